@@ -1,0 +1,38 @@
+// Package app puts the parts together: it reads no flags and writes no files of its own, but takes Options,
+// starts every part in order, and stops them in reverse.
+package app
+
+import (
+	"context"
+	"log/slog"
+)
+
+// Options is everything that can be set from outside, with the names of the settings that set it.
+type Options struct {
+	// NATSURL (NATS_URL) is the NATS cluster; empty embeds a server.
+	NATSURL string
+	// NATSListen (NATS_LISTEN) is where the embedded server listens; port 0 picks a free one.
+	NATSListen string
+	// NATSCreds (NATS_CREDS) is a credentials file for NATSURL.
+	NATSCreds string
+	// NATSTLSCA, NATSTLSCert, NATSTLSKey (NATS_TLS_CA, …) are PEM files for NATSURL.
+	NATSTLSCA, NATSTLSCert, NATSTLSKey string
+	// DatabaseURL (DATABASE_URL) is a PostgreSQL server; empty keeps a SQLite file in DataDir.
+	DatabaseURL string
+	// DataDir (DATA_DIR) holds the SQLite file and the embedded server's streams.
+	DataDir string
+	// HTTPAddr (HTTP_ADDR) is where health, metrics and schemas are served; "off" serves none.
+	HTTPAddr string
+	// Source (SOURCE) is the CloudEvents source: a URI that names this service.
+	Source string
+	// WarningThreshold (WARNING_THRESHOLD) is the part of a limit at or below which a warning is raised, 0 to 1.
+	WarningThreshold float64
+	// OnError (ON_ERROR) is what to answer when the store fails: allow, deny, local.
+	OnError string
+	// Version is the program's version.
+	Version string
+}
+
+// Run runs a limiter until ctx is done, then drains it: readiness turns false, no further request is taken, every
+// one that was taken is answered. It logs "ready nats=… http=…" once requests are answered.
+func Run(ctx context.Context, o Options, log *slog.Logger) error { panic("soon") }

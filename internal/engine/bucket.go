@@ -1,0 +1,100 @@
+package engine
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+)
+
+// tokenBucket holds limit + burst tokens and refills limit tokens a window, continuously. Its level is exact:
+// whole tokens and a fraction in units of 1/window of a token (the window in milliseconds), so that one
+// millisecond adds exactly limit units.
+type tokenBucket struct {
+	limit, burst, window int64
+	// level is below 0 after a record past the limit.
+	level, fraction int64
+	// last is the moment of level.
+	last int64
+}
+
+func (t *tokenBucket) same(l *Limit) bool {
+	return t.limit == l.Limit && t.burst == l.Burst && t.window == l.Window.Millis
+}
+
+func (t *tokenBucket) start(l *Limit, now int64) {
+	t.limit, t.burst, t.window = l.Limit, l.Burst, l.Window.Millis
+	// A bucket that takes the place of another never starts before the moment the other had reached.
+	t.last = max(now, t.last)
+	t.level, t.fraction = t.capacity(), 0
+}
+
+func (t *tokenBucket) capacity() int64 { return t.limit + t.burst }
+
+func (t *tokenBucket) advance(_ *Limit, now int64) {
+	if now <= t.last {
+		return
+	}
+	hi, lo := bits.Mul64(uint64(now-t.last), uint64(t.limit))
+	lo, carry := bits.Add64(lo, uint64(t.fraction), 0)
+	hi += carry
+	t.last = now
+	if hi < uint64(t.window) {
+		tokens, fraction := bits.Div64(hi, lo, uint64(t.window))
+		if tokens < uint64(t.capacity()-t.level) {
+			t.level += int64(tokens)
+			t.fraction = int64(fraction)
+			return
+		}
+	}
+	t.level, t.fraction = t.capacity(), 0
+}
+
+// used counts a token that is not whole yet as used.
+func (t *tokenBucket) used() int64 { return t.capacity() - t.level }
+
+func (t *tokenBucket) charge(_ *Limit, _, cost int64) { t.level = max(t.level-cost, -maxUsed) }
+
+func (t *tokenBucket) refund(cost int64) {
+	t.level = min(t.level+cost, t.capacity())
+	if t.level == t.capacity() {
+		t.fraction = 0
+	}
+}
+
+func (t *tokenBucket) freeAt() int64 { return t.reaches(t.capacity()) }
+
+func (t *tokenBucket) fitsAt(_, cost int64) int64 { return t.reaches(cost) }
+
+// reaches is when the level will be at target.
+func (t *tokenBucket) reaches(target int64) int64 {
+	if t.level >= target {
+		return t.last
+	}
+	// The units that are missing, over limit units a millisecond, rounded up.
+	hi, lo := bits.Mul64(uint64(target-t.level), uint64(t.window))
+	lo, borrow := bits.Sub64(lo, uint64(t.fraction), 0)
+	hi -= borrow
+	lo, carry := bits.Add64(lo, uint64(t.limit-1), 0)
+	hi += carry
+	if hi >= uint64(t.limit) {
+		return farFuture
+	}
+	wait, _ := bits.Div64(hi, lo, uint64(t.limit))
+	if wait > math.MaxInt64/2 {
+		return farFuture
+	}
+	return t.last + int64(wait)
+}
+
+func (t *tokenBucket) append(b []byte) []byte {
+	for _, v := range [...]int64{t.limit, t.burst, t.window, t.level, t.fraction, t.last} {
+		b = binary.AppendVarint(b, v)
+	}
+	return b
+}
+
+func (t *tokenBucket) decode(d *decoder) {
+	t.limit, t.burst, t.window = d.int(), d.int(), d.int()
+	t.level, t.fraction, t.last = d.int(), d.int(), d.int()
+	d.bad = d.bad || t.limit < 1 || t.window < 1
+}

@@ -1,0 +1,64 @@
+package engine
+
+// decide answers a request over the states of its limits, which it advances to now, and charges them if the verb
+// says so. It is the only place that charges.
+func decide(verb Verb, limits []Limit, states []*State, now, cost int64) Decision {
+	d := Decision{Allowed: true, Results: make([]Result, len(limits))}
+	for i := range limits {
+		l, s := &limits[i], states[i]
+		s.advance(l, now)
+		fits := verb == Refund || cost <= s.remaining(l)
+		d.Results[i].Allowed = fits
+		d.Allowed = d.Allowed && fits
+	}
+	for i := range limits {
+		l, s := &limits[i], states[i]
+		switch {
+		case verb == Refund:
+			s.counting().refund(cost)
+		case verb == Record, verb == Consume && d.Allowed:
+			s.counting().charge(l, now, cost)
+		}
+	}
+	for i := range limits {
+		d.Results[i].fill(&limits[i], states[i], now, cost)
+	}
+	return d
+}
+
+// fill describes the state after the decision; Allowed stands already.
+func (r *Result) fill(l *Limit, s *State, now, cost int64) {
+	r.Key, r.Name, r.Policy, r.Window = l.Key, l.Name, l.Policy, l.Window.text
+	r.Algorithm, r.Limit, r.Burst = l.Algorithm, l.Limit, l.Burst
+	r.Used = s.counting().used()
+	r.Remaining = s.remaining(l)
+	r.ResetAt = s.resetAt(now)
+	if !r.Allowed {
+		r.RetryAfter = s.retryAfter(l, now, cost)
+	}
+}
+
+// Counter is a stored counter as it stands now.
+type Counter struct {
+	CounterID
+	Spec
+	Used, Remaining int64
+	// ResetAt is when the whole limit is free again, in Unix milliseconds.
+	ResetAt int64
+}
+
+// Describe reads a stored counter at now. A counter with nothing used is as good as unknown, and is told so by
+// live.
+func Describe(id CounterID, spec Spec, state []byte, now int64) (c Counter, live bool, err error) {
+	l, err := spec.Resolve(id)
+	if err != nil {
+		return c, false, err
+	}
+	var s State
+	if err := s.Decode(state); err != nil {
+		return c, false, err
+	}
+	s.advance(&l, now)
+	c = Counter{CounterID: id, Spec: spec, Used: s.counting().used(), Remaining: s.remaining(&l), ResetAt: s.resetAt(now)}
+	return c, c.Used > 0, nil
+}

@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// MaxAmount bounds limit, burst and cost.
+const MaxAmount = 1_000_000_000
+
+// Algorithm is how a counter counts.
+type Algorithm uint8
+
+// The algorithms. SlidingWindow is the default.
+const (
+	// SlidingWindow admits at most the limit in every interval of one window's length. It keeps the charges of
+	// sub-buckets (a 60th of the window) and lets one go only when its end has left the window.
+	SlidingWindow Algorithm = iota
+	// FixedWindow admits at most the limit in each window: aligned to the epoch, to the calendar, or to the
+	// first charge.
+	FixedWindow
+	// TokenBucket holds limit + burst tokens and refills limit tokens a window, continuously.
+	TokenBucket
+)
+
+var algorithmNames = [...]string{"sliding_window", "fixed_window", "token_bucket"}
+
+// String gives the algorithm's name on the wire.
+func (a Algorithm) String() string {
+	if int(a) < len(algorithmNames) {
+		return algorithmNames[a]
+	}
+	return fmt.Sprintf("algorithm(%d)", uint8(a))
+}
+
+// ParseAlgorithm reads a name on the wire.
+func ParseAlgorithm(s string) (Algorithm, error) {
+	for i, name := range algorithmNames {
+		if s == name {
+			return Algorithm(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown algorithm %q; want %s", s, strings.Join(algorithmNames[:], ", "))
+}
+
+// CounterID names a counter.
+type CounterID struct {
+	Key, Name string
+}
+
+// Compare orders ids by key, then name, byte by byte: the order in which every store locks rows.
+func (c CounterID) Compare(d CounterID) int {
+	if n := strings.Compare(c.Key, d.Key); n != 0 {
+		return n
+	}
+	return strings.Compare(c.Name, d.Name)
+}
+
+// Limit is one limit, fully resolved. It must have passed [Limit.Validate].
+type Limit struct {
+	CounterID
+	// Policy is the policy the limit comes from; empty for an inline limit.
+	Policy    string
+	Algorithm Algorithm
+	// Limit is the cost that one window admits, 1 to MaxAmount.
+	Limit int64
+	// Burst is what a token bucket holds on top of Limit, 0 to MaxAmount.
+	Burst  int64
+	Window Window
+	// Zone is the zone of a calendar period; nil is UTC.
+	Zone *time.Location
+	// FirstUse lets a fixed window start at its first charge.
+	FirstUse bool
+	// Threshold is the remaining cost at or below which a warning is raised; negative raises none.
+	Threshold int64
+	// User is whom the limit's events speak of.
+	User string
+}
+
+// Validate tells what is wrong with the limit, if anything; the error is a *[FieldError].
+func (l *Limit) Validate() error {
+	switch {
+	case l.Limit < 1 || l.Limit > MaxAmount:
+		return fieldErrorf("limit", "limit %d is out of range; want 1 to %d", l.Limit, MaxAmount)
+	case l.Burst < 0 || l.Burst > MaxAmount:
+		return fieldErrorf("burst", "burst %d is out of range; want 0 to %d", l.Burst, MaxAmount)
+	case l.Burst > 0 && l.Algorithm != TokenBucket:
+		return fieldErrorf("burst", "burst needs algorithm token_bucket; this limit has %s", l.Algorithm)
+	case l.Window.IsZero():
+		return fieldErrorf("window", "window is missing; want a duration such as 1m or a period such as day")
+	case l.Window.Period != 0 && l.Algorithm != FixedWindow:
+		return fieldErrorf("algorithm", "a calendar period needs algorithm fixed_window; this limit has %s", l.Algorithm)
+	case l.Zone != nil && l.Window.Period == 0:
+		return fieldErrorf("timezone", "timezone needs a calendar period (minute, hour, day, week, month); this limit has window %s", l.Window)
+	case l.FirstUse && l.Algorithm != FixedWindow:
+		return fieldErrorf("anchor", "anchor first_use needs algorithm fixed_window; this limit has %s", l.Algorithm)
+	}
+	return nil
+}
+
+// capacity is the most that can be charged at once.
+func (l *Limit) capacity() int64 {
+	if l.Algorithm == TokenBucket {
+		return l.Limit + l.Burst
+	}
+	return l.Limit
+}
+
+func (l *Limit) zone() *time.Location {
+	if l.Zone == nil {
+		return time.UTC
+	}
+	return l.Zone
+}
+
+// Spec is what a store keeps of a limit beside its state, so that a counter can be shown without its policy.
+type Spec struct {
+	Policy    string `json:"policy,omitempty"`
+	Algorithm string `json:"algorithm"`
+	Limit     int64  `json:"limit"`
+	Window    string `json:"window"`
+	Burst     int64  `json:"burst,omitzero"`
+	Timezone  string `json:"timezone,omitempty"`
+	FirstUse  bool   `json:"firstUse,omitzero"`
+}
+
+// Spec describes the limit.
+func (l *Limit) Spec() Spec {
+	s := Spec{
+		Policy: l.Policy, Algorithm: l.Algorithm.String(), Limit: l.Limit, Window: l.Window.String(),
+		Burst: l.Burst, FirstUse: l.FirstUse,
+	}
+	if l.Zone != nil {
+		s.Timezone = l.Zone.String()
+	}
+	return s
+}
+
+// Resolve gives back the limit that the spec describes.
+func (s Spec) Resolve(id CounterID) (Limit, error) {
+	l := Limit{CounterID: id, Policy: s.Policy, Limit: s.Limit, Burst: s.Burst, FirstUse: s.FirstUse, Threshold: -1}
+	var err error
+	if l.Algorithm, err = ParseAlgorithm(s.Algorithm); err != nil {
+		return l, err
+	}
+	if l.Window, err = ParseWindow(s.Window); err != nil {
+		return l, err
+	}
+	if s.Timezone != "" {
+		if l.Zone, err = time.LoadLocation(s.Timezone); err != nil {
+			return l, err
+		}
+	}
+	return l, l.Validate()
+}
+
+// FieldError is a bad value in a limit; Field is its name on the wire.
+type FieldError struct {
+	Field, Message string
+}
+
+// Error gives the message.
+func (e *FieldError) Error() string { return e.Message }
+
+func fieldErrorf(field, format string, args ...any) error {
+	return &FieldError{Field: field, Message: fmt.Sprintf(format, args...)}
+}

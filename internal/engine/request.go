@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Verb is what a request asks for.
+type Verb uint8
+
+// The verbs.
+const (
+	// Consume decides and charges.
+	Consume Verb = iota
+	// Check decides and charges nothing.
+	Check
+	// Record charges even past the limit.
+	Record
+	// Refund gives cost back.
+	Refund
+	// tell writes the denials that were counted in memory into an event; the engine asks itself.
+	tell
+)
+
+var verbNames = [...]string{"consume", "check", "record", "refund", "tell"}
+
+// String gives the verb's name on the wire.
+func (v Verb) String() string { return verbNames[v] }
+
+// OnError is what to answer when the store fails.
+type OnError uint8
+
+// The answers without the store.
+const (
+	OnErrorAllow OnError = iota
+	OnErrorDeny
+	// OnErrorLocal lets a limiter in the worker's memory stand in.
+	OnErrorLocal
+)
+
+// ParseOnError reads allow, deny or local.
+func ParseOnError(s string) (OnError, error) {
+	for i, name := range [...]string{"allow", "deny", "local"} {
+		if s == name {
+			return OnError(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown answer %q; want allow, deny, local", s)
+}
+
+// The errors that answer a request instead of a decision.
+var (
+	ErrOverloaded  = errors.New("the queue is full")
+	ErrClosed      = errors.New("the engine is closed")
+	ErrUnavailable = errors.New("the store cannot be reached")
+	ErrIDConflict  = errors.New("the id was used with another request")
+)
+
+// Request is one question. It belongs to the engine from Submit until Done is called, and is not used again.
+type Request struct {
+	Verb Verb
+	// Limits are decided together: none is charged unless all fit. None at all allows.
+	Limits []Limit
+	// Cost is charged to each limit, 1 to MaxAmount.
+	Cost int64
+	// ID makes the request idempotent; Fingerprint tells a repeat from another request with the same ID.
+	ID          string
+	Fingerprint [32]byte
+	OnError     OnError
+	// Done takes the answer; err is one of this package's. It must not block.
+	Done func(d Decision, err error)
+
+	deadline, received time.Time
+	// slots are the places of the limits' counters in the batch.
+	slots []int
+	// decision and err are the answer, until Done is called.
+	decision Decision
+	err      error
+}
+
+// Decision is the answer to a request.
+type Decision struct {
+	Allowed bool     `json:"allowed"`
+	Results []Result `json:"results"`
+	// Degraded marks an answer without the store.
+	Degraded bool `json:"degraded,omitempty"`
+}
+
+// Result is the decision of one limit.
+type Result struct {
+	Key       string    `json:"key"`
+	Name      string    `json:"name"`
+	Policy    string    `json:"policy,omitempty"`
+	Window    string    `json:"window"`
+	Algorithm Algorithm `json:"algorithm"`
+	Limit     int64     `json:"limit"`
+	Burst     int64     `json:"burst,omitempty"`
+	Allowed   bool      `json:"allowed"`
+	// Used and Remaining are after the charge, if there was one.
+	Used      int64 `json:"used"`
+	Remaining int64 `json:"remaining"`
+	// ResetAt is when the whole limit is free again, in Unix milliseconds.
+	ResetAt int64 `json:"resetAt"`
+	// RetryAfter is the milliseconds until the cost fits, on a denial; 0 when it never does.
+	RetryAfter int64 `json:"retryAfter,omitempty"`
+}
+
+// Speaker gives the result that speaks for the decision: of a denial the blocking limit that takes longest to
+// fit (never fitting is longest), else the one with the least remaining. It is nil when there are no limits.
+func (d *Decision) Speaker() *Result {
+	var best *Result
+	for i := range d.Results {
+		if r := &d.Results[i]; best == nil || speaksBefore(r, best) {
+			best = r
+		}
+	}
+	return best
+}
+
+func speaksBefore(r, best *Result) bool {
+	if r.Allowed != best.Allowed {
+		return !r.Allowed
+	}
+	if r.Allowed {
+		return r.Remaining < best.Remaining
+	}
+	return best.RetryAfter != 0 && (r.RetryAfter == 0 || r.RetryAfter > best.RetryAfter)
+}

@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// slots is into how many sub-buckets a sliding window is cut.
+const slots = 60
+
+// slidingWindow counts charges in sub-buckets of width milliseconds, aligned to the epoch. It is conservative: a
+// bucket counts until its end has left the window, so every charge counts for the whole window and at most one
+// width longer.
+type slidingWindow struct {
+	window, width int64
+	// buckets holds the buckets with charges, oldest first; sum is their cost.
+	buckets []slot
+	sum     int64
+}
+
+type slot struct {
+	// index is the bucket's start in widths since the epoch.
+	index, cost int64
+}
+
+func (s *slidingWindow) same(l *Limit) bool { return s.window == l.Window.Millis }
+
+func (s *slidingWindow) start(l *Limit, _ int64) {
+	s.window = l.Window.Millis
+	s.width = slotWidth(s.window)
+	s.buckets = s.buckets[:0]
+	s.sum = 0
+}
+
+func slotWidth(window int64) int64 { return (window + slots - 1) / slots }
+
+// leavesAt is when a bucket no longer counts.
+func (s *slidingWindow) leavesAt(b slot) int64 { return (b.index+1)*s.width + s.window }
+
+func (s *slidingWindow) advance(_ *Limit, now int64) {
+	gone := 0
+	for gone < len(s.buckets) && s.leavesAt(s.buckets[gone]) <= now {
+		s.sum -= s.buckets[gone].cost
+		gone++
+	}
+	s.buckets = s.buckets[gone:]
+}
+
+func (s *slidingWindow) used() int64 { return s.sum }
+
+func (s *slidingWindow) charge(_ *Limit, now, cost int64) {
+	cost = min(cost, maxUsed-s.sum)
+	if cost <= 0 {
+		return
+	}
+	s.sum += cost
+	index := floorDiv(now, s.width)
+	// After the clock stepped back the newest bucket takes the charge: time never runs backwards for a counter.
+	if n := len(s.buckets); n > 0 && s.buckets[n-1].index >= index {
+		s.buckets[n-1].cost += cost
+		return
+	}
+	s.buckets = append(s.buckets, slot{index, cost})
+}
+
+// refund takes from the oldest charges: whichever charge is meant, the ones left then count at least as long as
+// the ones that stand.
+func (s *slidingWindow) refund(cost int64) {
+	cost = min(cost, s.sum)
+	s.sum -= cost
+	for cost > 0 {
+		if s.buckets[0].cost > cost {
+			s.buckets[0].cost -= cost
+			return
+		}
+		cost -= s.buckets[0].cost
+		s.buckets = s.buckets[1:]
+	}
+}
+
+func (s *slidingWindow) freeAt() int64 {
+	if len(s.buckets) == 0 {
+		return 0
+	}
+	return s.leavesAt(s.buckets[len(s.buckets)-1])
+}
+
+func (s *slidingWindow) fitsAt(capacity, cost int64) int64 {
+	excess := s.sum + cost - capacity
+	for _, b := range s.buckets {
+		if excess -= b.cost; excess <= 0 {
+			return s.leavesAt(b)
+		}
+	}
+	return s.freeAt()
+}
+
+func (s *slidingWindow) append(b []byte) []byte {
+	b = binary.AppendVarint(b, s.window)
+	b = binary.AppendVarint(b, int64(len(s.buckets)))
+	var last int64
+	for _, bucket := range s.buckets {
+		b = binary.AppendVarint(b, bucket.index-last)
+		b = binary.AppendVarint(b, bucket.cost)
+		last = bucket.index
+	}
+	return b
+}
+
+func (s *slidingWindow) decode(d *decoder) {
+	s.window = d.int()
+	n := d.int()
+	if s.window < 1 || n < 0 || n > 2*slots {
+		d.bad = true
+		return
+	}
+	s.width = slotWidth(s.window)
+	s.buckets = slices.Grow(s.buckets[:0], int(n)+1)
+	var index int64
+	for range n {
+		index += d.int()
+		cost := d.int()
+		s.buckets = append(s.buckets, slot{index, cost})
+		s.sum += cost
+	}
+}

@@ -1,0 +1,231 @@
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
+
+const (
+	// maxUsed caps what records past a limit may add up to, so that no sum overflows and JSON numbers stay exact.
+	maxUsed = 1 << 52
+	// farFuture caps computed times (about the year 4200), for refills that take longer than anybody waits.
+	farFuture = 1 << 46
+
+	stateVersion = 1
+)
+
+// ErrCorrupt says that a stored state cannot be read.
+var ErrCorrupt = errors.New("stored state is corrupt")
+
+// State is the state of one counter. The zero State is a counter that was never charged.
+//
+// Call advance before anything else: it brings the state to the moment and to the limit of the request. Time
+// never runs backwards for a counter: a moment before the last one counts as the last one.
+type State struct {
+	algorithm Algorithm
+	// spec is the hash of the limit the state was last advanced to; 0 for a new state.
+	spec uint64
+	// warnedAt and exceededAt are when the last events of the counter were raised, 0 for never; denied counts
+	// denials that no event has told of yet and no worker remembers.
+	warnedAt, exceededAt, denied int64
+
+	fixed   fixedWindow
+	sliding slidingWindow
+	bucket  tokenBucket
+}
+
+// counting is the arithmetic of one algorithm over its part of the state. Times are Unix milliseconds.
+type counting interface {
+	// same tells whether the state was counted under the same definition, apart from the limit's amount where
+	// that needs no conversion.
+	same(l *Limit) bool
+	// start makes it a counter of l with nothing used.
+	start(l *Limit, now int64)
+	// advance brings it to now.
+	advance(l *Limit, now int64)
+	// used is the cost that counts against the limit now; it may pass the limit after a record.
+	used() int64
+	// charge adds cost, whether it fits or not; refund takes cost back, down to nothing used.
+	charge(l *Limit, now, cost int64)
+	refund(cost int64)
+	// freeAt is when nothing will be used; now or earlier when nothing is.
+	freeAt() int64
+	// fitsAt is when cost will fit into capacity, for a cost that is at most capacity and does not fit now.
+	fitsAt(capacity, cost int64) int64
+	// append and decode write and read the part of the algorithm.
+	append(b []byte) []byte
+	decode(d *decoder)
+}
+
+func (s *State) counting() counting {
+	switch s.algorithm {
+	case FixedWindow:
+		return &s.fixed
+	case TokenBucket:
+		return &s.bucket
+	default:
+		return &s.sliding
+	}
+}
+
+// advance brings the state to now under l. Where the definition changed, what is used at that moment is carried
+// over as charged at that moment.
+func (s *State) advance(l *Limit, now int64) {
+	spec := l.hash()
+	if s.spec == spec {
+		s.counting().advance(l, now)
+		return
+	}
+	fresh := s.spec == 0
+	s.spec = spec
+	if !fresh && s.algorithm == l.Algorithm && s.counting().same(l) {
+		s.counting().advance(l, now)
+		return
+	}
+	var used int64
+	if !fresh {
+		s.counting().advance(l, now)
+		used = s.counting().used()
+	}
+	s.algorithm = l.Algorithm
+	c := s.counting()
+	c.start(l, now)
+	if used > 0 {
+		c.charge(l, now, used)
+	}
+}
+
+// remaining is the cost that fits now.
+func (s *State) remaining(l *Limit) int64 {
+	return max(0, l.capacity()-s.counting().used())
+}
+
+// resetAt is when the whole limit is free again if nothing more is charged.
+func (s *State) resetAt(now int64) int64 {
+	return min(max(now, s.counting().freeAt()), farFuture)
+}
+
+// retryAfter is the milliseconds until cost fits; 0 when it can never.
+func (s *State) retryAfter(l *Limit, now, cost int64) int64 {
+	if cost > l.capacity() {
+		return 0
+	}
+	return max(1, min(s.counting().fitsAt(l.capacity(), cost), farFuture)-now)
+}
+
+// warn tells whether a charge that left remaining is to be warned of, and remembers it. A fixed window warns
+// once; the other algorithms once in any window's length.
+func (s *State) warn(l *Limit, now, remaining int64) bool {
+	if remaining > l.Threshold {
+		return false
+	}
+	if s.warnedAt > 0 {
+		if s.algorithm == FixedWindow && s.warnedAt >= s.fixed.begin {
+			return false
+		}
+		if s.algorithm != FixedWindow && now-s.warnedAt < l.Window.Millis {
+			return false
+		}
+	}
+	s.warnedAt = max(now, s.fixed.begin)
+	return true
+}
+
+// exceededEvery is the least time between two exceeded events of a counter, in milliseconds.
+const exceededEvery = 10_000
+
+// exceededDue tells whether a denial at now is to be told at once instead of being counted for later.
+func (s *State) exceededDue(now int64) bool {
+	return s.exceededAt == 0 || now-s.exceededAt >= exceededEvery
+}
+
+// expiresAt is when a store may remove the counter: one window after nothing is used and nothing remembered,
+// rounded up to a grid as coarse as the window (1 minute to 1 day), because a column with an index should change
+// rarely.
+func (s *State) expiresAt(l *Limit, now int64) int64 {
+	grid := min(max(l.Window.Millis, 60_000), 86_400_000)
+	at := s.resetAt(now) + l.Window.Millis
+	return (at + grid - 1) / grid * grid
+}
+
+// Append encodes the state behind b.
+func (s *State) Append(b []byte) []byte {
+	b = append(b, stateVersion, byte(s.algorithm))
+	b = binary.LittleEndian.AppendUint64(b, s.spec)
+	b = binary.AppendVarint(b, s.warnedAt)
+	b = binary.AppendVarint(b, s.exceededAt)
+	b = binary.AppendVarint(b, s.denied)
+	return s.counting().append(b)
+}
+
+// Decode reads what Append wrote, in place of s. An empty encoding is a counter that was never charged.
+func (s *State) Decode(b []byte) error {
+	buckets := s.sliding.buckets[:0]
+	*s = State{}
+	s.sliding.buckets = buckets
+	if len(b) == 0 {
+		return nil
+	}
+	if len(b) < 10 || b[0] != stateVersion || b[1] > byte(TokenBucket) {
+		return fmt.Errorf("%w: %d bytes, header % x", ErrCorrupt, len(b), b[:min(len(b), 2)])
+	}
+	s.algorithm = Algorithm(b[1])
+	s.spec = binary.LittleEndian.Uint64(b[2:])
+	d := decoder{b: b[10:]}
+	s.warnedAt, s.exceededAt, s.denied = d.int(), d.int(), d.int()
+	s.counting().decode(&d)
+	if d.bad || len(d.b) != 0 {
+		return fmt.Errorf("%w: %d bytes of %s", ErrCorrupt, len(b), s.algorithm)
+	}
+	return nil
+}
+
+// decoder reads varints; bad says that one was missing or malformed.
+type decoder struct {
+	b   []byte
+	bad bool
+}
+
+func (d *decoder) int() int64 {
+	v, n := binary.Varint(d.b)
+	if n <= 0 {
+		d.bad = true
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+// hash identifies the definition of the limit: 64 bits of FNV-1a over everything in its Spec, never 0.
+func (l *Limit) hash() uint64 {
+	h := uint64(14695981039346656037)
+	str := func(s string) {
+		for i := range len(s) {
+			h = (h ^ uint64(s[i])) * 1099511628211
+		}
+		h = (h ^ 0xff) * 1099511628211
+	}
+	num := func(v uint64) {
+		for range 8 {
+			h = (h ^ v&0xff) * 1099511628211
+			v >>= 8
+		}
+	}
+	str(l.Policy)
+	str(l.Window.text)
+	if l.Zone != nil {
+		str(l.Zone.String())
+	}
+	flags := uint64(l.Algorithm)
+	if l.FirstUse {
+		flags |= 0x80
+	}
+	num(flags<<32 | uint64(l.Limit))
+	num(uint64(l.Burst))
+	if h == 0 {
+		return math.MaxUint64
+	}
+	return h
+}

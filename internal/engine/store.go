@@ -1,0 +1,130 @@
+package engine
+
+import (
+	"context"
+	"errors"
+)
+
+// Store keeps counters, idempotency receipts and the events that wait to be published.
+//
+// The contract of every implementation is held by one conformance suite (package storetest).
+type Store interface {
+	// Update runs one transaction: it locks the batch's counters in order, reads them, the receipts of its ids and
+	// then the store's clock, calls decide, writes the changes and commits. When Update returns nil all of it is
+	// durable. decide may be called again if the transaction had to be run again inside; the last call counts.
+	//
+	// The error is ErrConflict (or wraps it) when nothing was written and running it again at once is right,
+	// wraps ErrCommitUnknown when the transaction may or may not have been committed, and any other error when
+	// nothing was written.
+	Update(ctx context.Context, b Batch, decide func(Snapshot) Changes) error
+
+	// Counters reads all counters of one key, in order of name, and the store's clock.
+	Counters(ctx context.Context, key string) ([]StoredCounter, int64, error)
+
+	// List reads up to max counters whose key begins with prefix and that come after the given id (zero for the
+	// first), in order of id, and the store's clock.
+	List(ctx context.Context, prefix string, after CounterID, max int) ([]StoredCounter, int64, error)
+
+	// Reset removes the counters that sel selects, or only counts them.
+	Reset(ctx context.Context, sel Selection, dryRun bool) (int64, error)
+}
+
+// The errors of [Store.Update] that mean something to the engine.
+var (
+	// ErrConflict says that another worker got in between and nothing was written.
+	ErrConflict = errors.New("the transaction lost a race")
+	// ErrCommitUnknown says that the answer to the commit was lost.
+	ErrCommitUnknown = errors.New("the fate of the commit is unknown")
+)
+
+// Batch is what a transaction reads.
+type Batch struct {
+	// Counters are distinct and in the order of [CounterID.Compare]: the order to lock in.
+	Counters []CounterID
+	// IDs are distinct and in byte order.
+	IDs []string
+}
+
+// Snapshot is what the transaction read. Its slices are valid until decide returns.
+type Snapshot struct {
+	// Now is the store's clock after the locks were taken, in Unix milliseconds.
+	Now int64
+	// States holds the encoded state of each counter of the batch; nil for one that is not stored.
+	States [][]byte
+	// Receipts holds the receipt of each id of the batch; nil for one that is not stored.
+	Receipts []*Receipt
+}
+
+// Changes is what the transaction writes. Its slices are valid until Update returns.
+type Changes struct {
+	// Counters are in the batch's order, each at most once.
+	Counters []CounterChange
+	// Receipts are new, in byte order of their ids.
+	Receipts []Receipt
+	Events   []Event
+}
+
+// CounterChange is a new state for a counter of the batch.
+type CounterChange struct {
+	// Slot is the counter's place in [Batch.Counters].
+	Slot  int
+	State []byte
+	// Spec is what to keep of the limit, as JSON; nil when it stands unchanged. It is always there for a
+	// counter that is not stored yet.
+	Spec []byte
+	// ExpiresAt is when the counter may be removed, in Unix milliseconds.
+	ExpiresAt int64
+}
+
+// Receipt is the answer kept under an idempotency id.
+type Receipt struct {
+	ID          string
+	Fingerprint [32]byte
+	// Answer is opaque to the store.
+	Answer []byte
+	// ExpiresAt is when the receipt may be removed, in Unix milliseconds.
+	ExpiresAt int64
+}
+
+// StoredCounter is a counter as stored.
+type StoredCounter struct {
+	CounterID
+	// Spec is the JSON of a [Spec].
+	Spec  []byte
+	State []byte
+}
+
+// Selection names counters: those of one Key, or, without a Key, those whose key begins with Prefix. An empty
+// Prefix selects all.
+type Selection struct {
+	Key, Prefix string
+}
+
+// EventType tells the events apart.
+type EventType string
+
+// The types of events.
+const (
+	EventWarning  EventType = "limits.warning"
+	EventExceeded EventType = "limits.exceeded"
+)
+
+// Event is a crossing, as the outbox keeps it.
+type Event struct {
+	ID   string    `json:"-"`
+	Type EventType `json:"-"`
+	// Time is the store's clock at the decision, in Unix milliseconds.
+	Time       int64  `json:"time"`
+	Key        string `json:"key"`
+	Name       string `json:"name"`
+	Policy     string `json:"policy,omitempty"`
+	Limit      int64  `json:"limit"`
+	Window     string `json:"window"`
+	Remaining  int64  `json:"remaining"`
+	Threshold  int64  `json:"threshold"`
+	ResetAt    int64  `json:"resetAt"`
+	RetryAfter int64  `json:"retryAfter,omitempty"`
+	// Denied is how many denials the event stands for.
+	Denied int64  `json:"denied,omitempty"`
+	User   string `json:"user,omitempty"`
+}

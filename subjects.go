@@ -1,0 +1,29 @@
+package limits
+
+// The subjects of the service. All of them answer requests, in the queue group [QueueGroup].
+const (
+	SubjectConsume = "limits.consume"
+	SubjectCheck   = "limits.check"
+	SubjectRecord  = "limits.record"
+	SubjectRefund  = "limits.refund"
+	SubjectStatus  = "limits.status"
+	SubjectList    = "limits.admin.list"
+	SubjectReset   = "limits.admin.reset"
+)
+
+// ServiceName is the name of the NATS micro service; QueueGroup is the queue group its workers share.
+const (
+	ServiceName = "limits"
+	QueueGroup  = "limiter"
+)
+
+// Bounds of a request. A request outside of them is answered with an [*Error].
+const (
+	MaxRequestBytes = 16 << 10      // larger: error 413
+	MaxLimits       = 16            // limits in one request; more: error 413
+	MaxKeyBytes     = 256           // key: 1 to 256 bytes of printable UTF-8
+	MaxNameBytes    = 64            // name: 1 to 64 bytes of printable UTF-8
+	MaxIDBytes      = 128           // id: 1 to 128 bytes of printable UTF-8
+	MaxAmount       = 1_000_000_000 // limit, burst and cost
+	MaxListPage     = 1000          // counters in one page of admin.list
+)
