@@ -2,22 +2,28 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/sony/gobreaker/v2"
 )
 
 // Config configures an [Engine].
 type Config struct {
 	// Store keeps the counters; required.
 	Store Store
-	// Broadcast tells all workers, this one included, what to forget, after a refund or reset was committed. It
-	// must not block. Nil when there is one worker.
+	// NewID makes ids of events; required.
+	NewID func() string
+	// Broadcast tells the other workers what to forget, after a refund or reset was committed. It must not block.
+	// Nil when there is one worker.
 	Broadcast func(Forget)
 	// Committed is called after events were written, so that they are published soon. It must not block.
 	Committed func()
 	// Observer takes measurements; nil for none.
 	Observer Observer
-	// NewID makes ids of events; required.
-	NewID func() string
 	// Queue is how many requests may wait; more are answered ErrOverloaded. 16384 unless set.
 	Queue int
 	// MaxBatch is how many requests are written together at most. 512 unless set.
@@ -45,35 +51,215 @@ type Observer interface {
 	StoreFailed(err error)
 }
 
-// Engine decides requests over a store.
-type Engine struct{}
+// Engine decides requests over a store. One goroutine, the committer, gathers what waits, and has the store run
+// one transaction for all of it; another hands the answers out, so that answering does not stretch the next
+// batch.
+type Engine struct {
+	cfg     Config
+	breaker *gobreaker.CircuitBreaker[struct{}]
 
-// New starts an engine.
-func New(ctx context.Context, cfg Config) (*Engine, error) { panic("soon") }
+	queue   chan *Request
+	answers chan *batch
+	spare   chan *batch
 
-// Submit takes a request in; its Done is called once, unless Submit fails: ErrOverloaded, ErrClosed.
-func (e *Engine) Submit(r *Request) error { panic("soon") }
+	// closing guards queue against a Submit that comes while Close begins.
+	closing  sync.RWMutex
+	closed   bool
+	quit     chan struct{}
+	stopTell chan struct{}
+	done     sync.WaitGroup
 
-// Do submits the request, whose Done it sets, and waits for the answer.
-func (e *Engine) Do(ctx context.Context, r *Request) (Decision, error) { panic("soon") }
-
-// Status gives the counters of a key that have something used, in order of name.
-func (e *Engine) Status(ctx context.Context, key string) ([]Counter, error) { panic("soon") }
-
-// List gives up to max counters that have something used, in order of key and name, from behind after; more
-// tells whether others follow.
-func (e *Engine) List(ctx context.Context, prefix string, after CounterID, max int) (page []Counter, more bool, err error) {
-	panic("soon")
+	clock     atomic.Pointer[reading]
+	exhausted exhausted
+	denials   denials
+	local     local
 }
 
-// Reset removes counters, or only counts them, and makes all workers forget them.
-func (e *Engine) Reset(ctx context.Context, sel Selection, dryRun bool) (int64, error) { panic("soon") }
+// New starts an engine: it reads the store's clock, so the store must be reachable. Close stops it.
+func New(ctx context.Context, cfg Config) (*Engine, error) {
+	cfg.setDefaults()
+	e := &Engine{
+		cfg:      cfg,
+		queue:    make(chan *Request, cfg.Queue),
+		answers:  make(chan *batch, 2),
+		spare:    make(chan *batch, 4),
+		quit:     make(chan struct{}),
+		stopTell: make(chan struct{}),
+	}
+	e.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
+		Name:         "store",
+		MaxRequests:  1,
+		Timeout:      time.Second,
+		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
+		IsSuccessful: func(err error) bool { return err == nil || errors.Is(err, ErrConflict) },
+	})
+	e.exhausted.init()
+	e.denials.init()
+	e.local.init()
+	if err := e.update(ctx, newBatch()); err != nil {
+		return nil, fmt.Errorf("read the store's clock: %w", err)
+	}
+	e.done.Go(e.commitLoop)
+	e.done.Go(e.answerLoop)
+	e.done.Go(e.tellLoop)
+	return e, nil
+}
 
-// Forget drops what the engine remembers of counters; it is what a broadcast from another worker calls.
-func (e *Engine) Forget(f Forget) { panic("soon") }
+func (c *Config) setDefaults() {
+	if c.Queue == 0 {
+		c.Queue = 16384
+	}
+	if c.MaxBatch == 0 {
+		c.MaxBatch = 512
+	}
+	if c.Deadline == 0 {
+		c.Deadline = 2 * time.Second
+	}
+	if c.Observer == nil {
+		c.Observer = unobserved{}
+	}
+	if c.Broadcast == nil {
+		c.Broadcast = func(Forget) {}
+	}
+	if c.Committed == nil {
+		c.Committed = func() {}
+	}
+}
+
+type unobserved struct{}
+
+func (unobserved) Decided(Verb, string, string, bool, time.Duration) {}
+func (unobserved) Wrote(int, int, time.Duration)                     {}
+func (unobserved) StoreFailed(error)                                 {}
+
+// Submit takes a request in; its Done is called once, perhaps before Submit returns. When Submit fails (with
+// ErrOverloaded or ErrClosed) Done is not called.
+func (e *Engine) Submit(r *Request) error {
+	r.received = time.Now()
+	r.deadline = r.received.Add(e.cfg.Deadline)
+	if d, ok := e.answerNow(r); ok {
+		r.decision = d
+		e.finish(r)
+		return nil
+	}
+	e.closing.RLock()
+	defer e.closing.RUnlock()
+	if e.closed {
+		return ErrClosed
+	}
+	select {
+	case e.queue <- r:
+		return nil
+	default:
+		return ErrOverloaded
+	}
+}
+
+// answerNow answers what needs no store: a request without limits, and one that is known to be denied.
+func (e *Engine) answerNow(r *Request) (Decision, bool) {
+	if len(r.Limits) == 0 {
+		return Decision{Allowed: true, Results: []Result{}}, true
+	}
+	if r.ID != "" && r.Verb == Consume || r.Verb > Check {
+		return Decision{}, false
+	}
+	d, ok := e.exhausted.deny(r)
+	if ok {
+		e.denials.add(r.Limits, d.Results, e.now())
+	}
+	return d, ok
+}
+
+// Do submits the request, whose Done it sets, and waits for the answer. A request whose ctx ends is decided all
+// the same.
+func (e *Engine) Do(ctx context.Context, r *Request) (Decision, error) {
+	type answer struct {
+		d   Decision
+		err error
+	}
+	ch := make(chan answer, 1)
+	r.Done = func(d Decision, err error) { ch <- answer{d, err} }
+	if err := e.Submit(r); err != nil {
+		return Decision{}, err
+	}
+	select {
+	case a := <-ch:
+		return a.d, a.err
+	case <-ctx.Done():
+		return Decision{}, ctx.Err()
+	}
+}
 
 // Queued is how many requests wait.
-func (e *Engine) Queued() int { panic("soon") }
+func (e *Engine) Queued() int { return len(e.queue) }
+
+// Forget drops what the engine remembers of counters; it is what a broadcast from another worker calls.
+func (e *Engine) Forget(f Forget) { e.exhausted.forget(f) }
 
 // Close answers everything that was submitted and stops. Submit fails from then on.
-func (e *Engine) Close(ctx context.Context) error { panic("soon") }
+func (e *Engine) Close(ctx context.Context) error {
+	e.closing.Lock()
+	first := !e.closed
+	e.closed = true
+	e.closing.Unlock()
+	if first {
+		close(e.stopTell)
+		close(e.quit)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		e.done.Wait()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("close the engine with %d requests waiting: %w", e.Queued(), ctx.Err())
+	}
+}
+
+// finish hands out the answer of a request.
+func (e *Engine) finish(r *Request) {
+	result, algorithm := "denied", ""
+	if s := r.decision.Speaker(); s != nil {
+		algorithm = s.Algorithm.String()
+	}
+	switch {
+	case r.err != nil:
+		result = "error"
+	case r.decision.Allowed:
+		result = "allowed"
+	}
+	e.cfg.Observer.Decided(r.Verb, result, algorithm, r.decision.Degraded, time.Since(r.received))
+	r.Done(r.decision, r.err)
+}
+
+func (e *Engine) answerLoop() {
+	for b := range e.answers {
+		for _, r := range b.requests {
+			if r.Verb != tell {
+				e.finish(r)
+			}
+		}
+		b.clear()
+		select {
+		case e.spare <- b:
+		default:
+		}
+	}
+}
+
+// reading is the store's clock as read by a transaction that lasted from sent to received on the worker's own
+// monotonic clock.
+type reading struct {
+	now            int64
+	sent, received time.Time
+}
+
+// earliest and latest bound the store's clock at t.
+func (r *reading) earliest(t time.Time) int64 { return r.now + t.Sub(r.received).Milliseconds() }
+func (r *reading) latest(t time.Time) int64   { return r.now + t.Sub(r.sent).Milliseconds() + 2 }
+
+// now estimates the store's clock, never ahead of it while the worker's clock runs at its pace.
+func (e *Engine) now() int64 { return e.clock.Load().earliest(time.Now()) }

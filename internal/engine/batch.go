@@ -1,0 +1,317 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// batch is the requests that one transaction answers, with room that is used again for the next.
+type batch struct {
+	// requests are all that were gathered, in order of arrival; pending are those that the store is to answer.
+	requests, pending []*Request
+	// limits counts the limits of requests; closing lets tell store denials that are not due yet.
+	limits  int
+	closing bool
+
+	// ids and counters are the distinct counters of pending, in locking order; slots finds them.
+	ids      []CounterID
+	counters []counter
+	slots    map[CounterID]int
+	// receiptIDs and receipts are the distinct ids of pending, in order.
+	receiptIDs []string
+	receipts   []*Receipt
+
+	// The outcome of decide.
+	now        int64
+	changes    []CounterChange
+	fresh      []Receipt
+	events     []Event
+	arena      []byte
+	states     []*State
+	clock      reading
+	generation uint64
+}
+
+// counter is one counter of a batch.
+type counter struct {
+	state State
+	// limit is the limit it was last decided under.
+	limit *Limit
+	// stored tells whether the store has it, with a spec of hash spec.
+	stored bool
+	spec   uint64
+	err    error
+
+	dirty    bool
+	refunded bool
+	// denied says that a request was denied that has this counter among its limits; denials counts the times
+	// that this one refused.
+	denied  bool
+	denials int64
+	// exceeded is the place of the exceeded event in the batch's events, -1 for none; recalled is how many
+	// denials remembered by the worker it tells of.
+	exceeded int
+	recalled int64
+}
+
+func newBatch() *batch { return &batch{slots: make(map[CounterID]int)} }
+
+func (b *batch) add(r *Request) {
+	b.requests = append(b.requests, r)
+	b.limits += len(r.Limits)
+}
+
+// clear makes the batch ready to be used again.
+func (b *batch) clear() {
+	clear(b.requests)
+	clear(b.pending)
+	b.requests, b.pending = b.requests[:0], b.pending[:0]
+	b.limits, b.closing = 0, false
+}
+
+// dropLate fails the requests that waited past their deadline.
+func (b *batch) dropLate(now time.Time) {
+	for _, r := range b.requests {
+		if now.After(r.deadline) && r.Verb != tell {
+			r.err = fmt.Errorf("waited %s for the store: %w", now.Sub(r.received).Round(time.Millisecond), ErrUnavailable)
+		}
+	}
+}
+
+// keepRepeatable fails the pending requests that must not be written twice.
+func (b *batch) keepRepeatable(err error) {
+	for _, r := range b.pending {
+		if r.ID == "" {
+			r.err = err
+		}
+	}
+}
+
+// fail fails the pending requests.
+func (b *batch) fail(err error) {
+	for _, r := range b.pending {
+		if r.err == nil {
+			r.err = err
+		}
+	}
+}
+
+// prepare works out what the transaction is to lock and read.
+func (b *batch) prepare() {
+	b.pending, b.ids, b.receiptIDs = b.pending[:0], b.ids[:0], b.receiptIDs[:0]
+	clear(b.slots)
+	for _, r := range b.requests {
+		if r.err != nil {
+			continue
+		}
+		b.pending = append(b.pending, r)
+		for i := range r.Limits {
+			id := r.Limits[i].CounterID
+			if _, ok := b.slots[id]; !ok {
+				b.slots[id] = 0
+				b.ids = append(b.ids, id)
+			}
+		}
+		if r.repeatable() {
+			b.receiptIDs = append(b.receiptIDs, r.ID)
+		}
+	}
+	slices.SortFunc(b.ids, CounterID.Compare)
+	for slot, id := range b.ids {
+		b.slots[id] = slot
+	}
+	slices.Sort(b.receiptIDs)
+	b.receiptIDs = slices.Compact(b.receiptIDs)
+	for _, r := range b.pending {
+		r.slots = r.slots[:0]
+		for i := range r.Limits {
+			r.slots = append(r.slots, b.slots[r.Limits[i].CounterID])
+		}
+	}
+}
+
+// repeatable tells whether the request is answered from a receipt when it comes again. A check charges nothing,
+// so it is not.
+func (r *Request) repeatable() bool { return r.ID != "" && r.Verb != Check }
+
+// decide answers the pending requests, in order of arrival, over the snapshot. It may be called again with
+// another snapshot.
+func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Changes {
+	b.begin(snap)
+	for _, r := range b.pending {
+		if r.repeatable() {
+			b.decideOnce(r, newID)
+		} else {
+			b.decideRequest(r, newID)
+		}
+	}
+	return b.finish(denials, newID)
+}
+
+// begin reads the snapshot.
+func (b *batch) begin(snap Snapshot) {
+	b.now = snap.Now
+	b.changes, b.fresh, b.events, b.arena = b.changes[:0], b.fresh[:0], b.events[:0], b.arena[:0]
+	b.counters = slices.Grow(b.counters[:0], len(b.ids))[:len(b.ids)]
+	for i := range b.counters {
+		c := &b.counters[i]
+		*c = counter{state: c.state, stored: snap.States[i] != nil, exceeded: -1}
+		if c.err = c.state.Decode(snap.States[i]); c.err != nil {
+			c.err = fmt.Errorf("counter %q %q: %w", b.ids[i].Key, b.ids[i].Name, c.err)
+		}
+		c.spec = c.state.spec
+	}
+	b.receipts = append(b.receipts[:0], snap.Receipts...)
+}
+
+// decideOnce answers a request with an id: from its receipt if there is one, else by deciding and writing one.
+func (b *batch) decideOnce(r *Request, newID func() string) {
+	slot, _ := slices.BinarySearch(b.receiptIDs, r.ID)
+	if receipt := b.receipts[slot]; receipt != nil {
+		r.decision, r.err = receipt.replay(r)
+		return
+	}
+	if b.decideRequest(r, newID); r.err != nil {
+		return
+	}
+	answer, err := json.Marshal(r.decision)
+	if err != nil {
+		r.err = fmt.Errorf("encode the receipt of %q: %w", r.ID, err)
+		return
+	}
+	b.fresh = append(b.fresh, Receipt{ID: r.ID, Fingerprint: r.Fingerprint, Answer: answer, ExpiresAt: b.now + receiptLife})
+	b.receipts[slot] = &b.fresh[len(b.fresh)-1]
+}
+
+// receiptLife is how long an id is remembered, in milliseconds: the 10 minutes that are promised and some.
+const receiptLife = 15 * 60_000
+
+// replay gives the answer of the receipt to a request that came before.
+func (p *Receipt) replay(r *Request) (d Decision, err error) {
+	if p.Fingerprint != r.Fingerprint {
+		return d, fmt.Errorf("id %q: %w", r.ID, ErrIDConflict)
+	}
+	if err := json.Unmarshal(p.Answer, &d); err != nil {
+		return d, fmt.Errorf("receipt of %q: %w: %w", r.ID, ErrCorrupt, err)
+	}
+	return d, nil
+}
+
+// decideRequest decides over the counters as the requests before left them.
+func (b *batch) decideRequest(r *Request, newID func() string) {
+	b.states = b.states[:0]
+	for i, slot := range r.slots {
+		c := &b.counters[slot]
+		if c.err != nil {
+			r.err = c.err
+			return
+		}
+		c.limit = &r.Limits[i]
+		b.states = append(b.states, &c.state)
+	}
+	if r.Verb == tell {
+		b.decideTell(r, newID)
+		return
+	}
+	r.decision, r.err = decide(r.Verb, r.Limits, b.states, b.now, r.Cost), nil
+	charged := r.Verb == Record || r.Verb == Consume && r.decision.Allowed
+	for i, slot := range r.slots {
+		c, result := &b.counters[slot], &r.decision.Results[i]
+		c.dirty = c.dirty || charged || r.Verb == Refund && c.stored
+		c.refunded = c.refunded || r.Verb == Refund
+		c.denied = c.denied || !r.decision.Allowed
+		if charged && c.state.warn(c.limit, b.now, result.Remaining) {
+			b.events = append(b.events, b.event(EventWarning, c.limit, result, newID))
+		}
+		if !result.Allowed {
+			b.refused(c, result, newID)
+		}
+	}
+}
+
+// decideTell raises the exceeded events of denials that were counted in memory.
+func (b *batch) decideTell(r *Request, newID func() string) {
+	for i, slot := range r.slots {
+		c, l := &b.counters[slot], &r.Limits[i]
+		c.state.advance(l, b.now)
+		result := Result{Allowed: 1 <= c.state.remaining(l)}
+		result.fill(l, &c.state, b.now, 1)
+		if c.exceeded < 0 && c.state.exceededDue(b.now) {
+			c.exceeded = len(b.events)
+			b.events = append(b.events, b.event(EventExceeded, l, &result, newID))
+		}
+	}
+}
+
+// refused counts a denial, and raises the event for it and for those counted before if one is due.
+func (b *batch) refused(c *counter, result *Result, newID func() string) {
+	c.denials++
+	if c.exceeded < 0 && c.state.exceededDue(b.now) {
+		c.exceeded = len(b.events)
+		b.events = append(b.events, b.event(EventExceeded, c.limit, result, newID))
+	}
+}
+
+func (b *batch) event(t EventType, l *Limit, r *Result, newID func() string) Event {
+	return Event{
+		ID: newID(), Type: t, Time: b.now, Key: l.Key, Name: l.Name, Policy: l.Policy, Limit: l.Limit,
+		Window: l.Window.text, Remaining: r.Remaining, Threshold: max(0, l.Threshold), ResetAt: r.ResetAt,
+		RetryAfter: r.RetryAfter, User: l.User,
+	}
+}
+
+// finish completes the events and encodes what changed.
+func (b *batch) finish(denials *denials, newID func() string) Changes {
+	silent := 0
+	for slot := range b.counters {
+		c := &b.counters[slot]
+		if c.limit == nil || c.err != nil {
+			continue
+		}
+		b.count(c, b.ids[slot], denials)
+		if c.exceeded >= 0 && b.events[c.exceeded].Denied == 0 {
+			silent++
+		}
+		if c.dirty {
+			b.changes = append(b.changes, b.encode(slot, c))
+		}
+	}
+	if silent > 0 {
+		b.events = slices.DeleteFunc(b.events, func(e Event) bool { return e.Type == EventExceeded && e.Denied == 0 })
+	}
+	slices.SortFunc(b.fresh, func(x, y Receipt) int { return strings.Compare(x.ID, y.ID) })
+	return Changes{Counters: b.changes, Receipts: b.fresh, Events: b.events}
+}
+
+// count settles how many denials the counter's event stands for.
+func (b *batch) count(c *counter, id CounterID, denials *denials) {
+	if c.exceeded < 0 && !b.closing {
+		return
+	}
+	c.recalled = denials.count(id)
+	total := c.recalled + c.state.denied + c.denials
+	if total == 0 {
+		return
+	}
+	c.dirty = true
+	if c.exceeded < 0 {
+		// The worker goes: what it remembers is kept for the event to come.
+		c.state.denied = total
+		return
+	}
+	b.events[c.exceeded].Denied = total
+	c.state.exceededAt, c.state.denied = b.now, 0
+}
+
+func (b *batch) encode(slot int, c *counter) CounterChange {
+	from := len(b.arena)
+	b.arena = c.state.Append(b.arena)
+	change := CounterChange{Slot: slot, State: b.arena[from:len(b.arena):len(b.arena)], ExpiresAt: c.state.expiresAt(c.limit, b.now)}
+	if !c.stored || c.spec != c.state.spec {
+		change.Spec, _ = json.Marshal(c.limit.Spec()) // strings and numbers: cannot fail
+	}
+	return change
+}

@@ -1,0 +1,170 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+const (
+	// maxAttempts bounds how often one batch is written anew after losing races or connections.
+	maxAttempts = 8
+	// maxBatchLimits bounds the counters of one batch.
+	maxBatchLimits = 4096
+)
+
+// commitLoop writes batches until the engine is closed and nothing waits.
+func (e *Engine) commitLoop() {
+	defer close(e.answers)
+	for {
+		b := e.gather()
+		if b == nil {
+			break
+		}
+		e.commit(b)
+		e.answers <- b
+	}
+	for _, r := range e.denials.all() {
+		b := e.newBatch()
+		b.closing = true
+		b.add(r)
+		e.commit(b)
+	}
+}
+
+// gather waits for a request and takes with it what else waits: there is no timer, an idle worker writes at once.
+// It gives nil when the engine is closed and nothing waits.
+func (e *Engine) gather() *batch {
+	var first *Request
+	select {
+	case first = <-e.queue:
+	default:
+		select {
+		case first = <-e.queue:
+		case <-e.quit:
+			select {
+			case first = <-e.queue:
+			default:
+				return nil
+			}
+		}
+	}
+	b := e.newBatch()
+	b.add(first)
+	for len(b.requests) < e.cfg.MaxBatch && b.limits < maxBatchLimits {
+		select {
+		case r := <-e.queue:
+			b.add(r)
+		default:
+			return b
+		}
+	}
+	return b
+}
+
+func (e *Engine) newBatch() *batch {
+	select {
+	case b := <-e.spare:
+		return b
+	default:
+		return newBatch()
+	}
+}
+
+// commit answers every request of the batch: from the store, or, where that fails, without it.
+func (e *Engine) commit(b *batch) {
+	start := time.Now()
+	b.dropLate(start)
+	ctx, cancel := context.WithDeadline(context.Background(), start.Add(e.cfg.Deadline*3/4))
+	defer cancel()
+	err := e.write(ctx, b)
+	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
+		if errors.Is(err, ErrCommitUnknown) {
+			// What carries an id can be asked again; the rest may be charged already.
+			b.keepRepeatable(err)
+		}
+		if !e.mayRetry(ctx, err, attempt) {
+			break
+		}
+		err = e.write(ctx, b)
+	}
+	if err != nil {
+		b.fail(err)
+	}
+	for _, r := range b.requests {
+		if r.err != nil {
+			e.answerWithout(r)
+		}
+	}
+}
+
+// mayRetry waits as long as the failure asks for and tells whether to go on: a lost race at once, a failing store
+// a little later and only a few times, one whose circuit is open not at all.
+func (e *Engine) mayRetry(ctx context.Context, err error, attempt int) bool {
+	switch {
+	case errors.Is(err, ErrConflict):
+		return true
+	case isOpen(err) || attempt > 3:
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Duration(attempt) * 20 * time.Millisecond):
+		return true
+	}
+}
+
+// write runs one transaction through the circuit breaker.
+func (e *Engine) write(ctx context.Context, b *batch) error {
+	b.prepare()
+	if len(b.pending) == 0 {
+		return nil
+	}
+	_, err := e.breaker.Execute(func() (struct{}, error) { return struct{}{}, e.update(ctx, b) })
+	if err != nil {
+		if !isOpen(err) {
+			e.cfg.Observer.StoreFailed(err)
+		}
+		return err
+	}
+	e.committed(b)
+	return nil
+}
+
+// update has the store run the transaction, and reads its clock.
+func (e *Engine) update(ctx context.Context, b *batch) error {
+	sent := time.Now()
+	generation := e.exhausted.generation.Load()
+	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs}, func(s Snapshot) Changes {
+		return b.decide(s, &e.denials, e.cfg.NewID)
+	})
+	if err != nil {
+		return err
+	}
+	b.clock = reading{now: b.now, sent: sent, received: time.Now()}
+	b.generation = generation
+	clock := b.clock
+	e.clock.Store(&clock)
+	return nil
+}
+
+// committed does what follows from a transaction that stands.
+func (e *Engine) committed(b *batch) {
+	e.cfg.Observer.Wrote(len(b.pending), len(b.ids), b.clock.received.Sub(b.clock.sent))
+	for i := range b.counters {
+		c := &b.counters[i]
+		e.denials.settle(c, b.now)
+		if c.refunded {
+			e.forgetEverywhere(Forget{Key: c.limit.Key})
+		}
+	}
+	for i := range b.counters {
+		if c := &b.counters[i]; c.denied && !c.refunded {
+			e.exhausted.remember(c, b.clock, b.generation)
+		}
+	}
+	if len(b.events) > 0 {
+		e.cfg.Committed()
+	}
+}

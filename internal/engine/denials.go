@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"sync"
+	"time"
+)
+
+// denialsMost bounds the counters whose denials a worker counts in memory. Those of further counters are told as
+// soon as their event is due, but not counted in between.
+const denialsMost = 65536
+
+// denials counts the denials that no event has told of yet, so that a denial needs no write. An event of a
+// counter is due 10 seconds after the last one.
+type denials struct {
+	mu      sync.Mutex
+	pending map[CounterID]*untold
+}
+
+type untold struct {
+	limit Limit
+	count int64
+	// due is when they may be told, by the store's clock.
+	due int64
+}
+
+func (d *denials) init() { d.pending = make(map[CounterID]*untold) }
+
+// add counts the limits that refused, for denials answered from memory.
+func (d *denials) add(limits []Limit, results []Result, now int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range limits {
+		if !results[i].Allowed {
+			d.addOne(&limits[i], 1, now+exceededEvery)
+		}
+	}
+}
+
+func (d *denials) addOne(l *Limit, n, due int64) {
+	if u := d.pending[l.CounterID]; u != nil {
+		u.count += n
+		return
+	}
+	if len(d.pending) < denialsMost {
+		d.pending[l.CounterID] = &untold{limit: *l, count: n, due: due}
+	}
+}
+
+// count is how many denials of the counter wait to be told.
+func (d *denials) count(id CounterID) int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if u := d.pending[id]; u != nil {
+		return u.count
+	}
+	return 0
+}
+
+// settle takes over what a committed transaction told and counted.
+func (d *denials) settle(c *counter, now int64) {
+	if c.limit == nil || c.denials == 0 && c.recalled == 0 && c.exceeded < 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	u := d.pending[c.limit.CounterID]
+	if c.exceeded < 0 && c.recalled == 0 {
+		d.addOne(c.limit, c.denials, c.state.exceededAt+exceededEvery)
+		return
+	}
+	if u == nil {
+		return
+	}
+	u.due = now + exceededEvery
+	if u.count -= c.recalled; u.count <= 0 {
+		delete(d.pending, c.limit.CounterID)
+	}
+}
+
+// due gives requests that tell the denials whose event is due at now; all gives those of all denials.
+func (d *denials) due(now int64) []*Request {
+	return d.requests(func(u *untold) bool { return u.due <= now })
+}
+func (d *denials) all() []*Request { return d.requests(func(*untold) bool { return true }) }
+
+func (d *denials) requests(pick func(*untold) bool) (rs []*Request) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, u := range d.pending {
+		if !pick(u) {
+			continue
+		}
+		if n := len(rs); n == 0 || len(rs[n-1].Limits) >= 64 {
+			rs = append(rs, &Request{Verb: tell})
+		}
+		last := rs[len(rs)-1]
+		last.Limits = append(last.Limits, u.limit)
+	}
+	return rs
+}
+
+// tellLoop tells of denials that ended before their event was due.
+func (e *Engine) tellLoop() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.stopTell:
+			return
+		case <-tick.C:
+		}
+		for _, r := range e.denials.due(e.now()) {
+			if e.Submit(r) != nil {
+				break // the queue is full: the next tick asks again
+			}
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package engine
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/sony/gobreaker/v2"
+)
+
+// degradedRetry is the retryAfter of a denial for want of the store, in milliseconds: by then its circuit is
+// tried again.
+const degradedRetry = 1000
+
+func isOpen(err error) bool {
+	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
+}
+
+// answerWithout answers a request that the store failed, as its OnError says. What cannot be guessed stays an
+// error: a refund that was not written, and an id used twice.
+func (e *Engine) answerWithout(r *Request) {
+	if errors.Is(r.err, ErrIDConflict) {
+		return
+	}
+	if r.Verb == Refund {
+		r.err = unavailable("refund", r.err)
+		return
+	}
+	r.err = nil
+	switch r.OnError {
+	case OnErrorLocal:
+		r.decision = e.local.decide(r, e.now())
+	default:
+		r.decision = guess(r, e.now())
+	}
+	r.decision.Degraded = true
+}
+
+// guess answers for all limits alike: everything is free, or nothing.
+func guess(r *Request, now int64) Decision {
+	allow := r.OnError == OnErrorAllow
+	d := Decision{Allowed: allow, Results: make([]Result, len(r.Limits))}
+	for i := range r.Limits {
+		l, res := &r.Limits[i], &d.Results[i]
+		var s State
+		s.advance(l, now)
+		res.Allowed = true
+		res.fill(l, &s, now, r.Cost)
+		if !allow {
+			res.Allowed, res.Remaining, res.RetryAfter, res.ResetAt = false, 0, degradedRetry, now+degradedRetry
+		}
+	}
+	return d
+}
+
+// localMost bounds the counters of the local limiter; beyond it the ones that are met first go.
+const localMost = 65536
+
+// local is a limiter in the worker's memory. It stands in for a store that fails, and knows only what this worker
+// charged meanwhile.
+type local struct {
+	mu     sync.Mutex
+	states map[CounterID]*State
+}
+
+func (m *local) init() { m.states = make(map[CounterID]*State) }
+
+func (m *local) decide(r *Request, now int64) Decision {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	states := make([]*State, len(r.Limits))
+	for i := range r.Limits {
+		states[i] = m.state(r.Limits[i].CounterID)
+	}
+	return decide(r.Verb, r.Limits, states, now, r.Cost)
+}
+
+func (m *local) state(id CounterID) *State {
+	s := m.states[id]
+	if s == nil {
+		s = new(State)
+		for old := range m.states {
+			if len(m.states) < localMost {
+				break
+			}
+			delete(m.states, old)
+		}
+		m.states[id] = s
+	}
+	return s
+}

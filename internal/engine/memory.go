@@ -1,0 +1,135 @@
+package engine
+
+import (
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// rememberFor bounds how long a denial is answered from memory.
+	rememberFor = time.Second
+	// rememberMost bounds the remembered counters; beyond it all of a shard are forgotten, which costs a look at
+	// the store and nothing else.
+	rememberMost = 65536
+	memoryShards = 16
+)
+
+// exhausted remembers counters that denied, so that they deny again without the store. Between two writes a
+// counter only becomes freer by time, which the remembered state knows, or by a refund or reset, which is
+// broadcast; so a remembered state that denies is right. One that does not deny says nothing: others may have
+// charged since.
+type exhausted struct {
+	seed   maphash.Seed
+	shards [memoryShards]struct {
+		mu    sync.RWMutex
+		known map[CounterID]*memo
+	}
+	// generation counts the calls of forget. What was read before one must not be remembered after it.
+	generation atomic.Uint64
+}
+
+// memo is the state of a counter at a reading of the store's clock. It is never changed.
+type memo struct {
+	state State
+	clock reading
+}
+
+func (x *exhausted) init() {
+	x.seed = maphash.MakeSeed()
+	for i := range x.shards {
+		x.shards[i].known = make(map[CounterID]*memo)
+	}
+}
+
+func (x *exhausted) shard(id CounterID) int {
+	return int(maphash.String(x.seed, id.Key) % memoryShards)
+}
+
+// remember keeps the counter's state as the transaction left it, unless something was forgotten since the
+// generation in which it was read.
+func (x *exhausted) remember(c *counter, clock reading, generation uint64) {
+	m := &memo{state: c.state, clock: clock}
+	m.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
+	s := &x.shards[x.shard(c.limit.CounterID)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x.generation.Load() != generation {
+		return
+	}
+	if len(s.known) >= rememberMost/memoryShards {
+		clear(s.known)
+	}
+	s.known[c.limit.CounterID] = m
+}
+
+func (x *exhausted) recall(l *Limit, now time.Time) *memo {
+	s := &x.shards[x.shard(l.CounterID)]
+	s.mu.RLock()
+	m := s.known[l.CounterID]
+	s.mu.RUnlock()
+	if m == nil || now.Sub(m.clock.sent) > rememberFor || m.state.spec != l.hash() {
+		return nil
+	}
+	return m
+}
+
+// deny answers a request that at least one remembered counter denies, if all of its counters are remembered.
+func (x *exhausted) deny(r *Request) (Decision, bool) {
+	var room [2]*memo
+	memos := room[:0]
+	refused := false
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		m := x.recall(l, r.received)
+		if m == nil {
+			return Decision{}, false
+		}
+		memos = append(memos, m)
+		// A denial must not outlast its time, so it has to hold at the latest the store's clock may say.
+		state := m.state
+		state.advance(l, m.clock.latest(r.received))
+		refused = refused || r.Cost > state.remaining(l)
+	}
+	if !refused {
+		return Decision{}, false
+	}
+	return x.describe(r, memos), true
+}
+
+// describe words the denial as of the earliest that the store's clock may say, so that retryAfter is not early.
+func (x *exhausted) describe(r *Request, memos []*memo) Decision {
+	var room [2]State
+	states := room[:0]
+	var pointers [2]*State
+	refs := pointers[:0]
+	for _, m := range memos {
+		states = append(states, m.state)
+	}
+	now := memos[0].clock.earliest(r.received)
+	for i := range states {
+		refs = append(refs, &states[i])
+		now = max(now, memos[i].clock.earliest(r.received))
+	}
+	return decide(Check, r.Limits, refs, now, r.Cost)
+}
+
+func (x *exhausted) forget(f Forget) {
+	x.generation.Add(1)
+	for i := range x.shards {
+		if f.Key != "" && i != x.shard(CounterID{Key: f.Key}) {
+			continue
+		}
+		s := &x.shards[i]
+		s.mu.Lock()
+		for id := range s.known {
+			if f.All || f.Key != "" && id.Key == f.Key || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix) {
+				delete(s.known, id)
+			}
+		}
+		s.mu.Unlock()
+	}
+}
