@@ -1,5 +1,12 @@
 package limits
 
+// The algorithms of a [LimitSpec].
+const (
+	SlidingWindow = "sliding_window"
+	FixedWindow   = "fixed_window"
+	TokenBucket   = "token_bucket"
+)
+
 // Request asks for a decision: the body of consume, check, record and refund. It has one of three forms, never
 // mixed: one limit (Key, Limit, Window and their options), several limits (Limits), or a policy (Policy,
 // Attributes, Tier).
@@ -33,7 +40,7 @@ type LimitSpec struct {
 	// Window is a duration from "100ms" to "366d" (units ms, s, m, h, d, w) or a calendar period: "minute",
 	// "hour", "day", "week", "month".
 	Window string `json:"window,omitempty"`
-	// Algorithm is "sliding_window", "fixed_window" or "token_bucket". Unless said it is sliding_window, and
+	// Algorithm is [SlidingWindow], [FixedWindow] or [TokenBucket]. Unless said it is sliding_window, and
 	// fixed_window for a calendar period.
 	Algorithm string `json:"algorithm,omitempty"`
 	// Burst is what a token bucket may hold on top of Limit.

@@ -1,0 +1,179 @@
+package limits
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// DefaultTimeout bounds a call whose context has no deadline.
+const DefaultTimeout = 2 * time.Second
+
+// maxReplyBytes bounds an answer; the largest page of a list stays below it.
+const maxReplyBytes = 1 << 20
+
+// The headers that a NATS micro service puts on an answer that is an error.
+const (
+	headerError     = "Nats-Service-Error"
+	headerErrorCode = "Nats-Service-Error-Code"
+)
+
+// Client asks a limiter over a NATS connection. It keeps no state of its own and any number of goroutines may
+// share it.
+//
+// Every call ends with its context, or after [DefaultTimeout] when the context has no deadline. A call fails with
+//
+//   - an [*Error] when the service answered with one, or (Status 503, Code [CodeUnavailable]) when no limiter is
+//     listening,
+//   - an error that wraps [context.DeadlineExceeded] when no answer came in time,
+//   - the error of the connection, such as nats.ErrConnectionClosed, otherwise.
+//
+// After a call that got no answer the charge may or may not have been made. A [Request] with an ID can be sent
+// again: the same ID charges once.
+type Client struct {
+	nc      *nats.Conn
+	timeout time.Duration
+}
+
+// Option changes a [Client].
+type Option func(*Client)
+
+// Timeout bounds calls whose context has no deadline, instead of [DefaultTimeout].
+func Timeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } }
+
+// NewClient gives a client over nc, which stays the caller's to close.
+func NewClient(nc *nats.Conn, options ...Option) *Client {
+	c := &Client{nc: nc, timeout: DefaultTimeout}
+	for _, o := range options {
+		o(c)
+	}
+	return c
+}
+
+// Consume decides and, when all limits fit, charges them, atomically. A denial is a normal reply.
+func (c *Client) Consume(ctx context.Context, r Request) (*Reply, error) {
+	return call[Reply](ctx, c, SubjectConsume, r)
+}
+
+// Check decides as [Client.Consume] would right now, and charges nothing.
+func (c *Client) Check(ctx context.Context, r Request) (*Reply, error) {
+	return call[Reply](ctx, c, SubjectCheck, r)
+}
+
+// Record charges work that already happened, even past the limit; Allowed tells whether it fitted.
+func (c *Client) Record(ctx context.Context, r Request) (*Reply, error) {
+	return call[Reply](ctx, c, SubjectRecord, r)
+}
+
+// Refund gives cost back: never above the limit, never into a later window.
+func (c *Client) Refund(ctx context.Context, r Request) (*Reply, error) {
+	return call[Reply](ctx, c, SubjectRefund, r)
+}
+
+// Status shows the counters of a key; an unknown key has none.
+func (c *Client) Status(ctx context.Context, key string) (*Status, error) {
+	return call[Status](ctx, c, SubjectStatus, StatusRequest{Key: key})
+}
+
+// List gives one page of counters. [Client.All] reads page after page.
+func (c *Client) List(ctx context.Context, r ListRequest) (*List, error) {
+	return call[List](ctx, c, SubjectList, r)
+}
+
+// All gives every counter whose key begins with prefix, in key order, reading pages as it goes; an empty prefix
+// means all. It ends after an error. Without a deadline in ctx, each page has its own timeout.
+func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[Counter, error] {
+	return func(yield func(Counter, error) bool) {
+		r := ListRequest{Prefix: prefix, Max: MaxListPage}
+		for {
+			page, err := c.List(ctx, r)
+			if err != nil {
+				yield(Counter{}, err)
+				return
+			}
+			for _, counter := range page.Counters {
+				if !yield(counter, nil) {
+					return
+				}
+			}
+			if page.Next == "" {
+				return
+			}
+			r.After = page.Next
+		}
+	}
+}
+
+// Reset sets counters back to unused: those of one key, or of every key under a prefix.
+func (c *Client) Reset(ctx context.Context, r ResetRequest) (*ResetReply, error) {
+	return call[ResetReply](ctx, c, SubjectReset, r)
+}
+
+// Do sends a request body to one of the service's subjects and gives the answer's JSON as it came. The other
+// calls are made of it. When the answer is an error, its body comes along with the [*Error].
+func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, error) {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	msg, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: subject, Data: body})
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, noLimiter(subject)
+	case err != nil:
+		return nil, fmt.Errorf("%s: no answer: %w", subject, err)
+	case msg.Header.Get(headerErrorCode) != "":
+		return msg.Data, serviceError(msg)
+	case len(msg.Data) > maxReplyBytes:
+		return nil, fmt.Errorf("%s: an answer of %d bytes; at most %d are read", subject, len(msg.Data), maxReplyBytes)
+	}
+	return msg.Data, nil
+}
+
+// bound gives ctx a deadline when it has none.
+func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, c.timeout)
+}
+
+func call[T any](ctx context.Context, c *Client, subject string, request any) (*T, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, fmt.Errorf("%s: write request: %w", subject, err)
+	}
+	answer, err := c.Do(ctx, subject, body)
+	if err != nil {
+		return nil, err
+	}
+	reply := new(T)
+	if err := json.Unmarshal(answer, reply); err != nil {
+		return nil, fmt.Errorf("%s: read answer: %w", subject, err)
+	}
+	return reply, nil
+}
+
+func noLimiter(subject string) *Error {
+	return &Error{
+		Code:    CodeUnavailable,
+		Status:  503,
+		Message: subject + ": no limiter is listening on this NATS server",
+	}
+}
+
+// serviceError reads an answer that is an error. One without our body (the micro framework answers some itself)
+// still gives its header's words.
+func serviceError(msg *nats.Msg) *Error {
+	status, _ := strconv.Atoi(msg.Header.Get(headerErrorCode))
+	var body ErrorBody
+	if err := json.Unmarshal(msg.Data, &body); err != nil || body.Error == nil {
+		body.Error = &Error{Code: "error", Message: msg.Header.Get(headerError)}
+	}
+	body.Error.Status = status
+	return body.Error
+}

@@ -1,0 +1,284 @@
+package limits_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// connect starts a NATS server for the test alone and connects to it.
+func connect(t testing.TB) *nats.Conn {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(s.Shutdown)
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("NATS server not ready")
+	}
+	nc, err := nats.Connect(s.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// answer answers every request on subject with what the handler gives.
+func answer(t testing.TB, nc *nats.Conn, subject string, handler func(request string) *nats.Msg) {
+	t.Helper()
+	_, err := nc.Subscribe(subject, func(m *nats.Msg) { _ = m.RespondMsg(handler(string(m.Data))) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func body(json string) *nats.Msg { return &nats.Msg{Data: []byte(json)} }
+
+func failure(status, description, body string) *nats.Msg {
+	return &nats.Msg{Data: []byte(body), Header: nats.Header{
+		"Nats-Service-Error-Code": {status}, "Nats-Service-Error": {description},
+	}}
+}
+
+func TestClientVerbs(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	type verb = func(context.Context, limits.Request) (*limits.Reply, error)
+	verbs := map[string]verb{
+		limits.SubjectConsume: c.Consume, limits.SubjectCheck: c.Check,
+		limits.SubjectRecord: c.Record, limits.SubjectRefund: c.Refund,
+	}
+	request := limits.Per("api:user:123", 100, "1m")
+	request.Cost = 3
+	for subject, verb := range verbs {
+		var got string
+		answer(t, nc, subject, func(r string) *nats.Msg {
+			got = r
+			return body(`{"allowed":true,"key":"api:user:123","name":"1m","limit":100,"remaining":97,"reset":1704307200000}`)
+		})
+		reply, err := verb(t.Context(), request)
+		if err != nil {
+			t.Fatalf("%s: %v", subject, err)
+		}
+		want := &limits.Reply{Allowed: true, Key: "api:user:123", Name: "1m", Limit: 100, Remaining: 97, Reset: 1704307200000}
+		if d := cmp.Diff(want, reply); d != "" {
+			t.Errorf("%s: %s", subject, d)
+		}
+		if want := `{"key":"api:user:123","limit":100,"window":"1m","cost":3}`; got != want {
+			t.Errorf("%s: sent %s, want %s", subject, got, want)
+		}
+	}
+}
+
+func TestReplyTimes(t *testing.T) {
+	r := limits.Reply{Reset: 1704307200123, RetryAfter: 23_000}
+	if got := r.RetryIn(); got != 23*time.Second {
+		t.Errorf("RetryIn = %v", got)
+	}
+	if got := r.ResetTime().UTC().Format(time.RFC3339Nano); got != "2024-01-03T18:40:00.123Z" {
+		t.Errorf("ResetTime = %v", got)
+	}
+}
+
+func TestClientErrors(t *testing.T) {
+	nc := connect(t)
+	tests := []struct {
+		name   string
+		answer *nats.Msg
+		want   limits.Error
+	}{
+		{"body", failure("400", "bad window", `{"error":{"code":"invalid_window","field":"window","message":"no"}}`),
+			limits.Error{Code: "invalid_window", Field: "window", Message: "no", Status: 400}},
+		{"temporary", failure("503", "busy", `{"error":{"code":"overloaded","message":"the queue is full"}}`),
+			limits.Error{Code: limits.CodeOverloaded, Message: "the queue is full", Status: 503}},
+		{"header only", failure("500", "handler fell over", ""),
+			limits.Error{Code: "error", Message: "handler fell over", Status: 500}},
+	}
+	for i, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			subject := fmt.Sprintf("test.%d", i)
+			answer(t, nc, subject, func(string) *nats.Msg { return tt.answer })
+			raw, err := limits.NewClient(nc).Do(t.Context(), subject, nil)
+			var e *limits.Error
+			if !errors.As(err, &e) {
+				t.Fatalf("got %v, want an *Error", err)
+			}
+			if d := cmp.Diff(tt.want, *e); d != "" {
+				t.Error(d)
+			}
+			if string(raw) != string(tt.answer.Data) {
+				t.Errorf("body %s, want %s", raw, tt.answer.Data)
+			}
+			if e.Temporary() != (tt.want.Status == 503) {
+				t.Errorf("Temporary = %v for status %d", e.Temporary(), e.Status)
+			}
+		})
+	}
+}
+
+func TestClientBadAnswers(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body("not json") })
+	if _, err := c.Consume(t.Context(), limits.Per("k", 1, "1m")); err == nil || !strings.Contains(err.Error(), "read answer") {
+		t.Errorf("not JSON: %v", err)
+	}
+	answer(t, nc, limits.SubjectStatus, func(string) *nats.Msg { return body(strings.Repeat(" ", 1<<20)) })
+	if _, err := c.Status(t.Context(), "k"); err == nil {
+		t.Error("an answer of blanks was read")
+	}
+}
+
+func TestClientWithoutLimiter(t *testing.T) {
+	nc := connect(t)
+	_, err := limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m"))
+	var e *limits.Error
+	if !errors.As(err, &e) || e.Status != 503 || e.Code != limits.CodeUnavailable || !e.Temporary() {
+		t.Fatalf("got %v, want 503 unavailable", err)
+	}
+	if !strings.Contains(e.Message, "no limiter is listening on this NATS server") {
+		t.Errorf("message %q", e.Message)
+	}
+	nc.Close()
+	if _, err := limits.NewClient(nc).Status(t.Context(), "k"); !errors.Is(err, nats.ErrConnectionClosed) {
+		t.Errorf("closed connection: %v", err)
+	}
+}
+
+func TestClientTimeouts(t *testing.T) {
+	nc := connect(t)
+	if _, err := nc.Subscribe(limits.SubjectConsume, func(*nats.Msg) {}); err != nil { // takes, never answers
+		t.Fatal(err)
+	}
+	request := limits.Per("k", 1, "1m")
+	_, err := limits.NewClient(nc, limits.Timeout(20*time.Millisecond)).Consume(t.Context(), request)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("own timeout: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := limits.NewClient(nc).Consume(ctx, request); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("deadline of the context: %v", err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	if _, err := limits.NewClient(nc).Consume(ctx, request); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled context: %v", err)
+	}
+}
+
+func TestAllReadsPages(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	var asked []string
+	answer(t, nc, limits.SubjectList, func(r string) *nats.Msg {
+		asked = append(asked, r)
+		if strings.Contains(r, "after") {
+			return body(`{"counters":[{"key":"api:3"}]}`)
+		}
+		return body(`{"counters":[{"key":"api:1"},{"key":"api:2"}],"next":"page2"}`)
+	})
+	var keys []string
+	for counter, err := range c.All(t.Context(), "api:") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, counter.Key)
+	}
+	if got := strings.Join(keys, " "); got != "api:1 api:2 api:3" {
+		t.Errorf("keys %s", got)
+	}
+	want := []string{`{"prefix":"api:","max":1000}`, `{"prefix":"api:","after":"page2","max":1000}`}
+	if d := cmp.Diff(want, asked); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestAllEndsWithAnError(t *testing.T) {
+	nc := connect(t)
+	answer(t, nc, limits.SubjectList, func(string) *nats.Msg {
+		return failure("503", "", `{"error":{"code":"unavailable","message":"no store"}}`)
+	})
+	n := 0
+	for _, err := range limits.NewClient(nc).All(t.Context(), "") {
+		if err == nil {
+			t.Error("no error")
+		}
+		n++
+	}
+	if n != 1 {
+		t.Errorf("%d turns, want 1", n)
+	}
+}
+
+func TestWait(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	var ids []string
+	var denied time.Time
+	answer(t, nc, limits.SubjectConsume, func(r string) *nats.Msg {
+		var request limits.Request
+		_ = json.Unmarshal([]byte(r), &request)
+		ids = append(ids, request.ID)
+		if len(ids) < 3 {
+			denied = time.Now()
+			return body(`{"allowed":false,"retryAfter":30}`)
+		}
+		if waited := time.Since(denied); waited < 30*time.Millisecond {
+			t.Errorf("came back after %v, sooner than retryAfter", waited)
+		}
+		return body(`{"allowed":true}`)
+	})
+	request := limits.Per("k", 1, "1m")
+	request.ID = "job-7"
+	reply, err := c.Wait(t.Context(), request)
+	if err != nil || !reply.Allowed {
+		t.Fatalf("reply %+v, error %v", reply, err)
+	}
+	if got := strings.Join(ids, " "); got != "job-7 job-7:1 job-7:2" {
+		t.Errorf("ids %s", got)
+	}
+}
+
+func TestWaitGivesUp(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	tries := 0
+	answer(t, nc, limits.SubjectConsume, func(r string) *nats.Msg {
+		tries++
+		if strings.Contains(r, "large") {
+			return body(`{"allowed":false,"key":"large"}`)
+		}
+		return body(`{"allowed":false,"key":"k","retryAfter":3600000}`)
+	})
+	reply, err := c.Wait(t.Context(), limits.Per("large", 1, "1m"))
+	if !errors.Is(err, limits.ErrNeverFits) || reply == nil {
+		t.Errorf("never fits: reply %v, error %v", reply, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if reply, err = c.Wait(ctx, limits.Per("k", 1, "1m")); !errors.Is(err, context.DeadlineExceeded) || reply == nil {
+		t.Errorf("deadline before the retry: reply %v, error %v", reply, err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	if _, err := c.Wait(ctx, limits.Per("k", 1, "1m")); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if tries != 3 {
+		t.Errorf("%d tries, want 3", tries)
+	}
+}

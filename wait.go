@@ -1,0 +1,71 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+)
+
+// ErrNeverFits is what [Client.Wait] returns when the cost is more than the limit can ever give.
+var ErrNeverFits = errors.New("the cost can never fit the limit")
+
+// Per is a request for one inline limit, of cost 1: at most limit per window.
+//
+//	limits.Per("api:user:123", 100, "1m")
+func Per(key string, limit int64, window string) Request {
+	return Request{LimitSpec: LimitSpec{Key: key, Limit: limit, Window: window}}
+}
+
+// RetryIn is how long to wait before the same request can fit. It is 0 for an allowed reply and for a cost that
+// can never fit.
+func (r *Reply) RetryIn() time.Duration { return time.Duration(r.RetryAfter) * time.Millisecond }
+
+// ResetTime is when the whole limit is free again if nothing more is charged.
+func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
+
+// Wait consumes, and as long as it is denied sleeps until the limiter says that a retry can fit: never sooner,
+// and up to a tenth later, so that those who wait for the same limit do not all come back at once. The first
+// allowed reply ends it.
+//
+// It returns the last reply with an error that wraps [ErrNeverFits] when the cost can never fit, and one that
+// wraps [context.DeadlineExceeded], at once, when ctx ends before the next try would be due. Any other error of
+// [Client.Consume] ends it too; trying again is the caller's choice.
+//
+// A request with an ID charges once. Since the service answers a repeated ID as it did before, the retries are
+// sent as ID:1, ID:2, …; leave room for that in the ID's length.
+func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
+	id := r.ID
+	for try := 1; ; try++ {
+		reply, err := c.Consume(ctx, r)
+		if err != nil || reply.Allowed {
+			return reply, err
+		}
+		if reply.RetryAfter <= 0 {
+			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
+		}
+		if err := sleep(ctx, reply.RetryIn()); err != nil {
+			return reply, fmt.Errorf("wait for %s, free in %v: %w", reply.Key, reply.RetryIn(), err)
+		}
+		if id != "" {
+			r.ID = id + ":" + strconv.Itoa(try)
+		}
+	}
+}
+
+// sleep sleeps d and up to a tenth more, or fails at once when ctx would end before d.
+func sleep(ctx context.Context, d time.Duration) error {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < d {
+		return context.DeadlineExceeded
+	}
+	timer := time.NewTimer(d + rand.N(d/10+1))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

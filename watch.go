@@ -1,0 +1,160 @@
+package limits
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// watchMessages bounds what waits for a slow reader of [Client.Watch].
+const watchMessages = 4096
+
+var errWatchClosed = fmt.Errorf("watch: %w", nats.ErrConnectionClosed)
+
+// Event is a CloudEvent of the service.
+type Event struct {
+	ID   string
+	Type string
+	// Source is the URI of the service that raised the event.
+	Source string
+	// Subject is the key that the event is about.
+	Subject string
+	Time    time.Time
+	// Data is a [*Warning] or an [*Exceeded]; of another type of event it is the json.RawMessage.
+	Data any
+	// Raw is the event's JSON as it came.
+	Raw []byte
+}
+
+// ParseEvent reads a CloudEvents 1.0 event in structured JSON, as the service publishes it. The event keeps raw.
+func ParseEvent(raw []byte) (Event, error) {
+	var e struct {
+		SpecVersion, ID, Type, Source, Subject string
+		Time                                   time.Time
+		Data                                   json.RawMessage
+	}
+	if err := json.Unmarshal(raw, &e); err != nil {
+		return Event{}, fmt.Errorf("read event: %w", err)
+	}
+	if e.SpecVersion != "1.0" || e.ID == "" || e.Type == "" {
+		return Event{}, fmt.Errorf("read event: specversion %q, id %q, type %q: not a CloudEvents 1.0 event",
+			e.SpecVersion, e.ID, e.Type)
+	}
+	data, err := parseEventData(e.Type, e.Data)
+	if err != nil {
+		return Event{}, fmt.Errorf("read event %s: data of %s: %w", e.ID, e.Type, err)
+	}
+	return Event{ID: e.ID, Type: e.Type, Source: e.Source, Subject: e.Subject, Time: e.Time, Data: data, Raw: raw}, nil
+}
+
+func parseEventData(eventType string, data json.RawMessage) (any, error) {
+	switch eventType {
+	case EventWarning:
+		d := new(Warning)
+		return d, json.Unmarshal(data, d)
+	case EventExceeded:
+		d := new(Exceeded)
+		return d, json.Unmarshal(data, d)
+	}
+	return data, nil
+}
+
+// Watch gives the events of the given types as they are published, of [EventWarning] and [EventExceeded] when
+// none is given. It is subscribed when Watch returns; the sequence, which is to be read once, ends with ctx.
+//
+// This is a live view and not a record: what was published before is not shown, an event may come twice (its ID
+// tells), and a reader that falls 4096 events behind loses some, which gives an error that wraps
+// nats.ErrSlowConsumer, as an event that cannot be read gives one; the sequence goes on after both. Read the
+// JetStream stream [EventStream] to miss nothing.
+func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, error], error) {
+	if len(types) == 0 {
+		types = []string{EventWarning, EventExceeded}
+	}
+	w := &watch{messages: make(chan *nats.Msg, watchMessages)}
+	for _, t := range types {
+		if err := w.subscribe(c.nc, t); err != nil {
+			w.stop()
+			return nil, fmt.Errorf("watch %s: %w", t, err)
+		}
+	}
+	if err := c.flush(ctx); err != nil {
+		w.stop()
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	context.AfterFunc(ctx, w.stop) // for a sequence that nobody reads
+	return func(yield func(Event, error) bool) {
+		defer w.stop()
+		closed := c.nc.StatusChanged(nats.CLOSED)
+		defer c.nc.RemoveStatusListener(closed)
+		if c.nc.IsClosed() { // before the listener stood
+			yield(Event{}, errWatchClosed)
+			return
+		}
+		w.run(ctx, closed, yield)
+	}, nil
+}
+
+// flush returns when the server knows the subscriptions.
+func (c *Client) flush(ctx context.Context) error {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	return c.nc.FlushWithContext(ctx)
+}
+
+// watch gathers the messages of several subscriptions in one bounded channel.
+type watch struct {
+	subscriptions []*nats.Subscription
+	messages      chan *nats.Msg
+	dropped       int
+}
+
+func (w *watch) subscribe(nc *nats.Conn, subject string) error {
+	s, err := nc.ChanSubscribe(subject, w.messages)
+	if err != nil {
+		return err
+	}
+	w.subscriptions = append(w.subscriptions, s)
+	return nil
+}
+
+func (w *watch) stop() {
+	for _, s := range w.subscriptions {
+		_ = s.Unsubscribe() // fails only when it is gone already
+	}
+}
+
+func (w *watch) run(ctx context.Context, closed <-chan nats.Status, yield func(Event, error) bool) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-closed:
+			yield(Event{}, errWatchClosed)
+			return
+		case m := <-w.messages:
+			if n := w.newlyDropped(); n > 0 &&
+				!yield(Event{}, fmt.Errorf("watch: %d events lost: %w", n, nats.ErrSlowConsumer)) {
+				return
+			}
+			if e, err := ParseEvent(m.Data); !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// newlyDropped counts what the subscriptions dropped since it was last asked.
+func (w *watch) newlyDropped() int {
+	total := 0
+	for _, s := range w.subscriptions {
+		n, _ := s.Dropped()
+		total += n
+	}
+	n := total - w.dropped
+	w.dropped = total
+	return n
+}

@@ -1,0 +1,162 @@
+package limits_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+const exceededEvent = `{"specversion":"1.0","id":"e-1","source":"//limits.example","type":"limits.exceeded",` +
+	`"subject":"api:user:7","time":"2024-01-03T18:40:00.5Z","datacontenttype":"application/json","sampledrate":3,` +
+	`"data":{"key":"api:user:7","name":"1m","limit":5,"window":"1m","reset":1704307260000,"retryAfter":9000,"denied":3}}`
+
+func TestParseEvent(t *testing.T) {
+	e, err := limits.ParseEvent([]byte(exceededEvent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := limits.Event{
+		ID: "e-1", Type: limits.EventExceeded, Source: "//limits.example", Subject: "api:user:7",
+		Time: time.Date(2024, 1, 3, 18, 40, 0, 500_000_000, time.UTC),
+		Data: &limits.Exceeded{Key: "api:user:7", Name: "1m", Limit: 5, Window: "1m", Reset: 1704307260000,
+			RetryAfter: 9000, Denied: 3},
+		Raw: []byte(exceededEvent),
+	}
+	if d := cmp.Diff(want, e); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestParseEventOfOtherTypes(t *testing.T) {
+	e, err := limits.ParseEvent([]byte(`{"specversion":"1.0","id":"1","type":"alerts.raised","data":{"n":1}}`))
+	if raw, ok := e.Data.(json.RawMessage); err != nil || !ok || string(raw) != `{"n":1}` {
+		t.Errorf("data %s, error %v", raw, err)
+	}
+	bad := []string{
+		"", "[]", `{"id":"1","type":"limits.warning","data":{}}`,
+		`{"specversion":"1.0","type":"limits.warning","data":{}}`,
+		`{"specversion":"1.0","id":"1","type":"limits.warning"}`,
+		`{"specversion":"1.0","id":"1","type":"limits.warning","data":{"limit":"ten"}}`,
+	}
+	for _, raw := range bad {
+		if _, err := limits.ParseEvent([]byte(raw)); err == nil {
+			t.Errorf("parsed %q", raw)
+		}
+	}
+}
+
+func TestWatch(t *testing.T) {
+	nc := connect(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events, err := limits.NewClient(nc).Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, nc, limits.EventExceeded, exceededEvent)
+	publish(t, nc, limits.EventWarning, "nonsense")
+	publish(t, nc, limits.EventWarning, `{"specversion":"1.0","id":"e-2","type":"limits.warning","data":{"remaining":1}}`)
+	var got []string
+	for e, err := range events {
+		if err != nil {
+			got = append(got, "error")
+			continue
+		}
+		got = append(got, fmt.Sprintf("%s %T", e.ID, e.Data))
+		if e.ID == "e-2" {
+			cancel()
+		}
+	}
+	// Two subscriptions: order holds within a type only.
+	want := map[string]bool{"e-1 *limits.Exceeded": true, "error": true, "e-2 *limits.Warning": true}
+	for _, g := range got {
+		delete(want, g)
+	}
+	delete(want, "e-1 *limits.Exceeded") // may come behind e-2
+	if len(want) != 0 {
+		t.Errorf("got %v, missing %v", got, want)
+	}
+	waitFor(t, func() bool { return nc.NumSubscriptions() == 0 })
+}
+
+func TestWatchOfOneType(t *testing.T) {
+	nc := connect(t)
+	events, err := limits.NewClient(nc).Watch(t.Context(), limits.EventExceeded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, nc, limits.EventWarning, `{"specversion":"1.0","id":"w","type":"limits.warning","data":{}}`)
+	publish(t, nc, limits.EventExceeded, exceededEvent)
+	for e, err := range events {
+		if err != nil || e.ID != "e-1" {
+			t.Errorf("event %+v, error %v", e, err)
+		}
+		break
+	}
+	if n := nc.NumSubscriptions(); n != 0 {
+		t.Errorf("%d subscriptions left after the loop", n)
+	}
+}
+
+func TestWatchSaysWhatItLost(t *testing.T) {
+	nc := connect(t)
+	nc.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
+	events, err := limits.NewClient(nc).Watch(t.Context(), limits.EventExceeded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5000 {
+		publish(t, nc, limits.EventExceeded, exceededEvent)
+	}
+	if err := nc.Flush(); err != nil { // the pong comes behind the events
+		t.Fatal(err)
+	}
+	for _, err := range events {
+		if !errors.Is(err, nats.ErrSlowConsumer) {
+			t.Errorf("first turn: %v, want what was lost", err)
+		}
+		break
+	}
+}
+
+func TestWatchEndsWithTheConnection(t *testing.T) {
+	nc := connect(t)
+	events, err := limits.NewClient(nc).Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(10*time.Millisecond, nc.Close)
+	var last error
+	for _, last = range events {
+	}
+	if !errors.Is(last, nats.ErrConnectionClosed) {
+		t.Errorf("ended with %v", last)
+	}
+	if _, err := limits.NewClient(nc).Watch(t.Context()); err == nil {
+		t.Error("watched over a closed connection")
+	}
+}
+
+func publish(t *testing.T, nc *nats.Conn, subject, data string) {
+	t.Helper()
+	if err := nc.Publish(subject, []byte(data)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func waitFor(t *testing.T, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("waited 5 seconds in vain")
+		}
+	}
+}
