@@ -1,0 +1,93 @@
+package testenv
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+const howToGetPostgres = "install the PostgreSQL server (Debian and Ubuntu: postgresql; Fedora: postgresql-server; " +
+	"macOS: brew install postgresql) or set TEST_DATABASE_URL to a server on which databases may be created"
+
+// postgresBinaries returns the folder of initdb and postgres, after installing them if it must and can.
+func postgresBinaries() (string, error) {
+	if dir := findPostgres(); dir != "" {
+		return dir, nil
+	}
+	apt, err := exec.LookPath("apt-get")
+	if err != nil || os.Geteuid() != 0 {
+		return "", errors.New("no PostgreSQL server found: " + howToGetPostgres)
+	}
+	// The tests of several packages run at once, each in a process, and apt-get runs once at a time.
+	unlock, err := lock(filepath.Join(os.TempDir(), "limits-testenv-apt.lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if dir := findPostgres(); dir != "" {
+		return dir, nil
+	}
+	fmt.Fprintln(os.Stderr, "testenv: no PostgreSQL server found, installing one with apt-get")
+	said, err := installPostgres(apt)
+	if dir := findPostgres(); dir != "" {
+		return dir, nil
+	}
+	return "", fmt.Errorf("apt-get install postgresql: %w\n%s%s", err, said, howToGetPostgres)
+}
+
+func installPostgres(apt string) (said string, err error) {
+	var out bytes.Buffer
+	for _, args := range [][]string{
+		{"update"}, // one dead repository of many fails it, and need not matter
+		{"install", "-y", "--no-install-recommends", "postgresql"},
+	} {
+		cmd := exec.Command(apt, append([]string{"-o", "DPkg::Lock::Timeout=120"}, args...)...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		cmd.Stdout, cmd.Stderr = &out, &out
+		err = cmd.Run()
+	}
+	return out.String(), err
+}
+
+// findPostgres returns the folder of the server's programs, or "".
+func findPostgres() string {
+	var dirs []string
+	if path, err := exec.LookPath("initdb"); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			dirs = append(dirs, filepath.Dir(path))
+		}
+	}
+	dirs = append(dirs, newestDebian())
+	if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
+		dirs = append(dirs, strings.TrimSpace(string(out)))
+	}
+	for _, dir := range dirs {
+		if dir != "" && isFile(filepath.Join(dir, "initdb")) && isFile(filepath.Join(dir, "postgres")) {
+			return dir
+		}
+	}
+	return ""
+}
+
+// newestDebian returns the folder of the highest version where Debian and Ubuntu put it, off the PATH.
+func newestDebian() string {
+	best, newest := "", 0
+	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	for _, dir := range dirs {
+		version, err := strconv.Atoi(filepath.Base(filepath.Dir(dir)))
+		if err == nil && version > newest && isFile(filepath.Join(dir, "postgres")) {
+			best, newest = dir, version
+		}
+	}
+	return best
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}

@@ -1,0 +1,133 @@
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// spawnThread runs functions on one OS thread that lives as long as the process: Linux sends the parent death
+// signal when the thread that started the child ends, not the process.
+var spawnThread = sync.OnceValue(func() chan<- func() {
+	work := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range work {
+			f()
+		}
+	}()
+	return work
+})
+
+// spawn starts cmd, which gets signal when this process dies. It has a process group of its own, so that an
+// interrupt typed at the terminal reaches the tests and not the servers they are using.
+func spawn(cmd *exec.Cmd, signal syscall.Signal) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = signal
+	cmd.SysProcAttr.Setpgid = true
+	result := make(chan error)
+	spawnThread() <- func() { result <- cmd.Start() }
+	return <-result
+}
+
+func hold(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+
+// childrenOf reads /proc, since ps need not be installed.
+func childrenOf(parent int) []int {
+	var pids []int
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // ended since it was listed
+		}
+		// pid (name) state ppid …, where the name may hold anything, even parentheses
+		after := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		if len(after) > 1 && after[1] == strconv.Itoa(parent) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// giveTo makes cmd run as the owner of dir when this process is root, which PostgreSQL refuses to run as.
+func giveTo(cmd *exec.Cmd, dir string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}}
+	return nil
+}
+
+// handOver makes path belong to a user that PostgreSQL agrees to run as when this process is root.
+func handOver(path string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		return os.Chown(path, uid, gid)
+	}
+	return errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody")
+}
+
+// lock waits until no other process holds path, a file, and holds it until unlock or the end of this process.
+func lock(path string) (unlock func(), err error) {
+	// The temporary folder is everybody's: a link that somebody else left there is not followed.
+	return flock(path, os.O_CREATE, syscall.LOCK_EX)
+}
+
+// claim holds dir, for as long as this process lives or until release, against the sweep of another process.
+func claim(dir string) (release func(), err error) {
+	return flock(dir, syscall.O_DIRECTORY, syscall.LOCK_EX|syscall.LOCK_NB)
+}
+
+func flock(path string, flags, how int) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), how); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// sweep removes the folders of processes that were killed: those that nobody claims. A folder younger than ten
+// minutes stays, for its owner may be about to claim it.
+func sweep(pattern string) {
+	dirs, _ := filepath.Glob(pattern)
+	for _, dir := range dirs {
+		info, err := os.Lstat(dir)
+		if err != nil || time.Since(info.ModTime()) < 10*time.Minute {
+			continue
+		}
+		if release, err := claim(dir); err == nil {
+			_ = os.RemoveAll(dir) // what belongs to another user stays
+			release()
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package testenv
+
+import "testing"
+
+// PG is a PostgreSQL server of one test's own. It writes as in production, fsync and all.
+type PG struct {
+	// URL is that of the empty database postgres, as the superuser; it stays the same through Kill and Start.
+	URL string
+
+	tb      testing.TB
+	cluster *cluster
+}
+
+// PostgresServer starts a server and stops it when the test ends. It needs server binaries also when
+// TEST_DATABASE_URL is set, since nobody lends a server to be killed.
+func PostgresServer(tb testing.TB) *PG {
+	tb.Helper()
+	c, err := newCluster()
+	if err != nil {
+		tb.Fatalf("testenv: %v", err)
+	}
+	tb.Cleanup(func() {
+		if err := c.remove(); err != nil {
+			tb.Errorf("testenv: stop PostgreSQL: %v", err)
+		}
+	})
+	return &PG{URL: c.url, tb: tb, cluster: c}
+}
+
+// Kill ends the server and all its processes with SIGKILL, and returns when they are gone. Kill and Start report
+// what goes wrong with Errorf, so that any goroutine may call them, though not two at a time.
+func (p *PG) Kill() {
+	p.tb.Helper()
+	if err := p.cluster.process.kill(); err != nil {
+		p.tb.Errorf("testenv: kill PostgreSQL: %v", err)
+	}
+}
+
+// Start starts the killed server again, on the same port and data, and returns when it has recovered and takes
+// connections.
+func (p *PG) Start() {
+	p.tb.Helper()
+	if err := p.cluster.start(); err != nil {
+		p.tb.Errorf("testenv: start PostgreSQL: %v", err)
+	}
+}
