@@ -1,0 +1,142 @@
+package limits_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/seed503877ad/limits"
+
+// mayImport says which of our packages each of our packages may import, by folder; "." is the module root. Imports
+// point down DESIGN's list only: what decides knows nothing of what stores, carries or shows.
+var mayImport = map[string][]string{
+	".":                  {},
+	"httplimit":          {"."},
+	"internal/engine":    {},
+	"internal/policy":    {"internal/engine"},
+	"internal/bus":       {".", "internal/engine", "internal/policy"},
+	"internal/alerts":    {"."},
+	"internal/jobs":      {},
+	"internal/postgres":  {"internal/engine", "internal/alerts", "internal/jobs", "migrations"},
+	"internal/sqlite":    {"internal/engine", "internal/alerts", "internal/jobs", "migrations"},
+	"internal/web":       {"internal/engine"},
+	"internal/testenv":   {},
+	"internal/storetest": {"internal/engine", "internal/alerts", "internal/jobs", "internal/testenv"},
+	"internal/app": {".", "httplimit", "internal/engine", "internal/policy", "internal/bus", "internal/alerts",
+		"internal/jobs", "internal/postgres", "internal/sqlite", "internal/web", "migrations", "schemas"},
+	"cmd/limiter": {".", "internal/app"},
+	"cmd/alerter": {"internal/app"},
+	"migrations":  {},
+	"schemas":     {},
+	"examples":    {".", "httplimit"}, // and every folder in it
+}
+
+// TestImportsPointDown reads every file that is not a test, whatever its build tags. Tests may import what they need.
+func TestImportsPointDown(t *testing.T) {
+	for _, file := range sourceFiles(t, ".") {
+		folder := path.Dir(file)
+		if strings.HasPrefix(folder, "examples/") {
+			folder = "examples"
+		}
+		allowed, known := mayImport[folder]
+		if !known {
+			t.Errorf("%s: folder %s has no row in mayImport: add one that says what it may import", file, folder)
+			continue
+		}
+		for _, imported := range imports(t, file) {
+			if ours, ok := ourFolder(imported); ok {
+				if !slices.Contains(allowed, ours) {
+					t.Errorf("%s imports %s: %s may import of ours only %q", file, imported, folder, allowed)
+				}
+			} else if !mayImportForeign(folder, imported) {
+				t.Errorf("%s imports %s, which %s must not know", file, imported, folder)
+			}
+		}
+	}
+}
+
+// mayImportForeign holds what DESIGN says of packages that are not ours: the root is a small dependency to take on,
+// and the engine never sees NATS, SQL or the network.
+func mayImportForeign(folder, imported string) bool {
+	switch folder {
+	case ".":
+		thirdParty := strings.Contains(strings.Split(imported, "/")[0], ".")
+		return !thirdParty || under(imported, "github.com/nats-io/nats.go")
+	case "internal/engine":
+		return !slices.ContainsFunc([]string{"net", "database/sql", "github.com/nats-io", "github.com/jackc"},
+			func(tree string) bool { return under(imported, tree) })
+	}
+	return true
+}
+
+func under(imported, tree string) bool {
+	return imported == tree || strings.HasPrefix(imported, tree+"/")
+}
+
+// ourFolder returns the folder of an import path of this module.
+func ourFolder(imported string) (folder string, ok bool) {
+	if !under(imported, module) {
+		return "", false
+	}
+	return path.Clean(strings.TrimPrefix(strings.TrimPrefix(imported, module), "/")), true
+}
+
+func imports(t *testing.T, file string) []string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.FromSlash(file), nil, parser.ImportsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, spec := range parsed.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, imported)
+	}
+	return paths
+}
+
+// sourceFiles lists the module's Go files that are not tests, as slash-separated paths below root.
+func sourceFiles(t *testing.T, root string) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && name != root && !partOfModule(name) {
+			return filepath.SkipDir
+		}
+		if !entry.IsDir() && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
+			files = append(files, filepath.ToSlash(name))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		t.Fatal("no source files found")
+	}
+	return files
+}
+
+// partOfModule follows the go command: it looks into no folder that is hidden, testdata or a module of its own.
+func partOfModule(dir string) bool {
+	name := filepath.Base(dir)
+	if name[0] == '.' || name[0] == '_' || name == "testdata" {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return os.IsNotExist(err)
+}
