@@ -1,0 +1,60 @@
+.DEFAULT_GOAL := help
+
+VERSION    := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+BENCHTIME  ?= 1s
+FUZZTIME   ?= 1m
+FUZZCHECKS ?= 100000
+
+TOOL := go tool -modfile=tools/go.mod
+
+.PHONY: help
+help: ## list what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: run
+run: ## run it all on this machine, with nothing set
+	go run ./cmd/limiter
+
+.PHONY: test
+test: ## run the tests, with a PostgreSQL and a NATS of their own
+	race=$$(tools/race) && go test $$race -timeout 6m ./...
+
+.PHONY: check
+check: ## format, vet, lint and look for known vulnerabilities
+	@unformatted=$$(gofmt -l .) && if [ -n "$$unformatted" ]; then \
+		echo "gofmt -w these:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	$(TOOL) staticcheck ./...
+	tools/vulncheck
+
+.PHONY: build
+build: ## build static binaries into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
+
+.PHONY: generate
+generate: ## write the generated files again
+	go generate ./...
+
+.PHONY: bench
+bench: ## run the benchmarks (BENCHTIME=1s each)
+	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 0 ./...
+
+.PHONY: bench-quick
+bench-quick: ## run each benchmark for a moment, to see that it works
+	$(MAKE) bench BENCHTIME=100ms
+
+# Packages are found by what their tests import and declare, so that a new one needs no entry here. The flag of
+# rapid is known only to the packages that use it.
+.PHONY: fuzz
+fuzz: ## try every property FUZZCHECKS=100000 times, then every fuzz target for FUZZTIME=1m
+	@for dir in $$(grep -rl --include='*_test.go' '"pgregory.net/rapid"' . | xargs -r -n1 dirname | sort -u); do \
+		(set -x; go test -count=1 -timeout 0 $$dir -rapid.checks=$(FUZZCHECKS)) || exit 1; \
+	done
+	@grep -rn --include='*_test.go' '^func Fuzz[A-Z]' . | sed -E 's|^(.*)/[^/]*:[0-9]+:func (Fuzz[A-Za-z0-9_]*).*|\1 \2|' | \
+	while read -r dir target; do \
+		(set -x; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir </dev/null) || exit 1; \
+	done
+
+.PHONY: clean
+clean: ## remove what was built (data/ stays)
+	rm -rf bin
