@@ -1,0 +1,145 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// ConnectConfig configures a connection to NATS.
+type ConnectConfig struct {
+	// URL is one or more server URLs, separated by commas; required.
+	URL string
+	// Creds is a credentials file; none when empty.
+	Creds string
+	// TLSCA is a PEM file of authorities to trust; TLSCert and TLSKey are PEM files of this client's certificate.
+	// Each may be empty.
+	TLSCA, TLSCert, TLSKey string
+	// Name is the connection's name in the server's monitoring.
+	Name string
+	// Logger is required.
+	Logger *slog.Logger
+}
+
+const (
+	// dialTimeout bounds one try at one server.
+	dialTimeout = 2 * time.Second
+	// maxReconnectWait keeps a worker back within 5 s of the server.
+	maxReconnectWait = 2 * time.Second
+	// reconnectBuffer holds what is published while the connection is down. It is small on purpose. Through a
+	// short break, answers are worth keeping: the asker may be on another server of the cluster and still
+	// waiting. But an answer that had to wait long is heard by nobody, and the 8 MiB that nats.go keeps by
+	// default would come as one burst after an outage. What does not fit fails at once and is counted by the
+	// service; events are kept by the outbox.
+	reconnectBuffer = 1 << 20
+	// flushTimeout bounds a write to a server that stopped reading, because answers are written from the engine's
+	// loop. After it the connection is given up and made anew.
+	flushTimeout = 2 * time.Second
+)
+
+// Connect connects, trying until ctx is done. Once made, the connection comes back by itself after any outage.
+func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
+	if cfg.Logger == nil {
+		return nil, errors.New("connect to NATS: Logger is missing")
+	}
+	opts, err := cfg.options()
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS: %w", err)
+	}
+	for attempt := 1; ; attempt++ {
+		nc, err := nats.Connect(cfg.URL, opts...)
+		if err == nil {
+			return nc, nil
+		}
+		text := redact(err.Error())
+		cfg.Logger.Warn("connect to NATS", "url", redact(cfg.URL), "attempt", attempt, "error", text)
+		if sleep(ctx, reconnectDelay(attempt)) != nil {
+			return nil, fmt.Errorf("connect to NATS at %s: %w; the last error was: %s", redact(cfg.URL), context.Cause(ctx), text)
+		}
+	}
+}
+
+// options gives the options of nats.go. A file that cannot be read is told at once instead of being tried again.
+func (c *ConnectConfig) options() ([]nats.Option, error) {
+	if c.URL == "" {
+		return nil, errors.New("the URL is missing")
+	}
+	for _, file := range []string{c.Creds, c.TLSCA, c.TLSCert, c.TLSKey} {
+		if file == "" {
+			continue
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		_ = f.Close()
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return nil, errors.New("--nats-tls-cert and --nats-tls-key belong together; one of them is missing")
+	}
+	opts := c.behaviour()
+	if c.Creds != "" {
+		opts = append(opts, nats.UserCredentials(c.Creds))
+	}
+	if c.TLSCA != "" {
+		opts = append(opts, nats.RootCAs(c.TLSCA))
+	}
+	if c.TLSCert != "" {
+		opts = append(opts, nats.ClientCert(c.TLSCert, c.TLSKey))
+	}
+	return opts, nil
+}
+
+func (c *ConnectConfig) behaviour() []nats.Option {
+	log := c.Logger.With("connection", c.Name)
+	return []nats.Option{
+		nats.Name(c.Name),
+		nats.Timeout(dialTimeout),
+		nats.MaxReconnects(-1),
+		// Without it nats.go gives up when a server refuses the credentials twice, as one that restarts may do.
+		nats.IgnoreAuthErrorAbort(),
+		nats.CustomReconnectDelay(reconnectDelay),
+		nats.ReconnectBufSize(reconnectBuffer),
+		nats.FlusherTimeout(flushTimeout),
+		// A dead peer is noticed within 20 s instead of 4 minutes.
+		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(1),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				log.Warn("NATS disconnected", "error", redact(err.Error()))
+			}
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			log.Info("NATS reconnected", "url", nc.ConnectedUrlRedacted())
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			subject := ""
+			if sub != nil {
+				subject = sub.Subject
+			}
+			log.Error("NATS", "subject", subject, "error", redact(err.Error()))
+		}),
+	}
+}
+
+// reconnectDelay doubles from 50 ms to maxReconnectWait, half of it by chance, so that many workers do not come
+// back at one moment.
+func reconnectDelay(attempts int) time.Duration {
+	d := maxReconnectWait
+	if attempts < 6 {
+		d = 50 * time.Millisecond << max(attempts-1, 0)
+	}
+	return d/2 + rand.N(d/2)
+}
+
+// userinfo is what stands before the @ in a URL or in a list of them.
+var userinfo = regexp.MustCompile(`(://|^|,)[^\s,"]*@`)
+
+// redact takes user, password and token out of URLs in a text.
+func redact(text string) string { return userinfo.ReplaceAllString(text, "$1***@") }

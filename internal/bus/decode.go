@@ -1,0 +1,284 @@
+package bus
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// decoder turns the bodies of consume, check, record and refund into requests.
+type decoder struct {
+	threshold threshold
+	zones     zones
+	windows   windows
+	parsers   sync.Pool
+}
+
+func newDecoder(warning float64) (*decoder, error) {
+	t, err := newThreshold(warning)
+	if err != nil {
+		return nil, err
+	}
+	d := &decoder{threshold: t}
+	d.parsers.New = func() any { return &parser{reader: newReader(), decoder: d} }
+	return d, nil
+}
+
+// request decodes data into req, whose Limits it appends to. The error is a *[limits.Error].
+func (d *decoder) request(verb engine.Verb, data []byte, req *engine.Request) error {
+	p := d.parsers.Get().(*parser)
+	defer d.parsers.Put(p)
+	p.reset()
+	if err := p.document(data, p.topMember); err != nil {
+		return err
+	}
+	if err := p.resolve(req); err != nil {
+		return err
+	}
+	req.Verb, req.Cost = verb, p.cost
+	if p.id != "" && verb != engine.Check {
+		req.ID, req.Fingerprint = p.id, fingerprint(verb, req, &p.question)
+	}
+	return nil
+}
+
+// question is a request as written, field by field valid.
+type question struct {
+	top   spec
+	items []spec
+	// given has the bit of every top field that is there and no part of top.
+	given  uint8
+	policy string
+	tier   string
+	// attributes is nil unless given.
+	attributes map[string]string
+	cost       int64
+	id         string
+}
+
+// The top fields beside those of form 1.
+const (
+	givenLimits = 1 << iota
+	givenPolicy
+	givenAttributes
+	givenTier
+)
+
+// parser reads a question.
+type parser struct {
+	*reader
+	*decoder
+	question
+}
+
+func (p *parser) reset() {
+	items := p.items[:0]
+	clear(items[:cap(items)])
+	p.question = question{items: items, cost: 1}
+}
+
+const (
+	specFields = "key, limit, window, algorithm, burst, name, timezone, anchor"
+	topFields  = specFields + ", limits, policy, attributes, tier, cost, id"
+)
+
+// topMember reads a member of the request.
+func (p *parser) topMember(name []byte) (err error) {
+	switch string(name) {
+	case "cost":
+		p.cost, err = p.number("cost", 1, limits.MaxAmount)
+	case "id":
+		p.id, err = p.text("id", limits.MaxIDBytes)
+	case "limits":
+		p.given |= givenLimits
+		err = p.limits()
+	case "policy":
+		p.given |= givenPolicy
+		p.policy, err = p.text("policy", limits.MaxNameBytes)
+	case "tier":
+		p.given |= givenTier
+		p.tier, err = p.text("tier", limits.MaxNameBytes)
+	case "attributes":
+		p.given |= givenAttributes
+		err = p.attribute()
+	default:
+		return p.specMember(&p.top, name, topFields)
+	}
+	return err
+}
+
+// text reads a printable string and keeps it.
+func (p *parser) text(field string, max int) (string, error) {
+	s, err := p.printable(field, 1, max)
+	return string(s), err
+}
+
+// limits reads the items of form 2.
+func (p *parser) limits() error {
+	if k := p.dec.PeekKind(); k != '[' {
+		v, err := p.value()
+		if err != nil {
+			return err
+		}
+		return p.bad("limits", "limits must be an array of limits; got %s", quote(v))
+	}
+	if _, err := p.dec.ReadToken(); err != nil {
+		return p.syntax(err)
+	}
+	defer func() { p.item = -1 }()
+	for p.dec.PeekKind() != ']' {
+		if len(p.items) == limits.MaxLimits {
+			return &limits.Error{Status: 413, Code: limits.CodeTooManyLimits, Field: "limits", Message: fmt.Sprintf(
+				"the request has more than %d limits; split it", limits.MaxLimits)}
+		}
+		if err := p.limit(); err != nil {
+			return err
+		}
+	}
+	_, err := p.dec.ReadToken()
+	return p.syntax(err)
+}
+
+// limit reads one item.
+func (p *parser) limit() error {
+	if p.dec.PeekKind() != '{' {
+		v, err := p.value()
+		if err != nil {
+			return err
+		}
+		field := fmt.Sprintf("limits[%d]", len(p.items))
+		return badInput("limits", field, "%s must be an object; got %s", field, quote(v))
+	}
+	p.item = len(p.items)
+	p.items = append(p.items, spec{})
+	s := &p.items[p.item]
+	return p.object(func(name []byte) error { return p.specMember(s, name, specFields) })
+}
+
+// Bounds of the attributes of a request.
+const (
+	maxAttributes     = 32
+	maxAttributeBytes = 256
+)
+
+// attribute reads the attributes of form 3.
+func (p *parser) attribute() error {
+	if p.dec.PeekKind() != '{' {
+		v, err := p.value()
+		if err != nil {
+			return err
+		}
+		return p.bad("attributes", "attributes must be an object of strings; got %s", quote(v))
+	}
+	p.attributes = map[string]string{}
+	return p.object(func(name []byte) error {
+		n := string(name)
+		if _, bad := unprintable(name); bad || n == "" || len(n) > limits.MaxNameBytes {
+			return p.bad("attributes", "the name %s of an attribute must be 1 to %d bytes of printable UTF-8",
+				quoteText(name), limits.MaxNameBytes)
+		}
+		if len(p.attributes) == maxAttributes {
+			return p.bad("attributes", "the request has more than %d attributes", maxAttributes)
+		}
+		v, err := p.attributeValue(n)
+		p.attributes[n] = v
+		return err
+	})
+}
+
+func (p *parser) attributeValue(name string) (string, error) {
+	path := "attributes." + name
+	v, err := p.value()
+	if err != nil {
+		return "", err
+	}
+	if v.Kind() != '"' {
+		return "", badInput("attributes", path, "attribute %s must be a string; got %s", name, quote(v))
+	}
+	s := p.unquote(v)
+	if _, bad := unprintable(s); bad || len(s) > maxAttributeBytes {
+		return "", badInput("attributes", path, "attribute %s must be at most %d bytes of printable UTF-8; got %s",
+			name, maxAttributeBytes, quoteText(s))
+	}
+	return string(s), nil
+}
+
+// form says what the request gives of each form, in words; empty for a form it does not use.
+func (q *question) forms() (inline, several, policy string) {
+	inline = q.top.first()
+	if q.given&givenLimits != 0 {
+		several = "limits"
+	}
+	switch {
+	case q.given&givenPolicy != 0:
+		policy = "policy"
+	case q.given&givenAttributes != 0:
+		policy = "attributes"
+	case q.given&givenTier != 0:
+		policy = "tier"
+	}
+	return inline, several, policy
+}
+
+// resolve turns the question into the limits of a request.
+func (p *parser) resolve(req *engine.Request) error {
+	inline, several, policy := p.forms()
+	switch {
+	case inline != "" && several == "" && policy == "":
+		return p.resolveSpec(req, &p.top, -1)
+	case inline == "" && several != "" && policy == "":
+		return p.resolveItems(req)
+	case inline == "" && several == "" && policy != "":
+		return p.resolvePolicy()
+	case inline == "" && several == "" && policy == "":
+		return &limits.Error{Status: 400, Code: "missing_form", Message: "the request names no limit; " +
+			"give key, limit and window, or limits, or policy or attributes"}
+	}
+	a, b := inline, several
+	if a == "" {
+		a, b = several, policy
+	} else if b == "" {
+		b = policy
+	}
+	return &limits.Error{Status: 400, Code: "mixed_forms", Field: b, Message: fmt.Sprintf(
+		"%s and %s are of different forms; give key, limit and window, or limits, or policy and attributes", a, b)}
+}
+
+func (p *parser) resolveItems(req *engine.Request) error {
+	if len(p.items) == 0 {
+		return badInput("limits", "limits", "limits is empty; want 1 to %d limits", limits.MaxLimits)
+	}
+	for i := range p.items {
+		if err := p.resolveSpec(req, &p.items[i], i); err != nil {
+			return err
+		}
+		id := req.Limits[i].CounterID
+		for j := range i {
+			if req.Limits[j].CounterID == id {
+				return &limits.Error{Status: 400, Code: "duplicate_limit", Field: fmt.Sprintf("limits[%d]", i),
+					Message: fmt.Sprintf("limits[%d] and limits[%d] both have key %q and name %q; give one another name",
+						j, i, short(id.Key), id.Name)}
+			}
+		}
+	}
+	return nil
+}
+
+// resolvePolicy answers form 3. There are no policies yet, so a named one is unknown and none matches.
+func (p *parser) resolvePolicy() error {
+	if p.given&givenPolicy != 0 {
+		return &limits.Error{Status: 404, Code: limits.CodeUnknownPolicy, Field: "policy",
+			Message: fmt.Sprintf("there is no policy %q; see admin.policies", p.policy)}
+	}
+	if p.given&givenAttributes == 0 {
+		return badInput("tier", "tier", "tier needs policy or attributes beside it")
+	}
+	return nil
+}
+
+// sortedAttributes gives the names in byte order.
+func (q *question) sortedAttributes() []string { return slices.Sorted(maps.Keys(q.attributes)) }

@@ -1,0 +1,164 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// EmbedConfig configures a NATS server in this process.
+type EmbedConfig struct {
+	// Listen is host:port; "127.0.0.1:4222" unless set. Port 0 picks a free one, which [Embedded.URL] tells.
+	Listen string
+	// StoreDir is the folder of the streams; required.
+	StoreDir string
+	// Logger takes what the server logs; required.
+	Logger *slog.Logger
+	// StartTimeout is how long the server may take to accept connections. 20 s unless set: a large stream
+	// may have to be recovered.
+	StartTimeout time.Duration
+}
+
+// Caps of the embedded server. The file cap leaves room for more than the streams of this product, which are 1 GiB
+// or less each.
+const (
+	embedMaxMemory  = 64 << 20
+	embedMaxStore   = 8 << 30
+	embedMaxPayload = 1 << 20
+)
+
+// Embedded is a running server.
+type Embedded struct {
+	server *server.Server
+	host   string
+}
+
+// Embed starts a server with JetStream, and returns when it accepts connections.
+func Embed(cfg EmbedConfig) (*Embedded, error) {
+	setDefault(&cfg.Listen, "127.0.0.1:4222")
+	setDefault(&cfg.StartTimeout, 20*time.Second)
+	switch {
+	case cfg.StoreDir == "":
+		return nil, errors.New("embed NATS: StoreDir is missing")
+	case cfg.Logger == nil:
+		return nil, errors.New("embed NATS: Logger is missing")
+	}
+	host, port, err := probe(cfg.Listen)
+	if err != nil {
+		return nil, err
+	}
+	s, err := server.NewServer(&server.Options{
+		ServerName: "limits-embedded", Host: host, Port: port,
+		// Signals are the program's.
+		NoSigs:    true,
+		JetStream: true, StoreDir: cfg.StoreDir, DisableJetStreamBanner: true,
+		// An event leaves the outbox when it was acknowledged, so what is acknowledged must be on disk.
+		SyncAlways:         true,
+		JetStreamMaxMemory: embedMaxMemory,
+		JetStreamMaxStore:  embedMaxStore,
+		MaxPayload:         embedMaxPayload,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("embed NATS on %s: %w", cfg.Listen, err)
+	}
+	log := &serverLog{log: cfg.Logger}
+	s.SetLoggerV2(log, cfg.Logger.Enabled(context.Background(), slog.LevelDebug), false, false)
+	s.Start()
+	if !s.ReadyForConnections(cfg.StartTimeout) {
+		s.Shutdown()
+		s.WaitForShutdown()
+		return nil, fmt.Errorf("embed NATS on %s: not ready after %s: %s", cfg.Listen, cfg.StartTimeout, log.last())
+	}
+	if !s.JetStreamEnabled() {
+		s.Shutdown()
+		s.WaitForShutdown()
+		return nil, fmt.Errorf("embed NATS: JetStream in %s: %s", cfg.StoreDir, log.last())
+	}
+	return &Embedded{server: s, host: host}, nil
+}
+
+// probe reads the address and tries it, because the server only logs that it cannot listen. It gives the port as
+// the server's options want it.
+func probe(listen string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(listen)
+	if err == nil {
+		port, err = strconv.Atoi(text)
+	}
+	if err != nil || port < 0 || port > 65535 {
+		return "", 0, fmt.Errorf("embed NATS: --nats-listen %q is not host:port, such as 127.0.0.1:4222", listen)
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return "", 0, fmt.Errorf("embed NATS on %s: %w; choose another address with --nats-listen "+
+			"(port 0 picks a free one), or use the server that runs there with --nats-url", listen, err)
+	}
+	_ = l.Close()
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	return host, port, nil
+}
+
+// URL is where the server listens.
+func (e *Embedded) URL() string {
+	host := e.host
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	_, port, _ := net.SplitHostPort(e.server.Addr().String())
+	return "nats://" + net.JoinHostPort(host, port)
+}
+
+// Shutdown stops the server and waits until its streams are closed.
+func (e *Embedded) Shutdown() {
+	e.server.Shutdown()
+	e.server.WaitForShutdown()
+}
+
+// serverLog gives the server's log to slog. The server's notices are about itself (its banner, its version), so
+// they are of level debug here.
+type serverLog struct {
+	log *slog.Logger
+	mu  sync.Mutex
+	err string
+}
+
+func (l *serverLog) Noticef(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
+func (l *serverLog) Debugf(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }
+func (l *serverLog) Tracef(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }
+func (l *serverLog) Warnf(format string, v ...any)   { l.write(slog.LevelWarn, format, v) }
+func (l *serverLog) Errorf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
+
+// Fatalf must not end the process; the server that said it is not ready, and Embed says why.
+func (l *serverLog) Fatalf(format string, v ...any) { l.write(slog.LevelError, format, v) }
+
+func (l *serverLog) write(level slog.Level, format string, v []any) {
+	if level < slog.LevelError && !l.log.Enabled(context.Background(), level) {
+		return
+	}
+	text := redact(strings.TrimSpace(fmt.Sprintf(format, v...)))
+	if level == slog.LevelError {
+		l.mu.Lock()
+		l.err = text
+		l.mu.Unlock()
+	}
+	l.log.Log(context.Background(), level, text, "part", "nats-server")
+}
+
+// last is the last error that was logged.
+func (l *serverLog) last() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == "" {
+		return "the log has no error"
+	}
+	return l.err
+}

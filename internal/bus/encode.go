@@ -1,0 +1,214 @@
+package bus
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// appendReply appends the JSON of the [limits.Reply] that tells d, the answer to a request of cost. It is written
+// by hand because it is written for every request; a test holds it equal to the type.
+func appendReply(b []byte, verb engine.Verb, d *engine.Decision, cost int64) []byte {
+	s := d.Speaker()
+	b = append(b, `{"allowed":`...)
+	b = strconv.AppendBool(b, d.Allowed)
+	if s == nil {
+		b = append(b, `,"limit":0,"remaining":0,"reset":0`...)
+	} else {
+		b = appendStringField(b, `,"key":`, s.Key)
+		b = appendStringField(b, `,"name":`, s.Name)
+		b = appendAmounts(b, s)
+	}
+	if !d.Allowed {
+		b = appendDenial(b, verb, d, s, cost)
+	}
+	// A request that no policy matched has an empty list, to tell it from one with a limit.
+	if len(d.Results) != 1 || s.Policy != "" {
+		b = appendLimits(b, d.Results)
+	}
+	if d.Degraded {
+		b = append(b, `,"degraded":true`...)
+	}
+	return append(b, '}')
+}
+
+func appendDenial(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Result, cost int64) []byte {
+	if s != nil && !s.Allowed {
+		if s.RetryAfter != 0 {
+			b = appendIntField(b, `,"retryAfter":`, s.RetryAfter)
+		}
+		b = appendStringField(b, `,"blockedBy":`, s.Name)
+	}
+	b = append(b, `,"message":"`...)
+	// The words of a message need no escapes: a window is one of its grammar.
+	return append(appendMessage(b, verb, d, s, cost), '"')
+}
+
+func appendLimits(b []byte, results []engine.Result) []byte {
+	b = append(b, `,"limits":[`...)
+	for i := range results {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		r := &results[i]
+		b = append(b, '{')
+		if r.Policy != "" {
+			b = append(appendStringField(b, `"policy":`, r.Policy), ',')
+		}
+		b = appendStringField(b, `"name":`, r.Name)
+		b = appendStringField(b, `,"key":`, r.Key)
+		b = appendStringField(b, `,"algorithm":`, r.Algorithm.String())
+		b = appendIntField(b, `,"limit":`, r.Limit)
+		b = appendStringField(b, `,"window":`, r.Window)
+		b = appendIntField(b, `,"remaining":`, r.Remaining)
+		b = appendIntField(b, `,"reset":`, r.ResetAt)
+		b = append(b, `,"allowed":`...)
+		b = strconv.AppendBool(b, r.Allowed)
+		if r.RetryAfter != 0 {
+			b = appendIntField(b, `,"retryAfter":`, r.RetryAfter)
+		}
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+func appendAmounts(b []byte, r *engine.Result) []byte {
+	b = appendIntField(b, `,"limit":`, r.Limit)
+	b = appendIntField(b, `,"remaining":`, r.Remaining)
+	return appendIntField(b, `,"reset":`, r.ResetAt)
+}
+
+func appendIntField(b []byte, name string, v int64) []byte {
+	return strconv.AppendInt(append(b, name...), v, 10)
+}
+
+func appendStringField(b []byte, name, v string) []byte { return appendString(append(b, name...), v) }
+
+// appendString appends a JSON string with the fewest escapes.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
+			i++
+			continue
+		}
+		n, escape := 1, ""
+		switch {
+		case c == '"' || c == '\\':
+			escape = `\` + s[i:i+1]
+		case c < ' ':
+			escape = `\u00` + string("0123456789abcdef"[c>>4]) + string("0123456789abcdef"[c&15])
+		default:
+			var r rune
+			if r, n = utf8.DecodeRuneInString(s[i:]); r == utf8.RuneError && n == 1 {
+				escape = string(utf8.RuneError)
+			}
+		}
+		if escape != "" {
+			b = append(append(b, s[start:i]...), escape...)
+			start = i + n
+		}
+		i += n
+	}
+	return append(append(b, s[start:]...), '"')
+}
+
+// appendMessage says a denial in words: "100 of 100 used in 1m; try again in 23s".
+func appendMessage(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Result, cost int64) []byte {
+	if d.Degraded && (s == nil || s.RetryAfter == 0) {
+		return append(b, "the store cannot be reached; try again soon"...)
+	}
+	if s == nil {
+		return append(b, "denied"...)
+	}
+	holds := s.Limit
+	if s.Algorithm == engine.TokenBucket {
+		holds += s.Burst
+	}
+	if cost > holds && verb != engine.Record {
+		return appendNeverFits(b, s, cost, holds)
+	}
+	b = strconv.AppendInt(b, s.Used, 10)
+	b = append(b, " of "...)
+	b = strconv.AppendInt(b, holds, 10)
+	b = append(b, usedIn(s)...)
+	switch {
+	case verb == engine.Record:
+		return append(b, "; recorded past the limit"...)
+	case s.Remaining > 0:
+		b = append(b, ", which leaves too little for cost "...)
+		b = strconv.AppendInt(b, cost, 10)
+	}
+	if s.RetryAfter == 0 {
+		return append(b, "; try again later"...)
+	}
+	b = append(b, "; try again in "...)
+	return appendDuration(b, s.RetryAfter)
+}
+
+func appendNeverFits(b []byte, s *engine.Result, cost, holds int64) []byte {
+	b = append(b, "cost "...)
+	b = strconv.AppendInt(b, cost, 10)
+	b = append(b, " is more than the "...)
+	b = strconv.AppendInt(b, holds, 10)
+	switch {
+	case s.Algorithm == engine.TokenBucket:
+		b = append(b, " tokens that the bucket holds"...)
+	case s.Window == "hour":
+		b = append(b, " that an hour admits"...)
+	case calendar(s.Window):
+		b = append(append(append(b, " that a "...), s.Window...), " admits"...)
+	default:
+		b = append(append(append(b, " that "...), s.Window...), " admits"...)
+	}
+	return append(b, "; it can never fit"...)
+}
+
+// usedIn says in what: in 1m, this minute, today.
+func usedIn(s *engine.Result) string {
+	switch {
+	case s.Algorithm == engine.TokenBucket:
+		return " tokens used"
+	case s.Window == "day":
+		return " used today"
+	case calendar(s.Window):
+		return " used this " + s.Window
+	default:
+		return " used in " + s.Window
+	}
+}
+
+// calendar tells a period from a duration, which begins with a digit.
+func calendar(window string) bool { return strings.IndexAny(window, "0123456789") != 0 }
+
+// appendDuration says milliseconds in at most two units, rounded up: a wait as said is never too short.
+func appendDuration(b []byte, ms int64) []byte {
+	const second, minute, hour, day = 1000, 60_000, 3_600_000, 86_400_000
+	switch {
+	case ms < second:
+		return append(strconv.AppendInt(b, ms, 10), "ms"...)
+	case ceil(ms, second) < 60:
+		return append(strconv.AppendInt(b, ceil(ms, second), 10), 's')
+	case ceil(ms, second) < 3600:
+		return appendUnits(b, ceil(ms, second), 60, 'm', 's')
+	case ceil(ms, minute) < day/minute:
+		return appendUnits(b, ceil(ms, minute), 60, 'h', 'm')
+	default:
+		return appendUnits(b, ceil(ms, hour), 24, 'd', 'h')
+	}
+}
+
+func appendUnits(b []byte, n, per int64, large, small byte) []byte {
+	b = append(strconv.AppendInt(b, n/per, 10), large)
+	if n%per != 0 {
+		b = append(b, ' ')
+		b = append(strconv.AppendInt(b, n%per, 10), small)
+	}
+	return b
+}
+
+func ceil(a, b int64) int64 { return (a + b - 1) / b }

@@ -1,0 +1,49 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+)
+
+// wireError gives the error of the wire contract that err is answered with. What is none of the engine's errors
+// is the store's, and its text is not for the asker.
+func wireError(err error) *limits.Error {
+	var we *limits.Error
+	var fe *engine.FieldError
+	switch {
+	case errors.As(err, &we):
+		return we
+	case errors.As(err, &fe):
+		return &limits.Error{Status: 400, Code: "invalid_" + fe.Field, Field: fe.Field, Message: fe.Message}
+	case errors.Is(err, engine.ErrOverloaded):
+		return &limits.Error{Status: 503, Code: limits.CodeOverloaded, Message: "the worker has too many requests waiting; try again soon"}
+	case errors.Is(err, engine.ErrIDConflict):
+		return &limits.Error{Status: 409, Code: limits.CodeIDConflict, Field: "id",
+			Message: "the id was used with another request in the last 10 minutes; use a new id for each request"}
+	case errors.Is(err, engine.ErrClosed):
+		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the worker is stopping; try again"}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the store did not answer in time; try again soon"}
+	default:
+		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the store cannot be reached; try again soon"}
+	}
+}
+
+// errorMsg is the answer that tells err.
+func errorMsg(subject string, err error) *nats.Msg {
+	we := wireError(err)
+	m := nats.NewMsg(subject)
+	m.Header[micro.ErrorHeader] = []string{we.Message}
+	m.Header[micro.ErrorCodeHeader] = []string{strconv.Itoa(we.Status)}
+	// An Error is strings alone, which always marshal.
+	m.Data, _ = json.Marshal(limits.ErrorBody{Error: we})
+	return m
+}

@@ -1,0 +1,114 @@
+package bus
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
+
+	"github.com/nats-io/nats.go"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// fakeEngine answers what the test says.
+type fakeEngine struct {
+	submit   func(r *engine.Request) error
+	counters []engine.Counter
+	more     bool
+	err      error
+	// block, when set, holds reads up until it is closed.
+	block chan struct{}
+
+	mu    sync.Mutex
+	after engine.CounterID
+	max   int
+	sel   engine.Selection
+	dry   bool
+}
+
+// allowing answers every request with one unit used.
+func allowing(r *engine.Request) error {
+	d := engine.Decision{Allowed: true}
+	for _, l := range r.Limits {
+		d.Results = append(d.Results, engine.Result{
+			Key: l.Key, Name: l.Name, Window: l.Window.String(), Algorithm: l.Algorithm, Limit: l.Limit, Burst: l.Burst,
+			Allowed: true, Used: r.Cost, Remaining: l.Limit - r.Cost, ResetAt: 1704307200000,
+		})
+	}
+	r.Done(d, nil)
+	return nil
+}
+
+func (f *fakeEngine) Submit(r *engine.Request) error { return f.submit(r) }
+
+func (f *fakeEngine) wait(ctx context.Context) error {
+	if f.block == nil {
+		return f.err
+	}
+	select {
+	case <-f.block:
+		return f.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *fakeEngine) Status(ctx context.Context, _ string) ([]engine.Counter, error) {
+	return f.counters, f.wait(ctx)
+}
+
+func (f *fakeEngine) List(ctx context.Context, _ string, after engine.CounterID, max int) ([]engine.Counter, bool, error) {
+	f.mu.Lock()
+	f.after, f.max = after, max
+	f.mu.Unlock()
+	return f.counters, f.more, f.wait(ctx)
+}
+
+func (f *fakeEngine) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (int64, error) {
+	f.mu.Lock()
+	f.sel, f.dry = sel, dryRun
+	f.mu.Unlock()
+	return 3, f.wait(ctx)
+}
+
+// dial connects a plain client.
+func dial(tb testing.TB, url string) *nats.Conn {
+	tb.Helper()
+	nc, err := nats.Connect(url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(nc.Close)
+	return nc
+}
+
+// serve starts a service over the engine and gives it with a plain client.
+func serve(tb testing.TB, e Decider, change ...func(*ServiceConfig)) (*Service, *nats.Conn) {
+	tb.Helper()
+	url := testenv.NATS(tb).ClientURL()
+	cfg := ServiceConfig{Conn: dial(tb, url), Engine: e, Version: "1.2.3", WarningThreshold: 0.1,
+		Logger: slog.New(slog.DiscardHandler)}
+	for _, f := range change {
+		f(&cfg)
+	}
+	s, err := NewService(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s, dial(tb, url)
+}
+
+// ask sends a request as any client would.
+func ask(tb testing.TB, nc *nats.Conn, subject, body string) *nats.Msg {
+	tb.Helper()
+	m, err := nc.Request(subject, []byte(body), 5*time.Second)
+	if err != nil {
+		tb.Fatalf("%s %s: %v", subject, body, err)
+	}
+	return m
+}

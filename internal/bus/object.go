@@ -1,0 +1,292 @@
+package bus
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	limits "github.com/seed503877ad/limits"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// reader reads one request strictly, token by token: names are case-sensitive, a name given twice, invalid UTF-8
+// and anything behind the object are refused. It reads tokens instead of filling a struct because every mistake
+// is to be told with the path of its field and its value, and because absent and zero must be told apart.
+type reader struct {
+	dec *jsontext.Decoder
+	src bytes.Buffer
+	// scratch holds a string that had escapes.
+	scratch []byte
+	// item is the place in limits of the object being read; -1 outside of limits.
+	item int
+}
+
+func newReader() *reader { return &reader{dec: jsontext.NewDecoder(new(bytes.Buffer)), item: -1} }
+
+// document reads data, which must be one JSON object, and calls member for each member's name. The name is valid
+// until the member's value is read; member must read that value.
+func (r *reader) document(data []byte, member func(name []byte) error) error {
+	if len(data) > limits.MaxRequestBytes {
+		return &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
+			"the request has %d bytes; at most %d are taken", len(data), limits.MaxRequestBytes)}
+	}
+	if len(bytes.TrimLeft(data, " \t\r\n")) == 0 {
+		return badInput("json", "", "the request is empty; want a JSON object")
+	}
+	r.src = *bytes.NewBuffer(data)
+	r.dec.Reset(&r.src)
+	r.item = -1
+	if k := r.dec.PeekKind(); k != '{' {
+		v, err := r.value()
+		if err != nil {
+			return err
+		}
+		return badInput("json", "", "the request must be a JSON object; got %s", quote(v))
+	}
+	if err := r.object(member); err != nil {
+		return err
+	}
+	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return badInput("json", "", "more follows the JSON object; want one object")
+	}
+	return nil
+}
+
+// object reads the object that comes next.
+func (r *reader) object(member func(name []byte) error) error {
+	if _, err := r.dec.ReadToken(); err != nil {
+		return r.syntax(err)
+	}
+	for {
+		switch r.dec.PeekKind() {
+		case '}':
+			_, err := r.dec.ReadToken()
+			return r.syntax(err)
+		case '"':
+			v, err := r.dec.ReadValue()
+			if err != nil {
+				return r.syntax(err)
+			}
+			if err := member(r.unquote(v)); err != nil {
+				return err
+			}
+		default:
+			_, err := r.dec.ReadToken()
+			if err == nil {
+				err = errors.New("want a name")
+			}
+			return r.syntax(err)
+		}
+	}
+}
+
+// value reads the value that comes next; it is valid until the next read.
+func (r *reader) value() (jsontext.Value, error) {
+	v, err := r.dec.ReadValue()
+	return v, r.syntax(err)
+}
+
+// unquote gives the text of a JSON string that has passed the decoder, valid until the next read.
+func (r *reader) unquote(v jsontext.Value) []byte {
+	if bytes.IndexByte(v, '\\') < 0 {
+		return v[1 : len(v)-1]
+	}
+	r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], v)
+	return r.scratch
+}
+
+// string reads a string.
+func (r *reader) string(field string) ([]byte, error) {
+	v, err := r.value()
+	if err != nil {
+		return nil, err
+	}
+	if v.Kind() != '"' {
+		return nil, r.bad(field, "%s must be a string; got %s", field, quote(v))
+	}
+	return r.unquote(v), nil
+}
+
+// printable reads a string of min to max bytes whose runes are all printable; a space is, other white space and
+// control characters are not.
+func (r *reader) printable(field string, min, max int) ([]byte, error) {
+	s, err := r.string(field)
+	if err != nil {
+		return nil, err
+	}
+	if len(s) < min {
+		return nil, r.bad(field, "%s is empty; want %d to %d bytes", field, min, max)
+	}
+	if len(s) > max {
+		return nil, r.bad(field, "%s has %d bytes; want %d to %d", field, len(s), min, max)
+	}
+	if c, ok := unprintable(s); ok {
+		return nil, r.bad(field, "%s %s holds the unprintable character %U; want printable UTF-8", field, quoteText(s), c)
+	}
+	return s, nil
+}
+
+// number reads a whole number.
+func (r *reader) number(field string, min, max int64) (int64, error) {
+	v, err := r.value()
+	if err != nil {
+		return 0, err
+	}
+	digits := v
+	if len(digits) > 1 && digits[0] == '-' {
+		digits = digits[1:]
+	}
+	if v.Kind() != '0' || bytes.ContainsAny(digits, ".eE") {
+		return 0, r.bad(field, "%s must be a whole number; got %s", field, quote(v))
+	}
+	// At most 18 digits fit into an int64 whatever they are, and more are out of every range.
+	n := int64(-1)
+	if digits[0] >= '0' && len(digits) == len(v) && len(digits) <= 18 {
+		n = 0
+		for _, c := range digits {
+			n = n*10 + int64(c-'0')
+		}
+	}
+	if n < min || n > max {
+		return 0, r.bad(field, "%s %s is out of range; want %d to %d", field, quote(v), min, max)
+	}
+	return n, nil
+}
+
+// bool reads true or false.
+func (r *reader) bool(field string) (bool, error) {
+	v, err := r.value()
+	if err != nil {
+		return false, err
+	}
+	if k := v.Kind(); k != 't' && k != 'f' {
+		return false, r.bad(field, "%s must be true or false; got %s", field, quote(v))
+	}
+	return v.Kind() == 't', nil
+}
+
+// unknown refuses a member that the object does not have.
+func (r *reader) unknown(name []byte, known string) error {
+	if len(name) > 64 {
+		name = append(bytes.ToValidUTF8(name[:64], nil), "…"...)
+	}
+	return &limits.Error{Status: 400, Code: "unknown_field", Field: r.path(string(name)),
+		Message: fmt.Sprintf("unknown field %q; want %s", name, known)}
+}
+
+// bad is the error of a field of the object being read.
+func (r *reader) bad(field, format string, args ...any) error {
+	return badInput(field, r.path(field), format, args...)
+}
+
+// path is the field's path in the request.
+func (r *reader) path(field string) string { return itemPath(r.item, field) }
+
+func itemPath(item int, field string) string {
+	if item < 0 {
+		return field
+	}
+	return "limits[" + strconv.Itoa(item) + "]." + field
+}
+
+// syntax turns an error of the decoder into an answer.
+func (r *reader) syntax(err error) error {
+	if err == nil {
+		return nil
+	}
+	se := new(jsontext.SyntacticError)
+	switch {
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		name := "a field"
+		if errors.As(err, &se) {
+			name = fmt.Sprintf("field %q", short(se.JSONPointer.LastToken()))
+		}
+		return badInput("json", "", "%s is given twice in one object", name)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return badInput("json", "", "the request is not valid JSON: it ends too early")
+	case errors.As(err, &se):
+		return badInput("json", "", "the request is not valid JSON: %s at byte %d", plain(se.Err.Error()), se.ByteOffset)
+	default:
+		return badInput("json", "", "the request is not valid JSON: %s", plain(err.Error()))
+	}
+}
+
+// badInput is an error 400 whose code is named after the field.
+func badInput(code, path, format string, args ...any) error {
+	return &limits.Error{Status: 400, Code: "invalid_" + code, Field: path, Message: fmt.Sprintf(format, args...)}
+}
+
+// plain makes text that may repeat the request's bytes fit for a header.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// unprintable finds the first rune that is not printable.
+func unprintable(s []byte) (rune, bool) {
+	for i := 0; i < len(s); {
+		if c := s[i]; c >= ' ' && c <= '~' {
+			i++
+			continue
+		}
+		c, n := utf8.DecodeRune(s[i:])
+		if !unicode.IsPrint(c) || c == utf8.RuneError && n == 1 {
+			return c, true
+		}
+		i += n
+	}
+	return 0, false
+}
+
+// quote shows a JSON value in a message.
+func quote(v jsontext.Value) string {
+	switch k := v.Kind(); k {
+	case '"':
+		s, _ := jsontext.AppendUnquote(nil, v)
+		return quoteText(s)
+	case '0':
+		return short(string(v))
+	default:
+		return kindName(k)
+	}
+}
+
+func quoteText(s []byte) string { return strconv.QuoteToGraphic(short(string(s))) }
+
+// short cuts what is too long for a message.
+func short(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	default:
+		return k.String()
+	}
+}

@@ -1,0 +1,331 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Outbox holds events until they are published.
+type Outbox interface {
+	// Relay gives up to max events to publish, oldest first, and removes those whose ids it returns, also when it
+	// returns an error beside them. Events that another worker has in hand are left out. It says how many were
+	// removed; the error is publish's or the store's.
+	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (int, error)
+	// Backlog is how many events wait.
+	Backlog(ctx context.Context) (int64, error)
+}
+
+// RelayConfig configures a [Relay].
+type RelayConfig struct {
+	// Conn, Outbox and Logger are required.
+	Conn   *nats.Conn
+	Outbox Outbox
+	Logger *slog.Logger
+	// Source is the CloudEvents source, a URI that names this service; required.
+	Source string
+	// SchemaBase is the URL of the folder of the schemas; required.
+	SchemaBase string
+	// Batch is how many events are published at a time. 256 unless set.
+	Batch int
+	// Poll is how long the relay waits for a Wake before it looks by itself: events of a worker that died are
+	// found so. 1 s unless set.
+	Poll time.Duration
+	// AckTimeout is how long a batch may wait for its acknowledgements. 5 s unless set.
+	AckTimeout time.Duration
+	// DrainTimeout is how long, after Run's context has ended, the relay goes on with what is in the outbox.
+	// 5 s unless set; negative for not at all.
+	DrainTimeout time.Duration
+}
+
+func (c *RelayConfig) defaults() error {
+	switch {
+	case c.Conn == nil:
+		return errors.New("relay: Conn is missing")
+	case c.Outbox == nil:
+		return errors.New("relay: Outbox is missing")
+	case c.Logger == nil:
+		return errors.New("relay: Logger is missing")
+	}
+	if _, err := url.Parse(c.Source); err != nil || c.Source == "" {
+		return fmt.Errorf("relay: source %q is not a URI; want one such as https://limits.example.com", c.Source)
+	}
+	if u, err := url.Parse(c.SchemaBase); err != nil || !u.IsAbs() {
+		return fmt.Errorf("relay: schema base %q is not an absolute URL", c.SchemaBase)
+	}
+	c.SchemaBase = strings.TrimRight(c.SchemaBase, "/")
+	setDefault(&c.Batch, 256)
+	setDefault(&c.Poll, time.Second)
+	setDefault(&c.AckTimeout, 5*time.Second)
+	setDefault(&c.DrainTimeout, 5*time.Second)
+	return nil
+}
+
+// Relay publishes events from the outbox to JetStream. An event leaves the outbox only after JetStream has
+// acknowledged it, so one may be published twice, with the same id, but none is lost.
+type Relay struct {
+	cfg  RelayConfig
+	js   jetstream.JetStream
+	wake chan struct{}
+	// ready says that the stream was seen since the last failure.
+	ready bool
+	// failing says that the last pass failed, so that only changes are logged.
+	failing bool
+}
+
+// NewRelay makes a relay; Run runs it.
+func NewRelay(cfg RelayConfig) (*Relay, error) {
+	if err := cfg.defaults(); err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(cfg.Conn,
+		jetstream.WithDefaultTimeout(cfg.AckTimeout),
+		jetstream.WithPublishAsyncTimeout(cfg.AckTimeout),
+		jetstream.WithPublishAsyncMaxPending(2*cfg.Batch),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	return &Relay{cfg: cfg, js: js, wake: make(chan struct{}, 1)}, nil
+}
+
+// Wake tells that events were written. It does not block.
+func (r *Relay) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run relays until ctx ends, and then for the drain timeout what is left. Failures are retried for ever.
+func (r *Relay) Run(ctx context.Context) error {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
+	for ctx.Err() == nil {
+		n, err := r.pass(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			r.failed(err)
+			_ = sleep(ctx, wait.NextBackOff())
+		default:
+			r.recovered()
+			wait.Reset()
+			if n < r.cfg.Batch {
+				r.idle(ctx)
+			}
+		}
+	}
+	if r.cfg.DrainTimeout > 0 {
+		r.drain(context.WithoutCancel(ctx))
+	}
+	return nil
+}
+
+// drain relays what is left in the outbox, in the time there is.
+func (r *Relay) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.DrainTimeout)
+	defer cancel()
+	for {
+		n, err := r.pass(ctx)
+		if err != nil {
+			r.cfg.Logger.Warn("events stay in the outbox until a worker runs again", "error", err)
+			return
+		}
+		if n == 0 {
+			return
+		}
+	}
+}
+
+// idle waits until there may be something to do.
+func (r *Relay) idle(ctx context.Context) {
+	t := time.NewTimer(r.cfg.Poll)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-r.wake:
+	case <-t.C:
+	}
+}
+
+// pass relays one batch.
+func (r *Relay) pass(ctx context.Context) (int, error) {
+	// Else the outbox would be held for as long as acknowledgements are waited for.
+	if !r.cfg.Conn.IsConnected() {
+		return 0, nats.ErrDisconnected
+	}
+	if !r.ready {
+		if err := ensureStream(ctx, r.js); err != nil {
+			return 0, err
+		}
+		r.ready = true
+	}
+	n, err := r.cfg.Outbox.Relay(ctx, r.cfg.Batch, r.publish)
+	if err != nil {
+		// The stream may be what is missing.
+		r.ready = false
+		return n, fmt.Errorf("relay events: %w", err)
+	}
+	return n, nil
+}
+
+// publish sends the events and waits for their acknowledgements.
+func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.AckTimeout)
+	defer cancel()
+	futures := make([]jetstream.PubAckFuture, 0, len(events))
+	ids := make([]string, 0, len(events))
+	var errs []error
+	for i := range events {
+		e := &events[i]
+		m, err := eventMsg(e, r.cfg.Source, r.cfg.SchemaBase)
+		if err != nil {
+			// It stays in the outbox for somebody to look at, and holds nothing else up.
+			errs = append(errs, fmt.Errorf("build event %s: %w", e.ID, err))
+			continue
+		}
+		f, err := r.js.PublishMsgAsync(m)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("publish event %s: %w", e.ID, err))
+			break
+		}
+		futures, ids = append(futures, f), append(ids, e.ID)
+	}
+	for i, f := range futures {
+		if err := await(ctx, f); err != nil {
+			errs = append(errs, fmt.Errorf("publish event %s: %w", ids[i], err))
+			continue
+		}
+		acked = append(acked, ids[i])
+	}
+	return acked, firstOf(errs)
+}
+
+// await waits for an acknowledgement. One that is there counts even when ctx has ended.
+func await(ctx context.Context, f jetstream.PubAckFuture) error {
+	select {
+	case <-f.Ok():
+		return nil
+	default:
+	}
+	select {
+	case <-f.Ok():
+		return nil
+	case err := <-f.Err():
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// firstOf keeps one error of many that are alike.
+func firstOf(errs []error) error {
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	default:
+		return fmt.Errorf("%w (and %d more)", errs[0], len(errs)-1)
+	}
+}
+
+// failed and recovered log changes of state, not tries.
+func (r *Relay) failed(err error) {
+	if !r.failing {
+		r.cfg.Logger.Error("events wait in the outbox", "error", err)
+	}
+	r.failing = true
+}
+
+func (r *Relay) recovered() {
+	if r.failing {
+		r.cfg.Logger.Info("events are published again")
+	}
+	r.failing = false
+}
+
+// eventSubjects are all the stream takes: with limits.> it would answer requests, as streams acknowledge what has
+// a reply subject.
+var eventSubjects = []string{limits.EventWarning, limits.EventExceeded}
+
+// streamConfig is the stream as made when there is none.
+func streamConfig() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: limits.EventStream, Subjects: eventSubjects, Description: "Events of the limiter, as CloudEvents",
+		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
+		MaxAge: 7 * 24 * time.Hour, MaxBytes: 1 << 30, Duplicates: 10 * time.Minute,
+	}
+}
+
+// ensureStream makes the stream, or adds to one that is there the subjects it lacks; everything else of it is its
+// operator's.
+func ensureStream(ctx context.Context, js jetstream.JetStream) error {
+	s, err := js.Stream(ctx, limits.EventStream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		_, err = js.CreateStream(ctx, streamConfig())
+		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			return wrapStream("create", err)
+		}
+		// Another worker was faster, and made it otherwise.
+		s, err = js.Stream(ctx, limits.EventStream)
+	}
+	if err != nil {
+		return wrapStream("look up", err)
+	}
+	cfg := s.CachedInfo().Config
+	missing := missingSubjects(cfg.Subjects)
+	if len(missing) == 0 {
+		return nil
+	}
+	cfg.Subjects = append(cfg.Subjects, missing...)
+	_, err = js.UpdateStream(ctx, cfg)
+	return wrapStream("add subjects to", err)
+}
+
+func wrapStream(act string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s stream %s: %w", act, limits.EventStream, err)
+}
+
+// missingSubjects gives the event subjects that none of the patterns takes.
+func missingSubjects(patterns []string) (missing []string) {
+	for _, subject := range eventSubjects {
+		taken := false
+		for _, p := range patterns {
+			taken = taken || takes(p, subject)
+		}
+		if !taken {
+			missing = append(missing, subject)
+		}
+	}
+	return missing
+}
+
+// takes tells whether a pattern with the wildcards * and > takes a subject.
+func takes(pattern, subject string) bool {
+	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
+	for i, token := range p {
+		switch {
+		case token == ">":
+			return len(s) > i
+		case i >= len(s) || token != "*" && token != s[i]:
+			return false
+		}
+	}
+	return len(p) == len(s)
+}

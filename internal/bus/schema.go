@@ -1,0 +1,18 @@
+package bus
+
+// The schemas that endpoints and events name, as paths below the schema base; package schemas holds the files and
+// a test holds the two together.
+const (
+	SchemaRequest       = "api/request.v1.json"
+	SchemaReply         = "api/reply.v1.json"
+	SchemaStatusRequest = "api/status-request.v1.json"
+	SchemaStatus        = "api/status.v1.json"
+	SchemaListRequest   = "api/list-request.v1.json"
+	SchemaList          = "api/list.v1.json"
+	SchemaResetRequest  = "api/reset-request.v1.json"
+	SchemaReset         = "api/reset.v1.json"
+	SchemaError         = "api/error.v1.json"
+	SchemaWarning       = "events/limits.warning.v1.json"
+	SchemaExceeded      = "events/limits.exceeded.v1.json"
+	AsyncAPI            = "asyncapi.yaml"
+)

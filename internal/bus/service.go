@@ -1,0 +1,356 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+)
+
+// Decider answers requests; *[engine.Engine] is one.
+type Decider interface {
+	Submit(r *engine.Request) error
+	Status(ctx context.Context, key string) ([]engine.Counter, error)
+	List(ctx context.Context, prefix string, after engine.CounterID, max int) ([]engine.Counter, bool, error)
+	Reset(ctx context.Context, sel engine.Selection, dryRun bool) (int64, error)
+}
+
+// ServiceConfig configures a [Service].
+type ServiceConfig struct {
+	// Conn is a connection for this service alone: Stop knows that every request was taken by the connection
+	// having no subscription left. Required.
+	Conn *nats.Conn
+	// Engine decides; required.
+	Engine Decider
+	// Version is the program's version; a text that is no semantic version is told as 0.0.0.
+	Version string
+	// Metadata is shown by `nats micro info`, beside what the service says of itself.
+	Metadata map[string]string
+	// SchemaBase is the URL of the folder of the schemas, such as "http://127.0.0.1:8080/schemas"; "/schemas"
+	// unless set.
+	SchemaBase string
+	// WarningThreshold is the part of a limit at or below which a warning is raised, 0 to 1; below 0 raises none.
+	WarningThreshold float64
+	// OnError is what to answer when the store fails.
+	OnError engine.OnError
+	// Reads is how many of status, admin.list and admin.reset may run at a time; more are answered 503. 32
+	// unless set.
+	Reads int
+	// ReadTimeout is how long one of them may take. 5 s unless set.
+	ReadTimeout time.Duration
+	// PendingMessages and PendingBytes bound what one endpoint has received and not handed on; what is past them
+	// is dropped by nats.go. 65536 and 64 MiB unless set: the engine's queue is full, and answers so, long before.
+	PendingMessages, PendingBytes int
+	// Logger is required.
+	Logger *slog.Logger
+}
+
+func (c *ServiceConfig) defaults() error {
+	switch {
+	case c.Conn == nil:
+		return fmt.Errorf("service: Conn is missing")
+	case c.Engine == nil:
+		return fmt.Errorf("service: Engine is missing")
+	case c.Logger == nil:
+		return fmt.Errorf("service: Logger is missing")
+	}
+	setDefault(&c.SchemaBase, "/schemas")
+	setDefault(&c.Reads, 32)
+	setDefault(&c.ReadTimeout, 5*time.Second)
+	setDefault(&c.PendingMessages, 65536)
+	setDefault(&c.PendingBytes, 64<<20)
+	c.SchemaBase = strings.TrimRight(c.SchemaBase, "/")
+	return nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Service is the micro service "limits" on one connection.
+type Service struct {
+	cfg     ServiceConfig
+	micro   micro.Service
+	decoder *decoder
+	buffers sync.Pool
+	reads   chan struct{}
+	// ctx ends the reads of a service whose Stop ran out of time.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	inflight      sync.WaitGroup
+	unanswered    atomic.Int64
+	ignored, lost atomic.Int64
+	stopOnce      sync.Once
+	stopped       chan struct{}
+	stopErr       error
+}
+
+// NewService starts to answer.
+func NewService(cfg ServiceConfig) (*Service, error) {
+	if err := cfg.defaults(); err != nil {
+		return nil, err
+	}
+	d, err := newDecoder(cfg.WarningThreshold)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, cfg.Reads), stopped: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.buffers.New = func() any { b := make([]byte, 0, 1024); return &b }
+	s.micro, err = micro.AddService(cfg.Conn, micro.Config{
+		Name: limits.ServiceName, Version: semver(cfg.Version), QueueGroup: limits.QueueGroup,
+		Description: "Rate limiting: consume, check, record, refund, status",
+		Metadata:    s.metadata(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start micro service %s: %w", limits.ServiceName, err)
+	}
+	if err := s.addEndpoints(); err != nil {
+		_ = s.micro.Stop()
+		return nil, err
+	}
+	// Only when the server has the subscriptions is the service ready.
+	if err := cfg.Conn.FlushTimeout(5 * time.Second); err != nil {
+		_ = s.micro.Stop()
+		return nil, fmt.Errorf("subscribe endpoints: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Service) metadata() map[string]string {
+	m := map[string]string{
+		"error-schema": s.cfg.SchemaBase + "/" + SchemaError,
+		"asyncapi":     s.cfg.SchemaBase + "/" + AsyncAPI,
+	}
+	maps.Copy(m, s.cfg.Metadata)
+	return m
+}
+
+// addEndpoints subscribes to the subjects.
+func (s *Service) addEndpoints() error {
+	for _, e := range []struct {
+		name, subject, request, response string
+		handle                           micro.HandlerFunc
+	}{
+		{"consume", limits.SubjectConsume, SchemaRequest, SchemaReply, s.decides(engine.Consume)},
+		{"check", limits.SubjectCheck, SchemaRequest, SchemaReply, s.decides(engine.Check)},
+		{"record", limits.SubjectRecord, SchemaRequest, SchemaReply, s.decides(engine.Record)},
+		{"refund", limits.SubjectRefund, SchemaRequest, SchemaReply, s.decides(engine.Refund)},
+		{"status", limits.SubjectStatus, SchemaStatusRequest, SchemaStatus, s.answers(s.status)},
+		{"admin-list", limits.SubjectList, SchemaListRequest, SchemaList, s.answers(s.list)},
+		{"admin-reset", limits.SubjectReset, SchemaResetRequest, SchemaReset, s.answers(s.reset)},
+	} {
+		err := s.micro.AddEndpoint(e.name, e.handle,
+			micro.WithEndpointSubject(e.subject),
+			micro.WithEndpointPendingLimits(s.cfg.PendingMessages, s.cfg.PendingBytes),
+			micro.WithEndpointMetadata(map[string]string{
+				"request-schema":  s.cfg.SchemaBase + "/" + e.request,
+				"response-schema": s.cfg.SchemaBase + "/" + e.response,
+				"error-schema":    s.cfg.SchemaBase + "/" + SchemaError,
+			}))
+		if err != nil {
+			return fmt.Errorf("add endpoint %s: %w", e.name, err)
+		}
+	}
+	return nil
+}
+
+// call is a request on its way through the engine. It holds its only limit itself, so that the usual request is
+// one allocation.
+type call struct {
+	engine.Request
+	only  [1]engine.Limit
+	reply string
+	svc   *Service
+}
+
+// decides is the handler of a verb. Callbacks of an endpoint run one at a time, so it decodes, hands the request
+// to the engine, and is done; the engine's call of Done sends the answer.
+func (s *Service) decides(verb engine.Verb) micro.HandlerFunc {
+	return func(m micro.Request) {
+		if m.Reply() == "" {
+			s.ignored.Add(1)
+			return
+		}
+		c := &call{reply: m.Reply(), svc: s}
+		c.Limits = c.only[:0]
+		if err := s.decoder.request(verb, m.Data(), &c.Request); err != nil {
+			s.refuse(m, err)
+			return
+		}
+		c.OnError, c.Done = s.cfg.OnError, c.done
+		s.begin()
+		if err := s.cfg.Engine.Submit(&c.Request); err != nil {
+			s.refuse(m, err)
+			s.end()
+		}
+	}
+}
+
+// done answers the call. It publishes on the connection instead of through the micro.Request, whose error state
+// the endpoint reads, without a lock, when the handler has returned.
+func (c *call) done(d engine.Decision, err error) {
+	s := c.svc
+	defer s.end()
+	if err != nil {
+		s.publish(errorMsg(c.reply, err))
+		return
+	}
+	b := s.buffers.Get().(*[]byte)
+	*b = appendReply((*b)[:0], c.Verb, &d, c.Cost)
+	// Publish copies the data.
+	s.sent(s.cfg.Conn.Publish(c.reply, *b))
+	s.buffers.Put(b)
+}
+
+// answers is the handler of an endpoint that reads the store: it runs beside the callback, as long as there is room.
+func (s *Service) answers(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
+	return func(m micro.Request) {
+		if m.Reply() == "" {
+			s.ignored.Add(1)
+			return
+		}
+		select {
+		case s.reads <- struct{}{}:
+		default:
+			s.refuse(m, engine.ErrOverloaded)
+			return
+		}
+		s.begin()
+		go func() {
+			defer func() { <-s.reads; s.end() }()
+			s.read(m.Reply(), m.Data(), answer)
+		}()
+	}
+}
+
+func (s *Service) read(reply string, data []byte, answer func(ctx context.Context, data []byte) (any, error)) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ReadTimeout)
+	defer cancel()
+	v, err := answer(ctx, data)
+	var body []byte
+	if err == nil {
+		body, err = json.Marshal(v)
+	}
+	if err != nil {
+		if e := wireError(err); e.Status == 503 {
+			s.cfg.Logger.Warn("read counters", "error", err)
+		}
+		s.publish(errorMsg(reply, err))
+		return
+	}
+	s.sent(s.cfg.Conn.Publish(reply, body))
+}
+
+// refuse answers an error while the handler runs, so that the endpoint's statistics count it.
+func (s *Service) refuse(m micro.Request, err error) {
+	msg := errorMsg(m.Reply(), err)
+	s.sent(m.Error(msg.Header.Get(micro.ErrorCodeHeader), msg.Header.Get(micro.ErrorHeader), msg.Data))
+}
+
+func (s *Service) publish(m *nats.Msg) { s.sent(s.cfg.Conn.PublishMsg(m)) }
+
+// sent notes an answer that the connection would not take; the first is logged, and then every 1000th.
+func (s *Service) sent(err error) {
+	if err == nil {
+		return
+	}
+	if n := s.lost.Add(1); n%1000 == 1 {
+		s.cfg.Logger.Warn("publish reply", "error", err, "lost", n)
+	}
+}
+
+func (s *Service) begin() {
+	s.inflight.Add(1)
+	s.unanswered.Add(1)
+}
+
+func (s *Service) end() {
+	s.unanswered.Add(-1)
+	s.inflight.Done()
+}
+
+// Ignored is how many messages without a reply subject came.
+func (s *Service) Ignored() int64 { return s.ignored.Load() }
+
+// Lost is how many answers could not be sent, because the connection was down for long.
+func (s *Service) Lost() int64 { return s.lost.Load() }
+
+// InFlight is how many requests wait for their answer.
+func (s *Service) InFlight() int64 { return s.unanswered.Load() }
+
+// Stop takes no further request, answers every one that was taken, and returns when the server has the answers.
+// The engine must still run. When ctx ends first the error says how many are unanswered.
+func (s *Service) Stop(ctx context.Context) error {
+	s.stopOnce.Do(func() {
+		defer close(s.stopped)
+		defer s.cancel()
+		s.stopErr = s.stop(ctx)
+	})
+	<-s.stopped
+	return s.stopErr
+}
+
+func (s *Service) stop(ctx context.Context) error {
+	if err := s.micro.Stop(); err != nil {
+		return fmt.Errorf("stop micro service: %w", err)
+	}
+	// Stop only begins to drain. A subscription leaves the connection after its last callback has returned, so
+	// from zero on nothing is added to inflight.
+	for s.cfg.Conn.NumSubscriptions() > 0 && !s.cfg.Conn.IsClosed() {
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return fmt.Errorf("drain subscriptions: %w", err)
+		}
+	}
+	answered := make(chan struct{})
+	go func() { s.inflight.Wait(); close(answered) }()
+	select {
+	case <-answered:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %d answers: %w", s.InFlight(), ctx.Err())
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := s.cfg.Conn.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("flush answers: %w", err)
+	}
+	return nil
+}
+
+// sleep waits, unless ctx ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+var semverPattern = regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
+
+// semver gives the version as the micro specification wants it.
+func semver(version string) string {
+	if v := strings.TrimPrefix(version, "v"); semverPattern.MatchString(v) {
+		return v
+	}
+	return "0.0.0"
+}

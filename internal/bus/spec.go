@@ -1,0 +1,322 @@
+package bus
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// spec is one limit as written. What was not given is zero, apart from algorithm, which has a bit in given.
+type spec struct {
+	key, name string
+	limit     int64
+	burst     int64
+	window    engine.Window
+	algorithm engine.Algorithm
+	// zone is nil for UTC.
+	zone     *time.Location
+	firstUse bool
+	given    uint8
+}
+
+const (
+	specKey = iota
+	specLimit
+	specWindow
+	specAlgorithm
+	specBurst
+	specName
+	specTimezone
+	specAnchor
+)
+
+var specNames = [...]string{"key", "limit", "window", "algorithm", "burst", "name", "timezone", "anchor"}
+
+func (s *spec) has(field int) bool { return s.given&(1<<field) != 0 }
+
+// first names the first field that is given; empty when none is.
+func (s *spec) first() string {
+	if s.given == 0 {
+		return ""
+	}
+	return specNames[bits.TrailingZeros8(s.given)]
+}
+
+// specMember reads a member of a limit.
+func (p *parser) specMember(s *spec, name []byte, known string) (err error) {
+	field := specField(name)
+	if field < 0 {
+		return p.unknown(name, known)
+	}
+	s.given |= 1 << field
+	switch field {
+	case specKey:
+		s.key, err = p.text("key", limits.MaxKeyBytes)
+	case specName:
+		s.name, err = p.text("name", limits.MaxNameBytes)
+	case specLimit:
+		s.limit, err = p.number("limit", 1, limits.MaxAmount)
+	case specBurst:
+		s.burst, err = p.number("burst", 0, limits.MaxAmount)
+	default:
+		err = p.specWord(s, field)
+	}
+	return err
+}
+
+func specField(name []byte) int {
+	for i, n := range specNames {
+		if string(name) == n {
+			return i
+		}
+	}
+	return -1
+}
+
+// specWord reads a field whose text has a meaning.
+func (p *parser) specWord(s *spec, field int) error {
+	name := specNames[field]
+	text, err := p.string(name)
+	if err != nil {
+		return err
+	}
+	switch field {
+	case specWindow:
+		s.window, err = p.windows.parse(text)
+	case specAlgorithm:
+		s.algorithm, err = engine.ParseAlgorithm(short(string(text)))
+	case specTimezone:
+		s.zone, err = p.zones.load(text)
+	case specAnchor:
+		if s.firstUse = true; string(text) != "first_use" {
+			err = fmt.Errorf("unknown anchor %s; want first_use, or leave it out", quoteText(text))
+		}
+	}
+	if err != nil {
+		return p.bad(name, "%s", err)
+	}
+	return nil
+}
+
+// resolveSpec appends the limit of s, the item-th of the request (-1 for the only one), to req.
+func (p *parser) resolveSpec(req *engine.Request, s *spec, item int) error {
+	for _, field := range [...]int{specKey, specLimit, specWindow} {
+		if !s.has(field) {
+			name := specNames[field]
+			return badInput(name, itemPath(item, name), "%s is missing; a limit needs key, limit and window", name)
+		}
+	}
+	if s.has(specTimezone) && s.window.Period == 0 {
+		return badInput("timezone", itemPath(item, "timezone"),
+			"timezone needs a calendar period (minute, hour, day, week, month); this limit has window %s", s.window)
+	}
+	l := engine.Limit{
+		CounterID: engine.CounterID{Key: s.key, Name: s.name},
+		Algorithm: s.algorithm, Limit: s.limit, Burst: s.burst, Window: s.window, Zone: s.zone, FirstUse: s.firstUse,
+		Threshold: p.threshold.of(s.limit), User: identifier(s.key),
+	}
+	if !s.has(specName) {
+		l.Name = s.window.String()
+	}
+	if !s.has(specAlgorithm) && s.window.Period != 0 {
+		l.Algorithm = engine.FixedWindow
+	}
+	var fe *engine.FieldError
+	if err := l.Validate(); errors.As(err, &fe) {
+		return badInput(fe.Field, itemPath(item, fe.Field), "%s", fe.Message)
+	} else if err != nil {
+		return err
+	}
+	req.Limits = append(req.Limits, l)
+	return nil
+}
+
+// identifier is what a key "scope:resource:identifier" says of whom it limits: what follows the second colon,
+// with fewer colons what follows the last, and the whole key when that is nothing.
+func identifier(key string) string {
+	_, rest, ok := strings.Cut(key, ":")
+	if !ok {
+		return key
+	}
+	if _, id, ok := strings.Cut(rest, ":"); ok {
+		rest = id
+	}
+	if rest == "" {
+		return key
+	}
+	return rest
+}
+
+// fingerprint identifies what a request asks for, so that the same id with another request is noticed. It is
+// taken of the resolved request: white space, the order of members, and a default that is written out make no
+// difference.
+func fingerprint(verb engine.Verb, req *engine.Request, q *question) [32]byte {
+	b := make([]byte, 0, 256)
+	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
+	b = append(b, 1, byte(verb))
+	b = binary.AppendVarint(b, req.Cost)
+	for i := range req.Limits {
+		l := &req.Limits[i]
+		str(l.Key)
+		str(l.Name)
+		str(l.Policy)
+		str(l.Window.String())
+		zone := ""
+		if l.Zone != nil {
+			zone = l.Zone.String()
+		}
+		str(zone)
+		b = append(b, byte(l.Algorithm), flag(l.FirstUse))
+		b = binary.AppendVarint(b, l.Limit)
+		b = binary.AppendVarint(b, l.Burst)
+	}
+	if q.given&^givenLimits != 0 {
+		str(q.policy)
+		str(q.tier)
+		for _, name := range q.sortedAttributes() {
+			str(name)
+			str(q.attributes[name])
+		}
+	}
+	return sha256.Sum256(b)
+}
+
+func flag(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// threshold is the part of a limit at or below which a warning is raised, as a fraction of whole numbers, because
+// 0.29 × 100 in floating point is less than 29. Zero den raises none.
+type threshold struct{ num, den uint64 }
+
+func newThreshold(part float64) (threshold, error) {
+	if part < 0 {
+		return threshold{}, nil
+	}
+	// At most 18 decimals, so that both numbers fit.
+	text := strconv.FormatFloat(part, 'f', -1, 64)
+	if len(text) > 20 {
+		text = strconv.FormatFloat(part, 'f', 18, 64)
+	}
+	whole, decimals, _ := strings.Cut(text, ".")
+	num, err := strconv.ParseUint(whole+decimals, 10, 64)
+	if err != nil || !(part <= 1) {
+		return threshold{}, fmt.Errorf("warning threshold %v is out of range; want 0 to 1, or below 0 for no warnings", part)
+	}
+	t := threshold{num: num, den: 1}
+	for range decimals {
+		t.den *= 10
+	}
+	return t, nil
+}
+
+// of gives the threshold of a limit, rounded down; -1 for none.
+func (t threshold) of(limit int64) int64 {
+	if t.den == 0 {
+		return -1
+	}
+	hi, lo := bits.Mul64(uint64(limit), t.num)
+	q, _ := bits.Div64(hi, lo, t.den)
+	return int64(q)
+}
+
+// windows keeps parsed windows, because nearly all requests have one of a few. It is bounded; what comes when it
+// is full is parsed each time.
+type windows struct {
+	mu    sync.Mutex
+	known atomic.Pointer[map[string]engine.Window]
+}
+
+const maxKnownWindows = 256
+
+func (w *windows) parse(text []byte) (engine.Window, error) {
+	known := w.known.Load()
+	if known != nil {
+		if v, ok := (*known)[string(text)]; ok {
+			return v, nil
+		}
+	}
+	v, err := engine.ParseWindow(short(string(text)))
+	if err == nil && (known == nil || len(*known) < maxKnownWindows) {
+		w.add(v)
+	}
+	return v, err
+}
+
+func (w *windows) add(v engine.Window) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next := map[string]engine.Window{v.String(): v}
+	if known := w.known.Load(); known != nil {
+		for k, v := range *known {
+			next[k] = v
+		}
+	}
+	w.known.Store(&next)
+}
+
+// zones keeps loaded time zones; there are some 600 names, and each costs a file to read.
+type zones struct {
+	mu    sync.RWMutex
+	known map[string]*time.Location
+}
+
+const maxKnownZones = 1024
+
+// load gives the zone of an IANA name; nil for UTC.
+func (z *zones) load(text []byte) (*time.Location, error) {
+	z.mu.RLock()
+	zone, ok := z.known[string(text)]
+	z.mu.RUnlock()
+	if ok {
+		return zone, nil
+	}
+	name := string(text)
+	if !zoneName(name) {
+		return nil, fmt.Errorf("unknown time zone %s; want an IANA name such as Europe/Berlin or UTC", quoteText(text))
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, fmt.Errorf("unknown time zone %q; want an IANA name such as Europe/Berlin or UTC", name)
+	}
+	if zone == time.UTC {
+		zone = nil
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.known == nil {
+		z.known = map[string]*time.Location{}
+	}
+	if len(z.known) < maxKnownZones {
+		z.known[name] = zone
+	}
+	return zone, nil
+}
+
+// zoneName tells whether a name may be looked up. The names of zones are paths, so nothing that could lead out of
+// their folder, or to the zone of this machine, is.
+func zoneName(name string) bool {
+	if name == "" || len(name) > 64 || name == "Local" || name[0] == '/' || strings.Contains(name, "..") {
+		return false
+	}
+	for _, c := range []byte(name) {
+		letter := c|0x20 >= 'a' && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && !strings.ContainsRune("/_+-", rune(c)) {
+			return false
+		}
+	}
+	return true
+}
