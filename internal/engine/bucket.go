@@ -17,20 +17,28 @@ type tokenBucket struct {
 	last int64
 }
 
-func (t *tokenBucket) same(l *Limit) bool {
-	return t.limit == l.Limit && t.burst == l.Burst && t.window == l.Window.Millis
-}
+func (t *tokenBucket) same(l *Limit) bool { return t.window == l.Window.Millis }
 
 func (t *tokenBucket) start(l *Limit, now int64) {
 	t.limit, t.burst, t.window = l.Limit, l.Burst, l.Window.Millis
-	// A bucket that takes the place of another never starts before the moment the other had reached.
-	t.last = max(now, t.last)
+	t.last = now
 	t.level, t.fraction = t.capacity(), 0
 }
 
 func (t *tokenBucket) capacity() int64 { return t.limit + t.burst }
 
-func (t *tokenBucket) advance(_ *Limit, now int64) {
+// advance refills at the rate that stood until now. Then another limit or burst moves the level, so that what is
+// used stays used; the fraction stays too, or a counter under two limits in turn would never refill.
+func (t *tokenBucket) advance(l *Limit, now int64) {
+	t.refill(now)
+	if t.limit != l.Limit || t.burst != l.Burst {
+		used := t.used()
+		t.limit, t.burst = l.Limit, l.Burst
+		t.level = max(t.capacity()-used, -maxUsed)
+	}
+}
+
+func (t *tokenBucket) refill(now int64) {
 	if now <= t.last {
 		return
 	}
@@ -49,10 +57,12 @@ func (t *tokenBucket) advance(_ *Limit, now int64) {
 	t.level, t.fraction = t.capacity(), 0
 }
 
+func (t *tokenBucket) moment() int64 { return t.last }
+
 // used counts a token that is not whole yet as used.
 func (t *tokenBucket) used() int64 { return t.capacity() - t.level }
 
-func (t *tokenBucket) charge(_ *Limit, _, cost int64) { t.level = max(t.level-cost, -maxUsed) }
+func (t *tokenBucket) charge(cost int64) { t.level = max(t.level-cost, -maxUsed) }
 
 func (t *tokenBucket) refund(cost int64) {
 	t.level = min(t.level+cost, t.capacity())
@@ -61,7 +71,12 @@ func (t *tokenBucket) refund(cost int64) {
 	}
 }
 
-func (t *tokenBucket) freeAt() int64 { return t.reaches(t.capacity()) }
+func (t *tokenBucket) freeAt() int64 {
+	if t.used() == 0 {
+		return 0
+	}
+	return t.reaches(t.capacity())
+}
 
 func (t *tokenBucket) fitsAt(_, cost int64) int64 { return t.reaches(cost) }
 
@@ -94,7 +109,12 @@ func (t *tokenBucket) append(b []byte) []byte {
 }
 
 func (t *tokenBucket) decode(d *decoder) {
-	t.limit, t.burst, t.window = d.int(), d.int(), d.int()
-	t.level, t.fraction, t.last = d.int(), d.int(), d.int()
-	d.bad = d.bad || t.limit < 1 || t.window < 1
+	t.limit, t.burst = d.between(1, MaxAmount), d.between(0, MaxAmount)
+	t.window = d.between(MinWindow.Milliseconds(), MaxWindow.Milliseconds())
+	t.level = d.between(-maxUsed, t.capacity())
+	t.fraction = d.between(0, t.window-1)
+	t.last = d.between(-farFuture, farFuture)
+	if t.level == t.capacity() && t.fraction != 0 {
+		d.bad = true
+	}
 }

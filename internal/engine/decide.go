@@ -7,23 +7,34 @@ func decide(verb Verb, limits []Limit, states []*State, now, cost int64) Decisio
 	for i := range limits {
 		l, s := &limits[i], states[i]
 		s.advance(l, now)
-		fits := verb == Refund || cost <= s.remaining(l)
+		fits := verb == Refund || total(states, i, cost) <= s.remaining(l)
 		d.Results[i].Allowed = fits
 		d.Allowed = d.Allowed && fits
 	}
-	for i := range limits {
-		l, s := &limits[i], states[i]
+	for _, s := range states {
 		switch {
 		case verb == Refund:
 			s.counting().refund(cost)
 		case verb == Record, verb == Consume && d.Allowed:
-			s.counting().charge(l, now, cost)
+			s.counting().charge(cost)
 		}
 	}
 	for i := range limits {
-		d.Results[i].fill(&limits[i], states[i], now, cost)
+		d.Results[i].fill(&limits[i], states[i], now, total(states, i, cost))
 	}
 	return d
+}
+
+// total is the cost that the first i+1 limits together charge to the counter of the last of them: more than cost
+// where limits share a counter.
+func total(states []*State, i int, cost int64) int64 {
+	sum := cost
+	for _, s := range states[:i] {
+		if s == states[i] {
+			sum += cost
+		}
+	}
+	return sum
 }
 
 // fill describes the state after the decision; Allowed stands already.

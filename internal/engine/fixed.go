@@ -5,6 +5,8 @@ import "encoding/binary"
 // fixedWindow counts the charges of one window [begin, end).
 type fixedWindow struct {
 	begin, end, count int64
+	// last is the latest moment the counter has seen.
+	last int64
 }
 
 func (f *fixedWindow) same(l *Limit) bool {
@@ -18,19 +20,22 @@ func (f *fixedWindow) same(l *Limit) bool {
 
 func (f *fixedWindow) start(l *Limit, now int64) {
 	f.begin, f.end = l.span(now)
-	f.count = 0
+	f.count, f.last = 0, now
 }
 
 func (f *fixedWindow) advance(l *Limit, now int64) {
+	f.last = max(f.last, now)
 	// A window anchored at its first use has not begun while nothing is charged to it.
-	if now >= f.end || l.FirstUse && f.count == 0 {
-		f.start(l, max(now, f.begin))
+	if f.last >= f.end || l.FirstUse && f.count == 0 {
+		f.start(l, f.last)
 	}
 }
 
+func (f *fixedWindow) moment() int64 { return f.last }
+
 func (f *fixedWindow) used() int64 { return f.count }
 
-func (f *fixedWindow) charge(_ *Limit, _, cost int64) { f.count = min(f.count+cost, maxUsed) }
+func (f *fixedWindow) charge(cost int64) { f.count = min(f.count+cost, maxUsed) }
 
 func (f *fixedWindow) refund(cost int64) { f.count = max(0, f.count-cost) }
 
@@ -45,8 +50,14 @@ func (f *fixedWindow) fitsAt(_, _ int64) int64 { return f.end }
 
 func (f *fixedWindow) append(b []byte) []byte {
 	b = binary.AppendVarint(b, f.begin)
-	b = binary.AppendVarint(b, f.end)
-	return binary.AppendVarint(b, f.count)
+	b = binary.AppendVarint(b, f.end-f.begin)
+	b = binary.AppendVarint(b, f.count)
+	return binary.AppendVarint(b, f.last-f.begin)
 }
 
-func (f *fixedWindow) decode(d *decoder) { f.begin, f.end, f.count = d.int(), d.int(), d.int() }
+func (f *fixedWindow) decode(d *decoder) {
+	f.begin = d.between(-farFuture, farFuture-MaxWindow.Milliseconds())
+	f.end = f.begin + d.between(1, MaxWindow.Milliseconds())
+	f.count = d.between(0, maxUsed)
+	f.last = f.begin + d.between(0, f.end-f.begin-1)
+}

@@ -13,6 +13,8 @@ const slots = 60
 // width longer.
 type slidingWindow struct {
 	window, width int64
+	// last is the latest moment the counter has seen.
+	last int64
 	// buckets holds the buckets with charges, oldest first; sum is their cost.
 	buckets []slot
 	sum     int64
@@ -25,9 +27,10 @@ type slot struct {
 
 func (s *slidingWindow) same(l *Limit) bool { return s.window == l.Window.Millis }
 
-func (s *slidingWindow) start(l *Limit, _ int64) {
+func (s *slidingWindow) start(l *Limit, now int64) {
 	s.window = l.Window.Millis
 	s.width = slotWidth(s.window)
+	s.last = now
 	s.buckets = s.buckets[:0]
 	s.sum = 0
 }
@@ -37,26 +40,29 @@ func slotWidth(window int64) int64 { return (window + slots - 1) / slots }
 // leavesAt is when a bucket no longer counts.
 func (s *slidingWindow) leavesAt(b slot) int64 { return (b.index+1)*s.width + s.window }
 
+// advance writes to no bucket, so a copy of the state may be advanced.
 func (s *slidingWindow) advance(_ *Limit, now int64) {
+	s.last = max(s.last, now)
 	gone := 0
-	for gone < len(s.buckets) && s.leavesAt(s.buckets[gone]) <= now {
+	for gone < len(s.buckets) && s.leavesAt(s.buckets[gone]) <= s.last {
 		s.sum -= s.buckets[gone].cost
 		gone++
 	}
 	s.buckets = s.buckets[gone:]
 }
 
+func (s *slidingWindow) moment() int64 { return s.last }
+
 func (s *slidingWindow) used() int64 { return s.sum }
 
-func (s *slidingWindow) charge(_ *Limit, now, cost int64) {
+func (s *slidingWindow) charge(cost int64) {
 	cost = min(cost, maxUsed-s.sum)
 	if cost <= 0 {
 		return
 	}
 	s.sum += cost
-	index := floorDiv(now, s.width)
-	// After the clock stepped back the newest bucket takes the charge: time never runs backwards for a counter.
-	if n := len(s.buckets); n > 0 && s.buckets[n-1].index >= index {
+	index := floorDiv(s.last, s.width)
+	if n := len(s.buckets); n > 0 && s.buckets[n-1].index == index {
 		s.buckets[n-1].cost += cost
 		return
 	}
@@ -98,29 +104,37 @@ func (s *slidingWindow) fitsAt(capacity, cost int64) int64 {
 func (s *slidingWindow) append(b []byte) []byte {
 	b = binary.AppendVarint(b, s.window)
 	b = binary.AppendVarint(b, int64(len(s.buckets)))
-	var last int64
+	var index int64
 	for _, bucket := range s.buckets {
-		b = binary.AppendVarint(b, bucket.index-last)
+		b = binary.AppendVarint(b, bucket.index-index)
 		b = binary.AppendVarint(b, bucket.cost)
-		last = bucket.index
+		index = bucket.index
 	}
-	return b
+	return binary.AppendVarint(b, s.last-index*s.width)
 }
 
 func (s *slidingWindow) decode(d *decoder) {
-	s.window = d.int()
-	n := d.int()
-	if s.window < 1 || n < 0 || n > 2*slots {
-		d.bad = true
+	s.window = d.between(MinWindow.Milliseconds(), MaxWindow.Milliseconds())
+	n := d.between(0, slots+1)
+	if d.bad {
 		return
 	}
 	s.width = slotWidth(s.window)
 	s.buckets = slices.Grow(s.buckets[:0], int(n)+1)
 	var index int64
-	for range n {
-		index += d.int()
-		cost := d.int()
+	for i := range n {
+		least := index + 1
+		if i == 0 {
+			least = -farFuture / s.width
+		}
+		index += d.between(least-index, farFuture/s.width-index)
+		cost := d.between(1, maxUsed-s.sum)
 		s.buckets = append(s.buckets, slot{index, cost})
 		s.sum += cost
+	}
+	start := index * s.width
+	s.last = start + d.between(-farFuture-start, farFuture-start)
+	if n > 0 && (s.last < start || s.last >= s.leavesAt(s.buckets[0])) {
+		d.bad = true
 	}
 }

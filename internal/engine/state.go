@@ -45,10 +45,12 @@ type counting interface {
 	start(l *Limit, now int64)
 	// advance brings it to now.
 	advance(l *Limit, now int64)
+	// moment is the latest it was brought to.
+	moment() int64
 	// used is the cost that counts against the limit now; it may pass the limit after a record.
 	used() int64
 	// charge adds cost, whether it fits or not; refund takes cost back, down to nothing used.
-	charge(l *Limit, now, cost int64)
+	charge(cost int64)
 	refund(cost int64)
 	// freeAt is when nothing will be used; now or earlier when nothing is.
 	freeAt() int64
@@ -86,14 +88,15 @@ func (s *State) advance(l *Limit, now int64) {
 	}
 	var used int64
 	if !fresh {
-		s.counting().advance(l, now)
-		used = s.counting().used()
+		old := s.counting()
+		old.advance(l, now)
+		used, now = old.used(), max(now, old.moment())
 	}
 	s.algorithm = l.Algorithm
 	c := s.counting()
 	c.start(l, now)
 	if used > 0 {
-		c.charge(l, now, used)
+		c.charge(used)
 	}
 }
 
@@ -150,8 +153,11 @@ func (s *State) expiresAt(l *Limit, now int64) int64 {
 	return (at + grid - 1) / grid * grid
 }
 
-// Append encodes the state behind b.
+// Append encodes the state behind b. The zero State is empty.
 func (s *State) Append(b []byte) []byte {
+	if s.spec == 0 {
+		return b
+	}
 	b = append(b, stateVersion, byte(s.algorithm))
 	b = binary.LittleEndian.AppendUint64(b, s.spec)
 	b = binary.AppendVarint(b, s.warnedAt)
@@ -174,25 +180,27 @@ func (s *State) Decode(b []byte) error {
 	s.algorithm = Algorithm(b[1])
 	s.spec = binary.LittleEndian.Uint64(b[2:])
 	d := decoder{b: b[10:]}
-	s.warnedAt, s.exceededAt, s.denied = d.int(), d.int(), d.int()
+	s.warnedAt, s.exceededAt = d.between(0, farFuture), d.between(0, farFuture)
+	s.denied = d.between(0, maxUsed)
 	s.counting().decode(&d)
-	if d.bad || len(d.b) != 0 {
+	if d.bad || len(d.b) != 0 || s.spec == 0 {
 		return fmt.Errorf("%w: %d bytes of %s", ErrCorrupt, len(b), s.algorithm)
 	}
 	return nil
 }
 
-// decoder reads varints; bad says that one was missing or malformed.
+// decoder reads varints; bad says that one was missing, malformed or out of bounds.
 type decoder struct {
 	b   []byte
 	bad bool
 }
 
-func (d *decoder) int() int64 {
+// between reads a number that is at least low and at most high; anything else is bad, and low.
+func (d *decoder) between(low, high int64) int64 {
 	v, n := binary.Varint(d.b)
-	if n <= 0 {
+	if n <= 0 || v < low || v > high {
 		d.bad = true
-		return 0
+		return low
 	}
 	d.b = d.b[n:]
 	return v

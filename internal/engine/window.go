@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -29,13 +30,14 @@ var periodNames = map[string]Period{
 	"minute": PeriodMinute, "hour": PeriodHour, "day": PeriodDay, "week": PeriodWeek, "month": PeriodMonth,
 }
 
-// periodMillis is the longest a period lasts, with the extra hours of a clock change.
+// periodMillis is the longest a period lasts, with the extra hours of a clock change: one almost everywhere, two in
+// Antarctica/Troll.
 var periodMillis = [...]int64{
 	PeriodMinute: 60_000,
 	PeriodHour:   3_600_000,
-	PeriodDay:    25 * 3_600_000,
-	PeriodWeek:   (7*24 + 1) * 3_600_000,
-	PeriodMonth:  (31*24 + 1) * 3_600_000,
+	PeriodDay:    26 * 3_600_000,
+	PeriodWeek:   (7*24 + 2) * 3_600_000,
+	PeriodMonth:  (31*24 + 2) * 3_600_000,
 }
 
 var windowUnits = map[string]int64{
@@ -54,7 +56,7 @@ type Window struct {
 // 100ms and 366d, or minute, hour, day, week, month.
 func ParseWindow(text string) (Window, error) {
 	if p, ok := periodNames[text]; ok {
-		return Window{text: text, Millis: periodMillis[p], Period: p}, nil
+		return Window{text: strings.Clone(text), Millis: periodMillis[p], Period: p}, nil
 	}
 	digits := 0
 	for digits < len(text) && text[digits] >= '0' && text[digits] <= '9' {
@@ -97,21 +99,25 @@ func (l *Limit) span(now int64) (start, end int64) {
 // addPeriod gives the same wall-clock time one period later; a day that the later month lacks becomes its last.
 func addPeriod(now int64, p Period, zone *time.Location) int64 {
 	t := time.UnixMilli(now).In(zone)
+	y, m, d := t.Date()
 	switch p {
 	case PeriodDay:
-		return t.AddDate(0, 0, 1).UnixMilli()
+		d++
 	case PeriodWeek:
-		return t.AddDate(0, 0, 7).UnixMilli()
+		d += 7
 	case PeriodMonth:
-		next := t.AddDate(0, 1, 0)
-		if next.Day() != t.Day() {
-			next = next.AddDate(0, 0, -next.Day())
-		}
-		return next.UnixMilli()
+		m++
+		d = min(d, lastDay(y, m))
 	default:
 		return now + periodMillis[p]
 	}
+	// Not Time.AddDate: where the clock jumps over the time, it may give one on the day before.
+	hour, minute, second := t.Clock()
+	return firstInstant(time.Date(y, m, d, hour, minute, second, t.Nanosecond(), time.UTC), zone)
 }
+
+// lastDay gives the length of a month.
+func lastDay(y int, m time.Month) int { return time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day() }
 
 func periodSpan(now int64, p Period, zone *time.Location) (start, end int64) {
 	if p <= PeriodHour {
@@ -124,11 +130,11 @@ func periodSpan(now int64, p Period, zone *time.Location) (start, end int64) {
 		switch p {
 		case PeriodWeek:
 			monday := d - (int(t.Weekday())+6)%7
-			return firstInstant(y, m, monday+7*n, zone)
+			return firstMidnight(y, m, monday+7*n, zone)
 		case PeriodMonth:
-			return firstInstant(y, m+time.Month(n), 1, zone)
+			return firstMidnight(y, m+time.Month(n), 1, zone)
 		default:
-			return firstInstant(y, m, d+n, zone)
+			return firstMidnight(y, m, d+n, zone)
 		}
 	}
 	// Around a clock change at midnight the local date may step back or be skipped, so the period of an instant
@@ -145,37 +151,52 @@ func periodSpan(now int64, p Period, zone *time.Location) (start, end int64) {
 
 // clockSpan gives the minute or hour on the local clock. A clock change inside one cuts it.
 func clockSpan(now, length int64, zone *time.Location) (start, end int64) {
-	t := time.UnixMilli(now).In(zone)
-	_, offset := t.Zone()
-	shift := int64(offset) * 1000
+	shift := offsetAt(now, zone)
 	start = floorDiv(now+shift, length)*length - shift
 	end = start + length
-	from, until := t.ZoneBounds()
-	if !from.IsZero() {
-		start = max(start, from.UnixMilli())
+	if offsetAt(start, zone) != shift {
+		start = changeIn(start, now, zone)
 	}
-	if !until.IsZero() {
-		end = min(end, until.UnixMilli())
+	if offsetAt(end-1, zone) != shift {
+		end = changeIn(now, end-1, zone)
 	}
 	return start, end
 }
 
-// firstInstant gives the first instant of a local date: local midnight, the first of two, or, where the clock
-// jumps over it, the jump. Out-of-range months and days carry over as in [time.Date].
-func firstInstant(y int, m time.Month, d int, zone *time.Location) int64 {
-	wall := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
-	// No zone is more than 14 hours from UTC, so these two stand before and behind any change near midnight.
-	_, before := wall.Add(-26 * time.Hour).In(zone).Zone()
-	_, behind := wall.Add(26 * time.Hour).In(zone).Zone()
-	first := wall.Add(-time.Duration(max(before, behind)) * time.Second)
-	second := wall.Add(-time.Duration(min(before, behind)) * time.Second)
-	for _, t := range [...]time.Time{first, second} {
-		if _, offset := t.In(zone).Zone(); t.Add(time.Duration(offset) * time.Second).Equal(wall) {
-			return t.UnixMilli()
+// firstMidnight gives the first instant of a local date. Out-of-range months and days carry over as in [time.Date].
+func firstMidnight(y int, m time.Month, d int, zone *time.Location) int64 {
+	return firstInstant(time.Date(y, m, d, 0, 0, 0, 0, time.UTC), zone)
+}
+
+// firstInstant gives the first instant at which the local clock shows wall, a local time written in UTC; where the
+// clock jumps over it, the jump.
+func firstInstant(wall time.Time, zone *time.Location) int64 {
+	at := wall.UnixMilli()
+	// No zone is more than 14 hours from UTC, so these two stand before and behind any change near wall.
+	before, behind := offsetAt(at-26*3_600_000, zone), offsetAt(at+26*3_600_000, zone)
+	first, second := at-max(before, behind), at-min(before, behind)
+	for _, t := range [...]int64{first, second} {
+		if t+offsetAt(t, zone) == at {
+			return t
 		}
 	}
-	_, jump := first.In(zone).ZoneBounds()
-	return jump.UnixMilli()
+	return changeIn(first, second, zone)
+}
+
+// offsetAt is what the local clock is ahead of UTC.
+func offsetAt(at int64, zone *time.Location) int64 {
+	_, offset := time.UnixMilli(at).In(zone).Zone()
+	return int64(offset) * 1000
+}
+
+// changeIn gives the moment behind from, up to until, at which the clock was changed to what it is at until.
+//
+// Not Time.ZoneBounds: it also tells of changes that move no clock, such as the turn of the year in zones with
+// summer time, and on 31 December of a leap year the end it gives has passed.
+func changeIn(from, until int64, zone *time.Location) int64 {
+	offset := offsetAt(until, zone)
+	n := sort.Search(int(until-from), func(i int) bool { return offsetAt(from+1+int64(i), zone) == offset })
+	return from + 1 + int64(n)
 }
 
 func floorDiv(a, b int64) int64 {

@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// limitOf makes a limit of a window as written.
+func limitOf(t testing.TB, a Algorithm, amount int64, window string) Limit {
+	t.Helper()
+	w, err := ParseWindow(window)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Limit{CounterID: CounterID{Key: "k", Name: window}, Algorithm: a, Limit: amount, Window: w, Threshold: -1}
+}
+
+func TestValidateNamesTheField(t *testing.T) {
+	t.Parallel()
+	berlin := loadZone(t, "Europe/Berlin")
+	for _, c := range []struct {
+		name      string
+		algorithm Algorithm
+		window    string
+		change    func(*Limit)
+		field     string
+	}{
+		{"least", SlidingWindow, "100ms", func(l *Limit) { l.Limit = 1 }, ""},
+		{"most", TokenBucket, "366d", func(l *Limit) { l.Limit, l.Burst = MaxAmount, MaxAmount }, ""},
+		{"calendar", FixedWindow, "day", func(l *Limit) { l.Zone = berlin }, ""},
+		{"first use", FixedWindow, "1m", func(l *Limit) { l.FirstUse = true }, ""},
+		{"no limit", SlidingWindow, "1m", func(l *Limit) { l.Limit = 0 }, "limit"},
+		{"limit too high", SlidingWindow, "1m", func(l *Limit) { l.Limit = MaxAmount + 1 }, "limit"},
+		{"negative burst", TokenBucket, "1m", func(l *Limit) { l.Burst = -1 }, "burst"},
+		{"burst too high", TokenBucket, "1m", func(l *Limit) { l.Burst = MaxAmount + 1 }, "burst"},
+		{"burst of a window", FixedWindow, "1m", func(l *Limit) { l.Burst = 1 }, "burst"},
+		{"no window", SlidingWindow, "1m", func(l *Limit) { l.Window = Window{} }, "window"},
+		{"sliding calendar", SlidingWindow, "day", func(*Limit) {}, "algorithm"},
+		{"bucket calendar", TokenBucket, "month", func(*Limit) {}, "algorithm"},
+		{"zone of a duration", FixedWindow, "1d", func(l *Limit) { l.Zone = berlin }, "timezone"},
+		{"sliding first use", SlidingWindow, "1m", func(l *Limit) { l.FirstUse = true }, "anchor"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			l := limitOf(t, c.algorithm, 10, c.window)
+			c.change(&l)
+			err := l.Validate()
+			var bad *FieldError
+			switch {
+			case c.field == "" && err != nil:
+				t.Errorf("Validate: %v", err)
+			case c.field != "" && (!errors.As(err, &bad) || bad.Field != c.field):
+				t.Errorf("Validate: %v; want an error about %s", err, c.field)
+			}
+		})
+	}
+}
+
+func TestAlgorithmNames(t *testing.T) {
+	t.Parallel()
+	for _, a := range []Algorithm{SlidingWindow, FixedWindow, TokenBucket} {
+		if got, err := ParseAlgorithm(a.String()); err != nil || got != a {
+			t.Errorf("ParseAlgorithm(%q) = %v, %v", a, got, err)
+		}
+	}
+	for _, bad := range []string{"", "Sliding_Window", "gcra", "algorithm(3)"} {
+		if got, err := ParseAlgorithm(bad); err == nil {
+			t.Errorf("ParseAlgorithm(%q) = %v; want an error", bad, got)
+		}
+	}
+}
+
+// A counter can be shown, and expires, by what is kept of its limit alone.
+func TestSpecDescribesTheWholeLimit(t *testing.T) {
+	t.Parallel()
+	check(t, 2000, func(t *rapid.T) {
+		l := genLimit(rapid.SampledFrom(algorithms).Draw(t, "algorithm")).Draw(t, "limit")
+		got, err := l.Spec().Resolve(l.CounterID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.hash() != l.hash() {
+			t.Fatalf("%+v came back as %+v", l, got)
+		}
+	})
+}
+
+// Whatever is part of the definition changes the hash, or a counter would be read under the wrong definition.
+func TestHashTellsDefinitionsApart(t *testing.T) {
+	t.Parallel()
+	seen := map[uint64]string{}
+	add := func(name string, l Limit) {
+		h := l.hash()
+		if other, ok := seen[h]; ok {
+			t.Errorf("%s and %s have the same hash", name, other)
+		}
+		seen[h] = name
+	}
+	base := limitOf(t, FixedWindow, 10, "day")
+	add("base", base)
+	for name, change := range map[string]func(*Limit){
+		"policy":    func(l *Limit) { l.Policy = "p" },
+		"limit":     func(l *Limit) { l.Limit++ },
+		"burst":     func(l *Limit) { l.Burst++ },
+		"first use": func(l *Limit) { l.FirstUse = true },
+		"sliding":   func(l *Limit) { l.Algorithm = SlidingWindow },
+		"bucket":    func(l *Limit) { l.Algorithm = TokenBucket },
+		"window":    func(l *Limit) { l.Window.text = "week" },
+		"zone":      func(l *Limit) { l.Zone = time.FixedZone("Europe/Berlin", 3600) },
+	} {
+		l := base
+		change(&l)
+		add(name, l)
+	}
+	same := base
+	same.Threshold, same.User, same.Key = 5, "u", "other"
+	if same.hash() != base.hash() {
+		t.Error("key, threshold and user are no part of the definition")
+	}
+}
