@@ -1,0 +1,209 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+const (
+	verbCount      = int(engine.Refund) + 1
+	algorithmCount = int(engine.TokenBucket) + 2
+)
+
+// results are the words of [engine.Observer]; algorithms are those of the engine and, last, none.
+var results = [...]string{"allowed", "denied", "error"}
+
+// Metrics measures the engine. It implements [engine.Observer].
+//
+// No label ever holds a key: the number of series is fixed, and each is looked up once, here, so that the hot path
+// is a switch and an addition.
+type Metrics struct {
+	reg       prometheus.Registerer
+	decisions [verbCount][len(results)][algorithmCount]prometheus.Counter
+	seconds   [verbCount]prometheus.Observer
+	degraded  [verbCount]prometheus.Counter
+
+	batchRequests, batchCounters, storeSeconds prometheus.Histogram
+	storeErrors                                [errorKinds]prometheus.Counter
+}
+
+var _ engine.Observer = (*Metrics)(nil)
+
+// NewMetrics registers the metrics of a worker, with those of Go and of the process.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{reg: reg}
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registerDecisions()
+	m.registerStore()
+	return m
+}
+
+func (m *Metrics) registerDecisions() {
+	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_decisions_total",
+		Help: "Requests answered."}, []string{"verb", "result", "algorithm"})
+	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "limits_request_seconds",
+		Help:    "Time from a request's arrival in the engine to its answer.",
+		Buckets: []float64{1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5}}, []string{"verb"})
+	degraded := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_degraded_total",
+		Help: "Answers given without the store."}, []string{"verb"})
+	m.reg.MustRegister(decisions, seconds, degraded)
+	for v := range verbCount {
+		verb := engine.Verb(v).String()
+		m.seconds[v] = seconds.WithLabelValues(verb)
+		m.degraded[v] = degraded.WithLabelValues(verb)
+		for r, result := range results {
+			for a := range algorithmCount {
+				m.decisions[v][r][a] = decisions.WithLabelValues(verb, result, algorithmLabel(a))
+			}
+		}
+	}
+}
+
+func (m *Metrics) registerStore() {
+	m.batchRequests = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "limits_batch_requests",
+		Help: "Requests written in one transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 11)})
+	m.batchCounters = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "limits_batch_counters",
+		Help: "Counters read in one transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 11)})
+	m.storeSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "limits_store_seconds",
+		Help: "Time of one transaction.", Buckets: prometheus.ExponentialBuckets(1e-4, 2, 15)})
+	errs := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_store_errors_total",
+		Help: "Transactions that failed."}, []string{"kind"})
+	m.reg.MustRegister(m.batchRequests, m.batchCounters, m.storeSeconds, errs)
+	for kind, name := range errorKindNames {
+		m.storeErrors[kind] = errs.WithLabelValues(name)
+	}
+}
+
+// Decided counts an answer.
+func (m *Metrics) Decided(v engine.Verb, result, algorithm string, degraded bool, took time.Duration) {
+	if int(v) >= verbCount {
+		return
+	}
+	m.decisions[v][resultIndex(result)][algorithmIndex(algorithm)].Inc()
+	m.seconds[v].Observe(took.Seconds())
+	if degraded {
+		m.degraded[v].Inc()
+	}
+}
+
+// Wrote measures a transaction.
+func (m *Metrics) Wrote(requests, counters int, took time.Duration) {
+	m.batchRequests.Observe(float64(requests))
+	m.batchCounters.Observe(float64(counters))
+	m.storeSeconds.Observe(took.Seconds())
+}
+
+// StoreFailed counts a failed transaction.
+func (m *Metrics) StoreFailed(err error) { m.storeErrors[errorKind(err)].Inc() }
+
+func resultIndex(result string) int {
+	switch result {
+	case "allowed":
+		return 0
+	case "denied":
+		return 1
+	default:
+		return 2
+	}
+}
+
+func algorithmIndex(algorithm string) int {
+	switch algorithm {
+	case "sliding_window":
+		return int(engine.SlidingWindow)
+	case "fixed_window":
+		return int(engine.FixedWindow)
+	case "token_bucket":
+		return int(engine.TokenBucket)
+	default:
+		return algorithmCount - 1
+	}
+}
+
+func algorithmLabel(a int) string {
+	if a == algorithmCount-1 {
+		return "none"
+	}
+	return engine.Algorithm(a).String()
+}
+
+// The kinds of errors of a store.
+const (
+	errorConflict = iota
+	errorCommitUnknown
+	errorTimeout
+	errorOther
+	errorKinds
+)
+
+var errorKindNames = [errorKinds]string{"conflict", "commit_unknown", "timeout", "other"}
+
+func errorKind(err error) int {
+	switch {
+	case errors.Is(err, engine.ErrConflict):
+		return errorConflict
+	case errors.Is(err, engine.ErrCommitUnknown):
+		return errorCommitUnknown
+	case errors.Is(err, context.DeadlineExceeded):
+		return errorTimeout
+	default:
+		return errorOther
+	}
+}
+
+// WatchQueue shows how many requests wait; call it once.
+func (m *Metrics) WatchQueue(queued func() int) {
+	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_queue_depth",
+		Help: "Requests that wait to be written."}, func() float64 { return float64(queued()) }))
+}
+
+// WatchBacklog shows how many events wait in the outbox; call it once. The outbox is asked at most every 5 s,
+// however often and by however many it is scraped; an outbox that does not answer shows as NaN.
+func (m *Metrics) WatchBacklog(backlog func(ctx context.Context) (int64, error)) {
+	s := &sample{read: backlog, every: 5 * time.Second}
+	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_outbox_backlog",
+		Help: "Events that wait to be published, as of 5 seconds ago at most."}, s.value))
+}
+
+// SetVersion shows the program's version; call it once.
+func (m *Metrics) SetVersion(version string) {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "limits_build_info",
+		Help: "1, with the version as label.", ConstLabels: prometheus.Labels{"version": version}})
+	g.Set(1)
+	m.reg.MustRegister(g)
+}
+
+// sample keeps a value that is dear to read.
+type sample struct {
+	read  func(ctx context.Context) (int64, error)
+	every time.Duration
+
+	mu    sync.Mutex
+	taken time.Time
+	last  float64
+}
+
+func (s *sample) value() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.taken.IsZero() && time.Since(s.taken) < s.every {
+		return s.last
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	n, err := s.read(ctx)
+	s.taken, s.last = time.Now(), float64(n)
+	if err != nil {
+		s.last = math.NaN()
+	}
+	return s.last
+}

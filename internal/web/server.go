@@ -1,0 +1,185 @@
+// Package web is the HTTP side of a worker: liveness, readiness, metrics and the JSON Schemas that events and
+// endpoints name. It answers no rate limiting and changes nothing.
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Config configures a [Server].
+type Config struct {
+	// Addr is host:port to listen on; port 0 picks a free one, which [Server.Addr] tells. Required.
+	Addr string
+	// Ready asks every part that requests need: its name, and nil or why it is not ready. It should return when
+	// ctx ends. Nil is always ready.
+	Ready func(ctx context.Context) map[string]error
+	// ReadyTimeout bounds Ready. 2 s unless set.
+	ReadyTimeout time.Duration
+	// Registry is what /metrics shows; required.
+	Registry *prometheus.Registry
+	// Schemas are the files below /schemas/; none when nil.
+	Schemas fs.FS
+	// Logger is required.
+	Logger *slog.Logger
+}
+
+// Server serves over HTTP.
+type Server struct {
+	cfg      Config
+	http     *http.Server
+	listener net.Listener
+	draining atomic.Bool
+	served   sync.WaitGroup
+}
+
+// New makes a server; Listen starts it.
+func New(cfg Config) (*Server, error) {
+	switch {
+	case cfg.Registry == nil:
+		return nil, errors.New("web: Registry is missing")
+	case cfg.Logger == nil:
+		return nil, errors.New("web: Logger is missing")
+	}
+	if cfg.ReadyTimeout == 0 {
+		cfg.ReadyTimeout = 2 * time.Second
+	}
+	s := &Server{cfg: cfg}
+	h, err := s.handler()
+	if err != nil {
+		return nil, err
+	}
+	s.http = &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
+	}
+	return s, nil
+}
+
+func (s *Server) handler() (http.Handler, error) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { text(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
+		// A scrape that takes long is not joined by many more.
+		MaxRequestsInFlight: 4,
+		EnableOpenMetrics:   true,
+	}))
+	if s.cfg.Schemas != nil {
+		h, err := newSchemas(s.cfg.Schemas)
+		if err != nil {
+			return nil, err
+		}
+		mux.Handle("GET /schemas/", h)
+	}
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		text(w, "limits: rate limiting over NATS\n\n/livez     is the process alive\n/readyz    can it answer, and if not, why\n"+
+			"/metrics   Prometheus metrics\n/schemas/  JSON Schemas of requests, replies and events\n")
+	})
+	return secure(mux), nil
+}
+
+// secure sets what every answer carries.
+func secure(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		h.ServeHTTP(w, r)
+	})
+}
+
+func text(w http.ResponseWriter, s string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = fmt.Fprint(w, s)
+}
+
+// Listen listens and serves until Shutdown. An address that is taken is told here.
+func (s *Server) Listen() error {
+	l, err := net.Listen("tcp", s.cfg.Addr)
+	if err != nil {
+		return fmt.Errorf("serve HTTP on %s: %w; choose another address with --http (port 0 picks a free one, off serves none)", s.cfg.Addr, err)
+	}
+	s.listener = l
+	s.served.Go(func() {
+		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			s.cfg.Logger.Error("serve HTTP", "error", err)
+		}
+	})
+	return nil
+}
+
+// Addr is where the server listens; empty before Listen.
+func (s *Server) Addr() string {
+	if s.listener == nil {
+		return ""
+	}
+	return s.listener.Addr().String()
+}
+
+// SetDraining makes /readyz answer 503 from now on, so that load balancers turn away before the worker stops.
+func (s *Server) SetDraining() { s.draining.Store(true) }
+
+// Shutdown ends the server after the answers that are being given; when ctx ends first it cuts them off.
+func (s *Server) Shutdown(ctx context.Context) error {
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		_ = s.http.Close()
+	}
+	s.served.Wait()
+	if err != nil {
+		return fmt.Errorf("stop HTTP: %w", err)
+	}
+	return nil
+}
+
+// readiness is the body of /readyz.
+type readiness struct {
+	Ready bool `json:"ready"`
+	// Checks gives "ok" or the reason for each part.
+	Checks map[string]string `json:"checks"`
+}
+
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	body := readiness{Ready: true, Checks: map[string]string{}}
+	for name, err := range s.check(r.Context()) {
+		body.Checks[name] = "ok"
+		if err != nil {
+			body.Ready, body.Checks[name] = false, err.Error()
+		}
+	}
+	if s.draining.Load() {
+		body.Ready, body.Checks["worker"] = false, "draining"
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if !body.Ready {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+func (s *Server) check(ctx context.Context) map[string]error {
+	if s.cfg.Ready == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadyTimeout)
+	defer cancel()
+	return s.cfg.Ready(ctx)
+}

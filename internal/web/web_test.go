@@ -1,0 +1,207 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+func start(t *testing.T, change ...func(*Config)) *Server {
+	t.Helper()
+	cfg := Config{Addr: "127.0.0.1:0", Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
+		Schemas: fstest.MapFS{
+			"events/a.v1.json": {Data: []byte(`{"title":"a"}`)},
+			"asyncapi.yaml":    {Data: []byte("asyncapi: 3.0.0\n")},
+			"embed.go":         {Data: []byte("package schemas")},
+		}}
+	for _, f := range change {
+		f(&cfg)
+	}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		if err := s.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func get(t *testing.T, s *Server, path string, header ...string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, "http://"+s.Addr()+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+func TestPages(t *testing.T) {
+	s := start(t)
+	for _, c := range []struct {
+		path, kind, has string
+		status          int
+	}{
+		{"/livez", "text/plain; charset=utf-8", "ok\n", 200},
+		{"/readyz", "application/json", `{"ready":true,"checks":{}}`, 200},
+		{"/", "text/plain; charset=utf-8", "/metrics", 200},
+		{"/schemas/", "text/plain; charset=utf-8", "/schemas/events/a.v1.json\n", 200},
+		{"/schemas/events/a.v1.json", "application/schema+json", `{"title":"a"}`, 200},
+		{"/schemas/asyncapi.yaml", "application/yaml", "asyncapi", 200},
+		{"/schemas/embed.go", "text/plain; charset=utf-8", "not found", 404},
+		{"/schemas/events", "text/plain; charset=utf-8", "not found", 404},
+		{"/nothing", "text/plain; charset=utf-8", "not found", 404},
+	} {
+		resp, body := get(t, s, c.path)
+		if resp.StatusCode != c.status || resp.Header.Get("Content-Type") != c.kind || !strings.Contains(body, c.has) {
+			t.Errorf("%s: %d %s %s", c.path, resp.StatusCode, resp.Header.Get("Content-Type"), body)
+		}
+	}
+}
+
+func TestSchemasAreCached(t *testing.T) {
+	s := start(t)
+	resp, _ := get(t, s, "/schemas/events/a.v1.json")
+	again, body := get(t, s, "/schemas/events/a.v1.json", "If-None-Match", resp.Header.Get("ETag"))
+	if again.StatusCode != http.StatusNotModified || body != "" {
+		t.Errorf("%d %s", again.StatusCode, body)
+	}
+}
+
+func TestReadyTellsReasons(t *testing.T) {
+	s := start(t, func(c *Config) {
+		c.Ready = func(context.Context) map[string]error {
+			return map[string]error{"nats": nil, "store": errors.New("dial tcp: refused")}
+		}
+	})
+	resp, body := get(t, s, "/readyz")
+	if resp.StatusCode != 503 || body != `{"ready":false,"checks":{"nats":"ok","store":"dial tcp: refused"}}`+"\n" {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+}
+
+func TestDrainingIsNotReadyButAlive(t *testing.T) {
+	s := start(t)
+	s.SetDraining()
+	if resp, body := get(t, s, "/readyz"); resp.StatusCode != 503 || !strings.Contains(body, "draining") {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+	if resp, _ := get(t, s, "/livez"); resp.StatusCode != 200 {
+		t.Error(resp.Status)
+	}
+}
+
+func TestBusyAddressIsNamed(t *testing.T) {
+	s := start(t)
+	other, err := New(Config{Addr: s.Addr(), Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Listen(); err == nil || !strings.Contains(err.Error(), s.Addr()) || !strings.Contains(err.Error(), "--http") {
+		t.Error(err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := NewMetrics(reg)
+	m.SetVersion("1.2.3")
+	m.WatchQueue(func() int { return 7 })
+	m.WatchBacklog(func(context.Context) (int64, error) { return 9, nil })
+	m.Decided(engine.Consume, "allowed", "sliding_window", false, time.Millisecond)
+	m.Decided(engine.Check, "denied", "token_bucket", true, time.Millisecond)
+	m.Decided(engine.Refund, "error", "", false, time.Millisecond)
+	m.Decided(engine.Refund+1, "allowed", "", false, time.Millisecond)
+	m.Wrote(3, 2, time.Millisecond)
+	m.StoreFailed(fmt.Errorf("update: %w", engine.ErrConflict))
+	m.StoreFailed(errors.New("no route to host"))
+
+	s := start(t, func(c *Config) { c.Registry = reg })
+	_, body := get(t, s, "/metrics")
+	for _, want := range []string{
+		`limits_decisions_total{algorithm="sliding_window",result="allowed",verb="consume"} 1`,
+		`limits_decisions_total{algorithm="token_bucket",result="denied",verb="check"} 1`,
+		`limits_decisions_total{algorithm="none",result="error",verb="refund"} 1`,
+		`limits_request_seconds_bucket{verb="consume",le="0.001"} 1`,
+		`limits_degraded_total{verb="check"} 1`,
+		`limits_batch_requests_sum 3`, `limits_batch_counters_sum 2`, `limits_store_seconds_count 1`,
+		`limits_store_errors_total{kind="conflict"} 1`, `limits_store_errors_total{kind="other"} 1`,
+		`limits_queue_depth 7`, `limits_outbox_backlog 9`, `limits_build_info{version="1.2.3"} 1`,
+		`go_goroutines`, `process_cpu_seconds_total`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "limits_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+func TestDecidedDoesNotAllocate(t *testing.T) {
+	m := NewMetrics(prometheus.NewRegistry())
+	if n := testing.AllocsPerRun(100, func() {
+		m.Decided(engine.Consume, "allowed", "sliding_window", false, time.Millisecond)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestSampleIsReadRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads, fail := 0, error(nil)
+		s := &sample{every: 5 * time.Second, read: func(context.Context) (int64, error) { reads++; return int64(reads), fail }}
+		for range 10 {
+			if v := s.value(); v != 1 {
+				t.Fatal(v)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		if v := s.value(); v != 2 {
+			t.Error(v)
+		}
+		fail = errors.New("down")
+		time.Sleep(5 * time.Second)
+		if v := s.value(); !math.IsNaN(v) {
+			t.Error(v)
+		}
+	})
+}
