@@ -1,0 +1,113 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// natsFlags say how to reach a NATS server.
+type natsFlags struct {
+	NATSURL     string `name:"nats-url" env:"NATS_URL" placeholder:"URL" help:"NATS server or cluster (serve: an embedded server; client verbs: nats://127.0.0.1:4222)."`
+	NATSCreds   string `name:"nats-creds" env:"NATS_CREDS" type:"existingfile" placeholder:"FILE" help:"NATS credentials."`
+	NATSTLSCA   string `name:"nats-tls-ca" env:"NATS_TLS_CA" type:"existingfile" placeholder:"FILE" help:"PEM of the authorities that may vouch for the NATS server."`
+	NATSTLSCert string `name:"nats-tls-cert" env:"NATS_TLS_CERT" type:"existingfile" placeholder:"FILE" help:"PEM of the client certificate."`
+	NATSTLSKey  string `name:"nats-tls-key" env:"NATS_TLS_KEY" type:"existingfile" placeholder:"FILE" help:"PEM of its key."`
+}
+
+// connect connects as a client; verb names the connection on the server.
+func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error) {
+	to := cmp.Or(f.NATSURL, nats.DefaultURL)
+	options := []nats.Option{
+		nats.Name("limiter " + verb), nats.Timeout(5 * time.Second), nats.MaxReconnects(-1),
+		// What goes wrong later shows in the answers; the default handler would write to standard error itself.
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
+	}
+	if f.NATSCreds != "" {
+		options = append(options, nats.UserCredentials(f.NATSCreds))
+	}
+	if f.NATSTLSCA != "" {
+		options = append(options, nats.RootCAs(f.NATSTLSCA))
+	}
+	if f.NATSTLSCert != "" {
+		options = append(options, nats.ClientCert(f.NATSTLSCert, f.NATSTLSKey))
+	}
+	nc, err := nats.Connect(to, append(options, more...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w; is a limiter running? start one with: limiter", redact(to), err)
+	}
+	return nc, nil
+}
+
+// redact leaves passwords out of a list of NATS URLs.
+func redact(urls string) string {
+	list := strings.Split(urls, ",")
+	for i, raw := range list {
+		u, err := url.Parse(strings.TrimSpace(raw))
+		if err != nil {
+			list[i] = "(unreadable URL)"
+		} else if u.User != nil {
+			list[i] = u.Redacted()
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+// clientFlags are the flags of every verb that asks the service.
+type clientFlags struct {
+	natsFlags
+	Timeout time.Duration `default:"2s" placeholder:"DURATION" help:"How long to wait for an answer (${default})."`
+	JSON    bool          `help:"Print the reply as it came."`
+}
+
+// Validate holds what the tags cannot.
+func (f *clientFlags) Validate() error {
+	if f.Timeout <= 0 {
+		return fmt.Errorf("--timeout: %v is not above 0", f.Timeout)
+	}
+	return nil
+}
+
+// ask connects, sends one request and reads the reply into it.
+func (f *clientFlags) ask(s *session, subject string, request, reply any) ([]byte, error) {
+	nc, err := f.connect(subject)
+	if err != nil {
+		return nil, err
+	}
+	defer nc.Close()
+	return f.askOver(s, nc, subject, request, reply)
+}
+
+// askOver sends one request and reads the reply into it; with --json it prints the answer, be it an error or not.
+func (f *clientFlags) askOver(s *session, nc *nats.Conn, subject string, request, reply any) ([]byte, error) {
+	body, err := requestBody(request)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := limits.NewClient(nc, limits.Timeout(f.Timeout)).Do(s.ctx, subject, body)
+	if f.JSON && len(raw) > 0 {
+		fmt.Fprintf(s.out, "%s\n", raw)
+	}
+	if err != nil {
+		return raw, err
+	}
+	if err := json.Unmarshal(raw, reply); err != nil {
+		return raw, fmt.Errorf("%s: read answer: %w", subject, err)
+	}
+	return raw, nil
+}
+
+// requestBody writes a request; bytes are sent as they are.
+func requestBody(request any) ([]byte, error) {
+	if raw, ok := request.([]byte); ok {
+		return raw, nil
+	}
+	return json.Marshal(request)
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// showCmd shows the counters of one key.
+type showCmd struct {
+	clientFlags
+	Key string `arg:"" help:"The key, such as api:user:123."`
+}
+
+// Help gives the examples of --help.
+func (*showCmd) Help() string {
+	return `Examples:
+
+  limiter show api:user:123
+  limiter show api:user:123 --json`
+}
+
+func (c *showCmd) Run(s *session) error {
+	var status limits.Status
+	if _, err := c.ask(s, limits.SubjectStatus, limits.StatusRequest{Key: c.Key}, &status); err != nil || c.JSON {
+		return err
+	}
+	if len(status.Counters) == 0 {
+		fmt.Fprintf(s.out, "%s: nothing used\n", c.Key)
+		return nil
+	}
+	fmt.Fprintln(s.out, c.Key)
+	t := newTable(s.out, counterHeader(false)...)
+	for i := range status.Counters {
+		t.row(counterRow(s.now(), &status.Counters[i], false)...)
+	}
+	t.flush()
+	return nil
+}
+
+// listCmd lists counters, page by page.
+type listCmd struct {
+	clientFlags
+	Prefix string `placeholder:"P" help:"Only keys that begin with P."`
+	After  string `placeholder:"A" help:"Begin behind a key, or behind the next of a page."`
+	Max    int    `placeholder:"N" help:"Show one page of at most N counters; all pages unless set."`
+}
+
+// Help gives the examples of --help.
+func (*listCmd) Help() string {
+	return `Examples:
+
+  limiter list
+  limiter list --prefix api:user:
+  limiter list --max 20
+  limiter list --json | jq -r '.counters[].key'      # a page a line`
+}
+
+// Validate holds what the tags cannot.
+func (c *listCmd) Validate() error {
+	if c.Max < 0 || c.Max > limits.MaxListPage {
+		return fmt.Errorf("--max: %d is not between 1 and %d", c.Max, limits.MaxListPage)
+	}
+	return c.clientFlags.Validate()
+}
+
+func (c *listCmd) Run(s *session) error {
+	nc, err := c.connect("list")
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	r := limits.ListRequest{Prefix: c.Prefix, After: c.After, Max: c.Max}
+	if c.Max == 0 {
+		r.Max = limits.MaxListPage
+	}
+	t := newTable(s.out, counterHeader(true)...)
+	for n := 0; ; {
+		var page limits.List
+		if _, err := c.askOver(s, nc, limits.SubjectList, r, &page); err != nil {
+			return err
+		}
+		n += len(page.Counters)
+		c.printPage(s, t, &page)
+		if r.After = page.Next; r.After == "" || c.Max != 0 {
+			c.printEnd(s, n, page.Next)
+			return nil
+		}
+	}
+}
+
+// printPage flushes each page, so that a list of any length is shown in bounded memory.
+func (c *listCmd) printPage(s *session, t *table, page *limits.List) {
+	if c.JSON || len(page.Counters) == 0 {
+		return
+	}
+	for i := range page.Counters {
+		t.row(counterRow(s.now(), &page.Counters[i], true)...)
+	}
+	t.flush()
+}
+
+func (c *listCmd) printEnd(s *session, n int, next string) {
+	switch {
+	case c.JSON:
+	case n == 0:
+		fmt.Fprintln(s.out, "no counters")
+	case next != "":
+		fmt.Fprintf(s.out, "more: --after %q\n", next)
+	}
+}
+
+// resetCmd resets one key, or after a question every key under a prefix.
+type resetCmd struct {
+	clientFlags
+	Key    string `arg:"" optional:"" help:"The key to reset."`
+	Prefix string `placeholder:"P" help:"Reset every key that begins with P."`
+	All    bool   `help:"Reset everything."`
+	DryRun bool   `name:"dry-run" help:"Count what would be reset and reset nothing."`
+	Yes    bool   `short:"y" help:"Do not ask; needed for --prefix and --all when standard input is no terminal."`
+}
+
+// Help gives the examples of --help.
+func (*resetCmd) Help() string {
+	return `Examples:
+
+  limiter reset api:user:123
+  limiter reset --prefix api:user: --dry-run
+  limiter reset --prefix bench: --yes`
+}
+
+// Validate holds what the tags cannot.
+func (c *resetCmd) Validate() error {
+	n := 0
+	for _, given := range []bool{c.Key != "", c.Prefix != "", c.All} {
+		if given {
+			n++
+		}
+	}
+	if n != 1 {
+		return errors.New("one of KEY, --prefix and --all is needed")
+	}
+	return c.clientFlags.Validate()
+}
+
+func (c *resetCmd) Run(s *session) error {
+	if c.Key == "" && !c.DryRun && !c.Yes && !s.inTTY {
+		return usageError("reset of a prefix: standard input is no terminal to ask on; say --yes (or --dry-run)")
+	}
+	nc, err := c.connect("reset")
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	if c.Key == "" && !c.DryRun && !c.Yes {
+		if err := c.confirm(s, nc); err != nil {
+			return err
+		}
+	}
+	var reply limits.ResetReply
+	if _, err := c.askOver(s, nc, limits.SubjectReset, c.request(c.DryRun), &reply); err != nil || c.JSON {
+		return err
+	}
+	act := "reset"
+	if c.DryRun {
+		act = "would reset"
+	}
+	fmt.Fprintln(s.out, act, count(reply.Reset, "counter"))
+	return nil
+}
+
+func (c *resetCmd) request(dryRun bool) limits.ResetRequest {
+	return limits.ResetRequest{Key: c.Key, Prefix: c.Prefix, All: c.All, DryRun: dryRun}
+}
+
+// confirm counts and asks.
+func (c *resetCmd) confirm(s *session, nc *nats.Conn) error {
+	found, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Reset(s.ctx, c.request(true))
+	if err != nil {
+		return err
+	}
+	under := ""
+	if c.Prefix != "" {
+		under = " under " + c.Prefix
+	}
+	fmt.Fprintf(s.err, "reset %s%s? [y/N] ", count(found.Reset, "counter"), under)
+	answer, err := readLine(s)
+	if err != nil {
+		return err
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errors.New("nothing was reset")
+}
+
+// readLine reads an answer; a signal ends the waiting though not the read, which the process leaves behind.
+func readLine(s *session) (string, error) {
+	line := make(chan string, 1)
+	go func() {
+		text, _ := bufio.NewReader(s.in).ReadString('\n') // an end without an answer is no answer
+		line <- text
+	}()
+	select {
+	case text := <-line:
+		return text, nil
+	case <-s.ctx.Done():
+		return "", context.Cause(s.ctx)
+	}
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/seed503877ad/limits"
+)
+
+var algorithms = []string{limits.SlidingWindow, limits.FixedWindow, limits.TokenBucket}
+
+// decideFlags are the flags of consume, check, record and refund: a request.
+type decideFlags struct {
+	clientFlags
+	Key       string `arg:"" optional:"" help:"What is limited, such as api:user:123."`
+	Limit     int64  `placeholder:"N" help:"How much may be charged in one window."`
+	Window    string `placeholder:"W" help:"A duration such as 500ms, 1m, 1h, 1d, or minute, hour, day, week, month."`
+	Cost      int64  `default:"1" placeholder:"N" help:"What this request costs (${default})."`
+	Algorithm string `placeholder:"NAME" help:"sliding_window (the default), fixed_window or token_bucket."`
+	Burst     int64  `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
+	Name      string `placeholder:"NAME" help:"Tells the counters of one key apart; the window unless set."`
+	Timezone  string `placeholder:"ZONE" help:"Zone of a calendar window, such as Europe/Berlin; UTC unless set."`
+	Anchor    string `placeholder:"ANCHOR" help:"first_use: a fixed window starts at its first charge."`
+	ID        string `name:"id" placeholder:"ID" help:"The same id charges once."`
+	Request   string `placeholder:"JSON" help:"The whole request as JSON, instead of KEY and the flags above; - reads standard input."`
+}
+
+// Validate holds what the tags cannot.
+func (f *decideFlags) Validate() error {
+	switch {
+	case f.Request != "" && (f.Key != "" || f.Limit != 0 || f.Window != ""):
+		return errors.New("--request stands alone: leave out KEY, --limit and --window")
+	case f.Request == "" && (f.Key == "" || f.Limit == 0 || f.Window == ""):
+		return errors.New("KEY, --limit and --window are needed, or --request")
+	case f.Algorithm != "" && !slices.Contains(algorithms, f.Algorithm):
+		return fmt.Errorf("--algorithm: %q is not one of %s", f.Algorithm, strings.Join(algorithms, ", "))
+	case f.Cost < 1:
+		return fmt.Errorf("--cost: %d is below 1", f.Cost)
+	}
+	return f.clientFlags.Validate()
+}
+
+// body gives the request's JSON: as typed, or made of the flags.
+func (f *decideFlags) body(in io.Reader) ([]byte, error) {
+	switch f.Request {
+	case "":
+		return json.Marshal(f.request())
+	case "-":
+		// One byte past the bound is enough for the service to say that it is too large.
+		return io.ReadAll(io.LimitReader(in, limits.MaxRequestBytes+1))
+	}
+	return []byte(f.Request), nil
+}
+
+func (f *decideFlags) request() limits.Request {
+	r := limits.Per(f.Key, f.Limit, f.Window)
+	r.Algorithm, r.Burst, r.Name = f.Algorithm, f.Burst, f.Name
+	r.Timezone, r.Anchor = f.Timezone, f.Anchor
+	r.Cost, r.ID = f.Cost, f.ID
+	return r
+}
+
+// decide asks and prints the decision; a denial is errDenied.
+func (f *decideFlags) decide(s *session, subject string) error {
+	body, err := f.body(s.in)
+	if err != nil {
+		return fmt.Errorf("read request: %w", err)
+	}
+	var reply limits.Reply
+	if _, err := f.ask(s, subject, body, &reply); err != nil {
+		return err
+	}
+	if !f.JSON {
+		printDecision(s, &reply, windowOf(body))
+	}
+	if !reply.Allowed {
+		return errDenied
+	}
+	return nil
+}
+
+// windowOf gives the window of a request with one limit. The service reads the request strictly; this does not.
+func windowOf(body []byte) string {
+	var r limits.Request
+	_ = json.Unmarshal(body, &r)
+	return r.Window
+}
+
+// printDecision writes a word on the whole and a table of the limits.
+func printDecision(s *session, r *limits.Reply, window string) {
+	fmt.Fprintln(s.out, verdict(r))
+	rows := r.Limits
+	if len(rows) == 0 && r.Key != "" {
+		rows = []limits.LimitReply{{
+			Key: r.Key, Name: r.Name, Limit: r.Limit, Window: cmp.Or(window, r.Name),
+			Remaining: r.Remaining, Reset: r.Reset, Allowed: r.Allowed, RetryAfter: r.RetryAfter,
+		}}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	t := newTable(s.out, "KEY", "NAME", "LIMIT", "REMAINING", "RESET", "RESULT")
+	for _, l := range rows {
+		t.row(l.Key, l.Name, rate(l.Limit, l.Window, 0), l.Remaining, when(s.now(), l.Reset), result(&l))
+	}
+	t.flush()
+}
+
+func verdict(r *limits.Reply) string {
+	text := "allowed"
+	switch {
+	case !r.Allowed:
+		text = "denied: " + cmp.Or(r.Message, "by "+r.BlockedBy)
+	case r.Shadow:
+		text = "allowed (shadow: " + cmp.Or(r.Message, "a denial that is not enforced") + ")"
+	case r.Key == "" && len(r.Limits) == 0:
+		text = "allowed: no limit applies"
+	}
+	if r.Degraded {
+		text += " (degraded: answered without the store)"
+	}
+	return text
+}
+
+func result(l *limits.LimitReply) string {
+	switch {
+	case l.Allowed:
+		return "allowed"
+	case l.RetryAfter > 0:
+		return "denied, retry in " + span(l.RetryAfter)
+	}
+	return "denied, can never fit"
+}
+
+type consumeCmd struct{ decideFlags }
+
+// Help gives the examples of --help.
+func (*consumeCmd) Help() string {
+	return `Examples:
+
+  limiter consume api:user:123 --limit 100 --window 1m
+  limiter consume api:user:123 --limit 100 --window 1m --cost 5 --id order-17
+  limiter consume jobs:acme --limit 50 --window day --timezone Europe/Berlin
+  limiter consume api:burst --limit 100 --window 1m --algorithm token_bucket --burst 20
+  limiter consume --request '{"limits":[{"key":"global","limit":1000,"window":"1m"},{"key":"ip:ab12","limit":5,"window":"1m"}]}'
+  limiter consume --request - < request.json
+
+The exit status is 0 when it is allowed and 3 when it is denied.`
+}
+
+func (c *consumeCmd) Run(s *session) error { return c.decide(s, limits.SubjectConsume) }
+
+type checkCmd struct{ decideFlags }
+
+// Help gives the examples of --help.
+func (*checkCmd) Help() string {
+	return `Examples:
+
+  limiter check api:user:123 --limit 100 --window 1m
+  limiter check api:user:123 --limit 100 --window 1m --cost 20 && ./import.sh
+
+The exit status is 0 when it would be allowed and 3 when it would be denied.`
+}
+
+func (c *checkCmd) Run(s *session) error { return c.decide(s, limits.SubjectCheck) }
+
+type recordCmd struct{ decideFlags }
+
+// Help gives the examples of --help.
+func (*recordCmd) Help() string {
+	return `Examples:
+
+  limiter record jobs:acme --limit 50 --window day --cost 3
+
+The cost is charged in any case. The exit status is 0 when it fitted and 3 when it went past the limit.`
+}
+
+func (c *recordCmd) Run(s *session) error { return c.decide(s, limits.SubjectRecord) }
+
+type refundCmd struct{ decideFlags }
+
+// Help gives the examples of --help.
+func (*refundCmd) Help() string {
+	return `Examples:
+
+  limiter refund jobs:acme --limit 50 --window day --cost 3`
+}
+
+func (c *refundCmd) Run(s *session) error { return c.decide(s, limits.SubjectRefund) }

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// healthcheckCmd asks a limiter on the same machine whether it is ready.
+type healthcheckCmd struct {
+	HTTP    string        `name:"http" env:"HTTP_ADDR" default:"127.0.0.1:8080" placeholder:"ADDR" help:"The limiter's --http address (${default})."`
+	Timeout time.Duration `default:"3s" placeholder:"DURATION" help:"How long to wait for an answer (${default})."`
+}
+
+// Help gives the examples of --help.
+func (*healthcheckCmd) Help() string {
+	return `Examples:
+
+  limiter healthcheck
+  limiter healthcheck --http 127.0.0.1:9090
+
+The exit status is 0 when the limiter is ready and 1 when it is not.`
+}
+
+func (c *healthcheckCmd) Run(s *session) error {
+	address, err := dialable(c.HTTP)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
+	if err != nil {
+		return fmt.Errorf("healthcheck: %w", err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("healthcheck: %w", err)
+	}
+	defer answer.Body.Close()
+	reason, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) // the status says enough without it
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("healthcheck: not ready: %s: %s", answer.Status, strings.TrimSpace(string(reason)))
+	}
+	fmt.Fprintln(s.out, "ready")
+	return nil
+}
+
+// dialable turns an address to listen on into one to connect to: ":8080" listens everywhere.
+func dialable(listen string) (string, error) {
+	if listen == "off" {
+		return "", errors.New("healthcheck: --http is off; there is nothing to ask")
+	}
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", fmt.Errorf("healthcheck: --http %s: %w", listen, err)
+	}
+	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port), nil
+}

@@ -1,0 +1,148 @@
+// Command limiter runs a rate limiter on NATS and talks to one.
+//
+// Without a verb it serves. The client verbs speak NATS only, so they work from anywhere that reaches the NATS
+// server. Each verb is a struct whose tags are its flags and whose Run method is its work; this file knows how
+// they are parsed and what their outcome means as an exit status, and nothing of what they do.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+	_ "time/tzdata" // calendar windows need zones on machines that have none
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+)
+
+// The exit statuses.
+const (
+	exitDone   = 0 // done, or allowed
+	exitError  = 1
+	exitUsage  = 2
+	exitDenied = 3
+)
+
+// errDenied is a denial: it was printed as a reply, and is no message of its own.
+var errDenied = errors.New("denied")
+
+// usageError is wrong usage that shows only when the verb runs.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+// commands are the verbs.
+type commands struct {
+	Serve       serveCmd       `cmd:"" default:"withargs" help:"Run a limiter (the default)."`
+	Consume     consumeCmd     `cmd:"" help:"Decide and charge."`
+	Check       checkCmd       `cmd:"" help:"Decide, charge nothing."`
+	Record      recordCmd      `cmd:"" help:"Charge what already happened, even past the limit."`
+	Refund      refundCmd      `cmd:"" help:"Give cost back."`
+	Show        showCmd        `cmd:"" help:"Show the counters of a key."`
+	List        listCmd        `cmd:"" help:"List counters."`
+	Reset       resetCmd       `cmd:"" help:"Set counters back to unused."`
+	Watch       watchCmd       `cmd:"" help:"Show warnings and denials as they happen."`
+	Bench       benchCmd       `cmd:"" help:"Measure how many checks a second the service answers."`
+	Migrate     migrateCmd     `cmd:"" help:"Bring a PostgreSQL schema up to date, or show where it is."`
+	Healthcheck healthcheckCmd `cmd:"" help:"Ask a limiter on this machine whether it is ready (for containers)."`
+	Version     versionCmd     `cmd:"" help:"Print the version."`
+}
+
+// session is what a verb works with: everything of the process that it may touch.
+type session struct {
+	ctx      context.Context
+	in       io.Reader
+	out, err io.Writer
+	// inTTY and errTTY tell that a person sits at in and err.
+	inTTY, errTTY bool
+	// now is the clock, in the zone in which times are shown.
+	now func() time.Time
+}
+
+func main() {
+	ctx, cancel := context.WithCancel(context.Background())
+	go cancelOnSignal(cancel)
+	os.Exit(run(os.Args[1:], &session{
+		ctx: ctx, in: os.Stdin, out: os.Stdout, err: os.Stderr, now: time.Now,
+		inTTY:  term.IsTerminal(int(os.Stdin.Fd())),
+		errTTY: term.IsTerminal(int(os.Stderr.Fd())),
+	}))
+}
+
+// cancelOnSignal lets the first signal drain the process and the second end it at once.
+func cancelOnSignal(cancel func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	<-signals
+	cancel()
+	<-signals
+	os.Exit(exitError)
+}
+
+// exitNow carries the status with which kong wants to leave (after --help) up to run.
+type exitNow int
+
+// run does what the arguments say and gives the exit status.
+func run(args []string, s *session) (status int) {
+	defer func() {
+		if p := recover(); p != nil {
+			code, ok := p.(exitNow)
+			if !ok {
+				panic(p)
+			}
+			status = int(code)
+		}
+	}()
+	parser, err := newParser(s)
+	if err != nil {
+		panic(err) // a wrong tag above
+	}
+	k, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(s.err, "limiter: %v\n%s\n", err, helpHint(err))
+		return exitUsage
+	}
+	return exitStatus(s, k.Run(s))
+}
+
+func newParser(s *session) (*kong.Kong, error) {
+	return kong.New(&commands{},
+		kong.Name("limiter"),
+		kong.Description("Rate limiting as a service on NATS. Without a verb it runs a limiter: on a laptop that"+
+			" needs nothing else, it brings its own NATS server and keeps its counters in ./data."),
+		kong.Writers(s.out, s.err),
+		kong.Exit(func(code int) { panic(exitNow(code)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+}
+
+func helpHint(err error) string {
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context != nil {
+		// A mistyped verb parses as an argument of serve, whose help would not help.
+		if verb := parse.Context.Selected(); verb != nil && verb.Name != "serve" {
+			return "see: " + verb.FullPath() + " --help"
+		}
+	}
+	return "see: limiter --help"
+}
+
+func exitStatus(s *session, err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, errDenied):
+		return exitDenied
+	}
+	fmt.Fprintf(s.err, "limiter: %v\n", err)
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitError
+}

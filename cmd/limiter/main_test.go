@@ -1,0 +1,233 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	for _, name := range []string{"NATS_URL", "DATABASE_URL", "HTTP_ADDR"} { // of whoever runs the tests
+		_ = os.Unsetenv(name)
+	}
+	testenv.Main(m)
+}
+
+// noon is when the tests of tables take place.
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("", 3600))
+
+// output gathers what a verb prints while another goroutine may read it.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// invocation is one run of the command line.
+type invocation struct {
+	stdin    string
+	tty      bool
+	ctx      context.Context
+	status   int
+	out, err output
+}
+
+func (i *invocation) run(t testing.TB, args ...string) *invocation {
+	t.Helper()
+	if i.ctx == nil {
+		i.ctx = t.Context()
+	}
+	i.status = run(args, &session{
+		ctx: i.ctx, in: strings.NewReader(i.stdin), out: &i.out, err: &i.err, inTTY: i.tty,
+		now: func() time.Time { return noon },
+	})
+	return i
+}
+
+func limiter(t testing.TB, args ...string) *invocation {
+	t.Helper()
+	return new(invocation).run(t, args...)
+}
+
+// want compares the outcome; out and err are parts of what is expected there, empty when it is nothing.
+func (i *invocation) want(t testing.TB, status int, out, err string) {
+	t.Helper()
+	if i.status != status {
+		t.Errorf("exit status %d, want %d", i.status, status)
+	}
+	if !strings.Contains(i.out.String(), out) || (out == "" && i.out.String() != "") {
+		t.Errorf("out: %q, want %q in it", i.out.String(), out)
+	}
+	if !strings.Contains(i.err.String(), err) || (err == "" && i.err.String() != "") {
+		t.Errorf("err: %q, want %q in it", i.err.String(), err)
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	tests := []struct{ args, message string }{
+		{"nope", "unexpected argument nope\nsee: limiter --help"},
+		{"--nope", "unknown flag --nope"},
+		{"--log-level loud", "--log-level must be one of"},
+		{"--on-error panic", "--on-error must be one of"},
+		{"--warning-threshold 1.5", "--warning-threshold: 1.5 is not between 0 and 1"},
+		{"--warning-threshold NaN", "--warning-threshold: NaN is not between 0 and 1"},
+		{"--nats-creds /does/not/exist", "/does/not/exist"},
+		{"consume", "KEY, --limit and --window are needed"},
+		{"consume k --limit 5", "see: limiter consume --help"},
+		{"consume k --limit five --window 1m", "--limit: expected"},
+		{"consume k --limit 5 --window 1m --cost 0", "--cost: 0 is below 1"},
+		{"consume k --limit 5 --window 1m --algorithm leaky", `--algorithm: "leaky" is not one of sliding_window`},
+		{"consume k --limit 5 --window 1m --timeout 0s", "--timeout: 0s is not above 0"},
+		{"consume k --request {}", "--request stands alone"},
+		{"show", "<key>"},
+		{"show a b", "unexpected argument b"},
+		{"list --max 1001", "--max: 1001 is not between 1 and 1000"},
+		{"reset", "one of KEY, --prefix and --all"},
+		{"reset k --prefix p", "one of KEY, --prefix and --all"},
+		{"reset --prefix p --all", "one of KEY, --prefix and --all"},
+		{"reset --prefix p", "say --yes"},
+		{"reset --all", "say --yes"},
+		{"watch --count=-1", "--count: -1 is below 0"},
+		{"bench --connections 5 --in-flight 4", "each connection needs one"},
+		{"bench --keys 0", "--keys: 0 is not between"},
+		{"bench --duration 0s", "--duration must be above 0"},
+		{"migrate", `"up"`},
+		{"migrate up", "--database-url"},
+		{"migrate down --database-url postgres://x", "see: limiter migrate down --help"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.args, func(t *testing.T) {
+			limiter(t, strings.Fields(tt.args)...).want(t, exitUsage, "", tt.message)
+		})
+	}
+}
+
+func TestEveryVerbHasHelpWithExamples(t *testing.T) {
+	parser, err := newParser(&session{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range parser.Model.Leaves(false) {
+		path := strings.Fields(verb.Path())
+		i := limiter(t, append(withoutPlaceholders(path), "--help")...)
+		i.want(t, exitDone, "Examples:", "")
+		i.want(t, exitDone, "limiter "+strings.Join(withoutPlaceholders(path), " "), "")
+	}
+	limiter(t, "--help").want(t, exitDone, "migrate status", "")
+}
+
+// withoutPlaceholders leaves the verbs of a path such as "limiter show <key>".
+func withoutPlaceholders(path []string) (verbs []string) {
+	for _, word := range path {
+		if word != "limiter" && !strings.ContainsAny(word, "<[") {
+			verbs = append(verbs, word)
+		}
+	}
+	return verbs
+}
+
+func TestServeOptions(t *testing.T) {
+	t.Setenv("DATABASE_URL", "postgres://u:p@db/limits")
+	t.Setenv("HTTP_ADDR", "off")
+	t.Setenv("SOURCE", "//limits.example")
+	t.Setenv("NATS_LISTEN", "127.0.0.1:1")
+	parse := func(args ...string) *serveCmd {
+		var c commands
+		parser, err := kong.New(&c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parser.Parse(args); err != nil {
+			t.Fatal(err)
+		}
+		return &c.Serve
+	}
+	o := parse("--nats-listen", "127.0.0.1:0", "--warning-threshold", "0.2").options()
+	o.Version = ""
+	want := o
+	want.DatabaseURL, want.HTTPAddr, want.Source = "postgres://u:p@db/limits", "off", "//limits.example"
+	want.NATSListen, want.WarningThreshold = "127.0.0.1:0", 0.2
+	want.DataDir, want.OnError, want.NATSURL = "./data", "allow", ""
+	if !reflect.DeepEqual(o, want) {
+		t.Errorf("got %+v, want %+v", o, want)
+	}
+	if byName := parse("serve", "--nats-listen", "127.0.0.1:0", "--warning-threshold", "0.2").options(); byName.NATSListen != o.NATSListen {
+		t.Errorf("with the verb: %+v", byName)
+	}
+}
+
+func TestNothingIsRunning(t *testing.T) {
+	for _, args := range []string{"consume k --limit 1 --window 1m", "show k", "list", "reset k", "watch", "bench"} {
+		i := limiter(t, append(strings.Fields(args), "--nats-url", "nats://me:secret@127.0.0.1:1")...)
+		i.want(t, exitError, "", "connect to nats://me:xxxxx@127.0.0.1:1: ")
+		i.want(t, exitError, "", "is a limiter running? start one with: limiter")
+	}
+	nc := testenv.NATS(t)
+	limiter(t, "show", "k", "--nats-url", nc.ClientURL()).want(t, exitError, "", "no limiter is listening on this NATS server")
+}
+
+func TestPasswordsStayHidden(t *testing.T) {
+	for _, url := range []string{"postgres://u:secret@127.0.0.1:1/db", "postgres://u:secret%zz@127.0.0.1/db", "host=127.0.0.1 port=1 password=secret"} {
+		i := limiter(t, "migrate", "status", "--database-url", url)
+		if i.status != exitError || strings.Contains(i.out.String()+i.err.String(), "secret") {
+			t.Errorf("%s: exit status %d, err %q", url, i.status, i.err.String())
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	limiter(t, "version").want(t, exitDone, "limiter ", "")
+}
+
+func TestFilesForNATSMustExist(t *testing.T) {
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	limiter(t, "show", "k", "--nats-url", testenv.NATS(t).ClientURL(), "--nats-tls-ca", ca).want(t, exitError, "", "connect to")
+}
+
+// respond plays a limiter that answers subject with what the handler gives.
+func respond(t *testing.T, subject string, handler func(request string) *nats.Msg) (url string) {
+	t.Helper()
+	s := testenv.NATS(t)
+	nc, err := nats.Connect(s.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	_, err = nc.Subscribe(subject, func(m *nats.Msg) { _ = m.RespondMsg(handler(string(m.Data))) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return s.ClientURL()
+}
+
+func text(json string) func(string) *nats.Msg {
+	return func(string) *nats.Msg { return &nats.Msg{Data: []byte(json)} }
+}

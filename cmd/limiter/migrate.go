@@ -1,0 +1,95 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/app"
+)
+
+// migrateCmd works on the PostgreSQL schema. The embedded database migrates itself.
+type migrateCmd struct {
+	Up     migrateUpCmd     `cmd:"" help:"Bring the schema up to date."`
+	Down   migrateDownCmd   `cmd:"" help:"Take the last step of the schema back, with its data."`
+	Status migrateStatusCmd `cmd:"" help:"Show which steps are applied."`
+}
+
+// databaseFlags say which database.
+type databaseFlags struct {
+	DatabaseURL string `name:"database-url" env:"DATABASE_URL" required:"" placeholder:"URL" help:"PostgreSQL."`
+}
+
+type migrateUpCmd struct{ databaseFlags }
+
+// Help gives the examples of --help.
+func (*migrateUpCmd) Help() string {
+	return `Examples:
+
+  limiter migrate up --database-url postgres://limits@db/limits
+  DATABASE_URL=postgres://limits@db/limits limiter migrate up
+
+Several may run at once; one does the work.`
+}
+
+func (c *migrateUpCmd) Run(s *session) error {
+	if err := app.Migrate(s.ctx, c.DatabaseURL); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.out, "the schema is up to date")
+	return nil
+}
+
+type migrateDownCmd struct {
+	databaseFlags
+	Yes bool `short:"y" help:"Needed, because data goes."`
+}
+
+// Help gives the examples of --help.
+func (*migrateDownCmd) Help() string {
+	return `Examples:
+
+  limiter migrate down --yes --database-url postgres://limits@db/limits`
+}
+
+// Validate holds what the tags cannot.
+func (c *migrateDownCmd) Validate() error {
+	if !c.Yes {
+		return errors.New("migrate down drops tables with their data; say --yes")
+	}
+	return nil
+}
+
+func (c *migrateDownCmd) Run(s *session) error {
+	if err := app.MigrateDown(s.ctx, c.DatabaseURL); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.out, "the last step was taken back")
+	return nil
+}
+
+type migrateStatusCmd struct{ databaseFlags }
+
+// Help gives the examples of --help.
+func (*migrateStatusCmd) Help() string {
+	return `Examples:
+
+  limiter migrate status --database-url postgres://limits@db/limits`
+}
+
+func (c *migrateStatusCmd) Run(s *session) error {
+	steps, err := app.MigrationStatus(s.ctx, c.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	t := newTable(s.out, "VERSION", "STEP", "APPLIED")
+	for _, m := range steps {
+		applied := "pending"
+		if !m.AppliedAt.IsZero() {
+			applied = m.AppliedAt.In(s.now().Location()).Format(time.DateTime)
+		}
+		t.row(m.Version, m.Name, applied)
+	}
+	t.flush()
+	return nil
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// progressEvery is how often a bar moves; a line is written every second.
+const progressEvery = 100 * time.Millisecond
+
+// progress shows how far a bench is: a bar for a person, else a line a second, or nothing.
+type progress struct {
+	session *session
+	quiet   bool
+	bar     *progressbar.ProgressBar
+	began   time.Time
+	total   time.Duration
+	// done was counted when; the rate shown is that of the second since.
+	done int64
+	when time.Time
+}
+
+func newProgress(s *session, c *benchCmd) *progress {
+	now := time.Now()
+	p := &progress{session: s, quiet: c.Quiet, began: now, when: now, total: c.Warmup + c.Duration}
+	if s.errTTY && !c.Quiet {
+		p.bar = progressbar.NewOptions64(p.total.Milliseconds(),
+			progressbar.OptionSetWriter(s.err), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
+			progressbar.OptionSetPredictTime(true), progressbar.OptionSetDescription("warming up"))
+	}
+	return p
+}
+
+// during waits for d or the end of ctx, and shows what l does meanwhile.
+func (p *progress) during(ctx context.Context, d time.Duration, l *load) {
+	end := time.NewTimer(d)
+	defer end.Stop()
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-end.C:
+			return
+		case <-tick.C:
+			p.show(l)
+		}
+	}
+}
+
+func (p *progress) show(l *load) {
+	if p.quiet {
+		return
+	}
+	now := time.Now()
+	if p.bar != nil {
+		_ = p.bar.Set64(min(now.Sub(p.began), p.total).Milliseconds()) // a bar that fails is no reason to stop
+	}
+	passed := now.Sub(p.when)
+	if passed < time.Second {
+		return
+	}
+	done := l.done()
+	p.say(now, float64(done-p.done)/passed.Seconds())
+	p.done, p.when = done, now
+}
+
+func (p *progress) say(now time.Time, perSecond float64) {
+	if p.bar != nil {
+		p.bar.Describe(fmt.Sprintf("%.0f checks/s", perSecond))
+		return
+	}
+	fmt.Fprintf(p.session.err, "%.0fs of %v: %.0f checks/s\n", now.Sub(p.began).Seconds(), p.total, perSecond)
+}
+
+func (p *progress) end() {
+	if p.bar != nil {
+		_ = p.bar.Finish()
+	}
+}

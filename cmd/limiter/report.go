@@ -1,0 +1,111 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// result of a bench, as --json prints it. Checks are the answers that are decisions.
+type benchResult struct {
+	Verb        string           `json:"verb"`
+	Algorithm   string           `json:"algorithm"`
+	Connections int              `json:"connections"`
+	InFlight    int              `json:"inFlight"`
+	Keys        int              `json:"keys"`
+	Seconds     float64          `json:"seconds"`
+	Checks      int64            `json:"checks"`
+	PerSecond   float64          `json:"perSecond"`
+	Allowed     int64            `json:"allowed"`
+	Denied      int64            `json:"denied"`
+	Degraded    int64            `json:"degraded"`
+	Errors      map[string]int64 `json:"errors"`
+	Latency     latency          `json:"latencyMicros"`
+	// Generator is the processor time of the bench itself for a check, in microseconds; 0 where it is unknown.
+	Generator float64 `json:"generatorMicros"`
+}
+
+// latency of the decisions, in microseconds. In closed loop a slow service is asked less often: these are the
+// times of the requests that were sent, not of those that a busier world would have sent.
+type latency struct {
+	P50  int64 `json:"p50"`
+	P90  int64 `json:"p90"`
+	P99  int64 `json:"p99"`
+	P999 int64 `json:"p99.9"`
+	Max  int64 `json:"max"`
+}
+
+func (c *benchCmd) result(t tally, elapsed, cpu time.Duration) benchResult {
+	r := benchResult{
+		Verb: c.Verb, Algorithm: c.Algorithm, Connections: c.Connections, InFlight: c.InFlight, Keys: c.Keys,
+		Seconds: elapsed.Seconds(), Checks: t.allowed + t.denied,
+		Allowed: t.allowed, Denied: t.denied, Degraded: t.degraded, Errors: t.failures,
+		Latency: latency{
+			P50: t.took.ValueAtQuantile(50), P90: t.took.ValueAtQuantile(90), P99: t.took.ValueAtQuantile(99),
+			P999: t.took.ValueAtQuantile(99.9), Max: t.took.Max(),
+		},
+	}
+	r.PerSecond = float64(r.Checks) / r.Seconds
+	if r.Checks > 0 {
+		r.Generator = float64(cpu.Microseconds()) / float64(r.Checks)
+	}
+	return r
+}
+
+// report prints the result; nothing answered is an error.
+func (c *benchCmd) report(s *session, t tally, elapsed, cpu time.Duration) error {
+	r := c.result(t, elapsed, cpu)
+	if c.JSON {
+		text, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(s.out, "%s\n", text)
+	} else {
+		printResult(s, &r)
+	}
+	if r.Checks == 0 {
+		return errors.New("bench: no check was answered")
+	}
+	return nil
+}
+
+func printResult(s *session, r *benchResult) {
+	fmt.Fprintf(s.out, "%s, %s, %d in flight over %s, %s, %.1f s\n", r.Verb, r.Algorithm,
+		r.InFlight, count(int64(r.Connections), "connection"), count(int64(r.Keys), "key"), r.Seconds)
+	t := newTable(s.out, "checks/s", fmt.Sprintf("%.0f", r.PerSecond))
+	t.row("allowed", r.Allowed)
+	t.row("denied", r.Denied)
+	t.row("degraded", r.Degraded)
+	t.row("errors", errorsByCode(r.Errors))
+	l := r.Latency
+	for _, p := range []struct {
+		name   string
+		micros int64
+	}{{"p50", l.P50}, {"p90", l.P90}, {"p99", l.P99}, {"p99.9", l.P999}, {"max", l.Max}} {
+		t.row(p.name, fmt.Sprintf("%.2f ms", float64(p.micros)/1000))
+	}
+	if r.Generator > 0 {
+		t.row("generator", fmt.Sprintf("%.1f µs processor time a check, %.0f %% of one core",
+			r.Generator, r.Generator*r.PerSecond/1e4))
+	}
+	t.flush()
+}
+
+// errorsByCode writes "0", or "12 overloaded, 1 no_answer" in order of the codes.
+func errorsByCode(failures map[string]int64) string {
+	text := ""
+	for _, code := range slices.Sorted(maps.Keys(failures)) {
+		if text != "" {
+			text += ", "
+		}
+		text += fmt.Sprintf("%d %s", failures[code], code)
+	}
+	if text == "" {
+		return "0"
+	}
+	return text
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/seed503877ad/limits/internal/app"
+)
+
+// serveCmd runs a limiter until a signal.
+type serveCmd struct {
+	natsFlags
+	NATSListen       string  `name:"nats-listen" env:"NATS_LISTEN" default:"127.0.0.1:4222" placeholder:"ADDR" help:"Where the embedded NATS server listens, without --nats-url; port 0 picks a free one (${default})."`
+	DatabaseURL      string  `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"PostgreSQL; without it a SQLite file in the data folder."`
+	DataDir          string  `name:"data-dir" env:"DATA_DIR" default:"./data" placeholder:"DIR" help:"Folder of the SQLite file and the embedded server's streams (${default})."`
+	HTTP             string  `name:"http" env:"HTTP_ADDR" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where health, metrics and schemas are served; off for none, port 0 picks a free one (${default})."`
+	WarningThreshold float64 `name:"warning-threshold" env:"WARNING_THRESHOLD" default:"0.1" placeholder:"PART" help:"Part of a limit, 0 to 1, at or below which what remains raises a warning (${default})."`
+	OnError          string  `name:"on-error" env:"ON_ERROR" enum:"allow,deny,local" default:"allow" help:"What to answer when the store fails: ${enum} (${default})."`
+	Source           string  `name:"source" env:"SOURCE" default:"urn:limits" placeholder:"URI" help:"Source of the CloudEvents: a URI that names this service (${default})."`
+	LogLevel         string  `name:"log-level" env:"LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"One of ${enum} (${default})."`
+	LogFormat        string  `name:"log-format" env:"LOG_FORMAT" enum:"text,json" default:"text" help:"One of ${enum} (${default})."`
+}
+
+// Help gives the examples of --help.
+func (*serveCmd) Help() string {
+	return `Examples:
+
+  limiter
+      all in one on this machine: NATS on 127.0.0.1:4222, HTTP on 127.0.0.1:8080, SQLite in ./data
+
+  limiter --nats-url nats://nats:4222 --database-url postgres://limits@db/limits
+      a worker, beside any number of others
+
+  limiter --nats-listen 127.0.0.1:0 --http off --data-dir "$(mktemp -d)"
+      one to throw away`
+}
+
+// Validate holds what the tags cannot.
+func (c *serveCmd) Validate() error {
+	if !(c.WarningThreshold >= 0 && c.WarningThreshold <= 1) { // NaN too
+		return fmt.Errorf("--warning-threshold: %v is not between 0 and 1", c.WarningThreshold)
+	}
+	return nil
+}
+
+func (c *serveCmd) options() app.Options {
+	return app.Options{
+		NATSURL: c.NATSURL, NATSListen: c.NATSListen, NATSCreds: c.NATSCreds,
+		NATSTLSCA: c.NATSTLSCA, NATSTLSCert: c.NATSTLSCert, NATSTLSKey: c.NATSTLSKey,
+		DatabaseURL: c.DatabaseURL, DataDir: c.DataDir, HTTPAddr: c.HTTP, Source: c.Source,
+		WarningThreshold: c.WarningThreshold, OnError: c.OnError, Version: programVersion(),
+	}
+}
+
+// Run serves until the context ends and everything is drained.
+func (c *serveCmd) Run(s *session) error {
+	return app.Run(s.ctx, c.options(), newLogger(s.err, c.LogLevel, c.LogFormat))
+}
+
+func newLogger(w io.Writer, level, format string) *slog.Logger {
+	var l slog.Level
+	_ = l.UnmarshalText([]byte(level)) // one of the enum
+	o := &slog.HandlerOptions{Level: l}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}

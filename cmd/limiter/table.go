@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/seed503877ad/limits"
+)
+
+// table writes columns for people.
+type table struct{ w *tabwriter.Writer }
+
+func newTable(out io.Writer, header ...any) *table {
+	t := &table{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
+	t.row(header...)
+	return t
+}
+
+func (t *table) row(cells ...any) {
+	text := make([]string, len(cells))
+	for i, c := range cells {
+		text[i] = fmt.Sprint(c)
+	}
+	fmt.Fprintln(t.w, strings.Join(text, "\t"))
+}
+
+func (t *table) flush() { _ = t.w.Flush() } // fails when the reader has gone
+
+// counterHeader and counterRow show counters; a key that stands above the table is not repeated.
+func counterHeader(withKey bool) []any {
+	header := []any{"NAME", "LIMIT", "USED", "REMAINING", "RESET", "ALGORITHM", "POLICY"}
+	if withKey {
+		header = append([]any{"KEY"}, header...)
+	}
+	return header
+}
+
+func counterRow(now time.Time, c *limits.Counter, withKey bool) []any {
+	policy := c.Policy
+	if policy == "" {
+		policy = "-"
+	}
+	row := []any{c.Name, rate(c.Limit, c.Window, c.Burst), c.Used, c.Remaining, when(now, c.Reset), c.Algorithm, policy}
+	if withKey {
+		row = append([]any{c.Key}, row...)
+	}
+	return row
+}
+
+// rate writes a limit as "100/1m", with the burst of a token bucket as "100/1m +20".
+func rate(limit int64, window string, burst int64) string {
+	if burst > 0 {
+		return fmt.Sprintf("%d/%s +%d", limit, window, burst)
+	}
+	return fmt.Sprintf("%d/%s", limit, window)
+}
+
+// when writes a time in Unix milliseconds as a date in now's zone and how far away it is.
+func when(now time.Time, millis int64) string {
+	left := millis - now.UnixMilli()
+	if left <= 0 {
+		return "now"
+	}
+	return time.UnixMilli(millis).In(now.Location()).Format(time.DateTime) + " in " + span(left)
+}
+
+// span writes milliseconds as at most two units, rounded up: who waits that long has waited long enough.
+func span(millis int64) string {
+	if millis < 1000 {
+		return fmt.Sprintf("%dms", millis)
+	}
+	const minute, hour, day = 60, 60 * 60, 24 * 60 * 60
+	s := (millis + 999) / 1000
+	if s > hour {
+		s = (s + minute - 1) / minute * minute
+	}
+	if s > day {
+		s = (s + hour - 1) / hour * hour
+	}
+	switch {
+	case s < minute:
+		return fmt.Sprintf("%ds", s)
+	case s < hour:
+		return units(s/minute, "m", s%minute, "s")
+	case s < day:
+		return units(s/hour, "h", s%hour/minute, "m")
+	}
+	return units(s/day, "d", s%day/hour, "h")
+}
+
+func units(n int64, unit string, rest int64, restUnit string) string {
+	if rest == 0 {
+		return fmt.Sprintf("%d%s", n, unit)
+	}
+	return fmt.Sprintf("%d%s %d%s", n, unit, rest, restUnit)
+}
+
+// count writes "1 counter", "12 counters".
+func count(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

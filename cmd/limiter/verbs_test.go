@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+const denial = `{"allowed":false, "key":"api:user:7","name":"1m","limit":100,"remaining":0,"reset":1772362823000,` +
+	`"retryAfter":23000,"blockedBy":"1m","message":"100 of 100 used in 1m; try again in 23s"}`
+
+func TestConsume(t *testing.T) {
+	var asked string
+	url := respond(t, limits.SubjectConsume, func(request string) *nats.Msg {
+		asked = request
+		return text(denial)("")
+	})
+	i := limiter(t, "consume", "api:user:7", "--limit", "100", "--window", "1m", "--cost", "2", "--id", "a", "--nats-url", url)
+	i.want(t, exitDenied, "denied", "")
+	want := `denied: 100 of 100 used in 1m; try again in 23s
+KEY         NAME  LIMIT   REMAINING  RESET                       RESULT
+api:user:7  1m    100/1m  0          2026-03-01 12:00:23 in 23s  denied, retry in 23s
+`
+	if d := cmp.Diff(want, i.out.String()); d != "" {
+		t.Error(d)
+	}
+	if want := `{"key":"api:user:7","limit":100,"window":"1m","cost":2,"id":"a"}`; asked != want {
+		t.Errorf("asked %s, want %s", asked, want)
+	}
+	i = limiter(t, "consume", "api:user:7", "--limit", "100", "--window", "1m", "--json", "--nats-url", url)
+	if i.status != exitDenied || i.out.String() != denial+"\n" {
+		t.Errorf("--json: exit status %d, out %q", i.status, i.out.String())
+	}
+}
+
+func TestCheckSeveralLimits(t *testing.T) {
+	request := `{"limits":[{"key":"global","limit":1000,"window":"1m"},{"key":"ip:ab12","limit":5,"window":"1m"}]}`
+	var asked string
+	url := respond(t, limits.SubjectCheck, func(r string) *nats.Msg {
+		asked = r
+		return text(`{"allowed":true,"key":"ip:ab12","name":"1m","limit":5,"remaining":4,"reset":1772362860000,"degraded":true,"limits":[` +
+			`{"name":"1m","key":"global","limit":1000,"window":"1m","remaining":999,"reset":1772362800000,"allowed":true},` +
+			`{"name":"1m","key":"ip:ab12","limit":5,"window":"1m","remaining":4,"reset":1772362860000,"allowed":true}]}`)("")
+	})
+	want := `allowed (degraded: answered without the store)
+KEY      NAME  LIMIT    REMAINING  RESET                      RESULT
+global   1m    1000/1m  999        now                        allowed
+ip:ab12  1m    5/1m     4          2026-03-01 12:01:00 in 1m  allowed
+`
+	for _, i := range []*invocation{
+		limiter(t, "check", "--request", request, "--nats-url", url),
+		(&invocation{stdin: request}).run(t, "check", "--request", "-", "--nats-url", url),
+	} {
+		i.want(t, exitDone, "allowed", "")
+		if d := cmp.Diff(want, i.out.String()); d != "" {
+			t.Error(d)
+		}
+		if asked != request {
+			t.Errorf("asked %s, want it as typed", asked)
+		}
+	}
+}
+
+func TestServiceErrorsAreErrors(t *testing.T) {
+	body := `{"error":{"code":"invalid_window","field":"window","message":"window: unknown unit \"x\""}}`
+	url := respond(t, "limits.*", func(string) *nats.Msg {
+		return &nats.Msg{Data: []byte(body), Header: nats.Header{"Nats-Service-Error-Code": {"400"}}}
+	})
+	args := []string{"refund", "k", "--limit", "1", "--window", "1x", "--nats-url", url}
+	limiter(t, args...).want(t, exitError, "", `limiter: window: unknown unit "x" (400 invalid_window)`)
+	limiter(t, append(args, "--json")...).want(t, exitError, body+"\n", "400 invalid_window")
+}
+
+func TestNoAnswer(t *testing.T) {
+	url := respond(t, "limits.status", func(string) *nats.Msg { time.Sleep(200 * time.Millisecond); return text("{}")("") })
+	limiter(t, "show", "k", "--timeout", "50ms", "--nats-url", url).want(t, exitError, "", "no answer: context deadline exceeded")
+}
+
+func TestShow(t *testing.T) {
+	url := respond(t, limits.SubjectStatus, text(`{"key":"api:user:7","counters":[`+
+		`{"name":"1m","algorithm":"token_bucket","limit":100,"window":"1m","burst":20,"used":3,"remaining":117,"reset":1772362801500},`+
+		`{"name":"daily","policy":"plans","algorithm":"fixed_window","limit":50,"window":"day","used":3,"remaining":47,"reset":1772409600000}]}`))
+	want := `api:user:7
+NAME   LIMIT       USED  REMAINING  RESET                       ALGORITHM     POLICY
+1m     100/1m +20  3     117        2026-03-01 12:00:01 in 2s   token_bucket  -
+daily  50/day      3     47         2026-03-02 01:00:00 in 13h  fixed_window  plans
+`
+	if d := cmp.Diff(want, limiter(t, "show", "api:user:7", "--nats-url", url).out.String()); d != "" {
+		t.Error(d)
+	}
+	url = respond(t, limits.SubjectStatus, text(`{"key":"k","counters":[]}`))
+	limiter(t, "show", "k", "--nats-url", url).want(t, exitDone, "k: nothing used\n", "")
+}
+
+func pages(request string) *nats.Msg {
+	if strings.Contains(request, `"after":"2"`) {
+		return text(`{"counters":[{"key":"c","name":"1m","limit":1,"window":"1m","algorithm":"fixed_window"}]}`)("")
+	}
+	return text(`{"counters":[{"key":"a","name":"1m","limit":1,"window":"1m","algorithm":"fixed_window"}],"next":"2"}`)("")
+}
+
+func TestList(t *testing.T) {
+	url := respond(t, limits.SubjectList, pages)
+	i := limiter(t, "list", "--prefix", "x", "--nats-url", url)
+	i.want(t, exitDone, "KEY  NAME  LIMIT  USED  REMAINING  RESET  ALGORITHM     POLICY\na    1m    1/1m   0     0          now    fixed_window  -\n", "")
+	i.want(t, exitDone, "c ", "")
+	limiter(t, "list", "--max", "1", "--nats-url", url).want(t, exitDone, "more: --after \"2\"\n", "")
+	i = limiter(t, "list", "--json", "--nats-url", url)
+	if lines := strings.Count(i.out.String(), "\n"); i.status != exitDone || lines != 2 {
+		t.Errorf("--json: exit status %d, %d lines, want a line a page", i.status, lines)
+	}
+	url = respond(t, limits.SubjectList, text(`{"counters":[]}`))
+	limiter(t, "list", "--nats-url", url).want(t, exitDone, "no counters\n", "")
+}
+
+func TestReset(t *testing.T) {
+	var asked []string
+	url := respond(t, limits.SubjectReset, func(r string) *nats.Msg {
+		asked = append(asked, r)
+		return text(`{"reset":12}`)("")
+	})
+	dry, wet := `{"prefix":"p:","dryRun":true}`, `{"prefix":"p:"}`
+	tests := []struct {
+		name, stdin, args string
+		tty               bool
+		status            int
+		out, err          string
+		asked             []string
+	}{
+		{"one key", "", "k", false, exitDone, "reset 12 counters\n", "", []string{`{"key":"k"}`}},
+		{"dry run", "", "--prefix p: --dry-run", false, exitDone, "would reset 12 counters\n", "", []string{dry}},
+		{"yes to all", "", "--all --yes", false, exitDone, "reset 12 counters\n", "", []string{`{"all":true}`}},
+		{"asked, yes", "y\n", "--prefix p:", true, exitDone, "reset 12 counters\n", "reset 12 counters under p:? [y/N] ", []string{dry, wet}},
+		{"asked, no", "n\n", "--prefix p:", true, exitError, "", "nothing was reset", []string{dry}},
+		{"asked, nothing said", "", "--prefix p:", true, exitError, "", "nothing was reset", []string{dry}},
+		{"as it came", "", "k --json", false, exitDone, "{\"reset\":12}\n", "", []string{`{"key":"k"}`}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			asked = nil
+			i := &invocation{stdin: tt.stdin, tty: tt.tty}
+			i.run(t, append([]string{"reset", "--nats-url", url}, strings.Fields(tt.args)...)...).want(t, tt.status, tt.out, tt.err)
+			if d := cmp.Diff(tt.asked, asked); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestWatch(t *testing.T) {
+	url := respond(t, "unused", text(""))
+	event := `{"specversion":"1.0","id":"1","type":"limits.exceeded","source":"urn:limits","subject":"api:user:7",` +
+		`"time":"2026-03-01T11:00:00.25Z","data":{"limit":5,"window":"1m","denied":3,"retryAfter":9000}}`
+	i := watchOne(t, url, "limits.exceeded", event)
+	i.want(t, exitDone, "12:00:00.250  exceeded  api:user:7  5/1m: 3 denied, retry in 9s\n", "watching")
+	i = watchOne(t, url, "limits.exceeded", event, "--json")
+	i.want(t, exitDone, event+"\n", "watching")
+	i = watchOne(t, url, "limits.warning", `{"specversion":"1.0","id":"2","type":"limits.warning","subject":"k",`+
+		`"time":"2026-03-01T11:00:00Z","data":{"limit":100,"window":"1m","remaining":10,"reset":1772362860000}}`)
+	i.want(t, exitDone, "12:00:00.000  warning   k  100/1m: 10 left, reset 2026-03-01 12:01:00 in 1m\n", "watching")
+}
+
+// watchOne watches until one event is seen.
+func watchOne(t *testing.T, url, subject, event string, args ...string) *invocation {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	i, ended := new(invocation), make(chan struct{})
+	go func() {
+		defer close(ended)
+		i.run(t, append([]string{"watch", "--count", "1", "--nats-url", url}, args...)...)
+	}()
+	until(t, func() bool { return strings.Contains(i.err.String(), "watching") })
+	if err := nc.Publish(subject, []byte(event)); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	return i
+}
+
+func TestWatchEndsWithASignal(t *testing.T) {
+	url := respond(t, "unused", text(""))
+	ctx, cancel := context.WithCancel(t.Context())
+	i, ended := &invocation{ctx: ctx}, make(chan struct{})
+	go func() { defer close(ended); i.run(t, "watch", "--nats-url", url) }()
+	until(t, func() bool { return strings.Contains(i.err.String(), "watching") })
+	cancel()
+	<-ended
+	i.want(t, exitDone, "", "watching")
+}
+
+func until(t *testing.T, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("waited 10 seconds in vain")
+		}
+	}
+}
+
+func TestHealthcheck(t *testing.T) {
+	status := http.StatusOK
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/readyz" {
+			t.Errorf("asked %s", r.URL.Path)
+		}
+		http.Error(w, "store: connection refused", status)
+	}))
+	defer s.Close()
+	address := strings.TrimPrefix(s.URL, "http://")
+	limiter(t, "healthcheck", "--http", address).want(t, exitDone, "ready\n", "")
+	t.Setenv("HTTP_ADDR", strings.Replace(address, "127.0.0.1", "0.0.0.0", 1))
+	limiter(t, "healthcheck").want(t, exitDone, "ready\n", "")
+	status = http.StatusServiceUnavailable
+	limiter(t, "healthcheck").want(t, exitError, "", "not ready: 503 Service Unavailable: store: connection refused")
+	limiter(t, "healthcheck", "--http", "127.0.0.1:1").want(t, exitError, "", "connection refused")
+	limiter(t, "healthcheck", "--http", "off").want(t, exitError, "", "nothing to ask")
+	limiter(t, "healthcheck", "--http", "8080").want(t, exitError, "", "missing port")
+}
+
+func TestSpan(t *testing.T) {
+	tests := map[int64]string{
+		1: "1ms", 999: "999ms", 1000: "1s", 1001: "2s", 59_000: "59s", 59_001: "1m", 60_000: "1m", 61_000: "1m 1s",
+		3_600_000: "1h", 3_601_000: "1h 1m", 86_340_001: "1d", 86_400_000: "1d", 90_000_000: "1d 1h", 604_800_000: "7d",
+	}
+	for millis, want := range tests {
+		if got := span(millis); got != want {
+			t.Errorf("span(%d) = %q, want %q", millis, got, want)
+		}
+	}
+}

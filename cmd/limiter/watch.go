@@ -1,0 +1,91 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// watchCmd prints events as they happen, one line each.
+type watchCmd struct {
+	clientFlags
+	Count int `placeholder:"N" help:"End after N events."`
+}
+
+// Help gives the examples of --help.
+func (*watchCmd) Help() string {
+	return `Examples:
+
+  limiter watch
+  limiter watch --count 1                            # wait for the next event
+  limiter watch --json | jq -r .subject              # each CloudEvent as it came
+
+Events that happened before are not shown; the JetStream stream LIMITS keeps them.`
+}
+
+// Validate holds what the tags cannot.
+func (c *watchCmd) Validate() error {
+	if c.Count < 0 {
+		return fmt.Errorf("--count: %d is below 0", c.Count)
+	}
+	return c.clientFlags.Validate()
+}
+
+// Run ends after --count events, or with the context: a signal is how a watch is meant to end.
+func (c *watchCmd) Run(s *session) error {
+	nc, err := c.connect("watch")
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	events, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Watch(s.ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.err, "watching %s and %s\n", limits.EventWarning, limits.EventExceeded)
+	n := 0
+	for e, err := range events {
+		if errors.Is(err, nats.ErrConnectionClosed) {
+			return err
+		}
+		if err != nil { // one event
+			fmt.Fprintf(s.err, "limiter: %v\n", err)
+			continue
+		}
+		c.print(s, e)
+		if n++; n == c.Count {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (c *watchCmd) print(s *session, e limits.Event) {
+	if c.JSON {
+		fmt.Fprintf(s.out, "%s\n", e.Raw)
+		return
+	}
+	fmt.Fprintln(s.out, eventLine(s.now(), e))
+}
+
+// eventLine writes an event in one line, times in now's zone.
+func eventLine(now time.Time, e limits.Event) string {
+	at := e.Time.In(now.Location()).Format("15:04:05.000")
+	switch d := e.Data.(type) {
+	case *limits.Warning:
+		return fmt.Sprintf("%s  warning   %s  %s: %d left, reset %s",
+			at, e.Subject, rate(d.Limit, d.Window, 0), d.Remaining, when(now, d.Reset))
+	case *limits.Exceeded:
+		retry := "can never fit"
+		if d.RetryAfter > 0 {
+			retry = "retry in " + span(d.RetryAfter)
+		}
+		return fmt.Sprintf("%s  exceeded  %s  %s: %d denied, %s",
+			at, e.Subject, rate(d.Limit, d.Window, 0), d.Denied, retry)
+	}
+	return fmt.Sprintf("%s  %s  %s", at, e.Type, e.Subject)
+}
