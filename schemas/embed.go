@@ -1,0 +1,32 @@
+// Package schemas holds the JSON Schemas (draft 2020-12) of requests, replies and events, and the AsyncAPI document
+// that ties them to their subjects. The limiter serves them at /schemas/<file>.
+//
+// The schemas are made from the wire types of the module root: go test ./schemas -update writes them, and the
+// same test fails when they are stale.
+package schemas
+
+import "embed"
+
+//go:generate go test . -run TestSchemasAreFresh -update
+
+// FS has every file under its path, such as events/limits.warning.v1.json.
+//
+//go:embed api/*.json events/*.json asyncapi.yaml
+var FS embed.FS
+
+// Names gives the paths of the JSON Schemas.
+func Names() []string {
+	return []string{
+		"api/error.v1.json",
+		"api/list-request.v1.json",
+		"api/list.v1.json",
+		"api/reply.v1.json",
+		"api/request.v1.json",
+		"api/reset-request.v1.json",
+		"api/reset.v1.json",
+		"api/status-request.v1.json",
+		"api/status.v1.json",
+		"events/limits.exceeded.v1.json",
+		"events/limits.warning.v1.json",
+	}
+}

@@ -1,0 +1,262 @@
+package schemas_test
+
+import (
+	"encoding/json"
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/schemas"
+
+	"github.com/invopop/jsonschema"
+)
+
+var update = flag.Bool("update", false, "write the schemas instead of comparing them")
+
+const module = "github.com/seed503877ad/limits"
+
+// definitions are the types of the wire, and what their schemas say beyond the types.
+var definitions = map[string]struct {
+	value  any
+	title  string
+	refine func(*jsonschema.Schema)
+}{
+	"api/request.v1.json":            {limits.Request{}, "Body of consume, check, record and refund", refineRequest},
+	"api/reply.v1.json":              {limits.Reply{}, "Reply of consume, check, record and refund", nil},
+	"api/status-request.v1.json":     {limits.StatusRequest{}, "Body of status", nil},
+	"api/status.v1.json":             {limits.Status{}, "Reply of status", nil},
+	"api/list-request.v1.json":       {limits.ListRequest{}, "Body of admin.list", refineList},
+	"api/list.v1.json":               {limits.List{}, "Reply of admin.list", nil},
+	"api/reset-request.v1.json":      {limits.ResetRequest{}, "Body of admin.reset", nil},
+	"api/reset.v1.json":              {limits.ResetReply{}, "Reply of admin.reset", nil},
+	"api/error.v1.json":              {limits.ErrorBody{}, "An answer that is not a decision", refineError},
+	"events/limits.warning.v1.json":  {limits.Warning{}, "Data of a limits.warning event", nil},
+	"events/limits.exceeded.v1.json": {limits.Exceeded{}, "Data of a limits.exceeded event", nil},
+}
+
+// TestSchemasAreFresh compares every schema with its type.
+func TestSchemasAreFresh(t *testing.T) {
+	comments := rootComments(t)
+	for name, d := range definitions {
+		want := generate(t, comments, name)
+		if *update {
+			if err := os.WriteFile(name, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, err := fs.ReadFile(schemas.FS, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != string(want) {
+			t.Errorf("%s is not what the type %T says; run go generate ./schemas", name, d.value)
+		}
+	}
+}
+
+func TestNamesAreTheFiles(t *testing.T) {
+	var files []string
+	_ = fs.WalkDir(schemas.FS, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(name, ".json") {
+			files = append(files, name)
+		}
+		return err
+	})
+	if !slices.Equal(files, schemas.Names()) || len(files) != len(definitions) {
+		t.Errorf("files %v, names %v", files, schemas.Names())
+	}
+}
+
+// TestAsyncAPIRefersToSchemas holds the document to the files and the subjects.
+func TestAsyncAPIRefersToSchemas(t *testing.T) {
+	doc, err := fs.ReadFile(schemas.FS, "asyncapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range schemas.Names() {
+		if !strings.Contains(string(doc), "'./"+name+"'") {
+			t.Errorf("asyncapi.yaml does not refer to %s", name)
+		}
+	}
+	for _, m := range regexp.MustCompile(`'\./([^']+)'`).FindAllStringSubmatch(string(doc), -1) {
+		if _, err := fs.Stat(schemas.FS, m[1]); err != nil {
+			t.Errorf("asyncapi.yaml refers to %s, which is not there", m[1])
+		}
+	}
+	for _, subject := range []string{limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectRefund,
+		limits.SubjectStatus, limits.SubjectList, limits.SubjectReset, limits.EventWarning, limits.EventExceeded} {
+		if !strings.Contains(string(doc), "address: "+subject+"\n") {
+			t.Errorf("asyncapi.yaml has no channel %s", subject)
+		}
+	}
+}
+
+func generate(t *testing.T, comments map[string]string, name string) []byte {
+	t.Helper()
+	d := definitions[name]
+	request := strings.Contains(name, "request")
+	r := jsonschema.Reflector{Anonymous: true, CommentMap: comments, ExpandedStruct: true,
+		// Replies and events may gain fields within a version; requests are strict.
+		AllowAdditionalProperties: !request}
+	s := r.Reflect(d.value)
+	s.Title = d.title
+	for _, def := range append([]*jsonschema.Schema{s}, slices.Collect(each(s.Definitions))...) {
+		bound(def, request)
+	}
+	if d.refine != nil {
+		d.refine(s)
+	}
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(b, '\n')
+}
+
+func each(defs jsonschema.Definitions) func(func(*jsonschema.Schema) bool) {
+	return func(yield func(*jsonschema.Schema) bool) {
+		for _, s := range defs {
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// bound adds the bounds of the wire contract to the fields of a schema.
+func bound(s *jsonschema.Schema, request bool) {
+	if s.Properties == nil {
+		return
+	}
+	for p := s.Properties.Oldest(); p != nil; p = p.Next() {
+		f := p.Value
+		f.Description = sentence(f.Description)
+		switch p.Key {
+		case "algorithm":
+			f.Enum = []any{"sliding_window", "fixed_window", "token_bucket"}
+		case "anchor":
+			f.Enum = []any{"first_use"}
+		case "limit", "cost":
+			f.Minimum = "1"
+		case "burst", "remaining", "threshold", "used", "reset", "retryAfter", "denied":
+			f.Minimum = "0"
+		}
+		if !request {
+			if _, reply := s.Properties.Get("blockedBy"); reply && p.Key == "limit" {
+				// 0 in the reply to a request that no policy matched.
+				f.Minimum = "0"
+			}
+			continue
+		}
+		switch p.Key {
+		case "limit", "cost", "burst":
+			f.Maximum = "1000000000"
+		case "key":
+			text(f, 1, limits.MaxKeyBytes)
+		case "name", "policy", "tier":
+			text(f, 1, limits.MaxNameBytes)
+		case "prefix":
+			text(f, 0, limits.MaxKeyBytes)
+		case "id":
+			text(f, 1, limits.MaxIDBytes)
+		case "window":
+			f.Pattern = "^([1-9][0-9]*(ms|s|m|h|d|w)|minute|hour|day|week|month)$"
+		}
+	}
+}
+
+// text bounds a string. The contract counts bytes and a schema characters, so the schema lets more through.
+func text(s *jsonschema.Schema, min, max uint64) {
+	s.MaxLength = &max
+	if min > 0 {
+		s.MinLength = &min
+	}
+}
+
+// refineRequest says the three forms.
+func refineRequest(s *jsonschema.Schema) {
+	items, attributes := uint64(limits.MaxLimits), uint64(32)
+	one := uint64(1)
+	get := func(name string) *jsonschema.Schema { f, _ := s.Properties.Get(name); return f }
+	get("limits").MinItems, get("limits").MaxItems = &one, &items
+	get("attributes").MaxProperties = &attributes
+	spec := s.Definitions["LimitSpec"]
+	spec.Required = []string{"key", "limit", "window"}
+	inline := []string{"key", "limit", "window", "algorithm", "burst", "name", "timezone", "anchor"}
+	policy := []string{"policy", "attributes", "tier"}
+	s.OneOf = []*jsonschema.Schema{
+		{Title: "one limit", Required: spec.Required, Not: anyOf(append([]string{"limits"}, policy...))},
+		{Title: "several limits", Required: []string{"limits"}, Not: anyOf(append(slices.Clone(inline), policy...))},
+		{Title: "a policy", AnyOf: required("policy", "attributes"), Not: anyOf(append([]string{"limits"}, inline...))},
+	}
+}
+
+func anyOf(fields []string) *jsonschema.Schema { return &jsonschema.Schema{AnyOf: required(fields...)} }
+
+func required(fields ...string) (out []*jsonschema.Schema) {
+	for _, f := range fields {
+		out = append(out, &jsonschema.Schema{Required: []string{f}})
+	}
+	return out
+}
+
+func refineList(s *jsonschema.Schema) {
+	f, _ := s.Properties.Get("max")
+	f.Minimum, f.Maximum = "1", "1000"
+}
+
+func refineError(s *jsonschema.Schema) {
+	s.Description = "The micro headers Nats-Service-Error and Nats-Service-Error-Code stand beside it."
+}
+
+// rootComments reads the comments of the module root, and of nothing else.
+func rootComments(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("../*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The reflector reads a folder with all below it, relative to the working folder.
+	dir := t.TempDir()
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	var r jsonschema.Reflector
+	if err := r.AddGoComments(module, ".", jsonschema.WithFullComment()); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(here)
+	comments := map[string]string{}
+	for k, v := range r.CommentMap {
+		comments[k] = sentence(v)
+	}
+	return comments
+}
+
+var docLink = regexp.MustCompile(`\[\*?([A-Z][\w.]*)\]`)
+
+// sentence makes a Go comment a description: without the links and line breaks.
+func sentence(s string) string {
+	return strings.Join(strings.Fields(docLink.ReplaceAllString(s, "$1")), " ")
+}
