@@ -1,0 +1,41 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// The SQLSTATEs that mean something here.
+const (
+	uniqueViolation      = "23505"
+	readOnlyTransaction  = "25006"
+	serializationFailure = "40001"
+	deadlockDetected     = "40P01"
+	undefinedTable       = "42P01"
+)
+
+// sqlState is the code of an answer from the server; empty when the error is not one.
+func sqlState(err error) string {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code
+	}
+	return ""
+}
+
+// refused explains an error after which it is sure that nothing was committed.
+func refused(act string, err error) error {
+	switch sqlState(err) {
+	case uniqueViolation, serializationFailure, deadlockDetected:
+		return fmt.Errorf("%s: %w: %w", act, engine.ErrConflict, err)
+	}
+	return fmt.Errorf("%s: %w", act, err)
+}
+
+// unknown explains an error after which nobody knows whether the transaction was committed.
+func unknown(act string, err error) error {
+	return fmt.Errorf("%s: %w: %w", act, engine.ErrCommitUnknown, err)
+}

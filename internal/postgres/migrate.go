@@ -1,0 +1,136 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io/fs"
+	"path"
+	"time"
+
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"github.com/seed503877ad/limits/migrations"
+)
+
+// Migration is a step of the schema.
+type Migration struct {
+	Version int64
+	// Name is that of its file.
+	Name string
+	// AppliedAt is zero for one that was not applied.
+	AppliedAt time.Time
+}
+
+// Migrate brings the schema to the version that this program knows. Any number of processes may call it at the same
+// time: one does the work, the others wait for it.
+func Migrate(ctx context.Context, url string) error {
+	return withProvider(url, func(p *goose.Provider) error {
+		if _, err := p.Up(ctx); err != nil {
+			return fmt.Errorf("migrate up: %w", err)
+		}
+		return nil
+	})
+}
+
+// MigrateDown takes the last step of the schema back, with the data in it. It does nothing on an empty database.
+func MigrateDown(ctx context.Context, url string) error {
+	return withProvider(url, func(p *goose.Provider) error {
+		version, err := p.GetDBVersion(ctx)
+		if err != nil {
+			return fmt.Errorf("migrate down: %w", err)
+		}
+		if version == 0 {
+			return nil
+		}
+		if _, err := p.Down(ctx); err != nil {
+			return fmt.Errorf("migrate down: %w", err)
+		}
+		return nil
+	})
+}
+
+// MigrationStatus lists the steps that this program knows, in order.
+func MigrationStatus(ctx context.Context, url string) (steps []Migration, err error) {
+	err = withProvider(url, func(p *goose.Provider) error {
+		all, err := p.Status(ctx)
+		if err != nil {
+			return fmt.Errorf("read migration status: %w", err)
+		}
+		for _, m := range all {
+			steps = append(steps, Migration{m.Source.Version, path.Base(m.Source.Path), m.AppliedAt})
+		}
+		return nil
+	})
+	return steps, err
+}
+
+// withProvider runs f over the migrations and the database. Two that migrate at the same time are kept apart by an
+// advisory lock of the session, tried every second for five minutes.
+func withProvider(url string, f func(*goose.Provider) error) error {
+	cfg, err := parse(url)
+	if err != nil {
+		return err
+	}
+	db := stdlib.OpenDB(*cfg.ConnConfig)
+	defer db.Close()
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
+	if err != nil {
+		return fmt.Errorf("open migrations: %w", err)
+	}
+	p, err := provider(db, goose.WithSessionLocker(locker))
+	if err != nil {
+		return fmt.Errorf("open migrations: %w", err)
+	}
+	return f(p)
+}
+
+func provider(db *sql.DB, options ...goose.ProviderOption) (*goose.Provider, error) {
+	files, err := fs.Sub(migrations.FS, "postgres")
+	if err != nil {
+		return nil, err
+	}
+	return goose.NewProvider(goose.DialectPostgres, db, files, append(options, goose.WithDisableGlobalRegistry(true))...)
+}
+
+// A version that was taken back has no row.
+const schemaVersionSQL = `
+SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`
+
+// CheckSchema tells whether this program and the schema fit together; its errors say what to do.
+func (s *Store) CheckSchema(ctx context.Context) error {
+	want, err := knownVersion()
+	if err != nil {
+		return fmt.Errorf("check schema: %w", err)
+	}
+	var have int64
+	err = s.relay.QueryRow(ctx, schemaVersionSQL).Scan(&have)
+	if err != nil && sqlState(err) != undefinedTable {
+		return fmt.Errorf("check schema: %w", err)
+	}
+	switch {
+	case have < want:
+		return fmt.Errorf("check schema: the database is at version %d and this program needs %d; run: limiter migrate up", have, want)
+	case have > want:
+		return fmt.Errorf("check schema: the database is at version %d and this program knows %d; upgrade limiter to a release that knows version %d", have, want, have)
+	}
+	return nil
+}
+
+// knownVersion is that of the last file.
+func knownVersion() (last int64, err error) {
+	names, err := fs.Glob(migrations.FS, "postgres/*.sql")
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		v, err := goose.NumericComponent(path.Base(name))
+		if err != nil {
+			return 0, err
+		}
+		last = max(last, v)
+	}
+	return last, nil
+}

@@ -1,0 +1,61 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+func TestSchema(t *testing.T) {
+	url := testenv.Postgres(t, nil)
+	s := open(t, Config{URL: url})
+	check := func(want string) {
+		t.Helper()
+		err := s.CheckSchema(t.Context())
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("CheckSchema: %v; want %q", err, want)
+		}
+	}
+	check("run: limiter migrate up")
+	if err := s.Update(t.Context(), batch("a"), set("1")); err == nil || errors.Is(err, engine.ErrCommitUnknown) {
+		t.Errorf("update without a schema: %v", err)
+	}
+
+	errs := make(chan error, 3)
+	for range 3 { // at the same time: one does it, the others wait
+		go func() { errs <- Migrate(t.Context(), url) }()
+	}
+	if err := errors.Join(<-errs, <-errs, <-errs); err != nil {
+		t.Fatal(err)
+	}
+	check("")
+	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
+		t.Errorf("update: %v", err)
+	}
+	steps, err := MigrationStatus(t.Context(), url)
+	if err != nil || len(steps) == 0 || steps[0].Version != 1 || steps[0].Name != "00001_init.sql" || time.Since(steps[0].AppliedAt).Abs() > time.Hour {
+		t.Errorf("MigrationStatus = %v, %v", steps, err)
+	}
+
+	if _, err := connect(t, s).Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (999, true)`); err != nil {
+		t.Fatal(err)
+	}
+	check("upgrade limiter to a release that knows version 999")
+	if _, err := connect(t, s).Exec(t.Context(), `DELETE FROM goose_db_version WHERE version_id = 999`); err != nil {
+		t.Fatal(err)
+	}
+
+	for range len(steps) + 1 { // once more than there are
+		if err := MigrateDown(t.Context(), url); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("run: limiter migrate up")
+	if steps, err = MigrationStatus(t.Context(), url); err != nil || !steps[0].AppliedAt.IsZero() {
+		t.Errorf("MigrationStatus = %v, %v", steps, err)
+	}
+}

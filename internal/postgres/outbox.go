@@ -1,0 +1,145 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+const insertEventsSQL = `
+INSERT INTO outbox (id, type, data)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[])`
+
+func (t *tx) sendEvents(p *pgconn.Pipeline, steps []step, events []engine.Event) ([]step, error) {
+	if len(events) == 0 {
+		return steps, nil
+	}
+	t.params.reset()
+	ids := t.params.add(textOID, len(events))
+	for i := range events {
+		element(ids, events[i].ID)
+	}
+	types := t.params.add(textOID, len(events))
+	for i := range events {
+		element(types, string(events[i].Type))
+	}
+	data := t.params.add(textOID, len(events))
+	for i := range events {
+		encoded, err := json.Marshal(&events[i])
+		if err != nil {
+			return nil, fmt.Errorf("encode event %s: %w", events[i].ID, err)
+		}
+		element(data, encoded)
+	}
+	t.all.send(p, stInsertEvents, t.params.values)
+	return append(steps, step{"insert events", len(events)}), nil
+}
+
+const (
+	// SKIP LOCKED: what another relay holds is being published.
+	readOutboxSQL = `
+SELECT seq, id, type, data FROM outbox ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED`
+
+	deleteOutboxSQL = `
+DELETE FROM outbox WHERE seq = ANY ($1::bigint[])`
+
+	countOutboxSQL = `
+SELECT count(*) FROM outbox`
+)
+
+// settleTimeout is for removing what was acknowledged after the caller's context has ended.
+const settleTimeout = 2 * time.Second
+
+// Relay hands up to max of the oldest events to publish and removes those whose ids publish returns, even when it
+// also returns an error. It returns how many were removed.
+//
+// The events stay locked while publish runs, so no other relay gets them, and become free the moment the process
+// dies. A crash between publish and removal hands an event out again, with the same id. publish must return within
+// 30 s.
+func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error) {
+	select {
+	case s.relaying <- struct{}{}:
+		defer func() { <-s.relaying }()
+	case <-ctx.Done():
+		return 0, fmt.Errorf("wait for the relay before: %w", ctx.Err())
+	}
+	tx, err := s.relay.Begin(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read outbox: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+		defer cancel()
+		_ = tx.Rollback(ctx) // nothing to do behind a commit
+	}()
+	events, seqs, err := readOutbox(ctx, tx, max)
+	if err != nil {
+		return 0, fmt.Errorf("read outbox: %w", err)
+	}
+	if len(events) == 0 {
+		return 0, nil
+	}
+	acked, publishErr := publish(ctx, events)
+	if len(acked) > 0 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+		defer cancel()
+		if n, err = deleteOutbox(ctx, tx, acked, seqs); err != nil {
+			return 0, fmt.Errorf("remove published events: %w", err)
+		}
+	}
+	if publishErr != nil {
+		return n, fmt.Errorf("publish events: %w", publishErr)
+	}
+	return n, nil
+}
+
+// readOutbox also gives the row number of each id.
+func readOutbox(ctx context.Context, tx pgx.Tx, max int) ([]engine.Event, map[string]int64, error) {
+	rows, err := tx.Query(ctx, readOutboxSQL, max)
+	if err != nil {
+		return nil, nil, err
+	}
+	var events []engine.Event
+	seqs := make(map[string]int64)
+	var seq int64
+	var id, kind string
+	var data []byte
+	_, err = pgx.ForEachRow(rows, []any{&seq, &id, &kind, &data}, func() error {
+		e := engine.Event{ID: id, Type: engine.EventType(kind)}
+		if err := json.Unmarshal(data, &e); err != nil {
+			return fmt.Errorf("decode event %s: %w", id, err)
+		}
+		seqs[id] = seq
+		events = append(events, e)
+		return nil
+	})
+	return events, seqs, err
+}
+
+func deleteOutbox(ctx context.Context, tx pgx.Tx, acked []string, seqs map[string]int64) (int, error) {
+	remove := make([]int64, 0, len(acked))
+	for _, id := range acked {
+		if seq, ok := seqs[id]; ok {
+			remove = append(remove, seq)
+		}
+	}
+	tag, err := tx.Exec(ctx, deleteOutboxSQL, remove)
+	if err != nil {
+		return 0, err
+	}
+	return int(tag.RowsAffected()), tx.Commit(ctx)
+}
+
+// Backlog is how many events wait to be published.
+func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
+	if err := s.relay.QueryRow(ctx, countOutboxSQL).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count outbox: %w", err)
+	}
+	return n, nil
+}

@@ -1,0 +1,99 @@
+package postgres
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+type query struct {
+	name, sql string
+	plan      []string
+}
+
+// queries are all that this package sends, with what their plans must show.
+var queries = []query{
+	{"begin", beginSQL, nil},
+	{"commit", commitSQL, nil},
+	{"clock", clockSQL, []string{"Result"}},
+	// LockRows below the loop over the arrays: rows are locked in their order.
+	{"lock counters", lockCountersSQL, []string{"Nested Loop", "Function Scan on k", "Subquery Scan on c", "LockRows", "Index Scan using counters_pkey on counters"}},
+	{"update states", updateStatesSQL, []string{"Update on counters c", "Nested Loop", "Function Scan on u", "Tid Scan on counters c"}},
+	{"update specs", updateSpecsSQL, []string{"Update on counters c", "Nested Loop", "Function Scan on u", "Tid Scan on counters c"}},
+	// Nothing between the insert and the arrays that could change their order.
+	{"insert counters", insertCountersSQL, []string{"Insert on counters", "Function Scan on unnest"}},
+	{"read receipts", readReceiptsSQL, []string{"Nested Loop", "Function Scan on unnest i", "Limit", "Index Scan using receipts_pkey on receipts"}},
+	{"insert receipts", insertReceiptsSQL, []string{"Insert on receipts", "Function Scan on unnest"}},
+	{"insert events", insertEventsSQL, []string{"Insert on outbox", "Function Scan on unnest"}},
+	{"counters of a key", countersOfKeySQL, []string{"Index Scan using counters_pkey on counters"}},
+	{"list counters", listCountersSQL, []string{"Limit", "Index Scan using counters_pkey on counters"}},
+	{"count counters", countCountersSQL, []string{"Aggregate", "Index Only Scan using counters_pkey on counters"}},
+	{"lock range", lockRangeSQL, []string{"Limit", "LockRows", "Index Scan using counters_pkey on counters"}},
+	{"delete counters", deleteCountersSQL, []string{"Delete on counters", "Tid Scan on counters"}},
+	{"read outbox", readOutboxSQL, []string{"Limit", "LockRows", "Index Scan using outbox_pkey on outbox"}},
+	{"delete outbox", deleteOutboxSQL, []string{"Delete on outbox", "Index Scan using outbox_pkey on outbox"}},
+	{"count outbox", countOutboxSQL, nil},
+	{"schema version", schemaVersionSQL, nil},
+}
+
+// TestPlans prepares every query and looks at its generic plan: on tables that were never analyzed, and again when
+// the statistics say that they are small, which is when the planner likes to read them whole.
+func TestPlans(t *testing.T) {
+	s := open(t, Config{})
+	for _, analyzed := range []bool{false, true} {
+		conn := connect(t, s)
+		if analyzed {
+			if err := s.Update(t.Context(), batch("a", "b", "c"), set("1")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Exec(t.Context(), "ANALYZE"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, q := range queries {
+			name := fmt.Sprintf("q%d", i)
+			d, err := conn.Prepare(t.Context(), name, q.sql)
+			if err != nil {
+				t.Errorf("prepare %s: %v", q.name, err)
+				continue
+			}
+			if q.plan == nil {
+				continue
+			}
+			args := ""
+			if n := len(d.ParamOIDs); n > 0 {
+				args = "(NULL" + strings.Repeat(", NULL", n-1) + ")"
+			}
+			rows, err := conn.Query(t.Context(), "EXPLAIN (COSTS OFF) EXECUTE "+name+args)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if nodes := nodesOf(lines); !slices.Equal(nodes, q.plan) {
+				t.Errorf("%s, analyzed %t: the plan is\n%s\nwant %q", q.name, analyzed, strings.Join(lines, "\n"), q.plan)
+			}
+		}
+	}
+	for _, sql := range decisionSQL {
+		if !slices.ContainsFunc(queries, func(q query) bool { return q.sql == sql }) {
+			t.Errorf("not looked at: %s", sql)
+		}
+	}
+}
+
+// nodesOf leaves out the conditions of a plan.
+func nodesOf(lines []string) (nodes []string) {
+	for i, line := range lines {
+		line = strings.TrimSpace(line)
+		if node, ok := strings.CutPrefix(line, "->  "); ok || i == 0 {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}

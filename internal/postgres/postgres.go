@@ -1,0 +1,201 @@
+// Package postgres keeps the state of the service in PostgreSQL: counters, receipts and the outbox, one file per
+// table, each query beside the method that runs it.
+//
+// It is an [engine.Store]. A decision takes two round trips: one that begins, locks the rows of a batch in key order,
+// reads them and then the clock, and one that writes the changes and commits. Everything in a round trip is
+// pipelined, so its cost is that of one message each way.
+//
+// The package knows nothing of limits: states, specs and answers are bytes to it.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// Config configures a [Store].
+type Config struct {
+	// URL is the connection string, as a URL or in key=value form; required. Settings of the session that it
+	// names (such as statement_timeout) win over the ones below. Behind a pooler, it must pool sessions.
+	URL string
+	// MaxConns is how many connections decide and answer queries at the same time, 8 unless set. Three more at most
+	// serve the relay, so that a slow publish never holds up a decision.
+	MaxConns int
+	// LockTimeout is how long a statement waits for a row lock, 1 s unless set.
+	LockTimeout time.Duration
+	// StatementTimeout is how long a statement of a decision may take, 1.5 s unless set. A network that swallows
+	// packets is not bounded by it: give the context of every call a deadline.
+	StatementTimeout time.Duration
+	// Logger is told when connections turn out to be dead; nothing is logged unless set.
+	Logger *slog.Logger
+}
+
+const (
+	// An idle transaction holds row locks. A decision is idle for microseconds; what is idle for this long belongs
+	// to a worker that was cut off or stopped.
+	decisionIdle = 3 * time.Second
+	// relayIdle bounds one publish.
+	relayIdle = 30 * time.Second
+	// relayStatement bounds a statement of the relay, which may have to count a long outbox.
+	relayStatement = 10 * time.Second
+
+	connectTimeout = 2 * time.Second
+	// relays is how many run at the same time; one more connection is for what should not wait for them.
+	relays = 2
+)
+
+// Store keeps counters, receipts and events in PostgreSQL. Its methods may be called at the same time.
+type Store struct {
+	pool *pgxpool.Pool
+	// relay serves what may hold a transaction for long, and whatever must work without the schema.
+	relay *pgxpool.Pool
+	// relaying has a value for each relay that runs.
+	relaying chan struct{}
+	log      *slog.Logger
+	scratch  sync.Pool
+}
+
+var _ engine.Store = (*Store)(nil)
+
+// Open makes a store. It does not connect: a worker may start before its database. [Store.Ping] and
+// [Store.CheckSchema] do.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	base, err := parse(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{log: cfg.Logger, relaying: make(chan struct{}, relays), scratch: sync.Pool{New: func() any { return new(scratch) }}}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	lock := orDefault(cfg.LockTimeout, time.Second)
+
+	decisions := base.Copy()
+	decisions.MaxConns = int32(orDefault(cfg.MaxConns, 8))
+	decisions.AfterConnect = prepare
+	session(decisions, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), decisionIdle)
+	if s.pool, err = pgxpool.NewWithConfig(ctx, decisions); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+
+	relay := base.Copy()
+	relay.MaxConns = relays + 1
+	session(relay, lock, relayStatement, relayIdle)
+	if s.relay, err = pgxpool.NewWithConfig(ctx, relay); err != nil {
+		s.pool.Close()
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	return s, nil
+}
+
+// Close waits for running calls and closes all connections.
+func (s *Store) Close() {
+	s.pool.Close()
+	s.relay.Close()
+}
+
+// Ping tells whether the database answers.
+func (s *Store) Ping(ctx context.Context) error {
+	if err := s.relay.Ping(ctx); err != nil {
+		return fmt.Errorf("ping database: %w", err)
+	}
+	return nil
+}
+
+func orDefault[T int | time.Duration](v, unset T) T {
+	if v <= 0 {
+		return unset
+	}
+	return v
+}
+
+// parse reads the connection string. Its errors do not quote the string and carry no cause, because the string
+// holds a password and a malformed one cannot be masked reliably.
+func parse(text string) (*pgxpool.Config, error) {
+	if text == "" {
+		return nil, errors.New("read database URL: it is empty")
+	}
+	cfg, err := pgxpool.ParseConfig(text)
+	if err == nil {
+		if cfg.ConnConfig.ConnectTimeout == 0 || !strings.Contains(text, "connect_timeout") {
+			cfg.ConnConfig.ConnectTimeout = connectTimeout
+		}
+		return cfg, nil
+	}
+	const want = "want postgres://user:password@host:port/database?sslmode=…"
+	u, urlErr := url.Parse(text)
+	if urlErr != nil || u.Host == "" {
+		return nil, errors.New("read database URL: it is malformed; " + want)
+	}
+	// What pgx says is helpful, such as which setting is bad. Only its last part is: the first quotes the string.
+	_, reason, _ := strings.Cut(err.Error(), "`: ")
+	if password, set := u.User.Password(); reason == "" || set && strings.Contains(reason, password) {
+		return nil, errors.New("read database URL: " + want)
+	}
+	return nil, errors.New("read database URL: " + reason + "; " + want)
+}
+
+// session sets the settings of every connection, except those that the URL sets.
+//
+// The plans of all statements here are known: nested loops over indexes. The planner would choose them from
+// statistics, which a fresh table does not have and a table that grows fast has late, so the alternatives are turned
+// off and the plan is made once per connection.
+func session(cfg *pgxpool.Config, lock, statement, idle time.Duration) {
+	settings := map[string]string{
+		"application_name":                    "limiter",
+		"lock_timeout":                        millis(lock),
+		"statement_timeout":                   millis(statement),
+		"idle_in_transaction_session_timeout": millis(idle),
+		"plan_cache_mode":                     "force_generic_plan",
+		"enable_seqscan":                      "off",
+		"enable_bitmapscan":                   "off",
+		"enable_hashjoin":                     "off",
+		"enable_mergejoin":                    "off",
+		"enable_material":                     "off",
+		// A plan with a disabled node looks expensive enough to be compiled.
+		"jit": "off",
+	}
+	for name, value := range settings {
+		if _, set := cfg.ConnConfig.RuntimeParams[name]; !set {
+			cfg.ConnConfig.RuntimeParams[name] = value
+		}
+	}
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
+
+// prepare prepares the statements of a decision on a new connection, in one round trip.
+func prepare(ctx context.Context, conn *pgx.Conn) error {
+	pc := conn.PgConn()
+	all := new(prepared)
+	p := pc.StartPipeline(ctx)
+	for i, sql := range decisionSQL {
+		p.SendPrepare("limits_"+strconv.Itoa(i), sql, nil)
+	}
+	err := p.Sync()
+	for i := 0; err == nil && i < len(decisionSQL); i++ {
+		if all[i], err = description(p); err == nil {
+			all[i].Name, all[i].SQL = "limits_"+strconv.Itoa(i), decisionSQL[i]
+		}
+	}
+	if closeErr := p.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return fmt.Errorf("prepare statements: %w", err)
+	}
+	pc.CustomData()[preparedKey] = all
+	return nil
+}

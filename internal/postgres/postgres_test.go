@@ -1,0 +1,164 @@
+package postgres
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// open opens a store on a database of the test's own, unless cfg names one.
+func open(t testing.TB, cfg Config) *Store {
+	t.Helper()
+	if cfg.URL == "" {
+		cfg.URL = testenv.Postgres(t, Migrate)
+	}
+	s, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// connect opens a connection with the session settings of decisions.
+func connect(t *testing.T, s *Store) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), s.pool.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// set is a decision that writes a state for every counter of the batch.
+func set(state string) func(engine.Snapshot) engine.Changes {
+	return func(snap engine.Snapshot) (c engine.Changes) {
+		for i, old := range snap.States {
+			change := engine.CounterChange{Slot: i, State: []byte(state)}
+			if old == nil {
+				change.Spec = []byte(`{}`)
+			}
+			c.Counters = append(c.Counters, change)
+		}
+		return c
+	}
+}
+
+func nothing(engine.Snapshot) engine.Changes { return engine.Changes{} }
+
+func batch(keys ...string) (b engine.Batch) {
+	for _, k := range keys {
+		b.Counters = append(b.Counters, engine.CounterID{Key: k, Name: "1m"})
+	}
+	return b
+}
+
+// state reads the state of one counter.
+func state(t *testing.T, s *Store, key string) string {
+	t.Helper()
+	found, _, err := s.Counters(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return string(found[0].State)
+}
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Store { return open(t, Config{MaxConns: 6}) })
+}
+
+// TestSessions holds that the settings reach the server, and that those of the URL win.
+func TestSessions(t *testing.T) {
+	url := testenv.Postgres(t, Migrate) + "&application_name=mine&lock_timeout=77"
+	s := open(t, Config{URL: url, StatementTimeout: 1234 * time.Millisecond})
+	conn := connect(t, s)
+	for name, want := range map[string]string{
+		"application_name": "mine", "lock_timeout": "77ms", "statement_timeout": "1234ms",
+		"idle_in_transaction_session_timeout": "3s", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off",
+		"jit": "off", "synchronous_commit": "on",
+	} {
+		var got string
+		if err := conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&got); err != nil || got != want {
+			t.Errorf("%s = %s, %v; want %s", name, got, err, want)
+		}
+	}
+}
+
+// TestURL holds that no error gives the password away, and that the helpful ones say what is wrong.
+func TestURL(t *testing.T) {
+	for url, want := range map[string]string{
+		"":                                      "empty",
+		"postgres://u:s3cret%zz@localhost/db":   "malformed",
+		"postgres://u:s3cret@localhost:port/db": "malformed",
+		"postgres://u:s3cret@localhost/db?sslmode=perhaps":      "sslmode",
+		"postgres://u:s3cret@localhost/db?connect_timeout=no":   "connect_timeout",
+		"host=localhost user=u password=s3cret sslmode=perhaps": "malformed",
+		"s3cret":                        "malformed",
+		"mysql://u:s3cret@localhost/db": "want postgres://",
+	} {
+		_, err := Open(t.Context(), Config{URL: url})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", url, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("the password is in the error: %v", err)
+		}
+	}
+	s := open(t, Config{URL: "postgres://u:s3cret@127.0.0.1:1/db"})
+	for act, err := range map[string]error{
+		"ping": s.Ping(t.Context()), "update": s.Update(t.Context(), batch("a"), nothing), "schema": s.CheckSchema(t.Context()),
+		"migrate": Migrate(t.Context(), "postgres://u:s3cret@127.0.0.1:1/db"),
+	} {
+		if err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", act, err)
+		}
+	}
+}
+
+func TestPrefixEnd(t *testing.T) {
+	for prefix, want := range map[string]string{
+		"": maxKey, "a": "b", "a%": "a&", "\x7f": "\u0080", "\u07ff": "\u0800", "\ud7ff": "\ue000", "\uffff": "\U00010000",
+		"a\U0010ffff": "b", "\U0010ffff": maxKey, "a\ud7ff\U0010ffff\U0010ffff": "a\ue000",
+	} {
+		if got := prefixEnd(prefix); got != want {
+			t.Errorf("prefixEnd(%q) = %q, want %q", prefix, got, want)
+		}
+	}
+}
+
+func TestNotUTF8(t *testing.T) {
+	s := open(t, Config{})
+	const bad = "a\xff"
+	if _, _, err := s.Counters(t.Context(), bad); err == nil {
+		t.Error("Counters took it")
+	}
+	if _, _, err := s.List(t.Context(), bad, engine.CounterID{}, 1); err == nil {
+		t.Error("List took it")
+	}
+	if _, err := s.Reset(t.Context(), engine.Selection{Prefix: bad}, true); err == nil {
+		t.Error("Reset took it")
+	}
+	if err := s.Update(t.Context(), batch(bad), set("1")); err == nil {
+		t.Error("Update took it")
+	}
+	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
+		t.Errorf("update behind it: %v", err)
+	}
+}
+
+func BenchmarkUpdate100(b *testing.B) { storetest.BenchmarkUpdate(b, open(b, Config{}), 100) }
+
+func BenchmarkUpdate1(b *testing.B) { storetest.BenchmarkUpdate(b, open(b, Config{}), 1) }

@@ -1,0 +1,90 @@
+package postgres
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// Receipts are read behind the locks, so that a request that waited for the same counters sees the receipt that the
+// one before it wrote. The limit keeps the planner from turning the join around.
+const readReceiptsSQL = `
+SELECT i.ord, r.fingerprint, r.answer, r.expires_at
+FROM unnest($1::text[]) WITH ORDINALITY AS i (id, ord)
+CROSS JOIN LATERAL (
+	SELECT fingerprint, answer, expires_at FROM receipts WHERE id = i.id LIMIT 1
+) r`
+
+func (t *tx) sendReceipts(p *pgconn.Pipeline, ids []string) {
+	t.params.reset()
+	param := t.params.add(textOID, len(ids))
+	for _, id := range ids {
+		element(param, id)
+	}
+	// The ids name the receipts that come back.
+	t.receipts = cleared(t.receipts, len(ids))
+	t.ids = ids
+	t.all.send(p, stReadReceipts, t.params.values)
+}
+
+// readReceipts reads the answer to sendReceipts; nothing was sent for no ids.
+func (t *tx) readReceipts(p *pgconn.Pipeline, n int) ([]*engine.Receipt, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	rr, err := result(p)
+	if err != nil {
+		return nil, err
+	}
+	var bad error
+	for rr.NextRow() {
+		row := rr.Values()
+		slot := int(binary.BigEndian.Uint64(row[0])) - 1
+		r := &engine.Receipt{
+			ID:        t.ids[slot],
+			Answer:    append([]byte{}, row[2]...),
+			ExpiresAt: int64(binary.BigEndian.Uint64(row[3])),
+		}
+		if copy(r.Fingerprint[:], row[1]) != len(row[1]) || len(row[1]) != len(r.Fingerprint) {
+			bad = fmt.Errorf("a fingerprint of %d bytes", len(row[1]))
+		}
+		t.receipts[slot] = r
+	}
+	if _, err := rr.Close(); err != nil {
+		return nil, err
+	}
+	return t.receipts, bad
+}
+
+// No ON CONFLICT: whoever comes second has to answer from the receipt of the first.
+const insertReceiptsSQL = `
+INSERT INTO receipts (id, fingerprint, answer, expires_at)
+SELECT * FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::bigint[])`
+
+func (t *tx) sendNewReceipts(p *pgconn.Pipeline, steps []step, receipts []engine.Receipt) []step {
+	if len(receipts) == 0 {
+		return steps
+	}
+	t.params.reset()
+	ids := t.params.add(textOID, len(receipts))
+	for i := range receipts {
+		element(ids, receipts[i].ID)
+	}
+	fingerprints := t.params.add(byteaOID, len(receipts))
+	for i := range receipts {
+		element(fingerprints, receipts[i].Fingerprint[:])
+	}
+	answers := t.params.add(byteaOID, len(receipts))
+	for i := range receipts {
+		element(answers, receipts[i].Answer)
+	}
+	expires := t.params.add(int8OID, len(receipts))
+	for i := range receipts {
+		int8Element(expires, receipts[i].ExpiresAt)
+	}
+	t.all.send(p, stInsertReceipts, t.params.values)
+	return append(steps, step{"insert receipts", len(receipts)})
+}

@@ -1,0 +1,31 @@
+//go:build unix
+
+package sqlite
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// lockFile locks a file until it is closed or the process ends, however it ends.
+func lockFile(path string) (io.Closer, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errInUse(path)
+		}
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	}
+	// For the message to the next one; the lock does not depend on it.
+	if err := f.Truncate(0); err == nil {
+		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	return f, nil
+}

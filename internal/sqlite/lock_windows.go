@@ -1,0 +1,26 @@
+package sqlite
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+)
+
+// lockFile locks a file until it is closed or the process ends: it is opened without sharing.
+func lockFile(path string) (io.Closer, error) {
+	name, err := syscall.UTF16PtrFromString(path)
+	if err != nil {
+		return nil, err
+	}
+	h, err := syscall.CreateFile(name, syscall.GENERIC_READ|syscall.GENERIC_WRITE, 0, nil,
+		syscall.OPEN_ALWAYS, syscall.FILE_ATTRIBUTE_NORMAL, 0)
+	const sharingViolation = syscall.Errno(32)
+	if errors.Is(err, sharingViolation) {
+		return nil, errInUse(path)
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(h), path), nil
+}

@@ -1,0 +1,41 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io/fs"
+
+	"github.com/pressly/goose/v3"
+
+	"github.com/seed503877ad/limits/migrations"
+)
+
+// migrate brings the schema up, over connections of its own. The lock on the file keeps other processes away.
+func migrate(ctx context.Context, path string) error {
+	files, err := fs.Sub(migrations.FS, "sqlite")
+	if err != nil {
+		return err
+	}
+	db, err := sql.Open("sqlite", dsn(path, "rw"))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, files, goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return fmt.Errorf("read migrations: %w", err)
+	}
+	have, known, err := p.GetVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("read schema version: %w", err)
+	}
+	if have > known {
+		return fmt.Errorf("its schema is at version %d and this program knows %d; upgrade limiter to a release that "+
+			"knows version %d", have, known, have)
+	}
+	if _, err := p.Up(ctx); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}

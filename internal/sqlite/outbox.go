@@ -1,0 +1,126 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+const insertEventSQL = `INSERT INTO outbox (id, type, data) VALUES (?, ?, ?)`
+
+func (s *Store) writeEvents(events []engine.Event) error {
+	for i := range events {
+		e := &events[i]
+		data, err := json.Marshal(e)
+		if err != nil {
+			return fmt.Errorf("encode event %s: %w", e.ID, err)
+		}
+		if _, err := s.st.insertEvent.Exec(e.ID, string(e.Type), string(data)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	readOutboxSQL = `SELECT seq, id, type, data FROM outbox ORDER BY seq LIMIT ?`
+
+	deleteEventSQL = `DELETE FROM outbox WHERE seq = ?`
+
+	countOutboxSQL = `SELECT count(*) FROM outbox`
+)
+
+// settleTimeout is for removing what was acknowledged after the caller's context has ended.
+const settleTimeout = 2 * time.Second
+
+// Relay hands up to max of the oldest events to publish and removes those whose ids publish returns, even when it
+// also returns an error. It returns how many were removed.
+//
+// No transaction is open while publish runs: one that wrote would hold up every decision. Nobody else can take the
+// events meanwhile, because the file has one process and Relay runs once at a time. A crash between publish and
+// removal hands an event out again, with the same id.
+func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error) {
+	release, err := acquire(ctx, s.relay)
+	if err != nil {
+		return 0, fmt.Errorf("wait for the relay before: %w", err)
+	}
+	defer release()
+	events, seqs, err := s.readOutbox(ctx, max)
+	if err != nil {
+		return 0, fmt.Errorf("read outbox: %w", err)
+	}
+	if len(events) == 0 {
+		return 0, nil
+	}
+	acked, publishErr := publish(ctx, events)
+	if len(acked) > 0 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+		defer cancel()
+		if n, err = s.deleteOutbox(ctx, acked, seqs); err != nil {
+			return 0, fmt.Errorf("remove published events: %w", err)
+		}
+	}
+	if publishErr != nil {
+		return n, fmt.Errorf("publish events: %w", publishErr)
+	}
+	return n, nil
+}
+
+// readOutbox also gives the row number of each id.
+func (s *Store) readOutbox(ctx context.Context, max int) ([]engine.Event, map[string]int64, error) {
+	found, err := s.reader.QueryContext(ctx, readOutboxSQL, max)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer found.Close()
+	var events []engine.Event
+	seqs := make(map[string]int64)
+	for found.Next() {
+		var e engine.Event
+		var seq int64
+		var data []byte
+		if err := found.Scan(&seq, &e.ID, &e.Type, &data); err != nil {
+			return nil, nil, err
+		}
+		if err := json.Unmarshal(data, &e); err != nil {
+			return nil, nil, fmt.Errorf("decode event %s: %w", e.ID, err)
+		}
+		seqs[e.ID] = seq
+		events = append(events, e)
+	}
+	return events, seqs, found.Err()
+}
+
+func (s *Store) deleteOutbox(ctx context.Context, acked []string, seqs map[string]int64) (n int, err error) {
+	err = s.transact(ctx, func() (bool, error) {
+		n = 0
+		for _, id := range acked {
+			seq, ok := seqs[id]
+			if !ok {
+				continue
+			}
+			res, err := s.st.deleteEvent.Exec(seq)
+			if err != nil {
+				return false, err
+			}
+			removed, err := res.RowsAffected()
+			if err != nil {
+				return false, err
+			}
+			n += int(removed)
+		}
+		return n > 0, nil
+	})
+	return n, err
+}
+
+// Backlog is how many events wait to be published.
+func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
+	if err := s.reader.QueryRowContext(ctx, countOutboxSQL).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count outbox: %w", err)
+	}
+	return n, nil
+}

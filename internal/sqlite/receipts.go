@@ -1,0 +1,53 @@
+package sqlite
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+
+	driver "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+const readReceiptSQL = `SELECT fingerprint, answer, expires_at FROM receipts WHERE id = ?`
+
+func (s *Store) readReceipts(ids []string) ([]*engine.Receipt, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	receipts := make([]*engine.Receipt, len(ids))
+	for i, id := range ids {
+		r := &engine.Receipt{ID: id}
+		var fingerprint []byte
+		err := s.st.readReceipt.QueryRow(id).Scan(&fingerprint, &r.Answer, &r.ExpiresAt)
+		if errors.Is(err, sql.ErrNoRows) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if copy(r.Fingerprint[:], fingerprint) != len(fingerprint) || len(fingerprint) != len(r.Fingerprint) {
+			return nil, fmt.Errorf("a fingerprint of %d bytes", len(fingerprint))
+		}
+		r.Answer = blob(r.Answer)
+		receipts[i] = r
+	}
+	return receipts, nil
+}
+
+const insertReceiptSQL = `INSERT INTO receipts (id, fingerprint, answer, expires_at) VALUES (?, ?, ?, ?)`
+
+func (s *Store) writeReceipts(receipts []engine.Receipt) error {
+	for i := range receipts {
+		r := &receipts[i]
+		if _, err := s.st.insertReceipt.Exec(r.ID, r.Fingerprint[:], blob(r.Answer), r.ExpiresAt); err != nil {
+			if e, ok := errors.AsType[*driver.Error](err); ok && e.Code() == codes.SQLITE_CONSTRAINT_PRIMARYKEY {
+				return fmt.Errorf("%w: %w", engine.ErrConflict, err)
+			}
+			return err
+		}
+	}
+	return nil
+}

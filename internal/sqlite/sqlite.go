@@ -1,0 +1,189 @@
+// Package sqlite keeps the state of the service in one SQLite file, for a worker that runs alone: counters,
+// receipts and the outbox, one file per table, each query beside the method that runs it.
+//
+// It is an [engine.Store]. One connection writes, behind a lock, so transactions run one after another; others read
+// beside it. The file belongs to one process at a time: a second one is turned away when it opens the file.
+//
+// The package knows nothing of limits: states, specs and answers are bytes to it.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// Config configures a [Store].
+type Config struct {
+	// Path is the database file; required. It is created with mode 0600, and its folder with mode 0700. Beside it
+	// stand the write-ahead log (-wal, -shm) and the lock of the process (.lock).
+	Path string
+	// Now is the store's clock, [time.Now] unless set.
+	Now func() time.Time
+}
+
+// Store keeps counters, receipts and events in an SQLite file. Its methods may be called at the same time.
+type Store struct {
+	now    func() time.Time
+	lock   io.Closer
+	reader *sql.DB
+	// writer holds the one connection that writes; write and relay are locks that can be waited for with a context:
+	// who has put a value in may go on.
+	writer       *sql.DB
+	write, relay chan struct{}
+	conn         *sql.Conn
+	st           statements
+}
+
+var _ engine.Store = (*Store)(nil)
+
+// Open opens the file, creates it when there is none, and brings its schema to the version this program knows. It
+// fails when another process has the file open.
+func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
+	if cfg.Path == "" {
+		return nil, errors.New("open database: the path is empty")
+	}
+	path, err := filepath.Abs(cfg.Path)
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", cfg.Path, err)
+	}
+	s := &Store{now: cfg.Now, write: make(chan struct{}, 1), relay: make(chan struct{}, 1)}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	defer func() {
+		if err != nil {
+			_ = s.close()
+			err = fmt.Errorf("open database %s: %w", cfg.Path, err)
+		}
+	}()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if s.lock, err = lockFile(path + ".lock"); err != nil {
+		return nil, err
+	}
+	if err := create(path); err != nil {
+		return nil, err
+	}
+	if err := migrate(ctx, path); err != nil {
+		return nil, err
+	}
+	if err := s.connect(ctx, path); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// create makes the file with a mode of its own: SQLite would make it readable by everybody, and gives the files
+// beside it the mode of this one.
+func create(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func (s *Store) connect(ctx context.Context, path string) (err error) {
+	if s.writer, err = sql.Open("sqlite", dsn(path, "rw")); err != nil {
+		return err
+	}
+	s.writer.SetMaxOpenConns(1)
+	if s.conn, err = s.writer.Conn(ctx); err != nil {
+		return err
+	}
+	if s.reader, err = sql.Open("sqlite", dsn(path, "ro")); err != nil {
+		return err
+	}
+	s.reader.SetMaxOpenConns(4)
+	return s.st.prepare(ctx, s.conn)
+}
+
+// dsn names a file and the settings of each connection to it. FULL makes a commit wait for the disk. The busy timeout
+// is for tools that look into the file while the service runs.
+func dsn(path, mode string) string {
+	path = filepath.ToSlash(path)
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path // C:/…
+	}
+	q := url.Values{"mode": {mode}, "_pragma": {
+		"busy_timeout(1000)", "journal_mode(WAL)", "synchronous(FULL)", "temp_store(MEMORY)", "cache_size(-32768)",
+	}}
+	if mode == "ro" {
+		q["_pragma"] = []string{"busy_timeout(1000)", "query_only(1)"}
+	}
+	return "file://" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
+}
+
+// Close waits for the running transaction and closes the file. Nothing may be called afterwards.
+func (s *Store) Close() error {
+	s.write <- struct{}{}
+	if err := s.close(); err != nil {
+		return fmt.Errorf("close database: %w", err)
+	}
+	return nil
+}
+
+// close closes what is open, the lock last. The last connection to go folds the log into the file, so that is the
+// writer.
+func (s *Store) close() error {
+	var errs []error
+	if s.reader != nil {
+		errs = append(errs, s.reader.Close())
+	}
+	if s.conn != nil {
+		errs = append(errs, s.st.close(), s.conn.Close())
+	}
+	if s.writer != nil {
+		errs = append(errs, s.writer.Close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Ping tells whether the file can be read.
+func (s *Store) Ping(ctx context.Context) error {
+	if err := s.reader.PingContext(ctx); err != nil {
+		return fmt.Errorf("ping database: %w", err)
+	}
+	return nil
+}
+
+// acquire takes one of the locks; the returned function gives it back.
+func acquire(ctx context.Context, lock chan struct{}) (release func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case lock <- struct{}{}:
+		return func() { <-lock }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// errInUse is the error for a file that another process has open, as far as it can be told who.
+func errInUse(lockPath string) error {
+	text, _ := os.ReadFile(lockPath)
+	who := "another process"
+	if pid := strings.TrimSpace(string(text)); pid != "" && runtime.GOOS != "windows" {
+		who += " (pid " + pid + ")"
+	}
+	return fmt.Errorf("%s is using it (lock %s); stop that one, or choose another data folder, "+
+		"or share a PostgreSQL database among workers", who, lockPath)
+}

@@ -1,0 +1,196 @@
+package sqlite
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
+)
+
+// open opens a store that closes when the test ends; in a temporary folder unless cfg names a file.
+func open(t testing.TB, cfg Config) *Store {
+	t.Helper()
+	if cfg.Path == "" {
+		cfg.Path = filepath.Join(t.TempDir(), "limits.db")
+	}
+	s, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// set is a decision that writes a state for the only counter of the batch.
+func set(state string) func(engine.Snapshot) engine.Changes {
+	return func(engine.Snapshot) engine.Changes {
+		return engine.Changes{Counters: []engine.CounterChange{{State: []byte(state), Spec: []byte(`{}`)}}}
+	}
+}
+
+var one = engine.Batch{Counters: []engine.CounterID{{Key: "a", Name: "1m"}}}
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Store { return open(t, Config{}) })
+}
+
+func TestReopen(t *testing.T) {
+	// Characters that mean something in a URI.
+	path := filepath.Join(t.TempDir(), "new folder", "100% of #1?.db")
+	s, err := Open(t.Context(), Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Update(t.Context(), one, set("kept")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	found, _, err := open(t, Config{Path: path}).Counters(t.Context(), "a")
+	if err != nil || len(found) != 1 || string(found[0].State) != "kept" {
+		t.Errorf("Counters = %v, %v", found, err)
+	}
+}
+
+func TestSecondProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s, err := Open(t.Context(), Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The lock belongs to the open file, so a second Open in this process is turned away like another process.
+	_, err = Open(t.Context(), Config{Path: path})
+	if err == nil {
+		t.Fatal("the file was opened twice")
+	}
+	for _, want := range []string{path, path + ".lock", "pid " + strconv.Itoa(os.Getpid()), "another data folder"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not name %q: %v", want, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, Config{Path: path})
+}
+
+func TestModes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := open(t, Config{Path: filepath.Join(dir, "limits.db")})
+	if err := s.Update(t.Context(), one, set("1")); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]fs.FileMode{
+		"": 0o700 | fs.ModeDir, "limits.db": 0o600, "limits.db-wal": 0o600, "limits.db-shm": 0o600, "limits.db.lock": 0o600,
+	}
+	for name, mode := range want {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil || info.Mode() != mode {
+			t.Errorf("%s: mode %v, %v; want %v", name, info.Mode(), err, mode)
+		}
+	}
+}
+
+func TestDurable(t *testing.T) {
+	s := open(t, Config{})
+	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2"} {
+		var got string
+		if err := s.conn.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got); err != nil || got != want {
+			t.Errorf("%s = %s, %v; want %s", pragma, got, err, want)
+		}
+	}
+}
+
+func TestSchemaTooNew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s, err := Open(t.Context(), Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.conn.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (999, 1)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(t.Context(), Config{Path: path})
+	if err == nil || !strings.Contains(err.Error(), "upgrade limiter to a release that knows version 999") {
+		t.Errorf("Open: %v", err)
+	}
+}
+
+func TestNotADatabase(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.db")
+	if err := os.WriteFile(path, []byte(strings.Repeat("text ", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), Config{Path: path}); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("Open: %v", err)
+	}
+	if _, err := Open(t.Context(), Config{}); err == nil {
+		t.Error("opened no path")
+	}
+}
+
+func TestClock(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_123)
+	s := open(t, Config{Now: func() time.Time { return at }})
+	err := s.Update(t.Context(), one, func(snap engine.Snapshot) engine.Changes {
+		if snap.Now != at.UnixMilli() {
+			t.Errorf("now is %d, want %d", snap.Now, at.UnixMilli())
+		}
+		return engine.Changes{}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPlans holds that no statement of the service reads a whole table or sorts one.
+func TestPlans(t *testing.T) {
+	s := open(t, Config{})
+	for _, sql := range []string{
+		readCounterSQL, updateStateSQL, updateCounterSQL, readReceiptSQL, deleteEventSQL, readOutboxSQL,
+		countersOfKeySQL, listCountersSQL, countCountersSQL, deleteRangeSQL,
+	} {
+		rows, err := s.conn.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+sql, make([]any, strings.Count(sql, "?"))...)
+		if err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+		for rows.Next() {
+			var id, parent, unused int
+			var detail string
+			if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
+				t.Fatal(err)
+			}
+			// The oldest rows of the outbox are read in the order of the table.
+			if strings.Contains(detail, "TEMP B-TREE") || strings.HasPrefix(detail, "SCAN") && sql != readOutboxSQL {
+				t.Errorf("%s: %s", sql, detail)
+			}
+		}
+		if err := rows.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkUpdate100(b *testing.B) {
+	s := open(b, Config{})
+	storetest.BenchmarkUpdate(b, s, 100)
+}
+
+func BenchmarkUpdate1(b *testing.B) {
+	s := open(b, Config{})
+	storetest.BenchmarkUpdate(b, s, 1)
+}

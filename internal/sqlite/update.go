@@ -1,0 +1,127 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	driver "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// statements are those of a transaction, prepared once on the writing connection.
+type statements struct {
+	begin, commit, rollback                              *sql.Stmt
+	readCounter, updateState, updateAll, insertCounter   *sql.Stmt
+	readReceipt, insertReceipt, insertEvent, deleteEvent *sql.Stmt
+	all                                                  []*sql.Stmt
+}
+
+// Waiting for the write lock at the start, because a read that turns into a write could fail.
+const beginSQL = `BEGIN IMMEDIATE`
+
+func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
+	for _, s := range []struct {
+		to  **sql.Stmt
+		sql string
+	}{
+		{&st.begin, beginSQL},
+		{&st.commit, `COMMIT`},
+		{&st.rollback, `ROLLBACK`},
+		{&st.readCounter, readCounterSQL},
+		{&st.updateState, updateStateSQL},
+		{&st.updateAll, updateCounterSQL},
+		{&st.insertCounter, insertCounterSQL},
+		{&st.readReceipt, readReceiptSQL},
+		{&st.insertReceipt, insertReceiptSQL},
+		{&st.insertEvent, insertEventSQL},
+		{&st.deleteEvent, deleteEventSQL},
+	} {
+		prepared, err := conn.PrepareContext(ctx, s.sql)
+		if err != nil {
+			return fmt.Errorf("prepare %s: %w", s.sql, err)
+		}
+		*s.to = prepared
+		st.all = append(st.all, prepared)
+	}
+	return nil
+}
+
+func (st *statements) close() error {
+	var errs []error
+	for _, s := range st.all {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Update implements [engine.Store]. Transactions run one after another, so [engine.ErrConflict] comes only to one that
+// writes a receipt without having asked for it in its batch.
+func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	return s.transact(ctx, func() (bool, error) {
+		var read rows
+		snap := engine.Snapshot{Now: s.now().UnixMilli()}
+		var err error
+		if snap.States, err = s.readStates(&read, b.Counters); err != nil {
+			return false, fmt.Errorf("read counters: %w", err)
+		}
+		if snap.Receipts, err = s.readReceipts(b.IDs); err != nil {
+			return false, fmt.Errorf("read receipts: %w", err)
+		}
+		c := decide(snap)
+		if len(c.Counters)+len(c.Receipts)+len(c.Events) == 0 {
+			return false, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return false, fmt.Errorf("write changes: %w", err)
+		}
+		if err := s.writeCounters(&read, b.Counters, c.Counters); err != nil {
+			return false, fmt.Errorf("write counters: %w", err)
+		}
+		if err := s.writeReceipts(c.Receipts); err != nil {
+			return false, fmt.Errorf("write receipts: %w", err)
+		}
+		if err := s.writeEvents(c.Events); err != nil {
+			return false, fmt.Errorf("write events: %w", err)
+		}
+		return true, nil
+	})
+}
+
+// transact runs f in a write transaction, which is committed if f says so and rolled back otherwise, also when f
+// panics.
+//
+// The statements inside run without the context: they take microseconds, and each would start a goroutine to watch
+// it.
+func (s *Store) transact(ctx context.Context, f func() (commit bool, err error)) error {
+	release, err := acquire(ctx, s.write)
+	if err != nil {
+		return fmt.Errorf("wait for the transaction before: %w", err)
+	}
+	defer release()
+	if _, err := s.st.begin.Exec(); err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	open := true
+	defer func() {
+		if open {
+			_, _ = s.st.rollback.Exec() // fails when the error has rolled back already
+		}
+	}()
+	commit, err := f()
+	if err != nil || !commit {
+		return err
+	}
+	if _, err := s.st.commit.Exec(); err != nil {
+		if e, ok := errors.AsType[*driver.Error](err); ok && e.Code()&0xff == codes.SQLITE_BUSY {
+			return fmt.Errorf("commit: %w", err)
+		}
+		// The log may hold the transaction or not; the next process to open the file finds out.
+		return fmt.Errorf("commit: %w: %w", engine.ErrCommitUnknown, err)
+	}
+	open = false
+	return nil
+}

@@ -1,0 +1,179 @@
+package storetest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// fill stores a counter for each id.
+func fill(t *testing.T, s Store, ids ...engine.CounterID) {
+	t.Helper()
+	ids = slices.SortedFunc(slices.Values(ids), engine.CounterID.Compare)
+	update(t, s, batch(ids...), write("1"))
+}
+
+func keys(counters []engine.StoredCounter) []string {
+	out := []string{}
+	for _, c := range counters {
+		out = append(out, c.Key+" "+c.Name)
+	}
+	return out
+}
+
+func counters(t *testing.T, s Store) {
+	fill(t, s, id("a", "1m"), id("a", "1h"), id("a", "per day"), id("a ", "1m"), id("ab", "1m"), id("A", "1m"))
+	found, now, err := s.Counters(within(t), "a")
+	if err != nil {
+		t.Fatalf("counters: %v", err)
+	}
+	sane(t, now)
+	equal(t, "counters", found, []engine.StoredCounter{
+		{CounterID: id("a", "1h"), Spec: []byte(`{"limit":1}`), State: []byte("1")},
+		{CounterID: id("a", "1m"), Spec: []byte(`{"limit":1}`), State: []byte("1")},
+		{CounterID: id("a", "per day"), Spec: []byte(`{"limit":1}`), State: []byte("1")},
+	})
+}
+
+// awkward are keys that a pattern, an escape, a collation or a byte count may trip over.
+func awkward() []string {
+	return []string{
+		"a", "a%", "a%b", "a_b", "a_", `a\`, `a\%`, "a*", "a?", "a'", "ab", "ac", "b", "B", "ä", "ä1", "á",
+		"日本", "日本語", "\ud7ff", "\ud7ffx", "\ue000", "😀", "😀1", "\U0010ffff", "\U0010ffffz", "\U0010ffff\U0010ffff",
+		strings.Repeat("x", 256), strings.Repeat("\U0010ffff", 64),
+	}
+}
+
+// prefixes are some of every length, and some that select nothing.
+func prefixes() []string {
+	return append(awkward(), "", "a%%", "%", "_", "zz", "日", "\U0010ffff\U0010ffff\U0010ffff", strings.Repeat("x", 255))
+}
+
+// beginning are the keys that begin with prefix, in order.
+func beginning(prefix string) []string {
+	out := []string{}
+	for _, k := range slices.Sorted(slices.Values(awkward())) {
+		if strings.HasPrefix(k, prefix) {
+			out = append(out, k+" 1m")
+		}
+	}
+	return out
+}
+
+func fillAwkward(t *testing.T, s Store) {
+	t.Helper()
+	var ids []engine.CounterID
+	for _, k := range awkward() {
+		ids = append(ids, id(k, "1m"))
+	}
+	fill(t, s, ids...)
+}
+
+func listPrefix(t *testing.T, s Store) {
+	fillAwkward(t, s)
+	for _, p := range prefixes() {
+		page, now, err := s.List(within(t), p, engine.CounterID{}, 1000)
+		if err != nil {
+			t.Fatalf("list %q: %v", p, err)
+		}
+		sane(t, now)
+		equal(t, "list "+p, keys(page), beginning(p))
+	}
+}
+
+func listPages(t *testing.T, s Store) {
+	fillAwkward(t, s)
+	fill(t, s, id("a", "1h"), id("a", "1d"), id("b", "1d"), id("b", "2m"))
+	for _, prefix := range []string{"", "a", "日"} {
+		whole, _, err := s.List(within(t), prefix, engine.CounterID{}, 1000)
+		if err != nil {
+			t.Fatalf("list: %v", err)
+		}
+		var got []engine.StoredCounter
+		var after engine.CounterID
+		for {
+			page, _, err := s.List(within(t), prefix, after, 3)
+			if err != nil {
+				t.Fatalf("list: %v", err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			if len(page) > 3 {
+				t.Fatalf("a page of %d", len(page))
+			}
+			got = append(got, page...)
+			after = page[len(page)-1].CounterID
+		}
+		equal(t, "pages of "+prefix, keys(got), keys(whole))
+	}
+	// From an id that is not stored, before and behind the prefix.
+	page, _, err := s.List(within(t), "b", id("a", "1m"), 1)
+	if err != nil {
+		t.Fatalf("list: %v", err)
+	}
+	equal(t, "from before the prefix", keys(page), []string{"b 1d"})
+	page, _, err = s.List(within(t), "b", id("b", "1e"), 1)
+	if err != nil {
+		t.Fatalf("list: %v", err)
+	}
+	equal(t, "from between", keys(page), []string{"b 1m"})
+	page, _, err = s.List(within(t), "b", id("c", ""), 1)
+	if err != nil {
+		t.Fatalf("list: %v", err)
+	}
+	equal(t, "from behind the prefix", keys(page), []string{})
+}
+
+// reset runs Reset first dry and then for real, and gives the keys that are left.
+func reset(t *testing.T, s Store, sel engine.Selection, want int64) []string {
+	t.Helper()
+	for _, dry := range []bool{true, false} {
+		n, err := s.Reset(within(t), sel, dry)
+		if err != nil {
+			t.Fatalf("reset %+v: %v", sel, err)
+		}
+		if n != want {
+			t.Errorf("reset %+v, dry %t: %d, want %d", sel, dry, n, want)
+		}
+	}
+	left, _, err := s.List(within(t), "", engine.CounterID{}, 10_000)
+	if err != nil {
+		t.Fatalf("list: %v", err)
+	}
+	return keys(left)
+}
+
+func resetKey(t *testing.T, s Store) {
+	fill(t, s, id("a", "1m"), id("a", "1h"), id("a%", "1m"), id("a\x01", "1m"), id("ab", "1m"))
+	equal(t, "left", reset(t, s, engine.Selection{Key: "a"}, 2), []string{"a\x01 1m", "a% 1m", "ab 1m"})
+	equal(t, "left", reset(t, s, engine.Selection{Key: "%"}, 0), []string{"a\x01 1m", "a% 1m", "ab 1m"})
+	update(t, s, batch(id("a", "1m")), func(snap engine.Snapshot) engine.Changes {
+		equal(t, "state after a reset", snap.States, [][]byte{nil})
+		return write("again")(snap)
+	})
+	equal(t, "state", states(t, s, id("a", "1m")), []string{"again"})
+}
+
+func resetPrefix(t *testing.T, s Store) {
+	for _, p := range []string{"a%", `a\`, "a", "日", "\ud7ff", "\U0010ffff\U0010ffff"} {
+		fillAwkward(t, s)
+		gone := beginning(p)
+		var want []string
+		for _, k := range beginning("") {
+			if !slices.Contains(gone, k) {
+				want = append(want, k)
+			}
+		}
+		equal(t, "left of "+p, reset(t, s, engine.Selection{Prefix: p}, int64(len(gone))), want)
+	}
+}
+
+func resetAll(t *testing.T, s Store) {
+	ids := numbered(2500) // three transactions
+	fill(t, s, ids...)
+	equal(t, "left", reset(t, s, engine.Selection{}, 2500), []string{})
+	equal(t, "left", reset(t, s, engine.Selection{}, 0), []string{})
+}

@@ -1,0 +1,204 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+func event(id string) engine.Event {
+	return engine.Event{ID: id, Type: engine.EventExceeded, Time: 1_700_000_000_000, Key: "k", Name: "1m", Limit: 1, Window: "1m"}
+}
+
+// emit writes events with ids from and up to, each in a transaction with a counter.
+func emit(t *testing.T, s Store, from, to int) {
+	t.Helper()
+	for i := from; i <= to; i++ {
+		update(t, s, batch(id("k", "1m")), func(snap engine.Snapshot) engine.Changes {
+			c := add(snap)
+			c.Events = []engine.Event{event(fmt.Sprint(i))}
+			return c
+		})
+	}
+}
+
+func backlog(t *testing.T, s Store, want int64) {
+	t.Helper()
+	n, err := s.Backlog(within(t))
+	if err != nil {
+		t.Fatalf("backlog: %v", err)
+	}
+	equal(t, "backlog", n, want)
+}
+
+func idsOf(events []engine.Event) (ids []string) {
+	for _, e := range events {
+		ids = append(ids, e.ID)
+	}
+	return ids
+}
+
+// ack acknowledges everything.
+func ack(_ context.Context, events []engine.Event) ([]string, error) { return idsOf(events), nil }
+
+func relayOrder(t *testing.T, s Store) {
+	backlog(t, s, 0)
+	n, err := s.Relay(within(t), 10, func(context.Context, []engine.Event) ([]string, error) {
+		t.Error("published nothing")
+		return nil, nil
+	})
+	if n != 0 || err != nil {
+		t.Errorf("relay of nothing: %d, %v", n, err)
+	}
+	emit(t, s, 1, 5)
+	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes { // and two in one
+		return engine.Changes{Events: []engine.Event{event("6"), event("7")}}
+	})
+	backlog(t, s, 7)
+	var got [][]string
+	for {
+		n, err := s.Relay(within(t), 3, func(_ context.Context, events []engine.Event) ([]string, error) {
+			got = append(got, idsOf(events))
+			return idsOf(events), nil
+		})
+		if err != nil {
+			t.Fatalf("relay: %v", err)
+		}
+		if n == 0 {
+			break
+		}
+		equal(t, "removed", n, len(got[len(got)-1]))
+	}
+	equal(t, "events", got, [][]string{{"1", "2", "3"}, {"4", "5", "6"}, {"7"}})
+	backlog(t, s, 0)
+}
+
+func relayPartial(t *testing.T, s Store) {
+	emit(t, s, 1, 4)
+	boom := errors.New("boom")
+	n, err := s.Relay(within(t), 10, func(context.Context, []engine.Event) ([]string, error) {
+		return []string{"4", "unheard of", "2"}, boom
+	})
+	if n != 2 || !errors.Is(err, boom) {
+		t.Errorf("relay: %d, %v", n, err)
+	}
+	var left []string
+	if _, err := s.Relay(within(t), 10, func(_ context.Context, events []engine.Event) ([]string, error) {
+		left = idsOf(events)
+		return nil, nil
+	}); err != nil {
+		t.Errorf("relay: %v", err)
+	}
+	equal(t, "left", left, []string{"1", "3"})
+	backlog(t, s, 2)
+}
+
+func relayFails(t *testing.T, s Store) {
+	emit(t, s, 1, 3)
+	boom := errors.New("boom")
+	for range 20 { // more often than there are connections
+		n, err := s.Relay(within(t), 10, func(context.Context, []engine.Event) ([]string, error) { return nil, boom })
+		if n != 0 || !errors.Is(err, boom) {
+			t.Fatalf("relay: %d, %v", n, err)
+		}
+	}
+	backlog(t, s, 3)
+	if n, err := s.Relay(within(t), 10, ack); n != 3 || err != nil {
+		t.Errorf("relay: %d, %v", n, err)
+	}
+}
+
+func relayPanics(t *testing.T, s Store) {
+	emit(t, s, 1, 2)
+	for range 20 {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			_, _ = s.Relay(within(t), 10, func(context.Context, []engine.Event) ([]string, error) { panic("boom") })
+		}()
+	}
+	if n, err := s.Relay(within(t), 10, ack); n != 2 || err != nil {
+		t.Errorf("relay: %d, %v", n, err)
+	}
+}
+
+func relayCanceled(t *testing.T, s Store) {
+	emit(t, s, 1, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	n, err := s.Relay(ctx, 10, func(ctx context.Context, events []engine.Event) ([]string, error) {
+		cancel() // a worker that stops, with its last publish acknowledged
+		return []string{"1"}, ctx.Err()
+	})
+	if n != 1 || !errors.Is(err, context.Canceled) {
+		t.Errorf("relay: %d, %v", n, err)
+	}
+	backlog(t, s, 1)
+}
+
+func relaysAtOnce(t *testing.T, s Store) {
+	const total = 120
+	emit(t, s, 1, total)
+	var mu sync.Mutex
+	out, times := make(map[string]bool), make(map[string]int)
+	all(t, 6, func(w int) error {
+		for {
+			left, err := s.Backlog(within(t))
+			if err != nil || left == 0 {
+				return err
+			}
+			_, err = s.Relay(within(t), 7, func(_ context.Context, events []engine.Event) ([]string, error) {
+				mu.Lock()
+				for _, e := range events {
+					if out[e.ID] {
+						t.Errorf("event %s is with two relays", e.ID)
+					}
+					out[e.ID] = true
+					times[e.ID]++
+				}
+				mu.Unlock()
+				n, err := s.Backlog(within(t)) // publishing takes a while
+				_ = n
+				mu.Lock()
+				for _, e := range events {
+					delete(out, e.ID)
+				}
+				mu.Unlock()
+				return idsOf(events), err
+			})
+			if err != nil {
+				return err
+			}
+		}
+	})
+	equal(t, "events", len(times), total)
+	for id, n := range times {
+		if n != 1 {
+			t.Errorf("event %s was published %d times", id, n)
+		}
+	}
+}
+
+func eventFields(t *testing.T, s Store) {
+	want := engine.Event{
+		ID: "01J", Type: engine.EventWarning, Time: 1, Key: "k\"\\\x00ö😀", Name: "n", Policy: "p", Limit: 2, Window: "1m",
+		Remaining: 3, Threshold: 4, ResetAt: 5, RetryAfter: 6, Denied: 7, User: "u",
+	}
+	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes {
+		return engine.Changes{Events: []engine.Event{want}}
+	})
+	var got []engine.Event
+	if _, err := s.Relay(within(t), 1, func(_ context.Context, events []engine.Event) ([]string, error) {
+		got = events
+		return nil, nil
+	}); err != nil {
+		t.Fatalf("relay: %v", err)
+	}
+	equal(t, "events", got, []engine.Event{want})
+}

@@ -1,0 +1,168 @@
+// Package storetest holds every store to the one contract: what [engine.Store] says, and what the outbox owes its
+// relay. Both backends pass the same suite, so the engine need not know which one it has.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// Store is what a backend offers.
+type Store interface {
+	engine.Store
+	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error)
+	Backlog(ctx context.Context) (int64, error)
+}
+
+// Run runs the suite. open gives an empty store that closes when its test ends.
+func Run(t *testing.T, open func(t *testing.T) Store) {
+	for _, c := range []struct {
+		name string
+		test func(t *testing.T, s Store)
+	}{
+		{"absent counters read nil", absent},
+		{"what is written is read back byte by byte", writeThenRead},
+		{"a spec stays until it changes", specs},
+		{"a batch keeps its order", batchOrder},
+		{"3,000 counters in a batch", largeBatch},
+		{"an empty batch reads the clock", emptyBatch},
+		{"a decision that changes nothing leaves nothing", noChange},
+		{"the clock stands after the locks and never before the last", clock},
+		{"a slot out of range or a new counter without a spec writes nothing", badChanges},
+		{"a canceled context writes nothing", canceled},
+		{"canceled while deciding writes nothing", canceledInside},
+		{"a panic in decide leaves no locks", panics},
+		{"receipts", receipts},
+		{"an id that is taken is a conflict and writes nothing", receiptTaken},
+		{"requests with one id charge once", receiptRace},
+		{"updates of one counter run one after another", serialized},
+		{"overlapping batches never deadlock", overlapping},
+		{"creators of one counter lose no charge", creators},
+		{"updates and resets never deadlock", updatesAndResets},
+		{"events are relayed in order", relayOrder},
+		{"an unacknowledged event stays", relayPartial},
+		{"a publish that fails keeps all", relayFails},
+		{"a publish that panics keeps all", relayPanics},
+		{"what was acknowledged goes though the context ended", relayCanceled},
+		{"two relays never share an event", relaysAtOnce},
+		{"an event keeps all its fields", eventFields},
+		{"counters of a key, in order of name", counters},
+		{"list by prefix", listPrefix},
+		{"list page by page", listPages},
+		{"reset a key", resetKey},
+		{"reset a prefix", resetPrefix},
+		{"reset all, in several transactions", resetAll},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.test(t, open(t))
+		})
+	}
+}
+
+// patience bounds every wait, far above what anything takes: what runs into it hangs.
+const patience = 30 * time.Second
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func id(key, name string) engine.CounterID { return engine.CounterID{Key: key, Name: name} }
+
+func batch(ids ...engine.CounterID) engine.Batch { return engine.Batch{Counters: ids} }
+
+// nothing is a decision that changes nothing.
+func nothing(engine.Snapshot) engine.Changes { return engine.Changes{} }
+
+// write sets the state of every counter of the batch.
+func write(state string) func(engine.Snapshot) engine.Changes {
+	return func(snap engine.Snapshot) (c engine.Changes) {
+		for i := range snap.States {
+			c.Counters = append(c.Counters, change(snap, i, state))
+		}
+		return c
+	}
+}
+
+// change sets one state, with a spec when the counter is new.
+func change(snap engine.Snapshot, slot int, state string) engine.CounterChange {
+	c := engine.CounterChange{Slot: slot, State: []byte(state), ExpiresAt: 4_000_000_000_000}
+	if snap.States[slot] == nil {
+		c.Spec = []byte(`{"limit":1}`)
+	}
+	return c
+}
+
+func update(t testing.TB, s Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) {
+	t.Helper()
+	if err := s.Update(within(t), b, decide); err != nil {
+		t.Fatalf("update: %v", err)
+	}
+}
+
+// retry runs an update again until no other one gets in between, as the engine does.
+func retry(ctx context.Context, s Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	for {
+		err := s.Update(ctx, b, decide)
+		if !errors.Is(err, engine.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// states reads the states of a batch, "-" for a counter that is not stored.
+func states(t testing.TB, s Store, ids ...engine.CounterID) []string {
+	t.Helper()
+	var all []string
+	update(t, s, batch(ids...), func(snap engine.Snapshot) engine.Changes {
+		all = nil
+		for _, state := range snap.States {
+			if state == nil {
+				all = append(all, "-")
+			} else {
+				all = append(all, string(state))
+			}
+		}
+		return engine.Changes{}
+	})
+	return all
+}
+
+func equal[T any](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// numbered gives n distinct ids in order.
+func numbered(n int) []engine.CounterID {
+	ids := make([]engine.CounterID, n)
+	for i := range ids {
+		ids[i] = id(fmt.Sprintf("k:%06d", i), "1m")
+	}
+	return ids
+}
+
+// all runs f for every number below n at the same time and reports the errors.
+func all(t *testing.T, n int, f func(i int) error) {
+	t.Helper()
+	errs := make(chan error, n)
+	for i := range n {
+		go func() { errs <- f(i) }()
+	}
+	for range n {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
