@@ -138,8 +138,13 @@ func reconnectDelay(attempts int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// userinfo is what stands before the @ in a URL or in a list of them.
-var userinfo = regexp.MustCompile(`(://|^|,)[^\s,"]*@`)
+// The user, password or token of a URL, and of an address without a scheme.
+var (
+	urlSecret  = regexp.MustCompile(`://[^\s,"]*@`)
+	hostSecret = regexp.MustCompile(`(^|[\s,"])[^\s,"/]*@`)
+)
 
-// redact takes user, password and token out of URLs in a text.
-func redact(text string) string { return userinfo.ReplaceAllString(text, "$1***@") }
+// redact takes user, password and token out of the URLs in a text.
+func redact(text string) string {
+	return hostSecret.ReplaceAllString(urlSecret.ReplaceAllString(text, "://***@"), "$1***@")
+}

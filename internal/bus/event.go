@@ -9,7 +9,6 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 
 	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 )
 
@@ -33,11 +32,7 @@ func eventMsg(e *engine.Event, source, schemaBase string) (*nats.Msg, error) {
 		// The sampledrate extension: one event stands for so many. Its type is a 32-bit integer.
 		ce.SetExtension("sampledrate", int32(min(max(e.Denied, 1), math.MaxInt32)))
 	}
-	body, err := json.Marshal(data)
-	if err != nil {
-		return nil, err
-	}
-	if err := ce.SetData(event.ApplicationJSON, body); err != nil {
+	if err := ce.SetData(event.ApplicationJSON, data); err != nil {
 		return nil, err
 	}
 	if err := ce.Validate(); err != nil {

@@ -21,8 +21,8 @@ type fakeEngine struct {
 	counters []engine.Counter
 	more     bool
 	err      error
-	// block, when set, holds reads up until it is closed.
-	block chan struct{}
+	// block, when set, holds reads up until it is closed; entered tells of each.
+	block, entered chan struct{}
 
 	mu    sync.Mutex
 	after engine.CounterID
@@ -50,6 +50,7 @@ func (f *fakeEngine) wait(ctx context.Context) error {
 	if f.block == nil {
 		return f.err
 	}
+	f.entered <- struct{}{}
 	select {
 	case <-f.block:
 		return f.err

@@ -275,12 +275,7 @@ func streamConfig() jetstream.StreamConfig {
 func ensureStream(ctx context.Context, js jetstream.JetStream) error {
 	s, err := js.Stream(ctx, limits.EventStream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = js.CreateStream(ctx, streamConfig())
-		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			return wrapStream("create", err)
-		}
-		// Another worker was faster, and made it otherwise.
-		s, err = js.Stream(ctx, limits.EventStream)
+		s, err = createStream(ctx, js)
 	}
 	if err != nil {
 		return wrapStream("look up", err)
@@ -293,6 +288,27 @@ func ensureStream(ctx context.Context, js jetstream.JetStream) error {
 	cfg.Subjects = append(cfg.Subjects, missing...)
 	_, err = js.UpdateStream(ctx, cfg)
 	return wrapStream("add subjects to", err)
+}
+
+// createStream makes the stream. When another worker makes it at the same moment the server may refuse this one in
+// more than one way (the name is taken, the space is reserved twice), so a refusal counts only if there is still no
+// stream a little later.
+func createStream(ctx context.Context, js jetstream.JetStream) (jetstream.Stream, error) {
+	for try := 1; ; try++ {
+		s, err := js.CreateStream(ctx, streamConfig())
+		if err == nil {
+			return s, nil
+		}
+		if sleep(ctx, 50*time.Millisecond) != nil {
+			return nil, err
+		}
+		if s, lookup := js.Stream(ctx, limits.EventStream); lookup == nil {
+			return s, nil
+		}
+		if try == 3 {
+			return nil, fmt.Errorf("create it: %w", err)
+		}
+	}
 }
 
 func wrapStream(act string, err error) error {

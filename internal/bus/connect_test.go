@@ -1,0 +1,177 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func embed(t *testing.T, listen, dir string) *Embedded {
+	t.Helper()
+	e, err := Embed(EmbedConfig{Listen: listen, StoreDir: dir, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// TestEmbedKeepsItsStreams starts twice over one folder.
+func TestEmbedKeepsItsStreams(t *testing.T) {
+	dir := t.TempDir()
+	for n := range 2 {
+		e := embed(t, "127.0.0.1:0", dir)
+		nc := dial(t, e.URL())
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ensureStream(t.Context(), js); err != nil {
+			t.Fatal(err)
+		}
+		ack, err := js.Publish(t.Context(), limits.EventWarning, nil)
+		if err != nil || ack.Sequence != uint64(n+1) {
+			t.Errorf("%+v %v", ack, err)
+		}
+		nc.Close()
+		e.Shutdown()
+	}
+}
+
+func TestEmbedOnABusyPortNamesTheWayOut(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, err = Embed(EmbedConfig{Listen: l.Addr().String(), StoreDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, part := range []string{l.Addr().String(), "--nats-listen", "--nats-url"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%v does not name %s", err, part)
+		}
+	}
+	for _, bad := range []string{"4222", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000"} {
+		if _, err := Embed(EmbedConfig{Listen: bad, StoreDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}); err == nil {
+			t.Errorf("%s is taken", bad)
+		}
+	}
+}
+
+func TestConnectWaitsForTheServerAndKeepsSecrets(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	var log bytes.Buffer
+	logged := make(chan struct{}, 100)
+	h := slog.NewTextHandler(&signalWriter{&log, logged}, nil)
+	type result struct {
+		nc  *nats.Conn
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		nc, err := Connect(t.Context(), ConnectConfig{URL: "nats://joe:s3cret@" + addr, Name: "x", Logger: slog.New(h)})
+		got <- result{nc, err}
+	}()
+	<-logged
+	e := embed(t, addr, t.TempDir())
+	defer e.Shutdown()
+	r := <-got
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	r.nc.Close()
+	if text := log.String(); strings.Contains(text, "s3cret") || !strings.Contains(text, "***@"+addr) {
+		t.Error(text)
+	}
+}
+
+type signalWriter struct {
+	b      *bytes.Buffer
+	logged chan struct{}
+}
+
+func (w *signalWriter) Write(p []byte) (int, error) {
+	n, err := w.b.Write(p)
+	w.logged <- struct{}{}
+	return n, err
+}
+
+func TestConnectEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := Connect(ctx, ConnectConfig{URL: "nats://u:p@127.0.0.1:1", Logger: slog.New(slog.DiscardHandler)})
+	if err == nil || strings.Contains(err.Error(), "u:p") || !strings.Contains(err.Error(), "127.0.0.1:1") {
+		t.Error(err)
+	}
+	for _, cfg := range []ConnectConfig{{}, {URL: "x", Creds: "/nowhere"}, {URL: "x", TLSCert: "connect_test.go"}} {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+		if _, err := Connect(t.Context(), cfg); err == nil {
+			t.Errorf("%+v connects", cfg)
+		}
+	}
+}
+
+func TestRedact(t *testing.T) {
+	for in, want := range map[string]string{
+		"nats://u:p@h:1,tls://token@h:2": "nats://***@h:1,tls://***@h:2",
+		"u:p@h:1":                        "***@h:1",
+		`parse "nats://u:p%@h": bad`:     `parse "nats://***@h": bad`,
+		"nats://h:1":                     "nats://h:1",
+	} {
+		if got := redact(in); got != want {
+			t.Errorf("%s is %s", in, got)
+		}
+	}
+}
+
+func TestForgetReachesEveryWorker(t *testing.T) {
+	url := testenv.NATS(t).ClientURL()
+	heard := make(chan engine.Forget, 10)
+	var workers []*Forgetter
+	for range 2 {
+		f := NewForgetter(dial(t, url), slog.New(slog.DiscardHandler))
+		if err := f.Listen(func(w engine.Forget) { heard <- w }); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.conn.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		workers = append(workers, f)
+	}
+	nc := dial(t, url)
+	for _, junk := range []string{"", "{}", "x", `{"key":5}`, `{"key":"` + strings.Repeat("k", 3000) + `"}`} {
+		_ = nc.Publish(subjectForget, []byte(junk))
+	}
+	_ = nc.Flush()
+	want := engine.Forget{Key: "a\"b"}
+	workers[0].Broadcast(want)
+	for range 2 {
+		if got := <-heard; got != want {
+			t.Errorf("%+v", got)
+		}
+	}
+	// Without NATS the worker itself still forgets.
+	workers[0].conn.Close()
+	workers[0].Broadcast(engine.Forget{All: true})
+	if got := <-heard; !got.All {
+		t.Errorf("%+v", got)
+	}
+	workers[1].Close()
+}

@@ -1,0 +1,343 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// fakeOutbox keeps events in memory.
+type fakeOutbox struct {
+	mu     sync.Mutex
+	events []engine.Event
+	// failures is how many passes lose their acknowledgements, as a worker that dies does.
+	failures int
+}
+
+func (o *fakeOutbox) add(events ...engine.Event) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.events = append(o.events, events...)
+}
+
+func (o *fakeOutbox) Relay(ctx context.Context, max int, publish func(context.Context, []engine.Event) ([]string, error)) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.events) == 0 {
+		return 0, nil
+	}
+	acked, err := publish(ctx, o.events[:min(max, len(o.events))])
+	if o.failures > 0 {
+		o.failures--
+		return 0, errors.New("commit: connection lost")
+	}
+	before := len(o.events)
+	o.events = slices.DeleteFunc(o.events, func(e engine.Event) bool { return slices.Contains(acked, e.ID) })
+	return before - len(o.events), err
+}
+
+func (o *fakeOutbox) Backlog(context.Context) (int64, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return int64(len(o.events)), nil
+}
+
+func exceeded(n int) engine.Event {
+	return engine.Event{ID: fmt.Sprintf("id-%d", n), Type: engine.EventExceeded, Time: 1704307200123, Key: "api:user:7", Name: "1m",
+		Limit: 100, Window: "1m", ResetAt: 1704307260000, RetryAfter: 2000, Denied: 41, User: "7"}
+}
+
+func warning(n int) engine.Event {
+	return engine.Event{ID: fmt.Sprintf("id-%d", n), Type: engine.EventWarning, Time: 1704307200123, Key: "api:user:7", Name: "1m",
+		Limit: 100, Window: "1m", Remaining: 9, Threshold: 10, ResetAt: 1704307260000, User: "7"}
+}
+
+// runRelay runs a relay until the test ends, or until stop.
+func runRelay(t *testing.T, cfg RelayConfig) (r *Relay, stop func()) {
+	t.Helper()
+	cfg.Source, cfg.SchemaBase = "https://limits.example.com", "http://h/schemas"
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	r, err := NewRelay(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = r.Run(ctx) }()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return r, stop
+}
+
+// stored waits for n messages in the stream.
+func stored(t *testing.T, nc *nats.Conn, n int) []jetstream.Msg {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var c jetstream.Consumer
+	for c == nil {
+		c, err = js.OrderedConsumer(ctx, limits.EventStream, jetstream.OrderedConsumerConfig{})
+		if err != nil && sleep(ctx, 20*time.Millisecond) != nil {
+			t.Fatal(err)
+		}
+	}
+	var msgs []jetstream.Msg
+	for len(msgs) < n {
+		m, err := c.Next(jetstream.FetchContext(ctx))
+		if err != nil {
+			t.Fatalf("%d of %d events: %v", len(msgs), n, err)
+		}
+		msgs = append(msgs, m)
+	}
+	return msgs
+}
+
+func TestEventsAreCloudEvents(t *testing.T) {
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	box := &fakeOutbox{}
+	box.add(exceeded(1), warning(2))
+	runRelay(t, RelayConfig{Conn: nc, Outbox: box})
+	msgs := stored(t, nc, 2)
+	for i, want := range []string{
+		`{"specversion":"1.0","id":"id-1","source":"https://limits.example.com","type":"limits.exceeded","subject":"api:user:7",` +
+			`"datacontenttype":"application/json","dataschema":"http://h/schemas/events/limits.exceeded.v1.json",` +
+			`"time":"2024-01-03T18:40:00.123Z","data":{"key":"api:user:7","name":"1m","limit":100,"window":"1m",` +
+			`"reset":1704307260000,"retryAfter":2000,"denied":41,"user":"7"},"sampledrate":41}`,
+		`{"specversion":"1.0","id":"id-2","source":"https://limits.example.com","type":"limits.warning","subject":"api:user:7",` +
+			`"datacontenttype":"application/json","dataschema":"http://h/schemas/events/limits.warning.v1.json",` +
+			`"time":"2024-01-03T18:40:00.123Z","data":{"key":"api:user:7","name":"1m","limit":100,"window":"1m",` +
+			`"remaining":9,"threshold":10,"reset":1704307260000,"user":"7"}}`,
+	} {
+		m := msgs[i]
+		if string(m.Data()) != want {
+			t.Errorf("\n got %s\nwant %s", m.Data(), want)
+		}
+		var ce event.Event
+		if err := ce.UnmarshalJSON(m.Data()); err != nil || ce.Validate() != nil || m.Subject() != ce.Type() ||
+			m.Headers().Get("Content-Type") != "application/cloudevents+json" || m.Headers().Get("Nats-Msg-Id") != ce.ID() {
+			t.Errorf("%v %s %v", err, m.Subject(), m.Headers())
+		}
+	}
+}
+
+// TestLostAcknowledgementsRepeatAndDeduplicate loses the commit after a publish.
+func TestLostAcknowledgementsRepeatAndDeduplicate(t *testing.T) {
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	box := &fakeOutbox{failures: 2}
+	box.add(exceeded(1), exceeded(2), exceeded(3))
+	runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 2})
+	msgs := stored(t, nc, 3)
+	for i, m := range msgs {
+		if m.Headers().Get("Nats-Msg-Id") != fmt.Sprintf("id-%d", i+1) {
+			t.Errorf("%d is %s", i, m.Headers().Get("Nats-Msg-Id"))
+		}
+	}
+	drained(t, box)
+	js, _ := jetstream.New(nc)
+	s, err := js.Stream(t.Context(), limits.EventStream)
+	if err != nil || s.CachedInfo().State.Msgs != 3 {
+		t.Errorf("%v %+v", err, s.CachedInfo().State)
+	}
+}
+
+// drained waits until the outbox is empty.
+func drained(t *testing.T, box *fakeOutbox) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		n, _ := box.Backlog(ctx)
+		if n == 0 {
+			return
+		}
+		if sleep(ctx, 5*time.Millisecond) != nil {
+			t.Fatalf("%d events are left", n)
+		}
+	}
+}
+
+func TestWakeBeatsThePoll(t *testing.T) {
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	box := &fakeOutbox{}
+	r, _ := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Poll: time.Hour})
+	for n := range 3 {
+		box.add(exceeded(n))
+		r.Wake()
+		drained(t, box)
+	}
+}
+
+func TestStopDrainsTheOutbox(t *testing.T) {
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	box := &fakeOutbox{}
+	_, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Poll: time.Hour, Batch: 10})
+	for n := range 35 {
+		box.add(exceeded(n))
+	}
+	stop()
+	if n, _ := box.Backlog(t.Context()); n != 0 {
+		t.Errorf("%d events are left", n)
+	}
+}
+
+// TestEventsSurviveAKilledServer kills NATS in the middle; nothing is lost, and all is there soon after.
+func TestEventsSurviveAKilledServer(t *testing.T) {
+	server := testenv.NATSServer(t)
+	nc, err := Connect(t.Context(), ConnectConfig{URL: server.URL, Name: "relay", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	box := &fakeOutbox{}
+	logged := &countingHandler{}
+	r, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Logger: slog.New(logged)})
+	for n := range 100 {
+		box.add(exceeded(n))
+		r.Wake()
+	}
+	drained(t, box)
+	server.Kill()
+	for n := range 100 {
+		box.add(exceeded(100 + n))
+		r.Wake()
+	}
+	server.Start()
+	back := time.Now()
+	drained(t, box)
+	if took := time.Since(back); took > 5*time.Second {
+		t.Errorf("back after %s", took)
+	}
+	seen := map[string]bool{}
+	for _, m := range stored(t, nc, 200) {
+		seen[m.Headers().Get("Nats-Msg-Id")] = true
+	}
+	if len(seen) != 200 {
+		t.Errorf("%d different events of 200", len(seen))
+	}
+	stop()
+	if n := logged.errors(); n > 1 {
+		t.Errorf("one failure was logged %d times", n)
+	}
+}
+
+// countingHandler counts errors.
+type countingHandler struct {
+	slog.Handler
+	mu sync.Mutex
+	n  int
+}
+
+func (h *countingHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h *countingHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h *countingHandler) WithGroup(string) slog.Handler            { return h }
+
+func (h *countingHandler) Handle(_ context.Context, r slog.Record) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r.Level >= slog.LevelError {
+		h.n++
+	}
+	return nil
+}
+
+func (h *countingHandler) errors() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.n
+}
+
+// TestStreamOfTheOperatorIsLeftAlone adds only what is missing.
+func TestStreamOfTheOperatorIsLeftAlone(t *testing.T) {
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: limits.EventStream, Subjects: []string{"other", "limits.warning"},
+		MaxAge: time.Hour, MaxMsgs: 7}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := ensureStream(ctx, js); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := js.Stream(ctx, limits.EventStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := s.CachedInfo().Config
+	if got.MaxAge != time.Hour || got.MaxMsgs != 7 || !slices.Equal(got.Subjects, []string{"other", "limits.warning", "limits.exceeded"}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestStreamIsMadeOnce(t *testing.T) {
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if err := ensureStream(t.Context(), js); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	s, err := js.Stream(t.Context(), limits.EventStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := s.CachedInfo().Config
+	if got.MaxAge != 7*24*time.Hour || got.MaxBytes != 1<<30 || got.Duplicates != 10*time.Minute ||
+		!slices.Equal(got.Subjects, []string{"limits.warning", "limits.exceeded"}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTakes(t *testing.T) {
+	for pattern, want := range map[string]bool{"limits.warning": true, "limits.*": true, "limits.>": true, ">": true, "*.warning": true,
+		"limits": false, "limits.warning.>": false, "limits.exceeded": false, "*": false, "limits.warning.x": false} {
+		if takes(pattern, "limits.warning") != want {
+			t.Errorf("%s: %v", pattern, !want)
+		}
+	}
+}
+
+func TestRelayConfigIsChecked(t *testing.T) {
+	good := RelayConfig{Conn: &nats.Conn{}, Outbox: &fakeOutbox{}, Logger: slog.Default(), Source: "urn:x", SchemaBase: "http://h"}
+	for field, change := range map[string]func(*RelayConfig){
+		"Conn": func(c *RelayConfig) { c.Conn = nil }, "Outbox": func(c *RelayConfig) { c.Outbox = nil },
+		"source": func(c *RelayConfig) { c.Source = "" }, "schema base": func(c *RelayConfig) { c.SchemaBase = "/schemas" },
+	} {
+		cfg := good
+		change(&cfg)
+		if _, err := NewRelay(cfg); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/schemas"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+)
+
+func TestReplies(t *testing.T) {
+	denying := func(r *engine.Request) error {
+		if r.Limits[0].Key == "a" {
+			r.Done(engine.Decision{Results: []engine.Result{{Key: "a", Name: "1m", Window: "1m", Limit: 100, Used: 100,
+				ResetAt: 1704307200000, RetryAfter: 23000}}}, nil)
+			return nil
+		}
+		return allowing(r)
+	}
+	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
+		if len(r.Limits) == 0 {
+			return allowing(r)
+		}
+		return denying(r)
+	}})
+	for _, c := range []struct{ body, want string }{
+		{hot, `{"allowed":true,"key":"api:user:123","name":"1m","limit":100,"remaining":99,"reset":1704307200000}`},
+		{`{"key":"a","limit":100,"window":"1m"}`, `{"allowed":false,"key":"a","name":"1m","limit":100,"remaining":0,"reset":1704307200000,` +
+			`"retryAfter":23000,"blockedBy":"1m","message":"100 of 100 used in 1m; try again in 23s"}`},
+		{items(2), `{"allowed":true,"key":"k0","name":"1m","limit":1,"remaining":0,"reset":1704307200000,"limits":[` +
+			`{"name":"1m","key":"k0","algorithm":"sliding_window","limit":1,"window":"1m","remaining":0,"reset":1704307200000,"allowed":true},` +
+			`{"name":"1m","key":"k1","algorithm":"sliding_window","limit":1,"window":"1m","remaining":0,"reset":1704307200000,"allowed":true}]}`},
+		{`{"attributes":{"ip":"x"}}`, `{"allowed":true,"limit":0,"remaining":0,"reset":0,"limits":[]}`},
+	} {
+		m := ask(t, nc, limits.SubjectConsume, c.body)
+		if string(m.Data) != c.want || len(m.Header) != 0 {
+			t.Errorf("%s\n got %s %v\nwant %s", c.body, m.Data, m.Header, c.want)
+		}
+	}
+}
+
+// TestEngineErrors tells each error of the engine, whether Submit or Done brings it.
+func TestEngineErrors(t *testing.T) {
+	var now error
+	submitFails := false
+	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
+		if submitFails {
+			return now
+		}
+		go r.Done(engine.Decision{}, now)
+		return nil
+	}})
+	for _, c := range []struct {
+		err    error
+		status string
+		want   string
+	}{
+		{engine.ErrOverloaded, "503", `{"error":{"code":"overloaded","message":"the worker has too many requests waiting; try again soon"}}`},
+		{engine.ErrClosed, "503", `{"error":{"code":"unavailable","message":"the worker is stopping; try again"}}`},
+		{fmt.Errorf("%w: secret host", engine.ErrUnavailable), "503", `{"error":{"code":"unavailable","message":"the store cannot be reached; try again soon"}}`},
+		{engine.ErrIDConflict, "409", `{"error":{"code":"id_conflict","field":"id","message":"the id was used with another request in the last 10 minutes; use a new id for each request"}}`},
+		{&engine.FieldError{Field: "burst", Message: "bad"}, "400", `{"error":{"code":"invalid_burst","field":"burst","message":"bad"}}`},
+		{errors.New("secret"), "503", `{"error":{"code":"unavailable","message":"the store cannot be reached; try again soon"}}`},
+	} {
+		for _, submitFails = range []bool{false, true} {
+			now = c.err
+			m := ask(t, nc, limits.SubjectConsume, hot)
+			if string(m.Data) != c.want || m.Header.Get(micro.ErrorCodeHeader) != c.status {
+				t.Errorf("%v (submit %v)\n got %s %s\nwant %s %s", c.err, submitFails, m.Header.Get(micro.ErrorCodeHeader), m.Data, c.status, c.want)
+			}
+		}
+	}
+}
+
+func TestStatusListReset(t *testing.T) {
+	e := &fakeEngine{submit: allowing, more: true, counters: []engine.Counter{{
+		CounterID: engine.CounterID{Key: "a", Name: "1m"}, Spec: engine.Spec{Algorithm: "token_bucket", Limit: 10, Window: "1m", Burst: 5},
+		Used: 4, Remaining: 11, ResetAt: 1704307200000}}}
+	_, nc := serve(t, e)
+	counter := `"name":"1m","algorithm":"token_bucket","limit":10,"window":"1m","burst":5,"used":4,"remaining":11,"reset":1704307200000}`
+	bad := func(code, field, message string) string {
+		return fmt.Sprintf(`{"error":{"code":%q,"field":%q,"message":%q}}`, code, field, message)
+	}
+	for _, c := range []struct{ subject, body, want string }{
+		{limits.SubjectStatus, `{"key":"a"}`, `{"key":"a","counters":[{` + counter + `]}`},
+		{limits.SubjectStatus, `{}`, bad("invalid_key", "key", "key is missing")},
+		{limits.SubjectStatus, `{"key":""}`, bad("invalid_key", "key", "key is empty; want 1 to 256 bytes")},
+		{limits.SubjectStatus, `{"keys":"a"}`, bad("unknown_field", "keys", `unknown field "keys"; want key`)},
+		{limits.SubjectList, `{}`, `{"counters":[{"key":"a",` + counter + `],"next":"a\n1m"}`},
+		{limits.SubjectList, `{"max":0}`, bad("invalid_max", "max", "max 0 is out of range; want 1 to 1000")},
+		{limits.SubjectList, `{"max":1001}`, bad("invalid_max", "max", "max 1001 is out of range; want 1 to 1000")},
+		{limits.SubjectList, `{"after":"a\tb"}`, bad("invalid_after", "after", `after "a\tb" is neither a key nor the next of a page`)},
+		{limits.SubjectReset, `{"key":"a"}`, `{"reset":3}`},
+		{limits.SubjectReset, `{"prefix":"a:","dryRun":true}`, `{"reset":3}`},
+		{limits.SubjectReset, `{"prefix":"","all":true}`, `{"reset":3}`},
+		{limits.SubjectReset, `{"all":true}`, `{"reset":3}`},
+		{limits.SubjectReset, `{}`, bad("invalid_key", "key", `key is missing; give key, or prefix, or "all":true for every key`)},
+		{limits.SubjectReset, `{"prefix":""}`, bad("invalid_prefix", "prefix", `an empty prefix selects every key; say so with "all":true`)},
+		{limits.SubjectReset, `{"prefix":"","all":false}`, bad("invalid_prefix", "prefix", `an empty prefix selects every key; say so with "all":true`)},
+		{limits.SubjectReset, `{"key":"a","prefix":"b"}`, bad("mixed_forms", "key", "key selects one key, prefix and all select many; give one of them")},
+		{limits.SubjectReset, `{"prefix":"a","all":true}`, bad("mixed_forms", "all", "all selects every key and prefix only some; give one of them")},
+		{limits.SubjectReset, `{"key":"a","dryRun":1}`, bad("invalid_dryRun", "dryRun", "dryRun must be true or false; got 1")},
+	} {
+		if m := ask(t, nc, c.subject, c.body); string(m.Data) != c.want {
+			t.Errorf("%s %s\n got %s\nwant %s", c.subject, c.body, m.Data, c.want)
+		}
+	}
+	for body, want := range map[string]engine.CounterID{
+		`{}`: {}, `{"after":"a"}`: {Key: "a", Name: afterNames}, `{"after":"a\n1m"}`: {Key: "a", Name: "1m"},
+	} {
+		ask(t, nc, limits.SubjectList, body)
+		if e.after != want {
+			t.Errorf("%s starts behind %q", body, e.after)
+		}
+	}
+	e.counters, e.more = nil, false
+	if m := ask(t, nc, limits.SubjectStatus, `{"key":"nobody"}`); string(m.Data) != `{"key":"nobody","counters":[]}` {
+		t.Errorf("%s", m.Data)
+	}
+}
+
+// TestReadsAreBounded fills the reads and sees the next refused at once.
+func TestReadsAreBounded(t *testing.T) {
+	e := &fakeEngine{submit: allowing, block: make(chan struct{}), entered: make(chan struct{}, 1)}
+	_, nc := serve(t, e, func(c *ServiceConfig) { c.Reads = 1 })
+	first := make(chan *nats.Msg, 1)
+	go func() {
+		m, _ := nc.Request(limits.SubjectStatus, []byte(`{"key":"a"}`), 5*time.Second)
+		first <- m
+	}()
+	<-e.entered
+	if m := ask(t, nc, limits.SubjectStatus, `{"key":"a"}`); m.Header.Get(micro.ErrorCodeHeader) != "503" {
+		t.Errorf("%s", m.Data)
+	}
+	close(e.block)
+	if m := <-first; m == nil || len(m.Header) != 0 {
+		t.Errorf("%v", m)
+	}
+}
+
+// TestStopAnswersEverything stops under load: whatever reached the service is answered.
+func TestStopAnswersEverything(t *testing.T) {
+	held := make(chan *engine.Request, 1000)
+	s, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { held <- r; return nil }})
+	inbox := nats.NewInbox()
+	answers := make(chan *nats.Msg, 2000)
+	if _, err := nc.ChanSubscribe(inbox, answers); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		if err := nc.PublishRequest(limits.SubjectConsume, inbox, []byte(hot)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The server has them all, and has sent them on.
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	go func() {
+		// The engine answers only when the stop has begun.
+		for !s.micro.Stopped() {
+			runtime.Gosched()
+		}
+		for range 1000 {
+			_ = allowing(<-held)
+		}
+	}()
+	if err := s.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.InFlight(); n != 0 {
+		t.Errorf("%d in flight", n)
+	}
+	_ = nc.Flush()
+	if len(answers) != 1000 {
+		t.Errorf("%d of 1000 answered", len(answers))
+	}
+	if _, err := nc.Request(limits.SubjectConsume, []byte(hot), time.Second); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("after the stop: %v", err)
+	}
+	if err := s.Stop(ctx); err != nil {
+		t.Errorf("second stop: %v", err)
+	}
+}
+
+func TestStopSaysWhatIsUnanswered(t *testing.T) {
+	s, nc := serve(t, &fakeEngine{submit: func(*engine.Request) error { return nil }})
+	if err := nc.PublishRequest(limits.SubjectConsume, nats.NewInbox(), []byte(hot)); err != nil {
+		t.Fatal(err)
+	}
+	_ = nc.Flush()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := s.Stop(ctx); err == nil || !strings.Contains(err.Error(), "1 answers") {
+		t.Error(err)
+	}
+}
+
+func TestMessageWithoutReplyIsIgnored(t *testing.T) {
+	s, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { t.Error("submitted"); return nil }})
+	_ = nc.Publish(limits.SubjectConsume, []byte(hot))
+	_ = nc.Publish(limits.SubjectReset, []byte(`{"all":true}`))
+	// A stop takes what came before it.
+	_ = nc.Flush()
+	if err := s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.Ignored() != 2 {
+		t.Errorf("%d ignored", s.Ignored())
+	}
+}
+
+// TestInfo asks what `nats micro info` asks; every schema named is a file.
+func TestInfo(t *testing.T) {
+	_, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.SchemaBase = "http://h/schemas/" })
+	var info micro.Info
+	if err := json.Unmarshal(ask(t, nc, "$SRV.INFO.limits", "").Data, &info); err != nil {
+		t.Fatal(err)
+	}
+	if info.Name != "limits" || info.Version != "1.2.3" || len(info.Endpoints) != 7 {
+		t.Errorf("%+v", info)
+	}
+	urls := []string{info.Metadata["error-schema"], info.Metadata["asyncapi"]}
+	for _, e := range info.Endpoints {
+		if e.QueueGroup != limits.QueueGroup {
+			t.Errorf("%s has queue group %s", e.Name, e.QueueGroup)
+		}
+		urls = append(urls, e.Metadata["request-schema"], e.Metadata["response-schema"])
+	}
+	for _, u := range urls {
+		name, ok := strings.CutPrefix(u, "http://h/schemas/")
+		if _, err := schemas.FS.Open(name); !ok || err != nil {
+			t.Errorf("schema %q: %v", u, err)
+		}
+	}
+}
+
+func TestSemver(t *testing.T) {
+	for in, want := range map[string]string{"v1.2.3": "1.2.3", "dev": "0.0.0", "": "0.0.0", "1.2.3-rc.1+x": "1.2.3-rc.1+x"} {
+		if got := semver(in); got != want {
+			t.Errorf("%q is %q", in, got)
+		}
+	}
+}
