@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -76,6 +77,41 @@ func TestRowMoved(t *testing.T) {
 		if a, b := state(t, s, "a"), state(t, s, "b"); a != "written" || b != "written" {
 			t.Errorf("round %d: states %q and %q", round, a, b)
 		}
+	}
+}
+
+// TestLockOrder holds that rows are locked in the order of the batch, not in the one they are stored in: while an
+// update waits for its second row, it has the first and not the third.
+func TestLockOrder(t *testing.T) {
+	s := open(t, Config{})
+	for _, key := range []string{"c", "b", "a"} {
+		if err := s.Update(t.Context(), batch(key), set("0")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holder, err := connect(t, s).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holder.Exec(t.Context(), `SELECT FROM counters WHERE key = 'b' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Update(t.Context(), batch("a", "b", "c"), set("1")) }()
+	waitForLock(t, s)
+	rows, err := connect(t, s).Query(t.Context(), `SELECT key FROM counters FOR UPDATE SKIP LOCKED`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || !slices.Equal(free, []string{"c"}) {
+		t.Errorf("not locked: %v, %v; want c", free, err)
+	}
+	if err := holder.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -129,6 +129,7 @@ func parse(text string) (*pgxpool.Config, error) {
 	}
 	cfg, err := pgxpool.ParseConfig(text)
 	if err == nil {
+		// Unset, pgx waits for two minutes.
 		if cfg.ConnConfig.ConnectTimeout == 0 || !strings.Contains(text, "connect_timeout") {
 			cfg.ConnConfig.ConnectTimeout = connectTimeout
 		}

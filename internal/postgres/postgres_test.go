@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/storetest"
@@ -95,6 +96,27 @@ func TestSessions(t *testing.T) {
 			t.Errorf("%s = %s, %v; want %s", name, got, err, want)
 		}
 	}
+}
+
+// TestClose holds that nothing of a store outlives it, also when a rollback was left to the background.
+func TestClose(t *testing.T) {
+	url := testenv.Postgres(t, Migrate)
+	before := goleak.IgnoreCurrent()
+	s, err := Open(t.Context(), Config{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
+		t.Error(err)
+	}
+	if err := s.Update(t.Context(), batch("a"), nothing); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Backlog(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s.Close()
+	goleak.VerifyNone(t, before)
 }
 
 // TestURL holds that no error gives the password away, and that the helpful ones say what is wrong.

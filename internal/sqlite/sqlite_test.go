@@ -23,11 +23,7 @@ func open(t testing.TB, cfg Config) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(s.Close)
 	return s
 }
 
@@ -54,9 +50,7 @@ func TestReopen(t *testing.T) {
 	if err := s.Update(t.Context(), one, set("kept")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	s.Close()
 	found, _, err := open(t, Config{Path: path}).Counters(t.Context(), "a")
 	if err != nil || len(found) != 1 || string(found[0].State) != "kept" {
 		t.Errorf("Counters = %v, %v", found, err)
@@ -79,9 +73,7 @@ func TestSecondProcess(t *testing.T) {
 			t.Errorf("the error does not name %q: %v", want, err)
 		}
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	s.Close()
 	open(t, Config{Path: path})
 }
 
@@ -121,9 +113,7 @@ func TestSchemaTooNew(t *testing.T) {
 	if _, err := s.conn.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (999, 1)`); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	s.Close()
 	_, err = Open(t.Context(), Config{Path: path})
 	if err == nil || !strings.Contains(err.Error(), "upgrade limiter to a release that knows version 999") {
 		t.Errorf("Open: %v", err)
