@@ -69,6 +69,9 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embed NATS on %s: %w", cfg.Listen, err)
 	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		cfg.Logger.Warn("the embedded NATS server has no authentication and listens beyond this machine", "listen", cfg.Listen)
+	}
 	log := &serverLog{log: cfg.Logger}
 	s.SetLoggerV2(log, cfg.Logger.Enabled(context.Background(), slog.LevelDebug), false, false)
 	s.Start()

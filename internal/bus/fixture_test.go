@@ -15,6 +15,8 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
+var _ Decider = (*engine.Engine)(nil)
+
 // fakeEngine answers what the test says.
 type fakeEngine struct {
 	submit   func(r *engine.Request) error
