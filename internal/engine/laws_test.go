@@ -483,17 +483,20 @@ func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 		for _, o := range genOps(h.limit, 8, Consume, Consume, Record, Refund).Draw(t, "ops") {
 			h.play(o)
 		}
-		old := h.limit
-		used := h.ask(Check, 1).Used
+		// The change comes some time after the last request under the old definition.
+		h.now = h.latest + rapid.Int64Range(0, h.limit.Window.Millis).Draw(t, "change")
+		h.latest = h.now
+		old := history{limit: h.limit, state: *stored(t, &h.state), now: h.now}
+		used := old.ask(Check, 1).Used
 		h.limit = genLimit(rapid.SampledFrom(algorithms).Draw(t, "to")).Draw(t, "limit")
-		if rapid.Bool().Draw(t, "same window") && old.Window.Period == 0 {
-			h.limit.Window, h.limit.Zone = old.Window, nil
+		if rapid.Bool().Draw(t, "same window") && old.limit.Window.Period == 0 {
+			h.limit.Window, h.limit.Zone = old.limit.Window, nil
 		}
 		h.state = *stored(t, &h.state)
 		if r := h.ask(Check, 1); r.Used != used || r.Remaining != max(0, h.limit.capacity()-used) {
-			t.Fatalf("%d used of %+v became %d used, %d remaining of %+v", used, old.Spec(), r.Used, r.Remaining, h.limit.Spec())
+			t.Fatalf("%d used of %+v became %d used, %d remaining of %+v", used, old.limit.Spec(), r.Used, r.Remaining, h.limit.Spec())
 		}
-		if old.Algorithm == h.limit.Algorithm && old.Window.Millis == h.limit.Window.Millis || used > h.limit.capacity() {
+		if goesOn(&old, &h) || used > h.limit.capacity() {
 			return // what is used may be free earlier than if it had been charged now
 		}
 		log := []charged{{at: h.latest, cost: used}}
@@ -506,6 +509,19 @@ func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 			t.Fatalf("%+v admitted %v behind %d that were used", h.limit.Spec(), log[1:], used)
 		}
 	})
+}
+
+// goesOn tells whether the same window counts on under another definition.
+func goesOn(old, h *history) bool {
+	switch {
+	case old.limit.Algorithm != h.limit.Algorithm:
+		return false
+	case old.limit.Algorithm == FixedWindow:
+		begin, end := h.limit.span(old.state.fixed.begin)
+		return old.state.fixed.begin == begin && old.state.fixed.end == end
+	default:
+		return old.limit.Window.Millis == h.limit.Window.Millis
+	}
 }
 
 // lawFrom is the law for a log whose first charge stands for what was used before; it may be of nothing, which

@@ -122,12 +122,11 @@ func (s *slidingWindow) decode(d *decoder) {
 	s.width = slotWidth(s.window)
 	s.buckets = slices.Grow(s.buckets[:0], int(n)+1)
 	var index int64
-	for i := range n {
-		least := index + 1
-		if i == 0 {
-			least = -farFuture / s.width
-		}
-		index += d.between(least-index, farFuture/s.width-index)
+	far := farFuture / s.width
+	least := -far
+	for range n {
+		index += d.between(least-index, far-index)
+		least = index + 1
 		cost := d.between(1, maxUsed-s.sum)
 		s.buckets = append(s.buckets, slot{index, cost})
 		s.sum += cost

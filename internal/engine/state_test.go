@@ -292,3 +292,18 @@ func TestExpiry(t *testing.T) {
 		})
 	}
 }
+
+// A longer window that begins at the same moment holds what was used to its own end.
+func TestALongerFixedWindowKeepsWhatIsUsed(t *testing.T) {
+	t.Parallel()
+	for _, firstUse := range []bool{false, true} {
+		h := history{limit: limitOf(t, FixedWindow, 10, "1m"), now: noon}
+		h.ask(Consume, 10)
+		h.limit = limitOf(t, FixedWindow, 10, "5m")
+		h.limit.FirstUse = firstUse
+		h.ask(Check, 1)
+		if r := h.play(op{60_000, Consume, 1}); r.Allowed || r.RetryAfter != 240_000 {
+			t.Errorf("first use %t: %+v", firstUse, r)
+		}
+	}
+}
