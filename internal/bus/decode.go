@@ -207,7 +207,7 @@ func (p *parser) attributeValue(name string) (string, error) {
 	return string(s), nil
 }
 
-// form says what the request gives of each form, in words; empty for a form it does not use.
+// forms says what the request gives of each form, in words; empty for a form it does not use.
 func (q *question) forms() (inline, several, policy string) {
 	inline = q.top.first()
 	if q.given&givenLimits != 0 {
