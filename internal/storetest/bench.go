@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"testing"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -13,7 +14,11 @@ func BenchmarkUpdate(b *testing.B, s Store, n int) {
 	ids := numbered(n)
 	state := bytes.Repeat([]byte{7}, 150)
 	changes := make([]engine.CounterChange, n)
+	round := uint64(0)
 	decide := func(snap engine.Snapshot) engine.Changes {
+		// Another state every time: SQLite does not write what is there already.
+		round++
+		binary.LittleEndian.PutUint64(state, round)
 		for i := range changes {
 			changes[i] = engine.CounterChange{Slot: i, State: state, ExpiresAt: 4_000_000_000_000}
 			if snap.States[i] == nil {
