@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -136,6 +137,17 @@ func reconnectDelay(attempts int) time.Duration {
 		d = 50 * time.Millisecond << max(attempts-1, 0)
 	}
 	return d/2 + rand.N(d/2)
+}
+
+// Healthy is nil while the connection is up, else what it is.
+func Healthy(nc *nats.Conn) error {
+	if nc == nil {
+		return errors.New("not connected yet")
+	}
+	if status := nc.Status(); status != nats.CONNECTED {
+		return fmt.Errorf("the connection is %s", strings.ToLower(status.String()))
+	}
+	return nil
 }
 
 // The user, password or token of a URL, and of an address without a scheme.

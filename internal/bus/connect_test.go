@@ -96,7 +96,13 @@ func TestConnectWaitsForTheServerAndKeepsSecrets(t *testing.T) {
 	if r.err != nil {
 		t.Fatal(r.err)
 	}
+	if err := Healthy(r.nc); err != nil {
+		t.Error(err)
+	}
 	r.nc.Close()
+	if err := Healthy(r.nc); err == nil || err.Error() != "the connection is closed" {
+		t.Error(err)
+	}
 	if text := log.String(); strings.Contains(text, "s3cret") || !strings.Contains(text, "***@"+addr) {
 		t.Error(text)
 	}
