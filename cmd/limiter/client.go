@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -91,7 +92,9 @@ func (f *clientFlags) askOver(s *session, nc *nats.Conn, subject string, request
 	if err != nil {
 		return nil, err
 	}
-	raw, err := limits.NewClient(nc, limits.Timeout(f.Timeout)).Do(s.ctx, subject, body)
+	ctx, cancel := context.WithTimeout(s.ctx, f.Timeout)
+	defer cancel()
+	raw, err := limits.NewClient(nc).Do(ctx, subject, body)
 	if f.JSON && len(raw) > 0 {
 		fmt.Fprintf(s.out, "%s\n", raw)
 	}

@@ -56,8 +56,10 @@ type invocation struct {
 
 func (i *invocation) run(t testing.TB, args ...string) *invocation {
 	t.Helper()
-	if i.ctx == nil {
-		i.ctx = t.Context()
+	if i.ctx == nil { // bounded, so that a verb that hangs fails its own test
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		i.ctx = ctx
 	}
 	i.status = run(args, &session{
 		ctx: i.ctx, in: strings.NewReader(i.stdin), out: &i.out, err: &i.err, inTTY: i.tty,

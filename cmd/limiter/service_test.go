@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/seed503877ad/limits"
+)
+
+// service is a limiter that the serve verb runs for a test.
+type service struct {
+	nats, http string
+	*invocation
+	stop func()
+}
+
+// serve starts one on free ports in a folder of its own, and stops it when the test ends.
+func serve(t *testing.T, args ...string) *service {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	i, ended := &invocation{ctx: ctx}, make(chan struct{})
+	args = append(args, "--nats-listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", t.TempDir(), "--log-format", "json")
+	go func() { defer close(ended); i.run(t, args...) }()
+	s := &service{invocation: i, stop: func() { cancel(); <-ended }}
+	t.Cleanup(s.stop)
+	until(t, func() bool {
+		select {
+		case <-ended:
+			t.Fatalf("serve ended with status %d: %s", i.status, i.err.String())
+		default:
+		}
+		return s.ready()
+	})
+	return s
+}
+
+// ready looks for the ready line in the log.
+func (s *service) ready() bool {
+	for line := range strings.Lines(s.err.String()) {
+		var l struct{ Msg, NATS, HTTP string }
+		if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "ready" {
+			s.nats, s.http = l.NATS, l.HTTP
+			return true
+		}
+	}
+	return false
+}
+
+func (s *service) limiter(t *testing.T, args string) *invocation {
+	t.Helper()
+	return limiter(t, append(strings.Fields(args), "--nats-url", s.nats)...)
+}
+
+// TestService plays a morning with the real service: every verb, as a person would type it.
+func TestService(t *testing.T) {
+	s := serve(t)
+	const consume = "consume api:user:1 --limit 2 --window 1h --algorithm fixed_window"
+	s.limiter(t, "check api:user:1 --limit 2 --window 1h --algorithm fixed_window").want(t, exitDone, "allowed\n", "")
+	s.limiter(t, consume).want(t, exitDone, "2/1h", "")
+	s.limiter(t, consume).want(t, exitDone, "allowed\n", "")
+	s.limiter(t, consume).want(t, exitDenied, "denied: ", "")
+	s.limiter(t, consume+" --json").want(t, exitDenied, `"allowed":false`, "")
+	s.limiter(t, "refund api:user:1 --limit 2 --window 1h --algorithm fixed_window").want(t, exitDone, "2/1h", "")
+	s.limiter(t, consume).want(t, exitDone, "allowed\n", "")
+	s.limiter(t, "record api:user:2 --limit 2 --window 1h --cost 5").want(t, exitDenied, "2/1h", "")
+	s.limiter(t, "consume k --limit 2 --window 1x").want(t, exitError, "", "400 invalid_window")
+
+	s.limiter(t, "show api:user:1").want(t, exitDone, "1h    2/1h   2     0", "")
+	s.limiter(t, "show nobody").want(t, exitDone, "nobody: nothing used", "")
+	s.limiter(t, "list --prefix api:").want(t, exitDone, "api:user:2", "")
+	s.limiter(t, "list --prefix nobody").want(t, exitDone, "no counters\n", "")
+	s.limiter(t, "reset --prefix api: --dry-run").want(t, exitDone, "would reset 2 counters\n", "")
+	s.limiter(t, "reset api:user:1").want(t, exitDone, "reset 1 counter\n", "")
+	s.limiter(t, consume).want(t, exitDone, "allowed\n", "")
+	s.limiter(t, "reset --prefix api: --yes").want(t, exitDone, "reset 2 counters\n", "")
+
+	limiter(t, "healthcheck", "--http", s.http).want(t, exitDone, "ready\n", "")
+	s.stop()
+	if s.status != exitDone {
+		t.Errorf("serve ended with status %d: %s", s.status, s.err.String())
+	}
+	limiter(t, "healthcheck", "--http", s.http).want(t, exitError, "", "healthcheck: ")
+}
+
+func TestServiceEvents(t *testing.T) {
+	s := serve(t)
+	i, ended := new(invocation), make(chan struct{})
+	go func() { defer close(ended); i.run(t, "watch", "--count", "2", "--json", "--nats-url", s.nats) }()
+	until(t, func() bool { return strings.Contains(i.err.String(), "watching") })
+	for range 2 {
+		s.limiter(t, "consume api:user:9 --limit 1 --window 1h")
+	}
+	<-ended
+	i.want(t, exitDone, "limits.warning", "watching")
+	i.want(t, exitDone, "limits.exceeded", "watching")
+	for line := range strings.Lines(i.out.String()) {
+		if e, err := limits.ParseEvent([]byte(line)); err != nil || e.Subject != "api:user:9" {
+			t.Errorf("event %s: %v", line, err)
+		}
+	}
+}
+
+func TestServiceBench(t *testing.T) {
+	s := serve(t)
+	_, r := bench(t, s.nats, "--keys", "10", "--limit", "5")
+	if r.Allowed > 50 || r.Denied == 0 || len(r.Errors) != 0 {
+		t.Errorf("result %+v", r)
+	}
+}

@@ -1,0 +1,241 @@
+package limits_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// exampleClient connects to the limiter that runs beside the examples.
+func exampleClient() (c *limits.Client, done func()) {
+	nc, err := nats.Connect(natsURL)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return limits.NewClient(nc), nc.Close
+}
+
+func Example() {
+	nc, err := nats.Connect(natsURL) // nats://127.0.0.1:4222, where `limiter` listens
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer nc.Close()
+	client := limits.NewClient(nc)
+
+	for range 3 {
+		reply, err := client.Consume(context.Background(), limits.Per("api:user:123", 2, "1h"))
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(reply.Allowed, reply.Remaining, reply.RetryIn() > 0)
+	}
+	// Output:
+	// true 1 false
+	// true 0 false
+	// false 0 true
+}
+
+// An HTTP handler answers 429 when its user has had enough, and lets requests pass when there is no limiter.
+func Example_httpHandler() {
+	client, done := exampleClient()
+	defer done()
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		reply, err := client.Consume(r.Context(), limits.Per("http:user:"+r.Header.Get("X-User"), 1, "1h"))
+		if err == nil && !reply.Allowed {
+			w.Header().Set("Retry-After", strconv.Itoa(int((reply.RetryAfter+999)/1000)))
+			http.Error(w, reply.Message, http.StatusTooManyRequests)
+			return
+		}
+		fmt.Fprintln(w, "hello")
+	}
+
+	for range 2 {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("X-User", "7")
+		handler(w, r)
+		fmt.Println(w.Code, w.Header().Get("Retry-After") != "")
+	}
+	// Output:
+	// 200 false
+	// 429 true
+}
+
+// A notification is sent once an hour to a user, and what is more goes into a digest.
+func Example_notification() {
+	client, done := exampleClient()
+	defer done()
+	notify := func(user, text string) {
+		reply, err := client.Consume(context.Background(), limits.Per("notify:user:"+user, 1, "1h"))
+		if err != nil || reply.Allowed {
+			fmt.Println("send", text)
+		} else {
+			fmt.Println("digest", text)
+		}
+	}
+
+	notify("7", "first")
+	notify("7", "second")
+	// Output:
+	// send first
+	// digest second
+}
+
+// An outbound call waits for its turn.
+func ExampleClient_Wait() {
+	client, done := exampleClient()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+
+	began := time.Now()
+	for range 3 {
+		if _, err := client.Wait(ctx, limits.Per("outbound:weather", 2, "500ms")); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println("the third call waited:", time.Since(began) >= 200*time.Millisecond)
+
+	tooMuch := limits.Per("outbound:weather", 2, "500ms")
+	tooMuch.Cost = 3
+	_, err := client.Wait(ctx, tooMuch)
+	fmt.Println(errors.Is(err, limits.ErrNeverFits))
+	// Output:
+	// the third call waited: true
+	// true
+}
+
+// A token bucket lets a burst of 20 pass on top of 100 a minute.
+func ExampleClient_Consume_burst() {
+	client, done := exampleClient()
+	defer done()
+	request := limits.Per("api:burst", 100, "1m")
+	request.Algorithm, request.Burst = limits.TokenBucket, 20
+	request.Cost = 120
+
+	reply, err := client.Consume(context.Background(), request)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.Allowed)
+	// Output: true
+}
+
+// Several limits are decided together: a request that one refuses charges none of them.
+func ExampleClient_Consume_severalLimits() {
+	client, done := exampleClient()
+	defer done()
+	request := limits.Request{Limits: []limits.LimitSpec{
+		{Key: "signup:global", Limit: 1000, Window: "1h"},
+		{Key: "signup:ip:ab12", Limit: 1, Window: "1h"},
+	}}
+
+	for range 2 {
+		reply, err := client.Consume(context.Background(), request)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(reply.Allowed, "global", reply.Limits[0].Remaining, "ip", reply.Limits[1].Remaining)
+	}
+	// Output:
+	// true global 999 ip 0
+	// false global 999 ip 0
+}
+
+// Work that is checked before and charged after.
+func ExampleClient_Record() {
+	client, done := exampleClient()
+	defer done()
+	request := limits.Per("jobs:acme", 5, "day")
+
+	before, err := client.Check(context.Background(), request)
+	if err != nil {
+		log.Fatal(err)
+	}
+	request.Cost = 7 // what it turned out to be
+	after, err := client.Record(context.Background(), request)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(before.Allowed, before.Remaining)
+	fmt.Println(after.Allowed, after.Remaining)
+	// Output:
+	// true 5
+	// false 0
+}
+
+// Errors of the service tell what is wrong with which field; those that may pass are Temporary.
+func ExampleError() {
+	client, done := exampleClient()
+	defer done()
+	_, err := client.Consume(context.Background(), limits.Per("k", 10, "1 minute"))
+
+	var e *limits.Error
+	if errors.As(err, &e) {
+		fmt.Println(e.Status, e.Code, e.Field, e.Temporary())
+	}
+	// Output: 400 invalid_window window false
+}
+
+func ExampleClient_All() {
+	client, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+	for _, key := range []string{"list:b", "list:a"} {
+		if _, err := client.Consume(ctx, limits.Per(key, 10, "1h")); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	for counter, err := range client.All(ctx, "list:") {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(counter.Key, counter.Used, "of", counter.Limit)
+	}
+	reset, err := client.Reset(ctx, limits.ResetRequest{Prefix: "list:"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("reset", reset.Reset)
+	// Output:
+	// list:a 1 of 10
+	// list:b 1 of 10
+	// reset 2
+}
+
+func ExampleClient_Watch() {
+	client, done := exampleClient()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	events, err := client.Watch(ctx, limits.EventExceeded)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		if _, err := client.Consume(ctx, limits.Per("watched:user:7", 1, "1h")); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	for event, err := range events {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if d, ok := event.Data.(*limits.Exceeded); ok && event.Subject == "watched:user:7" {
+			fmt.Println(event.Type, event.Subject, d.Limit, d.Window, d.Denied)
+			break
+		}
+	}
+	// Output: limits.exceeded watched:user:7 1 1h 1
+}
