@@ -2,11 +2,6 @@
 // starts every part in order, and stops them in reverse.
 package app
 
-import (
-	"context"
-	"log/slog"
-)
-
 // Options is everything that can be set from outside, with the names of the settings that set it.
 type Options struct {
 	// NATSURL (NATS_URL) is the NATS cluster; empty embeds a server.
@@ -32,7 +27,3 @@ type Options struct {
 	// Version is the program's version.
 	Version string
 }
-
-// Run runs a limiter until ctx is done, then drains it: readiness turns false, no further request is taken, every
-// one that was taken is answered. It logs "ready nats=… http=…" once requests are answered.
-func Run(ctx context.Context, o Options, log *slog.Logger) error { panic("soon") }

@@ -1,0 +1,328 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// load asks with many clients at once until the limit's worth of requests was asked, or stop is closed.
+type load struct {
+	allowed, denied, degraded, failed atomic.Int64
+}
+
+// run sends n requests over clients connections; body gives the i-th.
+func (l *load) run(t testing.TB, url string, clients, n int, wait time.Duration, body func(i int) string) {
+	t.Helper()
+	var next atomic.Int64
+	var done sync.WaitGroup
+	for range clients {
+		nc := connect(t, url)
+		done.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				l.count(try(nc, limits.SubjectConsume, body(i), wait))
+			}
+		})
+	}
+	done.Wait()
+}
+
+func (l *load) count(r limits.Reply, err error) {
+	switch {
+	case err != nil:
+		l.failed.Add(1)
+	case r.Degraded:
+		l.degraded.Add(1)
+	case r.Allowed:
+		l.allowed.Add(1)
+	default:
+		l.denied.Add(1)
+	}
+}
+
+func (l *load) String() string {
+	return fmt.Sprintf("%d allowed, %d denied, %d degraded, %d failed", l.allowed.Load(), l.denied.Load(), l.degraded.Load(), l.failed.Load())
+}
+
+// used is what the store has counted for a key, in all of its counters.
+func used(t testing.TB, nc *nats.Conn, key string) (sum int64) {
+	t.Helper()
+	var status limits.Status
+	if err := json.Unmarshal(request(t, nc, limits.SubjectStatus, fmt.Sprintf(`{"key":%q}`, key)).Data, &status); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range status.Counters {
+		sum += c.Used
+	}
+	return sum
+}
+
+func TestFourWorkersAdmitExactlyTheLimit(t *testing.T) {
+	t.Parallel()
+	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	for range 4 {
+		start(t, "DATABASE_URL="+db, "NATS_URL="+cluster.ClientURL())
+	}
+	const limit, clients = 10_000, 64
+	var l load
+	l.run(t, cluster.ClientURL(), clients, limit+2000, patience, func(int) string {
+		return `{"key":"api:user:1","limit":10000,"window":"1h"}`
+	})
+	if l.allowed.Load() != limit || l.denied.Load() != 2000 {
+		t.Errorf("%s; want exactly %d allowed", &l, limit)
+	}
+	nc := connect(t, cluster.ClientURL())
+	if got := used(t, nc, "api:user:1"); got != limit {
+		t.Errorf("%d used, want %d", got, limit)
+	}
+}
+
+func TestKillingAWorkerLosesNoChargeThatWasAnswered(t *testing.T) {
+	t.Parallel()
+	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
+	start(t, env...)
+	victim := start(t, env...)
+	const limit = 3000
+	var l load
+	go func() {
+		for l.allowed.Load() < 500 {
+			<-time.After(time.Millisecond)
+		}
+		victim.kill()
+	}()
+	l.run(t, cluster.ClientURL(), 32, limit+500, 2*time.Second, func(int) string {
+		return `{"key":"k","limit":3000,"window":"1h"}`
+	})
+	t.Log(&l)
+	nc := connect(t, cluster.ClientURL())
+	if got := used(t, nc, "k"); got < l.allowed.Load() || got > limit {
+		t.Errorf("%d used after %s: what was answered must stand, and never more than %d", got, &l, limit)
+	}
+	if l.allowed.Load() > limit {
+		t.Errorf("%s: more than %d", &l, limit)
+	}
+}
+
+func TestAnIDIsChargedOnceAcrossCrashes(t *testing.T) {
+	t.Parallel()
+	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
+	start(t, env...)
+	victim := start(t, env...)
+	const n, clients = 400, 16
+	var killed sync.Once
+	var next atomic.Int64
+	var done sync.WaitGroup
+	for range clients {
+		nc := connect(t, cluster.ClientURL())
+		done.Go(func() {
+			for i := next.Add(1); i <= n; i = next.Add(1) {
+				body := fmt.Sprintf(`{"key":"k","limit":1000000,"window":"1h","id":"request-%d"}`, i)
+				// A client that hears nothing asks again with the same id, and so does a careful one.
+				for answered := 0; answered < 2; {
+					if r, err := try(nc, limits.SubjectConsume, body, time.Second); err == nil && !r.Degraded {
+						answered++
+					}
+				}
+				if i == n/3 {
+					killed.Do(victim.kill)
+				}
+			}
+		})
+	}
+	done.Wait()
+	nc := connect(t, cluster.ClientURL())
+	if got := used(t, nc, "k"); got != n {
+		t.Errorf("%d used after %d ids, each asked at least twice", got, n)
+	}
+}
+
+func TestKillingPostgreSQLLosesNothingThatWasAnswered(t *testing.T) {
+	t.Parallel()
+	db, cluster := testenv.PostgresServer(t), testenv.NATS(t)
+	if err := postgres.Migrate(t.Context(), db.URL); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"DATABASE_URL=" + db.URL, "NATS_URL=" + cluster.ClientURL(), "ON_ERROR=deny"}
+	start(t, env...)
+	start(t, env...)
+	var l load
+	stop := make(chan struct{})
+	crashed := make(chan struct{})
+	go func() {
+		defer close(crashed)
+		for l.allowed.Load() < 300 {
+			<-time.After(time.Millisecond)
+		}
+		db.Kill()
+		for l.degraded.Load() == 0 { // the crash is felt
+			<-time.After(time.Millisecond)
+		}
+		db.Start()
+		back := time.Now()
+		before := l.allowed.Load()
+		for l.allowed.Load() < before+100 {
+			if time.Since(back) > patience {
+				t.Errorf("no service %s after PostgreSQL is back: %s", patience, &l)
+				break
+			}
+			<-time.After(time.Millisecond)
+		}
+		t.Logf("service again %s after PostgreSQL's return: %s", time.Since(back).Round(time.Millisecond), &l)
+		close(stop)
+	}()
+	var next atomic.Int64
+	var done sync.WaitGroup
+	for range 16 {
+		nc := connect(t, cluster.ClientURL())
+		done.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				l.count(try(nc, limits.SubjectConsume, fmt.Sprintf(`{"key":"k:%d","limit":1000000,"window":"1h"}`, next.Add(1)%10), patience))
+			}
+		})
+	}
+	done.Wait()
+	<-crashed
+	nc := connect(t, cluster.ClientURL())
+	var sum int64
+	for i := range 10 {
+		sum += used(t, nc, fmt.Sprintf("k:%d", i))
+	}
+	// A commit whose answer was lost may stand without its answer, never the other way round.
+	if sum < l.allowed.Load() {
+		t.Errorf("%d used, %s: a charge that was answered is lost", sum, &l)
+	}
+}
+
+// exceededKeys reads the keys of all exceeded events in the stream, and how often each came.
+func exceededKeys(t testing.TB, nc *nats.Conn) (map[string]int, error) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	consumer, err := js.OrderedConsumer(t.Context(), limits.EventStream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{limits.EventExceeded},
+	})
+	if err != nil {
+		return nil, err
+	}
+	keys := map[string]int{}
+	for {
+		batch, err := consumer.FetchNoWait(1000)
+		if err != nil {
+			return nil, err
+		}
+		n := 0
+		for msg := range batch.Messages() {
+			n++
+			var event struct{ Data limits.Exceeded }
+			if err := json.Unmarshal(msg.Data(), &event); err != nil {
+				return nil, err
+			}
+			keys[event.Data.Key]++
+		}
+		if n == 0 {
+			return keys, batch.Error()
+		}
+	}
+}
+
+func TestEventsSurviveTheCrashOfNATSAndOfTheWorker(t *testing.T) {
+	t.Parallel()
+	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATSServer(t)
+	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.URL}
+	start(t, env...)
+	victim := start(t, env...)
+	nc := connect(t, cluster.URL)
+	// Each key is exceeded once: an allowed request, then a denied one.
+	const keys = 300
+	denied := map[string]bool{}
+	for i := range keys {
+		key := fmt.Sprintf("k:%d", i)
+		body := fmt.Sprintf(`{"key":%q,"limit":1,"window":"1h"}`, key)
+		for !denied[key] {
+			r, err := try(nc, limits.SubjectConsume, body, time.Second)
+			denied[key] = err == nil && !r.Allowed && !r.Degraded
+		}
+		switch i {
+		case keys / 4:
+			victim.kill()
+		case keys / 2:
+			cluster.Kill()
+			cluster.Start()
+		}
+	}
+	eventually(t, func() error {
+		got, err := exceededKeys(t, nc)
+		if err != nil {
+			return err
+		}
+		for key := range denied {
+			if got[key] == 0 {
+				return fmt.Errorf("no event for %s; %d of %d keys", key, len(got), keys)
+			}
+			if got[key] > 1 {
+				t.Fatalf("%d events for %s within 10 s: a repeat must be dropped by its id", got[key], key)
+			}
+		}
+		return nil
+	})
+}
+
+func TestSIGTERMAnswersEveryRequestThatWasTaken(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, env []string) {
+		// The embedded server goes with its worker, so the drain is watched on a server that stays.
+		if len(env) == 0 {
+			env = []string{"NATS_URL=" + testenv.NATS(t).ClientURL()}
+		}
+		w := start(t, env...)
+		nc := connect(t, w.nats)
+		inbox := nats.NewInbox()
+		var answers atomic.Int64
+		if _, err := nc.Subscribe(inbox, func(m *nats.Msg) {
+			if len(m.Data) > 0 {
+				answers.Add(1)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		const n = 2000
+		for i := range n {
+			if err := nc.PublishRequest(limits.SubjectConsume, inbox, fmt.Appendf(nil, `{"key":"k:%d","limit":1000000,"window":"1h"}`, i%50)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// All of them are with the worker when the server has handed on what came before this.
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		w.terminate(t)
+		eventually(t, func() error {
+			if err := nc.Flush(); err != nil {
+				return err
+			}
+			if got := answers.Load(); got != n {
+				return fmt.Errorf("%d of %d requests answered", got, n)
+			}
+			return nil
+		})
+	})
+}

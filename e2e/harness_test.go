@@ -1,0 +1,241 @@
+// Package e2e tries the real program: limiter processes on a real PostgreSQL or a SQLite file and a real NATS
+// server, asked by plain NATS clients, and killed.
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// patience bounds every wait of these tests; it is long because a busy machine must not fail them.
+const patience = 60 * time.Second
+
+var binary struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	defer func() { os.RemoveAll(binary.dir) }()
+	testenv.Main(m)
+}
+
+// program builds the limiter, race detector included, once.
+func program(t testing.TB) string {
+	t.Helper()
+	binary.once.Do(func() {
+		if binary.dir, binary.err = os.MkdirTemp("", "limits-e2e-"); binary.err != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-race", "-o", filepath.Join(binary.dir, "limiter"), "../cmd/limiter")
+		if out, err := build.CombinedOutput(); err != nil {
+			binary.err = fmt.Errorf("%w\n%s", err, out)
+		}
+	})
+	if binary.err != nil {
+		t.Fatalf("build the limiter: %v", binary.err)
+	}
+	return filepath.Join(binary.dir, "limiter")
+}
+
+// worker is a limiter process.
+type worker struct {
+	cmd  *exec.Cmd
+	nats string // the URL it is served at
+	http string // host:port
+	done chan struct{}
+	err  error // how it ended, when done is closed
+
+	mu   sync.Mutex
+	logs strings.Builder
+}
+
+var readyLine = regexp.MustCompile(`ready nats=(\S+) http=(\S+)`)
+
+// start runs a limiter with the given environment and waits until it is ready.
+func start(t testing.TB, env ...string) *worker {
+	t.Helper()
+	w := &worker{cmd: exec.Command(program(t), "serve"), done: make(chan struct{})}
+	w.cmd.Env = append(os.Environ(), "DATA_DIR="+filepath.Join(t.TempDir(), "data"), "NATS_LISTEN=127.0.0.1:0", "HTTP_ADDR=127.0.0.1:0")
+	w.cmd.Env = append(w.cmd.Env, env...)
+	stderr, err := w.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cmd.Stdout = w.cmd.Stderr
+	if err := w.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		w.kill()
+		if t.Failed() {
+			t.Logf("log of worker %d:\n%s", w.cmd.Process.Pid, w.log())
+		}
+		if strings.Contains(w.log(), "WARNING: DATA RACE") {
+			t.Errorf("data race in worker %d:\n%s", w.cmd.Process.Pid, w.log())
+		}
+	})
+	ready := make(chan []string, 1)
+	go w.read(stderr, ready)
+	select {
+	case found := <-ready:
+		w.nats, w.http = found[1], found[2]
+	case <-w.done:
+		t.Fatalf("the limiter ended before it was ready: %v\n%s", w.err, w.log())
+	case <-time.After(patience):
+		t.Fatalf("the limiter is not ready after %s\n%s", patience, w.log())
+	}
+	return w
+}
+
+func (w *worker) read(r io.Reader, ready chan<- []string) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		w.mu.Lock()
+		if w.logs.Len() < 1<<20 {
+			fmt.Fprintln(&w.logs, lines.Text())
+		}
+		w.mu.Unlock()
+		if found := readyLine.FindStringSubmatch(lines.Text()); found != nil {
+			ready <- found
+		}
+	}
+	w.err = w.cmd.Wait()
+	close(w.done)
+}
+
+func (w *worker) log() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.logs.String()
+}
+
+// kill ends the process as a crash does.
+func (w *worker) kill() {
+	_ = w.cmd.Process.Kill() // one that has ended is as good
+	<-w.done
+}
+
+// terminate asks the process to end and waits until it has.
+func (w *worker) terminate(t testing.TB) {
+	t.Helper()
+	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-w.done:
+	case <-time.After(patience):
+		t.Fatalf("the limiter outlives SIGTERM by %s\n%s", patience, w.log())
+	}
+	if w.err != nil {
+		t.Errorf("the limiter ended with %v\n%s", w.err, w.log())
+	}
+}
+
+// deployment is a way to run the limiter.
+type deployment struct {
+	name string
+	// env gives the settings of a worker; called once per test.
+	env func(t *testing.T) []string
+}
+
+// deployments are the one binary alone, and a worker on PostgreSQL beside a NATS server.
+var deployments = []deployment{
+	{"sqlite", func(*testing.T) []string { return nil }},
+	{"postgres", func(t *testing.T) []string {
+		return []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + testenv.NATS(t).ClientURL()}
+	}},
+}
+
+func everywhere(t *testing.T, f func(t *testing.T, env []string)) {
+	for _, d := range deployments {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			f(t, d.env(t))
+		})
+	}
+}
+
+// connect is a plain NATS client.
+func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// request sends a body as it is and gives the answer as it came.
+func request(t testing.TB, nc *nats.Conn, subject, body string) *nats.Msg {
+	t.Helper()
+	msg, err := nc.Request(subject, []byte(body), patience)
+	if err != nil {
+		t.Fatalf("%s %s: %v", subject, body, err)
+	}
+	return msg
+}
+
+// decide sends a request and reads the decision.
+func decide(t testing.TB, nc *nats.Conn, subject, body string) (r limits.Reply) {
+	t.Helper()
+	msg := request(t, nc, subject, body)
+	if code := msg.Header.Get("Nats-Service-Error-Code"); code != "" {
+		t.Fatalf("%s %s: error %s %s", subject, body, code, msg.Data)
+	}
+	if err := json.Unmarshal(msg.Data, &r); err != nil {
+		t.Fatalf("%s %s: %v in %s", subject, body, err, msg.Data)
+	}
+	return r
+}
+
+// try sends a request that may go unanswered.
+func try(nc *nats.Conn, subject, body string, wait time.Duration) (r limits.Reply, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	msg, err := nc.RequestWithContext(ctx, subject, []byte(body))
+	if err != nil {
+		return r, err
+	}
+	if code := msg.Header.Get("Nats-Service-Error-Code"); code != "" {
+		return r, fmt.Errorf("error %s %s", code, msg.Data)
+	}
+	return r, json.Unmarshal(msg.Data, &r)
+}
+
+// eventually waits until f gives no error.
+func eventually(t testing.TB, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}

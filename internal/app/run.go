@@ -1,0 +1,297 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seed503877ad/limits/internal/bus"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/web"
+	"github.com/seed503877ad/limits/schemas"
+)
+
+const (
+	// startTimeout bounds how long a start waits for PostgreSQL and NATS to come up.
+	startTimeout = 30 * time.Second
+	// drainTimeout bounds each step of the stop.
+	drainTimeout = 10 * time.Second
+)
+
+// store is what the parts need of a database, together.
+type store interface {
+	engine.Store
+	bus.Outbox
+	Ping(ctx context.Context) error
+	Close()
+}
+
+// limiter is a running limiter: its parts, and how to stop them in reverse.
+type limiter struct {
+	Options
+	log *slog.Logger
+
+	store    store
+	embedded *bus.Embedded
+	requests *nats.Conn
+	events   *nats.Conn
+	metrics  *web.Metrics
+	engine   *engine.Engine
+	relay    *bus.Relay
+	// web is nil with --http off.
+	web *web.Server
+	// serving says that requests are answered.
+	serving atomic.Bool
+
+	stops []stop
+}
+
+type stop struct {
+	part string
+	f    func(ctx context.Context) error
+}
+
+// Run runs a limiter until ctx is done, then drains it: readiness turns false, no further request is taken, every
+// one that was taken is answered. It logs "ready nats=… http=…" once requests are answered.
+func Run(ctx context.Context, o Options, log *slog.Logger) error {
+	l := &limiter{Options: o, log: log}
+	err := l.start(ctx)
+	if err == nil {
+		l.log.Info("ready", "nats", l.requests.ConnectedUrlRedacted(), "http", l.httpAddr(), "store", l.storeName())
+		<-ctx.Done()
+		l.log.Info("draining")
+		l.drain()
+	}
+	return errors.Join(err, l.stop())
+}
+
+// start starts the parts in order. The ones that were started are stopped by stop, also after an error.
+func (l *limiter) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for _, part := range []func(context.Context) error{
+		l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startEngine, l.startService,
+	} {
+		if err := part(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *limiter) onStop(part string, f func(ctx context.Context) error) {
+	l.stops = append(l.stops, stop{part, f})
+}
+
+// stop stops the parts in reverse; every part has its time, and one that fails does not keep the others.
+func (l *limiter) stop() error {
+	var errs []error
+	for i := len(l.stops) - 1; i >= 0; i-- {
+		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+		if err := l.stops[i].f(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: %w", l.stops[i].part, err))
+		}
+		cancel()
+	}
+	return errors.Join(errs...)
+}
+
+func (l *limiter) startStore(ctx context.Context) (err error) {
+	if l.DatabaseURL == "" {
+		l.store, err = sqlite.Open(ctx, sqlite.Config{Path: filepath.Join(l.DataDir, "limits.db")})
+	} else {
+		l.store, err = l.openPostgres(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	l.onStop("store", func(context.Context) error { l.store.Close(); return nil })
+	return nil
+}
+
+// openPostgres waits for the server and holds its schema against what this program knows.
+func (l *limiter) openPostgres(ctx context.Context) (store, error) {
+	s, err := postgres.Open(ctx, postgres.Config{URL: l.DatabaseURL, Logger: l.log})
+	if err != nil {
+		return nil, err
+	}
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		if err = s.Ping(ctx); err == nil {
+			break
+		}
+		l.log.Warn("waiting for PostgreSQL", "error", err)
+		select {
+		case <-ctx.Done():
+			s.Close()
+			return nil, fmt.Errorf("connect to PostgreSQL: gave up after %s: %w", startTimeout, err)
+		case <-time.After(wait):
+		}
+	}
+	if err := s.CheckSchema(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (l *limiter) storeName() string {
+	if l.DatabaseURL == "" {
+		return "sqlite"
+	}
+	return "postgres"
+}
+
+func (l *limiter) startNATS(ctx context.Context) (err error) {
+	if l.NATSURL == "" {
+		if err := os.MkdirAll(l.DataDir, 0o700); err != nil {
+			return fmt.Errorf("make the data folder: %w", err)
+		}
+		l.embedded, err = bus.Embed(bus.EmbedConfig{Listen: l.NATSListen, StoreDir: filepath.Join(l.DataDir, "nats"), Logger: l.log})
+		if err != nil {
+			return err
+		}
+		l.onStop("embedded NATS server", func(context.Context) error { l.embedded.Shutdown(); return nil })
+	}
+	// Requests have a connection of their own: a service that drains knows by it when the last request was taken.
+	if l.requests, err = l.connect(ctx, "requests"); err != nil {
+		return err
+	}
+	l.events, err = l.connect(ctx, "events")
+	return err
+}
+
+func (l *limiter) connect(ctx context.Context, use string) (*nats.Conn, error) {
+	url := l.NATSURL
+	if l.embedded != nil {
+		url = l.embedded.URL()
+	}
+	nc, err := bus.Connect(ctx, bus.ConnectConfig{
+		URL: url, Creds: l.NATSCreds, TLSCA: l.NATSTLSCA, TLSCert: l.NATSTLSCert, TLSKey: l.NATSTLSKey,
+		Name: "limiter " + use, Logger: l.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.onStop("NATS connection for "+use, func(context.Context) error { nc.Close(); return nil })
+	return nc, nil
+}
+
+// startWeb answers health checks from early on, so that a start that waits can be seen.
+func (l *limiter) startWeb(context.Context) (err error) {
+	registry := prometheus.NewRegistry()
+	l.metrics = web.NewMetrics(registry)
+	l.metrics.SetVersion(l.Version)
+	if l.HTTPAddr == "off" {
+		return nil
+	}
+	l.web, err = web.New(web.Config{Addr: l.HTTPAddr, Ready: l.ready, Registry: registry, Schemas: schemas.FS, Logger: l.log})
+	if err != nil {
+		return err
+	}
+	if err := l.web.Listen(); err != nil {
+		return err
+	}
+	l.onStop("HTTP server", l.web.Shutdown)
+	return nil
+}
+
+// ready asks every part that requests need.
+func (l *limiter) ready(ctx context.Context) map[string]error {
+	checks := map[string]error{"store": l.store.Ping(ctx), "nats": bus.Healthy(l.requests)}
+	if !l.serving.Load() {
+		checks["service"] = errors.New("starting")
+	}
+	return checks
+}
+
+func (l *limiter) startEvents(context.Context) (err error) {
+	l.relay, err = bus.NewRelay(bus.RelayConfig{
+		Conn: l.events, Outbox: l.store, Source: l.Source, SchemaBase: l.schemaBase(), Logger: l.log,
+	})
+	if err != nil {
+		return err
+	}
+	l.metrics.WatchBacklog(l.store.Backlog)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.relay.Run(ctx) }()
+	l.onStop("event relay", func(context.Context) error { cancel(); return <-done })
+	return nil
+}
+
+func (l *limiter) startEngine(ctx context.Context) (err error) {
+	forget := bus.NewForgetter(l.events, l.log)
+	l.engine, err = engine.New(ctx, engine.Config{
+		Store:     l.store,
+		NewID:     rand.Text,
+		Broadcast: forget.Broadcast,
+		Committed: l.relay.Wake,
+		Observer:  l.metrics,
+	})
+	if err != nil {
+		return err
+	}
+	l.onStop("engine", l.engine.Close)
+	l.metrics.WatchQueue(l.engine.Queued)
+	if err := forget.Listen(l.engine.Forget); err != nil {
+		return err
+	}
+	l.onStop("broadcasts", func(context.Context) error { forget.Close(); return nil })
+	return nil
+}
+
+func (l *limiter) startService(context.Context) error {
+	onError, err := engine.ParseOnError(l.OnError)
+	if err != nil {
+		return fmt.Errorf("--on-error: %w", err)
+	}
+	service, err := bus.NewService(bus.ServiceConfig{
+		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
+		OnError: onError, WarningThreshold: l.WarningThreshold, Logger: l.log,
+	})
+	if err != nil {
+		return err
+	}
+	l.onStop("service", service.Stop)
+	l.serving.Store(true)
+	return nil
+}
+
+// drain turns readiness false before anything stops.
+func (l *limiter) drain() {
+	if l.web != nil {
+		l.web.SetDraining()
+	}
+}
+
+func (l *limiter) httpAddr() string {
+	if l.web == nil {
+		return "off"
+	}
+	return l.web.Addr()
+}
+
+// schemaBase is the URL under which the schemas of events and requests are served: below the source, where that is
+// a URL, else where this worker serves them.
+func (l *limiter) schemaBase() string {
+	switch {
+	case strings.HasPrefix(l.Source, "http://") || strings.HasPrefix(l.Source, "https://"):
+		return strings.TrimSuffix(l.Source, "/") + "/schemas"
+	case l.web == nil:
+		return "http://127.0.0.1:8080/schemas"
+	default:
+		return "http://" + l.web.Addr() + "/schemas"
+	}
+}
