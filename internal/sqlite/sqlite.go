@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
@@ -45,6 +46,7 @@ type Store struct {
 	write, relay chan struct{}
 	conn         *sql.Conn
 	st           statements
+	closing      sync.Once
 }
 
 var _ engine.Store = (*Store)(nil)
@@ -128,11 +130,13 @@ func dsn(path, mode string) string {
 	return "file://" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
 }
 
-// Close waits for the running transaction and closes the file. Nothing may be called afterwards. An error would mean
+// Close waits for the running transaction and closes the file, once. Nothing else may be called afterwards. An error would mean
 // nothing: what was committed is on disk, and the log that is left is folded in by the next process.
 func (s *Store) Close() {
-	s.write <- struct{}{}
-	_ = s.close()
+	s.closing.Do(func() {
+		s.write <- struct{}{}
+		_ = s.close()
+	})
 }
 
 // close closes what is open, the lock last. The last connection to go folds the log into the file, so that is the
