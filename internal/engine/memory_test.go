@@ -1,0 +1,49 @@
+package engine
+
+import (
+	"strconv"
+	"testing"
+	"time"
+)
+
+func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
+	t.Parallel()
+	var x exhausted
+	var d denials
+	var m local
+	x.init()
+	d.init()
+	m.init()
+	const flood = 200_000
+	for i := range flood {
+		l := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i), Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
+		x.remember(&counter{limit: &l}, reading{now: 1, sent: time.Now(), received: time.Now()}, 0)
+		d.add([]Limit{l}, []Result{{}}, 1)
+		m.decide(&Request{Limits: []Limit{l}, Cost: 1}, 1)
+	}
+	remembered := 0
+	for i := range x.shards {
+		remembered += len(x.shards[i].known)
+	}
+	for name, n := range map[string]int{"exhausted": remembered, "denials": len(d.pending), "local": len(m.states)} {
+		if n == 0 || n > 65536 {
+			t.Errorf("%s holds %d counters after a flood of %d; want at most 65536", name, n, flood)
+		}
+	}
+}
+
+func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
+	t.Parallel()
+	var x exhausted
+	x.init()
+	l := Limit{CounterID: CounterID{Key: "k", Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
+	var s State
+	s.advance(&l, 1)
+	s.counting().charge(1)
+	read := x.generation.Load()
+	x.forget(Forget{Key: "k"}) // a refund elsewhere, after the row was read
+	x.remember(&counter{limit: &l, state: s}, reading{now: 1, sent: time.Now(), received: time.Now()}, read)
+	if _, ok := x.deny(&Request{Limits: []Limit{l}, Cost: 1, received: time.Now()}); ok {
+		t.Error("denied from a state that was read before the refund")
+	}
+}
