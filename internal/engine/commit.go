@@ -137,7 +137,9 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	sent := time.Now()
 	generation := e.exhausted.generation.Load()
 	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs}, func(s Snapshot) Changes {
-		return b.decide(s, &e.denials, e.cfg.NewID)
+		changes := b.decide(s, &e.denials, e.cfg.NewID)
+		e.forgetRefunded(b)
+		return changes
 	})
 	if err != nil {
 		return err
@@ -149,15 +151,22 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	return nil
 }
 
+// forgetRefunded tells all workers of refunds while the rows are locked: whoever remembers such a counter again has
+// read it after the commit. Told later, a worker could deny from memory what another has seen to be free.
+func (e *Engine) forgetRefunded(b *batch) {
+	for i := range b.counters {
+		if c := &b.counters[i]; c.refunded {
+			e.forgetEverywhere(Forget{Key: c.limit.Key})
+		}
+	}
+}
+
 // committed does what follows from a transaction that stands.
 func (e *Engine) committed(b *batch) {
 	e.cfg.Observer.Wrote(len(b.pending), len(b.ids), b.clock.received.Sub(b.clock.sent))
 	for i := range b.counters {
 		c := &b.counters[i]
 		e.denials.settle(c, b.now)
-		if c.refunded {
-			e.forgetEverywhere(Forget{Key: c.limit.Key})
-		}
 	}
 	for i := range b.counters {
 		if c := &b.counters[i]; c.denied && !c.refunded {

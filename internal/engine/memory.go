@@ -18,10 +18,10 @@ const (
 	memoryShards = 16
 )
 
-// exhausted remembers counters that denied, so that they deny again without the store. Between two writes a
-// counter only becomes freer by time, which the remembered state knows, or by a refund or reset, which is
-// broadcast; so a remembered state that denies is right. One that does not deny says nothing: others may have
-// charged since.
+// exhausted remembers counters of which nothing remains, so that they deny again without the store. Such a counter
+// only becomes freer by time, which the remembered state knows, or by a refund or reset, which is broadcast; so what
+// it denies is right. Of a request with several limits the others are remembered too, for the answer's sake: what
+// they are said to have left may be a second old.
 type exhausted struct {
 	seed   maphash.Seed
 	shards [memoryShards]struct {
@@ -89,10 +89,11 @@ func (x *exhausted) deny(r *Request) (Decision, bool) {
 			return Decision{}, false
 		}
 		memos = append(memos, m)
-		// A denial must not outlast its time, so it has to hold at the latest the store's clock may say.
+		// A denial must not outlast its time, so it has to hold at the latest the store's clock may say. Where
+		// something remains, another worker may have charged it since, and the answer would tell too much.
 		state := m.state
 		state.advance(l, m.clock.latest(r.received))
-		refused = refused || r.Cost > state.remaining(l)
+		refused = refused || state.remaining(l) == 0
 	}
 	if !refused {
 		return Decision{}, false

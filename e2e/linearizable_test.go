@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	mathrand "math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// ask is one operation on a counter, told is what came of it.
+type ask struct {
+	verb engine.Verb
+	cost int64
+}
+
+type told struct {
+	allowed   bool
+	remaining int64
+}
+
+// counterOf is the sequential specification of one counter in one window: its state is what is used.
+func counterOf(limit int64) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return int64(0) },
+		Step: func(state, input, output any) (bool, any) {
+			used, in, out := state.(int64), input.(ask), output.(told)
+			fits := in.verb == engine.Refund || used+in.cost <= limit
+			switch {
+			case in.verb == engine.Refund:
+				used = max(0, used-in.cost)
+			case in.verb == engine.Record, in.verb == engine.Consume && fits:
+				used += in.cost
+			}
+			return out.allowed == fits && out.remaining == max(0, limit-used), used
+		},
+		DescribeOperation: func(input, output any) string {
+			in, out := input.(ask), output.(told)
+			return fmt.Sprintf("%s %d: %v, %d left", in.verb, in.cost, out.allowed, out.remaining)
+		},
+	}
+}
+
+// workers are engines on one database that tell each other what to forget.
+func workers(t *testing.T, n int) []*engine.Engine {
+	url := testenv.Postgres(t, postgres.Migrate)
+	engines := make([]*engine.Engine, n)
+	for i := range engines {
+		store, err := postgres.Open(t.Context(), postgres.Config{URL: url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(store.Close)
+		engines[i], err = engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text, Broadcast: func(f engine.Forget) {
+			for _, e := range engines {
+				e.Forget(f)
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { engines[i].Close(context.Background()) })
+	}
+	return engines
+}
+
+func TestHistoriesOfOneKeyAreLinearizable(t *testing.T) {
+	t.Parallel()
+	const clients, each, limit = 8, 60, 40
+	engines := workers(t, 2)
+	w, err := engine.ParseWindow("366d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round, algorithm := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.SlidingWindow, engine.FixedWindow} {
+		key := fmt.Sprintf("%s:%d", algorithm, round)
+		// A window anchored at its first use cannot turn during the test.
+		limit := engine.Limit{CounterID: engine.CounterID{Key: key, Name: "w"}, Algorithm: algorithm, Limit: limit, Window: w, FirstUse: algorithm == engine.FixedWindow, Threshold: -1}
+		history := make([][]porcupine.Operation, clients)
+		begin := time.Now()
+		var done sync.WaitGroup
+		for c := range clients {
+			done.Go(func() {
+				for range each {
+					in := ask{engine.Verb(mathrand.IntN(4)), 1 + mathrand.Int64N(5)}
+					if in.verb == engine.Record && mathrand.IntN(3) > 0 {
+						in.verb = engine.Consume
+					}
+					call := time.Since(begin)
+					d, err := engines[mathrand.IntN(len(engines))].Do(t.Context(), &engine.Request{Verb: in.verb, Limits: []engine.Limit{limit}, Cost: in.cost})
+					if err != nil || d.Degraded {
+						t.Errorf("%v: %+v %v", in, d, err)
+						return
+					}
+					history[c] = append(history[c], porcupine.Operation{
+						ClientId: c, Input: in, Call: call.Nanoseconds(),
+						Output: told{d.Allowed, d.Results[0].Remaining}, Return: time.Since(begin).Nanoseconds(),
+					})
+				}
+			})
+		}
+		done.Wait()
+		var all []porcupine.Operation
+		for _, h := range history {
+			all = append(all, h...)
+		}
+		if result := porcupine.CheckOperationsTimeout(counterOf(limit.Limit), all, patience); result != porcupine.Ok {
+			t.Errorf("%s: %d operations are not linearizable: %s", key, len(all), result)
+		}
+	}
+}
