@@ -148,7 +148,20 @@ func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Cha
 			b.decideRequest(r, newID)
 		}
 	}
-	return b.finish(denials, newID)
+	changes := b.finish(denials, newID)
+	changes.Unsure = snap.Until > 0 && !b.holdsUntil(snap.Until)
+	return changes
+}
+
+// holdsUntil tells whether the decisions are right for any moment from now to until, over states that the store will
+// confirm by writing them.
+func (b *batch) holdsUntil(until int64) bool {
+	for i := range b.counters {
+		if c := &b.counters[i]; !c.dirty || c.state.counting().steadyUntil() < until {
+			return false
+		}
+	}
+	return true
 }
 
 // begin reads the snapshot.

@@ -101,6 +101,9 @@ func (t *tokenBucket) reaches(target int64) int64 {
 	return t.last + int64(wait)
 }
 
+// steadyUntil is any time: what a bucket refills after the moment of its level is not lost.
+func (t *tokenBucket) steadyUntil() int64 { return farFuture }
+
 func (t *tokenBucket) append(b []byte) []byte {
 	for _, v := range [...]int64{t.limit, t.burst, t.window, t.level, t.fraction, t.last} {
 		b = binary.AppendVarint(b, v)

@@ -48,6 +48,8 @@ func (f *fixedWindow) freeAt() int64 {
 
 func (f *fixedWindow) fitsAt(_, _ int64) int64 { return f.end }
 
+func (f *fixedWindow) steadyUntil() int64 { return f.end - 1 }
+
 func (f *fixedWindow) append(b []byte) []byte {
 	b = binary.AppendVarint(b, f.begin)
 	b = binary.AppendVarint(b, f.end-f.begin)

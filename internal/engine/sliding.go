@@ -101,6 +101,8 @@ func (s *slidingWindow) fitsAt(capacity, cost int64) int64 {
 	return s.freeAt()
 }
 
+func (s *slidingWindow) steadyUntil() int64 { return (floorDiv(s.last, s.width)+1)*s.width - 1 }
+
 func (s *slidingWindow) append(b []byte) []byte {
 	b = binary.AppendVarint(b, s.window)
 	b = binary.AppendVarint(b, int64(len(s.buckets)))

@@ -56,6 +56,8 @@ type counting interface {
 	freeAt() int64
 	// fitsAt is when cost will fit into capacity, for a cost that is at most capacity and does not fit now.
 	fitsAt(capacity, cost int64) int64
+	// steadyUntil is the last moment at which a charge counts just as it does now.
+	steadyUntil() int64
 	// append and decode write and read the part of the algorithm.
 	append(b []byte) []byte
 	decode(d *decoder)

@@ -13,6 +13,9 @@ type Store interface {
 	// then the store's clock, calls decide, writes the changes and commits. When Update returns nil all of it is
 	// durable. decide may be called again if the transaction had to be run again inside; the last call counts.
 	//
+	// A store that knows what it wrote last may ask decide first over that, without a lock, and write on condition
+	// that it still stands; [Snapshot.Until] says so.
+	//
 	// The error is ErrConflict (or wraps it) when nothing was written and running it again at once is right,
 	// wraps ErrCommitUnknown when the transaction may or may not have been committed, and any other error when
 	// nothing was written.
@@ -49,6 +52,9 @@ type Batch struct {
 type Snapshot struct {
 	// Now is the store's clock after the locks were taken, in Unix milliseconds.
 	Now int64
+	// Until is 0 for what was read under lock. Else the states are those that this worker wrote last, and the store
+	// writes the changes on condition that they still stand and that its clock is then between Now and Until.
+	Until int64
 	// States holds the encoded state of each counter of the batch; nil for one that is not stored.
 	States [][]byte
 	// Receipts holds the receipt of each id of the batch; nil for one that is not stored.
@@ -57,6 +63,9 @@ type Snapshot struct {
 
 // Changes is what the transaction writes. Its slices are valid until Update returns.
 type Changes struct {
+	// Unsure says that the decisions may not hold up to [Snapshot.Until], or rest on counters that are not written.
+	// Nothing is to be written then, and decide to be asked again over what is read under lock.
+	Unsure bool
 	// Counters are in the batch's order, each at most once.
 	Counters []CounterChange
 	// Receipts are new, in byte order of their ids.

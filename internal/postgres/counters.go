@@ -85,18 +85,21 @@ func cleared[T any](s []T, n int) []T {
 // work than by key.
 const updateStatesSQL = `
 UPDATE counters c SET state = u.state, expires_at = u.expires_at
-FROM unnest($1::tid[], $2::bytea[], $3::bigint[]) AS u (place, state, expires_at)
-WHERE c.ctid = u.place`
+FROM unnest($1::tid[], $2::bytea[], $3::bigint[]) WITH ORDINALITY AS u (place, state, expires_at, ord)
+WHERE c.ctid = u.place
+RETURNING u.ord, c.ctid, c.xmin`
 
 const updateSpecsSQL = `
 UPDATE counters c SET state = u.state, expires_at = u.expires_at, spec = u.spec
-FROM unnest($1::tid[], $2::bytea[], $3::bigint[], $4::text[]) AS u (place, state, expires_at, spec)
-WHERE c.ctid = u.place`
+FROM unnest($1::tid[], $2::bytea[], $3::bigint[], $4::text[]) WITH ORDINALITY AS u (place, state, expires_at, spec, ord)
+WHERE c.ctid = u.place
+RETURNING u.ord, c.ctid, c.xmin`
 
 // No ON CONFLICT: a row that somebody else created first was not part of the decision, which must be made again.
 const insertCountersSQL = `
 INSERT INTO counters (state, expires_at, spec, key, name)
-SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[], $5::text[])`
+SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[], $5::text[])
+RETURNING 0::bigint, ctid, xmin`
 
 func (t *tx) sendCounters(p *pgconn.Pipeline, steps []step, ids []engine.CounterID, changes []engine.CounterChange) []step {
 	if len(t.updated) > 0 {
@@ -104,7 +107,7 @@ func (t *tx) sendCounters(p *pgconn.Pipeline, steps []step, ids []engine.Counter
 		t.addPlaces(changes, t.updated)
 		t.addStates(changes, t.updated)
 		t.all.send(p, stUpdateStates, t.params.values)
-		steps = append(steps, step{"update counters", len(t.updated)})
+		steps = append(steps, step{"update counters", len(t.updated), t.updated})
 	}
 	if len(t.respecified) > 0 {
 		t.params.reset()
@@ -112,22 +115,15 @@ func (t *tx) sendCounters(p *pgconn.Pipeline, steps []step, ids []engine.Counter
 		t.addStates(changes, t.respecified)
 		t.addSpecs(changes, t.respecified)
 		t.all.send(p, stUpdateSpecs, t.params.values)
-		steps = append(steps, step{"update counters", len(t.respecified)})
+		steps = append(steps, step{"update counters", len(t.respecified), t.respecified})
 	}
 	if len(t.inserted) > 0 {
 		t.params.reset()
 		t.addStates(changes, t.inserted)
 		t.addSpecs(changes, t.inserted)
-		keys := t.params.add(textOID, len(t.inserted))
-		for _, i := range t.inserted {
-			element(keys, ids[changes[i].Slot].Key)
-		}
-		names := t.params.add(textOID, len(t.inserted))
-		for _, i := range t.inserted {
-			element(names, ids[changes[i].Slot].Name)
-		}
+		t.addIDs(ids, changes, t.inserted)
 		t.all.send(p, stInsertCounters, t.params.values)
-		steps = append(steps, step{"insert counters", len(t.inserted)})
+		steps = append(steps, step{"insert counters", len(t.inserted), t.inserted})
 	}
 	return steps
 }
@@ -147,6 +143,17 @@ func (t *tx) addStates(changes []engine.CounterChange, which []int) {
 	expires := t.params.add(int8OID, len(which))
 	for _, i := range which {
 		int8Element(expires, changes[i].ExpiresAt)
+	}
+}
+
+func (t *tx) addIDs(ids []engine.CounterID, changes []engine.CounterChange, which []int) {
+	keys := t.params.add(textOID, len(which))
+	for _, i := range which {
+		element(keys, ids[changes[i].Slot].Key)
+	}
+	names := t.params.add(textOID, len(which))
+	for _, i := range which {
+		element(names, ids[changes[i].Slot].Name)
 	}
 }
 
@@ -205,7 +212,7 @@ func (s *Store) stored(ctx context.Context, sql string, args ...any) (all []engi
 	})
 	b.Queue(clockSQL).QueryRow(func(row pgx.Row) error {
 		var at pgtype.Timestamptz
-		err := row.Scan(&at)
+		err := row.Scan(&at, nil)
 		now = at.Time.UnixMilli()
 		return err
 	})

@@ -16,6 +16,7 @@ const (
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
 	undefinedTable       = "42P01"
+	divisionByZero       = "22012"
 )
 
 // sqlState is the code of an answer from the server; empty when the error is not one.

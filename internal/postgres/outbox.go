@@ -38,7 +38,7 @@ func (t *tx) sendEvents(p *pgconn.Pipeline, steps []step, events []engine.Event)
 		element(data, encoded)
 	}
 	t.all.send(p, stInsertEvents, t.params.values)
-	return append(steps, step{"insert events", len(events)}), nil
+	return append(steps, step{"insert events", len(events), nil}), nil
 }
 
 const (

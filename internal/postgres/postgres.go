@@ -65,6 +65,7 @@ type Store struct {
 	relaying chan struct{}
 	log      *slog.Logger
 	scratch  sync.Pool
+	versions *versions
 }
 
 var _ engine.Store = (*Store)(nil)
@@ -76,7 +77,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{log: cfg.Logger, relaying: make(chan struct{}, relays), scratch: sync.Pool{New: func() any { return new(scratch) }}}
+	s := &Store{log: cfg.Logger, relaying: make(chan struct{}, relays), scratch: sync.Pool{New: func() any { return new(scratch) }}, versions: newVersions()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -86,5 +86,5 @@ func (t *tx) sendNewReceipts(p *pgconn.Pipeline, steps []step, receipts []engine
 		int8Element(expires, receipts[i].ExpiresAt)
 	}
 	t.all.send(p, stInsertReceipts, t.params.values)
-	return append(steps, step{"insert receipts", len(receipts)})
+	return append(steps, step{"insert receipts", len(receipts), nil})
 }

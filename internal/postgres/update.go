@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -24,6 +25,7 @@ const (
 	stInsertReceipts
 	stInsertEvents
 	stCommit
+	stRewrite
 )
 
 const (
@@ -32,7 +34,7 @@ const (
 	beginSQL  = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	commitSQL = `COMMIT`
 	// now() would be the transaction's start, before the locks.
-	clockSQL = `SELECT clock_timestamp()`
+	clockSQL = `SELECT clock_timestamp(), pg_relation_filenode('counters')`
 )
 
 // decisionSQL is prepared on every connection of the pool.
@@ -47,20 +49,31 @@ var decisionSQL = [...]string{
 	stInsertReceipts: insertReceiptsSQL,
 	stInsertEvents:   insertEventsSQL,
 	stCommit:         commitSQL,
+	stRewrite:        rewriteSQL,
 }
 
 // scratch is the memory of one Update.
 type scratch struct {
 	params arrays
 	// arena holds the states that were read, spans where each one is, tids where each row is.
-	arena    []byte
-	spans    [][2]int
-	tids     []tid
+	arena []byte
+	spans [][2]int
+	tids  []tid
+	xids  [][4]byte
+	// file is the file of the table, when the rows were read.
+	file     uint32
 	states   [][]byte
 	receipts []*engine.Receipt
 	ids      []string
 	// updated, respecified and inserted are indexes into the changes.
 	updated, respecified, inserted []int
+	// moved is where each change was written, and by which transaction.
+	moved []move
+}
+
+type move struct {
+	place tid
+	xid   [4]byte
 }
 
 // Update implements [engine.Store].
@@ -68,6 +81,9 @@ type scratch struct {
 // When the connection turns out to be dead before anything was written, all idle ones are discarded and it runs once
 // more: after a restart of the server, no decision is lost to the pool's memory of the old one.
 func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	if tried, err := s.rewrite(ctx, b, decide); tried {
+		return err
+	}
 	again, err := s.update(ctx, b, decide)
 	if again && ctx.Err() == nil {
 		s.log.Warn("database connection lost, discarding idle ones", "err", err)
@@ -97,6 +113,7 @@ func (s *Store) update(ctx context.Context, b engine.Batch, decide func(engine.S
 		rollback(conn)
 	}()
 
+	sent := time.Now()
 	snap, err := t.read(ctx, b)
 	if err != nil {
 		if sqlState(err) == readOnlyTransaction {
@@ -104,6 +121,7 @@ func (s *Store) update(ctx context.Context, b engine.Batch, decide func(engine.S
 		}
 		return t.conn.IsClosed(), err
 	}
+	s.versions.tell(snap.Now, t.file, sent, time.Now())
 	changes := decide(snap)
 	if len(changes.Counters)+len(changes.Receipts)+len(changes.Events) == 0 {
 		background = true // the answer need not wait for the rollback
@@ -112,7 +130,12 @@ func (s *Store) update(ctx context.Context, b engine.Batch, decide func(engine.S
 	if err := ctx.Err(); err != nil {
 		return false, fmt.Errorf("write changes: %w", err)
 	}
-	return false, t.write(ctx, b, changes)
+	if err := t.write(ctx, b, changes); err != nil {
+		s.versions.forget(b.Counters)
+		return false, err
+	}
+	s.versions.written(b, changes, t)
+	return false, nil
 }
 
 // rollback ends what is left of a transaction and gives the connection back.
@@ -163,19 +186,21 @@ func (t *tx) read(ctx context.Context, b engine.Batch) (snap engine.Snapshot, er
 	if snap.Receipts, err = t.readReceipts(p, len(b.IDs)); err != nil {
 		return snap, refused("read receipts", err)
 	}
-	if snap.Now, err = readClock(p); err != nil {
+	if snap.Now, err = t.readClock(p); err != nil {
 		return snap, refused("read clock", err)
 	}
 	return snap, nil
 }
 
-func readClock(p *pgconn.Pipeline) (now int64, err error) {
+func (t *tx) readClock(p *pgconn.Pipeline) (now int64, err error) {
 	rr, err := result(p)
 	if err != nil {
 		return 0, err
 	}
 	for rr.NextRow() {
-		now, err = unixMillis(rr.Values()[0])
+		row := rr.Values()
+		now, err = unixMillis(row[0])
+		t.file = binary.BigEndian.Uint32(row[1])
 	}
 	if _, closeErr := rr.Close(); closeErr != nil {
 		return 0, closeErr
@@ -187,6 +212,8 @@ func readClock(p *pgconn.Pipeline) (now int64, err error) {
 type step struct {
 	act  string
 	rows int
+	// which are the changes that it returns the new places of, in order; nil when it returns none.
+	which []int
 }
 
 // write is the second round trip. A statement that fails keeps the server from running those behind it, the commit
@@ -195,6 +222,7 @@ func (t *tx) write(ctx context.Context, b engine.Batch, c engine.Changes) error 
 	if err := t.sort(c.Counters); err != nil {
 		return err
 	}
+	t.moved = cleared(t.moved, len(c.Counters))
 	p := t.conn.StartPipeline(ctx)
 	var sent [6]step
 	steps := t.sendCounters(p, sent[:0], b.Counters, c.Counters)
@@ -210,7 +238,7 @@ func (t *tx) write(ctx context.Context, b engine.Batch, c engine.Changes) error 
 		_ = p.Close()
 		return unknown("commit", err)
 	}
-	err = outcome(p, steps)
+	err = t.outcome(p, steps)
 	if closeErr := p.Close(); err == nil && closeErr != nil {
 		// The commit was confirmed; only the connection is lost, and the pool sees that.
 		return nil
@@ -218,11 +246,32 @@ func (t *tx) write(ctx context.Context, b engine.Batch, c engine.Changes) error 
 	return err
 }
 
+// written reads the answer of one statement, and where it put its rows.
+func (t *tx) written(p *pgconn.Pipeline, st step) (pgconn.CommandTag, error) {
+	rr, err := result(p)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	for at := 0; rr.NextRow(); at++ {
+		row := rr.Values()
+		// An update tells which row it is; an insert returns them in their order.
+		if ord := int(binary.BigEndian.Uint64(row[0])); ord > 0 {
+			at = ord - 1
+		}
+		if at < len(st.which) {
+			m := &t.moved[st.which[at]]
+			copy(m.place[:], row[1])
+			copy(m.xid[:], row[2])
+		}
+	}
+	return rr.Close()
+}
+
 // outcome reads the answers of the second round trip.
-func outcome(p *pgconn.Pipeline, steps []step) error {
+func (t *tx) outcome(p *pgconn.Pipeline, steps []step) error {
 	var short error
 	for _, st := range steps {
-		tag, err := done(p)
+		tag, err := t.written(p, st)
 		if sqlState(err) != "" {
 			return refused(st.act, err)
 		}

@@ -42,6 +42,15 @@ func element[T string | []byte](p *[]byte, v T) {
 	*p = append(binary.BigEndian.AppendUint32(*p, uint32(len(v))), v...)
 }
 
+// scalar adds a parameter of eight bytes: a bigint, or a timestamp in microseconds since 2000.
+func (a *arrays) scalar(v int64) {
+	a.values = append(a.values, binary.BigEndian.AppendUint64(nil, uint64(v)))
+}
+
+func (a *arrays) oid(v uint32) {
+	a.values = append(a.values, binary.BigEndian.AppendUint32(nil, v))
+}
+
 func int8Element(p *[]byte, v int64) {
 	*p = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(*p, 8), uint64(v))
 }
@@ -51,6 +60,7 @@ const (
 	byteaOID = pgtype.ByteaOID
 	int8OID  = pgtype.Int8OID
 	tidOID   = pgtype.TIDOID
+	xidOID   = pgtype.XIDOID
 )
 
 // binaryFormat asks for all parameters and results in binary.

@@ -124,16 +124,21 @@ func states(t testing.TB, s Store, ids ...engine.CounterID) []string {
 	t.Helper()
 	var all []string
 	update(t, s, batch(ids...), func(snap engine.Snapshot) engine.Changes {
-		all = nil
-		for _, state := range snap.States {
-			if state == nil {
-				all = append(all, "-")
-			} else {
-				all = append(all, string(state))
-			}
-		}
+		all = texts(snap)
 		return engine.Changes{}
 	})
+	return all
+}
+
+// texts gives the states of a snapshot, "-" for a counter that is not stored.
+func texts(snap engine.Snapshot) (all []string) {
+	for _, state := range snap.States {
+		if state == nil {
+			all = append(all, "-")
+		} else {
+			all = append(all, string(state))
+		}
+	}
 	return all
 }
 
