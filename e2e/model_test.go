@@ -1,0 +1,449 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/sqlite"
+)
+
+// Engines over both stores are asked at random and from many sides at once, and what they answered is held against
+// what a limit allows and against what the store has counted. Chance comes from a seed that a failure names; how the
+// requests interleave is new every time.
+
+// onBothStores runs f with the one engine that a file has, and with n engines on one PostgreSQL database.
+func onBothStores(t *testing.T, n int, f func(t *testing.T, engines []*engine.Engine)) {
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(store.Close)
+		e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { e.Close(context.Background()) })
+		f(t, []*engine.Engine{e})
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		f(t, workers(t, n))
+	})
+}
+
+// dice gives chance to each client, repeatable from the seed that is logged when the test fails.
+func dice(t *testing.T) func(client int) *mathrand.Rand {
+	seed := mathrand.Uint64()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	})
+	return func(client int) *mathrand.Rand { return mathrand.New(mathrand.NewPCG(seed, uint64(client))) }
+}
+
+func parseWindow(t *testing.T, text string) engine.Window {
+	t.Helper()
+	w, err := engine.ParseWindow(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// deal is one request as a client sends it, and what the answer has to be like.
+type deal struct {
+	verb   engine.Verb
+	pick   []int // the counters, in the order asked
+	cost   int64
+	id     string
+	engine int
+}
+
+// ledger is what the answers say of a pool of counters.
+type ledger struct {
+	pool    []engine.Limit
+	charged []atomic.Int64
+	allowed [4]atomic.Int64
+	denied  [4]atomic.Int64
+}
+
+// slowPool is counters of every algorithm that neither turn over nor refill while a test runs.
+func slowPool(t *testing.T) *ledger {
+	year := parseWindow(t, "366d")
+	l := &ledger{}
+	for i, algorithm := range []engine.Algorithm{
+		engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket, engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket,
+	} {
+		limit := engine.Limit{
+			// Two of them share a key.
+			CounterID: engine.CounterID{Key: fmt.Sprint("counter:", i/2), Name: fmt.Sprint("limit ", i)},
+			Algorithm: algorithm, Limit: 150 + 50*int64(i), Window: year,
+			FirstUse: algorithm == engine.FixedWindow, Threshold: 15,
+		}
+		if algorithm == engine.TokenBucket {
+			limit.Burst = 40
+		}
+		l.pool = append(l.pool, limit)
+	}
+	l.charged = make([]atomic.Int64, len(l.pool))
+	return l
+}
+
+func (l *ledger) request(d *deal) *engine.Request {
+	r := &engine.Request{Verb: d.verb, Cost: d.cost, ID: d.id, OnError: engine.OnErrorDeny}
+	for _, i := range d.pick {
+		r.Limits = append(r.Limits, l.pool[i])
+	}
+	if d.id != "" {
+		r.Fingerprint = [32]byte{byte(d.verb), byte(d.cost)}
+	}
+	return r
+}
+
+// enter holds the answer against itself and books what it says was charged.
+func (l *ledger) enter(d *deal, got *engine.Decision) error {
+	fits := true
+	for i, result := range got.Results {
+		limit := &l.pool[d.pick[i]]
+		fits = fits && result.Allowed
+		if d.verb == engine.Consume && got.Allowed && result.Used > limit.Limit+limit.Burst {
+			return fmt.Errorf("%+v was allowed and leaves %d used: %+v", d, result.Used, limit)
+		}
+		if result.Remaining != max(0, limit.Limit+limit.Burst-result.Used) {
+			return fmt.Errorf("%+v: %d used and %d remaining do not add up: %+v", d, result.Used, result.Remaining, limit)
+		}
+	}
+	if fits != got.Allowed || got.Degraded || len(got.Results) != len(d.pick) {
+		return fmt.Errorf("%+v was answered %+v", d, got)
+	}
+	if got.Allowed {
+		l.allowed[d.verb].Add(1)
+	} else {
+		l.denied[d.verb].Add(1)
+	}
+	for _, i := range d.pick {
+		switch {
+		case d.verb == engine.Refund:
+			l.charged[i].Add(-d.cost)
+		case d.verb == engine.Record, d.verb == engine.Consume && got.Allowed:
+			l.charged[i].Add(d.cost)
+		}
+	}
+	return nil
+}
+
+// client asks n times, and keeps what it was charged so that it refunds no more: used never runs into 0, where what
+// a refund gives back would depend on the order.
+type client struct {
+	*ledger
+	*mathrand.Rand
+	engines []*engine.Engine
+	name    string
+	charges []deal
+}
+
+func (c *client) run(ctx context.Context, n int) error {
+	for i := range n {
+		d := c.next(i)
+		got, err := c.ask(ctx, &d)
+		if err != nil {
+			return err
+		}
+		if err := c.enter(&d, got); err != nil {
+			return err
+		}
+		if d.verb == engine.Record || d.verb == engine.Consume && got.Allowed {
+			c.charges = append(c.charges, d)
+		}
+	}
+	return nil
+}
+
+func (c *client) next(i int) deal {
+	d := deal{verb: engine.Consume, cost: 1 + c.Int64N(4), engine: c.IntN(len(c.engines))}
+	d.pick = c.Perm(len(c.pool))[:1+c.IntN(4)]
+	switch p := c.IntN(20); {
+	case p < 3:
+		d.verb = engine.Check
+	case p < 4:
+		d.verb = engine.Record
+	case p < 10 && len(c.charges) > 0:
+		last := len(c.charges) - 1
+		d.verb, d.pick, d.cost = engine.Refund, c.charges[last].pick, c.charges[last].cost
+		c.charges = c.charges[:last]
+	}
+	if d.verb != engine.Check && c.IntN(4) == 0 {
+		d.id = fmt.Sprintf("%s:%d", c.name, i)
+	}
+	return d
+}
+
+// ask sends the request. One with an id is sent to two engines at once and to one more afterwards, and must be
+// answered the same each time; the same id with another body must not be answered.
+func (c *client) ask(ctx context.Context, d *deal) (*engine.Decision, error) {
+	if d.id == "" {
+		got, err := c.engines[d.engine].Do(ctx, c.request(d))
+		if err != nil {
+			return nil, fmt.Errorf("%+v: %w", d, err)
+		}
+		return &got, nil
+	}
+	var answers [3]engine.Decision
+	var errs [3]error
+	send := func(i int) {
+		answers[i], errs[i] = c.engines[(d.engine+i)%len(c.engines)].Do(ctx, c.request(d))
+	}
+	var first sync.WaitGroup
+	first.Go(func() { send(0) })
+	first.Go(func() { send(1) })
+	first.Wait()
+	send(2)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("%+v: %w", d, err)
+	}
+	for i := range answers {
+		if diff := cmp.Diff(answers[0], answers[i]); diff != "" {
+			return nil, fmt.Errorf("%+v was answered differently (-first +again)\n%s", d, diff)
+		}
+	}
+	other := *d
+	other.cost++
+	if got, err := c.engines[d.engine].Do(ctx, c.request(&other)); !errors.Is(err, engine.ErrIDConflict) {
+		return nil, fmt.Errorf("%+v with the id of another request: %+v %w", other, got, err)
+	}
+	return &answers[0], nil
+}
+
+func TestWhatWasAnsweredIsWhatIsUsed(t *testing.T) {
+	t.Parallel()
+	onBothStores(t, 3, func(t *testing.T, engines []*engine.Engine) {
+		const clients, each = 12, 60
+		l, chance := slowPool(t), dice(t)
+		var done sync.WaitGroup
+		for i := range clients {
+			c := client{ledger: l, Rand: chance(i), engines: engines, name: fmt.Sprint("client ", i)}
+			done.Go(func() {
+				if err := c.run(t.Context(), each); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		done.Wait()
+		if l.allowed[engine.Consume].Load() == 0 || l.denied[engine.Consume].Load() == 0 {
+			t.Errorf("%d allowed, %d denied: that tries little", l.allowed[engine.Consume].Load(), l.denied[engine.Consume].Load())
+		}
+		for i, limit := range l.pool {
+			for _, e := range engines {
+				if got, want := usedOf(t, e, limit.CounterID), l.charged[i].Load(); got != want {
+					t.Errorf("%s: %d used; the answers add up to %d", limit.Name, got, want)
+				}
+			}
+		}
+	})
+}
+
+// usedOf is what the store has counted.
+func usedOf(t *testing.T, e *engine.Engine, id engine.CounterID) int64 {
+	t.Helper()
+	counters, err := e.Status(t.Context(), id.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range counters {
+		if c.CounterID == id {
+			return c.Used
+		}
+	}
+	return 0
+}
+
+// charge is a request that was allowed; it was decided between call and back.
+type charge struct {
+	call, back time.Duration
+	cost       int64
+	// reset is the answer's, by the store's clock.
+	reset int64
+}
+
+// tick is what is taken off an interval on this machine's clock, because the store counts in whole milliseconds.
+const tick = 2 * time.Millisecond
+
+// within is what was certainly charged inside the given interval.
+func within(charges []charge, from, to time.Duration) (sum int64) {
+	for _, c := range charges {
+		if c.call >= from && c.back <= to {
+			sum += c.cost
+		}
+	}
+	return sum
+}
+
+// overAdmitted looks for an interval in which more was admitted than the limit allows. Intervals that begin with a
+// call and end with a return are all that matter.
+func overAdmitted(l engine.Limit, charges []charge) error {
+	length := time.Duration(l.Window.Millis) * time.Millisecond
+	windows := map[int64]int64{}
+	for _, first := range charges {
+		switch l.Algorithm {
+		case engine.SlidingWindow:
+			if sum := within(charges, first.call, first.call+length-tick); sum > l.Limit {
+				return fmt.Errorf("%d admitted in one window's length from %s", sum, first.call)
+			}
+		case engine.FixedWindow:
+			// The whole limit is free again when the window ends, so that names the window.
+			if windows[first.reset] += first.cost; windows[first.reset] > l.Limit {
+				return fmt.Errorf("%d admitted in the window that ends at %d", windows[first.reset], first.reset)
+			}
+		case engine.TokenBucket:
+			for _, last := range charges {
+				if last.back < first.call {
+					continue
+				}
+				refilled := l.Limit * int64(last.back-first.call+tick) / int64(length)
+				if sum := within(charges, first.call, last.back); sum > l.Limit+l.Burst+refilled {
+					return fmt.Errorf("%d admitted from %s to %s", sum, first.call, last.back)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func TestShortWindowsNeverAdmitMore(t *testing.T) {
+	t.Parallel()
+	onBothStores(t, 2, func(t *testing.T, engines []*engine.Engine) {
+		const clients, lasts = 4, 2 * time.Second
+		chance := dice(t)
+		var done sync.WaitGroup
+		for i, limit := range []engine.Limit{
+			{Algorithm: engine.SlidingWindow, Limit: 20, Window: parseWindow(t, "200ms"), Threshold: 2},
+			{Algorithm: engine.FixedWindow, Limit: 20, Window: parseWindow(t, "300ms"), Threshold: 2},
+			{Algorithm: engine.TokenBucket, Limit: 20, Burst: 10, Window: parseWindow(t, "300ms"), Threshold: 2},
+		} {
+			limit.CounterID = engine.CounterID{Key: limit.Algorithm.String(), Name: "short"}
+			done.Go(func() {
+				charges, denied := hurry(t, engines, limit, clients, lasts, func(c int) *mathrand.Rand { return chance(clients*i + c) })
+				if err := overAdmitted(limit, charges); err != nil {
+					t.Errorf("%s: %v", limit.Algorithm, err)
+				}
+				// Else no window has turned over, or none was full.
+				sum := within(charges, 0, time.Hour)
+				if sum <= 2*(limit.Limit+limit.Burst) || denied == 0 {
+					t.Errorf("%s: %d admitted, %d denied: that tries little", limit.Algorithm, sum, denied)
+				}
+			})
+		}
+		done.Wait()
+	})
+}
+
+// hurry asks for one limit from many sides for a while, and gives what was charged and how often it was denied.
+func hurry(t *testing.T, engines []*engine.Engine, limit engine.Limit, clients int, lasts time.Duration, chance func(c int) *mathrand.Rand) (all []charge, denied int) {
+	var mu sync.Mutex
+	var done sync.WaitGroup
+	begin := time.Now()
+	for c := range clients {
+		rnd := chance(c)
+		done.Go(func() {
+			for time.Since(begin) < lasts {
+				r := &engine.Request{Limits: []engine.Limit{limit}, Cost: 1 + rnd.Int64N(3), OnError: engine.OnErrorDeny}
+				call := time.Since(begin)
+				d, err := engines[rnd.IntN(len(engines))].Do(t.Context(), r)
+				back := time.Since(begin)
+				if err != nil || d.Degraded {
+					t.Errorf("%s: %+v %v", limit.Algorithm, d, err)
+					return
+				}
+				mu.Lock()
+				if d.Allowed {
+					all = append(all, charge{call, back, r.Cost, d.Results[0].ResetAt})
+				} else {
+					denied++
+				}
+				mu.Unlock()
+				// Else denials from memory take the processor for themselves.
+				<-time.After(time.Duration(rnd.IntN(3000)) * time.Microsecond)
+			}
+		})
+	}
+	done.Wait()
+	return all, denied
+}
+
+func TestARetryAtRetryAfterIsAllowed(t *testing.T) {
+	t.Parallel()
+	onBothStores(t, 2, func(t *testing.T, engines []*engine.Engine) {
+		chance := dice(t)
+		var done sync.WaitGroup
+		for i, window := range []string{"200ms", "310ms", "500ms"} {
+			for j, algorithm := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
+				limit := engine.Limit{
+					CounterID: engine.CounterID{Key: algorithm.String(), Name: window}, Algorithm: algorithm,
+					Limit: 10, Window: parseWindow(t, window), Threshold: -1,
+				}
+				// Beside it stands one that blocks too, for a time of its own.
+				beside := limit
+				beside.Name, beside.Algorithm, beside.Limit = window+" beside", engine.SlidingWindow, 12
+				rnd := chance(10*i + j)
+				done.Go(func() {
+					for range 3 {
+						if err := retry(t.Context(), engines, []engine.Limit{limit, beside}[:1+rnd.IntN(2)], rnd); err != nil {
+							t.Errorf("%s %s: %v", algorithm, window, err)
+						}
+					}
+				})
+			}
+		}
+		done.Wait()
+	})
+}
+
+// retry asks until it is denied, a few times more, which memory answers where it can, and then once more at the
+// moment that the last denial named.
+func retry(ctx context.Context, engines []*engine.Engine, limits []engine.Limit, rnd *mathrand.Rand) error {
+	ask := func(cost int64) (engine.Decision, error) {
+		r := &engine.Request{Limits: append([]engine.Limit{}, limits...), Cost: cost, OnError: engine.OnErrorDeny}
+		d, err := engines[rnd.IntN(len(engines))].Do(ctx, r)
+		if err == nil && d.Degraded {
+			err = fmt.Errorf("degraded: %+v", d)
+		}
+		return d, err
+	}
+	for {
+		cost := 1 + rnd.Int64N(5)
+		d, err := ask(cost)
+		for range rnd.IntN(3) {
+			if err == nil && !d.Allowed {
+				d, err = ask(cost)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if d.Allowed {
+			<-time.After(time.Duration(rnd.IntN(10)) * time.Millisecond)
+			continue
+		}
+		after := d.Speaker().RetryAfter
+		<-time.After(time.Duration(after) * time.Millisecond)
+		retried, err := ask(cost)
+		if err == nil && !retried.Allowed {
+			err = fmt.Errorf("denied again after %d ms\nfirst %+v\nthen  %+v", after, d, retried)
+		}
+		return err
+	}
+}
