@@ -1,0 +1,215 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// patience bounds every wait; it is long because a busy machine must not fail these tests.
+const patience = 60 * time.Second
+
+// options are those of a limiter that has everything inside, on free ports.
+func options(t *testing.T) Options {
+	return Options{
+		NATSListen: "127.0.0.1:0", DataDir: filepath.Join(t.TempDir(), "data"), HTTPAddr: "127.0.0.1:0",
+		Source: "urn:limits:test", WarningThreshold: 0.1, OnError: "allow",
+	}
+}
+
+// watcher is a log that hands on the ready line.
+type watcher struct {
+	ready chan map[string]string
+	mu    sync.Mutex
+	lines strings.Builder
+}
+
+func newWatcher() *watcher { return &watcher{ready: make(chan map[string]string, 1)} }
+
+func (w *watcher) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (w *watcher) WithAttrs([]slog.Attr) slog.Handler               { return w }
+func (w *watcher) WithGroup(string) slog.Handler                    { return w }
+
+func (w *watcher) Handle(_ context.Context, r slog.Record) error {
+	attrs := map[string]string{}
+	r.Attrs(func(a slog.Attr) bool {
+		attrs[a.Key] = a.Value.String()
+		return true
+	})
+	w.mu.Lock()
+	fmt.Fprintln(&w.lines, r.Level, r.Message, attrs)
+	w.mu.Unlock()
+	if r.Message == "ready" {
+		w.ready <- attrs
+	}
+	return nil
+}
+
+func (w *watcher) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lines.String()
+}
+
+// TestRunLeavesNothingBehind holds that a limiter which was used and stopped leaves no goroutine: what embeds the
+// package may start another.
+func TestRunLeavesNothingBehind(t *testing.T) {
+	for name, set := range map[string]func(t *testing.T, o *Options){
+		"everything inside": func(*testing.T, *Options) {},
+		"a worker": func(t *testing.T, o *Options) {
+			// A server in this process would start goroutines of its own for the stream that the worker makes.
+			o.DatabaseURL, o.NATSURL = testenv.Postgres(t, postgres.Migrate), testenv.NATSServer(t).URL
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t)
+			set(t, &o)
+			before := goleak.IgnoreCurrent()
+			for range 2 { // the second finds the first one's files and stream
+				runOnce(t, o)
+			}
+			goleak.VerifyNone(t, before)
+		})
+	}
+}
+
+// runOnce starts a limiter, uses all of its parts, and stops it.
+func runOnce(t *testing.T, o Options) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	log, ended := newWatcher(), make(chan error, 1)
+	go func() { ended <- Run(ctx, o, slog.New(log)) }()
+	select {
+	case at := <-log.ready:
+		use(t, at["nats"], at["http"])
+	case err := <-ended:
+		t.Fatalf("ended before it was ready: %v\n%s", err, log)
+	case <-time.After(patience):
+		t.Fatalf("not ready after %s\n%s", patience, log)
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("run: %v\n%s", err, log)
+		}
+	case <-time.After(patience):
+		t.Fatalf("still running %s after it was told to stop\n%s", patience, log)
+	}
+}
+
+// use asks for decisions until one is denied, so that there are events, and for what is read.
+func use(t *testing.T, natsURL, httpAddr string) {
+	t.Helper()
+	nc, err := nats.Connect(natsURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	for _, r := range []struct{ subject, body string }{
+		{limits.SubjectConsume, `{"key":"k","limit":2,"window":"1h","id":"a"}`},
+		{limits.SubjectConsume, `{"key":"k","limit":2,"window":"1h","cost":2}`},
+		{limits.SubjectRecord, `{"key":"k","limit":2,"window":"1h","cost":2}`},
+		{limits.SubjectCheck, `{"key":"k","limit":2,"window":"1h"}`},
+		{limits.SubjectRefund, `{"key":"k","limit":2,"window":"1h"}`},
+		{limits.SubjectStatus, `{"key":"k"}`},
+		{limits.SubjectList, `{}`},
+		{limits.SubjectReset, `{"key":"k"}`},
+	} {
+		msg, err := nc.Request(r.subject, []byte(r.body), patience)
+		if err != nil || msg.Header.Get("Nats-Service-Error-Code") != "" {
+			t.Errorf("%s %s: %+v %v", r.subject, r.body, msg, err)
+		}
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	for _, path := range []string{"/readyz", "/metrics"} {
+		// The connection is kept open: the limiter has to close it.
+		resp, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://" + httpAddr + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
+}
+
+func TestAStartThatFailsLeavesNothingBehind(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for name, set := range map[string]func(o *Options){
+		"the HTTP port is taken": func(o *Options) { o.HTTPAddr = taken.Addr().String() },
+		"the NATS port is taken": func(o *Options) { o.NATSListen = taken.Addr().String() },
+		"the source is no URI":   func(o *Options) { o.Source = "%" },
+		"on-error is unknown":    func(o *Options) { o.OnError = "perhaps" },
+		"the threshold is wrong": func(o *Options) { o.WarningThreshold = 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t)
+			set(&o)
+			before := goleak.IgnoreCurrent()
+			log := newWatcher()
+			// Should it start after all, it ends.
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if err := Run(ctx, o, slog.New(log)); err == nil {
+				t.Errorf("no error\n%s", log)
+			}
+			goleak.VerifyNone(t, before)
+		})
+	}
+}
+
+// TestAStartIsGivenUp holds that a limiter which waits for its server ends when told to, and leaves nothing.
+func TestAStartIsGivenUp(t *testing.T) {
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := gone.Addr().String()
+	gone.Close()
+	for name, set := range map[string]func(o *Options){
+		"nats":     func(o *Options) { o.NATSURL = "nats://" + nobody },
+		"postgres": func(o *Options) { o.DatabaseURL = "postgres://u:p@" + nobody + "/limits" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t)
+			set(&o)
+			before := goleak.IgnoreCurrent()
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			log, begin := newWatcher(), time.Now()
+			if err := Run(ctx, o, slog.New(log)); err == nil || ctx.Err() == nil {
+				t.Errorf("%v before it was told to stop\n%s", err, log)
+			}
+			if took := time.Since(begin); took > startTimeout/2 {
+				t.Errorf("ended after %s", took)
+			}
+			goleak.VerifyNone(t, before)
+		})
+	}
+}
