@@ -146,6 +146,14 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 	return s, nil
 }
 
+// writers is how many transactions run at the same time: SQLite has one writer.
+func (l *limiter) writers() int {
+	if l.DatabaseURL == "" {
+		return 1
+	}
+	return 2
+}
+
 func (l *limiter) storeName() string {
 	if l.DatabaseURL == "" {
 		return "sqlite"
@@ -239,6 +247,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 		Broadcast: forget.Broadcast,
 		Committed: l.relay.Wake,
 		Observer:  l.metrics,
+		Writers:   l.writers(),
 	})
 	if err != nil {
 		return err

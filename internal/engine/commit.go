@@ -9,58 +9,7 @@ import (
 const (
 	// maxAttempts bounds how often one batch is written anew after losing races or connections.
 	maxAttempts = 8
-	// maxBatchLimits bounds the counters of one batch.
-	maxBatchLimits = 4096
 )
-
-// commitLoop writes batches until the engine is closed and nothing waits.
-func (e *Engine) commitLoop() {
-	defer close(e.answers)
-	for {
-		b := e.gather()
-		if b == nil {
-			break
-		}
-		e.commit(b)
-		e.answers <- b
-	}
-	for _, r := range e.denials.all() {
-		b := e.newBatch()
-		b.closing = true
-		b.add(r)
-		e.commit(b)
-	}
-}
-
-// gather waits for a request and takes with it what else waits: there is no timer, an idle worker writes at once.
-// It gives nil when the engine is closed and nothing waits.
-func (e *Engine) gather() *batch {
-	var first *Request
-	select {
-	case first = <-e.queue:
-	default:
-		select {
-		case first = <-e.queue:
-		case <-e.quit:
-			select {
-			case first = <-e.queue:
-			default:
-				return nil
-			}
-		}
-	}
-	b := e.newBatch()
-	b.add(first)
-	for len(b.requests) < e.cfg.MaxBatch && b.limits < maxBatchLimits {
-		select {
-		case r := <-e.queue:
-			b.add(r)
-		default:
-			return b
-		}
-	}
-	return b
-}
 
 func (e *Engine) newBatch() *batch {
 	select {
@@ -68,6 +17,24 @@ func (e *Engine) newBatch() *batch {
 		return b
 	default:
 		return newBatch()
+	}
+}
+
+func (e *Engine) reuse(b *batch) {
+	b.clear()
+	select {
+	case e.spare <- b:
+	default:
+	}
+}
+
+// keepDenials stores the denials that only this worker remembers, when it goes.
+func (e *Engine) keepDenials() {
+	for _, r := range e.denials.all() {
+		b := e.newBatch()
+		b.closing = true
+		b.add(r)
+		e.commit(b)
 	}
 }
 

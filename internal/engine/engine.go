@@ -28,6 +28,8 @@ type Config struct {
 	Queue int
 	// MaxBatch is how many requests are written together at most. 512 unless set.
 	MaxBatch int
+	// Writers is how many batches are written at the same time; they never share a counter. 2 unless set.
+	Writers int
 	// Deadline is how long a request may take; after it the request is answered as when the store fails. 2 s
 	// unless set.
 	Deadline time.Duration
@@ -51,8 +53,8 @@ type Observer interface {
 	StoreFailed(err error)
 }
 
-// Engine decides requests over a store. One goroutine, the committer, gathers what waits, and has the store run
-// one transaction for all of it; another hands the answers out, so that answering does not stretch the next
+// Engine decides requests over a store. A dispatcher gathers what waits into batches, writers have the store run one
+// transaction for each, and another goroutine hands the answers out, so that answering does not stretch the next
 // batch.
 type Engine struct {
 	cfg     Config
@@ -69,6 +71,8 @@ type Engine struct {
 	stopTell chan struct{}
 	done     sync.WaitGroup
 
+	// waiting is how many requests the dispatcher holds back.
+	waiting   atomic.Int64
 	clock     atomic.Pointer[reading]
 	exhausted exhausted
 	denials   denials
@@ -99,7 +103,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := e.update(ctx, newBatch()); err != nil {
 		return nil, fmt.Errorf("read the store's clock: %w", err)
 	}
-	e.done.Go(e.commitLoop)
+	e.done.Go(e.dispatchLoop)
 	e.done.Go(e.answerLoop)
 	e.done.Go(e.tellLoop)
 	return e, nil
@@ -111,6 +115,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.MaxBatch == 0 {
 		c.MaxBatch = 512
+	}
+	if c.Writers == 0 {
+		c.Writers = 2
 	}
 	if c.Deadline == 0 {
 		c.Deadline = 2 * time.Second
@@ -191,7 +198,7 @@ func (e *Engine) Do(ctx context.Context, r *Request) (Decision, error) {
 }
 
 // Queued is how many requests wait.
-func (e *Engine) Queued() int { return len(e.queue) }
+func (e *Engine) Queued() int { return len(e.queue) + int(e.waiting.Load()) }
 
 // Forget drops what the engine remembers of counters; it is what a broadcast from another worker calls.
 func (e *Engine) Forget(f Forget) { e.exhausted.forget(f) }
@@ -242,11 +249,7 @@ func (e *Engine) answerLoop() {
 				e.finish(r)
 			}
 		}
-		b.clear()
-		select {
-		case e.spare <- b:
-		default:
-		}
+		e.reuse(b)
 	}
 }
 

@@ -107,6 +107,9 @@ func openTap(t *testing.T) *tap {
 func start(t *testing.T, cfg engine.Config) *engine.Engine {
 	t.Helper()
 	var ids atomic.Int64
+	if cfg.Writers == 0 {
+		cfg.Writers = 1 // what waits is predictable
+	}
 	cfg.NewID = func() string { return fmt.Sprintf("event-%d", ids.Add(1)) }
 	e, err := engine.New(t.Context(), cfg)
 	if err != nil {
@@ -626,5 +629,59 @@ func TestListSkipsWhatIsNotUsed(t *testing.T) {
 	}
 	if len(keys) != 13 || keys[0] != "a:00" || keys[12] != "a:24" {
 		t.Errorf("keys %v: want the 13 with something used", keys)
+	}
+}
+
+func TestBatchesThatShareACounterAreNotWrittenAtOnce(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store, Writers: 2})
+	store.hold()
+	var done sync.WaitGroup
+	var order []string
+	var mu sync.Mutex
+	submit := func(name string, keys ...string) {
+		done.Add(1)
+		var limits []engine.Limit
+		for _, key := range keys {
+			limits = append(limits, per(t, key, 100, "1h"))
+		}
+		err := e.Submit(&engine.Request{Limits: limits, Cost: 1, Done: func(engine.Decision, error) {
+			mu.Lock()
+			order = append(order, name)
+			mu.Unlock()
+			done.Done()
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	enter, leave := store.enter, store.leave
+	submit("first", "a")
+	<-enter
+	submit("shares", "a", "b") // waits for the first
+	submit("behind", "b")      // must not overtake the one before
+	submit("other", "c")
+	<-enter // the second writer takes what shares nothing
+	leave <- struct{}{}
+	leave <- struct{}{}
+	<-enter
+	leave <- struct{}{}
+	done.Wait()
+	store.release()
+	var written [][]engine.CounterID
+	for _, b := range store.updates[1:] {
+		written = append(written, b.Counters)
+	}
+	id := func(key string) engine.CounterID { return engine.CounterID{Key: key, Name: "1h"} }
+	want := [][]engine.CounterID{{id("a")}, {id("c")}, {id("a"), id("b")}}
+	if len(written) == 3 && written[0][0] == id("c") { // both were at the gate
+		written[0], written[1] = written[1], written[0]
+	}
+	if diff := cmp.Diff(want, written); diff != "" {
+		t.Errorf("batches (-want +got)\n%s", diff)
+	}
+	if len(order) != 4 || order[2] != "shares" || order[3] != "behind" {
+		t.Errorf("answered in order %v", order)
 	}
 }
