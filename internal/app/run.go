@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -146,6 +147,15 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 	return s, nil
 }
 
+// storeFailing says in the log that decisions are made without the store, and when that ends.
+func (l *limiter) storeFailing(err error) {
+	if err == nil {
+		l.log.Info("the store answers again")
+		return
+	}
+	l.log.Error("the store fails: answering without it", "on-error", l.OnError, "error", err)
+}
+
 // writers is how many transactions run at the same time: SQLite has one writer.
 func (l *limiter) writers() int {
 	if l.DatabaseURL == "" {
@@ -248,6 +258,8 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 		Committed: l.relay.Wake,
 		Observer:  l.metrics,
 		Writers:   l.writers(),
+
+		StoreFailing: l.storeFailing,
 	})
 	if err != nil {
 		return err
@@ -301,6 +313,19 @@ func (l *limiter) schemaBase() string {
 	case l.web == nil:
 		return "http://127.0.0.1:8080/schemas"
 	default:
-		return "http://" + l.web.Addr() + "/schemas"
+		return "http://" + reachable(l.web.Addr()) + "/schemas"
 	}
+}
+
+// reachable puts the name of this machine where an address stands for all of its interfaces.
+func reachable(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {
+		return addr
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		name = "localhost"
+	}
+	return net.JoinHostPort(name, port)
 }

@@ -272,7 +272,7 @@ func (p *parser) resolveItems(req *engine.Request) error {
 func (p *parser) resolvePolicy() error {
 	if p.given&givenPolicy != 0 {
 		return &limits.Error{Status: 404, Code: limits.CodeUnknownPolicy, Field: "policy",
-			Message: fmt.Sprintf("there is no policy %q; see admin.policies", p.policy)}
+			Message: fmt.Sprintf("there is no policy %q", p.policy)}
 	}
 	if p.given&givenAttributes == 0 {
 		return badInput("tier", "tier", "tier needs policy or attributes beside it")

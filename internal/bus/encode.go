@@ -119,8 +119,8 @@ func appendString(b []byte, s string) []byte {
 
 // appendMessage says a denial in words: "100 of 100 used in 1m; try again in 23s".
 func appendMessage(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Result, cost int64) []byte {
-	if d.Degraded && (s == nil || s.RetryAfter == 0) {
-		return append(b, "the store cannot be reached; try again soon"...)
+	if d.Degraded && s != nil && s.Used == 0 && s.Remaining == 0 { // denied for want of the store
+		return appendDuration(append(b, "the store cannot be reached; try again in "...), s.RetryAfter)
 	}
 	if s == nil {
 		return append(b, "denied"...)

@@ -88,7 +88,13 @@ func (e *Engine) write(ctx context.Context, b *batch) error {
 	if len(b.pending) == 0 {
 		return nil
 	}
-	_, err := e.breaker.Execute(func() (struct{}, error) { return struct{}{}, e.update(ctx, b) })
+	_, err := e.breaker.Execute(func() (struct{}, error) {
+		err := e.update(ctx, b)
+		if err != nil {
+			e.lastFailure.Store(&err)
+		}
+		return struct{}{}, err
+	})
 	if err != nil {
 		if !isOpen(err) {
 			e.cfg.Observer.StoreFailed(err)

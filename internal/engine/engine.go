@@ -24,6 +24,9 @@ type Config struct {
 	Committed func()
 	// Observer takes measurements; nil for none.
 	Observer Observer
+	// StoreFailing is told when the store is given up for a while, after failures in a row, with the last of them, and
+	// with nil when it answers again. It must not block.
+	StoreFailing func(err error)
 	// Queue is how many requests may wait; more are answered ErrOverloaded. 16384 unless set.
 	Queue int
 	// MaxBatch is how many requests are written together at most. 512 unless set.
@@ -71,6 +74,8 @@ type Engine struct {
 	stopTell chan struct{}
 	done     sync.WaitGroup
 
+	// lastFailure is the last error of the store.
+	lastFailure atomic.Pointer[error]
 	// waiting is how many requests the dispatcher holds back.
 	waiting   atomic.Int64
 	clock     atomic.Pointer[reading]
@@ -96,6 +101,14 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 		Timeout:      time.Second,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
 		IsSuccessful: func(err error) bool { return err == nil || errors.Is(err, ErrConflict) },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			switch {
+			case to == gobreaker.StateOpen && from == gobreaker.StateClosed:
+				cfg.StoreFailing(*e.lastFailure.Load())
+			case to == gobreaker.StateClosed:
+				cfg.StoreFailing(nil)
+			}
+		},
 	})
 	e.exhausted.init()
 	e.denials.init()
@@ -128,6 +141,9 @@ func (c *Config) setDefaults() {
 	if c.Broadcast == nil {
 		c.Broadcast = func(Forget) {}
 	}
+	if c.StoreFailing == nil {
+		c.StoreFailing = func(error) {}
+	}
 	if c.Committed == nil {
 		c.Committed = func() {}
 	}
@@ -149,6 +165,14 @@ func (e *Engine) Submit(r *Request) error {
 		e.finish(r)
 		return nil
 	}
+	err := e.enqueue(r)
+	if err != nil && r.Verb != tell {
+		e.cfg.Observer.Decided(r.Verb, "error", "", false, time.Since(r.received))
+	}
+	return err
+}
+
+func (e *Engine) enqueue(r *Request) error {
 	e.closing.RLock()
 	defer e.closing.RUnlock()
 	if e.closed {

@@ -408,9 +408,12 @@ func TestWhenTheStoreFails(t *testing.T) {
 				t.Errorf("on error %v, request %d: %+v; want allowed %v, degraded", tt.onError, i, d, want)
 			}
 		}
-		r := engine.Request{Verb: engine.Refund, Limits: []engine.Limit{per(t, "k", 2, "1h")}, Cost: 1}
-		if _, err := e.Do(t.Context(), &r); !errors.Is(err, engine.ErrUnavailable) {
-			t.Errorf("a refund that was not written: %v, want %v", err, engine.ErrUnavailable)
+		for _, verb := range []engine.Verb{engine.Refund, engine.Record} {
+			r := engine.Request{Verb: verb, Limits: []engine.Limit{per(t, "k", 2, "1h")}, Cost: 1, OnError: tt.onError}
+			local := verb == engine.Record && tt.onError == engine.OnErrorLocal
+			if _, err := e.Do(t.Context(), &r); errors.Is(err, engine.ErrUnavailable) == local {
+				t.Errorf("on error %v, a %s that was not written: %v", tt.onError, verb, err)
+			}
 		}
 	}
 }
@@ -419,9 +422,11 @@ func TestTheCircuitClosesAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+		down := errors.New("down")
+		var told []error
+		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told = append(told, err) }})
 		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}}
-		store.fail(func(bool) error { return errors.New("down") })
+		store.fail(func(bool) error { return down })
 		ask(t, e, consume)
 		before := store.count()
 		ask(t, e, consume)
@@ -432,6 +437,9 @@ func TestTheCircuitClosesAgain(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond)
 		if d := ask(t, e, consume); d.Degraded {
 			t.Errorf("%+v after the store is back", d)
+		}
+		if len(told) != 2 || !errors.Is(told[0], down) || told[1] != nil {
+			t.Errorf("told %v: want that it fails and that it is back", told)
 		}
 	})
 }

@@ -16,13 +16,13 @@ func isOpen(err error) bool {
 }
 
 // answerWithout answers a request that the store failed, as its OnError says. What cannot be guessed stays an
-// error: a refund that was not written, and an id used twice.
+// error: a refund or a record that was not written, and an id used twice. A limiter in memory can record.
 func (e *Engine) answerWithout(r *Request) {
 	if errors.Is(r.err, ErrIDConflict) {
 		return
 	}
-	if r.Verb == Refund {
-		r.err = unavailable("refund", r.err)
+	if r.Verb == Refund || r.Verb == Record && r.OnError != OnErrorLocal {
+		r.err = unavailable(r.Verb.String(), r.err)
 		return
 	}
 	r.err = nil
