@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -51,11 +52,10 @@ type version struct {
 	state []byte
 }
 
-// versions remembers rows, up to about versionsMost: when recent is full it becomes old, and what was old is
-// forgotten unless it was asked for.
+// versions remembers the rows that this worker wrote last, up to versionsMost.
 type versions struct {
-	mu          sync.Mutex
-	recent, old map[engine.CounterID]*version
+	mu     sync.Mutex
+	recent *simplelru.LRU[engine.CounterID, *version]
 
 	// The server's clock as last read, by a round trip that lasted from sent to received.
 	now            int64
@@ -69,7 +69,11 @@ type versions struct {
 }
 
 func newVersions() *versions {
-	return &versions{recent: make(map[engine.CounterID]*version), old: make(map[engine.CounterID]*version)}
+	recent, err := simplelru.NewLRU[engine.CounterID, *version](versionsMost, nil)
+	if err != nil {
+		panic(err) // the size is not positive
+	}
+	return &versions{recent: recent}
 }
 
 // recall fills the scratch with what is remembered of all counters, and says from when to when the clock may be at the
@@ -86,8 +90,8 @@ func (v *versions) recall(ids []engine.CounterID, mem *scratch) (from, until int
 	}
 	mem.arena, mem.tids, mem.xids, mem.spans = mem.arena[:0], mem.tids[:0], mem.xids[:0], mem.spans[:0]
 	for _, id := range ids {
-		known := v.find(id)
-		if known == nil {
+		known, ok := v.recent.Get(id)
+		if !ok {
 			return 0, 0, 0, false
 		}
 		begin := len(mem.arena)
@@ -105,27 +109,12 @@ func (v *versions) recall(ids []engine.CounterID, mem *scratch) (from, until int
 	return from, v.now + t.Sub(v.sent).Milliseconds() + 1 + rewriteMargin, v.file, true
 }
 
-func (v *versions) find(id engine.CounterID) *version {
-	if known := v.recent[id]; known != nil {
-		return known
-	}
-	known := v.old[id]
-	if known != nil {
-		delete(v.old, id)
-		v.recent[id] = known
-	}
-	return known
-}
-
 // remember keeps what was written to a row; the caller holds mu.
 func (v *versions) remember(id engine.CounterID, place tid, xid [4]byte, state []byte) {
-	known := v.find(id)
-	if known == nil {
-		if len(v.recent) >= versionsMost/2 {
-			v.recent, v.old = make(map[engine.CounterID]*version), v.recent
-		}
+	known, ok := v.recent.Get(id)
+	if !ok {
 		known = new(version)
-		v.recent[id] = known
+		v.recent.Add(id, known)
 	}
 	known.place, known.xid = place, xid
 	known.state = append(known.state[:0], state...)
@@ -147,8 +136,7 @@ func (v *versions) forget(ids []engine.CounterID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, id := range ids {
-		delete(v.recent, id)
-		delete(v.old, id)
+		v.recent.Remove(id)
 	}
 }
 
@@ -157,8 +145,7 @@ func (v *versions) tell(now int64, file uint32, sent, received time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if file != v.file {
-		clear(v.recent)
-		clear(v.old)
+		v.recent.Purge()
 		v.file = file
 	}
 	v.now, v.sent, v.received = now, sent, received

@@ -139,7 +139,7 @@ func TestTheVersionsRememberedAreBounded(t *testing.T) {
 	for i := range 3 * versionsMost {
 		v.remember(engine.CounterID{Key: fmt.Sprint(i)}, tid{}, [4]byte{}, nil)
 	}
-	if n := len(v.recent) + len(v.old); n > versionsMost {
+	if n := v.recent.Len(); n > versionsMost {
 		t.Errorf("%d, want at most %d", n, versionsMost)
 	}
 }

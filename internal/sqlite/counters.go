@@ -10,31 +10,34 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// rows remembers of each counter of a batch what decides how it is written.
-type rows struct {
-	stored  []bool
-	expires []int64
+// row is a row of counters.
+type row struct {
+	state   []byte
+	expires int64
 }
 
 const readCounterSQL = `SELECT state, expires_at FROM counters WHERE key = ? AND name = ?`
 
-func (s *Store) readStates(read *rows, ids []engine.CounterID) ([][]byte, error) {
-	states := make([][]byte, len(ids))
-	read.stored, read.expires = make([]bool, len(ids)), make([]int64, len(ids))
-	for i := range ids {
-		err := s.st.readCounter.QueryRow(ids[i].Key, ids[i].Name).Scan(&states[i], &read.expires[i])
-		if errors.Is(err, sql.ErrNoRows) {
-			continue
+// readStates gives the rows of a batch, nil for a counter that is not stored, and their states.
+func (s *Store) readStates(ids []engine.CounterID) (rows []*row, states [][]byte, err error) {
+	rows, states = make([]*row, len(ids)), make([][]byte, len(ids))
+	for i, id := range ids {
+		r, known := s.recent.Get(id)
+		if !known {
+			r = new(row)
+			err := s.st.readCounter.QueryRow(id.Key, id.Name).Scan(&r.state, &r.expires)
+			if errors.Is(err, sql.ErrNoRows) {
+				continue
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+			r.state = blob(r.state) // nil is a counter that is not stored
+			s.recent.Add(id, r)
 		}
-		if err != nil {
-			return nil, err
-		}
-		read.stored[i] = true
-		if states[i] == nil {
-			states[i] = []byte{} // nil is a counter that is not stored
-		}
+		rows[i], states[i] = r, r.state
 	}
-	return states, nil
+	return rows, states, nil
 }
 
 const (
@@ -48,24 +51,24 @@ UPDATE counters SET state = ?, expires_at = ?, spec = coalesce(?, spec) WHERE ke
 	insertCounterSQL = `INSERT INTO counters (state, expires_at, spec, key, name) VALUES (?, ?, ?, ?, ?)`
 )
 
-func (s *Store) writeCounters(read *rows, ids []engine.CounterID, changes []engine.CounterChange) error {
+func (s *Store) writeCounters(rows []*row, ids []engine.CounterID, changes []engine.CounterChange) error {
 	for i := range changes {
 		c := &changes[i]
 		if c.Slot < 0 || c.Slot >= len(ids) {
 			return fmt.Errorf("slot %d of %d", c.Slot, len(ids))
 		}
-		id := &ids[c.Slot]
+		id, r := ids[c.Slot], rows[c.Slot]
 		var spec any
 		if c.Spec != nil {
 			spec = string(c.Spec)
 		}
 		var err error
 		switch {
-		case !read.stored[c.Slot] && c.Spec == nil:
+		case r == nil && c.Spec == nil:
 			err = errors.New("a new counter without a spec")
-		case !read.stored[c.Slot]:
+		case r == nil:
 			_, err = s.st.insertCounter.Exec(blob(c.State), c.ExpiresAt, spec, id.Key, id.Name)
-		case c.Spec == nil && c.ExpiresAt == read.expires[c.Slot]:
+		case c.Spec == nil && c.ExpiresAt == r.expires:
 			_, err = s.st.updateState.Exec(blob(c.State), id.Key, id.Name)
 		default:
 			_, err = s.st.updateAll.Exec(blob(c.State), c.ExpiresAt, spec, id.Key, id.Name)
@@ -73,6 +76,11 @@ func (s *Store) writeCounters(read *rows, ids []engine.CounterID, changes []engi
 		if err != nil {
 			return err
 		}
+		if r == nil {
+			r = new(row)
+			s.recent.Add(id, r)
+		}
+		r.state, r.expires = append(r.state[:0], c.State...), c.ExpiresAt
 	}
 	return nil
 }
@@ -181,6 +189,7 @@ func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end any) (
 		if err != nil {
 			return false, err
 		}
+		s.recent.Purge()
 		n, err = res.RowsAffected()
 		return true, err
 	})

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -47,7 +48,13 @@ type Store struct {
 	conn         *sql.Conn
 	st           statements
 	closing      sync.Once
+	// recent holds rows as they were written last. The file belongs to this process, so they need not be read again.
+	// Who holds the write lock may use it.
+	recent *simplelru.LRU[engine.CounterID, *row]
 }
+
+// recentMost bounds the rows in recent.
+const recentMost = 1 << 17
 
 var _ engine.Store = (*Store)(nil)
 
@@ -61,7 +68,11 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", cfg.Path, err)
 	}
-	s := &Store{now: cfg.Now, write: make(chan struct{}, 1), relay: make(chan struct{}, 1)}
+	recent, err := simplelru.NewLRU[engine.CounterID, *row](recentMost, nil)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{now: cfg.Now, recent: recent, write: make(chan struct{}, 1), relay: make(chan struct{}, 1)}
 	if s.now == nil {
 		s.now = time.Now
 	}

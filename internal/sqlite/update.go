@@ -62,12 +62,12 @@ func (st *statements) close() error {
 // writes a receipt without having asked for it in its batch.
 func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	return s.transact(ctx, func() (bool, error) {
-		var read rows
 		snap := engine.Snapshot{Now: s.now().UnixMilli()}
-		var err error
-		if snap.States, err = s.readStates(&read, b.Counters); err != nil {
+		rows, states, err := s.readStates(b.Counters)
+		if err != nil {
 			return false, fmt.Errorf("read counters: %w", err)
 		}
+		snap.States = states
 		if snap.Receipts, err = s.readReceipts(b.IDs); err != nil {
 			return false, fmt.Errorf("read receipts: %w", err)
 		}
@@ -78,7 +78,7 @@ func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.S
 		if err := ctx.Err(); err != nil {
 			return false, fmt.Errorf("write changes: %w", err)
 		}
-		if err := s.writeCounters(&read, b.Counters, c.Counters); err != nil {
+		if err := s.writeCounters(rows, b.Counters, c.Counters); err != nil {
 			return false, fmt.Errorf("write counters: %w", err)
 		}
 		if err := s.writeReceipts(c.Receipts); err != nil {
@@ -105,14 +105,18 @@ func (s *Store) transact(ctx context.Context, f func() (commit bool, err error))
 	if _, err := s.st.begin.Exec(); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	open := true
+	open, clean := true, false
 	defer func() {
 		if open {
 			_, _ = s.st.rollback.Exec() // fails when the error has rolled back already
 		}
+		if !clean {
+			s.recent.Purge()
+		}
 	}()
 	commit, err := f()
 	if err != nil || !commit {
+		clean = err == nil
 		return err
 	}
 	if _, err := s.st.commit.Exec(); err != nil {
@@ -122,6 +126,6 @@ func (s *Store) transact(ctx context.Context, f func() (commit bool, err error))
 		// The log may hold the transaction or not; the next process to open the file finds out.
 		return fmt.Errorf("commit: %w: %w", engine.ErrCommitUnknown, err)
 	}
-	open = false
+	open, clean = false, true
 	return nil
 }
