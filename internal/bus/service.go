@@ -184,7 +184,7 @@ type call struct {
 // to the engine, and is done; the engine's call of Done sends the answer.
 func (s *Service) decides(verb engine.Verb) micro.HandlerFunc {
 	return func(m micro.Request) {
-		if m.Reply() == "" {
+		if !answerable(m.Reply()) {
 			s.ignored.Add(1)
 			return
 		}
@@ -222,7 +222,7 @@ func (c *call) done(d engine.Decision, err error) {
 // answers is the handler of an endpoint that reads the store: it runs beside the callback, as long as there is room.
 func (s *Service) answers(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
 	return func(m micro.Request) {
-		if m.Reply() == "" {
+		if !answerable(m.Reply()) {
 			s.ignored.Add(1)
 			return
 		}
@@ -276,6 +276,12 @@ func (s *Service) sent(err error) {
 	}
 }
 
+// answerable tells whether an answer may go to a reply subject. A client chooses it, and the answer is published with
+// the rights of this service: it must not reach the server's own subjects ($JS.API, $SYS) or those of events.
+func answerable(reply string) bool {
+	return reply != "" && reply[0] != '$' && !strings.HasPrefix(reply, "limits.")
+}
+
 func (s *Service) begin() {
 	s.inflight.Add(1)
 	s.unanswered.Add(1)
@@ -286,7 +292,7 @@ func (s *Service) end() {
 	s.inflight.Done()
 }
 
-// Ignored is how many messages without a reply subject came.
+// Ignored is how many messages came without a reply subject, or with one that is not answered.
 func (s *Service) Ignored() int64 { return s.ignored.Load() }
 
 // Lost is how many answers could not be sent, because the connection was down for long.

@@ -90,6 +90,13 @@ func (b *batch) keepRepeatable(err error) {
 	}
 }
 
+// undecide takes the answers back of a transaction that failed: another may find other receipts and counters.
+func (b *batch) undecide() {
+	for _, r := range b.pending {
+		r.decision, r.err = Decision{}, nil
+	}
+}
+
 // fail fails the pending requests.
 func (b *batch) fail(err error) {
 	for _, r := range b.pending {
@@ -154,10 +161,11 @@ func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Cha
 }
 
 // holdsUntil tells whether the decisions are right for any moment from now to until, over states that the store will
-// confirm by writing them.
+// confirm by writing them. A denial is never sure: at the store's moment the cost may fit. Nor is a refund: workers are
+// told of it while the row is locked, so that none remembers it as exhausted once more before the commit.
 func (b *batch) holdsUntil(until int64) bool {
 	for i := range b.counters {
-		if c := &b.counters[i]; !c.dirty || c.state.counting().steadyUntil() < until {
+		if c := &b.counters[i]; !c.dirty || c.denied || c.refunded || c.state.counting().steadyUntil() < until {
 			return false
 		}
 	}
@@ -222,7 +230,9 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			r.err = c.err
 			return
 		}
-		c.limit = &r.Limits[i]
+		if r.Verb != tell || c.limit == nil {
+			c.limit = &r.Limits[i]
+		}
 		b.states = append(b.states, &c.state)
 	}
 	if r.Verb == tell {
@@ -249,9 +259,14 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 func (b *batch) decideTell(r *Request, newID func() string) {
 	for i, slot := range r.slots {
 		c, l := &b.counters[slot], &r.Limits[i]
-		c.state.advance(l, b.now)
-		result := Result{Allowed: 1 <= c.state.remaining(l)}
-		result.fill(l, &c.state, b.now, 1)
+		state := &c.state
+		if state.spec != 0 && state.spec != l.hash() {
+			// Redefined since. To bring the old definition back could lose charges, so it is told as if nothing were used.
+			state = new(State)
+		}
+		state.advance(l, b.now)
+		result := Result{Allowed: 1 <= state.remaining(l)}
+		result.fill(l, state, b.now, 1)
 		if c.exceeded < 0 && c.state.exceededDue(b.now) {
 			c.exceeded = len(b.events)
 			b.events = append(b.events, b.event(EventExceeded, l, &result, newID))

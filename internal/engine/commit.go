@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/sony/gobreaker/v2"
 )
 
 const (
 	// maxAttempts bounds how often one batch is written anew after losing races or connections.
 	maxAttempts = 8
+	// probeTimeout bounds the transaction that tries a store whose circuit is open.
+	probeTimeout = 250 * time.Millisecond
 )
 
 func (e *Engine) newBatch() *batch {
@@ -42,7 +46,11 @@ func (e *Engine) keepDenials() {
 func (e *Engine) commit(b *batch) {
 	start := time.Now()
 	b.dropLate(start)
-	ctx, cancel := context.WithDeadline(context.Background(), start.Add(e.cfg.Deadline*3/4))
+	patience := e.cfg.Deadline * 3 / 4
+	if e.breaker.State() != gobreaker.StateClosed {
+		patience = min(patience, probeTimeout) // all that wait pay for a probe of a store that hangs
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), start.Add(patience))
 	defer cancel()
 	err := e.write(ctx, b)
 	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
@@ -59,6 +67,9 @@ func (e *Engine) commit(b *batch) {
 		b.fail(err)
 	}
 	for _, r := range b.requests {
+		if errors.Is(r.err, ErrCorrupt) {
+			e.cfg.Observer.StoreFailed(r.err)
+		}
 		if r.err != nil {
 			e.answerWithout(r)
 		}
@@ -93,9 +104,11 @@ func (e *Engine) write(ctx context.Context, b *batch) error {
 		if err != nil {
 			e.lastFailure.Store(&err)
 		}
+		e.hangs.Store(err != nil && ctx.Err() != nil)
 		return struct{}{}, err
 	})
 	if err != nil {
+		b.undecide()
 		if !isOpen(err) {
 			e.cfg.Observer.StoreFailed(err)
 		}

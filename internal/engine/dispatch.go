@@ -59,13 +59,17 @@ func (d *dispatcher) step() bool {
 		d.finished(<-d.done)
 		return true
 	}
+	quit := d.e.quit
+	if len(d.waiting) > 0 {
+		quit = nil // a writer has to be done first
+	}
 	select {
 	case r := <-d.e.queue:
 		d.waiting = append(d.waiting, r)
 	case b := <-d.done:
 		d.finished(b)
-	case <-d.e.quit:
-		if len(d.e.queue) == 0 && len(d.waiting) == 0 {
+	case <-quit:
+		if len(d.e.queue) == 0 {
 			return d.drain()
 		}
 	}

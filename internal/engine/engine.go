@@ -77,7 +77,9 @@ type Engine struct {
 	// lastFailure is the last error of the store.
 	lastFailure atomic.Pointer[error]
 	// waiting is how many requests the dispatcher holds back.
-	waiting   atomic.Int64
+	waiting atomic.Int64
+	// hangs says that the last transaction ran into its deadline: one such is enough to open the circuit.
+	hangs     atomic.Bool
 	clock     atomic.Pointer[reading]
 	exhausted exhausted
 	denials   denials
@@ -99,7 +101,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 		Name:         "store",
 		MaxRequests:  1,
 		Timeout:      time.Second,
-		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
+		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 || e.hangs.Load() },
 		IsSuccessful: func(err error) bool { return err == nil || errors.Is(err, ErrConflict) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			switch {

@@ -98,7 +98,9 @@ func (x *exhausted) deny(r *Request) (Decision, bool) {
 	if !refused {
 		return Decision{}, false
 	}
-	return x.describe(r, memos), true
+	// Where the store's clock was set between the readings there may be no moment that they agree on.
+	d := x.describe(r, memos)
+	return d, !d.Allowed
 }
 
 // describe words the denial as of the earliest that the store's clock may say, so that retryAfter is not early.

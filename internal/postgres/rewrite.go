@@ -60,6 +60,8 @@ type versions struct {
 	// The server's clock as last read, by a round trip that lasted from sent to received.
 	now            int64
 	sent, received time.Time
+	// floor is the latest moment that a decision was made at, unless the clock was set back since.
+	floor int64
 
 	// file is the file of the table that the places are in.
 	file uint32
@@ -105,8 +107,9 @@ func (v *versions) recall(ids []engine.CounterID, mem *scratch) (from, until int
 		mem.states = append(mem.states, mem.arena[span[0]:span[1]:span[1]])
 	}
 	t := time.Now()
-	from = v.now + t.Sub(v.received).Milliseconds()
-	return from, v.now + t.Sub(v.sent).Milliseconds() + 1 + rewriteMargin, v.file, true
+	// A reading that took long says little: it must not take the time back behind what was decided before.
+	v.floor = max(v.floor, v.now+t.Sub(v.received).Milliseconds())
+	return v.floor, v.now + t.Sub(v.sent).Milliseconds() + 1 + rewriteMargin, v.file, true
 }
 
 // remember keeps what was written to a row; the caller holds mu.
@@ -149,6 +152,9 @@ func (v *versions) tell(now int64, file uint32, sent, received time.Time) {
 		v.file = file
 	}
 	v.now, v.sent, v.received = now, sent, received
+	if v.floor < now || v.floor > now+rewriteMargin {
+		v.floor = now
+	}
 }
 
 // failed makes the next transactions lock at once: twice as many after every failure in a row.
@@ -200,7 +206,7 @@ func (s *Store) rewrite(ctx context.Context, b engine.Batch, decide func(engine.
 		s.versions.failed()
 		return false, nil
 	}
-	if err != nil && sqlState(err) != "" && t.conn.IsClosed() {
+	if err != nil && sqlState(err) != "" && !errors.Is(err, engine.ErrCommitUnknown) && t.conn.IsClosed() {
 		// The server ended the session and said so, so nothing was written: after a restart all idle ones are dead.
 		s.pool.Reset()
 		return false, nil

@@ -145,24 +145,31 @@ func sane(t *testing.T, now int64) {
 
 func clock(t *testing.T, s Store) {
 	a := id("a", "1m")
-	var last int64
+	const workers, each = 4, 25
 	update(t, s, batch(a), write("0"))
-	all(t, 4, func(int) error {
-		for range 25 {
-			// The counter's lock orders these, so last needs none of its own.
+	var times [workers*each + 1]int64 // by what the counter was set to: the order of the transactions
+	all(t, workers, func(int) error {
+		for range each {
+			var at int64
+			var n int
 			err := retry(within(t), s, batch(a), func(snap engine.Snapshot) engine.Changes {
-				if snap.Now < last {
-					t.Errorf("now is %d, and was %d before", snap.Now, last)
-				}
-				last = snap.Now
-				return write("1")(snap)
+				n, _ = strconv.Atoi(string(snap.States[0]))
+				n, at = n+1, snap.Now
+				return write(strconv.Itoa(n))(snap)
 			})
 			if err != nil {
 				return err
 			}
+			times[n] = at
 		}
 		return nil
 	})
+	for n := 2; n < len(times); n++ {
+		if times[n] < times[n-1] {
+			t.Errorf("update %d was at %d, and the one before at %d", n, times[n], times[n-1])
+		}
+	}
+	last := times[len(times)-1]
 	sane(t, last)
 	_, now, err := s.Counters(within(t), "a")
 	if err != nil || now < last {

@@ -1,0 +1,162 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/sqlite"
+)
+
+// raced decides, throws the outcome away, lets another worker in, and says that the race was lost.
+type raced struct {
+	*tap
+	between func()
+}
+
+func (s *raced) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	if s.between == nil || len(b.IDs) == 0 {
+		return s.tap.Update(ctx, b, decide)
+	}
+	between := s.between
+	s.between = nil
+	if err := s.Store.Update(ctx, b, func(snap engine.Snapshot) engine.Changes { decide(snap); return engine.Changes{} }); err != nil {
+		return err
+	}
+	between()
+	return engine.ErrConflict
+}
+
+func TestAnIDAfterALostRace(t *testing.T) {
+	store := openTap(t)
+	r := &raced{tap: store}
+	e, other := start(t, engine.Config{Store: r}), start(t, engine.Config{Store: store})
+	limits := func() []engine.Limit { return []engine.Limit{per(t, "k", 10, "1h")} }
+	store.hold()
+	type answer struct {
+		d   engine.Decision
+		err error
+	}
+	answers := make([]answer, 2)
+	done := make(chan struct{}, 3)
+	if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "gate", 10, "1h")}, Cost: 1, Done: func(engine.Decision, error) { done <- struct{}{} }}); err != nil {
+		t.Fatal(err)
+	}
+	<-store.enter
+	for i := range answers {
+		if err := e.Submit(&engine.Request{Limits: limits(), Cost: 1, ID: "x", Fingerprint: [32]byte{byte(i)}, Done: func(d engine.Decision, err error) {
+			answers[i] = answer{d, err}
+			done <- struct{}{}
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.between = func() { ask(t, other, engine.Request{Limits: limits(), Cost: 1, ID: "x", Fingerprint: [32]byte{1}}) }
+	leave := store.leave
+	store.release()
+	leave <- struct{}{}
+	<-done
+	<-done
+	<-done
+	if !errors.Is(answers[0].err, engine.ErrIDConflict) {
+		t.Errorf("the id belongs to another body: %+v", answers[0])
+	}
+	if answers[1].err != nil || !answers[1].d.Allowed {
+		t.Errorf("the body that the id belongs to: %+v", answers[1])
+	}
+}
+
+func TestMemoryNeverAllows(t *testing.T) {
+	step := time.Duration(0)
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "l.db"), Now: func() time.Time { return time.Now().Add(step) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	e := start(t, engine.Config{Store: store})
+	a, b, c := per(t, "a", 1, "2s"), per(t, "b", 100, "1h"), per(t, "c", 1, "1h")
+	ask(t, e, engine.Request{Limits: []engine.Limit{a}})
+	ask(t, e, engine.Request{Limits: []engine.Limit{c}})
+	ask(t, e, engine.Request{Limits: []engine.Limit{a, b}}) // denied by a
+	step = 5 * time.Second
+	ask(t, e, engine.Request{Limits: []engine.Limit{b, c}}) // denied by c
+	allowed := 0
+	for range 10 {
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{a, b}}); d.Allowed {
+			allowed++
+		}
+	}
+	if allowed > 1 {
+		t.Errorf("%d allowed of a limit of 1", allowed)
+	}
+}
+
+// hanging is a store that does not answer.
+type hanging struct {
+	*tap
+	hang atomic.Bool
+}
+
+func (s *hanging) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	if s.hang.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.tap.Update(ctx, b, decide)
+}
+
+func TestAStoreThatHangsIsWaitedForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &hanging{tap: openTap(t)}
+		e := start(t, engine.Config{Store: store})
+		store.hang.Store(true)
+		var slow, quick, worst atomic.Int64
+		over := 0
+		for range 120_000 { // 10,000 a second
+			at := time.Now()
+			err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 5, "1h")}, Cost: 1, Done: func(engine.Decision, error) {
+				took := time.Since(at)
+				worst.Store(max(worst.Load(), int64(took)))
+				if took > 250*time.Millisecond {
+					slow.Add(1)
+				} else {
+					quick.Add(1)
+				}
+			}})
+			if err != nil {
+				over++
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+		if over > 0 || time.Duration(worst.Load()) > 2*time.Second || slow.Load()*4 > quick.Load() {
+			t.Errorf("%d quick, %d over 250 ms, worst %s, %d overloaded", quick.Load(), slow.Load(), time.Duration(worst.Load()), over)
+		}
+		store.hang.Store(false)
+	})
+}
+
+func TestTellingLeavesTheDefinitionAsItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		old := per(t, "k", 1, "1s")
+		old.Name, old.Algorithm = "w", engine.FixedWindow
+		for range 5 {
+			ask(t, e, engine.Request{Limits: []engine.Limit{old}})
+		}
+		now := per(t, "k", 100, "1h")
+		now.Name = "w"
+		ask(t, e, engine.Request{Limits: []engine.Limit{now}, Cost: 50})
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		d := ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{now}})
+		if d.Results[0].Used < 50 {
+			t.Errorf("%d used of the 50 charged 15 s ago in 1h", d.Results[0].Used)
+		}
+	})
+}
