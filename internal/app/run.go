@@ -50,6 +50,7 @@ type limiter struct {
 	events   *nats.Conn
 	metrics  *web.Metrics
 	engine   *engine.Engine
+	forget   *bus.Forgetter
 	relay    *bus.Relay
 	// web is nil with --http off.
 	web *web.Server
@@ -250,11 +251,13 @@ func (l *limiter) startEvents(context.Context) (err error) {
 }
 
 func (l *limiter) startEngine(ctx context.Context) (err error) {
-	forget := bus.NewForgetter(l.events, l.log)
+	// On the connection of the requests, so that what a worker tells comes before the answer that it sends, and reaches
+	// the others before the request that follows the answer.
+	l.forget = bus.NewForgetter(l.requests, l.log)
 	l.engine, err = engine.New(ctx, engine.Config{
 		Store:     l.store,
 		NewID:     rand.Text,
-		Broadcast: forget.Broadcast,
+		Broadcast: l.forget.Broadcast,
 		Committed: l.relay.Wake,
 		Observer:  l.metrics,
 		Writers:   l.writers(),
@@ -266,10 +269,10 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	}
 	l.onStop("engine", l.engine.Close)
 	l.metrics.WatchQueue(l.engine.Queued)
-	if err := forget.Listen(l.engine.Forget); err != nil {
+	if err := l.forget.Listen(l.engine.Forget); err != nil {
 		return err
 	}
-	l.onStop("broadcasts", func(context.Context) error { forget.Close(); return nil })
+	l.onStop("broadcasts", func(context.Context) error { l.forget.Close(); return nil })
 	return nil
 }
 
@@ -285,7 +288,10 @@ func (l *limiter) startService(context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.onStop("service", service.Stop)
+	l.onStop("service", func(ctx context.Context) error {
+		l.forget.Close() // the service waits until nothing is subscribed on its connection
+		return service.Stop(ctx)
+	})
 	l.serving.Store(true)
 	return nil
 }

@@ -40,9 +40,9 @@ type Config struct {
 
 // Forget names counters whose remembered state is void: those of Key, of every key with Prefix, or all.
 type Forget struct {
-	Key    string `json:"key,omitempty"`
-	Prefix string `json:"prefix,omitempty"`
-	All    bool   `json:"all,omitempty"`
+	Key    string `json:"key,omitzero"`
+	Prefix string `json:"prefix,omitzero"`
+	All    bool   `json:"all,omitzero"`
 }
 
 // Observer takes the engine's measurements. Its methods are called on the hot path and must not block.
