@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,9 +17,10 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// load asks with many clients at once until the limit's worth of requests was asked, or stop is closed.
+// load asks with many clients at once, and counts the answers.
 type load struct {
 	allowed, denied, degraded, failed atomic.Int64
+	stopped                           atomic.Bool
 }
 
 // run sends n requests over clients connections; body gives the i-th.
@@ -29,7 +31,7 @@ func (l *load) run(t testing.TB, url string, clients, n int, wait time.Duration,
 	for range clients {
 		nc := connect(t, url)
 		done.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			for i := int(next.Add(1)) - 1; i < n && !l.stopped.Load(); i = int(next.Add(1)) - 1 {
 				l.count(try(nc, limits.SubjectConsume, body(i), wait))
 			}
 		})
@@ -111,6 +113,50 @@ func TestKillingAWorkerLosesNoChargeThatWasAnswered(t *testing.T) {
 	}
 	if l.allowed.Load() > limit {
 		t.Errorf("%s: more than %d", &l, limit)
+	}
+}
+
+func TestKillingTheOneBinaryLosesNothingThatWasAnswered(t *testing.T) {
+	t.Parallel()
+	env := []string{"DATA_DIR=" + filepath.Join(t.TempDir(), "data")}
+	const limit = 400
+	body := fmt.Sprintf(`{"key":"k","limit":%d,"window":"1h"}`, limit)
+	var allowed int64
+	for range 3 {
+		w := start(t, env...)
+		var l load
+		go func() {
+			for l.allowed.Load() < 100 {
+				<-time.After(time.Millisecond)
+			}
+			w.kill()
+			l.stopped.Store(true)
+		}()
+		l.run(t, w.nats, 8, limit, time.Second, func(int) string { return body })
+		allowed += l.allowed.Load()
+	}
+	w := start(t, env...)
+	nc := connect(t, w.nats)
+	if got := used(t, nc, "k"); got < allowed || got > limit {
+		t.Errorf("%d used after three crashes, %d allowed: what was answered must stand, and never more than %d", got, allowed, limit)
+	}
+	for r := (limits.Reply{Allowed: true}); r.Allowed; r = decide(t, nc, limits.SubjectConsume, body) {
+		allowed++
+	}
+	if allowed-1 > limit {
+		t.Errorf("%d allowed over all, more than %d", allowed-1, limit)
+	}
+	// The denial's event comes out of the outbox and stays in the stream, over one more crash.
+	eventually(t, func() error {
+		keys, err := exceededKeys(t, nc)
+		if err == nil && keys["k"] != 1 {
+			err = fmt.Errorf("%d events", keys["k"])
+		}
+		return err
+	})
+	w.kill()
+	if keys, err := exceededKeys(t, connect(t, start(t, env...).nats)); err != nil || keys["k"] != 1 {
+		t.Errorf("after a crash: %v %v", keys, err)
 	}
 }
 

@@ -1,0 +1,152 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// baseline is a limiter that is a function of the database, called once for each check.
+type baseline struct {
+	schema, call string
+}
+
+// hot are the table settings that the limiter's own counters have too.
+const hot = `WITH (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+	autovacuum_vacuum_cost_delay = 0)`
+
+// systemA counts fixed windows: one upsert, which admits only below the limit.
+var systemA = baseline{
+	schema: `
+CREATE TABLE windows (key text COLLATE "C", starts bigint, used bigint NOT NULL, PRIMARY KEY (key, starts)) ` + hot + `;
+CREATE FUNCTION check_limit(k text, most bigint, width bigint, OUT allowed boolean, OUT remaining bigint, OUT resets bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+	start bigint := floor(extract(epoch FROM clock_timestamp()) / width) * width;
+	now_used bigint;
+BEGIN
+	INSERT INTO windows AS w (key, starts, used) VALUES (k, start, 1)
+	ON CONFLICT (key, starts) DO UPDATE SET used = w.used + 1 WHERE w.used < most
+	RETURNING used INTO now_used;
+	allowed := FOUND;
+	remaining := CASE WHEN allowed THEN most - now_used ELSE 0 END;
+	resets := start + width;
+END $$`,
+	call: "SELECT allowed, remaining, resets FROM check_limit($1, 1000000000, 3600)",
+}
+
+// systemE slides: a row for every second that was charged, summed over the window behind a lock of the key.
+var systemE = baseline{
+	schema: `
+CREATE TABLE buckets (key text COLLATE "C", second bigint, used bigint NOT NULL, PRIMARY KEY (key, second)) ` + hot + `;
+CREATE FUNCTION check_limit(k text, most bigint, width bigint, OUT allowed boolean, OUT remaining bigint, OUT resets bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+	this bigint;
+	used_before bigint;
+BEGIN
+	PERFORM pg_advisory_xact_lock(hashtextextended(k, 0));
+	this := floor(extract(epoch FROM clock_timestamp()));
+	SELECT coalesce(sum(used), 0), coalesce(min(second), this) + width INTO used_before, resets
+	FROM buckets WHERE key = k AND second > this - width;
+	allowed := used_before < most;
+	remaining := most - used_before;
+	IF allowed THEN
+		INSERT INTO buckets AS b (key, second, used) VALUES (k, this, 1)
+		ON CONFLICT (key, second) DO UPDATE SET used = b.used + 1;
+		remaining := remaining - 1;
+	END IF;
+END $$`,
+	call: "SELECT allowed, remaining, resets FROM check_limit($1, 1000000000, 3600)",
+}
+
+// mostConnections bounds the pool, as one would in production: more of them are slower.
+const mostConnections = 64
+
+// run measures the function, without NATS in between.
+func (s baseline) run(d *bed, l load) (m measured, err error) {
+	url, drop, err := d.database()
+	if err != nil {
+		return m, err
+	}
+	defer func() { _ = drop() }()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return m, err
+	}
+	config.MaxConns = int32(min(mostConnections, l.inFlight))
+	config.MinConns = config.MaxConns
+	// The plans inside the functions are made once, on a table that is still empty.
+	config.ConnConfig.RuntimeParams["enable_seqscan"] = "off"
+	ctx, cancel := context.WithTimeout(d.ctx, d.warmup+d.measure+patience)
+	defer cancel()
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return m, err
+	}
+	defer pool.Close()
+	if _, err := pool.Exec(ctx, s.schema); err != nil {
+		return m, fmt.Errorf("make function: %w", err)
+	}
+	return s.load(ctx, pool, d, l)
+}
+
+const (
+	warming int32 = iota
+	measuring
+	over
+)
+
+// load is the closed loop of limiter bench, over a pool.
+func (s baseline) load(ctx context.Context, pool *pgxpool.Pool, d *bed, l load) (m measured, err error) {
+	var (
+		phase atomic.Int32
+		all   sync.WaitGroup
+		mu    sync.Mutex
+		sum   = hdrhistogram.New(1, patience.Microseconds(), 3)
+	)
+	for range l.inFlight {
+		all.Go(func() {
+			took, failed := hdrhistogram.New(1, patience.Microseconds(), 3), error(nil)
+			for phase.Load() != over && failed == nil {
+				key := fmt.Sprintf("bench:%010d", rand.IntN(l.keys))
+				var allowed bool
+				var remaining, resets int64
+				sent := time.Now()
+				failed = pool.QueryRow(ctx, s.call, key).Scan(&allowed, &remaining, &resets)
+				if phase.Load() == measuring && failed == nil {
+					failed = took.RecordValue(max(1, time.Since(sent).Microseconds()))
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			sum.Merge(took)
+			err = errors.Join(err, failed)
+		})
+	}
+	wait := func(t time.Duration) {
+		select {
+		case <-time.After(t):
+		case <-ctx.Done():
+		}
+	}
+	wait(d.warmup)
+	began := time.Now()
+	phase.Store(measuring)
+	wait(d.measure)
+	phase.Store(over)
+	elapsed := time.Since(began)
+	all.Wait()
+	n := sum.TotalCount()
+	return measured{
+		perSecond: float64(n) / elapsed.Seconds(), checks: n,
+		p50: float64(sum.ValueAtQuantile(50)), p99: float64(sum.ValueAtQuantile(99)),
+	}, err
+}

@@ -1,0 +1,209 @@
+// Package bench measures the limiter beside what it is compared with, and writes docs/performance.md's table and
+// chart:
+//
+//	make bench        # within 20 minutes
+//	make bench-quick  # within 2
+//
+// Every contender answers the same loads in turn, each started for its measurement and stopped after it, so that a
+// machine that drifts does so for all. The ratio that counts is the one to the ceiling of the same round.
+package bench
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+var (
+	rounds  = flag.Int("rounds", 0, "rounds of the whole table; 0 skips it")
+	seconds = flag.Float64("seconds", 1, "seconds of each measurement, after a warmup of 1 s at most")
+	outDir  = flag.String("out", "", "folder of performance.md and performance.svg, from the module's root; empty writes none")
+)
+
+const (
+	// budget is when no further measurement begins; the table then has what there is until then.
+	budget = 18 * time.Minute
+	// patience bounds every wait for a process or a server, on top of what is measured.
+	patience = 20 * time.Second
+	// fillFor is how long keys are exhausted before denials are measured.
+	fillFor = 2 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	if url := os.Getenv(ceilingEnv); url != "" {
+		os.Exit(runCeiling(url))
+	}
+	testenv.Main(m)
+}
+
+// load is what a contender is asked.
+type load struct {
+	name                        string
+	keys, inFlight, connections int
+	// latency loads are about the median time of an answer, the others about answers a second.
+	latency bool
+}
+
+var loads = []load{
+	{name: "10,000 keys, 128 in flight", keys: 10_000, inFlight: 128, connections: 4},
+	{name: "10,000 keys, 512 in flight", keys: 10_000, inFlight: 512, connections: 4},
+	{name: "hot key, 128 in flight", keys: 1, inFlight: 128, connections: 4},
+	{name: "hot key, 512 in flight", keys: 1, inFlight: 512, connections: 4},
+	// As few keys as are warm after a warmup one by one.
+	{name: "1 in flight, 100 keys", keys: 100, inFlight: 1, connections: 1, latency: true},
+}
+
+// measured is one contender under one load in one round.
+type measured struct {
+	perSecond float64
+	p50, p99  float64 // microseconds
+	checks    int64
+	// failed counts errors, degraded answers, and those that are not the answer the contender is about.
+	failed int64
+}
+
+// bed is what all contenders stand on.
+type bed struct {
+	ctx     context.Context
+	limiter string // the program
+	nats    string
+	js      jetstream.JetStream
+	admin   *pgx.Conn
+	dir     string
+	warmup  time.Duration
+	measure time.Duration
+}
+
+// BenchmarkTable runs the whole table once; make bench gives its flags.
+func BenchmarkTable(b *testing.B) {
+	if *rounds <= 0 {
+		b.Skip("make bench runs it")
+	}
+	began := time.Now()
+	d := newBed(b)
+	r := newResults(d.machine(b), *rounds, *seconds)
+	total := *rounds * len(loads) * len(contenders)
+	n := 0
+	for round := range *rounds {
+		for li, l := range loads {
+			for i := range contenders {
+				ci := (i + round) % len(contenders)
+				n++
+				if time.Since(began) > budget || d.ctx.Err() != nil {
+					continue
+				}
+				m, err := contenders[ci].run(d, l)
+				if err != nil {
+					b.Errorf("%s, %s: %v", contenders[ci].name, l.name, err)
+					continue
+				}
+				r.add(round, li, ci, m)
+				fmt.Fprintf(os.Stderr, "%4.0fs %3d/%d  %-24s %-27s %9.0f/s  p50 %6.2f ms  p99 %6.2f ms\n", time.Since(began).Seconds(),
+					n, total, contenders[ci].name, l.name, m.perSecond, m.p50/1000, m.p99/1000)
+			}
+		}
+	}
+	if err := d.ctx.Err(); err != nil {
+		b.Fatalf("ended early, nothing is written: %v", context.Cause(d.ctx))
+	}
+	text := r.markdown()
+	fmt.Println(text)
+	if *outDir == "" || b.Failed() {
+		return
+	}
+	dir := *outDir
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join("..", dir)
+	}
+	if err := errors.Join(
+		replaceBetween(filepath.Join(dir, "performance.md"), "<!-- bench table -->", "<!-- end -->", text),
+		os.WriteFile(filepath.Join(dir, "performance.svg"), []byte(r.chart()), 0o644),
+	); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func newBed(b *testing.B) *bed {
+	b.Helper()
+	// A context ends everything: an interrupt, a stop, or a run that hangs in spite of its timeouts.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	b.Cleanup(stop)
+	ctx, cancel := context.WithTimeout(ctx, budget+2*time.Minute)
+	b.Cleanup(cancel)
+
+	d := &bed{ctx: ctx, dir: b.TempDir(), measure: time.Duration(*seconds * float64(time.Second))}
+	d.warmup = min(time.Second, d.measure/2)
+	d.limiter = filepath.Join(d.dir, "limiter")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", d.limiter, "../cmd/limiter").CombinedOutput(); err != nil {
+		b.Fatalf("build the limiter: %v\n%s", err, out)
+	}
+	d.nats = testenv.NATSServer(b).URL
+	nc, err := nats.Connect(d.nats)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(nc.Close)
+	if d.js, err = jetstream.New(nc); err != nil {
+		b.Fatal(err)
+	}
+	if d.admin, err = pgx.Connect(ctx, testenv.PostgresServer(b).URL); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		late, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = d.admin.Close(late)
+	})
+	for _, setting := range []string{"fsync", "synchronous_commit", "full_page_writes"} {
+		if got, err := d.show(setting); err != nil || got != "on" {
+			b.Fatalf("PostgreSQL has %s %q (%v), want on", setting, got, err)
+		}
+	}
+	return d
+}
+
+func (d *bed) show(setting string) (value string, err error) {
+	err = d.admin.QueryRow(d.ctx, "SHOW "+setting).Scan(&value)
+	return value, err
+}
+
+// database makes an empty database for one measurement, and gives its URL and what drops it.
+func (d *bed) database() (url string, drop func() error, err error) {
+	const name = "bench"
+	exec := func(sql string) error {
+		ctx, cancel := context.WithTimeout(d.ctx, patience)
+		defer cancel()
+		_, err := d.admin.Exec(ctx, sql)
+		return err
+	}
+	drop = func() error { return exec("DROP DATABASE IF EXISTS " + name + " WITH (FORCE)") }
+	if err := errors.Join(drop(), exec("CREATE DATABASE "+name)); err != nil {
+		return "", nil, fmt.Errorf("make database: %w", err)
+	}
+	u := *d.admin.Config()
+	return fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", u.User, u.Password, u.Host, u.Port, name), drop, nil
+}
+
+// forgetEvents drops the stream, so that the events of one contender are no work for the next.
+func (d *bed) forgetEvents() error {
+	ctx, cancel := context.WithTimeout(d.ctx, patience)
+	defer cancel()
+	if err := d.js.DeleteStream(ctx, "LIMITS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("drop the stream: %w", err)
+	}
+	return nil
+}

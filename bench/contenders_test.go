@@ -1,0 +1,234 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+)
+
+// contender is one row of the table.
+type contender struct {
+	name string
+	run  func(*bed, load) (measured, error)
+	// goals are the ratios to the ceiling to reach, in the order of loads: at least for answers a second. For the
+	// time of an answer, goalMicros is what it may take more than the ceiling, or goalTimes how many times its time.
+	goals                 [4]float64
+	goalMicros, goalTimes float64
+}
+
+var contenders = []contender{
+	{name: "ceiling", run: ceiling},
+	{name: "exact, PostgreSQL", run: serving(1, true, false), goals: [4]float64{0.40, 0.45, 0.65, 0.75}, goalMicros: 450},
+	{name: "exact, SQLite", run: serving(1, false, false), goals: [4]float64{0.40, 0.45, 0.65, 0.75}, goalMicros: 400},
+	{name: "denied keys, PostgreSQL", run: serving(1, true, true), goals: [4]float64{0.85, 0.85, 0.85, 0.85}, goalTimes: 1.15},
+	{name: "two workers, PostgreSQL", run: serving(2, true, false)},
+	{name: "system A's SQL", run: systemA.run},
+	{name: "system E's SQL", run: systemE.run},
+}
+
+const (
+	ceilingEnv     = "LIMITS_BENCH_CEILING" // a NATS URL: answer a constant there instead of running tests
+	ceilingSubject = "bench.ceiling"
+	ceilingReady   = "ceiling is ready"
+)
+
+// ceiling is the most that a NATS micro service can answer: a constant, of the size of a real answer.
+func ceiling(d *bed, l load) (measured, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return measured{}, err
+	}
+	stop, err := d.start(ceilingReady, append(os.Environ(), ceilingEnv+"="+d.nats), self)
+	if err != nil {
+		return measured{}, err
+	}
+	m, err := d.ask(l, d.warmup, d.measure, "--subject", ceilingSubject)
+	return m.measured(false), errors.Join(err, stop())
+}
+
+// runCeiling is the whole life of the child process; it returns the exit status.
+func runCeiling(url string) int {
+	nc, err := nats.Connect(url)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	answer := []byte(`{"allowed":true,"limit":1000000000,"remaining":999999999,"retryAfter":0,"resetAfter":3600000}`)
+	s, err := micro.AddService(nc, micro.Config{Name: "ceiling", Version: "1.0.0"})
+	if err == nil {
+		err = s.AddEndpoint("answer", micro.HandlerFunc(func(r micro.Request) { _ = r.Respond(answer) }),
+			micro.WithEndpointSubject(ceilingSubject))
+	}
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(ceilingReady)
+	select {} // until a signal
+}
+
+// serving is so many limiters, on a database or a data folder that is fresh for each measurement.
+func serving(workers int, postgres, denied bool) func(*bed, load) (measured, error) {
+	return func(d *bed, l load) (m measured, err error) {
+		dir, err := os.MkdirTemp(d.dir, "data-")
+		if err != nil {
+			return m, err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+		args := []string{"serve", "--nats-url", d.nats, "--http", "off", "--data-dir", dir}
+		if postgres {
+			url, drop, err := d.database()
+			if err != nil {
+				return m, err
+			}
+			defer func() { _ = drop() }() // the next measurement needs it dropped, and says so
+			args = append(args, "--database-url", url)
+		}
+		defer func() { err = errors.Join(err, d.forgetEvents()) }()
+		for range workers {
+			stop, err := d.start("ready", os.Environ(), d.limiter, args...)
+			if err != nil {
+				return m, err
+			}
+			defer func() { _ = stop() }()
+		}
+		if !denied {
+			a, err := d.ask(l, d.warmup, d.measure)
+			return a.measured(false), err
+		}
+		fill := l
+		fill.inFlight, fill.connections = 512, 4
+		if _, err := d.ask(fill, 0, fillFor, "--limit", "1"); err != nil {
+			return m, err
+		}
+		a, err := d.ask(l, d.warmup, d.measure, "--limit", "1")
+		return a.measured(true), err
+	}
+}
+
+// start runs a program until it says that it is ready, and gives what stops it.
+func (d *bed) start(ready string, env []string, path string, args ...string) (stop func() error, err error) {
+	cmd := exec.CommandContext(d.ctx, path, args...)
+	cmd.Env = withoutSettings(env)
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stdout = cmd.Stderr
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	seen, done := make(chan struct{}), make(chan struct{})
+	var said bytes.Buffer // to be read when done is closed
+	go func() {
+		defer close(done)
+		isReady := false
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if !isReady && strings.Contains(lines.Text(), ready) {
+				isReady = true
+				close(seen)
+			}
+			if said.Len() < 1<<16 {
+				fmt.Fprintln(&said, lines.Text())
+			}
+		}
+		_, _ = io.Copy(io.Discard, out)
+		_ = cmd.Wait() // how it ended is no news: it was told to
+	}()
+	// A limiter publishes for up to 5 s the events that are left, which nobody waits for here.
+	stop = func() error {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-done:
+			return nil
+		case <-time.After(2 * time.Second):
+		}
+		_ = cmd.Process.Kill()
+		select {
+		case <-done:
+			return nil
+		case <-time.After(patience):
+			return fmt.Errorf("process %d outlives SIGKILL", cmd.Process.Pid)
+		}
+	}
+	select {
+	case <-seen:
+		return stop, nil
+	case <-done:
+		return nil, fmt.Errorf("ended before it was ready:\n%s", said.String())
+	case <-time.After(patience):
+		return nil, errors.Join(errors.New("not ready after "+patience.String()), stop())
+	}
+}
+
+// withoutSettings drops the settings of a limiter that the shell may have.
+func withoutSettings(env []string) (kept []string) {
+	for _, e := range env {
+		name, _, _ := strings.Cut(e, "=")
+		switch name {
+		case "DATABASE_URL", "DATA_DIR", "NATS_URL", "NATS_LISTEN", "HTTP_ADDR", "WARNING_THRESHOLD", "ON_ERROR",
+			"SOURCE", "LOG_LEVEL", "LOG_FORMAT", "NATS_CREDS", "NATS_TLS_CA", "NATS_TLS_CERT", "NATS_TLS_KEY":
+		default:
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+// answers is what limiter bench --json prints, as far as it is used.
+type answers struct {
+	Checks, Allowed, Denied, Degraded int64
+	PerSecond                         float64
+	Errors                            map[string]int64
+	LatencyMicros                     struct{ P50, P99 float64 }
+}
+
+func (a answers) measured(denied bool) measured {
+	m := measured{perSecond: a.PerSecond, p50: a.LatencyMicros.P50, p99: a.LatencyMicros.P99, checks: a.Checks, failed: a.Degraded}
+	for _, n := range a.Errors {
+		m.failed += n
+	}
+	if denied {
+		m.failed += a.Allowed
+	} else {
+		m.failed += a.Denied
+	}
+	return m
+}
+
+// ask runs limiter bench, a process of its own like all the rest.
+func (d *bed) ask(l load, warmup, measure time.Duration, args ...string) (a answers, err error) {
+	ctx, cancel := context.WithTimeout(d.ctx, warmup+measure+patience)
+	defer cancel()
+	args = append([]string{"bench", "--nats-url", d.nats, "--json", "--quiet",
+		"--keys", strconv.Itoa(l.keys), "--in-flight", strconv.Itoa(l.inFlight), "--connections", strconv.Itoa(l.connections),
+		"--warmup", warmup.String(), "--duration", measure.String()}, args...)
+	cmd := exec.CommandContext(ctx, d.limiter, args...)
+	cmd.Env = withoutSettings(os.Environ())
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		return a, fmt.Errorf("limiter bench: %w\n%s", err, complaint.String())
+	}
+	if err := json.Unmarshal(out, &a); err != nil {
+		return a, fmt.Errorf("read result of limiter bench: %w", err)
+	}
+	return a, nil
+}
