@@ -80,7 +80,9 @@ func TestServiceErrorsAreErrors(t *testing.T) {
 }
 
 func TestNoAnswer(t *testing.T) {
-	url := respond(t, "limits.status", func(string) *nats.Msg { time.Sleep(200 * time.Millisecond); return text("{}")("") })
+	asked := make(chan struct{})
+	url := respond(t, "limits.status", func(string) *nats.Msg { <-asked; return text("{}")("") })
+	defer close(asked)
 	limiter(t, "show", "k", "--timeout", "50ms", "--nats-url", url).want(t, exitError, "", "no answer: context deadline exceeded")
 }
 

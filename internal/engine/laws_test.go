@@ -1,3 +1,4 @@
+// Over 500 lines, because the laws of the three algorithms share their generators and are read together.
 package engine
 
 import (

@@ -1,0 +1,143 @@
+package engine_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+func TestADenialIsRememberedUntilItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		limit := per(t, "k", 1, "600ms")
+		consume := engine.Request{Limits: []engine.Limit{limit}}
+		ask(t, e, consume)
+		ask(t, e, consume)
+		before := store.count()
+		var d engine.Decision
+		for range 100 {
+			if d = ask(t, e, consume); d.Allowed || d.Results[0].RetryAfter < 1 {
+				t.Fatalf("%+v", d)
+			}
+		}
+		if got := store.count(); got != before {
+			t.Errorf("%d transactions for known denials, want none", got-before)
+		}
+		time.Sleep(time.Duration(d.Results[0].RetryAfter) * time.Millisecond)
+		if d := ask(t, e, consume); !d.Allowed {
+			t.Errorf("a retry at retryAfter is denied: %+v", d)
+		}
+	})
+}
+
+func TestARefundOrResetEndsARememberedDenial(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	var told []engine.Forget
+	e := start(t, engine.Config{Store: store, Broadcast: func(f engine.Forget) { told = append(told, f) }})
+	consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
+	exhaust := func() {
+		ask(t, e, consume)
+		if d := ask(t, e, consume); d.Allowed {
+			t.Fatal("not exhausted")
+		}
+	}
+	exhaust()
+	ask(t, e, engine.Request{Verb: engine.Refund, Limits: consume.Limits})
+	if d := ask(t, e, consume); !d.Allowed {
+		t.Error("denied after a refund")
+	}
+	if d := ask(t, e, consume); d.Allowed {
+		t.Error("allowed after the refund was used")
+	}
+	if n, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, false); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if d := ask(t, e, consume); !d.Allowed {
+		t.Error("denied after a reset")
+	}
+	if diff := cmp.Diff([]engine.Forget{{Key: "k"}, {Key: "k"}}, told); diff != "" {
+		t.Errorf("other workers are told (-want +got)\n%s", diff)
+	}
+	ask(t, e, consume)
+	e.Forget(engine.Forget{All: true})
+	before := store.count()
+	ask(t, e, consume)
+	if store.count() == before {
+		t.Error("a denial is remembered after Forget")
+	}
+}
+
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "api:user:7", 20, "1m")}}
+		for range 17 {
+			ask(t, e, consume)
+		}
+		if got := store.events(t); len(got) != 0 {
+			t.Fatalf("events before the threshold: %+v", got)
+		}
+		ask(t, e, consume)
+		ask(t, e, consume)
+		ask(t, e, consume)
+		got := store.events(t)
+		if len(got) != 1 || got[0].Type != engine.EventWarning || got[0].Remaining != 2 || got[0].Threshold != 2 || got[0].User != "u" {
+			t.Fatalf("one warning when 2 of 20 remain: %+v", got)
+		}
+		// The first denial is told at once.
+		ask(t, e, consume)
+		got = store.events(t)
+		if len(got) != 1 || got[0].Type != engine.EventExceeded || got[0].Denied != 1 || got[0].RetryAfter < 1 {
+			t.Fatalf("the first denial: %+v", got)
+		}
+		// More denials are told together, 10 seconds after it, even when nothing follows them.
+		for range 41 {
+			ask(t, e, consume)
+		}
+		if got := store.events(t); len(got) != 0 {
+			t.Fatalf("within 10 s: %+v", got)
+		}
+		time.Sleep(12 * time.Second)
+		synctest.Wait()
+		got = store.events(t)
+		if len(got) != 1 || got[0].Denied != 41 || got[0].Type != engine.EventExceeded {
+			t.Fatalf("the 41 denials that followed: %+v", got)
+		}
+		time.Sleep(12 * time.Second)
+		synctest.Wait()
+		if got := store.events(t); len(got) != 0 {
+			t.Fatalf("told twice: %+v", got)
+		}
+	})
+}
+
+func TestDenialsThatAWorkerRemembersOutliveIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
+		for range 8 { // 1 allowed, 1 told, 6 remembered
+			ask(t, e, consume)
+		}
+		if err := e.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		store.events(t)
+		time.Sleep(11 * time.Second)
+		next := start(t, engine.Config{Store: store})
+		ask(t, next, consume)
+		if got := store.events(t); len(got) != 1 || got[0].Denied != 7 {
+			t.Errorf("%+v: want one event for 6 + 1 denials", got)
+		}
+	})
+}

@@ -1,0 +1,137 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+func TestWhenTheStoreFails(t *testing.T) {
+	t.Parallel()
+	down := errors.New("connection refused")
+	for _, tt := range []struct {
+		onError engine.OnError
+		allowed []bool
+	}{
+		{engine.OnErrorAllow, []bool{true, true, true}},
+		{engine.OnErrorDeny, []bool{false, false, false}},
+		{engine.OnErrorLocal, []bool{true, true, false}},
+	} {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		store.fail(func(bool) error { return down })
+		for i, want := range tt.allowed {
+			d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 2, "1h")}, OnError: tt.onError})
+			if d.Allowed != want || !d.Degraded {
+				t.Errorf("on error %v, request %d: %+v; want allowed %v, degraded", tt.onError, i, d, want)
+			}
+		}
+		for _, verb := range []engine.Verb{engine.Refund, engine.Record} {
+			r := engine.Request{Verb: verb, Limits: []engine.Limit{per(t, "k", 2, "1h")}, Cost: 1, OnError: tt.onError}
+			local := verb == engine.Record && tt.onError == engine.OnErrorLocal
+			if _, err := e.Do(t.Context(), &r); errors.Is(err, engine.ErrUnavailable) == local {
+				t.Errorf("on error %v, a %s that was not written: %v", tt.onError, verb, err)
+			}
+		}
+	}
+}
+
+func TestTheCircuitClosesAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		down := errors.New("down")
+		var told []error
+		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told = append(told, err) }})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}}
+		store.fail(func(bool) error { return down })
+		ask(t, e, consume)
+		before := store.count()
+		ask(t, e, consume)
+		if store.count() != before {
+			t.Error("a store that is known to fail is asked at once")
+		}
+		store.fail(nil)
+		time.Sleep(1100 * time.Millisecond)
+		if d := ask(t, e, consume); d.Degraded {
+			t.Errorf("%+v after the store is back", d)
+		}
+		if len(told) != 2 || !errors.Is(told[0], down) || told[1] != nil {
+			t.Errorf("told %v: want that it fails and that it is back", told)
+		}
+	})
+}
+
+func TestALostCommitCountsOnceWithAnID(t *testing.T) {
+	t.Parallel()
+	for _, committed := range []bool{true, false} {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		lost := false
+		store.fail(func(after bool) error {
+			if lost || after != committed {
+				return nil
+			}
+			lost = true
+			return fmt.Errorf("cut: %w", engine.ErrCommitUnknown)
+		})
+		limits := []engine.Limit{per(t, "k", 10, "1h")}
+		d := ask(t, e, engine.Request{Limits: limits, ID: "once"})
+		if d.Degraded || !d.Allowed || d.Results[0].Used != 1 {
+			t.Errorf("committed %v: %+v", committed, d)
+		}
+		lost = false
+		if d := ask(t, e, engine.Request{Limits: limits}); !d.Degraded {
+			t.Errorf("committed %v: without an id it must not be written again: %+v", committed, d)
+		}
+	}
+}
+
+func TestALostRaceIsRunAgain(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	races := 5
+	store.fail(func(after bool) error {
+		if after || races == 0 {
+			return nil
+		}
+		races--
+		return engine.ErrConflict
+	})
+	if d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}); d.Degraded || !d.Allowed {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestARequestThatWaitsTooLongIsAnsweredWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store, Deadline: time.Second})
+		store.hold()
+		answers := make(chan engine.Decision, 2)
+		submit := func() {
+			r := engine.Request{Limits: []engine.Limit{per(t, "k", 5, "1h")}, Cost: 1, OnError: engine.OnErrorDeny, Done: func(d engine.Decision, err error) { answers <- d }}
+			if err := e.Submit(&r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		submit()
+		<-store.enter // the store hangs with the first, and the second waits
+		submit()
+		time.Sleep(1500 * time.Millisecond)
+		leave := store.leave
+		store.release()
+		close(leave)
+		for range 2 {
+			if d := <-answers; !d.Degraded || d.Allowed {
+				t.Errorf("%+v: want a degraded denial", d)
+			}
+		}
+	})
+}

@@ -1,0 +1,144 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/sqlite"
+)
+
+// tap stands before a real store: it counts transactions, holds them at a gate, and fails them on demand.
+type tap struct {
+	*sqlite.Store
+	mu      sync.Mutex
+	updates []engine.Batch
+	// enter, when set, is sent to when a transaction begins, and it goes on when leave is received from.
+	enter, leave chan struct{}
+	// fault, when set, is asked before each transaction, and after when it was committed.
+	fault func(committed bool) error
+}
+
+func (s *tap) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	s.mu.Lock()
+	enter, leave := s.enter, s.leave
+	s.mu.Unlock()
+	if enter != nil {
+		enter <- struct{}{}
+		<-leave
+	}
+	s.mu.Lock()
+	s.updates = append(s.updates, engine.Batch{Counters: append([]engine.CounterID{}, b.Counters...), IDs: append([]string{}, b.IDs...)})
+	fault := s.fault
+	s.mu.Unlock()
+	if fault != nil {
+		if err := fault(false); err != nil {
+			return err
+		}
+	}
+	if err := s.Store.Update(ctx, b, decide); err != nil {
+		return err
+	}
+	if fault != nil {
+		return fault(true)
+	}
+	return nil
+}
+
+// hold makes every transaction wait from now on; release lets them pass again.
+func (s *tap) hold() { s.gate(make(chan struct{}), make(chan struct{})) }
+
+func (s *tap) release() { s.gate(nil, nil) }
+
+func (s *tap) gate(enter, leave chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.enter, s.leave = enter, leave
+}
+
+func (s *tap) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.updates)
+}
+
+func (s *tap) fail(f func(committed bool) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = f
+}
+
+// events takes the events out of the outbox.
+func (s *tap) events(t *testing.T) (all []engine.Event) {
+	t.Helper()
+	_, err := s.Relay(t.Context(), 1000, func(_ context.Context, events []engine.Event) (acked []string, err error) {
+		for _, e := range events {
+			all = append(all, e)
+			acked = append(acked, e.ID)
+		}
+		return acked, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func openTap(t *testing.T) *tap {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	return &tap{Store: store}
+}
+
+func start(t *testing.T, cfg engine.Config) *engine.Engine {
+	t.Helper()
+	var ids atomic.Int64
+	if cfg.Writers == 0 {
+		cfg.Writers = 1 // what waits is predictable
+	}
+	cfg.NewID = func() string { return fmt.Sprintf("event-%d", ids.Add(1)) }
+	e, err := engine.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+func window(t testing.TB, text string) engine.Window {
+	t.Helper()
+	w, err := engine.ParseWindow(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// per is a limit of n in a sliding window.
+func per(t testing.TB, key string, n int64, text string) engine.Limit {
+	return engine.Limit{CounterID: engine.CounterID{Key: key, Name: text}, Limit: n, Window: window(t, text), Threshold: n / 10, User: "u"}
+}
+
+func ask(t *testing.T, e *engine.Engine, r engine.Request) engine.Decision {
+	t.Helper()
+	if r.Cost == 0 {
+		r.Cost = 1
+	}
+	d, err := e.Do(t.Context(), &r)
+	if err != nil {
+		t.Fatalf("%s: %v", r.Verb, err)
+	}
+	return d
+}
