@@ -102,7 +102,7 @@ func serving(workers int, postgres, denied bool) func(*bed, load) (measured, err
 		}
 		defer func() { err = errors.Join(err, d.forgetEvents()) }()
 		for range workers {
-			stop, err := d.start("ready", os.Environ(), d.limiter, args...)
+			stop, err := d.start("ready nats=", os.Environ(), d.limiter, args...)
 			if err != nil {
 				return m, err
 			}

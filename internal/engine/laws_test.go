@@ -1,4 +1,5 @@
 // Over 500 lines, because the laws of the three algorithms share their generators and are read together.
+
 package engine
 
 import (
