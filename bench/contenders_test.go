@@ -17,6 +17,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+
+	schema "github.com/seed503877ad/limits/internal/postgres"
 )
 
 // contender is one row of the table.
@@ -98,6 +100,11 @@ func serving(workers int, postgres, denied bool) func(*bed, load) (measured, err
 				return m, err
 			}
 			defer func() { _ = drop() }() // the next measurement needs it dropped, and says so
+			ctx, cancel := context.WithTimeout(d.ctx, patience)
+			defer cancel()
+			if err := schema.Migrate(ctx, url); err != nil {
+				return m, err
+			}
 			args = append(args, "--database-url", url)
 		}
 		defer func() { err = errors.Join(err, d.forgetEvents()) }()

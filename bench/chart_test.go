@@ -1,0 +1,79 @@
+package bench
+
+import (
+	"fmt"
+	"html"
+	"strings"
+)
+
+// chart draws answers a second as bars: a panel for each load, with the least and the most as a line over the bar.
+func (r *results) chart() string {
+	const (
+		width, label, right = 920, 200, 90
+		bar, gap, head      = 16, 6, 30
+		top, bottom         = 44, 46
+	)
+	scale := 1.0
+	var panels []int
+	for l := range loads {
+		if loads[l].latency {
+			continue
+		}
+		panels = append(panels, l)
+		for c := range contenders {
+			for _, v := range r.values(l, c, perSecond) {
+				scale = max(scale, v)
+			}
+		}
+	}
+	x := func(v float64) float64 { return label + v/scale*(width-label-right) }
+	panel := head + len(contenders)*(bar+gap) + 8
+	height := top + len(panels)*panel + bottom
+
+	var s strings.Builder
+	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", width, height)
+	fmt.Fprintf(&s, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, height)
+	quick := ""
+	if r.rounds < 3 {
+		quick = " (a quick run)"
+	}
+	fmt.Fprintf(&s, `<text x="16" y="26" font-size="17" font-weight="bold">Answers a second, everything on one machine%s</text>`+"\n", quick)
+	step := 10_000.0
+	for scale/step > 9 {
+		step *= 2
+	}
+	for v := 0.0; v <= scale; v += step {
+		fmt.Fprintf(&s, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="#ddd"/>`, x(v), x(v), top, height-bottom)
+		fmt.Fprintf(&s, `<text x="%.1f" y="%d" text-anchor="middle" fill="#555">%.0fk</text>`+"\n", x(v), height-bottom+16, v/1000)
+	}
+	fmt.Fprintf(&s, `<text x="%d" y="%d" text-anchor="middle" fill="#555">answers per second (median of %d; thin line: least to most)</text>`+"\n",
+		(label+width-right)/2, height-8, r.rounds)
+	for i, l := range panels {
+		y := top + i*panel
+		fmt.Fprintf(&s, `<text x="16" y="%d" font-weight="bold">%s</text>`+"\n", y+20, html.EscapeString(loads[l].name))
+		for c := range contenders {
+			values := r.values(l, c, perSecond)
+			if len(values) == 0 {
+				continue
+			}
+			at, m := y+head+c*(bar+gap), median(values)
+			least, most := values[0], values[0]
+			for _, v := range values {
+				least, most = min(least, v), max(most, v)
+			}
+			fill := "#2b6cb0" // the limiter
+			switch {
+			case c == 0:
+				fill = "#718096"
+			case strings.HasPrefix(contenders[c].name, "system "):
+				fill = "#dd6b20"
+			}
+			fmt.Fprintf(&s, `<text x="%d" y="%d" text-anchor="end">%s</text>`, label-8, at+bar-4, html.EscapeString(contenders[c].name))
+			fmt.Fprintf(&s, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, label, at, x(m)-label, bar, fill)
+			fmt.Fprintf(&s, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="#000"/>`, x(least), x(most), at+bar/2, at+bar/2)
+			fmt.Fprintf(&s, `<text x="%.1f" y="%d">%s · × %s</text>`+"\n", x(most)+6, at+bar-4, thousands(m), times(median(r.ratios(l, c, 0, perSecond))))
+		}
+	}
+	s.WriteString("</svg>\n")
+	return s.String()
+}
