@@ -74,8 +74,11 @@ func workers(t *testing.T, n int) []*engine.Engine {
 
 func TestHistoriesOfOneKeyAreLinearizable(t *testing.T) {
 	t.Parallel()
+	onBothStores(t, 2, linearizable)
+}
+
+func linearizable(t *testing.T, engines []*engine.Engine) {
 	const clients, each, limit = 8, 60, 40
-	engines := workers(t, 2)
 	w, err := engine.ParseWindow("366d")
 	if err != nil {
 		t.Fatal(err)
