@@ -19,6 +19,7 @@ type batch struct {
 	// ids and counters are the distinct counters of pending, in locking order; slots finds them.
 	ids      []CounterID
 	counters []counter
+	holds    []hold
 	slots    map[CounterID]int
 	// receiptIDs and receipts are the distinct ids of pending, in order.
 	receiptIDs []string
@@ -45,8 +46,10 @@ type counter struct {
 	spec   uint64
 	err    error
 
-	dirty    bool
-	refunded bool
+	dirty bool
+	// refunded, void and freed tell what the workers are to forget: a refund or what else ends their leases, or that
+	// something remains again.
+	refunded, void, freed bool
 	// denied says that a request was denied that has this counter among its limits; denials counts the times
 	// that this one refused.
 	denied  bool
@@ -75,7 +78,7 @@ func (b *batch) clear() {
 // dropLate fails the requests that waited past their deadline.
 func (b *batch) dropLate(now time.Time) {
 	for _, r := range b.requests {
-		if now.After(r.deadline) && r.Verb != tell {
+		if now.After(r.deadline) && !r.Verb.internal() {
 			r.err = fmt.Errorf("waited %s for the store: %w", now.Sub(r.received).Round(time.Millisecond), ErrUnavailable)
 		}
 	}
@@ -132,10 +135,16 @@ func (b *batch) prepare() {
 	}
 	slices.Sort(b.receiptIDs)
 	b.receiptIDs = slices.Compact(b.receiptIDs)
+	b.holds = slices.Grow(b.holds[:0], len(b.ids))[:len(b.ids)]
+	clear(b.holds)
 	for _, r := range b.pending {
 		r.slots = r.slots[:0]
 		for i := range r.Limits {
-			r.slots = append(r.slots, b.slots[r.Limits[i].CounterID])
+			slot := b.slots[r.Limits[i].CounterID]
+			r.slots = append(r.slots, slot)
+			if r.Limits[i].Leased && r.Verb == Consume {
+				b.holds[slot].asked += r.Cost
+			}
 		}
 	}
 }
@@ -165,7 +174,7 @@ func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Cha
 // told of it while the row is locked, so that none remembers it as exhausted once more before the commit.
 func (b *batch) holdsUntil(until int64) bool {
 	for i := range b.counters {
-		if c := &b.counters[i]; !c.dirty || c.denied || c.refunded || c.state.counting().steadyUntil() < until {
+		if c := &b.counters[i]; !c.dirty || c.denied || c.refunded || c.void || c.freed || c.state.counting().steadyUntil() < until {
 			return false
 		}
 	}
@@ -184,8 +193,26 @@ func (b *batch) begin(snap Snapshot) {
 			c.err = fmt.Errorf("counter %q %q: %w", b.ids[i].Key, b.ids[i].Name, c.err)
 		}
 		c.spec = c.state.spec
+		if h := &b.holds[i]; h.grant.amount > 0 && c.err == nil {
+			b.settle(c, h)
+		}
 	}
 	b.receipts = append(b.receipts[:0], snap.Receipts...)
+}
+
+// settle ends the lease that this worker had, so that the requests are decided over what was really used.
+func (b *batch) settle(c *counter, h *hold) {
+	l := &h.lease.limit
+	if c.state.spec != h.lease.spec {
+		return // reset or redefined since
+	}
+	c.state.advance(l, b.now)
+	before := c.state.remaining(l)
+	if c.state.settle(h.grant.amount, h.unused, h.grant.at, h.grant.since) && h.unused > 0 {
+		c.dirty = true
+		c.limit = l
+		c.freed = before == 0 && c.state.remaining(l) > 0
+	}
 }
 
 // decideOnce answers a request with an id: from its receipt if there is one, else by deciding and writing one.
@@ -230,13 +257,19 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			r.err = c.err
 			return
 		}
-		if r.Verb != tell || c.limit == nil {
+		if !r.Verb.internal() || c.limit == nil {
 			c.limit = &r.Limits[i]
 		}
 		b.states = append(b.states, &c.state)
+		// Leases were given under what the counter was before.
+		lent := c.state.lent.amount > 0
+		c.void = c.void || lent && (r.Verb == Record || !r.Verb.internal() && c.state.spec != r.Limits[i].hash())
 	}
-	if r.Verb == tell {
+	switch r.Verb {
+	case tell:
 		b.decideTell(r, newID)
+		return
+	case handBack:
 		return
 	}
 	r.decision, r.err = decide(r.Verb, r.Limits, b.states, b.now, r.Cost), nil
@@ -300,6 +333,7 @@ func (b *batch) finish(denials *denials, newID func() string) Changes {
 			continue
 		}
 		b.count(c, b.ids[slot], denials)
+		b.lease(slot, c)
 		if c.exceeded >= 0 && b.events[c.exceeded].Denied == 0 {
 			silent++
 		}
@@ -312,6 +346,18 @@ func (b *batch) finish(denials *denials, newID func() string) Changes {
 	}
 	slices.SortFunc(b.fresh, func(x, y Receipt) int { return strings.Compare(x.ID, y.ID) })
 	return Changes{Counters: b.changes, Receipts: b.fresh, Events: b.events}
+}
+
+// lease charges ahead for the requests to come, where that was asked for and all fitted.
+func (b *batch) lease(slot int, c *counter) {
+	h := &b.holds[slot]
+	h.next = grant{}
+	if h.asked == 0 || h.lease == nil || h.demand == 0 || !c.limit.Leased || !c.dirty || c.denied || c.refunded || c.void {
+		return
+	}
+	if amount, until := c.state.lease(c.limit, h.demand); amount > 0 {
+		h.next = grant{amount: amount, at: c.state.counting().moment(), until: until, since: c.state.lent.since}
+	}
 }
 
 // count settles how many denials the counter's event stands for.

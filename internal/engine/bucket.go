@@ -71,6 +71,8 @@ func (t *tokenBucket) refund(cost int64) {
 	}
 }
 
+func (t *tokenBucket) unlend(cost, _ int64) { t.refund(cost) }
+
 func (t *tokenBucket) freeAt() int64 {
 	if t.used() == 0 {
 		return 0

@@ -99,6 +99,7 @@ func (e *Engine) write(ctx context.Context, b *batch) error {
 	if len(b.pending) == 0 {
 		return nil
 	}
+	e.leases.take(b, e.now())
 	_, err := e.breaker.Execute(func() (struct{}, error) {
 		err := e.update(ctx, b)
 		if err != nil {
@@ -108,6 +109,9 @@ func (e *Engine) write(ctx context.Context, b *batch) error {
 		return struct{}{}, err
 	})
 	if err != nil {
+		if !errors.Is(err, ErrCommitUnknown) {
+			e.leases.restore(b)
+		}
 		b.undecide()
 		if !isOpen(err) {
 			e.cfg.Observer.StoreFailed(err)
@@ -124,7 +128,7 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	generation := e.exhausted.generation.Load()
 	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs}, func(s Snapshot) Changes {
 		changes := b.decide(s, &e.denials, e.cfg.NewID)
-		e.forgetRefunded(b)
+		e.forgetChanged(b)
 		return changes
 	})
 	if err != nil {
@@ -137,12 +141,16 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// forgetRefunded tells all workers of refunds while the rows are locked: whoever remembers such a counter again has
-// read it after the commit. Told later, a worker could deny from memory what another has seen to be free.
-func (e *Engine) forgetRefunded(b *batch) {
+// forgetChanged tells all workers of refunds, and of what else voids what they know, while the rows are locked: whoever
+// remembers such a counter again has read it after the commit. Told later, a worker could deny from memory what another
+// has seen to be free.
+func (e *Engine) forgetChanged(b *batch) {
 	for i := range b.counters {
-		if c := &b.counters[i]; c.refunded {
+		switch c := &b.counters[i]; {
+		case c.refunded || c.void:
 			e.forgetEverywhere(Forget{Key: c.limit.Key})
+		case c.freed:
+			e.forgetEverywhere(Forget{Key: c.limit.Key, Freed: true})
 		}
 	}
 }
@@ -155,10 +163,11 @@ func (e *Engine) committed(b *batch) {
 		e.denials.settle(c, b.now)
 	}
 	for i := range b.counters {
-		if c := &b.counters[i]; c.denied && !c.refunded {
+		if c := &b.counters[i]; c.denied && !c.refunded && !c.freed {
 			e.exhausted.remember(c, b.clock, b.generation)
 		}
 	}
+	e.leases.install(b)
 	if len(b.events) > 0 {
 		e.cfg.Committed()
 	}

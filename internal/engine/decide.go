@@ -14,7 +14,7 @@ func decide(verb Verb, limits []Limit, states []*State, now, cost int64) Decisio
 	for _, s := range states {
 		switch {
 		case verb == Refund:
-			s.counting().refund(cost)
+			s.refund(cost)
 		case verb == Record, verb == Consume && d.Allowed:
 			s.counting().charge(cost)
 		}

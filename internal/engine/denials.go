@@ -90,11 +90,7 @@ func (d *denials) requests(pick func(*untold) bool) (rs []*Request) {
 		if !pick(u) {
 			continue
 		}
-		if n := len(rs); n == 0 || len(rs[n-1].Limits) >= 64 {
-			rs = append(rs, &Request{Verb: tell})
-		}
-		last := rs[len(rs)-1]
-		last.Limits = append(last.Limits, u.limit)
+		rs = appendLimit(rs, tell, &u.limit)
 	}
 	return rs
 }

@@ -1,5 +1,7 @@
 package engine
 
+import "time"
+
 // maxBatchLimits bounds the counters of one batch.
 const maxBatchLimits = 4096
 
@@ -17,6 +19,9 @@ type dispatcher struct {
 	busy map[CounterID]*batch
 	// blocked are the counters of waiting requests: a later one must not overtake them.
 	blocked map[CounterID]struct{}
+	// served are the requests that leases have answered meanwhile, at now.
+	served *batch
+	now    time.Time
 }
 
 // dispatchLoop runs the writers until the engine is closed and nothing waits. There is no timer: an idle writer takes
@@ -33,6 +38,7 @@ func (e *Engine) dispatchLoop() {
 	for d.step() {
 	}
 	close(d.work)
+	e.returnLeases()
 	e.keepDenials()
 }
 
@@ -99,10 +105,11 @@ func (d *dispatcher) finished(b *batch) {
 // gather makes a batch of what may be written now; nil when there is nothing.
 func (d *dispatcher) gather() *batch {
 	b := d.e.newBatch()
+	d.now = time.Now()
 	clear(d.blocked)
 	kept := d.waiting[:0]
 	for _, r := range d.waiting {
-		if !d.take(b, r) {
+		if !d.serve(r) && !d.take(b, r) {
 			kept = append(kept, r)
 		}
 	}
@@ -111,7 +118,7 @@ func (d *dispatcher) gather() *batch {
 	for d.hasRoom(b) && len(d.waiting) < d.e.cfg.Queue {
 		select {
 		case r := <-d.e.queue:
-			if !d.take(b, r) {
+			if !d.serve(r) && !d.take(b, r) {
 				d.waiting = append(d.waiting, r)
 			}
 			continue
@@ -120,11 +127,34 @@ func (d *dispatcher) gather() *batch {
 		break
 	}
 	d.e.waiting.Store(int64(len(d.waiting)))
+	d.handOut()
 	if len(b.requests) == 0 {
 		d.e.reuse(b)
 		return nil
 	}
 	return b
+}
+
+// serve answers from a lease that began while the request waited.
+func (d *dispatcher) serve(r *Request) bool {
+	decision, ok := d.e.leases.serve(r, d.now)
+	if !ok {
+		return false
+	}
+	r.decision = decision
+	if d.served == nil {
+		d.served = d.e.newBatch()
+	}
+	d.served.requests = append(d.served.requests, r)
+	return true
+}
+
+// handOut has what was served answered.
+func (d *dispatcher) handOut() {
+	if d.served != nil {
+		d.e.answers <- d.served
+		d.served = nil
+	}
 }
 
 func (d *dispatcher) hasRoom(b *batch) bool {

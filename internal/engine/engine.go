@@ -43,6 +43,8 @@ type Forget struct {
 	Key    string `json:"key,omitzero"`
 	Prefix string `json:"prefix,omitzero"`
 	All    bool   `json:"all,omitzero"`
+	// Freed says that no more than cost came back: leases stand.
+	Freed bool `json:"freed,omitzero"`
 }
 
 // Observer takes the engine's measurements. Its methods are called on the hot path and must not block.
@@ -83,6 +85,7 @@ type Engine struct {
 	clock     atomic.Pointer[reading]
 	exhausted exhausted
 	denials   denials
+	leases    leases
 	local     local
 }
 
@@ -114,6 +117,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	})
 	e.exhausted.init()
 	e.denials.init()
+	e.leases.init()
 	e.local.init()
 	if err := e.update(ctx, newBatch()); err != nil {
 		return nil, fmt.Errorf("read the store's clock: %w", err)
@@ -121,6 +125,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	e.done.Go(e.dispatchLoop)
 	e.done.Go(e.answerLoop)
 	e.done.Go(e.tellLoop)
+	e.done.Go(e.leaseLoop)
 	return e, nil
 }
 
@@ -168,7 +173,7 @@ func (e *Engine) Submit(r *Request) error {
 		return nil
 	}
 	err := e.enqueue(r)
-	if err != nil && r.Verb != tell {
+	if err != nil && !r.Verb.internal() {
 		e.cfg.Observer.Decided(r.Verb, "error", "", false, time.Since(r.received))
 	}
 	return err
@@ -188,10 +193,14 @@ func (e *Engine) enqueue(r *Request) error {
 	}
 }
 
-// answerNow answers what needs no store: a request without limits, and one that is known to be denied.
+// answerNow answers what needs no store: a request without limits, one that leases serve, and one that is known to be
+// denied.
 func (e *Engine) answerNow(r *Request) (Decision, bool) {
 	if len(r.Limits) == 0 {
 		return Decision{Allowed: true, Results: []Result{}}, true
+	}
+	if d, ok := e.leases.serve(r, r.received); ok {
+		return d, true
 	}
 	if r.ID != "" && r.Verb == Consume || r.Verb > Check {
 		return Decision{}, false
@@ -227,7 +236,12 @@ func (e *Engine) Do(ctx context.Context, r *Request) (Decision, error) {
 func (e *Engine) Queued() int { return len(e.queue) + int(e.waiting.Load()) }
 
 // Forget drops what the engine remembers of counters; it is what a broadcast from another worker calls.
-func (e *Engine) Forget(f Forget) { e.exhausted.forget(f) }
+func (e *Engine) Forget(f Forget) {
+	e.exhausted.forget(f)
+	if !f.Freed {
+		e.leases.end(f)
+	}
+}
 
 // Close answers everything that was submitted and stops. Submit fails from then on.
 func (e *Engine) Close(ctx context.Context) error {
@@ -271,7 +285,7 @@ func (e *Engine) finish(r *Request) {
 func (e *Engine) answerLoop() {
 	for b := range e.answers {
 		for _, r := range b.requests {
-			if r.Verb != tell {
+			if !r.Verb.internal() {
 				e.finish(r)
 			}
 		}

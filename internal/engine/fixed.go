@@ -39,6 +39,12 @@ func (f *fixedWindow) charge(cost int64) { f.count = min(f.count+cost, maxUsed) 
 
 func (f *fixedWindow) refund(cost int64) { f.count = max(0, f.count-cost) }
 
+func (f *fixedWindow) unlend(cost, at int64) {
+	if at >= f.begin && at < f.end {
+		f.refund(cost)
+	}
+}
+
 func (f *fixedWindow) freeAt() int64 {
 	if f.count == 0 {
 		return 0

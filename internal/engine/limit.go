@@ -72,6 +72,8 @@ type Limit struct {
 	Zone *time.Location
 	// FirstUse lets a fixed window start at its first charge.
 	FirstUse bool
+	// Leased lets a worker charge a little ahead and serve from memory.
+	Leased bool
 	// Threshold is the remaining cost at or below which a warning is raised; negative raises none.
 	Threshold int64
 	// User is whom the limit's events speak of.

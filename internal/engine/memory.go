@@ -3,7 +3,6 @@ package engine
 import (
 	"hash/maphash"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -129,7 +128,7 @@ func (x *exhausted) forget(f Forget) {
 		s := &x.shards[i]
 		s.mu.Lock()
 		for id := range s.known {
-			if f.All || f.Key != "" && id.Key == f.Key || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix) {
+			if f.names(id) {
 				delete(s.known, id)
 			}
 		}

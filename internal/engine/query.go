@@ -69,7 +69,7 @@ func (e *Engine) Reset(ctx context.Context, sel Selection, dryRun bool) (int64, 
 }
 
 func (e *Engine) forgetEverywhere(f Forget) {
-	e.exhausted.forget(f)
+	e.Forget(f)
 	e.cfg.Broadcast(f)
 }
 

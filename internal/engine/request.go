@@ -21,12 +21,17 @@ const (
 	Refund
 	// tell writes the denials that were counted in memory into an event; the engine asks itself.
 	tell
+	// handBack settles leases; the engine asks itself.
+	handBack
 )
 
-var verbNames = [...]string{"consume", "check", "record", "refund", "tell"}
+var verbNames = [...]string{"consume", "check", "record", "refund", "tell", "hand back"}
 
 // String gives the verb's name on the wire.
 func (v Verb) String() string { return verbNames[v] }
+
+// internal tells the engine's own requests, which are not answered.
+func (v Verb) internal() bool { return v >= tell }
 
 // OnError is what to answer when the store fails.
 type OnError uint8

@@ -84,6 +84,23 @@ func (s *slidingWindow) refund(cost int64) {
 	}
 }
 
+// unlend takes from the bucket that was charged, not from the oldest: what is lent and given back many times would
+// else make old charges young.
+func (s *slidingWindow) unlend(cost, at int64) {
+	index := floorDiv(at, s.width)
+	for i := len(s.buckets) - 1; i >= 0 && s.buckets[i].index >= index; i-- {
+		b := &s.buckets[i]
+		if b.index != index {
+			continue
+		}
+		cost = min(cost, b.cost)
+		s.sum -= cost
+		if b.cost -= cost; b.cost == 0 {
+			s.buckets = slices.Delete(s.buckets, i, i+1)
+		}
+	}
+}
+
 func (s *slidingWindow) freeAt() int64 {
 	if len(s.buckets) == 0 {
 		return 0

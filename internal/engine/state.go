@@ -30,6 +30,7 @@ type State struct {
 	// warnedAt and exceededAt are when the last events of the counter were raised, 0 for never; denied counts
 	// denials that no event has told of yet and no worker remembers.
 	warnedAt, exceededAt, denied int64
+	lent                         lent
 
 	fixed   fixedWindow
 	sliding slidingWindow
@@ -52,6 +53,8 @@ type counting interface {
 	// charge adds cost, whether it fits or not; refund takes cost back, down to nothing used.
 	charge(cost int64)
 	refund(cost int64)
+	// unlend takes back a charge made at a moment, as far as it still counts.
+	unlend(cost, at int64)
 	// freeAt is when nothing will be used; now or earlier when nothing is.
 	freeAt() int64
 	// fitsAt is when cost will fit into capacity, for a cost that is at most capacity and does not fit now.
@@ -77,6 +80,13 @@ func (s *State) counting() counting {
 // advance brings the state to now under l. Where the definition changed, what is used at that moment is carried
 // over as charged at that moment.
 func (s *State) advance(l *Limit, now int64) {
+	s.redefine(l, now)
+	if s.lent.amount > 0 && s.counting().moment() > s.lent.until {
+		s.lent = lent{}
+	}
+}
+
+func (s *State) redefine(l *Limit, now int64) {
 	spec := l.hash()
 	if s.spec == spec {
 		s.counting().advance(l, now)
@@ -165,7 +175,11 @@ func (s *State) Append(b []byte) []byte {
 	b = binary.AppendVarint(b, s.warnedAt)
 	b = binary.AppendVarint(b, s.exceededAt)
 	b = binary.AppendVarint(b, s.denied)
-	return s.counting().append(b)
+	b = s.counting().append(b)
+	if s.lent.amount > 0 {
+		b = s.lent.append(b)
+	}
+	return b
 }
 
 // Decode reads what Append wrote, in place of s. An empty encoding is a counter that was never charged.
@@ -185,6 +199,9 @@ func (s *State) Decode(b []byte) error {
 	s.warnedAt, s.exceededAt = d.between(0, farFuture), d.between(0, farFuture)
 	s.denied = d.between(0, maxUsed)
 	s.counting().decode(&d)
+	if !d.bad && len(d.b) > 0 {
+		s.lent.decode(&d)
+	}
 	if d.bad || len(d.b) != 0 || s.spec == 0 {
 		return fmt.Errorf("%w: %d bytes of %s", ErrCorrupt, len(b), s.algorithm)
 	}

@@ -1,0 +1,343 @@
+package engine
+
+import (
+	"hash/maphash"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// leasesMost bounds the counters whose demand is known; further ones are decided by the store until some go.
+	leasesMost = 65536
+	// demandSpan is the time that recent demand is counted over, in milliseconds.
+	demandSpan = 250
+	// sweepEvery is how often leases are looked at that ended.
+	sweepEvery = 100 * time.Millisecond
+	// idleSweeps is how many looks without demand make a counter's demand forgotten.
+	idleSweeps = 20
+)
+
+// leases are what this worker charged ahead and may serve from memory, and the demand that it saw.
+type leases struct {
+	seed   maphash.Seed
+	shards [memoryShards]leaseShard
+	// count is how many counters are known, so that a worker without leases pays nothing for them.
+	count atomic.Int64
+}
+
+type leaseShard struct {
+	mu    sync.Mutex
+	known map[CounterID]*lease
+}
+
+// lease is what this worker holds of one counter.
+type lease struct {
+	limit Limit
+	spec  uint64
+	grant
+	// tokens are left of the grant. They may be served while the store's clock does not pass until.
+	tokens int64
+	clock  reading
+	// used and resetAt are those of the counter when nothing of the lease is left; a token bucket refills meanwhile.
+	used, resetAt int64
+	bucket        tokenBucket
+
+	demand demand
+	// ended forbids to serve, ends counts how often that was said; returning says that the tokens are on their way back.
+	ended, returning bool
+	ends             uint64
+	// idle counts the sweeps since the last request.
+	idle int
+}
+
+// grant is what a transaction charged ahead: so much, at a moment, to be served until another; since is the counter's.
+type grant struct{ amount, at, until, since int64 }
+
+// hold is a counter's lease while a transaction has it: the worker serves nothing from it meanwhile.
+type hold struct {
+	// asked is the cost of the requests that may have a lease.
+	asked int64
+	// lease is nil when the counter has none and wants none. What it held is in grant and unused.
+	lease  *lease
+	grant  grant
+	unused int64
+	ends   uint64
+	// demand is how much the next lease may be.
+	demand int64
+	// next is what the transaction charged ahead.
+	next grant
+}
+
+// demand counts the cost asked for in the present span and in the one before it.
+type demand struct{ span, present, before int64 }
+
+func (d *demand) add(now, cost int64) {
+	d.move(now)
+	d.present = min(d.present+cost, MaxAmount)
+}
+
+func (d *demand) move(now int64) {
+	switch span := floorDiv(now, demandSpan); {
+	case span == d.span+1:
+		d.span, d.before, d.present = span, d.present, 0
+	case span > d.span:
+		d.span, d.before, d.present = span, 0, 0
+	}
+}
+
+// recent is the cost asked for in the last demandSpan, as if that of the span before had come evenly.
+func (d *demand) recent(now int64) int64 {
+	d.move(now)
+	left := demandSpan - min(max(0, now-d.span*demandSpan), demandSpan)
+	return d.present + d.before*left/demandSpan
+}
+
+func (x *leases) init() {
+	x.seed = maphash.MakeSeed()
+	for i := range x.shards {
+		x.shards[i].known = make(map[CounterID]*lease)
+	}
+}
+
+func (x *leases) shard(id CounterID) *leaseShard {
+	return &x.shards[maphash.String(x.seed, id.Key)%memoryShards]
+}
+
+// serve answers a request from leases, if each of its limits has one with enough left at now.
+func (x *leases) serve(r *Request, now time.Time) (Decision, bool) {
+	if x.count.Load() == 0 || r.Verb > Check || r.ID != "" && r.Verb == Consume {
+		return Decision{}, false
+	}
+	for i := range r.Limits {
+		if !r.Limits[i].Leased {
+			return Decision{}, false
+		}
+	}
+	var room [1]int64
+	moments := room[:0]
+	results := make([]Result, len(r.Limits))
+	for i := range r.Limits {
+		at, ok := x.serveOne(r, i, now, &results[i])
+		if !ok {
+			x.unserve(r, moments)
+			return Decision{}, false
+		}
+		moments = append(moments, at)
+	}
+	return Decision{Allowed: true, Results: results}, true
+}
+
+// serveOne takes the cost from the lease of the i-th limit, and tells when that was charged.
+func (x *leases) serveOne(r *Request, i int, now time.Time, result *Result) (at int64, ok bool) {
+	l := &r.Limits[i]
+	s := x.shard(l.CounterID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.known[l.CounterID]
+	if e == nil || e.ended || e.tokens < r.Cost || e.clock.latest(now) > e.until || e.spec != l.hash() {
+		return 0, false
+	}
+	if r.Verb == Consume {
+		e.tokens -= r.Cost
+		e.demand.add(e.clock.earliest(now), r.Cost)
+	}
+	e.idle = 0
+	e.fill(l, now, result)
+	return e.at, true
+}
+
+// unserve puts back what was taken from the first limits. Where a transaction has ended the lease meanwhile it is lost:
+// it stays charged.
+func (x *leases) unserve(r *Request, moments []int64) {
+	if r.Verb != Consume {
+		return
+	}
+	for i, at := range moments {
+		id := r.Limits[i].CounterID
+		s := x.shard(id)
+		s.mu.Lock()
+		if e := s.known[id]; e != nil && e.amount > 0 && e.at == at {
+			e.tokens += r.Cost
+		}
+		s.mu.Unlock()
+	}
+}
+
+// fill describes the counter, with what is left of the lease as free.
+func (e *lease) fill(l *Limit, now time.Time, r *Result) {
+	*r = Result{
+		Key: l.Key, Name: l.Name, Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
+		Burst: l.Burst, Allowed: true, ResetAt: e.resetAt, Used: e.used - e.tokens,
+	}
+	if l.Algorithm == TokenBucket {
+		b, at := e.bucket, e.clock.earliest(now)
+		b.refill(at)
+		b.refund(e.tokens)
+		r.Used, r.ResetAt = b.used(), min(max(at, b.freeAt()), farFuture)
+	}
+	r.Remaining = max(0, l.capacity()-r.Used)
+}
+
+// take ends the leases of a batch's counters, which are settled in its transaction, and notes what is asked.
+func (x *leases) take(b *batch, now int64) {
+	for slot := range b.holds {
+		h := &b.holds[slot]
+		if h.asked == 0 && x.count.Load() == 0 {
+			continue
+		}
+		s := x.shard(b.ids[slot])
+		s.mu.Lock()
+		if e := s.get(b.ids[slot], h.asked > 0, x); e != nil {
+			h.lease, h.grant, h.unused, h.ends = e, e.grant, e.tokens, e.ends
+			h.demand = e.demand.recent(now)
+			e.demand.add(now, h.asked)
+			e.grant, e.tokens, e.returning, e.idle = grant{}, 0, false, 0
+		}
+		s.mu.Unlock()
+	}
+}
+
+// get gives what is known of a counter, and begins to know it if that is wanted and there is room.
+func (s *leaseShard) get(id CounterID, wanted bool, x *leases) *lease {
+	e := s.known[id]
+	if e == nil && wanted && len(s.known) < leasesMost/memoryShards {
+		e = new(lease)
+		s.known[id] = e
+		x.count.Add(1)
+	}
+	return e
+}
+
+// restore gives the leases of a batch back that was not written.
+func (x *leases) restore(b *batch) {
+	for slot := range b.holds {
+		if h := &b.holds[slot]; h.grant.amount > 0 {
+			s := x.shard(b.ids[slot])
+			s.mu.Lock()
+			h.lease.grant, h.lease.tokens = h.grant, h.unused
+			s.mu.Unlock()
+		}
+	}
+}
+
+// install begins the leases that a batch's transaction charged.
+func (x *leases) install(b *batch) {
+	for slot := range b.holds {
+		if h := &b.holds[slot]; h.next.amount > 0 {
+			s := x.shard(b.ids[slot])
+			s.mu.Lock()
+			h.lease.begin(&b.counters[slot], h, b.clock)
+			s.mu.Unlock()
+		}
+	}
+}
+
+// begin makes it the lease that was charged. One that was to end meanwhile only has its tokens to give back.
+func (e *lease) begin(c *counter, h *hold, clock reading) {
+	e.limit, e.spec, e.grant, e.tokens, e.clock = *c.limit, c.state.spec, h.next, h.next.amount, clock
+	e.used, e.resetAt, e.bucket = c.state.counting().used(), c.state.resetAt(clock.now), c.state.bucket
+	e.ended = e.ends != h.ends
+}
+
+// end ends the leases of counters; what is left of them goes back with the next sweep.
+func (x *leases) end(f Forget) {
+	for i := range x.shards {
+		s := &x.shards[i]
+		if f.Key != "" && s != x.shard(CounterID{Key: f.Key}) {
+			continue
+		}
+		s.mu.Lock()
+		for id, e := range s.known {
+			if f.names(id) {
+				e.ended = true
+				e.ends++
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// names tells whether the counter is one of those to forget.
+func (f *Forget) names(id CounterID) bool {
+	return f.All || f.Key != "" && id.Key == f.Key || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix)
+}
+
+// over gives requests that settle the leases whose time is over at now, or all, and forgets counters that nobody
+// asks for.
+func (x *leases) over(now time.Time, all bool) (rs []*Request) {
+	for i := range x.shards {
+		s := &x.shards[i]
+		s.mu.Lock()
+		for id, e := range s.known {
+			e.idle++
+			switch {
+			case e.amount == 0 && e.idle > idleSweeps:
+				delete(s.known, id)
+				x.count.Add(-1)
+			case e.amount > 0 && e.clock.latest(now) > e.until+leaseGrace:
+				e.grant, e.tokens = grant{}, 0 // too late to give it back
+			case e.tokens > 0 && !e.returning && (all || e.ended || e.clock.latest(now) > e.until):
+				e.returning = true
+				rs = appendLimit(rs, handBack, &e.limit)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return rs
+}
+
+// kept says that the requests of over were not taken.
+func (x *leases) kept(r *Request) {
+	for i := range r.Limits {
+		id := r.Limits[i].CounterID
+		s := x.shard(id)
+		s.mu.Lock()
+		if e := s.known[id]; e != nil {
+			e.returning = false
+		}
+		s.mu.Unlock()
+	}
+}
+
+// appendLimit adds a limit to the last of the engine's own requests, or to one more.
+func appendLimit(rs []*Request, v Verb, l *Limit) []*Request {
+	if n := len(rs); n == 0 || len(rs[n-1].Limits) >= 64 {
+		rs = append(rs, &Request{Verb: v})
+	}
+	last := rs[len(rs)-1]
+	last.Limits = append(last.Limits, *l)
+	return rs
+}
+
+// leaseLoop gives back what is left of leases that ended.
+func (e *Engine) leaseLoop() {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.stopTell:
+			return
+		case <-tick.C:
+		}
+		if e.leases.count.Load() == 0 {
+			continue
+		}
+		for _, r := range e.leases.over(time.Now(), false) {
+			if e.Submit(r) != nil {
+				e.leases.kept(r) // the queue is full: the next sweep asks again
+			}
+		}
+	}
+}
+
+// returnLeases gives all leases back, when the worker goes.
+func (e *Engine) returnLeases() {
+	for _, r := range e.leases.over(time.Now(), true) {
+		r.deadline = time.Now().Add(e.cfg.Deadline)
+		b := e.newBatch()
+		b.add(r)
+		e.commit(b)
+	}
+}

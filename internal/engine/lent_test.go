@@ -1,0 +1,200 @@
+package engine
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// borrowed is a lease in a random history.
+type borrowed struct {
+	grant
+	left int64
+}
+
+// lending is a history in which workers hold leases.
+type lending struct {
+	history
+	leases []borrowed
+	kept   []charged
+}
+
+// lend charges ahead, as a transaction does for a request that it allows.
+func (h *lending) lend(t *rapid.T) {
+	h.play(op{0, Check, 1}) // a transaction brings the counter to its moment
+	before := h.state.remaining(&h.limit)
+	amount, until := h.state.lease(&h.limit, genAmount.Draw(t, "demand"))
+	if amount == 0 {
+		return
+	}
+	if amount > before/leasePart {
+		t.Fatalf("lent %d of %d", amount, before)
+	}
+	if th := h.limit.Threshold; before > th && before-amount <= max(0, th) {
+		t.Fatalf("lent %d of %d, past the threshold %d", amount, before, th)
+	}
+	h.leases = append(h.leases, borrowed{grant{amount, h.state.counting().moment(), until, h.state.lent.since}, amount})
+}
+
+// serve takes from a lease whose time is not over.
+func (h *lending) serve(t *rapid.T) {
+	b := h.pick(t)
+	if b == nil || b.left == 0 || h.latest > b.until {
+		return
+	}
+	cost := rapid.OneOf(rapid.Just(b.left), rapid.Int64Range(1, b.left)).Draw(t, "served")
+	b.left -= cost
+	h.kept = append(h.kept, charged{h.latest, cost, h.state.fixed.begin})
+}
+
+// settle gives back what is left of a lease.
+func (h *lending) settle(t *rapid.T) {
+	b := h.pick(t)
+	if b == nil {
+		return
+	}
+	h.play(op{0, Check, 1})
+	h.state.settle(b.amount, b.left, b.at, b.since)
+	*b = borrowed{}
+}
+
+func (h *lending) pick(t *rapid.T) *borrowed {
+	if len(h.leases) == 0 {
+		return nil
+	}
+	return &h.leases[rapid.IntRange(0, len(h.leases)-1).Draw(t, "lease")]
+}
+
+// brisk makes most limits ones that refill or roll over within the time of a lease or two.
+func (h *lending) brisk(t *rapid.T) {
+	if rapid.IntRange(0, 3).Draw(t, "brisk") > 0 && h.limit.Window.Period == 0 {
+		h.limit.Limit = rapid.Int64Range(8, 200).Draw(t, "brisk limit")
+		h.limit.Burst = min(h.limit.Burst, 20)
+		h.limit.Window, _ = ParseWindow(rapid.SampledFrom([]string{"900ms", "2s", "7s", "1m"}).Draw(t, "brisk window"))
+	}
+	h.limit.Threshold = rapid.SampledFrom([]int64{-1, 0, h.limit.Limit / 10}).Draw(t, "threshold")
+}
+
+// pass lets some time of a lease pass, or what the request says.
+func (h *lending) pass(t *rapid.T, o op) {
+	after := rapid.OneOf(rapid.Just[int64](0), rapid.Int64Range(0, 30), rapid.Int64Range(0, leaseFor/2),
+		rapid.Int64Range(0, leaseFor+leaseGrace+50), rapid.Just(o.after)).Draw(t, "pass")
+	h.play(op{after, Check, 1})
+}
+
+// step plays a request, or what becomes of a lease.
+func (h *lending) step(t *rapid.T, o op) {
+	h.pass(t, o)
+	switch rapid.SampledFrom([]string{"lend", "serve", "settle", "take all", "ask"}).Draw(t, "step") {
+	case "lend":
+		h.lend(t)
+	case "serve":
+		h.serve(t)
+	case "settle":
+		h.settle(t)
+	case "take all":
+		if left := h.ask(Check, 1).Remaining; left > 0 && left <= MaxAmount {
+			h.ask(Consume, left)
+			h.kept = append(h.kept, charged{h.latest, left, h.state.fixed.begin})
+		}
+	default:
+		if o.verb == Refund {
+			giveBack(t, &h.history, h.kept, o.cost)
+		} else if h.ask(o.verb, o.cost).Allowed {
+			h.kept = append(h.kept, charged{h.latest, o.cost, h.state.fixed.begin})
+		}
+	}
+}
+
+// Invariant 1 with leases: what is charged directly and what is served from leases, until their last millisecond, keep
+// the law together, whether leases are given back, late, or never.
+func TestLeasesAdmitNoMoreThanTheLimit(t *testing.T) {
+	t.Parallel()
+	for name, verbs := range map[string][]Verb{"consume": {Consume}, "refund": {Consume, Consume, Refund}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			each(t, func(t *testing.T, a Algorithm) {
+				check(t, cases, func(t *rapid.T) {
+					h := &lending{history: begin(t, a)}
+					h.brisk(t)
+					for _, o := range genOps(h.limit, 24, verbs...).Draw(t, "ops") {
+						h.step(t, o)
+						if !keptLaw(h.limit, h.kept) {
+							t.Fatalf("%+v admitted %v with leases %+v", h.limit.Spec(), h.kept, h.leases)
+						}
+					}
+				})
+			})
+		})
+	}
+}
+
+// Without time or other requests in between, a lease that comes back whole leaves nothing behind.
+func TestALeaseGivenBackWholeLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		check(t, cases, func(t *rapid.T) {
+			h := &lending{history: begin(t, a)}
+			for _, o := range genOps(h.limit, 8, Consume).Draw(t, "ops") {
+				h.play(o)
+			}
+			h.play(op{0, Check, 1})
+			before := string(h.state.Append(nil))
+			h.lend(t)
+			if len(h.leases) == 0 {
+				return
+			}
+			if string(h.state.Append(nil)) == before {
+				t.Fatal("a lease charged nothing")
+			}
+			h.settle(t)
+			if after := string(h.state.Append(nil)); after != before {
+				t.Fatalf("before %x, after %x", before, after)
+			}
+		})
+	})
+}
+
+// What was lent of a counter that was reset is not given back to the one that came after it.
+func TestALeaseOfAResetCounterGivesNothingBack(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		check(t, 1000, func(t *rapid.T) {
+			h := &lending{history: begin(t, a)}
+			h.play(op{0, Consume, max(1, h.limit.Limit/2)})
+			h.lend(t)
+			h.state = State{}
+			h.now += rapid.Int64Range(1, 50).Draw(t, "later")
+			h.play(op{0, Consume, max(1, h.limit.Limit/2)})
+			h.leases = append(h.leases, borrowed{})
+			h.lend(t)
+			used := h.state.counting().used()
+			b := h.leases[0]
+			if h.state.settle(b.amount, b.left, b.at, b.since); h.state.counting().used() < used {
+				t.Fatalf("%d used before, %d after", used, h.state.counting().used())
+			}
+		})
+	})
+}
+
+// A bucket that takes 800 ms to refill what was really used is lent for no longer than that, grace included, however
+// much is lent already.
+func TestWhatIsLentDoesNotProlongTheLeasesOfABucket(t *testing.T) {
+	t.Parallel()
+	const now = 1_700_000_000_000
+	window, err := ParseWindow("2s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := history{limit: Limit{CounterID: CounterID{"k", "n"}, Algorithm: TokenBucket, Limit: 100, Window: window, Threshold: -1}, now: now}
+	h.ask(Consume, 40)
+	for range 5 {
+		amount, until := h.state.lease(&h.limit, 100)
+		if amount == 0 {
+			t.Fatal("no lease")
+		}
+		if last := until + leaseGrace; last > now+800 {
+			t.Fatalf("%d lent until %d ms, with its grace; the bucket is full at 800", h.state.lent.amount, last-now)
+		}
+	}
+}
