@@ -114,7 +114,7 @@ func TestLeasesAdmitNoMoreThanTheLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			each(t, func(t *testing.T, a Algorithm) {
-				check(t, cases, func(t *rapid.T) {
+				check(t, cases/4, func(t *rapid.T) {
 					h := &lending{history: begin(t, a)}
 					h.brisk(t)
 					for _, o := range genOps(h.limit, 24, verbs...).Draw(t, "ops") {
@@ -133,7 +133,7 @@ func TestLeasesAdmitNoMoreThanTheLimit(t *testing.T) {
 func TestALeaseGivenBackWholeLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
-		check(t, cases, func(t *rapid.T) {
+		check(t, cases/10, func(t *rapid.T) {
 			h := &lending{history: begin(t, a)}
 			for _, o := range genOps(h.limit, 8, Consume).Draw(t, "ops") {
 				h.play(o)

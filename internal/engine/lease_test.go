@@ -1,0 +1,289 @@
+package engine_test
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// leased is a limit of n an hour that a worker may serve from memory. A calendar hour could end during the test.
+func leased(t testing.TB, key string, n int64) engine.Limit {
+	l := per(t, key, n, "1h")
+	l.Leased, l.Threshold = true, -1
+	return l
+}
+
+// flock starts engines over one store that tell each other what to forget, as workers do.
+func flock(t *testing.T, store engine.Store, n int) []*engine.Engine {
+	t.Helper()
+	engines := make([]*engine.Engine, n)
+	var ready atomic.Bool
+	for i := range engines {
+		engines[i] = start(t, engine.Config{Store: store, Broadcast: func(f engine.Forget) {
+			for _, e := range engines {
+				if ready.Load() {
+					e.Forget(f)
+				}
+			}
+		}})
+	}
+	ready.Store(true)
+	return engines
+}
+
+// warm asks until the worker holds some of the limit, and tells how much was charged.
+func warm(t *testing.T, e *engine.Engine, l engine.Limit) (n int64) {
+	t.Helper()
+	for n < 10_000 {
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); !d.Allowed {
+			t.Fatalf("denied after %d: %+v", n, d)
+		}
+		if n++; n >= 50 && usedNow(t, e, l.Key) >= n+8 {
+			return n
+		}
+	}
+	t.Fatal("no lease after 10,000 requests")
+	return 0
+}
+
+func usedNow(t *testing.T, e *engine.Engine, key string) int64 {
+	t.Helper()
+	counters, err := e.Status(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var used int64
+	for _, c := range counters {
+		used += c.Used
+	}
+	return used
+}
+
+func TestALeasedKeyIsServedFromMemoryAndStoppedWithoutLoss(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	l := leased(t, "k", 1_000_000)
+	const n = 3000
+	for i := range int64(n) {
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Results[0].Used != i+1 || d.Results[0].Remaining != 1_000_000-i-1 {
+			t.Fatalf("answer %d: %+v", i+1, d.Results[0])
+		}
+	}
+	if got := store.count(); got > n/2 {
+		t.Errorf("%d transactions for %d requests", got, n)
+	}
+	if got := usedNow(t, e, "k"); got < n {
+		t.Errorf("%d used, with what is leased; %d were allowed", got, n)
+	}
+	if err := e.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := usedNow(t, e, "k"); got != n {
+		t.Errorf("%d used after the worker gave its lease back, want %d", got, n)
+	}
+}
+
+func TestOneWorkerWithLeasesAdmitsExactlyTheLimit(t *testing.T) {
+	t.Parallel()
+	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			e := start(t, engine.Config{Store: openTap(t)})
+			l := leased(t, "k", 1000)
+			l.Window = window(t, "366d") // nothing comes back during the test
+			l.Algorithm = a
+			var allowed atomic.Int64
+			var clients sync.WaitGroup
+			for range 20 {
+				clients.Go(func() {
+					for range 100 {
+						d, err := e.Do(t.Context(), &engine.Request{Limits: []engine.Limit{l}, Cost: 1})
+						if err != nil {
+							t.Error(err)
+						} else if d.Allowed {
+							allowed.Add(1)
+						}
+					}
+				})
+			}
+			clients.Wait()
+			if got := allowed.Load(); got != 1000 {
+				t.Errorf("%d allowed, want 1000", got)
+			}
+		})
+	}
+}
+
+func TestACostThatALeaseCannotServeIsDecidedOverAllThatRemains(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	l := leased(t, "k", 1000)
+	n := warm(t, e, l)
+	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 1000 - n}); !d.Allowed || d.Results[0].Remaining != 0 {
+		t.Errorf("the rest of %d: %+v", 1000-n, d)
+	}
+	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Allowed {
+		t.Errorf("one more: %+v", d)
+	}
+}
+
+func TestSeveralLeasedLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	small, large := leased(t, "small", 400), leased(t, "large", 1_000_000)
+	n := warm(t, e, large)
+	both := []engine.Limit{small, large}
+	var allowed int64
+	for range 600 {
+		if ask(t, e, engine.Request{Limits: both}).Allowed {
+			allowed++
+		}
+	}
+	if err := e.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s, l := usedNow(t, e, "small"), usedNow(t, e, "large"); allowed != 400 || s != 400 || l != 400+n {
+		t.Errorf("%d allowed; %d used of the small limit, %d of the large after %d alone", allowed, s, l, n)
+	}
+}
+
+func TestWhatChangesACounterReachesTheLeasesOfAllWorkers(t *testing.T) {
+	t.Parallel()
+	l := leased(t, "k", 100_000)
+	redefined := l
+	redefined.Limit = 200_000
+	for name, c := range map[string]struct {
+		change func(t *testing.T, e *engine.Engine)
+		// used is what the next answer of the other worker says, after n requests.
+		used func(n int64) int64
+	}{
+		"reset": {func(t *testing.T, e *engine.Engine) {
+			if _, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, false); err != nil {
+				t.Fatal(err)
+			}
+		}, func(int64) int64 { return 1 }},
+		"refund": {func(t *testing.T, e *engine.Engine) {
+			ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{l}, Cost: 2})
+		}, func(n int64) int64 { return n - 2 + 1 }},
+		"record": {func(t *testing.T, e *engine.Engine) {
+			ask(t, e, engine.Request{Verb: engine.Record, Limits: []engine.Limit{l}, Cost: 2})
+		}, func(n int64) int64 { return n + 2 + 1 }},
+		"another limit": {func(t *testing.T, e *engine.Engine) {
+			ask(t, e, engine.Request{Limits: []engine.Limit{redefined}})
+		}, func(n int64) int64 { return n + 1 + 1 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := openTap(t)
+			workers := flock(t, store, 2)
+			n := warm(t, workers[0], l)
+			c.change(t, workers[1])
+			before := store.count()
+			d := ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}})
+			if store.count() == before {
+				t.Fatalf("served from a lease: %+v", d)
+			}
+			// What the redefinition found lent was charged anew, and is not known again.
+			if got, want := d.Results[0].Used, c.used(n); got != want && (name != "another limit" || got < want) {
+				t.Errorf("%d used after %d requests and the change, want %d", got, n, want)
+			}
+		})
+	}
+}
+
+func TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest(t *testing.T) {
+	t.Parallel()
+	const limit = 2000
+	store := openTap(t)
+	workers := flock(t, store, 3)
+	l := leased(t, "k", limit)
+	var allowed atomic.Int64
+	var clients sync.WaitGroup
+	for i := range 12 {
+		clients.Go(func() {
+			for range 250 {
+				d, err := workers[i%len(workers)].Do(t.Context(), &engine.Request{Limits: []engine.Limit{l}, Cost: 1})
+				if err != nil {
+					t.Error(err)
+				} else if d.Allowed {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if got := allowed.Load(); got > limit {
+		t.Fatalf("%d allowed of %d", got, limit)
+	}
+	for _, w := range workers[1:] {
+		if err := w.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The others have given back what they held, so all of the limit is there for the last.
+	rest := limit - allowed.Load()
+	for range rest {
+		if d := ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}}); !d.Allowed {
+			t.Fatalf("denied with %d left: %+v", rest, d)
+		}
+	}
+	if d := ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}}); d.Allowed {
+		t.Error("allowed past the limit")
+	}
+}
+
+// failOnce makes the next transaction fail before anything is written.
+func failOnce(store *tap, err error) {
+	var failed atomic.Bool
+	store.fail(func(committed bool) error {
+		if committed || failed.Swap(true) {
+			return nil
+		}
+		return err
+	})
+}
+
+func TestALeaseOutlivesATransactionThatFailed(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	l := leased(t, "k", 100_000)
+	n := warm(t, e, l)
+	held := usedNow(t, e, "k") - n
+	failOnce(store, errors.New("disk"))
+	// More than the lease has, so a transaction settles it: the first fails, the second does.
+	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: held + 1}); d.Degraded || d.Results[0].Used != n+held+1 {
+		t.Fatalf("%d used and %d held before; after %d more: %+v", n, held, held+1, d)
+	}
+}
+
+// Where it is not known whether a transaction was committed that gave a lease back, the lease is lost: to serve from it
+// might charge nothing.
+func TestALeaseIsLostWithATransactionThatMayHaveSettledIt(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	l := leased(t, "k", 100_000)
+	n := warm(t, e, l)
+	held := usedNow(t, e, "k") - n
+	failOnce(store, engine.ErrCommitUnknown)
+	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: held + 1}); !d.Degraded {
+		t.Fatalf("decided in doubt: %+v", d)
+	}
+	before := store.count()
+	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); store.count() == before || d.Results[0].Used < n+1 {
+		t.Errorf("%d used and %d held before: %+v", n, held, d)
+	}
+	if err := e.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := usedNow(t, e, "k"); got < n+1 || got > n+1+held {
+		t.Errorf("%d used in the end; %d were, and at most %d are lost", got, n+1, held)
+	}
+}
