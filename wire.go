@@ -7,6 +7,12 @@ const (
 	TokenBucket   = "token_bucket"
 )
 
+// The consistencies of a [LimitSpec].
+const (
+	Exact  = "exact"
+	Leased = "leased"
+)
+
 // Request asks for a decision: the body of consume, check, record and refund. It has one of three forms, never
 // mixed: one limit (Key, Limit, Window and their options), several limits (Limits), or a policy (Policy,
 // Attributes, Tier).
@@ -51,6 +57,9 @@ type LimitSpec struct {
 	Timezone string `json:"timezone,omitempty"`
 	// Anchor "first_use" lets a fixed window start at its first charge instead of at a multiple of the window.
 	Anchor string `json:"anchor,omitempty"`
+	// Consistency is [Exact], unless said, or [Leased], which lets a worker charge a little ahead and answer from
+	// memory: faster, and never more than the limit, but a crash may lose what was charged ahead.
+	Consistency string `json:"consistency,omitempty"`
 }
 
 // Reply is a decision. Its top fields speak for the limit that blocks (with several, the one with the longest

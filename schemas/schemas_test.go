@@ -143,6 +143,8 @@ func bound(s *jsonschema.Schema, request bool) {
 			f.Enum = []any{"sliding_window", "fixed_window", "token_bucket"}
 		case "anchor":
 			f.Enum = []any{"first_use"}
+		case "consistency":
+			f.Enum = []any{"exact", "leased"}
 		case "limit", "cost":
 			f.Minimum = "1"
 		case "burst", "remaining", "threshold", "used", "reset", "retryAfter", "denied":
@@ -189,7 +191,7 @@ func refineRequest(s *jsonschema.Schema) {
 	get("attributes").MaxProperties = &attributes
 	spec := s.Definitions["LimitSpec"]
 	spec.Required = []string{"key", "limit", "window"}
-	inline := []string{"key", "limit", "window", "algorithm", "burst", "name", "timezone", "anchor"}
+	inline := []string{"key", "limit", "window", "algorithm", "burst", "name", "timezone", "anchor", "consistency"}
 	policy := []string{"policy", "attributes", "tier"}
 	s.OneOf = []*jsonschema.Schema{
 		{Title: "one limit", Required: spec.Required, Not: anyOf(append([]string{"limits"}, policy...))},

@@ -23,6 +23,7 @@ type benchCmd struct {
 	Limit       int64         `default:"1000000000" placeholder:"N" help:"Limit of each key (${default})."`
 	Window      string        `default:"1h" placeholder:"W" help:"Window of each key (${default})."`
 	Algorithm   string        `enum:"sliding_window,fixed_window,token_bucket" default:"sliding_window" placeholder:"NAME" help:"One of ${enum} (${default})."`
+	Consistency string        `enum:"exact,leased" default:"exact" placeholder:"WORD" help:"One of ${enum} (${default})."`
 	Verb        string        `enum:"consume,check" default:"consume" help:"One of ${enum} (${default})."`
 	Subject     string        `hidden:"" placeholder:"SUBJECT" help:"Send to another subject and take any answer as allowed: what the generator itself can do, against an echo."`
 	Quiet       bool          `short:"q" help:"Show no progress."`
@@ -71,6 +72,9 @@ func (c *benchCmd) subject() string {
 func (c *benchCmd) request() limits.Request {
 	r := limits.Per(benchKey, c.Limit, c.Window)
 	r.Algorithm = c.Algorithm
+	if c.Consistency != limits.Exact { // what is the default is not said, as by any other client
+		r.Consistency = c.Consistency
+	}
 	return r
 }
 

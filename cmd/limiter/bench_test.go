@@ -29,7 +29,8 @@ func TestBench(t *testing.T) {
 	seen := map[string]bool{}
 	url := respond(t, limits.SubjectConsume, func(request string) *nats.Msg {
 		var r limits.Request
-		if err := json.Unmarshal([]byte(request), &r); err != nil || r.Limit != 7 || r.Window != "1m" || r.Algorithm != limits.FixedWindow {
+		if err := json.Unmarshal([]byte(request), &r); err != nil || r.Limit != 7 || r.Window != "1m" ||
+			r.Algorithm != limits.FixedWindow || r.Consistency != limits.Leased {
 			t.Errorf("request %s, error %v", request, err)
 		}
 		seen[r.Key] = true
@@ -38,7 +39,7 @@ func TestBench(t *testing.T) {
 		}
 		return text(`{"allowed":true}`)("")
 	})
-	i, r := bench(t, url, "--limit", "7", "--window", "1m", "--algorithm", "fixed_window")
+	i, r := bench(t, url, "--limit", "7", "--window", "1m", "--algorithm", "fixed_window", "--consistency", "leased")
 	i.want(t, exitDone, "{", "")
 	if r.Allowed == 0 || r.Denied == 0 || r.Degraded != r.Denied || r.Checks != r.Allowed+r.Denied || len(r.Errors) != 0 {
 		t.Errorf("counts %+v", r)

@@ -14,20 +14,23 @@ import (
 
 var algorithms = []string{limits.SlidingWindow, limits.FixedWindow, limits.TokenBucket}
 
+var consistencies = []string{limits.Exact, limits.Leased}
+
 // decideFlags are the flags of consume, check, record and refund: a request.
 type decideFlags struct {
 	clientFlags
-	Key       string `arg:"" optional:"" help:"What is limited, such as api:user:123."`
-	Limit     int64  `placeholder:"N" help:"How much may be charged in one window."`
-	Window    string `placeholder:"W" help:"A duration such as 500ms, 1m, 1h, 1d, or minute, hour, day, week, month."`
-	Cost      int64  `default:"1" placeholder:"N" help:"What this request costs (${default})."`
-	Algorithm string `placeholder:"NAME" help:"sliding_window (the default), fixed_window or token_bucket."`
-	Burst     int64  `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
-	Name      string `placeholder:"NAME" help:"Tells the counters of one key apart; the window unless set."`
-	Timezone  string `placeholder:"ZONE" help:"Zone of a calendar window, such as Europe/Berlin; UTC unless set."`
-	Anchor    string `placeholder:"ANCHOR" help:"first_use: a fixed window starts at its first charge."`
-	ID        string `name:"id" placeholder:"ID" help:"The same id charges once."`
-	Request   string `placeholder:"JSON" help:"The whole request as JSON, instead of KEY and the flags above; - reads standard input."`
+	Key         string `arg:"" optional:"" help:"What is limited, such as api:user:123."`
+	Limit       int64  `placeholder:"N" help:"How much may be charged in one window."`
+	Window      string `placeholder:"W" help:"A duration such as 500ms, 1m, 1h, 1d, or minute, hour, day, week, month."`
+	Cost        int64  `default:"1" placeholder:"N" help:"What this request costs (${default})."`
+	Algorithm   string `placeholder:"NAME" help:"sliding_window (the default), fixed_window or token_bucket."`
+	Burst       int64  `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
+	Name        string `placeholder:"NAME" help:"Tells the counters of one key apart; the window unless set."`
+	Timezone    string `placeholder:"ZONE" help:"Zone of a calendar window, such as Europe/Berlin; UTC unless set."`
+	Anchor      string `placeholder:"ANCHOR" help:"first_use: a fixed window starts at its first charge."`
+	Consistency string `placeholder:"WORD" help:"exact (the default), or leased: a worker may charge a little ahead."`
+	ID          string `name:"id" placeholder:"ID" help:"The same id charges once."`
+	Request     string `placeholder:"JSON" help:"The whole request as JSON, instead of KEY and the flags above; - reads standard input."`
 }
 
 // Validate holds what the tags cannot.
@@ -39,6 +42,8 @@ func (f *decideFlags) Validate() error {
 		return errors.New("KEY, --limit and --window are needed, or --request")
 	case f.Algorithm != "" && !slices.Contains(algorithms, f.Algorithm):
 		return fmt.Errorf("--algorithm: %q is not one of %s", f.Algorithm, strings.Join(algorithms, ", "))
+	case f.Consistency != "" && !slices.Contains(consistencies, f.Consistency):
+		return fmt.Errorf("--consistency: %q is not one of %s", f.Consistency, strings.Join(consistencies, ", "))
 	case f.Cost < 1:
 		return fmt.Errorf("--cost: %d is below 1", f.Cost)
 	}
@@ -60,7 +65,7 @@ func (f *decideFlags) body(in io.Reader) ([]byte, error) {
 func (f *decideFlags) request() limits.Request {
 	r := limits.Per(f.Key, f.Limit, f.Window)
 	r.Algorithm, r.Burst, r.Name = f.Algorithm, f.Burst, f.Name
-	r.Timezone, r.Anchor = f.Timezone, f.Anchor
+	r.Timezone, r.Anchor, r.Consistency = f.Timezone, f.Anchor, f.Consistency
 	r.Cost, r.ID = f.Cost, f.ID
 	return r
 }

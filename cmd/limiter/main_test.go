@@ -101,6 +101,7 @@ func TestWrongUsage(t *testing.T) {
 		{"consume k --limit five --window 1m", "--limit: expected"},
 		{"consume k --limit 5 --window 1m --cost 0", "--cost: 0 is below 1"},
 		{"consume k --limit 5 --window 1m --algorithm leaky", `--algorithm: "leaky" is not one of sliding_window`},
+		{"consume k --limit 5 --window 1m --consistency eventual", `--consistency: "eventual" is not one of exact, leased`},
 		{"consume k --limit 5 --window 1m --timeout 0s", "--timeout: 0s is not above 0"},
 		{"consume k --request {}", "--request stands alone"},
 		{"show", "<key>"},

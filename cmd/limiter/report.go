@@ -13,6 +13,7 @@ import (
 type benchResult struct {
 	Verb        string           `json:"verb"`
 	Algorithm   string           `json:"algorithm"`
+	Consistency string           `json:"consistency"`
 	Connections int              `json:"connections"`
 	InFlight    int              `json:"inFlight"`
 	Keys        int              `json:"keys"`
@@ -40,7 +41,7 @@ type latency struct {
 
 func (c *benchCmd) result(t tally, elapsed, cpu time.Duration) benchResult {
 	r := benchResult{
-		Verb: c.Verb, Algorithm: c.Algorithm, Connections: c.Connections, InFlight: c.InFlight, Keys: c.Keys,
+		Verb: c.Verb, Algorithm: c.Algorithm, Consistency: c.Consistency, Connections: c.Connections, InFlight: c.InFlight, Keys: c.Keys,
 		Seconds: elapsed.Seconds(), Checks: t.allowed + t.denied,
 		Allowed: t.allowed, Denied: t.denied, Degraded: t.degraded, Errors: t.failures,
 		Latency: latency{

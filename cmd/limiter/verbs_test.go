@@ -35,9 +35,12 @@ api:user:7  1m    100/1m  0          2026-03-01 12:00:23 in 23s  denied, retry i
 	if want := `{"key":"api:user:7","limit":100,"window":"1m","cost":2,"id":"a"}`; asked != want {
 		t.Errorf("asked %s, want %s", asked, want)
 	}
-	i = limiter(t, "consume", "api:user:7", "--limit", "100", "--window", "1m", "--json", "--nats-url", url)
+	i = limiter(t, "consume", "api:user:7", "--limit", "100", "--window", "1m", "--consistency", "leased", "--json", "--nats-url", url)
 	if i.status != exitDenied || i.out.String() != denial+"\n" {
 		t.Errorf("--json: exit status %d, out %q", i.status, i.out.String())
+	}
+	if want := `{"key":"api:user:7","limit":100,"window":"1m","consistency":"leased","cost":1}`; asked != want {
+		t.Errorf("asked %s, want %s", asked, want)
 	}
 }
 

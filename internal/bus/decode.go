@@ -82,7 +82,7 @@ func (p *parser) reset() {
 }
 
 const (
-	specFields = "key, limit, window, algorithm, burst, name, timezone, anchor"
+	specFields = "key, limit, window, algorithm, burst, name, timezone, anchor, consistency"
 	topFields  = specFields + ", limits, policy, attributes, tier, cost, id"
 )
 

@@ -26,7 +26,8 @@ type spec struct {
 	// zone is nil for UTC.
 	zone     *time.Location
 	firstUse bool
-	given    uint8
+	leased   bool
+	given    uint16
 }
 
 const (
@@ -38,9 +39,10 @@ const (
 	specName
 	specTimezone
 	specAnchor
+	specConsistency
 )
 
-var specNames = [...]string{"key", "limit", "window", "algorithm", "burst", "name", "timezone", "anchor"}
+var specNames = [...]string{"key", "limit", "window", "algorithm", "burst", "name", "timezone", "anchor", "consistency"}
 
 func (s *spec) has(field int) bool { return s.given&(1<<field) != 0 }
 
@@ -49,7 +51,7 @@ func (s *spec) first() string {
 	if s.given == 0 {
 		return ""
 	}
-	return specNames[bits.TrailingZeros8(s.given)]
+	return specNames[bits.TrailingZeros16(s.given)]
 }
 
 // specMember reads a member of a limit.
@@ -101,6 +103,10 @@ func (p *parser) specWord(s *spec, field int) error {
 		if s.firstUse = true; string(text) != "first_use" {
 			err = fmt.Errorf("unknown anchor %s; want first_use, or leave it out", quoteText(text))
 		}
+	case specConsistency:
+		if s.leased = string(text) == limits.Leased; !s.leased && string(text) != limits.Exact {
+			err = fmt.Errorf("unknown consistency %s; want %s, %s", quoteText(text), limits.Exact, limits.Leased)
+		}
 	}
 	if err != nil {
 		return p.bad(name, "%s", err)
@@ -123,7 +129,7 @@ func (p *parser) resolveSpec(req *engine.Request, s *spec, item int) error {
 	l := engine.Limit{
 		CounterID: engine.CounterID{Key: s.key, Name: s.name},
 		Algorithm: s.algorithm, Limit: s.limit, Burst: s.burst, Window: s.window, Zone: s.zone, FirstUse: s.firstUse,
-		Threshold: p.threshold.of(s.limit), User: identifier(s.key),
+		Leased: s.leased, Threshold: p.threshold.of(s.limit), User: identifier(s.key),
 	}
 	if !s.has(specName) {
 		l.Name = s.window.String()
@@ -179,6 +185,9 @@ func fingerprint(verb engine.Verb, req *engine.Request, q *question) [32]byte {
 		b = append(b, byte(l.Algorithm), flag(l.FirstUse))
 		b = binary.AppendVarint(b, l.Limit)
 		b = binary.AppendVarint(b, l.Burst)
+		if l.Leased { // exact adds nothing, so that the ids of requests from before there was a choice still match
+			str(limits.Leased)
+		}
 	}
 	if q.given&^givenLimits != 0 {
 		str(q.policy)
