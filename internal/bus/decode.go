@@ -32,9 +32,11 @@ func newDecoder(warning float64) (*decoder, error) {
 func (d *decoder) request(verb engine.Verb, data []byte, req *engine.Request) error {
 	p := d.parsers.Get().(*parser)
 	defer d.parsers.Put(p)
-	p.reset()
-	if err := p.document(data, p.topMember); err != nil {
-		return err
+	if p.reset(); !p.quick(data) {
+		p.reset()
+		if err := p.document(data, p.topMember); err != nil {
+			return err
+		}
 	}
 	if err := p.resolve(req); err != nil {
 		return err
@@ -76,9 +78,8 @@ type parser struct {
 }
 
 func (p *parser) reset() {
-	items := p.items[:0]
-	clear(items[:cap(items)])
-	p.question = question{items: items, cost: 1}
+	clear(p.items)
+	p.question = question{items: p.items[:0], cost: 1}
 }
 
 const (

@@ -92,13 +92,21 @@ func (p *parser) specWord(s *spec, field int) error {
 	if err != nil {
 		return err
 	}
+	if err := p.word(s, field, text); err != nil {
+		return p.bad(name, "%s", err)
+	}
+	return nil
+}
+
+// word takes the text of such a field.
+func (d *decoder) word(s *spec, field int, text []byte) (err error) {
 	switch field {
 	case specWindow:
-		s.window, err = p.windows.parse(text)
+		s.window, err = d.windows.parse(text)
 	case specAlgorithm:
-		s.algorithm, err = engine.ParseAlgorithm(short(string(text)))
+		s.algorithm, err = parseAlgorithm(text)
 	case specTimezone:
-		s.zone, err = p.zones.load(text)
+		s.zone, err = d.zones.load(text)
 	case specAnchor:
 		if s.firstUse = true; string(text) != "first_use" {
 			err = fmt.Errorf("unknown anchor %s; want first_use, or leave it out", quoteText(text))
@@ -108,10 +116,17 @@ func (p *parser) specWord(s *spec, field int) error {
 			err = fmt.Errorf("unknown consistency %s; want %s, %s", quoteText(text), limits.Exact, limits.Leased)
 		}
 	}
-	if err != nil {
-		return p.bad(name, "%s", err)
+	return err
+}
+
+// parseAlgorithm reads an algorithm, without an allocation when there is one.
+func parseAlgorithm(text []byte) (engine.Algorithm, error) {
+	for _, a := range [...]engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
+		if string(text) == a.String() {
+			return a, nil
+		}
 	}
-	return nil
+	return engine.ParseAlgorithm(short(string(text)))
 }
 
 // resolveSpec appends the limit of s, the item-th of the request (-1 for the only one), to req.
@@ -137,10 +152,11 @@ func (p *parser) resolveSpec(req *engine.Request, s *spec, item int) error {
 	if !s.has(specAlgorithm) && s.window.Period != 0 {
 		l.Algorithm = engine.FixedWindow
 	}
-	var fe *engine.FieldError
-	if err := l.Validate(); errors.As(err, &fe) {
-		return badInput(fe.Field, itemPath(item, fe.Field), "%s", fe.Message)
-	} else if err != nil {
+	if err := l.Validate(); err != nil {
+		var fe *engine.FieldError // escapes, so not before
+		if errors.As(err, &fe) {
+			return badInput(fe.Field, itemPath(item, fe.Field), "%s", fe.Message)
+		}
 		return err
 	}
 	req.Limits = append(req.Limits, l)
