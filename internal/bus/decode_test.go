@@ -206,14 +206,14 @@ func checkBounds(t *testing.T, r *engine.Request) {
 func BenchmarkDecode(b *testing.B) {
 	d := testDecoder(b)
 	for _, c := range []struct{ name, body string }{
-		{"form1", hot}, {"form1 with id", with(`"cost":2,"id":"0123456789abcdef"`)}, {"form2 of 2", items(2)}, {"form2 of 16", items(16)},
+		{"form1", hot}, {"form1 with algorithm", with(`"algorithm":"sliding_window"`)}, {"form1 with id", with(`"cost":2,"id":"0123456789abcdef"`)}, {"form2 of 2", items(2)}, {"form2 of 16", items(16)},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			data := []byte(c.body)
+			r := new(call)
 			for b.Loop() {
-				r := new(call)
-				r.Limits = r.only[:0]
+				r.Request = engine.Request{Limits: r.only[:0]}
 				if err := d.request(engine.Consume, data, &r.Request); err != nil {
 					b.Fatal(err)
 				}

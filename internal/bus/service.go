@@ -87,7 +87,7 @@ type Service struct {
 	cfg     ServiceConfig
 	micro   micro.Service
 	decoder *decoder
-	buffers sync.Pool
+	calls   sync.Pool
 	reads   chan struct{}
 	// ctx ends the reads of a service whose Stop ran out of time.
 	ctx    context.Context
@@ -112,7 +112,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, cfg.Reads), stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.buffers.New = func() any { b := make([]byte, 0, 1024); return &b }
+	s.calls.New = s.newCall
 	s.micro, err = micro.AddService(cfg.Conn, micro.Config{
 		Name: limits.ServiceName, Version: semver(cfg.Version), QueueGroup: limits.QueueGroup,
 		Description: "Rate limiting: consume, check, record, refund, status",
@@ -171,13 +171,30 @@ func (s *Service) addEndpoints() error {
 	return nil
 }
 
-// call is a request on its way through the engine. It holds its only limit itself, so that the usual request is
-// one allocation.
+// call is a request on its way through the engine. Calls are used again, with their only limit and the room for
+// the answer: a request belongs to the engine no longer than until its Done is called.
 type call struct {
 	engine.Request
 	only  [1]engine.Limit
 	reply string
+	body  []byte
 	svc   *Service
+	// answer is done as a value, which is made once.
+	answer func(d engine.Decision, err error)
+}
+
+func (s *Service) newCall() any {
+	c := &call{svc: s, body: make([]byte, 0, 512)}
+	c.answer = c.done
+	return c
+}
+
+// call gives a call for a request that is answered to reply.
+func (s *Service) call(reply string) *call {
+	c := s.calls.Get().(*call)
+	c.Request = engine.Request{Limits: c.only[:0], OnError: s.cfg.OnError, Done: c.answer}
+	c.reply = reply
+	return c
 }
 
 // decides is the handler of a verb. Callbacks of an endpoint run one at a time, so it decodes, hands the request
@@ -188,16 +205,16 @@ func (s *Service) decides(verb engine.Verb) micro.HandlerFunc {
 			s.ignored.Add(1)
 			return
 		}
-		c := &call{reply: m.Reply(), svc: s}
-		c.Limits = c.only[:0]
+		c := s.call(m.Reply())
 		if err := s.decoder.request(verb, m.Data(), &c.Request); err != nil {
 			s.refuse(m, err)
+			s.calls.Put(c)
 			return
 		}
-		c.OnError, c.Done = s.cfg.OnError, c.done
 		s.begin()
 		if err := s.cfg.Engine.Submit(&c.Request); err != nil {
 			s.refuse(m, err)
+			s.calls.Put(c)
 			s.end()
 		}
 	}
@@ -207,16 +224,15 @@ func (s *Service) decides(verb engine.Verb) micro.HandlerFunc {
 // the endpoint reads, without a lock, when the handler has returned.
 func (c *call) done(d engine.Decision, err error) {
 	s := c.svc
-	defer s.end()
 	if err != nil {
 		s.publish(errorMsg(c.reply, err))
-		return
+	} else {
+		c.body = appendReply(c.body[:0], c.Verb, &d, c.Cost)
+		// Publish copies the data.
+		s.sent(s.cfg.Conn.Publish(c.reply, c.body))
 	}
-	b := s.buffers.Get().(*[]byte)
-	*b = appendReply((*b)[:0], c.Verb, &d, c.Cost)
-	// Publish copies the data.
-	s.sent(s.cfg.Conn.Publish(c.reply, *b))
-	s.buffers.Put(b)
+	s.calls.Put(c)
+	s.end()
 }
 
 // answers is the handler of an endpoint that reads the store: it runs beside the callback, as long as there is room.

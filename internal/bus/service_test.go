@@ -148,6 +148,58 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 }
 
+// TestAnswersAreOfTheirRequests holds a thousand requests, answers them out of order from several goroutines while
+// others are answered at once, and sees each answer tell its own key and cost.
+func TestAnswersAreOfTheirRequests(t *testing.T) {
+	held := make(chan *engine.Request, 1000)
+	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
+		if r.Cost%2 == 0 {
+			return allowing(r)
+		}
+		held <- r
+		return nil
+	}})
+	for range 4 {
+		go func() {
+			for r := range held {
+				for more := true; more; { // the later ones first
+					select {
+					case later := <-held:
+						_ = allowing(later)
+					default:
+						more = false
+					}
+				}
+				_ = allowing(r)
+			}
+		}()
+	}
+	answers := make(chan *nats.Msg, 1000)
+	inbox := nats.NewInbox()
+	if _, err := nc.ChanSubscribe(inbox+".*", answers); err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n <= 1000; n++ {
+		body := fmt.Sprintf(`{"key":"k%d","limit":1001,"window":"1m","cost":%d}`, n, n)
+		if err := nc.PublishRequest(limits.SubjectConsume, fmt.Sprintf("%s.%d", inbox, n), []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 1000 {
+		var r limits.Reply
+		select {
+		case m := <-answers:
+			n := strings.TrimPrefix(m.Subject, inbox+".")
+			if err := json.Unmarshal(m.Data, &r); err != nil || r.Key != "k"+n || fmt.Sprint(1001-r.Remaining) != n {
+				t.Fatalf("request %s is answered %s", n, m.Data)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("an answer is missing")
+		}
+	}
+	close(held)
+}
+
 // TestStopAnswersEverything stops under load: whatever reached the service is answered.
 func TestStopAnswersEverything(t *testing.T) {
 	held := make(chan *engine.Request, 1000)
