@@ -2,7 +2,6 @@ package bus
 
 import (
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -135,7 +134,7 @@ func appendMessage(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Res
 	b = strconv.AppendInt(b, s.Used, 10)
 	b = append(b, " of "...)
 	b = strconv.AppendInt(b, holds, 10)
-	b = append(b, usedIn(s)...)
+	b = appendUsedIn(b, s)
 	switch {
 	case verb == engine.Record:
 		return append(b, "; recorded past the limit"...)
@@ -168,22 +167,22 @@ func appendNeverFits(b []byte, s *engine.Result, cost, holds int64) []byte {
 	return append(b, "; it can never fit"...)
 }
 
-// usedIn says in what: in 1m, this minute, today.
-func usedIn(s *engine.Result) string {
+// appendUsedIn says in what: in 1m, this minute, today.
+func appendUsedIn(b []byte, s *engine.Result) []byte {
 	switch {
 	case s.Algorithm == engine.TokenBucket:
-		return " tokens used"
+		return append(b, " tokens used"...)
 	case s.Window == "day":
-		return " used today"
+		return append(b, " used today"...)
 	case calendar(s.Window):
-		return " used this " + s.Window
+		return append(append(b, " used this "...), s.Window...)
 	default:
-		return " used in " + s.Window
+		return append(append(b, " used in "...), s.Window...)
 	}
 }
 
 // calendar tells a period from a duration, which begins with a digit.
-func calendar(window string) bool { return strings.IndexAny(window, "0123456789") != 0 }
+func calendar(window string) bool { return window == "" || window[0] < '0' || window[0] > '9' }
 
 // appendDuration says milliseconds in at most two units, rounded up: a wait as said is never too short.
 func appendDuration(b []byte, ms int64) []byte {
