@@ -1,18 +1,21 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	mathrand "math/rand/v2"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/sqlite"
@@ -216,7 +219,7 @@ func (c *client) ask(ctx context.Context, d *deal) (*engine.Decision, error) {
 		return nil, fmt.Errorf("%+v: %w", d, err)
 	}
 	for i := range answers {
-		if diff := cmp.Diff(answers[0], answers[i]); diff != "" {
+		if diff := gocmp.Diff(answers[0], answers[i]); diff != "" {
 			return nil, fmt.Errorf("%+v was answered differently (-first +again)\n%s", d, diff)
 		}
 	}
@@ -228,24 +231,29 @@ func (c *client) ask(ctx context.Context, d *deal) (*engine.Decision, error) {
 	return &answers[0], nil
 }
 
+// play has clients ask at once until some were allowed and some denied.
+func (l *ledger) play(t *testing.T, engines []*engine.Engine, clients, each int) {
+	chance := dice(t)
+	var done sync.WaitGroup
+	for i := range clients {
+		c := client{ledger: l, Rand: chance(i), engines: engines, name: fmt.Sprint("client ", i)}
+		done.Go(func() {
+			if err := c.run(t.Context(), each); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	done.Wait()
+	if l.allowed[engine.Consume].Load() == 0 || l.denied[engine.Consume].Load() == 0 {
+		t.Errorf("%d allowed, %d denied: that tries little", l.allowed[engine.Consume].Load(), l.denied[engine.Consume].Load())
+	}
+}
+
 func TestWhatWasAnsweredIsWhatIsUsed(t *testing.T) {
 	t.Parallel()
 	onBothStores(t, 3, func(t *testing.T, engines []*engine.Engine) {
-		const clients, each = 12, 60
-		l, chance := slowPool(t), dice(t)
-		var done sync.WaitGroup
-		for i := range clients {
-			c := client{ledger: l, Rand: chance(i), engines: engines, name: fmt.Sprint("client ", i)}
-			done.Go(func() {
-				if err := c.run(t.Context(), each); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		done.Wait()
-		if l.allowed[engine.Consume].Load() == 0 || l.denied[engine.Consume].Load() == 0 {
-			t.Errorf("%d allowed, %d denied: that tries little", l.allowed[engine.Consume].Load(), l.denied[engine.Consume].Load())
-		}
+		l := slowPool(t)
+		l.play(t, engines, 12, 120)
 		for i, limit := range l.pool {
 			for _, e := range engines {
 				if got, want := usedOf(t, e, limit.CounterID), l.charged[i].Load(); got != want {
@@ -282,51 +290,57 @@ type charge struct {
 // tick is what is taken off an interval on this machine's clock, because the store counts in whole milliseconds.
 const tick = 2 * time.Millisecond
 
-// within is what was certainly charged inside the given interval.
-func within(charges []charge, from, to time.Duration) (sum int64) {
-	for _, c := range charges {
-		if c.call >= from && c.back <= to {
-			sum += c.cost
+// overAdmitted looks for an interval in which more was certainly admitted than the limit allows. Intervals that begin
+// with a call and end with a return are all that matter.
+func overAdmitted(l engine.Limit, charges []charge) error {
+	if l.Algorithm == engine.FixedWindow {
+		// The whole limit is free again when the window ends, so that names the window.
+		windows := map[int64]int64{}
+		for _, c := range charges {
+			if windows[c.reset] += c.cost; windows[c.reset] > l.Limit {
+				return fmt.Errorf("%d admitted in the window that ends at %d", windows[c.reset], c.reset)
+			}
+		}
+		return nil
+	}
+	length := time.Duration(l.Window.Millis) * time.Millisecond
+	most := func(lasted time.Duration) int64 {
+		switch {
+		case l.Algorithm == engine.TokenBucket:
+			return l.Limit + l.Burst + l.Limit*int64(lasted+tick)/int64(length)
+		case lasted <= length-tick:
+			return l.Limit
+		default:
+			return math.MaxInt64
 		}
 	}
-	return sum
-}
-
-// overAdmitted looks for an interval in which more was admitted than the limit allows. Intervals that begin with a
-// call and end with a return are all that matter.
-func overAdmitted(l engine.Limit, charges []charge) error {
-	length := time.Duration(l.Window.Millis) * time.Millisecond
-	windows := map[int64]int64{}
-	for _, first := range charges {
-		switch l.Algorithm {
-		case engine.SlidingWindow:
-			if sum := within(charges, first.call, first.call+length-tick); sum > l.Limit {
-				return fmt.Errorf("%d admitted in one window's length from %s", sum, first.call)
+	slices.SortFunc(charges, func(a, b charge) int { return cmp.Compare(a.back, b.back) })
+	for i, first := range charges {
+		var sum int64
+		for _, last := range charges[max(0, i-64):] { // what was called later and came back sooner is among the few before
+			if last.call < first.call {
+				continue
 			}
-		case engine.FixedWindow:
-			// The whole limit is free again when the window ends, so that names the window.
-			if windows[first.reset] += first.cost; windows[first.reset] > l.Limit {
-				return fmt.Errorf("%d admitted in the window that ends at %d", windows[first.reset], first.reset)
-			}
-		case engine.TokenBucket:
-			for _, last := range charges {
-				if last.back < first.call {
-					continue
-				}
-				refilled := l.Limit * int64(last.back-first.call+tick) / int64(length)
-				if sum := within(charges, first.call, last.back); sum > l.Limit+l.Burst+refilled {
-					return fmt.Errorf("%d admitted from %s to %s", sum, first.call, last.back)
-				}
+			if sum += last.cost; sum > most(last.back-first.call) {
+				return fmt.Errorf("%d admitted from %s to %s", sum, first.call, last.back)
 			}
 		}
 	}
 	return nil
 }
 
+// admitted is the cost of all charges.
+func admitted(charges []charge) (sum int64) {
+	for _, c := range charges {
+		sum += c.cost
+	}
+	return sum
+}
+
 func TestShortWindowsNeverAdmitMore(t *testing.T) {
 	t.Parallel()
 	onBothStores(t, 2, func(t *testing.T, engines []*engine.Engine) {
-		const clients, lasts = 4, 2 * time.Second
+		const clients, lasts, pause = 4, 2 * time.Second, 3 * time.Millisecond
 		chance := dice(t)
 		var done sync.WaitGroup
 		for i, limit := range []engine.Limit{
@@ -336,12 +350,12 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 		} {
 			limit.CounterID = engine.CounterID{Key: limit.Algorithm.String(), Name: "short"}
 			done.Go(func() {
-				charges, denied := hurry(t, engines, limit, clients, lasts, func(c int) *mathrand.Rand { return chance(clients*i + c) })
+				charges, denied := hurry(t, engines, limit, clients, lasts, pause, func(c int) *mathrand.Rand { return chance(clients*i + c) })
 				if err := overAdmitted(limit, charges); err != nil {
 					t.Errorf("%s: %v", limit.Algorithm, err)
 				}
 				// Else no window has turned over, or none was full.
-				sum := within(charges, 0, time.Hour)
+				sum := admitted(charges)
 				if sum <= 2*(limit.Limit+limit.Burst) || denied == 0 {
 					t.Errorf("%s: %d admitted, %d denied: that tries little", limit.Algorithm, sum, denied)
 				}
@@ -352,7 +366,7 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 }
 
 // hurry asks for one limit from many sides for a while, and gives what was charged and how often it was denied.
-func hurry(t *testing.T, engines []*engine.Engine, limit engine.Limit, clients int, lasts time.Duration, chance func(c int) *mathrand.Rand) (all []charge, denied int) {
+func hurry(t *testing.T, engines []*engine.Engine, limit engine.Limit, clients int, lasts, pause time.Duration, chance func(c int) *mathrand.Rand) (all []charge, denied int) {
 	var mu sync.Mutex
 	var done sync.WaitGroup
 	begin := time.Now()
@@ -376,7 +390,7 @@ func hurry(t *testing.T, engines []*engine.Engine, limit engine.Limit, clients i
 				}
 				mu.Unlock()
 				// Else denials from memory take the processor for themselves.
-				<-time.After(time.Duration(rnd.IntN(3000)) * time.Microsecond)
+				<-time.After(time.Duration(rnd.Int64N(int64(pause))))
 			}
 		})
 	}

@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	mathrand "math/rand/v2"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// The tests of leases are those of exact limits, with what leases change: the store counts what workers hold, and what
+// a crash takes with it.
+
+func TestWhatLeasesServedIsWhatIsUsedInTheEnd(t *testing.T) {
+	t.Parallel()
+	onBothStores(t, 3, func(t *testing.T, engines []*engine.Engine) {
+		l := slowPool(t)
+		for i := range l.pool {
+			l.pool[i].Leased = true
+		}
+		l.play(t, engines, 12, 120)
+		for _, e := range engines {
+			if err := e.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, limit := range l.pool {
+			// Of what was given back too late, on a slow machine, each worker may have lost one lease.
+			got, want := usedOf(t, engines[0], limit.CounterID), l.charged[i].Load()
+			if lost := limit.Limit / 8 * int64(len(engines)); got < want || got > want+lost {
+				t.Errorf("%s: %d used; the answers add up to %d", limit.Name, got, want)
+			}
+		}
+	})
+}
+
+func TestShortWindowsWithLeasesNeverAdmitMore(t *testing.T) {
+	t.Parallel()
+	onBothStores(t, 2, func(t *testing.T, engines []*engine.Engine) {
+		const clients, lasts, pause = 6, 3 * time.Second, 500 * time.Microsecond
+		chance := dice(t)
+		var done sync.WaitGroup
+		for i, limit := range []engine.Limit{
+			{Algorithm: engine.SlidingWindow, Limit: 900, Window: parseWindow(t, "900ms"), Threshold: 90},
+			{Algorithm: engine.FixedWindow, Limit: 900, Window: parseWindow(t, "700ms"), Threshold: 90},
+			{Algorithm: engine.TokenBucket, Limit: 900, Burst: 1000, Window: parseWindow(t, "900ms"), Threshold: 90},
+		} {
+			limit.CounterID = engine.CounterID{Key: limit.Algorithm.String(), Name: "short"}
+			limit.Leased = true
+			done.Go(func() {
+				charges, denied := hurry(t, engines, limit, clients, lasts, pause, func(c int) *mathrand.Rand { return chance(clients*i + c) })
+				if err := overAdmitted(limit, charges); err != nil {
+					t.Errorf("%s: %v", limit.Algorithm, err)
+				}
+				if sum := admitted(charges); sum <= 2*limit.Limit || denied == 0 {
+					t.Errorf("%s: %d admitted, %d denied: that tries little", limit.Algorithm, sum, denied)
+				}
+			})
+		}
+		done.Wait()
+	})
+}
+
+const leasedLimit = 4000
+
+// admitsLeased has 32 clients ask for one leased key, while a worker is killed once some were allowed; they stop then if
+// it was the only one.
+func admitsLeased(t *testing.T, l *load, url string, victim *worker, only bool, n int) {
+	t.Helper()
+	before := l.allowed.Load()
+	l.stopped.Store(false)
+	go func() {
+		for l.allowed.Load() < before+800 && !l.stopped.Load() {
+			<-time.After(time.Millisecond)
+		}
+		victim.kill()
+		l.stopped.Store(only)
+	}()
+	l.run(t, url, 32, n, time.Second, func(int) string {
+		return `{"key":"api:user:1","limit":4000,"window":"366d","consistency":"leased"}`
+	})
+}
+
+// lostAtMost holds what the store has counted against the answers. A request that was not answered may be charged, and
+// each crash may take a lease with it, which is at most an eighth of the limit.
+func lostAtMost(t *testing.T, l *load, used int64, crashes int64) {
+	t.Helper()
+	t.Logf("%s; %d used", l, used)
+	if l.allowed.Load() > leasedLimit || used > leasedLimit {
+		t.Errorf("%s, %d used: more than %d", l, used, leasedLimit)
+	}
+	unanswered := l.failed.Load() + l.degraded.Load()
+	if lost := used - l.allowed.Load(); lost < 0 || lost > unanswered+crashes*leasedLimit/8 {
+		t.Errorf("%d used after %s", used, l)
+	}
+}
+
+func TestKillingAWorkerLosesAtMostItsLeases(t *testing.T) {
+	t.Parallel()
+	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
+	survivors := []*worker{start(t, env...), start(t, env...)}
+	var l load
+	admitsLeased(t, &l, cluster.ClientURL(), start(t, env...), false, leasedLimit/2)
+	// Another victim, while the limit runs out.
+	admitsLeased(t, &l, cluster.ClientURL(), start(t, env...), false, leasedLimit)
+	if l.denied.Load() == 0 {
+		t.Errorf("%s: the limit never ran out", &l)
+	}
+	for _, w := range survivors {
+		w.terminate(t)
+	}
+	start(t, env...)
+	lostAtMost(t, &l, used(t, connect(t, cluster.ClientURL()), "api:user:1"), 2)
+}
+
+func TestKillingTheOneBinaryLosesAtMostItsLeases(t *testing.T) {
+	t.Parallel()
+	env := []string{"DATA_DIR=" + filepath.Join(t.TempDir(), "data")}
+	var l load
+	for range 2 {
+		w := start(t, env...)
+		admitsLeased(t, &l, w.nats, w, true, 1500)
+		w.kill()
+	}
+	w := start(t, env...)
+	l.stopped.Store(false)
+	l.run(t, w.nats, 32, leasedLimit, time.Second, func(int) string {
+		return `{"key":"api:user:1","limit":4000,"window":"366d","consistency":"leased"}`
+	})
+	w.terminate(t)
+	w = start(t, env...)
+	lostAtMost(t, &l, used(t, connect(t, w.nats), "api:user:1"), 2)
+}
