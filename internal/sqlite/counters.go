@@ -2,87 +2,84 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// row is a row of counters.
-type row struct {
-	state   []byte
-	expires int64
-}
+const readCounterSQL = `SELECT state, expires_at, spec FROM counters WHERE key = ? AND name = ?`
 
-const readCounterSQL = `SELECT state, expires_at FROM counters WHERE key = ? AND name = ?`
-
-// readStates gives the rows of a batch, nil for a counter that is not stored, and their states.
+// readStates gives the rows of a batch, nil for a counter that is not stored, and their states. Both are good until
+// the transaction ends.
 func (s *Store) readStates(ids []engine.CounterID) (rows []*row, states [][]byte, err error) {
-	rows, states = make([]*row, len(ids)), make([][]byte, len(ids))
-	for i, id := range ids {
-		r, known := s.recent.Get(id)
-		if !known {
-			r = new(row)
-			err := s.st.readCounter.QueryRow(id.Key, id.Name).Scan(&r.state, &r.expires)
-			if errors.Is(err, sql.ErrNoRows) {
-				continue
-			}
-			if err != nil {
-				return nil, nil, err
-			}
-			r.state = blob(r.state) // nil is a counter that is not stored
-			s.recent.Add(id, r)
+	rows, states = s.rows[:0], s.states[:0]
+	for _, id := range ids {
+		r, err := s.find(id)
+		if err != nil {
+			return nil, nil, err
 		}
-		rows[i], states[i] = r, r.state
+		var state []byte
+		if r != nil {
+			state = blob(r.state)
+		}
+		rows, states = append(rows, r), append(states, state)
 	}
+	s.rows, s.states = rows, states
 	return rows, states, nil
 }
 
-const (
-	// Without expires_at, which seldom changes: SQLite rewrites an index for every column that is set, changed or
-	// not.
-	updateStateSQL = `UPDATE counters SET state = ? WHERE key = ? AND name = ?`
+func (s *Store) find(id engine.CounterID) (*row, error) {
+	if r := s.dirty.rows[id]; r != nil {
+		return r, nil
+	}
+	if r, known := s.recent.Get(id); known {
+		return r, nil
+	}
+	r, err := readRow(s.st.readCounter, id)
+	if r != nil {
+		s.recent.Add(id, r)
+	}
+	return r, err
+}
 
-	updateCounterSQL = `
-UPDATE counters SET state = ?, expires_at = ?, spec = coalesce(?, spec) WHERE key = ? AND name = ?`
-
-	insertCounterSQL = `INSERT INTO counters (state, expires_at, spec, key, name) VALUES (?, ?, ?, ?, ?)`
-)
-
+// writeCounters writes changes into the journal.
 func (s *Store) writeCounters(rows []*row, ids []engine.CounterID, changes []engine.CounterChange) error {
+	s.record = newRecord(s.record)
 	for i := range changes {
 		c := &changes[i]
 		if c.Slot < 0 || c.Slot >= len(ids) {
 			return fmt.Errorf("slot %d of %d", c.Slot, len(ids))
 		}
-		id, r := ids[c.Slot], rows[c.Slot]
-		var spec any
-		if c.Spec != nil {
-			spec = string(c.Spec)
+		if rows[c.Slot] == nil && c.Spec == nil {
+			return errors.New("a new counter without a spec")
 		}
-		var err error
-		switch {
-		case r == nil && c.Spec == nil:
-			err = errors.New("a new counter without a spec")
-		case r == nil:
-			_, err = s.st.insertCounter.Exec(blob(c.State), c.ExpiresAt, spec, id.Key, id.Name)
-		case c.Spec == nil && c.ExpiresAt == r.expires:
-			_, err = s.st.updateState.Exec(blob(c.State), id.Key, id.Name)
-		default:
-			_, err = s.st.updateAll.Exec(blob(c.State), c.ExpiresAt, spec, id.Key, id.Name)
-		}
-		if err != nil {
-			return err
-		}
-		if r == nil {
-			r = new(row)
-			s.recent.Add(id, r)
-		}
-		r.state, r.expires = append(r.state[:0], c.State...), c.ExpiresAt
+		s.record = s.record.change(ids[c.Slot], c)
 	}
-	return nil
+	return s.writeRecord()
+}
+
+// writeRecord writes the next row of the journal, if there is anything in it.
+func (s *Store) writeRecord() error {
+	if s.record.empty() {
+		return nil
+	}
+	s.record = s.record.seal()
+	_, err := s.st.insertJournal.Exec(s.seq+1, []byte(s.record))
+	return err
+}
+
+// recorded counts the row that writeRecord wrote, after the commit, and gives the mark for what it made dirty.
+func (s *Store) recorded() *mark {
+	if s.record.empty() {
+		return nil
+	}
+	m := &mark{seq: s.seq + 1, at: time.Now(), before: s.journaled}
+	s.seq++
+	s.journaled += int64(len(s.record))
+	return m
 }
 
 // blob keeps an empty value from being NULL.
@@ -97,7 +94,7 @@ const countersOfKeySQL = `SELECT key, name, spec, state FROM counters WHERE key 
 
 // Counters implements [engine.Store].
 func (s *Store) Counters(ctx context.Context, key string) ([]engine.StoredCounter, int64, error) {
-	all, err := s.stored(ctx, countersOfKeySQL, key)
+	all, err := s.stored(ctx, keySpan(engine.Selection{Key: key}), math.MaxInt, countersOfKeySQL, key)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read counters: %w", err)
 	}
@@ -111,108 +108,86 @@ ORDER BY key, name LIMIT ?4`
 
 // List implements [engine.Store].
 func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID, max int) ([]engine.StoredCounter, int64, error) {
-	from, end := keyRange(engine.Selection{Prefix: prefix})
-	if after.Compare(from) > 0 {
-		from = after
+	sp := keySpan(engine.Selection{Prefix: prefix})
+	if after.Compare(sp.from) > 0 {
+		sp.from = after
 	}
-	page, err := s.stored(ctx, listCountersSQL, from.Key, from.Name, end, max)
+	page, err := s.stored(ctx, sp, max, listCountersSQL, sp.from.Key, sp.from.Name, sp.bound(), max)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list counters: %w", err)
 	}
 	return page, s.now().UnixMilli(), nil
 }
 
-func (s *Store) stored(ctx context.Context, query string, args ...any) (all []engine.StoredCounter, err error) {
+// stored gives the first counters of a span; query reads them from the table. The dirty rows are read first: what is
+// clean then is in the table, and what gets clean later is the same there, or newer.
+func (s *Store) stored(ctx context.Context, sp span, max int, query string, args ...any) ([]engine.StoredCounter, error) {
+	dirty := s.dirtyCounters(sp, max)
 	found, err := s.reader.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer found.Close()
+	var clean []engine.StoredCounter
 	for found.Next() {
 		var c engine.StoredCounter
 		if err := found.Scan(&c.Key, &c.Name, &c.Spec, &c.State); err != nil {
 			return nil, err
 		}
-		all = append(all, c)
+		clean = append(clean, c)
 	}
-	return all, found.Err()
+	return merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), found.Err()
 }
 
-// resetBatch is how many rows one transaction of Reset removes, so that decisions get in between.
-const resetBatch = 1000
-
-const (
-	countCountersSQL = `SELECT count(*) FROM counters WHERE (key, name) > (?1, ?2) AND key < ?3`
-
-	lastOfRangeSQL = `
-SELECT key, name FROM (
-	SELECT key, name FROM counters WHERE (key, name) > (?1, ?2) AND key < ?3 ORDER BY key, name LIMIT ?4
-) ORDER BY key DESC, name DESC LIMIT 1`
-
-	deleteRangeSQL = `DELETE FROM counters WHERE (key, name) > (?1, ?2) AND (key, name) <= (?3, ?4)`
-)
-
-// Reset implements [engine.Store]. It works through the selection in small transactions: what they removed stays
-// removed when a later one fails, and the number says how many.
-func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n int64, err error) {
-	from, end := keyRange(sel)
-	if dryRun {
-		if err := s.reader.QueryRowContext(ctx, countCountersSQL, from.Key, from.Name, end).Scan(&n); err != nil {
-			return 0, fmt.Errorf("count counters: %w", err)
+func (s *Store) dirtyCounters(sp span, max int) (all []engine.StoredCounter) {
+	s.dirty.mu.RLock()
+	defer s.dirty.mu.RUnlock()
+	s.dirty.each(sp, func(r *row) bool {
+		if len(all) < max {
+			all = append(all, r.stored())
 		}
-		return n, nil
-	}
-	for {
-		removed, last, err := s.resetSome(ctx, from, end)
-		n += removed
-		if err != nil {
-			return n, fmt.Errorf("reset counters: %w", err)
-		}
-		if removed < resetBatch {
-			return n, nil
-		}
-		from = last
-	}
-}
-
-func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end any) (n int64, last engine.CounterID, err error) {
-	err = s.transact(ctx, func() (bool, error) {
-		bg := context.Background()
-		err := s.conn.QueryRowContext(bg, lastOfRangeSQL, from.Key, from.Name, end, resetBatch).Scan(&last.Key, &last.Name)
-		if errors.Is(err, sql.ErrNoRows) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		res, err := s.conn.ExecContext(bg, deleteRangeSQL, from.Key, from.Name, last.Key, last.Name)
-		if err != nil {
-			return false, err
-		}
-		s.recent.Purge()
-		n, err = res.RowsAffected()
-		return true, err
+		return len(all) < max
 	})
-	if err != nil {
-		return 0, last, err
-	}
-	return n, last, nil
+	return all
 }
 
-// keyRange gives the bounds of a selection: ids behind from whose key is below end. A blob sorts behind every text,
-// and is the end where there is no other.
-func keyRange(sel engine.Selection) (from engine.CounterID, end any) {
-	if sel.Key != "" {
-		return engine.CounterID{Key: sel.Key}, sel.Key + "\x00"
+// merge gives the first of two ordered lists together, and of two with one id that of the first list.
+func merge[T any](over, under []T, max int, id func(*T) engine.CounterID) []T {
+	if len(over) == 0 {
+		return under
 	}
-	from = engine.CounterID{Key: sel.Prefix}
+	var all []T
+	for len(all) < max && len(over)+len(under) > 0 {
+		order := -1
+		switch {
+		case len(over) == 0:
+			order = 1
+		case len(under) > 0:
+			order = id(&over[0]).Compare(id(&under[0]))
+		}
+		if order > 0 {
+			all, under = append(all, under[0]), under[1:]
+			continue
+		}
+		if order == 0 {
+			under = under[1:]
+		}
+		all, over = append(all, over[0]), over[1:]
+	}
+	return all
+}
+
+// keySpan gives the ids of a selection.
+func keySpan(sel engine.Selection) span {
+	if sel.Key != "" {
+		return span{engine.CounterID{Key: sel.Key}, sel.Key + "\x00"}
+	}
 	upper := []byte(sel.Prefix)
 	for len(upper) > 0 && upper[len(upper)-1] == math.MaxUint8 {
 		upper = upper[:len(upper)-1]
 	}
-	if len(upper) == 0 {
-		return from, []byte{}
+	if len(upper) > 0 {
+		upper[len(upper)-1]++
 	}
-	upper[len(upper)-1]++
-	return from, string(upper)
+	return span{engine.CounterID{Key: sel.Prefix}, string(upper)}
 }

@@ -95,7 +95,7 @@ func (s *Store) readOutbox(ctx context.Context, max int) ([]engine.Event, map[st
 }
 
 func (s *Store) deleteOutbox(ctx context.Context, acked []string, seqs map[string]int64) (n int, err error) {
-	err = s.transact(ctx, func() (bool, error) {
+	err = s.transact(ctx, func() (func(), error) {
 		n = 0
 		for _, id := range acked {
 			seq, ok := seqs[id]
@@ -104,15 +104,18 @@ func (s *Store) deleteOutbox(ctx context.Context, acked []string, seqs map[strin
 			}
 			res, err := s.st.deleteEvent.Exec(seq)
 			if err != nil {
-				return false, err
+				return nil, err
 			}
 			removed, err := res.RowsAffected()
 			if err != nil {
-				return false, err
+				return nil, err
 			}
 			n += int(removed)
 		}
-		return n > 0, nil
+		if n == 0 {
+			return nil, nil
+		}
+		return func() {}, nil
 	})
 	return n, err
 }

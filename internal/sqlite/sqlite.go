@@ -48,9 +48,30 @@ type Store struct {
 	conn         *sql.Conn
 	st           statements
 	closing      sync.Once
-	// recent holds rows as they were written last. The file belongs to this process, so they need not be read again.
-	// Who holds the write lock may use it.
+	// What follows is used by who holds the write lock. The file belongs to this process, so what it knows of the file
+	// need not be read again, unless stale says so.
+	stale bool
+	// dirty holds what is in the journal and not in the table yet; recent, rows as they are in the table.
+	dirty  *overlay
 	recent *simplelru.LRU[engine.CounterID, *row]
+	fold   foldPolicy
+	// first and seq are the numbers of the journal's first and last row; it is empty when first is greater.
+	first, seq int64
+	// journaled counts the bytes of the journal's rows, since the file was opened.
+	journaled int64
+	// record is the row of the journal that a transaction writes; folding and keep are what it folds, and the first row
+	// of the journal that it leaves.
+	record  record
+	folding []*row
+	keep    int64
+	// rows and states are what a transaction reads, kept to be used again.
+	rows   []*row
+	states [][]byte
+
+	// stop ends tend, which closes tended.
+	stop   context.Context
+	cancel context.CancelFunc
+	tended chan struct{}
 }
 
 // recentMost bounds the rows in recent.
@@ -72,7 +93,11 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{now: cfg.Now, recent: recent, write: make(chan struct{}, 1), relay: make(chan struct{}, 1)}
+	s := &Store{
+		now: cfg.Now, write: make(chan struct{}, 1), relay: make(chan struct{}, 1),
+		stale: true, dirty: newOverlay(), recent: recent, fold: defaultFolding, tended: make(chan struct{}),
+	}
+	s.stop, s.cancel = context.WithCancel(context.Background())
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -97,6 +122,10 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := s.connect(ctx, path); err != nil {
 		return nil, err
 	}
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	go s.tend()
 	return s, nil
 }
 
@@ -141,10 +170,14 @@ func dsn(path, mode string) string {
 	return "file://" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
 }
 
-// Close waits for the running transaction and closes the file, once. Nothing else may be called afterwards. An error would mean
-// nothing: what was committed is on disk, and the log that is left is folded in by the next process.
+// Close waits for the running transaction, folds what is dirty and closes the file, once. Nothing else may be called
+// afterwards. An error would mean nothing: what was committed is on disk, and the journal and the log that are left are
+// read by the next process.
 func (s *Store) Close() {
 	s.closing.Do(func() {
+		s.cancel()
+		<-s.tended
+		s.foldAll()
 		s.write <- struct{}{}
 		_ = s.close()
 	})

@@ -152,7 +152,7 @@ func TestPlans(t *testing.T) {
 	s := open(t, Config{})
 	for _, sql := range []string{
 		readCounterSQL, updateStateSQL, updateCounterSQL, readReceiptSQL, deleteEventSQL, readOutboxSQL,
-		countersOfKeySQL, listCountersSQL, countCountersSQL, deleteRangeSQL,
+		countersOfKeySQL, listCountersSQL, countCountersSQL, idsOfRangeSQL, deleteRangeSQL, deleteJournalSQL,
 	} {
 		rows, err := s.conn.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+sql, make([]any, strings.Count(sql, "?"))...)
 		if err != nil {

@@ -14,10 +14,12 @@ import (
 
 // statements are those of a transaction, prepared once on the writing connection.
 type statements struct {
-	begin, commit, rollback                              *sql.Stmt
-	readCounter, updateState, updateAll, insertCounter   *sql.Stmt
-	readReceipt, insertReceipt, insertEvent, deleteEvent *sql.Stmt
-	all                                                  []*sql.Stmt
+	begin, commit, rollback                                *sql.Stmt
+	readJournal, insertJournal, deleteJournal              *sql.Stmt
+	readCounter, updateState, updateCounter, insertCounter *sql.Stmt
+	readReceipt, insertReceipt                             *sql.Stmt
+	insertEvent, deleteEvent                               *sql.Stmt
+	all                                                    []*sql.Stmt
 }
 
 // Waiting for the write lock at the start, because a read that turns into a write could fail.
@@ -31,9 +33,12 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		{&st.begin, beginSQL},
 		{&st.commit, `COMMIT`},
 		{&st.rollback, `ROLLBACK`},
+		{&st.readJournal, readJournalSQL},
+		{&st.insertJournal, insertJournalSQL},
+		{&st.deleteJournal, deleteJournalSQL},
 		{&st.readCounter, readCounterSQL},
 		{&st.updateState, updateStateSQL},
-		{&st.updateAll, updateCounterSQL},
+		{&st.updateCounter, updateCounterSQL},
 		{&st.insertCounter, insertCounterSQL},
 		{&st.readReceipt, readReceiptSQL},
 		{&st.insertReceipt, insertReceiptSQL},
@@ -61,42 +66,52 @@ func (st *statements) close() error {
 // Update implements [engine.Store]. Transactions run one after another, so [engine.ErrConflict] comes only to one that
 // writes a receipt without having asked for it in its batch.
 func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
-	return s.transact(ctx, func() (bool, error) {
+	return s.transact(ctx, func() (func(), error) {
 		snap := engine.Snapshot{Now: s.now().UnixMilli()}
 		rows, states, err := s.readStates(b.Counters)
 		if err != nil {
-			return false, fmt.Errorf("read counters: %w", err)
+			return nil, fmt.Errorf("read counters: %w", err)
 		}
 		snap.States = states
 		if snap.Receipts, err = s.readReceipts(b.IDs); err != nil {
-			return false, fmt.Errorf("read receipts: %w", err)
+			return nil, fmt.Errorf("read receipts: %w", err)
 		}
 		c := decide(snap)
 		if len(c.Counters)+len(c.Receipts)+len(c.Events) == 0 {
-			return false, nil
+			return nil, nil
 		}
 		if err := ctx.Err(); err != nil {
-			return false, fmt.Errorf("write changes: %w", err)
+			return nil, fmt.Errorf("write changes: %w", err)
 		}
-		if err := s.writeCounters(rows, b.Counters, c.Counters); err != nil {
-			return false, fmt.Errorf("write counters: %w", err)
+		if err := s.writeChanges(rows, b.Counters, &c); err != nil {
+			return nil, err
 		}
-		if err := s.writeReceipts(c.Receipts); err != nil {
-			return false, fmt.Errorf("write receipts: %w", err)
-		}
-		if err := s.writeEvents(c.Events); err != nil {
-			return false, fmt.Errorf("write events: %w", err)
-		}
-		return true, nil
+		return func() {
+			s.folded()
+			s.apply(rows, b.Counters, c.Counters, s.recorded())
+		}, nil
 	})
 }
 
-// transact runs f in a write transaction, which is committed if f says so and rolled back otherwise, also when f
-// panics.
+func (s *Store) writeChanges(rows []*row, ids []engine.CounterID, c *engine.Changes) error {
+	if err := s.writeCounters(rows, ids, c.Counters); err != nil {
+		return fmt.Errorf("write counters: %w", err)
+	}
+	if err := s.writeReceipts(c.Receipts); err != nil {
+		return fmt.Errorf("write receipts: %w", err)
+	}
+	if err := s.writeEvents(c.Events); err != nil {
+		return fmt.Errorf("write events: %w", err)
+	}
+	return s.foldOldest(s.due(len(c.Counters)), s.seq+1)
+}
+
+// transact runs f in a write transaction. It is committed if f gives what is to be done in memory then, and rolled
+// back otherwise, also when f panics: memory never has what the file has not.
 //
 // The statements inside run without the context: they take microseconds, and each would start a goroutine to watch
 // it.
-func (s *Store) transact(ctx context.Context, f func() (commit bool, err error)) error {
+func (s *Store) transact(ctx context.Context, f func() (committed func(), err error)) error {
 	release, err := acquire(ctx, s.write)
 	if err != nil {
 		return fmt.Errorf("wait for the transaction before: %w", err)
@@ -105,27 +120,41 @@ func (s *Store) transact(ctx context.Context, f func() (commit bool, err error))
 	if _, err := s.st.begin.Exec(); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	open, clean := true, false
+	open := true
 	defer func() {
 		if open {
 			_, _ = s.st.rollback.Exec() // fails when the error has rolled back already
 		}
-		if !clean {
-			s.recent.Purge()
-		}
 	}()
-	commit, err := f()
-	if err != nil || !commit {
-		clean = err == nil
+	if s.stale {
+		if err := s.load(); err != nil {
+			return err
+		}
+	}
+	committed, err := f()
+	if err != nil || committed == nil {
 		return err
 	}
-	if _, err := s.st.commit.Exec(); err != nil {
-		if e, ok := errors.AsType[*driver.Error](err); ok && e.Code()&0xff == codes.SQLITE_BUSY {
-			return fmt.Errorf("commit: %w", err)
-		}
-		// The log may hold the transaction or not; the next process to open the file finds out.
-		return fmt.Errorf("commit: %w: %w", engine.ErrCommitUnknown, err)
+	if err := s.commit(); err != nil {
+		return err
 	}
-	open, clean = false, true
+	open = false
+	s.dirty.mu.Lock()
+	defer s.dirty.mu.Unlock()
+	committed()
 	return nil
+}
+
+func (s *Store) commit() error {
+	_, err := s.st.commit.Exec()
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*driver.Error](err); ok && e.Code()&0xff == codes.SQLITE_BUSY {
+		return fmt.Errorf("commit: %w", err)
+	}
+	// The log may hold the transaction or not, so memory has to be read from the file again. Should the next
+	// transaction not find it there, the next process to open the file may.
+	s.stale = true
+	return fmt.Errorf("commit: %w: %w", engine.ErrCommitUnknown, err)
 }

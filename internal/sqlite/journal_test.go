@@ -1,0 +1,353 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"modernc.org/sqlite"
+	"pgregory.net/rapid"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// never folds.
+var never = policies[3]
+
+func TestRecord(t *testing.T) {
+	a, b := engine.CounterID{Key: "a", Name: "1m"}, engine.CounterID{Key: "\x00ä", Name: ""}
+	r := newRecord(nil).
+		change(a, &engine.CounterChange{State: []byte{0, 1}, ExpiresAt: -5}).
+		remove(b).
+		change(b, &engine.CounterChange{Spec: []byte("{}"), ExpiresAt: 1 << 60}).seal()
+	var got []string
+	keep := func(e *entry) error {
+		got = append(got, fmt.Sprintf("%d %q %q %d %q %q", e.kind, e.key, e.name, e.expires, e.state, e.spec))
+		return nil
+	}
+	if err := decode(r, keep); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{`1 "a" "1m" -5 "\x00\x01" ""`, `0 "\x00ä" "" 0 "" ""`, `2 "\x00ä" "" 1152921504606846976 "" "{}"`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for i := range r { // any damage is seen
+		bad := append(record{}, r...)
+		bad[i] ^= 0x10
+		if decode(bad, keep) == nil || decode(r[:i], keep) == nil {
+			t.Errorf("byte %d changed, or cut off there, and nothing said", i)
+		}
+	}
+}
+
+// TestDecodeAnything has rows whose checksum is right and whose content is not.
+func TestDecodeAnything(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		body := append(newRecord(nil), rapid.SliceOf(rapid.ByteRange(0, 5)).Draw(t, "body")...)
+		_ = decode(body.seal(), func(*entry) error { return nil }) // does not panic
+	})
+	head := []byte{changed, 1, 'a', 1, 'b'}
+	for name, tail := range map[string]string{
+		"no fields": "", "no state": "\x00", "a long state": "\x00\x05xx", "a length without end": "\x00\xff\xff",
+		"an unknown kind": "\x00\x00\x07\x00\x00",
+	} {
+		row := append(append(newRecord(nil), head...), tail...).seal()
+		if err := decode(row, func(*entry) error { return nil }); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if err := decode(record{9}.seal(), nil); err == nil || !strings.Contains(err.Error(), "version 9") {
+		t.Errorf("another version: %v", err)
+	}
+}
+
+// copied copies an open store's file, as a crash between two transactions leaves it.
+func copied(t testing.TB, s *Store, path string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "copy.db")
+	s.write <- struct{}{}
+	defer func() { <-s.write }()
+	for _, suffix := range []string{"", "-wal"} {
+		data, err := os.ReadFile(path + suffix)
+		if err == nil {
+			err = os.WriteFile(to+suffix, data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
+}
+
+func query(t testing.TB, s *Store, sql string) (n int64) {
+	t.Helper()
+	if err := s.reader.QueryRowContext(t.Context(), sql).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func state(t testing.TB, s *Store, key string) string {
+	t.Helper()
+	all, _, err := s.Counters(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) == 0 {
+		return "-"
+	}
+	return string(all[0].State)
+}
+
+func TestDamagedJournal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s := open(t, Config{Path: path})
+	tune(s, never)
+	for i := range 3 {
+		if err := s.Update(t.Context(), one, set(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A change of a counter that neither the journal nor the table has.
+	orphan := newRecord(nil).change(one.Counters[0], &engine.CounterChange{}).seal()
+	for name, damage := range map[string]string{
+		"a byte":     `UPDATE journal SET changes = CAST(substr(changes, 1, 6) || x'00' || substr(changes, 8) AS BLOB) WHERE seq = 2`,
+		"cut":        `UPDATE journal SET changes = substr(changes, 1, 3) WHERE seq = 2`,
+		"no counter": fmt.Sprintf(`DELETE FROM journal; INSERT INTO journal VALUES (2, x'%x')`, []byte(orphan)),
+	} {
+		file := copied(t, s, path)
+		bad := open(t, Config{Path: file})
+		tune(bad, never)
+		if _, err := bad.conn.ExecContext(t.Context(), damage); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(t.Context(), Config{Path: copied(t, bad, file)})
+		if err == nil || !strings.Contains(err.Error(), "row 2 of table journal is damaged") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestCloseEmptiesTheJournal: a file that was closed holds everything in its tables, and one that crashed does not.
+func TestCloseEmptiesTheJournal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s := open(t, Config{Path: path})
+	tune(s, never)
+	if err := s.Update(t.Context(), one, set("kept")); err != nil {
+		t.Fatal(err)
+	}
+	crash := copied(t, s, path)
+	if n := query(t, s, `SELECT count(*) FROM counters`); n != 0 {
+		t.Errorf("%d counters in the table before a fold", n)
+	}
+	s.Close()
+	for name, file := range map[string]string{"closed": path, "crashed": crash} {
+		s := open(t, Config{Path: file})
+		if got := state(t, s, "a"); got != "kept" {
+			t.Errorf("%s: %s", name, got)
+		}
+		want := map[string]int64{"closed": 0, "crashed": 1}[name]
+		if n := query(t, s, `SELECT count(*) FROM journal`); n != want {
+			t.Errorf("%s: %d rows of the journal, want %d", name, n, want)
+		}
+	}
+}
+
+// TestFoldOrder has the counters that are dirty longest go first, a few with each transaction.
+func TestFoldOrder(t *testing.T) {
+	s := open(t, Config{})
+	tune(s, never)
+	touch := func(key string) {
+		t.Helper()
+		if err := s.Update(t.Context(), engine.Batch{Counters: []engine.CounterID{{Key: key}}}, set(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"c", "a", "b", "c"} {
+		touch(key)
+	}
+	tune(s, foldPolicy{rows: 1 << 20, most: 1 << 30, least: 1 << 30, some: 1, drop: 100})
+	for _, want := range []string{"c", "c a", "c a b", "c a b d"} {
+		touch("d")
+		for key := range strings.SplitSeq(want, " ") {
+			if query(t, s, `SELECT count(*) FROM counters WHERE key = '`+key+`'`) != 1 {
+				t.Errorf("%s is not folded; want %s", key, want)
+			}
+		}
+		if n := query(t, s, `SELECT count(*) FROM counters`); n != int64(len(strings.Fields(want))) {
+			t.Errorf("%d are folded, want %s", n, want)
+		}
+	}
+	// d was folded, and dirty again, by the last transaction, which is all that the journal keeps.
+	if n := query(t, s, `SELECT count(*) FROM journal`); n != 1 {
+		t.Errorf("%d rows in the journal", n)
+	}
+}
+
+// TestBounds has more counters charged than may be dirty, and more bytes than the journal may have.
+func TestBounds(t *testing.T) {
+	const batch = 40
+	for name, p := range map[string]foldPolicy{
+		"rows":  {after: time.Hour, rows: 100, perRow: 1 << 30, least: 1 << 30, most: 1 << 30, some: 8, drop: 4},
+		"bytes": {after: time.Hour, rows: 1 << 20, perRow: 1 << 30, least: 1 << 10, most: 20 << 10, some: 8, drop: 4},
+	} {
+		s := open(t, Config{})
+		tune(s, p)
+		for round := range 60 {
+			var b engine.Batch
+			for i := range batch {
+				b.Counters = append(b.Counters, engine.CounterID{Key: fmt.Sprintf("%05d", round*batch+i)})
+			}
+			err := s.Update(t.Context(), b, func(engine.Snapshot) (c engine.Changes) {
+				for i := range batch {
+					c.Counters = append(c.Counters, engine.CounterChange{Slot: i, State: make([]byte, 100), Spec: []byte("{}")})
+				}
+				return c
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(s.dirty.rows); name == "rows" && n > p.rows+batch {
+				t.Fatalf("%d dirty counters", n)
+			}
+			const aRow = batch * 130
+			if n := query(t, s, `SELECT sum(length(changes)) FROM journal`); n > 20<<10+5*aRow {
+				t.Fatalf("%s: a journal of %d bytes", name, n)
+			}
+		}
+		if _, err := s.Reset(t.Context(), engine.Selection{}, false); err != nil || len(s.dirty.rows) != 0 {
+			t.Errorf("%d dirty after a reset, %v", len(s.dirty.rows), err)
+		}
+	}
+}
+
+// onCommit calls f when a transaction commits; it fails if f gives 1.
+func onCommit(t *testing.T, s *Store, f func() int32) {
+	t.Helper()
+	err := s.conn.Raw(func(c any) error {
+		c.(sqlite.HookRegisterer).RegisterCommitHook(f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTheIdleFold waits for what no transaction takes along.
+func TestTheIdleFold(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	if err := s.Update(t.Context(), one, set("1")); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	s.write <- struct{}{}
+	onCommit(t, s, sync.OnceValue(func() int32 { close(done); return 0 }))
+	s.fold.after = -foldEvery
+	<-s.write
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing was folded")
+	}
+	s.write <- struct{}{} // the transaction is over
+	<-s.write
+	if n := query(t, s, `SELECT (SELECT count(*) FROM counters) - (SELECT count(*) FROM journal)`); n != 1 {
+		t.Errorf("counters in the table less rows of the journal: %d, want 1", n)
+	}
+}
+
+// TestCommitUnknown has a commit fail that was not done, and one that was: memory follows the file.
+func TestCommitUnknown(t *testing.T) {
+	for _, done := range []bool{false, true} {
+		s := open(t, Config{})
+		tune(s, policies[0])
+		for _, v := range []string{"1", "2"} {
+			if err := s.Update(t.Context(), one, set(v)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		commit, fail := s.st.commit, func() int32 { return 1 }
+		want := "2"
+		if done {
+			want = "3"
+			broken, err := s.conn.PrepareContext(t.Context(), `COMMIT; SELECT lost FROM answer`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.st.commit, fail = broken, func() int32 { return 0 }
+		}
+		onCommit(t, s, fail)
+		if err := s.Update(t.Context(), one, set("3")); !errors.Is(err, engine.ErrCommitUnknown) {
+			t.Fatalf("done %t: %v", done, err)
+		}
+		onCommit(t, s, func() int32 { return 0 })
+		s.st.commit = commit
+		saw := ""
+		err := s.Update(t.Context(), one, func(snap engine.Snapshot) engine.Changes {
+			saw = string(snap.States[0])
+			return engine.Changes{Counters: []engine.CounterChange{{State: append(snap.States[0], '+')}}}
+		})
+		if err != nil || saw != want || state(t, s, "a") != want+"+" {
+			t.Errorf("done %t: saw %q, then %q, want %q, %v", done, saw, state(t, s, "a"), want, err)
+		}
+	}
+}
+
+// TestReadersSeeEverything reads while counters get dirty and clean: none is ever missing or older than before.
+func TestReadersSeeEverything(t *testing.T) {
+	s := open(t, Config{})
+	tune(s, policies[0])
+	const n = 30
+	ids := make([]engine.CounterID, n)
+	for i := range ids {
+		ids[i].Key = fmt.Sprintf("%02d", i)
+	}
+	write := func(round int) error {
+		return s.Update(t.Context(), engine.Batch{Counters: ids}, func(snap engine.Snapshot) (c engine.Changes) {
+			for i := round % 3; i < n; i += 1 + round%3 {
+				c.Counters = append(c.Counters, engine.CounterChange{Slot: i, State: fmt.Appendf(nil, "%06d", round), Spec: []byte("{}")})
+			}
+			return c
+		})
+	}
+	if err := write(0); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		defer stop()
+		for round := 1; round < 300; round++ {
+			if err := write(round); err != nil {
+				failed <- err
+				return
+			}
+		}
+		failed <- nil
+	}()
+	last := make([]string, n)
+	for ctx.Err() == nil {
+		page, _, err := s.List(t.Context(), "", engine.CounterID{}, 100)
+		if err != nil || len(page) != n {
+			t.Fatalf("%d counters, %v", len(page), err)
+		}
+		for i, c := range page {
+			if string(c.State) < last[i] {
+				t.Fatalf("%s went from %s to %s", c.Key, last[i], c.State)
+			}
+			last[i] = string(c.State)
+		}
+	}
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,127 @@
+package sqlite
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+	"unique"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// load brings memory to what the file holds: when it is opened, and when nobody knows whether a transaction was
+// committed. Rows of the journal that the table has already seen are read again, which changes nothing: the last row
+// that names a counter says what it is, and the journal loses rows only at its beginning.
+func (s *Store) load() error {
+	l := loading{overlay: newOverlay(), at: time.Now()}
+	if err := l.readJournal(s.st.readJournal); err != nil {
+		return err
+	}
+	for r := l.oldest(); r != nil; r = l.next(r) {
+		if err := l.readTable(s.st.readCounter, r); err != nil {
+			return err
+		}
+	}
+	s.recent.Purge()
+	s.dirty.become(l.overlay)
+	s.seq, s.first, s.journaled = l.last, l.first, l.bytes
+	s.stale = false
+	return nil
+}
+
+// loading is an overlay while it is read from the file.
+type loading struct {
+	*overlay
+	at                 time.Time
+	first, last, bytes int64
+}
+
+func (l *loading) readJournal(query *sql.Stmt) error {
+	found, err := query.Query()
+	if err != nil {
+		return fmt.Errorf("read journal: %w", err)
+	}
+	defer found.Close()
+	for found.Next() {
+		var seq int64
+		var changes sql.RawBytes
+		if err := found.Scan(&seq, &changes); err != nil {
+			return fmt.Errorf("read journal: %w", err)
+		}
+		since := &mark{seq: seq, at: l.at, before: l.bytes}
+		if err := decode(changes, func(e *entry) error { l.replay(e, since); return nil }); err != nil {
+			return errCorrupt(seq, err)
+		}
+		if l.last == 0 {
+			l.first = seq
+		}
+		l.last, l.bytes = seq, l.bytes+int64(len(changes))
+	}
+	if l.last == 0 {
+		l.first = 1
+	}
+	if err := found.Err(); err != nil {
+		return fmt.Errorf("read journal: %w", err)
+	}
+	return nil
+}
+
+func (l *loading) replay(e *entry, since *mark) {
+	id := engine.CounterID{Key: string(e.key), Name: string(e.name)}
+	r := l.rows[id]
+	if e.kind == removed {
+		if r != nil {
+			l.remove(r)
+		}
+		return
+	}
+	if r == nil {
+		r = &row{id: id}
+		l.add(r, since)
+	}
+	r.state, r.expires = append(r.state[:0], e.state...), e.expires
+	if e.kind == respecified {
+		r.spec = unique.Make(string(e.spec))
+	}
+}
+
+// readTable reads what the table has of a row, and takes the spec from there when the journal has none.
+func (l *loading) readTable(query *sql.Stmt, r *row) error {
+	stored, err := readRow(query, r.id)
+	if err != nil {
+		return fmt.Errorf("read counters: %w", err)
+	}
+	if stored != nil {
+		r.table = stored.table
+	}
+	var none unique.Handle[string]
+	if r.spec == none {
+		r.spec = r.table.spec
+	}
+	if r.spec == none {
+		return errCorrupt(r.dirty.seq, fmt.Errorf("it changes counter %q %q, which is not stored", r.id.Key, r.id.Name))
+	}
+	return nil
+}
+
+// readRow reads a row of the table; nil when there is none.
+func readRow(query *sql.Stmt, id engine.CounterID) (*row, error) {
+	r := &row{id: id}
+	var spec string
+	err := query.QueryRow(id.Key, id.Name).Scan(&r.state, &r.expires, &spec)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.state, r.spec = blob(r.state), unique.Make(spec)
+	r.table.there, r.table.expires, r.table.spec = true, r.expires, r.spec
+	return r, nil
+}
+
+func errCorrupt(seq int64, err error) error {
+	return fmt.Errorf("row %d of table journal is damaged: %w; restore a backup, or delete the row and lose "+
+		"the charges in it", seq, err)
+}

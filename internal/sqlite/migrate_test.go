@@ -1,0 +1,39 @@
+package sqlite
+
+import (
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/pressly/goose/v3"
+
+	"github.com/seed503877ad/limits/migrations"
+)
+
+// TestDown keeps who goes back to an older schema from losing what only the journal has.
+func TestDown(t *testing.T) {
+	s := open(t, Config{})
+	tune(s, never)
+	if err := s.Update(t.Context(), one, set("1")); err != nil {
+		t.Fatal(err)
+	}
+	files, err := fs.Sub(migrations.FS, "sqlite")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := goose.NewProvider(goose.DialectSQLite3, s.writer, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.writer.SetMaxOpenConns(2)
+	if _, err := p.DownTo(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "the journal is not empty") {
+		t.Errorf("down with a journal: %v", err)
+	}
+	s.foldAll()
+	if _, err := p.DownTo(t.Context(), 1); err != nil {
+		t.Errorf("down without: %v", err)
+	}
+	if n := query(t, s, `SELECT count(*) FROM counters`); n != 1 {
+		t.Errorf("%d counters", n)
+	}
+}

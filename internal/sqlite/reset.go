@@ -1,0 +1,143 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// resetBatch is how many rows one transaction of Reset removes, so that decisions get in between.
+const resetBatch = 1000
+
+const (
+	countCountersSQL = `SELECT count(*) FROM counters WHERE (key, name) > (?1, ?2) AND key < ?3`
+
+	firstLookSQL = `SELECT EXISTS (SELECT 1 FROM counters)`
+
+	idsOfRangeSQL = `
+SELECT key, name FROM counters WHERE (key, name) > (?1, ?2) AND key < ?3 ORDER BY key, name LIMIT ?4`
+
+	deleteRangeSQL = `DELETE FROM counters WHERE (key, name) > (?1, ?2) AND (key, name) <= (?3, ?4)`
+)
+
+// Reset implements [engine.Store]. It works through the selection in small transactions: what they removed stays
+// removed when a later one fails, and the number says how many.
+func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n int64, err error) {
+	sp := keySpan(sel)
+	if dryRun {
+		if n, err = s.count(ctx, sp); err != nil {
+			return 0, fmt.Errorf("count counters: %w", err)
+		}
+		return n, nil
+	}
+	for {
+		ids, err := s.resetSome(ctx, sp)
+		n += int64(len(ids))
+		if err != nil {
+			return n, fmt.Errorf("reset counters: %w", err)
+		}
+		if len(ids) < resetBatch {
+			return n, nil
+		}
+		sp.from = ids[len(ids)-1]
+	}
+}
+
+// count counts the rows of a span in the table, and those that have yet to come there.
+func (s *Store) count(ctx context.Context, sp span) (n int64, err error) {
+	read, err := s.reader.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = read.Rollback() }()
+	unfolded, err := s.countUnfolded(ctx, read, sp)
+	if err != nil {
+		return 0, err
+	}
+	err = read.QueryRowContext(ctx, countCountersSQL, sp.from.Key, sp.from.Name, sp.bound()).Scan(&n)
+	return n + unfolded, err
+}
+
+// countUnfolded counts the rows that the table does not have, and lets read see the table of this moment, so that
+// counting it, which takes long, need not hold up transactions.
+func (s *Store) countUnfolded(ctx context.Context, read *sql.Tx, sp span) (n int64, err error) {
+	release, err := acquire(ctx, s.write)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	s.dirty.each(sp, func(r *row) bool {
+		if !r.table.there {
+			n++
+		}
+		return true
+	})
+	var looked bool
+	return n, read.QueryRowContext(ctx, firstLookSQL).Scan(&looked)
+}
+
+func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID, err error) {
+	err = s.transact(ctx, func() (func(), error) {
+		if ids, err = s.firstOf(sp, resetBatch); err != nil || len(ids) == 0 {
+			return nil, err
+		}
+		last := ids[len(ids)-1]
+		if _, err := s.conn.ExecContext(context.Background(), deleteRangeSQL, sp.from.Key, sp.from.Name, last.Key, last.Name); err != nil {
+			return nil, err
+		}
+		return s.recordRemoved(ids)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ids, nil
+}
+
+// firstOf gives the first ids of a span, inside a transaction.
+func (s *Store) firstOf(sp span, max int) ([]engine.CounterID, error) {
+	var dirty, clean []engine.CounterID
+	s.dirty.each(sp, func(r *row) bool {
+		dirty = append(dirty, r.id)
+		return len(dirty) < max
+	})
+	clean, err := readIDs(s.conn.QueryContext(context.Background(), idsOfRangeSQL, sp.from.Key, sp.from.Name, sp.bound(), max))
+	return merge(dirty, clean, max, func(id *engine.CounterID) engine.CounterID { return *id }), err
+}
+
+// recordRemoved writes into the journal that counters are gone, so that earlier rows of it do not bring them back. It
+// gives what is to be done after the commit.
+func (s *Store) recordRemoved(ids []engine.CounterID) (func(), error) {
+	s.record = newRecord(s.record)
+	for _, id := range ids {
+		s.record = s.record.remove(id)
+	}
+	if err := s.writeRecord(); err != nil {
+		return nil, fmt.Errorf("write journal: %w", err)
+	}
+	return func() {
+		s.recorded()
+		for _, id := range ids {
+			s.recent.Remove(id)
+			if r := s.dirty.rows[id]; r != nil {
+				s.dirty.remove(r)
+			}
+		}
+	}, nil
+}
+
+func readIDs(found *sql.Rows, err error) (ids []engine.CounterID, _ error) {
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	for found.Next() {
+		var id engine.CounterID
+		if err := found.Scan(&id.Key, &id.Name); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, found.Err()
+}
