@@ -33,6 +33,8 @@ func (m model) step(ctx context.Context, s *Store, i int, pick func(n int) int) 
 		return m.reset(ctx, s, engine.Selection{Key: fmt.Sprintf("k%d", pick(60))})
 	case kind == 1:
 		return m.reset(ctx, s, engine.Selection{Prefix: fmt.Sprintf("k%d", pick(6))})
+	case kind == 2:
+		return m.expire(ctx, s, int64(i))
 	default:
 		return m.update(ctx, s, i, pick)
 	}
@@ -53,6 +55,9 @@ func (m model) update(ctx context.Context, s *Store, i int, pick func(n int) int
 			continue
 		}
 		now := counter{State: fmt.Sprintf("%d:%s", i, strings.Repeat("x", pick(40))), Spec: old.Spec, Expires: int64(i + pick(60))}
+		if known && pick(2) == 0 {
+			now.Expires = old.Expires
+		}
 		change := engine.CounterChange{Slot: slot, State: []byte(now.State), ExpiresAt: now.Expires}
 		if !known || pick(8) == 0 {
 			now.Spec = fmt.Sprintf(`{"limit":%d}`, pick(3))
@@ -93,6 +98,23 @@ func (m model) reset(ctx context.Context, s *Store, sel engine.Selection) error 
 		if n, err := s.Reset(ctx, sel, dry); err != nil || n != want {
 			return fmt.Errorf("reset %+v, dry %t: %d, want %d: %w", sel, dry, n, want, err)
 		}
+	}
+	return nil
+}
+
+func (m model) expire(ctx context.Context, s *Store, now int64) error {
+	want := 0
+	for id, c := range m {
+		if c.Expires <= now {
+			delete(m, id)
+			want++
+		}
+	}
+	if s == nil {
+		return nil
+	}
+	if n, err := s.Expire(ctx, 10_000); err != nil || n != want {
+		return fmt.Errorf("expire: %d, want %d: %w", n, want, err)
 	}
 	return nil
 }

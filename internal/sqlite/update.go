@@ -17,7 +17,8 @@ type statements struct {
 	begin, commit, rollback                                *sql.Stmt
 	readJournal, insertJournal, deleteJournal              *sql.Stmt
 	readCounter, updateState, updateCounter, insertCounter *sql.Stmt
-	readReceipt, insertReceipt                             *sql.Stmt
+	deleteCounter                                          *sql.Stmt
+	readReceipt, insertReceipt, deleteReceipts             *sql.Stmt
 	insertEvent, deleteEvent                               *sql.Stmt
 	all                                                    []*sql.Stmt
 }
@@ -40,8 +41,10 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		{&st.updateState, updateStateSQL},
 		{&st.updateCounter, updateCounterSQL},
 		{&st.insertCounter, insertCounterSQL},
+		{&st.deleteCounter, deleteCounterSQL},
 		{&st.readReceipt, readReceiptSQL},
 		{&st.insertReceipt, insertReceiptSQL},
+		{&st.deleteReceipts, deleteReceiptsSQL},
 		{&st.insertEvent, insertEventSQL},
 		{&st.deleteEvent, deleteEventSQL},
 	} {

@@ -1,0 +1,59 @@
+package sqlite
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+func TestExpire(t *testing.T) {
+	const now = 1000
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s := open(t, Config{Path: path, Now: func() time.Time { return time.UnixMilli(now) }})
+	tune(s, never)
+	write := func(key string, expires int64) {
+		t.Helper()
+		err := s.Update(t.Context(), engine.Batch{Counters: []engine.CounterID{{Key: key, Name: "1m"}}}, func(engine.Snapshot) engine.Changes {
+			return engine.Changes{
+				Counters: []engine.CounterChange{{State: []byte(key), Spec: []byte("{}"), ExpiresAt: expires}},
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"table", "revived", "later"} {
+		write(key, now)
+	}
+	if _, err := s.foldSome(t.Context(), func() int { return 3 }); err != nil {
+		t.Fatal(err)
+	}
+	// The table says that these expired, and the journal that one of them did not.
+	write("revived", now+1)
+	write("later", now-1)
+	write("journal", now)
+	write("fresh", now+1)
+	receipts := func(engine.Snapshot) engine.Changes {
+		return engine.Changes{Receipts: []engine.Receipt{{ID: "a", ExpiresAt: now}, {ID: "b", ExpiresAt: now + 1}, {ID: "c", ExpiresAt: 1}}}
+	}
+	if err := s.Update(t.Context(), engine.Batch{}, receipts); err != nil {
+		t.Fatal(err)
+	}
+	for round, want := range []int{2, 2, 1, 0} { // counters 1, 1, 1; receipts 1, 1, 0
+		if n, err := s.Expire(t.Context(), 1); err != nil || n != want {
+			t.Errorf("round %d: %d, %v; want %d", round, n, err, want)
+		}
+	}
+	for name, s := range map[string]*Store{"here": s, "after a crash": open(t, Config{Path: copied(t, s, path)})} {
+		for key, want := range map[string]string{"table": "-", "later": "-", "journal": "-", "revived": "revived", "fresh": "fresh"} {
+			if got := state(t, s, key); got != want {
+				t.Errorf("%s: %s is %q, want %q", name, key, got, want)
+			}
+		}
+		if n := query(t, s, `SELECT count(*) FROM receipts WHERE id = 'b'`) + query(t, s, `SELECT count(*) FROM receipts`); n != 2 {
+			t.Errorf("%s: receipts %d", name, n)
+		}
+	}
+}
