@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"time"
+	"unique"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -80,6 +81,26 @@ func (s *Store) recorded() *mark {
 	s.seq++
 	s.journaled += int64(len(s.record))
 	return m
+}
+
+// apply brings memory to what a committed transaction made of its counters. rows are those of the batch; nil for a
+// counter that was not stored.
+func (s *Store) apply(rows []*row, ids []engine.CounterID, changes []engine.CounterChange, since *mark) {
+	for i := range changes {
+		c := &changes[i]
+		r := rows[c.Slot]
+		if r == nil {
+			r = &row{id: ids[c.Slot]}
+		}
+		if r.dirty == nil {
+			s.recent.Remove(r.id)
+			s.dirty.add(r, since)
+		}
+		if c.Spec != nil {
+			r.spec = unique.Make(string(c.Spec))
+		}
+		r.state, r.expires = append(r.state[:0], c.State...), c.ExpiresAt
+	}
 }
 
 // blob keeps an empty value from being NULL.

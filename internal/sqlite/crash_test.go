@@ -59,6 +59,7 @@ func victim(path string) error {
 // TestKilled kills a process at random moments and opens its file: it holds every operation that was answered, in
 // whole, and of the one that was not all or nothing.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
 	m, done := make(model), 0
 	for range 8 {

@@ -194,6 +194,7 @@ func TestFoldOrder(t *testing.T) {
 
 // TestBounds has more counters charged than may be dirty, and more bytes than the journal may have.
 func TestBounds(t *testing.T) {
+	t.Parallel()
 	const batch = 40
 	for name, p := range map[string]foldPolicy{
 		"rows":  {after: time.Hour, rows: 100, perRow: 1 << 30, least: 1 << 30, most: 1 << 30, some: 8, drop: 4},
@@ -201,7 +202,7 @@ func TestBounds(t *testing.T) {
 	} {
 		s := open(t, Config{})
 		tune(s, p)
-		for round := range 60 {
+		for round := range 25 {
 			var b engine.Batch
 			for i := range batch {
 				b.Counters = append(b.Counters, engine.CounterID{Key: fmt.Sprintf("%05d", round*batch+i)})

@@ -157,11 +157,11 @@ func sameAlone(ctx context.Context, s *Store, c engine.StoredCounter) error {
 	return err
 }
 
-// tune sets when a store folds.
+// tune sets when transactions fold, and ends the folding by itself, which would come at any moment.
 func tune(s *Store, p foldPolicy) {
-	s.write <- struct{}{}
+	s.cancel()
+	<-s.tended
 	s.fold = p
-	<-s.write
 }
 
 // policies fold at once, by number, by size, and never.
@@ -174,6 +174,7 @@ var policies = []foldPolicy{
 
 // TestModel runs random histories, with folding in between, with reopening, and with what is in memory read again.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	now := 0
 	cfg := Config{
 		Path: filepath.Join(t.TempDir(), "limits.db"), Now: func() time.Time { return time.UnixMilli(int64(now)) },

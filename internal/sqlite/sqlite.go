@@ -1,6 +1,9 @@
 // Package sqlite keeps the state of the service in one SQLite file, for a worker that runs alone: counters,
 // receipts and the outbox, one file per table, each query beside the method that runs it.
 //
+// What a transaction does to counters it writes as one row of a journal (journal.go). Until they are folded into their
+// table (fold.go) they stand in memory over it (overlay.go).
+//
 // It is an [engine.Store]. One connection writes, behind a lock, so transactions run one after another; others read
 // beside it. The file belongs to one process at a time: a second one is turned away when it opens the file.
 //

@@ -1,6 +1,8 @@
 package sqlite
 
 import (
+	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -184,4 +186,40 @@ func BenchmarkUpdate100(b *testing.B) {
 func BenchmarkUpdate1(b *testing.B) {
 	s := open(b, Config{})
 	storetest.BenchmarkUpdate(b, s, 1)
+}
+
+// BenchmarkFold64 is what a fold adds to a transaction: counters of a large table, each on another page.
+func BenchmarkFold64(b *testing.B) {
+	s := open(b, Config{})
+	tune(s, never)
+	const n = 64_000
+	ids := make([]engine.CounterID, n)
+	for i := range ids {
+		ids[i] = engine.CounterID{Key: fmt.Sprintf("k:%06d", i*7919%n), Name: "1m"}
+	}
+	round := byte(0)
+	fill := func() {
+		round++
+		err := s.Update(b.Context(), engine.Batch{Counters: ids}, func(engine.Snapshot) (c engine.Changes) {
+			for i := range ids {
+				c.Counters = append(c.Counters, engine.CounterChange{Slot: i, State: bytes.Repeat([]byte{round}, 150), Spec: []byte("{}")})
+			}
+			return c
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	fill()
+	s.foldAll()
+	for b.Loop() {
+		if len(s.dirty.rows) == 0 {
+			b.StopTimer()
+			fill()
+			b.StartTimer()
+		}
+		if _, err := s.foldSome(b.Context(), func() int { return 64 }); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
