@@ -180,7 +180,3 @@ func TestNotUTF8(t *testing.T) {
 		t.Errorf("update behind it: %v", err)
 	}
 }
-
-func BenchmarkUpdate100(b *testing.B) { storetest.BenchmarkUpdate(b, open(b, Config{}), 100) }
-
-func BenchmarkUpdate1(b *testing.B) { storetest.BenchmarkUpdate(b, open(b, Config{}), 1) }
