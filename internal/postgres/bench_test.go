@@ -63,6 +63,7 @@ func benchmarkBatches(b *testing.B, size int, underLock bool) {
 	perCounter((cpuOf(b, pid)-server).Seconds()*1e6, "server-µs/counter")
 	perCounter((ownCPU(b)-worker).Seconds()*1e6, "worker-µs/counter")
 	perCounter(walPosition(b, s)-wal, "wal-B/counter")
+	b.ReportMetric(tablePages(b, s), "pages")
 }
 
 // benchDecision writes states as long as those of a sliding window with a few buckets in use. asked counts the
@@ -129,6 +130,14 @@ func walPosition(b *testing.B, s *Store) (at float64) {
 		b.Fatal(err)
 	}
 	return at
+}
+
+func tablePages(b *testing.B, s *Store) (n float64) {
+	b.Helper()
+	if err := s.relay.QueryRow(b.Context(), "SELECT pg_relation_size('counters') / 8192.0").Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
 }
 
 // cpuOf is the CPU time of a process, to the nanosecond; zero where the system does not tell.

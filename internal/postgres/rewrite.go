@@ -21,14 +21,20 @@ import (
 // rewriteSQL writes all rows and tells their new versions, or fails with division_by_zero: when a row is not the
 // version that was expected, when the table was rewritten since (VACUUM FULL gives places anew), and when the clock,
 // read behind the locks, is not where the decision took it to be.
+//
+// The arrays are unnested in a select list, where their elements are handed on one by one; in FROM each array is first
+// copied to a table of its own. All rows were written or none is, so the places need no number to be matched by: the
+// plan is a loop over the arrays, in their order, and nothing behind it sorts.
 const rewriteSQL = `
 WITH written AS (
 	UPDATE counters c SET state = u.state, expires_at = u.expires_at
-	FROM unnest($1::tid[], $2::xid[], $3::bytea[], $4::bigint[]) WITH ORDINALITY AS u (place, version, state, expires_at, ord)
+	FROM (
+		SELECT unnest($1::tid[]) AS place, unnest($2::xid[]) AS version, unnest($3::bytea[]) AS state, unnest($4::bigint[]) AS expires_at
+	) u
 	WHERE c.ctid = u.place AND c.xmin = u.version
-	RETURNING u.ord, c.ctid AS place, c.xmin AS version
+	RETURNING c.ctid AS place
 ), answer AS (
-	SELECT count(*) AS n, array_agg(place ORDER BY ord) AS places, (array_agg(version))[1] AS version, clock_timestamp() AS now
+	SELECT count(*) AS n, array_agg(place) AS places, pg_current_xact_id()::xid AS version, clock_timestamp() AS now
 	FROM written
 )
 SELECT places, version, now, 1 / (n = $5 AND now >= $6 AND now < $7 AND pg_relation_filenode('counters') = $8)::int FROM answer`
@@ -65,6 +71,8 @@ type versions struct {
 
 	// file is the file of the table that the places are in.
 	file uint32
+	// pages are those of the file.
+	pages pages
 
 	// skip counts down the transactions that do not try to rewrite; penalty is what it starts at next time.
 	skip, penalty int
@@ -90,7 +98,7 @@ func (v *versions) recall(ids []engine.CounterID, mem *scratch) (from, until int
 	if v.now == 0 {
 		return 0, 0, 0, false
 	}
-	mem.arena, mem.tids, mem.xids, mem.spans = mem.arena[:0], mem.tids[:0], mem.xids[:0], mem.spans[:0]
+	mem.arena, mem.tids, mem.xids, mem.spans, mem.due = mem.arena[:0], mem.tids[:0], mem.xids[:0], mem.spans[:0], mem.due[:0]
 	for _, id := range ids {
 		known, ok := v.recent.Get(id)
 		if !ok {
@@ -101,6 +109,9 @@ func (v *versions) recall(ids []engine.CounterID, mem *scratch) (from, until int
 		mem.spans = append(mem.spans, [2]int{begin, len(mem.arena)})
 		mem.tids = append(mem.tids, known.place)
 		mem.xids = append(mem.xids, known.xid)
+		if v.pages.write(known.place, id, known.state) {
+			mem.due = append(mem.due, known.place)
+		}
 	}
 	mem.states = mem.states[:0]
 	for _, span := range mem.spans {
@@ -235,6 +246,7 @@ func rewritable(b engine.Batch, c engine.Changes) bool {
 func (t *tx) rewrite(ctx context.Context, v *versions, b engine.Batch, c engine.Changes, from, until int64, file uint32) error {
 	sent := time.Now()
 	p := t.conn.StartPipeline(ctx)
+	pruning := t.sendPrune(p)
 	t.sendRewrite(p, c.Counters, from, until, file)
 	steps, err := t.sendEvents(p, nil, c.Events)
 	if err != nil {
@@ -245,7 +257,17 @@ func (t *tx) rewrite(ctx context.Context, v *versions, b engine.Batch, c engine.
 		_ = p.Close()
 		return unknown("rewrite counters", err)
 	}
-	now, places, xid, err := t.readRewrite(p, len(b.Counters))
+	if pruning {
+		_, err = done(p)
+	}
+	var (
+		now    int64
+		places []tid
+		xid    [4]byte
+	)
+	if err == nil {
+		now, places, xid, err = t.readRewrite(p, len(b.Counters))
+	}
 	for i := 0; err == nil && i < len(steps); i++ {
 		_, err = done(p)
 	}

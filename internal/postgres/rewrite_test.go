@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -132,6 +133,20 @@ func TestAnUnsureDecisionIsMadeAgainUnderLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, "unsure", w.String(), stale, "1")
+}
+
+// TestRewritesStayInTheirPage: without pruning, the thousand versions of two rows would fill a page every hundred.
+func TestRewritesStayInTheirPage(t *testing.T) {
+	s := open(t, Config{})
+	big := strings.Repeat("x", 100)
+	for range 500 {
+		write(t, s, big)
+	}
+	var pages int
+	err := connect(t, s).QueryRow(t.Context(), `SELECT pg_relation_size('counters') / 8192`).Scan(&pages)
+	if pages > 2 || err != nil {
+		t.Errorf("%d pages, %v; want 2 at most", pages, err)
+	}
 }
 
 func TestTheVersionsRememberedAreBounded(t *testing.T) {

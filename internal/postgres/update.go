@@ -25,6 +25,7 @@ const (
 	stInsertReceipts
 	stInsertEvents
 	stCommit
+	stPrune
 	stRewrite
 )
 
@@ -49,6 +50,7 @@ var decisionSQL = [...]string{
 	stInsertReceipts: insertReceiptsSQL,
 	stInsertEvents:   insertEventsSQL,
 	stCommit:         commitSQL,
+	stPrune:          pruneSQL,
 	stRewrite:        rewriteSQL,
 }
 
@@ -60,6 +62,8 @@ type scratch struct {
 	spans [][2]int
 	tids  []tid
 	xids  [][4]byte
+	// due are rows whose pages are to be pruned.
+	due []tid
 	// file is the file of the table, when the rows were read.
 	file     uint32
 	states   [][]byte

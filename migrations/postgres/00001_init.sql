@@ -2,7 +2,8 @@
 
 -- One row per counter. The collation makes the order of the primary key byte order, which is the order rows are
 -- locked in. expires_at is in Unix milliseconds and rounded by the writer, so that most updates leave every indexed
--- column alone and stay inside their page (HOT); the fillfactor keeps room for them there.
+-- column alone and stay inside their page (HOT); the fillfactor keeps room for them there. At a half, a page takes as
+-- many updates as it has rows before its dead versions must be cleared.
 CREATE TABLE counters (
     key        text   COLLATE "C" NOT NULL,
     name       text   COLLATE "C" NOT NULL,
@@ -11,7 +12,7 @@ CREATE TABLE counters (
     expires_at bigint NOT NULL,
     PRIMARY KEY (key, name)
 ) WITH (
-    fillfactor = 75,
+    fillfactor = 50,
     -- A state is tens to hundreds of bytes, written for every charge and never worth compressing: rows stay whole
     -- up to a page.
     toast_tuple_target = 8160,
