@@ -258,14 +258,10 @@ func (t *tx) written(p *pgconn.Pipeline, st step) (pgconn.CommandTag, error) {
 	}
 	for at := 0; rr.NextRow(); at++ {
 		row := rr.Values()
-		// An update tells which row it is; an insert returns them in their order.
-		if ord := int(binary.BigEndian.Uint64(row[0])); ord > 0 {
-			at = ord - 1
-		}
 		if at < len(st.which) {
 			m := &t.moved[st.which[at]]
-			copy(m.place[:], row[1])
-			copy(m.xid[:], row[2])
+			copy(m.place[:], row[0])
+			copy(m.xid[:], row[1])
 		}
 	}
 	return rr.Close()
