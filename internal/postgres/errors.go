@@ -30,7 +30,7 @@ func sqlState(err error) string {
 // refused explains an error after which it is sure that nothing was committed.
 func refused(act string, err error) error {
 	switch sqlState(err) {
-	case uniqueViolation, serializationFailure, deadlockDetected:
+	case uniqueViolation, divisionByZero, serializationFailure, deadlockDetected:
 		return fmt.Errorf("%s: %w: %w", act, engine.ErrConflict, err)
 	}
 	return fmt.Errorf("%s: %w", act, err)
