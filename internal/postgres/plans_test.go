@@ -36,6 +36,8 @@ var queries = []query{
 	{"count counters", countCountersSQL, []string{"Aggregate", "Index Only Scan using counters_pkey on counters"}},
 	{"lock range", lockRangeSQL, []string{"Limit", "LockRows", "Index Scan using counters_pkey on counters"}},
 	{"delete counters", deleteCountersSQL, []string{"Delete on counters", "Tid Scan on counters"}},
+	{"expire counters", expireCountersSQL, []string{"Delete on counters", "Limit", "LockRows", "Index Scan using counters_expires_at on counters counters_1", "Tid Scan on counters"}},
+	{"expire receipts", expireReceiptsSQL, []string{"Delete on receipts", "Limit", "LockRows", "Index Scan using receipts_expires_at on receipts receipts_1", "Tid Scan on receipts"}},
 	{"read outbox", readOutboxSQL, []string{"Limit", "LockRows", "Index Scan using outbox_pkey on outbox"}},
 	{"delete outbox", deleteOutboxSQL, []string{"Delete on outbox", "Index Scan using outbox_pkey on outbox"}},
 	{"count outbox", countOutboxSQL, nil},

@@ -81,6 +81,10 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store { return open(t, Config{MaxConns: 6}) })
 }
 
+func TestExpire(t *testing.T) {
+	storetest.Expire(t, func(t *testing.T) storetest.Expirer { return open(t, Config{MaxConns: 6}) })
+}
+
 // TestSessions holds that the settings reach the server, and that those of the URL win.
 func TestSessions(t *testing.T) {
 	url := testenv.Postgres(t, Migrate) + "&application_name=mine&lock_timeout=77"

@@ -1,0 +1,207 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// Expirer is a store that removes what has expired.
+type Expirer interface {
+	Store
+	Expire(ctx context.Context, max int) (int, error)
+}
+
+// Expire runs the part of the suite that is about removing what has expired. open gives an empty store that closes
+// when its test ends.
+func Expire(t *testing.T, open func(t *testing.T) Expirer) {
+	for _, c := range []struct {
+		name string
+		test func(t *testing.T, s Expirer)
+	}{
+		{"only what has expired goes", onlyExpired},
+		{"no more than max go at once, the oldest first", expireMax},
+		{"no charge is lost to an expiry", chargedAndExpired},
+		{"a counter that is charged into the future stays", renewedAndExpired},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.test(t, open(t))
+		})
+	}
+}
+
+const (
+	past   = 1_000_000_000_000
+	future = 4_000_000_000_000
+)
+
+// until has a decision set when its counters expire.
+func until(expires int64, decide func(engine.Snapshot) engine.Changes) func(engine.Snapshot) engine.Changes {
+	return func(snap engine.Snapshot) engine.Changes {
+		c := decide(snap)
+		for i := range c.Counters {
+			c.Counters[i].ExpiresAt = expires
+		}
+		return c
+	}
+}
+
+func expire(t *testing.T, s Expirer, max, want int) {
+	t.Helper()
+	n, err := s.Expire(within(t), max)
+	if err != nil {
+		t.Fatalf("expire: %v", err)
+	}
+	equal(t, "removed", n, want)
+}
+
+func onlyExpired(t *testing.T, s Expirer) {
+	expire(t, s, 10, 0)
+	ids := numbered(4)
+	named := engine.Batch{Counters: ids, IDs: []string{"past", "stays"}}
+	update(t, s, named, func(snap engine.Snapshot) engine.Changes {
+		c := write("1")(snap)
+		for i, at := range []int64{past, snap.Now, snap.Now + 3_600_000, future} {
+			c.Counters[i].ExpiresAt = at
+		}
+		c.Receipts = []engine.Receipt{receipt("past"), receipt("stays")}
+		c.Receipts[0].ExpiresAt = snap.Now
+		return c
+	})
+	expire(t, s, 10, 3)
+	expire(t, s, 10, 0)
+	equal(t, "states", states(t, s, ids...), []string{"-", "-", "1", "1"})
+	update(t, s, named, func(snap engine.Snapshot) engine.Changes {
+		equal(t, "receipts", []bool{snap.Receipts[0] != nil, snap.Receipts[1] != nil}, []bool{false, true})
+		return engine.Changes{}
+	})
+}
+
+func expireMax(t *testing.T, s Expirer) {
+	ids := numbered(5)
+	update(t, s, batch(ids...), func(snap engine.Snapshot) engine.Changes {
+		c := write("1")(snap)
+		for i := range ids {
+			c.Counters[i].ExpiresAt = past - int64(i)
+			r := receipt(fmt.Sprint(i))
+			r.ExpiresAt = past - int64(i)
+			c.Receipts = append(c.Receipts, r)
+		}
+		return c
+	})
+	expire(t, s, 2, 4)
+	// Read without a lock, which the next one would have to skip.
+	left, _, err := s.List(within(t), "", engine.CounterID{}, 10)
+	if err != nil || len(left) != 3 || left[2].CounterID != ids[2] {
+		t.Errorf("left: %v, %v; want the three that expired last", left, err)
+	}
+	expire(t, s, 2, 4)
+	expire(t, s, 2, 2)
+	expire(t, s, 2, 0)
+}
+
+// chargedAndExpired charges counters that are always expired, while they are removed. Of each counter, a value was
+// written as often as the one below it, or less often when it was removed in between; and what was made and is there
+// no longer was counted as removed.
+func chargedAndExpired(t *testing.T, s Expirer) {
+	const workers, rounds = 4, 40
+	ids := numbered(5)
+	var mu sync.Mutex
+	wrote := make([]map[int]int, len(ids)) // how often each value was
+	for i := range wrote {
+		wrote[i] = map[int]int{}
+	}
+	removed := expireWhile(t, s, workers, func(int) error {
+		for range rounds {
+			var saw []string
+			err := retry(within(t), s, batch(ids...), func(snap engine.Snapshot) engine.Changes {
+				saw = texts(snap)
+				return until(past, add)(snap)
+			})
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			for i := range saw {
+				n, _ := strconv.Atoi(saw[i])
+				wrote[i][n+1]++
+			}
+			mu.Unlock()
+		}
+		return nil
+	})
+	made := 0
+	for i, state := range states(t, s, ids...) {
+		made += wrote[i][1]
+		if state != "-" {
+			made--
+		}
+		for value, n := range wrote[i] {
+			if value > 1 && n > wrote[i][value-1] {
+				t.Errorf("counter %d was set to %d %d times, and to %d %d times", i, value, n, value-1, wrote[i][value-1])
+			}
+		}
+	}
+	equal(t, "removed", removed, made)
+}
+
+// renewedAndExpired charges expired counters once, so that they no longer are, while they are removed.
+func renewedAndExpired(t *testing.T, s Expirer) {
+	const workers, each = 4, 50
+	ids := numbered(workers * each)
+	update(t, s, batch(ids...), until(past, write("1")))
+	removed := expireWhile(t, s, workers, func(w int) error {
+		for _, id := range ids[w*each : (w+1)*each] {
+			if err := retry(within(t), s, batch(id), until(future, add)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	anew := 0
+	for i, state := range states(t, s, ids...) {
+		switch state {
+		case "1":
+			anew++
+		case "2":
+		default:
+			t.Errorf("counter %d is %s", i, state)
+		}
+	}
+	equal(t, "removed", removed, anew)
+}
+
+// expireWhile removes what has expired, a few at a time, for as long as f runs for every number below n, and once
+// more.
+func expireWhile(t *testing.T, s Expirer, n int, f func(i int) error) (removed int) {
+	t.Helper()
+	ended := make(chan struct{})
+	total := make(chan int)
+	go func() {
+		sum := 0
+		for last := false; ; {
+			got, err := s.Expire(within(t), 3)
+			if err != nil {
+				t.Errorf("expire: %v", err)
+			}
+			sum += got
+			if last {
+				break
+			}
+			select {
+			case <-ended:
+				last = true
+			default:
+			}
+		}
+		total <- sum
+	}()
+	all(t, n, f)
+	close(ended)
+	return <-total
+}
