@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -56,12 +55,17 @@ type version struct {
 	place tid
 	xid   [4]byte
 	state []byte
+
+	// For recent: whose it is, where it stands, and whether it was looked up since the hand came by.
+	id   engine.CounterID
+	slot int
+	used bool
 }
 
 // versions remembers the rows that this worker wrote last, up to versionsMost.
 type versions struct {
 	mu     sync.Mutex
-	recent *simplelru.LRU[engine.CounterID, *version]
+	recent recent
 
 	// The server's clock as last read, by a round trip that lasted from sent to received.
 	now            int64
@@ -78,13 +82,7 @@ type versions struct {
 	skip, penalty int
 }
 
-func newVersions() *versions {
-	recent, err := simplelru.NewLRU[engine.CounterID, *version](versionsMost, nil)
-	if err != nil {
-		panic(err) // the size is not positive
-	}
-	return &versions{recent: recent}
-}
+func newVersions() *versions { return &versions{recent: newRecent()} }
 
 // recall fills the scratch with what is remembered of all counters, and says from when to when the clock may be at the
 // write. ok is false when one is not remembered.
@@ -99,11 +97,13 @@ func (v *versions) recall(ids []engine.CounterID, mem *scratch) (from, until int
 		return 0, 0, 0, false
 	}
 	mem.arena, mem.tids, mem.xids, mem.spans, mem.due = mem.arena[:0], mem.tids[:0], mem.xids[:0], mem.spans[:0], mem.due[:0]
+	mem.known = mem.known[:0]
 	for _, id := range ids {
-		known, ok := v.recent.Get(id)
-		if !ok {
+		known := v.recent.get(id)
+		if known == nil {
 			return 0, 0, 0, false
 		}
+		mem.known = append(mem.known, known)
 		begin := len(mem.arena)
 		mem.arena = append(mem.arena, known.state...)
 		mem.spans = append(mem.spans, [2]int{begin, len(mem.arena)})
@@ -125,11 +125,14 @@ func (v *versions) recall(ids []engine.CounterID, mem *scratch) (from, until int
 
 // remember keeps what was written to a row; the caller holds mu.
 func (v *versions) remember(id engine.CounterID, place tid, xid [4]byte, state []byte) {
-	known, ok := v.recent.Get(id)
-	if !ok {
-		known = new(version)
-		v.recent.Add(id, known)
+	known := v.recent.get(id)
+	if known == nil {
+		known = v.recent.add(id)
 	}
+	known.set(place, xid, state)
+}
+
+func (known *version) set(place tid, xid [4]byte, state []byte) {
 	known.place, known.xid = place, xid
 	known.state = append(known.state[:0], state...)
 }
@@ -150,7 +153,7 @@ func (v *versions) forget(ids []engine.CounterID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, id := range ids {
-		v.recent.Remove(id)
+		v.recent.remove(id)
 	}
 }
 
@@ -159,7 +162,7 @@ func (v *versions) tell(now int64, file uint32, sent, received time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if file != v.file {
-		v.recent.Purge()
+		v.recent = newRecent()
 		v.file = file
 	}
 	v.now, v.sent, v.received = now, sent, received
@@ -287,7 +290,8 @@ func (t *tx) rewrite(ctx context.Context, v *versions, b engine.Batch, c engine.
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for i := range c.Counters {
-		v.remember(b.Counters[i], places[i], xid, c.Counters[i].State)
+		// One that was dropped meanwhile is of no use any more, and of no harm.
+		t.known[i].set(places[i], xid, c.Counters[i].State)
 	}
 	return nil
 }

@@ -151,10 +151,18 @@ func TestRewritesStayInTheirPage(t *testing.T) {
 
 func TestTheVersionsRememberedAreBounded(t *testing.T) {
 	v := newVersions()
+	numbered := func(i int) engine.CounterID { return engine.CounterID{Key: fmt.Sprint(i)} }
 	for i := range 3 * versionsMost {
-		v.remember(engine.CounterID{Key: fmt.Sprint(i)}, tid{}, [4]byte{}, nil)
+		v.remember(numbered(i), tid{}, [4]byte{}, nil)
+		if v.recent.get(numbered(0)) == nil {
+			t.Fatalf("what is used all the time was dropped after %d", i)
+		}
 	}
-	if n := v.recent.Len(); n > versionsMost {
-		t.Errorf("%d, want at most %d", n, versionsMost)
+	if n := len(v.recent.byID); n > versionsMost || len(v.recent.ring) > versionsMost {
+		t.Errorf("%d of %d, want at most %d", n, len(v.recent.ring), versionsMost)
+	}
+	v.forget([]engine.CounterID{numbered(0)})
+	if v.recent.get(numbered(0)) != nil {
+		t.Error("what was forgotten is remembered")
 	}
 }

@@ -62,6 +62,8 @@ type scratch struct {
 	spans [][2]int
 	tids  []tid
 	xids  [][4]byte
+	// known is what is remembered of the rows.
+	known []*version
 	// due are rows whose pages are to be pruned.
 	due []tid
 	// file is the file of the table, when the rows were read.
