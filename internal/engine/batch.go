@@ -138,7 +138,7 @@ func (b *batch) prepare() {
 	b.holds = slices.Grow(b.holds[:0], len(b.ids))[:len(b.ids)]
 	clear(b.holds)
 	for _, r := range b.pending {
-		r.slots = r.slots[:0]
+		r.slots = r.slotRoom[:0]
 		for i := range r.Limits {
 			slot := b.slots[r.Limits[i].CounterID]
 			r.slots = append(r.slots, slot)
@@ -272,7 +272,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	case handBack:
 		return
 	}
-	r.decision, r.err = decide(r.Verb, r.Limits, b.states, b.now, r.Cost), nil
+	r.decision, r.err = r.decide(b.states, b.now), nil
 	charged := r.Verb == Record || r.Verb == Consume && r.decision.Allowed
 	for i, slot := range r.slots {
 		c, result := &b.counters[slot], &r.decision.Results[i]

@@ -2,13 +2,14 @@ package engine
 
 // decide answers a request over the states of its limits, which it advances to now, and charges them if the verb
 // says so. It is the only place that charges.
-func decide(verb Verb, limits []Limit, states []*State, now, cost int64) Decision {
-	d := Decision{Allowed: true, Results: make([]Result, len(limits))}
+func (r *Request) decide(states []*State, now int64) Decision {
+	verb, limits, cost := r.Verb, r.Limits, r.Cost
+	d := Decision{Allowed: true, Results: r.results()}
 	for i := range limits {
 		l, s := &limits[i], states[i]
 		s.advance(l, now)
 		fits := verb == Refund || total(states, i, cost) <= s.remaining(l)
-		d.Results[i].Allowed = fits
+		d.Results[i] = Result{Allowed: fits}
 		d.Allowed = d.Allowed && fits
 	}
 	for _, s := range states {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,32 +19,38 @@ type denials struct {
 
 type untold struct {
 	limit Limit
-	count int64
+	// count is below 0 once it is no longer in pending.
+	count atomic.Int64
 	// due is when they may be told, by the store's clock.
 	due int64
 }
 
+// goneCount is far below what any number of denials adds up to.
+const goneCount = -1 << 62
+
 func (d *denials) init() { d.pending = make(map[CounterID]*untold) }
 
-// add counts the limits that refused, for denials answered from memory.
-func (d *denials) add(limits []Limit, results []Result, now int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for i := range limits {
-		if !results[i].Allowed {
-			d.addOne(&limits[i], 1, now+exceededEvery)
-		}
-	}
-}
-
-func (d *denials) addOne(l *Limit, n, due int64) {
-	if u := d.pending[l.CounterID]; u != nil {
-		u.count += n
+// add counts a denial answered from memory.
+func (d *denials) add(m *memo, l *Limit, due int64) {
+	if u := m.told.Load(); u != nil && u.count.Add(1) > 0 {
 		return
 	}
-	if len(d.pending) < denialsMost {
-		d.pending[l.CounterID] = &untold{limit: *l, count: n, due: due}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m.told.Store(d.addOne(l, 1, due))
+}
+
+func (d *denials) addOne(l *Limit, n, due int64) *untold {
+	u := d.pending[l.CounterID]
+	if u == nil {
+		if len(d.pending) >= denialsMost {
+			return nil
+		}
+		u = &untold{limit: *l, due: due}
+		d.pending[l.CounterID] = u
 	}
+	u.count.Add(n)
+	return u
 }
 
 // count is how many denials of the counter wait to be told.
@@ -51,7 +58,7 @@ func (d *denials) count(id CounterID) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if u := d.pending[id]; u != nil {
-		return u.count
+		return u.count.Load()
 	}
 	return 0
 }
@@ -72,7 +79,8 @@ func (d *denials) settle(c *counter, now int64) {
 		return
 	}
 	u.due = now + exceededEvery
-	if u.count -= c.recalled; u.count <= 0 {
+	// What is counted between the two is kept; what comes after it begins anew.
+	if u.count.Add(-c.recalled) <= 0 && u.count.CompareAndSwap(0, goneCount) {
 		delete(d.pending, c.limit.CounterID)
 	}
 }

@@ -205,11 +205,7 @@ func (e *Engine) answerNow(r *Request) (Decision, bool) {
 	if r.ID != "" && r.Verb == Consume || r.Verb > Check {
 		return Decision{}, false
 	}
-	d, ok := e.exhausted.deny(r)
-	if ok {
-		e.denials.add(r.Limits, d.Results, e.now())
-	}
-	return d, ok
+	return e.exhausted.deny(r, &e.denials)
 }
 
 // Do submits the request, whose Done it sets, and waits for the answer. A request whose ctx ends is decided all

@@ -38,7 +38,7 @@ func (e *Engine) answerWithout(r *Request) {
 // guess answers for all limits alike: everything is free, or nothing.
 func guess(r *Request, now int64) Decision {
 	allow := r.OnError == OnErrorAllow
-	d := Decision{Allowed: allow, Results: make([]Result, len(r.Limits))}
+	d := Decision{Allowed: allow, Results: r.results()}
 	for i := range r.Limits {
 		l, res := &r.Limits[i], &d.Results[i]
 		var s State
@@ -71,7 +71,7 @@ func (m *local) decide(r *Request, now int64) Decision {
 	for i := range r.Limits {
 		states[i] = m.state(r.Limits[i].CounterID)
 	}
-	return decide(r.Verb, r.Limits, states, now, r.Cost)
+	return r.decide(states, now)
 }
 
 func (m *local) state(id CounterID) *State {

@@ -117,7 +117,7 @@ func (x *leases) serve(r *Request, now time.Time) (Decision, bool) {
 	}
 	var room [1]int64
 	moments := room[:0]
-	results := make([]Result, len(r.Limits))
+	results := r.results()
 	for i := range r.Limits {
 		at, ok := x.serveOne(r, i, now, &results[i])
 		if !ok {
@@ -136,7 +136,7 @@ func (x *leases) serveOne(r *Request, i int, now time.Time, result *Result) (at 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.known[l.CounterID]
-	if e == nil || e.ended || e.tokens < r.Cost || e.clock.latest(now) > e.until || e.spec != l.hash() {
+	if e == nil || e.ended || e.tokens < r.Cost || e.clock.latest(now) > e.until || !e.limit.same(l) {
 		return 0, false
 	}
 	if r.Verb == Consume {

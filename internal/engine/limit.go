@@ -101,6 +101,13 @@ func (l *Limit) Validate() error {
 	return nil
 }
 
+// same tells whether m is the same definition: whether their hashes are equal, at less cost.
+func (l *Limit) same(m *Limit) bool {
+	return l.Limit == m.Limit && l.Algorithm == m.Algorithm && l.Window.text == m.Window.text && l.Burst == m.Burst &&
+		l.FirstUse == m.FirstUse && l.Policy == m.Policy &&
+		(l.Zone == m.Zone || l.Zone != nil && m.Zone != nil && l.Zone.String() == m.Zone.String())
+}
+
 // capacity is the most that can be charged at once.
 func (l *Limit) capacity() int64 {
 	if l.Algorithm == TokenBucket {

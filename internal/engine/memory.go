@@ -31,10 +31,15 @@ type exhausted struct {
 	generation atomic.Uint64
 }
 
-// memo is the state of a counter at a reading of the store's clock. It is never changed.
+// memo is the state of a counter at a reading of the store's clock. It is never changed, apart from told.
 type memo struct {
+	limit Limit
 	state State
 	clock reading
+	// used is what was used; until is when anything fits again, 0 when something did.
+	used, until int64
+	// told is where the denials of the counter were counted last.
+	told atomic.Pointer[untold]
 }
 
 func (x *exhausted) init() {
@@ -51,8 +56,11 @@ func (x *exhausted) shard(id CounterID) int {
 // remember keeps the counter's state as the transaction left it, unless something was forgotten since the
 // generation in which it was read.
 func (x *exhausted) remember(c *counter, clock reading, generation uint64) {
-	m := &memo{state: c.state, clock: clock}
+	m := &memo{limit: *c.limit, state: c.state, clock: clock, used: c.state.counting().used()}
 	m.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
+	if m.state.remaining(c.limit) == 0 {
+		m.until = m.state.counting().fitsAt(c.limit.capacity(), 1)
+	}
 	s := &x.shards[x.shard(c.limit.CounterID)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,36 +78,53 @@ func (x *exhausted) recall(l *Limit, now time.Time) *memo {
 	s.mu.RLock()
 	m := s.known[l.CounterID]
 	s.mu.RUnlock()
-	if m == nil || now.Sub(m.clock.sent) > rememberFor || m.state.spec != l.hash() {
+	if m == nil || now.Sub(m.clock.sent) > rememberFor || !m.limit.same(l) {
 		return nil
 	}
 	return m
 }
 
 // deny answers a request that at least one remembered counter denies, if all of its counters are remembered.
-func (x *exhausted) deny(r *Request) (Decision, bool) {
+func (x *exhausted) deny(r *Request, d *denials) (Decision, bool) {
 	var room [2]*memo
 	memos := room[:0]
 	refused := false
 	for i := range r.Limits {
-		l := &r.Limits[i]
-		m := x.recall(l, r.received)
+		m := x.recall(&r.Limits[i], r.received)
 		if m == nil {
 			return Decision{}, false
 		}
 		memos = append(memos, m)
 		// A denial must not outlast its time, so it has to hold at the latest the store's clock may say. Where
 		// something remains, another worker may have charged it since, and the answer would tell too much.
-		state := m.state
-		state.advance(l, m.clock.latest(r.received))
-		refused = refused || state.remaining(l) == 0
+		refused = refused || m.clock.latest(r.received) < m.until
 	}
 	if !refused {
 		return Decision{}, false
 	}
-	// Where the store's clock was set between the readings there may be no moment that they agree on.
-	d := x.describe(r, memos)
-	return d, !d.Allowed
+	decision := Decision{Results: r.results()}
+	if len(memos) == 1 && memos[0].used == r.Limits[0].capacity() {
+		memos[0].describe(r, &decision.Results[0])
+	} else if decision = x.describe(r, memos); decision.Allowed {
+		// Where the store's clock was set between the readings there may be no moment that they agree on.
+		return Decision{}, false
+	}
+	now := memos[0].clock.earliest(r.received)
+	for i, m := range memos {
+		if !decision.Results[i].Allowed {
+			d.add(m, &r.Limits[i], now+exceededEvery)
+		}
+	}
+	return decision, true
+}
+
+// describe words the denial of a counter of which all is used, and still is.
+func (m *memo) describe(r *Request, result *Result) {
+	l, now := &r.Limits[0], m.clock.earliest(r.received)
+	*result = Result{
+		Key: l.Key, Name: l.Name, Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
+		Burst: l.Burst, Used: m.used, ResetAt: m.state.resetAt(now), RetryAfter: m.state.retryAfter(l, now, r.Cost),
+	}
 }
 
 // describe words the denial as of the earliest that the store's clock may say, so that retryAfter is not early.
@@ -116,7 +141,8 @@ func (x *exhausted) describe(r *Request, memos []*memo) Decision {
 		refs = append(refs, &states[i])
 		now = max(now, memos[i].clock.earliest(r.received))
 	}
-	return decide(Check, r.Limits, refs, now, r.Cost)
+	asked := Request{Verb: Check, Limits: r.Limits, Cost: r.Cost}
+	return asked.decide(refs, now)
 }
 
 func (x *exhausted) forget(f Forget) {

@@ -18,7 +18,7 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	for i := range flood {
 		l := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i), Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
 		x.remember(&counter{limit: &l}, reading{now: 1, sent: time.Now(), received: time.Now()}, 0)
-		d.add([]Limit{l}, []Result{{}}, 1)
+		d.add(new(memo), &l, 1)
 		m.decide(&Request{Limits: []Limit{l}, Cost: 1}, 1)
 	}
 	remembered := 0
@@ -43,7 +43,7 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 	read := x.generation.Load()
 	x.forget(Forget{Key: "k"}) // a refund elsewhere, after the row was read
 	x.remember(&counter{limit: &l, state: s}, reading{now: 1, sent: time.Now(), received: time.Now()}, read)
-	if _, ok := x.deny(&Request{Limits: []Limit{l}, Cost: 1, received: time.Now()}); ok {
+	if _, ok := x.deny(&Request{Limits: []Limit{l}, Cost: 1, received: time.Now()}, new(denials)); ok {
 		t.Error("denied from a state that was read before the refund")
 	}
 }

@@ -30,6 +30,14 @@ var verbNames = [...]string{"consume", "check", "record", "refund", "tell", "han
 // String gives the verb's name on the wire.
 func (v Verb) String() string { return verbNames[v] }
 
+// results gives room for one result for each limit.
+func (r *Request) results() []Result {
+	if len(r.Limits) == 1 {
+		return r.resultRoom[:]
+	}
+	return make([]Result, len(r.Limits))
+}
+
 // internal tells the engine's own requests, which are not answered.
 func (v Verb) internal() bool { return v >= tell }
 
@@ -79,6 +87,9 @@ type Request struct {
 	deadline, received time.Time
 	// slots are the places of the limits' counters in the batch.
 	slots []int
+	// The usual request has one limit and needs nothing else of the heap.
+	slotRoom   [1]int
+	resultRoom [1]Result
 	// decision and err are the answer, until Done is called.
 	decision Decision
 	err      error
