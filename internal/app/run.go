@@ -269,6 +269,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	}
 	l.onStop("engine", l.engine.Close)
 	l.metrics.WatchQueue(l.engine.Queued)
+	l.metrics.WatchLeased(l.engine.Leased)
 	if err := l.forget.Listen(l.engine.Forget); err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func (s *tap) events(t *testing.T) (all []engine.Event) {
 	return all
 }
 
-func openTap(t *testing.T) *tap {
+func openTap(t testing.TB) *tap {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
 	if err != nil {
@@ -98,7 +98,7 @@ func openTap(t *testing.T) *tap {
 	return &tap{Store: store}
 }
 
-func start(t *testing.T, cfg engine.Config) *engine.Engine {
+func start(t testing.TB, cfg engine.Config) *engine.Engine {
 	t.Helper()
 	var ids atomic.Int64
 	if cfg.Writers == 0 {

@@ -301,6 +301,19 @@ func (x *leases) kept(r *Request) {
 	}
 }
 
+// Leased is the cost that leases of this worker may still serve.
+func (e *Engine) Leased() (sum int64) {
+	for i := range e.leases.shards {
+		s := &e.leases.shards[i]
+		s.mu.Lock()
+		for _, l := range s.known {
+			sum += l.tokens
+		}
+		s.mu.Unlock()
+	}
+	return sum
+}
+
 // appendLimit adds a limit to the last of the engine's own requests, or to one more.
 func appendLimit(rs []*Request, v Verb, l *Limit) []*Request {
 	if n := len(rs); n == 0 || len(rs[n-1].Limits) >= 64 {

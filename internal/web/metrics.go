@@ -166,6 +166,12 @@ func (m *Metrics) WatchQueue(queued func() int) {
 		Help: "Requests that wait to be written."}, func() float64 { return float64(queued()) }))
 }
 
+// WatchLeased shows how much is charged ahead; call it once.
+func (m *Metrics) WatchLeased(leased func() int64) {
+	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_leased",
+		Help: "Cost that was charged ahead and not served yet."}, func() float64 { return float64(leased()) }))
+}
+
 // WatchBacklog shows how many events wait in the outbox; call it once. The outbox is asked at most every 5 s,
 // however often and by however many it is scraped; an outbox that does not answer shows as NaN.
 func (m *Metrics) WatchBacklog(backlog func(ctx context.Context) (int64, error)) {

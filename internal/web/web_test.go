@@ -139,6 +139,7 @@ func TestMetrics(t *testing.T) {
 	m := NewMetrics(reg)
 	m.SetVersion("1.2.3")
 	m.WatchQueue(func() int { return 7 })
+	m.WatchLeased(func() int64 { return 11 })
 	m.WatchBacklog(func(context.Context) (int64, error) { return 9, nil })
 	m.Decided(engine.Consume, "allowed", "sliding_window", false, time.Millisecond)
 	m.Decided(engine.Check, "denied", "token_bucket", true, time.Millisecond)
@@ -158,7 +159,7 @@ func TestMetrics(t *testing.T) {
 		`limits_degraded_total{verb="check"} 1`,
 		`limits_batch_requests_sum 3`, `limits_batch_counters_sum 2`, `limits_store_seconds_count 1`,
 		`limits_store_errors_total{kind="conflict"} 1`, `limits_store_errors_total{kind="other"} 1`,
-		`limits_queue_depth 7`, `limits_outbox_backlog 9`, `limits_build_info{version="1.2.3"} 1`,
+		`limits_queue_depth 7`, `limits_leased 11`, `limits_outbox_backlog 9`, `limits_build_info{version="1.2.3"} 1`,
 		`go_goroutines`, `process_cpu_seconds_total`,
 	} {
 		if !strings.Contains(body, want) {
