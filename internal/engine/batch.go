@@ -25,8 +25,8 @@ type batch struct {
 	receiptIDs []string
 	receipts   []*Receipt
 
-	// The outcome of decide.
-	now        int64
+	// The outcome of decide. The store's clock was at most ahead of now.
+	now, ahead int64
 	changes    []CounterChange
 	fresh      []Receipt
 	events     []Event
@@ -183,7 +183,7 @@ func (b *batch) holdsUntil(until int64) bool {
 
 // begin reads the snapshot.
 func (b *batch) begin(snap Snapshot) {
-	b.now = snap.Now
+	b.now, b.ahead = snap.Now, max(0, snap.Latest-snap.Now)
 	b.changes, b.fresh, b.events, b.arena = b.changes[:0], b.fresh[:0], b.events[:0], b.arena[:0]
 	b.counters = slices.Grow(b.counters[:0], len(b.ids))[:len(b.ids)]
 	for i := range b.counters {

@@ -134,7 +134,7 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	if err != nil {
 		return err
 	}
-	b.clock = reading{now: b.now, sent: sent, received: time.Now()}
+	b.clock = reading{now: b.now, ahead: b.ahead, sent: sent, received: time.Now()}
 	b.generation = generation
 	clock := b.clock
 	e.clock.Store(&clock)

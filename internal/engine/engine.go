@@ -290,15 +290,17 @@ func (e *Engine) answerLoop() {
 }
 
 // reading is the store's clock as read by a transaction that lasted from sent to received on the worker's own
-// monotonic clock.
+// monotonic clock. Where it was estimated it was at least now, and at most ahead of that.
 type reading struct {
-	now            int64
+	now, ahead     int64
 	sent, received time.Time
 }
 
 // earliest and latest bound the store's clock at t.
 func (r *reading) earliest(t time.Time) int64 { return r.now + t.Sub(r.received).Milliseconds() }
-func (r *reading) latest(t time.Time) int64   { return r.now + t.Sub(r.sent).Milliseconds() + 2 }
+func (r *reading) latest(t time.Time) int64 {
+	return r.now + r.ahead + t.Sub(r.sent).Milliseconds() + 2
+}
 
 // now estimates the store's clock, never ahead of it while the worker's clock runs at its pace.
 func (e *Engine) now() int64 { return e.clock.Load().earliest(time.Now()) }

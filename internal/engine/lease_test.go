@@ -1,10 +1,13 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -286,4 +289,45 @@ func TestALeaseIsLostWithATransactionThatMayHaveSettledIt(t *testing.T) {
 	if got := usedNow(t, e, "k"); got < n+1 || got > n+1+held {
 		t.Errorf("%d used in the end; %d were, and at most %d are lost", got, n+1, held)
 	}
+}
+
+// estimating decides as a store does over what it remembers: at a time that its clock has passed by some milliseconds.
+type estimating struct {
+	*tap
+	behind int64
+}
+
+func (s *estimating) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	return s.tap.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
+		now := snap.Now
+		snap.Now, snap.Latest, snap.Until = now-s.behind, now, now+25
+		if c := decide(snap); !c.Unsure {
+			return c
+		}
+		snap.Now, snap.Latest, snap.Until = now, 0, 0
+		return decide(snap)
+	})
+}
+
+// What a lease was charged to ends at a moment of the store's clock, which may be later than the decision took it to be.
+func TestALeaseEndsWithItsWindowThoughItWasDecidedAtAnEstimatedTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &estimating{tap: openTap(t), behind: 20}
+		e := start(t, engine.Config{Store: store})
+		l := leased(t, "k", 100_000)
+		l.Window, l.Algorithm = window(t, "10s"), engine.FixedWindow
+		end := time.Now().Truncate(10 * time.Second).Add(10 * time.Second)
+		time.Sleep(time.Until(end.Add(-500 * time.Millisecond)))
+		n := warm(t, e, l)
+		time.Sleep(time.Until(end.Add(-50 * time.Millisecond)))
+		before := store.count()
+		if ask(t, e, engine.Request{Limits: []engine.Limit{l}}); store.count() != before {
+			t.Fatalf("no lease 50 ms before the end, after %d requests", n)
+		}
+		time.Sleep(time.Until(end.Add(5 * time.Millisecond)))
+		if ask(t, e, engine.Request{Limits: []engine.Limit{l}}); store.count() == before {
+			t.Error("served from the lease of the window before")
+		}
+	})
 }

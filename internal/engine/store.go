@@ -55,6 +55,9 @@ type Snapshot struct {
 	// Until is 0 for what was read under lock. Else the states are those that this worker wrote last, and the store
 	// writes the changes on condition that they still stand and that its clock is then between Now and Until.
 	Until int64
+	// Latest is the latest that the clock may have been when decide was called, where there is an Until: Now is the
+	// earliest. What the decision lends must end by the one, and what it charges counts from the other.
+	Latest int64
 	// States holds the encoded state of each counter of the batch; nil for one that is not stored.
 	States [][]byte
 	// Receipts holds the receipt of each id of the batch; nil for one that is not stored.

@@ -84,9 +84,8 @@ type versions struct {
 
 func newVersions() *versions { return &versions{recent: newRecent()} }
 
-// recall fills the scratch with what is remembered of all counters, and says from when to when the clock may be at the
-// write. ok is false when one is not remembered.
-func (v *versions) recall(ids []engine.CounterID, mem *scratch) (from, until int64, file uint32, ok bool) {
+// recall fills the scratch with what is remembered of all counters, and says between what the clock is now. ok is false when one is not remembered.
+func (v *versions) recall(ids []engine.CounterID, mem *scratch) (from, latest int64, file uint32, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.skip > 0 {
@@ -120,7 +119,7 @@ func (v *versions) recall(ids []engine.CounterID, mem *scratch) (from, until int
 	t := time.Now()
 	// A reading that took long says little: it must not take the time back behind what was decided before.
 	v.floor = max(v.floor, v.now+t.Sub(v.received).Milliseconds())
-	return v.floor, v.now + t.Sub(v.sent).Milliseconds() + 1 + rewriteMargin, v.file, true
+	return v.floor, v.now + t.Sub(v.sent).Milliseconds() + 1, v.file, true
 }
 
 // remember keeps what was written to a row; the caller holds mu.
@@ -193,11 +192,12 @@ func (s *Store) rewrite(ctx context.Context, b engine.Batch, decide func(engine.
 	}
 	mem := s.scratch.Get().(*scratch)
 	defer s.scratch.Put(mem)
-	from, until, file, ok := s.versions.recall(b.Counters, mem)
+	from, latest, file, ok := s.versions.recall(b.Counters, mem)
 	if !ok {
 		return false, nil
 	}
-	changes := decide(engine.Snapshot{Now: from, Until: until, States: mem.states})
+	until := latest + rewriteMargin
+	changes := decide(engine.Snapshot{Now: from, Latest: latest, Until: until, States: mem.states})
 	if changes.Unsure || !rewritable(b, changes) {
 		s.versions.failed()
 		return false, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -164,5 +165,27 @@ func TestTheVersionsRememberedAreBounded(t *testing.T) {
 	v.forget([]engine.CounterID{numbered(0)})
 	if v.recent.get(numbered(0)) != nil {
 		t.Error("what was forgotten is remembered")
+	}
+}
+
+// A reading that took long says little of the clock now: what is lent by it must end for sure within its window.
+func TestARewriteKnowsWhatTheClockMayBe(t *testing.T) {
+	s := open(t, Config{})
+	write(t, s, "1")
+	sent := time.Now()
+	var clock int64
+	if err := connect(t, s).QueryRow(t.Context(), `SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`).Scan(&clock); err != nil {
+		t.Fatal(err)
+	}
+	s.versions.tell(clock-20, s.versions.file, sent.Add(-21*time.Millisecond), sent)
+	var asked engine.Snapshot
+	if err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
+		asked = snap
+		return set("2")(snap)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if asked.Until == 0 || asked.Now > asked.Latest || asked.Latest < clock || asked.Until < asked.Latest {
+		t.Errorf("at %d or later: decided at %d to %d, for a write until %d", clock, asked.Now, asked.Latest, asked.Until)
 	}
 }
