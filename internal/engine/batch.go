@@ -193,7 +193,9 @@ func (b *batch) begin(snap Snapshot) {
 			c.err = fmt.Errorf("counter %q %q: %w", b.ids[i].Key, b.ids[i].Name, c.err)
 		}
 		c.spec = c.state.spec
-		if h := &b.holds[i]; h.grant.amount > 0 && c.err == nil {
+		h := &b.holds[i]
+		h.next = grant{} // of another call
+		if h.grant.amount > 0 && c.err == nil {
 			b.settle(c, h)
 		}
 	}
@@ -351,7 +353,6 @@ func (b *batch) finish(denials *denials, newID func() string) Changes {
 // lease charges ahead for the requests to come, where that was asked for and all fitted.
 func (b *batch) lease(slot int, c *counter) {
 	h := &b.holds[slot]
-	h.next = grant{}
 	if h.asked == 0 || h.lease == nil || h.demand == 0 || !c.limit.Leased || !c.dirty || c.denied || c.refunded || c.void {
 		return
 	}

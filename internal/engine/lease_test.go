@@ -331,3 +331,37 @@ func TestALeaseEndsWithItsWindowThoughItWasDecidedAtAnEstimatedTime(t *testing.T
 		}
 	})
 }
+
+// A store may ask again, and then over a counter that cannot be read, such as one that a newer worker wrote meanwhile.
+func TestALeaseThatWasNotChargedInTheEndIsNone(t *testing.T) {
+	t.Parallel()
+	store := &overtaken{tap: openTap(t)}
+	e := start(t, engine.Config{Store: store})
+	l := leased(t, "k", 100_000)
+	n := warm(t, e, l)
+	held := usedNow(t, e, "k") - n
+	store.state = []byte("written by a newer worker")
+	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: held + 1}); !d.Degraded {
+		t.Fatalf("decided over a counter that cannot be read: %+v", d)
+	}
+	if got := e.Leased(); got != 0 {
+		t.Errorf("%d leased of a counter that cannot be read", got)
+	}
+}
+
+// overtaken asks to decide once more, over another state of the first counter when there is one.
+type overtaken struct {
+	*tap
+	state []byte
+}
+
+func (s *overtaken) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	return s.tap.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
+		c := decide(snap)
+		if s.state == nil || len(snap.States) == 0 {
+			return c
+		}
+		snap.States[0] = s.state
+		return decide(snap)
+	})
+}
