@@ -357,6 +357,8 @@ func (b *batch) lease(slot int, c *counter) {
 		return
 	}
 	if amount, until := c.state.lease(c.limit, h.demand); amount > 0 {
+		// The counter's moment is later than now where the clock was set back.
+		until = min(until, b.now+leaseFor)
 		h.next = grant{amount: amount, at: c.state.counting().moment(), until: until, since: c.state.lent.since}
 	}
 }

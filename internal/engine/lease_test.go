@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/sqlite"
 )
 
 // leased is a limit of n an hour that a worker may serve from memory. A calendar hour could end during the test.
@@ -363,5 +365,34 @@ func (s *overtaken) Update(ctx context.Context, b engine.Batch, decide func(engi
 		}
 		snap.States[0] = s.state
 		return decide(snap)
+	})
+}
+
+// A store's clock that was set back holds the counter where it was, and a lease must not last until it has caught up.
+func TestALeaseLastsASecondAtMostWhenTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var back atomic.Int64
+		db, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"), Now: func() time.Time {
+			return time.Now().Add(-time.Duration(back.Load()))
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(db.Close)
+		store := &tap{Store: db}
+		e := start(t, engine.Config{Store: store})
+		l := leased(t, "k", 100_000)
+		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour))) // a bucket of the window begins
+		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		back.Store(int64(20 * time.Second))
+		time.Sleep(2 * time.Second) // the lease that it may have is over
+		n := warm(t, e, l) + 2
+		time.Sleep(1200 * time.Millisecond)
+		synctest.Wait()
+		if got := usedNow(t, e, "k"); got != n {
+			t.Errorf("%d used 1.2 s after the last of %d requests: the lease is not given back", got, n)
+		}
 	})
 }
