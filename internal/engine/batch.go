@@ -139,10 +139,11 @@ func (b *batch) prepare() {
 	clear(b.holds)
 	for _, r := range b.pending {
 		r.slots = r.slotRoom[:0]
+		leasable := r.Verb == Consume && r.leasable()
 		for i := range r.Limits {
 			slot := b.slots[r.Limits[i].CounterID]
 			r.slots = append(r.slots, slot)
-			if r.Limits[i].Leased && r.Verb == Consume {
+			if leasable {
 				b.holds[slot].asked += r.Cost
 			}
 		}

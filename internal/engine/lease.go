@@ -107,13 +107,8 @@ func (x *leases) shard(id CounterID) *leaseShard {
 
 // serve answers a request from leases, if each of its limits has one with enough left at now.
 func (x *leases) serve(r *Request, now time.Time) (Decision, bool) {
-	if x.count.Load() == 0 || r.Verb > Check || r.ID != "" && r.Verb == Consume {
+	if x.count.Load() == 0 || r.Verb > Check || !r.leasable() {
 		return Decision{}, false
-	}
-	for i := range r.Limits {
-		if !r.Limits[i].Leased {
-			return Decision{}, false
-		}
 	}
 	var room [1]int64
 	moments := room[:0]
@@ -127,6 +122,19 @@ func (x *leases) serve(r *Request, now time.Time) (Decision, bool) {
 		moments = append(moments, at)
 	}
 	return Decision{Allowed: true, Results: results}, true
+}
+
+// leasable tells whether leases can serve a consume or check like it.
+func (r *Request) leasable() bool {
+	if r.repeatable() {
+		return false
+	}
+	for i := range r.Limits {
+		if !r.Limits[i].Leased {
+			return false
+		}
+	}
+	return true
 }
 
 // serveOne takes the cost from the lease of the i-th limit, and tells when that was charged.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -395,4 +396,21 @@ func TestALeaseLastsASecondAtMostWhenTheClockWasSetBack(t *testing.T) {
 			t.Errorf("%d used 1.2 s after the last of %d requests: the lease is not given back", got, n)
 		}
 	})
+}
+
+// What no lease can serve is no demand for one.
+func TestRequestsThatTheStoreDecidesAlwaysTakeNoLease(t *testing.T) {
+	t.Parallel()
+	e := start(t, engine.Config{Store: openTap(t)})
+	l, exact := leased(t, "k", 100_000), per(t, "exact", 100_000, "1h")
+	for i := range 100 {
+		ask(t, e, engine.Request{Limits: []engine.Limit{l}, ID: strconv.Itoa(i)})
+		ask(t, e, engine.Request{Limits: []engine.Limit{l, exact}})
+	}
+	if got := e.Leased(); got != 0 {
+		t.Errorf("%d leased", got)
+	}
+	if got := usedNow(t, e, "k"); got != 200 {
+		t.Errorf("%d used after 200 requests", got)
+	}
 }
