@@ -180,7 +180,9 @@ func TestARewriteKnowsWhatTheClockMayBe(t *testing.T) {
 	s.versions.tell(clock-20, s.versions.file, sent.Add(-21*time.Millisecond), sent)
 	var asked engine.Snapshot
 	if err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
-		asked = snap
+		if snap.Until > 0 { // on a busy machine it may be too late for that, and is asked again
+			asked = snap
+		}
 		return set("2")(snap)
 	}); err != nil {
 		t.Fatal(err)
