@@ -211,7 +211,7 @@ func (b *batch) settle(c *counter, h *hold) {
 	}
 	c.state.advance(l, b.now)
 	before := c.state.remaining(l)
-	if c.state.settle(h.grant.amount, h.unused, h.grant.at, h.grant.since) && h.unused > 0 {
+	if c.state.settle(h.grant.amount, h.unused, h.grant.at, h.grant.since) {
 		c.dirty = true
 		c.limit = l
 		c.freed = before == 0 && c.state.remaining(l) > 0

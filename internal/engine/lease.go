@@ -272,8 +272,8 @@ func (f *Forget) names(id CounterID) bool {
 	return f.All || f.Key != "" && id.Key == f.Key || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix)
 }
 
-// over gives requests that settle the leases whose time is over at now, or all, and forgets counters that nobody
-// asks for.
+// over gives requests that settle the leases whose time is over at now, or all, served to the end or not, and forgets
+// counters that nobody asks for. With all, nothing is on its way any more.
 func (x *leases) over(now time.Time, all bool) (rs []*Request) {
 	for i := range x.shards {
 		s := &x.shards[i]
@@ -286,7 +286,7 @@ func (x *leases) over(now time.Time, all bool) (rs []*Request) {
 				x.count.Add(-1)
 			case e.amount > 0 && e.clock.latest(now) > e.until+leaseGrace:
 				e.grant, e.tokens = grant{}, 0 // too late to give it back
-			case e.tokens > 0 && !e.returning && (all || e.ended || e.clock.latest(now) > e.until):
+			case e.amount > 0 && (all || !e.returning && (e.ended || e.clock.latest(now) > e.until)):
 				e.returning = true
 				rs = appendLimit(rs, handBack, &e.limit)
 			}

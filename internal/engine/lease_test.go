@@ -414,3 +414,30 @@ func TestRequestsThatTheStoreDecidesAlwaysTakeNoLease(t *testing.T) {
 		t.Errorf("%d used after 200 requests", got)
 	}
 }
+
+// A lease that was served to its end is settled too: while others keep the counter lent, it would count as lent.
+func TestWhatALeaseHasServedCanBeRefunded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		workers := flock(t, openTap(t), 2)
+		l := leased(t, "k", 100_000)
+		used := warm(t, workers[0], l)
+		held := workers[0].Leased()
+		ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}, Cost: held})
+		if got := workers[0].Leased(); got != 0 {
+			t.Fatalf("%d leased after %d were served", got, held)
+		}
+		used += held
+		for range 10 {
+			time.Sleep(200 * time.Millisecond)
+			for range 3 {
+				ask(t, workers[1], engine.Request{Limits: []engine.Limit{l}})
+				used++
+			}
+		}
+		d := ask(t, workers[1], engine.Request{Verb: engine.Refund, Limits: []engine.Limit{l}, Cost: used})
+		if got := d.Results[0].Used; got != 0 {
+			t.Errorf("%d used after all %d were refunded; %d were served from a lease", got, used, held)
+		}
+	})
+}

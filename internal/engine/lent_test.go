@@ -2,6 +2,7 @@ package engine
 
 import (
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -196,5 +197,50 @@ func TestWhatIsLentDoesNotProlongTheLeasesOfABucket(t *testing.T) {
 		if last := until + leaseGrace; last > now+800 {
 			t.Fatalf("%d lent until %d ms, with its grace; the bucket is full at 800", h.state.lent.amount, last-now)
 		}
+	}
+}
+
+// A counter that is lent all the time, and of which workers that die give nothing back, must not seem to have lent ever
+// more: it could not be read back, and nothing could be refunded.
+func TestNoMoreIsLentThanCounts(t *testing.T) {
+	t.Parallel()
+	window, err := ParseWindow("1s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	each(t, func(t *testing.T, a Algorithm) {
+		h := history{limit: Limit{CounterID: CounterID{"k", "n"}, Algorithm: a, Limit: MaxAmount, Window: window, Threshold: -1}, now: 1_700_000_000_000}
+		for range 100 {
+			h.now += 400
+			h.ask(Consume, 1)
+			h.state.lease(&h.limit, MaxAmount)
+			if lent, used := h.state.lent.amount, h.state.counting().used(); lent > used {
+				t.Fatalf("%d lent, %d used", lent, used)
+			}
+			if err := new(State).Decode(h.state.Append(nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// A sweep may find the engine closed, and another goroutine gives all leases back before the sweep can say so.
+func TestAWorkerThatGoesGivesBackWhatASweepCouldNot(t *testing.T) {
+	t.Parallel()
+	var x leases
+	x.init()
+	id := CounterID{"k", "n"}
+	now := time.Now()
+	x.shard(id).known[id] = &lease{
+		limit: Limit{CounterID: id}, grant: grant{amount: 5, until: 100}, tokens: 5, clock: reading{now: 200, sent: now, received: now},
+	}
+	if rs := x.over(now, false); len(rs) != 1 {
+		t.Fatalf("%d requests to settle a lease that is over", len(rs))
+	}
+	if rs := x.over(now, false); len(rs) != 0 {
+		t.Errorf("%d requests while one is on its way", len(rs))
+	}
+	if rs := x.over(now, true); len(rs) != 1 {
+		t.Errorf("%d requests when the worker goes, want 1", len(rs))
 	}
 }

@@ -81,7 +81,9 @@ func (s *State) counting() counting {
 // over as charged at that moment.
 func (s *State) advance(l *Limit, now int64) {
 	s.redefine(l, now)
-	if s.lent.amount > 0 && s.counting().moment() > s.lent.until {
+	// What was lent and left the window, or was refilled, is not given back.
+	s.lent.amount = min(s.lent.amount, s.counting().used())
+	if s.lent.amount <= 0 || s.counting().moment() > s.lent.until {
 		s.lent = lent{}
 	}
 }
