@@ -1,14 +1,16 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
 const (
-	expiredCountersSQL = `SELECT key, name FROM counters WHERE expires_at <= ? ORDER BY expires_at`
+	expiredCountersSQL = `SELECT key, name, expires_at FROM counters WHERE expires_at <= ? ORDER BY expires_at`
 
 	deleteCounterSQL = `DELETE FROM counters WHERE key = ? AND name = ?`
 
@@ -16,8 +18,8 @@ const (
 DELETE FROM receipts WHERE id IN (SELECT id FROM receipts WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`
 )
 
-// Expire removes up to max counters and up to max receipts that expired at or before the store's clock, in one
-// transaction, and gives how many it removed of both.
+// Expire removes up to max counters and up to max receipts that expired at or before the store's clock, those
+// that did first, in one transaction, and gives how many it removed of both.
 func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 	err = s.transact(ctx, func() (func(), error) {
 		now := s.now().UnixMilli()
@@ -46,29 +48,37 @@ func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 	return n, nil
 }
 
-// expired gives up to max counters to remove. A row of the table may be older than a dirty one, which then decides.
-func (s *Store) expired(now int64, max int) (ids []engine.CounterID, err error) {
-	for r := s.dirty.oldest(); r != nil && len(ids) < max; r = s.dirty.next(r) {
-		if r.expires <= now {
-			ids = append(ids, r.id)
-		}
+// expired gives up to max counters to remove, those that expired first. A row of the table may be older than a dirty
+// one, which then decides.
+func (s *Store) expired(now int64, max int) ([]engine.CounterID, error) {
+	type candidate struct {
+		id      engine.CounterID
+		expires int64
 	}
-	if len(ids) >= max {
-		return ids, nil
+	var all []candidate
+	for r := s.dirty.oldest(); r != nil; r = s.dirty.next(r) {
+		if r.expires <= now {
+			all = append(all, candidate{r.id, r.expires})
+		}
 	}
 	found, err := s.conn.QueryContext(context.Background(), expiredCountersSQL, now)
 	if err != nil {
 		return nil, err
 	}
 	defer found.Close()
-	for len(ids) < max && found.Next() {
-		var id engine.CounterID
-		if err := found.Scan(&id.Key, &id.Name); err != nil {
+	for most := len(all) + max; len(all) < most && found.Next(); {
+		var c candidate
+		if err := found.Scan(&c.id.Key, &c.id.Name, &c.expires); err != nil {
 			return nil, err
 		}
-		if s.dirty.rows[id] == nil {
-			ids = append(ids, id)
+		if s.dirty.rows[c.id] == nil {
+			all = append(all, c)
 		}
+	}
+	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(a.expires, b.expires) })
+	ids := make([]engine.CounterID, min(len(all), max))
+	for i := range ids {
+		ids[i] = all[i].id
 	}
 	return ids, found.Err()
 }

@@ -6,9 +6,14 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 func TestExpire(t *testing.T) {
+	storetest.Expire(t, func(t *testing.T) storetest.Expirer { return open(t, Config{}) })
+}
+
+func TestExpireOfTableAndJournal(t *testing.T) {
 	const now = 1000
 	path := filepath.Join(t.TempDir(), "limits.db")
 	s := open(t, Config{Path: path, Now: func() time.Time { return time.UnixMilli(now) }})
