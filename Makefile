@@ -3,6 +3,7 @@
 VERSION    := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME   ?= 1m
 FUZZCHECKS ?= 100000
+MINUTES    ?= 30
 
 TOOL := go tool -modfile=tools/go.mod
 
@@ -43,6 +44,14 @@ bench: ## measure the limiter beside others, and write it into docs/ (20 minutes
 .PHONY: bench-quick
 bench-quick: ## the same, to see that it works (2 minutes)
 	$(BENCH) -rounds 1 -seconds 1
+
+.PHONY: growth
+growth: ## measure many live counters, cleanup and several workers, and write it into docs/ (20 minutes)
+	go test ./bench -run '^$$' -bench Growth -benchtime 1x -timeout 30m -args -out docs -grow 10000000
+
+.PHONY: soak
+soak: ## serve a steady load for MINUTES=30, watch the table, and write it into docs/
+	go test ./bench -run '^$$' -bench Soak -benchtime 1x -timeout 0 -args -out docs -minutes $(MINUTES)
 
 # Packages are found by what their tests import and declare, so that a new one needs no entry here. The flag of
 # rapid is known only to the packages that use it.

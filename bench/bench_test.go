@@ -3,6 +3,8 @@
 //
 //	make bench        # within 20 minutes
 //	make bench-quick  # within 2
+//	make growth       # many live counters, cleanup, several workers; within 20
+//	make soak         # a steady load for 30
 //
 // Every contender answers the same loads in turn, each started for its measurement and stopped after it, so that a
 // machine that drifts does so for all. The ratio that counts is the one to the ceiling of the same round.
@@ -94,7 +96,7 @@ func BenchmarkTable(b *testing.B) {
 		b.Skip("make bench runs it")
 	}
 	began := time.Now()
-	d := newBed(b)
+	d := newBed(b, budget+2*time.Minute)
 	r := newResults(d.machine(b), *rounds, *seconds)
 	total := *rounds * len(loads) * len(contenders)
 	n := 0
@@ -137,12 +139,13 @@ func BenchmarkTable(b *testing.B) {
 	}
 }
 
-func newBed(b *testing.B) *bed {
+// newBed starts the servers. Settings are those of PostgreSQL, beside the ones of testenv.
+func newBed(b *testing.B, atMost time.Duration, settings ...string) *bed {
 	b.Helper()
 	// A context ends everything: an interrupt, a stop, or a run that hangs in spite of its timeouts.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	b.Cleanup(stop)
-	ctx, cancel := context.WithTimeout(ctx, budget+2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, atMost)
 	b.Cleanup(cancel)
 
 	d := &bed{ctx: ctx, dir: b.TempDir(), measure: time.Duration(*seconds * float64(time.Second))}
@@ -160,7 +163,7 @@ func newBed(b *testing.B) *bed {
 	if d.js, err = jetstream.New(nc); err != nil {
 		b.Fatal(err)
 	}
-	if d.admin, err = pgx.Connect(ctx, testenv.PostgresServer(b).URL); err != nil {
+	if d.admin, err = pgx.Connect(ctx, testenv.PostgresServer(b, settings...).URL); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
@@ -182,8 +185,9 @@ func (d *bed) show(setting string) (value string, err error) {
 }
 
 // database makes an empty database for one measurement, and gives its URL and what drops it.
-func (d *bed) database() (url string, drop func() error, err error) {
-	const name = "bench"
+func (d *bed) database() (url string, drop func() error, err error) { return d.databaseNamed("bench") }
+
+func (d *bed) databaseNamed(name string) (url string, drop func() error, err error) {
 	exec := func(sql string) error {
 		ctx, cancel := context.WithTimeout(d.ctx, patience)
 		defer cancel()

@@ -54,12 +54,12 @@ func ceiling(d *bed, l load) (measured, error) {
 	if err != nil {
 		return measured{}, err
 	}
-	stop, err := d.start(ceilingReady, append(os.Environ(), ceilingEnv+"="+d.nats), self)
+	p, err := d.start(ceilingReady, append(os.Environ(), ceilingEnv+"="+d.nats), self)
 	if err != nil {
 		return measured{}, err
 	}
 	m, err := d.ask(l, d.warmup, d.measure, "--subject", ceilingSubject)
-	return m.measured(false), errors.Join(err, stop())
+	return m.measured(false), errors.Join(err, p.stop())
 }
 
 // runCeiling is the whole life of the child process; it returns the exit status.
@@ -114,11 +114,11 @@ func (s serving) run(d *bed, l load) (m measured, err error) {
 	}
 	defer func() { err = errors.Join(err, d.forgetEvents()) }()
 	for range max(1, s.workers) {
-		stop, err := d.start("ready nats=", os.Environ(), d.limiter, args...)
+		p, err := d.start("ready nats=", os.Environ(), d.limiter, args...)
 		if err != nil {
 			return m, err
 		}
-		defer func() { _ = stop() }()
+		defer func() { _ = p.stop() }()
 	}
 	return s.ask(d, l)
 }
@@ -141,8 +141,14 @@ func (s serving) ask(d *bed, l load) (measured, error) {
 	return a.measured(s.denied), err
 }
 
-// start runs a program until it says that it is ready, and gives what stops it.
-func (d *bed) start(ready string, env []string, path string, args ...string) (stop func() error, err error) {
+// process is a program that was started.
+type process struct {
+	pid  int
+	stop func() error
+}
+
+// start runs a program until it says that it is ready.
+func (d *bed) start(ready string, env []string, path string, args ...string) (*process, error) {
 	cmd := exec.CommandContext(d.ctx, path, args...)
 	cmd.Env = withoutSettings(env)
 	out, err := cmd.StderrPipe()
@@ -171,7 +177,7 @@ func (d *bed) start(ready string, env []string, path string, args ...string) (st
 		_ = cmd.Wait() // how it ended is no news: it was told to
 	}()
 	// A limiter publishes for up to 5 s the events that are left, which nobody waits for here.
-	stop = func() error {
+	stop := func() error {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-done:
@@ -188,7 +194,7 @@ func (d *bed) start(ready string, env []string, path string, args ...string) (st
 	}
 	select {
 	case <-seen:
-		return stop, nil
+		return &process{pid: cmd.Process.Pid, stop: stop}, nil
 	case <-done:
 		return nil, fmt.Errorf("ended before it was ready:\n%s", said.String())
 	case <-time.After(patience):
@@ -215,7 +221,10 @@ type answers struct {
 	Checks, Allowed, Denied, Degraded int64
 	PerSecond                         float64
 	Errors                            map[string]int64
-	LatencyMicros                     struct{ P50, P99 float64 }
+	LatencyMicros                     struct {
+		P50, P99, Max float64
+		P999          float64 `json:"p99.9"`
+	}
 }
 
 func (a answers) measured(denied bool) measured {

@@ -12,10 +12,10 @@ type PG struct {
 }
 
 // PostgresServer starts a server and stops it when the test ends. It needs server binaries also when
-// TEST_DATABASE_URL is set, since nobody lends a server to be killed.
-func PostgresServer(tb testing.TB) *PG {
+// TEST_DATABASE_URL is set, since nobody lends a server to be killed. Settings are name=value, and win over those of a test.
+func PostgresServer(tb testing.TB, settings ...string) *PG {
 	tb.Helper()
-	c, err := newCluster()
+	c, err := newCluster(settings...)
 	if err != nil {
 		tb.Fatalf("testenv: %v", err)
 	}

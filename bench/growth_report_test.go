@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+const (
+	growGoal    = 1.25 // times the time of a check
+	memoryGoal  = 256  // MB
+	workersGoal = 0.90 // of what one worker answers
+	lockGoal    = 50   // ms
+)
+
+// of gives a figure in every round.
+func of(all []taken, figure func(taken) float64) (values []float64) {
+	for _, t := range all {
+		values = append(values, figure(t))
+	}
+	return values
+}
+
+func checkTime(t taken) float64 { return 1e6 / t.PerSecond }
+
+// against are the ratios of a figure, round by round.
+func against(all, base []taken, figure func(taken) float64) (ratios []float64) {
+	for i := range min(len(all), len(base)) {
+		ratios = append(ratios, figure(all[i])/figure(base[i]))
+	}
+	return ratios
+}
+
+// markdown is what stands between the markers.
+func (g *growth) markdown(machine string) string {
+	var t strings.Builder
+	fmt.Fprintf(&t, "%s shared_buffers 4 GB, max_wal_size 16 GB.\n\n%d rounds in turn, %s each: median (least–most). The large table has %s live counters.\n\n",
+		machine, growRounds, growFor, thousands(float64(*growKeys)))
+	g.tablesText(&t)
+	fmt.Fprintf(&t, "\nThe large table takes %.0f B a counter, and its two indexes %.0f B; the state itself is %.0f B. To fill it took %.0f s, vacuum and checkpoint %.0f s. A worker that was asked for all keys for %s, 512 in flight, had %.0f MB in memory at its peak; %.0f MB when asked for 10,000.\n\n",
+		g.rowBytes, g.indexBytes, g.stateBytes, g.fillSeconds, g.vacuumSeconds, growMemory, g.memory, g.memorySmall)
+	g.cleanupText(&t)
+	g.workersText(&t)
+	t.WriteString("\n" + verdicts(g.verdicts()))
+	return t.String()
+}
+
+func (g *growth) tablesText(t *strings.Builder) {
+	t.WriteString("| 128 in flight | answers/s | time of a check | × | p99 | worker CPU | PostgreSQL CPU | log |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	for i, row := range tableRows {
+		all := g.tables[i]
+		fmt.Fprintf(t, "| %s | %s | %.1f µs | %s | %s | %.1f µs | %.1f µs | %.0f B |\n", row.name, spread(of(all, func(t taken) float64 { return t.PerSecond }), thousands),
+			median(of(all, checkTime)), spread(against(all, g.tables[0], checkTime), times),
+			millis(median(of(all, func(t taken) float64 { return t.LatencyMicros.P99 }))), median(of(all, func(t taken) float64 { return t.worker })),
+			median(of(all, func(t taken) float64 { return t.server })), median(of(all, func(t taken) float64 { return t.wal })))
+	}
+}
+
+func (g *growth) cleanupText(t *strings.Builder) {
+	fmt.Fprintf(t, "Removing expired counters beside %s checks/s on 10,000 keys of the large table, %s at a time with and without:\n\n", thousands(cleanRate), cleanFor)
+	t.WriteString("| rows at a time, then pause | rows/s | p99 without | p99 with | × |\n| --- | --- | --- | --- | --- |\n")
+	row := func(name string, c cleanup) {
+		fmt.Fprintf(t, "| %s | %s | %s | %s | %s |\n", name, thousands(c.perSecond()), spread(c.without, millis), spread(c.with, millis), spread(c.ratios(), times))
+	}
+	for _, c := range g.cleanups {
+		row(c.String(), c)
+	}
+	row(g.busy.String()+", with 128 in flight instead", g.busy)
+	fmt.Fprintf(t, "\nThe rest, %s rows, went without a pause, %d at a time, at %s rows/s, with a p99 of %s.\n\n", thousands(float64(g.drained.removed)),
+		g.drained.batch, thousands(g.drained.perSecond()), millis(median(g.drained.with)))
+}
+
+func (g *growth) workersText(t *strings.Builder) {
+	t.WriteString("| workers, 10,000 keys, 128 in flight | answers/s in all | × | p50 | p99 | p99.9 | longest | longest wait for a lock |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	for i, n := range workerCounts {
+		all := g.workers[i]
+		at := func(f func(taken) float64) string { return millis(median(of(all, f))) }
+		fmt.Fprintf(t, "| %d | %s | %s | %s | %s | %s | %s | %.0f ms |\n", n, spread(of(all, func(t taken) float64 { return t.PerSecond }), thousands),
+			spread(against(all, g.workers[0], func(t taken) float64 { return t.PerSecond }), times),
+			at(func(t taken) float64 { return t.LatencyMicros.P50 }), at(func(t taken) float64 { return t.LatencyMicros.P99 }),
+			at(func(t taken) float64 { return t.LatencyMicros.P999 }), at(func(t taken) float64 { return t.LatencyMicros.Max }), g.lockWaits[i])
+	}
+}
+
+func (g *growth) verdicts() (all []verdict) {
+	for _, row := range []int{1, 2} {
+		r := against(g.tables[row], g.tables[0], checkTime)
+		all = append(all, verdict{"time of a check, " + tableRows[row].name, "× " + spread(r, times), "≤ × " + times(growGoal), median(r) <= growGoal})
+	}
+	best := g.best()
+	ratios := best.ratios()
+	all = append(all,
+		verdict{"memory of a worker, all keys of the large table", fmt.Sprintf("%.0f MB", g.memory), fmt.Sprintf("< %d MB", memoryGoal), g.memory < memoryGoal},
+		verdict{fmt.Sprintf("p99 during the removal, %s (%s rows/s)", best, thousands(best.perSecond())), "× " + spread(ratios, times),
+			"≤ × " + times(cleanGoal), median(ratios) <= cleanGoal})
+	for i := 1; i < len(workerCounts); i++ {
+		r := against(g.workers[i], g.workers[0], func(t taken) float64 { return t.PerSecond })
+		all = append(all,
+			verdict{fmt.Sprintf("%d workers, answers of one", workerCounts[i]), "× " + spread(r, times), "≥ × " + times(workersGoal), median(r) >= workersGoal},
+			verdict{fmt.Sprintf("%d workers, longest wait for a lock", workerCounts[i]), fmt.Sprintf("%.0f ms", g.lockWaits[i]),
+				fmt.Sprintf("≤ %d ms", lockGoal), g.lockWaits[i] <= lockGoal})
+	}
+	return all
+}
+
+func TestTheFastestWayOfCleanupThatKeepsTheGoalIsChosen(t *testing.T) {
+	way := func(batch, removed int, with float64) cleanup {
+		return cleanup{batch: batch, removed: removed, during: 1e9, without: []float64{100}, with: []float64{with}}
+	}
+	slow, fits, fast := way(1, 10, 120), way(2, 20, 200), way(3, 30, 201)
+	for want, ways := range map[int][]cleanup{2: {slow, fast, fits}, 3: {fast}, 1: {slow, fast}} {
+		g := growth{cleanups: ways}
+		if got := g.best().batch; got != want {
+			t.Errorf("of %v: %d, want %d", ways, got, want)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package bench
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	schema "github.com/seed503877ad/limits/internal/postgres"
+)
+
+var (
+	minutes = flag.Int("minutes", 0, "minutes of the soak; 0 skips it")
+	rate    = flag.Float64("rate", 2000, "checks a second of the soak and of the cleanup")
+	window  = flag.String("window", "1h", "window of the soak's limits")
+)
+
+const (
+	soakKeys = 10_000
+	// Goals of the soak.
+	soakGrowth, soakHOT = 2.0, 95.0
+)
+
+// soakLine is what a minute of the soak has brought; the counts are since the beginning.
+type soakLine struct {
+	minute                   int
+	paced                    paced
+	size, updates, hot, dead int64
+}
+
+func (l soakLine) hotPercent() float64 { return 100 * float64(l.hot) / float64(max(1, l.updates)) }
+
+func (l soakLine) row(perSecond float64) string {
+	return fmt.Sprintf("| %d | %s | %s | %s | %.1f MB | %d | %.2f %% | %d |", l.minute, thousands(perSecond), millis(l.paced.p50()),
+		millis(l.paced.p99()), float64(l.size)/1e6, l.updates, l.hotPercent(), l.dead)
+}
+
+const soakHead = "| minute | answers/s | p50 | p99 | table | updates | HOT | dead rows |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
+
+// BenchmarkSoak serves a steady load for long and looks each minute at what the table has become; make soak runs it.
+func BenchmarkSoak(b *testing.B) {
+	if *minutes <= 0 {
+		b.Skip("make soak runs it")
+	}
+	d := newBed(b, time.Duration(*minutes+5)*time.Minute)
+	url, stop, err := d.serve("soak")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stop()
+	if err := d.touch(soakKeys); err != nil {
+		b.Fatal(err)
+	}
+	admin, err := pgx.Connect(d.ctx, url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = admin.Close(context.WithoutCancel(d.ctx)) }()
+	// What the first touch has left is no part of what the soak is about.
+	if _, err := admin.Exec(d.ctx, "SELECT pg_stat_reset_single_table_counters('counters'::regclass)"); err != nil {
+		b.Fatal(err)
+	}
+	lines, err := d.soak(admin)
+	if err != nil {
+		b.Fatalf("after %d minutes: %v", len(lines), err)
+	}
+	text := soakText(d.machine(b), lines)
+	fmt.Println(text)
+	if *outDir == "" {
+		return
+	}
+	if err := replaceBetween(filepath.Join("..", *outDir, "performance.md"), "<!-- soak table -->", "<!-- soak end -->", text); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// serve starts a worker on a database of its own, and gives its URL and what ends both.
+func (d *bed) serve(name string) (url string, stop func(), err error) {
+	url, drop, err := d.databaseNamed(name)
+	if err != nil {
+		return "", nil, err
+	}
+	if err := schema.Migrate(d.ctx, url); err != nil {
+		return "", nil, err
+	}
+	p, err := d.worker(url)
+	if err != nil {
+		return "", nil, err
+	}
+	return url, func() { _, _ = p.stop(), drop() }, nil
+}
+
+// worker starts a limiter on a database.
+func (d *bed) worker(url string) (*process, error) {
+	return d.start("ready nats=", os.Environ(), d.limiter, "serve", "--nats-url", d.nats, "--http", "off", "--data-dir", d.dir, "--database-url", url)
+}
+
+// touch has every key asked for, as good as surely: each is left out with a chance of e^-15.
+func (d *bed) touch(keys int) error {
+	for asked := int64(0); asked < int64(15*keys); {
+		a, err := d.ask(load{keys: keys, inFlight: 128, connections: 4}, 0, 2*time.Second, "--window", *window)
+		if err != nil {
+			return err
+		}
+		asked += a.Checks
+	}
+	return nil
+}
+
+// soak asks and looks, a line for each minute. The line of minute 0 is the start.
+func (d *bed) soak(admin *pgx.Conn) (lines []soakLine, err error) {
+	ctx, cancel := context.WithCancel(d.ctx)
+	defer cancel()
+	line, err := d.soakLine(admin, 0, newPaced())
+	if err != nil {
+		return nil, err
+	}
+	p, err := d.newPace(ctx, soakKeys, *rate, *window)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(os.Stderr, "%d minutes at %g checks/s over %d keys\n%s\n", *minutes, *rate, soakKeys, soakHead)
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for {
+		lines = append(lines, line)
+		fmt.Fprintln(os.Stderr, line.row(float64(line.paced.answered)/60))
+		if len(lines) > *minutes {
+			return lines, nil
+		}
+		select {
+		case <-tick.C:
+		case <-d.ctx.Done():
+			return lines, context.Cause(d.ctx)
+		}
+		if line, err = d.soakLine(admin, len(lines), p.take()); err != nil {
+			return lines, err
+		}
+	}
+}
+
+func (d *bed) soakLine(admin *pgx.Conn, minute int, p paced) (l soakLine, err error) {
+	l = soakLine{minute: minute, paced: p}
+	err = admin.QueryRow(d.ctx, `
+SELECT pg_table_size('counters'), n_tup_upd, n_tup_hot_upd, n_dead_tup FROM pg_stat_user_tables WHERE relname = 'counters'`).
+		Scan(&l.size, &l.updates, &l.hot, &l.dead)
+	return l, err
+}
+
+func soakText(machine string, lines []soakLine) string {
+	var t strings.Builder
+	var failed, skipped int64
+	most, first, last := int64(0), lines[0], lines[len(lines)-1]
+	for _, l := range lines {
+		failed, skipped, most = failed+l.paced.failed, skipped+l.paced.skipped, max(most, l.size)
+	}
+	growth := float64(most) / float64(first.size)
+	fmt.Fprintf(&t, "%s\n\n%d min at %s checks/s over %s keys, window %s, one worker.\n\n%s\n", machine, last.minute, thousands(*rate),
+		thousands(soakKeys), *window, soakHead)
+	for i, l := range lines {
+		if i <= 1 || i == len(lines)-1 || i%5 == 0 {
+			fmt.Fprintln(&t, l.row(float64(l.paced.answered)/60))
+		}
+	}
+	fmt.Fprintf(&t, "\n%s\n", verdicts([]verdict{
+		{"the table at its largest, to its start", "× " + times(growth), "≤ × " + times(soakGrowth), growth <= soakGrowth},
+		{"HOT updates", fmt.Sprintf("%.2f %%", last.hotPercent()), fmt.Sprintf("≥ %.0f %%", soakHOT), last.hotPercent() >= soakHOT},
+		{"answers that were errors or degraded", fmt.Sprint(failed), "0", failed == 0},
+		{fmt.Sprintf("requests not sent, with %d in flight", paceMost), fmt.Sprint(skipped), "0", skipped == 0},
+	}))
+	return t.String()
+}
+
+// verdict is a figure beside its goal.
+type verdict struct {
+	what, measured, goal string
+	reached              bool
+}
+
+func verdicts(all []verdict) string {
+	var t strings.Builder
+	t.WriteString("| against the goals | measured | goal | |\n| --- | --- | --- | --- |\n")
+	for _, v := range all {
+		mark := "not yet"
+		if v.reached {
+			mark = "reached"
+		}
+		fmt.Fprintf(&t, "| %s | %s | %s | %s |\n", v.what, v.measured, v.goal, mark)
+	}
+	return t.String()
+}
