@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -99,6 +100,11 @@ func provider(db *sql.DB, options ...goose.ProviderOption) (*goose.Provider, err
 const schemaVersionSQL = `
 SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`
 
+// A partitioned table has no file of its own, and the same place once in each partition: an update by place would write
+// to all of them.
+const plainTableSQL = `
+SELECT relkind = 'r' FROM pg_class WHERE oid = 'counters'::regclass`
+
 // CheckSchema tells whether this program and the schema fit together; its errors say what to do.
 func (s *Store) CheckSchema(ctx context.Context) error {
 	want, err := knownVersion()
@@ -115,6 +121,13 @@ func (s *Store) CheckSchema(ctx context.Context) error {
 		return fmt.Errorf("check schema: the database is at version %d and this program needs %d; run: limiter migrate up", have, want)
 	case have > want:
 		return fmt.Errorf("check schema: the database is at version %d and this program knows %d; upgrade limiter to a release that knows version %d", have, want, have)
+	}
+	var plain bool
+	if err := s.relay.QueryRow(ctx, plainTableSQL).Scan(&plain); err != nil {
+		return fmt.Errorf("check schema: %w", err)
+	}
+	if !plain {
+		return errors.New("check schema: counters is partitioned or no table; it must be one plain table")
 	}
 	return nil
 }

@@ -59,3 +59,17 @@ func TestSchema(t *testing.T) {
 		t.Errorf("MigrationStatus = %v, %v", steps, err)
 	}
 }
+
+// A worker that ran on partitions would charge the counters of other keys: those that have the same place.
+func TestPartitionsAreRefused(t *testing.T) {
+	s := open(t, Config{})
+	_, err := connect(t, s).Exec(t.Context(), `
+DROP TABLE counters;
+CREATE TABLE counters (key text, name text, spec text, state bytea, expires_at bigint, PRIMARY KEY (key, name)) PARTITION BY HASH (key)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CheckSchema(t.Context()); err == nil || !strings.Contains(err.Error(), "one plain table") {
+		t.Errorf("CheckSchema of a partitioned table: %v", err)
+	}
+}
