@@ -115,6 +115,7 @@ func (g *growth) cleanWays(s *store.Store) error {
 				return err
 			}
 			c.with = append(c.with, p.take().p99())
+			g.say("  %s: p99 %.1f ms, without %.1f ms", c, c.with[len(c.with)-1]/1000, c.without[len(c.without)-1]/1000)
 		}
 	}
 	for _, c := range g.cleanups {

@@ -46,10 +46,10 @@ func family(pid int) (used time.Duration) {
 	return used
 }
 
-// peakMemory is the most that a process has had in memory, in MB.
+// peakMemory is the most that a process has had in memory, in MiB.
 func peakMemory(pid int) float64 {
 	kib, _ := strconv.ParseFloat(strings.TrimSuffix(procField(fmt.Sprintf("/proc/%d/status", pid), "VmHWM", ""), " kB"), 64)
-	return kib * 1024 / 1e6
+	return kib / 1024
 }
 
 // postmaster is the process that all others of the server are children of.
