@@ -1,0 +1,119 @@
+package httplimit
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// An Attribute reads something off a request. An empty text means that the request has no such thing.
+type Attribute func(*http.Request) string
+
+// Text is the same for every request.
+func Text(text string) Attribute { return func(*http.Request) string { return text } }
+
+// Header reads the first header of that name. Never limit by a header that holds a secret: keys are stored and
+// shown as they are. Nor by one that the client may choose freely, unless something in front has checked it.
+func Header(name string) Attribute {
+	return func(r *http.Request) string { return r.Header.Get(name) }
+}
+
+// Path reads the path, decoded as routers match it, so that no spelling of it gets around a policy. A path over
+// 256 bytes is refused; where such are served, limit by [Route] instead.
+func Path() Attribute { return func(r *http.Request) string { return r.URL.Path } }
+
+// Method reads the method.
+func Method() Attribute { return func(r *http.Request) string { return r.Method } }
+
+// Query reads the first query parameter of that name.
+func Query(name string) Attribute {
+	return func(r *http.Request) string { return r.URL.Query().Get(name) }
+}
+
+// Route reads the pattern that the request matched, such as "GET /users/{id}". It is known only behind the
+// http.ServeMux, where the middleware wraps single handlers; in front of it, use [RouteIn].
+func Route() Attribute { return func(r *http.Request) string { return r.Pattern } }
+
+// RouteIn reads the pattern that mux would match, for a middleware that stands in front of mux.
+func RouteIn(mux *http.ServeMux) Attribute {
+	return func(r *http.Request) string {
+		_, pattern := mux.Handler(r)
+		return pattern
+	}
+}
+
+// PathValue reads a wildcard of the matched pattern, as [Route] behind the http.ServeMux.
+func PathValue(name string) Attribute {
+	return func(r *http.Request) string { return r.PathValue(name) }
+}
+
+// Or gives the first value that is not empty, such as Or(Header("X-User"), ClientIP()).
+func Or(attributes ...Attribute) Attribute {
+	return func(r *http.Request) string {
+		for _, attribute := range attributes {
+			if value := attribute(r); value != "" {
+				return value
+			}
+		}
+		return ""
+	}
+}
+
+// The values of [Credential].
+const (
+	KeyCredential     = "key"
+	SessionCredential = "session"
+)
+
+// Credential tells the traffic of API keys from that of browser sessions, so that a policy can exempt the latter:
+// "key" for a request with the header keyHeader (such as "X-API-Key") or with an Authorization that is not a JSON
+// Web Token, "session" for one whose bearer token is a JSON Web Token (RFC 7519), nothing for one with neither. A
+// request with both is "key": adding a token exempts nobody.
+//
+// The token is not verified. Exempt by it only behind the authentication, or in front of handlers that refuse a
+// token that is forged.
+func Credential(keyHeader string) Attribute {
+	return func(r *http.Request) string {
+		authorization := r.Header.Get("Authorization")
+		scheme, token, _ := strings.Cut(authorization, " ")
+		switch {
+		case r.Header.Get(keyHeader) != "":
+			return KeyCredential
+		case strings.EqualFold(scheme, "Bearer") && isJWT(strings.TrimSpace(token)):
+			return SessionCredential
+		case authorization != "":
+			return KeyCredential
+		}
+		return ""
+	}
+}
+
+// isJWT looks at the form alone: three parts, the first of which is a JSON object that names an algorithm.
+func isJWT(token string) bool {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return false
+	}
+	header, err := base64.RawURLEncoding.DecodeString(parts[0])
+	if err != nil {
+		return false
+	}
+	var fields struct{ Alg string }
+	return json.Unmarshal(header, &fields) == nil && fields.Alg != ""
+}
+
+// Subnet64 gives the /64 network of an IPv6 address, and other values as they are. One client commonly has a whole
+// /64, so a limit on single IPv6 addresses limits nobody. Policies can do the same with a filter.
+func Subnet64(address Attribute) Attribute {
+	return func(r *http.Request) string {
+		value := address(r)
+		ip, err := netip.ParseAddr(value)
+		if err != nil || !ip.Is6() {
+			return value
+		}
+		network, _ := ip.Prefix(64) // an IPv6 address has one
+		return network.String()
+	}
+}

@@ -1,0 +1,201 @@
+package httplimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+// Body writes the body of a refusal: a denial, a request that the limiter cannot take, or, with FailClosed, the
+// limiter's failure. The texts of failures say nothing of their cause, which is OnError's.
+type Body func(a *Answer) (contentType string, body []byte)
+
+// JSON writes what value gives, by encoding/json.
+func JSON(value func(a *Answer) any) Body {
+	return func(a *Answer) (string, []byte) { return "application/json", mustMarshal(value(a)) }
+}
+
+// mustMarshal is for values that this package or a [JSON] body made. A body that cannot be written must not become
+// an answer without one.
+func mustMarshal(value any) []byte {
+	b, err := json.Marshal(value)
+	if err != nil {
+		panic(fmt.Errorf("httplimit: write body: %w", err))
+	}
+	return append(b, '\n')
+}
+
+// The problem types of [Draft].
+const problemTypes = "https://iana.org/assignments/http-problem-types"
+
+// Problem writes problem details (RFC 9457), with the problem type of [Draft]:
+//
+//	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
+//	 "title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,
+//	 "detail":"100 of 100 used in 1m; try again in 23s","violated-policies":["1m"],
+//	 "limit":100,"remaining":0,"reset":1704307200,"retryAfter":23}
+//
+// reset is in Unix seconds and retryAfter in seconds, both rounded up.
+func Problem(a *Answer) (contentType string, body []byte) {
+	return "application/problem+json", mustMarshal(problem(a))
+}
+
+type problemBody struct {
+	Type       string   `json:"type"`
+	Title      string   `json:"title"`
+	Status     int      `json:"status"`
+	Detail     string   `json:"detail,omitempty"`
+	Violated   []string `json:"violated-policies,omitempty"`
+	Limit      *int64   `json:"limit,omitempty"`
+	Remaining  *int64   `json:"remaining,omitempty"`
+	Reset      *int64   `json:"reset,omitempty"`
+	RetryAfter int64    `json:"retryAfter,omitzero"`
+}
+
+func problem(a *Answer) problemBody {
+	if !a.Denied() {
+		return problemBody{Type: "about:blank", Title: http.StatusText(a.Status), Status: a.Status, Detail: failure(a)}
+	}
+	p := problemBody{
+		Type:   problemTypes + "#quota-exceeded",
+		Title:  "Request cannot be satisfied as assigned quota has been exceeded",
+		Status: a.Status, Detail: a.Reply.Message, Violated: violated(a),
+	}
+	reset := ceilSeconds(a.Reply.Reset)
+	p.Limit, p.Remaining, p.Reset = &a.Reply.Limit, &a.Reply.Remaining, &reset
+	p.RetryAfter, _ = a.RetryAfter()
+	return p
+}
+
+// violated names the limits that refuse, as [RateLimitFields] does.
+func violated(a *Answer) []string {
+	rows := a.Limits()
+	var names []string
+	for i, name := range policyNames(rows) {
+		if !rows[i].Allowed {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// failure says why a request without a decision was refused.
+func failure(a *Answer) string {
+	switch a.Status {
+	case http.StatusBadRequest:
+		return "The request carries values that cannot be rate limited"
+	case http.StatusConflict:
+		return "The idempotency key was used with another request"
+	}
+	return "Rate limit check failed"
+}
+
+// advice says what the client can do, in a sentence that begins with what.
+func advice(a *Answer, what, end string) string {
+	if wait := a.Wait(); wait != "" {
+		return what + " " + wait + end
+	}
+	return "This request can never fit the limit."
+}
+
+// JSONError writes {"ok":false,"error":"Rate limit exceeded","retry_after":60}, in seconds; and when the check
+// itself failed, {"ok":false,"error":"Rate limit check failed"}. The latter usually goes with FailStatus 500.
+func JSONError(a *Answer) (contentType string, body []byte) {
+	type reply struct {
+		OK         bool   `json:"ok"`
+		Error      string `json:"error"`
+		RetryAfter int64  `json:"retry_after,omitzero"`
+	}
+	r := reply{Error: failure(a)}
+	if a.Denied() {
+		r.Error = "Rate limit exceeded"
+		r.RetryAfter, _ = a.RetryAfter()
+	}
+	return "application/json", mustMarshal(r)
+}
+
+// JSONQuota writes {"error":"rate_limit_exceeded","message":…,"limit":100,"remaining":0,"reset":1704307200,
+// "retryAfter":23}, for clients that go by the numbers: reset in Unix seconds, retryAfter in seconds. A failure has
+// "error":"rate_limit_check_failed" and a message alone.
+func JSONQuota(a *Answer) (contentType string, body []byte) {
+	type failed struct {
+		Error   string `json:"error"`
+		Message string `json:"message"`
+	}
+	if !a.Denied() {
+		return "application/json", mustMarshal(failed{"rate_limit_check_failed", failure(a)})
+	}
+	retry, _ := a.RetryAfter()
+	return "application/json", mustMarshal(struct {
+		failed
+		Limit      int64 `json:"limit"`
+		Remaining  int64 `json:"remaining"`
+		Reset      int64 `json:"reset"`
+		RetryAfter int64 `json:"retryAfter,omitzero"`
+	}{failed{"rate_limit_exceeded", a.Reply.Message}, a.Reply.Limit, a.Reply.Remaining, ceilSeconds(a.Reply.Reset), retry})
+}
+
+// JSONCode writes an error with a code: {"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Please wait 42 seconds
+// before trying again.","retryAfter":42}}. A failure has the code RATE_LIMIT_CHECK_FAILED.
+func JSONCode(a *Answer) (contentType string, body []byte) {
+	type reply struct {
+		Code       string `json:"code"`
+		Message    string `json:"message"`
+		RetryAfter int64  `json:"retryAfter,omitzero"`
+	}
+	r := reply{Code: "RATE_LIMIT_CHECK_FAILED", Message: failure(a)}
+	if a.Denied() {
+		r.Code, r.Message = "RATE_LIMIT_EXCEEDED", advice(a, "Please wait", " before trying again.")
+		r.RetryAfter, _ = a.RetryAfter()
+	}
+	return "application/json", mustMarshal(map[string]reply{"error": r})
+}
+
+// JSONUsage says which limit refused and how much of it is used; what names the things that are counted:
+//
+//	{"error":"Rate limit exceeded","message":"You've used 5/5 generations this minute. Try again in 37 seconds.",
+//	 "rateLimit":{"type":"minute","limit":5,"current":5,"remaining":0,"resetAt":"2026-01-02T15:05:00.000Z"}}
+//
+// type is the limit's name.
+func JSONUsage(what string) Body {
+	type rateLimit struct {
+		Type      string `json:"type"`
+		Limit     int64  `json:"limit"`
+		Current   int64  `json:"current"`
+		Remaining int64  `json:"remaining"`
+		ResetAt   string `json:"resetAt"`
+	}
+	type reply struct {
+		Error     string     `json:"error"`
+		Message   string     `json:"message,omitempty"`
+		RateLimit *rateLimit `json:"rateLimit,omitempty"`
+	}
+	return JSON(func(a *Answer) any {
+		if !a.Denied() {
+			return reply{Error: failure(a)}
+		}
+		message := fmt.Sprintf("You've used %d/%d %s %s. %s", a.Current(), a.Reply.Limit, what,
+			period(a.top().Window), advice(a, "Try again in", "."))
+		return reply{"Rate limit exceeded", message,
+			&rateLimit{a.Reply.Name, a.Reply.Limit, a.Current(), a.Reply.Remaining, a.resetISO()}}
+	})
+}
+
+// period says a window as people do.
+func period(window string) string {
+	switch window {
+	case "minute", "1m":
+		return "this minute"
+	case "hour", "1h":
+		return "this hour"
+	case "day", "1d":
+		return "today"
+	case "week", "1w":
+		return "this week"
+	case "month":
+		return "this month"
+	case "":
+		return "so far"
+	}
+	return "in " + window
+}

@@ -1,0 +1,192 @@
+package httplimit_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+// noon is when the answers of these tests are given.
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// denial of one of the windows of system D, that frees after the given time.
+func denial(name, window string, limit int64, retry time.Duration) *httplimit.Answer {
+	row := limits.LimitReply{Policy: "gen", Name: name, Key: "gen:7", Limit: limit, Window: window,
+		Reset: noon.Add(retry).UnixMilli(), RetryAfter: retry.Milliseconds()}
+	return &httplimit.Answer{Status: 429, At: noon, Reply: &limits.Reply{
+		Key: row.Key, Name: name, Limit: limit, Reset: row.Reset, RetryAfter: row.RetryAfter, BlockedBy: name,
+		Message: `said "so"`, Limits: []limits.LimitReply{row, {Policy: "gen", Name: "other", Key: "gen:7", Limit: 9,
+			Remaining: 3, Window: "1h", Reset: noon.UnixMilli(), Allowed: true}},
+	}}
+}
+
+var failures = &httplimit.Answer{Status: 500, At: noon}
+
+func TestBodies(t *testing.T) {
+	t.Parallel()
+	minute := denial("minute", "minute", 5, 36_001*time.Millisecond)
+	day := denial("day", "day", 50, 7*time.Hour+time.Second)
+	never := denial("minute", "minute", 5, 0)
+	template := httplimit.Must(httplimit.JSONTemplate(
+		`{"n":"{retryAfter}","say":"{title}: {message} in {wait} \"\n\"","nested":[{"limit":"{limit}","at":"{resetAt}"}],"plain":"a\"b"}`))
+	for _, tt := range []struct {
+		name   string
+		body   httplimit.Body
+		answer *httplimit.Answer
+		want   string
+	}{
+		{"problem", httplimit.Problem, minute, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
+			"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"said \"so\"",
+			"violated-policies":["gen/minute"],"limit":5,"remaining":0,"reset":1767355237,"retryAfter":37}`},
+		{"problem, failed", httplimit.Problem, failures, `{"type":"about:blank","title":"Internal Server Error","status":500,
+			"detail":"Rate limit check failed"}`},
+		{"error", httplimit.JSONError, minute, `{"ok":false,"error":"Rate limit exceeded","retry_after":37}`},
+		{"error, failed", httplimit.JSONError, failures, `{"ok":false,"error":"Rate limit check failed"}`},
+		{"quota", httplimit.JSONQuota, minute, `{"error":"rate_limit_exceeded","message":"said \"so\"","limit":5,"remaining":0,
+			"reset":1767355237,"retryAfter":37}`},
+		{"quota, failed", httplimit.JSONQuota, failures, `{"error":"rate_limit_check_failed","message":"Rate limit check failed"}`},
+		{"usage, minute", httplimit.JSONUsage("generations"), minute, `{"error":"Rate limit exceeded",
+			"message":"You've used 5/5 generations this minute. Try again in 37 seconds.",
+			"rateLimit":{"type":"minute","limit":5,"current":5,"remaining":0,"resetAt":"2026-01-02T12:00:36.001Z"}}`},
+		{"usage, day", httplimit.JSONUsage("generations"), day, `{"error":"Rate limit exceeded",
+			"message":"You've used 50/50 generations today. Try again in 8 hours.",
+			"rateLimit":{"type":"day","limit":50,"current":50,"remaining":0,"resetAt":"2026-01-02T19:00:01.000Z"}}`},
+		{"usage, never", httplimit.JSONUsage("generations"), never, `{"error":"Rate limit exceeded",
+			"message":"You've used 5/5 generations this minute. This request can never fit the limit.",
+			"rateLimit":{"type":"minute","limit":5,"current":5,"remaining":0,"resetAt":"2026-01-02T12:00:00.000Z"}}`},
+		{"usage, failed", httplimit.JSONUsage("generations"), failures, `{"error":"Rate limit check failed"}`},
+		{"code", httplimit.JSONCode, denial("1m", "1m", 5, 42*time.Second),
+			`{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Please wait 42 seconds before trying again.","retryAfter":42}}`},
+		{"code, minutes", httplimit.JSONCode, denial("1h", "1h", 5, 61*time.Second),
+			`{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Please wait 2 minutes before trying again.","retryAfter":61}}`},
+		{"code, failed", httplimit.JSONCode, failures, `{"error":{"code":"RATE_LIMIT_CHECK_FAILED","message":"Rate limit check failed"}}`},
+		{"template", template, minute, `{"n":37,"say":"Rate limit exceeded: said \"so\" in 37 seconds \"\n\"",
+			"nested":[{"limit":5,"at":"2026-01-02T12:00:36.001Z"}],"plain":"a\"b"}`},
+		{"template, failed", template, failures, `{"n":null,"say":"Rate limit check failed: Rate limit check failed in  \"\n\"",
+			"nested":[{"limit":null,"at":""}],"plain":"a\"b"}`},
+	} {
+		contentType, got := tt.body(tt.answer)
+		if d := cmp.Diff(decode(t, tt.want), decode(t, string(got))); d != "" {
+			t.Errorf("%s: %s\n%s", tt.name, got, d)
+		}
+		if !strings.HasSuffix(contentType, "json") {
+			t.Errorf("%s: content type %s", tt.name, contentType)
+		}
+	}
+}
+
+func decode(t *testing.T, text string) (value any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(strings.NewReplacer("\n\t\t\t", "").Replace(text)), &value); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return value
+}
+
+func TestTextTemplate(t *testing.T) {
+	t.Parallel()
+	_, got := httplimit.Must(httplimit.TextTemplate("{status}: please wait {wait}.\n"))(denial("1m", "1m", 5, time.Second))
+	if string(got) != "429: please wait 1 second.\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestTemplatesThatCannotWork(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"a":{retryAfter}}`:  "not JSON",
+		`{"a":"{retry}"}`:     "unknown placeholder {retry}",
+		`{"a":"{}"}`:          "unknown placeholder {}",
+		`{"a":"{retryAfter}"`: "not JSON",
+	} {
+		if _, err := httplimit.JSONTemplate(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestXRateLimitHeaders(t *testing.T) {
+	t.Parallel()
+	a := denial("minute", "minute", 5, 36_001*time.Millisecond)
+	for want, set := range map[string]httplimit.Headers{
+		"1767355237": httplimit.XRateLimitUnix, "2026-01-02T12:00:36.001Z": httplimit.XRateLimitISO,
+	} {
+		h := http.Header{}
+		set(h, a)
+		got := []string{h.Get("X-RateLimit-Limit"), h.Get("X-RateLimit-Remaining"), h.Get("X-RateLimit-Reset")}
+		if d := cmp.Diff([]string{"5", "0", want}, got); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+// The fields as a parser of RFC 9651 reads them, whatever the names are.
+func TestRateLimitFieldsAreStructured(t *testing.T) {
+	t.Parallel()
+	hostile := "a\"b\\c\r\nSet-Cookie: x=1; é,\x00"
+	a := denial("minute", "minute", 5, 36_001*time.Millisecond)
+	for _, window := range []string{"1500ms", "2000ms", "30s", "5m", "1h", "2d", "1w", "hour", "day", "week", "month", "", "s", "99999999999w"} {
+		a.Reply.Limits = append(a.Reply.Limits, limits.LimitReply{Name: hostile, Limit: 7, Remaining: 2, Allowed: true,
+			Window: window, Reset: noon.Add(90 * time.Second).UnixMilli()})
+	}
+	h := http.Header{}
+	httplimit.RateLimitFields(h, a)
+	policies, state := items(t, h, "RateLimit-Policy"), items(t, h, "RateLimit")
+	windows := []any{int64(60), int64(3600), nil, int64(2), int64(30), int64(300), int64(3600), int64(172800), int64(604800),
+		int64(3600), int64(86400), int64(604800), nil, nil, nil, nil}
+	if len(policies) != len(windows) || len(state) != len(windows) {
+		t.Fatalf("%d and %d items, want %d", len(policies), len(state), len(windows))
+	}
+	names := map[any]bool{}
+	for i, want := range windows {
+		w, ok := policies[i].Params.Get("w")
+		if w != want || ok != (want != nil) {
+			t.Errorf("item %d: w=%v, want %v", i, w, want)
+		}
+		if policies[i].Value != state[i].Value || names[policies[i].Value] {
+			t.Errorf("item %d: names %v and %v", i, policies[i].Value, state[i].Value)
+		}
+		names[policies[i].Value] = true
+	}
+	r, _ := state[0].Params.Get("r")
+	until, _ := state[0].Params.Get("t")
+	if state[0].Value != "gen/minute" || r != int64(0) || until != int64(37) {
+		t.Errorf("%s", h.Get("RateLimit"))
+	}
+	if until, _ := state[2].Params.Get("t"); until != int64(90) || !strings.HasPrefix(state[2].Value.(string), `a"b\c%0D%0ASet-Cookie`) {
+		t.Errorf("%v;t=%v", state[2].Value, until)
+	}
+}
+
+func items(t *testing.T, h http.Header, name string) (all []httpsfv.Item) {
+	t.Helper()
+	members, err := httpsfv.UnmarshalList(h.Values(name))
+	if err != nil {
+		t.Fatalf("%s: %v in %q", name, err, h.Get(name))
+	}
+	for _, member := range members {
+		all = append(all, member.(httpsfv.Item))
+	}
+	return all
+}
+
+func TestWaitRoundsUp(t *testing.T) {
+	t.Parallel()
+	for retry, want := range map[time.Duration]string{
+		1: "", time.Millisecond: "1 second", time.Second: "1 second", 59 * time.Second: "59 seconds",
+		59_001 * time.Millisecond: "1 minute", 61 * time.Second: "2 minutes", 59*time.Minute + 1*time.Second: "1 hour",
+		24 * time.Hour: "1 day", 25 * time.Hour: "2 days",
+	} {
+		if got := denial("1m", "1m", 5, retry).Wait(); got != want {
+			t.Errorf("%v: %q, want %q", retry, got, want)
+		}
+	}
+}

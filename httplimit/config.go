@@ -1,0 +1,133 @@
+package httplimit
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/seed503877ad/limits"
+)
+
+// DefaultDeadline bounds one question to the limiter.
+const DefaultDeadline = 50 * time.Millisecond
+
+// A Mode says when a request is charged.
+type Mode int
+
+const (
+	// Consume decides and charges before the handler runs, atomically: the limit is never passed.
+	Consume Mode = iota
+	// CheckThenRecord checks before the handler runs and charges after it, if the handler's status is one that
+	// Charge accepts. Requests that run at the same time pass the check together, so the limit can be passed by as
+	// many as run at once.
+	CheckThenRecord
+)
+
+// Config says what [Middleware] does. It needs Limits, or Policy or Attributes, and not both.
+type Config struct {
+	// Policy gives the name of the policy that decides. Nil, or an empty name, leaves it to the policies whose
+	// match fits the attributes. [Text] gives a fixed name.
+	Policy Attribute
+
+	// Attributes are what the policies match and make keys of, by name. One without a value is left out, unless
+	// none has a value. A value over 256 bytes, or with unprintable characters, is refused with 400.
+	Attributes map[string]Attribute
+
+	// Tier gives the tier of the caller; nil or an empty tier sends none. It goes with Policy or Attributes.
+	Tier Attribute
+
+	// Limits gives inline limits instead of policies, up to 16. A request for which it gives none is not limited.
+	Limits func(*http.Request) []limits.LimitSpec
+
+	// Cost is what a request charges; nil charges 1, and so does 0. A request that shall charge nothing is Exempt.
+	// In mode [CheckThenRecord] the handler may say otherwise with [SetCost].
+	Cost func(*http.Request) int64
+
+	// ID gives the idempotency key of the charge, up to 128 bytes: one id charges once and is answered the same for
+	// at least 10 minutes. Nil or an empty id sends none. Do not take it from a header unless the handler, too, does
+	// the work once per id: else a client that always sends the same one is never charged again.
+	ID Attribute
+
+	// Mode is [Consume] unless set.
+	Mode Mode
+
+	// Charge says, in mode CheckThenRecord, which statuses are charged; nil charges those below 400. A handler that
+	// panics before it wrote a status counts as 500; afterwards, as what it wrote. A hijacked connection counts as
+	// 200.
+	Charge func(status int) bool
+
+	// ChargeBehind, in mode CheckThenRecord, charges in a goroutine of its own, so that the answer never waits for it.
+	// The charge is lost if the process ends first, and the same client's next request may be checked before it.
+	ChargeBehind bool
+
+	// Exempt says which requests pass without a question, with no headers.
+	Exempt func(*http.Request) bool
+
+	// Deadline bounds each question to the limiter: 50 ms unless set. A client that goes away does not end it, or
+	// going away would be a way not to be charged.
+	Deadline time.Duration
+
+	// FailClosed refuses requests, with FailStatus, when the limiter does not answer. Otherwise they pass, without
+	// headers. Requests that the limiter cannot read are refused in both cases.
+	FailClosed bool
+
+	// FailStatus is the status of a refusal by FailClosed: 503 unless set; 500 to 599.
+	FailStatus int
+
+	// Headers are the styles in which the state of the limit is told, on every answer: [RateLimitFields] and
+	// [XRateLimitUnix] unless set; an empty list that is not nil sends none. A denial has Retry-After besides. In
+	// mode CheckThenRecord they describe the state before the charge.
+	Headers []Headers
+
+	// Body writes refusals: [Problem] unless set.
+	Body Body
+
+	// OnDenied is called on each denial, before it is written.
+	OnDenied func(*http.Request, *limits.Reply)
+
+	// OnError is called when a question to the limiter fails, and when a charge is lost; with ChargeBehind it may be
+	// called after the request has ended. Nil logs a warning to slog.Default, at most one every 10 s.
+	OnError func(*http.Request, error)
+}
+
+// withDefaults fills in what is not set.
+func (c Config) withDefaults() Config {
+	if c.Charge == nil {
+		c.Charge = func(status int) bool { return status < http.StatusBadRequest }
+	}
+	if c.Deadline == 0 {
+		c.Deadline = DefaultDeadline
+	}
+	if c.FailStatus == 0 {
+		c.FailStatus = http.StatusServiceUnavailable
+	}
+	if c.Headers == nil {
+		c.Headers = []Headers{RateLimitFields, XRateLimitUnix}
+	}
+	if c.Body == nil {
+		c.Body = Problem
+	}
+	if c.OnError == nil {
+		c.OnError = new(errorLog).warn
+	}
+	return c
+}
+
+// validate names the field at fault.
+func (c Config) validate() error {
+	policies := c.Policy != nil || len(c.Attributes) > 0
+	switch {
+	case c.Limits == nil && !policies:
+		return errors.New("nothing says what is limited: set Limits, or Policy, or Attributes")
+	case c.Limits != nil && (policies || c.Tier != nil):
+		return errors.New("Limits does not go with Policy, Attributes or Tier: one request has one form")
+	case c.Mode != Consume && c.Mode != CheckThenRecord:
+		return fmt.Errorf("Mode %d: want Consume or CheckThenRecord", c.Mode)
+	case c.Deadline < 0:
+		return fmt.Errorf("Deadline %v: want more than 0, or 0 for %v", c.Deadline, DefaultDeadline)
+	case c.FailStatus != 0 && (c.FailStatus < 500 || c.FailStatus > 599):
+		return fmt.Errorf("FailStatus %d: want 500 to 599, or 0 for 503", c.FailStatus)
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/app"
+)
+
+// natsURL is the NATS server of the limiter that the tests share; each uses keys of its own.
+var natsURL string
+
+func TestMain(m *testing.M) {
+	status, err := withLimiter(m.Run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "run a limiter:", err)
+		os.Exit(1)
+	}
+	os.Exit(status)
+}
+
+func withLimiter(tests func() int) (status int, err error) {
+	dir, err := os.MkdirTemp("", "httplimit-test-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	url, stop := runLimiter(dir)
+	if natsURL = url; url != "" {
+		status = tests()
+	}
+	return status, stop()
+}
+
+// runLimiter runs a whole limiter, with a NATS server of its own, until stop. Its url is empty if it does not start.
+func runLimiter(dir string) (url string, stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	read, write := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := app.Run(ctx, app.Options{
+			NATSListen: "127.0.0.1:0", DataDir: dir, HTTPAddr: "off", Source: "urn:limits:test",
+			WarningThreshold: 0.1, OnError: "allow",
+		}, slog.New(slog.NewJSONHandler(write, nil)))
+		write.Close()
+		ended <- err
+	}()
+	return readyAt(read), func() error { cancel(); return <-ended }
+}
+
+// readyAt reads the log up to the ready line and gives its NATS address; what follows is thrown away.
+func readyAt(log io.Reader) (url string) {
+	lines := bufio.NewScanner(log)
+	for lines.Scan() {
+		var line struct{ Msg, NATS string }
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "ready" {
+			go io.Copy(io.Discard, log)
+			return line.NATS
+		}
+	}
+	return ""
+}
+
+// dial gives a client of the limiter at url.
+func dial(t testing.TB, url string) *limits.Client {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return limits.NewClient(nc)
+}
+
+// inline limits by one key, named after the test.
+func inline(t testing.TB, limit int64, window string) func(*http.Request) []limits.LimitSpec {
+	spec := limits.Per("test:"+t.Name(), limit, window).LimitSpec
+	return func(*http.Request) []limits.LimitSpec { return []limits.LimitSpec{spec} }
+}
+
+// hello is a handler that has nothing to do with limits.
+var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })
+
+// get plays one request through a handler.
+func get(h http.Handler, change ...func(*http.Request)) *httptest.ResponseRecorder {
+	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/things/7", nil)
+	for _, c := range change {
+		c(r)
+	}
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func header(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+// remaining asks the limiter itself what is left of the test's limit.
+func remaining(t testing.TB, c *limits.Client, limit int64, window string) int64 {
+	t.Helper()
+	reply, err := c.Check(t.Context(), limits.Per("test:"+t.Name(), limit, window))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply.Remaining
+}
+
+// statuses lists the statuses of n requests, such as "200 200 429".
+func statuses(n int, h http.Handler, change ...func(*http.Request)) string {
+	var all []string
+	for range n {
+		all = append(all, fmt.Sprint(get(h, change...).Code))
+	}
+	return strings.Join(all, " ")
+}

@@ -1,0 +1,193 @@
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed503877ad/limits"
+)
+
+// Middleware asks client before each request and answers 429 when the reply is a denial. It panics, as
+// http.ServeMux does, when config cannot work; the text names the field.
+func Middleware(client *limits.Client, config Config) func(http.Handler) http.Handler {
+	if client == nil {
+		panic("httplimit: Middleware: client is nil: make one with limits.NewClient")
+	}
+	if err := config.validate(); err != nil {
+		panic("httplimit: Middleware: " + err.Error())
+	}
+	m := &middleware{Config: config.withDefaults(), client: client}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+	}
+}
+
+type middleware struct {
+	Config
+	client *limits.Client
+}
+
+func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if m.Exempt != nil && m.Exempt(r) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	request, limited := m.request(r)
+	if !limited {
+		next.ServeHTTP(w, r)
+		return
+	}
+	reply, err := m.decide(r, request)
+	a := &Answer{Reply: reply, At: time.Now(), spec: request.LimitSpec}
+	if err != nil {
+		m.OnError(r, err)
+		if a.Status = m.refusal(err); a.Status != 0 {
+			m.refuse(w, a)
+			return
+		}
+	}
+	if reply != nil {
+		for _, set := range m.Headers {
+			set(w.Header(), a)
+		}
+	}
+	if a.Denied() {
+		if m.OnDenied != nil {
+			m.OnDenied(r, reply)
+		}
+		a.Status = http.StatusTooManyRequests
+		m.refuse(w, a)
+		return
+	}
+	m.handle(w, r, next, request, reply)
+}
+
+// request makes the question; limited is false when nothing limits the request.
+func (m *middleware) request(r *http.Request) (request limits.Request, limited bool) {
+	if m.Limits != nil {
+		switch specs := m.Limits(r); len(specs) {
+		case 0:
+			return request, false
+		case 1:
+			request.LimitSpec = specs[0]
+		default:
+			request.Limits = specs
+		}
+	} else {
+		request.Policy, request.Tier = m.Policy.of(r), m.Tier.of(r)
+		request.Attributes = m.attributes(r, request.Policy != "")
+	}
+	if m.Cost != nil {
+		request.Cost = m.Cost(r)
+	}
+	request.ID = m.ID.of(r)
+	return request, true
+}
+
+// of lets nil stand for nothing.
+func (a Attribute) of(r *http.Request) string {
+	if a == nil {
+		return ""
+	}
+	return a(r)
+}
+
+// attributes leaves out those without a value. Without a policy at least one must be there, or the request would
+// have no form at all: then they all go, empty.
+func (m *middleware) attributes(r *http.Request, mayBeNone bool) map[string]string {
+	given, all := map[string]string{}, map[string]string{}
+	for name, attribute := range m.Attributes {
+		value := attribute.of(r)
+		all[name] = value
+		if value != "" {
+			given[name] = value
+		}
+	}
+	if len(given) == 0 && !mayBeNone {
+		return all
+	}
+	return given
+}
+
+func (m *middleware) decide(r *http.Request, request limits.Request) (*limits.Reply, error) {
+	if m.Mode == Consume {
+		return m.ask(r, m.client.Consume, request, m.Deadline)
+	}
+	request.ID = "" // it belongs to the charge
+	return m.ask(r, m.client.Check, request, m.Deadline)
+}
+
+// ask bounds the question in time, and in size before it is sent: what NATS refuses to carry would look like a
+// limiter that does not answer.
+func (m *middleware) ask(r *http.Request, verb func(context.Context, limits.Request) (*limits.Reply, error),
+	request limits.Request, deadline time.Duration) (*limits.Reply, error) {
+	if textBytes(request) > limits.MaxRequestBytes {
+		return nil, &limits.Error{Code: limits.CodeTooLarge, Status: http.StatusRequestEntityTooLarge,
+			Message: "the attributes of the HTTP request are larger than a request to the limiter may be"}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), deadline)
+	defer cancel()
+	return verb(ctx, request)
+}
+
+func textBytes(r limits.Request) int {
+	n := len(r.Policy) + len(r.Tier) + len(r.ID) + len(r.Key) + len(r.Name)
+	for name, value := range r.Attributes {
+		n += len(name) + len(value)
+	}
+	for _, spec := range r.Limits {
+		n += len(spec.Key) + len(spec.Name)
+	}
+	return n
+}
+
+// refusal is the status that an error is refused with; 0 lets the request pass.
+func (m *middleware) refusal(err error) int {
+	if e, ok := errors.AsType[*limits.Error](err); ok {
+		switch e.Status {
+		case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
+			return http.StatusBadRequest
+		case http.StatusConflict:
+			return http.StatusConflict
+		}
+	}
+	if m.FailClosed {
+		return m.FailStatus
+	}
+	return 0
+}
+
+func (m *middleware) refuse(w http.ResponseWriter, a *Answer) {
+	contentType, body := m.Body(a)
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	setRetryAfter(h, a)
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(body) // the client may be gone
+}
+
+// errorLog is the OnError of those who set none.
+type errorLog struct{ last atomic.Int64 }
+
+const errorLogEvery = 10 * time.Second
+
+// warn leaves out the message of the limiter's errors: it quotes the value at fault, which came from the client and
+// may be a secret.
+func (l *errorLog) warn(r *http.Request, err error) {
+	now, last := time.Now().UnixNano(), l.last.Load()
+	if now-last < int64(errorLogEvery) || !l.last.CompareAndSwap(last, now) {
+		return
+	}
+	cause := slog.Any("err", err)
+	if e, ok := errors.AsType[*limits.Error](err); ok {
+		cause = slog.Group("err", "status", e.Status, "code", e.Code, "field", e.Field)
+	}
+	slog.WarnContext(r.Context(), "rate limit: no decision; further such warnings are held back for "+
+		errorLogEvery.String(), cause)
+}

@@ -1,0 +1,370 @@
+package httplimit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+// patient is a deadline that a busy machine keeps.
+const patient = 30 * time.Second
+
+func TestTheRequestPastTheLimitIsRefused(t *testing.T) {
+	t.Parallel()
+	denied := 0
+	h := httplimit.Middleware(dial(t, natsURL), httplimit.Config{
+		Limits: inline(t, 2, "1h"), Deadline: patient,
+		OnDenied: func(_ *http.Request, reply *limits.Reply) {
+			if denied++; reply.Allowed {
+				t.Error("OnDenied got an allowed reply")
+			}
+		},
+	})(hello)
+	for i, want := range []struct {
+		status              int
+		remaining, retry    string
+		contentType, inBody string
+	}{
+		{200, "1", "no", "text/plain", "hello"},
+		{200, "0", "no", "text/plain", "hello"},
+		{429, "0", "yes", "application/problem+json", `"violated-policies":["1h"]`},
+	} {
+		w := get(h)
+		got := w.Header()
+		if w.Code != want.status || got.Get("X-RateLimit-Remaining") != want.remaining || got.Get("X-RateLimit-Limit") != "2" ||
+			(got.Get("Retry-After") != "") != (want.retry == "yes") {
+			t.Errorf("request %d: status %d, headers %v, want %+v", i, w.Code, got, want)
+		}
+		if got.Get("RateLimit") == "" || got.Get("RateLimit-Policy") != `"1h";q=2;w=3600` {
+			t.Errorf("request %d: headers %v", i, got)
+		}
+		if !strings.HasPrefix(got.Get("Content-Type"), want.contentType) && w.Code == 429 || !strings.Contains(w.Body.String(), want.inBody) {
+			t.Errorf("request %d: %s %s", i, got.Get("Content-Type"), w.Body)
+		}
+	}
+	if denied != 1 {
+		t.Errorf("OnDenied was called %d times, want 1", denied)
+	}
+}
+
+// A hundred at once, through a real HTTP server: exactly the limit passes.
+func TestAHundredAtOncePassExactlyTheLimit(t *testing.T) {
+	t.Parallel()
+	var ran atomic.Int64
+	server := httptest.NewServer(httplimit.Middleware(dial(t, natsURL), httplimit.Config{
+		Limits: inline(t, 20, "1h"), Deadline: patient, FailClosed: true,
+	})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran.Add(1) })))
+	defer server.Close()
+	var passed, refused atomic.Int64
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			resp, err := http.Get(server.URL)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp.Body.Close()
+			switch resp.StatusCode {
+			case 200:
+				passed.Add(1)
+			case 429:
+				refused.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if passed.Load() != 20 || refused.Load() != 80 || ran.Load() != 20 {
+		t.Errorf("%d passed, %d refused, the handler ran %d times; want 20, 80, 20", passed.Load(), refused.Load(), ran.Load())
+	}
+}
+
+func TestWhatIsNotLimitedPasses(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	none := func(*http.Request) []limits.LimitSpec { return nil }
+	exempt := func(r *http.Request) bool { return httplimit.Credential("X-API-Key")(r) == httplimit.SessionCredential }
+	session := header("Authorization", "Bearer eyJhbGciOiJIUzI1NiJ9.e30.c2ln")
+	for name, h := range map[string]http.Handler{
+		"no limits":           httplimit.Middleware(c, httplimit.Config{Limits: none, FailClosed: true})(hello),
+		"exempt":              httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 1, "1h"), Exempt: exempt, FailClosed: true})(hello),
+		"no policy matches":   httplimit.Middleware(c, httplimit.Config{Attributes: map[string]httplimit.Attribute{"path": httplimit.Path()}, FailClosed: true, Deadline: patient})(hello),
+		"nothing to match by": httplimit.Middleware(c, httplimit.Config{Attributes: map[string]httplimit.Attribute{"user": httplimit.Header("X-User")}, FailClosed: true, Deadline: patient})(hello),
+	} {
+		for range 2 {
+			if w := get(h, session); w.Code != 200 || w.Header().Get("RateLimit") != "" || w.Header().Get("X-RateLimit-Limit") != "" {
+				t.Errorf("%s: status %d, headers %v", name, w.Code, w.Header())
+			}
+		}
+	}
+}
+
+// What the policies get to see, read off the wire.
+func TestTheRequestThatPoliciesGet(t *testing.T) {
+	t.Parallel()
+	url, requests := silentService(t, limits.SubjectConsume, `{"allowed":true,"limits":[]}`)
+	mux := http.NewServeMux()
+	mux.Handle("GET /things/{id}", httplimit.Middleware(dial(t, url), httplimit.Config{
+		Policy: httplimit.Text("api"),
+		Attributes: map[string]httplimit.Attribute{
+			"user": httplimit.Header("X-User"), "path": httplimit.Path(), "route": httplimit.Route(),
+			"method": httplimit.Method(), "thing": httplimit.PathValue("id"), "ip": httplimit.ClientIP(),
+			"sort": httplimit.Query("sort"), "absent": httplimit.Header("X-Absent"),
+			"who": httplimit.Or(httplimit.Header("X-Absent"), httplimit.Text("anonymous")),
+		},
+		Tier: httplimit.Header("X-Tier"), ID: httplimit.Header("X-Request-ID"),
+		Cost: func(*http.Request) int64 { return 5 }, Deadline: patient, FailClosed: true,
+	})(hello))
+	w := get(mux, header("X-User", "7"), header("X-Tier", "pro"), header("X-Request-ID", "r-1"),
+		func(r *http.Request) { r.URL.RawQuery = "sort=up" })
+	want := `{"policy":"api","attributes":{"ip":"192.0.2.1","method":"GET","path":"/things/7","route":"GET /things/{id}",` +
+		`"sort":"up","thing":"7","user":"7","who":"anonymous"},"tier":"pro","cost":5,"id":"r-1"}`
+	if got := <-requests; got != want || w.Code != 200 {
+		t.Errorf("status %d, sent\n%s, want\n%s", w.Code, got, want)
+	}
+}
+
+func TestRouteInFrontOfTheMux(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.Handle("GET /things/{id}", hello)
+	if got := httplimit.RouteIn(mux)(httptest.NewRequest("GET", "/things/7", nil)); got != "GET /things/{id}" {
+		t.Errorf("route %q", got)
+	}
+}
+
+// silentService answers every request on subject with body, or not at all if that is empty, and tells what came.
+func silentService(t *testing.T, subject, body string) (url string, requests <-chan string) {
+	t.Helper()
+	url = startNATS(t)
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	got := make(chan string, 16)
+	_, err = nc.Subscribe(subject, func(m *nats.Msg) {
+		got <- string(m.Data)
+		if body != "" {
+			_ = m.Respond([]byte(body))
+		}
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url, got
+}
+
+// What the limiter cannot read must not pass because the limiter fails open.
+func TestHostileValuesAreRefusedAlsoWhenFailingOpen(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	byUser := httplimit.Middleware(c, httplimit.Config{
+		Attributes: map[string]httplimit.Attribute{"user": httplimit.Header("X-User"), "path": httplimit.Path()}, Deadline: patient,
+		OnError: func(*http.Request, error) {},
+	})(hello)
+	byKey := httplimit.Middleware(c, httplimit.Config{
+		Limits: func(r *http.Request) []limits.LimitSpec {
+			return []limits.LimitSpec{limits.Per("hostile:"+r.Header.Get("X-User"), 1, "1h").LimitSpec}
+		},
+		Deadline: patient, OnError: func(*http.Request, error) {},
+	})(hello)
+	for name, value := range map[string]string{
+		"257 bytes":       strings.Repeat("a", 257),
+		"past 16 KiB":     strings.Repeat("a", 16<<10+1),
+		"past NATS's own": strings.Repeat("\x01", 2<<20),
+		"CR and LF":       "7\r\nX-Admin: yes",
+		"NUL":             "7\x00",
+	} {
+		for form, h := range map[string]http.Handler{"attribute": byUser, "key": byKey} {
+			w := get(h, header("X-User", value))
+			if w.Code != 400 || w.Header().Get("X-Admin") != "" || strings.Contains(w.Body.String(), value) {
+				t.Errorf("%s as %s: status %d, headers %v, body %s", name, form, w.Code, w.Header(), w.Body)
+			}
+		}
+	}
+	if w := get(byUser, func(r *http.Request) { r.URL.Path = "/a\nb" }); w.Code != 400 {
+		t.Errorf("a line end in the path: status %d, want 400", w.Code)
+	}
+	if w := get(byUser, header("X-User", "Zoë \xff <b>")); w.Code != 200 {
+		t.Errorf("odd but printable: status %d: %s", w.Code, w.Body)
+	}
+}
+
+// A client that goes away at once is charged as others are.
+func TestGoingAwayIsNoWayAroundTheLimit(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	h := httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 1, "1h"), Deadline: patient})(hello)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	leave := func(r *http.Request) { *r = *r.WithContext(gone) }
+	if got := statuses(3, h, leave); got != "200 429 429" {
+		t.Errorf("statuses %s, want 200 429 429", got)
+	}
+	if left := remaining(t, c, 1, "1h"); left != 0 {
+		t.Errorf("remaining %d, want 0", left)
+	}
+}
+
+func TestAnIDChargesOnceAndMayNotBeUsedForAnother(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	h := httplimit.Middleware(c, httplimit.Config{
+		Limits: inline(t, 10, "1h"), ID: httplimit.Header("Idempotency-Key"), Deadline: patient,
+		Cost:    func(r *http.Request) int64 { return int64(len(r.Header.Get("X-Cost"))) },
+		OnError: func(*http.Request, error) {},
+	})(hello)
+	id := header("Idempotency-Key", t.Name())
+	if got := statuses(2, h, id, header("X-Cost", "11")); got != "200 200" {
+		t.Errorf("statuses %s", got)
+	}
+	if w := get(h, id, header("X-Cost", "111")); w.Code != 409 {
+		t.Errorf("another request with the id: status %d, want 409", w.Code)
+	}
+	if left := remaining(t, c, 10, "1h"); left != 8 {
+		t.Errorf("remaining %d, want 8", left)
+	}
+}
+
+func TestALimiterThatIsAway(t *testing.T) {
+	t.Parallel()
+	url, stop := runLimiter(t.TempDir())
+	c := dial(t, url)
+	var failed error
+	open := httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 1, "1h"),
+		OnError: func(_ *http.Request, err error) { failed = err }})(hello)
+	closed := httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 1, "1h"), FailClosed: true, FailStatus: 500,
+		Body: httplimit.JSONError, OnError: func(*http.Request, error) {}})(hello)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	w := get(open)
+	// The deadline is 50 ms; without one, the client waits 2 s.
+	if took := time.Since(began); w.Code != 200 || w.Body.String() != "hello" || took > time.Second {
+		t.Errorf("failing open: status %d after %v", w.Code, took)
+	}
+	if w.Header().Get("RateLimit") != "" || !errors.Is(failed, context.DeadlineExceeded) {
+		t.Errorf("failing open: headers %v, error %v", w.Header(), failed)
+	}
+	began = time.Now()
+	w = get(closed)
+	if got, want := w.Body.String(), `{"ok":false,"error":"Rate limit check failed"}`+"\n"; w.Code != 500 || got != want {
+		t.Errorf("failing closed: status %d, body %s", w.Code, got)
+	}
+	if took := time.Since(began); took > time.Second || w.Header().Get("Retry-After") != "" {
+		t.Errorf("failing closed: after %v, headers %v", took, w.Header())
+	}
+}
+
+func TestALimiterThatTakesAndNeverAnswers(t *testing.T) {
+	t.Parallel()
+	url, _ := silentService(t, limits.SubjectConsume, "")
+	h := httplimit.Middleware(dial(t, url), httplimit.Config{Limits: inline(t, 1, "1h"), FailClosed: true,
+		OnError: func(*http.Request, error) {}})(hello)
+	if w := get(h); w.Code != 503 || !strings.Contains(w.Body.String(), `"type":"about:blank"`) {
+		t.Errorf("status %d, body %s", w.Code, w.Body)
+	}
+}
+
+func TestAPolicyThatIsNotThereIsAFailure(t *testing.T) {
+	t.Parallel()
+	for closed, want := range map[bool]int{false: 200, true: 503} {
+		h := httplimit.Middleware(dial(t, natsURL), httplimit.Config{Policy: httplimit.Text("no-such-policy"),
+			FailClosed: closed, Deadline: patient, OnError: func(*http.Request, error) {}})(hello)
+		if w := get(h); w.Code != want {
+			t.Errorf("fail closed %v: status %d, want %d", closed, w.Code, want)
+		}
+	}
+}
+
+func TestAShadowDenialPasses(t *testing.T) {
+	t.Parallel()
+	url, _ := silentService(t, limits.SubjectConsume,
+		`{"allowed":false,"shadow":true,"key":"k","name":"1m","limit":5,"remaining":0,"reset":1704307200000,"retryAfter":23000}`)
+	h := httplimit.Middleware(dial(t, url), httplimit.Config{Limits: inline(t, 5, "1m"), Deadline: patient})(hello)
+	if w := get(h); w.Code != 200 || w.Header().Get("Retry-After") != "" {
+		t.Errorf("status %d, headers %v", w.Code, w.Header())
+	}
+}
+
+// The warning of those who set no OnError comes once, and tells no value of the client's.
+func TestTheWarningTellsNoSecret(t *testing.T) {
+	var log bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(before)
+	h := httplimit.Middleware(dial(t, natsURL), httplimit.Config{Deadline: patient,
+		Attributes: map[string]httplimit.Attribute{"user": httplimit.Header("X-User")}})(hello)
+	for range 3 {
+		get(h, header("X-User", "secret\n"))
+	}
+	got := log.String()
+	if strings.Count(got, "\n") != 1 || strings.Contains(got, "secret") || !strings.Contains(got, "err.field=attributes.user") {
+		t.Errorf("log:\n%s", got)
+	}
+}
+
+func TestAConfigThatCannotWorkPanics(t *testing.T) {
+	t.Parallel()
+	c, ok := dial(t, natsURL), inline(t, 1, "1h")
+	for field, make := range map[string]func(){
+		"client":               func() { httplimit.Middleware(nil, httplimit.Config{Limits: ok}) },
+		"Limits, or Policy":    func() { httplimit.Middleware(c, httplimit.Config{Tier: httplimit.Text("pro")}) },
+		"Limits does not go":   func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Policy: httplimit.Text("api")}) },
+		"Mode 7":               func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Mode: 7}) },
+		"Deadline -1s":         func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Deadline: -time.Second}) },
+		"FailStatus 200":       func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, FailStatus: 200}) },
+		"unknown placeholder ": func() { httplimit.Must(httplimit.TextTemplate("{no}")) },
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.Contains(got, field) {
+					t.Errorf("panic %q does not name %q", got, field)
+				}
+			}()
+			make()
+		}()
+	}
+}
+
+// Headers are there also when the handler writes at once and streams.
+func TestHeadersComeBeforeAHandlerThatStreams(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	server := httptest.NewServer(httplimit.Middleware(dial(t, natsURL), httplimit.Config{Limits: inline(t, 5, "1h"), Deadline: patient,
+		Mode: httplimit.CheckThenRecord})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "first")
+		w.(http.Flusher).Flush()
+		<-release
+	})))
+	defer server.Close()
+	resp, err := http.Get(server.URL)
+	close(release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.Header.Get("X-RateLimit-Remaining") != "5" || resp.Header.Get("RateLimit") == "" {
+		t.Errorf("headers %v", resp.Header)
+	}
+}

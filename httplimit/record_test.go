@@ -1,0 +1,197 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+func checkThenRecord(t testing.TB, c *limits.Client, limit int64) func(http.Handler) http.Handler {
+	return httplimit.Middleware(c, httplimit.Config{Limits: inline(t, limit, "1h"), Mode: httplimit.CheckThenRecord,
+		Deadline: patient, FailClosed: true})
+}
+
+func TestOnlyWorkThatWasDoneIsCharged(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	for name, tt := range map[string]struct {
+		handler http.HandlerFunc
+		charged int64
+	}{
+		"created":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201) }, 1},
+		"nothing written": {func(http.ResponseWriter, *http.Request) {}, 1},
+		"body alone":      {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "x") }, 1},
+		"copied":          {func(w http.ResponseWriter, _ *http.Request) { io.Copy(w, strings.NewReader("x")) }, 1},
+		"hints, then 201": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.WriteHeader(201) }, 1},
+		"hints, then 404": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.WriteHeader(404) }, 0},
+		"bad request":     {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) }, 0},
+		"error":           {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); w.WriteHeader(200) }, 0},
+		"cost 7":          {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 7) }, 7},
+		"cost 0":          {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 0) }, 0},
+		"past the limit":  {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 11) }, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := get(checkThenRecord(t, c, 10)(tt.handler))
+			if got := w.Header().Get("X-RateLimit-Remaining"); got != "10" {
+				t.Errorf("X-RateLimit-Remaining %q, want the state before: 10", got)
+			}
+			if got := 10 - remaining(t, c, 10, "1h"); got != tt.charged {
+				t.Errorf("charged %d, want %d", got, tt.charged)
+			}
+		})
+	}
+}
+
+func TestACheckedRequestPastTheLimitDoesNoWork(t *testing.T) {
+	t.Parallel()
+	ran := 0
+	h := checkThenRecord(t, dial(t, natsURL), 2)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran++ }))
+	if got := statuses(4, h); got != "200 200 429 429" || ran != 2 {
+		t.Errorf("statuses %s, ran %d times", got, ran)
+	}
+}
+
+// A panic goes on to whoever recovers it, and what was done before it is charged.
+func TestAPanicIsNoWayAroundTheCharge(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	for name, tt := range map[string]struct {
+		before  func(http.ResponseWriter)
+		charged int64
+	}{
+		"after 201":      {func(w http.ResponseWriter) { w.WriteHeader(201) }, 1},
+		"before a thing": {func(http.ResponseWriter) {}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := checkThenRecord(t, c, 10)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				tt.before(w)
+				panic(http.ErrAbortHandler)
+			}))
+			func() {
+				defer func() {
+					if got := recover(); got != http.ErrAbortHandler {
+						t.Errorf("recovered %v", got)
+					}
+				}()
+				get(h)
+			}()
+			if got := 10 - remaining(t, c, 10, "1h"); got != tt.charged {
+				t.Errorf("charged %d, want %d", got, tt.charged)
+			}
+		})
+	}
+}
+
+func TestTheHandlerSeesTheDecision(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if reply, ok := httplimit.ReplyFrom(r.Context()); !ok || reply.Limit != 3 || reply.Remaining != 2 {
+			t.Errorf("reply %+v, %v", reply, ok)
+		}
+	})
+	get(httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 3, "1h"), Deadline: patient})(handler))
+	if reply, ok := httplimit.ReplyFrom(t.Context()); ok {
+		t.Errorf("a reply without a middleware: %+v", reply)
+	}
+	httplimit.SetCost(t.Context(), 3) // nothing to set, and no panic
+}
+
+func TestChargingBehindTheAnswer(t *testing.T) {
+	t.Parallel()
+	url, requests := silentService(t, "limits.*", `{"allowed":true}`)
+	failed := make(chan error, 1)
+	h := httplimit.Middleware(dial(t, url), httplimit.Config{
+		Policy: httplimit.Text("jobs"), ID: httplimit.Text("job-7"), Mode: httplimit.CheckThenRecord, ChargeBehind: true,
+		OnError: func(_ *http.Request, err error) { failed <- err },
+	})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 7) }))
+	get(h)
+	if got := <-requests; got != `{"policy":"jobs"}` {
+		t.Errorf("checked %s", got)
+	}
+	select {
+	case got := <-requests:
+		if got != `{"policy":"jobs","cost":7,"id":"job-7"}` {
+			t.Errorf("recorded %s", got)
+		}
+	case err := <-failed:
+		t.Error(err)
+	}
+}
+
+func TestAChargeThatIsLostIsTold(t *testing.T) {
+	t.Parallel()
+	for _, behind := range []bool{false, true} {
+		failed := make(chan error, 1)
+		h := httplimit.Middleware(dial(t, natsURL), httplimit.Config{
+			Limits: inline(t, 10, "1h"), Mode: httplimit.CheckThenRecord, ChargeBehind: behind, Deadline: patient,
+			OnError: func(_ *http.Request, err error) { failed <- err },
+		})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 2*limits.MaxAmount) }))
+		if w := get(h); w.Code != 200 {
+			t.Errorf("status %d: what was done is done", w.Code)
+		}
+		var e *limits.Error
+		if err := <-failed; !errors.As(err, &e) || e.Field != "cost" {
+			t.Errorf("behind %v: %v", behind, err)
+		}
+	}
+}
+
+// What handlers ask of their ResponseWriter is there as without the middleware.
+func TestTheResponseWriterKeepsItsFeatures(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	limited := checkThenRecord(t, c, 10)
+	server := httptest.NewServer(limited(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, ok := w.(io.ReaderFrom); !ok {
+			t.Error("no io.ReaderFrom")
+		}
+		if _, ok := w.(http.Flusher); !ok {
+			t.Error("no http.Flusher")
+		}
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			t.Errorf("http.ResponseController does not find the writer: %v", err)
+		}
+		conn, buffer, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		buffer.WriteString("HTTP/1.1 101 Switching Protocols\r\n\r\n")
+		buffer.Flush()
+	})))
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	io.WriteString(conn, "GET / HTTP/1.1\r\nHost: example\r\n\r\n")
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "101") {
+		t.Errorf("answer %q, error %v", line, err)
+	}
+	server.Close()
+}
+
+func TestAWriterThatCannotFlushDoesNotPretendTo(t *testing.T) {
+	t.Parallel()
+	h := checkThenRecord(t, dial(t, natsURL), 10)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, ok := w.(http.Flusher); ok {
+			t.Error("an http.Flusher over a writer that is none")
+		}
+		if _, ok := w.(http.Hijacker); ok {
+			t.Error("an http.Hijacker over a writer that is none")
+		}
+	}))
+	h.ServeHTTP(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil))
+}

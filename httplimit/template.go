@@ -1,0 +1,138 @@
+package httplimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// The placeholders of a template, and what each is; nil is written as JSON null and as no text.
+var placeholders = map[string]func(a *Answer) any{
+	"status":     func(a *Answer) any { return a.Status },
+	"title":      func(a *Answer) any { return title(a) },
+	"message":    func(a *Answer) any { return message(a) },
+	"wait":       func(a *Answer) any { return a.Wait() },
+	"retryAfter": func(a *Answer) any { return orNil(a.RetryAfter()) },
+	"name":       func(a *Answer) any { return a.top().Name },
+	"policy":     func(a *Answer) any { return a.top().Policy },
+	"window":     func(a *Answer) any { return a.top().Window },
+	"limit":      func(a *Answer) any { return orNil(a.top().Limit, a.Reply != nil) },
+	"current":    func(a *Answer) any { return orNil(a.Current(), a.Reply != nil) },
+	"remaining":  func(a *Answer) any { return orNil(a.top().Remaining, a.Reply != nil) },
+	"reset":      func(a *Answer) any { return orNil(ceilSeconds(a.top().Reset), a.Reply != nil) },
+	"resetAt":    func(a *Answer) any { return a.resetISO() },
+}
+
+func orNil(n int64, ok bool) any {
+	if !ok {
+		return nil
+	}
+	return n
+}
+
+func title(a *Answer) string {
+	if a.Denied() {
+		return "Rate limit exceeded"
+	}
+	return failure(a)
+}
+
+func message(a *Answer) string {
+	if a.Denied() {
+		return a.Reply.Message
+	}
+	return failure(a)
+}
+
+var (
+	placeholder = regexp.MustCompile(`\{[^{}]*\}`)
+	jsonString  = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+)
+
+// JSONTemplate makes a body of a JSON text whose strings have placeholders:
+//
+//	{"ok":false,"error":"{title}","retry_after":"{retryAfter}"}
+//
+// A string that is one placeholder becomes its value: a number, a string, or null where there is none. Inside of a
+// longer string it becomes text. The strings are escaped again, so that the body is always valid JSON. The
+// placeholders are
+//
+//	status, title ("Rate limit exceeded"), message (the limiter's words), wait ("42 seconds"), retryAfter (seconds),
+//	name, policy, window, limit, current, remaining, reset (Unix seconds), resetAt (ISO date)
+func JSONTemplate(text string) (Body, error) {
+	if !json.Valid([]byte(text)) {
+		return nil, fmt.Errorf("template %q is not JSON", text)
+	}
+	for _, literal := range jsonString.FindAllString(text, -1) {
+		if err := known(literal); err != nil {
+			return nil, err
+		}
+	}
+	return func(a *Answer) (string, []byte) {
+		return "application/json", jsonString.ReplaceAllFunc([]byte(text), func(literal []byte) []byte {
+			if !placeholder.Match(literal) {
+				return literal
+			}
+			return expandJSON(literal, a)
+		})
+	}, nil
+}
+
+func expandJSON(literal []byte, a *Answer) []byte {
+	var s string
+	_ = json.Unmarshal(literal, &s) // the whole was valid
+	var value any
+	if p := placeholder.FindString(s); p == s {
+		value = valueOf(p, a)
+	} else {
+		value = expand(s, a)
+	}
+	b, _ := json.Marshal(value) // numbers, texts and nil
+	return b
+}
+
+// TextTemplate makes a body of plain text with the placeholders of [JSONTemplate], such as
+// "Please wait {wait} before trying again.\n".
+func TextTemplate(text string) (Body, error) {
+	if err := known(text); err != nil {
+		return nil, err
+	}
+	return func(a *Answer) (string, []byte) { return "text/plain; charset=utf-8", []byte(expand(text, a)) }, nil
+}
+
+// Must gives the body of a template that is known to be good, and panics otherwise:
+//
+//	Body: httplimit.Must(httplimit.JSONTemplate(`{"error":"{title}"}`))
+func Must(body Body, err error) Body {
+	if err != nil {
+		panic("httplimit: " + err.Error())
+	}
+	return body
+}
+
+// known finds a placeholder that is none.
+func known(text string) error {
+	for _, p := range placeholder.FindAllString(text, -1) {
+		if _, ok := placeholders[inner(p)]; !ok {
+			return fmt.Errorf("template %q: unknown placeholder %s; want one of %s", text, p,
+				strings.Join(slices.Sorted(maps.Keys(placeholders)), ", "))
+		}
+	}
+	return nil
+}
+
+func expand(text string, a *Answer) string {
+	return placeholder.ReplaceAllStringFunc(text, func(p string) string {
+		if value := valueOf(p, a); value != nil {
+			return fmt.Sprint(value)
+		}
+		return ""
+	})
+}
+
+func valueOf(p string, a *Answer) any { return placeholders[inner(p)](a) }
+
+func inner(p string) string { return p[1 : len(p)-1] }
