@@ -1,0 +1,39 @@
+package httplimit
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/seed503877ad/limits"
+)
+
+// Outbound is an http.RoundTripper that waits for its turn before each request: all processes that use the same
+// limit together send no more than it allows. base sends the requests; nil is http.DefaultTransport.
+//
+//	client := &http.Client{Transport: httplimit.Outbound(c, limits.Per("outbound:weather", 60, "1m"), nil)}
+//
+// A request is not sent, and fails with the error of [limits.Client.Wait], when its context ends first, when its turn
+// would come after its deadline (that is told at once), and when the limiter does not answer: what somebody else
+// counts must not be passed because nobody counts here.
+//
+// To keep to the server's own answers besides, use it as the Base of a [Transport]: then each repetition waits for
+// its turn too. turn has no ID, since each request is charged.
+func Outbound(client *limits.Client, turn limits.Request, base http.RoundTripper) http.RoundTripper {
+	turn.ID = ""
+	return &outbound{client: client, turn: turn, base: base}
+}
+
+type outbound struct {
+	client *limits.Client
+	turn   limits.Request
+	base   http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper. It closes the body also of a request that is not sent, as that asks.
+func (o *outbound) RoundTrip(req *http.Request) (*http.Response, error) {
+	if _, err := o.client.Wait(req.Context(), o.turn); err != nil {
+		closeBody(req)
+		return nil, fmt.Errorf("wait for a turn: %w", err)
+	}
+	return base(o.base).RoundTrip(req)
+}

@@ -1,0 +1,112 @@
+package httplimit_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+// Two clients, such as two processes, share one limit, and the server sees no more than it allows in any window.
+func TestOutboundKeepsToTheLimitTogether(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var seen []time.Time
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, time.Now())
+	}))
+	defer server.Close()
+	const each, limit, window = 4, 4, 500 * time.Millisecond
+	turn := limits.Per("test:"+t.Name(), limit, window.String())
+	turn.ID = "must not be used: each request is charged"
+	var wg sync.WaitGroup
+	for range 2 {
+		client := &http.Client{Transport: httplimit.Outbound(dial(t, natsURL), turn, nil)}
+		for range each {
+			wg.Go(func() {
+				resp, err := client.Get(server.URL)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp.Body.Close()
+			})
+		}
+	}
+	wg.Wait()
+	if len(seen) != 2*each {
+		t.Fatalf("the server saw %d requests, want %d", len(seen), 2*each)
+	}
+	// The limiter's clock is read before the requests travel, so the server's window may be shorter by that.
+	if between := seen[limit].Sub(seen[0]); between < window/2 {
+		t.Errorf("request %d came %v after the first", limit+1, between)
+	}
+}
+
+func TestOutboundSendsNothingOutOfTurn(t *testing.T) {
+	t.Parallel()
+	send := func(url string, cost int64) (sent int, closed bool, err error) {
+		turn := limits.Per("test:"+t.Name(), 1, "1h")
+		turn.Cost = cost
+		ctx, cancel := context.WithTimeout(t.Context(), patient)
+		defer cancel()
+		open := 1
+		req, _ := http.NewRequestWithContext(ctx, "POST", "http://api.example/", closing{strings.NewReader("x"), &open})
+		_, err = httplimit.Outbound(dial(t, url), turn, serverFunc(func(*http.Request) *http.Response {
+			sent++
+			return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(""))}
+		})).RoundTrip(req)
+		return sent, open == 0, err
+	}
+	if sent, closed, err := send(natsURL, 1); sent != 1 || !closed || err != nil {
+		t.Errorf("in turn: sent %d, body closed %v, error %v", sent, closed, err)
+	}
+	if sent, closed, err := send(natsURL, 1); sent != 0 || !closed || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("out of turn: sent %d, body closed %v, error %v", sent, closed, err)
+	}
+	if sent, closed, err := send(natsURL, 2); sent != 0 || !closed || !errors.Is(err, limits.ErrNeverFits) {
+		t.Errorf("never: sent %d, body closed %v, error %v", sent, closed, err)
+	}
+	var e *limits.Error
+	if sent, closed, err := send(startNATS(t), 1); sent != 0 || !closed || !errors.As(err, &e) || e.Code != limits.CodeUnavailable {
+		t.Errorf("without a limiter: sent %d, body closed %v, error %v", sent, closed, err)
+	}
+}
+
+// Middleware and Transport understand each other: the client comes back when the server said, and passes.
+func TestTransportAgainstTheMiddleware(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(httplimit.Middleware(dial(t, natsURL), httplimit.Config{
+		Limits: inline(t, 1, "1s"), Deadline: patient, FailClosed: true,
+	})(hello))
+	defer server.Close()
+	retries := 0
+	client := &http.Client{Transport: &httplimit.Transport{OnRetry: func(resp *http.Response, _ time.Time) {
+		if retries++; resp.Header.Get("Retry-After") == "" {
+			t.Errorf("headers %v", resp.Header)
+		}
+	}}}
+	for i := range 2 {
+		resp, err := client.Post(server.URL, "text/plain", strings.NewReader("work"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Errorf("request %d: status %d", i, resp.StatusCode)
+		}
+	}
+	if retries != 1 {
+		t.Errorf("%d retries, want 1", retries)
+	}
+}

@@ -1,0 +1,162 @@
+package httplimit
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxDelay bounds what a server's headers can say: more is taken as this.
+const maxDelay = 366 * 24 * time.Hour
+
+// CanRetry tells whether the same request may pass later: the status is 429, or it is 503 with a Retry-After.
+func CanRetry(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusTooManyRequests ||
+		resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != ""
+}
+
+// RetryAt is the earliest time at which the server wants to see the request again, counted from now, so call it when
+// the response comes. It reads Retry-After (seconds or a date), else t of RateLimit ([Draft]), else X-RateLimit-Reset
+// (an ISO date, Unix seconds or milliseconds, or seconds from now). ok is false when none of them can be read.
+func RetryAt(resp *http.Response) (at time.Time, ok bool) {
+	now := time.Now()
+	delay, ok := retryAfter(resp.Header, now)
+	if !ok {
+		delay, ok = rateLimitReset(resp.Header)
+	}
+	if !ok {
+		delay, ok = xRateLimitReset(resp.Header.Get("X-RateLimit-Reset"), now)
+	}
+	if !ok {
+		return time.Time{}, false
+	}
+	return now.Add(min(max(delay, 0), maxDelay)), true
+}
+
+// retryAfter measures a date against the server's own clock, if the response tells it.
+func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
+	value := h.Get("Retry-After")
+	if delay, ok := seconds(value); ok {
+		return delay, true
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0, false
+	}
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
+	}
+	return at.Sub(now), true
+}
+
+// seconds reads digits alone; a number too large for a delay is as good as the largest.
+func seconds(text string) (time.Duration, bool) {
+	if text == "" || strings.Trim(text, "0123456789") != "" {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n > int64(maxDelay/time.Second) {
+		return maxDelay, true
+	}
+	return time.Duration(n) * time.Second, true
+}
+
+// rateLimitReset gives the longest t of the items that have nothing left, and of all items if every one has some:
+// which of them refused is not said. Names are in quotes and may hold anything, so they are cut out first.
+func rateLimitReset(h http.Header) (longest time.Duration, ok bool) {
+	exhausted := false
+	for item := range strings.SplitSeq(withoutStrings(strings.Join(h.Values("RateLimit"), ",")), ",") {
+		t, none, valid := rateLimitItem(item)
+		if !valid || exhausted && !none {
+			continue
+		}
+		if none && !exhausted {
+			longest, exhausted = 0, true
+		}
+		longest, ok = max(longest, t), true
+	}
+	return longest, ok
+}
+
+func rateLimitItem(item string) (t time.Duration, none, ok bool) {
+	for parameter := range strings.SplitSeq(item, ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
+		switch name {
+		case "r":
+			none = value == "0"
+		case "t":
+			t, ok = seconds(value)
+		}
+	}
+	return t, none, ok
+}
+
+// withoutStrings leaves out what stands in quotes.
+func withoutStrings(field string) string {
+	var out strings.Builder
+	quoted := false
+	for i := 0; i < len(field); i++ {
+		switch c := field[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case !quoted:
+			out.WriteByte(c)
+		}
+	}
+	return out.String()
+}
+
+// xRateLimitReset tells the three kinds of number apart by size: Unix seconds have been over 1e9 since 2001, Unix
+// milliseconds are over 1e12, and a delay of 30 years is none.
+func xRateLimitReset(text string, now time.Time) (time.Duration, bool) {
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		return at.Sub(now), true
+	}
+	if _, digits := seconds(text); !digits {
+		return 0, false
+	}
+	switch n, err := strconv.ParseInt(text, 10, 64); {
+	case err != nil:
+		return maxDelay, true
+	case n >= 1e12:
+		return time.UnixMilli(n).Sub(now), true
+	case n >= 1e9:
+		return time.Unix(n, 0).Sub(now), true
+	default:
+		return seconds(text)
+	}
+}
+
+// Countdown gives what is left until a time, in whole seconds, rounded up: at once, then on each further second, and
+// 0 at the end. It ends early with ctx. A user interface shows it beside a button that it enables at 0.
+func Countdown(ctx context.Context, until time.Time) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
+		for {
+			exact := max(time.Until(until), 0)
+			left := (exact + time.Second - 1).Truncate(time.Second)
+			if !yield(left) || left == 0 {
+				return
+			}
+			if pause(ctx, exact-(left-time.Second)) != nil {
+				return
+			}
+		}
+	}
+}
+
+// pause sleeps d, or as long as ctx lasts.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

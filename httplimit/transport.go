@@ -1,0 +1,134 @@
+package httplimit
+
+import (
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"time"
+)
+
+// The defaults of [Transport].
+const (
+	DefaultAttempts = 3
+	DefaultMaxWait  = 2 * time.Minute
+)
+
+const (
+	firstBackoff = time.Second
+	maxBackoff   = 32 * time.Second
+	// drainBytes is how much of an answer that is thrown away is read, so that its connection can be used again.
+	drainBytes = 64 << 10
+)
+
+// Transport is an http.RoundTripper that sends a request again when it was answered 429, after 1, 2, 4, 8, 16, 32,
+// 32, … seconds, each up to a quarter longer or shorter, and never before the time that the server gave ([RetryAt]);
+// up to a quarter of the backoff after it, so that clients do not all come back at once.
+//
+// It gives the answer 429 to its caller when the attempts are used up, when the wait would be longer than MaxWait or
+// end after the request's deadline, and when the body cannot be sent again. A body can be when it is absent or the
+// request has GetBody, which http.NewRequest sets for buffers and strings.
+//
+// The zero value is ready for use. It keeps no state, and any number of goroutines may share it.
+type Transport struct {
+	// Base sends the requests: http.DefaultTransport unless set.
+	Base http.RoundTripper
+	// Attempts is how often a request is sent at most: 3 unless set; 1 never repeats.
+	Attempts int
+	// MaxWait is the longest single wait: 2 minutes unless set. A server that asks for more gets its way: the answer
+	// goes to the caller.
+	MaxWait time.Duration
+	// Unavailable repeats answers 503 with a Retry-After too.
+	Unavailable bool
+	// OnRetry is called before each wait, with the answer, whose body is closed, and the time of the next attempt.
+	OnRetry func(resp *http.Response, at time.Time)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	attempt := req
+	for n := 1; ; n++ {
+		resp, err := base(t.Base).RoundTrip(attempt)
+		if err != nil || n >= orDefault(t.Attempts, DefaultAttempts) || !t.wants(resp) || !canReplay(req) {
+			return resp, err
+		}
+		at := nextAttempt(resp, n)
+		if !t.worthWaiting(req, at) {
+			return resp, nil
+		}
+		if attempt, err = replay(req); err != nil {
+			return resp, nil // the answer tells more than the error
+		}
+		discard(resp)
+		if t.OnRetry != nil {
+			t.OnRetry(resp, at)
+		}
+		if err := pause(req.Context(), time.Until(at)); err != nil {
+			closeBody(attempt)
+			return nil, err
+		}
+	}
+}
+
+func (t *Transport) wants(resp *http.Response) bool {
+	return CanRetry(resp) && (t.Unavailable || resp.StatusCode == http.StatusTooManyRequests)
+}
+
+func (t *Transport) worthWaiting(req *http.Request, at time.Time) bool {
+	end, bounded := req.Context().Deadline()
+	return time.Until(at) <= orDefault(t.MaxWait, DefaultMaxWait) && !(bounded && end.Before(at))
+}
+
+// nextAttempt is when attempt n+1 is due.
+func nextAttempt(resp *http.Response, n int) time.Time {
+	step := backoff(n)
+	at := time.Now().Add(step*3/4 + rand.N(step/2+1))
+	if server, ok := RetryAt(resp); ok && server.After(at) {
+		at = server.Add(rand.N(step/4 + 1))
+	}
+	return at
+}
+
+// backoff is the wait after attempt n, from 1, without jitter.
+func backoff(n int) time.Duration {
+	return min(firstBackoff<<min(n-1, 8), maxBackoff)
+}
+
+func canReplay(req *http.Request) bool {
+	return req.Body == nil || req.Body == http.NoBody || req.GetBody != nil
+}
+
+// replay copies the request, since a RoundTripper must not change it, with a body of its own.
+func replay(req *http.Request) (*http.Request, error) {
+	again := req.Clone(req.Context())
+	if req.GetBody == nil {
+		return again, nil
+	}
+	var err error
+	again.Body, err = req.GetBody()
+	return again, err
+}
+
+func discard(resp *http.Response) {
+	_, _ = io.CopyN(io.Discard, resp.Body, drainBytes)
+	_ = resp.Body.Close()
+}
+
+func closeBody(req *http.Request) {
+	if req.Body != nil {
+		_ = req.Body.Close()
+	}
+}
+
+func base(rt http.RoundTripper) http.RoundTripper {
+	if rt == nil {
+		return http.DefaultTransport
+	}
+	return rt
+}
+
+func orDefault[T int | time.Duration](value, otherwise T) T {
+	if value <= 0 {
+		return otherwise
+	}
+	return value
+}

@@ -1,0 +1,270 @@
+package httplimit_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+// serverFunc is the server's side of a transport, without a network: in a bubble of synctest, time is its own.
+type serverFunc func(*http.Request) *http.Response
+
+func (f serverFunc) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	resp := f(r)
+	if r.Body != nil {
+		r.Body.Close()
+	}
+	return resp, nil
+}
+
+// closing counts the bodies that are open.
+type closing struct {
+	io.Reader
+	open *int
+}
+
+func (c closing) Close() error { *c.open--; return nil }
+
+func response(status int, open *int, headers ...string) *http.Response {
+	h := http.Header{}
+	for i := 0; i < len(headers); i += 2 {
+		h.Set(headers[i], headers[i+1])
+	}
+	*open++
+	return &http.Response{StatusCode: status, Header: h, Body: closing{strings.NewReader("later"), open}}
+}
+
+// inBubble runs with a clock of its own, moved to this century: X-RateLimit-Reset tells dates by their size.
+func inBubble(t *testing.T, test func(t *testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(noon))
+		test(t)
+	})
+}
+
+func post(t *testing.T, body string) *http.Request {
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "http://api.example/", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+func TestTransportBacksOff(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T) {
+		var at []time.Time
+		var told []time.Time
+		open := 0
+		transport := &httplimit.Transport{Attempts: 9, Base: serverFunc(func(r *http.Request) *http.Response {
+			at = append(at, time.Now())
+			if body, _ := io.ReadAll(r.Body); string(body) != "work" {
+				t.Errorf("attempt %d has the body %q", len(at), body)
+			}
+			return response(429, &open)
+		}), OnRetry: func(_ *http.Response, next time.Time) { told = append(told, next) }}
+		resp, err := transport.RoundTrip(post(t, "work"))
+		if err != nil || resp.StatusCode != 429 || open != 1 {
+			t.Fatalf("response %v, error %v, %d bodies open", resp, err, open)
+		}
+		steps := []time.Duration{1, 2, 4, 8, 16, 32, 32, 32}
+		if len(at) != len(steps)+1 || len(told) != len(steps) {
+			t.Fatalf("%d attempts, %d announced", len(at), len(told))
+		}
+		for i, step := range steps {
+			waited := at[i+1].Sub(at[i])
+			if low, high := step*time.Second*3/4, step*time.Second*5/4; waited < low || waited > high {
+				t.Errorf("wait %d: %v, want %v to %v", i, waited, low, high)
+			}
+			if !told[i].Equal(at[i+1]) {
+				t.Errorf("wait %d: announced %v, was %v", i, told[i], at[i+1])
+			}
+		}
+	})
+}
+
+func TestTransportKeepsToTheServersTime(t *testing.T) {
+	t.Parallel()
+	for name, headers := range map[string][]string{
+		"seconds":           {"Retry-After", "60", "X-RateLimit-Reset", "1"},
+		"date":              {"Retry-After", "Fri, 02 Jan 2026 12:01:00 GMT"},
+		"date, other clock": {"Retry-After", "Fri, 02 Jan 2026 13:01:00 GMT", "Date", "Fri, 02 Jan 2026 13:00:00 GMT"},
+		"Unix seconds":      {"X-RateLimit-Reset", "1767355260"},
+		"Unix milliseconds": {"X-RateLimit-Reset", "1767355260000"},
+		"seconds from now":  {"X-RateLimit-Reset", "60"},
+		"ISO date":          {"X-RateLimit-Reset", "2026-01-02T12:01:00.000Z"},
+		"draft":             {"RateLimit", `"a;t=1, b";r=0;t=60, "c\";r=0;t=9";r=5;t=3600`},
+		"draft, none empty": {"RateLimit", `"a";r=1;t=60,"c";r=5;t=30`, "X-RateLimit-Reset", "2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T) {
+				began, open, tries := time.Now(), 0, 0
+				resp, err := (&httplimit.Transport{Base: serverFunc(func(*http.Request) *http.Response {
+					if tries++; tries == 1 {
+						return response(429, &open, headers...)
+					}
+					return response(200, &open)
+				})}).RoundTrip(post(t, ""))
+				if err != nil || resp.StatusCode != 200 {
+					t.Fatalf("response %v, error %v", resp, err)
+				}
+				if waited := time.Since(began); waited < time.Minute || waited > time.Minute+time.Second/4 {
+					t.Errorf("waited %v, want 1m and up to 250ms", waited)
+				}
+			})
+		})
+	}
+}
+
+// Nothing that a server writes into its headers makes a client wait for ever, or not at all.
+func TestTransportTakesNoNonsense(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T) {
+		for value, want := range map[string]int{
+			"99999999999999999999": 1, "86400": 1, "-5": 3, "soon": 3, "1.5": 3, "0": 3, "": 3,
+			"Mon, 01 Jan 0001 00:00:00 GMT": 3, "Fri, 31 Dec 9999 23:59:59 GMT": 1,
+		} {
+			tries, open := 0, 0
+			began := time.Now()
+			_, err := (&httplimit.Transport{Base: serverFunc(func(*http.Request) *http.Response {
+				tries++
+				return response(429, &open, "Retry-After", value)
+			})}).RoundTrip(post(t, ""))
+			if waited := time.Since(began); err != nil || tries != want || waited > 4*time.Second || tries == 3 && waited < 2*time.Second {
+				t.Errorf("%q: %d tries in %v, error %v, want %d", value, tries, waited, err, want)
+			}
+		}
+	})
+}
+
+func TestTransportRepeatsOnlyWhatItMay(t *testing.T) {
+	t.Parallel()
+	oneWay := func(r *http.Request) { r.GetBody = nil }
+	noBody := func(r *http.Request) { r.Body, r.GetBody = http.NoBody, nil }
+	nilBody := func(r *http.Request) { r.Body, r.GetBody = nil, nil }
+	spoilt := func(r *http.Request) { r.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("gone") } }
+	short := func(r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), time.Second/2)
+		context.AfterFunc(r.Context(), cancel)
+		*r = *r.WithContext(ctx)
+	}
+	for name, tt := range map[string]struct {
+		transport httplimit.Transport
+		status    int
+		change    func(*http.Request)
+		want      int
+	}{
+		"429":                         {httplimit.Transport{}, 429, nil, 3},
+		"one attempt":                 {httplimit.Transport{Attempts: 1}, 429, nil, 1},
+		"503":                         {httplimit.Transport{}, 503, nil, 1},
+		"503, wanted":                 {httplimit.Transport{Unavailable: true}, 503, nil, 3},
+		"500":                         {httplimit.Transport{Unavailable: true}, 500, nil, 1},
+		"200":                         {httplimit.Transport{}, 200, nil, 1},
+		"a body that goes once":       {httplimit.Transport{}, 429, oneWay, 1},
+		"no body":                     {httplimit.Transport{}, 429, noBody, 3},
+		"nil body":                    {httplimit.Transport{}, 429, nilBody, 3},
+		"a body that comes no more":   {httplimit.Transport{}, 429, spoilt, 1},
+		"a deadline before the retry": {httplimit.Transport{}, 429, short, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T) {
+				tries, open := 0, 0
+				tt.transport.Base = serverFunc(func(*http.Request) *http.Response {
+					tries++
+					return response(tt.status, &open, "Retry-After", "1")
+				})
+				req := post(t, "work")
+				if tt.change != nil {
+					tt.change(req)
+				}
+				resp, err := tt.transport.RoundTrip(req)
+				if err != nil || resp.StatusCode != tt.status || tries != tt.want {
+					t.Fatalf("response %v, error %v, %d tries, want %d", resp, err, tries, tt.want)
+				}
+				if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "later" || open != 1 {
+					t.Errorf("the last body: %q, error %v; %d open", body, err, open)
+				}
+			})
+		})
+	}
+}
+
+func TestTransportEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		open, tries := 0, 0
+		transport := &httplimit.Transport{Base: serverFunc(func(*http.Request) *http.Response {
+			tries++
+			time.AfterFunc(time.Second/4, cancel)
+			return response(429, &open, "Retry-After", "30")
+		})}
+		began := time.Now()
+		resp, err := transport.RoundTrip(post(t, "work").WithContext(ctx))
+		if !errors.Is(err, context.Canceled) || resp != nil || tries != 1 || open != 0 {
+			t.Errorf("response %v, error %v, %d tries, %d bodies open", resp, err, tries, open)
+		}
+		if waited := time.Since(began); waited != time.Second/4 {
+			t.Errorf("ended after %v", waited)
+		}
+	})
+}
+
+func TestCanRetry(t *testing.T) {
+	t.Parallel()
+	open := 0
+	for _, tt := range []struct {
+		resp *http.Response
+		want bool
+	}{
+		{response(429, &open), true}, {response(503, &open), false}, {response(503, &open, "Retry-After", "1"), true},
+		{response(200, &open, "Retry-After", "1"), false}, {response(500, &open, "Retry-After", "1"), false},
+	} {
+		if got := httplimit.CanRetry(tt.resp); got != tt.want {
+			t.Errorf("%d %v: %v", tt.resp.StatusCode, tt.resp.Header, got)
+		}
+	}
+	if at, ok := httplimit.RetryAt(response(429, &open)); ok {
+		t.Errorf("a time from nowhere: %v", at)
+	}
+}
+
+func TestCountdown(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T) {
+		began := time.Now()
+		var shown []time.Duration
+		for left := range httplimit.Countdown(t.Context(), began.Add(2500*time.Millisecond)) {
+			shown = append(shown, left)
+			if behind := time.Since(began) + left; behind < 2500*time.Millisecond || behind >= 3500*time.Millisecond {
+				t.Errorf("%v after %v", left, time.Since(began))
+			}
+		}
+		if got := len(shown); got != 4 || shown[0] != 3*time.Second || shown[3] != 0 || time.Since(began) != 2500*time.Millisecond {
+			t.Errorf("shown %v, ended after %v", shown, time.Since(began))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		for left := range httplimit.Countdown(ctx, time.Now().Add(time.Hour)) {
+			if cancel(); left != time.Hour {
+				t.Errorf("goes on to %v after its context", left)
+			}
+		}
+		for left := range httplimit.Countdown(t.Context(), began) {
+			if left != 0 {
+				t.Errorf("%v left of the past", left)
+			}
+		}
+	})
+}
