@@ -1,0 +1,166 @@
+package httplimit_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+// exampleClient connects to the limiter that runs beside the examples.
+func exampleClient() (c *limits.Client, done func()) {
+	nc, err := nats.Connect(natsURL) // nats://127.0.0.1:4222, where `limiter` listens
+	if err != nil {
+		log.Fatal(err)
+	}
+	return limits.NewClient(nc), nc.Close
+}
+
+// A middleware in front of a mux: two requests an hour for each user.
+func ExampleMiddleware() {
+	client, done := exampleClient()
+	defer done()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /hello", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+	user := httplimit.Or(httplimit.Header("X-User"), httplimit.ClientIP(netip.MustParsePrefix("10.0.0.0/8")))
+	limited := httplimit.Middleware(client, httplimit.Config{
+		Limits: func(r *http.Request) []limits.LimitSpec {
+			return []limits.LimitSpec{{Key: "api:user:" + user(r), Limit: 2, Window: "1h"}}
+		},
+		Deadline: time.Second, // so that this example passes on any machine
+	})(mux)
+
+	for range 3 {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/hello", nil)
+		r.Header.Set("X-User", "7")
+		limited.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Header().Get("RateLimit-Policy"), "left", w.Header().Get("X-RateLimit-Remaining"))
+	}
+	// Output:
+	// 200 "1h";q=2;w=3600 left 1
+	// 200 "1h";q=2;w=3600 left 0
+	// 429 "1h";q=2;w=3600 left 0
+}
+
+// Policies decide, by what the request is; a request that none of them matches passes.
+func ExampleMiddleware_policies() {
+	client, done := exampleClient()
+	defer done()
+	limited := httplimit.Middleware(client, httplimit.Config{
+		Attributes: map[string]httplimit.Attribute{
+			"user":       httplimit.Header("X-User"),
+			"path":       httplimit.Path(),
+			"credential": httplimit.Credential("X-API-Key"),
+		},
+		Tier:     httplimit.Header("X-Role"),
+		Headers:  []httplimit.Headers{httplimit.XRateLimitISO},
+		Body:     httplimit.JSONError,
+		Deadline: time.Second,
+	})
+	w := httptest.NewRecorder()
+	limited(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	fmt.Println(w.Code)
+	// Output: 404
+}
+
+// A job is charged only after it was created, by what it cost.
+func ExampleSetCost() {
+	client, done := exampleClient()
+	defer done()
+	limited := httplimit.Middleware(client, httplimit.Config{
+		Limits: func(*http.Request) []limits.LimitSpec {
+			return []limits.LimitSpec{{Key: "cents:user:7", Limit: 100, Window: "day"}}
+		},
+		Mode:     httplimit.CheckThenRecord,
+		Body:     httplimit.JSONUsage("cents"),
+		Deadline: time.Second,
+	})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != "POST" {
+			http.Error(w, "no", http.StatusMethodNotAllowed) // charges nothing
+			return
+		}
+		httplimit.SetCost(r.Context(), 30)
+		w.WriteHeader(http.StatusCreated)
+	}))
+
+	for _, method := range []string{"GET", "POST", "POST"} {
+		w := httptest.NewRecorder()
+		limited.ServeHTTP(w, httptest.NewRequest(method, "/jobs", nil))
+		fmt.Println(w.Code, "left before", w.Header().Get("X-RateLimit-Remaining"))
+	}
+	// Output:
+	// 405 left before 100
+	// 201 left before 100
+	// 201 left before 70
+}
+
+// Calls to somebody else's API wait for their turn, and come back later when it says 429 all the same.
+func ExampleOutbound() {
+	client, done := exampleClient()
+	defer done()
+	weather := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "fair") }))
+	defer weather.Close()
+
+	turn := limits.Per("outbound:weather", 60, "1m") // for all processes together
+	api := &http.Client{
+		Transport: &httplimit.Transport{Base: httplimit.Outbound(client, turn, nil)},
+		Timeout:   time.Minute, // a turn after it fails at once
+	}
+	resp, err := api.Get(weather.URL)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	fmt.Println(resp.StatusCode, string(text))
+	// Output: 200 fair
+}
+
+// A notification is sent 10 times an hour to a user; what is more waits for a digest.
+func Example_digest() {
+	client, done := exampleClient()
+	defer done()
+	digest := map[string][]string{} // by user; a table, where it must survive a restart
+	notify := func(user, event, text string) error {
+		request := limits.Per("notify:user:"+user, 10, "1h")
+		request.ID = "notify:" + event // an event that comes twice is charged once
+		reply, err := client.Consume(context.Background(), request)
+		switch {
+		case err != nil:
+			return err // the event comes again
+		case reply.Allowed:
+			fmt.Println("send", text)
+		default:
+			digest[user] = append(digest[user], text)
+		}
+		return nil
+	}
+
+	for i := range 13 {
+		if err := notify("7", fmt.Sprint("event-", i), fmt.Sprint("message ", i)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println("digest", digest["7"])
+	// Output:
+	// send message 0
+	// send message 1
+	// send message 2
+	// send message 3
+	// send message 4
+	// send message 5
+	// send message 6
+	// send message 7
+	// send message 8
+	// send message 9
+	// digest [message 10 message 11 message 12]
+}
