@@ -77,6 +77,10 @@ func TestForwardedIP(t *testing.T) {
 	if got := httplimit.ForwardedIP(proxies...)(r); got != "192.0.2.1" {
 		t.Errorf("forged without a proxy: %q", got)
 	}
+	r.RemoteAddr = "@"
+	if got := httplimit.ForwardedIP()(r); got != "" {
+		t.Errorf("a Unix socket, where nothing is trusted: %q", got)
+	}
 }
 
 // Whatever a client writes itself, what its proxy appends decides.

@@ -121,13 +121,13 @@ func (c Config) validate() error {
 	case c.Limits == nil && !policies:
 		return errors.New("nothing says what is limited: set Limits, or Policy, or Attributes")
 	case c.Limits != nil && (policies || c.Tier != nil):
-		return errors.New("Limits does not go with Policy, Attributes or Tier: one request has one form")
+		return errors.New("both Limits and Policy, Attributes or Tier are set: one request has one form, so drop one of them")
 	case c.Mode != Consume && c.Mode != CheckThenRecord:
-		return fmt.Errorf("Mode %d: want Consume or CheckThenRecord", c.Mode)
+		return fmt.Errorf("the Mode is %d: want Consume or CheckThenRecord", c.Mode)
 	case c.Deadline < 0:
-		return fmt.Errorf("Deadline %v: want more than 0, or 0 for %v", c.Deadline, DefaultDeadline)
+		return fmt.Errorf("the Deadline is %v: want more than 0, or 0 for %v", c.Deadline, DefaultDeadline)
 	case c.FailStatus != 0 && (c.FailStatus < 500 || c.FailStatus > 599):
-		return fmt.Errorf("FailStatus %d: want 500 to 599, or 0 for 503", c.FailStatus)
+		return fmt.Errorf("the FailStatus is %d: want 500 to 599, or 0 for 503", c.FailStatus)
 	}
 	return nil
 }

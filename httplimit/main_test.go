@@ -11,6 +11,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -19,7 +21,7 @@ import (
 	"github.com/seed503877ad/limits/internal/app"
 )
 
-// natsURL is the NATS server of the limiter that the tests share; each uses keys of its own.
+// natsURL is the NATS server of the limiter that the tests share.
 var natsURL string
 
 func TestMain(m *testing.M) {
@@ -84,9 +86,21 @@ func dial(t testing.TB, url string) *limits.Client {
 	return limits.NewClient(nc)
 }
 
-// inline limits by one key, named after the test.
+// keys has a number for each run of each test, since go test -count runs them on one limiter.
+var (
+	keys sync.Map
+	runs atomic.Int64
+)
+
+// key is one that only this run of the test uses.
+func key(t testing.TB) string {
+	n, _ := keys.LoadOrStore(t, runs.Add(1))
+	return fmt.Sprintf("test:%s:%d", t.Name(), n)
+}
+
+// inline limits by the test's key.
 func inline(t testing.TB, limit int64, window string) func(*http.Request) []limits.LimitSpec {
-	spec := limits.Per("test:"+t.Name(), limit, window).LimitSpec
+	spec := limits.Per(key(t), limit, window).LimitSpec
 	return func(*http.Request) []limits.LimitSpec { return []limits.LimitSpec{spec} }
 }
 
@@ -110,7 +124,7 @@ func header(name, value string) func(*http.Request) {
 // remaining asks the limiter itself what is left of the test's limit.
 func remaining(t testing.TB, c *limits.Client, limit int64, window string) int64 {
 	t.Helper()
-	reply, err := c.Check(t.Context(), limits.Per("test:"+t.Name(), limit, window))
+	reply, err := c.Check(t.Context(), limits.Per(key(t), limit, window))
 	if err != nil {
 		t.Fatal(err)
 	}
