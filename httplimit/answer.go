@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -10,7 +11,7 @@ import (
 // Answer is what is known of a request when its headers and its body are written.
 type Answer struct {
 	// Status is 429 for a denial; 400 or 409 for a request that the limiter cannot take; FailStatus when the limiter
-	// did not answer; 0 while a request that passes gets its headers.
+	// did not answer, or denied for want of its store; 0 while a request that passes gets its headers.
 	Status int
 	// Reply is the decision; nil when there is none.
 	Reply *limits.Reply
@@ -23,6 +24,9 @@ type Answer struct {
 
 // Denied tells whether the answer is a denial that is to be enforced.
 func (a *Answer) Denied() bool { return a.Reply != nil && !a.Reply.Allowed && !a.Reply.Shadow }
+
+// exceeded tells a limit that is used up from every other refusal.
+func (a *Answer) exceeded() bool { return a.Status == http.StatusTooManyRequests && a.Denied() }
 
 // RetryAfter is the seconds until the same request fits, rounded up; ok is false when it never does, and when there
 // is no denial.

@@ -53,7 +53,7 @@ type problemBody struct {
 }
 
 func problem(a *Answer) problemBody {
-	if !a.Denied() {
+	if !a.exceeded() {
 		return problemBody{Type: "about:blank", Title: http.StatusText(a.Status), Status: a.Status, Detail: failure(a)}
 	}
 	p := problemBody{
@@ -107,7 +107,7 @@ func JSONError(a *Answer) (contentType string, body []byte) {
 		RetryAfter int64  `json:"retry_after,omitzero"`
 	}
 	r := reply{Error: failure(a)}
-	if a.Denied() {
+	if a.exceeded() {
 		r.Error = "Rate limit exceeded"
 		r.RetryAfter, _ = a.RetryAfter()
 	}
@@ -122,7 +122,7 @@ func JSONQuota(a *Answer) (contentType string, body []byte) {
 		Error   string `json:"error"`
 		Message string `json:"message"`
 	}
-	if !a.Denied() {
+	if !a.exceeded() {
 		return "application/json", mustMarshal(failed{"rate_limit_check_failed", failure(a)})
 	}
 	retry, _ := a.RetryAfter()
@@ -144,7 +144,7 @@ func JSONCode(a *Answer) (contentType string, body []byte) {
 		RetryAfter int64  `json:"retryAfter,omitzero"`
 	}
 	r := reply{Code: "RATE_LIMIT_CHECK_FAILED", Message: failure(a)}
-	if a.Denied() {
+	if a.exceeded() {
 		r.Code, r.Message = "RATE_LIMIT_EXCEEDED", advice(a, "Please wait", " before trying again.")
 		r.RetryAfter, _ = a.RetryAfter()
 	}
@@ -171,7 +171,7 @@ func JSONUsage(what string) Body {
 		RateLimit *rateLimit `json:"rateLimit,omitempty"`
 	}
 	return JSON(func(a *Answer) any {
-		if !a.Denied() {
+		if !a.exceeded() {
 			return reply{Error: failure(a)}
 		}
 		message := fmt.Sprintf("You've used %d/%d %s %s. %s", a.Current(), a.Reply.Limit, what,

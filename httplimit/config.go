@@ -72,7 +72,8 @@ type Config struct {
 	// headers. Requests that the limiter cannot read are refused in both cases.
 	FailClosed bool
 
-	// FailStatus is the status of a refusal by FailClosed: 503 unless set; 500 to 599.
+	// FailStatus is the status of a refusal by FailClosed, and of a denial that the limiter gives because it cannot
+	// reach its store (on_error deny; also what its stand-in denies under local): 503 unless set; 500 to 599.
 	FailStatus int
 
 	// Headers are the styles in which the state of the limit is told, on every answer: [RateLimitFields] and

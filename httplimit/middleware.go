@@ -59,7 +59,10 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		if m.OnDenied != nil {
 			m.OnDenied(r, reply)
 		}
-		a.Status = http.StatusTooManyRequests
+		// A store that failed, under a policy that then denies, is nobody's limit: saying 429 would be a lie.
+		if a.Status = http.StatusTooManyRequests; reply.Degraded {
+			a.Status = m.FailStatus
+		}
 		m.refuse(w, a)
 		return
 	}

@@ -307,6 +307,22 @@ func TestAShadowDenialPasses(t *testing.T) {
 	}
 }
 
+// What is denied for want of the store is a failure of the check, also where the middleware fails open.
+func TestADegradedDenialIsAFailure(t *testing.T) {
+	t.Parallel()
+	url, _ := silentService(t, limits.SubjectConsume,
+		`{"allowed":false,"degraded":true,"key":"k","name":"1m","limit":5,"remaining":0,"reset":1704307200000,"retryAfter":1000}`)
+	h := httplimit.Middleware(dial(t, url), httplimit.Config{Limits: inline(t, 5, "1m"), Deadline: patient, FailStatus: 500,
+		Body: httplimit.JSONError})(hello)
+	w := get(h)
+	if want := `{"ok":false,"error":"Rate limit check failed"}` + "\n"; w.Code != 500 || w.Body.String() != want {
+		t.Errorf("status %d, body %s", w.Code, w.Body)
+	}
+	if got := w.Header().Get("Retry-After"); got != "1" {
+		t.Errorf("Retry-After %q", got)
+	}
+}
+
 // The warning of those who set no OnError comes once, and tells no value of the client's.
 func TestTheWarningTellsNoSecret(t *testing.T) {
 	var log bytes.Buffer

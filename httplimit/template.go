@@ -34,14 +34,14 @@ func orNil(n int64, ok bool) any {
 }
 
 func title(a *Answer) string {
-	if a.Denied() {
+	if a.exceeded() {
 		return "Rate limit exceeded"
 	}
 	return failure(a)
 }
 
 func message(a *Answer) string {
-	if a.Denied() {
+	if a.exceeded() {
 		return a.Reply.Message
 	}
 	return failure(a)
