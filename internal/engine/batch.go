@@ -223,12 +223,13 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 	slot, _ := slices.BinarySearch(b.receiptIDs, r.ID)
 	if receipt := b.receipts[slot]; receipt != nil {
 		r.decision, r.err = receipt.replay(r)
+		r.replayed = true
 		return
 	}
 	if b.decideRequest(r, newID); r.err != nil {
 		return
 	}
-	answer, err := json.Marshal(r.decision)
+	answer, err := b.keep(r)
 	if err != nil {
 		r.err = fmt.Errorf("encode the receipt of %q: %w", r.ID, err)
 		return
@@ -260,19 +261,23 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			r.err = c.err
 			return
 		}
-		if !r.Verb.internal() || c.limit == nil {
+		if !r.Verb.internal() && r.Verb != Settle || c.limit == nil {
 			c.limit = &r.Limits[i]
 		}
 		b.states = append(b.states, &c.state)
 		// Leases were given under what the counter was before.
 		lent := c.state.lent.amount > 0
-		c.void = c.void || lent && (r.Verb == Record || !r.Verb.internal() && c.state.spec != r.Limits[i].hash())
+		c.void = c.void || lent && (r.Verb == Record || r.Verb == Settle && r.delta() > 0 ||
+			r.Verb < Settle && c.state.spec != r.Limits[i].hash())
 	}
 	switch r.Verb {
 	case tell:
 		b.decideTell(r, newID)
 		return
 	case handBack:
+		return
+	case Settle:
+		b.decideSettle(r, newID)
 		return
 	}
 	r.decision, r.err = r.decide(b.states, b.now), nil

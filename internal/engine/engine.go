@@ -24,6 +24,9 @@ type Config struct {
 	Committed func()
 	// Observer takes measurements; nil for none.
 	Observer Observer
+	// Tally is told of the decision on each consume, check and record before it is handed out, but not of an answer
+	// from a receipt. It is on the hot path: it must not block, nor keep r or d. Nil for none.
+	Tally func(r *Request, d *Decision)
 	// StoreFailing is told when the store is given up for a while, after failures in a row, with the last of them, and
 	// with nil when it answers again. It must not block.
 	StoreFailing func(err error)
@@ -275,6 +278,9 @@ func (e *Engine) finish(r *Request) {
 		result = "allowed"
 	}
 	e.cfg.Observer.Decided(r.Verb, result, algorithm, r.decision.Degraded, time.Since(r.received))
+	if e.cfg.Tally != nil && r.err == nil && r.Verb <= Record && !r.replayed {
+		e.cfg.Tally(r, &r.decision)
+	}
 	r.Done(r.decision, r.err)
 }
 

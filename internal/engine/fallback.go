@@ -21,7 +21,7 @@ func (e *Engine) answerWithout(r *Request) {
 	if errors.Is(r.err, ErrIDConflict) {
 		return
 	}
-	if r.Verb == Refund || r.Verb == Record && r.OnError != OnErrorLocal {
+	if r.Verb == Refund || r.Verb == Settle || r.Verb == Record && r.OnError != OnErrorLocal {
 		r.err = unavailable(r.Verb.String(), r.err)
 		return
 	}

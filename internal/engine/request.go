@@ -19,13 +19,15 @@ const (
 	Record
 	// Refund gives cost back.
 	Refund
+	// Settle sets the final cost of an earlier consume; [Engine.Settle] makes such requests.
+	Settle
 	// tell writes the denials that were counted in memory into an event; the engine asks itself.
 	tell
 	// handBack settles leases; the engine asks itself.
 	handBack
 )
 
-var verbNames = [...]string{"consume", "check", "record", "refund", "tell", "hand back"}
+var verbNames = [...]string{"consume", "check", "record", "refund", "settle", "tell", "hand back"}
 
 // String gives the verb's name on the wire.
 func (v Verb) String() string { return verbNames[v] }
@@ -84,12 +86,17 @@ type Request struct {
 	// Done takes the answer; err is one of this package's. It must not block.
 	Done func(d Decision, err error)
 
+	// reserved is what a settle is to correct.
+	reserved *reservation
+
 	deadline, received time.Time
 	// slots are the places of the limits' counters in the batch.
 	slots []int
 	// The usual request has one limit and needs nothing else of the heap.
 	slotRoom   [1]int
 	resultRoom [1]Result
+	// replayed says that the answer is that of a receipt.
+	replayed bool
 	// decision and err are the answer, until Done is called.
 	decision Decision
 	err      error

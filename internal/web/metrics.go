@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	verbCount      = int(engine.Refund) + 1
+	verbCount      = int(engine.Settle) + 1
 	algorithmCount = int(engine.TokenBucket) + 2
 )
 

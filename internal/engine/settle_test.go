@@ -1,0 +1,198 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// settling is a history in which a cost was reserved.
+type settling struct {
+	history
+	cost, at int64
+	kept     *reservation
+}
+
+// reserve consumes and keeps what a receipt would.
+func (h *settling) reserve(cost int64) bool {
+	if !h.ask(Consume, cost).Allowed {
+		return false
+	}
+	h.kept = &reservation{Cost: cost, Limits: []reserved{{At: h.state.counting().moment()}}}
+	return true
+}
+
+func (h *settling) settle(cost int64) Result {
+	r := Request{Verb: Settle, Cost: cost, Limits: []Limit{h.limit}, reserved: h.kept}
+	h.state.arrive(&h.limit, h.now)
+	return r.settle([]*State{&h.state}, h.now).Results[0]
+}
+
+// copied gives a history of its own that goes on from here.
+func (h *settling) copied(t failer) *settling {
+	c := *h
+	c.state = *stored(t, &h.state)
+	return &c
+}
+
+func genSettling(t *rapid.T, a Algorithm) *settling {
+	h := &settling{history: history{limit: genLimit(a).Draw(t, "limit"), now: genInstant.Draw(t, "now")}}
+	for _, o := range genOps(h.limit, 5, Consume, Check).Draw(t, "before") {
+		h.play(o)
+	}
+	return h
+}
+
+// TestSettleAtOnceIsAConsumeOfTheTrueCost: where the true cost fitted, nothing tells that another was reserved.
+func TestSettleAtOnceIsAConsumeOfTheTrueCost(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		check(t, cases, func(t *rapid.T) {
+			h := genSettling(t, a)
+			top := h.limit.capacity()
+			reserve, truly := rapid.Int64Range(1, min(top, MaxAmount)).Draw(t, "reserve"), rapid.Int64Range(0, min(top, MaxAmount)).Draw(t, "true cost")
+			direct := h.copied(t)
+			if direct.ask(Check, 1); !h.reserve(reserve) || truly > 0 && !direct.ask(Consume, truly).Allowed {
+				return
+			}
+			if got := h.settle(truly); !got.Allowed {
+				t.Fatalf("settled from %d to %d: %+v", reserve, truly, got)
+			}
+			if truly == 0 && a == TokenBucket {
+				direct.state.bucket.fraction, h.state.bucket.fraction = 0, 0 // what a full bucket had begun is gone
+			}
+			if h.state.counting().used() != direct.state.counting().used() ||
+				truly > 0 && string(h.state.Append(nil)) != string(direct.state.Append(nil)) {
+				t.Fatalf("after %d settled to %d: %+v\nwant %+v", reserve, truly, h.state, direct.state)
+			}
+		})
+	})
+}
+
+// TestSettleLaterGivesNoMoreThanWasSaved: whatever happened meanwhile, what is left to others after a settle is never
+// more than if the true cost had been consumed at the first moment; where nothing was refilled meanwhile, it is as much.
+func TestSettleLaterGivesNoMoreThanWasSaved(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		check(t, cases, func(t *rapid.T) {
+			h := genSettling(t, a)
+			reserve := rapid.Int64Range(1, min(h.limit.capacity(), MaxAmount)).Draw(t, "reserve")
+			truly := rapid.Int64Range(1, reserve).Draw(t, "true cost")
+			direct := h.copied(t)
+			if !h.reserve(reserve) || !direct.ask(Consume, truly).Allowed {
+				return
+			}
+			for _, o := range genOps(h.limit, 6, Consume).Draw(t, "meanwhile") {
+				// What the reserve keeps out is kept out of both: they are to differ in nothing else.
+				if h.play(o).Allowed {
+					direct.play(o)
+				} else {
+					direct.play(op{o.after, Check, 1})
+				}
+			}
+			h.settle(truly)
+			used, want := h.state.counting().used(), direct.state.counting().used()
+			if used < want {
+				t.Fatalf("%d used after the settle, %d had the true cost been consumed", used, want)
+			}
+			if a != TokenBucket && used != want {
+				t.Fatalf("%d used after the settle, want %d", used, want)
+			}
+			stored(t, &h.state)
+		})
+	})
+}
+
+// TestSettleNeverAdmitsTooMuch: the law of the limit holds for what was charged in the end.
+func TestSettleNeverAdmitsTooMuch(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		check(t, cases, func(t *rapid.T) {
+			h := genSettling(t, a)
+			h.state = State{} // the log begins here
+			reserve := rapid.Int64Range(1, min(h.limit.capacity(), MaxAmount)).Draw(t, "reserve")
+			if !h.reserve(reserve) {
+				return
+			}
+			truly := rapid.Int64Range(0, reserve).Draw(t, "true cost")
+			log := []charged{{at: h.kept.Limits[0].At, cost: truly}}
+			play := func(ops []op) {
+				for _, o := range ops {
+					if h.play(o).Allowed {
+						log = append(log, charged{at: h.state.counting().moment(), cost: o.cost})
+					}
+				}
+			}
+			play(genOps(h.limit, 6, Consume).Draw(t, "meanwhile"))
+			h.settle(truly)
+			play(genOps(h.limit, 6, Consume).Draw(t, "afterwards"))
+			if a == FixedWindow && h.limit.FirstUse {
+				return // its windows depend on what was charged first
+			}
+			if !law(h.limit, log) {
+				t.Fatalf("%d settled to %d; charged in the end: %v", reserve, truly, log)
+			}
+		})
+	})
+}
+
+// TestSettleLeavesWhatIsLent: a lease that was charged meanwhile can still be served.
+func TestSettleLeavesWhatIsLent(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		h := &settling{history: history{limit: Limit{CounterID: CounterID{"k", "n"}, Algorithm: a, Limit: 1000, Threshold: -1}, now: 1_700_000_000_000}}
+		h.limit.Window, _ = ParseWindow("1h")
+		if !h.reserve(600) {
+			t.Fatal("denied")
+		}
+		lent, _ := h.state.lease(&h.limit, 40)
+		if lent != 40 {
+			t.Fatalf("lent %d", lent)
+		}
+		h.ask(Refund, 590) // somebody gave back what was not his
+		h.settle(0)
+		if used := h.state.counting().used(); used < lent {
+			t.Errorf("%d used, and %d lent", used, lent)
+		}
+	})
+}
+
+// TestSettleOfARedefinedLimit charges what is missing under the definition that stands now, and gives nothing back.
+func TestSettleOfARedefinedLimit(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		h := &settling{history: history{limit: Limit{CounterID: CounterID{"k", "n"}, Algorithm: a, Limit: 100, Threshold: -1}, now: 1_700_000_000_000}}
+		h.limit.Window, _ = ParseWindow("1h")
+		h.reserve(50)
+		old := h.limit
+		h.limit.Limit = 200
+		h.ask(Consume, 10)
+		now := h.limit
+		for cost, want := range map[int64]int64{30: 60, 70: 80} {
+			c := h.copied(t)
+			c.limit = old
+			c.settle(cost)
+			if c.state.spec != now.hash() || c.state.counting().used() != want {
+				t.Errorf("settled to %d: %d used, want %d under the new definition", cost, c.state.counting().used(), want)
+			}
+			stored(t, &c.state)
+		}
+	})
+}
+
+func TestReservationKeepsTheLimit(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		check(t, 100, func(t *rapid.T) {
+			l := genLimit(a).Draw(t, "limit")
+			l.Policy, l.User, l.Threshold = "p", "u", rapid.Int64Range(-1, MaxAmount).Draw(t, "threshold")
+			r := Request{Verb: Consume, Cost: 1, Limits: []Limit{l}, decision: Decision{Allowed: true}}
+			k := reservation{Limits: []reserved{{l.Key, l.Name, l.Spec(), l.Threshold, l.User, 7}}}
+			back, err := k.limits()
+			if err != nil || !back[0].same(&r.Limits[0]) || back[0].Threshold != l.Threshold || back[0].User != l.User {
+				t.Fatalf("%+v, %v", cmp.Diff(l.Spec(), back[0].Spec()), err)
+			}
+		})
+	})
+}
