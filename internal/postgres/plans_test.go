@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/usage"
 )
 
 type query struct {
@@ -42,6 +44,15 @@ var queries = []query{
 	{"delete outbox", deleteOutboxSQL, []string{"Delete on outbox", "Index Scan using outbox_pkey on outbox"}},
 	{"count outbox", countOutboxSQL, nil},
 	{"schema version", schemaVersionSQL, nil},
+	{"add usage", addUsageSQL, []string{"Insert on usage_counts c", "Function Scan on u"}},
+	{"add requests", addRequestsSQL, []string{"Insert on usage_requests", "Function Scan on unnest"}},
+	{"top by denied", topUsageSQLs[usage.ByDenied], []string{"Limit", "Sort", "GroupAggregate", "Sort", "Index Scan using usage_counts_pkey on usage_counts"}},
+	{"traffic", trafficSQL, []string{"Limit", "Sort", "GroupAggregate", "Sort", "Index Scan using usage_requests_at on usage_requests"}},
+	{"slowest endpoints", slowestSQL, []string{"Limit", "Sort", "GroupAggregate", "Sort", "Index Scan using usage_requests_at on usage_requests"}},
+	{"endpoint errors", failuresSQL, []string{"Limit", "Sort", "GroupAggregate", "Sort", "Index Scan using usage_requests_at on usage_requests"}},
+	{"roll usage up", rollupUsageSQL, []string{"Aggregate", "Delete on usage_counts usage_counts_1", "Limit", "LockRows", "Index Scan using usage_counts_pkey on usage_counts", "Tid Scan on usage_counts usage_counts_1", "Insert on usage_counts c", `Subquery Scan on "*SELECT*"`, "GroupAggregate", "Sort", "CTE Scan on gone gone_1", "CTE Scan on gone"}},
+	{"prune usage", pruneUsageSQL, []string{"Delete on usage_counts", "Limit", "LockRows", "Index Scan using usage_counts_pkey on usage_counts usage_counts_1", "Tid Scan on usage_counts"}},
+	{"prune requests", pruneRequestsSQL, []string{"Delete on usage_requests", "Limit", "LockRows", "Index Scan using usage_requests_at on usage_requests usage_requests_1", "Tid Scan on usage_requests"}},
 }
 
 // TestPlans prepares every query and looks at its generic plan: on tables that were never analyzed, and again when

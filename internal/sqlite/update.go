@@ -20,6 +20,7 @@ type statements struct {
 	deleteCounter                                          *sql.Stmt
 	readReceipt, insertReceipt, deleteReceipts             *sql.Stmt
 	insertEvent, deleteEvent                               *sql.Stmt
+	addUsage, addRequest                                   *sql.Stmt
 	all                                                    []*sql.Stmt
 }
 
@@ -47,6 +48,8 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		{&st.deleteReceipts, deleteReceiptsSQL},
 		{&st.insertEvent, insertEventSQL},
 		{&st.deleteEvent, deleteEventSQL},
+		{&st.addUsage, addUsageSQL},
+		{&st.addRequest, addRequestSQL},
 	} {
 		prepared, err := conn.PrepareContext(ctx, s.sql)
 		if err != nil {

@@ -1,0 +1,212 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/seed503877ad/limits/internal/usage"
+)
+
+var _ usage.Store = (*Store)(nil)
+
+const (
+	addUsageSQL = `
+INSERT INTO usage_counts AS c (minutes, at, key, policy, user_name, allowed, denied, cost, peak)
+SELECT 1, u.at, u.key, u.policy, u.user_name, u.allowed, u.denied, u.cost, u.allowed + u.denied
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[])
+	AS u (at, key, policy, user_name, allowed, denied, cost)
+ON CONFLICT (minutes, at, key, policy, user_name) DO UPDATE SET
+	allowed = c.allowed + excluded.allowed, denied = c.denied + excluded.denied, cost = c.cost + excluded.cost,
+	peak = c.peak + excluded.peak`
+
+	addRequestsSQL = `
+INSERT INTO usage_requests (at, key, user_name, endpoint, method, status, millis)
+SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])`
+)
+
+// AddUsage implements [usage.Store].
+func (s *Store) AddUsage(ctx context.Context, counts []usage.Count) error {
+	return s.insertUsage(ctx, "write usage", addUsageSQL,
+		column(counts, func(c *usage.Count) int64 { return c.At }),
+		column(counts, func(c *usage.Count) string { return c.Key }),
+		column(counts, func(c *usage.Count) string { return c.Policy }),
+		column(counts, func(c *usage.Count) string { return c.User }),
+		column(counts, func(c *usage.Count) int64 { return c.Allowed }),
+		column(counts, func(c *usage.Count) int64 { return c.Denied }),
+		column(counts, func(c *usage.Count) int64 { return c.Cost }))
+}
+
+// AddRequests implements [usage.Store].
+func (s *Store) AddRequests(ctx context.Context, requests []usage.Request) error {
+	return s.insertUsage(ctx, "write requests", addRequestsSQL,
+		column(requests, func(r *usage.Request) int64 { return r.At }),
+		column(requests, func(r *usage.Request) string { return r.Key }),
+		column(requests, func(r *usage.Request) string { return r.User }),
+		column(requests, func(r *usage.Request) string { return r.Endpoint }),
+		column(requests, func(r *usage.Request) string { return r.Method }),
+		column(requests, func(r *usage.Request) int64 { return r.Status }),
+		column(requests, func(r *usage.Request) int64 { return r.Millis }))
+}
+
+func column[R, V any](rows []R, get func(*R) V) []V {
+	values := make([]V, len(rows))
+	for i := range rows {
+		values[i] = get(&rows[i])
+	}
+	return values
+}
+
+// insertUsage tells apart what was refused, and may be written again, from what may have been written. The connection
+// is taken first, because without one it is sure that nothing was.
+func (s *Store) insertUsage(ctx context.Context, act, sql string, columns ...any) error {
+	conn, err := s.relay.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", act, err)
+	}
+	defer conn.Release()
+	_, err = conn.Exec(ctx, sql, columns...)
+	switch {
+	case err == nil:
+		return nil
+	case sqlState(err) != "" || pgconn.SafeToRetry(err):
+		return refused(act, err)
+	}
+	return unknown(act, err)
+}
+
+// topUsageSQL orders by a column. Sums are capped where JSON numbers stop to be exact.
+func topUsageSQL(by string) string {
+	return `
+SELECT key, policy, user_name, least(sum(allowed), 9007199254740991)::bigint, least(sum(denied), 9007199254740991)::bigint,
+	least(sum(cost), 9007199254740991)::bigint, max(peak)
+FROM usage_counts
+WHERE minutes IN (1, 60) AND at >= $1 AND at < $2
+	AND ($3 = '' OR policy = $3) AND ($4 = '' OR user_name = $4) AND starts_with(key, $5)
+GROUP BY key, policy, user_name HAVING sum(` + by + `) > 0
+ORDER BY sum(` + by + `) DESC, key, policy, user_name LIMIT $6`
+}
+
+var topUsageSQLs = map[string]string{
+	usage.ByDenied: topUsageSQL("denied"), usage.ByUsed: topUsageSQL("cost"), usage.ByAllowed: topUsageSQL("allowed"),
+}
+
+// TopUsage implements [usage.Store].
+func (s *Store) TopUsage(ctx context.Context, q usage.TopQuery) (top []usage.Top, err error) {
+	var t usage.Top
+	err = s.eachRow(ctx, topUsageSQLs[q.By], []any{q.Since, q.Until, q.Policy, q.User, q.Prefix, q.Max},
+		[]any{&t.Key, &t.Policy, &t.User, &t.Allowed, &t.Denied, &t.Cost, &t.Peak},
+		func() { top = append(top, t) })
+	return top, err
+}
+
+const (
+	loggedSQL = `
+FROM usage_requests WHERE at >= $1 AND at < $2 AND starts_with(key, $3)`
+
+	trafficSQL = `
+SELECT key, user_name, count(*), count(*) FILTER (WHERE status >= 500)` + loggedSQL + `
+GROUP BY key, user_name ORDER BY count(*) DESC, key, user_name LIMIT $4`
+
+	slowestSQL = `
+SELECT endpoint, method, count(*), avg(millis)::float8, percentile_disc(0.95) WITHIN GROUP (ORDER BY millis), max(millis)` +
+		loggedSQL + `
+GROUP BY endpoint, method ORDER BY 5 DESC, endpoint, method LIMIT $4`
+
+	failuresSQL = `
+SELECT endpoint, method, status, count(*)` + loggedSQL + ` AND status >= 500
+GROUP BY endpoint, method, status ORDER BY count(*) DESC, endpoint, method, status LIMIT $4`
+)
+
+// Traffic implements [usage.Store].
+func (s *Store) Traffic(ctx context.Context, q usage.LogQuery) (all []usage.Traffic, err error) {
+	var t usage.Traffic
+	err = s.eachRow(ctx, trafficSQL, logArgs(q), []any{&t.Key, &t.User, &t.Requests, &t.Errors},
+		func() { all = append(all, t) })
+	return all, err
+}
+
+// SlowestEndpoints implements [usage.Store].
+func (s *Store) SlowestEndpoints(ctx context.Context, q usage.LogQuery) (all []usage.Endpoint, err error) {
+	var e usage.Endpoint
+	err = s.eachRow(ctx, slowestSQL, logArgs(q), []any{&e.Endpoint, &e.Method, &e.Requests, &e.Mean, &e.P95, &e.Max},
+		func() { all = append(all, e) })
+	return all, err
+}
+
+// EndpointErrors implements [usage.Store].
+func (s *Store) EndpointErrors(ctx context.Context, q usage.LogQuery) (all []usage.Failure, err error) {
+	var f usage.Failure
+	err = s.eachRow(ctx, failuresSQL, logArgs(q), []any{&f.Endpoint, &f.Method, &f.Status, &f.Requests},
+		func() { all = append(all, f) })
+	return all, err
+}
+
+func logArgs(q usage.LogQuery) []any { return []any{q.Since, q.Until, q.Prefix, q.Max} }
+
+func (s *Store) eachRow(ctx context.Context, sql string, args, into []any, f func()) error {
+	rows, err := s.relay.Query(ctx, sql, args...)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, into, func() error { f(); return nil })
+	}
+	if err != nil {
+		return fmt.Errorf("read usage: %w", err)
+	}
+	return nil
+}
+
+const (
+	// What another worker writes to, or rolls up, is left to the next time.
+	rollupUsageSQL = `
+WITH gone AS (
+	DELETE FROM usage_counts WHERE ctid = ANY (ARRAY(
+		SELECT ctid FROM usage_counts WHERE minutes = 1 AND at < $1 ORDER BY minutes, at LIMIT $2 FOR UPDATE SKIP LOCKED))
+	RETURNING at - at % 3600000 AS hour, key, policy, user_name, allowed, denied, cost, peak
+), added AS (
+	INSERT INTO usage_counts AS c (minutes, at, key, policy, user_name, allowed, denied, cost, peak)
+	SELECT 60, hour, key, policy, user_name, sum(allowed), sum(denied), sum(cost), max(peak)
+	FROM gone GROUP BY hour, key, policy, user_name ORDER BY hour, key, policy, user_name
+	ON CONFLICT (minutes, at, key, policy, user_name) DO UPDATE SET
+		allowed = c.allowed + excluded.allowed, denied = c.denied + excluded.denied, cost = c.cost + excluded.cost,
+		peak = greatest(c.peak, excluded.peak)
+)
+SELECT count(*) FROM gone`
+
+	pruneUsageSQL = `
+DELETE FROM usage_counts WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM usage_counts WHERE minutes IN (1, 60) AND at < $1 LIMIT $2 FOR UPDATE SKIP LOCKED))`
+
+	pruneRequestsSQL = `
+DELETE FROM usage_requests WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM usage_requests WHERE at < $1 ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED))`
+)
+
+// RollupUsage implements [usage.Store]. Only whole hours are rolled up.
+func (s *Store) RollupUsage(ctx context.Context, before time.Time, max int) (n int, err error) {
+	err = s.relay.QueryRow(ctx, rollupUsageSQL, before.Truncate(time.Hour).UnixMilli(), max).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("roll usage up: %w", err)
+	}
+	return n, nil
+}
+
+// PruneUsage implements [usage.Store].
+func (s *Store) PruneUsage(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.pruneBefore(ctx, "remove old usage", pruneUsageSQL, before, max)
+}
+
+// PruneRequests implements [usage.Store].
+func (s *Store) PruneRequests(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.pruneBefore(ctx, "remove old requests", pruneRequestsSQL, before, max)
+}
+
+func (s *Store) pruneBefore(ctx context.Context, act, sql string, before time.Time, max int) (int, error) {
+	tag, err := s.relay.Exec(ctx, sql, before.UnixMilli(), max)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", act, err)
+	}
+	return int(tag.RowsAffected()), nil
+}

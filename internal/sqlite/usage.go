@@ -1,0 +1,221 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/usage"
+)
+
+var _ usage.Store = (*Store)(nil)
+
+const (
+	addUsageSQL = `
+INSERT INTO usage_counts AS c (minutes, at, key, policy, user_name, allowed, denied, cost, peak)
+VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?5 + ?6)
+ON CONFLICT (minutes, at, key, policy, user_name) DO UPDATE SET
+	allowed = c.allowed + excluded.allowed, denied = c.denied + excluded.denied, cost = c.cost + excluded.cost,
+	peak = c.peak + excluded.peak`
+
+	addRequestSQL = `
+INSERT INTO usage_requests (at, key, user_name, endpoint, method, status, millis) VALUES (?, ?, ?, ?, ?, ?, ?)`
+)
+
+// AddUsage implements [usage.Store]. Decisions wait for it, so it should be given few rows.
+func (s *Store) AddUsage(ctx context.Context, counts []usage.Count) error {
+	return s.writeUsage(ctx, "write usage", func() error {
+		for i := range counts {
+			c := &counts[i]
+			if _, err := s.st.addUsage.Exec(c.At, c.Key, c.Policy, c.User, c.Allowed, c.Denied, c.Cost); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// AddRequests implements [usage.Store]. Decisions wait for it, so it should be given few rows.
+func (s *Store) AddRequests(ctx context.Context, requests []usage.Request) error {
+	return s.writeUsage(ctx, "write requests", func() error {
+		for i := range requests {
+			r := &requests[i]
+			if _, err := s.st.addRequest.Exec(r.At, r.Key, r.User, r.Endpoint, r.Method, r.Status, r.Millis); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// writeUsage runs f in a transaction, which touches nothing that is in memory.
+func (s *Store) writeUsage(ctx context.Context, act string, f func() error) error {
+	err := s.transact(ctx, func() (func(), error) {
+		if err := f(); err != nil {
+			return nil, err
+		}
+		return func() {}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", act, err)
+	}
+	return nil
+}
+
+// topUsageSQL orders by a column. Sums are capped where JSON numbers stop to be exact.
+func topUsageSQL(by string) string {
+	return `
+SELECT key, policy, user_name, CAST(min(total(allowed), 9007199254740991) AS INTEGER),
+	CAST(min(total(denied), 9007199254740991) AS INTEGER), CAST(min(total(cost), 9007199254740991) AS INTEGER), max(peak)
+FROM usage_counts
+WHERE minutes IN (1, 60) AND at >= ?1 AND at < ?2
+	AND (?3 = '' OR policy = ?3) AND (?4 = '' OR user_name = ?4) AND substr(key, 1, length(?5)) = ?5
+GROUP BY key, policy, user_name HAVING total(` + by + `) > 0
+ORDER BY total(` + by + `) DESC, key, policy, user_name LIMIT ?6`
+}
+
+var topUsageSQLs = map[string]string{
+	usage.ByDenied: topUsageSQL("denied"), usage.ByUsed: topUsageSQL("cost"), usage.ByAllowed: topUsageSQL("allowed"),
+}
+
+// TopUsage implements [usage.Store].
+func (s *Store) TopUsage(ctx context.Context, q usage.TopQuery) (top []usage.Top, err error) {
+	var t usage.Top
+	err = s.eachRow(ctx, topUsageSQLs[q.By], []any{q.Since, q.Until, q.Policy, q.User, q.Prefix, q.Max},
+		[]any{&t.Key, &t.Policy, &t.User, &t.Allowed, &t.Denied, &t.Cost, &t.Peak},
+		func() { top = append(top, t) })
+	return top, err
+}
+
+const (
+	loggedSQL = `
+FROM usage_requests WHERE at >= ?1 AND at < ?2 AND substr(key, 1, length(?3)) = ?3`
+
+	trafficSQL = `
+SELECT key, user_name, count(*), count(*) FILTER (WHERE status >= 500)` + loggedSQL + `
+GROUP BY key, user_name ORDER BY count(*) DESC, key, user_name LIMIT ?4`
+
+	// The 95th percentile is the least time that 95 of 100 requests do not exceed, as percentile_disc of PostgreSQL.
+	slowestSQL = `
+WITH ranked AS (
+	SELECT endpoint, method, millis, row_number() OVER (PARTITION BY endpoint, method ORDER BY millis) AS place,
+		count(*) OVER (PARTITION BY endpoint, method) AS requests` + loggedSQL + `
+)
+SELECT endpoint, method, count(*), avg(millis), min(millis) FILTER (WHERE place * 100 >= requests * 95), max(millis)
+FROM ranked GROUP BY endpoint, method ORDER BY 5 DESC, endpoint, method LIMIT ?4`
+
+	failuresSQL = `
+SELECT endpoint, method, status, count(*)` + loggedSQL + ` AND status >= 500
+GROUP BY endpoint, method, status ORDER BY count(*) DESC, endpoint, method, status LIMIT ?4`
+)
+
+// Traffic implements [usage.Store].
+func (s *Store) Traffic(ctx context.Context, q usage.LogQuery) (all []usage.Traffic, err error) {
+	var t usage.Traffic
+	err = s.eachRow(ctx, trafficSQL, logArgs(q), []any{&t.Key, &t.User, &t.Requests, &t.Errors},
+		func() { all = append(all, t) })
+	return all, err
+}
+
+// SlowestEndpoints implements [usage.Store].
+func (s *Store) SlowestEndpoints(ctx context.Context, q usage.LogQuery) (all []usage.Endpoint, err error) {
+	var e usage.Endpoint
+	err = s.eachRow(ctx, slowestSQL, logArgs(q), []any{&e.Endpoint, &e.Method, &e.Requests, &e.Mean, &e.P95, &e.Max},
+		func() { all = append(all, e) })
+	return all, err
+}
+
+// EndpointErrors implements [usage.Store].
+func (s *Store) EndpointErrors(ctx context.Context, q usage.LogQuery) (all []usage.Failure, err error) {
+	var f usage.Failure
+	err = s.eachRow(ctx, failuresSQL, logArgs(q), []any{&f.Endpoint, &f.Method, &f.Status, &f.Requests},
+		func() { all = append(all, f) })
+	return all, err
+}
+
+func logArgs(q usage.LogQuery) []any { return []any{q.Since, q.Until, q.Prefix, q.Max} }
+
+func (s *Store) eachRow(ctx context.Context, query string, args, into []any, f func()) error {
+	err := eachRow(ctx, s.reader, query, args, into, f)
+	if err != nil {
+		return fmt.Errorf("read usage: %w", err)
+	}
+	return nil
+}
+
+func eachRow(ctx context.Context, db *sql.DB, query string, args, into []any, f func()) error {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		f()
+	}
+	return rows.Err()
+}
+
+const (
+	// The same rows as rolledUpSQL removes.
+	rollupUsageSQL = `
+INSERT INTO usage_counts AS c (minutes, at, key, policy, user_name, allowed, denied, cost, peak)
+SELECT 60, at - at % 3600000, key, policy, user_name, sum(allowed), sum(denied), sum(cost), max(peak) FROM (
+	SELECT * FROM usage_counts WHERE minutes = 1 AND at < ?1 ORDER BY minutes, at, key, policy, user_name LIMIT ?2)
+WHERE true GROUP BY at - at % 3600000, key, policy, user_name
+ON CONFLICT (minutes, at, key, policy, user_name) DO UPDATE SET
+	allowed = c.allowed + excluded.allowed, denied = c.denied + excluded.denied, cost = c.cost + excluded.cost,
+	peak = max(c.peak, excluded.peak)`
+
+	rolledUpSQL = `
+DELETE FROM usage_counts WHERE (minutes, at, key, policy, user_name) IN (
+	SELECT minutes, at, key, policy, user_name FROM usage_counts WHERE minutes = 1 AND at < ?1
+	ORDER BY minutes, at, key, policy, user_name LIMIT ?2)`
+
+	pruneUsageSQL = `
+DELETE FROM usage_counts WHERE (minutes, at, key, policy, user_name) IN (
+	SELECT minutes, at, key, policy, user_name FROM usage_counts WHERE minutes IN (1, 60) AND at < ?1 LIMIT ?2)`
+
+	pruneRequestsSQL = `
+DELETE FROM usage_requests WHERE id IN (SELECT id FROM usage_requests WHERE at < ?1 ORDER BY at LIMIT ?2)`
+)
+
+// RollupUsage implements [usage.Store]. Only whole hours are rolled up.
+func (s *Store) RollupUsage(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.removeUsage(ctx, "roll usage up", before.Truncate(time.Hour), max, rollupUsageSQL, rolledUpSQL)
+}
+
+// PruneUsage implements [usage.Store].
+func (s *Store) PruneUsage(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.removeUsage(ctx, "remove old usage", before, max, pruneUsageSQL)
+}
+
+// PruneRequests implements [usage.Store].
+func (s *Store) PruneRequests(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.removeUsage(ctx, "remove old requests", before, max, pruneRequestsSQL)
+}
+
+// removeUsage runs statements in one transaction, and gives how many rows the last of them took.
+func (s *Store) removeUsage(ctx context.Context, act string, before time.Time, max int, statements ...string) (n int, err error) {
+	err = s.writeUsage(ctx, act, func() error {
+		for _, statement := range statements {
+			res, err := s.conn.ExecContext(context.Background(), statement, before.UnixMilli(), max)
+			if err != nil {
+				return err
+			}
+			removed, err := res.RowsAffected()
+			if err != nil {
+				return err
+			}
+			n = int(removed)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}

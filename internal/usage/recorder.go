@@ -1,0 +1,240 @@
+package usage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// Config configures a [Recorder].
+type Config struct {
+	// Store keeps what is recorded; required.
+	Store Store
+	// Logger is required.
+	Logger *slog.Logger
+	// Every is how often is written, 5 s unless set. It should divide a minute, so that a minute holds what happened
+	// in it.
+	Every time.Duration
+	// Timeout bounds one write, 3 s unless set.
+	Timeout time.Duration
+	// Queue is how many logged requests wait at most, 8192 unless set. More are dropped.
+	Queue int
+	// Pending is how many counts wait at most for a store that fails, 65536 unless set. More are dropped.
+	Pending int
+}
+
+// writeRows is how many rows are written in one transaction: few enough that one on SQLite, where decisions wait for
+// it, takes a few milliseconds.
+const writeRows = 256
+
+// Recorder takes in what happens and writes it to the store from time to time. Its methods may be called at the same
+// time, and do not block.
+type Recorder struct {
+	cfg      Config
+	tally    *tally
+	requests chan Request
+	// pending are counts that were taken from the tally and not written yet, by minute and id.
+	pending map[minuteID]Count
+	// log holds requests that were taken from the queue and not written yet.
+	log []Request
+	// began is when the counts began that are in the tally.
+	began time.Time
+	// failing says that the last write failed, which is logged once.
+	failing bool
+
+	other, lostCounts, lostRequests, malformed atomic.Int64
+
+	stop    context.Context
+	cancel  context.CancelFunc
+	stopped chan struct{}
+}
+
+type minuteID struct {
+	at int64
+	id ID
+}
+
+// NewRecorder starts one; Close writes what is left and stops it.
+func NewRecorder(cfg Config) (*Recorder, error) {
+	switch {
+	case cfg.Store == nil:
+		return nil, errors.New("record usage: Store is missing")
+	case cfg.Logger == nil:
+		return nil, errors.New("record usage: Logger is missing")
+	}
+	setDefault(&cfg.Every, 5*time.Second)
+	setDefault(&cfg.Timeout, 3*time.Second)
+	setDefault(&cfg.Queue, 8192)
+	setDefault(&cfg.Pending, 65536)
+	r := &Recorder{
+		cfg: cfg, tally: newTally(), requests: make(chan Request, cfg.Queue),
+		pending: make(map[minuteID]Count), began: time.Now(), stopped: make(chan struct{}),
+	}
+	r.stop, r.cancel = context.WithCancel(context.Background())
+	go r.run()
+	return r, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Tally counts a decision; it is the engine's Tally.
+func (r *Recorder) Tally(q *engine.Request, d *engine.Decision) { r.tally.add(q, d) }
+
+// Log takes in a request for the log. One that finds no room is dropped, and counted.
+func (r *Recorder) Log(q Request) {
+	select {
+	case r.requests <- q:
+	default:
+		r.lostRequests.Add(1)
+	}
+}
+
+// Malformed counts a request for the log that could not be read.
+func (r *Recorder) Malformed() { r.malformed.Add(1) }
+
+// Losses is what was not recorded as it happened, since the start.
+type Losses struct {
+	// Other counts decisions that were counted without their key, because there were too many keys.
+	Other int64
+	// Counts are decisions, and Requests lines of the log, that were dropped; Malformed are lines that could not be read.
+	Counts, Requests, Malformed int64
+}
+
+// Losses tells what was not recorded as it happened.
+func (r *Recorder) Losses() Losses {
+	return Losses{r.other.Load(), r.lostCounts.Load(), r.lostRequests.Load(), r.malformed.Load()}
+}
+
+// Close writes what is left, within ctx. Nothing may be told to the recorder afterwards.
+func (r *Recorder) Close(ctx context.Context) error {
+	r.cancel()
+	select {
+	case <-r.stopped:
+	case <-ctx.Done():
+		return fmt.Errorf("write usage: %w", ctx.Err())
+	}
+	if err := r.flush(ctx); err != nil {
+		return fmt.Errorf("write usage: %w", err)
+	}
+	return nil
+}
+
+// run writes at whole multiples of Every, so that what is counted between two writes is of one minute.
+func (r *Recorder) run() {
+	defer close(r.stopped)
+	for {
+		now := time.Now()
+		timer := time.NewTimer(now.Truncate(r.cfg.Every).Add(r.cfg.Every).Sub(now))
+		select {
+		case <-r.stop.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		r.report(r.flush(context.Background()))
+	}
+}
+
+// report logs the first of a row of failures, and its end.
+func (r *Recorder) report(err error) {
+	switch {
+	case err != nil && !r.failing:
+		r.cfg.Logger.Warn("write usage: it waits in memory, as long as there is room", "error", err)
+	case err == nil && r.failing:
+		r.cfg.Logger.Info("usage is written again")
+	}
+	r.failing = err != nil
+}
+
+// flush takes what was told so far and writes it.
+func (r *Recorder) flush(ctx context.Context) error {
+	at := r.began.Truncate(time.Minute).UnixMilli()
+	r.began = time.Now()
+	r.tally.take(at, r.wait)
+	r.drain()
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	return errors.Join(r.writeCounts(ctx), r.writeRequests(ctx))
+}
+
+// wait adds a count to those that are to be written.
+func (r *Recorder) wait(c Count) {
+	if c.ID == (ID{}) {
+		r.other.Add(c.Allowed + c.Denied)
+	}
+	id := minuteID{c.At, c.ID}
+	sum, known := r.pending[id]
+	if !known && len(r.pending) >= r.cfg.Pending {
+		r.lostCounts.Add(c.Allowed + c.Denied)
+		return
+	}
+	c.Allowed, c.Denied, c.Cost = c.Allowed+sum.Allowed, c.Denied+sum.Denied, c.Cost+sum.Cost
+	r.pending[id] = c
+}
+
+// drain takes requests from the queue, as many as it had when it began and no more than wait at most.
+func (r *Recorder) drain() {
+	for n := len(r.requests); n > 0 && len(r.log) < r.cfg.Queue; n-- {
+		r.log = append(r.log, <-r.requests)
+	}
+}
+
+// writeCounts writes a transaction at a time, the oldest minutes first. A write that failed may have been committed all
+// the same; then its counts are lost to the doubt rather than counted twice, unless it is sure.
+func (r *Recorder) writeCounts(ctx context.Context) error {
+	all := make([]Count, 0, len(r.pending))
+	for _, c := range r.pending {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, compareCounts)
+	for some := range slices.Chunk(all, writeRows) {
+		err := r.cfg.Store.AddUsage(ctx, some)
+		unknown := errors.Is(err, engine.ErrCommitUnknown)
+		if err != nil && !unknown {
+			return err
+		}
+		for _, c := range some {
+			delete(r.pending, minuteID{c.At, c.ID})
+			if unknown {
+				r.lostCounts.Add(c.Allowed + c.Denied)
+			}
+		}
+		if unknown {
+			return err
+		}
+	}
+	return nil
+}
+
+// compareCounts is the order in which every worker locks the rows.
+func compareCounts(a, b Count) int {
+	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.User, b.User))
+}
+
+func (r *Recorder) writeRequests(ctx context.Context) error {
+	for len(r.log) > 0 {
+		n := min(len(r.log), writeRows)
+		err := r.cfg.Store.AddRequests(ctx, r.log[:n])
+		unknown := errors.Is(err, engine.ErrCommitUnknown)
+		if err != nil && !unknown {
+			return err
+		}
+		if r.log = slices.Delete(r.log, 0, n); unknown {
+			r.lostRequests.Add(int64(n))
+			return err
+		}
+	}
+	return nil
+}
