@@ -9,10 +9,13 @@ import (
 const (
 	CodeUnknownPolicy = "unknown_policy" // 404
 	CodeIDConflict    = "id_conflict"    // 409: the id was used with another body
-	CodeTooLarge      = "too_large"      // 413: request over MaxRequestBytes
-	CodeTooManyLimits = "too_many_limits"
-	CodeOverloaded    = "overloaded"  // 503: the worker's queue is full
-	CodeUnavailable   = "unavailable" // 503: the store cannot be reached
+	CodeUnknownID     = "unknown_id"     // 404: settle of an id that no consume is known under
+	// CodeNothingToSettle is 409: settle of an id that charged nothing.
+	CodeNothingToSettle = "nothing_to_settle"
+	CodeTooLarge        = "too_large" // 413: request over MaxRequestBytes
+	CodeTooManyLimits   = "too_many_limits"
+	CodeOverloaded      = "overloaded"  // 503: the worker's queue is full
+	CodeUnavailable     = "unavailable" // 503: the store cannot be reached
 )
 
 // Error is an answer that is not a decision. The service sends it as {"error":{…}} with the micro headers

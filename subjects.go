@@ -1,6 +1,7 @@
 package limits
 
-// The subjects of the service. All of them answer requests, in the queue group [QueueGroup].
+// The subjects of the service. All of them answer requests, in the queue group [QueueGroup]. Those of settle and of
+// usage stand in usage.go.
 const (
 	SubjectConsume = "limits.consume"
 	SubjectCheck   = "limits.check"

@@ -35,6 +35,12 @@ var definitions = map[string]struct {
 	"api/list.v1.json":               {limits.List{}, "Reply of admin.list", nil},
 	"api/reset-request.v1.json":      {limits.ResetRequest{}, "Body of admin.reset", nil},
 	"api/reset.v1.json":              {limits.ResetReply{}, "Reply of admin.reset", nil},
+	"api/settle-request.v1.json":     {limits.SettleRequest{}, "Body of settle", refineSettle},
+	"api/log-entry.v1.json":          {limits.LogEntry{}, "Body of usage", refineLogEntry},
+	"api/top-request.v1.json":        {limits.TopRequest{}, "Body of admin.top", refineUsage},
+	"api/top.v1.json":                {limits.Top{}, "Reply of admin.top", refineTop},
+	"api/usage-request.v1.json":      {limits.UsageRequest{}, "Body of admin.usage", refineUsage},
+	"api/usage.v1.json":              {limits.Usage{}, "Reply of admin.usage", nil},
 	"api/error.v1.json":              {limits.ErrorBody{}, "An answer that is not a decision", refineError},
 	"events/limits.warning.v1.json":  {limits.Warning{}, "Data of a limits.warning event", nil},
 	"events/limits.exceeded.v1.json": {limits.Exceeded{}, "Data of a limits.exceeded event", nil},
@@ -91,7 +97,8 @@ func TestAsyncAPIRefersToSchemas(t *testing.T) {
 		}
 	}
 	for _, subject := range []string{limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectRefund,
-		limits.SubjectStatus, limits.SubjectList, limits.SubjectReset, limits.EventWarning, limits.EventExceeded} {
+		limits.SubjectStatus, limits.SubjectList, limits.SubjectReset, limits.SubjectSettle, limits.SubjectUsage, limits.SubjectTop,
+		limits.SubjectUsageReport, limits.EventWarning, limits.EventExceeded} {
 		if !strings.Contains(string(doc), "address: "+subject+"\n") {
 			t.Errorf("asyncapi.yaml has no channel %s", subject)
 		}
@@ -101,7 +108,7 @@ func TestAsyncAPIRefersToSchemas(t *testing.T) {
 func generate(t *testing.T, comments map[string]string, name string) []byte {
 	t.Helper()
 	d := definitions[name]
-	request := strings.Contains(name, "request")
+	request := strings.Contains(name, "request") || name == "api/log-entry.v1.json"
 	r := jsonschema.Reflector{Anonymous: true, CommentMap: comments, ExpandedStruct: true,
 		// Replies and events may gain fields within a version; requests are strict.
 		AllowAdditionalProperties: !request}
@@ -212,6 +219,44 @@ func required(fields ...string) (out []*jsonschema.Schema) {
 func refineList(s *jsonschema.Schema) {
 	f, _ := s.Properties.Get("max")
 	f.Minimum, f.Maximum = "1", "1000"
+}
+
+// refineSettle lets the work have cost nothing.
+func refineSettle(s *jsonschema.Schema) {
+	f, _ := s.Properties.Get("cost")
+	f.Minimum = "0"
+}
+
+func refineLogEntry(s *jsonschema.Schema) {
+	get := func(name string) *jsonschema.Schema { f, _ := s.Properties.Get(name); return f }
+	text(get("user"), 0, limits.MaxKeyBytes)
+	text(get("endpoint"), 1, limits.MaxKeyBytes)
+	text(get("method"), 1, limits.MaxMethodBytes)
+	get("status").Minimum, get("status").Maximum = "100", "599"
+	get("millis").Minimum, get("millis").Maximum = "0", "86400000"
+}
+
+// refineUsage bounds the questions about usage.
+func refineUsage(s *jsonschema.Schema) {
+	refineList(s)
+	enum := func(name string, words ...any) {
+		if f, ok := s.Properties.Get(name); ok {
+			f.Enum = words
+		}
+	}
+	enum("by", limits.ByDenied, limits.ByUsed, limits.ByAllowed)
+	enum("report", limits.ReportTraffic, limits.ReportSlowest, limits.ReportErrors)
+	if f, ok := s.Properties.Get("policy"); ok {
+		text(f, 0, limits.MaxNameBytes)
+	}
+	period, _ := s.Properties.Get("period")
+	period.Pattern = "^[1-9][0-9]*(ms|s|m|h|d|w)$"
+}
+
+// refineTop lets denied requests alone have cost nothing.
+func refineTop(s *jsonschema.Schema) {
+	f, _ := s.Definitions["TopRow"].Properties.Get("cost")
+	f.Minimum = "0"
 }
 
 func refineError(s *jsonschema.Schema) {

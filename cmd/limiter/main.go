@@ -43,9 +43,12 @@ type commands struct {
 	Check       checkCmd       `cmd:"" help:"Decide, charge nothing."`
 	Record      recordCmd      `cmd:"" help:"Charge what already happened, even past the limit."`
 	Refund      refundCmd      `cmd:"" help:"Give cost back."`
+	Settle      settleCmd      `cmd:"" help:"Set the final cost of an earlier consume."`
 	Show        showCmd        `cmd:"" help:"Show the counters of a key."`
 	List        listCmd        `cmd:"" help:"List counters."`
 	Reset       resetCmd       `cmd:"" help:"Set counters back to unused."`
+	Top         topCmd         `cmd:"" help:"Show who was denied, or used, most."`
+	Usage       usageCmd       `cmd:"" help:"Show traffic by key, slowest endpoints, or errors, from the request log."`
 	Watch       watchCmd       `cmd:"" help:"Show warnings and denials as they happen."`
 	Bench       benchCmd       `cmd:"" help:"Measure how many checks a second the service answers."`
 	Migrate     migrateCmd     `cmd:"" help:"Bring a PostgreSQL schema up to date, or show where it is."`

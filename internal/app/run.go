@@ -20,6 +20,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/usage"
 	"github.com/seed503877ad/limits/internal/web"
 	"github.com/seed503877ad/limits/schemas"
 )
@@ -35,6 +36,7 @@ const (
 type store interface {
 	engine.Store
 	bus.Outbox
+	usage.Store
 	Ping(ctx context.Context) error
 	Close()
 }
@@ -49,6 +51,7 @@ type limiter struct {
 	requests *nats.Conn
 	events   *nats.Conn
 	metrics  *web.Metrics
+	usage    *usage.Recorder
 	engine   *engine.Engine
 	forget   *bus.Forgetter
 	relay    *bus.Relay
@@ -84,7 +87,7 @@ func (l *limiter) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for _, part := range []func(context.Context) error{
-		l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startEngine, l.startService,
+		l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage, l.startEngine, l.startService,
 	} {
 		if err := part(ctx); err != nil {
 			return err
@@ -250,6 +253,19 @@ func (l *limiter) startEvents(context.Context) (err error) {
 	return nil
 }
 
+func (l *limiter) startUsage(context.Context) (err error) {
+	l.usage, err = usage.NewRecorder(usage.Config{Store: l.store, Logger: l.log})
+	if err != nil {
+		return err
+	}
+	l.onStop("usage", l.usage.Close)
+	l.metrics.WatchUsage(func() (other, counts, requests, malformed int64) {
+		n := l.usage.Losses()
+		return n.Other, n.Counts, n.Requests, n.Malformed
+	})
+	return nil
+}
+
 func (l *limiter) startEngine(ctx context.Context) (err error) {
 	// On the connection of the requests, so that what a worker tells comes before the answer that it sends, and reaches
 	// the others before the request that follows the answer.
@@ -260,6 +276,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 		Broadcast: l.forget.Broadcast,
 		Committed: l.relay.Wake,
 		Observer:  l.metrics,
+		Tally:     l.usage.Tally,
 		Writers:   l.writers(),
 
 		StoreFailing: l.storeFailing,
@@ -285,6 +302,7 @@ func (l *limiter) startService(context.Context) error {
 	service, err := bus.NewService(bus.ServiceConfig{
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
 		OnError: onError, WarningThreshold: l.WarningThreshold, Logger: l.log,
+		UsageLog: l.usage, Usage: l.store,
 	})
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ type Decider interface {
 	Status(ctx context.Context, key string) ([]engine.Counter, error)
 	List(ctx context.Context, prefix string, after engine.CounterID, max int) ([]engine.Counter, bool, error)
 	Reset(ctx context.Context, sel engine.Selection, dryRun bool) (int64, error)
+	Settle(ctx context.Context, id string, cost int64) (engine.Decision, error)
 }
 
 // ServiceConfig configures a [Service].
@@ -53,6 +54,10 @@ type ServiceConfig struct {
 	// PendingMessages and PendingBytes bound what one endpoint has received and not handed on; what is past them
 	// is dropped by nats.go. 65536 and 64 MiB unless set: the engine's queue is full, and answers so, long before.
 	PendingMessages, PendingBytes int
+	// UsageLog takes the request log, and Usage answers admin.top and admin.usage. Without one its subjects are not
+	// served.
+	UsageLog UsageLog
+	Usage    UsageReader
 	// Logger is required.
 	Logger *slog.Logger
 }
@@ -142,12 +147,15 @@ func (s *Service) metadata() map[string]string {
 	return m
 }
 
+// endpoint is a subject, the schemas of its bodies, and what handles it.
+type endpoint struct {
+	name, subject, request, response string
+	handle                           micro.HandlerFunc
+}
+
 // addEndpoints subscribes to the subjects.
 func (s *Service) addEndpoints() error {
-	for _, e := range []struct {
-		name, subject, request, response string
-		handle                           micro.HandlerFunc
-	}{
+	for _, e := range append([]endpoint{
 		{"consume", limits.SubjectConsume, SchemaRequest, SchemaReply, s.decides(engine.Consume)},
 		{"check", limits.SubjectCheck, SchemaRequest, SchemaReply, s.decides(engine.Check)},
 		{"record", limits.SubjectRecord, SchemaRequest, SchemaReply, s.decides(engine.Record)},
@@ -155,15 +163,17 @@ func (s *Service) addEndpoints() error {
 		{"status", limits.SubjectStatus, SchemaStatusRequest, SchemaStatus, s.answers(s.status)},
 		{"admin-list", limits.SubjectList, SchemaListRequest, SchemaList, s.answers(s.list)},
 		{"admin-reset", limits.SubjectReset, SchemaResetRequest, SchemaReset, s.answers(s.reset)},
-	} {
+		{"settle", limits.SubjectSettle, SchemaSettleRequest, SchemaReply, s.answers(s.settle)},
+	}, s.usageEndpoints()...) {
+		schemas := map[string]string{"request-schema": s.cfg.SchemaBase + "/" + e.request}
+		if e.response != "" {
+			schemas["response-schema"] = s.cfg.SchemaBase + "/" + e.response
+			schemas["error-schema"] = s.cfg.SchemaBase + "/" + SchemaError
+		}
 		err := s.micro.AddEndpoint(e.name, e.handle,
 			micro.WithEndpointSubject(e.subject),
 			micro.WithEndpointPendingLimits(s.cfg.PendingMessages, s.cfg.PendingBytes),
-			micro.WithEndpointMetadata(map[string]string{
-				"request-schema":  s.cfg.SchemaBase + "/" + e.request,
-				"response-schema": s.cfg.SchemaBase + "/" + e.response,
-				"error-schema":    s.cfg.SchemaBase + "/" + SchemaError,
-			}))
+			micro.WithEndpointMetadata(schemas))
 		if err != nil {
 			return fmt.Errorf("add endpoint %s: %w", e.name, err)
 		}

@@ -10,3 +10,7 @@ import (
 func TestUsage(t *testing.T) {
 	storetest.Usage(t, func(t *testing.T) usage.Store { return open(t, Config{}) })
 }
+
+func TestSettle(t *testing.T) {
+	storetest.Settle(t, func(t *testing.T) storetest.Store { return open(t, Config{}) })
+}

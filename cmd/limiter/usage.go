@@ -1,0 +1,125 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+
+	"github.com/seed503877ad/limits"
+)
+
+// usageFlags are the flags of questions about usage.
+type usageFlags struct {
+	clientFlags
+	Prefix string `placeholder:"P" help:"Only keys that begin with P."`
+	Max    int    `default:"20" placeholder:"N" help:"How many rows (${default})."`
+}
+
+// Validate holds what the tags cannot.
+func (f *usageFlags) Validate() error {
+	if f.Max < 1 || f.Max > limits.MaxUsageRows {
+		return fmt.Errorf("--max: %d is not between 1 and %d", f.Max, limits.MaxUsageRows)
+	}
+	return f.clientFlags.Validate()
+}
+
+// topCmd shows who hits the limits most.
+type topCmd struct {
+	usageFlags
+	By     string `default:"denied" enum:"denied,used,allowed" placeholder:"WHAT" help:"denied, used (the cost) or allowed (${default})."`
+	Since  string `default:"1h" placeholder:"PERIOD" help:"How far back, such as 30m, 1h or 7d (${default})."`
+	Policy string `placeholder:"NAME" help:"Only this policy."`
+	User   string `placeholder:"USER" help:"Only this user."`
+}
+
+// Help gives the examples of --help.
+func (*topCmd) Help() string {
+	return `Examples:
+
+  limiter top                                  # who was denied most in the last hour
+  limiter top --by used --since 7d --max 5
+  limiter top --policy cleanup-code --prefix api:user:
+
+PEAK is the most requests of one minute. The counts are some seconds behind.`
+}
+
+func (c *topCmd) Run(s *session) error {
+	var top limits.Top
+	r := limits.TopRequest{By: c.By, Period: c.Since, Policy: c.Policy, Prefix: c.Prefix, User: c.User, Max: c.Max}
+	if _, err := c.ask(s, limits.SubjectTop, r, &top); err != nil || c.JSON {
+		return err
+	}
+	if len(top.Rows) == 0 {
+		fmt.Fprintf(s.out, "nothing %s in the last %s\n", c.By, c.Since)
+		return nil
+	}
+	t := newTable(s.out, "KEY", "POLICY", "USER", "DENIED", "ALLOWED", "COST", "PEAK")
+	for _, row := range top.Rows {
+		t.row(cmp.Or(row.Key, "(other keys)"), dash(row.Policy), dash(row.User), row.Denied, row.Allowed, row.Cost, row.Peak)
+	}
+	t.flush()
+	return nil
+}
+
+func dash(s string) string { return cmp.Or(s, "-") }
+
+// usageCmd asks the request log.
+type usageCmd struct {
+	usageFlags
+	Report string `arg:"" enum:"traffic,slowest,errors" help:"traffic: which keys make most of it; slowest: endpoints; errors: status 500 and above."`
+	Since  string `default:"24h" placeholder:"PERIOD" help:"How far back, such as 1h or 7d (${default})."`
+}
+
+// Help gives the examples of --help.
+func (*usageCmd) Help() string {
+	return `Examples:
+
+  limiter usage traffic
+  limiter usage slowest --since 1h
+  limiter usage errors --since 7d --prefix key:acme:
+
+The log holds what clients told of on limits.usage.`
+}
+
+func (c *usageCmd) Run(s *session) error {
+	var u limits.Usage
+	r := limits.UsageRequest{Report: c.Report, Period: c.Since, Prefix: c.Prefix, Max: c.Max}
+	if _, err := c.ask(s, limits.SubjectUsageReport, r, &u); err != nil || c.JSON {
+		return err
+	}
+	if len(u.Traffic)+len(u.Slowest)+len(u.Errors) == 0 {
+		what := "requests"
+		if c.Report == limits.ReportErrors {
+			what = "errors"
+		}
+		fmt.Fprintf(s.out, "no %s in the last %s\n", what, c.Since)
+		return nil
+	}
+	printUsage(s, &u)
+	return nil
+}
+
+// printUsage writes the one report that is there.
+func printUsage(s *session, u *limits.Usage) {
+	var t *table
+	switch {
+	case len(u.Traffic) > 0:
+		t = newTable(s.out, "KEY", "USER", "REQUESTS", "ERRORS")
+	case len(u.Slowest) > 0:
+		t = newTable(s.out, "ENDPOINT", "METHOD", "REQUESTS", "MEAN", "P95", "MAX")
+	default:
+		t = newTable(s.out, "ENDPOINT", "METHOD", "STATUS", "REQUESTS")
+	}
+	for _, r := range u.Traffic {
+		t.row(r.Key, dash(r.User), r.Requests, r.Errors)
+	}
+	for _, r := range u.Slowest {
+		t.row(r.Endpoint, r.Method, r.Requests, strconv.FormatFloat(r.Mean, 'f', 1, 64)+"ms", millis(r.P95), millis(r.Max))
+	}
+	for _, r := range u.Errors {
+		t.row(r.Endpoint, r.Method, r.Status, r.Requests)
+	}
+	t.flush()
+}
+
+func millis(n int64) string { return strconv.FormatInt(n, 10) + "ms" }

@@ -1,0 +1,61 @@
+package bus
+
+import (
+	"context"
+	"errors"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+func (s *Service) settle(ctx context.Context, data []byte) (any, error) {
+	req, err := decodeSettle(data)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.cfg.Engine.Settle(ctx, req.ID, req.Cost)
+	switch {
+	case errors.Is(err, engine.ErrIDConflict):
+		return nil, &limits.Error{Status: 409, Code: limits.CodeIDConflict, Field: "cost",
+			Message: "the id was settled with another cost; the first one stands"}
+	case errors.Is(err, engine.ErrUnknownID):
+		return nil, &limits.Error{Status: 404, Code: limits.CodeUnknownID, Field: "id", Message: "no consume with this id " +
+			"is known: it was charged without the store, or no limit applied to it, or it is older than 10 minutes"}
+	case errors.Is(err, engine.ErrNothingToSettle):
+		return nil, &limits.Error{Status: 409, Code: limits.CodeNothingToSettle, Field: "id",
+			Message: "the id is not of a consume that was allowed, so there is nothing to settle"}
+	case err != nil:
+		return nil, err
+	}
+	// What did not fit was charged all the same, which is what a record's answer says.
+	return jsontext.Value(appendReply(nil, engine.Record, &d, req.Cost)), nil
+}
+
+func decodeSettle(data []byte) (limits.SettleRequest, error) {
+	r := newReader()
+	req := limits.SettleRequest{Cost: -1}
+	err := r.document(data, func(name []byte) (err error) {
+		switch string(name) {
+		case "id":
+			var b []byte
+			b, err = r.printable("id", 1, limits.MaxIDBytes)
+			req.ID = string(b)
+		case "cost":
+			req.Cost, err = r.number("cost", 0, limits.MaxAmount)
+		default:
+			err = r.unknown(name, "id, cost")
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return req, err
+	case req.ID == "":
+		return req, badInput("id", "id", "id is missing; want that of an earlier consume")
+	case req.Cost < 0:
+		return req, badInput("cost", "cost", "cost is missing; want what the work cost in the end, 0 to %d", limits.MaxAmount)
+	}
+	return req, nil
+}

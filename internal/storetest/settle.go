@@ -1,0 +1,187 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// Settle tries the engine's settle over a store: what it needs of receipts. open gives an empty store that closes when
+// its test ends.
+func Settle(t *testing.T, open func(t *testing.T) Store) {
+	for _, c := range []struct {
+		name string
+		test func(t *testing.T, s Store)
+	}{
+		{"the difference is charged or given back, once", settleOnce},
+		{"what cannot be settled says why", settleRefused},
+		{"settles of one id at the same time are one", settleRace},
+		{"a commit of unknown fate is settled once", settleUnknown},
+		{"another worker settles, and all learn that something is free", settleElsewhere},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.test(t, open(t))
+		})
+	}
+}
+
+// startEngine starts an engine that closes before the store does.
+func startEngine(t *testing.T, s engine.Store, change ...func(*engine.Config)) *engine.Engine {
+	t.Helper()
+	var ids atomic.Int64
+	cfg := engine.Config{Store: s, Writers: 1, NewID: func() string { return fmt.Sprint("event-", ids.Add(1)) }}
+	for _, f := range change {
+		f(&cfg)
+	}
+	e, err := engine.New(within(t), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+func limit(t *testing.T, key string, n int64) engine.Limit {
+	t.Helper()
+	w, err := engine.ParseWindow("1h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine.Limit{CounterID: id(key, "1h"), Limit: n, Window: w, Threshold: n / 10, User: "u"}
+}
+
+func ask(t *testing.T, e *engine.Engine, v engine.Verb, cost int64, requestID string, limits ...engine.Limit) engine.Decision {
+	t.Helper()
+	d, err := e.Do(within(t), &engine.Request{Verb: v, Limits: limits, Cost: cost, ID: requestID})
+	if err != nil {
+		t.Fatalf("%s: %v", v, err)
+	}
+	return d
+}
+
+func settleTo(t *testing.T, e *engine.Engine, requestID string, cost int64) engine.Decision {
+	t.Helper()
+	d, err := e.Settle(within(t), requestID, cost)
+	if err != nil {
+		t.Fatalf("settle %s to %d: %v", requestID, cost, err)
+	}
+	return d
+}
+
+// usedOf gives what each limit has used.
+func usedOf(t *testing.T, e *engine.Engine, limits ...engine.Limit) (all []int64) {
+	t.Helper()
+	for _, r := range ask(t, e, engine.Check, 1, "", limits...).Results {
+		all = append(all, r.Used)
+	}
+	return all
+}
+
+func settleOnce(t *testing.T, s Store) {
+	e := startEngine(t, s)
+	a, b := limit(t, "a", 100), limit(t, "b", 50)
+	for name, c := range map[string]struct{ cost, a, b int64 }{"less": {5, 5, 5}, "none": {0, 0, 0}, "same": {30, 30, 30}, "more": {60, 60, 60}} {
+		a.Key, b.Key = "a:"+name, "b:"+name
+		ask(t, e, engine.Consume, 30, name, a, b)
+		first := settleTo(t, e, name, c.cost)
+		equal(t, name+": fits", first.Allowed, c.cost <= 50)
+		ask(t, e, engine.Record, 1, "", a) // the answer stays what it was
+		equal(t, name+": again", settleTo(t, e, name, c.cost), first)
+		equal(t, name+": used", usedOf(t, e, a, b), []int64{c.a + 1, c.b})
+		if _, err := e.Settle(within(t), name, c.cost+1); !errors.Is(err, engine.ErrIDConflict) {
+			t.Errorf("%s: another cost: %v", name, err)
+		}
+	}
+	var told []string
+	if _, err := s.Relay(within(t), 100, func(_ context.Context, events []engine.Event) ([]string, error) {
+		for _, v := range events {
+			told = append(told, fmt.Sprint(v.Type, " ", v.Key))
+		}
+		return nil, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "events", told, []string{"limits.warning b:more", "limits.exceeded b:more"})
+}
+
+func settleRefused(t *testing.T, s Store) {
+	e := startEngine(t, s)
+	l := limit(t, "a", 10)
+	ask(t, e, engine.Consume, 11, "denied", l)
+	ask(t, e, engine.Record, 1, "recorded", l)
+	for name, want := range map[string]error{
+		"unheard of": engine.ErrUnknownID, "denied": engine.ErrNothingToSettle, "recorded": engine.ErrNothingToSettle,
+	} {
+		if _, err := e.Settle(within(t), name, 1); !errors.Is(err, want) {
+			t.Errorf("%s: %v; want %v", name, err, want)
+		}
+	}
+	equal(t, "used", usedOf(t, e, l), []int64{1})
+}
+
+func settleRace(t *testing.T, s Store) {
+	workers := []*engine.Engine{startEngine(t, s), startEngine(t, s)}
+	l := limit(t, "a", 100)
+	ask(t, workers[0], engine.Consume, 50, "id", l)
+	all(t, 20, func(i int) error {
+		d, err := workers[i%2].Settle(within(t), "id", 20)
+		if err == nil && d.Results[0].Used != 20 {
+			err = fmt.Errorf("used %d", d.Results[0].Used)
+		}
+		return err
+	})
+	equal(t, "used", usedOf(t, workers[0], l), []int64{20})
+}
+
+// forgetful is a store whose first commit of a change is done, and its answer lost.
+type forgetful struct {
+	Store
+	lose atomic.Bool
+}
+
+func (f *forgetful) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	changed := false
+	err := f.Store.Update(ctx, b, func(s engine.Snapshot) engine.Changes {
+		c := decide(s)
+		changed = len(c.Counters) > 0
+		return c
+	})
+	if err == nil && changed && f.lose.CompareAndSwap(true, false) {
+		return engine.ErrCommitUnknown
+	}
+	return err
+}
+
+func settleUnknown(t *testing.T, s Store) {
+	f := &forgetful{Store: s}
+	e := startEngine(t, f)
+	l := limit(t, "a", 100)
+	ask(t, e, engine.Consume, 50, "id", l)
+	f.lose.Store(true)
+	settleTo(t, e, "id", 70)
+	if f.lose.Load() {
+		t.Error("no answer was lost")
+	}
+	equal(t, "used", usedOf(t, e, l), []int64{70})
+}
+
+func settleElsewhere(t *testing.T, s Store) {
+	l := limit(t, "a", 10)
+	told := make(chan engine.Forget, 10)
+	one := startEngine(t, s)
+	two := startEngine(t, s, func(c *engine.Config) { c.Broadcast = func(f engine.Forget) { one.Forget(f); told <- f } })
+	ask(t, one, engine.Consume, 10, "id", l)
+	equal(t, "allowed", ask(t, one, engine.Consume, 1, "", l).Allowed, false) // and one remembers it
+	settleTo(t, two, "id", 9)
+	equal(t, "told", <-told, engine.Forget{Key: "a", Freed: true})
+	equal(t, "allowed", ask(t, one, engine.Consume, 1, "", l).Allowed, true)
+}
