@@ -173,6 +173,74 @@ func ExampleClient_Record() {
 	// false 0
 }
 
+// Check, work, record: nothing is charged until the work is done, and then what was done. Others may have charged
+// meanwhile, so the record may go past the limit; to keep a place, reserve and settle.
+func ExampleClient_Check() {
+	client, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+	generate := func(user string) error {
+		request := limits.Request{Limits: []limits.LimitSpec{
+			{Key: "generations:" + user, Limit: 2, Window: "1h"},
+			{Key: "generations:" + user, Limit: 50, Window: "day"},
+		}}
+		before, err := client.Check(ctx, request)
+		if err != nil {
+			return err
+		}
+		if !before.Allowed {
+			return errors.New("denied by the limit per " + before.BlockedBy)
+		}
+		// … the work; when it fails, nothing was charged
+		_, err = client.Record(ctx, request)
+		return err
+	}
+
+	for range 3 {
+		fmt.Println(generate("7"))
+	}
+	// Output:
+	// <nil>
+	// <nil>
+	// denied by the limit per 1h
+}
+
+// Reserve, work, settle: an estimate is charged before the work, so that nobody else takes the place, and set to the true
+// cost after it.
+func ExampleClient_Settle() {
+	client, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+	reserve := limits.Per("tokens:acme", 1000, "1h")
+	reserve.Cost, reserve.ID = 400, "job-17" // the most that it may cost
+
+	reply, err := client.Consume(ctx, reserve)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.Allowed, reply.Remaining)
+	// … the work, which cost 150
+	reply, err = client.Settle(ctx, reserve.ID, 150)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.Allowed, reply.Remaining)
+	// Output:
+	// true 600
+	// true 850
+}
+
+// A server logs its requests without waiting for anything.
+func ExampleClient_LogRequest() {
+	client, done := exampleClient()
+	defer done()
+	err := client.LogRequest(limits.LogEntry{
+		Key: "key:acme", User: "7", Endpoint: "GET /v1/items/{id}", Method: "GET", Status: 200, Millis: 12,
+	})
+	fmt.Println(err)
+	// Output: <nil>
+}
+
 // Errors of the service tell what is wrong with which field; those that may pass are Temporary.
 func ExampleError() {
 	client, done := exampleClient()

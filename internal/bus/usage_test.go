@@ -1,0 +1,183 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/usage"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/micro"
+)
+
+// fakeUsage notes what it is asked and told, and answers with a row of each.
+type fakeUsage struct {
+	logged    chan usage.Request
+	malformed chan struct{}
+	top       usage.TopQuery
+	log       usage.LogQuery
+}
+
+func newFakeUsage() *fakeUsage {
+	return &fakeUsage{logged: make(chan usage.Request, 10), malformed: make(chan struct{}, 10)}
+}
+
+func (f *fakeUsage) serve(c *ServiceConfig) { c.UsageLog, c.Usage = f, f }
+
+func (f *fakeUsage) Log(r usage.Request) { f.logged <- r }
+func (f *fakeUsage) Malformed()          { f.malformed <- struct{}{} }
+
+func (f *fakeUsage) TopUsage(_ context.Context, q usage.TopQuery) ([]usage.Top, error) {
+	f.top = q
+	return []usage.Top{{ID: usage.ID{Key: "k", Policy: "p", User: "u"}, Allowed: 1, Denied: 2, Cost: 3, Peak: 4}, {}}, nil
+}
+
+func (f *fakeUsage) Traffic(_ context.Context, q usage.LogQuery) ([]usage.Traffic, error) {
+	f.log = q
+	return []usage.Traffic{{Key: "k", User: "u", Requests: 1, Errors: 2}}, nil
+}
+
+func (f *fakeUsage) SlowestEndpoints(_ context.Context, q usage.LogQuery) ([]usage.Endpoint, error) {
+	f.log = q
+	return []usage.Endpoint{{Endpoint: "/a", Method: "GET", Requests: 1, Mean: 2.5, P95: 3, Max: 4}}, nil
+}
+
+func (f *fakeUsage) EndpointErrors(_ context.Context, q usage.LogQuery) ([]usage.Failure, error) {
+	f.log = q
+	return []usage.Failure{{Endpoint: "/a", Method: "GET", Status: 500, Requests: 1}}, nil
+}
+
+func TestSettleReply(t *testing.T) {
+	t.Parallel()
+	e := &fakeEngine{submit: allowing}
+	_, nc := serve(t, e)
+	for _, c := range []struct {
+		body, code, field string
+		err               error
+	}{
+		{body: `{"id":"a","cost":0}`},
+		{body: `{"id":"a"}`, code: "invalid_cost", field: "cost"},
+		{body: `{"cost":1}`, code: "invalid_id", field: "id"},
+		{body: `{"id":"","cost":1}`, code: "invalid_id", field: "id"},
+		{body: `{"id":"a\nb","cost":1}`, code: "invalid_id", field: "id"},
+		{body: `{"id":"a","cost":-1}`, code: "invalid_cost", field: "cost"},
+		{body: `{"id":"a","cost":1000000001}`, code: "invalid_cost", field: "cost"},
+		{body: `{"id":"a","cost":1,"key":"k"}`, code: "unknown_field", field: "key"},
+		{`{"id":"a","cost":1}`, "unknown_id", "id", engine.ErrUnknownID},
+		{`{"id":"a","cost":1}`, "nothing_to_settle", "id", engine.ErrNothingToSettle},
+		{`{"id":"a","cost":1}`, "id_conflict", "cost", engine.ErrIDConflict},
+		{`{"id":"a","cost":1}`, "unavailable", "", engine.ErrUnavailable},
+	} {
+		e.err = c.err
+		m := ask(t, nc, limits.SubjectSettle, c.body)
+		want := `{"allowed":true,"key":"a","name":"1m","limit":10,"remaining":3,"reset":0}`
+		if c.code != "" {
+			want = fmt.Sprintf(`{"error":{"code":%q,`, c.code)
+			if c.field != "" {
+				want += fmt.Sprintf(`"field":%q,`, c.field)
+			}
+		}
+		if !strings.HasPrefix(string(m.Data), want) {
+			t.Errorf("%s, %v\n got %s\nwant %s", c.body, c.err, m.Data, want)
+		}
+	}
+	e.err = engine.ErrUnknownID
+	if m := ask(t, nc, limits.SubjectSettle, `{"id":"a","cost":1}`); m.Header.Get(micro.ErrorCodeHeader) != "404" {
+		t.Errorf("unknown id: %v", m.Header)
+	}
+}
+
+func TestUsageQuestions(t *testing.T) {
+	t.Parallel()
+	f := newFakeUsage()
+	_, nc := serve(t, &fakeEngine{submit: allowing}, f.serve)
+	for _, c := range []struct{ subject, body, want string }{
+		{limits.SubjectTop, `{"since":5,"until":7,"by":"used","policy":"p","prefix":"k","user":"u","max":9}`,
+			`{"since":5,"until":7,"rows":[{"key":"k","policy":"p","user":"u","allowed":1,"denied":2,"cost":3,"peak":4},` +
+				`{"key":"","allowed":0,"denied":0,"cost":0,"peak":0}]}`},
+		{limits.SubjectUsageReport, `{"report":"traffic","since":5,"until":7}`,
+			`{"since":5,"until":7,"traffic":[{"key":"k","user":"u","requests":1,"errors":2}]}`},
+		{limits.SubjectUsageReport, `{"report":"slowest","since":5,"until":7}`,
+			`{"since":5,"until":7,"slowest":[{"endpoint":"/a","method":"GET","requests":1,"mean":2.5,"p95":3,"max":4}]}`},
+		{limits.SubjectUsageReport, `{"report":"errors","since":5,"until":7,"prefix":"x","max":3}`,
+			`{"since":5,"until":7,"errors":[{"endpoint":"/a","method":"GET","status":500,"requests":1}]}`},
+		{limits.SubjectTop, `{"by":"loved"}`, `{"error":{"code":"invalid_by"`},
+		{limits.SubjectTop, `{"period":"day"}`, `{"error":{"code":"invalid_period"`},
+		{limits.SubjectTop, `{"period":"1h","since":5}`, `{"error":{"code":"mixed_forms"`},
+		{limits.SubjectTop, `{"until":5}`, `{"error":{"code":"invalid_since"`},
+		{limits.SubjectTop, `{"since":7,"until":7}`, `{"error":{"code":"invalid_until"`},
+		{limits.SubjectTop, `{"max":1001}`, `{"error":{"code":"invalid_max"`},
+		{limits.SubjectTop, `{"key":"k"}`, `{"error":{"code":"unknown_field"`},
+		{limits.SubjectUsageReport, `{}`, `{"error":{"code":"invalid_report"`},
+		{limits.SubjectUsageReport, `{"report":"all"}`, `{"error":{"code":"invalid_report"`},
+		{limits.SubjectUsageReport, `{"report":"errors","user":"u"}`, `{"error":{"code":"unknown_field"`},
+	} {
+		if m := ask(t, nc, c.subject, c.body); !strings.HasPrefix(string(m.Data), c.want) {
+			t.Errorf("%s %s\n got %s\nwant %s", c.subject, c.body, m.Data, c.want)
+		}
+	}
+	if diff := cmp.Diff(usage.TopQuery{By: "used", Since: 5, Until: 7, Policy: "p", User: "u", Prefix: "k", Max: 9}, f.top); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(usage.LogQuery{Since: 5, Until: 7, Prefix: "x", Max: 3}, f.log); diff != "" {
+		t.Error(diff)
+	}
+	ask(t, nc, limits.SubjectTop, `{}`)
+	if got := f.top; got.By != "denied" || got.Max != 20 || got.Until-got.Since != time.Hour.Milliseconds()+1 {
+		t.Errorf("unless said: %+v", got)
+	}
+}
+
+func TestRequestLog(t *testing.T) {
+	t.Parallel()
+	f := newFakeUsage()
+	_, nc := serve(t, &fakeEngine{submit: allowing}, f.serve)
+	now := time.Now().UnixMilli()
+	for _, bad := range []string{
+		``, `[]`, `{}`, `{"key":"k","endpoint":"/a","method":"GET","status":200}`,
+		`{"key":"","endpoint":"/a","method":"GET","status":200,"millis":5}`,
+		`{"key":"k","endpoint":"/a","method":"GET","status":99,"millis":5}`,
+		`{"key":"k","endpoint":"/a","method":"GET","status":200,"millis":-5}`,
+		`{"key":"k","endpoint":"/a","method":"GET","status":200,"millis":5,"at":1}`,
+		`{"key":"k","endpoint":"/a","method":"GET","status":200,"millis":5,"body":"x"}`,
+		fmt.Sprintf(`{"key":"k","endpoint":%q,"method":"GET","status":200,"millis":5}`, strings.Repeat("a", 257)),
+	} {
+		if err := nc.Publish(limits.SubjectUsage, []byte(bad)); err != nil {
+			t.Fatal(err)
+		}
+		<-f.malformed
+	}
+	// A reply subject changes nothing: it is never answered.
+	good := fmt.Sprintf(`{"key":"k","user":"u","endpoint":"/a","method":"GET","status":200,"millis":5,"at":%d}`, now-1000)
+	if err := nc.PublishRequest(limits.SubjectUsage, "_INBOX.x", []byte(good)); err != nil {
+		t.Fatal(err)
+	}
+	want := usage.Request{At: now - 1000, Key: "k", User: "u", Endpoint: "/a", Method: "GET", Status: 200, Millis: 5}
+	if diff := cmp.Diff(want, <-f.logged); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func FuzzLogEntry(f *testing.F) {
+	f.Add([]byte(`{"key":"k","user":"u","endpoint":"/a","method":"GET","status":200,"millis":5,"at":1700000000000}`))
+	f.Add([]byte(`{"key":"k"`))
+	now := time.UnixMilli(1_700_000_000_000)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := decodeLogEntry(data, now)
+		if err != nil {
+			if e := wireError(err); e.Status != 400 && e.Status != 413 {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		if r.Key == "" || len(r.Key) > 256 || len(r.User) > 256 || len(r.Endpoint) > 256 || len(r.Method) > 16 ||
+			r.Status < 100 || r.Status > 599 || r.Millis < 0 || now.Sub(time.UnixMilli(r.At)).Abs() > 24*time.Hour {
+			t.Errorf("%+v", r)
+		}
+	})
+}

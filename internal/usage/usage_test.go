@@ -1,0 +1,267 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// notebook is a store that writes down what it is given, or fails. What SQL does with it, package storetest tries on
+// the real stores.
+type notebook struct {
+	Store
+	mu       sync.Mutex
+	counts   []Count
+	requests []Request
+	err      error
+}
+
+func (n *notebook) AddUsage(_ context.Context, counts []Count) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.err == nil {
+		n.counts = append(n.counts, counts...)
+	}
+	return n.err
+}
+
+func (n *notebook) AddRequests(_ context.Context, requests []Request) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.err == nil {
+		n.requests = append(n.requests, requests...)
+	}
+	return n.err
+}
+
+func (n *notebook) fail(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.err = err
+}
+
+func (n *notebook) written() []Count {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.counts
+}
+
+func record(t testing.TB, cfg Config) *Recorder {
+	t.Helper()
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	r, err := NewRecorder(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// decided is a decision over limits that are named like keys; those with a "!" refuse.
+func decided(v engine.Verb, cost int64, keys ...string) (*engine.Request, *engine.Decision) {
+	r, d := &engine.Request{Verb: v, Cost: cost}, &engine.Decision{Allowed: true}
+	for _, key := range keys {
+		fits := key[len(key)-1] != '!'
+		if !fits {
+			key = key[:len(key)-1]
+		}
+		d.Allowed = d.Allowed && fits
+		r.Limits = append(r.Limits, engine.Limit{CounterID: engine.CounterID{Key: key}, User: "u"})
+		d.Results = append(d.Results, engine.Result{Key: key, Policy: "p", Allowed: fits})
+	}
+	return r, d
+}
+
+func counted1(key string, at, allowed, denied, cost int64) Count {
+	return Count{ID: ID{key, "p", "u"}, At: at, Allowed: allowed, Denied: denied, Cost: cost}
+}
+
+func TestTally(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		verb engine.Verb
+		keys []string
+		want []Count
+	}{
+		"a consume":                         {engine.Consume, []string{"a"}, []Count{counted1("a", 7, 1, 0, 3)}},
+		"a denial":                          {engine.Consume, []string{"a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
+		"a denial counts on who refused":    {engine.Consume, []string{"a", "b!"}, []Count{counted1("b", 7, 0, 1, 0)}},
+		"two limits of one key count once":  {engine.Consume, []string{"a", "a"}, []Count{counted1("a", 7, 1, 0, 3)}},
+		"and are denied when one refuses":   {engine.Consume, []string{"a", "a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
+		"and once when both refuse":         {engine.Consume, []string{"a!", "a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
+		"a check that passes":               {engine.Check, []string{"a"}, nil},
+		"a check that is denied":            {engine.Check, []string{"a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
+		"a record past the limit":           {engine.Record, []string{"a!"}, []Count{counted1("a", 7, 1, 0, 3)}},
+		"a request to which no limit apply": {engine.Consume, nil, nil},
+	} {
+		y := newTally()
+		y.add(decided(c.verb, 3, c.keys...))
+		for range 2 { // what was taken is gone
+			var got []Count
+			y.take(7, func(c Count) { got = append(got, c) })
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+			c.want = nil
+		}
+	}
+}
+
+// TestTallyIsBounded counts more keys than there is room for, and loses only their names.
+func TestTallyIsBounded(t *testing.T) {
+	t.Parallel()
+	y := newTally()
+	const keys = 2 * tallyShards * shardIDs
+	for i := range keys {
+		y.add(decided(engine.Consume, 1, fmt.Sprint("key:", i)))
+	}
+	var sum, rows, other int64
+	y.take(7, func(c Count) {
+		sum, rows = sum+c.Allowed, rows+1
+		if c.ID == (ID{}) {
+			other += c.Allowed
+		}
+	})
+	if sum != keys || rows > tallyShards*(shardIDs+1) || other == 0 {
+		t.Errorf("%d decisions in %d rows, %d without a name", sum, rows, other)
+	}
+}
+
+func TestTallyTakesNoMemory(t *testing.T) {
+	y := newTally()
+	r, d := decided(engine.Consume, 1, "api:user:123")
+	add := func() { y.add(r, d) }
+	into := func(Count) {}
+	for range 2 { // both pages know the key
+		add()
+		y.take(0, into)
+	}
+	if n := testing.AllocsPerRun(1000, add); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkTally(b *testing.B) {
+	y := newTally()
+	r, d := decided(engine.Consume, 1, "api:user:123")
+	b.ReportAllocs()
+	for b.Loop() {
+		y.add(r, d)
+	}
+}
+
+// TestMinutes holds that what happened in a minute is written under it, within 5 seconds.
+func TestMinutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(notebook)
+		r := record(t, Config{Store: s})
+		minute := time.Now().Truncate(time.Minute)
+		at := func(after time.Duration) {
+			time.Sleep(time.Until(minute.Add(after)))
+			r.Tally(decided(engine.Consume, 2, "a"))
+		}
+		at(61 * time.Second)
+		at(119 * time.Second)
+		at(121 * time.Second)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		one, two := minute.Add(time.Minute).UnixMilli(), minute.Add(2*time.Minute).UnixMilli()
+		want := []Count{counted1("a", one, 1, 0, 2), counted1("a", one, 1, 0, 2), counted1("a", two, 1, 0, 2)}
+		if diff := cmp.Diff(want, s.written()); diff != "" {
+			t.Error(diff)
+		}
+		r.Tally(decided(engine.Consume, 2, "b")) // and what is left when it closes
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(s.written()); n != 4 {
+			t.Errorf("%d counts after Close", n)
+		}
+	})
+}
+
+// TestStoreFails keeps what fits and counts the rest.
+func TestStoreFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(notebook)
+		s.fail(errors.New("away"))
+		r := record(t, Config{Store: s, Queue: 3, Pending: 2})
+		for i := range 10 {
+			r.Log(Request{Key: fmt.Sprint(i)})
+		}
+		for _, key := range []string{"a", "b", "c", "c"} {
+			r.Tally(decided(engine.Consume, 1, key))
+		}
+		time.Sleep(10 * time.Second)
+		s.fail(nil)
+		r.Malformed()
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := r.Losses()
+		if got.Requests != 7 || got.Counts < 1 || got.Counts > 2 || got.Malformed != 1 {
+			t.Errorf("%+v", got)
+		}
+		if len(s.requests) != 3 || len(s.counts) != 2 {
+			t.Errorf("written: %v, %v", s.requests, s.counts)
+		}
+	})
+}
+
+// TestCommitUnknown writes nothing twice.
+func TestCommitUnknown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(notebook)
+		s.fail(engine.ErrCommitUnknown)
+		r := record(t, Config{Store: s})
+		r.Tally(decided(engine.Consume, 1, "a"))
+		r.Log(Request{Key: "k"})
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		s.fail(nil)
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Losses(); got.Counts != 1 || got.Requests != 1 || len(s.counts)+len(s.requests) != 0 {
+			t.Errorf("%+v; written: %v, %v", got, s.counts, s.requests)
+		}
+	})
+}
+
+// TestTellersAndWriter is for the race detector: many tell while one writes, and nothing is lost.
+func TestTellersAndWriter(t *testing.T) {
+	t.Parallel()
+	s := new(notebook)
+	r := record(t, Config{Store: s, Every: time.Millisecond})
+	var told sync.WaitGroup
+	const tellers, each = 8, 2000
+	for w := range tellers {
+		told.Go(func() {
+			for i := range each {
+				r.Tally(decided(engine.Consume, 1, fmt.Sprint("key:", (w+i)%100)))
+			}
+		})
+	}
+	told.Wait()
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var sum int64
+	for _, c := range s.written() {
+		sum += c.Allowed
+	}
+	if sum != tellers*each {
+		t.Errorf("%d of %d", sum, tellers*each)
+	}
+}
