@@ -76,7 +76,9 @@ func TestSettleAndTop(t *testing.T) {
 		return strings.Contains(s.limiter(t, "top").out.String(), "jobs:acme")
 	})
 	s.limiter(t, "top").want(t, exitDone, "jobs:acme  -       acme  1       1        60    2\n", "")
-	until(t, func() bool { return strings.Contains(s.limiter(t, "usage traffic").out.String(), "key:acme  7     1         1\n") })
+	until(t, func() bool {
+		return strings.Contains(s.limiter(t, "usage traffic").out.String(), "key:acme  7     1         1\n")
+	})
 	s.limiter(t, "usage slowest").want(t, exitDone, "/v1/items  GET     1         12.0ms", "")
 	s.limiter(t, "usage errors").want(t, exitDone, "/v1/items  GET     503     1\n", "")
 }

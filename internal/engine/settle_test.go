@@ -10,8 +10,7 @@ import (
 // settling is a history in which a cost was reserved.
 type settling struct {
 	history
-	cost, at int64
-	kept     *reservation
+	kept *reservation
 }
 
 // reserve consumes and keeps what a receipt would.

@@ -30,8 +30,8 @@ type Config struct {
 	// URL is the connection string, as a URL or in key=value form; required. Settings of the session that it
 	// names (such as statement_timeout) win over the ones below. Behind a pooler, it must pool sessions.
 	URL string
-	// MaxConns is how many connections decide and answer queries at the same time, 8 unless set. Three more at most
-	// serve the relay, so that a slow publish never holds up a decision.
+	// MaxConns is how many connections decide and answer queries at the same time, 8 unless set. Five more at most
+	// serve the relay and usage, so that neither a slow publish nor a long report holds up a decision.
 	MaxConns int
 	// LockTimeout is how long a statement waits for a row lock, 1 s unless set.
 	LockTimeout time.Duration
@@ -63,9 +63,11 @@ type Store struct {
 	relay *pgxpool.Pool
 	// relaying has a value for each relay that runs.
 	relaying chan struct{}
-	log      *slog.Logger
-	scratch  sync.Pool
-	versions *versions
+	// reporting has a value while a question about usage is answered: a long one keeps no more than its connection.
+	reporting chan struct{}
+	log       *slog.Logger
+	scratch   sync.Pool
+	versions  *versions
 }
 
 var _ engine.Store = (*Store)(nil)
@@ -77,7 +79,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{log: cfg.Logger, relaying: make(chan struct{}, relays), scratch: sync.Pool{New: func() any { return new(scratch) }}, versions: newVersions()}
+	s := &Store{log: cfg.Logger, relaying: make(chan struct{}, relays), reporting: make(chan struct{}, 1), scratch: sync.Pool{New: func() any { return new(scratch) }}, versions: newVersions()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -92,7 +94,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 
 	relay := base.Copy()
-	relay.MaxConns = relays + 1
+	relay.MaxConns = relays + 3 // with one that writes usage, and one that reads it
 	session(relay, lock, relayStatement, relayIdle)
 	if s.relay, err = pgxpool.NewWithConfig(ctx, relay); err != nil {
 		s.pool.Close()

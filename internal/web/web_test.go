@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
 	"strings"
@@ -205,4 +206,30 @@ func TestSampleIsReadRarely(t *testing.T) {
 			t.Error(v)
 		}
 	})
+}
+
+func TestWatchUsage(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	NewMetrics(reg).WatchUsage(func() (other, counts, requests, malformed int64) { return 1, 2, 3, 4 })
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if strings.HasPrefix(f.GetName(), "limits_usage") {
+				name := f.GetName()
+				for _, l := range m.Label {
+					name += " " + l.GetValue()
+				}
+				got[name] = m.Counter.GetValue()
+			}
+		}
+	}
+	want := map[string]float64{"limits_usage_other_total": 1, "limits_usage_dropped_total decisions": 2,
+		"limits_usage_dropped_total requests": 3, "limits_usage_dropped_total malformed": 4}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
 }
