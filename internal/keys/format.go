@@ -1,0 +1,89 @@
+package keys
+
+import (
+	"crypto/rand"
+	"fmt"
+	"hash/crc32"
+	"regexp"
+	"strings"
+)
+
+// A key reads prefix_id_secret_checksum. The prefix lets a scanner of leaked secrets know it for what it is, and the
+// checksum, CRC-32 of all before it, lets a scanner or a worker refuse what was mistyped or made up without asking.
+// It guards against no attacker: anybody can compute it. Base 62 has no character that ends a word, so that a double
+// click selects all of it.
+const (
+	alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+	idLength = 8
+	// 27 characters of base 62 hold 160.7 bits.
+	secretLength   = 27
+	checksumLength = 6
+
+	tailLength      = 1 + idLength + 1 + secretLength + 1 + checksumLength
+	maxPrefixLength = 16
+)
+
+// DefaultPrefix begins every key unless another prefix is set.
+const DefaultPrefix = "lim"
+
+var prefixPattern = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
+
+func checkPrefix(prefix string) error {
+	if len(prefix) > maxPrefixLength || !prefixPattern.MatchString(prefix) {
+		return fmt.Errorf("key prefix %.32q: want 1 to %d lower case letters and digits, such as %s or acme_live",
+			prefix, maxPrefixLength, DefaultPrefix)
+	}
+	return nil
+}
+
+// generate makes a key.
+func generate(prefix string) (text, id string) {
+	id = random(idLength)
+	body := prefix + "_" + id + "_" + random(secretLength)
+	return body + "_" + checksum(body), id
+}
+
+// parse gives the id of a text that has the form of a key, whatever its prefix: keys stay valid when the setting
+// changes.
+func parse(text string) (id string, ok bool) {
+	cut := len(text) - tailLength
+	if cut < 1 || cut > maxPrefixLength || checkPrefix(text[:cut]) != nil {
+		return "", false
+	}
+	parts := strings.Split(text[cut+1:], "_")
+	if text[cut] != '_' || len(parts) != 3 || len(parts[0]) != idLength || len(parts[1]) != secretLength {
+		return "", false
+	}
+	body := text[:len(text)-checksumLength-1]
+	return parts[0], checksum(body) == parts[2]
+}
+
+// checksum writes CRC-32 (IEEE) in base 62, most significant digit first.
+func checksum(body string) string {
+	var digits [checksumLength]byte
+	sum := crc32.ChecksumIEEE([]byte(body))
+	for i := len(digits) - 1; i >= 0; i-- {
+		digits[i] = alphabet[sum%62]
+		sum /= 62
+	}
+	return string(digits[:])
+}
+
+// random draws n characters. Bytes from 248 on are drawn again, because 256 is no multiple of 62 and the first
+// characters would come more often.
+func random(n int) string {
+	out := make([]byte, 0, n)
+	buf := make([]byte, 2*n)
+	for {
+		_, _ = rand.Read(buf) // never fails
+		for _, b := range buf {
+			if b >= 248 {
+				continue
+			}
+			if out = append(out, alphabet[b%62]); len(out) == n {
+				return string(out)
+			}
+		}
+	}
+}

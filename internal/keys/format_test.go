@@ -1,0 +1,103 @@
+package keys
+
+import (
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestFormat(t *testing.T) {
+	t.Parallel()
+	text, id := generate("acme_live")
+	if !regexp.MustCompile(`^acme_live_[0-9A-Za-z]{8}_[0-9A-Za-z]{27}_[0-9A-Za-z]{6}$`).MatchString(text) {
+		t.Errorf("key %s", text)
+	}
+	if got, ok := parse(text); !ok || got != id {
+		t.Errorf("parse = %s, %t; want %s", got, ok, id)
+	}
+	if bits := secretLength * math.Log2(float64(len(alphabet))); bits < 160 {
+		t.Errorf("a secret has %.1f bits", bits)
+	}
+}
+
+// TestChecksum holds the checksum to values made elsewhere, so that scanners can be written from the description:
+// CRC-32 of "123456789" is 0xCBF43926 in every description of it.
+func TestChecksum(t *testing.T) {
+	t.Parallel()
+	if got, want := checksum("123456789"), base62(0xCBF43926); got != want {
+		t.Errorf("checksum = %s, want %s", got, want)
+	}
+	if got := checksum(""); got != "000000" {
+		t.Errorf("checksum of nothing = %s", got)
+	}
+}
+
+func base62(n uint64) (text string) {
+	for range checksumLength {
+		text = string(alphabet[n%62]) + text
+		n /= 62
+	}
+	return text
+}
+
+// TestTypos changes every character of a key in turn, drops it, and doubles it: nothing of that is a key.
+func TestTypos(t *testing.T) {
+	t.Parallel()
+	text, _ := generate(DefaultPrefix)
+	for i := range text {
+		other := "x"
+		if text[i] == 'x' {
+			other = "y"
+		}
+		for _, typo := range []string{text[:i] + other + text[i+1:], text[:i] + text[i+1:], text[:i] + text[i:i+1] + text[i:]} {
+			if _, ok := parse(typo); ok && typo != text {
+				t.Errorf("%s passes for %s", typo, text)
+			}
+		}
+	}
+	for _, bad := range []string{"", "_", "lim", strings.Repeat("_", 47), strings.Repeat("a", 1<<20), text + "\n", " " + text, text + text} {
+		if _, ok := parse(bad); ok {
+			t.Errorf("%.60q passes", bad)
+		}
+	}
+}
+
+// TestRandomIsEven counts characters: 62,000 draws of each within six standard deviations.
+func TestRandomIsEven(t *testing.T) {
+	t.Parallel()
+	const each = 62_000
+	counts := map[rune]int{}
+	for _, c := range random(each * len(alphabet)) {
+		counts[c]++
+	}
+	for _, c := range alphabet {
+		if off := math.Abs(float64(counts[c] - each)); off > 6*math.Sqrt(each) {
+			t.Errorf("%c came %d times, want about %d", c, counts[c], each)
+		}
+	}
+}
+
+func TestPrefixes(t *testing.T) {
+	t.Parallel()
+	for prefix, ok := range map[string]bool{
+		"lim": true, "a": true, "acme_live": true, "k8s": true, "abcdefghijklmnop": true,
+		"_a": false, "a_": false, "a__b": false, "Lim": false, "1a": false, "a-b": false, "abcdefghijklmnopq": false, "ä": false,
+	} {
+		if err := checkPrefix(prefix); (err == nil) != ok {
+			t.Errorf("prefix %q: %v", prefix, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	text, _ := generate(DefaultPrefix)
+	f.Add(text)
+	f.Add("lim_00000000_000000000000000000000000000_000000")
+	f.Fuzz(func(t *testing.T, text string) {
+		id, ok := parse(text)
+		if ok && (len(id) != idLength || !strings.Contains(text, "_"+id+"_")) {
+			t.Errorf("parse(%q) = %q", text, id)
+		}
+	})
+}

@@ -1,0 +1,277 @@
+package keys_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/sqlite"
+)
+
+// clock is a time that the test sets.
+type clock struct{ ms atomic.Int64 }
+
+func (c *clock) now() time.Time       { return time.UnixMilli(c.ms.Load()) }
+func (c *clock) pass(d time.Duration) { c.ms.Add(d.Milliseconds()) }
+
+// counted is a real store that counts look-ups, and can hold them up or fail.
+type counted struct {
+	*sqlite.Store
+	lookups atomic.Int64
+	entered chan struct{}
+	hold    chan struct{}
+	fail    atomic.Bool
+}
+
+func (c *counted) Key(ctx context.Context, id string) (keys.Key, bool, error) {
+	c.lookups.Add(1)
+	k, found, err := c.Store.Key(ctx, id)
+	if c.hold != nil {
+		c.entered <- struct{}{}
+		<-c.hold
+	}
+	if c.fail.Load() {
+		return keys.Key{}, false, errors.New("the store is away")
+	}
+	return k, found, err
+}
+
+func open(t *testing.T) (*counted, *clock) {
+	t.Helper()
+	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	c := new(clock)
+	c.ms.Store(1_700_000_000_000)
+	return &counted{Store: s}, c
+}
+
+func registry(t *testing.T, cfg keys.Config) *keys.Registry {
+	t.Helper()
+	r, err := keys.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func create(t *testing.T, r *keys.Registry, k keys.Key) (string, keys.Key) {
+	t.Helper()
+	text, k, err := r.Create(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text, k
+}
+
+func wantCode(t *testing.T, r *keys.Registry, text string, want keys.Code) keys.Key {
+	t.Helper()
+	k, code, err := r.Verify(t.Context(), text)
+	if err != nil || code != want {
+		t.Errorf("code %q, %v; want %q", code, err, want)
+	}
+	return k
+}
+
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	r := registry(t, keys.Config{Store: s, Now: c.now, Prefix: "acme"})
+	text, k := create(t, r, keys.Key{Name: "ci", User: "7", Tier: "pro", Attributes: map[string]string{"a": "b"},
+		ExpiresAt: c.now().Add(time.Hour).UnixMilli()})
+	if !strings.HasPrefix(text, "acme_"+k.ID+"_") || k.CreatedAt != c.ms.Load() {
+		t.Errorf("key %s of %+v", text, k)
+	}
+	got := wantCode(t, r, text, keys.Valid)
+	if got.User != "7" || got.Tier != "pro" || got.Attributes["a"] != "b" || got.ID != k.ID {
+		t.Errorf("key %+v", got)
+	}
+	wantCode(t, r, text[:len(text)-1]+"!", keys.Unknown)
+	wantCode(t, r, "", keys.Unknown)
+
+	// The id of one key with the secret of another, with a right checksum, is what a forger would send.
+	other, _ := create(t, r, keys.Key{User: "8"})
+	forged := keys.Forge("acme", k.ID, other)
+	if k := wantCode(t, r, forged, keys.Unknown); k.User != "" {
+		t.Errorf("a wrong secret tells of the key: %+v", k)
+	}
+
+	c.pass(time.Hour - time.Millisecond)
+	wantCode(t, r, text, keys.Valid)
+	c.pass(time.Millisecond)
+	if k := wantCode(t, r, text, keys.Expired); k.User != "7" {
+		t.Errorf("expired key %+v", k)
+	}
+	if _, err := r.Expire(t.Context(), k.ID, 0); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, r, text, keys.Valid)
+	if _, err := r.Revoke(t.Context(), k.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, r, text, keys.Inactive)
+	for _, err := range []error{second(r.Revoke(t.Context(), "nobody00")), second(r.Expire(t.Context(), "nobody00", 1))} {
+		if !errors.Is(err, keys.ErrUnknown) {
+			t.Error(err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestTheSecretIsNotKept looks for it in what is stored and given.
+func TestTheSecretIsNotKept(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	r := registry(t, keys.Config{Store: s, Now: c.now})
+	text, k := create(t, r, keys.Key{User: "7"})
+	page, _, err := r.List(t.Context(), keys.Filter{Max: 1})
+	if err != nil || len(page) != 1 || page[0].ID != k.ID {
+		t.Fatalf("list: %+v, %v", page, err)
+	}
+	s.fail.Store(true)
+	c.pass(time.Hour)
+	_, _, err = r.Verify(t.Context(), text)
+	if err == nil || strings.Contains(err.Error(), text[13:]) {
+		t.Errorf("error: %v", err)
+	}
+}
+
+// TestRemembers counts look-ups: one for a key and one for an id that does not exist, until the time is over.
+func TestRemembers(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	r := registry(t, keys.Config{Store: s, Now: c.now, Remember: 900 * time.Millisecond})
+	text, _ := create(t, r, keys.Key{User: "7"})
+	absent := keys.Forge("lim", "AAAAAAAA", text)
+	for range 3 {
+		wantCode(t, r, text, keys.Valid)
+		wantCode(t, r, absent, keys.Unknown)
+		wantCode(t, r, text+"x", keys.Unknown) // never looked up
+	}
+	if n := s.lookups.Load(); n != 2 {
+		t.Errorf("%d look-ups, want 2", n)
+	}
+	c.pass(900 * time.Millisecond)
+	wantCode(t, r, text, keys.Valid)
+	wantCode(t, r, absent, keys.Unknown)
+	if n := s.lookups.Load(); n != 4 {
+		t.Errorf("%d look-ups, want 4", n)
+	}
+}
+
+// TestAFloodOfUnknownKeysDrivesOutNone sends more unknown ids than are remembered.
+func TestAFloodOfUnknownKeysDrivesOutNone(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	r := registry(t, keys.Config{Store: s, Now: c.now, Most: 10})
+	text, _ := create(t, r, keys.Key{User: "7"})
+	wantCode(t, r, text, keys.Valid)
+	for i := range 50 {
+		wantCode(t, r, keys.Forge("lim", "AAAAAA"+string(rune('a'+i/10))+string(rune('0'+i%10)), text), keys.Unknown)
+	}
+	before := s.lookups.Load()
+	wantCode(t, r, text, keys.Valid)
+	if s.lookups.Load() != before {
+		t.Error("the key was forgotten")
+	}
+}
+
+// TestRevocationReachesOthers has two registries over one store: by the broadcast at once, and without it when what
+// is remembered has had its time.
+func TestRevocationReachesOthers(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	other := registry(t, keys.Config{Store: s, Now: c.now})
+	lost := false
+	r := registry(t, keys.Config{Store: s, Now: c.now, Broadcast: func(id string) {
+		if !lost {
+			other.Forget(id)
+		}
+	}})
+	for _, lost = range []bool{false, true} {
+		text, k := create(t, r, keys.Key{User: "7"})
+		wantCode(t, other, text, keys.Valid)
+		if _, err := r.Revoke(t.Context(), k.ID); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, r, text, keys.Inactive)
+		if lost {
+			wantCode(t, other, text, keys.Valid)
+			c.pass(time.Second)
+		}
+		wantCode(t, other, text, keys.Inactive)
+	}
+}
+
+// TestALookupThatARevocationOvertookIsNotKept holds a look-up, which has read the key, until it is revoked.
+func TestALookupThatARevocationOvertookIsNotKept(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	r := registry(t, keys.Config{Store: s, Now: c.now})
+	text, k := create(t, r, keys.Key{User: "7"})
+	s.entered, s.hold = make(chan struct{}), make(chan struct{})
+	var before keys.Code
+	var done sync.WaitGroup
+	done.Go(func() { _, before, _ = r.Verify(t.Context(), text) })
+	<-s.entered
+	if _, err := r.Revoke(t.Context(), k.ID); err == nil {
+		close(s.hold)
+	} else {
+		t.Fatal(err)
+	}
+	done.Wait()
+	if before != keys.Valid {
+		t.Errorf("asked before the revocation: %q", before)
+	}
+	go func() { <-s.entered }()
+	wantCode(t, r, text, keys.Inactive)
+}
+
+// TestLookupsAreShared asks a hundred times while the first look-up is held.
+func TestLookupsAreShared(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	r := registry(t, keys.Config{Store: s, Now: c.now})
+	text, _ := create(t, r, keys.Key{User: "7"})
+	s.entered, s.hold = make(chan struct{}, 1), make(chan struct{})
+	first, cancel := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	go func() { _, _, err := r.Verify(first, text); gaveUp <- err }()
+	<-s.entered
+	cancel() // who asked first gives up; the others get their answer all the same
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+		t.Errorf("gave up: %v", err)
+	}
+	codes := make(chan keys.Code, 100)
+	for range 100 {
+		go func() { _, code, _ := r.Verify(t.Context(), text); codes <- code }()
+	}
+	close(s.hold)
+	for range 100 {
+		if code := <-codes; code != keys.Valid {
+			t.Errorf("code %q", code)
+		}
+	}
+	if n := s.lookups.Load(); n != 1 {
+		t.Errorf("%d look-ups", n)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	for want, cfg := range map[string]keys.Config{"Store": {}, "lower case": {Store: s, Prefix: "A B"}} {
+		if _, err := keys.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}

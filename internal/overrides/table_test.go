@@ -1,0 +1,227 @@
+package overrides_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/overrides"
+	"github.com/seed503877ad/limits/internal/sqlite"
+)
+
+func open(t testing.TB) *sqlite.Store {
+	t.Helper()
+	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func table(t testing.TB, cfg overrides.Config) *overrides.Table {
+	t.Helper()
+	table, err := overrides.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func set(t testing.TB, table *overrides.Table, subject string, limit, expiresAt int64) {
+	t.Helper()
+	err := table.Put(t.Context(), overrides.Override{ID: overrides.ID{Policy: "p", Name: "n", Subject: subject}, Limit: limit,
+		ExpiresAt: expiresAt, Reason: "r"})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func want(t testing.TB, table *overrides.Table, subject string, now, limit int64) {
+	t.Helper()
+	o, ok := table.Find("p", "n", subject, now)
+	if ok != (limit != 0) || o.Limit != limit {
+		t.Errorf("%s at %d: limit %d, %t; want %d", subject, now, o.Limit, ok, limit)
+	}
+}
+
+func TestFindTheMostSpecific(t *testing.T) {
+	t.Parallel()
+	table := table(t, overrides.Config{Store: open(t)})
+	want(t, table, "api:user:7", 0, 0)
+	set(t, table, "*", 1, 0)
+	set(t, table, "api:*", 2, 0)
+	set(t, table, "api:user:*", 3, 0)
+	set(t, table, "api:*:7", 4, 0)
+	set(t, table, "api:user:7", 5, 100)
+	want(t, table, "api:user:7", 99, 5)  // itself
+	want(t, table, "api:user:7", 100, 3) // itself has expired: the longest glob
+	want(t, table, "api:ip:7", 0, 4)
+	want(t, table, "api:ip:8", 0, 2)
+	want(t, table, "job", 0, 1)
+	if _, ok := table.Find("p", "other", "job", 0); ok {
+		t.Error("of another limit")
+	}
+	if _, ok := table.Find("q", "n", "job", 0); ok {
+		t.Error("of another policy")
+	}
+	if table.Len() != 5 {
+		t.Errorf("%d overrides", table.Len())
+	}
+	set(t, table, "api:user:*", 6, 0) // replaced
+	want(t, table, "api:user:8", 0, 6)
+	if found, err := table.Delete(t.Context(), overrides.ID{Policy: "p", Name: "n", Subject: "api:user:*"}); !found || err != nil {
+		t.Errorf("delete: %t, %v", found, err)
+	}
+	want(t, table, "api:user:8", 0, 2)
+	if table.Len() != 4 {
+		t.Errorf("%d overrides", table.Len())
+	}
+}
+
+func TestGlobs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		glob, key string
+		want      bool
+	}{
+		{"*", "a", true}, {"a*", "a", true}, {"a*", "ba", false}, {"*a", "ba", true}, {"*a", "ab", false},
+		{"a*c", "abc", true}, {"a*c", "ac", true}, {"a*c", "a", false}, {"a*a", "a", false}, {"a**", "a", true},
+		{"*b*", "abc", true}, {"*b*", "ac", false}, {"a*b*c", "axbxc", true}, {"a*b*c", "axbx", false},
+		{"*ab*ab", "abab", true}, {"*ab*ab", "aab", false}, {"ö*😀", "ö:😀", true}, {"[a]*", "a", false}, {"?*", "a", false},
+	} {
+		table := table(t, overrides.Config{Store: open(t)})
+		set(t, table, c.glob, 1, 0)
+		if _, ok := table.Find("p", "n", c.key, 0); ok != c.want {
+			t.Errorf("%s over %s: %t", c.glob, c.key, ok)
+		}
+	}
+}
+
+// TestRunFollowsTheStore has two tables over one store: one is told by the broadcast, the other one looks by itself.
+func TestRunFollowsTheStore(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	changed := func() (chan struct{}, func()) {
+		c := make(chan struct{}, 100)
+		return c, func() { c <- struct{}{} }
+	}
+	toldOf, told := changed()
+	sawIt, saw := changed()
+	informed := table(t, overrides.Config{Store: s, Every: time.Hour, Changed: told})
+	looking := table(t, overrides.Config{Store: s, Every: time.Millisecond, Changed: saw})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{}, 2)
+	for _, table := range []*overrides.Table{informed, looking} {
+		if err := table.Refresh(ctx); err != nil {
+			t.Fatal(err)
+		}
+		go func() { table.Run(ctx); ended <- struct{}{} }()
+	}
+	<-toldOf
+	<-sawIt
+	here := table(t, overrides.Config{Store: s, Broadcast: informed.Wake})
+	set(t, here, "a", 1, 0)
+	want(t, here, "a", 0, 1)
+	<-toldOf
+	<-sawIt
+	want(t, informed, "a", 0, 1)
+	want(t, looking, "a", 0, 1)
+	cancel()
+	<-ended
+	<-ended
+}
+
+// failing is a store that is away while the test says so.
+type failing struct {
+	*sqlite.Store
+	away atomic.Bool
+}
+
+func (f *failing) OverrideChanges(ctx context.Context, since int64) (overrides.Changes, error) {
+	if f.away.Load() {
+		return overrides.Changes{}, errors.New("the store is away")
+	}
+	return f.Store.OverrideChanges(ctx, since)
+}
+
+// lines hands on each line of a log.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) { l <- string(p); return len(p), nil }
+
+// TestTheTableStaysWhileTheStoreIsAway also sees it logged, once each way.
+func TestTheTableStaysWhileTheStoreIsAway(t *testing.T) {
+	t.Parallel()
+	s := &failing{Store: open(t)}
+	log := make(lines, 100)
+	table := table(t, overrides.Config{Store: s, Every: time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	set(t, table, "a", 1, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { table.Run(ctx); close(ended) }()
+	s.away.Store(true)
+	if line := <-log; !strings.Contains(line, "out of date") || !strings.Contains(line, "the store is away") {
+		t.Error(line)
+	}
+	want(t, table, "a", 0, 1)
+	s.away.Store(false)
+	if line := <-log; !strings.Contains(line, "up to date again") {
+		t.Error(line)
+	}
+	cancel()
+	<-ended
+}
+
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	table := table(t, overrides.Config{Store: open(t), Most: 1002})
+	for i := range 1000 {
+		set(t, table, fmt.Sprintf("%d:*", i), 1, 0)
+	}
+	one := overrides.Override{ID: overrides.ID{Policy: "p", Name: "n", Subject: "one more:*"}, Limit: 1, Reason: "r"}
+	if err := table.Put(t.Context(), one); !errors.Is(err, overrides.ErrFull) {
+		t.Errorf("1,001 globs: %v", err)
+	}
+	set(t, table, "7:*", 2, 0) // replacing is no more
+	set(t, table, "a", 1, 0)
+	set(t, table, "b", 1, 0)
+	one.Subject = "c"
+	if err := table.Put(t.Context(), one); !errors.Is(err, overrides.ErrFull) {
+		t.Errorf("1,003 overrides: %v", err)
+	}
+	if table.Len() != 1002 {
+		t.Errorf("%d overrides", table.Len())
+	}
+}
+
+func TestPages(t *testing.T) {
+	t.Parallel()
+	table := table(t, overrides.Config{Store: open(t)})
+	for _, subject := range []string{"a", "b", "c"} {
+		set(t, table, subject, 1, 0)
+	}
+	page, more, err := table.List(t.Context(), overrides.Filter{Max: 2})
+	if err != nil || !more || len(page) != 2 {
+		t.Fatalf("%v, %t, %v", page, more, err)
+	}
+	page, more, err = table.List(t.Context(), overrides.Filter{Max: 2, After: page[1].ID})
+	if err != nil || more || len(page) != 1 || page[0].Subject != "c" {
+		t.Errorf("%v, %t, %v", page, more, err)
+	}
+}
+
+func BenchmarkFind(b *testing.B) {
+	table := table(b, overrides.Config{Store: open(b)})
+	set(b, table, "api:user:7", 1, 0)
+	set(b, table, "api:*", 1, 0)
+	for b.Loop() {
+		table.Find("p", "n", "api:user:8", 0)
+	}
+}

@@ -1,0 +1,19 @@
+package postgres
+
+import (
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/overrides"
+	"github.com/seed503877ad/limits/internal/storetest"
+)
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	storetest.Keys(t, func(t *testing.T) keys.Store { return open(t, Config{}) })
+}
+
+func TestOverrides(t *testing.T) {
+	t.Parallel()
+	storetest.Overrides(t, func(t *testing.T) overrides.Store { return open(t, Config{}) })
+}

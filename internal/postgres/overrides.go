@@ -1,0 +1,126 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/overrides"
+)
+
+const (
+	// The row of revisions stays locked up to the commit, so changes are committed one after another.
+	nextRevisionSQL = `
+UPDATE override_revision SET changed = changed + 1 WHERE one RETURNING changed`
+
+	nextRemovalSQL = `
+UPDATE override_revision SET changed = changed + 1, removed = changed + 1 WHERE one`
+
+	countOverridesSQL = `
+SELECT count(*) FROM overrides WHERE (policy, name, subject) <> ($1, $2, $3)`
+
+	putOverrideSQL = `
+INSERT INTO overrides (policy, name, subject, body, revision) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (policy, name, subject) DO UPDATE SET body = excluded.body, revision = excluded.revision`
+
+	deleteOverrideSQL = `
+DELETE FROM overrides WHERE policy = $1 AND name = $2 AND subject = $3`
+
+	overrideColumns = `policy, name, subject, body`
+
+	listOverridesSQL = `
+SELECT ` + overrideColumns + ` FROM overrides WHERE (policy, name, subject) > ($1, $2, $3)
+ORDER BY policy, name, subject LIMIT $4`
+
+	listOverridesOfPolicySQL = `
+SELECT ` + overrideColumns + ` FROM overrides WHERE policy = $5 AND (policy, name, subject) > ($1, $2, $3)
+ORDER BY policy, name, subject LIMIT $4`
+
+	readRevisionSQL = `
+SELECT changed, removed FROM override_revision WHERE one`
+
+	changedOverridesSQL = `
+SELECT ` + overrideColumns + ` FROM overrides WHERE revision > $1 ORDER BY revision`
+)
+
+// PutOverride implements [overrides.Store].
+func (s *Store) PutOverride(ctx context.Context, o overrides.Override, most int) error {
+	body, err := json.Marshal(&o)
+	if err != nil {
+		return err
+	}
+	return pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
+		var revision, others int64
+		if err := tx.QueryRow(ctx, nextRevisionSQL).Scan(&revision); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, countOverridesSQL, o.Policy, o.Name, o.Subject).Scan(&others); err != nil {
+			return err
+		}
+		if others >= int64(most) {
+			return overrides.ErrFull
+		}
+		_, err := tx.Exec(ctx, putOverrideSQL, o.Policy, o.Name, o.Subject, string(body), revision)
+		return err
+	})
+}
+
+// DeleteOverride implements [overrides.Store].
+func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool, err error) {
+	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
+		// The revision first, in the order in which PutOverride locks.
+		if _, err := tx.Exec(ctx, nextRemovalSQL); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, deleteOverrideSQL, id.Policy, id.Name, id.Subject)
+		found = tag.RowsAffected() > 0
+		return err
+	})
+	return found, err
+}
+
+// ListOverrides implements [overrides.Store].
+func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overrides.Override, error) {
+	sql, args := listOverridesSQL, []any{f.After.Policy, f.After.Name, f.After.Subject, f.Max}
+	if f.Policy != "" {
+		sql, args = listOverridesOfPolicySQL, append(args, f.Policy)
+	}
+	return s.overrides(ctx, sql, args...)
+}
+
+// OverrideChanges implements [overrides.Store]. The revision is read first: what is committed between the two reads is
+// read twice, and never missed.
+func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
+	var removed int64
+	if err := s.relay.QueryRow(ctx, readRevisionSQL).Scan(&c.Revision, &removed); err != nil {
+		return c, err
+	}
+	if c.Revision == since {
+		return c, nil
+	}
+	// A revision from before a backup was restored may be above the last one.
+	if c.All = since < removed || since > c.Revision; c.All {
+		since = -1
+	}
+	c.Overrides, err = s.overrides(ctx, changedOverridesSQL, since)
+	return c, err
+}
+
+func (s *Store) overrides(ctx context.Context, sql string, args ...any) ([]overrides.Override, error) {
+	rows, err := s.relay.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.AppendRows([]overrides.Override(nil), rows, func(row pgx.CollectableRow) (o overrides.Override, err error) {
+		var body []byte
+		if err := row.Scan(&o.Policy, &o.Name, &o.Subject, &body); err != nil {
+			return o, err
+		}
+		if err := json.Unmarshal(body, &o); err != nil {
+			return o, fmt.Errorf("decode override of %q %q: %w", o.Policy, o.Name, err)
+		}
+		return o, nil
+	})
+}

@@ -1,0 +1,120 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/seed503877ad/limits/internal/overrides"
+)
+
+const (
+	nextRevisionSQL = `UPDATE override_revision SET changed = changed + 1`
+
+	nextRemovalSQL = `UPDATE override_revision SET changed = changed + 1, removed = changed + 1`
+
+	countOverridesSQL = `SELECT count(*) FROM overrides WHERE (policy, name, subject) <> (?, ?, ?)`
+
+	putOverrideSQL = `
+INSERT INTO overrides (policy, name, subject, body, revision) SELECT ?, ?, ?, ?, changed FROM override_revision WHERE true
+ON CONFLICT (policy, name, subject) DO UPDATE SET body = excluded.body, revision = excluded.revision`
+
+	deleteOverrideSQL = `DELETE FROM overrides WHERE policy = ? AND name = ? AND subject = ?`
+
+	overrideColumns = `policy, name, subject, body`
+
+	listOverridesSQL = `
+SELECT ` + overrideColumns + ` FROM overrides WHERE (policy, name, subject) > (?1, ?2, ?3)
+ORDER BY policy, name, subject LIMIT ?4`
+
+	listOverridesOfPolicySQL = `
+SELECT ` + overrideColumns + ` FROM overrides WHERE policy = ?5 AND (policy, name, subject) > (?1, ?2, ?3)
+ORDER BY policy, name, subject LIMIT ?4`
+
+	readRevisionSQL = `SELECT changed, removed FROM override_revision`
+
+	changedOverridesSQL = `SELECT ` + overrideColumns + ` FROM overrides WHERE revision > ? ORDER BY revision`
+)
+
+// PutOverride implements [overrides.Store].
+func (s *Store) PutOverride(ctx context.Context, o overrides.Override, most int) error {
+	body, err := json.Marshal(&o)
+	if err != nil {
+		return err
+	}
+	return s.transact(ctx, func() (func(), error) {
+		if _, err := s.exec(nextRevisionSQL); err != nil {
+			return nil, err
+		}
+		var others int
+		row := s.conn.QueryRowContext(context.Background(), countOverridesSQL, o.Policy, o.Name, o.Subject)
+		if err := row.Scan(&others); err != nil {
+			return nil, err
+		}
+		if others >= most {
+			return nil, overrides.ErrFull
+		}
+		_, err := s.exec(putOverrideSQL, o.Policy, o.Name, o.Subject, string(body))
+		return func() {}, err
+	})
+}
+
+// DeleteOverride implements [overrides.Store].
+func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool, err error) {
+	err = s.transact(ctx, func() (func(), error) {
+		if _, err := s.exec(nextRemovalSQL); err != nil {
+			return nil, err
+		}
+		n, err := s.exec(deleteOverrideSQL, id.Policy, id.Name, id.Subject)
+		found = n > 0
+		return func() {}, err
+	})
+	return found && err == nil, err
+}
+
+// ListOverrides implements [overrides.Store].
+func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overrides.Override, error) {
+	query, args := listOverridesSQL, []any{f.After.Policy, f.After.Name, f.After.Subject, f.Max}
+	if f.Policy != "" {
+		query, args = listOverridesOfPolicySQL, append(args, f.Policy)
+	}
+	return s.overrides(ctx, query, args...)
+}
+
+// OverrideChanges implements [overrides.Store]. The revision is read first: what is committed between the two reads is
+// read twice, and never missed.
+func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
+	var removed int64
+	if err := s.reader.QueryRowContext(ctx, readRevisionSQL).Scan(&c.Revision, &removed); err != nil {
+		return c, err
+	}
+	if c.Revision == since {
+		return c, nil
+	}
+	// A revision from before a backup was restored may be above the last one.
+	if c.All = since < removed || since > c.Revision; c.All {
+		since = -1
+	}
+	c.Overrides, err = s.overrides(ctx, changedOverridesSQL, since)
+	return c, err
+}
+
+func (s *Store) overrides(ctx context.Context, query string, args ...any) (all []overrides.Override, err error) {
+	found, err := s.reader.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	for found.Next() {
+		var o overrides.Override
+		var body []byte
+		if err := found.Scan(&o.Policy, &o.Name, &o.Subject, &body); err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(body, &o); err != nil {
+			return nil, fmt.Errorf("decode override of %q %q: %w", o.Policy, o.Name, err)
+		}
+		all = append(all, o)
+	}
+	return all, found.Err()
+}

@@ -1,0 +1,141 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	apikeys "github.com/seed503877ad/limits/internal/keys"
+)
+
+// Keys runs the suite of API keys. open gives an empty store that closes when its test ends.
+func Keys(t *testing.T, open func(t *testing.T) apikeys.Store) {
+	for _, c := range []struct {
+		name string
+		test func(t *testing.T, s apikeys.Store)
+	}{
+		{"a key keeps all its fields", keyFields},
+		{"an id is given once", keyExists},
+		{"keys by user and prefix, page by page", keyPages},
+		{"a key is revoked once", keyRevoked},
+		{"a key expires when it is said, and never again", keyExpires},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.test(t, open(t))
+		})
+	}
+}
+
+func aKey(id, user string) apikeys.Key {
+	return apikeys.Key{ID: id, Hash: [32]byte{1, 2, 31: 3}, Name: "n\"ö😀", User: user, Tier: "pro",
+		Attributes: map[string]string{"plan": "a'b", "x": ""}, CreatedAt: 1_700_000_000_000, ExpiresAt: 1_800_000_000_000}
+}
+
+func createKey(t *testing.T, s apikeys.Store, k apikeys.Key) {
+	t.Helper()
+	if err := s.CreateKey(within(t), k); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+}
+
+func wantKey(t *testing.T, s apikeys.Store, want apikeys.Key) {
+	t.Helper()
+	got, found, err := s.Key(within(t), want.ID)
+	if err != nil || !found {
+		t.Fatalf("key %s: %t, %v", want.ID, found, err)
+	}
+	equal(t, "key", got, want)
+}
+
+func keyFields(t *testing.T, s apikeys.Store) {
+	full, bare := aKey("AAAAAAAA", "u"), apikeys.Key{ID: "aaaaaaaa", User: "u"}
+	createKey(t, s, full)
+	createKey(t, s, bare)
+	wantKey(t, s, full)
+	wantKey(t, s, bare)
+	for _, id := range []string{"", "AAAAAAAa", "' OR 1=1 --"} {
+		if _, found, err := s.Key(within(t), id); found || err != nil {
+			t.Errorf("key %q: %t, %v", id, found, err)
+		}
+	}
+}
+
+func keyExists(t *testing.T, s apikeys.Store) {
+	k := aKey("AAAAAAAA", "u")
+	createKey(t, s, k)
+	other := k
+	other.User = "somebody else"
+	if err := s.CreateKey(within(t), other); !errors.Is(err, apikeys.ErrExists) {
+		t.Errorf("created again: %v", err)
+	}
+	wantKey(t, s, k)
+}
+
+func keyPages(t *testing.T, s apikeys.Store) {
+	for i, id := range []string{"Aa000000", "B0000000", "Aa000001", "a0000000", "Ab000000", "zzzzzzzz"} {
+		createKey(t, s, aKey(id, fmt.Sprintf("user %d", i%2)))
+	}
+	for _, c := range []struct {
+		filter apikeys.Filter
+		want   []string
+	}{
+		{apikeys.Filter{Max: 9}, []string{"Aa000000", "Aa000001", "Ab000000", "B0000000", "a0000000", "zzzzzzzz"}},
+		{apikeys.Filter{Max: 2}, []string{"Aa000000", "Aa000001"}},
+		{apikeys.Filter{Max: 2, After: "Aa000001"}, []string{"Ab000000", "B0000000"}},
+		{apikeys.Filter{Max: 9, Prefix: "A"}, []string{"Aa000000", "Aa000001", "Ab000000"}},
+		{apikeys.Filter{Max: 9, Prefix: "Aa", After: "Aa000000"}, []string{"Aa000001"}},
+		{apikeys.Filter{Max: 9, Prefix: "zzzzzzzz"}, []string{"zzzzzzzz"}},
+		{apikeys.Filter{Max: 9, User: "user 1"}, []string{"B0000000", "a0000000", "zzzzzzzz"}},
+		{apikeys.Filter{Max: 9, User: "user 1", Prefix: "a"}, []string{"a0000000"}},
+		{apikeys.Filter{Max: 1, User: "user 1", After: "B0000000"}, []string{"a0000000"}},
+		{apikeys.Filter{Max: 9, User: "user"}, nil},
+		{apikeys.Filter{Max: 9, Prefix: "%"}, nil},
+	} {
+		page, err := s.ListKeys(within(t), c.filter)
+		if err != nil {
+			t.Fatalf("list %+v: %v", c.filter, err)
+		}
+		var ids []string
+		for _, k := range page {
+			ids = append(ids, k.ID)
+		}
+		equal(t, fmt.Sprintf("list %+v", c.filter), ids, c.want)
+	}
+}
+
+func keyRevoked(t *testing.T, s apikeys.Store) {
+	want := aKey("AAAAAAAA", "u")
+	createKey(t, s, want)
+	createKey(t, s, aKey("BBBBBBBB", "u"))
+	want.RevokedAt = 7
+	for _, at := range []int64{7, 8} { // the second keeps the time of the first
+		got, found, err := s.RevokeKey(within(t), "AAAAAAAA", at)
+		if err != nil || !found {
+			t.Fatalf("revoke: %t, %v", found, err)
+		}
+		equal(t, "revoked", got, want)
+	}
+	wantKey(t, s, want)
+	wantKey(t, s, aKey("BBBBBBBB", "u"))
+	if _, found, err := s.RevokeKey(within(t), "CCCCCCCC", 7); found || err != nil {
+		t.Errorf("revoke nothing: %t, %v", found, err)
+	}
+}
+
+func keyExpires(t *testing.T, s apikeys.Store) {
+	want := aKey("AAAAAAAA", "u")
+	createKey(t, s, want)
+	for _, at := range []int64{9, 0} {
+		want.ExpiresAt = at
+		got, found, err := s.ExpireKey(within(t), "AAAAAAAA", at)
+		if err != nil || !found {
+			t.Fatalf("expire: %t, %v", found, err)
+		}
+		equal(t, "expires", got, want)
+		wantKey(t, s, want)
+	}
+	if _, found, err := s.ExpireKey(within(t), "CCCCCCCC", 7); found || err != nil {
+		t.Errorf("expire nothing: %t, %v", found, err)
+	}
+}
