@@ -24,6 +24,8 @@ type Options struct {
 	WarningThreshold float64
 	// OnError (ON_ERROR) is what to answer when the store fails: allow, deny, local.
 	OnError string
+	// KeyPrefix (KEY_PREFIX) begins the API keys that are made; "lim" unless set.
+	KeyPrefix string
 	// Version is the program's version.
 	Version string
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/sqlite"
 	"github.com/seed503877ad/limits/internal/usage"
@@ -37,6 +39,8 @@ type store interface {
 	engine.Store
 	bus.Outbox
 	usage.Store
+	keys.Store
+	overrides.Store
 	Ping(ctx context.Context) error
 	Close()
 }
@@ -56,7 +60,10 @@ type limiter struct {
 	forget   *bus.Forgetter
 	relay    *bus.Relay
 	// web is nil with --http off.
-	web *web.Server
+	web        *web.Server
+	keys       *keys.Registry
+	overrides  *overrides.Table
+	announcers []*bus.Announcer
 	// serving says that requests are answered.
 	serving atomic.Bool
 
@@ -87,7 +94,7 @@ func (l *limiter) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for _, part := range []func(context.Context) error{
-		l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage, l.startEngine, l.startService,
+		l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage, l.startEngine, l.startAdmin, l.startService,
 	} {
 		if err := part(ctx); err != nil {
 			return err
@@ -303,11 +310,13 @@ func (l *limiter) startService(context.Context) error {
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
 		OnError: onError, WarningThreshold: l.WarningThreshold, Logger: l.log,
 		UsageLog: l.usage, Usage: l.store,
+		Keys: l.keys, Overrides: l.overrides,
 	})
 	if err != nil {
 		return err
 	}
 	l.onStop("service", func(ctx context.Context) error {
+		l.closeAnnouncers()
 		l.forget.Close() // the service waits until nothing is subscribed on its connection
 		return service.Stop(ctx)
 	})

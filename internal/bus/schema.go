@@ -22,3 +22,22 @@ const (
 	SchemaExceeded      = "events/limits.exceeded.v1.json"
 	AsyncAPI            = "asyncapi.yaml"
 )
+
+// The schemas of API keys and overrides.
+const (
+	SchemaVerifyRequest          = "api/verify-request.v1.json"
+	SchemaVerify                 = "api/verify.v1.json"
+	SchemaKeysCreateRequest      = "api/keys-create-request.v1.json"
+	SchemaKeysCreate             = "api/keys-create.v1.json"
+	SchemaKeysListRequest        = "api/keys-list-request.v1.json"
+	SchemaKeysList               = "api/keys-list.v1.json"
+	SchemaKeysRevokeRequest      = "api/keys-revoke-request.v1.json"
+	SchemaKeysExpireRequest      = "api/keys-expire-request.v1.json"
+	SchemaKey                    = "api/key.v1.json"
+	SchemaOverridesSetRequest    = "api/overrides-set-request.v1.json"
+	SchemaOverridesSet           = "api/overrides-set.v1.json"
+	SchemaOverridesDeleteRequest = "api/overrides-delete-request.v1.json"
+	SchemaOverridesDelete        = "api/overrides-delete.v1.json"
+	SchemaOverridesListRequest   = "api/overrides-list-request.v1.json"
+	SchemaOverridesList          = "api/overrides-list.v1.json"
+)

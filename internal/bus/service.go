@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -13,6 +14,8 @@ import (
 
 	limits "github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/overrides"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
@@ -58,6 +61,9 @@ type ServiceConfig struct {
 	// served.
 	UsageLog UsageLog
 	Usage    UsageReader
+	// Keys answers verify and admin.keys, Overrides admin.overrides; without them their endpoints are not there.
+	Keys      *keys.Registry
+	Overrides *overrides.Table
 	// Logger is required.
 	Logger *slog.Logger
 }
@@ -94,6 +100,9 @@ type Service struct {
 	decoder *decoder
 	calls   sync.Pool
 	reads   chan struct{}
+	// verifies has a value for each request that waits for a look-up of its API key.
+	verifies chan struct{}
+	now      func() time.Time
 	// ctx ends the reads of a service whose Stop ran out of time.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -115,7 +124,8 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, cfg.Reads), stopped: make(chan struct{})}
+	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, cfg.Reads), stopped: make(chan struct{}),
+		verifies: make(chan struct{}, maxVerifies), now: time.Now}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
 	s.micro, err = micro.AddService(cfg.Conn, micro.Config{
@@ -165,18 +175,26 @@ func (s *Service) addEndpoints() error {
 		{"admin-reset", limits.SubjectReset, SchemaResetRequest, SchemaReset, s.answers(s.reset)},
 		{"settle", limits.SubjectSettle, SchemaSettleRequest, SchemaReply, s.answers(s.settle)},
 	}, s.usageEndpoints()...) {
-		schemas := map[string]string{"request-schema": s.cfg.SchemaBase + "/" + e.request}
-		if e.response != "" {
-			schemas["response-schema"] = s.cfg.SchemaBase + "/" + e.response
-			schemas["error-schema"] = s.cfg.SchemaBase + "/" + SchemaError
+		if err := s.addEndpoint(e.name, e.subject, e.request, e.response, e.handle); err != nil {
+			return err
 		}
-		err := s.micro.AddEndpoint(e.name, e.handle,
-			micro.WithEndpointSubject(e.subject),
-			micro.WithEndpointPendingLimits(s.cfg.PendingMessages, s.cfg.PendingBytes),
-			micro.WithEndpointMetadata(schemas))
-		if err != nil {
-			return fmt.Errorf("add endpoint %s: %w", e.name, err)
-		}
+	}
+	return errors.Join(s.addKeyEndpoints(), s.addOverrideEndpoints())
+}
+
+// addEndpoint subscribes to one subject; request and response are schemas, response none where nothing is answered.
+func (s *Service) addEndpoint(name, subject, request, response string, handle micro.HandlerFunc) error {
+	schemas := map[string]string{"request-schema": s.cfg.SchemaBase + "/" + request}
+	if response != "" {
+		schemas["response-schema"] = s.cfg.SchemaBase + "/" + response
+		schemas["error-schema"] = s.cfg.SchemaBase + "/" + SchemaError
+	}
+	err := s.micro.AddEndpoint(name, handle,
+		micro.WithEndpointSubject(subject),
+		micro.WithEndpointPendingLimits(s.cfg.PendingMessages, s.cfg.PendingBytes),
+		micro.WithEndpointMetadata(schemas))
+	if err != nil {
+		return fmt.Errorf("add endpoint %s: %w", name, err)
 	}
 	return nil
 }

@@ -59,6 +59,11 @@ func parse(text string) (id string, ok bool) {
 	return parts[0], checksum(body) == parts[2]
 }
 
+// IsID tells whether a text has the form of an id.
+func IsID(text string) bool {
+	return len(text) == idLength && strings.Trim(text, alphabet) == ""
+}
+
 // checksum writes CRC-32 (IEEE) in base 62, most significant digit first.
 func checksum(body string) string {
 	var digits [checksumLength]byte

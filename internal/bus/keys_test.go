@@ -1,0 +1,382 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/overrides"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+)
+
+// journal is a log that the test reads.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// worker is a service with its registry and table, as the app puts them together.
+type worker struct {
+	svc   *Service
+	table *overrides.Table
+	log   *journal
+	// changed has a value for each time that the table took something over.
+	changed chan struct{}
+}
+
+// startWorker starts one over a database. Its engine is the test's; silent takes the announcements away.
+func startWorker(t *testing.T, databaseURL, natsURL string, e Decider, silent bool) *worker {
+	t.Helper()
+	store, err := postgres.Open(t.Context(), postgres.Config{URL: databaseURL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	nc := dial(t, natsURL)
+	w := &worker{log: new(journal), changed: make(chan struct{}, 100)}
+	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	ofKeys, ofOverrides := NewAnnouncer(nc, SubjectForgetKey, log), NewAnnouncer(nc, SubjectReadOverrides, log)
+	registry, err := keys.New(keys.Config{Store: store, Broadcast: ofKeys.Announce})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.table, err = overrides.New(overrides.Config{Store: store, Logger: log,
+		Broadcast: func() { ofOverrides.Announce("") }, Changed: func() { w.changed <- struct{}{} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !silent {
+		for a, apply := range map[*Announcer]func(string){ofKeys: registry.Forget, ofOverrides: func(string) { w.table.Wake() }} {
+			if err := a.Listen(apply); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.table.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-w.changed
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); w.table.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	w.svc, err = NewService(ServiceConfig{Conn: nc, Engine: e, Logger: log, Keys: registry, Overrides: w.table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func oneWorker(t *testing.T, e Decider) (*worker, *nats.Conn) {
+	t.Helper()
+	url := testenv.NATS(t).ClientURL()
+	return startWorker(t, testenv.Postgres(t, postgres.Migrate), url, e, false), dial(t, url)
+}
+
+func createKey(t *testing.T, nc *nats.Conn, body string) (r limits.CreateKeyReply) {
+	t.Helper()
+	m := ask(t, nc, limits.SubjectKeysCreate, body)
+	if err := json.Unmarshal(m.Data, &r); err != nil || r.APIKey == "" {
+		t.Fatalf("create %s: %s %v", body, m.Data, err)
+	}
+	return r
+}
+
+// verify gives the answer as it came.
+func verify(t *testing.T, nc *nats.Conn, format string, args ...any) string {
+	t.Helper()
+	return string(ask(t, nc, limits.SubjectVerify, fmt.Sprintf(format, args...)).Data)
+}
+
+func TestKeyLife(t *testing.T) {
+	t.Parallel()
+	_, nc := oneWorker(t, &fakeEngine{submit: allowing})
+	r := createKey(t, nc, `{"user":"7","name":"ci","tier":"pro","attributes":{"plan":"gold"},"expiresAt":4000000000000}`)
+	if r.Key.ID == "" || !strings.HasPrefix(r.APIKey, "lim_"+r.Key.ID+"_") || r.Key.CreatedAt == 0 {
+		t.Errorf("%+v", r)
+	}
+	about := fmt.Sprintf(`"key":{"id":%q,"name":"ci"},"user":"7","tier":"pro","attributes":{"plan":"gold"}`, r.Key.ID)
+	const decision = `{"allowed":true,"limit":0,"remaining":0,"reset":0,"limits":[]}`
+	for _, c := range []struct{ subject, body, want string }{
+		{limits.SubjectVerify, `{"apiKey":"` + r.APIKey + `"}`, `{"valid":true,` + about + `,"decision":` + decision + `}`},
+		{limits.SubjectVerify, `{"apiKey":"` + r.APIKey[1:] + `"}`, `{"valid":false,"code":"unknown"}`},
+		{limits.SubjectVerify, `{"apiKey":""}`, `{"valid":false,"code":"unknown"}`},
+		{limits.SubjectKeysExpire, `{"id":"` + r.Key.ID + `","expiresAt":1}`, `"expiresAt":1}}`},
+		{limits.SubjectVerify, `{"apiKey":"` + r.APIKey + `"}`, `{"valid":false,"code":"expired",` + about + `}`},
+		{limits.SubjectKeysExpire, `{"id":"` + r.Key.ID + `","expiresAt":0}`, `"createdAt":` + fmt.Sprint(r.Key.CreatedAt) + `}}`},
+		{limits.SubjectKeysRevoke, `{"id":"` + r.Key.ID + `"}`, `"revokedAt":`},
+		{limits.SubjectVerify, `{"apiKey":"` + r.APIKey + `"}`, `{"valid":false,"code":"inactive",` + about + `}`},
+		{limits.SubjectKeysList, `{"user":"7"}`, `{"keys":[{"id":"` + r.Key.ID + `","name":"ci","user":"7",`},
+		{limits.SubjectKeysList, `{"user":"8"}`, `{"keys":[]}`},
+	} {
+		if m := ask(t, nc, c.subject, c.body); !strings.Contains(string(m.Data), c.want) {
+			t.Errorf("%s\n got %s\nwant %s", c.subject, m.Data, c.want)
+		}
+	}
+	other := createKey(t, nc, `{"user":"7"}`)
+	first, second := r.Key.ID, other.Key.ID
+	if first > second {
+		first, second = second, first
+	}
+	if m := ask(t, nc, limits.SubjectKeysList, `{"max":1}`); !strings.HasSuffix(string(m.Data), `"next":"`+first+`"}`) {
+		t.Errorf("first page %s", m.Data)
+	}
+	if m := ask(t, nc, limits.SubjectKeysList, `{"max":1,"after":"`+first+`"}`); !strings.Contains(string(m.Data), second) || strings.Contains(string(m.Data), "next") {
+		t.Errorf("last page %s", m.Data)
+	}
+}
+
+// TestVerifyAsksAsTheKey sees that the key's user, tier and attributes go before those of the request.
+func TestVerifyAsksAsTheKey(t *testing.T) {
+	t.Parallel()
+	k := keys.Key{ID: "abcdefgh", User: "7", Tier: "pro", Attributes: map[string]string{"plan": "gold"}}
+	q := &limits.VerifyRequest{Policy: "p", Tier: "free", Cost: 3, ID: "once",
+		Attributes: map[string]string{"plan": "lead", "user": "8", "key": "x", "path": "/"}}
+	got, _ := json.Marshal(asKey(q, &k))
+	want := `{"policy":"p","attributes":{"key":"abcdefgh","path":"/","plan":"gold","user":"7"},"tier":"pro","cost":3,"id":"once"}`
+	if string(got) != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	k.Tier = ""
+	if r := asKey(q, &k); r.Tier != "free" {
+		t.Errorf("tier %q", r.Tier)
+	}
+}
+
+// TestVerifyDecides sees cost and id reach the engine, and its answers and errors come back.
+func TestVerifyDecides(t *testing.T) {
+	t.Parallel()
+	asked := make(chan *engine.Request, 1)
+	var answer engine.Decision
+	var fail error
+	w, nc := oneWorker(t, &fakeEngine{submit: func(r *engine.Request) error {
+		asked <- r
+		go r.Done(answer, fail)
+		return nil
+	}})
+	key := createKey(t, nc, `{"user":"7"}`).APIKey
+	answer = engine.Decision{Results: []engine.Result{{Key: "a", Name: "1m", Policy: "p", Window: "1m", Limit: 100, Used: 100,
+		ResetAt: 1704307200000, RetryAfter: 23000}}}
+	got := verify(t, nc, `{"apiKey":%q,"cost":5,"id":"once"}`, key)
+	if r := <-asked; r.Verb != engine.Consume || r.Cost != 5 || r.ID != "once" {
+		t.Errorf("asked %+v", r)
+	}
+	var reply limits.VerifyReply
+	if err := json.Unmarshal([]byte(got), &reply); err != nil || !reply.Valid || reply.Allowed() || reply.Decision.RetryAfter != 23000 {
+		t.Errorf("%s %v", got, err)
+	}
+	fail = engine.ErrIDConflict
+	if got := verify(t, nc, `{"apiKey":%q,"id":"once"}`, key); !strings.Contains(got, `{"error":{"code":"id_conflict"`) {
+		t.Error(got)
+	}
+	if got := verify(t, nc, `{"apiKey":%q,"policy":"nobody's"}`, key); !strings.Contains(got, `{"error":{"code":"unknown_policy"`) {
+		t.Error(got)
+	}
+	// All were answered: the service stops at once.
+	if n := w.svc.InFlight(); n != 0 {
+		t.Errorf("%d in flight", n)
+	}
+}
+
+func TestKeyRequestsAreStrict(t *testing.T) {
+	t.Parallel()
+	w, nc := oneWorker(t, &fakeEngine{submit: allowing})
+	key := createKey(t, nc, `{"user":"7"}`).APIKey
+	many := make([]string, limits.MaxKeyAttributes+1)
+	for i := range many {
+		many[i] = fmt.Sprintf(`"a%d":""`, i)
+	}
+	for _, c := range []struct{ subject, body, code, field string }{
+		{limits.SubjectVerify, `{}`, "invalid_apiKey", "apiKey"},
+		{limits.SubjectVerify, `{"apiKey":["` + key + `"]}`, "invalid_apiKey", "apiKey"},
+		{limits.SubjectVerify, `{"apiKey":"` + key + `","cost":0}`, "invalid_cost", "cost"},
+		{limits.SubjectVerify, `{"apiKey":"` + key + `","key":"k"}`, "unknown_field", "key"},
+		{limits.SubjectVerify, `{"apiKey":"` + key + `","apiKey":""}`, "invalid_json", ""},
+		{limits.SubjectVerify, `{"apiKey":"` + key, "invalid_json", ""},
+		{limits.SubjectKeysCreate, `{}`, "invalid_user", "user"},
+		{limits.SubjectKeysCreate, `{"user":""}`, "invalid_user", "user"},
+		{limits.SubjectKeysCreate, `{"user":"7","attributes":{"user":"8"}}`, "invalid_attributes", "attributes.user"},
+		{limits.SubjectKeysCreate, `{"user":"7","attributes":{"a":1}}`, "invalid_attributes", "attributes.a"},
+		{limits.SubjectKeysCreate, `{"user":"7","attributes":{` + strings.Join(many, ",") + `}}`, "invalid_attributes", "attributes"},
+		{limits.SubjectKeysCreate, `{"user":"7","expiresAt":1}`, "invalid_expiresAt", "expiresAt"},
+		{limits.SubjectKeysCreate, `{"user":"7","id":"x"}`, "unknown_field", "id"},
+		{limits.SubjectKeysList, `{"max":1001}`, "invalid_max", "max"},
+		{limits.SubjectKeysRevoke, `{"id":"` + key + `"}`, "invalid_id", "id"},
+		{limits.SubjectKeysRevoke, `{"id":"AAAAAAAA"}`, "unknown_key", "id"},
+		{limits.SubjectKeysRevoke, `{"id":"AAAAAAAA","expiresAt":1}`, "unknown_field", "expiresAt"},
+		{limits.SubjectKeysExpire, `{"id":"AAAAAAAA"}`, "invalid_expiresAt", "expiresAt"},
+		{limits.SubjectKeysExpire, `{"id":"AAAAAAAA","expiresAt":1}`, "unknown_key", "id"},
+	} {
+		m := ask(t, nc, c.subject, c.body)
+		var got limits.ErrorBody
+		if err := json.Unmarshal(m.Data, &got); err != nil || got.Error == nil || got.Error.Code != c.code || got.Error.Field != c.field {
+			t.Errorf("%s %s\n got %s\nwant %s of %s", c.subject, c.body, m.Data, c.code, c.field)
+		}
+		if secret := key[13:]; strings.Contains(string(m.Data)+fmt.Sprint(m.Header), secret) {
+			t.Errorf("%s tells the key: %s %v", c.subject, m.Data, m.Header)
+		}
+	}
+	if log := w.log.String(); strings.Contains(log, key[13:]) || !strings.Contains(log, "API key created") {
+		t.Errorf("log: %s", log)
+	}
+}
+
+// TestRevocationReachesEveryWorker has two workers over one PostgreSQL. Either is asked many times, so that both have
+// the key in memory; then no answer after a second may call it valid, be the announcement heard or lost.
+func TestRevocationReachesEveryWorker(t *testing.T) {
+	t.Parallel()
+	for name, silent := range map[string]bool{"told": false, "not told": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t, postgres.Migrate)
+			for range 2 {
+				startWorker(t, databaseURL, natsURL, &fakeEngine{submit: allowing}, silent)
+			}
+			nc := dial(t, natsURL)
+			r := createKey(t, nc, `{"user":"7"}`)
+			for range 50 {
+				if got := verify(t, nc, `{"apiKey":%q}`, r.APIKey); !strings.Contains(got, `"valid":true`) {
+					t.Fatal(got)
+				}
+			}
+			ask(t, nc, limits.SubjectKeysRevoke, `{"id":"`+r.Key.ID+`"}`)
+			revoked := time.Now()
+			for denied := 0; denied < 50; denied++ {
+				asked := time.Now()
+				if got := verify(t, nc, `{"apiKey":%q}`, r.APIKey); !strings.Contains(got, `"code":"inactive"`) {
+					denied = -1 // 50 in a row, so that both workers have answered
+					if asked.Sub(revoked) > time.Second {
+						t.Fatalf("%v after the revocation: %s", asked.Sub(revoked), got)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestOverridesReachEveryWorker(t *testing.T) {
+	t.Parallel()
+	for name, silent := range map[string]bool{"told": false, "not told": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t, postgres.Migrate)
+			var workers [2]*worker
+			for i := range workers {
+				workers[i] = startWorker(t, databaseURL, natsURL, &fakeEngine{submit: allowing}, silent)
+			}
+			nc := dial(t, natsURL)
+			m := ask(t, nc, limits.SubjectOverridesSet, `{"policy":"p","name":"minute","subject":"api:user:*","limit":500,"reason":"launch"}`)
+			within1s(t, workers[:], m, true)
+			m = ask(t, nc, limits.SubjectOverridesDelete, `{"policy":"p","name":"minute","subject":"api:user:*"}`)
+			within1s(t, workers[:], m, false)
+		})
+	}
+}
+
+// within1s waits for each worker's table to take over a change, and fails when that takes longer than a second.
+func within1s(t *testing.T, workers []*worker, answer *nats.Msg, want bool) {
+	t.Helper()
+	if answer.Header.Get(micro.ErrorCodeHeader) != "" {
+		t.Fatalf("%s", answer.Data)
+	}
+	answered := time.Now()
+	for i, w := range workers {
+		for {
+			if _, found := w.table.Find("p", "minute", "api:user:7", 0); found == want {
+				break
+			}
+			select {
+			case <-w.changed:
+			case <-time.After(time.Until(answered.Add(time.Second))):
+				t.Fatalf("worker %d knows nothing after a second", i)
+			}
+		}
+	}
+}
+
+func TestOverrideRequests(t *testing.T) {
+	t.Parallel()
+	w, nc := oneWorker(t, &fakeEngine{submit: allowing})
+	now := time.UnixMilli(1_700_000_000_000)
+	w.svc.now = func() time.Time { return now }
+	id := func(subject string) string { return `"policy":"p","name":"n","subject":"` + subject + `"` }
+	bad := func(code, field string) string {
+		return fmt.Sprintf(`{"error":{"code":%q,"field":%q,"message":"`, code, field)
+	}
+	for _, c := range []struct{ subject, body, want string }{
+		{limits.SubjectOverridesSet, `{` + id("a") + `,"limit":5,"window":"60s","burst":0,"expiresAt":1700000000001,"reason":"r","by":"ann"}`,
+			`{"override":{` + id("a") + `,"limit":5,"window":"60s","burst":0,"expiresAt":1700000000001,"reason":"r","by":"ann","setAt":1700000000000}}`},
+		{limits.SubjectOverridesSet, `{` + id("b:*") + `,"unlimited":true,"reason":"r"}`, `"unlimited":true,"reason":"r","setAt":`},
+		{limits.SubjectOverridesSet, `{` + id("a") + `,"reason":"r"}`, bad("invalid_limit", "limit")},
+		{limits.SubjectOverridesSet, `{` + id("a") + `,"limit":0,"reason":"r"}`, bad("invalid_limit", "limit")},
+		{limits.SubjectOverridesSet, `{` + id("a") + `,"limit":1}`, bad("invalid_reason", "reason")},
+		{limits.SubjectOverridesSet, `{` + id("a") + `,"limit":1,"unlimited":true,"reason":"r"}`, bad("mixed_forms", "unlimited")},
+		{limits.SubjectOverridesSet, `{` + id("a") + `,"window":"1x","reason":"r"}`, bad("invalid_window", "window")},
+		{limits.SubjectOverridesSet, `{` + id("a") + `,"limit":1,"reason":"r","expiresAt":1700000000000}`, bad("invalid_expiresAt", "expiresAt")},
+		{limits.SubjectOverridesSet, `{"policy":"p","name":"n","limit":1,"reason":"r"}`, bad("invalid_subject", "subject")},
+		{limits.SubjectOverridesSet, `{` + id("a") + `,"limits":1}`, bad("unknown_field", "limits")},
+		{limits.SubjectOverridesDelete, `{"policy":"p"}`, bad("invalid_name", "name")},
+		{limits.SubjectOverridesDelete, `{` + id("a") + `,"limit":1}`, bad("unknown_field", "limit")},
+		{limits.SubjectOverridesDelete, `{` + id("c") + `}`, `{"deleted":false}`},
+		{limits.SubjectOverridesList, `{"after":"x"}`, bad("invalid_after", "after")},
+		{limits.SubjectOverridesList, `{"max":1}`, `"setAt":1700000000000}],"next":"p\nn\na"}`},
+		{limits.SubjectOverridesList, `{"after":"p\nn\na"}`, `{"overrides":[{` + id("b:*") + `,"unlimited":true,`},
+		{limits.SubjectOverridesList, `{"policy":"q"}`, `{"overrides":[]}`},
+		{limits.SubjectOverridesDelete, `{` + id("a") + `}`, `{"deleted":true}`},
+	} {
+		if m := ask(t, nc, c.subject, c.body); !strings.Contains(string(m.Data), c.want) {
+			t.Errorf("%s %s\n got %s\nwant %s", c.subject, c.body, m.Data, c.want)
+		}
+	}
+	if w.table.Len() != 1 {
+		t.Errorf("%d overrides", w.table.Len())
+	}
+}
+
+func TestBadAnnouncementsAreIgnored(t *testing.T) {
+	t.Parallel()
+	nc, log := dial(t, testenv.NATS(t).ClientURL()), new(journal)
+	a := NewAnnouncer(nc, SubjectForgetKey, slog.New(slog.NewTextHandler(log, nil)))
+	heard := make(chan string, 10)
+	if err := a.Listen(func(id string) { heard <- id }); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"", "x", `{"id":1}`, `{"id":"` + strings.Repeat("x", 300) + `"}`} {
+		if err := nc.Publish(SubjectForgetKey, []byte(bad)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Announce("abcdefgh")
+	if id := <-heard; id != "abcdefgh" {
+		t.Errorf("heard %q", id)
+	}
+	if n := strings.Count(log.String(), "ignore an announcement"); n != 4 {
+		t.Errorf("%d ignored: %s", n, log)
+	}
+	a.Close()
+}

@@ -1,0 +1,222 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/overrides"
+)
+
+// The endpoints that administer overrides.
+
+func (s *Service) addOverrideEndpoints() error {
+	if s.cfg.Overrides == nil {
+		return nil
+	}
+	return errors.Join(
+		s.addEndpoint("admin-overrides-set", limits.SubjectOverridesSet, SchemaOverridesSetRequest, SchemaOverridesSet, s.answers(s.setOverride)),
+		s.addEndpoint("admin-overrides-delete", limits.SubjectOverridesDelete, SchemaOverridesDeleteRequest, SchemaOverridesDelete, s.answers(s.deleteOverride)),
+		s.addEndpoint("admin-overrides-list", limits.SubjectOverridesList, SchemaOverridesListRequest, SchemaOverridesList, s.answers(s.listOverrides)))
+}
+
+func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
+	o, err := s.decodeOverride(data)
+	if err != nil {
+		return nil, err
+	}
+	err = s.cfg.Overrides.Put(ctx, o)
+	if errors.Is(err, overrides.ErrFull) {
+		return nil, &limits.Error{Status: 409, Code: limits.CodeTooManyOverrides, Field: "subject", Message: "there are too " +
+			"many overrides, or globs for this limit; delete some that have expired, or give a tier to those it is for"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.cfg.Logger.Info("override set", "policy", o.Policy, "name", o.Name, "by", o.By, "reason", o.Reason)
+	return limits.OverrideReply{Override: wireOverride(&o)}, nil
+}
+
+const (
+	overrideIDFields = "policy, name, subject"
+	overrideFields   = overrideIDFields + ", limit, window, burst, unlimited, expiresAt, reason, by"
+)
+
+func (s *Service) decodeOverride(data []byte) (o overrides.Override, err error) {
+	p := s.decoder.parsers.Get().(*parser)
+	defer s.decoder.parsers.Put(p)
+	p.reset()
+	err = p.document(data, func(name []byte) error { return p.overrideMember(&o, name) })
+	if err != nil {
+		return o, err
+	}
+	o.SetAt = s.now().UnixMilli()
+	return o, checkOverride(&o)
+}
+
+// overrideMember reads a member of an override. What a limit may be is read as in a request.
+func (p *parser) overrideMember(o *overrides.Override, name []byte) (err error) {
+	switch string(name) {
+	case "limit":
+		o.Limit, err = p.number("limit", 1, limits.MaxAmount)
+	case "burst":
+		var n int64
+		n, err = p.number("burst", 0, limits.MaxAmount)
+		o.Burst = &n
+	case "window":
+		var sp spec
+		err = p.specWord(&sp, specWindow)
+		o.Window = sp.window.String()
+	case "unlimited":
+		o.Unlimited, err = p.bool("unlimited")
+	case "expiresAt":
+		o.ExpiresAt, err = p.number("expiresAt", 1, maxTime)
+	case "reason":
+		o.Reason, err = p.text("reason", limits.MaxReasonBytes)
+	case "by":
+		o.By, err = p.text("by", limits.MaxNameBytes)
+	default:
+		var known bool
+		if known, err = p.overrideID(&o.ID, name); !known {
+			err = p.unknown(name, overrideFields)
+		}
+	}
+	return err
+}
+
+// overrideID reads a member of an override's id; known is false for another member.
+func (p *parser) overrideID(id *overrides.ID, name []byte) (known bool, err error) {
+	switch string(name) {
+	case "policy":
+		id.Policy, err = p.text("policy", limits.MaxNameBytes)
+	case "name":
+		id.Name, err = p.text("name", limits.MaxNameBytes)
+	case "subject":
+		id.Subject, err = p.text("subject", limits.MaxKeyBytes)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+func checkOverrideID(id *overrides.ID) error {
+	for _, f := range []struct{ name, value string }{{"policy", id.Policy}, {"name", id.Name}, {"subject", id.Subject}} {
+		if f.value == "" {
+			return badInput(f.name, f.name, "%s is missing; an override needs policy, name (of the limit) and subject", f.name)
+		}
+	}
+	return nil
+}
+
+func checkOverride(o *overrides.Override) error {
+	if err := checkOverrideID(&o.ID); err != nil {
+		return err
+	}
+	changes := o.Limit != 0 || o.Window != "" || o.Burst != nil
+	switch {
+	case o.Unlimited && changes:
+		return &limits.Error{Status: 400, Code: "mixed_forms", Field: "unlimited",
+			Message: "unlimited lifts the limit; leave out limit, window and burst"}
+	case !o.Unlimited && !changes:
+		return badInput("limit", "limit", "the override changes nothing; give limit, window, burst, or unlimited")
+	case o.Reason == "":
+		return badInput("reason", "reason", "reason is missing; say why, for who finds the override later")
+	case !o.Live(o.SetAt):
+		return badInput("expiresAt", "expiresAt", "expiresAt %d is not in the future (now is %d); it is in Unix milliseconds",
+			o.ExpiresAt, o.SetAt)
+	}
+	return nil
+}
+
+func (s *Service) deleteOverride(ctx context.Context, data []byte) (any, error) {
+	p := s.decoder.parsers.Get().(*parser)
+	defer s.decoder.parsers.Put(p)
+	p.reset()
+	var id overrides.ID
+	err := p.document(data, func(name []byte) error {
+		known, err := p.overrideID(&id, name)
+		if !known {
+			return p.unknown(name, overrideIDFields)
+		}
+		return err
+	})
+	if err == nil {
+		err = checkOverrideID(&id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.cfg.Overrides.Delete(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	s.cfg.Logger.Info("override deleted", "policy", id.Policy, "name", id.Name, "found", found)
+	return limits.DeleteOverrideReply{Deleted: found}, nil
+}
+
+func (s *Service) listOverrides(ctx context.Context, data []byte) (any, error) {
+	f, err := decodeListOverrides(data)
+	if err != nil {
+		return nil, err
+	}
+	page, more, err := s.cfg.Overrides.List(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	reply := limits.OverrideList{Overrides: make([]limits.Override, len(page))}
+	for i := range page {
+		reply.Overrides[i] = wireOverride(&page[i])
+	}
+	if more {
+		last := page[len(page)-1].ID
+		reply.Next = strings.Join([]string{last.Policy, last.Name, last.Subject}, cursorCut)
+	}
+	return reply, nil
+}
+
+func decodeListOverrides(data []byte) (overrides.Filter, error) {
+	r := newReader()
+	f := overrides.Filter{Max: defaultListPage}
+	err := r.document(data, func(name []byte) error {
+		switch string(name) {
+		case "policy":
+			b, err := r.printable("policy", 0, limits.MaxNameBytes)
+			f.Policy = string(b)
+			return err
+		case "after":
+			b, err := r.string("after")
+			if err == nil {
+				f.After, err = parseOverrideCursor(string(b))
+			}
+			return err
+		case "max":
+			n, err := r.number("max", 1, limits.MaxListPage)
+			f.Max = int(n)
+			return err
+		default:
+			return r.unknown(name, "policy, after, max")
+		}
+	})
+	return f, err
+}
+
+func parseOverrideCursor(after string) (id overrides.ID, err error) {
+	if after == "" {
+		return id, nil
+	}
+	parts := strings.Split(after, cursorCut)
+	if _, bad := unprintable([]byte(strings.Join(parts, ""))); bad || len(parts) != 3 || len(after) > 2*limits.MaxKeyBytes {
+		return id, badInput("after", "after", "after %s is not the next of a page", fmt.Sprintf("%.64q", after))
+	}
+	return overrides.ID{Policy: parts[0], Name: parts[1], Subject: parts[2]}, nil
+}
+
+func wireOverride(o *overrides.Override) limits.Override {
+	return limits.Override{SetAt: o.SetAt, SetOverrideRequest: limits.SetOverrideRequest{
+		OverrideID: limits.OverrideID{Policy: o.Policy, Name: o.Name, Subject: o.Subject},
+		Limit:      o.Limit, Window: o.Window, Burst: o.Burst, Unlimited: o.Unlimited,
+		ExpiresAt: o.ExpiresAt, Reason: o.Reason, By: o.By,
+	}}
+}

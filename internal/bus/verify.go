@@ -1,0 +1,151 @@
+package bus
+
+import (
+	"context"
+	"maps"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/keys"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go/micro"
+)
+
+// verify answers limits.verify. The key itself goes no further than the registry: no log, error or answer has it.
+func (s *Service) verify(m micro.Request) {
+	if !answerable(m.Reply()) {
+		s.ignored.Add(1)
+		return
+	}
+	q, err := s.decodeVerify(m.Data())
+	if err != nil {
+		s.refuse(m, err)
+		return
+	}
+	// A key that is remembered needs no goroutine.
+	if k, code, ok := s.cfg.Keys.Recall(q.APIKey); ok {
+		s.begin()
+		s.verified(m.Reply(), q, &k, code)
+		return
+	}
+	select {
+	case s.verifies <- struct{}{}:
+	default:
+		s.refuse(m, engine.ErrOverloaded)
+		return
+	}
+	s.begin()
+	go func() {
+		defer func() { <-s.verifies }()
+		s.lookUp(m.Reply(), q)
+	}()
+}
+
+// maxVerifies bounds the requests that wait for a look-up. Those with one key wait for the same one, so many may.
+const maxVerifies = 4096
+
+func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ReadTimeout)
+	defer cancel()
+	k, code, err := s.cfg.Keys.Verify(ctx, q.APIKey)
+	if err != nil {
+		s.cfg.Logger.Warn("verify API key", "error", err)
+		s.publish(errorMsg(reply, err))
+		s.end()
+		return
+	}
+	s.verified(reply, q, &k, code)
+}
+
+// verified answers when the key was judged, and ends the request.
+func (s *Service) verified(reply string, q *limits.VerifyRequest, k *keys.Key, code keys.Code) {
+	v := limits.VerifyReply{Valid: code == keys.Valid, Code: string(code)}
+	if code != keys.Unknown {
+		v.Key = &limits.KeyRef{ID: k.ID, Name: k.Name}
+		v.User, v.Tier, v.Attributes = k.User, k.Tier, k.Attributes
+	}
+	body, err := json.Marshal(&v)
+	if err != nil || code != keys.Valid {
+		s.answerVerify(reply, body, err)
+		return
+	}
+	s.decide(asKey(q, k), func(decision []byte, err error) {
+		// Spliced in, because it is JSON already.
+		body = append(append(body[:len(body)-1], `,"decision":`...), decision...)
+		s.answerVerify(reply, append(body, '}'), err)
+	})
+}
+
+func (s *Service) answerVerify(reply string, body []byte, err error) {
+	if err != nil {
+		s.publish(errorMsg(reply, err))
+	} else {
+		s.sent(s.cfg.Conn.Publish(reply, body))
+	}
+	s.end()
+}
+
+// asKey is the consume that a valid key asks for: what the key says goes before what the request says.
+func asKey(q *limits.VerifyRequest, k *keys.Key) *limits.Request {
+	attributes := make(map[string]string, len(q.Attributes)+len(k.Attributes)+2)
+	maps.Copy(attributes, q.Attributes)
+	maps.Copy(attributes, k.Attributes)
+	attributes[attributeUser], attributes[attributeKey] = k.User, k.ID
+	r := &limits.Request{Policy: q.Policy, Attributes: attributes, Tier: k.Tier, Cost: q.Cost, ID: q.ID}
+	if r.Tier == "" {
+		r.Tier = q.Tier
+	}
+	return r
+}
+
+// decide answers a request as limits.consume would, to done instead of to a subject: done gets the JSON of the reply.
+// It goes through the same decoder, so that whatever that learns of policies holds here.
+func (s *Service) decide(request *limits.Request, done func(decision []byte, err error)) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		done(nil, err)
+		return
+	}
+	r := &engine.Request{OnError: s.cfg.OnError}
+	r.Done = func(d engine.Decision, err error) {
+		if err != nil {
+			done(nil, err)
+			return
+		}
+		done(appendReply(nil, r.Verb, &d, r.Cost), nil)
+	}
+	if err := s.decoder.request(engine.Consume, body, r); err != nil {
+		done(nil, err)
+		return
+	}
+	if err := s.cfg.Engine.Submit(r); err != nil {
+		done(nil, err)
+	}
+}
+
+const verifyFields = "apiKey, attributes, policy, tier, cost, id"
+
+func (s *Service) decodeVerify(data []byte) (*limits.VerifyRequest, error) {
+	p := s.decoder.parsers.Get().(*parser)
+	defer s.decoder.parsers.Put(p)
+	p.reset()
+	q, given := new(limits.VerifyRequest), false
+	err := p.document(data, func(name []byte) (err error) {
+		switch string(name) {
+		case "apiKey":
+			given = true
+			q.APIKey, err = p.secret("apiKey")
+		case "attributes", "policy", "tier", "cost", "id":
+			err = p.topMember(name)
+		default:
+			err = p.unknown(name, verifyFields)
+		}
+		return err
+	})
+	if err == nil && !given {
+		err = badInput("apiKey", "apiKey", "apiKey is missing; give the whole key")
+	}
+	q.Attributes, q.Policy, q.Tier, q.Cost, q.ID = p.attributes, p.policy, p.tier, p.cost, p.id
+	return q, err
+}
