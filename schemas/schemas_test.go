@@ -27,23 +27,38 @@ var definitions = map[string]struct {
 	title  string
 	refine func(*jsonschema.Schema)
 }{
-	"api/request.v1.json":            {limits.Request{}, "Body of consume, check, record and refund", refineRequest},
-	"api/reply.v1.json":              {limits.Reply{}, "Reply of consume, check, record and refund", nil},
-	"api/status-request.v1.json":     {limits.StatusRequest{}, "Body of status", nil},
-	"api/status.v1.json":             {limits.Status{}, "Reply of status", nil},
-	"api/list-request.v1.json":       {limits.ListRequest{}, "Body of admin.list", refineList},
-	"api/list.v1.json":               {limits.List{}, "Reply of admin.list", nil},
-	"api/reset-request.v1.json":      {limits.ResetRequest{}, "Body of admin.reset", nil},
-	"api/reset.v1.json":              {limits.ResetReply{}, "Reply of admin.reset", nil},
-	"api/settle-request.v1.json":     {limits.SettleRequest{}, "Body of settle", refineSettle},
-	"api/log-entry.v1.json":          {limits.LogEntry{}, "Body of usage", refineLogEntry},
-	"api/top-request.v1.json":        {limits.TopRequest{}, "Body of admin.top", refineUsage},
-	"api/top.v1.json":                {limits.Top{}, "Reply of admin.top", refineTop},
-	"api/usage-request.v1.json":      {limits.UsageRequest{}, "Body of admin.usage", refineUsage},
-	"api/usage.v1.json":              {limits.Usage{}, "Reply of admin.usage", nil},
-	"api/error.v1.json":              {limits.ErrorBody{}, "An answer that is not a decision", refineError},
-	"events/limits.warning.v1.json":  {limits.Warning{}, "Data of a limits.warning event", nil},
-	"events/limits.exceeded.v1.json": {limits.Exceeded{}, "Data of a limits.exceeded event", nil},
+	"api/request.v1.json":                  {limits.Request{}, "Body of consume, check, record and refund", refineRequest},
+	"api/reply.v1.json":                    {limits.Reply{}, "Reply of consume, check, record and refund", nil},
+	"api/status-request.v1.json":           {limits.StatusRequest{}, "Body of status", nil},
+	"api/status.v1.json":                   {limits.Status{}, "Reply of status", nil},
+	"api/list-request.v1.json":             {limits.ListRequest{}, "Body of admin.list", refineList},
+	"api/list.v1.json":                     {limits.List{}, "Reply of admin.list", nil},
+	"api/reset-request.v1.json":            {limits.ResetRequest{}, "Body of admin.reset", nil},
+	"api/reset.v1.json":                    {limits.ResetReply{}, "Reply of admin.reset", nil},
+	"api/settle-request.v1.json":           {limits.SettleRequest{}, "Body of settle", refineSettle},
+	"api/log-entry.v1.json":                {limits.LogEntry{}, "Body of usage", refineLogEntry},
+	"api/top-request.v1.json":              {limits.TopRequest{}, "Body of admin.top", refineUsage},
+	"api/top.v1.json":                      {limits.Top{}, "Reply of admin.top", refineTop},
+	"api/usage-request.v1.json":            {limits.UsageRequest{}, "Body of admin.usage", refineUsage},
+	"api/usage.v1.json":                    {limits.Usage{}, "Reply of admin.usage", nil},
+	"api/verify-request.v1.json":           {limits.VerifyRequest{}, "Body of verify", refineAttributes(limits.MaxAttributes)},
+	"api/verify.v1.json":                   {limits.VerifyReply{}, "Reply of verify", nil},
+	"api/keys-create-request.v1.json":      {limits.CreateKeyRequest{}, "Body of admin.keys.create", refineAttributes(limits.MaxKeyAttributes)},
+	"api/keys-create.v1.json":              {limits.CreateKeyReply{}, "Reply of admin.keys.create", nil},
+	"api/keys-list-request.v1.json":        {limits.ListKeysRequest{}, "Body of admin.keys.list", refineList},
+	"api/keys-list.v1.json":                {limits.KeyList{}, "Reply of admin.keys.list", nil},
+	"api/keys-revoke-request.v1.json":      {limits.RevokeKeyRequest{}, "Body of admin.keys.revoke", refineKeyID},
+	"api/keys-expire-request.v1.json":      {limits.ExpireKeyRequest{}, "Body of admin.keys.expire", refineKeyID},
+	"api/key.v1.json":                      {limits.KeyReply{}, "Reply of admin.keys.revoke and admin.keys.expire", nil},
+	"api/overrides-set-request.v1.json":    {limits.SetOverrideRequest{}, "Body of admin.overrides.set", refineOverride},
+	"api/overrides-set.v1.json":            {limits.OverrideReply{}, "Reply of admin.overrides.set", nil},
+	"api/overrides-delete-request.v1.json": {limits.OverrideID{}, "Body of admin.overrides.delete", refineSubject},
+	"api/overrides-delete.v1.json":         {limits.DeleteOverrideReply{}, "Reply of admin.overrides.delete", nil},
+	"api/overrides-list-request.v1.json":   {limits.ListOverridesRequest{}, "Body of admin.overrides.list", refineList},
+	"api/overrides-list.v1.json":           {limits.OverrideList{}, "Reply of admin.overrides.list", nil},
+	"api/error.v1.json":                    {limits.ErrorBody{}, "An answer that is not a decision", refineError},
+	"events/limits.warning.v1.json":        {limits.Warning{}, "Data of a limits.warning event", nil},
+	"events/limits.exceeded.v1.json":       {limits.Exceeded{}, "Data of a limits.exceeded event", nil},
 }
 
 // TestSchemasAreFresh compares every schema with its type.
@@ -98,7 +113,9 @@ func TestAsyncAPIRefersToSchemas(t *testing.T) {
 	}
 	for _, subject := range []string{limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectRefund,
 		limits.SubjectStatus, limits.SubjectList, limits.SubjectReset, limits.SubjectSettle, limits.SubjectUsage, limits.SubjectTop,
-		limits.SubjectUsageReport, limits.EventWarning, limits.EventExceeded} {
+		limits.SubjectUsageReport, limits.EventWarning, limits.EventExceeded,
+		limits.SubjectVerify, limits.SubjectKeysCreate, limits.SubjectKeysList, limits.SubjectKeysRevoke, limits.SubjectKeysExpire,
+		limits.SubjectOverridesSet, limits.SubjectOverridesDelete, limits.SubjectOverridesList} {
 		if !strings.Contains(string(doc), "address: "+subject+"\n") {
 			t.Errorf("asyncapi.yaml has no channel %s", subject)
 		}
@@ -257,6 +274,47 @@ func refineUsage(s *jsonschema.Schema) {
 func refineTop(s *jsonschema.Schema) {
 	f, _ := s.Definitions["TopRow"].Properties.Get("cost")
 	f.Minimum = "0"
+}
+
+// refineAttributes bounds the attributes of an API key, or of a request with one.
+func refineAttributes(most uint64) func(*jsonschema.Schema) {
+	return func(s *jsonschema.Schema) {
+		attributes, _ := s.Properties.Get("attributes")
+		attributes.MaxProperties = &most
+		if user, ok := s.Properties.Get("user"); ok {
+			text(user, 1, limits.MaxAttributeBytes)
+		}
+		if expires, ok := s.Properties.Get("expiresAt"); ok {
+			expires.Minimum = "1"
+		}
+	}
+}
+
+// refineKeyID replaces the bounds of an idempotency key.
+func refineKeyID(s *jsonschema.Schema) {
+	id, _ := s.Properties.Get("id")
+	id.MinLength, id.MaxLength, id.Pattern = nil, nil, "^[0-9A-Za-z]{8}$"
+	if expires, ok := s.Properties.Get("expiresAt"); ok {
+		expires.Minimum = "0"
+	}
+}
+
+func refineSubject(s *jsonschema.Schema) {
+	subject, _ := s.Properties.Get("subject")
+	text(subject, 1, limits.MaxKeyBytes)
+}
+
+// refineOverride says that an override changes something, or lifts the limit.
+func refineOverride(s *jsonschema.Schema) {
+	refineSubject(s)
+	get := func(name string) *jsonschema.Schema { f, _ := s.Properties.Get(name); return f }
+	text(get("reason"), 1, limits.MaxReasonBytes)
+	text(get("by"), 1, limits.MaxNameBytes)
+	get("expiresAt").Minimum = "1"
+	s.OneOf = []*jsonschema.Schema{
+		{Title: "other numbers", AnyOf: required("limit", "window", "burst")},
+		{Title: "no limit", Required: []string{"unlimited"}, Not: anyOf([]string{"limit", "window", "burst"})},
+	}
 }
 
 func refineError(s *jsonschema.Schema) {
