@@ -49,6 +49,9 @@ type commands struct {
 	Reset       resetCmd       `cmd:"" help:"Set counters back to unused."`
 	Top         topCmd         `cmd:"" help:"Show who was denied, or used, most."`
 	Usage       usageCmd       `cmd:"" help:"Show traffic by key, slowest endpoints, or errors, from the request log."`
+	Verify      verifyCmd      `cmd:"" help:"Verify an API key and charge the limits of its user."`
+	Keys        keysCmd        `cmd:"" help:"Make, list and end API keys."`
+	Overrides   overridesCmd   `cmd:"" help:"Give other limits to some subjects of a policy."`
 	Watch       watchCmd       `cmd:"" help:"Show warnings and denials as they happen."`
 	Bench       benchCmd       `cmd:"" help:"Measure how many checks a second the service answers."`
 	Migrate     migrateCmd     `cmd:"" help:"Bring a PostgreSQL schema up to date, or show where it is."`

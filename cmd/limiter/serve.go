@@ -20,6 +20,7 @@ type serveCmd struct {
 	WarningThreshold float64 `name:"warning-threshold" env:"WARNING_THRESHOLD" default:"0.1" placeholder:"PART" help:"Part of a limit, 0 to 1, at or below which what remains raises a warning (${default})."`
 	OnError          string  `name:"on-error" env:"ON_ERROR" enum:"allow,deny,local" default:"allow" help:"What to answer when the store fails: ${enum} (${default})."`
 	Source           string  `name:"source" env:"SOURCE" default:"urn:limits" placeholder:"URI" help:"Source of the CloudEvents: a URI that names this service (${default})."`
+	KeyPrefix        string  `name:"key-prefix" env:"KEY_PREFIX" default:"lim" placeholder:"WORD" help:"What the API keys that are made begin with (${default})."`
 	LogLevel         string  `name:"log-level" env:"LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"One of ${enum} (${default})."`
 	LogFormat        string  `name:"log-format" env:"LOG_FORMAT" enum:"text,json" default:"text" help:"One of ${enum} (${default})."`
 }
@@ -51,7 +52,7 @@ func (c *serveCmd) options() app.Options {
 		NATSURL: c.NATSURL, NATSListen: c.NATSListen, NATSCreds: c.NATSCreds,
 		NATSTLSCA: c.NATSTLSCA, NATSTLSCert: c.NATSTLSCert, NATSTLSKey: c.NATSTLSKey,
 		DatabaseURL: c.DatabaseURL, DataDir: c.DataDir, HTTPAddr: c.HTTP, Source: c.Source,
-		WarningThreshold: c.WarningThreshold, OnError: c.OnError, Version: programVersion(),
+		WarningThreshold: c.WarningThreshold, OnError: c.OnError, KeyPrefix: c.KeyPrefix, Version: programVersion(),
 	}
 }
 

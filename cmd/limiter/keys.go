@@ -1,0 +1,276 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/seed503877ad/limits"
+)
+
+// keysCmd administers API keys.
+type keysCmd struct {
+	Create keysCreateCmd `cmd:"" help:"Make an API key and print it, once."`
+	List   keysListCmd   `cmd:"" help:"List API keys."`
+	Revoke keysRevokeCmd `cmd:"" help:"End an API key for good."`
+	Expire keysExpireCmd `cmd:"" help:"Set when an API key expires."`
+}
+
+type keysCreateCmd struct {
+	clientFlags
+	User       string            `required:"" placeholder:"USER" help:"Whose requests the key makes."`
+	Name       string            `placeholder:"NAME" help:"A name for people."`
+	Tier       string            `placeholder:"TIER" help:"The tier whose limits count."`
+	Attributes map[string]string `name:"attribute" short:"a" mapsep:"none" placeholder:"NAME=VALUE" help:"An attribute of every request with the key; may be given again."`
+	Expires    spanFlag          `placeholder:"SPAN" help:"When it expires, from now, such as 30d or 12h; never unless set."`
+}
+
+// Help gives the examples of --help.
+func (*keysCreateCmd) Help() string {
+	return `The key stands alone on standard output, what it is for on standard error. It is not kept and cannot be shown
+again.
+
+Examples:
+
+  limiter keys create --user 7 --tier pro --name "ci of the web shop" --expires 90d
+  limiter keys create --user 7 -a plan=gold -a region=eu > key.txt`
+}
+
+func (c *keysCreateCmd) Run(s *session) error {
+	request := limits.CreateKeyRequest{User: c.User, Name: c.Name, Tier: c.Tier, Attributes: c.Attributes}
+	if c.Expires != 0 {
+		request.ExpiresAt = s.now().Add(time.Duration(c.Expires)).UnixMilli()
+	}
+	var reply limits.CreateKeyReply
+	if _, err := c.ask(s, limits.SubjectKeysCreate, request, &reply); err != nil || c.JSON {
+		return err
+	}
+	fmt.Fprintf(s.err, "API key %s of user %s, expires: %s. It is shown this once:\n", reply.Key.ID, reply.Key.User,
+		moment(s, reply.Key.ExpiresAt, "never"))
+	fmt.Fprintln(s.out, reply.APIKey)
+	return nil
+}
+
+type keysListCmd struct {
+	clientFlags
+	User   string `placeholder:"USER" help:"Only keys of one user."`
+	Prefix string `placeholder:"P" help:"Only keys whose ids begin with P."`
+	After  string `placeholder:"ID" help:"Begin behind an id."`
+	Max    int    `placeholder:"N" help:"Show one page of at most N keys; all pages unless set."`
+}
+
+// Help gives the examples of --help.
+func (*keysListCmd) Help() string {
+	return `Examples:
+
+  limiter keys list
+  limiter keys list --user 7
+  limiter keys list --json | jq -r '.keys[] | select(.revokedAt) | .id'      # a page a line`
+}
+
+// Validate holds what the tags cannot.
+func (c *keysListCmd) Validate() error { return validatePage(c.Max, &c.clientFlags) }
+
+func validatePage(max int, f *clientFlags) error {
+	if max < 0 || max > limits.MaxListPage {
+		return fmt.Errorf("--max: %d is not between 1 and %d", max, limits.MaxListPage)
+	}
+	return f.Validate()
+}
+
+func (c *keysListCmd) Run(s *session) error {
+	nc, err := c.connect("keys list")
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	t := newTable(s.out, "ID", "USER", "TIER", "STATE", "CREATED", "EXPIRES", "NAME", "ATTRIBUTES")
+	return c.pages(s, t, "API keys", c.Max, c.After, func(after string, max int) (int, string, error) {
+		var page limits.KeyList
+		request := limits.ListKeysRequest{User: c.User, Prefix: c.Prefix, After: after, Max: max}
+		_, err := c.askOver(s, nc, limits.SubjectKeysList, request, &page)
+		for i := range page.Keys {
+			if !c.JSON {
+				t.row(keyRow(s, &page.Keys[i])...)
+			}
+		}
+		return len(page.Keys), page.Next, err
+	})
+}
+
+// pages shows one page, or with max 0 all of them; read shows a page and gives its length and what follows it.
+func (f *clientFlags) pages(s *session, t *table, noun string, max int, after string,
+	read func(after string, max int) (n int, next string, err error)) error {
+	size := max
+	if max == 0 {
+		size = limits.MaxListPage
+	}
+	for n := 0; ; {
+		got, next, err := read(after, size)
+		if err != nil {
+			return err
+		}
+		if n += got; !f.JSON && got > 0 {
+			t.flush()
+		}
+		if after = next; next != "" && max == 0 {
+			continue
+		}
+		switch {
+		case f.JSON:
+		case n == 0:
+			fmt.Fprintln(s.out, "no "+noun)
+		case next != "":
+			fmt.Fprintf(s.out, "more: --after %q\n", next)
+		}
+		return nil
+	}
+}
+
+func keyRow(s *session, k *limits.APIKey) []any {
+	state := "active"
+	switch {
+	case k.RevokedAt != 0:
+		state = "revoked"
+	case k.ExpiresAt != 0 && k.ExpiresAt <= s.now().UnixMilli():
+		state = "expired"
+	}
+	return []any{k.ID, k.User, dash(k.Tier), state, moment(s, k.CreatedAt, "-"), moment(s, k.ExpiresAt, "never"),
+		dash(k.Name), dash(pairs(k.Attributes))}
+}
+
+type keysRevokeCmd struct {
+	clientFlags
+	ID string `arg:"" help:"The id of the key: the 8 letters and digits behind its prefix."`
+}
+
+// Help gives the examples of --help.
+func (*keysRevokeCmd) Help() string {
+	return `No worker takes the key any more after a second. There is no way back.
+
+Examples:
+
+  limiter keys revoke 4fJq01Zx`
+}
+
+func (c *keysRevokeCmd) Run(s *session) error {
+	return c.change(s, limits.SubjectKeysRevoke, limits.RevokeKeyRequest{ID: c.ID}, func(k *limits.APIKey) string {
+		return "revoked at " + moment(s, k.RevokedAt, "-")
+	})
+}
+
+func (f *clientFlags) change(s *session, subject string, request any, say func(*limits.APIKey) string) error {
+	var reply limits.KeyReply
+	if _, err := f.ask(s, subject, request, &reply); err != nil || f.JSON {
+		return err
+	}
+	fmt.Fprintf(s.out, "API key %s of user %s: %s\n", reply.Key.ID, reply.Key.User, say(&reply.Key))
+	return nil
+}
+
+type keysExpireCmd struct {
+	clientFlags
+	ID    string   `arg:"" help:"The id of the key: the 8 letters and digits behind its prefix."`
+	At    timeFlag `xor:"when" required:"" placeholder:"TIME" help:"When, such as 2027-01-31 or 2027-01-31T12:00:00Z."`
+	In    spanFlag `xor:"when" required:"" placeholder:"SPAN" help:"How long from now, such as 30d or 12h."`
+	Never bool     `xor:"when" required:"" help:"Let it not expire."`
+}
+
+// Help gives the examples of --help.
+func (*keysExpireCmd) Help() string {
+	return `Examples:
+
+  limiter keys expire 4fJq01Zx --in 14d
+  limiter keys expire 4fJq01Zx --at 2027-01-31
+  limiter keys expire 4fJq01Zx --never`
+}
+
+func (c *keysExpireCmd) Run(s *session) error {
+	at := time.Time(c.At).UnixMilli()
+	if c.In != 0 {
+		at = s.now().Add(time.Duration(c.In)).UnixMilli()
+	}
+	if c.Never {
+		at = 0
+	}
+	return c.change(s, limits.SubjectKeysExpire, limits.ExpireKeyRequest{ID: c.ID, ExpiresAt: at}, func(k *limits.APIKey) string {
+		return "expires " + moment(s, k.ExpiresAt, "never")
+	})
+}
+
+// apiKeyVariable is the environment variable that verify reads.
+const apiKeyVariable = "LIMITS_API_KEY"
+
+// verifyCmd verifies an API key, which is no argument, because those are in everybody's list of processes and in the
+// history of the shell.
+type verifyCmd struct {
+	clientFlags
+	Attributes map[string]string `name:"attribute" short:"a" mapsep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given again."`
+	Policy     string            `placeholder:"NAME" help:"The policy; those that match the attributes unless set."`
+	Tier       string            `placeholder:"TIER" help:"The tier of a key that has none."`
+	Cost       int64             `default:"1" placeholder:"N" help:"What the request costs (${default})."`
+	ID         string            `name:"id" placeholder:"ID" help:"The same id charges once."`
+}
+
+// Help gives the examples of --help.
+func (*verifyCmd) Help() string {
+	return `The key is read from LIMITS_API_KEY, else from standard input. Exit status 3 is for a key that is not valid, and
+for a valid one whose limits deny.
+
+Examples:
+
+  limiter verify -a path=/v1/reports < key.txt
+  LIMITS_API_KEY="$(cat key.txt)" limiter verify --policy reports --cost 5`
+}
+
+func (c *verifyCmd) Run(s *session) error {
+	key, err := readAPIKey(s)
+	if err != nil {
+		return err
+	}
+	request := limits.VerifyRequest{APIKey: key, Attributes: c.Attributes, Policy: c.Policy, Tier: c.Tier, Cost: c.Cost, ID: c.ID}
+	var reply limits.VerifyReply
+	if _, err := c.ask(s, limits.SubjectVerify, request, &reply); err != nil {
+		return err
+	}
+	if !c.JSON {
+		printVerified(s, &reply)
+	}
+	if !reply.Allowed() {
+		return errDenied
+	}
+	return nil
+}
+
+func readAPIKey(s *session) (string, error) {
+	if key := os.Getenv(apiKeyVariable); key != "" {
+		return key, nil
+	}
+	if s.inTTY {
+		fmt.Fprint(s.err, "API key: ")
+	}
+	line, err := readLine(s)
+	if err != nil {
+		return "", err
+	}
+	if line = strings.TrimSpace(line); line == "" {
+		return "", errors.New("read API key: there is none on standard input; pipe it in, or set " + apiKeyVariable)
+	}
+	return line, nil
+}
+
+func printVerified(s *session, r *limits.VerifyReply) {
+	if !r.Valid {
+		fmt.Fprintf(s.out, "not valid: %s\n", r.Code)
+	} else {
+		fmt.Fprintln(s.out, "valid")
+	}
+	if r.Key != nil {
+		fmt.Fprintf(s.out, "key %s, user %s, tier %s, attributes %s\n", r.Key.ID, r.User, dash(r.Tier), dash(pairs(r.Attributes)))
+	}
+	if r.Decision != nil {
+		printDecision(s, r.Decision, "")
+	}
+}

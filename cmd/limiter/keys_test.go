@@ -1,0 +1,97 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestServiceKeys(t *testing.T) {
+	s := serve(t, "--key-prefix", "acme")
+	made := s.limiter(t, "keys create --user 7 --tier pro --name ci --expires 36500d -a plan=gold -a q=a=b;c")
+	made.want(t, exitDone, "acme_", "of user 7, expires: 2126-02-05 12:00:00. It is shown this once:")
+	text := made.out.String()
+	id := strings.Split(text, "_")[1]
+	s.limiter(t, "keys list").want(t, exitDone, id+"  7     pro   ", "")
+	s.limiter(t, "keys list --user 7 --max 1").want(t, exitDone, "plan=gold q=a=b;c", "")
+	s.limiter(t, "keys list --user 8").want(t, exitDone, "no API keys\n", "")
+	s.limiter(t, "keys list --json").want(t, exitDone, `{"keys":[{"id":"`+id+`"`, "")
+
+	verify := func(key string, args ...string) *invocation {
+		i := &invocation{stdin: key}
+		return i.run(t, append([]string{"verify", "--nats-url", s.nats}, args...)...)
+	}
+	s.limiter(t, "keys expire "+id+" --never").want(t, exitDone, "API key "+id+" of user 7: expires never\n", "")
+	verify(text).want(t, exitDone, "valid\nkey "+id+", user 7, tier pro, attributes plan=gold q=a=b;c\nallowed: no limit applies\n", "")
+	verify(text, "--json", "-a", "path=/").want(t, exitDone, `"decision":{"allowed":true`, "")
+	verify(text, "--policy", "nobody's").want(t, exitError, "", "404 unknown_policy")
+	verify("lim_nonsense").want(t, exitDenied, "not valid: unknown\n", "")
+	verify("").want(t, exitError, "", "set LIMITS_API_KEY")
+
+	s.limiter(t, "keys expire "+id+" --at 2026-01-31T12:00:00Z").want(t, exitDone, "expires 2026-01-31 13:00:00\n", "")
+	verify(text).want(t, exitDenied, "not valid: expired\nkey "+id+", user 7", "")
+	s.limiter(t, "keys list").want(t, exitDone, "expired", "")
+	s.limiter(t, "keys revoke "+id).want(t, exitDone, "API key "+id+" of user 7: revoked at ", "")
+	verify(text).want(t, exitDenied, "not valid: inactive\n", "")
+	s.limiter(t, "keys list").want(t, exitDone, "revoked", "")
+	s.limiter(t, "keys revoke AAAAAAAA").want(t, exitError, "", `no API key with the id "AAAAAAAA"`)
+	s.limiter(t, "keys revoke "+strings.TrimSpace(text)).want(t, exitError, "", "id is none of an API key")
+
+	s.stop()
+	if log := s.err.String(); strings.Contains(log, strings.Split(text, "_")[2]) || !strings.Contains(log, "API key revoked") {
+		t.Errorf("log: %s", log)
+	}
+}
+
+func TestVerifyReadsTheEnvironment(t *testing.T) {
+	s := serve(t)
+	t.Setenv("LIMITS_API_KEY", strings.TrimSpace(s.limiter(t, "keys create --user 7").out.String()))
+	s.limiter(t, "verify").want(t, exitDone, "user 7", "")
+}
+
+func TestServiceOverrides(t *testing.T) {
+	s := serve(t)
+	s.limiter(t, "overrides list").want(t, exitDone, "no overrides\n", "")
+	s.limiter(t, "overrides set api minute api:user:7 --limit 500 --burst 0 --until 4000-01-02T00:00:00Z --reason import --by ann").
+		want(t, exitDone, "minute of api for api:user:7: limit 500 burst 0, until: 4000-01-02 01:00:00\n", "")
+	s.limiter(t, "overrides set api minute api:user:* --unlimited --reason test").want(t, exitDone, "unlimited, until: deleted\n", "")
+	s.limiter(t, "overrides set api minute a --limit 1 --reason late --for 2h").want(t, exitError, "", "invalid_expiresAt") // 2h from March 2026
+	s.limiter(t, "overrides set api minute a --window 1x --reason r").want(t, exitError, "", "invalid_window")
+	s.limiter(t, "overrides list --policy api").want(t, exitDone, "api     minute  api:user:7  limit 500 burst 0  4000-01-02 01:00:00  ann", "")
+	s.limiter(t, "overrides list --json").want(t, exitDone, `"subject":"api:user:*","unlimited":true`, "")
+	s.limiter(t, "overrides delete api minute api:user:7").want(t, exitDone, "deleted the override of minute of api for api:user:7\n", "")
+	s.limiter(t, "overrides delete api minute api:user:7").want(t, exitError, "", "there is none of minute of api for api:user:7")
+}
+
+func TestWrongUsageOfKeysAndOverrides(t *testing.T) {
+	for args, message := range map[string]string{
+		"keys create":                                            "--user",
+		"keys create --user 7 --expires soon":                    "is no span above 0",
+		"keys create --user 7 --expires=-1h":                     "is no span above 0",
+		"keys create --user 7 --expires 99999d":                  "is no span above 0",
+		"keys list --max 1001":                                   "--max: 1001 is not between 1 and 1000",
+		"keys expire AAAAAAAA":                                   "--at",
+		"keys expire AAAAAAAA --in 1d --never":                   "can't be used together",
+		"keys expire AAAAAAAA --at tomorrow":                     "is no time",
+		"overrides set p n s --reason r":                         "--limit, --window, --burst or --unlimited is needed",
+		"overrides set p n s --limit 1":                          "--reason",
+		"overrides set p n s --reason r --limit 1 --unlimited":   "--unlimited stands alone",
+		"overrides set p n --reason r --limit 1":                 "<subject>",
+		"overrides list --max=-1":                                "--max: -1 is not between 1 and 1000",
+		"verify lim_00000000_000000000000000000000000000_000000": "unexpected argument",
+	} {
+		limiter(t, strings.Fields(args)...).want(t, exitUsage, "", message)
+	}
+}
+
+func TestSpans(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"30d": 30 * 24 * time.Hour, "2w": 14 * 24 * time.Hour, "1h30m": 90 * time.Minute, "36500d": 36500 * 24 * time.Hour,
+		"36501d": 0, "5215w": 0, "d": 0, "-1d": 0, "1.5d": 0, "": 0, "0s": 0,
+	} {
+		var f spanFlag
+		if err := f.UnmarshalText([]byte(text)); (err == nil) != (want != 0) || time.Duration(f) != want {
+			t.Errorf("%q is %v, %v; want %v", text, time.Duration(f), err, want)
+		}
+	}
+}

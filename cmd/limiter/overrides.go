@@ -1,0 +1,172 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/seed503877ad/limits"
+)
+
+// overridesCmd administers overrides.
+type overridesCmd struct {
+	Set    overridesSetCmd    `cmd:"" help:"Set other limits for a subject."`
+	Delete overridesDeleteCmd `cmd:"" help:"Let the policy count again."`
+	List   overridesListCmd   `cmd:"" help:"List overrides."`
+}
+
+// overrideArgs name an override.
+type overrideArgs struct {
+	Policy  string `arg:"" help:"The name of the policy."`
+	Name    string `arg:"" name:"limit-name" help:"The name of the limit in the policy."`
+	Subject string `arg:"" help:"The key that is limited, such as api:user:7, or a glob, such as 'api:user:acme-*'."`
+}
+
+func (a *overrideArgs) id() limits.OverrideID {
+	return limits.OverrideID{Policy: a.Policy, Name: a.Name, Subject: a.Subject}
+}
+
+type overridesSetCmd struct {
+	clientFlags
+	overrideArgs
+	Limit     int64    `placeholder:"N" help:"How much may be charged in one window."`
+	Window    string   `placeholder:"W" help:"A duration such as 500ms, 1m, 1h, 1d, or minute, hour, day, week, month."`
+	Burst     *int64   `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
+	Unlimited bool     `help:"Lift the limit."`
+	For       spanFlag `xor:"end" placeholder:"SPAN" help:"How long it holds, such as 2h or 30d; for good unless set."`
+	Until     timeFlag `xor:"end" placeholder:"TIME" help:"Until when, such as 2027-01-31 or 2027-01-31T12:00:00Z."`
+	Reason    string   `required:"" placeholder:"TEXT" help:"Why, for who finds it later."`
+	By        string   `env:"USER" placeholder:"NAME" help:"Who sets it."`
+}
+
+// Help gives the examples of --help.
+func (*overridesSetCmd) Help() string {
+	return `What is not given stays as the policy has it. Every worker decides by it within a second.
+
+Examples:
+
+  limiter overrides set api minute api:user:7 --limit 500 --for 2h --reason "import, ticket 4711"
+  limiter overrides set api minute 'api:user:acme-*' --limit 1000 --burst 50 --until 2027-01-31 --reason "contract"
+  limiter overrides set api day api:user:7 --unlimited --reason "load test" --for 30m`
+}
+
+// Validate holds what the tags cannot.
+func (c *overridesSetCmd) Validate() error {
+	changes := c.Limit != 0 || c.Window != "" || c.Burst != nil
+	switch {
+	case c.Unlimited && changes:
+		return errors.New("--unlimited stands alone: leave out --limit, --window and --burst")
+	case !c.Unlimited && !changes:
+		return errors.New("--limit, --window, --burst or --unlimited is needed")
+	}
+	return c.clientFlags.Validate()
+}
+
+func (c *overridesSetCmd) Run(s *session) error {
+	request := limits.SetOverrideRequest{OverrideID: c.id(), Limit: c.Limit, Window: c.Window, Burst: c.Burst,
+		Unlimited: c.Unlimited, Reason: c.Reason, By: c.By}
+	switch {
+	case c.For != 0:
+		request.ExpiresAt = s.now().Add(time.Duration(c.For)).UnixMilli()
+	case !time.Time(c.Until).IsZero():
+		request.ExpiresAt = time.Time(c.Until).UnixMilli()
+	}
+	var reply limits.OverrideReply
+	if _, err := c.ask(s, limits.SubjectOverridesSet, request, &reply); err != nil || c.JSON {
+		return err
+	}
+	o := &reply.Override
+	fmt.Fprintf(s.out, "%s of %s for %s: %s, until: %s\n", o.Name, o.Policy, o.Subject, changed(o), moment(s, o.ExpiresAt, "deleted"))
+	return nil
+}
+
+// changed says what an override changes.
+func changed(o *limits.Override) string {
+	if o.Unlimited {
+		return "unlimited"
+	}
+	var all []string
+	if o.Limit != 0 {
+		all = append(all, fmt.Sprintf("limit %d", o.Limit))
+	}
+	if o.Window != "" {
+		all = append(all, "window "+o.Window)
+	}
+	if o.Burst != nil {
+		all = append(all, fmt.Sprintf("burst %d", *o.Burst))
+	}
+	return strings.Join(all, " ")
+}
+
+type overridesDeleteCmd struct {
+	clientFlags
+	overrideArgs
+}
+
+// Help gives the examples of --help.
+func (*overridesDeleteCmd) Help() string {
+	return `Examples:
+
+  limiter overrides delete api minute api:user:7
+  limiter overrides delete api minute 'api:user:acme-*'`
+}
+
+func (c *overridesDeleteCmd) Run(s *session) error {
+	var reply limits.DeleteOverrideReply
+	if _, err := c.ask(s, limits.SubjectOverridesDelete, c.id(), &reply); err != nil {
+		return err
+	}
+	if !reply.Deleted {
+		return fmt.Errorf("delete override: there is none of %s of %s for %s; see: limiter overrides list", c.Name, c.Policy, c.Subject)
+	}
+	if !c.JSON {
+		fmt.Fprintf(s.out, "deleted the override of %s of %s for %s\n", c.Name, c.Policy, c.Subject)
+	}
+	return nil
+}
+
+type overridesListCmd struct {
+	clientFlags
+	Policy string `placeholder:"NAME" help:"Only those of one policy."`
+	After  string `placeholder:"A" help:"Begin behind the next of a page (from --json)."`
+	Max    int    `placeholder:"N" help:"Show one page of at most N overrides; all pages unless set."`
+}
+
+// Help gives the examples of --help.
+func (*overridesListCmd) Help() string {
+	return `Examples:
+
+  limiter overrides list
+  limiter overrides list --policy api --json`
+}
+
+// Validate holds what the tags cannot.
+func (c *overridesListCmd) Validate() error { return validatePage(c.Max, &c.clientFlags) }
+
+func (c *overridesListCmd) Run(s *session) error {
+	nc, err := c.connect("overrides list")
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	t := newTable(s.out, "POLICY", "LIMIT", "SUBJECT", "CHANGES", "UNTIL", "BY", "REASON")
+	return c.pages(s, t, "overrides", c.Max, c.After, func(after string, max int) (int, string, error) {
+		var page limits.OverrideList
+		_, err := c.askOver(s, nc, limits.SubjectOverridesList, limits.ListOverridesRequest{Policy: c.Policy, After: after, Max: max}, &page)
+		for i := range page.Overrides {
+			if !c.JSON {
+				t.row(overrideRow(s, &page.Overrides[i])...)
+			}
+		}
+		return len(page.Overrides), page.Next, err
+	})
+}
+
+func overrideRow(s *session, o *limits.Override) []any {
+	until := moment(s, o.ExpiresAt, "-")
+	if o.ExpiresAt != 0 && o.ExpiresAt <= s.now().UnixMilli() {
+		until += " (over)"
+	}
+	return []any{o.Policy, o.Name, o.Subject, changed(o), until, dash(o.By), o.Reason}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// spanFlag is a time from now. Beside what Go's durations know it takes days and weeks.
+type spanFlag time.Duration
+
+// UnmarshalText reads 30d, 2w, 12h, 1h30m.
+func (f *spanFlag) UnmarshalText(text []byte) error {
+	d, err := parseSpan(string(text))
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q is no span above 0; want one such as 90m, 12h, 30d or 2w", text)
+	}
+	*f = spanFlag(d)
+	return nil
+}
+
+// maxDays is a hundred years.
+const maxDays = 36_500
+
+func parseSpan(text string) (time.Duration, error) {
+	for unit, days := range map[string]uint64{"d": 1, "w": 7} {
+		digits, ok := strings.CutSuffix(text, unit)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(digits, 10, 16)
+		if err != nil || n*days > maxDays {
+			return 0, fmt.Errorf("%q is not 1 to %d days", text, maxDays)
+		}
+		return time.Duration(n*days) * 24 * time.Hour, nil
+	}
+	return time.ParseDuration(text)
+}
+
+// timeFlag is a moment.
+type timeFlag time.Time
+
+// UnmarshalText reads RFC 3339, or a day, which begins in the zone of this machine.
+func (f *timeFlag) UnmarshalText(text []byte) error {
+	for _, layout := range []string{time.RFC3339, time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, string(text), time.Local); err == nil && t.UnixMilli() > 0 {
+			*f = timeFlag(t)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no time; want one such as 2027-01-31 or 2027-01-31T12:00:00Z", text)
+}
+
+// moment writes a time in Unix milliseconds as a date; none is what stands for 0.
+func moment(s *session, millis int64, none string) string {
+	if millis == 0 {
+		return none
+	}
+	return time.UnixMilli(millis).In(s.now().Location()).Format(time.DateTime)
+}
+
+// dash stands for nothing in a column.
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// pairs writes attributes as they are given on the command line.
+func pairs(attributes map[string]string) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		all = append(all, name+"="+attributes[name])
+	}
+	return strings.Join(all, " ")
+}
