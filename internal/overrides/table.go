@@ -20,6 +20,8 @@ type Config struct {
 	Every time.Duration
 	// Most bounds the overrides, 100,000 unless set.
 	Most int
+	// MostGlobs bounds the globs of one limit, which a decision tries one after another; 1,000 unless set.
+	MostGlobs int
 	// Broadcast makes other workers ask at once; they are not told unless set.
 	Broadcast func()
 	// Changed is called when what Find gives may have changed; nobody is told unless set.
@@ -37,6 +39,9 @@ func (c *Config) defaults() error {
 	}
 	if c.Most <= 0 {
 		c.Most = 100_000
+	}
+	if c.MostGlobs <= 0 {
+		c.MostGlobs = 1000
 	}
 	if c.Broadcast == nil {
 		c.Broadcast = func() {}
@@ -123,14 +128,11 @@ func (t *Table) Put(ctx context.Context, o Override) error {
 	return t.spread(ctx)
 }
 
-// maxGlobs bounds the globs of one limit, which a decision tries one after another.
-const maxGlobs = 1000
-
 func (t *Table) tooManyGlobs(id ID) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	s := t.limits[limitID{id.Policy, id.Name}]
-	if s == nil || len(s.globs) < maxGlobs {
+	if s == nil || len(s.globs) < t.cfg.MostGlobs {
 		return false
 	}
 	_, known := s.all[id.Subject]

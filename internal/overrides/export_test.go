@@ -1,0 +1,4 @@
+package overrides
+
+// Match is match.
+var Match = match
