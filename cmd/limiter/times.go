@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -63,12 +64,7 @@ func moment(s *session, millis int64, none string) string {
 }
 
 // dash stands for nothing in a column.
-func dash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}
+func dash(text string) string { return cmp.Or(text, "-") }
 
 // pairs writes attributes as they are given on the command line.
 func pairs(attributes map[string]string) string {

@@ -61,8 +61,6 @@ func (c *topCmd) Run(s *session) error {
 	return nil
 }
 
-func dash(s string) string { return cmp.Or(s, "-") }
-
 // usageCmd asks the request log.
 type usageCmd struct {
 	usageFlags
