@@ -281,12 +281,12 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		return
 	}
 	r.decision, r.err = r.decide(b.states, b.now), nil
-	charged := r.Verb == Record || r.Verb == Consume && r.decision.Allowed
 	for i, slot := range r.slots {
 		c, result := &b.counters[slot], &r.decision.Results[i]
+		charged := r.charges(&r.decision, i)
 		c.dirty = c.dirty || charged || r.Verb == Refund && c.stored
 		c.refunded = c.refunded || r.Verb == Refund
-		c.denied = c.denied || !r.decision.Allowed
+		c.denied = c.denied || !r.decision.Allowed || !result.Allowed
 		if charged && c.state.warn(c.limit, b.now, result.Remaining) {
 			b.events = append(b.events, b.event(EventWarning, c.limit, result, newID))
 		}
@@ -326,7 +326,7 @@ func (b *batch) refused(c *counter, result *Result, newID func() string) {
 
 func (b *batch) event(t EventType, l *Limit, r *Result, newID func() string) Event {
 	return Event{
-		ID: newID(), Type: t, Time: b.now, Key: l.Key, Name: l.Name, Policy: l.Policy, Limit: l.Limit,
+		ID: newID(), Type: t, Time: b.now, Key: l.Key, Name: l.Label(), Policy: l.Policy, Limit: l.Limit,
 		Window: l.Window.text, Remaining: r.Remaining, Threshold: max(0, l.Threshold), ResetAt: r.ResetAt,
 		RetryAfter: r.RetryAfter, User: l.User,
 	}

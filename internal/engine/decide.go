@@ -1,7 +1,7 @@
 package engine
 
 // decide answers a request over the states of its limits, which it advances to now, and charges them if the verb
-// says so. It is the only place that charges.
+// says so. It is the only place that charges. Limits in shadow have no part in whether it is allowed.
 func (r *Request) decide(states []*State, now int64) Decision {
 	verb, limits, cost := r.Verb, r.Limits, r.Cost
 	d := Decision{Allowed: true, Results: r.results()}
@@ -10,13 +10,15 @@ func (r *Request) decide(states []*State, now int64) Decision {
 		s.advance(l, now)
 		fits := verb == Refund || total(states, i, cost) <= s.remaining(l)
 		d.Results[i] = Result{Allowed: fits}
-		d.Allowed = d.Allowed && fits
+		d.Allowed = d.Allowed && (fits || l.Shadow)
+		d.Shadow = d.Shadow || !fits && l.Shadow
 	}
-	for _, s := range states {
+	d.Shadow = d.Shadow && d.Allowed
+	for i, s := range states {
 		switch {
 		case verb == Refund:
 			s.refund(cost)
-		case verb == Record, verb == Consume && d.Allowed:
+		case r.charges(&d, i):
 			s.counting().charge(cost)
 		}
 	}
@@ -24,6 +26,26 @@ func (r *Request) decide(states []*State, now int64) Decision {
 		d.Results[i].fill(&limits[i], states[i], now, total(states, i, cost))
 	}
 	return d
+}
+
+// charges tells whether the i-th limit is charged under a decision. Those of one policy in shadow are charged together
+// or not at all, as they would be if the policy was enforced.
+func (r *Request) charges(d *Decision, i int) bool {
+	l := &r.Limits[i]
+	switch {
+	case r.Verb == Record:
+		return true
+	case r.Verb != Consume || !d.Allowed:
+		return false
+	case !l.Shadow || !d.Shadow:
+		return true
+	}
+	for j := range r.Limits {
+		if m := &r.Limits[j]; m.Shadow && m.Policy == l.Policy && !d.Results[j].Allowed {
+			return false
+		}
+	}
+	return true
 }
 
 // total is the cost that the first i+1 limits together charge to the counter of the last of them: more than cost
@@ -40,13 +62,13 @@ func total(states []*State, i int, cost int64) int64 {
 
 // fill describes the state after the decision; Allowed stands already.
 func (r *Result) fill(l *Limit, s *State, now, cost int64) {
-	r.Key, r.Name, r.Policy, r.Window = l.Key, l.Name, l.Policy, l.Window.text
-	r.Algorithm, r.Limit, r.Burst = l.Algorithm, l.Limit, l.Burst
+	r.Key, r.Name, r.Policy, r.Window = l.Key, l.Label(), l.Policy, l.Window.text
+	r.Algorithm, r.Limit, r.Burst, r.Shadow = l.Algorithm, l.Limit, l.Burst, l.Shadow
 	r.Used = s.counting().used()
 	r.Remaining = s.remaining(l)
 	r.ResetAt = s.resetAt(now)
 	if !r.Allowed {
-		r.RetryAfter = s.retryAfter(l, now, cost)
+		r.RetryAfter, r.Message = s.retryAfter(l, now, cost), l.Message
 	}
 }
 

@@ -35,17 +35,18 @@ func (e *Engine) answerWithout(r *Request) {
 	r.decision.Degraded = true
 }
 
-// guess answers for all limits alike: everything is free, or nothing.
+// guess answers for all limits alike: everything is free, or nothing. What is in shadow never refuses.
 func guess(r *Request, now int64) Decision {
 	allow := r.OnError == OnErrorAllow
-	d := Decision{Allowed: allow, Results: r.results()}
+	d := Decision{Allowed: true, Results: r.results()}
 	for i := range r.Limits {
 		l, res := &r.Limits[i], &d.Results[i]
 		var s State
 		s.advance(l, now)
 		res.Allowed = true
 		res.fill(l, &s, now, r.Cost)
-		if !allow {
+		if !allow && !l.Shadow {
+			d.Allowed = false
 			res.Allowed, res.Remaining, res.RetryAfter, res.ResetAt = false, 0, degradedRetry, now+degradedRetry
 		}
 	}

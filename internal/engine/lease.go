@@ -176,7 +176,7 @@ func (x *leases) unserve(r *Request, moments []int64) {
 // fill describes the counter, with what is left of the lease as free.
 func (e *lease) fill(l *Limit, now time.Time, r *Result) {
 	*r = Result{
-		Key: l.Key, Name: l.Name, Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
+		Key: l.Key, Name: l.Label(), Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
 		Burst: l.Burst, Allowed: true, ResetAt: e.resetAt, Used: e.used - e.tokens,
 	}
 	if l.Algorithm == TokenBucket {

@@ -57,6 +57,17 @@ func (c CounterID) Compare(d CounterID) int {
 	return strings.Compare(c.Name, d.Name)
 }
 
+// policyCut stands in a counter's stored name between its policy and the limit's name: the names of inline limits hold
+// nothing that is not printable, so theirs are never the same.
+const policyCut = "\x1f"
+
+// PolicyName gives the stored name of a policy's counter: two policies with one key and one name for a limit do not
+// share a counter.
+func PolicyName(policy, limit string) string { return policy + policyCut + limit }
+
+// Label is the name to show: that of the limit, without its policy.
+func (c CounterID) Label() string { return c.Name[strings.Index(c.Name, policyCut)+1:] }
+
 // Limit is one limit, fully resolved. It must have passed [Limit.Validate].
 type Limit struct {
 	CounterID
@@ -78,6 +89,10 @@ type Limit struct {
 	Threshold int64
 	// User is whom the limit's events speak of.
 	User string
+	// Shadow lets the limit be decided and charged as if it was enforced, but never refuse.
+	Shadow bool
+	// Message is the policy's words for a denial; empty for the usual ones.
+	Message string
 }
 
 // Validate tells what is wrong with the limit, if anything; the error is a *[FieldError].

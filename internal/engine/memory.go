@@ -84,14 +84,15 @@ func (x *exhausted) recall(l *Limit, now time.Time) *memo {
 	return m
 }
 
-// deny answers a request that at least one remembered counter denies, if all of its counters are remembered.
+// deny answers a request that at least one remembered counter denies, if all of its counters are remembered and none of
+// its limits is in shadow.
 func (x *exhausted) deny(r *Request, d *denials) (Decision, bool) {
 	var room [2]*memo
 	memos := room[:0]
 	refused := false
 	for i := range r.Limits {
 		m := x.recall(&r.Limits[i], r.received)
-		if m == nil {
+		if m == nil || r.Limits[i].Shadow {
 			return Decision{}, false
 		}
 		memos = append(memos, m)
@@ -122,8 +123,9 @@ func (x *exhausted) deny(r *Request, d *denials) (Decision, bool) {
 func (m *memo) describe(r *Request, result *Result) {
 	l, now := &r.Limits[0], m.clock.earliest(r.received)
 	*result = Result{
-		Key: l.Key, Name: l.Name, Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
+		Key: l.Key, Name: l.Label(), Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
 		Burst: l.Burst, Used: m.used, ResetAt: m.state.resetAt(now), RetryAfter: m.state.retryAfter(l, now, r.Cost),
+		Message: l.Message,
 	}
 }
 

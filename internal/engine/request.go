@@ -108,6 +108,8 @@ type Decision struct {
 	Results []Result `json:"results"`
 	// Degraded marks an answer without the store.
 	Degraded bool `json:"degraded,omitempty"`
+	// Shadow says that a limit in shadow would have denied what is allowed.
+	Shadow bool `json:"shadow,omitempty"`
 }
 
 // Result is the decision of one limit.
@@ -127,6 +129,10 @@ type Result struct {
 	ResetAt int64 `json:"resetAt"`
 	// RetryAfter is the milliseconds until the cost fits, on a denial; 0 when it never does.
 	RetryAfter int64 `json:"retryAfter,omitempty"`
+	// Shadow says that the limit is not enforced.
+	Shadow bool `json:"shadow,omitempty"`
+	// Message is the policy's words for the denial; kept here because a repeat is answered with the same.
+	Message string `json:"message,omitempty"`
 }
 
 // Speaker gives the result that speaks for the decision: of a denial the blocking limit that takes longest to
@@ -141,7 +147,11 @@ func (d *Decision) Speaker() *Result {
 	return best
 }
 
+// speaksBefore lets limits in shadow speak only where there are no others.
 func speaksBefore(r, best *Result) bool {
+	if r.Shadow != best.Shadow {
+		return !r.Shadow
+	}
 	if r.Allowed != best.Allowed {
 		return !r.Allowed
 	}

@@ -1,0 +1,57 @@
+package engine_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+func shadowed(l engine.Limit, policy string) engine.Limit {
+	l.Policy, l.Shadow = policy, true
+	return l
+}
+
+// TestAShadowDenialIsToldAndChargesNothing plays it through the store, with what answers from memory beside it.
+func TestAShadowDenialIsToldAndChargesNothing(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	trial := shadowed(per(t, "k", 1, "1h"), "trial")
+	trial.Leased = true // which shadow gives up on
+	beside := per(t, "beside", 10, "1h")
+	for i := range 3 {
+		d := ask(t, e, engine.Request{Limits: []engine.Limit{trial, beside}})
+		if !d.Allowed || d.Shadow != (i > 0) || d.Results[0].Used != 1 || d.Results[1].Used != int64(i+1) {
+			t.Errorf("request %d: %+v", i, d)
+		}
+	}
+	if events := store.events(t); len(events) != 2 || events[1].Type != engine.EventExceeded || events[1].Policy != "trial" {
+		t.Errorf("events %+v; want a warning and a denial of the policy in shadow", events)
+	}
+}
+
+func TestShadowNeverRefusesWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	store.fail(func(bool) error { return errors.New("down") })
+	trial := shadowed(per(t, "k", 1, "1h"), "trial")
+	if d := ask(t, e, engine.Request{Limits: []engine.Limit{trial}, OnError: engine.OnErrorDeny}); !d.Allowed || !d.Degraded {
+		t.Errorf("%+v; want it allowed", d)
+	}
+}
+
+// TestPoliciesShareNoCounter holds that the counters of two policies, and an inline one, are three; and that what is
+// shown is the limit's name.
+func TestPoliciesShareNoCounter(t *testing.T) {
+	t.Parallel()
+	e := start(t, engine.Config{Store: openTap(t)})
+	for _, name := range []string{"1m", engine.PolicyName("a", "1m"), engine.PolicyName("b", "1m")} {
+		l := per(t, "k", 5, "1m")
+		l.Name = name
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Results[0].Used != 1 || d.Results[0].Name != "1m" {
+			t.Errorf("%q: %+v", name, d.Results[0])
+		}
+	}
+}
