@@ -130,7 +130,7 @@ func (r *Request) leasable() bool {
 		return false
 	}
 	for i := range r.Limits {
-		if !r.Limits[i].Leased {
+		if !r.Limits[i].Leased || r.Limits[i].Shadow {
 			return false
 		}
 	}

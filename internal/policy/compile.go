@@ -1,0 +1,313 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// Bounds of what a file may hold.
+const (
+	maxAmount    = engine.MaxAmount
+	maxPolicies  = 1000
+	maxLimits    = 16
+	maxTiers     = 64
+	maxSlots     = 32
+	maxPatterns  = 100
+	maxUnitBytes = 32
+	// maxCompiled bounds limits × tiers × schedule entries, over all policies.
+	maxCompiled = 100_000
+)
+
+// policy is a policy as it is asked.
+type policy struct {
+	name   string
+	spec   *Policy
+	match  tests
+	exempt []tests
+	// group is the number of its group, -1 for none.
+	group     int
+	shadow    bool
+	onError   engine.OnError
+	threshold Threshold
+	message   string
+
+	base  *variant
+	tiers map[string]*variant
+	slots []slot
+	zone  *time.Location
+}
+
+// variant is the limits of a policy for one tier.
+type variant struct {
+	usual []limit
+	// slotted are the limits in each entry of the schedule.
+	slotted [][]limit
+}
+
+// limit is a limit without its key.
+type limit struct {
+	engine.Limit
+	name string
+	key  *template
+	// unlimited lifts it; what else it says is for an override that does not.
+	unlimited bool
+}
+
+type compiler struct {
+	*problems
+	options  Options
+	declared []string
+	groups   []string
+	compiled int
+	warning  Threshold
+}
+
+func (c *compiler) compile(f *File) (*Set, error) {
+	var err error
+	if c.warning, err = NewThreshold(c.options.Warning); err != nil {
+		return nil, err
+	}
+	c.attributes(f)
+	s := &Set{byName: map[string]*policy{}, options: c.options}
+	if len(f.Policies) == 0 && len(c.list) == 0 {
+		c.add("policies", "there are none; want a list of policies, each with name and limits")
+	}
+	if len(f.Policies) > maxPolicies {
+		c.add(index("policies", maxPolicies), "more than %d policies; put what differs in an attribute into the key of one", maxPolicies)
+		return s, nil
+	}
+	for i := range f.Policies {
+		spec, path := &f.Policies[i], index("policies", i)
+		p := c.policy(spec, path)
+		if other := s.byName[p.name]; other != nil {
+			c.add(path+".name", "%s is the name of policies[%d] too; give it another", quote(p.name), slices.Index(s.policies, other))
+		}
+		s.policies, s.byName[p.name] = append(s.policies, p), p
+	}
+	c.reachable(s.policies)
+	s.groups = len(c.groups)
+	return s, nil
+}
+
+func (c *compiler) attributes(f *File) {
+	for i, name := range f.Attributes {
+		path := index("attributes", i)
+		if err := checkAttribute(name); err != nil {
+			c.add(path, "%s", err)
+		}
+		if slices.Contains(c.declared, name) {
+			c.add(path, "%s is given twice; remove one", quote(name))
+		}
+		c.declared = append(c.declared, name)
+	}
+}
+
+var (
+	namePattern      = regexp.MustCompile(`^[A-Za-z0-9._/-]{1,64}$`)
+	attributePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,63}$`)
+)
+
+func checkAttribute(name string) error {
+	if !attributePattern.MatchString(name) {
+		return fmt.Errorf("%s is no name of an attribute; want a letter or _, then letters, digits and _ . -, up to 64", quote(name))
+	}
+	return nil
+}
+
+// attribute holds a name that is used to those that are declared.
+func (c *compiler) attribute(name, path string) {
+	if err := checkAttribute(name); err != nil {
+		c.add(path, "%s", err)
+		return
+	}
+	if c.declared != nil && !slices.Contains(c.declared, name) {
+		c.add(path, "unknown attribute %s%s; add it to attributes, or use one of %v", quote(name), didYouMean(name, c.declared), c.declared)
+	}
+}
+
+// given tells whether the file has the path.
+func (c *compiler) given(path string) bool { _, ok := c.lines[path]; return ok }
+
+// name holds a name of the file to its letters.
+func (c *compiler) checkName(name, path string) {
+	switch {
+	case name == "" && !c.told[path]:
+		c.add(path, "is missing; want 1 to 64 letters, digits and . _ - /")
+	case name != "" && !namePattern.MatchString(name):
+		c.add(path, "%s is no name; want 1 to 64 letters, digits and . _ - /", quote(name))
+	}
+}
+
+func (c *compiler) policy(spec *Policy, path string) *policy {
+	c.checkName(spec.Name, path+".name")
+	p := &policy{name: spec.Name, spec: spec, group: -1, onError: c.options.OnError, threshold: c.warning, tiers: map[string]*variant{}}
+	p.match = c.condition(spec.Match, path+".match")
+	for i, e := range spec.Exempt {
+		at := path + ".exempt"
+		if c.given(index(at, 0)) {
+			at = index(at, i)
+		}
+		p.exempt = append(p.exempt, c.condition(e, at))
+		c.exemption(p, p.exempt[i], at)
+	}
+	c.words(p, spec, path)
+	c.limits(p, spec, path)
+	return p
+}
+
+func (c *compiler) condition(cond Condition, path string) tests {
+	for attribute, patterns := range cond {
+		at := join(path, attribute)
+		c.attribute(attribute, at)
+		if len(patterns) > maxPatterns {
+			c.add(at, "has %d patterns; want at most %d", len(patterns), maxPatterns)
+			return nil
+		}
+		for i, pattern := range patterns {
+			if j := slices.Index(patterns, pattern); j < i {
+				c.add(index(at, i), "%s is given twice; remove one", quote(pattern))
+			}
+		}
+	}
+	return compileTests(cond)
+}
+
+// exemption tells of one that holds always, or never.
+func (c *compiler) exemption(p *policy, e tests, path string) {
+	if len(e) == 0 || c.has(path) {
+		return
+	}
+	if p.match != nil && p.match.implies(e, nil) {
+		c.add(path, "fits whatever match fits, so the policy never applies; narrow it")
+	}
+	for _, m := range p.match {
+		i := slices.IndexFunc(e, func(t test) bool { return t.attribute == m.attribute })
+		if i >= 0 && !slices.ContainsFunc(m.patterns, func(v string) bool { return mayShare(e[i].patterns, v) }) {
+			c.add(path, "can never hold, because match wants %s to be %v; change one of them", m.attribute, m.patterns)
+		}
+	}
+}
+
+// mayShare tells whether a value could fit pattern and one of the others.
+func mayShare(others []string, pattern string) bool {
+	return slices.ContainsFunc(others, func(o string) bool {
+		return slices.Contains([]byte(pattern), '*') && slices.Contains([]byte(o), '*') || glob(o, pattern) || glob(pattern, o)
+	})
+}
+
+// words reads the fields that are one word each.
+func (c *compiler) words(p *policy, spec *Policy, path string) {
+	if c.oneOf(spec.Mode, path+".mode", "enforce", "shadow"); spec.Mode == "shadow" {
+		p.shadow = true
+	}
+	if c.oneOf(spec.OnError, path+".on_error", "allow", "deny", "local") && spec.OnError != "" {
+		p.onError, _ = engine.ParseOnError(spec.OnError)
+	}
+	if spec.Group != "" {
+		c.checkName(spec.Group, path+".group")
+		if p.match == nil && !c.told[path+".match"] {
+			c.add(path+".group", "needs a match: the group's first policy that matches applies")
+		}
+		if p.group = slices.Index(c.groups, spec.Group); p.group < 0 {
+			p.group, c.groups = len(c.groups), append(c.groups, spec.Group)
+		}
+	}
+	if w := spec.Warning; w != nil && !c.told[path+".warning"] {
+		if *w < 0 || *w > 1 {
+			c.add(path+".warning", "%v is out of range; want 0 to 1", *w)
+		} else {
+			p.threshold, _ = NewThreshold(*w)
+		}
+	}
+	if len(spec.Unit) > maxUnitBytes {
+		c.add(path+".unit", "has %d bytes; want at most %d", len(spec.Unit), maxUnitBytes)
+	}
+	p.message = c.message(spec, path+".message")
+}
+
+// oneOf holds a word, if it is given, to those that are known.
+func (c *compiler) oneOf(word, path string, known ...string) bool {
+	if word != "" && !slices.Contains(known, word) {
+		c.add(path, "unknown word %s%s; want one of %v", quote(word), didYouMean(word, known), known)
+		return false
+	}
+	return true
+}
+
+// zone gives UTC for none.
+func (c *compiler) zone(name, path string) *time.Location {
+	zone, err := time.LoadLocation(name)
+	if err != nil || name == "Local" || len(name) > 64 {
+		c.add(path, "unknown time zone %s; want an IANA name such as Europe/Berlin or UTC", quote(name))
+		return time.UTC
+	}
+	return zone
+}
+
+var errAmountMissing = errors.New(`is missing; want the cost that a window admits, such as limit: 100, or unlimited`)
+
+// build gives the limit of merged fields. The error tells the field, and is empty when another was told of already.
+func (c *compiler) build(p *policy, name string, f *LimitFields) (l limit, field string, err error) {
+	l = limit{name: name, unlimited: f.Limit == Unlimited}
+	if f.Key == "" {
+		return l, "key", errors.New(`is missing; want a template such as key: "user:{user}"`)
+	}
+	if l.key, err = parseTemplate(f.Key); err != nil {
+		return l, "key", err
+	}
+	if l.key.needsHash() && len(c.options.HashKey) == 0 {
+		return l, "key", fmt.Errorf("%s needs a hash key; start with --hash-key or HASH_KEY, the same on all workers", quote(f.Key))
+	}
+	if f.Limit == 0 {
+		return l, "limit", errAmountMissing
+	}
+	e := &l.Limit
+	e.Name, e.Policy, e.Shadow, e.Message = engine.PolicyName(p.name, name), p.name, p.shadow, p.message
+	e.FirstUse, e.Leased = f.Anchor == "first_use", f.Consistency == "leased" && !p.shadow
+	e.Limit = max(0, int64(f.Limit))
+	e.Threshold = p.threshold.Of(e.Limit)
+	if f.Burst != nil {
+		e.Burst = *f.Burst
+	}
+	if f.Window == "" && l.unlimited {
+		return l, "", nil
+	}
+	if e.Window, err = engine.ParseWindow(f.Window); err != nil {
+		if f.Window == "" {
+			err = errors.New("is missing; want a duration such as 1m, or minute, hour, day, week, month")
+		}
+		return l, "window", err
+	}
+	return l, "", c.refine(&l, f)
+}
+
+// refine sets what depends on the window and holds the limit to the engine's rules.
+func (c *compiler) refine(l *limit, f *LimitFields) (err error) {
+	e := &l.Limit
+	switch {
+	case f.Algorithm != "":
+		if e.Algorithm, err = engine.ParseAlgorithm(f.Algorithm); err != nil {
+			return &engine.FieldError{Field: "algorithm", Message: err.Error()}
+		}
+	case e.Window.Period != 0:
+		e.Algorithm = engine.FixedWindow
+	}
+	if f.Timezone != "" {
+		if e.Zone, err = time.LoadLocation(f.Timezone); err != nil || f.Timezone == "Local" {
+			return &engine.FieldError{Field: "timezone", Message: "unknown time zone " + quote(f.Timezone) + "; want an IANA name such as Europe/Berlin or UTC"}
+		}
+		if e.Zone == time.UTC {
+			e.Zone = nil
+		}
+	}
+	asked := *e
+	if l.unlimited {
+		asked.Limit = 1 // holds the rest to the rules
+	}
+	return asked.Validate()
+}

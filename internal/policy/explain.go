@@ -1,0 +1,117 @@
+package policy
+
+import (
+	"fmt"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// Explanation tells what becomes of a request, policy by policy. Nothing is charged.
+type Explanation struct {
+	Policies []Explained `json:"policies"`
+	// Error says why the request would be refused as wrong.
+	Error string `json:"error,omitempty"`
+}
+
+// Explained is what becomes of one policy.
+type Explained struct {
+	Policy  string `json:"policy"`
+	Applies bool   `json:"applies"`
+	// Why says in words why it applies or not.
+	Why   string `json:"why"`
+	Group string `json:"group,omitempty"`
+	Mode  string `json:"mode,omitempty"`
+	// Tier is the request's, where the policy has it; Schedule is the entry in force.
+	Tier     string           `json:"tier,omitempty"`
+	Schedule string           `json:"schedule,omitempty"`
+	Limits   []ExplainedLimit `json:"limits,omitempty"`
+}
+
+// ExplainedLimit is a limit as it would be decided.
+type ExplainedLimit struct {
+	Name      string `json:"name"`
+	Key       string `json:"key,omitempty"`
+	Limit     Amount `json:"limit"`
+	Window    string `json:"window,omitempty"`
+	Algorithm string `json:"algorithm,omitempty"`
+	Burst     int64  `json:"burst,omitempty"`
+	// Override is the subject of the override that was used; Reason is its.
+	Override string `json:"override,omitempty"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+// Explain tells what [Set.Resolve] does with the question, and why.
+func (s *Set) Explain(q Question) Explanation {
+	var e Explanation
+	if _, err := s.Resolve(q); err != nil {
+		e.Error = err.Error()
+	}
+	a := asking{Question: &q, set: s, won: make([]bool, s.groups)}
+	for _, p := range s.policies {
+		if q.Policy == "" || q.Policy == p.name {
+			e.Policies = append(e.Policies, a.explain(p))
+		}
+	}
+	return e
+}
+
+func (a *asking) explain(p *policy) Explained {
+	x := Explained{Policy: p.name, Group: p.spec.Group, Mode: p.spec.Mode}
+	v := a.judge(p)
+	x.Applies, x.Why = v == applies, a.why(p, v)
+	if !x.Applies {
+		return x
+	}
+	if p.tiers[a.Tier] != nil {
+		x.Tier = a.Tier
+	}
+	limits, slot := p.limits(a.Question)
+	if slot != nil {
+		x.Schedule = slot.text
+	}
+	for i := range limits {
+		x.Limits = append(x.Limits, a.explainLimit(p, &limits[i]))
+	}
+	return x
+}
+
+func (a *asking) why(p *policy, v verdict) string {
+	switch v {
+	case fails:
+		return p.match.fails(a.Attributes).why(a.Attributes)
+	case byNameOnly:
+		return "it has no match, so it applies only when it is named"
+	case lostGroup:
+		return fmt.Sprintf("an earlier policy of group %s applies", p.spec.Group)
+	case exempted:
+		return "the request is exempt"
+	case lacks:
+		limits, _ := p.limits(a.Question)
+		l := a.lacks(limits)
+		return fmt.Sprintf("the request has no attribute %s, of which the key of limit %s is made", l.key.missing(a.Attributes), l.name)
+	}
+	if a.Policy != "" {
+		return "it is named"
+	}
+	return "it matches"
+}
+
+func (a *asking) explainLimit(p *policy, l *limit) ExplainedLimit {
+	x := ExplainedLimit{Name: l.name, Limit: Unlimited}
+	out, ok, by, err := a.resolve(p, l)
+	if err != nil {
+		return x // Explanation.Error says it
+	}
+	if by != nil {
+		x.Override, x.Reason = by.Subject, by.Reason
+	}
+	x.Key = out.Key
+	if ok {
+		x.describe(&out)
+	}
+	return x
+}
+
+func (x *ExplainedLimit) describe(l *engine.Limit) {
+	x.Limit, x.Window, x.Algorithm, x.Burst = Amount(l.Limit), l.Window.String(), l.Algorithm.String(), l.Burst
+}

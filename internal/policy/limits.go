@@ -1,0 +1,242 @@
+package policy
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// change is fields and where they stand.
+type change struct {
+	fields *LimitFields
+	path   string
+}
+
+// limits reads the limits of a policy for all tiers and times.
+func (c *compiler) limits(p *policy, spec *Policy, path string) {
+	at := path + ".limits"
+	switch n := len(spec.Limits); {
+	case n == 0:
+		c.add(at, "is missing; want a list of limits, each with key, limit and window")
+	case n > maxLimits:
+		c.add(index(at, maxLimits), "a policy has at most %d limits; a request is decided under no more", maxLimits)
+		return
+	}
+	if len(spec.Tiers) > maxTiers {
+		c.add(path+".tiers", "has %d tiers; want at most %d", len(spec.Tiers), maxTiers)
+		return
+	}
+	if len(spec.Schedule) > maxSlots {
+		c.add(path+".schedule", "has %d entries; want at most %d", len(spec.Schedule), maxSlots)
+		return
+	}
+	c.nameLimits(spec, at)
+	c.schedule(p, spec, path)
+	p.base = c.variant(p, spec, nil, path)
+	for name, changes := range spec.Tiers {
+		tier := join(path+".tiers", name)
+		c.checkName(name, tier)
+		c.changes(spec, changes, tier)
+		p.tiers[name] = c.variant(p, spec, &tierChange{changes, tier}, path)
+	}
+	for i := range spec.Schedule {
+		c.changes(spec, spec.Schedule[i].Limits, index(path+".schedule", i)+".limits")
+	}
+	if !c.has(path) && !p.limitsAnything() {
+		c.add(at, "every limit is unlimited, in every tier and at every time; give one a limit, or remove the policy")
+	}
+}
+
+// nameLimits fills names in and holds them apart: name and key find the counter.
+func (c *compiler) nameLimits(spec *Policy, path string) {
+	for i := range spec.Limits {
+		l, at := &spec.Limits[i], index(path, i)
+		if l.Name == "" && !c.given(at+".name") {
+			l.Name = l.Window
+			c.lines[at+".name"] = c.line(at)
+		}
+		if l.Name == "" && !c.has(at) && l.Limit == Unlimited {
+			c.add(at+".name", "is missing; a limit without a window needs one")
+		} else if l.Name != "" {
+			c.checkName(l.Name, at+".name")
+		}
+		for j := range i {
+			if l.Name != "" && spec.Limits[j].Name == l.Name {
+				c.add(at+".name", "%s is the name of limits[%d] too, and both would charge one counter; give it another name", quote(l.Name), j)
+			}
+		}
+	}
+}
+
+// changes holds overridden fields to the limits there are.
+func (c *compiler) changes(spec *Policy, changes Changes, path string) {
+	var names []string
+	for i := range spec.Limits {
+		names = append(names, spec.Limits[i].Name)
+	}
+	for name, f := range changes {
+		switch at := join(path, name); {
+		case !slices.Contains(names, name):
+			c.add(at, "unknown limit %s%s; want one of %v", quote(name), didYouMean(name, names), names)
+		case f == LimitFields{} && !c.has(at):
+			c.add(at, "changes nothing; give it a field such as limit, or remove it")
+		}
+	}
+}
+
+type tierChange struct {
+	changes Changes
+	path    string
+}
+
+// variant reads the limits for one tier, nil for those as they are.
+func (c *compiler) variant(p *policy, spec *Policy, tier *tierChange, path string) *variant {
+	v := &variant{usual: c.at(p, spec, tier, nil, "", path)}
+	for i := range spec.Schedule {
+		s := &spec.Schedule[i]
+		v.slotted = append(v.slotted, c.at(p, spec, tier, s, index(path+".schedule", i), path))
+	}
+	return v
+}
+
+// at gives the limits for one tier in one entry of the schedule.
+func (c *compiler) at(p *policy, spec *Policy, tier *tierChange, s *Slot, slotPath, path string) []limit {
+	var out []limit
+	for i := range spec.Limits {
+		l := &spec.Limits[i]
+		changes := []change{{&l.LimitFields, index(path+".limits", i)}}
+		if tier != nil {
+			if f, ok := tier.changes[l.Name]; ok {
+				changes = append(changes, change{&f, join(tier.path, l.Name)})
+			}
+		}
+		if s != nil {
+			if f, ok := s.Limits[l.Name]; ok {
+				changes = append(changes, change{&f, join(slotPath+".limits", l.Name)})
+			}
+		}
+		if c.compiled++; c.compiled > maxCompiled {
+			c.add(path, "limits, tiers and schedules of the file make more than %d combinations; use fewer", maxCompiled)
+			return nil
+		}
+		made := c.limit(p, l.Name, changes)
+		if s != nil && s.Factor > 0 {
+			c.multiply(p, &made, s.Factor, slotPath)
+		}
+		out = append(out, made)
+	}
+	return out
+}
+
+// limit merges the fields of a limit and reads them.
+func (c *compiler) limit(p *policy, name string, changes []change) limit {
+	fields, wrong := *changes[0].fields, false
+	for _, ch := range changes {
+		wrong = wrong || c.has(ch.path)
+		c.checkWords(ch)
+		merge(&fields, ch.fields)
+	}
+	if wrong { // what else is wrong with it mostly follows from that
+		return limit{name: name, unlimited: true}
+	}
+	l, field, err := c.build(p, name, &fields)
+	var fe *engine.FieldError
+	if errors.As(err, &fe) {
+		field, err = fe.Field, errors.New(fe.Message)
+	}
+	if err != nil {
+		c.blame(changes, field, err)
+		return limit{name: name, unlimited: true}
+	}
+	for _, part := range l.key.parts {
+		c.attribute(part.attribute, c.whereIs(changes, "key"))
+	}
+	return l
+}
+
+// blame tells a mistake where the field was given last, or where it is missing.
+func (c *compiler) blame(changes []change, field string, err error) {
+	path := c.whereIs(changes, field)
+	if !c.given(path) && !strings.HasPrefix(err.Error(), "is missing") {
+		path = changes[len(changes)-1].path
+	}
+	c.add(path, "%s", err)
+}
+
+// whereIs is the path of the field in the last of the changes that has it, else in the first.
+func (c *compiler) whereIs(changes []change, field string) string {
+	for _, ch := range slices.Backward(changes) {
+		if path := ch.path + "." + field; c.given(path) {
+			return path
+		}
+	}
+	return changes[0].path + "." + field
+}
+
+func (c *compiler) checkWords(ch change) {
+	c.oneOf(ch.fields.Anchor, ch.path+".anchor", "aligned", "first_use")
+	c.oneOf(ch.fields.Consistency, ch.path+".consistency", "exact", "leased")
+	c.oneOf(ch.fields.Algorithm, ch.path+".algorithm", "sliding_window", "fixed_window", "token_bucket")
+}
+
+// merge puts the fields that are given over those that are there.
+func merge(to, from *LimitFields) {
+	set(&to.Key, from.Key)
+	set(&to.Limit, from.Limit)
+	set(&to.Window, from.Window)
+	set(&to.Algorithm, from.Algorithm)
+	set(&to.Burst, from.Burst)
+	set(&to.Anchor, from.Anchor)
+	set(&to.Timezone, from.Timezone)
+	set(&to.Consistency, from.Consistency)
+}
+
+func set[T comparable](to *T, from T) {
+	var none T
+	if from != none {
+		*to = from
+	}
+}
+
+// multiply applies the factor of a schedule.
+func (c *compiler) multiply(p *policy, l *limit, factor float64, path string) {
+	if l.unlimited {
+		return
+	}
+	amount, burst := float64(l.Limit.Limit)*factor, float64(l.Burst)*factor
+	if amount > maxAmount || burst > maxAmount {
+		c.add(path+".factor", "makes limit %s of %v more than %d; make it smaller", l.name, l.Limit.Limit, maxAmount)
+		return
+	}
+	l.Limit.Limit, l.Burst = max(1, int64(amount)), int64(burst)
+	l.Threshold = p.threshold.Of(l.Limit.Limit)
+}
+
+// variants are all tiers at all times.
+func (p *policy) variants(yield func([]limit) bool) {
+	for _, v := range append([]*variant{p.base}, values(p.tiers)...) {
+		for _, limits := range append([][]limit{v.usual}, v.slotted...) {
+			if !yield(limits) {
+				return
+			}
+		}
+	}
+}
+
+func values(tiers map[string]*variant) (list []*variant) {
+	for _, v := range tiers {
+		list = append(list, v)
+	}
+	return list
+}
+
+func (p *policy) limitsAnything() bool {
+	for limits := range p.variants {
+		if slices.ContainsFunc(limits, func(l limit) bool { return !l.unlimited }) {
+			return true
+		}
+	}
+	return false
+}

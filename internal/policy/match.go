@@ -1,0 +1,113 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// tests is a Condition as it is asked: one test for each attribute, in order of name.
+type tests []test
+
+type test struct {
+	attribute string
+	patterns  []string
+}
+
+func compileTests(c Condition) tests {
+	var ts tests
+	for attribute, patterns := range c {
+		ts = append(ts, test{attribute, patterns})
+	}
+	slices.SortFunc(ts, func(a, b test) int { return cmp.Compare(a.attribute, b.attribute) })
+	return ts
+}
+
+// fits tells whether the attributes have all that is asked for.
+func (ts tests) fits(attributes map[string]string) bool { return ts.fails(attributes) == nil }
+
+// fails gives the first test that the attributes fail.
+func (ts tests) fails(attributes map[string]string) *test {
+	for i := range ts {
+		if v, ok := attributes[ts[i].attribute]; !ok || !ts[i].fits(v) {
+			return &ts[i]
+		}
+	}
+	return nil
+}
+
+func (t *test) fits(v string) bool {
+	for _, p := range t.patterns {
+		if glob(p, v) {
+			return true
+		}
+	}
+	return false
+}
+
+// why says in words how the attributes fail it.
+func (t *test) why(attributes map[string]string) string {
+	v, ok := attributes[t.attribute]
+	if !ok {
+		return fmt.Sprintf("the request has no attribute %s", t.attribute)
+	}
+	return fmt.Sprintf("%s %q fits none of %s", t.attribute, v, strings.Join(t.patterns, ", "))
+}
+
+// glob tells whether s is as the pattern says, in which * stands for any number of bytes, and nothing else is special.
+func glob(pattern, s string) bool {
+	if !strings.Contains(pattern, "*") {
+		return pattern == s
+	}
+	// The last star takes as little as possible; taking more is tried from where it stood. So it is quadratic at worst.
+	p, i, star, from := 0, 0, -1, 0
+	for i < len(s) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, from = p, i
+			p++
+		case p < len(pattern) && pattern[p] == s[i]:
+			p++
+			i++
+		case star >= 0:
+			from++
+			p, i = star+1, from
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}
+
+// covers tells whether whatever fits b fits a. It may say no where that is so, never yes where it is not. A star of b
+// can only be met by one of a.
+func covers(a, b []string) bool {
+	for _, narrow := range b {
+		if !slices.ContainsFunc(a, func(wide string) bool { return glob(wide, narrow) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// implies tells whether attributes that fit ts fit wide too, given that those in present are there besides.
+func (ts tests) implies(wide tests, present []string) bool {
+	for _, w := range wide {
+		i := slices.IndexFunc(ts, func(t test) bool { return t.attribute == w.attribute })
+		switch {
+		case i >= 0 && covers(w.patterns, ts[i].patterns):
+		case i < 0 && slices.Contains(present, w.attribute) && slices.Contains(w.patterns, "*"):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (ts tests) attributes() (names []string) {
+	for _, t := range ts {
+		names = append(names, t.attribute)
+	}
+	return names
+}

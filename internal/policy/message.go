@@ -1,0 +1,123 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// placeholders are what a message may hold; {policy} and {unit} are put in when the file is read.
+var placeholders = []string{"used", "limit", "remaining", "cost", "window", "retry", "name", "key", "policy", "unit"}
+
+const maxMessageBytes = 512
+
+// compileMessage holds a message to its placeholders and puts in what does not change.
+func (c *compiler) message(spec *Policy, path string) string {
+	if len(spec.Message) > maxMessageBytes {
+		c.add(path, "has %d bytes; want at most %d", len(spec.Message), maxMessageBytes)
+		return ""
+	}
+	rest := spec.Message
+	for {
+		_, after, open := strings.Cut(rest, "{")
+		if !open {
+			break
+		}
+		name, behind, closed := strings.Cut(after, "}")
+		switch {
+		case !closed:
+			c.add(path, "has a { without a }; write placeholders as {retry}")
+			return ""
+		case name == "unit" && spec.Unit == "":
+			c.add(path, "has {unit}, and the policy has no unit; give it one, such as unit: requests")
+		case !slices.Contains(placeholders, name):
+			c.add(path, "unknown placeholder {%s}%s; want one of {%s}", strings.Trim(quote(name), `"`),
+				didYouMean(name, placeholders), strings.Join(placeholders, "}, {"))
+		}
+		rest = behind
+	}
+	return strings.NewReplacer("{policy}", spec.Name, "{unit}", spec.Unit).Replace(spec.Message)
+}
+
+// AppendMessage puts the values of a denial into the words of its policy. The caller sees to it that there is a time to
+// retry at.
+func AppendMessage(b []byte, r *engine.Result, cost int64) []byte {
+	rest := r.Message
+	for {
+		before, after, open := strings.Cut(rest, "{")
+		b = append(b, before...)
+		name, behind, closed := strings.Cut(after, "}")
+		if !open || !closed {
+			return b
+		}
+		b, rest = appendPlaceholder(b, name, r, cost), behind
+	}
+}
+
+func appendPlaceholder(b []byte, name string, r *engine.Result, cost int64) []byte {
+	switch name {
+	case "used":
+		return strconv.AppendInt(b, r.Used, 10)
+	case "limit":
+		return strconv.AppendInt(b, r.Limit, 10)
+	case "remaining":
+		return strconv.AppendInt(b, r.Remaining, 10)
+	case "cost":
+		return strconv.AppendInt(b, cost, 10)
+	case "window":
+		return append(b, windowInWords(r.Window)...)
+	case "retry":
+		return append(b, waitInWords(r.RetryAfter)...)
+	case "name":
+		return append(b, r.Name...)
+	case "key":
+		return append(b, r.Key...)
+	default:
+		return b
+	}
+}
+
+var wordUnits = []struct {
+	millis int64
+	name   string
+}{{86_400_000, "day"}, {3_600_000, "hour"}, {60_000, "minute"}, {1000, "second"}}
+
+// waitInWords says a wait in one unit, rounded up, so that who waits that long has waited long enough: "37 seconds",
+// "2 minutes", "8 hours".
+func waitInWords(millis int64) string {
+	for _, u := range wordUnits {
+		if millis >= u.millis || u.millis == 1000 {
+			return amountOf(max(1, (millis+u.millis-1)/u.millis), u.name)
+		}
+	}
+	return ""
+}
+
+// windowInWords says in what time: "today", "this minute", "in 5 minutes".
+func windowInWords(text string) string {
+	w, err := engine.ParseWindow(text)
+	switch {
+	case err != nil:
+		return text
+	case w.Period == engine.PeriodDay:
+		return "today"
+	case w.Period != 0:
+		return "this " + text
+	}
+	for _, u := range wordUnits {
+		if w.Millis%u.millis == 0 {
+			return "in " + amountOf(w.Millis/u.millis, u.name)
+		}
+	}
+	return fmt.Sprintf("in %d milliseconds", w.Millis)
+}
+
+func amountOf(n int64, unit string) string {
+	if n == 1 {
+		return "1 " + unit
+	}
+	return strconv.FormatInt(n, 10) + " " + unit + "s"
+}

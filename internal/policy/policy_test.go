@@ -1,0 +1,380 @@
+package policy
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+var update = flag.Bool("update", false, "write what each bad file is answered with into its first line")
+
+var options = Options{HashKey: []byte("0123456789abcdef"), Warning: 0.1}
+
+// noon is a Monday.
+var noon = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
+
+func full(t testing.TB) *Set {
+	t.Helper()
+	s, err := Load("testdata/full.yaml", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func parse(t testing.TB, text string) *Set {
+	t.Helper()
+	s, err := Parse("test.yaml", []byte(text), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestBadFiles: every file has one mistake, and its first line says how it is answered.
+func TestBadFiles(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/bad/*.yaml")
+	if err != nil || len(files) < 60 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := options
+		if strings.HasSuffix(file, "no-hash-key.yaml") {
+			o.HashKey = nil
+		}
+		first, rest, _ := strings.Cut(string(data), "\n")
+		_, err = Parse("f", data, o)
+		var e *Error
+		if !errors.As(err, &e) || len(e.Problems) != 1 {
+			t.Errorf("%s: %v; want one mistake", file, err)
+			continue
+		}
+		got := "# want: line " + strings.TrimPrefix(e.Error(), "f:")
+		if *update {
+			if err := os.WriteFile(file, []byte(got+"\n"+rest), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else if got != first {
+			t.Errorf("%s:\n got %s\nwant %s", file, got, first)
+		}
+	}
+}
+
+// TestAllMistakesAreTold: one run of the program, not one for each mistake.
+func TestAllMistakesAreTold(t *testing.T) {
+	t.Parallel()
+	_, err := Parse("limits.yaml", []byte(`policies:
+  - name: a
+    mod: shadow
+    limits:
+      - {key: "{user", limit: 5, window: 1m}
+      - {name: b, key: k, limit: 5, window: 1x}
+  - name: a
+    limits:
+      - {key: k, limit: 0, window: 1m}
+`), options)
+	var e *Error
+	if !errors.As(err, &e) {
+		t.Fatal(err)
+	}
+	var lines []int
+	for _, p := range e.Problems {
+		lines = append(lines, p.Line)
+	}
+	if want := []int{3, 5, 6, 7, 9}; !slices.Equal(lines, want) {
+		t.Errorf("lines %v, want %v:\n%v", lines, want, err)
+	}
+	if !strings.HasPrefix(err.Error(), `limits.yaml:3: policies[0].mod: unknown field "mod" (did you mean "mode"?)`) {
+		t.Error(err)
+	}
+}
+
+func names(limits []engine.Limit) (out []string) {
+	for _, l := range limits {
+		out = append(out, l.Policy+"/"+l.Label()+" "+l.Key)
+	}
+	return out
+}
+
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	s := full(t)
+	for name, c := range map[string]struct {
+		q    Question
+		want []string
+	}{
+		"named":                              {Question{Policy: "chat", Attributes: map[string]string{"user": "7"}}, []string{"chat/minute gen:7", "chat/day gen:7"}},
+		"unlimited tier":                     {Question{Policy: "chat", Tier: "ENTERPRISE", Attributes: map[string]string{"user": "7"}}, []string{"chat/minute gen:7"}},
+		"matched":                            {Question{Attributes: map[string]string{"user": "7", "route": "chat-v3"}}, []string{"chat/minute gen:7", "chat/day gen:7"}},
+		"two match":                          {Question{Attributes: map[string]string{"user": "a:b", "route": "chat"}}, []string{"chat/minute gen:a:b", "chat/day gen:a:b", "trial/burst u:a%3Ab:chat"}},
+		"first of a group":                   {Question{Attributes: map[string]string{"user": "7", "endpoint": "/v1/bulk-enrich"}}, []string{"enrichment/month quota:7"}},
+		"last of a group":                    {Question{Attributes: map[string]string{"user": "7", "endpoint": "/v1/x"}}, []string{"api/month quota:7"}},
+		"exempt":                             {Question{Attributes: map[string]string{"user": "7", "endpoint": "/v1/bulk-enrich", "auth": "jwt"}}, nil},
+		"exempt and named":                   {Question{Policy: "api", Attributes: map[string]string{"auth": "jwt"}}, nil},
+		"none matches":                       {Question{Attributes: map[string]string{"user": "7", "route": "x"}}, nil},
+		"an attribute of the key is missing": {Question{Attributes: map[string]string{"endpoint": "/v1/x"}}, nil},
+		"hashed": {Question{Policy: "open", Attributes: map[string]string{"ip": "2001:DB8::1", "email": "A@B.example"}},
+			[]string{"open/global open", "open/ip ip:ca336460f17df79afad8308fa734551d", "open/email email:e9926fca69a8040d2588355b026831ba"}},
+	} {
+		c.q.Now = noon
+		r, err := s.Resolve(c.q)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if d := cmp.Diff(c.want, names(r.Limits)); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+		for i := range r.Limits {
+			if err := r.Limits[i].Validate(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+func TestResolveErrors(t *testing.T) {
+	t.Parallel()
+	s := full(t)
+	if _, err := s.Resolve(Question{Policy: "cha"}); !errors.Is(err, ErrUnknownPolicy) {
+		t.Error(err)
+	}
+	for _, q := range []Question{
+		{Policy: "chat"},
+		{Policy: "chat", Attributes: map[string]string{"user": ""}},
+		{Policy: "open", Attributes: map[string]string{"ip": "nowhere", "email": "a"}},
+		{Attributes: map[string]string{"route": "chat", "user": strings.Repeat("x", 255)}},
+	} {
+		_, err := s.Resolve(q)
+		var ae *AttributeError
+		if !errors.As(err, &ae) || ae.Policy == "" || ae.Limit == "" || ae.Attribute == "" {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+	var many strings.Builder
+	many.WriteString("policies:\n")
+	for _, name := range []string{"a", "b", "c"} {
+		many.WriteString("  - name: " + name + "\n    match: {user: '*'}\n    limits:\n")
+		for i := range 6 {
+			many.WriteString("      - {name: l" + string(rune('0'+i)) + ", key: k, limit: 1, window: 1m}\n")
+		}
+	}
+	if _, err := parse(t, many.String()).Resolve(Question{Attributes: map[string]string{"user": "7"}}); !errors.Is(err, ErrTooManyLimits) {
+		t.Error(err)
+	}
+}
+
+// TestWhoTheSubjectIs: one subscriber, one counter; the same hash for what means the same.
+func TestWhoTheSubjectIs(t *testing.T) {
+	t.Parallel()
+	for template, groups := range map[string][][]string{
+		"{ip}":           {{"2001:db8::1", "2001:0db8:0:0:1::2", "2001:db8::1%eth0"}, {"203.0.113.9", "::ffff:203.0.113.9"}, {"2001:db8:0:1::1"}},
+		"{ip|hash}":      {{"2001:db8::1", "2001:db8::2"}, {"203.0.113.9", "::ffff:203.0.113.9"}},
+		"{a|lower}":      {{"A@b", "a@B"}, {"c"}},
+		"{a|lower|hash}": {{"A@b", "a@B"}, {"c"}},
+		"{client|ip}":    {{"203.0.113.9"}, {"203.0.113.10"}},
+	} {
+		tp, err := parseTemplate(template)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]int{}
+		for i, g := range groups {
+			for _, v := range g {
+				key, err := tp.render(map[string]string{tp.parts[0].attribute: v}, options.HashKey)
+				if other, ok := seen[key]; err != nil || ok && other != i {
+					t.Errorf("%s of %s: %q, %v, also that of %v", template, v, key, err, groups[other])
+				}
+				seen[key] = i
+			}
+		}
+		if len(seen) != len(groups) {
+			t.Errorf("%s: keys %v of %v", template, seen, groups)
+		}
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	t.Parallel()
+	s := parse(t, `
+policies:
+  - name: p
+    limits: [{name: l, key: k, limit: 10, window: 1m, algorithm: token_bucket, burst: 3}]
+    tiers: {pro: {l: {limit: 100}}}
+    schedule:
+      - {from: "22:00", to: "06:00", days: [sat], timezone: Europe/Berlin, factor: 2.5}
+      - {from: "08:00", to: "09:00", timezone: Europe/Berlin, limits: {l: {limit: 7}}}
+`)
+	for at, want := range map[string][2]int64{
+		"2026-03-07T20:59:00Z": {10, 100}, // Saturday 21:59 in Berlin
+		"2026-03-07T21:00:00Z": {25, 250},
+		"2026-03-08T04:59:00Z": {25, 250}, // Sunday 05:59
+		"2026-03-08T05:00:00Z": {10, 100},
+		"2026-03-06T22:00:00Z": {10, 100}, // Friday
+		"2026-07-06T06:30:00Z": {7, 7},    // 08:30 in summer
+	} {
+		now, err := time.Parse(time.RFC3339, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, tier := range []string{"", "pro"} {
+			r, err := s.Resolve(Question{Policy: "p", Tier: tier, Now: now})
+			if err != nil || r.Limits[0].Limit != want[i] {
+				t.Errorf("%s %q: %+v, %v; want %d", at, tier, r, err, want[i])
+			}
+		}
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	t.Parallel()
+	burst := int64(4)
+	o := NewOverrides([]Override{
+		{Policy: "chat", Limit: "minute", Subject: "gen:*", Changes: Changed{Limit: 6}},
+		{Policy: "chat", Limit: "minute", Subject: "gen:b*", Changes: Changed{Limit: 7}},
+		{Policy: "chat", Limit: "minute", Subject: "gen:bob", Changes: Changed{Unlimited: true}, ExpiresAt: noon},
+		{Policy: "chat", Limit: "day", Subject: "gen:ann", Changes: Changed{Limit: 9}},
+		{Policy: "trial", Limit: "burst", Subject: "u:ann:chat", Changes: Changed{Burst: &burst}},
+		{Policy: "api", Limit: "month", Subject: "quota:ann", Changes: Changed{Burst: &burst}},
+	})
+	s := full(t)
+	ask := func(policy, tier, user string, now time.Time) (out []int64) {
+		r, err := s.Resolve(Question{Policy: policy, Tier: tier, Now: now, Overrides: o,
+			Attributes: map[string]string{"user": user, "route": "chat"}})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, l := range r.Limits {
+			out = append(out, l.Limit+l.Burst)
+		}
+		return out
+	}
+	before := noon.Add(-time.Second)
+	for _, c := range []struct{ got, want []int64 }{
+		{ask("chat", "", "zed", before), []int64{6, 50}},
+		{ask("chat", "", "bea", before), []int64{7, 50}},
+		{ask("chat", "", "bob", before), []int64{50}},
+		{ask("chat", "", "bob", noon), []int64{7, 50}},
+		{ask("chat", "ENTERPRISE", "ann", noon), []int64{6, 9}}, // unlimited by its tier, and limited after all
+		{ask("trial", "", "ann", noon), []int64{104}},
+		{ask("api", "", "ann", noon), []int64{1000}}, // a burst that it cannot have
+	} {
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("got %v, want %v", c.got, c.want)
+		}
+	}
+}
+
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		message, window string
+		used, retry     int64
+		want            string
+	}{
+		{"You've used {used}/{limit} generations {window}. Try again in {retry}.", "minute", 5, 36_001, "You've used 5/5 generations this minute. Try again in 37 seconds."},
+		{"You've used {used}/{limit} generations {window}. Try again in {retry}.", "day", 5, 7*3_600_000 + 1, "You've used 5/5 generations today. Try again in 8 hours."},
+		{"Please wait {retry} before trying again.", "60s", 5, 42_000, "Please wait 42 seconds before trying again."},
+		{"Please wait {retry} before trying again.", "60s", 5, 61_000, "Please wait 2 minutes before trying again."},
+		{"{retry} {name} {key} {remaining} {cost} {window}", "5m", 5, 1, "1 second n k 0 3 in 5 minutes"},
+	} {
+		r := engine.Result{Name: "n", Key: "k", Limit: 5, Used: c.used, RetryAfter: c.retry, Window: c.window, Message: c.message}
+		if got := string(AppendMessage(nil, &r, 3)); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	e := full(t).Explain(Question{Tier: "PRO", Now: noon, Attributes: map[string]string{"user": "7", "endpoint": "/bulk-enrich", "route": "chat-x"}})
+	var got []string
+	for _, p := range e.Policies {
+		got = append(got, p.Policy+": "+p.Why)
+	}
+	want := []string{"chat: it matches", "enrichment: it matches", "api: an earlier policy of group quota applies",
+		"open: it has no match, so it applies only when it is named", `trial: route "chat-x" fits none of chat`}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	limits := []ExplainedLimit{{Name: "minute", Key: "gen:7", Limit: 20, Window: "minute", Algorithm: "fixed_window"},
+		{Name: "day", Key: "gen:7", Limit: 500, Window: "day", Algorithm: "fixed_window"}}
+	if d := cmp.Diff(limits, e.Policies[0].Limits); d != "" || e.Policies[0].Tier != "PRO" {
+		t.Error(d, e.Policies[0].Tier)
+	}
+}
+
+// TestTheHashKeyIsInNoError holds that what is secret does not reach a log.
+func TestTheHashKeyIsInNoError(t *testing.T) {
+	t.Parallel()
+	_, err := full(t).Resolve(Question{Policy: "open", Attributes: map[string]string{"ip": "x", "email": "a"}})
+	if err == nil || regexp.MustCompile(string(options.HashKey)).MatchString(err.Error()) {
+		t.Error(err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, pattern := range []string{"testdata/*.yaml", "testdata/bad/*.yaml"} {
+		files, _ := filepath.Glob(pattern)
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := Parse("f", data, options)
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an error without words")
+			}
+			return
+		}
+		attributes := map[string]string{"user": "u", "ip": "::1", "route": "chat", "email": "e"}
+		for _, p := range s.Policies() {
+			for _, tier := range []string{"", "PRO"} {
+				r, _ := s.Resolve(Question{Policy: p.Name, Tier: tier, Attributes: attributes, Now: noon})
+				for i := range r.Limits {
+					if err := r.Limits[i].Validate(); err != nil {
+						t.Errorf("policy %s: %v", p.Name, err)
+					}
+				}
+			}
+		}
+		s.Explain(Question{Attributes: attributes, Now: noon})
+	})
+}
+
+func BenchmarkResolve(b *testing.B) {
+	s := full(b)
+	for name, q := range map[string]Question{
+		"named":   {Policy: "chat", Attributes: map[string]string{"user": "7"}, Now: noon},
+		"matched": {Attributes: map[string]string{"user": "7", "route": "chat-v3"}, Now: noon},
+		"hashed":  {Policy: "open", Attributes: map[string]string{"ip": "203.0.113.9", "email": "a@b.example"}, Now: noon},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.Resolve(q); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

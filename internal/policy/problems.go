@@ -1,0 +1,147 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Problem is one mistake in a file.
+type Problem struct {
+	Line    int    `json:"line"`
+	Path    string `json:"path,omitempty"`
+	Message string `json:"message"`
+}
+
+// Error lists the mistakes of a file, in order of lines.
+type Error struct {
+	File     string
+	Problems []Problem
+}
+
+// Error gives one mistake a line: file:line: path: what; the fix.
+func (e *Error) Error() string {
+	var b strings.Builder
+	for i, p := range e.Problems {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s:%d: ", e.File, p.Line)
+		if p.Path != "" {
+			b.WriteString(p.Path + ": ")
+		}
+		b.WriteString(p.Message)
+	}
+	return b.String()
+}
+
+// maxProblems bounds what is told of one file.
+const maxProblems = 100
+
+// problems gathers mistakes; lines knows where each path stands.
+type problems struct {
+	lines map[string]int
+	list  []Problem
+	// told are the paths that have a mistake: another below or at one of them mostly follows from it.
+	told map[string]bool
+}
+
+func newProblems() *problems { return &problems{lines: map[string]int{"": 1}, told: map[string]bool{}} }
+
+// add tells a mistake at a path; of several at one path the first counts.
+func (p *problems) add(path, format string, args ...any) {
+	if p.told[path] || len(p.list) >= maxProblems {
+		return
+	}
+	p.told[path] = true
+	p.list = append(p.list, Problem{Line: p.line(path), Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+// line is where the path stands, or else what holds it.
+func (p *problems) line(path string) int {
+	for {
+		if n, ok := p.lines[path]; ok {
+			return n
+		}
+		path = parent(path)
+	}
+}
+
+// parent cuts the last step off a path such as a.b[2]["x.y"].
+func parent(path string) string {
+	if strings.HasSuffix(path, `"]`) {
+		return path[:max(0, strings.LastIndex(path, `["`))]
+	}
+	return path[:max(0, strings.LastIndexAny(path, ".["))]
+}
+
+// has tells whether something at or below the path is wrong.
+func (p *problems) has(path string) bool {
+	for told := range p.told {
+		if rest, below := strings.CutPrefix(told, path); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			return true
+		}
+	}
+	return false
+}
+
+// err gives the error of a file; nil when nothing is wrong.
+func (p *problems) err(file string) error {
+	if len(p.list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(p.list, func(a, b Problem) int { return cmp.Or(cmp.Compare(a.Line, b.Line), strings.Compare(a.Path, b.Path)) })
+	if len(p.list) == maxProblems {
+		last := p.list[maxProblems-1]
+		p.list = append(p.list, Problem{Line: last.Line, Message: "more mistakes may follow; mend these first"})
+	}
+	return &Error{File: file, Problems: p.list}
+}
+
+// quote shows text of the file in a message.
+func quote(s string) string {
+	const most = 64
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+// didYouMean names the known word nearest to one, if one is near.
+func didYouMean(word string, known []string) string {
+	best, least := "", 1+len(word)/3
+	for _, k := range known {
+		if d := distance(word, k); d <= least && d < max(len(word), 2) {
+			best, least = k, d-1
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %q?)", best)
+}
+
+// distance is Levenshtein's, of short words; 99 for long ones.
+func distance(a, b string) int {
+	if len(a) > 64 || len(b) > 64 {
+		return 99
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		corner := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := corner
+			if a[i] != b[j] {
+				change++
+			}
+			corner = row[j+1]
+			row[j+1] = min(change, row[j]+1, corner+1)
+		}
+	}
+	return row[len(b)]
+}
