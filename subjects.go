@@ -10,6 +10,8 @@ const (
 	SubjectStatus  = "limits.status"
 	SubjectList    = "limits.admin.list"
 	SubjectReset   = "limits.admin.reset"
+
+	SubjectPolicies = "limits.admin.policies"
 )
 
 // ServiceName is the name of the NATS micro service; QueueGroup is the queue group its workers share.

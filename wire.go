@@ -100,6 +100,8 @@ type LimitReply struct {
 	Reset      int64  `json:"reset"`
 	Allowed    bool   `json:"allowed"`
 	RetryAfter int64  `json:"retryAfter,omitzero"`
+	// Shadow says that the limit is not enforced: its policy is in mode shadow.
+	Shadow bool `json:"shadow,omitzero"`
 }
 
 // StatusRequest is the body of status.

@@ -1,17 +1,17 @@
 // Package schemas holds the JSON Schemas (draft 2020-12) of requests, replies and events, and the AsyncAPI document
 // that ties them to their subjects. The limiter serves them at /schemas/<file>.
 //
-// The schemas are made from the wire types of the module root: go test ./schemas -update writes them, and the
+// The schemas are made from the wire types of the module root, and that of the policy file from its types: go test ./schemas -update writes them, and the
 // same test fails when they are stale.
 package schemas
 
 import "embed"
 
-//go:generate go test . -run TestSchemasAreFresh -update
+//go:generate go test . -run AreFresh -update
 
 // FS has every file under its path, such as events/limits.warning.v1.json.
 //
-//go:embed api/*.json events/*.json asyncapi.yaml
+//go:embed api/*.json events/*.json policies.json asyncapi.yaml
 var FS embed.FS
 
 // Names gives the paths of the JSON Schemas.
@@ -34,6 +34,8 @@ func Names() []string {
 		"api/overrides-list.v1.json",
 		"api/overrides-set-request.v1.json",
 		"api/overrides-set.v1.json",
+		"api/policies-request.v1.json",
+		"api/policies.v1.json",
 		"api/reply.v1.json",
 		"api/request.v1.json",
 		"api/reset-request.v1.json",
@@ -49,5 +51,6 @@ func Names() []string {
 		"api/verify.v1.json",
 		"events/limits.exceeded.v1.json",
 		"events/limits.warning.v1.json",
+		"policies.json",
 	}
 }

@@ -59,6 +59,8 @@ var definitions = map[string]struct {
 	"api/error.v1.json":                    {limits.ErrorBody{}, "An answer that is not a decision", refineError},
 	"events/limits.warning.v1.json":        {limits.Warning{}, "Data of a limits.warning event", nil},
 	"events/limits.exceeded.v1.json":       {limits.Exceeded{}, "Data of a limits.exceeded event", nil},
+	"api/policies-request.v1.json":         {limits.PoliciesRequest{}, "Body of admin.policies", refinePolicies},
+	"api/policies.v1.json":                 {limits.Policies{}, "Reply of admin.policies", nil},
 }
 
 // TestSchemasAreFresh compares every schema with its type.
@@ -90,7 +92,7 @@ func TestNamesAreTheFiles(t *testing.T) {
 		}
 		return err
 	})
-	if !slices.Equal(files, schemas.Names()) || len(files) != len(definitions) {
+	if !slices.Equal(files, schemas.Names()) || len(files) != len(definitions)+1 { // and that of the policy file
 		t.Errorf("files %v, names %v", files, schemas.Names())
 	}
 }
@@ -102,7 +104,7 @@ func TestAsyncAPIRefersToSchemas(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range schemas.Names() {
-		if !strings.Contains(string(doc), "'./"+name+"'") {
+		if name != "policies.json" && !strings.Contains(string(doc), "'./"+name+"'") {
 			t.Errorf("asyncapi.yaml does not refer to %s", name)
 		}
 	}
@@ -115,7 +117,7 @@ func TestAsyncAPIRefersToSchemas(t *testing.T) {
 		limits.SubjectStatus, limits.SubjectList, limits.SubjectReset, limits.SubjectSettle, limits.SubjectUsage, limits.SubjectTop,
 		limits.SubjectUsageReport, limits.EventWarning, limits.EventExceeded,
 		limits.SubjectVerify, limits.SubjectKeysCreate, limits.SubjectKeysList, limits.SubjectKeysRevoke, limits.SubjectKeysExpire,
-		limits.SubjectOverridesSet, limits.SubjectOverridesDelete, limits.SubjectOverridesList} {
+		limits.SubjectOverridesSet, limits.SubjectOverridesDelete, limits.SubjectOverridesList, limits.SubjectPolicies} {
 		if !strings.Contains(string(doc), "address: "+subject+"\n") {
 			t.Errorf("asyncapi.yaml has no channel %s", subject)
 		}
@@ -317,14 +319,22 @@ func refineOverride(s *jsonschema.Schema) {
 	}
 }
 
+func refinePolicies(s *jsonschema.Schema) {
+	f, _ := s.Properties.Get("max")
+	f.Minimum, f.Maximum = "1", "100"
+}
+
 func refineError(s *jsonschema.Schema) {
 	s.Description = "The micro headers Nats-Service-Error and Nats-Service-Error-Code stand beside it."
 }
 
 // rootComments reads the comments of the module root, and of nothing else.
-func rootComments(t *testing.T) map[string]string {
+func rootComments(t *testing.T) map[string]string { return commentsOf(t, "..", module) }
+
+// commentsOf reads the comments of one package.
+func commentsOf(t *testing.T, folder, path string) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("../*.go")
+	files, err := filepath.Glob(folder + "/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +358,7 @@ func rootComments(t *testing.T) map[string]string {
 	}
 	t.Chdir(dir)
 	var r jsonschema.Reflector
-	if err := r.AddGoComments(module, ".", jsonschema.WithFullComment()); err != nil {
+	if err := r.AddGoComments(path, ".", jsonschema.WithFullComment()); err != nil {
 		t.Fatal(err)
 	}
 	t.Chdir(here)

@@ -67,8 +67,8 @@ func decodeList(data []byte) (limits.ListRequest, error) {
 			b, err := r.string("after")
 			req.After = string(b)
 			key, counter, _ := strings.Cut(req.After, cursorCut)
-			_, bad := unprintable([]byte(key + counter))
-			if err == nil && (bad || len(key) > limits.MaxKeyBytes || len(counter) > limits.MaxNameBytes) {
+			_, bad := unprintable([]byte(key + strings.Replace(counter, engine.PolicyName("", ""), "", 1)))
+			if err == nil && (bad || len(key) > limits.MaxKeyBytes || len(counter) > 2*limits.MaxNameBytes+1) {
 				return r.bad("after", "after %s is neither a key nor the next of a page", quoteText(b))
 			}
 			return err
@@ -138,7 +138,7 @@ func wireCounters(counters []engine.Counter, keyed bool) []limits.Counter {
 	out := make([]limits.Counter, len(counters))
 	for i, c := range counters {
 		out[i] = limits.Counter{
-			Name: c.Name, Policy: c.Policy, Algorithm: c.Algorithm, Limit: c.Limit, Window: c.Window, Burst: c.Burst,
+			Name: c.Label(), Policy: c.Policy, Algorithm: c.Algorithm, Limit: c.Limit, Window: c.Window, Burst: c.Burst,
 			Used: c.Used, Remaining: c.Remaining, Reset: c.ResetAt,
 		}
 		if keyed {

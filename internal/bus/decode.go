@@ -8,18 +8,22 @@ import (
 
 	limits "github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/policy"
 )
 
 // decoder turns the bodies of consume, check, record and refund into requests.
 type decoder struct {
-	threshold threshold
+	threshold policy.Threshold
 	zones     zones
 	windows   windows
 	parsers   sync.Pool
+	// policies and overrides answer form 3; nil for none.
+	policies  Policies
+	overrides policy.Finder
 }
 
 func newDecoder(warning float64) (*decoder, error) {
-	t, err := newThreshold(warning)
+	t, err := policy.NewThreshold(warning)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +238,7 @@ func (p *parser) resolve(req *engine.Request) error {
 	case inline == "" && several != "" && policy == "":
 		return p.resolveItems(req)
 	case inline == "" && several == "" && policy != "":
-		return p.resolvePolicy()
+		return p.resolvePolicy(req)
 	case inline == "" && several == "" && policy == "":
 		return &limits.Error{Status: 400, Code: "missing_form", Message: "the request names no limit; " +
 			"give key, limit and window, or limits, or policy or attributes"}
@@ -265,18 +269,6 @@ func (p *parser) resolveItems(req *engine.Request) error {
 						j, i, short(id.Key), id.Name)}
 			}
 		}
-	}
-	return nil
-}
-
-// resolvePolicy answers form 3. There are no policies yet, so a named one is unknown and none matches.
-func (p *parser) resolvePolicy() error {
-	if p.given&givenPolicy != 0 {
-		return &limits.Error{Status: 404, Code: limits.CodeUnknownPolicy, Field: "policy",
-			Message: fmt.Sprintf("there is no policy %q", p.policy)}
-	}
-	if p.given&givenAttributes == 0 {
-		return badInput("tier", "tier", "tier needs policy or attributes beside it")
 	}
 	return nil
 }

@@ -118,30 +118,6 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-func TestThresholdIsExact(t *testing.T) {
-	for _, c := range []struct {
-		part        float64
-		limit, want int64
-	}{
-		{0.1, 100, 10}, {0.29, 100, 29}, {0.3, 10, 3}, {1, 1_000_000_000, 1_000_000_000}, {0, 5, 0}, {0.1, 9, 0},
-		{0.1, 1_000_000_000, 100_000_000}, {0.999999999, 1_000_000_000, 999_999_999}, {1e-30, 1_000_000_000, 0}, {-1, 5, -1},
-		{1.0 / 3, 3, 0}, {0.1 + 0.2, 10, 3},
-	} {
-		th, err := newThreshold(c.part)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := th.of(c.limit); got != c.want {
-			t.Errorf("%v of %d is %d, want %d", c.part, c.limit, got, c.want)
-		}
-	}
-	for _, part := range []float64{1.1, 100, 1e300} {
-		if _, err := newThreshold(part); err == nil {
-			t.Errorf("%v is taken", part)
-		}
-	}
-}
-
 // FuzzDecode holds that nothing panics, that what is accepted is within bounds, and that encoding/json, which is
 // laxer, reads the same out of it.
 func FuzzDecode(f *testing.F) {

@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/policy"
 )
 
 // appendReply appends the JSON of the [limits.Reply] that tells d, the answer to a request of cost. It is written
@@ -30,6 +31,9 @@ func appendReply(b []byte, verb engine.Verb, d *engine.Decision, cost int64) []b
 	if d.Degraded {
 		b = append(b, `,"degraded":true`...)
 	}
+	if d.Shadow {
+		b = append(b, `,"shadow":true`...)
+	}
 	return append(b, '}')
 }
 
@@ -40,9 +44,17 @@ func appendDenial(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Resu
 		}
 		b = appendStringField(b, `,"blockedBy":`, s.Name)
 	}
+	if hasWords(verb, s) {
+		return appendString(append(b, `,"message":`...), string(policy.AppendMessage(nil, s, cost)))
+	}
 	b = append(b, `,"message":"`...)
 	// The words of a message need no escapes: a window is one of its grammar.
 	return append(appendMessage(b, verb, d, s, cost), '"')
+}
+
+// hasWords tells whether the words of the policy fit: they say when to try again.
+func hasWords(verb engine.Verb, s *engine.Result) bool {
+	return s != nil && s.Message != "" && s.RetryAfter != 0 && verb != engine.Record
 }
 
 func appendLimits(b []byte, results []engine.Result) []byte {
@@ -67,6 +79,9 @@ func appendLimits(b []byte, results []engine.Result) []byte {
 		b = strconv.AppendBool(b, r.Allowed)
 		if r.RetryAfter != 0 {
 			b = appendIntField(b, `,"retryAfter":`, r.RetryAfter)
+		}
+		if r.Shadow {
+			b = append(b, `,"shadow":true`...)
 		}
 		b = append(b, '}')
 	}

@@ -7,6 +7,7 @@ import (
 
 	limits "github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/policy"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -23,18 +24,22 @@ func drawResult(t *rapid.T) engine.Result {
 		Limit: amount.Draw(t, "limit"), Burst: amount.Draw(t, "burst"), Allowed: rapid.Bool().Draw(t, "allowed"),
 		Used: amount.Draw(t, "used"), Remaining: amount.Draw(t, "remaining"),
 		ResetAt: rapid.Int64Range(0, 1<<46).Draw(t, "reset"), RetryAfter: rapid.Int64Range(0, 1<<46).Draw(t, "retry"),
+		Shadow: rapid.Bool().Draw(t, "shadow"), Message: rapid.SampledFrom([]string{"", "\"{key}\" {retry}", "{used}"}).Draw(t, "message"),
 	}
 }
 
 // wireReply builds the reply the plain way.
 func wireReply(verb engine.Verb, d *engine.Decision, cost int64) limits.Reply {
-	r := limits.Reply{Allowed: d.Allowed, Degraded: d.Degraded}
+	r := limits.Reply{Allowed: d.Allowed, Degraded: d.Degraded, Shadow: d.Shadow}
 	s := d.Speaker()
 	if s != nil {
 		r.Key, r.Name, r.Limit, r.Remaining, r.Reset = s.Key, s.Name, s.Limit, s.Remaining, s.ResetAt
 	}
 	if !d.Allowed {
 		r.Message = string(appendMessage(nil, verb, d, s, cost))
+		if hasWords(verb, s) {
+			r.Message = string(policy.AppendMessage(nil, s, cost))
+		}
 		if s != nil && !s.Allowed {
 			r.RetryAfter, r.BlockedBy = s.RetryAfter, s.Name
 		}
@@ -45,7 +50,7 @@ func wireReply(verb engine.Verb, d *engine.Decision, cost int64) limits.Reply {
 	r.Limits = []limits.LimitReply{}
 	for _, s := range d.Results {
 		r.Limits = append(r.Limits, limits.LimitReply{Policy: s.Policy, Name: s.Name, Key: s.Key, Algorithm: s.Algorithm.String(),
-			Limit: s.Limit, Window: s.Window, Remaining: s.Remaining, Reset: s.ResetAt, Allowed: s.Allowed, RetryAfter: s.RetryAfter})
+			Limit: s.Limit, Window: s.Window, Remaining: s.Remaining, Reset: s.ResetAt, Allowed: s.Allowed, RetryAfter: s.RetryAfter, Shadow: s.Shadow})
 	}
 	return r
 }
@@ -54,7 +59,7 @@ func wireReply(verb engine.Verb, d *engine.Decision, cost int64) limits.Reply {
 // members and the order of encoding/json.
 func TestReplyIsTheWireType(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		d := engine.Decision{Allowed: true, Degraded: rapid.Bool().Draw(t, "degraded")}
+		d := engine.Decision{Allowed: true, Degraded: rapid.Bool().Draw(t, "degraded"), Shadow: rapid.Bool().Draw(t, "shadow")}
 		for range rapid.IntRange(0, 3).Draw(t, "results") {
 			d.Results = append(d.Results, drawResult(t))
 			d.Allowed = d.Allowed && d.Results[len(d.Results)-1].Allowed

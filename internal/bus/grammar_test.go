@@ -202,7 +202,7 @@ var mistakes = []struct {
 	{items(17), "413",
 		`{"error":{"code":"too_many_limits","field":"limits","message":"the request has more than 16 limits; split it"}}`},
 	{`{"policy":"cleanup-code","attributes":{"ip":"203.0.113.9"},"tier":"pro"}`, "404",
-		`{"error":{"code":"unknown_policy","field":"policy","message":"there is no policy \"cleanup-code\""}}`},
+		`{"error":{"code":"unknown_policy","field":"policy","message":"there is no policy \"cleanup-code\"; the limiter has no policies; start it with --policies FILE"}}`},
 	{`{"policy":""}`, "400",
 		`{"error":{"code":"invalid_policy","field":"policy","message":"policy is empty; want 1 to 64 bytes"}}`},
 	{`{"policy":1}`, "400",

@@ -49,6 +49,8 @@ type ServiceConfig struct {
 	WarningThreshold float64
 	// OnError is what to answer when the store fails.
 	OnError engine.OnError
+	// Policies answer requests that name a policy or give attributes; nil for none. *[policy.Keeper] is one.
+	Policies Policies
 	// Reads is how many of status, admin.list and admin.reset may run at a time; more are answered 503. 32
 	// unless set.
 	Reads int
@@ -61,7 +63,8 @@ type ServiceConfig struct {
 	// served.
 	UsageLog UsageLog
 	Usage    UsageReader
-	// Keys answers verify and admin.keys, Overrides admin.overrides; without them their endpoints are not there.
+	// Keys answers verify and admin.keys, Overrides admin.overrides and what the policies ask; without them their
+	// endpoints are not there.
 	Keys      *keys.Registry
 	Overrides *overrides.Table
 	// Logger is required.
@@ -124,6 +127,10 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.policies = cfg.Policies
+	if cfg.Overrides != nil {
+		d.overrides = overridden{cfg.Overrides}
+	}
 	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, cfg.Reads), stopped: make(chan struct{}),
 		verifies: make(chan struct{}, maxVerifies), now: time.Now}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -172,6 +179,7 @@ func (s *Service) addEndpoints() error {
 		{"refund", limits.SubjectRefund, SchemaRequest, SchemaReply, s.decides(engine.Refund)},
 		{"status", limits.SubjectStatus, SchemaStatusRequest, SchemaStatus, s.answers(s.status)},
 		{"admin-list", limits.SubjectList, SchemaListRequest, SchemaList, s.answers(s.list)},
+		{"admin-policies", limits.SubjectPolicies, SchemaPoliciesRequest, SchemaPolicies, s.answers(s.policies)},
 		{"admin-reset", limits.SubjectReset, SchemaResetRequest, SchemaReset, s.answers(s.reset)},
 		{"settle", limits.SubjectSettle, SchemaSettleRequest, SchemaReply, s.answers(s.settle)},
 	}, s.usageEndpoints()...) {

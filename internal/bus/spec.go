@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -144,7 +143,7 @@ func (p *parser) resolveSpec(req *engine.Request, s *spec, item int) error {
 	l := engine.Limit{
 		CounterID: engine.CounterID{Key: s.key, Name: s.name},
 		Algorithm: s.algorithm, Limit: s.limit, Burst: s.burst, Window: s.window, Zone: s.zone, FirstUse: s.firstUse,
-		Leased: s.leased, Threshold: p.threshold.of(s.limit), User: identifier(s.key),
+		Leased: s.leased, Threshold: p.threshold.Of(s.limit), User: identifier(s.key),
 	}
 	if !s.has(specName) {
 		l.Name = s.window.String()
@@ -181,14 +180,18 @@ func identifier(key string) string {
 
 // fingerprint identifies what a request asks for, so that the same id with another request is noticed. It is
 // taken of the resolved request: white space, the order of members, and a default that is written out make no
-// difference.
+// difference. Of form 3 it is taken as asked: the limits of a policy may have changed until the request is repeated.
 func fingerprint(verb engine.Verb, req *engine.Request, q *question) [32]byte {
 	b := make([]byte, 0, 256)
 	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	b = append(b, 1, byte(verb))
 	b = binary.AppendVarint(b, req.Cost)
-	for i := range req.Limits {
-		l := &req.Limits[i]
+	resolved := req.Limits
+	if q.given&^givenLimits != 0 {
+		resolved = nil
+	}
+	for i := range resolved {
+		l := &resolved[i]
 		str(l.Key)
 		str(l.Name)
 		str(l.Policy)
@@ -221,41 +224,6 @@ func flag(b bool) byte {
 		return 1
 	}
 	return 0
-}
-
-// threshold is the part of a limit at or below which a warning is raised, as a fraction of whole numbers, because
-// 0.29 × 100 in floating point is less than 29. Zero den raises none.
-type threshold struct{ num, den uint64 }
-
-func newThreshold(part float64) (threshold, error) {
-	if part < 0 {
-		return threshold{}, nil
-	}
-	// At most 18 decimals, so that both numbers fit.
-	text := strconv.FormatFloat(part, 'f', -1, 64)
-	if len(text) > 20 {
-		text = strconv.FormatFloat(part, 'f', 18, 64)
-	}
-	whole, decimals, _ := strings.Cut(text, ".")
-	num, err := strconv.ParseUint(whole+decimals, 10, 64)
-	if err != nil || !(part <= 1) {
-		return threshold{}, fmt.Errorf("warning threshold %v is out of range; want 0 to 1, or below 0 for no warnings", part)
-	}
-	t := threshold{num: num, den: 1}
-	for range decimals {
-		t.den *= 10
-	}
-	return t, nil
-}
-
-// of gives the threshold of a limit, rounded down; -1 for none.
-func (t threshold) of(limit int64) int64 {
-	if t.den == 0 {
-		return -1
-	}
-	hi, lo := bits.Mul64(uint64(limit), t.num)
-	q, _ := bits.Div64(hi, lo, t.den)
-	return int64(q)
 }
 
 // windows keeps parsed windows, because nearly all requests have one of a few. It is bounded; what comes when it

@@ -1,0 +1,149 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/policy"
+)
+
+// The schemas of admin.policies.
+const (
+	SchemaPoliciesRequest = "api/policies-request.v1.json"
+	SchemaPolicies        = "api/policies.v1.json"
+)
+
+// Policies answer form 3. Each call is answered by one version of them.
+type Policies interface {
+	Resolve(q policy.Question) (policy.Resolved, error)
+	Report() policy.Report
+}
+
+// resolvePolicy answers form 3.
+func (p *parser) resolvePolicy(req *engine.Request) error {
+	if p.given&(givenPolicy|givenAttributes) == 0 {
+		return badInput("tier", "tier", "tier needs policy or attributes beside it")
+	}
+	q := policy.Question{Policy: p.policy, Tier: p.tier, Attributes: p.attributes, Now: time.Now(), Overrides: p.overrides}
+	if p.policies == nil {
+		if q.Policy != "" {
+			return unknownPolicy(q.Policy, "the limiter has no policies; start it with --policies FILE")
+		}
+		return nil
+	}
+	r, err := p.policies.Resolve(q)
+	if err != nil {
+		return policyError(&q, err)
+	}
+	for i := range r.Limits {
+		if l := &r.Limits[i]; l.User == "" {
+			l.User = identifier(l.Key)
+		}
+	}
+	req.Limits, req.OnError = r.Limits, r.OnError
+	return nil
+}
+
+// policyError gives the answer of the wire for an error of the policies.
+func policyError(q *policy.Question, err error) error {
+	var ae *policy.AttributeError
+	switch {
+	case errors.As(err, &ae):
+		return badInput("attributes", "attributes."+ae.Attribute, "%s", ae.Error())
+	case errors.Is(err, policy.ErrUnknownPolicy):
+		return unknownPolicy(q.Policy, "limits.admin.policies lists those there are")
+	case errors.Is(err, policy.ErrTooManyLimits):
+		return &limits.Error{Status: 413, Code: limits.CodeTooManyLimits, Field: "attributes",
+			Message: err.Error() + "; put policies that exclude each other into a group"}
+	default:
+		return err
+	}
+}
+
+func unknownPolicy(name, wayOut string) error {
+	return &limits.Error{Status: 404, Code: limits.CodeUnknownPolicy, Field: "policy",
+		Message: fmt.Sprintf("there is no policy %q; %s", name, wayOut)}
+}
+
+// policies answers admin.policies: how it stands with the policy file of this worker.
+func (s *Service) policies(_ context.Context, data []byte) (any, error) {
+	req, err := decodePolicies(data)
+	if err != nil {
+		return nil, err
+	}
+	reply := limits.Policies{Policies: []limits.PolicyInfo{}}
+	if s.cfg.Policies == nil {
+		return reply, nil
+	}
+	r := s.cfg.Policies.Report()
+	reply.Hash, reply.LoadedAt, reply.Failures = r.Set.Hash(), r.Set.LoadedAt().UnixMilli(), r.Failures
+	if r.Err != nil {
+		reply.Error = cut(r.Err.Error(), maxReloadError)
+	}
+	all := r.Set.Policies()
+	from := 0
+	for i := range all {
+		if req.After != "" && all[i].Name == req.After {
+			from = i + 1
+		}
+	}
+	for i := from; i < len(all) && i < from+req.Max; i++ {
+		reply.Policies = append(reply.Policies, policyInfo(&all[i]))
+	}
+	if end := from + len(reply.Policies); end < len(all) && end > 0 {
+		reply.Next = all[end-1].Name
+	}
+	return reply, nil
+}
+
+// maxReloadError bounds the error of a file in an answer.
+const maxReloadError = 4096
+
+func decodePolicies(data []byte) (limits.PoliciesRequest, error) {
+	r := newReader()
+	req := limits.PoliciesRequest{Max: limits.MaxPoliciesPage}
+	err := r.document(data, func(name []byte) error {
+		switch string(name) {
+		case "after":
+			b, err := r.printable("after", 0, limits.MaxNameBytes)
+			req.After = string(b)
+			return err
+		case "max":
+			n, err := r.number("max", 1, limits.MaxPoliciesPage)
+			req.Max = int(n)
+			return err
+		default:
+			return r.unknown(name, "after, max")
+		}
+	})
+	return req, err
+}
+
+func policyInfo(p *policy.Policy) limits.PolicyInfo {
+	info := limits.PolicyInfo{Name: p.Name, Group: p.Group, Mode: p.Mode}
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		info.Limits = append(info.Limits, limits.PolicyLimit{
+			Name: l.Name, Key: l.Key, Limit: max(0, int64(l.Limit)), Unlimited: l.Limit == policy.Unlimited, Window: l.Window,
+		})
+	}
+	for tier := range p.Tiers {
+		info.Tiers = append(info.Tiers, tier)
+	}
+	slices.Sort(info.Tiers)
+	return info
+}
+
+// cut shortens text to some bytes.
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

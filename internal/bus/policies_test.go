@@ -1,0 +1,215 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/policy"
+	"github.com/seed503877ad/limits/internal/sqlite"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"os"
+)
+
+const policyFile = `
+attributes: [user, route, team]
+policies:
+  - name: generations
+    match: {route: generate}
+    unit: generations
+    message: "You've used {used}/{limit} {unit} {window}. \"{name}\" {retry}."
+    limits:
+      - {name: minute, key: "user:{user}", limit: 2, window: minute}
+      - {name: day, key: "user:{user}", limit: 3, window: day}
+    tiers: {PRO: {day: {limit: unlimited}}}
+  - name: other
+    limits: [{name: minute, key: "user:{user}", limit: 9, window: minute}]
+  - name: trial
+    mode: shadow
+    match: {team: "*"}
+    limits: [{key: "team:{team}", limit: 1, window: 1h}]
+`
+
+// withPolicies serves the file over a real engine.
+func withPolicies(t *testing.T) *nats.Conn {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	if err := os.WriteFile(path, []byte(policyFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keeper, err := policy.NewKeeper(path, policy.Options{Warning: 0.1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	n := 0
+	e, err := engine.New(t.Context(), engine.Config{Store: store, Writers: 1, NewID: func() string { n++; return fmt.Sprint(n) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close(context.Background()) })
+	_, nc := serve(t, e, func(c *ServiceConfig) { c.Policies = keeper })
+	return nc
+}
+
+func decideOver(t *testing.T, nc *nats.Conn, subject, body string) limits.Reply {
+	t.Helper()
+	m := ask(t, nc, subject, body)
+	var r limits.Reply
+	if err := json.Unmarshal(m.Data, &r); err != nil || len(m.Header) != 0 {
+		t.Fatalf("%s %s: %s %v", subject, body, m.Data, m.Header)
+	}
+	return r
+}
+
+func TestPoliciesDecide(t *testing.T) {
+	t.Parallel()
+	nc := withPolicies(t)
+	named := `{"policy":"generations","attributes":{"user":"7"}}`
+	for i := range 2 {
+		if r := decideOver(t, nc, limits.SubjectRecord, named); !r.Allowed || len(r.Limits) != 2 || r.Limits[1].Name != "day" ||
+			r.Limits[1].Policy != "generations" || r.Limits[1].Key != "user:7" || r.Remaining != int64(1-i) {
+			t.Errorf("%+v", r)
+		}
+	}
+	r := decideOver(t, nc, limits.SubjectCheck, `{"attributes":{"user":"7","route":"generate"}}`)
+	if r.Allowed || r.BlockedBy != "minute" || !strings.HasPrefix(r.Message, `You've used 2/2 generations this minute. "minute" `) {
+		t.Errorf("%+v", r)
+	}
+	if r := decideOver(t, nc, limits.SubjectConsume, `{"policy":"other","attributes":{"user":"7"}}`); r.Remaining != 8 {
+		t.Errorf("%+v: another policy's counter of the same key and name is charged", r)
+	}
+	if r := decideOver(t, nc, limits.SubjectConsume, `{"policy":"generations","tier":"PRO","attributes":{"user":"8"}}`); len(r.Limits) != 1 {
+		t.Errorf("%+v: a limit that the tier lifts", r)
+	}
+	var status limits.Status
+	if err := json.Unmarshal(ask(t, nc, limits.SubjectStatus, `{"key":"user:7"}`).Data, &status); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range status.Counters {
+		got = append(got, c.Policy+"/"+c.Name)
+	}
+	if fmt.Sprint(got) != "[generations/day generations/minute other/minute]" {
+		t.Errorf("status shows %v", got)
+	}
+	// One counter a page: the next of a page holds a policy's counter too.
+	var page limits.List
+	for n, after := 0, ""; n < 4; n++ {
+		body, _ := json.Marshal(limits.ListRequest{Max: 1, After: after})
+		m := ask(t, nc, limits.SubjectList, string(body))
+		page = limits.List{}
+		if err := json.Unmarshal(m.Data, &page); err != nil || len(page.Counters) != 1 {
+			t.Fatalf("page %d behind %q: %s", n, after, m.Data)
+		}
+		after = page.Next
+	}
+	if page.Next != "" {
+		t.Errorf("the last page has a next %q", page.Next)
+	}
+}
+
+func TestShadowOnTheWire(t *testing.T) {
+	t.Parallel()
+	nc := withPolicies(t)
+	for i := range 2 {
+		r := decideOver(t, nc, limits.SubjectConsume, `{"attributes":{"team":"a"},"id":"`+fmt.Sprint(i)+`"}`)
+		if !r.Allowed || r.Shadow != (i == 1) || r.Message != "" || len(r.Limits) != 1 || !r.Limits[0].Shadow || r.Limits[0].Allowed != (i == 0) {
+			t.Errorf("%+v", r)
+		}
+	}
+	if r := decideOver(t, nc, limits.SubjectConsume, `{"attributes":{"team":"a"},"id":"1"}`); !r.Shadow {
+		t.Errorf("%+v: the repeat has another answer", r)
+	}
+}
+
+func TestPolicyErrors(t *testing.T) {
+	t.Parallel()
+	nc := withPolicies(t)
+	for body, want := range map[string]string{
+		`{"policy":"generation"}`: `404 {"error":{"code":"unknown_policy","field":"policy","message":"there is no policy \"generation\"; limits.admin.policies lists those there are"}}`,
+		`{"policy":"other"}`: `400 {"error":{"code":"invalid_attributes","field":"attributes.user","message":` +
+			`"attribute user is missing or empty; the key of the limit is made of it (policy other, limit minute)"}}`,
+	} {
+		m := ask(t, nc, limits.SubjectConsume, body)
+		if got := m.Header.Get(micro.ErrorCodeHeader) + " " + string(m.Data); got != want {
+			t.Errorf("%s\n got %s\nwant %s", body, got, want)
+		}
+	}
+}
+
+func TestAdminPolicies(t *testing.T) {
+	t.Parallel()
+	nc := withPolicies(t)
+	var names []string
+	for after := ""; ; {
+		body, _ := json.Marshal(limits.PoliciesRequest{After: after, Max: 2})
+		m := ask(t, nc, limits.SubjectPolicies, string(body))
+		var p limits.Policies
+		if err := json.Unmarshal(m.Data, &p); err != nil || len(p.Hash) != 64 || p.LoadedAt == 0 || p.Error != "" {
+			t.Fatalf("%s %v", m.Data, m.Header)
+		}
+		for _, i := range p.Policies {
+			names = append(names, fmt.Sprint(i.Name, len(i.Limits), i.Tiers))
+		}
+		if after = p.Next; after == "" {
+			break
+		}
+	}
+	if got := strings.Join(names, " "); got != "generations2 [PRO] other1 [] trial1 []" {
+		t.Error(got)
+	}
+	for body, code := range map[string]string{`{"max":101}`: "invalid_max", `{"name":"x"}`: "unknown_field"} {
+		if m := ask(t, nc, limits.SubjectPolicies, body); !strings.Contains(string(m.Data), code) {
+			t.Errorf("%s: %s", body, m.Data)
+		}
+	}
+}
+
+// TestAnIDSurvivesAReload: the same request is the same, whatever its policy has become.
+func TestAnIDSurvivesAReload(t *testing.T) {
+	t.Parallel()
+	set := func(limit int) *policy.Keeper {
+		path := filepath.Join(t.TempDir(), "p.yaml")
+		text := fmt.Sprintf("policies:\n  - name: p\n    limits: [{name: l, key: k, limit: %d, window: 1m}]\n", limit)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		k, err := policy.NewKeeper(path, policy.Options{}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	d, err := newDecoder(0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	print := func(k *policy.Keeper, body string) [32]byte {
+		d.policies = k
+		var r engine.Request
+		if err := d.request(engine.Consume, []byte(body), &r); err != nil {
+			t.Fatal(err)
+		}
+		return r.Fingerprint
+	}
+	body := `{"policy":"p","id":"x"}`
+	if print(set(1), body) != print(set(2), body) {
+		t.Error("the id conflicts after a reload")
+	}
+	if print(set(1), body) == print(set(1), `{"policy":"p","tier":"t","id":"x"}`) {
+		t.Error("another tier is the same request")
+	}
+}

@@ -1,0 +1,56 @@
+package limits
+
+import "context"
+
+// MaxPoliciesPage is how many policies one page of admin.policies holds.
+const MaxPoliciesPage = 100
+
+// PoliciesRequest is the body of admin.policies: a page of the policies of the worker that answers, in the order of its
+// file.
+type PoliciesRequest struct {
+	// After is the Next of the page before: the page starts behind it.
+	After string `json:"after,omitempty"`
+	// Max is how many policies a page holds: [MaxPoliciesPage] unless said, and at most.
+	Max int `json:"max,omitzero"`
+}
+
+// Policies is what the worker that answers has in force of its policy file.
+type Policies struct {
+	// Hash is the SHA-256 of the file, in hex; empty without a policy file. Workers with one hash answer alike.
+	Hash string `json:"hash,omitempty"`
+	// LoadedAt is when the file was read, in Unix milliseconds.
+	LoadedAt int64 `json:"loadedAt,omitzero"`
+	// Error is why the file as it is now is not in force, when it is not: its mistakes, one a line.
+	Error string `json:"error,omitempty"`
+	// Failures counts the files that were refused since the start.
+	Failures int64        `json:"failures,omitzero"`
+	Policies []PolicyInfo `json:"policies"`
+	// Next, when there, is the After of the page that follows.
+	Next string `json:"next,omitempty"`
+}
+
+// PolicyInfo is a policy in short.
+type PolicyInfo struct {
+	Name   string        `json:"name"`
+	Group  string        `json:"group,omitempty"`
+	Mode   string        `json:"mode,omitempty"`
+	Limits []PolicyLimit `json:"limits"`
+	// Tiers are the names of the tiers that have limits of their own.
+	Tiers []string `json:"tiers,omitempty"`
+}
+
+// PolicyLimit is a limit of a policy as it is without a tier.
+type PolicyLimit struct {
+	Name string `json:"name"`
+	// Key is the template of the key.
+	Key string `json:"key"`
+	// Limit is left out when the limit is Unlimited.
+	Limit     int64  `json:"limit,omitzero"`
+	Unlimited bool   `json:"unlimited,omitzero"`
+	Window    string `json:"window,omitempty"`
+}
+
+// Policies gives a page of the policies of one worker, and how it stands with their file.
+func (c *Client) Policies(ctx context.Context, r PoliciesRequest) (*Policies, error) {
+	return call[Policies](ctx, c, SubjectPolicies, r)
+}
