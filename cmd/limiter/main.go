@@ -53,6 +53,7 @@ type commands struct {
 	Keys        keysCmd        `cmd:"" help:"Make, list and end API keys."`
 	Overrides   overridesCmd   `cmd:"" help:"Give other limits to some subjects of a policy."`
 	Watch       watchCmd       `cmd:"" help:"Show warnings and denials as they happen."`
+	Policies    policiesCmd    `cmd:"" help:"Check a policy file, show it, or explain what it does to a request."`
 	Bench       benchCmd       `cmd:"" help:"Measure how many checks a second the service answers."`
 	Migrate     migrateCmd     `cmd:"" help:"Bring a PostgreSQL schema up to date, or show where it is."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask a limiter on this machine whether it is ready (for containers)."`

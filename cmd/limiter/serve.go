@@ -19,6 +19,8 @@ type serveCmd struct {
 	HTTP             string  `name:"http" env:"HTTP_ADDR" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where health, metrics and schemas are served; off for none, port 0 picks a free one (${default})."`
 	WarningThreshold float64 `name:"warning-threshold" env:"WARNING_THRESHOLD" default:"0.1" placeholder:"PART" help:"Part of a limit, 0 to 1, at or below which what remains raises a warning (${default})."`
 	OnError          string  `name:"on-error" env:"ON_ERROR" enum:"allow,deny,local" default:"allow" help:"What to answer when the store fails: ${enum} (${default})."`
+	Policies         string  `name:"policies" env:"POLICIES" type:"path" placeholder:"FILE" help:"Policy file (YAML); read again when it changes and on SIGHUP."`
+	HashKey          string  `name:"hash-key" env:"HASH_KEY" placeholder:"KEY" help:"Key of the filter hash in policies, 16 bytes or more; the same on all workers. Without it one is kept in the data folder, for SQLite only. Better set as HASH_KEY: others can see the arguments of a process."`
 	Source           string  `name:"source" env:"SOURCE" default:"urn:limits" placeholder:"URI" help:"Source of the CloudEvents: a URI that names this service (${default})."`
 	KeyPrefix        string  `name:"key-prefix" env:"KEY_PREFIX" default:"lim" placeholder:"WORD" help:"What the API keys that are made begin with (${default})."`
 	LogLevel         string  `name:"log-level" env:"LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"One of ${enum} (${default})."`
@@ -34,6 +36,9 @@ func (*serveCmd) Help() string {
 
   limiter --nats-url nats://nats:4222 --database-url postgres://limits@db/limits
       a worker, beside any number of others
+
+  limiter --policies limits.yaml
+      with policies; see limiter policies validate --help
 
   limiter --nats-listen 127.0.0.1:0 --http off --data-dir "$(mktemp -d)"
       one to throw away`
@@ -52,7 +57,8 @@ func (c *serveCmd) options() app.Options {
 		NATSURL: c.NATSURL, NATSListen: c.NATSListen, NATSCreds: c.NATSCreds,
 		NATSTLSCA: c.NATSTLSCA, NATSTLSCert: c.NATSTLSCert, NATSTLSKey: c.NATSTLSKey,
 		DatabaseURL: c.DatabaseURL, DataDir: c.DataDir, HTTPAddr: c.HTTP, Source: c.Source,
-		WarningThreshold: c.WarningThreshold, OnError: c.OnError, KeyPrefix: c.KeyPrefix, Version: programVersion(),
+		WarningThreshold: c.WarningThreshold, OnError: c.OnError, KeyPrefix: c.KeyPrefix,
+		Policies: c.Policies, HashKey: c.HashKey, Version: programVersion(),
 	}
 }
 

@@ -26,6 +26,11 @@ type Options struct {
 	OnError string
 	// KeyPrefix (KEY_PREFIX) begins the API keys that are made; "lim" unless set.
 	KeyPrefix string
+	// Policies (POLICIES) is the policy file; empty for none.
+	Policies string
+	// HashKey (HASH_KEY) is the key of the filter hash in policies, 16 bytes or more. Empty with SQLite: one is made
+	// and kept in DataDir. Empty with PostgreSQL: policies that hash are refused, because workers must share it.
+	HashKey string
 	// Version is the program's version.
 	Version string
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/overrides"
+	"github.com/seed503877ad/limits/internal/policy"
 	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/sqlite"
 	"github.com/seed503877ad/limits/internal/usage"
@@ -59,6 +60,8 @@ type limiter struct {
 	engine   *engine.Engine
 	forget   *bus.Forgetter
 	relay    *bus.Relay
+	// policies is nil without a policy file.
+	policies *policy.Keeper
 	// web is nil with --http off.
 	web        *web.Server
 	keys       *keys.Registry
@@ -94,7 +97,8 @@ func (l *limiter) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for _, part := range []func(context.Context) error{
-		l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage, l.startEngine, l.startAdmin, l.startService,
+		l.loadPolicies, l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage, l.startEngine, l.startAdmin,
+		l.watchPolicies, l.startService,
 	} {
 		if err := part(ctx); err != nil {
 			return err
@@ -308,7 +312,7 @@ func (l *limiter) startService(context.Context) error {
 	}
 	service, err := bus.NewService(bus.ServiceConfig{
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
-		OnError: onError, WarningThreshold: l.WarningThreshold, Logger: l.log,
+		OnError: onError, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
 		Keys: l.keys, Overrides: l.overrides,
 	})

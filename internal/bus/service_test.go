@@ -281,7 +281,7 @@ func TestInfo(t *testing.T) {
 	if err := json.Unmarshal(ask(t, nc, "$SRV.INFO.limits", "").Data, &info); err != nil {
 		t.Fatal(err)
 	}
-	if info.Name != "limits" || info.Version != "1.2.3" || len(info.Endpoints) != 8 {
+	if info.Name != "limits" || info.Version != "1.2.3" || len(info.Endpoints) != 9 {
 		t.Errorf("%+v", info)
 	}
 	urls := []string{info.Metadata["error-schema"], info.Metadata["asyncapi"]}

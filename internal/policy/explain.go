@@ -42,7 +42,7 @@ type ExplainedLimit struct {
 
 // Explain tells what [Set.Resolve] does with the question, and why.
 func (s *Set) Explain(q Question) Explanation {
-	var e Explanation
+	e := Explanation{Policies: []Explained{}}
 	if _, err := s.Resolve(q); err != nil {
 		e.Error = err.Error()
 	}

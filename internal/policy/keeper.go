@@ -110,17 +110,23 @@ const settle = 100 * time.Millisecond
 // Watch reloads on every change in the folder of the file, and in the one that it leads to where it is a link, until ctx
 // ends. Watching folders instead of the file sees editors that replace it, and Kubernetes, which swaps a link to a
 // folder.
-func (k *Keeper) Watch(ctx context.Context) error {
+//
+// ended is closed when it has ended.
+func (k *Keeper) Watch(ctx context.Context) (ended <-chan struct{}, err error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", k.path, err)
+		return nil, fmt.Errorf("watch %s: %w", k.path, err)
 	}
 	if err := k.watchFolders(w); err != nil {
 		w.Close()
-		return err
+		return nil, err
 	}
-	go k.watch(ctx, w)
-	return nil
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		k.watch(ctx, w)
+	}()
+	return done, nil
 }
 
 func (k *Keeper) watch(ctx context.Context, w *fsnotify.Watcher) {

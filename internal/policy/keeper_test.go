@@ -122,7 +122,7 @@ func TestChangesAreSeen(t *testing.T) {
 			dir := t.TempDir()
 			c.set(t, dir, 1)
 			k, reloaded := keep(t, filepath.Join(dir, "p.yaml"))
-			if err := k.Watch(t.Context()); err != nil {
+			if _, err := k.Watch(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			for n := 2; n <= 3; n++ {

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/app"
+)
+
+// policiesCmd works on a policy file, without a limiter.
+type policiesCmd struct {
+	Validate policiesValidateCmd `cmd:"" help:"Tell every mistake of a policy file."`
+	Show     policiesShowCmd     `cmd:"" help:"Show the policies of a file."`
+	Explain  policiesExplainCmd  `cmd:"" help:"Tell which policies, limits and keys a request would have, and why; charges nothing."`
+}
+
+type policiesValidateCmd struct {
+	File string `arg:"" help:"The policy file."`
+}
+
+// Help gives the examples of --help.
+func (*policiesValidateCmd) Help() string {
+	return `Examples:
+
+  limiter policies validate limits.yaml
+
+Every mistake has a line: file:line: path: what; the fix. The exit status is 1 when there is one. No hash key is needed.`
+}
+
+func (c *policiesValidateCmd) Run(s *session) error {
+	set, err := app.LoadPolicies(c.File, "", 0)
+	if err != nil {
+		return listed(s, err)
+	}
+	n := 0
+	for _, p := range set.Policies() {
+		n += len(p.Limits)
+	}
+	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, plural(len(set.Policies()), "policy", "policies"), count(int64(n), "limit"), set.Hash())
+	return nil
+}
+
+// listed prints the mistakes of a file as they are, so that an editor can go to their lines.
+func listed(s *session, err error) error {
+	var mistakes *app.PolicyError
+	if !errors.As(err, &mistakes) {
+		return err
+	}
+	fmt.Fprintln(s.err, err)
+	return fmt.Errorf("%s: %s", mistakes.File, count(int64(len(mistakes.Problems)), "mistake"))
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+type policiesShowCmd struct {
+	File string `arg:"" help:"The policy file."`
+	Name string `arg:"" optional:"" help:"One policy; all unless given."`
+	JSON bool   `help:"Print JSON."`
+}
+
+// Help gives the examples of --help.
+func (*policiesShowCmd) Help() string {
+	return `Examples:
+
+  limiter policies show limits.yaml
+  limiter policies show limits.yaml chat --json`
+}
+
+func (c *policiesShowCmd) Run(s *session) error {
+	set, err := app.LoadPolicies(c.File, "", 0)
+	if err != nil {
+		return listed(s, err)
+	}
+	list := set.Policies()
+	if c.Name != "" {
+		list = slices.DeleteFunc(list, func(p app.Policy) bool { return p.Name != c.Name })
+	}
+	if len(list) == 0 {
+		return fmt.Errorf("%s has no policy %q; limiter policies show %s lists those it has", c.File, c.Name, c.File)
+	}
+	if c.JSON {
+		return printJSON(s, list)
+	}
+	t := newTable(s.out, "POLICY", "TIER", "LIMIT", "KEY", "RATE", "APPLIES")
+	for i := range list {
+		policyRows(t, &list[i])
+	}
+	t.flush()
+	return nil
+}
+
+func printJSON(s *session, v any) error {
+	e := json.NewEncoder(s.out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// policyRows writes a row for each limit, and one for each that a tier changes.
+func policyRows(t *table, p *app.Policy) {
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		t.row(p.Name, "-", l.Name, l.Key, rateOf(l.Limit.String(), l.Window), whenApplied(p))
+	}
+	tiers := make([]string, 0, len(p.Tiers))
+	for tier := range p.Tiers {
+		tiers = append(tiers, tier)
+	}
+	slices.Sort(tiers)
+	for _, tier := range tiers {
+		for i := range p.Limits {
+			l := &p.Limits[i]
+			f, ok := p.Tiers[tier][l.Name]
+			if !ok {
+				continue
+			}
+			amount, window, key := l.Limit, l.Window, l.Key
+			if f.Limit != 0 {
+				amount = f.Limit
+			}
+			if f.Window != "" {
+				window = f.Window
+			}
+			if f.Key != "" {
+				key = f.Key
+			}
+			t.row(p.Name, tier, l.Name, key, rateOf(amount.String(), window), whenApplied(p))
+		}
+	}
+}
+
+func rateOf(amount, window string) string {
+	if amount == "unlimited" || window == "" {
+		return amount
+	}
+	return amount + "/" + window
+}
+
+// whenApplied says in words when a policy applies.
+func whenApplied(p *app.Policy) string {
+	text := "when named"
+	if len(p.Match) > 0 {
+		var parts []string
+		for attribute, patterns := range p.Match {
+			parts = append(parts, attribute+"="+strings.Join(patterns, "|"))
+		}
+		slices.Sort(parts)
+		text = strings.Join(parts, " ")
+	}
+	if p.Mode == "shadow" {
+		text += " (shadow)"
+	}
+	return text
+}
+
+type policiesExplainCmd struct {
+	File      string            `arg:"" help:"The policy file."`
+	Policy    string            `placeholder:"P" help:"The policy that the request names; without it those that match."`
+	Tier      string            `placeholder:"T" help:"The tier of the request."`
+	Attribute map[string]string `short:"a" mapsep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given often."`
+	At        string            `placeholder:"TIME" help:"When, such as 2026-03-01T22:30:00Z; now unless given."`
+	HashKey   string            `env:"HASH_KEY" placeholder:"KEY" help:"The hash key of the service; without it hashed keys are not those of the service."`
+	JSON      bool              `help:"Print JSON."`
+}
+
+// Help gives the examples of --help.
+func (*policiesExplainCmd) Help() string {
+	return `Examples:
+
+  limiter policies explain limits.yaml -a user=7 -a route=chat --tier pro
+  limiter policies explain limits.yaml --policy signup -a ip=203.0.113.9 --at 2026-03-01T22:30:00Z
+
+Overrides are kept in the store and not known here.`
+}
+
+func (c *policiesExplainCmd) Run(s *session) error {
+	now := s.now()
+	if c.At != "" {
+		var err error
+		if now, err = time.Parse(time.RFC3339, c.At); err != nil {
+			return usageError(fmt.Sprintf("--at: %q is no time; want one such as 2026-03-01T22:30:00Z", c.At))
+		}
+	}
+	set, err := app.LoadPolicies(c.File, c.HashKey, 0)
+	if err != nil {
+		return listed(s, err)
+	}
+	e := set.Explain(app.PolicyQuestion{Policy: c.Policy, Tier: c.Tier, Attributes: c.Attribute, Now: now})
+	if c.JSON {
+		err = printJSON(s, e)
+	} else {
+		printExplanation(s, &e)
+	}
+	if err == nil && e.Error != "" {
+		return fmt.Errorf("the request is refused: %s", e.Error)
+	}
+	return err
+}
+
+func printExplanation(s *session, e *app.PolicyExplanation) {
+	for i := range e.Policies {
+		p := &e.Policies[i]
+		if !p.Applies {
+			fmt.Fprintf(s.out, "%s: no: %s\n", p.Policy, p.Why)
+			continue
+		}
+		fmt.Fprintf(s.out, "%s: yes: %s%s\n", p.Policy, p.Why, circumstances(p))
+		for _, l := range p.Limits {
+			fmt.Fprintf(s.out, "  %s  %s  %s  %s\n", l.Name, rateOf(l.Limit.String(), l.Window), l.Algorithm, l.Key)
+		}
+	}
+}
+
+// circumstances says what else made the limits what they are.
+func circumstances(p *app.ExplainedPolicy) (text string) {
+	for _, c := range []struct{ name, value string }{{"tier", p.Tier}, {"schedule", p.Schedule}, {"group", p.Group}, {"mode", p.Mode}} {
+		if c.value != "" {
+			text += "; " + c.name + " " + c.value
+		}
+	}
+	return text
+}

@@ -1,0 +1,142 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/seed503877ad/limits/internal/bus"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/policy"
+)
+
+// loadPolicies reads the policy file, before anything else starts: a wrong one ends the start at once.
+func (l *limiter) loadPolicies(context.Context) error {
+	if l.Policies == "" {
+		return nil
+	}
+	onError, err := engine.ParseOnError(l.OnError)
+	if err != nil {
+		return fmt.Errorf("--on-error: %w", err)
+	}
+	key, err := l.hashKey()
+	if err != nil {
+		return err
+	}
+	l.policies, err = policy.NewKeeper(l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: onError}, l.log)
+	return err
+}
+
+// minHashKey is the least length of a hash key in bytes: with 128 bits nobody finds it by trying.
+const minHashKey = 16
+
+// hashKey gives the key that was set, or the one of the data folder, or none where workers must share it.
+func (l *limiter) hashKey() ([]byte, error) {
+	if l.HashKey == "" && l.DatabaseURL == "" {
+		return keptHashKey(l.DataDir)
+	}
+	if l.HashKey != "" && len(l.HashKey) < minHashKey {
+		return nil, fmt.Errorf("--hash-key: %d bytes are too few; want %d or more, such as from: openssl rand -hex 32", len(l.HashKey), minHashKey)
+	}
+	return []byte(l.HashKey), nil
+}
+
+// keptHashKey reads the key of the data folder, and makes one where there is none.
+func keptHashKey(dir string) ([]byte, error) {
+	path := filepath.Join(dir, "hash.key")
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return makeHashKey(dir, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the hash key: %w", err)
+	}
+	key := strings.TrimSpace(string(data))
+	if len(key) < minHashKey {
+		return nil, fmt.Errorf("read the hash key: %s has %d bytes; want %d or more: restore it, or remove it for a new one,"+
+			" which starts hashed keys anew", path, len(key), minHashKey)
+	}
+	return []byte(key), nil
+}
+
+// makeHashKey writes a key whole or not at all.
+func makeHashKey(dir, path string) ([]byte, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the data folder: %w", err)
+	}
+	raw := make([]byte, 32)
+	_, _ = rand.Read(raw) // never fails
+	key := hex.AppendEncode(nil, raw)
+	f, err := os.CreateTemp(dir, ".hash.key-*") // with mode 0600
+	if err != nil {
+		return nil, fmt.Errorf("write the hash key: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(append(key, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write the hash key: %w", err)
+	}
+	return key[:len(key):len(key)], nil
+}
+
+// watchPolicies reloads the file when it changes and on SIGHUP.
+func (l *limiter) watchPolicies(context.Context) error {
+	if l.policies == nil {
+		return nil
+	}
+	l.metrics.WatchPolicies(func() (hash string, loaded float64, failures int64) {
+		r := l.policies.Report()
+		return r.Set.Hash(), float64(r.Set.LoadedAt().UnixMilli()) / 1000, r.Failures
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended, err := l.policies.Watch(ctx)
+	if err != nil {
+		cancel()
+		return err
+	}
+	hup, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(hup, syscall.SIGHUP)
+	go func() {
+		defer close(done)
+		l.reloadOn(ctx, hup)
+	}()
+	l.onStop("policies", func(context.Context) error {
+		signal.Stop(hup)
+		cancel()
+		<-ended
+		<-done
+		return nil
+	})
+	return nil
+}
+
+func (l *limiter) reloadOn(ctx context.Context, hup <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hup:
+			l.log.Info("SIGHUP: reading the policies", "file", l.Policies)
+			_ = l.policies.Reload() // logged
+		}
+	}
+}
+
+// policySource is nil without policies, which a nil keeper in an interface is not.
+func (l *limiter) policySource() bus.Policies {
+	if l.policies == nil {
+		return nil
+	}
+	return l.policies
+}

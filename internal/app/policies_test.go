@@ -1,0 +1,167 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// hashing is a policy file whose key is hashed.
+func hashing(limit int) string {
+	return fmt.Sprintf("policies:\n  - name: p\n    limits:\n      - {name: l, key: \"user:{user|hash}\", limit: %d, window: 1h}\n", limit)
+}
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestPoliciesAreReloaded runs a limiter on a file that changes, with SIGHUP and without.
+func TestPoliciesAreReloaded(t *testing.T) {
+	o := options(t)
+	o.Policies = writeFile(t, hashing(3))
+	ctx, cancel := context.WithCancel(t.Context())
+	log, ended := newWatcher(), make(chan error, 1)
+	go func() { ended <- Run(ctx, o, slog.New(log)) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	at := <-log.ready
+	nc, err := nats.Connect(at["nats"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	client := limits.NewClient(nc, limits.Timeout(patience))
+	want := func(limit int64, key string) string {
+		t.Helper()
+		for end := time.Now().Add(patience); ; {
+			r, err := client.Check(t.Context(), limits.Request{Policy: "p", Attributes: map[string]string{"user": "7"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Limit == limit && strings.HasPrefix(r.Key, key) {
+				return r.Key
+			}
+			if time.Now().After(end) {
+				t.Fatalf("limit %d of %s; want %d\n%s", r.Limit, r.Key, limit, log)
+			}
+		}
+	}
+	key := want(3, "user:")
+	if err := os.WriteFile(o.Policies, []byte(hashing(4)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := self.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	want(4, key)
+	if err := os.WriteFile(o.Policies, []byte(hashing(5)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(5, key)
+	p, err := client.Policies(t.Context(), limits.PoliciesRequest{})
+	if err != nil || len(p.Policies) != 1 || p.Hash == "" {
+		t.Errorf("%+v %v", p, err)
+	}
+	holdMetrics(t, at["http"], p.Hash)
+	holdKey(t, o.DataDir)
+	if kept, err := os.ReadFile(filepath.Join(o.DataDir, "hash.key")); err != nil || strings.Contains(log.String(), string(bytes.TrimSpace(kept))) {
+		t.Errorf("the hash key is in the log: %v", err)
+	}
+}
+
+func holdMetrics(t *testing.T, addr, hash string) {
+	t.Helper()
+	resp, err := http.Get("http://" + addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`limits_policies_info{hash="` + hash + `"} 1`, "limits_policies_loaded_timestamp_seconds 1", "limits_policies_reload_failures_total "} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+}
+
+// holdKey holds that the key is nobody else's, and the same with the next start.
+func holdKey(t *testing.T, dir string) {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(dir, "hash.key"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	one, err := keptHashKey(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := keptHashKey(dir)
+	if err != nil || !bytes.Equal(one, two) || len(one) != 64 {
+		t.Errorf("%d bytes, then %d, %v", len(one), len(two), err)
+	}
+}
+
+func TestPoliciesThatDoNotStart(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set  func(t *testing.T, o *Options)
+		want string
+	}{
+		"wrong file": {func(t *testing.T, o *Options) { o.Policies = writeFile(t, "policies: [") }, "limits.yaml:1: invalid YAML"},
+		"no file":    {func(t *testing.T, o *Options) { o.Policies = filepath.Join(t.TempDir(), "none") }, "no such file"},
+		"PostgreSQL without a hash key": {func(t *testing.T, o *Options) {
+			o.Policies, o.DatabaseURL = writeFile(t, hashing(1)), "postgres://127.0.0.1:1/x"
+		}, "needs a hash key; start with --hash-key or HASH_KEY, the same on all workers"},
+		"short hash key": {func(t *testing.T, o *Options) { o.Policies, o.HashKey = writeFile(t, hashing(1)), "secret" }, "--hash-key: 6 bytes are too few"},
+		"damaged hash key": {func(t *testing.T, o *Options) {
+			o.Policies = writeFile(t, hashing(1))
+			if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(o.DataDir, "hash.key"), []byte("x\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "hash.key has 1 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := options(t)
+			c.set(t, &o)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			err := Run(ctx, o, slog.New(slog.DiscardHandler))
+			if err == nil || !strings.Contains(err.Error(), c.want) || o.HashKey != "" && strings.Contains(err.Error(), o.HashKey) {
+				t.Errorf("%v; want %q", err, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,24 @@
+package app
+
+import "github.com/seed503877ad/limits/internal/policy"
+
+// The policy file, for the verbs that work on one without a limiter.
+type (
+	PolicySet         = policy.Set
+	Policy            = policy.Policy
+	PolicyQuestion    = policy.Question
+	PolicyExplanation = policy.Explanation
+	ExplainedPolicy   = policy.Explained
+	PolicyError       = policy.Error
+)
+
+// placeholderKey stands in for the hash key where none is at hand: the file can be checked without it.
+const placeholderKey = "no hash key given"
+
+// LoadPolicies reads a policy file. Without a hash key its hashes are not those of a service.
+func LoadPolicies(path, hashKey string, warning float64) (*PolicySet, error) {
+	if hashKey == "" {
+		hashKey = placeholderKey
+	}
+	return policy.Load(path, policy.Options{HashKey: []byte(hashKey), Warning: warning})
+}
