@@ -133,7 +133,7 @@ func (c *compiler) attribute(name, path string) {
 // given tells whether the file has the path.
 func (c *compiler) given(path string) bool { _, ok := c.lines[path]; return ok }
 
-// name holds a name of the file to its letters.
+// checkName holds a name of the file to its letters.
 func (c *compiler) checkName(name, path string) {
 	switch {
 	case name == "" && !c.told[path]:

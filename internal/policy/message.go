@@ -14,7 +14,7 @@ var placeholders = []string{"used", "limit", "remaining", "cost", "window", "ret
 
 const maxMessageBytes = 512
 
-// compileMessage holds a message to its placeholders and puts in what does not change.
+// message holds a message to its placeholders and puts in what does not change.
 func (c *compiler) message(spec *Policy, path string) string {
 	if len(spec.Message) > maxMessageBytes {
 		c.add(path, "has %d bytes; want at most %d", len(spec.Message), maxMessageBytes)

@@ -318,6 +318,25 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestDocumentedFiles holds the examples of the documents to what they explain, and to the comment that editors know.
+func TestDocumentedFiles(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/policies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(doc), -1)
+	if len(blocks) == 0 {
+		t.Fatal("no examples")
+	}
+	for _, b := range blocks {
+		if !strings.HasPrefix(b[1], "# yaml-language-server: $schema=") {
+			t.Errorf("without the comment of editors:\n%s", b[1])
+		}
+		parse(t, b[1])
+	}
+}
+
 // TestTheHashKeyIsInNoError holds that what is secret does not reach a log.
 func TestTheHashKeyIsInNoError(t *testing.T) {
 	t.Parallel()
