@@ -51,7 +51,7 @@ func NewKeeper(path string, o Options, log *slog.Logger) (*Keeper, error) {
 		return nil, err
 	}
 	k.tried = data
-	k.set.Store(set)
+	k.put(set)
 	return k, nil
 }
 
@@ -89,9 +89,14 @@ func (k *Keeper) Reload() error {
 		return k.refuse(err)
 	}
 	k.lastErr = nil
+	k.put(set)
+	return nil
+}
+
+// put puts a set in force.
+func (k *Keeper) put(set *Set) {
 	k.set.Store(set)
 	k.log.Info("policies loaded", "file", k.path, "policies", len(set.policies), "hash", set.hash)
-	return nil
 }
 
 // refuse keeps the last good file.

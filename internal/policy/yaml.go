@@ -51,36 +51,6 @@ func (p *problems) parseYAML(data []byte) (root ast.Node) {
 	return root
 }
 
-// Bounds of a file.
-const (
-	maxFileBytes = 1 << 20
-	maxLineBytes = 4096
-	maxNesting   = 64
-)
-
-// boundYAML keeps from the parser, which recurses, what nests without end. A line of bounded length can open only so
-// many levels, and those in brackets are counted.
-func (p *problems) boundYAML(data []byte) bool {
-	line, begin, depth := 1, 0, 0
-	for i, c := range data {
-		switch c {
-		case '\n':
-			line, begin = line+1, i+1
-		case '[', '{':
-			depth++
-		case ']', '}':
-			depth = max(0, depth-1)
-		}
-		if i-begin > maxLineBytes || depth > maxNesting {
-			p.lines[""] = line
-			p.add("", "the line has more than %d bytes, or more than %d brackets are open; break the line, close the brackets",
-				maxLineBytes, maxNesting)
-			return false
-		}
-	}
-	return true
-}
-
 func (p *problems) syntax(err error) {
 	message := "invalid YAML: " + strings.Split(err.Error(), "\n")[0]
 	var ye yaml.Error

@@ -24,7 +24,7 @@ func keys(counters []engine.StoredCounter) []string {
 }
 
 func counters(t *testing.T, s Store) {
-	fill(t, s, id("a", "1m"), id("a", "1h"), id("a", "per day"), id("a ", "1m"), id("ab", "1m"), id("A", "1m"))
+	fill(t, s, id("a", "1m"), id("a", "1h"), id("a", "per day"), id("a", engine.PolicyName("p", "1m")), id("a ", "1m"), id("ab", "1m"), id("A", "1m"))
 	found, now, err := s.Counters(within(t), "a")
 	if err != nil {
 		t.Fatalf("counters: %v", err)
@@ -33,6 +33,7 @@ func counters(t *testing.T, s Store) {
 	equal(t, "counters", found, []engine.StoredCounter{
 		{CounterID: id("a", "1h"), Spec: []byte(`{"limit":1}`), State: []byte("1")},
 		{CounterID: id("a", "1m"), Spec: []byte(`{"limit":1}`), State: []byte("1")},
+		{CounterID: id("a", engine.PolicyName("p", "1m")), Spec: []byte(`{"limit":1}`), State: []byte("1")},
 		{CounterID: id("a", "per day"), Spec: []byte(`{"limit":1}`), State: []byte("1")},
 	})
 }

@@ -1,0 +1,47 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestLargeFilesAreReadInTime: whatever stands in a file of the largest size, a reload is over soon.
+func TestLargeFilesAreReadInTime(t *testing.T) {
+	t.Parallel()
+	fill := func(part string) string { return strings.Repeat(part, (maxFileBytes-1000)/len(part)) }
+	nested := &strings.Builder{}
+	for i := 0; nested.Len() < maxFileBytes-3000; i++ {
+		nested.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	many := &strings.Builder{}
+	many.WriteString("policies:\n")
+	for i := 0; i < 1000; i++ {
+		fmt.Fprintf(many, "  - {name: p%d, group: g, match: {user: [%s]}, limits: [{key: k, limit: 1, window: 1m}]}\n", i,
+			strings.TrimSuffix(strings.Repeat(fmt.Sprintf("u%d*,", i), 100), ","))
+	}
+	for name, text := range map[string]string{
+		"a list":        "policies:\n" + fill("  - a\n"),
+		"fields":        fill("a: 1\n"),
+		"policies":      many.String(),
+		"nested":        nested.String(),
+		"sequences":     strings.Repeat("- ", 2000) + "\n",
+		"a long scalar": "policies: |\n" + fill("  "+strings.Repeat("x", 4000)+"\n"),
+		"brackets":      "policies: [" + fill("{},") + "]",
+		"lines":         fill("\n"),
+		"comments":      fill("# x\n"),
+		"quotes":        "policies: '" + fill("''"),
+		"documents":     fill("---\n"),
+		"bracketed":     "policies: {" + fill("a: 1,\n") + "}",
+		"members":       strings.Repeat("a: 1\n", maxMembers),
+		"glob":          "policies: [{name: p, match: {a: '" + strings.Repeat("*a", 1000) + "'}, limits: [{key: k, limit: 1, window: 1m}]}]",
+	} {
+		begin := time.Now()
+		_, err := Parse("f", []byte(text), options)
+		t.Logf("%s: %d bytes in %s: %.200v", name, len(text), time.Since(begin).Round(time.Millisecond), err)
+		if took := time.Since(begin); took > 20*time.Second {
+			t.Errorf("%s: read in %s", name, took)
+		}
+	}
+}
