@@ -27,5 +27,13 @@ func lockFile(path string) (io.Closer, error) {
 	if err := f.Truncate(0); err == nil {
 		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
-	return f, nil
+	return locked{f}, nil
+}
+
+type locked struct{ *os.File }
+
+// Close unlocks first: a process that is just being started may hold the file until it runs its own program, and the
+// lock would live as long.
+func (l locked) Close() error {
+	return errors.Join(syscall.Flock(int(l.Fd()), syscall.LOCK_UN), l.File.Close())
 }
