@@ -12,15 +12,21 @@ import (
 type batch struct {
 	// requests are all that were gathered, in order of arrival; pending are those that the store is to answer.
 	requests, pending []*Request
+	// claimed are the distinct counters of requests.
+	claimed []CounterID
 	// limits counts the limits of requests; closing lets tell store denials that are not due yet.
 	limits  int
 	closing bool
 
-	// ids and counters are the distinct counters of pending, in locking order; slots finds them.
+	// ids and counters are the distinct counters of pending, in locking order.
 	ids      []CounterID
 	counters []counter
 	holds    []hold
-	slots    map[CounterID]int
+	// met are the counters in the order in which requests name them, found by slots; order and rank lead from there to
+	// locking order.
+	met         []CounterID
+	slots       map[CounterID]int
+	order, rank []int
 	// receiptIDs and receipts are the distinct ids of pending, in order.
 	receiptIDs []string
 	receipts   []*Receipt
@@ -72,6 +78,7 @@ func (b *batch) clear() {
 	clear(b.requests)
 	clear(b.pending)
 	b.requests, b.pending = b.requests[:0], b.pending[:0]
+	b.claimed = b.claimed[:0]
 	b.limits, b.closing = 0, false
 }
 
@@ -111,42 +118,60 @@ func (b *batch) fail(err error) {
 
 // prepare works out what the transaction is to lock and read.
 func (b *batch) prepare() {
-	b.pending, b.ids, b.receiptIDs = b.pending[:0], b.ids[:0], b.receiptIDs[:0]
+	b.pending, b.met, b.receiptIDs = b.pending[:0], b.met[:0], b.receiptIDs[:0]
 	clear(b.slots)
 	for _, r := range b.requests {
 		if r.err != nil {
 			continue
 		}
 		b.pending = append(b.pending, r)
-		for i := range r.Limits {
-			id := r.Limits[i].CounterID
-			if _, ok := b.slots[id]; !ok {
-				b.slots[id] = 0
-				b.ids = append(b.ids, id)
-			}
-		}
+		b.meet(r)
 		if r.repeatable() {
 			b.receiptIDs = append(b.receiptIDs, r.ID)
 		}
 	}
-	slices.SortFunc(b.ids, CounterID.Compare)
-	for slot, id := range b.ids {
-		b.slots[id] = slot
-	}
 	slices.Sort(b.receiptIDs)
 	b.receiptIDs = slices.Compact(b.receiptIDs)
+	b.sort()
 	b.holds = slices.Grow(b.holds[:0], len(b.ids))[:len(b.ids)]
 	clear(b.holds)
 	for _, r := range b.pending {
-		r.slots = r.slotRoom[:0]
 		leasable := r.Verb == Consume && r.leasable()
-		for i := range r.Limits {
-			slot := b.slots[r.Limits[i].CounterID]
-			r.slots = append(r.slots, slot)
+		for i, met := range r.slots {
+			r.slots[i] = b.rank[met]
 			if leasable {
-				b.holds[slot].asked += r.Cost
+				b.holds[r.slots[i]].asked += r.Cost
 			}
 		}
+	}
+}
+
+// meet gives the request's counters slots in the order in which they are met.
+func (b *batch) meet(r *Request) {
+	r.slots = r.slotRoom[:0]
+	for i := range r.Limits {
+		id := r.Limits[i].CounterID
+		slot, ok := b.slots[id]
+		if !ok {
+			slot = len(b.met)
+			b.slots[id] = slot
+			b.met = append(b.met, id)
+		}
+		r.slots = append(r.slots, slot)
+	}
+}
+
+// sort puts the counters into locking order, and notes the rank of each one met.
+func (b *batch) sort() {
+	n := len(b.met)
+	b.order, b.rank, b.ids = slices.Grow(b.order[:0], n)[:n], slices.Grow(b.rank[:0], n)[:n], b.ids[:0]
+	for i := range b.order {
+		b.order[i] = i
+	}
+	slices.SortFunc(b.order, func(x, y int) int { return b.met[x].Compare(b.met[y]) })
+	for rank, met := range b.order {
+		b.rank[met] = rank
+		b.ids = append(b.ids, b.met[met])
 	}
 }
 

@@ -1,18 +1,24 @@
 package engine
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
 // maxBatchLimits bounds the counters of one batch.
 const maxBatchLimits = 4096
 
-// dispatcher forms batches of what waits and gives them to writers. Two batches that are written at the same time
-// never share a counter, so the requests of one counter are decided in order of arrival.
+// dispatcher forms batches of what waits for the writers. Two batches that are written at the same time never share a
+// counter, so the requests of one counter are decided in order of arrival.
+//
+// The writers take turns to lead: who has the turn forms a batch, passes the turn on and writes the batch itself. So
+// nothing is handed from one goroutine to another before the answers.
 type dispatcher struct {
-	e    *Engine
-	work chan *batch
+	e *Engine
+	// turn holds its one token while nobody leads; the leader alone uses what is below done.
+	turn chan struct{}
+	// done are batches that were written.
 	done chan *batch
-	// idle counts writers without a batch.
-	idle int
 	// waiting are requests that share a counter with a batch being written, in order of arrival.
 	waiting []*Request
 	// busy are the counters of the batches being written, each with its batch.
@@ -29,76 +35,79 @@ type dispatcher struct {
 func (e *Engine) dispatchLoop() {
 	defer close(e.answers)
 	d := &dispatcher{
-		e: e, idle: e.cfg.Writers, work: make(chan *batch), done: make(chan *batch, e.cfg.Writers),
+		e: e, turn: make(chan struct{}, 1), done: make(chan *batch, e.cfg.Writers),
 		busy: make(map[CounterID]*batch), blocked: make(map[CounterID]struct{}),
 	}
+	d.turn <- struct{}{}
+	var writers sync.WaitGroup
 	for range e.cfg.Writers {
-		e.done.Go(d.writeLoop)
+		writers.Go(d.writeLoop)
 	}
-	for d.step() {
-	}
-	close(d.work)
+	writers.Wait()
+	d.reap()
 	e.returnLeases()
 	e.keepDenials()
 }
 
 func (d *dispatcher) writeLoop() {
-	for b := range d.work {
+	for {
+		<-d.turn
+		b := d.next()
+		d.turn <- struct{}{}
+		if b == nil {
+			return
+		}
 		d.e.commit(b)
 		d.done <- b
 	}
 }
 
-// step hands out one batch, or waits for what makes one possible. It gives false when the engine is closed and all is
-// answered.
-func (d *dispatcher) step() bool {
-	if d.idle == 0 {
-		d.finished(<-d.done)
-		return true
-	}
-	if b := d.gather(); b != nil {
-		d.idle--
-		d.work <- b
-		return true
-	}
-	if len(d.waiting) >= d.e.cfg.Queue {
-		d.finished(<-d.done)
-		return true
-	}
-	quit := d.e.quit
-	if len(d.waiting) > 0 {
-		quit = nil // a writer has to be done first
-	}
-	select {
-	case r := <-d.e.queue:
-		d.waiting = append(d.waiting, r)
-	case b := <-d.done:
-		d.finished(b)
-	case <-quit:
-		if len(d.e.queue) == 0 {
-			return d.drain()
+// next gives a batch, as soon as there is one to write, or nil when the engine is closed and nothing waits.
+func (d *dispatcher) next() *batch {
+	for {
+		d.reap()
+		if b := d.gather(); b != nil {
+			return b
+		}
+		if len(d.waiting) >= d.e.cfg.Queue {
+			d.finished(<-d.done)
+			continue
+		}
+		quit := d.e.quit
+		if len(d.waiting) > 0 {
+			quit = nil // a writer has to be done first
+		}
+		select {
+		case r := <-d.e.queue:
+			d.waiting = append(d.waiting, r)
+		case b := <-d.done:
+			d.finished(b)
+		case <-quit:
+			// None can come between the check and the end: Close has seen to it.
+			if len(d.e.queue) == 0 {
+				return nil
+			}
 		}
 	}
-	return true
 }
 
-// drain waits for the last writers. Between the check for requests and the end none can come: Close has seen to it.
-func (d *dispatcher) drain() bool {
-	if d.idle < d.e.cfg.Writers {
-		d.finished(<-d.done)
-		return true
+// reap finishes the batches that were written meanwhile.
+func (d *dispatcher) reap() {
+	for {
+		select {
+		case b := <-d.done:
+			d.finished(b)
+		default:
+			return
+		}
 	}
-	return false
 }
 
 // finished frees the counters of a batch and hands it on to be answered, before any of its counters can be in another.
 func (d *dispatcher) finished(b *batch) {
-	for _, r := range b.requests {
-		for i := range r.Limits {
-			delete(d.busy, r.Limits[i].CounterID)
-		}
+	for _, id := range b.claimed {
+		delete(d.busy, id)
 	}
-	d.idle++
 	d.e.answers <- b
 }
 
@@ -163,27 +172,36 @@ func (d *dispatcher) hasRoom(b *batch) bool {
 
 // take adds a request to the batch, unless it has to wait.
 func (d *dispatcher) take(b *batch, r *Request) bool {
-	free := d.hasRoom(b)
+	free, claimed := d.hasRoom(b), true
 	for i := range r.Limits {
 		id := r.Limits[i].CounterID
-		if by := d.busy[id]; by != nil && by != b {
-			free = false
-		}
+		by := d.busy[id]
+		claimed = claimed && by == b
+		free = free && (by == nil || by == b)
 		if len(d.blocked) > 0 {
-			if _, held := d.blocked[id]; held {
-				free = false
-			}
+			_, held := d.blocked[id]
+			free = free && !held
 		}
 	}
+	switch {
+	case !free:
+		for i := range r.Limits {
+			d.blocked[r.Limits[i].CounterID] = struct{}{}
+		}
+		return false
+	case !claimed:
+		d.claim(b, r)
+	}
+	b.add(r)
+	return true
+}
+
+// claim makes the counters of a request the batch's own.
+func (d *dispatcher) claim(b *batch, r *Request) {
 	for i := range r.Limits {
-		if id := r.Limits[i].CounterID; free {
+		if id := r.Limits[i].CounterID; d.busy[id] == nil {
 			d.busy[id] = b
-		} else {
-			d.blocked[id] = struct{}{}
+			b.claimed = append(b.claimed, id)
 		}
 	}
-	if free {
-		b.add(r)
-	}
-	return free
 }

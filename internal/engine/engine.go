@@ -61,7 +61,7 @@ type Observer interface {
 	StoreFailed(err error)
 }
 
-// Engine decides requests over a store. A dispatcher gathers what waits into batches, writers have the store run one
+// Engine decides requests over a store. Writers take turns to gather what waits into a batch, and have the store run one
 // transaction for each, and another goroutine hands the answers out, so that answering does not stretch the next
 // batch.
 type Engine struct {
