@@ -112,7 +112,7 @@ func (c *listCmd) printEnd(s *session, n int, next string) {
 	case n == 0:
 		fmt.Fprintln(s.out, "no counters")
 	case next != "":
-		fmt.Fprintf(s.out, "more: --after %q\n", next)
+		fmt.Fprintf(s.out, "more: --after %s\n", shellWord(next))
 	}
 }
 

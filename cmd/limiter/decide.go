@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -19,6 +18,7 @@ var consistencies = []string{limits.Exact, limits.Leased}
 // decideFlags are the flags of consume, check, record and refund: a request.
 type decideFlags struct {
 	clientFlags
+	policyFlags
 	Key         string `arg:"" optional:"" help:"What is limited, such as api:user:123."`
 	Limit       int64  `placeholder:"N" help:"How much may be charged in one window."`
 	Window      string `placeholder:"W" help:"A duration such as 500ms, 1m, 1h, 1d, or minute, hour, day, week, month."`
@@ -35,11 +35,10 @@ type decideFlags struct {
 
 // Validate holds what the tags cannot.
 func (f *decideFlags) Validate() error {
+	if err := f.checkForm(); err != nil {
+		return err
+	}
 	switch {
-	case f.Request != "" && (f.Key != "" || f.Limit != 0 || f.Window != ""):
-		return errors.New("--request stands alone: leave out KEY, --limit and --window")
-	case f.Request == "" && (f.Key == "" || f.Limit == 0 || f.Window == ""):
-		return errors.New("KEY, --limit and --window are needed, or --request")
 	case f.Algorithm != "" && !slices.Contains(algorithms, f.Algorithm):
 		return fmt.Errorf("--algorithm: %q is not one of %s", f.Algorithm, strings.Join(algorithms, ", "))
 	case f.Consistency != "" && !slices.Contains(consistencies, f.Consistency):
@@ -66,6 +65,7 @@ func (f *decideFlags) request() limits.Request {
 	r := limits.Per(f.Key, f.Limit, f.Window)
 	r.Algorithm, r.Burst, r.Name = f.Algorithm, f.Burst, f.Name
 	r.Timezone, r.Anchor, r.Consistency = f.Timezone, f.Anchor, f.Consistency
+	r.Policy, r.Tier, r.Attributes = f.Policy, f.Tier, f.Attributes
 	r.Cost, r.ID = f.Cost, f.ID
 	return r
 }
@@ -152,6 +152,8 @@ func (*consumeCmd) Help() string {
   limiter consume api:user:123 --limit 100 --window 1m --cost 5 --id order-17
   limiter consume jobs:acme --limit 50 --window day --timezone Europe/Berlin
   limiter consume api:burst --limit 100 --window 1m --algorithm token_bucket --burst 20
+  limiter consume --policy signup -a ip=203.0.113.9 -a email=a@b.example
+  limiter consume -a user=7 -a route=chat --tier PRO      # every policy that matches
   limiter consume --request '{"limits":[{"key":"global","limit":1000,"window":"1m"},{"key":"ip:ab12","limit":5,"window":"1m"}]}'
   limiter consume --request - < request.json
 
@@ -168,6 +170,7 @@ func (*checkCmd) Help() string {
 
   limiter check api:user:123 --limit 100 --window 1m
   limiter check api:user:123 --limit 100 --window 1m --cost 20 && ./import.sh
+  limiter check -a user=7 -a route=chat
 
 The exit status is 0 when it would be allowed and 3 when it would be denied.`
 }
@@ -181,6 +184,7 @@ func (*recordCmd) Help() string {
 	return `Examples:
 
   limiter record jobs:acme --limit 50 --window day --cost 3
+  limiter record --policy chat -a user=7 --cost 3
 
 The cost is charged in any case. The exit status is 0 when it fitted and 3 when it went past the limit.`
 }
@@ -193,7 +197,8 @@ type refundCmd struct{ decideFlags }
 func (*refundCmd) Help() string {
 	return `Examples:
 
-  limiter refund jobs:acme --limit 50 --window day --cost 3`
+  limiter refund jobs:acme --limit 50 --window day --cost 3
+  limiter refund --policy chat -a user=7 --cost 3`
 }
 
 func (c *refundCmd) Run(s *session) error { return c.decide(s, limits.SubjectRefund) }

@@ -123,7 +123,7 @@ func (f *clientFlags) pages(s *session, t *table, noun string, max int, after st
 		case n == 0:
 			fmt.Fprintln(s.out, "no "+noun)
 		case next != "":
-			fmt.Fprintf(s.out, "more: --after %q\n", next)
+			fmt.Fprintf(s.out, "more: --after %s\n", shellWord(next))
 		}
 		return nil
 	}

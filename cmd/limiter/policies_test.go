@@ -79,3 +79,31 @@ mail: no: it has no match, so it applies only when it is named
 	limiter(t, "policies", "explain", file, "--at", "noon").want(t, exitUsage, "", "--at")
 	limiter(t, "policies", "explain", file, "-a", "user=7", "--json").want(t, exitDone, `"why": "the request has no attribute route"`, "")
 }
+
+// TestServiceOfPolicies plays requests that name no limit, with the real service.
+func TestServiceOfPolicies(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "--policies", policies(t, strings.Replace(policyFile[:strings.Index(policyFile, "    schedule:")], "window: minute", "window: 60m", 1)))
+	const ask = " -a user=7 -a route=chat"
+	s.limiter(t, "consume --cost 5"+ask).want(t, exitDone, "chat:7  minute  5/60m  0 ", "")
+	s.limiter(t, "check"+ask).want(t, exitDenied, "denied: 5 of 5 used in 60m", "")
+	s.limiter(t, "check --tier pro"+ask).want(t, exitDone, "20/60m  15 ", "")
+	s.limiter(t, "refund --policy chat -a user=7").want(t, exitDone, "5/60m  1 ", "")
+	s.limiter(t, "record --policy chat -a user=7 --cost 3").want(t, exitDenied, "recorded past the limit", "")
+	s.limiter(t, "consume -a user=7 -a route=mail").want(t, exitDone, "allowed: no limit applies\n", "")
+	s.limiter(t, "consume --policy chat -a route=chat").want(t, exitError, "", "400 invalid_attributes")
+
+	// A counter is shown by the name of its limit, not by the one it is stored under.
+	s.limiter(t, "consume --policy chat -a user=8")
+	s.limiter(t, "show chat:8").want(t, exitDone, "\nminute  5/60m  1     4 ", "")
+	s.limiter(t, "list --max 1").want(t, exitDone, `more: --after $'chat:7\nchat\x1fminute'`+"\n", "")
+	limiter(t, "list", "--after", "chat:7\nchat\x1fminute", "--nats-url", s.nats).want(t, exitDone, "\nchat:8  minute  5/60m", "")
+	s.limiter(t, "reset --prefix chat: --yes").want(t, exitDone, "reset 2 counters\n", "")
+
+	const set = "overrides set chat minute chat:7 --reason r "
+	s.limiter(t, set+"--burst 5").want(t, exitError, "", "burst needs algorithm token_bucket")
+	s.limiter(t, strings.Replace(set, "minute", "day", 1)+"--limit 9").want(t, exitError, "", "policy chat has minute (404 unknown_limit)")
+	s.limiter(t, strings.Replace(set, "chat", "char", 1)+"--limit 9").want(t, exitError, "", "there are chat (404 unknown_policy)")
+	s.limiter(t, set+"--limit 9").want(t, exitDone, "limit 9, until: deleted", "")
+	s.limiter(t, "consume --cost 9"+ask).want(t, exitDone, "9/60m  0 ", "")
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -104,4 +105,13 @@ func count(n int64, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// shellWord quotes text for a shell. The next of a page has line breaks and worse, for which there is bash's $'…'.
+func shellWord(text string) string {
+	quoted := strconv.Quote(text)
+	if quoted[1:len(quoted)-1] == text && !strings.ContainsAny(text, "$`!") {
+		return quoted
+	}
+	return "$'" + strings.NewReplacer(`\"`, `"`, `'`, `\'`).Replace(quoted[1:len(quoted)-1]) + "'"
 }

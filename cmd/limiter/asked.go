@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/seed503877ad/limits"
+)
+
+// policyFlags ask a policy, or all that match the attributes, instead of giving a limit.
+type policyFlags struct {
+	Policy     string            `placeholder:"NAME" help:"The policy that says the limits, instead of KEY, --limit and --window; those that match the attributes unless set."`
+	Tier       string            `placeholder:"TIER" help:"The tier whose limits count."`
+	Attributes map[string]string `name:"attribute" short:"a" mapsep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given again."`
+}
+
+func (f *policyFlags) given() bool { return f.Policy != "" || f.Tier != "" || len(f.Attributes) > 0 }
+
+// checkForm holds that a request has one form: a limit, a policy, or JSON.
+func (f *decideFlags) checkForm() error {
+	limit := limits.Per(f.Key, f.Limit, f.Window).LimitSpec
+	limit.Algorithm, limit.Burst, limit.Name = f.Algorithm, f.Burst, f.Name
+	limit.Timezone, limit.Anchor, limit.Consistency = f.Timezone, f.Anchor, f.Consistency
+	inline := limit != limits.LimitSpec{}
+	switch {
+	case f.Request != "" && (inline || f.given()):
+		return errors.New("--request stands alone: leave out KEY and the flags of limits and policies")
+	case f.Request != "":
+		return nil
+	case f.given() && inline:
+		return errors.New("--policy, --tier and -a stand for KEY and the flags of a limit: leave those out, the policy has them")
+	case f.given() && f.Policy == "" && len(f.Attributes) == 0:
+		return errors.New("--tier needs --policy or -a beside it")
+	case !f.given() && (f.Key == "" || f.Limit == 0 || f.Window == ""):
+		return errors.New("KEY, --limit and --window are needed, or --policy or -a, or --request")
+	}
+	return nil
+}
