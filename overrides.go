@@ -12,6 +12,9 @@ const (
 // CodeTooManyOverrides is the code of the error 409 for an override more than a worker keeps in memory.
 const CodeTooManyOverrides = "too_many_overrides"
 
+// CodeUnknownLimit is the code of the error 404 for an override of a limit that its policy does not have.
+const CodeUnknownLimit = "unknown_limit"
+
 // MaxReasonBytes bounds the reason of an override.
 const MaxReasonBytes = 256
 

@@ -1,8 +1,10 @@
 package bus
 
 import (
+	"errors"
 	"time"
 
+	limits "github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/policy"
@@ -17,8 +19,12 @@ func (t overridden) Find(name, limit, subject string, now time.Time) (policy.Ove
 	if !ok {
 		return policy.Override{}, false
 	}
+	return policyOverride(&o), true
+}
+
+func policyOverride(o *overrides.Override) policy.Override {
 	found := policy.Override{
-		Policy: name, Limit: limit, Subject: o.Subject, Reason: o.Reason,
+		Policy: o.Policy, Limit: o.Name, Subject: o.Subject, Reason: o.Reason,
 		Changes: policy.Changed{Limit: o.Limit, Burst: o.Burst, Unlimited: o.Unlimited},
 	}
 	if o.ExpiresAt != 0 {
@@ -28,5 +34,27 @@ func (t overridden) Find(name, limit, subject string, now time.Time) (policy.Ove
 		// It was checked when it was set; one that cannot be read stays as it is in the file.
 		found.Changes.Window, _ = engine.ParseWindow(o.Window)
 	}
-	return found, true
+	return found
+}
+
+// knownOverride refuses an override that the policies of this worker would never ask for. Without policies there is
+// nothing to compare it with.
+func (s *Service) knownOverride(o *overrides.Override) error {
+	if s.cfg.Policies == nil {
+		return nil
+	}
+	asked := policyOverride(o)
+	err := s.cfg.Policies.Report().Set.CheckOverride(&asked)
+	var field *engine.FieldError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, policy.ErrUnknownPolicy):
+		return &limits.Error{Status: 404, Code: limits.CodeUnknownPolicy, Field: "policy", Message: err.Error()}
+	case errors.Is(err, policy.ErrUnknownLimit):
+		return &limits.Error{Status: 404, Code: limits.CodeUnknownLimit, Field: "name", Message: err.Error()}
+	case errors.As(err, &field):
+		return badInput(field.Field, field.Field, "limit %s of policy %s cannot be changed so: %s", o.Name, o.Policy, field.Message)
+	}
+	return err
 }

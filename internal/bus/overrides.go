@@ -24,6 +24,9 @@ func (s *Service) addOverrideEndpoints() error {
 
 func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
 	o, err := s.decodeOverride(data)
+	if err == nil {
+		err = s.knownOverride(&o)
+	}
 	if err != nil {
 		return nil, err
 	}

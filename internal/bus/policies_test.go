@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,7 +17,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"os"
 )
 
 const policyFile = `
@@ -38,17 +38,22 @@ policies:
     limits: [{key: "team:{team}", limit: 1, window: 1h}]
 `
 
-// withPolicies serves the file over a real engine.
-func withPolicies(t *testing.T) *nats.Conn {
+func keeper(t *testing.T) *policy.Keeper {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	if err := os.WriteFile(path, []byte(policyFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	keeper, err := policy.NewKeeper(path, policy.Options{Warning: 0.1}, slog.New(slog.DiscardHandler))
+	k, err := policy.NewKeeper(path, policy.Options{Warning: 0.1}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return k
+}
+
+// withPolicies serves the file over a real engine.
+func withPolicies(t *testing.T) *nats.Conn {
+	t.Helper()
 	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +65,7 @@ func withPolicies(t *testing.T) *nats.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = e.Close(context.Background()) })
-	_, nc := serve(t, e, func(c *ServiceConfig) { c.Policies = keeper })
+	_, nc := serve(t, e, func(c *ServiceConfig) { c.Policies = keeper(t) })
 	return nc
 }
 
@@ -211,5 +216,27 @@ func TestAnIDSurvivesAReload(t *testing.T) {
 	}
 	if print(set(1), body) == print(set(1), `{"policy":"p","tier":"t","id":"x"}`) {
 		t.Error("another tier is the same request")
+	}
+}
+
+func TestOverridesAreOfThePolicyFile(t *testing.T) {
+	t.Parallel()
+	w, nc := oneWorker(t, &fakeEngine{submit: allowing})
+	w.svc.cfg.Policies = keeper(t)
+	for _, c := range []struct{ body, want string }{
+		{`{"policy":"generations","name":"day","subject":"user:7","limit":9,"reason":"r"}`, `{"override":{"policy":"generations"`},
+		{`{"policy":"generation","name":"day","subject":"user:7","limit":9,"reason":"r"}`,
+			`{"error":{"code":"unknown_policy","field":"policy","message":"there is no policy of that name: \"generation\"; there are generations, other, trial"}}`},
+		{`{"policy":"generations","name":"1d","subject":"user:7","unlimited":true,"reason":"r"}`,
+			`{"error":{"code":"unknown_limit","field":"name","message":"the policy has no limit of that name: \"1d\"; policy generations has minute, day"}}`},
+		{`{"policy":"trial","name":"1h","subject":"team:*","window":"day","reason":"r"}`, `{"error":{"code":"invalid_algorithm","field":"algorithm",`},
+	} {
+		if m := ask(t, nc, limits.SubjectOverridesSet, c.body); !strings.HasPrefix(string(m.Data), c.want) {
+			t.Errorf("%s\n got %s\nwant %s", c.body, m.Data, c.want)
+		}
+	}
+	// What the file has lost can still be deleted.
+	if m := ask(t, nc, limits.SubjectOverridesDelete, `{"policy":"gone","name":"day","subject":"user:7"}`); string(m.Data) != `{"deleted":false}` {
+		t.Errorf("delete: %s", m.Data)
 	}
 }

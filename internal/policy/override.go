@@ -1,7 +1,9 @@
 package policy
 
 import (
-	"cmp"
+	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +45,13 @@ func (o *Override) apply(l *engine.Limit) bool {
 	if o.Changes.Unlimited {
 		return false
 	}
+	if changed := o.changed(l); changed.Validate() == nil {
+		*l = changed
+	}
+	return l.Limit != 0
+}
+
+func (o *Override) changed(l *engine.Limit) engine.Limit {
 	changed := *l
 	if o.Changes.Limit != 0 {
 		changed.Limit = o.Changes.Limit
@@ -53,54 +62,66 @@ func (o *Override) apply(l *engine.Limit) bool {
 	if !o.Changes.Window.IsZero() {
 		changed.Window = o.Changes.Window
 	}
-	if changed.Validate() == nil {
-		*l = changed
-	}
-	return l.Limit != 0
+	return changed
 }
 
-// Overrides is a table of overrides in memory. It is never changed.
-type Overrides struct {
-	exact map[overrideKey]Override
-	// globs of each limit, the longest first.
-	globs map[overrideKey][]Override
-}
+// ErrUnknownLimit says that the policy has no limit of that name.
+var ErrUnknownLimit = errors.New("the policy has no limit of that name")
 
-// overrideKey has no subject for globs.
-type overrideKey struct{ policy, limit, subject string }
-
-// NewOverrides makes a table. Of several with one policy, limit and subject the last counts.
-func NewOverrides(list []Override) *Overrides {
-	t := &Overrides{exact: map[overrideKey]Override{}, globs: map[overrideKey][]Override{}}
-	for _, o := range list {
-		if !strings.Contains(o.Subject, "*") {
-			t.exact[overrideKey{o.Policy, o.Limit, o.Subject}] = o
-			continue
-		}
-		k := overrideKey{o.Policy, o.Limit, ""}
-		t.globs[k] = append(slices.DeleteFunc(t.globs[k], func(p Override) bool { return p.Subject == o.Subject }), o)
+// CheckOverride tells whether an override could do what it says: whether there is such a limit, and at least one of its
+// tiers and times of day can be changed so. The error is ErrUnknownPolicy or ErrUnknownLimit with the names there are,
+// or an *[engine.FieldError].
+func (s *Set) CheckOverride(o *Override) error {
+	p := s.byName[o.Policy]
+	if p == nil {
+		return fmt.Errorf("%w: %q; there are %s", ErrUnknownPolicy, o.Policy, some(s.policies, func(p *policy) string { return p.name }))
 	}
-	for _, list := range t.globs {
-		slices.SortFunc(list, func(a, b Override) int {
-			return cmp.Or(cmp.Compare(len(b.Subject), len(a.Subject)), strings.Compare(a.Subject, b.Subject))
-		})
-	}
-	return t
-}
-
-// Find gives the most specific override in force: an exact subject before a pattern, a longer pattern before a shorter.
-func (t *Overrides) Find(policy, limit, subject string, now time.Time) (Override, bool) {
-	if o, ok := t.exact[overrideKey{policy, limit, subject}]; ok && o.inForce(now) {
-		return o, true
-	}
-	for _, o := range t.globs[overrideKey{policy, limit, ""}] {
-		if o.inForce(now) && glob(o.Subject, subject) {
-			return o, true
+	var last error
+	for _, l := range p.named(o.Limit) {
+		if last = o.fits(l); last == nil {
+			return nil
 		}
 	}
-	return Override{}, false
+	if last == nil {
+		return fmt.Errorf("%w: %q; policy %s has %s", ErrUnknownLimit, o.Limit, p.name, some(p.base.usual, func(l limit) string { return l.name }))
+	}
+	return last
 }
 
-func (o *Override) inForce(now time.Time) bool {
-	return o.ExpiresAt.IsZero() || now.Before(o.ExpiresAt)
+// named gives a limit as it is in each tier and at each time of day.
+func (p *policy) named(name string) (all []limit) {
+	variants := append(slices.Collect(maps.Values(p.tiers)), p.base) // the base last: an error speaks of it
+	for _, v := range variants {
+		for _, list := range append(slices.Clone(v.slotted), v.usual) {
+			for i := range list {
+				if list[i].name == name {
+					all = append(all, list[i])
+				}
+			}
+		}
+	}
+	return all
+}
+
+// fits tells whether a limit can be changed so.
+func (o *Override) fits(l limit) error {
+	if o.Changes.Unlimited {
+		return nil
+	}
+	changed := o.changed(&l.Limit)
+	return changed.Validate()
+}
+
+// some lists the first of some names.
+func some[T any](all []T, name func(T) string) string {
+	const most = 20
+	var names []string
+	for i := range min(len(all), most) {
+		names = append(names, name(all[i]))
+	}
+	text := strings.Join(names, ", ")
+	if more := len(all) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }

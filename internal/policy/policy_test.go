@@ -240,20 +240,27 @@ policies:
 	}
 }
 
+// given are overrides by policy, limit and subject.
+type given map[[3]string]Changed
+
+func (g given) Find(policy, limit, subject string, _ time.Time) (Override, bool) {
+	c, ok := g[[3]string{policy, limit, subject}]
+	return Override{Policy: policy, Limit: limit, Subject: subject, Changes: c}, ok
+}
+
 func TestOverrides(t *testing.T) {
 	t.Parallel()
 	burst := int64(4)
-	o := NewOverrides([]Override{
-		{Policy: "chat", Limit: "minute", Subject: "gen:*", Changes: Changed{Limit: 6}},
-		{Policy: "chat", Limit: "minute", Subject: "gen:b*", Changes: Changed{Limit: 7}},
-		{Policy: "chat", Limit: "minute", Subject: "gen:bob", Changes: Changed{Unlimited: true}, ExpiresAt: noon},
-		{Policy: "chat", Limit: "day", Subject: "gen:ann", Changes: Changed{Limit: 9}},
-		{Policy: "trial", Limit: "burst", Subject: "u:ann:chat", Changes: Changed{Burst: &burst}},
-		{Policy: "api", Limit: "month", Subject: "quota:ann", Changes: Changed{Burst: &burst}},
-	})
+	o := given{
+		{"chat", "minute", "gen:ann"}:    {Limit: 6},
+		{"chat", "minute", "gen:bob"}:    {Unlimited: true},
+		{"chat", "day", "gen:ann"}:       {Limit: 9},
+		{"trial", "burst", "u:ann:chat"}: {Burst: &burst},
+		{"api", "month", "quota:ann"}:    {Burst: &burst},
+	}
 	s := full(t)
-	ask := func(policy, tier, user string, now time.Time) (out []int64) {
-		r, err := s.Resolve(Question{Policy: policy, Tier: tier, Now: now, Overrides: o,
+	ask := func(policy, tier, user string) (out []int64) {
+		r, err := s.Resolve(Question{Policy: policy, Tier: tier, Now: noon, Overrides: o,
 			Attributes: map[string]string{"user": user, "route": "chat"}})
 		if err != nil {
 			t.Error(err)
@@ -263,18 +270,37 @@ func TestOverrides(t *testing.T) {
 		}
 		return out
 	}
-	before := noon.Add(-time.Second)
 	for _, c := range []struct{ got, want []int64 }{
-		{ask("chat", "", "zed", before), []int64{6, 50}},
-		{ask("chat", "", "bea", before), []int64{7, 50}},
-		{ask("chat", "", "bob", before), []int64{50}},
-		{ask("chat", "", "bob", noon), []int64{7, 50}},
-		{ask("chat", "ENTERPRISE", "ann", noon), []int64{6, 9}}, // unlimited by its tier, and limited after all
-		{ask("trial", "", "ann", noon), []int64{104}},
-		{ask("api", "", "ann", noon), []int64{1000}}, // a burst that it cannot have
+		{ask("chat", "", "ann"), []int64{6, 9}},
+		{ask("chat", "", "bob"), []int64{50}},
+		{ask("chat", "ENTERPRISE", "ann"), []int64{6, 9}}, // unlimited by its tier, and limited after all
+		{ask("trial", "", "ann"), []int64{104}},
+		{ask("api", "", "ann"), []int64{1000}}, // a burst that it cannot have
 	} {
 		if !slices.Equal(c.got, c.want) {
 			t.Errorf("got %v, want %v", c.got, c.want)
+		}
+	}
+}
+
+func TestCheckOverride(t *testing.T) {
+	t.Parallel()
+	s, burst := full(t), int64(4)
+	for _, c := range []struct {
+		policy, limit string
+		changes       Changed
+		want          string // the error
+	}{
+		{"chat", "minute", Changed{Limit: 6}, ""},
+		{"chat", "minute", Changed{Unlimited: true}, ""},
+		{"trial", "burst", Changed{Burst: &burst}, ""},
+		{"chta", "minute", Changed{Limit: 6}, `there is no policy of that name: "chta"; there are `},
+		{"chat", "1m", Changed{Unlimited: true}, `the policy has no limit of that name: "1m"; policy chat has minute, day`},
+		{"api", "month", Changed{Burst: &burst}, "burst needs algorithm token_bucket"},
+	} {
+		err := s.CheckOverride(&Override{Policy: c.policy, Limit: c.limit, Changes: c.changes})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
+			t.Errorf("%s %s: %v; want %q", c.policy, c.limit, err, c.want)
 		}
 	}
 }
