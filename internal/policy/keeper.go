@@ -109,8 +109,24 @@ func (k *Keeper) refuse(err error) error {
 	return err
 }
 
-// settle is how long a folder has to be still before the file is read: whoever writes it may write in pieces.
-const settle = 100 * time.Millisecond
+const (
+	// settle is how long a folder has to be still before the file is read: whoever writes it may write in pieces, and
+	// the first half of a file may be a file that is right.
+	settle = 100 * time.Millisecond
+	// longest is how long that is waited for: a folder in which others write all the time is never still.
+	longest = time.Second
+)
+
+// stillness tells when a folder was still for long enough.
+type stillness struct{ first time.Time }
+
+// wait is how long to wait from an event on.
+func (s *stillness) wait(now time.Time) time.Duration {
+	if s.first.IsZero() {
+		s.first = now
+	}
+	return max(0, min(settle, s.first.Add(longest).Sub(now)))
+}
 
 // Watch reloads on every change in the folder of the file, and in the one that it leads to where it is a link, until ctx
 // ends. Watching folders instead of the file sees editors that replace it, and Kubernetes, which swaps a link to a
@@ -138,6 +154,7 @@ func (k *Keeper) watch(ctx context.Context, w *fsnotify.Watcher) {
 	defer w.Close()
 	_ = k.Reload() // what changed before the watch began; an error is logged
 	var due <-chan time.Time
+	var still stillness
 	for {
 		select {
 		case <-ctx.Done():
@@ -146,9 +163,7 @@ func (k *Keeper) watch(ctx context.Context, w *fsnotify.Watcher) {
 			if !ok {
 				return
 			}
-			if due == nil {
-				due = time.After(settle)
-			}
+			due = time.After(still.wait(time.Now()))
 		case err, ok := <-w.Errors:
 			if !ok {
 				return
@@ -158,7 +173,7 @@ func (k *Keeper) watch(ctx context.Context, w *fsnotify.Watcher) {
 				due = time.After(settle)
 			}
 		case <-due:
-			due = nil
+			due, still = nil, stillness{}
 			_ = k.Reload() // logged
 			if err := k.watchFolders(w); err != nil {
 				k.log.Warn("watch the policy file; SIGHUP still reloads it", "file", k.path, "error", err)

@@ -188,3 +188,17 @@ func TestNoRequestSeesHalfAFile(t *testing.T) {
 	cancel()
 	done.Wait()
 }
+
+func TestAFileThatIsWrittenInPiecesIsReadWhenTheFolderIsStill(t *testing.T) {
+	t.Parallel()
+	var s stillness
+	begin := time.Now()
+	for _, c := range []struct{ event, want time.Duration }{
+		{0, settle}, {90 * time.Millisecond, settle}, {180 * time.Millisecond, settle}, // each piece is waited for
+		{longest - 30*time.Millisecond, 30 * time.Millisecond}, {longest + time.Millisecond, 0}, // though not for ever
+	} {
+		if got := s.wait(begin.Add(c.event)); got != c.want {
+			t.Errorf("%s after the first event: wait %s, want %s", c.event, got, c.want)
+		}
+	}
+}
