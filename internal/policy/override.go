@@ -3,8 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -68,48 +66,62 @@ func (o *Override) changed(l *engine.Limit) engine.Limit {
 // ErrUnknownLimit says that the policy has no limit of that name.
 var ErrUnknownLimit = errors.New("the policy has no limit of that name")
 
-// CheckOverride tells whether an override could do what it says: whether there is such a limit, and at least one of its
-// tiers and times of day can be changed so. The error is ErrUnknownPolicy or ErrUnknownLimit with the names there are,
-// or an *[engine.FieldError].
+// CheckOverride tells whether an override could do what it says: whether there is such a limit, whose keys may be as its
+// subject in some tier or at some time of day, and which can be changed so. The error is ErrUnknownPolicy or
+// ErrUnknownLimit with the names there are, or an *[engine.FieldError].
 func (s *Set) CheckOverride(o *Override) error {
 	p := s.byName[o.Policy]
 	if p == nil {
 		return fmt.Errorf("%w: %q; there are %s", ErrUnknownPolicy, o.Policy, some(s.policies, func(p *policy) string { return p.name }))
 	}
-	var last error
-	for _, l := range p.named(o.Limit) {
-		if last = o.fits(l); last == nil {
-			return nil
-		}
-	}
-	if last == nil {
-		return fmt.Errorf("%w: %q; policy %s has %s", ErrUnknownLimit, o.Limit, p.name, some(p.base.usual, func(l limit) string { return l.name }))
-	}
-	return last
-}
-
-// named gives a limit as it is in each tier and at each time of day.
-func (p *policy) named(name string) (all []limit) {
-	variants := append(slices.Collect(maps.Values(p.tiers)), p.base) // the base last: an error speaks of it
-	for _, v := range variants {
-		for _, list := range append(slices.Clone(v.slotted), v.usual) {
-			for i := range list {
-				if list[i].name == name {
-					all = append(all, list[i])
-				}
+	err := fmt.Errorf("%w: %q; policy %s has %s", ErrUnknownLimit, o.Limit, p.name, some(p.base.usual, func(l limit) string { return l.name }))
+	for limits := range p.variants {
+		for i := range limits {
+			if limits[i].name != o.Limit {
+				continue
+			}
+			problem := o.fits(&limits[i])
+			if problem == nil {
+				return nil
+			}
+			if errors.Is(err, ErrUnknownLimit) {
+				err = problem // of the limit as it is without a tier
 			}
 		}
 	}
-	return all
+	return err
 }
 
-// fits tells whether a limit can be changed so.
-func (o *Override) fits(l limit) error {
+// fits tells whether a limit may have a key as the subject and can be changed so.
+func (o *Override) fits(l *limit) error {
+	if l.key == nil || o.Subject == l.key.text && len(l.key.parts) > 0 || !l.key.mayBe(o.Subject) {
+		keys := "none: it is unlimited"
+		if l.key != nil {
+			keys = l.key.text
+		}
+		return &engine.FieldError{Field: "subject", Message: fmt.Sprintf("no key is as %.80q; want a key as it comes of the "+
+			"template, or a pattern of such keys with *; the template is %s", o.Subject, keys)}
+	}
 	if o.Changes.Unlimited {
 		return nil
 	}
 	changed := o.changed(&l.Limit)
 	return changed.Validate()
+}
+
+// mayBe tells whether the template may give a key that is as the subject, which may be a pattern. Of a pattern only both
+// ends are looked at.
+func (t *template) mayBe(subject string) bool {
+	if !strings.Contains(subject, "*") {
+		return glob(strings.Join(t.literals, "*"), subject)
+	}
+	first, last := subject[:strings.Index(subject, "*")], subject[strings.LastIndex(subject, "*")+1:]
+	if len(t.parts) == 0 {
+		return glob(subject, t.text)
+	}
+	before, behind := t.literals[0], t.literals[len(t.literals)-1]
+	return (strings.HasPrefix(first, before) || strings.HasPrefix(before, first)) &&
+		(strings.HasSuffix(last, behind) || strings.HasSuffix(behind, last))
 }
 
 // some lists the first of some names.

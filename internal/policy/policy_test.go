@@ -287,18 +287,27 @@ func TestCheckOverride(t *testing.T) {
 	t.Parallel()
 	s, burst := full(t), int64(4)
 	for _, c := range []struct {
-		policy, limit string
-		changes       Changed
-		want          string // the error
+		policy, limit, subject string
+		changes                Changed
+		want                   string // the error
 	}{
-		{"chat", "minute", Changed{Limit: 6}, ""},
-		{"chat", "minute", Changed{Unlimited: true}, ""},
-		{"trial", "burst", Changed{Burst: &burst}, ""},
-		{"chta", "minute", Changed{Limit: 6}, `there is no policy of that name: "chta"; there are `},
-		{"chat", "1m", Changed{Unlimited: true}, `the policy has no limit of that name: "1m"; policy chat has minute, day`},
-		{"api", "month", Changed{Burst: &burst}, "burst needs algorithm token_bucket"},
+		{"chat", "minute", "gen:ann", Changed{Limit: 6}, ""},
+		{"chat", "minute", "g*", Changed{Unlimited: true}, ""},
+		{"chat", "minute", "*", Changed{Unlimited: true}, ""},
+		{"chat", "minute", "gen:acme-*", Changed{Limit: 6}, ""},
+		{"open", "global", "open", Changed{Limit: 6}, ""},
+		{"open", "global", "op*", Changed{Limit: 6}, ""},
+		{"trial", "burst", "u:ann:chat", Changed{Burst: &burst}, ""},
+		{"chta", "minute", "gen:ann", Changed{Limit: 6}, `there is no policy of that name: "chta"; there are `},
+		{"chat", "1m", "gen:ann", Changed{Unlimited: true}, `the policy has no limit of that name: "1m"; policy chat has minute, day`},
+		{"api", "month", "quota:ann", Changed{Burst: &burst}, "burst needs algorithm token_bucket"},
+		{"chat", "minute", "user:7", Changed{Limit: 6}, `no key is as "user:7"; want a key`},
+		{"chat", "minute", "gen:{user}", Changed{Limit: 6}, `no key is as "gen:{user}"; want a key`},
+		{"chat", "minute", "user:*", Changed{Limit: 6}, `no key is as "user:*"; want a key`},
+		{"trial", "burst", "u:ann", Changed{Limit: 6}, `no key is as "u:ann"; want a key`},
+		{"open", "global", "open:*", Changed{Limit: 6}, `no key is as "open:*"; want a key`},
 	} {
-		err := s.CheckOverride(&Override{Policy: c.policy, Limit: c.limit, Changes: c.changes})
+		err := s.CheckOverride(&Override{Policy: c.policy, Limit: c.limit, Subject: c.subject, Changes: c.changes})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("%s %s: %v; want %q", c.policy, c.limit, err, c.want)
 		}
