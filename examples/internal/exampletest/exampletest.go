@@ -140,3 +140,18 @@ func Rewrite(t *testing.T, policyFile string, oldNew ...string) (path string) {
 	}
 	return path
 }
+
+// Until asks again and again whether something has come about that tells nobody, such as usage that is written behind
+// the answers; each question is itself an answer of the limiter.
+func Until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	ask, end := time.NewTicker(10*time.Millisecond), time.After(Patience)
+	defer ask.Stop()
+	for !done() {
+		select {
+		case <-ask.C:
+		case <-end:
+			t.Fatalf("%s: not after %s", what, Patience)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+// Command web-functions serves functions over HTTP, each with a limit for its user that depends on the user's role.
+// How much is allowed stands in policies.yaml; this program only says who asks and for what.
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+func main() {
+	natsURL := flag.String("nats-url", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "where the limiter listens (NATS_URL)")
+	addr := flag.String("addr", cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8000"), "where to serve HTTP (ADDR)")
+	flag.Parse()
+	if flag.Arg(0) == "call" { // the client side: see client.go
+		call("http://"+*addr+"/functions/"+flag.Arg(1), cmp.Or(flag.Arg(2), "7"))
+		return
+	}
+	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1))
+	if err != nil {
+		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter", *natsURL, err)
+	}
+	s := &server{
+		limiter:  limits.NewClient(nc),
+		deadline: httplimit.DefaultDeadline,
+		alert:    func(user string) { log.Printf("ALERT user %s was denied 5 times in 10 minutes", user) },
+	}
+	log.Printf("serving on http://%s", *addr)
+	log.Fatal(http.ListenAndServe(*addr, s.handler()))
+}
+
+// functions are what is served, by route.
+var functions = map[string]http.HandlerFunc{
+	"tag-categorize":        done,
+	"tag-categorize-dryrun": done,
+	"crystal-analyze":       done,
+	"chat-v3-production":    done,
+	"tag-correction":        done,
+	"tag-rules":             done,
+	"analytics":             done,
+	"admin/migrate":         done,
+	"whoami":                done, // no policy names it: it is not limited
+}
+
+func done(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, "{\"ok\":true,\"function\":%q}\n", r.PathValue("route"))
+}
+
+type server struct {
+	limiter  *limits.Client
+	deadline time.Duration     // of one question to the limiter
+	alert    func(user string) // somebody was denied 5 times in 10 minutes
+}
+
+func (s *server) handler() http.Handler {
+	limited := httplimit.Middleware(s.limiter, httplimit.Config{
+		Attributes: map[string]httplimit.Attribute{
+			"user":  httplimit.Header("X-User-Id"),
+			"route": httplimit.PathValue("route"), // the very text by which run finds the function
+		},
+		Tier:     httplimit.Header("X-User-Role"),
+		Headers:  []httplimit.Headers{httplimit.XRateLimitISO},
+		Body:     httplimit.JSONError,
+		Deadline: s.deadline,
+		// No decision, no function: 500 {"ok":false,"error":"Rate limit check failed"}.
+		FailClosed: true,
+		FailStatus: http.StatusInternalServerError,
+		OnDenied:   func(r *http.Request, _ *limits.Reply) { go s.denied(r.Header.Get("X-User-Id")) },
+	})
+	mux := http.NewServeMux()
+	mux.Handle("/functions/{route...}", signedIn(limited(http.HandlerFunc(run))))
+	return mux
+}
+
+// signedIn stands for the authentication, which sets both headers itself: a client that could choose its user or role
+// could choose its limit. Without a user no policy matches, so such a request must not get further.
+func signedIn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-User-Id") == "" {
+			http.Error(w, "not signed in", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func run(w http.ResponseWriter, r *http.Request) {
+	function, ok := functions[r.PathValue("route")]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	function(w, r)
+}
+
+// denied counts a denial, behind the answer, and raises the alert at the fifth in 10 minutes. The limiter counts, so
+// that it does not matter which server denied.
+func (s *server) denied(user string) {
+	ctx := context.Background()
+	about := map[string]string{"user": user}
+	count, err := s.limiter.Consume(ctx, limits.Request{Policy: "denials", Attributes: about})
+	if err != nil || count.Allowed {
+		return
+	}
+	told, err := s.limiter.Consume(ctx, limits.Request{Policy: "denial-alerts", Attributes: about})
+	if err == nil && told.Allowed {
+		s.alert(user)
+	}
+}

@@ -1,0 +1,316 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/examples/internal/exampletest"
+	"github.com/seed503877ad/limits/httplimit"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// site is the example's server in front of a limiter of its own.
+type site struct {
+	url     string
+	limiter *limits.Client
+	alerts  chan string
+	hangUp  func() // the server loses its limiter
+}
+
+func serve(t *testing.T, store, policies string) *site {
+	t.Helper()
+	nc := exampletest.Connect(t, exampletest.Start(t, store, policies))
+	s := &site{limiter: limits.NewClient(nc), alerts: make(chan string, 100), hangUp: nc.Close}
+	program := &server{
+		limiter:  s.limiter,
+		deadline: exampletest.Patience, // a busy machine must not fail the test
+		alert:    func(user string) { s.alerts <- user },
+	}
+	web := httptest.NewServer(program.handler())
+	t.Cleanup(web.Close)
+	s.url = web.URL
+	return s
+}
+
+// answer is what a client sees of an HTTP answer.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (s *site) post(t *testing.T, client *http.Client, route, user, role string) answer {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, s.url+"/functions/"+route, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-User-Id", user)
+	req.Header.Set("X-User-Role", role)
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Error(err)
+		return answer{header: http.Header{}}
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(body)}
+}
+
+// burst sends n requests of a new user, one after another or at once, and gives the answers. Windows are aligned to the
+// clock, so it begins anew with the next user when a window ended in between.
+func (s *site) burst(t *testing.T, n int, atOnce bool, route, role string) (user string, answers []answer) {
+	t.Helper()
+	for attempt := range 5 {
+		user, answers = fmt.Sprintf("%s-%s-%d", t.Name(), role, attempt), make([]answer, n)
+		var wait sync.WaitGroup
+		for i := range answers {
+			if !atOnce {
+				answers[i] = s.post(t, http.DefaultClient, route, user, role)
+				continue
+			}
+			wait.Go(func() { answers[i] = s.post(t, http.DefaultClient, route, user, role) })
+		}
+		wait.Wait()
+		if oneWindow(answers) {
+			return user, answers
+		}
+	}
+	t.Fatal("no window was long enough for the requests")
+	return "", nil
+}
+
+func oneWindow(answers []answer) bool {
+	for _, a := range answers {
+		if a.header.Get("X-RateLimit-Reset") != answers[0].header.Get("X-RateLimit-Reset") {
+			return false
+		}
+	}
+	return true
+}
+
+func passed(answers []answer) (n int) {
+	for _, a := range answers {
+		if a.status == http.StatusOK {
+			n++
+		}
+	}
+	return n
+}
+
+// TestScript plays the day of a user, with the policies as they are.
+func TestScript(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		user, answers := s.burst(t, 21, false, "tag-categorize", "")
+		if got := passed(answers[:20]); got != 20 {
+			t.Errorf("%d of the first 20 requests passed", got)
+		}
+		checkDenial(t, answers[20])
+		if a := s.post(t, http.DefaultClient, "tag-categorize-dryrun", user, ""); a.header.Get("X-RateLimit-Remaining") != "19" {
+			t.Errorf("another route of the user: %+v; want 19 left", a)
+		}
+		for range 3 {
+			a := s.post(t, http.DefaultClient, "whoami", user, "")
+			if a.status != http.StatusOK || a.header.Get("X-RateLimit-Limit") != "" {
+				t.Errorf("a route without a limit: %+v", a)
+			}
+		}
+		for _, route := range []string{"nothing", "tag-categorize/", "Tag-Categorize"} {
+			if a := s.post(t, http.DefaultClient, route, user, ""); a.status != http.StatusNotFound {
+				t.Errorf("%s: %+v; want 404, or a spelling gets around the limit", route, a)
+			}
+		}
+		if a := s.post(t, http.DefaultClient, "tag-rules", "", ""); a.status != http.StatusUnauthorized {
+			t.Errorf("no user: %+v", a)
+		}
+	})
+}
+
+// checkDenial holds a refusal against what clients of the old system read.
+func checkDenial(t *testing.T, a answer) {
+	t.Helper()
+	var body struct {
+		OK         bool   `json:"ok"`
+		Error      string `json:"error"`
+		RetryAfter int    `json:"retry_after"`
+	}
+	if err := json.Unmarshal([]byte(a.body), &body); err != nil {
+		t.Fatalf("%+v: %v", a, err)
+	}
+	if a.status != http.StatusTooManyRequests || body.OK || body.Error != "Rate limit exceeded" {
+		t.Errorf("refusal %+v", a)
+	}
+	if body.RetryAfter < 1 || body.RetryAfter > 60 || a.header.Get("Retry-After") != strconv.Itoa(body.RetryAfter) {
+		t.Errorf("retry_after %d and Retry-After %q; want one number from 1 to 60", body.RetryAfter, a.header.Get("Retry-After"))
+	}
+	reset, err := time.Parse(time.RFC3339, a.header.Get("X-RateLimit-Reset"))
+	if err != nil || reset.Truncate(time.Minute) != reset {
+		t.Errorf("X-RateLimit-Reset %s (%v); want the next full minute as an ISO date", reset, err)
+	}
+	if a.header.Get("X-RateLimit-Limit") != "20" || a.header.Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("headers %v", a.header)
+	}
+}
+
+// TestLimits holds the table of routes and roles.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, "policies.yaml")
+	for _, c := range []struct {
+		route, role, limit string
+	}{
+		{"tag-categorize", "", "20"}, {"tag-categorize-dryrun", "", "20"}, {"crystal-analyze", "", "10"},
+		{"chat-v3-production", "", "100"}, {"tag-correction", "", "50"}, {"tag-rules", "", "10"}, {"analytics", "", "5"},
+		{"admin/migrate", "", "1"},
+		{"tag-categorize", "free", "10"}, {"chat-v3-production", "free", "50"},
+		{"tag-categorize", "pro", "50"}, {"chat-v3-production", "pro", "200"},
+		{"tag-categorize", "enterprise", "500"}, {"chat-v3-production", "enterprise", "1000"},
+		{"tag-categorize-dryrun", "enterprise", "20"}, {"analytics", "free", "5"}, {"analytics", "unheard of", "5"},
+	} {
+		a := s.post(t, http.DefaultClient, c.route, "of "+c.role, c.role)
+		if a.status != http.StatusOK || a.header.Get("X-RateLimit-Limit") != c.limit {
+			t.Errorf("%s as %q: %+v; want limit %s", c.route, c.role, a, c.limit)
+		}
+	}
+}
+
+// TestAtOnce holds that simultaneous requests pass the limit exactly, with and without a role.
+func TestAtOnce(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		for role, want := range map[string]int{"": 20, "free": 10, "pro": 50} {
+			if _, answers := s.burst(t, 100, true, "tag-categorize", role); passed(answers) != want {
+				t.Errorf("role %q: %d of 100 simultaneous requests passed; want %d", role, passed(answers), want)
+			}
+		}
+		if _, answers := s.burst(t, 100, true, "admin/migrate", ""); passed(answers) != 1 {
+			t.Errorf("admin/migrate: %d of 100 simultaneous requests passed; want 1", passed(answers))
+		}
+	})
+}
+
+// TestANewWindow has a client come back by itself: never before the reset, and then a new window starts at 1.
+func TestANewWindow(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: 1m", "window: 1s"))
+		var reset time.Time
+		for end := time.Now().Add(exampletest.Patience); reset.IsZero(); {
+			if a := s.post(t, http.DefaultClient, "analytics", "7", ""); a.status == http.StatusTooManyRequests {
+				reset, _ = time.Parse(time.RFC3339, a.header.Get("X-RateLimit-Reset"))
+			} else if time.Now().After(end) {
+				t.Fatalf("never refused: %+v", a)
+			}
+		}
+		client := &http.Client{Transport: &httplimit.Transport{Base: http.DefaultTransport}}
+		a := s.post(t, client, "analytics", "7", "")
+		if a.status != http.StatusOK || a.header.Get("X-RateLimit-Remaining") != "4" {
+			t.Errorf("after the wait: %+v; want 200 and 4 left of 5", a)
+		}
+		if now := time.Now(); now.Before(reset) {
+			t.Errorf("the client passed at %s, before the reset %s", now, reset)
+		}
+	})
+}
+
+// TestMonitoring holds that the fifth denial raises one alert, and that the top tells who was denied where.
+func TestMonitoring(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		denied := 0
+		for denied < 4 {
+			denied += s.denials(t, "greedy")
+		}
+		s.wantUsed(t, "denials:greedy", 4)
+		select {
+		case user := <-s.alerts:
+			t.Fatalf("an alert about %s after 4 denials", user)
+		default:
+		}
+		for denied < 8 {
+			denied += s.denials(t, "greedy")
+		}
+		select {
+		case user := <-s.alerts:
+			if user != "greedy" {
+				t.Errorf("alert about %q", user)
+			}
+		case <-time.After(exampletest.Patience):
+			t.Fatal("no alert after 5 denials")
+		}
+		s.wantTop(t, "fn:admin/migrate:greedy", int64(denied))
+		if len(s.alerts) != 0 {
+			t.Errorf("%d alerts more", len(s.alerts))
+		}
+	})
+}
+
+// denials sends a request to the route with the smallest limit and tells how many were refused.
+func (s *site) denials(t *testing.T, user string) int {
+	t.Helper()
+	if a := s.post(t, http.DefaultClient, "admin/migrate", user, ""); a.status == http.StatusTooManyRequests {
+		return 1
+	}
+	return 0
+}
+
+// wantUsed waits until a counter has been charged so often.
+func (s *site) wantUsed(t *testing.T, key string, want int64) {
+	t.Helper()
+	var status *limits.Status
+	exampletest.Until(t, "counter "+key, func() bool {
+		var err error
+		if status, err = s.limiter.Status(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		return len(status.Counters) == 1 && status.Counters[0].Used >= want
+	})
+	if used := status.Counters[0].Used; used != want {
+		t.Errorf("%s: %d used; want %d", key, used, want)
+	}
+}
+
+// wantTop waits until the usage of the last hour was written, which is some seconds behind.
+func (s *site) wantTop(t *testing.T, key string, denied int64) {
+	t.Helper()
+	var top *limits.Top
+	exampletest.Until(t, "usage of "+key, func() bool {
+		var err error
+		top, err = s.limiter.Top(t.Context(), limits.TopRequest{By: limits.ByDenied, Period: "1h", Prefix: "fn:", Max: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(top.Rows) == 1 && top.Rows[0].Denied >= denied
+	})
+	if row := top.Rows[0]; row.Key != key || row.Policy != "admin-migrate" || row.User != "greedy" || row.Peak < 1 {
+		t.Errorf("top %+v; want key %s", row, key)
+	}
+}
+
+// TestTheCheckFails holds that no function runs without a decision.
+func TestTheCheckFails(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, "policies.yaml")
+	s.hangUp()
+	a := s.post(t, http.DefaultClient, "analytics", "7", "")
+	if want := `{"ok":false,"error":"Rate limit check failed"}` + "\n"; a.status != http.StatusInternalServerError || a.body != want {
+		t.Errorf("without a limiter: %+v; want 500 %s", a, want)
+	}
+}
