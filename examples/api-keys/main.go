@@ -1,0 +1,124 @@
+// Command api-keys serves an API to the holders of keys: each key has a rate, each user quotas, and every request is
+// logged. Browser sessions go past all of it. What is allowed stands in policies.yaml.
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+func main() {
+	natsURL := flag.String("nats-url", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "where the limiter listens (NATS_URL)")
+	addr := flag.String("addr", cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8000"), "where to serve HTTP (ADDR)")
+	flag.Parse()
+	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1))
+	if err != nil {
+		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter", *natsURL, err)
+	}
+	s := &server{
+		limiter:       limits.NewClient(nc),
+		deadline:      httplimit.DefaultDeadline,
+		sessionSecret: []byte(os.Getenv("SESSION_SECRET")),
+	}
+	log.Printf("serving on http://%s", *addr)
+	log.Fatal(http.ListenAndServe(*addr, s.handler()))
+}
+
+type server struct {
+	limiter       *limits.Client
+	deadline      time.Duration // of one question to the limiter
+	sessionSecret []byte        // signs the tokens of browser sessions; empty: there are none
+	known         sync.Map      // whose a key is, by its SHA-256, for when the limiter is away
+}
+
+// handler puts the stages in their order: the key and its rate, the user's quota, the work, the log.
+func (s *server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/bulk-enrich", s.bulkEnrich)
+	for _, endpoint := range []string{"POST /v1/discovery/enrich", "GET /v1/discovery/prospects", "GET /v1/goldilocks",
+		"GET /v1/recommendations", "POST /v1/ranking/calculate", "GET /v1/contacts/{id}"} {
+		mux.HandleFunc(endpoint, func(w http.ResponseWriter, _ *http.Request) { reply(w, map[string]any{"ok": true}) })
+	}
+	mux.HandleFunc("GET /v1/broken", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", http.StatusInternalServerError) })
+	quota := httplimit.Middleware(s.limiter, httplimit.Config{
+		Attributes: map[string]httplimit.Attribute{
+			"user":     func(r *http.Request) string { return callerOf(r.Context()).user },
+			"endpoint": httplimit.RouteIn(mux),
+		},
+		Tier: func(r *http.Request) string { return callerOf(r.Context()).tier },
+		// The quota is charged by what was done, and neither the answer nor its success hangs on that.
+		Mode:         httplimit.CheckThenRecord,
+		ChargeBehind: true,
+		Deadline:     s.deadline,
+		Headers:      []httplimit.Headers{whenDenied},
+		Body:         httplimit.JSONQuota,
+	})
+	keys := s.keyed(quota(mux), httplimit.RouteIn(mux))
+	credential := httplimit.Credential("X-API-Key")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if credential(r) != "session" {
+			keys.ServeHTTP(w, r)
+		} else if validSession(r, s.sessionSecret) {
+			mux.ServeHTTP(w, r)
+		} else {
+			refuse(w, http.StatusUnauthorized, "session invalid")
+		}
+	})
+}
+
+// whenDenied leaves the headers of the key's rate on answers that the quota lets pass.
+func whenDenied(h http.Header, a *httplimit.Answer) {
+	if a.Denied() {
+		httplimit.XRateLimitUnix(h, a)
+	}
+}
+
+// bulkEnrich raises an alert for each match, but no match twice, and no more than 20 an hour to a user.
+func (s *server) bulkEnrich(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Matches []string `json:"matches"`
+	}
+	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
+	if err := body.Decode(&in); err != nil {
+		refuse(w, http.StatusBadRequest, `want {"matches":["…"]}, at most 64 KiB`)
+		return
+	}
+	alerts := 0
+	for _, match := range in.Matches {
+		if s.mayAlert(r.Context(), callerOf(r.Context()).user, match) {
+			alerts++ // here the alert is sent
+		}
+	}
+	reply(w, map[string]any{"ok": true, "matches": len(in.Matches), "alerts": alerts})
+}
+
+func (s *server) mayAlert(ctx context.Context, user, match string) bool {
+	decision, err := s.limiter.Consume(ctx, limits.Request{
+		Policy: "alerts", Attributes: map[string]string{"user": user, "match": match},
+	})
+	return err == nil && decision.Allowed
+}
+
+func reply(w http.ResponseWriter, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(body) // the client may be gone
+}
+
+func refuse(w http.ResponseWriter, status int, why string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, "{\"error\":%q}\n", why)
+}

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/examples/internal/exampletest"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const secret = "the secret of the sessions"
+
+// site is the example's server in front of a limiter of its own.
+type site struct {
+	url     string
+	limiter *limits.Client
+	hangUp  func() // the server loses its limiter
+}
+
+func serve(t *testing.T, store, policies string) *site {
+	t.Helper()
+	natsURL := exampletest.Start(t, store, policies)
+	nc := exampletest.Connect(t, natsURL)
+	program := &server{
+		limiter:       limits.NewClient(nc),
+		deadline:      exampletest.Patience, // a busy machine must not fail the test
+		sessionSecret: []byte(secret),
+	}
+	web := httptest.NewServer(program.handler())
+	t.Cleanup(web.Close)
+	return &site{web.URL, limits.NewClient(exampletest.Connect(t, natsURL)), nc.Close}
+}
+
+// key makes an API key; its id is also the key of its rate and of the log.
+func (s *site) key(t *testing.T, user, tier string) (apiKey, id string) {
+	t.Helper()
+	made, err := s.limiter.CreateKey(t.Context(), limits.CreateKeyRequest{User: user, Tier: tier})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.APIKey, made.Key.ID
+}
+
+// answer is what a client sees of an HTTP answer.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (s *site) send(t *testing.T, endpoint, body string, headers ...string) answer {
+	t.Helper()
+	method, path, _ := strings.Cut(endpoint, " ")
+	req, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Error(err)
+		return answer{header: http.Header{}}
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(text)}
+}
+
+func (s *site) want(t *testing.T, status int, body, endpoint string, headers ...string) answer {
+	t.Helper()
+	a := s.send(t, endpoint, "", headers...)
+	if a.status != status || !strings.Contains(a.body, body) {
+		t.Errorf("%s: %+v; want %d with %s", endpoint, a, status, body)
+	}
+	return a
+}
+
+// TestCredentials holds who gets in.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		const contact = "GET /v1/contacts/7"
+		s.want(t, 401, `"key unknown"`, contact)
+		s.want(t, 401, `"key unknown"`, contact, "X-API-Key", "a guess")
+		s.want(t, 401, `"key unknown"`, contact, "X-API-Key", strings.Repeat("long", 5000))
+
+		revoked, id := s.key(t, "7", "")
+		s.want(t, 200, "", contact, "X-API-Key", revoked)
+		if _, err := s.limiter.RevokeKey(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		s.want(t, 401, `"key inactive"`, contact, "X-API-Key", revoked)
+		expired, id := s.key(t, "7", "")
+		if _, err := s.limiter.ExpireKey(t.Context(), id, time.Now().Add(-time.Second).UnixMilli()); err != nil {
+			t.Fatal(err)
+		}
+		s.want(t, 401, `"key expired"`, contact, "X-API-Key", expired)
+
+		for range 3 {
+			if a := s.want(t, 200, "", contact, "Authorization", "Bearer "+token(secret, time.Hour)); a.header.Get("X-RateLimit-Limit") != "" {
+				t.Errorf("a session was limited: %+v", a)
+			}
+		}
+		s.want(t, 401, "session", contact, "Authorization", "Bearer "+token("another secret", time.Hour))
+		s.want(t, 401, "session", contact, "Authorization", "Bearer "+token(secret, -time.Second))
+		s.want(t, 401, `"key unknown"`, contact, "Authorization", "Bearer "+token(secret, time.Hour), "X-API-Key", "a guess")
+	})
+}
+
+// token is a session's JSON Web Token.
+func token(secret string, lasts time.Duration) string {
+	text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." +
+		base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"sub":"7","exp":%d}`, time.Now().Add(lasts).Unix()))
+	return text + "." + base64.RawURLEncoding.EncodeToString(signature(text, []byte(secret)))
+}
+
+// TestRate holds the limit of a key: 100 in 60 s from its first request, also when they come at once.
+func TestRate(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		key, _ := s.key(t, "7", "")
+		before := time.Now()
+		first := s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
+		after := time.Now()
+		reset, err := strconv.ParseInt(first.header.Get("X-RateLimit-Reset"), 10, 64)
+		if err != nil || reset < before.Add(59*time.Second).Unix() || reset > after.Add(61*time.Second).Unix() {
+			t.Errorf("X-RateLimit-Reset %d (%v); want 60 s after the first request, %s", reset, err, before)
+		}
+		if first.header.Get("X-RateLimit-Limit") != "100" || first.header.Get("X-RateLimit-Remaining") != "99" {
+			t.Errorf("first answer %+v; want 99 left of 100", first)
+		}
+		if passed := s.atOnce(t, 120, key); passed != 99 {
+			t.Errorf("%d of 120 simultaneous requests passed; want the 99 that were left", passed)
+		}
+		denied := s.want(t, 429, `"error":"rate_limit_exceeded"`, "GET /v1/contacts/7", "X-API-Key", key)
+		if wait, err := strconv.Atoi(denied.header.Get("Retry-After")); err != nil || wait < 1 || wait > 60 ||
+			denied.header.Get("X-RateLimit-Remaining") != "0" {
+			t.Errorf("denial %+v; want 0 left and a Retry-After of 1 to 60", denied)
+		}
+		other, _ := s.key(t, "7", "")
+		s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", other)
+	})
+}
+
+func (s *site) atOnce(t *testing.T, n int, key string) (passed int64) {
+	var wait sync.WaitGroup
+	var count atomic.Int64
+	for range n {
+		wait.Go(func() {
+			if s.send(t, "GET /v1/contacts/7", "", "X-API-Key", key).status == http.StatusOK {
+				count.Add(1)
+			}
+		})
+	}
+	wait.Wait()
+	return count.Load()
+}
+
+// TestQuotas holds that each category has its own quota, charged after the handler and only for work that was done.
+func TestQuotas(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		key, _ := s.key(t, "7", "metered")
+		for _, c := range []struct {
+			endpoint, category string
+			limit              int64
+		}{
+			{"POST /v1/discovery/enrich", "enrichment", 50}, {"GET /v1/discovery/prospects", "discovery", 25},
+			{"GET /v1/contacts/{id}", "api", 1000},
+		} {
+			s.charge(t, c.endpoint, c.limit-1)
+			s.want(t, 200, "", c.endpoint, "X-API-Key", key)
+			s.wantUsed(t, "quota:"+c.category+":7", c.limit)
+			s.want(t, 429, "You've used", c.endpoint, "X-API-Key", key)
+		}
+		a := s.want(t, 429, "You've used 25 of 25 discoveries. Try again in 30 days.", "GET /v1/recommendations", "X-API-Key", key)
+		if a.header.Get("X-RateLimit-Limit") != "25" {
+			t.Errorf("denial by the quota: %+v; want its limit in the headers", a)
+		}
+		unmetered, _ := s.key(t, "8", "")
+		for range 30 {
+			s.want(t, 200, "", "GET /v1/goldilocks", "X-API-Key", unmetered)
+		}
+	})
+}
+
+// charge uses quota of user 7, as so many requests would.
+func (s *site) charge(t *testing.T, endpoint string, cost int64) {
+	t.Helper()
+	if _, err := s.limiter.Record(t.Context(), limits.Request{
+		Attributes: map[string]string{"user": "7", "endpoint": endpoint}, Tier: "metered", Cost: cost,
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantUsed waits for a charge that was made behind the answer.
+func (s *site) wantUsed(t *testing.T, key string, want int64) {
+	t.Helper()
+	exampletest.Until(t, fmt.Sprintf("%s: %d used", key, want), func() bool {
+		status, err := s.limiter.Status(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(status.Counters) == 1 && status.Counters[0].Used == want
+	})
+}
+
+// TestAFailureIsNotCharged holds that a quota pays for work that was done: the request behind it is charged, alone.
+func TestAFailureIsNotCharged(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, "policies.yaml")
+	key, _ := s.key(t, "7", "metered")
+	s.want(t, 500, "broken", "GET /v1/broken", "X-API-Key", key)
+	s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
+	s.wantUsed(t, "quota:api:7", 1)
+}
+
+// TestAQuotaAtOnce holds that a quota that is charged before the work is never passed.
+func TestAQuotaAtOnce(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		var allowed atomic.Int64
+		var wait sync.WaitGroup
+		for range 100 {
+			wait.Go(func() {
+				reply, err := s.limiter.Consume(t.Context(), limits.Request{Tier: "metered",
+					Attributes: map[string]string{"user": "7", "endpoint": "POST /v1/bulk-enrich"}})
+				if err != nil {
+					t.Error(err)
+				} else if reply.Allowed {
+					allowed.Add(1)
+				}
+			})
+		}
+		wait.Wait()
+		if allowed.Load() != 50 {
+			t.Errorf("%d of 100 simultaneous charges were allowed; want 50", allowed.Load())
+		}
+	})
+}
+
+// TestAUserWithHisOwnLimit holds that a user may have a limit of his own, and that a month that has passed resets by itself.
+func TestAUserWithHisOwnLimit(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: 30d", "window: 1s"))
+		if _, err := s.limiter.SetOverride(t.Context(), limits.SetOverrideRequest{
+			OverrideID: limits.OverrideID{Policy: "quota-discovery", Name: "month", Subject: "quota:discovery:7"},
+			Limit:      3, Reason: "a small contract",
+		}); err != nil {
+			t.Fatal(err)
+		}
+		request := limits.Request{Tier: "metered", Attributes: map[string]string{"user": "7", "endpoint": "GET /v1/goldilocks"}}
+		request.Cost = 3
+		reply, err := s.limiter.Wait(t.Context(), request)
+		if err != nil || reply.Limit != 3 || reply.Remaining != 0 {
+			t.Fatalf("%+v, %v; want the limit 3, all used", reply, err)
+		}
+		// The same again fits only when the window has ended, and then without anybody's doing.
+		again, err := s.limiter.Wait(t.Context(), request)
+		if err != nil || again.Remaining != 0 || again.Reset < reply.Reset+1000 {
+			t.Errorf("%+v, %v; want a window behind %d", again, err, reply.Reset)
+		}
+	})
+}
+
+// TestAlerts holds that an import of hundreds of matches, each twice, raises 20 alerts.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		key, _ := s.key(t, "7", "metered")
+		matches := []string{"a", "a", "b", "a"}
+		s.wantAlerts(t, key, matches, 2)
+		for i := range 300 {
+			matches = append(matches, fmt.Sprint("match-", i), fmt.Sprint("match-", i))
+		}
+		s.wantAlerts(t, key, matches, 18)
+		s.wantAlerts(t, key, matches, 0)
+		other, _ := s.key(t, "8", "")
+		s.wantAlerts(t, other, matches[:4], 2)
+	})
+}
+
+func (s *site) wantAlerts(t *testing.T, key string, matches []string, want int) {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"matches": matches})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := s.send(t, "POST /v1/bulk-enrich", string(body), "X-API-Key", key)
+	if a.status != http.StatusOK || !strings.Contains(a.body, fmt.Sprintf(`"alerts":%d,`, want)) {
+		t.Errorf("%d matches: %+v; want %d alerts", len(matches), a, want)
+	}
+}
+
+// TestUsage asks the log the three questions.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		busy, busyID := s.key(t, "7", "metered")
+		quiet, _ := s.key(t, "8", "")
+		for range 3 {
+			s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", busy)
+		}
+		s.want(t, 500, "", "GET /v1/broken", "X-API-Key", busy)
+		s.want(t, 200, "", "GET /v1/contacts/8", "X-API-Key", quiet)
+
+		var traffic, slowest, failed *limits.Usage
+		exampletest.Until(t, "the request log", func() bool {
+			traffic = s.usage(t, limits.ReportTraffic)
+			return len(traffic.Traffic) == 2 && traffic.Traffic[0].Requests == 4
+		})
+		if top := traffic.Traffic[0]; top.Key != busyID || top.User != "7" || top.Errors != 1 {
+			t.Errorf("most traffic %+v; want key %s", top, busyID)
+		}
+		if slowest = s.usage(t, limits.ReportSlowest); len(slowest.Slowest) != 2 {
+			t.Errorf("slowest endpoints %+v; want 2", slowest.Slowest)
+		}
+		failed = s.usage(t, limits.ReportErrors)
+		if len(failed.Errors) != 1 || failed.Errors[0].Endpoint != "GET /v1/broken" || failed.Errors[0].Status != 500 {
+			t.Errorf("errors %+v; want one 500 of GET /v1/broken", failed.Errors)
+		}
+	})
+}
+
+func (s *site) usage(t *testing.T, report string) *limits.Usage {
+	t.Helper()
+	u, err := s.limiter.Usage(t.Context(), limits.UsageRequest{Report: report})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// TestTheLimiterIsAway holds that a key which was valid passes, and one that nobody can verify does not.
+func TestTheLimiterIsAway(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, "policies.yaml")
+	key, _ := s.key(t, "7", "metered")
+	unseen, _ := s.key(t, "8", "")
+	s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
+	s.hangUp()
+	a := s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
+	if a.header.Get("X-RateLimit-Limit") != "" {
+		t.Errorf("an answer without a decision has %v", a.header)
+	}
+	s.want(t, 503, "", "GET /v1/contacts/7", "X-API-Key", unseen)
+}
