@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -95,9 +96,11 @@ func (s *server) within(w http.ResponseWriter, rate *limits.Reply) bool {
 	return false
 }
 
-// log sends a line and waits for nothing. It has the key's id, and never the key.
-func (s *server) log(r *http.Request, who caller, endpoint string, status int, took time.Duration) {
-	if endpoint == "" {
+// log sends a line and waits for nothing. It has the key's id, and never the key. The pattern stands for the endpoint:
+// paths are endless, and the reports have a row for each.
+func (s *server) log(r *http.Request, who caller, pattern string, status int, took time.Duration) {
+	_, endpoint, ok := strings.Cut(pattern, " ")
+	if !ok {
 		endpoint = "none"
 	}
 	_ = s.limiter.LogRequest(limits.LogEntry{ // a lost line must not fail the request

@@ -342,7 +342,7 @@ func TestUsage(t *testing.T) {
 			t.Errorf("slowest endpoints %+v; want 2", slowest.Slowest)
 		}
 		failed = s.usage(t, limits.ReportErrors)
-		if len(failed.Errors) != 1 || failed.Errors[0].Endpoint != "GET /v1/broken" || failed.Errors[0].Status != 500 {
+		if len(failed.Errors) != 1 || failed.Errors[0].Endpoint != "/v1/broken" || failed.Errors[0].Status != 500 {
 			t.Errorf("errors %+v; want one 500 of GET /v1/broken", failed.Errors)
 		}
 	})

@@ -1,0 +1,110 @@
+// Command open-endpoint serves a form that anybody may post, behind three limits that are decided together: for all, for
+// the address it comes from, and for the e-mail that it names. How much is allowed stands in policies.yaml.
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"net/http"
+	"net/mail"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+func main() {
+	natsURL := flag.String("nats-url", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "where the limiter listens (NATS_URL)")
+	addr := flag.String("addr", cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8000"), "where to serve HTTP (ADDR)")
+	proxies := flag.String("proxies", os.Getenv("PROXIES"), "networks of the proxies in front, such as 10.0.0.0/8,fd00::/8 (PROXIES)")
+	flag.Parse()
+	trusted, err := networks(*proxies)
+	if err != nil {
+		log.Fatalf("--proxies: %v", err)
+	}
+	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1))
+	if err != nil {
+		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter", *natsURL, err)
+	}
+	log.Printf("serving on http://%s", *addr)
+	log.Fatal(http.ListenAndServe(*addr, handler(limits.NewClient(nc), httplimit.DefaultDeadline, trusted)))
+}
+
+// networks reads a list of networks. Whoever is in one may say whom a request comes from.
+func networks(list string) (all []netip.Prefix, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, network)
+	}
+	return all, nil
+}
+
+func handler(limiter *limits.Client, deadline time.Duration, proxies []netip.Prefix) http.Handler {
+	limited := httplimit.Middleware(limiter, httplimit.Config{
+		Policy: httplimit.Text("signup"), // named, so that a request without an attribute is an error and does not pass
+		Attributes: map[string]httplimit.Attribute{
+			"ip":    httplimit.ClientIP(proxies...),
+			"email": func(r *http.Request) string { return formOf(r.Context()).email },
+		},
+		Headers:  []httplimit.Headers{httplimit.XRateLimitUnix},
+		Body:     httplimit.JSONCode,
+		Deadline: deadline,
+	})
+	mux := http.NewServeMux()
+	mux.Handle("POST /signup", decoded(limited(http.HandlerFunc(signUp))))
+	return mux
+}
+
+// form is what was posted.
+type form struct{ email string }
+
+type formKey struct{}
+
+func formOf(ctx context.Context) form {
+	f, _ := ctx.Value(formKey{}).(form)
+	return f
+}
+
+// decoded reads the form in front of the limits, one of which is by what it says. A form that nobody can read charges
+// nothing, and costs nothing but its reading.
+func decoded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			Email string `json:"email"`
+		}
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10)).Decode(&in)
+		address, invalid := mail.ParseAddress(in.Email)
+		if err != nil || invalid != nil || len(address.Address) > limits.MaxAttributeBytes {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprintln(w, `{"error":{"code":"INVALID_REQUEST","message":"want {\"email\":\"you@example.org\"}"}}`)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), formKey{}, form{address.Address})))
+	})
+}
+
+// signUp is where the work would be. It tells the limit that has the least left.
+func signUp(w http.ResponseWriter, r *http.Request) {
+	answer := map[string]any{"ok": true}
+	if reply, ok := httplimit.ReplyFrom(r.Context()); ok {
+		answer["current"], answer["limit"] = reply.Limit-reply.Remaining, reply.Limit
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer) // the client may be gone
+}

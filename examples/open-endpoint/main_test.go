@@ -1,0 +1,321 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/examples/internal/exampletest"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// site is the example's server, behind a proxy on this machine, in front of a limiter of its own.
+type site struct {
+	url     string
+	limiter *limits.Client
+	hangUp  func() // the server loses its limiter
+}
+
+func serve(t *testing.T, store, policies string) *site {
+	t.Helper()
+	nc := exampletest.Connect(t, exampletest.Start(t, store, policies))
+	s := &site{limiter: limits.NewClient(nc, limits.Timeout(exampletest.Patience)), hangUp: nc.Close}
+	// A busy machine must not fail the test, hence the deadline.
+	web := httptest.NewServer(handler(s.limiter, exampletest.Patience, []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}))
+	t.Cleanup(web.Close)
+	s.url = web.URL
+	return s
+}
+
+// answer is what a client sees of an HTTP answer.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (s *site) post(t *testing.T, ip, body string) answer {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, s.url+"/signup", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Forwarded-For", ip)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Error(err)
+		return answer{header: http.Header{}}
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(text)}
+}
+
+func (s *site) signUp(t *testing.T, ip, email string) answer {
+	t.Helper()
+	return s.post(t, ip, fmt.Sprintf(`{"email":%q}`, email))
+}
+
+// used gives what is charged to each limit, by its name, and all keys that are stored.
+func (s *site) used(t *testing.T) (used map[string]int64, keys []string) {
+	t.Helper()
+	used = map[string]int64{}
+	for counter, err := range s.limiter.All(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		used[counter.Name] += counter.Used
+		keys = append(keys, counter.Key)
+	}
+	return used, keys
+}
+
+// TestScript has one e-mail posted four times: the fourth is refused, and charged to nothing.
+func TestScript(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		for i, email := range []string{"a@b.example", "A@B.example", " <a@b.Example> "} {
+			a := s.signUp(t, "203.0.113.9", email)
+			if want := fmt.Sprintf(`"current":%d,"limit":3`, i+1); a.status != http.StatusOK || !strings.Contains(a.body, want) {
+				t.Errorf("%s: %+v; want 200 with %s", email, a, want)
+			}
+		}
+		checkDenial(t, s.signUp(t, "203.0.113.9", "a@b.example"))
+		used, keys := s.used(t)
+		if used["email"] != 3 || used["ip"] != 3 || used["global"] != 3 {
+			t.Errorf("used %v; want 3 of each, the denial charged to none", used)
+		}
+		for _, key := range keys {
+			if strings.Contains(key, "203.0") || strings.Contains(strings.ToLower(key), "b.example") {
+				t.Errorf("key %s holds an address in clear", key)
+			}
+		}
+		// The address has two left, whoever posts; then it is the one that refuses.
+		for i, want := range []int{200, 200, 429} {
+			if a := s.signUp(t, "203.0.113.9", fmt.Sprintf("%d@b.example", i)); a.status != want {
+				t.Errorf("request %d of the address: %+v; want %d", i+4, a, want)
+			}
+		}
+		if a := s.signUp(t, "203.0.113.10", "new@b.example"); a.status != http.StatusOK {
+			t.Errorf("another address: %+v", a)
+		}
+	})
+}
+
+// checkDenial holds a refusal by the e-mail's limit against what clients read.
+func checkDenial(t *testing.T, a answer) {
+	t.Helper()
+	var body struct {
+		Error struct {
+			Code, Message string
+			RetryAfter    int64
+		}
+	}
+	if err := json.Unmarshal([]byte(a.body), &body); err != nil {
+		t.Fatalf("%+v: %v", a, err)
+	}
+	if a.status != http.StatusTooManyRequests || body.Error.Code != "RATE_LIMIT_EXCEEDED" ||
+		!strings.HasPrefix(body.Error.Message, "Please wait ") || !strings.HasSuffix(body.Error.Message, " before trying again.") {
+		t.Errorf("refusal %+v", a)
+	}
+	wait, err := strconv.ParseInt(a.header.Get("Retry-After"), 10, 64)
+	if err != nil || wait != body.Error.RetryAfter || wait < 59*60 || wait > 61*60 {
+		t.Errorf("Retry-After %q and retryAfter %d; want one number of about an hour", a.header.Get("Retry-After"), body.Error.RetryAfter)
+	}
+	reset, err := strconv.ParseInt(a.header.Get("X-RateLimit-Reset"), 10, 64)
+	if left := time.Until(time.Unix(reset, 0)); err != nil || left < 59*time.Minute || left > 62*time.Minute {
+		t.Errorf("X-RateLimit-Reset %q; want Unix seconds, about an hour from now", a.header.Get("X-RateLimit-Reset"))
+	}
+	if a.header.Get("X-RateLimit-Limit") != "3" || a.header.Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("headers %v", a.header)
+	}
+}
+
+// TestAddresses holds that nobody gets around the limit by how an address is written, or by claiming one.
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, "policies.yaml")
+	for i, ip := range []string{"2001:db8:1:2::1", "2001:db8:1:2::ffff", "2001:0DB8:1:2:3:4:5:6", "198.51.100.1, 2001:db8:1:2::1",
+		"unknown, 2001:db8:1:2::7"} {
+		if a := s.signUp(t, ip, fmt.Sprintf("%d@b.example", i)); a.status != http.StatusOK {
+			t.Errorf("%s: %+v", ip, a)
+		}
+	}
+	if a := s.signUp(t, "2001:db8:1:2:9::9", "6@b.example"); a.status != http.StatusTooManyRequests {
+		t.Errorf("the sixth from one /64: %+v; want 429", a)
+	}
+}
+
+// TestBadForms holds that what cannot be read charges nothing.
+func TestBadForms(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, "policies.yaml")
+	for _, body := range []string{``, `{}`, `[]`, `{"email":"nobody"}`, `{"email":7}`, `{"email":"` + strings.Repeat("a", 300) + `@b.example"}`,
+		`{"email":"` + strings.Repeat("a", 5000) + `@b.example"}`} {
+		if a := s.post(t, "203.0.113.9", body); a.status != http.StatusBadRequest {
+			t.Errorf("%.40s: %+v; want 400", body, a)
+		}
+	}
+	if used, _ := s.used(t); len(used) != 0 {
+		t.Errorf("used %v; want nothing", used)
+	}
+}
+
+// TestAtOnce sends 100 requests at the same moment into each of the small limits: exactly the limit passes.
+func TestAtOnce(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		byEmail := atOnce(100, func(i int) bool {
+			return s.signUp(t, fmt.Sprintf("198.51.100.%d", i), "one@b.example").status == http.StatusOK
+		})
+		if byEmail != 3 {
+			t.Errorf("%d of 100 simultaneous requests of one e-mail passed; want 3", byEmail)
+		}
+		byIP := atOnce(100, func(i int) bool {
+			return s.signUp(t, "203.0.113.9", fmt.Sprintf("%d@b.example", i)).status == http.StatusOK
+		})
+		if byIP != 5 {
+			t.Errorf("%d of 100 simultaneous requests of one address passed; want 5", byIP)
+		}
+		if used, _ := s.used(t); used["global"] != 8 {
+			t.Errorf("used %v; want 8 for all, what passed", used)
+		}
+	})
+}
+
+func atOnce(n int, passes func(i int) bool) (passed int64) {
+	var wait sync.WaitGroup
+	var count atomic.Int64
+	for i := range n {
+		wait.Go(func() {
+			if passes(i) {
+				count.Add(1)
+			}
+		})
+	}
+	wait.Wait()
+	return count.Load()
+}
+
+// TestAFlood sends 10,000 requests, each of an address and an e-mail of its own: exactly the limit for all passes, and
+// what is stored is bounded by what passed, since a denial leaves nothing. The window is longer than a slow machine takes.
+func TestAFlood(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "limit: 1000, window: 60s", "limit: 1000, window: 1h"))
+		var passed int64
+		for batch := range 100 {
+			passed += atOnce(100, func(i int) bool { return s.consume(t, batch, i).Allowed })
+		}
+		used, keys := s.used(t)
+		if passed != 1000 || used["global"] != 1000 || len(keys) != 1+2*1000 {
+			t.Errorf("%d of 10,000 requests passed, %d used, %d counters; want 1000, 1000 and 2001", passed, used["global"], len(keys))
+		}
+	})
+}
+
+// consume asks for a decision about an address and an e-mail that nobody has used.
+func (s *site) consume(t *testing.T, batch, i int) *limits.Reply {
+	reply, err := s.limiter.Consume(t.Context(), limits.Request{Policy: "signup", Attributes: map[string]string{
+		"ip": fmt.Sprintf("10.0.%d.%d", batch, i), "email": fmt.Sprintf("%d.%d@b.example", batch, i),
+	}})
+	if err != nil {
+		t.Error(err)
+		return new(limits.Reply)
+	}
+	return reply
+}
+
+// TestTheWindowSlides holds that what was charged leaves with its bucket, that a retry at the time that was told
+// passes, and that none passes earlier.
+func TestTheWindowSlides(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "limit: 5, window: 60s", "limit: 5, window: 500ms", "limit: 3, window: 60m",
+			"limit: 1000000, window: 60m"))
+		request := limits.Request{Policy: "signup", Attributes: map[string]string{"ip": "203.0.113.9", "email": "a@b.example"}}
+		asked, denied := s.untilDenied(t, request)
+		s.wantDeniedUntil(t, request, asked.Truncate(time.Millisecond).Add(denied.RetryIn())) // the store's clock has milliseconds
+		exampletest.Until(t, "every charge has left", func() bool {
+			reply, err := s.limiter.Check(t.Context(), request)
+			return err == nil && reply.Name == "ip" && reply.Remaining == 5
+		})
+		_, denied = s.untilDenied(t, request)
+		<-time.After(denied.RetryIn()) // from the answer on, which is a little later than the decision
+		if reply, err := s.limiter.Consume(t.Context(), request); err != nil || !reply.Allowed {
+			t.Errorf("at the time that was told: %+v, %v; want it allowed", reply, err)
+		}
+	})
+}
+
+// wantDeniedUntil asks all the time, charging nothing, and holds that no answer before free allows the request.
+func (s *site) wantDeniedUntil(t *testing.T, request limits.Request, free time.Time) {
+	t.Helper()
+	for end := time.Now().Add(exampletest.Patience); time.Now().Before(end); {
+		reply, err := s.limiter.Check(t.Context(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answered := time.Now(); reply.Allowed {
+			if answered.Before(free) {
+				t.Errorf("allowed %s before the time that was told", free.Sub(answered))
+			}
+			return
+		}
+	}
+	t.Error("never allowed again")
+}
+
+// untilDenied charges until a denial, and tells when the question was asked that it answers.
+func (s *site) untilDenied(t *testing.T, request limits.Request) (asked time.Time, denied *limits.Reply) {
+	t.Helper()
+	for end := time.Now().Add(exampletest.Patience); time.Now().Before(end); {
+		asked = time.Now()
+		reply, err := s.limiter.Consume(t.Context(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reply.Allowed {
+			return asked, reply
+		}
+	}
+	t.Fatal("never denied")
+	return asked, nil
+}
+
+// TestTheLimiterIsAway holds that the endpoint stays open, as its middleware says.
+func TestTheLimiterIsAway(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, "policies.yaml")
+	s.hangUp()
+	if a := s.signUp(t, "203.0.113.9", "a@b.example"); a.status != http.StatusOK || a.header.Get("X-RateLimit-Limit") != "" {
+		t.Errorf("without a limiter: %+v; want 200 without headers", a)
+	}
+}
+
+func TestNetworks(t *testing.T) {
+	t.Parallel()
+	if all, err := networks("10.0.0.0/8, fd00::/8,"); err != nil || len(all) != 2 {
+		t.Errorf("networks %v, %v", all, err)
+	}
+	if _, err := networks("10.0.0.1"); err == nil {
+		t.Error("an address without a length is taken for a network")
+	}
+}
