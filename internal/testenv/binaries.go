@@ -2,7 +2,6 @@ package testenv
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,12 +15,17 @@ const howToGetPostgres = "install the PostgreSQL server (Debian and Ubuntu: post
 
 // postgresBinaries returns the folder of initdb and postgres, after installing them if it must and can.
 func postgresBinaries() (string, error) {
-	if dir := findPostgres(); dir != "" {
-		return dir, nil
+	return findOrInstall("PostgreSQL server", "postgresql", howToGetPostgres, findPostgres)
+}
+
+// findOrInstall returns what find finds, after installing the package if it must and can. find gives "" for nothing.
+func findOrInstall(what, aptPackage, howToGet string, find func() string) (string, error) {
+	if found := find(); found != "" {
+		return found, nil
 	}
 	apt, err := exec.LookPath("apt-get")
 	if err != nil || os.Geteuid() != 0 {
-		return "", errors.New("no PostgreSQL server found: " + howToGetPostgres)
+		return "", fmt.Errorf("no %s found: %s", what, howToGet)
 	}
 	// The tests of several packages run at once, each in a process, and apt-get runs once at a time.
 	unlock, err := lock(filepath.Join(os.TempDir(), "limits-testenv-apt.lock"))
@@ -29,22 +33,22 @@ func postgresBinaries() (string, error) {
 		return "", err
 	}
 	defer unlock()
-	if dir := findPostgres(); dir != "" {
-		return dir, nil
+	if found := find(); found != "" {
+		return found, nil
 	}
-	fmt.Fprintln(os.Stderr, "testenv: no PostgreSQL server found, installing one with apt-get")
-	said, err := installPostgres(apt)
-	if dir := findPostgres(); dir != "" {
-		return dir, nil
+	fmt.Fprintf(os.Stderr, "testenv: no %s found, installing one with apt-get\n", what)
+	said, err := aptInstall(apt, aptPackage)
+	if found := find(); found != "" {
+		return found, nil
 	}
-	return "", fmt.Errorf("apt-get install postgresql: %w\n%s%s", err, said, howToGetPostgres)
+	return "", fmt.Errorf("apt-get install %s: %w\n%s%s", aptPackage, err, said, howToGet)
 }
 
-func installPostgres(apt string) (said string, err error) {
+func aptInstall(apt, aptPackage string) (said string, err error) {
 	var out bytes.Buffer
 	for _, args := range [][]string{
 		{"update"}, // one dead repository of many fails it, and need not matter
-		{"install", "-y", "--no-install-recommends", "postgresql"},
+		{"install", "-y", "--no-install-recommends", aptPackage},
 	} {
 		cmd := exec.Command(apt, append([]string{"-o", "DPkg::Lock::Timeout=120"}, args...)...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
