@@ -1,0 +1,139 @@
+// Command generations limits the making of things that cost money: 5 a minute and 50 a day for each user, more for those
+// who pay, charged only after a job was created; and 100 cents a day, each job charging what it cost. It has a page that
+// shows use against limit.
+//
+// It needs a limiter with policies.yaml at NATS_URL, and serves on ADDR. POLICY names another policy of the file for
+// generations: generations-burst or generations-offpeak.
+package main
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"log"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+func main() {
+	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1))
+	if err != nil {
+		log.Fatalf("connect to NATS: %v; is a limiter running? start one with: limiter --policies policies.yaml", err)
+	}
+	defer nc.Close()
+	s := &server{client: limits.NewClient(nc), policy: cmp.Or(os.Getenv("POLICY"), "generations")}
+	addr := cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8004")
+	log.Println("listening on", "http://"+addr)
+	log.Fatal((&http.Server{Addr: addr, Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
+}
+
+type server struct {
+	client *limits.Client
+	// policy is that of generations.
+	policy string
+	// deadline bounds a question to the limiter; 0 is httplimit's own.
+	deadline time.Duration
+}
+
+func (s *server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", page)
+	mux.HandleFunc("GET /status", s.status)
+	mux.Handle("POST /generations", s.checkWorkRecord(http.HandlerFunc(generate)))
+	mux.Handle("POST /renders", s.reserveWorkSettle(http.HandlerFunc(s.render)))
+	return http.NewCrossOriginProtection().Handler(mux)
+}
+
+// config is what both ways to charge have in common.
+func (s *server) config(policy, unit string) httplimit.Config {
+	return httplimit.Config{
+		Policy:     httplimit.Text(policy),
+		Attributes: map[string]httplimit.Attribute{"user": user},
+		Tier:       tier,
+		Headers:    []httplimit.Headers{httplimit.XRateLimitISO},
+		Body:       httplimit.JSONUsage(unit),
+		Deadline:   s.deadline,
+	}
+}
+
+// user and tier are who asks. Here everybody may say so; put your authentication in their place.
+var (
+	user = httplimit.Or(httplimit.Header("X-User"), httplimit.Text("demo"))
+	tier = httplimit.Or(httplimit.Header("X-Tier"), httplimit.Text("FREE"))
+)
+
+// checkWorkRecord checks both limits, lets the handler work, and charges only if it answers below 400. Requests that run
+// at the same moment pass the check together: where the limit must hold even then, reserve as reserveWorkSettle does.
+func (s *server) checkWorkRecord(work http.Handler) http.Handler {
+	config := s.config(s.policy, "generations")
+	config.Mode = httplimit.CheckThenRecord
+	return httplimit.Middleware(s.client, config)(work)
+}
+
+// generate creates a job. The decision is that of the check, and so this job is counted on top.
+func generate(w http.ResponseWriter, r *http.Request) {
+	if prompt := r.PostFormValue("prompt"); prompt == "" || len(prompt) > 1000 {
+		answer(w, http.StatusBadRequest, map[string]string{"error": "prompt: want 1 to 1000 bytes"})
+		return
+	}
+	created := map[string]any{"job": rand.Text()}
+	if reply, ok := httplimit.ReplyFrom(r.Context()); ok {
+		rateLimit := map[string]gauge{}
+		for _, l := range reply.Limits {
+			rateLimit[l.Name] = gaugeOf(l.Name, l.Limit, l.Remaining-1, l.Reset)
+		}
+		created["rateLimit"] = rateLimit
+	}
+	answer(w, http.StatusCreated, created)
+}
+
+// mostCents is the most that a render may cost.
+const mostCents = 30
+
+// reserveWorkSettle charges the most that the work may cost, so that nobody else takes the place, and leaves it to the
+// handler to settle what it cost. The id ties the two together.
+func (s *server) reserveWorkSettle(work http.Handler) http.Handler {
+	config := s.config("money", "cents")
+	config.Cost = func(*http.Request) int64 { return mostCents }
+	config.ID = httplimit.Header("X-Job")
+	reserve := httplimit.Middleware(s.client, config)(work)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("X-Job", rand.Text()) // ours, whatever the client sent
+		reserve.ServeHTTP(w, r)
+	})
+}
+
+// render pretends that the work cost as much as the form says. Work that fails costs nothing.
+func (s *server) render(w http.ResponseWriter, r *http.Request) {
+	job := r.Header.Get("X-Job")
+	cents, err := strconv.ParseInt(r.PostFormValue("cents"), 10, 64)
+	bad := err != nil || cents < 0 || cents > mostCents
+	if bad {
+		cents = 0
+	}
+	if _, reserved := httplimit.ReplyFrom(r.Context()); reserved {
+		if _, err := s.client.Settle(r.Context(), job, cents); err != nil {
+			log.Printf("settle job %s at %d cents: %v; the reserved %d stay charged", job, cents, err, mostCents)
+		}
+	}
+	if bad {
+		answer(w, http.StatusBadRequest, map[string]string{"error": "cents: want 0 to " + strconv.Itoa(mostCents)})
+		return
+	}
+	answer(w, http.StatusCreated, map[string]any{"job": job, "cents": cents})
+}
+
+func answer(w http.ResponseWriter, status int, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(value) // the client may be gone
+}

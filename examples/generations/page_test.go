@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/seed503877ad/limits/examples/internal/exampletest"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// tab is a tab of a browser.
+type tab struct {
+	*testing.T
+	ctx context.Context
+
+	mu         sync.Mutex
+	complaints []string // scripts that failed, and what the policy of the page forbade
+}
+
+// browse opens a tab of a browser of its own on the page, until the test ends.
+func browse(t *testing.T, s *server) *tab {
+	t.Helper()
+	site := httptest.NewServer(s.handler())
+	t.Cleanup(site.Close)
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(testenv.Chromium(t)),
+		chromedp.WSURLReadTimeout(exampletest.Patience))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // Chromium refuses to run as root with one
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*exampletest.Patience)
+	t.Cleanup(cancel)
+	ctx, stop := chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(stop)
+	ctx, closeTab := chromedp.NewContext(ctx)
+	t.Cleanup(closeTab)
+	b := &tab{T: t, ctx: ctx}
+	go b.listen(chromedp.Console(ctx))
+	b.do("open the page", chromedp.Navigate(site.URL))
+	return b
+}
+
+// listen gathers complaints. That an answer was 429 is none.
+func (b *tab) listen(console iter.Seq2[chromedp.ConsoleMessage, error]) {
+	for m, err := range console {
+		if err != nil {
+			return // the tab is closed
+		}
+		if (m.Type == chromedp.ConsoleException || m.Type == chromedp.ConsoleError) && !strings.Contains(m.Text, "status of 429") {
+			b.mu.Lock()
+			b.complaints = append(b.complaints, m.Text)
+			b.mu.Unlock()
+		}
+	}
+}
+
+func (b *tab) said() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Join(b.complaints, "\n")
+}
+
+func (b *tab) wantNoComplaint() {
+	b.Helper()
+	if said := b.said(); said != "" {
+		b.Errorf("the browser complains: %s", said)
+	}
+}
+
+// do acts in the tab; when that fails, it tells what the page shows.
+func (b *tab) do(what string, actions ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	if err := chromedp.Do(b.ctx, actions...); err != nil {
+		shown, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.body.innerText"))
+		b.Fatalf("%s: %v; the page shows:\n%s\n%s", what, err, shown, b.said())
+	}
+}
+
+// get evaluates an expression in the page.
+func get[T any](b *tab, expression string) T {
+	b.Helper()
+	value, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		b.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+// until waits for an expression to be true in the page. chromedp's own Poll makes a function of a text, which the
+// page's policy forbids.
+func until(expression string) chromedp.Action[chromedp.Void] {
+	return chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`new Promise((yes, no) => {
+		const end = Date.now() + %d;
+		const look = () => %s ? yes() : Date.now() > end ? no(new Error("waited in vain")) : setTimeout(look, 20);
+		look();
+	})`, exampletest.Patience.Milliseconds(), expression), chromedp.EvalAwaitPromise)
+}
+
+// shows waits for a text in an element.
+func shows(selector, text string) chromedp.Action[chromedp.Void] {
+	return until(fmt.Sprintf("document.querySelector(%q)?.textContent.includes(%q)", selector, text))
+}
+
+func click(selector string) chromedp.Action[chromedp.Void] {
+	return chromedp.Click(chromedp.CSS(selector))
+}
+
+// become types a name as a user would, who leaves the field afterwards.
+func become(user string) chromedp.Action[chromedp.Void] {
+	return chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`{
+		const field = document.querySelector("#user");
+		field.value = %q;
+		field.dispatchEvent(new Event("change"));
+	}`, user))
+}
+
+// TestPage presses the button until the limit closes.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	file, _ := policyFile(t)
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		b := browse(t, start(t, store, file))
+		b.do("see a new user", shows("[data-type=minute]", "0 of 5 used, 5 left"), shows("[data-type=day]", "0 of 50 used"),
+			shows("[data-type=money]", "0 of 100 used"), shows("#shown", "demo (FREE)"))
+		for _, used := range []string{"1 of 5 used, 4 left", "2 of 5", "3 of 5", "4 of 5", "5 of 5 used, 0 left"} {
+			b.do("generate to "+used, click("#generate"), shows("[data-type=minute]", used), shows("#message", "was created"))
+		}
+		b.do("see the bar full", until(`document.querySelector("[data-type=minute].closed progress").value === 5`),
+			until(`document.querySelector("[data-type=minute] progress").max === 5`), shows("[data-type=minute]", "whole again in "))
+		b.do("press once more", click("#generate"), shows("#message", "You've used 5/5 generations this minute. Try again in "),
+			until(`document.querySelector("#generate").disabled`), shows("#generate", "Closed for "))
+		b.do("see it count down", until(fmt.Sprintf("document.querySelector('#generate').textContent !== %q",
+			get[string](b, "document.querySelector('#generate').textContent"))))
+		b.do("spend money", click("#render"), shows("[data-type=money]", "30 of 100 used, 70 left"))
+		b.do("become somebody who pays", chromedp.Evaluate[chromedp.Void](`document.querySelector("#tier").value = "PRO"`), become("payer"),
+			shows("#shown", "payer (PRO)"), shows("[data-type=minute]", "0 of 20 used"), until(`!document.querySelector("#generate").disabled`))
+		b.wantNoComplaint()
+	})
+}
+
+// TestPageRefreshes charges behind the page's back, and lets a minute of two seconds pass.
+func TestPageRefreshes(t *testing.T) {
+	t.Parallel()
+	s := start(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "window: 1m", "window: 2s"))
+	b := browse(t, s)
+	b.do("see a new user", shows("[data-type=day]", "0 of 50 used"))
+	for range 3 {
+		if a := s.generate(t, "demo", "FREE"); a.Code != http.StatusCreated {
+			t.Fatalf("generate: %d %s", a.Code, a.Body)
+		}
+	}
+	b.do("see it without a click", shows("[data-type=day]", "3 of 50 used"), shows("[data-type=minute]", "0 of 5 used"))
+	b.wantNoComplaint()
+}
+
+// TestPageShowsNamesAsText gives a user a name that is markup.
+func TestPageShowsNamesAsText(t *testing.T) {
+	t.Parallel()
+	file, _ := policyFile(t)
+	b := browse(t, start(t, exampletest.SQLite, file))
+	const name = `<img src=x onerror="document.title='run'">`
+	b.do("take the name", become(name), shows("#shown", name+" (FREE)"))
+	b.wantNoComplaint()
+	if images := get[int](b, `document.querySelectorAll("img").length`); images != 0 {
+		t.Errorf("the name became markup: %d images", images)
+	}
+	// Even what got into the page would not run.
+	b.do("inject a script", chromedp.Evaluate[chromedp.Void](`{
+		const s = document.createElement("script"); s.textContent = "document.title = 'run'"; document.body.append(s); }`))
+	if title := get[string](b, "document.title"); title != "Generations" {
+		t.Errorf("the title is %q: an injected script ran", title)
+	}
+	for end := time.Now().Add(exampletest.Patience); !strings.Contains(b.said(), "Content Security Policy"); {
+		if time.Now().After(end) {
+			t.Fatalf("the browser did not complain of the injected script, but: %s", b.said())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// TestPageLoadsNothingFromElsewhere reads the page's headers and its links.
+func TestPageLoadsNothingFromElsewhere(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	page(w, nil)
+	csp := w.Header().Get("Content-Security-Policy")
+	for _, part := range []string{"default-src 'none'", "connect-src 'self'", "base-uri 'none'", "frame-ancestors 'none'"} {
+		if !strings.Contains(csp, part) {
+			t.Errorf("Content-Security-Policy %q lacks %s", csp, part)
+		}
+	}
+	if body := w.Body.String(); strings.Contains(csp, "unsafe") || strings.Contains(body, "http") || strings.Contains(body, "//cdn") {
+		t.Errorf("the page or its policy %q reaches elsewhere", csp)
+	}
+	again := httptest.NewRecorder()
+	if page(again, nil); again.Header().Get("Content-Security-Policy") == csp {
+		t.Error("two pages have one nonce")
+	}
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"errors"
+	"html/template"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/seed503877ad/limits"
+)
+
+//go:embed page.html
+var pageHTML string
+
+var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
+
+// page writes the status page. Nothing runs in it but its own script and style, and it loads nothing from elsewhere.
+func page(w http.ResponseWriter, _ *http.Request) {
+	nonce := rand.Text()
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
+		"'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	_ = pageTemplate.Execute(w, nonce) // the client may be gone
+}
+
+// gauge is a limit and how much of it is used.
+type gauge struct {
+	Type      string    `json:"type"`
+	Current   int64     `json:"current"`
+	Limit     int64     `json:"limit"`
+	Remaining int64     `json:"remaining"`
+	ResetAt   time.Time `json:"resetAt"`
+}
+
+func gaugeOf(name string, limit, remaining, reset int64) gauge {
+	remaining = max(remaining, 0)
+	return gauge{name, limit - remaining, limit, remaining, time.UnixMilli(reset).UTC()}
+}
+
+// status answers how much of each limit the user has used, and charges nothing. The time is the server's, for clients
+// whose clock is wrong.
+func (s *server) status(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), limits.DefaultTimeout)
+	defer cancel()
+	generations, err := s.gauges(ctx, r, s.policy, "generations:"+user(r))
+	var cents []gauge
+	if err == nil {
+		cents, err = s.gauges(ctx, r, "money", "cents:"+user(r))
+	}
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	answer(w, http.StatusOK, map[string]any{"user": user(r), "tier": tier(r), "now": time.Now().UTC(), "limits": append(generations, cents...)})
+}
+
+// refuse tells the client no more than whether it is at fault: a name that is too long, say.
+func refuse(w http.ResponseWriter, err error) {
+	if e, ok := errors.AsType[*limits.Error](err); ok && e.Status == http.StatusBadRequest {
+		answer(w, http.StatusBadRequest, map[string]string{"error": "user or tier cannot be read"})
+		return
+	}
+	log.Println("status:", err)
+	answer(w, http.StatusServiceUnavailable, map[string]string{"error": "the limits cannot be told for now"})
+}
+
+// gauges looks at the counters first, and asks what the policy would say only when none is used up: a check that is
+// denied counts as a denial, and a page that refreshes would raise alerts.
+func (s *server) gauges(ctx context.Context, r *http.Request, policy, key string) (all []gauge, err error) {
+	status, err := s.client.Status(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	closed := false
+	for _, c := range status.Counters {
+		if c.Policy == policy {
+			closed = closed || c.Remaining <= 0
+			all = append(all, gaugeOf(c.Name, c.Limit, c.Remaining, c.Reset))
+		}
+	}
+	if closed {
+		return all, nil
+	}
+	reply, err := s.client.Check(ctx, limits.Request{Policy: policy, Attributes: map[string]string{"user": user(r)}, Tier: tier(r)})
+	if err != nil {
+		return nil, err
+	}
+	all = nil
+	for _, l := range reply.Limits {
+		all = append(all, gaugeOf(l.Name, l.Limit, l.Remaining, l.Reset))
+	}
+	return all, nil
+}
