@@ -10,6 +10,7 @@ const (
 	maxIndent    = 256
 	maxNesting   = 64
 	maxMembers   = 2000
+	maxItems     = 32_768
 )
 
 // boundYAML tells of a file that is too much for the parser.
@@ -34,6 +35,7 @@ type bounds struct {
 	parts [maxNesting + 1]int
 	depth int
 	marks int
+	items int
 }
 
 func (b *bounds) line(text []byte) string {
@@ -50,6 +52,9 @@ func (b *bounds) line(text []byte) string {
 	clear(b.names[indent+1:])
 	if rest[0] == '-' {
 		b.names[indent] = 0
+		if b.items++; b.items > maxItems {
+			return "more than 32768 lines that begin an item of a list; split the file among services"
+		}
 	}
 	if b.names[indent]++; b.names[indent] > maxMembers {
 		return "more than 2000 lines in one mapping; write lists instead"
