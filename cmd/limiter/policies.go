@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/app"
 )
 
@@ -163,13 +164,14 @@ func whenApplied(p *app.Policy) string {
 }
 
 type policiesExplainCmd struct {
+	clientFlags
 	File      string            `arg:"" help:"The policy file."`
 	Policy    string            `placeholder:"P" help:"The policy that the request names; without it those that match."`
 	Tier      string            `placeholder:"T" help:"The tier of the request."`
 	Attribute map[string]string `short:"a" mapsep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given often."`
 	At        string            `placeholder:"TIME" help:"When, such as 2026-03-01T22:30:00Z; now unless given."`
 	HashKey   string            `env:"HASH_KEY" placeholder:"KEY" help:"The hash key of the service; without it hashed keys are not those of the service."`
-	JSON      bool              `help:"Print JSON."`
+	Overrides bool              `help:"Ask the service for its overrides."`
 }
 
 // Help gives the examples of --help.
@@ -178,8 +180,9 @@ func (*policiesExplainCmd) Help() string {
 
   limiter policies explain limits.yaml -a user=7 -a route=chat --tier pro
   limiter policies explain limits.yaml --policy signup -a ip=203.0.113.9 --at 2026-03-01T22:30:00Z
+  limiter policies explain limits.yaml -a user=7 -a route=chat --overrides
 
-Overrides are kept in the store and not known here.`
+Without --overrides no service is needed, and overrides are not known: the service keeps them.`
 }
 
 func (c *policiesExplainCmd) Run(s *session) error {
@@ -194,7 +197,13 @@ func (c *policiesExplainCmd) Run(s *session) error {
 	if err != nil {
 		return listed(s, err)
 	}
-	e := set.Explain(app.PolicyQuestion{Policy: c.Policy, Tier: c.Tier, Attributes: c.Attribute, Now: now})
+	question := app.PolicyQuestion{Policy: c.Policy, Tier: c.Tier, Attributes: c.Attribute, Now: now}
+	if c.Overrides {
+		if question.Overrides, err = c.overrides(s); err != nil {
+			return err
+		}
+	}
+	e := set.Explain(question)
 	if c.JSON {
 		err = printJSON(s, e)
 	} else {
@@ -206,6 +215,27 @@ func (c *policiesExplainCmd) Run(s *session) error {
 	return err
 }
 
+// overrides reads all that the service has, or all of the policy.
+func (c *policiesExplainCmd) overrides(s *session) (app.PolicyOverrides, error) {
+	nc, err := c.connect("policies explain")
+	if err != nil {
+		return nil, err
+	}
+	defer nc.Close()
+	client := limits.NewClient(nc, limits.Timeout(c.Timeout))
+	var all []limits.Override
+	for r := (limits.ListOverridesRequest{Policy: c.Policy, Max: limits.MaxListPage}); ; {
+		page, err := client.ListOverrides(s.ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Overrides...)
+		if r.After = page.Next; r.After == "" {
+			return app.OverridesOf(all), nil
+		}
+	}
+}
+
 func printExplanation(s *session, e *app.PolicyExplanation) {
 	for i := range e.Policies {
 		p := &e.Policies[i]
@@ -215,7 +245,11 @@ func printExplanation(s *session, e *app.PolicyExplanation) {
 		}
 		fmt.Fprintf(s.out, "%s: yes: %s%s\n", p.Policy, p.Why, circumstances(p))
 		for _, l := range p.Limits {
-			fmt.Fprintf(s.out, "  %s  %s  %s  %s\n", l.Name, rateOf(l.Limit.String(), l.Window), l.Algorithm, l.Key)
+			line := fmt.Sprintf("  %s  %s  %s  %s", l.Name, rateOf(l.Limit.String(), l.Window), l.Algorithm, l.Key)
+			if l.Override != "" {
+				line += fmt.Sprintf("  (override for %s: %s)", l.Override, l.Reason)
+			}
+			fmt.Fprintln(s.out, strings.TrimRight(line, " "))
 		}
 	}
 }

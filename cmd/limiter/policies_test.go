@@ -83,7 +83,8 @@ mail: no: it has no match, so it applies only when it is named
 // TestServiceOfPolicies plays requests that name no limit, with the real service.
 func TestServiceOfPolicies(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "--policies", policies(t, strings.Replace(policyFile[:strings.Index(policyFile, "    schedule:")], "window: minute", "window: 60m", 1)))
+	file := policies(t, strings.Replace(policyFile[:strings.Index(policyFile, "    schedule:")], "window: minute", "window: 60m", 1))
+	s := serve(t, "--policies", file)
 	const ask = " -a user=7 -a route=chat"
 	s.limiter(t, "consume --cost 5"+ask).want(t, exitDone, "chat:7  minute  5/60m  0 ", "")
 	s.limiter(t, "check"+ask).want(t, exitDenied, "denied: 5 of 5 used in 60m", "")
@@ -106,4 +107,8 @@ func TestServiceOfPolicies(t *testing.T) {
 	s.limiter(t, strings.Replace(set, "chat", "char", 1)+"--limit 9").want(t, exitError, "", "there are chat (404 unknown_policy)")
 	s.limiter(t, set+"--limit 9").want(t, exitDone, "limit 9, until: deleted", "")
 	s.limiter(t, "consume --cost 9"+ask).want(t, exitDone, "9/60m  0 ", "")
+
+	explain := "policies explain " + file + ask
+	s.limiter(t, explain).want(t, exitDone, "  minute  5/60m  sliding_window  chat:7\n", "")
+	s.limiter(t, explain+" --overrides").want(t, exitDone, "  minute  9/60m  sliding_window  chat:7  (override for chat:7: r)\n", "")
 }

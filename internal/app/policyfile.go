@@ -1,6 +1,10 @@
 package app
 
-import "github.com/seed503877ad/limits/internal/policy"
+import (
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/bus"
+	"github.com/seed503877ad/limits/internal/policy"
+)
 
 // The policy file, for the verbs that work on one without a limiter.
 type (
@@ -10,6 +14,7 @@ type (
 	PolicyExplanation = policy.Explanation
 	ExplainedPolicy   = policy.Explained
 	PolicyError       = policy.Error
+	PolicyOverrides   = policy.Finder
 )
 
 // placeholderKey stands in for the hash key where none is at hand: the file can be checked without it.
@@ -22,3 +27,6 @@ func LoadPolicies(path, hashKey string, warning float64) (*PolicySet, error) {
 	}
 	return policy.Load(path, policy.Options{HashKey: []byte(hashKey), Warning: warning})
 }
+
+// OverridesOf finds among overrides, as a service lists them, what its workers would.
+func OverridesOf(list []limits.Override) PolicyOverrides { return bus.OverridesOf(list) }

@@ -22,6 +22,20 @@ func (t overridden) Find(name, limit, subject string, now time.Time) (policy.Ove
 	return policyOverride(&o), true
 }
 
+// OverridesOf finds among overrides, as they were listed, what a worker would.
+func OverridesOf(list []limits.Override) policy.Finder {
+	all := make([]overrides.Override, len(list))
+	for i := range list {
+		l := &list[i]
+		all[i] = overrides.Override{
+			ID:    overrides.ID{Policy: l.Policy, Name: l.Name, Subject: l.Subject},
+			Limit: l.Limit, Window: l.Window, Burst: l.Burst, Unlimited: l.Unlimited,
+			ExpiresAt: l.ExpiresAt, Reason: l.Reason, By: l.By, SetAt: l.SetAt,
+		}
+	}
+	return overridden{overrides.Fixed(all)}
+}
+
 func policyOverride(o *overrides.Override) policy.Override {
 	found := policy.Override{
 		Policy: o.Policy, Limit: o.Name, Subject: o.Subject, Reason: o.Reason,

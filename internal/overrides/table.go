@@ -87,6 +87,13 @@ func New(cfg Config) (*Table, error) {
 	return &Table{cfg: cfg, wake: make(chan struct{}, 1), revision: -1, limits: map[limitID]*subjects{}}, nil
 }
 
+// Fixed makes a table of some overrides without a store, for Find alone.
+func Fixed(list []Override) *Table {
+	t := new(Table)
+	t.apply(&Changes{All: true, Overrides: list})
+	return t
+}
+
 // Find gives the override for a subject of a limit at a time in Unix milliseconds: the one for the subject itself,
 // else the one of the longest glob that matches, else none. One that has expired does not count.
 func (t *Table) Find(policy, name, subject string, now int64) (Override, bool) {
