@@ -204,6 +204,9 @@ func (c *policiesExplainCmd) Run(s *session) error {
 		}
 	}
 	e := set.Explain(question)
+	if c.HashKey == "" && hashes(set, &e) {
+		fmt.Fprintln(s.err, "note: hashed keys below are not those of the service; give its --hash-key (HASH_KEY, or hash.key in its data folder)")
+	}
 	if c.JSON {
 		err = printJSON(s, e)
 	} else {
@@ -213,6 +216,14 @@ func (c *policiesExplainCmd) Run(s *session) error {
 		return fmt.Errorf("the request is refused: %s", e.Error)
 	}
 	return err
+}
+
+// hashes tells whether a policy that applies has a key with the filter hash.
+func hashes(set *app.PolicySet, e *app.PolicyExplanation) bool {
+	return slices.ContainsFunc(set.Policies(), func(p app.Policy) bool {
+		return slices.ContainsFunc(e.Policies, func(x app.ExplainedPolicy) bool { return x.Applies && x.Policy == p.Name }) &&
+			slices.ContainsFunc(p.Limits, func(l app.PolicyLimit) bool { return strings.Contains(l.Key, "|hash}") })
+	})
 }
 
 // overrides reads all that the service has, or all of the policy.

@@ -10,6 +10,7 @@ import (
 type (
 	PolicySet         = policy.Set
 	Policy            = policy.Policy
+	PolicyLimit       = policy.LimitSpec
 	PolicyQuestion    = policy.Question
 	PolicyExplanation = policy.Explanation
 	ExplainedPolicy   = policy.Explained
