@@ -95,6 +95,10 @@ func TestServiceOfPolicies(t *testing.T) {
 	s.limiter(t, "consume -a user=7 -a route=mail").want(t, exitDone, "allowed: no limit applies\n", "")
 	s.limiter(t, "consume --policy chat -a route=chat").want(t, exitError, "", "400 invalid_attributes")
 
+	s.limiter(t, "consume --cost 5 --id estimate --policy chat -a user=9").want(t, exitDone, "5/60m  0 ", "")
+	s.limiter(t, "settle estimate --cost 2").want(t, exitDone, "chat:9  minute  5/60m  3 ", "")
+	s.limiter(t, "reset chat:9").want(t, exitDone, "reset 1 counter\n", "")
+
 	// A counter is shown by the name of its limit, not by the one it is stored under.
 	s.limiter(t, "consume --policy chat -a user=8")
 	s.limiter(t, "show chat:8").want(t, exitDone, "\nminute  5/60m  1     4 ", "")

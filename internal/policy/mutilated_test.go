@@ -13,7 +13,7 @@ import (
 var slips = []string{"", " ", "\t", ":", "- ", "{", "}", "[", "]", "\"", "'", "#", "&a", "*a", "!!x", "|", ">", "?", "%", "~", "null", "-1", "0",
 	"1e9", "010", "0x1f", ".inf", "yes", "1x", "month", "*", "{user}", "{", "user|hash", "\n", "\r\n", "\r", "\x00", "\u2028", "\ufeff", "<<: ", "---\n", "...\n"}
 
-// TestMutilatedFilesAreAnsweredWithTheirLine damages a good file in a few thousand ways: each is answered with lines that
+// TestMutilatedFilesAreAnsweredWithTheirLine damages a good file in many ways: each is answered with lines that
 // the file has, or is still a file whose requests have an answer.
 func TestMutilatedFilesAreAnsweredWithTheirLine(t *testing.T) {
 	t.Parallel()
@@ -22,7 +22,7 @@ func TestMutilatedFilesAreAnsweredWithTheirLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	chance, refused := rand.New(rand.NewPCG(4, 4)), 0
-	for range 4000 {
+	for range 1500 {
 		text := mutilated(chance, string(data))
 		set, err := Parse("f", []byte(text), options)
 		if err == nil {
@@ -40,8 +40,8 @@ func TestMutilatedFilesAreAnsweredWithTheirLine(t *testing.T) {
 			}
 		}
 	}
-	if refused < 2000 {
-		t.Errorf("%d of 4000 refused: that mutilates little", refused)
+	if refused < 750 {
+		t.Errorf("%d of 1500 refused: that mutilates little", refused)
 	}
 }
 

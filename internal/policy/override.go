@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,7 +95,7 @@ func (s *Set) CheckOverride(o *Override) error {
 
 // fits tells whether a limit may have a key as the subject and can be changed so.
 func (o *Override) fits(l *limit) error {
-	if l.key == nil || o.Subject == l.key.text && len(l.key.parts) > 0 || !l.key.mayBe(o.Subject) {
+	if l.key == nil || !l.key.mayBe(o.Subject) {
 		keys := "none: it is unlimited"
 		if l.key != nil {
 			keys = l.key.text
@@ -110,8 +111,11 @@ func (o *Override) fits(l *limit) error {
 }
 
 // mayBe tells whether the template may give a key that is as the subject, which may be a pattern. Of a pattern only both
-// ends are looked at.
+// ends are looked at. A subject with an attribute in braces is the template, written again by mistake.
 func (t *template) mayBe(subject string) bool {
+	if slices.ContainsFunc(t.parts, func(p part) bool { return strings.Contains(subject, "{"+p.attribute) }) {
+		return false
+	}
 	if !strings.Contains(subject, "*") {
 		return glob(strings.Join(t.literals, "*"), subject)
 	}

@@ -303,6 +303,7 @@ func TestCheckOverride(t *testing.T) {
 		{"api", "month", "quota:ann", Changed{Burst: &burst}, "burst needs algorithm token_bucket"},
 		{"chat", "minute", "user:7", Changed{Limit: 6}, `no key is as "user:7"; want a key`},
 		{"chat", "minute", "gen:{user}", Changed{Limit: 6}, `no key is as "gen:{user}"; want a key`},
+		{"trial", "burst", "u:{user}:chat", Changed{Limit: 6}, `no key is as "u:{user}:chat"; want a key`},
 		{"chat", "minute", "user:*", Changed{Limit: 6}, `no key is as "user:*"; want a key`},
 		{"trial", "burst", "u:ann", Changed{Limit: 6}, `no key is as "u:ann"; want a key`},
 		{"open", "global", "open:*", Changed{Limit: 6}, `no key is as "open:*"; want a key`},
