@@ -4,38 +4,39 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// call shows the client side: a request that is tried again after a 429, three times in all and never before the
-// server's time, and what a user interface can show when that was not enough.
-func call(url, user string) {
-	req, err := http.NewRequest(http.MethodPost, url, nil)
+// call shows the client side: a request that is sent again after a 429, three times in all and never before the
+// server's time, and what a user interface can show when that was not enough. It ends with the countdown, or with ctx.
+func call(ctx context.Context, out io.Writer, url, user string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	req.Header.Set("X-User-Id", user)
 	client := &http.Client{Transport: &httplimit.Transport{
 		OnRetry: func(_ *http.Response, at time.Time) {
-			fmt.Printf("busy, trying again in %s\n", time.Until(at).Round(time.Second))
+			fmt.Fprintf(out, "busy, trying again in %s\n", time.Until(at).Round(time.Second))
 		},
 	}}
 	resp, err := client.Do(req)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	defer resp.Body.Close()
-	fmt.Print(resp.Status, " ")
-	_, _ = io.Copy(os.Stdout, resp.Body)
-	if at, ok := httplimit.RetryAt(resp); ok && httplimit.CanRetry(resp) {
-		for left := range httplimit.Countdown(context.Background(), at) {
-			fmt.Printf("\rthe button is enabled in %-8s", left)
-		}
-		fmt.Println()
+	fmt.Fprint(out, resp.Status, " ")
+	if _, err := io.Copy(out, resp.Body); err != nil {
+		return err
 	}
+	if at, ok := httplimit.RetryAt(resp); ok && httplimit.CanRetry(resp) {
+		for left := range httplimit.Countdown(ctx, at) {
+			fmt.Fprintf(out, "\rthe button is enabled in %-8s", left)
+		}
+		fmt.Fprintln(out)
+	}
+	return nil
 }

@@ -23,7 +23,10 @@ func main() {
 	addr := flag.String("addr", cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8000"), "where to serve HTTP (ADDR)")
 	flag.Parse()
 	if flag.Arg(0) == "call" { // the client side: see client.go
-		call("http://"+*addr+"/functions/"+flag.Arg(1), cmp.Or(flag.Arg(2), "7"))
+		url := "http://" + *addr + "/functions/" + flag.Arg(1)
+		if err := call(context.Background(), os.Stdout, url, cmp.Or(flag.Arg(2), "7")); err != nil {
+			log.Fatal(err)
+		}
 		return
 	}
 	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1))

@@ -1,19 +1,24 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/examples/internal/exampletest"
 	"github.com/seed503877ad/limits/httplimit"
+	"github.com/seed503877ad/limits/internal/app"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -27,9 +32,9 @@ type site struct {
 	hangUp  func() // the server loses its limiter
 }
 
-func serve(t *testing.T, store, policies string) *site {
+func serve(t *testing.T, store, policies string, extra ...func(*app.Options)) *site {
 	t.Helper()
-	nc := exampletest.Connect(t, exampletest.Start(t, store, policies))
+	nc := exampletest.Connect(t, exampletest.Start(t, store, policies, extra...))
 	s := &site{limiter: limits.NewClient(nc), alerts: make(chan string, 100), hangUp: nc.Close}
 	program := &server{
 		limiter:  s.limiter,
@@ -304,13 +309,71 @@ func (s *site) wantTop(t *testing.T, key string, denied int64) {
 	}
 }
 
-// TestTheCheckFails holds that no function runs without a decision.
+// TestTheClientSide plays what a person sees: a wait that is short enough passes by itself, another is counted down.
+func TestTheClientSide(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "limit: 5, window: 1m", "limit: 1, window: 1s"))
+	var seen strings.Builder
+	for end := time.Now().Add(exampletest.Patience); !strings.Contains(seen.String(), "busy"); {
+		if err := call(t.Context(), &seen, s.url+"/functions/analytics", "7"); err != nil || time.Now().After(end) {
+			t.Fatalf("%v, or never busy: %s", err, &seen)
+		}
+	}
+	if !strings.HasSuffix(seen.String(), "200 OK {\"ok\":true,\"function\":\"analytics\"}\n") {
+		t.Errorf("the wait did not end well: %s", &seen)
+	}
+
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	user, _ := s.burst(t, 2, false, "admin/migrate", "")
+	shown := &onCountdown{then: leave}
+	if err := call(ctx, shown, s.url+"/functions/admin/migrate", user); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(shown.String(), "429 Too Many Requests {") {
+		t.Errorf("a wait of most of an hour: %s; want 429 and the countdown", shown)
+	}
+}
+
+// onCountdown is a terminal whose user leaves when the countdown begins.
+type onCountdown struct {
+	strings.Builder
+	then func()
+}
+
+func (c *onCountdown) Write(text []byte) (int, error) {
+	if strings.Contains(string(text), "the button") {
+		c.then()
+	}
+	return c.Builder.Write(text)
+}
+
+// TestTheCheckFails holds that no function runs without a decision: when the limiter has lost its store, and when
+// there is no limiter.
 func TestTheCheckFails(t *testing.T) {
 	t.Parallel()
-	s := serve(t, exampletest.SQLite, "policies.yaml")
+	var database string
+	s := serve(t, exampletest.Postgres, "policies.yaml", func(o *app.Options) { database = o.DatabaseURL })
+	if a := s.post(t, http.DefaultClient, "analytics", "7", ""); a.status != http.StatusOK {
+		t.Errorf("before: %+v; want 200", a)
+	}
+	db, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(t.Context())
+	if _, err := db.Exec(t.Context(), "ALTER TABLE counters RENAME TO lost"); err != nil {
+		t.Fatal(err)
+	}
+	s.wantFailed(t, "without a store")
 	s.hangUp()
+	s.wantFailed(t, "without a limiter")
+}
+
+func (s *site) wantFailed(t *testing.T, when string) {
+	t.Helper()
 	a := s.post(t, http.DefaultClient, "analytics", "7", "")
 	if want := `{"ok":false,"error":"Rate limit check failed"}` + "\n"; a.status != http.StatusInternalServerError || a.body != want {
-		t.Errorf("without a limiter: %+v; want 500 %s", a, want)
+		t.Errorf("%s: %+v; want 500 %s", when, a, want)
 	}
 }
