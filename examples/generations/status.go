@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	_ "embed"
@@ -8,6 +9,7 @@ import (
 	"html/template"
 	"log"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -33,16 +35,27 @@ func page(w http.ResponseWriter, _ *http.Request) {
 
 // gauge is a limit and how much of it is used.
 type gauge struct {
-	Type      string    `json:"type"`
-	Current   int64     `json:"current"`
-	Limit     int64     `json:"limit"`
-	Remaining int64     `json:"remaining"`
-	ResetAt   time.Time `json:"resetAt"`
+	Type      string `json:"type"`
+	Current   int64  `json:"current"`
+	Limit     int64  `json:"limit"`
+	Remaining int64  `json:"remaining"`
+	// ResetAt is left out of a limit of which nothing is used: its window has not begun.
+	ResetAt time.Time `json:"resetAt,omitzero"`
 }
 
 func gaugeOf(name string, limit, remaining, reset int64) gauge {
 	remaining = max(remaining, 0)
-	return gauge{name, limit - remaining, limit, remaining, time.UnixMilli(reset).UTC()}
+	g := gauge{Type: name, Current: limit - remaining, Limit: limit, Remaining: remaining}
+	if g.Current > 0 {
+		g.ResetAt = time.UnixMilli(reset).UTC()
+	}
+	return g
+}
+
+// plusOne counts what the handler has just done, and the limiter is about to be told.
+func (g gauge) plusOne() gauge {
+	g.Current, g.Remaining = g.Current+1, max(g.Remaining-1, 0)
+	return g
 }
 
 // status answers how much of each limit the user has used, and charges nothing. The time is the server's, for clients
@@ -73,7 +86,8 @@ func refuse(w http.ResponseWriter, err error) {
 }
 
 // gauges looks at the counters first, and asks what the policy would say only when none is used up: a check that is
-// denied counts as a denial, and a page that refreshes would raise alerts.
+// denied counts as a denial, and a page that refreshes would raise alerts. A used up counter knows the tier of its last
+// charge, until the next.
 func (s *server) gauges(ctx context.Context, r *http.Request, policy, key string) (all []gauge, err error) {
 	status, err := s.client.Status(ctx, key)
 	if err != nil {
@@ -87,6 +101,7 @@ func (s *server) gauges(ctx context.Context, r *http.Request, policy, key string
 		}
 	}
 	if closed {
+		slices.SortFunc(all, func(a, b gauge) int { return cmp.Compare(a.Limit, b.Limit) }) // the minute before the day
 		return all, nil
 	}
 	reply, err := s.client.Check(ctx, limits.Request{Policy: policy, Attributes: map[string]string{"user": user(r)}, Tier: tier(r)})
