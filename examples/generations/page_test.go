@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 
@@ -179,12 +178,7 @@ func TestPageShowsNamesAsText(t *testing.T) {
 	if title := get[string](b, "document.title"); title != "Generations" {
 		t.Errorf("the title is %q: an injected script ran", title)
 	}
-	for end := time.Now().Add(exampletest.Patience); !strings.Contains(b.said(), "Content Security Policy"); {
-		if time.Now().After(end) {
-			t.Fatalf("the browser did not complain of the injected script, but: %s", b.said())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	exampletest.Until(t, "a complaint of the injected script", func() bool { return strings.Contains(b.said(), "Content Security Policy") })
 }
 
 // TestPageLoadsNothingFromElsewhere reads the page's headers and its links.
