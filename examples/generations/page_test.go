@@ -36,12 +36,13 @@ func browse(t *testing.T, s *server) *tab {
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium refuses to run as root with one
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*exampletest.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*exampletest.Patience)
 	t.Cleanup(cancel)
 	ctx, stop := chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(stop)
 	ctx, closeTab := chromedp.NewContext(ctx)
 	t.Cleanup(closeTab)
+	t.Cleanup(func() { _ = chromedp.Cancel(ctx) }) // lets it tidy up after itself; those above end it in any case
 	b := &tab{T: t, ctx: ctx}
 	go b.listen(chromedp.Console(ctx))
 	b.do("open the page", chromedp.Navigate(site.URL))
