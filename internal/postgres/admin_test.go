@@ -3,6 +3,7 @@ package postgres
 import (
 	"testing"
 
+	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/storetest"
@@ -16,4 +17,14 @@ func TestKeys(t *testing.T) {
 func TestOverrides(t *testing.T) {
 	t.Parallel()
 	storetest.Overrides(t, func(t *testing.T) overrides.Store { return open(t, Config{}) })
+}
+
+func TestPruneOverrides(t *testing.T) {
+	t.Parallel()
+	storetest.PruneOverrides(t, open(t, Config{}))
+}
+
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	storetest.Jobs(t, func(t *testing.T) jobs.Store { return open(t, Config{}) })
 }

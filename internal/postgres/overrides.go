@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -27,6 +29,10 @@ ON CONFLICT (policy, name, subject) DO UPDATE SET body = excluded.body, revision
 
 	deleteOverrideSQL = `
 DELETE FROM overrides WHERE policy = $1 AND name = $2 AND subject = $3`
+
+	pruneOverridesSQL = `
+DELETE FROM overrides WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM overrides WHERE (body::json->>'expiresAt')::bigint < $1 ORDER BY policy, name, subject LIMIT $2))`
 
 	overrideColumns = `policy, name, subject, body`
 
@@ -80,6 +86,27 @@ func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool
 	})
 	return found, err
 }
+
+// PruneOverrides removes up to max overrides that expired before a moment, and gives how many.
+func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (n int, err error) {
+	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, nextRemovalSQL); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, pruneOverridesSQL, before.UnixMilli(), max)
+		if n = int(tag.RowsAffected()); err == nil && n == 0 {
+			return errNothing
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, errNothing) {
+		return 0, fmt.Errorf("remove expired overrides: %w", err)
+	}
+	return n, nil
+}
+
+// errNothing rolls back, so that no worker reads all overrides again for nothing.
+var errNothing = errors.New("there is nothing to remove")
 
 // ListOverrides implements [overrides.Store].
 func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overrides.Override, error) {

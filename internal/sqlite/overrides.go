@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/overrides"
 )
@@ -20,6 +21,10 @@ INSERT INTO overrides (policy, name, subject, body, revision) SELECT ?, ?, ?, ?,
 ON CONFLICT (policy, name, subject) DO UPDATE SET body = excluded.body, revision = excluded.revision`
 
 	deleteOverrideSQL = `DELETE FROM overrides WHERE policy = ? AND name = ? AND subject = ?`
+
+	pruneOverridesSQL = `
+DELETE FROM overrides WHERE (policy, name, subject) IN (
+	SELECT policy, name, subject FROM overrides WHERE json_extract(body, '$.expiresAt') < ?1 LIMIT ?2)`
 
 	overrideColumns = `policy, name, subject, body`
 
@@ -70,6 +75,24 @@ func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool
 		return func() {}, err
 	})
 	return found && err == nil, err
+}
+
+// PruneOverrides removes up to max overrides that expired before a moment, and gives how many.
+func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (int, error) {
+	var n int64
+	err := s.transact(ctx, func() (func(), error) {
+		var err error
+		// With none the transaction is rolled back, so that no worker reads all overrides again for nothing.
+		if n, err = s.exec(pruneOverridesSQL, before.UnixMilli(), max); err != nil || n == 0 {
+			return nil, err
+		}
+		_, err = s.exec(nextRemovalSQL)
+		return func() {}, err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("remove expired overrides: %w", err)
+	}
+	return int(n), nil
 }
 
 // ListOverrides implements [overrides.Store].

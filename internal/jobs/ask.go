@@ -1,0 +1,79 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Status is a job and how it stands with it.
+type Status struct {
+	Name, Schedule string
+	Timeout        time.Duration
+	// Next is when it is scheduled next; zero for a job without a schedule.
+	Next time.Time
+	// Last is its last run, nil when it never ran.
+	Last *Run
+}
+
+// Jobs tells of all jobs, in the order in which they were given.
+func (r *Runner) Jobs(ctx context.Context) ([]Status, error) {
+	all := make([]Status, 0, len(r.order))
+	for _, j := range r.order {
+		s := Status{Name: j.Name, Schedule: j.Schedule, Timeout: j.Timeout}
+		if j.schedule != nil {
+			s.Next = j.schedule.Next(r.cfg.Now().UTC())
+		}
+		last, found, err := r.cfg.Store.LastRun(ctx, j.Name)
+		if err != nil {
+			return nil, fmt.Errorf("read the last run of %s: %w", j.Name, err)
+		}
+		if found {
+			s.Last = &last
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// History gives runs, the last first. The error is [ErrUnknown] for a job that is not one of this runner's.
+func (r *Runner) History(ctx context.Context, f Filter) ([]Run, error) {
+	if f.Job != "" && r.byName[f.Job] == nil {
+		return nil, ErrUnknown
+	}
+	runs, err := r.cfg.Store.Runs(ctx, f)
+	if err != nil {
+		return nil, fmt.Errorf("read the history of jobs: %w", err)
+	}
+	return runs, nil
+}
+
+// RunNow runs a job now, on this replica, and gives the run when it has ended or ctx has, whichever is first; its Outcome
+// tells which. The run goes on when ctx ends. The error is [ErrUnknown], [ErrBusy] or [ErrStopped], or one of the store.
+func (r *Runner) RunNow(ctx context.Context, name string) (Run, error) {
+	j := r.byName[name]
+	if j == nil {
+		return Run{}, ErrUnknown
+	}
+	at := r.cfg.Now()
+	claimed, err := r.claim(ctx, j, at)
+	if err != nil {
+		return Run{}, fmt.Errorf("claim a run of %s: %w", name, err)
+	}
+	if claimed.Outcome != Running {
+		return Run{}, ErrBusy
+	}
+	ended := make(chan Run, 1)
+	begun := Run{Job: name, Scheduled: at.UnixMilli(), Replica: r.cfg.Replica, StartedAt: at.UnixMilli(), Outcome: Running}
+	if err := r.begin(func() { r.run(j, begun.Scheduled, func(run Run) { ended <- run }) }); err != nil {
+		begun.Outcome = Canceled
+		r.finish(&begun, at)
+		return Run{}, err
+	}
+	select {
+	case run := <-ended:
+		return run, nil
+	case <-ctx.Done():
+		return begun, nil
+	}
+}

@@ -1,0 +1,163 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// runAt claims the run of a time and does it, if no other replica does.
+func (r *Runner) runAt(j *job, at time.Time) error {
+	claimed, err := r.claim(r.ctx, j, at)
+	if err != nil {
+		return err
+	}
+	switch claimed.Outcome {
+	case Running:
+		r.run(j, at.UnixMilli(), func(Run) {})
+	case Skipped:
+		r.cfg.Logger.Warn("job skipped: the run before has not ended", "job", j.Name, "scheduled", at)
+	default:
+		r.cfg.Logger.Debug("job is another replica's", "job", j.Name, "scheduled", at)
+	}
+	return nil
+}
+
+func (r *Runner) claim(ctx context.Context, j *job, at time.Time) (Claimed, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	c, err := r.cfg.Store.ClaimRun(ctx, Claim{
+		Job: j.Name, Scheduled: at.UnixMilli(), Replica: r.cfg.Replica, Lease: j.Timeout + 2*grace,
+	})
+	if err != nil {
+		return c, err
+	}
+	if c.Lost {
+		r.cfg.Logger.Error("job was lost: its replica died, or could not say how it ended", "job", j.Name)
+		r.cfg.Observer.JobEnded(j.Name, string(Lost), 0, r.cfg.Now())
+	}
+	if c.Outcome == Skipped {
+		r.cfg.Observer.JobEnded(j.Name, string(Skipped), 0, r.cfg.Now())
+	}
+	return c, nil
+}
+
+// result is what a job returned.
+type result struct {
+	note string
+	err  error
+}
+
+// run does a claimed run and keeps how it ended; ended is told once that is known. It returns when the job has, though
+// the run is kept as ended when the grace after its timeout is over: nobody can end a goroutine from outside.
+func (r *Runner) run(j *job, scheduled int64, ended func(Run)) {
+	ctx, cancel := context.WithTimeout(r.ctx, j.Timeout)
+	defer cancel()
+	began, returned := r.cfg.Now(), make(chan result, 1)
+	go func() { returned <- r.call(ctx, j) }()
+	got, ok := wait(ctx, returned)
+	run := Run{Job: j.Name, Scheduled: scheduled, Replica: r.cfg.Replica, StartedAt: began.UnixMilli()}
+	run.describe(r.outcome(ctx, got.err), got)
+	r.finish(&run, began)
+	ended(run)
+	if !ok {
+		<-returned
+		r.cfg.Logger.Error("job returned long after its context ended", "job", j.Name, "took", r.cfg.Now().Sub(began))
+	}
+}
+
+// wait gives what was returned; ok is false when that takes longer than the grace after the context's end.
+func wait(ctx context.Context, returned <-chan result) (got result, ok bool) {
+	select {
+	case got = <-returned:
+		return got, true
+	case <-ctx.Done():
+	}
+	t := time.NewTimer(grace)
+	defer t.Stop()
+	select {
+	case got = <-returned:
+		return got, true
+	case <-t.C:
+		return result{err: errors.New("it does not return, though its context ended")}, false
+	}
+}
+
+// call runs the job's code; a panic is an error, with its stack in the log.
+func (r *Runner) call(ctx context.Context, j *job) (got result) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.cfg.Logger.Error("job panicked", "job", j.Name, "panic", p, "stack", string(debug.Stack()))
+			got = result{err: fmt.Errorf("panic: %v", p)}
+		}
+	}()
+	note, err := j.Run(ctx)
+	return result{note, err}
+}
+
+// outcome says how a run ended. An error behind the end of its context is taken to come of it: databases have words of
+// their own for that. What was done by then counts as done.
+func (r *Runner) outcome(ctx context.Context, err error) Outcome {
+	switch {
+	case err == nil:
+		return Done
+	case ctx.Err() == nil:
+		return Failed
+	case r.ctx.Err() != nil:
+		return Canceled
+	default:
+		return TimedOut
+	}
+}
+
+func (run *Run) describe(o Outcome, got result) {
+	run.Outcome, run.Note = o, short(got.note)
+	if got.err != nil {
+		run.Error = short(got.err.Error())
+	}
+}
+
+// short bounds a text and leaves out what would not print on a line.
+func short(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(text, "?"))
+	if len(text) > MaxNoteBytes {
+		text = strings.ToValidUTF8(text[:MaxNoteBytes-len("…")], "") + "…"
+	}
+	return text
+}
+
+// finish keeps the end of a run, also while the runner stops.
+func (r *Runner) finish(run *Run, began time.Time) {
+	now := r.cfg.Now()
+	run.EndedAt = now.UnixMilli()
+	r.report(run, now.Sub(began))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), storeTimeout)
+	defer cancel()
+	found, err := r.cfg.Store.FinishRun(ctx, *run)
+	switch {
+	case err != nil:
+		r.cfg.Logger.Warn("the end of a job could not be kept; it will count as lost", "job", run.Job, "outcome", run.Outcome, "error", err)
+	case !found:
+		r.cfg.Logger.Warn("the job was taken for lost before it ended", "job", run.Job, "outcome", run.Outcome)
+	}
+	r.cfg.Observer.JobEnded(run.Job, string(run.Outcome), now.Sub(began), now)
+}
+
+func (r *Runner) report(run *Run, took time.Duration) {
+	args := []any{"job", run.Job, "outcome", run.Outcome, "took", took.Round(time.Millisecond), "note", run.Note}
+	switch run.Outcome {
+	case Done, Canceled:
+		r.cfg.Logger.Debug("job ended", args...)
+	default:
+		r.cfg.Logger.Error("job ended", append(args, "error", run.Error)...)
+	}
+}

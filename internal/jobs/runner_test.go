@@ -1,0 +1,368 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// patience bounds every wait; it is long because a busy machine must not fail these tests.
+const patience = 60 * time.Second
+
+// file opens a SQLite store, whose clock in a bubble is that of the bubble.
+func file(t *testing.T) *sqlite.Store {
+	t.Helper()
+	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// notes is a log and an observer, which keeps what it is told.
+type notes struct {
+	slog.Handler
+	mu    sync.Mutex
+	lines []string
+	ends  []string
+	// told hands on every line; nobody has to take it.
+	told chan string
+}
+
+func newNotes() *notes {
+	return &notes{Handler: slog.DiscardHandler, told: make(chan string, 1000)}
+}
+
+func (n *notes) Enabled(context.Context, slog.Level) bool { return true }
+
+func (n *notes) Handle(_ context.Context, r slog.Record) error {
+	line := r.Message
+	r.Attrs(func(a slog.Attr) bool { line += " " + a.String(); return true })
+	n.mu.Lock()
+	n.lines = append(n.lines, line)
+	n.mu.Unlock()
+	n.told <- line
+	return nil
+}
+
+func (n *notes) JobEnded(job, outcome string, took time.Duration, _ time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ends = append(n.ends, fmt.Sprint(job, " ", outcome, " ", took))
+}
+
+func (n *notes) ended() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.ends)
+}
+
+func (n *notes) logged(text string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.ContainsFunc(n.lines, func(line string) bool { return strings.Contains(line, text) })
+}
+
+// runner starts a runner, which is closed when the test ends.
+func runner(t *testing.T, s jobs.Store, n *notes, replica string, list ...jobs.Job) *jobs.Runner {
+	t.Helper()
+	r, err := jobs.New(jobs.Config{Jobs: list, Store: s, Logger: slog.New(n), Observer: n, Replica: replica})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Start()
+	t.Cleanup(func() { closeRunner(t, r) })
+	return r
+}
+
+func closeRunner(t *testing.T, r *jobs.Runner) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := r.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// history gives the runs of a job as words, the first first.
+func history(t *testing.T, s jobs.Store, job string) (all []string) {
+	t.Helper()
+	runs, err := s.Runs(t.Context(), jobs.Filter{Job: job, Max: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range slices.Backward(runs) {
+		text := fmt.Sprintf("%s %s %s", time.UnixMilli(r.Scheduled).UTC().Format("15:04:05"), r.Outcome, r.Note)
+		if r.Error != "" {
+			text += ": " + r.Error
+		}
+		all = append(all, strings.TrimSpace(text))
+	}
+	return all
+}
+
+func equal(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %q\nwant %q", what, got, want)
+	}
+}
+
+// A bubble begins at 2000-01-01 00:00:00 UTC.
+
+func TestRunsAtItsTimes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n := file(t), newNotes()
+		began := time.Now()
+		var took []string
+		r := runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) {
+			took = append(took, time.Since(began).String())
+			return fmt.Sprint("run ", len(took)), nil
+		}})
+		time.Sleep(150 * time.Second)
+		closeRunner(t, r)
+		time.Sleep(10 * time.Minute) // stopped, it runs no more
+		equal(t, "runs", took, []string{"0s", "1m0s", "2m0s"})
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 done run 1", "00:01:00 done run 2", "00:02:00 done run 3"})
+
+		// What was missed while no replica was up is made up for, once.
+		r = runner(t, s, n, "b", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "late", nil }})
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j")[3:], []string{"00:12:00 done late"})
+		closeRunner(t, r)
+	})
+}
+
+func TestJitter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := file(t)
+		var delays []time.Duration
+		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@every 1m", Jitter: 20 * time.Second, Run: func(context.Context) (string, error) {
+			now := time.Now()
+			delays = append(delays, now.Sub(now.Truncate(time.Minute)))
+			return "", nil
+		}})
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		if len(delays) < 20 || slices.Max(delays) >= 20*time.Second || slices.Max(delays) == slices.Min(delays) {
+			t.Errorf("delays %v", delays)
+		}
+		if got := history(t, s, "j")[1]; got != "00:01:00 done" {
+			t.Errorf("the second run is %q: a run is named by its time", got)
+		}
+	})
+}
+
+func TestPanicsAndErrorsAreKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n, turn := file(t), newNotes(), 0
+		runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) {
+			switch turn++; turn {
+			case 1:
+				panic("boom\nbang")
+			case 2:
+				return "half", errors.New("no such table\x1b")
+			}
+			return "", nil
+		}})
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 failed : panic: boom bang", "00:01:00 failed half: no such table", "00:02:00 done"})
+		if !n.logged("runner_test.go") {
+			t.Error("no stack of the panic in the log")
+		}
+		equal(t, "observed", n.ended(), []string{"j failed 0s", "j failed 0s", "j done 0s"})
+	})
+}
+
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n := file(t), newNotes()
+		stuck := make(chan struct{})
+		runner(t, s, n, "a",
+			jobs.Job{Name: "obeys", Schedule: "@hourly", Timeout: 5 * time.Second, Run: func(ctx context.Context) (string, error) {
+				<-ctx.Done()
+				return "half", fmt.Errorf("delete: %w", ctx.Err())
+			}},
+			jobs.Job{Name: "stuck", Schedule: "@every 1m", Timeout: 5 * time.Second, Run: func(context.Context) (string, error) {
+				<-stuck
+				return "", nil
+			}})
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		equal(t, "obeys", history(t, s, "obeys"), []string{"00:00:00 timeout half: delete: context deadline exceeded"})
+		equal(t, "stuck", history(t, s, "stuck"), []string{"00:00:00 running"})
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		// It does not run twice at the same time on one replica, and once when it is late.
+		equal(t, "stuck", history(t, s, "stuck"), []string{"00:00:00 timeout : it does not return, though its context ended"})
+		close(stuck)
+		synctest.Wait()
+		equal(t, "stuck", history(t, s, "stuck")[1:], []string{"00:03:00 done"})
+		equal(t, "observed", n.ended(), []string{"obeys timeout 5s", "stuck timeout 35s", "stuck done 0s"})
+	})
+}
+
+func TestCloseCancelsAndWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := file(t)
+		r := runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(ctx context.Context) (string, error) {
+			<-ctx.Done()
+			time.Sleep(3 * time.Second) // it tidies up
+			return "half", ctx.Err()
+		}})
+		synctest.Wait()
+		began := time.Now()
+		closeRunner(t, r)
+		if took := time.Since(began); took != 3*time.Second {
+			t.Errorf("closed after %s", took)
+		}
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 canceled half: context canceled"})
+		if _, err := r.RunNow(t.Context(), "j"); !errors.Is(err, jobs.ErrStopped) {
+			t.Errorf("run when stopped: %v", err)
+		}
+	})
+}
+
+func TestADeadReplicaIsReplaced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n := file(t), newNotes()
+		claimed, err := s.ClaimRun(t.Context(), jobs.Claim{Job: "j", Scheduled: time.Now().UnixMilli(), Replica: "dead", Lease: 90 * time.Second})
+		if err != nil || claimed.Outcome != jobs.Running {
+			t.Fatalf("claim: %+v, %v", claimed, err)
+		}
+		runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "alive", nil }})
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 lost", "00:01:00 skipped", "00:02:00 done alive"})
+		equal(t, "observed", n.ended(), []string{"j skipped 0s", "j lost 0s", "j done 0s"})
+	})
+}
+
+func TestRunNow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, release := file(t), make(chan struct{})
+		r := runner(t, s, newNotes(), "a",
+			jobs.Job{Name: "quick", Run: func(context.Context) (string, error) { return "ok", nil }},
+			jobs.Job{Name: "slow", Run: func(context.Context) (string, error) { <-release; return "ok", nil }})
+		if got, err := r.RunNow(t.Context(), "quick"); err != nil || got.Outcome != jobs.Done || got.Note != "ok" {
+			t.Errorf("quick: %+v, %v", got, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if got, err := r.RunNow(ctx, "slow"); err != nil || got.Outcome != jobs.Running {
+			t.Errorf("slow: %+v, %v", got, err)
+		}
+		if _, err := r.RunNow(t.Context(), "slow"); !errors.Is(err, jobs.ErrBusy) {
+			t.Errorf("slow again: %v", err)
+		}
+		close(release)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "slow"), []string{"00:00:00 done ok", "00:00:01 skipped"})
+		if _, err := r.RunNow(t.Context(), "other"); !errors.Is(err, jobs.ErrUnknown) {
+			t.Errorf("unknown: %v", err)
+		}
+		if _, err := r.History(t.Context(), jobs.Filter{Job: "other", Max: 1}); !errors.Is(err, jobs.ErrUnknown) {
+			t.Errorf("history of unknown: %v", err)
+		}
+		all, err := r.Jobs(t.Context())
+		if err != nil || len(all) != 2 || all[0].Last == nil || all[0].Last.Outcome != jobs.Done || !all[0].Next.IsZero() {
+			t.Errorf("jobs: %+v, %v", all, err)
+		}
+	})
+}
+
+// TestEachRunOnce holds that of three replicas on one database one does the run, and the others see that.
+func TestEachRunOnce(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t, postgres.Migrate)
+	ran := make(chan string, 100)
+	// Its last time was in some February, so it is late at the start and not due again.
+	job := jobs.Job{Name: "j", Schedule: "0 0 29 2 *"}
+	n, runners := newNotes(), make([]*jobs.Runner, 3)
+	for i := range runners {
+		s, err := postgres.Open(t.Context(), postgres.Config{URL: url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		replica := fmt.Sprint("replica ", i)
+		mine := job
+		mine.Run = func(context.Context) (string, error) { ran <- replica; return "", nil }
+		if runners[i], err = jobs.New(jobs.Config{Jobs: []jobs.Job{mine}, Store: s, Logger: slog.New(n), Observer: n, Replica: replica}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range runners {
+		r.Start()
+	}
+	// One whose first look comes behind the run sees that the job is not late, and says nothing.
+	await(t, n, "job ended")
+	for _, r := range runners {
+		closeRunner(t, r)
+	}
+	if len(ran) != 1 {
+		t.Errorf("%d ran", len(ran))
+	}
+	equal(t, "observed", []string{strings.Fields(n.ended()[0])[1]}, []string{"done"})
+}
+
+func await(t *testing.T, n *notes, text string) {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case line := <-n.told:
+			if strings.HasPrefix(line, text) {
+				return
+			}
+		case <-late:
+			t.Fatalf("nobody said %q", text)
+		}
+	}
+}
+
+func TestConfigsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	run := func(context.Context) (string, error) { return "", nil }
+	good := jobs.Job{Name: "j", Run: run}
+	for word, change := range map[string]func(c *jobs.Config){
+		"Store":    func(c *jobs.Config) { c.Store = nil },
+		"Logger":   func(c *jobs.Config) { c.Logger = nil },
+		"Replica":  func(c *jobs.Config) { c.Replica = "" },
+		"Name":     func(c *jobs.Config) { c.Jobs[0].Name = "" },
+		"Run is":   func(c *jobs.Config) { c.Jobs[0].Run = nil },
+		"two of":   func(c *jobs.Config) { c.Jobs = append(c.Jobs, good) },
+		"below 0":  func(c *jobs.Config) { c.Jobs[0].Jitter = -1 },
+		"schedule": func(c *jobs.Config) { c.Jobs[0].Schedule = "x" },
+	} {
+		c := jobs.Config{Jobs: []jobs.Job{good}, Store: &sqlite.Store{}, Logger: slog.New(slog.DiscardHandler), Replica: "a"}
+		change(&c)
+		if _, err := jobs.New(c); err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: %v", word, err)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/jobs"
+)
+
+const (
+	nowMillis = `floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`
+
+	loseRunSQL = `
+UPDATE job_runs SET outcome = 'lost', ended_at = ` + nowMillis + ` WHERE job = $1 AND ended_at = 0 AND deadline < ` + nowMillis
+
+	// Nothing is inserted where the run is there, or where another of the job began at the same moment: the indexes tell.
+	claimRunSQL = `
+INSERT INTO job_runs (job, scheduled, replica, started_at, deadline, ended_at, outcome, note, error)
+SELECT $1, $2, $3, at, at + $4::bigint, CASE WHEN busy THEN at ELSE 0 END, CASE WHEN busy THEN 'skipped' ELSE 'running' END, '', ''
+FROM (SELECT ` + nowMillis + ` AS at, EXISTS (SELECT FROM job_runs WHERE job = $1 AND ended_at = 0) AS busy) now
+ON CONFLICT DO NOTHING RETURNING outcome`
+
+	finishRunSQL = `
+UPDATE job_runs SET ended_at = ` + nowMillis + `, outcome = $3, note = $4, error = $5
+WHERE job = $1 AND scheduled = $2 AND ended_at = 0`
+
+	runColumns = `job, scheduled, replica, started_at, ended_at, outcome, note, error`
+
+	runsSQL = `
+SELECT ` + runColumns + ` FROM job_runs ORDER BY scheduled DESC LIMIT $1`
+
+	// Not job = $2, with which the planner may read the runs of all jobs by their time.
+	runsOfJobSQL = `
+SELECT ` + runColumns + ` FROM job_runs WHERE job BETWEEN $2 AND $2 ORDER BY job DESC, scheduled DESC LIMIT $1`
+
+	pruneRunsSQL = `
+DELETE FROM job_runs WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM job_runs r WHERE scheduled < $1 AND ended_at <> 0
+	AND EXISTS (SELECT FROM job_runs l WHERE l.job = r.job AND l.scheduled > r.scheduled)
+	ORDER BY scheduled LIMIT $2))`
+)
+
+// ClaimRun implements [jobs.Store].
+func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claimed, err error) {
+	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
+		lost, err := tx.Exec(ctx, loseRunSQL, c.Job)
+		if err != nil {
+			return err
+		}
+		claimed = jobs.Claimed{Lost: lost.RowsAffected() > 0}
+		err = tx.QueryRow(ctx, claimRunSQL, c.Job, c.Scheduled, c.Replica, c.Lease.Milliseconds()).Scan(&claimed.Outcome)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return jobs.Claimed{}, fmt.Errorf("claim a run: %w", err)
+	}
+	return claimed, nil
+}
+
+// FinishRun implements [jobs.Store].
+func (s *Store) FinishRun(ctx context.Context, r jobs.Run) (found bool, err error) {
+	tag, err := s.relay.Exec(ctx, finishRunSQL, r.Job, r.Scheduled, string(r.Outcome), r.Note, r.Error)
+	if err != nil {
+		return false, fmt.Errorf("end a run: %w", err)
+	}
+	return tag.RowsAffected() > 0, nil
+}
+
+// LastRun implements [jobs.Store].
+func (s *Store) LastRun(ctx context.Context, job string) (r jobs.Run, found bool, err error) {
+	runs, err := s.Runs(ctx, jobs.Filter{Job: job, Max: 1})
+	if err != nil || len(runs) == 0 {
+		return r, false, err
+	}
+	return runs[0], true, nil
+}
+
+// Runs implements [jobs.Store].
+func (s *Store) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
+	sql, args := runsSQL, []any{f.Max}
+	if f.Job != "" {
+		sql, args = runsOfJobSQL, append(args, f.Job)
+	}
+	rows, err := s.relay.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read runs: %w", err)
+	}
+	all, err := pgx.AppendRows([]jobs.Run(nil), rows, func(row pgx.CollectableRow) (r jobs.Run, err error) {
+		err = row.Scan(&r.Job, &r.Scheduled, &r.Replica, &r.StartedAt, &r.EndedAt, &r.Outcome, &r.Note, &r.Error)
+		return r, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read runs: %w", err)
+	}
+	return all, nil
+}
+
+// PruneRuns implements [jobs.Store].
+func (s *Store) PruneRuns(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.pruneBefore(ctx, "remove old runs", pruneRunsSQL, before, max)
+}

@@ -1,0 +1,115 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/jobs"
+)
+
+const (
+	loseRunSQL = `UPDATE job_runs SET outcome = 'lost', ended_at = ?2 WHERE job = ?1 AND ended_at = 0 AND deadline < ?2`
+
+	claimRunSQL = `
+INSERT INTO job_runs (job, scheduled, replica, started_at, deadline, ended_at, outcome, note, error)
+SELECT ?1, ?2, ?3, ?4, ?4 + ?5, CASE WHEN busy THEN ?4 ELSE 0 END, CASE WHEN busy THEN 'skipped' ELSE 'running' END, '', ''
+FROM (SELECT EXISTS (SELECT 1 FROM job_runs WHERE job = ?1 AND ended_at = 0) AS busy)
+WHERE true ON CONFLICT DO NOTHING RETURNING outcome`
+
+	finishRunSQL = `
+UPDATE job_runs SET ended_at = ?3, outcome = ?4, note = ?5, error = ?6 WHERE job = ?1 AND scheduled = ?2 AND ended_at = 0`
+
+	runColumns = `job, scheduled, replica, started_at, ended_at, outcome, note, error`
+
+	runsSQL = `SELECT ` + runColumns + ` FROM job_runs ORDER BY scheduled DESC LIMIT ?`
+
+	runsOfJobSQL = `SELECT ` + runColumns + ` FROM job_runs WHERE job = ?2 ORDER BY scheduled DESC LIMIT ?1`
+
+	pruneRunsSQL = `
+DELETE FROM job_runs WHERE (job, scheduled) IN (
+	SELECT job, scheduled FROM job_runs r WHERE scheduled < ?1 AND ended_at <> 0
+	AND EXISTS (SELECT 1 FROM job_runs l WHERE l.job = r.job AND l.scheduled > r.scheduled)
+	ORDER BY scheduled LIMIT ?2)`
+)
+
+// ClaimRun implements [jobs.Store].
+func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claimed, err error) {
+	err = s.transact(ctx, func() (func(), error) {
+		now := s.now().UnixMilli()
+		lost, err := s.exec(loseRunSQL, c.Job, now)
+		if err != nil {
+			return nil, err
+		}
+		claimed = jobs.Claimed{Lost: lost > 0}
+		err = s.conn.QueryRowContext(context.Background(), claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
+			c.Lease.Milliseconds()).Scan(&claimed.Outcome)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, err
+		}
+		return func() {}, nil
+	})
+	if err != nil {
+		return jobs.Claimed{}, fmt.Errorf("claim a run: %w", err)
+	}
+	return claimed, nil
+}
+
+// FinishRun implements [jobs.Store].
+func (s *Store) FinishRun(ctx context.Context, r jobs.Run) (found bool, err error) {
+	err = s.transact(ctx, func() (func(), error) {
+		n, err := s.exec(finishRunSQL, r.Job, r.Scheduled, s.now().UnixMilli(), string(r.Outcome), r.Note, r.Error)
+		found = n > 0
+		return func() {}, err
+	})
+	if err != nil {
+		return false, fmt.Errorf("end a run: %w", err)
+	}
+	return found, nil
+}
+
+// LastRun implements [jobs.Store].
+func (s *Store) LastRun(ctx context.Context, job string) (r jobs.Run, found bool, err error) {
+	runs, err := s.Runs(ctx, jobs.Filter{Job: job, Max: 1})
+	if err != nil || len(runs) == 0 {
+		return r, false, err
+	}
+	return runs[0], true, nil
+}
+
+// Runs implements [jobs.Store].
+func (s *Store) Runs(ctx context.Context, f jobs.Filter) (all []jobs.Run, err error) {
+	query, args := runsSQL, []any{f.Max}
+	if f.Job != "" {
+		query, args = runsOfJobSQL, append(args, f.Job)
+	}
+	var r jobs.Run
+	into := []any{&r.Job, &r.Scheduled, &r.Replica, &r.StartedAt, &r.EndedAt, &r.Outcome, &r.Note, &r.Error}
+	if err := eachRow(ctx, s.reader, query, args, into, func() { all = append(all, r) }); err != nil {
+		return nil, fmt.Errorf("read runs: %w", err)
+	}
+	return all, nil
+}
+
+// PruneRuns implements [jobs.Store].
+func (s *Store) PruneRuns(ctx context.Context, before time.Time, max int) (n int, err error) {
+	return s.remove(ctx, "remove old runs", pruneRunsSQL, before.UnixMilli(), max)
+}
+
+// remove runs one statement that deletes, and gives how many rows it took.
+func (s *Store) remove(ctx context.Context, act, statement string, args ...any) (int, error) {
+	var n int64
+	err := s.transact(ctx, func() (func(), error) {
+		var err error
+		if n, err = s.exec(statement, args...); err != nil || n == 0 {
+			return nil, err
+		}
+		return func() {}, nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", act, err)
+	}
+	return int(n), nil
+}

@@ -1,0 +1,227 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/overrides"
+)
+
+// Jobs runs the suite of the runs of jobs. open gives an empty store that closes when its test ends.
+func Jobs(t *testing.T, open func(t *testing.T) jobs.Store) {
+	for _, c := range []struct {
+		name string
+		test func(t *testing.T, s jobs.Store)
+	}{
+		{"a run keeps all its fields", runFields},
+		{"of all claims for one time, one is given", claimsAtOnce},
+		{"of claims for many times at once, one runs", overlapsAtOnce},
+		{"what would overlap is skipped", runsDoNotOverlap},
+		{"a run past its lease is lost, and its end comes too late", runIsLost},
+		{"history by job, and the last run", runHistory},
+		{"old runs are removed, and not the last of a job, nor one that runs", pruneRuns},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.test(t, open(t))
+		})
+	}
+}
+
+const longLease = time.Hour
+
+func claim(t *testing.T, s jobs.Store, job string, scheduled int64, lease time.Duration) jobs.Claimed {
+	t.Helper()
+	c, err := s.ClaimRun(within(t), jobs.Claim{Job: job, Scheduled: scheduled, Replica: "a", Lease: lease})
+	if err != nil {
+		t.Fatalf("claim %s %d: %v", job, scheduled, err)
+	}
+	return c
+}
+
+func finish(t *testing.T, s jobs.Store, r jobs.Run) bool {
+	t.Helper()
+	found, err := s.FinishRun(within(t), r)
+	if err != nil {
+		t.Fatalf("finish %s %d: %v", r.Job, r.Scheduled, err)
+	}
+	return found
+}
+
+func runs(t *testing.T, s jobs.Store, f jobs.Filter) []jobs.Run {
+	t.Helper()
+	all, err := s.Runs(within(t), f)
+	if err != nil {
+		t.Fatalf("runs: %v", err)
+	}
+	return all
+}
+
+// outcomes gives the runs of a job as words, the last first.
+func outcomes(t *testing.T, s jobs.Store, job string) (all []string) {
+	t.Helper()
+	for _, r := range runs(t, s, jobs.Filter{Job: job, Max: 100}) {
+		all = append(all, fmt.Sprint(r.Scheduled, " ", r.Outcome))
+	}
+	return all
+}
+
+var (
+	mine    = jobs.Claimed{Outcome: jobs.Running}
+	theirs  = jobs.Claimed{}
+	skipped = jobs.Claimed{Outcome: jobs.Skipped}
+)
+
+func runFields(t *testing.T, s jobs.Store) {
+	equal(t, "claim", claim(t, s, "j'", 7, longLease), mine)
+	if !finish(t, s, jobs.Run{Job: "j'", Scheduled: 7, Outcome: jobs.Failed, Note: "n\"ö😀", Error: "e%"}) {
+		t.Error("the run was not found")
+	}
+	got, found, err := s.LastRun(within(t), "j'")
+	if err != nil || !found {
+		t.Fatalf("last run: %t, %v", found, err)
+	}
+	if got.StartedAt <= 0 || got.EndedAt < got.StartedAt {
+		t.Errorf("started at %d, ended at %d", got.StartedAt, got.EndedAt)
+	}
+	got.StartedAt, got.EndedAt = 0, 0
+	equal(t, "run", got, jobs.Run{Job: "j'", Scheduled: 7, Replica: "a", Outcome: jobs.Failed, Note: "n\"ö😀", Error: "e%"})
+	if finish(t, s, jobs.Run{Job: "j'", Scheduled: 7, Outcome: jobs.Done}) {
+		t.Error("a run ended twice")
+	}
+}
+
+func claimsAtOnce(t *testing.T, s jobs.Store) {
+	const times, replicas = 30, 6
+	for at := int64(1); at <= times; at++ {
+		var given atomic.Int64
+		all(t, replicas, func(i int) error {
+			c, err := s.ClaimRun(within(t), jobs.Claim{Job: "j", Scheduled: at, Replica: fmt.Sprint(i), Lease: longLease})
+			if c.Outcome == jobs.Running {
+				given.Add(1)
+			}
+			return err
+		})
+		if n := given.Load(); n != 1 {
+			t.Fatalf("the run was given to %d", n)
+		}
+		finish(t, s, jobs.Run{Job: "j", Scheduled: at, Outcome: jobs.Done})
+	}
+	equal(t, "runs", len(outcomes(t, s, "j")), times)
+}
+
+func overlapsAtOnce(t *testing.T, s jobs.Store) {
+	for round := range 20 {
+		job := fmt.Sprint("j", round)
+		var given atomic.Int64
+		all(t, 6, func(i int) error {
+			c, err := s.ClaimRun(within(t), jobs.Claim{Job: job, Scheduled: int64(i), Replica: "a", Lease: longLease})
+			if c.Outcome == jobs.Running {
+				given.Add(1)
+			}
+			return err
+		})
+		if n := given.Load(); n != 1 {
+			t.Fatalf("%d run at the same time", n)
+		}
+	}
+}
+
+func runsDoNotOverlap(t *testing.T, s jobs.Store) {
+	equal(t, "the first", claim(t, s, "j", 1, longLease), mine)
+	equal(t, "the same", claim(t, s, "j", 1, longLease), theirs)
+	equal(t, "the next", claim(t, s, "j", 2, longLease), skipped)
+	equal(t, "the next again", claim(t, s, "j", 2, longLease), theirs)
+	equal(t, "another job", claim(t, s, "k", 2, longLease), mine)
+	finish(t, s, jobs.Run{Job: "j", Scheduled: 1, Outcome: jobs.Done})
+	equal(t, "after its end", claim(t, s, "j", 3, longLease), mine)
+	equal(t, "runs", outcomes(t, s, "j"), []string{"3 running", "2 skipped", "1 done"})
+}
+
+func runIsLost(t *testing.T, s jobs.Store) {
+	equal(t, "the first", claim(t, s, "j", 1, -time.Second), mine)
+	equal(t, "the next", claim(t, s, "j", 2, longLease), jobs.Claimed{Outcome: jobs.Running, Lost: true})
+	if finish(t, s, jobs.Run{Job: "j", Scheduled: 1, Outcome: jobs.Done}) {
+		t.Error("a lost run ended")
+	}
+	equal(t, "runs", outcomes(t, s, "j"), []string{"2 running", "1 lost"})
+}
+
+func runHistory(t *testing.T, s jobs.Store) {
+	if _, found, err := s.LastRun(within(t), "j"); found || err != nil {
+		t.Errorf("last run of none: %t, %v", found, err)
+	}
+	for at := int64(1); at <= 6; at++ {
+		job := []string{"j", "k"}[at%2]
+		claim(t, s, job, at, longLease)
+		finish(t, s, jobs.Run{Job: job, Scheduled: at, Outcome: jobs.Done})
+	}
+	times := func(f jobs.Filter) (at []int64) {
+		for _, r := range runs(t, s, f) {
+			at = append(at, r.Scheduled)
+		}
+		return at
+	}
+	equal(t, "all", times(jobs.Filter{Max: 9}), []int64{6, 5, 4, 3, 2, 1})
+	equal(t, "some", times(jobs.Filter{Max: 2}), []int64{6, 5})
+	equal(t, "of one job", times(jobs.Filter{Job: "k", Max: 2}), []int64{5, 3})
+	last, found, err := s.LastRun(within(t), "j")
+	if err != nil || !found || last.Scheduled != 6 {
+		t.Errorf("last run: %+v, %t, %v", last, found, err)
+	}
+}
+
+func pruneRuns(t *testing.T, s jobs.Store) {
+	for at := int64(1); at <= 5; at++ {
+		claim(t, s, "j", at, longLease)
+		finish(t, s, jobs.Run{Job: "j", Scheduled: at, Outcome: jobs.Done})
+	}
+	claim(t, s, "k", 1, longLease)
+	claim(t, s, "k", 2, longLease) // is skipped
+	for i, c := range []struct {
+		before    int64
+		max, want int
+	}{{1, 9, 0}, {4, 2, 2}, {4, 9, 1}, {99, 9, 1}, {99, 9, 0}} {
+		n, err := s.PruneRuns(within(t), time.UnixMilli(c.before), c.max)
+		if n != c.want || err != nil {
+			t.Errorf("prune %d: %d, %v; want %d", i, n, err, c.want)
+		}
+	}
+	equal(t, "left", outcomes(t, s, "j"), []string{"5 done"})
+	equal(t, "of one that runs", outcomes(t, s, "k"), []string{"2 skipped", "1 running"})
+}
+
+// OverridePruner removes overrides that expired.
+type OverridePruner interface {
+	overrides.Store
+	PruneOverrides(ctx context.Context, before time.Time, max int) (int, error)
+}
+
+// PruneOverrides holds that what expired before a moment is removed, in parts, and nothing else.
+func PruneOverrides(t *testing.T, s OverridePruner) {
+	for subject, expires := range map[string]int64{"for good": 0, "a": 10, "b": 19, "c": 15, "not yet": 20} {
+		o := override("p", "n", subject)
+		o.ExpiresAt = expires
+		putOverride(t, s, o)
+	}
+	for i, c := range []struct{ want, revision int }{{2, 6}, {1, 7}, {0, 7}} {
+		n, err := s.PruneOverrides(within(t), time.UnixMilli(20), 2)
+		if n != c.want || err != nil {
+			t.Errorf("prune %d: %d, %v; want %d", i, n, err, c.want)
+		}
+		// A worker is to read all again when some are gone, and not when none is.
+		equal(t, "revision", changes(t, s, -1).Revision, int64(c.revision))
+	}
+	var left []string
+	for _, o := range changes(t, s, 5).Overrides {
+		left = append(left, o.Subject)
+	}
+	if len(left) != 2 || !strings.Contains(strings.Join(left, ","), "for good") {
+		t.Errorf("left: %q", left)
+	}
+}
