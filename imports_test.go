@@ -24,7 +24,7 @@ var mayImport = map[string][]string{
 	"internal/policy":    {"internal/engine"},
 	"internal/keys":      {},
 	"internal/overrides": {},
-	"internal/bus":       {".", "internal/engine", "internal/policy", "internal/keys", "internal/overrides", "internal/usage"},
+	"internal/bus":       {".", "internal/engine", "internal/policy", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage"},
 	"internal/alerts":    {"."},
 	"internal/jobs":      {},
 	"internal/usage":     {"internal/engine"},

@@ -18,6 +18,12 @@ var FS embed.FS
 func Names() []string {
 	return []string{
 		"api/error.v1.json",
+		"api/jobs-history-request.v1.json",
+		"api/jobs-history.v1.json",
+		"api/jobs-list-request.v1.json",
+		"api/jobs-list.v1.json",
+		"api/jobs-run-request.v1.json",
+		"api/jobs-run.v1.json",
 		"api/key.v1.json",
 		"api/keys-create-request.v1.json",
 		"api/keys-create.v1.json",

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -56,6 +57,12 @@ var definitions = map[string]struct {
 	"api/overrides-delete.v1.json":         {limits.DeleteOverrideReply{}, "Reply of admin.overrides.delete", nil},
 	"api/overrides-list-request.v1.json":   {limits.ListOverridesRequest{}, "Body of admin.overrides.list", refineList},
 	"api/overrides-list.v1.json":           {limits.OverrideList{}, "Reply of admin.overrides.list", nil},
+	"api/jobs-list-request.v1.json":        {limits.ListJobsRequest{}, "Body of admin.jobs.list", nil},
+	"api/jobs-list.v1.json":                {limits.JobList{}, "Reply of admin.jobs.list", nil},
+	"api/jobs-run-request.v1.json":         {limits.RunJobRequest{}, "Body of admin.jobs.run", refineJob},
+	"api/jobs-run.v1.json":                 {limits.RunJobReply{}, "Reply of admin.jobs.run", nil},
+	"api/jobs-history-request.v1.json":     {limits.JobHistoryRequest{}, "Body of admin.jobs.history", refineJob},
+	"api/jobs-history.v1.json":             {limits.JobHistory{}, "Reply of admin.jobs.history", nil},
 	"api/error.v1.json":                    {limits.ErrorBody{}, "An answer that is not a decision", refineError},
 	"events/limits.warning.v1.json":        {limits.Warning{}, "Data of a limits.warning event", nil},
 	"events/limits.exceeded.v1.json":       {limits.Exceeded{}, "Data of a limits.exceeded event", nil},
@@ -117,7 +124,8 @@ func TestAsyncAPIRefersToSchemas(t *testing.T) {
 		limits.SubjectStatus, limits.SubjectList, limits.SubjectReset, limits.SubjectSettle, limits.SubjectUsage, limits.SubjectTop,
 		limits.SubjectUsageReport, limits.EventWarning, limits.EventExceeded,
 		limits.SubjectVerify, limits.SubjectKeysCreate, limits.SubjectKeysList, limits.SubjectKeysRevoke, limits.SubjectKeysExpire,
-		limits.SubjectOverridesSet, limits.SubjectOverridesDelete, limits.SubjectOverridesList, limits.SubjectPolicies} {
+		limits.SubjectOverridesSet, limits.SubjectOverridesDelete, limits.SubjectOverridesList, limits.SubjectPolicies,
+		limits.SubjectJobsList, limits.SubjectJobsRun, limits.SubjectJobsHistory} {
 		if !strings.Contains(string(doc), "address: "+subject+"\n") {
 			t.Errorf("asyncapi.yaml has no channel %s", subject)
 		}
@@ -316,6 +324,14 @@ func refineOverride(s *jsonschema.Schema) {
 	s.OneOf = []*jsonschema.Schema{
 		{Title: "other numbers", AnyOf: required("limit", "window", "burst")},
 		{Title: "no limit", Required: []string{"unlimited"}, Not: anyOf([]string{"limit", "window", "burst"})},
+	}
+}
+
+func refineJob(s *jsonschema.Schema) {
+	job, _ := s.Properties.Get("job")
+	text(job, 1, limits.MaxNameBytes)
+	if f, ok := s.Properties.Get("max"); ok {
+		f.Minimum, f.Maximum = "1", json.Number(strconv.Itoa(limits.MaxJobRuns))
 	}
 }
 

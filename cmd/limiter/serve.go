@@ -23,8 +23,9 @@ type serveCmd struct {
 	HashKey          string  `name:"hash-key" env:"HASH_KEY" placeholder:"KEY" help:"Key of the filter hash in policies, 16 bytes or more; the same on all workers. Without it one is kept in the data folder, for SQLite only. Better set as HASH_KEY: others can see the arguments of a process."`
 	Source           string  `name:"source" env:"SOURCE" default:"urn:limits" placeholder:"URI" help:"Source of the CloudEvents: a URI that names this service (${default})."`
 	KeyPrefix        string  `name:"key-prefix" env:"KEY_PREFIX" default:"lim" placeholder:"WORD" help:"What the API keys that are made begin with (${default})."`
-	LogLevel         string  `name:"log-level" env:"LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"One of ${enum} (${default})."`
-	LogFormat        string  `name:"log-format" env:"LOG_FORMAT" enum:"text,json" default:"text" help:"One of ${enum} (${default})."`
+	jobFlags
+	LogLevel  string `name:"log-level" env:"LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"One of ${enum} (${default})."`
+	LogFormat string `name:"log-format" env:"LOG_FORMAT" enum:"text,json" default:"text" help:"One of ${enum} (${default})."`
 }
 
 // Help gives the examples of --help.
@@ -49,17 +50,19 @@ func (c *serveCmd) Validate() error {
 	if !(c.WarningThreshold >= 0 && c.WarningThreshold <= 1) { // NaN too
 		return fmt.Errorf("--warning-threshold: %v is not between 0 and 1", c.WarningThreshold)
 	}
-	return nil
+	return c.jobFlags.Validate()
 }
 
 func (c *serveCmd) options() app.Options {
-	return app.Options{
+	o := app.Options{
 		NATSURL: c.NATSURL, NATSListen: c.NATSListen, NATSCreds: c.NATSCreds,
 		NATSTLSCA: c.NATSTLSCA, NATSTLSCert: c.NATSTLSCert, NATSTLSKey: c.NATSTLSKey,
 		DatabaseURL: c.DatabaseURL, DataDir: c.DataDir, HTTPAddr: c.HTTP, Source: c.Source,
 		WarningThreshold: c.WarningThreshold, OnError: c.OnError, KeyPrefix: c.KeyPrefix,
 		Policies: c.Policies, HashKey: c.HashKey, Version: programVersion(),
 	}
+	c.jobFlags.set(&o)
+	return o
 }
 
 // Run serves until the context ends and everything is drained.

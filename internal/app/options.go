@@ -2,6 +2,8 @@
 // starts every part in order, and stops them in reverse.
 package app
 
+import "time"
+
 // Options is everything that can be set from outside, with the names of the settings that set it.
 type Options struct {
 	// NATSURL (NATS_URL) is the NATS cluster; empty embeds a server.
@@ -31,6 +33,12 @@ type Options struct {
 	// HashKey (HASH_KEY) is the key of the filter hash in policies, 16 bytes or more. Empty with SQLite: one is made
 	// and kept in DataDir. Empty with PostgreSQL: policies that hash are refused, because workers must share it.
 	HashKey string
+	// CleanupEvery (CLEANUP_EVERY) is how often expired counters and receipts are removed; 0 for only when asked.
+	CleanupEvery time.Duration
+	// UsageMinuteDays (USAGE_MINUTE_DAYS) is after how many days usage is kept by the hour instead of the minute, UsageDays
+	// (USAGE_DAYS), RequestDays (REQUEST_DAYS) and JobDays (JOB_DAYS) after how many usage, the request log and the runs
+	// of jobs are removed; 0 for never.
+	UsageMinuteDays, UsageDays, RequestDays, JobDays int
 	// Version is the program's version.
 	Version string
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/policy"
@@ -42,6 +43,7 @@ type store interface {
 	usage.Store
 	keys.Store
 	overrides.Store
+	cleaner
 	Ping(ctx context.Context) error
 	Close()
 }
@@ -67,6 +69,7 @@ type limiter struct {
 	keys       *keys.Registry
 	overrides  *overrides.Table
 	announcers []*bus.Announcer
+	jobs       *jobs.Runner
 	// serving says that requests are answered.
 	serving atomic.Bool
 
@@ -98,7 +101,7 @@ func (l *limiter) start(ctx context.Context) error {
 	defer cancel()
 	for _, part := range []func(context.Context) error{
 		l.loadPolicies, l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage, l.startEngine, l.startAdmin,
-		l.watchPolicies, l.startService,
+		l.watchPolicies, l.startJobs, l.startService,
 	} {
 		if err := part(ctx); err != nil {
 			return err
@@ -314,7 +317,7 @@ func (l *limiter) startService(context.Context) error {
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
 		OnError: onError, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
-		Keys: l.keys, Overrides: l.overrides,
+		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobs,
 	})
 	if err != nil {
 		return err

@@ -67,6 +67,8 @@ type ServiceConfig struct {
 	// endpoints are not there.
 	Keys      *keys.Registry
 	Overrides *overrides.Table
+	// Jobs answers admin.jobs; without it its endpoints are not there.
+	Jobs Jobs
 	// Logger is required.
 	Logger *slog.Logger
 }
@@ -187,7 +189,7 @@ func (s *Service) addEndpoints() error {
 			return err
 		}
 	}
-	return errors.Join(s.addKeyEndpoints(), s.addOverrideEndpoints())
+	return errors.Join(s.addKeyEndpoints(), s.addOverrideEndpoints(), s.addJobEndpoints())
 }
 
 // addEndpoint subscribes to one subject; request and response are schemas, response none where nothing is answered.

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/app"
+)
+
+// jobsCmd looks after the jobs of the service.
+type jobsCmd struct {
+	List    jobsListCmd    `cmd:"" help:"List the jobs, their times and their last runs."`
+	Run     jobsRunCmd     `cmd:"" help:"Run a job now."`
+	History jobsHistoryCmd `cmd:"" help:"Show what ran, when, where, and how it ended."`
+}
+
+type jobsListCmd struct{ clientFlags }
+
+// Help gives the examples of --help.
+func (*jobsListCmd) Help() string {
+	return `Each run is done by one worker, whichever claims it first. Schedules are in UTC, times in the zone of this machine.
+
+Examples:
+
+  limiter jobs list
+  limiter jobs list --json | jq '.jobs[] | select(.last.outcome != "done")'`
+}
+
+func (c *jobsListCmd) Run(s *session) error {
+	var reply limits.JobList
+	if _, err := c.ask(s, limits.SubjectJobsList, limits.ListJobsRequest{}, &reply); err != nil || c.JSON {
+		return err
+	}
+	t := newTable(s.out, "JOB", "SCHEDULE", "NEXT", "LAST", "OUTCOME", "NOTE")
+	for _, j := range reply.Jobs {
+		last := limits.JobRun{}
+		if j.Last != nil {
+			last = *j.Last
+		}
+		t.row(j.Name, dash(j.Schedule), moment(s, j.Next, "-"), moment(s, last.StartedAt, "never"), dash(last.Outcome), dash(remark(&last)))
+	}
+	t.flush()
+	return nil
+}
+
+// remark is what a run says of itself.
+func remark(r *limits.JobRun) string {
+	if r.Note != "" && r.Error != "" {
+		return r.Note + ": " + r.Error
+	}
+	return r.Note + r.Error
+}
+
+type jobsRunCmd struct {
+	clientFlags
+	Name string `arg:"" help:"The job, such as expire; see: limiter jobs list."`
+}
+
+// Help gives the examples of --help.
+func (*jobsRunCmd) Help() string {
+	return `The worker that answers runs it. A run that takes longer than a second goes on after the answer. The exit status is 1 when
+the run ended otherwise than done.
+
+Examples:
+
+  limiter jobs run expire
+  limiter jobs run usage-rollup --json`
+}
+
+func (c *jobsRunCmd) Run(s *session) error {
+	var reply limits.RunJobReply
+	if _, err := c.ask(s, limits.SubjectJobsRun, limits.RunJobRequest{Job: c.Name}, &reply); err != nil {
+		return err
+	}
+	r := &reply.Run
+	switch {
+	case r.Outcome != "done" && r.Outcome != "running":
+		return fmt.Errorf("run job %s on %s: %s: %s", r.Job, r.Replica, r.Outcome, remark(r))
+	case c.JSON:
+	case r.Outcome == "running":
+		fmt.Fprintf(s.out, "%s runs on %s; see: limiter jobs history %s\n", r.Job, r.Replica, r.Job)
+	default:
+		fmt.Fprintf(s.out, "%s: done in %s on %s: %s\n", r.Job, took(r), r.Replica, dash(remark(r)))
+	}
+	return nil
+}
+
+type jobsHistoryCmd struct {
+	clientFlags
+	Name string `arg:"" optional:"" help:"Only runs of one job."`
+	Max  int    `default:"50" placeholder:"N" help:"At most N runs, the last first (${default})."`
+}
+
+// Help gives the examples of --help.
+func (*jobsHistoryCmd) Help() string {
+	return `Outcomes: done, failed, timeout, canceled (the worker was stopped), skipped (the run before had not ended), lost (the
+worker died), running.
+
+Examples:
+
+  limiter jobs history
+  limiter jobs history expire --max 5
+  limiter jobs history --json | jq '.runs[] | select(.outcome == "failed")'`
+}
+
+// Validate holds what the tags cannot.
+func (c *jobsHistoryCmd) Validate() error {
+	if c.Max < 1 || c.Max > limits.MaxJobRuns {
+		return fmt.Errorf("--max: %d is not between 1 and %d", c.Max, limits.MaxJobRuns)
+	}
+	return c.clientFlags.Validate()
+}
+
+func (c *jobsHistoryCmd) Run(s *session) error {
+	var reply limits.JobHistory
+	if _, err := c.ask(s, limits.SubjectJobsHistory, limits.JobHistoryRequest{Job: c.Name, Max: c.Max}, &reply); err != nil || c.JSON {
+		return err
+	}
+	if len(reply.Runs) == 0 {
+		fmt.Fprintln(s.out, "no runs")
+		return nil
+	}
+	t := newTable(s.out, "SCHEDULED", "JOB", "OUTCOME", "TOOK", "REPLICA", "NOTE")
+	for i := range reply.Runs {
+		r := &reply.Runs[i]
+		t.row(moment(s, r.Scheduled, "-"), r.Job, r.Outcome, took(r), r.Replica, dash(remark(r)))
+	}
+	t.flush()
+	return nil
+}
+
+func took(r *limits.JobRun) string {
+	if r.EndedAt == 0 {
+		return "-"
+	}
+	return (time.Duration(r.EndedAt-r.StartedAt) * time.Millisecond).String()
+}
+
+// jobFlags say when the jobs of serve run and what they leave.
+type jobFlags struct {
+	CleanupEvery    time.Duration `name:"cleanup-every" env:"CLEANUP_EVERY" default:"60s" placeholder:"DURATION" help:"How often expired counters are removed; 0 for never (${default})."`
+	UsageMinuteDays int           `name:"usage-minute-days" env:"USAGE_MINUTE_DAYS" default:"2" placeholder:"N" help:"After how many days usage is kept by the hour instead of the minute; 0 for never (${default})."`
+	UsageDays       int           `name:"usage-days" env:"USAGE_DAYS" default:"90" placeholder:"N" help:"After how many days usage is removed; 0 for never (${default})."`
+	RequestDays     int           `name:"request-days" env:"REQUEST_DAYS" default:"30" placeholder:"N" help:"After how many days the request log is removed; 0 for never (${default})."`
+	JobDays         int           `name:"job-days" env:"JOB_DAYS" default:"14" placeholder:"N" help:"After how many days the history of jobs is removed; 0 for never (${default})."`
+}
+
+// Validate holds what the tags cannot.
+func (f *jobFlags) Validate() error {
+	if f.CleanupEvery != 0 && (f.CleanupEvery < time.Second || f.CleanupEvery > 24*time.Hour) {
+		return fmt.Errorf("--cleanup-every: %s is neither 0 nor between 1s and 24h", f.CleanupEvery)
+	}
+	if f.CleanupEvery%time.Second != 0 {
+		return fmt.Errorf("--cleanup-every: %s is no whole number of seconds", f.CleanupEvery)
+	}
+	for _, d := range []struct {
+		flag string
+		days int
+	}{{"usage-minute-days", f.UsageMinuteDays}, {"usage-days", f.UsageDays}, {"request-days", f.RequestDays}, {"job-days", f.JobDays}} {
+		if d.days < 0 || d.days > maxDays {
+			return fmt.Errorf("--%s: %d is not between 0 and %d", d.flag, d.days, maxDays)
+		}
+	}
+	return nil
+}
+
+func (f *jobFlags) set(o *app.Options) {
+	o.CleanupEvery, o.UsageMinuteDays = f.CleanupEvery, f.UsageMinuteDays
+	o.UsageDays, o.RequestDays, o.JobDays = f.UsageDays, f.RequestDays, f.JobDays
+}

@@ -1,0 +1,152 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/jobs"
+)
+
+// The endpoints of jobs.
+
+// The schemas of jobs.
+const (
+	SchemaJobsListRequest    = "api/jobs-list-request.v1.json"
+	SchemaJobsList           = "api/jobs-list.v1.json"
+	SchemaJobsRunRequest     = "api/jobs-run-request.v1.json"
+	SchemaJobsRun            = "api/jobs-run.v1.json"
+	SchemaJobsHistoryRequest = "api/jobs-history-request.v1.json"
+	SchemaJobsHistory        = "api/jobs-history.v1.json"
+)
+
+// Jobs are what admin.jobs asks; *[jobs.Runner] is one.
+type Jobs interface {
+	Jobs(ctx context.Context) ([]jobs.Status, error)
+	RunNow(ctx context.Context, name string) (jobs.Run, error)
+	History(ctx context.Context, f jobs.Filter) ([]jobs.Run, error)
+}
+
+const (
+	// defaultJobRuns is how many runs a history has unless said.
+	defaultJobRuns = 50
+	// awaitJob is how long the answer waits for a run to end: less than a client waits for the answer.
+	awaitJob = time.Second
+)
+
+func (s *Service) addJobEndpoints() error {
+	if s.cfg.Jobs == nil {
+		return nil
+	}
+	return errors.Join(
+		s.addEndpoint("admin-jobs-list", limits.SubjectJobsList, SchemaJobsListRequest, SchemaJobsList, s.answers(s.listJobs)),
+		s.addEndpoint("admin-jobs-run", limits.SubjectJobsRun, SchemaJobsRunRequest, SchemaJobsRun, s.answers(s.runJob)),
+		s.addEndpoint("admin-jobs-history", limits.SubjectJobsHistory, SchemaJobsHistoryRequest, SchemaJobsHistory, s.answers(s.jobHistory)))
+}
+
+func (s *Service) listJobs(ctx context.Context, data []byte) (any, error) {
+	r := newReader()
+	err := r.document(data, func(name []byte) error { return r.unknown(name, "none") })
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.cfg.Jobs.Jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reply := limits.JobList{Jobs: make([]limits.Job, len(all))}
+	for i, j := range all {
+		reply.Jobs[i] = wireJob(&j)
+	}
+	return reply, nil
+}
+
+func (s *Service) runJob(ctx context.Context, data []byte) (any, error) {
+	name, _, err := decodeJob(data, false)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, awaitJob)
+	defer cancel()
+	run, err := s.cfg.Jobs.RunNow(ctx, name)
+	if err != nil {
+		return nil, jobError(name, err)
+	}
+	s.cfg.Logger.Info("job run by request", "job", name, "outcome", run.Outcome)
+	return limits.RunJobReply{Run: wireRun(&run)}, nil
+}
+
+func (s *Service) jobHistory(ctx context.Context, data []byte) (any, error) {
+	name, max, err := decodeJob(data, true)
+	if err != nil {
+		return nil, err
+	}
+	runs, err := s.cfg.Jobs.History(ctx, jobs.Filter{Job: name, Max: max})
+	if err != nil {
+		return nil, jobError(name, err)
+	}
+	reply := limits.JobHistory{Runs: make([]limits.JobRun, len(runs))}
+	for i := range runs {
+		reply.Runs[i] = wireRun(&runs[i])
+	}
+	return reply, nil
+}
+
+// decodeJob reads the name of a job, which a history may leave out and what runs one may not.
+func decodeJob(data []byte, history bool) (job string, max int, err error) {
+	r := newReader()
+	max = defaultJobRuns
+	err = r.document(data, func(name []byte) error {
+		switch {
+		case string(name) == "job":
+			b, err := r.printable("job", 1, limits.MaxNameBytes)
+			job = string(b)
+			return err
+		case string(name) == "max" && history:
+			n, err := r.number("max", 1, limits.MaxJobRuns)
+			max = int(n)
+			return err
+		case history:
+			return r.unknown(name, "job, max")
+		default:
+			return r.unknown(name, "job")
+		}
+	})
+	if err == nil && job == "" && !history {
+		err = badInput("job", "job", "job is missing; admin.jobs.list tells which there are")
+	}
+	return job, max, err
+}
+
+func jobError(name string, err error) error {
+	switch {
+	case errors.Is(err, jobs.ErrUnknown):
+		return &limits.Error{Status: 404, Code: limits.CodeUnknownJob, Field: "job",
+			Message: fmt.Sprintf("no job is called %q here; admin.jobs.list tells which there are", name)}
+	case errors.Is(err, jobs.ErrBusy):
+		return &limits.Error{Status: 409, Code: limits.CodeJobRunning, Field: "job",
+			Message: fmt.Sprintf("a run of %s has not ended; admin.jobs.history tells where it runs", name)}
+	case errors.Is(err, jobs.ErrStopped):
+		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the worker is stopping; try again"}
+	}
+	return err
+}
+
+func wireJob(j *jobs.Status) limits.Job {
+	out := limits.Job{Name: j.Name, Schedule: j.Schedule, Timeout: j.Timeout.Milliseconds()}
+	if !j.Next.IsZero() {
+		out.Next = j.Next.UnixMilli()
+	}
+	if j.Last != nil {
+		last := wireRun(j.Last)
+		out.Last = &last
+	}
+	return out
+}
+
+func wireRun(r *jobs.Run) limits.JobRun {
+	return limits.JobRun{Job: r.Job, Scheduled: r.Scheduled, Replica: r.Replica, StartedAt: r.StartedAt, EndedAt: r.EndedAt,
+		Outcome: string(r.Outcome), Note: r.Note, Error: r.Error}
+}

@@ -1,0 +1,40 @@
+package web
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// JobMetrics measures the jobs that ran on this worker.
+type JobMetrics struct {
+	runs        *prometheus.CounterVec
+	seconds     *prometheus.HistogramVec
+	lastSuccess *prometheus.GaugeVec
+}
+
+// WatchJobs registers the metrics of jobs; call it once. Its labels are the names of jobs and of outcomes, which are few.
+func (m *Metrics) WatchJobs() *JobMetrics {
+	j := &JobMetrics{
+		runs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_job_runs_total",
+			Help: "Runs of jobs that ended on this worker, or that it found skipped or lost."}, []string{"job", "outcome"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "limits_job_seconds",
+			Help: "How long runs of jobs took.", Buckets: []float64{0.01, 0.1, 1, 10, 60, 600}}, []string{"job"}),
+		lastSuccess: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "limits_job_last_success_timestamp_seconds",
+			Help: "When a run of the job was last done on this worker."}, []string{"job"}),
+	}
+	m.reg.MustRegister(j.runs, j.seconds, j.lastSuccess)
+	return j
+}
+
+// JobEnded counts a run. What was skipped or lost took no time here.
+func (j *JobMetrics) JobEnded(job, outcome string, took time.Duration, at time.Time) {
+	j.runs.WithLabelValues(job, outcome).Inc()
+	switch outcome {
+	case "skipped", "lost":
+		return
+	case "done":
+		j.lastSuccess.WithLabelValues(job).Set(float64(at.UnixMilli()) / 1000)
+	}
+	j.seconds.WithLabelValues(job).Observe(took.Seconds())
+}
