@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// haste is how many times faster the stores' clocks run: a counter is kept for a minute at least, and has to expire and
+// come back many times in a test.
+const haste = 600
+
+// cleaned is a store with an engine on it, and how it removes what has expired.
+type cleaned struct {
+	engines []*engine.Engine
+	runs    jobs.Store
+	expire  func(ctx context.Context, max int) (int, error)
+}
+
+// TestCleanupLosesNoLiveCounter asks for decisions on counters that expire and come back, while a job removes what has
+// expired as fast as it can. Of each counter and window no more is allowed than the limit: a counter that was removed in
+// its window would begin again at nothing.
+func TestCleanupLosesNoLiveCounter(t *testing.T) {
+	t.Parallel()
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		began := time.Now()
+		store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"),
+			Now: func() time.Time { return began.Add(haste * time.Since(began)) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(store.Close)
+		cleanUnderLoad(t, cleaned{[]*engine.Engine{engineOn(t, store)}, store, store.Expire})
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		at := hasten(t, testenv.Postgres(t, postgres.Migrate))
+		var c cleaned
+		for range 2 {
+			store, err := postgres.Open(t.Context(), postgres.Config{URL: at})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(store.Close)
+			c = cleaned{append(c.engines, engineOn(t, store)), store, store.Expire}
+		}
+		cleanUnderLoad(t, c)
+	})
+}
+
+func engineOn(t *testing.T, store engine.Store) *engine.Engine {
+	t.Helper()
+	e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close(context.Background()) })
+	return e
+}
+
+// hasten gives a URL whose sessions find clocks of our own before those of PostgreSQL.
+func hasten(t *testing.T, at string) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	sql := "CREATE SCHEMA hasty; CREATE TABLE hasty.began AS SELECT pg_catalog.clock_timestamp() AS at;"
+	for name, kind := range map[string]string{"clock_timestamp": "VOLATILE", "statement_timestamp": "STABLE"} {
+		sql += fmt.Sprintf(`CREATE FUNCTION hasty.%s() RETURNS timestamptz LANGUAGE sql %s AS
+			$$ SELECT at + (pg_catalog.%s() - at) * %d FROM hasty.began $$;`, name, kind, name, haste)
+	}
+	if _, err := conn.Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("search_path", "hasty,pg_catalog,public")
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+// windowID is a window of a counter.
+type windowID struct {
+	key   string
+	reset int64
+}
+
+func cleanUnderLoad(t *testing.T, c cleaned) {
+	const clients, keys, limit, enough = 4, 40, 5, 120
+	var removed atomic.Int64
+	r, err := jobs.New(jobs.Config{Store: c.runs, Logger: slog.New(slog.DiscardHandler), Replica: "a", Jobs: []jobs.Job{{
+		// By the hasty clock.
+		Name: "expire", Timeout: 1000 * time.Hour, Run: func(ctx context.Context) (string, error) {
+			n, err := c.expire(ctx, 20)
+			removed.Add(int64(n))
+			return "", err
+		}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cleanedUp := make(chan struct{}), make(chan error, 1)
+	go func() { cleanedUp <- runUntil(r, ended) }()
+
+	w, chance := parseWindow(t, "1m"), dice(t)
+	var mu sync.Mutex
+	allowed, late := map[windowID]int{}, time.Now().Add(patience)
+	var all sync.WaitGroup
+	for client := range clients {
+		all.Go(func() {
+			dice := chance(client)
+			for removed.Load() < enough && time.Now().Before(late) {
+				l := engine.Limit{CounterID: engine.CounterID{Key: fmt.Sprint("k", dice.IntN(keys)), Name: "1m"},
+					Algorithm: engine.FixedWindow, Limit: limit, Window: w, Threshold: -1}
+				for range limit + 2 {
+					got, err := c.engines[dice.IntN(len(c.engines))].Do(t.Context(), &engine.Request{
+						Verb: engine.Consume, Cost: 1, Limits: []engine.Limit{l}, OnError: engine.OnErrorDeny})
+					if err != nil || got.Degraded {
+						t.Errorf("consume: %+v, %v", got, err)
+						return
+					}
+					if got.Allowed {
+						mu.Lock()
+						allowed[windowID{l.Key, got.Results[0].ResetAt}]++
+						mu.Unlock()
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(ended)
+	if err := <-cleanedUp; err != nil {
+		t.Fatal(err)
+	}
+	full := 0
+	for id, n := range allowed {
+		if n > limit {
+			t.Errorf("%s was charged %d in the window that ends at %d, limit %d", id.key, n, id.reset, limit)
+		}
+		if n == limit {
+			full++
+		}
+	}
+	t.Logf("%d windows of %d counters, %d of them full; %d counters removed", len(allowed), keys, full, removed.Load())
+	if removed.Load() < enough || full < keys {
+		t.Errorf("%d counters were removed and %d windows full; that says little", removed.Load(), full)
+	}
+}
+
+// runUntil runs the job again and again.
+func runUntil(r *jobs.Runner, ended <-chan struct{}) error {
+	for {
+		run, err := r.RunNow(context.Background(), "expire")
+		switch {
+		case errors.Is(err, jobs.ErrBusy): // within the same millisecond as the run before
+		case err != nil:
+			return err
+		case run.Outcome != jobs.Done:
+			return fmt.Errorf("%+v", run)
+		}
+		select {
+		case <-ended:
+			return r.Close(context.Background())
+		default:
+		}
+	}
+}
+
+// TestTwoLimitersRunEachJobOnce holds that two processes on one database share the runs, and that one goes on when the
+// other is killed.
+func TestTwoLimitersRunEachJobOnce(t *testing.T) {
+	t.Parallel()
+	env := []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s"}
+	workers := []*worker{start(t, env...), start(t, env...)}
+	client := limits.NewClient(connect(t, workers[0].nats), limits.Timeout(patience))
+	history := func() []limits.JobRun {
+		h, err := client.JobHistory(t.Context(), limits.JobHistoryRequest{Job: "expire", Max: limits.MaxJobRuns})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.Runs
+	}
+	enough := func(n int) func() error {
+		return func() error {
+			if got := len(history()); got < n {
+				return fmt.Errorf("%d runs", got)
+			}
+			return nil
+		}
+	}
+	eventually(t, enough(4))
+	list, err := client.ListJobs(t.Context())
+	if err != nil || len(list.Jobs) != 6 || list.Jobs[0].Name != "expire" || list.Jobs[0].Schedule != "@every 1s" {
+		t.Errorf("jobs: %+v, %v", list, err)
+	}
+	// What the workers say they did is what the store has, but for what has begun or ended since.
+	before := len(history())
+	did := jobsDone(t, workers[0]) + jobsDone(t, workers[1])
+	if after := len(history()); did < before-1 || did > after {
+		t.Errorf("the workers did %d runs, the history has %d to %d", did, before, after)
+	}
+	workers[0].kill()
+	client = limits.NewClient(connect(t, workers[1].nats), limits.Timeout(patience))
+	if len(history()) > 0 && history()[0].Outcome == "running" {
+		return // it was killed in a run, whose lease lasts for minutes
+	}
+	eventually(t, enough(len(history())+3))
+	seen := map[int64]bool{}
+	for _, r := range history() {
+		if seen[r.Scheduled] || r.Outcome != "done" && r.EndedAt != 0 {
+			t.Errorf("run %+v", r)
+		}
+		seen[r.Scheduled] = true
+	}
+}
+
+// jobsDone reads from a worker's metrics how many runs of expire it did.
+func jobsDone(t *testing.T, w *worker) int {
+	t.Helper()
+	resp, err := http.Get("http://" + w.http + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), `limits_job_runs_total{job="expire",outcome="done"} `); ok {
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	return 0
+}

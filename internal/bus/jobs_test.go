@@ -1,0 +1,69 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/sqlite"
+)
+
+// TestJobs asks about real jobs in a real store.
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	release := make(chan struct{})
+	r, err := jobs.New(jobs.Config{Store: store, Logger: slog.New(slog.DiscardHandler), Replica: "a", Jobs: []jobs.Job{
+		{Name: "quick", Schedule: "0 0 29 2 *", Run: func(context.Context) (string, error) { return `did "it"`, nil }},
+		{Name: "bad", Run: func(context.Context) (string, error) { return "", errors.New("no") }},
+		{Name: "slow", Run: func(context.Context) (string, error) { <-release; return "", nil }},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.Jobs = r })
+	bad := func(code, field string) string { return `{"error":{"code":"` + code + `","field":"` + field + `",` }
+	for _, c := range []struct{ subject, body, want string }{
+		{limits.SubjectJobsList, `{}`, `{"jobs":[{"name":"quick","schedule":"0 0 29 2 *","timeout":60000,"next":`},
+		{limits.SubjectJobsList, `{"max":1}`, bad("unknown_field", "max")},
+		{limits.SubjectJobsList, `[]`, `{"error":`},
+		{limits.SubjectJobsHistory, `{}`, `{"runs":[]}`},
+		{limits.SubjectJobsRun, `{"job":"quick"}`, `{"run":{"job":"quick","scheduled":`},
+		{limits.SubjectJobsRun, `{"job":"bad"}`, `{"run":{"job":"bad","scheduled":`},
+		{limits.SubjectJobsRun, `{"job":"slow"}`, `{"run":{"job":"slow","scheduled":`},
+		{limits.SubjectJobsRun, `{"job":"slow"}`, bad("job_running", "job")},
+		{limits.SubjectJobsRun, `{"job":"other"}`, bad("unknown_job", "job")},
+		{limits.SubjectJobsRun, `{}`, bad("invalid_job", "job")},
+		{limits.SubjectJobsRun, `{"job":""}`, bad("invalid_job", "job")},
+		{limits.SubjectJobsRun, `{"job":"a\u0000"}`, bad("invalid_job", "job")},
+		{limits.SubjectJobsRun, `{"job":"quick","max":1}`, bad("unknown_field", "max")},
+		{limits.SubjectJobsRun, `{"job":"quick","job":"bad"}`, `{"error":`},
+		{limits.SubjectJobsHistory, `{"job":"other"}`, bad("unknown_job", "job")},
+		{limits.SubjectJobsHistory, `{"max":501}`, bad("invalid_max", "max")},
+		{limits.SubjectJobsHistory, `{"max":0}`, bad("invalid_max", "max")},
+		{limits.SubjectJobsHistory, `{"max":1,"job":"bad"}`, `{"runs":[{"job":"bad","scheduled":`},
+	} {
+		if m := ask(t, nc, c.subject, c.body); !strings.HasPrefix(string(m.Data), c.want) {
+			t.Errorf("%s %s\n got %s\nwant %s", c.subject, c.body, m.Data, c.want)
+		}
+	}
+	close(release)
+	for job, want := range map[string]string{"quick": `"outcome":"done","note":"did \"it\""}]`, "bad": `"outcome":"failed","error":"no"}]`} {
+		m := ask(t, nc, limits.SubjectJobsHistory, `{"max":1,"job":"`+job+`"}`)
+		if !strings.Contains(string(m.Data), want) {
+			t.Errorf("history of %s: %s, want %s", job, m.Data, want)
+		}
+	}
+	if err := r.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
