@@ -112,8 +112,52 @@ type windowID struct {
 	reset int64
 }
 
+// grants is what was allowed of each window.
+type grants struct {
+	mu      sync.Mutex
+	allowed map[windowID]int
+}
+
+const (
+	cleanedKeys  = 40
+	cleanedLimit = 5
+	// enoughRemoved is when the test has seen enough.
+	enoughRemoved = 3 * cleanedKeys
+)
+
+// burst asks for one charge more than a window has, and another.
+func (g *grants) burst(ctx context.Context, e *engine.Engine, l engine.Limit) error {
+	for range cleanedLimit + 2 {
+		got, err := e.Do(ctx, &engine.Request{Verb: engine.Consume, Cost: 1, Limits: []engine.Limit{l}, OnError: engine.OnErrorDeny})
+		switch {
+		case err != nil:
+			return err
+		case got.Degraded:
+			return fmt.Errorf("degraded: %+v", got)
+		case got.Allowed:
+			g.mu.Lock()
+			g.allowed[windowID{l.Key, got.Results[0].ResetAt}]++
+			g.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// check gives how many windows were full.
+func (g *grants) check(t *testing.T) (full int) {
+	t.Helper()
+	for id, n := range g.allowed {
+		if n > cleanedLimit {
+			t.Errorf("%s was charged %d in the window that ends at %d, limit %d", id.key, n, id.reset, cleanedLimit)
+		}
+		if n == cleanedLimit {
+			full++
+		}
+	}
+	return full
+}
+
 func cleanUnderLoad(t *testing.T, c cleaned) {
-	const clients, keys, limit, enough = 4, 40, 5, 120
 	var removed atomic.Int64
 	r, err := jobs.New(jobs.Config{Store: c.runs, Logger: slog.New(slog.DiscardHandler), Replica: "a", Jobs: []jobs.Job{{
 		// By the hasty clock.
@@ -128,49 +172,27 @@ func cleanUnderLoad(t *testing.T, c cleaned) {
 	ended, cleanedUp := make(chan struct{}), make(chan error, 1)
 	go func() { cleanedUp <- runUntil(r, ended) }()
 
-	w, chance := parseWindow(t, "1m"), dice(t)
-	var mu sync.Mutex
-	allowed, late := map[windowID]int{}, time.Now().Add(patience)
-	var all sync.WaitGroup
-	for client := range clients {
-		all.Go(func() {
-			dice := chance(client)
-			for removed.Load() < enough && time.Now().Before(late) {
-				l := engine.Limit{CounterID: engine.CounterID{Key: fmt.Sprint("k", dice.IntN(keys)), Name: "1m"},
-					Algorithm: engine.FixedWindow, Limit: limit, Window: w, Threshold: -1}
-				for range limit + 2 {
-					got, err := c.engines[dice.IntN(len(c.engines))].Do(t.Context(), &engine.Request{
-						Verb: engine.Consume, Cost: 1, Limits: []engine.Limit{l}, OnError: engine.OnErrorDeny})
-					if err != nil || got.Degraded {
-						t.Errorf("consume: %+v, %v", got, err)
-						return
-					}
-					if got.Allowed {
-						mu.Lock()
-						allowed[windowID{l.Key, got.Results[0].ResetAt}]++
-						mu.Unlock()
-					}
+	g, w, chance, late := grants{allowed: map[windowID]int{}}, parseWindow(t, "1m"), dice(t), time.Now().Add(patience)
+	var clients sync.WaitGroup
+	for client := range 4 {
+		clients.Go(func() {
+			for dice := chance(client); removed.Load() < enoughRemoved && time.Now().Before(late); {
+				l := engine.Limit{CounterID: engine.CounterID{Key: fmt.Sprint("k", dice.IntN(cleanedKeys)), Name: "1m"},
+					Algorithm: engine.FixedWindow, Limit: cleanedLimit, Window: w, Threshold: -1}
+				if err := g.burst(t.Context(), c.engines[dice.IntN(len(c.engines))], l); err != nil {
+					t.Error(err)
+					return
 				}
 			}
 		})
 	}
-	all.Wait()
+	clients.Wait()
 	close(ended)
 	if err := <-cleanedUp; err != nil {
 		t.Fatal(err)
 	}
-	full := 0
-	for id, n := range allowed {
-		if n > limit {
-			t.Errorf("%s was charged %d in the window that ends at %d, limit %d", id.key, n, id.reset, limit)
-		}
-		if n == limit {
-			full++
-		}
-	}
-	t.Logf("%d windows of %d counters, %d of them full; %d counters removed", len(allowed), keys, full, removed.Load())
-	if removed.Load() < enough || full < keys {
-		t.Errorf("%d counters were removed and %d windows full; that says little", removed.Load(), full)
+	if full := g.check(t); removed.Load() < enoughRemoved || full < cleanedKeys {
+		t.Errorf("%d counters were removed and %d windows of %d full; that says little", removed.Load(), full, len(g.allowed))
 	}
 }
 

@@ -133,6 +133,7 @@ func use(t *testing.T, natsURL, httpAddr string) {
 		{limits.SubjectStatus, `{"key":"k"}`},
 		{limits.SubjectList, `{}`},
 		{limits.SubjectReset, `{"key":"k"}`},
+		{limits.SubjectJobsRun, `{"job":"expire"}`},
 	} {
 		msg, err := nc.Request(r.subject, []byte(r.body), patience)
 		if err != nil || msg.Header.Get("Nats-Service-Error-Code") != "" {

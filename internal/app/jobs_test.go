@@ -1,0 +1,97 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/sqlite"
+)
+
+// houseNames gives the names of the jobs, with the schedules.
+func houseNames(o Options, s cleaner) (all []string) {
+	for _, j := range houseJobs(&o, s) {
+		all = append(all, strings.TrimSpace(j.Name+" "+j.Schedule))
+	}
+	return all
+}
+
+func TestWhatIsKeptForEverHasNoJob(t *testing.T) {
+	t.Parallel()
+	store := &sqlite.Store{}
+	want := []string{"expire", "overrides-prune 37 3 * * *"}
+	if got := houseNames(Options{}, store); !slices.Equal(got, want) {
+		t.Errorf("jobs %q, want %q", got, want)
+	}
+	want = []string{"expire @every 1m0s", "usage-rollup 7 * * * *", "usage-prune 17 * * * *", "requests-prune 27 * * * *",
+		"overrides-prune 37 3 * * *", "history-prune 47 3 * * *"}
+	o := Options{CleanupEvery: time.Minute, UsageMinuteDays: 1, UsageDays: 1, RequestDays: 1, JobDays: 1}
+	if got := houseNames(o, store); !slices.Equal(got, want) {
+		t.Errorf("jobs %q, want %q", got, want)
+	}
+}
+
+// TestHouseJobsRemoveInBatches runs every job on a store with more than a batch of what one of them removes.
+func TestHouseJobsRemoveInBatches(t *testing.T) {
+	t.Parallel()
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	const expired, live = 2*batchSize + 7, 5
+	var b engine.Batch
+	for i := range expired + live {
+		b.Counters = append(b.Counters, engine.CounterID{Key: fmt.Sprintf("k%05d", i), Name: "1m"})
+	}
+	err = store.Update(t.Context(), b, func(snap engine.Snapshot) (c engine.Changes) {
+		for i := range b.Counters {
+			change := engine.CounterChange{Slot: i, State: []byte("s"), Spec: []byte("{}"), ExpiresAt: snap.Now}
+			if i >= expired {
+				change.ExpiresAt = snap.Now + time.Hour.Milliseconds()
+			}
+			c.Counters = append(c.Counters, change)
+		}
+		return c
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{UsageMinuteDays: 1, UsageDays: 1, RequestDays: 1, JobDays: 1}
+	for _, j := range houseJobs(&o, store) {
+		want := map[string]string{"expire": fmt.Sprint("removed ", expired), "usage-rollup": "rolled up 0"}[j.Name]
+		if want == "" {
+			want = "removed 0"
+		}
+		if note, err := j.Run(t.Context()); note != want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", j.Name, note, err, want)
+		}
+	}
+	left, _, err := store.List(t.Context(), "", engine.CounterID{}, expired)
+	if err != nil || len(left) != live {
+		t.Errorf("%d counters are left, %v; want %d", len(left), err, live)
+	}
+}
+
+func TestBatchesEnd(t *testing.T) {
+	t.Parallel()
+	endless := func(context.Context, int) (int, error) { return batchSize, nil }
+	if note, err := inBatches(t.Context(), "removed", 0, endless); note != "removed 500, more is left" || err != nil {
+		t.Errorf("over its time: %q, %v", note, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if note, err := inBatches(ctx, "removed", time.Hour, endless); note != "removed 500" || err == nil {
+		t.Errorf("cancelled: %q, %v", note, err)
+	}
+	broken := func(context.Context, int) (int, error) { return 3, jobs.ErrStopped }
+	if note, err := inBatches(t.Context(), "removed", time.Hour, broken); note != "removed 3" || err != jobs.ErrStopped {
+		t.Errorf("with an error: %q, %v", note, err)
+	}
+}
