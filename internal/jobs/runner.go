@@ -90,13 +90,13 @@ func (nobody) JobEnded(string, string, time.Duration, time.Time) {}
 func (r *Runner) add(j Job) error {
 	switch {
 	case j.Name == "":
-		return errors.New("it has no Name")
+		return errors.New("its Name is missing")
 	case r.byName[j.Name] != nil:
 		return errors.New("there are two of this name")
 	case j.Run == nil:
-		return errors.New("it has no Run")
+		return errors.New("its Run is missing")
 	case j.Timeout < 0 || j.Jitter < 0:
-		return errors.New("its Timeout or Jitter is below 0")
+		return errors.New("its timeout or jitter is below 0")
 	case j.Timeout == 0:
 		j.Timeout = defaultTimeout
 	}
