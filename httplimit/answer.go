@@ -91,15 +91,17 @@ func (a *Answer) resetISO() string {
 
 // waitWords rounds up at every step: whoever waits as long as it says is not refused once more.
 func waitWords(seconds int64) string {
-	for _, unit := range []struct {
-		name          string
-		length, until int64
-	}{{"second", 1, 60}, {"minute", 60, 60}, {"hour", 3600, 24}} {
-		if n := ceil(seconds, unit.length); n < unit.until {
-			return plural(n, unit.name)
-		}
+	minutes, hours := ceil(seconds, 60), ceil(seconds, 3600)
+	switch {
+	case seconds < 60:
+		return plural(seconds, "second")
+	case minutes != 60 && minutes < 120:
+		return plural(minutes, "minute")
+	case hours != 24 && hours < 48:
+		return plural(hours, "hour")
+	default:
+		return plural(ceil(seconds, 86400), "day")
 	}
-	return plural(ceil(seconds, 86400), "day")
 }
 
 func plural(n int64, unit string) string {

@@ -183,7 +183,8 @@ func TestWaitRoundsUp(t *testing.T) {
 	for retry, want := range map[time.Duration]string{
 		1: "", time.Millisecond: "1 second", time.Second: "1 second", 59 * time.Second: "59 seconds",
 		59_001 * time.Millisecond: "1 minute", 61 * time.Second: "2 minutes", 59*time.Minute + 1*time.Second: "1 hour",
-		24 * time.Hour: "1 day", 25 * time.Hour: "2 days",
+		61 * time.Minute: "61 minutes", 119 * time.Minute: "119 minutes", 2 * time.Hour: "2 hours",
+		24 * time.Hour: "1 day", 25 * time.Hour: "25 hours", 48 * time.Hour: "2 days",
 	} {
 		if got := denial("1m", "1m", 5, retry).Wait(); got != want {
 			t.Errorf("%v: %q, want %q", retry, got, want)

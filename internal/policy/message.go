@@ -86,9 +86,12 @@ var wordUnits = []struct {
 }{{86_400_000, "day"}, {3_600_000, "hour"}, {60_000, "minute"}, {1000, "second"}}
 
 // waitInWords says a wait in one unit, rounded up, so that who waits that long has waited long enough: "37 seconds",
-// "2 minutes", "8 hours".
+// "2 minutes", "8 hours". Between one and two hours, or days, it takes the smaller unit: "61 minutes" and not "2 hours".
 func waitInWords(millis int64) string {
 	for _, u := range wordUnits {
+		if u.millis > 60_000 && millis > u.millis && millis < 2*u.millis {
+			continue
+		}
 		if millis >= u.millis || u.millis == 1000 {
 			return amountOf(max(1, (millis+u.millis-1)/u.millis), u.name)
 		}

@@ -326,6 +326,9 @@ func TestMessages(t *testing.T) {
 		{"You've used {used}/{limit} generations {window}. Try again in {retry}.", "day", 5, 7*3_600_000 + 1, "You've used 5/5 generations today. Try again in 8 hours."},
 		{"Please wait {retry} before trying again.", "60s", 5, 42_000, "Please wait 42 seconds before trying again."},
 		{"Please wait {retry} before trying again.", "60s", 5, 61_000, "Please wait 2 minutes before trying again."},
+		{"Please wait {retry} before trying again.", "1h", 5, 3_641_000, "Please wait 61 minutes before trying again."},
+		{"Please wait {retry} before trying again.", "1h", 5, 3_600_000, "Please wait 1 hour before trying again."},
+		{"Please wait {retry} before trying again.", "1d", 5, 86_400_001, "Please wait 25 hours before trying again."},
 		{"{retry} {name} {key} {remaining} {cost} {window}", "5m", 5, 1, "1 second n k 0 3 in 5 minutes"},
 	} {
 		r := engine.Result{Name: "n", Key: "k", Limit: 5, Used: c.used, RetryAfter: c.retry, Window: c.window, Message: c.message}
