@@ -87,16 +87,20 @@ var wordUnits = []struct {
 
 // waitInWords says a wait in one unit, rounded up, so that who waits that long has waited long enough: "37 seconds",
 // "2 minutes", "8 hours". Between one and two hours, or days, it takes the smaller unit: "61 minutes" and not "2 hours".
+// Package httplimit, which knows nothing of this one, says the same.
 func waitInWords(millis int64) string {
-	for _, u := range wordUnits {
-		if u.millis > 60_000 && millis > u.millis && millis < 2*u.millis {
-			continue
-		}
-		if millis >= u.millis || u.millis == 1000 {
-			return amountOf(max(1, (millis+u.millis-1)/u.millis), u.name)
-		}
+	units := func(length int64) int64 { return (millis + length - 1) / length }
+	seconds, minutes, hours := max(1, units(1000)), units(60_000), units(3_600_000)
+	switch {
+	case seconds < 60:
+		return amountOf(seconds, "second")
+	case minutes != 60 && minutes < 120:
+		return amountOf(minutes, "minute")
+	case hours != 24 && hours < 48:
+		return amountOf(hours, "hour")
+	default:
+		return amountOf(units(86_400_000), "day")
 	}
-	return ""
 }
 
 // windowInWords says in what time: "today", "this minute", "in 5 minutes".
