@@ -365,17 +365,26 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 	})
 }
 
-// hurry asks for one limit from many sides for a while, and gives what was charged and how often it was denied.
+// hurry asks for one limit from many sides for a while, and until windows have turned over and some were denied; it gives
+// what was charged and how often it was denied. Costs grow by the second, so that a slow machine comes to the limit too.
 func hurry(t *testing.T, engines []*engine.Engine, limit engine.Limit, clients int, lasts, pause time.Duration, chance func(c int) *mathrand.Rand) (all []charge, denied int) {
 	var mu sync.Mutex
 	var done sync.WaitGroup
 	begin := time.Now()
+	triedLittle := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return denied == 0 || admitted(all) <= 2*(limit.Limit+limit.Burst)
+	}
 	for c := range clients {
 		rnd := chance(c)
 		done.Go(func() {
-			for time.Since(begin) < lasts {
-				r := &engine.Request{Limits: []engine.Limit{limit}, Cost: 1 + rnd.Int64N(3), OnError: engine.OnErrorDeny}
+			for time.Since(begin) < lasts || triedLittle() && time.Since(begin) < 20*lasts {
 				call := time.Since(begin)
+				r := &engine.Request{
+					Limits: []engine.Limit{limit}, OnError: engine.OnErrorDeny,
+					Cost: 1 + rnd.Int64N(min(3+int64(call/time.Second), limit.Limit/4)),
+				}
 				d, err := engines[rnd.IntN(len(engines))].Do(t.Context(), r)
 				back := time.Since(begin)
 				if err != nil || d.Degraded {
