@@ -1,0 +1,80 @@
+package alerts
+
+import "time"
+
+// Rules is an alerts file as it is in force: names are resolved, secrets are read, globs and templates are compiled. It is
+// never changed.
+type Rules struct {
+	// Rules are asked in order; every one that matches an event takes it.
+	Rules []Rule
+	// Throttle holds for all rules together; its Name is empty.
+	Throttle Throttle
+	// Channels are those that rules may name, in order.
+	Channels []ChannelSpec
+}
+
+// Rule says which events become alerts, and who is told.
+type Rule struct {
+	Name  string
+	Match Match
+	// Threshold denials within Within open an alert; a warning counts as one.
+	Threshold int64
+	Within    time.Duration
+	Severity  Severity
+	// GroupBy names what makes alerts the same: user, policy (which is the key where there is none), window, key, name.
+	GroupBy []string
+	// Dedup is how long an alert stays open at least: what comes within it is no other alert.
+	Dedup time.Duration
+	// ResolveAfter is how long there is no denial before it is resolved.
+	ResolveAfter time.Duration
+	// Throttle is one of the rule's own, with its name, charged beside the one for all; nil for none.
+	Throttle *Throttle
+	// Channels are names of channels.
+	Channels []string
+	// Quiet is when alerts are held for the digest.
+	Quiet []QuietHours
+	// Words make title and text.
+	Words Words
+}
+
+// The kinds of channels.
+const (
+	ChannelNATS    = "nats"
+	ChannelLog     = "log"
+	ChannelWebhook = "webhook"
+	ChannelSlack   = "slack"
+	ChannelSMTP    = "smtp"
+)
+
+// ChannelSpec is one target.
+type ChannelSpec struct {
+	Name string
+	// Kind says which of the others is set; none is for nats and log.
+	Kind    string
+	Webhook *WebhookSpec
+	Slack   *SlackSpec
+	SMTP    *SMTPSpec
+	// Resolved says that the channel is told of alerts that were resolved.
+	Resolved bool
+}
+
+// WebhookSpec is a target of Standard Webhooks.
+type WebhookSpec struct {
+	URL string
+	// Secrets are the keys that sign, the newest first; each makes a signature of its own, so that they can be rotated.
+	Secrets [][]byte
+}
+
+// SlackSpec is an incoming webhook as Slack, Mattermost and others take it.
+type SlackSpec struct{ URL string }
+
+// SMTPSpec is a mail server.
+type SMTPSpec struct {
+	// Addr is host:port.
+	Addr string
+	// TLS is "starttls", "tls", or "none".
+	TLS                string
+	Username, Password string
+	From               string
+	To                 []string
+}

@@ -1,0 +1,162 @@
+package alerts
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// Taking is what one batch of events needs of the store.
+type Taking struct {
+	// Events are the ids of the events; some may have been taken before.
+	Events []string
+	// Groups are those of all the events, each once.
+	Groups []GroupID
+	// Subjects are those of the warnings among them.
+	Subjects []string
+}
+
+// Taken is what the store knows, under lock.
+type Taken struct {
+	// Now is the store's clock, read after the locks, in Unix milliseconds.
+	Now int64
+	// Fresh are the events that were not taken before.
+	Fresh map[string]bool
+	// States are what was last kept of the groups; one that is not there has none.
+	States map[GroupID]json.RawMessage
+	// Open are the open alerts of the groups.
+	Open map[GroupID]Alert
+	// Exceeded are the subjects that have an open alert of [limits.EventExceeded], in any group.
+	Exceeded map[string]bool
+}
+
+// Changes is what a batch changes.
+type Changes struct {
+	// States are the new states of groups.
+	States map[GroupID]json.RawMessage
+	// Raised are new alerts; Notice is Pending.
+	Raised []Alert
+	// Updated are open alerts that changed: what events tell of them, ResolveAt, and Notice, where a silenced one becomes
+	// Pending again. ResolvedAt, Reason, NoticeAt, HeldUntil and Digest are not written.
+	Updated []Alert
+}
+
+// Told is what became of a pending alert.
+type Told struct {
+	// Alert is its id. Only one that is pending is changed.
+	Alert     string
+	Notice    Notice
+	Reason    string
+	HeldUntil int64
+	// Deliveries are put into the outbox with it; Channel and Message are set.
+	Deliveries []Delivery
+}
+
+// Tried is how a try to deliver ended.
+type Tried struct {
+	ID    string
+	State DeliveryState
+	// DueAt is when the next try is, for one that waits.
+	DueAt int64
+	Error string
+	// Counts says that this try counts as an attempt; one that was put off (the channel's circuit is open) does not.
+	Counts bool
+}
+
+// AlertFilter selects alerts; empty fields select all.
+type AlertFilter struct {
+	User, Rule, Policy string
+	// OpenOnly leaves out resolved ones.
+	OpenOnly bool
+	// Before selects those raised before a moment and id, for the next page; 0 for the first.
+	Before   int64
+	BeforeID string
+	Max      int
+}
+
+// DeadFilter selects dead letters; empty fields select all.
+type DeadFilter struct {
+	ID, Channel string
+	// After selects those with a greater id, for the next page.
+	After string
+	Max   int
+}
+
+// Disabled says that a channel said that it is gone.
+type Disabled struct {
+	Channel string
+	// Target is a fingerprint of where it led: with another one the channel is not disabled.
+	Target string
+	Reason string
+	At     int64
+}
+
+// Store keeps alerts, deliveries and silences. Several processes may use one at the same time. One conformance suite
+// (package storetest) holds every implementation to it. Times that go in and out are those of the store's clock.
+type Store interface {
+	// Take remembers the events, locks the groups (in order, so that two batches never deadlock), calls decide, and writes
+	// what it returns, in one transaction. An error of decide rolls everything back. decide may be called again when the
+	// transaction has to be.
+	Take(ctx context.Context, t Taking, decide func(Taken) (Changes, error)) error
+	// PendingAlerts claims up to max pending alerts, the oldest first, for a time, and gives them with the store's clock;
+	// nobody else is given them before that is over.
+	PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []Alert, now int64, err error)
+	// Tell writes what became of pending alerts, and their deliveries, in one transaction. It gives the ids of those that
+	// were pending.
+	Tell(ctx context.Context, all []Told) (told []string, err error)
+	// ResolveAlerts resolves up to max open alerts whose ResolveAt has come and that are not pending, the earliest first,
+	// and puts the deliveries that build gives for each into the outbox, in one transaction. What another process has
+	// locked is left for later.
+	ResolveAlerts(ctx context.Context, max int, build func(Alert) ([]Delivery, error)) (int, error)
+	// HeldUsers gives up to max users that have held alerts, none of which waits (HeldUntil) or is in a digest, in order,
+	// beginning behind one.
+	HeldUsers(ctx context.Context, after string, max int) ([]string, error)
+	// DigestAlerts locks up to max held alerts of a user that no digest has and whose HeldUntil has come, the oldest first,
+	// and, unless there are none, writes the digest's name that build returns into them and its deliveries into the outbox,
+	// in one transaction. build may be called again when the transaction has to be.
+	DigestAlerts(ctx context.Context, user string, max int, build func(held []Alert, now int64) (digest string, deliveries []Delivery, err error)) (int, error)
+
+	// AddDelivery puts one into the outbox.
+	AddDelivery(ctx context.Context, d Delivery) error
+	// DueDeliveries claims up to max deliveries of a channel that are due, the earliest first, for a time.
+	DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]Delivery, error)
+	// OtherDeliveries gives up to max deliveries that wait for channels that are not among those given.
+	OtherDeliveries(ctx context.Context, channels []string, max int) ([]Delivery, error)
+	// Deliver writes how tries ended. One that does not wait any more is left as it is.
+	Deliver(ctx context.Context, all []Tried) error
+	// WaitingDeliveries counts, by channel, those that wait.
+	WaitingDeliveries(ctx context.Context) (map[string]int64, error)
+	// DeliveriesOf gives the deliveries of a message id: those of an alert begin with its id and a dot.
+	DeliveriesOf(ctx context.Context, alert string, max int) ([]Delivery, error)
+	// DeadDeliveries gives dead letters in order of id.
+	DeadDeliveries(ctx context.Context, f DeadFilter) ([]Delivery, error)
+	// ReplayDeliveries lets dead letters wait again, due at once, with no attempts, and gives how many.
+	ReplayDeliveries(ctx context.Context, f DeadFilter) (int, error)
+
+	// DisableChannel remembers that a channel is gone; a second time replaces the first.
+	DisableChannel(ctx context.Context, d Disabled) error
+	EnableChannel(ctx context.Context, channel string) (found bool, err error)
+	DisabledChannels(ctx context.Context) ([]Disabled, error)
+
+	// Alerts gives alerts, the last raised first (then by id, descending).
+	Alerts(ctx context.Context, f AlertFilter) ([]Alert, error)
+	Alert(ctx context.Context, id string) (a Alert, found bool, err error)
+
+	// AddSilence keeps one: CreatedAt is set to the store's clock, and ExpiresAt to lasts from it.
+	AddSilence(ctx context.Context, s Silence, lasts time.Duration) (Silence, error)
+	// EndSilence lets one end now; found is false when there is none that has not ended.
+	EndSilence(ctx context.Context, id string) (s Silence, found bool, err error)
+	// Silences gives up to max, those that have not ended, and with ended the others too; the last made first.
+	Silences(ctx context.Context, ended bool, max int) ([]Silence, error)
+
+	// KeepPoison keeps a message that could not be taken; one of a sequence that is there already is left.
+	KeepPoison(ctx context.Context, p Poison) error
+	// PoisonMessages gives those kept, the last first.
+	PoisonMessages(ctx context.Context, max int) ([]Poison, error)
+
+	// PruneAlerts removes up to max of each: alerts that were resolved before a moment (held ones only when a digest has
+	// told of them), deliveries that ended, silences, poison, and groups that did not change since. PruneTaken removes ids
+	// of events taken before a moment.
+	PruneAlerts(ctx context.Context, before time.Time, max int) (int, error)
+	PruneTaken(ctx context.Context, before time.Time, max int) (int, error)
+}
