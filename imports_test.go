@@ -38,11 +38,12 @@ var mayImport = map[string][]string{
 		"internal/testenv"},
 	"internal/app": {".", "httplimit", "internal/engine", "internal/policy", "internal/bus", "internal/alerts", "internal/jobs",
 		"internal/keys", "internal/overrides", "internal/usage", "internal/postgres", "internal/sqlite", "internal/web", "migrations", "schemas"},
-	"cmd/limiter": {".", "internal/app"},
-	"cmd/alerter": {"internal/app"},
-	"migrations":  {},
-	"schemas":     {},
-	"examples":    {".", "httplimit"}, // and every folder in it that has no row of its own
+	"internal/settings": {"internal/app"},
+	"cmd/limiter":       {".", "internal/app", "internal/settings"},
+	"cmd/alerter":       {"internal/app", "internal/settings"},
+	"migrations":        {},
+	"schemas":           {},
+	"examples":          {".", "httplimit"}, // and every folder in it that has no row of its own
 
 	"examples/internal/exampletest": {"internal/app", "internal/postgres", "internal/testenv"}, // for tests only
 }

@@ -12,16 +12,11 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/settings"
 )
 
 // natsFlags say how to reach a NATS server.
-type natsFlags struct {
-	NATSURL     string `name:"nats-url" env:"NATS_URL" placeholder:"URL" help:"NATS server or cluster (serve: an embedded server; client verbs: nats://127.0.0.1:4222)."`
-	NATSCreds   string `name:"nats-creds" env:"NATS_CREDS" type:"existingfile" placeholder:"FILE" help:"NATS credentials."`
-	NATSTLSCA   string `name:"nats-tls-ca" env:"NATS_TLS_CA" type:"existingfile" placeholder:"FILE" help:"PEM of the authorities that may vouch for the NATS server."`
-	NATSTLSCert string `name:"nats-tls-cert" env:"NATS_TLS_CERT" type:"existingfile" placeholder:"FILE" help:"PEM of the client certificate."`
-	NATSTLSKey  string `name:"nats-tls-key" env:"NATS_TLS_KEY" type:"existingfile" placeholder:"FILE" help:"PEM of its key."`
-}
+type natsFlags struct{ settings.NATS }
 
 // connect connects as a client; verb names the connection on the server.
 func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error) {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/app"
 )
 
 // jobsCmd looks after the jobs of the service.
@@ -135,37 +134,4 @@ func took(r *limits.JobRun) string {
 		return "-"
 	}
 	return (time.Duration(r.EndedAt-r.StartedAt) * time.Millisecond).String()
-}
-
-// jobFlags say when the jobs of serve run and what they leave.
-type jobFlags struct {
-	CleanupEvery    time.Duration `name:"cleanup-every" env:"CLEANUP_EVERY" default:"60s" placeholder:"DURATION" help:"How often expired counters are removed; 0 for never (${default})."`
-	UsageMinuteDays int           `name:"usage-minute-days" env:"USAGE_MINUTE_DAYS" default:"2" placeholder:"N" help:"After how many days usage is kept by the hour instead of the minute; 0 for never (${default})."`
-	UsageDays       int           `name:"usage-days" env:"USAGE_DAYS" default:"90" placeholder:"N" help:"After how many days usage is removed; 0 for never (${default})."`
-	RequestDays     int           `name:"request-days" env:"REQUEST_DAYS" default:"30" placeholder:"N" help:"After how many days the request log is removed; 0 for never (${default})."`
-	JobDays         int           `name:"job-days" env:"JOB_DAYS" default:"14" placeholder:"N" help:"After how many days the history of jobs is removed; 0 for never (${default})."`
-}
-
-// Validate holds what the tags cannot.
-func (f *jobFlags) Validate() error {
-	if f.CleanupEvery != 0 && (f.CleanupEvery < time.Second || f.CleanupEvery > 24*time.Hour) {
-		return fmt.Errorf("--cleanup-every: %s is neither 0 nor between 1s and 24h", f.CleanupEvery)
-	}
-	if f.CleanupEvery%time.Second != 0 {
-		return fmt.Errorf("--cleanup-every: %s is no whole number of seconds", f.CleanupEvery)
-	}
-	for _, d := range []struct {
-		flag string
-		days int
-	}{{"usage-minute-days", f.UsageMinuteDays}, {"usage-days", f.UsageDays}, {"request-days", f.RequestDays}, {"job-days", f.JobDays}} {
-		if d.days < 0 || d.days > maxDays {
-			return fmt.Errorf("--%s: %d is not between 0 and %d", d.flag, d.days, maxDays)
-		}
-	}
-	return nil
-}
-
-func (f *jobFlags) set(o *app.Options) {
-	o.CleanupEvery, o.UsageMinuteDays = f.CleanupEvery, f.UsageMinuteDays
-	o.UsageDays, o.RequestDays, o.JobDays = f.UsageDays, f.RequestDays, f.JobDays
 }

@@ -11,13 +11,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 	_ "time/tzdata" // calendar windows need zones on machines that have none
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
+
+	"github.com/seed503877ad/limits/internal/settings"
 )
 
 // The exit statuses.
@@ -73,23 +73,11 @@ type session struct {
 }
 
 func main() {
-	ctx, cancel := context.WithCancel(context.Background())
-	go cancelOnSignal(cancel)
 	os.Exit(run(os.Args[1:], &session{
-		ctx: ctx, in: os.Stdin, out: os.Stdout, err: os.Stderr, now: time.Now,
+		ctx: settings.UntilSignal(exitError), in: os.Stdin, out: os.Stdout, err: os.Stderr, now: time.Now,
 		inTTY:  term.IsTerminal(int(os.Stdin.Fd())),
 		errTTY: term.IsTerminal(int(os.Stderr.Fd())),
 	}))
-}
-
-// cancelOnSignal lets the first signal drain the process and the second end it at once.
-func cancelOnSignal(cancel func()) {
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	<-signals
-	cancel()
-	<-signals
-	os.Exit(exitError)
 }
 
 // exitNow carries the status with which kong wants to leave (after --help) up to run.

@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
 
+	"github.com/seed503877ad/limits/internal/app"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -161,7 +162,7 @@ func TestServeOptions(t *testing.T) {
 	t.Setenv("HTTP_ADDR", "off")
 	t.Setenv("SOURCE", "//limits.example")
 	t.Setenv("NATS_LISTEN", "127.0.0.1:1")
-	parse := func(args ...string) *serveCmd {
+	parse := func(args ...string) app.Options {
 		var c commands
 		parser, err := kong.New(&c)
 		if err != nil {
@@ -170,18 +171,22 @@ func TestServeOptions(t *testing.T) {
 		if _, err := parser.Parse(args); err != nil {
 			t.Fatal(err)
 		}
-		return &c.Serve
+		o, err := c.Serve.options()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
 	}
-	o := parse("--nats-listen", "127.0.0.1:0", "--warning-threshold", "0.2").options()
+	o := parse("--nats-listen", "127.0.0.1:0", "--warning-threshold", "0.2")
 	o.Version = ""
 	want := o
 	want.DatabaseURL, want.HTTPAddr, want.Source = "postgres://u:p@db/limits", "off", "//limits.example"
 	want.NATSListen, want.WarningThreshold = "127.0.0.1:0", 0.2
-	want.DataDir, want.OnError, want.NATSURL = "./data", "allow", ""
+	want.DataDir, want.OnError, want.NATSURL, want.Alerter = "./data", "allow", "", "auto"
 	if !reflect.DeepEqual(o, want) {
 		t.Errorf("got %+v, want %+v", o, want)
 	}
-	if byName := parse("serve", "--nats-listen", "127.0.0.1:0", "--warning-threshold", "0.2").options(); byName.NATSListen != o.NATSListen {
+	if byName := parse("serve", "--nats-listen", "127.0.0.1:0", "--warning-threshold", "0.2"); byName.NATSListen != o.NATSListen {
 		t.Errorf("with the verb: %+v", byName)
 	}
 }

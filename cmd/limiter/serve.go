@@ -2,12 +2,11 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"runtime/debug"
 
 	"github.com/seed503877ad/limits/internal/app"
+	"github.com/seed503877ad/limits/internal/settings"
 )
 
 // serveCmd runs a limiter until a signal.
@@ -23,9 +22,10 @@ type serveCmd struct {
 	HashKey          string  `name:"hash-key" env:"HASH_KEY" placeholder:"KEY" help:"Key of the filter hash in policies, 16 bytes or more; the same on all workers. Without it one is kept in the data folder, for SQLite only. Better set as HASH_KEY: others can see the arguments of a process."`
 	Source           string  `name:"source" env:"SOURCE" default:"urn:limits" placeholder:"URI" help:"Source of the CloudEvents: a URI that names this service (${default})."`
 	KeyPrefix        string  `name:"key-prefix" env:"KEY_PREFIX" default:"lim" placeholder:"WORD" help:"What the API keys that are made begin with (${default})."`
-	jobFlags
-	LogLevel  string `name:"log-level" env:"LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"One of ${enum} (${default})."`
-	LogFormat string `name:"log-format" env:"LOG_FORMAT" enum:"text,json" default:"text" help:"One of ${enum} (${default})."`
+	Alerter          string  `name:"alerter" env:"ALERTER" enum:"auto,on,off" default:"auto" help:"Whether alerts and jobs run in this process; auto: unless both --nats-url and --database-url are set, which is a worker beside the program alerter (${default})."`
+	settings.Alerts
+	settings.Jobs
+	settings.Log
 }
 
 // Help gives the examples of --help.
@@ -50,25 +50,28 @@ func (c *serveCmd) Validate() error {
 	if !(c.WarningThreshold >= 0 && c.WarningThreshold <= 1) { // NaN too
 		return fmt.Errorf("--warning-threshold: %v is not between 0 and 1", c.WarningThreshold)
 	}
-	return c.jobFlags.Validate()
+	return c.Jobs.Validate()
 }
 
-func (c *serveCmd) options() app.Options {
+func (c *serveCmd) options() (app.Options, error) {
 	o := app.Options{
-		NATSURL: c.NATSURL, NATSListen: c.NATSListen, NATSCreds: c.NATSCreds,
-		NATSTLSCA: c.NATSTLSCA, NATSTLSCert: c.NATSTLSCert, NATSTLSKey: c.NATSTLSKey,
-		DatabaseURL: c.DatabaseURL, DataDir: c.DataDir, HTTPAddr: c.HTTP, Source: c.Source,
+		NATSListen: c.NATSListen, DatabaseURL: c.DatabaseURL, DataDir: c.DataDir, HTTPAddr: c.HTTP, Source: c.Source,
 		WarningThreshold: c.WarningThreshold, OnError: c.OnError, KeyPrefix: c.KeyPrefix,
-		Policies: c.Policies, HashKey: c.HashKey, Version: programVersion(),
+		Policies: c.Policies, HashKey: c.HashKey, Alerter: c.Alerter, Version: programVersion(),
 	}
-	c.jobFlags.set(&o)
-	return o
+	c.NATS.Set(&o)
+	c.Jobs.Set(&o)
+	return o, c.Alerts.Set(&o)
 }
 
 // Run serves until the context ends and everything is drained.
 func (c *serveCmd) Run(s *session) error {
+	o, err := c.options()
+	if err != nil {
+		return usageError(err.Error())
+	}
 	collectLess()
-	return app.Run(s.ctx, c.options(), newLogger(s.err, c.LogLevel, c.LogFormat))
+	return app.Run(s.ctx, o, c.Logger(s.err))
 }
 
 // gcPercent is how much garbage may gather, in percent of what lives. What lives is small and every request leaves
@@ -80,14 +83,4 @@ func collectLess() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-}
-
-func newLogger(w io.Writer, level, format string) *slog.Logger {
-	var l slog.Level
-	_ = l.UnmarshalText([]byte(level)) // one of the enum
-	o := &slog.HandlerOptions{Level: l}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seed503877ad/limits/internal/settings"
 )
 
 // spanFlag is a time from now. Beside what Go's durations know it takes days and weeks.
@@ -23,9 +25,6 @@ func (f *spanFlag) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// maxDays is a hundred years.
-const maxDays = 36_500
-
 func parseSpan(text string) (time.Duration, error) {
 	for unit, days := range map[string]uint64{"d": 1, "w": 7} {
 		digits, ok := strings.CutSuffix(text, unit)
@@ -33,8 +32,8 @@ func parseSpan(text string) (time.Duration, error) {
 			continue
 		}
 		n, err := strconv.ParseUint(digits, 10, 16)
-		if err != nil || n*days > maxDays {
-			return 0, fmt.Errorf("%q is not 1 to %d days", text, maxDays)
+		if err != nil || n*days > settings.MaxDays {
+			return 0, fmt.Errorf("%q is not 1 to %d days", text, settings.MaxDays)
 		}
 		return time.Duration(n*days) * 24 * time.Hour, nil
 	}

@@ -1,22 +1,15 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"runtime/debug"
+
+	"github.com/seed503877ad/limits/internal/settings"
 )
 
 // version is set when a release is built: -ldflags "-X main.version=v1.2.3".
 var version string
 
-// programVersion names the build: the release, else the module's version or commit as the Go tool knows it.
-func programVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if version != "" || !ok {
-		return cmp.Or(version, "(devel)")
-	}
-	return cmp.Or(info.Main.Version, "(devel)")
-}
+func programVersion() string { return settings.Version(version) }
 
 type versionCmd struct{}
 

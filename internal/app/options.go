@@ -2,7 +2,10 @@
 // starts every part in order, and stops them in reverse.
 package app
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // Options is everything that can be set from outside, with the names of the settings that set it.
 type Options struct {
@@ -39,6 +42,20 @@ type Options struct {
 	// (USAGE_DAYS), RequestDays (REQUEST_DAYS) and JobDays (JOB_DAYS) after how many usage, the request log and the runs
 	// of jobs are removed; 0 for never.
 	UsageMinuteDays, UsageDays, RequestDays, JobDays int
+	// Alerter (ALERTER) says whether alerts and jobs run in a limiter: "on", "off", or "auto", which is unless NATSURL and
+	// DatabaseURL are both set.
+	Alerter string
+	// Alerts (ALERTS) is the alerts file; empty for the built-in rule.
+	Alerts string
+	// AlertsAllow (ALERTS_ALLOW) are the private addresses that webhooks may lead to.
+	AlertsAllow []netip.Prefix
+	// AlertDays (ALERT_DAYS) is after how many days what alerts leave is removed; 0 for never.
+	AlertDays int
 	// Version is the program's version.
 	Version string
+}
+
+// alerts tells whether alerts and jobs run in this limiter.
+func (o *Options) alerts() bool {
+	return o.Alerter == "on" || o.Alerter != "off" && (o.NATSURL == "" || o.DatabaseURL == "")
 }

@@ -85,7 +85,13 @@ type stop struct {
 // one that was taken is answered. It logs "ready nats=… http=…" once requests are answered.
 func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	l := &limiter{Options: o, log: log}
-	err := l.start(ctx)
+	return l.run(ctx, l.loadPolicies, l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage, l.startEngine,
+		l.startAdmin, l.watchPolicies, l.startJobs, l.startService)
+}
+
+// run starts parts in order, waits until ctx is done, and stops them.
+func (l *limiter) run(ctx context.Context, parts ...func(context.Context) error) error {
+	err := l.start(ctx, parts)
 	if err == nil {
 		l.log.Info("ready", "nats", l.requests.ConnectedUrlRedacted(), "http", l.httpAddr(), "store", l.storeName())
 		<-ctx.Done()
@@ -96,13 +102,10 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 }
 
 // start starts the parts in order. The ones that were started are stopped by stop, also after an error.
-func (l *limiter) start(ctx context.Context) error {
+func (l *limiter) start(ctx context.Context, parts []func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	for _, part := range []func(context.Context) error{
-		l.loadPolicies, l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage, l.startEngine, l.startAdmin,
-		l.watchPolicies, l.startJobs, l.startService,
-	} {
+	for _, part := range parts {
 		if err := part(ctx); err != nil {
 			return err
 		}

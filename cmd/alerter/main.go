@@ -1,0 +1,116 @@
+// Command alerter makes alerts of the events of the limiters, and does what a service has to do by the clock.
+//
+// It stands beside limiters that are workers: they decide, it tells people. Any number of alerters may run on one NATS
+// cluster and one PostgreSQL; each event, each job and each delivery is one's. A limiter that is all in one does the same
+// inside.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	_ "time/tzdata" // quiet hours need zones on machines that have none
+
+	"github.com/alecthomas/kong"
+
+	"github.com/seed503877ad/limits/internal/app"
+	"github.com/seed503877ad/limits/internal/settings"
+)
+
+// version is set when a release is built: -ldflags "-X main.version=v1.2.3".
+var version string
+
+// The exit statuses.
+const (
+	exitDone  = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+// command is the program: it has no verbs, because `limiter alerts` and `limiter jobs` speak to it over NATS.
+type command struct {
+	settings.NATS
+	DatabaseURL string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"The PostgreSQL of the limiters."`
+	HTTP        string `name:"http" env:"HTTP_ADDR" default:"127.0.0.1:8081" placeholder:"ADDR" help:"Where health, metrics and schemas are served; off for none, port 0 picks a free one (${default})."`
+	Source      string `name:"source" env:"SOURCE" default:"urn:limits" placeholder:"URI" help:"Source of the CloudEvents: a URI that names this service (${default})."`
+	settings.Alerts
+	settings.Jobs
+	settings.Log
+	Version kong.VersionFlag `help:"Print the version."`
+}
+
+// Help gives the examples of --help.
+func (*command) Help() string {
+	return `Examples:
+
+  alerter --nats-url nats://nats:4222 --database-url postgres://limits@db/limits
+      with the built-in rule: 5 denials in 10 minutes, told on the NATS subject alerts.raised and in the log
+
+  alerter --nats-url nats://nats:4222 --database-url postgres://limits@db/limits --alerts alerts.yaml
+      with rules and channels; see limiter alerts validate --help
+
+Ask it over NATS: limiter alerts list, limiter alerts test-send, limiter jobs list.`
+}
+
+// Validate holds what the tags cannot.
+func (c *command) Validate() error {
+	if c.NATSURL == "" || c.DatabaseURL == "" {
+		return errors.New("--nats-url and --database-url are needed: an alerter works beside limiters that have both;" +
+			" a limiter without them has its alerter inside")
+	}
+	return c.Jobs.Validate()
+}
+
+func main() {
+	os.Exit(run(settings.UntilSignal(exitError), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// exitNow carries the status with which kong wants to leave (after --help) up to run.
+type exitNow int
+
+// run does what the arguments say and gives the exit status.
+func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
+	defer func() {
+		if p := recover(); p != nil {
+			code, ok := p.(exitNow)
+			if !ok {
+				panic(p)
+			}
+			status = int(code)
+		}
+	}()
+	var c command
+	if _, err := parser(&c, out, log).Parse(args); err != nil {
+		fmt.Fprintf(log, "alerter: %v\nsee: alerter --help\n", err)
+		return exitUsage
+	}
+	o, err := c.options()
+	if err != nil {
+		fmt.Fprintf(log, "alerter: %v\n", err)
+		return exitUsage
+	}
+	if err := app.RunAlerter(ctx, o, c.Logger(log)); err != nil {
+		fmt.Fprintf(log, "alerter: %v\n", err)
+		return exitError
+	}
+	return exitDone
+}
+
+func parser(c *command, out, log io.Writer) *kong.Kong {
+	return kong.Must(c,
+		kong.Name("alerter"),
+		kong.Description("Alerts of the limiters on NATS: who is denied too often, told once, and no more than 20 times an hour."),
+		kong.Writers(out, log),
+		kong.Exit(func(code int) { panic(exitNow(code)) }),
+		kong.Vars{"version": "alerter " + settings.Version(version)},
+	)
+}
+
+func (c *command) options() (app.Options, error) {
+	o := app.Options{DatabaseURL: c.DatabaseURL, HTTPAddr: c.HTTP, Source: c.Source, Alerter: "on", Version: settings.Version(version)}
+	c.NATS.Set(&o)
+	c.Jobs.Set(&o)
+	return o, c.Alerts.Set(&o)
+}

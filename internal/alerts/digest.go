@@ -1,0 +1,141 @@
+package alerts
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/seed503877ad/limits"
+)
+
+const (
+	// digestUsers is how many users are looked up at a time.
+	digestUsers = 500
+	// digestAlerts is the most that one digest tells of; another follows with the rest.
+	digestAlerts = 10_000
+	// digestKeys is how many keys a digest names.
+	digestKeys = 10
+)
+
+// Digest tells each user's held alerts in one message. It is a job, which runs every hour.
+func (s *Service) Digest(ctx context.Context) (note string, err error) {
+	digests, alerts, after := 0, 0, ""
+	for {
+		users, err := s.Store.HeldUsers(ctx, after, digestUsers)
+		if err != nil {
+			return digestNote(digests, alerts), err
+		}
+		for _, user := range users {
+			n, err := s.Store.DigestAlerts(ctx, user, digestAlerts, s.digest(user))
+			if err != nil {
+				return digestNote(digests, alerts), err
+			}
+			if n > 0 {
+				digests, alerts = digests+1, alerts+n
+				s.Delivered()
+			}
+			after = user
+		}
+		if len(users) < digestUsers {
+			return digestNote(digests, alerts), nil
+		}
+	}
+}
+
+func digestNote(digests, alerts int) string {
+	return fmt.Sprintf("%d digests of %d alerts", digests, alerts)
+}
+
+// digest makes the digest of a user, for the channels that would have been told.
+func (s *Service) digest(user string) func(held []Alert, now int64) (string, []Delivery, error) {
+	return func(held []Alert, now int64) (string, []Delivery, error) {
+		id := s.NewID()
+		d := gather(id, user, held)
+		m := Message{ID: id + ".digest", Kind: KindDigest, Time: now, User: user, Severity: worst(held),
+			Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), user), Text: digestText(&d)}
+		m, err := m.with(d)
+		return id, deliveries(m, channelsOf(held)), err
+	}
+}
+
+func gather(id, user string, held []Alert) limits.AlertDigest {
+	d := limits.AlertDigest{Digest: id, User: user}
+	policies, keys := map[string]limits.DigestCount{}, map[string]limits.DigestCount{}
+	for i := range held {
+		a := &held[i]
+		d.Alerts++
+		d.Denied += a.Denied
+		if d.FirstAt == 0 || a.FirstAt < d.FirstAt {
+			d.FirstAt = a.FirstAt
+		}
+		d.LastAt = max(d.LastAt, a.LastAt)
+		tally(policies, a.Policy, a.Denied)
+		tally(keys, a.Key, a.Denied)
+	}
+	d.Policies = ordered(policies, func(c limits.DigestCount) int64 { return c.Alerts })
+	d.Keys = ordered(keys, func(c limits.DigestCount) int64 { return c.Denied })
+	d.Keys = d.Keys[:min(len(d.Keys), digestKeys)]
+	return d
+}
+
+func tally(counts map[string]limits.DigestCount, name string, denied int64) {
+	c := counts[name]
+	c.Name = name
+	c.Alerts++
+	c.Denied += denied
+	counts[name] = c
+}
+
+func ordered(counts map[string]limits.DigestCount, by func(limits.DigestCount) int64) []limits.DigestCount {
+	return slices.SortedFunc(maps.Values(counts), func(a, b limits.DigestCount) int {
+		return cmp.Or(cmp.Compare(by(b), by(a)), strings.Compare(a.Name, b.Name))
+	})
+}
+
+// worst gives the greatest severity.
+func worst(held []Alert) Severity {
+	most := 0
+	for i := range held {
+		most = max(most, slices.Index(Severities(), held[i].Severity))
+	}
+	return Severities()[most]
+}
+
+// channelsOf gives the channels of all, each once.
+func channelsOf(held []Alert) (all []string) {
+	for i := range held {
+		for _, c := range held[i].Channels {
+			if !slices.Contains(all, c) {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// digestText says a digest in words.
+func digestText(d *limits.AlertDigest) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s with %s between %s and %s.", counted(d.Alerts, "alert"), counted(d.Denied, "denial"), stamp(d.FirstAt), stamp(d.LastAt))
+	for i, p := range d.Policies {
+		if i == digestKeys {
+			fmt.Fprintf(&b, "\n… and %d more policies", len(d.Policies)-i)
+			break
+		}
+		fmt.Fprintf(&b, "\npolicy %s: %s, %s", cmp.Or(p.Name, "(inline)"), counted(p.Alerts, "alert"), counted(p.Denied, "denial"))
+	}
+	for _, k := range d.Keys {
+		fmt.Fprintf(&b, "\nkey %s: %s", k.Name, counted(k.Denied, "denial"))
+	}
+	return b.String()
+}
+
+func counted(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

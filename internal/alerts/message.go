@@ -1,0 +1,50 @@
+package alerts
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/seed503877ad/limits"
+)
+
+// data gives an alert as the events tell it.
+func (a *Alert) data() limits.AlertRaised {
+	return limits.AlertRaised{
+		Alert: a.ID, Rule: a.Rule, Severity: string(a.Severity), Event: a.Type, User: a.User, Policy: a.Policy,
+		Name: a.Name, Key: a.Key, Window: a.Window, Limit: a.Limit, Denied: a.Denied, Events: a.Events,
+		FirstAt: a.FirstAt, LastAt: a.LastAt, RaisedAt: a.RaisedAt, Title: a.Title, Text: a.Text,
+	}
+}
+
+// raisedMessage says that an alert was raised. Its id follows from the alert, so it is one message whoever makes it.
+func raisedMessage(a *Alert) (Message, error) {
+	m := Message{ID: a.ID + ".raised", Kind: KindRaised, Time: a.RaisedAt, Severity: a.Severity, User: a.User, Title: a.Title, Text: a.Text}
+	return m.with(a.data())
+}
+
+func resolvedMessage(a *Alert) (Message, error) {
+	lasted := time.Duration(a.LastAt-a.FirstAt) * time.Millisecond
+	m := Message{ID: a.ID + ".resolved", Kind: KindResolved, Time: a.ResolvedAt, Severity: a.Severity, User: a.User,
+		Title: "Resolved: " + a.Title,
+		Text:  fmt.Sprintf("No denial since %s; %d denied over %s.", stamp(a.LastAt), a.Denied, lasted.Round(time.Second))}
+	return m.with(limits.AlertResolved{AlertRaised: a.data(), ResolvedAt: a.ResolvedAt})
+}
+
+// stamp writes a moment for people.
+func stamp(ms int64) string { return millis(ms).UTC().Format("2006-01-02 15:04:05 UTC") }
+
+func (m Message) with(data any) (Message, error) {
+	var err error
+	m.Data, err = json.Marshal(data)
+	return m, err
+}
+
+// deliveries sends a message to channels.
+func deliveries(m Message, channels []string) []Delivery {
+	all := make([]Delivery, len(channels))
+	for i, c := range channels {
+		all[i] = Delivery{ID: m.ID + "/" + c, Channel: c, Message: m}
+	}
+	return all
+}

@@ -1,0 +1,206 @@
+package alerts
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/seed503877ad/limits"
+)
+
+// Limiter decides whether one more alert may be sent; *[limits.Client] is one.
+type Limiter interface {
+	Consume(ctx context.Context, r limits.Request) (*limits.Reply, error)
+}
+
+const (
+	// pendingBatch is how many alerts are looked at together, pendingAtOnce of them at the same time.
+	pendingBatch  = 256
+	pendingAtOnce = 64
+	// pendingLease is how long nobody else looks at them; a charge takes less.
+	pendingLease = 30 * time.Second
+	// pendingPoll is how long is waited for a Wake: alerts of a process that died are found so.
+	pendingPoll = time.Second
+	// maxSilences bounds how many may be in force.
+	maxSilences = 1000
+)
+
+// Run tells of pending alerts until ctx ends. Failures are tried again for ever.
+func (s *Service) Run(ctx context.Context, log *slog.Logger) {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
+	failing := false
+	for ctx.Err() == nil {
+		n, err := s.notify(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			if !failing {
+				log.Error("alerts wait to be told", "error", err)
+			}
+			failing = true
+			s.idle(ctx, wait.NextBackOff(), nil)
+		default:
+			if failing {
+				log.Info("alerts are told again")
+			}
+			failing = false
+			wait.Reset()
+			if n < pendingBatch {
+				s.idle(ctx, pendingPoll, s.wake)
+			}
+		}
+	}
+}
+
+func (s *Service) idle(ctx context.Context, d time.Duration, wake <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-wake:
+	case <-t.C:
+	}
+}
+
+// notify decides for a batch of pending alerts who is told. What the limiter did not decide stays pending until the claim
+// ends; the others are kept all the same.
+func (s *Service) notify(ctx context.Context) (int, error) {
+	pending, now, err := s.Store.PendingAlerts(ctx, pendingBatch, pendingLease)
+	if err != nil || len(pending) == 0 {
+		return 0, err
+	}
+	silences, err := s.Store.Silences(ctx, false, maxSilences)
+	if err != nil {
+		return 0, err
+	}
+	told, failed := s.tellAll(ctx, pending, now, silences)
+	if len(told) == 0 {
+		return 0, failed
+	}
+	changed, err := s.Store.Tell(ctx, told)
+	if err != nil {
+		return 0, errors.Join(failed, err)
+	}
+	s.reportTold(pending, told, changed)
+	return len(pending), failed
+}
+
+func (s *Service) tellAll(ctx context.Context, pending []Alert, now int64, silences []Silence) ([]Told, error) {
+	decided := make([]*Told, len(pending))
+	var group errgroup.Group
+	group.SetLimit(pendingAtOnce)
+	for i := range pending {
+		group.Go(func() error {
+			told, err := s.tell(ctx, &pending[i], now, silences)
+			if err == nil {
+				decided[i] = &told
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	var told []Told
+	for _, t := range decided {
+		if t != nil {
+			told = append(told, *t)
+		}
+	}
+	return told, err
+}
+
+// tell decides who is told of one alert. The throttle comes last: what nobody would be told of costs nothing.
+func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Silence) (Told, error) {
+	told := Told{Alert: a.ID}
+	for i := range silences {
+		if silences[i].fits(a) {
+			told.Notice, told.Reason = Silenced, "silence "+silences[i].ID
+			return told, nil
+		}
+	}
+	if rule := s.Rules().find(a.Rule); rule != nil {
+		if until, quiet := rule.quietUntil(millis(now)); quiet {
+			told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", until.UnixMilli()
+			return told, nil
+		}
+	}
+	refused, err := s.throttle(ctx, a)
+	switch {
+	case err != nil:
+		s.Observer.ThrottleFailed()
+		return told, err
+	case refused != "":
+		told.Notice, told.Reason = Held, refused
+		return told, nil
+	}
+	message, err := raisedMessage(a)
+	if err != nil {
+		return told, err
+	}
+	told.Notice, told.Deliveries = Sent, deliveries(message, a.Channels)
+	return told, nil
+}
+
+// throttle charges an alert to its user. It gives why not, when it is refused. The id makes a second try the same
+// as the first.
+func (s *Service) throttle(ctx context.Context, a *Alert) (refused string, err error) {
+	r := limits.Request{ID: a.EventID}
+	for _, t := range a.Throttles {
+		r.Limits = append(r.Limits, limits.LimitSpec{Key: throttleKey(a.User), Name: t.Name, Limit: t.Limit, Window: t.Window})
+	}
+	reply, err := s.Limiter.Consume(ctx, r)
+	var bad *limits.Error
+	switch {
+	case errors.As(err, &bad) && !bad.Temporary():
+		// Trying again would not help; the digest tells of it.
+		return "the throttle could not be charged: " + bad.Code, nil
+	case err != nil:
+		return "", fmt.Errorf("charge the throttle: %w", err)
+	case reply.Degraded:
+		return "", errors.New("charge the throttle: the limiter answers without its store")
+	case !reply.Allowed:
+		return "throttle", nil
+	}
+	return "", nil
+}
+
+// throttleKey is the key of a user, of whom only the hash is in it where the name is too long for a key.
+func throttleKey(user string) string {
+	const most = 256
+	switch {
+	case user == "":
+		return throttlePrefix + "none"
+	case len(throttlePrefix)+len(user) > most:
+		sum := sha256.Sum256([]byte(user))
+		return throttlePrefix + "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return throttlePrefix + user
+}
+
+// reportTold tells of the alerts that were still pending.
+func (s *Service) reportTold(pending []Alert, told []Told, changed []string) {
+	rules := make(map[string]string, len(pending))
+	for i := range pending {
+		rules[pending[i].ID] = pending[i].Rule
+	}
+	notices := make(map[string]*Told, len(told))
+	for i := range told {
+		notices[told[i].Alert] = &told[i]
+	}
+	sent := false
+	for _, id := range changed {
+		s.Observer.AlertChanged(string(notices[id].Notice), rules[id])
+		sent = sent || len(notices[id].Deliveries) > 0
+	}
+	if sent {
+		s.Delivered()
+	}
+}

@@ -1,0 +1,60 @@
+package alerts
+
+import (
+	"context"
+	"fmt"
+)
+
+// resolveBatch is how many alerts are resolved in one transaction.
+const resolveBatch = 100
+
+// Resolve resolves the alerts whose denials have stopped, and tells the channels that were told they were raised, where
+// they want to know. It is a job.
+func (s *Service) Resolve(ctx context.Context) (note string, err error) {
+	total := 0
+	for {
+		var names []string
+		n, err := s.Store.ResolveAlerts(ctx, resolveBatch, func(a Alert) ([]Delivery, error) {
+			names = append(names, a.Rule)
+			return s.resolved(&a)
+		})
+		total += n
+		note = fmt.Sprintf("resolved %d", total)
+		if err != nil {
+			return note, err
+		}
+		for _, rule := range names[len(names)-n:] { // those of a try before were rolled back
+			s.Observer.AlertChanged("resolved", rule)
+		}
+		if n > 0 {
+			s.Delivered()
+		}
+		if n < resolveBatch {
+			return note, nil
+		}
+	}
+}
+
+// resolved gives the deliveries of an alert that was resolved; none where nobody was told that it was raised.
+func (s *Service) resolved(a *Alert) ([]Delivery, error) {
+	if a.Notice != Sent {
+		return nil, nil
+	}
+	m, err := resolvedMessage(a)
+	if err != nil {
+		return nil, err
+	}
+	return deliveries(m, s.Rules().wantResolved(a.Channels)), nil
+}
+
+// wantResolved selects the channels that want to know.
+func (r *Rules) wantResolved(channels []string) (want []string) {
+	for _, name := range channels {
+		for i := range r.Channels {
+			if r.Channels[i].Name == name && r.Channels[i].Resolved {
+				want = append(want, name)
+			}
+		}
+	}
+	return want
+}

@@ -1,0 +1,349 @@
+package alerts
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed503877ad/limits"
+)
+
+// throttlePrefix begins the keys that the throttle charges. Their own crossings are no alerts: telling somebody that he is
+// told too much would never end.
+const throttlePrefix = "notify:user:"
+
+// Observer is told what happens, for metrics. Its methods do not block.
+type Observer interface {
+	// EventsTaken is called with each batch that was kept: how many events matched a rule for the first time, how many
+	// came again, how many matched none.
+	EventsTaken(fresh, repeated, unmatched int)
+	// AlertChanged is called with each alert that was "raised", "sent", "held", "silenced" or "resolved", and with each
+	// warning that was "withheld" because its exceeded alert is open.
+	AlertChanged(what, rule string)
+	// ThrottleFailed is called when the limiter did not decide.
+	ThrottleFailed()
+}
+
+// Config configures a [Service].
+type Config struct {
+	// Store keeps everything; required.
+	Store Store
+	// Limiter is charged for each alert that somebody is told of; required.
+	Limiter Limiter
+	// Rules gives the rules in force; required.
+	Rules func() *Rules
+	// NewID gives ids that nobody gave before; required.
+	NewID func() string
+	// Delivered is called when deliveries were put into the outbox. It does not block.
+	Delivered func()
+	// Observer is told of everything; nobody is unless set.
+	Observer Observer
+}
+
+// Service makes alerts of events.
+type Service struct {
+	Config
+	wake chan struct{}
+}
+
+// New makes a service, which does nothing by itself but what [Service.Run] does.
+func New(cfg Config) *Service {
+	if cfg.Observer == nil {
+		cfg.Observer = nobody{}
+	}
+	if cfg.Delivered == nil {
+		cfg.Delivered = func() {}
+	}
+	return &Service{Config: cfg, wake: make(chan struct{}, 1)}
+}
+
+type nobody struct{}
+
+func (nobody) EventsTaken(int, int, int)   {}
+func (nobody) AlertChanged(string, string) {}
+func (nobody) ThrottleFailed()             {}
+
+// Take keeps what events mean. Once it returned nil they may be acknowledged; an event that is taken again is known.
+func (s *Service) Take(ctx context.Context, events []Event) error {
+	b := newBatch(s.Rules(), events, s.NewID)
+	if len(b.matches) == 0 {
+		s.Observer.EventsTaken(0, 0, len(events))
+		return nil
+	}
+	if err := s.Store.Take(ctx, b.taking(), b.decide); err != nil {
+		return err
+	}
+	b.report(s.Observer, len(events))
+	if len(b.changes.Raised)+len(b.changes.Updated) > 0 {
+		s.Wake()
+	}
+	return nil
+}
+
+// Wake lets the service look for pending alerts now. It does not block.
+func (s *Service) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// match is an event that a rule takes.
+type match struct {
+	event   *Event
+	rule    *Rule
+	group   GroupID
+	subject string
+	// first says that it is the first match of its event.
+	first bool
+}
+
+// batch is some events and what they mean under the rules of one moment.
+type batch struct {
+	rules   *Rules
+	newID   func() string
+	matches []match
+	events  []string
+
+	// What follows is of the last decide.
+	known    Taken
+	counts   map[GroupID]count
+	changes  Changes
+	raised   map[GroupID]int
+	updated  map[GroupID]int
+	withheld []string
+}
+
+func newBatch(r *Rules, events []Event, newID func() string) *batch {
+	b := &batch{rules: r, newID: newID}
+	seen := make(map[string]bool, len(events))
+	for i := range events {
+		e := &events[i]
+		if seen[e.ID] || strings.HasPrefix(e.Key, throttlePrefix) {
+			continue
+		}
+		seen[e.ID] = true
+		b.match(e)
+	}
+	return b
+}
+
+// match finds the rules that take an event.
+func (b *batch) match(e *Event) {
+	first := true
+	for i := range b.rules.Rules {
+		r := &b.rules.Rules[i]
+		if !r.Match.fits(e) {
+			continue
+		}
+		b.matches = append(b.matches, match{
+			event: e, rule: r, first: first, subject: e.by(subjectOf), group: GroupID{Rule: r.Name, Key: e.by(r.GroupBy)},
+		})
+		if first {
+			b.events = append(b.events, e.ID)
+		}
+		first = false
+	}
+}
+
+// GroupDefault is what makes alerts the same unless a rule says otherwise.
+var GroupDefault = []string{"user", "policy", "window"}
+
+// subjectOf makes the subject of an alert.
+var subjectOf = GroupDefault
+
+// by joins what an event has of each, so that no two lists of values give the same text.
+func (e *Event) by(what []string) string {
+	values := make([]string, len(what))
+	for i, w := range what {
+		switch w {
+		case "user":
+			values[i] = e.User
+		case "policy":
+			values[i] = e.Policy
+			if e.Policy == "" { // an inline limit is known by its key
+				values[i] = "\t" + e.Key
+			}
+		case "window":
+			values[i] = e.Window
+		case "key":
+			values[i] = e.Key
+		case "name":
+			values[i] = e.Name
+		}
+	}
+	return strings.Join(values, "\n")
+}
+
+func (b *batch) taking() Taking {
+	t := Taking{Events: b.events}
+	groups, subjects := map[GroupID]bool{}, map[string]bool{}
+	for i := range b.matches {
+		m := &b.matches[i]
+		if !groups[m.group] {
+			groups[m.group] = true
+			t.Groups = append(t.Groups, m.group)
+		}
+		if m.event.Type == limits.EventWarning && !subjects[m.subject] {
+			subjects[m.subject] = true
+			t.Subjects = append(t.Subjects, m.subject)
+		}
+	}
+	return t
+}
+
+// decide says what the events change, in their order. It may be called again with what is known then.
+func (b *batch) decide(known Taken) (Changes, error) {
+	b.known, b.changes, b.withheld = known, Changes{States: map[GroupID]json.RawMessage{}}, nil
+	b.counts, b.raised, b.updated = map[GroupID]count{}, map[GroupID]int{}, map[GroupID]int{}
+	if b.known.Exceeded == nil {
+		b.known.Exceeded = map[string]bool{}
+	}
+	for i := range b.matches {
+		if m := &b.matches[i]; known.Fresh[m.event.ID] {
+			if err := b.apply(m); err != nil {
+				return Changes{}, err
+			}
+		}
+	}
+	for id, c := range b.counts {
+		state, err := json.Marshal(c)
+		if err != nil {
+			return Changes{}, err
+		}
+		b.changes.States[id] = state
+	}
+	return b.changes, nil
+}
+
+// apply lets one event do what its rule says.
+func (b *batch) apply(m *match) error {
+	if a := b.open(m.group); a != nil {
+		a.take(m, b.known.Now)
+		return nil
+	}
+	c, ok := b.counts[m.group]
+	if !ok {
+		var err error
+		if c, err = readCount(b.known.States[m.group]); err != nil {
+			return err
+		}
+	}
+	sum := c.add(m.event, m.rule.Within)
+	switch {
+	case sum.Denied < m.rule.Threshold:
+	case m.event.Type == limits.EventWarning && b.known.Exceeded[m.subject]:
+		b.withheld = append(b.withheld, m.rule.Name)
+		c = count{}
+	default:
+		b.raise(m, sum)
+		c = count{}
+	}
+	b.counts[m.group] = c
+	return nil
+}
+
+// open gives the open alert of a group to be changed; nil when there is none.
+func (b *batch) open(g GroupID) *Alert {
+	if i, ok := b.raised[g]; ok {
+		return &b.changes.Raised[i]
+	}
+	if i, ok := b.updated[g]; ok {
+		return &b.changes.Updated[i]
+	}
+	a, ok := b.known.Open[g]
+	if !ok {
+		return nil
+	}
+	b.updated[g] = len(b.changes.Updated)
+	b.changes.Updated = append(b.changes.Updated, a)
+	return &b.changes.Updated[len(b.changes.Updated)-1]
+}
+
+// take counts another event of an open alert. One that a silence held may be told now, if the silence has ended.
+func (a *Alert) take(m *match, now int64) {
+	a.Denied += m.event.Denied
+	a.Events++
+	a.FirstAt = min(a.FirstAt, m.event.Time)
+	a.describe(m.event)
+	a.stayOpen(m.rule, now)
+	if a.Notice == Silenced {
+		a.Notice = Pending
+	}
+}
+
+// stayOpen puts off the resolving. The store's clock says when denials stopped, not the event's time: while a backlog is
+// worked off they have not.
+func (a *Alert) stayOpen(r *Rule, now int64) {
+	a.ResolveAt = max(a.RaisedAt+r.Dedup.Milliseconds(), now+r.ResolveAfter.Milliseconds())
+}
+
+// describe takes over what the last event says.
+func (a *Alert) describe(e *Event) {
+	if e.Time < a.LastAt {
+		return
+	}
+	a.LastAt, a.Key, a.Name, a.Policy, a.Window, a.User, a.Limit = e.Time, e.Key, e.Name, e.Policy, e.Window, e.User, e.Limit
+}
+
+// raise opens an alert.
+func (b *batch) raise(m *match, sum part) {
+	a := Alert{
+		ID: b.newID(), GroupID: m.group, Severity: m.rule.Severity, Type: m.event.Type, Subject: m.subject,
+		Denied: sum.Denied, Events: sum.Events, FirstAt: sum.First, LastAt: sum.Last,
+		EventID: m.event.ID, Channels: m.rule.Channels, Throttles: b.throttles(m.rule),
+		RaisedAt: b.known.Now, Notice: Pending, NoticeAt: b.known.Now,
+	}
+	if !m.first { // each alert has a slot of its own
+		a.EventID += ":" + m.rule.Name
+	}
+	last := *m.event
+	last.Time = a.LastAt
+	a.describe(&last)
+	a.stayOpen(m.rule, b.known.Now)
+	a.Title, a.Text = m.rule.words(&a)
+	b.raised[m.group] = len(b.changes.Raised)
+	b.changes.Raised = append(b.changes.Raised, a)
+	if a.Type == limits.EventExceeded {
+		b.known.Exceeded[m.subject] = true
+	}
+}
+
+func (b *batch) throttles(r *Rule) []Throttle {
+	all := []Throttle{b.rules.Throttle}
+	if r.Throttle != nil {
+		all = append(all, *r.Throttle)
+	}
+	return all
+}
+
+// report tells of a batch that was kept.
+func (b *batch) report(o Observer, events int) {
+	fresh := 0
+	for _, id := range b.events {
+		if b.known.Fresh[id] {
+			fresh++
+		}
+	}
+	o.EventsTaken(fresh, len(b.events)-fresh, events-len(b.events))
+	for i := range b.changes.Raised {
+		o.AlertChanged("raised", b.changes.Raised[i].Rule)
+	}
+	for _, rule := range b.withheld {
+		o.AlertChanged("withheld", rule)
+	}
+}
+
+// find gives a rule by its name; nil when the file has it no more.
+func (r *Rules) find(name string) *Rule {
+	i := slices.IndexFunc(r.Rules, func(rule Rule) bool { return rule.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &r.Rules[i]
+}
+
+// millis gives a moment in Unix milliseconds.
+func millis(ms int64) time.Time { return time.UnixMilli(ms) }

@@ -1,0 +1,146 @@
+// Package settings holds the flags that both programs have, with the environment variables of the same names, and what
+// else a program does around its work: its logger, its version, and what signals mean. The flags are structs whose tags
+// kong reads.
+package settings
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/app"
+)
+
+// NATS says how to reach a NATS server.
+type NATS struct {
+	NATSURL     string `name:"nats-url" env:"NATS_URL" placeholder:"URL" help:"NATS server or cluster (serve: an embedded server; client verbs: nats://127.0.0.1:4222)."`
+	NATSCreds   string `name:"nats-creds" env:"NATS_CREDS" type:"existingfile" placeholder:"FILE" help:"NATS credentials."`
+	NATSTLSCA   string `name:"nats-tls-ca" env:"NATS_TLS_CA" type:"existingfile" placeholder:"FILE" help:"PEM of the authorities that may vouch for the NATS server."`
+	NATSTLSCert string `name:"nats-tls-cert" env:"NATS_TLS_CERT" type:"existingfile" placeholder:"FILE" help:"PEM of the client certificate."`
+	NATSTLSKey  string `name:"nats-tls-key" env:"NATS_TLS_KEY" type:"existingfile" placeholder:"FILE" help:"PEM of its key."`
+}
+
+// Set puts the flags into options.
+func (f *NATS) Set(o *app.Options) {
+	o.NATSURL, o.NATSCreds = f.NATSURL, f.NATSCreds
+	o.NATSTLSCA, o.NATSTLSCert, o.NATSTLSKey = f.NATSTLSCA, f.NATSTLSCert, f.NATSTLSKey
+}
+
+// MaxDays is a hundred years, the most that a number of days may be.
+const MaxDays = 36_500
+
+// Jobs say when jobs run and what they leave.
+type Jobs struct {
+	CleanupEvery    time.Duration `name:"cleanup-every" env:"CLEANUP_EVERY" default:"60s" placeholder:"DURATION" help:"How often expired counters are removed; 0 for never (${default})."`
+	UsageMinuteDays int           `name:"usage-minute-days" env:"USAGE_MINUTE_DAYS" default:"2" placeholder:"N" help:"After how many days usage is kept by the hour instead of the minute; 0 for never (${default})."`
+	UsageDays       int           `name:"usage-days" env:"USAGE_DAYS" default:"90" placeholder:"N" help:"After how many days usage is removed; 0 for never (${default})."`
+	RequestDays     int           `name:"request-days" env:"REQUEST_DAYS" default:"30" placeholder:"N" help:"After how many days the request log is removed; 0 for never (${default})."`
+	JobDays         int           `name:"job-days" env:"JOB_DAYS" default:"14" placeholder:"N" help:"After how many days the history of jobs is removed; 0 for never (${default})."`
+	AlertDays       int           `name:"alert-days" env:"ALERT_DAYS" default:"30" placeholder:"N" help:"After how many days resolved alerts, what was sent, and dead letters are removed; 0 for never (${default})."`
+}
+
+// Validate holds what the tags cannot.
+func (f *Jobs) Validate() error {
+	if f.CleanupEvery != 0 && (f.CleanupEvery < time.Second || f.CleanupEvery > 24*time.Hour) {
+		return fmt.Errorf("--cleanup-every: %s is neither 0 nor between 1s and 24h", f.CleanupEvery)
+	}
+	if f.CleanupEvery%time.Second != 0 {
+		return fmt.Errorf("--cleanup-every: %s is no whole number of seconds", f.CleanupEvery)
+	}
+	for _, d := range []struct {
+		flag string
+		days int
+	}{{"usage-minute-days", f.UsageMinuteDays}, {"usage-days", f.UsageDays}, {"request-days", f.RequestDays}, {"job-days", f.JobDays},
+		{"alert-days", f.AlertDays}} {
+		if d.days < 0 || d.days > MaxDays {
+			return fmt.Errorf("--%s: %d is not between 0 and %d", d.flag, d.days, MaxDays)
+		}
+	}
+	return nil
+}
+
+// Set puts the flags into options.
+func (f *Jobs) Set(o *app.Options) {
+	o.CleanupEvery, o.UsageMinuteDays = f.CleanupEvery, f.UsageMinuteDays
+	o.UsageDays, o.RequestDays, o.JobDays, o.AlertDays = f.UsageDays, f.RequestDays, f.JobDays, f.AlertDays
+}
+
+// Alerts say who is told of what.
+type Alerts struct {
+	Alerts      string   `name:"alerts" env:"ALERTS" type:"path" placeholder:"FILE" help:"Alerts file (YAML); read again when it changes and on SIGHUP. Without it 5 denials in 10 minutes raise an alert, on the NATS subject alerts.raised and in the log."`
+	AlertsAllow []string `name:"alerts-allow" env:"ALERTS_ALLOW" placeholder:"PREFIX" help:"Private, loopback or link-local addresses that webhooks may lead to, such as 10.0.0.0/8,127.0.0.1; none unless set."`
+}
+
+// Set puts the flags into options.
+func (f *Alerts) Set(o *app.Options) error {
+	o.Alerts = f.Alerts
+	for _, text := range f.AlertsAllow {
+		prefix, err := parsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			return fmt.Errorf("--alerts-allow: %q is no address and no prefix such as 10.0.0.0/8", text)
+		}
+		o.AlertsAllow = append(o.AlertsAllow, prefix)
+	}
+	return nil
+}
+
+// parsePrefix reads a prefix, or one address.
+func parsePrefix(text string) (netip.Prefix, error) {
+	if strings.Contains(text, "/") {
+		p, err := netip.ParsePrefix(text)
+		return p.Masked(), err
+	}
+	a, err := netip.ParseAddr(text)
+	return netip.PrefixFrom(a, a.BitLen()), err
+}
+
+// Log says what is logged and how.
+type Log struct {
+	LogLevel  string `name:"log-level" env:"LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"One of ${enum} (${default})."`
+	LogFormat string `name:"log-format" env:"LOG_FORMAT" enum:"text,json" default:"text" help:"One of ${enum} (${default})."`
+}
+
+// Logger makes the logger.
+func (f *Log) Logger(w io.Writer) *slog.Logger {
+	var l slog.Level
+	_ = l.UnmarshalText([]byte(f.LogLevel)) // one of the enum
+	o := &slog.HandlerOptions{Level: l}
+	if f.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// Version names the build: the release, which the linker put into main.version, else the module's version or commit as the
+// Go tool knows it.
+func Version(release string) string {
+	info, ok := debug.ReadBuildInfo()
+	if release != "" || !ok {
+		return cmp.Or(release, "(devel)")
+	}
+	return cmp.Or(info.Main.Version, "(devel)")
+}
+
+// UntilSignal gives a context that the first signal ends, so that the program drains; the second ends the process with a
+// status.
+func UntilSignal(status int) context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel()
+		<-signals
+		os.Exit(status)
+	}()
+	return ctx
+}
