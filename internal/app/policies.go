@@ -97,7 +97,7 @@ func (l *limiter) watchPolicies(context.Context) error {
 	}
 	l.metrics.WatchPolicies(func() (hash string, loaded float64, failures int64) {
 		r := l.policies.Report()
-		return r.Set.Hash(), float64(r.Set.LoadedAt().UnixMilli()) / 1000, r.Failures
+		return r.Hash, float64(r.LoadedAt.UnixMilli()) / 1000, r.Failures
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended, err := l.policies.Watch(ctx)

@@ -58,7 +58,7 @@ func (s *Service) knownOverride(o *overrides.Override) error {
 		return nil
 	}
 	asked := policyOverride(o)
-	err := s.cfg.Policies.Report().Set.CheckOverride(&asked)
+	err := s.cfg.Policies.Report().Current.CheckOverride(&asked)
 	var field *engine.FieldError
 	switch {
 	case err == nil:

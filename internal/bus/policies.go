@@ -82,11 +82,11 @@ func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 		return reply, nil
 	}
 	r := s.cfg.Policies.Report()
-	reply.Hash, reply.LoadedAt, reply.Failures = r.Set.Hash(), r.Set.LoadedAt().UnixMilli(), r.Failures
+	reply.Hash, reply.LoadedAt, reply.Failures = r.Hash, r.LoadedAt.UnixMilli(), r.Failures
 	if r.Err != nil {
 		reply.Error = cut(r.Err.Error(), maxReloadError)
 	}
-	all := r.Set.Policies()
+	all := r.Current.Policies()
 	from := 0
 	for i := range all {
 		if req.After != "" && all[i].Name == req.After {

@@ -8,7 +8,6 @@ package overrides
 import (
 	"context"
 	"errors"
-	"strings"
 )
 
 // ID names an override.
@@ -72,28 +71,3 @@ type Store interface {
 
 // ErrFull says that there are as many overrides as a worker keeps in memory.
 var ErrFull = errors.New("there are too many overrides")
-
-// isGlob tells a glob from a key.
-func isGlob(subject string) bool { return strings.Contains(subject, "*") }
-
-// match tells whether a key fits a glob. Each part between stars is found at its first place behind the one before,
-// which is as good as any other, so the time is that of the product of the lengths at worst.
-func match(glob, key string) bool {
-	first, rest, found := strings.Cut(glob, "*")
-	if !strings.HasPrefix(key, first) {
-		return false
-	}
-	key = key[len(first):]
-	for found {
-		var part string
-		if part, rest, found = strings.Cut(rest, "*"); !found {
-			return strings.HasSuffix(key, part)
-		}
-		i := strings.Index(key, part)
-		if i < 0 {
-			return false
-		}
-		key = key[i+len(part):]
-	}
-	return key == ""
-}

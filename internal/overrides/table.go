@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed503877ad/limits/internal/glob"
 )
 
 // Config configures a [Table].
@@ -109,11 +111,11 @@ func (t *Table) Find(policy, name, subject string, now int64) (Override, bool) {
 	if o, ok := s.all[subject]; ok && o.Live(now) {
 		return o, true
 	}
-	for _, glob := range s.globs {
-		if !match(glob, subject) {
+	for _, pattern := range s.globs {
+		if !glob.Match(pattern, subject) {
 			continue
 		}
-		if o := s.all[glob]; o.Live(now) {
+		if o := s.all[pattern]; o.Live(now) {
 			return o, true
 		}
 	}
@@ -126,7 +128,7 @@ func (t *Table) Len() int { return int(t.size.Load()) }
 // Put sets an override, on this worker at once and on the others with the broadcast. The error is [ErrFull] when there
 // are as many as the table may hold, or as many globs as a decision should try.
 func (t *Table) Put(ctx context.Context, o Override) error {
-	if isGlob(o.Subject) && t.tooManyGlobs(o.ID) {
+	if glob.Is(o.Subject) && t.tooManyGlobs(o.ID) {
 		return fmt.Errorf("set override: %w", ErrFull)
 	}
 	if err := t.cfg.Store.PutOverride(ctx, o, t.cfg.Most); err != nil {
@@ -255,7 +257,7 @@ func put(limits map[limitID]*subjects, overrides []Override) (added int64) {
 		}
 		if _, known := s.all[o.Subject]; !known {
 			added++
-			if isGlob(o.Subject) {
+			if glob.Is(o.Subject) {
 				s.globs = append(s.globs, o.Subject)
 				unsorted[s] = true
 			}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/glob"
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // Bounds of what a file may hold.
@@ -59,7 +61,7 @@ type limit struct {
 }
 
 type compiler struct {
-	*problems
+	*yamlfile.Problems
 	options  Options
 	declared []string
 	groups   []string
@@ -74,18 +76,18 @@ func (c *compiler) compile(f *File) (*Set, error) {
 	}
 	c.attributes(f)
 	s := &Set{byName: map[string]*policy{}, options: c.options}
-	if len(f.Policies) == 0 && len(c.list) == 0 {
-		c.add("policies", "there are none; want a list of policies, each with name and limits")
+	if len(f.Policies) == 0 && !c.Any() {
+		c.Add("policies", "there are none; want a list of policies, each with name and limits")
 	}
 	if len(f.Policies) > maxPolicies {
-		c.add(index("policies", maxPolicies), "more than %d policies; put what differs in an attribute into the key of one", maxPolicies)
+		c.Add(yamlfile.Index("policies", maxPolicies), "more than %d policies; put what differs in an attribute into the key of one", maxPolicies)
 		return s, nil
 	}
 	for i := range f.Policies {
-		spec, path := &f.Policies[i], index("policies", i)
+		spec, path := &f.Policies[i], yamlfile.Index("policies", i)
 		p := c.policy(spec, path)
 		if other := s.byName[p.name]; other != nil {
-			c.add(path+".name", "%s is the name of policies[%d] too; give it another", quote(p.name), slices.Index(s.policies, other))
+			c.Add(path+".name", "%s is the name of policies[%d] too; give it another", yamlfile.Quote(p.name), slices.Index(s.policies, other))
 		}
 		s.policies, s.byName[p.name] = append(s.policies, p), p
 	}
@@ -96,12 +98,12 @@ func (c *compiler) compile(f *File) (*Set, error) {
 
 func (c *compiler) attributes(f *File) {
 	for i, name := range f.Attributes {
-		path := index("attributes", i)
+		path := yamlfile.Index("attributes", i)
 		if err := checkAttribute(name); err != nil {
-			c.add(path, "%s", err)
+			c.Add(path, "%s", err)
 		}
 		if slices.Contains(c.declared, name) {
-			c.add(path, "%s is given twice; remove one", quote(name))
+			c.Add(path, "%s is given twice; remove one", yamlfile.Quote(name))
 		}
 		c.declared = append(c.declared, name)
 	}
@@ -114,7 +116,7 @@ var (
 
 func checkAttribute(name string) error {
 	if !attributePattern.MatchString(name) {
-		return fmt.Errorf("%s is no name of an attribute; want a letter or _, then letters, digits and _ . -, up to 64", quote(name))
+		return fmt.Errorf("%s is no name of an attribute; want a letter or _, then letters, digits and _ . -, up to 64", yamlfile.Quote(name))
 	}
 	return nil
 }
@@ -122,24 +124,21 @@ func checkAttribute(name string) error {
 // attribute holds a name that is used to those that are declared.
 func (c *compiler) attribute(name, path string) {
 	if err := checkAttribute(name); err != nil {
-		c.add(path, "%s", err)
+		c.Add(path, "%s", err)
 		return
 	}
 	if c.declared != nil && !slices.Contains(c.declared, name) {
-		c.add(path, "unknown attribute %s%s; add it to attributes, or use one of %v", quote(name), didYouMean(name, c.declared), c.declared)
+		c.Add(path, "unknown attribute %s%s; add it to attributes, or use one of %v", yamlfile.Quote(name), yamlfile.DidYouMean(name, c.declared), c.declared)
 	}
 }
-
-// given tells whether the file has the path.
-func (c *compiler) given(path string) bool { _, ok := c.lines[path]; return ok }
 
 // checkName holds a name of the file to its letters.
 func (c *compiler) checkName(name, path string) {
 	switch {
-	case name == "" && !c.told[path]:
-		c.add(path, "is missing; want 1 to 64 letters, digits and . _ - /")
+	case name == "" && !c.Told(path):
+		c.Add(path, "is missing; want 1 to 64 letters, digits and . _ - /")
 	case name != "" && !namePattern.MatchString(name):
-		c.add(path, "%s is no name; want 1 to 64 letters, digits and . _ - /", quote(name))
+		c.Add(path, "%s is no name; want 1 to 64 letters, digits and . _ - /", yamlfile.Quote(name))
 	}
 }
 
@@ -149,8 +148,8 @@ func (c *compiler) policy(spec *Policy, path string) *policy {
 	p.match = c.condition(spec.Match, path+".match")
 	for i, e := range spec.Exempt {
 		at := path + ".exempt"
-		if c.given(index(at, 0)) {
-			at = index(at, i)
+		if c.Given(yamlfile.Index(at, 0)) {
+			at = yamlfile.Index(at, i)
 		}
 		p.exempt = append(p.exempt, c.condition(e, at))
 		c.exemption(p, p.exempt[i], at)
@@ -162,15 +161,15 @@ func (c *compiler) policy(spec *Policy, path string) *policy {
 
 func (c *compiler) condition(cond Condition, path string) tests {
 	for attribute, patterns := range cond {
-		at := join(path, attribute)
+		at := yamlfile.Join(path, attribute)
 		c.attribute(attribute, at)
 		if len(patterns) > maxPatterns {
-			c.add(at, "has %d patterns; want at most %d", len(patterns), maxPatterns)
+			c.Add(at, "has %d patterns; want at most %d", len(patterns), maxPatterns)
 			return nil
 		}
 		for i, pattern := range patterns {
 			if j := slices.Index(patterns, pattern); j < i {
-				c.add(index(at, i), "%s is given twice; remove one", quote(pattern))
+				c.Add(yamlfile.Index(at, i), "%s is given twice; remove one", yamlfile.Quote(pattern))
 			}
 		}
 	}
@@ -179,16 +178,16 @@ func (c *compiler) condition(cond Condition, path string) tests {
 
 // exemption tells of one that holds always, or never.
 func (c *compiler) exemption(p *policy, e tests, path string) {
-	if len(e) == 0 || c.has(path) {
+	if len(e) == 0 || c.Has(path) {
 		return
 	}
 	if p.match != nil && p.match.implies(e, nil) {
-		c.add(path, "fits whatever match fits, so the policy never applies; narrow it")
+		c.Add(path, "fits whatever match fits, so the policy never applies; narrow it")
 	}
 	for _, m := range p.match {
 		i := slices.IndexFunc(e, func(t test) bool { return t.attribute == m.attribute })
 		if i >= 0 && !slices.ContainsFunc(m.patterns, func(v string) bool { return mayShare(e[i].patterns, v) }) {
-			c.add(path, "can never hold, because match wants %s to be %v; change one of them", m.attribute, m.patterns)
+			c.Add(path, "can never hold, because match wants %s to be %v; change one of them", m.attribute, m.patterns)
 		}
 	}
 }
@@ -196,57 +195,38 @@ func (c *compiler) exemption(p *policy, e tests, path string) {
 // mayShare tells whether a value could fit pattern and one of the others.
 func mayShare(others []string, pattern string) bool {
 	return slices.ContainsFunc(others, func(o string) bool {
-		return slices.Contains([]byte(pattern), '*') && slices.Contains([]byte(o), '*') || glob(o, pattern) || glob(pattern, o)
+		return slices.Contains([]byte(pattern), '*') && slices.Contains([]byte(o), '*') || glob.Match(o, pattern) || glob.Match(pattern, o)
 	})
 }
 
 // words reads the fields that are one word each.
 func (c *compiler) words(p *policy, spec *Policy, path string) {
-	if c.oneOf(spec.Mode, path+".mode", "enforce", "shadow"); spec.Mode == "shadow" {
+	if c.OneOf(spec.Mode, path+".mode", "enforce", "shadow"); spec.Mode == "shadow" {
 		p.shadow = true
 	}
-	if c.oneOf(spec.OnError, path+".on_error", "allow", "deny", "local") && spec.OnError != "" {
+	if c.OneOf(spec.OnError, path+".on_error", "allow", "deny", "local") && spec.OnError != "" {
 		p.onError, _ = engine.ParseOnError(spec.OnError)
 	}
 	if spec.Group != "" {
 		c.checkName(spec.Group, path+".group")
-		if p.match == nil && !c.told[path+".match"] {
-			c.add(path+".group", "needs a match: the group's first policy that matches applies")
+		if p.match == nil && !c.Told(path+".match") {
+			c.Add(path+".group", "needs a match: the group's first policy that matches applies")
 		}
 		if p.group = slices.Index(c.groups, spec.Group); p.group < 0 {
 			p.group, c.groups = len(c.groups), append(c.groups, spec.Group)
 		}
 	}
-	if w := spec.Warning; w != nil && !c.told[path+".warning"] {
+	if w := spec.Warning; w != nil && !c.Told(path+".warning") {
 		if *w < 0 || *w > 1 {
-			c.add(path+".warning", "%v is out of range; want 0 to 1", *w)
+			c.Add(path+".warning", "%v is out of range; want 0 to 1", *w)
 		} else {
 			p.threshold, _ = NewThreshold(*w)
 		}
 	}
 	if len(spec.Unit) > maxUnitBytes {
-		c.add(path+".unit", "has %d bytes; want at most %d", len(spec.Unit), maxUnitBytes)
+		c.Add(path+".unit", "has %d bytes; want at most %d", len(spec.Unit), maxUnitBytes)
 	}
 	p.message = c.message(spec, path+".message")
-}
-
-// oneOf holds a word, if it is given, to those that are known.
-func (c *compiler) oneOf(word, path string, known ...string) bool {
-	if word != "" && !slices.Contains(known, word) {
-		c.add(path, "unknown word %s%s; want one of %v", quote(word), didYouMean(word, known), known)
-		return false
-	}
-	return true
-}
-
-// zone gives UTC for none.
-func (c *compiler) zone(name, path string) *time.Location {
-	zone, err := time.LoadLocation(name)
-	if err != nil || name == "Local" || len(name) > 64 {
-		c.add(path, "unknown time zone %s; want an IANA name such as Europe/Berlin or UTC", quote(name))
-		return time.UTC
-	}
-	return zone
 }
 
 var errAmountMissing = errors.New(`is missing; want the cost that a window admits, such as limit: 100, or unlimited`)
@@ -261,7 +241,7 @@ func (c *compiler) build(p *policy, name string, f *LimitFields) (l limit, field
 		return l, "key", err
 	}
 	if l.key.needsHash() && len(c.options.HashKey) == 0 {
-		return l, "key", fmt.Errorf("%s needs a hash key; start with --hash-key or HASH_KEY, the same on all workers", quote(f.Key))
+		return l, "key", fmt.Errorf("%s needs a hash key; start with --hash-key or HASH_KEY, the same on all workers", yamlfile.Quote(f.Key))
 	}
 	if f.Limit == 0 {
 		return l, "limit", errAmountMissing
@@ -299,7 +279,7 @@ func (c *compiler) refine(l *limit, f *LimitFields) (err error) {
 	}
 	if f.Timezone != "" {
 		if e.Zone, err = time.LoadLocation(f.Timezone); err != nil || f.Timezone == "Local" {
-			return &engine.FieldError{Field: "timezone", Message: "unknown time zone " + quote(f.Timezone) + "; want an IANA name such as Europe/Berlin or UTC"}
+			return &engine.FieldError{Field: "timezone", Message: "unknown time zone " + yamlfile.Quote(f.Timezone) + "; want an IANA name such as Europe/Berlin or UTC"}
 		}
 		if e.Zone == time.UTC {
 			e.Zone = nil

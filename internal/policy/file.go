@@ -1,6 +1,12 @@
 package policy
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/seed503877ad/limits/internal/yamlfile"
+)
 
 // File is a policy file.
 type File struct {
@@ -120,3 +126,30 @@ func (a Amount) String() string {
 	}
 	return strconv.FormatInt(int64(a), 10)
 }
+
+// ReadYAML reads a number, or "unlimited".
+func (a *Amount) ReadYAML(p *yamlfile.Problems, n ast.Node, path string) {
+	*a = amount(p, n, path)
+}
+
+func amount(p *yamlfile.Problems, n ast.Node, path string) Amount {
+	if s, ok := n.(*ast.StringNode); ok {
+		if s.Value == "unlimited" {
+			return Unlimited
+		}
+		p.Add(path, "%s is no limit; want a whole number, 1 to 1000000000, or unlimited", yamlfile.Quote(s.Value))
+		return 0
+	}
+	v := p.Integer(n, path, "a whole number, 1 to 1000000000, or unlimited")
+	if v < 1 || v > maxAmount {
+		p.Add(path, "%d is out of range; want 1 to 1000000000, or unlimited", v)
+		return 0
+	}
+	return Amount(v)
+}
+
+// ReadYAML reads one condition, or a list.
+func (c *Conditions) ReadYAML(p *yamlfile.Problems, n ast.Node, path string) { p.OneOrMany(n, c, path) }
+
+// ReadYAML reads one pattern, or a list.
+func (l *Patterns) ReadYAML(p *yamlfile.Problems, n ast.Node, path string) { p.OneOrMany(n, l, path) }

@@ -5,15 +5,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // TestLargeFilesAreRead: whatever stands in a file of the largest size, reading it comes to an end, and what is told of it
 // can be read too. How long each takes is in the log.
 func TestLargeFilesAreRead(t *testing.T) {
 	t.Parallel()
-	fill := func(part string) string { return strings.Repeat(part, (maxFileBytes-1000)/len(part)) }
+	fill := func(part string) string { return strings.Repeat(part, (yamlfile.MaxFileBytes-1000)/len(part)) }
 	nested := &strings.Builder{}
-	for i := 0; nested.Len() < maxFileBytes-3000; i++ {
+	for i := 0; nested.Len() < yamlfile.MaxFileBytes-3000; i++ {
 		nested.WriteString(strings.Repeat(" ", i) + "a:\n")
 	}
 	many := &strings.Builder{}
@@ -35,13 +37,13 @@ func TestLargeFilesAreRead(t *testing.T) {
 		"quotes":        "policies: '" + fill("''"),
 		"documents":     fill("---\n"),
 		"bracketed":     "policies: {" + fill("a: 1,\n") + "}",
-		"members":       strings.Repeat("a: 1\n", maxMembers),
+		"members":       strings.Repeat("a: 1\n", yamlfile.MaxMembers),
 		"glob":          "policies: [{name: p, match: {a: '" + strings.Repeat("*a", 1000) + "'}, limits: [{key: k, limit: 1, window: 1m}]}]",
 	} {
 		begin := time.Now()
 		_, err := Parse("f", []byte(text), options)
 		t.Logf("%s: %d bytes in %s: %.200v", name, len(text), time.Since(begin).Round(time.Millisecond), err)
-		if err != nil && len(err.Error()) > maxFileBytes {
+		if err != nil && len(err.Error()) > yamlfile.MaxFileBytes {
 			t.Errorf("%s: the error has %d bytes", name, len(err.Error()))
 		}
 	}

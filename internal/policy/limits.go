@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // change is fields and where they stand.
@@ -19,52 +20,52 @@ func (c *compiler) limits(p *policy, spec *Policy, path string) {
 	at := path + ".limits"
 	switch n := len(spec.Limits); {
 	case n == 0:
-		c.add(at, "is missing; want a list of limits, each with key, limit and window")
+		c.Add(at, "is missing; want a list of limits, each with key, limit and window")
 	case n > maxLimits:
-		c.add(index(at, maxLimits), "a policy has at most %d limits; a request is decided under no more", maxLimits)
+		c.Add(yamlfile.Index(at, maxLimits), "a policy has at most %d limits; a request is decided under no more", maxLimits)
 		return
 	}
 	if len(spec.Tiers) > maxTiers {
-		c.add(path+".tiers", "has %d tiers; want at most %d", len(spec.Tiers), maxTiers)
+		c.Add(path+".tiers", "has %d tiers; want at most %d", len(spec.Tiers), maxTiers)
 		return
 	}
 	if len(spec.Schedule) > maxSlots {
-		c.add(path+".schedule", "has %d entries; want at most %d", len(spec.Schedule), maxSlots)
+		c.Add(path+".schedule", "has %d entries; want at most %d", len(spec.Schedule), maxSlots)
 		return
 	}
 	c.nameLimits(spec, at)
 	c.schedule(p, spec, path)
 	p.base = c.variant(p, spec, nil, path)
 	for name, changes := range spec.Tiers {
-		tier := join(path+".tiers", name)
+		tier := yamlfile.Join(path+".tiers", name)
 		c.checkName(name, tier)
 		c.changes(spec, changes, tier)
 		p.tiers[name] = c.variant(p, spec, &tierChange{changes, tier}, path)
 	}
 	for i := range spec.Schedule {
-		c.changes(spec, spec.Schedule[i].Limits, index(path+".schedule", i)+".limits")
+		c.changes(spec, spec.Schedule[i].Limits, yamlfile.Index(path+".schedule", i)+".limits")
 	}
-	if !c.has(path) && !p.limitsAnything() {
-		c.add(at, "every limit is unlimited, in every tier and at every time; give one a limit, or remove the policy")
+	if !c.Has(path) && !p.limitsAnything() {
+		c.Add(at, "every limit is unlimited, in every tier and at every time; give one a limit, or remove the policy")
 	}
 }
 
 // nameLimits fills names in and holds them apart: name and key find the counter.
 func (c *compiler) nameLimits(spec *Policy, path string) {
 	for i := range spec.Limits {
-		l, at := &spec.Limits[i], index(path, i)
-		if l.Name == "" && !c.given(at+".name") {
+		l, at := &spec.Limits[i], yamlfile.Index(path, i)
+		if l.Name == "" && !c.Given(at+".name") {
 			l.Name = l.Window
-			c.lines[at+".name"] = c.line(at)
+			c.StandsAt(at+".name", at)
 		}
-		if l.Name == "" && !c.has(at) && l.Limit == Unlimited {
-			c.add(at+".name", "is missing; a limit without a window needs one")
+		if l.Name == "" && !c.Has(at) && l.Limit == Unlimited {
+			c.Add(at+".name", "is missing; a limit without a window needs one")
 		} else if l.Name != "" {
 			c.checkName(l.Name, at+".name")
 		}
 		for j := range i {
 			if l.Name != "" && spec.Limits[j].Name == l.Name {
-				c.add(at+".name", "%s is the name of limits[%d] too, and both would charge one counter; give it another name", quote(l.Name), j)
+				c.Add(at+".name", "%s is the name of limits[%d] too, and both would charge one counter; give it another name", yamlfile.Quote(l.Name), j)
 			}
 		}
 	}
@@ -77,11 +78,11 @@ func (c *compiler) changes(spec *Policy, changes Changes, path string) {
 		names = append(names, spec.Limits[i].Name)
 	}
 	for name, f := range changes {
-		switch at := join(path, name); {
+		switch at := yamlfile.Join(path, name); {
 		case !slices.Contains(names, name):
-			c.add(at, "unknown limit %s%s; want one of %v", quote(name), didYouMean(name, names), names)
-		case f == LimitFields{} && !c.has(at):
-			c.add(at, "changes nothing; give it a field such as limit, or remove it")
+			c.Add(at, "unknown limit %s%s; want one of %v", yamlfile.Quote(name), yamlfile.DidYouMean(name, names), names)
+		case f == LimitFields{} && !c.Has(at):
+			c.Add(at, "changes nothing; give it a field such as limit, or remove it")
 		}
 	}
 }
@@ -96,7 +97,7 @@ func (c *compiler) variant(p *policy, spec *Policy, tier *tierChange, path strin
 	v := &variant{usual: c.at(p, spec, tier, nil, "", path)}
 	for i := range spec.Schedule {
 		s := &spec.Schedule[i]
-		v.slotted = append(v.slotted, c.at(p, spec, tier, s, index(path+".schedule", i), path))
+		v.slotted = append(v.slotted, c.at(p, spec, tier, s, yamlfile.Index(path+".schedule", i), path))
 	}
 	return v
 }
@@ -106,19 +107,19 @@ func (c *compiler) at(p *policy, spec *Policy, tier *tierChange, s *Slot, slotPa
 	var out []limit
 	for i := range spec.Limits {
 		l := &spec.Limits[i]
-		changes := []change{{&l.LimitFields, index(path+".limits", i)}}
+		changes := []change{{&l.LimitFields, yamlfile.Index(path+".limits", i)}}
 		if tier != nil {
 			if f, ok := tier.changes[l.Name]; ok {
-				changes = append(changes, change{&f, join(tier.path, l.Name)})
+				changes = append(changes, change{&f, yamlfile.Join(tier.path, l.Name)})
 			}
 		}
 		if s != nil {
 			if f, ok := s.Limits[l.Name]; ok {
-				changes = append(changes, change{&f, join(slotPath+".limits", l.Name)})
+				changes = append(changes, change{&f, yamlfile.Join(slotPath+".limits", l.Name)})
 			}
 		}
 		if c.compiled++; c.compiled > maxCompiled {
-			c.add(path, "limits, tiers and schedules of the file make more than %d combinations; use fewer", maxCompiled)
+			c.Add(path, "limits, tiers and schedules of the file make more than %d combinations; use fewer", maxCompiled)
 			return nil
 		}
 		made := c.limit(p, l.Name, changes)
@@ -134,7 +135,7 @@ func (c *compiler) at(p *policy, spec *Policy, tier *tierChange, s *Slot, slotPa
 func (c *compiler) limit(p *policy, name string, changes []change) limit {
 	fields, wrong := *changes[0].fields, false
 	for _, ch := range changes {
-		wrong = wrong || c.has(ch.path)
+		wrong = wrong || c.Has(ch.path)
 		c.checkWords(ch)
 		merge(&fields, ch.fields)
 	}
@@ -159,16 +160,16 @@ func (c *compiler) limit(p *policy, name string, changes []change) limit {
 // blame tells a mistake where the field was given last, or where it is missing.
 func (c *compiler) blame(changes []change, field string, err error) {
 	path := c.whereIs(changes, field)
-	if !c.given(path) && !strings.HasPrefix(err.Error(), "is missing") {
+	if !c.Given(path) && !strings.HasPrefix(err.Error(), "is missing") {
 		path = changes[len(changes)-1].path
 	}
-	c.add(path, "%s", err)
+	c.Add(path, "%s", err)
 }
 
 // whereIs is the path of the field in the last of the changes that has it, else in the first.
 func (c *compiler) whereIs(changes []change, field string) string {
 	for _, ch := range slices.Backward(changes) {
-		if path := ch.path + "." + field; c.given(path) {
+		if path := ch.path + "." + field; c.Given(path) {
 			return path
 		}
 	}
@@ -176,9 +177,9 @@ func (c *compiler) whereIs(changes []change, field string) string {
 }
 
 func (c *compiler) checkWords(ch change) {
-	c.oneOf(ch.fields.Anchor, ch.path+".anchor", "aligned", "first_use")
-	c.oneOf(ch.fields.Consistency, ch.path+".consistency", "exact", "leased")
-	c.oneOf(ch.fields.Algorithm, ch.path+".algorithm", "sliding_window", "fixed_window", "token_bucket")
+	c.OneOf(ch.fields.Anchor, ch.path+".anchor", "aligned", "first_use")
+	c.OneOf(ch.fields.Consistency, ch.path+".consistency", "exact", "leased")
+	c.OneOf(ch.fields.Algorithm, ch.path+".algorithm", "sliding_window", "fixed_window", "token_bucket")
 }
 
 // merge puts the fields that are given over those that are there.
@@ -207,7 +208,7 @@ func (c *compiler) multiply(p *policy, l *limit, factor float64, path string) {
 	}
 	amount, burst := float64(l.Limit.Limit)*factor, float64(l.Burst)*factor
 	if amount > maxAmount || burst > maxAmount {
-		c.add(path+".factor", "makes limit %s of %v more than %d; make it smaller", l.name, l.Limit.Limit, maxAmount)
+		c.Add(path+".factor", "makes limit %s of %v more than %d; make it smaller", l.name, l.Limit.Limit, maxAmount)
 		return
 	}
 	l.Limit.Limit, l.Burst = max(1, int64(amount)), int64(burst)

@@ -1,15 +1,10 @@
 package policy
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
-	"os"
-	"reflect"
-	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // Options are what a file needs beside itself.
@@ -30,59 +25,48 @@ type Set struct {
 	groups   int
 	options  Options
 	hash     string
-	loadedAt time.Time
 }
 
 // Load reads a policy file. The error is an *[Error] when the file was read and is wrong.
 func Load(path string, o Options) (*Set, error) {
-	data, err := readFile(path)
+	data, err := yamlfile.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read policies: %w", err)
 	}
 	return Parse(path, data, o)
 }
 
-// readFile reads no more than is taken.
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-}
+// format is what the messages say of a policy file.
+var format = yamlfile.Format{Name: "policy file", Want: "policies", Shorten: "split the service, or shorten the file with patterns"}
+
+type (
+	// Error lists the mistakes of a file, in order of lines.
+	Error = yamlfile.Error
+	// Problem is one of them.
+	Problem = yamlfile.Problem
+)
 
 // Parse reads the text of a policy file, which errors call name. The error is an *[Error] with every mistake found.
 func Parse(name string, data []byte, o Options) (*Set, error) {
-	p := newProblems()
-	if len(data) > maxFileBytes {
-		p.add("", "the file has more than %d bytes; split the service, or shorten the file with patterns", maxFileBytes)
-		return nil, p.err(name)
-	}
-	root := p.parseYAML(data)
-	if root == nil {
-		return nil, p.err(name)
-	}
+	p := yamlfile.New(format)
 	var file File
-	p.read(root, reflect.ValueOf(&file).Elem(), "")
-	c := compiler{problems: p, options: o}
+	if !p.Read(data, &file) {
+		return nil, p.Err(name)
+	}
+	c := compiler{Problems: p, options: o}
 	set, err := c.compile(&file)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.err(name); err != nil {
+	if err := p.Err(name); err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(data)
-	set.hash, set.loadedAt = hex.EncodeToString(sum[:]), time.Now()
+	set.hash = yamlfile.Hash(data)
 	return set, nil
 }
 
 // Hash is the SHA-256 of the file, in hex: what sha256sum prints.
 func (s *Set) Hash() string { return s.hash }
-
-// LoadedAt is when the file was read.
-func (s *Set) LoadedAt() time.Time { return s.loadedAt }
 
 // Policies gives the policies as they are written, in order, with the names of limits filled in. They must not be
 // changed.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/seed503877ad/limits/internal/glob"
 )
 
 // tests is a Condition as it is asked: one test for each attribute, in order of name.
@@ -37,14 +39,7 @@ func (ts tests) fails(attributes map[string]string) *test {
 	return nil
 }
 
-func (t *test) fits(v string) bool {
-	for _, p := range t.patterns {
-		if glob(p, v) {
-			return true
-		}
-	}
-	return false
-}
+func (t *test) fits(v string) bool { return glob.Any(t.patterns, v) }
 
 // why says in words how the attributes fail it.
 func (t *test) why(attributes map[string]string) string {
@@ -55,36 +50,11 @@ func (t *test) why(attributes map[string]string) string {
 	return fmt.Sprintf("%s %q fits none of %s", t.attribute, v, strings.Join(t.patterns, ", "))
 }
 
-// glob tells whether s is as the pattern says, in which * stands for any number of bytes, and nothing else is special.
-func glob(pattern, s string) bool {
-	if !strings.Contains(pattern, "*") {
-		return pattern == s
-	}
-	// The last star takes as little as possible; taking more is tried from where it stood. So it is quadratic at worst.
-	p, i, star, from := 0, 0, -1, 0
-	for i < len(s) {
-		switch {
-		case p < len(pattern) && pattern[p] == '*':
-			star, from = p, i
-			p++
-		case p < len(pattern) && pattern[p] == s[i]:
-			p++
-			i++
-		case star >= 0:
-			from++
-			p, i = star+1, from
-		default:
-			return false
-		}
-	}
-	return strings.Trim(pattern[p:], "*") == ""
-}
-
 // covers tells whether whatever fits b fits a. It may say no where that is so, never yes where it is not. A star of b
 // can only be met by one of a.
 func covers(a, b []string) bool {
 	for _, narrow := range b {
-		if !slices.ContainsFunc(a, func(wide string) bool { return glob(wide, narrow) }) {
+		if !slices.ContainsFunc(a, func(wide string) bool { return glob.Match(wide, narrow) }) {
 			return false
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // placeholders are what a message may hold; {policy} and {unit} are put in when the file is read.
@@ -17,7 +18,7 @@ const maxMessageBytes = 512
 // message holds a message to its placeholders and puts in what does not change.
 func (c *compiler) message(spec *Policy, path string) string {
 	if len(spec.Message) > maxMessageBytes {
-		c.add(path, "has %d bytes; want at most %d", len(spec.Message), maxMessageBytes)
+		c.Add(path, "has %d bytes; want at most %d", len(spec.Message), maxMessageBytes)
 		return ""
 	}
 	rest := spec.Message
@@ -29,13 +30,13 @@ func (c *compiler) message(spec *Policy, path string) string {
 		name, behind, closed := strings.Cut(after, "}")
 		switch {
 		case !closed:
-			c.add(path, "has a { without a }; write placeholders as {retry}")
+			c.Add(path, "has a { without a }; write placeholders as {retry}")
 			return ""
 		case name == "unit" && spec.Unit == "":
-			c.add(path, "has {unit}, and the policy has no unit; give it one, such as unit: requests")
+			c.Add(path, "has {unit}, and the policy has no unit; give it one, such as unit: requests")
 		case !slices.Contains(placeholders, name):
-			c.add(path, "unknown placeholder {%s}%s; want one of {%s}", strings.Trim(quote(name), `"`),
-				didYouMean(name, placeholders), strings.Join(placeholders, "}, {"))
+			c.Add(path, "unknown placeholder {%s}%s; want one of {%s}", strings.Trim(yamlfile.Quote(name), `"`),
+				yamlfile.DidYouMean(name, placeholders), strings.Join(placeholders, "}, {"))
 		}
 		rest = behind
 	}

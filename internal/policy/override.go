@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/glob"
 )
 
 // Override gives some subjects other limits than the file does.
@@ -117,11 +118,11 @@ func (t *template) mayBe(subject string) bool {
 		return false
 	}
 	if !strings.Contains(subject, "*") {
-		return glob(strings.Join(t.literals, "*"), subject)
+		return glob.Match(strings.Join(t.literals, "*"), subject)
 	}
 	first, last := subject[:strings.Index(subject, "*")], subject[strings.LastIndex(subject, "*")+1:]
 	if len(t.parts) == 0 {
-		return glob(subject, t.text)
+		return glob.Match(subject, t.text)
 	}
 	before, behind := t.literals[0], t.literals[len(t.literals)-1]
 	return (strings.HasPrefix(first, before) || strings.HasPrefix(before, first)) &&

@@ -1,6 +1,10 @@
 package policy
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/seed503877ad/limits/internal/yamlfile"
+)
 
 // reachWork bounds the comparisons of patterns; what a larger file has unreachable is not found.
 const reachWork = 10_000_000
@@ -17,8 +21,8 @@ type member struct {
 func (c *compiler) reachable(policies []*policy) {
 	groups, work := map[int][]member{}, 0
 	for i, p := range policies {
-		path := index("policies", i)
-		if p.group < 0 || p.match == nil || c.has(path) {
+		path := yamlfile.Index("policies", i)
+		if p.group < 0 || p.match == nil || c.Has(path) {
 			continue
 		}
 		some, always := p.needs()
@@ -26,8 +30,8 @@ func (c *compiler) reachable(policies []*policy) {
 		for _, earlier := range groups[p.group] {
 			work += earlier.match.patterns() * m.match.patterns()
 			if work < reachWork && earlier.takesFrom(&m) {
-				c.add(path, "never applies: %s, %s, of the same group matches whatever it matches; put it first, or narrow the other",
-					earlier.path, quote(earlier.name))
+				c.Add(path, "never applies: %s, %s, of the same group matches whatever it matches; put it first, or narrow the other",
+					earlier.path, yamlfile.Quote(earlier.name))
 				break
 			}
 		}

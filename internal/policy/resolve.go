@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/week"
 )
 
 // Question is what a request says of itself.
@@ -124,9 +125,9 @@ func (p *policy) limits(q *Question) ([]limit, *slot) {
 		}
 	}
 	if len(p.slots) > 0 {
-		minute := minuteOfWeek(q.Now, p.zone)
+		minute := week.Minute(q.Now.In(p.zone))
 		for i := range p.slots {
-			if p.slots[i].holds(minute) {
+			if p.slots[i].Holds(minute) {
 				return v.slotted[i], &p.slots[i]
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // template is the key of a limit: literal[0] part[0] literal[1] part[1] … literal[n].
@@ -46,11 +48,11 @@ func parseTemplate(text string) (*template, error) {
 			break
 		}
 		if rest[open] == '}' {
-			return nil, fmt.Errorf("%s has a } without a {; write attributes as {user}", quote(text))
+			return nil, fmt.Errorf("%s has a } without a {; write attributes as {user}", yamlfile.Quote(text))
 		}
 		end := strings.IndexAny(rest[open+1:], "{}")
 		if end < 0 || rest[open+1+end] == '{' {
-			return nil, fmt.Errorf("%s has a { without a }; write attributes as {user}", quote(text))
+			return nil, fmt.Errorf("%s has a { without a }; write attributes as {user}", yamlfile.Quote(text))
 		}
 		p, err := parsePart(rest[open+1 : open+1+end])
 		if err != nil {
@@ -64,7 +66,7 @@ func parseTemplate(text string) (*template, error) {
 		next := t.literals[i+1]
 		if next == "" {
 			return nil, fmt.Errorf("%s has {%s} and {%s} side by side; put a separator such as : between them",
-				quote(text), t.parts[i].attribute, t.parts[i+1].attribute)
+				yamlfile.Quote(text), t.parts[i].attribute, t.parts[i+1].attribute)
 		}
 		t.parts[i].escape = next[0]
 	}
@@ -98,7 +100,7 @@ func parsePart(text string) (part, error) {
 		case "hash":
 			p.hash = true
 		default:
-			return p, fmt.Errorf("unknown filter %s in {%s}%s; want lower, ip, hash", quote(filter), text, didYouMean(filter, filterNames))
+			return p, fmt.Errorf("unknown filter %s in {%s}%s; want lower, ip, hash", yamlfile.Quote(filter), text, yamlfile.DidYouMean(filter, filterNames))
 		}
 		if p.hash && filter != "hash" {
 			return p, fmt.Errorf("filter %s stands behind hash in {%s}; put hash last", filter, text)

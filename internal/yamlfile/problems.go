@@ -1,4 +1,4 @@
-package policy
+package yamlfile
 
 import (
 	"cmp"
@@ -39,18 +39,43 @@ func (e *Error) Error() string {
 // maxProblems bounds what is told of one file.
 const maxProblems = 100
 
-// problems gathers mistakes; lines knows where each path stands.
-type problems struct {
-	lines map[string]int
-	list  []Problem
+// Problems reads a file and gathers its mistakes; lines knows where each path stands.
+type Problems struct {
+	format Format
+	lines  map[string]int
+	list   []Problem
 	// told are the paths that have a mistake: another below or at one of them mostly follows from it.
 	told map[string]bool
 }
 
-func newProblems() *problems { return &problems{lines: map[string]int{"": 1}, told: map[string]bool{}} }
+// New begins a file.
+func New(f Format) *Problems {
+	return &Problems{format: f, lines: map[string]int{"": 1}, told: map[string]bool{}}
+}
 
-// add tells a mistake at a path; of several at one path the first counts.
-func (p *problems) add(path, format string, args ...any) {
+// Format is what the messages say of a kind of file.
+type Format struct {
+	// Name is what it is called, such as "policy file", and Want the field that it begins with.
+	Name, Want string
+	// Shorten says what to do about one that is too long.
+	Shorten string
+	// Private keeps texts out of the messages where they stand in the place of something else: they may be secret.
+	Private bool
+}
+
+func (f *Format) second() string {
+	return "a second YAML document; " + article(f.Name) + " is one: remove the ---"
+}
+
+func article(name string) string {
+	if strings.ContainsRune("aeiou", rune(name[0])) {
+		return "an " + name
+	}
+	return "a " + name
+}
+
+// Add tells a mistake at a path; of several at one path the first counts.
+func (p *Problems) Add(path, format string, args ...any) {
 	if p.told[path] || len(p.list) >= maxProblems {
 		return
 	}
@@ -58,8 +83,20 @@ func (p *problems) add(path, format string, args ...any) {
 	p.list = append(p.list, Problem{Line: p.line(path), Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
+// Given tells whether the file has the path.
+func (p *Problems) Given(path string) bool { _, ok := p.lines[path]; return ok }
+
+// StandsAt lets a path that the file does not have stand where another one does.
+func (p *Problems) StandsAt(path, other string) { p.lines[path] = p.line(other) }
+
+// Told tells whether the path itself is wrong.
+func (p *Problems) Told(path string) bool { return p.told[path] }
+
+// Any tells whether anything is wrong.
+func (p *Problems) Any() bool { return len(p.list) > 0 }
+
 // line is where the path stands, or else what holds it.
-func (p *problems) line(path string) int {
+func (p *Problems) line(path string) int {
 	for {
 		if n, ok := p.lines[path]; ok {
 			return n
@@ -76,8 +113,8 @@ func parent(path string) string {
 	return path[:max(0, strings.LastIndexAny(path, ".["))]
 }
 
-// has tells whether something at or below the path is wrong.
-func (p *problems) has(path string) bool {
+// Has tells whether something at or below the path is wrong.
+func (p *Problems) Has(path string) bool {
 	for told := range p.told {
 		if rest, below := strings.CutPrefix(told, path); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
 			return true
@@ -86,8 +123,8 @@ func (p *problems) has(path string) bool {
 	return false
 }
 
-// err gives the error of a file; nil when nothing is wrong.
-func (p *problems) err(file string) error {
+// Err gives the error of a file; nil when nothing is wrong.
+func (p *Problems) Err(file string) error {
 	if len(p.list) == 0 {
 		return nil
 	}
@@ -99,8 +136,8 @@ func (p *problems) err(file string) error {
 	return &Error{File: file, Problems: p.list}
 }
 
-// quote shows text of the file in a message.
-func quote(s string) string {
+// Quote shows text of the file in a message.
+func Quote(s string) string {
 	const most = 64
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
@@ -108,8 +145,8 @@ func quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// didYouMean names the known word nearest to one, if one is near.
-func didYouMean(word string, known []string) string {
+// DidYouMean names the known word nearest to one, if one is near.
+func DidYouMean(word string, known []string) string {
 	best, least := "", 1+len(word)/3
 	for _, k := range known {
 		if d := distance(word, k); d <= least && d < max(len(word), 2) {

@@ -1,4 +1,4 @@
-package policy
+package yamlfile
 
 import (
 	"context"
@@ -11,15 +11,18 @@ import (
 	"time"
 )
 
-// version is a file whose two limits are both n: half of one version would show.
-func version(n int) []byte {
-	return fmt.Appendf(nil, `policies:
-  - name: p
-    match: {user: "*"}
-    limits:
-      - {name: a, key: "a:{user}", limit: %d, window: 1m}
-      - {name: b, key: "b:{user}", limit: %[1]d, window: 1h}
-`, n)
+// pair is a file whose two numbers are the same: half of one version would show.
+type pair struct {
+	A int64 `json:"a"`
+	B int64 `json:"b"`
+}
+
+func version(n int) []byte { return fmt.Appendf(nil, "a: %d\nb: %[1]d\n", n) }
+
+func parsePair(name string, data []byte) (*pair, error) {
+	p, v := New(Format{Name: "pair", Want: "a"}), &pair{}
+	p.Read(data, v)
+	return v, p.Err(name)
 }
 
 func write(t testing.TB, path string, data []byte) {
@@ -29,24 +32,24 @@ func write(t testing.TB, path string, data []byte) {
 	}
 }
 
-func keep(t *testing.T, path string) (k *Keeper, reloaded chan struct{}) {
+func keep(t *testing.T, path string) (k *Keeper[pair], reloaded chan struct{}) {
 	t.Helper()
-	k, err := NewKeeper(path, options, slog.New(slog.DiscardHandler))
+	reloaded = make(chan struct{}, 1000)
+	k, err := NewKeeper(Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.DiscardHandler),
+		Reloaded: func() { reloaded <- struct{}{} }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	reloaded = make(chan struct{}, 1000)
-	k.reloaded = func() { reloaded <- struct{}{} }
 	return k, reloaded
 }
 
-func limitOf(t testing.TB, k *Keeper) int64 {
+func valueOf(t testing.TB, k *Keeper[pair]) int64 {
 	t.Helper()
-	r, err := k.Resolve(Question{Attributes: map[string]string{"user": "7"}})
-	if err != nil || len(r.Limits) != 2 || r.Limits[0].Limit != r.Limits[1].Limit {
-		t.Fatalf("%+v, %v: half a file", r, err)
+	v := k.Current()
+	if v.A != v.B {
+		t.Fatalf("%+v: half a file", v)
 	}
-	return r.Limits[0].Limit
+	return v.A
 }
 
 func TestTheLastGoodFileStays(t *testing.T) {
@@ -56,7 +59,7 @@ func TestTheLastGoodFileStays(t *testing.T) {
 	k, _ := keep(t, path)
 	before := k.Report()
 	for i, bad := range []func(){
-		func() { write(t, path, []byte("policies: [")) },
+		func() { write(t, path, []byte("a: [")) },
 		func() { os.Remove(path) },
 		func() { write(t, path, nil) },
 	} {
@@ -66,7 +69,7 @@ func TestTheLastGoodFileStays(t *testing.T) {
 				t.Error("a bad file is in force")
 			}
 		}
-		if r := k.Report(); limitOf(t, k) != 1 || r.Err == nil || r.Failures != int64(i+1) || r.Set != before.Set {
+		if r := k.Report(); valueOf(t, k) != 1 || r.Err == nil || r.Failures != int64(i+1) || r.Current != before.Current {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -74,10 +77,14 @@ func TestTheLastGoodFileStays(t *testing.T) {
 	if err := k.Reload(); err != nil {
 		t.Error(err)
 	}
-	if r := k.Report(); limitOf(t, k) != 2 || r.Err != nil || r.Set.Hash() == before.Set.Hash() || r.Set.LoadedAt().Before(before.Set.LoadedAt()) {
+	if r := k.Report(); valueOf(t, k) != 2 || r.Err != nil || r.Hash == before.Hash || r.LoadedAt.Before(before.LoadedAt) {
 		t.Errorf("%+v", r)
 	}
-	write(t, path, []byte("policies: ["))
+	same := k.Report()
+	if err := k.Reread(); err != nil || k.Report().Current == same.Current || k.Report().Hash != same.Hash {
+		t.Errorf("%+v, %v: the same file is not read again when that is asked for", k.Report(), err)
+	}
+	write(t, path, []byte("a: ["))
 	_ = k.Reload()
 	write(t, path, version(2)) // as it was
 	if err := k.Reload(); err != nil || k.Report().Err != nil {
@@ -148,10 +155,10 @@ func link(t *testing.T, to, name string) {
 }
 
 // waitFor waits until the version is in force; a version half written may be met before.
-func waitFor(t *testing.T, k *Keeper, reloaded chan struct{}, n int64) {
+func waitFor(t *testing.T, k *Keeper[pair], reloaded chan struct{}, n int64) {
 	t.Helper()
-	end := time.After(20 * time.Second)
-	for limitOf(t, k) != n {
+	end := time.After(time.Minute)
+	for valueOf(t, k) != n {
 		select {
 		case <-reloaded:
 		case <-end:
@@ -171,9 +178,8 @@ func TestNoRequestSeesHalfAFile(t *testing.T) {
 	for range 2 {
 		done.Go(func() {
 			for ctx.Err() == nil {
-				r, err := k.Resolve(Question{Attributes: map[string]string{"user": "7"}})
-				if err != nil || len(r.Limits) != 2 || r.Limits[0].Limit != r.Limits[1].Limit {
-					t.Errorf("%+v, %v: half a file", r, err)
+				if v := k.Current(); v.A != v.B {
+					t.Errorf("%+v: half a file", v)
 					return
 				}
 			}

@@ -1,27 +1,29 @@
-package policy
+package yamlfile
 
 import "bytes"
 
 // Bounds of a file. The parser recurses with each level and with each name of a mapping, so both are counted before it
 // sees them; the counts are those of lines and brackets, and so a little rough.
 const (
-	maxFileBytes = 1 << 20
+	// MaxFileBytes is the size of a file.
+	MaxFileBytes = 1 << 20
 	maxLineBytes = 4096
 	maxIndent    = 256
 	maxNesting   = 64
-	maxMembers   = 2000
-	maxItems     = 32_768
+	// MaxMembers is how many names a mapping has.
+	MaxMembers = 2000
+	maxItems   = 32_768
 )
 
 // boundYAML tells of a file that is too much for the parser.
-func (p *problems) boundYAML(data []byte) bool {
-	var b bounds
+func (p *Problems) boundYAML(data []byte) bool {
+	b := bounds{format: &p.format}
 	line := 0
 	for text := range bytes.Lines(data) {
 		line++
 		if what := b.line(bytes.TrimRight(text, " \r\n")); what != "" {
 			p.lines[""] = line
-			p.add("", "%s", what)
+			p.Add("", "%s", what)
 			return false
 		}
 	}
@@ -30,6 +32,7 @@ func (p *problems) boundYAML(data []byte) bool {
 
 // bounds counts what is open at a line.
 type bounds struct {
+	format *Format
 	// names are the lines of the mapping at each indent; parts are the commas within each open bracket.
 	names [maxIndent + 1]int
 	parts [maxNesting + 1]int
@@ -53,15 +56,15 @@ func (b *bounds) line(text []byte) string {
 	if rest[0] == '-' {
 		b.names[indent] = 0
 		if b.items++; b.items > maxItems {
-			return "more than 32768 lines that begin an item of a list; split the file among services"
+			return "more than 32768 lines that begin an item of a list; " + b.format.Shorten
 		}
 	}
-	if b.names[indent]++; b.names[indent] > maxMembers {
+	if b.names[indent]++; b.names[indent] > MaxMembers {
 		return "more than 2000 lines in one mapping; write lists instead"
 	}
 	if bytes.HasPrefix(text, []byte("---")) {
 		if b.marks++; b.marks > 2 {
-			return "a second YAML document; a policy file is one: remove the ---"
+			return b.format.second()
 		}
 	}
 	return b.brackets(rest)
@@ -78,7 +81,7 @@ func (b *bounds) brackets(text []byte) string {
 		case ']', '}':
 			b.depth = max(0, b.depth-1)
 		case ',':
-			if b.parts[b.depth]++; b.depth > 0 && b.parts[b.depth] > maxMembers {
+			if b.parts[b.depth]++; b.depth > 0 && b.parts[b.depth] > MaxMembers {
 				return "more than 2000 values in one pair of brackets; write a line for each"
 			}
 		}

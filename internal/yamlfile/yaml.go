@@ -1,4 +1,4 @@
-package policy
+package yamlfile
 
 import (
 	"errors"
@@ -15,15 +15,15 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// The YAML is parsed by a library and then read from its tree into the types of File, instead of being unmarshalled:
+// The YAML is parsed by a library and then read from its tree into Go types, instead of being unmarshalled:
 // that way all mistakes are found, not the first, and the checks that follow know the line of every value.
 
 // parseYAML gives the tree of the only document; nil after a mistake.
-func (p *problems) parseYAML(data []byte) (root ast.Node) {
+func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 	defer func() {
 		if v := recover(); v != nil { // a file that breaks the library must not take a worker with it
 			root = nil
-			p.add("", "the YAML cannot be read: %v", v)
+			p.Add("", "the YAML cannot be read: %v", v)
 		}
 	}()
 	if !p.boundYAML(data) {
@@ -40,18 +40,18 @@ func (p *problems) parseYAML(data []byte) (root ast.Node) {
 		}
 		if root != nil {
 			p.lines["document"] = d.Body.GetToken().Position.Line
-			p.add("document", "a second YAML document; a policy file is one: remove the ---")
+			p.Add("document", "%s", p.format.second())
 			return nil
 		}
 		root = d.Body
 	}
 	if root == nil {
-		p.add("", "the file is empty; want policies:")
+		p.Add("", "the file is empty; want %s:", p.format.Want)
 	}
 	return root
 }
 
-func (p *problems) syntax(err error) {
+func (p *Problems) syntax(err error) {
 	message := "invalid YAML: " + strings.Split(err.Error(), "\n")[0]
 	var ye yaml.Error
 	if errors.As(err, &ye) {
@@ -60,36 +60,49 @@ func (p *problems) syntax(err error) {
 			p.lines[""] = max(1, t.Position.Line)
 		}
 	}
-	p.add("", "%s", message)
+	p.Add("", "%s", message)
+}
+
+// Reader is a type that is read in a way of its own. What it cannot be, it adds to the problems.
+type Reader interface {
+	ReadYAML(p *Problems, n ast.Node, path string)
+}
+
+// Read reads a file into v, a pointer to a struct, by the names of its json tags: structs, maps of text, slices, pointers,
+// texts, int64, float64, bool, and what is a [Reader]. It is false when there is nothing to check further.
+func (p *Problems) Read(data []byte, v any) bool {
+	if len(data) > MaxFileBytes {
+		p.Add("", "the file has more than %d bytes; %s", MaxFileBytes, p.format.Shorten)
+		return false
+	}
+	root := p.parseYAML(data)
+	if root == nil {
+		return false
+	}
+	p.read(root, reflect.ValueOf(v).Elem(), "")
+	return true
 }
 
 // read reads a node into v, whose type says what it may be.
-func (p *problems) read(n ast.Node, v reflect.Value, path string) {
+func (p *Problems) read(n ast.Node, v reflect.Value, path string) {
 	if t := n.GetToken(); p.lines[path] == 0 && t != nil && t.Position != nil {
 		p.lines[path] = t.Position.Line
 	}
 	switch n := n.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		p.add(path, "anchors, aliases and tags are not taken; write the value out")
+		p.Add(path, "anchors, aliases and tags are not taken; write the value out")
 		return
 	case *ast.NullNode:
-		p.add(path, "has no value; give one, or remove it")
+		p.Add(path, "has no value; give one, or remove it")
 		return
 	default:
 		p.readInto(n, v, path)
 	}
 }
 
-func (p *problems) readInto(n ast.Node, v reflect.Value, path string) {
-	switch to := v.Addr().Interface().(type) {
-	case *Amount:
-		*to = p.amount(n, path)
-		return
-	case *Patterns:
-		p.oneOrMany(n, v, path)
-		return
-	case *Conditions:
-		p.oneOrMany(n, v, path)
+func (p *Problems) readInto(n ast.Node, v reflect.Value, path string) {
+	if r, ok := v.Addr().Interface().(Reader); ok {
+		r.ReadYAML(p, n, path)
 		return
 	}
 	switch v.Kind() {
@@ -103,22 +116,24 @@ func (p *problems) readInto(n ast.Node, v reflect.Value, path string) {
 		v.Set(reflect.New(v.Type().Elem()))
 		p.readInto(n, v.Elem(), path)
 	case reflect.String:
-		v.SetString(p.text(n, path))
+		v.SetString(p.Text(n, path))
 	case reflect.Int64:
-		v.SetInt(p.integer(n, path, "a whole number"))
+		v.SetInt(p.Integer(n, path, "a whole number"))
 	case reflect.Float64:
 		v.SetFloat(p.number(n, path))
+	case reflect.Bool:
+		v.SetBool(p.boolean(n, path))
 	}
 }
 
 // object reads a mapping whose names are fields.
-func (p *problems) object(n ast.Node, v reflect.Value, path string) {
+func (p *Problems) object(n ast.Node, v reflect.Value, path string) {
 	fields := map[string]reflect.Value{}
 	names := gatherFields(v, fields, nil)
 	p.members(n, path, fmt.Sprintf("a mapping with %s", strings.Join(names, ", ")), func(name string, value ast.Node, at string) {
 		field, ok := fields[name]
 		if !ok {
-			p.add(at, "unknown field %s%s; want one of %s", quote(name), didYouMean(name, names), strings.Join(names, ", "))
+			p.Add(at, "unknown field %s%s; want one of %s", Quote(name), DidYouMean(name, names), strings.Join(names, ", "))
 			return
 		}
 		p.read(value, field, at)
@@ -141,20 +156,20 @@ func gatherFields(v reflect.Value, fields map[string]reflect.Value, names []stri
 }
 
 // dictionary reads a mapping whose names are free.
-func (p *problems) dictionary(n ast.Node, v reflect.Value, path string) {
+func (p *Problems) dictionary(n ast.Node, v reflect.Value, path string) {
 	v.Set(reflect.MakeMap(v.Type()))
 	p.members(n, path, "a mapping", func(name string, value ast.Node, at string) {
 		elem := reflect.New(v.Type().Elem()).Elem()
 		p.read(value, elem, at)
 		v.SetMapIndex(reflect.ValueOf(name), elem)
 	})
-	if v.Len() == 0 && !p.has(path) {
-		p.add(path, "is empty; fill it, or remove it")
+	if v.Len() == 0 && !p.Has(path) {
+		p.Add(path, "is empty; fill it, or remove it")
 	}
 }
 
 // members calls member for each name of a mapping.
-func (p *problems) members(n ast.Node, path, want string, member func(name string, value ast.Node, at string)) {
+func (p *Problems) members(n ast.Node, path, want string, member func(name string, value ast.Node, at string)) {
 	var values []*ast.MappingValueNode
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -162,7 +177,7 @@ func (p *problems) members(n ast.Node, path, want string, member func(name strin
 	case *ast.MappingValueNode:
 		values = []*ast.MappingValueNode{n}
 	default:
-		p.add(path, "must be %s; got %s", want, kind(n))
+		p.Add(path, "must be %s; got %s", want, p.Kind(n))
 		return
 	}
 	seen := map[string]bool{}
@@ -170,13 +185,13 @@ func (p *problems) members(n ast.Node, path, want string, member func(name strin
 		key, ok := m.Key.(*ast.StringNode)
 		if !ok {
 			p.lines[path+".key"] = m.Key.GetToken().Position.Line
-			p.add(path+".key", "a name must be plain text; quote %s", quote(m.Key.String()))
+			p.Add(path+".key", "a name must be plain text; quote %s", Quote(m.Key.String()))
 			continue
 		}
-		at := join(path, key.Value)
+		at := Join(path, key.Value)
 		p.lines[at] = key.GetToken().Position.Line
 		if seen[key.Value] {
-			p.add(at, "is given twice; remove one")
+			p.Add(at, "is given twice; remove one")
 			continue
 		}
 		seen[key.Value] = true
@@ -186,11 +201,11 @@ func (p *problems) members(n ast.Node, path, want string, member func(name strin
 
 var plainStep = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// join adds a name to a path.
-func join(path, name string) string {
+// Join adds a name to a path.
+func Join(path, name string) string {
 	switch {
 	case !plainStep.MatchString(name):
-		return path + "[" + quote(name) + "]"
+		return path + "[" + Quote(name) + "]"
 	case path == "":
 		return name
 	default:
@@ -198,25 +213,27 @@ func join(path, name string) string {
 	}
 }
 
-func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+// Index adds a place in a list to a path.
+func Index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-func (p *problems) sequence(n ast.Node, v reflect.Value, path string) {
+func (p *Problems) sequence(n ast.Node, v reflect.Value, path string) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
-		p.add(path, "must be a list; got %s", kind(n))
+		p.Add(path, "must be a list; got %s", p.Kind(n))
 		return
 	}
 	if len(seq.Values) == 0 {
-		p.add(path, "is empty; fill it, or remove it")
+		p.Add(path, "is empty; fill it, or remove it")
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(seq.Values), len(seq.Values)))
 	for i, value := range seq.Values {
-		p.read(value, v.Index(i), index(path, i))
+		p.read(value, v.Index(i), Index(path, i))
 	}
 }
 
-// oneOrMany reads a list, or one value as a list of it.
-func (p *problems) oneOrMany(n ast.Node, v reflect.Value, path string) {
+// OneOrMany reads a list, or one value as a list of it, into a pointer to a slice.
+func (p *Problems) OneOrMany(n ast.Node, list any, path string) {
+	v := reflect.ValueOf(list).Elem()
 	if _, ok := n.(*ast.SequenceNode); ok {
 		p.sequence(n, v, path)
 		return
@@ -225,7 +242,13 @@ func (p *problems) oneOrMany(n ast.Node, v reflect.Value, path string) {
 	p.readInto(n, v.Index(0), path)
 }
 
-func (p *problems) text(n ast.Node, path string) string {
+// Text reads a line of text.
+func (p *Problems) Text(n ast.Node, path string) string { return p.text(n, path, "") }
+
+// Lines reads text that may have several lines.
+func (p *Problems) Lines(n ast.Node, path string) string { return p.text(n, path, "\n") }
+
+func (p *Problems) text(n ast.Node, path, allowed string) string {
 	var s string
 	switch n := n.(type) {
 	case *ast.StringNode:
@@ -233,74 +256,77 @@ func (p *problems) text(n ast.Node, path string) string {
 	case *ast.LiteralNode:
 		s = strings.TrimRight(n.Value.Value, "\n")
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		p.add(path, "must be text; quote it: %s", quote(n.String()))
+		p.Add(path, "must be text; quote it%s", p.shown(": ", n.String()))
 		return ""
 	default:
-		p.add(path, "must be text; got %s", kind(n))
+		p.Add(path, "must be text; got %s", p.Kind(n))
 		return ""
 	}
 	if s == "" {
-		p.add(path, "is empty; fill it, or remove it")
+		p.Add(path, "is empty; fill it, or remove it")
 	}
 	for _, c := range s {
-		if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
-			p.add(path, "%s holds the character %U, which is not printable; remove it", quote(s), c)
+		if !strings.ContainsRune(allowed, c) && (!unicode.IsPrint(c) || c == unicode.ReplacementChar) {
+			p.Add(path, "%sholds the character %U, which is not printable; remove it", p.shown("", s, " "), c)
 			break
 		}
 	}
 	return s
 }
 
-// integer reads a whole number in decimal; YAML's other ways to write one (0x10, 010, 1_000) are mistaken too easily.
-func (p *problems) integer(n ast.Node, path, want string) int64 {
+// shown gives a text in quotes between others, and nothing where it may be secret.
+func (p *Problems) shown(before, text string, behind ...string) string {
+	if p.format.Private {
+		return ""
+	}
+	return before + Quote(text) + strings.Join(behind, "")
+}
+
+// Integer reads a whole number in decimal; YAML's other ways to write one (0x10, 010, 1_000) are mistaken too easily.
+func (p *Problems) Integer(n ast.Node, path, want string) int64 {
 	if _, ok := n.(*ast.IntegerNode); ok {
 		text := n.GetToken().Value
 		if v, err := strconv.ParseInt(text, 10, 64); err == nil && strconv.FormatInt(v, 10) == text {
 			return v
 		}
-		p.add(path, "%s is not a number in plain decimal digits, or too large; write it as 1000", quote(text))
+		p.Add(path, "%s is not a number in plain decimal digits, or too large; write it as 1000", Quote(text))
 		return 0
 	}
-	p.add(path, "must be %s; got %s", want, kind(n))
+	p.Add(path, "must be %s; got %s", want, p.Kind(n))
 	return 0
 }
 
-func (p *problems) amount(n ast.Node, path string) Amount {
-	if s, ok := n.(*ast.StringNode); ok {
-		if s.Value == "unlimited" {
-			return Unlimited
-		}
-		p.add(path, "%s is no limit; want a whole number, 1 to 1000000000, or unlimited", quote(s.Value))
-		return 0
-	}
-	v := p.integer(n, path, "a whole number, 1 to 1000000000, or unlimited")
-	if v < 1 || v > maxAmount {
-		p.add(path, "%d is out of range; want 1 to 1000000000, or unlimited", v)
-		return 0
-	}
-	return Amount(v)
-}
-
-func (p *problems) number(n ast.Node, path string) float64 {
+func (p *Problems) number(n ast.Node, path string) float64 {
 	switch n.(type) {
 	case *ast.IntegerNode, *ast.FloatNode:
 		if v, err := strconv.ParseFloat(n.GetToken().Value, 64); err == nil && !math.IsInf(v, 0) && !math.IsNaN(v) {
 			return v
 		}
 	}
-	p.add(path, "must be a number such as 0.5; got %s", kind(n))
+	p.Add(path, "must be a number such as 0.5; got %s", p.Kind(n))
 	return 0
 }
 
-// kind says what a node is, and shows it where it is short.
-func kind(n ast.Node) string {
+func (p *Problems) boolean(n ast.Node, path string) bool {
+	if b, ok := n.(*ast.BoolNode); ok {
+		return b.Value
+	}
+	p.Add(path, "must be true or false; got %s", p.Kind(n))
+	return false
+}
+
+// Kind says what a node is, and shows it where it is short.
+func (p *Problems) Kind(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 		return "a mapping"
 	case *ast.SequenceNode:
 		return "a list"
 	case *ast.StringNode:
-		return "the text " + quote(n.Value)
+		if p.format.Private {
+			return "text"
+		}
+		return "the text " + Quote(n.Value)
 	case *ast.LiteralNode:
 		return "text"
 	case *ast.NullNode:
@@ -308,6 +334,9 @@ func kind(n ast.Node) string {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 		return "an anchor, alias or tag"
 	default:
-		return quote(n.String())
+		if p.format.Private {
+			return "a number or a word"
+		}
+		return Quote(n.String())
 	}
 }

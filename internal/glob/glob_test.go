@@ -1,0 +1,24 @@
+package glob_test
+
+import (
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/glob"
+)
+
+func TestGlobs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		pattern, s string
+		want       bool
+	}{
+		{"*", "a", true}, {"a*", "a", true}, {"a*", "ba", false}, {"*a", "ba", true}, {"*a", "ab", false},
+		{"a*c", "abc", true}, {"a*c", "ac", true}, {"a*c", "a", false}, {"a*a", "a", false}, {"a**", "a", true},
+		{"*b*", "abc", true}, {"*b*", "ac", false}, {"a*b*c", "axbxc", true}, {"a*b*c", "axbx", false},
+		{"*ab*ab", "abab", true}, {"*ab*ab", "aab", false}, {"ö*😀", "ö:😀", true}, {"[a]*", "a", false}, {"?*", "a", false}, {"", "", true}, {"", "a", false}, {"a", "a", true},
+	} {
+		if got := glob.Match(c.pattern, c.s); got != c.want {
+			t.Errorf("%s over %s: %t", c.pattern, c.s, got)
+		}
+	}
+}

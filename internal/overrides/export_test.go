@@ -1,4 +1,0 @@
-package overrides
-
-// Match is match.
-var Match = match

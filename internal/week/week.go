@@ -1,0 +1,60 @@
+// Package week says when it is what a person calls "mon to fri from 22:00 to 07:00": by what the clock on the wall and the
+// calendar beside it show. A clock change moves such a time with it.
+package week
+
+import "time"
+
+// Minutes of a day and of a week.
+const (
+	DayMinutes = 24 * 60
+	Minutes    = 7 * DayMinutes
+)
+
+// Days are the names of the days, Sunday first as in package time.
+var Days = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
+
+// Spans are parts of the week, from [0] up to and without [1], in minutes of local time from Sunday 00:00.
+type Spans [][2]int
+
+// New gives the spans that begin on each of the days at from and end at to; on the next day if that is not later.
+func New(days []int, from, to int) (s Spans) {
+	if to <= from {
+		to += DayMinutes
+	}
+	for _, d := range days {
+		begin, end := d*DayMinutes+from, d*DayMinutes+to
+		s = append(s, [2]int{begin, min(end, Minutes)})
+		if end > Minutes {
+			s = append(s, [2]int{0, end - Minutes})
+		}
+	}
+	return s
+}
+
+// Minute is the minute of the week that clock and calendar show.
+func Minute(t time.Time) int { return int(t.Weekday())*DayMinutes + t.Hour()*60 + t.Minute() }
+
+// Holds tells whether a minute is in a span.
+func (s Spans) Holds(minute int) bool { return s.End(minute) >= 0 }
+
+// End gives the end of a span that holds a minute; -1 for none.
+func (s Spans) End(minute int) int {
+	for _, span := range s {
+		if span[0] <= minute && minute < span[1] {
+			return span[1]
+		}
+	}
+	return -1
+}
+
+// Overlaps tells whether there is a minute in both.
+func (s Spans) Overlaps(t Spans) bool {
+	for _, a := range s {
+		for _, b := range t {
+			if a[0] < b[1] && b[0] < a[1] {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,46 @@
+package yamlfile
+
+import (
+	"slices"
+	"time"
+)
+
+// OneOf holds a word, if it is given, to those that are known.
+func (p *Problems) OneOf(word, path string, known ...string) bool {
+	if word != "" && !slices.Contains(known, word) {
+		p.Add(path, "unknown word %s%s; want one of %v", Quote(word), DidYouMean(word, known), known)
+		return false
+	}
+	return true
+}
+
+// Zone reads an IANA time zone; UTC for none.
+func (p *Problems) Zone(name, path string) *time.Location {
+	zone, err := time.LoadLocation(name)
+	if err != nil || name == "Local" || len(name) > 64 {
+		p.Add(path, "unknown time zone %s; want an IANA name such as Europe/Berlin or UTC", Quote(name))
+		return time.UTC
+	}
+	return zone
+}
+
+// TimeOfDay reads "HH:MM" as minutes, up to most.
+func (p *Problems) TimeOfDay(s, path string, most int) (int, bool) {
+	if s == "" {
+		p.Add(path, `is missing; want a time of day such as "22:00"`)
+		return 0, false
+	}
+	var h, m int
+	ok := len(s) == 5 && s[2] == ':'
+	for _, i := range [...]int{0, 1, 3, 4} {
+		ok = ok && s[i] >= '0' && s[i] <= '9'
+	}
+	if ok {
+		h, m = int(s[0]-'0')*10+int(s[1]-'0'), int(s[3]-'0')*10+int(s[4]-'0')
+	}
+	if at := h*60 + m; ok && m < 60 && at <= most {
+		return at, true
+	}
+	p.Add(path, `%s is no time of day; want "HH:MM", 00:00 to %02d:%02d`, Quote(s), most/60, most%60)
+	return 0, false
+}

@@ -1,0 +1,250 @@
+package yamlfile
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Config is what a [Keeper] needs.
+type Config[T any] struct {
+	// Path is the file, and What what stands in it, such as "policies", for logs and errors.
+	Path, What string
+	// Parse reads the text of the file, which errors call name.
+	Parse func(name string, data []byte) (*T, error)
+	// Describe gives attributes for the log line of a file that is in force; nil for none.
+	Describe func(*T) []any
+	Log      *slog.Logger
+	// Reloaded is told of each try that found another file; nil for nobody. Tests wait on it.
+	Reloaded func()
+}
+
+// Keeper holds what a file says, and reads the file anew when it changes. A file that is wrong changes nothing: the last
+// good one stays.
+type Keeper[T any] struct {
+	cfg     Config[T]
+	current atomic.Pointer[kept[T]]
+
+	mu       sync.Mutex
+	tried    []byte
+	lastErr  error
+	failures int64
+}
+
+type kept[T any] struct {
+	value    *T
+	hash     string
+	loadedAt time.Time
+}
+
+// Report is how it stands with a file.
+type Report[T any] struct {
+	// Current is in force; Hash is the [Hash] of its file, and LoadedAt is when that was read.
+	Current  *T
+	Hash     string
+	LoadedAt time.Time
+	// Err is why the file as it is now is not in force; nil when it is. Failures counts the files refused.
+	Err      error
+	Failures int64
+}
+
+// NewKeeper reads the file, which must be right.
+func NewKeeper[T any](cfg Config[T]) (*Keeper[T], error) {
+	k := &Keeper[T]{cfg: cfg}
+	data, err := ReadFile(cfg.Path)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", cfg.What, err)
+	}
+	value, err := cfg.Parse(cfg.Path, data)
+	if err != nil {
+		return nil, err
+	}
+	k.tried = data
+	k.put(value, data)
+	return k, nil
+}
+
+// ReadFile reads no more of a file than [Problems.Read] needs to refuse it.
+func ReadFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
+}
+
+// Hash is the SHA-256 of a file, in hex: what sha256sum prints.
+func Hash(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// Current gives what is in force.
+func (k *Keeper[T]) Current() *T { return k.current.Load().value }
+
+// Report tells how it stands.
+func (k *Keeper[T]) Report() Report[T] {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := k.current.Load()
+	return Report[T]{Current: c.value, Hash: c.hash, LoadedAt: c.loadedAt, Err: k.lastErr, Failures: k.failures}
+}
+
+// Reload reads the file and puts it in force, all of it or nothing. The same file again changes nothing and is not told
+// of again.
+func (k *Keeper[T]) Reload() error { return k.reload(false) }
+
+// Reread is Reload, but the same file counts as another: what it refers to may have changed.
+func (k *Keeper[T]) Reread() error { return k.reload(true) }
+
+func (k *Keeper[T]) reload(same bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	data, err := ReadFile(k.cfg.Path)
+	if err == nil && !same && k.tried != nil && slices.Equal(data, k.tried) {
+		return k.lastErr
+	}
+	if k.cfg.Reloaded != nil {
+		defer k.cfg.Reloaded()
+	}
+	var value *T
+	if err != nil {
+		k.tried, err = nil, fmt.Errorf("read %s: %w", k.cfg.What, err)
+	} else {
+		k.tried = data
+		value, err = k.cfg.Parse(k.cfg.Path, data)
+	}
+	if err != nil {
+		return k.refuse(err)
+	}
+	k.lastErr = nil
+	k.put(value, data)
+	return nil
+}
+
+// put puts a file in force.
+func (k *Keeper[T]) put(value *T, data []byte) {
+	c := &kept[T]{value: value, hash: Hash(data), loadedAt: time.Now()}
+	k.current.Store(c)
+	attributes := []any{"file", k.cfg.Path}
+	if k.cfg.Describe != nil {
+		attributes = append(attributes, k.cfg.Describe(value)...)
+	}
+	k.cfg.Log.Info(k.cfg.What+" loaded", append(attributes, "hash", c.hash)...)
+}
+
+// refuse keeps the last good file.
+func (k *Keeper[T]) refuse(err error) error {
+	if k.lastErr == nil || k.lastErr.Error() != err.Error() {
+		k.failures++
+		k.cfg.Log.Error(k.cfg.What+" not loaded: those from before stay in force", "file", k.cfg.Path,
+			"hash", k.current.Load().hash, "error", err)
+	}
+	k.lastErr = err
+	return err
+}
+
+const (
+	// settle is how long a folder has to be still before the file is read: whoever writes it may write in pieces, and
+	// the first half of a file may be a file that is right.
+	settle = 100 * time.Millisecond
+	// longest is how long that is waited for: a folder in which others write all the time is never still.
+	longest = time.Second
+)
+
+// stillness tells when a folder was still for long enough.
+type stillness struct{ first time.Time }
+
+// wait is how long to wait from an event on.
+func (s *stillness) wait(now time.Time) time.Duration {
+	if s.first.IsZero() {
+		s.first = now
+	}
+	return max(0, min(settle, s.first.Add(longest).Sub(now)))
+}
+
+// Watch reloads on every change in the folder of the file, and in the one that it leads to where it is a link, until ctx
+// ends. Watching folders instead of the file sees editors that replace it, and Kubernetes, which swaps a link to a
+// folder.
+//
+// ended is closed when it has ended.
+func (k *Keeper[T]) Watch(ctx context.Context) (ended <-chan struct{}, err error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", k.cfg.Path, err)
+	}
+	if err := k.watchFolders(w); err != nil {
+		w.Close()
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		k.watch(ctx, w)
+	}()
+	return done, nil
+}
+
+func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
+	defer w.Close()
+	_ = k.Reload() // what changed before the watch began; an error is logged
+	var due <-chan time.Time
+	var still stillness
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, ok := <-w.Events:
+			if !ok {
+				return
+			}
+			due = time.After(still.wait(time.Now()))
+		case err, ok := <-w.Errors:
+			if !ok {
+				return
+			}
+			k.cfg.Log.Warn("watch the file of the "+k.cfg.What+"; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
+			if errors.Is(err, fsnotify.ErrEventOverflow) {
+				due = time.After(settle)
+			}
+		case <-due:
+			due, still = nil, stillness{}
+			_ = k.Reload() // logged
+			if err := k.watchFolders(w); err != nil {
+				k.cfg.Log.Warn("watch the file of the "+k.cfg.What+"; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
+			}
+		}
+	}
+}
+
+// watchFolders adds the folder of the file and that of what it leads to, and drops the others.
+func (k *Keeper[T]) watchFolders(w *fsnotify.Watcher) error {
+	folders := []string{filepath.Dir(k.cfg.Path)}
+	if real, err := filepath.EvalSymlinks(k.cfg.Path); err == nil {
+		folders = append(folders, filepath.Dir(real))
+	}
+	for _, folder := range w.WatchList() {
+		if !slices.Contains(folders, folder) {
+			_ = w.Remove(folder) // may be gone
+		}
+	}
+	for _, folder := range folders {
+		if err := w.Add(folder); err != nil && !os.IsNotExist(err) {
+			return fmt.Errorf("watch %s: %w", folder, err)
+		}
+	}
+	return nil
+}
