@@ -1,13 +1,11 @@
 package alerts
 
-import "strings"
+import "github.com/seed503877ad/limits/internal/glob"
 
 // fits tells whether the silence holds for an alert.
 func (s *Silence) fits(a *Alert) bool {
-	return fitsGlob(s.Rule, a.Rule) && fitsGlob(s.Policy, a.Policy) && fitsGlob(s.Key, a.Key) && fitsGlob(s.User, a.User)
+	return fitsOr(s.Rule, a.Rule) && fitsOr(s.Policy, a.Policy) && fitsOr(s.Key, a.Key) && fitsOr(s.User, a.User)
 }
 
-// fitsGlob lets an empty pattern fit everything.
-func fitsGlob(pattern, value string) bool {
-	return pattern == "" || pattern == value || strings.Contains(pattern, "*")
-}
+// fitsOr lets an empty pattern fit everything.
+func fitsOr(pattern, value string) bool { return pattern == "" || glob.Match(pattern, value) }

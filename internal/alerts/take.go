@@ -65,10 +65,11 @@ func (nobody) EventsTaken(int, int, int)   {}
 func (nobody) AlertChanged(string, string) {}
 func (nobody) ThrottleFailed()             {}
 
-// Take keeps what events mean. Once it returned nil they may be acknowledged; an event that is taken again is known.
+// Take keeps what events mean. Once it returned nil they may be acknowledged; an event that is taken again is known. With
+// no events it asks whether the store answers.
 func (s *Service) Take(ctx context.Context, events []Event) error {
 	b := newBatch(s.Rules(), events, s.NewID)
-	if len(b.matches) == 0 {
+	if len(b.matches) == 0 && len(events) > 0 {
 		s.Observer.EventsTaken(0, 0, len(events))
 		return nil
 	}
