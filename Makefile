@@ -4,6 +4,7 @@ VERSION    := $(shell git describe --tags --always --dirty 2>/dev/null || echo d
 FUZZTIME   ?= 1m
 FUZZCHECKS ?= 100000
 MINUTES    ?= 30
+CRASHES    ?= 200
 
 TOOL := go tool -modfile=tools/go.mod
 
@@ -52,6 +53,10 @@ growth: ## measure many live counters, cleanup and several workers, and write it
 .PHONY: soak
 soak: ## serve a steady load for MINUTES=30, watch the table, and write it into docs/
 	go test ./bench -run '^$$' -bench Soak -benchtime 1x -timeout 0 -args -out docs -minutes $(MINUTES)
+
+.PHONY: crashes
+crashes: ## kill alerters, NATS and PostgreSQL CRASHES=200 times while events become alerts (10 minutes)
+	go test -race ./e2e -run TestAlertsSurviveCrashes -count 1 -timeout 0 -v -args -schedules $(CRASHES)
 
 # Packages are found by what their tests import and declare, so that a new one needs no entry here. The flag of
 # rapid is known only to the packages that use it.

@@ -39,25 +39,25 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-// program builds the limiter, race detector included, once.
-func program(t testing.TB) string {
+// program builds the limiter and the alerter, race detector included, once, and gives the path of one.
+func program(t testing.TB, name string) string {
 	t.Helper()
 	binary.once.Do(func() {
 		if binary.dir, binary.err = os.MkdirTemp("", "limits-e2e-"); binary.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-race", "-o", filepath.Join(binary.dir, "limiter"), "../cmd/limiter")
+		build := exec.Command("go", "build", "-race", "-o", binary.dir+"/", "../cmd/limiter", "../cmd/alerter")
 		if out, err := build.CombinedOutput(); err != nil {
 			binary.err = fmt.Errorf("%w\n%s", err, out)
 		}
 	})
 	if binary.err != nil {
-		t.Fatalf("build the limiter: %v", binary.err)
+		t.Fatalf("build the programs: %v", binary.err)
 	}
-	return filepath.Join(binary.dir, "limiter")
+	return filepath.Join(binary.dir, name)
 }
 
-// worker is a limiter process.
+// worker is a process of a limiter or an alerter.
 type worker struct {
 	cmd  *exec.Cmd
 	nats string // the URL it is served at
@@ -74,7 +74,18 @@ var readyLine = regexp.MustCompile(`ready nats=(\S+) http=(\S+)`)
 // start runs a limiter with the given environment and waits until it is ready.
 func start(t testing.TB, env ...string) *worker {
 	t.Helper()
-	w := &worker{cmd: exec.Command(program(t), "serve"), done: make(chan struct{})}
+	return launch(t, exec.Command(program(t, "limiter"), "serve"), env)
+}
+
+// startAlerter runs an alerter in the same way.
+func startAlerter(t testing.TB, env ...string) *worker {
+	t.Helper()
+	return launch(t, exec.Command(program(t, "alerter")), env)
+}
+
+func launch(t testing.TB, cmd *exec.Cmd, env []string) *worker {
+	t.Helper()
+	w := &worker{cmd: cmd, done: make(chan struct{})}
 	w.cmd.Env = append(os.Environ(), "DATA_DIR="+filepath.Join(t.TempDir(), "data"), "NATS_LISTEN=127.0.0.1:0", "HTTP_ADDR=127.0.0.1:0")
 	w.cmd.Env = append(w.cmd.Env, env...)
 	stderr, err := w.cmd.StderrPipe()

@@ -25,8 +25,9 @@ const (
 	// pendingBatch is how many alerts are looked at together, pendingAtOnce of them at the same time.
 	pendingBatch  = 256
 	pendingAtOnce = 64
-	// pendingLease is how long nobody else looks at them; a charge takes less.
-	pendingLease = 30 * time.Second
+	// pendingLease is how long nobody else looks at them. Who dies with a claim keeps its alerts for so long; who takes
+	// longer than that is no harm, because the event's id charges once.
+	pendingLease = 10 * time.Second
 	// pendingPoll is how long is waited for a Wake: alerts of a process that died are found so.
 	pendingPoll = time.Second
 	// maxSilences bounds how many may be in force.

@@ -1,0 +1,267 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// schedules is how many crashes TestAlertsSurviveCrashes tries: a few each time, hundreds with make crashes.
+var schedules = flag.Int("schedules", 5, "how many crashes the tests of alerts try")
+
+// receiver takes webhooks, and refuses some.
+type receiver struct {
+	url string
+
+	mu   sync.Mutex
+	rand *rand.Rand
+	// messages are the bodies by webhook-id, and times how often each came.
+	messages map[string]webhookBody
+	times    map[string]int
+}
+
+type webhookBody struct {
+	Type string
+	Data struct {
+		Alert, Digest, User, Policy string
+		Alerts, Denied              int64
+	}
+}
+
+func newReceiver(t *testing.T) *receiver {
+	r := &receiver{rand: rand.New(rand.NewPCG(1, 2)), messages: map[string]webhookBody{}, times: map[string]int{}}
+	s := httptest.NewServer(r)
+	t.Cleanup(s.Close)
+	r.url = s.URL
+	return r
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	var body webhookBody
+	err := json.NewDecoder(req.Body).Decode(&body)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	id := req.Header.Get("webhook-id")
+	if err != nil || id == "" {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	if before, again := r.messages[id]; again && before != body {
+		w.WriteHeader(http.StatusConflict)
+		return
+	}
+	r.messages[id] = body
+	r.times[id]++
+}
+
+// raised gives how many alerts of a user came, by policy.
+func (r *receiver) raised(user string) map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	policies := map[string]int{}
+	for _, m := range r.messages {
+		if m.Type == limits.EventAlertRaised && m.Data.User == user {
+			policies[m.Data.Policy]++
+		}
+	}
+	return policies
+}
+
+// digested gives the digests of a user and how many alerts they tell of.
+func (r *receiver) digested(user string) (digests int, alerts int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.messages {
+		if m.Type == limits.EventAlertDigest && m.Data.User == user {
+			digests, alerts = digests+1, alerts+m.Data.Alerts
+		}
+	}
+	return digests, alerts
+}
+
+// alertsFile writes rules that tell the receiver of every denial.
+func alertsFile(t *testing.T, r *receiver) string {
+	path := filepath.Join(t.TempDir(), "alerts.yaml")
+	text := fmt.Sprintf(`channels:
+  - name: hook
+    webhook: {url: "%s/hook", secrets: ["env:HOOK_SECRET"]}
+rules:
+  - name: denials
+    threshold: {denials: 1, within: 10m}
+    channels: [hook]
+`, r.url)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// alerterEnv is the settings of an alerter that may reach the receiver.
+func alerterEnv(t *testing.T, r *receiver) []string {
+	return []string{"ALERTS=" + alertsFile(t, r), "ALERTS_ALLOW=127.0.0.0/8", "HOOK_SECRET=whsec_" + strings.Repeat("c2VjcmV0", 5)}
+}
+
+// publishEvents puts denials of a user, one for each policy, into the stream, until it has them.
+func publishEvents(ctx context.Context, js jetstream.JetStream, user string, policies int) error {
+	for i := range policies {
+		policy := fmt.Sprintf("policy-%d", i)
+		id := user + "-" + policy
+		data, err := json.Marshal(map[string]any{
+			"specversion": "1.0", "id": id, "type": limits.EventExceeded, "source": "urn:limits", "subject": "api:" + user,
+			"time": time.Now().UTC().Format(time.RFC3339Nano), "datacontenttype": "application/json",
+			"data": limits.Exceeded{Key: "api:" + user, Name: "1m", Policy: policy, Limit: 10, Window: "1m",
+				Reset: time.Now().Add(time.Minute).UnixMilli(), RetryAfter: 1000, Denied: 3, User: user},
+		})
+		if err != nil {
+			return err
+		}
+		m := &nats.Msg{Subject: limits.EventExceeded, Data: data, Header: nats.Header{nats.MsgIdHdr: {id}}}
+		for {
+			try, cancel := context.WithTimeout(ctx, 2*time.Second)
+			_, err := js.PublishMsg(try, m)
+			cancel()
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			<-time.After(20 * time.Millisecond) // the server is down
+		}
+	}
+	return nil
+}
+
+// site is a limiter and alerters on servers that can be killed.
+type site struct {
+	db       *testenv.PG
+	cluster  *testenv.NATSProc
+	env      []string
+	alerters []*worker
+	hook     *receiver
+}
+
+func newSite(t *testing.T, alerters int) *site {
+	s := &site{db: testenv.PostgresServer(t), cluster: testenv.NATSServer(t), hook: newReceiver(t)}
+	if err := postgres.Migrate(t.Context(), s.db.URL); err != nil {
+		t.Fatal(err)
+	}
+	s.env = append([]string{"DATABASE_URL=" + s.db.URL, "NATS_URL=" + s.cluster.URL}, alerterEnv(t, s.hook)...)
+	start(t, s.env...)
+	for range alerters {
+		s.alerters = append(s.alerters, startAlerter(t, s.env...))
+	}
+	return s
+}
+
+// crash kills one of the three after a moment, and starts it again.
+func (s *site) crash(t *testing.T, rnd *rand.Rand) string {
+	<-time.After(time.Duration(rnd.IntN(300)) * time.Millisecond)
+	switch rnd.IntN(4) {
+	case 0:
+		s.db.Kill()
+		s.db.Start()
+		return "PostgreSQL"
+	case 1:
+		s.cluster.Kill()
+		s.cluster.Start()
+		return "NATS"
+	default:
+		i := rnd.IntN(len(s.alerters))
+		s.alerters[i].kill()
+		s.alerters[i] = startAlerter(t, s.env...)
+		return "alerter"
+	}
+}
+
+// throttled is what one user is told of at most.
+const throttled = 20
+
+// TestAlertsSurviveCrashes kills the alerters, NATS and PostgreSQL while events become alerts: of each user's alerts the
+// first 20 are told, each under one id, and the digest tells of all others.
+func TestAlertsSurviveCrashes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2)
+	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
+	nc := connect(t, s.cluster.URL)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const policies = throttled + 3
+	killed, repeats := map[string]int{}, 0
+	for i := range *schedules {
+		user := fmt.Sprintf("user-%d", i)
+		published := make(chan error, 1)
+		go func() { published <- publishEvents(t.Context(), js, user, policies) }()
+		killed[s.crash(t, rnd)]++
+		if err := <-published; err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What a process that was killed had claimed is another's when the claim ends.
+	for i := range *schedules {
+		user := fmt.Sprintf("user-%d", i)
+		eventually(t, func() error {
+			if got := s.hook.raised(user); len(got) != throttled {
+				return fmt.Errorf("killed %v: %d alerts of %s came, want %d", killed, len(got), user, throttled)
+			}
+			return nil
+		})
+	}
+	s.digestAll(t, nc, *schedules, policies-throttled)
+	for i := range *schedules {
+		user := fmt.Sprintf("user-%d", i)
+		for policy, n := range s.hook.raised(user) {
+			if n != 1 {
+				t.Errorf("%d alerts of %s and %s under different ids", n, user, policy)
+			}
+		}
+		if got := len(s.hook.raised(user)); got != throttled {
+			t.Errorf("%d alerts of %s, want %d", got, user, throttled)
+		}
+	}
+	for _, n := range s.hook.times {
+		repeats += n - 1
+	}
+	t.Logf("%d crashes: %v; %d deliveries came twice under the same id", *schedules, killed, repeats)
+}
+
+// digestAll has the digests made, and waits until those of all users have come.
+func (s *site) digestAll(t *testing.T, nc *nats.Conn, users, held int) {
+	t.Helper()
+	client := limits.NewClient(nc, limits.Timeout(patience))
+	eventually(t, func() error {
+		_, err := client.RunJob(t.Context(), "alerts-digest")
+		var busy *limits.Error
+		if err != nil && !(errors.As(err, &busy) && busy.Status == 409) {
+			return err
+		}
+		for i := range users {
+			user := fmt.Sprintf("user-%d", i)
+			digests, alerts := s.hook.digested(user)
+			if alerts != int64(held) {
+				return fmt.Errorf("%d digests tell of %d alerts of %s, want %d", digests, alerts, user, held)
+			}
+		}
+		return nil
+	})
+}
