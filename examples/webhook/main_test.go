@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTheReceiverTakesWhatIsSignedAndNothingElse(t *testing.T) {
+	t.Parallel()
+	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" // of the examples of Standard Webhooks
+	key, err := readSecret(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1_800_000_000, 0)
+	sign := func(key []byte, id string, at time.Time, body string) string {
+		mac := hmac.New(sha256.New, key)
+		fmt.Fprintf(mac, "%s.%d.%s", id, at.Unix(), body)
+		return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+	}
+	const body = `{"type":"alerts.raised","data":{"user":"7","title":"denied"}}`
+	for name, c := range map[string]struct {
+		at        time.Time
+		signature string
+		status    int
+	}{
+		"signed":                     {now, sign(key, "m", now, body), 204},
+		"signed by one of two":       {now, "v1,bm8= " + sign(key, "m", now, body), 204},
+		"signed by another":          {now, sign([]byte("other"), "m", now, body), 401},
+		"another body":               {now, sign(key, "m", now, body+" "), 401},
+		"another id":                 {now, sign(key, "n", now, body), 401},
+		"old":                        {now.Add(-time.Hour), sign(key, "m", now.Add(-time.Hour), body), 401},
+		"of the future":              {now.Add(time.Hour), sign(key, "m", now.Add(time.Hour), body), 401},
+		"not signed":                 {now, "", 401},
+		"signed for another version": {now, strings.Replace(sign(key, "m", now, body), "v1", "v2", 1), 401},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			h := &hook{secret: key, now: func() time.Time { return now }, out: &out, seen: map[string]bool{}}
+			for range 2 { // the second is a repeat
+				r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+				r.Header.Set("webhook-id", "m")
+				r.Header.Set("webhook-timestamp", fmt.Sprint(c.at.Unix()))
+				r.Header.Set("webhook-signature", c.signature)
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				if w.Code != c.status {
+					t.Errorf("status %d, want %d", w.Code, c.status)
+				}
+			}
+			want := map[int]string{204: "alerts.raised 7: denied\n"}[c.status]
+			if out.String() != want {
+				t.Errorf("printed %q, want %q", out.String(), want)
+			}
+		})
+	}
+	for _, bad := range []string{"", "secret", "whsec_%"} {
+		if _, err := readSecret(bad); err == nil {
+			t.Errorf("secret %q is taken", bad)
+		}
+	}
+}
