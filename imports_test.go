@@ -48,6 +48,9 @@ var mayImport = map[string][]string{
 	"schemas":           {},
 	"examples":          {".", "httplimit"}, // and every folder in it that has no row of its own
 
+	"internal/alerts/channel": {"internal/alerts"},
+	"internal/alerts/deliver": {"internal/alerts"},
+
 	"examples/internal/exampletest": {"internal/app", "internal/postgres", "internal/testenv"}, // for tests only
 }
 

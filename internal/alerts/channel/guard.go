@@ -1,0 +1,62 @@
+package channel
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+)
+
+// guard refuses addresses that are not of the public internet, but for those it lists. It is asked at the moment of the
+// connect, after names were looked up, so that a name that changes its address gains nothing.
+type guard []netip.Prefix
+
+// control is a [net.Dialer.Control].
+func (g guard) control(network, address string, _ syscall.RawConn) error {
+	if network != "tcp4" && network != "tcp6" {
+		return fmt.Errorf("connect over %s: only TCP is used", network)
+	}
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("connect: %q is not an address", address)
+	}
+	return g.check(at.Addr())
+}
+
+func (g guard) check(addr netip.Addr) error {
+	// ::ffff:127.0.0.1 reaches 127.0.0.1, and a zone only says over which link.
+	addr = addr.Unmap().WithZone("")
+	if public(addr) || slices.ContainsFunc(g, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+		return nil
+	}
+	return fmt.Errorf("refused: %s is not an address of the public internet; to allow it, name its range in --alerts-allow, "+
+		"such as %s", addr, netip.PrefixFrom(addr, addr.BitLen()))
+}
+
+// notPublic are the ranges that IANA's special-purpose address registries (RFC 6890) call not globally reachable, multicast,
+// and those of IPv6 that stand for an IPv4 address, through which a private one could be reached.
+var notPublic = prefixes(
+	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+	"192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+	"224.0.0.0/4", "240.0.0.0/4",
+	"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
+)
+
+// globalUnicast is all of IPv6 that is given out to networks: loopback, link-local, unique local, multicast, IPv4-compatible
+// and NAT64 addresses are outside.
+var globalUnicast = netip.MustParsePrefix("2000::/3")
+
+func public(addr netip.Addr) bool {
+	if addr.Is6() && !globalUnicast.Contains(addr) {
+		return false
+	}
+	return !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+func prefixes(all ...string) []netip.Prefix {
+	parsed := make([]netip.Prefix, len(all))
+	for i, p := range all {
+		parsed[i] = netip.MustParsePrefix(p)
+	}
+	return parsed
+}

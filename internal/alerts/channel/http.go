@@ -1,0 +1,124 @@
+package channel
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+const (
+	// headerTimeout is how long a target may take to answer once it has the request.
+	headerTimeout = 10 * time.Second
+	// drainTimeout and maxAnswer bound what is read behind the header, which only serves to use the connection again.
+	drainTimeout = 2 * time.Second
+	maxAnswer    = 64 << 10
+	// maxRetryAfter bounds what a target may ask for.
+	maxRetryAfter = 24 * time.Hour
+)
+
+// newTransport has no proxy: one of the environment would make the connection in our place, past the guard.
+func newTransport(d *net.Dialer, c *tls.Config) *http.Transport {
+	return &http.Transport{
+		DialContext:            d.DialContext,
+		TLSClientConfig:        c.Clone(),
+		TLSHandshakeTimeout:    stepTimeout,
+		ResponseHeaderTimeout:  headerTimeout,
+		MaxResponseHeaderBytes: 16 << 10,
+		DisableCompression:     true,
+		ForceAttemptHTTP2:      true,
+		MaxIdleConns:           64,
+		MaxIdleConnsPerHost:    8,
+		IdleConnTimeout:        90 * time.Second,
+	}
+}
+
+// target is where to post to.
+type target struct {
+	maker *Maker
+	url   *url.URL
+}
+
+// target checks a URL. Its errors do not tell it.
+func (m *Maker) target(raw string) (*target, error) {
+	u, err := url.Parse(raw)
+	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" {
+		return nil, errors.New("url: it is not one of http or https with a host, such as https://example.com/hook")
+	}
+	return &target{m, u}, nil
+}
+
+// post sends a body and gives the beginning of the answer's. It uses the transport and no http.Client, because that one
+// reads redirects, and puts the URL into its errors.
+func (t *target) post(ctx context.Context, header http.Header, body []byte) (answer []byte, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, errors.New("make a request of the url")
+	}
+	req.Header = header
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", t.maker.cfg.UserAgent)
+	if user := t.url.User; user != nil {
+		password, _ := user.Password()
+		req.SetBasicAuth(user.Username(), password)
+	}
+	resp, err := t.maker.transport.RoundTrip(req)
+	if err != nil {
+		return nil, t.failed(ctx, err)
+	}
+	defer resp.Body.Close()
+	defer time.AfterFunc(drainTimeout, cancel).Stop()
+	answer, _ = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	return answer, t.judge(resp)
+}
+
+func (t *target) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return fmt.Errorf("post to %s: %w", t.url.Host, err)
+}
+
+// judge makes an error of an answer's status. It tells nothing of the body, in which a target may repeat the URL.
+func (t *target) judge(resp *http.Response) error {
+	code := resp.StatusCode
+	if code >= 200 && code <= 299 {
+		return nil
+	}
+	err := fmt.Errorf("post to %s: it answered %d %s", t.url.Host, code, http.StatusText(code))
+	switch {
+	case code >= 300 && code <= 399:
+		return fmt.Errorf("%w: redirects are not followed; give the channel the url it leads to", err)
+	case code == http.StatusGone:
+		return &alerts.Refusal{Err: err, Gone: true}
+	case code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable:
+		if wait := t.maker.retryAfter(resp.Header.Get("Retry-After")); wait > 0 {
+			return &alerts.Refusal{Err: err, RetryAfter: wait}
+		}
+	}
+	return err
+}
+
+// retryAfter reads a Retry-After field (RFC 9110, 10.2.3): seconds, or a date. It gives 0 for what is neither, or past.
+func (m *Maker) retryAfter(field string) time.Duration {
+	field = strings.TrimSpace(field)
+	var wait time.Duration
+	if at, err := http.ParseTime(field); err == nil {
+		wait = at.Sub(m.cfg.Now())
+	} else if seconds, err := strconv.ParseUint(field, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		wait = time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
+	}
+	return min(max(wait, 0), maxRetryAfter)
+}

@@ -1,0 +1,126 @@
+package channel
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// Config configures a [Maker].
+type Config struct {
+	// Logger is where channels of kind log write, and where others tell what is no error. Required.
+	Logger *slog.Logger
+	// Allow are address ranges inside networks that may be connected to, such as 127.0.0.0/8. None unless set: only
+	// addresses of the public internet are.
+	Allow []netip.Prefix
+	// UserAgent is sent to HTTP targets; "limits" unless set.
+	UserAgent string
+	// Timeout bounds one try, from the lookup of the name to the end of the answer; 15 s unless set.
+	Timeout time.Duration
+	// RootCAs are trusted for TLS; those of the system unless set.
+	RootCAs *x509.CertPool
+	// Resolver looks names up; that of the system unless set.
+	Resolver *net.Resolver
+	// Now is the clock of signatures and mails, time.Now unless set.
+	Now func() time.Time
+}
+
+const (
+	defaultTimeout = 15 * time.Second
+	// stepTimeout bounds a connect and a TLS handshake each, so that an address that is silent leaves time for another.
+	stepTimeout = 5 * time.Second
+)
+
+// Maker makes channels, which share connections.
+type Maker struct {
+	cfg       Config
+	dialer    *net.Dialer
+	tls       *tls.Config
+	transport *http.Transport
+}
+
+// NewMaker makes a maker; Close ends what it keeps.
+func NewMaker(cfg Config) (*Maker, error) {
+	if cfg.Logger == nil {
+		return nil, errors.New("channels: Logger is missing")
+	}
+	if cfg.UserAgent == "" {
+		cfg.UserAgent = "limits"
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	m := &Maker{cfg: cfg, tls: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs}}
+	m.dialer = &net.Dialer{Timeout: stepTimeout, Resolver: cfg.Resolver, Control: guard(cfg.Allow).control}
+	m.transport = newTransport(m.dialer, m.tls)
+	return m, nil
+}
+
+// Close closes the connections that no try is using.
+func (m *Maker) Close() { m.transport.CloseIdleConnections() }
+
+// Make makes a channel of a spec. One of kind nats is not made here.
+func (m *Maker) Make(spec *alerts.ChannelSpec) (alerts.Channel, error) {
+	made, err := m.make(spec)
+	if err != nil {
+		return nil, fmt.Errorf("channel %q: %w", spec.Name, err)
+	}
+	return bounded{made, m.cfg.Timeout}, nil
+}
+
+func (m *Maker) make(spec *alerts.ChannelSpec) (alerts.Channel, error) {
+	switch {
+	case spec.Kind == alerts.ChannelLog:
+		return logChannel{m.cfg.Logger, spec.Name}, nil
+	case spec.Kind == alerts.ChannelWebhook && spec.Webhook != nil:
+		return m.webhook(spec.Webhook)
+	case spec.Kind == alerts.ChannelSlack && spec.Slack != nil:
+		return m.slack(spec.Slack)
+	case spec.Kind == alerts.ChannelSMTP && spec.SMTP != nil:
+		return m.smtp(spec.Name, spec.SMTP)
+	}
+	return nil, fmt.Errorf("kind %q cannot be made, or its settings are missing", spec.Kind)
+}
+
+// bounded gives every try its time.
+type bounded struct {
+	alerts.Channel
+	timeout time.Duration
+}
+
+func (b bounded) Send(ctx context.Context, m *alerts.Message) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, fmt.Errorf("it took more than %s", b.timeout))
+	defer cancel()
+	return b.Channel.Send(ctx, m)
+}
+
+// Fingerprint says where a channel leads, without telling it: a channel that is gone stays disabled until it leads elsewhere.
+// Keys and passwords are no part of it.
+func Fingerprint(spec *alerts.ChannelSpec) string {
+	parts := []string{spec.Kind}
+	switch {
+	case spec.Webhook != nil:
+		parts = append(parts, spec.Webhook.URL)
+	case spec.Slack != nil:
+		parts = append(parts, spec.Slack.URL)
+	case spec.SMTP != nil:
+		parts = append(append(parts, spec.SMTP.Addr, spec.SMTP.From), spec.SMTP.To...)
+	}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:12])
+}

@@ -1,0 +1,191 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+
+	"github.com/sony/gobreaker/v2"
+)
+
+// MaxErrorBytes bounds what is kept of an error.
+const MaxErrorBytes = 256
+
+// delays are between a delivery's tries, one more than they: together a little under a day.
+var delays = []time.Duration{
+	5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute,
+	time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour,
+}
+
+// delay is how long to wait after so many tries that failed, at least as long as the target asks for.
+func delay(failed int, retryAfter time.Duration) time.Duration {
+	wait := jitter(delays[min(max(failed, 1), len(delays))-1])
+	if wait < retryAfter {
+		// Not earlier than asked, and not all at the same moment.
+		wait = retryAfter + time.Duration(rand.Float64()*float64(min(retryAfter/10, time.Minute)))
+	}
+	return wait
+}
+
+// jitter moves a delay by up to a fifth.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+}
+
+// judge says what becomes of a delivery after a try, and what the channel learns of it.
+func (l *loop) judge(ctx context.Context, e *ended) alerts.Tried {
+	t := alerts.Tried{ID: e.delivery.ID, Counts: true, State: alerts.DeliverySent}
+	outcome := Sent
+	refusal, refused := errors.AsType[*alerts.Refusal](e.err)
+	switch {
+	case e.err == nil:
+		l.works(ctx, e.target)
+	case errors.Is(e.err, errStopped):
+		outcome = l.putOff(&t, e, 0)
+	case errors.Is(e.err, gobreaker.ErrOpenState) || errors.Is(e.err, gobreaker.ErrTooManyRequests):
+		outcome = l.putOff(&t, e, jitter(breakFor))
+	case refused && refusal.Gone:
+		outcome = Disabled
+		l.dead(&t, e.err.Error())
+		l.s.disable(ctx, alerts.Disabled{Channel: l.name, Target: e.target, Reason: t.Error, At: l.s.cfg.Now().UnixMilli()})
+	default:
+		outcome = l.failed(&t, e, refusal)
+	}
+	l.s.cfg.Observer.DeliveryTried(l.name, string(outcome), e.took)
+	return t
+}
+
+// works forgets that the channel was gone at another target.
+func (l *loop) works(ctx context.Context, target string) {
+	if d, found := l.s.disabledAs(l.name); found && d.Target != target {
+		l.s.enable(ctx, l.name)
+	}
+}
+
+// putOff lets a delivery wait that was not tried, or not to its end. The error that is kept is that of the try before.
+func (l *loop) putOff(t *alerts.Tried, e *ended, wait time.Duration) Outcome {
+	t.State, t.Counts = alerts.DeliveryWaiting, false
+	t.DueAt = l.s.cfg.Now().Add(wait).UnixMilli()
+	t.Error = e.delivery.Error
+	if t.Error == "" {
+		t.Error = short("put off: " + e.err.Error())
+	}
+	return PutOff
+}
+
+// failed lets a delivery be tried again, unless that is of no use, or was done often enough.
+func (l *loop) failed(t *alerts.Tried, e *ended, refusal *alerts.Refusal) Outcome {
+	tries := e.delivery.Attempts + 1
+	retryAfter := time.Duration(0)
+	if refusal != nil {
+		retryAfter = refusal.RetryAfter
+		l.pause(e.target, retryAfter)
+	}
+	switch {
+	case refusal != nil && refusal.Final:
+		l.dead(t, e.err.Error())
+		return Dead
+	case tries >= l.s.cfg.MaxAttempts:
+		l.dead(t, fmt.Sprintf("given up after %d tries: %s", tries, e.err))
+		return Dead
+	}
+	t.State, t.Error = alerts.DeliveryWaiting, short(e.err.Error())
+	t.DueAt = l.s.cfg.Now().Add(delay(tries, retryAfter)).UnixMilli()
+	l.s.cfg.Logger.Debug("a delivery of an alert failed; it is tried again", "channel", l.name, "delivery", t.ID, "tries", tries,
+		"error", t.Error)
+	return Retry
+}
+
+func (l *loop) dead(t *alerts.Tried, reason string) {
+	t.State, t.Error = alerts.DeliveryDead, short(reason)
+	l.s.cfg.Logger.Error("a delivery of an alert is a dead letter", "channel", l.name, "delivery", t.ID, "error", t.Error)
+}
+
+// pause leaves a target alone that asked for it; one that the channel does not lead to any more has no say.
+func (l *loop) pause(target string, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until := l.s.cfg.Now().Add(d)
+	if d <= 0 || target != l.ch.Target || !until.After(l.pausedUntil) {
+		return
+	}
+	l.pausedUntil = until
+	l.s.cfg.Logger.Warn("channel of alerts paused: its target asks for that", "channel", l.name, "for", d)
+}
+
+// giveUp makes dead letters of deliveries of a channel that is gone.
+func (l *loop) giveUp(ctx context.Context, due []alerts.Delivery) {
+	d, _ := l.disabled()
+	tried := make([]alerts.Tried, len(due))
+	for i := range due {
+		tried[i] = alerts.Tried{ID: due[i].ID, State: alerts.DeliveryDead,
+			Error: short("the channel is disabled: " + d.Reason)}
+		l.s.cfg.Observer.DeliveryTried(l.name, string(Disabled), 0)
+	}
+	l.s.cfg.Logger.Error("deliveries of alerts are dead letters: the channel is disabled", "channel", l.name,
+		"deliveries", len(due))
+	l.write(ctx, tried)
+}
+
+// sweep makes dead letters of deliveries whose channel nobody has named for the grace.
+func (s *Sender) sweep(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	var names []string
+	for _, ch := range s.cfg.Channels() {
+		names = append(names, ch.Name)
+	}
+	others, err := s.cfg.Outbox.OtherDeliveries(ctx, names, sweepMax)
+	if err == nil {
+		if tried := s.overdue(others); len(tried) > 0 {
+			err = s.cfg.Outbox.Deliver(ctx, tried)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Logger.Warn("look for deliveries of channels that are no more", "error", err)
+	}
+}
+
+// overdue remembers since when names are unknown, by this process's clock, and gives what was found for the grace.
+func (s *Sender) overdue(others []alerts.Delivery) (tried []alerts.Tried) {
+	now, seen := s.cfg.Now(), map[string]time.Time{}
+	for i := range others {
+		name := others[i].Channel
+		since, found := s.unknown[name]
+		if !found {
+			since = now
+		}
+		seen[name] = since
+		if now.Sub(since) < s.cfg.Grace {
+			continue
+		}
+		tried = append(tried, alerts.Tried{ID: others[i].ID, State: alerts.DeliveryDead,
+			Error: short(fmt.Sprintf("there is no channel %q in the rules any more", name))})
+		s.cfg.Observer.DeliveryTried("", string(Removed), 0)
+	}
+	s.unknown = seen
+	if len(tried) > 0 {
+		s.cfg.Logger.Error("deliveries of alerts are dead letters: no channel has their name any more", "deliveries", len(tried))
+	}
+	return tried
+}
+
+// short bounds a text and leaves out what would not print on a line.
+func short(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(text, "?"))
+	if len(text) > MaxErrorBytes {
+		text = strings.ToValidUTF8(text[:MaxErrorBytes-len("…")], "") + "…"
+	}
+	return text
+}

@@ -1,0 +1,268 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// Outbox is what the sender needs of [alerts.Store].
+type Outbox interface {
+	DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]alerts.Delivery, error)
+	OtherDeliveries(ctx context.Context, channels []string, max int) ([]alerts.Delivery, error)
+	Deliver(ctx context.Context, all []alerts.Tried) error
+	DisableChannel(ctx context.Context, d alerts.Disabled) error
+	EnableChannel(ctx context.Context, channel string) (found bool, err error)
+	DisabledChannels(ctx context.Context) ([]alerts.Disabled, error)
+}
+
+// Named is a channel as it is in force.
+type Named struct {
+	Name string
+	// Target is a fingerprint of where it leads. With another one the channel begins anew: it is neither disabled nor
+	// paused.
+	Target  string
+	Channel alerts.Channel
+}
+
+// Outcome says what became of a try.
+type Outcome string
+
+// The outcomes.
+const (
+	Sent     Outcome = "sent"
+	Retry    Outcome = "retry"    // it failed, and is tried again
+	PutOff   Outcome = "put_off"  // it was not tried: the target fails, or this process stops
+	Dead     Outcome = "dead"     // it is a dead letter: refused for good, or tried often enough
+	Disabled Outcome = "disabled" // it is a dead letter: the target is gone
+	Removed  Outcome = "removed"  // it is a dead letter: no channel has its name any more
+)
+
+// Outcomes are all there are.
+func Outcomes() []Outcome { return []Outcome{Sent, Retry, PutOff, Dead, Disabled, Removed} }
+
+// Observer is told what becomes of deliveries. Its methods do not block.
+type Observer interface {
+	// DeliveryTried is called once per try. took is 0 where nothing was sent; channel is empty for [Removed].
+	DeliveryTried(channel, outcome string, took time.Duration)
+}
+
+// Config configures a [Sender].
+type Config struct {
+	// Outbox and Logger are required.
+	Outbox Outbox
+	Logger *slog.Logger
+	// Channels gives the channels in force. It is asked every Poll, so that a reload takes effect. Required.
+	Channels func() []Named
+	// Observer is told of tries; nobody is unless set.
+	Observer Observer
+	// Now is the clock, time.Now unless set. It is to agree with the store's within a few seconds.
+	Now func() time.Time
+	// Parallel is how many deliveries of one channel are under way at the same time; 8 unless set.
+	Parallel int
+	// Poll is how often a channel looks for what is due when nobody wakes it; 1 s unless set.
+	Poll time.Duration
+	// SendTimeout bounds a try, whatever the channel does; 20 s unless set.
+	SendTimeout time.Duration
+	// DrainTimeout is how long, after Run's context has ended, tries that are under way may go on; 10 s unless set.
+	DrainTimeout time.Duration
+	// MaxAttempts is how many tries a delivery has; 10 unless set.
+	MaxAttempts int
+	// Grace is how long deliveries wait for a channel that is not in force, before they become dead letters: while a new
+	// rules file is rolled out, a process may not know all channels yet. 10 minutes unless set.
+	Grace time.Duration
+}
+
+const (
+	// storeTimeout bounds one question to the store.
+	storeTimeout = 5 * time.Second
+	// refreshEvery is how often a process asks what channels others have found gone.
+	refreshEvery = 5 * time.Second
+	// sweepEvery is how often it looks for deliveries of channels that nobody names.
+	sweepEvery = 30 * time.Second
+	sweepMax   = 256
+	// outcomeTimeout is what the outcome of a try has to be kept in.
+	outcomeTimeout = 30 * time.Second
+)
+
+func (c *Config) defaults() error {
+	switch {
+	case c.Outbox == nil:
+		return errors.New("sender: Outbox is missing")
+	case c.Logger == nil:
+		return errors.New("sender: Logger is missing")
+	case c.Channels == nil:
+		return errors.New("sender: Channels is missing")
+	}
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	setDefault(&c.Parallel, 8)
+	setDefault(&c.Poll, time.Second)
+	setDefault(&c.SendTimeout, 20*time.Second)
+	setDefault(&c.DrainTimeout, 10*time.Second)
+	setDefault(&c.MaxAttempts, 10)
+	setDefault(&c.Grace, 10*time.Minute)
+	return nil
+}
+
+func setDefault[T int | time.Duration](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}
+
+type nobody struct{}
+
+func (nobody) DeliveryTried(string, string, time.Duration) {}
+
+// lease is longer than a try and all it takes to keep how it ended, so that nobody else tries meanwhile.
+func (c *Config) lease() time.Duration { return c.SendTimeout + outcomeTimeout + 2*storeTimeout }
+
+// Sender sends deliveries. Any number of processes may each run one over the same outbox.
+type Sender struct {
+	cfg Config
+
+	mu       sync.Mutex
+	loops    map[string]*loop
+	disabled map[string]alerts.Disabled
+	running  sync.WaitGroup
+
+	// unknown says since when deliveries wait for names that no channel has. Only Run's goroutine uses it.
+	unknown map[string]time.Time
+}
+
+// NewSender makes a sender; Run runs it.
+func NewSender(cfg Config) (*Sender, error) {
+	if err := cfg.defaults(); err != nil {
+		return nil, err
+	}
+	return &Sender{cfg: cfg, loops: map[string]*loop{}, disabled: map[string]alerts.Disabled{}, unknown: map[string]time.Time{}}, nil
+}
+
+// Wake tells that deliveries were added or replayed. It does not block.
+func (s *Sender) Wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.loops {
+		l.wakeUp()
+	}
+}
+
+// Run sends until ctx ends, then finishes what is under way, for the drain timeout at most. What is left then waits for
+// other processes, or for the next start.
+func (s *Sender) Run(ctx context.Context) error {
+	defer s.running.Wait()
+	_ = s.refresh(ctx)
+	poll, refresh, sweep := time.NewTicker(s.cfg.Poll), time.NewTicker(refreshEvery), time.NewTicker(sweepEvery)
+	defer poll.Stop()
+	defer refresh.Stop()
+	defer sweep.Stop()
+	for {
+		s.follow(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-poll.C:
+		case <-refresh.C:
+			_ = s.refresh(ctx)
+		case <-sweep.C:
+			s.sweep(ctx)
+		}
+	}
+}
+
+// follow lets there be one loop for each channel that is in force.
+func (s *Sender) follow(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
+	named := map[string]bool{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ch := range s.cfg.Channels() {
+		named[ch.Name] = true
+		if l := s.loops[ch.Name]; l != nil {
+			l.use(ch)
+			continue
+		}
+		l := newLoop(s, ch)
+		s.loops[ch.Name] = l
+		loopCtx, stop := context.WithCancel(ctx)
+		l.stop = stop
+		s.running.Go(func() { l.run(loopCtx) })
+	}
+	for name, l := range s.loops {
+		if !named[name] {
+			l.stop()
+			delete(s.loops, name)
+		}
+	}
+}
+
+// refresh reads what channels are gone.
+func (s *Sender) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	all, err := s.cfg.Outbox.DisabledChannels(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.cfg.Logger.Warn("read what channels of alerts are disabled", "error", err)
+		}
+		return err
+	}
+	disabled := make(map[string]alerts.Disabled, len(all))
+	for _, d := range all {
+		disabled[d.Channel] = d
+	}
+	s.mu.Lock()
+	s.disabled = disabled
+	s.mu.Unlock()
+	return nil
+}
+
+// disabledAs gives what is known of a channel being gone.
+func (s *Sender) disabledAs(channel string) (d alerts.Disabled, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, found = s.disabled[channel]
+	return d, found
+}
+
+// disable keeps that a channel is gone.
+func (s *Sender) disable(ctx context.Context, d alerts.Disabled) {
+	if known, found := s.disabledAs(d.Channel); found && known.Target == d.Target {
+		return
+	}
+	s.mu.Lock()
+	s.disabled[d.Channel] = d
+	s.mu.Unlock()
+	s.cfg.Logger.Error("channel of alerts disabled: its target says that it is gone; give it another target, or replay its "+
+		"dead letters to try again", "channel", d.Channel, "reason", d.Reason)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := s.cfg.Outbox.DisableChannel(ctx, d); err != nil {
+		s.cfg.Logger.Warn("disable a channel of alerts: the next try will", "channel", d.Channel, "error", err)
+	}
+}
+
+// enable forgets that a channel was gone, since it was seen to work at another target.
+func (s *Sender) enable(ctx context.Context, channel string) {
+	s.mu.Lock()
+	delete(s.disabled, channel)
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if _, err := s.cfg.Outbox.EnableChannel(ctx, channel); err != nil {
+		s.cfg.Logger.Warn("enable a channel of alerts", "channel", channel, "error", err)
+		return
+	}
+	s.cfg.Logger.Info("channel of alerts enabled: it has another target, which works", "channel", channel)
+}
