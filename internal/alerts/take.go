@@ -16,9 +16,9 @@ const throttlePrefix = "notify:user:"
 
 // Observer is told what happens, for metrics. Its methods do not block.
 type Observer interface {
-	// EventsTaken is called with each batch that was kept: how many events matched a rule for the first time, how many
+	// EventsMatched is called with each batch that was kept: how many events matched a rule for the first time, how many
 	// came again, how many matched none.
-	EventsTaken(fresh, repeated, unmatched int)
+	EventsMatched(fresh, repeated, unmatched int)
 	// AlertChanged is called with each alert that was "raised", "sent", "held", "silenced" or "resolved", and with each
 	// warning that was "withheld" because its exceeded alert is open.
 	AlertChanged(what, rule string)
@@ -61,7 +61,7 @@ func New(cfg Config) *Service {
 
 type nobody struct{}
 
-func (nobody) EventsTaken(int, int, int)   {}
+func (nobody) EventsMatched(int, int, int)   {}
 func (nobody) AlertChanged(string, string) {}
 func (nobody) ThrottleFailed()             {}
 
@@ -70,7 +70,7 @@ func (nobody) ThrottleFailed()             {}
 func (s *Service) Take(ctx context.Context, events []Event) error {
 	b := newBatch(s.Rules(), events, s.NewID)
 	if len(b.matches) == 0 && len(events) > 0 {
-		s.Observer.EventsTaken(0, 0, len(events))
+		s.Observer.EventsMatched(0, 0, len(events))
 		return nil
 	}
 	if err := s.Store.Take(ctx, b.taking(), b.decide); err != nil {
@@ -328,7 +328,7 @@ func (b *batch) report(o Observer, events int) {
 			fresh++
 		}
 	}
-	o.EventsTaken(fresh, len(b.events)-fresh, events-len(b.events))
+	o.EventsMatched(fresh, len(b.events)-fresh, events-len(b.events))
 	for i := range b.changes.Raised {
 		o.AlertChanged("raised", b.changes.Raised[i].Rule)
 	}

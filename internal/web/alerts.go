@@ -1,0 +1,96 @@
+package web
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// AlertMetrics measures what becomes of events in this process. It is the observer of the consumer, of the service of alerts
+// and of the sender. Its labels are the names of rules and channels, of which a file has few, and words.
+type AlertMetrics struct {
+	events, alerts, tries *prometheus.CounterVec
+	seconds               *prometheus.HistogramVec
+	throttleFailures      prometheus.Counter
+	pending               prometheus.Gauge
+}
+
+// WatchAlerts registers the metrics of alerts; call it once. waiting counts the deliveries that wait, by channel.
+func (m *Metrics) WatchAlerts(waiting func(ctx context.Context) (map[string]int64, error)) *AlertMetrics {
+	a := &AlertMetrics{
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_alert_events_total",
+			Help: "Events of the stream: taken (matched a rule), repeated, unmatched, returned to come again, poison."}, []string{"outcome"}),
+		alerts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_alerts_total",
+			Help: "Alerts that were raised, sent, held (for the digest), silenced or resolved, and warnings withheld."}, []string{"what", "rule"}),
+		tries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_alert_deliveries_total",
+			Help: "Tries to deliver, by how they ended."}, []string{"channel", "outcome"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "limits_alert_delivery_seconds",
+			Help: "How long tries to deliver took.", Buckets: []float64{0.005, 0.02, 0.1, 0.5, 2, 5, 15}}, []string{"channel"}),
+		throttleFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "limits_alert_throttle_failures_total",
+			Help: "Alerts that wait because no limiter decided about the throttle."}),
+		pending: prometheus.NewGauge(prometheus.GaugeOpts{Name: "limits_alert_events_pending",
+			Help: "Events of the stream that no alerter was given yet, when this one last looked."}),
+	}
+	m.reg.MustRegister(a.events, a.alerts, a.tries, a.seconds, a.throttleFailures, a.pending, &waitingCollector{
+		waiting: waiting,
+		desc: prometheus.NewDesc("limits_alert_deliveries_waiting",
+			"Deliveries of alerts that wait to be sent, by channel.", []string{"channel"}, nil),
+	})
+	return a
+}
+
+// EventsMatched counts events that were kept.
+func (a *AlertMetrics) EventsMatched(fresh, repeated, unmatched int) {
+	a.events.WithLabelValues("taken").Add(float64(fresh))
+	a.events.WithLabelValues("repeated").Add(float64(repeated))
+	a.events.WithLabelValues("unmatched").Add(float64(unmatched))
+}
+
+// EventsTaken does nothing: [AlertMetrics.EventsMatched] tells more of the same.
+func (*AlertMetrics) EventsTaken(int) {}
+
+// EventsReturned counts messages that were given back.
+func (a *AlertMetrics) EventsReturned(n int) { a.events.WithLabelValues("returned").Add(float64(n)) }
+
+// EventPoisoned counts a message that was put aside.
+func (a *AlertMetrics) EventPoisoned() { a.events.WithLabelValues("poison").Inc() }
+
+// EventsPending keeps how many messages wait in the stream.
+func (a *AlertMetrics) EventsPending(n uint64) { a.pending.Set(float64(n)) }
+
+// AlertChanged counts what became of an alert.
+func (a *AlertMetrics) AlertChanged(what, rule string) { a.alerts.WithLabelValues(what, rule).Inc() }
+
+// ThrottleFailed counts an alert that waits for a limiter.
+func (a *AlertMetrics) ThrottleFailed() { a.throttleFailures.Inc() }
+
+// DeliveryTried counts a try; one that sent nothing took no time.
+func (a *AlertMetrics) DeliveryTried(channel, outcome string, took time.Duration) {
+	a.tries.WithLabelValues(channel, outcome).Inc()
+	if took > 0 {
+		a.seconds.WithLabelValues(channel).Observe(took.Seconds())
+	}
+}
+
+// waitingCollector asks the store with each scrape.
+type waitingCollector struct {
+	waiting func(ctx context.Context) (map[string]int64, error)
+	desc    *prometheus.Desc
+}
+
+// Describe gives the metric.
+func (c *waitingCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+// Collect gives its values; none when the store does not answer, which readiness tells.
+func (c *waitingCollector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	waiting, err := c.waiting(ctx)
+	if err != nil {
+		return
+	}
+	for channel, n := range waiting {
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(n), channel)
+	}
+}
