@@ -1,9 +1,56 @@
 package alerts
 
-import "time"
+import (
+	"time"
+
+	"github.com/seed503877ad/limits/internal/week"
+)
 
 // QuietHours is a time of day, on some days, in a zone.
-type QuietHours struct{}
+type QuietHours struct {
+	spans week.Spans
+	zone  *time.Location
+}
 
-// quietUntil tells whether the rule holds alerts back at a time, and up to when.
-func (r *Rule) quietUntil(time.Time) (until time.Time, quiet bool) { return until, false }
+// Bounds of the search for the end of quiet hours. What is quiet for so long is quiet always.
+const (
+	longestQuiet  = 15 * 24 * time.Hour
+	maxQuietSteps = 1000
+)
+
+// quietUntil tells whether the rule holds alerts back at a time, and up to when. It goes by what the clock on the wall
+// shows: an hour that is skipped has no part in it, and one that is repeated has its part twice. Quiet hours that follow on
+// one another are one.
+func (r *Rule) quietUntil(t time.Time) (until time.Time, quiet bool) {
+	until = t
+	for step := 0; step < maxQuietSteps && until.Sub(t) < longestQuiet; step++ {
+		next := until
+		for i := range r.Quiet {
+			if end := r.Quiet[i].next(until); end.After(next) {
+				next = end
+			}
+		}
+		if !next.After(until) {
+			break
+		}
+		until, quiet = next, true
+	}
+	return until, quiet
+}
+
+// next gives a time up to which it is quiet from t on; t itself when it is not. It looks no further than the next change of
+// the clock, because what follows is another time of day than it seems.
+func (q *QuietHours) next(t time.Time) time.Time {
+	local := t.In(q.zone)
+	minute := week.Minute(local)
+	end := q.spans.End(minute)
+	if end < 0 {
+		return t
+	}
+	past := time.Duration(local.Second())*time.Second + time.Duration(local.Nanosecond())
+	until := t.Add(time.Duration(end-minute)*time.Minute - past)
+	if _, change := local.ZoneBounds(); !change.IsZero() && change.Before(until) {
+		until = change
+	}
+	return until.In(t.Location())
+}

@@ -1,0 +1,302 @@
+package alerts
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/yamlfile"
+)
+
+// Bounds of rules.
+const (
+	maxRules        = 200
+	maxPatterns     = 100
+	maxPatternBytes = 256
+	maxCount        = 1_000_000_000
+	minSpan         = time.Second
+	maxWithin       = 7 * 24 * time.Hour
+	maxSpan         = 31 * 24 * time.Hour
+)
+
+// fileCompiler makes rules of a file.
+type fileCompiler struct {
+	*yamlfile.Problems
+	options FileOptions
+	rules   *Rules
+}
+
+func (c *fileCompiler) compile(f *File) {
+	c.rules.Throttle = Throttle{Limit: defaultThrottle, Window: defaultWindow}
+	if t := c.throttle(f.Throttle, "throttle"); t != nil {
+		c.rules.Throttle = *t
+	}
+	c.channels(f.Channels)
+	if len(f.Rules) == 0 && !c.Any() {
+		c.Add("rules", "there are none; want a list of rules, such as - name: denials")
+	}
+	if len(f.Rules) > maxRules {
+		c.Add(yamlfile.Index("rules", maxRules), "more than %d rules; let one match several policies, and group by them", maxRules)
+		return
+	}
+	for i := range f.Rules {
+		path := yamlfile.Index("rules", i)
+		r := c.rule(&f.Rules[i], path)
+		c.another(&r, path)
+		c.rules.Rules = append(c.rules.Rules, r)
+	}
+	c.allUsed(f.Channels)
+}
+
+// another holds a rule to differ from those before it.
+func (c *fileCompiler) another(r *Rule, path string) {
+	for j := range c.rules.Rules {
+		o := &c.rules.Rules[j]
+		switch {
+		case o.Name == r.Name && r.Name != "":
+			c.Add(path+".name", "%s is the name of rules[%d] too; give it another", yamlfile.Quote(r.Name), j)
+		case c.Has(path):
+		case r.Threshold == o.Threshold && r.Within == o.Within && slices.Equal(r.GroupBy, o.GroupBy) &&
+			sameMatch(&r.Match, &o.Match) && slices.ContainsFunc(r.Channels, func(n string) bool { return slices.Contains(o.Channels, n) }):
+			c.Add(path, "tells a channel of what rules[%d], %s, tells it already; remove one, or change match, threshold or channels", j, yamlfile.Quote(o.Name))
+		}
+	}
+}
+
+func sameMatch(a, b *Match) bool {
+	return slices.Equal(a.Types, b.Types) && slices.Equal(a.Policies, b.Policies) && slices.Equal(a.Keys, b.Keys) && slices.Equal(a.Users, b.Users)
+}
+
+// allUsed tells of channels that no rule names: their alerts would be missed.
+func (c *fileCompiler) allUsed(list []FileChannel) {
+	if c.Has("rules") {
+		return // a rule that is wrong may be the one
+	}
+	for i, f := range list {
+		used := slices.ContainsFunc(c.rules.Rules, func(r Rule) bool { return slices.Contains(r.Channels, f.Name) })
+		if path := yamlfile.Index("channels", i); !used && !c.Has(path) {
+			c.Add(path, "no rule sends to %s; name it in the channels of a rule, or remove it", f.Name)
+		}
+	}
+}
+
+func (c *fileCompiler) rule(f *FileRule, path string) Rule {
+	c.name(f.Name, path+".name")
+	r := Rule{Name: f.Name, Match: c.match(f.Match, path+".match"), Severity: Warning}
+	c.threshold(&r, f.Threshold, path+".threshold")
+	if c.OneOf(f.Severity, path+".severity", "info", "warning", "critical") && f.Severity != "" {
+		r.Severity = Severity(f.Severity)
+	}
+	r.GroupBy = c.groupBy(f.GroupBy, path+".groupBy")
+	r.Dedup = c.span(f.Dedup, path+".dedup", defaultDedup, maxSpan)
+	r.ResolveAfter = c.span(f.ResolveAfter, path+".resolveAfter", r.Within, maxSpan)
+	c.ruleThrottle(&r, f.Throttle, path+".throttle")
+	r.Channels = c.channelNames(f.Channels, path+".channels")
+	r.Words.title = c.template(f.Title, path+".title")
+	r.Words.text = c.template(f.Text, path+".text")
+	c.quiet(&r, f.QuietHours, path+".quietHours")
+	return r
+}
+
+// missing tells of a field that is not there, unless what there is, or what should hold it, was told of.
+func (c *fileCompiler) missing(path, want string) {
+	holder := path[:max(0, strings.LastIndexByte(path, '.'))]
+	if !c.Has(path) && !c.Told(holder) {
+		c.Add(path, "is missing; want %s", want)
+	}
+}
+
+var fileNamePattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// name holds the name of a rule or a channel to its letters.
+func (c *fileCompiler) name(name, path string) {
+	const want = "1 to 64 letters, digits and . _ -"
+	if name == "" {
+		c.missing(path, want)
+	} else if !fileNamePattern.MatchString(name) {
+		c.Add(path, "%s is no name; want %s", yamlfile.Quote(name), want)
+	}
+}
+
+var eventTypes = []string{"exceeded", "warning", limits.EventExceeded, limits.EventWarning}
+
+// match reads what a rule selects. Without a type it is denials.
+func (c *fileCompiler) match(f *FileMatch, path string) Match {
+	if f == nil {
+		f = &FileMatch{}
+	}
+	m := Match{Types: []string{limits.EventExceeded}}
+	if len(f.Type) > 0 {
+		m.Types = nil
+	}
+	for i, t := range f.Type {
+		full := "limits." + shortType(t)
+		at := c.item(path+".type", i)
+		if c.OneOf(t, at, eventTypes...) && slices.Contains(m.Types, full) {
+			c.Add(at, "%s is given twice; remove one", t)
+		}
+		m.Types = append(m.Types, full)
+	}
+	m.Policies = c.patterns(f.Policy, path+".policy")
+	for i, p := range m.Policies {
+		if !policyPattern.MatchString(p) {
+			c.Add(c.item(path+".policy", i), "%s fits no policy, whose names have letters, digits and . _ - /; change it", yamlfile.Quote(p))
+		}
+	}
+	m.Keys, m.Users = c.patterns(f.Key, path+".key"), c.patterns(f.User, path+".user")
+	return m
+}
+
+var policyPattern = regexp.MustCompile(`^[A-Za-z0-9._/*-]+$`)
+
+// item gives the path of an item of what may be one text or a list.
+func (c *fileCompiler) item(path string, i int) string {
+	if c.Given(yamlfile.Index(path, 0)) {
+		return yamlfile.Index(path, i)
+	}
+	return path
+}
+
+func (c *fileCompiler) patterns(list Texts, path string) []string {
+	if len(list) > maxPatterns {
+		c.Add(path, "has %d patterns; want at most %d, with * for what differs", len(list), maxPatterns)
+		return nil
+	}
+	for i, p := range list {
+		at := c.item(path, i)
+		if slices.Index(list, p) < i {
+			c.Add(at, "%s is given twice; remove one", yamlfile.Quote(p))
+		}
+		if len(p) > maxPatternBytes {
+			c.Add(at, "has %d bytes; want at most %d", len(p), maxPatternBytes)
+		}
+		if len(list) > 1 && strings.Trim(p, "*") == "" && p != "" {
+			c.Add(at, "%s fits all, so the others beside it do nothing; remove it, or them", yamlfile.Quote(p))
+		}
+	}
+	return list
+}
+
+func (c *fileCompiler) threshold(r *Rule, f *FileThreshold, path string) {
+	if f == nil {
+		f = &FileThreshold{}
+	}
+	r.Threshold = defaultDenials
+	if !slices.Contains(r.Match.Types, limits.EventExceeded) {
+		r.Threshold = 1
+	}
+	if f.Denials != nil {
+		r.Threshold = c.count(*f.Denials, path+".denials")
+	}
+	r.Within = c.span(f.Within, path+".within", defaultWithin, maxWithin)
+}
+
+// count holds a number to 1 to 1000000000.
+func (c *fileCompiler) count(n int64, path string) int64 {
+	if n < 1 || n > maxCount {
+		c.Add(path, "%d is out of range; want 1 to %d", n, maxCount)
+	}
+	return n
+}
+
+// span reads a duration; usual for none.
+func (c *fileCompiler) span(text, path string, usual, most time.Duration) time.Duration {
+	if text == "" {
+		return usual
+	}
+	d, err := parseSpan(text, most)
+	if err != nil {
+		c.Add(path, "%s", err)
+		return usual
+	}
+	return d
+}
+
+var spanUnits = map[string]time.Duration{
+	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour,
+}
+
+// parseSpan reads a duration as the windows of limits are written.
+func parseSpan(text string, most time.Duration) (time.Duration, error) {
+	unit := strings.TrimLeft(text, "0123456789")
+	digits := strings.TrimSuffix(text, unit)
+	u, ok := spanUnits[unit]
+	if digits == "" || digits[0] == '0' || !ok {
+		return 0, fmt.Errorf("unknown duration %s; want a number with a unit such as 30s, 5m, 1h, 1d", yamlfile.Quote(text))
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n > int64(most/u) || time.Duration(n)*u < minSpan {
+		return 0, fmt.Errorf("duration %s is out of range; want 1s to %dd", yamlfile.Quote(text), most/(24*time.Hour))
+	}
+	return time.Duration(n) * u, nil
+}
+
+var groupNames = []string{"user", "policy", "window", "key", "name"}
+
+func (c *fileCompiler) groupBy(list []string, path string) []string {
+	if len(list) == 0 {
+		return []string{"user", "policy", "window"}
+	}
+	for i, name := range list {
+		if at := yamlfile.Index(path, i); c.OneOf(name, at, groupNames...) && slices.Index(list, name) < i {
+			c.Add(at, "%s is given twice; remove one", name)
+		}
+	}
+	return list
+}
+
+// throttle reads one; nil when there is none.
+func (c *fileCompiler) throttle(f *FileThrottle, path string) *Throttle {
+	if f == nil {
+		return nil
+	}
+	if f.Limit == nil || f.Window == "" {
+		if !c.Has(path) {
+			c.Add(path, "is no limit; want limit and window, such as {limit: 20, window: 1h}")
+		}
+		return nil
+	}
+	t := &Throttle{Limit: c.count(*f.Limit, path+".limit"), Window: f.Window}
+	c.span(f.Window, path+".window", 0, maxSpan)
+	return t
+}
+
+// ruleThrottle reads that of a rule, which has to be able to hold something back.
+func (c *fileCompiler) ruleThrottle(r *Rule, f *FileThrottle, path string) {
+	t := c.throttle(f, path)
+	if t == nil || c.Has(path) || c.Has("throttle") {
+		return
+	}
+	t.Name, r.Throttle = r.Name, t
+	all := c.rules.Throttle
+	window, _ := parseSpan(t.Window, maxSpan)
+	if of, _ := parseSpan(all.Window, maxSpan); t.Limit >= all.Limit && window <= of {
+		c.Add(path, "is no limit, because the throttle for all rules admits %d in %s; lower it, or remove it", all.Limit, all.Window)
+	}
+}
+
+// channelNames reads who is told.
+func (c *fileCompiler) channelNames(list Texts, path string) []string {
+	if len(list) == 0 {
+		return []string{ChannelNATS, ChannelLog}
+	}
+	var known []string
+	for _, s := range c.rules.Channels {
+		known = append(known, s.Name)
+	}
+	for i, name := range list {
+		at := c.item(path, i)
+		switch {
+		case name == "" || c.Has("channels"): // told of, or may follow from it
+		case !slices.Contains(known, name):
+			c.Add(at, "unknown channel %s%s; add it to channels, or use one of %v", yamlfile.Quote(name), yamlfile.DidYouMean(name, known), known)
+		case slices.Index(list, name) < i:
+			c.Add(at, "%s is given twice; remove one", yamlfile.Quote(name))
+		}
+	}
+	return list
+}

@@ -1,0 +1,321 @@
+package alerts
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/mail"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/seed503877ad/limits/internal/yamlfile"
+)
+
+// Bounds of channels.
+const (
+	maxChannels    = 50
+	maxSecrets     = 8
+	maxRecipients  = 20
+	maxSecretBytes = 4096
+	minKeyBytes    = 24 // of Standard Webhooks
+	maxKeyBytes    = 64
+)
+
+// channels reads the channels, those first that are always there.
+func (c *fileCompiler) channels(list []FileChannel) {
+	c.rules.Channels = builtInChannels()
+	if len(list) > maxChannels {
+		c.Add(yamlfile.Index("channels", maxChannels), "more than %d channels; let one service pass messages on", maxChannels)
+		return
+	}
+	seen := map[string]int{}
+	for i := range list {
+		f, path := &list[i], yamlfile.Index("channels", i)
+		c.name(f.Name, path+".name")
+		if j, ok := seen[f.Name]; ok && f.Name != "" {
+			c.Add(path+".name", "%s is the name of channels[%d] too; give it another", yamlfile.Quote(f.Name), j)
+			continue
+		}
+		seen[f.Name] = i
+		if b := c.builtIn(f.Name); b != nil {
+			c.tellBuiltIn(b, f, path)
+			continue
+		}
+		c.rules.Channels = append(c.rules.Channels, c.channel(f, path))
+	}
+}
+
+func (c *fileCompiler) builtIn(name string) *ChannelSpec {
+	for i := range c.rules.Channels[:2] {
+		if c.rules.Channels[i].Name == name {
+			return &c.rules.Channels[i]
+		}
+	}
+	return nil
+}
+
+// tellBuiltIn reads what a file says of nats or log.
+func (c *fileCompiler) tellBuiltIn(b *ChannelSpec, f *FileChannel, path string) {
+	switch {
+	case f.Webhook != nil || f.Slack != nil || f.SMTP != nil:
+		c.Add(path+".name", "%s is there already, and is no webhook, slack or smtp; give this channel another name", f.Name)
+	case f.Resolved == nil && !c.Has(path):
+		c.Add(path, "says nothing: %s is there without being named; remove it, or give it resolved", f.Name)
+	case f.Resolved != nil:
+		b.Resolved = *f.Resolved
+	}
+}
+
+func (c *fileCompiler) channel(f *FileChannel, path string) ChannelSpec {
+	s := ChannelSpec{Name: f.Name}
+	kinds := 0
+	if f.Webhook != nil {
+		kinds++
+		s.Kind, s.Resolved = ChannelWebhook, true
+		s.Webhook = &WebhookSpec{URL: c.url(f.Webhook.URL, path+".webhook.url"), Secrets: c.keys(f.Webhook.Secrets, path+".webhook.secrets")}
+	}
+	if f.Slack != nil {
+		kinds++
+		s.Kind = ChannelSlack
+		s.Slack = &SlackSpec{URL: c.url(f.Slack.URL, path+".slack.url")}
+	}
+	if f.SMTP != nil {
+		kinds++
+		s.Kind = ChannelSMTP
+		s.SMTP = c.smtp(f.SMTP, path+".smtp")
+	}
+	if f.Resolved != nil {
+		s.Resolved = *f.Resolved
+	}
+	if kinds == 0 && !c.Has(path) {
+		c.Add(path, "leads nowhere; give it one of webhook, slack, smtp")
+	} else if kinds > 1 {
+		c.Add(path, "has %d targets; make a channel of each", kinds)
+	}
+	return s
+}
+
+// held gives what a text says, or what env:NAME and file:/path hold. Neither it nor the errors show what that is.
+func (c *fileCompiler) held(text Private, path string) (value string, held, ok bool) {
+	name, isEnv := strings.CutPrefix(string(text), "env:")
+	file, isFile := strings.CutPrefix(string(text), "file:")
+	switch {
+	case !isEnv && !isFile:
+		return string(text), false, true
+	case isEnv && (name == "" || strings.ContainsAny(name, "= ${}")):
+		c.Add(path, "env: needs the name of an environment variable, such as env:OPS_SECRET")
+		return "", true, false
+	case isFile && !filepath.IsAbs(file):
+		c.Add(path, "file: needs a path that begins with /, such as file:/run/secrets/ops")
+		return "", true, false
+	case c.options.NoSecrets:
+		return "", true, false
+	case isEnv:
+		value, ok = c.options.LookupEnv(name)
+		if value = strings.TrimSpace(value); !ok || value == "" {
+			c.Add(path, "the environment variable %s is not set, or is empty; set it where the service starts", name)
+			return "", true, false
+		}
+		return value, true, true
+	}
+	value, err := readSecret(file)
+	if err != nil {
+		c.Add(path, "%s; write the file, or name another", err)
+	}
+	return value, true, err == nil
+}
+
+// readSecret reads a small file. A pipe or a device could keep the service waiting for ever.
+func readSecret(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is no regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
+	if err != nil {
+		return "", err
+	}
+	value := strings.TrimSpace(string(b))
+	if len(b) > maxSecretBytes {
+		return "", fmt.Errorf("%s has more than %d bytes", path, maxSecretBytes)
+	}
+	if value == "" {
+		return "", fmt.Errorf("%s is empty", path)
+	}
+	return value, nil
+}
+
+// standInURL stands where the file is read without secrets.
+const standInURL = "https://stand-in.invalid/"
+
+func (c *fileCompiler) url(text Private, path string) string {
+	if text == "" {
+		c.missing(path, "https://example.com/hook, env:NAME or file:/path")
+		return ""
+	}
+	value, held, ok := c.held(text, path)
+	if !ok {
+		return standInURL
+	}
+	u, err := url.Parse(value)
+	what := ""
+	switch {
+	case len(value) > 2048:
+		what = "has more than 2048 bytes"
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.Opaque != "":
+		what = "is no address of a web server"
+	case u.User != nil:
+		what = "has a user or a password in it"
+	case u.Fragment != "":
+		what = "has a # in it, behind which nothing is sent"
+	default:
+		return value
+	}
+	if held {
+		what = "what it names " + what
+	}
+	c.Add(path, "%s; want one such as https://example.com/hook", what)
+	return standInURL
+}
+
+const howToMakeKey = `make one with: echo "whsec_$(openssl rand -base64 32)"`
+
+// keys reads the secrets of a webhook.
+func (c *fileCompiler) keys(list Secrets, path string) (keys [][]byte) {
+	if len(list) == 0 {
+		c.missing(path, "env:NAME or file:/path, which holds whsec_ and base64; "+howToMakeKey)
+	}
+	if len(list) > maxSecrets {
+		c.Add(path, "has %d secrets; want at most %d: remove those that no receiver uses any more", len(list), maxSecrets)
+		return nil
+	}
+	for i, s := range list {
+		at := path
+		if c.Given(yamlfile.Index(path, 0)) {
+			at = yamlfile.Index(path, i)
+		}
+		if slices.Index(list, s) < i {
+			c.Add(at, "is given twice; remove one")
+			continue
+		}
+		if key := c.key(s, at); key != nil {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func (c *fileCompiler) key(s Private, path string) []byte {
+	value, held, ok := c.held(s, path)
+	switch {
+	case s == "":
+		return nil
+	case !held:
+		c.Add(path, "a secret does not stand in the file; put it where the service starts or into a file, and write env:NAME or file:/path")
+		return nil
+	case !ok:
+		return make([]byte, minKeyBytes)
+	}
+	text, prefixed := strings.CutPrefix(value, "whsec_")
+	key, err := base64.StdEncoding.DecodeString(text)
+	if !prefixed || err != nil || len(key) < minKeyBytes || len(key) > maxKeyBytes {
+		c.Add(path, "what it names is no secret of Standard Webhooks, whsec_ and the base64 of %d to %d bytes; %s", minKeyBytes, maxKeyBytes, howToMakeKey)
+		return nil
+	}
+	return key
+}
+
+func (c *fileCompiler) smtp(f *FileSMTP, path string) *SMTPSpec {
+	s := &SMTPSpec{Addr: f.Addr, TLS: f.TLS, Username: f.Username, From: f.From, To: f.To}
+	if s.TLS == "" {
+		s.TLS = "starttls"
+	}
+	c.OneOf(s.TLS, path+".tls", "starttls", "tls", "none")
+	if f.Addr == "" {
+		c.missing(path+".addr", "host:port such as mail.example.com:587")
+	} else if err := checkAddr(f.Addr); err != nil {
+		c.Add(path+".addr", "%s is no address of a server: %s; want host:port such as mail.example.com:587", yamlfile.Quote(f.Addr), err)
+	}
+	c.mailbox(f.From, path+".from")
+	c.recipients(f.To, path+".to")
+	s.Password = c.password(f, path)
+	return s
+}
+
+func checkAddr(addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return errors.New("it is not host:port")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return errors.New("the port is no number from 1 to 65535")
+	}
+	if host == "" || len(host) > 253 || strings.ContainsAny(host, " /@") {
+		return errors.New("there is no host")
+	}
+	return nil
+}
+
+func (c *fileCompiler) recipients(to Texts, path string) {
+	if len(to) == 0 {
+		c.missing(path, "one address or a list, such as ops@example.com")
+	}
+	if len(to) > maxRecipients {
+		c.Add(path, "has %d addresses; want at most %d: let the mail server have a list", len(to), maxRecipients)
+		return
+	}
+	for i, address := range to {
+		at := path
+		if c.Given(yamlfile.Index(path, 0)) {
+			at = yamlfile.Index(path, i)
+		}
+		if slices.Index(to, address) < i {
+			c.Add(at, "%s is given twice; remove one", yamlfile.Quote(address))
+		}
+		c.mailbox(address, at)
+	}
+}
+
+func (c *fileCompiler) mailbox(address, path string) {
+	if address == "" {
+		c.missing(path, "an address such as limits@example.com")
+		return
+	}
+	if a, err := mail.ParseAddress(address); err != nil || a.Address != address || len(address) > 254 {
+		c.Add(path, "%s is no address of mail; want one such as ops@example.com, without a name", yamlfile.Quote(address))
+	}
+}
+
+func (c *fileCompiler) password(f *FileSMTP, path string) string {
+	at := path + ".password"
+	if f.Password == "" {
+		if f.Username != "" {
+			c.missing(at, "env:NAME or file:/path; or remove the username")
+		}
+		return ""
+	}
+	value, held, _ := c.held(f.Password, at)
+	switch {
+	case !held:
+		c.Add(at, "a password does not stand in the file; put it where the service starts or into a file, and write env:NAME or file:/path")
+	case f.Username == "":
+		c.Add(at, "needs a username beside it; give one, or remove the password")
+	case f.TLS == "none":
+		c.Add(at, "would go over the network for all to read; want tls: starttls or tls: tls")
+	}
+	return value
+}

@@ -1,0 +1,85 @@
+package alerts
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/week"
+	"github.com/seed503877ad/limits/internal/yamlfile"
+)
+
+const maxQuiet = 32
+
+// quiet reads the quiet hours of a rule.
+func (c *fileCompiler) quiet(r *Rule, list []FileQuiet, path string) {
+	if len(list) > maxQuiet {
+		c.Add(path, "has %d entries; want at most %d", len(list), maxQuiet)
+		return
+	}
+	for i := range list {
+		at := yamlfile.Index(path, i)
+		q := c.quietHours(&list[i], at)
+		for j := range r.Quiet {
+			if r.Quiet[j].zone.String() == q.zone.String() && r.Quiet[j].spans.Overlaps(q.spans) {
+				c.Add(at, "overlaps quietHours[%d]; let one end where the other begins", j)
+			}
+		}
+		r.Quiet = append(r.Quiet, q)
+	}
+	if c.Has(path) {
+		return
+	}
+	// Both of summer and winter time.
+	for _, month := range []time.Month{time.January, time.July} {
+		from := time.Date(2026, month, 15, 12, 0, 0, 0, time.UTC)
+		if until, _ := r.quietUntil(from); until.Sub(from) >= longestQuiet {
+			c.Add(path, "are all hours of the week, so no alert of the rule would ever be sent; leave some hours, or remove the rule")
+			return
+		}
+	}
+}
+
+func (c *fileCompiler) quietHours(f *FileQuiet, path string) QuietHours {
+	q := QuietHours{zone: c.Zone(f.Timezone, path+".timezone")}
+	from, okFrom := c.TimeOfDay(f.From, path+".from", week.DayMinutes-1)
+	to, okTo := c.TimeOfDay(f.To, path+".to", week.DayMinutes)
+	days := c.days(f.Days, path+".days")
+	switch {
+	case !okFrom || !okTo:
+	case from == to:
+		c.Add(path, "from and to are both %s; for the whole day want from 00:00 to 24:00", f.From)
+	default:
+		q.spans = week.New(days, from, to)
+	}
+	return q
+}
+
+// days reads names of days, and ranges of them, as days since Sunday.
+func (c *fileCompiler) days(names []string, path string) (days []int) {
+	if len(names) == 0 {
+		return []int{0, 1, 2, 3, 4, 5, 6}
+	}
+	for i, name := range names {
+		at := yamlfile.Index(path, i)
+		begin, end, isRange := strings.Cut(name, "-")
+		if !isRange {
+			end = begin
+		}
+		from, to := slices.Index(week.Days, begin), slices.Index(week.Days, end)
+		if from < 0 || to < 0 || isRange && from == to {
+			c.Add(at, "unknown day %s; want mon, tue, wed, thu, fri, sat, sun, or from one to another such as mon-fri", yamlfile.Quote(name))
+			continue
+		}
+		for d := from; ; d = (d + 1) % 7 {
+			if slices.Contains(days, d) {
+				c.Add(at, "%s is given twice; remove one", week.Days[d])
+				break
+			}
+			if days = append(days, d); d == to {
+				break
+			}
+		}
+	}
+	return days
+}

@@ -1,0 +1,83 @@
+package alerts
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/yamlfile"
+)
+
+// FileOptions are what an alerts file needs beside itself.
+type FileOptions struct {
+	// NoSecrets puts stand-ins in the place of what env:NAME and file:/path hold, so that a file can be checked where
+	// they are not.
+	NoSecrets bool
+	// LookupEnv finds an environment variable; [os.LookupEnv] when nil.
+	LookupEnv func(name string) (string, bool)
+}
+
+// FileError lists the mistakes of a file, in order of lines.
+type FileError = yamlfile.Error
+
+var fileFormat = yamlfile.Format{Name: "alerts file", Want: "rules", Shorten: "let rules match by globs instead of lists", Private: true}
+
+// LoadRules reads an alerts file. The error is a *[FileError] when the file was read and is wrong.
+func LoadRules(path string, o FileOptions) (*Rules, error) {
+	data, err := yamlfile.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read alerts: %w", err)
+	}
+	return ParseRules(path, data, o)
+}
+
+// ParseRules reads the text of an alerts file, which errors call name. The error is a *[FileError] with every mistake found.
+func ParseRules(name string, data []byte, o FileOptions) (*Rules, error) {
+	if o.LookupEnv == nil {
+		o.LookupEnv = os.LookupEnv
+	}
+	c := fileCompiler{Problems: yamlfile.New(fileFormat), options: o, rules: &Rules{}}
+	var file File
+	if c.Read(data, &file) {
+		c.compile(&file)
+	}
+	if err := c.Err(name); err != nil {
+		return nil, err
+	}
+	return c.rules, nil
+}
+
+// RulesKeeper holds the rules in force and reads their file anew when it changes.
+type RulesKeeper = yamlfile.Keeper[Rules]
+
+// NewRulesKeeper reads the file, which must be right. A secret that changed is not seen by the watch: Reread reads all.
+func NewRulesKeeper(path string, o FileOptions, log *slog.Logger) (*RulesKeeper, error) {
+	return yamlfile.NewKeeper(yamlfile.Config[Rules]{Path: path, What: "alerts", Log: log,
+		Parse:    func(name string, data []byte) (*Rules, error) { return ParseRules(name, data, o) },
+		Describe: func(r *Rules) []any { return []any{"rules", len(r.Rules), "channels", len(r.Channels)} },
+	})
+}
+
+// What holds where the file does not say.
+const (
+	defaultDenials  = 5
+	defaultWithin   = 10 * time.Minute
+	defaultDedup    = 10 * time.Minute
+	defaultThrottle = 20
+	defaultWindow   = "1h"
+)
+
+// Default gives the rules without a file: 5 denials in 10 minutes, to nats and the log, 20 alerts per user in any hour.
+func Default() *Rules {
+	r, err := ParseRules("the built-in rules", []byte("rules: [{name: denials}]"), FileOptions{})
+	if err != nil {
+		panic(err) // a test reads them
+	}
+	return r
+}
+
+// builtInChannels are there without being named.
+func builtInChannels() []ChannelSpec {
+	return []ChannelSpec{{Name: ChannelNATS, Kind: ChannelNATS, Resolved: true}, {Name: ChannelLog, Kind: ChannelLog, Resolved: true}}
+}

@@ -1,0 +1,260 @@
+package alerts
+
+import (
+	"encoding/base64"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	limits "github.com/seed503877ad/limits"
+)
+
+var updateBad = flag.Bool("update-bad", false, "write what each bad file is answered with into its first line")
+
+// signingKey is what OPS_SECRET holds.
+var signingKey = []byte("0123456789abcdef0123456789abcdef")
+
+var fileEnv = map[string]string{
+	"OPS_SECRET":     "whsec_" + base64.StdEncoding.EncodeToString(signingKey),
+	"OPS_OLD_SECRET": "whsec_" + base64.StdEncoding.EncodeToString([]byte("fedcba9876543210fedcba98")),
+	"SLACK_URL":      "https://chat.example.com/hooks/T0P-SECRET",
+	"SMTP_PASSWORD":  "T0P-SECRET",
+	"BAD_SECRET":     "whsec_T0P-SECRET",
+	"SHORT_SECRET":   "whsec_" + base64.StdEncoding.EncodeToString([]byte("T0P-SECRET")),
+	"BARE_SECRET":    base64.StdEncoding.EncodeToString(signingKey),
+	"BAD_URL":        "T0P-SECRET",
+	"EMPTY":          "",
+}
+
+var fileOptions = FileOptions{LookupEnv: func(name string) (string, bool) { v, ok := fileEnv[name]; return v, ok }}
+
+func parseGood(t testing.TB, text string) *Rules {
+	t.Helper()
+	r, err := ParseRules("test.yaml", []byte(text), fileOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func fullRules(t testing.TB) *Rules {
+	t.Helper()
+	data, err := os.ReadFile("testdata/full.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parseGood(t, string(data))
+}
+
+// withoutCompiled leaves out what other tests ask.
+var withoutCompiled = cmp.Options{cmpopts.IgnoreFields(Rule{}, "Words", "Quiet")}
+
+func TestEveryFieldOfTheFile(t *testing.T) {
+	t.Parallel()
+	want := &Rules{
+		Throttle: Throttle{Limit: 20, Window: "1h"},
+		Channels: []ChannelSpec{
+			{Name: "nats", Kind: ChannelNATS, Resolved: true},
+			{Name: "log", Kind: ChannelLog},
+			{Name: "ops", Kind: ChannelWebhook, Webhook: &WebhookSpec{URL: "https://example.com/hook",
+				Secrets: [][]byte{signingKey, []byte("fedcba9876543210fedcba98")}}},
+			{Name: "chat", Kind: ChannelSlack, Slack: &SlackSpec{URL: fileEnv["SLACK_URL"]}},
+			{Name: "mail", Kind: ChannelSMTP, Resolved: true, SMTP: &SMTPSpec{Addr: "mail.example.com:587", TLS: "starttls", Username: "limits",
+				Password: "T0P-SECRET", From: "limits@example.com", To: []string{"ops@example.com", "night@example.com"}}},
+		},
+		Rules: []Rule{
+			{
+				Name:      "heavy-denials",
+				Match:     Match{Types: []string{limits.EventExceeded}, Policies: []string{"api", "chat-*"}, Keys: []string{"api:*"}, Users: []string{"7", "8*"}},
+				Threshold: 5, Within: 10 * time.Minute, Severity: Critical, GroupBy: []string{"user", "policy"},
+				Dedup: 30 * time.Minute, ResolveAfter: 15 * time.Minute,
+				Throttle: &Throttle{Name: "heavy-denials", Limit: 5, Window: "1h"}, Channels: []string{"ops", "chat", "mail", "nats"},
+			},
+			{
+				Name: "close", Match: Match{Types: []string{limits.EventWarning}}, Threshold: 1, Within: 10 * time.Minute, Severity: Info,
+				GroupBy: []string{"user", "policy", "window"}, Dedup: 10 * time.Minute, ResolveAfter: 10 * time.Minute, Channels: []string{"log"},
+			},
+		},
+	}
+	got := fullRules(t)
+	if d := cmp.Diff(want, got, withoutCompiled); d != "" {
+		t.Error(d)
+	}
+	if len(got.Rules[0].Quiet) != 2 || got.Rules[0].Words.title == nil || got.Rules[0].Words.text == nil {
+		t.Errorf("%+v", got.Rules[0])
+	}
+}
+
+func TestDefault(t *testing.T) {
+	t.Parallel()
+	want := &Rules{
+		Throttle: Throttle{Limit: 20, Window: "1h"},
+		Channels: []ChannelSpec{{Name: "nats", Kind: ChannelNATS, Resolved: true}, {Name: "log", Kind: ChannelLog, Resolved: true}},
+		Rules: []Rule{{
+			Name: "denials", Match: Match{Types: []string{limits.EventExceeded}}, Threshold: 5, Within: 10 * time.Minute, Severity: Warning,
+			GroupBy: []string{"user", "policy", "window"}, Dedup: 10 * time.Minute, ResolveAfter: 10 * time.Minute, Channels: []string{"nats", "log"},
+		}},
+	}
+	if d := cmp.Diff(want, Default(), withoutCompiled); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestBadAlertsFiles: every file has one mistake, and its first line says how it is answered. None of the answers shows a
+// secret, not even one that stands where it should not.
+func TestBadAlertsFiles(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/bad/*.yaml")
+	if err != nil || len(files) < 60 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, rest, _ := strings.Cut(string(data), "\n")
+		_, err = ParseRules("f", data, fileOptions)
+		var e *FileError
+		if !errors.As(err, &e) || len(e.Problems) != 1 {
+			t.Errorf("%s: %v; want one mistake", file, err)
+			continue
+		}
+		got := "# want: line " + strings.TrimPrefix(e.Error(), "f:")
+		if strings.Contains(got, "T0P-SECRET") {
+			t.Errorf("%s: %s: shows a secret", file, got)
+		}
+		if *updateBad {
+			if err := os.WriteFile(file, []byte(got+"\n"+rest), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else if got != first {
+			t.Errorf("%s:\n got %s\nwant %s", file, got, first)
+		}
+	}
+}
+
+// TestAllMistakesOfAnAlertsFileAreTold: one run of the program, not one for each mistake.
+func TestAllMistakesOfAnAlertsFileAreTold(t *testing.T) {
+	t.Parallel()
+	_, err := ParseRules("alerts.yaml", []byte(`throttle: {limit: 0, window: 1h}
+channels:
+  - name: ops
+    webhook: {url: "ftp://example.com", secrets: "env:NONE"}
+rules:
+  - name: a
+    severty: info
+    threshold: {denials: 5, within: 1x}
+  - name: a
+    title: "{{.Usr}}"
+`), fileOptions)
+	var e *FileError
+	if !errors.As(err, &e) {
+		t.Fatal(err)
+	}
+	var lines []int
+	for _, p := range e.Problems {
+		lines = append(lines, p.Line)
+	}
+	if want := []int{1, 4, 4, 7, 8, 9, 10}; !slices.Equal(lines, want) {
+		t.Errorf("lines %v, want %v:\n%v", lines, want, err)
+	}
+	if !strings.Contains(err.Error(), `alerts.yaml:7: rules[0].severty: unknown field "severty" (did you mean "severity"?)`) {
+		t.Error(err)
+	}
+}
+
+// TestSecretsOfFiles reads them where they are, and tells what is wrong with where they are not.
+func TestSecretsOfFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := func(name, text string) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "file:" + filepath.ToSlash(p)
+	}
+	parse := func(secret string, o FileOptions) (*Rules, error) {
+		return ParseRules("f", []byte(`channels: [{name: ops, webhook: {url: "https://example.com", secrets: "`+secret+`"}}]
+rules: [{name: a, channels: ops}]`), o)
+	}
+	r, err := parse(path("good", fileEnv["OPS_SECRET"]+"\n"), fileOptions)
+	if err != nil || string(r.Channels[2].Webhook.Secrets[0]) != string(signingKey) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for secret, want := range map[string]string{
+		path("empty", "\n"):                          "is empty",
+		path("long", strings.Repeat("T0P-", 2000)):   "has more than 4096 bytes",
+		path("other", "T0P-SECRET"):                  "no secret of Standard Webhooks",
+		"file:" + filepath.ToSlash(dir):              "is no regular file",
+		"file:" + filepath.ToSlash(dir) + "/nothing": "no such file",
+	} {
+		if _, err := parse(secret, fileOptions); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "T0P-") {
+			t.Errorf("%s: %v, want %s", secret, err, want)
+		}
+		if r, err := parse(secret, FileOptions{NoSecrets: true}); err != nil || len(r.Channels[2].Webhook.Secrets) != 1 {
+			t.Errorf("%s is read where no secrets are: %v", secret, err)
+		}
+	}
+}
+
+func TestAChangedSecretIsReadAgainWhenAsked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	secret, file := filepath.Join(dir, "secret"), filepath.Join(dir, "alerts.yaml")
+	put := func(path, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(secret, fileEnv["OPS_SECRET"])
+	put(file, `channels: [{name: ops, webhook: {url: "https://example.com", secrets: "file:`+filepath.ToSlash(secret)+`"}}]
+rules: [{name: a, channels: ops}]`)
+	k, err := NewRulesKeeper(file, fileOptions, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := func() string { return string(k.Current().Channels[2].Webhook.Secrets[0]) }
+	put(secret, fileEnv["OPS_OLD_SECRET"])
+	if err := k.Reload(); err != nil || key() != string(signingKey) {
+		t.Errorf("%q, %v", key(), err)
+	}
+	if err := k.Reread(); err != nil || key() == string(signingKey) {
+		t.Errorf("%q, %v", key(), err)
+	}
+	put(secret, "")
+	if err := k.Reread(); err == nil || key() == string(signingKey) || k.Report().Failures != 1 {
+		t.Errorf("%v, %+v", err, k.Report())
+	}
+}
+
+func TestMatchFits(t *testing.T) {
+	t.Parallel()
+	e := &Event{Type: limits.EventExceeded, Policy: "api", Key: "api:user:7", User: "7"}
+	inline := &Event{Type: limits.EventExceeded, Key: "global"}
+	for _, c := range []struct {
+		match  string
+		event  *Event
+		fitted bool
+	}{
+		{`{}`, e, true}, {`{type: warning}`, e, false}, {`{type: [warning, exceeded]}`, e, true}, {`{type: limits.exceeded}`, e, true},
+		{`{policy: api}`, e, true}, {`{policy: ap}`, e, false}, {`{policy: [x, "a*"]}`, e, true}, {`{policy: "*"}`, inline, true},
+		{`{policy: "a*"}`, inline, false}, {`{key: "api:*:7"}`, e, true}, {`{key: "api:*:8"}`, e, false}, {`{key: global}`, inline, true},
+		{`{user: "7"}`, e, true}, {`{user: ["8", "9"]}`, e, false}, {`{user: "7*", policy: chat}`, e, false}, {`{user: "7"}`, inline, false},
+	} {
+		r := parseGood(t, "rules: [{name: a, match: "+strings.Replace(c.match, "{}", "{type: exceeded}", 1)+"}]")
+		if got := r.Rules[0].Match.fits(c.event); got != c.fitted {
+			t.Errorf("%s over %+v: %t", c.match, c.event, got)
+		}
+	}
+}

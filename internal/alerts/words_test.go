@@ -1,0 +1,74 @@
+package alerts
+
+import (
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	limits "github.com/seed503877ad/limits"
+)
+
+func TestUsualWords(t *testing.T) {
+	t.Parallel()
+	r := &Rule{Name: "heavy"}
+	denied := exampleAlerts[0]
+	inline := denied
+	inline.User, inline.Policy, inline.Denied, inline.FirstAt = "", "", 1, inline.LastAt
+	warned := denied
+	warned.Type = limits.EventWarning
+	for _, c := range []struct {
+		alert       Alert
+		title, text string
+	}{
+		{denied, "user 7 was denied 12 times by policy api (limit 100 per 1m)",
+			"Policy api, limit minute of key api:user:7: 100 in 1m.\nFrom 2026-03-01T22:30:00Z to 2026-03-01T22:31:00Z.\nRule heavy."},
+		{inline, "key api:user:7 was denied once by limit minute (limit 100 per 1m)",
+			"Limit minute of key api:user:7: 100 in 1m.\nAt 2026-03-01T22:31:00Z.\nRule heavy."},
+		{warned, "user 7 is close to the limit of policy api (limit 100 per 1m)",
+			"Policy api, limit minute of key api:user:7: 100 in 1m.\nFrom 2026-03-01T22:30:00Z to 2026-03-01T22:31:00Z.\nRule heavy."},
+	} {
+		title, text := r.words(&c.alert)
+		if title != c.title || text != c.text {
+			t.Errorf("%q\n%q, want\n%q\n%q", title, text, c.title, c.text)
+		}
+	}
+}
+
+func TestTemplatesOfWords(t *testing.T) {
+	t.Parallel()
+	a := exampleAlerts[0]
+	a.Severity, a.User = Critical, "eve\x1b[2J\u202e\nSubject: x"
+	for _, c := range []struct{ template, want string }{
+		{"{{.User}}", "eve[2J Subject: x"},
+		{"{{.Rule}} {{.Severity}} {{.Type}} {{.Policy}} {{.Key}} {{.Name}} {{.Window}} {{.Limit}} {{.Denied}} {{.Events}} {{.First}} {{.Last}}",
+			"a critical exceeded api api:user:7 minute 1m 100 12 3 2026-03-01T22:30:00Z 2026-03-01T22:31:00Z"},
+		{"{{if gt .Denied 10}}many{{else}}few{{end}}", "many"},
+		{"{{if and .Policy (eq .Type `exceeded`)}}{{upper .Policy}}{{end}}", "API"},
+		{"{{$.Denied}} {{print .Limit `/` .Window | lower}}", "12 100/1m"},
+		{"{{/* a note */}}x", "x"},
+		{"{{if not .Policy}}x{{end}}", "user eve[2J Subject: x was denied 12 times by policy api (limit 100 per 1m)"}, // nothing is no title
+	} {
+		r := parseGood(t, "rules: [{name: a, title: '"+c.template+"'}]").Rules[0]
+		if title, _ := r.words(&a); title != c.want {
+			t.Errorf("%s: %q, want %q", c.template, title, c.want)
+		}
+	}
+}
+
+// TestWordsAreBounded: users choose their keys, and templates repeat them.
+func TestWordsAreBounded(t *testing.T) {
+	t.Parallel()
+	a := exampleAlerts[0]
+	a.Key, a.User = strings.Repeat("ö", 5000), strings.Repeat("\xff\x00😀", 5000)
+	for _, words := range []string{"", ", title: '" + strings.Repeat("{{.User}}", 100) + "', text: '" + strings.Repeat("{{.Key}}", 100) + "'"} {
+		r := parseGood(t, "rules: [{name: a"+words+"}]").Rules[0]
+		title, text := r.words(&a)
+		if len(title) > maxTitleBytes || len(text) > maxTextBytes || !strings.HasSuffix(title, "…") || !strings.HasSuffix(text, "…") {
+			t.Errorf("%d and %d bytes: %q", len(title), len(text), title)
+		}
+		if !utf8.ValidString(title+text) || strings.ContainsFunc(title, unicode.IsControl) {
+			t.Errorf("%q", title)
+		}
+	}
+}
