@@ -99,7 +99,7 @@ func TestNamesAreTheFiles(t *testing.T) {
 		}
 		return err
 	})
-	if !slices.Equal(files, schemas.Names()) || len(files) != len(definitions)+1 { // and that of the policy file
+	if !slices.Equal(files, schemas.Names()) || len(files) != len(definitions)+2 { // and those of the policy file and the alerts file
 		t.Errorf("files %v, names %v", files, schemas.Names())
 	}
 }
@@ -111,7 +111,7 @@ func TestAsyncAPIRefersToSchemas(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range schemas.Names() {
-		if name != "policies.json" && !strings.Contains(string(doc), "'./"+name+"'") {
+		if name != policiesFile && name != alertsFile && !strings.Contains(string(doc), "'./"+name+"'") {
 			t.Errorf("asyncapi.yaml does not refer to %s", name)
 		}
 	}

@@ -103,7 +103,7 @@ func render(t *template.Template, f *WordFields, most int) (string, error) {
 	if t == nil {
 		return "", nil
 	}
-	w := &boundedWriter{left: most + 1} // one more, for clean to see that it was cut
+	w := &boundedWriter{left: 4 * most} // more than most, because clean removes some and has to see that it cut the rest
 	if err := t.Execute(w, f); err != nil && !errors.Is(err, errWordsFull) {
 		return "", err
 	}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/seed503877ad/limits/internal/app"
+)
+
+type alertsValidateCmd struct {
+	File    string `arg:"" help:"The alerts file."`
+	Secrets bool   `help:"Look also for what env:NAME and file:/path hold, as the service does."`
+}
+
+// Help gives the examples of --help.
+func (*alertsValidateCmd) Help() string {
+	return `Examples:
+
+  limiter alerts validate alerts.yaml
+  OPS_SECRET="whsec_…" limiter alerts validate alerts.yaml --secrets
+
+Every mistake has a line: file:line: path: what; the fix. The exit status is 1 when there is one. No secret is needed, and
+none is shown. Nothing is sent.`
+}
+
+func (c *alertsValidateCmd) Run(s *session) error {
+	rules, hash, err := app.LoadAlerts(c.File, c.Secrets)
+	if err != nil {
+		return listed(s, err)
+	}
+	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, count(int64(len(rules.Rules)), "rule"),
+		count(int64(len(rules.Channels)), "channel"), hash)
+	return nil
+}

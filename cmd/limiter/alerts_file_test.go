@@ -1,0 +1,38 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const alertsYAML = `channels:
+  - name: ops
+    webhook: {url: "https://example.com/hook", secrets: "env:LIMITER_TEST_NO_SUCH_SECRET"}
+rules:
+  - name: heavy
+    threshold: {denials: 20, within: 10m}
+    channels: [ops, nats]
+`
+
+func TestAlertsValidate(t *testing.T) {
+	t.Parallel()
+	write := func(text string) string {
+		path := filepath.Join(t.TempDir(), "alerts.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	good := write(alertsYAML)
+	limiter(t, "alerts", "validate", good).want(t, exitDone, ": valid: 1 rule, 3 channels, hash ", "")
+	i := limiter(t, "alerts", "validate", good, "--secrets")
+	i.want(t, exitError, "", good+`:3: channels[0].webhook.secrets: the environment variable LIMITER_TEST_NO_SUCH_SECRET is not set`)
+	bad := write(strings.ReplaceAll(strings.Replace(alertsYAML, "within: 10m", "within: 10x", 1), "channels: [ops", "chanels: [ops"))
+	i = limiter(t, "alerts", "validate", bad)
+	i.want(t, exitError, "", bad+`:6: rules[0].threshold.within: unknown duration "10x"`)
+	i.want(t, exitError, "", bad+`:7: rules[0].chanels: unknown field "chanels" (did you mean "channels"?)`)
+	i.want(t, exitError, "", "2 mistakes")
+	limiter(t, "alerts", "validate", filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
+}

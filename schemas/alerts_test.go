@@ -1,0 +1,108 @@
+package schemas_test
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"reflect"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/schemas"
+
+	"github.com/invopop/jsonschema"
+)
+
+const alertsFile = "alerts.json"
+
+// TestAlertsAreFresh compares the schema of the alerts file with its types.
+func TestAlertsAreFresh(t *testing.T) {
+	want := alertsSchema(t)
+	if *update {
+		if err := os.WriteFile(alertsFile, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := fs.ReadFile(schemas.FS, alertsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Errorf("%s is not what package alerts says; run go generate ./schemas", alertsFile)
+	}
+}
+
+func alertsSchema(t *testing.T) []byte {
+	t.Helper()
+	r := jsonschema.Reflector{Anonymous: true, ExpandedStruct: true, Mapper: textOrTexts,
+		CommentMap: commentsOf(t, "../internal/alerts", module+"/internal/alerts")}
+	s := r.Reflect(alerts.File{})
+	s.Title, s.Description = "Alerts file of Limits", ""
+	for name, refine := range alertFields {
+		def := s.Definitions[name]
+		for field, f := range refine {
+			p, ok := def.Properties.Get(field)
+			if !ok {
+				t.Fatalf("%s has no field %s", name, field)
+			}
+			f(p)
+		}
+	}
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(b, '\n')
+}
+
+// textOrTexts gives the schemas of the types that YAML may write as one text or a list.
+func textOrTexts(t reflect.Type) *jsonschema.Schema {
+	text, one := &jsonschema.Schema{Type: "string"}, uint64(1)
+	switch t {
+	case reflect.TypeFor[alerts.Secrets]():
+		text.Pattern = "^(env:|file:/)."
+	case reflect.TypeFor[alerts.Texts]():
+	default:
+		return nil
+	}
+	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{text, {Type: "array", Items: text, MinItems: &one}}}
+}
+
+// alertFields add what the types do not say.
+var alertFields = map[string]map[string]func(*jsonschema.Schema){
+	"FileThrottle":  {"limit": oneToMost, "window": spanPattern},
+	"FileThreshold": {"denials": oneToMost, "within": spanPattern},
+	"FileChannel":   {"name": ruleName},
+	"FileWebhook":   {"url": urlPattern},
+	"FileSlack":     {"url": urlPattern},
+	"FileSMTP":      {"password": pattern("^(env:|file:/)."), "tls": enum("starttls", "tls", "none"), "addr": pattern(":[0-9]+$")},
+	"FileMatch":     {"type": eachText(enum("exceeded", "warning", "limits.exceeded", "limits.warning"))},
+	"FileRule": {
+		"name": ruleName, "severity": enum("info", "warning", "critical"), "dedup": spanPattern, "resolveAfter": spanPattern,
+		"groupBy": func(f *jsonschema.Schema) { enum("user", "policy", "window", "key", "name")(f.Items) },
+	},
+	"FileQuiet": {
+		"from": pattern("^([01][0-9]|2[0-3]):[0-5][0-9]$"), "to": pattern("^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"),
+		"days": eachText(pattern("^(mon|tue|wed|thu|fri|sat|sun)(-(mon|tue|wed|thu|fri|sat|sun))?$")),
+	},
+}
+
+var (
+	spanPattern = pattern("^[1-9][0-9]*(ms|s|m|h|d|w)$")
+	ruleName    = pattern("^[A-Za-z0-9._-]{1,64}$")
+	urlPattern  = pattern("^(https?://|env:|file:/).")
+)
+
+func pattern(p string) func(*jsonschema.Schema) { return func(f *jsonschema.Schema) { f.Pattern = p } }
+
+func enum(values ...any) func(*jsonschema.Schema) {
+	return func(f *jsonschema.Schema) { f.Enum = values }
+}
+
+func oneToMost(f *jsonschema.Schema) { f.Minimum, f.Maximum = "1", "1000000000" }
+
+// eachText refines the text of one or many, which both of its forms share.
+func eachText(refine func(*jsonschema.Schema)) func(*jsonschema.Schema) {
+	return func(f *jsonschema.Schema) { refine(f.OneOf[0]) }
+}
