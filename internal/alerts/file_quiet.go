@@ -21,8 +21,12 @@ func (c *fileCompiler) quiet(r *Rule, list []FileQuiet, path string) {
 		at := yamlfile.Index(path, i)
 		q := c.quietHours(&list[i], at)
 		for j := range r.Quiet {
-			if r.Quiet[j].zone.String() == q.zone.String() && r.Quiet[j].spans.Overlaps(q.spans) {
-				c.Add(at, "overlaps quietHours[%d]; let one end where the other begins", j)
+			switch o := &r.Quiet[j]; {
+			case o.zone.String() != q.zone.String():
+			case o.spans.Covers(q.spans):
+				c.Add(at, "lies within quietHours[%d]; remove it", j)
+			case q.spans.Covers(o.spans):
+				c.Add(yamlfile.Index(path, j), "lies within quietHours[%d]; remove it", i)
 			}
 		}
 		r.Quiet = append(r.Quiet, q)

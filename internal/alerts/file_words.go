@@ -94,15 +94,7 @@ func checkNode(n parse.Node) error {
 	case *parse.WithNode:
 		return errors.New("with is not taken; write if, and fields as {{.User}}")
 	case *parse.PipeNode:
-		if len(n.Decl) > 0 { // one that is doubled forty times would fill the memory
-			return fmt.Errorf("%s makes a variable; write the field where it is wanted", yamlfile.Quote(n.String()))
-		}
-		for _, cmd := range n.Cmds {
-			if err := checkNodes(cmd.Args); err != nil {
-				return err
-			}
-		}
-		return nil
+		return checkPipe(n)
 	case *parse.FieldNode:
 		return checkField(n.Ident)
 	case *parse.VariableNode:
@@ -123,6 +115,18 @@ func checkNode(n parse.Node) error {
 	default:
 		return fmt.Errorf("%s is not taken; want text, fields such as {{.User}}, if, and functions", yamlfile.Quote(n.String()))
 	}
+}
+
+func checkPipe(n *parse.PipeNode) error {
+	if len(n.Decl) > 0 { // one that is doubled forty times would fill the memory
+		return fmt.Errorf("%s makes a variable; write the field where it is wanted", yamlfile.Quote(n.String()))
+	}
+	for _, cmd := range n.Cmds {
+		if err := checkNodes(cmd.Args); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func checkNodes(nodes []parse.Node) error {

@@ -41,6 +41,9 @@ func (r *Rule) quietUntil(t time.Time) (until time.Time, quiet bool) {
 // next gives a time up to which it is quiet from t on; t itself when it is not. It looks no further than the next change of
 // the clock, because what follows is another time of day than it seems.
 func (q *QuietHours) next(t time.Time) time.Time {
+	if len(q.spans) == 0 {
+		return t
+	}
 	local := t.In(q.zone)
 	minute := week.Minute(local)
 	end := q.spans.End(minute)

@@ -258,3 +258,26 @@ func TestMatchFits(t *testing.T) {
 		}
 	}
 }
+
+// TestTheExamplesAreRight: the file in examples, and the one in the documentation.
+func TestTheExamplesAreRight(t *testing.T) {
+	t.Parallel()
+	if r, err := LoadRules("../../examples/alerts.yaml", FileOptions{NoSecrets: true}); err != nil || len(r.Rules) != 3 || len(r.Channels) != 5 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	doc, err := os.ReadFile("../../docs/alerts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(doc), "```yaml\n")
+	text, _, found := strings.Cut(text, "```\n")
+	if !found {
+		t.Fatal("docs/alerts.md has no file")
+	}
+	parseGood(t, text)
+	for _, name := range wordNames {
+		if !strings.Contains(string(doc), "`{{."+name+"}}`") {
+			t.Errorf("docs/alerts.md does not tell of {{.%s}}", name)
+		}
+	}
+}

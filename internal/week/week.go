@@ -2,7 +2,10 @@
 // calendar beside it show. A clock change moves such a time with it.
 package week
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Minutes of a day and of a week.
 const (
@@ -45,6 +48,16 @@ func (s Spans) End(minute int) int {
 		}
 	}
 	return -1
+}
+
+// Covers tells whether each span of t lies within one of s; not when t has none.
+func (s Spans) Covers(t Spans) bool {
+	for _, b := range t {
+		if !slices.ContainsFunc(s, func(a [2]int) bool { return a[0] <= b[0] && b[1] <= a[1] }) {
+			return false
+		}
+	}
+	return len(t) > 0
 }
 
 // Overlaps tells whether there is a minute in both.

@@ -1,0 +1,37 @@
+package week_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/week"
+)
+
+func TestSpans(t *testing.T) {
+	t.Parallel()
+	const hour, day = 60, week.DayMinutes
+	friday := week.New([]int{5}, 22*hour, 7*hour)
+	saturday := week.New([]int{6}, 22*hour, 7*hour) // over the end of the week
+	for _, c := range []struct {
+		name  string
+		spans week.Spans
+		at    int
+		end   int
+	}{
+		{"before", friday, 5*day + 22*hour - 1, -1}, {"begins", friday, 5*day + 22*hour, 6*day + 7*hour},
+		{"the next day", friday, 6 * day, 6*day + 7*hour}, {"ended", friday, 6*day + 7*hour, -1},
+		{"to the end of the week", saturday, 6*day + 23*hour, week.Minutes}, {"from the start of the week", saturday, hour, 7 * hour},
+		{"all day", week.New([]int{1}, 0, day), 2*day - 1, 2 * day},
+	} {
+		if got := c.spans.End(c.at); got != c.end || c.spans.Holds(c.at) != (c.end >= 0) {
+			t.Errorf("%s: %d, want %d", c.name, got, c.end)
+		}
+	}
+	early := week.New([]int{6}, 0, 7*hour)
+	if !friday.Overlaps(early) || !early.Overlaps(friday) || friday.Overlaps(saturday) || !friday.Covers(early) || early.Covers(friday) || friday.Covers(nil) {
+		t.Error("what overlaps and covers")
+	}
+	if got := week.Minute(time.Date(2026, 1, 18, 1, 30, 59, 0, time.UTC)); got != 90 { // a Sunday
+		t.Errorf("minute %d", got)
+	}
+}
