@@ -1,0 +1,247 @@
+package channel
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// patience bounds every wait; it is long because a busy machine must not fail these tests.
+const patience = 60 * time.Second
+
+// secret stands in the path of every URL; no error may tell it.
+const secret = "T0Secret9"
+
+// config allows loopback, where the receivers of these tests are.
+func config(*testing.T) Config {
+	return Config{
+		Logger: slog.New(slog.DiscardHandler), Timeout: patience,
+		Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
+	}
+}
+
+func message() *alerts.Message {
+	return &alerts.Message{
+		ID: "a1b2.raised", Kind: alerts.KindRaised, Time: 1_767_225_600_123, Severity: alerts.Critical, User: "7",
+		Title: "user 7 is over the limit", Text: "5 denials of api in 10m", Data: json.RawMessage(`{"alert":"a1b2","denied":5}`),
+	}
+}
+
+// hook is a webhook whose URL ends in a secret.
+func hook(url string) *alerts.ChannelSpec {
+	return &alerts.ChannelSpec{Name: "pager", Kind: alerts.ChannelWebhook,
+		Webhook: &alerts.WebhookSpec{URL: url + "/" + secret, Secrets: [][]byte{[]byte("key of 24 bytes or more.")}}}
+}
+
+// send makes a channel and sends the message over it, once.
+func send(t *testing.T, cfg Config, spec *alerts.ChannelSpec) error {
+	t.Helper()
+	m, err := NewMaker(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	c, err := m.Make(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Send(t.Context(), message())
+}
+
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one with %q", parts)
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q lacks %q", err, part)
+		}
+	}
+	if strings.Contains(err.Error(), secret) {
+		t.Errorf("error %q tells the URL", err)
+	}
+}
+
+// received is a request that came.
+type received struct {
+	header http.Header
+	body   []byte
+}
+
+// receiver is an HTTP server that keeps what it gets.
+type receiver struct {
+	*httptest.Server
+	mu   sync.Mutex
+	seen []received
+}
+
+// receive starts one; without a handler it answers 200.
+func receive(t *testing.T, answer http.HandlerFunc) *receiver {
+	t.Helper()
+	r := &receiver{}
+	r.Server = httptest.NewServer(r.keep(answer))
+	t.Cleanup(func() { r.CloseClientConnections(); r.Close() })
+	return r
+}
+
+func (r *receiver) keep(answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		r.mu.Lock()
+		r.seen = append(r.seen, received{req.Header.Clone(), body})
+		r.mu.Unlock()
+		if answer != nil {
+			answer(w, req)
+		}
+	}
+}
+
+func (r *receiver) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.seen)
+}
+
+func TestMakeRefusesWhatCannotWork(t *testing.T) {
+	t.Parallel()
+	m, err := NewMaker(config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	smtp := func(change func(*alerts.SMTPSpec)) *alerts.ChannelSpec {
+		s := &alerts.SMTPSpec{Addr: "mail.example:587", TLS: "starttls", From: "a@b.example", To: []string{"c@d.example"}}
+		change(s)
+		return &alerts.ChannelSpec{Name: "pager", Kind: alerts.ChannelSMTP, SMTP: s}
+	}
+	keyless := hook("https://hook.example")
+	keyless.Webhook.Secrets = nil
+	for want, spec := range map[string]*alerts.ChannelSpec{
+		"cannot be made":      {Name: "pager", Kind: alerts.ChannelNATS},
+		"settings are":        {Name: "pager", Kind: alerts.ChannelSlack},
+		"url:":                hook("ftp://hook.example"),
+		"http or https":       hook("https://"),
+		"with a host":         hook("https://[::1"),
+		"secrets":             keyless,
+		"host:port":           smtp(func(s *alerts.SMTPSpec) { s.Addr = "mail.example" }),
+		"1 to 65535":          smtp(func(s *alerts.SMTPSpec) { s.Addr = "mail.example:0" }),
+		"none of starttls":    smtp(func(s *alerts.SMTPSpec) { s.TLS = "" }),
+		"in the clear":        smtp(func(s *alerts.SMTPSpec) { s.TLS, s.Username = "none", "u" }),
+		"from:":               smtp(func(s *alerts.SMTPSpec) { s.From = "a@b.example\r\nBcc: x@y.example" }),
+		"there is no address": smtp(func(s *alerts.SMTPSpec) { s.To = nil }),
+		"to:":                 smtp(func(s *alerts.SMTPSpec) { s.To = []string{"nobody"} }),
+	} {
+		_, err := m.Make(spec)
+		wantError(t, err, `channel "pager"`, want)
+	}
+}
+
+func TestFingerprintIsOfTheTarget(t *testing.T) {
+	t.Parallel()
+	one, rotated, other := hook("https://hook.example"), hook("https://hook.example"), hook("https://hook2.example")
+	rotated.Webhook.Secrets = [][]byte{[]byte("another")}
+	if Fingerprint(one) != Fingerprint(rotated) {
+		t.Error("another key made another target")
+	}
+	if Fingerprint(one) == Fingerprint(other) {
+		t.Error("another URL made no other target")
+	}
+	if strings.Contains(Fingerprint(one), "hook") {
+		t.Error("the fingerprint tells the URL")
+	}
+}
+
+func TestSlackTextIsTextAlone(t *testing.T) {
+	t.Parallel()
+	r := receive(t, nil)
+	m := message()
+	m.Title, m.Text = "<!channel> a&b", "@ALL <https://evil.example|click> ops@hereafter.example"
+	spec := &alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: r.URL + "/" + secret}}
+	maker, _ := NewMaker(config(t))
+	defer maker.Close()
+	c, err := maker.Make(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Send(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]string
+	if err := json.Unmarshal(r.seen[0].body, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := "[critical] &lt;!channel&gt; a&amp;b\n@\u200bALL &lt;https://evil.example|click&gt; ops@hereafter.example"
+	if len(got) != 1 || got["text"] != want {
+		t.Errorf("got %q, want text %q", got, want)
+	}
+	m.Title, m.Text = "long", strings.Repeat("ü", 10_000)
+	if text := slackText(m); len([]rune(text)) != maxSlackText+1 || !strings.HasSuffix(text, "ü…") {
+		t.Errorf("a long text is sent with %d letters", len([]rune(text)))
+	}
+}
+
+func TestSlackTellsSlacksWordsAlone(t *testing.T) {
+	t.Parallel()
+	for body, told := range map[string]bool{
+		"channel_not_found": true, "Cannot POST /" + secret: false, "no_" + strings.Repeat("x", 70000): false, "": false,
+	} {
+		r := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusGone)
+			_, _ = io.WriteString(w, body)
+		})
+		err := send(t, config(t), &alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: r.URL + "/" + secret}})
+		wantError(t, err, "410")
+		if strings.HasSuffix(err.Error(), ": "+body) != told {
+			t.Errorf("the answer %.20q gave the error %.100q", body, err)
+		}
+		if refusal, ok := errors.AsType[*alerts.Refusal](err); !ok || !refusal.Gone {
+			t.Errorf("error %v is not gone", err)
+		}
+	}
+}
+
+func TestLogWritesALineBySeverity(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		severity alerts.Severity
+		kind     alerts.Kind
+		level    string
+	}{
+		{alerts.Info, alerts.KindRaised, "INFO"}, {alerts.Warning, alerts.KindRaised, "WARN"},
+		{alerts.Critical, alerts.KindRaised, "ERROR"}, {alerts.Critical, alerts.KindResolved, "INFO"},
+	} {
+		var out bytes.Buffer
+		cfg := config(t)
+		cfg.Logger = slog.New(slog.NewJSONHandler(&out, nil))
+		maker, _ := NewMaker(cfg)
+		c, err := maker.Make(&alerts.ChannelSpec{Name: "lines", Kind: alerts.ChannelLog})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := message()
+		m.Severity, m.Kind, m.Text = test.severity, test.kind, "a\nb"
+		if err := c.Send(context.Background(), m); err != nil {
+			t.Fatal(err)
+		}
+		var line map[string]any
+		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+			t.Fatalf("%q is not one line of JSON: %v", out.String(), err)
+		}
+		if line["level"] != test.level || line["id"] != m.ID || line["channel"] != "lines" || line["text"] != m.Text {
+			t.Errorf("severity %s: %v", test.severity, line)
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package channel
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+func TestGuardKnowsWhatIsPublic(t *testing.T) {
+	t.Parallel()
+	for addr, want := range map[string]bool{
+		"1.1.1.1": true, "93.184.215.14": true, "172.15.255.255": true, "172.32.0.0": true, "100.63.255.255": true,
+		"100.128.0.0": true, "223.255.255.255": true, "2606:4700::1111": true, "2a00:1450::1": true, "::ffff:1.1.1.1": true,
+
+		"0.0.0.0": false, "0.1.2.3": false, "10.0.0.1": false, "10.255.255.255": false, "127.0.0.1": false, "127.8.9.1": false,
+		"100.64.0.0": false, "100.127.255.255": false, "169.254.169.254": false, "172.16.0.0": false, "172.31.255.255": false,
+		"192.168.1.1": false, "192.0.0.170": false, "192.0.2.1": false, "198.18.0.1": false, "198.19.255.255": false,
+		"198.51.100.7": false, "203.0.113.9": false, "192.88.99.1": false, "224.0.0.1": false, "239.255.255.250": false,
+		"240.0.0.1": false, "255.255.255.255": false,
+
+		"::": false, "::1": false, "fe80::1": false, "fe80::1%eth0": false, "fec0::1": false, "fc00::1": false, "fd12::1": false,
+		"ff02::1": false, "::ffff:127.0.0.1": false, "::ffff:10.0.0.1": false, "::127.0.0.1": false, "64:ff9b::10.0.0.1": false,
+		"64:ff9b::1.1.1.1": false, "64:ff9b:1::1": false, "2002:7f00:1::": false, "2001::1": false, "2001:db8::1": false,
+		"100::1": false, "3fff::1": false, "5f00::1": false,
+	} {
+		if err := (guard{}).check(netip.MustParseAddr(addr)); (err == nil) != want {
+			t.Errorf("%s: error %v, want public %t", addr, err, want)
+		}
+	}
+}
+
+func TestGuardAllowsRanges(t *testing.T) {
+	t.Parallel()
+	g := guard{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}
+	for addr, want := range map[string]bool{
+		"10.1.2.3": true, "::ffff:10.1.2.3": true, "fd12::1": true, "10.2.0.1": false, "127.0.0.1": false, "fc00::1": false,
+	} {
+		if err := g.check(netip.MustParseAddr(addr)); (err == nil) != want {
+			t.Errorf("%s: error %v, want allowed %t", addr, err, want)
+		}
+	}
+	err := guard{}.control("tcp4", "10.0.0.7:443", nil)
+	if err == nil || !strings.Contains(err.Error(), "10.0.0.7/32") || !strings.Contains(err.Error(), "--alerts-allow") {
+		t.Errorf("the error %v does not name the way out", err)
+	}
+	if guard(g).control("udp4", "1.1.1.1:53", nil) == nil || guard(g).control("tcp4", "nonsense", nil) == nil {
+		t.Error("what is no TCP address was allowed")
+	}
+}
+
+// names is a DNS server on loopback that answers every question with what next gives.
+func names(t *testing.T, next func() netip.Addr) *net.Resolver {
+	t.Helper()
+	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteTo(answer(buf[:n], next), from)
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp4", conn.LocalAddr().String())
+	}}
+}
+
+// answer writes a DNS answer (RFC 1035) to a question for A or AAAA; the other kind gets none.
+func answer(question []byte, next func() netip.Addr) []byte {
+	end := 12
+	for question[end] != 0 {
+		end += int(question[end]) + 1
+	}
+	end += 5 // the root's label, type and class
+	addr, kind := next(), uint16(1)
+	if addr.Is6() {
+		kind = 28
+	}
+	out := slices.Clone(question[:end])
+	copy(out[2:12], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0})
+	if binary.BigEndian.Uint16(question[end-4:]) != kind {
+		return out
+	}
+	out[7] = 1
+	out = append(out, 0xc0, 12, 0, byte(kind), 0, 1, 0, 0, 0, 0, 0, byte(addr.BitLen()/8))
+	return append(out, addr.AsSlice()...)
+}
+
+func TestNamesOfPrivateAddressesAreRefused(t *testing.T) {
+	t.Parallel()
+	r := receive(t, nil)
+	_, port, _ := net.SplitHostPort(r.Listener.Addr().String())
+	for _, addr := range []string{"127.0.0.1", "10.0.0.1", "::1", "fd00::1", "169.254.169.254", "::ffff:127.0.0.1"} {
+		cfg := config(t)
+		cfg.Allow = nil
+		cfg.Resolver = names(t, func() netip.Addr { return netip.MustParseAddr(addr) })
+		err := send(t, cfg, hook("http://hook.example:"+port+"/secret"))
+		wantError(t, err, "hook.example", "refused", "--alerts-allow")
+	}
+	if n := r.count(); n != 0 {
+		t.Errorf("the receiver got %d requests, want none", n)
+	}
+}
+
+// TestRebindingIsOfNoUse has a name that is public when first asked and private ever after.
+func TestRebindingIsOfNoUse(t *testing.T) {
+	t.Parallel()
+	r := receive(t, nil)
+	_, port, _ := net.SplitHostPort(r.Listener.Addr().String())
+	var asked atomic.Int64
+	cfg := config(t)
+	cfg.Allow = nil
+	cfg.Resolver = names(t, func() netip.Addr {
+		if asked.Add(1) <= 2 { // A and AAAA
+			return netip.MustParseAddr("1.1.1.1")
+		}
+		return netip.MustParseAddr("127.0.0.1")
+	})
+	if addrs, err := cfg.Resolver.LookupHost(t.Context(), "hook.example"); err != nil || !slices.Contains(addrs, "1.1.1.1") {
+		t.Fatalf("the first lookup gave %v, %v; want a public address", addrs, err)
+	}
+	wantError(t, send(t, cfg, hook("http://hook.example:"+port+"/")), "127.0.0.1", "refused")
+	if n := r.count(); n != 0 {
+		t.Errorf("the receiver got %d requests, want none", n)
+	}
+}
+
+func TestLoopbackIsRefusedUnlessAllowed(t *testing.T) {
+	t.Parallel()
+	r := receive(t, nil)
+	cfg := config(t)
+	cfg.Allow = nil
+	wantError(t, send(t, cfg, hook(r.URL)), "refused")
+	wantError(t, send(t, cfg, &alerts.ChannelSpec{Kind: alerts.ChannelSMTP, SMTP: &alerts.SMTPSpec{
+		Addr: r.Listener.Addr().String(), TLS: "none", From: "a@b.example", To: []string{"c@d.example"},
+	}}), "refused")
+	if n := r.count(); n != 0 {
+		t.Errorf("the receiver got %d requests, want none", n)
+	}
+	if err := send(t, config(t), hook(r.URL)); err != nil {
+		t.Errorf("with loopback allowed: %v", err)
+	}
+}

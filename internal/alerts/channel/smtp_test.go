@@ -1,0 +1,351 @@
+package channel
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
+	"mime/quotedprintable"
+	"net"
+	"net/http/httptest"
+	"net/mail"
+	"net/textproto"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// mailServer speaks enough of SMTP (RFC 5321) for these tests, with what answers says instead of its own, by the beginning of
+// a command; "" is the greeting.
+type mailServer struct {
+	net.Listener
+	config   *tls.Config
+	roots    *x509.CertPool
+	starttls bool
+	auth     string // what AUTH is offered, on TLS alone
+	answers  map[string]string
+
+	mu       sync.Mutex
+	commands []string
+	letters  []string
+}
+
+// serveMail starts one; mode is what TLS the server wants.
+func serveMail(t *testing.T, mode string, answers map[string]string) *mailServer {
+	t.Helper()
+	certified := httptest.NewUnstartedServer(nil)
+	certified.StartTLS()
+	defer certified.Close()
+	s := &mailServer{roots: x509.NewCertPool(), starttls: mode == "starttls", auth: "LOGIN PLAIN SCRAM-SHA-256", answers: answers}
+	s.config = &tls.Config{Certificates: certified.TLS.Certificates}
+	s.roots.AddCert(certified.Certificate())
+	var err error
+	if s.Listener, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	go func() {
+		for {
+			conn, err := s.Accept()
+			if err != nil {
+				return
+			}
+			if mode == "tls" {
+				conn = tls.Server(conn, s.config)
+			}
+			go s.converse(conn, mode == "tls")
+		}
+	}()
+	return s
+}
+
+func (s *mailServer) note(list *[]string, entry string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*list = append(*list, entry)
+}
+
+func (s *mailServer) said(list *[]string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), *list...)
+}
+
+func (s *mailServer) answer(command, usual string) string {
+	for start, answer := range s.answers {
+		if start != "" && strings.HasPrefix(command, start) {
+			return answer
+		}
+	}
+	return usual
+}
+
+func (s *mailServer) converse(conn net.Conn, secure bool) {
+	defer conn.Close()
+	text := textproto.NewConn(conn)
+	greeting, set := s.answers[""]
+	if !set {
+		greeting = "220 mail.example"
+	}
+	_ = text.PrintfLine("%s", greeting)
+	for {
+		line, err := text.ReadLine()
+		if err != nil {
+			return
+		}
+		s.note(&s.commands, line)
+		usual := "250 ok"
+		switch verb, _, _ := strings.Cut(line, " "); verb {
+		case "EHLO":
+			usual = "250-mail.example\r\n250-8BITMIME\r\n"
+			if secure {
+				usual += "250-AUTH " + s.auth + "\r\n"
+			} else if s.starttls {
+				usual += "250-STARTTLS\r\n"
+			}
+			usual += "250 HELP"
+		case "STARTTLS":
+			_ = text.PrintfLine("%s", s.answer(line, "220 go"))
+			conn, secure = tls.Server(conn, s.config), true
+			text = textproto.NewConn(conn)
+			continue
+		case "AUTH":
+			usual = s.login(text, line)
+		case "DATA":
+			if usual = s.answer(line, ""); usual == "" {
+				_ = text.PrintfLine("354 go on")
+				letter, _ := text.ReadDotBytes()
+				s.note(&s.letters, string(letter))
+				usual = s.answer(".", "250 queued")
+			}
+			line = "-"
+		case "QUIT":
+			_ = text.PrintfLine("221 bye")
+			return
+		}
+		_ = text.PrintfLine("%s", s.answer(line, usual))
+	}
+}
+
+// login takes user and password of either mechanism.
+func (s *mailServer) login(text *textproto.Conn, line string) string {
+	decode := func(words string) string {
+		plain, _ := base64.StdEncoding.DecodeString(words)
+		return string(plain)
+	}
+	got := ""
+	if words, plain := strings.CutPrefix(line, "AUTH PLAIN "); plain {
+		got = decode(words)
+	} else {
+		for _, ask := range []string{"Username:", "Password:"} {
+			_ = text.PrintfLine("334 %s", base64.StdEncoding.EncodeToString([]byte(ask)))
+			words, _ := text.ReadLine()
+			got += "\x00" + decode(words)
+		}
+	}
+	if got == "\x00me\x00"+secret {
+		return "235 welcome"
+	}
+	return "535 wrong " + secret
+}
+
+func (s *mailServer) spec(mode string) *alerts.ChannelSpec {
+	return &alerts.ChannelSpec{Name: "mail", Kind: alerts.ChannelSMTP, SMTP: &alerts.SMTPSpec{
+		Addr: s.Addr().String(), TLS: mode, From: "Limits <limits@sender.example>", To: []string{"ops@one.example", "Öps <ops@two.example>"},
+	}}
+}
+
+func mailConfig(t *testing.T, s *mailServer) Config {
+	cfg := config(t)
+	cfg.RootCAs = s.roots
+	cfg.Now = func() time.Time { return time.Unix(1_800_000_000, 0).UTC() }
+	return cfg
+}
+
+func TestMailArrivesWhole(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"none", "starttls", "tls"} {
+		s := serveMail(t, mode, nil)
+		maker, _ := NewMaker(mailConfig(t, s))
+		c, err := maker.Make(s.spec(mode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := message()
+		m.Title = "Grüße\r\nBcc: evil@three.example"
+		m.Text = ".a line that begins with a dot\n\nümlaut"
+		if err := c.Send(t.Context(), m); err != nil {
+			t.Fatalf("%s: %v", mode, err)
+		}
+		letter, err := mail.ReadMessage(strings.NewReader(s.said(&s.letters)[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		subject, _ := new(mime.WordDecoder).DecodeHeader(letter.Header.Get("Subject"))
+		if want := "[critical] Grüße  Bcc: evil@three.example"; subject != want || letter.Header.Get("Bcc") != "" {
+			t.Errorf("%s: subject %q, want %q; header %v", mode, subject, want, letter.Header)
+		}
+		if id := letter.Header.Get("Message-ID"); id != "<a1b2.raised@sender.example>" {
+			t.Errorf("%s: Message-ID %s", mode, id)
+		}
+		if date, err := letter.Header.Date(); err != nil || date.Unix() != 1_800_000_000 {
+			t.Errorf("%s: Date %v, %v", mode, date, err)
+		}
+		to, err := letter.Header.AddressList("To")
+		if err != nil || len(to) != 2 || to[1].Name != "Öps" || to[1].Address != "ops@two.example" {
+			t.Errorf("%s: To %v, %v", mode, to, err)
+		}
+		if body := decoded(t, letter); !strings.Contains(body, "\n.a line that begins with a dot") || !strings.Contains(body, "ümlaut") {
+			t.Errorf("%s: body %q", mode, body)
+		}
+		envelope := strings.Join(s.said(&s.commands), "\n")
+		if !strings.Contains(envelope, "MAIL FROM:<limits@sender.example>") || strings.Count(envelope, "RCPT TO:") != 2 {
+			t.Errorf("%s: envelope %q", mode, envelope)
+		}
+	}
+}
+
+func TestMailLogsInOverTLSAlone(t *testing.T) {
+	t.Parallel()
+	for _, offer := range []string{"PLAIN LOGIN", "SCRAM-SHA-256 LOGIN"} {
+		s := serveMail(t, "starttls", nil)
+		s.auth = offer
+		spec := s.spec("starttls")
+		spec.SMTP.Username, spec.SMTP.Password = "me", secret
+		if err := send(t, mailConfig(t, s), spec); err != nil {
+			t.Errorf("AUTH %s: %v", offer, err)
+		}
+		spec.SMTP.Password = "wrong"
+		err := send(t, mailConfig(t, s), spec)
+		wantError(t, err, "log in", "535")
+		if refusal, ok := errors.AsType[*alerts.Refusal](err); ok && refusal.Final {
+			t.Error("a password that can be put right is final")
+		}
+		if n := len(s.said(&s.letters)); n != 1 {
+			t.Errorf("%d letters, want 1", n)
+		}
+	}
+	s := serveMail(t, "starttls", nil)
+	s.auth = "SCRAM-SHA-256"
+	spec := s.spec("starttls")
+	spec.SMTP.Username, spec.SMTP.Password = "me", secret
+	wantError(t, send(t, mailConfig(t, s), spec), "neither PLAIN nor LOGIN")
+}
+
+func TestMailNeedsTheTLSItWasTold(t *testing.T) {
+	t.Parallel()
+	plain := serveMail(t, "none", nil)
+	wantError(t, send(t, mailConfig(t, plain), plain.spec("starttls")), "STARTTLS")
+	secure := serveMail(t, "starttls", nil)
+	cfg := mailConfig(t, secure)
+	cfg.RootCAs = nil
+	wantError(t, send(t, cfg, secure.spec("starttls")), "certificate")
+	implicit := serveMail(t, "tls", nil)
+	cfg = mailConfig(t, implicit)
+	cfg.RootCAs = nil
+	wantError(t, send(t, cfg, implicit.spec("tls")), "certificate")
+	for _, s := range []*mailServer{plain, secure, implicit} {
+		if commands := strings.Join(s.said(&s.commands), "\n"); strings.Contains(commands, "MAIL") {
+			t.Errorf("a mail was begun without TLS: %q", commands)
+		}
+	}
+}
+
+func TestMailAnswers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		answers   map[string]string
+		want      string // empty for sent
+		final     bool
+		delivered bool
+	}{
+		{map[string]string{"": "554 not you"}, "554", false, false},
+		{map[string]string{"": "421 busy"}, "421", false, false},
+		{map[string]string{"EHLO": "550 who", "HELO": "550 who"}, "550", false, false},
+		{map[string]string{"MAIL": "550 5.7.1 sender unknown"}, "sender unknown", true, false},
+		{map[string]string{"MAIL": "451 later"}, "451", false, false},
+		{map[string]string{"RCPT": "550 5.1.1 user unknown"}, "user unknown", true, false},
+		{map[string]string{"RCPT TO:<ops@one": "550 5.1.1 user unknown"}, "", false, true},
+		{map[string]string{"RCPT TO:<ops@two": "452 full"}, "ops@two.example: 452", false, false},
+		{map[string]string{"DATA": "554 no"}, "554", true, false},
+		{map[string]string{".": "552 too big"}, "552", true, true},
+		{map[string]string{".": "451 later"}, "451", false, true},
+		{map[string]string{"MAIL": "nonsense"}, "mail over", false, false},
+		{map[string]string{"MAIL": "550 " + strings.Repeat("x", 100_000)}, "550", true, false},
+		{map[string]string{"": strings.Repeat("220-again\r\n", 40_000)}, "more than", false, false},
+		{map[string]string{"MAIL": strings.Repeat("y", 400_000)}, "mail over", false, false},
+	} {
+		s := serveMail(t, "none", test.answers)
+		err := send(t, mailConfig(t, s), s.spec("none"))
+		if test.want != "" {
+			wantError(t, err, test.want)
+		}
+		if err != nil && len(err.Error()) > 600 {
+			t.Errorf("%.60v: an error of %d bytes", test.answers, len(err.Error()))
+		}
+		refusal := &alerts.Refusal{}
+		errors.As(err, &refusal)
+		if refusal.Final != test.final {
+			t.Errorf("%.60v: error %v, want final %t", test.answers, err, test.final)
+		}
+		if delivered := len(s.said(&s.letters)) > 0; delivered != test.delivered {
+			t.Errorf("%.60v: data sent %t, want %t", test.answers, delivered, test.delivered)
+		}
+	}
+}
+
+func TestMailServerThatIsSilent(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := &mailServer{Listener: l}
+	cfg := mailConfig(t, s)
+	cfg.Timeout = 200 * time.Millisecond
+	for _, mode := range []string{"none", "tls"} {
+		wantError(t, send(t, cfg, s.spec(mode)), "it took more than 200ms")
+	}
+}
+
+func TestMailTellsOfARecipientThatIsRefused(t *testing.T) {
+	t.Parallel()
+	s := serveMail(t, "none", map[string]string{"RCPT TO:<ops@one": "550 gone\x07"})
+	var out bytes.Buffer
+	cfg := mailConfig(t, s)
+	cfg.Logger = slog.New(slog.NewTextHandler(&out, nil))
+	if err := send(t, cfg, s.spec("none")); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "ops@one.example") || !strings.Contains(out.String(), "channel=mail") {
+		t.Errorf("log %q", out.String())
+	}
+}
+
+func TestMessageIDsAreOneWord(t *testing.T) {
+	t.Parallel()
+	if got := messageID("a.b/c d>\r\nX: ü_9"); got != "a.b-c-d---X---_9" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// decoded gives a mail's text.
+func decoded(t *testing.T, m *mail.Message) string {
+	t.Helper()
+	if encoding := m.Header.Get("Content-Transfer-Encoding"); encoding != "quoted-printable" {
+		t.Fatalf("encoding %q", encoding)
+	}
+	text, err := io.ReadAll(quotedprintable.NewReader(m.Body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(text), "\r\n", "\n")
+}
