@@ -220,20 +220,15 @@ func messageID(id string) string {
 	}, id)
 }
 
-// limit bounds a connection: it ends with ctx and its deadline, and no more than maxSMTPAnswers is read.
+// limit bounds a connection: it ends with ctx, and no more than maxSMTPAnswers is read.
 func limit(ctx context.Context, c net.Conn) net.Conn {
-	l := &limitedConn{Conn: c, left: maxSMTPAnswers}
-	l.until, l.bound = ctx.Deadline()
-	l.stop = context.AfterFunc(ctx, func() { c.Close() })
-	return l
+	return &limitedConn{Conn: c, left: maxSMTPAnswers, stop: context.AfterFunc(ctx, func() { c.Close() })}
 }
 
 type limitedConn struct {
 	net.Conn
-	left  int
-	until time.Time
-	bound bool
-	stop  func() bool
+	left int
+	stop func() bool
 }
 
 func (l *limitedConn) Read(p []byte) (int, error) {
@@ -245,13 +240,8 @@ func (l *limitedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SetDeadline moves the deadline, but never past that of the try.
-func (l *limitedConn) SetDeadline(t time.Time) error {
-	if l.bound && (t.IsZero() || t.After(l.until)) {
-		t = l.until
-	}
-	return l.Conn.SetDeadline(t)
-}
+// SetDeadline does nothing, since the try's own context ends the connection, and tells why.
+func (l *limitedConn) SetDeadline(time.Time) error { return nil }
 
 func (l *limitedConn) Close() error {
 	l.stop()

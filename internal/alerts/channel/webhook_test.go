@@ -212,7 +212,10 @@ func TestTargetsThatStall(t *testing.T) {
 					return
 				}
 				t.Cleanup(func() { conn.Close() })
-				go speak(conn)
+				go func() {
+					_, _ = conn.Read(make([]byte, 8192)) // the request
+					speak(conn)
+				}()
 			}
 		}()
 		return "http://" + l.Addr().String()
@@ -238,7 +241,6 @@ func TestTargetsThatStall(t *testing.T) {
 		"a body that stalls":    func(net.Conn) error { return io.EOF },
 	} {
 		if err := send(t, cfg, hook(listen(func(c net.Conn) {
-			_, _ = c.Read(make([]byte, 8192))
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n")
 			for body(c) == nil {
 			}

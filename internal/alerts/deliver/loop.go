@@ -43,6 +43,7 @@ type loop struct {
 // ended is a try that is over.
 type ended struct {
 	delivery alerts.Delivery
+	claimed  time.Time // by this process's clock
 	target   string
 	err      error
 	took     time.Duration
@@ -194,7 +195,11 @@ func (l *loop) claim(ctx, sends, keeps context.Context) (full bool) {
 	for _, d := range due {
 		l.inFlight++
 		ch, breaker := l.current()
-		go func() { l.ended <- l.try(sends, ch, breaker, d) }()
+		e := ended{delivery: d, claimed: l.s.cfg.Now(), target: ch.Target}
+		go func() {
+			l.try(sends, &e, ch.Channel, breaker)
+			l.ended <- e
+		}()
 	}
 	return full
 }
@@ -217,12 +222,12 @@ func (l *loop) disabled() (alerts.Disabled, bool) {
 }
 
 // try sends a delivery.
-func (l *loop) try(ctx context.Context, ch Named, breaker *gobreaker.CircuitBreaker[struct{}], d alerts.Delivery) ended {
+func (l *loop) try(ctx context.Context, e *ended, ch alerts.Channel, breaker *gobreaker.CircuitBreaker[struct{}]) {
 	ctx, cancel := context.WithTimeout(ctx, l.s.cfg.SendTimeout)
 	defer cancel()
 	began := l.s.cfg.Now()
-	_, err := breaker.Execute(func() (struct{}, error) { return struct{}{}, l.call(ctx, ch.Channel, &d.Message) })
-	return ended{d, ch.Target, err, l.s.cfg.Now().Sub(began)}
+	_, e.err = breaker.Execute(func() (struct{}, error) { return struct{}{}, l.call(ctx, ch, &e.delivery.Message) })
+	e.took = l.s.cfg.Now().Sub(began)
 }
 
 // call runs the channel's code; a panic is an error of this try, with its stack in the log.

@@ -55,6 +55,13 @@ func (o *memory) count(state alerts.DeliveryState) (n int) {
 	return n
 }
 
+// questions is how often it was asked for due deliveries.
+func (o *memory) questions() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.asked
+}
+
 func (o *memory) waiting(fits func(*alerts.Delivery) bool, max int) (found []*alerts.Delivery) {
 	for _, d := range o.all {
 		if d.State == alerts.DeliveryWaiting && fits(d) {

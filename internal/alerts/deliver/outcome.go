@@ -71,7 +71,7 @@ func (l *loop) works(ctx context.Context, target string) {
 // putOff lets a delivery wait that was not tried, or not to its end. The error that is kept is that of the try before.
 func (l *loop) putOff(t *alerts.Tried, e *ended, wait time.Duration) Outcome {
 	t.State, t.Counts = alerts.DeliveryWaiting, false
-	t.DueAt = l.s.cfg.Now().Add(wait).UnixMilli()
+	t.DueAt = l.dueAt(e, wait)
 	t.Error = e.delivery.Error
 	if t.Error == "" {
 		t.Error = short("put off: " + e.err.Error())
@@ -96,10 +96,17 @@ func (l *loop) failed(t *alerts.Tried, e *ended, refusal *alerts.Refusal) Outcom
 		return Dead
 	}
 	t.State, t.Error = alerts.DeliveryWaiting, short(e.err.Error())
-	t.DueAt = l.s.cfg.Now().Add(delay(tries, retryAfter)).UnixMilli()
+	t.DueAt = l.dueAt(e, delay(tries, retryAfter))
 	l.s.cfg.Logger.Debug("a delivery of an alert failed; it is tried again", "channel", l.name, "delivery", t.ID, "tries", tries,
 		"error", t.Error)
 	return Retry
+}
+
+// dueAt gives a moment from now on by the store's clock, which the claim told: with a clock of our own that is late, all
+// tries of a delivery would follow at once.
+func (l *loop) dueAt(e *ended, wait time.Duration) int64 {
+	wait += l.s.cfg.Now().Sub(e.claimed) - l.s.cfg.lease()
+	return e.delivery.DueAt + wait.Milliseconds()
 }
 
 func (l *loop) dead(t *alerts.Tried, reason string) {

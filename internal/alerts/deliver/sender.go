@@ -60,7 +60,7 @@ type Config struct {
 	Channels func() []Named
 	// Observer is told of tries; nobody is unless set.
 	Observer Observer
-	// Now is the clock, time.Now unless set. It is to agree with the store's within a few seconds.
+	// Now is the clock, time.Now unless set. It need not agree with the store's.
 	Now func() time.Time
 	// Parallel is how many deliveries of one channel are under way at the same time; 8 unless set.
 	Parallel int

@@ -171,9 +171,9 @@ func TestWhatIsDueIsSentOnce(t *testing.T) {
 		if o.get("polled").State != alerts.DeliverySent {
 			t.Error("nothing is looked for without a wake")
 		}
-		before := o.asked
+		before := o.questions()
 		rest(10 * time.Second)
-		if asked := o.asked - before; asked > 24 {
+		if asked := o.questions() - before; asked > 24 {
 			t.Errorf("two idle senders asked the store %d times in 10 s", asked)
 		}
 		one.stop()
@@ -446,6 +446,39 @@ func TestPanicIsAnError(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 	})
+}
+
+// TestDelaysAreOfTheStoresClock has a process whose clock is an hour late, and one whose clock is an hour ahead.
+func TestDelaysAreOfTheStoresClock(t *testing.T) {
+	t.Parallel()
+	for _, skew := range []time.Duration{-time.Hour, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			o := newMemory()
+			o.add("a", "m")
+			s, err := deliver.NewSender(deliver.Config{
+				Outbox: o, Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return time.Now().Add(skew) },
+				Channels: func() []deliver.Named {
+					return []deliver.Named{named("a", "x", func(context.Context, *alerts.Message) error {
+						time.Sleep(time.Second)
+						return errors.New("bad")
+					})}
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- s.Run(ctx) }()
+			began := time.Now()
+			rest(time.Second)
+			if wait := time.UnixMilli(o.get("m").DueAt).Sub(began); wait < 5*time.Second || wait > 7*time.Second {
+				t.Errorf("with a clock %s off, the next try is after %s, want 1 s and 5 s ± 20 %%", skew, wait)
+			}
+			cancel()
+			<-ended
+		})
+	}
 }
 
 func TestDeliveriesOfRemovedChannels(t *testing.T) {
