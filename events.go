@@ -4,6 +4,7 @@ package limits
 const (
 	EventWarning  = "limits.warning"
 	EventExceeded = "limits.exceeded"
+	EventReport   = "limits.report"
 	EventStream   = "LIMITS"
 )
 
@@ -34,4 +35,20 @@ type Exceeded struct {
 	RetryAfter int64  `json:"retryAfter,omitzero"`
 	Denied     int64  `json:"denied"`
 	User       string `json:"user,omitempty"`
+}
+
+// MaxReportRows bounds each list of a [Report].
+const MaxReportRows = 20
+
+// Report is the data of a [EventReport] event: who used, and who was denied, most on one day in UTC. A day without
+// decisions has none, and a second report of a day has the id of the first.
+type Report struct {
+	// Date is the day, such as 2026-05-17; Since and Until are its beginning and its end, in Unix milliseconds.
+	Date  string `json:"date"`
+	Since int64  `json:"since"`
+	Until int64  `json:"until"`
+	// Used is ordered by the cost that was charged, Denied by the requests that were denied, the most first; up to
+	// [MaxReportRows] rows each.
+	Used   []TopRow `json:"used"`
+	Denied []TopRow `json:"denied"`
 }

@@ -21,10 +21,10 @@ type Event struct {
 	Type string
 	// Source is the URI of the service that raised the event.
 	Source string
-	// Subject is the key that the event is about.
+	// Subject is the key that the event is about; of a report the day.
 	Subject string
 	Time    time.Time
-	// Data is a [*Warning] or an [*Exceeded]; of another type of event it is the json.RawMessage.
+	// Data is a [*Warning], an [*Exceeded] or a [*Report]; of another type of event it is the json.RawMessage.
 	Data any
 	// Raw is the event's JSON as it came.
 	Raw []byte
@@ -58,6 +58,9 @@ func parseEventData(eventType string, data json.RawMessage) (any, error) {
 		return d, json.Unmarshal(data, d)
 	case EventExceeded:
 		d := new(Exceeded)
+		return d, json.Unmarshal(data, d)
+	case EventReport:
+		d := new(Report)
 		return d, json.Unmarshal(data, d)
 	}
 	return data, nil

@@ -35,6 +35,16 @@ func TestParseEvent(t *testing.T) {
 	}
 }
 
+func TestParseReport(t *testing.T) {
+	e, err := limits.ParseEvent([]byte(`{"specversion":"1.0","id":"report-2026-05-17","type":"limits.report","data":{` +
+		`"date":"2026-05-17","since":1,"until":2,"used":[{"key":"k","allowed":1,"denied":0,"cost":9,"peak":1}],"denied":[]}}`))
+	want := &limits.Report{Date: "2026-05-17", Since: 1, Until: 2,
+		Used: []limits.TopRow{{Key: "k", Allowed: 1, Cost: 9, Peak: 1}}, Denied: []limits.TopRow{}}
+	if d := cmp.Diff(any(want), e.Data); err != nil || d != "" {
+		t.Errorf("%v %s", err, d)
+	}
+}
+
 func TestParseEventOfOtherTypes(t *testing.T) {
 	e, err := limits.ParseEvent([]byte(`{"specversion":"1.0","id":"1","type":"alerts.raised","data":{"n":1}}`))
 	if raw, ok := e.Data.(json.RawMessage); err != nil || !ok || string(raw) != `{"n":1}` {
@@ -45,6 +55,7 @@ func TestParseEventOfOtherTypes(t *testing.T) {
 		`{"specversion":"1.0","type":"limits.warning","data":{}}`,
 		`{"specversion":"1.0","id":"1","type":"limits.warning"}`,
 		`{"specversion":"1.0","id":"1","type":"limits.warning","data":{"limit":"ten"}}`,
+		`{"specversion":"1.0","id":"1","type":"limits.report","data":{"used":1}}`,
 	}
 	for _, raw := range bad {
 		if _, err := limits.ParseEvent([]byte(raw)); err == nil {

@@ -57,6 +57,7 @@ func Names() []string {
 		"api/verify-request.v1.json",
 		"api/verify.v1.json",
 		"events/limits.exceeded.v1.json",
+		"events/limits.report.v1.json",
 		"events/limits.warning.v1.json",
 		"policies.json",
 	}

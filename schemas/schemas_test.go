@@ -66,6 +66,7 @@ var definitions = map[string]struct {
 	"api/error.v1.json":                    {limits.ErrorBody{}, "An answer that is not a decision", refineError},
 	"events/limits.warning.v1.json":        {limits.Warning{}, "Data of a limits.warning event", nil},
 	"events/limits.exceeded.v1.json":       {limits.Exceeded{}, "Data of a limits.exceeded event", nil},
+	"events/limits.report.v1.json":         {limits.Report{}, "Data of a limits.report event", refineTop},
 	"api/policies-request.v1.json":         {limits.PoliciesRequest{}, "Body of admin.policies", refinePolicies},
 	"api/policies.v1.json":                 {limits.Policies{}, "Reply of admin.policies", nil},
 }
@@ -122,7 +123,7 @@ func TestAsyncAPIRefersToSchemas(t *testing.T) {
 	}
 	for _, subject := range []string{limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectRefund,
 		limits.SubjectStatus, limits.SubjectList, limits.SubjectReset, limits.SubjectSettle, limits.SubjectUsage, limits.SubjectTop,
-		limits.SubjectUsageReport, limits.EventWarning, limits.EventExceeded,
+		limits.SubjectUsageReport, limits.EventWarning, limits.EventExceeded, limits.EventReport,
 		limits.SubjectVerify, limits.SubjectKeysCreate, limits.SubjectKeysList, limits.SubjectKeysRevoke, limits.SubjectKeysExpire,
 		limits.SubjectOverridesSet, limits.SubjectOverridesDelete, limits.SubjectOverridesList, limits.SubjectPolicies,
 		limits.SubjectJobsList, limits.SubjectJobsRun, limits.SubjectJobsHistory} {

@@ -19,6 +19,8 @@ func TestServiceJobs(t *testing.T) {
 	s.limiter(t, "jobs history --max 1 --json").want(t, exitDone, `{"runs":[{"job":"`, "")
 	s.limiter(t, "jobs run requests-prune --json").want(t, exitDone, `"outcome":"done","note":"removed 0"`, "")
 	s.limiter(t, "jobs list --json").want(t, exitDone, `{"jobs":[{"name":"expire","timeout":180000,"last":{"job":"expire"`, "")
+	s.limiter(t, "jobs run report").want(t, exitDone, "nothing was decided on ", "")
+	s.limiter(t, "jobs run quota-check").want(t, exitDone, "checked 0 counters, 0 past their window", "")
 	s.limiter(t, "jobs run usage-prune").want(t, exitError, "", "404 unknown_job")
 	s.limiter(t, "jobs history nobody").want(t, exitError, "", `no job is called "nobody" here`)
 }

@@ -86,6 +86,8 @@ func eventLine(now time.Time, e limits.Event) string {
 		}
 		return fmt.Sprintf("%s  exceeded  %s  %s: %d denied, %s",
 			at, e.Subject, rate(d.Limit, d.Window, 0), d.Denied, retry)
+	case *limits.Report:
+		return fmt.Sprintf("%s  report    %s: %d heaviest users, %d most denied", at, d.Date, len(d.Used), len(d.Denied))
 	}
 	return fmt.Sprintf("%s  %s  %s", at, e.Type, e.Subject)
 }

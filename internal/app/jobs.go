@@ -35,7 +35,7 @@ const (
 // startJobs runs what keeps the store small.
 func (l *limiter) startJobs(context.Context) (err error) {
 	l.jobs, err = jobs.New(jobs.Config{
-		Jobs: houseJobs(&l.Options, l.store), Store: l.store, Logger: l.log, Replica: replica(), Observer: l.metrics.WatchJobs(),
+		Jobs: append(houseJobs(&l.Options, l.store), l.nightJobs()...), Store: l.store, Logger: l.log, Replica: replica(), Observer: l.metrics.WatchJobs(),
 	})
 	if err != nil {
 		return err

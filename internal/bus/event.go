@@ -35,14 +35,7 @@ func eventMsg(e *engine.Event, source, schemaBase string) (*nats.Msg, error) {
 	if err := ce.SetData(event.ApplicationJSON, data); err != nil {
 		return nil, err
 	}
-	if err := ce.Validate(); err != nil {
-		return nil, err
-	}
-	m := nats.NewMsg(string(e.Type))
-	m.Header.Set("Content-Type", ContentTypeCloudEvent)
-	m.Header.Set(nats.MsgIdHdr, e.ID)
-	m.Data, err = ce.MarshalJSON()
-	return m, err
+	return cloudEventMsg(&ce)
 }
 
 // eventData gives the data of an event and the path of its schema.

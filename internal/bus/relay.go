@@ -259,7 +259,7 @@ func (r *Relay) recovered() {
 
 // eventSubjects are all the stream takes: with limits.> it would answer requests, as streams acknowledge what has
 // a reply subject.
-var eventSubjects = []string{limits.EventWarning, limits.EventExceeded}
+var eventSubjects = []string{limits.EventWarning, limits.EventExceeded, limits.EventReport}
 
 // streamConfig is the stream as made when there is none.
 func streamConfig() jetstream.StreamConfig {

@@ -288,7 +288,7 @@ func TestStreamOfTheOperatorIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := s.CachedInfo().Config
-	if got.MaxAge != time.Hour || got.MaxMsgs != 7 || !slices.Equal(got.Subjects, []string{"other", "limits.warning", "limits.exceeded"}) {
+	if got.MaxAge != time.Hour || got.MaxMsgs != 7 || !slices.Equal(got.Subjects, []string{"other", "limits.warning", "limits.exceeded", "limits.report"}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -314,7 +314,7 @@ func TestStreamIsMadeOnce(t *testing.T) {
 	}
 	got := s.CachedInfo().Config
 	if got.MaxAge != 7*24*time.Hour || got.MaxBytes != 1<<30 || got.Duplicates != 10*time.Minute ||
-		!slices.Equal(got.Subjects, []string{"limits.warning", "limits.exceeded"}) {
+		!slices.Equal(got.Subjects, []string{"limits.warning", "limits.exceeded", "limits.report"}) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -20,6 +20,7 @@ const (
 	SchemaError         = "api/error.v1.json"
 	SchemaWarning       = "events/limits.warning.v1.json"
 	SchemaExceeded      = "events/limits.exceeded.v1.json"
+	SchemaReport        = "events/limits.report.v1.json"
 	AsyncAPI            = "asyncapi.yaml"
 )
 

@@ -194,12 +194,17 @@ func (s *Service) top(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := limits.Top{Since: q.Since, Until: q.Until, Rows: make([]limits.TopRow, len(rows))}
+	return limits.Top{Since: q.Since, Until: q.Until, Rows: TopRows(rows)}, nil
+}
+
+// TopRows gives rows as they are on the wire.
+func TopRows(rows []usage.Top) []limits.TopRow {
+	all := make([]limits.TopRow, len(rows))
 	for i, t := range rows {
-		reply.Rows[i] = limits.TopRow{Key: t.Key, Policy: t.Policy, User: t.User, Allowed: t.Allowed, Denied: t.Denied,
+		all[i] = limits.TopRow{Key: t.Key, Policy: t.Policy, User: t.User, Allowed: t.Allowed, Denied: t.Denied,
 			Cost: t.Cost, Peak: t.Peak}
 	}
-	return reply, nil
+	return all
 }
 
 func decodeTop(data []byte, now time.Time) (usage.TopQuery, error) {

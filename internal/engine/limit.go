@@ -68,6 +68,9 @@ func PolicyName(policy, limit string) string { return policy + policyCut + limit
 // Label is the name to show: that of the limit, without its policy.
 func (c CounterID) Label() string { return c.Name[strings.Index(c.Name, policyCut)+1:] }
 
+// PolicyPart is the policy that the stored name begins with; empty for an inline limit.
+func (c CounterID) PolicyPart() string { return c.Name[:max(0, strings.Index(c.Name, policyCut))] }
+
 // Limit is one limit, fully resolved. It must have passed [Limit.Validate].
 type Limit struct {
 	CounterID

@@ -1,0 +1,234 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/bus"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/testenv"
+	"github.com/seed503877ad/limits/internal/usage"
+)
+
+// onBothStores runs a test on each store.
+func onBothStores(t *testing.T, f func(t *testing.T, s store)) {
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		f(t, s)
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		s, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t, postgres.Migrate)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		f(t, s)
+	})
+}
+
+// TestReport writes usage of three days, and reads what the job tells of the middle one from the stream.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	onBothStores(t, func(t *testing.T, s store) {
+		nc, err := nats.Connect(testenv.NATS(t).ClientURL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		night := time.Date(2026, 3, 30, 2, 3, 0, 0, time.FixedZone("Berlin", 2*3600)) // 00:03 in UTC
+		job := reportJob(s, func() time.Time { return night }, func(ctx context.Context, r *limits.Report) error {
+			return bus.PublishReport(ctx, nc, bus.Origin{Source: "urn:limits:test", SchemaBase: "http://h/schemas"}, r, night)
+		})
+		if note, err := job.Run(t.Context()); err != nil || note != "nothing was decided on 2026-03-29" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		begin := time.Date(2026, 3, 29, 0, 0, 0, 0, time.UTC)
+		used := func(at time.Time, key string, allowed, denied, cost int64) usage.Count {
+			return usage.Count{ID: usage.ID{Key: key, User: "u"}, At: at.UnixMilli(), Allowed: allowed, Denied: denied, Cost: cost}
+		}
+		err = s.AddUsage(t.Context(), []usage.Count{
+			used(begin.Add(-time.Minute), "before", 9, 9, 9),
+			used(begin, "first minute", 1, 0, 50), used(begin.Add(time.Hour), "denied", 1, 7, 1),
+			used(begin.Add(24*time.Hour-time.Minute), "last minute", 2, 1, 70), used(begin.Add(24*time.Hour), "after", 9, 9, 9),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The second run is that of a worker that died before it could say that it was done.
+		for range 2 {
+			if note, err := job.Run(t.Context()); err != nil || note != "2026-03-29: 3 heaviest users, 2 most denied" {
+				t.Fatalf("%q, %v", note, err)
+			}
+		}
+		e := onlyReport(t, nc)
+		r, ok := e.Data.(*limits.Report)
+		if !ok || e.ID != "report-2026-03-29" || e.Subject != "2026-03-29" || e.Source != "urn:limits:test" ||
+			r.Since != begin.UnixMilli() || r.Until != begin.Add(24*time.Hour).UnixMilli() {
+			t.Fatalf("%+v %s", e, e.Raw)
+		}
+		got, _ := json.Marshal([]any{r.Used, r.Denied})
+		const want = `[[{"key":"last minute","user":"u","allowed":2,"denied":1,"cost":70,"peak":3},` +
+			`{"key":"first minute","user":"u","allowed":1,"denied":0,"cost":50,"peak":1},` +
+			`{"key":"denied","user":"u","allowed":1,"denied":7,"cost":1,"peak":8}],` +
+			`[{"key":"denied","user":"u","allowed":1,"denied":7,"cost":1,"peak":8},` +
+			`{"key":"last minute","user":"u","allowed":2,"denied":1,"cost":70,"peak":3}]]`
+		if string(got) != want {
+			t.Errorf("\n got %s\nwant %s", got, want)
+		}
+	})
+}
+
+// onlyReport reads the stream, which holds one report.
+func onlyReport(t *testing.T, nc *nats.Conn) limits.Event {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), limits.EventStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != 1 {
+		t.Errorf("%d messages in the stream", n)
+	}
+	m, err := stream.GetLastMsgForSubject(t.Context(), limits.EventReport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := limits.ParseEvent(m.Data)
+	if err != nil || m.Header.Get(nats.MsgIdHdr) != e.ID {
+		t.Fatalf("%v %v", m.Header, err)
+	}
+	return e
+}
+
+// TestAReportThatIsNotKeptFails holds that a job is not done before the stream has the report.
+func TestAReportThatIsNotKeptFails(t *testing.T) {
+	t.Parallel()
+	server := testenv.NATS(t)
+	nc, err := nats.Connect(server.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	err = bus.PublishReport(t.Context(), nc, bus.Origin{Source: "urn:x", SchemaBase: "http://h"}, &limits.Report{Date: "2026-03-29"}, time.Now())
+	if err == nil || !strings.Contains(err.Error(), "publish report of 2026-03-29") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestQuotaCheck runs the job on good counters of more than a batch, and with one that is not.
+func TestQuotaCheck(t *testing.T) {
+	t.Parallel()
+	onBothStores(t, func(t *testing.T, s store) {
+		const good = batchSize + 3
+		writeCounters(t, s, good)
+		log, metrics := newWatcher(), &seen{}
+		r, err := jobs.New(jobs.Config{Jobs: []jobs.Job{quotaCheckJob(s, slog.New(log))}, Store: s, Logger: slog.New(log),
+			Replica: "a", Observer: metrics})
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := r.RunNow(t.Context(), "quota-check")
+		if err != nil || run.Outcome != jobs.Done || run.Note != "checked 503 counters, 0 past their window" {
+			t.Fatalf("%+v, %v", run, err)
+		}
+		plantStale(t, s)
+		if run, err = r.RunNow(t.Context(), "quota-check"); err != nil || run.Outcome != jobs.Failed ||
+			!strings.HasPrefix(run.Error, "1 do not read as zero; the first is calls of k00007: its window ended at ") {
+			t.Errorf("%+v, %v", run, err)
+		}
+		kept, found, err := s.LastRun(t.Context(), "quota-check")
+		if err != nil || !found || kept.Outcome != jobs.Failed || kept.Error != run.Error {
+			t.Errorf("history: %+v, %v", kept, err)
+		}
+		if text := log.String(); !strings.Contains(text, "key:k00007 name:calls policy:search") {
+			t.Errorf("log: %s", text)
+		}
+		if metrics.last != "quota-check failed" {
+			t.Errorf("metric: %s", metrics.last)
+		}
+	})
+}
+
+// seen remembers the last run that was measured.
+type seen struct{ last string }
+
+func (s *seen) JobEnded(job, outcome string, _ time.Duration, _ time.Time) {
+	s.last = job + " " + outcome
+}
+
+func monthly(t *testing.T, key string) engine.Limit {
+	t.Helper()
+	month, err := engine.ParseWindow("month")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine.Limit{CounterID: engine.CounterID{Key: key, Name: engine.PolicyName("search", "calls")}, Policy: "search",
+		Algorithm: engine.FixedWindow, Limit: 10, Window: month, Threshold: -1}
+}
+
+// writeCounters copies the row that an engine writes for one charge.
+func writeCounters(t *testing.T, s store, n int) {
+	t.Helper()
+	e, err := engine.New(t.Context(), engine.Config{Store: s, NewID: func() string { return "id" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close(t.Context())
+	l := monthly(t, "a")
+	if got, err := e.Do(t.Context(), &engine.Request{Verb: engine.Consume, Cost: 3, Limits: []engine.Limit{l}}); err != nil || !got.Allowed {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	row := counter(t, s, "a")
+	b, c := engine.Batch{}, engine.Changes{}
+	for i := range n - 1 {
+		b.Counters = append(b.Counters, monthly(t, fmt.Sprintf("k%05d", i)).CounterID)
+		c.Counters = append(c.Counters, engine.CounterChange{Slot: i, State: row.State, Spec: row.Spec, ExpiresAt: 1 << 45})
+	}
+	if err := s.Update(t.Context(), b, func(engine.Snapshot) engine.Changes { return c }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func counter(t *testing.T, s store, key string) engine.StoredCounter {
+	t.Helper()
+	all, _, err := s.Counters(t.Context(), key)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	return all[0]
+}
+
+// plantStale gives one counter a limit whose window, which began with the month, is long over, though its state is not.
+func plantStale(t *testing.T, s store) {
+	t.Helper()
+	row := counter(t, s, "k00007")
+	err := s.Update(t.Context(), engine.Batch{Counters: []engine.CounterID{row.CounterID}}, func(engine.Snapshot) engine.Changes {
+		spec := strings.Replace(string(row.Spec), `"window":"month"`, `"window":"100ms"`, 1)
+		return engine.Changes{Counters: []engine.CounterChange{{State: row.State, Spec: []byte(spec), ExpiresAt: 1 << 45}}}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

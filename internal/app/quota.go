@@ -1,0 +1,89 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/jobs"
+)
+
+// toldStale is how many stale counters of a run are logged one by one.
+const toldStale = 20
+
+// quotaCheck goes through the counters, some million a run; the next run goes on where the last one on this worker ended.
+type quotaCheck struct {
+	store engine.Store
+	log   *slog.Logger
+	// most is how long a run goes on.
+	most time.Duration
+
+	mu    sync.Mutex
+	after engine.CounterID
+}
+
+// quotaCheckJob holds that quotas whose window is over read as zero, though their rows are still there.
+func quotaCheckJob(s engine.Store, log *slog.Logger) jobs.Job {
+	q := &quotaCheck{store: s, log: log, most: runMost}
+	return jobs.Job{Name: "quota-check", Schedule: "7 4 * * *", Jitter: time.Minute, Timeout: runMost + 2*time.Minute, Run: q.run}
+}
+
+func (q *quotaCheck) run(ctx context.Context) (string, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var f findings
+	for end := time.Now().Add(q.most); ; {
+		page, err := engine.CheckQuotas(ctx, q.store, q.after, batchSize)
+		if err != nil {
+			return f.note(), err
+		}
+		f.add(&page, q.log)
+		q.after = page.Last
+		switch {
+		case page.Read < batchSize:
+			q.after = engine.CounterID{}
+			return f.note(), f.error()
+		case time.Now().After(end):
+			return f.note() + "; the next run goes on", f.error()
+		}
+		select {
+		case <-ctx.Done():
+			return f.note(), ctx.Err()
+		case <-time.After(batchPause):
+		}
+	}
+}
+
+// findings are those of one run.
+type findings struct {
+	read, over, stale int
+	first             engine.Stale
+}
+
+// add counts a page, and logs the first of the counters that are wrong.
+func (f *findings) add(page *engine.QuotaPage, log *slog.Logger) {
+	f.read, f.over = f.read+page.Read, f.over+page.Over
+	for _, s := range page.Stale {
+		if f.stale == 0 {
+			f.first = s
+		}
+		if f.stale++; f.stale <= toldStale {
+			log.Error("a quota past its reset does not read as zero; limiter reset KEY removes it",
+				"key", s.Key, "name", s.Label(), "policy", s.PolicyPart(), "error", s.Err)
+		}
+	}
+}
+
+func (f *findings) note() string {
+	return fmt.Sprintf("checked %d counters, %d past their window", f.read, f.over)
+}
+
+func (f *findings) error() error {
+	if f.stale == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d do not read as zero; the first is %s of %s: %w", f.stale, f.first.Label(), f.first.Key, f.first.Err)
+}

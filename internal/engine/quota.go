@@ -1,0 +1,83 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Stale is a counter that should read as unused and does not.
+type Stale struct {
+	CounterID
+	Err error
+}
+
+// QuotaPage is what [CheckQuotas] found on one page of counters.
+type QuotaPage struct {
+	// Read counts the counters of the page, Over those with a fixed window that has ended.
+	Read, Over int
+	Stale      []Stale
+	// Last is where the next page begins.
+	Last CounterID
+}
+
+// CheckQuotas reads up to max counters from behind after, and holds that each fixed window that has ended reads as unused
+// in the way a status reads it. When a window ended is worked out anew from when it began: a stored end may be wrong, such
+// as one that was worked out by other rules of its time zone. A counter that cannot be read is told too.
+func CheckQuotas(ctx context.Context, s Store, after CounterID, max int) (QuotaPage, error) {
+	stored, now, err := s.List(ctx, "", after, max)
+	if err != nil {
+		return QuotaPage{Last: after}, unavailable("list counters", err)
+	}
+	page := QuotaPage{Read: len(stored), Last: after}
+	for i := range stored {
+		over, err := checkQuota(&stored[i], now)
+		if over {
+			page.Over++
+		}
+		if err != nil {
+			page.Stale = append(page.Stale, Stale{stored[i].CounterID, err})
+		}
+		page.Last = stored[i].CounterID
+	}
+	return page, nil
+}
+
+// checkQuota tells whether the counter has a fixed window that is over, and what is wrong with it.
+func checkQuota(c *StoredCounter, now int64) (over bool, err error) {
+	read, err := describe(nil, []StoredCounter{*c}, now)
+	if err != nil {
+		return false, err
+	}
+	end, fixed, err := windowEnd(c)
+	if err != nil || !fixed || now < end {
+		return false, err
+	}
+	if len(read) > 0 {
+		return true, fmt.Errorf("its window ended at %s, and %d of %d still count as used",
+			time.UnixMilli(end).UTC().Format(time.RFC3339), read[0].Used, read[0].Limit)
+	}
+	return true, nil
+}
+
+// windowEnd is when the fixed window that was charged ends.
+func windowEnd(c *StoredCounter) (end int64, fixed bool, err error) {
+	var spec Spec
+	if err := json.Unmarshal(c.Spec, &spec); err != nil {
+		return 0, false, err
+	}
+	l, err := spec.Resolve(c.CounterID)
+	if err != nil {
+		return 0, false, err
+	}
+	var s State
+	if err := s.Decode(c.State); err != nil {
+		return 0, false, err
+	}
+	if l.Algorithm != FixedWindow || s.algorithm != FixedWindow {
+		return 0, false, nil
+	}
+	_, end = l.span(s.fixed.begin)
+	return end, true, nil
+}
