@@ -56,7 +56,7 @@ func (c *benchCmd) Validate() error {
 	case c.Duration <= 0 || c.Warmup < 0:
 		return errors.New("--duration must be above 0 and --warmup not below")
 	}
-	return nil
+	return c.natsFlags.Validate()
 }
 
 func (c *benchCmd) subject() string {

@@ -35,6 +35,9 @@ func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error
 	if f.NATSTLSCert != "" {
 		options = append(options, nats.ClientCert(f.NATSTLSCert, f.NATSTLSKey))
 	}
+	if f.InboxPrefix != "" {
+		options = append(options, nats.CustomInboxPrefix(f.InboxPrefix))
+	}
 	nc, err := nats.Connect(to, append(options, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w; is a limiter running? start one with: limiter", redact(to), err)
@@ -68,7 +71,7 @@ func (f *clientFlags) Validate() error {
 	if f.Timeout <= 0 {
 		return fmt.Errorf("--timeout: %v is not above 0", f.Timeout)
 	}
-	return nil
+	return f.natsFlags.Validate()
 }
 
 // ask connects, sends one request and reads the reply into it.

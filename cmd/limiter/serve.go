@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -50,7 +51,7 @@ func (c *serveCmd) Validate() error {
 	if !(c.WarningThreshold >= 0 && c.WarningThreshold <= 1) { // NaN too
 		return fmt.Errorf("--warning-threshold: %v is not between 0 and 1", c.WarningThreshold)
 	}
-	return c.Jobs.Validate()
+	return errors.Join(c.NATS.Validate(), c.Jobs.Validate())
 }
 
 func (c *serveCmd) options() (app.Options, error) {

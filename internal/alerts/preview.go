@@ -2,7 +2,6 @@ package alerts
 
 import (
 	"encoding/json"
-	"fmt"
 	"iter"
 	"maps"
 	"strconv"
@@ -121,7 +120,7 @@ func (v *view) notice(a *Alert) {
 // fits charges all throttles of an alert, or none.
 func (v *view) fits(a *Alert) bool {
 	for _, t := range a.Throttles {
-		id, since := throttleID(a, t), a.RaisedAt-window(t.Window).Milliseconds()
+		id, since := throttleID(a, t), a.RaisedAt-t.window().Milliseconds()
 		times := v.sent[id]
 		for len(times) > 0 && times[0] <= since {
 			times = times[1:]
@@ -140,14 +139,11 @@ func (v *view) fits(a *Alert) bool {
 
 func throttleID(a *Alert, t Throttle) string { return a.User + "\n" + t.Name + "\n" + t.Window }
 
-// window reads a duration as the service writes it; the file was held to it.
-func window(text string) time.Duration {
-	units := map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour,
-		"d": 24 * time.Hour, "w": 7 * 24 * time.Hour}
-	var n time.Duration
-	var unit string
-	if _, err := fmt.Sscanf(text, "%d%s", &n, &unit); err != nil {
+// window is the throttle's; the file was held to it.
+func (t *Throttle) window() time.Duration {
+	d, err := parseSpan(t.Window, maxSpan)
+	if err != nil {
 		return time.Hour
 	}
-	return n * units[unit]
+	return d
 }

@@ -61,7 +61,7 @@ func New(cfg Config) *Service {
 
 type nobody struct{}
 
-func (nobody) EventsMatched(int, int, int)   {}
+func (nobody) EventsMatched(int, int, int) {}
 func (nobody) AlertChanged(string, string) {}
 func (nobody) ThrottleFailed()             {}
 

@@ -17,6 +17,8 @@ type Options struct {
 	NATSCreds string
 	// NATSTLSCA, NATSTLSCert, NATSTLSKey (NATS_TLS_CA, …) are PEM files for NATSURL.
 	NATSTLSCA, NATSTLSCert, NATSTLSKey string
+	// NATSInboxPrefix (NATS_INBOX_PREFIX) is what the subjects of answers begin with; empty is "_INBOX".
+	NATSInboxPrefix string
 	// DatabaseURL (DATABASE_URL) is a PostgreSQL server; empty keeps a SQLite file in DataDir.
 	DatabaseURL string
 	// DataDir (DATA_DIR) holds the SQLite file and the embedded server's streams.

@@ -218,7 +218,7 @@ func (l *limiter) connect(ctx context.Context, use string) (*nats.Conn, error) {
 	}
 	nc, err := bus.Connect(ctx, bus.ConnectConfig{
 		URL: url, Creds: l.NATSCreds, TLSCA: l.NATSTLSCA, TLSCert: l.NATSTLSCert, TLSKey: l.NATSTLSKey,
-		Name: "limiter " + use, Logger: l.log,
+		InboxPrefix: l.NATSInboxPrefix, Name: "limiter " + use, Logger: l.log,
 	})
 	if err != nil {
 		return nil, err

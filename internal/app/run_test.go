@@ -37,6 +37,8 @@ func options(t *testing.T) Options {
 // watcher is a log that hands on the ready line.
 type watcher struct {
 	ready chan map[string]string
+	// at is what the ready line said, for who waited for it.
+	at    map[string]string
 	mu    sync.Mutex
 	lines strings.Builder
 }

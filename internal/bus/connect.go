@@ -23,6 +23,9 @@ type ConnectConfig struct {
 	// TLSCA is a PEM file of authorities to trust; TLSCert and TLSKey are PEM files of this client's certificate.
 	// Each may be empty.
 	TLSCA, TLSCert, TLSKey string
+	// InboxPrefix is what the subjects of answers to this connection begin with; "_INBOX" when empty. With one for each
+	// role, permissions can keep a role from the answers of another.
+	InboxPrefix string
 	// Name is the connection's name in the server's monitoring.
 	Name string
 	// Logger is required.
@@ -86,6 +89,9 @@ func (c *ConnectConfig) options() ([]nats.Option, error) {
 		return nil, errors.New("--nats-tls-cert and --nats-tls-key belong together; one of them is missing")
 	}
 	opts := c.behaviour()
+	if c.InboxPrefix != "" {
+		opts = append(opts, nats.CustomInboxPrefix(c.InboxPrefix))
+	}
 	if c.Creds != "" {
 		opts = append(opts, nats.UserCredentials(c.Creds))
 	}

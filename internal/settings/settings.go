@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -27,11 +28,27 @@ type NATS struct {
 	NATSTLSCA   string `name:"nats-tls-ca" env:"NATS_TLS_CA" type:"existingfile" placeholder:"FILE" help:"PEM of the authorities that may vouch for the NATS server."`
 	NATSTLSCert string `name:"nats-tls-cert" env:"NATS_TLS_CERT" type:"existingfile" placeholder:"FILE" help:"PEM of the client certificate."`
 	NATSTLSKey  string `name:"nats-tls-key" env:"NATS_TLS_KEY" type:"existingfile" placeholder:"FILE" help:"PEM of its key."`
+	InboxPrefix string `name:"nats-inbox-prefix" env:"NATS_INBOX_PREFIX" placeholder:"SUBJECT" help:"What the subjects of answers begin with, where permissions give each role its own (_INBOX)."`
+}
+
+// An inbox prefix is made of words with dots between; a wildcard or a space in it would be no subject.
+var inboxPrefix = regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`)
+
+// Validate holds what the tags cannot. Answers are not sent below limits and alerts, where services and streams listen.
+func (f *NATS) Validate() error {
+	if f.InboxPrefix == "" {
+		return nil
+	}
+	first, _, _ := strings.Cut(f.InboxPrefix, ".")
+	if !inboxPrefix.MatchString(f.InboxPrefix) || first == "limits" || first == "alerts" {
+		return fmt.Errorf("--nats-inbox-prefix: %q cannot begin the subject of an answer; want one such as _INBOX_check", f.InboxPrefix)
+	}
+	return nil
 }
 
 // Set puts the flags into options.
 func (f *NATS) Set(o *app.Options) {
-	o.NATSURL, o.NATSCreds = f.NATSURL, f.NATSCreds
+	o.NATSURL, o.NATSCreds, o.NATSInboxPrefix = f.NATSURL, f.NATSCreds, f.InboxPrefix
 	o.NATSTLSCA, o.NATSTLSCert, o.NATSTLSKey = f.NATSTLSCA, f.NATSTLSCert, f.NATSTLSKey
 }
 

@@ -1,0 +1,40 @@
+-- Roles for PostgreSQL with least privilege. Run it as the role that owns the tables (the one that migrates) or as a
+-- superuser, after every limiter migrate up; it may run any number of times:
+--
+--   psql "$DATABASE_URL" -v ON_ERROR_STOP=1 -1 -f deploy/roles.sql
+--
+-- New roles cannot log in before they have a password: \password limits_worker. A test runs the service with these roles
+-- (internal/app/roles_test.go).
+
+DO $$
+DECLARE r text;
+BEGIN
+    FOREACH r IN ARRAY ARRAY['limits_worker', 'limits_alerter', 'limits_reader'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = r) THEN
+            EXECUTE format('CREATE ROLE %I LOGIN', r);
+        END IF;
+    END LOOP;
+END $$;
+
+-- What PostgreSQL 15 and later have from the start.
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+GRANT USAGE ON SCHEMA public TO limits_worker, limits_alerter, limits_reader;
+GRANT SELECT ON goose_db_version TO limits_worker, limits_alerter, limits_reader;
+
+-- A limiter. UPDATE on receipts and outbox is for row locks. DELETE on usage is for rollup and retention.
+GRANT SELECT, INSERT, UPDATE, DELETE ON counters, receipts, outbox, usage_counts, usage_requests, overrides, job_runs
+    TO limits_worker;
+GRANT SELECT, INSERT, UPDATE ON api_keys TO limits_worker;
+GRANT SELECT, UPDATE ON override_revision TO limits_worker;
+
+-- cmd/alerter: its own tables, and what the jobs that it shares with the limiters look at and remove.
+GRANT SELECT, INSERT, UPDATE, DELETE ON alert_events, alert_groups, alerts, alert_deliveries, alert_channels,
+    alert_silences, alert_poison, job_runs, usage_counts TO limits_alerter;
+GRANT SELECT, UPDATE, DELETE ON counters, receipts, usage_requests, overrides TO limits_alerter;
+GRANT SELECT, UPDATE ON override_revision TO limits_alerter;
+
+-- Somebody who looks: everything but the hashes of API keys, answers kept under ids, and the messages of deliveries.
+GRANT SELECT ON counters, usage_counts, usage_requests, overrides, override_revision, job_runs TO limits_reader;
+GRANT SELECT (id, name, owner, tier, created_at, expires_at, revoked_at) ON api_keys TO limits_reader;
+GRANT SELECT ON alerts, alert_silences TO limits_reader;
+GRANT SELECT (id, channel, state, attempts, created_at, due_at, ended_at, error) ON alert_deliveries TO limits_reader;

@@ -1,0 +1,282 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// roles gives a NATS server with the permissions of deploy/nats.conf, and a limiter on it as the user worker.
+func roles(t *testing.T) (at *natsRoles) {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var passwords strings.Builder
+	for _, role := range []string{"WORKER", "ALERTER", "CHECK", "ADMIN", "EVENTS"} {
+		fmt.Fprintf(&passwords, "%s_PASSWORD: secret\n", role)
+	}
+	at = &natsRoles{addr: testenv.NATSConfig(t, passwords.String()+string(text)).Addr().String()}
+	o := options(t)
+	o.NATSURL, o.NATSInboxPrefix = "nats://worker:secret@"+at.addr, "_INBOX_worker"
+	o.DatabaseURL = testenv.Postgres(t, postgres.Migrate)
+	at.log = running(t, o)
+	return at
+}
+
+// running runs a limiter until the test ends, and gives its log once it is ready.
+func running(t *testing.T, o Options) *watcher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	log, ended := newWatcher(), make(chan error, 1)
+	go func() { ended <- Run(ctx, o, slog.New(log)) }()
+	select {
+	case log.at = <-log.ready:
+	case err := <-ended:
+		cancel()
+		t.Fatalf("ended before it was ready: %v\n%s", err, log)
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("%v\n%s", err, log)
+		}
+	})
+	return log
+}
+
+type natsRoles struct {
+	addr string
+	log  *watcher
+}
+
+// user is a connection with what the server refused it.
+type user struct {
+	*nats.Conn
+	refused chan error
+}
+
+func (r *natsRoles) as(t *testing.T, name string) *user {
+	t.Helper()
+	u := &user{refused: make(chan error, 100)}
+	var err error
+	u.Conn, err = nats.Connect("nats://"+r.addr, nats.UserInfo(name, "secret"), nats.CustomInboxPrefix("_INBOX_"+name),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { u.refused <- err }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(u.Close)
+	return u
+}
+
+// asks sends a request that is to be answered with a text in it.
+func (u *user) asks(t *testing.T, subject, body, want string) {
+	t.Helper()
+	m, err := u.Request(subject, []byte(body), patience)
+	if err != nil {
+		t.Fatalf("%s %s: %v", subject, body, err)
+	}
+	if code := m.Header.Get("Nats-Service-Error-Code"); code != "" || !strings.Contains(string(m.Data), want) {
+		t.Errorf("%s %s: %s %s, want %s", subject, body, code, m.Data, want)
+	}
+}
+
+// isRefused holds that the server refuses what was done last.
+func (u *user) isRefused(t *testing.T, what string) {
+	t.Helper()
+	if err := u.FlushTimeout(patience); err != nil {
+		t.Fatal(err)
+	}
+	// The server's refusal came before the answer to the flush, so it is on its way to the handler.
+	select {
+	case err := <-u.refused:
+		if !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	case <-time.After(patience):
+		t.Fatalf("%s was not refused", what)
+	}
+}
+
+// holdsNothingRefused holds that nothing was refused so far.
+func (u *user) holdsNothingRefused(t *testing.T) {
+	t.Helper()
+	if err := u.FlushTimeout(patience); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.LastError(); err != nil {
+		t.Errorf("refused: %v", err)
+	}
+}
+
+func TestNATSRoles(t *testing.T) {
+	t.Parallel()
+	at := roles(t)
+	check, admin, events, alerter := at.as(t, "check"), at.as(t, "admin"), at.as(t, "events"), at.as(t, "alerter")
+	t.Run("a server checks, and does no more", func(t *testing.T) { checkRole(t, check) })
+	t.Run("answers go to inboxes alone", func(t *testing.T) { answersOfOthers(t, at, check, admin) })
+	t.Run("an administrator", func(t *testing.T) { adminRole(t, admin) })
+	t.Run("a reader of events", func(t *testing.T) { eventsRole(t, events) })
+	t.Run("an alerter", func(t *testing.T) { alerterRole(t, alerter) })
+	if text := at.log.String(); strings.Contains(strings.ToLower(text), "violation") {
+		t.Errorf("the worker was refused something:\n%s", text)
+	}
+}
+
+func checkRole(t *testing.T, check *user) {
+	const two = `{"key":"api:user:7","limit":2,"window":"1h"%s}`
+	check.asks(t, limits.SubjectConsume, fmt.Sprintf(two, `,"cost":2,"id":"job"`), `"allowed":true`)
+	check.asks(t, limits.SubjectConsume, fmt.Sprintf(two, ""), `"allowed":false`)
+	check.asks(t, limits.SubjectCheck, fmt.Sprintf(two, ""), `"allowed":false`)
+	check.asks(t, limits.SubjectRecord, fmt.Sprintf(two, ""), `"remaining":0`)
+	check.asks(t, limits.SubjectRefund, fmt.Sprintf(two, ""), `"remaining":`)
+	check.asks(t, limits.SubjectSettle, `{"id":"job","cost":1}`, `"allowed":true`)
+	check.asks(t, limits.SubjectStatus, `{"key":"api:user:7"}`, `"counters":[{`)
+	check.asks(t, limits.SubjectVerify, `{"apiKey":"lim_x"}`, `"valid":false`)
+	_ = check.Publish(limits.SubjectUsage, []byte(`{"key":"k","endpoint":"/","method":"GET","status":200,"millis":1}`))
+	check.holdsNothingRefused(t)
+	for _, subject := range []string{limits.SubjectReset, limits.SubjectKeysCreate, limits.EventExceeded, "limits.internal.forget",
+		"alerts.raised", "$JS.API.STREAM.DELETE.LIMITS", "_INBOX_admin.x"} {
+		_ = check.Publish(subject, []byte(`{"key":"api:user:7"}`))
+		check.isRefused(t, subject)
+	}
+	for _, subject := range []string{"_INBOX_admin.>", "_INBOX.>", "limits.verify", "limits.exceeded", ">"} {
+		if _, err := check.SubscribeSync(subject); err != nil {
+			t.Fatal(err)
+		}
+		check.isRefused(t, subject)
+	}
+}
+
+// answersOfOthers has a caller choose where its answer goes.
+func answersOfOthers(t *testing.T, at *natsRoles, check, admin *user) {
+	inbox, err := check.SubscribeSync("_INBOX_check.mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := admin.SubscribeSync("alerts.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.FlushTimeout(patience); err != nil {
+		t.Fatal(err)
+	}
+	for _, reply := range []string{"alerts.raised", "limits.internal.forget", "$JS.API.STREAM.PURGE.LIMITS", "_INBOX_check.mine"} {
+		if err := check.PublishRequest(limits.SubjectCheck, reply, []byte(`{"key":"k","limit":1,"window":"1h"}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The worker takes requests of one connection in order: with the last answer the others would be there.
+	if _, err := inbox.NextMsg(patience); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.FlushTimeout(patience); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, _ := forged.Pending(); n > 0 {
+		t.Error("an answer came as an event")
+	}
+}
+
+func adminRole(t *testing.T, admin *user) {
+	admin.asks(t, limits.SubjectList, `{}`, `api:user:7`)
+	admin.asks(t, limits.SubjectTop, `{}`, `"rows"`)
+	admin.asks(t, limits.SubjectKeysCreate, `{"user":"7","name":"n"}`, `"apiKey":"lim_`)
+	admin.asks(t, limits.SubjectJobsRun, `{"job":"report"}`, `"outcome":"done"`)
+	admin.asks(t, limits.SubjectReset, `{"key":"api:user:7"}`, `"reset":1`)
+	admin.asks(t, "$SRV.PING.limits", ``, `"name":"limits"`)
+	admin.holdsNothingRefused(t)
+	if _, err := admin.SubscribeSync("_INBOX_check.>"); err != nil {
+		t.Fatal(err)
+	}
+	admin.isRefused(t, "_INBOX_check.>")
+}
+
+// consumer makes a durable consumer of the role's name, with one filter and with two, which ask for different rights, and
+// takes an event with each.
+func consumer(t *testing.T, u *user, name string) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(u.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, filter := range [][]string{{limits.EventWarning}, {limits.EventWarning, limits.EventExceeded}} {
+		c, err := js.CreateOrUpdateConsumer(ctx, limits.EventStream, jetstream.ConsumerConfig{Durable: name, FilterSubjects: filter,
+			AckPolicy: jetstream.AckExplicitPolicy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := c.Next(jetstream.FetchContext(ctx))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.DoubleAck(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Info(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return js
+}
+
+func eventsRole(t *testing.T, events *user) {
+	consumer(t, events, "events")
+	if _, err := events.SubscribeSync(limits.EventWarning); err != nil {
+		t.Fatal(err)
+	}
+	events.holdsNothingRefused(t)
+	for _, subject := range []string{limits.EventExceeded, limits.SubjectConsume, "$JS.API.STREAM.DELETE.LIMITS"} {
+		_ = events.Publish(subject, nil)
+		events.isRefused(t, subject)
+	}
+}
+
+// alerterRole does what an alerter does: it reads events, charges the throttle, writes its stream and answers.
+func alerterRole(t *testing.T, alerter *user) {
+	js := consumer(t, alerter, "alerter")
+	alerter.asks(t, limits.SubjectConsume, `{"key":"notify:user:7","limit":20,"window":"1h","id":"e-1"}`, `"allowed":true`)
+	stream := jetstream.StreamConfig{Name: limits.AlertStream, Subjects: []string{limits.EventAlertRaised}}
+	if _, err := js.CreateStream(t.Context(), stream); err != nil {
+		t.Fatal(err)
+	}
+	stream.Subjects = append(stream.Subjects, limits.EventAlertResolved, limits.EventAlertDigest, limits.EventAlertTest)
+	if _, err := js.UpdateStream(t.Context(), stream); err != nil {
+		t.Fatal(err)
+	}
+	for _, subject := range append(stream.Subjects, limits.EventReport) {
+		if _, err := js.Publish(t.Context(), subject, nil); err != nil {
+			t.Errorf("%s: %v", subject, err)
+		}
+	}
+	for _, subject := range []string{"limits.admin.alerts.>", "limits.admin.jobs.>", "$SRV.>"} {
+		if _, err := alerter.QueueSubscribeSync(subject, limits.QueueGroup); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = alerter.Publish("_INBOX_admin.x", nil)
+	alerter.holdsNothingRefused(t)
+	for _, subject := range []string{limits.SubjectReset, limits.EventExceeded, limits.SubjectKeysCreate} {
+		_ = alerter.Publish(subject, nil)
+		alerter.isRefused(t, subject)
+	}
+	if _, err := alerter.SubscribeSync("limits.verify"); err != nil {
+		t.Fatal(err)
+	}
+	alerter.isRefused(t, "limits.verify")
+}

@@ -1,0 +1,202 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/nats-io/nats.go"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// dbRoles is a database with the roles of deploy/roles.sql. Roles belong to the whole server, so the test has names of its
+// own for them.
+type dbRoles struct {
+	url, suffix string
+	owner       *pgx.Conn
+}
+
+func grantRoles(t *testing.T) *dbRoles {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/roles.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &dbRoles{url: testenv.Postgres(t, postgres.Migrate)}
+	u, err := url.Parse(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.suffix = strings.TrimPrefix(u.Path, "/limits_test")
+	if r.owner, err = pgx.Connect(t.Context(), r.url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.close(t) })
+	sql := string(text)
+	for _, role := range []string{"limits_worker", "limits_alerter", "limits_reader"} {
+		sql = strings.ReplaceAll(sql, role, role+r.suffix)
+	}
+	for range 2 { // the second time is that after the next migration
+		if _, err := r.owner.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+func (r *dbRoles) close(t *testing.T) {
+	for _, role := range []string{"limits_worker", "limits_alerter", "limits_reader"} {
+		if _, err := r.owner.Exec(context.Background(), "DROP OWNED BY "+role+r.suffix+"; DROP ROLE "+role+r.suffix); err != nil {
+			t.Error(err)
+		}
+	}
+	_ = r.owner.Close(context.Background())
+}
+
+// as gives the URL of a role.
+func (r *dbRoles) as(t *testing.T, role string) string {
+	t.Helper()
+	if _, err := r.owner.Exec(t.Context(), "ALTER ROLE "+role+r.suffix+" PASSWORD 'secret'"); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(role+r.suffix, "secret")
+	return u.String()
+}
+
+// TestAWorkerWithLeastPrivilege uses every verb that touches a table, and runs every job.
+func TestAWorkerWithLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.DatabaseURL = grantRoles(t).as(t, "limits_worker")
+	o.CleanupEvery, o.UsageMinuteDays, o.UsageDays, o.RequestDays, o.JobDays = time.Minute, 1, 1, 1, 1
+	o.KeyPrefix, o.Policies = "lim", writeFile(t, strings.Replace(hashing(3), "|hash", "", 1))
+	server := testenv.NATS(t)
+	o.NATSURL = server.ClientURL()
+	log := running(t, o)
+	nc, err := nats.Connect(o.NATSURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	u := &user{Conn: nc}
+	use(t, o.NATSURL, log.at["http"])
+	client := limits.NewClient(nc, limits.Timeout(patience))
+	key, err := client.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7", Name: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.asks(t, limits.SubjectVerify, `{"apiKey":"`+key.APIKey+`"}`, `"valid":true`)
+	u.asks(t, limits.SubjectKeysRevoke, `{"id":"`+key.Key.ID+`"}`, `"revokedAt"`)
+	u.asks(t, limits.SubjectOverridesSet, `{"policy":"p","name":"l","subject":"user:7","limit":9,"reason":"r"}`, `"limit":9`)
+	u.asks(t, limits.SubjectOverridesDelete, `{"policy":"p","name":"l","subject":"user:7"}`, `true`)
+	u.asks(t, limits.SubjectOverridesList, `{}`, `"overrides":[]`)
+	u.asks(t, limits.SubjectTop, `{}`, `"rows"`)
+	u.asks(t, limits.SubjectUsageReport, `{"report":"traffic"}`, `"since"`)
+	list, err := client.ListJobs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range list.Jobs {
+		runUntilDone(t, client, j.Name)
+	}
+	if text := log.String(); strings.Contains(text, "permission denied") {
+		t.Errorf("the worker lacks a right:\n%s", text)
+	}
+}
+
+// runUntilDone runs a job, which may be running by its schedule at the moment.
+func runUntilDone(t *testing.T, client *limits.Client, job string) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		r, err := client.RunJob(t.Context(), job)
+		switch {
+		case err == nil && r.Run.Outcome == "done":
+			return
+		case err == nil && r.Run.Outcome == "failed", time.Now().After(end):
+			t.Fatalf("%s: %+v, %v", job, r, err)
+		}
+	}
+}
+
+// TestRightsOfRoles holds what each role may do with each table. S is SELECT, I INSERT, U UPDATE, D DELETE, s SELECT of some
+// columns.
+func TestRightsOfRoles(t *testing.T) {
+	t.Parallel()
+	r := grantRoles(t)
+	rows, err := r.owner.Query(t.Context(), `SELECT relname::text FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][3]string{ // worker, alerter, reader
+		"counters": {"SIUD", "SUD", "S"}, "receipts": {"SIUD", "SUD", ""}, "outbox": {"SIUD", "", ""},
+		"usage_counts": {"SIUD", "SIUD", "S"}, "usage_requests": {"SIUD", "SUD", "S"},
+		"api_keys": {"SIU", "", "s"}, "overrides": {"SIUD", "SUD", "S"}, "override_revision": {"SU", "SU", "S"},
+		"job_runs": {"SIUD", "SIUD", "S"}, "goose_db_version": {"S", "S", "S"},
+		"alert_events": {"", "SIUD", ""}, "alert_groups": {"", "SIUD", ""}, "alerts": {"", "SIUD", "S"},
+		"alert_deliveries": {"", "SIUD", "s"}, "alert_channels": {"", "SIUD", ""}, "alert_silences": {"", "SIUD", "S"},
+		"alert_poison": {"", "SIUD", ""},
+	}
+	for _, table := range tables {
+		for i, role := range []string{"limits_worker", "limits_alerter", "limits_reader"} {
+			if got := r.rights(t, role+r.suffix, table); got != want[table][i] {
+				t.Errorf("%s on %s: %q, want %q", role, table, got, want[table][i])
+			}
+		}
+		delete(want, table)
+	}
+	if len(want) > 0 {
+		t.Errorf("no such tables: %v", want)
+	}
+}
+
+const rightsSQL = `
+SELECT concat(CASE WHEN has_table_privilege($1, $2, 'SELECT') THEN 'S'
+		WHEN has_any_column_privilege($1, $2, 'SELECT') THEN 's' END,
+	CASE WHEN has_any_column_privilege($1, $2, 'INSERT') THEN 'I' END, CASE WHEN has_any_column_privilege($1, $2, 'UPDATE') THEN 'U' END,
+	CASE WHEN has_table_privilege($1, $2, 'DELETE') THEN 'D' END, CASE WHEN has_table_privilege($1, $2, 'TRUNCATE') THEN 'T' END)`
+
+func (r *dbRoles) rights(t *testing.T, role, table string) (rights string) {
+	t.Helper()
+	if err := r.owner.QueryRow(t.Context(), rightsSQL, role, table).Scan(&rights); err != nil {
+		t.Fatal(err)
+	}
+	return rights
+}
+
+// TestRolesCannotReadWhatTheyNeedNot tries it, with the role's own connection.
+func TestRolesCannotReadWhatTheyNeedNot(t *testing.T) {
+	t.Parallel()
+	r := grantRoles(t)
+	for role, sql := range map[string]string{
+		"limits_alerter": `SELECT hash FROM api_keys`, "limits_reader": `SELECT hash FROM api_keys`,
+		"limits_worker": `CREATE TABLE mine ()`,
+	} {
+		conn, err := pgx.Connect(t.Context(), r.as(t, role))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.Exec(t.Context(), sql)
+		var denied *pgconn.PgError
+		if !errors.As(err, &denied) || denied.Code != "42501" {
+			t.Errorf("%s: %s: %v", role, sql, err)
+		}
+		_ = conn.Close(t.Context())
+	}
+}

@@ -1,0 +1,39 @@
+package testenv
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+)
+
+// NATSConfig starts a NATS server inside the test process with the text of a configuration file, on a port and with a
+// folder of its own, and stops it when the test ends.
+func NATSConfig(tb testing.TB, text string) *natsserver.Server {
+	tb.Helper()
+	file := filepath.Join(tb.TempDir(), "nats.conf")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	o, err := natsserver.ProcessConfigFile(file)
+	if err != nil {
+		tb.Fatalf("testenv: configure NATS: %v", err)
+	}
+	o.Host, o.Port, o.HTTPPort, o.StoreDir = "127.0.0.1", natsserver.RANDOM_PORT, 0, tb.TempDir()
+	o.NoSigs, o.NoLog = true, true
+	o.JetStreamMaxMemory, o.JetStreamMaxStore = 64<<20, 8<<30
+	s, err := natsserver.NewServer(o)
+	if err != nil {
+		tb.Fatalf("testenv: start NATS: %v", err)
+	}
+	s.Start()
+	tb.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	if !s.ReadyForConnections(patience) {
+		tb.Fatalf("testenv: start NATS: not ready for connections after %s", patience)
+	}
+	return s
+}
