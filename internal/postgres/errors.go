@@ -15,6 +15,7 @@ const (
 	readOnlyTransaction  = "25006"
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
+	lockNotAvailable     = "55P03"
 	undefinedTable       = "42P01"
 	divisionByZero       = "22012"
 )

@@ -91,7 +91,7 @@ func TestPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for i, q := range queries {
+		for i, q := range slices.Concat(queries, alertQueries) {
 			name := fmt.Sprintf("q%d", i)
 			d, err := conn.Prepare(t.Context(), name, q.sql)
 			if err != nil {

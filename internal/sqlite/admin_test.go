@@ -3,6 +3,7 @@ package sqlite
 import (
 	"testing"
 
+	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/overrides"
@@ -27,4 +28,9 @@ func TestPruneOverrides(t *testing.T) {
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	storetest.Jobs(t, func(t *testing.T) jobs.Store { return open(t, Config{}) })
+}
+
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	storetest.Alerts(t, func(t *testing.T) alerts.Store { return open(t, Config{}) })
 }

@@ -21,6 +21,8 @@ type statements struct {
 	readReceipt, insertReceipt, deleteReceipts             *sql.Stmt
 	insertEvent, deleteEvent                               *sql.Stmt
 	addUsage, addRequest                                   *sql.Stmt
+	takeEvent, readGroup, readOpen, readExceeded           *sql.Stmt
+	writeGroup, insertAlert, updateAlert, addDelivery      *sql.Stmt
 	all                                                    []*sql.Stmt
 }
 
@@ -50,6 +52,14 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		{&st.deleteEvent, deleteEventSQL},
 		{&st.addUsage, addUsageSQL},
 		{&st.addRequest, addRequestSQL},
+		{&st.takeEvent, takeEventSQL},
+		{&st.readGroup, readGroupSQL},
+		{&st.readOpen, readOpenSQL},
+		{&st.readExceeded, readExceededSQL},
+		{&st.writeGroup, writeGroupSQL},
+		{&st.insertAlert, insertAlertSQL},
+		{&st.updateAlert, updateAlertSQL},
+		{&st.addDelivery, addDeliverySQL},
 	} {
 		prepared, err := conn.PrepareContext(ctx, s.sql)
 		if err != nil {

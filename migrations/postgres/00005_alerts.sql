@@ -9,14 +9,15 @@ CREATE TABLE alert_events (
 );
 CREATE INDEX alert_events_taken ON alert_events (taken_at);
 
--- The groups of events, with the count of denials. Its row is what is locked to change anything of the group.
+-- The groups of events, with the count of denials. Its row is what is locked to change anything of the group. changed_at is
+-- rounded up to a whole hour: an index on a column that every update changes would end HOT updates.
 CREATE TABLE alert_groups (
     rule       text   COLLATE "C" NOT NULL,
     grp        text   COLLATE "C" NOT NULL,
     state      text   NOT NULL,
     changed_at bigint NOT NULL,
     PRIMARY KEY (rule, grp)
-);
+) WITH (fillfactor = 70);
 CREATE INDEX alert_groups_changed ON alert_groups (changed_at);
 
 -- body holds what the other columns do not. resolved_at is 0 while it is open; due_at is when a pending one is looked at.
@@ -41,11 +42,12 @@ CREATE TABLE alerts (
 );
 CREATE UNIQUE INDEX alerts_open ON alerts (rule, grp) WHERE resolved_at = 0;
 CREATE INDEX alerts_subject ON alerts (subject) WHERE resolved_at = 0;
-CREATE INDEX alerts_resolve ON alerts (resolve_at) WHERE resolved_at = 0;
+CREATE INDEX alerts_resolve ON alerts (resolve_at) WHERE resolved_at = 0 AND notice <> 'pending';
 CREATE INDEX alerts_pending ON alerts (due_at) WHERE notice = 'pending';
-CREATE INDEX alerts_held ON alerts (username, raised_at) WHERE notice = 'held' AND digest = '';
+CREATE INDEX alerts_held ON alerts (username, raised_at, id) WHERE notice = 'held' AND digest = '';
 CREATE INDEX alerts_raised ON alerts (raised_at, id);
-CREATE INDEX alerts_user ON alerts (username, raised_at, id);
+CREATE INDEX alerts_open_raised ON alerts (raised_at, id) WHERE resolved_at = 0;
+CREATE INDEX alerts_user ON alerts (username, raised_at DESC, id DESC);
 CREATE INDEX alerts_resolved ON alerts (resolved_at) WHERE resolved_at > 0;
 
 -- What is to be sent. ended_at is 0 while it waits; due_at is when it is tried next, also while somebody tries.
@@ -62,6 +64,7 @@ CREATE TABLE alert_deliveries (
 );
 CREATE INDEX alert_deliveries_due ON alert_deliveries (channel, due_at) WHERE state = 'waiting';
 CREATE INDEX alert_deliveries_dead ON alert_deliveries (id) WHERE state = 'dead';
+CREATE INDEX alert_deliveries_dead_channel ON alert_deliveries (channel, id) WHERE state = 'dead';
 CREATE INDEX alert_deliveries_ended ON alert_deliveries (ended_at) WHERE ended_at > 0;
 
 -- Channels whose target said that it is gone.
@@ -79,6 +82,7 @@ CREATE TABLE alert_silences (
     body       text   NOT NULL
 );
 CREATE INDEX alert_silences_expires ON alert_silences (expires_at);
+CREATE INDEX alert_silences_created ON alert_silences (created_at, id);
 
 -- Messages of the stream that could not be taken.
 CREATE TABLE alert_poison (

@@ -1,0 +1,220 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+var _ alerts.Store = (*Store)(nil)
+
+const (
+	// sinceMillis is the statement's beginning: the planner uses no index for clock_timestamp(), which may differ from row
+	// to row.
+	sinceMillis = `floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
+
+	// The body comes first: what the other columns hold is read over what it says.
+	alertColumns = `a.body, a.rule, a.grp, a.raised_at, a.resolve_at, a.resolved_at, a.notice, a.reason, a.notice_at, a.held_until, a.digest`
+
+	// A range of one, and its order, name the index: of a table that was last seen small, the planner reads any.
+	alertSQL = `
+SELECT ` + alertColumns + ` FROM alerts a WHERE id BETWEEN $1 AND $1 ORDER BY id LIMIT 1`
+
+	// thoseAlerts finds the rows of u, which are locked, as in [alertSQL]. The offset keeps their number known.
+	thoseAlerts = `
+	CROSS JOIN LATERAL (SELECT ctid AS place FROM alerts WHERE id BETWEEN u.id AND u.id ORDER BY id LIMIT 1) p OFFSET 0
+) u WHERE a.ctid = u.place`
+
+	alertsFilter = `
+SELECT ` + alertColumns + ` FROM alerts a
+WHERE (raised_at, id) < ($2, $3) AND ($4 = '' OR rule = $4) AND ($5 = '' OR policy = $5)`
+
+	alertsOrder = `
+ORDER BY raised_at DESC, id DESC LIMIT $1`
+
+	listAlertsSQL = alertsFilter + alertsOrder
+
+	listOpenAlertsSQL = alertsFilter + ` AND resolved_at = 0` + alertsOrder
+
+	// Not username = $6, with which the planner may read the alerts of all users by their time.
+	ofUser = ` AND username BETWEEN $6 AND $6
+ORDER BY username, raised_at DESC, id DESC LIMIT $1`
+
+	listAlertsOfUserSQL = alertsFilter + ofUser
+
+	listOpenAlertsOfUserSQL = alertsFilter + ` AND resolved_at = 0` + ofUser
+)
+
+// attempts bounds how often a transaction is tried that lost a race.
+const attempts = 5
+
+// transact runs f in a transaction, again when it lost a race with another. Each statement sees what was committed before
+// it began, whatever the database's default.
+func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) error) (err error) {
+	for range attempts {
+		err = pgx.BeginTxFunc(ctx, s.relay, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
+		switch {
+		case err == nil:
+			return nil
+		case !lostRace(err) || ctx.Err() != nil:
+			return fmt.Errorf("%s: %w", act, err)
+		}
+	}
+	return fmt.Errorf("%s, %d times: %w", act, attempts, err)
+}
+
+func lostRace(err error) bool {
+	switch sqlState(err) {
+	case serializationFailure, deadlockDetected, lockNotAvailable:
+		return true
+	}
+	return false
+}
+
+// document scans a column of JSON into what it points to.
+type document struct{ into any }
+
+func (d document) Scan(src any) error {
+	switch text := src.(type) {
+	case string:
+		return json.Unmarshal([]byte(text), d.into)
+	case []byte:
+		return json.Unmarshal(text, d.into)
+	}
+	return fmt.Errorf("a document of type %T", src)
+}
+
+// encode gives the JSON of each row, for a column.
+func encode[R any](rows []R, document func(*R) any) ([]string, error) {
+	all := make([]string, len(rows))
+	for i := range rows {
+		text, err := json.Marshal(document(&rows[i]))
+		if err != nil {
+			return nil, err
+		}
+		all[i] = string(text)
+	}
+	return all, nil
+}
+
+// clean makes text of somebody else's that PostgreSQL takes: without NUL, and UTF-8.
+func clean(text string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
+}
+
+func scanAlert(row pgx.CollectableRow) (a alerts.Alert, err error) {
+	err = row.Scan(alertFields(&a)...)
+	return a, err
+}
+
+// alertFields are where [alertColumns] go.
+func alertFields(a *alerts.Alert) []any {
+	return []any{document{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
+		&a.HeldUntil, &a.Digest}
+}
+
+// Alerts implements [alerts.Store].
+func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error) {
+	before := f.Before
+	if before == 0 {
+		before = math.MaxInt64
+	}
+	args := []any{f.Max, before, f.BeforeID, f.Rule, f.Policy}
+	sql := listAlertsSQL
+	switch {
+	case f.User != "" && f.OpenOnly:
+		sql, args = listOpenAlertsOfUserSQL, append(args, f.User)
+	case f.User != "":
+		sql, args = listAlertsOfUserSQL, append(args, f.User)
+	case f.OpenOnly:
+		sql = listOpenAlertsSQL
+	}
+	return collect(ctx, s, "read alerts", scanAlert, sql, args...)
+}
+
+// Alert implements [alerts.Store].
+func (s *Store) Alert(ctx context.Context, id string) (a alerts.Alert, found bool, err error) {
+	all, err := collect(ctx, s, "read alert", scanAlert, alertSQL, id)
+	if err != nil || len(all) == 0 {
+		return a, false, err
+	}
+	return all[0], true, nil
+}
+
+// collect reads all rows of one statement.
+func collect[R any](ctx context.Context, s *Store, act string, scan pgx.RowToFunc[R], sql string, args ...any) ([]R, error) {
+	rows, err := s.relay.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", act, err)
+	}
+	all, err := pgx.AppendRows([]R(nil), rows, scan)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", act, err)
+	}
+	return all, nil
+}
+
+// What is removed is found behind an index and locked, and what somebody else holds is left, as in expire.go.
+const (
+	pruneAlertsSQL = `
+DELETE FROM alerts WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM alerts WHERE resolved_at > 0 AND resolved_at < $1 AND (notice <> 'held' OR digest <> '')
+	ORDER BY resolved_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
+
+	pruneDeliveriesSQL = `
+DELETE FROM alert_deliveries WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM alert_deliveries WHERE ended_at > 0 AND ended_at < $1
+	ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
+
+	pruneSilencesSQL = `
+DELETE FROM alert_silences WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM alert_silences WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
+
+	prunePoisonSQL = `
+DELETE FROM alert_poison WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM alert_poison WHERE kept_at < $1 ORDER BY kept_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
+
+	// What raises an alert changes its group, so one that was raised while this looked is seen at the lock.
+	pruneGroupsSQL = `
+DELETE FROM alert_groups WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM alert_groups g WHERE changed_at < $1
+	AND (
+		SELECT id FROM alerts a WHERE (rule, grp) BETWEEN (g.rule, g.grp) AND (g.rule, g.grp) AND resolved_at = 0
+		ORDER BY rule, grp LIMIT 1
+	) IS NULL
+	ORDER BY changed_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
+
+	pruneTakenSQL = `
+DELETE FROM alert_events WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM alert_events WHERE taken_at < $1 ORDER BY taken_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
+)
+
+// PruneAlerts implements [alerts.Store].
+func (s *Store) PruneAlerts(ctx context.Context, before time.Time, max int) (total int, err error) {
+	for _, p := range []struct{ act, sql string }{
+		{"remove old groups of events", pruneGroupsSQL},
+		{"remove old alerts", pruneAlertsSQL},
+		{"remove old deliveries", pruneDeliveriesSQL},
+		{"remove old silences", pruneSilencesSQL},
+		{"remove old poison", prunePoisonSQL},
+	} {
+		n, err := s.pruneBefore(ctx, p.act, p.sql, before, max)
+		if err != nil {
+			return total, err
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// PruneTaken implements [alerts.Store].
+func (s *Store) PruneTaken(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.pruneBefore(ctx, "forget old events", pruneTakenSQL, before, max)
+}

@@ -1,0 +1,230 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+const (
+	deliveryColumns = `d.message, d.id, d.channel, d.state, d.attempts, d.created_at, d.due_at, d.ended_at, d.error`
+
+	addDeliveriesSQL = `
+INSERT INTO alert_deliveries (id, channel, message, state, attempts, created_at, due_at, ended_at, error)
+SELECT id, channel, message, 'waiting', 0, at, at, 0, ''
+FROM (SELECT ` + nowMillis + ` AS at) now, unnest($1::text[], $2::text[], $3::text[]) AS u (id, channel, message)
+ON CONFLICT (id) DO NOTHING`
+
+	dueDeliveriesSQL = `
+WITH due AS MATERIALIZED (
+	SELECT ctid, due_at FROM alert_deliveries WHERE channel = $1 AND state = 'waiting' AND due_at <= ` + sinceMillis + `
+	ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+UPDATE alert_deliveries d SET due_at = ` + nowMillis + ` + $3 FROM due WHERE d.ctid = due.ctid
+RETURNING ` + deliveryColumns + `, due.due_at`
+
+	// The channels that have some are stepped through, so that those of the other channels are not read.
+	otherDeliveriesSQL = `
+WITH RECURSIVE waiting AS (
+	(SELECT channel FROM alert_deliveries WHERE state = 'waiting' ORDER BY channel LIMIT 1)
+	UNION ALL
+	SELECT (SELECT channel FROM alert_deliveries WHERE state = 'waiting' AND channel > w.channel ORDER BY channel LIMIT 1)
+	FROM waiting w WHERE w.channel IS NOT NULL
+)
+SELECT ` + deliveryColumns + ` FROM waiting w
+CROSS JOIN LATERAL (
+	SELECT * FROM alert_deliveries WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting'
+	ORDER BY channel, due_at LIMIT $2
+) d
+WHERE w.channel <> ALL ($1::text[]) LIMIT $2`
+
+	// Locked in order of id.
+	lockDeliveriesSQL = `
+SELECT d.id FROM unnest($1::text[]) AS u (id)
+CROSS JOIN LATERAL (SELECT id FROM alert_deliveries WHERE id BETWEEN u.id AND u.id ORDER BY id LIMIT 1 FOR UPDATE) d`
+
+	deliverSQL = `
+UPDATE alert_deliveries d SET state = u.state, attempts = d.attempts + u.counts, error = u.error,
+	due_at = CASE u.state WHEN 'waiting' THEN u.due_at ELSE d.due_at END,
+	ended_at = CASE u.state WHEN 'waiting' THEN 0 ELSE ` + nowMillis + ` END
+FROM (
+	SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::int[]) AS u (id, state, due_at, error, counts)
+	CROSS JOIN LATERAL (
+		SELECT ctid AS place, ended_at FROM alert_deliveries WHERE id BETWEEN u.id AND u.id ORDER BY id LIMIT 1
+	) p OFFSET 0
+) u
+WHERE d.ctid = u.place AND u.ended_at = 0`
+
+	waitingDeliveriesSQL = `
+SELECT channel, count(*) FROM alert_deliveries WHERE state = 'waiting' GROUP BY channel`
+
+	// From its id and a dot up to its id and a slash, with what follows.
+	deliveriesOfSQL = `
+SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE id >= $1 || '.' AND id < $1 || '0' ORDER BY id LIMIT $2`
+
+	deadOnes = ` FROM alert_deliveries d
+WHERE state = 'dead' AND id > $1 AND id >= $2 AND id <= $3 ORDER BY id LIMIT $4`
+
+	deadOnesOfChannel = ` FROM alert_deliveries d
+WHERE state = 'dead' AND id > $1 AND id >= $2 AND id <= $3 AND channel BETWEEN $5 AND $5 ORDER BY channel, id LIMIT $4`
+
+	deadDeliveriesSQL = `
+SELECT ` + deliveryColumns + deadOnes
+
+	deadDeliveriesOfChannelSQL = `
+SELECT ` + deliveryColumns + deadOnesOfChannel
+
+	replay = `
+UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ` + nowMillis + `
+WHERE ctid = ANY (ARRAY(SELECT ctid`
+
+	replayDeliveriesSQL = replay + deadOnes + ` FOR UPDATE))`
+
+	replayDeliveriesOfChannelSQL = replay + deadOnesOfChannel + ` FOR UPDATE))`
+)
+
+// deliveryFields are where [deliveryColumns] go.
+func deliveryFields(d *alerts.Delivery) []any {
+	return []any{document{&d.Message}, &d.ID, &d.Channel, &d.State, &d.Attempts, &d.CreatedAt, &d.DueAt, &d.EndedAt, &d.Error}
+}
+
+func scanDelivery(row pgx.CollectableRow) (d alerts.Delivery, err error) {
+	err = row.Scan(deliveryFields(&d)...)
+	return d, err
+}
+
+func deliveryID(d *alerts.Delivery) string { return d.Message.ID + "/" + d.Channel }
+
+// queueDeliveries puts new ones into the outbox, in order of id.
+func queueDeliveries(b *pgx.Batch, all []alerts.Delivery) error {
+	if len(all) == 0 {
+		return nil
+	}
+	all = slices.SortedFunc(slices.Values(all), func(a, b alerts.Delivery) int { return strings.Compare(deliveryID(&a), deliveryID(&b)) })
+	messages, err := encode(all, func(d *alerts.Delivery) any { return &d.Message })
+	if err != nil {
+		return err
+	}
+	b.Queue(addDeliveriesSQL, column(all, deliveryID), column(all, func(d *alerts.Delivery) string { return d.Channel }), messages)
+	return nil
+}
+
+// AddDelivery implements [alerts.Store].
+func (s *Store) AddDelivery(ctx context.Context, d alerts.Delivery) error {
+	return s.transact(ctx, "add a delivery", func(tx pgx.Tx) error {
+		var b pgx.Batch
+		if err := queueDeliveries(&b, []alerts.Delivery{d}); err != nil {
+			return err
+		}
+		return tx.SendBatch(ctx, &b).Close()
+	})
+}
+
+// DueDeliveries implements [alerts.Store].
+func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) (all []alerts.Delivery, err error) {
+	err = s.transact(ctx, "claim deliveries", func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, dueDeliveriesSQL, channel, max, lease.Milliseconds())
+		if err != nil {
+			return err
+		}
+		found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claimed[alerts.Delivery], err error) {
+			err = row.Scan(append(deliveryFields(&c.row), &c.due)...)
+			return c, err
+		})
+		all = inOrder(found, deliveryID)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// OtherDeliveries implements [alerts.Store].
+func (s *Store) OtherDeliveries(ctx context.Context, channels []string, max int) ([]alerts.Delivery, error) {
+	if channels == nil {
+		channels = []string{} // nil would be NULL, which is unlike nothing
+	}
+	return collect(ctx, s, "read deliveries of other channels", scanDelivery, otherDeliveriesSQL, channels, max)
+}
+
+// Deliver implements [alerts.Store].
+func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
+	if len(all) == 0 {
+		return nil
+	}
+	all = slices.SortedFunc(slices.Values(all), func(a, b alerts.Tried) int { return strings.Compare(a.ID, b.ID) })
+	ids := column(all, func(t *alerts.Tried) string { return t.ID })
+	counts := column(all, func(t *alerts.Tried) int32 {
+		if t.Counts {
+			return 1
+		}
+		return 0
+	})
+	return s.transact(ctx, "write how deliveries went", func(tx pgx.Tx) error {
+		var b pgx.Batch
+		b.Queue(lockDeliveriesSQL, ids)
+		b.Queue(deliverSQL, ids, column(all, func(t *alerts.Tried) string { return string(t.State) }),
+			column(all, func(t *alerts.Tried) int64 { return t.DueAt }),
+			column(all, func(t *alerts.Tried) string { return clean(t.Error) }), counts)
+		return tx.SendBatch(ctx, &b).Close()
+	})
+}
+
+// WaitingDeliveries implements [alerts.Store].
+func (s *Store) WaitingDeliveries(ctx context.Context) (map[string]int64, error) {
+	counts := map[string]int64{}
+	rows, err := s.relay.Query(ctx, waitingDeliveriesSQL)
+	if err == nil {
+		var channel string
+		var n int64
+		_, err = pgx.ForEachRow(rows, []any{&channel, &n}, func() error { counts[channel] = n; return nil })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("count deliveries: %w", err)
+	}
+	return counts, nil
+}
+
+// DeliveriesOf implements [alerts.Store].
+func (s *Store) DeliveriesOf(ctx context.Context, alert string, max int) ([]alerts.Delivery, error) {
+	return collect(ctx, s, "read deliveries", scanDelivery, deliveriesOfSQL, alert, max)
+}
+
+// deadArgs are the arguments of a statement about dead letters.
+func deadArgs(f alerts.DeadFilter, all, ofChannel string) (sql string, args []any) {
+	first, last := f.ID, f.ID
+	if f.ID == "" {
+		last = maxKey
+	}
+	if f.Channel == "" {
+		return all, []any{f.After, first, last, f.Max}
+	}
+	return ofChannel, []any{f.After, first, last, f.Max, f.Channel}
+}
+
+// DeadDeliveries implements [alerts.Store].
+func (s *Store) DeadDeliveries(ctx context.Context, f alerts.DeadFilter) ([]alerts.Delivery, error) {
+	sql, args := deadArgs(f, deadDeliveriesSQL, deadDeliveriesOfChannelSQL)
+	return collect(ctx, s, "read dead letters", scanDelivery, sql, args...)
+}
+
+// ReplayDeliveries implements [alerts.Store].
+func (s *Store) ReplayDeliveries(ctx context.Context, f alerts.DeadFilter) (n int, err error) {
+	sql, args := deadArgs(f, replayDeliveriesSQL, replayDeliveriesOfChannelSQL)
+	err = s.transact(ctx, "replay dead letters", func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sql, args...)
+		n = int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}

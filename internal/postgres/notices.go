@@ -1,0 +1,218 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+const (
+	// The place in the queue is given back too, because an update gives its rows in no order. A row that moved before it was
+	// locked stays for the next time.
+	pendingAlertsSQL = `
+WITH due AS MATERIALIZED (
+	SELECT ctid, due_at FROM alerts WHERE notice = 'pending' AND due_at <= ` + sinceMillis + `
+	ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+UPDATE alerts a SET due_at = ` + nowMillis + ` + $2 FROM due WHERE a.ctid = due.ctid RETURNING ` + alertColumns + `, due.due_at`
+
+	lockPendingSQL = `
+SELECT a.id FROM unnest($1::text[]) AS u (id)
+CROSS JOIN LATERAL (SELECT id, notice FROM alerts WHERE id BETWEEN u.id AND u.id ORDER BY id LIMIT 1 FOR UPDATE) a
+WHERE a.notice = 'pending'`
+
+	tellAlertsSQL = `
+UPDATE alerts a SET notice = u.notice, reason = u.reason, notice_at = ` + nowMillis + `, held_until = u.held_until
+FROM (
+	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS u (id, notice, reason, held_until)` + thoseAlerts
+
+	resolvableAlertsSQL = `
+SELECT ` + alertColumns + ` FROM alerts a
+WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at <= ` + sinceMillis + `
+ORDER BY resolve_at LIMIT $1 FOR UPDATE SKIP LOCKED`
+
+	resolveAlertsSQL = `
+UPDATE alerts a SET resolved_at = $1 FROM (
+	SELECT * FROM unnest($2::text[]) AS u (id)` + thoseAlerts
+
+	heldUsersSQL = `
+SELECT DISTINCT username FROM alerts
+WHERE notice = 'held' AND digest = '' AND held_until <= ` + sinceMillis + ` AND username >= $1
+ORDER BY username LIMIT $2`
+
+	heldAlertsSQL = `
+SELECT ` + alertColumns + ` FROM alerts a
+WHERE notice = 'held' AND digest = '' AND held_until <= ` + sinceMillis + ` AND username BETWEEN $1 AND $1
+ORDER BY username, raised_at, id LIMIT $2 FOR UPDATE SKIP LOCKED`
+
+	digestAlertsSQL = `
+UPDATE alerts a SET digest = $1 FROM (
+	SELECT * FROM unnest($2::text[]) AS u (id)` + thoseAlerts
+)
+
+// claimed is a row with its place in the queue.
+type claimed[R any] struct {
+	row R
+	due int64
+}
+
+// inOrder gives the rows of a claim, the first due first.
+func inOrder[R any](all []claimed[R], id func(*R) string) []R {
+	slices.SortFunc(all, func(a, b claimed[R]) int {
+		return cmp.Or(cmp.Compare(a.due, b.due), strings.Compare(id(&a.row), id(&b.row)))
+	})
+	return column(all, func(c *claimed[R]) R { return c.row })
+}
+
+// PendingAlerts implements [alerts.Store].
+func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []alerts.Alert, now int64, err error) {
+	err = s.transact(ctx, "claim pending alerts", func(tx pgx.Tx) error {
+		var b pgx.Batch
+		b.Queue(pendingAlertsSQL, max, lease.Milliseconds()).Query(func(rows pgx.Rows) error {
+			found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claimed[alerts.Alert], err error) {
+				err = row.Scan(append(alertFields(&c.row), &c.due)...)
+				return c, err
+			})
+			all = inOrder(found, func(a *alerts.Alert) string { return a.ID })
+			return err
+		})
+		b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
+		return tx.SendBatch(ctx, &b).Close()
+	})
+	return all, now, err
+}
+
+// Tell implements [alerts.Store].
+func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+	byID := make(map[string]*alerts.Told, len(all))
+	for i := range all {
+		byID[all[i].Alert] = &all[i]
+	}
+	ids := ordered(column(all, func(t *alerts.Told) string { return t.Alert }))
+	err = s.transact(ctx, "write who was told of alerts", func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, lockPendingSQL, ids)
+		if err != nil {
+			return err
+		}
+		if told, err = pgx.AppendRows([]string(nil), rows, pgx.RowTo[string]); err != nil || len(told) == 0 {
+			return err
+		}
+		return writeTold(ctx, tx, told, byID)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return told, nil
+}
+
+func writeTold(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]*alerts.Told) error {
+	told := make([]*alerts.Told, len(ids))
+	var deliveries []alerts.Delivery
+	for i, id := range ids {
+		told[i] = byID[id]
+		deliveries = append(deliveries, told[i].Deliveries...)
+	}
+	var b pgx.Batch
+	b.Queue(tellAlertsSQL, ids,
+		column(told, func(t **alerts.Told) string { return string((*t).Notice) }),
+		column(told, func(t **alerts.Told) string { return clean((*t).Reason) }),
+		column(told, func(t **alerts.Told) int64 { return (*t).HeldUntil }))
+	if err := queueDeliveries(&b, deliveries); err != nil {
+		return err
+	}
+	return tx.SendBatch(ctx, &b).Close()
+}
+
+// lockAlerts runs a query for alerts, and the clock behind it.
+func lockAlerts(ctx context.Context, tx pgx.Tx, sql string, args ...any) (all []alerts.Alert, now int64, err error) {
+	var b pgx.Batch
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
+		all, err = pgx.CollectRows(rows, scanAlert)
+		return err
+	})
+	b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
+	err = tx.SendBatch(ctx, &b).Close()
+	return all, now, err
+}
+
+func idsOf(all []alerts.Alert) []string {
+	return column(all, func(a *alerts.Alert) string { return a.ID })
+}
+
+// ResolveAlerts implements [alerts.Store].
+func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Alert) ([]alerts.Delivery, error)) (n int, err error) {
+	err = s.transact(ctx, "resolve alerts", func(tx pgx.Tx) error {
+		due, now, err := lockAlerts(ctx, tx, resolvableAlertsSQL, max)
+		if n = len(due); err != nil || n == 0 {
+			return err
+		}
+		var deliveries []alerts.Delivery
+		for i := range due {
+			due[i].ResolvedAt = now
+			built, err := build(due[i])
+			if err != nil {
+				return err
+			}
+			deliveries = append(deliveries, built...)
+		}
+		var b pgx.Batch
+		b.Queue(resolveAlertsSQL, now, idsOf(due))
+		if err := queueDeliveries(&b, deliveries); err != nil {
+			return err
+		}
+		return tx.SendBatch(ctx, &b).Close()
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// HeldUsers implements [alerts.Store].
+func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string, error) {
+	from := after
+	if after != "" {
+		from += "\x01" // nothing is between the two: no text has a NUL
+	}
+	return collect(ctx, s, "read whose alerts are held", pgx.RowTo[string], heldUsersSQL, from, max)
+}
+
+// errNoName keeps alerts from being told of again and again.
+var errNoName = errors.New("the digest has no name")
+
+// DigestAlerts implements [alerts.Store].
+func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (string, []alerts.Delivery, error)) (n int, err error) {
+	err = s.transact(ctx, "write a digest", func(tx pgx.Tx) error {
+		held, now, err := lockAlerts(ctx, tx, heldAlertsSQL, user, max)
+		if n = len(held); err != nil || n == 0 {
+			return err
+		}
+		digest, deliveries, err := build(held, now)
+		if err != nil {
+			return err
+		}
+		if digest == "" {
+			return errNoName
+		}
+		var b pgx.Batch
+		b.Queue(digestAlertsSQL, digest, idsOf(held))
+		if err := queueDeliveries(&b, deliveries); err != nil {
+			return err
+		}
+		return tx.SendBatch(ctx, &b).Close()
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}

@@ -1,0 +1,73 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+const (
+	silenceColumns = `body, id, created_at, expires_at`
+
+	// What is volatile in a subquery is asked once.
+	addSilenceSQL = `
+INSERT INTO alert_silences (id, created_at, expires_at, body)
+SELECT $1, at, at + $2, $3 FROM (SELECT ` + nowMillis + ` AS at) now RETURNING ` + silenceColumns
+
+	endSilenceSQL = `
+UPDATE alert_silences a SET expires_at = ` + sinceMillis + ` FROM (
+	SELECT ctid FROM alert_silences WHERE id BETWEEN $1 AND $1 ORDER BY id LIMIT 1 FOR UPDATE
+) p
+WHERE a.ctid = p.ctid AND a.expires_at > ` + sinceMillis + ` RETURNING ` + silenceColumns
+
+	// Few are in force, among many that ended.
+	silencesSQL = `
+WITH now AS MATERIALIZED (
+	SELECT * FROM alert_silences WHERE expires_at > ` + sinceMillis + ` ORDER BY expires_at
+)
+SELECT ` + silenceColumns + ` FROM now ORDER BY created_at DESC, id DESC LIMIT $1`
+
+	allSilencesSQL = `
+SELECT ` + silenceColumns + ` FROM alert_silences ORDER BY created_at DESC, id DESC LIMIT $1`
+)
+
+func scanSilence(row pgx.CollectableRow) (s alerts.Silence, err error) {
+	err = row.Scan(document{&s}, &s.ID, &s.CreatedAt, &s.ExpiresAt)
+	return s, err
+}
+
+// AddSilence implements [alerts.Store].
+func (s *Store) AddSilence(ctx context.Context, silence alerts.Silence, lasts time.Duration) (alerts.Silence, error) {
+	body, err := json.Marshal(&silence)
+	if err != nil {
+		return alerts.Silence{}, fmt.Errorf("add a silence: %w", err)
+	}
+	all, err := collect(ctx, s, "add a silence", scanSilence, addSilenceSQL, silence.ID, lasts.Milliseconds(), string(body))
+	if err != nil {
+		return alerts.Silence{}, err
+	}
+	return all[0], nil
+}
+
+// EndSilence implements [alerts.Store].
+func (s *Store) EndSilence(ctx context.Context, id string) (silence alerts.Silence, found bool, err error) {
+	all, err := collect(ctx, s, "end a silence", scanSilence, endSilenceSQL, id)
+	if err != nil || len(all) == 0 {
+		return silence, false, err
+	}
+	return all[0], true, nil
+}
+
+// Silences implements [alerts.Store].
+func (s *Store) Silences(ctx context.Context, ended bool, max int) ([]alerts.Silence, error) {
+	sql := silencesSQL
+	if ended {
+		sql = allSilencesSQL
+	}
+	return collect(ctx, s, "read silences", scanSilence, sql, max)
+}

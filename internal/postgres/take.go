@@ -1,0 +1,219 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// Everybody locks groups before alerts before deliveries, and each in order, so no two ever wait for each other. The
+// lateral subqueries leave the planner no choice but to go through the arrays in their order.
+const (
+	// An id that another transaction has just inserted is waited for.
+	takeEventsSQL = `
+INSERT INTO alert_events (id, taken_at)
+SELECT id, ` + nowMillis + ` FROM unnest($1::text[]) AS u (id)
+ON CONFLICT DO NOTHING RETURNING id`
+
+	// changedAt is rounded up to a whole hour, see the migration.
+	changedAt = `((floor(extract(epoch FROM clock_timestamp()) / 3600) + 1) * 3600000)::bigint`
+
+	// Nothing is updated, and yet what is there is locked. DO NOTHING would not lock, and SELECT FOR UPDATE would not see
+	// a group that somebody makes at the same time.
+	lockGroupsSQL = `
+INSERT INTO alert_groups AS g (rule, grp, state, changed_at)
+SELECT rule, grp, '', ` + changedAt + ` FROM unnest($1::text[], $2::text[]) AS u (rule, grp)
+ON CONFLICT (rule, grp) DO UPDATE SET state = g.state WHERE false`
+
+	// A limit keeps a subquery from becoming a join, and an order by what is looked up names its index.
+	readGroupsSQL = `
+SELECT g.rule, g.grp, g.state FROM unnest($1::text[], $2::text[]) AS u (rule, grp)
+CROSS JOIN LATERAL (
+	SELECT rule, grp, state FROM alert_groups WHERE rule = u.rule AND grp = u.grp AND state <> '' LIMIT 1
+) g`
+
+	// Locked in order of id, as Tell does. One that was resolved while its lock was waited for is open no more.
+	lockAlertsSQL = `
+SELECT ` + alertColumns + `
+FROM unnest(ARRAY(
+	SELECT o.id FROM unnest($1::text[], $2::text[]) AS u (rule, grp)
+	CROSS JOIN LATERAL (
+		SELECT id FROM alerts WHERE (rule, grp) BETWEEN (u.rule, u.grp) AND (u.rule, u.grp) AND resolved_at = 0
+		ORDER BY rule, grp LIMIT 1
+	) o
+	ORDER BY o.id
+)) AS i (id)
+CROSS JOIN LATERAL (SELECT * FROM alerts WHERE id BETWEEN i.id AND i.id ORDER BY id LIMIT 1 FOR UPDATE) a
+WHERE a.resolved_at = 0`
+
+	exceededSQL = `
+SELECT u.subject FROM unnest($1::text[]) AS u (subject)
+CROSS JOIN LATERAL (
+	SELECT FROM alerts WHERE subject BETWEEN u.subject AND u.subject AND resolved_at = 0 AND type = 'limits.exceeded'
+	ORDER BY subject LIMIT 1
+) a`
+
+	alertClockSQL = `SELECT ` + nowMillis
+
+	// The groups are there and locked: an upsert needs no join, of which there are many plans.
+	writeGroupsSQL = `
+INSERT INTO alert_groups (rule, grp, state, changed_at)
+SELECT rule, grp, state, ` + changedAt + ` FROM unnest($1::text[], $2::text[], $3::text[]) AS u (rule, grp, state)
+ON CONFLICT (rule, grp) DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at`
+
+	insertAlertsSQL = `
+INSERT INTO alerts (id, rule, grp, subject, type, username, policy, raised_at, resolve_at, resolved_at, notice, reason, notice_at,
+	due_at, held_until, digest, body)
+SELECT id, rule, grp, subject, type, username, policy, raised_at, resolve_at, 0, 'pending', '', 0, $1, 0, '', body
+FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::text[])
+	AS u (id, rule, grp, subject, type, username, policy, raised_at, resolve_at, body)`
+
+	// A pending one keeps its due_at: somebody may be at it.
+	updateAlertsSQL = `
+UPDATE alerts a SET body = u.body, resolve_at = u.resolve_at,
+	notice = CASE WHEN a.notice = 'silenced' AND u.pending THEN 'pending' ELSE a.notice END,
+	due_at = CASE WHEN a.notice = 'silenced' AND u.pending THEN $1 ELSE a.due_at END
+FROM (
+	SELECT * FROM unnest($2::text[], $3::bigint[], $4::bool[], $5::text[]) AS u (id, resolve_at, pending, body)` + thoseAlerts
+)
+
+// Take implements [alerts.Store]. It takes four round trips, two of which begin and commit.
+func (s *Store) Take(ctx context.Context, t alerts.Taking, decide func(alerts.Taken) (alerts.Changes, error)) error {
+	return s.transact(ctx, "take events", func(tx pgx.Tx) error {
+		taken, err := readTaken(ctx, tx, &t)
+		if err != nil {
+			return err
+		}
+		changes, err := decide(taken)
+		if err != nil {
+			return err
+		}
+		return writeTaken(ctx, tx, taken.Now, &changes)
+	})
+}
+
+// ordered gives what there is once each, in the order in which it is locked.
+func ordered(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
+
+func orderedGroups(all []alerts.GroupID) (rules, keys []string) {
+	sorted := slices.Compact(slices.SortedFunc(slices.Values(all), compareGroups))
+	return column(sorted, func(g *alerts.GroupID) string { return g.Rule }), column(sorted, func(g *alerts.GroupID) string { return g.Key })
+}
+
+func compareGroups(a, b alerts.GroupID) int {
+	if c := strings.Compare(a.Rule, b.Rule); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Key, b.Key)
+}
+
+// readTaken locks and reads, in one round trip, the clock last.
+func readTaken(ctx context.Context, tx pgx.Tx, t *alerts.Taking) (alerts.Taken, error) {
+	taken := alerts.Taken{
+		Fresh: map[string]bool{}, States: map[alerts.GroupID]json.RawMessage{},
+		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]bool{},
+	}
+	rules, keys := orderedGroups(t.Groups)
+	var b pgx.Batch
+	b.Queue(takeEventsSQL, ordered(t.Events)).Query(eachText(func(id string) { taken.Fresh[id] = true }))
+	b.Queue(lockGroupsSQL, rules, keys)
+	b.Queue(readGroupsSQL, rules, keys).Query(func(rows pgx.Rows) error {
+		var g alerts.GroupID
+		var state string
+		_, err := pgx.ForEachRow(rows, []any{&g.Rule, &g.Key, &state}, func() error {
+			taken.States[g] = json.RawMessage(state)
+			return nil
+		})
+		return err
+	})
+	b.Queue(lockAlertsSQL, rules, keys).Query(func(rows pgx.Rows) error {
+		open, err := pgx.CollectRows(rows, scanAlert)
+		for i := range open {
+			taken.Open[open[i].GroupID] = open[i]
+		}
+		return err
+	})
+	if len(t.Subjects) > 0 {
+		b.Queue(exceededSQL, ordered(t.Subjects)).Query(eachText(func(subject string) { taken.Exceeded[subject] = true }))
+	}
+	b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Now) })
+	return taken, tx.SendBatch(ctx, &b).Close()
+}
+
+func eachText(f func(string)) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var text string
+		_, err := pgx.ForEachRow(rows, []any{&text}, func() error { f(text); return nil })
+		return err
+	}
+}
+
+func writeTaken(ctx context.Context, tx pgx.Tx, now int64, c *alerts.Changes) error {
+	var b pgx.Batch
+	queueStates(&b, c.States)
+	if err := queueRaised(&b, now, c.Raised); err != nil {
+		return err
+	}
+	if err := queueUpdated(&b, now, c.Updated); err != nil {
+		return err
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	return tx.SendBatch(ctx, &b).Close()
+}
+
+func queueStates(b *pgx.Batch, states map[alerts.GroupID]json.RawMessage) {
+	if len(states) == 0 {
+		return
+	}
+	rules, keys, texts := make([]string, 0, len(states)), make([]string, 0, len(states)), make([]string, 0, len(states))
+	for g, state := range states {
+		rules, keys, texts = append(rules, g.Rule), append(keys, g.Key), append(texts, string(state))
+	}
+	b.Queue(writeGroupsSQL, rules, keys, texts)
+}
+
+func queueRaised(b *pgx.Batch, now int64, all []alerts.Alert) error {
+	if len(all) == 0 {
+		return nil
+	}
+	bodies, err := encode(all, func(a *alerts.Alert) any { return a })
+	if err != nil {
+		return err
+	}
+	text := func(get func(*alerts.Alert) string) []string { return column(all, get) }
+	b.Queue(insertAlertsSQL, now,
+		text(func(a *alerts.Alert) string { return a.ID }),
+		text(func(a *alerts.Alert) string { return a.Rule }),
+		text(func(a *alerts.Alert) string { return a.GroupID.Key }),
+		text(func(a *alerts.Alert) string { return a.Subject }),
+		text(func(a *alerts.Alert) string { return a.Type }),
+		text(func(a *alerts.Alert) string { return a.User }),
+		text(func(a *alerts.Alert) string { return a.Policy }),
+		column(all, func(a *alerts.Alert) int64 { return a.RaisedAt }),
+		column(all, func(a *alerts.Alert) int64 { return a.ResolveAt }),
+		bodies)
+	return nil
+}
+
+func queueUpdated(b *pgx.Batch, now int64, all []alerts.Alert) error {
+	if len(all) == 0 {
+		return nil
+	}
+	bodies, err := encode(all, func(a *alerts.Alert) any { return a })
+	if err != nil {
+		return err
+	}
+	b.Queue(updateAlertsSQL, now,
+		column(all, func(a *alerts.Alert) string { return a.ID }),
+		column(all, func(a *alerts.Alert) int64 { return a.ResolveAt }),
+		column(all, func(a *alerts.Alert) bool { return a.Notice == alerts.Pending }),
+		bodies)
+	return nil
+}

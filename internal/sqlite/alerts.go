@@ -1,0 +1,194 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+var _ alerts.Store = (*Store)(nil)
+
+const (
+	// The body comes first: what the other columns hold is read over what it says.
+	alertColumns = `body, rule, grp, raised_at, resolve_at, resolved_at, notice, reason, notice_at, held_until, digest`
+
+	alertSQL = `SELECT ` + alertColumns + ` FROM alerts WHERE id = ?1`
+
+	alertsFilter = `
+SELECT ` + alertColumns + ` FROM alerts WHERE (raised_at, id) < (?2, ?3) AND (?4 = '' OR rule = ?4) AND (?5 = '' OR policy = ?5)`
+
+	alertsOrder = ` ORDER BY raised_at DESC, id DESC LIMIT ?1`
+
+	listAlertsSQL = alertsFilter + alertsOrder
+
+	listOpenAlertsSQL = alertsFilter + ` AND resolved_at = 0` + alertsOrder
+
+	listAlertsOfUserSQL = alertsFilter + ` AND username = ?6` + alertsOrder
+
+	// The plus keeps the index of what is open out of it.
+	listOpenAlertsOfUserSQL = alertsFilter + ` AND +resolved_at = 0 AND username = ?6` + alertsOrder
+)
+
+// document scans a column of JSON into what it points to.
+type document struct{ into any }
+
+func (d document) Scan(src any) error {
+	text, ok := src.(string)
+	if !ok {
+		return fmt.Errorf("a document of type %T", src)
+	}
+	return json.Unmarshal([]byte(text), d.into)
+}
+
+// encode gives JSON for a column.
+func encode(v any) (string, error) {
+	text, err := json.Marshal(v)
+	return string(text), err
+}
+
+// alertFields are where [alertColumns] go.
+func alertFields(a *alerts.Alert) []any {
+	return []any{document{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
+		&a.HeldUntil, &a.Digest}
+}
+
+// queryer is a connection, or several.
+type queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// collect reads all rows of one statement; fields are where the columns of a row go.
+func collect[R any](ctx context.Context, db queryer, fields func(*R) []any, query string, args ...any) ([]R, error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return scanned(rows, fields)
+}
+
+func scanned[R any](rows *sql.Rows, fields func(*R) []any) (all []R, err error) {
+	defer rows.Close()
+	for rows.Next() {
+		var r R
+		if err := rows.Scan(fields(&r)...); err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
+
+// inside reads in the transaction that runs.
+func inside[R any](s *Store, fields func(*R) []any, query string, args ...any) ([]R, error) {
+	return collect(context.Background(), s.conn, fields, query, args...)
+}
+
+// writeAlerts runs f in a transaction, which touches nothing that is in memory. It is rolled back when f wrote nothing.
+func (s *Store) writeAlerts(ctx context.Context, act string, f func() (wrote bool, err error)) error {
+	err := s.transact(ctx, func() (func(), error) {
+		wrote, err := f()
+		if err != nil || !wrote {
+			return nil, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		return func() {}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", act, err)
+	}
+	return nil
+}
+
+// Alerts implements [alerts.Store].
+func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error) {
+	before := f.Before
+	if before == 0 {
+		before = math.MaxInt64
+	}
+	args := []any{f.Max, before, f.BeforeID, f.Rule, f.Policy}
+	query := listAlertsSQL
+	switch {
+	case f.User != "" && f.OpenOnly:
+		query, args = listOpenAlertsOfUserSQL, append(args, f.User)
+	case f.User != "":
+		query, args = listAlertsOfUserSQL, append(args, f.User)
+	case f.OpenOnly:
+		query = listOpenAlertsSQL
+	}
+	all, err := collect(ctx, s.reader, alertFields, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read alerts: %w", err)
+	}
+	return all, nil
+}
+
+// Alert implements [alerts.Store].
+func (s *Store) Alert(ctx context.Context, id string) (a alerts.Alert, found bool, err error) {
+	all, err := collect(ctx, s.reader, alertFields, alertSQL, id)
+	if err != nil {
+		return a, false, fmt.Errorf("read alert: %w", err)
+	}
+	if len(all) == 0 {
+		return a, false, nil
+	}
+	return all[0], true, nil
+}
+
+const (
+	pruneAlertsSQL = `
+DELETE FROM alerts WHERE id IN (
+	SELECT id FROM alerts WHERE resolved_at > 0 AND resolved_at < ?1 AND (notice <> 'held' OR digest <> '')
+	ORDER BY resolved_at LIMIT ?2)`
+
+	pruneDeliveriesSQL = `
+DELETE FROM alert_deliveries WHERE id IN (
+	SELECT id FROM alert_deliveries WHERE ended_at > 0 AND ended_at < ?1 ORDER BY ended_at LIMIT ?2)`
+
+	pruneSilencesSQL = `
+DELETE FROM alert_silences WHERE id IN (
+	SELECT id FROM alert_silences WHERE expires_at < ?1 ORDER BY expires_at LIMIT ?2)`
+
+	prunePoisonSQL = `
+DELETE FROM alert_poison WHERE sequence IN (
+	SELECT sequence FROM alert_poison WHERE kept_at < ?1 ORDER BY kept_at LIMIT ?2)`
+
+	pruneGroupsSQL = `
+DELETE FROM alert_groups WHERE (rule, grp) IN (
+	SELECT rule, grp FROM alert_groups g WHERE changed_at < ?1
+	AND NOT EXISTS (SELECT 1 FROM alerts a WHERE a.rule = g.rule AND a.grp = g.grp AND a.resolved_at = 0)
+	ORDER BY changed_at LIMIT ?2)`
+
+	pruneTakenSQL = `
+DELETE FROM alert_events WHERE id IN (
+	SELECT id FROM alert_events WHERE taken_at < ?1 ORDER BY taken_at LIMIT ?2)`
+)
+
+// PruneAlerts implements [alerts.Store].
+func (s *Store) PruneAlerts(ctx context.Context, before time.Time, max int) (total int, err error) {
+	for _, p := range []struct{ act, statement string }{
+		{"remove old groups of events", pruneGroupsSQL},
+		{"remove old alerts", pruneAlertsSQL},
+		{"remove old deliveries", pruneDeliveriesSQL},
+		{"remove old silences", pruneSilencesSQL},
+		{"remove old poison", prunePoisonSQL},
+	} {
+		n, err := s.remove(ctx, p.act, p.statement, before.UnixMilli(), max)
+		if err != nil {
+			return total, err
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// PruneTaken implements [alerts.Store].
+func (s *Store) PruneTaken(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.remove(ctx, "forget old events", pruneTakenSQL, before.UnixMilli(), max)
+}

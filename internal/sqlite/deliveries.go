@@ -1,0 +1,188 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+const (
+	deliveryColumns = `d.message, d.id, d.channel, d.state, d.attempts, d.created_at, d.due_at, d.ended_at, d.error`
+
+	addDeliverySQL = `
+INSERT INTO alert_deliveries (id, channel, message, state, attempts, created_at, due_at, ended_at, error)
+VALUES (?1, ?2, ?3, 'waiting', 0, ?4, ?4, 0, '') ON CONFLICT (id) DO NOTHING`
+
+	dueDeliveriesSQL = `
+SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE channel = ?1 AND state = 'waiting' AND due_at <= ?2
+ORDER BY due_at LIMIT ?3`
+
+	claimDeliverySQL = `UPDATE alert_deliveries SET due_at = ?2 WHERE id = ?1`
+
+	// The channels that have some are stepped through, so that those of the other channels are not read.
+	otherDeliveriesSQL = `
+WITH RECURSIVE waiting (channel) AS (
+	SELECT min(channel) FROM alert_deliveries WHERE state = 'waiting'
+	UNION ALL
+	SELECT (SELECT min(channel) FROM alert_deliveries WHERE state = 'waiting' AND channel > w.channel)
+	FROM waiting w WHERE w.channel IS NOT NULL
+)
+SELECT ` + deliveryColumns + ` FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting'
+WHERE w.channel NOT IN (SELECT value FROM json_each(?1)) LIMIT ?2`
+
+	deliverSQL = `
+UPDATE alert_deliveries SET state = ?2, attempts = attempts + ?3, error = ?4,
+	due_at = CASE ?2 WHEN 'waiting' THEN ?5 ELSE due_at END, ended_at = CASE ?2 WHEN 'waiting' THEN 0 ELSE ?6 END
+WHERE id = ?1 AND +state = 'waiting'`
+
+	waitingDeliveriesSQL = `SELECT channel, count(*) FROM alert_deliveries WHERE state = 'waiting' GROUP BY channel`
+
+	// From its id and a dot up to its id and a slash, with what follows.
+	deliveriesOfSQL = `
+SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE id >= ?1 || '.' AND id < ?1 || '0' ORDER BY id LIMIT ?2`
+
+	deadOnes = `
+FROM alert_deliveries d WHERE state = 'dead' AND id > ?1 AND (?2 = '' OR id = ?2)`
+
+	deadOnesOfChannel = deadOnes + ` AND channel = ?4`
+
+	deadOrder = ` ORDER BY id LIMIT ?3`
+
+	deadDeliveriesSQL = `SELECT ` + deliveryColumns + deadOnes + deadOrder
+
+	deadDeliveriesOfChannelSQL = `SELECT ` + deliveryColumns + deadOnesOfChannel + deadOrder
+
+	replay = `
+UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ?5 WHERE id IN (SELECT id `
+
+	replayDeliveriesSQL = replay + deadOnes + deadOrder + `)`
+
+	replayDeliveriesOfChannelSQL = replay + deadOnesOfChannel + deadOrder + `)`
+)
+
+// deliveryFields are where [deliveryColumns] go.
+func deliveryFields(d *alerts.Delivery) []any {
+	return []any{document{&d.Message}, &d.ID, &d.Channel, &d.State, &d.Attempts, &d.CreatedAt, &d.DueAt, &d.EndedAt, &d.Error}
+}
+
+// addDeliveries puts new ones into the outbox.
+func (s *Store) addDeliveries(now int64, all []alerts.Delivery) error {
+	for i := range all {
+		d := &all[i]
+		message, err := encode(&d.Message)
+		if err != nil {
+			return err
+		}
+		if _, err := s.st.addDelivery.Exec(d.Message.ID+"/"+d.Channel, d.Channel, message, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddDelivery implements [alerts.Store].
+func (s *Store) AddDelivery(ctx context.Context, d alerts.Delivery) error {
+	return s.writeAlerts(ctx, "add a delivery", func() (bool, error) {
+		return true, s.addDeliveries(s.now().UnixMilli(), []alerts.Delivery{d})
+	})
+}
+
+// DueDeliveries implements [alerts.Store].
+func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) (all []alerts.Delivery, err error) {
+	err = s.writeAlerts(ctx, "claim deliveries", func() (bool, error) {
+		now := s.now().UnixMilli()
+		if all, err = inside(s, deliveryFields, dueDeliveriesSQL, channel, now, max); err != nil {
+			return false, err
+		}
+		for i := range all {
+			all[i].DueAt = now + lease.Milliseconds()
+			if _, err := s.exec(claimDeliverySQL, all[i].ID, all[i].DueAt); err != nil {
+				return false, err
+			}
+		}
+		return len(all) > 0, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// OtherDeliveries implements [alerts.Store].
+func (s *Store) OtherDeliveries(ctx context.Context, channels []string, max int) ([]alerts.Delivery, error) {
+	list, err := json.Marshal(append([]string{}, channels...))
+	if err != nil {
+		return nil, fmt.Errorf("read deliveries of other channels: %w", err)
+	}
+	return s.deliveries(ctx, "read deliveries of other channels", otherDeliveriesSQL, string(list), max)
+}
+
+func (s *Store) deliveries(ctx context.Context, act, query string, args ...any) ([]alerts.Delivery, error) {
+	all, err := collect(ctx, s.reader, deliveryFields, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", act, err)
+	}
+	return all, nil
+}
+
+// Deliver implements [alerts.Store].
+func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
+	return s.writeAlerts(ctx, "write how deliveries went", func() (wrote bool, err error) {
+		now := s.now().UnixMilli()
+		for i := range all {
+			t := &all[i]
+			n, err := s.exec(deliverSQL, t.ID, string(t.State), t.Counts, t.Error, t.DueAt, now)
+			if err != nil {
+				return false, err
+			}
+			wrote = wrote || n > 0
+		}
+		return wrote, nil
+	})
+}
+
+// WaitingDeliveries implements [alerts.Store].
+func (s *Store) WaitingDeliveries(ctx context.Context) (map[string]int64, error) {
+	counts := map[string]int64{}
+	var channel string
+	var n int64
+	err := eachRow(ctx, s.reader, waitingDeliveriesSQL, nil, []any{&channel, &n}, func() { counts[channel] = n })
+	if err != nil {
+		return nil, fmt.Errorf("count deliveries: %w", err)
+	}
+	return counts, nil
+}
+
+// DeliveriesOf implements [alerts.Store].
+func (s *Store) DeliveriesOf(ctx context.Context, alert string, max int) ([]alerts.Delivery, error) {
+	return s.deliveries(ctx, "read deliveries", deliveriesOfSQL, alert, max)
+}
+
+// DeadDeliveries implements [alerts.Store].
+func (s *Store) DeadDeliveries(ctx context.Context, f alerts.DeadFilter) ([]alerts.Delivery, error) {
+	query := deadDeliveriesSQL
+	if f.Channel != "" {
+		query = deadDeliveriesOfChannelSQL
+	}
+	return s.deliveries(ctx, "read dead letters", query, f.After, f.ID, f.Max, f.Channel)
+}
+
+// ReplayDeliveries implements [alerts.Store].
+func (s *Store) ReplayDeliveries(ctx context.Context, f alerts.DeadFilter) (n int, err error) {
+	statement := replayDeliveriesSQL
+	if f.Channel != "" {
+		statement = replayDeliveriesOfChannelSQL
+	}
+	err = s.writeAlerts(ctx, "replay dead letters", func() (bool, error) {
+		replayed, err := s.exec(statement, f.After, f.ID, f.Max, f.Channel, s.now().UnixMilli())
+		n = int(replayed)
+		return n > 0, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}

@@ -1,0 +1,157 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+const (
+	pendingAlertsSQL = `
+SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at <= ?1 ORDER BY due_at, id LIMIT ?2`
+
+	claimAlertSQL = `UPDATE alerts SET due_at = ?2 WHERE id = ?1`
+
+	tellAlertSQL = `
+UPDATE alerts SET notice = ?2, reason = ?3, notice_at = ?4, held_until = ?5 WHERE id = ?1 AND +notice = 'pending'`
+
+	resolvableAlertsSQL = `
+SELECT ` + alertColumns + ` FROM alerts WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at <= ?1
+ORDER BY resolve_at LIMIT ?2`
+
+	resolveAlertSQL = `UPDATE alerts SET resolved_at = ?2 WHERE id = ?1`
+
+	heldUsersSQL = `
+SELECT DISTINCT username FROM alerts WHERE notice = 'held' AND digest = '' AND held_until <= ?1 AND username > ?2
+ORDER BY username LIMIT ?3`
+
+	// The first page may begin with alerts of nobody.
+	allHeldUsersSQL = `
+SELECT DISTINCT username FROM alerts WHERE notice = 'held' AND digest = '' AND held_until <= ?1 AND username >= ?2
+ORDER BY username LIMIT ?3`
+
+	heldAlertsSQL = `
+SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'held' AND digest = '' AND held_until <= ?1 AND username = ?2
+ORDER BY raised_at, id LIMIT ?3`
+
+	digestAlertSQL = `UPDATE alerts SET digest = ?2 WHERE id = ?1`
+)
+
+// PendingAlerts implements [alerts.Store].
+func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []alerts.Alert, now int64, err error) {
+	err = s.writeAlerts(ctx, "claim pending alerts", func() (bool, error) {
+		now = s.now().UnixMilli()
+		if all, err = inside(s, alertFields, pendingAlertsSQL, now, max); err != nil {
+			return false, err
+		}
+		return len(all) > 0, s.eachAlert(all, claimAlertSQL, now+lease.Milliseconds())
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return all, now, nil
+}
+
+// eachAlert runs a statement for each, with one value.
+func (s *Store) eachAlert(all []alerts.Alert, statement string, value any) error {
+	for i := range all {
+		if _, err := s.exec(statement, all[i].ID, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Tell implements [alerts.Store].
+func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err error) {
+	err = s.writeAlerts(ctx, "write who was told of alerts", func() (bool, error) {
+		now := s.now().UnixMilli()
+		for i := range all {
+			t := &all[i]
+			n, err := s.exec(tellAlertSQL, t.Alert, string(t.Notice), t.Reason, now, t.HeldUntil)
+			if err != nil {
+				return false, err
+			}
+			if n == 0 {
+				continue
+			}
+			told = append(told, t.Alert)
+			if err := s.addDeliveries(now, t.Deliveries); err != nil {
+				return false, err
+			}
+		}
+		return len(told) > 0, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return told, nil
+}
+
+// ResolveAlerts implements [alerts.Store].
+func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Alert) ([]alerts.Delivery, error)) (n int, err error) {
+	err = s.writeAlerts(ctx, "resolve alerts", func() (bool, error) {
+		now := s.now().UnixMilli()
+		due, err := inside(s, alertFields, resolvableAlertsSQL, now, max)
+		if n = len(due); err != nil || n == 0 {
+			return false, err
+		}
+		for i := range due {
+			due[i].ResolvedAt = now
+			deliveries, err := build(due[i])
+			if err != nil {
+				return false, err
+			}
+			if err := s.addDeliveries(now, deliveries); err != nil {
+				return false, err
+			}
+		}
+		return true, s.eachAlert(due, resolveAlertSQL, now)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// HeldUsers implements [alerts.Store].
+func (s *Store) HeldUsers(ctx context.Context, after string, max int) (users []string, err error) {
+	query := heldUsersSQL
+	if after == "" {
+		query = allHeldUsersSQL
+	}
+	var user string
+	err = eachRow(ctx, s.reader, query, []any{s.now().UnixMilli(), after, max}, []any{&user}, func() { users = append(users, user) })
+	return users, err
+}
+
+// errNoName keeps alerts from being told of again and again.
+var errNoName = errors.New("the digest has no name")
+
+// DigestAlerts implements [alerts.Store].
+func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (string, []alerts.Delivery, error)) (n int, err error) {
+	err = s.writeAlerts(ctx, "write a digest", func() (bool, error) {
+		now := s.now().UnixMilli()
+		held, err := inside(s, alertFields, heldAlertsSQL, now, user, max)
+		if n = len(held); err != nil || n == 0 {
+			return false, err
+		}
+		digest, deliveries, err := build(held, now)
+		if err != nil {
+			return false, err
+		}
+		if digest == "" {
+			return false, errNoName
+		}
+		if err := s.addDeliveries(now, deliveries); err != nil {
+			return false, err
+		}
+		return true, s.eachAlert(held, digestAlertSQL, digest)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}

@@ -1,0 +1,68 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+const (
+	keepPoisonSQL = `
+INSERT INTO alert_poison (sequence, subject, reason, data, kept_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (sequence) DO NOTHING`
+
+	poisonSQL = `SELECT sequence, subject, reason, data, kept_at FROM alert_poison ORDER BY sequence DESC LIMIT ?`
+
+	disableChannelSQL = `
+INSERT INTO alert_channels (channel, target, reason, disabled_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (channel) DO UPDATE SET target = excluded.target, reason = excluded.reason, disabled_at = excluded.disabled_at`
+
+	enableChannelSQL = `DELETE FROM alert_channels WHERE channel = ?`
+
+	disabledChannelsSQL = `SELECT channel, target, reason, disabled_at FROM alert_channels ORDER BY channel`
+)
+
+// KeepPoison implements [alerts.Store].
+func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
+	data := append([]byte{}, p.Data[:min(len(p.Data), alerts.MaxPoisonBytes)]...) // nil would be NULL
+	return s.writeAlerts(ctx, "keep poison", func() (bool, error) {
+		n, err := s.exec(keepPoisonSQL, int64(p.Sequence), p.Subject, p.Reason, data, s.now().UnixMilli())
+		return n > 0, err
+	})
+}
+
+// PoisonMessages implements [alerts.Store].
+func (s *Store) PoisonMessages(ctx context.Context, max int) ([]alerts.Poison, error) {
+	all, err := collect(ctx, s.reader, func(p *alerts.Poison) []any {
+		return []any{&p.Sequence, &p.Subject, &p.Reason, &p.Data, &p.At}
+	}, poisonSQL, max)
+	if err != nil {
+		return nil, fmt.Errorf("read poison: %w", err)
+	}
+	return all, nil
+}
+
+// DisableChannel implements [alerts.Store].
+func (s *Store) DisableChannel(ctx context.Context, d alerts.Disabled) error {
+	return s.writeAlerts(ctx, "disable channel "+d.Channel, func() (bool, error) {
+		_, err := s.exec(disableChannelSQL, d.Channel, d.Target, d.Reason, s.now().UnixMilli())
+		return true, err
+	})
+}
+
+// EnableChannel implements [alerts.Store].
+func (s *Store) EnableChannel(ctx context.Context, channel string) (found bool, err error) {
+	n, err := s.remove(ctx, "enable channel "+channel, enableChannelSQL, channel)
+	return n > 0, err
+}
+
+// DisabledChannels implements [alerts.Store].
+func (s *Store) DisabledChannels(ctx context.Context) ([]alerts.Disabled, error) {
+	all, err := collect(ctx, s.reader, func(d *alerts.Disabled) []any {
+		return []any{&d.Channel, &d.Target, &d.Reason, &d.At}
+	}, disabledChannelsSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read disabled channels: %w", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,75 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+const (
+	silenceColumns = `body, id, created_at, expires_at`
+
+	addSilenceSQL = `INSERT INTO alert_silences (id, created_at, expires_at, body) VALUES (?, ?, ?, ?)`
+
+	endSilenceSQL = `
+UPDATE alert_silences SET expires_at = ?2 WHERE id = ?1 AND expires_at > ?2 RETURNING ` + silenceColumns
+
+	// Few are in force, among many that ended: these are sorted.
+	silencesSQL = `
+SELECT ` + silenceColumns + ` FROM alert_silences INDEXED BY alert_silences_expires WHERE expires_at > ?2
+ORDER BY created_at DESC, id DESC LIMIT ?1`
+
+	allSilencesSQL = `SELECT ` + silenceColumns + ` FROM alert_silences ORDER BY created_at DESC, id DESC LIMIT ?1`
+)
+
+func silenceFields(s *alerts.Silence) []any {
+	return []any{document{s}, &s.ID, &s.CreatedAt, &s.ExpiresAt}
+}
+
+// AddSilence implements [alerts.Store].
+func (s *Store) AddSilence(ctx context.Context, silence alerts.Silence, lasts time.Duration) (alerts.Silence, error) {
+	err := s.writeAlerts(ctx, "add a silence", func() (bool, error) {
+		silence.CreatedAt = s.now().UnixMilli()
+		silence.ExpiresAt = silence.CreatedAt + lasts.Milliseconds()
+		body, err := encode(&silence)
+		if err != nil {
+			return false, err
+		}
+		_, err = s.exec(addSilenceSQL, silence.ID, silence.CreatedAt, silence.ExpiresAt, body)
+		return true, err
+	})
+	if err != nil {
+		return alerts.Silence{}, err
+	}
+	return silence, nil
+}
+
+// EndSilence implements [alerts.Store].
+func (s *Store) EndSilence(ctx context.Context, id string) (silence alerts.Silence, found bool, err error) {
+	err = s.writeAlerts(ctx, "end a silence", func() (bool, error) {
+		ended, err := inside(s, silenceFields, endSilenceSQL, id, s.now().UnixMilli())
+		if found = len(ended) > 0; found {
+			silence = ended[0]
+		}
+		return found, err
+	})
+	if err != nil {
+		return alerts.Silence{}, false, err
+	}
+	return silence, found, nil
+}
+
+// Silences implements [alerts.Store].
+func (s *Store) Silences(ctx context.Context, ended bool, max int) ([]alerts.Silence, error) {
+	query := silencesSQL
+	if ended {
+		query = allSilencesSQL
+	}
+	all, err := collect(ctx, s.reader, silenceFields, query, max, s.now().UnixMilli())
+	if err != nil {
+		return nil, fmt.Errorf("read silences: %w", err)
+	}
+	return all, nil
+}

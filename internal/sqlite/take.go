@@ -1,0 +1,149 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// One transaction runs at a time, so nothing is locked but the file.
+const (
+	takeEventSQL = `INSERT INTO alert_events (id, taken_at) VALUES (?, ?) ON CONFLICT DO NOTHING`
+
+	readGroupSQL = `SELECT state FROM alert_groups WHERE rule = ? AND grp = ?`
+
+	readOpenSQL = `SELECT ` + alertColumns + ` FROM alerts WHERE rule = ? AND grp = ? AND resolved_at = 0`
+
+	readExceededSQL = `SELECT 1 FROM alerts WHERE subject = ? AND resolved_at = 0 AND type = 'limits.exceeded' LIMIT 1`
+
+	writeGroupSQL = `
+INSERT INTO alert_groups (rule, grp, state, changed_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (rule, grp) DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at`
+
+	insertAlertSQL = `
+INSERT INTO alerts (id, rule, grp, subject, type, username, policy, raised_at, resolve_at, resolved_at, notice, reason, notice_at,
+	due_at, held_until, digest, body)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, 'pending', '', 0, ?10, 0, '', ?11)`
+
+	// A pending one keeps its due_at: somebody may be at it.
+	updateAlertSQL = `
+UPDATE alerts SET body = ?2, resolve_at = ?3,
+	notice = CASE WHEN notice = 'silenced' AND ?4 THEN 'pending' ELSE notice END,
+	due_at = CASE WHEN notice = 'silenced' AND ?4 THEN ?5 ELSE due_at END
+WHERE id = ?1 AND resolved_at = 0`
+)
+
+// Take implements [alerts.Store]. Decisions wait for it, so it should be given few events.
+func (s *Store) Take(ctx context.Context, t alerts.Taking, decide func(alerts.Taken) (alerts.Changes, error)) error {
+	return s.writeAlerts(ctx, "take events", func() (bool, error) {
+		taken, err := s.readTaken(&t)
+		if err != nil {
+			return false, err
+		}
+		changes, err := decide(taken)
+		if err != nil {
+			return false, err
+		}
+		return true, s.writeTaken(taken.Now, &changes)
+	})
+}
+
+func (s *Store) readTaken(t *alerts.Taking) (taken alerts.Taken, err error) {
+	taken = alerts.Taken{
+		Now: s.now().UnixMilli(), Fresh: map[string]bool{}, States: map[alerts.GroupID]json.RawMessage{},
+		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]bool{},
+	}
+	for _, id := range t.Events {
+		n, err := affected(s.st.takeEvent.Exec(id, taken.Now))
+		if err != nil {
+			return taken, err
+		}
+		if n > 0 {
+			taken.Fresh[id] = true
+		}
+	}
+	for _, g := range t.Groups {
+		if err := s.readGroup(&taken, g); err != nil {
+			return taken, err
+		}
+	}
+	for _, subject := range t.Subjects {
+		var one int
+		switch err := s.st.readExceeded.QueryRow(subject).Scan(&one); {
+		case err == nil:
+			taken.Exceeded[subject] = true
+		case !errors.Is(err, sql.ErrNoRows):
+			return taken, err
+		}
+	}
+	return taken, nil
+}
+
+func (s *Store) readGroup(taken *alerts.Taken, g alerts.GroupID) error {
+	var state string
+	switch err := s.st.readGroup.QueryRow(g.Rule, g.Key).Scan(&state); {
+	case err == nil:
+		taken.States[g] = json.RawMessage(state)
+	case !errors.Is(err, sql.ErrNoRows):
+		return err
+	}
+	rows, err := s.st.readOpen.Query(g.Rule, g.Key)
+	if err != nil {
+		return err
+	}
+	open, err := scanned(rows, alertFields)
+	if len(open) > 0 {
+		taken.Open[g] = open[0]
+	}
+	return err
+}
+
+func affected(res sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// changedAt is rounded up to a whole hour, see the migration.
+func changedAt(now int64) int64 {
+	const hour = int64(time.Hour / time.Millisecond)
+	return (now/hour + 1) * hour
+}
+
+func (s *Store) writeTaken(now int64, c *alerts.Changes) error {
+	for g, state := range c.States {
+		if _, err := s.st.writeGroup.Exec(g.Rule, g.Key, string(state), changedAt(now)); err != nil {
+			return err
+		}
+	}
+	for i := range c.Raised {
+		if err := s.raise(now, &c.Raised[i]); err != nil {
+			return err
+		}
+	}
+	for i := range c.Updated {
+		a := &c.Updated[i]
+		body, err := encode(a)
+		if err != nil {
+			return err
+		}
+		if _, err := s.st.updateAlert.Exec(a.ID, body, a.ResolveAt, a.Notice == alerts.Pending, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) raise(now int64, a *alerts.Alert) error {
+	body, err := encode(a)
+	if err != nil {
+		return err
+	}
+	_, err = s.st.insertAlert.Exec(a.ID, a.Rule, a.GroupID.Key, a.Subject, a.Type, a.User, a.Policy, a.RaisedAt, a.ResolveAt, now, body)
+	return err
+}

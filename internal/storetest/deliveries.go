@@ -1,0 +1,308 @@
+package storetest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// delivery is a new one of a message.
+func delivery(message, channel string) alerts.Delivery {
+	return alerts.Delivery{Channel: channel, Message: alerts.Message{ID: message, Kind: alerts.KindRaised, Data: json.RawMessage(`{}`)}}
+}
+
+func addDeliveries(t *testing.T, s alerts.Store, channel string, messages ...string) {
+	t.Helper()
+	for _, m := range messages {
+		if err := s.AddDelivery(within(t), delivery(m, channel)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func claimDeliveries(t *testing.T, s alerts.Store, channel string, max int, lease time.Duration) []alerts.Delivery {
+	t.Helper()
+	all, err := s.DueDeliveries(within(t), channel, max, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func deliveryIDs(all []alerts.Delivery) (ids []string) {
+	for i := range all {
+		ids = append(ids, all[i].ID)
+	}
+	return ids
+}
+
+// dueIDs takes all that are due for an hour.
+func dueIDs(t *testing.T, s alerts.Store, channel string) []string {
+	t.Helper()
+	return deliveryIDs(claimDeliveries(t, s, channel, 100, time.Hour))
+}
+
+func tried(t *testing.T, s alerts.Store, all ...alerts.Tried) {
+	t.Helper()
+	if err := s.Deliver(within(t), all); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kill makes dead letters.
+func kill(t *testing.T, s alerts.Store, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		tried(t, s, alerts.Tried{ID: id, State: alerts.DeliveryDead, Error: "gone", Counts: true})
+	}
+}
+
+func deliveryFields(t *testing.T, s alerts.Store) {
+	m := alerts.Message{ID: "m'", Kind: alerts.KindDigest, Time: 1, Severity: alerts.Critical, User: "u\"", Title: "ö😀\x00", Text: "%\n",
+		Data: json.RawMessage(`{"a":[1,"b"]}`)}
+	for _, again := range []alerts.Message{m, {ID: m.ID, Title: "another", Data: json.RawMessage(`1`)}} {
+		if err := s.AddDelivery(within(t), alerts.Delivery{Channel: "c", Message: again}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := claimDeliveries(t, s, "c", 9, time.Hour)
+	if len(all) != 1 {
+		t.Fatalf("due: %+v", all)
+	}
+	d := all[0]
+	if d.CreatedAt <= 0 || d.DueAt < d.CreatedAt+hour {
+		t.Errorf("made at %d, due at %d", d.CreatedAt, d.DueAt)
+	}
+	d.CreatedAt, d.DueAt = 0, 0
+	equal(t, "delivery", d, alerts.Delivery{ID: "m'/c", Channel: "c", Message: m, State: alerts.DeliveryWaiting})
+}
+
+func dueDeliveries(t *testing.T, s alerts.Store) {
+	addDeliveries(t, s, "x", "c", "a", "b")
+	addDeliveries(t, s, "y", "a")
+	past := claimDeliveries(t, s, "x", 9, -time.Hour)[0].DueAt
+	tried(t, s, alerts.Tried{ID: "c/x", State: alerts.DeliveryWaiting, DueAt: past - 1}, alerts.Tried{ID: "b/x", State: alerts.DeliveryWaiting, DueAt: past - 2},
+		alerts.Tried{ID: "a/x", State: alerts.DeliveryWaiting, DueAt: past})
+	equal(t, "the first", deliveryIDs(claimDeliveries(t, s, "x", 2, time.Hour)), []string{"b/x", "c/x"})
+	equal(t, "the next", deliveryIDs(claimDeliveries(t, s, "x", 9, -time.Hour)), []string{"a/x"})
+	equal(t, "the next again", deliveryIDs(claimDeliveries(t, s, "x", 9, time.Hour)), []string{"a/x"})
+	equal(t, "none is left", deliveryIDs(claimDeliveries(t, s, "x", 9, time.Hour)), nil)
+	equal(t, "of the other channel", dueIDs(t, s, "y"), []string{"a/y"})
+	equal(t, "of no channel", dueIDs(t, s, "z"), nil)
+}
+
+func dueAtOnce(t *testing.T, s alerts.Store) {
+	var names []string
+	for i := range 40 {
+		names = append(names, fmt.Sprintf("%02d/x", i))
+		addDeliveries(t, s, "x", fmt.Sprintf("%02d", i))
+	}
+	given := make(chan string, 100)
+	all(t, 6, func(int) error {
+		for range len(names) {
+			some, err := s.DueDeliveries(within(t), "x", 3, time.Hour)
+			if err != nil {
+				return err
+			}
+			for _, id := range deliveryIDs(some) {
+				given <- id
+			}
+		}
+		return nil
+	})
+	equal(t, "given", drain(given), names)
+}
+
+func deliver(t *testing.T, s alerts.Store) {
+	addDeliveries(t, s, "x", "again", "off", "sent", "dead")
+	at := claimDeliveries(t, s, "x", 9, time.Hour)[0].DueAt
+	tried(t, s,
+		alerts.Tried{ID: "sent/x", State: alerts.DeliverySent, Counts: true},
+		alerts.Tried{ID: "again/x", State: alerts.DeliveryWaiting, DueAt: at + 1, Error: "500", Counts: true},
+		alerts.Tried{ID: "off/x", State: alerts.DeliveryWaiting, DueAt: at + 2, Error: "open"},
+		alerts.Tried{ID: "dead/x", State: alerts.DeliveryDead, Error: "404", Counts: true},
+		alerts.Tried{ID: "nobody/x", State: alerts.DeliverySent})
+	for _, id := range []string{"sent/x", "dead/x"} { // too late
+		tried(t, s, alerts.Tried{ID: id, State: alerts.DeliveryWaiting, DueAt: 1, Error: "late", Counts: true})
+	}
+	var got []string
+	for _, m := range []string{"again", "off", "sent", "dead"} {
+		all, err := s.DeliveriesOf(within(t), m, 9)
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%s: %+v, %v", m, all, err)
+		}
+		d := all[0]
+		got = append(got, fmt.Sprint(d.State, " ", d.Attempts, " ", d.Error, " ", d.DueAt-at, " ", d.EndedAt >= d.CreatedAt))
+	}
+	equal(t, "deliveries", got, []string{"waiting 1 500 1 false", "waiting 0 open 2 false", "sent 1  0 true", "dead 1 404 0 true"})
+	waiting, err := s.WaitingDeliveries(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "waiting", waiting, map[string]int64{"x": 2})
+	tried(t, s)
+}
+
+func otherDeliveries(t *testing.T, s alerts.Store) {
+	for _, channel := range []string{"a", "b", "c", "d"} {
+		addDeliveries(t, s, channel, "1", "2", "3")
+	}
+	kill(t, s, "1/b", "1/d", "2/d", "3/d")
+	for _, c := range []struct {
+		channels []string
+		max      int
+		want     []string
+	}{
+		{[]string{"a", "c"}, 9, []string{"2/b", "3/b"}},
+		{[]string{"b"}, 4, []string{"1/a", "2/a", "3/a", "1/c"}},
+		{nil, 1, []string{"1/a"}},
+		{[]string{"c", "b", "a", "z"}, 9, nil},
+	} {
+		got, err := s.OtherDeliveries(within(t), c.channels, c.max)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := map[string]bool{}
+		for _, d := range got { // in no order, where they were made in one millisecond
+			ids[d.Channel] = true
+		}
+		want := map[string]bool{}
+		for _, id := range c.want {
+			want[id[2:]] = true
+		}
+		equal(t, fmt.Sprintf("channels other than %q", c.channels), ids, want)
+		equal(t, fmt.Sprintf("how many other than %q", c.channels), len(got), len(c.want))
+	}
+}
+
+func deadLetters(t *testing.T, s alerts.Store) {
+	addDeliveries(t, s, "x", "1", "2", "3", "4")
+	addDeliveries(t, s, "y", "1", "2")
+	kill(t, s, "3/x", "1/x", "2/x", "2/y")
+	dead := func(f alerts.DeadFilter) []string {
+		t.Helper()
+		all, err := s.DeadDeliveries(within(t), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return deliveryIDs(all)
+	}
+	equal(t, "a page", dead(alerts.DeadFilter{Max: 3}), []string{"1/x", "2/x", "2/y"})
+	equal(t, "the next", dead(alerts.DeadFilter{Max: 3, After: "2/y"}), []string{"3/x"})
+	equal(t, "of a channel", dead(alerts.DeadFilter{Channel: "x", Max: 2, After: "1/x"}), []string{"2/x", "3/x"})
+	equal(t, "one", dead(alerts.DeadFilter{ID: "2/y", Max: 9}), []string{"2/y"})
+	equal(t, "one that waits", dead(alerts.DeadFilter{ID: "4/x", Max: 9}), nil)
+	equal(t, "one of another channel", dead(alerts.DeadFilter{ID: "2/y", Channel: "x", Max: 9}), nil)
+	replay := func(f alerts.DeadFilter, want int) {
+		t.Helper()
+		if n, err := s.ReplayDeliveries(within(t), f); n != want || err != nil {
+			t.Errorf("replay %+v: %d, %v; want %d", f, n, err, want)
+		}
+	}
+	dueIDs(t, s, "x")
+	dueIDs(t, s, "y")
+	replay(alerts.DeadFilter{ID: "4/x", Max: 9}, 0)
+	replay(alerts.DeadFilter{ID: "2/y", Max: 9}, 1)
+	replay(alerts.DeadFilter{Channel: "x", Max: 2}, 2)
+	equal(t, "left", dead(alerts.DeadFilter{Max: 9}), []string{"3/x"})
+	equal(t, "due at once", dueIDs(t, s, "y"), []string{"2/y"})
+	again := claimDeliveries(t, s, "x", 9, -time.Hour)
+	equal(t, "and of the other channel", len(again), 2)
+	for _, d := range again {
+		equal(t, "a second life", fmt.Sprint(d.State, " ", d.Attempts, " ", d.EndedAt, " ", d.Error), "waiting 0 0 gone")
+	}
+	replay(alerts.DeadFilter{Max: 9}, 1)
+}
+
+func deliveriesOf(t *testing.T, s alerts.Store) {
+	addDeliveries(t, s, "x", "a.raised", "a.resolved", "ab.raised", "a", "a-", "b.raised")
+	addDeliveries(t, s, "y", "a.raised")
+	for max, want := range map[int][]string{
+		9: {"a.raised/x", "a.raised/y", "a.resolved/x", "a/x"},
+		2: {"a.raised/x", "a.raised/y"},
+	} {
+		all, err := s.DeliveriesOf(within(t), "a", max)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "deliveries", deliveryIDs(all), want)
+	}
+}
+
+func disabledChannels(t *testing.T, s alerts.Store) {
+	disable := func(channel, target, reason string) {
+		t.Helper()
+		if err := s.DisableChannel(within(t), alerts.Disabled{Channel: channel, Target: target, Reason: reason}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func() (all []string) {
+		t.Helper()
+		gone, err := s.DisabledChannels(within(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range gone {
+			if d.At <= 0 {
+				t.Errorf("%s at %d", d.Channel, d.At)
+			}
+			all = append(all, d.Channel+" "+d.Target+" "+d.Reason)
+		}
+		return all
+	}
+	equal(t, "at first", list(), nil)
+	disable("b", "1", "410")
+	disable("a", "2", "410")
+	disable("b", "3", "gone")
+	equal(t, "gone", list(), []string{"a 2 410", "b 3 gone"})
+	for _, want := range []bool{true, false} {
+		if found, err := s.EnableChannel(within(t), "b"); found != want || err != nil {
+			t.Errorf("enable: %t, %v; want %t", found, err, want)
+		}
+	}
+	equal(t, "left", list(), []string{"a 2 410"})
+}
+
+func poison(t *testing.T, s alerts.Store) {
+	long := bytes.Repeat([]byte{0, 0xff}, alerts.MaxPoisonBytes)
+	for _, p := range []alerts.Poison{
+		{Sequence: 2, Subject: "s", Reason: "r", Data: long},
+		{Sequence: 2, Subject: "s2", Reason: "r2", Data: []byte("x")},
+		{Sequence: 1}, {Sequence: 3, Data: []byte("3")},
+	} {
+		if err := s.KeepPoison(within(t), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := s.PoisonMessages(within(t), 2)
+	if err != nil || len(all) != 2 || all[0].At <= 0 {
+		t.Fatalf("poison: %+v, %v", all, err)
+	}
+	all[0].At, all[1].At = 0, 0
+	equal(t, "poison", all, []alerts.Poison{{Sequence: 3, Data: []byte("3")}, {Sequence: 2, Subject: "s", Reason: "r", Data: long[:alerts.MaxPoisonBytes]}})
+}
+
+// hostileText holds that what comes from elsewhere, and is checked by nobody, does not keep it from being written down.
+func hostileText(t *testing.T, s alerts.Store) {
+	const bad = "a\x00b\xffc"
+	if err := s.KeepPoison(within(t), alerts.Poison{Sequence: 1, Subject: bad, Reason: bad, Data: []byte(bad)}); err != nil {
+		t.Error(err)
+	}
+	if err := s.DisableChannel(within(t), alerts.Disabled{Channel: "x", Reason: bad}); err != nil {
+		t.Error(err)
+	}
+	raise(t, s, func(a *alerts.Alert) { a.Title, a.Text = bad, bad }, "a")
+	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Sent, Reason: bad,
+		Deliveries: []alerts.Delivery{{Channel: "x", Message: alerts.Message{ID: "m", Title: bad, Text: bad, Data: json.RawMessage(`""`)}}}})
+	tried(t, s, alerts.Tried{ID: "m/x", State: alerts.DeliveryDead, Error: bad})
+	equal(t, "alert", alert(t, s, "a").Notice, alerts.Sent)
+	all, err := s.DeadDeliveries(within(t), alerts.DeadFilter{Max: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "dead letters", deliveryIDs(all), []string{"m/x"})
+}

@@ -1,0 +1,146 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+func tellAndResolve(ctx context.Context, s alerts.Store, resolved func(alerts.Alert)) error {
+	some, _, err := s.PendingAlerts(ctx, 9, time.Hour)
+	if err != nil {
+		return err
+	}
+	var told []alerts.Told
+	for i := range some {
+		told = append(told, alerts.Told{Alert: some[i].ID, Notice: alerts.Sent})
+	}
+	if _, err := s.Tell(ctx, told); err != nil {
+		return err
+	}
+	var last alerts.Alert // build may be called again
+	n, err := s.ResolveAlerts(ctx, 1, func(a alerts.Alert) ([]alerts.Delivery, error) {
+		last = a
+		return nil, nil
+	})
+	if n > 0 {
+		resolved(last)
+	}
+	return err
+}
+
+// hold raises alerts of a user that are held until some time from now.
+func hold(t *testing.T, s alerts.Store, user string, forMillis int64, names ...string) {
+	t.Helper()
+	now := raise(t, s, func(a *alerts.Alert) { a.User = user }, names...)
+	var told []alerts.Told
+	for _, name := range names {
+		told = append(told, alerts.Told{Alert: name, Notice: alerts.Held, Reason: "throttle", HeldUntil: now + forMillis})
+	}
+	tell(t, s, told...)
+}
+
+func usersHeld(t *testing.T, s alerts.Store, after string, max int) []string {
+	t.Helper()
+	users, err := s.HeldUsers(within(t), after, max)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return users
+}
+
+func heldUsers(t *testing.T, s alerts.Store) {
+	hold(t, s, "b", 0, "1", "2")
+	hold(t, s, "a", -5, "3")
+	hold(t, s, "c", hour, "4")
+	hold(t, s, "d", hour, "5")
+	hold(t, s, "d", 0, "6")
+	hold(t, s, "e", 0, "7")
+	hold(t, s, "", 0, "8")
+	raise(t, s, func(a *alerts.Alert) { a.User = "f" }, "9")
+	digest(t, s, "e", 9, "done")
+	equal(t, "the first", usersHeld(t, s, "", 2), []string{"", "a"})
+	equal(t, "the next", usersHeld(t, s, "a", 1), []string{"b"})
+	equal(t, "the last", usersHeld(t, s, "b", 9), []string{"d"})
+}
+
+// digest gives the ids that went into it.
+func digest(t *testing.T, s alerts.Store, user string, max int, name string) (ids []string) {
+	t.Helper()
+	n, err := s.DigestAlerts(within(t), user, max, func(held []alerts.Alert, now int64) (string, []alerts.Delivery, error) {
+		ids = alertIDs(held)
+		if now < held[0].RaisedAt {
+			t.Errorf("at %d, raised at %d", now, held[0].RaisedAt)
+		}
+		return name, []alerts.Delivery{delivery(name, "x")}, nil
+	})
+	if err != nil || n != len(ids) {
+		t.Fatalf("digest: %d of %q, %v", n, ids, err)
+	}
+	return ids
+}
+
+func digestAlerts(t *testing.T, s alerts.Store) {
+	hold(t, s, "u", 0, "1", "2", "3")
+	hold(t, s, "u", hour, "4")
+	hold(t, s, "v", 0, "5")
+	raise(t, s, func(a *alerts.Alert) { a.User = "u" }, "6")
+	equal(t, "some", digest(t, s, "u", 2, "d1"), []string{"1", "2"})
+	equal(t, "the rest", digest(t, s, "u", 9, "d2"), []string{"3"})
+	equal(t, "no more", digest(t, s, "u", 9, "d3"), nil)
+	equal(t, "of nobody", digest(t, s, "w", 9, "d4"), nil)
+	var digests []string
+	for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
+		digests = append(digests, alert(t, s, id).Digest)
+	}
+	equal(t, "digests", digests, []string{"d1", "d1", "d2", "", "", ""})
+	equal(t, "deliveries", dueIDs(t, s, "x"), []string{"d1/x", "d2/x"})
+}
+
+func digestFails(t *testing.T, s alerts.Store) {
+	hold(t, s, "u", 0, "1")
+	refuse := errors.New("no")
+	for _, c := range []struct {
+		name string
+		err  error
+	}{{"d", refuse}, {"", nil}} {
+		n, err := s.DigestAlerts(within(t), "u", 9, func([]alerts.Alert, int64) (string, []alerts.Delivery, error) {
+			return c.name, []alerts.Delivery{delivery("d", "x")}, c.err
+		})
+		if n != 0 || err == nil || c.err != nil && !errors.Is(err, c.err) {
+			t.Errorf("digest %q: %d, %v", c.name, n, err)
+		}
+	}
+	equal(t, "deliveries", dueIDs(t, s, "x"), nil)
+	equal(t, "then", digest(t, s, "u", 9, "d"), []string{"1"})
+}
+
+func digestsAtOnce(t *testing.T, s alerts.Store) {
+	var names []string
+	for i := range 40 {
+		names = append(names, fmt.Sprintf("%02d", i))
+	}
+	hold(t, s, "u", 0, names...)
+	told := make(chan string, 100)
+	all(t, 6, func(w int) error {
+		for r := range len(names) {
+			var ids []string
+			n, err := s.DigestAlerts(within(t), "u", 3, func(held []alerts.Alert, _ int64) (string, []alerts.Delivery, error) {
+				ids = alertIDs(held)
+				return fmt.Sprint("d", w, ".", r), nil, nil
+			})
+			if err != nil {
+				return err
+			}
+			for _, id := range ids[:n] {
+				told <- id
+			}
+		}
+		return nil
+	})
+	equal(t, "told", drain(told), names)
+}

@@ -1,0 +1,189 @@
+package storetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+func silences(t *testing.T, s alerts.Store) {
+	want := alerts.Silence{ID: "a", Rule: "r'", Policy: "p", Key: "k*", User: "ö😀", Reason: "because", By: "me"}
+	got, err := s.AddSilence(within(t), want, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.CreatedAt <= 0 || got.ExpiresAt != got.CreatedAt+hour {
+		t.Errorf("made at %d, ends at %d", got.CreatedAt, got.ExpiresAt)
+	}
+	want.CreatedAt, want.ExpiresAt = got.CreatedAt, got.ExpiresAt
+	equal(t, "silence", got, want)
+	if _, err := s.AddSilence(within(t), alerts.Silence{ID: "over"}, -time.Second); err != nil {
+		t.Fatal(err)
+	}
+	list := func(ended bool, max int) []alerts.Silence {
+		t.Helper()
+		all, err := s.Silences(within(t), ended, max)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	equal(t, "in force", list(false, 9), []alerts.Silence{want})
+	all := list(true, 9)
+	if len(all) != 2 || all[0].CreatedAt < all[1].CreatedAt {
+		t.Errorf("all: %+v", all)
+	}
+	equal(t, "one of all", len(list(true, 1)), 1)
+	ended, found, err := s.EndSilence(within(t), "a")
+	if err != nil || !found || ended.ExpiresAt > want.ExpiresAt-hour/2 || ended.Reason != want.Reason {
+		t.Errorf("end: %+v, %t, %v", ended, found, err)
+	}
+	for _, id := range []string{"a", "over", "nobody"} {
+		if _, found, err := s.EndSilence(within(t), id); found || err != nil {
+			t.Errorf("end %s: %t, %v", id, found, err)
+		}
+	}
+	equal(t, "none is in force", list(false, 9), nil)
+	equal(t, "all of them", len(list(true, 9)), 2)
+}
+
+func alertPages(t *testing.T, s alerts.Store) {
+	for i, name := range []string{"1", "2", "3", "4", "5", "6"} {
+		raise(t, s, func(a *alerts.Alert) {
+			a.RaisedAt = []int64{10, 20, 20, 20, 30, 40}[i]
+			a.User, a.Policy = []string{"u", "v"}[i%2], []string{"p", "q", "r"}[i%3]
+		}, name)
+	}
+	tell(t, s, alerts.Told{Alert: "3", Notice: alerts.Sent}, alerts.Told{Alert: "6", Notice: alerts.Sent})
+	resolve(t, s, "3", "6")
+	for _, c := range []struct {
+		filter alerts.AlertFilter
+		want   []string
+	}{
+		{alerts.AlertFilter{Max: 9}, []string{"6", "5", "4", "3", "2", "1"}},
+		{alerts.AlertFilter{Max: 3}, []string{"6", "5", "4"}},
+		{alerts.AlertFilter{Max: 2, Before: 20, BeforeID: "4"}, []string{"3", "2"}},
+		{alerts.AlertFilter{Max: 9, Before: 20, BeforeID: "2"}, []string{"1"}},
+		{alerts.AlertFilter{Max: 9, OpenOnly: true}, []string{"5", "4", "2", "1"}},
+		{alerts.AlertFilter{Max: 2, OpenOnly: true, Before: 30, BeforeID: "5"}, []string{"4", "2"}},
+		{alerts.AlertFilter{Max: 9, User: "u"}, []string{"5", "3", "1"}},
+		{alerts.AlertFilter{Max: 1, User: "u", Before: 30, BeforeID: "5"}, []string{"3"}},
+		{alerts.AlertFilter{Max: 9, User: "u", OpenOnly: true}, []string{"5", "1"}},
+		{alerts.AlertFilter{Max: 9, Policy: "q"}, []string{"5", "2"}},
+		{alerts.AlertFilter{Max: 9, Rule: "r", User: "v", Policy: "p"}, []string{"4"}},
+		{alerts.AlertFilter{Max: 9, Rule: "q"}, nil},
+	} {
+		got, err := s.Alerts(within(t), c.filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, fmt.Sprintf("%+v", c.filter), alertIDs(got), c.want)
+	}
+}
+
+// soon is after all that was done, also where times are rounded up to a whole hour.
+func soon() time.Time { return time.Now().Add(2 * time.Hour) }
+
+// prune removes all that is old, in small parts, and gives how much that was.
+func prune(t *testing.T, s alerts.Store) (total int) {
+	t.Helper()
+	for {
+		n, err := s.PruneAlerts(within(t), soon(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if total += n; n == 0 {
+			return total
+		}
+	}
+}
+
+func pruneAlerts(t *testing.T, s alerts.Store) {
+	raise(t, s, nil, "open", "sent", "silenced", "pending")
+	hold(t, s, "u", 0, "told")
+	digest(t, s, "u", 9, "d")
+	hold(t, s, "u", 0, "held")
+	tell(t, s, alerts.Told{Alert: "open", Notice: alerts.Sent}, alerts.Told{Alert: "sent", Notice: alerts.Sent}, alerts.Told{Alert: "silenced", Notice: alerts.Silenced})
+	resolve(t, s, "sent", "silenced", "told", "held")
+	before := time.UnixMilli(alert(t, s, "sent").ResolvedAt)
+	if n, err := s.PruneAlerts(within(t), before, 9); n != 0 || err != nil {
+		t.Errorf("too early: %d, %v", n, err)
+	}
+	kill(t, s, "d/x")
+	n, err := s.PruneAlerts(within(t), soon(), 2)
+	if n != 2+2+1 || err != nil { // alerts, groups, deliveries
+		t.Errorf("the first part: %d, %v", n, err)
+	}
+	prune(t, s)
+	left, err := s.Alerts(within(t), alerts.AlertFilter{Max: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := alertIDs(left)
+	slices.Sort(ids)
+	equal(t, "left", ids, []string{"held", "open", "pending"})
+	digest(t, s, "u", 9, "d2")
+	if n := prune(t, s); n != 1 {
+		t.Errorf("after the digest: %d", n)
+	}
+}
+
+func pruneRest(t *testing.T, s alerts.Store) {
+	addDeliveries(t, s, "x", "sent", "dead", "waiting")
+	kill(t, s, "dead/x")
+	tried(t, s, alerts.Tried{ID: "sent/x", State: alerts.DeliverySent})
+	for id, lasts := range map[string]time.Duration{"short": time.Second, "long": 24 * time.Hour} {
+		if _, err := s.AddSilence(within(t), alerts.Silence{ID: id}, lasts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.KeepPoison(within(t), alerts.Poison{Sequence: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.PruneAlerts(within(t), time.Now().Add(-time.Hour), 9); n != 0 || err != nil {
+		t.Errorf("too early: %d, %v", n, err)
+	}
+	n, err := s.PruneAlerts(within(t), soon(), 1)
+	if n != 3 || err != nil {
+		t.Errorf("one of each: %d, %v", n, err)
+	}
+	equal(t, "and then", prune(t, s), 1)
+	equal(t, "left", dueIDs(t, s, "x"), []string{"waiting/x"})
+	left, err := s.Silences(within(t), true, 9)
+	if err != nil || len(left) != 1 || left[0].ID != "long" {
+		t.Errorf("silences left: %+v, %v", left, err)
+	}
+}
+
+func pruneGroups(t *testing.T, s alerts.Store) {
+	groups := []alerts.GroupID{group("a"), group("b"), group("open")}
+	raise(t, s, nil, "open")
+	take(t, s, alerts.Taking{Events: []string{"1", "2", "3"}, Groups: groups}, func(alerts.Taken) alerts.Changes {
+		c := alerts.Changes{States: map[alerts.GroupID]json.RawMessage{}}
+		for _, g := range groups {
+			c.States[g] = json.RawMessage(`1`)
+		}
+		return c
+	})
+	if n, err := s.PruneAlerts(within(t), time.Now().Add(-time.Minute), 9); n != 0 || err != nil {
+		t.Errorf("too early: %d, %v", n, err)
+	}
+	prune(t, s)
+	seen := take(t, s, alerts.Taking{Events: []string{"1"}, Groups: groups}, nil)
+	equal(t, "states", seen.States, map[alerts.GroupID]json.RawMessage{group("open"): json.RawMessage(`1`)})
+	equal(t, "fresh", seen.Fresh, map[string]bool{})
+
+	for i, c := range []struct {
+		before    time.Time
+		max, want int
+	}{{time.Now().Add(-time.Hour), 9, 0}, {soon(), 3, 3}, {soon(), 3, 1}, {soon(), 3, 0}} {
+		if n, err := s.PruneTaken(within(t), c.before, c.max); n != c.want || err != nil {
+			t.Errorf("forget %d: %d, %v; want %d", i, n, err, c.want)
+		}
+	}
+	equal(t, "fresh again", take(t, s, alerts.Taking{Events: []string{"1"}}, nil).Fresh, map[string]bool{"1": true})
+}
