@@ -27,7 +27,7 @@ var mayImport = map[string][]string{
 	"internal/policy":    {"internal/engine", "internal/glob", "internal/week", "internal/yamlfile"},
 	"internal/keys":      {},
 	"internal/overrides": {"internal/glob"},
-	"internal/bus":       {".", "internal/engine", "internal/policy", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage"},
+	"internal/bus":       {".", "internal/engine", "internal/policy", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage"},
 	"internal/alerts":    {".", "internal/glob", "internal/week", "internal/yamlfile"},
 	"internal/jobs":      {},
 	"internal/usage":     {"internal/engine"},

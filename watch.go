@@ -21,10 +21,11 @@ type Event struct {
 	Type string
 	// Source is the URI of the service that raised the event.
 	Source string
-	// Subject is the key that the event is about; of a report the day.
+	// Subject is the key that the event is about, of an event about alerts the user, of a report the day.
 	Subject string
 	Time    time.Time
-	// Data is a [*Warning], an [*Exceeded] or a [*Report]; of another type of event it is the json.RawMessage.
+	// Data is a [*Warning], an [*Exceeded], a [*Report], an [*AlertRaised], an [*AlertResolved], an [*AlertDigest] or an
+	// [*AlertTest]; of another type of event it is the json.RawMessage.
 	Data any
 	// Raw is the event's JSON as it came.
 	Raw []byte
@@ -52,22 +53,30 @@ func ParseEvent(raw []byte) (Event, error) {
 }
 
 func parseEventData(eventType string, data json.RawMessage) (any, error) {
+	var d any
 	switch eventType {
 	case EventWarning:
-		d := new(Warning)
-		return d, json.Unmarshal(data, d)
+		d = new(Warning)
 	case EventExceeded:
-		d := new(Exceeded)
-		return d, json.Unmarshal(data, d)
+		d = new(Exceeded)
 	case EventReport:
-		d := new(Report)
-		return d, json.Unmarshal(data, d)
+		d = new(Report)
+	case EventAlertRaised:
+		d = new(AlertRaised)
+	case EventAlertResolved:
+		d = new(AlertResolved)
+	case EventAlertDigest:
+		d = new(AlertDigest)
+	case EventAlertTest:
+		d = new(AlertTest)
+	default:
+		return data, nil
 	}
-	return data, nil
+	return d, json.Unmarshal(data, d)
 }
 
 // Watch gives the events of the given types as they are published, of [EventWarning] and [EventExceeded] when
-// none is given. It is subscribed when Watch returns; the sequence, which is to be read once, ends with ctx.
+// none is given; "alerts.*" stands for all about alerts. It is subscribed when Watch returns; the sequence, which is to be read once, ends with ctx.
 //
 // This is a live view and not a record: what was published before is not shown, an event may come twice (its ID
 // tells), and a reader that falls 4096 events behind loses some, which gives an error that wraps

@@ -36,7 +36,7 @@ func TestEmbedKeepsItsStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := ensureStream(t.Context(), js); err != nil {
+		if err := ensureStream(t.Context(), js, eventStream()); err != nil {
 			t.Fatal(err)
 		}
 		ack, err := js.Publish(t.Context(), limits.EventWarning, nil)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 
 	"github.com/cenkalti/backoff/v5"
@@ -167,7 +166,7 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		return 0, nats.ErrDisconnected
 	}
 	if !r.ready {
-		if err := ensureStream(ctx, r.js); err != nil {
+		if err := ensureStream(ctx, r.js, eventStream()); err != nil {
 			return 0, err
 		}
 		r.ready = true
@@ -255,93 +254,4 @@ func (r *Relay) recovered() {
 		r.cfg.Logger.Info("events are published again")
 	}
 	r.failing = false
-}
-
-// eventSubjects are all the stream takes: with limits.> it would answer requests, as streams acknowledge what has
-// a reply subject.
-var eventSubjects = []string{limits.EventWarning, limits.EventExceeded, limits.EventReport}
-
-// streamConfig is the stream as made when there is none.
-func streamConfig() jetstream.StreamConfig {
-	return jetstream.StreamConfig{
-		Name: limits.EventStream, Subjects: eventSubjects, Description: "Events of the limiter, as CloudEvents",
-		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
-		MaxAge: 7 * 24 * time.Hour, MaxBytes: 1 << 30, Duplicates: 10 * time.Minute,
-	}
-}
-
-// ensureStream makes the stream, or adds to one that is there the subjects it lacks; everything else of it is its
-// operator's.
-func ensureStream(ctx context.Context, js jetstream.JetStream) error {
-	s, err := js.Stream(ctx, limits.EventStream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = createStream(ctx, js)
-	}
-	if err != nil {
-		return wrapStream("look up", err)
-	}
-	cfg := s.CachedInfo().Config
-	missing := missingSubjects(cfg.Subjects)
-	if len(missing) == 0 {
-		return nil
-	}
-	cfg.Subjects = append(cfg.Subjects, missing...)
-	_, err = js.UpdateStream(ctx, cfg)
-	return wrapStream("add subjects to", err)
-}
-
-// createStream makes the stream. When another worker makes it at the same moment the server may refuse this one in
-// more than one way (the name is taken, the space is reserved twice), so a refusal counts only if there is still no
-// stream a little later.
-func createStream(ctx context.Context, js jetstream.JetStream) (jetstream.Stream, error) {
-	for try := 1; ; try++ {
-		s, err := js.CreateStream(ctx, streamConfig())
-		if err == nil {
-			return s, nil
-		}
-		if sleep(ctx, 50*time.Millisecond) != nil {
-			return nil, err
-		}
-		if s, lookup := js.Stream(ctx, limits.EventStream); lookup == nil {
-			return s, nil
-		}
-		if try == 3 {
-			return nil, fmt.Errorf("create it: %w", err)
-		}
-	}
-}
-
-func wrapStream(act string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s stream %s: %w", act, limits.EventStream, err)
-}
-
-// missingSubjects gives the event subjects that none of the patterns takes.
-func missingSubjects(patterns []string) (missing []string) {
-	for _, subject := range eventSubjects {
-		taken := false
-		for _, p := range patterns {
-			taken = taken || takes(p, subject)
-		}
-		if !taken {
-			missing = append(missing, subject)
-		}
-	}
-	return missing
-}
-
-// takes tells whether a pattern with the wildcards * and > takes a subject.
-func takes(pattern, subject string) bool {
-	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
-	for i, token := range p {
-		switch {
-		case token == ">":
-			return len(s) > i
-		case i >= len(s) || token != "*" && token != s[i]:
-			return false
-		}
-	}
-	return len(p) == len(s)
 }

@@ -279,7 +279,7 @@ func TestStreamOfTheOperatorIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := ensureStream(ctx, js); err != nil {
+		if err := ensureStream(ctx, js, eventStream()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -302,7 +302,7 @@ func TestStreamIsMadeOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			if err := ensureStream(t.Context(), js); err != nil {
+			if err := ensureStream(t.Context(), js, eventStream()); err != nil {
 				t.Error(err)
 			}
 		})

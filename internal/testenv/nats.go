@@ -105,7 +105,7 @@ func (n natsSettings) start() (*natsserver.Server, error) {
 		SyncAlways: n.SyncAlways,
 		// Left out, they follow the machine's free memory and disk.
 		JetStreamMaxMemory: 64 << 20,
-		JetStreamMaxStore:  1 << 30,
+		JetStreamMaxStore:  8 << 30,
 	})
 	if err != nil {
 		return nil, err

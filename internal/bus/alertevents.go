@@ -1,0 +1,142 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// The schemas of the events about alerts.
+const (
+	SchemaAlertRaised   = "events/alerts.raised.v1.json"
+	SchemaAlertResolved = "events/alerts.resolved.v1.json"
+	SchemaAlertDigest   = "events/alerts.digest.v1.json"
+	SchemaAlertTest     = "events/alerts.test.v1.json"
+)
+
+// AlertEventsConfig configures [AlertEvents].
+type AlertEventsConfig struct {
+	// Conn is required.
+	Conn *nats.Conn
+	// Source is the CloudEvents source, a URI that names this service; required.
+	Source string
+	// SchemaBase is the URL of the folder of the schemas; required.
+	SchemaBase string
+	// AckTimeout is how long a message may wait for its acknowledgement when the caller's context has no end. 5 s unless
+	// set.
+	AckTimeout time.Duration
+}
+
+// AlertEvents is the channel of kind nats: it publishes messages as CloudEvents to the stream [limits.AlertStream]. The
+// message's id is the event's, so that one that is sent again within an hour is stored once.
+type AlertEvents struct {
+	cfg AlertEventsConfig
+	js  jetstream.JetStream
+	// ready says that the stream was seen since the last failure.
+	ready atomic.Bool
+}
+
+// NewAlertEvents makes the channel.
+func NewAlertEvents(cfg AlertEventsConfig) (*AlertEvents, error) {
+	if cfg.Conn == nil {
+		return nil, errors.New("alert events: Conn is missing")
+	}
+	if _, err := url.Parse(cfg.Source); err != nil || cfg.Source == "" {
+		return nil, fmt.Errorf("alert events: source %q is not a URI; want one such as https://limits.example.com", cfg.Source)
+	}
+	if u, err := url.Parse(cfg.SchemaBase); err != nil || !u.IsAbs() {
+		return nil, fmt.Errorf("alert events: schema base %q is not an absolute URL", cfg.SchemaBase)
+	}
+	cfg.SchemaBase = strings.TrimRight(cfg.SchemaBase, "/")
+	setDefault(&cfg.AckTimeout, 5*time.Second)
+	js, err := jetstream.New(cfg.Conn, jetstream.WithDefaultTimeout(cfg.AckTimeout))
+	if err != nil {
+		return nil, fmt.Errorf("alert events: %w", err)
+	}
+	return &AlertEvents{cfg: cfg, js: js}, nil
+}
+
+// Send publishes a message and returns when the stream has it.
+func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
+	msg, err := alertMsg(m, a.cfg.Source, a.cfg.SchemaBase)
+	if err != nil {
+		return &alerts.Refusal{Final: true, Err: fmt.Errorf("build event %s: %w", m.ID, err)}
+	}
+	// What is published while the connection is down would wait in its buffer, past the caller's patience.
+	if !a.cfg.Conn.IsConnected() {
+		return fmt.Errorf("publish event %s: %w", m.ID, nats.ErrDisconnected)
+	}
+	if !a.ready.Load() {
+		if err := ensureStream(ctx, a.js, alertStream()); err != nil {
+			return err
+		}
+		a.ready.Store(true)
+	}
+	_, err = a.js.PublishMsg(ctx, msg)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, nats.ErrMaxPayload):
+		return &alerts.Refusal{Final: true, Err: fmt.Errorf("publish event %s: it has %d bytes: %w", m.ID, len(msg.Data), err)}
+	default:
+		a.ready.Store(false) // the stream may be what is missing
+		return fmt.Errorf("publish event %s to %s: %w", m.ID, msg.Subject, err)
+	}
+}
+
+// alertMsg builds the CloudEvent of a message. Its subject is the user, where there is one.
+func alertMsg(m *alerts.Message, source, schemaBase string) (*nats.Msg, error) {
+	schema, err := alertSchema(m.Kind)
+	if err != nil {
+		return nil, err
+	}
+	// The SDK would put it into the event as it is.
+	if !json.Valid(m.Data) {
+		return nil, errors.New("its data is no JSON")
+	}
+	ce := event.New()
+	ce.SetID(m.ID)
+	ce.SetType(string(m.Kind))
+	ce.SetSource(source)
+	if m.User != "" {
+		ce.SetSubject(m.User)
+	}
+	ce.SetTime(time.UnixMilli(m.Time).UTC())
+	ce.SetDataSchema(schemaBase + "/" + schema)
+	if err := ce.SetData(event.ApplicationJSON, m.Data); err != nil {
+		return nil, err
+	}
+	if err := ce.Validate(); err != nil {
+		return nil, err
+	}
+	msg := nats.NewMsg(string(m.Kind))
+	msg.Header.Set("Content-Type", ContentTypeCloudEvent)
+	msg.Header.Set(nats.MsgIdHdr, m.ID)
+	msg.Data, err = ce.MarshalJSON()
+	return msg, err
+}
+
+func alertSchema(kind alerts.Kind) (string, error) {
+	switch kind {
+	case alerts.KindRaised:
+		return SchemaAlertRaised, nil
+	case alerts.KindResolved:
+		return SchemaAlertResolved, nil
+	case alerts.KindDigest:
+		return SchemaAlertDigest, nil
+	case alerts.KindTest:
+		return SchemaAlertTest, nil
+	}
+	return "", fmt.Errorf("unknown kind of message %q", kind)
+}

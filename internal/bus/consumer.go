@@ -1,0 +1,246 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// ConsumerConfig configures a [Consumer].
+type ConsumerConfig struct {
+	// Conn and Logger are required.
+	Conn   *nats.Conn
+	Logger *slog.Logger
+	// Take stores what a batch of events changes; required. After it has returned nil the events are acknowledged, so all
+	// must be stored then. An event may come again, and a batch in which one cannot be taken comes again in parts. With no
+	// events it asks whether the store answers, and must ask the store.
+	Take func(ctx context.Context, events []alerts.Event) error
+	// Poison keeps a message that cannot be taken; required. It may come again.
+	Poison func(ctx context.Context, p alerts.Poison) error
+	// Observer is told what became of messages; nil for nobody.
+	Observer ConsumerObserver
+	// Batch is how many messages are taken at a time at most. 256 unless set.
+	Batch int
+	// TakeTimeout is how long a Take may take; less than [ackWait]. 10 s unless set.
+	TakeTimeout time.Duration
+	// Retry is how long an event that could not be taken waits for its second try; each further one waits twice as long,
+	// up to 300 times as long. 100 ms unless set.
+	Retry time.Duration
+}
+
+// ConsumerObserver is told what became of messages, from one goroutine.
+type ConsumerObserver interface {
+	// EventsTaken counts events that were taken.
+	EventsTaken(n int)
+	// EventsReturned counts messages that were given back to come again.
+	EventsReturned(n int)
+	// EventPoisoned tells of a message that was put aside.
+	EventPoisoned()
+	// EventsPending is how many messages of the stream nobody was given yet.
+	EventsPending(n uint64)
+}
+
+type noConsumerObserver struct{}
+
+func (noConsumerObserver) EventsTaken(int)      {}
+func (noConsumerObserver) EventsReturned(int)   {}
+func (noConsumerObserver) EventPoisoned()       {}
+func (noConsumerObserver) EventsPending(uint64) {}
+
+func (c *ConsumerConfig) defaults() error {
+	switch {
+	case c.Conn == nil:
+		return errors.New("consumer: Conn is missing")
+	case c.Take == nil:
+		return errors.New("consumer: Take is missing")
+	case c.Poison == nil:
+		return errors.New("consumer: Poison is missing")
+	case c.Logger == nil:
+		return errors.New("consumer: Logger is missing")
+	}
+	if c.Observer == nil {
+		c.Observer = noConsumerObserver{}
+	}
+	setDefault(&c.Batch, 256)
+	setDefault(&c.TakeTimeout, 10*time.Second)
+	setDefault(&c.Retry, 100*time.Millisecond)
+	return nil
+}
+
+const (
+	// pullWait is how long a pull waits for messages. It is short because a stop waits for its end: a pull that is given
+	// up may have been sent messages that nobody would give back.
+	pullWait = time.Second
+	// pullBytes bounds the memory of one pull. A pull that a single message cannot fit into would never end, so it is at
+	// least twice what the server lets through.
+	pullBytes = 8 << 20
+	// mostStrikes is how often an event may fail alone while the store answers.
+	mostStrikes = 10
+	// mostSuspects bounds the memory of strikes; past it counting begins anew.
+	mostSuspects = 8192
+)
+
+// Consumer takes events from the stream: it pulls them, has them stored, and acknowledges them. Any number of processes
+// share the work.
+//
+// A message that is no event is put aside at once. When a batch cannot be taken, the store is asked: if it does not answer
+// all is given back, and nothing is pulled until it answers again; if it does, the batch is halved until the event is
+// alone that cannot be taken. That one comes again after a growing delay, and is put aside after ten tries. Tries are
+// counted in memory, as deliveries also grow by outages, which are not the event's fault.
+type Consumer struct {
+	cfg      ConsumerConfig
+	js       jetstream.JetStream
+	consumer jetstream.Consumer // nil until it was seen since the last failure
+	// holding says that the store did not answer.
+	holding bool
+	// strikes counts, by sequence, how often an event failed alone.
+	strikes map[uint64]int
+	failing bool
+}
+
+// NewConsumer makes a consumer; Run runs it.
+func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
+	if err := cfg.defaults(); err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(cfg.Conn)
+	if err != nil {
+		return nil, fmt.Errorf("consumer: %w", err)
+	}
+	return &Consumer{cfg: cfg, js: js, strikes: map[uint64]int{}}, nil
+}
+
+// Run takes events until ctx ends, and then gives back what it has and did not take. Failures are retried for ever.
+func (c *Consumer) Run(ctx context.Context) error {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
+	for ctx.Err() == nil {
+		err := c.pass(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			c.failed(err)
+			_ = sleep(ctx, wait.NextBackOff())
+		default:
+			c.recovered()
+			wait.Reset()
+		}
+	}
+	return nil
+}
+
+// pass pulls once, and takes what comes until the pull ends.
+func (c *Consumer) pass(ctx context.Context) error {
+	if err := c.prepare(ctx); err != nil {
+		return err
+	}
+	pull, err := c.consumer.Fetch(c.cfg.Batch, jetstream.FetchMaxWait(pullWait), jetstream.FetchMaxBytes(c.maxBytes()))
+	if err != nil {
+		c.consumer = nil
+		return fmt.Errorf("pull events: %w", err)
+	}
+	var failed error
+	pending, known := uint64(0), false
+	for messages := range gathered(pull.Messages(), c.cfg.Batch) {
+		if meta, err := messages[len(messages)-1].Metadata(); err == nil {
+			pending, known = meta.NumPending, true
+		}
+		if failed != nil || ctx.Err() != nil {
+			c.giveBack(messages)
+			continue
+		}
+		failed = c.handle(context.WithoutCancel(ctx), messages)
+	}
+	if err := pull.Error(); err != nil {
+		// The stream or the consumer may be what is missing.
+		c.consumer = nil
+		return errors.Join(failed, fmt.Errorf("pull events: %w", err))
+	}
+	if known || failed == nil {
+		c.cfg.Observer.EventsPending(pending)
+	}
+	return failed
+}
+
+// prepare holds that there is a connection, a store and a consumer, before messages are asked for.
+func (c *Consumer) prepare(ctx context.Context) error {
+	if !c.cfg.Conn.IsConnected() {
+		c.consumer = nil
+		return nats.ErrDisconnected
+	}
+	if c.holding {
+		if err := c.take(ctx, nil); err != nil {
+			return fmt.Errorf("ask the store: %w", err)
+		}
+		c.holding = false
+	}
+	if c.consumer != nil {
+		return nil
+	}
+	consumer, err := ensureConsumer(ctx, c.js)
+	if err != nil {
+		return err
+	}
+	c.consumer = consumer
+	return nil
+}
+
+func (c *Consumer) maxBytes() int { return max(pullBytes, 2*int(c.cfg.Conn.MaxPayload())) }
+
+// gathered gives what there is, as soon as there is something: few messages come at once, and what comes while a batch is
+// taken is the next batch.
+func gathered(in <-chan jetstream.Msg, most int) iter.Seq[[]jetstream.Msg] {
+	return func(yield func([]jetstream.Msg) bool) {
+		for m := range in {
+			batch := []jetstream.Msg{m}
+			for more := true; more && len(batch) < most; {
+				select {
+				case next, ok := <-in:
+					if more = ok; ok {
+						batch = append(batch, next)
+					}
+				default:
+					more = false
+				}
+			}
+			if !yield(batch) {
+				return
+			}
+		}
+	}
+}
+
+// take calls Take.
+func (c *Consumer) take(ctx context.Context, all []delivered) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.TakeTimeout)
+	defer cancel()
+	events := make([]alerts.Event, len(all))
+	for i := range all {
+		events[i] = all[i].event
+	}
+	return c.cfg.Take(ctx, events)
+}
+
+// failed and recovered log changes of state, not tries.
+func (c *Consumer) failed(err error) {
+	if !c.failing {
+		c.cfg.Logger.Error("events wait in the stream", "error", err)
+	}
+	c.failing = true
+}
+
+func (c *Consumer) recovered() {
+	if c.failing {
+		c.cfg.Logger.Info("events are taken again")
+	}
+	c.failing = false
+}

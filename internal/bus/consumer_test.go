@@ -1,0 +1,452 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/testenv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// taker takes events for a test and keeps what it was given.
+type taker struct {
+	mu       sync.Mutex
+	events   map[string]alerts.Event
+	poisoned []alerts.Poison
+	takes    int
+	// refuse says why events are not taken.
+	refuse func(events []alerts.Event) error
+	// refusePoison is how often keeping poison fails.
+	refusePoison int
+	changed      chan struct{}
+}
+
+func newTaker() *taker {
+	return &taker{events: map[string]alerts.Event{}, changed: make(chan struct{}, 1)}
+}
+
+func (k *taker) tell() {
+	select {
+	case k.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (k *taker) take(_ context.Context, events []alerts.Event) error {
+	defer k.tell()
+	if k.refuse != nil {
+		if err := k.refuse(events); err != nil {
+			return err
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.takes++
+	for _, e := range events {
+		k.events[e.ID] = e
+	}
+	return nil
+}
+
+func (k *taker) poison(_ context.Context, p alerts.Poison) error {
+	defer k.tell()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.refusePoison > 0 {
+		k.refusePoison--
+		return errors.New("no room")
+	}
+	k.poisoned = append(k.poisoned, p)
+	return nil
+}
+
+// wait returns when the taker has so many different events and messages put aside.
+func (k *taker) wait(t *testing.T, events, poisoned int) {
+	t.Helper()
+	end := time.After(time.Minute)
+	for {
+		k.mu.Lock()
+		e, p := len(k.events), len(k.poisoned)
+		k.mu.Unlock()
+		if e >= events && p >= poisoned {
+			return
+		}
+		select {
+		case <-k.changed:
+		case <-end:
+			t.Fatalf("%d of %d events, %d of %d put aside", e, events, p, poisoned)
+		}
+	}
+}
+
+// consume runs a consumer until the test ends, or until stop.
+func consume(t *testing.T, nc *nats.Conn, k *taker) (stop func()) {
+	t.Helper()
+	c, err := NewConsumer(ConsumerConfig{Conn: nc, Take: k.take, Poison: k.poison, Retry: time.Millisecond,
+		Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = c.Run(ctx) }()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return stop
+}
+
+// stream gives JetStream with the stream of events.
+func stream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// publishEvents publishes events from..to-1, as the relay does.
+func publishEvents(t *testing.T, js jetstream.JetStream, from, to int) {
+	t.Helper()
+	for n := from; n < to; n++ {
+		e := exceeded(n)
+		m, err := eventMsg(&e, "urn:test", "http://h/schemas")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// settled waits until the consumer has nothing in hand and nothing to give.
+func settled(t *testing.T, js jetstream.JetStream) *jetstream.ConsumerInfo {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		c, err := js.Consumer(ctx, limits.EventStream, ConsumerName)
+		if err == nil {
+			if i := c.CachedInfo(); i.NumPending == 0 && i.NumAckPending == 0 {
+				return i
+			}
+		}
+		if sleep(ctx, 10*time.Millisecond) != nil {
+			t.Fatalf("the consumer has work left: %v %+v", err, c.CachedInfo())
+		}
+	}
+}
+
+func TestConsumerTakesEvents(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	publishEvents(t, js, 1, 2)
+	w := warning(2)
+	m, _ := eventMsg(&w, "urn:test", "http://h/schemas")
+	if _, err := js.PublishMsg(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	k := newTaker()
+	consume(t, nc, k)
+	k.wait(t, 2, 0)
+	for id, want := range map[string]alerts.Event{
+		"id-1": {ID: "id-1", Type: "limits.exceeded", Time: 1704307200123, Key: "api:user:7", Name: "1m", Window: "1m", User: "7",
+			Limit: 100, Denied: 41, Reset: 1704307260000},
+		"id-2": {ID: "id-2", Type: "limits.warning", Time: 1704307200123, Key: "api:user:7", Name: "1m", Window: "1m", User: "7",
+			Limit: 100, Denied: 1, Remaining: 9, Reset: 1704307260000},
+	} {
+		if got := k.events[id]; got != want {
+			t.Errorf("\n got %+v\nwant %+v", got, want)
+		}
+	}
+	if i := settled(t, js); i.AckFloor.Stream != 2 || i.NumRedelivered != 0 {
+		t.Errorf("%+v", i)
+	}
+}
+
+func TestPoisonIsKeptAndEnded(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	publishEvents(t, js, 0, 1)
+	e := exceeded(9)
+	other, _ := eventMsg(&e, "urn:test", "http://h/schemas")
+	long := exceeded(8)
+	long.Key = strings.Repeat("k", 257)
+	tooLong, _ := eventMsg(&long, "urn:test", "http://h/schemas")
+	bad := []struct{ data, reason string }{
+		{"", "read event: unexpected end of JSON input"},
+		{strings.Repeat("x", 2*alerts.MaxPoisonBytes), "read event: invalid character 'x'"},
+		{strings.Repeat(" ", maxEventBytes+1), "the message has 65537 bytes; an event has at most 65536"},
+		{string(tooLong.Data), "key of the event has 257 bytes; want 1 to 256"},
+		{string(other.Data), "an event of type limits.exceeded came on subject limits.warning"},
+	}
+	for _, b := range bad {
+		if _, err := js.Publish(t.Context(), limits.EventWarning, []byte(b.data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publishEvents(t, js, 1, 2)
+	k := newTaker()
+	k.refusePoison = 3
+	consume(t, nc, k)
+	k.wait(t, 2, len(bad))
+	settled(t, js)
+	slices.SortFunc(k.poisoned, func(a, b alerts.Poison) int { return int(a.Sequence) - int(b.Sequence) })
+	for i, b := range bad {
+		p := k.poisoned[i]
+		if p.Sequence != uint64(i+2) || p.Subject != limits.EventWarning || !strings.HasPrefix(p.Reason, b.reason) ||
+			string(p.Data) != b.data[:min(len(b.data), alerts.MaxPoisonBytes)] || p.At == 0 {
+			t.Errorf("%d: %.200v, want %s", i, p, b.reason)
+		}
+	}
+	if len(k.poisoned) != len(bad) || len(k.events) != 2 {
+		t.Errorf("%d put aside, %d taken", len(k.poisoned), len(k.events))
+	}
+}
+
+// TestOneBadEventHoldsNobodyUp lets the store refuse every batch that has one of two events.
+func TestOneBadEventHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	publishEvents(t, js, 0, 300)
+	k := newTaker()
+	var tries [2]int
+	k.refuse = func(events []alerts.Event) error {
+		for _, e := range events {
+			for i, id := range []string{"id-77", "id-200"} {
+				if e.ID == id {
+					if len(events) == 1 {
+						tries[i]++
+					}
+					return errors.New("no such partition")
+				}
+			}
+		}
+		return nil
+	}
+	consume(t, nc, k)
+	k.wait(t, 298, 2)
+	settled(t, js)
+	if tries != [2]int{mostStrikes, mostStrikes} {
+		t.Errorf("tried alone %v times", tries)
+	}
+	for _, p := range k.poisoned {
+		if p.Reason != "not taken in 10 tries: no such partition" || !strings.Contains(string(p.Data), `"denied":41`) {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+// TestStoreThatIsAwayPoisonsNothing refuses everything for longer than an event has tries.
+func TestStoreThatIsAwayPoisonsNothing(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	publishEvents(t, js, 0, 20)
+	k := newTaker()
+	asked := 0
+	k.refuse = func(events []alerts.Event) error {
+		if asked++; asked < 6 || asked%2 == 0 && asked < 40 && len(events) > 0 {
+			return errors.New("connection refused")
+		}
+		return nil
+	}
+	consume(t, nc, k)
+	k.wait(t, 20, 0)
+	settled(t, js)
+	if len(k.poisoned) != 0 {
+		t.Errorf("put aside: %+v", k.poisoned)
+	}
+}
+
+// TestReplicasShare lets one consumer be stuck with what it took; the other does the rest.
+func TestReplicasShare(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	js := stream(t, dial(t, url))
+	publishEvents(t, js, 0, 1)
+	stuck, release := make(chan struct{}), make(chan struct{})
+	first := newTaker()
+	var once sync.Once
+	first.refuse = func([]alerts.Event) error {
+		once.Do(func() { close(stuck); <-release })
+		return nil
+	}
+	consume(t, dial(t, url), first)
+	<-stuck
+	publishEvents(t, js, 1, 600)
+	second := newTaker()
+	consume(t, dial(t, url), second)
+	// The pull of the first had room for 255 more.
+	second.wait(t, 344, 0)
+	close(release)
+	settled(t, js)
+	for n := range 600 {
+		id := fmt.Sprintf("id-%d", n)
+		if _, a := first.events[id]; !a {
+			if _, b := second.events[id]; !b {
+				t.Fatalf("nobody took %s", id)
+			}
+		}
+	}
+}
+
+// TestStopGivesBack stops a consumer that has messages in hand. The time after which the server gives them to others by
+// itself is an hour, so that only what was given back arrives.
+func TestStopGivesBack(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	js := stream(t, dial(t, url))
+	cfg := consumerConfig()
+	cfg.AckWait = time.Hour
+	if _, err := js.CreateConsumer(t.Context(), limits.EventStream, cfg); err != nil {
+		t.Fatal(err)
+	}
+	publishEvents(t, js, 0, 1)
+	stuck, release := make(chan struct{}), make(chan struct{})
+	first := newTaker()
+	var once sync.Once
+	first.refuse = func([]alerts.Event) error {
+		once.Do(func() { close(stuck); <-release })
+		return nil
+	}
+	stop := consume(t, dial(t, url), first)
+	<-stuck
+	publishEvents(t, js, 1, 200) // they wait in the first one's pull
+	stopped := make(chan struct{})
+	go func() { stop(); close(stopped) }()
+	second := newTaker()
+	consume(t, dial(t, url), second)
+	close(release)
+	<-stopped
+	taken := len(first.events)
+	second.wait(t, 200-taken, 0)
+	if i := settled(t, js); i.Config.AckWait != time.Hour {
+		t.Errorf("the operator's AckWait is now %s", i.Config.AckWait)
+	}
+}
+
+func TestConsumerSurvivesAKilledServer(t *testing.T) {
+	t.Parallel()
+	server := testenv.NATSServer(t)
+	nc, err := Connect(t.Context(), ConnectConfig{URL: server.URL, Name: "alerter", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js := stream(t, nc)
+	k := newTaker()
+	stop := consume(t, nc, k)
+	publishEvents(t, js, 0, 50)
+	k.wait(t, 50, 0)
+	server.Kill()
+	server.Start()
+	publisher := dial(t, server.URL)
+	js, err = jetstream.New(publisher)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publishEvents(t, js, 50, 100)
+	k.wait(t, 100, 0)
+	stop()
+}
+
+// TestWhatIsMissingIsMadeAgain deletes the consumer, then the stream, under a running consumer.
+func TestWhatIsMissingIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	k := newTaker()
+	consume(t, nc, k)
+	js := stream(t, nc)
+	publishEvents(t, js, 0, 5)
+	k.wait(t, 5, 0)
+	if err := js.DeleteConsumer(t.Context(), limits.EventStream, ConsumerName); err != nil {
+		t.Fatal(err)
+	}
+	publishEvents(t, js, 5, 10)
+	k.wait(t, 10, 0)
+	if err := js.DeleteStream(t.Context(), limits.EventStream); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, js) // the consumer makes the stream too
+	publishEvents(t, js, 10, 15)
+	k.wait(t, 15, 0)
+}
+
+func TestConsumerOfTheOperatorIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	given := jetstream.ConsumerConfig{Durable: ConsumerName, AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute,
+		MaxAckPending: 7, MaxDeliver: 3, FilterSubject: limits.EventExceeded}
+	if _, err := js.CreateConsumer(t.Context(), limits.EventStream, given); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		c, err := ensureConsumer(t.Context(), js)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := c.CachedInfo().Config
+		if got.AckWait != time.Minute || got.MaxAckPending != 7 || got.MaxDeliver != -1 ||
+			!slices.Equal(got.FilterSubjects, []string{"limits.exceeded", "limits.warning"}) {
+			t.Errorf("%+v", got)
+		}
+	}
+	if err := js.DeleteConsumer(t.Context(), limits.EventStream, ConsumerName); err != nil {
+		t.Fatal(err)
+	}
+	given.AckPolicy, given.MaxAckPending, given.AckWait = jetstream.AckNonePolicy, 0, 0
+	if _, err := js.CreateConsumer(t.Context(), limits.EventStream, given); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ensureConsumer(t.Context(), js); err == nil || !strings.HasSuffix(err.Error(),
+		"instead of explicit; remove it and it is made anew: nats consumer rm LIMITS alerter") {
+		t.Error(err)
+	}
+}
+
+func TestConsumerConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	k := newTaker()
+	good := ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison, Logger: slog.Default()}
+	for field, change := range map[string]func(*ConsumerConfig){
+		"Conn": func(c *ConsumerConfig) { c.Conn = nil }, "Take": func(c *ConsumerConfig) { c.Take = nil },
+		"Poison": func(c *ConsumerConfig) { c.Poison = nil }, "Logger": func(c *ConsumerConfig) { c.Logger = nil },
+	} {
+		cfg := good
+		change(&cfg)
+		if _, err := NewConsumer(cfg); err == nil || !strings.Contains(err.Error(), field+" is missing") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+func TestEventTimesAreNotAheadOfTheStream(t *testing.T) {
+	t.Parallel()
+	e := exceeded(1)
+	m, _ := eventMsg(&e, "urn:test", "http://h/schemas")
+	at := time.UnixMilli(e.Time - 5000)
+	got, err := eventOf(limits.EventExceeded, m.Data, at)
+	if err != nil || got.Time != at.UnixMilli() {
+		t.Errorf("%d, %v", got.Time, err)
+	}
+}

@@ -1,0 +1,182 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// What becomes of the messages that a [Consumer] was given.
+
+// delivered is an event with the message that brought it.
+type delivered struct {
+	message jetstream.Msg
+	event   alerts.Event
+	// sequence is the message's place in the stream.
+	sequence uint64
+}
+
+// handle takes a batch. After an error, which is the store's, all that was not taken has been given back.
+func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
+	var fresh, suspects []delivered
+	for _, m := range messages {
+		meta, err := m.Metadata()
+		if err != nil || !slices.Contains(crossings, m.Subject()) {
+			_ = m.Ack() // somebody else's, in a stream with more subjects
+			continue
+		}
+		d := delivered{message: m, sequence: meta.Sequence.Stream}
+		if d.event, err = eventOf(m.Subject(), m.Data(), meta.Timestamp); err != nil {
+			c.poison(ctx, &d, err.Error())
+		} else if c.strikes[d.sequence] > 0 {
+			suspects = append(suspects, d)
+		} else {
+			fresh = append(fresh, d)
+		}
+	}
+	err := c.takeAll(ctx, fresh)
+	// Who failed alone before comes alone again, so that others are not held up.
+	for i := range suspects {
+		if err != nil {
+			c.returned(suspects[i:])
+			return err
+		}
+		err = c.takeAll(ctx, suspects[i:i+1])
+	}
+	return err
+}
+
+// maxEventBytes bounds an event; the largest that a limiter makes stays far below.
+const maxEventBytes = 64 << 10
+
+// eventOf reads a message of the stream, which got it at a time.
+func eventOf(subject string, data []byte, at time.Time) (alerts.Event, error) {
+	if len(data) > maxEventBytes {
+		return alerts.Event{}, fmt.Errorf("the message has %d bytes; an event has at most %d", len(data), maxEventBytes)
+	}
+	raw, err := limits.ParseEvent(data)
+	if err != nil {
+		return alerts.Event{}, err
+	}
+	e, err := alerts.NewEvent(raw)
+	if err != nil {
+		return alerts.Event{}, err
+	}
+	// Permissions tell the types apart by the subject.
+	if e.Type != subject {
+		return alerts.Event{}, fmt.Errorf("an event of type %s came on subject %s", e.Type, subject)
+	}
+	// What it tells of was before it was published, whatever its clock says.
+	e.Time = min(e.Time, at.UnixMilli())
+	return e, nil
+}
+
+// takeAll takes events, and when that fails finds out whose fault it is.
+func (c *Consumer) takeAll(ctx context.Context, all []delivered) error {
+	if len(all) == 0 {
+		return nil
+	}
+	err := c.take(ctx, all)
+	if err == nil {
+		c.taken(all)
+		return nil
+	}
+	if down := c.take(ctx, nil); down != nil {
+		c.holding = true
+		c.returned(all)
+		return fmt.Errorf("take %d events: %w", len(all), err)
+	}
+	if len(all) == 1 {
+		c.strike(ctx, &all[0], err)
+		return nil
+	}
+	for i := range all {
+		_ = all[i].message.InProgress() // halving takes time; without it the server would give them to others
+	}
+	half := len(all) / 2
+	if err := c.takeAll(ctx, all[:half]); err != nil {
+		c.returned(all[half:])
+		return err
+	}
+	return c.takeAll(ctx, all[half:])
+}
+
+// taken acknowledges. An acknowledgement that is lost lets the event come again, which is harmless.
+func (c *Consumer) taken(all []delivered) {
+	for i := range all {
+		_ = all[i].message.Ack()
+		delete(c.strikes, all[i].sequence)
+	}
+	c.cfg.Observer.EventsTaken(len(all))
+}
+
+// strike notes that an event failed alone while the store answers.
+func (c *Consumer) strike(ctx context.Context, d *delivered, cause error) {
+	if len(c.strikes) >= mostSuspects { // others may have taken them since
+		clear(c.strikes)
+	}
+	n := c.strikes[d.sequence] + 1
+	c.strikes[d.sequence] = n
+	if n >= mostStrikes {
+		c.poison(ctx, d, fmt.Sprintf("not taken in %d tries: %v", n, cause))
+		return
+	}
+	if n == 1 {
+		c.cfg.Logger.Warn("an event cannot be taken; it is tried again", "event", d.event.ID, "sequence", d.sequence, "error", cause)
+	}
+	_ = d.message.NakWithDelay(c.delay(n))
+	c.cfg.Observer.EventsReturned(1)
+}
+
+// delay is how long the n-th failure lets a message wait.
+func (c *Consumer) delay(n int) time.Duration {
+	return min(c.cfg.Retry<<min(n-1, 16), 300*c.cfg.Retry)
+}
+
+// poison puts a message aside: it is kept first, and then ended.
+func (c *Consumer) poison(ctx context.Context, d *delivered, reason string) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.TakeTimeout)
+	defer cancel()
+	m := d.message
+	reason = cut(plain(reason), 500)
+	data := m.Data()
+	err := c.cfg.Poison(ctx, alerts.Poison{Sequence: d.sequence, Subject: m.Subject(), Reason: reason,
+		Data: bytes.Clone(data[:min(len(data), alerts.MaxPoisonBytes)]), At: time.Now().UnixMilli()})
+	if err != nil {
+		c.cfg.Logger.Error("keep a message that cannot be taken", "sequence", d.sequence, "reason", reason, "error", err)
+		deliveries := 1
+		if meta, err := m.Metadata(); err == nil {
+			deliveries = int(min(meta.NumDelivered, 64))
+		}
+		_ = m.NakWithDelay(c.delay(deliveries))
+		c.cfg.Observer.EventsReturned(1)
+		return
+	}
+	c.cfg.Logger.Error("a message of the stream was put aside; see: limiter alerts dead", "sequence", d.sequence, "reason", reason)
+	_ = m.TermWithReason(reason) // when it is lost the message comes again, and is known
+	delete(c.strikes, d.sequence)
+	c.cfg.Observer.EventPoisoned()
+}
+
+// returned gives events back, so that another process gets them at once.
+func (c *Consumer) returned(all []delivered) {
+	for i := range all {
+		_ = all[i].message.Nak()
+	}
+	c.cfg.Observer.EventsReturned(len(all))
+}
+
+// giveBack is returned for messages that nobody has looked at.
+func (c *Consumer) giveBack(messages []jetstream.Msg) {
+	for _, m := range messages {
+		_ = m.Nak()
+	}
+	c.cfg.Observer.EventsReturned(len(messages))
+}

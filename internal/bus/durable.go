@@ -1,0 +1,89 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// ConsumerName is the durable consumer of the stream of events that all alerters share.
+const ConsumerName = "alerter"
+
+const (
+	// ackWait is after what time a message that nobody has acknowledged comes again.
+	ackWait = 30 * time.Second
+	// maxAckPending bounds what all alerters together have in hand.
+	maxAckPending = 4096
+)
+
+// consumerConfig is the consumer as made when there is none. It begins with all that the stream has: an event that was
+// taken before is known by its id.
+func consumerConfig() jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable: ConsumerName, Description: "Events on their way to alerts", FilterSubjects: crossings,
+		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: ackWait, MaxAckPending: maxAckPending, MaxDeliver: -1,
+	}
+}
+
+// ensureConsumer makes the stream and the consumer where they are missing. A consumer that is there is its operator's:
+// only what would lose events is changed.
+func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+	if err := ensureStream(ctx, js, eventStream()); err != nil {
+		return nil, err
+	}
+	c, err := js.Consumer(ctx, limits.EventStream, ConsumerName)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		c, err = js.CreateConsumer(ctx, limits.EventStream, consumerConfig())
+		return c, wrapConsumer("create", err)
+	case errors.Is(err, jetstream.ErrNotPullConsumer):
+		return nil, wrongConsumer("pushes instead of being pulled")
+	case err != nil:
+		return nil, wrapConsumer("look up", err)
+	}
+	cfg := c.CachedInfo().Config
+	if cfg.AckPolicy != jetstream.AckExplicitPolicy {
+		return nil, wrongConsumer(fmt.Sprintf("has the acknowledgement policy %s instead of explicit", cfg.AckPolicy))
+	}
+	if !mend(&cfg) {
+		return c, nil
+	}
+	c, err = js.UpdateConsumer(ctx, limits.EventStream, cfg)
+	return c, wrapConsumer("update", err)
+}
+
+// mend changes what would lose events, and tells whether anything did.
+func mend(cfg *jetstream.ConsumerConfig) (changed bool) {
+	if cfg.MaxDeliver > 0 {
+		cfg.MaxDeliver, changed = -1, true
+	}
+	filters := cfg.FilterSubjects
+	if cfg.FilterSubject != "" {
+		filters = []string{cfg.FilterSubject}
+	}
+	if len(filters) == 0 { // all subjects
+		return changed
+	}
+	if missing := missingSubjects(crossings, filters); len(missing) > 0 {
+		cfg.FilterSubject, cfg.FilterSubjects, changed = "", append(filters, missing...), true
+	}
+	return changed
+}
+
+func wrapConsumer(act string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s consumer %s of stream %s: %w", act, ConsumerName, limits.EventStream, err)
+}
+
+func wrongConsumer(what string) error {
+	return fmt.Errorf("consumer %s of stream %s %s; remove it and it is made anew: nats consumer rm %[2]s %[1]s",
+		ConsumerName, limits.EventStream, what)
+}

@@ -1,0 +1,117 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// eventSubjects are all the stream of events takes: with limits.> it would answer requests, as streams acknowledge what
+// has a reply subject.
+var eventSubjects = append([]string{limits.EventReport}, crossings...)
+
+// crossings are the events that alerts are made of.
+var crossings = []string{limits.EventWarning, limits.EventExceeded}
+
+// eventStream is the stream of events as made when there is none.
+func eventStream() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: limits.EventStream, Subjects: eventSubjects, Description: "Events of the limiter, as CloudEvents",
+		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
+		MaxAge: 7 * 24 * time.Hour, MaxBytes: 1 << 30, Duplicates: 10 * time.Minute,
+	}
+}
+
+// alertStream is the stream of what is told of alerts, as made when there is none. Its window of duplicates is longer than
+// that of events, because a delivery whose acknowledgement was lost is tried again minutes later.
+func alertStream() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:        limits.AlertStream,
+		Subjects:    []string{limits.EventAlertRaised, limits.EventAlertResolved, limits.EventAlertDigest, limits.EventAlertTest},
+		Description: "Alerts of the limiter, as CloudEvents",
+		Storage:     jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
+		MaxAge: 30 * 24 * time.Hour, MaxBytes: 256 << 20, Duplicates: time.Hour,
+	}
+}
+
+// ensureStream makes the stream, or adds to one that is there the subjects it lacks; everything else of it is its
+// operator's.
+func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
+	s, err := js.Stream(ctx, want.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		s, err = createStream(ctx, js, want)
+	}
+	if err != nil {
+		return wrapStream("look up", want.Name, err)
+	}
+	cfg := s.CachedInfo().Config
+	missing := missingSubjects(want.Subjects, cfg.Subjects)
+	if len(missing) == 0 {
+		return nil
+	}
+	cfg.Subjects = append(cfg.Subjects, missing...)
+	_, err = js.UpdateStream(ctx, cfg)
+	return wrapStream("add subjects to", want.Name, err)
+}
+
+// createStream makes the stream. When another worker makes it at the same moment the server may refuse this one in
+// more than one way (the name is taken, the space is reserved twice), so a refusal counts only if there is still no
+// stream a little later.
+func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (jetstream.Stream, error) {
+	for try := 1; ; try++ {
+		s, err := js.CreateStream(ctx, want)
+		if err == nil {
+			return s, nil
+		}
+		if sleep(ctx, 50*time.Millisecond) != nil {
+			return nil, err
+		}
+		if s, lookup := js.Stream(ctx, want.Name); lookup == nil {
+			return s, nil
+		}
+		if try == 3 {
+			return nil, fmt.Errorf("create it: %w", err)
+		}
+	}
+}
+
+func wrapStream(act, stream string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s stream %s: %w", act, stream, err)
+}
+
+// missingSubjects gives the subjects that none of the patterns takes.
+func missingSubjects(subjects, patterns []string) (missing []string) {
+	for _, subject := range subjects {
+		taken := false
+		for _, p := range patterns {
+			taken = taken || takes(p, subject)
+		}
+		if !taken {
+			missing = append(missing, subject)
+		}
+	}
+	return missing
+}
+
+// takes tells whether a pattern with the wildcards * and > takes a subject.
+func takes(pattern, subject string) bool {
+	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
+	for i, token := range p {
+		switch {
+		case token == ">":
+			return len(s) > i
+		case i >= len(s) || token != "*" && token != s[i]:
+			return false
+		}
+	}
+	return len(p) == len(s)
+}
