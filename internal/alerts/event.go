@@ -6,7 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 )
 
 // Bounds of an event, beside those of a request.

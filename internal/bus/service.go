@@ -36,7 +36,7 @@ type ServiceConfig struct {
 	// Conn is a connection for this service alone: Stop knows that every request was taken by the connection
 	// having no subscription left. Required.
 	Conn *nats.Conn
-	// Engine decides; required.
+	// Engine decides. Without one only what Jobs and Alerts answer is served, as an alerter does.
 	Engine Decider
 	// Version is the program's version; a text that is no semantic version is told as 0.0.0.
 	Version string
@@ -69,6 +69,8 @@ type ServiceConfig struct {
 	Overrides *overrides.Table
 	// Jobs answers admin.jobs; without it its endpoints are not there.
 	Jobs Jobs
+	// Alerts answers admin.alerts; without it its endpoints are not there.
+	Alerts Alerts
 	// Logger is required.
 	Logger *slog.Logger
 }
@@ -77,8 +79,8 @@ func (c *ServiceConfig) defaults() error {
 	switch {
 	case c.Conn == nil:
 		return fmt.Errorf("service: Conn is missing")
-	case c.Engine == nil:
-		return fmt.Errorf("service: Engine is missing")
+	case c.Engine == nil && c.Jobs == nil && c.Alerts == nil:
+		return fmt.Errorf("service: Engine is missing, and so are Jobs and Alerts: there is nothing to serve")
 	case c.Logger == nil:
 		return fmt.Errorf("service: Logger is missing")
 	}
@@ -172,8 +174,17 @@ type endpoint struct {
 	handle                           micro.HandlerFunc
 }
 
-// addEndpoints subscribes to the subjects.
+// addEndpoints subscribes to the subjects of the parts that are there.
 func (s *Service) addEndpoints() error {
+	if s.cfg.Engine != nil {
+		if err := s.addDecisionEndpoints(); err != nil {
+			return err
+		}
+	}
+	return errors.Join(s.addJobEndpoints(), s.addAlertEndpoints())
+}
+
+func (s *Service) addDecisionEndpoints() error {
 	for _, e := range append([]endpoint{
 		{"consume", limits.SubjectConsume, SchemaRequest, SchemaReply, s.decides(engine.Consume)},
 		{"check", limits.SubjectCheck, SchemaRequest, SchemaReply, s.decides(engine.Check)},
@@ -189,7 +200,7 @@ func (s *Service) addEndpoints() error {
 			return err
 		}
 	}
-	return errors.Join(s.addKeyEndpoints(), s.addOverrideEndpoints(), s.addJobEndpoints())
+	return errors.Join(s.addKeyEndpoints(), s.addOverrideEndpoints())
 }
 
 // addEndpoint subscribes to one subject; request and response are schemas, response none where nothing is answered.

@@ -1,0 +1,274 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// The endpoints of alerts.
+
+// The schemas of alerts.
+const (
+	SchemaAlertsListRequest      = "api/alerts-list-request.v1.json"
+	SchemaAlertsList             = "api/alerts-list.v1.json"
+	SchemaAlertsShowRequest      = "api/alerts-show-request.v1.json"
+	SchemaAlertsShow             = "api/alerts-show.v1.json"
+	SchemaAlertsSilenceRequest   = "api/alerts-silence-request.v1.json"
+	SchemaSilence                = "api/silence.v1.json"
+	SchemaAlertsUnsilenceRequest = "api/alerts-unsilence-request.v1.json"
+	SchemaAlertsSilencesRequest  = "api/alerts-silences-request.v1.json"
+	SchemaAlertsSilences         = "api/alerts-silences.v1.json"
+	SchemaAlertsDeadRequest      = "api/alerts-dead-request.v1.json"
+	SchemaAlertsDead             = "api/alerts-dead.v1.json"
+	SchemaAlertsReplayRequest    = "api/alerts-replay-request.v1.json"
+	SchemaAlertsReplay           = "api/alerts-replay.v1.json"
+	SchemaAlertsTestRequest      = "api/alerts-test-request.v1.json"
+	SchemaAlertsTest             = "api/alerts-test.v1.json"
+	SchemaAlertsChannelsRequest  = "api/alerts-channels-request.v1.json"
+	SchemaAlertsChannels         = "api/alerts-channels.v1.json"
+)
+
+// Alerts are what admin.alerts asks; *[alerts.Desk] is one.
+type Alerts interface {
+	List(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error)
+	Show(ctx context.Context, id string) (a alerts.Alert, found bool, all []alerts.Delivery, err error)
+	Silence(ctx context.Context, s alerts.Silence, lasts time.Duration) (alerts.Silence, error)
+	Unsilence(ctx context.Context, id string) (alerts.Silence, error)
+	Silences(ctx context.Context, ended bool, max int) ([]alerts.Silence, error)
+	Dead(ctx context.Context, f alerts.DeadFilter) ([]alerts.Delivery, error)
+	Poisoned(ctx context.Context, max int) ([]alerts.Poison, error)
+	Replay(ctx context.Context, f alerts.DeadFilter) (int, error)
+	Test(ctx context.Context, channel, note string) (id string, channels []string, err error)
+	Channels(ctx context.Context) ([]alerts.ChannelStatus, error)
+}
+
+const (
+	// defaultAlertPage is how many alerts, silences or deliveries a page holds unless said.
+	defaultAlertPage = 50
+	// poisonShown is how many messages that could not be taken stand on a page; each may have 4 KiB.
+	poisonShown = 50
+	// maxDeliveryID bounds the id of a delivery: that of an alert, what it tells, and a channel.
+	maxDeliveryID = 512
+)
+
+func (s *Service) addAlertEndpoints() error {
+	if s.cfg.Alerts == nil {
+		return nil
+	}
+	return errors.Join(
+		s.addEndpoint("admin-alerts-list", limits.SubjectAlertsList, SchemaAlertsListRequest, SchemaAlertsList, s.answers(s.listAlerts)),
+		s.addEndpoint("admin-alerts-show", limits.SubjectAlertsShow, SchemaAlertsShowRequest, SchemaAlertsShow, s.answers(s.showAlert)),
+		s.addEndpoint("admin-alerts-silence", limits.SubjectAlertsSilence, SchemaAlertsSilenceRequest, SchemaSilence, s.answers(s.silence)),
+		s.addEndpoint("admin-alerts-unsilence", limits.SubjectAlertsUnsilence, SchemaAlertsUnsilenceRequest, SchemaSilence, s.answers(s.unsilence)),
+		s.addEndpoint("admin-alerts-silences", limits.SubjectAlertsSilences, SchemaAlertsSilencesRequest, SchemaAlertsSilences, s.answers(s.listSilences)),
+		s.addEndpoint("admin-alerts-dead", limits.SubjectAlertsDead, SchemaAlertsDeadRequest, SchemaAlertsDead, s.answers(s.deadLetters)),
+		s.addEndpoint("admin-alerts-replay", limits.SubjectAlertsReplay, SchemaAlertsReplayRequest, SchemaAlertsReplay, s.answers(s.replay)),
+		s.addEndpoint("admin-alerts-test", limits.SubjectAlertsTest, SchemaAlertsTestRequest, SchemaAlertsTest, s.answers(s.testAlert)),
+		s.addEndpoint("admin-alerts-channels", limits.SubjectAlertsChannels, SchemaAlertsChannelsRequest, SchemaAlertsChannels, s.answers(s.listChannels)))
+}
+
+func (s *Service) listAlerts(ctx context.Context, data []byte) (any, error) {
+	f, err := decodeListAlerts(data)
+	if err != nil {
+		return nil, err
+	}
+	max := f.Max
+	f.Max++ // one more tells whether there is a page that follows
+	all, err := s.cfg.Alerts.List(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	reply := limits.AlertList{Alerts: make([]limits.Alert, min(len(all), max))}
+	for i := range reply.Alerts {
+		reply.Alerts[i] = wireAlert(&all[i])
+		reply.Alerts[i].Text = ""
+	}
+	if len(all) > max {
+		last := &all[max-1]
+		reply.Next = strconv.FormatInt(last.RaisedAt, 10) + alertCursorCut + last.ID
+	}
+	return reply, nil
+}
+
+// alertCursorCut stands between time and id in the next of a page of alerts.
+const alertCursorCut = "/"
+
+func parseAlertCursor(after string, f *alerts.AlertFilter) error {
+	if after == "" {
+		return nil
+	}
+	at, id, ok := strings.Cut(after, alertCursorCut)
+	millis, err := strconv.ParseInt(at, 10, 64)
+	if _, bad := unprintable([]byte(id)); !ok || err != nil || bad || millis < 1 || millis > maxTime || id == "" || len(id) > limits.MaxIDBytes {
+		return badInput("after", "after", "after %s is not the next of a page", quoteText([]byte(after)))
+	}
+	f.Before, f.BeforeID = millis, id
+	return nil
+}
+
+func (s *Service) showAlert(ctx context.Context, data []byte) (any, error) {
+	id, err := decodeAlertID(data, "admin.alerts.list tells which there are")
+	if err != nil {
+		return nil, err
+	}
+	a, found, all, err := s.cfg.Alerts.Show(ctx, id)
+	if err != nil {
+		return nil, alertError(id, err)
+	}
+	reply := limits.AlertDetails{Deliveries: wireDeliveries(all)}
+	if found {
+		w := wireAlert(&a)
+		reply.Alert = &w
+	}
+	return reply, nil
+}
+
+func (s *Service) silence(ctx context.Context, data []byte) (any, error) {
+	silence, lasts, err := s.decodeSilence(data)
+	if err != nil {
+		return nil, err
+	}
+	silence, err = s.cfg.Alerts.Silence(ctx, silence, lasts)
+	if err != nil {
+		return nil, alertError("", err)
+	}
+	s.cfg.Logger.Info("alerts silenced", "silence", silence.ID, "rule", silence.Rule, "policy", silence.Policy, "for", lasts,
+		"by", silence.By, "reason", silence.Reason)
+	return limits.SilenceReply{Silence: limits.Silence(silence)}, nil
+}
+
+func (s *Service) unsilence(ctx context.Context, data []byte) (any, error) {
+	id, err := decodeAlertID(data, "admin.alerts.silences tells which there are")
+	if err != nil {
+		return nil, err
+	}
+	silence, err := s.cfg.Alerts.Unsilence(ctx, id)
+	if err != nil {
+		return nil, alertError(id, err)
+	}
+	s.cfg.Logger.Info("silence ended", "silence", id)
+	return limits.SilenceReply{Silence: limits.Silence(silence)}, nil
+}
+
+func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
+	r := newReader()
+	all, max := false, int64(defaultAlertPage)
+	err := r.document(data, func(name []byte) (err error) {
+		switch string(name) {
+		case "all":
+			all, err = r.bool("all")
+		case "max":
+			max, err = r.number("max", 1, limits.MaxAlertPage)
+		default:
+			err = r.unknown(name, "all, max")
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	silences, err := s.cfg.Alerts.Silences(ctx, all, int(max))
+	if err != nil {
+		return nil, err
+	}
+	reply := limits.SilenceList{Silences: make([]limits.Silence, len(silences))}
+	for i := range silences {
+		reply.Silences[i] = limits.Silence(silences[i])
+	}
+	return reply, nil
+}
+
+func (s *Service) testAlert(ctx context.Context, data []byte) (any, error) {
+	r := newReader()
+	var channel, note []byte
+	err := r.document(data, func(name []byte) (err error) {
+		switch string(name) {
+		case "channel":
+			channel, err = r.copied("channel", 1, limits.MaxNameBytes)
+		case "note":
+			note, err = r.copied("note", 0, limits.MaxNoteBytes)
+		default:
+			err = r.unknown(name, "channel, note")
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	id, channels, err := s.cfg.Alerts.Test(ctx, string(channel), string(note))
+	if err != nil {
+		return nil, alertError(string(channel), err)
+	}
+	s.cfg.Logger.Info("test of channels asked for", "channels", channels)
+	return limits.TestAlertReply{ID: id, Channels: channels}, nil
+}
+
+func (s *Service) listChannels(ctx context.Context, data []byte) (any, error) {
+	r := newReader()
+	if err := r.document(data, func(name []byte) error { return r.unknown(name, "none") }); err != nil {
+		return nil, err
+	}
+	all, err := s.cfg.Alerts.Channels(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reply := limits.ChannelList{Channels: make([]limits.AlertChannel, len(all))}
+	for i, c := range all {
+		reply.Channels[i] = limits.AlertChannel{Name: c.Name, Kind: c.Kind, Host: c.Host, Waiting: c.Waiting, Breaker: c.Breaker}
+		if c.Disabled != nil {
+			reply.Channels[i].DisabledAt, reply.Channels[i].DisabledReason = c.Disabled.At, c.Disabled.Reason
+		}
+	}
+	return reply, nil
+}
+
+func alertError(what string, err error) error {
+	unknown := func(code, field, format string) error {
+		return &limits.Error{Status: 404, Code: code, Field: field, Message: fmt.Sprintf(format, what)}
+	}
+	switch {
+	case errors.Is(err, alerts.ErrUnknownAlert):
+		return unknown(limits.CodeUnknownAlert, "id", "no alert, digest or test has the id %q; admin.alerts.list tells which alerts there are")
+	case errors.Is(err, alerts.ErrUnknownSilence):
+		return unknown(limits.CodeUnknownSilence, "id", "no silence that has not ended has the id %q; admin.alerts.silences tells which there are")
+	case errors.Is(err, alerts.ErrUnknownDelivery):
+		return unknown(limits.CodeUnknownDelivery, "id", "no dead letter has the id %q; admin.alerts.dead tells which there are")
+	case errors.Is(err, alerts.ErrUnknownChannel):
+		return unknown(limits.CodeUnknownChannel, "channel", "no channel is called %q here; admin.alerts.channels tells which there are")
+	case errors.Is(err, alerts.ErrTooManySilences):
+		return &limits.Error{Status: 409, Code: limits.CodeTooManySilences, Message: fmt.Sprintf(
+			"%d silences hold already; end some, or make one with a glob of many", alerts.MaxSilences)}
+	}
+	return err
+}
+
+func wireAlert(a *alerts.Alert) limits.Alert {
+	return limits.Alert{
+		ID: a.ID, Rule: a.Rule, Severity: string(a.Severity), Event: a.Type, User: a.User, Policy: a.Policy, Name: a.Name,
+		Key: a.Key, Window: a.Window, Limit: a.Limit, Denied: a.Denied, Events: a.Events, FirstAt: a.FirstAt, LastAt: a.LastAt,
+		RaisedAt: a.RaisedAt, ResolvedAt: a.ResolvedAt, ResolveAt: a.ResolveAt, Notice: string(a.Notice), Reason: a.Reason,
+		NoticeAt: a.NoticeAt, HeldUntil: a.HeldUntil, Digest: a.Digest, Channels: append([]string{}, a.Channels...),
+		Title: a.Title, Text: a.Text,
+	}
+}
+
+func wireDeliveries(all []alerts.Delivery) []limits.AlertDelivery {
+	out := make([]limits.AlertDelivery, len(all))
+	for i := range all {
+		d := &all[i]
+		out[i] = limits.AlertDelivery{ID: d.ID, Channel: d.Channel, Type: string(d.Message.Kind), User: d.Message.User,
+			Title: d.Message.Title, State: string(d.State), Attempts: d.Attempts, Error: d.Error,
+			CreatedAt: d.CreatedAt, EndedAt: d.EndedAt}
+		if d.State == alerts.DeliveryWaiting {
+			out[i].DueAt = d.DueAt
+		}
+	}
+	return out
+}
