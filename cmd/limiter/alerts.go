@@ -1,6 +1,164 @@
 package main
 
-// alertsCmd works with alerts.
+import (
+	"fmt"
+	"strings"
+
+	"github.com/seed503877ad/limits"
+)
+
+// alertsCmd looks after alerts.
 type alertsCmd struct {
-	Validate alertsValidateCmd `cmd:"" help:"Tell every mistake of an alerts file."`
+	List      alertsListCmd      `cmd:"" help:"List alerts, the last raised first."`
+	Show      alertsShowCmd      `cmd:"" help:"Show an alert, and who was told of it."`
+	Silence   alertsSilenceCmd   `cmd:"" help:"Tell nobody of some alerts for a while."`
+	Unsilence alertsUnsilenceCmd `cmd:"" help:"End a silence."`
+	Silences  alertsSilencesCmd  `cmd:"" help:"List silences."`
+	Channels  alertsChannelsCmd  `cmd:"" help:"List the channels and how it stands with them."`
+	TestSend  alertsTestSendCmd  `cmd:"" name:"test-send" help:"Send a test to a channel, or to all."`
+	Dead      alertsDeadCmd      `cmd:"" help:"List what could not be delivered, or not be read."`
+	Replay    alertsReplayCmd    `cmd:"" help:"Deliver dead letters again."`
+	Validate  alertsValidateCmd  `cmd:"" help:"Tell every mistake of an alerts file."`
+	Preview   alertsPreviewCmd   `cmd:"" help:"Show what rules would have made of the events of the last hours, sending nothing."`
+}
+
+type alertsListCmd struct {
+	clientFlags
+	User   string `placeholder:"U" help:"Only alerts about one user."`
+	Rule   string `placeholder:"R" help:"Only those of one rule."`
+	Policy string `placeholder:"P" help:"Only those of one policy."`
+	Open   bool   `help:"Leave out those that were resolved."`
+	After  string `placeholder:"A" help:"Begin behind the next of a page."`
+	Max    int    `default:"50" placeholder:"N" help:"At most N alerts (${default})."`
+}
+
+// Help gives the examples of --help.
+func (*alertsListCmd) Help() string {
+	return `Told: pending, sent, held (by the throttle or quiet hours, for the digest), silenced.
+
+Examples:
+
+  limiter alerts list --open
+  limiter alerts list --user 7 --max 10
+  limiter alerts list --json | jq -r '.alerts[] | select(.notice == "held") | .user'`
+}
+
+// Validate holds what the tags cannot.
+func (c *alertsListCmd) Validate() error { return validateAlertPage(c.Max, &c.clientFlags) }
+
+func validateAlertPage(max int, f *clientFlags) error {
+	if max < 1 || max > limits.MaxAlertPage {
+		return fmt.Errorf("--max: %d is not between 1 and %d", max, limits.MaxAlertPage)
+	}
+	return f.Validate()
+}
+
+func (c *alertsListCmd) Run(s *session) error {
+	var page limits.AlertList
+	request := limits.ListAlertsRequest{User: c.User, Rule: c.Rule, Policy: c.Policy, Open: c.Open, After: c.After, Max: c.Max}
+	if _, err := c.ask(s, limits.SubjectAlertsList, request, &page); err != nil || c.JSON {
+		return err
+	}
+	if len(page.Alerts) == 0 {
+		fmt.Fprintln(s.out, "no alerts")
+		return nil
+	}
+	t := newTable(s.out, "ID", "RAISED", "RULE", "SEVERITY", "USER", "LIMIT", "DENIED", "STATE", "TOLD")
+	for i := range page.Alerts {
+		a := &page.Alerts[i]
+		t.row(a.ID, moment(s, a.RaisedAt, "-"), a.Rule, a.Severity, dash(a.User), crossed(a), a.Denied, alertState(s, a), told(a))
+	}
+	t.flush()
+	if page.Next != "" {
+		fmt.Fprintf(s.out, "more: --after %s\n", shellWord(page.Next))
+	}
+	return nil
+}
+
+// crossed says which limit it was.
+func crossed(a *limits.Alert) string {
+	of := a.Policy
+	if of == "" {
+		of = a.Key
+	}
+	return of + " " + rate(a.Limit, a.Window, 0)
+}
+
+func alertState(s *session, a *limits.Alert) string {
+	if a.ResolvedAt == 0 {
+		return "open"
+	}
+	return "resolved " + moment(s, a.ResolvedAt, "")
+}
+
+func told(a *limits.Alert) string {
+	if a.Reason == "" {
+		return a.Notice
+	}
+	return a.Notice + ": " + a.Reason
+}
+
+type alertsShowCmd struct {
+	clientFlags
+	ID string `arg:"" name:"id" help:"The id of an alert, a digest or a test; see: limiter alerts list."`
+}
+
+// Help gives the examples of --help.
+func (*alertsShowCmd) Help() string {
+	return `Examples:
+
+  limiter alerts show JH6ZQK4SYGXAWSX3QYGDTFXKPL
+  limiter alerts show JH6ZQK4SYGXAWSX3QYGDTFXKPL --json | jq '.deliveries[] | select(.state != "sent")'`
+}
+
+func (c *alertsShowCmd) Run(s *session) error {
+	var d limits.AlertDetails
+	if _, err := c.ask(s, limits.SubjectAlertsShow, limits.ShowAlertRequest{ID: c.ID}, &d); err != nil || c.JSON {
+		return err
+	}
+	if d.Alert != nil {
+		printAlert(s, d.Alert)
+	}
+	if len(d.Deliveries) == 0 {
+		fmt.Fprintln(s.out, "no deliveries")
+		return nil
+	}
+	printDeliveries(s, d.Deliveries)
+	return nil
+}
+
+func printAlert(s *session, a *limits.Alert) {
+	fmt.Fprintln(s.out, a.Title)
+	if a.Text != "" {
+		fmt.Fprintln(s.out, a.Text)
+	}
+	fmt.Fprintln(s.out)
+	t := newTable(s.out, "ID", a.ID)
+	t.row("Rule", a.Rule+", "+a.Severity)
+	t.row("User", dash(a.User))
+	t.row("Limit", crossed(a)+" ("+a.Name+" of "+a.Key+")")
+	t.row("Denied", fmt.Sprintf("%d in %s", a.Denied, count(a.Events, "event")))
+	t.row("Events", moment(s, a.FirstAt, "-")+" to "+moment(s, a.LastAt, "-"))
+	t.row("Raised", moment(s, a.RaisedAt, "-"))
+	t.row("State", alertState(s, a))
+	t.row("Told", strings.TrimSpace(told(a)+" "+moment(s, a.NoticeAt, "")))
+	t.row("Channels", dash(strings.Join(a.Channels, " ")))
+	if a.Digest != "" {
+		t.row("Digest", a.Digest)
+	}
+	t.flush()
+	fmt.Fprintln(s.out)
+}
+
+func printDeliveries(s *session, all []limits.AlertDelivery) {
+	t := newTable(s.out, "DELIVERY", "STATE", "TRIES", "AT", "ERROR")
+	for i := range all {
+		d := &all[i]
+		at := d.EndedAt
+		if at == 0 {
+			at = d.CreatedAt
+		}
+		t.row(d.ID, d.State, d.Attempts, moment(s, at, "-"), dash(d.Error))
+	}
+	t.flush()
 }

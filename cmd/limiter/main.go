@@ -53,7 +53,7 @@ type commands struct {
 	Keys        keysCmd        `cmd:"" help:"Make, list and end API keys."`
 	Overrides   overridesCmd   `cmd:"" help:"Give other limits to some subjects of a policy."`
 	Jobs        jobsCmd        `cmd:"" help:"List, run and look back at what the service does by the clock."`
-	Alerts      alertsCmd      `cmd:"" help:"Check an alerts file."`
+	Alerts      alertsCmd      `cmd:"" help:"List alerts, silence them, try channels and rules, and replay what was not delivered."`
 	Watch       watchCmd       `cmd:"" help:"Show warnings and denials as they happen."`
 	Policies    policiesCmd    `cmd:"" help:"Check a policy file, show it, or explain what it does to a request."`
 	Bench       benchCmd       `cmd:"" help:"Measure how many checks a second the service answers."`

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,7 +15,8 @@ import (
 // watchCmd prints events as they happen, one line each.
 type watchCmd struct {
 	clientFlags
-	Count int `placeholder:"N" help:"End after N events."`
+	Count int      `placeholder:"N" help:"End after N events."`
+	Type  []string `placeholder:"T" help:"Types of events: limits.warning, limits.exceeded, alerts.raised, alerts.resolved, alerts.digest, alerts.test, or alerts.* for all about alerts; the first two unless set."`
 }
 
 // Help gives the examples of --help.
@@ -23,8 +26,9 @@ func (*watchCmd) Help() string {
   limiter watch
   limiter watch --count 1                            # wait for the next event
   limiter watch --json | jq -r .subject              # each CloudEvent as it came
+  limiter watch --type 'alerts.*'                    # alerts instead of crossings
 
-Events that happened before are not shown; the JetStream stream LIMITS keeps them.`
+Events that happened before are not shown; the JetStream streams LIMITS and ALERTS keep them.`
 }
 
 // Validate holds what the tags cannot.
@@ -32,8 +36,16 @@ func (c *watchCmd) Validate() error {
 	if c.Count < 0 {
 		return fmt.Errorf("--count: %d is below 0", c.Count)
 	}
+	for _, t := range c.Type {
+		if !slices.Contains(watchTypes, t) { // another subject may be that of requests
+			return fmt.Errorf("--type: %q is not one of %s", t, strings.Join(watchTypes, ", "))
+		}
+	}
 	return c.clientFlags.Validate()
 }
+
+var watchTypes = []string{limits.EventWarning, limits.EventExceeded, limits.EventAlertRaised, limits.EventAlertResolved,
+	limits.EventAlertDigest, limits.EventAlertTest, "alerts.*"}
 
 // Run ends after --count events, or with the context: a signal is how a watch is meant to end.
 func (c *watchCmd) Run(s *session) error {
@@ -42,11 +54,14 @@ func (c *watchCmd) Run(s *session) error {
 		return err
 	}
 	defer nc.Close()
-	events, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Watch(s.ctx)
+	events, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Watch(s.ctx, c.Type...)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.err, "watching %s and %s\n", limits.EventWarning, limits.EventExceeded)
+	if len(c.Type) == 0 {
+		c.Type = watchTypes[:2]
+	}
+	fmt.Fprintf(s.err, "watching %s\n", strings.Join(c.Type, " and "))
 	n := 0
 	for e, err := range events {
 		if errors.Is(err, nats.ErrConnectionClosed) {
@@ -88,6 +103,14 @@ func eventLine(now time.Time, e limits.Event) string {
 			at, e.Subject, rate(d.Limit, d.Window, 0), d.Denied, retry)
 	case *limits.Report:
 		return fmt.Sprintf("%s  report    %s: %d heaviest users, %d most denied", at, d.Date, len(d.Used), len(d.Denied))
+	case *limits.AlertRaised:
+		return fmt.Sprintf("%s  raised    %s  %s: %s (%s)", at, dash(e.Subject), d.Rule, d.Title, d.Alert)
+	case *limits.AlertResolved:
+		return fmt.Sprintf("%s  resolved  %s  %s: %s, %d denied (%s)", at, dash(e.Subject), d.Rule, d.Title, d.Denied, d.Alert)
+	case *limits.AlertDigest:
+		return fmt.Sprintf("%s  digest    %s  %s held back, %d denied", at, dash(e.Subject), count(d.Alerts, "alert"), d.Denied)
+	case *limits.AlertTest:
+		return fmt.Sprintf("%s  test      %s  %s", at, d.Channel, d.Note)
 	}
 	return fmt.Sprintf("%s  %s  %s", at, e.Type, e.Subject)
 }

@@ -50,7 +50,9 @@ type Desk struct {
 }
 
 // List gives alerts.
-func (d *Desk) List(ctx context.Context, f AlertFilter) ([]Alert, error) { return d.Store.Alerts(ctx, f) }
+func (d *Desk) List(ctx context.Context, f AlertFilter) ([]Alert, error) {
+	return d.Store.Alerts(ctx, f)
+}
 
 // Show gives an alert and its deliveries. Digests and tests have an id too, and deliveries alone: then found is false.
 func (d *Desk) Show(ctx context.Context, id string) (a Alert, found bool, all []Delivery, err error) {

@@ -12,6 +12,8 @@ import (
 // Bounds of an event, beside those of a request.
 const (
 	maxWindowBytes = 32
+	// maxEventID leaves room for a rule's name behind it: both together are the id under which the throttle is charged.
+	maxEventID = limits.MaxIDBytes - 1 - limits.MaxNameBytes
 	// maxDenied is the most that the sampledrate of an event can say.
 	maxDenied = 1 << 31
 	// minEventTime is the beginning of 2020, before when there was no such service, and maxEventTime the end of the year
@@ -45,7 +47,7 @@ func checkTexts(e *Event) error {
 		name, value string
 		min, max    int
 	}{
-		{"id", e.ID, 1, limits.MaxIDBytes},
+		{"id", e.ID, 1, maxEventID},
 		{"key", e.Key, 1, limits.MaxKeyBytes},
 		{"name", e.Name, 1, limits.MaxNameBytes},
 		{"policy", e.Policy, 0, limits.MaxNameBytes},

@@ -87,7 +87,7 @@ func (s *Service) listAlerts(ctx context.Context, data []byte) (any, error) {
 	}
 	reply := limits.AlertList{Alerts: make([]limits.Alert, min(len(all), max))}
 	for i := range reply.Alerts {
-		reply.Alerts[i] = wireAlert(&all[i])
+		reply.Alerts[i] = WireAlert(&all[i])
 		reply.Alerts[i].Text = ""
 	}
 	if len(all) > max {
@@ -124,7 +124,7 @@ func (s *Service) showAlert(ctx context.Context, data []byte) (any, error) {
 	}
 	reply := limits.AlertDetails{Deliveries: wireDeliveries(all)}
 	if found {
-		w := wireAlert(&a)
+		w := WireAlert(&a)
 		reply.Alert = &w
 	}
 	return reply, nil
@@ -249,7 +249,8 @@ func alertError(what string, err error) error {
 	return err
 }
 
-func wireAlert(a *alerts.Alert) limits.Alert {
+// WireAlert gives an alert as the wire has it.
+func WireAlert(a *alerts.Alert) limits.Alert {
 	return limits.Alert{
 		ID: a.ID, Rule: a.Rule, Severity: string(a.Severity), Event: a.Type, User: a.User, Policy: a.Policy, Name: a.Name,
 		Key: a.Key, Window: a.Window, Limit: a.Limit, Denied: a.Denied, Events: a.Events, FirstAt: a.FirstAt, LastAt: a.LastAt,

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/app"
+)
+
+type alertsPreviewCmd struct {
+	natsFlags
+	File  string   `arg:"" optional:"" type:"existingfile" help:"The alerts file; the built-in rule unless given."`
+	Since spanFlag `default:"2h" placeholder:"SPAN" help:"How far to look back, such as 2h or 7d (${default})."`
+	Max   int      `default:"1000000" placeholder:"N" help:"At most N events, the oldest first (${default})."`
+	List  bool     `help:"List every alert instead of counts by rule and user."`
+	JSON  bool     `help:"Print JSON."`
+}
+
+// Help gives the examples of --help.
+func (*alertsPreviewCmd) Help() string {
+	return `Reads the events that the JetStream stream LIMITS keeps and runs them through the rules here: nothing is sent, and nothing
+changes. Silences are left out, and the throttle begins unused.
+
+Examples:
+
+  limiter alerts preview alerts.yaml --since 2h
+  limiter alerts preview alerts.yaml --since 7d --list
+  limiter alerts preview --json | jq '.alerts[] | select(.notice == "held")'`
+}
+
+// Validate holds what the tags cannot.
+func (c *alertsPreviewCmd) Validate() error {
+	if c.Max < 1 || c.Max > 10_000_000 {
+		return fmt.Errorf("--max: %d is not between 1 and 10000000", c.Max)
+	}
+	return nil
+}
+
+func (c *alertsPreviewCmd) Run(s *session) error {
+	nc, err := c.connect("alerts preview")
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	// The time of this machine, unlike s.now, is what the server's clock is near to.
+	since := time.Now().Add(-time.Duration(c.Since))
+	p, err := app.PreviewAlerts(s.ctx, app.PreviewOptions{Conn: nc, File: c.File, Since: since, Max: c.Max, Progress: readProgress(s)})
+	if err != nil {
+		return fmt.Errorf("preview alerts: %w", err)
+	}
+	switch {
+	case c.JSON:
+		return printJSON(s, p)
+	case c.List:
+		listPreview(s, p.Alerts)
+	default:
+		countPreview(s, p.Alerts)
+	}
+	c.printTotals(s, p)
+	return nil
+}
+
+// readProgress shows how far the reading is: a bar for a person, else a line now and then.
+func readProgress(s *session) func(read, total uint64) {
+	if !s.errTTY {
+		return func(read, total uint64) {
+			if read%100_000 == 0 {
+				fmt.Fprintf(s.err, "%d of %d events read\n", read, total)
+			}
+		}
+	}
+	var bar *progressbar.ProgressBar
+	return func(read, total uint64) {
+		if bar == nil {
+			bar = progressbar.NewOptions64(int64(total), progressbar.OptionSetWriter(s.err), progressbar.OptionSetWidth(30),
+				progressbar.OptionClearOnFinish(), progressbar.OptionSetDescription("reading events"))
+		}
+		_ = bar.Set64(int64(read)) // a bar that fails is no reason to stop
+	}
+}
+
+func listPreview(s *session, all []limits.Alert) {
+	if len(all) == 0 {
+		return
+	}
+	t := newTable(s.out, "RAISED", "RULE", "SEVERITY", "USER", "LIMIT", "DENIED", "TOLD", "TITLE")
+	for i := range all {
+		a := &all[i]
+		t.row(moment(s, a.RaisedAt, "-"), a.Rule, a.Severity, dash(a.User), crossed(a), a.Denied, told(a), a.Title)
+	}
+	t.flush()
+	fmt.Fprintln(s.out)
+}
+
+// previewRow counts the alerts of one rule for one user.
+type previewRow struct {
+	rule, user         string
+	alerts, sent, held int
+	denied             int64
+}
+
+// countPreview shows who would be told how often, most first.
+func countPreview(s *session, all []limits.Alert) {
+	rows := previewRows(all)
+	if len(rows) == 0 {
+		return
+	}
+	t := newTable(s.out, "RULE", "USER", "ALERTS", "SENT", "HELD", "DENIED")
+	for _, r := range rows {
+		t.row(r.rule, dash(r.user), r.alerts, r.sent, r.held, r.denied)
+	}
+	t.flush()
+	fmt.Fprintln(s.out)
+}
+
+func previewRows(all []limits.Alert) []*previewRow {
+	type id struct{ rule, user string }
+	found := map[id]*previewRow{}
+	var rows []*previewRow
+	for i := range all {
+		a := &all[i]
+		r := found[id{a.Rule, a.User}]
+		if r == nil {
+			r = &previewRow{rule: a.Rule, user: a.User}
+			found[id{a.Rule, a.User}] = r
+			rows = append(rows, r)
+		}
+		r.alerts++
+		r.denied += a.Denied
+		if a.Notice == "held" {
+			r.held++
+		} else {
+			r.sent++
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b *previewRow) int {
+		return cmp.Or(b.alerts-a.alerts, cmp.Compare(a.rule, b.rule), cmp.Compare(a.user, b.user))
+	})
+	return rows
+}
+
+func (c *alertsPreviewCmd) printTotals(s *session, p *app.AlertPreview) {
+	users := map[string]bool{}
+	for i := range p.Alerts {
+		if p.Alerts[i].Notice == "held" {
+			users[p.Alerts[i].User] = true
+		}
+	}
+	fmt.Fprintf(s.out, "%s since %s, %d taken by a rule: %s, %d sent, %d held for the digests of %s; %s held back while the limit was exceeded\n",
+		count(p.Events, "event"), time.Now().Add(-time.Duration(c.Since)).In(s.now().Location()).Format(time.DateTime), p.Matched,
+		count(int64(len(p.Alerts)), "alert"), p.Sent, p.Held, count(int64(len(users)), "user"), count(p.Withheld, "warning"))
+	if p.Unreadable > 0 {
+		fmt.Fprintf(s.err, "limiter: %s could not be read as events\n", count(int64(p.Unreadable), "message"))
+	}
+	if p.Left > 0 {
+		fmt.Fprintf(s.err, "limiter: %d later events were not read; say a higher --max\n", p.Left)
+	}
+}

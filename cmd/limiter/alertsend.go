@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+type alertsChannelsCmd struct{ clientFlags }
+
+// Help gives the examples of --help.
+func (*alertsChannelsCmd) Help() string {
+	return `A channel is disabled when its target says that it is gone; limiter alerts replay --channel C enables it.
+
+Examples:
+
+  limiter alerts channels
+  limiter alerts channels --json | jq '.channels[] | select(.waiting > 0)'`
+}
+
+func (c *alertsChannelsCmd) Run(s *session) error {
+	var reply limits.ChannelList
+	if _, err := c.ask(s, limits.SubjectAlertsChannels, limits.ListChannelsRequest{}, &reply); err != nil || c.JSON {
+		return err
+	}
+	t := newTable(s.out, "CHANNEL", "KIND", "HOST", "WAITING", "BREAKER", "STATE")
+	for _, ch := range reply.Channels {
+		state := "in use"
+		if ch.DisabledAt != 0 {
+			state = "disabled " + moment(s, ch.DisabledAt, "-") + ": " + ch.DisabledReason
+		}
+		t.row(ch.Name, ch.Kind, dash(ch.Host), ch.Waiting, dash(ch.Breaker), state)
+	}
+	t.flush()
+	return nil
+}
+
+type alertsTestSendCmd struct {
+	clientFlags
+	Channel string        `arg:"" optional:"" help:"The channel; all unless given. See: limiter alerts channels."`
+	Note    string        `placeholder:"TEXT" help:"What the message is to say."`
+	Wait    time.Duration `default:"10s" placeholder:"DURATION" help:"How long to wait for the end of the first try (${default})."`
+}
+
+// Help gives the examples of --help.
+func (*alertsTestSendCmd) Help() string {
+	return `The test goes through the same outbox as alerts, and says that nothing is wrong. The exit status is 1 unless every channel
+has taken it.
+
+Examples:
+
+  limiter alerts test-send
+  limiter alerts test-send pager --note "after the move"`
+}
+
+// Validate holds what the tags cannot.
+func (c *alertsTestSendCmd) Validate() error {
+	if c.Wait < 0 {
+		return fmt.Errorf("--wait: %v is below 0", c.Wait)
+	}
+	return c.clientFlags.Validate()
+}
+
+func (c *alertsTestSendCmd) Run(s *session) error {
+	nc, err := c.connect("alerts test-send")
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	client := limits.NewClient(nc, limits.Timeout(c.Timeout))
+	test, err := client.TestAlert(s.ctx, limits.TestAlertRequest{Channel: c.Channel, Note: c.Note})
+	if err != nil {
+		return err
+	}
+	details, err := c.await(s, nc, test.ID)
+	switch {
+	case err != nil:
+		return err
+	case c.JSON:
+		err = printJSON(s, details)
+	default:
+		printDeliveries(s, details.Deliveries)
+	}
+	if failed := unsent(details.Deliveries); len(failed) > 0 {
+		return fmt.Errorf("test %s: not taken by %s; see: limiter alerts show %[1]s", test.ID, strings.Join(failed, ", "))
+	}
+	return err
+}
+
+// await asks until every delivery was tried, or the time is over.
+func (c *alertsTestSendCmd) await(s *session, nc *nats.Conn, id string) (*limits.AlertDetails, error) {
+	client := limits.NewClient(nc, limits.Timeout(c.Timeout))
+	ctx, cancel := context.WithTimeout(s.ctx, c.Wait)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		details, err := client.ShowAlert(s.ctx, id)
+		if err != nil || !untried(details.Deliveries) {
+			return details, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return details, context.Cause(s.ctx)
+		}
+	}
+}
+
+func untried(all []limits.AlertDelivery) bool {
+	for i := range all {
+		if all[i].State == "waiting" && all[i].Error == "" {
+			return true
+		}
+	}
+	return false
+}
+
+func unsent(all []limits.AlertDelivery) (channels []string) {
+	for i := range all {
+		if all[i].State != "sent" {
+			channels = append(channels, all[i].Channel)
+		}
+	}
+	return channels
+}
+
+type alertsDeadCmd struct {
+	clientFlags
+	Channel string `placeholder:"C" help:"Only those of one channel."`
+	After   string `placeholder:"A" help:"Begin behind the next of a page."`
+	Max     int    `default:"50" placeholder:"N" help:"At most N deliveries (${default})."`
+}
+
+// Help gives the examples of --help.
+func (*alertsDeadCmd) Help() string {
+	return `Lists deliveries that were given up, and messages of the stream LIMITS that could not be taken as events.
+
+Examples:
+
+  limiter alerts dead
+  limiter alerts dead --channel pager
+  limiter alerts dead --json | jq -r '.poison[] | .data | @base64d'`
+}
+
+// Validate holds what the tags cannot.
+func (c *alertsDeadCmd) Validate() error { return validateAlertPage(c.Max, &c.clientFlags) }
+
+func (c *alertsDeadCmd) Run(s *session) error {
+	var page limits.DeadLetters
+	request := limits.DeadRequest{Channel: c.Channel, After: c.After, Max: c.Max}
+	if _, err := c.ask(s, limits.SubjectAlertsDead, request, &page); err != nil || c.JSON {
+		return err
+	}
+	if len(page.Deliveries) == 0 {
+		fmt.Fprintln(s.out, "no dead letters")
+	} else {
+		printDeliveries(s, page.Deliveries)
+	}
+	if page.Next != "" {
+		fmt.Fprintf(s.out, "more: --after %s\n", shellWord(page.Next))
+	}
+	if len(page.Poison) > 0 {
+		fmt.Fprintln(s.out, "\nmessages that could not be taken:")
+		t := newTable(s.out, "SEQUENCE", "SUBJECT", "AT", "REASON", "DATA")
+		for i := range page.Poison {
+			p := &page.Poison[i]
+			t.row(p.Sequence, p.Subject, moment(s, p.At, "-"), p.Reason, fmt.Sprintf("%.60q", p.Data))
+		}
+		t.flush()
+	}
+	return nil
+}
+
+type alertsReplayCmd struct {
+	clientFlags
+	ID      string `arg:"" optional:"" name:"id" help:"The id of a delivery; see: limiter alerts dead."`
+	Channel string `placeholder:"C" help:"Replay all dead letters of a channel, and enable it."`
+	All     bool   `help:"Replay all dead letters, and enable all channels."`
+	Yes     bool   `short:"y" help:"Do not ask; needed for --all when standard input is no terminal."`
+}
+
+// Help gives the examples of --help.
+func (*alertsReplayCmd) Help() string {
+	return `Dead letters wait again, due at once. Who already got one can tell by its id.
+
+Examples:
+
+  limiter alerts replay JH6ZQK4SYGXAWSX3QYGDTFXKPL.raised/pager
+  limiter alerts replay --channel pager
+  limiter alerts replay --all --yes`
+}
+
+// Validate holds what the tags cannot.
+func (c *alertsReplayCmd) Validate() error {
+	n := 0
+	for _, given := range []bool{c.ID != "", c.Channel != "", c.All} {
+		if given {
+			n++
+		}
+	}
+	if n != 1 {
+		return errors.New("one of ID, --channel and --all is needed")
+	}
+	return c.clientFlags.Validate()
+}
+
+func (c *alertsReplayCmd) Run(s *session) error {
+	if c.All && !c.Yes {
+		if err := c.confirm(s); err != nil {
+			return err
+		}
+	}
+	var reply limits.ReplayReply
+	request := limits.ReplayRequest{ID: c.ID, Channel: c.Channel, All: c.All}
+	if _, err := c.ask(s, limits.SubjectAlertsReplay, request, &reply); err != nil || c.JSON {
+		return err
+	}
+	fmt.Fprintln(s.out, "replayed", count(reply.Replayed, "dead letter"))
+	return nil
+}
+
+// confirm asks before everything is sent again.
+func (c *alertsReplayCmd) confirm(s *session) error {
+	if !s.inTTY {
+		return usageError("replay of all dead letters: standard input is no terminal to ask on; say --yes")
+	}
+	fmt.Fprint(s.err, "replay all dead letters of all channels? [y/N] ")
+	answer, err := readLine(s)
+	if err != nil {
+		return err
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errors.New("nothing was replayed")
+}

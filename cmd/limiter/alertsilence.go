@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed503877ad/limits"
+)
+
+type alertsSilenceCmd struct {
+	clientFlags
+	Rule   string   `placeholder:"R" help:"The rule of the alerts, or a glob with *."`
+	Policy string   `placeholder:"P" help:"Their policy, or a glob."`
+	Key    string   `placeholder:"K" help:"Their key, or a glob."`
+	User   string   `placeholder:"U" help:"Their user, or a glob."`
+	For    spanFlag `xor:"end" placeholder:"SPAN" help:"How long, such as 2h or 7d."`
+	Until  timeFlag `xor:"end" placeholder:"TIME" help:"Until when, such as 2027-01-31 or 2027-01-31T12:00:00Z."`
+	Reason string   `required:"" placeholder:"TEXT" help:"Why, for who finds it later."`
+	By     string   `env:"USER" placeholder:"NAME" help:"Who silences."`
+}
+
+// Help gives the examples of --help.
+func (*alertsSilenceCmd) Help() string {
+	return `Alerts that fit everything given are raised and listed, and nobody is told of them. One that is still open when the silence
+ends is told when its next event comes.
+
+Examples:
+
+  limiter alerts silence --user acme --for 2h --reason "import, ticket 4711"
+  limiter alerts silence --policy 'batch-*' --until 2027-01-31 --reason "migration"
+  limiter alerts silence --rule '*' --for 30m --reason "load test"`
+}
+
+// Validate holds what the tags cannot.
+func (c *alertsSilenceCmd) Validate() error {
+	switch {
+	case c.Rule+c.Policy+c.Key+c.User == "":
+		return errors.New("one of --rule, --policy, --key and --user is needed; --rule '*' silences every alert")
+	case c.For == 0 && time.Time(c.Until).IsZero():
+		return errors.New("--for or --until is needed: a silence without an end would be forgotten")
+	}
+	return c.clientFlags.Validate()
+}
+
+func (c *alertsSilenceCmd) Run(s *session) error {
+	request := limits.SilenceRequest{Rule: c.Rule, Policy: c.Policy, Key: c.Key, User: c.User, Reason: c.Reason, By: c.By}
+	if c.For != 0 {
+		request.For = time.Duration(c.For).Milliseconds()
+	} else {
+		request.ExpiresAt = time.Time(c.Until).UnixMilli()
+	}
+	var reply limits.SilenceReply
+	if _, err := c.ask(s, limits.SubjectAlertsSilence, request, &reply); err != nil || c.JSON {
+		return err
+	}
+	fmt.Fprintf(s.out, "silence %s until %s; end it with: limiter alerts unsilence %[1]s\n",
+		reply.Silence.ID, moment(s, reply.Silence.ExpiresAt, "-"))
+	return nil
+}
+
+type alertsUnsilenceCmd struct {
+	clientFlags
+	ID string `arg:"" name:"id" help:"The id of the silence; see: limiter alerts silences."`
+}
+
+// Help gives the examples of --help.
+func (*alertsUnsilenceCmd) Help() string {
+	return `Examples:
+
+  limiter alerts unsilence QYGDTFXKPLJH6ZQK4SYGXAWSX3`
+}
+
+func (c *alertsUnsilenceCmd) Run(s *session) error {
+	var reply limits.SilenceReply
+	if _, err := c.ask(s, limits.SubjectAlertsUnsilence, limits.UnsilenceRequest{ID: c.ID}, &reply); err != nil || c.JSON {
+		return err
+	}
+	fmt.Fprintf(s.out, "ended silence %s\n", reply.Silence.ID)
+	return nil
+}
+
+type alertsSilencesCmd struct {
+	clientFlags
+	All bool `help:"List those that have ended too."`
+	Max int  `default:"50" placeholder:"N" help:"At most N silences, the last made first (${default})."`
+}
+
+// Help gives the examples of --help.
+func (*alertsSilencesCmd) Help() string {
+	return `Examples:
+
+  limiter alerts silences
+  limiter alerts silences --all --json | jq -r '.silences[] | .id + " " + .reason'`
+}
+
+// Validate holds what the tags cannot.
+func (c *alertsSilencesCmd) Validate() error { return validateAlertPage(c.Max, &c.clientFlags) }
+
+func (c *alertsSilencesCmd) Run(s *session) error {
+	var reply limits.SilenceList
+	if _, err := c.ask(s, limits.SubjectAlertsSilences, limits.ListSilencesRequest{All: c.All, Max: c.Max}, &reply); err != nil || c.JSON {
+		return err
+	}
+	if len(reply.Silences) == 0 {
+		fmt.Fprintln(s.out, "no silences")
+		return nil
+	}
+	t := newTable(s.out, "ID", "RULE", "POLICY", "KEY", "USER", "UNTIL", "BY", "REASON")
+	for i := range reply.Silences {
+		x := &reply.Silences[i]
+		until := moment(s, x.ExpiresAt, "-")
+		if x.ExpiresAt <= s.now().UnixMilli() {
+			until += " (over)"
+		}
+		t.row(x.ID, dash(x.Rule), dash(x.Policy), dash(x.Key), dash(x.User), until, dash(x.By), x.Reason)
+	}
+	t.flush()
+	return nil
+}

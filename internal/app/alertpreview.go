@@ -1,0 +1,76 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/bus"
+)
+
+// PreviewOptions say what rules are tried on which events.
+type PreviewOptions struct {
+	// Conn reaches the NATS server that keeps the events.
+	Conn *nats.Conn
+	// File is the alerts file; the built-in rule when empty. Its secrets are not needed.
+	File string
+	// Since is when the first of the events came.
+	Since time.Time
+	// Max bounds how many events are read, the oldest first.
+	Max int
+	// Progress is told now and then how many of how many were read.
+	Progress func(read, total uint64)
+}
+
+// AlertPreview is what rules would have made of past events.
+type AlertPreview struct {
+	// Events counts those that were read, Matched those that a rule took, Unreadable the messages beside them that are none,
+	// and Left the events that were there and not read.
+	Events     int64  `json:"events"`
+	Matched    int64  `json:"matched"`
+	Unreadable int    `json:"unreadable"`
+	Left       uint64 `json:"left"`
+	// Sent and Held count the alerts; Withheld counts warnings held back while an exceeded alert was open.
+	Sent     int64 `json:"sent"`
+	Held     int64 `json:"held"`
+	Withheld int64 `json:"withheld"`
+	// Alerts are in the order in which they would have been raised.
+	Alerts []limits.Alert `json:"alerts"`
+}
+
+// PreviewAlerts runs rules over events of the stream, in memory: nothing is acknowledged, kept or sent.
+func PreviewAlerts(ctx context.Context, o PreviewOptions) (*AlertPreview, error) {
+	rules, err := previewRules(o.File)
+	if err != nil {
+		return nil, err
+	}
+	var history bus.History
+	var read error
+	p, err := alerts.NewPreview(rules, func(yield func(alerts.Event) bool) {
+		history, read = bus.ReadHistory(ctx, bus.HistoryConfig{Conn: o.Conn, Since: o.Since, Max: o.Max, Progress: o.Progress}, yield)
+	})
+	if read != nil {
+		return nil, read
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &AlertPreview{Events: p.Events, Matched: p.Matched, Unreadable: history.Unreadable, Left: history.Left,
+		Sent: p.Sent, Held: p.Held, Withheld: p.Withheld, Alerts: make([]limits.Alert, len(p.Alerts))}
+	for i := range p.Alerts {
+		out.Alerts[i] = bus.WireAlert(&p.Alerts[i])
+	}
+	return out, nil
+}
+
+// previewRules reads the rules, which are compared with events and send nothing.
+func previewRules(file string) (*AlertRules, error) {
+	if file == "" {
+		return alerts.Default(), nil
+	}
+	rules, _, err := LoadAlerts(file, false)
+	return rules, err
+}

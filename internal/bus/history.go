@@ -1,0 +1,109 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// HistoryConfig says which events of the stream are read.
+type HistoryConfig struct {
+	// Conn is required.
+	Conn *nats.Conn
+	// Since is when the first of them came to the stream.
+	Since time.Time
+	// Max bounds how many are read, the oldest first; required.
+	Max int
+	// Timeout is how long the next event may take to come. 10 s unless set.
+	Timeout time.Duration
+	// Progress is told now and then how many of how many were read; nil for nobody.
+	Progress func(read, total uint64)
+}
+
+// History says what was read.
+type History struct {
+	// Read counts the events, Unreadable the messages beside them that are none.
+	Read, Unreadable int
+	// Left is how many were there and not read, because there are more than Max.
+	Left uint64
+}
+
+// progressEvery is after how many messages Progress is told.
+const progressEvery = 1000
+
+// ReadHistory gives each what the stream keeps, in order, up to what was there when it began. It changes nothing: the
+// consumer is of this call alone, and what alerters have taken or not makes no difference.
+func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event) (more bool)) (History, error) {
+	setDefault(&cfg.Timeout, 10*time.Second)
+	js, err := jetstream.New(cfg.Conn)
+	if err != nil {
+		return History{}, fmt.Errorf("read events: %w", err)
+	}
+	messages, total, err := openHistory(ctx, js, &cfg)
+	if err != nil || total == 0 {
+		return History{}, err
+	}
+	defer messages.Stop()
+	var h History
+	for n := uint64(1); ; n++ {
+		m, err := nextMessage(ctx, messages, cfg.Timeout)
+		if err != nil {
+			return h, fmt.Errorf("read events: %d of %d came: %w", n-1, total, err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return h, fmt.Errorf("read events: %w", err)
+		}
+		e, err := eventOf(m.Subject(), m.Data(), meta.Timestamp)
+		if err != nil {
+			h.Unreadable++
+		} else if h.Read++; !each(e) {
+			return h, nil
+		}
+		if cfg.Progress != nil && (n%progressEvery == 0 || n == total) {
+			cfg.Progress(n, total)
+		}
+		if n >= total || meta.NumPending == 0 || n >= uint64(cfg.Max) {
+			h.Left = total - min(n, total)
+			return h, nil
+		}
+	}
+}
+
+func openHistory(ctx context.Context, js jetstream.JetStream, cfg *HistoryConfig) (jetstream.MessagesContext, uint64, error) {
+	c, err := js.OrderedConsumer(ctx, limits.EventStream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: eventSubjects, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &cfg.Since,
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, 0, fmt.Errorf("read events: there is no stream %s on this NATS server; a limiter makes it with its first event", limits.EventStream)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("read events: %w", err)
+	}
+	info, err := c.Info(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read events: %w", err)
+	}
+	total := info.NumPending
+	if total == 0 {
+		return nil, 0, nil
+	}
+	messages, err := c.Messages(jetstream.PullMaxMessagesWithBytesLimit(256, max(pullBytes, 2*int(cfg.Conn.MaxPayload()))))
+	if err != nil {
+		return nil, 0, fmt.Errorf("read events: %w", err)
+	}
+	return messages, total, nil
+}
+
+func nextMessage(ctx context.Context, messages jetstream.MessagesContext, wait time.Duration) (jetstream.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return messages.Next(jetstream.NextContext(ctx))
+}

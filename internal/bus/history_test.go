@@ -1,0 +1,50 @@
+package bus
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+func TestHistoryOfTheStream(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	read := func(since time.Time, max int) (ids []string, h History, err error) {
+		h, err = ReadHistory(t.Context(), HistoryConfig{Conn: nc, Since: since, Max: max, Timeout: time.Minute},
+			func(e alerts.Event) bool { ids = append(ids, e.ID); return true })
+		return ids, h, err
+	}
+	if _, _, err := read(time.UnixMilli(1), 5); err == nil || !strings.Contains(err.Error(), "there is no stream LIMITS on this NATS server") {
+		t.Error(err)
+	}
+	js := stream(t, nc)
+	if ids, h, err := read(time.UnixMilli(1), 5); err != nil || len(ids) != 0 || h != (History{}) {
+		t.Error(ids, h, err)
+	}
+	publishEvents(t, js, 0, 600)
+	if _, err := js.Publish(t.Context(), limits.EventWarning, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	ids, h, err := read(time.UnixMilli(1), 10_000)
+	if err != nil || len(ids) != 600 || ids[0] != "id-0" || ids[599] != "id-599" || h != (History{Read: 600, Unreadable: 1}) {
+		t.Error(len(ids), h, err)
+	}
+	if ids, h, err = read(time.UnixMilli(1), 7); err != nil || len(ids) != 7 || h.Left != 594 {
+		t.Error(ids, h, err)
+	}
+	s, err := js.Stream(t.Context(), limits.EventStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.GetMsg(t.Context(), 600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids, _, err = read(m.Time, 10); err != nil || len(ids) == 0 || ids[len(ids)-1] != "id-599" {
+		t.Error(ids, err)
+	}
+}
