@@ -196,13 +196,14 @@ func TestSlackTextIsTextAlone(t *testing.T) {
 func TestSlackTellsSlacksWordsAlone(t *testing.T) {
 	t.Parallel()
 	for body, told := range map[string]bool{
-		"channel_not_found": true, "Cannot POST /" + secret: false, "no_" + strings.Repeat("x", 70000): false, "": false,
+		"channel_not_found": true, "path_of_url": false, "Cannot POST /" + secret: false, "no_" + strings.Repeat("x", 70000): false, "": false,
 	} {
 		r := receive(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusGone)
 			_, _ = io.WriteString(w, body)
 		})
-		err := send(t, config(t), &alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: r.URL + "/" + secret}})
+		err := send(t, config(t), &alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{
+			URL: r.URL + "/path_of_url/" + secret}})
 		wantError(t, err, "410")
 		if strings.HasSuffix(err.Error(), ": "+body) != told {
 			t.Errorf("the answer %.20q gave the error %.100q", body, err)

@@ -68,6 +68,12 @@ func (c *counts) DeliveryTried(channel, outcome string, _ time.Duration) {
 	c.n[channel+" "+outcome]++
 }
 
+func (c *counts) of(key string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[key]
+}
+
 func (c *counts) want(t *testing.T, want map[string]int) {
 	t.Helper()
 	c.mu.Lock()
@@ -237,6 +243,9 @@ func TestRetryAfterHoldsTheWholeChannel(t *testing.T) {
 			return nil
 		}))
 		synctest.Wait()
+		if wait := time.Until(time.UnixMilli(o.get("m").DueAt)); wait < time.Hour {
+			t.Errorf("other processes may try it again after %s, want an hour at least", wait)
+		}
 		busy = false
 		o.add("a", "n")
 		b.Wake()
@@ -368,7 +377,7 @@ func TestBreakerLeavesAFailingTargetAlone(t *testing.T) {
 		for i := range 200 {
 			o.add("a", fmt.Sprint(i))
 		}
-		start(t, o, named("a", "x", func(_ context.Context, m *alerts.Message) error {
+		b := start(t, o, named("a", "x", func(_ context.Context, m *alerts.Message) error {
 			seen.note(m)
 			if works.Load() {
 				return nil
@@ -387,6 +396,9 @@ func TestBreakerLeavesAFailingTargetAlone(t *testing.T) {
 		rest(15 * time.Minute)
 		if n := o.count(alerts.DeliverySent); n != 200 {
 			t.Errorf("%d sent, want 200", n)
+		}
+		if n := b.seen.of("a put_off"); n > 16 {
+			t.Errorf("%d deliveries were claimed to be put off, want no more than the few that were under way", n)
 		}
 		for i := range 200 {
 			id := fmt.Sprint(i)
