@@ -1,0 +1,195 @@
+package deliver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+func TestRetryAfterHoldsTheWholeChannel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen tries
+		o := newMemory()
+		o.add("a", "m")
+		busy := true
+		b := start(t, o, named("a", "x", func(_ context.Context, m *alerts.Message) error {
+			seen.note(m)
+			if busy {
+				return &alerts.Refusal{Err: errors.New("busy"), RetryAfter: time.Hour}
+			}
+			return nil
+		}))
+		synctest.Wait()
+		if wait := time.Until(time.UnixMilli(o.get("m").DueAt)); wait < time.Hour {
+			t.Errorf("other processes may try it again after %s, want an hour at least", wait)
+		}
+		busy = false
+		o.add("a", "n")
+		b.Wake()
+		rest(59 * time.Minute)
+		if n := seen.total(); n != 1 {
+			t.Fatalf("%d tries in the hour the target asked for, want 1", n)
+		}
+		rest(time.Minute + time.Second)
+		if o.get("n").State != alerts.DeliverySent {
+			t.Error("the other delivery was not sent when the hour was over")
+		}
+		rest(2 * time.Minute)
+		if d := o.get("m"); d.State != alerts.DeliverySent || d.Attempts != 2 {
+			t.Errorf("the delivery is %s after %d tries", d.State, d.Attempts)
+		}
+	})
+}
+
+func TestAnotherTargetIsNotPaused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := newMemory()
+		o.add("a", "m")
+		b := start(t, o, named("a", "x", func(context.Context, *alerts.Message) error {
+			return &alerts.Refusal{Err: errors.New("busy"), RetryAfter: time.Hour}
+		}))
+		synctest.Wait()
+		b.channels.set(named("a", "y", func(context.Context, *alerts.Message) error { return nil }))
+		o.add("a", "n")
+		rest(2 * time.Second)
+		if o.get("n").State != alerts.DeliverySent {
+			t.Error("another target is paused by what the first one asked")
+		}
+	})
+}
+
+func TestFinalIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := newMemory()
+		o.add("a", "m")
+		b := start(t, o, named("a", "x", func(context.Context, *alerts.Message) error {
+			return &alerts.Refusal{Err: errors.New("no such user"), Final: true}
+		}))
+		synctest.Wait()
+		if d := o.get("m"); d.State != alerts.DeliveryDead || d.Attempts != 1 || d.Error != "no such user" {
+			t.Errorf("%+v", d)
+		}
+		b.seen.want(t, map[string]int{"a dead": 1})
+	})
+}
+
+func TestGoneDisablesUntilThereIsAnotherTarget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen tries
+		o := newMemory()
+		gone := named("a", "x", func(_ context.Context, m *alerts.Message) error {
+			seen.note(m)
+			return &alerts.Refusal{Err: errors.New("it answered 410 Gone"), Gone: true}
+		})
+		o.add("a", "m")
+		b := start(t, o, gone)
+		synctest.Wait()
+		if d := o.gone["a"]; d.Target != "x" || !strings.Contains(d.Reason, "410") || d.At == 0 {
+			t.Fatalf("disabled as %+v", d)
+		}
+		for i := range 20 {
+			o.add("a", fmt.Sprint("more", i))
+		}
+		b.Wake()
+		synctest.Wait()
+		if dead := o.count(alerts.DeliveryDead); dead != 21 || !strings.Contains(o.get("more3").Error, "disabled: it answered 410") {
+			t.Errorf("%d dead letters, want 21: %q", dead, o.get("more3").Error)
+		}
+		b.seen.want(t, map[string]int{"a disabled": 21})
+		b.stop()
+
+		o.add("a", "restarted")
+		again := start(t, o, gone)
+		synctest.Wait()
+		if n := seen.total(); n != 1 || o.get("restarted").State != alerts.DeliveryDead {
+			t.Errorf("after a restart a target that is gone was tried %d times", n-1)
+		}
+		again.channels.set(named("a", "y", func(context.Context, *alerts.Message) error { return nil }))
+		rest(2 * time.Second)
+		o.add("a", "elsewhere")
+		rest(2 * time.Second)
+		if o.get("elsewhere").State != alerts.DeliverySent || len(o.gone) != 0 {
+			t.Errorf("another target: %s, disabled %v", o.get("elsewhere").State, o.gone)
+		}
+	})
+}
+
+// TestReplayEnables has another process enable the channel a moment before this one, which does not know yet, finds what was
+// replayed.
+func TestReplayEnables(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := newMemory()
+		o.add("a", "m")
+		gone := true
+		b := start(t, o, named("a", "x", func(context.Context, *alerts.Message) error {
+			if gone {
+				return &alerts.Refusal{Err: errors.New("gone"), Gone: true}
+			}
+			return nil
+		}))
+		synctest.Wait()
+		gone = false
+		if found, _ := o.EnableChannel(t.Context(), "a"); !found {
+			t.Fatal("the channel was not disabled")
+		}
+		o.replay(t, "m")
+		b.Wake()
+		synctest.Wait()
+		if d := o.get("m"); d.State != alerts.DeliverySent {
+			t.Errorf("replayed: %s, %s", d.State, d.Error)
+		}
+	})
+}
+
+func TestBreakerLeavesAFailingTargetAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen tries
+		var works atomic.Bool
+		o := newMemory()
+		for i := range 200 {
+			o.add("a", fmt.Sprint(i))
+		}
+		b := start(t, o, named("a", "x", func(_ context.Context, m *alerts.Message) error {
+			seen.note(m)
+			if works.Load() {
+				return nil
+			}
+			return errors.New("down")
+		}))
+		rest(25 * time.Second)
+		if n := seen.total(); n < 5 || n > 12 {
+			t.Errorf("%d tries of a target that is down, want 5 and those that were under way", n)
+		}
+		rest(10 * time.Minute)
+		if n := seen.total(); n > 12+21 {
+			t.Errorf("%d tries in 10 minutes, want one each 30 s", n)
+		}
+		works.Store(true)
+		rest(15 * time.Minute)
+		if n := o.count(alerts.DeliverySent); n != 200 {
+			t.Errorf("%d sent, want 200", n)
+		}
+		if n := b.seen.of("a put_off"); n > 16 {
+			t.Errorf("%d deliveries were claimed to be put off, want no more than the few that were under way", n)
+		}
+		for i := range 200 {
+			id := fmt.Sprint(i)
+			if d := o.get(id); d.Attempts != len(seen.of(id)) {
+				t.Errorf("delivery %s counts %d tries and had %d", id, d.Attempts, len(seen.of(id)))
+			}
+		}
+	})
+}
