@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,6 +102,8 @@ func (c *fileCompiler) channel(f *FileChannel, path string) ChannelSpec {
 	return s
 }
 
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+
 // held gives what a text says, or what env:NAME and file:/path hold. Neither it nor the errors show what that is.
 func (c *fileCompiler) held(text Private, path string) (value string, held, ok bool) {
 	name, isEnv := strings.CutPrefix(string(text), "env:")
@@ -108,7 +111,7 @@ func (c *fileCompiler) held(text Private, path string) (value string, held, ok b
 	switch {
 	case !isEnv && !isFile:
 		return string(text), false, true
-	case isEnv && (name == "" || strings.ContainsAny(name, "= ${}")):
+	case isEnv && (!envName.MatchString(name) || strings.HasPrefix(name, "whsec_")): // it may be the secret itself
 		c.Add(path, "env: needs the name of an environment variable, such as env:OPS_SECRET")
 		return "", true, false
 	case isFile && !filepath.IsAbs(file):

@@ -34,6 +34,36 @@ func TestMutilatedAlertsFiles(t *testing.T) {
 	}
 }
 
+// TestNoMistakeShowsASecret damages a file in which secrets stand where they should not.
+func TestNoMistakeShowsASecret(t *testing.T) {
+	t.Parallel()
+	const file = `channels:
+  - name: ops
+    webhook:
+      url: "https://T0P-SECRET.example.com/T0P-SECRET"
+      secrets: "whsec_T0P-SECRET"
+  - name: mail
+    smtp: {addr: "mail.example.com:587", from: a@example.com, to: b@example.com, username: x, password: T0P-SECRET}
+rules:
+  - name: a
+    channels: [ops, mail]
+`
+	chance := rand.New(rand.NewPCG(6, 6))
+	for range 3000 {
+		text := mutilateRules(chance, file)
+		_, err := ParseRules("f", []byte(text), fileOptions)
+		if err == nil {
+			t.Fatalf("taken:\n%s", text)
+		}
+		// A name of a field or of a file is shown, and so is a secret that a slip has made into one.
+		for line := range strings.Lines(err.Error()) {
+			if strings.Contains(line, "T0P-SECRET") && !strings.Contains(line, "unknown field") && !strings.Contains(line, "no such file") {
+				t.Errorf("%s for\n%s", line, text)
+			}
+		}
+	}
+}
+
 // tryRules reads a file and uses its rules; false when it is refused.
 func tryRules(t *testing.T, data []byte) bool {
 	r, err := ParseRules("f", data, fileOptions)

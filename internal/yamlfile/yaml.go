@@ -60,6 +60,9 @@ func (p *Problems) syntax(err error) {
 			p.lines[""] = max(1, t.Position.Line)
 		}
 	}
+	if p.format.Private {
+		message, _, _ = strings.Cut(message, `: "`) // behind which the library shows the text
+	}
 	p.Add("", "%s", message)
 }
 
