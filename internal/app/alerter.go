@@ -3,10 +3,22 @@ package app
 import (
 	"context"
 	"log/slog"
+
+	"github.com/seed503877ad/limits/internal/bus"
 )
 
-// RunAlerter runs alerts and jobs beside limiters that are workers, until ctx is done.
+// RunAlerter runs alerts and jobs beside limiters that are workers, until ctx is done. It answers admin.alerts and
+// admin.jobs.
 func RunAlerter(ctx context.Context, o Options, log *slog.Logger) error {
+	o.Alerter = "on"
 	l := &limiter{Options: o, log: log}
-	return l.run(ctx, l.startStore, l.startNATS, l.startWeb, l.startJobs)
+	return l.run(ctx, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startAlerts, l.watchAlerts, l.startJobs,
+		l.startAlertService)
+}
+
+func (l *limiter) startAlertService(context.Context) error {
+	return l.serve(bus.ServiceConfig{
+		Conn: l.requests, Version: l.Version, SchemaBase: l.schemaBase(), Logger: l.log,
+		Jobs: l.jobsService(), Alerts: l.alertsService(),
+	})
 }

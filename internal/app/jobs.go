@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/jobs"
@@ -32,10 +33,13 @@ const (
 	overridesKept = 30 * 24 * time.Hour
 )
 
-// startJobs runs what keeps the store small.
+// startJobs runs what is done by the clock, where alerts are.
 func (l *limiter) startJobs(context.Context) (err error) {
+	if !l.runsAlerts() {
+		return nil
+	}
 	l.jobs, err = jobs.New(jobs.Config{
-		Jobs: append(houseJobs(&l.Options, l.store), l.nightJobs()...), Store: l.store, Logger: l.log, Replica: replica(), Observer: l.metrics.WatchJobs(),
+		Jobs: slices.Concat(houseJobs(&l.Options, l.store), l.nightJobs(), l.alertJobs()), Store: l.store, Logger: l.log, Replica: replica(), Observer: l.metrics.WatchJobs(),
 	})
 	if err != nil {
 		return err
@@ -71,13 +75,18 @@ func houseJobs(o *Options, s cleaner) []jobs.Job {
 		if j.keep == 0 {
 			continue
 		}
-		all = append(all, jobs.Job{Name: j.name, Schedule: j.schedule, Jitter: time.Minute, Timeout: runMost + 2*time.Minute,
-			Run: func(ctx context.Context) (string, error) {
-				before := time.Now().Add(-j.keep)
-				return inBatches(ctx, j.did, runMost, func(ctx context.Context, max int) (int, error) { return j.remove(ctx, before, max) })
-			}})
+		all = append(all, pruneJob(j.name, j.schedule, j.did, j.keep, j.remove))
 	}
 	return all
+}
+
+// pruneJob removes what is older than keep.
+func pruneJob(name, schedule, did string, keep time.Duration, remove func(ctx context.Context, before time.Time, max int) (int, error)) jobs.Job {
+	return jobs.Job{Name: name, Schedule: schedule, Jitter: time.Minute, Timeout: runMost + 2*time.Minute,
+		Run: func(ctx context.Context) (string, error) {
+			before := time.Now().Add(-keep)
+			return inBatches(ctx, did, runMost, func(ctx context.Context, max int) (int, error) { return remove(ctx, before, max) })
+		}}
 }
 
 func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }

@@ -57,7 +57,7 @@ type Options struct {
 	Version string
 }
 
-// alerts tells whether alerts and jobs run in this limiter.
-func (o *Options) alerts() bool {
+// runsAlerts tells whether alerts and jobs run in this limiter.
+func (o *Options) runsAlerts() bool {
 	return o.Alerter == "on" || o.Alerter != "off" && (o.NATSURL == "" || o.DatabaseURL == "")
 }

@@ -99,8 +99,13 @@ func (l *limiter) watchPolicies(context.Context) error {
 		r := l.policies.Report()
 		return r.Hash, float64(r.LoadedAt.UnixMilli()) / 1000, r.Failures
 	})
+	return l.watchFile("policies", l.Policies, l.policies.Watch, l.policies.Reload)
+}
+
+// watchFile reads a file again when it changes, and on SIGHUP with again.
+func (l *limiter) watchFile(what, path string, watch func(ctx context.Context) (ended <-chan struct{}, err error), again func() error) error {
 	ctx, cancel := context.WithCancel(context.Background())
-	ended, err := l.policies.Watch(ctx)
+	ended, err := watch(ctx)
 	if err != nil {
 		cancel()
 		return err
@@ -109,9 +114,17 @@ func (l *limiter) watchPolicies(context.Context) error {
 	signal.Notify(hup, syscall.SIGHUP)
 	go func() {
 		defer close(done)
-		l.reloadOn(ctx, hup)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hup:
+				l.log.Info("SIGHUP: reading the "+what, "file", path)
+				_ = again() // logged
+			}
+		}
 	}()
-	l.onStop("policies", func(context.Context) error {
+	l.onStop(what, func(context.Context) error {
 		signal.Stop(hup)
 		cancel()
 		<-ended
@@ -119,18 +132,6 @@ func (l *limiter) watchPolicies(context.Context) error {
 		return nil
 	})
 	return nil
-}
-
-func (l *limiter) reloadOn(ctx context.Context, hup <-chan os.Signal) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hup:
-			l.log.Info("SIGHUP: reading the policies", "file", l.Policies)
-			_ = l.policies.Reload() // logged
-		}
-	}
 }
 
 // policySource is nil without policies, which a nil keeper in an interface is not.

@@ -16,6 +16,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/alerts/deliver"
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/jobs"
@@ -43,6 +45,7 @@ type store interface {
 	usage.Store
 	keys.Store
 	overrides.Store
+	alerts.Store
 	cleaner
 	Ping(ctx context.Context) error
 	Close()
@@ -69,7 +72,13 @@ type limiter struct {
 	keys       *keys.Registry
 	overrides  *overrides.Table
 	announcers []*bus.Announcer
+	// jobs, alerts, sender and desk are nil where an alerter does that work; alertsFile is nil without one.
 	jobs       *jobs.Runner
+	alerts     *alerts.Service
+	sender     *deliver.Sender
+	desk       *alerts.Desk
+	alertsFile *alerts.RulesKeeper
+	alertRules func() *alerts.Rules
 	// serving says that requests are answered.
 	serving atomic.Bool
 
@@ -85,8 +94,8 @@ type stop struct {
 // one that was taken is answered. It logs "ready nats=… http=…" once requests are answered.
 func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	l := &limiter{Options: o, log: log}
-	return l.run(ctx, l.loadPolicies, l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage, l.startEngine,
-		l.startAdmin, l.watchPolicies, l.startJobs, l.startService)
+	return l.run(ctx, l.loadPolicies, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage,
+		l.startEngine, l.startAdmin, l.watchPolicies, l.startAlerts, l.watchAlerts, l.startJobs, l.startService)
 }
 
 // run starts parts in order, waits until ctx is done, and stops them.
@@ -316,18 +325,25 @@ func (l *limiter) startService(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--on-error: %w", err)
 	}
-	service, err := bus.NewService(bus.ServiceConfig{
+	return l.serve(bus.ServiceConfig{
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
 		OnError: onError, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
-		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobs,
+		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobsService(), Alerts: l.alertsService(),
 	})
+}
+
+// serve answers requests.
+func (l *limiter) serve(cfg bus.ServiceConfig) error {
+	service, err := bus.NewService(cfg)
 	if err != nil {
 		return err
 	}
 	l.onStop("service", func(ctx context.Context) error {
 		l.closeAnnouncers()
-		l.forget.Close() // the service waits until nothing is subscribed on its connection
+		if l.forget != nil {
+			l.forget.Close() // the service waits until nothing is subscribed on its connection
+		}
 		return service.Stop(ctx)
 	})
 	l.serving.Store(true)

@@ -156,6 +156,19 @@ func (s *Sender) Wake() {
 	}
 }
 
+// Breaker gives the state of a channel's circuit breaker in this process: closed, half-open or open; empty for a channel that
+// is not in force.
+func (s *Sender) Breaker(channel string) string {
+	s.mu.Lock()
+	l := s.loops[channel]
+	s.mu.Unlock()
+	if l == nil {
+		return ""
+	}
+	_, breaker := l.current()
+	return breaker.State().String()
+}
+
 // Run sends until ctx ends, then finishes what is under way, for the drain timeout at most. What is left then waits for
 // other processes, or for the next start.
 func (s *Sender) Run(ctx context.Context) error {

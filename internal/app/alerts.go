@@ -1,0 +1,193 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/alerts/channel"
+	"github.com/seed503877ad/limits/internal/alerts/deliver"
+	"github.com/seed503877ad/limits/internal/bus"
+	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/web"
+)
+
+// loadAlerts reads the alerts file, before anything else starts: a wrong one ends the start at once.
+func (l *limiter) loadAlerts(context.Context) error {
+	l.alertRules = func() *alerts.Rules { return builtIn }
+	if l.Alerts == "" || !l.runsAlerts() {
+		return nil
+	}
+	keeper, err := alerts.NewRulesKeeper(l.Alerts, alerts.FileOptions{}, l.log)
+	if err != nil {
+		return err
+	}
+	l.alertsFile, l.alertRules = keeper, keeper.Current
+	return nil
+}
+
+// builtIn are the rules without a file.
+var builtIn = alerts.Default()
+
+// watchAlerts reads the file again when it changes, and on SIGHUP, when secrets are read again too.
+func (l *limiter) watchAlerts(context.Context) error {
+	if l.alertsFile == nil {
+		return nil
+	}
+	l.metrics.WatchAlertsFile(func() (hash string, loaded float64, failures int64) {
+		r := l.alertsFile.Report()
+		return r.Hash, float64(r.LoadedAt.UnixMilli()) / 1000, r.Failures
+	})
+	return l.watchFile("alerts", l.Alerts, l.alertsFile.Watch, l.alertsFile.Reread)
+}
+
+// alertsService is nil where alerts do not run, which a nil desk in an interface is not.
+func (l *limiter) alertsService() bus.Alerts {
+	if l.desk == nil {
+		return nil
+	}
+	return l.desk
+}
+
+// jobsService is nil where jobs do not run.
+func (l *limiter) jobsService() bus.Jobs {
+	if l.jobs == nil {
+		return nil
+	}
+	return l.jobs
+}
+
+// startAlerts starts what stands between events and whoever is told, in a limiter that is to have it. What tells people starts before what takes events, and stops
+// after it.
+func (l *limiter) startAlerts(context.Context) error {
+	if !l.runsAlerts() {
+		return nil
+	}
+	observer := l.metrics.WatchAlerts(l.store.WaitingDeliveries)
+	channels, err := l.newChannels()
+	if err != nil {
+		return err
+	}
+	if err := l.startSender(channels, observer); err != nil {
+		return err
+	}
+	l.alerts = alerts.New(alerts.Config{
+		Store: l.store, Limiter: limits.NewClient(l.events), Rules: l.alertRules, NewID: rand.Text,
+		Delivered: l.sender.Wake, Observer: observer,
+	})
+	l.background("alerts", func(ctx context.Context) error { l.alerts.Run(ctx, l.log); return nil })
+	l.desk = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker, Target: channel.Fingerprint}
+	return l.startConsumer(observer)
+}
+
+// background runs a part beside until it is stopped.
+func (l *limiter) background(part string, run func(ctx context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	l.onStop(part, func(context.Context) error { cancel(); return <-ended })
+}
+
+func (l *limiter) startSender(c *channels, observer *web.AlertMetrics) (err error) {
+	l.sender, err = deliver.NewSender(deliver.Config{Outbox: l.store, Logger: l.log, Channels: c.named, Observer: observer})
+	if err != nil {
+		return err
+	}
+	l.background("sender of alerts", l.sender.Run)
+	return nil
+}
+
+func (l *limiter) startConsumer(observer *web.AlertMetrics) error {
+	consumer, err := bus.NewConsumer(bus.ConsumerConfig{
+		Conn: l.events, Logger: l.log, Batch: l.eventBatch(), Take: l.alerts.Take, Poison: l.store.KeepPoison, Observer: observer,
+	})
+	if err != nil {
+		return err
+	}
+	l.background("consumer of events", consumer.Run)
+	return nil
+}
+
+// channels makes the channels of the rules in force, once for each file.
+type channels struct {
+	rules func() *alerts.Rules
+	make  func(spec *alerts.ChannelSpec) (alerts.Channel, error)
+	log   func(name string, err error)
+
+	mu   sync.Mutex
+	of   *alerts.Rules
+	made []deliver.Named
+}
+
+func (l *limiter) newChannels() (*channels, error) {
+	maker, err := channel.NewMaker(channel.Config{Logger: l.log, Allow: l.AlertsAllow, UserAgent: "limits/" + l.Version})
+	if err != nil {
+		return nil, err
+	}
+	l.onStop("channels of alerts", func(context.Context) error { maker.Close(); return nil })
+	events, err := bus.NewAlertEvents(bus.AlertEventsConfig{Conn: l.events, Source: l.Source, SchemaBase: l.schemaBase()})
+	if err != nil {
+		return nil, err
+	}
+	return &channels{
+		rules: l.alertRules,
+		make: func(spec *alerts.ChannelSpec) (alerts.Channel, error) {
+			if spec.Kind == alerts.ChannelNATS {
+				return events, nil
+			}
+			return maker.Make(spec)
+		},
+		log: func(name string, err error) {
+			l.log.Error("channel of alerts cannot be made", "channel", name, "error", err)
+		},
+	}, nil
+}
+
+// named gives the channels. One that cannot be made is left out, and what waits for it waits until the file is mended.
+func (c *channels) named() []deliver.Named {
+	rules := c.rules()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == rules {
+		return c.made
+	}
+	c.of, c.made = rules, nil
+	for i := range rules.Channels {
+		spec := &rules.Channels[i]
+		made, err := c.make(spec)
+		if err != nil {
+			c.log(spec.Name, err)
+			continue
+		}
+		c.made = append(c.made, deliver.Named{Name: spec.Name, Target: channel.Fingerprint(spec), Channel: made})
+	}
+	return c.made
+}
+
+// takenKept is for how long the ids of events are kept: longer than the stream keeps events, so that one that is read again is
+// known.
+const takenKept = 8 * 24 * time.Hour
+
+// alertJobs are the jobs of alerts.
+func (l *limiter) alertJobs() []jobs.Job {
+	s := l.alerts
+	all := []jobs.Job{
+		{Name: "alerts-resolve", Schedule: "@every 30s", Jitter: 3 * time.Second, Timeout: 5 * time.Minute, Run: s.Resolve},
+		{Name: "alerts-digest", Schedule: "0 * * * *", Timeout: 30 * time.Minute, Run: s.Digest},
+	}
+	if l.AlertDays > 0 {
+		all = append(all, pruneJob("alerts-prune", "57 * * * *", "removed", days(l.AlertDays), l.store.PruneAlerts))
+	}
+	return append(all, pruneJob("alert-events-prune", "3 * * * *", "removed", takenKept, l.store.PruneTaken))
+}
+
+// eventBatch is how many events are taken together. With SQLite decisions wait while a batch is written.
+func (l *limiter) eventBatch() int {
+	if l.DatabaseURL == "" {
+		return 50
+	}
+	return 256
+}
