@@ -186,8 +186,8 @@ DELETE FROM alert_poison WHERE ctid = ANY (ARRAY(
 DELETE FROM alert_groups WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM alert_groups g WHERE changed_at < $1
 	AND (
-		SELECT id FROM alerts a WHERE (rule, grp) BETWEEN (g.rule, g.grp) AND (g.rule, g.grp) AND resolved_at = 0
-		ORDER BY rule, grp LIMIT 1
+		SELECT id FROM alerts WHERE grp BETWEEN g.grp AND g.grp AND rule = g.rule AND resolved_at = 0
+		ORDER BY grp LIMIT 1
 	) IS NULL
 	ORDER BY changed_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
 

@@ -1,6 +1,6 @@
 package postgres
 
-// alertQueries are those of alerts, of which there may be many of every kind.
+// alertQueries are those of alerts, each with the plan it must have: there may be many rows of every kind.
 var alertQueries = []query{
 	{"take events", takeEventsSQL, []string{"Insert on alert_events", "Function Scan on unnest u"}},
 	{"lock groups", lockGroupsSQL, []string{"Insert on alert_groups g", `Subquery Scan on "*SELECT*"`, "Function Scan on u"}},
@@ -20,7 +20,7 @@ var alertQueries = []query{
 	{"prune deliveries", pruneDeliveriesSQL, []string{"Delete on alert_deliveries", "Limit", "LockRows", "Index Scan using alert_deliveries_ended on alert_deliveries alert_deliveries_1", "Tid Scan on alert_deliveries"}},
 	{"prune silences", pruneSilencesSQL, []string{"Delete on alert_silences", "Limit", "LockRows", "Index Scan using alert_silences_expires on alert_silences alert_silences_1", "Tid Scan on alert_silences"}},
 	{"prune poison", prunePoisonSQL, []string{"Delete on alert_poison", "Limit", "LockRows", "Index Scan using alert_poison_kept on alert_poison alert_poison_1", "Tid Scan on alert_poison"}},
-	{"prune groups", pruneGroupsSQL, []string{"Delete on alert_groups", "Limit", "LockRows", "Index Scan using alert_groups_changed on alert_groups g", "Limit", "Index Scan using alerts_open on alerts a", "Tid Scan on alert_groups"}},
+	{"prune groups", pruneGroupsSQL, []string{"Delete on alert_groups", "Limit", "LockRows", "Index Scan using alert_groups_changed on alert_groups g", "Limit", "Index Scan using alerts_open on alerts", "Tid Scan on alert_groups"}},
 	{"prune taken", pruneTakenSQL, []string{"Delete on alert_events", "Limit", "LockRows", "Index Scan using alert_events_taken on alert_events alert_events_1", "Tid Scan on alert_events"}},
 	{"pending alerts", pendingAlertsSQL, []string{"Update on alerts a", "Limit", "LockRows", "Index Scan using alerts_pending on alerts", "Nested Loop", "CTE Scan on due", "Tid Scan on alerts a"}},
 	{"lock pending", lockPendingSQL, []string{"Nested Loop", "Function Scan on unnest u", "Subquery Scan on a", "Limit", "LockRows", "Index Scan using alerts_pkey on alerts"}},

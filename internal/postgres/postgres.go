@@ -1,5 +1,5 @@
 // Package postgres keeps the state of the service in PostgreSQL: counters, receipts and the outbox, one file per
-// table, each query beside the method that runs it.
+// table, each query beside the method that runs it; and what jobs, usage and alerts keep.
 //
 // It is an [engine.Store]. A decision takes two round trips: one that begins, locks the rows of a batch in key order,
 // reads them and then the clock, and one that writes the changes and commits. Everything in a round trip is
@@ -30,8 +30,8 @@ type Config struct {
 	// URL is the connection string, as a URL or in key=value form; required. Settings of the session that it
 	// names (such as statement_timeout) win over the ones below. Behind a pooler, it must pool sessions.
 	URL string
-	// MaxConns is how many connections decide and answer queries at the same time, 8 unless set. Five more at most
-	// serve the relay and usage, so that neither a slow publish nor a long report holds up a decision.
+	// MaxConns is how many connections decide and answer queries at the same time, 8 unless set. Eight more at most
+	// serve the relay, usage and alerts, so that neither a slow publish nor a long report holds up a decision.
 	MaxConns int
 	// LockTimeout is how long a statement waits for a row lock, 1 s unless set.
 	LockTimeout time.Duration
@@ -94,7 +94,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 
 	relay := base.Copy()
-	relay.MaxConns = relays + 3 // with one that writes usage, and one that reads it
+	relay.MaxConns = relays + 6 // with one that writes usage, one that reads it, and three for alerts
 	session(relay, lock, relayStatement, relayIdle)
 	if s.relay, err = pgxpool.NewWithConfig(ctx, relay); err != nil {
 		s.pool.Close()

@@ -37,14 +37,15 @@ CROSS JOIN LATERAL (
 	SELECT rule, grp, state FROM alert_groups WHERE rule = u.rule AND grp = u.grp AND state <> '' LIMIT 1
 ) g`
 
-	// Locked in order of id, as Tell does. One that was resolved while its lock was waited for is open no more.
+	// A range over both columns would be read up to the end of the rule where there is none. Locked in order of id, as Tell
+	// does. One that was resolved while its lock was waited for is open no more.
 	lockAlertsSQL = `
 SELECT ` + alertColumns + `
 FROM unnest(ARRAY(
 	SELECT o.id FROM unnest($1::text[], $2::text[]) AS u (rule, grp)
 	CROSS JOIN LATERAL (
-		SELECT id FROM alerts WHERE (rule, grp) BETWEEN (u.rule, u.grp) AND (u.rule, u.grp) AND resolved_at = 0
-		ORDER BY rule, grp LIMIT 1
+		SELECT id FROM alerts WHERE grp BETWEEN u.grp AND u.grp AND rule = u.rule AND resolved_at = 0
+		ORDER BY grp LIMIT 1
 	) o
 	ORDER BY o.id
 )) AS i (id)

@@ -34,3 +34,5 @@ func TestAlerts(t *testing.T) {
 	t.Parallel()
 	storetest.Alerts(t, func(t *testing.T) alerts.Store { return open(t, Config{}) })
 }
+
+func BenchmarkTake(b *testing.B) { storetest.BenchmarkTake(b, open(b, Config{})) }

@@ -10,7 +10,7 @@ import (
 
 const (
 	pendingAlertsSQL = `
-SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at <= ?1 ORDER BY due_at, id LIMIT ?2`
+SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at <= ?1 ORDER BY due_at LIMIT ?2`
 
 	claimAlertSQL = `UPDATE alerts SET due_at = ?2 WHERE id = ?1`
 

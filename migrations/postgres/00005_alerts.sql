@@ -40,7 +40,7 @@ CREATE TABLE alerts (
     digest      text   COLLATE "C" NOT NULL,
     body        text   NOT NULL
 );
-CREATE UNIQUE INDEX alerts_open ON alerts (rule, grp) WHERE resolved_at = 0;
+CREATE UNIQUE INDEX alerts_open ON alerts (grp, rule) WHERE resolved_at = 0;
 CREATE INDEX alerts_subject ON alerts (subject) WHERE resolved_at = 0;
 CREATE INDEX alerts_resolve ON alerts (resolve_at) WHERE resolved_at = 0 AND notice <> 'pending';
 CREATE INDEX alerts_pending ON alerts (due_at) WHERE notice = 'pending';

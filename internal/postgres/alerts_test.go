@@ -1,0 +1,115 @@
+package postgres
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// TestTakeText holds that an id or a key that PostgreSQL has no text for fails the whole batch, and that nothing of it is
+// kept: whoever makes batches has to see to it before. In what is only shown it is replaced, see storetest.
+func TestTakeText(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	none := func(alerts.Taken) (alerts.Changes, error) { return alerts.Changes{}, nil }
+	for _, bad := range []string{"a\x00b", "a\xffb"} {
+		for what, taking := range map[string]alerts.Taking{
+			"event":   {Events: []string{"good", bad}},
+			"group":   {Events: []string{"good"}, Groups: []alerts.GroupID{{Rule: "r", Key: bad}}},
+			"subject": {Events: []string{"good"}, Subjects: []string{bad}},
+		} {
+			if err := s.Take(t.Context(), taking, none); err == nil {
+				t.Errorf("%s %q was taken", what, bad)
+			}
+		}
+		raised := alerts.Alert{ID: "i", GroupID: alerts.GroupID{Rule: "r", Key: "k"}, User: bad}
+		err := s.Take(t.Context(), alerts.Taking{Events: []string{"good"}, Groups: []alerts.GroupID{raised.GroupID}},
+			func(alerts.Taken) (alerts.Changes, error) { return alerts.Changes{Raised: []alerts.Alert{raised}}, nil })
+		if err == nil {
+			t.Errorf("user %q was taken", bad)
+		}
+	}
+	err := s.Take(t.Context(), alerts.Taking{Events: []string{"good"}}, func(taken alerts.Taken) (alerts.Changes, error) {
+		if !taken.Fresh["good"] {
+			t.Error("a batch that failed left an event")
+		}
+		return alerts.Changes{}, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTakeLocksGroups holds that a group is locked while decide runs, one that is new too, and free behind an error.
+func TestTakeLocksGroups(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	old, fresh := alerts.GroupID{Rule: "r", Key: "old"}, alerts.GroupID{Rule: "r", Key: "new"}
+	err := s.Take(t.Context(), alerts.Taking{Groups: []alerts.GroupID{old}}, func(alerts.Taken) (alerts.Changes, error) {
+		return alerts.Changes{States: map[alerts.GroupID]json.RawMessage{old: json.RawMessage(`1`)}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := connect(t, s)
+	locked := func() (keys []string) {
+		rows, err := conn.Query(t.Context(), `SELECT grp FROM alert_groups FOR UPDATE SKIP LOCKED`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if keys, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+			t.Fatal(err)
+		}
+		return keys
+	}
+	refuse := errors.New("no")
+	err = s.Take(t.Context(), alerts.Taking{Groups: []alerts.GroupID{old, fresh}}, func(alerts.Taken) (alerts.Changes, error) {
+		if free := locked(); len(free) > 0 {
+			t.Errorf("not locked: %q", free)
+		}
+		return alerts.Changes{}, refuse
+	})
+	if !errors.Is(err, refuse) {
+		t.Error(err)
+	}
+	if free := locked(); !slices.Equal(free, []string{"old"}) {
+		t.Errorf("behind the error: %q", free)
+	}
+}
+
+// TestResolveSkipsLocked holds that an alert that somebody is at is left for later, and is not waited for.
+func TestResolveSkipsLocked(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	g := alerts.GroupID{Rule: "r", Key: "k"}
+	taking := alerts.Taking{Groups: []alerts.GroupID{g}}
+	err := s.Take(t.Context(), taking, func(taken alerts.Taken) (alerts.Changes, error) {
+		return alerts.Changes{Raised: []alerts.Alert{{ID: "i", GroupID: g, RaisedAt: taken.Now, ResolveAt: taken.Now - 1}}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Tell(t.Context(), []alerts.Told{{Alert: "i", Notice: alerts.Sent}}); err != nil {
+		t.Fatal(err)
+	}
+	resolve := func(want int) {
+		t.Helper()
+		n, err := s.ResolveAlerts(t.Context(), 9, func(alerts.Alert) ([]alerts.Delivery, error) { return nil, nil })
+		if n != want || err != nil {
+			t.Errorf("resolved %d, %v; want %d", n, err, want)
+		}
+	}
+	err = s.Take(t.Context(), taking, func(taken alerts.Taken) (alerts.Changes, error) {
+		resolve(0)
+		return alerts.Changes{}, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	resolve(1)
+}

@@ -1,0 +1,50 @@
+package sqlite
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestAlertPlans holds that no statement of alerts reads a whole table or sorts one, but for those whose answer is all there
+// is, in the order of an index, or that sorts what is little.
+func TestAlertPlans(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	mayScan := map[string]string{
+		allSilencesSQL: "SCAN alert_silences USING INDEX alert_silences_created", poisonSQL: "SCAN alert_poison",
+		disabledChannelsSQL:  "SCAN alert_channels",
+		waitingDeliveriesSQL: "SCAN alert_deliveries USING COVERING INDEX alert_deliveries_due",
+	}
+	for _, sql := range []string{
+		takeEventSQL, readGroupSQL, readOpenSQL, readExceededSQL, writeGroupSQL, insertAlertSQL, updateAlertSQL,
+		alertSQL, listAlertsSQL, listOpenAlertsSQL, listAlertsOfUserSQL, listOpenAlertsOfUserSQL,
+		pruneAlertsSQL, pruneDeliveriesSQL, pruneSilencesSQL, prunePoisonSQL, pruneGroupsSQL, pruneTakenSQL,
+		pendingAlertsSQL, claimAlertSQL, tellAlertSQL, resolvableAlertsSQL, resolveAlertSQL, heldUsersSQL, allHeldUsersSQL,
+		heldAlertsSQL, digestAlertSQL, addDeliverySQL, dueDeliveriesSQL, claimDeliverySQL, otherDeliveriesSQL, deliverSQL,
+		deliveriesOfSQL, deadDeliveriesSQL, deadDeliveriesOfChannelSQL, replayDeliveriesSQL, replayDeliveriesOfChannelSQL,
+		addSilenceSQL, endSilenceSQL, silencesSQL, allSilencesSQL, keepPoisonSQL, poisonSQL, disableChannelSQL, enableChannelSQL,
+		disabledChannelsSQL, waitingDeliveriesSQL,
+	} {
+		rows, err := s.conn.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+sql, make([]any, 11)...)
+		if err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+		for rows.Next() {
+			var id, parent, unused int
+			var detail string
+			if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
+				t.Fatal(err)
+			}
+			if sql == silencesSQL && detail == "USE TEMP B-TREE FOR ORDER BY" || mayScan[sql] != "" && strings.HasPrefix(detail, mayScan[sql]) {
+				continue
+			}
+			if strings.Contains(detail, "TEMP B-TREE") || strings.HasPrefix(detail, "SCAN") && detail != "SCAN w" &&
+				!strings.HasPrefix(detail, "SCAN json_each") {
+				t.Errorf("%s: %s", sql, detail)
+			}
+		}
+		if err := rows.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package storetest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// BenchmarkTake takes batches of 500 events of 10,000 users, as a burst over all of them brings: the first event of a user
+// opens an alert, each that follows updates it. It reports the events in a second.
+func BenchmarkTake(b *testing.B, s alerts.Store) {
+	const size, users = 500, 10_000
+	state := json.RawMessage(`{"buckets":[[1700000000000,1],[1700000010000,1],[1700000020000,1]]}`)
+	n := 0
+	for b.Loop() {
+		var t alerts.Taking
+		for range size {
+			n++
+			t.Events = append(t.Events, fmt.Sprintf("01890a5d-ac96-774b-bcce-%012d", n))
+			t.Groups = append(t.Groups, group(fmt.Sprint(n*7919%users)))
+		}
+		err := s.Take(context.Background(), t, func(taken alerts.Taken) (alerts.Changes, error) {
+			c := alerts.Changes{States: map[alerts.GroupID]json.RawMessage{}}
+			for i, g := range t.Groups {
+				c.States[g] = state
+				a, open := taken.Open[g]
+				if !open {
+					c.Raised = append(c.Raised, raised(t.Events[i], g.Key, taken.Now))
+					continue
+				}
+				a.Denied++
+				a.ResolveAt = taken.Now + int64(n)
+				c.Updated = append(c.Updated, a)
+			}
+			return c, nil
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "events/s")
+}
