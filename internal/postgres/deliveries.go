@@ -26,7 +26,7 @@ WITH due AS MATERIALIZED (
 	SELECT ctid, due_at FROM alert_deliveries WHERE channel = $1 AND state = 'waiting' AND due_at <= ` + sinceMillis + `
 	ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
-UPDATE alert_deliveries d SET due_at = ` + nowMillis + ` + $3 FROM due WHERE d.ctid = due.ctid
+UPDATE alert_deliveries d SET due_at = ` + sinceMillis + ` + $3 FROM due WHERE d.ctid = due.ctid
 RETURNING ` + deliveryColumns + `, due.due_at`
 
 	// The channels that have some are stepped through, so that those of the other channels are not read.

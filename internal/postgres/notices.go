@@ -21,7 +21,7 @@ WITH due AS MATERIALIZED (
 	SELECT ctid, due_at FROM alerts WHERE notice = 'pending' AND due_at <= ` + sinceMillis + `
 	ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
-UPDATE alerts a SET due_at = ` + nowMillis + ` + $2 FROM due WHERE a.ctid = due.ctid RETURNING ` + alertColumns + `, due.due_at`
+UPDATE alerts a SET due_at = ` + sinceMillis + ` + $2 FROM due WHERE a.ctid = due.ctid RETURNING ` + alertColumns + `, due.due_at`
 
 	lockPendingSQL = `
 SELECT a.id FROM unnest($1::text[]) AS u (id)
