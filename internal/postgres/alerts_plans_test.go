@@ -1,5 +1,21 @@
 package postgres
 
+import "testing"
+
+// manyAlertsSQL fills the tables of alerts: most of what is in them is over.
+const manyAlertsSQL = `
+INSERT INTO alert_events SELECT 'e' || n, n FROM generate_series(1, 20000) n;
+INSERT INTO alert_groups SELECT 'r' || n % 3, 'g' || n, 's', n FROM generate_series(1, 20000) n;
+INSERT INTO alerts SELECT 'a' || n, 'r' || n % 3, 'g' || n % 7000, 's' || n % 7000, 'limits.exceeded', 'u' || n % 500, 'p', n, n,
+	CASE WHEN n % 20 = 0 THEN 0 ELSE n END, CASE n % 60 WHEN 0 THEN 'pending' WHEN 1 THEN 'held' ELSE 'sent' END, '', n, n, 0, '', '{}'
+FROM generate_series(1, 20000) n;
+INSERT INTO alert_deliveries SELECT 'd' || n, 'c' || n % 3, '{}',
+	CASE n % 40 WHEN 0 THEN 'waiting' WHEN 1 THEN 'dead' ELSE 'sent' END, 1, n, n, CASE WHEN n % 40 = 0 THEN 0 ELSE n END, ''
+FROM generate_series(1, 20000) n;
+INSERT INTO alert_silences SELECT 's' || n, n, n, '{}' FROM generate_series(1, 1000) n;
+INSERT INTO alert_poison SELECT n, '', '', '', n FROM generate_series(1, 1000) n;
+ANALYZE`
+
 // alertQueries are those of alerts, each with the plan it must have: there may be many rows of every kind.
 var alertQueries = []query{
 	{"take events", takeEventsSQL, []string{"Insert on alert_events", "Function Scan on unnest u"}},
@@ -50,4 +66,15 @@ var alertQueries = []query{
 	{"disable channel", disableChannelSQL, nil},
 	{"enable channel", enableChannelSQL, []string{"Delete on alert_channels", "Index Scan using alert_channels_pkey on alert_channels"}},
 	{"disabled channels", disabledChannelsSQL, []string{"Index Scan using alert_channels_pkey on alert_channels"}},
+}
+
+// TestAlertPlans looks at the plans for tables that hold much. On fresh and on small ones [TestPlans] does.
+func TestAlertPlans(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	conn := connect(t, s)
+	if _, err := conn.Exec(t.Context(), manyAlertsSQL); err != nil {
+		t.Fatal(err)
+	}
+	wantPlans(t, conn, alertQueries, "large tables")
 }

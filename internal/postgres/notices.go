@@ -95,7 +95,7 @@ func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err
 		return nil, nil
 	}
 	byID := make(map[string]*alerts.Told, len(all))
-	for i := range all {
+	for i := range slices.Backward(all) { // of two for one alert, the first counts
 		byID[all[i].Alert] = &all[i]
 	}
 	ids := ordered(column(all, func(t *alerts.Told) string { return t.Alert }))

@@ -91,36 +91,42 @@ func TestPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for i, q := range slices.Concat(queries, alertQueries) {
-			name := fmt.Sprintf("q%d", i)
-			d, err := conn.Prepare(t.Context(), name, q.sql)
-			if err != nil {
-				t.Errorf("prepare %s: %v", q.name, err)
-				continue
-			}
-			if q.plan == nil {
-				continue
-			}
-			args := ""
-			if n := len(d.ParamOIDs); n > 0 {
-				args = "(NULL" + strings.Repeat(", NULL", n-1) + ")"
-			}
-			rows, err := conn.Query(t.Context(), "EXPLAIN (COSTS OFF) EXECUTE "+name+args)
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			if err != nil {
-				t.Fatal(err)
-			}
-			if nodes := nodesOf(lines); !slices.Equal(nodes, q.plan) {
-				t.Errorf("%s, analyzed %t: the plan is\n%s\nwant %q", q.name, analyzed, strings.Join(lines, "\n"), q.plan)
-			}
-		}
+		wantPlans(t, conn, slices.Concat(queries, alertQueries), fmt.Sprintf("analyzed %t", analyzed))
 	}
 	for _, sql := range decisionSQL {
 		if !slices.ContainsFunc(queries, func(q query) bool { return q.sql == sql }) {
 			t.Errorf("not looked at: %s", sql)
+		}
+	}
+}
+
+// wantPlans prepares queries and looks at their generic plans.
+func wantPlans(t *testing.T, conn *pgx.Conn, all []query, when string) {
+	t.Helper()
+	for i, q := range all {
+		name := fmt.Sprintf("q%d", i)
+		d, err := conn.Prepare(t.Context(), name, q.sql)
+		if err != nil {
+			t.Errorf("prepare %s: %v", q.name, err)
+			continue
+		}
+		if q.plan == nil {
+			continue
+		}
+		args := ""
+		if n := len(d.ParamOIDs); n > 0 {
+			args = "(NULL" + strings.Repeat(", NULL", n-1) + ")"
+		}
+		rows, err := conn.Query(t.Context(), "EXPLAIN (COSTS OFF) EXECUTE "+name+args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if nodes := nodesOf(lines); !slices.Equal(nodes, q.plan) {
+			t.Errorf("%s, %s: the plan is\n%s\nwant %q", q.name, when, strings.Join(lines, "\n"), q.plan)
 		}
 	}
 }
