@@ -198,11 +198,31 @@ func adminRole(t *testing.T, admin *user) {
 	admin.asks(t, limits.SubjectJobsRun, `{"job":"report"}`, `"outcome":"done"`)
 	admin.asks(t, limits.SubjectReset, `{"key":"api:user:7"}`, `"reset":1`)
 	admin.asks(t, "$SRV.PING.limits", ``, `"name":"limits"`)
+	readsOnce(t, admin)
 	admin.holdsNothingRefused(t)
 	if _, err := admin.SubscribeSync("_INBOX_check.>"); err != nil {
 		t.Fatal(err)
 	}
 	admin.isRefused(t, "_INBOX_check.>")
+}
+
+// readsOnce reads an event as a preview does, by a consumer that has no name of its own.
+func readsOnce(t *testing.T, u *user) {
+	t.Helper()
+	js, err := jetstream.New(u.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := js.OrderedConsumer(ctx, limits.EventStream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{limits.EventWarning, limits.EventExceeded}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Next(jetstream.FetchContext(ctx)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // consumer makes a durable consumer of the role's name, with one filter and with two, which ask for different rights, and
