@@ -79,7 +79,7 @@ func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event)
 
 func openHistory(ctx context.Context, js jetstream.JetStream, cfg *HistoryConfig) (jetstream.MessagesContext, uint64, error) {
 	c, err := js.OrderedConsumer(ctx, limits.EventStream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: eventSubjects, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &cfg.Since,
+		FilterSubjects: crossings, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &cfg.Since,
 	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, 0, fmt.Errorf("read events: there is no stream %s on this NATS server; a limiter makes it with its first event", limits.EventStream)
