@@ -65,7 +65,7 @@ type Alert struct {
 	// Subject is the user, the policy or key, and the window, whatever the rule groups by: a warning is held back while an
 	// alert of [limits.EventExceeded] with its subject is open.
 	Subject string `json:"subject"`
-	// Key, Name, Policy, Window, User and Limit are those of the last event.
+	// User and Policy are those of the event that raised it, Key, Name, Window and Limit those of the last event of both.
 	Key    string `json:"key"`
 	Name   string `json:"name"`
 	Policy string `json:"policy,omitempty"`

@@ -281,12 +281,16 @@ func (a *Alert) stayOpen(r *Rule, now int64) {
 	a.ResolveAt = max(a.RaisedAt+r.Dedup.Milliseconds(), now+r.ResolveAfter.Milliseconds())
 }
 
-// describe takes over what the last event says.
+// describe takes over what the last event says. The user and the policy stay those that raised it, whatever the rule
+// groups by: the throttle may have been charged to that user, and is to be asked the same again.
 func (a *Alert) describe(e *Event) {
 	if e.Time < a.LastAt {
 		return
 	}
-	a.LastAt, a.Key, a.Name, a.Policy, a.Window, a.User, a.Limit = e.Time, e.Key, e.Name, e.Policy, e.Window, e.User, e.Limit
+	a.LastAt = e.Time
+	if e.User == a.User && e.Policy == a.Policy {
+		a.Key, a.Name, a.Window, a.Limit = e.Key, e.Name, e.Window, e.Limit
+	}
 }
 
 // raise opens an alert.
@@ -294,6 +298,7 @@ func (b *batch) raise(m *match, sum part) {
 	a := Alert{
 		ID: b.newID(), GroupID: m.group, Severity: m.rule.Severity, Type: m.event.Type, Subject: m.subject,
 		Denied: sum.Denied, Events: sum.Events, FirstAt: sum.First, LastAt: sum.Last,
+		User: m.event.User, Policy: m.event.Policy,
 		EventID: m.event.ID, Channels: m.rule.Channels, Throttles: b.throttles(m.rule),
 		RaisedAt: b.known.Now, Notice: Pending, NoticeAt: b.known.Now,
 	}
