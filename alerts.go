@@ -51,8 +51,8 @@ type AlertDigest struct {
 	// Alerts were held back, which stand for so many denials.
 	Alerts int64 `json:"alerts"`
 	Denied int64 `json:"denied"`
-	// Policies are all policies, the one with most alerts first; the policy of inline limits is empty. Keys are the 10 keys
-	// with the most denials.
+	// Policies are the 100 policies with the most alerts; the policy of inline limits is empty. Keys are the 10 keys with the
+	// most denials.
 	Policies []DigestCount `json:"policies"`
 	Keys     []DigestCount `json:"keys"`
 	// FirstAt and LastAt are when the first and the last of their events were, in Unix milliseconds.

@@ -14,10 +14,12 @@ import (
 const (
 	// digestUsers is how many users are looked up at a time.
 	digestUsers = 500
-	// digestAlerts is the most that one digest tells of; another follows with the rest.
+	// digestAlerts is the most that one digest tells of; another follows at once with the rest.
 	digestAlerts = 10_000
-	// digestKeys is how many keys a digest names.
-	digestKeys = 10
+	// digestKeys and digestPolicies are how many keys and policies a digest names: events can have any, and a message of
+	// all could be more than a channel takes.
+	digestKeys     = 10
+	digestPolicies = 100
 )
 
 // Digest tells each user's held alerts in one message. It is a job, which runs every hour.
@@ -29,19 +31,27 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 			return digestNote(digests, alerts), err
 		}
 		for _, user := range users {
-			n, err := s.Store.DigestAlerts(ctx, user, digestAlerts, s.digest(user))
+			d, n, err := s.digestsOf(ctx, user)
+			digests, alerts, after = digests+d, alerts+n, user
 			if err != nil {
 				return digestNote(digests, alerts), err
 			}
-			if n > 0 {
-				digests, alerts = digests+1, alerts+n
-				s.Delivered()
-			}
-			after = user
 		}
 		if len(users) < digestUsers {
 			return digestNote(digests, alerts), nil
 		}
+	}
+}
+
+// digestsOf tells all that is held of a user.
+func (s *Service) digestsOf(ctx context.Context, user string) (digests, alerts int, err error) {
+	for {
+		n, err := s.Store.DigestAlerts(ctx, user, digestAlerts, s.digest(user))
+		if err != nil || n == 0 {
+			return digests, alerts, err
+		}
+		digests, alerts = digests+1, alerts+n
+		s.Delivered()
 	}
 }
 
@@ -55,7 +65,8 @@ func (s *Service) digest(user string) func(held []Alert, now int64) (string, []D
 		id := s.NewID()
 		d := gather(id, user, held)
 		m := Message{ID: id + ".digest", Kind: KindDigest, Time: now, User: user, Severity: worst(held),
-			Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), user), Text: digestText(&d)}
+			Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), cmp.Or(user, "limits of no user")), Text: digestText(&d)}
+		d.Policies = d.Policies[:min(len(d.Policies), digestPolicies)]
 		m, err := m.with(d)
 		return id, deliveries(m, channelsOf(held)), err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -434,6 +435,34 @@ func TestQuietHoursEndInADigest(t *testing.T) {
 	}
 	if r.slots("7") != 0 {
 		t.Error("what was held was charged")
+	}
+}
+
+// capped is a store that gives a digest no more than a few alerts.
+type capped struct{ alerts.Store }
+
+func (c capped) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (string, []alerts.Delivery, error)) (int, error) {
+	return c.Store.DigestAlerts(ctx, user, min(max, 130), build)
+}
+
+// TestDigestsOfMoreThanOneTellsOf: a digest has bounds, and what is more does not wait for the next hour.
+func TestDigestsOfMoreThanOneTellsOf(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, atNight)
+	s := r.run(capped{r.store})
+	for i := range 300 {
+		r.take(s, r.exceeded("", fmt.Sprint("policy-", i), 2))
+	}
+	r.seen.wait(t, "held", 300)
+	r.advance(3 * time.Hour)
+	if note, err := s.Digest(t.Context()); err != nil || note != "3 digests of 300 alerts" {
+		t.Errorf("%s, %v", note, err)
+	}
+	for _, d := range r.outbox("nats") {
+		data := digestOf(t, d)
+		if len(data.Policies) > 100 || len(data.Keys) > 10 || !strings.HasSuffix(d.Message.Title, " held back for limits of no user") {
+			t.Errorf("%q with %d policies and %d keys", d.Message.Title, len(data.Policies), len(data.Keys))
+		}
 	}
 }
 
