@@ -140,7 +140,7 @@ func (b *batch) match(e *Event) {
 			continue
 		}
 		b.matches = append(b.matches, match{
-			event: e, rule: r, first: first, subject: e.by(subjectOf), group: GroupID{Rule: r.Name, Key: e.by(r.GroupBy)},
+			event: e, rule: r, first: first, subject: e.by(subjectOf), group: GroupID{Rule: r.Name, Key: e.group(r)},
 		})
 		if first {
 			b.events = append(b.events, e.ID)
@@ -154,6 +154,15 @@ var GroupDefault = []string{"user", "policy", "window"}
 
 // subjectOf makes the subject of an alert.
 var subjectOf = GroupDefault
+
+// group makes the key of an event's group. Warnings of a rule that takes both types are a group of their own: the open alert
+// of a warning would hide that the limit is exceeded.
+func (e *Event) group(r *Rule) string {
+	if e.Type == limits.EventWarning {
+		return "warning\n" + e.by(r.GroupBy)
+	}
+	return e.by(r.GroupBy)
+}
 
 // by joins what an event has of each, so that no two lists of values give the same text.
 func (e *Event) by(what []string) string {

@@ -191,6 +191,23 @@ func TestAWarningIsHeldBackWhileItsExceededAlertIsOpen(t *testing.T) {
 	}
 }
 
+func TestAWarningDoesNotHideThatALimitIsExceeded(t *testing.T) {
+	t.Parallel()
+	both := oneRule(func(r *Rule) {
+		r.Match.Types, r.Threshold = []string{limits.EventWarning, limits.EventExceeded}, 1
+	})
+	warning := denial(1, 0, 1)
+	warning.Type = limits.EventWarning
+	p := preview(t, both, warning, denial(2, minute, 5))
+	if len(p.Alerts) != 2 || p.Alerts[1].Type != limits.EventExceeded {
+		t.Errorf("%+v", p.Alerts)
+	}
+	warning.ID, warning.Time = "3", start+2*minute
+	if p := preview(t, both, denial(2, minute, 5), warning); len(p.Alerts) != 1 || p.Withheld != 1 {
+		t.Errorf("%+v, %d withheld", p.Alerts, p.Withheld)
+	}
+}
+
 func TestEachAlertOfAnEventHasASlotOfItsOwn(t *testing.T) {
 	t.Parallel()
 	r := oneRule()
