@@ -21,6 +21,9 @@ const (
 	minSpan         = time.Second
 	maxWithin       = 7 * 24 * time.Hour
 	maxSpan         = 31 * 24 * time.Hour
+	// minResolve is well above the 10 s between two events of a counter that goes on denying: with less an alert would be
+	// over, and raised again, while it does.
+	minResolve = 30 * time.Second
 )
 
 // fileCompiler makes rules of a file.
@@ -93,7 +96,10 @@ func (c *fileCompiler) rule(f *FileRule, path string) Rule {
 	}
 	r.GroupBy = c.groupBy(f.GroupBy, path+".groupBy")
 	r.Dedup = c.span(f.Dedup, path+".dedup", defaultDedup, maxSpan)
-	r.ResolveAfter = c.span(f.ResolveAfter, path+".resolveAfter", r.Within, maxSpan)
+	r.ResolveAfter = c.span(f.ResolveAfter, path+".resolveAfter", max(r.Within, minResolve), maxSpan)
+	if r.ResolveAfter < minResolve {
+		c.Add(path+".resolveAfter", "%s is too short: while denials go on each counter tells of them every 10s; want 30s or more", f.ResolveAfter)
+	}
 	c.ruleThrottle(&r, f.Throttle, path+".throttle")
 	r.Channels = c.channelNames(f.Channels, path+".channels")
 	r.Words.title = c.template(f.Title, path+".title")
@@ -273,6 +279,10 @@ func (c *fileCompiler) ruleThrottle(r *Rule, f *FileThrottle, path string) {
 	}
 	t.Name, r.Throttle = r.Name, t
 	all := c.rules.Throttle
+	if r.Name == all.Window { // which is the name of the other counter of the same key
+		c.Add(path, "a rule called %s cannot have one, because the throttle for all rules is counted under that name; rename the rule", r.Name)
+		return
+	}
 	window, _ := parseSpan(t.Window, maxSpan)
 	if of, _ := parseSpan(all.Window, maxSpan); t.Limit >= all.Limit && window <= of {
 		c.Add(path, "is no limit, because the throttle for all rules admits %d in %s; lower it, or remove it", all.Limit, all.Window)

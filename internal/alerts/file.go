@@ -85,7 +85,7 @@ type FileRule struct {
 	GroupBy []string `json:"groupBy,omitempty"`
 	// Dedup is how long an alert stays open at least, 1s to 31d: what comes within it is no other alert. 10m unless said.
 	Dedup string `json:"dedup,omitempty"`
-	// ResolveAfter is how long there is no denial before the alert is over, 1s to 31d; the threshold's within unless said.
+	// ResolveAfter is how long there is no denial before the alert is over, 30s to 31d; the threshold's within unless said.
 	ResolveAfter string `json:"resolveAfter,omitempty"`
 	// Throttle is how many alerts of this rule one user may be sent, besides the throttle for all rules.
 	Throttle *FileThrottle `json:"throttle,omitempty"`
