@@ -178,10 +178,7 @@ func (l *loop) claim(ctx, sends, keeps context.Context) (full bool) {
 	asking, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	due, err := l.s.cfg.Outbox.DueDeliveries(asking, l.name, room, l.s.cfg.lease())
-	if err != nil {
-		if ctx.Err() == nil {
-			l.s.cfg.Logger.Warn("read deliveries of alerts that are due; tried again", "channel", l.name, "error", err)
-		}
+	if l.s.asked(ctx, "read what is due", err); err != nil {
 		return false
 	}
 	full = len(due) == room

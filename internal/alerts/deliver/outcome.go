@@ -154,9 +154,7 @@ func (s *Sender) sweep(ctx context.Context) {
 			err = s.cfg.Outbox.Deliver(ctx, tried)
 		}
 	}
-	if err != nil && ctx.Err() == nil {
-		s.cfg.Logger.Warn("look for deliveries of channels that are no more", "error", err)
-	}
+	s.asked(ctx, "look for deliveries of channels that are no more", err)
 }
 
 // overdue remembers since when names are unknown, by this process's clock, and gives what was found for the grace.

@@ -134,6 +134,8 @@ type Sender struct {
 	loops    map[string]*loop
 	disabled map[string]alerts.Disabled
 	running  sync.WaitGroup
+	// failing says that the store did not answer the last question.
+	failing bool
 
 	// unknown says since when deliveries wait for names that no channel has. Only Run's goroutine uses it.
 	unknown map[string]time.Time
@@ -220,15 +222,30 @@ func (s *Sender) follow(ctx context.Context) {
 	}
 }
 
+// asked logs when the store begins to fail and when it answers again: every channel asks it each second.
+func (s *Sender) asked(ctx context.Context, act string, err error) {
+	if err != nil && errors.Is(context.Cause(ctx), context.Canceled) {
+		return
+	}
+	s.mu.Lock()
+	failed := s.failing
+	s.failing = err != nil
+	s.mu.Unlock()
+	switch {
+	case err != nil && !failed:
+		s.cfg.Logger.Error("deliveries of alerts wait: the store fails", "act", act, "error", err)
+	case err == nil && failed:
+		s.cfg.Logger.Info("deliveries of alerts go on: the store answers again")
+	}
+}
+
 // refresh reads what channels are gone.
 func (s *Sender) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	all, err := s.cfg.Outbox.DisabledChannels(ctx)
+	s.asked(ctx, "read what channels of alerts are disabled", err)
 	if err != nil {
-		if ctx.Err() == nil {
-			s.cfg.Logger.Warn("read what channels of alerts are disabled", "error", err)
-		}
 		return err
 	}
 	disabled := make(map[string]alerts.Disabled, len(all))

@@ -1,0 +1,81 @@
+package deliver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/alerts/deliver"
+)
+
+// away is an outbox whose store may not answer.
+type away struct {
+	*memory
+	gone atomic.Bool
+}
+
+var errAway = errors.New("the store is away")
+
+func (a *away) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]alerts.Delivery, error) {
+	if a.gone.Load() {
+		return nil, errAway
+	}
+	return a.memory.DueDeliveries(ctx, channel, max, lease)
+}
+
+func (a *away) DisabledChannels(ctx context.Context) ([]alerts.Disabled, error) {
+	if a.gone.Load() {
+		return nil, errAway
+	}
+	return a.memory.DisabledChannels(ctx)
+}
+
+func (a *away) OtherDeliveries(ctx context.Context, channels []string, max int) ([]alerts.Delivery, error) {
+	if a.gone.Load() {
+		return nil, errAway
+	}
+	return a.memory.OtherDeliveries(ctx, channels, max)
+}
+
+// TestAStoreThatIsAwayIsLoggedOnce: every channel asks each second, and an outage may last.
+func TestAStoreThatIsAwayIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var lines strings.Builder
+		o := &away{memory: newMemory()}
+		all := make([]deliver.Named, 20)
+		for i := range all {
+			all[i] = named(fmt.Sprint("channel-", i), "x", func(context.Context, *alerts.Message) error { return nil })
+		}
+		s, err := deliver.NewSender(deliver.Config{Outbox: o, Channels: func() []deliver.Named { return all },
+			Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() { _ = s.Run(ctx) })
+		rest(10 * time.Second)
+		o.gone.Store(true)
+		rest(10 * time.Minute)
+		o.gone.Store(false)
+		o.add("channel-7", "m")
+		rest(10 * time.Second)
+		cancel()
+		group.Wait()
+		if n := strings.Count(lines.String(), "\n"); n != 2 {
+			t.Errorf("%d lines of an outage of 10 minutes, want 2:\n%.2000s", n, lines.String())
+		}
+		if o.get("m").State != alerts.DeliverySent {
+			t.Error("nothing is sent after it")
+		}
+	})
+}
