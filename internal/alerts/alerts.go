@@ -177,5 +177,11 @@ type Poison struct {
 	At   int64
 }
 
-// MaxPoisonBytes bounds what is kept of a message that could not be taken.
-const MaxPoisonBytes = 4096
+// MaxPoisonBytes bounds what is kept of a message that could not be taken, and MaxPoison, about, how many of them are: the
+// last ones. Who may publish to the stream could fill the store otherwise.
+const (
+	MaxPoisonBytes = 4096
+	MaxPoison      = 1000
+	// PoisonTrim is after how many places of the stream it is looked whether there are more.
+	PoisonTrim = 64
+)

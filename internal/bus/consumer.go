@@ -105,6 +105,9 @@ type Consumer struct {
 	// strikes counts, by sequence, how often an event failed alone.
 	strikes map[uint64]int
 	failing bool
+	// unsaid counts the messages put aside since saidAt, when the log told of some.
+	unsaid int
+	saidAt time.Time
 }
 
 // NewConsumer makes a consumer; Run runs it.

@@ -221,6 +221,64 @@ func TestPoisonIsKeptAndEnded(t *testing.T) {
 	}
 }
 
+// TestAFloodOfJunkIsBounded: what anybody may publish neither fills the log nor holds events up while poison cannot be kept.
+func TestAFloodOfJunkIsBounded(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	const junk = 200
+	for range junk {
+		if _, err := js.Publish(t.Context(), limits.EventWarning, []byte("junk")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publishEvents(t, js, 0, 1)
+	k, lines := newTaker(), &countingHandler{}
+	asked := 0
+	keep := func(ctx context.Context, p alerts.Poison) error {
+		if asked++; asked == 1 {
+			return errors.New("away")
+		}
+		return k.poison(ctx, p)
+	}
+	c, err := NewConsumer(ConsumerConfig{Conn: nc, Logger: slog.New(lines), Take: k.take, Poison: keep, Retry: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := 0
+	firstBatch := func(ctx context.Context) {
+		if err := c.prepare(ctx); err != nil {
+			t.Fatal(err)
+		}
+		pull, err := c.consumer.FetchNoWait(junk + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []jetstream.Msg
+		for m := range pull.Messages() {
+			all = append(all, m)
+		}
+		messages = len(all)
+		if err := c.handle(ctx, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	firstBatch(t.Context())
+	if messages != junk+1 || asked != 1 || len(k.events) != 1 {
+		t.Errorf("of %d messages the store was asked to keep %d, want 1; %d events taken, want 1", messages, asked, len(k.events))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = c.Run(ctx) }()
+	k.wait(t, 1, junk)
+	stop()
+	<-ended
+	// One line of what could not be kept, and one each 10 s.
+	if n := lines.errors(); n > junk/4 {
+		t.Errorf("%d lines of %d messages", n, junk)
+	}
+}
+
 // TestOneBadEventHoldsNobodyUp lets the store refuse every batch that has one of two events.
 func TestOneBadEventHoldsNobodyUp(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,7 @@ type delivered struct {
 // handle takes a batch. After an error, which is the store's, all that was not taken has been given back.
 func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 	var fresh, suspects []delivered
+	var stuck error // why poison cannot be kept
 	for _, m := range messages {
 		meta, err := m.Metadata()
 		if err != nil || !slices.Contains(crossings, m.Subject()) {
@@ -34,7 +35,7 @@ func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 		}
 		d := delivered{message: m, sequence: meta.Sequence.Stream}
 		if d.event, err = eventOf(m.Subject(), m.Data(), meta.Timestamp); err != nil {
-			c.poison(ctx, &d, err.Error())
+			stuck = c.poison(ctx, &d, err.Error(), stuck)
 		} else if c.strikes[d.sequence] > 0 {
 			suspects = append(suspects, d)
 		} else {
@@ -125,7 +126,7 @@ func (c *Consumer) strike(ctx context.Context, d *delivered, cause error) {
 	n := c.strikes[d.sequence] + 1
 	c.strikes[d.sequence] = n
 	if n >= mostStrikes {
-		c.poison(ctx, d, fmt.Sprintf("not taken in %d tries: %v", n, cause))
+		_ = c.poison(ctx, d, fmt.Sprintf("not taken in %d tries: %v", n, cause), nil)
 		return
 	}
 	if n == 1 {
@@ -140,29 +141,50 @@ func (c *Consumer) delay(n int) time.Duration {
 	return min(c.cfg.Retry<<min(n-1, 16), 300*c.cfg.Retry)
 }
 
-// poison puts a message aside: it is kept first, and then ended.
-func (c *Consumer) poison(ctx context.Context, d *delivered, reason string) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.TakeTimeout)
-	defer cancel()
+// poison puts a message aside: it is kept first, and then ended. When the one before in the batch could not be kept, it is
+// not tried: a store that is away takes its time for each.
+func (c *Consumer) poison(ctx context.Context, d *delivered, reason string, stuck error) error {
 	m := d.message
 	reason = cut(plain(reason), 500)
-	data := m.Data()
-	err := c.cfg.Poison(ctx, alerts.Poison{Sequence: d.sequence, Subject: m.Subject(), Reason: reason,
-		Data: bytes.Clone(data[:min(len(data), alerts.MaxPoisonBytes)]), At: time.Now().UnixMilli()})
-	if err != nil {
-		c.cfg.Logger.Error("keep a message that cannot be taken", "sequence", d.sequence, "reason", reason, "error", err)
+	if stuck == nil {
+		if stuck = c.keepPoison(ctx, d, reason); stuck != nil {
+			c.cfg.Logger.Error("keep a message that cannot be taken", "sequence", d.sequence, "reason", reason, "error", stuck)
+		}
+	}
+	if stuck != nil {
 		deliveries := 1
 		if meta, err := m.Metadata(); err == nil {
 			deliveries = int(min(meta.NumDelivered, 64))
 		}
 		_ = m.NakWithDelay(c.delay(deliveries))
 		c.cfg.Observer.EventsReturned(1)
-		return
+		return stuck
 	}
-	c.cfg.Logger.Error("a message of the stream was put aside; see: limiter alerts dead", "sequence", d.sequence, "reason", reason)
+	c.sayPoisoned(d.sequence, reason)
 	_ = m.TermWithReason(reason) // when it is lost the message comes again, and is known
 	delete(c.strikes, d.sequence)
 	c.cfg.Observer.EventPoisoned()
+	return nil
+}
+
+func (c *Consumer) keepPoison(ctx context.Context, d *delivered, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.TakeTimeout)
+	defer cancel()
+	data := d.message.Data()
+	return c.cfg.Poison(ctx, alerts.Poison{Sequence: d.sequence, Subject: d.message.Subject(), Reason: reason,
+		Data: bytes.Clone(data[:min(len(data), alerts.MaxPoisonBytes)]), At: time.Now().UnixMilli()})
+}
+
+// sayEvery is how often messages that were put aside have a line of the log: who may publish could fill it otherwise.
+const sayEvery = 10 * time.Second
+
+func (c *Consumer) sayPoisoned(sequence uint64, reason string) {
+	c.unsaid++
+	if now := time.Now(); now.Sub(c.saidAt) >= sayEvery {
+		c.cfg.Logger.Error("messages of the stream were put aside; see: limiter alerts dead", "count", c.unsaid, "last", sequence,
+			"reason", reason)
+		c.unsaid, c.saidAt = 0, now
+	}
 }
 
 // returned gives events back, so that another process gets them at once.

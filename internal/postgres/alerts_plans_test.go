@@ -62,6 +62,7 @@ var alertQueries = []query{
 	{"silences", silencesSQL, []string{"Limit", "Index Scan using alert_silences_expires on alert_silences", "Sort", "CTE Scan on now"}},
 	{"all silences", allSilencesSQL, []string{"Limit", "Index Scan Backward using alert_silences_created on alert_silences"}},
 	{"keep poison", keepPoisonSQL, nil},
+	{"trim poison", trimPoisonSQL, nil},
 	{"poison", poisonSQL, []string{"Limit", "Index Scan Backward using alert_poison_pkey on alert_poison"}},
 	{"disable channel", disableChannelSQL, nil},
 	{"enable channel", enableChannelSQL, []string{"Delete on alert_channels", "Index Scan using alert_channels_pkey on alert_channels"}},

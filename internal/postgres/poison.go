@@ -14,6 +14,9 @@ const (
 INSERT INTO alert_poison (sequence, subject, reason, data, kept_at) VALUES ($1, $2, $3, $4, ` + nowMillis + `)
 ON CONFLICT (sequence) DO NOTHING`
 
+	trimPoisonSQL = `
+DELETE FROM alert_poison WHERE sequence <= (SELECT sequence FROM alert_poison ORDER BY sequence DESC LIMIT 1 OFFSET $1)`
+
 	poisonSQL = `
 SELECT sequence, subject, reason, data, kept_at FROM alert_poison ORDER BY sequence DESC LIMIT $1`
 
@@ -36,6 +39,12 @@ func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	}
 	if _, err := s.relay.Exec(ctx, keepPoisonSQL, int64(p.Sequence), clean(p.Subject), clean(p.Reason), data); err != nil {
 		return fmt.Errorf("keep poison: %w", err)
+	}
+	if p.Sequence%alerts.PoisonTrim != 0 {
+		return nil
+	}
+	if _, err := s.relay.Exec(ctx, trimPoisonSQL, alerts.MaxPoison); err != nil {
+		return fmt.Errorf("remove old poison: %w", err)
 	}
 	return nil
 }

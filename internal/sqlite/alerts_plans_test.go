@@ -13,6 +13,7 @@ func TestAlertPlans(t *testing.T) {
 	mayScan := map[string]string{
 		allSilencesSQL: "SCAN alert_silences USING INDEX alert_silences_created", poisonSQL: "SCAN alert_poison",
 		disabledChannelsSQL:  "SCAN alert_channels",
+		trimPoisonSQL:        "SCAN alert_poison",
 		waitingDeliveriesSQL: "SCAN alert_deliveries USING COVERING INDEX alert_deliveries_due",
 	}
 	for _, sql := range []string{
@@ -22,7 +23,7 @@ func TestAlertPlans(t *testing.T) {
 		pendingAlertsSQL, claimAlertSQL, tellAlertSQL, resolvableAlertsSQL, resolveAlertSQL, heldUsersSQL, allHeldUsersSQL,
 		heldAlertsSQL, digestAlertSQL, addDeliverySQL, dueDeliveriesSQL, claimDeliverySQL, otherDeliveriesSQL, deliverSQL,
 		deliveriesOfSQL, deadDeliveriesSQL, deadDeliveriesOfChannelSQL, replayDeliveriesSQL, replayDeliveriesOfChannelSQL,
-		addSilenceSQL, endSilenceSQL, silencesSQL, allSilencesSQL, keepPoisonSQL, poisonSQL, disableChannelSQL, enableChannelSQL,
+		addSilenceSQL, endSilenceSQL, silencesSQL, allSilencesSQL, keepPoisonSQL, trimPoisonSQL, poisonSQL, disableChannelSQL, enableChannelSQL,
 		disabledChannelsSQL, waitingDeliveriesSQL,
 	} {
 		rows, err := s.conn.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+sql, make([]any, 11)...)

@@ -11,6 +11,9 @@ const (
 	keepPoisonSQL = `
 INSERT INTO alert_poison (sequence, subject, reason, data, kept_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (sequence) DO NOTHING`
 
+	trimPoisonSQL = `
+DELETE FROM alert_poison WHERE sequence <= (SELECT sequence FROM alert_poison ORDER BY sequence DESC LIMIT 1 OFFSET ?)`
+
 	poisonSQL = `SELECT sequence, subject, reason, data, kept_at FROM alert_poison ORDER BY sequence DESC LIMIT ?`
 
 	disableChannelSQL = `
@@ -27,6 +30,9 @@ func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	data := append([]byte{}, p.Data[:min(len(p.Data), alerts.MaxPoisonBytes)]...) // nil would be NULL
 	return s.writeAlerts(ctx, "keep poison", func() (bool, error) {
 		n, err := s.exec(keepPoisonSQL, int64(p.Sequence), p.Subject, p.Reason, data, s.now().UnixMilli())
+		if err == nil && p.Sequence%alerts.PoisonTrim == 0 {
+			_, err = s.exec(trimPoisonSQL, alerts.MaxPoison)
+		}
 		return n > 0, err
 	})
 }

@@ -50,6 +50,7 @@ func Alerts(t *testing.T, open func(t *testing.T) alerts.Store) {
 		{"alerts by filter, page by page", alertPages},
 		{"silences", silences},
 		{"poison", poison},
+		{"poison has its bounds", poisonBounds},
 		{"text of somebody else's does no harm", hostileText},
 		{"old alerts are removed, and what must stay stays", pruneAlerts},
 		{"old deliveries, silences and poison are removed", pruneRest},

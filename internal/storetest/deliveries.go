@@ -306,3 +306,17 @@ func hostileText(t *testing.T, s alerts.Store) {
 	}
 	equal(t, "dead letters", deliveryIDs(all), []string{"m/x"})
 }
+
+// poisonBounds keeps more than are to be there.
+func poisonBounds(t *testing.T, s alerts.Store) {
+	const last = alerts.MaxPoison + 5*alerts.PoisonTrim
+	for i := range last {
+		if err := s.KeepPoison(within(t), alerts.Poison{Sequence: uint64(i + 1)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := s.PoisonMessages(within(t), 2*last)
+	if n := len(all); err != nil || n < alerts.MaxPoison || n >= alerts.MaxPoison+alerts.PoisonTrim || all[0].Sequence != last {
+		t.Errorf("%d kept, the last of sequence %d; want the last %d or a few more; %v", n, all[0].Sequence, alerts.MaxPoison, err)
+	}
+}
