@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -159,12 +160,19 @@ func call[T any](ctx context.Context, c *Client, subject string, request any) (*
 }
 
 func noLimiter(subject string) *Error {
-	return &Error{
-		Code:    CodeUnavailable,
-		Status:  503,
-		Message: subject + ": no limiter is listening on this NATS server",
+	message := subject + ": no limiter is listening on this NATS server"
+	if strings.HasPrefix(subject, alertsPrefix) || strings.HasPrefix(subject, jobsPrefix) {
+		message = subject + ": no alerter is listening on this NATS server; beside limiters that are workers the program alerter does" +
+			" alerts and jobs, with their --nats-url and --database-url"
 	}
+	return &Error{Code: CodeUnavailable, Status: 503, Message: message}
 }
+
+// What begins with these an alerter answers, or a limiter that has it inside.
+const (
+	alertsPrefix = "limits.admin.alerts."
+	jobsPrefix   = "limits.admin.jobs."
+)
 
 // serviceError reads an answer that is an error. One without our body (the micro framework answers some itself)
 // still gives its header's words.

@@ -152,6 +152,11 @@ func TestClientWithoutLimiter(t *testing.T) {
 	if !strings.Contains(e.Message, "no limiter is listening on this NATS server") {
 		t.Errorf("message %q", e.Message)
 	}
+	for _, subject := range []string{limits.SubjectAlertsList, limits.SubjectJobsRun} { // limiters may be there, and answer others
+		if _, err := limits.NewClient(nc).Do(t.Context(), subject, []byte("{}")); !errors.As(err, &e) || !strings.Contains(e.Message, "no alerter is listening") {
+			t.Errorf("%s: %v", subject, err)
+		}
+	}
 	nc.Close()
 	if _, err := limits.NewClient(nc).Status(t.Context(), "k"); !errors.Is(err, nats.ErrConnectionClosed) {
 		t.Errorf("closed connection: %v", err)

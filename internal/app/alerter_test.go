@@ -1,0 +1,138 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// started is a limiter or an alerter that is ready.
+type started struct {
+	log   *watcher
+	stop  context.CancelFunc
+	ended chan error
+}
+
+func startOne(t *testing.T, o Options, run func(context.Context, Options, *slog.Logger) error) *started {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &started{log: newWatcher(), stop: cancel, ended: make(chan error, 1)}
+	go func() { s.ended <- run(ctx, o, slog.New(s.log)) }()
+	select {
+	case s.log.at = <-s.log.ready:
+	case err := <-s.ended:
+		t.Fatalf("ended before it was ready: %v\n%s", err, s.log)
+	case <-time.After(patience):
+		t.Fatalf("not ready after %s\n%s", patience, s.log)
+	}
+	return s
+}
+
+// stopOne stops it and gives its error.
+func (s *started) stopOne(t *testing.T) error {
+	t.Helper()
+	s.stop()
+	select {
+	case err := <-s.ended:
+		return err
+	case <-time.After(2 * patience):
+		t.Fatalf("still running %s after it was told to stop\n%s", 2*patience, s.log)
+	}
+	return nil
+}
+
+// told waits for what is published on a subject.
+func told(t *testing.T, sub *nats.Subscription, log *watcher) (data limits.AlertRaised) {
+	t.Helper()
+	m, err := sub.NextMsg(patience)
+	if err != nil {
+		t.Fatalf("nobody is told: %v\n%s", err, log)
+	}
+	var event struct {
+		Data *limits.AlertRaised `json:"data"`
+	}
+	event.Data = &data
+	if err := json.Unmarshal(m.Data, &event); err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// TestAlerterLeavesNothingBehind runs a worker and an alerter beside it, until an alert of the worker's denials was told.
+func TestAlerterLeavesNothingBehind(t *testing.T) {
+	o := options(t)
+	o.DatabaseURL, o.NATSURL = testenv.Postgres(t, postgres.Migrate), testenv.NATSServer(t).URL
+	o.Alerts = filepath.Join(t.TempDir(), "alerts.yaml")
+	if err := os.WriteFile(o.Alerts, []byte("rules: [{name: denials, threshold: {denials: 1}}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := goleak.IgnoreCurrent()
+	for _, user := range []string{"7", "8"} { // the second pair finds the first one's streams
+		worker, alerter := startOne(t, o, Run), startOne(t, o, RunAlerter)
+		nc, err := nats.Connect(o.NATSURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sub, err := nc.SubscribeSync(limits.EventAlertRaised)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := limits.NewClient(nc, limits.Timeout(patience))
+		deny(t, client, "api:user:"+user)
+		if a := told(t, sub, alerter.log); a.User != user || a.Denied != 1 {
+			t.Errorf("%+v", a)
+		}
+		var list limits.AlertList
+		raw, err := client.Do(t.Context(), limits.SubjectAlertsList, []byte(`{"user":"`+user+`"}`))
+		if err != nil || json.Unmarshal(raw, &list) != nil || len(list.Alerts) != 1 {
+			t.Errorf("%s, %v", raw, err)
+		}
+		nc.Close()
+		for _, s := range []*started{alerter, worker} {
+			if err := s.stopOne(t); err != nil {
+				t.Errorf("%v\n%s", err, s.log)
+			}
+		}
+	}
+	goleak.VerifyNone(t, before)
+}
+
+// deny uses a limit of one up, and is denied once.
+func deny(t *testing.T, client *limits.Client, key string) {
+	t.Helper()
+	r := limits.Per(key, 1, "1h")
+	for range 2 {
+		if _, err := client.Consume(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAlerterStopsWithoutItsServers: what it has in hand is not lost, and the stop is not held up.
+func TestAlerterStopsWithoutItsServers(t *testing.T) {
+	database, server := testenv.PostgresServer(t), testenv.NATSServer(t)
+	if err := postgres.Migrate(t.Context(), database.URL); err != nil {
+		t.Fatal(err)
+	}
+	o := options(t)
+	o.DatabaseURL, o.NATSURL = database.URL, server.URL
+	for _, away := range []struct{ kill, start func() }{{server.Kill, server.Start}, {database.Kill, database.Start}} {
+		before := goleak.IgnoreCurrent()
+		s := startOne(t, o, RunAlerter)
+		away.kill()
+		_ = s.stopOne(t) // may tell what it could not do
+		goleak.VerifyNone(t, before)
+		away.start()
+	}
+}
