@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -106,6 +108,28 @@ func TestAlerterLeavesNothingBehind(t *testing.T) {
 		}
 	}
 	goleak.VerifyNone(t, before)
+}
+
+// TestAHangUpIsNoEnd: somebody may send SIGHUP to all processes, also to those without a file.
+func TestAHangUpIsNoEnd(t *testing.T) {
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startOne(t, options(t), Run)
+	if err := self.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	const line = "SIGHUP: there is no file to read again"
+	for end := time.Now().Add(patience); !strings.Contains(s.log.String(), line); {
+		if time.Now().After(end) {
+			t.Fatalf("no line after %s\n%s", patience, s.log)
+		}
+		use(t, s.log.at["nats"], s.log.at["http"])
+	}
+	if err := s.stopOne(t); err != nil {
+		t.Errorf("%v\n%s", err, s.log)
+	}
 }
 
 // deny uses a limit of one up, and is denied once.

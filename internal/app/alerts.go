@@ -18,7 +18,11 @@ import (
 // loadAlerts reads the alerts file, before anything else starts: a wrong one ends the start at once.
 func (l *limiter) loadAlerts(context.Context) error {
 	l.alertRules = func() *alerts.Rules { return builtIn }
-	if l.Alerts == "" || !l.runsAlerts() {
+	if l.Alerts == "" {
+		return nil
+	}
+	if !l.runsAlerts() {
+		l.log.Info("the alerts file is not read here: this limiter is a worker, and alerts are made by an alerter beside it", "file", l.Alerts)
 		return nil
 	}
 	keeper, err := alerts.NewRulesKeeper(l.Alerts, alerts.FileOptions{}, l.log)
@@ -60,8 +64,8 @@ func (l *limiter) jobsService() bus.Jobs {
 	return l.jobs
 }
 
-// startAlerts starts what stands between events and whoever is told, in a limiter that is to have it. What tells people starts before what takes events, and stops
-// after it.
+// startAlerts starts what stands between events and whoever is told, in a limiter that is to have it. What tells people starts
+// before what takes events, and stops after it.
 func (l *limiter) startAlerts(context.Context) error {
 	if !l.runsAlerts() {
 		return nil

@@ -134,6 +134,26 @@ func (l *limiter) watchFile(what, path string, watch func(ctx context.Context) (
 	return nil
 }
 
+// surviveHangUps keeps a SIGHUP from ending the process at once, without a drain: while it starts or stops, and where there
+// is no file to read again.
+func (l *limiter) surviveHangUps() (stop func()) {
+	hup, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(hup, syscall.SIGHUP)
+	go func() {
+		defer close(done)
+		for range hup {
+			if l.Policies == "" && l.Alerts == "" {
+				l.log.Info("SIGHUP: there is no file to read again")
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(hup)
+		close(hup)
+		<-done
+	}
+}
+
 // policySource is nil without policies, which a nil keeper in an interface is not.
 func (l *limiter) policySource() bus.Policies {
 	if l.policies == nil {

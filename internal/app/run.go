@@ -100,6 +100,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 
 // run starts parts in order, waits until ctx is done, and stops them.
 func (l *limiter) run(ctx context.Context, parts ...func(context.Context) error) error {
+	defer l.surviveHangUps()()
 	err := l.start(ctx, parts)
 	if err == nil {
 		l.log.Info("ready", "nats", l.requests.ConnectedUrlRedacted(), "http", l.httpAddr(), "store", l.storeName())
