@@ -3,14 +3,23 @@ package alerts
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
-// resolveBatch is how many alerts are resolved in one transaction.
-const resolveBatch = 100
+const (
+	// resolveBatch is how many alerts are resolved in one transaction.
+	resolveBatch = 100
+	// resolveLag is how old the newest event may be that was taken; together with the 10 s between two events of a counter
+	// it is less than the least time after which an alert resolves.
+	resolveLag = 15 * time.Second
+)
 
 // Resolve resolves the alerts whose denials have stopped, and tells the channels that were told they were raised, where
 // they want to know. It is a job.
 func (s *Service) Resolve(ctx context.Context) (note string, err error) {
+	if s.CaughtUp != nil && time.Since(s.CaughtUp()) > resolveLag {
+		return "resolved 0: events wait to be taken", nil
+	}
 	total := 0
 	for {
 		var names []string

@@ -490,6 +490,27 @@ func TestDenialsThatStopResolve(t *testing.T) {
 	r.seen.wait(t, "sent", 2)
 }
 
+// TestNothingIsResolvedWhileEventsWait: after an outage of the alerter the denials that went on are in the stream.
+func TestNothingIsResolvedWhileEventsWait(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, atOnce)
+	s := r.run()
+	r.take(s, r.exceeded("7", "api", 1))
+	r.seen.wait(t, "sent", 1)
+	r.advance(time.Hour)
+	var upTo time.Time
+	s.CaughtUp = func() time.Time { return upTo }
+	for _, step := range []struct {
+		upTo time.Time
+		want string
+	}{{time.Time{}, "resolved 0: events wait to be taken"}, {time.Now().Add(-time.Minute), "resolved 0: events wait to be taken"}, {time.Now().Add(time.Hour), "resolved 1"}} {
+		upTo = step.upTo
+		if note, err := s.Resolve(t.Context()); err != nil || note != step.want {
+			t.Errorf("%s, %v; want %s", note, err, step.want)
+		}
+	}
+}
+
 // TestTwoServicesShareTheWork: each alert is told once, and each user no more than 20 times.
 func TestTwoServicesShareTheWork(t *testing.T) {
 	t.Parallel()

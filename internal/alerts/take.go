@@ -38,6 +38,9 @@ type Config struct {
 	NewID func() string
 	// Delivered is called when deliveries were put into the outbox. It does not block.
 	Delivered func()
+	// CaughtUp is up to when all events have been taken, by the clock of this process; nil for always. While that is long ago
+	// nothing is resolved: after an outage denials may have gone on, of which the events still wait.
+	CaughtUp func() time.Time
 	// Observer is told of everything; nobody is unless set.
 	Observer Observer
 }

@@ -80,7 +80,7 @@ func (l *limiter) startAlerts(context.Context) error {
 	}
 	l.alerts = alerts.New(alerts.Config{
 		Store: l.store, Limiter: limits.NewClient(l.events), Rules: l.alertRules, NewID: rand.Text,
-		Delivered: l.sender.Wake, Observer: observer,
+		Delivered: l.sender.Wake, Observer: observer, CaughtUp: func() time.Time { return l.consumer.CaughtUp() },
 	})
 	l.background("alerts", func(ctx context.Context) error { l.alerts.Run(ctx, l.log); return nil })
 	l.desk = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker, Target: channel.Fingerprint}
@@ -104,14 +104,14 @@ func (l *limiter) startSender(c *channels, observer *web.AlertMetrics) (err erro
 	return nil
 }
 
-func (l *limiter) startConsumer(observer *web.AlertMetrics) error {
-	consumer, err := bus.NewConsumer(bus.ConsumerConfig{
+func (l *limiter) startConsumer(observer *web.AlertMetrics) (err error) {
+	l.consumer, err = bus.NewConsumer(bus.ConsumerConfig{
 		Conn: l.events, Logger: l.log, Batch: l.eventBatch(), Take: l.alerts.Take, Poison: l.store.KeepPoison, Observer: observer,
 	})
 	if err != nil {
 		return err
 	}
-	l.background("consumer of events", consumer.Run)
+	l.background("consumer of events", l.consumer.Run)
 	return nil
 }
 

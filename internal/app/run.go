@@ -72,11 +72,12 @@ type limiter struct {
 	keys       *keys.Registry
 	overrides  *overrides.Table
 	announcers []*bus.Announcer
-	// jobs, alerts, sender and desk are nil where an alerter does that work; alertsFile is nil without one.
+	// jobs, alerts, sender, desk and consumer are nil where an alerter does that work; alertsFile is nil without one.
 	jobs       *jobs.Runner
 	alerts     *alerts.Service
 	sender     *deliver.Sender
 	desk       *alerts.Desk
+	consumer   *bus.Consumer
 	alertsFile *alerts.RulesKeeper
 	alertRules func() *alerts.Rules
 	// serving says that requests are answered.

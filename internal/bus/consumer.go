@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
@@ -108,6 +109,8 @@ type Consumer struct {
 	// unsaid counts the messages put aside since saidAt, when the log told of some.
 	unsaid int
 	saidAt time.Time
+	// caughtUp is in Unix milliseconds.
+	caughtUp atomic.Int64
 }
 
 // NewConsumer makes a consumer; Run runs it.
@@ -146,16 +149,20 @@ func (c *Consumer) pass(ctx context.Context) error {
 	if err := c.prepare(ctx); err != nil {
 		return err
 	}
+	began := time.Now()
 	pull, err := c.consumer.Fetch(c.cfg.Batch, jetstream.FetchMaxWait(pullWait), jetstream.FetchMaxBytes(c.maxBytes()))
 	if err != nil {
 		c.consumer = nil
 		return fmt.Errorf("pull events: %w", err)
 	}
 	var failed error
-	pending, known := uint64(0), false
+	pending, known, upTo := uint64(0), false, began
 	for messages := range gathered(pull.Messages(), c.cfg.Batch) {
 		if meta, err := messages[len(messages)-1].Metadata(); err == nil {
-			pending, known = meta.NumPending, true
+			pending, known, upTo = meta.NumPending, true, began
+			if pending > 0 && meta.Timestamp.Before(began) { // by the server's clock
+				upTo = meta.Timestamp
+			}
 		}
 		if failed != nil || ctx.Err() != nil {
 			c.giveBack(messages)
@@ -171,8 +178,15 @@ func (c *Consumer) pass(ctx context.Context) error {
 	if known || failed == nil {
 		c.cfg.Observer.EventsPending(pending)
 	}
+	if failed == nil && ctx.Err() == nil {
+		c.caughtUp.Store(max(c.caughtUp.Load(), upTo.UnixMilli()))
+	}
 	return failed
 }
+
+// CaughtUp is up to when all events have been taken, as far as this process knows; others may have some in hand. It is the
+// zero time of Unix until it has looked.
+func (c *Consumer) CaughtUp() time.Time { return time.UnixMilli(c.caughtUp.Load()) }
 
 // prepare holds that there is a connection, a store and a consumer, before messages are asked for.
 func (c *Consumer) prepare(ctx context.Context) error {

@@ -335,6 +335,39 @@ func TestStoreThatIsAwayPoisonsNothing(t *testing.T) {
 	}
 }
 
+// TestCaughtUpWhenAllIsTaken holds what resolving goes by: it is told of no backlog as if it had been taken.
+func TestCaughtUpWhenAllIsTaken(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	publishEvents(t, js, 0, 10)
+	published := time.Now()
+	k := newTaker()
+	away := true
+	k.refuse = func([]alerts.Event) error {
+		if away {
+			return errors.New("connection refused")
+		}
+		return nil
+	}
+	c, err := NewConsumer(ConsumerConfig{Conn: nc, Logger: slog.New(slog.DiscardHandler), Take: k.take, Poison: k.poison, Batch: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.pass(t.Context()); err == nil || c.CaughtUp().UnixMilli() != 0 {
+		t.Errorf("%v, up to %s", err, c.CaughtUp())
+	}
+	away = false
+	for c.CaughtUp().Before(published) { // the last pull finds nothing
+		if err := c.pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(k.events) != 10 {
+		t.Errorf("%d events taken, want 10", len(k.events))
+	}
+}
+
 // TestReplicasShare lets one consumer be stuck with what it took; the other does the rest.
 func TestReplicasShare(t *testing.T) {
 	t.Parallel()
