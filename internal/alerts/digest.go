@@ -68,7 +68,7 @@ func (s *Service) digest(user string) func(held []Alert, now int64) (string, []D
 			Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), cmp.Or(user, "limits of no user")), Text: digestText(&d)}
 		d.Policies = d.Policies[:min(len(d.Policies), digestPolicies)]
 		m, err := m.with(d)
-		return id, deliveries(m, channelsOf(held)), err
+		return id, deliveries(m, s.Rules().reachedOf(held)), err
 	}
 }
 
@@ -115,10 +115,10 @@ func worst(held []Alert) Severity {
 	return Severities()[most]
 }
 
-// channelsOf gives the channels of all, each once.
-func channelsOf(held []Alert) (all []string) {
+// reachedOf gives the channels of all, each once.
+func (r *Rules) reachedOf(held []Alert) (all []string) {
 	for i := range held {
-		for _, c := range held[i].Channels {
+		for _, c := range r.reached(&held[i]) {
 			if !slices.Contains(all, c) {
 				all = append(all, c)
 			}

@@ -127,11 +127,11 @@ func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Sile
 			return told, nil
 		}
 	}
-	if rule := s.Rules().find(a.Rule); rule != nil {
-		if until, quiet := rule.quietUntil(millis(now)); quiet {
-			told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", until.UnixMilli()
-			return told, nil
-		}
+	rules := s.Rules()
+	rule := rules.find(a.Rule)
+	if until, quiet := rule.quietUntil(millis(now)); quiet {
+		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", until.UnixMilli()
+		return told, nil
 	}
 	refused, err := s.throttle(ctx, a)
 	switch {
@@ -139,14 +139,14 @@ func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Sile
 		s.Observer.ThrottleFailed()
 		return told, err
 	case refused != "":
-		told.Notice, told.Reason = Held, refused
+		told.Notice, told.Reason, told.HeldUntil = Held, refused, rule.digestAfter(millis(now))
 		return told, nil
 	}
 	message, err := raisedMessage(a)
 	if err != nil {
 		return told, err
 	}
-	told.Notice, told.Deliveries = Sent, deliveries(message, a.Channels)
+	told.Notice, told.Deliveries = Sent, deliveries(message, rules.reached(a))
 	return told, nil
 }
 

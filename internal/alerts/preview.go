@@ -109,7 +109,7 @@ func (v *view) notice(a *Alert) {
 		a.Notice, a.Reason, a.HeldUntil = Held, "quiet hours", until.UnixMilli()
 		v.Held++
 	case !v.fits(a):
-		a.Notice, a.Reason = Held, "throttle"
+		a.Notice, a.Reason, a.HeldUntil = Held, "throttle", v.rules.find(a.Rule).digestAfter(millis(a.RaisedAt))
 		v.Held++
 	default:
 		a.Notice = Sent

@@ -18,11 +18,14 @@ const (
 	maxQuietSteps = 1000
 )
 
-// quietUntil tells whether the rule holds alerts back at a time, and up to when. It goes by what the clock on the wall
+// quietUntil tells whether the rule, nil for one that is no more, holds alerts back at a time, and up to when. It goes by what the clock on the wall
 // shows: an hour that is skipped has no part in it, and one that is repeated has its part twice. Quiet hours that follow on
 // one another are one.
 func (r *Rule) quietUntil(t time.Time) (until time.Time, quiet bool) {
 	until = t
+	if r == nil {
+		return until, false
+	}
 	for step := 0; step < maxQuietSteps && until.Sub(t) < longestQuiet; step++ {
 		next := until
 		for i := range r.Quiet {
@@ -36,6 +39,15 @@ func (r *Rule) quietUntil(t time.Time) (until time.Time, quiet bool) {
 		until, quiet = next, true
 	}
 	return until, quiet
+}
+
+// digestAfter is up to when an alert that the throttle holds waits for its digest, in Unix milliseconds: to the end of the
+// quiet hours in which the next digest would come, which is at the next full hour; 0 for no wait.
+func (r *Rule) digestAfter(now time.Time) int64 {
+	if until, quiet := r.quietUntil(now.UTC().Truncate(time.Hour).Add(time.Hour)); quiet {
+		return until.UnixMilli()
+	}
+	return 0
 }
 
 // next gives a time up to which it is quiet from t on; t itself when it is not. It looks no further than the next change of

@@ -53,7 +53,22 @@ func (s *Service) resolved(a *Alert) ([]Delivery, error) {
 	if err != nil {
 		return nil, err
 	}
-	return deliveries(m, s.Rules().wantResolved(a.Channels)), nil
+	rules := s.Rules()
+	return deliveries(m, rules.wantResolved(rules.reached(a))), nil
+}
+
+// reached gives the channels that are told of an alert: its own, unless the file has none of them any more. Then they are
+// those that its rule has now, or the built-in ones: who renames a channel misses nothing.
+func (r *Rules) reached(a *Alert) []string {
+	for _, name := range a.Channels {
+		if r.channel(name) != nil {
+			return a.Channels
+		}
+	}
+	if rule := r.find(a.Rule); rule != nil {
+		return rule.Channels
+	}
+	return []string{ChannelNATS, ChannelLog}
 }
 
 // wantResolved selects the channels that want to know.

@@ -438,6 +438,62 @@ func TestQuietHoursEndInADigest(t *testing.T) {
 	}
 }
 
+// TestADigestKeepsQuietHours: what the throttle held just before them is not told in them.
+func TestADigestKeepsQuietHours(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "13:00", to: "14:30"}]}]}`)
+	s := r.run()
+	r.take(s, r.exceeded("7", "a", 1), r.exceeded("7", "b", 1))
+	r.seen.wait(t, "told", 2)
+	for _, step := range []struct {
+		after time.Duration
+		want  string
+	}{{time.Hour, "0 digests of 0 alerts"}, {time.Hour, "0 digests of 0 alerts"}, {time.Hour, "1 digests of 1 alerts"}} {
+		r.advance(step.after)
+		if note, err := s.Digest(t.Context()); err != nil || note != step.want {
+			t.Errorf("at %s: %s, %v; want %s", r.clock.now().UTC(), note, err, step.want)
+		}
+	}
+}
+
+// TestWhoRenamesAChannelMissesNothing of what was raised before.
+func TestWhoRenamesAChannelMissesNothing(t *testing.T) {
+	t.Parallel()
+	file := func(channel, quiet string) string {
+		return fmt.Sprintf(`{channels: [{name: %s, slack: {url: "https://example.com/x"}, resolved: true}],
+			rules: [{name: denials, threshold: {denials: 1}, channels: [%[1]s], quietHours: [{from: %q, to: "14:30"}]}]}`, channel, quiet)
+	}
+	r := newRig(t, file("old", "13:00"))
+	s := r.run()
+	r.take(s, r.exceeded("7", "sent", 1))
+	r.seen.wait(t, "sent", 1)
+	r.load(file("old", "11:00"))
+	r.take(s, r.exceeded("7", "held", 1))
+	r.seen.wait(t, "held", 1)
+	s.stop()
+	r.dieCharged(r.exceeded("7", "pending", 1))
+	if old := r.outbox("old"); len(old) != 1 {
+		t.Fatalf("%+v", old)
+	}
+	r.load(file("new", "14:29"))
+	r.advance(3 * time.Hour)
+	s = r.run()
+	r.seen.wait(t, "sent", 2)
+	if _, err := s.Digest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Resolve(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[alerts.Kind]int{}
+	for _, d := range r.outbox("new") {
+		kinds[d.Message.Kind]++
+	}
+	if kinds[alerts.KindRaised] != 1 || kinds[alerts.KindDigest] != 1 || kinds[alerts.KindResolved] != 2 {
+		t.Errorf("%v", kinds)
+	}
+}
+
 // capped is a store that gives a digest no more than a few alerts.
 type capped struct{ alerts.Store }
 
