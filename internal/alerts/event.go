@@ -3,6 +3,7 @@ package alerts
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -14,6 +15,8 @@ const (
 	maxWindowBytes = 32
 	// maxEventID leaves room for a rule's name behind it: both together are the id under which the throttle is charged.
 	maxEventID = limits.MaxIDBytes - 1 - limits.MaxNameBytes
+	// ruleCut stands between the two. No event has it in its id.
+	ruleCut = ":"
 	// maxDenied is the most that the sampledrate of an event can say.
 	maxDenied = 1 << 31
 	// minEventTime is the beginning of 2020, before when there was no such service, and maxEventTime the end of the year
@@ -60,6 +63,10 @@ func checkTexts(e *Event) error {
 		if !printable(f.value) {
 			return fmt.Errorf("%s %s of the event is not printable UTF-8", f.name, quoted(f.value))
 		}
+	}
+	if strings.Contains(e.ID, ruleCut) {
+		// It could be the id under which another alert was charged, and this one would cost its user no slot.
+		return fmt.Errorf("id %s of the event has a %s in it", quoted(e.ID), ruleCut)
 	}
 	return nil
 }

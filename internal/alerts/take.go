@@ -315,7 +315,7 @@ func (b *batch) raise(m *match, sum part) {
 		RaisedAt: b.known.Now, Notice: Pending, NoticeAt: b.known.Now,
 	}
 	if !m.first { // each alert has a slot of its own
-		a.EventID += ":" + m.rule.Name
+		a.EventID += ruleCut + m.rule.Name
 	}
 	last := *m.event
 	last.Time = a.LastAt
