@@ -1,15 +1,18 @@
 package bus
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	limits "github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/sqlite"
 	"github.com/seed503877ad/limits/internal/testenv"
 
 	"github.com/nats-io/nats.go"
@@ -20,10 +23,75 @@ var _ Alerts = (*alerts.Desk)(nil)
 
 const alertNow = 1_800_000_000_000
 
+// alertStore is a real store whose clock stands still, and what puts into it what events would.
+type alertStore struct {
+	*sqlite.Store
+	t *testing.T
+}
+
+func openAlertStore(t *testing.T) *alertStore {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"),
+		Now: func() time.Time { return time.UnixMilli(alertNow) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return &alertStore{Store: store, t: t}
+}
+
+func (s *alertStore) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// raise opens alerts that somebody was told of.
+func (s *alertStore) raise(all ...alerts.Alert) {
+	s.t.Helper()
+	taking := alerts.Taking{}
+	told := make([]alerts.Told, len(all))
+	for i := range all {
+		taking.Events, taking.Groups = append(taking.Events, all[i].ID), append(taking.Groups, all[i].GroupID)
+		told[i] = alerts.Told{Alert: all[i].ID, Notice: alerts.Sent}
+	}
+	s.must(s.Take(s.t.Context(), taking, func(alerts.Taken) (alerts.Changes, error) { return alerts.Changes{Raised: all}, nil }))
+	_, err := s.Tell(s.t.Context(), told)
+	s.must(err)
+}
+
+// deliver puts a delivery into the outbox, with how its first try ended.
+func (s *alertStore) deliver(alert, channel string, state alerts.DeliveryState) {
+	s.t.Helper()
+	m := alerts.Message{ID: alert + ".raised", Kind: alerts.KindRaised, User: "7", Title: "t", Data: json.RawMessage("{}")}
+	id := m.ID + "/" + channel
+	s.must(s.AddDelivery(s.t.Context(), alerts.Delivery{ID: id, Channel: channel, Message: m}))
+	s.must(s.Deliver(s.t.Context(), []alerts.Tried{{ID: id, State: state, DueAt: alertNow + 9, Error: "500", Counts: true}}))
+}
+
+func (s *alertStore) disable(channels ...string) {
+	s.t.Helper()
+	for _, c := range channels {
+		s.must(s.DisableChannel(s.t.Context(), alerts.Disabled{Channel: c, Reason: "410 Gone"}))
+	}
+}
+
+// disabled names the channels that are.
+func (s *alertStore) disabled() (names string) {
+	s.t.Helper()
+	all, err := s.DisabledChannels(s.t.Context())
+	s.must(err)
+	for _, d := range all {
+		names += d.Channel
+	}
+	return names
+}
+
 // alertDesk serves alerts without an engine, as an alerter does.
 func alertDesk(t *testing.T) (*alertStore, *nats.Conn, *int) {
 	t.Helper()
-	store := &alertStore{now: alertNow}
+	store := openAlertStore(t)
 	woken := new(int)
 	rules := &alerts.Rules{Channels: []alerts.ChannelSpec{
 		{Name: "nats", Kind: alerts.ChannelNATS},
@@ -46,7 +114,7 @@ func alertDesk(t *testing.T) (*alertStore, *nats.Conn, *int) {
 func someAlert(n int) alerts.Alert {
 	return alerts.Alert{ID: fmt.Sprintf("a%d", n), GroupID: alerts.GroupID{Rule: "denials", Key: "7"}, Severity: alerts.Warning,
 		Type: limits.EventExceeded, Key: "api:user:7", Name: "1m", Window: "1m", User: "7", Limit: 100, Denied: 41, Events: 1,
-		FirstAt: 1, LastAt: 2, RaisedAt: alertNow + int64(n/2), ResolveAt: 9, Notice: alerts.Sent, NoticeAt: 5, Title: "t", Text: "long"}
+		FirstAt: 1, LastAt: 2, RaisedAt: alertNow + int64(n/2), ResolveAt: alertNow + 9, Notice: alerts.Pending, Title: "t", Text: "long"}
 }
 
 // begins asks and compares the beginning of answers.
@@ -66,16 +134,20 @@ func badField(code, field string) string {
 func TestAlertsAreListedAndShown(t *testing.T) {
 	t.Parallel()
 	store, nc, _ := alertDesk(t)
+	var all []alerts.Alert
 	for n := range 5 {
-		store.all = append(store.all, someAlert(n))
+		all = append(all, someAlert(n))
+		all[n].GroupID.Key = all[n].ID
 	}
-	store.all[0].User, store.all[0].ResolvedAt = "8", 7
-	_ = store.AddDelivery(t.Context(), alerts.Delivery{ID: "a1.raised/pager", Channel: "pager", State: alerts.DeliveryWaiting, Attempts: 2,
-		Error: "500", Message: alerts.Message{ID: "a1.raised", Kind: alerts.KindRaised, User: "7", Title: "t"}})
+	all[0].User, all[0].ResolveAt = "8", alertNow
+	store.raise(all...)
+	_, err := store.ResolveAlerts(t.Context(), 1, func(alerts.Alert) ([]alerts.Delivery, error) { return nil, nil })
+	store.must(err)
+	store.deliver("a1", "pager", alerts.DeliveryWaiting)
 	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsList, `{"max":2}`, `{"alerts":[{"id":"a4","rule":"denials","severity":"warning","event":"limits.exceeded","user":"7",` +
 			`"name":"1m","key":"api:user:7","window":"1m","limit":100,"denied":41,"events":1,"firstAt":1,"lastAt":2,"raisedAt":1800000000002,` +
-			`"resolveAt":9,"notice":"sent","noticeAt":5,"channels":[],"title":"t"},{"id":"a3",`},
+			`"resolveAt":1800000000009,"notice":"sent","noticeAt":1800000000000,"channels":[],"title":"t"},{"id":"a3",`},
 		{limits.SubjectAlertsList, `{"user":"8"}`, `{"alerts":[{"id":"a0",`},
 		{limits.SubjectAlertsList, `{"user":"8","open":true}`, `{"alerts":[]}`},
 		{limits.SubjectAlertsList, `{"rule":"other"}`, `{"alerts":[]}`},
@@ -98,7 +170,7 @@ func TestAlertsAreListedAndShown(t *testing.T) {
 	})
 	if m := ask(t, nc, limits.SubjectAlertsShow, `{"id":"a1"}`); !strings.HasSuffix(string(m.Data), `"title":"t","text":"long"},`+
 		`"deliveries":[{"id":"a1.raised/pager","channel":"pager","type":"alerts.raised","user":"7","title":"t","state":"waiting",`+
-		`"attempts":2,"error":"500","createdAt":1800000000000,"dueAt":1800000000000}]}`) {
+		`"attempts":1,"error":"500","createdAt":1800000000000,"dueAt":1800000000009}]}`) {
 		t.Errorf("%s", m.Data)
 	}
 	client := limits.NewClient(nc, limits.Timeout(time.Minute))
@@ -160,7 +232,8 @@ func TestSilences(t *testing.T) {
 		}
 	}
 	for range alerts.MaxSilences {
-		_, _ = store.AddSilence(t.Context(), alerts.Silence{}, time.Hour)
+		_, err := store.AddSilence(t.Context(), alerts.Silence{ID: rand.Text()}, time.Hour)
+		store.must(err)
 	}
 	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsSilence, `{"user":"7","for":1000,"reason":"r"}`, `{"error":{"code":"too_many_silences","message":"1000 silences hold already;`},
@@ -171,16 +244,14 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 	t.Parallel()
 	store, nc, woken := alertDesk(t)
 	for n := range 4 {
-		channel := []string{"chat", "pager"}[n%2]
-		store.deliveries = append(store.deliveries, alerts.Delivery{ID: fmt.Sprintf("a%d.raised/%s", n, channel), Channel: channel,
-			State: alerts.DeliveryDead, Attempts: 9, Error: "500", EndedAt: 3, Message: alerts.Message{Kind: alerts.KindRaised}})
+		store.deliver(fmt.Sprintf("a%d", n), []string{"chat", "pager"}[n%2], alerts.DeliveryDead)
 	}
-	store.disabled = []alerts.Disabled{{Channel: "pager", Reason: "410", At: 8}, {Channel: "chat", Reason: "410", At: 8}}
-	store.poison = []alerts.Poison{{Sequence: 5, Subject: limits.EventWarning, Reason: "bad", Data: []byte{0xff, '{'}, At: 6}}
-	poison := `"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad","data":"/3s=","at":6}]`
+	store.disable("pager", "chat")
+	store.must(store.KeepPoison(t.Context(), alerts.Poison{Sequence: 5, Subject: limits.EventWarning, Reason: "bad", Data: []byte{0xff, '{'}}))
+	poison := `"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad","data":"/3s=","at":1800000000000}]`
 	begins(t, nc, []struct{ subject, body, want string }{
-		{limits.SubjectAlertsDead, `{"max":1}`, `{"deliveries":[{"id":"a0.raised/chat","channel":"chat","type":"alerts.raised","title":"",` +
-			`"state":"dead","attempts":9,"error":"500","createdAt":0,"endedAt":3}],` + poison + `,"next":"a0.raised/chat"}`},
+		{limits.SubjectAlertsDead, `{"max":1}`, `{"deliveries":[{"id":"a0.raised/chat","channel":"chat","type":"alerts.raised","user":"7","title":"t",` +
+			`"state":"dead","attempts":1,"error":"500","createdAt":1800000000000,"endedAt":1800000000000}],` + poison + `,"next":"a0.raised/chat"}`},
 		{limits.SubjectAlertsDead, `{"channel":"none"}`, `{"deliveries":[],"poison":[]}`},
 		{limits.SubjectAlertsDead, `{"after":"a3.raised/pager"}`, `{"deliveries":[],"poison":[]}`},
 		{limits.SubjectAlertsDead, `{"max":201}`, badField("invalid_max", "max")},
@@ -193,23 +264,23 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 		{limits.SubjectAlertsReplay, `{"max":1}`, badField("unknown_field", "max")},
 		{limits.SubjectAlertsReplay, `{"id":"a0.raised/chat"}`, `{"replayed":1}`},
 	})
-	if len(store.disabled) != 1 || store.disabled[0].Channel != "pager" || *woken != 1 {
-		t.Errorf("disabled %+v, woken %d times", store.disabled, *woken)
+	if disabled := store.disabled(); disabled != "pager" || *woken != 1 {
+		t.Errorf("disabled %s, woken %d times", disabled, *woken)
 	}
 	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsReplay, `{"channel":"pager"}`, `{"replayed":2}`},
 		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":1}`},
 		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":0}`},
 	})
-	if len(store.disabled) != 0 {
-		t.Errorf("disabled %+v", store.disabled)
+	if disabled := store.disabled(); disabled != "" {
+		t.Errorf("disabled %s", disabled)
 	}
 }
 
 func TestTestOfChannels(t *testing.T) {
 	t.Parallel()
 	store, nc, woken := alertDesk(t)
-	store.disabled = []alerts.Disabled{{Channel: "chat", Reason: "410 Gone", At: 8}}
+	store.disable("chat")
 	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsTest, `{"channel":"none"}`, badField("unknown_channel", "channel")},
 		{limits.SubjectAlertsTest, `{"channel":""}`, badField("invalid_channel", "channel")},
@@ -225,7 +296,9 @@ func TestTestOfChannels(t *testing.T) {
 	if err != nil || shown.Alert != nil || len(shown.Deliveries) != 1 || shown.Deliveries[0].ID != one.ID+".pager/pager" {
 		t.Errorf("%+v %v", shown, err)
 	}
-	m := store.deliveries[0].Message
+	kept, err := store.DeliveriesOf(t.Context(), one.ID, 9)
+	store.must(err)
+	m := kept[0].Message
 	var data limits.AlertTest
 	if err := json.Unmarshal(m.Data, &data); err != nil || m.Kind != alerts.KindTest || m.Severity != alerts.Info ||
 		data != (limits.AlertTest{Channel: "pager", Note: "hello", SentAt: alertNow}) || !strings.Contains(m.Text, "hello") {
@@ -238,7 +311,7 @@ func TestTestOfChannels(t *testing.T) {
 		{limits.SubjectAlertsChannels, `{"max":1}`, badField("unknown_field", "max")},
 		{limits.SubjectAlertsChannels, `{}`, `{"channels":[{"name":"nats","kind":"nats","waiting":1},` +
 			`{"name":"pager","kind":"webhook","host":"hooks.example","waiting":2,"breaker":"open"},` +
-			`{"name":"chat","kind":"slack","host":"chat.example","waiting":1,"disabledAt":8,"disabledReason":"410 Gone"},` +
+			`{"name":"chat","kind":"slack","host":"chat.example","waiting":1,"disabledAt":1800000000000,"disabledReason":"410 Gone"},` +
 			`{"name":"mail","kind":"smtp","host":"mail.example","waiting":1}]}`},
 	})
 }
@@ -247,7 +320,7 @@ func TestTestOfChannels(t *testing.T) {
 func TestServiceWithoutAnEngine(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	desk := &alerts.Desk{Store: &alertStore{now: alertNow}, Rules: func() *alerts.Rules { return &alerts.Rules{} }}
+	desk := &alerts.Desk{Store: openAlertStore(t), Rules: func() *alerts.Rules { return &alerts.Rules{} }}
 	cfg := ServiceConfig{Conn: dial(t, url), Alerts: desk, Logger: slog.New(slog.DiscardHandler)}
 	alerter, err := NewService(cfg)
 	if err != nil {
