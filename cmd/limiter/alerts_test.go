@@ -212,3 +212,33 @@ func TestEventLinesOfAlerts(t *testing.T) {
 		}
 	}
 }
+
+// TestServiceAlerts asks a real limiter, which has its alerter inside.
+func TestServiceAlerts(t *testing.T) {
+	s := serve(t)
+	watch, ended := new(invocation), make(chan struct{})
+	go func() {
+		defer close(ended)
+		watch.run(t, "watch", "--type", "alerts.*", "--count", "1", "--nats-url", s.nats)
+	}()
+	until(t, func() bool { return strings.Contains(watch.err.String(), "watching alerts.*") })
+	sent := s.limiter(t, "alerts test-send --note hello --wait 50s")
+	sent.want(t, exitDone, ".nats/nats  sent   1", "")
+	sent.want(t, exitDone, ".log/log    sent   1", "")
+	<-ended
+	watch.want(t, exitDone, "test      nats  hello\n", "watching")
+	s.limiter(t, "alerts test-send nobody").want(t, exitError, "", `no channel is called "nobody" here`)
+	s.limiter(t, "alerts channels").want(t, exitDone, "nats     nats  -     0", "")
+	s.limiter(t, "alerts list").want(t, exitDone, "no alerts\n", "")
+	s.limiter(t, "alerts show nobody").want(t, exitError, "", "404 unknown_alert")
+	s.limiter(t, "alerts dead").want(t, exitDone, "no dead letters\n", "")
+	s.limiter(t, "alerts replay --all --yes").want(t, exitDone, "replayed 0 dead letters\n", "")
+	s.limiter(t, "alerts replay x/y").want(t, exitError, "", "404 unknown_delivery")
+	silence := s.limiter(t, "alerts silence --user 7 --for 1h --reason test --by ann")
+	silence.want(t, exitDone, "; end it with: limiter alerts unsilence ", "")
+	id := strings.Fields(silence.out.String())[1]
+	s.limiter(t, "alerts silences").want(t, exitDone, id, "")
+	s.limiter(t, "alerts unsilence "+id).want(t, exitDone, "ended silence "+id+"\n", "")
+	s.limiter(t, "alerts unsilence "+id).want(t, exitError, "", "404 unknown_silence")
+	s.limiter(t, "alerts silences").want(t, exitDone, "no silences\n", "")
+}
