@@ -239,7 +239,7 @@ func TestTwoLimitersRunEachJobOnce(t *testing.T) {
 	}
 	eventually(t, enough(4))
 	list, err := client.ListJobs(t.Context())
-	if err != nil || len(list.Jobs) != 11 || list.Jobs[0].Name != "expire" || list.Jobs[0].Schedule != "@every 1s" {
+	if err != nil || len(list.Jobs) != 12 || list.Jobs[0].Name != "expire" || list.Jobs[0].Schedule != "@every 1s" {
 		t.Errorf("jobs: %+v, %v", list, err)
 	}
 	// What the workers say they did is what the store has, but for what has begun or ended since.
