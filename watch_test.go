@@ -45,8 +45,22 @@ func TestParseReport(t *testing.T) {
 	}
 }
 
+func TestParseEventAboutAlerts(t *testing.T) {
+	for event, want := range map[string]any{
+		`"alerts.raised","data":{"alert":"a","rule":"r"}`:       &limits.AlertRaised{Alert: "a", Rule: "r"},
+		`"alerts.resolved","data":{"alert":"a","resolvedAt":5}`: &limits.AlertResolved{AlertRaised: limits.AlertRaised{Alert: "a"}, ResolvedAt: 5},
+		`"alerts.digest","data":{"digest":"d","alerts":3}`:      &limits.AlertDigest{Digest: "d", Alerts: 3},
+		`"alerts.test","data":{"channel":"c"}`:                  &limits.AlertTest{Channel: "c"},
+	} {
+		e, err := limits.ParseEvent([]byte(`{"specversion":"1.0","id":"1","type":` + event + `}`))
+		if d := cmp.Diff(want, e.Data); err != nil || d != "" {
+			t.Error(err, d)
+		}
+	}
+}
+
 func TestParseEventOfOtherTypes(t *testing.T) {
-	e, err := limits.ParseEvent([]byte(`{"specversion":"1.0","id":"1","type":"alerts.raised","data":{"n":1}}`))
+	e, err := limits.ParseEvent([]byte(`{"specversion":"1.0","id":"1","type":"limits.other","data":{"n":1}}`))
 	if raw, ok := e.Data.(json.RawMessage); err != nil || !ok || string(raw) != `{"n":1}` {
 		t.Errorf("data %s, error %v", raw, err)
 	}

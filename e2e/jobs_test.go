@@ -219,7 +219,7 @@ func runUntil(r *jobs.Runner, ended <-chan struct{}) error {
 // other is killed.
 func TestTwoLimitersRunEachJobOnce(t *testing.T) {
 	t.Parallel()
-	env := []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s"}
+	env := []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s", "ALERTER=on"}
 	workers := []*worker{start(t, env...), start(t, env...)}
 	client := limits.NewClient(connect(t, workers[0].nats), limits.Timeout(patience))
 	history := func() []limits.JobRun {
@@ -239,7 +239,7 @@ func TestTwoLimitersRunEachJobOnce(t *testing.T) {
 	}
 	eventually(t, enough(4))
 	list, err := client.ListJobs(t.Context())
-	if err != nil || len(list.Jobs) != 8 || list.Jobs[0].Name != "expire" || list.Jobs[0].Schedule != "@every 1s" {
+	if err != nil || len(list.Jobs) != 12 || list.Jobs[0].Name != "expire" || list.Jobs[0].Schedule != "@every 1s" {
 		t.Errorf("jobs: %+v, %v", list, err)
 	}
 	// What the workers say they did is what the store has, but for what has begun or ended since.

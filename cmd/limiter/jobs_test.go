@@ -8,8 +8,8 @@ import (
 func TestServiceJobs(t *testing.T) {
 	s := serve(t, "--cleanup-every", "0", "--usage-days", "0")
 	list := s.limiter(t, "jobs list")
-	list.want(t, exitDone, "expire           -           -                    never", "")
-	list.want(t, exitDone, "usage-rollup     7 * * * *   2", "")
+	list.want(t, exitDone, "expire              -           -                    never", "")
+	list.want(t, exitDone, "usage-rollup        7 * * * *   2", "")
 	if strings.Contains(list.out.String(), "usage-prune") {
 		t.Errorf("usage is kept for ever, and a job removes it: %s", list.out.String())
 	}

@@ -16,7 +16,7 @@ import (
 type watchCmd struct {
 	clientFlags
 	Count int      `placeholder:"N" help:"End after N events."`
-	Type  []string `placeholder:"T" help:"Types of events: limits.warning, limits.exceeded, alerts.raised, alerts.resolved, alerts.digest, alerts.test, or alerts.* for all about alerts; the first two unless set."`
+	Type  []string `placeholder:"T" help:"Types of events: limits.warning, limits.exceeded, limits.report, alerts.raised, alerts.resolved, alerts.digest, alerts.test, or alerts.* for all about alerts; the first two unless set."`
 }
 
 // Help gives the examples of --help.
@@ -44,7 +44,7 @@ func (c *watchCmd) Validate() error {
 	return c.clientFlags.Validate()
 }
 
-var watchTypes = []string{limits.EventWarning, limits.EventExceeded, limits.EventAlertRaised, limits.EventAlertResolved,
+var watchTypes = []string{limits.EventWarning, limits.EventExceeded, limits.EventReport, limits.EventAlertRaised, limits.EventAlertResolved,
 	limits.EventAlertDigest, limits.EventAlertTest, "alerts.*"}
 
 // Run ends after --count events, or with the context: a signal is how a watch is meant to end.

@@ -18,7 +18,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// roles gives a NATS server with the permissions of deploy/nats.conf, and a limiter on it as the user worker.
+// roles gives a NATS server with the permissions of deploy/nats.conf, and a limiter and an alerter on it as their users.
 func roles(t *testing.T) (at *natsRoles) {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/nats.conf")
@@ -33,16 +33,19 @@ func roles(t *testing.T) (at *natsRoles) {
 	o := options(t)
 	o.NATSURL, o.NATSInboxPrefix = "nats://worker:secret@"+at.addr, "_INBOX_worker"
 	o.DatabaseURL = testenv.Postgres(t, postgres.Migrate)
-	at.log = running(t, o)
+	at.log = running(t, Run, o)
+	o.NATSURL, o.NATSInboxPrefix = "nats://alerter:secret@"+at.addr, "_INBOX_alerter"
+	o.Alerts = writeFile(t, "rules:\n  - {name: all, threshold: {denials: 1}, channels: [nats]}\n")
+	at.alerterLog = running(t, RunAlerter, o)
 	return at
 }
 
-// running runs a limiter until the test ends, and gives its log once it is ready.
-func running(t *testing.T, o Options) *watcher {
+// running runs a limiter or an alerter until the test ends, and gives its log once it is ready.
+func running(t *testing.T, run func(context.Context, Options, *slog.Logger) error, o Options) *watcher {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	log, ended := newWatcher(), make(chan error, 1)
-	go func() { ended <- Run(ctx, o, slog.New(log)) }()
+	go func() { ended <- run(ctx, o, slog.New(log)) }()
 	select {
 	case log.at = <-log.ready:
 	case err := <-ended:
@@ -59,8 +62,8 @@ func running(t *testing.T, o Options) *watcher {
 }
 
 type natsRoles struct {
-	addr string
-	log  *watcher
+	addr            string
+	log, alerterLog *watcher
 }
 
 // user is a connection with what the server refused it.
@@ -131,8 +134,11 @@ func TestNATSRoles(t *testing.T) {
 	t.Run("an administrator", func(t *testing.T) { adminRole(t, admin) })
 	t.Run("a reader of events", func(t *testing.T) { eventsRole(t, events) })
 	t.Run("an alerter", func(t *testing.T) { alerterRole(t, alerter) })
-	if text := at.log.String(); strings.Contains(strings.ToLower(text), "violation") {
-		t.Errorf("the worker was refused something:\n%s", text)
+	t.Run("a denial becomes an alert", func(t *testing.T) { alertOfADenial(t, check, events) })
+	for who, log := range map[string]*watcher{"worker": at.log, "alerter": at.alerterLog} {
+		if text := log.String(); strings.Contains(strings.ToLower(text), "violation") {
+			t.Errorf("the %s was refused something:\n%s", who, text)
+		}
 	}
 }
 
@@ -267,30 +273,8 @@ func eventsRole(t *testing.T, events *user) {
 	}
 }
 
-// alerterRole does what an alerter does: it reads events, charges the throttle, writes its stream and answers.
+// alerterRole tries what an alerter may not do; what it may, the alerter itself does.
 func alerterRole(t *testing.T, alerter *user) {
-	js := consumer(t, alerter, "alerter")
-	alerter.asks(t, limits.SubjectConsume, `{"key":"notify:user:7","limit":20,"window":"1h","id":"e-1"}`, `"allowed":true`)
-	stream := jetstream.StreamConfig{Name: limits.AlertStream, Subjects: []string{limits.EventAlertRaised}}
-	if _, err := js.CreateStream(t.Context(), stream); err != nil {
-		t.Fatal(err)
-	}
-	stream.Subjects = append(stream.Subjects, limits.EventAlertResolved, limits.EventAlertDigest, limits.EventAlertTest)
-	if _, err := js.UpdateStream(t.Context(), stream); err != nil {
-		t.Fatal(err)
-	}
-	for _, subject := range append(stream.Subjects, limits.EventReport) {
-		if _, err := js.Publish(t.Context(), subject, nil); err != nil {
-			t.Errorf("%s: %v", subject, err)
-		}
-	}
-	for _, subject := range []string{"limits.admin.alerts.>", "limits.admin.jobs.>", "$SRV.>"} {
-		if _, err := alerter.QueueSubscribeSync(subject, limits.QueueGroup); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_ = alerter.Publish("_INBOX_admin.x", nil)
-	alerter.holdsNothingRefused(t)
 	for _, subject := range []string{limits.SubjectReset, limits.EventExceeded, limits.SubjectKeysCreate} {
 		_ = alerter.Publish(subject, nil)
 		alerter.isRefused(t, subject)
@@ -299,4 +283,26 @@ func alerterRole(t *testing.T, alerter *user) {
 		t.Fatal(err)
 	}
 	alerter.isRefused(t, "limits.verify")
+}
+
+// alertOfADenial goes through all of it: a server is denied, and who follows the events hears of the alert.
+func alertOfADenial(t *testing.T, check, events *user) {
+	raised, err := events.SubscribeSync(limits.EventAlertRaised)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := events.FlushTimeout(patience); err != nil {
+		t.Fatal(err)
+	}
+	const one = `{"key":"alert:user:9","limit":1,"window":"1h","cost":2}`
+	check.asks(t, limits.SubjectConsume, one, `"allowed":false`)
+	for {
+		m, err := raised.NextMsg(patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(m.Data), `"key":"alert:user:9"`) {
+			return
+		}
+	}
 }

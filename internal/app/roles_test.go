@@ -76,16 +76,20 @@ func (r *dbRoles) as(t *testing.T, role string) string {
 	return u.String()
 }
 
-// TestAWorkerWithLeastPrivilege uses every verb that touches a table, and runs every job.
-func TestAWorkerWithLeastPrivilege(t *testing.T) {
+// TestLeastPrivilege uses every verb that touches a table with a worker, and runs every job with an alerter.
+func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	o := options(t)
-	o.DatabaseURL = grantRoles(t).as(t, "limits_worker")
+	db := grantRoles(t)
+	o.DatabaseURL = db.as(t, "limits_worker")
 	o.CleanupEvery, o.UsageMinuteDays, o.UsageDays, o.RequestDays, o.JobDays = time.Minute, 1, 1, 1, 1
 	o.KeyPrefix, o.Policies = "lim", writeFile(t, strings.Replace(hashing(3), "|hash", "", 1))
 	server := testenv.NATS(t)
 	o.NATSURL = server.ClientURL()
-	log := running(t, o)
+	log := running(t, Run, o)
+	o.DatabaseURL, o.AlertDays = db.as(t, "limits_alerter"), 1
+	o.Alerts = writeFile(t, "rules:\n  - {name: all, threshold: {denials: 1}, channels: [nats]}\n")
+	alerter := running(t, RunAlerter, o)
 	nc, err := nats.Connect(o.NATSURL)
 	if err != nil {
 		t.Fatal(err)
@@ -112,8 +116,25 @@ func TestAWorkerWithLeastPrivilege(t *testing.T) {
 	for _, j := range list.Jobs {
 		runUntilDone(t, client, j.Name)
 	}
-	if text := log.String(); strings.Contains(text, "permission denied") {
-		t.Errorf("the worker lacks a right:\n%s", text)
+	u.asks(t, limits.SubjectAlertsTest, `{"channel":"nats"}`, `"channels":["nats"]`)
+	u.asks(t, limits.SubjectAlertsSilence, `{"user":"7","for":60000,"reason":"r"}`, `"user":"7"`)
+	u.asks(t, limits.SubjectAlertsChannels, `{}`, `"nats"`)
+	for end := time.Now().Add(patience); ; {
+		list, err := client.ListAlerts(t.Context(), limits.ListAlertsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list.Alerts) > 0 && list.Alerts[0].Notice == "sent" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no alert of the denial: %+v\n%s", list, alerter)
+		}
+	}
+	for who, log := range map[string]*watcher{"worker": log, "alerter": alerter} {
+		if text := log.String(); strings.Contains(text, "permission denied") {
+			t.Errorf("the %s lacks a right:\n%s", who, text)
+		}
 	}
 }
 

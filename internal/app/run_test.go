@@ -78,7 +78,7 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 		"a worker": func(t *testing.T, o *Options) {
 			// A server in this process would start goroutines of its own for the stream that the worker makes.
 			o.DatabaseURL, o.NATSURL = testenv.Postgres(t, postgres.Migrate), testenv.NATSServer(t).URL
-			o.Alerter = "on"
+			o.Alerter = "on" // and all that an alerter does
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -274,6 +274,17 @@ func TestMessageWithoutReplyIsIgnored(t *testing.T) {
 	}
 }
 
+// TestAnswersGoToInboxesAlone holds that no asker has the service publish where events and the server's own subjects are.
+func TestAnswersGoToInboxesAlone(t *testing.T) {
+	t.Parallel()
+	for reply, want := range map[string]bool{"_INBOX.a.b": true, "": false, "$JS.API.STREAM.DELETE.LIMITS": false,
+		limits.EventExceeded: false, limits.EventAlertRaised: false, limits.SubjectAlertsSilence: false} {
+		if got := answerable(reply); got != want {
+			t.Errorf("%q: %v", reply, got)
+		}
+	}
+}
+
 // TestInfo asks what `nats micro info` asks; every schema named is a file.
 func TestInfo(t *testing.T) {
 	_, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.SchemaBase = "http://h/schemas/" })

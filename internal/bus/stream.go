@@ -14,9 +14,9 @@ import (
 
 // eventSubjects are all the stream of events takes: with limits.> it would answer requests, as streams acknowledge what
 // has a reply subject.
-var eventSubjects = append([]string{limits.EventReport}, crossings...)
+var eventSubjects = []string{limits.EventWarning, limits.EventExceeded, limits.EventReport}
 
-// crossings are the events that alerts are made of.
+// crossings are the subjects of the events that alerts are made of.
 var crossings = []string{limits.EventWarning, limits.EventExceeded}
 
 // eventStream is the stream of events as made when there is none.

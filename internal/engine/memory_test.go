@@ -14,7 +14,7 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	x.init()
 	d.init()
 	m.init()
-	const flood = 200_000
+	const flood = 100_000
 	for i := range flood {
 		l := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i), Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
 		x.remember(&counter{limit: &l}, reading{now: 1, sent: time.Now(), received: time.Now()}, 0)

@@ -304,11 +304,16 @@ func label(at int64, p Period, zone *time.Location) string {
 
 // stepsBack tells whether the clock is set back within a day of [start, end].
 func stepsBack(start, end int64, zone *time.Location) bool {
-	const day, quarter = 86_400_000, 900_000
-	for at := start - day; at < end+day; at += quarter {
-		if offsetAt(at+quarter, zone) < offsetAt(at, zone) {
+	const day = 86_400_000
+	for at := start - day; at < end+day; {
+		_, change := time.UnixMilli(at).In(zone).ZoneBounds()
+		if change.IsZero() || change.UnixMilli() >= end+day {
+			return false
+		}
+		if offsetAt(change.UnixMilli(), zone) < offsetAt(change.UnixMilli()-1, zone) {
 			return true
 		}
+		at = change.UnixMilli()
 	}
 	return false
 }

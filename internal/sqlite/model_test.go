@@ -202,6 +202,9 @@ func TestModel(t *testing.T) {
 			now++
 			switch pick(30) {
 			case 0:
+				if pick(3) > 0 { // it is dear
+					continue
+				}
 				reopen()
 				tune(s, policies[pick(len(policies))])
 			case 1:

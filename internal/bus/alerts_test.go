@@ -1,0 +1,353 @@
+package bus
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/testenv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+)
+
+var _ Alerts = (*alerts.Desk)(nil)
+
+const alertNow = 1_800_000_000_000
+
+// alertStore is a real store whose clock stands still, and what puts into it what events would.
+type alertStore struct {
+	*sqlite.Store
+	t *testing.T
+}
+
+func openAlertStore(t *testing.T) *alertStore {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"),
+		Now: func() time.Time { return time.UnixMilli(alertNow) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return &alertStore{Store: store, t: t}
+}
+
+func (s *alertStore) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// raise opens alerts that somebody was told of.
+func (s *alertStore) raise(all ...alerts.Alert) {
+	s.t.Helper()
+	taking := alerts.Taking{}
+	told := make([]alerts.Told, len(all))
+	for i := range all {
+		taking.Events, taking.Groups = append(taking.Events, all[i].ID), append(taking.Groups, all[i].GroupID)
+		told[i] = alerts.Told{Alert: all[i].ID, Notice: alerts.Sent}
+	}
+	s.must(s.Take(s.t.Context(), taking, func(alerts.Taken) (alerts.Changes, error) { return alerts.Changes{Raised: all}, nil }))
+	_, err := s.Tell(s.t.Context(), told)
+	s.must(err)
+}
+
+// deliver puts a delivery into the outbox, with how its first try ended.
+func (s *alertStore) deliver(alert, channel string, state alerts.DeliveryState) {
+	s.t.Helper()
+	m := alerts.Message{ID: alert + ".raised", Kind: alerts.KindRaised, User: "7", Title: "t", Data: json.RawMessage("{}")}
+	id := m.ID + "/" + channel
+	s.must(s.AddDelivery(s.t.Context(), alerts.Delivery{ID: id, Channel: channel, Message: m}))
+	s.must(s.Deliver(s.t.Context(), []alerts.Tried{{ID: id, State: state, DueAt: alertNow + 9, Error: "500", Counts: true}}))
+}
+
+func (s *alertStore) disable(channels ...string) {
+	s.t.Helper()
+	for _, c := range channels {
+		s.must(s.DisableChannel(s.t.Context(), alerts.Disabled{Channel: c, Reason: "410 Gone"}))
+	}
+}
+
+// disabled names the channels that are.
+func (s *alertStore) disabled() (names string) {
+	s.t.Helper()
+	all, err := s.DisabledChannels(s.t.Context())
+	s.must(err)
+	for _, d := range all {
+		names += d.Channel
+	}
+	return names
+}
+
+// alertDesk serves alerts without an engine, as an alerter does.
+func alertDesk(t *testing.T) (*alertStore, *nats.Conn, *int) {
+	t.Helper()
+	store := openAlertStore(t)
+	woken := new(int)
+	rules := &alerts.Rules{Channels: []alerts.ChannelSpec{
+		{Name: "nats", Kind: alerts.ChannelNATS},
+		{Name: "pager", Kind: alerts.ChannelWebhook, Webhook: &alerts.WebhookSpec{URL: "https://u:secret@hooks.example:8443/secret?secret"}},
+		{Name: "chat", Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: "https://chat.example/services/secret"}},
+		{Name: "mail", Kind: alerts.ChannelSMTP, SMTP: &alerts.SMTPSpec{Addr: "mail.example:587", Password: "secret"}},
+	}}
+	desk := &alerts.Desk{Store: store, Rules: func() *alerts.Rules { return rules }, Wake: func() { *woken++ },
+		Breaker: func(channel string) string {
+			if channel == "pager" {
+				return "open"
+			}
+			return ""
+		},
+		Now: func() time.Time { return time.UnixMilli(alertNow) }}
+	_, nc := serve(t, nil, func(c *ServiceConfig) { c.Alerts = desk })
+	return store, nc, woken
+}
+
+func someAlert(n int) alerts.Alert {
+	return alerts.Alert{ID: fmt.Sprintf("a%d", n), GroupID: alerts.GroupID{Rule: "denials", Key: "7"}, Severity: alerts.Warning,
+		Type: limits.EventExceeded, Key: "api:user:7", Name: "1m", Window: "1m", User: "7", Limit: 100, Denied: 41, Events: 1,
+		FirstAt: 1, LastAt: 2, RaisedAt: alertNow + int64(n/2), ResolveAt: alertNow + 9, Notice: alerts.Pending, Title: "t", Text: "long"}
+}
+
+// begins asks and compares the beginning of answers.
+func begins(t *testing.T, nc *nats.Conn, asks []struct{ subject, body, want string }) {
+	t.Helper()
+	for _, c := range asks {
+		if m := ask(t, nc, c.subject, c.body); !strings.HasPrefix(string(m.Data), c.want) {
+			t.Errorf("%s %s\n got %s\nwant %s", c.subject, c.body, m.Data, c.want)
+		}
+	}
+}
+
+func badField(code, field string) string {
+	return `{"error":{"code":"` + code + `","field":"` + field + `",`
+}
+
+func TestAlertsAreListedAndShown(t *testing.T) {
+	t.Parallel()
+	store, nc, _ := alertDesk(t)
+	var all []alerts.Alert
+	for n := range 5 {
+		all = append(all, someAlert(n))
+		all[n].GroupID.Key = all[n].ID
+	}
+	all[0].User, all[0].ResolveAt = "8", alertNow
+	store.raise(all...)
+	_, err := store.ResolveAlerts(t.Context(), 1, func(alerts.Alert) ([]alerts.Delivery, error) { return nil, nil })
+	store.must(err)
+	store.deliver("a1", "pager", alerts.DeliveryWaiting)
+	begins(t, nc, []struct{ subject, body, want string }{
+		{limits.SubjectAlertsList, `{"max":2}`, `{"alerts":[{"id":"a4","rule":"denials","severity":"warning","event":"limits.exceeded","user":"7",` +
+			`"name":"1m","key":"api:user:7","window":"1m","limit":100,"denied":41,"events":1,"firstAt":1,"lastAt":2,"raisedAt":1800000000002,` +
+			`"resolveAt":1800000000009,"notice":"sent","noticeAt":1800000000000,"channels":[],"title":"t"},{"id":"a3",`},
+		{limits.SubjectAlertsList, `{"user":"8"}`, `{"alerts":[{"id":"a0",`},
+		{limits.SubjectAlertsList, `{"user":"8","open":true}`, `{"alerts":[]}`},
+		{limits.SubjectAlertsList, `{"rule":"other"}`, `{"alerts":[]}`},
+		{limits.SubjectAlertsList, `{"policy":"other"}`, `{"alerts":[]}`},
+		{limits.SubjectAlertsList, `{"max":0}`, badField("invalid_max", "max")},
+		{limits.SubjectAlertsList, `{"max":201}`, badField("invalid_max", "max")},
+		{limits.SubjectAlertsList, `{"open":1}`, badField("invalid_open", "open")},
+		{limits.SubjectAlertsList, `{"user":"a\u0000"}`, badField("invalid_user", "user")},
+		{limits.SubjectAlertsList, `{"limit":1}`, badField("unknown_field", "limit")},
+		{limits.SubjectAlertsList, `{"after":"x"}`, badField("invalid_after", "after")},
+		{limits.SubjectAlertsList, `{"after":"1/"}`, badField("invalid_after", "after")},
+		{limits.SubjectAlertsList, `{"after":"-1/a"}`, badField("invalid_after", "after")},
+		{limits.SubjectAlertsList, `[]`, `{"error":`},
+		{limits.SubjectAlertsShow, `{"id":"a1"}`, `{"alert":{"id":"a1",`},
+		{limits.SubjectAlertsShow, `{"id":"a9"}`, badField("unknown_alert", "id")},
+		{limits.SubjectAlertsShow, `{}`, badField("invalid_id", "id")},
+		{limits.SubjectAlertsShow, `{"id":""}`, badField("invalid_id", "id")},
+		{limits.SubjectAlertsShow, `{"id":"` + strings.Repeat("x", 129) + `"}`, badField("invalid_id", "id")},
+		{limits.SubjectAlertsShow, `{"id":"a1","id":"a2"}`, `{"error":`},
+	})
+	if m := ask(t, nc, limits.SubjectAlertsShow, `{"id":"a1"}`); !strings.HasSuffix(string(m.Data), `"title":"t","text":"long"},`+
+		`"deliveries":[{"id":"a1.raised/pager","channel":"pager","type":"alerts.raised","user":"7","title":"t","state":"waiting",`+
+		`"attempts":1,"error":"500","createdAt":1800000000000,"dueAt":1800000000009}]}`) {
+		t.Errorf("%s", m.Data)
+	}
+	client := limits.NewClient(nc, limits.Timeout(time.Minute))
+	var seen []string
+	for r := (limits.ListAlertsRequest{Max: 2}); ; {
+		page, err := client.ListAlerts(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range page.Alerts {
+			seen = append(seen, a.ID)
+		}
+		if r.After = page.Next; r.After == "" {
+			break
+		}
+	}
+	if strings.Join(seen, " ") != "a4 a3 a2 a1 a0" {
+		t.Errorf("pages gave %v", seen)
+	}
+}
+
+func TestSilences(t *testing.T) {
+	t.Parallel()
+	store, nc, _ := alertDesk(t)
+	later := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())
+	begins(t, nc, []struct{ subject, body, want string }{
+		{limits.SubjectAlertsSilence, `{"for":1000,"reason":"r"}`, badField("invalid_rule", "rule")},
+		{limits.SubjectAlertsSilence, `{"user":"7","for":1000}`, badField("invalid_reason", "reason")},
+		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r"}`, badField("invalid_expiresAt", "expiresAt")},
+		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","expiresAt":1}`, badField("invalid_expiresAt", "expiresAt")},
+		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","expiresAt":253402300799999}`, badField("invalid_expiresAt", "expiresAt")},
+		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","for":31622400001}`, badField("invalid_for", "for")},
+		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","for":1,"expiresAt":` + later + `}`, badField("mixed_forms", "for")},
+		{limits.SubjectAlertsSilence, `{"user":"","reason":"r","for":1}`, badField("invalid_user", "user")},
+		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","for":1,"id":"x"}`, badField("unknown_field", "id")},
+		{limits.SubjectAlertsSilence, `{"user":"7","reason":"` + strings.Repeat("r", 257) + `","for":1}`, badField("invalid_reason", "reason")},
+		{limits.SubjectAlertsSilences, `{}`, `{"silences":[]}`},
+		{limits.SubjectAlertsSilences, `{"max":201}`, badField("invalid_max", "max")},
+		{limits.SubjectAlertsSilences, `{"ended":true}`, badField("unknown_field", "ended")},
+		{limits.SubjectAlertsUnsilence, `{"id":"x"}`, badField("unknown_silence", "id")},
+		{limits.SubjectAlertsUnsilence, `{}`, badField("invalid_id", "id")},
+		{limits.SubjectAlertsSilence, `{"user":"acme-*","reason":"r","expiresAt":` + later + `}`, `{"silence":{"id":"`},
+	})
+	client := limits.NewClient(nc, limits.Timeout(time.Minute))
+	made, err := client.SilenceAlerts(t.Context(), limits.SilenceRequest{Rule: "*", For: 5000, Reason: "load test", By: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := limits.Silence{ID: made.Silence.ID, Rule: "*", Reason: "load test", By: "ann", CreatedAt: alertNow, ExpiresAt: alertNow + 5000}
+	if made.Silence != want || len(want.ID) != 26 {
+		t.Errorf("%+v", made.Silence)
+	}
+	if ended, err := client.UnsilenceAlerts(t.Context(), want.ID); err != nil || ended.Silence.ExpiresAt != alertNow {
+		t.Errorf("%+v %v", ended, err)
+	}
+	for all, n := range map[bool]int{false: 1, true: 2} {
+		if list, err := client.ListSilences(t.Context(), limits.ListSilencesRequest{All: all}); err != nil || len(list.Silences) != n {
+			t.Errorf("all %v: %+v %v", all, list, err)
+		}
+	}
+	for range alerts.MaxSilences {
+		_, err := store.AddSilence(t.Context(), alerts.Silence{ID: rand.Text()}, time.Hour)
+		store.must(err)
+	}
+	begins(t, nc, []struct{ subject, body, want string }{
+		{limits.SubjectAlertsSilence, `{"user":"7","for":1000,"reason":"r"}`, `{"error":{"code":"too_many_silences","message":"1000 silences hold already;`},
+	})
+}
+
+func TestDeadLettersAreReplayed(t *testing.T) {
+	t.Parallel()
+	store, nc, woken := alertDesk(t)
+	for n := range 4 {
+		store.deliver(fmt.Sprintf("a%d", n), []string{"chat", "pager"}[n%2], alerts.DeliveryDead)
+	}
+	store.disable("pager", "chat")
+	store.must(store.KeepPoison(t.Context(), alerts.Poison{Sequence: 5, Subject: limits.EventWarning, Reason: "bad", Data: []byte{0xff, '{'}}))
+	poison := `"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad","data":"/3s=","at":1800000000000}]`
+	begins(t, nc, []struct{ subject, body, want string }{
+		{limits.SubjectAlertsDead, `{"max":1}`, `{"deliveries":[{"id":"a0.raised/chat","channel":"chat","type":"alerts.raised","user":"7","title":"t",` +
+			`"state":"dead","attempts":1,"error":"500","createdAt":1800000000000,"endedAt":1800000000000}],` + poison + `,"next":"a0.raised/chat"}`},
+		{limits.SubjectAlertsDead, `{"channel":"none"}`, `{"deliveries":[],"poison":[]}`},
+		{limits.SubjectAlertsDead, `{"after":"a3.raised/pager"}`, `{"deliveries":[],"poison":[]}`},
+		{limits.SubjectAlertsDead, `{"max":201}`, badField("invalid_max", "max")},
+		{limits.SubjectAlertsDead, `{"id":"x"}`, badField("unknown_field", "id")},
+		{limits.SubjectAlertsReplay, `{}`, badField("invalid_id", "id")},
+		{limits.SubjectAlertsReplay, `{"all":false}`, badField("invalid_id", "id")},
+		{limits.SubjectAlertsReplay, `{"all":true,"channel":"pager"}`, badField("mixed_forms", "id")},
+		{limits.SubjectAlertsReplay, `{"id":"a9.raised/chat"}`, badField("unknown_delivery", "id")},
+		{limits.SubjectAlertsReplay, `{"channel":"none"}`, badField("unknown_channel", "channel")},
+		{limits.SubjectAlertsReplay, `{"max":1}`, badField("unknown_field", "max")},
+		{limits.SubjectAlertsReplay, `{"id":"a0.raised/chat"}`, `{"replayed":1}`},
+	})
+	if disabled := store.disabled(); disabled != "pager" || *woken != 1 {
+		t.Errorf("disabled %s, woken %d times", disabled, *woken)
+	}
+	begins(t, nc, []struct{ subject, body, want string }{
+		{limits.SubjectAlertsReplay, `{"channel":"pager"}`, `{"replayed":2}`},
+		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":1}`},
+		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":0}`},
+	})
+	if disabled := store.disabled(); disabled != "" {
+		t.Errorf("disabled %s", disabled)
+	}
+}
+
+func TestTestOfChannels(t *testing.T) {
+	t.Parallel()
+	store, nc, woken := alertDesk(t)
+	store.disable("chat")
+	begins(t, nc, []struct{ subject, body, want string }{
+		{limits.SubjectAlertsTest, `{"channel":"none"}`, badField("unknown_channel", "channel")},
+		{limits.SubjectAlertsTest, `{"channel":""}`, badField("invalid_channel", "channel")},
+		{limits.SubjectAlertsTest, `{"note":"` + strings.Repeat("n", 257) + `"}`, badField("invalid_note", "note")},
+		{limits.SubjectAlertsTest, `{"all":true}`, badField("unknown_field", "all")},
+	})
+	client := limits.NewClient(nc, limits.Timeout(time.Minute))
+	one, err := client.TestAlert(t.Context(), limits.TestAlertRequest{Channel: "pager", Note: "hello"})
+	if err != nil || strings.Join(one.Channels, " ") != "pager" || *woken != 1 {
+		t.Fatal(one, err)
+	}
+	shown, err := client.ShowAlert(t.Context(), one.ID)
+	if err != nil || shown.Alert != nil || len(shown.Deliveries) != 1 || shown.Deliveries[0].ID != one.ID+".pager/pager" {
+		t.Errorf("%+v %v", shown, err)
+	}
+	kept, err := store.DeliveriesOf(t.Context(), one.ID, 9)
+	store.must(err)
+	m := kept[0].Message
+	var data limits.AlertTest
+	if err := json.Unmarshal(m.Data, &data); err != nil || m.Kind != alerts.KindTest || m.Severity != alerts.Info ||
+		data != (limits.AlertTest{Channel: "pager", Note: "hello", SentAt: alertNow}) || !strings.Contains(m.Text, "hello") {
+		t.Errorf("%+v %+v %v", m, data, err)
+	}
+	if all, err := client.TestAlert(t.Context(), limits.TestAlertRequest{}); err != nil || len(all.Channels) != 4 {
+		t.Error(all, err)
+	}
+	begins(t, nc, []struct{ subject, body, want string }{
+		{limits.SubjectAlertsChannels, `{"max":1}`, badField("unknown_field", "max")},
+		{limits.SubjectAlertsChannels, `{}`, `{"channels":[{"name":"nats","kind":"nats","waiting":1},` +
+			`{"name":"pager","kind":"webhook","host":"hooks.example","waiting":2,"breaker":"open"},` +
+			`{"name":"chat","kind":"slack","host":"chat.example","waiting":1,"disabledAt":1800000000000,"disabledReason":"410 Gone"},` +
+			`{"name":"mail","kind":"smtp","host":"mail.example","waiting":1}]}`},
+	})
+}
+
+// TestServiceWithoutAnEngine serves alerts beside a limiter: each answers what it has, under one name.
+func TestServiceWithoutAnEngine(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	desk := &alerts.Desk{Store: openAlertStore(t), Rules: func() *alerts.Rules { return &alerts.Rules{} }}
+	cfg := ServiceConfig{Conn: dial(t, url), Alerts: desk, Logger: slog.New(slog.DiscardHandler)}
+	alerter, err := NewService(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc := dial(t, url)
+	if _, err := nc.Request(limits.SubjectConsume, []byte(hot), time.Minute); err != nats.ErrNoResponders {
+		t.Errorf("an alerter decides: %v", err)
+	}
+	if n := len(alerter.micro.Info().Endpoints); n != 9 {
+		t.Errorf("%d endpoints", n)
+	}
+	worker, err := NewService(ServiceConfig{Conn: dial(t, url), Engine: &fakeEngine{submit: allowing}, Logger: cfg.Logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := ask(t, nc, limits.SubjectConsume, hot); m.Header.Get(micro.ErrorCodeHeader) != "" {
+		t.Errorf("%s", m.Data)
+	}
+	for range 20 { // the queue group has one member here
+		if m := ask(t, nc, limits.SubjectAlertsList, `{}`); string(m.Data) != `{"alerts":[]}` {
+			t.Errorf("%s", m.Data)
+		}
+	}
+	for _, s := range []*Service{worker, alerter} {
+		if err := s.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
