@@ -51,6 +51,9 @@ type rig struct {
 	limiter *limits.Client
 	rules   atomic.Pointer[alerts.Rules]
 	events  atomic.Int64
+	// url is where NATS listens; stopLimiter ends the limiter there.
+	url         string
+	stopLimiter func()
 	// seen is told by all services.
 	seen *seen
 }
@@ -86,14 +89,22 @@ func newRigOver(t *testing.T, s interface {
 	}
 	t.Cleanup(func() { _ = e.Close(context.Background()) })
 	r.engine = e
-	url := testenv.NATS(t).ClientURL()
-	service, err := bus.NewService(bus.ServiceConfig{Conn: r.dial(url), Engine: e, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = service.Stop(context.Background()) })
-	r.limiter = limits.NewClient(r.dial(url), limits.Timeout(patience))
+	r.url = testenv.NATS(t).ClientURL()
+	r.stopLimiter = r.startLimiter()
+	r.limiter = limits.NewClient(r.dial(r.url), limits.Timeout(patience))
 	return r
+}
+
+// startLimiter answers requests until it is stopped.
+func (r *rig) startLimiter() (stop func()) {
+	r.t.Helper()
+	service, err := bus.NewService(bus.ServiceConfig{Conn: r.dial(r.url), Engine: r.engine, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() { _ = service.Stop(context.Background()) })
+	r.t.Cleanup(stop)
+	return stop
 }
 
 // onBothStores runs a test on each store, with its own clock.
@@ -383,6 +394,47 @@ func TestWhoIsThrottledStays(t *testing.T) {
 	if of, err := r.store.Alerts(t.Context(), alerts.AlertFilter{User: "7", Max: 10}); err != nil || len(of) != 1 || of[0].User != "7" {
 		t.Errorf("alerts of user 7: %+v, %v", of, err)
 	}
+}
+
+// TestNobodyIsToldWithoutALimiter: who cannot ask the throttle waits, and neither floods nor loses.
+func TestNobodyIsToldWithoutALimiter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, atOnce)
+	s := r.run()
+	r.stopLimiter()
+	r.take(s, r.exceeded("7", "a", 1), r.exceeded("7", "b", 1))
+	r.seen.wait(t, "throttle failed", 2)
+	for _, a := range r.all() {
+		if a.Notice != alerts.Pending {
+			t.Errorf("%+v", a)
+		}
+	}
+	if n := len(r.outbox("nats")); n != 0 {
+		t.Errorf("%d deliveries", n)
+	}
+	r.startLimiter()
+	r.advance(afterDeath)
+	r.seen.wait(t, "sent", 2)
+	if n := len(r.outbox("nats")); n != 2 || r.slots("7") != 2 {
+		t.Errorf("%d deliveries, %d slots", n, r.slots("7"))
+	}
+}
+
+// TestAnIDIsOneEvent, whatever the second one says.
+func TestAnIDIsOneEvent(t *testing.T) {
+	t.Parallel()
+	onBothStores(t, atOnce, func(t *testing.T, r *rig) {
+		s := r.run()
+		first, second := r.exceeded("7", "api", 1), r.exceeded("8", "other", 5)
+		second.ID = first.ID
+		r.take(s, first)
+		r.take(s, second)
+		r.take(s, second, first)
+		r.seen.wait(t, "sent", 1)
+		if a := r.only(); a.User != "7" || a.Denied != 1 {
+			t.Errorf("%+v", a)
+		}
+	})
 }
 
 func TestASilenceEnds(t *testing.T) {
