@@ -162,9 +162,20 @@ func (c *channels) named() []deliver.Named {
 			c.log(spec.Name, err)
 			continue
 		}
-		c.made = append(c.made, deliver.Named{Name: spec.Name, Target: channel.Fingerprint(spec), Channel: made})
+		c.made = append(c.made, deliver.Named{Name: spec.Name, Target: channel.Fingerprint(spec), Channel: made, Parallel: parallel(spec)})
 	}
 	return c.made
+}
+
+// parallel is how many deliveries are under way at the same time. A mail server or a chat thinks little of many.
+func parallel(spec *alerts.ChannelSpec) int {
+	switch spec.Kind {
+	case alerts.ChannelNATS, alerts.ChannelLog:
+		return 64
+	case alerts.ChannelWebhook:
+		return 32
+	}
+	return 8
 }
 
 // takenKept is for how long the ids of events are kept: longer than the stream keeps events, so that one that is read again is
