@@ -75,7 +75,7 @@ func (s *Service) idle(ctx context.Context, d time.Duration, wake <-chan struct{
 // notify decides for a batch of pending alerts who is told. What the limiter did not decide stays pending until the claim
 // ends; the others are kept all the same.
 func (s *Service) notify(ctx context.Context) (int, error) {
-	pending, now, err := s.Store.PendingAlerts(ctx, pendingBatch, pendingLease)
+	pending, now, err := s.pending(ctx)
 	if err != nil || len(pending) == 0 {
 		return 0, err
 	}
@@ -93,6 +93,16 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 	}
 	s.reportTold(pending, told, changed)
 	return len(pending), failed
+}
+
+// pending gives the alerts that were handed over, and from time to time those that the store has.
+func (s *Service) pending(ctx context.Context) ([]Alert, int64, error) {
+	all, ask := s.handed.take(pendingBatch)
+	if !ask {
+		return all, all[len(all)-1].RaisedAt, nil // a moment ago, by the store's clock
+	}
+	found, now, err := s.Store.PendingAlerts(ctx, pendingBatch, pendingLease)
+	return append(all, found...), now, err
 }
 
 func (s *Service) tellAll(ctx context.Context, pending []Alert, now int64, silences []Silence) ([]Told, error) {

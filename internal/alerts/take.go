@@ -45,7 +45,8 @@ type Config struct {
 // Service makes alerts of events.
 type Service struct {
 	Config
-	wake chan struct{}
+	wake   chan struct{}
+	handed handed
 }
 
 // New makes a service, which does nothing by itself but what [Service.Run] does.
@@ -69,6 +70,8 @@ func (nobody) ThrottleFailed()             {}
 // no events it asks whether the store answers.
 func (s *Service) Take(ctx context.Context, events []Event) error {
 	b := newBatch(s.Rules(), events, s.NewID)
+	b.claim = s.handed.claim(len(b.matches))
+	until := time.Now().Add(b.claim)
 	if len(b.matches) == 0 && len(events) > 0 {
 		s.Observer.EventsMatched(0, 0, len(events))
 		return nil
@@ -77,14 +80,26 @@ func (s *Service) Take(ctx context.Context, events []Event) error {
 		return err
 	}
 	b.report(s.Observer, len(events))
-	if len(b.changes.Raised)+len(b.changes.Updated) > 0 {
+	if b.claim > 0 {
+		s.handed.add(b.changes.Raised, until)
+	}
+	switch {
+	case len(b.changes.Updated) > 0 || b.claim == 0 && len(b.changes.Raised) > 0:
 		s.Wake()
+	case len(b.changes.Raised) > 0:
+		s.nudge()
 	}
 	return nil
 }
 
 // Wake lets the service look for pending alerts now. It does not block.
 func (s *Service) Wake() {
+	s.handed.askStore()
+	s.nudge()
+}
+
+// nudge ends an idle wait.
+func (s *Service) nudge() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -105,6 +120,7 @@ type match struct {
 type batch struct {
 	rules   *Rules
 	newID   func() string
+	claim   time.Duration
 	matches []match
 	events  []string
 
@@ -197,7 +213,7 @@ func (b *batch) taking() Taking {
 
 // decide says what the events change, in their order. It may be called again with what is known then.
 func (b *batch) decide(known Taken) (Changes, error) {
-	b.known, b.changes, b.withheld = known, Changes{States: map[GroupID]json.RawMessage{}}, nil
+	b.known, b.changes, b.withheld = known, Changes{States: map[GroupID]json.RawMessage{}, Claim: b.claim}, nil
 	b.counts, b.raised, b.updated = map[GroupID]count{}, map[GroupID]int{}, map[GroupID]int{}
 	if b.known.Exceeded == nil {
 		b.known.Exceeded = map[string]bool{}
