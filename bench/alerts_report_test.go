@@ -58,7 +58,7 @@ func (r alertRun) exact() bool {
 
 func alertVerdicts(runs []alertRun) (all []verdict) {
 	for _, r := range runs {
-		name := fmt.Sprintf("%d alerters: ", r.alerters)
+		name := fmt.Sprintf("alerters: %d; ", r.alerters)
 		all = append(all,
 			verdict{name + "the backlog drains, after the last event", fmt.Sprintf("%.1f s", r.drained.Seconds()), "≤ 60 s", r.drained <= time.Minute},
 			verdict{name + "each alert is told or held, each user of 20 at most", fmt.Sprint(r.exact()), "true", r.exact()},
