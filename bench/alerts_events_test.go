@@ -70,7 +70,7 @@ func publish(ctx context.Context, js jetstream.JetStream, run string, all []cros
 			if err != nil {
 				return err
 			}
-			ack, err := js.PublishMsgAsync(m)
+			ack, err := js.PublishMsgAsync(m, jetstream.WithStallWait(patience))
 			if err != nil {
 				return err
 			}

@@ -22,7 +22,7 @@ type Limiter interface {
 }
 
 const (
-	// pendingBatch is how many alerts are looked at together, pendingAtOnce of them at the same time.
+	// pendingBatch is how many alerts are looked at together unless said, pendingAtOnce of them at the same time.
 	pendingBatch  = 256
 	pendingAtOnce = 64
 	// pendingLease is how long nobody else looks at them. Who dies with a claim keeps its alerts for so long; who takes
@@ -55,7 +55,7 @@ func (s *Service) Run(ctx context.Context, log *slog.Logger) {
 			}
 			failing = false
 			wait.Reset()
-			if n < pendingBatch {
+			if n < s.Batch {
 				s.idle(ctx, pendingPoll, s.wake)
 			}
 		}
@@ -97,11 +97,11 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 
 // pending gives the alerts that were handed over, and from time to time those that the store has.
 func (s *Service) pending(ctx context.Context) ([]Alert, int64, error) {
-	all, ask := s.handed.take(pendingBatch)
+	all, ask := s.handed.take(s.Batch)
 	if !ask {
 		return all, all[len(all)-1].RaisedAt, nil // a moment ago, by the store's clock
 	}
-	found, now, err := s.Store.PendingAlerts(ctx, pendingBatch, pendingLease)
+	found, now, err := s.Store.PendingAlerts(ctx, s.Batch, pendingLease)
 	return append(all, found...), now, err
 }
 

@@ -36,6 +36,8 @@ type Config struct {
 	Rules func() *Rules
 	// NewID gives ids that nobody gave before; required.
 	NewID func() string
+	// Batch is how many alerts are looked at together; 256 unless set.
+	Batch int
 	// Delivered is called when deliveries were put into the outbox. It does not block.
 	Delivered func()
 	// Observer is told of everything; nobody is unless set.
@@ -56,6 +58,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.Delivered == nil {
 		cfg.Delivered = func() {}
+	}
+	if cfg.Batch <= 0 {
+		cfg.Batch = pendingBatch
 	}
 	return &Service{Config: cfg, wake: make(chan struct{}, 1)}
 }

@@ -76,7 +76,7 @@ func (l *limiter) startAlerts(context.Context) error {
 	}
 	l.alerts = alerts.New(alerts.Config{
 		Store: l.store, Limiter: limits.NewClient(l.events), Rules: l.alertRules, NewID: rand.Text,
-		Delivered: l.sender.Wake, Observer: observer,
+		Delivered: l.sender.Wake, Observer: observer, Batch: l.eventBatch(),
 	})
 	l.background("alerts", func(ctx context.Context) error { l.alerts.Run(ctx, l.log); return nil })
 	l.desk = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker, Target: channel.Fingerprint}
@@ -195,7 +195,7 @@ func (l *limiter) alertJobs() []jobs.Job {
 	return append(all, pruneJob("alert-events-prune", "3 * * * *", "removed", takenKept, l.store.PruneTaken))
 }
 
-// eventBatch is how many events are taken together. With SQLite decisions wait while a batch is written.
+// eventBatch is how many events are taken together, and alerts told. With SQLite decisions wait while a batch is written.
 func (l *limiter) eventBatch() int {
 	if l.DatabaseURL == "" {
 		return 50
