@@ -51,6 +51,13 @@ func (h *handed) askStore() {
 	h.ask = true
 }
 
+// any tells whether alerts are left.
+func (h *handed) any() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.alerts) > 0
+}
+
 // take gives up to n alerts, and whether to ask the store for others: it is asked when there are none here, when somebody
 // wants it, and every pendingPoll, so that those of a process that died do not wait for a quiet moment. Alerts whose claim may
 // be over are left to the store.

@@ -130,6 +130,20 @@ func TestAlertsBeyondWhatIsHandedOverAreTold(t *testing.T) {
 	h.told(t, 1200)
 }
 
+// A stop leaves nothing in hand for which the next process would have to wait.
+func TestStopTellsWhatWasHandedOver(t *testing.T) {
+	t.Parallel()
+	h := newHanding(t)
+	h.take(t, 0, 3)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	h.service.Run(ctx, slog.New(slog.DiscardHandler))
+	waiting, err := h.store.WaitingDeliveries(t.Context())
+	if err != nil || waiting["log"] != 3 {
+		t.Errorf("%v deliveries wait after the stop, want 3, %v", waiting, err)
+	}
+}
+
 // An alert that the limiter did not decide on comes back when its claim ends.
 func TestHandedAlertIsTriedAgain(t *testing.T) {
 	t.Parallel()

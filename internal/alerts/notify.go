@@ -30,17 +30,31 @@ const (
 	pendingLease = 10 * time.Second
 	// pendingPoll is how long is waited for a Wake: alerts of a process that died are found so.
 	pendingPoll = time.Second
+	// stopFor is how long a stop waits for what is in hand.
+	stopFor = 3 * time.Second
 	// maxSilences bounds how many may be in force.
 	maxSilences = 1000
 )
 
-// Run tells of pending alerts until ctx ends. Failures are tried again for ever.
+// Run tells of pending alerts until ctx ends, and then of what it has in hand, which would be nobody's until its claim ends.
+// Failures are tried again for ever.
 func (s *Service) Run(ctx context.Context, log *slog.Logger) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	context.AfterFunc(ctx, func() { time.AfterFunc(stopFor, cancel) })
+	s.tellUntil(ctx, work, log)
+	for n, err := 1, error(nil); n > 0 && err == nil && s.handed.any(); {
+		n, err = s.notify(work)
+	}
+}
+
+// tellUntil tells of pending alerts until ctx ends; work goes on with the batch of that moment.
+func (s *Service) tellUntil(ctx, work context.Context, log *slog.Logger) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
 	failing := false
 	for ctx.Err() == nil {
-		n, err := s.notify(ctx)
+		n, err := s.notify(work)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
