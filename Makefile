@@ -54,6 +54,10 @@ growth: ## measure many live counters, cleanup and several workers, and write it
 soak: ## serve a steady load for MINUTES=30, watch the table, and write it into docs/
 	go test ./bench -run '^$$' -bench Soak -benchtime 1x -timeout 0 -args -out docs -minutes $(MINUTES)
 
+.PHONY: alerts-load
+alerts-load: ## publish 100,000 events a minute beside alerters, and write what becomes of them into docs/ (10 minutes)
+	go test ./bench -run '^$$' -bench Alerts -benchtime 1x -timeout 30m -args -out docs -event-seconds 60
+
 .PHONY: crashes
 crashes: ## kill alerters, NATS and PostgreSQL CRASHES=200 times while events become alerts (10 minutes)
 	go test -race ./e2e -run TestAlertsSurviveCrashes -count 1 -timeout 0 -v -args -schedules $(CRASHES)

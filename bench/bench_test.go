@@ -5,6 +5,7 @@
 //	make bench-quick  # within 2
 //	make growth       # many live counters, cleanup, several workers; within 20
 //	make soak         # a steady load for 30
+//	make alerts-load  # 100,000 events a minute beside alerters; within 10
 //
 // Every contender answers the same loads in turn, each started for its measurement and stopped after it, so that a
 // machine that drifts does so for all. The ratio that counts is the one to the ceiling of the same round.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +31,8 @@ var schedules = flag.Int("schedules", 5, "how many crashes the tests of alerts t
 // receiver takes webhooks, and refuses some.
 type receiver struct {
 	url string
+	// refuse is the status of all answers, when it is set; what is refused is not kept.
+	refuse atomic.Int32
 
 	mu   sync.Mutex
 	rand *rand.Rand
@@ -41,8 +44,8 @@ type receiver struct {
 type webhookBody struct {
 	Type string
 	Data struct {
-		Alert, Digest, User, Policy string
-		Alerts, Denied              int64
+		Alert, Digest, User, Policy, Title string
+		Alerts, Denied                     int64
 	}
 }
 
@@ -59,6 +62,10 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	err := json.NewDecoder(req.Body).Decode(&body)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if status := r.refuse.Load(); status != 0 {
+		w.WriteHeader(int(status))
+		return
+	}
 	id := req.Header.Get("webhook-id")
 	if err != nil || id == "" {
 		w.WriteHeader(http.StatusBadRequest)
@@ -95,6 +102,31 @@ func (r *receiver) digested(user string) (digests int, alerts int64) {
 		}
 	}
 	return digests, alerts
+}
+
+// each gives the messages of one type, by id.
+func (r *receiver) each(kind string) map[string]webhookBody {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := map[string]webhookBody{}
+	for id, m := range r.messages {
+		if m.Type == kind {
+			found[id] = m
+		}
+	}
+	return found
+}
+
+// again gives how many messages came more than once.
+func (r *receiver) again() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, times := range r.times {
+		if times > 1 {
+			n++
+		}
+	}
+	return n
 }
 
 // alertsFile writes rules that tell the receiver of every denial.

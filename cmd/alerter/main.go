@@ -91,6 +91,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
 		fmt.Fprintf(log, "alerter: %v\n", err)
 		return exitUsage
 	}
+	settings.CollectLess()
 	if err := app.RunAlerter(ctx, o, c.Logger(log)); err != nil {
 		fmt.Fprintf(log, "alerter: %v\n", err)
 		return exitError

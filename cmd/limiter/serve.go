@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
-	"runtime/debug"
 
 	"github.com/seed503877ad/limits/internal/app"
 	"github.com/seed503877ad/limits/internal/settings"
@@ -71,17 +69,6 @@ func (c *serveCmd) Run(s *session) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
-	collectLess()
+	settings.CollectLess()
 	return app.Run(s.ctx, o, c.Logger(s.err))
-}
-
-// gcPercent is how much garbage may gather, in percent of what lives. What lives is small and every request leaves
-// garbage, so that Go's 100 would collect many times a second.
-const gcPercent = 400
-
-// collectLess sets it, unless the environment says what it is to be.
-func collectLess() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 }

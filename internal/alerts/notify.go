@@ -22,7 +22,7 @@ type Limiter interface {
 }
 
 const (
-	// pendingBatch is how many alerts are looked at together, pendingAtOnce of them at the same time.
+	// pendingBatch is how many alerts are looked at together unless said, pendingAtOnce of them at the same time.
 	pendingBatch  = 256
 	pendingAtOnce = 64
 	// pendingLease is how long nobody else looks at them. Who dies with a claim keeps its alerts for so long; who takes
@@ -30,17 +30,31 @@ const (
 	pendingLease = 10 * time.Second
 	// pendingPoll is how long is waited for a Wake: alerts of a process that died are found so.
 	pendingPoll = time.Second
+	// stopFor is how long a stop waits for what is in hand.
+	stopFor = 3 * time.Second
 	// maxSilences bounds how many may be in force.
 	maxSilences = 1000
 )
 
-// Run tells of pending alerts until ctx ends. Failures are tried again for ever.
+// Run tells of pending alerts until ctx ends, and then of what it has in hand, which would be nobody's until its claim ends.
+// Failures are tried again for ever.
 func (s *Service) Run(ctx context.Context, log *slog.Logger) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	context.AfterFunc(ctx, func() { time.AfterFunc(stopFor, cancel) })
+	s.tellUntil(ctx, work, log)
+	for n, err := 1, error(nil); n > 0 && err == nil && s.handed.any(); {
+		n, err = s.notify(work)
+	}
+}
+
+// tellUntil tells of pending alerts until ctx ends; work goes on with the batch of that moment.
+func (s *Service) tellUntil(ctx, work context.Context, log *slog.Logger) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
 	failing := false
 	for ctx.Err() == nil {
-		n, err := s.notify(ctx)
+		n, err := s.notify(work)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
@@ -55,7 +69,7 @@ func (s *Service) Run(ctx context.Context, log *slog.Logger) {
 			}
 			failing = false
 			wait.Reset()
-			if n < pendingBatch {
+			if n < s.Batch {
 				s.idle(ctx, pendingPoll, s.wake)
 			}
 		}
@@ -75,7 +89,7 @@ func (s *Service) idle(ctx context.Context, d time.Duration, wake <-chan struct{
 // notify decides for a batch of pending alerts who is told. What the limiter did not decide stays pending until the claim
 // ends; the others are kept all the same.
 func (s *Service) notify(ctx context.Context) (int, error) {
-	pending, now, err := s.Store.PendingAlerts(ctx, pendingBatch, pendingLease)
+	pending, now, err := s.pending(ctx)
 	if err != nil || len(pending) == 0 {
 		return 0, err
 	}
@@ -93,6 +107,16 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 	}
 	s.reportTold(pending, told, changed)
 	return len(pending), failed
+}
+
+// pending gives the alerts that were handed over, and from time to time those that the store has.
+func (s *Service) pending(ctx context.Context) ([]Alert, int64, error) {
+	all, ask := s.handed.take(s.Batch)
+	if !ask {
+		return all, all[len(all)-1].RaisedAt, nil // a moment ago, by the store's clock
+	}
+	found, now, err := s.Store.PendingAlerts(ctx, s.Batch, pendingLease)
+	return append(all, found...), now, err
 }
 
 func (s *Service) tellAll(ctx context.Context, pending []Alert, now int64, silences []Silence) ([]Told, error) {

@@ -24,7 +24,7 @@ type fuse struct {
 
 func newFuse(r *rand.Rand) *fuse {
 	f := &fuse{behind: r.IntN(2) == 0, burnt: make(chan struct{})}
-	f.left.Store(1 + r.Int64N(45)) // to tell of 25 alerts takes 27 and more
+	f.left.Store(1 + r.Int64N(20)) // to tell of 10 alerts takes 12 and more
 	return f
 }
 
@@ -127,12 +127,12 @@ func (r *rig) live(random *rand.Rand, user string, events []alerts.Event) []aler
 	}
 }
 
-// TestWhoeverDiesWhenever has processes die at every step from event to digest, in 200 random schedules. In each a user has 25
-// alerts within an hour: 20 are told once, and 5 are in digests.
+// TestWhoeverDiesWhenever has processes die at every step from event to digest, in 200 random schedules. In each a user has 10
+// alerts within an hour: 8 are told once, and 2 are in digests.
 func TestWhoeverDiesWhenever(t *testing.T) {
 	t.Parallel()
-	const schedules, each = 200, 25
-	r := newRig(t, atOnce)
+	const schedules, each, most = 200, 10, 8
+	r := newRig(t, "{throttle: {limit: 8, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}")
 	random := rand.New(rand.NewPCG(1, 2))
 	deaths := 0
 	for i := range schedules {
@@ -146,8 +146,8 @@ func TestWhoeverDiesWhenever(t *testing.T) {
 			r.advance(afterDeath)
 			deaths++
 		}
-		if slots := r.slots(user); slots != 20 {
-			t.Errorf("%s: %d slots charged, want 20", user, slots)
+		if slots := r.slots(user); slots != most {
+			t.Errorf("%s: %d slots charged, want %d", user, slots, most)
 		}
 	}
 	for digested := false; !digested; {
@@ -170,7 +170,7 @@ func TestWhoeverDiesWhenever(t *testing.T) {
 		}
 	}
 	for i := range schedules {
-		if user := fmt.Sprint("user-", i); raised[user] != 20 || digested[user] != each-20 {
+		if user := fmt.Sprint("user-", i); raised[user] != most || digested[user] != each-most {
 			t.Errorf("%s: %d told and %d in digests", user, raised[user], digested[user])
 		}
 	}

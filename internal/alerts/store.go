@@ -36,6 +36,8 @@ type Changes struct {
 	States map[GroupID]json.RawMessage
 	// Raised are new alerts; Notice is Pending.
 	Raised []Alert
+	// Claim is for how long Raised are claimed from the start, as those that PendingAlerts gives; 0 for not at all.
+	Claim time.Duration
 	// Updated are open alerts that changed: what events tell of them, ResolveAt, and Notice, where a silenced one becomes
 	// Pending again. ResolvedAt, Reason, NoticeAt, HeldUntil and Digest are not written.
 	Updated []Alert

@@ -36,6 +36,8 @@ type Config struct {
 	Rules func() *Rules
 	// NewID gives ids that nobody gave before; required.
 	NewID func() string
+	// Batch is how many alerts are looked at together; 256 unless set.
+	Batch int
 	// Delivered is called when deliveries were put into the outbox. It does not block.
 	Delivered func()
 	// CaughtUp is up to when all events have been taken, by the clock of this process; nil for always. While that is long ago
@@ -48,7 +50,8 @@ type Config struct {
 // Service makes alerts of events.
 type Service struct {
 	Config
-	wake chan struct{}
+	wake   chan struct{}
+	handed handed
 }
 
 // New makes a service, which does nothing by itself but what [Service.Run] does.
@@ -58,6 +61,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.Delivered == nil {
 		cfg.Delivered = func() {}
+	}
+	if cfg.Batch <= 0 {
+		cfg.Batch = pendingBatch
 	}
 	return &Service{Config: cfg, wake: make(chan struct{}, 1)}
 }
@@ -72,6 +78,8 @@ func (nobody) ThrottleFailed()             {}
 // no events it asks whether the store answers.
 func (s *Service) Take(ctx context.Context, events []Event) error {
 	b := newBatch(s.Rules(), events, s.NewID)
+	b.claim = s.handed.claim(len(b.matches))
+	until := time.Now().Add(b.claim)
 	if len(b.matches) == 0 && len(events) > 0 {
 		s.Observer.EventsMatched(0, 0, len(events))
 		return nil
@@ -80,14 +88,26 @@ func (s *Service) Take(ctx context.Context, events []Event) error {
 		return err
 	}
 	b.report(s.Observer, len(events))
-	if len(b.changes.Raised)+len(b.changes.Updated) > 0 {
+	if b.claim > 0 {
+		s.handed.add(b.changes.Raised, until)
+	}
+	switch {
+	case len(b.changes.Updated) > 0 || b.claim == 0 && len(b.changes.Raised) > 0:
 		s.Wake()
+	case len(b.changes.Raised) > 0:
+		s.nudge()
 	}
 	return nil
 }
 
 // Wake lets the service look for pending alerts now. It does not block.
 func (s *Service) Wake() {
+	s.handed.askStore()
+	s.nudge()
+}
+
+// nudge ends an idle wait.
+func (s *Service) nudge() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -108,6 +128,7 @@ type match struct {
 type batch struct {
 	rules   *Rules
 	newID   func() string
+	claim   time.Duration
 	matches []match
 	events  []string
 
@@ -209,7 +230,7 @@ func (b *batch) taking() Taking {
 
 // decide says what the events change, in their order. It may be called again with what is known then.
 func (b *batch) decide(known Taken) (Changes, error) {
-	b.known, b.changes, b.withheld = known, Changes{States: map[GroupID]json.RawMessage{}}, nil
+	b.known, b.changes, b.withheld = known, Changes{States: map[GroupID]json.RawMessage{}, Claim: b.claim}, nil
 	b.counts, b.raised, b.updated = map[GroupID]count{}, map[GroupID]int{}, map[GroupID]int{}
 	if b.known.Exceeded == nil {
 		b.known.Exceeded = map[string]bool{}

@@ -80,7 +80,7 @@ func (l *limiter) startAlerts(context.Context) error {
 	}
 	l.alerts = alerts.New(alerts.Config{
 		Store: l.store, Limiter: limits.NewClient(l.events), Rules: l.alertRules, NewID: rand.Text,
-		Delivered: l.sender.Wake, Observer: observer, CaughtUp: func() time.Time { return l.consumer.CaughtUp() },
+		Delivered: l.sender.Wake, Observer: observer, Batch: l.eventBatch(), CaughtUp: func() time.Time { return l.consumer.CaughtUp() },
 	})
 	l.background("alerts", func(ctx context.Context) error { l.alerts.Run(ctx, l.log); return nil })
 	l.desk = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker, Target: channel.Fingerprint}
@@ -166,9 +166,20 @@ func (c *channels) named() []deliver.Named {
 			c.log(spec.Name, err)
 			continue
 		}
-		c.made = append(c.made, deliver.Named{Name: spec.Name, Target: channel.Fingerprint(spec), Channel: made})
+		c.made = append(c.made, deliver.Named{Name: spec.Name, Target: channel.Fingerprint(spec), Channel: made, Parallel: parallel(spec)})
 	}
 	return c.made
+}
+
+// parallel is how many deliveries are under way at the same time. A mail server or a chat thinks little of many.
+func parallel(spec *alerts.ChannelSpec) int {
+	switch spec.Kind {
+	case alerts.ChannelNATS, alerts.ChannelLog:
+		return 64
+	case alerts.ChannelWebhook:
+		return 32
+	}
+	return 8
 }
 
 // takenKept is for how long the ids of events are kept: longer than the stream keeps events, so that one that is read again is
@@ -188,7 +199,7 @@ func (l *limiter) alertJobs() []jobs.Job {
 	return append(all, pruneJob("alert-events-prune", "3 * * * *", "removed", takenKept, l.store.PruneTaken))
 }
 
-// eventBatch is how many events are taken together. With SQLite decisions wait while a batch is written.
+// eventBatch is how many events are taken together, and alerts told. With SQLite decisions wait while a batch is written.
 func (l *limiter) eventBatch() int {
 	if l.DatabaseURL == "" {
 		return 50

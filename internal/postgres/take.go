@@ -157,7 +157,7 @@ func eachText(f func(string)) func(pgx.Rows) error {
 func writeTaken(ctx context.Context, tx pgx.Tx, now int64, c *alerts.Changes) error {
 	var b pgx.Batch
 	queueStates(&b, c.States)
-	if err := queueRaised(&b, now, c.Raised); err != nil {
+	if err := queueRaised(&b, now+c.Claim.Milliseconds(), c.Raised); err != nil {
 		return err
 	}
 	if err := queueUpdated(&b, now, c.Updated); err != nil {
@@ -180,7 +180,7 @@ func queueStates(b *pgx.Batch, states map[alerts.GroupID]json.RawMessage) {
 	b.Queue(writeGroupsSQL, rules, keys, texts)
 }
 
-func queueRaised(b *pgx.Batch, now int64, all []alerts.Alert) error {
+func queueRaised(b *pgx.Batch, due int64, all []alerts.Alert) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -189,7 +189,7 @@ func queueRaised(b *pgx.Batch, now int64, all []alerts.Alert) error {
 		return err
 	}
 	text := func(get func(*alerts.Alert) string) []string { return column(all, get) }
-	b.Queue(insertAlertsSQL, now,
+	b.Queue(insertAlertsSQL, due,
 		text(func(a *alerts.Alert) string { return a.ID }),
 		text(func(a *alerts.Alert) string { return a.Rule }),
 		text(func(a *alerts.Alert) string { return a.GroupID.Key }),

@@ -122,7 +122,7 @@ func (s *Store) writeTaken(now int64, c *alerts.Changes) error {
 		}
 	}
 	for i := range c.Raised {
-		if err := s.raise(now, &c.Raised[i]); err != nil {
+		if err := s.raise(now+c.Claim.Milliseconds(), &c.Raised[i]); err != nil {
 			return err
 		}
 	}
@@ -139,11 +139,11 @@ func (s *Store) writeTaken(now int64, c *alerts.Changes) error {
 	return nil
 }
 
-func (s *Store) raise(now int64, a *alerts.Alert) error {
+func (s *Store) raise(due int64, a *alerts.Alert) error {
 	body, err := encode(a)
 	if err != nil {
 		return err
 	}
-	_, err = s.st.insertAlert.Exec(a.ID, a.Rule, a.GroupID.Key, a.Subject, a.Type, a.User, a.Policy, a.RaisedAt, a.ResolveAt, now, body)
+	_, err = s.st.insertAlert.Exec(a.ID, a.Rule, a.GroupID.Key, a.Subject, a.Type, a.User, a.Policy, a.RaisedAt, a.ResolveAt, due, body)
 	return err
 }

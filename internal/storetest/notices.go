@@ -92,6 +92,16 @@ func pendingAlerts(t *testing.T, s alerts.Store) {
 	equal(t, "none is left", alertIDs(pending(t, s, 9, time.Hour)), nil)
 }
 
+func claimedAsRaised(t *testing.T, s alerts.Store) {
+	for name, claim := range map[string]time.Duration{"claimed": time.Hour, "free": 0} {
+		take(t, s, alerts.Taking{Events: []string{"e:" + name}, Groups: []alerts.GroupID{group(name)}}, func(taken alerts.Taken) alerts.Changes {
+			return alerts.Changes{Raised: []alerts.Alert{raised(name, name, taken.Now)}, Claim: claim}
+		})
+	}
+	equal(t, "pending", alertIDs(pending(t, s, 9, time.Hour)), []string{"free"})
+	equal(t, "told", tell(t, s, alerts.Told{Alert: "claimed", Notice: alerts.Held}), []string{"claimed"})
+}
+
 func pendingAtOnce(t *testing.T, s alerts.Store) {
 	const alertsInAll = 60
 	var names []string

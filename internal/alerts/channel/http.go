@@ -37,8 +37,8 @@ func newTransport(d *net.Dialer, c *tls.Config) *http.Transport {
 		MaxResponseHeaderBytes: 16 << 10,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
-		MaxIdleConns:           64,
-		MaxIdleConnsPerHost:    8,
+		MaxIdleConns:           256,
+		MaxIdleConnsPerHost:    32, // as many as a webhook has requests under way
 		IdleConnTimeout:        90 * time.Second,
 	}
 }

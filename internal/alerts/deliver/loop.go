@@ -50,7 +50,7 @@ type ended struct {
 }
 
 func newLoop(s *Sender, ch Named) *loop {
-	l := &loop{s: s, name: ch.Name, wake: make(chan struct{}, 1), ended: make(chan ended, s.cfg.Parallel)}
+	l := &loop{s: s, name: ch.Name, wake: make(chan struct{}, 1), ended: make(chan ended, MaxParallel)}
 	l.use(ch)
 	return l
 }
@@ -119,7 +119,7 @@ func (l *loop) run(ctx context.Context) {
 		select {
 		case e := <-l.ended:
 			l.keep(keeps, e)
-			look = full
+			look = full && l.room() >= l.parallel()/2 // a claim costs the store the same for one as for many
 		case <-l.wake:
 			look = true
 		case <-poll.C:
@@ -154,9 +154,9 @@ func (l *loop) drain(keeps context.Context) {
 // room is how many deliveries may be claimed: none while the target wants to be left alone or its circuit is open, and one to
 // try it with after that.
 func (l *loop) room() int {
+	most := l.parallel()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	most := l.s.cfg.Parallel
 	switch l.breaker.State() {
 	case gobreaker.StateOpen:
 		most = 0
@@ -167,6 +167,15 @@ func (l *loop) room() int {
 		most = 0
 	}
 	return max(most-l.inFlight, 0)
+}
+
+// parallel is how many tries may be under way.
+func (l *loop) parallel() int {
+	ch, _ := l.current()
+	if ch.Parallel <= 0 {
+		return l.s.cfg.Parallel
+	}
+	return min(ch.Parallel, MaxParallel)
 }
 
 // claim takes what is due and begins to send it. full says that there may be more.

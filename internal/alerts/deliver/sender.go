@@ -27,7 +27,12 @@ type Named struct {
 	// paused.
 	Target  string
 	Channel alerts.Channel
+	// Parallel is how many deliveries are under way at the same time, [MaxParallel] at most; [Config.Parallel] unless set.
+	Parallel int
 }
+
+// MaxParallel bounds how many deliveries of one channel are under way at the same time.
+const MaxParallel = 64
 
 // Outcome says what became of a try.
 type Outcome string
@@ -62,7 +67,8 @@ type Config struct {
 	Observer Observer
 	// Now is the clock, time.Now unless set. It need not agree with the store's.
 	Now func() time.Time
-	// Parallel is how many deliveries of one channel are under way at the same time; 8 unless set.
+	// Parallel is how many deliveries of one channel are under way at the same time where it does not say; 8 unless set,
+	// [MaxParallel] at most.
 	Parallel int
 	// Poll is how often a channel looks for what is due when nobody wakes it; 1 s unless set.
 	Poll time.Duration
@@ -105,6 +111,7 @@ func (c *Config) defaults() error {
 		c.Now = time.Now
 	}
 	setDefault(&c.Parallel, 8)
+	c.Parallel = min(c.Parallel, MaxParallel)
 	setDefault(&c.Poll, time.Second)
 	setDefault(&c.SendTimeout, 20*time.Second)
 	setDefault(&c.DrainTimeout, 10*time.Second)

@@ -136,6 +136,33 @@ func TestSlowChannelKeepsNoOther(t *testing.T) {
 	})
 }
 
+func TestWideChannelClaimsMany(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var under, most, n atomic.Int64
+		o := newMemory()
+		for i := range 400 {
+			o.add("wide", fmt.Sprint("wide", i))
+		}
+		// No two end at the same time: with a claim for each that ends there would be 400.
+		wide := named("wide", "x", func(context.Context, *alerts.Message) error {
+			most.Store(max(most.Load(), under.Add(1)))
+			time.Sleep(100*time.Millisecond + time.Duration(n.Add(1))*time.Microsecond)
+			under.Add(-1)
+			return nil
+		})
+		wide.Parallel = 20
+		start(t, o, wide)
+		rest(10 * time.Second)
+		if n := o.count(alerts.DeliverySent); n != 400 || most.Load() != 20 {
+			t.Errorf("%d sent, %d at the same time, want 400 and 20", n, most.Load())
+		}
+		if n := o.questions(); n > 100 {
+			t.Errorf("asked %d times for 400 deliveries", n)
+		}
+	})
+}
+
 func TestPanicIsAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

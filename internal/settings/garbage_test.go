@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"runtime/debug"
@@ -11,7 +11,7 @@ func TestCollectLessUnlessTold(t *testing.T) {
 	for told, want := range map[string]int{"": gcPercent, "100": 100} {
 		debug.SetGCPercent(100)
 		t.Setenv("GOGC", told)
-		collectLess()
+		CollectLess()
 		if got := debug.SetGCPercent(100); got != want {
 			t.Errorf("with GOGC %q it is %d, want %d", told, got, want)
 		}

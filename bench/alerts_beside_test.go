@@ -1,0 +1,123 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+)
+
+const (
+	// besideRate is 20,000 events a minute, besideAsked the checks a second beside them.
+	besideRate  = 20_000.0 / 60
+	besideAsked = 2000
+	// besideFor is how long each half of a round takes.
+	besideFor    = 10 * time.Second
+	besideRounds = 3
+)
+
+// beside is the time of answers of a limiter that is all in one, with events and without, in each round, in µs.
+type beside struct {
+	without, with []paced
+	events        int
+}
+
+// besideEvents asks a limiter on SQLite at a steady rate, in turns with events and without.
+func (d *bed) besideEvents() (r beside, err error) {
+	h := newHook()
+	defer h.Close()
+	one, stop, err := d.allInOne(h)
+	if err != nil {
+		return r, err
+	}
+	defer stop()
+	ctx, cancel := context.WithCancel(d.ctx)
+	defer cancel()
+	p, err := one.newPace(ctx, soakKeys, besideAsked, "1h")
+	if err != nil {
+		return r, err
+	}
+	wait(ctx, besideFor) // the worker gets to know the keys
+	for round := range besideRounds {
+		p.take()
+		wait(ctx, besideFor)
+		r.without = append(r.without, p.take())
+		all := crossings(int(besideRate * besideFor.Seconds() / eventsEach))
+		if err := publish(ctx, one.js, fmt.Sprint("beside-", round), all, besideRate); err != nil {
+			return r, err
+		}
+		r.with = append(r.with, p.take())
+		r.events += len(all)
+		fmt.Fprintf(os.Stderr, "all in one: p50 %.1f ms, p99 %.1f ms; with events p50 %.1f ms, p99 %.1f ms\n", r.without[round].p50()/1000,
+			r.without[round].p99()/1000, r.with[round].p50()/1000, r.with[round].p99()/1000)
+		if err := one.quiet(h); err != nil {
+			return r, err
+		}
+	}
+	return r, ctx.Err()
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// quiet waits until nothing has been told for a second.
+func (d *bed) quiet(h *hook) error {
+	deadline := time.Now().Add(alertsDrain)
+	for before := -1; time.Now().Before(deadline); {
+		now, _, _ := h.told()
+		if now == before {
+			return d.ctx.Err()
+		}
+		before = now
+		wait(d.ctx, time.Second)
+	}
+	return fmt.Errorf("messages still come %s after the last event", alertsDrain)
+}
+
+// allInOne starts a limiter with everything inside, and gives the bed of those who ask it.
+func (d *bed) allInOne(h *hook) (one *bed, stop func(), err error) {
+	rules, err := h.rules(d.dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	addr := free.Addr().String()
+	_ = free.Close()
+	dir, err := os.MkdirTemp(d.dir, "one-")
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := d.start("ready nats=", hookEnv(), d.limiter, "serve", "--nats-listen", addr, "--http", "off", "--data-dir", dir, "--alerts", rules)
+	if err != nil {
+		return nil, nil, err
+	}
+	nc, err := nats.Connect("nats://" + addr)
+	if err != nil {
+		_ = p.stop()
+		return nil, nil, err
+	}
+	stop = func() { nc.Close(); _ = p.stop() }
+	copied := *d
+	copied.nats = "nats://" + addr
+	if copied.js, err = jetstream.New(nc); err == nil {
+		_, err = copied.js.Stream(d.ctx, limits.EventStream)
+	}
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return &copied, stop, nil
+}

@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// running says that a job was not started because it runs.
+func running(err error) bool {
+	var busy *limits.Error
+	return errors.As(err, &busy) && busy.Code == limits.CodeJobRunning
+}
+
+// alone is a limiter that is all in one, and a receiver that it tells of each denial, and each user once an hour.
+type alone struct {
+	w      *worker
+	nc     *nats.Conn
+	client *limits.Client
+	hook   *receiver
+}
+
+func newAlone(t *testing.T) *alone {
+	a := &alone{hook: newReceiver(t)}
+	env := alerterEnv(t, a.hook)
+	path := filepath.Join(t.TempDir(), "alerts.yaml")
+	text := fmt.Sprintf(`throttle: {limit: 1, window: 1h}
+channels:
+  - name: hook
+    webhook: {url: "%s/hook", secrets: ["env:HOOK_SECRET"]}
+rules:
+  - name: denials
+    threshold: {denials: 1, within: 10m}
+    dedup: 1s
+    resolveAfter: 1s
+    channels: [hook]
+`, a.hook.url)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.w = start(t, append(env, "ALERTS="+path)...)
+	a.nc = connect(t, a.w.nats)
+	a.client = limits.NewClient(a.nc, limits.Timeout(patience))
+	return a
+}
+
+// jobs run from the command line.
+func (a *alone) job(t *testing.T, name string) error {
+	t.Helper()
+	run := exec.CommandContext(t.Context(), program(t, "limiter"), "jobs", "run", name, "--nats-url", a.w.nats)
+	if out, err := run.CombinedOutput(); err != nil {
+		return fmt.Errorf("jobs run %s: %w\n%s", name, err, out)
+	}
+	return nil
+}
+
+// told waits until a user was told of so many alerts.
+func (a *alone) told(t *testing.T, user string, want int) {
+	t.Helper()
+	eventually(t, func() error {
+		n := 0
+		for _, times := range a.hook.raised(user) {
+			n += times
+		}
+		if n != want {
+			return fmt.Errorf("%s was told of %d alerts, want %d", user, n, want)
+		}
+		return nil
+	})
+}
+
+// noticed waits until one alert of a user has a notice.
+func (a *alone) noticed(t *testing.T, user, notice string) {
+	t.Helper()
+	eventually(t, func() error {
+		list, err := a.client.ListAlerts(t.Context(), limits.ListAlertsRequest{User: user})
+		if err != nil {
+			return err
+		}
+		for _, alert := range list.Alerts {
+			if alert.Notice == notice {
+				return nil
+			}
+		}
+		return fmt.Errorf("alerts of %s: %+v, want one that is %s", user, list.Alerts, notice)
+	})
+}
+
+// TestAllInOneTellsPeople goes through what somebody meets who runs one limiter with nothing but a file of alerts.
+func TestAllInOneTellsPeople(t *testing.T) {
+	t.Parallel()
+	a := newAlone(t)
+	for _, step := range []struct {
+		name string
+		try  func(t *testing.T)
+	}{
+		{"a denial is told and resolved", a.resolves},
+		{"what the throttle holds is in a digest", a.digests},
+		{"a silence keeps it from being told until it ends", a.silences},
+		{"a target that is gone leaves dead letters, which are replayed", a.replays},
+	} {
+		if !t.Run(step.name, step.try) {
+			t.FailNow()
+		}
+	}
+}
+
+func (a *alone) resolves(t *testing.T) {
+	deny(t, a.nc, "ann", "1h")
+	a.told(t, "ann", 1)
+	eventually(t, func() error {
+		if err := a.job(t, "alerts-resolve"); err != nil {
+			return err
+		}
+		for _, m := range a.hook.each(limits.EventAlertResolved) {
+			if m.Data.User == "ann" {
+				return nil
+			}
+		}
+		return errors.New("no message says that it is resolved")
+	})
+}
+
+func (a *alone) digests(t *testing.T) {
+	deny(t, a.nc, "bob", "1h")
+	a.told(t, "bob", 1)
+	body := `{"key":"chat:user:bob","limit":1,"window":"1h"}`
+	decide(t, a.nc, limits.SubjectConsume, body)
+	decide(t, a.nc, limits.SubjectConsume, body)
+	a.noticed(t, "bob", "held")
+	eventually(t, func() error {
+		if err := a.job(t, "alerts-digest"); err != nil {
+			return err
+		}
+		if digests, alerts := a.hook.digested("bob"); digests != 1 || alerts != 1 {
+			return fmt.Errorf("%d digests tell of %d alerts", digests, alerts)
+		}
+		return nil
+	})
+	a.told(t, "bob", 1)
+}
+
+func (a *alone) silences(t *testing.T) {
+	s, err := a.client.SilenceAlerts(t.Context(), limits.SilenceRequest{User: "eve", For: 3_600_000, Reason: "import"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deny(t, a.nc, "eve", "1h")
+	a.noticed(t, "eve", "silenced")
+	a.told(t, "eve", 0)
+	if _, err := a.client.UnsilenceAlerts(t.Context(), s.Silence.ID); err != nil {
+		t.Fatal(err)
+	}
+	deny(t, a.nc, "eve", "other") // another counter of the same key and window, for an event that comes at once
+	a.told(t, "eve", 1)
+}
+
+func (a *alone) replays(t *testing.T) {
+	a.hook.refuse.Store(http.StatusGone)
+	deny(t, a.nc, "joe", "1h")
+	eventually(t, func() error {
+		dead, err := a.client.DeadLetters(t.Context(), limits.DeadRequest{Channel: "hook"})
+		if err != nil {
+			return err
+		}
+		for _, d := range dead.Deliveries {
+			if d.User == "joe" {
+				return nil
+			}
+		}
+		return fmt.Errorf("dead letters: %+v", dead)
+	})
+	a.told(t, "joe", 0)
+	a.hook.refuse.Store(0)
+	if r, err := a.client.ReplayAlerts(t.Context(), limits.ReplayRequest{Channel: "hook"}); err != nil || r.Replayed == 0 {
+		t.Fatalf("replay: %+v, %v", r, err)
+	}
+	a.told(t, "joe", 1)
+	if n := a.hook.again(); n > 0 {
+		t.Errorf("%d messages came more than once", n)
+	}
+}

@@ -1,0 +1,246 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// crew is a limiter and alerters beside it, on one database.
+type crew struct {
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	client   *limits.Client
+	alerters []*worker
+	hook     *receiver
+}
+
+// newCrew starts them with an alerts file.
+func newCrew(t *testing.T, hook *receiver, alerters int, file string) *crew {
+	env := []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s",
+		"ALERTS=" + file, "ALERTS_ALLOW=127.0.0.0/8", "HOOK_SECRET=whsec_" + strings.Repeat("c2VjcmV0", 5)}
+	w := start(t, env...)
+	c := &crew{nc: connect(t, w.nats), hook: hook}
+	for range alerters {
+		c.alerters = append(c.alerters, startAlerter(t, env...))
+	}
+	c.client = limits.NewClient(c.nc, limits.Timeout(patience))
+	var err error
+	if c.js, err = jetstream.New(c.nc); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// publish puts denials of users, each by so many policies, into the stream.
+func (c *crew) publish(t *testing.T, users []string, policies int) <-chan error {
+	published := make(chan error, 1)
+	go func() {
+		for _, user := range users {
+			if err := publishEvents(t.Context(), c.js, user, policies); err != nil {
+				published <- err
+				return
+			}
+		}
+		published <- nil
+	}()
+	return published
+}
+
+// deny lets a limiter deny a user.
+func deny(t *testing.T, nc *nats.Conn, user, name string) {
+	t.Helper()
+	body := fmt.Sprintf(`{"key":"api:user:%s","limit":1,"window":"1h","name":%q}`, user, name)
+	decide(t, nc, limits.SubjectConsume, body)
+	if r := decide(t, nc, limits.SubjectConsume, body); r.Allowed {
+		t.Fatalf("%s: %+v, want a denial", body, r)
+	}
+}
+
+func names(prefix string, n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("%s-%d", prefix, i))
+	}
+	return all
+}
+
+// TestThreeAlertersShareTheWork holds that of the events and jobs of three processes each is one's, also while one of them is
+// stopped: every alert is told once or is in a digest, and every scheduled run of a job happens once.
+func TestThreeAlertersShareTheWork(t *testing.T) {
+	t.Parallel()
+	hook := newReceiver(t)
+	c := newCrew(t, hook, 3, alertsFile(t, hook))
+	const policies = throttled + 5
+	published, denied := names("published", 20), names("denied", 20)
+	done := c.publish(t, published, policies)
+	for i, user := range denied {
+		deny(t, c.nc, user, "1h")
+		if i == len(denied)/2 {
+			c.arrived(t, policies) // it is stopped in the middle
+			c.alerters[0].terminate(t)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	c.arrived(t, throttled*len(published)+len(denied))
+	c.digested(t, published, policies-throttled)
+
+	told := map[string]map[string]int{}
+	for _, user := range slices.Concat(published, denied) {
+		told[user] = hook.raised(user)
+		for policy, n := range told[user] {
+			if n != 1 {
+				t.Errorf("%d alerts of %s and policy %q under different ids", n, user, policy)
+			}
+		}
+	}
+	for user, alerts := range told {
+		if want := map[bool]int{true: throttled, false: 1}[slices.Contains(published, user)]; len(alerts) != want {
+			t.Errorf("%s was told of %d alerts, want %d", user, len(alerts), want)
+		}
+	}
+	if n := hook.again(); n > 0 {
+		t.Errorf("%d messages came more than once, though nobody was killed", n)
+	}
+	c.ranOnce(t)
+}
+
+// arrived waits for so many alerts at the receiver.
+func (c *crew) arrived(t *testing.T, want int) {
+	t.Helper()
+	eventually(t, func() error {
+		if got := len(c.hook.each(limits.EventAlertRaised)); got < want {
+			return fmt.Errorf("%d alerts came, want %d", got, want)
+		}
+		return nil
+	})
+}
+
+// digested has digests made until those of all users tell of so many alerts each.
+func (c *crew) digested(t *testing.T, users []string, held int) {
+	t.Helper()
+	eventually(t, func() error {
+		if _, err := c.client.RunJob(t.Context(), "alerts-digest"); err != nil && !running(err) {
+			return err
+		}
+		for _, user := range users {
+			if digests, alerts := c.hook.digested(user); alerts != int64(held) {
+				return fmt.Errorf("%d digests tell of %d alerts of %s, want %d", digests, alerts, user, held)
+			}
+		}
+		return nil
+	})
+}
+
+// ranOnce looks at the job of every second: no scheduled time has two runs, and what each process says that it did is what
+// the history has of it.
+func (c *crew) ranOnce(t *testing.T) {
+	t.Helper()
+	history := func() []limits.JobRun {
+		h, err := c.client.JobHistory(t.Context(), limits.JobHistoryRequest{Job: "expire", Max: limits.MaxJobRuns})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.Runs
+	}
+	eventually(t, func() error {
+		if n := len(history()); n < 3 {
+			return fmt.Errorf("%d runs", n)
+		}
+		return nil
+	})
+	for _, a := range c.alerters[1:] {
+		before := doneBy(history(), a)
+		did := jobsDone(t, a)
+		if after := doneBy(history(), a); did < before-1 || did > after+1 { // one may be counted and not written yet, or the other way round
+			t.Errorf("process %d did %d runs, the history has %d to %d of it", a.cmd.Process.Pid, did, before, after)
+		}
+	}
+	seen := map[int64]bool{}
+	for _, r := range history() {
+		if seen[r.Scheduled] || r.Outcome != "done" && r.Outcome != "running" && r.Outcome != "canceled" {
+			t.Errorf("run %+v", r)
+		}
+		seen[r.Scheduled] = true
+	}
+}
+
+// doneBy counts the runs that a process has done.
+func doneBy(runs []limits.JobRun, a *worker) (n int) {
+	for _, r := range runs {
+		if r.Outcome == "done" && strings.Contains(r.Replica, fmt.Sprintf("/%d/", a.cmd.Process.Pid)) {
+			n++
+		}
+	}
+	return n
+}
+
+// titledFile is an alerts file whose titles and target say which it is.
+func titledFile(r *receiver, title string) string {
+	return fmt.Sprintf(`channels:
+  - name: hook
+    webhook: {url: "%s/%s", secrets: ["env:HOOK_SECRET"]}
+rules:
+  - name: denials
+    threshold: {denials: 1, within: 10m}
+    channels: [hook]
+    title: "%[2]s"
+`, r.url, title)
+}
+
+// TestAlertsFileIsReloadedUnderLoad changes the file while events come: each alert is told once, by one file or the other,
+// and a file that is wrong changes nothing.
+func TestAlertsFileIsReloadedUnderLoad(t *testing.T) {
+	t.Parallel()
+	hook := newReceiver(t)
+	path := filepath.Join(t.TempDir(), "alerts.yaml")
+	if err := os.WriteFile(path, []byte(titledFile(hook, "first")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := newCrew(t, hook, 2, path)
+	const policies = 10
+	expected := 0
+	publish := func() {
+		t.Helper()
+		if err := <-c.publish(t, []string{fmt.Sprintf("user-%d", expected/policies)}, policies); err != nil {
+			t.Fatal(err)
+		}
+		expected += policies
+	}
+	titled := func(title string) (n int) {
+		for _, m := range hook.each(limits.EventAlertRaised) {
+			if m.Data.Title == title {
+				n++
+			}
+		}
+		return n
+	}
+	publish()
+	c.arrived(t, 1)
+	for _, next := range []string{"second", "third"} {
+		replace(t, path, strings.Replace(titledFile(hook, "wrong"), "threshold", "treshold", 1))
+		publish()
+		replace(t, path, titledFile(hook, next))
+		eventually(t, func() error { // both processes have it some time
+			if publish(); titled(next) < 3*policies {
+				return fmt.Errorf("%d alerts have the title %q", titled(next), next)
+			}
+			return nil
+		})
+	}
+	c.arrived(t, expected)
+	if sum := titled("first") + titled("second") + titled("third"); sum != expected || hook.again() > 0 {
+		t.Errorf("%d alerts of %d came under known titles, %d came again", sum, expected, hook.again())
+	}
+}

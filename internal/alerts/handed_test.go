@@ -1,0 +1,161 @@
+package alerts_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/sqlite"
+)
+
+// counting is a real store that counts how often it is asked for pending alerts.
+type counting struct {
+	alerts.Store
+	asked atomic.Int64
+}
+
+func (c *counting) PendingAlerts(ctx context.Context, max int, lease time.Duration) ([]alerts.Alert, int64, error) {
+	c.asked.Add(1)
+	return c.Store.PendingAlerts(ctx, max, lease)
+}
+
+// limiter allows all, or fails.
+type limiter struct{ fails atomic.Bool }
+
+func (l *limiter) Consume(context.Context, limits.Request) (*limits.Reply, error) {
+	if l.fails.Load() {
+		return nil, errors.New("no limiter answers")
+	}
+	return &limits.Reply{Allowed: true}, nil
+}
+
+// handing is a service on a store whose clock can be put forward.
+type handing struct {
+	store   *counting
+	limiter limiter
+	service *alerts.Service
+	ahead   atomic.Int64 // of the store's clock
+}
+
+func newHanding(t *testing.T) *handing {
+	h := &handing{}
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"),
+		Now: func() time.Time { return time.Now().Add(time.Duration(h.ahead.Load())) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	h.store = &counting{Store: store}
+	rules := alerts.Default()
+	rules.Rules[0].Threshold = 1
+	h.service = alerts.New(alerts.Config{Store: h.store, Limiter: &h.limiter, Rules: func() *alerts.Rules { return rules }, NewID: rand.Text})
+	return h
+}
+
+// run lets the service tell of alerts until the test ends.
+func (h *handing) run(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { h.service.Run(ctx, slog.New(slog.DiscardHandler)); close(ended) }()
+	t.Cleanup(func() { stop(); <-ended })
+}
+
+// take takes denials of so many users.
+func (h *handing) take(t *testing.T, from, to int) {
+	t.Helper()
+	var events []alerts.Event
+	for i := from; i < to; i++ {
+		events = append(events, alerts.Event{ID: fmt.Sprint("e", i), Type: limits.EventExceeded, Time: time.Now().UnixMilli(),
+			Key: fmt.Sprint("k", i), Name: "1m", Window: "1m", User: fmt.Sprint("u", i), Limit: 1, Denied: 1})
+	}
+	if err := h.service.Take(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// told waits until so many alerts were told of.
+func (h *handing) told(t *testing.T, want int) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		waiting, err := h.store.WaitingDeliveries(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if int(waiting["log"]) == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v deliveries wait, want %d", waiting, want)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func TestRaisedAlertsAreToldWithoutAskingTheStore(t *testing.T) {
+	t.Parallel()
+	h := newHanding(t)
+	const batch, batches = 100, 3
+	for i := range batches {
+		h.take(t, i*batch, (i+1)*batch)
+	}
+	pending, _, err := h.store.Store.PendingAlerts(t.Context(), 10*batch, time.Hour)
+	if err != nil || len(pending) > 0 {
+		t.Fatalf("%d alerts are to be had by others, %v", len(pending), err)
+	}
+	h.run(t)
+	h.told(t, batch*batches)
+}
+
+// What no room is left for is the store's, and nobody's to lose.
+func TestAlertsBeyondWhatIsHandedOverAreTold(t *testing.T) {
+	t.Parallel()
+	h := newHanding(t)
+	for i := range 12 {
+		h.take(t, i*100, (i+1)*100)
+	}
+	// Ten batches find room in memory.
+	pending, _, err := h.store.PendingAlerts(t.Context(), 1200, time.Millisecond)
+	if err != nil || len(pending) != 200 {
+		t.Fatalf("%d alerts are to be had by others, want 200, %v", len(pending), err)
+	}
+	h.run(t)
+	h.told(t, 1200)
+}
+
+// A stop leaves nothing in hand for which the next process would have to wait.
+func TestStopTellsWhatWasHandedOver(t *testing.T) {
+	t.Parallel()
+	h := newHanding(t)
+	h.take(t, 0, 3)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	h.service.Run(ctx, slog.New(slog.DiscardHandler))
+	waiting, err := h.store.WaitingDeliveries(t.Context())
+	if err != nil || waiting["log"] != 3 {
+		t.Errorf("%v deliveries wait after the stop, want 3, %v", waiting, err)
+	}
+}
+
+// An alert that the limiter did not decide on comes back when its claim ends.
+func TestHandedAlertIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	h := newHanding(t)
+	h.limiter.fails.Store(true)
+	h.run(t)
+	h.take(t, 0, 3)
+	for asked := h.store.asked.Load(); h.store.asked.Load() < asked+2; { // they have been tried
+		<-time.After(5 * time.Millisecond)
+	}
+	h.limiter.fails.Store(false)
+	h.told(t, 0)
+	h.ahead.Store(int64(time.Minute))
+	h.told(t, 3)
+}
