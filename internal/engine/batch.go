@@ -301,6 +301,9 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		return
 	case handBack:
 		return
+	case look:
+		b.decideLook(r)
+		return
 	case Settle:
 		b.decideSettle(r, newID)
 		return
@@ -337,6 +340,18 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 			c.exceeded = len(b.events)
 			b.events = append(b.events, b.event(EventExceeded, l, &result, newID))
 		}
+	}
+}
+
+// decideLook has counters remembered once more of which still nothing remains.
+func (b *batch) decideLook(r *Request) {
+	for i, slot := range r.slots {
+		c, l := &b.counters[slot], &r.Limits[i]
+		if c.state.spec != l.hash() {
+			continue // reset or redefined since
+		}
+		c.state.advance(l, b.now)
+		c.denied = c.denied || c.state.remaining(l) == 0
 	}
 }
 

@@ -36,6 +36,41 @@ func TestADenialIsRememberedUntilItsTime(t *testing.T) {
 	})
 }
 
+func TestAKeyThatGoesOnBeingDeniedNeverWaitsForTheStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "10s")}}
+		ask(t, e, consume)
+		denied := func() {
+			t.Helper()
+			if d := ask(t, e, consume); d.Allowed {
+				t.Fatalf("%+v", d)
+			}
+		}
+		denied()
+		time.Sleep(700 * time.Millisecond)
+		store.hold()
+		denied() // it ages
+		<-store.enter
+		denied() // while it is read again
+		store.leave <- struct{}{}
+		store.release()
+		time.Sleep(500 * time.Millisecond)
+		before := store.count()
+		denied() // more than a second after the first reading
+		if got := store.count() - before; got != 0 {
+			t.Errorf("%d transactions for a denial that was read again", got)
+		}
+		// Once nobody asks, nothing is read: the one is the event of the denials.
+		time.Sleep(12 * time.Second)
+		if got := store.count() - before; got > 1 {
+			t.Errorf("%d transactions though nobody asks", got)
+		}
+	})
+}
+
 func TestARefundOrResetEndsARememberedDenial(t *testing.T) {
 	t.Parallel()
 	store := openTap(t)

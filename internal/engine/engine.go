@@ -128,6 +128,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	e.done.Go(e.dispatchLoop)
 	e.done.Go(e.answerLoop)
 	e.done.Go(e.tellLoop)
+	e.done.Go(e.lookLoop)
 	e.done.Go(e.leaseLoop)
 	return e, nil
 }

@@ -11,6 +11,10 @@ import (
 const (
 	// rememberFor bounds how long a denial is answered from memory.
 	rememberFor = time.Second
+	// lookAfter is when a counter that is still asked for is read again, so that nobody has to wait for that at the end.
+	lookAfter = 600 * time.Millisecond
+	// lookEvery is how often the counters to be read again are gathered: they share transactions.
+	lookEvery = 100 * time.Millisecond
 	// rememberMost bounds the remembered counters; beyond it all of a shard are forgotten, which costs a look at
 	// the store and nothing else.
 	rememberMost = 65536
@@ -29,9 +33,13 @@ type exhausted struct {
 	}
 	// generation counts the calls of forget. What was read before one must not be remembered after it.
 	generation atomic.Uint64
+
+	// ageing are limits whose counters are to be read again.
+	ageingMu sync.Mutex
+	ageing   []*Limit
 }
 
-// memo is the state of a counter at a reading of the store's clock. It is never changed, apart from told.
+// memo is the state of a counter at a reading of the store's clock. It is never changed, apart from told and looked.
 type memo struct {
 	limit Limit
 	state State
@@ -40,6 +48,8 @@ type memo struct {
 	used, until int64
 	// told is where the denials of the counter were counted last.
 	told atomic.Pointer[untold]
+	// looked says that the counter is to be read again.
+	looked atomic.Bool
 }
 
 func (x *exhausted) init() {
@@ -114,9 +124,50 @@ func (x *exhausted) deny(r *Request, d *denials) (Decision, bool) {
 	for i, m := range memos {
 		if !decision.Results[i].Allowed {
 			d.add(m, &r.Limits[i], now+exceededEvery)
+			x.age(m, r.received)
 		}
 	}
 	return decision, true
+}
+
+// age has a counter read again before it is forgotten.
+func (x *exhausted) age(m *memo, now time.Time) {
+	if now.Sub(m.clock.sent) < lookAfter || m.looked.Swap(true) {
+		return
+	}
+	x.ageingMu.Lock()
+	defer x.ageingMu.Unlock()
+	x.ageing = append(x.ageing, &m.limit) // no more than are remembered
+}
+
+// looks gives requests that read again what ages.
+func (x *exhausted) looks() (rs []*Request) {
+	x.ageingMu.Lock()
+	defer x.ageingMu.Unlock()
+	for _, l := range x.ageing {
+		rs = appendLimit(rs, look, l)
+	}
+	clear(x.ageing)
+	x.ageing = x.ageing[:0]
+	return rs
+}
+
+// lookLoop reads counters again that go on denying: then their requests need not wait for the store each second.
+func (e *Engine) lookLoop() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.stopTell:
+			return
+		case <-tick.C:
+		}
+		for _, r := range e.exhausted.looks() {
+			if e.Submit(r) != nil {
+				break // the queue is full: who asks next waits for the store
+			}
+		}
+	}
 }
 
 // describe words the denial of a counter of which all is used, and still is.

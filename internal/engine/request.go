@@ -25,9 +25,11 @@ const (
 	tell
 	// handBack settles leases; the engine asks itself.
 	handBack
+	// look reads counters that are remembered as exhausted once more; the engine asks itself.
+	look
 )
 
-var verbNames = [...]string{"consume", "check", "record", "refund", "settle", "tell", "hand back"}
+var verbNames = [...]string{"consume", "check", "record", "refund", "settle", "tell", "hand back", "look"}
 
 // String gives the verb's name on the wire.
 func (v Verb) String() string { return verbNames[v] }
