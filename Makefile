@@ -60,6 +60,7 @@ alerts-load: ## publish 100,000 events a minute beside alerters, and write what 
 
 .PHONY: crashes
 crashes: ## kill alerters, NATS and PostgreSQL CRASHES=200 times while events become alerts (10 minutes)
+	go test -race ./internal/alerts -run TestWhoeverDiesWhenever -count 1 -timeout 0 -v -args -schedules $(CRASHES)
 	go test -race ./e2e -run TestAlertsSurviveCrashes -count 1 -timeout 0 -v -args -schedules $(CRASHES)
 
 # Packages are found by what their tests import and declare, so that a new one needs no entry here. The flag of

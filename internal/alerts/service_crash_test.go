@@ -3,6 +3,7 @@ package alerts_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -127,15 +128,18 @@ func (r *rig) live(random *rand.Rand, user string, events []alerts.Event) []aler
 	}
 }
 
-// TestWhoeverDiesWhenever has processes die at every step from event to digest, in 200 random schedules. In each a user has 10
+// schedules is how many TestWhoeverDiesWhenever tries: some each time, hundreds with make crashes.
+var schedules = flag.Int("schedules", 30, "how many random deaths the tests of alerts try")
+
+// TestWhoeverDiesWhenever has processes die at every step from event to digest, in random schedules. In each a user has 10
 // alerts within an hour: 8 are told once, and 2 are in digests.
 func TestWhoeverDiesWhenever(t *testing.T) {
 	t.Parallel()
-	const schedules, each, most = 200, 10, 8
+	const each, most = 10, 8
 	r := newRig(t, "{throttle: {limit: 8, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}")
 	random := rand.New(rand.NewPCG(1, 2))
 	deaths := 0
-	for i := range schedules {
+	for i := range *schedules {
 		user := fmt.Sprint("user-", i)
 		var events []alerts.Event
 		for n := range each {
@@ -169,7 +173,7 @@ func TestWhoeverDiesWhenever(t *testing.T) {
 			raised[d.Message.User]++
 		}
 	}
-	for i := range schedules {
+	for i := range *schedules {
 		if user := fmt.Sprint("user-", i); raised[user] != most || digested[user] != each-most {
 			t.Errorf("%s: %d told and %d in digests", user, raised[user], digested[user])
 		}
