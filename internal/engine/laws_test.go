@@ -12,8 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// cases is how many random histories each property of an algorithm is tried on. Properties of several limits, whose histories
-// are long, are tried on a quarter; make fuzz tries all on a hundred thousand.
+// cases is how many random histories each property of an algorithm is tried on.
 const cases = 10_000
 
 // charged is a charge in the log that a law is checked on: what was admitted, at the counter's time.
@@ -323,7 +322,7 @@ func TestADenialChargesNothing(t *testing.T) {
 // Invariant 2, over several limits.
 func TestSeveralLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	check(t, cases/4, func(t *rapid.T) {
+	check(t, cases, func(t *rapid.T) {
 		n := rapid.IntRange(2, 4).Draw(t, "limits")
 		limits, states := make([]Limit, n), make([]*State, n)
 		for i := range limits {
@@ -392,7 +391,7 @@ func TestACounterNamedTwiceHasToHoldBoth(t *testing.T) {
 // Invariant 4.
 func TestRemainingNeverRisesInsideAFixedWindow(t *testing.T) {
 	t.Parallel()
-	check(t, cases/4, func(t *rapid.T) {
+	check(t, cases, func(t *rapid.T) {
 		h := begin(t, FixedWindow)
 		var last Result
 		var in int64
@@ -481,7 +480,7 @@ func abs(n int64) int64 { return max(n, -n) }
 // Another definition carries over what is used, and then keeps the law of the new limit.
 func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 	t.Parallel()
-	check(t, cases/4, func(t *rapid.T) {
+	check(t, cases, func(t *rapid.T) {
 		h := begin(t, rapid.SampledFrom(algorithms).Draw(t, "from"))
 		for _, o := range genOps(h.limit, 8, Consume, Consume, Record, Refund).Draw(t, "ops") {
 			h.play(o)

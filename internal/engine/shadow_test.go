@@ -9,7 +9,7 @@ import (
 // Limits in shadow never refuse, are never charged for a denial, and those of one policy are charged all or none.
 func TestLimitsInShadowNeverRefuse(t *testing.T) {
 	t.Parallel()
-	check(t, cases/4, func(t *rapid.T) {
+	check(t, cases, func(t *rapid.T) {
 		n := rapid.IntRange(1, 5).Draw(t, "limits")
 		limits, states := make([]Limit, n), make([]*State, n)
 		for i := range limits {
