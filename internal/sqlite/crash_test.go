@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
+
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // history is the i-th operation's source of random numbers, the same in every process.
@@ -36,20 +37,18 @@ func victim(path string) error {
 	if err != nil {
 		return err
 	}
-	now := 0
-	cfg := Config{Path: path, Now: func() time.Time { return time.UnixMilli(int64(now)) }}
-	s, err := Open(context.Background(), cfg)
+	s, err := Open(context.Background(), Config{Path: path})
 	if err != nil {
 		return err
 	}
 	tune(s, policies[after%3])
-	m := make(model)
-	for now = 1; ; now++ {
+	m := make(storetest.Model)
+	for now := 1; ; now++ {
 		if now <= after {
-			_ = m.step(context.Background(), nil, now, history(now))
+			_ = m.Step(context.Background(), nil, now, history(now))
 			continue
 		}
-		if err := m.step(context.Background(), s, now, history(now)); err != nil {
+		if err := m.Step(context.Background(), s, now, history(now)); err != nil {
 			return err
 		}
 		fmt.Println(now)
@@ -61,23 +60,23 @@ func victim(path string) error {
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
-	m, done := make(model), 0
+	m, done := make(storetest.Model), 0
 	for range 8 {
 		answered := killedAfter(t, path, done, 1+rand.IntN(60))
 		for ; done < answered; done++ {
-			_ = m.step(t.Context(), nil, done+1, history(done+1))
+			_ = m.Step(t.Context(), nil, done+1, history(done+1))
 		}
 		s, err := Open(t.Context(), Config{Path: path})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tune(s, never)
-		diff, err := m.diff(t.Context(), s)
+		diff, err := m.Diff(t.Context(), s)
 		if diff != "" {
-			_ = m.step(t.Context(), nil, done+1, history(done+1))
+			_ = m.Step(t.Context(), nil, done+1, history(done+1))
 			done++
 			var other string
-			if other, err = m.diff(t.Context(), s); other != "" {
+			if other, err = m.Diff(t.Context(), s); other != "" {
 				t.Errorf("after %d operations (-want +got)\n%s\nor one more\n%s", answered, diff, other)
 			}
 		}
