@@ -167,6 +167,7 @@ func TestRightsOfRoles(t *testing.T) {
 	}
 	want := map[string][3]string{ // worker, alerter, reader
 		"counters": {"SIUD", "SUD", "S"}, "receipts": {"SIUD", "SUD", ""}, "outbox": {"SIUD", "", ""},
+		"journal":      {"SID", "S", ""},
 		"usage_counts": {"SIUD", "SIUD", "S"}, "usage_requests": {"SIUD", "SUD", "S"},
 		"api_keys": {"SIU", "", "s"}, "overrides": {"SIUD", "SUD", "S"}, "override_revision": {"SU", "SU", "S"},
 		"job_runs": {"SIUD", "SIUD", "S"}, "goose_db_version": {"S", "S", "S"},

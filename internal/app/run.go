@@ -188,14 +188,6 @@ func (l *limiter) storeFailing(err error) {
 	l.log.Error("the store fails: answering without it", "on-error", l.OnError, "error", err)
 }
 
-// writers is how many transactions run at the same time: SQLite has one writer.
-func (l *limiter) writers() int {
-	if l.DatabaseURL == "" {
-		return 1
-	}
-	return 2
-}
-
 func (l *limiter) storeName() string {
 	if l.DatabaseURL == "" {
 		return "sqlite"
@@ -305,7 +297,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 		Committed: l.relay.Wake,
 		Observer:  l.metrics,
 		Tally:     l.usage.Tally,
-		Writers:   l.writers(),
+		Writers:   1, // both stores write one transaction after another
 
 		StoreFailing: l.storeFailing,
 	})

@@ -17,6 +17,8 @@ type batch struct {
 	// limits counts the limits of requests; closing lets tell store denials that are not due yet.
 	limits  int
 	closing bool
+	// turn is that of the first transaction, where the store gave one.
+	turn Turn
 
 	// ids and counters are the distinct counters of pending, in locking order.
 	ids      []CounterID

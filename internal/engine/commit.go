@@ -52,6 +52,7 @@ func (e *Engine) commit(b *batch) {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), start.Add(patience))
 	defer cancel()
+	defer b.endTurn()
 	err := e.write(ctx, b)
 	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
 		if errors.Is(err, ErrCommitUnknown) {
@@ -73,6 +74,14 @@ func (e *Engine) commit(b *batch) {
 		if r.err != nil {
 			e.answerWithout(r)
 		}
+	}
+}
+
+// endTurn gives a turn back that no transaction took.
+func (b *batch) endTurn() {
+	if b.turn != nil {
+		b.turn.End()
+		b.turn = nil
 	}
 }
 
@@ -126,7 +135,9 @@ func (e *Engine) write(ctx context.Context, b *batch) error {
 func (e *Engine) update(ctx context.Context, b *batch) error {
 	sent := time.Now()
 	generation := e.exhausted.generation.Load()
-	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs}, func(s Snapshot) Changes {
+	turn := b.turn
+	b.turn = nil
+	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs, Turn: turn}, func(s Snapshot) Changes {
 		changes := b.decide(s, &e.denials, e.cfg.NewID)
 		e.forgetChanged(b)
 		return changes

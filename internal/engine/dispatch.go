@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"context"
 	"sync"
 	"time"
+
+	"github.com/sony/gobreaker/v2"
 )
 
 // maxBatchLimits bounds the counters of one batch.
@@ -66,8 +69,13 @@ func (d *dispatcher) writeLoop() {
 func (d *dispatcher) next() *batch {
 	for {
 		d.reap()
+		turn := d.await()
 		if b := d.gather(); b != nil {
+			b.turn = turn
 			return b
+		}
+		if turn != nil {
+			turn.End()
 		}
 		if len(d.waiting) >= d.e.cfg.Queue {
 			d.finished(<-d.done)
@@ -89,6 +97,17 @@ func (d *dispatcher) next() *batch {
 			}
 		}
 	}
+}
+
+// await waits for the turn of what waits, where the store has turns: what comes meanwhile goes into the same batch.
+func (d *dispatcher) await() Turn {
+	store, ok := d.e.cfg.Store.(Waiter)
+	if !ok || len(d.e.queue)+len(d.waiting) == 0 || d.e.breaker.State() != gobreaker.StateClosed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), d.e.cfg.Deadline/2)
+	defer cancel()
+	return store.Await(ctx)
 }
 
 // reap finishes the batches that were written meanwhile.

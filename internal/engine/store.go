@@ -32,6 +32,18 @@ type Store interface {
 	Reset(ctx context.Context, sel Selection, dryRun bool) (int64, error)
 }
 
+// Waiter is a [Store] whose transactions may have to wait for those of other workers: what gathers meanwhile can be in the
+// batch. Await returns once the turn has come; nil when there is no use in waiting before the batch is known, or when
+// waiting failed.
+type Waiter interface {
+	Await(ctx context.Context) Turn
+}
+
+// Turn is the right to be the next who writes. It ends with the [Store.Update] of the batch it is in, or by End.
+type Turn interface {
+	End()
+}
+
 // The errors of [Store.Update] that mean something to the engine.
 var (
 	// ErrConflict says that another worker got in between and nothing was written.
@@ -46,6 +58,8 @@ type Batch struct {
 	Counters []CounterID
 	// IDs are distinct and in byte order.
 	IDs []string
+	// Turn is what a [Waiter] has given for this batch; nil for none.
+	Turn Turn
 }
 
 // Snapshot is what the transaction read. Its slices are valid until decide returns.

@@ -2,10 +2,11 @@ package postgres
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -15,165 +16,6 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// Rows are locked in the order of the batch, which is the same for every worker, so no two ever wait for each other.
-// The lock inside a lateral subquery leaves the planner no choice: it must go through the arrays in their order and
-// look each row up. (Of a plain join with ORDER BY and FOR UPDATE it makes, when the table was last seen small, a walk
-// through the whole index.) The arrays are unnested in a select list, where their elements are handed on one by one; in
-// FROM each array is first copied to a table of its own.
-const lockCountersSQL = `
-SELECT k.ord, c.ctid, c.state
-FROM (
-	SELECT generate_subscripts($1::text[], 1) AS ord, unnest($1::text[]) AS key, unnest($2::text[]) AS name
-) k
-CROSS JOIN LATERAL (
-	SELECT ctid, state FROM counters WHERE key = k.key AND name = k.name FOR UPDATE
-) c`
-
-func (t *tx) sendLock(p *pgconn.Pipeline, ids []engine.CounterID) {
-	t.params.reset()
-	keys := t.params.add(textOID, len(ids))
-	for i := range ids {
-		element(keys, ids[i].Key)
-	}
-	names := t.params.add(textOID, len(ids))
-	for i := range ids {
-		element(names, ids[i].Name)
-	}
-	t.all.send(p, stLockCounters, t.params.values)
-}
-
-// readStates reads the answer to sendLock; nothing was sent for no counters.
-func (t *tx) readStates(p *pgconn.Pipeline, n int) ([][]byte, error) {
-	t.arena = t.arena[:0]
-	t.tids = cleared(t.tids, n)
-	t.spans = cleared(t.spans, n)
-	t.states = cleared(t.states, n)
-	if n == 0 {
-		return t.states, nil
-	}
-	rr, err := result(p)
-	if err != nil {
-		return nil, err
-	}
-	for rr.NextRow() {
-		row := rr.Values()
-		slot := int(binary.BigEndian.Uint32(row[0])) - 1
-		copy(t.tids[slot][:], row[1])
-		begin := len(t.arena)
-		t.arena = append(t.arena, row[2]...)
-		t.spans[slot] = [2]int{begin, len(t.arena)}
-	}
-	if _, err := rr.Close(); err != nil {
-		return nil, err
-	}
-	// Only now, because the arena may have moved while it grew.
-	for i, span := range t.spans {
-		if t.tids[i] != (tid{}) {
-			t.states[i] = t.arena[span[0]:span[1]:span[1]]
-		}
-	}
-	return t.states, nil
-}
-
-func cleared[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n, max(n, 2*cap(s)))
-	}
-	s = s[:n]
-	clear(s)
-	return s
-}
-
-// A locked row stays where it is until the transaction ends, so its place finds it without the index: a third less
-// work than by key. All rows are there, so they return in the order of the arrays.
-const updateStatesSQL = `
-UPDATE counters c SET state = u.state, expires_at = u.expires_at
-FROM (SELECT unnest($1::tid[]) AS place, unnest($2::bytea[]) AS state, unnest($3::bigint[]) AS expires_at) u
-WHERE c.ctid = u.place
-RETURNING c.ctid, c.xmin`
-
-const updateSpecsSQL = `
-UPDATE counters c SET state = u.state, expires_at = u.expires_at, spec = u.spec
-FROM (
-	SELECT unnest($1::tid[]) AS place, unnest($2::bytea[]) AS state, unnest($3::bigint[]) AS expires_at, unnest($4::text[]) AS spec
-) u
-WHERE c.ctid = u.place
-RETURNING c.ctid, c.xmin`
-
-// No ON CONFLICT: a row that somebody else created first was not part of the decision, which must be made again. One
-// that was created since the read is looked for first, and fails the statement with division_by_zero: to insert it would
-// wait for whoever is updating it, and that may be somebody who waits for a row that is locked here. (With NOT EXISTS
-// the planner would read the whole index of a table that it takes for a small one.)
-const insertCountersSQL = `
-INSERT INTO counters (state, expires_at, spec, key, name)
-SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[], $5::text[]) AS u (state, expires_at, spec, key, name)
-WHERE 1 / ((SELECT true FROM counters c WHERE c.key = u.key AND c.name = u.name) IS NULL)::int = 1
-RETURNING ctid, xmin`
-
-// sendCounters inserts first: nobody must wait for a row that is updated here while an insert waits for him.
-func (t *tx) sendCounters(p *pgconn.Pipeline, steps []step, ids []engine.CounterID, changes []engine.CounterChange) []step {
-	if len(t.inserted) > 0 {
-		t.params.reset()
-		t.addStates(changes, t.inserted)
-		t.addSpecs(changes, t.inserted)
-		t.addIDs(ids, changes, t.inserted)
-		t.all.send(p, stInsertCounters, t.params.values)
-		steps = append(steps, step{"insert counters", len(t.inserted), t.inserted})
-	}
-	if len(t.updated) > 0 {
-		t.params.reset()
-		t.addPlaces(changes, t.updated)
-		t.addStates(changes, t.updated)
-		t.all.send(p, stUpdateStates, t.params.values)
-		steps = append(steps, step{"update counters", len(t.updated), t.updated})
-	}
-	if len(t.respecified) > 0 {
-		t.params.reset()
-		t.addPlaces(changes, t.respecified)
-		t.addStates(changes, t.respecified)
-		t.addSpecs(changes, t.respecified)
-		t.all.send(p, stUpdateSpecs, t.params.values)
-		steps = append(steps, step{"update counters", len(t.respecified), t.respecified})
-	}
-	return steps
-}
-
-func (t *tx) addPlaces(changes []engine.CounterChange, which []int) {
-	places := t.params.add(tidOID, len(which))
-	for _, i := range which {
-		element(places, t.tids[changes[i].Slot][:])
-	}
-}
-
-func (t *tx) addStates(changes []engine.CounterChange, which []int) {
-	states := t.params.add(byteaOID, len(which))
-	for _, i := range which {
-		element(states, changes[i].State)
-	}
-	expires := t.params.add(int8OID, len(which))
-	for _, i := range which {
-		int8Element(expires, changes[i].ExpiresAt)
-	}
-}
-
-func (t *tx) addIDs(ids []engine.CounterID, changes []engine.CounterChange, which []int) {
-	keys := t.params.add(textOID, len(which))
-	for _, i := range which {
-		element(keys, ids[changes[i].Slot].Key)
-	}
-	names := t.params.add(textOID, len(which))
-	for _, i := range which {
-		element(names, ids[changes[i].Slot].Name)
-	}
-}
-
-func (t *tx) addSpecs(changes []engine.CounterChange, which []int) {
-	specs := t.params.add(textOID, len(which))
-	for _, i := range which {
-		element(specs, changes[i].Spec)
-	}
-}
-
 const countersOfKeySQL = `
 SELECT key, name, spec, state FROM counters WHERE key = $1 ORDER BY name`
 
@@ -182,7 +24,11 @@ func (s *Store) Counters(ctx context.Context, key string) ([]engine.StoredCounte
 	if !utf8.ValidString(key) {
 		return nil, 0, errors.New("read counters: the key is not UTF-8")
 	}
-	all, now, err := s.stored(ctx, countersOfKeySQL, key)
+	from, end, err := keyRange(engine.Selection{Key: key})
+	if err != nil {
+		return nil, 0, fmt.Errorf("read counters: %w", err)
+	}
+	all, now, err := s.stored(ctx, from, end, math.MaxInt32, countersOfKeySQL, key)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read counters: %w", err)
 	}
@@ -203,18 +49,24 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 	if after.Compare(from) > 0 {
 		from = after
 	}
-	page, now, err := s.stored(ctx, listCountersSQL, from.Key, from.Name, end, max)
+	page, now, err := s.stored(ctx, from, end, max, listCountersSQL, from.Key, from.Name, end, max)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list counters: %w", err)
 	}
 	return page, now, nil
 }
 
-// stored runs a query for counters, and reads the clock behind it in the same round trip.
-func (s *Store) stored(ctx context.Context, sql string, args ...any) (all []engine.StoredCounter, now int64, err error) {
+// stored gives the first counters of a range; query reads them from the table, and behind it the clock. The dirty ones
+// are read first: what is clean then is in the table, and what gets clean later is the same there, or newer.
+func (s *Store) stored(ctx context.Context, from engine.CounterID, end string, max int, query string, args ...any) (all []engine.StoredCounter, now int64, err error) {
+	dirty, err := s.dirtyCounters(ctx, from, end, max)
+	if err != nil {
+		return nil, 0, err
+	}
+	var clean []engine.StoredCounter
 	var b pgx.Batch
-	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c engine.StoredCounter, err error) {
+	b.Queue(query, args...).Query(func(rows pgx.Rows) (err error) {
+		clean, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c engine.StoredCounter, err error) {
 			err = row.Scan(&c.Key, &c.Name, &c.Spec, &c.State)
 			return c, err
 		})
@@ -222,33 +74,122 @@ func (s *Store) stored(ctx context.Context, sql string, args ...any) (all []engi
 	})
 	b.Queue(clockSQL).QueryRow(func(row pgx.Row) error {
 		var at pgtype.Timestamptz
-		err := row.Scan(&at, nil)
+		err := row.Scan(&at)
 		now = at.Time.UnixMilli()
 		return err
 	})
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
 		return nil, 0, err
 	}
-	return all, now, nil
+	return merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), now, nil
 }
 
-// resetBatch is how many rows one transaction of Reset locks.
+// dirtyCounters brings memory to the end of the journal and gives the dirty counters of a range.
+func (s *Store) dirtyCounters(ctx context.Context, from engine.CounterID, end string, max int) (all []engine.StoredCounter, err error) {
+	release, err := acquire(ctx, s.turn)
+	if err != nil {
+		return nil, fmt.Errorf("wait for the transaction before: %w", err)
+	}
+	defer release()
+	if err := s.follow(ctx); err != nil {
+		return nil, err
+	}
+	s.memory.each(from, end, func(r *row) bool {
+		if len(all) < max {
+			all = append(all, r.stored())
+		}
+		return len(all) < max
+	})
+	return all, nil
+}
+
+// follow brings memory to the end of the journal without waiting for a turn, and reads the clock. The caller holds turn,
+// that of the process.
+func (s *Store) follow(ctx context.Context) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to database: %w", err)
+	}
+	defer conn.Release()
+	t := s.begin(conn)
+	for behind := true; behind; {
+		if behind, err = s.followOnce(ctx, t); err != nil {
+			return fmt.Errorf("read the journal: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) followOnce(ctx context.Context, t *tx) (behind bool, err error) {
+	sent := time.Now()
+	p := t.conn.StartPipeline(ctx)
+	defer func() {
+		if closeErr := p.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	t.sendReadJournal(p, s.position())
+	t.all.send(p, stClock, nil)
+	if err := p.Sync(); err != nil {
+		return false, err
+	}
+	if behind, err = s.catchUp(p); err != nil {
+		return false, err
+	}
+	now, err := readClock(p)
+	if err == nil {
+		s.clock.tell(now, sent, time.Now())
+	}
+	return behind, err
+}
+
+// merge gives the first of two ordered lists together, and of two with one id that of the first list.
+func merge[T any](over, under []T, max int, id func(*T) engine.CounterID) []T {
+	if len(over) == 0 {
+		return under
+	}
+	var all []T
+	for len(all) < max && len(over)+len(under) > 0 {
+		order := -1
+		switch {
+		case len(over) == 0:
+			order = 1
+		case len(under) > 0:
+			order = id(&over[0]).Compare(id(&under[0]))
+		}
+		if order > 0 {
+			all, under = append(all, under[0]), under[1:]
+			continue
+		}
+		if order == 0 {
+			under = under[1:]
+		}
+		all, over = append(all, over[0]), over[1:]
+	}
+	return all
+}
+
+// resetBatch is how many rows one transaction of Reset removes, so that decisions get in between.
 const resetBatch = 1000
 
 const (
+	idsOfRangeSQL = `
+SELECT key, name FROM counters
+WHERE (key, name) > ($1, $2) AND key < $3
+ORDER BY key, name LIMIT $4`
+
 	countCountersSQL = `
 SELECT count(*) FROM counters WHERE (key, name) > ($1, $2) AND key < $3`
 
-	// Locked in key order, like everywhere. What is deleted is found by place in a statement of its own, which sees
-	// the version of a row that the lock waited for.
-	lockRangeSQL = `
-SELECT ctid, key, name FROM counters
-WHERE (key, name) > ($1, $2) AND key < $3
-ORDER BY key, name LIMIT $4
-FOR UPDATE`
+	countThoseSQL = `
+SELECT count(*) FROM (SELECT unnest($1::text[]) AS key, unnest($2::text[]) AS name) k
+CROSS JOIN LATERAL (SELECT FROM counters WHERE key = k.key AND name = k.name LIMIT 1) c`
 
+	// Each is looked up first, which leaves the planner no choice.
 	deleteCountersSQL = `
-DELETE FROM counters WHERE ctid = ANY ($1::tid[])`
+DELETE FROM counters WHERE ctid = ANY (ARRAY(
+	SELECT l.ctid FROM (SELECT unnest($1::text[]) AS key, unnest($2::text[]) AS name) k
+	CROSS JOIN LATERAL (SELECT ctid FROM counters WHERE key = k.key AND name = k.name LIMIT 1) l))`
 )
 
 // Reset implements [engine.Store]. It works through the selection in small transactions: what they removed stays
@@ -259,7 +200,7 @@ func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n
 		return 0, fmt.Errorf("reset counters: %w", err)
 	}
 	if dryRun {
-		if err := s.pool.QueryRow(ctx, countCountersSQL, from.Key, from.Name, end).Scan(&n); err != nil {
+		if n, err = s.count(ctx, from, end); err != nil {
 			return 0, fmt.Errorf("count counters: %w", err)
 		}
 		return n, nil
@@ -277,29 +218,74 @@ func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n
 	}
 }
 
+// count counts the counters of a range in the table, and those that have yet to come there.
+func (s *Store) count(ctx context.Context, from engine.CounterID, end string) (n int64, err error) {
+	dirty, err := s.dirtyCounters(ctx, from, end, math.MaxInt32)
+	if err != nil {
+		return 0, err
+	}
+	keys, names := make([]string, len(dirty)), make([]string, len(dirty))
+	for i := range dirty {
+		keys[i], names[i] = dirty[i].Key, dirty[i].Name
+	}
+	var both int64
+	var b pgx.Batch
+	b.Queue(countCountersSQL, from.Key, from.Name, end).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
+	b.Queue(countThoseSQL, keys, names).QueryRow(func(row pgx.Row) error { return row.Scan(&both) })
+	err = s.pool.SendBatch(ctx, &b).Close()
+	return n + int64(len(dirty)) - both, err
+}
+
 func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string) (n int64, last engine.CounterID, err error) {
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, lockRangeSQL, from.Key, from.Name, end, resetBatch)
-		if err != nil {
-			return err
+	release, err := acquire(ctx, s.turn)
+	if err != nil {
+		return 0, last, fmt.Errorf("wait for the transaction before: %w", err)
+	}
+	defer release()
+	err = s.locked(ctx, engine.Batch{}, func(t *tx, _ int64) (*draft, error) {
+		ids, err := s.firstOf(ctx, t, from, end)
+		if err != nil || len(ids) == 0 {
+			return nil, err
 		}
-		places := make([]pgtype.TID, 0, resetBatch)
-		var place pgtype.TID
-		_, err = pgx.ForEachRow(rows, []any{&place, &last.Key, &last.Name}, func() error {
-			places = append(places, place)
-			return nil
-		})
-		if err != nil || len(places) == 0 {
-			return err
-		}
-		tag, err := tx.Exec(ctx, deleteCountersSQL, places)
-		n = tag.RowsAffected()
-		return err
+		n, last = int64(len(ids)), ids[len(ids)-1]
+		return &draft{removed: ids}, nil
 	})
 	if err != nil {
 		return 0, last, err
 	}
 	return n, last, nil
+}
+
+// firstOf gives the first ids of a range, inside a transaction.
+func (s *Store) firstOf(ctx context.Context, t *tx, from engine.CounterID, end string) ([]engine.CounterID, error) {
+	var dirty []engine.CounterID
+	s.memory.each(from, end, func(r *row) bool {
+		dirty = append(dirty, r.id)
+		return len(dirty) < resetBatch
+	})
+	t.params.reset()
+	t.params.blob([]byte(from.Key))
+	t.params.blob([]byte(from.Name))
+	t.params.blob([]byte(end))
+	t.params.scalar(resetBatch)
+	var clean []engine.CounterID
+	found := t.conn.ExecParams(ctx, idsOfRangeSQL, t.params.values, []uint32{textOID, textOID, textOID, int8OID}, binaryFormat, binaryFormat).Read()
+	for _, values := range found.Rows {
+		clean = append(clean, engine.CounterID{Key: string(values[0]), Name: string(values[1])})
+	}
+	return merge(dirty, clean, resetBatch, func(id *engine.CounterID) engine.CounterID { return *id }), found.Err
+}
+
+// sendRemoved removes counters from the table; the journal's row says so as well, so that earlier ones do not bring them
+// back.
+func (t *tx) sendRemoved(p *pgconn.Pipeline, ids []engine.CounterID) {
+	if len(ids) == 0 {
+		return
+	}
+	t.params.reset()
+	elements(t, textOID, ids, func(to *[]byte, id engine.CounterID) { element(to, id.Key) })
+	elements(t, textOID, ids, func(to *[]byte, id engine.CounterID) { element(to, id.Name) })
+	t.send(p, step{"delete counters", stDeleteCounters, anyNumber})
 }
 
 // keyRange gives the bounds of a selection: ids behind from whose key is below end.

@@ -1,8 +1,15 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // What expires is found behind the index and locked, and whether it has expired is looked at again on the version that
@@ -17,24 +24,134 @@ const (
 
 	expireCountersSQL = `
 DELETE FROM counters WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM counters` + expiredSQL + `))`
+	SELECT ctid FROM counters` + expiredSQL + `))
+RETURNING key, name`
+
+	expiredCountersSQL = `
+SELECT key, name, expires_at FROM counters
+WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2`
 
 	expireReceiptsSQL = `
 DELETE FROM receipts WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM receipts` + expiredSQL + `))`
 )
 
+// expireAtOnce is how many counters are removed before decisions get in between.
+const expireAtOnce = 100
+
 // Expire removes up to max counters and up to max receipts that have expired, those that did first, and returns how
-// many of both. It waits for no lock: what is being charged stays.
+// many of both. It waits for no lock of another process: what is being charged stays.
 func (s *Store) Expire(ctx context.Context, max int) (int, error) {
-	counters, err := s.relay.Exec(ctx, expireCountersSQL, max)
+	n, err := s.expireCounters(ctx, max)
 	if err != nil {
-		return 0, fmt.Errorf("remove expired counters: %w", err)
+		return n, fmt.Errorf("remove expired counters: %w", err)
 	}
-	n := int(counters.RowsAffected())
 	receipts, err := s.relay.Exec(ctx, expireReceiptsSQL, max)
 	if err != nil {
 		return n, fmt.Errorf("remove expired receipts: %w", err)
 	}
 	return n + int(receipts.RowsAffected()), nil
+}
+
+func (s *Store) expireCounters(ctx context.Context, max int) (total int, err error) {
+	for total < max {
+		n, err := s.expireSome(ctx, min(max-total, expireAtOnce))
+		total += n
+		if err != nil || n == 0 {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// expireSome removes up to max expired counters. A dirty one goes as a row of the journal says that it does; the others,
+// which the table alone has, go without one: no process takes for granted what it remembers of a clean row that expired.
+func (s *Store) expireSome(ctx context.Context, max int) (n int, err error) {
+	release, err := acquire(ctx, s.turn)
+	if err != nil {
+		return 0, fmt.Errorf("wait for the transaction before: %w", err)
+	}
+	defer release()
+	if s.loaded { // a process that decides nothing need not know what is dirty
+		if err := s.follow(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if now, _, ok := s.clock.between(); !ok || len(s.dirtyExpired(now)) == 0 {
+		return s.expireClean(ctx, max)
+	}
+	err = s.locked(ctx, engine.Batch{}, func(t *tx, now int64) (*draft, error) {
+		ids, err := s.expired(ctx, t, now, max)
+		n = len(ids)
+		return &draft{removed: ids}, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// expiring is a counter that has expired.
+type expiring struct {
+	id engine.CounterID
+	at int64
+}
+
+func (s *Store) dirtyExpired(now int64) (all []expiring) {
+	for r := s.memory.dirty.oldest(); r != nil; r = s.memory.dirty.next(r) {
+		if r.expires <= now {
+			all = append(all, expiring{r.id, r.expires})
+		}
+	}
+	return all
+}
+
+// expired gives up to max counters to remove, those that expired first. A row of the table may be older than a dirty
+// one, which then decides.
+func (s *Store) expired(ctx context.Context, t *tx, now int64, max int) ([]engine.CounterID, error) {
+	all := s.dirtyExpired(now)
+	t.params.reset()
+	t.params.scalar(now)
+	t.params.scalar(int64(max + len(all)))
+	found := t.conn.ExecParams(ctx, expiredCountersSQL, t.params.values, []uint32{int8OID, int8OID}, binaryFormat, binaryFormat).Read()
+	for _, values := range found.Rows {
+		id := engine.CounterID{Key: string(values[0]), Name: string(values[1])}
+		if r := s.memory.rows[id]; r == nil || r.since == nil {
+			all = append(all, expiring{id, int64(binary.BigEndian.Uint64(values[2]))})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b expiring) int { return cmp.Compare(a.at, b.at) })
+	ids := make([]engine.CounterID, min(len(all), max))
+	for i := range ids {
+		ids[i] = all[i].id
+	}
+	return ids, found.Err
+}
+
+// expireClean removes rows of the table that have expired. One that is dirty stays as the journal says it is, and is
+// written to the table anew. Of one that is clean the journal may still speak, for those who read it from its beginning.
+func (s *Store) expireClean(ctx context.Context, max int) (n int, err error) {
+	rows, err := s.relay.Query(ctx, expireCountersSQL, max)
+	if err != nil {
+		return 0, err
+	}
+	var id engine.CounterID
+	var named []engine.CounterID
+	_, err = pgx.ForEachRow(rows, []any{&id.Key, &id.Name}, func() error {
+		switch r := s.memory.rows[id]; {
+		case r == nil:
+			n++
+		case r.since == nil:
+			n++
+			if r.last >= s.first {
+				named = append(named, id)
+			}
+			s.memory.drop(r)
+		}
+		return nil
+	})
+	if err != nil || len(named) == 0 {
+		return n, err
+	}
+	return n, s.locked(ctx, engine.Batch{}, func(*tx, int64) (*draft, error) { return &draft{removed: named}, nil })
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,103 +16,27 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestCreators has two workers decide about one new counter at the same time: the second to write has to decide
-// again.
+// TestCreators has two workers decide about one new counter at the same time: the second one waits for its turn, and
+// decides over what the first has made.
 func TestCreators(t *testing.T) {
-	s := open(t, Config{})
-	var deciding sync.WaitGroup
-	deciding.Add(2)
-	errs := make(chan error, 2)
-	for range 2 {
-		go func() {
-			errs <- s.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
-				deciding.Done()
-				deciding.Wait() // both have read that it is not there
-				return set("1")(snap)
-			})
-		}()
-	}
-	first, second := <-errs, <-errs
-	if (first == nil) == (second == nil) || !errors.Is(errors.Join(first, second), engine.ErrConflict) {
-		t.Errorf("got %v and %v; want one conflict", first, second)
-	}
-	if got := state(t, s, "a"); got != "1" {
-		t.Errorf("state %q", got)
-	}
-}
-
-// TestRowMoved has a row updated, and so moved, while another transaction waits to lock it: the place that is read
-// must be the new one.
-func TestRowMoved(t *testing.T) {
-	s := open(t, Config{})
-	if err := s.Update(t.Context(), batch("a", "b"), set("0")); err != nil {
-		t.Fatal(err)
-	}
-	conn := connect(t, s)
-	for round := range 3 {
-		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec(t.Context(), `UPDATE counters SET state = 'moved' WHERE key = 'a'`); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		var saw string // by the last call of decide, which counts
-		go func() {
-			done <- s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
-				saw = string(snap.States[0])
-				return set("written")(snap)
-			})
-		}()
-		waitForLock(t, s)
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-		if saw != "moved" {
-			t.Errorf("round %d: read %q", round, saw)
-		}
-		if a, b := state(t, s, "a"), state(t, s, "b"); a != "written" || b != "written" {
-			t.Errorf("round %d: states %q and %q", round, a, b)
-		}
-	}
-}
-
-// TestLockOrder holds that rows are locked in the order of the batch, not in the one they are stored in: while an
-// update waits for its second row, it has the first and not the third.
-func TestLockOrder(t *testing.T) {
-	s := open(t, Config{})
-	for _, key := range []string{"c", "b", "a"} {
-		if err := s.Update(t.Context(), batch(key), set("0")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	holder, err := connect(t, s).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := holder.Exec(t.Context(), `SELECT FROM counters WHERE key = 'b' FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	first, second := pair(t)
 	done := make(chan error, 1)
-	go func() { done <- s.Update(t.Context(), batch("a", "b", "c"), set("1")) }()
-	waitForLock(t, s)
-	rows, err := connect(t, s).Query(t.Context(), `SELECT key FROM counters FOR UPDATE SKIP LOCKED`)
-	if err != nil {
+	err := first.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
+		go func() {
+			done <- second.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
+				return set(string(snap.States[0]) + "2")(snap)
+			})
+		}()
+		waitForLock(t, first)
+		return set("1")(snap)
+	})
+	if err := errors.Join(err, <-done); err != nil {
 		t.Fatal(err)
 	}
-	free, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil || !slices.Equal(free, []string{"c"}) {
-		t.Errorf("not locked: %v, %v; want c", free, err)
-	}
-	if err := holder.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
+	for _, s := range []*Store{first, second} {
+		if got := state(t, s, "a"); got != "12" {
+			t.Errorf("state %q", got)
+		}
 	}
 }
 
@@ -129,25 +52,56 @@ func waitForLock(t *testing.T, s *Store) {
 	}
 }
 
-// TestLockTimeout has somebody sit on a row: the decision fails in time, and holds on to nothing.
+// TestLockTimeout has somebody keep the turn: the decision fails in time, and holds on to nothing.
 func TestLockTimeout(t *testing.T) {
 	s := open(t, Config{LockTimeout: 20 * time.Millisecond})
-	if err := s.Update(t.Context(), batch("a", "b"), set("0")); err != nil {
+	if err := s.Update(t.Context(), batch("a"), set("0")); err != nil {
 		t.Fatal(err)
 	}
 	tx, err := connect(t, s).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `SELECT FROM counters WHERE key = 'b' FOR UPDATE`); err != nil {
+	if _, err := tx.Exec(t.Context(), turnSQL); err != nil {
 		t.Fatal(err)
 	}
-	err = s.Update(t.Context(), batch("a", "b"), set("1"))
-	if sqlState(err) != "55P03" || errors.Is(err, engine.ErrConflict) || errors.Is(err, engine.ErrCommitUnknown) {
-		t.Errorf("update: %v", err)
+	for _, what := range []string{"a decision over what is remembered", "a decision in turn"} {
+		err = s.Update(t.Context(), batch("a"), set("1"))
+		if sqlState(err) != "55P03" || errors.Is(err, engine.ErrConflict) || errors.Is(err, engine.ErrCommitUnknown) {
+			t.Errorf("%s: %v", what, err)
+		}
+		s.skip = 1
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-		t.Errorf("update of the other row: %v", err)
+		t.Errorf("update behind it: %v", err)
+	}
+}
+
+// TestAWorkerThatStandsStill keeps the turn and says nothing more: the server takes it away.
+func TestAWorkerThatStandsStill(t *testing.T) {
+	still, s := pair(t)
+	begun, end := make(chan struct{}), make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		done <- still.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
+			close(begun)
+			<-end
+			return set("still")(snap)
+		})
+	}()
+	<-begun
+	if err := s.Update(t.Context(), batch("a"), set("moved")); err != nil {
+		t.Errorf("update of another worker: %v", err)
+	}
+	close(end)
+	if err := <-done; err == nil {
+		t.Error("the worker that stood still could write")
+	}
+	if got := state(t, s, "a"); got != "moved" {
+		t.Errorf("state %q", got)
 	}
 }
 
@@ -159,20 +113,8 @@ func TestServerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, Config{URL: server.URL, MaxConns: 4})
-	var deciding sync.WaitGroup
-	deciding.Add(4)
-	errs := make(chan error, 4)
-	for _, key := range []string{"a", "b", "c", "d"} { // open all connections
-		go func() {
-			errs <- s.Update(t.Context(), batch(key), func(snap engine.Snapshot) engine.Changes {
-				deciding.Done()
-				deciding.Wait()
-				return set("kept")(snap)
-			})
-		}()
-	}
-	for range 4 {
-		if err := <-errs; err != nil {
+	for _, key := range []string{"a", "b"} {
+		if err := s.Update(t.Context(), batch(key), set("kept")); err != nil {
 			t.Fatal(err)
 		}
 	}

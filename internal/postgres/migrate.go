@@ -100,8 +100,7 @@ func provider(db *sql.DB, options ...goose.ProviderOption) (*goose.Provider, err
 const schemaVersionSQL = `
 SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`
 
-// A partitioned table has no file of its own, and the same place once in each partition: an update by place would write
-// to all of them.
+// A partitioned table has the same place once in each partition: what is removed by place would go from all of them.
 const plainTableSQL = `
 SELECT relkind = 'r' FROM pg_class WHERE oid = 'counters'::regclass`
 

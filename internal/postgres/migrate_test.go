@@ -49,6 +49,10 @@ func TestSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	if err := MigrateDown(t.Context(), url); err == nil || !strings.Contains(err.Error(), "start a limiter and stop it once") {
+		t.Errorf("migrate down over a journal that was not folded: %v", err)
+	}
+	s.foldAll()                // as a limiter that stops
 	for range len(steps) + 1 { // once more than there are
 		if err := MigrateDown(t.Context(), url); err != nil {
 			t.Fatal(err)

@@ -16,9 +16,9 @@ const insertEventsSQL = `
 INSERT INTO outbox (id, type, data)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[])`
 
-func (t *tx) sendEvents(p *pgconn.Pipeline, steps []step, events []engine.Event) ([]step, error) {
+func (t *tx) sendEvents(p *pgconn.Pipeline, events []engine.Event) error {
 	if len(events) == 0 {
-		return steps, nil
+		return nil
 	}
 	t.params.reset()
 	ids := t.params.add(textOID, len(events))
@@ -33,12 +33,12 @@ func (t *tx) sendEvents(p *pgconn.Pipeline, steps []step, events []engine.Event)
 	for i := range events {
 		encoded, err := json.Marshal(&events[i])
 		if err != nil {
-			return nil, fmt.Errorf("encode event %s: %w", events[i].ID, err)
+			return fmt.Errorf("encode event %s: %w", events[i].ID, err)
 		}
 		element(data, encoded)
 	}
-	t.all.send(p, stInsertEvents, t.params.values)
-	return append(steps, step{"insert events", len(events), nil}), nil
+	t.send(p, step{"insert events", stInsertEvents, len(events)})
+	return nil
 }
 
 const (

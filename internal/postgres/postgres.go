@@ -1,9 +1,13 @@
 // Package postgres keeps the state of the service in PostgreSQL: counters, receipts and the outbox, one file per
 // table, each query beside the method that runs it; and what jobs, usage and alerts keep.
 //
-// It is an [engine.Store]. A decision takes two round trips: one that begins, locks the rows of a batch in key order,
-// reads them and then the clock, and one that writes the changes and commits. Everything in a round trip is
-// pipelined, so its cost is that of one message each way.
+// What a transaction does to counters it writes as one row of a journal (journal.go), which all processes read. Until they
+// are folded into their table (fold.go) they stand in memory (memory.go).
+//
+// It is an [engine.Store]. A decision takes one round trip when nobody else has written to the journal since this process
+// did (update.go), else two: one that waits for the turn to write, reads what others wrote and then the clock, and one that
+// writes the changes and commits (turn.go). Everything in a round trip is pipelined, so its cost is that of one message each
+// way.
 //
 // The package knows nothing of limits: states, specs and answers are bytes to it.
 package postgres
@@ -33,7 +37,7 @@ type Config struct {
 	// MaxConns is how many connections decide and answer queries at the same time, 8 unless set. Eight more at most
 	// serve the relay, usage and alerts, so that neither a slow publish nor a long report holds up a decision.
 	MaxConns int
-	// LockTimeout is how long a statement waits for a row lock, 1 s unless set.
+	// LockTimeout is how long a statement waits for a lock, 1 s unless set: for the turn to write, above all.
 	LockTimeout time.Duration
 	// StatementTimeout is how long a statement of a decision may take, 1.5 s unless set. A network that swallows
 	// packets is not bounded by it: give the context of every call a deadline.
@@ -43,9 +47,9 @@ type Config struct {
 }
 
 const (
-	// An idle transaction holds row locks. A decision is idle for microseconds; what is idle for this long belongs
-	// to a worker that was cut off or stopped.
-	decisionIdle = 3 * time.Second
+	// An idle transaction keeps all others waiting for their turn. A decision is idle for microseconds; what is idle for
+	// this long belongs to a worker that was cut off or stopped.
+	decisionIdle = 800 * time.Millisecond
 	// relayIdle bounds one publish.
 	relayIdle = 30 * time.Second
 	// relayStatement bounds a statement of the relay, which may have to count a long outbox.
@@ -66,8 +70,32 @@ type Store struct {
 	// reporting has a value while a question about usage is answered: a long one keeps no more than its connection.
 	reporting chan struct{}
 	log       *slog.Logger
-	scratch   sync.Pool
-	versions  *versions
+
+	// turn is a lock that can be waited for with a context: who has put a value in may use what follows.
+	turn chan struct{}
+	// memory is as behind row seq of the journal, with that token, unless nothing was loaded yet; rows before first are
+	// folded, whoever did it, and journaled counts the bytes that were read and written.
+	memory           *memory
+	loaded           bool
+	seq, token       int64
+	first, journaled int64
+	clock            serverClock
+	fold             foldPolicy
+	// folding and keep are what a transaction folds, and the first row of the journal that it leaves.
+	folding []*row
+	keep    int64
+	// skip counts down the transactions that take their turn at once; penalty is what it starts at next time.
+	skip, penalty int
+	// tx, rows and states are what a transaction reads and writes, kept to be used again.
+	tx     tx
+	rows   []*row
+	states [][]byte
+
+	closing sync.Once
+	// stop ends tend, which closes tended.
+	stop   context.Context
+	cancel context.CancelFunc
+	tended chan struct{}
 }
 
 var _ engine.Store = (*Store)(nil)
@@ -79,7 +107,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{log: cfg.Logger, relaying: make(chan struct{}, relays), reporting: make(chan struct{}, 1), scratch: sync.Pool{New: func() any { return new(scratch) }}, versions: newVersions()}
+	s := &Store{
+		log: cfg.Logger, relaying: make(chan struct{}, relays), reporting: make(chan struct{}, 1),
+		turn: make(chan struct{}, 1), memory: newMemory(), fold: defaultFolding, tended: make(chan struct{}),
+	}
+	s.stop, s.cancel = context.WithCancel(context.Background())
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -100,13 +132,32 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
+	go s.tend()
 	return s, nil
 }
 
-// Close waits for running calls and closes all connections.
+// Close folds what is dirty, waits for running calls and closes all connections, once.
 func (s *Store) Close() {
-	s.pool.Close()
-	s.relay.Close()
+	s.closing.Do(func() {
+		s.cancel()
+		<-s.tended
+		s.foldAll()
+		s.pool.Close()
+		s.relay.Close()
+	})
+}
+
+// acquire takes a lock; the returned function gives it back.
+func acquire(ctx context.Context, lock chan struct{}) (release func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case lock <- struct{}{}:
+		return func() { <-lock }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // Ping tells whether the database answers.

@@ -92,7 +92,7 @@ func TestSessions(t *testing.T) {
 	conn := connect(t, s)
 	for name, want := range map[string]string{
 		"application_name": "mine", "lock_timeout": "77ms", "statement_timeout": "1234ms",
-		"idle_in_transaction_session_timeout": "3s", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off",
+		"idle_in_transaction_session_timeout": "800ms", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off",
 		"jit": "off", "synchronous_commit": "on",
 	} {
 		var got string

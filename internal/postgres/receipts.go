@@ -19,14 +19,15 @@ CROSS JOIN LATERAL (
 ) r`
 
 func (t *tx) sendReceipts(p *pgconn.Pipeline, ids []string) {
+	if len(ids) == 0 {
+		return
+	}
 	t.params.reset()
 	param := t.params.add(textOID, len(ids))
 	for _, id := range ids {
 		element(param, id)
 	}
-	// The ids name the receipts that come back.
-	t.receipts = cleared(t.receipts, len(ids))
-	t.ids = ids
+	t.ids = ids // they name the receipts that come back
 	t.all.send(p, stReadReceipts, t.params.values)
 }
 
@@ -39,6 +40,7 @@ func (t *tx) readReceipts(p *pgconn.Pipeline, n int) ([]*engine.Receipt, error) 
 	if err != nil {
 		return nil, err
 	}
+	receipts := make([]*engine.Receipt, n)
 	var bad error
 	for rr.NextRow() {
 		row := rr.Values()
@@ -51,12 +53,12 @@ func (t *tx) readReceipts(p *pgconn.Pipeline, n int) ([]*engine.Receipt, error) 
 		if copy(r.Fingerprint[:], row[1]) != len(row[1]) || len(row[1]) != len(r.Fingerprint) {
 			bad = fmt.Errorf("a fingerprint of %d bytes", len(row[1]))
 		}
-		t.receipts[slot] = r
+		receipts[slot] = r
 	}
 	if _, err := rr.Close(); err != nil {
 		return nil, err
 	}
-	return t.receipts, bad
+	return receipts, bad
 }
 
 // No ON CONFLICT: whoever comes second has to answer from the receipt of the first.
@@ -64,9 +66,9 @@ const insertReceiptsSQL = `
 INSERT INTO receipts (id, fingerprint, answer, expires_at)
 SELECT * FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::bigint[])`
 
-func (t *tx) sendNewReceipts(p *pgconn.Pipeline, steps []step, receipts []engine.Receipt) []step {
+func (t *tx) sendNewReceipts(p *pgconn.Pipeline, receipts []engine.Receipt) {
 	if len(receipts) == 0 {
-		return steps
+		return
 	}
 	t.params.reset()
 	ids := t.params.add(textOID, len(receipts))
@@ -85,6 +87,5 @@ func (t *tx) sendNewReceipts(p *pgconn.Pipeline, steps []step, receipts []engine
 	for i := range receipts {
 		int8Element(expires, receipts[i].ExpiresAt)
 	}
-	t.all.send(p, stInsertReceipts, t.params.values)
-	return append(steps, step{"insert receipts", len(receipts), nil})
+	t.send(p, step{"insert receipts", stInsertReceipts, len(receipts)})
 }

@@ -2,10 +2,11 @@ package postgres
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
+	"unique"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,132 +17,246 @@ import (
 // The statements of a decision, in the order of decisionSQL.
 const (
 	stBegin = iota
-	stLockCounters
+	stTurn
+	stReadJournal
+	stReadCounters
 	stReadReceipts
 	stClock
-	stUpdateStates
-	stUpdateSpecs
-	stInsertCounters
+	stAppend
 	stInsertReceipts
 	stInsertEvents
+	stDeleteCounters
+	stFoldCounters
+	stDropJournal
 	stCommit
-	stPrune
-	stRewrite
 )
 
 const (
 	// Read committed, whatever the database's default: each statement must see what was committed while it waited
-	// for locks.
+	// for its turn.
 	beginSQL  = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	commitSQL = `COMMIT`
-	// now() would be the transaction's start, before the locks.
-	clockSQL = `SELECT clock_timestamp(), pg_relation_filenode('counters')`
+	// now() would be the transaction's start, before its turn.
+	clockSQL = `SELECT clock_timestamp()`
 )
 
 // decisionSQL is prepared on every connection of the pool.
 var decisionSQL = [...]string{
 	stBegin:          beginSQL,
-	stLockCounters:   lockCountersSQL,
+	stTurn:           turnSQL,
+	stReadJournal:    readJournalSQL,
+	stReadCounters:   readCountersSQL,
 	stReadReceipts:   readReceiptsSQL,
 	stClock:          clockSQL,
-	stUpdateStates:   updateStatesSQL,
-	stUpdateSpecs:    updateSpecsSQL,
-	stInsertCounters: insertCountersSQL,
+	stAppend:         appendSQL,
 	stInsertReceipts: insertReceiptsSQL,
 	stInsertEvents:   insertEventsSQL,
+	stDeleteCounters: deleteCountersSQL,
+	stFoldCounters:   foldCountersSQL,
+	stDropJournal:    dropJournalSQL,
 	stCommit:         commitSQL,
-	stPrune:          pruneSQL,
-	stRewrite:        rewriteSQL,
 }
 
-// scratch is the memory of one Update.
-type scratch struct {
-	params arrays
-	// arena holds the states that were read, spans where each one is, tids where each row is.
-	arena []byte
-	spans [][2]int
-	tids  []tid
-	xids  [][4]byte
-	// known is what is remembered of the rows.
-	known []*version
-	// due are rows whose pages are to be pruned.
-	due []tid
-	// file is the file of the table, when the rows were read.
-	file     uint32
-	states   [][]byte
-	receipts []*engine.Receipt
-	ids      []string
-	// updated, respecified and inserted are indexes into the changes.
-	updated, respecified, inserted []int
-	// moved is where each change was written, and by which transaction.
-	moved []move
+// errStale says that the journal or the clock was not as remembered, and that nothing was written.
+var errStale = errors.New("another process wrote to the journal since")
+
+// maxPenalty bounds how many transactions take their turn at once after one over what is remembered failed, before the
+// next of that kind is tried.
+const maxPenalty = 64
+
+// draft is what a transaction is about to write.
+type draft struct {
+	ids     []engine.CounterID
+	rows    []*row // of ids; nil for one that is not stored
+	changes engine.Changes
+	// removed are counters that are no more.
+	removed []engine.CounterID
+	// fold is how many dirty rows to fold; tends says that this alone is worth a transaction.
+	fold  int
+	tends bool
 }
 
-type move struct {
-	place tid
-	xid   [4]byte
+func (d *draft) empty() bool {
+	c := &d.changes
+	return len(c.Counters)+len(c.Receipts)+len(c.Events)+len(d.removed) == 0 && !d.tends
 }
 
-// Update implements [engine.Store].
+// Update implements [engine.Store]. Transactions of a process run one after another.
 //
 // When the connection turns out to be dead before anything was written, all idle ones are discarded and it runs once
 // more: after a restart of the server, no decision is lost to the pool's memory of the old one.
 func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
-	if tried, err := s.rewrite(ctx, b, decide); tried {
+	plan := func(t *tx, now int64) (*draft, error) {
+		s.states = s.states[:0]
+		for _, r := range s.rows {
+			s.states = append(s.states, r.value())
+		}
+		changes := decide(engine.Snapshot{Now: now, States: s.states, Receipts: t.receipts})
+		d := &draft{ids: b.Counters, rows: s.rows, changes: changes, fold: s.due(len(changes.Counters))}
+		return d, d.check()
+	}
+	if t, ok := b.Turn.(*turn); ok && t.s == s {
+		return t.write(ctx, b, plan)
+	}
+	release, err := acquire(ctx, s.turn)
+	if err != nil {
+		return fmt.Errorf("wait for the transaction before: %w", err)
+	}
+	defer release()
+	s.memory.trim()
+	if tried, err := s.remembered(ctx, b, decide); tried {
 		return err
 	}
-	again, err := s.update(ctx, b, decide)
+	return s.locked(ctx, b, plan)
+}
+
+// value is the state for a snapshot, where nil says that there is none.
+func (r *row) value() []byte {
+	switch {
+	case r == nil:
+		return nil
+	case r.state == nil:
+		return []byte{}
+	}
+	return r.state
+}
+
+// check holds that the changes can be written.
+func (d *draft) check() error {
+	for i := range d.changes.Counters {
+		c := &d.changes.Counters[i]
+		if c.Slot < 0 || c.Slot >= len(d.ids) {
+			return fmt.Errorf("write counters: slot %d of %d", c.Slot, len(d.ids))
+		}
+		if d.rows[c.Slot] == nil && c.Spec == nil {
+			return errors.New("write counters: a new counter without a spec")
+		}
+	}
+	return nil
+}
+
+// remembered tries to run the transaction over what is remembered, in one round trip: it is written on condition that
+// the journal's last row is the one that was read last, and that the clock is where the decision took it to be. tried is
+// false when that cannot be done, and nothing was written then.
+func (s *Store) remembered(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) (tried bool, err error) {
+	if !s.loaded || len(b.Counters) == 0 || len(b.IDs) > 0 {
+		return false, nil
+	}
+	if s.skip > 0 {
+		s.skip--
+		return false, nil
+	}
+	from, latest, ok := s.clock.between()
+	if !ok || !s.recall(b.Counters, latest) {
+		return false, nil
+	}
+	until := latest + clockMargin
+	d := &draft{ids: b.Counters, rows: s.rows, changes: decide(engine.Snapshot{Now: from, Latest: latest, Until: until, States: s.states})}
+	if d.changes.Unsure || d.empty() || d.check() != nil {
+		return false, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return true, fmt.Errorf("write changes: %w", err)
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return true, fmt.Errorf("connect to database: %w", err)
+	}
+	defer conn.Release()
+	d.fold = s.due(len(d.changes.Counters))
+	t := s.begin(conn)
+	err = s.append(ctx, t, d, from, until)
+	switch {
+	case errors.Is(err, errStale):
+		s.crowded()
+		return false, nil
+	case err != nil && sqlState(err) != "" && !errors.Is(err, engine.ErrCommitUnknown) && t.conn.IsClosed():
+		// The server ended the session and said so, so nothing was written: after a restart all idle ones are dead.
+		s.pool.Reset()
+		return false, nil
+	case err == nil:
+		s.penalty = 0
+	}
+	return true, err
+}
+
+// recall fills rows and states with what is remembered of all counters; it is false when one is not, or may be gone.
+func (s *Store) recall(ids []engine.CounterID, now int64) bool {
+	s.rows, s.states = s.rows[:0], s.states[:0]
+	for _, id := range ids {
+		r := s.memory.find(id)
+		if r == nil || r.doubtful(now) {
+			return false
+		}
+		s.rows, s.states = append(s.rows, r), append(s.states, r.value())
+	}
+	return true
+}
+
+// crowded makes the next transactions take their turn at once: twice as many after every failure in a row.
+func (s *Store) crowded() {
+	s.penalty = min(max(1, 2*s.penalty), maxPenalty)
+	s.skip = s.penalty
+}
+
+// locked runs a transaction of two round trips: one that takes the turn, which all processes wait for, and reads; and
+// one that writes what plan drew up. The caller holds turn.
+func (s *Store) locked(ctx context.Context, b engine.Batch, plan func(t *tx, now int64) (*draft, error)) error {
+	again, err := s.lockedOnce(ctx, b, plan)
 	if again && ctx.Err() == nil {
 		s.log.Warn("database connection lost, discarding idle ones", "err", err)
 		s.pool.Reset()
-		_, err = s.update(ctx, b, decide)
+		_, err = s.lockedOnce(ctx, b, plan)
 	}
 	return err
 }
 
-// update runs the transaction once; again says that the connection was lost before anything was written.
-func (s *Store) update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) (again bool, err error) {
+// lockedOnce runs the transaction; again says that the connection was lost before anything was written.
+func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan func(t *tx, now int64) (*draft, error)) (again bool, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return false, fmt.Errorf("connect to database: %w", err)
 	}
-	mem := s.scratch.Get().(*scratch)
-	t := &tx{conn: conn.Conn().PgConn(), scratch: mem}
-	t.all = t.conn.CustomData()[preparedKey].(*prepared)
+	t := s.begin(conn)
 	background := false
-	// Deferred, because decide may panic, and must leave no locks behind.
+	// Deferred, because plan may panic, and must leave no turn taken.
 	defer func() {
-		s.scratch.Put(mem)
 		if background {
 			go rollback(conn)
 			return
 		}
 		rollback(conn)
 	}()
-
-	sent := time.Now()
-	snap, err := t.read(ctx, b)
+	now, err := s.read(ctx, t, b, true)
 	if err != nil {
 		if sqlState(err) == readOnlyTransaction {
 			s.pool.Reset() // a failover made the server a replica
 		}
 		return t.conn.IsClosed(), err
 	}
-	s.versions.tell(snap.Now, t.file, sent, time.Now())
-	changes := decide(snap)
-	if len(changes.Counters)+len(changes.Receipts)+len(changes.Events) == 0 {
-		background = true // the answer need not wait for the rollback
-		return false, nil
+	nothing, err := s.writePlan(ctx, t, now, plan)
+	background = nothing // the answer need not wait for the rollback
+	return false, err
+}
+
+// writePlan writes what plan draws up, and commits; nothing says that it drew up nothing.
+func (s *Store) writePlan(ctx context.Context, t *tx, now int64, plan func(t *tx, now int64) (*draft, error)) (nothing bool, err error) {
+	d, err := plan(t, now)
+	if err != nil {
+		return false, err
+	}
+	if d == nil || d.empty() {
+		return true, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return false, fmt.Errorf("write changes: %w", err)
 	}
-	if err := t.write(ctx, b, changes); err != nil {
-		s.versions.forget(b.Counters)
-		return false, err
+	t.commits = true
+	if err = s.append(ctx, t, d, beginningOfTime, endOfTime); errors.Is(err, errStale) {
+		s.loaded = false // nobody else can have written, so memory is not of this journal
+		err = fmt.Errorf("%w: %w", engine.ErrConflict, err)
 	}
-	s.versions.written(b, changes, t)
-	return false, nil
+	return false, err
 }
 
 // rollback ends what is left of a transaction and gives the connection back.
@@ -156,134 +271,142 @@ func rollback(conn *pgxpool.Conn) {
 	_ = pc.Exec(ctx, `ROLLBACK`).Close()
 }
 
-// tx is one transaction of Update.
+// tx is one transaction, with the memory that all use in turn.
 type tx struct {
-	*scratch
-	conn *pgconn.PgConn
-	all  *prepared
+	conn    *pgconn.PgConn
+	all     *prepared
+	commits bool // it was begun, so it has to be committed
+
+	params   arrays
+	record   record
+	receipts []*engine.Receipt
+	ids      []string
+	// unknown are the counters that are read from the table.
+	unknown []engine.CounterID
+	steps   []step
 }
 
-// read is the first round trip.
-func (t *tx) read(ctx context.Context, b engine.Batch) (snap engine.Snapshot, err error) {
+func (s *Store) begin(conn *pgxpool.Conn) *tx {
+	t := &s.tx
+	t.conn, t.commits, t.steps, t.receipts = conn.Conn().PgConn(), false, t.steps[:0], nil
+	t.all = t.conn.CustomData()[preparedKey].(*prepared)
+	return t
+}
+
+// step is a statement that was sent, and how many rows it has to write: some, or anyNumber.
+type step struct {
+	act       string
+	statement int
+	rows      int
+}
+
+const anyNumber = -1
+
+func (t *tx) send(p *pgconn.Pipeline, st step) {
+	t.all.send(p, st.statement, t.params.values)
+	t.steps = append(t.steps, st)
+}
+
+// append writes a row of the journal and what belongs to it, and commits; then memory is brought to it.
+func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) error {
+	s.chooseFold(d.fold, s.seq+1)
+	t.draw(d, s.keep)
+	token := rand.Int64()
+	sent := time.Now()
 	p := t.conn.StartPipeline(ctx)
-	defer func() {
-		if closeErr := p.Close(); err == nil && closeErr != nil {
-			err = fmt.Errorf("lock counters: %w", closeErr)
-		}
-	}()
-	t.all.send(p, stBegin, nil)
-	if len(b.Counters) > 0 {
-		t.sendLock(p, b.Counters)
+	t.steps = t.steps[:0]
+	t.sendAppend(p, s.seq, s.token, token, from, until)
+	t.sendRemoved(p, d.removed)
+	t.sendNewReceipts(p, d.changes.Receipts)
+	if err := t.sendEvents(p, d.changes.Events); err != nil {
+		_ = p.Close() // nothing was flushed; this closes the connection
+		return err
 	}
-	if len(b.IDs) > 0 {
-		t.sendReceipts(p, b.IDs)
+	t.sendFold(p, s.folding, s.first, s.keep)
+	if t.commits {
+		t.all.send(p, stCommit, nil)
 	}
-	t.all.send(p, stClock, nil)
 	if err := p.Sync(); err != nil {
-		return snap, fmt.Errorf("lock counters: %w", err)
+		_ = p.Close()
+		return unknown("commit", err)
 	}
-
-	if _, err := done(p); err != nil {
-		return snap, refused("begin", err)
+	now, err := t.outcome(p)
+	if err != nil {
+		return err
 	}
-	if snap.States, err = t.readStates(p, len(b.Counters)); err != nil {
-		return snap, refused("lock counters", err)
-	}
-	if snap.Receipts, err = t.readReceipts(p, len(b.IDs)); err != nil {
-		return snap, refused("read receipts", err)
-	}
-	if snap.Now, err = t.readClock(p); err != nil {
-		return snap, refused("read clock", err)
-	}
-	return snap, nil
+	s.clock.tell(now, sent, time.Now())
+	s.apply(d, &mark{seq: s.seq + 1, at: sent, before: s.journaled}, token, int64(len(t.record.data)))
+	return nil
 }
 
-func (t *tx) readClock(p *pgconn.Pipeline) (now int64, err error) {
-	rr, err := result(p)
-	if err != nil {
-		return 0, err
+// draw writes the row of the journal.
+func (t *tx) draw(d *draft, first int64) {
+	r := &t.record
+	r.begin(first)
+	for _, id := range d.removed {
+		r.remove(id)
 	}
-	for rr.NextRow() {
-		row := rr.Values()
-		now, err = unixMillis(row[0])
-		t.file = binary.BigEndian.Uint32(row[1])
+	for i := range d.changes.Counters {
+		c := &d.changes.Counters[i]
+		r.change(d.ids[c.Slot], c.ExpiresAt, c.State, specOf(c, d.rows[c.Slot]))
 	}
-	if _, closeErr := rr.Close(); closeErr != nil {
-		return 0, closeErr
+	r.seal()
+}
+
+// specOf is what a change makes of the spec of a row.
+func specOf(c *engine.CounterChange, r *row) unique.Handle[string] {
+	if c.Spec != nil {
+		return unique.Make(string(c.Spec))
+	}
+	return r.spec
+}
+
+// outcome reads the answers to what append sent, and the clock.
+func (t *tx) outcome(p *pgconn.Pipeline) (now int64, err error) {
+	var short error
+	for i, st := range t.steps {
+		var n int64
+		if i == 0 {
+			n, now, err = t.readAppend(p)
+		} else {
+			var tag pgconn.CommandTag
+			tag, err = done(p)
+			n = tag.RowsAffected()
+		}
+		if err != nil {
+			_ = p.Close()
+			return 0, failed(st.act, err)
+		}
+		if st.rows != anyNumber && n != int64(st.rows) {
+			short = fmt.Errorf("%s: wrote %d of %d rows", st.act, n, st.rows)
+		}
+	}
+	if t.commits {
+		err = committed(p)
+		_ = p.Close() // when the commit was confirmed only the connection is lost, and the pool sees that
+	} else if closeErr := p.Close(); closeErr != nil {
+		err = unknown("commit", closeErr)
+	}
+	if err == nil && short != nil {
+		// Not expected; it was committed, but not as decided.
+		err = unknown("commit", short)
 	}
 	return now, err
 }
 
-// step is a statement of the second round trip that was sent, and how many rows it has to write.
-type step struct {
-	act  string
-	rows int
-	// which are the changes that it returns the new places of, in order; nil when it returns none.
-	which []int
+// failed explains the error of a statement. What an error of the server is about was not committed.
+func failed(act string, err error) error {
+	switch sqlState(err) {
+	case "":
+		return unknown(act, err)
+	case divisionByZero:
+		return errStale
+	}
+	return refused(act, err)
 }
 
-// write is the second round trip. A statement that fails keeps the server from running those behind it, the commit
-// above all.
-func (t *tx) write(ctx context.Context, b engine.Batch, c engine.Changes) error {
-	if err := t.sort(c.Counters); err != nil {
-		return err
-	}
-	t.moved = cleared(t.moved, len(c.Counters))
-	p := t.conn.StartPipeline(ctx)
-	var sent [6]step
-	steps := t.sendCounters(p, sent[:0], b.Counters, c.Counters)
-	steps = t.sendNewReceipts(p, steps, c.Receipts)
-	steps, err := t.sendEvents(p, steps, c.Events)
-	if err != nil {
-		_ = p.Close() // nothing was flushed; this closes the connection
-		return err
-	}
-	t.all.send(p, stCommit, nil)
-	err = p.Sync()
-	if err != nil {
-		_ = p.Close()
-		return unknown("commit", err)
-	}
-	err = t.outcome(p, steps)
-	if closeErr := p.Close(); err == nil && closeErr != nil {
-		// The commit was confirmed; only the connection is lost, and the pool sees that.
-		return nil
-	}
-	return err
-}
-
-// written reads the answer of one statement, and where it put its rows.
-func (t *tx) written(p *pgconn.Pipeline, st step) (pgconn.CommandTag, error) {
-	rr, err := result(p)
-	if err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	for at := 0; rr.NextRow(); at++ {
-		row := rr.Values()
-		if at < len(st.which) {
-			m := &t.moved[st.which[at]]
-			copy(m.place[:], row[0])
-			copy(m.xid[:], row[1])
-		}
-	}
-	return rr.Close()
-}
-
-// outcome reads the answers of the second round trip.
-func (t *tx) outcome(p *pgconn.Pipeline, steps []step) error {
-	var short error
-	for _, st := range steps {
-		tag, err := t.written(p, st)
-		if sqlState(err) != "" {
-			return refused(st.act, err)
-		}
-		if err != nil {
-			return unknown(st.act, err)
-		}
-		if n := tag.RowsAffected(); n != int64(st.rows) {
-			short = fmt.Errorf("%s: wrote %d of %d rows", st.act, n, st.rows)
-		}
-	}
+// committed reads the answer to the commit.
+func committed(p *pgconn.Pipeline) error {
 	tag, err := done(p)
 	switch {
 	case sqlState(err) == serializationFailure:
@@ -291,32 +414,30 @@ func (t *tx) outcome(p *pgconn.Pipeline, steps []step) error {
 	case err != nil:
 		// Even an answer of the server: it may be shutting down behind a commit that is done.
 		return unknown("commit", err)
-	case short != nil:
-		// Locked rows cannot go away, so this is not expected; it was committed, but not as decided.
-		return unknown("commit", short)
 	case tag.String() != commitSQL:
 		return fmt.Errorf("commit: the server answered %s", tag)
 	}
 	return nil
 }
 
-// sort tells updates from inserts.
-func (t *tx) sort(changes []engine.CounterChange) error {
-	t.updated, t.respecified, t.inserted = t.updated[:0], t.respecified[:0], t.inserted[:0]
-	for i := range changes {
-		c := &changes[i]
-		switch {
-		case c.Slot < 0 || c.Slot >= len(t.tids):
-			return fmt.Errorf("write counters: slot %d of %d", c.Slot, len(t.tids))
-		case t.tids[c.Slot] != tid{} && c.Spec == nil:
-			t.updated = append(t.updated, i)
-		case t.tids[c.Slot] != tid{}:
-			t.respecified = append(t.respecified, i)
-		case c.Spec == nil:
-			return errors.New("write counters: a new counter without a spec")
-		default:
-			t.inserted = append(t.inserted, i)
+// apply brings memory to what a committed transaction wrote.
+func (s *Store) apply(d *draft, by *mark, token, size int64) {
+	s.folded()
+	s.seq, s.token = by.seq, token
+	s.journaled += size
+	for _, id := range d.removed {
+		if r := s.memory.find(id); r != nil {
+			s.memory.drop(r)
 		}
 	}
-	return nil
+	for i := range d.changes.Counters {
+		c := &d.changes.Counters[i]
+		r := d.rows[c.Slot]
+		spec := specOf(c, r)
+		if r == nil {
+			r = &row{id: d.ids[c.Slot]}
+		}
+		r.state, r.expires, r.spec = append(r.state[:0], c.State...), c.ExpiresAt, spec
+		s.memory.soil(r, by)
+	}
 }

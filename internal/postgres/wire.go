@@ -11,9 +11,6 @@ import (
 // The decision's statements speak PostgreSQL's binary format directly: a parameter is one array per column, and the
 // general codecs allocate for every element of one.
 
-// tid is the place of a row: block and offset, as on the wire. The zero tid is no row's.
-type tid [6]byte
-
 // arrays builds the parameters of one statement, over buffers that are kept.
 type arrays struct {
 	values [][]byte
@@ -21,17 +18,23 @@ type arrays struct {
 
 func (a *arrays) reset() { a.values = a.values[:0] }
 
-// add begins the next parameter: a one-dimensional array of n elements of a type, appended with element.
-func (a *arrays) add(oid uint32, n int) *[]byte {
+// next is the buffer of the next parameter, emptied.
+func (a *arrays) next() *[]byte {
 	if len(a.values) < cap(a.values) {
 		a.values = a.values[:len(a.values)+1]
 	} else {
 		a.values = append(a.values, nil)
 	}
 	p := &a.values[len(a.values)-1]
-	b := (*p)[:0]
-	b = binary.BigEndian.AppendUint32(b, 1) // dimensions
-	b = binary.BigEndian.AppendUint32(b, 0) // no nulls
+	*p = (*p)[:0]
+	return p
+}
+
+// add begins the next parameter: a one-dimensional array of n elements of a type, appended with element.
+func (a *arrays) add(oid uint32, n int) *[]byte {
+	p := a.next()
+	b := binary.BigEndian.AppendUint32(*p, 1) // dimensions
+	b = binary.BigEndian.AppendUint32(b, 0)   // no nulls
 	b = binary.BigEndian.AppendUint32(b, oid)
 	b = binary.BigEndian.AppendUint32(b, uint32(n))
 	*p = binary.BigEndian.AppendUint32(b, 1) // lower bound
@@ -44,11 +47,22 @@ func element[T string | []byte](p *[]byte, v T) {
 
 // scalar adds a parameter of eight bytes: a bigint, or a timestamp in microseconds since 2000.
 func (a *arrays) scalar(v int64) {
-	a.values = append(a.values, binary.BigEndian.AppendUint64(nil, uint64(v)))
+	p := a.next()
+	*p = binary.BigEndian.AppendUint64(*p, uint64(v))
 }
 
-func (a *arrays) oid(v uint32) {
-	a.values = append(a.values, binary.BigEndian.AppendUint32(nil, v))
+// blob adds a bytea.
+func (a *arrays) blob(b []byte) {
+	p := a.next()
+	*p = append(*p, b...)
+}
+
+// elements adds an array with an element for each of all.
+func elements[T any](t *tx, oid uint32, all []T, value func(to *[]byte, v T)) {
+	to := t.params.add(oid, len(all))
+	for _, v := range all {
+		value(to, v)
+	}
 }
 
 func int8Element(p *[]byte, v int64) {
@@ -59,8 +73,6 @@ const (
 	textOID  = pgtype.TextOID
 	byteaOID = pgtype.ByteaOID
 	int8OID  = pgtype.Int8OID
-	tidOID   = pgtype.TIDOID
-	xidOID   = pgtype.XIDOID
 )
 
 // binaryFormat asks for all parameters and results in binary.

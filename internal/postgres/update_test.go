@@ -3,14 +3,13 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// watched calls set and counts what it was asked: over what is remembered, and under lock.
+// watched calls set and counts what it was asked: over what is remembered, and in turn.
 type watched struct {
 	remembered, locked int
 	saw                string
@@ -29,7 +28,7 @@ func (w *watched) set(state string) func(engine.Snapshot) engine.Changes {
 }
 
 func (w *watched) String() string {
-	return fmt.Sprintf("asked %d times over what is remembered, %d times under lock, saw %q", w.remembered, w.locked, w.saw)
+	return fmt.Sprintf("asked %d times over what is remembered, %d times in turn, saw %q", w.remembered, w.locked, w.saw)
 }
 
 func write(t *testing.T, s *Store, state string) string {
@@ -42,9 +41,9 @@ func write(t *testing.T, s *Store, state string) string {
 }
 
 const (
-	rewrote = "asked 1 times over what is remembered, 0 times under lock, saw %q"
-	locked  = "asked 0 times over what is remembered, 1 times under lock, saw %q"
-	stale   = "asked 1 times over what is remembered, 1 times under lock, saw %q"
+	ahead  = "asked 1 times over what is remembered, 0 times in turn, saw %q"
+	inTurn = "asked 0 times over what is remembered, 1 times in turn, saw %q"
+	stale  = "asked 1 times over what is remembered, 1 times in turn, saw %q"
 )
 
 func expect(t *testing.T, what, got, want, saw string) {
@@ -54,59 +53,57 @@ func expect(t *testing.T, what, got, want, saw string) {
 	}
 }
 
+// pair opens two stores of one database, as two workers do.
+func pair(t *testing.T) (a, b *Store) {
+	t.Helper()
+	a = open(t, Config{})
+	return a, open(t, Config{URL: a.pool.Config().ConnString()})
+}
+
 func TestWhatAWorkerWroteLastIsNotReadAgain(t *testing.T) {
 	s := open(t, Config{})
-	expect(t, "new rows", write(t, s, "1"), locked, "")
-	expect(t, "after inserts", write(t, s, "2"), rewrote, "1")
-	expect(t, "after a rewrite", write(t, s, "3"), rewrote, "2")
+	expect(t, "new rows", write(t, s, "1"), inTurn, "")
+	expect(t, "after that", write(t, s, "2"), ahead, "1")
+	expect(t, "and again", write(t, s, "3"), ahead, "2")
 	if got := state(t, s, "b"); got != "3" {
 		t.Errorf("state %q", got)
 	}
 }
 
-func TestWhatAnotherWorkerWroteIsReadUnderLock(t *testing.T) {
-	s := open(t, Config{})
+func TestWhatAnotherWorkerWroteIsReadInTurn(t *testing.T) {
+	s, other := pair(t)
 	write(t, s, "1")
-	if _, err := connect(t, s).Exec(t.Context(), `UPDATE counters SET state = 'other' WHERE key = 'b'`); err != nil {
+	if err := other.Update(t.Context(), batch("b"), set("other")); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, "one row of two changed", write(t, s, "2"), stale, "1")
-	if a, b := state(t, s, "a"), state(t, s, "b"); a != "2" || b != "2" {
+	if a, b := state(t, other, "a"), state(t, other, "b"); a != "2" || b != "2" {
 		t.Errorf("states %q and %q", a, b)
 	}
-	// The next one locks at once, since another worker is at it; the one behind tries again.
-	expect(t, "after a failure", write(t, s, "3"), locked, "2")
-	expect(t, "then", write(t, s, "4"), rewrote, "3")
+	// The next one takes its turn at once, since another worker is at it; the one behind tries again.
+	expect(t, "after a failure", write(t, s, "3"), inTurn, "2")
+	expect(t, "then", write(t, s, "4"), ahead, "3")
 }
 
-func TestNothingIsRememberedAcrossARewriteOfTheTable(t *testing.T) {
-	s := open(t, Config{})
-	write(t, s, "1")
-	if _, err := connect(t, s).Exec(t.Context(), `VACUUM FULL counters`); err != nil {
-		t.Fatal(err)
-	}
-	expect(t, "after VACUUM FULL", write(t, s, "2"), stale, "1")
-}
-
-func TestARewriteHoldsOnlyWhileTheClockIsWhereItWasTakenToBe(t *testing.T) {
+func TestADecisionAheadHoldsOnlyWhileTheClockIsWhereItWasTakenToBe(t *testing.T) {
 	s := open(t, Config{})
 	for _, off := range []int64{-60_000, 60_000} {
 		write(t, s, "1")
-		s.versions.skip = 0
+		s.skip = 0
 		write(t, s, "1")
-		s.versions.now += off
+		s.clock.now += off
 		expect(t, fmt.Sprintf("a clock %d ms off", off), write(t, s, "2"), stale, "1")
 	}
 }
 
-func TestARewriteStoresItsEvents(t *testing.T) {
+func TestADecisionAheadStoresItsEvents(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
 	err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
 		c := set("2")(snap)
 		c.Events = []engine.Event{{ID: "e", Type: engine.EventWarning, Key: "a"}}
 		if snap.Until == 0 {
-			t.Error("asked under lock")
+			t.Error("asked in turn")
 		}
 		return c
 	})
@@ -121,7 +118,24 @@ func TestARewriteStoresItsEvents(t *testing.T) {
 	}
 }
 
-func TestAnUnsureDecisionIsMadeAgainUnderLock(t *testing.T) {
+// A decision that another worker has overtaken leaves nothing, its events least of all.
+func TestAStaleDecisionLeavesNoEvents(t *testing.T) {
+	s, other := pair(t)
+	write(t, s, "1")
+	write(t, other, "2")
+	asked := 0
+	err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
+		asked++
+		c := set("3")(snap)
+		c.Events = []engine.Event{{ID: fmt.Sprint(asked), Type: engine.EventWarning, Key: "a"}}
+		return c
+	})
+	if n, countErr := s.Backlog(t.Context()); err != nil || countErr != nil || asked != 2 || n != 1 {
+		t.Errorf("asked %d times, %d events, %v, %v; want 2 and 1", asked, n, err, countErr)
+	}
+}
+
+func TestAnUnsureDecisionIsMadeAgainInTurn(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
 	var w watched
@@ -136,40 +150,8 @@ func TestAnUnsureDecisionIsMadeAgainUnderLock(t *testing.T) {
 	expect(t, "unsure", w.String(), stale, "1")
 }
 
-// TestRewritesStayInTheirPage: without pruning, the thousand versions of two rows would fill a page every hundred.
-func TestRewritesStayInTheirPage(t *testing.T) {
-	s := open(t, Config{})
-	big := strings.Repeat("x", 100)
-	for range 500 {
-		write(t, s, big)
-	}
-	var pages int
-	err := connect(t, s).QueryRow(t.Context(), `SELECT pg_relation_size('counters') / 8192`).Scan(&pages)
-	if pages > 2 || err != nil {
-		t.Errorf("%d pages, %v; want 2 at most", pages, err)
-	}
-}
-
-func TestTheVersionsRememberedAreBounded(t *testing.T) {
-	v := newVersions()
-	numbered := func(i int) engine.CounterID { return engine.CounterID{Key: fmt.Sprint(i)} }
-	for i := range 3 * versionsMost {
-		v.remember(numbered(i), tid{}, [4]byte{}, nil)
-		if v.recent.get(numbered(0)) == nil {
-			t.Fatalf("what is used all the time was dropped after %d", i)
-		}
-	}
-	if n := len(v.recent.byID); n > versionsMost || len(v.recent.ring) > versionsMost {
-		t.Errorf("%d of %d, want at most %d", n, len(v.recent.ring), versionsMost)
-	}
-	v.forget([]engine.CounterID{numbered(0)})
-	if v.recent.get(numbered(0)) != nil {
-		t.Error("what was forgotten is remembered")
-	}
-}
-
 // A reading that took long says little of the clock now: what is lent by it must end for sure within its window.
-func TestARewriteKnowsWhatTheClockMayBe(t *testing.T) {
+func TestADecisionAheadKnowsWhatTheClockMayBe(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
 	sent := time.Now()
@@ -177,7 +159,7 @@ func TestARewriteKnowsWhatTheClockMayBe(t *testing.T) {
 	if err := connect(t, s).QueryRow(t.Context(), `SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`).Scan(&clock); err != nil {
 		t.Fatal(err)
 	}
-	s.versions.tell(clock-20, s.versions.file, sent.Add(-21*time.Millisecond), sent)
+	s.clock.tell(clock-20, sent.Add(-21*time.Millisecond), sent)
 	var asked engine.Snapshot
 	if err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
 		if snap.Until > 0 { // on a busy machine it may be too late for that, and is asked again

@@ -1,0 +1,185 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// foldPolicy says when dirty counters are written to their table. The longest dirty go first, so that the beginning of
+// the journal becomes needless.
+type foldPolicy struct {
+	// after is how long a counter may be dirty.
+	after time.Duration
+	// rows is how many may be dirty.
+	rows int
+	// perRow is how many bytes the journal may have for each dirty counter, within least and most. A counter that is
+	// charged all the time is so written to its table once in some dozens of charges, and a worker that begins reads the
+	// journal in a second.
+	perRow, least, most int64
+	// some is how many are folded with one transaction, and drop how many rows of the journal are removed with one:
+	// both keep a transaction short.
+	some int
+	drop int64
+}
+
+var defaultFolding = foldPolicy{
+	after: 5 * time.Second, rows: 1 << 16, perRow: 8 << 10, least: 4 << 20, most: 32 << 20, some: 64, drop: 16,
+}
+
+// pressed tells whether there are more dirty counters, or there is more of the journal, than may be.
+func (s *Store) pressed() bool {
+	oldest := s.memory.dirty.oldest()
+	if oldest == nil {
+		return false
+	}
+	n := s.memory.dirty.n
+	most := min(max(int64(n)*s.fold.perRow, s.fold.least), s.fold.most)
+	return n > s.fold.rows || s.journaled-oldest.since.before > most
+}
+
+// due is how many of the oldest rows are to be folded with a transaction that changes so many.
+func (s *Store) due(changes int) int {
+	if s.pressed() {
+		return min(max(s.fold.some, changes), s.memory.dirty.n)
+	}
+	return s.aged(s.fold.after)
+}
+
+// aged is how many of the oldest rows have been dirty for longer, up to what one transaction folds.
+func (s *Store) aged(after time.Duration) (n int) {
+	limit := time.Now().Add(-after)
+	for r := s.memory.dirty.oldest(); r != nil && n < s.fold.some && !r.since.at.After(limit); r = s.memory.dirty.next(r) {
+		n++
+	}
+	return n
+}
+
+const (
+	// A row may be there or not: another process may have removed one that expired.
+	foldCountersSQL = `
+INSERT INTO counters (key, name, spec, state, expires_at)
+SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::bytea[]), unnest($5::bigint[])
+ON CONFLICT (key, name) DO UPDATE SET spec = excluded.spec, state = excluded.state, expires_at = excluded.expires_at`
+
+	// The lower bound spares a walk over the entries of an index that are dead and still there.
+	dropJournalSQL = `
+DELETE FROM journal WHERE seq >= $1 AND seq < $2`
+)
+
+// chooseFold picks the n oldest rows to be written to the table as they are before the transaction it is part of, and
+// the first row of the journal that is needed then. next is the number of the row that the transaction writes.
+func (s *Store) chooseFold(n int, next int64) {
+	s.folding = s.folding[:0]
+	r := s.memory.dirty.oldest()
+	for range n {
+		s.folding = append(s.folding, r)
+		r = s.memory.dirty.next(r)
+	}
+	s.keep = next
+	if r != nil {
+		s.keep = r.since.seq
+	}
+	s.keep = min(s.keep, s.first+s.fold.drop)
+	slices.SortFunc(s.folding, func(a, b *row) int { return a.id.Compare(b.id) })
+}
+
+// sendFold sends the statements for what chooseFold chose.
+func (t *tx) sendFold(p *pgconn.Pipeline, rows []*row, first, keep int64) {
+	if len(rows) > 0 {
+		t.params.reset()
+		elements(t, textOID, rows, func(to *[]byte, r *row) { element(to, r.id.Key) })
+		elements(t, textOID, rows, func(to *[]byte, r *row) { element(to, r.id.Name) })
+		elements(t, textOID, rows, func(to *[]byte, r *row) { element(to, r.spec.Value()) })
+		elements(t, byteaOID, rows, func(to *[]byte, r *row) { element(to, r.state) })
+		elements(t, int8OID, rows, func(to *[]byte, r *row) { int8Element(to, r.expires) })
+		t.send(p, step{"fold counters", stFoldCounters, len(rows)})
+	}
+	if keep > first {
+		t.params.reset()
+		t.params.scalar(first)
+		t.params.scalar(keep)
+		t.send(p, step{"shorten the journal", stDropJournal, anyNumber})
+	}
+}
+
+// folded makes the rows clean that a committed transaction has folded.
+func (s *Store) folded() {
+	for _, r := range s.folding {
+		s.memory.wash(r)
+	}
+	clear(s.folding)
+	s.folding, s.first = s.folding[:0], max(s.first, s.keep)
+}
+
+// needed is the number of the first row of the journal that a dirty row needs; the next one's when none is dirty.
+func (s *Store) needed() int64 {
+	if r := s.memory.dirty.oldest(); r != nil {
+		return r.since.seq
+	}
+	return s.seq + 1
+}
+
+// foldSome folds as many rows as count says in a transaction of its own. more tells whether there was any work.
+func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err error) {
+	release, err := acquire(ctx, s.turn)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	if !s.loaded {
+		return false, nil // this process has made nothing dirty, and whoever has folds it
+	}
+	err = s.locked(ctx, engine.Batch{}, func(*tx, int64) (*draft, error) {
+		n := count()
+		if more = n > 0 || s.first < s.needed() && s.first < s.seq; !more {
+			return nil, nil
+		}
+		return &draft{fold: n, tends: true}, nil
+	})
+	return more && err == nil, err
+}
+
+// foldEvery is how often it is looked whether something is left to fold, and what others wrote.
+const foldEvery = time.Second
+
+// tend folds what has been dirty for long, until the store closes: what no transaction came by to take along. It
+// gives way after each chunk. What fails is tried again the next time: it is in the journal.
+func (s *Store) tend() {
+	defer close(s.tended)
+	tick := time.NewTicker(foldEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.stop.Done():
+			return
+		case <-tick.C:
+		}
+		for more := true; more; {
+			more, _ = s.foldSome(s.stop, func() int { return s.aged(s.fold.after + foldEvery) })
+		}
+	}
+}
+
+const (
+	// closingChunk is how many rows one transaction takes when nobody waits for it.
+	closingChunk = 2048
+	// closingTime bounds what a process does of it that goes.
+	closingTime = 5 * time.Second
+)
+
+// foldAll leaves nothing in the journal that the table lacks, as long as nobody writes more.
+func (s *Store) foldAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), closingTime)
+	defer cancel()
+	for more := true; more; {
+		more, _ = s.foldSome(ctx, func() int {
+			s.fold.drop = closingChunk
+			return min(closingChunk, s.memory.dirty.n)
+		})
+	}
+}

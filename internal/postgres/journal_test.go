@@ -1,0 +1,242 @@
+package postgres
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+	"unique"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+func TestRecord(t *testing.T) {
+	a, b, c := engine.CounterID{Key: "a", Name: "1m"}, engine.CounterID{Key: "\x01ä", Name: ""}, engine.CounterID{Key: "c", Name: "1h"}
+	var r record
+	r.begin(300)
+	r.change(a, -5, []byte{0, 1}, unique.Make("{}"))
+	r.remove(b)
+	r.change(b, 1<<60, nil, unique.Make("other"))
+	r.change(c, 7, []byte("x"), unique.Make("{}"))
+	r.seal()
+	var got []string
+	keep := func(e *entry) {
+		spec := ""
+		if !e.removed {
+			spec = e.spec.Value()
+		}
+		got = append(got, fmt.Sprintf("%t %q %q %d %q %q", e.removed, e.key, e.name, e.expires, e.state, spec))
+	}
+	first, err := decode(r.data, keep)
+	if err != nil || first != 300 {
+		t.Fatal(first, err)
+	}
+	want := []string{
+		`false "a" "1m" -5 "\x00\x01" "{}"`, `true "\x01ä" "" 0 "" ""`, `false "\x01ä" "" 1152921504606846976 "" "other"`,
+		`false "c" "1h" 7 "x" "{}"`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for i := range r.data { // any damage is seen
+		bad := append([]byte{}, r.data...)
+		bad[i] ^= 0x10
+		if _, err := decode(bad, keep); err == nil {
+			t.Errorf("byte %d changed, and nothing said", i)
+		}
+		if _, err := decode(r.data[:i], keep); err == nil && i > 0 {
+			t.Errorf("cut off at byte %d, and nothing said", i)
+		}
+	}
+}
+
+// TestDecodeAnything has rows whose checksum is right and whose content is not.
+func TestDecodeAnything(t *testing.T) {
+	row := func(body []byte) []byte {
+		r := record{data: body}
+		r.seal()
+		return r.data
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		body := append([]byte{journalVersion}, rapid.SliceOf(rapid.ByteRange(0, 5)).Draw(t, "body")...)
+		_, _ = decode(row(body), func(*entry) {}) // does not panic
+	})
+	head := []byte{journalVersion, 0, changed, 1, 'a', 1, 'b'}
+	for name, tail := range map[string]string{
+		"no fields": "", "no state": "\x00", "a long state": "\x00\x05xx", "a length without end": "\x00\xff\xff",
+		"no spec": "\x00\x00", "a spec that was not met": "\x00\x00\x00",
+	} {
+		if _, err := decode(row(append(head[:len(head):len(head)], tail...)), func(*entry) {}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := decode(row([]byte{9, 0}), nil); err == nil || !strings.Contains(err.Error(), "version 9") {
+		t.Errorf("another version: %v", err)
+	}
+}
+
+// tune sets when transactions fold, and ends the folding by itself, which would come at any moment.
+func tune(s *Store, p foldPolicy) {
+	s.cancel()
+	<-s.tended
+	s.fold = p
+}
+
+// policies fold at once, by number, by size, and never.
+var policies = []foldPolicy{
+	{rows: math.MaxInt, most: math.MaxInt64, least: math.MaxInt64, some: 3, drop: 2},
+	{after: time.Hour, rows: 20, most: math.MaxInt64, least: math.MaxInt64, some: 5, drop: 4},
+	{after: time.Hour, rows: math.MaxInt, perRow: 60, least: 100, most: 4000, some: 5, drop: 1},
+	{after: time.Hour, rows: math.MaxInt, most: math.MaxInt64, least: math.MaxInt64},
+}
+
+// TestModel runs random histories over several workers of one database, with folding in between, with workers that begin
+// anew and that know nothing, with what is remembered lost, and with decisions in turn and ahead of it.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t, Migrate)
+	workers := make([]*Store, 3)
+	begin := func(w, policy int) {
+		if workers[w] != nil {
+			workers[w].pool.Close() // as one that was killed: it folds nothing
+			workers[w].relay.Close()
+		}
+		s, err := Open(t.Context(), Config{URL: url, MaxConns: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		workers[w] = s
+		tune(s, policies[policy])
+	}
+	for w := range workers {
+		begin(w, w)
+		defer func() { workers[w].Close() }()
+	}
+	var aheads int
+	i := 0
+	rapid.Check(t, func(t *rapid.T) {
+		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }
+		if _, err := workers[0].Reset(t.Context(), engine.Selection{}, false); err != nil {
+			t.Fatal(err)
+		}
+		m := make(storetest.Model)
+		for range 1 + pick(25) {
+			i++
+			w := pick(len(workers))
+			switch pick(25) {
+			case 0:
+				begin(w, pick(len(policies)))
+			case 1:
+				workers[w].forgetAll()
+			case 2:
+				workers[w].foldAll()
+				workers[w].fold = policies[pick(len(policies))]
+			}
+			s := workers[w]
+			if pick(2) == 0 {
+				s.skip, s.penalty = 0, 0
+				aheads++
+			}
+			if _, _, err := s.Counters(t.Context(), "k0"); err != nil { // it has seen the journal
+				t.Fatal(err)
+			}
+			if err := m.Step(t.Context(), s, i, pick); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, s := range workers {
+			if diff, err := m.Diff(t.Context(), s); diff != "" || err != nil {
+				t.Fatalf("(-want +got)\n%s%v", diff, err)
+			}
+		}
+	})
+}
+
+// TestTheJournalIsShort: what is folded leaves it, whoever folds.
+func TestTheJournalIsShort(t *testing.T) {
+	a, b := pair(t)
+	for _, s := range []*Store{a, b} {
+		tune(s, policies[0])
+	}
+	for i := range 200 {
+		if err := []*Store{a, b}[i%2].Update(t.Context(), batch("x", "y"), set(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.foldAll()
+	var rows int
+	if err := connect(t, a).QueryRow(t.Context(), `SELECT count(*) FROM journal`).Scan(&rows); err != nil || rows != 1 {
+		t.Errorf("%d rows, %v; want 1", rows, err)
+	}
+	if got := state(t, b, "x"); got != "199" {
+		t.Errorf("state %q", got)
+	}
+	if b.memory.dirty.n != 0 {
+		t.Errorf("%d counters are dirty to the one that did not fold", b.memory.dirty.n)
+	}
+}
+
+// TestAnotherJournal has the database put back to an older state under a worker that goes on: it notices, however many rows
+// were written since.
+func TestAnotherJournal(t *testing.T) {
+	s, other := pair(t)
+	write(t, s, "1")
+	conn := connect(t, s)
+	if _, err := conn.Exec(t.Context(), `CREATE TABLE backup AS SELECT * FROM journal`); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, "2")
+	write(t, s, "3")
+	if _, err := conn.Exec(t.Context(), `DELETE FROM journal; INSERT INTO journal SELECT * FROM backup`); err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range []string{"a", "b"} {
+		if err := other.Update(t.Context(), batch("a", "b"), set(state)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var saw string
+	if err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
+		saw = string(snap.States[0])
+		return set("4")(snap)
+	}); err != nil || saw != "b" {
+		t.Errorf("saw %q, %v; want what is there now", saw, err)
+	}
+}
+
+func TestDamagedJournal(t *testing.T) {
+	s := open(t, Config{})
+	tune(s, policies[3])
+	for _, state := range []string{"1", "2", "3"} {
+		write(t, s, state)
+	}
+	if _, err := connect(t, s).Exec(t.Context(), `UPDATE journal SET changes = set_byte(changes, 6, get_byte(changes, 6) # 16) WHERE seq = 2`); err != nil {
+		t.Fatal(err)
+	}
+	fresh := open(t, Config{URL: s.pool.Config().ConnString()})
+	err := fresh.Update(t.Context(), batch("a"), set("4"))
+	if err == nil || !strings.Contains(err.Error(), "row 2 of table journal is damaged") {
+		t.Errorf("update: %v", err)
+	}
+}
+
+func TestTheCleanRowsRememberedAreBounded(t *testing.T) {
+	m := newMemory()
+	numbered := func(i int) engine.CounterID { return engine.CounterID{Key: fmt.Sprint(i)} }
+	for i := range 3 * cleanMost {
+		m.keep(&row{id: numbered(i)})
+		m.trim()
+		if m.find(numbered(0)) == nil {
+			t.Fatalf("what is used all the time was dropped after %d", i)
+		}
+	}
+	if len(m.rows) != cleanMost || m.clean.n != cleanMost {
+		t.Errorf("%d and %d, want %d", len(m.rows), m.clean.n, cleanMost)
+	}
+}

@@ -1,0 +1,392 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+	"unique"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+const (
+	// The lock that whoever writes to the journal holds until its transaction ends, of this table in this database. Who
+	// waits gets it in order of arrival.
+	turnSQL = `SELECT pg_advisory_xact_lock('journal'::regclass::oid::bigint)`
+
+	// The row that was read last comes once more, without its changes, as long as it is there.
+	readJournalSQL = `
+SELECT seq, token, CASE WHEN seq > $1 THEN changes ELSE '' END FROM journal WHERE seq >= $1 ORDER BY seq LIMIT $2`
+
+	// The arrays are unnested in a select list, where their elements are handed on one by one; in FROM each array is first
+	// copied to a table of its own. The limit leaves the planner no choice but to look each one up.
+	readCountersSQL = `
+SELECT k.ord, c.state, c.expires_at, c.spec
+FROM (
+	SELECT generate_subscripts($1::text[], 1) AS ord, unnest($1::text[]) AS key, unnest($2::text[]) AS name
+) k
+CROSS JOIN LATERAL (
+	SELECT state, expires_at, spec FROM counters WHERE key = k.key AND name = k.name LIMIT 1
+) c`
+
+	// It fails with division_by_zero when the last row of the journal is not the one expected, and when the clock, read
+	// behind the lock, is not where the decision took it to be. The statement sees the journal as it was before the lock,
+	// but no two rows can have one number: the second writer inserts nothing.
+	appendSQL = `
+WITH turn AS MATERIALIZED (
+	SELECT pg_advisory_xact_lock('journal'::regclass::oid::bigint)
+), written AS (
+	INSERT INTO journal (seq, token, changes)
+	SELECT $1 + 1, $3, $4 FROM turn CROSS JOIN (SELECT FROM journal WHERE seq = $1 AND token = $2) AS last
+	ON CONFLICT (seq) DO NOTHING
+	RETURNING seq
+), answer AS (
+	SELECT count(*) AS n, clock_timestamp() AS now FROM written
+)
+SELECT now, 1 / (n = 1 AND now >= $5 AND now < $6)::int FROM answer`
+
+	// readAtOnce is how many rows of the journal are read in a round trip.
+	readAtOnce = 2000
+
+	beginningOfTime = math.MinInt64
+	endOfTime       = math.MaxInt64
+)
+
+// turn is one that was waited for before the batch was known.
+type turn struct {
+	s       *Store
+	conn    *pgxpool.Conn
+	t       *tx
+	now     int64
+	release func()
+}
+
+// Await implements [engine.Waiter]. Where nobody else writes there is nothing to wait for.
+func (s *Store) Await(ctx context.Context) engine.Turn {
+	release, err := acquire(ctx, s.turn)
+	if err != nil {
+		return nil
+	}
+	if !s.loaded || s.skip == 0 {
+		release()
+		return nil
+	}
+	s.memory.trim()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		release()
+		return nil
+	}
+	w := &turn{s: s, conn: conn, t: s.begin(conn), release: release}
+	if w.now, err = s.read(ctx, w.t, engine.Batch{}, true); err != nil {
+		w.End()
+		return nil // whoever writes without a turn meets the same failure, and explains it
+	}
+	return w
+}
+
+// End implements [engine.Turn].
+func (w *turn) End() {
+	defer w.release()
+	rollback(w.conn)
+}
+
+// write writes what plan draws up over the counters of the batch, and ends the turn.
+func (w *turn) write(ctx context.Context, b engine.Batch, plan func(t *tx, now int64) (*draft, error)) (err error) {
+	background := false
+	// Deferred, because plan may panic, and must leave no turn taken.
+	defer func() {
+		defer w.release()
+		if background {
+			go rollback(w.conn)
+			return
+		}
+		rollback(w.conn)
+	}()
+	w.s.skip--
+	// The batch was gathered since the clock was read.
+	now, _, _ := w.s.clock.between()
+	if held := w.s.unknown(w.t, b.Counters); len(b.IDs)+len(w.t.unknown) > 0 {
+		if now, err = w.s.read(ctx, w.t, b, false); err != nil {
+			return err
+		}
+	} else {
+		w.s.rows = held
+	}
+	background, err = w.s.writePlan(ctx, w.t, max(now, w.now), plan)
+	return err
+}
+
+// read is the first round trip: it takes the turn, brings memory to the end of the journal, fills rows with those of the
+// batch, and reads the clock. It goes on with more when it was far behind. Without begin the turn is taken already.
+func (s *Store) read(ctx context.Context, t *tx, b engine.Batch, begin bool) (now int64, err error) {
+	for ids := b.IDs; ; ids, begin = nil, false {
+		held := s.unknown(t, b.Counters)
+		sent := time.Now()
+		found, behind, now, err := s.readOnce(ctx, t, ids, begin)
+		if err != nil {
+			return 0, err
+		}
+		if behind || !s.resolve(b.Counters, held, found) {
+			continue
+		}
+		s.clock.tell(now, sent, time.Now())
+		return now, nil
+	}
+}
+
+// unknown notes which counters have to be read from the table, and gives the rows of the others, nil for these.
+func (s *Store) unknown(t *tx, ids []engine.CounterID) []*row {
+	t.unknown = t.unknown[:0]
+	held := s.rows[:0]
+	now, _, _ := s.clock.between()
+	for _, id := range ids {
+		r := s.memory.find(id)
+		if r == nil || r.doubtful(now) {
+			r = nil
+			t.unknown = append(t.unknown, id)
+		}
+		held = append(held, r)
+	}
+	s.rows = held
+	return held
+}
+
+// doubtful says of a clean row that another process may have removed it since: it has expired.
+func (r *row) doubtful(now int64) bool { return r.since == nil && r.expires <= now }
+
+// resolve fills rows: what is dirty goes before what was found in the table. It is false when a row got clean meanwhile
+// and may be gone.
+func (s *Store) resolve(ids []engine.CounterID, held []*row, found []*row) bool {
+	next := 0
+	now, _, _ := s.clock.between()
+	for i, id := range ids {
+		r := s.memory.find(id)
+		switch unknown := held[i] == nil; {
+		case !unknown && r != nil && r.doubtful(now):
+			return false
+		case unknown:
+			if f := found[next]; r == nil || r.since == nil {
+				r = s.memory.replace(r, f)
+			}
+			next++
+		}
+		s.rows[i] = r
+	}
+	return true
+}
+
+func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (found []*row, behind bool, now int64, err error) {
+	p := t.conn.StartPipeline(ctx)
+	defer func() {
+		if closeErr := p.Close(); err == nil && closeErr != nil {
+			err = fmt.Errorf("read the journal: %w", closeErr)
+		}
+	}()
+	if begin {
+		t.all.send(p, stBegin, nil)
+		t.all.send(p, stTurn, nil)
+	}
+	t.sendReceipts(p, ids)
+	t.sendReadJournal(p, s.position())
+	t.sendReadCounters(p)
+	t.all.send(p, stClock, nil)
+	if err := p.Sync(); err != nil {
+		return nil, false, 0, fmt.Errorf("read the journal: %w", err)
+	}
+	if begin {
+		if _, err := done(p); err != nil {
+			return nil, false, 0, refused("begin", err)
+		}
+		if _, err := done(p); err != nil {
+			return nil, false, 0, refused("wait for the turn to write", err)
+		}
+	}
+	if len(ids) > 0 {
+		if t.receipts, err = t.readReceipts(p, len(ids)); err != nil {
+			return nil, false, 0, refused("read receipts", err)
+		}
+	}
+	if behind, err = s.catchUp(p); err != nil {
+		return nil, false, 0, refused("read the journal", err)
+	}
+	if found, err = t.readCounters(p); err != nil {
+		return nil, false, 0, refused("read counters", err)
+	}
+	now, err = readClock(p)
+	if err != nil {
+		return nil, false, 0, refused("read clock", err)
+	}
+	return found, behind, now, nil
+}
+
+// position is the row of the journal that was read last; -1 for none.
+func (s *Store) position() int64 {
+	if !s.loaded {
+		return -1
+	}
+	return s.seq
+}
+
+func (t *tx) sendReadJournal(p *pgconn.Pipeline, after int64) {
+	t.params.reset()
+	t.params.scalar(after)
+	t.params.scalar(readAtOnce)
+	t.all.send(p, stReadJournal, t.params.values)
+}
+
+// catchUp brings memory to the rows of the journal that come. behind says that there may be more, or that the row read
+// last is gone: then memory was emptied, and the journal is to be read from its beginning.
+func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, err error) {
+	rr, err := result(p)
+	if err != nil {
+		return false, err
+	}
+	n, known := 0, !s.loaded
+	from := s.seq
+	for rr.NextRow() {
+		values := rr.Values()
+		seq, token := int64(binary.BigEndian.Uint64(values[0])), int64(binary.BigEndian.Uint64(values[1]))
+		switch n++; {
+		case err != nil:
+		case n == 1 && s.loaded:
+			known = seq == s.seq && token == s.token
+		case known:
+			err = s.replay(seq, token, values[2])
+		}
+	}
+	if _, closeErr := rr.Close(); closeErr != nil {
+		return false, closeErr
+	}
+	switch {
+	case err != nil:
+		return false, err
+	case n == 0 && !s.loaded:
+		return false, errors.New("table journal is empty, which it never is; run: limiter migrate down, then up")
+	case !known || n == 0:
+		s.forgetAll()
+		return true, nil
+	}
+	if s.seq > from {
+		s.crowdedBy()
+	}
+	return n == readAtOnce, nil
+}
+
+// forgetAll empties memory, which does not belong to this journal or lacks some of it.
+func (s *Store) forgetAll() {
+	s.memory, s.loaded = newMemory(), false
+	s.seq, s.token, s.first, s.journaled = 0, 0, 0, 0
+}
+
+// crowdedBy keeps transactions over what is remembered from being tried while others write.
+func (s *Store) crowdedBy() { s.skip = max(s.skip, min(s.penalty, maxPenalty)) }
+
+// replay brings memory to the next row of the journal.
+func (s *Store) replay(seq, token int64, changes []byte) error {
+	if s.loaded && seq != s.seq+1 {
+		return fmt.Errorf("row %d of table journal follows row %d", seq, s.seq)
+	}
+	by := &mark{seq: seq, at: time.Now(), before: s.journaled}
+	first, err := decode(changes, func(e *entry) { s.memory.replay(e, by) })
+	if err != nil {
+		s.forgetAll()
+		return errCorrupt(seq, err)
+	}
+	if !s.loaded {
+		s.loaded, s.first = true, seq
+	}
+	if first > s.first {
+		s.memory.folded(&mark{seq: first, at: by.at, before: s.journaled})
+		s.first = first
+	}
+	s.seq, s.token = seq, token
+	s.journaled += int64(len(changes))
+	return nil
+}
+
+func (t *tx) sendReadCounters(p *pgconn.Pipeline) {
+	if len(t.unknown) == 0 {
+		return
+	}
+	t.params.reset()
+	elements(t, textOID, t.unknown, func(to *[]byte, id engine.CounterID) { element(to, id.Key) })
+	elements(t, textOID, t.unknown, func(to *[]byte, id engine.CounterID) { element(to, id.Name) })
+	t.all.send(p, stReadCounters, t.params.values)
+}
+
+// readCounters gives a row for each unknown counter, nil for one that is not in the table.
+func (t *tx) readCounters(p *pgconn.Pipeline) ([]*row, error) {
+	if len(t.unknown) == 0 {
+		return nil, nil
+	}
+	rr, err := result(p)
+	if err != nil {
+		return nil, err
+	}
+	found := make([]*row, len(t.unknown))
+	for rr.NextRow() {
+		values := rr.Values()
+		at := int(binary.BigEndian.Uint32(values[0])) - 1
+		found[at] = &row{
+			id: t.unknown[at], state: append([]byte{}, values[1]...), expires: int64(binary.BigEndian.Uint64(values[2])),
+			spec: unique.Make(string(values[3])),
+		}
+	}
+	_, err = rr.Close()
+	return found, err
+}
+
+func readClock(p *pgconn.Pipeline) (now int64, err error) {
+	rr, err := result(p)
+	if err != nil {
+		return 0, err
+	}
+	for rr.NextRow() {
+		now, err = unixMillis(rr.Values()[0])
+	}
+	if _, closeErr := rr.Close(); closeErr != nil {
+		return 0, closeErr
+	}
+	return now, err
+}
+
+func (t *tx) sendAppend(p *pgconn.Pipeline, last, lastToken, token, from, until int64) {
+	t.params.reset()
+	t.params.scalar(last)
+	t.params.scalar(lastToken)
+	t.params.scalar(token)
+	t.params.blob(t.record.data)
+	t.params.scalar(timestamp(from))
+	t.params.scalar(timestamp(until))
+	t.send(p, step{"write to the journal", stAppend, 1})
+}
+
+// timestamp is a moment in Unix milliseconds as the server takes it.
+func timestamp(ms int64) int64 {
+	if ms == beginningOfTime || ms == endOfTime {
+		return ms
+	}
+	return (ms - postgresEpoch) * 1000
+}
+
+func (t *tx) readAppend(p *pgconn.Pipeline) (n, now int64, err error) {
+	rr, err := result(p)
+	if err != nil {
+		return 0, 0, err
+	}
+	for rr.NextRow() {
+		n++
+		now, err = unixMillis(rr.Values()[0])
+	}
+	if _, closeErr := rr.Close(); closeErr != nil {
+		return 0, 0, closeErr
+	}
+	return n, now, err
+}
