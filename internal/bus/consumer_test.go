@@ -124,11 +124,7 @@ func publishEvents(t *testing.T, js jetstream.JetStream, from, to int) {
 	t.Helper()
 	for n := from; n < to; n++ {
 		e := exceeded(n)
-		m, err := eventMsg(&e, "urn:test", "http://h/schemas")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+		if _, err := js.PublishMsg(t.Context(), eventMsg(t, &e)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -158,7 +154,7 @@ func TestConsumerTakesEvents(t *testing.T) {
 	js := stream(t, nc)
 	publishEvents(t, js, 1, 2)
 	w := warning(2)
-	m, _ := eventMsg(&w, "urn:test", "http://h/schemas")
+	m := eventMsg(t, &w)
 	if _, err := js.PublishMsg(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
@@ -186,10 +182,10 @@ func TestPoisonIsKeptAndEnded(t *testing.T) {
 	js := stream(t, nc)
 	publishEvents(t, js, 0, 1)
 	e := exceeded(9)
-	other, _ := eventMsg(&e, "urn:test", "http://h/schemas")
+	other := eventMsg(t, &e)
 	long := exceeded(8)
 	long.Key = strings.Repeat("k", 257)
-	tooLong, _ := eventMsg(&long, "urn:test", "http://h/schemas")
+	tooLong := eventMsg(t, &long)
 	bad := []struct{ data, reason string }{
 		{"", "read event: unexpected end of JSON input"},
 		{strings.Repeat("x", 2*alerts.MaxPoisonBytes), "read event: invalid character 'x'"},
@@ -534,7 +530,7 @@ func TestConsumerConfigIsChecked(t *testing.T) {
 func TestEventTimesAreNotAheadOfTheStream(t *testing.T) {
 	t.Parallel()
 	e := exceeded(1)
-	m, _ := eventMsg(&e, "urn:test", "http://h/schemas")
+	m := eventMsg(t, &e)
 	at := time.UnixMilli(e.Time - 5000)
 	got, err := eventOf(limits.EventExceeded, m.Data, at)
 	if err != nil || got.Time != at.UnixMilli() {

@@ -74,9 +74,10 @@ func (c *RelayConfig) defaults() error {
 // Relay publishes events from the outbox to JetStream. An event leaves the outbox only after JetStream has
 // acknowledged it, so one may be published twice, with the same id, but none is lost.
 type Relay struct {
-	cfg  RelayConfig
-	js   jetstream.JetStream
-	wake chan struct{}
+	cfg   RelayConfig
+	js    jetstream.JetStream
+	forms eventForms
+	wake  chan struct{}
 	// ready says that the stream was seen since the last failure.
 	ready bool
 	// failing says that the last pass failed, so that only changes are logged.
@@ -88,6 +89,10 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
+	forms, err := newEventForms(cfg.Source, cfg.SchemaBase)
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
 	js, err := jetstream.New(cfg.Conn,
 		jetstream.WithDefaultTimeout(cfg.AckTimeout),
 		jetstream.WithPublishAsyncTimeout(cfg.AckTimeout),
@@ -96,7 +101,7 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	return &Relay{cfg: cfg, js: js, wake: make(chan struct{}, 1)}, nil
+	return &Relay{cfg: cfg, js: js, forms: forms, wake: make(chan struct{}, 1)}, nil
 }
 
 // Wake tells that events were written. It does not block.
@@ -189,7 +194,7 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 	var errs []error
 	for i := range events {
 		e := &events[i]
-		m, err := eventMsg(e, r.cfg.Source, r.cfg.SchemaBase)
+		m, err := r.forms.message(e)
 		if err != nil {
 			// It stays in the outbox for somebody to look at, and holds nothing else up.
 			errs = append(errs, fmt.Errorf("build event %s: %w", e.ID, err))

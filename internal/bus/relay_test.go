@@ -66,6 +66,20 @@ func warning(n int) engine.Event {
 		Limit: 100, Window: "1m", Remaining: 9, Threshold: 10, ResetAt: 1704307260000, User: "7"}
 }
 
+// eventMsg is an event as the relay publishes it.
+func eventMsg(t testing.TB, e *engine.Event) *nats.Msg {
+	t.Helper()
+	forms, err := newEventForms("urn:test", "http://h/schemas")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := forms.message(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // runRelay runs a relay until the test ends, or until stop.
 func runRelay(t *testing.T, cfg RelayConfig) (r *Relay, stop func()) {
 	t.Helper()

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -60,10 +61,10 @@ func cloudEventMsg(ce *event.Event) (*nats.Msg, error) {
 	if err := ce.Validate(); err != nil {
 		return nil, err
 	}
-	m := nats.NewMsg(ce.Type())
-	m.Header.Set("Content-Type", ContentTypeCloudEvent)
-	m.Header.Set(nats.MsgIdHdr, ce.ID())
-	var err error
-	m.Data, err = ce.MarshalJSON()
-	return m, err
+	written := bytes.NewBuffer(make([]byte, 0, len(ce.DataEncoded)+512)) // which an event's context fits in
+	if err := event.WriteJson(ce, written); err != nil {
+		return nil, err
+	}
+	return &nats.Msg{Subject: ce.Type(), Data: written.Bytes(),
+		Header: nats.Header{"Content-Type": {ContentTypeCloudEvent}, nats.MsgIdHdr: {ce.ID()}}}, nil
 }

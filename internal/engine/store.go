@@ -149,8 +149,8 @@ type Event struct {
 	Remaining  int64  `json:"remaining"`
 	Threshold  int64  `json:"threshold"`
 	ResetAt    int64  `json:"resetAt"`
-	RetryAfter int64  `json:"retryAfter,omitempty"`
+	RetryAfter int64  `json:"retryAfter,omitzero"`
 	// Denied is how many denials the event stands for.
-	Denied int64  `json:"denied,omitempty"`
+	Denied int64  `json:"denied,omitzero"`
 	User   string `json:"user,omitempty"`
 }

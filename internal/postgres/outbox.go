@@ -2,10 +2,11 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -31,7 +32,7 @@ func (t *tx) sendEvents(p *pgconn.Pipeline, events []engine.Event) error {
 	}
 	data := t.params.add(textOID, len(events))
 	for i := range events {
-		encoded, err := json.Marshal(&events[i])
+		encoded, err := json.Marshal(&events[i], jsontext.AllowInvalidUTF8(true))
 		if err != nil {
 			return fmt.Errorf("encode event %s: %w", events[i].ID, err)
 		}
@@ -112,7 +113,7 @@ func readOutbox(ctx context.Context, tx pgx.Tx, max int) ([]engine.Event, map[st
 	var data []byte
 	_, err = pgx.ForEachRow(rows, []any{&seq, &id, &kind, &data}, func() error {
 		e := engine.Event{ID: id, Type: engine.EventType(kind)}
-		if err := json.Unmarshal(data, &e); err != nil {
+		if err := json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true)); err != nil {
 			return fmt.Errorf("decode event %s: %w", id, err)
 		}
 		seqs[id] = seq

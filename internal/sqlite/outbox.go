@@ -2,9 +2,11 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -14,7 +16,7 @@ const insertEventSQL = `INSERT INTO outbox (id, type, data) VALUES (?, ?, ?)`
 func (s *Store) writeEvents(events []engine.Event) error {
 	for i := range events {
 		e := &events[i]
-		data, err := json.Marshal(e)
+		data, err := json.Marshal(e, jsontext.AllowInvalidUTF8(true))
 		if err != nil {
 			return fmt.Errorf("encode event %s: %w", e.ID, err)
 		}
@@ -85,7 +87,7 @@ func (s *Store) readOutbox(ctx context.Context, max int) ([]engine.Event, map[st
 		if err := found.Scan(&seq, &e.ID, &e.Type, &data); err != nil {
 			return nil, nil, err
 		}
-		if err := json.Unmarshal(data, &e); err != nil {
+		if err := json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true)); err != nil {
 			return nil, nil, fmt.Errorf("decode event %s: %w", e.ID, err)
 		}
 		seqs[e.ID] = seq
