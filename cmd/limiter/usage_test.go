@@ -72,7 +72,7 @@ func TestSettleAndTop(t *testing.T) {
 	s.limiter(t, "settle job-17 --cost=-1").want(t, exitUsage, "", "--cost: -1 is below 0")
 	s.limiter(t, "consume jobs:acme --limit 100 --window 1h --cost 80").want(t, exitDenied, "denied", "")
 	logLine(t, s.nats)
-	until(t, func() bool { // it is written every 5 seconds
+	until(t, func() bool { // so few are written every 5 seconds
 		return strings.Contains(s.limiter(t, "top").out.String(), "jobs:acme")
 	})
 	s.limiter(t, "top").want(t, exitDone, "jobs:acme  -       acme  1       1        60    2\n", "")

@@ -19,9 +19,12 @@ type Config struct {
 	Store Store
 	// Logger is required.
 	Logger *slog.Logger
-	// Every is how often is written, 5 s unless set. It should divide a minute, so that a minute holds what happened
-	// in it.
+	// Every is how often is written, 5 s unless set.
 	Every time.Duration
+	// Longest is how long counts wait when they are more than a few: the more there are, the more it saves to write a
+	// minute in fewer parts. 15 s unless set. It should be a multiple of Every and divide a minute, so that a minute
+	// holds what happened in it.
+	Longest time.Duration
 	// Timeout bounds one write, 3 s unless set.
 	Timeout time.Duration
 	// Queue is how many logged requests wait at most, 8192 unless set. More are dropped.
@@ -33,6 +36,9 @@ type Config struct {
 // writeRows is how many rows are written in one transaction: few enough that one on SQLite, where decisions wait for
 // it, takes a few milliseconds.
 const writeRows = 256
+
+// fewCounts is how many counts are written without waiting for more.
+const fewCounts = 1024
 
 // Recorder takes in what happens and writes it to the store from time to time. Its methods may be called at the same
 // time, and do not block.
@@ -70,6 +76,7 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 		return nil, errors.New("record usage: Logger is missing")
 	}
 	setDefault(&cfg.Every, 5*time.Second)
+	setDefault(&cfg.Longest, 15*time.Second)
 	setDefault(&cfg.Timeout, 3*time.Second)
 	setDefault(&cfg.Queue, 8192)
 	setDefault(&cfg.Pending, 65536)
@@ -125,13 +132,15 @@ func (r *Recorder) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("write usage: %w", ctx.Err())
 	}
+	r.takeCounts()
 	if err := r.flush(ctx); err != nil {
 		return fmt.Errorf("write usage: %w", err)
 	}
 	return nil
 }
 
-// run writes at whole multiples of Every, so that what is counted between two writes is of one minute.
+// run writes at whole multiples of Every, so that what is counted between two writes is of one minute, and when the tally
+// is nearly full.
 func (r *Recorder) run() {
 	defer close(r.stopped)
 	for {
@@ -141,10 +150,21 @@ func (r *Recorder) run() {
 		case <-r.stop.Done():
 			timer.Stop()
 			return
+		case <-r.tally.full:
+			timer.Stop()
+			r.takeCounts()
 		case <-timer.C:
+			if r.due(time.Now()) {
+				r.takeCounts()
+			}
 		}
 		r.report(r.flush(context.Background()))
 	}
+}
+
+// due tells whether what was counted is to be written.
+func (r *Recorder) due(now time.Time) bool {
+	return !now.Truncate(r.cfg.Longest).Equal(r.began.Truncate(r.cfg.Longest)) || r.tally.size() <= fewCounts
 }
 
 // report logs the first of a row of failures, and its end.
@@ -158,11 +178,15 @@ func (r *Recorder) report(err error) {
 	r.failing = err != nil
 }
 
-// flush takes what was told so far and writes it.
-func (r *Recorder) flush(ctx context.Context) error {
+// takeCounts takes what was counted so far, to be written.
+func (r *Recorder) takeCounts() {
 	at := r.began.Truncate(time.Minute).UnixMilli()
 	r.began = time.Now()
 	r.tally.take(at, r.wait)
+}
+
+// flush writes the counts that were taken, and the requests.
+func (r *Recorder) flush(ctx context.Context) error {
 	r.drain()
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()

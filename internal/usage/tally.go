@@ -11,6 +11,8 @@ const (
 	tallyShards = 16
 	// shardIDs bounds the ids that one shard counts between two writes. Further ones are counted together.
 	shardIDs = 4096
+	// nearlyFull is how many ids of one shard are a reason to write at once.
+	nearlyFull = shardIDs * 3 / 4
 )
 
 // tally counts decisions. What was counted is taken from a shard by exchanging two slices, so that whoever counts waits
@@ -18,6 +20,8 @@ const (
 type tally struct {
 	seed   maphash.Seed
 	shards [tallyShards]tallyShard
+	// full is told when a shard is nearly full.
+	full chan struct{}
 }
 
 type tallyShard struct {
@@ -35,7 +39,7 @@ type page struct {
 }
 
 func newTally() *tally {
-	t := &tally{seed: maphash.MakeSeed()}
+	t := &tally{seed: maphash.MakeSeed(), full: make(chan struct{}, 1)}
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.places, s.spare.places = make(map[ID]int32), make(map[ID]int32)
@@ -93,10 +97,31 @@ func (t *tally) count(c *Count) {
 		s.places[c.ID] = int32(len(s.counts))
 		s.counts = append(s.counts, Count{ID: c.ID})
 		to = &s.counts[len(s.counts)-1]
+		if len(s.counts) == nearlyFull {
+			t.tellFull()
+		}
 	}
 	to.Allowed += c.Allowed
 	to.Denied += c.Denied
 	to.Cost += c.Cost
+}
+
+func (t *tally) tellFull() {
+	select {
+	case t.full <- struct{}{}:
+	default:
+	}
+}
+
+// size is how many ids were counted.
+func (t *tally) size() (n int) {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		n += len(s.counts)
+		s.mu.Unlock()
+	}
+	return n
 }
 
 // take moves what was counted into counts, under the minute that begins at at.

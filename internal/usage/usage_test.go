@@ -158,7 +158,7 @@ func BenchmarkTally(b *testing.B) {
 	}
 }
 
-// TestMinutes holds that what happened in a minute is written under it, within 5 seconds.
+// TestMinutes holds that what happened in a minute is written under it, and a few counts within 5 seconds.
 func TestMinutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,6 +185,53 @@ func TestMinutes(t *testing.T) {
 		}
 		if n := len(s.written()); n != 4 {
 			t.Errorf("%d counts after Close", n)
+		}
+	})
+}
+
+// TestManyCountsWait holds that more than a few counts are written at whole multiples of 15 seconds only, unless they
+// would find no room.
+func TestManyCountsWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(notebook)
+		r := record(t, Config{Store: s})
+		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(61 * time.Second)))
+		tell := func(keys int) {
+			for i := range keys {
+				r.Tally(decided(engine.Consume, 1, fmt.Sprint("key:", i)))
+			}
+		}
+		written := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if n := len(s.written()); n != want {
+				t.Errorf("%d counts were written, want %d", n, want)
+			}
+		}
+		tell(fewCounts)
+		time.Sleep(5 * time.Second)
+		written(fewCounts)
+		tell(fewCounts + 1)
+		time.Sleep(5 * time.Second)
+		written(fewCounts)
+		time.Sleep(5 * time.Second)
+		written(2*fewCounts + 1)
+		before := len(s.written())
+		tell(tallyShards * nearlyFull) // of which one shard has as many, and another may too
+		synctest.Wait()
+		if len(s.written()) == before {
+			t.Error("a full tally was not written")
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var sum int64
+		for _, c := range s.written() {
+			sum += c.Allowed
+		}
+		if want := int64(2*fewCounts + 1 + tallyShards*nearlyFull); sum != want {
+			t.Errorf("%d decisions of %d", sum, want)
 		}
 	})
 }
