@@ -106,11 +106,11 @@ func (s *Store) change(ctx context.Context, query string, args ...any) (n int64,
 
 // exec runs a statement inside of a transaction.
 func (s *Store) exec(query string, args ...any) (int64, error) {
-	res, err := s.conn.ExecContext(context.Background(), query, args...)
+	prepared, err := s.st.kept(s.conn, query)
 	if err != nil {
 		return 0, err
 	}
-	return res.RowsAffected()
+	return affected(prepared.Exec(args...))
 }
 
 func scanKey(row interface{ Scan(to ...any) error }) (k keys.Key, err error) {

@@ -24,6 +24,8 @@ type statements struct {
 	takeEvent, readGroup, readOpen, readExceeded           *sql.Stmt
 	writeGroup, insertAlert, updateAlert, addDelivery      *sql.Stmt
 	all                                                    []*sql.Stmt
+	// others are further ones, by their text, prepared when they are first used.
+	others map[string]*sql.Stmt
 }
 
 // Waiting for the write lock at the start, because a read that turns into a write could fail.
@@ -69,6 +71,23 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		st.all = append(st.all, prepared)
 	}
 	return nil
+}
+
+// kept prepares a statement once. Only the transaction that runs may call it, with one of the constants.
+func (st *statements) kept(conn *sql.Conn, query string) (*sql.Stmt, error) {
+	if prepared := st.others[query]; prepared != nil {
+		return prepared, nil
+	}
+	prepared, err := conn.PrepareContext(context.Background(), query)
+	if err != nil {
+		return nil, fmt.Errorf("prepare %s: %w", query, err)
+	}
+	if st.others == nil {
+		st.others = make(map[string]*sql.Stmt)
+	}
+	st.others[query] = prepared
+	st.all = append(st.all, prepared)
+	return prepared, nil
 }
 
 func (st *statements) close() error {
