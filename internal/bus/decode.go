@@ -17,6 +17,7 @@ type decoder struct {
 	zones     zones
 	windows   windows
 	parsers   sync.Pool
+	repeats   *repeats
 	// policies and overrides answer form 3; nil for none.
 	policies  Policies
 	overrides policy.Finder
@@ -27,30 +28,48 @@ func newDecoder(warning float64) (*decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &decoder{threshold: t}
+	d := &decoder{threshold: t, repeats: newRepeats()}
 	d.parsers.New = func() any { return &parser{reader: newReader(), decoder: d} }
 	return d, nil
 }
 
 // request decodes data into req, whose Limits it appends to. The error is a *[limits.Error].
 func (d *decoder) request(verb engine.Verb, data []byte, req *engine.Request) error {
+	slot, hash := d.repeats.slot(data)
+	if slot.recall(data, req) {
+		req.Verb = verb
+		return nil
+	}
+	pure, err := d.read(verb, data, req)
+	if pure {
+		slot.remember(data, hash, req)
+	}
+	return err
+}
+
+// read decodes data without a look at what came before. pure says that req would be the same at any time and, but for
+// the verb, for any verb.
+func (d *decoder) read(verb engine.Verb, data []byte, req *engine.Request) (pure bool, err error) {
 	p := d.parsers.Get().(*parser)
 	defer d.parsers.Put(p)
 	if p.reset(); !p.quick(data) {
 		p.reset()
 		if err := p.document(data, p.topMember); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if err := p.resolve(req); err != nil {
-		return err
+		return false, err
 	}
 	req.Verb, req.Cost = verb, p.cost
 	if p.id != "" && verb != engine.Check {
 		req.ID, req.Fingerprint = p.id, fingerprint(verb, req, &p.question)
 	}
-	return nil
+	return p.id == "" && p.inline(), nil
 }
+
+// inline tells whether the question has limits of its own, and asks no policy.
+func (q *question) inline() bool { return q.given&^givenLimits == 0 }
 
 // question is a request as written, field by field valid.
 type question struct {

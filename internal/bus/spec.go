@@ -187,7 +187,7 @@ func fingerprint(verb engine.Verb, req *engine.Request, q *question) [32]byte {
 	b = append(b, 1, byte(verb))
 	b = binary.AppendVarint(b, req.Cost)
 	resolved := req.Limits
-	if q.given&^givenLimits != 0 {
+	if !q.inline() {
 		resolved = nil
 	}
 	for i := range resolved {
@@ -208,7 +208,7 @@ func fingerprint(verb engine.Verb, req *engine.Request, q *question) [32]byte {
 			str(limits.Leased)
 		}
 	}
-	if q.given&^givenLimits != 0 {
+	if !q.inline() {
 		str(q.policy)
 		str(q.tier)
 		for _, name := range q.sortedAttributes() {

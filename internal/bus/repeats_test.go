@@ -1,0 +1,66 @@
+package bus
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+
+	"pgregory.net/rapid"
+)
+
+// TestRepeatsAskTheSame holds that a decoder which has seen much reads each request as one that has seen nothing.
+func TestRepeatsAskTheSame(t *testing.T) {
+	bodies := []string{
+		hot, hot + " ", with(`"cost":3`), with(`"consistency":"leased"`), with(`"id":"x"`), with(`"cost":0`), items(1), items(2),
+		items(limits.MaxLimits), `{"\u006bey":"é","limit":1,"window":"day","timezone":"Europe/Berlin"}`,
+		`{"attributes":{"ip":"x"}}`, `{"limits":[` + item(1) + `],"id":"x"}`, hot + strings.Repeat(" ", repeatBytes), ``,
+	}
+	verbs := []engine.Verb{engine.Consume, engine.Check, engine.Record, engine.Refund}
+	rapid.Check(t, func(t *rapid.T) {
+		d, _ := newDecoder(0.1)
+		for range 100 {
+			data := []byte(rapid.SampledFrom(bodies).Draw(t, "body"))
+			verb := rapid.SampledFrom(verbs).Draw(t, "verb")
+			fresh, _ := newDecoder(0.1)
+			var got, want engine.Request
+			err, wantErr := d.request(verb, data, &got), fresh.request(verb, data, &want)
+			if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(err, wantErr) {
+				t.Fatalf("%s %s\n got  %+v, %v\n want %+v, %v", verb, data, got, err, want, wantErr)
+			}
+		}
+	})
+}
+
+// TestRepeatsKeepWhatComesTwiceRunning looks at what is remembered, and what comes back.
+func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
+	d := testDecoder(t)
+	for i, known := range []bool{false, false, true, true} {
+		data := []byte(hot)
+		slot, _ := d.repeats.slot(data)
+		var r engine.Request
+		if got := slot.recall(data, &r); got != known {
+			t.Fatalf("before request %d it is known: %t, want %t", i+1, got, known)
+		}
+		r = engine.Request{}
+		if err := d.request(engine.Consume, data, &r); err != nil {
+			t.Fatal(err)
+		}
+		// A request is the engine's, and its bytes are the connection's: neither may be what is remembered.
+		r.Limits[0].Key = "another"
+		clear(data)
+	}
+	for _, body := range []string{with(`"id":"x"`), `{"attributes":{"ip":"x"}}`, items(limits.MaxLimits)} {
+		var r engine.Request
+		for range 3 {
+			if err := d.request(engine.Check, []byte(body), &r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if slot, _ := d.repeats.slot([]byte(body)); slot.recall([]byte(body), &r) {
+			t.Errorf("%s is remembered", body)
+		}
+	}
+}
