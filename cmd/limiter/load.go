@@ -312,19 +312,21 @@ func newTally() tally {
 	return tally{failures: map[string]int64{}, took: hdrhistogram.New(1, longest, 3)}
 }
 
+// How answers begin, and what a degraded one holds; that without its first letters, because to look for a quote, with which
+// every word begins, takes several times as long as to look for a rare letter.
 var (
-	allowedTrue  = []byte(`"allowed":true`)
-	allowedFalse = []byte(`"allowed":false`)
-	degradedTrue = []byte(`"degraded":true`)
+	allowedTrue  = []byte(`{"allowed":true`)
+	allowedFalse = []byte(`{"allowed":false`)
+	degradedTrue = []byte(`graded":true`)
 )
 
 // answer counts a reply. It looks for the words instead of reading the JSON, which would cost more than the rest
 // of the generator.
 func (t *tally) answer(data []byte, anyAnswer bool, took time.Duration) {
 	switch {
-	case anyAnswer || bytes.Contains(data, allowedTrue):
+	case anyAnswer || bytes.HasPrefix(data, allowedTrue):
 		t.allowed++
-	case bytes.Contains(data, allowedFalse):
+	case bytes.HasPrefix(data, allowedFalse):
 		t.denied++
 	default:
 		t.fail("unreadable_answer", 1)
