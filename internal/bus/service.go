@@ -114,7 +114,6 @@ type Service struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	inflight      sync.WaitGroup
 	unanswered    atomic.Int64
 	ignored, lost atomic.Int64
 	stopOnce      sync.Once
@@ -347,15 +346,9 @@ func answerable(reply string) bool {
 	return reply != "" && reply[0] != '$' && !strings.HasPrefix(reply, "limits.") && !strings.HasPrefix(reply, "alerts.") && !strings.HasPrefix(reply, "alerts.")
 }
 
-func (s *Service) begin() {
-	s.inflight.Add(1)
-	s.unanswered.Add(1)
-}
+func (s *Service) begin() { s.unanswered.Add(1) }
 
-func (s *Service) end() {
-	s.unanswered.Add(-1)
-	s.inflight.Done()
-}
+func (s *Service) end() { s.unanswered.Add(-1) }
 
 // Ignored is how many messages came without a reply subject, or with one that is not answered.
 func (s *Service) Ignored() int64 { return s.ignored.Load() }
@@ -383,18 +376,16 @@ func (s *Service) stop(ctx context.Context) error {
 		return fmt.Errorf("stop micro service: %w", err)
 	}
 	// Stop only begins to drain. A subscription leaves the connection after its last callback has returned, so
-	// from zero on nothing is added to inflight.
+	// from zero on no request begins.
 	for s.cfg.Conn.NumSubscriptions() > 0 && !s.cfg.Conn.IsClosed() {
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
 			return fmt.Errorf("drain subscriptions: %w", err)
 		}
 	}
-	answered := make(chan struct{})
-	go func() { s.inflight.Wait(); close(answered) }()
-	select {
-	case <-answered:
-	case <-ctx.Done():
-		return fmt.Errorf("wait for %d answers: %w", s.InFlight(), ctx.Err())
+	for s.InFlight() > 0 {
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return fmt.Errorf("wait for %d answers: %w", s.InFlight(), err)
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

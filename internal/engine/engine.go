@@ -53,7 +53,8 @@ type Forget struct {
 // Observer takes the engine's measurements. Its methods are called on the hot path and must not block.
 type Observer interface {
 	// Decided is called for each answered request: result is "allowed", "denied" or "error"; algorithm is that
-	// of the limit that speaks for the decision, empty when there is none.
+	// of the limit that speaks for the decision, empty when there is none. An answer from memory took 0: to read the
+	// clock once more would take as long as there is to tell.
 	Decided(v Verb, result, algorithm string, degraded bool, took time.Duration)
 	// Wrote is called for each transaction.
 	Wrote(requests, counters int, took time.Duration)
@@ -173,7 +174,7 @@ func (e *Engine) Submit(r *Request) error {
 	r.deadline = r.received.Add(e.cfg.Deadline)
 	if d, ok := e.answerNow(r); ok {
 		r.decision = d
-		e.finish(r)
+		e.finish(r, 0)
 		return nil
 	}
 	err := e.enqueue(r)
@@ -267,7 +268,7 @@ func (e *Engine) Close(ctx context.Context) error {
 }
 
 // finish hands out the answer of a request.
-func (e *Engine) finish(r *Request) {
+func (e *Engine) finish(r *Request, took time.Duration) {
 	result, algorithm := "denied", ""
 	if s := r.decision.Speaker(); s != nil {
 		algorithm = s.Algorithm.String()
@@ -278,7 +279,7 @@ func (e *Engine) finish(r *Request) {
 	case r.decision.Allowed:
 		result = "allowed"
 	}
-	e.cfg.Observer.Decided(r.Verb, result, algorithm, r.decision.Degraded, time.Since(r.received))
+	e.cfg.Observer.Decided(r.Verb, result, algorithm, r.decision.Degraded, took)
 	if e.cfg.Tally != nil && r.err == nil && r.Verb <= Record && !r.replayed {
 		e.cfg.Tally(r, &r.decision)
 	}
@@ -289,7 +290,7 @@ func (e *Engine) answerLoop() {
 	for b := range e.answers {
 		for _, r := range b.requests {
 			if !r.Verb.internal() {
-				e.finish(r)
+				e.finish(r, time.Since(r.received))
 			}
 		}
 		e.reuse(b)

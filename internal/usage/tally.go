@@ -36,6 +36,8 @@ type tallyShard struct {
 type page struct {
 	places map[ID]int32
 	counts []Count
+	// last is the place of the id that was counted last, which often is the next, too.
+	last int
 }
 
 func newTally() *tally {
@@ -88,18 +90,9 @@ func (t *tally) count(c *Count) {
 	s := &t.shards[maphash.String(t.seed, c.Key)%tallyShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	place, known := s.places[c.ID]
-	to := &s.other
-	switch {
-	case known:
-		to = &s.counts[place]
-	case len(s.counts) < shardIDs:
-		s.places[c.ID] = int32(len(s.counts))
-		s.counts = append(s.counts, Count{ID: c.ID})
-		to = &s.counts[len(s.counts)-1]
-		if len(s.counts) == nearlyFull {
-			t.tellFull()
-		}
+	to, full := s.find(&c.ID)
+	if full {
+		t.tellFull()
 	}
 	to.Allowed += c.Allowed
 	to.Denied += c.Denied
@@ -124,6 +117,24 @@ func (t *tally) size() (n int) {
 	return n
 }
 
+// find gives where an id is counted, and whether there is little room left with it.
+func (s *tallyShard) find(id *ID) (to *Count, full bool) {
+	if s.last < len(s.counts) && s.counts[s.last].ID == *id {
+		return &s.counts[s.last], false
+	}
+	place, known := s.places[*id]
+	if !known {
+		if len(s.counts) >= shardIDs {
+			return &s.other, false
+		}
+		place = int32(len(s.counts))
+		s.places[*id] = place
+		s.counts = append(s.counts, Count{ID: *id})
+	}
+	s.last = int(place)
+	return &s.counts[place], !known && len(s.counts) == nearlyFull
+}
+
 // take moves what was counted into counts, under the minute that begins at at.
 func (t *tally) take(at int64, into func(Count)) {
 	for i := range t.shards {
@@ -140,6 +151,6 @@ func (t *tally) take(at int64, into func(Count)) {
 		}
 		clear(full.places)
 		clear(full.counts)
-		s.spare = page{full.places, full.counts[:0]}
+		s.spare = page{full.places, full.counts[:0], 0}
 	}
 }
