@@ -362,7 +362,7 @@ func TestTheCheckFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close(t.Context())
-	if _, err := db.Exec(t.Context(), "ALTER TABLE counters RENAME TO lost"); err != nil {
+	if _, err := db.Exec(t.Context(), "ALTER TABLE journal RENAME TO lost"); err != nil {
 		t.Fatal(err)
 	}
 	s.wantFailed(t, "without a store")

@@ -66,8 +66,9 @@ type Batch struct {
 type Snapshot struct {
 	// Now is the store's clock after the locks were taken, in Unix milliseconds.
 	Now int64
-	// Until is 0 for what was read under lock. Else the states are those that this worker wrote last, and the store
-	// writes the changes on condition that they still stand and that its clock is then between Now and Until.
+	// Until is 0 for a decision at Now, over what was read in turn. Else it is made somewhere from Now to Until: the states
+	// are those that this worker knows, and the store writes the changes on condition that they still stand and that its
+	// clock is then between the two; or the batch was gathered after the clock was read.
 	Until int64
 	// Latest is the latest that the clock may have been when decide was called, where there is an Until: Now is the
 	// earliest. What the decision lends must end by the one, and what it charges counts from the other.

@@ -242,7 +242,7 @@ func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string
 		return 0, last, fmt.Errorf("wait for the transaction before: %w", err)
 	}
 	defer release()
-	err = s.locked(ctx, engine.Batch{}, func(t *tx, _ int64) (*draft, error) {
+	err = s.locked(ctx, engine.Batch{}, func(t *tx, _ moment) (*draft, error) {
 		ids, err := s.firstOf(ctx, t, from, end)
 		if err != nil || len(ids) == 0 {
 			return nil, err

@@ -80,8 +80,8 @@ func (s *Store) expireSome(ctx context.Context, max int) (n int, err error) {
 	if now, _, ok := s.clock.between(); !ok || len(s.dirtyExpired(now)) == 0 {
 		return s.expireClean(ctx, max)
 	}
-	err = s.locked(ctx, engine.Batch{}, func(t *tx, now int64) (*draft, error) {
-		ids, err := s.expired(ctx, t, now, max)
+	err = s.locked(ctx, engine.Batch{}, func(t *tx, at moment) (*draft, error) {
+		ids, err := s.expired(ctx, t, at.now, max)
 		n = len(ids)
 		return &draft{removed: ids}, err
 	})
@@ -153,5 +153,5 @@ func (s *Store) expireClean(ctx context.Context, max int) (n int, err error) {
 	if err != nil || len(named) == 0 {
 		return n, err
 	}
-	return n, s.locked(ctx, engine.Batch{}, func(*tx, int64) (*draft, error) { return &draft{removed: named}, nil })
+	return n, s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) { return &draft{removed: named}, nil })
 }

@@ -134,7 +134,7 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 	if !s.loaded {
 		return false, nil // this process has made nothing dirty, and whoever has folds it
 	}
-	err = s.locked(ctx, engine.Batch{}, func(*tx, int64) (*draft, error) {
+	err = s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
 		n := count()
 		if more = n > 0 || s.first < s.needed() && s.first < s.seq; !more {
 			return nil, nil

@@ -49,7 +49,10 @@ func TestSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := MigrateDown(t.Context(), url); err == nil || !strings.Contains(err.Error(), "start a limiter and stop it once") {
+	for err = nil; err == nil; { // the steps behind the journal
+		err = MigrateDown(t.Context(), url)
+	}
+	if !strings.Contains(err.Error(), "start a limiter and stop it once") {
 		t.Errorf("migrate down over a journal that was not folded: %v", err)
 	}
 	s.foldAll()                // as a limiter that stops

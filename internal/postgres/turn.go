@@ -63,7 +63,6 @@ type turn struct {
 	s       *Store
 	conn    *pgxpool.Conn
 	t       *tx
-	now     int64
 	release func()
 }
 
@@ -84,7 +83,7 @@ func (s *Store) Await(ctx context.Context) engine.Turn {
 		return nil
 	}
 	w := &turn{s: s, conn: conn, t: s.begin(conn), release: release}
-	if w.now, err = s.read(ctx, w.t, engine.Batch{}, true); err != nil {
+	if _, err = s.read(ctx, w.t, engine.Batch{}, true); err != nil {
 		w.End()
 		return nil // whoever writes without a turn meets the same failure, and explains it
 	}
@@ -98,7 +97,7 @@ func (w *turn) End() {
 }
 
 // write writes what plan draws up over the counters of the batch, and ends the turn.
-func (w *turn) write(ctx context.Context, b engine.Batch, plan func(t *tx, now int64) (*draft, error)) (err error) {
+func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err error) {
 	background := false
 	// Deferred, because plan may panic, and must leave no turn taken.
 	defer func() {
@@ -110,17 +109,23 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan func(t *tx, now i
 		rollback(w.conn)
 	}()
 	w.s.skip--
-	// The batch was gathered since the clock was read.
-	now, _, _ := w.s.clock.between()
-	if held := w.s.unknown(w.t, b.Counters); len(b.IDs)+len(w.t.unknown) > 0 {
-		if now, err = w.s.read(ctx, w.t, b, false); err != nil {
+	// The batch was gathered after the clock was read, so a charge could count from before its request came.
+	from, latest, _ := w.s.clock.between()
+	at := moment{from, latest, latest}
+	for {
+		w.s.rows = w.s.unknown(w.t, b.Counters)
+		if at.until == 0 || len(b.IDs)+len(w.t.unknown) > 0 {
+			at = moment{}
+			if at.now, err = w.s.read(ctx, w.t, b, false); err != nil {
+				return err
+			}
+		}
+		background, err = w.s.writePlan(ctx, w.t, at, plan)
+		if !errors.Is(err, errUnsure) {
 			return err
 		}
-	} else {
-		w.s.rows = held
+		at = moment{}
 	}
-	background, err = w.s.writePlan(ctx, w.t, max(now, w.now), plan)
-	return err
 }
 
 // read is the first round trip: it takes the turn, brings memory to the end of the journal, fills rows with those of the

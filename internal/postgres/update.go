@@ -60,6 +60,16 @@ var decisionSQL = [...]string{
 // errStale says that the journal or the clock was not as remembered, and that nothing was written.
 var errStale = errors.New("another process wrote to the journal since")
 
+// errUnsure says that a decision may not hold for all of the moment it was made at, and that nothing was written.
+var errUnsure = errors.New("the decision depends on when it is made")
+
+// moment is when a decision is made, by the server's clock in Unix milliseconds: at now, or, where until is set, somewhere
+// from now to latest, which is until.
+type moment struct{ now, latest, until int64 }
+
+// planner draws up what a transaction is to write, over rows; nil for nothing.
+type planner func(t *tx, at moment) (*draft, error)
+
 // maxPenalty bounds how many transactions take their turn at once after one over what is remembered failed, before the
 // next of that kind is tried.
 const maxPenalty = 64
@@ -86,12 +96,12 @@ func (d *draft) empty() bool {
 // When the connection turns out to be dead before anything was written, all idle ones are discarded and it runs once
 // more: after a restart of the server, no decision is lost to the pool's memory of the old one.
 func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
-	plan := func(t *tx, now int64) (*draft, error) {
+	plan := func(t *tx, at moment) (*draft, error) {
 		s.states = s.states[:0]
 		for _, r := range s.rows {
 			s.states = append(s.states, r.value())
 		}
-		changes := decide(engine.Snapshot{Now: now, States: s.states, Receipts: t.receipts})
+		changes := decide(engine.Snapshot{Now: at.now, Latest: at.latest, Until: at.until, States: s.states, Receipts: t.receipts})
 		d := &draft{ids: b.Counters, rows: s.rows, changes: changes, fold: s.due(len(changes.Counters))}
 		return d, d.check()
 	}
@@ -201,7 +211,7 @@ func (s *Store) crowded() {
 
 // locked runs a transaction of two round trips: one that takes the turn, which all processes wait for, and reads; and
 // one that writes what plan drew up. The caller holds turn.
-func (s *Store) locked(ctx context.Context, b engine.Batch, plan func(t *tx, now int64) (*draft, error)) error {
+func (s *Store) locked(ctx context.Context, b engine.Batch, plan planner) error {
 	again, err := s.lockedOnce(ctx, b, plan)
 	if again && ctx.Err() == nil {
 		s.log.Warn("database connection lost, discarding idle ones", "err", err)
@@ -212,7 +222,7 @@ func (s *Store) locked(ctx context.Context, b engine.Batch, plan func(t *tx, now
 }
 
 // lockedOnce runs the transaction; again says that the connection was lost before anything was written.
-func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan func(t *tx, now int64) (*draft, error)) (again bool, err error) {
+func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan planner) (again bool, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return false, fmt.Errorf("connect to database: %w", err)
@@ -234,18 +244,23 @@ func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan func(t *tx,
 		}
 		return t.conn.IsClosed(), err
 	}
-	nothing, err := s.writePlan(ctx, t, now, plan)
+	nothing, err := s.writePlan(ctx, t, moment{now: now}, plan)
 	background = nothing // the answer need not wait for the rollback
 	return false, err
 }
 
 // writePlan writes what plan draws up, and commits; nothing says that it drew up nothing.
-func (s *Store) writePlan(ctx context.Context, t *tx, now int64, plan func(t *tx, now int64) (*draft, error)) (nothing bool, err error) {
-	d, err := plan(t, now)
+func (s *Store) writePlan(ctx context.Context, t *tx, at moment, plan planner) (nothing bool, err error) {
+	d, err := plan(t, at)
 	if err != nil {
 		return false, err
 	}
-	if d == nil || d.empty() {
+	switch {
+	case d == nil:
+		return true, nil
+	case d.changes.Unsure:
+		return false, errUnsure
+	case d.empty():
 		return true, nil
 	}
 	if err := ctx.Err(); err != nil {

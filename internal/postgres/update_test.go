@@ -173,3 +173,70 @@ func TestADecisionAheadKnowsWhatTheClockMayBe(t *testing.T) {
 		t.Errorf("at %d or later: decided at %d to %d, for a write until %d", clock, asked.Now, asked.Latest, asked.Until)
 	}
 }
+
+// awaited gives a turn that was waited for before the batch is known, as a worker does while others write.
+func awaited(t *testing.T, s *Store) engine.Turn {
+	t.Helper()
+	s.skip = 1
+	turn := s.Await(t.Context())
+	if turn == nil {
+		t.Fatal("no turn")
+	}
+	return turn
+}
+
+func TestNobodyElseWritesInATurnThatWasAwaited(t *testing.T) {
+	s, other := pair(t)
+	write(t, s, "1")
+	b := batch("a", "b", "new")
+	b.Turn = awaited(t, s)
+	done := make(chan error, 1)
+	go func() { done <- other.Update(t.Context(), batch("a"), set("other")) }()
+	waitForLock(t, s)
+	if err := s.Update(t.Context(), b, set("2")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"a": "other", "b": "2", "new": "2"} {
+		if got := state(t, s, key); got != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+	awaited(t, s).End()
+	if err := other.Update(t.Context(), batch("a"), set("3")); err != nil {
+		t.Errorf("update behind a turn that was given back: %v", err)
+	}
+}
+
+// What gathers in a turn may have come after the clock was read: a decision says from when to when it may have been made,
+// and is made again at a moment that is known when that matters.
+func TestADecisionInATurnThatWasAwaitedIsNotBeforeItsRequest(t *testing.T) {
+	s := open(t, Config{})
+	write(t, s, "1")
+	for _, unsure := range []bool{false, true} {
+		b := batch("a", "b")
+		b.Turn = awaited(t, s)
+		var clock int64 // when the requests come
+		if err := connect(t, s).QueryRow(t.Context(), `SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`).Scan(&clock); err != nil {
+			t.Fatal(err)
+		}
+		var asked []engine.Snapshot
+		if err := s.Update(t.Context(), b, func(snap engine.Snapshot) engine.Changes {
+			asked = append(asked, snap)
+			c := set("2")(snap)
+			c.Unsure = unsure && snap.Until > 0
+			return c
+		}); err != nil {
+			t.Fatal(err)
+		}
+		first, last := asked[0], asked[len(asked)-1]
+		if first.Latest < clock || first.Until < first.Latest || first.Now > first.Latest {
+			t.Errorf("at %d or later: decided at %d to %d, for a write until %d", clock, first.Now, first.Latest, first.Until)
+		}
+		if unsure && (len(asked) != 2 || last.Until != 0 || last.Now < clock) {
+			t.Errorf("at %d or later: decided again %d times, at %d", clock, len(asked)-1, last.Now)
+		}
+	}
+}
