@@ -19,6 +19,7 @@ run: ## run it all on this machine, with nothing set
 .PHONY: test
 test: ## run the tests, with a PostgreSQL and a NATS of their own
 	race=$$(tools/race) && go test $$race -timeout 6m ./...
+	go test -timeout 6m ./internal/engine # all histories of its laws, see check in model_test.go
 
 .PHONY: check
 check: ## format, vet, lint and look for known vulnerabilities

@@ -118,7 +118,6 @@ func TestModel(t *testing.T) {
 		begin(w, w)
 		defer func() { workers[w].Close() }()
 	}
-	var aheads int
 	i := 0
 	rapid.Check(t, func(t *rapid.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }
@@ -141,7 +140,6 @@ func TestModel(t *testing.T) {
 			s := workers[w]
 			if pick(2) == 0 {
 				s.skip, s.penalty = 0, 0
-				aheads++
 			}
 			if _, _, err := s.Counters(t.Context(), "k0"); err != nil { // it has seen the journal
 				t.Fatal(err)
@@ -150,10 +148,8 @@ func TestModel(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, s := range workers {
-			if diff, err := m.Diff(t.Context(), s); diff != "" || err != nil {
-				t.Fatalf("(-want +got)\n%s%v", diff, err)
-			}
+		if diff, err := m.Diff(t.Context(), workers[pick(len(workers))]); diff != "" || err != nil {
+			t.Fatalf("(-want +got)\n%s%v", diff, err)
 		}
 	})
 }
