@@ -31,7 +31,7 @@ func sqlState(err error) string {
 // refused explains an error after which it is sure that nothing was committed.
 func refused(act string, err error) error {
 	switch sqlState(err) {
-	case uniqueViolation, divisionByZero, serializationFailure, deadlockDetected:
+	case uniqueViolation, serializationFailure, deadlockDetected:
 		return fmt.Errorf("%s: %w: %w", act, engine.ErrConflict, err)
 	}
 	return fmt.Errorf("%s: %w", act, err)

@@ -35,21 +35,22 @@ CROSS JOIN LATERAL (
 	SELECT state, expires_at, spec FROM counters WHERE key = k.key AND name = k.name LIMIT 1
 ) c`
 
-	// It fails with division_by_zero when the last row of the journal is not the one expected, and when the clock, read
-	// behind the lock, is not where the decision took it to be. The statement sees the journal as it was before the lock,
-	// but no two rows can have one number: the second writer inserts nothing.
+	// It fails with division_by_zero when the last row of the journal is not the one expected, or the clock, read behind
+	// the lock, is not where the decision took it to be. The statement sees the journal as it was before the lock, but no two
+	// rows can have one number: the second writer fails, too. The length, which is 0, has the lock taken first; random keeps the division from being done
+	// when the statement is planned.
 	appendSQL = `
-WITH turn AS MATERIALIZED (
-	SELECT pg_advisory_xact_lock('journal'::regclass::oid::bigint)
-), written AS (
-	INSERT INTO journal (seq, token, changes)
-	SELECT $1 + 1, $3, $4 FROM turn CROSS JOIN (SELECT FROM journal WHERE seq = $1 AND token = $2) AS last
-	ON CONFLICT (seq) DO NOTHING
-	RETURNING seq
-), answer AS (
-	SELECT count(*) AS n, clock_timestamp() AS now FROM written
-)
-SELECT now, 1 / (n = 1 AND now >= $5 AND now < $6)::int FROM answer`
+INSERT INTO journal (seq, token, changes) VALUES (coalesce((
+	SELECT last.seq + 1
+	FROM (SELECT length(pg_advisory_xact_lock('journal'::regclass::oid::bigint)::text) AS nothing OFFSET 0) AS turn
+	CROSS JOIN LATERAL (
+		SELECT seq FROM journal
+		WHERE seq = $1::bigint + turn.nothing AND token = $2 AND clock_timestamp() >= $5 AND clock_timestamp() < $6 LIMIT 1
+	) AS last
+), 1 / (random() * 0)::bigint), $3, $4) RETURNING clock_timestamp()`
+
+	// appending is the act of appendSQL.
+	appending = "write to the journal"
 
 	// readAtOnce is how many rows of the journal are read in a round trip.
 	readAtOnce = 2000
@@ -370,7 +371,7 @@ func (t *tx) sendAppend(p *pgconn.Pipeline, last, lastToken, token, from, until 
 	t.params.blob(t.record.data)
 	t.params.scalar(timestamp(from))
 	t.params.scalar(timestamp(until))
-	t.send(p, step{"write to the journal", stAppend, 1})
+	t.send(p, step{appending, stAppend, 1})
 }
 
 // timestamp is a moment in Unix milliseconds as the server takes it.

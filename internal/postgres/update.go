@@ -414,8 +414,10 @@ func failed(act string, err error) error {
 	switch sqlState(err) {
 	case "":
 		return unknown(act, err)
-	case divisionByZero:
-		return errStale
+	case divisionByZero, uniqueViolation:
+		if act == appending {
+			return errStale
+		}
 	}
 	return refused(act, err)
 }
