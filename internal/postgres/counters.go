@@ -129,15 +129,11 @@ func (s *Store) followOnce(ctx context.Context, t *tx) (behind bool, err error) 
 		}
 	}()
 	t.sendReadJournal(p, s.position())
-	t.all.send(p, stClock, nil)
 	if err := p.Sync(); err != nil {
 		return false, err
 	}
-	if behind, err = s.catchUp(p); err != nil {
-		return false, err
-	}
-	now, err := readClock(p)
-	if err == nil {
+	behind, now, err := s.catchUp(p)
+	if err == nil && !behind {
 		s.clock.tell(now, sent, time.Now())
 	}
 	return behind, err

@@ -20,9 +20,10 @@ const (
 	// waits gets it in order of arrival.
 	turnSQL = `SELECT pg_advisory_xact_lock('journal'::regclass::oid::bigint)`
 
-	// The row that was read last comes once more, without its changes, as long as it is there.
+	// The row that was read last comes once more, without its changes, as long as it is there; and the clock with each row.
 	readJournalSQL = `
-SELECT seq, token, CASE WHEN seq > $1 THEN changes ELSE '' END FROM journal WHERE seq >= $1 ORDER BY seq LIMIT $2`
+SELECT seq, token, CASE WHEN seq > $1 THEN changes ELSE '' END, clock_timestamp()
+FROM journal WHERE seq >= $1 ORDER BY seq LIMIT $2`
 
 	// The arrays are unnested in a select list, where their elements are handed on one by one; in FROM each array is first
 	// copied to a table of its own. The limit leaves the planner no choice but to look each one up.
@@ -202,7 +203,6 @@ func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (
 	t.sendReceipts(p, ids)
 	t.sendReadJournal(p, s.position())
 	t.sendReadCounters(p)
-	t.all.send(p, stClock, nil)
 	if err := p.Sync(); err != nil {
 		return nil, false, 0, fmt.Errorf("read the journal: %w", err)
 	}
@@ -219,15 +219,11 @@ func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (
 			return nil, false, 0, refused("read receipts", err)
 		}
 	}
-	if behind, err = s.catchUp(p); err != nil {
+	if behind, now, err = s.catchUp(p); err != nil {
 		return nil, false, 0, refused("read the journal", err)
 	}
 	if found, err = t.readCounters(p); err != nil {
 		return nil, false, 0, refused("read counters", err)
-	}
-	now, err = readClock(p)
-	if err != nil {
-		return nil, false, 0, refused("read clock", err)
 	}
 	return found, behind, now, nil
 }
@@ -247,12 +243,12 @@ func (t *tx) sendReadJournal(p *pgconn.Pipeline, after int64) {
 	t.all.send(p, stReadJournal, t.params.values)
 }
 
-// catchUp brings memory to the rows of the journal that come. behind says that there may be more, or that the row read
+// catchUp brings memory to the rows of the journal that come, and gives the clock. behind says that there may be more, or that the row read
 // last is gone: then memory was emptied, and the journal is to be read from its beginning.
-func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, err error) {
+func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, now int64, err error) {
 	rr, err := result(p)
 	if err != nil {
-		return false, err
+		return false, 0, err
 	}
 	n, known := 0, !s.loaded
 	from := s.seq
@@ -266,23 +262,26 @@ func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, err error) {
 		case known:
 			err = s.replay(seq, token, values[2])
 		}
+		if err == nil {
+			now, err = unixMillis(values[3])
+		}
 	}
 	if _, closeErr := rr.Close(); closeErr != nil {
-		return false, closeErr
+		return false, 0, closeErr
 	}
 	switch {
 	case err != nil:
-		return false, err
+		return false, 0, err
 	case n == 0 && !s.loaded:
-		return false, errors.New("table journal is empty, which it never is; run: limiter migrate down, then up")
+		return false, 0, errors.New("table journal is empty, which it never is; run: limiter migrate down, then up")
 	case !known || n == 0:
 		s.forgetAll()
-		return true, nil
+		return true, now, nil
 	}
 	if s.seq > from {
 		s.crowdedBy()
 	}
-	return n == readAtOnce, nil
+	return n == readAtOnce, now, nil
 }
 
 // forgetAll empties memory, which does not belong to this journal or lacks some of it.
@@ -347,20 +346,6 @@ func (t *tx) readCounters(p *pgconn.Pipeline) ([]*row, error) {
 	}
 	_, err = rr.Close()
 	return found, err
-}
-
-func readClock(p *pgconn.Pipeline) (now int64, err error) {
-	rr, err := result(p)
-	if err != nil {
-		return 0, err
-	}
-	for rr.NextRow() {
-		now, err = unixMillis(rr.Values()[0])
-	}
-	if _, closeErr := rr.Close(); closeErr != nil {
-		return 0, closeErr
-	}
-	return now, err
 }
 
 func (t *tx) sendAppend(p *pgconn.Pipeline, last, lastToken, token, from, until int64) {

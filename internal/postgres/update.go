@@ -21,7 +21,6 @@ const (
 	stReadJournal
 	stReadCounters
 	stReadReceipts
-	stClock
 	stAppend
 	stInsertReceipts
 	stInsertEvents
@@ -47,7 +46,6 @@ var decisionSQL = [...]string{
 	stReadJournal:    readJournalSQL,
 	stReadCounters:   readCountersSQL,
 	stReadReceipts:   readReceiptsSQL,
-	stClock:          clockSQL,
 	stAppend:         appendSQL,
 	stInsertReceipts: insertReceiptsSQL,
 	stInsertEvents:   insertEventsSQL,
