@@ -59,7 +59,7 @@ func workers(t *testing.T, n int) []*engine.Engine {
 			t.Fatal(err)
 		}
 		t.Cleanup(store.Close)
-		engines[i], err = engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text, Writers: 1 + i%2, Broadcast: func(f engine.Forget) {
+		engines[i], err = engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text, Broadcast: func(f engine.Forget) {
 			for _, e := range engines {
 				e.Forget(f)
 			}

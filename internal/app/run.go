@@ -297,7 +297,6 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 		Committed: l.relay.Wake,
 		Observer:  l.metrics,
 		Tally:     l.usage.Tally,
-		Writers:   1, // both stores write one transaction after another
 
 		StoreFailing: l.storeFailing,
 	})

@@ -60,7 +60,7 @@ func withPolicies(t *testing.T) *nats.Conn {
 	}
 	t.Cleanup(store.Close)
 	n := 0
-	e, err := engine.New(t.Context(), engine.Config{Store: store, Writers: 1, NewID: func() string { n++; return fmt.Sprint(n) }})
+	e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: func() string { n++; return fmt.Sprint(n) }})
 	if err != nil {
 		t.Fatal(err)
 	}

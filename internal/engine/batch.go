@@ -12,8 +12,6 @@ import (
 type batch struct {
 	// requests are all that were gathered, in order of arrival; pending are those that the store is to answer.
 	requests, pending []*Request
-	// claimed are the distinct counters of requests.
-	claimed []CounterID
 	// limits counts the limits of requests; closing lets tell store denials that are not due yet.
 	limits  int
 	closing bool
@@ -80,7 +78,6 @@ func (b *batch) clear() {
 	clear(b.requests)
 	clear(b.pending)
 	b.requests, b.pending = b.requests[:0], b.pending[:0]
-	b.claimed = b.claimed[:0]
 	b.limits, b.closing = 0, false
 }
 

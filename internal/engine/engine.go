@@ -34,8 +34,6 @@ type Config struct {
 	Queue int
 	// MaxBatch is how many requests are written together at most. 512 unless set.
 	MaxBatch int
-	// Writers is how many batches are written at the same time; they never share a counter. 2 unless set.
-	Writers int
 	// Deadline is how long a request may take; after it the request is answered as when the store fails. 2 s
 	// unless set.
 	Deadline time.Duration
@@ -62,9 +60,8 @@ type Observer interface {
 	StoreFailed(err error)
 }
 
-// Engine decides requests over a store. Writers take turns to gather what waits into a batch, and have the store run one
-// transaction for each, and another goroutine hands the answers out, so that answering does not stretch the next
-// batch.
+// Engine decides requests over a store. One goroutine gathers what waits into batches, and has the store run one
+// transaction for each, and another hands the answers out, so that answering does not stretch the next batch.
 type Engine struct {
 	cfg     Config
 	breaker *gobreaker.CircuitBreaker[struct{}]
@@ -82,8 +79,6 @@ type Engine struct {
 
 	// lastFailure is the last error of the store.
 	lastFailure atomic.Pointer[error]
-	// waiting is how many requests the dispatcher holds back.
-	waiting atomic.Int64
 	// hangs says that the last transaction ran into its deadline: one such is enough to open the circuit.
 	hangs     atomic.Bool
 	clock     atomic.Pointer[reading]
@@ -126,7 +121,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := e.update(ctx, newBatch()); err != nil {
 		return nil, fmt.Errorf("read the store's clock: %w", err)
 	}
-	e.done.Go(e.dispatchLoop)
+	e.done.Go(e.writeLoop)
 	e.done.Go(e.answerLoop)
 	e.done.Go(e.tellLoop)
 	e.done.Go(e.lookLoop)
@@ -140,9 +135,6 @@ func (c *Config) setDefaults() {
 	}
 	if c.MaxBatch == 0 {
 		c.MaxBatch = 512
-	}
-	if c.Writers == 0 {
-		c.Writers = 2
 	}
 	if c.Deadline == 0 {
 		c.Deadline = 2 * time.Second
@@ -234,7 +226,7 @@ func (e *Engine) Do(ctx context.Context, r *Request) (Decision, error) {
 }
 
 // Queued is how many requests wait.
-func (e *Engine) Queued() int { return len(e.queue) + int(e.waiting.Load()) }
+func (e *Engine) Queued() int { return len(e.queue) }
 
 // Forget drops what the engine remembers of counters; it is what a broadcast from another worker calls.
 func (e *Engine) Forget(f Forget) {

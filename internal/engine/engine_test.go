@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -246,14 +247,13 @@ func TestListSkipsWhatIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestBatchesThatShareACounterAreNotWrittenAtOnce(t *testing.T) {
+func TestWhatWaitsIsWrittenTogetherInOrder(t *testing.T) {
 	t.Parallel()
 	store := openTap(t)
-	e := start(t, engine.Config{Store: store, Writers: 2})
+	e := start(t, engine.Config{Store: store})
 	store.hold()
 	var done sync.WaitGroup
 	var order []string
-	var mu sync.Mutex
 	submit := func(name string, keys ...string) {
 		done.Add(1)
 		var limits []engine.Limit
@@ -261,26 +261,21 @@ func TestBatchesThatShareACounterAreNotWrittenAtOnce(t *testing.T) {
 			limits = append(limits, per(t, key, 100, "1h"))
 		}
 		err := e.Submit(&engine.Request{Limits: limits, Cost: 1, Done: func(engine.Decision, error) {
-			mu.Lock()
-			order = append(order, name)
-			mu.Unlock()
+			order = append(order, name) // by one goroutine
 			done.Done()
 		}})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	enter, leave := store.enter, store.leave
 	submit("first", "a")
-	<-enter
-	submit("shares", "a", "b") // waits for the first
-	submit("behind", "b")      // must not overtake the one before
-	submit("other", "c")
-	<-enter // the second writer takes what shares nothing
-	leave <- struct{}{}
-	leave <- struct{}{}
-	<-enter
-	leave <- struct{}{}
+	<-store.enter
+	submit("second", "a", "b")
+	submit("third", "b")
+	submit("fourth", "c")
+	store.leave <- struct{}{}
+	<-store.enter
+	store.leave <- struct{}{}
 	done.Wait()
 	store.release()
 	var written [][]engine.CounterID
@@ -288,14 +283,10 @@ func TestBatchesThatShareACounterAreNotWrittenAtOnce(t *testing.T) {
 		written = append(written, b.Counters)
 	}
 	id := func(key string) engine.CounterID { return engine.CounterID{Key: key, Name: "1h"} }
-	want := [][]engine.CounterID{{id("a")}, {id("c")}, {id("a"), id("b")}}
-	if len(written) == 3 && written[0][0] == id("c") { // both were at the gate
-		written[0], written[1] = written[1], written[0]
-	}
-	if diff := cmp.Diff(want, written); diff != "" {
+	if diff := cmp.Diff([][]engine.CounterID{{id("a")}, {id("a"), id("b"), id("c")}}, written); diff != "" {
 		t.Errorf("batches (-want +got)\n%s", diff)
 	}
-	if len(order) != 4 || order[2] != "shares" || order[3] != "behind" {
+	if want := []string{"first", "second", "third", "fourth"}; !slices.Equal(order, want) {
 		t.Errorf("answered in order %v", order)
 	}
 }

@@ -101,9 +101,6 @@ func openTap(t testing.TB) *tap {
 func start(t testing.TB, cfg engine.Config) *engine.Engine {
 	t.Helper()
 	var ids atomic.Int64
-	if cfg.Writers == 0 {
-		cfg.Writers = 1 // what waits is predictable
-	}
 	cfg.NewID = func() string { return fmt.Sprintf("event-%d", ids.Add(1)) }
 	e, err := engine.New(t.Context(), cfg)
 	if err != nil {

@@ -34,7 +34,7 @@ func Settle(t *testing.T, open func(t *testing.T) Store) {
 func startEngine(t *testing.T, s engine.Store, change ...func(*engine.Config)) *engine.Engine {
 	t.Helper()
 	var ids atomic.Int64
-	cfg := engine.Config{Store: s, Writers: 1, NewID: func() string { return fmt.Sprint("event-", ids.Add(1)) }}
+	cfg := engine.Config{Store: s, NewID: func() string { return fmt.Sprint("event-", ids.Add(1)) }}
 	for _, f := range change {
 		f(&cfg)
 	}
