@@ -99,7 +99,7 @@ func relationSizes(ctx context.Context, conn *pgx.Conn) (table, indexes float64,
 	return table, indexes, err
 }
 
-// longestLockWait looks every 20 ms at how long a backend has been waiting for the lock of a row or a transaction,
+// longestLockWait looks every 20 ms at how long a backend has been waiting for the turn to write, or for the lock of a row,
 // until ctx ends, and gives the longest, in milliseconds. PostgreSQL tells since when from version 14 on.
 func (d *bed) longestLockWait(ctx context.Context) <-chan float64 {
 	longest := make(chan float64, 1)
@@ -122,7 +122,7 @@ func (d *bed) longestLockWait(ctx context.Context) <-chan float64 {
 			var now float64
 			err := conn.QueryRow(ctx, `
 SELECT coalesce(max(extract(epoch FROM clock_timestamp() - waitstart) * 1000), 0)::float8
-FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'tuple')`).Scan(&now)
+FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'tuple', 'advisory')`).Scan(&now)
 			if err == nil {
 				most = max(most, now)
 			}
