@@ -42,7 +42,7 @@ func (r *row) stored() engine.StoredCounter {
 }
 
 // cleanMost bounds the clean rows that are remembered.
-const cleanMost = 1 << 16
+const cleanMost = 1 << 14
 
 // memory holds rows as they are behind the last row of the journal that was read: all dirty ones, whose last change the
 // table may lack, and some clean ones, which spare a look into the table.
@@ -125,7 +125,7 @@ func (m *memory) soil(r *row, by *mark) {
 	}
 	m.rows[r.id], r.since = r, by
 	m.dirty.add(r)
-	if m.unsorted = append(m.unsorted, r); len(m.unsorted) > 2*cleanMost {
+	if m.unsorted = append(m.unsorted, r); len(m.unsorted) > 8*cleanMost {
 		m.sort()
 	}
 }
