@@ -74,7 +74,7 @@ func (w *writer) await() Turn {
 	if !ok || w.e.breaker.State() != gobreaker.StateClosed {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), w.e.cfg.Deadline/2)
+	ctx, cancel := context.WithTimeout(context.Background(), w.e.cfg.Deadline/4)
 	defer cancel()
 	return store.Await(ctx)
 }
