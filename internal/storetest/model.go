@@ -148,7 +148,7 @@ func (m Model) Diff(ctx context.Context, s Expirer) (string, error) {
 func sameAlone(ctx context.Context, s Expirer, c engine.StoredCounter) error {
 	alone, _, err := s.Counters(ctx, c.Key)
 	if err == nil && !slices.ContainsFunc(alone, func(o engine.StoredCounter) bool { return cmp.Equal(o, c) }) {
-		err = fmt.Errorf("List gives %v and Counters %v", c, alone)
+		err = fmt.Errorf("listed is %v, and alone %v", c, alone)
 	}
 	return err
 }
