@@ -115,7 +115,7 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 	from, latest, _ := w.s.clock.between()
 	at := moment{from, latest, latest}
 	for {
-		w.s.rows = w.s.unknown(w.t, b.Counters)
+		w.s.unknown(w.t, b.Counters)
 		if at.until == 0 || len(b.IDs)+len(w.t.unknown) > 0 {
 			at = moment{}
 			if at.now, err = w.s.read(ctx, w.t, b, false); err != nil {
@@ -148,7 +148,8 @@ func (s *Store) read(ctx context.Context, t *tx, b engine.Batch, begin bool) (no
 	}
 }
 
-// unknown notes which counters have to be read from the table, and gives the rows of the others, nil for these.
+// unknown notes which counters have to be read from the table, and gives and keeps as rows those of the others, nil for
+// these.
 func (s *Store) unknown(t *tx, ids []engine.CounterID) []*row {
 	t.unknown = t.unknown[:0]
 	held := s.rows[:0]
@@ -243,8 +244,8 @@ func (t *tx) sendReadJournal(p *pgconn.Pipeline, after int64) {
 	t.all.send(p, stReadJournal, t.params.values)
 }
 
-// catchUp brings memory to the rows of the journal that come, and gives the clock. behind says that there may be more, or that the row read
-// last is gone: then memory was emptied, and the journal is to be read from its beginning.
+// catchUp brings memory to the rows of the journal that come, and gives the clock. behind says that there may be more, or
+// that the row read last is gone: then memory was emptied, and the journal is to be read from its beginning.
 func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, now int64, err error) {
 	rr, err := result(p)
 	if err != nil {
@@ -273,7 +274,7 @@ func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, now int64, err error) 
 	case err != nil:
 		return false, 0, err
 	case n == 0 && !s.loaded:
-		return false, 0, errors.New("table journal is empty, which it never is; run: limiter migrate down, then up")
+		return false, 0, errors.New("table journal is empty, which it never is; put its first row back: INSERT INTO journal VALUES (0, 0, '')")
 	case !known || n == 0:
 		s.forgetAll()
 		return true, now, nil
@@ -291,7 +292,7 @@ func (s *Store) forgetAll() {
 }
 
 // crowdedBy keeps transactions over what is remembered from being tried while others write.
-func (s *Store) crowdedBy() { s.skip = max(s.skip, min(s.penalty, maxPenalty)) }
+func (s *Store) crowdedBy() { s.skip = max(s.skip, s.penalty) }
 
 // replay brings memory to the next row of the journal.
 func (s *Store) replay(seq, token int64, changes []byte) error {
