@@ -20,8 +20,8 @@ const subjectForget = "limits.internal.forget"
 // maxForgetBytes bounds a broadcast: a key or prefix whose every byte needs an escape.
 const maxForgetBytes = 6*limits.MaxKeyBytes + 64
 
-// Forgetter carries [engine.Forget] between workers. A broadcast may get lost while the connection is down; what
-// is remembered lives a second at most, so nothing is done about it.
+// Forgetter carries [engine.Forget] between workers. A broadcast may get lost while the connection is down; then
+// the next transaction tells, or the lease ends, within a second, so nothing is done about it.
 type Forgetter struct {
 	conn  *nats.Conn
 	log   *slog.Logger

@@ -298,10 +298,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	case tell:
 		b.decideTell(r, newID)
 		return
-	case handBack:
-		return
-	case look:
-		b.decideLook(r)
+	case handBack, look:
 		return
 	case Settle:
 		b.decideSettle(r, newID)
@@ -339,18 +336,6 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 			c.exceeded = len(b.events)
 			b.events = append(b.events, b.event(EventExceeded, l, &result, newID))
 		}
-	}
-}
-
-// decideLook has counters remembered once more of which still nothing remains.
-func (b *batch) decideLook(r *Request) {
-	for i, slot := range r.slots {
-		c, l := &b.counters[slot], &r.Limits[i]
-		if c.state.spec != l.hash() {
-			continue // reset or redefined since
-		}
-		c.state.advance(l, b.now)
-		c.denied = c.denied || c.state.remaining(l) == 0
 	}
 }
 

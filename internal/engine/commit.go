@@ -118,7 +118,9 @@ func (e *Engine) write(ctx context.Context, b *batch) error {
 		return struct{}{}, err
 	})
 	if err != nil {
-		if !errors.Is(err, ErrCommitUnknown) {
+		if errors.Is(err, ErrCommitUnknown) {
+			e.exhausted.forget(Forget{All: true})
+		} else {
 			e.leases.restore(b)
 		}
 		b.undecide()
@@ -134,10 +136,12 @@ func (e *Engine) write(ctx context.Context, b *batch) error {
 // update has the store run the transaction, and reads its clock.
 func (e *Engine) update(ctx context.Context, b *batch) error {
 	sent := time.Now()
-	generation := e.exhausted.generation.Load()
 	turn := b.turn
 	b.turn = nil
 	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs, Turn: turn}, func(s Snapshot) Changes {
+		// Before the transaction can renew what is remembered.
+		e.exhausted.forgetOthers(&s.Others)
+		b.generation = e.exhausted.generation.Load()
 		changes := b.decide(s, &e.denials, e.cfg.NewID)
 		e.forgetChanged(b)
 		return changes
@@ -146,7 +150,6 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 		return err
 	}
 	b.clock = reading{now: b.now, ahead: b.ahead, sent: sent, received: time.Now()}
-	b.generation = generation
 	clock := b.clock
 	e.clock.Store(&clock)
 	return nil
@@ -173,11 +176,7 @@ func (e *Engine) committed(b *batch) {
 		c := &b.counters[i]
 		e.denials.settle(c, b.now)
 	}
-	for i := range b.counters {
-		if c := &b.counters[i]; c.denied && !c.refunded && !c.freed {
-			e.exhausted.remember(c, b.clock, b.generation)
-		}
-	}
+	e.exhausted.committed(b)
 	e.leases.install(b)
 	if len(b.events) > 0 {
 		e.cfg.Committed()

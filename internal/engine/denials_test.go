@@ -71,6 +71,51 @@ func TestAKeyThatGoesOnBeingDeniedNeverWaitsForTheStore(t *testing.T) {
 	})
 }
 
+func TestAResetThatNobodyIsToldOfEndsARememberedDenialWithinASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
+		denied := func() bool { return !ask(t, e, consume).Allowed }
+		denied()
+		before := store.count()
+		for range 30 { // three seconds of it are remembered by transactions for nothing else
+			if !denied() {
+				t.Fatal("not exhausted")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if got := store.count() - before; got > 6 {
+			t.Errorf("%d transactions in 3 s of denials", got)
+		}
+		if n, err := store.Reset(t.Context(), engine.Selection{Key: "k"}, false); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		for reset := time.Now(); denied(); time.Sleep(50 * time.Millisecond) {
+			if time.Since(reset) > time.Second {
+				t.Fatal("denied more than a second after the reset")
+			}
+		}
+	})
+}
+
+func TestWhatIsRememberedFollowsWhatTheWorkerItselfCharges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		limit := per(t, "k", 1, "10s")
+		limit.Algorithm = engine.TokenBucket
+		consume := engine.Request{Limits: []engine.Limit{limit}}
+		ask(t, e, consume)
+		first := ask(t, e, consume).Results[0].RetryAfter
+		ask(t, e, engine.Request{Verb: engine.Record, Limits: consume.Limits})
+		if second := ask(t, e, consume).Results[0].RetryAfter; second < first+9_000 {
+			t.Errorf("retryAfter %d, and %d after as much again was recorded", first, second)
+		}
+	})
+}
+
 func TestARefundOrResetEndsARememberedDenial(t *testing.T) {
 	t.Parallel()
 	store := openTap(t)

@@ -80,8 +80,10 @@ type Engine struct {
 	// lastFailure is the last error of the store.
 	lastFailure atomic.Pointer[error]
 	// hangs says that the last transaction ran into its deadline: one such is enough to open the circuit.
-	hangs     atomic.Bool
-	clock     atomic.Pointer[reading]
+	hangs atomic.Bool
+	clock atomic.Pointer[reading]
+	// looked is the reading that became old when denials were answered on the strength of it.
+	looked    atomic.Pointer[reading]
 	exhausted exhausted
 	denials   denials
 	leases    leases
@@ -124,7 +126,6 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	e.done.Go(e.writeLoop)
 	e.done.Go(e.answerLoop)
 	e.done.Go(e.tellLoop)
-	e.done.Go(e.lookLoop)
 	e.done.Go(e.leaseLoop)
 	return e, nil
 }
@@ -202,7 +203,13 @@ func (e *Engine) answerNow(r *Request) (Decision, bool) {
 	if r.ID != "" && r.Verb == Consume || r.Verb > Check {
 		return Decision{}, false
 	}
-	return e.exhausted.deny(r, &e.denials)
+	// The clock first: what a transaction had forgotten went before it told the clock.
+	clock := e.clock.Load()
+	d, ok := e.exhausted.deny(r, clock, &e.denials)
+	if ok && r.received.Sub(clock.sent) >= lookAfter && e.looked.Load() != clock && e.looked.Swap(clock) != clock {
+		_ = e.enqueue(&Request{Verb: look}) // when the queue is full others run a transaction
+	}
+	return d, ok
 }
 
 // Do submits the request, whose Done it sets, and waits for the answer. A request whose ctx ends is decided all

@@ -9,12 +9,10 @@ import (
 )
 
 const (
-	// rememberFor bounds how long a denial is answered from memory.
+	// rememberFor bounds how long after the last transaction a denial is answered from memory.
 	rememberFor = time.Second
-	// lookAfter is when a counter that is still asked for is read again, so that nobody has to wait for that at the end.
+	// lookAfter is when a transaction is run that nobody asked for, so that no denial has to wait for one at the end.
 	lookAfter = 600 * time.Millisecond
-	// lookEvery is how often the counters to be read again are gathered: they share transactions.
-	lookEvery = 100 * time.Millisecond
 	// rememberMost bounds the remembered counters; beyond it all of a shard are forgotten, which costs a look at
 	// the store and nothing else.
 	rememberMost = 65536
@@ -22,34 +20,30 @@ const (
 )
 
 // exhausted remembers counters of which nothing remains, so that they deny again without the store. Such a counter
-// only becomes freer by time, which the remembered state knows, or by a refund or reset, which is broadcast; so what
-// it denies is right. Of a request with several limits the others are remembered too, for the answer's sake: what
-// they are said to have left may be a second old.
+// only becomes freer by time, which the remembered state knows, or by a refund or reset, which is broadcast. A
+// broadcast may get lost, so what is remembered holds for a second: but each transaction that succeeds proves all of it
+// again, apart from what the store says that others changed. Of a request with several limits the others are remembered
+// too, for the answer's sake: what they are said to have left may be a second old.
 type exhausted struct {
 	seed   maphash.Seed
 	shards [memoryShards]struct {
 		mu    sync.RWMutex
 		known map[CounterID]*memo
 	}
+	// count is how many counters are remembered, so that a worker that denies nothing pays nothing for them.
+	count atomic.Int64
 	// generation counts the calls of forget. What was read before one must not be remembered after it.
 	generation atomic.Uint64
-
-	// ageing are limits whose counters are to be read again.
-	ageingMu sync.Mutex
-	ageing   []*Limit
 }
 
-// memo is the state of a counter at a reading of the store's clock. It is never changed, apart from told and looked.
+// memo is the state of a counter as a transaction left it. It is never changed, apart from told.
 type memo struct {
 	limit Limit
 	state State
-	clock reading
 	// used is what was used; until is when anything fits again, 0 when something did.
 	used, until int64
 	// told is where the denials of the counter were counted last.
 	told atomic.Pointer[untold]
-	// looked says that the counter is to be read again.
-	looked atomic.Bool
 }
 
 func (x *exhausted) init() {
@@ -63,10 +57,22 @@ func (x *exhausted) shard(id CounterID) int {
 	return int(maphash.String(x.seed, id.Key) % memoryShards)
 }
 
+// committed brings memory to what a batch left.
+func (x *exhausted) committed(b *batch) {
+	for i := range b.counters {
+		switch c := &b.counters[i]; {
+		case c.denied && !c.refunded && !c.freed:
+			x.remember(c, b.generation)
+		case c.dirty && x.count.Load() > 0:
+			x.renew(c, b.generation)
+		}
+	}
+}
+
 // remember keeps the counter's state as the transaction left it, unless something was forgotten since the
 // generation in which it was read.
-func (x *exhausted) remember(c *counter, clock reading, generation uint64) {
-	m := &memo{limit: *c.limit, state: c.state, clock: clock, used: c.state.counting().used()}
+func (x *exhausted) remember(c *counter, generation uint64) {
+	m := &memo{limit: *c.limit, state: c.state, used: c.state.counting().used()}
 	m.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
 	if m.state.remaining(c.limit) == 0 {
 		m.until = m.state.counting().fitsAt(c.limit.capacity(), 1)
@@ -78,101 +84,80 @@ func (x *exhausted) remember(c *counter, clock reading, generation uint64) {
 		return
 	}
 	if len(s.known) >= rememberMost/memoryShards {
+		x.count.Add(-int64(len(s.known)))
 		clear(s.known)
+	}
+	if s.known[c.limit.CounterID] == nil {
+		x.count.Add(1)
 	}
 	s.known[c.limit.CounterID] = m
 }
 
-func (x *exhausted) recall(l *Limit, now time.Time) *memo {
+// renew replaces what is remembered of a counter that was changed, or forgets it where something remains.
+func (x *exhausted) renew(c *counter, generation uint64) {
+	id := c.limit.CounterID
+	s := &x.shards[x.shard(id)]
+	s.mu.Lock()
+	known := x.drop(s.known, id)
+	s.mu.Unlock()
+	if known && c.state.spec == c.limit.hash() && c.state.remaining(c.limit) == 0 {
+		x.remember(c, generation)
+	}
+}
+
+func (x *exhausted) recall(l *Limit) *memo {
 	s := &x.shards[x.shard(l.CounterID)]
 	s.mu.RLock()
 	m := s.known[l.CounterID]
 	s.mu.RUnlock()
-	if m == nil || now.Sub(m.clock.sent) > rememberFor || !m.limit.same(l) {
+	if m == nil || !m.limit.same(l) {
 		return nil
 	}
 	return m
 }
 
-// deny answers a request that at least one remembered counter denies, if all of its counters are remembered and none of
-// its limits is in shadow.
-func (x *exhausted) deny(r *Request, d *denials) (Decision, bool) {
+// deny answers a request that at least one remembered counter denies, if all of its counters are remembered, none of
+// its limits is in shadow, and the last transaction, at clock, is not too long ago.
+func (x *exhausted) deny(r *Request, clock *reading, d *denials) (Decision, bool) {
+	if x.count.Load() == 0 || r.received.Sub(clock.sent) > rememberFor {
+		return Decision{}, false
+	}
 	var room [2]*memo
 	memos := room[:0]
 	refused := false
+	latest := clock.latest(r.received)
 	for i := range r.Limits {
-		m := x.recall(&r.Limits[i], r.received)
+		m := x.recall(&r.Limits[i])
 		if m == nil || r.Limits[i].Shadow {
 			return Decision{}, false
 		}
 		memos = append(memos, m)
 		// A denial must not outlast its time, so it has to hold at the latest the store's clock may say. Where
 		// something remains, another worker may have charged it since, and the answer would tell too much.
-		refused = refused || m.clock.latest(r.received) < m.until
+		refused = refused || latest < m.until
 	}
 	if !refused {
 		return Decision{}, false
 	}
+	// Worded as of the earliest that the store's clock may say, so that retryAfter is not early.
+	now := clock.earliest(r.received)
 	decision := Decision{Results: r.results()}
 	if len(memos) == 1 && memos[0].used == r.Limits[0].capacity() {
-		memos[0].describe(r, &decision.Results[0])
-	} else if decision = x.describe(r, memos); decision.Allowed {
-		// Where the store's clock was set between the readings there may be no moment that they agree on.
-		return Decision{}, false
+		memos[0].describe(r, now, &decision.Results[0])
+	} else if decision = x.describe(r, now, memos); decision.Allowed {
+		return Decision{}, false // to allow is for the store
 	}
-	now := memos[0].clock.earliest(r.received)
 	for i, m := range memos {
 		if !decision.Results[i].Allowed {
 			d.add(m, &r.Limits[i], now+exceededEvery)
-			x.age(m, r.received)
 		}
 	}
 	return decision, true
 }
 
-// age has a counter read again before it is forgotten.
-func (x *exhausted) age(m *memo, now time.Time) {
-	if now.Sub(m.clock.sent) < lookAfter || m.looked.Swap(true) {
-		return
-	}
-	x.ageingMu.Lock()
-	defer x.ageingMu.Unlock()
-	x.ageing = append(x.ageing, &m.limit) // no more than are remembered
-}
-
-// looks gives requests that read again what ages.
-func (x *exhausted) looks() (rs []*Request) {
-	x.ageingMu.Lock()
-	defer x.ageingMu.Unlock()
-	for _, l := range x.ageing {
-		rs = appendLimit(rs, look, l)
-	}
-	clear(x.ageing)
-	x.ageing = x.ageing[:0]
-	return rs
-}
-
-// lookLoop reads counters again that go on denying: then their requests need not wait for the store each second.
-func (e *Engine) lookLoop() {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-e.stopTell:
-			return
-		case <-tick.C:
-		}
-		for _, r := range e.exhausted.looks() {
-			if e.Submit(r) != nil {
-				break // the queue is full: who asks next waits for the store
-			}
-		}
-	}
-}
-
 // describe words the denial of a counter of which all is used, and still is.
-func (m *memo) describe(r *Request, result *Result) {
-	l, now := &r.Limits[0], m.clock.earliest(r.received)
+func (m *memo) describe(r *Request, now int64, result *Result) {
+	l := &r.Limits[0]
 	*result = Result{
 		Key: l.Key, Name: l.Label(), Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
 		Burst: l.Burst, Used: m.used, ResetAt: m.state.resetAt(now), RetryAfter: m.state.retryAfter(l, now, r.Cost),
@@ -180,8 +165,8 @@ func (m *memo) describe(r *Request, result *Result) {
 	}
 }
 
-// describe words the denial as of the earliest that the store's clock may say, so that retryAfter is not early.
-func (x *exhausted) describe(r *Request, memos []*memo) Decision {
+// describe words any other denial.
+func (x *exhausted) describe(r *Request, now int64, memos []*memo) Decision {
 	var room [2]State
 	states := room[:0]
 	var pointers [2]*State
@@ -189,10 +174,8 @@ func (x *exhausted) describe(r *Request, memos []*memo) Decision {
 	for _, m := range memos {
 		states = append(states, m.state)
 	}
-	now := memos[0].clock.earliest(r.received)
 	for i := range states {
 		refs = append(refs, &states[i])
-		now = max(now, memos[i].clock.earliest(r.received))
 	}
 	asked := Request{Verb: Check, Limits: r.Limits, Cost: r.Cost}
 	return asked.decide(refs, now)
@@ -208,9 +191,34 @@ func (x *exhausted) forget(f Forget) {
 		s.mu.Lock()
 		for id := range s.known {
 			if f.names(id) {
-				delete(s.known, id)
+				x.drop(s.known, id)
 			}
 		}
 		s.mu.Unlock()
 	}
+}
+
+// forgetOthers forgets what others changed, as the store tells before it asks for a decision.
+func (x *exhausted) forgetOthers(o *Others) {
+	switch {
+	case o.All:
+		x.forget(Forget{All: true})
+	case len(o.IDs) > 0:
+		x.generation.Add(1)
+		for _, id := range o.IDs {
+			s := &x.shards[x.shard(id)]
+			s.mu.Lock()
+			x.drop(s.known, id)
+			s.mu.Unlock()
+		}
+	}
+}
+
+// drop forgets a counter of a shard, which is locked.
+func (x *exhausted) drop(known map[CounterID]*memo, id CounterID) (was bool) {
+	if _, was = known[id]; was {
+		delete(known, id)
+		x.count.Add(-1)
+	}
+	return was
 }

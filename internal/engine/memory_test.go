@@ -17,7 +17,7 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	const flood = 100_000
 	for i := range flood {
 		l := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i), Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
-		x.remember(&counter{limit: &l}, reading{now: 1, sent: time.Now(), received: time.Now()}, 0)
+		x.remember(&counter{limit: &l}, 0)
 		d.add(new(memo), &l, 1)
 		m.decide(&Request{Limits: []Limit{l}, Cost: 1}, 1)
 	}
@@ -42,8 +42,19 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 	s.counting().charge(1)
 	read := x.generation.Load()
 	x.forget(Forget{Key: "k"}) // a refund elsewhere, after the row was read
-	x.remember(&counter{limit: &l, state: s}, reading{now: 1, sent: time.Now(), received: time.Now()}, read)
-	if _, ok := x.deny(&Request{Limits: []Limit{l}, Cost: 1, received: time.Now()}, new(denials)); ok {
+	x.remember(&counter{limit: &l, state: s}, read)
+	deny := func() bool {
+		clock := reading{now: 1, sent: time.Now(), received: time.Now()}
+		var d denials
+		d.init()
+		_, ok := x.deny(&Request{Limits: []Limit{l}, Cost: 1, received: time.Now()}, &clock, &d)
+		return ok
+	}
+	if deny() {
 		t.Error("denied from a state that was read before the refund")
+	}
+	x.remember(&counter{limit: &l, state: s}, x.generation.Load())
+	if !deny() {
+		t.Error("not denied from a state that was read after it")
 	}
 }

@@ -25,7 +25,7 @@ const (
 	tell
 	// handBack settles leases; the engine asks itself.
 	handBack
-	// look reads counters that are remembered as exhausted once more; the engine asks itself.
+	// look has a transaction run, without any limit, so that what is remembered holds on; the engine asks itself.
 	look
 )
 

@@ -77,6 +77,44 @@ type Snapshot struct {
 	States [][]byte
 	// Receipts holds the receipt of each id of the batch; nil for one that is not stored.
 	Receipts []*Receipt
+	// Others says what has changed since decide was called last, by others than Update of this store. An Update that
+	// returns nil proves that nothing else has, up to its moment.
+	Others Others
+}
+
+// Others are counters that another process has changed, or [Store.Reset], but for those that expired: time alone
+// frees them. A store gathers them for the one engine that it serves.
+type Others struct {
+	// All says that any may have changed: the store has read anew all that there is.
+	All bool
+	// IDs may name a counter twice.
+	IDs []CounterID
+}
+
+// othersMost bounds the named counters.
+const othersMost = 1 << 14
+
+// Add names a counter.
+func (o *Others) Add(id CounterID) {
+	if o.All || len(o.IDs) == othersMost {
+		o.AddAll()
+		return
+	}
+	o.IDs = append(o.IDs, id)
+}
+
+// AddAll stands for all counters.
+func (o *Others) AddAll() { o.All, o.IDs = true, nil }
+
+// Hand hands what was gathered to a decision, and gathers anew when that was made.
+func (o *Others) Hand(decide func(Snapshot) Changes) func(Snapshot) Changes {
+	return func(snap Snapshot) Changes {
+		snap.Others = *o
+		changes := decide(snap)
+		clear(o.IDs)
+		o.All, o.IDs = false, o.IDs[:0]
+		return changes
+	}
 }
 
 // Changes is what the transaction writes. Its slices are valid until Update returns.

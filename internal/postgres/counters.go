@@ -244,6 +244,9 @@ func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string
 			return nil, err
 		}
 		n, last = int64(len(ids)), ids[len(ids)-1]
+		for _, id := range ids {
+			s.others.Add(id) // before the commit, whose answer may be lost
+		}
 		return &draft{removed: ids}, nil
 	})
 	if err != nil {

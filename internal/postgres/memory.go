@@ -202,20 +202,20 @@ func (m *memory) each(from engine.CounterID, end string, f func(*row) bool) {
 	})
 }
 
-// replay does what a row of the journal says that another process wrote.
-func (m *memory) replay(e *entry, by *mark) {
-	r := m.rows[engine.CounterID{Key: string(e.key), Name: string(e.name)}]
-	if e.removed {
-		if r != nil {
-			m.drop(r)
-		}
-		return
-	}
-	if r == nil {
+// replay does what a row of the journal says that another process wrote, and tells to which counter.
+func (m *memory) replay(e *entry, by *mark) engine.CounterID {
+	r, known := m.rows[engine.CounterID{Key: string(e.key), Name: string(e.name)}]
+	if !known {
 		r = &row{id: engine.CounterID{Key: string(e.key), Name: string(e.name)}}
 	}
-	r.state, r.expires, r.spec = append(r.state[:0], e.state...), e.expires, e.spec
-	m.soil(r, by)
+	switch {
+	case !e.removed:
+		r.state, r.expires, r.spec = append(r.state[:0], e.state...), e.expires, e.spec
+		m.soil(r, by)
+	case known:
+		m.drop(r)
+	}
+	return r.id
 }
 
 // folded notes that the table has what the rows of the journal before first say.

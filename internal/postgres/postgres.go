@@ -80,7 +80,9 @@ type Store struct {
 	seq, token       int64
 	first, journaled int64
 	clock            serverClock
-	fold             foldPolicy
+	// others are counters that other processes changed, as the journal says, or Reset.
+	others engine.Others
+	fold   foldPolicy
 	// folding and keep are what a transaction folds, and the first row of the journal that it leaves.
 	folding []*row
 	keep    int64

@@ -116,7 +116,8 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 	at := moment{from, latest, latest}
 	for {
 		w.s.unknown(w.t, b.Counters)
-		if at.until == 0 || len(b.IDs)+len(w.t.unknown) > 0 {
+		// A batch without counters writes nothing, and only a question tells that the turn is not lost.
+		if at.until == 0 || len(b.IDs)+len(w.t.unknown) > 0 || len(b.Counters) == 0 {
 			at = moment{}
 			if at.now, err = w.s.read(ctx, w.t, b, false); err != nil {
 				return err
@@ -252,6 +253,9 @@ func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, now int64, err error) 
 		return false, 0, err
 	}
 	n, known := 0, !s.loaded
+	if !s.loaded {
+		s.others.AddAll()
+	}
 	from := s.seq
 	for rr.NextRow() {
 		values := rr.Values()
@@ -300,7 +304,7 @@ func (s *Store) replay(seq, token int64, changes []byte) error {
 		return fmt.Errorf("row %d of table journal follows row %d", seq, s.seq)
 	}
 	by := &mark{seq: seq, at: time.Now(), before: s.journaled}
-	first, err := decode(changes, func(e *entry) { s.memory.replay(e, by) })
+	first, err := decode(changes, func(e *entry) { s.others.Add(s.memory.replay(e, by)) })
 	if err != nil {
 		s.forgetAll()
 		return errCorrupt(seq, err)

@@ -94,6 +94,7 @@ func (d *draft) empty() bool {
 // When the connection turns out to be dead before anything was written, all idle ones are discarded and it runs once
 // more: after a restart of the server, no decision is lost to the pool's memory of the old one.
 func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	decide = s.others.Hand(decide)
 	plan := func(t *tx, at moment) (*draft, error) {
 		s.states = s.states[:0]
 		for _, r := range s.rows {

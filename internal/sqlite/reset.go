@@ -87,6 +87,9 @@ func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID,
 		if _, err := s.conn.ExecContext(context.Background(), deleteRangeSQL, sp.from.Key, sp.from.Name, last.Key, last.Name); err != nil {
 			return nil, err
 		}
+		for _, id := range ids {
+			s.others.Add(id) // before the commit, whose answer may be lost
+		}
 		return s.recordRemoved(ids)
 	})
 	if err != nil {

@@ -54,6 +54,8 @@ type Store struct {
 	// What follows is used by who holds the write lock. The file belongs to this process, so what it knows of the file
 	// need not be read again, unless stale says so.
 	stale bool
+	// others are counters that Reset has removed.
+	others engine.Others
 	// dirty holds what is in the journal and not in the table yet; recent, rows as they are in the table.
 	dirty  *overlay
 	recent *simplelru.LRU[engine.CounterID, *row]

@@ -101,6 +101,7 @@ func (st *statements) close() error {
 // Update implements [engine.Store]. Transactions run one after another, so [engine.ErrConflict] comes only to one that
 // writes a receipt without having asked for it in its batch.
 func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	decide = s.others.Hand(decide)
 	return s.transact(ctx, func() (func(), error) {
 		snap := engine.Snapshot{Now: s.now().UnixMilli()}
 		rows, states, err := s.readStates(b.Counters)

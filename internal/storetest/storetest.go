@@ -59,6 +59,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"reset a key", resetKey},
 		{"reset a prefix", resetPrefix},
 		{"reset all, in several transactions", resetAll},
+		{"what was reset is told to the decision after", resetTold},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
