@@ -35,14 +35,14 @@ func newDecoder(warning float64) (*decoder, error) {
 
 // request decodes data into req, whose Limits it appends to. The error is a *[limits.Error].
 func (d *decoder) request(verb engine.Verb, data []byte, req *engine.Request) error {
-	slot, hash := d.repeats.slot(data)
-	if slot.recall(data, req) {
+	set, hash := d.repeats.set(data)
+	if set.recall(data, req) {
 		req.Verb = verb
 		return nil
 	}
 	pure, err := d.read(verb, data, req)
 	if pure {
-		slot.remember(data, hash, req)
+		set.remember(data, hash, req)
 	}
 	return err
 }

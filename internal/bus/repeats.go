@@ -2,62 +2,80 @@ package bus
 
 import (
 	"hash/maphash"
-	"slices"
 	"sync/atomic"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
 const (
-	// repeatSlots bounds the remembered requests: each slot has one. They are for the keys that are asked for most, and
-	// few enough to stay in the processor's cache beside requests for many keys.
-	repeatSlots = 1024
-	// repeatBytes bounds their bodies, and with them the limits of each.
-	repeatBytes = 256
+	// repeatSets times repeatWays bounds the remembered requests: enough for 10,000 keys that are asked for by turns, of
+	// which few then share a set with two others.
+	repeatSets = 1 << 14
+	repeatWays = 2
+	// repeatBytes and repeatLimits bound each of them. All together are 20 MB at most, where bodies are of 100 bytes.
+	repeatBytes  = 256
+	repeatLimits = 2
 )
 
 // repeats remembers what bodies of requests ask for. Who limits a key asks byte for byte the same each time, and to
 // compare costs a tenth of reading.
 type repeats struct {
-	seed  maphash.Seed
-	slots [repeatSlots]repeatSlot
+	seed maphash.Seed
+	sets [repeatSets]repeatSet
 }
 
-type repeatSlot struct {
+type repeatSet struct {
 	// last is the hash of the last body that was not known: only one that comes twice running is remembered, so that
 	// those that come once cost no memory.
 	last  atomic.Uint64
-	known atomic.Pointer[repeat]
+	known [repeatWays]atomic.Pointer[repeat]
 }
 
 // repeat is a remembered request; it is never changed.
 type repeat struct {
 	body   string
-	limits []engine.Limit
 	cost   int64
+	limits []engine.Limit
+	// room and refs are for the limits, in one piece of memory with the rest where there is one, as mostly.
+	room [1]engine.Limit
+	refs [repeatLimits]engine.Ref
 }
 
 func newRepeats() *repeats { return &repeats{seed: maphash.MakeSeed()} }
 
-// slot gives the place of a body, and its hash. Of a body too long to be known only the begin is looked at.
-func (r *repeats) slot(data []byte) (*repeatSlot, uint64) {
+// set gives where a body is remembered, and its hash. Of a body too long to be known only the begin is looked at.
+func (r *repeats) set(data []byte) (*repeatSet, uint64) {
 	h := maphash.Bytes(r.seed, data[:min(len(data), repeatBytes)])
-	return &r.slots[h%repeatSlots], h
+	return &r.sets[h%repeatSets], h
 }
 
 // recall tells whether the body is known, and then what it asks for.
-func (s *repeatSlot) recall(data []byte, req *engine.Request) bool {
-	k := s.known.Load()
-	if k == nil || k.body != string(data) {
-		return false
+func (s *repeatSet) recall(data []byte, req *engine.Request) bool {
+	for i := range s.known {
+		if k := s.known[i].Load(); k != nil && k.body == string(data) {
+			req.Limits, req.Cost = append(req.Limits, k.limits...), k.cost
+			return true
+		}
 	}
-	req.Limits, req.Cost = append(req.Limits, k.limits...), k.cost
-	return true
+	return false
 }
 
 // remember keeps what the body asks for, which must follow from the body alone.
-func (s *repeatSlot) remember(data []byte, hash uint64, req *engine.Request) {
-	if len(data) <= repeatBytes && s.last.Swap(hash) == hash {
-		s.known.Store(&repeat{string(data), slices.Clone(req.Limits), req.Cost})
+func (s *repeatSet) remember(data []byte, hash uint64, req *engine.Request) {
+	if len(data) > repeatBytes || len(req.Limits) > repeatLimits || s.last.Swap(hash) != hash {
+		return
 	}
+	k := &repeat{body: string(data), cost: req.Cost}
+	k.limits = append(k.room[:0], req.Limits...)
+	for i := range k.limits {
+		k.limits[i].Ref = &k.refs[i]
+	}
+	way := hash / repeatSets % repeatWays
+	for i := range s.known {
+		if s.known[i].Load() == nil {
+			way = uint64(i)
+			break
+		}
+	}
+	s.known[way].Store(k)
 }

@@ -18,11 +18,11 @@ type denials struct {
 }
 
 type untold struct {
-	limit Limit
 	// count is below 0 once it is no longer in pending.
 	count atomic.Int64
 	// due is when they may be told, by the store's clock.
-	due int64
+	due   int64
+	limit Limit
 }
 
 // goneCount is far below what any number of denials adds up to.

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -96,6 +97,16 @@ type Limit struct {
 	Shadow bool
 	// Message is the policy's words for a denial; empty for the usual ones.
 	Message string
+	// Ref spares look-ups to a limit that is asked for again and again; nil for none.
+	Ref *Ref
+}
+
+// Ref keeps what was found last for one limit, whose copies may share it: each finding knows itself when it is void. The
+// zero Ref is ready for use.
+type Ref struct {
+	memo atomic.Pointer[memo]
+	// Tallied is for [Config.Tally].
+	Tallied atomic.Value
 }
 
 // Validate tells what is wrong with the limit, if anything; the error is a *[FieldError].

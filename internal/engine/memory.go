@@ -36,14 +36,18 @@ type exhausted struct {
 	generation atomic.Uint64
 }
 
-// memo is the state of a counter as a transaction left it. It is never changed, apart from told.
+// memo is the state of a counter as a transaction left it. It is never changed, apart from told and gone. What every
+// denial needs comes first, in one line of the processor's cache.
 type memo struct {
-	limit Limit
-	state State
-	// used is what was used; until is when anything fits again, 0 when something did.
-	used, until int64
+	// used is what was used; until is when anything fits again, 0 when something did; freeAt is when all of the limit is
+	// free again.
+	used, until, freeAt int64
 	// told is where the denials of the counter were counted last.
 	told atomic.Pointer[untold]
+	// gone says that it was forgotten or replaced.
+	gone  atomic.Bool
+	limit Limit
+	state State
 }
 
 func (x *exhausted) init() {
@@ -72,7 +76,7 @@ func (x *exhausted) committed(b *batch) {
 // remember keeps the counter's state as the transaction left it, unless something was forgotten since the
 // generation in which it was read.
 func (x *exhausted) remember(c *counter, generation uint64) {
-	m := &memo{limit: *c.limit, state: c.state, used: c.state.counting().used()}
+	m := &memo{limit: *c.limit, state: c.state, used: c.state.counting().used(), freeAt: c.state.counting().freeAt()}
 	m.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
 	if m.state.remaining(c.limit) == 0 {
 		m.until = m.state.counting().fitsAt(c.limit.capacity(), 1)
@@ -84,12 +88,12 @@ func (x *exhausted) remember(c *counter, generation uint64) {
 		return
 	}
 	if len(s.known) >= rememberMost/memoryShards {
-		x.count.Add(-int64(len(s.known)))
-		clear(s.known)
+		for id := range s.known {
+			x.drop(s.known, id)
+		}
 	}
-	if s.known[c.limit.CounterID] == nil {
-		x.count.Add(1)
-	}
+	x.drop(s.known, c.limit.CounterID)
+	x.count.Add(1)
 	s.known[c.limit.CounterID] = m
 }
 
@@ -106,12 +110,20 @@ func (x *exhausted) renew(c *counter, generation uint64) {
 }
 
 func (x *exhausted) recall(l *Limit) *memo {
+	if l.Ref != nil {
+		if m := l.Ref.memo.Load(); m != nil && !m.gone.Load() {
+			return m
+		}
+	}
 	s := &x.shards[x.shard(l.CounterID)]
 	s.mu.RLock()
 	m := s.known[l.CounterID]
 	s.mu.RUnlock()
 	if m == nil || !m.limit.same(l) {
 		return nil
+	}
+	if l.Ref != nil {
+		l.Ref.memo.Store(m)
 	}
 	return m
 }
@@ -160,8 +172,10 @@ func (m *memo) describe(r *Request, now int64, result *Result) {
 	l := &r.Limits[0]
 	*result = Result{
 		Key: l.Key, Name: l.Label(), Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
-		Burst: l.Burst, Used: m.used, ResetAt: m.state.resetAt(now), RetryAfter: m.state.retryAfter(l, now, r.Cost),
-		Message: l.Message,
+		Burst: l.Burst, Used: m.used, ResetAt: min(max(now, m.freeAt), farFuture), Message: l.Message,
+	}
+	if result.RetryAfter = max(1, min(m.until, farFuture)-now); r.Cost > 1 {
+		result.RetryAfter = m.state.retryAfter(l, now, r.Cost)
 	}
 }
 
@@ -215,8 +229,10 @@ func (x *exhausted) forgetOthers(o *Others) {
 }
 
 // drop forgets a counter of a shard, which is locked.
-func (x *exhausted) drop(known map[CounterID]*memo, id CounterID) (was bool) {
-	if _, was = known[id]; was {
+func (x *exhausted) drop(known map[CounterID]*memo, id CounterID) bool {
+	m, was := known[id]
+	if was {
+		m.gone.Store(true)
 		delete(known, id)
 		x.count.Add(-1)
 	}

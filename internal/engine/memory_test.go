@@ -58,3 +58,58 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 		t.Error("not denied from a state that was read after it")
 	}
 }
+
+// TestARefKnowsWhenItIsVoid holds that a limit with a Ref is denied as one without, whatever happens to what it found.
+func TestARefKnowsWhenItIsVoid(t *testing.T) {
+	t.Parallel()
+	var x exhausted
+	var d denials
+	x.init()
+	d.init()
+	l := Limit{CounterID: CounterID{Key: "k", Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}, Ref: new(Ref)}
+	retry := func() int64 {
+		t.Helper()
+		now := time.Now()
+		r := &Request{Limits: []Limit{l}, Cost: 1, received: now}
+		decision, ok := x.deny(r, &reading{now: 1, sent: now, received: now}, &d)
+		if !ok {
+			return 0
+		}
+		return decision.Results[0].RetryAfter
+	}
+	exhaust := func(at int64) {
+		var s State
+		s.advance(&l, at)
+		s.counting().charge(1)
+		x.remember(&counter{limit: &l, state: s}, x.generation.Load())
+	}
+	for name, forget := range map[string]func(){
+		"a broadcast":       func() { x.forget(Forget{Key: "k"}) },
+		"the store":         func() { x.forgetOthers(&Others{IDs: []CounterID{l.CounterID}}) },
+		"the store, of all": func() { x.forgetOthers(&Others{All: true}) },
+		"a charge":          func() { x.renew(&counter{limit: &l}, x.generation.Load()) },
+		"a full memory": func() {
+			s := &x.shards[x.shard(l.CounterID)]
+			for i := 0; s.known[l.CounterID] != nil; i++ {
+				other := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i)}}
+				x.remember(&counter{limit: &other}, x.generation.Load())
+			}
+		},
+	} {
+		exhaust(1)
+		for range 2 { // the second time by what it found
+			if retry() == 0 {
+				t.Fatalf("%s: not denied before", name)
+			}
+		}
+		if forget(); retry() != 0 {
+			t.Errorf("%s: denied after it", name)
+		}
+	}
+	exhaust(1)
+	first := retry()
+	exhaust(1_000_000)
+	if second := retry(); second <= first {
+		t.Errorf("retryAfter %d, and %d after it was replaced", first, second)
+	}
+}
