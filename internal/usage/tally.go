@@ -2,7 +2,9 @@ package usage
 
 import (
 	"hash/maphash"
+	"math"
 	"sync"
+	"sync/atomic"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -15,8 +17,9 @@ const (
 	nearlyFull = shardIDs * 3 / 4
 )
 
-// tally counts decisions. What was counted is taken from a shard by exchanging two slices, so that whoever counts waits
-// for no more than that, and an id that was counted before takes no memory.
+// tally counts decisions. What was counted is taken from a shard by exchanging two maps, so that whoever counts waits
+// for no more than that, and an id that was counted before takes no memory. A limit with a [engine.Ref] keeps the place
+// where it is counted, and needs neither lock nor map until that place is taken.
 type tally struct {
 	seed   maphash.Seed
 	shards [tallyShards]tallyShard
@@ -27,24 +30,53 @@ type tally struct {
 type tallyShard struct {
 	mu sync.Mutex
 	page
-	// other counts what finds no room.
-	other Count
 	spare page
 }
 
-// page is counts, and where each id has its own.
+// page is where each id is counted.
 type page struct {
-	places map[ID]int32
-	counts []Count
+	places map[ID]*place
 	// last is the place of the id that was counted last, which often is the next, too.
-	last int
+	last *place
+	// other counts what finds no room.
+	other *place
+}
+
+// place counts the decisions on an id, until they are taken: then its counts are below 0.
+type place struct {
+	ID
+	allowed, denied, cost atomic.Int64
+}
+
+// taken is far below what any counting adds up to.
+const taken = math.MinInt64 / 2
+
+// add adds a count, or only some of it when the place is taken, and leaves the rest in it.
+func (p *place) add(c *Count) (all bool) {
+	return addTo(&p.denied, &c.Denied) && addTo(&p.allowed, &c.Allowed) && addTo(&p.cost, &c.Cost)
+}
+
+func addTo(sum *atomic.Int64, n *int64) bool {
+	if *n > 0 {
+		if sum.Add(*n) <= 0 {
+			return false
+		}
+		*n = 0
+	}
+	return true
+}
+
+// take gives what was counted, and ends counting there.
+func (p *place) take(at int64) Count {
+	return Count{ID: p.ID, At: at, Allowed: p.allowed.Swap(taken), Denied: p.denied.Swap(taken), Cost: p.cost.Swap(taken)}
 }
 
 func newTally() *tally {
 	t := &tally{seed: maphash.MakeSeed(), full: make(chan struct{}, 1)}
 	for i := range t.shards {
 		s := &t.shards[i]
-		s.places, s.spare.places = make(map[ID]int32), make(map[ID]int32)
+		s.page = page{places: make(map[ID]*place), other: new(place)}
+		s.spare = page{places: make(map[ID]*place), other: new(place)}
 	}
 	return t
 }
@@ -65,11 +97,12 @@ func (t *tally) add(r *engine.Request, d *engine.Decision) {
 			c.Denied = 1
 		}
 		c.ID = ID{Key: res.Key, Policy: res.Policy}
+		var ref *engine.Ref
 		if i < len(r.Limits) {
-			c.User = r.Limits[i].User
+			c.User, ref = r.Limits[i].User, r.Limits[i].Ref
 		}
 		if !counted(r, d, i, c.Denied > 0) {
-			t.count(&c)
+			t.count(&c, ref)
 		}
 	}
 }
@@ -86,17 +119,23 @@ func counted(r *engine.Request, d *engine.Decision, i int, denial bool) bool {
 	return false
 }
 
-func (t *tally) count(c *Count) {
+func (t *tally) count(c *Count, ref *engine.Ref) {
+	if ref != nil {
+		if p, ok := ref.Tallied.Load().(*place); ok && p.add(c) {
+			return
+		}
+	}
 	s := &t.shards[maphash.String(t.seed, c.Key)%tallyShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	to, full := s.find(&c.ID)
+	p, full := s.find(&c.ID)
 	if full {
 		t.tellFull()
 	}
-	to.Allowed += c.Allowed
-	to.Denied += c.Denied
-	to.Cost += c.Cost
+	p.add(c)
+	if ref != nil {
+		ref.Tallied.Store(p)
+	}
 }
 
 func (t *tally) tellFull() {
@@ -111,46 +150,45 @@ func (t *tally) size() (n int) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		n += len(s.counts)
+		n += len(s.places)
 		s.mu.Unlock()
 	}
 	return n
 }
 
 // find gives where an id is counted, and whether there is little room left with it.
-func (s *tallyShard) find(id *ID) (to *Count, full bool) {
-	if s.last < len(s.counts) && s.counts[s.last].ID == *id {
-		return &s.counts[s.last], false
+func (s *tallyShard) find(id *ID) (p *place, full bool) {
+	if s.last != nil && s.last.ID == *id {
+		return s.last, false
 	}
-	place, known := s.places[*id]
+	p, known := s.places[*id]
 	if !known {
-		if len(s.counts) >= shardIDs {
-			return &s.other, false
+		if len(s.places) >= shardIDs {
+			return s.other, false
 		}
-		place = int32(len(s.counts))
-		s.places[*id] = place
-		s.counts = append(s.counts, Count{ID: *id})
+		p = &place{ID: *id}
+		s.places[*id] = p
 	}
-	s.last = int(place)
-	return &s.counts[place], !known && len(s.counts) == nearlyFull
+	s.last = p
+	return p, !known && len(s.places) == nearlyFull
 }
 
-// take moves what was counted into counts, under the minute that begins at at.
+// take moves what was counted into counts, under the minute that begins at at. Places are not used again: a limit may
+// know one.
 func (t *tally) take(at int64, into func(Count)) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		full, other := s.page, s.other
-		s.page, s.other = s.spare, Count{}
+		full := s.page
+		s.page = s.spare
 		s.mu.Unlock()
-		for _, c := range append(full.counts, other) {
-			if c.Allowed+c.Denied > 0 {
-				c.At = at
+		full.places[ID{}] = full.other
+		for _, p := range full.places {
+			if c := p.take(at); c.Allowed+c.Denied+c.Cost > 0 {
 				into(c)
 			}
 		}
 		clear(full.places)
-		clear(full.counts)
-		s.spare = page{full.places, full.counts[:0], 0}
+		s.spare = page{places: full.places, other: new(place)}
 	}
 }

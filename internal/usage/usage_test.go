@@ -312,3 +312,35 @@ func TestTellersAndWriter(t *testing.T) {
 		t.Errorf("%d of %d", sum, tellers*each)
 	}
 }
+
+// TestTallyByRef counts while counts are taken, and loses and doubles none.
+func TestTallyByRef(t *testing.T) {
+	t.Parallel()
+	y := newTally()
+	var ref engine.Ref
+	var sum Count
+	into := func(c Count) {
+		sum.Allowed, sum.Denied, sum.Cost = sum.Allowed+c.Allowed, sum.Denied+c.Denied, sum.Cost+c.Cost
+	}
+	const each, takes = 10_000, 200
+	var counting sync.WaitGroup
+	for range 4 {
+		counting.Go(func() {
+			r, d := decided(engine.Consume, 3, "a")
+			denied, denial := decided(engine.Consume, 3, "a!")
+			r.Limits[0].Ref, denied.Limits[0].Ref = &ref, &ref
+			for range each {
+				y.add(r, d)
+				y.add(denied, denial)
+			}
+		})
+	}
+	for range takes {
+		y.take(7, into)
+	}
+	counting.Wait()
+	y.take(7, into)
+	if diff := cmp.Diff(Count{Allowed: 4 * each, Denied: 4 * each, Cost: 12 * each}, sum); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
