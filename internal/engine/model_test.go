@@ -11,7 +11,7 @@ import (
 
 // check tries prop at least n times, and a multiple of that when -rapid.checks raises the hundred of one round. The
 // arithmetic has nothing that could race: the race detector, under which it takes five times as long, sees a tenth. Make
-// test runs this package without it, too.
+// test runs the laws without it, too.
 func check(t *testing.T, n int, prop func(*rapid.T)) {
 	t.Helper()
 	if raced {
