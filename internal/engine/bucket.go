@@ -118,7 +118,7 @@ func (t *tokenBucket) decode(d *decoder) {
 	t.window = d.between(MinWindow.Milliseconds(), MaxWindow.Milliseconds())
 	t.level = d.between(-maxUsed, t.capacity())
 	t.fraction = d.between(0, t.window-1)
-	t.last = d.between(-farFuture, farFuture)
+	t.last = d.between(-farFuture, lastMoment)
 	if t.level == t.capacity() && t.fraction != 0 {
 		d.bad = true
 	}

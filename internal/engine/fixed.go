@@ -64,8 +64,8 @@ func (f *fixedWindow) append(b []byte) []byte {
 }
 
 func (f *fixedWindow) decode(d *decoder) {
-	f.begin = d.between(-farFuture, farFuture-MaxWindow.Milliseconds())
+	f.begin = d.between(-farFuture, lastMoment)
 	f.end = f.begin + d.between(1, MaxWindow.Milliseconds())
 	f.count = d.between(0, maxUsed)
-	f.last = f.begin + d.between(0, f.end-f.begin-1)
+	f.last = f.begin + d.between(0, min(f.end-1, lastMoment)-f.begin)
 }

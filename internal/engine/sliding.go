@@ -151,7 +151,7 @@ func (s *slidingWindow) decode(d *decoder) {
 		s.sum += cost
 	}
 	start := index * s.width
-	s.last = start + d.between(-farFuture-start, farFuture-start)
+	s.last = start + d.between(-farFuture-start, lastMoment-start)
 	if n > 0 && (s.last < start || s.last >= s.leavesAt(s.buckets[0])) {
 		d.bad = true
 	}

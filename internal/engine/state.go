@@ -16,6 +16,10 @@ const (
 	stateVersion = 1
 )
 
+// lastMoment is the latest that a stored state may have been brought to: a window that begins then ends by farFuture,
+// whatever definition comes next.
+var lastMoment = farFuture - MaxWindow.Milliseconds()
+
 // ErrCorrupt says that a stored state cannot be read.
 var ErrCorrupt = errors.New("stored state is corrupt")
 
