@@ -225,7 +225,10 @@ func TestAFlood(t *testing.T) {
 		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: 60s", "window: 1h"))
 		var passed int64
 		for batch := range 100 {
-			passed += atOnce(100, func(i int) bool { return s.consume(t, batch, i).Allowed })
+			passed += atOnce(100, func(i int) bool {
+				reply := s.consume(t, batch, i)
+				return reply.Allowed && !reply.Degraded // a machine may be too slow for the deadline of a request
+			})
 		}
 		used, keys := s.used(t)
 		if passed != 1000 || used["global"] != 1000 || len(keys) != 1+2*1000 {
