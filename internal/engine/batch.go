@@ -53,6 +53,8 @@ type counter struct {
 	err    error
 
 	dirty bool
+	// absent says that denials are told of a counter that was reset since, or expired: that does not bring it back.
+	absent bool
 	// refunded, void and freed tell what the workers are to forget: a refund or what else ends their leases, or that
 	// something remains again.
 	refunded, void, freed bool
@@ -330,6 +332,7 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 			state = new(State)
 		}
 		state.advance(l, b.now)
+		c.absent = !c.stored
 		result := Result{Allowed: 1 <= state.remaining(l)}
 		result.fill(l, state, b.now, 1)
 		if c.exceeded < 0 && c.state.exceededDue(b.now) {
@@ -403,7 +406,7 @@ func (b *batch) count(c *counter, id CounterID, denials *denials) {
 	if total == 0 {
 		return
 	}
-	c.dirty = true
+	c.dirty = c.dirty || !c.absent
 	if c.exceeded < 0 {
 		// The worker goes: what it remembers is kept for the event to come.
 		c.state.denied = total

@@ -71,6 +71,32 @@ func TestAKeyThatGoesOnBeingDeniedNeverWaitsForTheStore(t *testing.T) {
 	})
 }
 
+func TestDenialsAreToldAfterAResetAndBringNothingBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
+		for range 5 { // the first is allowed, the second has an event at once
+			ask(t, e, consume)
+		}
+		if n, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, false); n != 1 || err != nil {
+			t.Fatalf("reset %d, %v", n, err)
+		}
+		time.Sleep(15 * time.Second)
+		var denied int64
+		for _, event := range store.events(t) {
+			denied += event.Denied
+		}
+		if denied != 4 {
+			t.Errorf("events tell of %d denials, want 4", denied)
+		}
+		if n, err := e.Reset(t.Context(), engine.Selection{}, false); n != 0 || err != nil {
+			t.Errorf("%d counters are back, %v", n, err)
+		}
+	})
+}
+
 func TestAResetThatNobodyIsToldOfEndsARememberedDenialWithinASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
