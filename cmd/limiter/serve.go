@@ -70,5 +70,8 @@ func (c *serveCmd) Run(s *session) error {
 		return usageError(err.Error())
 	}
 	settings.CollectLess()
+	if o.NATSURL != "" && !o.RunsAlerts() {
+		settings.SpareProcessors()
+	}
 	return app.Run(s.ctx, o, c.Logger(s.err))
 }

@@ -21,7 +21,7 @@ func (l *limiter) loadAlerts(context.Context) error {
 	if l.Alerts == "" {
 		return nil
 	}
-	if !l.runsAlerts() {
+	if !l.RunsAlerts() {
 		l.log.Info("the alerts file is not read here: this limiter is a worker, and alerts are made by an alerter beside it", "file", l.Alerts)
 		return nil
 	}
@@ -67,7 +67,7 @@ func (l *limiter) jobsService() bus.Jobs {
 // startAlerts starts what stands between events and whoever is told, in a limiter that is to have it. What tells people starts
 // before what takes events, and stops after it.
 func (l *limiter) startAlerts(context.Context) error {
-	if !l.runsAlerts() {
+	if !l.RunsAlerts() {
 		return nil
 	}
 	observer := l.metrics.WatchAlerts(l.store.WaitingDeliveries)

@@ -35,7 +35,7 @@ const (
 
 // startJobs runs what is done by the clock, where alerts are.
 func (l *limiter) startJobs(context.Context) (err error) {
-	if !l.runsAlerts() {
+	if !l.RunsAlerts() {
 		return nil
 	}
 	l.jobs, err = jobs.New(jobs.Config{

@@ -57,7 +57,7 @@ type Options struct {
 	Version string
 }
 
-// runsAlerts tells whether alerts and jobs run in this limiter.
-func (o *Options) runsAlerts() bool {
+// RunsAlerts tells whether alerts and jobs run in this limiter, which else is a worker: it answers requests and no more.
+func (o *Options) RunsAlerts() bool {
 	return o.Alerter == "on" || o.Alerter != "off" && (o.NATSURL == "" || o.DatabaseURL == "")
 }

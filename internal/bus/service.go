@@ -343,7 +343,7 @@ func (s *Service) sent(err error) {
 // answerable tells whether an answer may go to a reply subject. A client chooses it, and the answer is published with
 // the rights of this service: it must not reach the server's own subjects ($JS.API, $SYS) or those of events.
 func answerable(reply string) bool {
-	return reply != "" && reply[0] != '$' && !strings.HasPrefix(reply, "limits.") && !strings.HasPrefix(reply, "alerts.") && !strings.HasPrefix(reply, "alerts.")
+	return reply != "" && reply[0] != '$' && !strings.HasPrefix(reply, "limits.") && !strings.HasPrefix(reply, "alerts.")
 }
 
 func (s *Service) begin() { s.unanswered.Add(1) }
