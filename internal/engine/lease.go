@@ -199,7 +199,10 @@ func (x *leases) take(b *batch, now int64) {
 		s.mu.Lock()
 		if e := s.get(b.ids[slot], h.asked > 0, x); e != nil {
 			h.lease, h.grant, h.unused, h.ends = e, e.grant, e.tokens, e.ends
-			h.demand = e.demand.recent(now)
+			// What is asked now is of the recent demand, too. But a counter that was asked for once is not worth a lease.
+			if h.demand = e.demand.recent(now); h.demand > 0 {
+				h.demand += h.asked
+			}
 			e.demand.add(now, h.asked)
 			e.grant, e.tokens, e.returning, e.idle = grant{}, 0, false, 0
 		}

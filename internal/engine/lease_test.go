@@ -398,6 +398,32 @@ func TestALeaseLastsASecondAtMostWhenTheClockWasSetBack(t *testing.T) {
 	})
 }
 
+// A lease is as much as was asked for in the last 250 ms, with what is asked now, and nothing for who asks once.
+func TestALeaseIsWhatWasAskedForLately(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		l := leased(t, "k", 100_000)
+		for i, step := range []struct {
+			after time.Duration
+			cost  int64
+			left  int64
+		}{
+			{0, 3, 0},                      // the first
+			{20 * time.Millisecond, 2, 5},  // both
+			{20 * time.Millisecond, 4, 1},  // served
+			{20 * time.Millisecond, 2, 11}, // more than is left: all four
+			{2 * time.Second, 6, 0},        // the first again
+		} {
+			time.Sleep(step.after)
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: step.cost})
+			if got := e.Leased(); got != step.left {
+				t.Errorf("%d leased after request %d, want %d", got, i, step.left)
+			}
+		}
+	})
+}
+
 // What no lease can serve is no demand for one.
 func TestRequestsThatTheStoreDecidesAlwaysTakeNoLease(t *testing.T) {
 	t.Parallel()
