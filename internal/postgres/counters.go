@@ -117,6 +117,7 @@ func (s *Store) follow(ctx context.Context) error {
 			return fmt.Errorf("read the journal: %w", err)
 		}
 	}
+	s.wash()
 	return nil
 }
 

@@ -79,7 +79,10 @@ type Store struct {
 	loaded           bool
 	seq, token       int64
 	first, journaled int64
-	clock            serverClock
+	// washed is what first was when memory was brought to it, and unwashed what it is since; nil when it is the same.
+	washed   int64
+	unwashed *mark
+	clock    serverClock
 	// others are counters that other processes changed, as the journal says, or Reset.
 	others engine.Others
 	fold   foldPolicy

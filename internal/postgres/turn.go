@@ -55,6 +55,9 @@ INSERT INTO journal (seq, token, changes) VALUES (coalesce((
 
 	// readAtOnce is how many rows of the journal are read in a round trip.
 	readAtOnce = 2000
+	// A wash looks at dirty rows, so there is one for every washPart-th part of them, in rows of the journal, or for washMost.
+	washPart = 64
+	washMost = 64
 
 	beginningOfTime = math.MinInt64
 	endOfTime       = math.MaxInt64
@@ -293,6 +296,7 @@ func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, now int64, err error) 
 func (s *Store) forgetAll() {
 	s.memory, s.loaded = newMemory(), false
 	s.seq, s.token, s.first, s.journaled = 0, 0, 0, 0
+	s.washed, s.unwashed = 0, nil
 }
 
 // crowdedBy keeps transactions over what is remembered from being tried while others write.
@@ -310,15 +314,26 @@ func (s *Store) replay(seq, token int64, changes []byte) error {
 		return errCorrupt(seq, err)
 	}
 	if !s.loaded {
-		s.loaded, s.first = true, seq
+		s.loaded, s.first, s.washed = true, seq, seq
 	}
 	if first > s.first {
-		s.memory.folded(&mark{seq: first, at: by.at, before: s.journaled})
-		s.first = first
+		s.first, s.unwashed = first, &mark{seq: first, at: by.at, before: s.journaled}
+		if s.first-s.washed >= min(washMost, int64(s.memory.dirty.n/washPart)) {
+			s.wash()
+		}
 	}
 	s.seq, s.token = seq, token
 	s.journaled += int64(len(changes))
 	return nil
+}
+
+// wash makes the rows clean that others have folded. All that are charged all the time are looked at, so it is not done for
+// each row of the journal: what it comes too late for is folded once more at worst.
+func (s *Store) wash() {
+	if s.unwashed != nil {
+		s.memory.folded(s.unwashed)
+		s.washed, s.unwashed = s.first, nil
+	}
 }
 
 func (t *tx) sendReadCounters(p *pgconn.Pipeline) {
