@@ -1,0 +1,172 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/testenv"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestPoisonIsKeptAndEnded(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	publishEvents(t, js, 0, 1)
+	e := exceeded(9)
+	other := eventMsg(t, &e)
+	long := exceeded(8)
+	long.Key = strings.Repeat("k", 257)
+	tooLong := eventMsg(t, &long)
+	bad := []struct{ data, reason string }{
+		{"", "read event: unexpected end of JSON input"},
+		{strings.Repeat("x", 2*alerts.MaxPoisonBytes), "read event: invalid character 'x'"},
+		{strings.Repeat(" ", maxEventBytes+1), "the message has 65537 bytes; an event has at most 65536"},
+		{string(tooLong.Data), "key of the event has 257 bytes; want 1 to 256"},
+		{string(other.Data), "an event of type limits.exceeded came on subject limits.warning"},
+	}
+	for _, b := range bad {
+		if _, err := js.Publish(t.Context(), limits.EventWarning, []byte(b.data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publishEvents(t, js, 1, 2)
+	k := newTaker()
+	k.refusePoison = 3
+	consume(t, nc, k)
+	k.wait(t, 2, len(bad))
+	settled(t, js)
+	slices.SortFunc(k.poisoned, func(a, b alerts.Poison) int { return int(a.Sequence) - int(b.Sequence) })
+	for i, b := range bad {
+		p := k.poisoned[i]
+		if p.Sequence != uint64(i+2) || p.Subject != limits.EventWarning || !strings.HasPrefix(p.Reason, b.reason) ||
+			string(p.Data) != b.data[:min(len(b.data), alerts.MaxPoisonBytes)] || p.At == 0 {
+			t.Errorf("%d: %.200v, want %s", i, p, b.reason)
+		}
+	}
+	if len(k.poisoned) != len(bad) || len(k.events) != 2 {
+		t.Errorf("%d put aside, %d taken", len(k.poisoned), len(k.events))
+	}
+}
+
+// TestAFloodOfJunkIsBounded: what anybody may publish neither fills the log nor holds events up while poison cannot be kept.
+func TestAFloodOfJunkIsBounded(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	const junk = 200
+	for range junk {
+		if _, err := js.Publish(t.Context(), limits.EventWarning, []byte("junk")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publishEvents(t, js, 0, 1)
+	k, lines := newTaker(), &countingHandler{}
+	asked := 0
+	keep := func(ctx context.Context, p alerts.Poison) error {
+		if asked++; asked == 1 {
+			return errors.New("away")
+		}
+		return k.poison(ctx, p)
+	}
+	c, err := NewConsumer(ConsumerConfig{Conn: nc, Logger: slog.New(lines), Take: k.take, Poison: keep, Retry: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := 0
+	firstBatch := func(ctx context.Context) {
+		if err := c.prepare(ctx); err != nil {
+			t.Fatal(err)
+		}
+		pull, err := c.consumer.FetchNoWait(junk + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []jetstream.Msg
+		for m := range pull.Messages() {
+			all = append(all, m)
+		}
+		messages = len(all)
+		if err := c.handle(ctx, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	firstBatch(t.Context())
+	if messages != junk+1 || asked != 1 || len(k.events) != 1 {
+		t.Errorf("of %d messages the store was asked to keep %d, want 1; %d events taken, want 1", messages, asked, len(k.events))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = c.Run(ctx) }()
+	k.wait(t, 1, junk)
+	stop()
+	<-ended
+	// One line of what could not be kept, and one each 10 s.
+	if n := lines.errors(); n > junk/4 {
+		t.Errorf("%d lines of %d messages", n, junk)
+	}
+}
+
+// TestOneBadEventHoldsNobodyUp lets the store refuse every batch that has one of two events.
+func TestOneBadEventHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	publishEvents(t, js, 0, 300)
+	k := newTaker()
+	var tries [2]int
+	k.refuse = func(events []alerts.Event) error {
+		for _, e := range events {
+			for i, id := range []string{"id-77", "id-200"} {
+				if e.ID == id {
+					if len(events) == 1 {
+						tries[i]++
+					}
+					return errors.New("no such partition")
+				}
+			}
+		}
+		return nil
+	}
+	consume(t, nc, k)
+	k.wait(t, 298, 2)
+	settled(t, js)
+	if tries != [2]int{mostStrikes, mostStrikes} {
+		t.Errorf("tried alone %v times", tries)
+	}
+	for _, p := range k.poisoned {
+		if p.Reason != "not taken in 10 tries: no such partition" || !strings.Contains(string(p.Data), `"denied":41`) {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+// TestStoreThatIsAwayPoisonsNothing refuses everything for longer than an event has tries.
+func TestStoreThatIsAwayPoisonsNothing(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	publishEvents(t, js, 0, 20)
+	k := newTaker()
+	asked := 0
+	k.refuse = func(events []alerts.Event) error {
+		if asked++; asked < 6 || asked%2 == 0 && asked < 40 && len(events) > 0 {
+			return errors.New("connection refused")
+		}
+		return nil
+	}
+	consume(t, nc, k)
+	k.wait(t, 20, 0)
+	settled(t, js)
+	if len(k.poisoned) != 0 {
+		t.Errorf("put aside: %+v", k.poisoned)
+	}
+}
