@@ -49,17 +49,22 @@ const (
 )
 
 // ceiling is the most that a NATS micro service can answer: a constant, of the size of a real answer.
-func ceiling(d *bed, l load) (measured, error) {
+func ceiling(d *bed, l load) (m measured, err error) {
+	p, err := d.constant()
+	if err != nil {
+		return m, err
+	}
+	a, err := d.ask(l, d.warmup, d.measure, "--subject", ceilingSubject)
+	return a.measured(false), errors.Join(err, p.stop())
+}
+
+// constant starts a service that answers the constant.
+func (d *bed) constant() (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return measured{}, err
+		return nil, err
 	}
-	p, err := d.start(ceilingReady, append(os.Environ(), ceilingEnv+"="+d.nats), self)
-	if err != nil {
-		return measured{}, err
-	}
-	m, err := d.ask(l, d.warmup, d.measure, "--subject", ceilingSubject)
-	return m.measured(false), errors.Join(err, p.stop())
+	return d.start(ceilingReady, append(os.Environ(), ceilingEnv+"="+d.nats), self)
 }
 
 // runCeiling is the whole life of the child process; it returns the exit status.

@@ -42,6 +42,7 @@ type growth struct {
 	drained                                cleanup   // of all that was left, as fast as it goes
 	busy                                   cleanup   // the chosen way, with 128 in flight
 	workers                                [][]taken // by workerCounts, then round
+	constants                              [][]taken // likewise, of services that answer a constant
 	lockWaits                              []float64 // the longest, by workerCounts
 	fillSeconds, vacuumSeconds             float64
 }
@@ -247,6 +248,7 @@ func (g *growth) measureMemory() error {
 // round asks the keys that the others ask too.
 func (g *growth) measureWorkers() error {
 	g.workers, g.lockWaits = make([][]taken, len(workerCounts)), make([]float64, len(workerCounts))
+	g.constants = make([][]taken, len(workerCounts))
 	for round := range growRounds {
 		for i := range workerCounts {
 			at := (i + round) % len(workerCounts)
@@ -259,9 +261,27 @@ func (g *growth) measureWorkers() error {
 			g.say("  %d workers: %6.0f/s  p50 %4.1f ms, p99 %4.1f ms, p99.9 %4.1f ms, max %.0f ms; longest lock wait seen %.0f ms",
 				workerCounts[at], t.PerSecond, t.LatencyMicros.P50/1000, t.LatencyMicros.P99/1000, t.LatencyMicros.P999/1000,
 				t.LatencyMicros.Max/1000, wait)
+			if t, err = g.severalConstants(workerCounts[at]); err != nil {
+				return err
+			}
+			g.constants[at] = append(g.constants[at], t)
+			g.say("  %d services that answer a constant: %6.0f/s", workerCounts[at], t.PerSecond)
 		}
 	}
 	return nil
+}
+
+// severalConstants asks as many services that answer a constant: what processes cost that only take requests.
+func (g *growth) severalConstants(n int) (t taken, err error) {
+	for range n {
+		p, err := g.constant()
+		if err != nil {
+			return t, err
+		}
+		defer func() { _ = p.stop() }()
+	}
+	t.answers, err = g.ask(loads[0], time.Second, growFor, "--subject", ceilingSubject)
+	return t, err
 }
 
 func (g *growth) severalWorkers(n int) (t taken, wait float64, err error) {
