@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 const countersOfKeySQL = `
@@ -81,7 +82,7 @@ func (s *Store) stored(ctx context.Context, from engine.CounterID, end string, m
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
 		return nil, 0, err
 	}
-	return merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), now, nil
+	return journal.Merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), now, nil
 }
 
 // dirtyCounters brings memory to the end of the journal and gives the dirty counters of a range.
@@ -138,32 +139,6 @@ func (s *Store) followOnce(ctx context.Context, t *tx) (behind bool, err error) 
 		s.clock.tell(now, sent, time.Now())
 	}
 	return behind, err
-}
-
-// merge gives the first of two ordered lists together, and of two with one id that of the first list.
-func merge[T any](over, under []T, max int, id func(*T) engine.CounterID) []T {
-	if len(over) == 0 {
-		return under
-	}
-	var all []T
-	for len(all) < max && len(over)+len(under) > 0 {
-		order := -1
-		switch {
-		case len(over) == 0:
-			order = 1
-		case len(under) > 0:
-			order = id(&over[0]).Compare(id(&under[0]))
-		}
-		if order > 0 {
-			all, under = append(all, under[0]), under[1:]
-			continue
-		}
-		if order == 0 {
-			under = under[1:]
-		}
-		all, over = append(all, over[0]), over[1:]
-	}
-	return all
 }
 
 // resetBatch is how many rows one transaction of Reset removes, so that decisions get in between.
@@ -273,7 +248,7 @@ func (s *Store) firstOf(ctx context.Context, t *tx, from engine.CounterID, end s
 	for _, values := range found.Rows {
 		clean = append(clean, engine.CounterID{Key: string(values[0]), Name: string(values[1])})
 	}
-	return merge(dirty, clean, resetBatch, func(id *engine.CounterID) engine.CounterID { return *id }), found.Err
+	return journal.Merge(dirty, clean, resetBatch, func(id *engine.CounterID) engine.CounterID { return *id }), found.Err
 }
 
 // sendRemoved removes counters from the table; the journal's row says so as well, so that earlier ones do not bring them

@@ -8,55 +8,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// foldPolicy says when dirty counters are written to their table. The longest dirty go first, so that the beginning of
-// the journal becomes needless.
-type foldPolicy struct {
-	// after is how long a counter may be dirty.
-	after time.Duration
-	// rows is how many may be dirty.
-	rows int
-	// perRow is how many bytes the journal may have for each dirty counter, within least and most. A counter that is
-	// charged all the time is so written to its table once in some dozens of charges, and a worker that begins reads the
-	// journal in a second.
-	perRow, least, most int64
-	// some is how many are folded with one transaction, and drop how many rows of the journal are removed with one:
-	// both keep a transaction short.
-	some int
-	drop int64
-}
+// journalMost bounds the journal, in bytes: a worker that begins reads it in a second.
+const journalMost = 32 << 20
 
-var defaultFolding = foldPolicy{
-	after: 5 * time.Second, rows: 1 << 16, perRow: 8 << 10, least: 4 << 20, most: 32 << 20, some: 64, drop: 16,
-}
-
-// pressed tells whether there are more dirty counters, or there is more of the journal, than may be.
-func (s *Store) pressed() bool {
-	oldest := s.memory.dirty.oldest()
-	if oldest == nil {
-		return false
-	}
-	n := s.memory.dirty.n
-	most := min(max(int64(n)*s.fold.perRow, s.fold.least), s.fold.most)
-	return n > s.fold.rows || s.journaled-oldest.since.before > most
-}
-
-// due is how many of the oldest rows are to be folded with a transaction that changes so many.
-func (s *Store) due(changes int) int {
-	if s.pressed() {
-		return min(max(s.fold.some, changes), s.memory.dirty.n)
-	}
-	return s.aged(s.fold.after)
-}
-
-// aged is how many of the oldest rows have been dirty for longer, up to what one transaction folds.
-func (s *Store) aged(after time.Duration) (n int) {
-	limit := time.Now().Add(-after)
-	for r := s.memory.dirty.oldest(); r != nil && n < s.fold.some && !r.since.at.After(limit); r = s.memory.dirty.next(r) {
-		n++
-	}
-	return n
+// dirt is what the policy looks at.
+func (s *Store) dirt() journal.Dirty {
+	return journal.Dirty{Rows: s.memory.dirty.n, Since: s.memory.dirty.since, Journaled: s.journaled}
 }
 
 const (
@@ -82,9 +42,9 @@ func (s *Store) chooseFold(n int, next int64) {
 	}
 	s.keep = next
 	if r != nil {
-		s.keep = r.since.seq
+		s.keep = r.since.Seq
 	}
-	s.keep = min(s.keep, s.first+s.fold.drop)
+	s.keep = min(s.keep, s.first+s.fold.Drop)
 	slices.SortFunc(s.folding, func(a, b *row) int { return a.id.Compare(b.id) })
 }
 
@@ -119,7 +79,7 @@ func (s *Store) folded() {
 // needed is the number of the first row of the journal that a dirty row needs; the next one's when none is dirty.
 func (s *Store) needed() int64 {
 	if r := s.memory.dirty.oldest(); r != nil {
-		return r.since.seq
+		return r.since.Seq
 	}
 	return s.seq + 1
 }
@@ -144,25 +104,14 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 	return more && err == nil, err
 }
 
-// foldEvery is how often it is looked whether something is left to fold, and what others wrote.
-const foldEvery = time.Second
-
-// tend folds what has been dirty for long, until the store closes: what no transaction came by to take along. It
-// gives way after each chunk. What fails is tried again the next time: it is in the journal.
+// tend folds what has been dirty for long, until the store closes, and reads what others wrote. It gives way after each
+// chunk. What fails is tried again the next time: it is in the journal.
 func (s *Store) tend() {
 	defer close(s.tended)
-	tick := time.NewTicker(foldEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.stop.Done():
-			return
-		case <-tick.C:
-		}
-		for more := true; more; {
-			more, _ = s.foldSome(s.stop, func() int { return s.aged(s.fold.after + foldEvery) })
-		}
-	}
+	journal.Tend(s.stop, func() bool {
+		more, _ := s.foldSome(s.stop, func() int { return s.fold.Aged(s.dirt(), s.fold.After+journal.TendEvery) })
+		return more
+	})
 }
 
 const (
@@ -178,7 +127,7 @@ func (s *Store) foldAll() {
 	defer cancel()
 	for more := true; more; {
 		more, _ = s.foldSome(ctx, func() int {
-			s.fold.drop = closingChunk
+			s.fold.Drop = closingChunk
 			return min(closingChunk, s.memory.dirty.n)
 		})
 	}

@@ -4,25 +4,24 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"unique"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 // A row of the journal is what one transaction did to counters:
 //
-//	version (1 byte), first, change…, CRC-32C of all before it (4 bytes, little endian)
+//	first, change…
 //
 // first is the number of the oldest row of the journal that is needed behind this transaction: what older ones say is in
-// the table counters. A change is, with each text and blob behind its length and all numbers as varints:
+// the table counters. A change is
 //
 //	kind (1 byte), key, name, [expires_at, state, spec]
 //
 // where the spec is a text once in a row, and for the changes behind it the number of that text. So a row stands for
 // itself: it says all there is to say of the counters it names. An empty row says nothing.
-const journalVersion = 1
-
+//
 // The kinds of changes.
 const (
 	removed   = iota // no further field
@@ -41,43 +40,30 @@ type record struct {
 }
 
 func (r *record) begin(first int64) {
-	r.data = binary.AppendUvarint(append(r.data[:0], journalVersion), uint64(first))
+	r.data = binary.AppendUvarint(journal.Begin(r.data), uint64(first))
 	r.specs = r.specs[:0]
 }
 
-func (r *record) remove(id engine.CounterID) { r.head(removed, id) }
+func (r *record) remove(id engine.CounterID) { r.data = journal.AppendHead(r.data, removed, id) }
 
 func (r *record) change(id engine.CounterID, expires int64, state []byte, spec unique.Handle[string]) {
 	for number := len(r.specs) - 1; number >= max(0, len(r.specs)-specsSought); number-- {
 		if r.specs[number] == spec {
-			r.head(changed, id)
-			r.body(expires, state)
+			r.body(changed, id, expires, state)
 			r.data = binary.AppendUvarint(r.data, uint64(number))
 			return
 		}
 	}
 	r.specs = append(r.specs, spec)
-	r.head(specified, id)
-	r.body(expires, state)
-	text := spec.Value()
-	r.data = append(binary.AppendUvarint(r.data, uint64(len(text))), text...)
+	r.body(specified, id, expires, state)
+	r.data = journal.AppendBytes(r.data, spec.Value())
 }
 
-func (r *record) head(kind byte, id engine.CounterID) {
-	r.data = append(binary.AppendUvarint(append(r.data, kind), uint64(len(id.Key))), id.Key...)
-	r.data = append(binary.AppendUvarint(r.data, uint64(len(id.Name))), id.Name...)
+func (r *record) body(kind byte, id engine.CounterID, expires int64, state []byte) {
+	r.data = journal.AppendBytes(binary.AppendVarint(journal.AppendHead(r.data, kind, id), expires), state)
 }
 
-func (r *record) body(expires int64, state []byte) {
-	r.data = binary.AppendVarint(r.data, expires)
-	r.data = append(binary.AppendUvarint(r.data, uint64(len(state))), state...)
-}
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-func (r *record) seal() {
-	r.data = binary.LittleEndian.AppendUint32(r.data, crc32.Checksum(r.data, castagnoli))
-}
+func (r *record) seal() { r.data = journal.Seal(r.data) }
 
 // entry is a change as it is read back. Its slices are parts of the row.
 type entry struct {
@@ -94,19 +80,13 @@ func decode(row []byte, apply func(*entry)) (first int64, err error) {
 	if len(row) == 0 {
 		return 0, nil
 	}
-	if len(row) < 6 {
-		return 0, fmt.Errorf("%d bytes", len(row))
+	p := parser{}
+	if p.Parser, err = journal.Open(row); err != nil {
+		return 0, err
 	}
-	body, sum := row[:len(row)-4], binary.LittleEndian.Uint32(row[len(row)-4:])
-	if crc32.Checksum(body, castagnoli) != sum {
-		return 0, errors.New("the checksum does not match")
-	}
-	if body[0] != journalVersion {
-		return 0, fmt.Errorf("version %d, and this program knows %d", body[0], journalVersion)
-	}
-	p := parser{rest: body[1:]}
-	oldest, ok := p.number()
-	for ok && len(p.rest) > 0 {
+	var oldest uint64
+	ok := p.Uint(&oldest)
+	for ok && len(p.Parser) > 0 {
 		var e entry
 		if ok = p.entry(&e); ok {
 			apply(&e)
@@ -120,60 +100,36 @@ func decode(row []byte, apply func(*entry)) (first int64, err error) {
 
 // parser is what is left to read of a row, and the specs met so far.
 type parser struct {
-	rest  []byte
+	journal.Parser
 	specs []unique.Handle[string]
 }
 
 func (p *parser) entry(e *entry) bool {
-	kind := p.rest[0]
-	p.rest = p.rest[1:]
-	if kind >= kinds || !p.bytes(&e.key) || !p.bytes(&e.name) {
+	var kind byte
+	if !p.Kind(&kind, kinds) || !p.Bytes(&e.key) || !p.Bytes(&e.name) {
 		return false
 	}
 	if e.removed = kind == removed; e.removed {
 		return true
 	}
-	n := 0
-	if e.expires, n = binary.Varint(p.rest); n <= 0 {
-		return false
-	}
-	p.rest = p.rest[n:]
-	return p.bytes(&e.state) && p.spec(kind, e)
+	return p.Int(&e.expires) && p.Bytes(&e.state) && p.spec(kind, e)
 }
 
 func (p *parser) spec(kind byte, e *entry) bool {
 	if kind == specified {
 		var text []byte
-		if !p.bytes(&text) {
+		if !p.Bytes(&text) {
 			return false
 		}
 		e.spec = unique.Make(string(text))
 		p.specs = append(p.specs, e.spec)
 		return true
 	}
-	number, ok := p.number()
-	if !ok || number >= uint64(len(p.specs)) {
+	var number uint64
+	if !p.Uint(&number) || number >= uint64(len(p.specs)) {
 		return false
 	}
 	e.spec = p.specs[number]
-	return true
-}
-
-func (p *parser) number() (v uint64, ok bool) {
-	v, n := binary.Uvarint(p.rest)
-	if n <= 0 {
-		return 0, false
-	}
-	p.rest = p.rest[n:]
-	return v, true
-}
-
-func (p *parser) bytes(to *[]byte) bool {
-	size, ok := p.number()
-	if !ok || size > uint64(len(p.rest)) {
-		return false
-	}
-	*to, p.rest = p.rest[:size:size], p.rest[size:]
 	return true
 }
 

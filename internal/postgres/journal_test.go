@@ -2,16 +2,15 @@ package postgres
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"testing"
-	"time"
 	"unique"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 	"github.com/seed503877ad/limits/internal/storetest"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
@@ -64,10 +63,10 @@ func TestDecodeAnything(t *testing.T) {
 		return r.data
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		body := append([]byte{journalVersion}, rapid.SliceOf(rapid.ByteRange(0, 5)).Draw(t, "body")...)
+		body := append(journal.Begin(nil), rapid.SliceOf(rapid.ByteRange(0, 5)).Draw(t, "body")...)
 		_, _ = decode(row(body), func(*entry) {}) // does not panic
 	})
-	head := []byte{journalVersion, 0, changed, 1, 'a', 1, 'b'}
+	head := append(journal.Begin(nil), 0, changed, 1, 'a', 1, 'b')
 	for name, tail := range map[string]string{
 		"no fields": "", "no state": "\x00", "a long state": "\x00\x05xx", "a length without end": "\x00\xff\xff",
 		"no spec": "\x00\x00", "a spec that was not met": "\x00\x00\x00",
@@ -82,18 +81,10 @@ func TestDecodeAnything(t *testing.T) {
 }
 
 // tune sets when transactions fold, and ends the folding by itself, which would come at any moment.
-func tune(s *Store, p foldPolicy) {
+func tune(s *Store, p journal.Policy) {
 	s.cancel()
 	<-s.tended
 	s.fold = p
-}
-
-// policies fold at once, by number, by size, and never.
-var policies = []foldPolicy{
-	{rows: math.MaxInt, most: math.MaxInt64, least: math.MaxInt64, some: 3, drop: 2},
-	{after: time.Hour, rows: 20, most: math.MaxInt64, least: math.MaxInt64, some: 5, drop: 4},
-	{after: time.Hour, rows: math.MaxInt, perRow: 60, least: 100, most: 4000, some: 5, drop: 1},
-	{after: time.Hour, rows: math.MaxInt, most: math.MaxInt64, least: math.MaxInt64},
 }
 
 // TestModel runs random histories over several workers of one database, with folding in between, with workers that begin
@@ -112,7 +103,7 @@ func TestModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		workers[w] = s
-		tune(s, policies[policy])
+		tune(s, storetest.Foldings[policy])
 	}
 	for w := range workers {
 		begin(w, w)
@@ -130,12 +121,12 @@ func TestModel(t *testing.T) {
 			w := pick(len(workers))
 			switch pick(25) {
 			case 0:
-				begin(w, pick(len(policies)))
+				begin(w, pick(len(storetest.Foldings)))
 			case 1:
 				workers[w].forgetAll()
 			case 2:
 				workers[w].foldAll()
-				workers[w].fold = policies[pick(len(policies))]
+				workers[w].fold = storetest.Foldings[pick(len(storetest.Foldings))]
 			}
 			s := workers[w]
 			if pick(2) == 0 {
@@ -158,7 +149,7 @@ func TestModel(t *testing.T) {
 func TestTheJournalIsShort(t *testing.T) {
 	a, b := pair(t)
 	for _, s := range []*Store{a, b} {
-		tune(s, policies[0])
+		tune(s, storetest.Foldings[0])
 	}
 	for i := range 200 {
 		if err := []*Store{a, b}[i%2].Update(t.Context(), batch("x", "y"), set(fmt.Sprint(i))); err != nil {
@@ -208,7 +199,7 @@ func TestAnotherJournal(t *testing.T) {
 
 func TestDamagedJournal(t *testing.T) {
 	s := open(t, Config{})
-	tune(s, policies[3])
+	tune(s, storetest.Foldings[3])
 	for _, state := range []string{"1", "2", "3"} {
 		write(t, s, state)
 	}

@@ -1,12 +1,12 @@
 package postgres
 
 import (
-	"time"
 	"unique"
 
 	"github.com/google/btree"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 // row is a counter as the last row of the journal that names it says, or as its table does.
@@ -18,7 +18,7 @@ type row struct {
 	spec unique.Handle[string]
 
 	// since is the oldest row of the journal that has what the table lacks of this one; nil when the table has it all.
-	since *mark
+	since *journal.Mark
 	// last is the row of the journal that changed it last; 0 when it was read from the table.
 	last int64
 	// older and newer are its neighbours among the dirty rows, or among the clean ones.
@@ -26,14 +26,6 @@ type row struct {
 	// used says of a clean one that it was looked up since its turn to be forgotten came; sorted, of a dirty one that it
 	// stands in the tree.
 	used, sorted bool
-}
-
-// mark is a row of the journal.
-type mark struct {
-	seq int64
-	at  time.Time // when it was seen
-	// before counts the bytes of the rows before this one, as far back as the process remembers.
-	before int64
 }
 
 // stored copies a row for a caller.
@@ -99,6 +91,12 @@ func (l *list) next(r *row) *row {
 	return r.newer
 }
 
+// since calls yield with what made each row dirty, in order.
+func (l *list) since(yield func(*journal.Mark) bool) {
+	for r := l.oldest(); r != nil && yield(r.since); r = l.next(r) {
+	}
+}
+
 // find is nil for what is not remembered.
 func (m *memory) find(id engine.CounterID) *row {
 	r := m.rows[id]
@@ -115,8 +113,8 @@ func (m *memory) keep(r *row) {
 }
 
 // soil notes that a row, new or known, was changed by a row of the journal.
-func (m *memory) soil(r *row, by *mark) {
-	r.last = by.seq
+func (m *memory) soil(r *row, by *journal.Mark) {
+	r.last = by.Seq
 	if r.since != nil {
 		return
 	}
@@ -203,7 +201,7 @@ func (m *memory) each(from engine.CounterID, end string, f func(*row) bool) {
 }
 
 // replay does what a row of the journal says that another process wrote, and tells to which counter.
-func (m *memory) replay(e *entry, by *mark) engine.CounterID {
+func (m *memory) replay(e *entry, by *journal.Mark) engine.CounterID {
 	r, known := m.rows[engine.CounterID{Key: string(e.key), Name: string(e.name)}]
 	if !known {
 		r = &row{id: engine.CounterID{Key: string(e.key), Name: string(e.name)}}
@@ -219,10 +217,10 @@ func (m *memory) replay(e *entry, by *mark) engine.CounterID {
 }
 
 // folded notes that the table has what the rows of the journal before first say.
-func (m *memory) folded(first *mark) {
-	for r := m.dirty.oldest(); r != nil && r.since.seq < first.seq; {
+func (m *memory) folded(first *journal.Mark) {
+	for r := m.dirty.oldest(); r != nil && r.since.Seq < first.Seq; {
 		next := m.dirty.next(r)
-		if r.last < first.seq {
+		if r.last < first.Seq {
 			m.wash(r)
 		} else {
 			r.since = first

@@ -27,6 +27,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 // Config configures a [Store].
@@ -81,11 +82,11 @@ type Store struct {
 	first, journaled int64
 	// washed is what first was when memory was brought to it, and unwashed what it is since; nil when it is the same.
 	washed   int64
-	unwashed *mark
+	unwashed *journal.Mark
 	clock    serverClock
 	// others are counters that other processes changed, as the journal says, or Reset.
 	others engine.Others
-	fold   foldPolicy
+	fold   journal.Policy
 	// folding and keep are what a transaction folds, and the first row of the journal that it leaves.
 	folding []*row
 	keep    int64
@@ -114,7 +115,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		log: cfg.Logger, relaying: make(chan struct{}, relays), reporting: make(chan struct{}, 1),
-		turn: make(chan struct{}, 1), memory: newMemory(), fold: defaultFolding, tended: make(chan struct{}),
+		turn: make(chan struct{}, 1), memory: newMemory(), fold: journal.Default(journalMost), tended: make(chan struct{}),
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
 	if s.log == nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 const (
@@ -307,7 +308,7 @@ func (s *Store) replay(seq, token int64, changes []byte) error {
 	if s.loaded && seq != s.seq+1 {
 		return fmt.Errorf("row %d of table journal follows row %d", seq, s.seq)
 	}
-	by := &mark{seq: seq, at: time.Now(), before: s.journaled}
+	by := &journal.Mark{Seq: seq, At: time.Now(), Before: s.journaled}
 	first, err := decode(changes, func(e *entry) { s.others.Add(s.memory.replay(e, by)) })
 	if err != nil {
 		s.forgetAll()
@@ -317,7 +318,7 @@ func (s *Store) replay(seq, token int64, changes []byte) error {
 		s.loaded, s.first, s.washed = true, seq, seq
 	}
 	if first > s.first {
-		s.first, s.unwashed = first, &mark{seq: first, at: by.at, before: s.journaled}
+		s.first, s.unwashed = first, &journal.Mark{Seq: first, At: by.At, Before: s.journaled}
 		if s.first-s.washed >= min(washMost, int64(s.memory.dirty.n/washPart)) {
 			s.wash()
 		}

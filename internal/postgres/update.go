@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 // The statements of a decision, in the order of decisionSQL.
@@ -101,7 +102,7 @@ func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.S
 			s.states = append(s.states, r.value())
 		}
 		changes := decide(engine.Snapshot{Now: at.now, Latest: at.latest, Until: at.until, States: s.states, Receipts: t.receipts})
-		d := &draft{ids: b.Counters, rows: s.rows, changes: changes, fold: s.due(len(changes.Counters))}
+		d := &draft{ids: b.Counters, rows: s.rows, changes: changes, fold: s.fold.Due(s.dirt(), len(changes.Counters))}
 		return d, d.check()
 	}
 	if t, ok := b.Turn.(*turn); ok && t.s == s {
@@ -172,7 +173,7 @@ func (s *Store) remembered(ctx context.Context, b engine.Batch, decide func(engi
 		return true, fmt.Errorf("connect to database: %w", err)
 	}
 	defer conn.Release()
-	d.fold = s.due(len(d.changes.Counters))
+	d.fold = s.fold.Due(s.dirt(), len(d.changes.Counters))
 	t := s.begin(conn)
 	err = s.append(ctx, t, d, from, until)
 	switch {
@@ -349,7 +350,7 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 		return err
 	}
 	s.clock.tell(now, sent, time.Now())
-	s.apply(d, &mark{seq: s.seq + 1, at: sent, before: s.journaled}, token, int64(len(t.record.data)))
+	s.apply(d, &journal.Mark{Seq: s.seq + 1, At: sent, Before: s.journaled}, token, int64(len(t.record.data)))
 	return nil
 }
 
@@ -437,9 +438,9 @@ func committed(p *pgconn.Pipeline) error {
 }
 
 // apply brings memory to what a committed transaction wrote.
-func (s *Store) apply(d *draft, by *mark, token, size int64) {
+func (s *Store) apply(d *draft, by *journal.Mark, token, size int64) {
 	s.folded()
-	s.seq, s.token = by.seq, token
+	s.seq, s.token = by.Seq, token
 	s.journaled += size
 	for _, id := range d.removed {
 		if r := s.memory.find(id); r != nil {

@@ -9,6 +9,7 @@ import (
 	"unique"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 const readCounterSQL = `SELECT state, expires_at, spec FROM counters WHERE key = ? AND name = ?`
@@ -67,17 +68,17 @@ func (s *Store) writeRecord() error {
 	if s.record.empty() {
 		return nil
 	}
-	s.record = s.record.seal()
+	s.record = journal.Seal(s.record)
 	_, err := s.st.insertJournal.Exec(s.seq+1, []byte(s.record))
 	return err
 }
 
 // recorded counts the row that writeRecord wrote, after the commit, and gives the mark for what it made dirty.
-func (s *Store) recorded() *mark {
+func (s *Store) recorded() *journal.Mark {
 	if s.record.empty() {
 		return nil
 	}
-	m := &mark{seq: s.seq + 1, at: time.Now(), before: s.journaled}
+	m := &journal.Mark{Seq: s.seq + 1, At: time.Now(), Before: s.journaled}
 	s.seq++
 	s.journaled += int64(len(s.record))
 	return m
@@ -85,7 +86,7 @@ func (s *Store) recorded() *mark {
 
 // apply brings memory to what a committed transaction made of its counters. rows are those of the batch; nil for a
 // counter that was not stored.
-func (s *Store) apply(rows []*row, ids []engine.CounterID, changes []engine.CounterChange, since *mark) {
+func (s *Store) apply(rows []*row, ids []engine.CounterID, changes []engine.CounterChange, since *journal.Mark) {
 	for i := range changes {
 		c := &changes[i]
 		r := rows[c.Slot]
@@ -157,7 +158,7 @@ func (s *Store) stored(ctx context.Context, sp span, max int, query string, args
 		}
 		clean = append(clean, c)
 	}
-	return merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), found.Err()
+	return journal.Merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), found.Err()
 }
 
 func (s *Store) dirtyCounters(sp span, max int) (all []engine.StoredCounter) {
@@ -169,32 +170,6 @@ func (s *Store) dirtyCounters(sp span, max int) (all []engine.StoredCounter) {
 		}
 		return len(all) < max
 	})
-	return all
-}
-
-// merge gives the first of two ordered lists together, and of two with one id that of the first list.
-func merge[T any](over, under []T, max int, id func(*T) engine.CounterID) []T {
-	if len(over) == 0 {
-		return under
-	}
-	var all []T
-	for len(all) < max && len(over)+len(under) > 0 {
-		order := -1
-		switch {
-		case len(over) == 0:
-			order = 1
-		case len(under) > 0:
-			order = id(&over[0]).Compare(id(&under[0]))
-		}
-		if order > 0 {
-			all, under = append(all, under[0]), under[1:]
-			continue
-		}
-		if order == 0 {
-			under = under[1:]
-		}
-		all, over = append(all, over[0]), over[1:]
-	}
 	return all
 }
 

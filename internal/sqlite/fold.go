@@ -3,56 +3,16 @@ package sqlite
 import (
 	"context"
 	"fmt"
-	"time"
+
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// foldPolicy says when dirty counters are written to their table. The longest dirty go first, so that the beginning of
-// the journal becomes needless.
-type foldPolicy struct {
-	// after is how long a counter may be dirty.
-	after time.Duration
-	// rows is how many may be dirty.
-	rows int
-	// perRow is how many bytes the journal may have for each dirty counter, within least and most. A counter that is
-	// charged all the time is so written to its table once in some dozens of charges, and reading the journal when the
-	// file is opened takes two or three seconds at most.
-	perRow, least, most int64
-	// some is how many are folded with one transaction, and drop how many rows of the journal are removed with one:
-	// both keep a transaction short.
-	some int
-	drop int64
-}
+// journalMost bounds the journal, in bytes: reading it when the file is opened takes two or three seconds at most.
+const journalMost = 64 << 20
 
-var defaultFolding = foldPolicy{
-	after: 5 * time.Second, rows: 1 << 16, perRow: 8 << 10, least: 4 << 20, most: 64 << 20, some: 64, drop: 16,
-}
-
-// pressed tells whether there are more dirty counters, or there is more of the journal, than may be.
-func (s *Store) pressed() bool {
-	oldest := s.dirty.oldest()
-	if oldest == nil {
-		return false
-	}
-	n := len(s.dirty.rows)
-	most := min(max(int64(n)*s.fold.perRow, s.fold.least), s.fold.most)
-	return n > s.fold.rows || s.journaled-oldest.dirty.before > most
-}
-
-// due is how many of the oldest rows are to be folded with a transaction that changes so many.
-func (s *Store) due(changes int) int {
-	if s.pressed() {
-		return min(max(s.fold.some, changes), len(s.dirty.rows))
-	}
-	return s.aged(s.fold.after)
-}
-
-// aged is how many of the oldest rows have been dirty for longer, up to what one transaction folds.
-func (s *Store) aged(after time.Duration) (n int) {
-	limit := time.Now().Add(-after)
-	for r := s.dirty.oldest(); r != nil && n < s.fold.some && !r.dirty.at.After(limit); r = s.dirty.next(r) {
-		n++
-	}
-	return n
+// dirt is what the policy looks at.
+func (s *Store) dirt() journal.Dirty {
+	return journal.Dirty{Rows: len(s.dirty.rows), Since: s.dirty.since, Journaled: s.journaled}
 }
 
 const (
@@ -80,9 +40,9 @@ func (s *Store) foldOldest(n int, next int64) error {
 	}
 	s.keep = next
 	if r != nil {
-		s.keep = r.dirty.seq
+		s.keep = r.dirty.Seq
 	}
-	s.keep = min(s.keep, s.first+s.fold.drop)
+	s.keep = min(s.keep, s.first+s.fold.Drop)
 	if s.keep > s.first {
 		if _, err := s.st.deleteJournal.Exec(s.keep); err != nil {
 			return fmt.Errorf("shorten the journal: %w", err)
@@ -117,7 +77,7 @@ func (s *Store) folded() {
 // needed is the number of the first row of the journal that a dirty row needs; the next one's when none is dirty.
 func (s *Store) needed() int64 {
 	if r := s.dirty.oldest(); r != nil {
-		return r.dirty.seq
+		return r.dirty.Seq
 	}
 	return s.seq + 1
 }
@@ -140,32 +100,21 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 	return more, err
 }
 
-// foldEvery is how often it is looked whether something is left to fold.
-const foldEvery = time.Second
-
-// tend folds what has been dirty for long, until the store closes: what no transaction came by to take along. It
-// gives the lock back after each chunk. What fails is tried again the next time: it is in the journal.
+// tend folds what has been dirty for long, until the store closes. It gives the lock back after each chunk. What fails is
+// tried again the next time: it is in the journal.
 func (s *Store) tend() {
 	defer close(s.tended)
-	tick := time.NewTicker(foldEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.stop.Done():
-			return
-		case <-tick.C:
-		}
-		for more := true; more; {
-			more, _ = s.foldSome(s.stop, func() int { return s.aged(s.fold.after + foldEvery) })
-		}
-	}
+	journal.Tend(s.stop, func() bool {
+		more, _ := s.foldSome(s.stop, func() int { return s.fold.Aged(s.dirt(), s.fold.After+journal.TendEvery) })
+		return more
+	})
 }
 
 // foldAll leaves nothing in the journal.
 func (s *Store) foldAll() {
 	for more := true; more; {
 		more, _ = s.foldSome(context.Background(), func() int {
-			s.fold.drop = closingChunk
+			s.fold.Drop = closingChunk
 			return min(closingChunk, len(s.dirty.rows))
 		})
 	}

@@ -16,22 +16,25 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // never folds.
-var never = policies[3]
+var never = storetest.Foldings[3]
 
 func TestRecord(t *testing.T) {
 	a, b := engine.CounterID{Key: "a", Name: "1m"}, engine.CounterID{Key: "\x00ä", Name: ""}
 	r := newRecord(nil).
 		change(a, &engine.CounterChange{State: []byte{0, 1}, ExpiresAt: -5}).
 		remove(b).
-		change(b, &engine.CounterChange{Spec: []byte("{}"), ExpiresAt: 1 << 60}).seal()
+		change(b, &engine.CounterChange{Spec: []byte("{}"), ExpiresAt: 1 << 60})
 	var got []string
 	keep := func(e *entry) error {
 		got = append(got, fmt.Sprintf("%d %q %q %d %q %q", e.kind, e.key, e.name, e.expires, e.state, e.spec))
 		return nil
 	}
+	r = journal.Seal(r)
 	if err := decode(r, keep); err != nil {
 		t.Fatal(err)
 	}
@@ -52,19 +55,19 @@ func TestRecord(t *testing.T) {
 func TestDecodeAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		body := append(newRecord(nil), rapid.SliceOf(rapid.ByteRange(0, 5)).Draw(t, "body")...)
-		_ = decode(body.seal(), func(*entry) error { return nil }) // does not panic
+		_ = decode(journal.Seal(body), func(*entry) error { return nil }) // does not panic
 	})
 	head := []byte{changed, 1, 'a', 1, 'b'}
 	for name, tail := range map[string]string{
 		"no fields": "", "no state": "\x00", "a long state": "\x00\x05xx", "a length without end": "\x00\xff\xff",
 		"an unknown kind": "\x00\x00\x07\x00\x00",
 	} {
-		row := append(append(newRecord(nil), head...), tail...).seal()
-		if err := decode(row, func(*entry) error { return nil }); err == nil {
+		row := append(append(newRecord(nil), head...), tail...)
+		if err := decode(journal.Seal(row), func(*entry) error { return nil }); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if err := decode(record{9}.seal(), nil); err == nil || !strings.Contains(err.Error(), "version 9") {
+	if err := decode(journal.Seal([]byte{9}), nil); err == nil || !strings.Contains(err.Error(), "version 9") {
 		t.Errorf("another version: %v", err)
 	}
 }
@@ -117,7 +120,7 @@ func TestDamagedJournal(t *testing.T) {
 		}
 	}
 	// A change of a counter that neither the journal nor the table has.
-	orphan := newRecord(nil).change(one.Counters[0], &engine.CounterChange{}).seal()
+	orphan := journal.Seal(newRecord(nil).change(one.Counters[0], &engine.CounterChange{}))
 	for name, damage := range map[string]string{
 		"a byte":     `UPDATE journal SET changes = CAST(substr(changes, 1, 6) || x'00' || substr(changes, 8) AS BLOB) WHERE seq = 2`,
 		"cut":        `UPDATE journal SET changes = substr(changes, 1, 3) WHERE seq = 2`,
@@ -174,7 +177,7 @@ func TestFoldOrder(t *testing.T) {
 	for _, key := range []string{"c", "a", "b", "c"} {
 		touch(key)
 	}
-	tune(s, foldPolicy{rows: 1 << 20, most: 1 << 30, least: 1 << 30, some: 1, drop: 100})
+	tune(s, journal.Policy{Rows: 1 << 20, Most: 1 << 30, Least: 1 << 30, Some: 1, Drop: 100})
 	for _, want := range []string{"c", "c a", "c a b", "c a b d"} {
 		touch("d")
 		for key := range strings.SplitSeq(want, " ") {
@@ -196,9 +199,9 @@ func TestFoldOrder(t *testing.T) {
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	const batch = 40
-	for name, p := range map[string]foldPolicy{
-		"rows":  {after: time.Hour, rows: 100, perRow: 1 << 30, least: 1 << 30, most: 1 << 30, some: 8, drop: 4},
-		"bytes": {after: time.Hour, rows: 1 << 20, perRow: 1 << 30, least: 1 << 10, most: 20 << 10, some: 8, drop: 4},
+	for name, p := range map[string]journal.Policy{
+		"rows":  {After: time.Hour, Rows: 100, PerRow: 1 << 30, Least: 1 << 30, Most: 1 << 30, Some: 8, Drop: 4},
+		"bytes": {After: time.Hour, Rows: 1 << 20, PerRow: 1 << 30, Least: 1 << 10, Most: 20 << 10, Some: 8, Drop: 4},
 	} {
 		s := open(t, Config{})
 		tune(s, p)
@@ -216,7 +219,7 @@ func TestBounds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if n := len(s.dirty.rows); name == "rows" && n > p.rows+batch {
+			if n := len(s.dirty.rows); name == "rows" && n > p.Rows+batch {
 				t.Fatalf("%d dirty counters", n)
 			}
 			const aRow = batch * 130
@@ -252,7 +255,7 @@ func TestTheIdleFold(t *testing.T) {
 	done := make(chan struct{})
 	s.write <- struct{}{}
 	onCommit(t, s, sync.OnceValue(func() int32 { close(done); return 0 }))
-	s.fold.after = -foldEvery
+	s.fold.After = -journal.TendEvery
 	<-s.write
 	select {
 	case <-done:
@@ -270,7 +273,7 @@ func TestTheIdleFold(t *testing.T) {
 func TestCommitUnknown(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		s := open(t, Config{})
-		tune(s, policies[0])
+		tune(s, storetest.Foldings[0])
 		for _, v := range []string{"1", "2"} {
 			if err := s.Update(t.Context(), one, set(v)); err != nil {
 				t.Fatal(err)
@@ -306,7 +309,7 @@ func TestCommitUnknown(t *testing.T) {
 // TestReadersSeeEverything reads while counters get dirty and clean: none is ever missing or older than before.
 func TestReadersSeeEverything(t *testing.T) {
 	s := open(t, Config{})
-	tune(s, policies[0])
+	tune(s, storetest.Foldings[0])
 	const n = 30
 	ids := make([]engine.CounterID, n)
 	for i := range ids {

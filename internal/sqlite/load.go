@@ -8,6 +8,7 @@ import (
 	"unique"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 // load brings memory to what the file holds: when it is opened, and when nobody knows whether a transaction was
@@ -49,7 +50,7 @@ func (l *loading) readJournal(query *sql.Stmt) error {
 		if err := found.Scan(&seq, &changes); err != nil {
 			return fmt.Errorf("read journal: %w", err)
 		}
-		since := &mark{seq: seq, at: l.at, before: l.bytes}
+		since := &journal.Mark{Seq: seq, At: l.at, Before: l.bytes}
 		if err := decode(changes, func(e *entry) error { l.replay(e, since); return nil }); err != nil {
 			return errCorrupt(seq, err)
 		}
@@ -67,7 +68,7 @@ func (l *loading) readJournal(query *sql.Stmt) error {
 	return nil
 }
 
-func (l *loading) replay(e *entry, since *mark) {
+func (l *loading) replay(e *entry, since *journal.Mark) {
 	id := engine.CounterID{Key: string(e.key), Name: string(e.name)}
 	r := l.rows[id]
 	if e.kind == removed {
@@ -100,7 +101,7 @@ func (l *loading) readTable(query *sql.Stmt, r *row) error {
 		r.spec = r.table.spec
 	}
 	if r.spec == none {
-		return errCorrupt(r.dirty.seq, fmt.Errorf("it changes counter %q %q, which is not stored", r.id.Key, r.id.Name))
+		return errCorrupt(r.dirty.Seq, fmt.Errorf("it changes counter %q %q, which is not stored", r.id.Key, r.id.Name))
 	}
 	return nil
 }

@@ -1,30 +1,21 @@
 package sqlite
 
 import (
-	"math"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // tune sets when transactions fold, and ends the folding by itself, which would come at any moment.
-func tune(s *Store, p foldPolicy) {
+func tune(s *Store, p journal.Policy) {
 	s.cancel()
 	<-s.tended
 	s.fold = p
-}
-
-// policies fold at once, by number, by size, and never.
-var policies = []foldPolicy{
-	{rows: math.MaxInt, most: math.MaxInt64, least: math.MaxInt64, some: 3, drop: 2},
-	{after: time.Hour, rows: 20, most: math.MaxInt64, least: math.MaxInt64, some: 5, drop: 4},
-	{after: time.Hour, rows: math.MaxInt, perRow: 60, least: 100, most: 4000, some: 5, drop: 1},
-	{after: time.Hour, rows: math.MaxInt, most: math.MaxInt64, least: math.MaxInt64},
 }
 
 // TestModel runs random histories, with folding in between, with reopening, and with what is in memory read again.
@@ -50,7 +41,7 @@ func TestModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := make(storetest.Model)
-		tune(s, policies[pick(len(policies))])
+		tune(s, storetest.Foldings[pick(len(storetest.Foldings))])
 		for range 1 + pick(25) {
 			step++
 			switch pick(30) {
@@ -59,7 +50,7 @@ func TestModel(t *testing.T) {
 					continue
 				}
 				reopen()
-				tune(s, policies[pick(len(policies))])
+				tune(s, storetest.Foldings[pick(len(storetest.Foldings))])
 			case 1:
 				s.stale = true // as after a commit whose answer was lost
 			}

@@ -2,12 +2,12 @@ package sqlite
 
 import (
 	"sync"
-	"time"
 	"unique"
 
 	"github.com/google/btree"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 // row is a counter as it was written last.
@@ -24,17 +24,9 @@ type row struct {
 		spec    unique.Handle[string]
 	}
 	// dirty says since when the table lacks what is here; nil when it has it all.
-	dirty *mark
+	dirty *journal.Mark
 	// older and newer are its neighbours among the dirty rows.
 	older, newer *row
-}
-
-// mark is a transaction that made rows dirty.
-type mark struct {
-	seq int64     // its row of the journal
-	at  time.Time // when it was committed
-	// before counts the bytes of the journal's rows before this one, as far back as the process remembers.
-	before int64
 }
 
 // stored copies a row for a caller.
@@ -66,7 +58,7 @@ func newOverlay() *overlay {
 }
 
 // add takes a clean row in as the one that has been dirty for the shortest time.
-func (o *overlay) add(r *row, since *mark) {
+func (o *overlay) add(r *row, since *journal.Mark) {
 	r.dirty = since
 	r.older, r.newer = o.ring.older, o.ring
 	r.older.newer, r.newer.older = r, r
@@ -97,6 +89,12 @@ func (o *overlay) next(r *row) *row {
 		return nil
 	}
 	return r.newer
+}
+
+// since calls yield with what made each row dirty, in order.
+func (o *overlay) since(yield func(*journal.Mark) bool) {
+	for r := o.oldest(); r != nil && yield(r.dirty); r = o.next(r) {
+	}
 }
 
 // each calls f for the dirty rows of a span, in order, until f says no.

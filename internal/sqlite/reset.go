@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 // resetBatch is how many rows one transaction of Reset removes, so that decisions get in between.
@@ -106,7 +107,7 @@ func (s *Store) firstOf(sp span, max int) ([]engine.CounterID, error) {
 		return len(dirty) < max
 	})
 	clean, err := readIDs(s.conn.QueryContext(context.Background(), idsOfRangeSQL, sp.from.Key, sp.from.Name, sp.bound(), max))
-	return merge(dirty, clean, max, func(id *engine.CounterID) engine.CounterID { return *id }), err
+	return journal.Merge(dirty, clean, max, func(id *engine.CounterID) engine.CounterID { return *id }), err
 }
 
 // recordRemoved writes into the journal that counters are gone, so that earlier rows of it do not bring them back. It

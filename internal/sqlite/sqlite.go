@@ -28,6 +28,7 @@ import (
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 // Config configures a [Store].
@@ -59,7 +60,7 @@ type Store struct {
 	// dirty holds what is in the journal and not in the table yet; recent, rows as they are in the table.
 	dirty  *overlay
 	recent *simplelru.LRU[engine.CounterID, *row]
-	fold   foldPolicy
+	fold   journal.Policy
 	// first and seq are the numbers of the journal's first and last row; it is empty when first is greater.
 	first, seq int64
 	// journaled counts the bytes of the journal's rows, since the file was opened.
@@ -100,7 +101,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	s := &Store{
 		now: cfg.Now, write: make(chan struct{}, 1), relay: make(chan struct{}, 1),
-		stale: true, dirty: newOverlay(), recent: recent, fold: defaultFolding, tended: make(chan struct{}),
+		stale: true, dirty: newOverlay(), recent: recent, fold: journal.Default(journalMost), tended: make(chan struct{}),
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
 	if s.now == nil {

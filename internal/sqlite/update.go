@@ -139,7 +139,7 @@ func (s *Store) writeChanges(rows []*row, ids []engine.CounterID, c *engine.Chan
 	if err := s.writeEvents(c.Events); err != nil {
 		return fmt.Errorf("write events: %w", err)
 	}
-	return s.foldOldest(s.due(len(c.Counters)), s.seq+1)
+	return s.foldOldest(s.fold.Due(s.dirt(), len(c.Counters)), s.seq+1)
 }
 
 // transact runs f in a write transaction. It is committed if f gives what is to be done in memory then, and rolled

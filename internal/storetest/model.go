@@ -4,13 +4,24 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
+
+// Foldings fold at once, by number, by size, and never.
+var Foldings = []journal.Policy{
+	{Rows: math.MaxInt, Most: math.MaxInt64, Least: math.MaxInt64, Some: 3, Drop: 2},
+	{After: time.Hour, Rows: 20, Most: math.MaxInt64, Least: math.MaxInt64, Some: 5, Drop: 4},
+	{After: time.Hour, Rows: math.MaxInt, PerRow: 60, Least: 100, Most: 4000, Some: 5, Drop: 1},
+	{After: time.Hour, Rows: math.MaxInt, Most: math.MaxInt64, Least: math.MaxInt64},
+}
 
 // Model is what a store should hold: plain maps.
 type Model map[engine.CounterID]modelled
