@@ -49,8 +49,9 @@ var mayImport = map[string][]string{
 	"schemas":           {},
 	"examples":          {".", "httplimit"}, // and every folder in it that has no row of its own
 
-	"internal/alerts/channel": {"internal/alerts"},
-	"internal/alerts/deliver": {"internal/alerts"},
+	"internal/yamlfile/yamltest": {"internal/yamlfile"}, // for tests only
+	"internal/alerts/channel":    {"internal/alerts"},
+	"internal/alerts/deliver":    {"internal/alerts"},
 
 	"examples/internal/exampletest": {"internal/app", "internal/postgres", "internal/testenv"}, // for tests only
 }

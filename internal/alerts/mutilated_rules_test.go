@@ -1,18 +1,17 @@
 package alerts
 
 import (
-	"errors"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seed503877ad/limits/internal/yamlfile/yamltest"
 )
 
-// ruleSlips are what a tired person writes, or leaves, in the place of something else.
-var ruleSlips = []string{"", " ", "\t", ":", "- ", "{", "}", "[", "]", "\"", "'", "#", "&a", "*a", "!!x", "|", ">", "%", "~", "null", "-1", "0", "1e9",
-	"010", ".inf", "yes", "1x", "{{", "}}", "{{.", "{{end}}", "{{if .User}}", "env:", "file:/", "24:00", "mon-", "\n", "\r\n", "\x00", "\u2028", "---\n"}
+// ruleSlips are those of alerts files.
+var ruleSlips = []string{"{{", "}}", "{{.", "{{end}}", "{{if .User}}", "env:", "file:/", "24:00", "mon-"}
 
 // TestMutilatedAlertsFiles damages a good file in many ways: each is answered with lines that the file has, or is still a
 // file whose rules work.
@@ -24,7 +23,7 @@ func TestMutilatedAlertsFiles(t *testing.T) {
 	}
 	chance, refused := rand.New(rand.NewPCG(5, 5)), 0
 	for range 1500 {
-		text := mutilateRules(chance, string(data))
+		text := yamltest.Mutilated(chance, string(data), ruleSlips)
 		if !tryRules(t, []byte(text)) {
 			refused++
 		}
@@ -50,7 +49,7 @@ rules:
 `
 	chance := rand.New(rand.NewPCG(6, 6))
 	for range 3000 {
-		text := mutilateRules(chance, file)
+		text := yamltest.Mutilated(chance, file, ruleSlips)
 		_, err := ParseRules("f", []byte(text), fileOptions)
 		if err == nil {
 			t.Fatalf("taken:\n%s", text)
@@ -67,20 +66,11 @@ rules:
 // tryRules reads a file and uses its rules; false when it is refused.
 func tryRules(t *testing.T, data []byte) bool {
 	r, err := ParseRules("f", data, fileOptions)
-	if err == nil {
-		useRules(t, r)
-		return true
+	if yamltest.Refused(t, err, string(data)) {
+		return false
 	}
-	var e *FileError
-	if !errors.As(err, &e) || len(e.Problems) == 0 {
-		t.Fatalf("%v, without a line, for\n%s", err, data)
-	}
-	for _, p := range e.Problems {
-		if p.Line < 1 || p.Line > 1+strings.Count(strings.ReplaceAll(string(data), "\r", "\n"), "\n") || p.Message == "" {
-			t.Fatalf("%+v for\n%s", p, data)
-		}
-	}
-	return false
+	useRules(t, r)
+	return true
 }
 
 func useRules(t *testing.T, rules *Rules) {
@@ -97,29 +87,6 @@ func useRules(t *testing.T, rules *Rules) {
 			t.Fatalf("%+v: quiet %t until %s", r, quiet, until)
 		}
 	}
-}
-
-func mutilateRules(chance *rand.Rand, text string) string {
-	for range 1 + chance.IntN(3) {
-		lines := strings.SplitAfter(text, "\n")
-		i, j := chance.IntN(len(lines)), chance.IntN(len(lines))
-		switch chance.IntN(6) {
-		case 0:
-			lines = slices.Delete(lines, i, i+1)
-		case 1:
-			lines = slices.Insert(lines, i, lines[j])
-		case 2:
-			lines[i], lines[j] = lines[j], lines[i]
-		case 3:
-			lines[i] = strings.Repeat(" ", chance.IntN(8)) + strings.TrimLeft(lines[i], " ")
-		default:
-			from := chance.IntN(len(lines[i]) + 1)
-			to := min(len(lines[i]), from+chance.IntN(8))
-			lines[i] = lines[i][:from] + ruleSlips[chance.IntN(len(ruleSlips))] + lines[i][to:]
-		}
-		text = strings.Join(lines, "")
-	}
-	return text
 }
 
 func FuzzAlertsFile(f *testing.F) {

@@ -2,8 +2,6 @@ package alerts
 
 import (
 	"encoding/base64"
-	"errors"
-	"flag"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,9 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/yamlfile/yamltest"
 )
-
-var updateBad = flag.Bool("update-bad", false, "write what each bad file is answered with into its first line")
 
 // signingKey is what OPS_SECRET holds.
 var signingKey = []byte("0123456789abcdef0123456789abcdef")
@@ -113,34 +110,13 @@ func TestDefault(t *testing.T) {
 // secret, not even one that stands where it should not.
 func TestBadAlertsFiles(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/bad/*.yaml")
-	if err != nil || len(files) < 60 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+	yamltest.BadFiles(t, func(file string, data []byte) error {
+		_, err := ParseRules("f", data, fileOptions)
+		if err != nil && strings.Contains(err.Error(), "T0P-SECRET") {
+			t.Errorf("%s: %v: shows a secret", file, err)
 		}
-		first, rest, _ := strings.Cut(string(data), "\n")
-		_, err = ParseRules("f", data, fileOptions)
-		var e *FileError
-		if !errors.As(err, &e) || len(e.Problems) != 1 {
-			t.Errorf("%s: %v; want one mistake", file, err)
-			continue
-		}
-		got := "# want: line " + strings.TrimPrefix(e.Error(), "f:")
-		if strings.Contains(got, "T0P-SECRET") {
-			t.Errorf("%s: %s: shows a secret", file, got)
-		}
-		if *updateBad {
-			if err := os.WriteFile(file, []byte(got+"\n"+rest), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		} else if got != first {
-			t.Errorf("%s:\n got %s\nwant %s", file, got, first)
-		}
-	}
+		return err
+	})
 }
 
 // TestAllMistakesOfAnAlertsFileAreTold: one run of the program, not one for each mistake.
@@ -157,15 +133,7 @@ rules:
   - name: a
     title: "{{.Usr}}"
 `), fileOptions)
-	var e *FileError
-	if !errors.As(err, &e) {
-		t.Fatal(err)
-	}
-	var lines []int
-	for _, p := range e.Problems {
-		lines = append(lines, p.Line)
-	}
-	if want := []int{1, 4, 4, 7, 8, 9, 10}; !slices.Equal(lines, want) {
+	if lines, want := yamltest.Lines(t, err), []int{1, 4, 4, 7, 8, 9, 10}; !slices.Equal(lines, want) {
 		t.Errorf("lines %v, want %v:\n%v", lines, want, err)
 	}
 	if !strings.Contains(err.Error(), `alerts.yaml:7: rules[0].severty: unknown field "severty" (did you mean "severity"?)`) {

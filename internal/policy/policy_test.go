@@ -2,7 +2,6 @@ package policy
 
 import (
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,9 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/yamlfile/yamltest"
 )
-
-var update = flag.Bool("update", false, "write what each bad file is answered with into its first line")
 
 var options = Options{HashKey: []byte("0123456789abcdef"), Warning: 0.1}
 
@@ -44,35 +42,14 @@ func parse(t testing.TB, text string) *Set {
 // TestBadFiles: every file has one mistake, and its first line says how it is answered.
 func TestBadFiles(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/bad/*.yaml")
-	if err != nil || len(files) < 60 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+	yamltest.BadFiles(t, func(file string, data []byte) error {
 		o := options
 		if strings.HasSuffix(file, "no-hash-key.yaml") {
 			o.HashKey = nil
 		}
-		first, rest, _ := strings.Cut(string(data), "\n")
-		_, err = Parse("f", data, o)
-		var e *Error
-		if !errors.As(err, &e) || len(e.Problems) != 1 {
-			t.Errorf("%s: %v; want one mistake", file, err)
-			continue
-		}
-		got := "# want: line " + strings.TrimPrefix(e.Error(), "f:")
-		if *update {
-			if err := os.WriteFile(file, []byte(got+"\n"+rest), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		} else if got != first {
-			t.Errorf("%s:\n got %s\nwant %s", file, got, first)
-		}
-	}
+		_, err := Parse("f", data, o)
+		return err
+	})
 }
 
 // TestAllMistakesAreTold: one run of the program, not one for each mistake.
@@ -88,15 +65,7 @@ func TestAllMistakesAreTold(t *testing.T) {
     limits:
       - {key: k, limit: 0, window: 1m}
 `), options)
-	var e *Error
-	if !errors.As(err, &e) {
-		t.Fatal(err)
-	}
-	var lines []int
-	for _, p := range e.Problems {
-		lines = append(lines, p.Line)
-	}
-	if want := []int{3, 5, 6, 7, 9}; !slices.Equal(lines, want) {
+	if lines, want := yamltest.Lines(t, err), []int{3, 5, 6, 7, 9}; !slices.Equal(lines, want) {
 		t.Errorf("lines %v, want %v:\n%v", lines, want, err)
 	}
 	if !strings.HasPrefix(err.Error(), `limits.yaml:3: policies[0].mod: unknown field "mod" (did you mean "mode"?)`) {
