@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,16 +200,7 @@ Examples:
 
 // Validate holds what the tags cannot.
 func (c *alertsReplayCmd) Validate() error {
-	n := 0
-	for _, given := range []bool{c.ID != "", c.Channel != "", c.All} {
-		if given {
-			n++
-		}
-	}
-	if n != 1 {
-		return errors.New("one of ID, --channel and --all is needed")
-	}
-	return c.clientFlags.Validate()
+	return cmp.Or(oneOf("ID, --channel and --all", c.ID != "", c.Channel != "", c.All), c.clientFlags.Validate())
 }
 
 func (c *alertsReplayCmd) Run(s *session) error {

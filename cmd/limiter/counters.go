@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,18 +136,23 @@ func (*resetCmd) Help() string {
   limiter reset --prefix bench: --yes`
 }
 
-// Validate holds what the tags cannot.
-func (c *resetCmd) Validate() error {
+// oneOf holds that exactly one of what names lists was given.
+func oneOf(names string, given ...bool) error {
 	n := 0
-	for _, given := range []bool{c.Key != "", c.Prefix != "", c.All} {
-		if given {
+	for _, g := range given {
+		if g {
 			n++
 		}
 	}
 	if n != 1 {
-		return errors.New("one of KEY, --prefix and --all is needed")
+		return fmt.Errorf("one of %s is needed", names)
 	}
-	return c.clientFlags.Validate()
+	return nil
+}
+
+// Validate holds what the tags cannot.
+func (c *resetCmd) Validate() error {
+	return cmp.Or(oneOf("KEY, --prefix and --all", c.Key != "", c.Prefix != "", c.All), c.clientFlags.Validate())
 }
 
 func (c *resetCmd) Run(s *session) error {
