@@ -48,7 +48,7 @@ BENCH := go test ./bench -run '^$$' -bench Table -benchtime 1x -timeout 30m -arg
 
 .PHONY: bench
 bench: ## measure the limiter beside others, and write it into docs/ (20 minutes)
-	$(BENCH) -rounds 5 -seconds 3
+	$(BENCH) -rounds 5 -seconds 2.5
 
 .PHONY: bench-quick
 bench-quick: ## the same, to see that it works (2 minutes)

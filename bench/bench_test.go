@@ -99,10 +99,20 @@ func BenchmarkTable(b *testing.B) {
 	began := time.Now()
 	d := newBed(b, budget+2*time.Minute)
 	r := newResults(d.machine(b), *rounds, *seconds)
+	p, err := d.constant()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = p.stop() }()
 	total := *rounds * len(loads) * len(contenders)
 	n := 0
 	for round := range *rounds {
 		for li, l := range loads {
+			before, err := d.ceiling(l)
+			if err != nil {
+				b.Errorf("ceiling, %s: %v", l.name, err)
+				continue
+			}
 			for i := range contenders {
 				ci := (i + round) % len(contenders)
 				n++
@@ -110,13 +120,15 @@ func BenchmarkTable(b *testing.B) {
 					continue
 				}
 				m, err := contenders[ci].run(d, l)
-				if err != nil {
+				after, ceilingErr := d.ceiling(l)
+				if err := errors.Join(err, ceilingErr); err != nil {
 					b.Errorf("%s, %s: %v", contenders[ci].name, l.name, err)
 					continue
 				}
-				r.add(round, li, ci, m)
-				fmt.Fprintf(os.Stderr, "%4.0fs %3d/%d  %-24s %-27s %9.0f/s  p50 %6.2f ms  p99 %6.2f ms\n", time.Since(began).Seconds(),
-					n, total, contenders[ci].name, l.name, m.perSecond, m.p50/1000, m.p99/1000)
+				r.add(round, li, ci, m, before, after)
+				before = after
+				fmt.Fprintf(os.Stderr, "%4.0fs %3d/%d  %-24s %-27s %9.0f/s  p50 %6.2f ms  p99 %6.2f ms, ceiling %9.0f/s\n", time.Since(began).Seconds(),
+					n, total, contenders[ci].name, l.name, m.perSecond, m.p50/1000, m.p99/1000, after.perSecond)
 			}
 		}
 	}

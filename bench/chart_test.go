@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"html"
+	"slices"
 	"strings"
 )
 
@@ -10,7 +11,7 @@ import (
 func (r *results) chart() string {
 	const (
 		width, label, right = 920, 200, 90
-		bar, gap, head      = 16, 6, 30
+		thick, gap, head    = 16, 6, 30
 		top, bottom         = 44, 46
 	)
 	scale := 1.0
@@ -20,14 +21,12 @@ func (r *results) chart() string {
 			continue
 		}
 		panels = append(panels, l)
-		for c := range contenders {
-			for _, v := range r.values(l, c, perSecond) {
-				scale = max(scale, v)
-			}
+		for _, row := range r.bars(l) {
+			scale = max(scale, slices.Max(append(row.values, 0)))
 		}
 	}
 	x := func(v float64) float64 { return label + v/scale*(width-label-right) }
-	panel := head + len(contenders)*(bar+gap) + 8
+	panel := head + (1+len(contenders))*(thick+gap) + 8
 	height := top + len(panels)*panel + bottom
 
 	var s strings.Builder
@@ -51,29 +50,40 @@ func (r *results) chart() string {
 	for i, l := range panels {
 		y := top + i*panel
 		fmt.Fprintf(&s, `<text x="16" y="%d" font-weight="bold">%s</text>`+"\n", y+20, html.EscapeString(loads[l].name))
-		for c := range contenders {
-			values := r.values(l, c, perSecond)
-			if len(values) == 0 {
+		for n, row := range r.bars(l) {
+			if len(row.values) == 0 {
 				continue
 			}
-			at, m := y+head+c*(bar+gap), median(values)
-			least, most := values[0], values[0]
-			for _, v := range values {
-				least, most = min(least, v), max(most, v)
-			}
+			at, m := y+head+n*(thick+gap), median(row.values)
+			least, most := slices.Min(row.values), slices.Max(row.values)
 			fill := "#2b6cb0" // the limiter
 			switch {
-			case c == 0:
+			case n == 0:
 				fill = "#718096"
-			case strings.HasPrefix(contenders[c].name, "system "):
+			case strings.HasPrefix(row.name, "system "):
 				fill = "#dd6b20"
 			}
-			fmt.Fprintf(&s, `<text x="%d" y="%d" text-anchor="end">%s</text>`, label-8, at+bar-4, html.EscapeString(contenders[c].name))
-			fmt.Fprintf(&s, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, label, at, x(m)-label, bar, fill)
-			fmt.Fprintf(&s, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="#000"/>`, x(least), x(most), at+bar/2, at+bar/2)
-			fmt.Fprintf(&s, `<text x="%.1f" y="%d">%s · × %s</text>`+"\n", x(most)+6, at+bar-4, thousands(m), times(median(r.ratios(l, c, 0, perSecond))))
+			fmt.Fprintf(&s, `<text x="%d" y="%d" text-anchor="end">%s</text>`, label-8, at+thick-4, html.EscapeString(row.name))
+			fmt.Fprintf(&s, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, label, at, x(m)-label, thick, fill)
+			fmt.Fprintf(&s, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="#000"/>`, x(least), x(most), at+thick/2, at+thick/2)
+			fmt.Fprintf(&s, `<text x="%.1f" y="%d">%s · × %s</text>`+"\n", x(most)+6, at+thick-4, thousands(m), times(row.ratio))
 		}
 	}
 	s.WriteString("</svg>\n")
 	return s.String()
+}
+
+// bar is a line of the chart.
+type bar struct {
+	name   string
+	values []float64
+	ratio  float64
+}
+
+func (r *results) bars(load int) []bar {
+	all := []bar{{"ceiling", r.ceilings(load, perSecond), 1}}
+	for c := range contenders {
+		all = append(all, bar{contenders[c].name, r.values(load, c, perSecond), median(r.ratios(load, c, perSecond))})
+	}
+	return all
 }

@@ -19,21 +19,29 @@ type results struct {
 	machine string
 	rounds  int
 	seconds float64
-	cells   [][][]*measured // by round, load, contender
+	cells   [][][]*cell // by round, load, contender
+}
+
+// cell is a measurement, and the ceiling just before and after it.
+type cell struct {
+	measured
+	before, after measured
 }
 
 func newResults(machine string, rounds int, seconds float64) *results {
-	r := &results{machine: machine, rounds: rounds, seconds: seconds, cells: make([][][]*measured, rounds)}
+	r := &results{machine: machine, rounds: rounds, seconds: seconds, cells: make([][][]*cell, rounds)}
 	for i := range r.cells {
-		r.cells[i] = make([][]*measured, len(loads))
+		r.cells[i] = make([][]*cell, len(loads))
 		for j := range r.cells[i] {
-			r.cells[i][j] = make([]*measured, len(contenders))
+			r.cells[i][j] = make([]*cell, len(contenders))
 		}
 	}
 	return r
 }
 
-func (r *results) add(round, load, contender int, m measured) { r.cells[round][load][contender] = &m }
+func (r *results) add(round, load, contender int, m, before, after measured) {
+	r.cells[round][load][contender] = &cell{m, before, after}
+}
 
 func perSecond(m *measured) float64 { return m.perSecond }
 func p50(m *measured) float64       { return m.p50 }
@@ -42,18 +50,47 @@ func p99(m *measured) float64       { return m.p99 }
 // values are a contender's figures in the rounds that have them.
 func (r *results) values(load, contender int, of func(*measured) float64) (values []float64) {
 	for _, round := range r.cells {
-		if m := round[load][contender]; m != nil {
-			values = append(values, of(m))
+		if c := round[load][contender]; c != nil {
+			values = append(values, of(&c.measured))
 		}
 	}
 	return values
 }
 
-// ratios compare a contender to another in the same round.
-func (r *results) ratios(load, contender, to int, of func(*measured) float64) (ratios []float64) {
+// ceilings are the figures of the ceiling beside all contenders.
+func (r *results) ceilings(load int, of func(*measured) float64) (values []float64) {
 	for _, round := range r.cells {
-		if m, other := round[load][contender], round[load][to]; m != nil && other != nil && of(other) > 0 {
-			ratios = append(ratios, of(m)/of(other))
+		for _, c := range round[load] {
+			if c != nil {
+				values = append(values, of(&c.after))
+			}
+		}
+	}
+	return values
+}
+
+// ratios compare a contender to the ceiling beside it.
+func (r *results) ratios(load, contender int, of func(*measured) float64) (ratios []float64) {
+	return r.beside(load, contender, of, func(own, ceiling float64) float64 { return own / ceiling })
+}
+
+// beside compares a contender to the mean of the ceiling just before and after it.
+func (r *results) beside(load, contender int, of func(*measured) float64, compare func(own, ceiling float64) float64) (all []float64) {
+	for _, round := range r.cells {
+		if c := round[load][contender]; c != nil {
+			if ceiling := (of(&c.before) + of(&c.after)) / 2; ceiling > 0 {
+				all = append(all, compare(of(&c.measured), ceiling))
+			}
+		}
+	}
+	return all
+}
+
+// against compares a contender to another one in the same round.
+func (r *results) against(load, contender, to int, of func(*measured) float64) (ratios []float64) {
+	for _, round := range r.cells {
+		if m, other := round[load][contender], round[load][to]; m != nil && other != nil && of(&other.measured) > 0 {
+			ratios = append(ratios, of(&m.measured)/of(&other.measured))
 		}
 	}
 	return ratios
@@ -110,7 +147,7 @@ func (r *results) markdown() string {
 	if r.rounds < 3 {
 		fmt.Fprintf(&t, "**A quick run: %d × %g s for each figure. It shows that the bench works and no more: two such runs have differed by a third and more on the same figure.**\n\n", r.rounds, r.seconds)
 	}
-	fmt.Fprintf(&t, "%s\n\n%d × %g s for each figure: median (least–most). ×: the ratio to the ceiling of the same round, median.\n\n", r.machine, r.rounds, r.seconds)
+	fmt.Fprintf(&t, "%s\n\n%d × %g s for each figure: median (least–most). ×: the ratio to the ceiling just before and after it, median.\n\n", r.machine, r.rounds, r.seconds)
 
 	t.WriteString("| |")
 	for _, l := range loads {
@@ -122,16 +159,25 @@ func (r *results) markdown() string {
 		}
 	}
 	t.WriteString(" p99 at the first |\n|" + strings.Repeat(" --- |", len(loads)+2) + "\n")
+	t.WriteString("| ceiling |")
+	for l := range loads {
+		if loads[l].latency {
+			fmt.Fprintf(&t, " %s |", spread(r.ceilings(l, p50), micros))
+		} else {
+			fmt.Fprintf(&t, " %s |", spread(r.ceilings(l, perSecond), thousands))
+		}
+	}
+	fmt.Fprintf(&t, " %s |\n", spread(r.ceilings(0, p99), millis))
 	for c := range contenders {
 		t.WriteString("| " + contenders[c].name + " |")
 		for l := range loads {
 			if loads[l].latency {
-				fmt.Fprintf(&t, " %s, × %s |", spread(r.values(l, c, p50), micros), ratio(r.ratios(l, c, 0, p50)))
+				fmt.Fprintf(&t, " %s, × %s |", spread(r.values(l, c, p50), micros), ratio(r.ratios(l, c, p50)))
 			} else {
-				fmt.Fprintf(&t, " %s, × %s |", spread(r.values(l, c, perSecond), thousands), ratio(r.ratios(l, c, 0, perSecond)))
+				fmt.Fprintf(&t, " %s, × %s |", spread(r.values(l, c, perSecond), thousands), ratio(r.ratios(l, c, perSecond)))
 			}
 		}
-		fmt.Fprintf(&t, " %s, × %s |\n", spread(r.values(0, c, p99), millis), ratio(r.ratios(0, c, 0, p99)))
+		fmt.Fprintf(&t, " %s, × %s |\n", spread(r.values(0, c, p99), millis), ratio(r.ratios(0, c, p99)))
 	}
 	t.WriteString("\n")
 	r.goals(&t)
@@ -157,26 +203,26 @@ func (r *results) goals(t *strings.Builder) {
 		for li, l := range loads {
 			if !l.latency {
 				if goal := c.goals[li]; goal > 0 {
-					got := r.ratios(li, ci, 0, perSecond)
+					got := r.ratios(li, ci, perSecond)
 					row(c, l.name, "× "+spread(got, times), "≥ × "+times(goal), median(got) >= goal)
 				}
 				continue
 			}
-			own, floor := median(r.values(li, ci, p50)), median(r.values(li, 0, p50))
 			if c.goalMicros > 0 {
-				row(c, l.name, fmt.Sprintf("ceiling %+.0f µs", own-floor), "≤ ceiling + "+micros(c.goalMicros), own-floor <= c.goalMicros)
+				got := r.beside(li, ci, p50, func(own, ceiling float64) float64 { return own - ceiling })
+				row(c, l.name, "ceiling + "+spread(got, micros), "≤ ceiling + "+micros(c.goalMicros), median(got) <= c.goalMicros)
 			}
 			if c.goalTimes > 0 {
-				got := r.ratios(li, ci, 0, p50)
+				got := r.ratios(li, ci, p50)
 				row(c, l.name, "× "+spread(got, times), "≤ × "+times(c.goalTimes), median(got) <= c.goalTimes)
 			}
 		}
 		if c.goals[0] > 0 {
-			got := r.ratios(0, ci, 0, p99)
+			got := r.ratios(0, ci, p99)
 			row(c, loads[0].name+", p99", "× "+spread(got, times), "≤ × 2.00", median(got) <= 2)
 		}
 		if c.name == "exact, PostgreSQL" {
-			got := r.ratios(0, ci, len(contenders)-1, perSecond)
+			got := r.against(0, ci, len(contenders)-1, perSecond)
 			row(c, loads[0].name, spread(got, times)+" × system E's SQL", "≥ 3.50 ×", median(got) >= 3.5)
 		}
 	}
@@ -289,22 +335,30 @@ func TestThousands(t *testing.T) {
 	}
 }
 
-// The ratio is taken inside each round: a machine that halves its speed between two changes no ratio.
-func TestRatiosAreOfOneRound(t *testing.T) {
+// The ratio is to the ceiling beside it: a machine that halves its speed between two rounds changes no ratio, nor does one
+// that slows down evenly.
+func TestRatiosAreToTheCeilingBesideThem(t *testing.T) {
 	r := newResults("A machine.", 3, 1)
 	for round, speed := range []float64{1, 0.5, 0.25} {
 		for l := range loads {
 			for c := range contenders {
-				r.add(round, l, c, measured{perSecond: speed * 1000 / float64(c+1), p50: 100, p99: 200, checks: 1})
+				now := func(speed float64) measured {
+					return measured{perSecond: speed * 1000, p50: 100, p99: 200, checks: 1}
+				}
+				m := now(speed / float64(c+2))
+				m.p50 = 400
+				r.add(round, l, c, m, now(speed*1.2), now(speed*0.8))
 			}
 		}
 	}
 	text := r.markdown()
 	for _, want := range []string{
+		"| ceiling | 400 (200–800) |",
 		"| exact, PostgreSQL | 250 (125–500), × 0.50 |",
 		"| exact, PostgreSQL | 10,000 keys, 128 in flight | × 0.50 (0.50–0.50) | ≥ × 0.40 | reached |",
 		"| exact, PostgreSQL | 10,000 keys, 512 in flight | × 0.50 (0.50–0.50) | ≥ × 0.45 | reached |",
 		"| exact, PostgreSQL | hot key, 128 in flight | × 0.50 (0.50–0.50) | ≥ × 0.65 | not yet |",
+		"| exact, PostgreSQL | 1 in flight, 100 keys | ceiling + 300 µs (300 µs–300 µs) | ≤ ceiling + 450 µs | reached |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
