@@ -80,12 +80,7 @@ func BenchmarkAlerts(b *testing.B) {
 	}
 	text := alertsText(d.machine(b), runs, beside)
 	fmt.Println(text)
-	if *outDir == "" {
-		return
-	}
-	if err := replaceBetween(filepath.Join("..", *outDir, "performance.md"), "<!-- alerts table -->", "<!-- alerts end -->", text); err != nil {
-		b.Fatal(err)
-	}
+	document(b, "<!-- alerts table -->", "<!-- alerts end -->", text)
 }
 
 func (d *bed) alerter() string { return filepath.Join(d.dir, "alerter") }

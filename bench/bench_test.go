@@ -137,18 +137,14 @@ func BenchmarkTable(b *testing.B) {
 	}
 	text := r.markdown()
 	fmt.Println(text)
-	if *outDir == "" || b.Failed() {
+	if b.Failed() {
 		return
 	}
-	dir := *outDir
-	if !filepath.IsAbs(dir) {
-		dir = filepath.Join("..", dir)
-	}
-	if err := errors.Join(
-		replaceBetween(filepath.Join(dir, "performance.md"), "<!-- bench table -->", "<!-- end -->", text),
-		os.WriteFile(filepath.Join(dir, "performance.svg"), []byte(r.chart()), 0o644),
-	); err != nil {
-		b.Fatal(err)
+	document(b, "<!-- bench table -->", "<!-- end -->", text)
+	if dir := outFolder(); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, "performance.svg"), []byte(r.chart()), 0o644); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -91,12 +90,7 @@ func BenchmarkGrowth(b *testing.B) {
 	}
 	text := g.markdown(g.machine(b))
 	fmt.Println(text)
-	if *outDir == "" {
-		return
-	}
-	if err := replaceBetween(filepath.Join("..", *outDir, "performance.md"), "<!-- growth table -->", "<!-- growth end -->", text); err != nil {
-		b.Fatal(err)
-	}
+	document(b, "<!-- growth table -->", "<!-- growth end -->", text)
 }
 
 func (g *growth) say(format string, args ...any) {

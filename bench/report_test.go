@@ -305,6 +305,24 @@ func procField(file, name, otherwise string) string {
 	return otherwise
 }
 
+// outFolder is where -out says, seen from this folder; empty when it does not.
+func outFolder() string {
+	if *outDir == "" || filepath.IsAbs(*outDir) {
+		return *outDir
+	}
+	return filepath.Join("..", *outDir)
+}
+
+// document puts text between two markers of performance.md, if -out says where that is.
+func document(b *testing.B, begin, end, text string) {
+	b.Helper()
+	if dir := outFolder(); dir != "" {
+		if err := replaceBetween(filepath.Join(dir, "performance.md"), begin, end, text); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // replaceBetween puts text between two markers of a file.
 func replaceBetween(file, begin, end, text string) error {
 	old, err := os.ReadFile(file)

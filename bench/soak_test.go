@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -72,12 +71,7 @@ func BenchmarkSoak(b *testing.B) {
 	}
 	text := soakText(d.machine(b), lines)
 	fmt.Println(text)
-	if *outDir == "" {
-		return
-	}
-	if err := replaceBetween(filepath.Join("..", *outDir, "performance.md"), "<!-- soak table -->", "<!-- soak end -->", text); err != nil {
-		b.Fatal(err)
-	}
+	document(b, "<!-- soak table -->", "<!-- soak end -->", text)
 }
 
 // serve starts a worker on a database of its own, and gives its URL and what ends both.
