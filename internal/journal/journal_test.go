@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"maps"
 	"slices"
 	"strings"
@@ -51,6 +52,14 @@ func TestRow(t *testing.T) {
 	}
 	if _, err := Open(Seal([]byte{9})); err == nil || !strings.Contains(err.Error(), "version 9") {
 		t.Errorf("another version: %v", err)
+	}
+}
+
+// TestRowsOfEarlierReleasesAreRead: what is in a journal was written by a process that was killed, perhaps an older one.
+func TestRowsOfEarlierReleasesAreRead(t *testing.T) {
+	row := Seal(AppendBytes(binary.AppendVarint(AppendHead(Begin(nil), 1, engine.CounterID{Key: "k", Name: "1m"}), -2), "s"))
+	if got, want := hex.EncodeToString(row), "0101016b02316d030173ba7bbee4"; got != want {
+		t.Errorf("a row is written as %s, and as %s before: that needs a new version, and both to be read", got, want)
 	}
 }
 
