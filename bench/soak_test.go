@@ -111,6 +111,9 @@ func (d *bed) touch(keys int) error {
 func (d *bed) soak(admin *pgx.Conn) (lines []soakLine, err error) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	defer cancel()
+	if err := d.folded(admin); err != nil {
+		return nil, err
+	}
 	line, err := d.soakLine(admin, 0, newPaced())
 	if err != nil {
 		return nil, err
@@ -136,6 +139,24 @@ func (d *bed) soak(admin *pgx.Conn) (lines []soakLine, err error) {
 		if line, err = d.soakLine(admin, len(lines), p.take()); err != nil {
 			return lines, err
 		}
+	}
+}
+
+// folded waits until all counters are in their table: before, it has no size to compare with.
+func (d *bed) folded(admin *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(d.ctx, patience)
+	defer cancel()
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	for {
+		var rows int
+		if err := admin.QueryRow(ctx, "SELECT count(*) FROM counters").Scan(&rows); err != nil {
+			return fmt.Errorf("wait until %d counters are folded, of which there are %d: %w", soakKeys, rows, err)
+		}
+		if rows >= soakKeys {
+			return nil
+		}
+		<-look.C
 	}
 }
 
