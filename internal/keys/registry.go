@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -66,8 +66,10 @@ type Registry struct {
 	known  *lru.Cache[string, memo]
 	absent *lru.Cache[string, time.Time]
 	lookup singleflight.Group
-	// generation counts the calls of Forget: what was read before one must not be remembered after it.
-	generation atomic.Uint64
+	// forgetting is held while something is remembered or forgotten, and generation counts the calls of Forget: what
+	// was read before one must not be remembered after it.
+	forgetting sync.Mutex
+	generation uint64
 }
 
 type memo struct {
@@ -147,7 +149,9 @@ func (r *Registry) changed(id string, k Key, found bool, err error) (Key, error)
 
 // Forget makes this registry ask the store again about a key.
 func (r *Registry) Forget(id string) {
-	r.generation.Add(1)
+	r.forgetting.Lock()
+	defer r.forgetting.Unlock()
+	r.generation++
 	r.lookup.Forget(id)
 	r.known.Remove(id)
 	r.absent.Remove(id)
@@ -160,12 +164,21 @@ func (r *Registry) Recall(text string) (k Key, code Code, ok bool) {
 		return Key{}, Unknown, true
 	}
 	now := r.cfg.Now()
+	known, ok := r.recall(id, now)
+	if !ok {
+		return Key{}, Unknown, false
+	}
+	k, code = judge(text, known, now)
+	return k, code, true
+}
+
+// recall gives what is remembered of an id: nil for one that does not exist. ok is false when nothing is.
+func (r *Registry) recall(id string, now time.Time) (k *Key, ok bool) {
 	if m, found := r.known.Get(id); found && now.Before(m.until) {
-		k, code = judge(text, m.key, now)
-		return k, code, true
+		return m.key, true
 	}
 	until, found := r.absent.Get(id)
-	return Key{}, Unknown, found && now.Before(until)
+	return nil, found && now.Before(until)
 }
 
 // Verify verifies a key. The error is the store's; what is wrong with the key is told by the code. A key that is
@@ -194,14 +207,23 @@ func (r *Registry) Verify(ctx context.Context, text string) (Key, Code, error) {
 	}
 }
 
-// read asks the store and remembers, counting from before it asked; it gives nil for an id that does not exist.
+// read asks the store and remembers, counting from before it asked; it gives nil for an id that does not exist. It asks
+// nothing when a look-up ended after its caller found that nothing was remembered.
 func (r *Registry) read(ctx context.Context, id string) (*Key, error) {
-	until, generation := r.cfg.Now().Add(r.cfg.Remember), r.generation.Load()
+	now := r.cfg.Now()
+	if k, ok := r.recall(id, now); ok {
+		return k, nil
+	}
+	r.forgetting.Lock()
+	generation := r.generation
+	r.forgetting.Unlock()
 	k, found, err := r.cfg.Store.Key(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	fresh := r.generation.Load() == generation
+	r.forgetting.Lock()
+	defer r.forgetting.Unlock()
+	fresh, until := r.generation == generation, now.Add(r.cfg.Remember)
 	if !found {
 		if fresh {
 			r.absent.Add(id, until)

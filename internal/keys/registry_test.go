@@ -266,6 +266,30 @@ func TestLookupsAreShared(t *testing.T) {
 	}
 }
 
+// TestALookupIsNotRepeated has those who ask come as the shared look-up ends: one that found nothing remembered, and is
+// late for the look-up, must not begin another.
+func TestALookupIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	r := registry(t, keys.Config{Store: s, Now: c.now})
+	text, k := create(t, r, keys.Key{User: "7"})
+	for round := range int64(200) {
+		var done sync.WaitGroup
+		for range 16 {
+			done.Go(func() {
+				if _, code, err := r.Verify(t.Context(), text); code != keys.Valid || err != nil {
+					t.Errorf("code %q, %v", code, err)
+				}
+			})
+		}
+		done.Wait()
+		if n := s.lookups.Load(); n != round+1 {
+			t.Fatalf("%d look-ups in %d rounds", n, round+1)
+		}
+		r.Forget(k.ID)
+	}
+}
+
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	s, _ := open(t)
