@@ -50,10 +50,11 @@ var mayImport = map[string][]string{
 	"examples":          {".", "httplimit"}, // and every folder in it that has no row of its own
 
 	"internal/yamlfile/yamltest": {"internal/yamlfile"}, // for tests only
+	"internal/app/apptest":       {"internal/app"},      // likewise
 	"internal/alerts/channel":    {"internal/alerts"},
 	"internal/alerts/deliver":    {"internal/alerts"},
 
-	"examples/internal/exampletest": {"internal/app", "internal/postgres", "internal/testenv"}, // for tests only
+	"examples/internal/exampletest": {"internal/app", "internal/app/apptest", "internal/postgres", "internal/testenv"}, // for tests only
 }
 
 // TestImportsPointDown reads every file that is not a test, whatever its build tags. Tests may import what they need.

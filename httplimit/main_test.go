@@ -1,15 +1,10 @@
 package httplimit_test
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,61 +13,14 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/app"
+	"github.com/seed503877ad/limits/internal/app/apptest"
 )
 
 // natsURL is the NATS server of the limiter that the tests share.
 var natsURL string
 
 func TestMain(m *testing.M) {
-	status, err := withLimiter(m.Run)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "run a limiter:", err)
-		os.Exit(1)
-	}
-	os.Exit(status)
-}
-
-func withLimiter(tests func() int) (status int, err error) {
-	dir, err := os.MkdirTemp("", "httplimit-test-")
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(dir)
-	url, stop := runLimiter(dir)
-	if natsURL = url; url != "" {
-		status = tests()
-	}
-	return status, stop()
-}
-
-// runLimiter runs a whole limiter, with a NATS server of its own, until stop. Its url is empty if it does not start.
-func runLimiter(dir string) (url string, stop func() error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	read, write := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		err := app.Run(ctx, app.Options{
-			NATSListen: "127.0.0.1:0", DataDir: dir, HTTPAddr: "off", Source: "urn:limits:test",
-			WarningThreshold: 0.1, OnError: "allow",
-		}, slog.New(slog.NewJSONHandler(write, nil)))
-		write.Close()
-		ended <- err
-	}()
-	return readyAt(read), func() error { cancel(); return <-ended }
-}
-
-// readyAt reads the log up to the ready line and gives its NATS address; what follows is thrown away.
-func readyAt(log io.Reader) (url string) {
-	lines := bufio.NewScanner(log)
-	for lines.Scan() {
-		var line struct{ Msg, NATS string }
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "ready" {
-			go io.Copy(io.Discard, log)
-			return line.NATS
-		}
-	}
-	return ""
+	apptest.Main(func(url string) int { natsURL = url; return m.Run() })
 }
 
 // dial gives a client of the limiter at url.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/httplimit"
+	"github.com/seed503877ad/limits/internal/app/apptest"
 )
 
 // patient is a deadline that a busy machine keeps.
@@ -247,7 +248,10 @@ func TestAnIDChargesOnceAndMayNotBeUsedForAnother(t *testing.T) {
 
 func TestALimiterThatIsAway(t *testing.T) {
 	t.Parallel()
-	url, stop := runLimiter(t.TempDir())
+	url, stop, err := apptest.Start(apptest.Options(t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := dial(t, url)
 	var failed error
 	open := httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 1, "1h"),

@@ -7,8 +7,6 @@
 package exampletest
 
 import (
-	"context"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits/internal/app"
+	"github.com/seed503877ad/limits/internal/app/apptest"
 	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
@@ -29,7 +28,7 @@ const (
 )
 
 // Patience bounds every wait; it is long because a busy machine must not fail the tests.
-const Patience = 60 * time.Second
+const Patience = apptest.Patience
 
 // OnEachStore runs test twice, side by side: with SQLite in the limiter's folder, and with a PostgreSQL database.
 func OnEachStore(t *testing.T, test func(t *testing.T, store string)) {
@@ -47,10 +46,8 @@ func OnEachStore(t *testing.T, test func(t *testing.T, store string)) {
 // extra may change the options.
 func Start(t *testing.T, store, policyFile string, extra ...func(*app.Options)) (natsURL string) {
 	t.Helper()
-	o := app.Options{
-		NATSListen: "127.0.0.1:0", DataDir: filepath.Join(t.TempDir(), "data"), HTTPAddr: "off", Policies: policyFile,
-		HashKey: "a hash key for the tests", Source: "urn:limits:example", WarningThreshold: 0.1, OnError: "allow",
-	}
+	o := apptest.Options(filepath.Join(t.TempDir(), "data"))
+	o.Policies, o.HashKey = policyFile, "a hash key for the tests"
 	switch store {
 	case SQLite:
 	case Postgres:
@@ -61,51 +58,16 @@ func Start(t *testing.T, store, policyFile string, extra ...func(*app.Options)) 
 	for _, change := range extra {
 		change(&o)
 	}
-	return run(t, o)
-}
-
-// run starts the limiter and waits for its ready line. Being told to stop, it must end without an error.
-func run(t *testing.T, o app.Options) (natsURL string) {
-	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	ready, ended := make(readyLine, 1), make(chan error, 1)
-	go func() { ended <- app.Run(ctx, o, slog.New(ready)) }()
-	select {
-	case natsURL = <-ready:
-	case err := <-ended:
-		stop()
+	natsURL, stop, err := apptest.Start(o)
+	if err != nil {
 		t.Fatalf("run a limiter: %v", err)
-	case <-time.After(Patience):
-		stop()
-		t.Fatalf("run a limiter: not ready after %s", Patience)
 	}
 	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
+		if err := stop(); err != nil {
 			t.Errorf("stop the limiter: %v", err)
 		}
 	})
 	return natsURL
-}
-
-// readyLine is a log that hands on the NATS address of the ready line and drops the rest.
-type readyLine chan string
-
-func (readyLine) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
-func (l readyLine) WithAttrs([]slog.Attr) slog.Handler             { return l }
-func (l readyLine) WithGroup(string) slog.Handler                  { return l }
-
-func (l readyLine) Handle(_ context.Context, r slog.Record) error {
-	if r.Message != "ready" {
-		return nil
-	}
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "nats" {
-			l <- a.Value.String()
-		}
-		return a.Key != "nats"
-	})
-	return nil
 }
 
 // Connect connects to the limiter's NATS server until the test ends.

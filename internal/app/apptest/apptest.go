@@ -1,0 +1,88 @@
+// Package apptest runs a whole limiter in the process of a test.
+package apptest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/app"
+)
+
+// Patience bounds the wait for a limiter to be ready; it is long because a busy machine must not fail the tests.
+const Patience = 60 * time.Second
+
+// Options are those of a limiter with all in it: SQLite in a folder, and a NATS server on a port of its own.
+func Options(dir string) app.Options {
+	return app.Options{
+		NATSListen: "127.0.0.1:0", DataDir: dir, HTTPAddr: "off", Source: "urn:limits:test", WarningThreshold: 0.1, OnError: "allow",
+	}
+}
+
+// Main runs the tests of a package beside one limiter for all of them, with a folder that goes with it, and exits. It is
+// for TestMain.
+func Main(tests func(natsURL string) int) {
+	status, err := beside(tests)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "run a limiter:", err)
+		os.Exit(1)
+	}
+	os.Exit(status)
+}
+
+func beside(tests func(natsURL string) int) (status int, err error) {
+	dir, err := os.MkdirTemp("", "limits-test-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	natsURL, stop, err := Start(Options(dir))
+	if err != nil {
+		return 0, err
+	}
+	status = tests(natsURL)
+	return status, stop()
+}
+
+// Start runs a limiter and gives the address of its NATS server when it is ready. stop ends it, and gives the error it
+// ended with.
+func Start(o app.Options) (natsURL string, stop func() error, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(readyLine, 1), make(chan error, 1)
+	go func() { ended <- app.Run(ctx, o, slog.New(ready)) }()
+	select {
+	case natsURL = <-ready:
+		return natsURL, func() error { cancel(); return <-ended }, nil
+	case err = <-ended:
+		if err == nil {
+			err = errors.New("it ended before it was ready")
+		}
+	case <-time.After(Patience):
+		err = fmt.Errorf("not ready after %s", Patience)
+	}
+	cancel()
+	return "", nil, err
+}
+
+// readyLine is a log that hands on the NATS address of the ready line and drops the rest.
+type readyLine chan string
+
+func (readyLine) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (l readyLine) WithAttrs([]slog.Attr) slog.Handler             { return l }
+func (l readyLine) WithGroup(string) slog.Handler                  { return l }
+
+func (l readyLine) Handle(_ context.Context, r slog.Record) error {
+	if r.Message != "ready" {
+		return nil
+	}
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "nats" {
+			l <- a.Value.String()
+		}
+		return a.Key != "nats"
+	})
+	return nil
+}
