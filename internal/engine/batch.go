@@ -18,15 +18,11 @@ type batch struct {
 	// turn is that of the first transaction, where the store gave one.
 	turn Turn
 
-	// ids and counters are the distinct counters of pending, in locking order.
+	// ids and counters are the distinct counters of pending, in the order in which requests name them; slots finds one.
 	ids      []CounterID
 	counters []counter
 	holds    []hold
-	// met are the counters in the order in which requests name them, found by slots; order and rank lead from there to
-	// locking order.
-	met         []CounterID
-	slots       map[CounterID]int
-	order, rank []int
+	slots    map[CounterID]int
 	// receiptIDs and receipts are the distinct ids of pending, in order.
 	receiptIDs []string
 	receipts   []*Receipt
@@ -117,9 +113,9 @@ func (b *batch) fail(err error) {
 	}
 }
 
-// prepare works out what the transaction is to lock and read.
+// prepare works out what the transaction is to read.
 func (b *batch) prepare() {
-	b.pending, b.met, b.receiptIDs = b.pending[:0], b.met[:0], b.receiptIDs[:0]
+	b.pending, b.ids, b.holds, b.receiptIDs = b.pending[:0], b.ids[:0], b.holds[:0], b.receiptIDs[:0]
 	clear(b.slots)
 	for _, r := range b.requests {
 		if r.err != nil {
@@ -133,46 +129,25 @@ func (b *batch) prepare() {
 	}
 	slices.Sort(b.receiptIDs)
 	b.receiptIDs = slices.Compact(b.receiptIDs)
-	b.sort()
-	b.holds = slices.Grow(b.holds[:0], len(b.ids))[:len(b.ids)]
-	clear(b.holds)
-	for _, r := range b.pending {
-		leasable := r.Verb == Consume && r.leasable()
-		for i, met := range r.slots {
-			r.slots[i] = b.rank[met]
-			if leasable {
-				b.holds[r.slots[i]].asked += r.Cost
-			}
-		}
-	}
 }
 
-// meet gives the request's counters slots in the order in which they are met.
+// meet gives the request's counters slots, and notes what may be asked for in leases.
 func (b *batch) meet(r *Request) {
+	leasable := r.Verb == Consume && r.leasable()
 	r.slots = r.slotRoom[:0]
 	for i := range r.Limits {
 		id := r.Limits[i].CounterID
 		slot, ok := b.slots[id]
 		if !ok {
-			slot = len(b.met)
+			slot = len(b.ids)
 			b.slots[id] = slot
-			b.met = append(b.met, id)
+			b.ids = append(b.ids, id)
+			b.holds = append(b.holds, hold{})
+		}
+		if leasable {
+			b.holds[slot].asked += r.Cost
 		}
 		r.slots = append(r.slots, slot)
-	}
-}
-
-// sort puts the counters into locking order, and notes the rank of each one met.
-func (b *batch) sort() {
-	n := len(b.met)
-	b.order, b.rank, b.ids = slices.Grow(b.order[:0], n)[:n], slices.Grow(b.rank[:0], n)[:n], b.ids[:0]
-	for i := range b.order {
-		b.order[i] = i
-	}
-	slices.SortFunc(b.order, func(x, y int) int { return b.met[x].Compare(b.met[y]) })
-	for rank, met := range b.order {
-		b.rank[met] = rank
-		b.ids = append(b.ids, b.met[met])
 	}
 }
 
@@ -198,7 +173,7 @@ func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Cha
 
 // holdsUntil tells whether the decisions are right for any moment from now to until, over states that the store will
 // confirm by writing them. A denial is never sure: at the store's moment the cost may fit. Nor is a refund: workers are
-// told of it while the row is locked, so that none remembers it as exhausted once more before the commit.
+// told of it while nobody else can write, so that none remembers it as exhausted once more before the commit.
 func (b *batch) holdsUntil(until int64) bool {
 	for i := range b.counters {
 		if c := &b.counters[i]; !c.dirty || c.denied || c.refunded || c.void || c.freed || c.state.counting().steadyUntil() < until {

@@ -155,7 +155,7 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// forgetChanged tells all workers of refunds, and of what else voids what they know, while the rows are locked: whoever
+// forgetChanged tells all workers of refunds, and of what else voids what they know, while nobody else can write: whoever
 // remembers such a counter again has read it after the commit. Told later, a worker could deny from memory what another
 // has seen to be free.
 func (e *Engine) forgetChanged(b *batch) {

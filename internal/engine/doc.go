@@ -3,7 +3,7 @@
 // answer when the store fails.
 //
 // The arithmetic is pure: (state, limit, now, cost) in, (state, decision) out. The package never sees NATS, SQL,
-// HTTP or a wall clock: time is the store's, in Unix milliseconds, and arrives with the rows that were locked.
+// HTTP or a wall clock: time is the store's, in Unix milliseconds, and arrives with the counters that were read.
 //
 // What it keeps (the invariants):
 //

@@ -50,7 +50,7 @@ type CounterID struct {
 	Key, Name string
 }
 
-// Compare orders ids by key, then name, byte by byte: the order in which every store locks rows.
+// Compare orders ids by key, then name, byte by byte.
 func (c CounterID) Compare(d CounterID) int {
 	if n := strings.Compare(c.Key, d.Key); n != 0 {
 		return n

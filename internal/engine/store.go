@@ -9,12 +9,12 @@ import (
 //
 // The contract of every implementation is held by one conformance suite (package storetest).
 type Store interface {
-	// Update runs one transaction: it locks the batch's counters in order, reads them, the receipts of its ids and
+	// Update runs one transaction, while no other can write: it reads the batch's counters, the receipts of its ids and
 	// then the store's clock, calls decide, writes the changes and commits. When Update returns nil all of it is
 	// durable. decide may be called again if the transaction had to be run again inside; the last call counts.
 	//
-	// A store that knows what it wrote last may ask decide first over that, without a lock, and write on condition
-	// that it still stands; [Snapshot.Until] says so.
+	// A store that knows what it wrote last may ask decide first over that, while others can write, and write on
+	// condition that it still stands; [Snapshot.Until] says so.
 	//
 	// The error is ErrConflict (or wraps it) when nothing was written and running it again at once is right,
 	// wraps ErrCommitUnknown when the transaction may or may not have been committed, and any other error when
@@ -54,7 +54,7 @@ var (
 
 // Batch is what a transaction reads.
 type Batch struct {
-	// Counters are distinct and in the order of [CounterID.Compare]: the order to lock in.
+	// Counters are distinct.
 	Counters []CounterID
 	// IDs are distinct and in byte order.
 	IDs []string
@@ -64,7 +64,7 @@ type Batch struct {
 
 // Snapshot is what the transaction read. Its slices are valid until decide returns.
 type Snapshot struct {
-	// Now is the store's clock after the locks were taken, in Unix milliseconds.
+	// Now is the store's clock when nobody else could write any more, in Unix milliseconds.
 	Now int64
 	// Until is 0 for a decision at Now, over what was read in turn. Else it is made somewhere from Now to Until: the states
 	// are those that this worker knows, and the store writes the changes on condition that they still stand and that its
@@ -120,7 +120,7 @@ func (o *Others) Hand(decide func(Snapshot) Changes) func(Snapshot) Changes {
 // Changes is what the transaction writes. Its slices are valid until Update returns.
 type Changes struct {
 	// Unsure says that the decisions may not hold up to [Snapshot.Until], or rest on counters that are not written.
-	// Nothing is to be written then, and decide to be asked again over what is read under lock.
+	// Nothing is to be written then, and decide to be asked again over what is read while nobody else can write.
 	Unsure bool
 	// Counters are in the batch's order, each at most once.
 	Counters []CounterChange
