@@ -15,6 +15,8 @@ type batch struct {
 	// limits counts the limits of requests; closing lets tell store denials that are not due yet.
 	limits  int
 	closing bool
+	// renewal is the engine's own request to renew leases, if there are any to renew.
+	renewal Request
 	// turn is that of the first transaction, where the store gave one.
 	turn Turn
 
@@ -144,9 +146,11 @@ func (b *batch) meet(r *Request) {
 			b.ids = append(b.ids, id)
 			b.holds = append(b.holds, hold{})
 		}
+		h := &b.holds[slot]
 		if leasable {
-			b.holds[slot].asked += r.Cost
+			h.asked += r.Cost
 		}
+		h.wanted = h.wanted || leasable || r.Verb == renew
 		r.slots = append(r.slots, slot)
 	}
 }
@@ -275,7 +279,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	case tell:
 		b.decideTell(r, newID)
 		return
-	case handBack, look:
+	case handBack, renew, look:
 		return
 	case Settle:
 		b.decideSettle(r, newID)
@@ -361,7 +365,7 @@ func (b *batch) finish(denials *denials, newID func() string) Changes {
 // lease charges ahead for the requests to come, where that was asked for and all fitted.
 func (b *batch) lease(slot int, c *counter) {
 	h := &b.holds[slot]
-	if h.asked == 0 || h.lease == nil || h.demand == 0 || !c.limit.Leased || !c.dirty || c.denied || c.refunded || c.void {
+	if !h.wanted || h.lease == nil || h.demand == 0 || !c.limit.Leased || !c.dirty || c.denied || c.refunded || c.void {
 		return
 	}
 	if amount, until := c.state.lease(c.limit, h.demand); amount > 0 {

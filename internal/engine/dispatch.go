@@ -111,6 +111,7 @@ func (w *writer) gather() *batch {
 		w.e.reuse(b)
 		return nil
 	}
+	w.e.leases.renew(b, w.e.cfg.MaxBatch)
 	return b
 }
 

@@ -25,6 +25,10 @@ type leases struct {
 	shards [memoryShards]leaseShard
 	// count is how many counters are known, so that a worker without leases pays nothing for them.
 	count atomic.Int64
+	// spent are leases that had too little left for one more request like the last; taken are those that were taken out
+	// to be renewed.
+	spentMu      sync.Mutex
+	spent, taken []*lease
 }
 
 type leaseShard struct {
@@ -50,6 +54,8 @@ type lease struct {
 	ends             uint64
 	// idle counts the sweeps since the last request.
 	idle int
+	// spent says that it is among those of leases.
+	spent bool
 }
 
 // grant is what a transaction charged ahead: so much, at a moment, to be served until another; since is the counter's.
@@ -57,8 +63,9 @@ type grant struct{ amount, at, until, since int64 }
 
 // hold is a counter's lease while a transaction has it: the worker serves nothing from it meanwhile.
 type hold struct {
-	// asked is the cost of the requests that may have a lease.
-	asked int64
+	// asked is the cost of the requests that may have a lease; wanted says that there are any, or that one is to be renewed.
+	asked  int64
+	wanted bool
 	// lease is nil when the counter has none and wants none. What it held is in grant and unused.
 	lease  *lease
 	grant  grant
@@ -150,10 +157,59 @@ func (x *leases) serveOne(r *Request, i int, now time.Time, result *Result) (at 
 	if r.Verb == Consume {
 		e.tokens -= r.Cost
 		e.demand.add(e.clock.earliest(now), r.Cost)
+		if e.tokens < r.Cost && !e.spent {
+			e.spent = true
+			x.noteSpent(e)
+		}
 	}
 	e.idle = 0
 	e.fill(l, now, result)
 	return e.at, true
+}
+
+func (x *leases) noteSpent(e *lease) {
+	x.spentMu.Lock()
+	defer x.spentMu.Unlock()
+	x.spent = append(x.spent, e)
+}
+
+// renew has a batch that is to be written anyway renew leases that are spent, at most so many: the next request for such a
+// counter need not wait for a transaction then. Only who writes may call it.
+func (x *leases) renew(b *batch, most int) {
+	if x.count.Load() == 0 {
+		return
+	}
+	r := &b.renewal
+	*r = Request{Verb: renew, Limits: r.Limits[:0]}
+	for _, e := range x.takeSpent(most) {
+		if e.renewable(x) {
+			r.Limits = append(r.Limits, e.limit)
+		}
+	}
+	if len(r.Limits) > 0 {
+		b.add(r)
+	}
+}
+
+// takeSpent gives some of the leases that are spent; they are valid until the next call.
+func (x *leases) takeSpent(most int) []*lease {
+	x.spentMu.Lock()
+	defer x.spentMu.Unlock()
+	left := max(0, len(x.spent)-most)
+	clear(x.taken)
+	x.taken = append(x.taken[:0], x.spent[left:]...)
+	clear(x.spent[left:])
+	x.spent = x.spent[:left]
+	return x.taken
+}
+
+// renewable says that a lease is no longer among those that are spent, and tells whether it still is one to renew.
+func (e *lease) renewable(x *leases) bool {
+	s := x.shard(e.limit.CounterID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.spent = false
+	return e.amount > 0 && !e.ended && !e.returning
 }
 
 // unserve puts back what was taken from the first limits. Where a transaction has ended the lease meanwhile it is lost:
@@ -192,7 +248,7 @@ func (e *lease) fill(l *Limit, now time.Time, r *Result) {
 func (x *leases) take(b *batch, now int64) {
 	for slot := range b.holds {
 		h := &b.holds[slot]
-		if h.asked == 0 && x.count.Load() == 0 {
+		if !h.wanted && x.count.Load() == 0 {
 			continue
 		}
 		s := x.shard(b.ids[slot])

@@ -25,11 +25,13 @@ const (
 	tell
 	// handBack settles leases; the engine asks itself.
 	handBack
+	// renew settles leases that are used up, and asks for new ones; the engine asks itself.
+	renew
 	// look has a transaction run, without any limit, so that what is remembered holds on; the engine asks itself.
 	look
 )
 
-var verbNames = [...]string{"consume", "check", "record", "refund", "settle", "tell", "hand back", "look"}
+var verbNames = [...]string{"consume", "check", "record", "refund", "settle", "tell", "hand back", "renew", "look"}
 
 // String gives the verb's name on the wire.
 func (v Verb) String() string { return verbNames[v] }
