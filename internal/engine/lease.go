@@ -94,11 +94,11 @@ func (d *demand) move(now int64) {
 	}
 }
 
-// recent is the cost asked for in the last demandSpan, as if that of the span before had come evenly.
+// recent is the cost asked for in the last demandSpan, as if that of the span before had come evenly, to the nearest whole.
 func (d *demand) recent(now int64) int64 {
 	d.move(now)
 	left := demandSpan - min(max(0, now-d.span*demandSpan), demandSpan)
-	return d.present + d.before*left/demandSpan
+	return d.present + (d.before*left+demandSpan/2)/demandSpan
 }
 
 func (x *leases) init() {
