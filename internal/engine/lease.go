@@ -77,8 +77,11 @@ type hold struct {
 	next grant
 }
 
-// demand counts the cost asked for in the present span and in the one before it.
-type demand struct{ span, present, before int64 }
+// demand counts the cost asked for in the present span and in the ones before it, the last first.
+type demand struct {
+	span, present int64
+	before        [4]int64
+}
 
 func (d *demand) add(now, cost int64) {
 	d.move(now)
@@ -86,19 +89,25 @@ func (d *demand) add(now, cost int64) {
 }
 
 func (d *demand) move(now int64) {
-	switch span := floorDiv(now, demandSpan); {
-	case span == d.span+1:
-		d.span, d.before, d.present = span, d.present, 0
-	case span > d.span:
-		d.span, d.before, d.present = span, 0, 0
+	span := floorDiv(now, demandSpan)
+	if span-d.span > int64(len(d.before)) {
+		*d = demand{span: span}
+	}
+	for ; d.span < span; d.span++ {
+		copy(d.before[1:], d.before[:])
+		d.before[0], d.present = d.present, 0
 	}
 }
 
-// recent is the cost asked for in the last demandSpan, as if that of the span before had come evenly, to the nearest whole.
+// recent is the cost asked for in the last demandSpan, or on average in the last four, if that is more: of what is asked
+// for seldom, the last has none too often. The part of a span that begins before counts as if its requests had come evenly.
 func (d *demand) recent(now int64) int64 {
 	d.move(now)
 	left := demandSpan - min(max(0, now-d.span*demandSpan), demandSpan)
-	return d.present + (d.before*left+demandSpan/2)/demandSpan
+	part := func(of int64) int64 { return (of*left + demandSpan/2) / demandSpan }
+	last := d.present + part(d.before[0])
+	four := d.present + d.before[0] + d.before[1] + d.before[2] + part(d.before[3])
+	return max(last, (four+2)/4)
 }
 
 func (x *leases) init() {

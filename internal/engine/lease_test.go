@@ -398,7 +398,8 @@ func TestALeaseLastsASecondAtMostWhenTheClockWasSetBack(t *testing.T) {
 	})
 }
 
-// A lease is as much as was asked for in the last 250 ms, with what is asked now, and nothing for who asks once.
+// A lease is as much as was asked for in the last 250 ms, or in a quarter of the last second, with what is asked now, and
+// nothing for who asks once.
 func TestALeaseIsWhatWasAskedForLately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -409,11 +410,12 @@ func TestALeaseIsWhatWasAskedForLately(t *testing.T) {
 			cost  int64
 			left  int64
 		}{
-			{0, 3, 0},                      // the first
-			{20 * time.Millisecond, 2, 5},  // both
-			{20 * time.Millisecond, 4, 1},  // served
-			{20 * time.Millisecond, 2, 11}, // more than is left: all four
-			{2 * time.Second, 6, 0},        // the first again
+			{0, 3, 0},                        // the first
+			{20 * time.Millisecond, 2, 5},    // both
+			{20 * time.Millisecond, 4, 1},    // served
+			{20 * time.Millisecond, 2, 11},   // more than is left: all four
+			{600 * time.Millisecond, 12, 15}, // a quarter of the four, which were 11, and this one
+			{2 * time.Second, 6, 0},          // the first again
 		} {
 			time.Sleep(step.after)
 			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: step.cost})
