@@ -36,26 +36,26 @@ type leaseShard struct {
 	known map[CounterID]*lease
 }
 
-// lease is what this worker holds of one counter.
+// lease is what this worker holds of one counter. What every request needs comes first, in few lines of the processor's
+// cache.
 type lease struct {
-	limit Limit
-	spec  uint64
-	grant
+	home *leaseShard
 	// tokens are left of the grant. They may be served while the store's clock does not pass until.
 	tokens int64
-	clock  reading
+	grant
+	// ended forbids to serve, and ends counts how often that was said; returning says that the tokens are on their way back;
+	// spent that it is among those of leases; gone that it is no longer known.
+	ended, returning, spent, gone bool
+	clock                         reading
 	// used and resetAt are those of the counter when nothing of the lease is left; a token bucket refills meanwhile.
 	used, resetAt int64
-	bucket        tokenBucket
-
-	demand demand
-	// ended forbids to serve, ends counts how often that was said; returning says that the tokens are on their way back.
-	ended, returning bool
-	ends             uint64
+	demand        demand
 	// idle counts the sweeps since the last request.
-	idle int
-	// spent says that it is among those of leases.
-	spent bool
+	idle   int
+	ends   uint64
+	spec   uint64
+	bucket tokenBucket
+	limit  Limit
 }
 
 // grant is what a transaction charged ahead: so much, at a moment, to be served until another; since is the counter's.
@@ -153,14 +153,36 @@ func (r *Request) leasable() bool {
 	return true
 }
 
+// find gives the lease of a limit's counter, nil for none, and its shard, locked.
+func (x *leases) find(l *Limit) (*leaseShard, *lease) {
+	if l.Ref != nil {
+		if e := l.Ref.lease.Load(); e != nil {
+			e.home.mu.Lock()
+			if !e.gone {
+				return e.home, e
+			}
+			e.home.mu.Unlock()
+			l.Ref.lease.CompareAndSwap(e, nil)
+		}
+	}
+	s := x.shard(l.CounterID)
+	s.mu.Lock()
+	e := s.known[l.CounterID]
+	if l.Ref != nil && e != nil {
+		l.Ref.lease.Store(e)
+	}
+	return s, e
+}
+
+// of tells whether it was lent under the definition of a limit of its counter.
+func (e *lease) of(l *Limit) bool { return l.Ref != nil && l.Ref == e.limit.Ref || e.limit.same(l) }
+
 // serveOne takes the cost from the lease of the i-th limit, and tells when that was charged.
 func (x *leases) serveOne(r *Request, i int, now time.Time, result *Result) (at int64, ok bool) {
 	l := &r.Limits[i]
-	s := x.shard(l.CounterID)
-	s.mu.Lock()
+	s, e := x.find(l)
 	defer s.mu.Unlock()
-	e := s.known[l.CounterID]
-	if e == nil || e.ended || e.tokens < r.Cost || e.clock.latest(now) > e.until || !e.limit.same(l) {
+	if e == nil || e.ended || e.tokens < r.Cost || e.clock.latest(now) > e.until || !e.of(l) {
 		return 0, false
 	}
 	if r.Verb == Consume {
@@ -279,7 +301,7 @@ func (x *leases) take(b *batch, now int64) {
 func (s *leaseShard) get(id CounterID, wanted bool, x *leases) *lease {
 	e := s.known[id]
 	if e == nil && wanted && len(s.known) < leasesMost/memoryShards {
-		e = new(lease)
+		e = &lease{home: s}
 		s.known[id] = e
 		x.count.Add(1)
 	}
@@ -350,6 +372,7 @@ func (x *leases) over(now time.Time, all bool) (rs []*Request) {
 			e.idle++
 			switch {
 			case e.amount == 0 && e.idle > idleSweeps:
+				e.gone = true
 				delete(s.known, id)
 				x.count.Add(-1)
 			case e.amount > 0 && e.clock.latest(now) > e.until+leaseGrace:

@@ -104,7 +104,8 @@ type Limit struct {
 // Ref keeps what was found last for one limit, whose copies may share it: each finding knows itself when it is void. The
 // zero Ref is ready for use.
 type Ref struct {
-	memo atomic.Pointer[memo]
+	memo  atomic.Pointer[memo]
+	lease atomic.Pointer[lease]
 	// Tallied is for [Config.Tally].
 	Tallied atomic.Value
 }
