@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"hash/maphash"
 	"sync/atomic"
 
@@ -33,10 +34,11 @@ type repeatSet struct {
 
 // repeat is a remembered request; it is never changed.
 type repeat struct {
-	body   string
 	cost   int64
+	body   []byte
 	limits []engine.Limit
-	// room and refs are for the limits, in one piece of memory with the rest where there is one, as mostly.
+	// text, room and refs are for the body and the limits, in one piece of memory with the rest where there is room, as mostly.
+	text [160]byte
 	room [1]engine.Limit
 	refs [repeatLimits]engine.Ref
 }
@@ -52,7 +54,7 @@ func (r *repeats) set(data []byte) (*repeatSet, uint64) {
 // recall tells whether the body is known, and then what it asks for.
 func (s *repeatSet) recall(data []byte, req *engine.Request) bool {
 	for i := range s.known {
-		if k := s.known[i].Load(); k != nil && k.body == string(data) {
+		if k := s.known[i].Load(); k != nil && bytes.Equal(k.body, data) {
 			req.Limits, req.Cost = append(req.Limits, k.limits...), k.cost
 			return true
 		}
@@ -65,7 +67,8 @@ func (s *repeatSet) remember(data []byte, hash uint64, req *engine.Request) {
 	if len(data) > repeatBytes || len(req.Limits) > repeatLimits || s.last.Swap(hash) != hash {
 		return
 	}
-	k := &repeat{body: string(data), cost: req.Cost}
+	k := &repeat{cost: req.Cost}
+	k.body = append(k.text[:0], data...)
 	k.limits = append(k.room[:0], req.Limits...)
 	for i := range k.limits {
 		k.limits[i].Ref = &k.refs[i]
