@@ -427,54 +427,6 @@ func TestALeaseIsWhatWasAskedForLately(t *testing.T) {
 }
 
 // What no lease can serve is no demand for one.
-// spend takes all that the worker holds of the limit, which it has asked for lately.
-func spend(t *testing.T, e *engine.Engine, l engine.Limit) {
-	t.Helper()
-	warm(t, e, l)
-	for e.Leased() > 0 {
-		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
-	}
-}
-
-func TestASpentLeaseIsRenewedWithATransactionThatRunsAnyway(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
-		l := leased(t, "k", 1_000_000_000)
-		spend(t, e, l)
-		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "other", 10, "1h")}})
-		before := store.count()
-		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
-		if store.count() != before || e.Leased() == 0 {
-			t.Errorf("%d transactions for the next request, and %d leased", store.count()-before, e.Leased())
-		}
-	})
-}
-
-func TestASpentLeaseOfACounterThatWasResetIsNotRenewed(t *testing.T) {
-	t.Parallel()
-	for name, workers := range map[string]func(*testing.T, engine.Store) []*engine.Engine{
-		"and the worker was told": func(t *testing.T, s engine.Store) []*engine.Engine { return flock(t, s, 2) },
-		"and the worker was not told": func(t *testing.T, s engine.Store) []*engine.Engine {
-			return append(flock(t, s, 1), flock(t, s, 1)...)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			both := workers(t, openTap(t))
-			spend(t, both[0], leased(t, "k", 1_000_000_000))
-			if _, err := both[1].Reset(t.Context(), engine.Selection{Key: "k"}, false); err != nil {
-				t.Fatal(err)
-			}
-			ask(t, both[0], engine.Request{Limits: []engine.Limit{per(t, "other", 10, "1h")}})
-			if used := usedNow(t, both[0], "k"); used != 0 || both[0].Leased() != 0 {
-				t.Errorf("%d used and %d leased of a counter that nobody asked for since its reset", used, both[0].Leased())
-			}
-		})
-	}
-}
-
 func TestRequestsThatTheStoreDecidesAlwaysTakeNoLease(t *testing.T) {
 	t.Parallel()
 	e := start(t, engine.Config{Store: openTap(t)})
