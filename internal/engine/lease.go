@@ -39,6 +39,7 @@ type leaseShard struct {
 // lease is what this worker holds of one counter. What every request needs comes first, in few lines of the processor's
 // cache.
 type lease struct {
+	// home is the shard that guards it.
 	home *leaseShard
 	// tokens are left of the grant. They may be served while the store's clock does not pass until.
 	tokens int64
@@ -213,7 +214,7 @@ func (x *leases) renew(b *batch, most int) {
 	r := &b.renewal
 	*r = Request{Verb: renew, Limits: r.Limits[:0]}
 	for _, e := range x.takeSpent(most) {
-		if e.renewable(x) {
+		if e.renewable() {
 			r.Limits = append(r.Limits, e.limit)
 		}
 	}
@@ -235,10 +236,9 @@ func (x *leases) takeSpent(most int) []*lease {
 }
 
 // renewable says that a lease is no longer among those that are spent, and tells whether it still is one to renew.
-func (e *lease) renewable(x *leases) bool {
-	s := x.shard(e.limit.CounterID)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *lease) renewable() bool {
+	e.home.mu.Lock()
+	defer e.home.mu.Unlock()
 	e.spent = false
 	return e.amount > 0 && !e.ended && !e.returning
 }
