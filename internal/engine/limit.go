@@ -106,8 +106,15 @@ type Limit struct {
 type Ref struct {
 	memo  atomic.Pointer[memo]
 	lease atomic.Pointer[lease]
-	// Tallied is for [Config.Tally].
-	Tallied atomic.Value
+	// Tally is for [Config.Tally].
+	Tally Tally
+}
+
+// Tally is where decisions on a limit are counted; listed says that they wait to be taken. It stands in the Ref because a
+// place of its own in memory would cost more than the counting.
+type Tally struct {
+	Allowed, Denied, Cost atomic.Int64
+	Listed                atomic.Bool
 }
 
 // Validate tells what is wrong with the limit, if anything; the error is a *[FieldError].

@@ -2,7 +2,6 @@ package usage
 
 import (
 	"hash/maphash"
-	"math"
 	"sync"
 	"sync/atomic"
 
@@ -17,9 +16,9 @@ const (
 	nearlyFull = shardIDs * 3 / 4
 )
 
-// tally counts decisions. What was counted is taken from a shard by exchanging two maps, so that whoever counts waits
-// for no more than that, and an id that was counted before takes no memory. A limit with a [engine.Ref] keeps the place
-// where it is counted, and needs neither lock nor map until that place is taken.
+// tally counts decisions. What was counted is taken from a shard by exchanging two pages, so that whoever counts waits
+// for no more than that, and an id that was counted before takes no memory. A limit with a [engine.Ref] is counted there,
+// and needs neither lock nor map until its counts are taken.
 type tally struct {
 	seed   maphash.Seed
 	shards [tallyShards]tallyShard
@@ -33,50 +32,40 @@ type tallyShard struct {
 	spare page
 }
 
-// page is where each id is counted.
+// page is what was counted since the last was taken.
 type page struct {
-	places map[ID]*place
-	// last is the place of the id that was counted last, which often is the next, too.
-	last *place
+	counts map[ID]*Count
+	// last is the count of the id that was counted last, which often is the next, too.
+	last *Count
+	// listed are the refs that have counts.
+	listed []listed
 	// other counts what finds no room.
-	other *place
+	other Count
 }
 
-// place counts the decisions on an id, until they are taken: then its counts are below 0.
-type place struct {
+// listed is a ref and what it counts.
+type listed struct {
 	ID
-	allowed, denied, cost atomic.Int64
+	*engine.Ref
 }
 
-// taken is far below what any counting adds up to.
-const taken = math.MinInt64 / 2
-
-// add adds a count, or only some of it when the place is taken, and leaves the rest in it.
-func (p *place) add(c *Count) (all bool) {
-	return addTo(&p.denied, &c.Denied) && addTo(&p.allowed, &c.Allowed) && addTo(&p.cost, &c.Cost)
+// add adds one count to another.
+func (c *Count) add(d *Count) {
+	c.Allowed, c.Denied, c.Cost = c.Allowed+d.Allowed, c.Denied+d.Denied, c.Cost+d.Cost
 }
 
-func addTo(sum *atomic.Int64, n *int64) bool {
-	if *n > 0 {
-		if sum.Add(*n) <= 0 {
-			return false
-		}
-		*n = 0
-	}
-	return true
-}
-
-// take gives what was counted, and ends counting there.
-func (p *place) take(at int64) Count {
-	return Count{ID: p.ID, At: at, Allowed: p.allowed.Swap(taken), Denied: p.denied.Swap(taken), Cost: p.cost.Swap(taken)}
+// take gives what was counted, and ends the listing. Who counts does so before he looks whether he is listed, so what
+// comes after the counts were taken is listed again.
+func (l *listed) take(at int64) Count {
+	l.Tally.Listed.Store(false)
+	return Count{ID: l.ID, At: at, Allowed: l.Tally.Allowed.Swap(0), Denied: l.Tally.Denied.Swap(0), Cost: l.Tally.Cost.Swap(0)}
 }
 
 func newTally() *tally {
 	t := &tally{seed: maphash.MakeSeed(), full: make(chan struct{}, 1)}
 	for i := range t.shards {
 		s := &t.shards[i]
-		s.page = page{places: make(map[ID]*place), other: new(place)}
-		s.spare = page{places: make(map[ID]*place), other: new(place)}
+		s.counts, s.spare.counts = make(map[ID]*Count), make(map[ID]*Count)
 	}
 	return t
 }
@@ -120,21 +109,34 @@ func counted(r *engine.Request, d *engine.Decision, i int, denial bool) bool {
 }
 
 func (t *tally) count(c *Count, ref *engine.Ref) {
-	if ref != nil {
-		if p, ok := ref.Tallied.Load().(*place); ok && p.add(c) {
-			return
-		}
+	if ref != nil && !countAt(&ref.Tally, c) {
+		return
 	}
 	s := &t.shards[maphash.String(t.seed, c.Key)%tallyShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, full := s.find(&c.ID)
-	if full {
+	had := s.size()
+	if ref != nil {
+		s.list(listed{c.ID, ref})
+	} else {
+		s.find(&c.ID).add(c)
+	}
+	if had < nearlyFull && s.size() == nearlyFull {
 		t.tellFull()
 	}
-	p.add(c)
-	if ref != nil {
-		ref.Tallied.Store(p)
+}
+
+// countAt counts in a ref, and tells whether that is now to be listed.
+func countAt(t *engine.Tally, c *Count) bool {
+	addTo(&t.Allowed, c.Allowed)
+	addTo(&t.Denied, c.Denied)
+	addTo(&t.Cost, c.Cost)
+	return !t.Listed.Load() && t.Listed.CompareAndSwap(false, true)
+}
+
+func addTo(sum *atomic.Int64, n int64) {
+	if n != 0 {
+		sum.Add(n)
 	}
 }
 
@@ -150,31 +152,42 @@ func (t *tally) size() (n int) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		n += len(s.places)
+		n += s.size()
 		s.mu.Unlock()
 	}
 	return n
 }
 
-// find gives where an id is counted, and whether there is little room left with it.
-func (s *tallyShard) find(id *ID) (p *place, full bool) {
-	if s.last != nil && s.last.ID == *id {
-		return s.last, false
+func (p *page) size() int { return len(p.counts) + len(p.listed) }
+
+// list notes that a ref has counts, or moves them where there is no room to note it.
+func (p *page) list(l listed) {
+	if p.size() < shardIDs {
+		p.listed = append(p.listed, l)
+		return
 	}
-	p, known := s.places[*id]
-	if !known {
-		if len(s.places) >= shardIDs {
-			return s.other, false
-		}
-		p = &place{ID: *id}
-		s.places[*id] = p
-	}
-	s.last = p
-	return p, !known && len(s.places) == nearlyFull
+	c := l.take(0)
+	p.other.add(&c)
 }
 
-// take moves what was counted into counts, under the minute that begins at at. Places are not used again: a limit may
-// know one.
+// find gives the count of an id.
+func (p *page) find(id *ID) *Count {
+	if p.last != nil && p.last.ID == *id {
+		return p.last
+	}
+	c, known := p.counts[*id]
+	if !known {
+		if p.size() >= shardIDs {
+			return &p.other
+		}
+		c = &Count{ID: *id}
+		p.counts[*id] = c
+	}
+	p.last = c
+	return c
+}
+
+// take moves what was counted into counts, under the minute that begins at at.
 func (t *tally) take(at int64, into func(Count)) {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -182,13 +195,25 @@ func (t *tally) take(at int64, into func(Count)) {
 		full := s.page
 		s.page = s.spare
 		s.mu.Unlock()
-		full.places[ID{}] = full.other
-		for _, p := range full.places {
-			if c := p.take(at); c.Allowed+c.Denied+c.Cost > 0 {
-				into(c)
-			}
-		}
-		clear(full.places)
-		s.spare = page{places: full.places, other: new(place)}
+		full.each(at, into)
+		clear(full.counts)
+		clear(full.listed)
+		s.spare = page{counts: full.counts, listed: full.listed[:0]}
 	}
+}
+
+// each takes each count of the page that is not zero.
+func (p *page) each(at int64, into func(Count)) {
+	give := func(c Count) {
+		if c.At = at; c.Allowed+c.Denied+c.Cost > 0 {
+			into(c)
+		}
+	}
+	for _, c := range p.counts {
+		give(*c)
+	}
+	for i := range p.listed {
+		give(p.listed[i].take(at))
+	}
+	give(p.other)
 }

@@ -115,13 +115,17 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// TestTallyIsBounded counts more keys than there is room for, and loses only their names.
+// TestTallyIsBounded counts more keys than there is room for, every other one in a ref, and loses only their names.
 func TestTallyIsBounded(t *testing.T) {
 	t.Parallel()
 	y := newTally()
 	const keys = 2 * tallyShards * shardIDs
 	for i := range keys {
-		y.add(decided(engine.Consume, 1, fmt.Sprint("key:", i)))
+		r, d := decided(engine.Consume, 1, fmt.Sprint("key:", i))
+		if i%2 == 0 {
+			r.Limits[0].Ref = new(engine.Ref)
+		}
+		y.add(r, d)
 	}
 	var sum, rows, other int64
 	y.take(7, func(c Count) {
