@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -317,34 +318,36 @@ func TestTellersAndWriter(t *testing.T) {
 	}
 }
 
-// TestTallyByRef counts while counts are taken, and loses and doubles none.
+// TestTallyByRef counts while counts are taken, and loses and doubles none, nor those that nothing on the same limit follows.
 func TestTallyByRef(t *testing.T) {
 	t.Parallel()
 	y := newTally()
-	var ref engine.Ref
 	var sum Count
-	into := func(c Count) {
-		sum.Allowed, sum.Denied, sum.Cost = sum.Allowed+c.Allowed, sum.Denied+c.Denied, sum.Cost+c.Cost
-	}
-	const each, takes = 10_000, 200
+	take := func() { y.take(7, func(c Count) { sum.add(&c) }) }
+	const tellers, refs, each = 2, 50_000, 3
 	var counting sync.WaitGroup
-	for range 4 {
+	for range tellers {
 		counting.Go(func() {
 			r, d := decided(engine.Consume, 3, "a")
 			denied, denial := decided(engine.Consume, 3, "a!")
-			r.Limits[0].Ref, denied.Limits[0].Ref = &ref, &ref
-			for range each {
-				y.add(r, d)
-				y.add(denied, denial)
+			for range refs {
+				ref := new(engine.Ref)
+				r.Limits[0].Ref, denied.Limits[0].Ref = ref, ref
+				for range each {
+					y.add(r, d)
+					y.add(denied, denial)
+				}
 			}
 		})
 	}
-	for range takes {
-		y.take(7, into)
+	var ended atomic.Bool
+	go func() { counting.Wait(); ended.Store(true) }()
+	for !ended.Load() {
+		take()
 	}
-	counting.Wait()
-	y.take(7, into)
-	if diff := cmp.Diff(Count{Allowed: 4 * each, Denied: 4 * each, Cost: 12 * each}, sum); diff != "" {
+	take()
+	const all = tellers * refs * each
+	if diff := cmp.Diff(Count{Allowed: all, Denied: all, Cost: 3 * all}, sum); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
