@@ -90,12 +90,14 @@ func (b *batch) dropLate(now time.Time) {
 	}
 }
 
-// keepRepeatable fails the pending requests that must not be written twice.
+// keepRepeatable fails the pending requests that must not be written twice. Of the others a receipt that is found now may be
+// that of this very request.
 func (b *batch) keepRepeatable(err error) {
 	for _, r := range b.pending {
 		if r.ID == "" {
 			r.err = err
 		}
+		r.unsure = r.unsure || !r.replayed
 	}
 }
 
@@ -180,7 +182,7 @@ func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Cha
 // told of it while nobody else can write, so that none remembers it as exhausted once more before the commit.
 func (b *batch) holdsUntil(until int64) bool {
 	for i := range b.counters {
-		if c := &b.counters[i]; !c.dirty || c.denied || c.refunded || c.void || c.freed || c.state.counting().steadyUntil() < until {
+		if c := &b.counters[i]; !c.dirty || c.denied || c.refunded || c.void || c.freed || c.state.unsteady || c.state.counting().steadyUntil() < until {
 			return false
 		}
 	}
@@ -198,7 +200,7 @@ func (b *batch) begin(snap Snapshot) {
 		if c.err = c.state.Decode(snap.States[i]); c.err != nil {
 			c.err = fmt.Errorf("counter %q %q: %w", b.ids[i].Key, b.ids[i].Name, c.err)
 		}
-		c.spec = c.state.spec
+		c.spec, c.state.until = c.state.spec, snap.Until
 		h := &b.holds[i]
 		h.next = grant{} // of another call
 		if h.grant.amount > 0 && c.err == nil {
@@ -228,7 +230,7 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 	slot, _ := slices.BinarySearch(b.receiptIDs, r.ID)
 	if receipt := b.receipts[slot]; receipt != nil {
 		r.decision, r.err = receipt.replay(r)
-		r.replayed = true
+		r.replayed = !r.unsure
 		return
 	}
 	if b.decideRequest(r, newID); r.err != nil {
@@ -260,6 +262,7 @@ func (p *Receipt) replay(r *Request) (d Decision, err error) {
 // decideRequest decides over the counters as the requests before left them.
 func (b *batch) decideRequest(r *Request, newID func() string) {
 	b.states = b.states[:0]
+	kept := b.definitions(r)
 	for i, slot := range r.slots {
 		c := &b.counters[slot]
 		if c.err != nil {
@@ -273,7 +276,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		// Leases were given under what the counter was before.
 		lent := c.state.lent.amount > 0
 		c.void = c.void || lent && (r.Verb == Record || r.Verb == Settle && r.delta() > 0 ||
-			r.Verb < Settle && c.state.spec != r.Limits[i].hash())
+			r.Verb < Settle && r.Verb != Check && c.state.spec != r.Limits[i].hash())
 	}
 	switch r.Verb {
 	case tell:
@@ -298,6 +301,42 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		if !result.Allowed {
 			b.refused(c, result, newID)
 		}
+	}
+	for i := range kept {
+		kept[i].restore(b)
+	}
+}
+
+// definition is a counter as it was before a check under another definition. To leave that would be to carry what is used
+// over into it, from where it may be gone the sooner: a check changes nothing.
+type definition struct {
+	slot   int
+	state  State
+	limit  *Limit
+	denied bool
+}
+
+// definitions keeps the counters that a check asks of under another definition.
+func (b *batch) definitions(r *Request) (kept []definition) {
+	if r.Verb != Check {
+		return nil
+	}
+	for i, slot := range r.slots {
+		if c := &b.counters[slot]; c.err == nil && c.state.spec != 0 && c.state.spec != r.Limits[i].hash() {
+			d := definition{slot: slot, state: c.state, limit: c.limit, denied: c.denied}
+			d.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
+			kept = append(kept, d)
+		}
+	}
+	return kept
+}
+
+// restore leaves of the check the denials that it counted, whose event needs a limit.
+func (d *definition) restore(b *batch) {
+	c := &b.counters[d.slot]
+	c.state, c.denied = d.state, d.denied
+	if d.limit != nil {
+		c.limit = d.limit
 	}
 }
 

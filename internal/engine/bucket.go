@@ -103,7 +103,17 @@ func (t *tokenBucket) reaches(target int64) int64 {
 	return t.last + int64(wait)
 }
 
-// steadyUntil is any time: what a bucket refills after the moment of its level is not lost.
+// fullUntil has a bucket that is full at now be full until a later moment, at which the charge to come may be made: what would
+// come until then is lost to it. It tells whether one that is not full yet gets so by then, and loses how much depends.
+func (t *tokenBucket) fullUntil(now, until int64) (depends bool) {
+	full := t.reaches(t.capacity())
+	if full <= now {
+		t.last = until
+	}
+	return full > now && full <= until
+}
+
+// steadyUntil is any time: what a bucket refills after the moment of its level is not lost, unless it gets full.
 func (t *tokenBucket) steadyUntil() int64 { return farFuture }
 
 func (t *tokenBucket) append(b []byte) []byte {

@@ -1,6 +1,8 @@
 package engine_test
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -246,4 +248,59 @@ func TestDenialsThatAWorkerRemembersOutliveIt(t *testing.T) {
 			t.Errorf("%+v: want one event for 6 + 1 denials", got)
 		}
 	})
+}
+
+// What the store says that others changed is forgotten whatever the transaction was for: it is said once.
+func TestASettleForgetsWhatOthersChanged(t *testing.T) {
+	t.Parallel()
+	store := &gossip{tap: openTap(t)}
+	e := start(t, engine.Config{Store: store})
+	consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
+	for range 2 {
+		ask(t, e, consume)
+	}
+	store.say.Store(true)
+	if _, err := e.Settle(t.Context(), "unknown", 1); err == nil {
+		t.Fatal("settled what was not there")
+	}
+	before := store.count()
+	if ask(t, e, consume); store.count() == before {
+		t.Error("denied from memory what another worker changed")
+	}
+}
+
+// gossip says once that others changed a counter.
+type gossip struct {
+	*tap
+	say atomic.Bool
+}
+
+func (s *gossip) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	return s.tap.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
+		if s.say.CompareAndSwap(true, false) {
+			snap.Others.IDs = []engine.CounterID{{Key: "k", Name: "1h"}}
+		}
+		return decide(snap)
+	})
+}
+
+// An answer that was lost on the way from the store is found as a receipt, and was not counted yet.
+func TestAChargeIsTalliedOnceThoughItsCommitWasInDoubt(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	var tallied atomic.Int64
+	e := start(t, engine.Config{Store: store, Tally: func(*engine.Request, *engine.Decision) { tallied.Add(1) }})
+	var failed atomic.Bool
+	store.fail(func(committed bool) error {
+		if committed && failed.CompareAndSwap(false, true) {
+			return engine.ErrCommitUnknown
+		}
+		return nil
+	})
+	for range 3 {
+		ask(t, e, engine.Request{ID: "a", Limits: []engine.Limit{per(t, "k", 10, "1h")}})
+	}
+	if got := tallied.Load(); got != 1 || !failed.Load() {
+		t.Errorf("one charge, asked for three times, counted %d times", got)
+	}
 }

@@ -117,7 +117,11 @@ func (w *writer) gather() *batch {
 
 // serve answers from a lease that began while the request waited.
 func (w *writer) serve(r *Request) bool {
-	decision, ok := w.e.leases.serve(r, w.now)
+	now := w.now
+	if r.received.After(now) { // it came while the batch is gathered
+		now = r.received
+	}
+	decision, ok := w.e.leases.serve(r, now, w.e.clock.Load())
 	if !ok {
 		return false
 	}

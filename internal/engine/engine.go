@@ -197,7 +197,7 @@ func (e *Engine) answerNow(r *Request) (Decision, bool) {
 	if len(r.Limits) == 0 {
 		return Decision{Allowed: true, Results: []Result{}}, true
 	}
-	if d, ok := e.leases.serve(r, r.received); ok {
+	if d, ok := e.leases.serve(r, r.received, e.clock.Load()); ok {
 		return d, true
 	}
 	if r.ID != "" && r.Verb == Consume || r.Verb > Check {
@@ -303,10 +303,11 @@ type reading struct {
 	sent, received time.Time
 }
 
-// earliest and latest bound the store's clock at t.
+// earliest and latest bound the store's clock at t. The monotonic clock stands while the machine sleeps, and the other does not.
 func (r *reading) earliest(t time.Time) int64 { return r.now + t.Sub(r.received).Milliseconds() }
 func (r *reading) latest(t time.Time) int64 {
-	return r.now + r.ahead + t.Sub(r.sent).Milliseconds() + 2
+	passed := max(t.Sub(r.sent), t.Round(0).Sub(r.sent.Round(0)))
+	return r.now + r.ahead + passed.Milliseconds() + 2
 }
 
 // now estimates the store's clock, never ahead of it while the worker's clock runs at its pace.

@@ -89,9 +89,13 @@ func (d *demand) add(now, cost int64) {
 	d.present = min(d.present+cost, MaxAmount)
 }
 
+// drop takes back what was added just now.
+func (d *demand) drop(cost int64) { d.present = max(0, d.present-cost) }
+
 func (d *demand) move(now int64) {
 	span := floorDiv(now, demandSpan)
-	if span-d.span > int64(len(d.before)) {
+	// One span back is two readings of one clock; more, a clock that was set back, beside which the rest would add up.
+	if span-d.span > int64(len(d.before)) || d.span-span > 1 {
 		*d = demand{span: span}
 	}
 	for ; d.span < span; d.span++ {
@@ -122,8 +126,9 @@ func (x *leases) shard(id CounterID) *leaseShard {
 	return &x.shards[maphash.String(x.seed, id.Key)%memoryShards]
 }
 
-// serve answers a request from leases, if each of its limits has one with enough left at now.
-func (x *leases) serve(r *Request, now time.Time) (Decision, bool) {
+// serve answers a request from leases, if each of its limits has one with enough left at now; clock is what the last
+// transaction read.
+func (x *leases) serve(r *Request, now time.Time, clock *reading) (Decision, bool) {
 	if x.count.Load() == 0 || r.Verb > Check || !r.leasable() {
 		return Decision{}, false
 	}
@@ -131,7 +136,7 @@ func (x *leases) serve(r *Request, now time.Time) (Decision, bool) {
 	moments := room[:0]
 	results := r.results()
 	for i := range r.Limits {
-		at, ok := x.serveOne(r, i, now, &results[i])
+		at, ok := x.serveOne(r, i, now, clock, &results[i])
 		if !ok {
 			x.unserve(r, moments)
 			return Decision{}, false
@@ -178,12 +183,18 @@ func (x *leases) find(l *Limit) (*leaseShard, *lease) {
 // of tells whether it was lent under the definition of a limit of its counter.
 func (e *lease) of(l *Limit) bool { return l.Ref != nil && l.Ref == e.limit.Ref || e.limit.same(l) }
 
+// over tells whether the time of the lease is over. The store's clock may have been set forward since the lease began: then
+// a later reading, clock, knows.
+func (e *lease) over(now time.Time, clock *reading) bool {
+	return e.clock.latest(now) > e.until || clock.earliest(now) > e.until
+}
+
 // serveOne takes the cost from the lease of the i-th limit, and tells when that was charged.
-func (x *leases) serveOne(r *Request, i int, now time.Time, result *Result) (at int64, ok bool) {
+func (x *leases) serveOne(r *Request, i int, now time.Time, clock *reading, result *Result) (at int64, ok bool) {
 	l := &r.Limits[i]
 	s, e := x.find(l)
 	defer s.mu.Unlock()
-	if e == nil || e.ended || e.tokens < r.Cost || e.clock.latest(now) > e.until || !e.of(l) {
+	if e == nil || e.ended || e.tokens < r.Cost || e.over(now, clock) || !e.of(l) {
 		return 0, false
 	}
 	if r.Verb == Consume {
@@ -255,6 +266,7 @@ func (x *leases) unserve(r *Request, moments []int64) {
 		s.mu.Lock()
 		if e := s.known[id]; e != nil && e.amount > 0 && e.at == at {
 			e.tokens += r.Cost
+			e.demand.drop(r.Cost)
 		}
 		s.mu.Unlock()
 	}
@@ -311,10 +323,13 @@ func (s *leaseShard) get(id CounterID, wanted bool, x *leases) *lease {
 // restore gives the leases of a batch back that was not written.
 func (x *leases) restore(b *batch) {
 	for slot := range b.holds {
-		if h := &b.holds[slot]; h.grant.amount > 0 {
-			s := x.shard(b.ids[slot])
+		if h := &b.holds[slot]; h.lease != nil {
+			s := h.lease.home
 			s.mu.Lock()
-			h.lease.grant, h.lease.tokens = h.grant, h.unused
+			h.lease.demand.drop(h.asked) // take counts it anew
+			if h.grant.amount > 0 {
+				h.lease.grant, h.lease.tokens = h.grant, h.unused
+			}
 			s.mu.Unlock()
 		}
 	}
@@ -364,7 +379,7 @@ func (f *Forget) names(id CounterID) bool {
 
 // over gives requests that settle the leases whose time is over at now, or all, served to the end or not, and forgets
 // counters that nobody asks for. With all, nothing is on its way any more.
-func (x *leases) over(now time.Time, all bool) (rs []*Request) {
+func (x *leases) over(now time.Time, clock *reading, all bool) (rs []*Request) {
 	for i := range x.shards {
 		s := &x.shards[i]
 		s.mu.Lock()
@@ -377,7 +392,7 @@ func (x *leases) over(now time.Time, all bool) (rs []*Request) {
 				x.count.Add(-1)
 			case e.amount > 0 && e.clock.latest(now) > e.until+leaseGrace:
 				e.grant, e.tokens = grant{}, 0 // too late to give it back
-			case e.amount > 0 && (all || !e.returning && (e.ended || e.clock.latest(now) > e.until)):
+			case e.amount > 0 && (all || !e.returning && (e.ended || e.over(now, clock))):
 				e.returning = true
 				rs = appendLimit(rs, handBack, &e.limit)
 			}
@@ -436,7 +451,7 @@ func (e *Engine) leaseLoop() {
 		if e.leases.count.Load() == 0 {
 			continue
 		}
-		for _, r := range e.leases.over(time.Now(), false) {
+		for _, r := range e.leases.over(time.Now(), e.clock.Load(), false) {
 			if e.Submit(r) != nil {
 				e.leases.kept(r) // the queue is full: the next sweep asks again
 			}
@@ -446,7 +461,7 @@ func (e *Engine) leaseLoop() {
 
 // returnLeases gives all leases back, when the worker goes.
 func (e *Engine) returnLeases() {
-	for _, r := range e.leases.over(time.Now(), true) {
+	for _, r := range e.leases.over(time.Now(), e.clock.Load(), true) {
 		r.deadline = time.Now().Add(e.cfg.Deadline)
 		b := e.newBatch()
 		b.add(r)

@@ -469,3 +469,76 @@ func TestWhatALeaseHasServedCanBeRefunded(t *testing.T) {
 		}
 	})
 }
+
+// A store's clock that was set forward ends leases as soon as any transaction has read it.
+func TestALeaseEndsWhenTheClockWasSetForward(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var forward atomic.Int64
+		db, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"), Now: func() time.Time {
+			return time.Now().Add(time.Duration(forward.Load()))
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(db.Close)
+		store := &tap{Store: db}
+		e := start(t, engine.Config{Store: store})
+		l := leased(t, "k", 100_000)
+		warm(t, e, l)
+		forward.Store(int64(2 * time.Hour))
+		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "other", 10, "1h")}})
+		before := store.count()
+		d := ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		if got := store.count(); got == before || d.Results[0].Used != 1 {
+			t.Errorf("%d transactions, and %d used: what was lent for a window that is over was served", got-before, d.Results[0].Used)
+		}
+	})
+}
+
+// A check changes nothing, whatever it takes the limit for: not what was charged, nor how long it counts.
+func TestACheckUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]int64{"one that allows": 100_000, "one that denies": 10} {
+		synctest.Test(t, func(t *testing.T) {
+			store := openTap(t)
+			e := start(t, engine.Config{Store: store})
+			l := leased(t, "k", 100_000)
+			n := warm(t, e, l)
+			other := l
+			other.Limit, other.Window, other.Algorithm, other.Leased = limit, window(t, "100ms"), engine.FixedWindow, false
+			if d := ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{other}}); d.Allowed != (limit > 10) {
+				t.Fatalf("%s: %+v", name, d)
+			}
+			time.Sleep(150 * time.Millisecond) // a window of the other
+			if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Results[0].Used < n+1 {
+				t.Errorf("%s: %d used after %d requests", name, d.Results[0].Used, n+1)
+			}
+			var denied int64
+			for _, event := range store.events(t) {
+				denied += event.Denied
+			}
+			if want := map[bool]int64{true: 0, false: 1}[limit > 10]; denied != want {
+				t.Errorf("%s: events tell of %d denials, want %d", name, denied, want)
+			}
+		})
+	}
+}
+
+// What several limits are asked is the demand for each once, though one of them can have no lease.
+func TestDemandCountsOnceForSeveralLimits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		short := leased(t, "k", 100_000)
+		short.Name, short.Window = "short", window(t, "100ms")
+		const requests = 10
+		for range requests {
+			time.Sleep(10 * time.Millisecond)
+			ask(t, e, engine.Request{Limits: []engine.Limit{leased(t, "k", 100_000), short}})
+		}
+		if got := e.Leased(); got == 0 || got > requests {
+			t.Errorf("%d leased after %d requests", got, requests)
+		}
+	})
+}

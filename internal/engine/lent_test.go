@@ -231,16 +231,107 @@ func TestAWorkerThatGoesGivesBackWhatASweepCouldNot(t *testing.T) {
 	x.init()
 	id := CounterID{"k", "n"}
 	now := time.Now()
+	clock := reading{now: 200, sent: now, received: now}
 	x.shard(id).known[id] = &lease{
-		limit: Limit{CounterID: id}, grant: grant{amount: 5, until: 100}, tokens: 5, clock: reading{now: 200, sent: now, received: now},
+		limit: Limit{CounterID: id}, grant: grant{amount: 5, until: 100}, tokens: 5, clock: clock,
 	}
-	if rs := x.over(now, false); len(rs) != 1 {
+	if rs := x.over(now, &clock, false); len(rs) != 1 {
 		t.Fatalf("%d requests to settle a lease that is over", len(rs))
 	}
-	if rs := x.over(now, false); len(rs) != 0 {
+	if rs := x.over(now, &clock, false); len(rs) != 0 {
 		t.Errorf("%d requests while one is on its way", len(rs))
 	}
-	if rs := x.over(now, true); len(rs) != 1 {
+	if rs := x.over(now, &clock, true); len(rs) != 1 {
 		t.Errorf("%d requests when the worker goes, want 1", len(rs))
+	}
+}
+
+// A batch is gathered for as long as requests come, so one of them may be later than its beginning.
+func TestTheWriterServesNothingFromALeaseThatEndedBeforeTheRequestCame(t *testing.T) {
+	t.Parallel()
+	var e Engine
+	e.leases.init()
+	now := time.Now()
+	clock := reading{sent: now, received: now}
+	e.clock.Store(&clock)
+	l := Limit{CounterID: CounterID{"k", "n"}, Limit: 100, Window: Window{Millis: 1000, text: "1s"}, Leased: true}
+	home := e.leases.shard(l.CounterID)
+	home.known[l.CounterID] = &lease{home: home, limit: l, grant: grant{amount: 5, until: 100}, tokens: 5, clock: clock}
+	e.leases.count.Add(1)
+	w := &writer{e: &e, now: now}
+	for after, want := range map[time.Duration]bool{0: true, 200 * time.Millisecond: false} {
+		if got := w.serve(&Request{Cost: 1, Limits: []Limit{l}, received: now.Add(after)}); got != want {
+			t.Errorf("served %v after the batch began: %t", after, got)
+		}
+	}
+}
+
+// What was asked before the clock was set back does not add up with all that is asked until it has caught up.
+func TestDemandBeginsAnewWhenTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	const hour = 3_600_000
+	var d demand
+	d.add(2*hour, 1)
+	now := int64(hour)
+	for range 1000 {
+		now += 10
+		d.add(now, 1)
+	}
+	if got := d.recent(now); got > 26 {
+		t.Errorf("%d asked for in the last 250 ms, at 100 a second", got)
+	}
+}
+
+// Ahead of its turn a decision is made at a moment that is known from a first to a last. A bucket that is full loses what
+// would come meanwhile, whichever it is.
+func TestABucketAtAnEstimatedMomentAdmitsNoMore(t *testing.T) {
+	t.Parallel()
+	const now, latest, until = 1_000_000, 1_000_300, 1_000_325
+	l := Limit{CounterID: CounterID{"k", "n"}, Algorithm: TokenBucket, Limit: 1000, Window: Window{Millis: 1000, text: "1s"}, Threshold: -1}
+	for name, c := range map[string]struct {
+		used   int64
+		unsure bool
+	}{"full": {0, false}, "full soon": {100, true}, "full later": {900, false}} {
+		var s State
+		s.advance(&l, now)
+		s.counting().charge(c.used)
+		var d denials
+		d.init()
+		decided := func(state []byte, v Verb, cost int64, snap Snapshot) (Changes, Result) {
+			b := newBatch()
+			r := &Request{Verb: v, Limits: []Limit{l}, Cost: cost}
+			b.add(r)
+			b.prepare()
+			snap.States = [][]byte{state}
+			return b.decide(snap, &d, func() string { return "id" }), r.decision.Results[0]
+		}
+		changes, _ := decided(s.Append(nil), Consume, 1000-c.used, Snapshot{Now: now, Latest: latest, Until: until})
+		if changes.Unsure != c.unsure {
+			t.Errorf("%s: unsure %t", name, changes.Unsure)
+		}
+		if c.unsure || len(changes.Counters) != 1 {
+			continue
+		}
+		// The charge was made at latest, at worst.
+		if _, result := decided(changes.Counters[0].State, Check, 1, Snapshot{Now: latest + 5, Latest: latest + 5}); name == "full" && result.Remaining > 5 {
+			t.Errorf("%s: %d remain 5 ms after all was charged", name, result.Remaining)
+		}
+	}
+}
+
+func TestACounterDoesNotExpireBeforeItsNextEventIsDue(t *testing.T) {
+	t.Parallel()
+	l := Limit{CounterID: CounterID{"k", "n"}, Limit: 1, Window: Window{Millis: 1000, text: "1s"}}
+	const now = 57_500
+	var s State
+	s.advance(&l, now)
+	s.counting().charge(1)
+	s.exceededAt = now
+	if at := s.expiresAt(&l, now); at < now+exceededEvery {
+		t.Errorf("expires at %d, and was told of at %d", at, s.exceededAt)
+	}
+	s.exceededAt, s.denied = 0, 3
+	if at := s.expiresAt(&l, now); at < now+exceededEvery {
+		t.Errorf("expires at %d with denials to tell", at)
 	}
 }

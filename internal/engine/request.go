@@ -99,8 +99,8 @@ type Request struct {
 	// The usual request has one limit and needs nothing else of the heap.
 	slotRoom   [1]int
 	resultRoom [1]Result
-	// replayed says that the answer is that of a receipt.
-	replayed bool
+	// replayed says that the answer is that of a receipt from before; unsure that one that is found may be its own.
+	replayed, unsure bool
 	// decision and err are the answer, until Done is called.
 	decision Decision
 	err      error

@@ -111,6 +111,7 @@ func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Rece
 	ids := []string{first, second}
 	slices.Sort(ids)
 	err = e.cfg.Store.Update(ctx, Batch{IDs: ids}, func(s Snapshot) Changes {
+		e.exhausted.forgetOthers(&s.Others)
 		a, b = s.Receipts[0], s.Receipts[1]
 		return Changes{}
 	})

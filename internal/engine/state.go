@@ -35,6 +35,10 @@ type State struct {
 	// denials that no event has told of yet and no worker remembers.
 	warnedAt, exceededAt, denied int64
 	lent                         lent
+	// until is not stored: a decision at an estimated moment is made somewhere from now to there, 0 for at now. unsteady says
+	// that it makes a difference when.
+	until    int64
+	unsteady bool
 
 	fixed   fixedWindow
 	sliding slidingWindow
@@ -85,6 +89,9 @@ func (s *State) counting() counting {
 // over as charged at that moment.
 func (s *State) advance(l *Limit, now int64) {
 	s.redefine(l, now)
+	if s.algorithm == TokenBucket && now < s.until {
+		s.unsteady = s.bucket.fullUntil(now, s.until) || s.unsteady
+	}
 	// What was lent and left the window, or was refilled, is not given back.
 	s.lent.amount = min(s.lent.amount, s.counting().used())
 	if s.lent.amount <= 0 || s.counting().moment() > s.lent.until {
@@ -167,7 +174,10 @@ func (s *State) exceededDue(now int64) bool {
 // rarely.
 func (s *State) expiresAt(l *Limit, now int64) int64 {
 	grid := min(max(l.Window.Millis, 60_000), 86_400_000)
-	at := s.resetAt(now) + l.Window.Millis
+	at := max(s.resetAt(now)+l.Window.Millis, s.exceededAt+exceededEvery)
+	if s.denied > 0 {
+		at = max(at, now+exceededEvery)
+	}
 	return (at + grid - 1) / grid * grid
 }
 
