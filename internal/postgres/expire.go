@@ -153,5 +153,9 @@ func (s *Store) expireClean(ctx context.Context, max int) (n int, err error) {
 	if err != nil || len(named) == 0 {
 		return n, err
 	}
-	return n, s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) { return &draft{removed: named}, nil })
+	return n, s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
+		// Others may have charged one anew before this turn: then it is remembered again.
+		named = slices.DeleteFunc(named, func(id engine.CounterID) bool { return s.memory.rows[id] != nil })
+		return &draft{removed: named}, nil
+	})
 }

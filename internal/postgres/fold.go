@@ -91,6 +91,7 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 		return false, err
 	}
 	defer release()
+	s.memory.trim()
 	if !s.loaded {
 		return false, nil // this process has made nothing dirty, and whoever has folds it
 	}

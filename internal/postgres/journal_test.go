@@ -227,3 +227,85 @@ func TestTheCleanRowsRememberedAreBounded(t *testing.T) {
 		t.Errorf("%d and %d, want %d", len(m.rows), m.clean.n, cleanMost)
 	}
 }
+
+// A worker that nobody asks remembers no more clean rows than one that is asked.
+func TestAnIdleWorkerForgets(t *testing.T) {
+	t.Parallel()
+	idle, busy := pair(t)
+	tune(idle, idle.fold)
+	tune(busy, busy.fold)
+	if err := idle.Update(t.Context(), batch("first"), set("1")); err != nil {
+		t.Fatal(err)
+	}
+	const each, batches = 500, 2 * washMost
+	for n := range batches {
+		keys := make([]string, each)
+		for i := range keys {
+			keys[i] = fmt.Sprint("key:", n*each+i)
+		}
+		if err := busy.Update(t.Context(), batch(keys...), set("1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range batches - 1 { // all at once would take the journal away from under the idle one
+		for s, rows := range map[*Store]int{busy: each, idle: 0} {
+			if _, err := s.foldSome(t.Context(), func() int { return rows }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if clean, dirty := idle.memory.clean.n, idle.memory.dirty.n; clean > cleanMost || dirty > each*batches/2 {
+		t.Errorf("%d clean rows and %d dirty ones of %d", clean, dirty, each*batches)
+	}
+}
+
+// setUntil is set with a time of expiry.
+func setUntil(state string, expires int64) func(engine.Snapshot) engine.Changes {
+	return func(snap engine.Snapshot) engine.Changes {
+		c := set(state)(snap)
+		for i := range c.Counters {
+			c.Counters[i].ExpiresAt = expires
+		}
+		return c
+	}
+}
+
+// A counter that was found expired is charged anew by another worker, while the one that found it waits to say in the
+// journal that it is gone.
+func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	tune(a, a.fold)
+	tune(b, b.fold)
+	const past, future = 1, 1 << 45
+	for _, w := range []struct {
+		key     string
+		expires int64
+	}{{"x", past}, {"y", future}, {"x", past}} {
+		if err := a.Update(t.Context(), batch(w.key), setUntil("old", w.expires)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := a.foldSome(t.Context(), func() int { return 1 }); err != nil { // x is clean, and the journal still speaks of it
+		t.Fatal(err)
+	}
+	if err := b.Update(t.Context(), batch("z"), setUntil("1", future)); err != nil {
+		t.Fatal(err)
+	}
+	charge := batch("x")
+	charge.Turn = awaited(t, b)
+	expired := make(chan error, 1)
+	go func() { _, err := a.expireSome(t.Context(), 10); expired <- err }()
+	waitForLock(t, b)
+	if err := b.Update(t.Context(), charge, setUntil("live", future)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-expired; err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*Store{"who removed": a, "who charged": b} {
+		if got := state(t, s, "x"); got != "live" {
+			t.Errorf("%s sees %q of a counter that was charged", name, got)
+		}
+	}
+}

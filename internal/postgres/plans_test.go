@@ -24,7 +24,7 @@ var queries = []query{
 	{"take the turn", turnSQL, []string{"Result"}},
 	{"read journal", readJournalSQL, []string{"Limit", "Index Scan using journal_pkey on journal"}},
 	{"read counters", readCountersSQL, []string{"Nested Loop", "ProjectSet", "Result", "Limit", "Index Scan using counters_pkey on counters"}},
-	{"write to the journal", appendSQL, []string{"Insert on journal", "Nested Loop", "Result", "Limit", "Index Scan using journal_pkey on journal journal_1", "Result"}},
+	{"write to the journal", appendSQL, []string{"Insert on journal", "Limit", "Index Scan using journal_pkey on journal journal_1", "Result"}},
 	{"fold counters", foldCountersSQL, []string{"Insert on counters", "ProjectSet", "Result"}},
 	{"shorten the journal", dropJournalSQL, []string{"Delete on journal", "Index Scan using journal_pkey on journal"}},
 	{"read receipts", readReceiptsSQL, []string{"Nested Loop", "Function Scan on unnest i", "Limit", "Index Scan using receipts_pkey on receipts"}},

@@ -219,12 +219,15 @@ func session(cfg *pgxpool.Config, lock, statement, idle time.Duration) {
 		"lock_timeout":                        millis(lock),
 		"statement_timeout":                   millis(statement),
 		"idle_in_transaction_session_timeout": millis(idle),
-		"plan_cache_mode":                     "force_generic_plan",
-		"enable_seqscan":                      "off",
-		"enable_bitmapscan":                   "off",
-		"enable_hashjoin":                     "off",
-		"enable_mergejoin":                    "off",
-		"enable_material":                     "off",
+		// A statement alone is a transaction that says neither.
+		"default_transaction_isolation": "read committed",
+		"default_transaction_read_only": "off",
+		"plan_cache_mode":               "force_generic_plan",
+		"enable_seqscan":                "off",
+		"enable_bitmapscan":             "off",
+		"enable_hashjoin":               "off",
+		"enable_mergejoin":              "off",
+		"enable_material":               "off",
 		// A plan with a disabled node looks expensive enough to be compiled.
 		"jit": "off",
 	}

@@ -37,18 +37,14 @@ CROSS JOIN LATERAL (
 	SELECT state, expires_at, spec FROM counters WHERE key = k.key AND name = k.name LIMIT 1
 ) c`
 
-	// It fails with division_by_zero when the last row of the journal is not the one expected, or the clock, read behind
-	// the lock, is not where the decision took it to be. The statement sees the journal as it was before the lock, but no two
-	// rows can have one number: the second writer fails, too. The length, which is 0, has the lock taken first; random keeps the division from being done
-	// when the statement is planned.
+	// It fails with division_by_zero when the last row of the journal is not the one expected, or the clock is not where the
+	// decision took it to be; random keeps the division from being done when the statement is planned. It comes behind
+	// turnSQL, as a statement of its own, so that it sees the journal as it is in the turn. Rows go from the front only: where
+	// the one expected still is, the next is there too, and fails it, or was never written.
 	appendSQL = `
 INSERT INTO journal (seq, token, changes) VALUES (coalesce((
-	SELECT last.seq + 1
-	FROM (SELECT length(pg_advisory_xact_lock('journal'::regclass::oid::bigint)::text) AS nothing OFFSET 0) AS turn
-	CROSS JOIN LATERAL (
-		SELECT seq FROM journal
-		WHERE seq = $1::bigint + turn.nothing AND token = $2 AND clock_timestamp() >= $5 AND clock_timestamp() < $6 LIMIT 1
-	) AS last
+	SELECT seq + 1 FROM journal
+	WHERE seq = $1::bigint AND token = $2 AND clock_timestamp() >= $5 AND clock_timestamp() < $6 LIMIT 1
 ), 1 / (random() * 0)::bigint), $3, $4) RETURNING clock_timestamp()`
 
 	// appending is the act of appendSQL.

@@ -268,7 +268,7 @@ func (s *Store) writePlan(ctx context.Context, t *tx, at moment, plan planner) (
 	}
 	t.commits = true
 	if err = s.append(ctx, t, d, beginningOfTime, endOfTime); errors.Is(err, errStale) {
-		s.loaded = false // nobody else can have written, so memory is not of this journal
+		s.forgetAll() // nobody else can have written, so memory is not of this journal
 		err = fmt.Errorf("%w: %w", engine.ErrConflict, err)
 	}
 	return false, err
@@ -330,6 +330,10 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 	sent := time.Now()
 	p := t.conn.StartPipeline(ctx)
 	t.steps = t.steps[:0]
+	if !t.commits { // else it has the turn
+		t.params.reset()
+		t.send(p, step{"wait for the turn to write", stTurn, anyNumber})
+	}
 	t.sendAppend(p, s.seq, s.token, token, from, until)
 	t.sendRemoved(p, d.removed)
 	t.sendNewReceipts(p, d.changes.Receipts)
@@ -379,9 +383,9 @@ func specOf(c *engine.CounterChange, r *row) unique.Handle[string] {
 // outcome reads the answers to what append sent, and the clock.
 func (t *tx) outcome(p *pgconn.Pipeline) (now int64, err error) {
 	var short error
-	for i, st := range t.steps {
+	for _, st := range t.steps {
 		var n int64
-		if i == 0 {
+		if st.statement == stAppend {
 			n, now, err = t.readAppend(p)
 		} else {
 			var tag pgconn.CommandTag

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -237,6 +238,63 @@ func TestADecisionInATurnThatWasAwaitedIsNotBeforeItsRequest(t *testing.T) {
 		}
 		if unsure && (len(asked) != 2 || last.Until != 0 || last.Now < clock) {
 			t.Errorf("at %d or later: decided again %d times, at %d", clock, len(asked)-1, last.Now)
+		}
+	}
+}
+
+// A statement sees the journal as it is in its turn: the row it expected to be the last may be gone by then, together with
+// those behind it.
+func TestARowIsNotWrittenBehindOnesThatAreGone(t *testing.T) {
+	s := open(t, Config{LockTimeout: 10 * time.Second})
+	tune(s, s.fold)
+	write(t, s, "1")
+	write(t, s, "2")
+	s.clock.tell(s.clock.now, time.Now().Add(-5*time.Second), time.Now()) // a decision may be late
+	other, err := connect(t, s).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Exec(t.Context(), turnSQL); err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan string)
+	go func() { asked <- write(t, s, "3") }()
+	waitForLock(t, s)
+	for _, sql := range []string{
+		`INSERT INTO journal SELECT max(seq) + n, n, '' FROM journal, generate_series(1, 2) n GROUP BY n`,
+		`DELETE FROM journal WHERE seq < (SELECT max(seq) FROM journal)`,
+	} {
+		if _, err := other.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := other.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-asked; !strings.HasPrefix(got, "asked 1 times over what is remembered, 1 times in turn") {
+		t.Error(got)
+	}
+}
+
+// TestSessionsAreAsNeeded has a database whose defaults would break a statement that is a transaction of its own.
+func TestSessionsAreAsNeeded(t *testing.T) {
+	s := open(t, Config{})
+	for _, name := range []string{"default_transaction_read_only = on", "default_transaction_isolation = serializable"} {
+		if _, err := connect(t, s).Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+name+`', current_database()); END $$`); err != nil {
+			t.Fatal(err)
+		}
+		behind := open(t, Config{URL: s.pool.Config().ConnString()})
+		for _, state := range []string{"1", "2"} {
+			if err := behind.Update(t.Context(), batch("a"), set(state)); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		var isolation string
+		if err := behind.pool.QueryRow(t.Context(), `SHOW transaction_isolation`).Scan(&isolation); err != nil || isolation != "read committed" {
+			t.Errorf("%s: %s, %v", name, isolation, err)
+		}
+		if _, err := behind.pool.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET ALL', current_database()); END $$`); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
