@@ -1,7 +1,7 @@
--- Roles for PostgreSQL with least privilege. Run it as the role that owns the tables (the one that migrates) or as a
--- superuser, after every limiter migrate up; it may run any number of times:
+-- Roles for PostgreSQL with least privilege. Run it as a superuser, because it makes roles, after every limiter migrate up;
+-- it may run any number of times:
 --
---   psql "$DATABASE_URL" -v ON_ERROR_STOP=1 -1 -f deploy/roles.sql
+--   psql -U postgres -d limits -v ON_ERROR_STOP=1 -1 -f deploy/roles.sql
 --
 -- New roles cannot log in before they have a password: \password limits_worker. A test runs the service with these roles
 -- (internal/app/roles_test.go).

@@ -38,7 +38,7 @@ func (c *alertsPreviewCmd) Validate() error {
 	if c.Max < 1 || c.Max > 10_000_000 {
 		return fmt.Errorf("--max: %d is not between 1 and 10000000", c.Max)
 	}
-	return nil
+	return c.natsFlags.Validate()
 }
 
 func (c *alertsPreviewCmd) Run(s *session) error {

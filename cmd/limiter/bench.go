@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -53,8 +52,10 @@ func (c *benchCmd) Validate() error {
 		return fmt.Errorf("--in-flight: %d is above 1000000", c.InFlight)
 	case c.Keys < 1 || c.Keys > 1_000_000_000:
 		return fmt.Errorf("--keys: %d is not between 1 and 1000000000", c.Keys)
-	case c.Duration <= 0 || c.Warmup < 0:
-		return errors.New("--duration must be above 0 and --warmup not below")
+	case c.Duration <= 0:
+		return fmt.Errorf("--duration: %v is not above 0", c.Duration)
+	case c.Warmup < 0:
+		return fmt.Errorf("--warmup: %v is below 0", c.Warmup)
 	}
 	return c.natsFlags.Validate()
 }

@@ -4,14 +4,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/redact"
 	"github.com/seed503877ad/limits/internal/settings"
 )
 
@@ -40,30 +40,20 @@ func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error
 	}
 	nc, err := nats.Connect(to, append(options, more...)...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w; is a limiter running? start one with: limiter", redact(to), err)
+		way := "is a limiter running? start one with: limiter"
+		if !errors.Is(err, nats.ErrNoServers) {
+			way = "look at NATS_URL (--nats-url) and the other --nats-* settings"
+		}
+		return nil, fmt.Errorf("connect to %s: %s; %s", redact.URLs(to), redact.URLs(err.Error()), way)
 	}
 	return nc, nil
-}
-
-// redact leaves passwords out of a list of NATS URLs.
-func redact(urls string) string {
-	list := strings.Split(urls, ",")
-	for i, raw := range list {
-		u, err := url.Parse(strings.TrimSpace(raw))
-		if err != nil {
-			list[i] = "(unreadable URL)"
-		} else if u.User != nil {
-			list[i] = u.Redacted()
-		}
-	}
-	return strings.Join(list, ",")
 }
 
 // clientFlags are the flags of every verb that asks the service.
 type clientFlags struct {
 	natsFlags
 	Timeout time.Duration `default:"2s" placeholder:"DURATION" help:"How long to wait for an answer (${default})."`
-	JSON    bool          `help:"Print the reply as it came."`
+	JSON    bool          `help:"Print JSON."`
 }
 
 // Validate holds what the tags cannot.

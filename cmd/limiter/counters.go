@@ -157,7 +157,7 @@ func (c *resetCmd) Validate() error {
 
 func (c *resetCmd) Run(s *session) error {
 	if c.Key == "" && !c.DryRun && !c.Yes && !s.inTTY {
-		return usageError("reset of a prefix: standard input is no terminal to ask on; say --yes (or --dry-run)")
+		return usageError("reset of more than one key: standard input is no terminal to ask on; say --yes (or --dry-run)")
 	}
 	nc, err := c.connect("reset")
 	if err != nil {

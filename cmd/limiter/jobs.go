@@ -18,7 +18,7 @@ type jobsListCmd struct{ clientFlags }
 
 // Help gives the examples of --help.
 func (*jobsListCmd) Help() string {
-	return `Each run is done by one worker, whichever claims it first. Schedules are in UTC, times in the zone of this machine.
+	return `Each run is done by one process, an alerter or a limiter that has its alerter inside, whichever claims it first. Schedules are in UTC, times in the zone of this machine.
 
 Examples:
 
@@ -58,7 +58,7 @@ type jobsRunCmd struct {
 
 // Help gives the examples of --help.
 func (*jobsRunCmd) Help() string {
-	return `The worker that answers runs it. A run that takes longer than a second goes on after the answer. The exit status is 1 when
+	return `The process that answers runs it. A run that takes longer than a second goes on after the answer. The exit status is 1 when
 the run ended otherwise than done.
 
 Examples:

@@ -121,7 +121,8 @@ func TestWrongUsage(t *testing.T) {
 		{"watch --count=-1", "--count: -1 is below 0"},
 		{"bench --connections 5 --in-flight 4", "each connection needs one"},
 		{"bench --keys 0", "--keys: 0 is not between"},
-		{"bench --duration 0s", "--duration must be above 0"},
+		{"show k --nats-tls-cert main_test.go", "--nats-tls-cert and --nats-tls-key belong together"},
+		{"bench --duration 0s", "--duration: 0s is not above 0"},
 		{"serve --nats-inbox-prefix limits.x", `--nats-inbox-prefix: "limits.x" cannot begin`},
 		{"bench --nats-inbox-prefix a.>", "--nats-inbox-prefix"},
 		{"show k --nats-inbox-prefix a..b", "want one such as _INBOX_check"},
@@ -197,7 +198,7 @@ func TestServeOptions(t *testing.T) {
 func TestNothingIsRunning(t *testing.T) {
 	for _, args := range []string{"consume k --limit 1 --window 1m", "show k", "list", "reset k", "watch", "bench"} {
 		i := limiter(t, append(strings.Fields(args), "--nats-url", "nats://me:secret@127.0.0.1:1")...)
-		i.want(t, exitError, "", "connect to nats://me:xxxxx@127.0.0.1:1: ")
+		i.want(t, exitError, "", "connect to nats://***@127.0.0.1:1: ")
 		i.want(t, exitError, "", "is a limiter running? start one with: limiter")
 	}
 	nc := testenv.NATS(t)
@@ -208,6 +209,12 @@ func TestNothingIsRunning(t *testing.T) {
 }
 
 func TestPasswordsStayHidden(t *testing.T) {
+	for _, url := range []string{"nats://me:secret@127.0.0.1:1", "nats://me:secret%zz@127.0.0.1:1", "nats://secret@127.0.0.1:1", "me:secret@127.0.0.1:1"} {
+		i := limiter(t, "show", "k", "--nats-url", url)
+		if i.status != exitError || strings.Contains(i.out.String()+i.err.String(), "secret") {
+			t.Errorf("%s: exit status %d, err %q", url, i.status, i.err.String())
+		}
+	}
 	for _, url := range []string{"postgres://u:secret@127.0.0.1:1/db", "postgres://u:secret%zz@127.0.0.1/db", "host=127.0.0.1 port=1 password=secret"} {
 		i := limiter(t, "migrate", "status", "--database-url", url)
 		if i.status != exitError || strings.Contains(i.out.String()+i.err.String(), "secret") {

@@ -7,9 +7,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"regexp"
 	"strings"
 	"time"
+
+	"github.com/seed503877ad/limits/internal/redact"
 
 	"github.com/nats-io/nats.go"
 )
@@ -62,10 +63,10 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 		if err == nil {
 			return nc, nil
 		}
-		text := redact(err.Error())
-		cfg.Logger.Warn("connect to NATS", "url", redact(cfg.URL), "attempt", attempt, "error", text)
+		text := redact.URLs(err.Error())
+		cfg.Logger.Warn("connect to NATS", "url", redact.URLs(cfg.URL), "attempt", attempt, "error", text)
 		if sleep(ctx, reconnectDelay(attempt)) != nil {
-			return nil, fmt.Errorf("connect to NATS at %s: %w; the last error was: %s", redact(cfg.URL), context.Cause(ctx), text)
+			return nil, fmt.Errorf("connect to NATS at %s: %w; the last error was: %s", redact.URLs(cfg.URL), context.Cause(ctx), text)
 		}
 	}
 }
@@ -84,9 +85,6 @@ func (c *ConnectConfig) options() ([]nats.Option, error) {
 			return nil, err
 		}
 		_ = f.Close()
-	}
-	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return nil, errors.New("--nats-tls-cert and --nats-tls-key belong together; one of them is missing")
 	}
 	opts := c.behaviour()
 	if c.InboxPrefix != "" {
@@ -119,7 +117,7 @@ func (c *ConnectConfig) behaviour() []nats.Option {
 		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				log.Warn("NATS disconnected", "error", redact(err.Error()))
+				log.Warn("NATS disconnected", "error", redact.URLs(err.Error()))
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
@@ -130,7 +128,7 @@ func (c *ConnectConfig) behaviour() []nats.Option {
 			if sub != nil {
 				subject = sub.Subject
 			}
-			log.Error("NATS", "subject", subject, "error", redact(err.Error()))
+			log.Error("NATS", "subject", subject, "error", redact.URLs(err.Error()))
 		}),
 	}
 }
@@ -154,15 +152,4 @@ func Healthy(nc *nats.Conn) error {
 		return fmt.Errorf("the connection is %s", strings.ToLower(status.String()))
 	}
 	return nil
-}
-
-// The user, password or token of a URL, and of an address without a scheme.
-var (
-	urlSecret  = regexp.MustCompile(`://[^\s,"]*@`)
-	hostSecret = regexp.MustCompile(`(^|[\s,"])[^\s,"/]*@`)
-)
-
-// redact takes user, password and token out of the URLs in a text.
-func redact(text string) string {
-	return hostSecret.ReplaceAllString(urlSecret.ReplaceAllString(text, "://***@"), "$1***@")
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed503877ad/limits/internal/redact"
+
 	"github.com/nats-io/nats-server/v2/server"
 )
 
@@ -147,7 +149,7 @@ func (l *serverLog) write(level slog.Level, format string, v []any) {
 	if level < slog.LevelError && !l.log.Enabled(context.Background(), level) {
 		return
 	}
-	text := redact(strings.TrimSpace(fmt.Sprintf(format, v...)))
+	text := redact.URLs(strings.TrimSpace(fmt.Sprintf(format, v...)))
 	if level == slog.LevelError {
 		l.mu.Lock()
 		l.err = text

@@ -6,6 +6,7 @@ package settings
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -36,6 +37,9 @@ var inboxPrefix = regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`)
 
 // Validate holds what the tags cannot. Answers are not sent below limits and alerts, where services and streams listen.
 func (f *NATS) Validate() error {
+	if (f.NATSTLSCert == "") != (f.NATSTLSKey == "") {
+		return errors.New("--nats-tls-cert and --nats-tls-key belong together; one of them is missing")
+	}
 	if f.InboxPrefix == "" {
 		return nil
 	}
@@ -57,7 +61,7 @@ const MaxDays = 36_500
 
 // Jobs say when jobs run and what they leave.
 type Jobs struct {
-	CleanupEvery    time.Duration `name:"cleanup-every" env:"CLEANUP_EVERY" default:"60s" placeholder:"DURATION" help:"How often expired counters are removed; 0 for never (${default})."`
+	CleanupEvery    time.Duration `name:"cleanup-every" env:"CLEANUP_EVERY" default:"60s" placeholder:"DURATION" help:"How often expired counters are removed; 0 for only by: limiter jobs run expire (${default})."`
 	UsageMinuteDays int           `name:"usage-minute-days" env:"USAGE_MINUTE_DAYS" default:"2" placeholder:"N" help:"After how many days usage is kept by the hour instead of the minute; 0 for never (${default})."`
 	UsageDays       int           `name:"usage-days" env:"USAGE_DAYS" default:"90" placeholder:"N" help:"After how many days usage is removed; 0 for never (${default})."`
 	RequestDays     int           `name:"request-days" env:"REQUEST_DAYS" default:"30" placeholder:"N" help:"After how many days the request log is removed; 0 for never (${default})."`
