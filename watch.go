@@ -97,8 +97,9 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 		w.stop()
 		return nil, fmt.Errorf("watch: %w", err)
 	}
-	context.AfterFunc(ctx, w.stop) // for a sequence that nobody reads
+	unhook := context.AfterFunc(ctx, w.stop) // for a sequence that nobody reads
 	return func(yield func(Event, error) bool) {
+		defer unhook() // or the context would keep the watch for as long as it lasts
 		defer w.stop()
 		closed := c.nc.StatusChanged(nats.CLOSED)
 		defer c.nc.RemoveStatusListener(closed)

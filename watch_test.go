@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -183,5 +184,34 @@ func waitFor(t *testing.T, done func() bool) {
 		if time.Now().After(end) {
 			t.Fatal("waited 5 seconds in vain")
 		}
+	}
+}
+
+// A watch that ended is not kept for as long as its context lasts.
+func TestAWatchThatEndedIsForgotten(t *testing.T) {
+	nc := connect(t)
+	client := limits.NewClient(nc)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	const watches = 300 // each with room for 4096 pointers
+	for range watches {
+		events, err := client.Watch(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish(t, nc, limits.EventExceeded, exceededEvent)
+		for range events {
+			break
+		}
+	}
+	if after := heap(); after > before+watches*4096*8/2 {
+		t.Errorf("%d MB after %d watches", (after-before)>>20, watches)
 	}
 }

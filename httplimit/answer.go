@@ -74,7 +74,9 @@ func (a *Answer) Limits() []limits.LimitReply {
 func (a *Answer) top() limits.LimitReply {
 	all := a.Limits()
 	for _, l := range all {
-		if l.Key == a.Reply.Key && l.Name == a.Reply.Name {
+		// Limits of two policies may have one key and one name: then what stands beside them tells.
+		if l.Key == a.Reply.Key && l.Name == a.Reply.Name && l.Limit == a.Reply.Limit && l.Remaining == a.Reply.Remaining &&
+			l.Reset == a.Reply.Reset && (l.Allowed == a.Reply.Allowed || l.Shadow) {
 			return l
 		}
 	}

@@ -91,6 +91,18 @@ func decode(t *testing.T, text string) (value any) {
 	return value
 }
 
+// The reply speaks for one limit, though another policy has one of the same key and name.
+func TestTheLimitOfABodyIsTheOneThatRefused(t *testing.T) {
+	t.Parallel()
+	a := denial("1m", "1m", 5, time.Second)
+	a.Reply.Limits = append([]limits.LimitReply{{Policy: "api", Name: "1m", Key: "gen:7", Limit: 100, Remaining: 95, Window: "1m",
+		Reset: a.Reply.Reset, Allowed: true}}, a.Reply.Limits...)
+	_, got := httplimit.Must(httplimit.TextTemplate("{policy} {limit} {remaining}"))(a)
+	if string(got) != "gen 5 0" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestTextTemplate(t *testing.T) {
 	t.Parallel()
 	_, got := httplimit.Must(httplimit.TextTemplate("{status}: please wait {wait}.\n"))(denial("1m", "1m", 5, time.Second))

@@ -94,15 +94,11 @@ func (s *statusRecorder) wrapped() http.ResponseWriter {
 	switch {
 	case canFlush && canHijack:
 		return struct {
-			*statusRecorder
-			http.Flusher
+			flushing
 			http.Hijacker
-		}{s, flusher, hijacker}
+		}{flushing{s, flusher}, hijacker}
 	case canFlush:
-		return struct {
-			*statusRecorder
-			http.Flusher
-		}{s, flusher}
+		return flushing{s, flusher}
 	case canHijack:
 		return struct {
 			*statusRecorder
@@ -110,6 +106,18 @@ func (s *statusRecorder) wrapped() http.ResponseWriter {
 		}{s, hijacker}
 	}
 	return s
+}
+
+// flushing begins a response with a flush, if nothing was written: with a status of 200.
+type flushing struct {
+	*statusRecorder
+	beneath http.Flusher
+}
+
+// Flush implements [http.Flusher].
+func (f flushing) Flush() {
+	f.implicit()
+	f.beneath.Flush()
 }
 
 // result is the status of the whole; a handler that ended without one wrote 200, unless it panicked.

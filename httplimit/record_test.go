@@ -69,6 +69,7 @@ func TestAPanicIsNoWayAroundTheCharge(t *testing.T) {
 		charged int64
 	}{
 		"after 201":      {func(w http.ResponseWriter) { w.WriteHeader(201) }, 1},
+		"after a flush":  {func(w http.ResponseWriter) { w.(http.Flusher).Flush() }, 1},
 		"before a thing": {func(http.ResponseWriter) {}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

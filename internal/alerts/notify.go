@@ -93,7 +93,7 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 	if err != nil || len(pending) == 0 {
 		return 0, err
 	}
-	silences, err := s.Store.Silences(ctx, false, maxSilences)
+	silences, err := s.Store.Silences(ctx, false, 2*maxSilences) // those made at one moment may pass the bound
 	if err != nil {
 		return 0, err
 	}

@@ -312,6 +312,10 @@ func (s *Service) read(reply string, data []byte, answer func(ctx context.Contex
 	if err == nil {
 		body, err = json.Marshal(v)
 	}
+	if most := s.cfg.Conn.MaxPayload(); err == nil && most > 0 && int64(len(body)) > most {
+		err = &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
+			"the answer has %d bytes, and NATS takes %d; ask for fewer at a time with max", len(body), most)}
+	}
 	if err != nil {
 		if e := wireError(err); e.Status == 503 {
 			s.cfg.Logger.Warn("read counters", "error", err)

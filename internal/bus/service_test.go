@@ -317,3 +317,17 @@ func TestSemver(t *testing.T) {
 		}
 	}
 }
+
+// An answer that NATS would not take is an error, not silence.
+func TestAnAnswerThatIsTooLargeIsSaid(t *testing.T) {
+	many := make([]engine.Counter, 20_000)
+	for i := range many {
+		many[i] = engine.Counter{CounterID: engine.CounterID{Key: "k", Name: fmt.Sprint("name:", i)},
+			Spec: engine.Spec{Algorithm: "fixed_window", Limit: 1, Window: "1h"}, Used: 1, ResetAt: 1704307200000}
+	}
+	s, nc := serve(t, &fakeEngine{submit: allowing, counters: many})
+	m := ask(t, nc, limits.SubjectStatus, `{"key":"k"}`)
+	if !strings.Contains(string(m.Data), `"too_large"`) || s.Lost() != 0 {
+		t.Errorf("%d bytes: %.200s; %d lost", len(m.Data), m.Data, s.Lost())
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -174,6 +175,23 @@ func TestWhoTheSubjectIs(t *testing.T) {
 		if len(seen) != len(groups) {
 			t.Errorf("%s: keys %v of %v", template, seen, groups)
 		}
+	}
+}
+
+// TestSeparatorsOfManyBytes: what a client sends stays UTF-8 in the key, and no two subjects share one.
+func TestSeparatorsOfManyBytes(t *testing.T) {
+	t.Parallel()
+	tp, err := parseTemplate("u:{user}→{route}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string][2]string{}
+	for _, pair := range [][2]string{{"a", "b"}, {"a→b", "c"}, {"a", "b→c"}, {"a€", "b"}, {"a%E2%86%92b", "c"}, {"a–", "→"}} {
+		key, err := tp.render(map[string]string{"user": pair[0], "route": pair[1]}, nil)
+		if other, ok := seen[key]; err != nil || ok || !utf8.ValidString(key) {
+			t.Errorf("%q: key %q, %v; also that of %q", pair, key, err, other)
+		}
+		seen[key] = pair
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
@@ -23,9 +24,9 @@ type template struct {
 type part struct {
 	attribute       string
 	lower, ip, hash bool
-	// escape is the byte that ends the value in the key, 0 for the last part. It is escaped in the value, so that
-	// {a}:{b} gives the key of a="x:y" b="z" to no other a and b.
-	escape byte
+	// escape is the character that ends the value in the key, empty for the last part. It is escaped in the value, so that
+	// {a}:{b} gives the key of a="x:y" b="z" to no other a and b; whole, so that what is left is valid UTF-8.
+	escape string
 }
 
 const (
@@ -68,7 +69,8 @@ func parseTemplate(text string) (*template, error) {
 			return nil, fmt.Errorf("%s has {%s} and {%s} side by side; put a separator such as : between them",
 				yamlfile.Quote(text), t.parts[i].attribute, t.parts[i+1].attribute)
 		}
-		t.parts[i].escape = next[0]
+		_, n := utf8.DecodeRuneInString(next)
+		t.parts[i].escape = next[:n]
 	}
 	return t, t.check()
 }
@@ -199,12 +201,22 @@ func canonical(v string) (string, error) {
 
 func (p *part) appendEscaped(b []byte, v string) []byte {
 	const hexits = "0123456789ABCDEF"
-	for i := range len(v) {
-		if c := v[i]; p.escape != 0 && (c == p.escape || c == '%') {
-			b = append(b, '%', hexits[c>>4], hexits[c&15])
-		} else {
-			b = append(b, c)
+	if p.escape == "" {
+		return append(b, v...)
+	}
+	for len(v) > 0 {
+		n := 1
+		switch {
+		case strings.HasPrefix(v, p.escape):
+			n = len(p.escape)
+		case v[0] != '%':
+			b, v = append(b, v[0]), v[1:]
+			continue
 		}
+		for _, c := range []byte(v[:n]) {
+			b = append(b, '%', hexits[c>>4], hexits[c&15])
+		}
+		v = v[n:]
 	}
 	return b
 }

@@ -87,6 +87,8 @@ func (t *target) post(ctx context.Context, header http.Header, body []byte) (ans
 func (t *target) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
+	} else if strings.Contains(err.Error(), "malformed") {
+		err = errors.New("what answers there speaks no HTTP") // net/http quotes it, and it may repeat the URL
 	}
 	return fmt.Errorf("post to %s: %w", t.url.Host, err)
 }

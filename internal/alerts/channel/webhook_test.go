@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"bufio"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -259,6 +260,31 @@ func TestClosedPort(t *testing.T) {
 	r := receive(t, nil)
 	r.Close()
 	wantError(t, send(t, config(t), hook(r.URL)), "post to 127.0.0.1", "refused")
+}
+
+// net/http quotes what it cannot read, and an echo repeats the URL.
+func TestAnEchoTellsNoSecret(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			line, _ := bufio.NewReader(c).ReadString('\n')
+			_, _ = io.WriteString(c, line+"\r\n")
+			_ = c.Close()
+		}
+	}()
+	err = send(t, config(t), hook("http://"+l.Addr().String()+"/"+secret))
+	if err == nil || strings.Contains(err.Error(), secret) {
+		t.Error(err)
+	}
 }
 
 func TestCertificatesAreChecked(t *testing.T) {
