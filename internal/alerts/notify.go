@@ -154,7 +154,7 @@ func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Sile
 	rules := s.Rules()
 	rule := rules.find(a.Rule)
 	if until, quiet := rule.quietUntil(millis(now)); quiet {
-		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", until.UnixMilli()
+		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", rule.digestFrom(until)
 		return told, nil
 	}
 	refused, err := s.throttle(ctx, a)

@@ -45,9 +45,26 @@ func (r *Rule) quietUntil(t time.Time) (until time.Time, quiet bool) {
 // quiet hours in which the next digest would come, which is at the next full hour; 0 for no wait.
 func (r *Rule) digestAfter(now time.Time) int64 {
 	if until, quiet := r.quietUntil(now.UTC().Truncate(time.Hour).Add(time.Hour)); quiet {
-		return until.UnixMilli()
+		return r.digestFrom(until)
 	}
 	return 0
+}
+
+// digestFrom is from when on, in Unix milliseconds, a digest may tell what is held up to t: digests come at full hours, and
+// the next one must not be quiet again.
+func (r *Rule) digestFrom(t time.Time) int64 {
+	for at := t; at.Sub(t) < longestQuiet; {
+		run := at.UTC().Truncate(time.Hour)
+		if run.Before(at) {
+			run = run.Add(time.Hour)
+		}
+		until, quiet := r.quietUntil(run)
+		if !quiet {
+			return at.UnixMilli()
+		}
+		at = until
+	}
+	return t.UnixMilli() // every full hour is quiet: it is told all the same
 }
 
 // next gives a time up to which it is quiet from t on; t itself when it is not. It looks no further than the next change of

@@ -225,6 +225,21 @@ func TestADigestKeepsQuietHours(t *testing.T) {
 	}
 }
 
+// TestADigestKeepsTheNextQuietHoursToo that begin before the full hour behind the first.
+func TestADigestKeepsTheNextQuietHoursToo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:30"}, {from: "13:50", to: "14:30"}]}]}`)
+	s := r.run()
+	r.take(s, r.exceeded("7", "a", 1))
+	r.seen.wait(t, "told", 1)
+	for _, want := range []string{"0 digests of 0 alerts", "0 digests of 0 alerts", "1 digests of 1 alerts"} {
+		r.advance(time.Hour)
+		if note, err := s.Digest(t.Context()); err != nil || note != want {
+			t.Errorf("at %s: %s, %v; want %s", r.clock.now().UTC(), note, err, want)
+		}
+	}
+}
+
 // TestWhoRenamesAChannelMissesNothing of what was raised before.
 func TestWhoRenamesAChannelMissesNothing(t *testing.T) {
 	t.Parallel()
