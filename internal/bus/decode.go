@@ -58,14 +58,30 @@ func (d *decoder) read(verb engine.Verb, data []byte, req *engine.Request) (pure
 			return false, err
 		}
 	}
+	return p.id == "" && p.inline(), p.ask(verb, req)
+}
+
+// policyRequest is request for one of form 3 whose parts were checked already. It may have more attributes than one that is
+// read: those of an API key beside its own.
+func (d *decoder) policyRequest(verb engine.Verb, r *limits.Request, req *engine.Request) error {
+	p := d.parsers.Get().(*parser)
+	defer d.parsers.Put(p)
+	p.reset()
+	p.given = givenAttributes
+	p.policy, p.tier, p.attributes, p.cost, p.id = r.Policy, r.Tier, r.Attributes, max(1, r.Cost), r.ID
+	return p.ask(verb, req)
+}
+
+// ask fills the request with what the question asks for.
+func (p *parser) ask(verb engine.Verb, req *engine.Request) error {
 	if err := p.resolve(req); err != nil {
-		return false, err
+		return err
 	}
 	req.Verb, req.Cost = verb, p.cost
 	if p.id != "" && verb != engine.Check {
 		req.ID, req.Fingerprint = p.id, fingerprint(verb, req, &p.question)
 	}
-	return p.id == "" && p.inline(), nil
+	return nil
 }
 
 // inline tells whether the question has limits of its own, and asks no policy.

@@ -198,6 +198,21 @@ func TestVerifyDecides(t *testing.T) {
 	if got := verify(t, nc, `{"apiKey":%q,"policy":"nobody's"}`, key); !strings.Contains(got, `{"error":{"code":"unknown_policy"`) {
 		t.Error(got)
 	}
+	// As many attributes as a key may have, beside as many as a request may.
+	many := func(prefix string, n int) string {
+		m := make(map[string]string, n)
+		for i := range n {
+			m[fmt.Sprint(prefix, i)] = "v"
+		}
+		b, _ := json.Marshal(m)
+		return string(b)
+	}
+	<-asked
+	fail = nil
+	rich := createKey(t, nc, `{"user":"7","attributes":`+many("key", 16)+`}`).APIKey
+	if got := verify(t, nc, `{"apiKey":%q,"attributes":`+many("own", 32)+`}`, rich); !strings.Contains(got, `"valid":true`) {
+		t.Error(got)
+	}
 	// All were answered, and are counted so a moment later: the service can stop.
 	for w.svc.InFlight() != 0 {
 		runtime.Gosched()

@@ -100,13 +100,7 @@ func asKey(q *limits.VerifyRequest, k *keys.Key) *limits.Request {
 }
 
 // decide answers a request as limits.consume would, to done instead of to a subject: done gets the JSON of the reply.
-// It goes through the same decoder, so that whatever that learns of policies holds here.
 func (s *Service) decide(request *limits.Request, done func(decision []byte, err error)) {
-	body, err := json.Marshal(request)
-	if err != nil {
-		done(nil, err)
-		return
-	}
 	r := &engine.Request{OnError: s.cfg.OnError}
 	r.Done = func(d engine.Decision, err error) {
 		if err != nil {
@@ -115,7 +109,7 @@ func (s *Service) decide(request *limits.Request, done func(decision []byte, err
 		}
 		done(appendReply(nil, r.Verb, &d, r.Cost), nil)
 	}
-	if err := s.decoder.request(engine.Consume, body, r); err != nil {
+	if err := s.decoder.policyRequest(engine.Consume, request, r); err != nil {
 		done(nil, err)
 		return
 	}
