@@ -58,7 +58,8 @@ func (d *decoder) read(verb engine.Verb, data []byte, req *engine.Request) (pure
 			return false, err
 		}
 	}
-	return p.id == "" && p.inline(), p.ask(verb, req)
+	err = p.ask(verb, req)
+	return err == nil && p.id == "" && p.inline(), err
 }
 
 // policyRequest is request for one of form 3 whose parts were checked already. It may have more attributes than one that is
