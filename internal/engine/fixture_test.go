@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/sqlite"
@@ -88,9 +89,12 @@ func (s *tap) events(t *testing.T) (all []engine.Event) {
 	return all
 }
 
-func openTap(t testing.TB) *tap {
+func openTap(t testing.TB) *tap { return openTapAt(t, nil) }
+
+// openTapAt opens one with a clock of its own.
+func openTapAt(t testing.TB, now func() time.Time) *tap {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"), Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}

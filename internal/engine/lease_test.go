@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/sqlite"
 )
 
 // leased is a limit of n an hour that a worker may serve from memory. A calendar hour could end during the test.
@@ -374,14 +372,7 @@ func TestALeaseLastsASecondAtMostWhenTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var back atomic.Int64
-		db, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"), Now: func() time.Time {
-			return time.Now().Add(-time.Duration(back.Load()))
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(db.Close)
-		store := &tap{Store: db}
+		store := openTapAt(t, func() time.Time { return time.Now().Add(-time.Duration(back.Load())) })
 		e := start(t, engine.Config{Store: store})
 		l := leased(t, "k", 100_000)
 		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
@@ -475,14 +466,7 @@ func TestALeaseEndsWhenTheClockWasSetForward(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var forward atomic.Int64
-		db, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"), Now: func() time.Time {
-			return time.Now().Add(time.Duration(forward.Load()))
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(db.Close)
-		store := &tap{Store: db}
+		store := openTapAt(t, func() time.Time { return time.Now().Add(time.Duration(forward.Load())) })
 		e := start(t, engine.Config{Store: store})
 		l := leased(t, "k", 100_000)
 		warm(t, e, l)
