@@ -86,10 +86,15 @@ func (c *benchCmd) Run(s *session) error {
 		return err
 	}
 	defer l.close()
-	l.start()
 	p := newProgress(s, c)
-	p.during(s.ctx, c.Warmup, l)
-	l.measure()
+	if c.Warmup > 0 {
+		l.start()
+		p.during(s.ctx, c.Warmup, l)
+		l.measure()
+	} else { // the first answer counts, too
+		l.measure()
+		l.start()
+	}
 	began, cpu := time.Now(), processorTime()
 	p.during(s.ctx, c.Duration, l)
 	t := l.finish()
