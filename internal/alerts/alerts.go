@@ -182,6 +182,6 @@ type Poison struct {
 const (
 	MaxPoisonBytes = 4096
 	MaxPoison      = 1000
-	// PoisonTrim is after how many places of the stream it is looked whether there are more.
+	// PoisonTrim is after how many of them it is looked whether there are more.
 	PoisonTrim = 64
 )

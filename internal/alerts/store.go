@@ -152,8 +152,9 @@ type Store interface {
 	// Silences gives up to max, those that have not ended, and with ended the others too; the last made first.
 	Silences(ctx context.Context, ended bool, max int) ([]Silence, error)
 
-	// KeepPoison keeps a message that could not be taken; one of a sequence that is there already is left. With a sequence
-	// that is a multiple of [PoisonTrim] it removes those before the last [MaxPoison].
+	// KeepPoison keeps a message that could not be taken; one that is there already is left, and another of its sequence,
+	// which is of a stream that is no more, makes place for it. With one of [PoisonTrim] that it is given, and the first, it
+	// removes those before the last [MaxPoison].
 	KeepPoison(ctx context.Context, p Poison) error
 	// PoisonMessages gives those kept, the last first.
 	PoisonMessages(ctx context.Context, max int) ([]Poison, error)

@@ -12,13 +12,14 @@ import (
 const (
 	keepPoisonSQL = `
 INSERT INTO alert_poison (sequence, subject, reason, data, kept_at) VALUES ($1, $2, $3, $4, ` + nowMillis + `)
-ON CONFLICT (sequence) DO NOTHING`
+ON CONFLICT (sequence) DO UPDATE SET subject = excluded.subject, reason = excluded.reason, data = excluded.data, kept_at = excluded.kept_at
+WHERE (alert_poison.subject, alert_poison.data) <> (excluded.subject, excluded.data)`
 
 	trimPoisonSQL = `
-DELETE FROM alert_poison WHERE sequence <= (SELECT sequence FROM alert_poison ORDER BY sequence DESC LIMIT 1 OFFSET $1)`
+DELETE FROM alert_poison WHERE sequence IN (SELECT sequence FROM alert_poison ORDER BY kept_at DESC, sequence DESC OFFSET $1)`
 
 	poisonSQL = `
-SELECT sequence, subject, reason, data, kept_at FROM alert_poison ORDER BY sequence DESC LIMIT $1`
+SELECT sequence, subject, reason, data, kept_at FROM alert_poison ORDER BY kept_at DESC, sequence DESC LIMIT $1`
 
 	disableChannelSQL = `
 INSERT INTO alert_channels (channel, target, reason, disabled_at) VALUES ($1, $2, $3, ` + nowMillis + `)
@@ -40,7 +41,7 @@ func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	if _, err := s.relay.Exec(ctx, keepPoisonSQL, int64(p.Sequence), clean(p.Subject), clean(p.Reason), data); err != nil {
 		return fmt.Errorf("keep poison: %w", err)
 	}
-	if p.Sequence%alerts.PoisonTrim != 0 {
+	if s.poisoned.Add(1)%alerts.PoisonTrim != 1 {
 		return nil
 	}
 	if _, err := s.relay.Exec(ctx, trimPoisonSQL, alerts.MaxPoison); err != nil {

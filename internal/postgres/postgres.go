@@ -21,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -71,6 +72,8 @@ type Store struct {
 	// reporting has a value while a question about usage is answered: a long one keeps no more than its connection.
 	reporting chan struct{}
 	log       *slog.Logger
+	// poisoned counts the messages that KeepPoison was given.
+	poisoned atomic.Int64
 
 	// turn is a lock that can be waited for with a context: who has put a value in may use what follows.
 	turn chan struct{}

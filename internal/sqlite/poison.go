@@ -9,12 +9,15 @@ import (
 
 const (
 	keepPoisonSQL = `
-INSERT INTO alert_poison (sequence, subject, reason, data, kept_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (sequence) DO NOTHING`
+INSERT INTO alert_poison (sequence, subject, reason, data, kept_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (sequence) DO UPDATE SET subject = excluded.subject, reason = excluded.reason, data = excluded.data, kept_at = excluded.kept_at
+WHERE (alert_poison.subject, alert_poison.data) <> (excluded.subject, excluded.data)`
 
 	trimPoisonSQL = `
-DELETE FROM alert_poison WHERE sequence <= (SELECT sequence FROM alert_poison ORDER BY sequence DESC LIMIT 1 OFFSET ?)`
+DELETE FROM alert_poison WHERE sequence IN (
+	SELECT sequence FROM alert_poison ORDER BY kept_at DESC, sequence DESC LIMIT -1 OFFSET ?)`
 
-	poisonSQL = `SELECT sequence, subject, reason, data, kept_at FROM alert_poison ORDER BY sequence DESC LIMIT ?`
+	poisonSQL = `SELECT sequence, subject, reason, data, kept_at FROM alert_poison ORDER BY kept_at DESC, sequence DESC LIMIT ?`
 
 	disableChannelSQL = `
 INSERT INTO alert_channels (channel, target, reason, disabled_at) VALUES (?, ?, ?, ?)
@@ -30,7 +33,7 @@ func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	data := append([]byte{}, p.Data[:min(len(p.Data), alerts.MaxPoisonBytes)]...) // nil would be NULL
 	return s.writeAlerts(ctx, "keep poison", func() (bool, error) {
 		n, err := s.exec(keepPoisonSQL, int64(p.Sequence), p.Subject, p.Reason, data, s.now().UnixMilli())
-		if err == nil && p.Sequence%alerts.PoisonTrim == 0 {
+		if err == nil && s.poisoned.Add(1)%alerts.PoisonTrim == 1 {
 			_, err = s.exec(trimPoisonSQL, alerts.MaxPoison)
 		}
 		return n > 0, err

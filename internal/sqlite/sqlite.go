@@ -22,6 +22,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -52,6 +53,8 @@ type Store struct {
 	conn         *sql.Conn
 	st           statements
 	closing      sync.Once
+	// poisoned counts the messages that KeepPoison was given.
+	poisoned atomic.Int64
 	// What follows is used by who holds the write lock. The file belongs to this process, so what it knows of the file
 	// need not be read again, unless stale says so.
 	stale bool

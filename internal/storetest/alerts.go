@@ -52,6 +52,7 @@ func Alerts(t *testing.T, open func(t *testing.T) alerts.Store) {
 		{"silences", silences},
 		{"poison", poison},
 		{"poison has its bounds", poisonBounds},
+		{"poison of a stream made anew is kept", poisonOfAStreamMadeAnew},
 		{"text of somebody else's does no harm", hostileText},
 		{"old alerts are removed, and what must stay stays", pruneAlerts},
 		{"old deliveries, silences and poison are removed", pruneRest},

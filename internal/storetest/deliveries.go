@@ -270,9 +270,9 @@ func disabledChannels(t *testing.T, s alerts.Store) {
 func poison(t *testing.T, s alerts.Store) {
 	long := bytes.Repeat([]byte{0, 0xff}, alerts.MaxPoisonBytes)
 	for _, p := range []alerts.Poison{
-		{Sequence: 2, Subject: "s", Reason: "r", Data: long},
-		{Sequence: 2, Subject: "s2", Reason: "r2", Data: []byte("x")},
-		{Sequence: 1}, {Sequence: 3, Data: []byte("3")},
+		{Sequence: 1}, {Sequence: 2, Subject: "s", Reason: "r", Data: long},
+		{Sequence: 2, Subject: "s", Reason: "r2", Data: long[:alerts.MaxPoisonBytes]}, // came again
+		{Sequence: 3, Data: []byte("3")},
 	} {
 		if err := s.KeepPoison(within(t), p); err != nil {
 			t.Fatal(err)
@@ -307,16 +307,44 @@ func hostileText(t *testing.T, s alerts.Store) {
 	equal(t, "dead letters", deliveryIDs(all), []string{"m/x"})
 }
 
-// poisonBounds keeps more than are to be there.
+// poisonBounds keeps more than are to be there. They have odd places in the stream, as they have by chance among others.
 func poisonBounds(t *testing.T, s alerts.Store) {
-	const last = alerts.MaxPoison + 5*alerts.PoisonTrim
-	for i := range last {
-		if err := s.KeepPoison(within(t), alerts.Poison{Sequence: uint64(i + 1)}); err != nil {
+	const n = alerts.MaxPoison + 5*alerts.PoisonTrim
+	for i := range n {
+		if err := s.KeepPoison(within(t), alerts.Poison{Sequence: uint64(2*i + 1)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	all, err := s.PoisonMessages(within(t), 2*last)
-	if n := len(all); err != nil || n < alerts.MaxPoison || n >= alerts.MaxPoison+alerts.PoisonTrim || all[0].Sequence != last {
-		t.Errorf("%d kept, the last of sequence %d; want the last %d or a few more; %v", n, all[0].Sequence, alerts.MaxPoison, err)
+	all, err := s.PoisonMessages(within(t), 2*n)
+	if err != nil || len(all) < alerts.MaxPoison || len(all) >= alerts.MaxPoison+alerts.PoisonTrim || all[0].Sequence != 2*n-1 {
+		t.Errorf("%d kept, the last of sequence %d; want the last %d or a few more; %v", len(all), all[0].Sequence, alerts.MaxPoison, err)
+	}
+}
+
+// poisonOfAStreamMadeAnew keeps messages with the places in the stream that others had in the stream before, or are before
+// all of those.
+func poisonOfAStreamMadeAnew(t *testing.T, s alerts.Store) {
+	keep := func(sequence int, data string) {
+		t.Helper()
+		if err := s.KeepPoison(within(t), alerts.Poison{Sequence: uint64(sequence), Data: []byte(data)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range alerts.MaxPoison {
+		keep(1001+i, "old")
+	}
+	const n = 2 * alerts.PoisonTrim
+	for i := range n {
+		keep(1002-n+i, "new")
+	}
+	all, err := s.PoisonMessages(within(t), 2*alerts.MaxPoison)
+	kept := 0
+	for _, p := range all {
+		if string(p.Data) == "new" {
+			kept++
+		}
+	}
+	if err != nil || kept != n {
+		t.Errorf("%d of the new stream's are kept, want %d; %v", kept, n, err)
 	}
 }
