@@ -43,6 +43,10 @@ type Changes struct {
 	Updated []Alert
 }
 
+// DigestLead is for how long, in milliseconds, a digest is ahead of the store's clock. Digests run at the full hours of a
+// worker's clock, and quiet hours end there too: were that a little ahead, it would be told an hour later what they held.
+const DigestLead = 30_000
+
 // Told is what became of a pending alert.
 type Told struct {
 	// Alert is its id. Only one that is pending is changed.
@@ -110,12 +114,12 @@ type Store interface {
 	// and puts the deliveries that build gives for each into the outbox, in one transaction. What another process has
 	// locked is left for later.
 	ResolveAlerts(ctx context.Context, max int, build func(Alert) ([]Delivery, error)) (int, error)
-	// HeldUsers gives up to max users that have held alerts, none of which waits (HeldUntil) or is in a digest, in order,
-	// beginning behind one.
+	// HeldUsers gives up to max users that have held alerts whose HeldUntil has come, or will in [DigestLead], and that are
+	// in no digest, in order, beginning behind one.
 	HeldUsers(ctx context.Context, after string, max int) ([]string, error)
-	// DigestAlerts locks up to max held alerts of a user that no digest has and whose HeldUntil has come, the oldest first,
-	// and, unless there are none, writes the digest's name that build returns into them and its deliveries into the outbox,
-	// in one transaction. build may be called again when the transaction has to be.
+	// DigestAlerts locks up to max such alerts of a user, the oldest first, and, unless there are none, writes the digest's
+	// name that build returns into them and its deliveries into the outbox, in one transaction. build may be called again
+	// when the transaction has to be.
 	DigestAlerts(ctx context.Context, user string, max int, build func(held []Alert, now int64) (digest string, deliveries []Delivery, err error)) (int, error)
 
 	// AddDelivery puts one into the outbox.

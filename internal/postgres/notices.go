@@ -44,12 +44,12 @@ UPDATE alerts a SET resolved_at = $1 FROM (
 
 	heldUsersSQL = `
 SELECT DISTINCT username FROM alerts
-WHERE notice = 'held' AND digest = '' AND held_until <= ` + sinceMillis + ` AND username >= $1
+WHERE notice = 'held' AND digest = '' AND held_until <= ` + sinceMillis + ` + $3 AND username >= $1
 ORDER BY username LIMIT $2`
 
 	heldAlertsSQL = `
 SELECT ` + alertColumns + ` FROM alerts a
-WHERE notice = 'held' AND digest = '' AND held_until <= ` + sinceMillis + ` AND username BETWEEN $1 AND $1
+WHERE notice = 'held' AND digest = '' AND held_until <= ` + sinceMillis + ` + $3 AND username BETWEEN $1 AND $1
 ORDER BY username, raised_at, id LIMIT $2 FOR UPDATE SKIP LOCKED`
 
 	digestAlertsSQL = `
@@ -184,7 +184,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 	if after != "" {
 		from += "\x01" // nothing is between the two: no text has a NUL
 	}
-	return collect(ctx, s, "read whose alerts are held", pgx.RowTo[string], heldUsersSQL, from, max)
+	return collect(ctx, s, "read whose alerts are held", pgx.RowTo[string], heldUsersSQL, from, max, alerts.DigestLead)
 }
 
 // errNoName keeps alerts from being told of again and again.
@@ -193,7 +193,7 @@ var errNoName = errors.New("the digest has no name")
 // DigestAlerts implements [alerts.Store].
 func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (string, []alerts.Delivery, error)) (n int, err error) {
 	err = s.transact(ctx, "write a digest", func(tx pgx.Tx) error {
-		held, now, err := lockAlerts(ctx, tx, heldAlertsSQL, user, max)
+		held, now, err := lockAlerts(ctx, tx, heldAlertsSQL, user, max, alerts.DigestLead)
 		if n = len(held); err != nil || n == 0 {
 			return err
 		}

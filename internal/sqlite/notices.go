@@ -123,7 +123,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) (users []s
 		query = allHeldUsersSQL
 	}
 	var user string
-	err = eachRow(ctx, s.reader, query, []any{s.now().UnixMilli(), after, max}, []any{&user}, func() { users = append(users, user) })
+	err = eachRow(ctx, s.reader, query, []any{s.now().UnixMilli() + alerts.DigestLead, after, max}, []any{&user}, func() { users = append(users, user) })
 	return users, err
 }
 
@@ -134,7 +134,7 @@ var errNoName = errors.New("the digest has no name")
 func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (string, []alerts.Delivery, error)) (n int, err error) {
 	err = s.writeAlerts(ctx, "write a digest", func() (bool, error) {
 		now := s.now().UnixMilli()
-		held, err := inside(s, alertFields, heldAlertsSQL, now, user, max)
+		held, err := inside(s, alertFields, heldAlertsSQL, now+alerts.DigestLead, user, max)
 		if n = len(held); err != nil || n == 0 {
 			return false, err
 		}
