@@ -74,7 +74,7 @@ func TestAlertPlans(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	conn := connect(t, s)
-	if _, err := conn.Exec(t.Context(), manyAlertsSQL); err != nil {
+	if _, err := conn.Exec(t.Context(), "SET statement_timeout = 0; "+manyAlertsSQL); err != nil {
 		t.Fatal(err)
 	}
 	wantPlans(t, conn, alertQueries, "large tables")

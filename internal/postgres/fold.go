@@ -31,14 +31,14 @@ ON CONFLICT (key, name) DO UPDATE SET spec = excluded.spec, state = excluded.sta
 DELETE FROM journal WHERE seq >= $1 AND seq < $2`
 )
 
-// chooseFold picks the n oldest rows to be written to the table as they are before the transaction it is part of, and
-// the first row of the journal that is needed then. next is the number of the row that the transaction writes.
+// chooseFold picks the n oldest rows, or all where there are fewer, to be written to the table as they are before the
+// transaction it is part of, and the first row of the journal that is needed then. next is the number of the row that the
+// transaction writes.
 func (s *Store) chooseFold(n int, next int64) {
 	s.folding = s.folding[:0]
 	r := s.memory.dirty.oldest()
-	for range n {
+	for ; r != nil && len(s.folding) < n; r = s.memory.dirty.next(r) {
 		s.folding = append(s.folding, r)
-		r = s.memory.dirty.next(r)
 	}
 	s.keep = next
 	if r != nil {

@@ -228,6 +228,19 @@ func TestTheCleanRowsRememberedAreBounded(t *testing.T) {
 	}
 }
 
+func TestAFoldTakesNoMoreThanThereIs(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	tune(s, s.fold)
+	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
+		t.Fatal(err)
+	}
+	more, err := s.foldSome(t.Context(), func() int { return 2 })
+	if dirty := s.memory.dirty.n; !more || err != nil || dirty != 0 {
+		t.Errorf("more %t, %d dirty rows, %v", more, dirty, err)
+	}
+}
+
 // A worker that nobody asks remembers no more clean rows than one that is asked.
 func TestAnIdleWorkerForgets(t *testing.T) {
 	t.Parallel()

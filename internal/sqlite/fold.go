@@ -25,18 +25,17 @@ const (
 	insertCounterSQL = `INSERT INTO counters (state, expires_at, spec, key, name) VALUES (?, ?, ?, ?, ?)`
 )
 
-// foldOldest writes the n oldest rows to the table, as they are before the transaction it is part of, and removes
-// rows of the journal that nothing needs then. next is the number of the first row of the journal that this
-// transaction may write. [Store.folded] is to be called after the commit.
+// foldOldest writes the n oldest rows, or all where there are fewer, to the table, as they are before the transaction it
+// is part of, and removes rows of the journal that nothing needs then. next is the number of the first row of the journal
+// that this transaction may write. [Store.folded] is to be called after the commit.
 func (s *Store) foldOldest(n int, next int64) error {
 	r := s.dirty.oldest()
 	s.folding = s.folding[:0]
-	for range n {
+	for ; r != nil && len(s.folding) < n; r = s.dirty.next(r) {
 		if err := s.writeRow(r); err != nil {
 			return fmt.Errorf("fold counters: %w", err)
 		}
 		s.folding = append(s.folding, r)
-		r = s.dirty.next(r)
 	}
 	s.keep = next
 	if r != nil {
