@@ -36,6 +36,7 @@ type batch struct {
 	events     []Event
 	arena      []byte
 	states     []*State
+	kept       []definition
 	clock      reading
 	generation uint64
 }
@@ -64,6 +65,8 @@ type counter struct {
 	// denials remembered by the worker it tells of.
 	exceeded int
 	recalled int64
+	// early says that denials are to be told though their event is not due: another worker raised one.
+	early bool
 }
 
 func newBatch() *batch { return &batch{slots: make(map[CounterID]int)} }
@@ -261,13 +264,16 @@ func (p *Receipt) replay(r *Request) (d Decision, err error) {
 
 // decideRequest decides over the counters as the requests before left them.
 func (b *batch) decideRequest(r *Request, newID func() string) {
-	b.states = b.states[:0]
-	kept := b.definitions(r)
+	b.states, b.kept = b.states[:0], b.kept[:0]
 	for i, slot := range r.slots {
 		c := &b.counters[slot]
 		if c.err != nil {
 			r.err = c.err
 			return
+		}
+		other := c.state.spec != 0 && c.state.spec != r.Limits[i].hash()
+		if other && r.Verb <= Check {
+			b.kept = append(b.kept, c.definition(slot))
 		}
 		if !r.Verb.internal() && r.Verb != Settle || c.limit == nil {
 			c.limit = &r.Limits[i]
@@ -276,7 +282,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		// Leases were given under what the counter was before.
 		lent := c.state.lent.amount > 0
 		c.void = c.void || lent && (r.Verb == Record || r.Verb == Settle && r.delta() > 0 ||
-			r.Verb < Settle && r.Verb != Check && c.state.spec != r.Limits[i].hash())
+			other && r.Verb < Settle && r.Verb != Check)
 	}
 	switch r.Verb {
 	case tell:
@@ -302,13 +308,15 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			b.refused(c, result, newID)
 		}
 	}
-	for i := range kept {
-		kept[i].restore(b)
+	for i := range b.kept {
+		if d := &b.kept[i]; !r.chargesSlot(d.slot) {
+			d.restore(&b.counters[d.slot])
+		}
 	}
 }
 
-// definition is a counter as it was before a check under another definition. To leave that would be to carry what is used
-// over into it, from where it may be gone the sooner: a check changes nothing.
+// definition is a counter as it was before a request under another definition. If that charges nothing, it changes nothing:
+// to leave its definition would be to carry what is used over into it, from where it may be gone the sooner.
 type definition struct {
 	slot   int
 	state  State
@@ -316,28 +324,28 @@ type definition struct {
 	denied bool
 }
 
-// definitions keeps the counters that a check asks of under another definition.
-func (b *batch) definitions(r *Request) (kept []definition) {
-	if r.Verb != Check {
-		return nil
-	}
-	for i, slot := range r.slots {
-		if c := &b.counters[slot]; c.err == nil && c.state.spec != 0 && c.state.spec != r.Limits[i].hash() {
-			d := definition{slot: slot, state: c.state, limit: c.limit, denied: c.denied}
-			d.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
-			kept = append(kept, d)
-		}
-	}
-	return kept
+func (c *counter) definition(slot int) definition {
+	d := definition{slot: slot, state: c.state, limit: c.limit, denied: c.denied}
+	d.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
+	return d
 }
 
-// restore leaves of the check the denials that it counted, whose event needs a limit.
-func (d *definition) restore(b *batch) {
-	c := &b.counters[d.slot]
+// restore leaves of the request the denials that it counted, whose event needs a limit.
+func (d *definition) restore(c *counter) {
 	c.state, c.denied = d.state, d.denied
 	if d.limit != nil {
 		c.limit = d.limit
 	}
+}
+
+// chargesSlot tells whether one of the request's limits charged the counter.
+func (r *Request) chargesSlot(slot int) bool {
+	for i := range r.slots {
+		if r.slots[i] == slot && r.charges(&r.decision, i) {
+			return true
+		}
+	}
+	return false
 }
 
 // decideTell raises the exceeded events of denials that were counted in memory.
@@ -353,7 +361,10 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 		c.absent = !c.stored
 		result := Result{Allowed: 1 <= state.remaining(l)}
 		result.fill(l, state, b.now, 1)
-		if c.exceeded < 0 && c.state.exceededDue(b.now) {
+		switch {
+		case !c.state.exceededDue(b.now):
+			c.early = true
+		case c.exceeded < 0:
 			c.exceeded = len(b.events)
 			b.events = append(b.events, b.event(EventExceeded, l, &result, newID))
 		}
@@ -404,7 +415,8 @@ func (b *batch) finish(denials *denials, newID func() string) Changes {
 // lease charges ahead for the requests to come, where that was asked for and all fitted.
 func (b *batch) lease(slot int, c *counter) {
 	h := &b.holds[slot]
-	if !h.wanted || h.lease == nil || h.demand == 0 || !c.limit.Leased || !c.dirty || c.denied || c.refunded || c.void {
+	if !h.wanted || h.lease == nil || h.demand == 0 || !c.limit.Leased || !c.dirty || c.denied || c.refunded || c.void ||
+		c.state.spec != c.limit.hash() {
 		return
 	}
 	if amount, until := c.state.lease(c.limit, h.demand); amount > 0 {

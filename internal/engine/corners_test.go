@@ -3,7 +3,9 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -157,6 +159,71 @@ func TestTellingLeavesTheDefinitionAsItIs(t *testing.T) {
 		d := ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{now}})
 		if d.Results[0].Used < 50 {
 			t.Errorf("%d used of the 50 charged 15 s ago in 1h", d.Results[0].Used)
+		}
+	})
+}
+
+// TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs: what is used is not carried over into it, where it would be gone
+// after its 100 ms.
+func TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
+	t.Parallel()
+	l := per(t, "k", 100, "1h")
+	other := l
+	other.Limit, other.Window, other.Algorithm, other.Threshold = 10, window(t, "100ms"), engine.FixedWindow, -1
+	beside := shadowed(other, "")
+	for name, r := range map[string]engine.Request{
+		"check":   {Verb: engine.Check, Limits: []engine.Limit{other}},
+		"consume": {Verb: engine.Consume, Limits: []engine.Limit{other}},
+		"shadow":  {Verb: engine.Consume, Limits: []engine.Limit{per(t, "another", 10, "1h"), beside}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, engine.Config{Store: openTap(t)})
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 100})
+			if d := ask(t, e, r); d.Allowed != (name == "shadow") || d.Allowed != d.Shadow {
+				t.Fatalf("%s: %+v", name, d)
+			}
+			time.Sleep(150 * time.Millisecond)
+			if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 100}); d.Allowed {
+				t.Errorf("%s: 200 of 100 charged in one hour", name)
+			}
+		})
+	}
+}
+
+// TestSettlesAtOnceShareTransactions: those that come while one reads are read for together, so that they hold up nothing else.
+func TestSettlesAtOnceShareTransactions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		const n = 100
+		l := per(t, "k", 10*n, "1h")
+		for i := range n {
+			ask(t, e, engine.Request{Cost: 5, ID: fmt.Sprint(i), Limits: []engine.Limit{l}})
+		}
+		from := store.count()
+		store.hold()
+		settle := func(i int) {
+			if d, err := e.Settle(t.Context(), fmt.Sprint(i), int64(i%10)); err != nil || !d.Allowed {
+				t.Errorf("settle %d: %+v, %v", i, d, err)
+			}
+		}
+		var all sync.WaitGroup
+		all.Go(func() { settle(0) })
+		<-store.enter
+		for i := 1; i < n; i++ {
+			all.Go(func() { settle(i) })
+		}
+		synctest.Wait()
+		leave := store.leave
+		store.release()
+		leave <- struct{}{}
+		all.Wait()
+		if asked := store.count() - from; asked > 6 { // at most one more each, had the first been written by then
+			t.Errorf("%d transactions for %d settles", asked, n)
+		}
+		if used := usedNow(t, e, "k"); used != n*45/10 {
+			t.Errorf("%d used, want %d", used, n*45/10)
 		}
 	})
 }

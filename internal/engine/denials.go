@@ -65,14 +65,19 @@ func (d *denials) count(id CounterID) int64 {
 
 // settle takes over what a committed transaction told and counted.
 func (d *denials) settle(c *counter, now int64) {
-	if c.limit == nil || c.denials == 0 && c.recalled == 0 && c.exceeded < 0 {
+	if c.limit == nil || c.denials == 0 && c.recalled == 0 && c.exceeded < 0 && !c.early {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	u := d.pending[c.limit.CounterID]
+	if c.early && u != nil {
+		u.due = min(c.state.exceededAt, now) + exceededEvery
+	}
 	if c.exceeded < 0 && c.recalled == 0 {
-		d.addOne(c.limit, c.denials, c.state.exceededAt+exceededEvery)
+		if c.denials > 0 {
+			d.addOne(c.limit, c.denials, c.state.exceededAt+exceededEvery)
+		}
 		return
 	}
 	if u == nil {
@@ -87,7 +92,7 @@ func (d *denials) settle(c *counter, now int64) {
 
 // due gives requests that tell the denials whose event is due at now; all gives those of all denials.
 func (d *denials) due(now int64) []*Request {
-	return d.requests(func(u *untold) bool { return u.due <= now })
+	return d.requests(func(u *untold) bool { return u.due <= now || u.due > now+exceededEvery }) // the clock was set back
 }
 func (d *denials) all() []*Request { return d.requests(func(*untold) bool { return true }) }
 

@@ -228,6 +228,74 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+// An event that was raised when the clock was ahead holds up no other.
+func TestDenialsAreToldAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ahead := time.Hour
+		store := openTapAt(t, func() time.Time { return time.Now().Add(ahead) })
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 1, "1m")
+		l.Threshold = -1
+		for range 3 { // 1 allowed, 1 told, 1 remembered
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		}
+		ahead = 0
+		denied := int64(0)
+		for range 10 {
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}, ID: time.Now().String()}) // the store decides
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+		}
+		for _, event := range store.events(t) {
+			denied += event.Denied
+		}
+		if denied != 12 {
+			t.Errorf("events tell of %d of 12 denials", denied)
+		}
+	})
+}
+
+// A worker whose denials came soon after another's event asks for theirs when it is due, not every second.
+func TestDenialsThatAnotherWorkerHasToldOfWaitForTheirTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		workers := flock(t, store, 2)
+		l := per(t, "k", 1, "1h")
+		l.Threshold = -1
+		ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}})
+		for _, w := range workers {
+			ask(t, w, engine.Request{Limits: []engine.Limit{l}})
+		}
+		from, denied := store.count(), int64(0)
+		const seconds = 60
+		for range seconds * 10 {
+			time.Sleep(100 * time.Millisecond)
+			for _, w := range workers {
+				ask(t, w, engine.Request{Limits: []engine.Limit{l}})
+			}
+		}
+		time.Sleep(21 * time.Second)
+		synctest.Wait()
+		asked := 0
+		for _, b := range store.updates[from:] {
+			if len(b.Counters) > 0 {
+				asked++
+			}
+		}
+		if asked > 3*seconds/10 {
+			t.Errorf("%d transactions about the counter in %d s", asked, seconds)
+		}
+		for _, event := range store.events(t) {
+			denied += event.Denied
+		}
+		if want := int64(2 + 2*10*seconds); denied != want {
+			t.Errorf("events tell of %d denials, want %d", denied, want)
+		}
+	})
+}
+
 func TestDenialsThatAWorkerRemembersOutliveIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
