@@ -107,9 +107,9 @@ type Service struct {
 	decoder *decoder
 	calls   sync.Pool
 	reads   chan struct{}
-	// verifies has a value for each request that waits for a look-up of its API key.
-	verifies chan struct{}
-	now      func() time.Time
+	// verifies has a value for each request that waits for a look-up of its API key, settles one for each settle.
+	verifies, settles chan struct{}
+	now               func() time.Time
 	// ctx ends the reads of a service whose Stop ran out of time.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -135,7 +135,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		d.overrides = overridden{cfg.Overrides}
 	}
 	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, cfg.Reads), stopped: make(chan struct{}),
-		verifies: make(chan struct{}, maxVerifies), now: time.Now}
+		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), now: time.Now}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
 	s.micro, err = micro.AddService(cfg.Conn, micro.Config{
@@ -193,7 +193,7 @@ func (s *Service) addDecisionEndpoints() error {
 		{"admin-list", limits.SubjectList, SchemaListRequest, SchemaList, s.answers(s.list)},
 		{"admin-policies", limits.SubjectPolicies, SchemaPoliciesRequest, SchemaPolicies, s.answers(s.policies)},
 		{"admin-reset", limits.SubjectReset, SchemaResetRequest, SchemaReset, s.answers(s.reset)},
-		{"settle", limits.SubjectSettle, SchemaSettleRequest, SchemaReply, s.answers(s.settle)},
+		{"settle", limits.SubjectSettle, SchemaSettleRequest, SchemaReply, s.beside(s.settles, s.settle)},
 	}, s.usageEndpoints()...) {
 		if err := s.addEndpoint(e.name, e.subject, e.request, e.response, e.handle); err != nil {
 			return err
@@ -283,22 +283,27 @@ func (c *call) done(d engine.Decision, err error) {
 	s.end()
 }
 
-// answers is the handler of an endpoint that reads the store: it runs beside the callback, as long as there is room.
+// answers is the handler of an endpoint that reads the store.
 func (s *Service) answers(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
+	return s.beside(s.reads, answer)
+}
+
+// beside is a handler that runs beside the callback, as long as there is room.
+func (s *Service) beside(room chan struct{}, answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
 	return func(m micro.Request) {
 		if !answerable(m.Reply()) {
 			s.ignored.Add(1)
 			return
 		}
 		select {
-		case s.reads <- struct{}{}:
+		case room <- struct{}{}:
 		default:
 			s.refuse(m, engine.ErrOverloaded)
 			return
 		}
 		s.begin()
 		go func() {
-			defer func() { <-s.reads; s.end() }()
+			defer func() { <-room; s.end() }()
 			s.read(m.Reply(), m.Data(), answer)
 		}()
 	}

@@ -129,7 +129,7 @@ func TestStatusListReset(t *testing.T) {
 	}
 }
 
-// TestReadsAreBounded fills the reads and sees the next refused at once.
+// TestReadsAreBounded fills the reads and sees the next refused at once, but not a settle, which is no read.
 func TestReadsAreBounded(t *testing.T) {
 	e := &fakeEngine{submit: allowing, block: make(chan struct{}), entered: make(chan struct{}, 1)}
 	_, nc := serve(t, e, func(c *ServiceConfig) { c.Reads = 1 })
@@ -142,9 +142,21 @@ func TestReadsAreBounded(t *testing.T) {
 	if m := ask(t, nc, limits.SubjectStatus, `{"key":"a"}`); m.Header.Get(micro.ErrorCodeHeader) != "503" {
 		t.Errorf("%s", m.Data)
 	}
+	settled := make(chan *nats.Msg, 1)
+	go func() {
+		m, _ := nc.Request(limits.SubjectSettle, []byte(`{"id":"a","cost":1}`), 5*time.Second)
+		settled <- m
+	}()
+	select {
+	case <-e.entered:
+	case m := <-settled:
+		t.Fatalf("a settle waits for no read: %s", m.Data)
+	}
 	close(e.block)
-	if m := <-first; m == nil || len(m.Header) != 0 {
-		t.Errorf("%v", m)
+	for _, answer := range []chan *nats.Msg{first, settled} {
+		if m := <-answer; m == nil || len(m.Header) != 0 {
+			t.Errorf("%v", m)
+		}
 	}
 }
 

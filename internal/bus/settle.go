@@ -10,6 +10,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
+// maxSettles bounds the settles under way. They share transactions, so many may be.
+const maxSettles = 4096
+
 func (s *Service) settle(ctx context.Context, data []byte) (any, error) {
 	req, err := decodeSettle(data)
 	if err != nil {

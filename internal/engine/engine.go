@@ -88,6 +88,7 @@ type Engine struct {
 	denials   denials
 	leases    leases
 	local     local
+	inquiries inquiries
 }
 
 // New starts an engine: it reads the store's clock, so the store must be reachable. Close stops it.

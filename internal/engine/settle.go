@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/sony/gobreaker/v2"
 )
@@ -31,6 +32,7 @@ type reserved struct {
 	Spec      Spec   `json:"spec"`
 	Threshold int64  `json:"threshold"`
 	User      string `json:"user,omitempty"`
+	Shadow    bool   `json:"shadow,omitempty"`
 	At        int64  `json:"at"`
 }
 
@@ -47,8 +49,12 @@ func (b *batch) keep(r *Request) ([]byte, error) {
 		k.Reservation = &reservation{Cost: r.Cost}
 		for i, s := range b.states {
 			l := &r.Limits[i]
+			if !r.charges(&r.decision, i) {
+				continue // in shadow
+			}
 			k.Reservation.Limits = append(k.Reservation.Limits, reserved{
-				Key: l.Key, Name: l.Name, Spec: l.Spec(), Threshold: l.Threshold, User: l.User, At: s.counting().moment(),
+				Key: l.Key, Name: l.Name, Spec: l.Spec(), Threshold: l.Threshold, User: l.User, Shadow: l.Shadow,
+				At: s.counting().moment(),
 			})
 		}
 	}
@@ -63,7 +69,7 @@ func (r *reservation) limits() ([]Limit, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: limit %q %q: %w", ErrCorrupt, k.Key, k.Name, err)
 		}
-		l.Threshold, l.User = k.Threshold, k.User
+		l.Threshold, l.User, l.Shadow = k.Threshold, k.User, k.Shadow
 		all[i] = l
 	}
 	return all, nil
@@ -101,27 +107,88 @@ func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, e
 // settleID is the id of a settle's own receipt. No request can have it: ids that come over the bus are printable.
 func settleID(id string) string { return "settle\n" + id }
 
-// receipts reads two receipts, by a transaction that writes nothing.
+// inquiries are the settles that look for receipts: those that come while a transaction reads wait for the next, which
+// reads for all of them.
+type inquiries struct {
+	mu      sync.Mutex
+	waiting []*inquiry
+	running bool
+}
+
+// inquiry asks for two receipts; done is closed when they were read.
+type inquiry struct {
+	ids   [2]string
+	found [2]*Receipt
+	err   error
+	done  chan struct{}
+}
+
+// add tells whether nobody reads yet.
+func (x *inquiries) add(q *inquiry) (first bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	first = !x.running
+	x.waiting, x.running = append(x.waiting, q), true
+	return first
+}
+
+// take gives up to max of those that wait; none ends the reading.
+func (x *inquiries) take(max int) (qs []*inquiry) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := min(max, len(x.waiting))
+	qs, x.waiting = x.waiting[:n:n], x.waiting[n:]
+	x.running = n > 0
+	return qs
+}
+
+// receipts reads two receipts.
 func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Receipt, err error) {
 	if e.breaker.State() == gobreaker.StateOpen {
 		return nil, nil, unavailable("read receipts", *e.lastFailure.Load())
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.Deadline)
+	q := &inquiry{ids: [2]string{first, second}, done: make(chan struct{})}
+	if e.inquiries.add(q) {
+		go func() {
+			for qs := e.inquiries.take(e.cfg.MaxBatch); len(qs) > 0; qs = e.inquiries.take(e.cfg.MaxBatch) {
+				e.inquire(qs)
+			}
+		}()
+	}
+	select {
+	case <-q.done:
+		return q.found[0], q.found[1], q.err
+	case <-ctx.Done():
+		return nil, nil, unavailable("read receipts", ctx.Err())
+	}
+}
+
+// inquire reads receipts, by a transaction that writes nothing.
+func (e *Engine) inquire(qs []*inquiry) {
+	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.Deadline)
 	defer cancel()
-	ids := []string{first, second}
+	var ids []string
+	for _, q := range qs {
+		ids = append(ids, q.ids[:]...)
+	}
 	slices.Sort(ids)
-	err = e.cfg.Store.Update(ctx, Batch{IDs: ids}, func(s Snapshot) Changes {
+	ids = slices.Compact(ids)
+	err := e.cfg.Store.Update(ctx, Batch{IDs: ids}, func(s Snapshot) Changes {
 		e.exhausted.forgetOthers(&s.Others)
-		a, b = s.Receipts[0], s.Receipts[1]
+		for _, q := range qs {
+			for i, id := range q.ids {
+				at, _ := slices.BinarySearch(ids, id)
+				q.found[i] = s.Receipts[at]
+			}
+		}
 		return Changes{}
 	})
-	if err != nil {
-		return nil, nil, unavailable("read receipts", err)
+	for _, q := range qs {
+		if err != nil {
+			q.err = unavailable("read receipts", err)
+		}
+		close(q.done)
 	}
-	if ids[0] != first {
-		a, b = b, a
-	}
-	return a, b, nil
 }
 
 // decideSettle sets the final cost over the counters as the requests before left them. Where a limit was redefined
@@ -167,10 +234,13 @@ func (r *Request) settle(states []*State, now int64) Decision {
 	delta := r.delta()
 	d := Decision{Allowed: true, Results: r.results()}
 	for i := range r.Limits {
-		fits := delta <= 0 || total(states, i, delta) <= states[i].remaining(&r.Limits[i])
+		l := &r.Limits[i]
+		fits := delta <= 0 || total(states, i, delta) <= states[i].remaining(l)
 		d.Results[i] = Result{Allowed: fits}
-		d.Allowed = d.Allowed && fits
+		d.Allowed = d.Allowed && (fits || l.Shadow)
+		d.Shadow = d.Shadow || !fits && l.Shadow
 	}
+	d.Shadow = d.Shadow && d.Allowed
 	for i, s := range states {
 		switch {
 		case delta > 0:

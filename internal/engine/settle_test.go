@@ -185,11 +185,13 @@ func TestReservationKeepsTheLimit(t *testing.T) {
 	each(t, func(t *testing.T, a Algorithm) {
 		check(t, 100, func(t *rapid.T) {
 			l := genLimit(a).Draw(t, "limit")
-			l.Policy, l.User, l.Threshold = "p", "u", rapid.Int64Range(-1, MaxAmount).Draw(t, "threshold")
+			l.Policy, l.User, l.Shadow = "p", "u", rapid.Bool().Draw(t, "shadow")
+			l.Threshold = rapid.Int64Range(-1, MaxAmount).Draw(t, "threshold")
 			r := Request{Verb: Consume, Cost: 1, Limits: []Limit{l}, decision: Decision{Allowed: true}}
-			k := reservation{Limits: []reserved{{l.Key, l.Name, l.Spec(), l.Threshold, l.User, 7}}}
+			k := reservation{Limits: []reserved{{l.Key, l.Name, l.Spec(), l.Threshold, l.User, l.Shadow, 7}}}
 			back, err := k.limits()
-			if err != nil || !back[0].same(&r.Limits[0]) || back[0].Threshold != l.Threshold || back[0].User != l.User {
+			if err != nil || !back[0].same(&r.Limits[0]) || back[0].Threshold != l.Threshold ||
+				back[0].User != l.User || back[0].Shadow != l.Shadow {
 				t.Fatalf("%+v, %v", cmp.Diff(l.Spec(), back[0].Spec()), err)
 			}
 		})

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -28,6 +29,40 @@ func TestAShadowDenialIsToldAndChargesNothing(t *testing.T) {
 	}
 	if events := store.events(t); len(events) != 2 || events[1].Type != engine.EventExceeded || events[1].Policy != "trial" {
 		t.Errorf("events %+v; want a warning and a denial of the policy in shadow", events)
+	}
+}
+
+// TestSettleLeavesAShadowLimitThatWasNotCharged: it takes nothing back of what others charged, charges nothing and refuses
+// nothing.
+func TestSettleLeavesAShadowLimitThatWasNotCharged(t *testing.T) {
+	t.Parallel()
+	e := start(t, engine.Config{Store: openTap(t)})
+	trial, beside := shadowed(per(t, "k", 10, "1h"), "trial"), per(t, "beside", 100, "1h")
+	ask(t, e, engine.Request{Cost: 10, Limits: []engine.Limit{trial, beside}})
+	for id, limits := range map[string][]engine.Limit{"with another": {trial, beside}, "alone": {trial}} {
+		for _, cost := range []int64{0, 5, 7} {
+			id := fmt.Sprint(id, cost)
+			ask(t, e, engine.Request{Cost: 5, ID: id, Limits: limits})
+			d, err := e.Settle(t.Context(), id, cost)
+			if err != nil || !d.Allowed || len(d.Results) != len(limits)-1 {
+				t.Errorf("%s settled to %d: %+v, %v", id, cost, d, err)
+			}
+			if used := usedNow(t, e, "k"); used != 10 {
+				t.Fatalf("%s settled to %d: %d used of the limit in shadow, want 10", id, cost, used)
+			}
+		}
+	}
+}
+
+// TestSettleChargesAShadowLimitAndIsNotRefusedByIt: one that was charged is settled with the others.
+func TestSettleChargesAShadowLimitAndIsNotRefusedByIt(t *testing.T) {
+	t.Parallel()
+	e := start(t, engine.Config{Store: openTap(t)})
+	trial, beside := shadowed(per(t, "k", 10, "1h"), "trial"), per(t, "beside", 100, "1h")
+	ask(t, e, engine.Request{Cost: 5, ID: "job", Limits: []engine.Limit{trial, beside}})
+	d, err := e.Settle(t.Context(), "job", 12)
+	if err != nil || !d.Allowed || !d.Shadow || usedNow(t, e, "k") != 12 || usedNow(t, e, "beside") != 12 {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
 
