@@ -79,10 +79,20 @@ func (s *Store) stored(ctx context.Context, from engine.CounterID, end string, m
 		now = at.Time.UnixMilli()
 		return err
 	})
-	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
+	if err := s.ask(ctx, &b); err != nil {
 		return nil, 0, err
 	}
 	return journal.Merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), now, nil
+}
+
+// ask runs queries beside decisions.
+func (s *Store) ask(ctx context.Context, b *pgx.Batch) error {
+	release, err := acquire(ctx, s.reading)
+	if err != nil {
+		return fmt.Errorf("wait for the reads before: %w", err)
+	}
+	defer release()
+	return s.pool.SendBatch(ctx, b).Close()
 }
 
 // dirtyCounters brings memory to the end of the journal and gives the dirty counters of a range.
@@ -204,7 +214,7 @@ func (s *Store) count(ctx context.Context, from engine.CounterID, end string) (n
 	var b pgx.Batch
 	b.Queue(countCountersSQL, from.Key, from.Name, end).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
 	b.Queue(countThoseSQL, keys, names).QueryRow(func(row pgx.Row) error { return row.Scan(&both) })
-	err = s.pool.SendBatch(ctx, &b).Close()
+	err = s.ask(ctx, &b)
 	return n + int64(len(dirty)) - both, err
 }
 

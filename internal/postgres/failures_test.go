@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -77,6 +79,37 @@ func TestLockTimeout(t *testing.T) {
 	}
 	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
 		t.Errorf("update behind it: %v", err)
+	}
+}
+
+// TestLookupsLeaveConnectionsToDecisions: those that many requests wait for get no further than a lock, as a migration's.
+func TestLookupsLeaveConnectionsToDecisions(t *testing.T) {
+	s := open(t, Config{LockTimeout: time.Minute, StatementTimeout: time.Minute})
+	if err := s.Update(t.Context(), batch("a"), set("0")); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := connect(t, s).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var lookups sync.WaitGroup
+	for i := range 32 {
+		lookups.Go(func() { _, _, _ = s.Key(ctx, fmt.Sprint(i)) })
+	}
+	waitForLock(t, s)
+	within, done := context.WithTimeout(t.Context(), 5*time.Second)
+	defer done()
+	if err := s.Update(within, batch("a"), set("1")); err != nil {
+		t.Errorf("a decision beside them: %v", err)
+	}
+	cancel()
+	lookups.Wait()
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 

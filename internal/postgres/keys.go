@@ -53,6 +53,11 @@ func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 
 // Key implements [keys.Store]. It runs where decisions do: requests wait for it.
 func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
+	release, err := acquire(ctx, s.reading)
+	if err != nil {
+		return keys.Key{}, false, fmt.Errorf("wait for the reads before: %w", err)
+	}
+	defer release()
 	rows, err := s.pool.Query(ctx, readKeySQL, id)
 	return oneKey(rows, err)
 }

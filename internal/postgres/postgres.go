@@ -36,8 +36,8 @@ type Config struct {
 	// URL is the connection string, as a URL or in key=value form; required. Settings of the session that it
 	// names (such as statement_timeout) win over the ones below. Behind a pooler, it must pool sessions.
 	URL string
-	// MaxConns is how many connections decide and answer queries at the same time, 8 unless set. Eight more at most
-	// serve the relay, usage and alerts, so that neither a slow publish nor a long report holds up a decision.
+	// MaxConns is how many connections decide at the same time, and half of them answer queries; 8 unless set. Eight more
+	// at most serve the relay, usage and alerts, so that neither a slow publish nor a long report holds up a decision.
 	MaxConns int
 	// LockTimeout is how long a statement waits for a lock, 1 s unless set: for the turn to write, above all.
 	LockTimeout time.Duration
@@ -65,6 +65,9 @@ const (
 // Store keeps counters, receipts and events in PostgreSQL. Its methods may be called at the same time.
 type Store struct {
 	pool *pgxpool.Pool
+	// reading has a value for each connection of pool that a read beside decisions has: half of them at most, or many
+	// requests with keys that nobody has would hold up all decisions.
+	reading chan struct{}
 	// relay serves what may hold a transaction for long, and whatever must work without the schema.
 	relay *pgxpool.Pool
 	// relaying has a value for each relay that runs.
@@ -130,6 +133,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	decisions.MaxConns = int32(orDefault(cfg.MaxConns, 8))
 	decisions.AfterConnect = prepare
 	session(decisions, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), decisionIdle)
+	s.reading = make(chan struct{}, max(1, decisions.MaxConns/2))
 	if s.pool, err = pgxpool.NewWithConfig(ctx, decisions); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
