@@ -280,7 +280,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		}
 		b.states = append(b.states, &c.state)
 		// Leases were given under what the counter was before.
-		lent := c.state.lent.amount > 0
+		lent := c.state.lent.newer.amount > 0
 		c.void = c.void || lent && (r.Verb == Record || r.Verb == Settle && r.delta() > 0 ||
 			other && r.Verb < Settle && r.Verb != Check)
 	}
@@ -419,10 +419,10 @@ func (b *batch) lease(slot int, c *counter) {
 		c.state.spec != c.limit.hash() {
 		return
 	}
-	if amount, until := c.state.lease(c.limit, h.demand); amount > 0 {
+	if amount, until, since := c.state.lease(c.limit, h.demand); amount > 0 {
 		// The counter's moment is later than now where the clock was set back.
 		until = min(until, b.now+leaseFor)
-		h.next = grant{amount: amount, at: c.state.counting().moment(), until: until, since: c.state.lent.since}
+		h.next = grant{amount: amount, at: c.state.counting().moment(), until: until, since: since}
 	}
 }
 

@@ -24,7 +24,7 @@ type lending struct {
 func (h *lending) lend(t *rapid.T) {
 	h.play(op{0, Check, 1}) // a transaction brings the counter to its moment
 	before := h.state.remaining(&h.limit)
-	amount, until := h.state.lease(&h.limit, genAmount.Draw(t, "demand"))
+	amount, until, since := h.state.lease(&h.limit, genAmount.Draw(t, "demand"))
 	if amount == 0 {
 		return
 	}
@@ -34,7 +34,7 @@ func (h *lending) lend(t *rapid.T) {
 	if th := h.limit.Threshold; before > th && before-amount <= max(0, th) {
 		t.Fatalf("lent %d of %d, past the threshold %d", amount, before, th)
 	}
-	h.leases = append(h.leases, borrowed{grant{amount, h.state.counting().moment(), until, h.state.lent.since}, amount})
+	h.leases = append(h.leases, borrowed{grant{amount, h.state.counting().moment(), until, since}, amount})
 }
 
 // serve takes from a lease whose time is not over.
@@ -190,12 +190,12 @@ func TestWhatIsLentDoesNotProlongTheLeasesOfABucket(t *testing.T) {
 	h := history{limit: Limit{CounterID: CounterID{"k", "n"}, Algorithm: TokenBucket, Limit: 100, Window: window, Threshold: -1}, now: now}
 	h.ask(Consume, 40)
 	for range 5 {
-		amount, until := h.state.lease(&h.limit, 100)
+		amount, until, _ := h.state.lease(&h.limit, 100)
 		if amount == 0 {
 			t.Fatal("no lease")
 		}
 		if last := until + leaseGrace; last > now+800 {
-			t.Fatalf("%d lent until %d ms, with its grace; the bucket is full at 800", h.state.lent.amount, last-now)
+			t.Fatalf("%d lent until %d ms, with its grace; the bucket is full at 800", h.state.lent.amount(), last-now)
 		}
 	}
 }
@@ -214,12 +214,42 @@ func TestNoMoreIsLentThanCounts(t *testing.T) {
 			h.now += 400
 			h.ask(Consume, 1)
 			h.state.lease(&h.limit, MaxAmount)
-			if lent, used := h.state.lent.amount, h.state.counting().used(); lent > used {
+			if lent, used := h.state.lent.amount(), h.state.counting().used(); lent > used {
 				t.Fatalf("%d lent, %d used", lent, used)
 			}
 			if err := new(State).Decode(h.state.Append(nil)); err != nil {
 				t.Fatal(err)
 			}
+		}
+	})
+}
+
+// A worker that died holds a lease for no longer than others do, though the counter goes on being lent: what it lost can be
+// refunded then.
+func TestWhatADeadWorkerLostIsNotLentForEver(t *testing.T) {
+	t.Parallel()
+	window, err := ParseWindow("1h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	each(t, func(t *testing.T, a Algorithm) {
+		l := Limit{CounterID: CounterID{"k", "n"}, Algorithm: a, Limit: MaxAmount, Window: window, Threshold: -1}
+		h := lending{history: history{limit: l, now: 1_700_000_040_000}}
+		h.ask(Consume, 1000)
+		h.state.lease(&h.limit, 500)
+		var live borrowed
+		for range 20 {
+			h.now += 400
+			h.play(op{0, Check, 1})
+			if live.amount > 0 && !h.state.settle(live.amount, live.left, live.at, live.since) {
+				t.Fatalf("%+v is not known, of %+v", live, h.state.lent)
+			}
+			amount, until, since := h.state.lease(&h.limit, 100)
+			live = borrowed{grant{amount, h.state.counting().moment(), until, since}, amount}
+			stored(t, &h.state)
+		}
+		if lent := h.state.lent.amount(); lent != live.amount {
+			t.Errorf("%d lent after 8 s, want the %d of the last lease", lent, live.amount)
 		}
 	})
 }

@@ -275,11 +275,11 @@ func (s *State) arrive(l *Limit, now int64) {
 // Of a token bucket, all that was refilled since is taken to be this charge's. To give more back could be too much:
 // had the charge been less, the bucket may have been full in between, and what is refilled then is lost.
 func (s *State) giveBack(cost, charged, at int64) {
-	keep := s.lent.amount
+	keep := s.lent.amount()
 	if s.algorithm == TokenBucket {
 		cost = min(cost, charged-s.bucket.refilledSince(at))
 		if keep > 0 {
-			keep += s.bucket.refilledBy(s.lent.until)
+			keep += s.bucket.refilledBy(s.lent.until())
 		}
 	}
 	if cost = min(cost, s.counting().used()-keep); cost > 0 {

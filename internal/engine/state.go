@@ -92,10 +92,8 @@ func (s *State) advance(l *Limit, now int64) {
 	if s.algorithm == TokenBucket && now < s.until {
 		s.unsteady = s.bucket.fullUntil(now, s.until) || s.unsteady
 	}
-	// What was lent and left the window, or was refilled, is not given back.
-	s.lent.amount = min(s.lent.amount, s.counting().used())
-	if s.lent.amount <= 0 || s.counting().moment() > s.lent.until {
-		s.lent = lent{}
+	if s.lent.newer.amount > 0 {
+		s.lent.trim(s.counting().moment(), s.counting().used())
 	}
 }
 
@@ -193,10 +191,7 @@ func (s *State) Append(b []byte) []byte {
 	b = binary.AppendVarint(b, s.exceededAt)
 	b = binary.AppendVarint(b, s.denied)
 	b = s.counting().append(b)
-	if s.lent.amount > 0 {
-		b = s.lent.append(b)
-	}
-	return b
+	return s.lent.append(b)
 }
 
 // Decode reads what Append wrote, in place of s. An empty encoding is a counter that was never charged.
