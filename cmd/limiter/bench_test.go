@@ -16,7 +16,7 @@ import (
 func bench(t *testing.T, url string, args ...string) (*invocation, benchResult) {
 	t.Helper()
 	args = append([]string{"bench", "--nats-url", url, "--json", "--quiet", "--warmup", "10ms", "--duration", "200ms",
-		"--connections", "3", "--in-flight", "8", "--keys", "50"}, args...)
+		"--connections", "3", "--in-flight", "8", "--keys", "3"}, args...)
 	i := limiter(t, args...)
 	var r benchResult
 	if err := json.Unmarshal([]byte(i.out.String()), &r); err != nil && i.status == exitDone {
@@ -34,7 +34,7 @@ func TestBench(t *testing.T) {
 			t.Errorf("request %s, error %v", request, err)
 		}
 		seen[r.Key] = true
-		if strings.HasSuffix(r.Key, "7") {
+		if strings.HasSuffix(r.Key, "1") {
 			return text(`{"allowed":false,"retryAfter":5,"degraded":true}`)("")
 		}
 		return text(`{"allowed":true}`)("")
@@ -51,8 +51,8 @@ func TestBench(t *testing.T) {
 	if l.P50 < 1 || l.P50 > l.P90 || l.P90 > l.P99 || l.P99 > l.P999 || l.P999 > l.Max {
 		t.Errorf("latency %+v", l)
 	}
-	if len(seen) != 50 || !seen["bench:0000000049"] {
-		t.Errorf("%d keys seen, want 50", len(seen))
+	if len(seen) != 3 || !seen["bench:0000000002"] {
+		t.Errorf("%d keys seen, want 3", len(seen))
 	}
 }
 
