@@ -3,6 +3,7 @@ package jobs_test
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,4 +69,57 @@ func runsOfThree(t *testing.T, schedule string, from time.Time, lasts time.Durat
 		}
 	})
 	return times
+}
+
+// TestClockThatWasAhead corrects a clock that was ahead, while the runner goes on or between two of them: the job runs at its
+// times again, and no time has two runs.
+func TestClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	const years, little = 10 * 365 * 24 * time.Hour, 90 * time.Second
+	for _, c := range []struct {
+		name    string
+		ahead   time.Duration
+		restart bool
+		want    int
+	}{
+		// Two runs while the clock was ahead and one a minute in the hour after that.
+		{"by years, and the program restarts", years, true, 62},
+		// The same, but for the minute at which it wakes up and finds out.
+		{"by years, and the program goes on", years, false, 61},
+		// Two of the three runs while it was ahead are of the hour after that.
+		{"by a little, and the program goes on", little, false, 61},
+		{"by a little, and the program restarts", little, true, 61},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, n := file(t), newNotes()
+				var ahead atomic.Int64
+				now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+				start := func() *jobs.Runner {
+					r, err := jobs.New(jobs.Config{Store: s, Logger: slog.New(slog.DiscardHandler), Observer: n, Replica: "a",
+						Now: now, Jobs: []jobs.Job{{Name: "expire", Schedule: "@every 60s",
+							Run: func(context.Context) (string, error) { return "", nil }}}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					r.Start()
+					return r
+				}
+				ahead.Store(int64(c.ahead))
+				r := start()
+				time.Sleep(95 * time.Second)
+				ahead.Store(0)
+				if c.restart {
+					closeRunner(t, r)
+					r = start()
+				}
+				time.Sleep(time.Hour)
+				closeRunner(t, r)
+				if ran := len(n.ended()); ran != c.want {
+					t.Errorf("%d runs, want %d", ran, c.want)
+				}
+			})
+		})
+	}
 }

@@ -151,6 +151,9 @@ func (r *Runner) tick(j *job) {
 	last, ok := r.lastTime(j)
 	for ok {
 		now := r.cfg.Now()
+		if last.After(now) { // the clock was ahead; a time that was run once is claimed, and not run again
+			last = now
+		}
 		at, late := due(j.schedule, last, now)
 		if !late {
 			ok = r.sleep(j.schedule.Next(now.UTC()).Sub(now) + jitter(j.Jitter))
