@@ -27,7 +27,7 @@ const (
 // Config says what [Middleware] does. It needs Limits, or Policy or Attributes, and not both.
 type Config struct {
 	// Policy gives the name of the policy that decides. Nil, or an empty name, leaves it to the policies whose
-	// match fits the attributes. [Text] gives a fixed name.
+	// match fits the attributes; without Attributes there are none, and the request passes. [Text] gives a fixed name.
 	Policy Attribute
 
 	// Attributes are what the policies match and make keys of, by name. One without a value is left out, unless

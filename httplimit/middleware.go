@@ -83,6 +83,9 @@ func (m *middleware) request(r *http.Request) (request limits.Request, limited b
 	} else {
 		request.Policy, request.Tier = m.Policy.of(r), m.Tier.of(r)
 		request.Attributes = m.attributes(r, request.Policy != "")
+		if request.Policy == "" && len(request.Attributes) == 0 {
+			return request, false
+		}
 	}
 	if m.Cost != nil {
 		request.Cost = m.Cost(r)

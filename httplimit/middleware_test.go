@@ -105,6 +105,7 @@ func TestWhatIsNotLimitedPasses(t *testing.T) {
 		"no limits":           httplimit.Middleware(c, httplimit.Config{Limits: none, FailClosed: true})(hello),
 		"exempt":              httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 1, "1h"), Exempt: exempt, FailClosed: true})(hello),
 		"no policy matches":   httplimit.Middleware(c, httplimit.Config{Attributes: map[string]httplimit.Attribute{"path": httplimit.Path()}, FailClosed: true, Deadline: patient})(hello),
+		"no name of a policy": httplimit.Middleware(c, httplimit.Config{Policy: httplimit.Header("X-Policy"), FailClosed: true})(hello),
 		"nothing to match by": httplimit.Middleware(c, httplimit.Config{Attributes: map[string]httplimit.Attribute{"user": httplimit.Header("X-User")}, FailClosed: true, Deadline: patient})(hello),
 	} {
 		for range 2 {
