@@ -104,14 +104,18 @@ func isJWT(token string) bool {
 	return json.Unmarshal(header, &fields) == nil && fields.Alg != ""
 }
 
-// Subnet64 gives the /64 network of an IPv6 address, and other values as they are. One client commonly has a whole
-// /64, so a limit on single IPv6 addresses limits nobody. Policies can do the same with a filter.
+// Subnet64 gives the /64 network of an IPv6 address, an IPv4 address that came as ::ffff:192.0.2.1 as 192.0.2.1, and
+// other values as they are. One client commonly has a whole /64, so a limit on single IPv6 addresses limits nobody.
+// Policies can do the same with a filter.
 func Subnet64(address Attribute) Attribute {
 	return func(r *http.Request) string {
 		value := address(r)
 		ip, err := netip.ParseAddr(value)
-		if err != nil || !ip.Is6() {
+		switch {
+		case err != nil || ip.Is4():
 			return value
+		case ip.Is4In6():
+			return ip.Unmap().String()
 		}
 		network, _ := ip.Prefix(64) // an IPv6 address has one
 		return network.String()

@@ -102,6 +102,7 @@ func TestSubnet64(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
 		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "203.0.113.9": "203.0.113.9", "": "", "7": "7",
+		"::ffff:203.0.113.9": "203.0.113.9", "::ffff:cb00:7109": "203.0.113.9",
 	} {
 		if got := httplimit.Subnet64(httplimit.Text(value))(nil); got != want {
 			t.Errorf("%q: %q, want %q", value, got, want)
