@@ -70,13 +70,22 @@ func (a *Answer) Limits() []limits.LimitReply {
 	return nil
 }
 
+// enforced lists the limits that may refuse. Those in shadow are not for clients to see.
+func (a *Answer) enforced() (rows []limits.LimitReply) {
+	for _, l := range a.Limits() {
+		if !l.Shadow {
+			rows = append(rows, l)
+		}
+	}
+	return rows
+}
+
 // top is the limit that the reply's own fields speak for.
 func (a *Answer) top() limits.LimitReply {
-	all := a.Limits()
-	for _, l := range all {
+	for _, l := range a.enforced() {
 		// Limits of two policies may have one key and one name: then what stands beside them tells.
 		if l.Key == a.Reply.Key && l.Name == a.Reply.Name && l.Limit == a.Reply.Limit && l.Remaining == a.Reply.Remaining &&
-			l.Reset == a.Reply.Reset && (l.Allowed == a.Reply.Allowed || l.Shadow) {
+			l.Reset == a.Reply.Reset && l.Allowed == a.Reply.Allowed {
 			return l
 		}
 	}

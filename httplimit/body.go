@@ -69,7 +69,7 @@ func problem(a *Answer) problemBody {
 
 // violated names the limits that refuse, as [RateLimitFields] does.
 func violated(a *Answer) []string {
-	rows := a.Limits()
+	rows := a.enforced()
 	var names []string
 	for i, name := range policyNames(rows) {
 		if !rows[i].Allowed {

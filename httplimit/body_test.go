@@ -140,6 +140,38 @@ func TestXRateLimitHeaders(t *testing.T) {
 	}
 }
 
+// What is not enforced is nobody's business but the operator's, who sees it in the reply.
+func TestALimitInShadowIsToldToNoClient(t *testing.T) {
+	t.Parallel()
+	a := denial("minute", "minute", 5, 36_001*time.Millisecond)
+	row := a.Reply.Limits[0]
+	row.Policy, row.Shadow = "shadow", true
+	a.Reply.Limits = append([]limits.LimitReply{row}, a.Reply.Limits...)
+	_, violated := httplimit.Problem(a)
+	_, policy := httplimit.Must(httplimit.TextTemplate("{policy}"))(a)
+	for _, text := range []string{sent(a), string(violated), string(policy)} {
+		if strings.Contains(text, "shadow") || !strings.Contains(text, "gen") {
+			t.Error(text)
+		}
+	}
+	// A reply whose limits are all in shadow speaks for one of them.
+	a.Reply.Limits, a.Reply.Allowed, a.Reply.Shadow = a.Reply.Limits[:1], true, true
+	if text := sent(a); text != "" {
+		t.Error(text)
+	}
+}
+
+// sent is the headers of all styles.
+func sent(a *httplimit.Answer) string {
+	h := http.Header{}
+	for _, set := range []httplimit.Headers{httplimit.RateLimitFields, httplimit.XRateLimitUnix, httplimit.XRateLimitISO} {
+		set(h, a)
+	}
+	var b strings.Builder
+	_ = h.Write(&b)
+	return b.String()
+}
+
 // The fields as a parser of RFC 9651 reads them, whatever the names are.
 func TestRateLimitFieldsAreStructured(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 // Draft is the document that [RateLimitFields] and [Problem] implement: RateLimit header fields for HTTP.
 const Draft = "draft-ietf-httpapi-ratelimit-headers-10"
 
-// Headers sets the headers of one style.
+// Headers sets the headers of one style. Those of this package leave out limits in shadow.
 type Headers func(h http.Header, a *Answer)
 
 // XRateLimitUnix sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, in Unix seconds, rounded up.
@@ -25,7 +25,7 @@ func XRateLimitUnix(h http.Header, a *Answer) {
 func XRateLimitISO(h http.Header, a *Answer) { setXRateLimit(h, a, a.resetISO) }
 
 func setXRateLimit(h http.Header, a *Answer, reset func() string) {
-	if len(a.Limits()) == 0 {
+	if len(a.enforced()) == 0 {
 		return
 	}
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(a.Reply.Limit, 10))
@@ -34,7 +34,7 @@ func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 }
 
 // RateLimitFields sets RateLimit-Policy and RateLimit of [Draft], which are lists of RFC 9651 with an item for each
-// limit:
+// limit that is enforced:
 //
 //	RateLimit-Policy: "burst";q=100;w=60, "daily";q=1000;w=86400
 //	RateLimit: "burst";r=50;t=30, "daily";r=999;t=3600
@@ -42,7 +42,7 @@ func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 // t is when the limit is whole again, and for one that refuses, when the request fits. w is left out of windows that
 // are not whole seconds or differ in length (months). No partition key is sent: it would tell the limit's key.
 func RateLimitFields(h http.Header, a *Answer) {
-	rows := a.Limits()
+	rows := a.enforced()
 	if len(rows) == 0 {
 		return
 	}
