@@ -270,6 +270,26 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
+// TestALiftedLimitNeedsNoKey: a limit that its tier lifts refuses nothing, be the attributes of its key what they may.
+func TestALiftedLimitNeedsNoKey(t *testing.T) {
+	t.Parallel()
+	s := parse(t, `policies:
+  - name: p
+    limits:
+      - {name: user, key: "u:{user}", limit: 10, window: 1m}
+      - {name: ip, key: "ip:{ip}", limit: 5, window: 1m}
+      - {name: agent, key: "agent:{agent}", limit: 5, window: 1m}
+    tiers: {internal: {ip: {limit: unlimited}, agent: {limit: unlimited}}}
+`)
+	for _, o := range []Finder{nil, given{}} {
+		r, err := s.Resolve(Question{Policy: "p", Tier: "internal", Now: noon, Overrides: o,
+			Attributes: map[string]string{"user": "7", "ip": "unix:", "agent": strings.Repeat("x", 256)}})
+		if d := cmp.Diff([]string{"p/user u:7"}, names(r.Limits)); err != nil || d != "" {
+			t.Errorf("overrides %v: %v %s", o, err, d)
+		}
+	}
+}
+
 func TestCheckOverride(t *testing.T) {
 	t.Parallel()
 	s, burst := full(t), int64(4)

@@ -205,6 +205,9 @@ func (a *asking) resolve(p *policy, l *limit) (out engine.Limit, ok bool, by *Ov
 	}
 	out = l.Limit
 	if out.Key, err = l.key.render(a.Attributes, a.set.options.HashKey); err != nil {
+		if l.unlimited { // no override can be for a key that cannot be made
+			return out, false, nil, nil
+		}
 		var ae *AttributeError
 		if errors.As(err, &ae) {
 			ae.Policy, ae.Limit = p.name, l.name
