@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // bench runs a short one against url and reads its result.
@@ -137,6 +138,20 @@ func TestBenchSaysAtOnceWhatIsWrong(t *testing.T) {
 		return &nats.Msg{Data: []byte(`{"error":{"code":"invalid_window","message":"no"}}`), Header: nats.Header{"Nats-Service-Error-Code": {"400"}}}
 	})
 	limiter(t, "bench", "--nats-url", url, "--window", "1x").want(t, exitError, "", "limiter: no (400 invalid_window)")
+}
+
+// A role that may subscribe to its own inbox alone gets its answers.
+func TestBenchKeepsToItsInboxPrefix(t *testing.T) {
+	t.Parallel()
+	at := testenv.NATSConfig(t, `authorization { users: [
+		{ user: worker, password: secret }
+		{ user: check, password: secret, permissions: { publish: ["limits.consume"], subscribe: ["_INBOX_check.>"] } }
+	] }`).Addr().String()
+	respondAt(t, "nats://worker:secret@"+at, limits.SubjectConsume, text(`{"allowed":true}`))
+	_, r := bench(t, "nats://check:secret@"+at, "--nats-inbox-prefix", "_INBOX_check")
+	if r.Allowed == 0 || len(r.Errors) != 0 {
+		t.Errorf("result %+v", r)
+	}
 }
 
 func TestBenchForPeople(t *testing.T) {

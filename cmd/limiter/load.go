@@ -77,7 +77,7 @@ func (l *load) add(nc *nats.Conn, n int, r limits.Request) error {
 		return fmt.Errorf("write request: %w", err)
 	}
 	c := &connection{
-		load: l, nc: nc, inbox: nats.NewInbox() + ".", slots: make([]slot, n), drained: make(chan struct{}),
+		load: l, nc: nc, inbox: nc.NewInbox() + ".", slots: make([]slot, n), drained: make(chan struct{}),
 		random: rand.New(rand.NewPCG(uint64(len(l.connections)), 0)), tally: newTally(),
 	}
 	at := bytes.Index(body, []byte(benchKey)) + len("bench:")

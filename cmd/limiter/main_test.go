@@ -238,8 +238,15 @@ func TestFilesForNATSMustExist(t *testing.T) {
 // respond plays a limiter that answers subject with what the handler gives.
 func respond(t *testing.T, subject string, handler func(request string) *nats.Msg) (url string) {
 	t.Helper()
-	s := testenv.NATS(t)
-	nc, err := nats.Connect(s.ClientURL())
+	url = testenv.NATS(t).ClientURL()
+	respondAt(t, url, subject, handler)
+	return url
+}
+
+// respondAt is respond on a server that is there.
+func respondAt(t *testing.T, url, subject string, handler func(request string) *nats.Msg) {
+	t.Helper()
+	nc, err := nats.Connect(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +258,6 @@ func respond(t *testing.T, subject string, handler func(request string) *nats.Ms
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	return s.ClientURL()
 }
 
 func text(json string) func(string) *nats.Msg {
