@@ -178,7 +178,7 @@ func (s *stillness) wait(now time.Time) time.Duration {
 
 // Watch reloads on every change in the folder of the file, and in the one that it leads to where it is a link, until ctx
 // ends. Watching folders instead of the file sees editors that replace it, and Kubernetes, which swaps a link to a
-// folder.
+// folder. While a folder is missing nothing tells when it is there, so it is looked for.
 //
 // ended is closed when it has ended.
 func (k *Keeper[T]) Watch(ctx context.Context) (ended <-chan struct{}, err error) {
@@ -186,7 +186,7 @@ func (k *Keeper[T]) Watch(ctx context.Context) (ended <-chan struct{}, err error
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", k.cfg.Path, err)
 	}
-	if err := k.watchFolders(w); err != nil {
+	if _, err := k.watchFolders(w); err != nil {
 		w.Close()
 		return nil, err
 	}
@@ -200,8 +200,7 @@ func (k *Keeper[T]) Watch(ctx context.Context) (ended <-chan struct{}, err error
 
 func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 	defer w.Close()
-	_ = k.Reload() // what changed before the watch began; an error is logged
-	var due <-chan time.Time
+	due := time.After(0) // what changed before the watch began
 	var still stillness
 	for {
 		select {
@@ -222,29 +221,38 @@ func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 			}
 		case <-due:
 			due, still = nil, stillness{}
-			_ = k.Reload() // logged
-			if err := k.watchFolders(w); err != nil {
+			missing, err := k.watchFolders(w)
+			if err != nil {
 				k.cfg.Log.Warn("watch the file of the "+k.cfg.What+"; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
 			}
+			if missing {
+				due = time.After(longest)
+			}
+			_ = k.Reload() // logged; behind the watch, so that no change falls between the two
 		}
 	}
 }
 
-// watchFolders adds the folder of the file and that of what it leads to, and drops the others.
-func (k *Keeper[T]) watchFolders(w *fsnotify.Watcher) error {
+// watchFolders adds the folder of the file and that of what it leads to, and drops the others. missing says that the file
+// is not there, or a folder on the way to it.
+func (k *Keeper[T]) watchFolders(w *fsnotify.Watcher) (missing bool, err error) {
 	folders := []string{filepath.Dir(k.cfg.Path)}
-	if real, err := filepath.EvalSymlinks(k.cfg.Path); err == nil {
+	real, err := filepath.EvalSymlinks(k.cfg.Path)
+	if err == nil {
 		folders = append(folders, filepath.Dir(real))
 	}
+	missing = os.IsNotExist(err)
 	for _, folder := range w.WatchList() {
 		if !slices.Contains(folders, folder) {
 			_ = w.Remove(folder) // may be gone
 		}
 	}
 	for _, folder := range folders {
-		if err := w.Add(folder); err != nil && !os.IsNotExist(err) {
-			return fmt.Errorf("watch %s: %w", folder, err)
+		if err := w.Add(folder); os.IsNotExist(err) {
+			missing = true
+		} else if err != nil {
+			return missing, fmt.Errorf("watch %s: %w", folder, err)
 		}
 	}
-	return nil
+	return missing, nil
 }

@@ -140,6 +140,45 @@ func TestChangesAreSeen(t *testing.T) {
 	}
 }
 
+// TestAFolderThatIsMadeAgainIsWatched removes the folder of the file, or the one that a link leads to, for longer than a
+// writer would.
+func TestAFolderThatIsMadeAgainIsWatched(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"of the file", "behind a link"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			conf := filepath.Join(dir, "conf")
+			put := func(n int) {
+				if err := os.MkdirAll(conf, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				write(t, filepath.Join(conf, "p.yaml"), version(n))
+			}
+			put(1)
+			path := filepath.Join(conf, "p.yaml")
+			if name == "behind a link" {
+				path = filepath.Join(dir, "p.yaml")
+				link(t, "conf/p.yaml", path)
+			}
+			k, reloaded := keep(t, path)
+			if _, err := k.Watch(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.RemoveAll(conf); err != nil {
+				t.Fatal(err)
+			}
+			for k.Report().Err == nil {
+				<-reloaded
+			}
+			for n := 2; n <= 3; n++ {
+				put(n)
+				waitFor(t, k, reloaded, int64(n))
+			}
+		})
+	}
+}
+
 func rename(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.Rename(from, to); err != nil {
