@@ -2,7 +2,9 @@ package policy
 
 import (
 	"errors"
+	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -206,13 +208,25 @@ func (c *compiler) multiply(p *policy, l *limit, factor float64, path string) {
 	if l.unlimited {
 		return
 	}
-	amount, burst := float64(l.Limit.Limit)*factor, float64(l.Burst)*factor
+	amount, burst := times(l.Limit.Limit, factor), times(l.Burst, factor)
 	if amount > maxAmount || burst > maxAmount {
 		c.Add(path+".factor", "makes limit %s of %v more than %d; make it smaller", l.name, l.Limit.Limit, maxAmount)
 		return
 	}
-	l.Limit.Limit, l.Burst = max(1, int64(amount)), int64(burst)
+	l.Limit.Limit, l.Burst = max(1, amount), burst
 	l.Threshold = p.threshold.Of(l.Limit.Limit)
+}
+
+// times multiplies, rounded down, by the decimal that the factor was written as: in floating point, 100 × 0.29 is less than
+// 29. It gives maxAmount + 1 for all that is more.
+func times(n int64, factor float64) int64 {
+	exact, _ := new(big.Rat).SetString(strconv.FormatFloat(factor, 'f', -1, 64)) // files have finite numbers alone
+	exact.Mul(exact, new(big.Rat).SetInt64(n))
+	product := new(big.Int).Quo(exact.Num(), exact.Denom())
+	if !product.IsInt64() {
+		return maxAmount + 1
+	}
+	return min(product.Int64(), maxAmount+1)
 }
 
 // variants are all tiers at all times.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -223,6 +224,37 @@ policies:
 			if err != nil || r.Limits[0].Limit != want[i] {
 				t.Errorf("%s %q: %+v, %v; want %d", at, tier, r, err, want[i])
 			}
+		}
+	}
+}
+
+// TestFactorsAreExact: a factor is the decimal that the file has, and not the nearest that floating point has.
+func TestFactorsAreExact(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		factor                             string
+		limit, burst, wantLimit, wantBurst int64
+	}{
+		{"0.29", 100, 100, 29, 29},
+		{"1.1", 10, 30, 11, 33},
+		{"0.57", 1_000_000_000, 100, 570_000_000, 57},
+		{"0.999", 10, 1, 9, 0}, // rounded down
+		{"0.01", 10, 0, 1, 0},  // to 1 at least
+		{"0.000000001", 10, 10, 1, 0},
+		{"1000", 1_000_000, 1_000_000, 1_000_000_000, 1_000_000_000},
+		{"1.0000000001", 1_000_000_000, 0, 1_000_000_000, 0}, // no more than there may be, once rounded
+	} {
+		s := parse(t, fmt.Sprintf(`policies:
+  - name: p
+    limits: [{name: l, key: k, limit: %d, window: 1m, algorithm: token_bucket, burst: %d}]
+    schedule: [{from: "00:00", to: "24:00", factor: %s}]
+`, c.limit, c.burst, c.factor))
+		r, err := s.Resolve(Question{Policy: "p", Now: noon})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l := r.Limits[0]; l.Limit != c.wantLimit || l.Burst != c.wantBurst {
+			t.Errorf("%d and %d by %s are %d and %d, want %d and %d", c.limit, c.burst, c.factor, l.Limit, l.Burst, c.wantLimit, c.wantBurst)
 		}
 	}
 }
