@@ -70,6 +70,8 @@ func TestBodies(t *testing.T) {
 		{"code, failed", httplimit.JSONCode, failures, `{"error":{"code":"RATE_LIMIT_CHECK_FAILED","message":"Rate limit check failed"}}`},
 		{"template", template, minute, `{"n":37,"say":"Rate limit exceeded: said \"so\" in 37 seconds \"\n\"",
 			"nested":[{"limit":5,"at":"2026-01-02T12:00:36.001Z"}],"plain":"a\"b"}`},
+		{"template, escaped", httplimit.Must(httplimit.JSONTemplate(`{"n":"\u007blimit}","a:":"{\u006eame}: \u007bwait\u007d"}`)), minute,
+			`{"n":5,"a:":"minute: 37 seconds"}`},
 		{"template, failed", template, failures, `{"n":null,"say":"Rate limit check failed: Rate limit check failed in  \"\n\"",
 			"nested":[{"limit":null,"at":""}],"plain":"a\"b"}`},
 	} {
@@ -114,10 +116,14 @@ func TestTextTemplate(t *testing.T) {
 func TestTemplatesThatCannotWork(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{"a":{retryAfter}}`:  "not JSON",
-		`{"a":"{retry}"}`:     "unknown placeholder {retry}",
-		`{"a":"{}"}`:          "unknown placeholder {}",
-		`{"a":"{retryAfter}"`: "not JSON",
+		`{"a":{retryAfter}}`:                   "not JSON",
+		`{"a":"{retry}"}`:                      "unknown placeholder {retry}",
+		`{"a":"{}"}`:                           "unknown placeholder {}",
+		`{"a":"{retryAfter}"`:                  "not JSON",
+		`{"a":[{"{limit}" : 1}]}`:              `placeholder in the name "{limit}"`,
+		`{"\u007bname}":1}`:                    `placeholder in the name "{name}"`,
+		`{"a":"\u007bretry}"}`:                 "unknown placeholder {retry}",
+		`{"a":"{title} in \u007bretry\u007d"}`: "unknown placeholder {retry}",
 	} {
 		if _, err := httplimit.JSONTemplate(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)

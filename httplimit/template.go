@@ -52,7 +52,7 @@ var (
 	jsonString  = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 )
 
-// JSONTemplate makes a body of a JSON text whose strings have placeholders:
+// JSONTemplate makes a body of a JSON text whose values have placeholders in their strings:
 //
 //	{"ok":false,"error":"{title}","retry_after":"{retryAfter}"}
 //
@@ -66,32 +66,42 @@ func JSONTemplate(text string) (Body, error) {
 	if !json.Valid([]byte(text)) {
 		return nil, fmt.Errorf("template %q is not JSON", text)
 	}
-	for _, literal := range jsonString.FindAllString(text, -1) {
-		if err := known(literal); err != nil {
+	for _, at := range jsonString.FindAllStringIndex(text, -1) {
+		s := unescaped([]byte(text[at[0]:at[1]]))
+		isName := strings.HasPrefix(strings.TrimLeft(text[at[1]:], " \t\r\n"), ":")
+		if isName && placeholder.MatchString(s) {
+			return nil, fmt.Errorf("template %q: there is a placeholder in the name %q; they stand in values only", text, s)
+		}
+		if err := known(s); err != nil {
 			return nil, err
 		}
 	}
 	return func(a *Answer) (string, []byte) {
 		return "application/json", jsonString.ReplaceAllFunc([]byte(text), func(literal []byte) []byte {
-			if !placeholder.Match(literal) {
-				return literal
-			}
 			return expandJSON(literal, a)
 		})
 	}, nil
 }
 
 func expandJSON(literal []byte, a *Answer) []byte {
-	var s string
-	_ = json.Unmarshal(literal, &s) // the whole was valid
+	s := unescaped(literal)
 	var value any
-	if p := placeholder.FindString(s); p == s {
+	switch p := placeholder.FindString(s); p {
+	case "":
+		return literal
+	case s:
 		value = valueOf(p, a)
-	} else {
+	default:
 		value = expand(s, a)
 	}
 	b, _ := json.Marshal(value) // numbers, texts and nil
 	return b
+}
+
+// unescaped reads a string of a text that is valid JSON: a brace may be written as \u007b.
+func unescaped(literal []byte) (s string) {
+	_ = json.Unmarshal(literal, &s)
+	return s
 }
 
 // TextTemplate makes a body of plain text with the placeholders of [JSONTemplate], such as
