@@ -79,7 +79,7 @@ func (s *site) used(t *testing.T) (used map[string]int64, keys []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasPrefix(counter.Key, "notify:user:") {
+		if strings.HasPrefix(counter.Key, "limits.alerts:user:") {
 			continue // charged by the alerter inside the limiter, for the alert about the flood
 		}
 		used[counter.Name] += counter.Used

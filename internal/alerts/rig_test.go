@@ -286,7 +286,7 @@ func (r *rig) outbox(channel string) []alerts.Delivery {
 // slots gives how many alerts the throttle of a user has counted.
 func (r *rig) slots(user string) int64 {
 	r.t.Helper()
-	reply, err := r.limiter.Status(r.t.Context(), "notify:user:"+user)
+	reply, err := r.limiter.Status(r.t.Context(), "limits.alerts:user:"+user)
 	if err != nil {
 		r.t.Fatal(err)
 	}

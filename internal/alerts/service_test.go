@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
@@ -41,6 +42,36 @@ func TestTheThrottleIsExact(t *testing.T) {
 	}
 	if n := len(r.outbox("log")); n != len(sent) {
 		t.Errorf("%d deliveries of %d alerts", n, len(sent))
+	}
+}
+
+// TestTheThrottleIsOfNobodyElse: an application that limits what it sends to the same user, under a key such as the service's
+// design has it, spends none of his alerts, nor they of his notifications, and is itself a limit like any other.
+func TestTheThrottleIsOfNobodyElse(t *testing.T) {
+	t.Parallel()
+	const all = 40
+	r := newRig(t, atOnce)
+	notify := limits.Per("notify:user:7", 10, "1h")
+	for range notify.Limit {
+		if reply, err := r.limiter.Consume(t.Context(), notify); err != nil || !reply.Allowed {
+			t.Fatalf("%+v, %v", reply, err)
+		}
+	}
+	s := r.run()
+	for i := range all {
+		e := r.exceeded("7", fmt.Sprint("p", i), 1)
+		e.Key = notify.Key
+		r.take(s, e)
+		r.seen.wait(t, "told", i+1)
+		if _, err := r.limiter.Reset(t.Context(), limits.ResetRequest{Key: notify.Key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := r.seen.count("sent"); n != 20 {
+		t.Errorf("%d of %d alerts sent, want 20", n, all)
+	}
+	if reply, err := r.limiter.Status(t.Context(), notify.Key); err != nil || len(reply.Counters) > 0 {
+		t.Errorf("alerts were charged to %+v, %v", reply, err)
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// throttlePrefix begins the keys that the throttle charges. Their own crossings are no alerts: telling somebody that he is
-// told too much would never end.
-const throttlePrefix = "notify:user:"
+// throttlePrefix begins the keys that the throttle charges, which are to be nobody else's: applications share the limiter, and
+// have users too. Their own crossings are no alerts: telling somebody that he is told too much would never end.
+const throttlePrefix = "limits.alerts:user:"
 
 // Observer is told what happens, for metrics. Its methods do not block.
 type Observer interface {
