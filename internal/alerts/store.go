@@ -164,8 +164,8 @@ type Store interface {
 	PoisonMessages(ctx context.Context, max int) ([]Poison, error)
 
 	// PruneAlerts removes up to max of each: alerts that were resolved before a moment (held ones only when a digest has
-	// told of them), deliveries that ended, silences, poison, and groups that did not change since. PruneTaken removes ids
-	// of events taken before a moment.
+	// told of them), deliveries that ended, silences and poison. PruneTaken removes ids of events taken before a moment, and
+	// groups that did not change since and have no open alert.
 	PruneAlerts(ctx context.Context, before time.Time, max int) (int, error)
 	PruneTaken(ctx context.Context, before time.Time, max int) (int, error)
 }

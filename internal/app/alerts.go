@@ -182,8 +182,8 @@ func parallel(spec *alerts.ChannelSpec) int {
 	return 8
 }
 
-// takenKept is for how long the ids of events are kept: longer than the stream keeps events, so that one that is read again is
-// known.
+// takenKept is for how long the ids of events are kept, and the counts of denials: longer than the stream keeps events, so that
+// one that is read again is known, and than the time in which denials may reach a threshold, which is 7 days at most.
 const takenKept = 8 * 24 * time.Hour
 
 // alertJobs are the jobs of alerts.

@@ -196,15 +196,12 @@ DELETE FROM alert_events WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM alert_events WHERE taken_at < $1 ORDER BY taken_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
 )
 
-// PruneAlerts implements [alerts.Store].
-func (s *Store) PruneAlerts(ctx context.Context, before time.Time, max int) (total int, err error) {
-	for _, p := range []struct{ act, sql string }{
-		{"remove old groups of events", pruneGroupsSQL},
-		{"remove old alerts", pruneAlertsSQL},
-		{"remove old deliveries", pruneDeliveriesSQL},
-		{"remove old silences", pruneSilencesSQL},
-		{"remove old poison", prunePoisonSQL},
-	} {
+// pruning is a statement that removes some of what is before a moment, and how an error calls that.
+type pruning struct{ act, sql string }
+
+// prune runs all, and gives how much they removed.
+func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pruning) (total int, err error) {
+	for _, p := range all {
 		n, err := s.pruneBefore(ctx, p.act, p.sql, before, max)
 		if err != nil {
 			return total, err
@@ -214,7 +211,18 @@ func (s *Store) PruneAlerts(ctx context.Context, before time.Time, max int) (tot
 	return total, nil
 }
 
+// PruneAlerts implements [alerts.Store].
+func (s *Store) PruneAlerts(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.prune(ctx, before, max,
+		pruning{"remove old alerts", pruneAlertsSQL},
+		pruning{"remove old deliveries", pruneDeliveriesSQL},
+		pruning{"remove old silences", pruneSilencesSQL},
+		pruning{"remove old poison", prunePoisonSQL})
+}
+
 // PruneTaken implements [alerts.Store].
 func (s *Store) PruneTaken(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.pruneBefore(ctx, "forget old events", pruneTakenSQL, before, max)
+	return s.prune(ctx, before, max,
+		pruning{"forget old events", pruneTakenSQL},
+		pruning{"remove old groups of events", pruneGroupsSQL})
 }
