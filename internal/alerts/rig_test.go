@@ -283,6 +283,20 @@ func (r *rig) outbox(channel string) []alerts.Delivery {
 	return all
 }
 
+// send takes what waits for a channel and is due, and has it sent.
+func (r *rig) send(channel string) []alerts.Delivery {
+	r.t.Helper()
+	all := r.outbox(channel)
+	tried := make([]alerts.Tried, len(all))
+	for i := range all {
+		tried[i] = alerts.Tried{ID: all[i].ID, State: alerts.DeliverySent, Counts: true}
+	}
+	if err := r.store.Deliver(r.t.Context(), tried); err != nil {
+		r.t.Fatal(err)
+	}
+	return all
+}
+
 // slots gives how many alerts the throttle of a user has counted.
 func (r *rig) slots(user string) int64 {
 	r.t.Helper()

@@ -125,7 +125,7 @@ type Store interface {
 	// AddDelivery puts one into the outbox.
 	AddDelivery(ctx context.Context, d Delivery) error
 	// DueDeliveries claims up to max deliveries of a channel that are due, the earliest first, for a time; DueAt of what it
-	// gives is when that is over.
+	// gives is when that is over. While an alert's "ID.raised" waits, its "ID.resolved" for the same channel is not due.
 	DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]Delivery, error)
 	// OtherDeliveries gives up to max deliveries that wait for channels that are not among those given.
 	OtherDeliveries(ctx context.Context, channels []string, max int) ([]Delivery, error)

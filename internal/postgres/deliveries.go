@@ -21,9 +21,15 @@ SELECT id, channel, message, 'waiting', 0, at, at, 0, ''
 FROM (SELECT ` + nowMillis + ` AS at) now, unnest($1::text[], $2::text[], $3::text[]) AS u (id, channel, message)
 ON CONFLICT (id) DO NOTHING`
 
+	// That an alert is over waits for what says that it was raised.
 	dueDeliveriesSQL = `
 WITH due AS MATERIALIZED (
-	SELECT ctid, due_at FROM alert_deliveries WHERE channel = $1 AND state = 'waiting' AND due_at <= ` + sinceMillis + `
+	SELECT ctid, due_at FROM alert_deliveries o WHERE channel = $1 AND state = 'waiting' AND due_at <= ` + sinceMillis + `
+	AND (strpos(id, '.resolved/') = 0 OR (
+		SELECT id FROM alert_deliveries
+		WHERE id BETWEEN replace(o.id, '.resolved/', '.raised/') AND replace(o.id, '.resolved/', '.raised/') AND state = 'waiting'
+		ORDER BY id LIMIT 1
+	) IS NULL)
 	ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE alert_deliveries d SET due_at = ` + sinceMillis + ` + $3 FROM due WHERE d.ctid = due.ctid

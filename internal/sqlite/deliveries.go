@@ -16,8 +16,11 @@ const (
 INSERT INTO alert_deliveries (id, channel, message, state, attempts, created_at, due_at, ended_at, error)
 VALUES (?1, ?2, ?3, 'waiting', 0, ?4, ?4, 0, '') ON CONFLICT (id) DO NOTHING`
 
+	// That an alert is over waits for what says that it was raised.
 	dueDeliveriesSQL = `
 SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE channel = ?1 AND state = 'waiting' AND due_at <= ?2
+AND (instr(id, '.resolved/') = 0 OR NOT EXISTS (
+	SELECT 1 FROM alert_deliveries r WHERE r.id = replace(d.id, '.resolved/', '.raised/') AND +r.state = 'waiting'))
 ORDER BY due_at LIMIT ?3`
 
 	claimDeliverySQL = `UPDATE alert_deliveries SET due_at = ?2 WHERE id = ?1`

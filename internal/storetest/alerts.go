@@ -42,6 +42,7 @@ func Alerts(t *testing.T, open func(t *testing.T) alerts.Store) {
 		{"two digests of a user at once share nothing", digestsAtOnce},
 		{"a delivery keeps all its fields, and is put in once", deliveryFields},
 		{"deliveries are given for a time, the earliest first", dueDeliveries},
+		{"that an alert is over is not due while the channel waits for its beginning", dueInOrder},
 		{"deliveries given at once are never shared", dueAtOnce},
 		{"how a try went", deliver},
 		{"deliveries of channels that are no more", otherDeliveries},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -93,6 +94,34 @@ func dueDeliveries(t *testing.T, s alerts.Store) {
 	equal(t, "none is left", deliveryIDs(claimDeliveries(t, s, "x", 9, time.Hour)), nil)
 	equal(t, "of the other channel", dueIDs(t, s, "y"), []string{"a/y"})
 	equal(t, "of no channel", dueIDs(t, s, "z"), nil)
+}
+
+// dueInOrder has three alerts of which two channels are told: the first waits on one of them, the others were sent or given
+// up. A fourth is of a message that was pruned.
+func dueInOrder(t *testing.T, s alerts.Store) {
+	for _, channel := range []string{"x", "y"} {
+		addDeliveries(t, s, channel, "a.raised", "b.raised", "c.raised")
+		at := claimDeliveries(t, s, channel, 9, time.Hour)[0].DueAt
+		tried(t, s, alerts.Tried{ID: "b.raised/" + channel, State: alerts.DeliverySent})
+		kill(t, s, "c.raised/"+channel)
+		if channel == "x" {
+			tried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: at + hour})
+		}
+		addDeliveries(t, s, channel, "a.resolved", "b.resolved", "c.resolved", "d.resolved")
+	}
+	tried(t, s, alerts.Tried{ID: "a.raised/y", State: alerts.DeliverySent})
+	due := func(what, channel string, want ...string) {
+		t.Helper()
+		ids := dueIDs(t, s, channel)
+		slices.Sort(ids) // some were put in at one moment
+		equal(t, what, ids, want)
+	}
+	due("where it waits", "x", "b.resolved/x", "c.resolved/x", "d.resolved/x")
+	due("where it was sent", "y", "a.resolved/y", "b.resolved/y", "c.resolved/y", "d.resolved/y")
+	tried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: 1})
+	due("when it is due", "x", "a.raised/x")
+	tried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliverySent})
+	due("when it was sent", "x", "a.resolved/x")
 }
 
 func dueAtOnce(t *testing.T, s alerts.Store) {
