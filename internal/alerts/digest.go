@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/seed503877ad/limits"
 )
@@ -30,8 +31,12 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 		if err != nil {
 			return digestNote(digests, alerts), err
 		}
+		silences, err := s.Store.Silences(ctx, false, 2*maxSilences)
+		if err != nil {
+			return digestNote(digests, alerts), err
+		}
 		for _, user := range users {
-			d, n, err := s.digestsOf(ctx, user)
+			d, n, err := s.digestsOf(ctx, user, silences)
 			digests, alerts, after = digests+d, alerts+n, user
 			if err != nil {
 				return digestNote(digests, alerts), err
@@ -43,15 +48,21 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 	}
 }
 
-// digestsOf tells all that is held of a user.
-func (s *Service) digestsOf(ctx context.Context, user string) (digests, alerts int, err error) {
+// digestsOf tells all that is held of a user and may be told now.
+func (s *Service) digestsOf(ctx context.Context, user string, silences []Silence) (digests, alerts int, err error) {
 	for {
-		n, err := s.Store.DigestAlerts(ctx, user, digestAlerts, s.digest(user))
+		var made Digested
+		n, err := s.Store.DigestAlerts(ctx, user, digestAlerts, func(held []Alert, now int64) (_ Digested, err error) {
+			made, err = s.digest(user, held, now, silences)
+			return made, err
+		})
 		if err != nil || n == 0 {
 			return digests, alerts, err
 		}
-		digests, alerts = digests+1, alerts+n
-		s.Delivered()
+		if made.Name != "" {
+			digests, alerts = digests+1, alerts+n-len(made.Later)
+			s.Delivered()
+		}
 	}
 }
 
@@ -59,17 +70,49 @@ func digestNote(digests, alerts int) string {
 	return fmt.Sprintf("%d digests of %d alerts", digests, alerts)
 }
 
-// digest makes the digest of a user, for the channels that would have been told.
-func (s *Service) digest(user string) func(held []Alert, now int64) (string, []Delivery, error) {
-	return func(held []Alert, now int64) (string, []Delivery, error) {
-		id := s.NewID()
-		d := gather(id, user, held)
-		m := Message{ID: id + ".digest", Kind: KindDigest, Time: now, User: user, Severity: worst(held),
-			Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), cmp.Or(user, "limits of no user")), Text: digestText(&d)}
-		d.Policies = d.Policies[:min(len(d.Policies), digestPolicies)]
-		m, err := m.with(d)
-		return id, deliveries(m, s.Rules().reachedOf(held)), err
+// digest makes the digest of a user, for the channels that would have been told. What may not be told now waits for the next.
+func (s *Service) digest(user string, held []Alert, now int64, silences []Silence) (Digested, error) {
+	rules := s.Rules()
+	later := rules.later(held, millis(now+DigestLead), silences)
+	var told []Alert
+	for i := range held {
+		if later[held[i].ID] == 0 {
+			told = append(told, held[i])
+		}
 	}
+	if len(told) == 0 {
+		return Digested{Later: later}, nil
+	}
+	id := s.NewID()
+	d := gather(id, user, told)
+	m := Message{ID: id + ".digest", Kind: KindDigest, Time: now, User: user, Severity: worst(told),
+		Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), cmp.Or(user, "limits of no user")), Text: digestText(&d)}
+	d.Policies = d.Policies[:min(len(d.Policies), digestPolicies)]
+	m, err := m.with(d)
+	return Digested{Name: id, Deliveries: deliveries(m, rules.reachedOf(told)), Later: later}, err
+}
+
+// later gives those that a digest at a time leaves out, each with up to when. A silence may be ended early, so what it holds
+// is looked at again for the next digest.
+func (r *Rules) later(held []Alert, at time.Time, silences []Silence) map[string]int64 {
+	all, quiet := map[string]int64{}, map[string]int64{}
+	for i := range held {
+		a := &held[i]
+		until, known := quiet[a.Rule]
+		if !known {
+			if end, no := r.find(a.Rule).noDigest(at); no {
+				until = end.UnixMilli()
+			}
+			quiet[a.Rule] = until
+		}
+		switch {
+		case until > 0:
+			all[a.ID] = until
+		case slices.ContainsFunc(silences, func(s Silence) bool { return s.fits(a) }):
+			all[a.ID] = nextHour(at).UnixMilli()
+		}
+	}
+	return all
 }
 
 func gather(id, user string, held []Alert) limits.AlertDigest {

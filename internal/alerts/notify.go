@@ -152,9 +152,8 @@ func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Sile
 		}
 	}
 	rules := s.Rules()
-	rule := rules.find(a.Rule)
-	if until, quiet := rule.quietUntil(millis(now)); quiet {
-		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", rule.digestFrom(until)
+	if until, quiet := rules.find(a.Rule).quietUntil(millis(now)); quiet {
+		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", until.UnixMilli()
 		return told, nil
 	}
 	refused, err := s.throttle(ctx, a)
@@ -163,7 +162,7 @@ func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Sile
 		s.Observer.ThrottleFailed()
 		return told, err
 	case refused != "":
-		told.Notice, told.Reason, told.HeldUntil = Held, refused, rule.digestAfter(millis(now))
+		told.Notice, told.Reason = Held, refused
 		return told, nil
 	}
 	message, err := raisedMessage(a)

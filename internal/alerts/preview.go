@@ -106,10 +106,10 @@ func (v *view) notice(a *Alert) {
 	until, quiet := v.rules.find(a.Rule).quietUntil(millis(a.RaisedAt))
 	switch {
 	case quiet:
-		a.Notice, a.Reason, a.HeldUntil = Held, "quiet hours", v.rules.find(a.Rule).digestFrom(until)
+		a.Notice, a.Reason, a.HeldUntil = Held, "quiet hours", until.UnixMilli()
 		v.Held++
 	case !v.fits(a):
-		a.Notice, a.Reason, a.HeldUntil = Held, "throttle", v.rules.find(a.Rule).digestAfter(millis(a.RaisedAt))
+		a.Notice, a.Reason = Held, "throttle"
 		v.Held++
 	default:
 		a.Notice = Sent

@@ -41,31 +41,21 @@ func (r *Rule) quietUntil(t time.Time) (until time.Time, quiet bool) {
 	return until, quiet
 }
 
-// digestAfter is up to when an alert that the throttle holds waits for its digest, in Unix milliseconds: to the end of the
-// quiet hours in which the next digest would come, which is at the next full hour; 0 for no wait.
-func (r *Rule) digestAfter(now time.Time) int64 {
-	if until, quiet := r.quietUntil(now.UTC().Truncate(time.Hour).Add(time.Hour)); quiet {
-		return r.digestFrom(until)
+// noDigest tells whether a digest at a time is to leave out what the rule holds, and up to when. Digests come at full hours:
+// where all of them are quiet, it is told all the same.
+func (r *Rule) noDigest(at time.Time) (until time.Time, quiet bool) {
+	until, quiet = r.quietUntil(at)
+	for run := at; quiet && run.Sub(at) < longestQuiet; {
+		run = nextHour(run)
+		if _, quiet := r.quietUntil(run); !quiet {
+			return until, true
+		}
 	}
-	return 0
+	return until, false
 }
 
-// digestFrom is from when on, in Unix milliseconds, a digest may tell what is held up to t: digests come at full hours, and
-// the next one must not be quiet again.
-func (r *Rule) digestFrom(t time.Time) int64 {
-	for at := t; at.Sub(t) < longestQuiet; {
-		run := at.UTC().Truncate(time.Hour)
-		if run.Before(at) {
-			run = run.Add(time.Hour)
-		}
-		until, quiet := r.quietUntil(run)
-		if !quiet {
-			return at.UnixMilli()
-		}
-		at = until
-	}
-	return t.UnixMilli() // every full hour is quiet: it is told all the same
-}
+// nextHour is the next time for a digest.
+func nextHour(t time.Time) time.Time { return t.UTC().Truncate(time.Hour).Add(time.Hour) }
 
 // next gives a time up to which it is quiet from t on; t itself when it is not. It looks no further than the next change of
 // the clock, because what follows is another time of day than it seems.

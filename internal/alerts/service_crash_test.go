@@ -66,7 +66,7 @@ func (m *mortal) Tell(ctx context.Context, all []alerts.Told) (told []string, er
 	return told, err
 }
 
-func (m *mortal) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (string, []alerts.Delivery, error)) (n int, err error) {
+func (m *mortal) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (alerts.Digested, error)) (n int, err error) {
 	err = m.step(func() (err error) { n, err = m.Store.DigestAlerts(ctx, user, max, build); return err })
 	return n, err
 }

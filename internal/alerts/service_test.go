@@ -314,7 +314,7 @@ func TestWhoRenamesAChannelMissesNothing(t *testing.T) {
 // capped is a store that gives a digest no more than a few alerts.
 type capped struct{ alerts.Store }
 
-func (c capped) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (string, []alerts.Delivery, error)) (int, error) {
+func (c capped) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (alerts.Digested, error)) (int, error) {
 	return c.Store.DigestAlerts(ctx, user, min(max, 130), build)
 }
 

@@ -58,6 +58,17 @@ type Told struct {
 	Deliveries []Delivery
 }
 
+// Digested is what becomes of held alerts.
+type Digested struct {
+	// Name is the digest's; empty where it tells of none.
+	Name string
+	// Deliveries are put into the outbox with it.
+	Deliveries []Delivery
+	// Later are the ids of those that it leaves out, each with its new HeldUntil: more than [DigestLead] from now, or they
+	// would be given again at once.
+	Later map[string]int64
+}
+
 // Tried is how a try to deliver ended.
 type Tried struct {
 	ID    string
@@ -117,10 +128,10 @@ type Store interface {
 	// HeldUsers gives up to max users that have held alerts whose HeldUntil has come, or will in [DigestLead], and that are
 	// in no digest, in order, beginning behind one.
 	HeldUsers(ctx context.Context, after string, max int) ([]string, error)
-	// DigestAlerts locks up to max such alerts of a user, the oldest first, and, unless there are none, writes the digest's
-	// name that build returns into them and its deliveries into the outbox, in one transaction. build may be called again
-	// when the transaction has to be.
-	DigestAlerts(ctx context.Context, user string, max int, build func(held []Alert, now int64) (digest string, deliveries []Delivery, err error)) (int, error)
+	// DigestAlerts locks up to max such alerts of a user, the oldest first, and, unless there are none, writes what build says
+	// of them, and its deliveries into the outbox, in one transaction. It gives how many they were, with those for later.
+	// build may be called again when the transaction has to be.
+	DigestAlerts(ctx context.Context, user string, max int, build func(held []Alert, now int64) (Digested, error)) (int, error)
 
 	// AddDelivery puts one into the outbox.
 	AddDelivery(ctx context.Context, d Delivery) error

@@ -46,6 +46,7 @@ var alertQueries = []query{
 	{"held users", heldUsersSQL, []string{"Limit", "Result", "Unique", "Index Scan using alerts_held on alerts"}},
 	{"held alerts", heldAlertsSQL, []string{"Limit", "LockRows", "Index Scan using alerts_held on alerts a"}},
 	{"digest alerts", digestAlertsSQL, []string{"Update on alerts a", "Nested Loop", "Subquery Scan on u", "Nested Loop", "Function Scan on unnest u_1", "Limit", "Index Scan using alerts_pkey on alerts", "Tid Scan on alerts a"}},
+	{"hold alerts", holdAlertsSQL, []string{"Update on alerts a", "Nested Loop", "Subquery Scan on u", "Nested Loop", "Function Scan on u_1", "Limit", "Index Scan using alerts_pkey on alerts", "Tid Scan on alerts a"}},
 	{"add deliveries", addDeliveriesSQL, []string{"Insert on alert_deliveries", "Nested Loop", "Result", "Function Scan on u"}},
 	{"due deliveries", dueDeliveriesSQL, []string{"Update on alert_deliveries d", "Limit", "LockRows", "Index Scan using alert_deliveries_due on alert_deliveries o", "Limit", "Index Scan using alert_deliveries_pkey on alert_deliveries", "Nested Loop", "CTE Scan on due", "Tid Scan on alert_deliveries d"}},
 	{"other deliveries", otherDeliveriesSQL, []string{"Limit", "Recursive Union", "Limit", "Index Only Scan using alert_deliveries_due on alert_deliveries alert_deliveries_1", "WorkTable Scan on waiting w_1", "Nested Loop", "CTE Scan on waiting w", "Limit", "Index Scan using alert_deliveries_due on alert_deliveries"}},

@@ -55,6 +55,10 @@ ORDER BY username, raised_at, id LIMIT $2 FOR UPDATE SKIP LOCKED`
 	digestAlertsSQL = `
 UPDATE alerts a SET digest = $1 FROM (
 	SELECT * FROM unnest($2::text[]) AS u (id)` + thoseAlerts
+
+	holdAlertsSQL = `
+UPDATE alerts a SET held_until = u.held_until FROM (
+	SELECT * FROM unnest($1::text[], $2::bigint[]) AS u (id, held_until)` + thoseAlerts
 )
 
 // claimed is a row with its place in the queue.
@@ -191,22 +195,32 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 var errNoName = errors.New("the digest has no name")
 
 // DigestAlerts implements [alerts.Store].
-func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (string, []alerts.Delivery, error)) (n int, err error) {
+func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.Digested, error)) (n int, err error) {
 	err = s.transact(ctx, "write a digest", func(tx pgx.Tx) error {
 		held, now, err := lockAlerts(ctx, tx, heldAlertsSQL, user, max, alerts.DigestLead)
 		if n = len(held); err != nil || n == 0 {
 			return err
 		}
-		digest, deliveries, err := build(held, now)
+		made, err := build(held, now)
 		if err != nil {
 			return err
 		}
-		if digest == "" {
+		var told, later []string
+		var until []int64
+		for i := range held {
+			if at, wait := made.Later[held[i].ID]; wait {
+				later, until = append(later, held[i].ID), append(until, at)
+				continue
+			}
+			told = append(told, held[i].ID)
+		}
+		if made.Name == "" && len(told) > 0 {
 			return errNoName
 		}
 		var b pgx.Batch
-		b.Queue(digestAlertsSQL, digest, idsOf(held))
-		if err := queueDeliveries(&b, deliveries); err != nil {
+		b.Queue(digestAlertsSQL, made.Name, told)
+		b.Queue(holdAlertsSQL, later, until)
+		if err := queueDeliveries(&b, made.Deliveries); err != nil {
 			return err
 		}
 		return tx.SendBatch(ctx, &b).Close()

@@ -37,6 +37,8 @@ SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'held' AND digest = '' AN
 ORDER BY raised_at, id LIMIT ?3`
 
 	digestAlertSQL = `UPDATE alerts SET digest = ?2 WHERE id = ?1`
+
+	holdAlertSQL = `UPDATE alerts SET held_until = ?2 WHERE id = ?1`
 )
 
 // PendingAlerts implements [alerts.Store].
@@ -131,27 +133,42 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) (users []s
 var errNoName = errors.New("the digest has no name")
 
 // DigestAlerts implements [alerts.Store].
-func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (string, []alerts.Delivery, error)) (n int, err error) {
+func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.Digested, error)) (n int, err error) {
 	err = s.writeAlerts(ctx, "write a digest", func() (bool, error) {
 		now := s.now().UnixMilli()
 		held, err := inside(s, alertFields, heldAlertsSQL, now+alerts.DigestLead, user, max)
 		if n = len(held); err != nil || n == 0 {
 			return false, err
 		}
-		digest, deliveries, err := build(held, now)
+		made, err := build(held, now)
 		if err != nil {
 			return false, err
 		}
-		if digest == "" {
-			return false, errNoName
-		}
-		if err := s.addDeliveries(now, deliveries); err != nil {
+		if err := s.addDeliveries(now, made.Deliveries); err != nil {
 			return false, err
 		}
-		return true, s.eachAlert(held, digestAlertSQL, digest)
+		return true, s.writeDigest(held, &made)
 	})
 	if err != nil {
 		return 0, err
 	}
 	return n, nil
+}
+
+func (s *Store) writeDigest(held []alerts.Alert, made *alerts.Digested) (err error) {
+	for i := range held {
+		until, later := made.Later[held[i].ID]
+		switch {
+		case later:
+			_, err = s.exec(holdAlertSQL, held[i].ID, until)
+		case made.Name == "":
+			err = errNoName
+		default:
+			_, err = s.exec(digestAlertSQL, held[i].ID, made.Name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

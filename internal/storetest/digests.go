@@ -71,12 +71,12 @@ func heldUsers(t *testing.T, s alerts.Store) {
 // digest gives the ids that went into it.
 func digest(t *testing.T, s alerts.Store, user string, max int, name string) (ids []string) {
 	t.Helper()
-	n, err := s.DigestAlerts(within(t), user, max, func(held []alerts.Alert, now int64) (string, []alerts.Delivery, error) {
+	n, err := s.DigestAlerts(within(t), user, max, func(held []alerts.Alert, now int64) (alerts.Digested, error) {
 		ids = alertIDs(held)
 		if now < held[0].RaisedAt {
 			t.Errorf("at %d, raised at %d", now, held[0].RaisedAt)
 		}
-		return name, []alerts.Delivery{delivery(name, "x")}, nil
+		return alerts.Digested{Name: name, Deliveries: []alerts.Delivery{delivery(name, "x")}}, nil
 	})
 	if err != nil || n != len(ids) {
 		t.Fatalf("digest: %d of %q, %v", n, ids, err)
@@ -101,6 +101,41 @@ func digestAlerts(t *testing.T, s alerts.Store) {
 	equal(t, "deliveries", dueIDs(t, s, "x"), []string{"d1/x", "d2/x"})
 }
 
+// digestLater has a digest that leaves some out, and one that leaves out all.
+func digestLater(t *testing.T, s alerts.Store) {
+	hold(t, s, "u", 0, "1", "2", "3")
+	var at int64
+	leave := func(name string, want int, ids ...string) {
+		t.Helper()
+		n, err := s.DigestAlerts(within(t), "u", 9, func(_ []alerts.Alert, now int64) (alerts.Digested, error) {
+			at = now + hour
+			d := alerts.Digested{Name: name, Later: map[string]int64{}}
+			for _, id := range ids {
+				d.Later[id] = at
+			}
+			return d, nil
+		})
+		if err != nil || n != want {
+			t.Errorf("digest %q: %d, %v; want %d", name, n, err, want)
+		}
+	}
+	leave("d", 3, "2", "3")
+	leave("", 0)
+	equal(t, "who waits", usersHeld(t, s, "", 9), nil)
+	for _, id := range []string{"2", "3"} {
+		a := alert(t, s, id)
+		equal(t, id, fmt.Sprint(a.Notice, " ", a.Reason, " ", a.Digest, " ", a.HeldUntil-at), "held throttle  0")
+	}
+	hold(t, s, "u", 0, "4")
+	leave("", 1, "4", "1", "nobody")
+	equal(t, "no more", digest(t, s, "u", 9, "d2"), nil)
+	var digests []string
+	for _, id := range []string{"1", "2", "3", "4"} {
+		digests = append(digests, alert(t, s, id).Digest)
+	}
+	equal(t, "digests", digests, []string{"d", "", "", ""})
+}
+
 func digestFails(t *testing.T, s alerts.Store) {
 	hold(t, s, "u", 0, "1")
 	refuse := errors.New("no")
@@ -108,8 +143,8 @@ func digestFails(t *testing.T, s alerts.Store) {
 		name string
 		err  error
 	}{{"d", refuse}, {"", nil}} {
-		n, err := s.DigestAlerts(within(t), "u", 9, func([]alerts.Alert, int64) (string, []alerts.Delivery, error) {
-			return c.name, []alerts.Delivery{delivery("d", "x")}, c.err
+		n, err := s.DigestAlerts(within(t), "u", 9, func([]alerts.Alert, int64) (alerts.Digested, error) {
+			return alerts.Digested{Name: c.name, Deliveries: []alerts.Delivery{delivery("d", "x")}}, c.err
 		})
 		if n != 0 || err == nil || c.err != nil && !errors.Is(err, c.err) {
 			t.Errorf("digest %q: %d, %v", c.name, n, err)
@@ -129,9 +164,9 @@ func digestsAtOnce(t *testing.T, s alerts.Store) {
 	all(t, 6, func(w int) error {
 		for r := range len(names) {
 			var ids []string
-			n, err := s.DigestAlerts(within(t), "u", 3, func(held []alerts.Alert, _ int64) (string, []alerts.Delivery, error) {
+			n, err := s.DigestAlerts(within(t), "u", 3, func(held []alerts.Alert, _ int64) (alerts.Digested, error) {
 				ids = alertIDs(held)
-				return fmt.Sprint("d", w, ".", r), nil, nil
+				return alerts.Digested{Name: fmt.Sprint("d", w, ".", r)}, nil
 			})
 			if err != nil {
 				return err

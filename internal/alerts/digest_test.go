@@ -1,0 +1,126 @@
+package alerts_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// digests runs the job and holds it to what it should have told.
+func (r *rig) digests(s *running, want string) {
+	r.t.Helper()
+	if note, err := s.Digest(r.t.Context()); err != nil || note != want {
+		r.t.Errorf("at %s: %s, %v; want %s", r.clock.now().UTC().Format("15:04"), note, err, want)
+	}
+}
+
+const (
+	noDigest  = "0 digests of 0 alerts"
+	oneDigest = "1 digests of 1 alerts"
+)
+
+// throttled raises alerts of a user, one for each policy, of which the throttle holds all but the first.
+func (r *rig) throttled(s *running, user string, policies ...string) {
+	r.t.Helper()
+	for _, p := range policies {
+		before := r.seen.count("told")
+		r.take(s, r.exceeded(user, p, 1))
+		r.seen.wait(r.t, "told", before+1)
+	}
+}
+
+const oneAnHour = `{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}`
+
+// TestADigestKeepsSilences: what was held before one is told when it ends, also when somebody ends it early.
+func TestADigestKeepsSilences(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, oneAnHour)
+	s := r.run()
+	r.throttled(s, "7", "a", "b")
+	r.throttled(s, "8", "a", "b")
+	for _, silence := range []alerts.Silence{{ID: "seven", User: "7", Reason: "import"}, {ID: "other", User: "9", Reason: "import"}} {
+		if _, err := r.store.AddSilence(t.Context(), silence, 4*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.advance(time.Hour)
+	r.digests(s, oneDigest)
+	for _, d := range r.outbox("nats") {
+		if d.Message.Kind == alerts.KindDigest && d.Message.User != "8" {
+			t.Errorf("a digest of user %s, who is silenced", d.Message.User)
+		}
+	}
+	r.advance(time.Hour)
+	r.digests(s, noDigest)
+	if _, found, err := r.store.EndSilence(t.Context(), "seven"); !found || err != nil {
+		t.Fatal(found, err)
+	}
+	r.digests(s, noDigest)
+	r.advance(time.Hour)
+	r.digests(s, oneDigest)
+}
+
+// TestALateDigestKeepsQuietHours: the run at the full hour before them failed.
+func TestALateDigestKeepsQuietHours(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "14:00", to: "16:30"}]}]}`)
+	s := r.run()
+	r.throttled(s, "7", "a", "b")
+	r.advance(2 * time.Hour)
+	r.digests(s, noDigest)
+	r.digests(s, noDigest)
+	for _, want := range []string{noDigest, noDigest, oneDigest} {
+		r.advance(time.Hour)
+		r.digests(s, want)
+	}
+}
+
+// TestADigestIsAheadOfTheStoresClock, by which quiet hours go on: the worker's, by which it runs, says that they have ended.
+func TestADigestIsAheadOfTheStoresClock(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
+	s := r.run()
+	r.take(s, r.exceeded("7", "a", 1))
+	r.seen.wait(t, "held", 1)
+	r.advance(time.Hour - 20*time.Second)
+	r.digests(s, oneDigest)
+}
+
+// TestADigestTellsOfSomeAlerts and leaves the others of the user for another.
+func TestADigestTellsOfSomeAlerts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, oneAnHour)
+	s := r.run()
+	r.throttled(s, "7", "a", "b", "c")
+	if _, err := r.store.AddSilence(t.Context(), alerts.Silence{ID: "s", Policy: "c", Reason: "import"}, 90*time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		r.advance(time.Hour)
+		r.digests(s, oneDigest)
+	}
+	var told []string
+	for _, d := range r.outbox("log") {
+		if d.Message.Kind == alerts.KindDigest {
+			for _, p := range digestOf(t, d).Policies {
+				told = append(told, p.Name)
+			}
+		}
+	}
+	if !slices.Equal(told, []string{"b", "c"}) {
+		t.Errorf("the digests tell of policies %q, want b and then c", told)
+	}
+}
+
+// TestADigestIsToldWhereEveryFullHourIsQuiet: there would be none at all otherwise.
+func TestADigestIsToldWhereEveryFullHourIsQuiet(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "00:00", to: "12:30"}, {from: "12:31", to: "24:00"}]}]}`)
+	s := r.run()
+	r.take(s, r.exceeded("7", "a", 1))
+	r.seen.wait(t, "held", 1)
+	r.advance(time.Hour)
+	r.digests(s, oneDigest)
+}
