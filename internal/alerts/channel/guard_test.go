@@ -138,6 +138,17 @@ func TestRebindingIsOfNoUse(t *testing.T) {
 	}
 }
 
+// TestAnAddressOfIPv6IsConnectedTo, or it would not be refused.
+func TestAnAddressOfIPv6IsConnectedTo(t *testing.T) {
+	t.Parallel()
+	const addr = "[2001:db8::25]:587"
+	for _, spec := range []*alerts.ChannelSpec{hook("https://" + addr + "/"), {Kind: alerts.ChannelSMTP, SMTP: &alerts.SMTPSpec{
+		Addr: addr, TLS: "starttls", From: "a@b.example", To: []string{"c@d.example"},
+	}}} {
+		wantError(t, send(t, config(t), spec), "refused: 2001:db8::25 is not")
+	}
+}
+
 func TestLoopbackIsRefusedUnlessAllowed(t *testing.T) {
 	t.Parallel()
 	r := receive(t, nil)

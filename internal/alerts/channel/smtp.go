@@ -33,7 +33,6 @@ type mailer struct {
 	log   *slog.Logger
 	spec  alerts.SMTPSpec
 	host  string
-	port  int
 	from  *mail.Address
 	to    []*mail.Address
 }
@@ -48,7 +47,7 @@ func (m *Maker) smtp(name string, spec *alerts.SMTPSpec) (alerts.Channel, error)
 	if err != nil || number == 0 {
 		return nil, fmt.Errorf("addr: port %q is not one of 1 to 65535", port)
 	}
-	s.host, s.port = host, int(number)
+	s.host = host
 	switch {
 	case spec.TLS != "starttls" && spec.TLS != "tls" && spec.TLS != "none":
 		return nil, fmt.Errorf("tls: %q is none of starttls, tls and none", spec.TLS)
@@ -118,8 +117,9 @@ func (s *mailer) dial(ctx context.Context) (*smtp.Client, error) {
 	if s.spec.TLS == "starttls" {
 		policy = gomail.TLSMandatory
 	}
-	connect := func(ctx2 context.Context, network, addr string) (net.Conn, error) {
-		conn, err := s.maker.dialer.DialContext(ctx2, network, addr)
+	// The library's own host:port has no brackets around an address of IPv6.
+	connect := func(ctx2 context.Context, network, _ string) (net.Conn, error) {
+		conn, err := s.maker.dialer.DialContext(ctx2, network, s.spec.Addr)
 		if err != nil {
 			return nil, err
 		}
@@ -130,7 +130,7 @@ func (s *mailer) dial(ctx context.Context) (*smtp.Client, error) {
 		secured := tls.Client(limited, config)
 		return secured, secured.HandshakeContext(ctx2)
 	}
-	client, err := gomail.NewClient(s.host, gomail.WithPort(s.port), gomail.WithTLSConfig(config), gomail.WithTLSPolicy(policy),
+	client, err := gomail.NewClient(s.host, gomail.WithTLSConfig(config), gomail.WithTLSPolicy(policy),
 		gomail.WithTimeout(s.maker.cfg.Timeout), gomail.WithDialContextFunc(connect), gomail.WithoutSMTPUTF8())
 	if err != nil {
 		return nil, err
