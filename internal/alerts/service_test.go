@@ -199,10 +199,14 @@ func TestASilenceEnds(t *testing.T) {
 		t.Errorf("%s, %d slots charged", a.Notice, r.slots("7"))
 	}
 	r.advance(2 * time.Minute)
-	r.take(s, r.exceeded("7", "api", 1))
+	r.take(s, r.exceeded("7", "api", 4999))
 	r.seen.wait(t, "sent", 1)
-	if a := r.only(); a.Denied != 2 || len(r.outbox("nats")) != 1 {
-		t.Errorf("%+v", a)
+	all := r.outbox("nats")
+	if a := r.only(); a.Denied != 5000 || len(all) != 1 {
+		t.Fatalf("%+v, told as %+v", a, all)
+	}
+	if title := all[0].Message.Title; !strings.Contains(title, "5000 times") {
+		t.Errorf("told as %q, want what is now", title)
 	}
 }
 
