@@ -230,8 +230,9 @@ func TestMatchFits(t *testing.T) {
 // TestTheExamplesAreRight: the file in examples, and the one in the documentation.
 func TestTheExamplesAreRight(t *testing.T) {
 	t.Parallel()
-	if r, err := LoadRules("../../examples/alerts.yaml", FileOptions{NoSecrets: true}); err != nil || len(r.Rules) != 3 || len(r.Channels) != 5 {
-		t.Errorf("%+v, %v", r, err)
+	example, err := LoadRules("../../examples/alerts.yaml", FileOptions{NoSecrets: true})
+	if err != nil || len(example.Rules) != 3 || len(example.Channels) != 5 {
+		t.Fatalf("%+v, %v", example, err)
 	}
 	doc, err := os.ReadFile("../../docs/alerts.md")
 	if err != nil {
@@ -242,7 +243,14 @@ func TestTheExamplesAreRight(t *testing.T) {
 	if !found {
 		t.Fatal("docs/alerts.md has no file")
 	}
-	parseGood(t, text)
+	for _, r := range []*Rules{example, parseGood(t, text)} {
+		for day := range 7 { // Berlin is an hour ahead
+			at := time.Date(2026, 1, 19+day, 2, 0, 0, 0, time.UTC)
+			if _, quiet := r.Rules[0].quietUntil(at); !quiet {
+				t.Errorf("rule %s is not quiet in the night to %s", r.Rules[0].Name, at.Weekday())
+			}
+		}
+	}
 	for _, name := range wordNames {
 		if !strings.Contains(string(doc), "`{{."+name+"}}`") {
 			t.Errorf("docs/alerts.md does not tell of {{.%s}}", name)
