@@ -85,7 +85,9 @@ func (l *loop) failed(t *alerts.Tried, e *ended, refusal *alerts.Refusal) Outcom
 	retryAfter := time.Duration(0)
 	if refusal != nil {
 		retryAfter = refusal.RetryAfter
-		l.pause(e.target, retryAfter)
+		if l.pause(e.target, retryAfter) { // it was under way when the target asked for that
+			t.Counts, tries = false, tries-1
+		}
 	}
 	switch {
 	case refusal != nil && refusal.Final:
@@ -114,16 +116,21 @@ func (l *loop) dead(t *alerts.Tried, reason string) {
 	l.s.cfg.Logger.Error("a delivery of an alert is a dead letter", "channel", l.name, "delivery", t.ID, "error", t.Error)
 }
 
-// pause leaves a target alone that asked for it; one that the channel does not lead to any more has no say.
-func (l *loop) pause(target string, d time.Duration) {
+// pause leaves a target alone that asked for it, and tells whether it was left alone already; one that the channel does not
+// lead to any more has no say.
+func (l *loop) pause(target string, d time.Duration) (already bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	until := l.s.cfg.Now().Add(d)
-	if d <= 0 || target != l.ch.Target || !until.After(l.pausedUntil) {
-		return
+	if d <= 0 || target != l.ch.Target {
+		return false
 	}
-	l.pausedUntil = until
-	l.s.cfg.Logger.Warn("channel of alerts paused: its target asks for that", "channel", l.name, "for", d)
+	now := l.s.cfg.Now()
+	already = now.Before(l.pausedUntil)
+	if until := now.Add(d); until.After(l.pausedUntil) {
+		l.pausedUntil = until
+		l.s.cfg.Logger.Warn("channel of alerts paused: its target asks for that", "channel", l.name, "for", d)
+	}
+	return already
 }
 
 // giveUp makes dead letters of deliveries of a channel that is gone.

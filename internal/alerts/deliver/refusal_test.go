@@ -49,6 +49,38 @@ func TestRetryAfterHoldsTheWholeChannel(t *testing.T) {
 	})
 }
 
+// TestATargetWithALimitGetsAll takes one a second, as a chat does, and asks all others to come again.
+func TestATargetWithALimitGetsAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const all = 1000
+		o := newMemory()
+		for i := range all {
+			o.add("chat", fmt.Sprint(i))
+		}
+		var last atomic.Int64
+		b := start(t, o, named("chat", "x", func(context.Context, *alerts.Message) error {
+			time.Sleep(100 * time.Millisecond)
+			now, before := time.Now().UnixMilli(), last.Load()
+			if now-before >= 1000 && last.CompareAndSwap(before, now) {
+				return nil
+			}
+			return &alerts.Refusal{Err: errors.New("it answered 429"), RetryAfter: time.Second}
+		}))
+		rest(4 * time.Hour) // some are tried late, by backoff
+		if sent, dead := o.count(alerts.DeliverySent), o.count(alerts.DeliveryDead); sent != all || dead > 0 {
+			t.Errorf("%d of %d sent, %d dead letters", sent, all, dead)
+		}
+		counted := 0
+		for i := range all {
+			counted += o.get(fmt.Sprint(i)).Attempts
+		}
+		if refusals := b.seen.of("chat retry"); counted-all > refusals/2 {
+			t.Errorf("%d of %d refusals count as tries, want one for each pause", counted-all, refusals)
+		}
+	})
+}
+
 func TestAnotherTargetIsNotPaused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
