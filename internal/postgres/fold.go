@@ -91,7 +91,6 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 		return false, err
 	}
 	defer release()
-	s.memory.trim()
 	if !s.loaded {
 		return false, nil // this process has made nothing dirty, and whoever has folds it
 	}
@@ -102,6 +101,7 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 		}
 		return &draft{fold: n, tends: true}, nil
 	})
+	s.memory.trim()
 	return more && err == nil, err
 }
 
