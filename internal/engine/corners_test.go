@@ -163,33 +163,6 @@ func TestTellingLeavesTheDefinitionAsItIs(t *testing.T) {
 	})
 }
 
-// TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs: what is used is not carried over into it, where it would be gone
-// after its 100 ms.
-func TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
-	t.Parallel()
-	l := per(t, "k", 100, "1h")
-	other := l
-	other.Limit, other.Window, other.Algorithm, other.Threshold = 10, window(t, "100ms"), engine.FixedWindow, -1
-	beside := shadowed(other, "")
-	for name, r := range map[string]engine.Request{
-		"check":   {Verb: engine.Check, Limits: []engine.Limit{other}},
-		"consume": {Verb: engine.Consume, Limits: []engine.Limit{other}},
-		"shadow":  {Verb: engine.Consume, Limits: []engine.Limit{per(t, "another", 10, "1h"), beside}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, engine.Config{Store: openTap(t)})
-			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 100})
-			if d := ask(t, e, r); d.Allowed != (name == "shadow") || d.Allowed != d.Shadow {
-				t.Fatalf("%s: %+v", name, d)
-			}
-			time.Sleep(150 * time.Millisecond)
-			if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 100}); d.Allowed {
-				t.Errorf("%s: 200 of 100 charged in one hour", name)
-			}
-		})
-	}
-}
-
 // TestSettlesAtOnceShareTransactions: those that come while one reads are read for together, so that they hold up nothing else.
 func TestSettlesAtOnceShareTransactions(t *testing.T) {
 	t.Parallel()

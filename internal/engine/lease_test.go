@@ -480,35 +480,6 @@ func TestALeaseEndsWhenTheClockWasSetForward(t *testing.T) {
 	})
 }
 
-// A check changes nothing, whatever it takes the limit for: not what was charged, nor how long it counts.
-func TestACheckUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
-	t.Parallel()
-	for name, limit := range map[string]int64{"one that allows": 100_000, "one that denies": 10} {
-		synctest.Test(t, func(t *testing.T) {
-			store := openTap(t)
-			e := start(t, engine.Config{Store: store})
-			l := leased(t, "k", 100_000)
-			n := warm(t, e, l)
-			other := l
-			other.Limit, other.Window, other.Algorithm, other.Leased = limit, window(t, "100ms"), engine.FixedWindow, false
-			if d := ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{other}}); d.Allowed != (limit > 10) {
-				t.Fatalf("%s: %+v", name, d)
-			}
-			time.Sleep(150 * time.Millisecond) // a window of the other
-			if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Results[0].Used < n+1 {
-				t.Errorf("%s: %d used after %d requests", name, d.Results[0].Used, n+1)
-			}
-			var denied int64
-			for _, event := range store.events(t) {
-				denied += event.Denied
-			}
-			if want := map[bool]int64{true: 0, false: 1}[limit > 10]; denied != want {
-				t.Errorf("%s: events tell of %d denials, want %d", name, denied, want)
-			}
-		})
-	}
-}
-
 // What several limits are asked is the demand for each once, though one of them can have no lease.
 func TestDemandCountsOnceForSeveralLimits(t *testing.T) {
 	t.Parallel()
