@@ -51,9 +51,9 @@ type ServiceConfig struct {
 	OnError engine.OnError
 	// Policies answer requests that name a policy or give attributes; nil for none. *[policy.Keeper] is one.
 	Policies Policies
-	// Reads is how many of status, admin.list and admin.reset may run at a time; more are answered 503. 32
-	// unless set.
-	Reads int
+	// Reads is how many of admin's requests that read the store may run at a time, and Statuses how many of status; more
+	// are answered 503. 32 and 1024 unless set.
+	Reads, Statuses int
 	// ReadTimeout is how long one of them may take. 5 s unless set.
 	ReadTimeout time.Duration
 	// PendingMessages and PendingBytes bound what one endpoint has received and not handed on; what is past them
@@ -86,6 +86,7 @@ func (c *ServiceConfig) defaults() error {
 	}
 	setDefault(&c.SchemaBase, "/schemas")
 	setDefault(&c.Reads, 32)
+	setDefault(&c.Statuses, 1024)
 	setDefault(&c.ReadTimeout, 5*time.Second)
 	setDefault(&c.PendingMessages, 65536)
 	setDefault(&c.PendingBytes, 64<<20)
@@ -106,8 +107,9 @@ type Service struct {
 	micro   micro.Service
 	decoder *decoder
 	calls   sync.Pool
-	reads   chan struct{}
-	// verifies has a value for each request that waits for a look-up of its API key, settles one for each settle.
+	// reads and statuses have a value for each of them that runs, verifies for each request that waits for a look-up of its
+	// API key, and settles for each settle.
+	reads, statuses   chan struct{}
 	verifies, settles chan struct{}
 	now               func() time.Time
 	// ctx ends the reads of a service whose Stop ran out of time.
@@ -134,7 +136,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Overrides != nil {
 		d.overrides = overridden{cfg.Overrides}
 	}
-	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, cfg.Reads), stopped: make(chan struct{}),
+	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, cfg.Reads), statuses: make(chan struct{}, cfg.Statuses), stopped: make(chan struct{}),
 		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), now: time.Now}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
@@ -189,7 +191,7 @@ func (s *Service) addDecisionEndpoints() error {
 		{"check", limits.SubjectCheck, SchemaRequest, SchemaReply, s.decides(engine.Check)},
 		{"record", limits.SubjectRecord, SchemaRequest, SchemaReply, s.decides(engine.Record)},
 		{"refund", limits.SubjectRefund, SchemaRequest, SchemaReply, s.decides(engine.Refund)},
-		{"status", limits.SubjectStatus, SchemaStatusRequest, SchemaStatus, s.answers(s.status)},
+		{"status", limits.SubjectStatus, SchemaStatusRequest, SchemaStatus, s.beside(s.statuses, s.status)},
 		{"admin-list", limits.SubjectList, SchemaListRequest, SchemaList, s.answers(s.list)},
 		{"admin-policies", limits.SubjectPolicies, SchemaPoliciesRequest, SchemaPolicies, s.answers(s.policies)},
 		{"admin-reset", limits.SubjectReset, SchemaResetRequest, SchemaReset, s.answers(s.reset)},

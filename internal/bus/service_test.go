@@ -129,32 +129,34 @@ func TestStatusListReset(t *testing.T) {
 	}
 }
 
-// TestReadsAreBounded fills the reads and sees the next refused at once, but not a settle, which is no read.
+// TestReadsAreBounded fills the room for status and for admin's reads, one each, and sees the next of each refused at once,
+// but not a settle, which has room of its own.
 func TestReadsAreBounded(t *testing.T) {
 	e := &fakeEngine{submit: allowing, block: make(chan struct{}), entered: make(chan struct{}, 1)}
-	_, nc := serve(t, e, func(c *ServiceConfig) { c.Reads = 1 })
-	first := make(chan *nats.Msg, 1)
-	go func() {
-		m, _ := nc.Request(limits.SubjectStatus, []byte(`{"key":"a"}`), 5*time.Second)
-		first <- m
-	}()
-	<-e.entered
-	if m := ask(t, nc, limits.SubjectStatus, `{"key":"a"}`); m.Header.Get(micro.ErrorCodeHeader) != "503" {
-		t.Errorf("%s", m.Data)
-	}
-	settled := make(chan *nats.Msg, 1)
-	go func() {
-		m, _ := nc.Request(limits.SubjectSettle, []byte(`{"id":"a","cost":1}`), 5*time.Second)
-		settled <- m
-	}()
-	select {
-	case <-e.entered:
-	case m := <-settled:
-		t.Fatalf("a settle waits for no read: %s", m.Data)
+	_, nc := serve(t, e, func(c *ServiceConfig) { c.Reads, c.Statuses = 1, 1 })
+	answers := make(chan *nats.Msg, 3)
+	for _, c := range []struct{ subject, body string }{
+		{limits.SubjectStatus, `{"key":"a"}`}, {limits.SubjectList, `{}`}, {limits.SubjectSettle, `{"id":"a","cost":1}`},
+	} {
+		go func() {
+			m, _ := nc.Request(c.subject, []byte(c.body), 5*time.Second)
+			answers <- m
+		}()
+		select {
+		case <-e.entered:
+		case m := <-answers:
+			t.Fatalf("%s has no room beside the others: %s", c.subject, m.Data)
+		}
+		if c.subject == limits.SubjectSettle {
+			break
+		}
+		if m := ask(t, nc, c.subject, c.body); m.Header.Get(micro.ErrorCodeHeader) != "503" {
+			t.Errorf("%s: %s", c.subject, m.Data)
+		}
 	}
 	close(e.block)
-	for _, answer := range []chan *nats.Msg{first, settled} {
-		if m := <-answer; m == nil || len(m.Header) != 0 {
+	for range 3 {
+		if m := <-answers; m == nil || len(m.Header) != 0 {
 			t.Errorf("%v", m)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/singleflight"
 )
 
 // Config configures a [Server].
@@ -42,6 +43,7 @@ type Server struct {
 	http     *http.Server
 	listener net.Listener
 	draining atomic.Bool
+	checks   singleflight.Group
 	served   sync.WaitGroup
 }
 
@@ -179,7 +181,16 @@ func (s *Server) check(ctx context.Context) map[string]error {
 	if s.cfg.Ready == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadyTimeout)
-	defer cancel()
-	return s.cfg.Ready(ctx)
+	// Whoever asks meanwhile gets the same answer: each check takes a connection to the store.
+	checked := s.checks.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.ReadyTimeout)
+		defer cancel()
+		return s.cfg.Ready(ctx), nil
+	})
+	select {
+	case c := <-checked:
+		return c.Val.(map[string]error)
+	case <-ctx.Done(): // the asker has gone
+		return map[string]error{"worker": ctx.Err()}
+	}
 }

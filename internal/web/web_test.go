@@ -10,6 +10,8 @@ import (
 	"math"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -110,6 +112,35 @@ func TestReadyTellsReasons(t *testing.T) {
 	resp, body := get(t, s, "/readyz")
 	if resp.StatusCode != 503 || body != `{"ready":false,"checks":{"nats":"ok","store":"dial tcp: refused"}}`+"\n" {
 		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+}
+
+// TestReadinessIsCheckedOnceAtATime asks many times at once, and sees one check run at a time: each takes a connection
+// to the store, and whoever reaches the port may ask.
+func TestReadinessIsCheckedOnceAtATime(t *testing.T) {
+	t.Parallel()
+	var running, most atomic.Int32
+	s := start(t, func(c *Config) {
+		c.Ready = func(context.Context) map[string]error {
+			n := running.Add(1)
+			defer running.Add(-1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			time.Sleep(5 * time.Millisecond) // so that others come meanwhile
+			return map[string]error{"store": nil}
+		}
+	})
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			if resp, body := get(t, s, "/readyz"); resp.StatusCode != 200 || body != `{"ready":true,"checks":{"store":"ok"}}`+"\n" {
+				t.Errorf("%d %s", resp.StatusCode, body)
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d checks ran at a time", most.Load())
 	}
 }
 
