@@ -9,7 +9,7 @@ import (
 const (
 	// resolveBatch is how many alerts are resolved in one transaction.
 	resolveBatch = 100
-	// resolveLag is how old the newest event may be that was taken; together with the 10 s between two events of a counter
+	// resolveLag is how old the newest event may be that was taken, and one that is not published; together with the 10 s between two events of a counter
 	// it is less than the least time after which an alert resolves.
 	resolveLag = 15 * time.Second
 )
@@ -19,6 +19,15 @@ const (
 func (s *Service) Resolve(ctx context.Context) (note string, err error) {
 	if s.CaughtUp != nil && time.Since(s.CaughtUp()) > resolveLag {
 		return "resolved 0: events wait to be taken", nil
+	}
+	if s.Unpublished != nil {
+		age, err := s.Unpublished(ctx)
+		switch {
+		case err != nil:
+			return "", err
+		case age > resolveLag:
+			return "resolved 0: events wait to be published", nil
+		}
 	}
 	total := 0
 	for {

@@ -391,6 +391,27 @@ func TestNothingIsResolvedWhileEventsWait(t *testing.T) {
 	}
 }
 
+// TestNothingIsResolvedWhileEventsAreNotPublished: denials that went on may be in the outbox yet.
+func TestNothingIsResolvedWhileEventsAreNotPublished(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, atOnce)
+	s := r.run()
+	r.take(s, r.exceeded("7", "api", 1))
+	r.seen.wait(t, "sent", 1)
+	r.advance(time.Hour)
+	broken := errors.New("the store is away")
+	for _, step := range []struct {
+		age  time.Duration
+		err  error
+		want string
+	}{{time.Minute, nil, "resolved 0: events wait to be published"}, {0, broken, ""}, {time.Second, nil, "resolved 1"}} {
+		s.Unpublished = func(context.Context) (time.Duration, error) { return step.age, step.err }
+		if note, err := s.Resolve(t.Context()); !errors.Is(err, step.err) || note != step.want {
+			t.Errorf("%q, %v; want %q, %v", note, err, step.want, step.err)
+		}
+	}
+}
+
 // TestTwoServicesShareTheWork: each alert is told once, and each user no more than 20 times.
 func TestTwoServicesShareTheWork(t *testing.T) {
 	t.Parallel()

@@ -43,6 +43,9 @@ type Config struct {
 	// CaughtUp is up to when all events have been taken, by the clock of this process; nil for always. While that is long ago
 	// nothing is resolved: after an outage denials may have gone on, of which the events still wait.
 	CaughtUp func() time.Time
+	// Unpublished is how long the event has waited that has waited longest for its publishing; nil for none ever. While that
+	// is long nothing is resolved either.
+	Unpublished func(ctx context.Context) (time.Duration, error)
 	// Observer is told of everything; nobody is unless set.
 	Observer Observer
 }

@@ -81,6 +81,7 @@ func (l *limiter) startAlerts(context.Context) error {
 	l.alerts = alerts.New(alerts.Config{
 		Store: l.store, Limiter: limits.NewClient(l.events), Rules: l.alertRules, NewID: rand.Text,
 		Delivered: l.sender.Wake, Observer: observer, Batch: l.eventBatch(), CaughtUp: func() time.Time { return l.consumer.CaughtUp() },
+		Unpublished: l.store.OutboxAge,
 	})
 	l.background("alerts", func(ctx context.Context) error { l.alerts.Run(ctx, l.log); return nil })
 	l.desk = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker, Target: channel.Fingerprint}

@@ -47,6 +47,7 @@ type store interface {
 	overrides.Store
 	alerts.Store
 	cleaner
+	OutboxAge(ctx context.Context) (time.Duration, error)
 	Ping(ctx context.Context) error
 	Close()
 }

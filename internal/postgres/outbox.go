@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -52,6 +53,9 @@ DELETE FROM outbox WHERE seq = ANY ($1::bigint[])`
 
 	countOutboxSQL = `
 SELECT count(*) FROM outbox`
+
+	oldestEventSQL = `
+SELECT data, ` + nowMillis + ` FROM outbox ORDER BY seq LIMIT 1`
 )
 
 // settleTimeout is for removing what was acknowledged after the caller's context has ended.
@@ -143,4 +147,22 @@ func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 		return 0, fmt.Errorf("count outbox: %w", err)
 	}
 	return n, nil
+}
+
+// OutboxAge is how long the event has waited that has waited longest; 0 when none waits.
+func (s *Store) OutboxAge(ctx context.Context) (time.Duration, error) {
+	var data []byte
+	var now int64
+	err := s.relay.QueryRow(ctx, oldestEventSQL).Scan(&data, &now)
+	var e engine.Event
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, nil
+	case err == nil:
+		err = json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the oldest event: %w", err)
+	}
+	return max(0, time.Duration(now-e.Time)*time.Millisecond), nil
 }

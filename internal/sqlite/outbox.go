@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,6 +35,8 @@ const (
 	deleteEventSQL = `DELETE FROM outbox WHERE seq = ?`
 
 	countOutboxSQL = `SELECT count(*) FROM outbox`
+
+	oldestEventSQL = `SELECT data FROM outbox ORDER BY seq LIMIT 1`
 )
 
 // settleTimeout is for removing what was acknowledged after the caller's context has ended.
@@ -128,4 +132,21 @@ func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 		return 0, fmt.Errorf("count outbox: %w", err)
 	}
 	return n, nil
+}
+
+// OutboxAge is how long the event has waited that has waited longest; 0 when none waits.
+func (s *Store) OutboxAge(ctx context.Context) (time.Duration, error) {
+	var data []byte
+	err := s.reader.QueryRowContext(ctx, oldestEventSQL).Scan(&data)
+	var e engine.Event
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return 0, nil
+	case err == nil:
+		err = json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the oldest event: %w", err)
+	}
+	return max(0, s.now().Sub(time.UnixMilli(e.Time))), nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -33,6 +34,42 @@ func backlog(t *testing.T, s Store, want int64) {
 		t.Fatalf("backlog: %v", err)
 	}
 	equal(t, "backlog", n, want)
+}
+
+func outboxAge(t *testing.T, s Store) {
+	const year = 365 * 24 * time.Hour // the event is of 2023
+	for _, step := range []struct {
+		what        string
+		do          func()
+		least, most time.Duration
+	}{
+		{"of nothing", func() {}, 0, 0},
+		{"of an event of now", func() {
+			update(t, s, engine.Batch{}, func(snap engine.Snapshot) engine.Changes {
+				e := event("1")
+				e.Time = snap.Now
+				return engine.Changes{Events: []engine.Event{e}}
+			})
+		}, 0, time.Minute},
+		{"behind an older one that came later", func() { emit(t, s, 2, 2) }, 0, time.Minute},
+		{"of the older one", func() { relayed(t, s, 1) }, year, 100 * year},
+		{"of nothing again", func() { relayed(t, s, 1) }, 0, 0},
+	} {
+		step.do()
+		if age, err := s.OutboxAge(within(t)); err != nil || age < step.least || age > step.most {
+			t.Errorf("%s: %s, %v; want %s to %s", step.what, age, err, step.least, step.most)
+		}
+	}
+}
+
+// relayed publishes the first n events.
+func relayed(t *testing.T, s Store, n int) {
+	t.Helper()
+	got, err := s.Relay(within(t), n, ack)
+	if err != nil {
+		t.Fatalf("relay: %v", err)
+	}
+	equal(t, "relayed", got, n)
 }
 
 func idsOf(events []engine.Event) (ids []string) {

@@ -19,6 +19,7 @@ type Store interface {
 	engine.Store
 	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error)
 	Backlog(ctx context.Context) (int64, error)
+	OutboxAge(ctx context.Context) (time.Duration, error)
 }
 
 // Run runs the suite. open gives an empty store that closes when its test ends.
@@ -47,6 +48,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"creators of one counter lose no charge", creators},
 		{"updates and resets never deadlock", updatesAndResets},
 		{"events are relayed in order", relayOrder},
+		{"the outbox is as old as its first event", outboxAge},
 		{"an unacknowledged event stays", relayPartial},
 		{"a publish that fails keeps all", relayFails},
 		{"a publish that panics keeps all", relayPanics},
