@@ -112,7 +112,8 @@ func run(w http.ResponseWriter, r *http.Request) {
 func (s *server) denied(user string) {
 	ctx := context.Background()
 	about := map[string]string{"user": user}
-	count, err := s.limiter.Consume(ctx, limits.Request{Policy: "denials", Attributes: about})
+	// Recorded, not consumed: those past the fourth count as well, so that there is an alert again if they go on.
+	count, err := s.limiter.Record(ctx, limits.Request{Policy: "denials", Attributes: about})
 	if err != nil || count.Allowed {
 		return
 	}

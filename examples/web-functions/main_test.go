@@ -260,6 +260,7 @@ func TestMonitoring(t *testing.T) {
 		case <-time.After(exampletest.Patience):
 			t.Fatal("no alert after 5 denials")
 		}
+		s.wantUsed(t, "denials:greedy", 8)
 		s.wantTop(t, "fn:admin/migrate:greedy", int64(denied))
 		if len(s.alerts) != 0 {
 			t.Errorf("%d alerts more", len(s.alerts))

@@ -134,7 +134,7 @@ func (r *Recorder) Close(ctx context.Context) error {
 	}
 	r.takeCounts()
 	if err := r.flush(ctx); err != nil {
-		return fmt.Errorf("write usage: %w", err)
+		return fmt.Errorf("write usage: %w; %d counts and %d requests are lost", err, len(r.pending), len(r.log))
 	}
 	return nil
 }
@@ -158,8 +158,15 @@ func (r *Recorder) run() {
 				r.takeCounts()
 			}
 		}
-		r.report(r.flush(context.Background()))
+		r.report(r.flushSome())
 	}
+}
+
+// flushSome writes no longer than until it is to be written again; what is left waits.
+func (r *Recorder) flushSome() error {
+	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.Every)
+	defer cancel()
+	return r.flush(ctx)
 }
 
 // due tells whether what was counted is to be written.
@@ -185,12 +192,17 @@ func (r *Recorder) takeCounts() {
 	r.tally.take(at, r.wait)
 }
 
-// flush writes the counts that were taken, and the requests.
+// flush writes the counts that were taken, and the requests, within ctx.
 func (r *Recorder) flush(ctx context.Context) error {
 	r.drain()
+	return errors.Join(r.writeCounts(ctx), r.writeRequests(ctx))
+}
+
+// write runs one transaction within its time.
+func (r *Recorder) write(ctx context.Context, add func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	return errors.Join(r.writeCounts(ctx), r.writeRequests(ctx))
+	return add(ctx)
 }
 
 // wait adds a count to those that are to be written.
@@ -224,7 +236,7 @@ func (r *Recorder) writeCounts(ctx context.Context) error {
 	}
 	slices.SortFunc(all, compareCounts)
 	for some := range slices.Chunk(all, writeRows) {
-		err := r.cfg.Store.AddUsage(ctx, some)
+		err := r.write(ctx, func(ctx context.Context) error { return r.cfg.Store.AddUsage(ctx, some) })
 		unknown := errors.Is(err, engine.ErrCommitUnknown)
 		if err != nil && !unknown {
 			return err
@@ -250,7 +262,7 @@ func compareCounts(a, b Count) int {
 func (r *Recorder) writeRequests(ctx context.Context) error {
 	for len(r.log) > 0 {
 		n := min(len(r.log), writeRows)
-		err := r.cfg.Store.AddRequests(ctx, r.log[:n])
+		err := r.write(ctx, func(ctx context.Context) error { return r.cfg.Store.AddRequests(ctx, r.log[:n]) })
 		unknown := errors.Is(err, engine.ErrCommitUnknown)
 		if err != nil && !unknown {
 			return err

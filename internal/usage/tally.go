@@ -70,17 +70,17 @@ func newTally() *tally {
 	return t
 }
 
-// add counts a decision. A limit that refused a request counts a denial, and one that fitted beside it nothing. A check
-// charges nothing, so only its denials count; a record charges whatever the decision. Limits of one key and policy,
-// such as those of a minute and a day, count once.
+// add counts a decision. A limit that refused a request counts a denial, and one that fitted beside it nothing; so does a
+// limit in shadow, though the request was allowed. A check charges nothing, so only its denials count; a record charges
+// whatever the decision. Limits of one key and policy, such as those of a minute and a day, count once.
 func (t *tally) add(r *engine.Request, d *engine.Decision) {
 	for i := range d.Results {
 		res := &d.Results[i]
 		var c Count
 		switch {
-		case r.Verb == engine.Record || r.Verb == engine.Consume && d.Allowed:
+		case r.Verb == engine.Record || r.Verb == engine.Consume && d.Allowed && !(d.Shadow && refusedInShadow(d, i)):
 			c.Allowed, c.Cost = 1, r.Cost
-		case d.Allowed || res.Allowed:
+		case res.Allowed || d.Allowed && !res.Shadow:
 			continue
 		default:
 			c.Denied = 1
@@ -94,6 +94,19 @@ func (t *tally) add(r *engine.Request, d *engine.Decision) {
 			t.count(&c, ref)
 		}
 	}
+}
+
+// refusedInShadow tells whether the i-th limit is of a policy in shadow that refused. Then it was not charged.
+func refusedInShadow(d *engine.Decision, i int) bool {
+	if !d.Results[i].Shadow {
+		return false
+	}
+	for j := range d.Results {
+		if r := &d.Results[j]; r.Shadow && r.Policy == d.Results[i].Policy && !r.Allowed {
+			return true
+		}
+	}
+	return false
 }
 
 // counted tells whether one of the limits before the i-th has counted the same.

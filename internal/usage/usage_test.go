@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,9 +25,15 @@ type notebook struct {
 	counts   []Count
 	requests []Request
 	err      error
+	takes    time.Duration
 }
 
-func (n *notebook) AddUsage(_ context.Context, counts []Count) error {
+func (n *notebook) AddUsage(ctx context.Context, counts []Count) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(n.takes):
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.err == nil {
@@ -66,7 +73,8 @@ func record(t testing.TB, cfg Config) *Recorder {
 	return r
 }
 
-// decided is a decision over limits that are named like keys; those with a "!" refuse.
+// decided is a decision over limits that are named like keys; those with a "!" refuse, and those with a "~" before it are
+// of a policy in shadow.
 func decided(v engine.Verb, cost int64, keys ...string) (*engine.Request, *engine.Decision) {
 	r, d := &engine.Request{Verb: v, Cost: cost}, &engine.Decision{Allowed: true}
 	for _, key := range keys {
@@ -74,11 +82,22 @@ func decided(v engine.Verb, cost int64, keys ...string) (*engine.Request, *engin
 		if !fits {
 			key = key[:len(key)-1]
 		}
-		d.Allowed = d.Allowed && fits
+		policy, shadow := "p", key[len(key)-1] == '~'
+		if shadow {
+			key, policy = key[:len(key)-1], "s"
+		}
+		d.Allowed = d.Allowed && (fits || shadow)
+		d.Shadow = d.Shadow || shadow && !fits
 		r.Limits = append(r.Limits, engine.Limit{CounterID: engine.CounterID{Key: key}, User: "u"})
-		d.Results = append(d.Results, engine.Result{Key: key, Policy: "p", Allowed: fits})
+		d.Results = append(d.Results, engine.Result{Key: key, Policy: policy, Shadow: shadow, Allowed: fits})
 	}
+	d.Shadow = d.Shadow && d.Allowed
 	return r, d
+}
+
+func inShadow(c Count) Count {
+	c.Policy = "s"
+	return c
 }
 
 func counted1(key string, at, allowed, denied, cost int64) Count {
@@ -92,15 +111,24 @@ func TestTally(t *testing.T) {
 		keys []string
 		want []Count
 	}{
-		"a consume":                         {engine.Consume, []string{"a"}, []Count{counted1("a", 7, 1, 0, 3)}},
-		"a denial":                          {engine.Consume, []string{"a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
-		"a denial counts on who refused":    {engine.Consume, []string{"a", "b!"}, []Count{counted1("b", 7, 0, 1, 0)}},
-		"two limits of one key count once":  {engine.Consume, []string{"a", "a"}, []Count{counted1("a", 7, 1, 0, 3)}},
-		"and are denied when one refuses":   {engine.Consume, []string{"a", "a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
-		"and once when both refuse":         {engine.Consume, []string{"a!", "a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
-		"a check that passes":               {engine.Check, []string{"a"}, nil},
-		"a check that is denied":            {engine.Check, []string{"a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
-		"a record past the limit":           {engine.Record, []string{"a!"}, []Count{counted1("a", 7, 1, 0, 3)}},
+		"a consume":                        {engine.Consume, []string{"a"}, []Count{counted1("a", 7, 1, 0, 3)}},
+		"a denial":                         {engine.Consume, []string{"a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
+		"a denial counts on who refused":   {engine.Consume, []string{"a", "b!"}, []Count{counted1("b", 7, 0, 1, 0)}},
+		"two limits of one key count once": {engine.Consume, []string{"a", "a"}, []Count{counted1("a", 7, 1, 0, 3)}},
+		"and are denied when one refuses":  {engine.Consume, []string{"a", "a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
+		"and once when both refuse":        {engine.Consume, []string{"a!", "a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
+		"a check that passes":              {engine.Check, []string{"a"}, nil},
+		"a check that is denied":           {engine.Check, []string{"a!"}, []Count{counted1("a", 7, 0, 1, 0)}},
+		"a record past the limit":          {engine.Record, []string{"a!"}, []Count{counted1("a", 7, 1, 0, 3)}},
+		"what refuses in shadow denies, and is charged nothing": {engine.Consume, []string{"a", "b~!"},
+			[]Count{counted1("a", 7, 1, 0, 3), inShadow(counted1("b", 7, 0, 1, 0))}},
+		"what fits beside it in shadow is charged nothing": {engine.Consume, []string{"a~", "b~!", "c"},
+			[]Count{inShadow(counted1("b", 7, 0, 1, 0)), counted1("c", 7, 1, 0, 3)}},
+		"what fits in shadow is charged":  {engine.Consume, []string{"a~"}, []Count{inShadow(counted1("a", 7, 1, 0, 3))}},
+		"a check denied in shadow":        {engine.Check, []string{"a", "b~!"}, []Count{inShadow(counted1("b", 7, 0, 1, 0))}},
+		"a record past a limit in shadow": {engine.Record, []string{"a~!"}, []Count{inShadow(counted1("a", 7, 1, 0, 3))}},
+		"a denial beside one in shadow": {engine.Consume, []string{"a!", "b~!", "c~"},
+			[]Count{counted1("a", 7, 0, 1, 0), inShadow(counted1("b", 7, 0, 1, 0))}},
 		"a request to which no limit apply": {engine.Consume, nil, nil},
 	} {
 		y := newTally()
@@ -108,6 +136,7 @@ func TestTally(t *testing.T) {
 		for range 2 { // what was taken is gone
 			var got []Count
 			y.take(7, func(c Count) { got = append(got, c) })
+			slices.SortFunc(got, compareCounts)
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", name, diff)
 			}
@@ -266,6 +295,24 @@ func TestStoreFails(t *testing.T) {
 		}
 		if len(s.requests) != 3 || len(s.counts) != 2 {
 			t.Errorf("written: %v, %v", s.requests, s.counts)
+		}
+	})
+}
+
+// TestCloseTakesItsTime writes more at the end than fits into the time of one write.
+func TestCloseTakesItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &notebook{takes: 20 * time.Millisecond}
+		r := record(t, Config{Store: s})
+		const keys = 45_000
+		for i := range keys {
+			r.Tally(decided(engine.Consume, 1, fmt.Sprint(i)))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := r.Close(ctx); err != nil || len(s.counts) != keys {
+			t.Errorf("%d of %d counts written: %v", len(s.counts), keys, err)
 		}
 	})
 }

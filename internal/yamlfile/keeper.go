@@ -27,6 +27,8 @@ type Config[T any] struct {
 	// Describe gives attributes for the log line of a file that is in force; nil for none.
 	Describe func(*T) []any
 	Log      *slog.Logger
+	// Look is how often is looked whether another file is there without anything having told so; 5 s unless set.
+	Look time.Duration
 	// Reloaded is told of each try that found another file; nil for nobody. Tests wait on it.
 	Reloaded func()
 }
@@ -63,6 +65,9 @@ type Report[T any] struct {
 // NewKeeper reads the file, which must be right.
 func NewKeeper[T any](cfg Config[T]) (*Keeper[T], error) {
 	k := &Keeper[T]{cfg: cfg}
+	if k.cfg.Look == 0 {
+		k.cfg.Look = 5 * time.Second
+	}
 	data, err := ReadFile(cfg.Path)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", cfg.What, err)
@@ -178,7 +183,8 @@ func (s *stillness) wait(now time.Time) time.Duration {
 
 // Watch reloads on every change in the folder of the file, and in the one that it leads to where it is a link, until ctx
 // ends. Watching folders instead of the file sees editors that replace it, and Kubernetes, which swaps a link to a
-// folder. While a folder is missing nothing tells when it is there, so it is looked for.
+// folder. While a folder is missing nothing tells when it is there, so it is looked for; and nothing tells when a folder
+// further up becomes another one, so from time to time it is looked whether the path leads to what it did.
 //
 // ended is closed when it has ended.
 func (k *Keeper[T]) Watch(ctx context.Context) (ended <-chan struct{}, err error) {
@@ -200,8 +206,11 @@ func (k *Keeper[T]) Watch(ctx context.Context) (ended <-chan struct{}, err error
 
 func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 	defer w.Close()
+	look := time.NewTicker(k.cfg.Look)
+	defer look.Stop()
 	due := time.After(0) // what changed before the watch began
 	var still stillness
+	var read os.FileInfo
 	for {
 		select {
 		case <-ctx.Done():
@@ -219,8 +228,17 @@ func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 			if errors.Is(err, fsnotify.ErrEventOverflow) {
 				due = time.After(settle)
 			}
+		case <-look.C:
+			if due != nil || same(read, stat(k.cfg.Path)) {
+				continue
+			}
+			for _, folder := range w.WatchList() {
+				_ = w.Remove(folder) // of its name there may be another one now
+			}
+			due = time.After(still.wait(time.Now()))
 		case <-due:
 			due, still = nil, stillness{}
+			read = stat(k.cfg.Path)
 			missing, err := k.watchFolders(w)
 			if err != nil {
 				k.cfg.Log.Warn("watch the file of the "+k.cfg.What+"; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
@@ -231,6 +249,23 @@ func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 			_ = k.Reload() // logged; behind the watch, so that no change falls between the two
 		}
 	}
+}
+
+// stat gives nil where there is no file.
+func stat(path string) os.FileInfo {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	return info
+}
+
+// same tells whether a file was not touched, by what tells of it.
+func same(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
 // watchFolders adds the folder of the file and that of what it leads to, and drops the others. missing says that the file

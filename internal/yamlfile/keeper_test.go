@@ -179,6 +179,53 @@ func TestAFolderThatIsMadeAgainIsWatched(t *testing.T) {
 	}
 }
 
+// TestAFolderFurtherUpIsSwapped swaps the folder above that of the file, or a link on the way to it, which nothing tells of:
+// the first file is read once it is looked for, and what is written into it afterwards at once, though it is not looked for
+// any more.
+func TestAFolderFurtherUpIsSwapped(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"a link", "a folder"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			release := func(n int) string {
+				folder := filepath.Join(dir, fmt.Sprint("v", n))
+				if err := os.MkdirAll(filepath.Join(folder, "conf"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				write(t, filepath.Join(folder, "conf", "p.yaml"), version(n))
+				return folder
+			}
+			current := filepath.Join(dir, "current")
+			swap := func(n int) {
+				folder := release(n)
+				if name == "a folder" {
+					if n > 1 {
+						rename(t, current, filepath.Join(dir, fmt.Sprint("old", n)))
+					}
+					rename(t, folder, current)
+					return
+				}
+				link(t, folder, filepath.Join(dir, "next"))
+				rename(t, filepath.Join(dir, "next"), current)
+			}
+			swap(1)
+			path := filepath.Join(current, "conf", "p.yaml")
+			k, reloaded := keep(t, path)
+			k.cfg.Look = time.Second
+			if _, err := k.Watch(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for n := 2; n <= 4; n += 2 {
+				swap(n)
+				waitFor(t, k, reloaded, int64(n))
+				write(t, path, version(n+1))
+				waitFor(t, k, reloaded, int64(n+1))
+			}
+		})
+	}
+}
+
 func rename(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.Rename(from, to); err != nil {
