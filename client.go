@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -148,6 +149,9 @@ func call[T any](ctx context.Context, c *Client, subject string, request any) (*
 	if err != nil {
 		return nil, fmt.Errorf("%s: write request: %w", subject, err)
 	}
+	if replaced(body) {
+		return nil, &Error{Status: 400, Code: "invalid_json", Message: subject + ": a text of the request is not valid UTF-8"}
+	}
 	answer, err := c.Do(ctx, subject, body)
 	if err != nil {
 		return nil, err
@@ -157,6 +161,22 @@ func call[T any](ctx context.Context, c *Client, subject string, request any) (*
 		return nil, fmt.Errorf("%s: read answer: %w", subject, err)
 	}
 	return reply, nil
+}
+
+// replaced tells whether a text was not valid UTF-8. Where it is not json.Marshal writes U+FFFD, as an escape, which it uses
+// for no other character: so two users could come to have one key.
+func replaced(body []byte) bool {
+	for {
+		at := bytes.Index(body, []byte(`\ufffd`))
+		if at < 0 {
+			return false
+		}
+		slashes := at - len(bytes.TrimRight(body[:at], `\`))
+		if slashes%2 == 0 {
+			return true
+		}
+		body = body[at+1:] // a backslash of the text itself, and what follows it
+	}
 }
 
 func noLimiter(subject string) *Error {

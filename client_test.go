@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -83,7 +84,35 @@ func TestClientVerbs(t *testing.T) {
 	}
 }
 
+// TestClientSendsNoOtherText: what is no UTF-8 must not become another key, which others may have, too.
+func TestClientSendsNoOtherText(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body(`{"allowed":true}`) })
+	for _, key := range []string{"M\xfcller", "\xff", `\` + "\xff", "a\xc3", "\ufffd\xff", `\ufffd` + "\xff"} {
+		for name, r := range map[string]limits.Request{
+			"key": limits.Per(key, 1, "1m"), "attribute": {Attributes: map[string]string{"user": key}},
+		} {
+			var e *limits.Error
+			if _, err := c.Consume(t.Context(), r); !errors.As(err, &e) || e.Status != 400 {
+				t.Errorf("%q as %s: %v, want 400", key, name, err)
+			}
+		}
+	}
+	for _, key := range []string{"Müller", "\ufffd", `\ufffd`, `\\ufffd`, `\\\ufffd`, "\u2028", "<\\>"} {
+		if _, err := c.Consume(t.Context(), limits.Per(key, 1, "1m")); err != nil {
+			t.Errorf("%q: %v", key, err)
+		}
+	}
+}
+
 func TestReplyTimes(t *testing.T) {
+	for _, millis := range []int64{9_223_372_036_855, 17_280_000_000_000, math.MaxInt64} {
+		long := limits.Reply{RetryAfter: millis}
+		if got := long.RetryIn(); got != 100*365*24*time.Hour {
+			t.Errorf("RetryIn of %d ms = %v", millis, got)
+		}
+	}
 	r := limits.Reply{Reset: 1704307200123, RetryAfter: 23_000}
 	if got := r.RetryIn(); got != 23*time.Second {
 		t.Errorf("RetryIn = %v", got)
@@ -267,6 +296,9 @@ func TestWaitGivesUp(t *testing.T) {
 		if strings.Contains(r, "large") {
 			return body(`{"allowed":false,"key":"large"}`)
 		}
+		if strings.Contains(r, "in debt") { // 548 years
+			return body(`{"allowed":false,"key":"k","retryAfter":17280000000000}`)
+		}
 		return body(`{"allowed":false,"key":"k","retryAfter":3600000}`)
 	})
 	reply, err := c.Wait(t.Context(), limits.Per("large", 1, "1m"))
@@ -278,12 +310,15 @@ func TestWaitGivesUp(t *testing.T) {
 	if reply, err = c.Wait(ctx, limits.Per("k", 1, "1m")); !errors.Is(err, context.DeadlineExceeded) || reply == nil {
 		t.Errorf("deadline before the retry: reply %v, error %v", reply, err)
 	}
+	if reply, err = c.Wait(ctx, limits.Per("in debt", 1, "1m")); !errors.Is(err, context.DeadlineExceeded) || reply == nil {
+		t.Errorf("centuries: reply %v, error %v", reply, err)
+	}
 	ctx, cancel = context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
 	if _, err := c.Wait(ctx, limits.Per("k", 1, "1m")); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	if tries != 3 {
-		t.Errorf("%d tries, want 3", tries)
+	if tries != 4 {
+		t.Errorf("%d tries, want 4", tries)
 	}
 }

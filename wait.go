@@ -19,9 +19,14 @@ func Per(key string, limit int64, window string) Request {
 	return Request{LimitSpec: LimitSpec{Key: key, Limit: limit, Window: window}}
 }
 
-// RetryIn is how long to wait before the same request can fit. It is 0 for an allowed reply and for a cost that
-// can never fit.
-func (r *Reply) RetryIn() time.Duration { return time.Duration(r.RetryAfter) * time.Millisecond }
+// maxRetryIn is the longest that RetryIn tells. A token bucket may be in debt for longer than a Duration can hold.
+const maxRetryIn = 100 * 365 * 24 * time.Hour
+
+// RetryIn is how long to wait before the same request can fit, 100 years at most. It is 0 for an allowed reply and for a
+// cost that can never fit.
+func (r *Reply) RetryIn() time.Duration {
+	return time.Duration(min(r.RetryAfter, maxRetryIn.Milliseconds())) * time.Millisecond
+}
 
 // ResetTime is when the whole limit is free again if nothing more is charged.
 func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }

@@ -195,6 +195,7 @@ func TestHostileValuesAreRefusedAlsoWhenFailingOpen(t *testing.T) {
 		"past NATS's own": strings.Repeat("\x01", 2<<20),
 		"CR and LF":       "7\r\nX-Admin: yes",
 		"NUL":             "7\x00",
+		"Latin-1":         "M\xfcller",
 	} {
 		for form, h := range map[string]http.Handler{"attribute": byUser, "key": byKey} {
 			w := get(h, header("X-User", value))
@@ -206,7 +207,7 @@ func TestHostileValuesAreRefusedAlsoWhenFailingOpen(t *testing.T) {
 	if w := get(byUser, func(r *http.Request) { r.URL.Path = "/a\nb" }); w.Code != 400 {
 		t.Errorf("a line end in the path: status %d, want 400", w.Code)
 	}
-	if w := get(byUser, header("X-User", "Zoë \xff <b>")); w.Code != 200 {
+	if w := get(byUser, header("X-User", "Zoë <b>")); w.Code != 200 {
 		t.Errorf("odd but printable: status %d: %s", w.Code, w.Body)
 	}
 }

@@ -16,8 +16,9 @@ const (
 const (
 	firstBackoff = time.Second
 	maxBackoff   = 32 * time.Second
-	// drainBytes is how much of an answer that is thrown away is read, so that its connection can be used again.
+	// drainBytes is how much of an answer that is thrown away is read, and drainTime for how long.
 	drainBytes = 64 << 10
+	drainTime  = 100 * time.Millisecond
 )
 
 // Transport is an http.RoundTripper that sends a request again when it was answered 429, after 1, 2, 4, 8, 16, 32,
@@ -108,7 +109,10 @@ func replay(req *http.Request) (*http.Request, error) {
 	return again, err
 }
 
+// discard reads what is left of a small answer, so that its connection can be used again, and closes it. A server may
+// leave its answer open for ever.
 func discard(resp *http.Response) {
+	defer time.AfterFunc(drainTime, func() { _ = resp.Body.Close() }).Stop()
 	_, _ = io.CopyN(io.Discard, resp.Body, drainBytes)
 	_ = resp.Body.Close()
 }

@@ -227,6 +227,25 @@ func TestTransportEndsWithItsContext(t *testing.T) {
 	})
 }
 
+// TestTransportWaitsForNoEndOfAnAnswer: a server that refuses may leave its answer open.
+func TestTransportWaitsForNoEndOfAnAnswer(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T) {
+		began, tries, open := time.Now(), 0, 0
+		resp, err := (&httplimit.Transport{Base: serverFunc(func(*http.Request) *http.Response {
+			if tries++; tries > 1 {
+				return response(200, &open)
+			}
+			resp := response(429, &open)
+			resp.Body, _ = io.Pipe()
+			return resp
+		})}).RoundTrip(post(t, ""))
+		if waited := time.Since(began); err != nil || resp.StatusCode != 200 || waited > 2*time.Second {
+			t.Errorf("response %v, error %v after %v", resp, err, waited)
+		}
+	})
+}
+
 func TestCanRetry(t *testing.T) {
 	t.Parallel()
 	open := 0
