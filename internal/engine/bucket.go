@@ -27,15 +27,15 @@ func (t *tokenBucket) start(l *Limit, now int64) {
 
 func (t *tokenBucket) capacity() int64 { return t.limit + t.burst }
 
-// advance refills at the rate that stood until now. Then another limit or burst moves the level, so that what is
+// advance refills, at the rate of l since the last moment. Another limit or burst moves the level first, so that what was
 // used stays used; the fraction stays too, or a counter under two limits in turn would never refill.
 func (t *tokenBucket) advance(l *Limit, now int64) {
-	t.refill(now)
 	if t.limit != l.Limit || t.burst != l.Burst {
 		used := t.used()
 		t.limit, t.burst = l.Limit, l.Burst
 		t.level = max(t.capacity()-used, -maxUsed)
 	}
+	t.refill(now)
 }
 
 func (t *tokenBucket) refill(now int64) {

@@ -192,7 +192,7 @@ func TestSettlesAtOnceShareTransactions(t *testing.T) {
 		store.release()
 		leave <- struct{}{}
 		all.Wait()
-		if asked := store.count() - from; asked > 6 { // at most one more each, had the first been written by then
+		if asked := store.count() - from; asked > n/3 { // alone each takes two; how many come together is up to the scheduler
 			t.Errorf("%d transactions for %d settles", asked, n)
 		}
 		if used := usedNow(t, e, "k"); used != n*45/10 {

@@ -63,3 +63,94 @@ func TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 		})
 	}
 }
+
+// TestARetryUnderAnotherDefinitionIsHonest: what was used under one definition denies under the next, and the retry that the
+// denial names is allowed, and none before.
+func TestARetryUnderAnotherDefinitionIsHonest(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		algorithm     engine.Algorithm
+		from, to      string
+		before, after int64
+		cost          int64
+	}{
+		"a day, then a minute":               {engine.FixedWindow, "1d", "1m", 100, 60, 1},
+		"an hour that slides, then a minute": {engine.SlidingWindow, "1h", "1m", 100, 10, 1},
+		"a larger bucket":                    {engine.TokenBucket, "1h", "1h", 10, 20, 15},
+		"a smaller bucket":                   {engine.TokenBucket, "1h", "1h", 10, 5, 1},
+	} {
+		for _, verb := range []engine.Verb{engine.Consume, engine.Check} {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, engine.Config{Store: openTap(t)})
+				before := per(t, "k", c.before, c.from)
+				before.Name, before.Threshold, before.Algorithm = "n", -1, c.algorithm
+				after := before
+				after.Limit, after.Window = c.after, window(t, c.to)
+				ask(t, e, engine.Request{Limits: []engine.Limit{before}, Cost: c.before})
+				r := engine.Request{Verb: verb, Limits: []engine.Limit{after}, Cost: c.cost}
+				time.Sleep(time.Second)
+				d := ask(t, e, r)
+				if d.Allowed {
+					t.Fatalf("%s: %+v", name, d)
+				}
+				time.Sleep(time.Duration(d.Results[0].RetryAfter-1) * time.Millisecond)
+				if again := ask(t, e, r); again.Allowed {
+					t.Errorf("%s: allowed 1 ms before the %d ms", name, d.Results[0].RetryAfter)
+				}
+				time.Sleep(time.Millisecond)
+				if again := ask(t, e, r); !again.Allowed {
+					t.Errorf("%s: denied after the %d ms: %+v", name, d.Results[0].RetryAfter, again)
+				}
+			})
+		}
+	}
+}
+
+// TestASettleOfARedefinedLimit: what was carried over to another definition and back is not given back, and what is missing
+// is charged to the window of now, where only the limit's amount is another.
+func TestASettleOfARedefinedLimit(t *testing.T) {
+	t.Parallel()
+	bucket := per(t, "k", 10, "1h")
+	bucket.Name, bucket.Threshold, bucket.Algorithm = "n", -1, engine.TokenBucket
+	larger := bucket
+	larger.Limit = 1000
+	day := per(t, "k", 10, "1d")
+	day.Name, day.Threshold, day.Algorithm = "n", -1, engine.FixedWindow
+	minute := day
+	minute.Limit, minute.Window = 100, window(t, "1m")
+	for name, c := range map[string][2]engine.Limit{"bucket": {bucket, larger}, "window": {day, minute}} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, engine.Config{Store: openTap(t)})
+			ask(t, e, engine.Request{Limits: c[:1], Cost: 10, ID: "x"})
+			ask(t, e, engine.Request{Limits: c[1:]})
+			time.Sleep(2 * time.Minute)
+			charged := 0
+			for ask(t, e, engine.Request{Limits: c[:1]}).Allowed {
+				charged++
+			}
+			if _, err := e.Settle(t.Context(), "x", 0); err != nil {
+				t.Fatal(err)
+			}
+			for ask(t, e, engine.Request{Limits: c[:1]}).Allowed {
+				charged++
+			}
+			if charged > 10 {
+				t.Errorf("%s: %d charged at one moment", name, charged)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		more := minute
+		more.Limit = 200
+		ask(t, e, engine.Request{Limits: []engine.Limit{minute}, ID: "x"})
+		ask(t, e, engine.Request{Limits: []engine.Limit{more}, Cost: 5})
+		time.Sleep(61 * time.Second)
+		if d, err := e.Settle(t.Context(), "x", 16); err != nil || d.Results[0].Used != 15 {
+			t.Errorf("%+v, %v; want 15 used", d.Results, err)
+		}
+		if d := ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{more}}); d.Results[0].Used != 15 {
+			t.Errorf("%d used behind a settle that charged 15 more", d.Results[0].Used)
+		}
+	})
+}

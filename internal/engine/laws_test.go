@@ -477,7 +477,8 @@ func TestACopyMayBeAdvanced(t *testing.T) {
 
 func abs(n int64) int64 { return max(n, -n) }
 
-// Another definition carries over what is used, and then keeps the law of the new limit.
+// Another definition takes what was used as charged at the last moment of the one before, whenever it comes, and then keeps
+// the law of the new limit.
 func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 	t.Parallel()
 	check(t, cases, func(t *rapid.T) {
@@ -486,22 +487,37 @@ func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 			h.play(o)
 		}
 		// The change comes some time after the last request under the old definition.
+		last, used := h.latest, h.state.counting().used()
 		h.now = h.latest + rapid.Int64Range(0, h.limit.Window.Millis).Draw(t, "change")
 		h.latest = h.now
 		old := history{limit: h.limit, state: *stored(t, &h.state), now: h.now}
-		used := old.ask(Check, 1).Used
+		left := old.ask(Check, 1).Used
 		h.limit = genLimit(rapid.SampledFrom(algorithms).Draw(t, "to")).Draw(t, "limit")
 		if rapid.Bool().Draw(t, "same window") && old.limit.Window.Period == 0 {
 			h.limit.Window, h.limit.Zone = old.limit.Window, nil
 		}
 		h.state = *stored(t, &h.state)
-		if r := h.ask(Check, 1); r.Used != used || r.Remaining != max(0, h.limit.capacity()-used) {
-			t.Fatalf("%d used of %+v became %d used, %d remaining of %+v", used, old.limit.Spec(), r.Used, r.Remaining, h.limit.Spec())
+		same := goesOn(&old, &h)
+		if !same || h.limit.Algorithm == TokenBucket {
+			anew := history{limit: h.limit, now: last}
+			if used > 0 {
+				anew.ask(Record, used)
+			}
+			anew.now = h.now
+			left = anew.ask(Check, 1).Used
 		}
-		if goesOn(&old, &h) || used > h.limit.capacity() {
-			return // what is used may be free earlier than if it had been charged now
+		r := h.ask(Check, 1)
+		if same && h.limit.Algorithm == TokenBucket && r.Used < left {
+			left-- // a bucket keeps its part of a token
 		}
-		log := []charged{{at: h.latest, cost: used}}
+		if r.Used != left || r.Remaining != max(0, h.limit.capacity()-left) {
+			t.Fatalf("%d used of %+v, the last at %d, became %d used, %d remaining of %+v at %d, want %d", used, old.limit.Spec(), last,
+				r.Used, r.Remaining, h.limit.Spec(), h.now, left)
+		}
+		if same || used > h.limit.capacity() {
+			return // what is used may be free earlier than if it had been charged then
+		}
+		log := []charged{{at: last, cost: used}}
 		for _, o := range genOps(h.limit, 8, Consume).Draw(t, "more") {
 			if r := h.play(o); r.Allowed {
 				log = append(log, charged{at: h.latest, cost: o.cost})

@@ -245,7 +245,7 @@ func (r *Request) settle(states []*State, now int64) Decision {
 		switch {
 		case delta > 0:
 			s.counting().charge(delta)
-		case s.spec == r.Limits[i].hash():
+		case s.spec == r.Limits[i].hash() && r.reserved.Limits[i].At >= s.redefined:
 			s.giveBack(-delta, r.reserved.Cost, r.reserved.Limits[i].At)
 		}
 	}
@@ -263,6 +263,8 @@ func (s *State) arrive(l *Limit, now int64) {
 		s.advance(l, now)
 	case s.algorithm == TokenBucket:
 		s.bucket.refill(now)
+	case s.algorithm == FixedWindow && l.Algorithm == FixedWindow && s.fixed.same(l):
+		s.fixed.advance(l, now)
 	case s.algorithm == FixedWindow:
 		s.fixed.last = min(max(s.fixed.last, now), s.fixed.end-1)
 	default:

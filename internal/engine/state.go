@@ -13,7 +13,9 @@ const (
 	// farFuture caps computed times (about the year 4200), for refills that take longer than anybody waits.
 	farFuture = 1 << 46
 
-	stateVersion = 1
+	// redefinedVersion is that of a state which says when it was redefined.
+	stateVersion     = 1
+	redefinedVersion = 2
 )
 
 // lastMoment is the latest that a stored state may have been brought to: a window that begins then ends by farFuture,
@@ -35,6 +37,8 @@ type State struct {
 	// denials that no event has told of yet and no worker remembers.
 	warnedAt, exceededAt, denied int64
 	lent                         lent
+	// redefined is when what was used was carried over to another definition, for the last time; 0 for never.
+	redefined int64
 	// until is not stored: a decision at an estimated moment is made somewhere from now to there, 0 for at now. unsteady says
 	// that it makes a difference when.
 	until    int64
@@ -85,8 +89,9 @@ func (s *State) counting() counting {
 	}
 }
 
-// advance brings the state to now under l. Where the definition changed, what is used at that moment is carried
-// over as charged at that moment.
+// advance brings the state to now under l. Where the definition changed, what was used is carried over as charged at the
+// latest moment that the state was brought to. That is not before any charge, so it counts for long enough; and it is the
+// same moment for each request until one charges, so that what a denial says of a retry holds.
 func (s *State) advance(l *Limit, now int64) {
 	s.redefine(l, now)
 	if s.algorithm == TokenBucket && now < s.until {
@@ -105,22 +110,27 @@ func (s *State) redefine(l *Limit, now int64) {
 	}
 	fresh := s.spec == 0
 	s.spec = spec
-	if !fresh && s.algorithm == l.Algorithm && s.counting().same(l) {
+	same := !fresh && s.algorithm == l.Algorithm && s.counting().same(l)
+	if !fresh && (!same || s.algorithm == TokenBucket) {
+		// Of two in one millisecond the second is later than all charges.
+		s.redefined = max(now, s.counting().moment(), s.redefined+1)
+	}
+	if same {
 		s.counting().advance(l, now)
 		return
 	}
+	at := now
 	var used int64
 	if !fresh {
-		old := s.counting()
-		old.advance(l, now)
-		used, now = old.used(), max(now, old.moment())
+		used, at = s.counting().used(), s.counting().moment()
 	}
 	s.algorithm = l.Algorithm
 	c := s.counting()
-	c.start(l, now)
+	c.start(l, at)
 	if used > 0 {
 		c.charge(used)
 	}
+	c.advance(l, now)
 }
 
 // remaining is the cost that fits now.
@@ -185,11 +195,18 @@ func (s *State) Append(b []byte) []byte {
 	if s.spec == 0 {
 		return b
 	}
-	b = append(b, stateVersion, byte(s.algorithm))
+	version := byte(stateVersion)
+	if s.redefined > 0 {
+		version = redefinedVersion
+	}
+	b = append(b, version, byte(s.algorithm))
 	b = binary.LittleEndian.AppendUint64(b, s.spec)
 	b = binary.AppendVarint(b, s.warnedAt)
 	b = binary.AppendVarint(b, s.exceededAt)
 	b = binary.AppendVarint(b, s.denied)
+	if s.redefined > 0 {
+		b = binary.AppendVarint(b, s.redefined)
+	}
 	b = s.counting().append(b)
 	return s.lent.append(b)
 }
@@ -202,7 +219,7 @@ func (s *State) Decode(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
-	if len(b) < 10 || b[0] != stateVersion || b[1] > byte(TokenBucket) {
+	if len(b) < 10 || b[0] < stateVersion || b[0] > redefinedVersion || b[1] > byte(TokenBucket) {
 		return fmt.Errorf("%w: %d bytes, header % x", ErrCorrupt, len(b), b[:min(len(b), 2)])
 	}
 	s.algorithm = Algorithm(b[1])
@@ -210,6 +227,9 @@ func (s *State) Decode(b []byte) error {
 	d := decoder{b: b[10:]}
 	s.warnedAt, s.exceededAt = d.between(0, farFuture), d.between(0, farFuture)
 	s.denied = d.between(0, maxUsed)
+	if b[0] == redefinedVersion {
+		s.redefined = d.between(1, farFuture)
+	}
 	s.counting().decode(&d)
 	if !d.bad && len(d.b) > 0 {
 		s.lent.decode(&d)
