@@ -1,9 +1,13 @@
 package yamlfile
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/goccy/go-yaml/token"
+)
 
 // Bounds of a file. The parser recurses with each level and with each name of a mapping, so both are counted before it
-// sees them; the counts are those of lines and brackets, and so a little rough.
+// sees them: brackets as the parser will have them, and all else by lines, and so a little rough.
 const (
 	// MaxFileBytes is the size of a file.
 	MaxFileBytes = 1 << 20
@@ -15,7 +19,7 @@ const (
 	maxItems   = 32_768
 )
 
-// boundYAML tells of a file that is too much for the parser.
+// boundYAML tells of a file whose lines are too much for the parser.
 func (p *Problems) boundYAML(data []byte) bool {
 	b := bounds{format: &p.format}
 	line := 0
@@ -30,13 +34,11 @@ func (p *Problems) boundYAML(data []byte) bool {
 	return true
 }
 
-// bounds counts what is open at a line.
+// bounds counts lines.
 type bounds struct {
 	format *Format
-	// names are the lines of the mapping at each indent; parts are the commas within each open bracket.
+	// names are the lines of the mapping at each indent.
 	names [maxIndent + 1]int
-	parts [maxNesting + 1]int
-	depth int
 	marks int
 	items int
 }
@@ -67,24 +69,58 @@ func (b *bounds) line(text []byte) string {
 			return b.format.second()
 		}
 	}
-	return b.brackets(rest)
+	return ""
 }
 
-func (b *bounds) brackets(text []byte) string {
-	for _, c := range text {
-		switch c {
-		case '[', '{':
-			if b.depth++; b.depth > maxNesting {
-				return "more than 64 brackets are open; close them"
-			}
-			b.parts[b.depth] = 0
-		case ']', '}':
-			b.depth = max(0, b.depth-1)
-		case ',':
-			if b.parts[b.depth]++; b.depth > 0 && b.parts[b.depth] > MaxMembers {
-				return "more than 2000 values in one pair of brackets; write a line for each"
-			}
+// boundBrackets tells of brackets that are too much for the parser. It counts the tokens that the parser is given: a bracket
+// in quotes, in a comment or within other text is none, and opens and closes nothing.
+func (p *Problems) boundBrackets(tokens token.Tokens) bool {
+	var b brackets
+	for _, t := range tokens {
+		if what := b.token(t.Type); what != "" {
+			p.lines[""] = t.Position.Line
+			p.Add("", "%s", what)
+			return false
 		}
 	}
+	return true
+}
+
+// brackets are those that are open at a token.
+type brackets []bracket
+
+type bracket struct {
+	// end closes it; another one that stands there leaves the parser as deep as it is.
+	end   token.Type
+	parts int
+}
+
+func (b *brackets) token(t token.Type) string {
+	last := len(*b) - 1
+	switch t {
+	case token.SequenceStartType:
+		return b.open(token.SequenceEndType)
+	case token.MappingStartType:
+		return b.open(token.MappingEndType)
+	case token.SequenceEndType, token.MappingEndType:
+		if last >= 0 && (*b)[last].end == t {
+			*b = (*b)[:last]
+		}
+	case token.CollectEntryType:
+		if last < 0 {
+			break
+		}
+		if (*b)[last].parts++; (*b)[last].parts > MaxMembers {
+			return "more than 2000 values in one pair of brackets; write a line for each"
+		}
+	}
+	return ""
+}
+
+func (b *brackets) open(end token.Type) string {
+	if len(*b) == maxNesting {
+		return "more than 64 brackets are open; close them"
+	}
+	*b = append(*b, bracket{end: end})
 	return ""
 }

@@ -1,0 +1,195 @@
+package yamlfile
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"pgregory.net/rapid"
+)
+
+// tree gives the tree of a file, nil for none, and what is wrong with it.
+func tree(text string) (ast.Node, string) {
+	p := New(Format{Name: "list", Want: "list"})
+	root := p.parseYAML([]byte(text))
+	if err := p.Err("f"); err != nil {
+		return nil, err.Error()
+	}
+	return root, ""
+}
+
+const tooDeep = "more than 64 brackets are open; close them"
+
+// TestBracketsInTextAreNone: 70 items, each with a bracket that opens nothing.
+func TestBracketsInTextAreNone(t *testing.T) {
+	t.Parallel()
+	for _, item := range []string{
+		"a # team 3 [see wiki",
+		"a # {",
+		"a\n  # [ { [[",
+		"'Slow down :-[ …'",
+		"'it''s [ {'",
+		`"Slow down :-[ …"`,
+		`"\" [ {"`,
+		"\"[\n    {\"",
+		"Slow down :-[ …",
+		"a[0]{",
+		"a\n    [ b",
+		"|\n    [ {\n    # [",
+		">-\n    [ {\n    {[",
+		`[a, '[', "{" , b] # [`,
+		"{a: '[', b: \"{\"} # {",
+		"[a, # [\n    b]",
+		"'[key': '{'",
+	} {
+		if _, wrong := tree("list:\n" + strings.Repeat("  - "+item+"\n", 70)); wrong != "" {
+			t.Errorf("%s: %s", item, wrong)
+		}
+	}
+	if _, wrong := tree("a: ['" + strings.Repeat(strings.Repeat(",", MaxMembers/2)+"\n  ", 3) + "']\n"); wrong != "" {
+		t.Errorf("commas in quotes: %s", wrong)
+	}
+}
+
+// TestOpenBracketsAreCounted: what closes them elsewhere, in quotes or in a comment, does not here.
+func TestOpenBracketsAreCounted(t *testing.T) {
+	t.Parallel()
+	deep := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	for name, c := range map[string]struct {
+		text string
+		line int // 0 for a file that is read
+	}{
+		"64":               {"a: " + deep(64) + "\n", 0},
+		"65":               {"a: " + deep(65) + "\n", 1},
+		"65 of both":       {"a: " + strings.Repeat("{a: [", 32) + "[" + "]" + strings.Repeat("]}", 32) + "\n", 1},
+		"in quotes":        {"a:\n" + strings.Repeat("  - "+strings.Repeat("[", 20)+"\n  - \""+strings.Repeat("]", 20)+"\"\n", 3000), 8},
+		"most of them":     {"a:\n" + strings.Repeat("  - "+strings.Repeat("[", 60)+"\n  - \""+strings.Repeat("]", 60)+"\"\n", 7800), 4},
+		"in single quotes": {"a:\n" + strings.Repeat("  - [\n  - ']'\n", 70), 130},
+		"in comments":      {"a:\n" + strings.Repeat("  - [\n  # ]\n", 70), 130},
+		"of another kind":  {"a:\n" + strings.Repeat("  - {[}\n", 70), 34},
+		"one on a line":    {strings.Repeat("[\n", 70), 65},
+		"only these":       {strings.Repeat(strings.Repeat("[", 4000)+"\n", MaxFileBytes/4001), 1},
+	} {
+		want := ""
+		if c.line > 0 {
+			want = fmt.Sprintf("f:%d: %s", c.line, tooDeep)
+		}
+		if _, wrong := tree(c.text); wrong != want {
+			t.Errorf("%s: %q, want %q", name, wrong, want)
+		}
+	}
+}
+
+// nesting is how many lists and mappings in brackets are within each other.
+type nesting struct {
+	depth int
+	most  *int
+}
+
+func (n nesting) Visit(node ast.Node) ast.Visitor {
+	switch node := node.(type) {
+	case *ast.SequenceNode:
+		if node.IsFlowStyle {
+			n.depth++
+		}
+	case *ast.MappingNode:
+		if node.IsFlowStyle {
+			n.depth++
+		}
+	}
+	*n.most = max(*n.most, n.depth)
+	return n
+}
+
+func nested(root ast.Node) (most int) {
+	ast.Walk(nesting{most: &most}, root)
+	return most
+}
+
+// TestTheBoundIsThatOfTheParser: of any text, what is read is not nested deeper than the bound, and what is refused for its
+// brackets is, if it is YAML at all.
+func TestTheBoundIsThatOfTheParser(t *testing.T) {
+	t.Parallel()
+	pieces := []string{"[", "]", "{", "}", "{a: ", "'", `"`, "''", `\"`, "# ", " #", "\n", "\n  ", " ", "a", ": ", "a: ", ", ", "- ", "|\n", ">\n"}
+	rapid.Check(t, func(t *rapid.T) {
+		var b strings.Builder
+		for range rapid.IntRange(1, 12).Draw(t, "parts") {
+			n := rapid.SampledFrom([]int{1, 1, 2, 40, 64, 65}).Draw(t, "times")
+			b.WriteString(strings.Repeat(strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 1, 3).Draw(t, "part"), ""), n))
+		}
+		root, wrong := tree(b.String())
+		if root != nil && nested(root) > maxNesting {
+			t.Fatalf("%d levels are read", nested(root))
+		}
+		if !strings.HasSuffix(wrong, tooDeep) {
+			return
+		}
+		if f, err := parser.ParseBytes([]byte(b.String()), 0, parser.AllowDuplicateMapKey()); err == nil {
+			most := 0
+			for _, d := range f.Docs {
+				if d.Body != nil {
+					most = max(most, nested(d.Body))
+				}
+			}
+			if most <= maxNesting {
+				t.Fatalf("%d levels are refused", most)
+			}
+		}
+	})
+}
+
+// TestCorrectFilesAreBoundByTheirLevels: lists and mappings in brackets, with brackets in whatever text there is, are
+// refused when they are deeper than the bound, and never else.
+func TestCorrectFilesAreBoundByTheirLevels(t *testing.T) {
+	t.Parallel()
+	inside := []string{"a", `"]["`, `'}{'`, "'it''s ]'", `"\"["`}
+	beside := append([]string{"a ] } [ {", "|\n    ]]\n    [[", ">\n    }{"}, inside...)
+	comments := []string{"", "", " # ]", " # [{"}
+	rapid.Check(t, func(t *rapid.T) {
+		text := func(from []string) string { return rapid.SampledFrom(from).Draw(t, "text") }
+		var b strings.Builder
+		most := 0
+		b.WriteString("list:\n")
+		for range rapid.IntRange(1, 5).Draw(t, "items") {
+			b.WriteString("  - ")
+			depth := rapid.SampledFrom([]int{0, 0, 1, 10, 63, 64, 65}).Draw(t, "depth")
+			most = max(most, depth)
+			var ends []string
+			for range depth {
+				switch rapid.IntRange(0, 3).Draw(t, "level") {
+				case 0:
+					b.WriteString("[" + text(inside) + ", ")
+					ends = append(ends, "]")
+				case 1:
+					b.WriteString("[" + text(comments) + "\n    ")
+					ends = append(ends, ", "+text(inside)+"]")
+				case 2:
+					b.WriteString("{" + text(inside) + ": ")
+					ends = append(ends, "}")
+				default:
+					b.WriteString("{a: " + text(inside) + ", b: ")
+					ends = append(ends, "\n    }")
+				}
+			}
+			if depth > 0 {
+				b.WriteString(text(inside))
+			} else {
+				b.WriteString(text(beside))
+			}
+			for len(ends) > 0 {
+				b.WriteString(ends[len(ends)-1])
+				ends = ends[:len(ends)-1]
+			}
+			b.WriteString("\n  #" + text(comments) + "\n")
+		}
+		root, wrong := tree(b.String())
+		switch deep := strings.HasSuffix(wrong, tooDeep); {
+		case deep != (most > maxNesting) || !deep && wrong != "":
+			t.Fatalf("%d levels: %q", most, wrong)
+		case root != nil && nested(root) != most:
+			t.Fatalf("%d levels, and %d are read", most, nested(root))
+		}
+	})
+}
