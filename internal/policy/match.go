@@ -81,3 +81,13 @@ func (ts tests) attributes() (names []string) {
 	}
 	return names
 }
+
+// filled are the attributes that are not empty in whatever fits.
+func (ts tests) filled() (names []string) {
+	for _, t := range ts {
+		if !t.fits("") {
+			names = append(names, t.attribute)
+		}
+	}
+	return names
+}

@@ -9,12 +9,12 @@ import (
 // reachWork bounds the comparisons of patterns; what a larger file has unreachable is not found.
 const reachWork = 10_000_000
 
-// member is a policy of a group, with the attributes that its keys have in some tier or at some time, and all that are
-// there whenever it applies.
+// member is a policy of a group, with the attributes that its keys have in some tier or at some time, all that are there
+// whenever it takes a request, and those of them that are not empty then.
 type member struct {
 	*policy
-	path          string
-	some, present []string
+	path                  string
+	some, present, filled []string
 }
 
 // reachable tells of policies of a group that never apply, because an earlier one always matches where they do.
@@ -26,7 +26,10 @@ func (c *compiler) reachable(policies []*policy) {
 			continue
 		}
 		some, always := p.needs()
-		m := member{p, path, some, append(p.match.attributes(), always...)}
+		if len(p.exempt) > 0 { // an exempt request is taken without a key
+			always = nil
+		}
+		m := member{p, path, some, append(p.match.attributes(), always...), append(p.match.filled(), always...)}
 		for _, earlier := range groups[p.group] {
 			work += earlier.match.patterns() * m.match.patterns()
 			if work < reachWork && earlier.takesFrom(&m) {
@@ -39,10 +42,10 @@ func (c *compiler) reachable(policies []*policy) {
 	}
 }
 
-// takesFrom tells whether q applies whenever p matches.
+// takesFrom tells whether q takes whatever p would: it matches, and a key can be made of what is not empty.
 func (q *member) takesFrom(p *member) bool {
 	return p.match.implies(q.match, p.present) &&
-		!slices.ContainsFunc(q.some, func(a string) bool { return !slices.Contains(p.present, a) })
+		!slices.ContainsFunc(q.some, func(a string) bool { return !slices.Contains(p.filled, a) })
 }
 
 // needs gives the attributes that keys have in some tier or at some time, and those that they always have.

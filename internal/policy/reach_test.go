@@ -1,0 +1,118 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// group is a file of policies in one group.
+func group(policies ...string) string {
+	var b strings.Builder
+	b.WriteString("policies:\n")
+	for i, p := range policies {
+		fmt.Fprintf(&b, "  - {name: p%d, group: g, %s}\n", i, p)
+	}
+	return b.String()
+}
+
+// keyed gives the limits of a policy, with a key each.
+func keyed(keys ...string) string {
+	var all []string
+	for i, key := range keys {
+		all = append(all, fmt.Sprintf("{name: l%d, key: %q, limit: 1, window: 1m}", i, key))
+	}
+	return "limits: [" + strings.Join(all, ", ") + "]"
+}
+
+// TestUnreachable: a policy that never applies is told of, and none that does.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	user, anonymous := `match: {user: "*"}, `+keyed("u:{user}"), `match: {user: "*"}, `+keyed("anonymous")
+	for name, c := range map[string]struct {
+		policies []string
+		never    bool // the last one
+	}{
+		"the key needs what may be empty":         {[]string{user, anonymous}, false},
+		"of other patterns too":                   {[]string{user, `match: {user: ["**", bob]}, ` + keyed("anonymous")}, false},
+		"and another limit does not":              {[]string{`match: {user: "*"}, ` + keyed("all", "u:{user}"), anonymous}, false},
+		"both keys need it":                       {[]string{user, user}, true},
+		"the later key needs it":                  {[]string{anonymous, user}, true},
+		"no key needs it":                         {[]string{anonymous, anonymous}, true},
+		"no pattern fits the empty text":          {[]string{user, `match: {user: ["b*", bob]}, ` + keyed("anonymous")}, true},
+		"one pattern fits it":                     {[]string{user, `match: {user: ["b*", "*"]}, ` + keyed("anonymous")}, false},
+		"in a tier the later key does not":        {[]string{user, `match: {user: "*"}, limits: [{name: l, key: "u:{user}", limit: 1, window: 1m}], tiers: {t: {l: {limit: unlimited}}}`}, false},
+		"an attribute that only the key has":      {[]string{`match: {ip: "*"}, ` + keyed("{ip}"), `match: {user: bob}, ` + keyed("{ip}")}, true},
+		"what an exempt request lacks":            {[]string{`match: {user: "*"}, ` + keyed("{ip}"), `match: {user: "*"}, exempt: {user: bob}, ` + keyed("{ip}")}, false},
+		"what an exempt request has by its match": {[]string{user, `match: {user: "b*"}, exempt: {user: bob}, ` + keyed("anonymous")}, true},
+	} {
+		_, err := Parse("f", []byte(group(c.policies...)), options)
+		if never := err != nil && strings.Contains(err.Error(), "never applies"); never != c.never || !never && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestWhatIsCalledUnreachableIs: no request gets to a policy of a group that is said never to apply.
+func TestWhatIsCalledUnreachableIs(t *testing.T) {
+	t.Parallel()
+	attributes := []string{"user", "ip", "route"}
+	patterns := []string{`"*"`, `"a*"`, "a", "ab"}
+	values := []string{"", "a", "ab", "b"}
+	var requests []map[string]string
+	for _, a := range attributes {
+		for _, r := range append(requests, map[string]string{}) {
+			for _, v := range values {
+				with := maps.Clone(r)
+				with[a] = v
+				requests = append(requests, with)
+			}
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		condition := func(least int) string {
+			var all []string
+			for _, a := range rapid.SliceOfNDistinct(rapid.SampledFrom(attributes), least, 2, rapid.ID).Draw(t, "attributes") {
+				all = append(all, a+": ["+strings.Join(rapid.SliceOfNDistinct(rapid.SampledFrom(patterns), 1, 2, rapid.ID).Draw(t, "patterns"), ", ")+"]")
+			}
+			return "{" + strings.Join(all, ", ") + "}"
+		}
+		draw := func() string {
+			p := "match: " + condition(1)
+			if rapid.IntRange(0, 3).Draw(t, "exempt") == 0 {
+				p += ", exempt: " + condition(1)
+			}
+			var keys []string
+			for range rapid.IntRange(1, 2).Draw(t, "limits") {
+				keys = append(keys, rapid.SampledFrom([]string{"k", "{user}", "{route}", "{user}:{route}"}).Draw(t, "key"))
+			}
+			p += ", " + keyed(keys...)
+			if rapid.Bool().Draw(t, "tier") {
+				p += ", tiers: {t: {l0: {limit: unlimited}}}"
+			}
+			return p
+		}
+		text := group(draw(), draw())
+		_, err := Parse("f", []byte(text), options)
+		if err == nil || !strings.Contains(err.Error(), "policies[1]: never applies") {
+			return
+		}
+		// With no group nothing is unreachable, and the set that is not taken for it is compiled.
+		s, err := Parse("f", []byte(strings.ReplaceAll(text, "group: g, ", "")), options)
+		if err != nil {
+			return
+		}
+		for _, attributes := range requests {
+			for _, tier := range []string{"", "t"} {
+				a := asking{Question: &Question{Tier: tier, Attributes: attributes, Now: noon}, set: s}
+				takes := func(p *policy) bool { v := a.judge(p); return v == applies || v == exempted }
+				if takes(s.policies[1]) && !takes(s.policies[0]) {
+					t.Fatalf("%s\nthe second takes %v in tier %q", text, attributes, tier)
+				}
+			}
+		}
+	})
+}
