@@ -19,24 +19,45 @@ func refineAlerts(s *jsonschema.Schema) {
 	number("max", 1, limits.MaxAlertPage)
 	number("for", 1, limits.MaxSilenceMillis)
 	number("expiresAt", 1, 253402300799999)
+	_, silence := s.Properties.Get("expiresAt")
 	for name, most := range map[string]uint64{"user": limits.MaxKeyBytes, "rule": limits.MaxKeyBytes, "policy": limits.MaxKeyBytes,
 		"reason": limits.MaxReasonBytes, "by": limits.MaxNameBytes, "note": limits.MaxNoteBytes} {
 		if f, ok := s.Properties.Get(name); ok {
-			f.MinLength = nil
-			text(f, 0, most)
+			least := uint64(0) // what selects alerts may be empty, for all
+			if silence && name != "by" {
+				least = 1
+			}
+			text(f, least, most)
 		}
 	}
-	if _, silence := s.Properties.Get("expiresAt"); silence {
+	if silence {
 		s.AnyOf = required("rule", "policy", "key", "user")
 		s.OneOf = required("for", "expiresAt")
 	}
 }
 
-// refineReplay says that one of the three is given. The id is that of a delivery, which is longer than others.
+// maxDeliveryID bounds the id of a delivery, which is longer than others, and the name of its channel where letters are asked for.
+const maxDeliveryID = 512
+
+func refineDead(s *jsonschema.Schema) {
+	refineAlerts(s)
+	for _, name := range []string{"channel", "after"} {
+		f, _ := s.Properties.Get(name)
+		text(f, 0, maxDeliveryID)
+	}
+}
+
+// refineReplay says that one of the three is given.
 func refineReplay(s *jsonschema.Schema) {
-	id, _ := s.Properties.Get("id")
-	text(id, 1, 512)
-	s.OneOf = required("id", "channel", "all")
+	for _, name := range []string{"id", "channel"} {
+		f, _ := s.Properties.Get(name)
+		text(f, 1, maxDeliveryID)
+	}
+	s.OneOf = []*jsonschema.Schema{
+		form("one delivery", []string{"id"}, map[string]*jsonschema.Schema{"channel": left, "all": no}),
+		form("a channel", []string{"channel"}, map[string]*jsonschema.Schema{"id": left, "all": no}),
+		form("all", []string{"all"}, map[string]*jsonschema.Schema{"id": left, "channel": left, "all": yes}),
+	}
 }
 
 // refineEvent lets an alert of a limit of nothing be.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -34,7 +35,7 @@ var definitions = map[string]struct {
 	"api/status.v1.json":                   {limits.Status{}, "Reply of status", nil},
 	"api/list-request.v1.json":             {limits.ListRequest{}, "Body of admin.list", refineList},
 	"api/list.v1.json":                     {limits.List{}, "Reply of admin.list", nil},
-	"api/reset-request.v1.json":            {limits.ResetRequest{}, "Body of admin.reset", nil},
+	"api/reset-request.v1.json":            {limits.ResetRequest{}, "Body of admin.reset", refineReset},
 	"api/reset.v1.json":                    {limits.ResetReply{}, "Reply of admin.reset", nil},
 	"api/settle-request.v1.json":           {limits.SettleRequest{}, "Body of settle", refineSettle},
 	"api/log-entry.v1.json":                {limits.LogEntry{}, "Body of usage", refineLogEntry},
@@ -46,7 +47,7 @@ var definitions = map[string]struct {
 	"api/verify.v1.json":                   {limits.VerifyReply{}, "Reply of verify", nil},
 	"api/keys-create-request.v1.json":      {limits.CreateKeyRequest{}, "Body of admin.keys.create", refineAttributes(limits.MaxKeyAttributes)},
 	"api/keys-create.v1.json":              {limits.CreateKeyReply{}, "Reply of admin.keys.create", nil},
-	"api/keys-list-request.v1.json":        {limits.ListKeysRequest{}, "Body of admin.keys.list", refineList},
+	"api/keys-list-request.v1.json":        {limits.ListKeysRequest{}, "Body of admin.keys.list", refineListKeys},
 	"api/keys-list.v1.json":                {limits.KeyList{}, "Reply of admin.keys.list", nil},
 	"api/keys-revoke-request.v1.json":      {limits.RevokeKeyRequest{}, "Body of admin.keys.revoke", refineKeyID},
 	"api/keys-expire-request.v1.json":      {limits.ExpireKeyRequest{}, "Body of admin.keys.expire", refineKeyID},
@@ -55,7 +56,7 @@ var definitions = map[string]struct {
 	"api/overrides-set.v1.json":            {limits.OverrideReply{}, "Reply of admin.overrides.set", nil},
 	"api/overrides-delete-request.v1.json": {limits.OverrideID{}, "Body of admin.overrides.delete", refineSubject},
 	"api/overrides-delete.v1.json":         {limits.DeleteOverrideReply{}, "Reply of admin.overrides.delete", nil},
-	"api/overrides-list-request.v1.json":   {limits.ListOverridesRequest{}, "Body of admin.overrides.list", refineList},
+	"api/overrides-list-request.v1.json":   {limits.ListOverridesRequest{}, "Body of admin.overrides.list", refineListOverrides},
 	"api/overrides-list.v1.json":           {limits.OverrideList{}, "Reply of admin.overrides.list", nil},
 	"api/jobs-list-request.v1.json":        {limits.ListJobsRequest{}, "Body of admin.jobs.list", nil},
 	"api/jobs-list.v1.json":                {limits.JobList{}, "Reply of admin.jobs.list", nil},
@@ -72,7 +73,7 @@ var definitions = map[string]struct {
 	"api/alerts-unsilence-request.v1.json": {limits.UnsilenceRequest{}, "Body of admin.alerts.unsilence", nil},
 	"api/alerts-silences-request.v1.json":  {limits.ListSilencesRequest{}, "Body of admin.alerts.silences", refineAlerts},
 	"api/alerts-silences.v1.json":          {limits.SilenceList{}, "Reply of admin.alerts.silences", nil},
-	"api/alerts-dead-request.v1.json":      {limits.DeadRequest{}, "Body of admin.alerts.dead", refineAlerts},
+	"api/alerts-dead-request.v1.json":      {limits.DeadRequest{}, "Body of admin.alerts.dead", refineDead},
 	"api/alerts-dead.v1.json":              {limits.DeadLetters{}, "Reply of admin.alerts.dead", nil},
 	"api/alerts-replay-request.v1.json":    {limits.ReplayRequest{}, "Body of admin.alerts.replay", refineReplay},
 	"api/alerts-replay.v1.json":            {limits.ReplayReply{}, "Reply of admin.alerts.replay", nil},
@@ -236,9 +237,31 @@ func bound(s *jsonschema.Schema, request bool) {
 
 // text bounds a string. The contract counts bytes and a schema characters, so the schema lets more through.
 func text(s *jsonschema.Schema, min, max uint64) {
-	s.MaxLength = &max
+	s.MinLength, s.MaxLength = nil, &max
 	if min > 0 {
 		s.MinLength = &min
+	}
+}
+
+// form is one of several that a body has: the fields that it needs, and what fields are in it.
+func form(title string, needs []string, fields map[string]*jsonschema.Schema) *jsonschema.Schema {
+	s := &jsonschema.Schema{Title: title, Required: needs, Properties: jsonschema.NewProperties()}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		s.Properties.Set(name, fields[name])
+	}
+	return s
+}
+
+// What a field is in a form: left out, false or left out, true or left out.
+var left, no, yes = jsonschema.FalseSchema, &jsonschema.Schema{Const: false}, &jsonschema.Schema{Const: true}
+
+// refineReset says the three ways to select.
+func refineReset(s *jsonschema.Schema) {
+	one, none := uint64(1), uint64(0)
+	s.OneOf = []*jsonschema.Schema{
+		form("one key", []string{"key"}, map[string]*jsonschema.Schema{"prefix": left, "all": no}),
+		form("a prefix", []string{"prefix"}, map[string]*jsonschema.Schema{"key": left, "prefix": {MinLength: &one}, "all": no}),
+		form("every key", []string{"all"}, map[string]*jsonschema.Schema{"key": left, "prefix": {MaxLength: &none}, "all": yes}),
 	}
 }
 
@@ -302,6 +325,9 @@ func refineUsage(s *jsonschema.Schema) {
 	if f, ok := s.Properties.Get("policy"); ok {
 		text(f, 0, limits.MaxNameBytes)
 	}
+	if f, ok := s.Properties.Get("user"); ok {
+		text(f, 0, limits.MaxKeyBytes)
+	}
 	period, _ := s.Properties.Get("period")
 	period.Pattern = "^[1-9][0-9]*(ms|s|m|h|d|w)$"
 }
@@ -347,9 +373,25 @@ func refineOverride(s *jsonschema.Schema) {
 	text(get("reason"), 1, limits.MaxReasonBytes)
 	text(get("by"), 1, limits.MaxNameBytes)
 	get("expiresAt").Minimum = "1"
-	s.OneOf = []*jsonschema.Schema{
-		{Title: "other numbers", AnyOf: required("limit", "window", "burst")},
-		{Title: "no limit", Required: []string{"unlimited"}, Not: anyOf([]string{"limit", "window", "burst"})},
+	numbers := form("other numbers", nil, map[string]*jsonschema.Schema{"unlimited": no})
+	numbers.AnyOf = required("limit", "window", "burst")
+	s.OneOf = []*jsonschema.Schema{numbers,
+		form("no limit", []string{"unlimited"}, map[string]*jsonschema.Schema{"unlimited": yes, "limit": left, "window": left, "burst": left})}
+}
+
+// refineListOverrides lets the overrides be those of every policy.
+func refineListOverrides(s *jsonschema.Schema) {
+	refineList(s)
+	policy, _ := s.Properties.Get("policy")
+	text(policy, 0, limits.MaxNameBytes)
+}
+
+// refineListKeys bounds what selects API keys, by their ids and by whose they are.
+func refineListKeys(s *jsonschema.Schema) {
+	refineList(s)
+	for name, most := range map[string]uint64{"user": limits.MaxAttributeBytes, "prefix": limits.MaxNameBytes, "after": limits.MaxNameBytes} {
+		f, _ := s.Properties.Get(name)
+		text(f, 0, most)
 	}
 }
 
@@ -364,6 +406,8 @@ func refineJob(s *jsonschema.Schema) {
 func refinePolicies(s *jsonschema.Schema) {
 	f, _ := s.Properties.Get("max")
 	f.Minimum, f.Maximum = "1", "100"
+	after, _ := s.Properties.Get("after")
+	text(after, 0, limits.MaxNameBytes)
 }
 
 func refineError(s *jsonschema.Schema) {

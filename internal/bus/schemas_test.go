@@ -1,0 +1,252 @@
+package bus
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/schemas"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// readers read the bodies that the schemas describe.
+func readers(t *testing.T) map[string]func(data []byte) error {
+	d, err := newDecoder(0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Service{decoder: d, now: time.Now}
+	return map[string]func(data []byte) error{
+		SchemaListRequest:          func(b []byte) error { _, err := decodeList(b); return err },
+		SchemaResetRequest:         func(b []byte) error { _, err := decodeReset(b); return err },
+		SchemaSettleRequest:        func(b []byte) error { _, err := decodeSettle(b); return err },
+		SchemaTopRequest:           func(b []byte) error { _, err := decodeTop(b, time.Now()); return err },
+		SchemaUsageRequest:         func(b []byte) error { _, _, err := decodeUsage(b, time.Now()); return err },
+		SchemaLogEntry:             func(b []byte) error { _, err := decodeLogEntry(b, time.Now()); return err },
+		SchemaKeysCreateRequest:    func(b []byte) error { _, err := s.decodeCreateKey(b); return err },
+		SchemaKeysListRequest:      func(b []byte) error { _, err := decodeListKeys(b); return err },
+		SchemaKeysRevokeRequest:    func(b []byte) error { _, _, err := decodeKeyChange(b, false); return err },
+		SchemaKeysExpireRequest:    func(b []byte) error { _, _, err := decodeKeyChange(b, true); return err },
+		SchemaOverridesSetRequest:  func(b []byte) error { _, err := s.decodeOverride(b); return err },
+		SchemaOverridesListRequest: func(b []byte) error { _, err := decodeListOverrides(b); return err },
+		SchemaPoliciesRequest:      func(b []byte) error { _, err := decodePolicies(b); return err },
+		SchemaJobsRunRequest:       func(b []byte) error { _, _, err := decodeJob(b, false); return err },
+		SchemaJobsHistoryRequest:   func(b []byte) error { _, _, err := decodeJob(b, true); return err },
+		SchemaAlertsListRequest:    func(b []byte) error { _, err := decodeListAlerts(b); return err },
+		SchemaAlertsShowRequest:    func(b []byte) error { _, err := decodeAlertID(b, ""); return err },
+		SchemaAlertsDeadRequest:    func(b []byte) error { _, err := decodeDead(b); return err },
+		SchemaAlertsReplayRequest:  func(b []byte) error { _, err := decodeReplay(b); return err },
+		SchemaAlertsSilenceRequest: func(b []byte) error { _, _, err := s.decodeSilence(b); return err },
+	}
+}
+
+// verdicts gives what a schema says of a body.
+func verdicts(t *testing.T, name string) func(body string) error {
+	t.Helper()
+	data, err := fs.ReadFile(schemas.FS, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource(name, doc); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(body string) error {
+		v, err := jsonschema.UnmarshalJSON(strings.NewReader(body))
+		if err != nil {
+			t.Fatalf("%s: %v", body, err)
+		}
+		return schema.Validate(v)
+	}
+}
+
+// TestSchemasSayWhatIsTaken: these bodies are good or bad, for the schema as for the service.
+func TestSchemasSayWhatIsTaken(t *testing.T) {
+	t.Parallel()
+	long := func(n int) string { return strings.Repeat("a", n) }
+	all := readers(t)
+	for name, bodies := range map[string]struct{ good, bad []string }{
+		SchemaTopRequest: {
+			good: []string{`{}`, `{"policy":""}`, `{"policy":"p","prefix":"","user":"","by":"used","period":"1h"}`},
+			bad:  []string{`{"policy":"` + long(65) + `"}`, `{"by":""}`, `{"max":0}`},
+		},
+		SchemaOverridesListRequest: {
+			good: []string{`{}`, `{"policy":""}`, `{"policy":"p","after":"","max":1}`},
+			bad:  []string{`{"policy":"` + long(65) + `"}`, `{"name":"n"}`},
+		},
+		SchemaKeysListRequest: {
+			good: []string{`{}`, `{"prefix":""}`, `{"prefix":"` + long(64) + `"}`},
+			bad:  []string{`{"prefix":"` + long(65) + `"}`, `{"after":"` + long(65) + `"}`, `{"user":"` + long(257) + `"}`},
+		},
+		SchemaResetRequest: {
+			good: []string{`{"key":"k"}`, `{"key":"k","all":false,"dryRun":true}`, `{"prefix":"p"}`, `{"prefix":"p","all":false}`,
+				`{"all":true}`, `{"all":true,"prefix":""}`},
+			bad: []string{`{}`, `{"dryRun":true}`, `{"key":""}`, `{"key":"k","prefix":"p"}`, `{"key":"k","prefix":""}`,
+				`{"key":"k","all":true}`, `{"prefix":""}`, `{"prefix":"","all":false}`, `{"all":false}`, `{"prefix":"p","all":true}`},
+		},
+		SchemaAlertsReplayRequest: {
+			good: []string{`{"id":"a/b"}`, `{"id":"a/b","all":false}`, `{"channel":"log"}`, `{"channel":"log","all":false}`, `{"all":true}`},
+			bad: []string{`{}`, `{"all":false}`, `{"id":""}`, `{"channel":""}`, `{"channel":"log","all":true}`, `{"id":"a","all":true}`,
+				`{"id":"a","channel":"log"}`, `{"channel":"` + long(513) + `"}`},
+		},
+		SchemaOverridesSetRequest: {
+			good: []string{
+				`{"policy":"p","name":"n","subject":"s","reason":"r","unlimited":true}`,
+				`{"policy":"p","name":"n","subject":"s","reason":"r","unlimited":false,"limit":1}`,
+				`{"policy":"p","name":"n","subject":"s","reason":"r","limit":1,"window":"1m","burst":0,"by":"b"}`,
+			},
+			bad: []string{
+				`{"policy":"p","name":"n","subject":"s","reason":"r"}`,
+				`{"policy":"p","name":"n","subject":"s","reason":"r","unlimited":false}`,
+				`{"policy":"p","name":"n","subject":"s","reason":"r","unlimited":true,"limit":1}`,
+				`{"policy":"p","name":"n","subject":"s","reason":"r","unlimited":true,"limit":1,"window":"1m"}`,
+				`{"policy":"p","name":"n","subject":"s","reason":"r","unlimited":true,"burst":0}`,
+				`{"policy":"p","name":"n","subject":"s","reason":"","limit":1}`,
+				`{"policy":"p","name":"n","reason":"r","limit":1}`,
+			},
+		},
+		SchemaAlertsSilenceRequest: {
+			good: []string{`{"user":"7","for":1000,"reason":"r"}`, `{"rule":"*","policy":"p","key":"k","for":1000,"reason":"r","by":""}`,
+				`{"policy":"p","expiresAt":` + soon() + `,"reason":"r"}`},
+			bad: []string{`{"user":"7","for":1000,"reason":""}`, `{"user":"","for":1000,"reason":"r"}`, `{"rule":"","for":1000,"reason":"r"}`,
+				`{"policy":"","for":1000,"reason":"r"}`, `{"key":"","for":1000,"reason":"r"}`, `{"for":1000,"reason":"r"}`,
+				`{"user":"7","for":1000}`, `{"user":"7","reason":"r"}`, `{"user":"7","for":1000,"expiresAt":` + soon() + `,"reason":"r"}`,
+				`{"user":"7","for":1000,"reason":"` + long(257) + `"}`},
+		},
+	} {
+		schema := verdicts(t, name)
+		for i, body := range slices.Concat(bodies.good, bodies.bad) {
+			good := i < len(bodies.good)
+			if err := all[name]([]byte(body)); good != (err == nil) {
+				t.Errorf("%s: %s: the service says %v", name, body, err)
+			}
+			if err := schema(body); good != (err == nil) {
+				t.Errorf("%s: %s: the schema says %v", name, body, err)
+			}
+		}
+	}
+}
+
+// TestSchemasAgreeWithTheService: around a good body, whatever a field is and whatever two fields are together, schema and
+// service are of one mind. The service may refuse more only where a schema cannot say it.
+func TestSchemasAgreeWithTheService(t *testing.T) {
+	t.Parallel()
+	all := readers(t)
+	for name, c := range map[string]struct {
+		body string
+		// unsaid are the fields of which the schema does not say all.
+		unsaid []string
+	}{
+		SchemaListRequest:          {`{}`, []string{"after"}},
+		SchemaResetRequest:         {`{"key":"k"}`, nil},
+		SchemaSettleRequest:        {`{"id":"i","cost":1}`, nil},
+		SchemaTopRequest:           {`{}`, []string{"period", "since", "until"}},
+		SchemaUsageRequest:         {`{"report":"errors"}`, []string{"period", "since", "until"}},
+		SchemaLogEntry:             {`{"key":"k","endpoint":"e","method":"GET","status":200,"millis":1}`, []string{"at"}},
+		SchemaKeysCreateRequest:    {`{"user":"u"}`, []string{"expiresAt"}},
+		SchemaKeysListRequest:      {`{}`, nil},
+		SchemaKeysRevokeRequest:    {`{"id":"abcdefgh"}`, nil},
+		SchemaKeysExpireRequest:    {`{"id":"abcdefgh","expiresAt":0}`, nil},
+		SchemaOverridesSetRequest:  {`{"policy":"p","name":"n","subject":"s","reason":"r","limit":1}`, []string{"expiresAt"}},
+		SchemaOverridesListRequest: {`{}`, []string{"after"}},
+		SchemaPoliciesRequest:      {`{}`, nil},
+		SchemaJobsRunRequest:       {`{"job":"j"}`, nil},
+		SchemaJobsHistoryRequest:   {`{}`, nil},
+		SchemaAlertsListRequest:    {`{}`, []string{"after"}},
+		SchemaAlertsShowRequest:    {`{"id":"i"}`, nil},
+		SchemaAlertsDeadRequest:    {`{}`, nil},
+		SchemaAlertsReplayRequest:  {`{"channel":"log"}`, nil},
+		SchemaAlertsSilenceRequest: {`{"user":"7","for":1000,"reason":"r"}`, []string{"expiresAt"}},
+	} {
+		schema := verdicts(t, name)
+		differ := 0
+		for _, body := range around(t, name, c.body) {
+			said, read := schema(body), all[name]([]byte(body))
+			var e *limits.Error
+			if unsaid := said == nil && errors.As(read, &e) && slices.Contains(c.unsaid, e.Field); unsaid || (said == nil) == (read == nil) {
+				continue
+			}
+			if differ++; differ <= 5 {
+				t.Errorf("%s: %.300s: the schema says %v, the service %v", name, body, said, read)
+			}
+		}
+	}
+}
+
+// soon is a moment that is to come, in Unix milliseconds.
+func soon() string {
+	b, _ := json.Marshal(time.Now().Add(time.Hour).UnixMilli())
+	return string(b)
+}
+
+// around gives the body, and it with each field and each two fields of the schema changed in many ways.
+func around(t *testing.T, name, body string) (bodies []string) {
+	t.Helper()
+	data, err := fs.ReadFile(schemas.FS, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties map[string]struct{ Type string }
+	}
+	var base map[string]any
+	if err := errors.Join(json.Unmarshal(data, &schema), json.Unmarshal([]byte(body), &base)); err != nil {
+		t.Fatal(err)
+	}
+	add := func(m map[string]any) {
+		b, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bodies = append(bodies, string(b))
+	}
+	absent := struct{}{}
+	with := func(m map[string]any, field string, v any) map[string]any {
+		m = maps.Clone(m)
+		if m[field] = v; v == any(absent) {
+			delete(m, field)
+		}
+		return m
+	}
+	few := map[string][]any{
+		"string":  {absent, "", "a", "1h"},
+		"integer": {absent, 0, 1, json.Number(soon())},
+		"boolean": {absent, false, true},
+	}
+	many := map[string][]any{"integer": {-1, 100, 101, 1000, 1001, 86_400_000, 86_400_001, 1_000_000_000, 1_000_000_001}}
+	for _, n := range []int{16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513} {
+		many["string"] = append(many["string"], strings.Repeat("a", n))
+	}
+	add(base)
+	add(with(base, "unknown", 1))
+	fields := slices.Sorted(maps.Keys(schema.Properties))
+	for i, one := range fields {
+		kind := schema.Properties[one].Type
+		for _, v := range slices.Concat(few[kind], many[kind], []any{nil, "b", 2, true, []any{}, map[string]any{}}) {
+			add(with(base, one, v))
+		}
+		for _, other := range fields[:i] {
+			for _, v := range few[kind] {
+				for _, w := range few[schema.Properties[other].Type] {
+					add(with(with(base, one, v), other, w))
+				}
+			}
+		}
+	}
+	return bodies
+}
