@@ -17,15 +17,19 @@ const (
 	// MaxMembers is how many names a mapping has.
 	MaxMembers = 2000
 	maxItems   = 32_768
+	// maxBlank lines may follow each other: behind a block of text the scanner copies all of it for each.
+	maxBlank = 100
 )
 
 // boundYAML tells of a file whose lines are too much for the parser.
 func (p *Problems) boundYAML(data []byte) bool {
 	b := bounds{format: &p.format}
 	line := 0
+	// A carriage return alone ends a line too.
+	data = bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n")), []byte("\r"), []byte("\n"))
 	for text := range bytes.Lines(data) {
 		line++
-		if what := b.line(bytes.TrimRight(text, " \r\n")); what != "" {
+		if what := b.line(bytes.TrimRight(text, " \n")); what != "" {
 			p.lines[""] = line
 			p.Add("", "%s", what)
 			return false
@@ -40,15 +44,20 @@ type bounds struct {
 	// names are the lines of the mapping at each indent.
 	names [maxIndent + 1]int
 	marks int
-	items int
+	blank int
 }
 
 func (b *bounds) line(text []byte) string {
 	rest := bytes.TrimLeft(text, " ")
 	indent := len(text) - len(rest)
+	if b.blank++; len(rest) > 0 {
+		b.blank = 0
+	}
 	switch {
 	case len(text) > maxLineBytes:
 		return "the line has more than 4096 bytes; break it"
+	case b.blank > maxBlank:
+		return "more than 100 blank lines behind each other; remove some"
 	case len(rest) == 0 || rest[0] == '#':
 		return ""
 	case indent > maxIndent:
@@ -57,9 +66,6 @@ func (b *bounds) line(text []byte) string {
 	clear(b.names[indent+1:])
 	if rest[0] == '-' {
 		b.names[indent] = 0
-		if b.items++; b.items > maxItems {
-			return "more than 32768 lines that begin an item of a list; " + b.format.Shorten
-		}
 	}
 	if b.names[indent]++; b.names[indent] > MaxMembers {
 		return "more than 2000 lines in one mapping; write lists instead"
@@ -72,12 +78,25 @@ func (b *bounds) line(text []byte) string {
 	return ""
 }
 
-// boundBrackets tells of brackets that are too much for the parser. It counts the tokens that the parser is given: a bracket
+// boundTokens tells of brackets and of items of lists that are too much for the parser. It counts the tokens that the parser is given: a bracket
 // in quotes, in a comment or within other text is none, and opens and closes nothing.
-func (p *Problems) boundBrackets(tokens token.Tokens) bool {
+func (p *Problems) boundTokens(tokens token.Tokens) bool {
 	var b brackets
+	items, line, here := 0, 0, 0
 	for _, t := range tokens {
-		if what := b.token(t.Type); what != "" {
+		what := b.token(t.Type)
+		if t.Type == token.SequenceEntryType {
+			if t.Position.Line != line {
+				line, here = t.Position.Line, 0
+			}
+			if here++; here > maxNesting {
+				what = "more than 64 lists begin on one line; break it"
+			}
+			if items++; items > maxItems {
+				what = "more than 32768 items of lists; " + p.format.Shorten
+			}
+		}
+		if what != "" {
 			p.lines[""] = t.Position.Line
 			p.Add("", "%s", what)
 			return false

@@ -82,6 +82,33 @@ func TestOpenBracketsAreCounted(t *testing.T) {
 	}
 }
 
+// TestWhatTakesTheParserLongIsRefused: what is refused here took the parser more than 20 seconds, or a GB of memory.
+func TestWhatTakesTheParserLongIsRefused(t *testing.T) {
+	t.Parallel()
+	fill := func(part string) string { return strings.Repeat(part, (MaxFileBytes-1000)/len(part)) }
+	const blank, items = "more than 100 blank lines behind each other; remove some", "more than 32768 items of lists; make it short"
+	for name, c := range map[string]struct{ text, want string }{
+		"blank lines behind text":  {"a: |\n  x\n" + fill("\n"), "f:103: " + blank},
+		"blank lines with spaces":  {"a: |\n  x\n" + fill("  \n"), "f:103: " + blank},
+		"carriage returns":         {"a: |\r  x" + fill("\r"), "f:103: " + blank},
+		"both":                     {"a: |\r\n  x\r\n" + fill("\r\n"), "f:103: " + blank},
+		"100 blank lines":          {"a: |\n  x\n" + strings.Repeat("\n", 100) + "b: c\n", ""},
+		"many items on each line":  {fill(strings.Repeat("- ", 19) + "\n"), "f:1725: " + items},
+		"lists within each other":  {strings.Repeat(strings.Repeat("- ", 500)+"[\n", 60), "f:1: more than 64 lists begin on one line; break it"},
+		"an item on each of 32768": {strings.Repeat("- a\n", 32768), ""},
+	} {
+		p := New(Format{Name: "list", Want: "list", Shorten: "make it short"})
+		p.parseYAML([]byte(c.text))
+		got := ""
+		if err := p.Err("f"); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // nesting is how many lists and mappings in brackets are within each other.
 type nesting struct {
 	depth int

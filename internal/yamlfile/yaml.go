@@ -31,7 +31,7 @@ func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 		return nil
 	}
 	tokens := lexer.Tokenize(string(data))
-	if !p.boundBrackets(tokens) {
+	if !p.boundTokens(tokens) {
 		return nil
 	}
 	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
