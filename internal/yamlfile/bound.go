@@ -78,8 +78,8 @@ func (b *bounds) line(text []byte) string {
 	return ""
 }
 
-// boundTokens tells of brackets and of items of lists that are too much for the parser. It counts the tokens that the parser is given: a bracket
-// in quotes, in a comment or within other text is none, and opens and closes nothing.
+// boundTokens tells of brackets and of items of lists that are too much for the parser. It counts the tokens that the
+// parser is given: a bracket in quotes, in a comment or within other text is none, and opens and closes nothing.
 func (p *Problems) boundTokens(tokens token.Tokens) bool {
 	var b brackets
 	items, line, here := 0, 0, 0
