@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -220,13 +221,24 @@ func counter(t *testing.T, s store, key string) engine.StoredCounter {
 	return all[0]
 }
 
-// plantStale gives one counter a limit whose window, which began with the month, is long over, though its state is not.
+// plantStale has the window of one counter begin 40 days earlier, with the month before, and end when it did.
 func plantStale(t *testing.T, s store) {
 	t.Helper()
 	row := counter(t, s, "k00007")
+	const header, days = 10, 40 * 24 * 60 * 60 * 1000
+	state := append([]byte(nil), row.State[:header]...)
+	rest := row.State[header:]
+	for i := range 7 { // warned, exceeded, denied; begin, length, count, last from begin
+		v, n := binary.Varint(rest)
+		if rest = rest[n:]; i == 3 {
+			v -= days
+		} else if i == 4 || i == 6 {
+			v += days
+		}
+		state = binary.AppendVarint(state, v)
+	}
 	err := s.Update(t.Context(), engine.Batch{Counters: []engine.CounterID{row.CounterID}}, func(engine.Snapshot) engine.Changes {
-		spec := strings.Replace(string(row.Spec), `"window":"month"`, `"window":"100ms"`, 1)
-		return engine.Changes{Counters: []engine.CounterChange{{State: row.State, Spec: []byte(spec), ExpiresAt: 1 << 45}}}
+		return engine.Changes{Counters: []engine.CounterChange{{State: append(state, rest...), Spec: row.Spec, ExpiresAt: 1 << 45}}}
 	})
 	if err != nil {
 		t.Fatal(err)
