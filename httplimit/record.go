@@ -120,6 +120,12 @@ func (f flushing) Flush() {
 	f.beneath.Flush()
 }
 
+// FlushError is what [http.ResponseController] prefers to Flush: it tells that the client has gone.
+func (f flushing) FlushError() error {
+	f.implicit()
+	return http.NewResponseController(f.ResponseWriter).Flush()
+}
+
 // result is the status of the whole; a handler that ended without one wrote 200, unless it panicked.
 func (s *statusRecorder) result(returned bool) int {
 	switch {

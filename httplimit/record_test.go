@@ -196,3 +196,18 @@ func TestAWriterThatCannotFlushDoesNotPretendTo(t *testing.T) {
 	}))
 	h.ServeHTTP(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil))
 }
+
+// goneWriter is a writer whose client has gone.
+type goneWriter struct{ *httptest.ResponseRecorder }
+
+func (goneWriter) FlushError() error { return net.ErrClosed }
+
+func TestAFlushThatFailsIsTold(t *testing.T) {
+	t.Parallel()
+	h := checkThenRecord(t, dial(t, natsURL), 10)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := http.NewResponseController(w).Flush(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("flushed with %v, want what the writer beneath said", err)
+		}
+	}))
+	h.ServeHTTP(goneWriter{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil))
+}
