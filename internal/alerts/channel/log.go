@@ -21,7 +21,7 @@ const maxLogText = 1000
 func (l logChannel) Send(ctx context.Context, m *alerts.Message) error {
 	l.logger.Log(ctx, level(m), "alert", "channel", l.name, "kind", m.Kind, "severity", m.Severity, "id", m.ID, "user", m.User,
 		"title", firstRunes(m.Title, maxLogText), "text", firstRunes(m.Text, maxLogText),
-		"time", time.UnixMilli(m.Time).UTC())
+		"at", time.UnixMilli(m.Time).UTC())
 	return nil
 }
 
