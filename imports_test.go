@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	"internal/testenv": {},
 	"internal/storetest": {"internal/engine", "internal/journal", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage",
 		"internal/testenv"},
-	"internal/app": {".", "httplimit", "internal/engine", "internal/yamlfile", "internal/policy", "internal/bus", "internal/alerts",
+	"internal/app": {".", "httplimit", "internal/redact", "internal/engine", "internal/yamlfile", "internal/policy", "internal/bus", "internal/alerts",
 		"internal/alerts/channel", "internal/alerts/deliver", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage", "internal/postgres", "internal/sqlite", "internal/web", "migrations", "schemas"},
 	"internal/settings": {"internal/app"},
 	"cmd/limiter":       {".", "internal/app", "internal/settings", "internal/redact"},

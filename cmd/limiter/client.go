@@ -44,7 +44,7 @@ func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error
 		if !errors.Is(err, nats.ErrNoServers) {
 			way = "look at NATS_URL (--nats-url) and the other --nats-* settings"
 		}
-		return nil, fmt.Errorf("connect to %s: %s; %s", redact.URLs(to), redact.URLs(err.Error()), way)
+		return nil, fmt.Errorf("connect to %s: %s; %s", redact.Servers(to), redact.Error(err), way)
 	}
 	return nc, nil
 }

@@ -209,13 +209,15 @@ func TestNothingIsRunning(t *testing.T) {
 }
 
 func TestPasswordsStayHidden(t *testing.T) {
-	for _, url := range []string{"nats://me:secret@127.0.0.1:1", "nats://me:secret%zz@127.0.0.1:1", "nats://secret@127.0.0.1:1", "me:secret@127.0.0.1:1"} {
+	for _, url := range []string{"nats://me:secret@127.0.0.1:1", "nats://me:secret%zz@127.0.0.1:1", "nats://secret@127.0.0.1:1", "me:secret@127.0.0.1:1",
+		"nats://me:secret/x@127.0.0.1:1", "me:secret/x@127.0.0.1:1", "nats://me:secret,x@127.0.0.1:1", "nats://me:secret", "me:12/secret@127.0.0.1:1"} {
 		i := limiter(t, "show", "k", "--nats-url", url)
 		if i.status != exitError || strings.Contains(i.out.String()+i.err.String(), "secret") {
 			t.Errorf("%s: exit status %d, err %q", url, i.status, i.err.String())
 		}
 	}
-	for _, url := range []string{"postgres://u:secret@127.0.0.1:1/db", "postgres://u:secret%zz@127.0.0.1/db", "host=127.0.0.1 port=1 password=secret"} {
+	for _, url := range []string{"postgres://u:secret@127.0.0.1:1/db", "postgres://u:secret%zz@127.0.0.1/db", "postgres://u:12/secret@127.0.0.1:1/db",
+		"postgres://u:x@secret@127.0.0.1:1/db", "host=127.0.0.1 port=1 password=secret"} {
 		i := limiter(t, "migrate", "status", "--database-url", url)
 		if i.status != exitError || strings.Contains(i.out.String()+i.err.String(), "secret") {
 			t.Errorf("%s: exit status %d, err %q", url, i.status, i.err.String())

@@ -25,6 +25,7 @@ import (
 	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/policy"
 	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/redact"
 	"github.com/seed503877ad/limits/internal/sqlite"
 	"github.com/seed503877ad/limits/internal/usage"
 	"github.com/seed503877ad/limits/internal/web"
@@ -105,7 +106,7 @@ func (l *limiter) run(ctx context.Context, parts ...func(context.Context) error)
 	defer l.surviveHangUps()()
 	err := l.start(ctx, parts)
 	if err == nil {
-		l.log.Info("ready", "nats", l.requests.ConnectedUrlRedacted(), "http", l.httpAddr(), "store", l.storeName())
+		l.log.Info("ready", "nats", redact.URLs(l.requests.ConnectedUrl()), "http", l.httpAddr(), "store", l.storeName())
 		<-ctx.Done()
 		l.log.Info("draining")
 		l.drain()

@@ -217,3 +217,12 @@ func TestAStartIsGivenUp(t *testing.T) {
 		})
 	}
 }
+
+func TestATokenOfNATSStaysOutOfTheLog(t *testing.T) {
+	o := options(t)
+	addr := testenv.NATSConfig(t, "authorization { token: s3cret }\njetstream {}").Addr().String()
+	o.NATSURL = "nats://s3cret@" + addr
+	if log := running(t, Run, o); log.at["nats"] != "nats://***@"+addr || strings.Contains(log.String(), "s3cret") {
+		t.Error(log)
+	}
+}

@@ -63,10 +63,10 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 		if err == nil {
 			return nc, nil
 		}
-		text := redact.URLs(err.Error())
-		cfg.Logger.Warn("connect to NATS", "url", redact.URLs(cfg.URL), "attempt", attempt, "error", text)
+		text := redact.Error(err)
+		cfg.Logger.Warn("connect to NATS", "url", redact.Servers(cfg.URL), "attempt", attempt, "error", text)
 		if sleep(ctx, reconnectDelay(attempt)) != nil {
-			return nil, fmt.Errorf("connect to NATS at %s: %w; the last error was: %s", redact.URLs(cfg.URL), context.Cause(ctx), text)
+			return nil, fmt.Errorf("connect to NATS at %s: %w; the last error was: %s", redact.Servers(cfg.URL), context.Cause(ctx), text)
 		}
 	}
 }
@@ -117,18 +117,18 @@ func (c *ConnectConfig) behaviour() []nats.Option {
 		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				log.Warn("NATS disconnected", "error", redact.URLs(err.Error()))
+				log.Warn("NATS disconnected", "error", redact.Error(err))
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
-			log.Info("NATS reconnected", "url", nc.ConnectedUrlRedacted())
+			log.Info("NATS reconnected", "url", redact.URLs(nc.ConnectedUrl()))
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			subject := ""
 			if sub != nil {
 				subject = sub.Subject
 			}
-			log.Error("NATS", "subject", subject, "error", redact.URLs(err.Error()))
+			log.Error("NATS", "subject", subject, "error", redact.Error(err))
 		}),
 	}
 }

@@ -108,6 +108,17 @@ func TestConnectWaitsForTheServerAndKeepsSecrets(t *testing.T) {
 	}
 }
 
+// Where the password of a malformed URL ends nobody can tell, so nothing of it is told.
+func TestConnectTellsNothingOfAMalformedURL(t *testing.T) {
+	var log bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := Connect(ctx, ConnectConfig{URL: "nats://joe:s3cret/x@127.0.0.1:1", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err == nil || !strings.Contains(err.Error(), "%2F") || strings.Contains(err.Error()+log.String(), "s3cret") {
+		t.Errorf("%v\n%s", err, &log)
+	}
+}
+
 type signalWriter struct {
 	b      *bytes.Buffer
 	logged chan struct{}

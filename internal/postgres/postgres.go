@@ -194,6 +194,14 @@ func parse(text string) (*pgxpool.Config, error) {
 	if text == "" {
 		return nil, errors.New("read database URL: it is empty")
 	}
+	const want = "want postgres://user:password@host:port/database?sslmode=…, with / and @ of a password written as %2F and %40"
+	// pgx takes what follows an @ or / of a password for a host or a database, and names both in its errors.
+	if scheme, rest, _ := strings.Cut(text, "://"); scheme == "postgres" || scheme == "postgresql" {
+		rest, _, _ = strings.Cut(rest, "?")
+		if i := strings.IndexAny(rest, "@/"); i >= 0 && strings.Contains(rest[i+1:], "@") {
+			return nil, errors.New("read database URL: it has an @ behind the user and password; " + want)
+		}
+	}
 	cfg, err := pgxpool.ParseConfig(text)
 	if err == nil {
 		// Unset, pgx waits for two minutes.
@@ -202,7 +210,6 @@ func parse(text string) (*pgxpool.Config, error) {
 		}
 		return cfg, nil
 	}
-	const want = "want postgres://user:password@host:port/database?sslmode=…"
 	u, urlErr := url.Parse(text)
 	if urlErr != nil || u.Host == "" {
 		return nil, errors.New("read database URL: it is malformed; " + want)

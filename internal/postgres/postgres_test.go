@@ -130,9 +130,12 @@ func TestClose(t *testing.T) {
 // TestURL holds that no error gives the password away, and that the helpful ones say what is wrong.
 func TestURL(t *testing.T) {
 	for url, want := range map[string]string{
-		"":                                      "empty",
-		"postgres://u:s3cret%zz@localhost/db":   "malformed",
-		"postgres://u:s3cret@localhost:port/db": "malformed",
+		"":                                                      "empty",
+		"postgres://u:s3cret%zz@localhost/db":                   "malformed",
+		"postgres://u:s3cret@localhost:port/db":                 "malformed",
+		"postgres://u:p/s3cret@localhost/db":                    "%2F",
+		"postgres://u:12/s3cret@localhost/db":                   "%2F",
+		"postgres://u:p@s3cret@localhost/db":                    "%40",
 		"postgres://u:s3cret@localhost/db?sslmode=perhaps":      "sslmode",
 		"postgres://u:s3cret@localhost/db?connect_timeout=no":   "connect_timeout",
 		"host=localhost user=u password=s3cret sslmode=perhaps": "malformed",

@@ -1,16 +1,42 @@
 // Package redact takes secrets out of texts that people or logs get to see.
 package redact
 
-import "regexp"
-
-// The user, password or token of a URL, and of an address without a scheme.
-var (
-	urlSecret  = regexp.MustCompile(`://[^\s,"]*@`)
-	hostSecret = regexp.MustCompile(`(^|[\s,"])[^\s,"/]*@`)
+import (
+	"errors"
+	"net/url"
+	"regexp"
+	"strings"
 )
 
-// URLs puts *** in the place of user, password and token of all URLs in a text, such as an error's. It need not be a valid
-// URL: what cannot be read is quoted whole by net/url.
+// secret is the user, password or token of a URL, and of an address without a scheme.
+var secret = regexp.MustCompile(`(^|[\s,"])([A-Za-z][\w+.-]*://)?[^\s,"]*@`)
+
+// URLs puts *** in the place of user, password and token of all URLs in a text, such as a line of a log.
 func URLs(text string) string {
-	return hostSecret.ReplaceAllString(urlSecret.ReplaceAllString(text, "://***@"), "$1***@")
+	return secret.ReplaceAllString(text, "$1$2***@")
+}
+
+// Servers is URLs for a list of URLs with commas between. Where the password of one that cannot be read begins and ends
+// nobody can tell, so nothing is shown then.
+func Servers(list string) string {
+	for one := range strings.SplitSeq(list, ",") {
+		one = strings.TrimSpace(one)
+		if !strings.Contains(one, "://") {
+			one = "nats://" + one
+		}
+		if _, err := url.Parse(one); err != nil {
+			return "***"
+		}
+	}
+	return URLs(list)
+}
+
+// Error is the text of an error, with the URLs as [URLs] shows them. Why a URL cannot be read is not told: net/url quotes the
+// part at which it stumbled, which may be one of the password.
+func Error(err error) string {
+	if parse, ok := errors.AsType[*url.Error](err); ok && parse.Op == "parse" {
+		return "the URL is malformed; want nats://user:password@host:port, with / ? # @ : % and , of a user or password written as" +
+			" %2F %3F %23 %40 %3A %25 and %2C"
+	}
+	return URLs(err.Error())
 }

@@ -1,17 +1,55 @@
 package redact
 
-import "testing"
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+)
 
 func TestURLs(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"nats://u:p@h:1,tls://token@h:2": "nats://***@h:1,tls://***@h:2",
 		"u:p@h:1":                        "***@h:1",
+		"u:12/p@h:1":                     "***@h:1",
 		`parse "nats://u:p%@h": bad`:     `parse "nats://***@h": bad`,
 		"nats://h:1":                     "nats://h:1",
 	} {
 		if got := URLs(in); got != want {
 			t.Errorf("%s is %s, want %s", in, got, want)
 		}
+	}
+}
+
+func TestServers(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"nats://u:p@h:1,tls://token@h:2": "nats://***@h:1,tls://***@h:2",
+		"u:p@h:1, h:2":                   "***@h:1, h:2",
+		"nats://[::1]:4222":              "nats://[::1]:4222",
+		"nats://u:se/cret@h":             "***",
+		"nats://u:se,cret@h":             "***",
+		`nats://u:se"cret@h`:             "***",
+		"u:se/cret@h":                    "***",
+		"nats://u:secret":                "***",
+	} {
+		if got := Servers(in); got != want {
+			t.Errorf("%s is %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestAnErrorTellsNothingOfAMalformedURL(t *testing.T) {
+	t.Parallel()
+	for _, in := range []string{"nats://u:secret/x@h:1", "nats://u:%sec@h", "nats://u:secret", `nats://u:sec"ret@h`} {
+		_, err := url.Parse(in)
+		if got := Error(fmt.Errorf("connect: %w", err)); strings.Contains(got, "sec") || !strings.Contains(got, "malformed") {
+			t.Errorf("%s: %s", in, got)
+		}
+	}
+	if got := Error(errors.New("dial u:p@h: refused")); got != "dial ***@h: refused" {
+		t.Error(got)
 	}
 }
