@@ -225,6 +225,14 @@ Examples:
   LIMITS_API_KEY="$(cat key.txt)" limiter verify --policy reports --cost 5`
 }
 
+// Validate holds what the tags cannot.
+func (c *verifyCmd) Validate() error {
+	if c.Cost < 1 { // on the wire 0 is the default
+		return fmt.Errorf("--cost: %d is below 1", c.Cost)
+	}
+	return c.clientFlags.Validate()
+}
+
 func (c *verifyCmd) Run(s *session) error {
 	key, err := readAPIKey(s)
 	if err != nil {

@@ -77,6 +77,12 @@ func TestWrongUsageOfKeysAndOverrides(t *testing.T) {
 		"overrides set p n s --limit 1":                          "--reason",
 		"overrides set p n s --reason r --limit 1 --unlimited":   "--unlimited stands alone",
 		"overrides set p n --reason r --limit 1":                 "<subject>",
+		"overrides set p n s --reason r --limit 0":               "--limit: 0 is below 1",
+		"overrides set p n s --reason r --limit 0 --burst 5":     "--limit: 0 is below 1",
+		"overrides set p n s --reason r --limit=-1 --window 1h":  "--limit: -1 is below 1",
+		"overrides set p n s --reason r --limit 0 --unlimited":   "--unlimited stands alone",
+		"verify --cost 0":                                        "--cost: 0 is below 1",
+		"verify --timeout 0s":                                    "--timeout: 0s is not above 0",
 		"overrides list --max=-1":                                "--max: -1 is not between 1 and 1000",
 		"verify lim_00000000_000000000000000000000000000_000000": "unexpected argument",
 	} {

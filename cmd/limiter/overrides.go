@@ -30,7 +30,7 @@ func (a *overrideArgs) id() limits.OverrideID {
 type overridesSetCmd struct {
 	clientFlags
 	overrideArgs
-	Limit     int64    `placeholder:"N" help:"How much may be charged in one window."`
+	Limit     *int64   `placeholder:"N" help:"How much may be charged in one window."`
 	Window    string   `placeholder:"W" help:"A duration such as 500ms, 1m, 1h, 1d, or minute, hour, day, week, month."`
 	Burst     *int64   `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
 	Unlimited bool     `help:"Lift the limit."`
@@ -53,19 +53,24 @@ Examples:
 
 // Validate holds what the tags cannot.
 func (c *overridesSetCmd) Validate() error {
-	changes := c.Limit != 0 || c.Window != "" || c.Burst != nil
+	changes := c.Limit != nil || c.Window != "" || c.Burst != nil
 	switch {
 	case c.Unlimited && changes:
 		return errors.New("--unlimited stands alone: leave out --limit, --window and --burst")
 	case !c.Unlimited && !changes:
 		return errors.New("--limit, --window, --burst or --unlimited is needed")
+	case c.Limit != nil && *c.Limit < 1: // on the wire 0 is no change
+		return fmt.Errorf("--limit: %d is below 1", *c.Limit)
 	}
 	return c.clientFlags.Validate()
 }
 
 func (c *overridesSetCmd) Run(s *session) error {
-	request := limits.SetOverrideRequest{OverrideID: c.id(), Limit: c.Limit, Window: c.Window, Burst: c.Burst,
+	request := limits.SetOverrideRequest{OverrideID: c.id(), Window: c.Window, Burst: c.Burst,
 		Unlimited: c.Unlimited, Reason: c.Reason, By: c.By}
+	if c.Limit != nil {
+		request.Limit = *c.Limit
+	}
 	switch {
 	case c.For != 0:
 		request.ExpiresAt = s.now().Add(time.Duration(c.For)).UnixMilli()
