@@ -84,7 +84,7 @@ func (f *clientFlags) askOver(s *session, nc *nats.Conn, subject string, request
 	defer cancel()
 	raw, err := limits.NewClient(nc).Do(ctx, subject, body)
 	if f.JSON && len(raw) > 0 {
-		fmt.Fprintf(s.out, "%s\n", raw)
+		s.out.line(raw)
 	}
 	if err != nil {
 		return raw, err

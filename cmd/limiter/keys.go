@@ -44,12 +44,18 @@ func (c *keysCreateCmd) Run(s *session) error {
 		request.ExpiresAt = s.now().Add(time.Duration(c.Expires)).UnixMilli()
 	}
 	var reply limits.CreateKeyReply
-	if _, err := c.ask(s, limits.SubjectKeysCreate, request, &reply); err != nil || c.JSON {
+	if _, err := c.ask(s, limits.SubjectKeysCreate, request, &reply); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.err, "API key %s of user %s, expires: %s. It is shown this once:\n", reply.Key.ID, reply.Key.User,
-		moment(s, reply.Key.ExpiresAt, "never"))
-	fmt.Fprintln(s.out, reply.APIKey)
+	if !c.JSON {
+		fmt.Fprintf(s.err, "API key %s of user %s, expires: %s. It is shown this once:\n", reply.Key.ID, reply.Key.User,
+			moment(s, reply.Key.ExpiresAt, "never"))
+		fmt.Fprintln(s.out, reply.APIKey)
+	}
+	if s.out.err != nil {
+		return fmt.Errorf("API key %s was made and could not be written: %w; nobody has it, so end it with: limiter keys revoke %[1]s",
+			reply.Key.ID, s.out.err)
+	}
 	return nil
 }
 

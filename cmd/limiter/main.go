@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"syscall"
 	"time"
 	_ "time/tzdata" // calendar windows need zones on machines that have none
 
@@ -64,9 +66,10 @@ type commands struct {
 
 // session is what a verb works with: everything of the process that it may touch.
 type session struct {
-	ctx      context.Context
-	in       io.Reader
-	out, err io.Writer
+	ctx context.Context
+	in  io.Reader
+	out *stdout
+	err io.Writer
 	// inTTY and errTTY tell that a person sits at in and err.
 	inTTY, errTTY bool
 	// now is the clock, in the zone in which times are shown.
@@ -75,7 +78,7 @@ type session struct {
 
 func main() {
 	os.Exit(run(os.Args[1:], &session{
-		ctx: settings.UntilSignal(exitError), in: os.Stdin, out: os.Stdout, err: os.Stderr, now: time.Now,
+		ctx: settings.UntilSignal(exitError), in: os.Stdin, out: &stdout{to: os.Stdout}, err: os.Stderr, now: time.Now,
 		inTTY:  term.IsTerminal(int(os.Stdin.Fd())),
 		errTTY: term.IsTerminal(int(os.Stderr.Fd())),
 	}))
@@ -95,11 +98,16 @@ func run(args []string, s *session) (status int) {
 			status = int(code)
 		}
 	}()
+	s.ctx, s.out.end = context.WithCancel(s.ctx)
+	defer s.out.end()
 	parser, err := newParser(s)
 	if err != nil {
 		panic(err) // a wrong tag above
 	}
 	k, err := parser.Parse(args)
+	if s.out.err != nil { // of --help
+		return exitStatus(s, nil)
+	}
 	if err != nil {
 		fmt.Fprintf(s.err, "limiter: %v\n%s\n", err, helpHint(err))
 		return exitUsage
@@ -131,13 +139,20 @@ func helpHint(err error) string {
 
 func exitStatus(s *session, err error) int {
 	var usage usageError
+	if lost := s.out.err; lost != nil && (err == nil || errors.Is(err, errDenied) || errors.Is(err, context.Canceled)) {
+		// Who reads has seen enough, as in limiter list | head -1. Mostly the signal SIGPIPE has ended the process by now.
+		if errors.Is(lost, syscall.EPIPE) {
+			return exitError
+		}
+		err = fmt.Errorf("the output is not complete: %w", lost)
+	}
 	switch {
 	case err == nil:
 		return exitDone
 	case errors.Is(err, errDenied):
 		return exitDenied
 	}
-	fmt.Fprintf(s.err, "limiter: %v\n", err)
+	fmt.Fprintf(s.err, "limiter: %s\n", strings.Map(shown, err.Error()))
 	if errors.As(err, &usage) {
 		return exitUsage
 	}

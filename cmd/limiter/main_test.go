@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -53,6 +55,7 @@ type invocation struct {
 	ctx      context.Context
 	status   int
 	out, err output
+	to       io.Writer // instead of out
 }
 
 func (i *invocation) run(t testing.TB, args ...string) *invocation {
@@ -63,7 +66,7 @@ func (i *invocation) run(t testing.TB, args ...string) *invocation {
 		i.ctx = ctx
 	}
 	i.status = run(args, &session{
-		ctx: i.ctx, in: strings.NewReader(i.stdin), out: &i.out, err: &i.err, inTTY: i.tty,
+		ctx: i.ctx, in: strings.NewReader(i.stdin), out: &stdout{to: cmp.Or[io.Writer](i.to, &i.out)}, err: &i.err, inTTY: i.tty,
 		now: func() time.Time { return noon },
 	})
 	return i

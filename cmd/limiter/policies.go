@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,10 +101,13 @@ func (c *policiesShowCmd) Run(s *session) error {
 }
 
 func printJSON(s *session, v any) error {
-	e := json.NewEncoder(s.out)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	err := e.Encode(v)
+	s.out.write(text.Bytes())
+	return err
 }
 
 // policyRows writes a row for each limit, and one for each that a tier changes.

@@ -64,7 +64,7 @@ func (c *benchCmd) report(s *session, t tally, elapsed, cpu time.Duration) error
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(s.out, "%s\n", text)
+		s.out.line(text)
 	} else {
 		printResult(s, &r)
 	}

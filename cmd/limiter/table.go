@@ -23,12 +23,12 @@ func newTable(out io.Writer, header ...any) *table {
 func (t *table) row(cells ...any) {
 	text := make([]string, len(cells))
 	for i, c := range cells {
-		text[i] = fmt.Sprint(c)
+		text[i] = oneLine(fmt.Sprint(c))
 	}
 	fmt.Fprintln(t.w, strings.Join(text, "\t"))
 }
 
-func (t *table) flush() { _ = t.w.Flush() } // fails when the reader has gone
+func (t *table) flush() { _ = t.w.Flush() } // the session's output keeps the error
 
 // counterHeader and counterRow show counters; a key that stands above the table is not repeated.
 func counterHeader(withKey bool) []any {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -164,24 +165,24 @@ func TestWatch(t *testing.T) {
 	url := respond(t, "unused", text(""))
 	event := `{"specversion":"1.0","id":"1","type":"limits.exceeded","source":"urn:limits","subject":"api:user:7",` +
 		`"time":"2026-03-01T11:00:00.25Z","data":{"limit":5,"window":"1m","denied":3,"retryAfter":9000}}`
-	i := watchOne(t, url, "limits.exceeded", event)
+	i := watchOne(t, url, "limits.exceeded", event, nil)
 	i.want(t, exitDone, "12:00:00.250  exceeded  api:user:7  5/1m: 3 denied, retry in 9s\n", "watching")
-	i = watchOne(t, url, "limits.exceeded", event, "--json")
+	i = watchOne(t, url, "limits.exceeded", event, nil, "--json")
 	i.want(t, exitDone, event+"\n", "watching")
 	i = watchOne(t, url, "limits.warning", `{"specversion":"1.0","id":"2","type":"limits.warning","subject":"k",`+
-		`"time":"2026-03-01T11:00:00Z","data":{"limit":100,"window":"1m","remaining":10,"reset":1772362860000}}`)
+		`"time":"2026-03-01T11:00:00Z","data":{"limit":100,"window":"1m","remaining":10,"reset":1772362860000}}`, nil)
 	i.want(t, exitDone, "12:00:00.000  warning   k  100/1m: 10 left, reset 2026-03-01 12:01:00 in 1m\n", "watching")
 }
 
-// watchOne watches until one event is seen.
-func watchOne(t *testing.T, url, subject, event string, args ...string) *invocation {
+// watchOne watches until one event is seen; to is where it prints, i.out for nil.
+func watchOne(t *testing.T, url, subject, event string, to io.Writer, args ...string) *invocation {
 	t.Helper()
 	nc, err := nats.Connect(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	i, ended := new(invocation), make(chan struct{})
+	i, ended := &invocation{to: to}, make(chan struct{})
 	go func() {
 		defer close(ended)
 		i.run(t, append([]string{"watch", "--count", "1", "--nats-url", url}, args...)...)

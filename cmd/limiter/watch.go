@@ -68,7 +68,7 @@ func (c *watchCmd) Run(s *session) error {
 			return err
 		}
 		if err != nil { // one event
-			fmt.Fprintf(s.err, "limiter: %v\n", err)
+			fmt.Fprintf(s.err, "limiter: %s\n", oneLine(err.Error()))
 			continue
 		}
 		c.print(s, e)
@@ -81,10 +81,10 @@ func (c *watchCmd) Run(s *session) error {
 
 func (c *watchCmd) print(s *session, e limits.Event) {
 	if c.JSON {
-		fmt.Fprintf(s.out, "%s\n", e.Raw)
+		s.out.line(e.Raw)
 		return
 	}
-	fmt.Fprintln(s.out, eventLine(s.now(), e))
+	fmt.Fprintln(s.out, oneLine(eventLine(s.now(), e)))
 }
 
 // eventLine writes an event in one line, times in now's zone.

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// failing is a standard output that cannot be written.
+type failing struct{ error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.error }
+
+const evilEvent = `{"specversion":"1.0","id":"1","type":"limits.exceeded","subject":"api:\u001b]0;x\u0007\nb\tc` + "\u009b" + `31m",` +
+	`"time":"2026-03-01T11:00:00Z","data":{"limit":5,"window":"1m","denied":3,"retryAfter":9000}}`
+
+func TestAnOutputThatCannotBeWrittenIsAnError(t *testing.T) {
+	pages := 0
+	t.Setenv("NATS_URL", respond(t, "limits.>", func(string) *nats.Msg {
+		pages++
+		return text(`{"allowed":false,"key":"k","counters":[{"key":"k"}],"rows":[{"key":"k"}],"runs":[{"job":"expire"}],"next":"k"}`)("")
+	}))
+	for _, args := range []string{
+		"version", "--help", "top --help", "list --max 1", "list --json", "list", "show k --json", "show k", "top", "jobs history",
+		"consume k --limit 1 --window 1m", "alerts validate ../../examples/alerts.yaml",
+	} {
+		pages = 0
+		i := &invocation{to: failing{syscall.ENOSPC}}
+		i.run(t, strings.Fields(args)...).want(t, exitError, "", "limiter: the output is not complete: no space left on device\n")
+		if pages > 2 {
+			t.Errorf("%s: asked for %d pages that nobody sees", args, pages)
+		}
+		// A reader that has seen enough is no news.
+		i = &invocation{to: failing{syscall.EPIPE}}
+		i.run(t, strings.Fields(args)...).want(t, exitError, "", "")
+	}
+}
+
+func TestAWatchEndsWithItsOutput(t *testing.T) {
+	i := watchOne(t, respond(t, "unused", text("")), "limits.exceeded", evilEvent, failing{syscall.ENOSPC}, "--count", "0")
+	i.want(t, exitError, "", "no space left on device")
+}
+
+// The key is nowhere kept: what was made is named, so that it can be ended.
+func TestAKeyThatCannotBeWrittenIsNamed(t *testing.T) {
+	url := respond(t, limits.SubjectKeysCreate, text(`{"apiKey":"lim_4fJq01Zx_x","key":{"id":"4fJq01Zx","user":"7"}}`))
+	for _, args := range []string{"keys create --user 7", "keys create --user 7 --json"} {
+		for _, err := range []error{syscall.ENOSPC, syscall.EPIPE} {
+			i := &invocation{to: failing{err}}
+			i.run(t, append(strings.Fields(args), "--nats-url", url)...).want(t, exitError, "", "end it with: limiter keys revoke 4fJq01Zx\n")
+		}
+	}
+}
+
+// Others choose keys, users and more. What they chose is no command to a terminal, and makes no line or column.
+func TestControlCharactersAreNotShown(t *testing.T) {
+	const evil, tame = `a\u001b[2J\nb\tc`, "a\uFFFD[2J\uFFFDb\uFFFDc"
+	reply := strings.ReplaceAll(`{"counters":[{"key":"@","name":"1m"}],"rows":[{"key":"@"}],"traffic":[{"key":"@"}],"alerts":[{"user":"@"}],`+
+		`"jobs":[{"name":"@"}],"runs":[{"job":"x","note":"@"}],"keys":[{"id":"@"}],"overrides":[{"reason":"@"}]}`, "@", evil)
+	url := respond(t, "limits.>", text(reply))
+	for _, args := range []string{"list", "top", "usage traffic", "alerts list", "jobs list", "jobs history", "keys list", "overrides list"} {
+		limiter(t, append(strings.Fields(args), "--nats-url", url)...).want(t, exitDone, tame, "")
+		limiter(t, append(strings.Fields(args), "--json", "--nats-url", url)...).want(t, exitDone, reply+"\n", "")
+	}
+	url = respond(t, "limits.>", text(`{"deliveries":[],"alert":{"title":"`+evil+`","text":"`+evil+`"}}`))
+	limiter(t, "alerts", "show", "x", "--nats-url", url).want(t, exitDone, "a\uFFFD[2J\nb\tc\n", "")
+	url = respond(t, "limits.>", text(`{"run":{"outcome":"failed","error":"`+evil+`"}}`))
+	limiter(t, "jobs", "run", "x", "--nats-url", url).want(t, exitError, "", "a\uFFFD[2J\nb\tc\n")
+
+	url = respond(t, "unused", text(""))
+	watchOne(t, url, "limits.exceeded", evilEvent, nil).want(t, exitDone,
+		"exceeded  api:\uFFFD]0;x\uFFFD\uFFFDb\uFFFDc\uFFFD31m  5/1m", "watching")
+	watchOne(t, url, "limits.exceeded", evilEvent, nil, "--json").want(t, exitDone, evilEvent+"\n", "watching")
+}
+
+func TestAClosedPipeEndsAWriteOnce(t *testing.T) {
+	ended := 0
+	o := &stdout{to: failing{syscall.EPIPE}, end: func() { ended++ }}
+	for range 3 {
+		if _, err := o.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+			t.Error(err)
+		}
+	}
+	if ended != 1 {
+		t.Errorf("ended %d times", ended)
+	}
+}
