@@ -17,7 +17,7 @@ import (
 // DefaultTimeout bounds a call whose context has no deadline.
 const DefaultTimeout = 2 * time.Second
 
-// maxReplyBytes bounds an answer; the largest page of a list stays below it.
+// maxReplyBytes bounds an answer. Where NATS takes more in one message, a page of a list may pass it.
 const maxReplyBytes = 1 << 20
 
 // The headers that a NATS micro service puts on an answer that is an error.
@@ -32,7 +32,7 @@ const (
 // Every call ends with its context, or after [DefaultTimeout] when the context has no deadline. A call fails with
 //
 //   - an [*Error] when the service answered with one, or (Status 503, Code [CodeUnavailable]) when no limiter is
-//     listening,
+//     listening, or (Status 413, Code [CodeTooLarge]) when the answer has more than 1 MiB,
 //   - an error that wraps [context.DeadlineExceeded] when no answer came in time,
 //   - the error of the connection, such as nats.ErrConnectionClosed, otherwise.
 //
@@ -95,6 +95,10 @@ func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[Counter, erro
 		r := ListRequest{Prefix: prefix, Max: MaxListPage}
 		for {
 			page, err := c.List(ctx, r)
+			if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeTooLarge && r.Max > 1 {
+				r.Max /= 2
+				continue
+			}
 			if err != nil {
 				yield(Counter{}, err)
 				return
@@ -131,7 +135,8 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 	case msg.Header.Get(headerErrorCode) != "":
 		return msg.Data, serviceError(msg)
 	case len(msg.Data) > maxReplyBytes:
-		return nil, fmt.Errorf("%s: an answer of %d bytes; at most %d are read", subject, len(msg.Data), maxReplyBytes)
+		return nil, &Error{Code: CodeTooLarge, Status: 413, Message: fmt.Sprintf(
+			"%s: an answer of %d bytes; at most %d are read; ask for fewer at a time with max", subject, len(msg.Data), maxReplyBytes)}
 	}
 	return msg.Data, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // connect starts a NATS server for the test alone and connects to it.
@@ -238,6 +239,42 @@ func TestAllReadsPages(t *testing.T) {
 	want := []string{`{"prefix":"api:","max":1000}`, `{"prefix":"api:","after":"page2","max":1000}`}
 	if d := cmp.Diff(want, asked); d != "" {
 		t.Error(d)
+	}
+}
+
+// A page that NATS does not take in one message is asked for again, smaller.
+func TestAllReadsPagesThatAreTooLarge(t *testing.T) {
+	nc := connect(t)
+	var asked []string
+	answer(t, nc, limits.SubjectList, func(r string) *nats.Msg {
+		if asked = append(asked, r); len(asked) < 3 {
+			return failure("413", "", `{"error":{"code":"too_large"}}`)
+		}
+		return body(`{"counters":[{"key":"api:1"}]}`)
+	})
+	n := 0
+	for _, err := range limits.NewClient(nc).All(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	if d := cmp.Diff([]string{`{"max":1000}`, `{"max":500}`, `{"max":250}`}, asked); n != 1 || d != "" {
+		t.Errorf("%d counters %s", n, d)
+	}
+}
+
+// So is one that NATS takes and the client does not.
+func TestAnAnswerThatIsNotReadIsTooLarge(t *testing.T) {
+	nc, err := nats.Connect(testenv.NATSConfig(t, "max_payload: 4MB").ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	answer(t, nc, limits.SubjectKeysList, func(string) *nats.Msg { return body(strings.Repeat(" ", 1<<20+1)) })
+	_, err = limits.NewClient(nc).ListKeys(t.Context(), limits.ListKeysRequest{})
+	if e, ok := errors.AsType[*limits.Error](err); !ok || e.Code != limits.CodeTooLarge || e.Status != 413 {
+		t.Error(err)
 	}
 }
 

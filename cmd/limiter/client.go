@@ -76,6 +76,15 @@ func (f *clientFlags) ask(s *session, subject string, request, reply any) ([]byt
 
 // askOver sends one request and reads the reply into it; with --json it prints the answer, be it an error or not.
 func (f *clientFlags) askOver(s *session, nc *nats.Conn, subject string, request, reply any) ([]byte, error) {
+	raw, err := f.send(s, nc, subject, request, reply)
+	if f.JSON && len(raw) > 0 {
+		s.out.line(raw)
+	}
+	return raw, err
+}
+
+// send is askOver that prints nothing.
+func (f *clientFlags) send(s *session, nc *nats.Conn, subject string, request, reply any) ([]byte, error) {
 	body, err := requestBody(request)
 	if err != nil {
 		return nil, err
@@ -83,9 +92,6 @@ func (f *clientFlags) askOver(s *session, nc *nats.Conn, subject string, request
 	ctx, cancel := context.WithTimeout(s.ctx, f.Timeout)
 	defer cancel()
 	raw, err := limits.NewClient(nc).Do(ctx, subject, body)
-	if f.JSON && len(raw) > 0 {
-		s.out.line(raw)
-	}
 	if err != nil {
 		return raw, err
 	}

@@ -64,12 +64,7 @@ func (*listCmd) Help() string {
 }
 
 // Validate holds what the tags cannot.
-func (c *listCmd) Validate() error {
-	if c.Max < 0 || c.Max > limits.MaxListPage {
-		return fmt.Errorf("--max: %d is not between 1 and %d", c.Max, limits.MaxListPage)
-	}
-	return c.clientFlags.Validate()
-}
+func (c *listCmd) Validate() error { return validatePage(c.Max, &c.clientFlags) }
 
 func (c *listCmd) Run(s *session) error {
 	nc, err := c.connect("list")
@@ -77,44 +72,17 @@ func (c *listCmd) Run(s *session) error {
 		return err
 	}
 	defer nc.Close()
-	r := limits.ListRequest{Prefix: c.Prefix, After: c.After, Max: c.Max}
-	if c.Max == 0 {
-		r.Max = limits.MaxListPage
-	}
 	t := newTable(s.out, counterHeader(true)...)
-	for n := 0; ; {
+	return c.pages(s, t, "counters", c.Max, c.After, func(after string, max int) ([]byte, int, string, error) {
 		var page limits.List
-		if _, err := c.askOver(s, nc, limits.SubjectList, r, &page); err != nil {
-			return err
+		raw, err := c.send(s, nc, limits.SubjectList, limits.ListRequest{Prefix: c.Prefix, After: after, Max: max}, &page)
+		for i := range page.Counters {
+			if !c.JSON {
+				t.row(counterRow(s.now(), &page.Counters[i], true)...)
+			}
 		}
-		n += len(page.Counters)
-		c.printPage(s, t, &page)
-		if r.After = page.Next; r.After == "" || c.Max != 0 {
-			c.printEnd(s, n, page.Next)
-			return nil
-		}
-	}
-}
-
-// printPage flushes each page, so that a list of any length is shown in bounded memory.
-func (c *listCmd) printPage(s *session, t *table, page *limits.List) {
-	if c.JSON || len(page.Counters) == 0 {
-		return
-	}
-	for i := range page.Counters {
-		t.row(counterRow(s.now(), &page.Counters[i], true)...)
-	}
-	t.flush()
-}
-
-func (c *listCmd) printEnd(s *session, n int, next string) {
-	switch {
-	case c.JSON:
-	case n == 0:
-		fmt.Fprintln(s.out, "no counters")
-	case next != "":
-		fmt.Fprintf(s.out, "more: --after %s\n", shellWord(next))
-	}
+		return raw, len(page.Counters), page.Next, err
+	})
 }
 
 // resetCmd resets one key, or after a question every key under a prefix.

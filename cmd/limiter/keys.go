@@ -93,28 +93,36 @@ func (c *keysListCmd) Run(s *session) error {
 	}
 	defer nc.Close()
 	t := newTable(s.out, "ID", "USER", "TIER", "STATE", "CREATED", "EXPIRES", "NAME", "ATTRIBUTES")
-	return c.pages(s, t, "API keys", c.Max, c.After, func(after string, max int) (int, string, error) {
+	return c.pages(s, t, "API keys", c.Max, c.After, func(after string, max int) ([]byte, int, string, error) {
 		var page limits.KeyList
 		request := limits.ListKeysRequest{User: c.User, Prefix: c.Prefix, After: after, Max: max}
-		_, err := c.askOver(s, nc, limits.SubjectKeysList, request, &page)
+		raw, err := c.send(s, nc, limits.SubjectKeysList, request, &page)
 		for i := range page.Keys {
 			if !c.JSON {
 				t.row(keyRow(s, &page.Keys[i])...)
 			}
 		}
-		return len(page.Keys), page.Next, err
+		return raw, len(page.Keys), page.Next, err
 	})
 }
 
-// pages shows one page, or with max 0 all of them; read shows a page and gives its length and what follows it.
+// pages shows one page, or with max 0 all of them; read shows a page and gives its JSON, its length and what follows it.
+// Each is flushed, so that a list of any length is shown in bounded memory.
 func (f *clientFlags) pages(s *session, t *table, noun string, max int, after string,
-	read func(after string, max int) (n int, next string, err error)) error {
+	read func(after string, max int) (raw []byte, n int, next string, err error)) error {
 	size := max
 	if max == 0 {
 		size = limits.MaxListPage
 	}
 	for n := 0; ; {
-		got, next, err := read(after, size)
+		raw, got, next, err := read(after, size)
+		if max == 0 && size > 1 && tooLarge(err) {
+			size /= 2
+			continue
+		}
+		if f.JSON && len(raw) > 0 {
+			s.out.line(raw)
+		}
 		if err != nil {
 			return err
 		}
@@ -133,6 +141,12 @@ func (f *clientFlags) pages(s *session, t *table, noun string, max int, after st
 		}
 		return nil
 	}
+}
+
+// tooLarge tells that an answer is more than NATS takes in one message: how large an item of a page is nobody knows before.
+func tooLarge(err error) bool {
+	e, ok := errors.AsType[*limits.Error](err)
+	return ok && e.Code == limits.CodeTooLarge
 }
 
 func keyRow(s *session, k *limits.APIKey) []any {

@@ -1,9 +1,16 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
 )
 
 func TestServiceKeys(t *testing.T) {
@@ -99,5 +106,65 @@ func TestSpans(t *testing.T) {
 		if err := f.UnmarshalText([]byte(text)); (err == nil) != (want != 0) || time.Duration(f) != want {
 			t.Errorf("%q is %v, %v; want %v", text, time.Duration(f), err, want)
 		}
+	}
+}
+
+// What 1,000 items have in bytes nobody knows before: pages that NATS does not take are asked for again, smaller.
+func TestPagesThatAreTooLarge(t *testing.T) {
+	var asked []int
+	item := `{"key":"k","id":"k","policy":"k"}`
+	url := respond(t, "limits.admin.>", func(request string) *nats.Msg {
+		var r struct{ Max int }
+		if err := json.Unmarshal([]byte(request), &r); err != nil {
+			t.Error(err)
+		}
+		if asked = append(asked, r.Max); r.Max > 300 {
+			return &nats.Msg{Data: []byte(`{"error":{"code":"too_large","message":"ask for fewer at a time with max"}}`),
+				Header: nats.Header{"Nats-Service-Error-Code": {"413"}}}
+		}
+		next := `,"next":"k"}`
+		if strings.Contains(request, `"after"`) {
+			next = "}"
+		}
+		return text(`{"counters":[` + item + `],"keys":[` + item + `],"overrides":[` + item + `]` + next)("")
+	})
+	for _, args := range []string{"list", "keys list", "overrides list"} {
+		asked = nil
+		i := limiter(t, append(strings.Fields(args), "--json", "--nats-url", url)...)
+		i.want(t, exitDone, item, "")
+		if lines := strings.Count(i.out.String(), "\n"); lines != 2 || strings.Contains(i.out.String(), "too_large") ||
+			!slices.Equal(asked, []int{1000, 500, 250, 250}) {
+			t.Errorf("%s: asked for %v, printed %s", args, asked, i.out.String())
+		}
+		i = limiter(t, append(strings.Fields(args), "--nats-url", url)...)
+		i.want(t, exitDone, "k", "")
+		// Who says how many is told.
+		i = limiter(t, append(strings.Fields(args), "--max", "301", "--nats-url", url)...)
+		i.want(t, exitError, "", "ask for fewer at a time with max (413 too_large)")
+	}
+}
+
+// TestServiceListsManyKeys has more of them than NATS takes in one message.
+func TestServiceListsManyKeys(t *testing.T) {
+	s := serve(t)
+	nc, err := nats.Connect(s.nats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	request := limits.CreateKeyRequest{User: "7", Attributes: map[string]string{}}
+	for i := range limits.MaxKeyAttributes {
+		request.Attributes[fmt.Sprint("a", i)] = strings.Repeat("x", limits.MaxAttributeBytes)
+	}
+	const many = 300
+	for range many {
+		if _, err := limits.NewClient(nc, limits.Timeout(time.Minute)).CreateKey(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := s.limiter(t, "keys list")
+	i.want(t, exitDone, "a15=xxx", "")
+	if rows := strings.Count(i.out.String(), "a15="); rows != many {
+		t.Errorf("%d keys are listed, want %d", rows, many)
 	}
 }

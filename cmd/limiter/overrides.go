@@ -156,15 +156,15 @@ func (c *overridesListCmd) Run(s *session) error {
 	}
 	defer nc.Close()
 	t := newTable(s.out, "POLICY", "LIMIT", "SUBJECT", "CHANGES", "UNTIL", "BY", "REASON")
-	return c.pages(s, t, "overrides", c.Max, c.After, func(after string, max int) (int, string, error) {
+	return c.pages(s, t, "overrides", c.Max, c.After, func(after string, max int) ([]byte, int, string, error) {
 		var page limits.OverrideList
-		_, err := c.askOver(s, nc, limits.SubjectOverridesList, limits.ListOverridesRequest{Policy: c.Policy, After: after, Max: max}, &page)
+		raw, err := c.send(s, nc, limits.SubjectOverridesList, limits.ListOverridesRequest{Policy: c.Policy, After: after, Max: max}, &page)
 		for i := range page.Overrides {
 			if !c.JSON {
 				t.row(overrideRow(s, &page.Overrides[i])...)
 			}
 		}
-		return len(page.Overrides), page.Next, err
+		return raw, len(page.Overrides), page.Next, err
 	})
 }
 

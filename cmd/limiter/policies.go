@@ -241,6 +241,10 @@ func (c *policiesExplainCmd) overrides(s *session) (app.PolicyOverrides, error) 
 	var all []limits.Override
 	for r := (limits.ListOverridesRequest{Policy: c.Policy, Max: limits.MaxListPage}); ; {
 		page, err := client.ListOverrides(s.ctx, r)
+		if r.Max > 1 && tooLarge(err) {
+			r.Max /= 2
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
