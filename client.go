@@ -2,6 +2,7 @@ package limits
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,7 +34,8 @@ const (
 //
 //   - an [*Error] when the service answered with one, or (Status 503, Code [CodeUnavailable]) when no limiter is
 //     listening, or (Status 413, Code [CodeTooLarge]) when the answer has more than 1 MiB,
-//   - an error that wraps [context.DeadlineExceeded] when no answer came in time,
+//   - an error that wraps [context.DeadlineExceeded] when no answer came in time, and nats.ErrPermissionViolation too when
+//     the NATS server said that the user may not ask,
 //   - the error of the connection, such as nats.ErrConnectionClosed, otherwise.
 //
 // After a call that got no answer the charge may or may not have been made. A [Request] with an ID can be sent
@@ -131,7 +133,7 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, noLimiter(subject)
 	case err != nil:
-		return nil, fmt.Errorf("%s: no answer: %w", subject, err)
+		return nil, c.noAnswer(subject, err)
 	case msg.Header.Get(headerErrorCode) != "":
 		return msg.Data, serviceError(msg)
 	case len(msg.Data) > maxReplyBytes:
@@ -139,6 +141,21 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 			"%s: an answer of %d bytes; at most %d are read; ask for fewer at a time with max", subject, len(msg.Data), maxReplyBytes)}
 	}
 	return msg.Data, nil
+}
+
+// noAnswer says why, where it is known: that the server refuses a request, or to listen for answers, it tells the connection
+// alone. What it told before of something else is no reason.
+func (c *Client) noAnswer(subject string, err error) error {
+	inbox := cmp.Or(c.nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, "."))
+	if last := c.nc.LastError(); refuses(last, `Publish to "`+subject+`"`) || refuses(last, `Subscription to "`+inbox+".") {
+		return fmt.Errorf("%s: no answer: %w: %w", subject, err, last)
+	}
+	return fmt.Errorf("%s: no answer: %w", subject, err)
+}
+
+// refuses tells that an error of a connection is the server's refusal of an act, such as: Publish to "limits.check"
+func refuses(err error, act string) bool {
+	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), act)
 }
 
 // bound gives ctx a deadline when it has none.

@@ -77,6 +77,7 @@ func parseEventData(eventType string, data json.RawMessage) (any, error) {
 
 // Watch gives the events of the given types as they are published, of [EventWarning] and [EventExceeded] when
 // none is given; "alerts.*" stands for all about alerts. It is subscribed when Watch returns; the sequence, which is to be read once, ends with ctx.
+// A type that the NATS server refuses is an error that wraps nats.ErrPermissionViolation.
 //
 // This is a live view and not a record: what was published before is not shown, an event may come twice (its ID
 // tells), and a reader that falls 4096 events behind loses some, which gives an error that wraps
@@ -86,7 +87,7 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	if len(types) == 0 {
 		types = []string{EventWarning, EventExceeded}
 	}
-	w := &watch{messages: make(chan *nats.Msg, watchMessages)}
+	w, before := &watch{messages: make(chan *nats.Msg, watchMessages)}, c.nc.LastError()
 	for _, t := range types {
 		if err := w.subscribe(c.nc, t); err != nil {
 			w.stop()
@@ -96,6 +97,15 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	if err := c.flush(ctx); err != nil {
 		w.stop()
 		return nil, fmt.Errorf("watch: %w", err)
+	}
+	// What the server refuses it tells the connection alone, ahead of its answer to the flush.
+	if err := c.nc.LastError(); err != before {
+		for _, t := range types {
+			if refuses(err, `Subscription to "`+t+`"`) {
+				w.stop()
+				return nil, fmt.Errorf("watch %s: %w", t, err)
+			}
+		}
 	}
 	unhook := context.AfterFunc(ctx, w.stop) // for a sequence that nobody reads
 	return func(yield func(Event, error) bool) {

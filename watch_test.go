@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 const exceededEvent = `{"specversion":"1.0","id":"e-1","source":"//limits.example","type":"limits.exceeded",` +
@@ -150,6 +152,54 @@ func TestWatchSaysWhatItLost(t *testing.T) {
 			t.Errorf("first turn: %v, want what was lost", err)
 		}
 		break
+	}
+}
+
+// asUserWho connects as one with these permissions.
+func asUserWho(t *testing.T, permissions string) *nats.Conn {
+	t.Helper()
+	s := testenv.NATSConfig(t, "authorization { users: [ { user: u, password: p, permissions: {"+permissions+"} } ] }")
+	nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func TestWatchThatIsRefused(t *testing.T) {
+	nc := asUserWho(t, `subscribe: ["_INBOX.>", "limits.warning"]`)
+	c := limits.NewClient(nc)
+	for range 2 {
+		if _, err := c.Watch(t.Context()); !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), "watch limits.exceeded: ") {
+			t.Errorf("watched with %v", err)
+		}
+	}
+	if n := nc.NumSubscriptions(); n != 0 {
+		t.Errorf("%d subscriptions left", n)
+	}
+	// What was refused before is no matter of this one.
+	if _, err := c.Watch(t.Context(), limits.EventWarning); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoAnswerToWhatIsRefused(t *testing.T) {
+	for permissions, refused := range map[string]string{
+		`publish: ["limits.check"]`: `Publish to "limits.status"`,
+		`subscribe: ["x"]`:          `Subscription to "_INBOX.`,
+		`publish: {deny: ["x"]}`:    "",
+	} {
+		nc := asUserWho(t, permissions)
+		c := limits.NewClient(nc, limits.Timeout(100*time.Millisecond))
+		if _, err := nc.SubscribeSync(limits.SubjectStatus); err != nil { // who does not answer
+			t.Fatal(err)
+		}
+		publish(t, nc, "x", "") // refused or not, it is no reason
+		_, err := c.Do(t.Context(), limits.SubjectStatus, nil)
+		if got := errors.Is(err, nats.ErrPermissionViolation); got != (refused != "") || !strings.Contains(fmt.Sprint(err), refused) {
+			t.Errorf("%s: %v", permissions, err)
+		}
 	}
 }
 

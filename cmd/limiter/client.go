@@ -23,7 +23,7 @@ func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error
 	to := cmp.Or(f.NATSURL, nats.DefaultURL)
 	options := []nats.Option{
 		nats.Name("limiter " + verb), nats.Timeout(5 * time.Second), nats.MaxReconnects(-1),
-		// What goes wrong later shows in the answers; the default handler would write to standard error itself.
+		// What goes wrong later shows in the answers, and watch looks itself; the default handler would write to standard error.
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}
 	if f.NATSCreds != "" {

@@ -3,10 +3,16 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // service is a limiter that the serve verb runs for a test.
@@ -100,6 +106,55 @@ func TestServiceEvents(t *testing.T) {
 			t.Errorf("event %s: %v", line, err)
 		}
 	}
+}
+
+// The roles of deploy/nats.conf: who may not ask is told so, and not only that no answer came.
+func TestWhatTheServerRefusesIsTold(t *testing.T) {
+	conf, err := os.ReadFile("../../deploy/nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var passwords strings.Builder
+	for _, role := range []string{"WORKER", "ALERTER", "CHECK", "ADMIN", "EVENTS"} {
+		fmt.Fprintf(&passwords, "%s_PASSWORD: secret\n", role)
+	}
+	t.Setenv("NATS_URL", "nats://check:secret@"+testenv.NATSConfig(t, passwords.String()+string(conf)).Addr().String())
+	limiter(t, "show", "k", "--timeout", "200ms").want(t, exitError, "", `Permissions Violation for Subscription to "_INBOX.`)
+	t.Setenv("NATS_INBOX_PREFIX", "_INBOX_check")
+	for _, verb := range []string{"list", "reset k", "policies explain ../../examples/primitive/policies.yaml --overrides"} {
+		i := &invocation{ctx: t.Context()} // whose deadline would go before --timeout
+		i.run(t, append(strings.Fields(verb), "--timeout", "200ms")...).want(t, exitError, "",
+			`no answer: context deadline exceeded: nats: permissions violation: Permissions Violation for Publish to "limits.admin.`)
+	}
+	limiter(t, "watch").want(t, exitError, "", `: nats: permissions violation: Permissions Violation for Subscription to "limits.`)
+}
+
+// A watch ends when its user may not see events any more.
+func TestAWatchThatIsRefusedLater(t *testing.T) {
+	allow := func(subscribe string) *server.Options {
+		return &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, Users: []*server.User{{
+			Username: "u", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: []string{subscribe}}}}}}
+	}
+	s, err := server.NewServer(allow("limits.>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	defer s.Shutdown()
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("NATS server not ready")
+	}
+	i, ended := new(invocation), make(chan struct{})
+	go func() {
+		defer close(ended)
+		i.run(t, "watch", "--nats-url", "nats://u:p@"+s.Addr().String())
+	}()
+	until(t, func() bool { return strings.Contains(i.err.String(), "watching") })
+	if err := s.ReloadOptions(allow("limits.warning")); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	i.want(t, exitError, "", `Subscription to "limits.exceeded"`)
 }
 
 func TestServiceBench(t *testing.T) {

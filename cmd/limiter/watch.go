@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -49,12 +50,27 @@ var watchTypes = []string{limits.EventWarning, limits.EventExceeded, limits.Even
 
 // Run ends after --count events, or with the context: a signal is how a watch is meant to end.
 func (c *watchCmd) Run(s *session) error {
-	nc, err := c.connect("watch")
+	ctx, refuse := context.WithCancelCause(s.ctx)
+	defer refuse(nil)
+	// A server may also refuse later: when its permissions change, or another one takes the connection.
+	nc, err := c.connect("watch", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			refuse(err)
+		}
+	}))
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	events, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Watch(s.ctx, c.Type...)
+	err = c.follow(ctx, s, nc)
+	if cause := context.Cause(ctx); errors.Is(cause, nats.ErrPermissionViolation) && !errors.Is(err, nats.ErrPermissionViolation) {
+		return fmt.Errorf("watch: %w", cause)
+	}
+	return err
+}
+
+func (c *watchCmd) follow(ctx context.Context, s *session, nc *nats.Conn) error {
+	events, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Watch(ctx, c.Type...)
 	if err != nil {
 		return err
 	}
