@@ -370,14 +370,21 @@ func TestDenialsThatStopResolve(t *testing.T) {
 	r.seen.wait(t, "sent", 2)
 }
 
-// TestNothingIsResolvedWhileEventsWait: after an outage of the alerter the denials that went on are in the stream.
-func TestNothingIsResolvedWhileEventsWait(t *testing.T) {
-	t.Parallel()
+// toldAnHourAgo gives a service with an alert that is to be resolved.
+func toldAnHourAgo(t *testing.T) *running {
+	t.Helper()
 	r := newRig(t, atOnce)
 	s := r.run()
 	r.take(s, r.exceeded("7", "api", 1))
 	r.seen.wait(t, "sent", 1)
 	r.advance(time.Hour)
+	return s
+}
+
+// TestNothingIsResolvedWhileEventsWait: after an outage of the alerter the denials that went on are in the stream.
+func TestNothingIsResolvedWhileEventsWait(t *testing.T) {
+	t.Parallel()
+	s := toldAnHourAgo(t)
 	var upTo time.Time
 	s.CaughtUp = func() time.Time { return upTo }
 	for _, step := range []struct {
@@ -394,11 +401,7 @@ func TestNothingIsResolvedWhileEventsWait(t *testing.T) {
 // TestNothingIsResolvedWhileEventsAreNotPublished: denials that went on may be in the outbox yet.
 func TestNothingIsResolvedWhileEventsAreNotPublished(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, atOnce)
-	s := r.run()
-	r.take(s, r.exceeded("7", "api", 1))
-	r.seen.wait(t, "sent", 1)
-	r.advance(time.Hour)
+	s := toldAnHourAgo(t)
 	broken := errors.New("the store is away")
 	for _, step := range []struct {
 		age  time.Duration
