@@ -36,7 +36,7 @@ func newDecoder(warning float64) (*decoder, error) {
 // request decodes data into req, whose Limits it appends to. The error is a *[limits.Error].
 func (d *decoder) request(verb engine.Verb, data []byte, req *engine.Request) error {
 	set, hash := d.repeats.set(data)
-	if set.recall(data, req) {
+	if set.recall(data, hash, req) {
 		req.Verb = verb
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"hash/maphash"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -28,7 +29,9 @@ type repeats struct {
 type repeatSet struct {
 	// last is the hash of the last body that was not known: only one that comes twice running is remembered, so that
 	// those that come once cost no memory.
-	last  atomic.Uint64
+	last atomic.Uint64
+	// tags are of the hashes of what is known, so that mostly no other repeat is looked at than the one that is meant.
+	tags  [repeatWays]atomic.Uint32
 	known [repeatWays]atomic.Pointer[repeat]
 }
 
@@ -52,8 +55,11 @@ func (r *repeats) set(data []byte) (*repeatSet, uint64) {
 }
 
 // recall tells whether the body is known, and then what it asks for.
-func (s *repeatSet) recall(data []byte, req *engine.Request) bool {
+func (s *repeatSet) recall(data []byte, hash uint64, req *engine.Request) bool {
 	for i := range s.known {
+		if s.tags[i].Load() != tag(hash) {
+			continue
+		}
 		if k := s.known[i].Load(); k != nil && bytes.Equal(k.body, data) {
 			req.Limits, req.Cost = append(req.Limits, k.limits...), k.cost
 			return true
@@ -71,7 +77,12 @@ func (s *repeatSet) remember(data []byte, hash uint64, req *engine.Request) {
 	k.body = append(k.text[:0], data...)
 	k.limits = append(k.room[:0], req.Limits...)
 	for i := range k.limits {
-		k.limits[i].Ref = &k.refs[i]
+		l := &k.limits[i]
+		l.Ref = &k.refs[i]
+		// The key is told in each answer: it is read from the body, which was just compared, where it stands there as it is.
+		if at := bytes.Index(k.body, []byte(l.Key)); at >= 0 {
+			l.Key = unsafe.String(&k.body[at], len(l.Key))
+		}
 	}
 	way := hash / repeatSets % repeatWays
 	for i := range s.known {
@@ -81,4 +92,8 @@ func (s *repeatSet) remember(data []byte, hash uint64, req *engine.Request) {
 		}
 	}
 	s.known[way].Store(k)
+	s.tags[way].Store(tag(hash))
 }
+
+// tag is a part of the hash that the choice of the set says nothing of.
+func tag(hash uint64) uint32 { return uint32(hash >> 32) }

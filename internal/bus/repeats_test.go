@@ -44,9 +44,9 @@ func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
 	var ref *engine.Ref
 	for i, known := range []bool{false, false, true, true} {
 		data := []byte(hot)
-		set, _ := d.repeats.set(data)
+		set, hash := d.repeats.set(data)
 		var r engine.Request
-		if got := set.recall(data, &r); got != known {
+		if got := set.recall(data, hash, &r); got != known {
 			t.Fatalf("before request %d it is known: %t, want %t", i+1, got, known)
 		}
 		r = engine.Request{}
@@ -68,7 +68,7 @@ func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if set, _ := d.repeats.set([]byte(body)); set.recall([]byte(body), &r) {
+		if set, hash := d.repeats.set([]byte(body)); set.recall([]byte(body), hash, &r) {
 			t.Errorf("%s is remembered", body)
 		}
 	}
