@@ -31,23 +31,26 @@ const goneCount = -1 << 62
 func (d *denials) init() { d.pending = make(map[CounterID]*untold) }
 
 // add counts a denial answered from memory.
-func (d *denials) add(m *memo, l *Limit, due int64) {
+func (d *denials) add(m *memo, due int64) {
 	if u := m.told.Load(); u != nil && u.count.Add(1) > 0 {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m.told.Store(d.addOne(l, 1, due))
+	m.told.Store(d.addTo(&m.own, 1, due))
 }
 
-func (d *denials) addOne(l *Limit, n, due int64) *untold {
-	u := d.pending[l.CounterID]
+// addTo counts denials where those of the counter are counted: in own, if there are none yet.
+func (d *denials) addTo(own *untold, n, due int64) *untold {
+	id := own.limit.CounterID
+	u := d.pending[id]
 	if u == nil {
 		if len(d.pending) >= denialsMost {
 			return nil
 		}
-		u = &untold{limit: *l, due: due}
-		d.pending[l.CounterID] = u
+		u, own.due = own, due
+		u.count.Store(0)
+		d.pending[id] = u
 	}
 	u.count.Add(n)
 	return u
@@ -76,7 +79,7 @@ func (d *denials) settle(c *counter, now int64) {
 	}
 	if c.exceeded < 0 && c.recalled == 0 {
 		if c.denials > 0 {
-			d.addOne(c.limit, c.denials, c.state.exceededAt+exceededEvery)
+			d.addTo(&untold{limit: *c.limit}, c.denials, c.state.exceededAt+exceededEvery)
 		}
 		return
 	}

@@ -36,17 +36,17 @@ type exhausted struct {
 	generation atomic.Uint64
 }
 
-// memo is the state of a counter as a transaction left it. It is never changed, apart from told and gone. What every
-// denial needs comes first, in one line of the processor's cache.
+// memo is the state of a counter as a transaction left it. It is never changed, apart from told, gone and what own counts.
+// What every denial needs comes first, close together.
 type memo struct {
 	// used is what was used; until is when anything fits again, 0 when something did; freeAt is when all of the limit is
 	// free again.
 	used, until, freeAt int64
-	// told is where the denials of the counter were counted last.
+	// told is where the denials of the counter were counted last; mostly in own.
 	told atomic.Pointer[untold]
 	// gone says that it was forgotten or replaced.
 	gone  atomic.Bool
-	limit Limit
+	own   untold
 	state State
 }
 
@@ -76,7 +76,7 @@ func (x *exhausted) committed(b *batch) {
 // remember keeps the counter's state as the transaction left it, unless something was forgotten since the
 // generation in which it was read.
 func (x *exhausted) remember(c *counter, generation uint64) {
-	m := &memo{limit: *c.limit, state: c.state, used: c.state.counting().used(), freeAt: c.state.counting().freeAt()}
+	m := &memo{own: untold{limit: *c.limit}, state: c.state, used: c.state.counting().used(), freeAt: c.state.counting().freeAt()}
 	m.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
 	if m.state.remaining(c.limit) == 0 {
 		m.until = m.state.counting().fitsAt(c.limit.capacity(), 1)
@@ -119,7 +119,7 @@ func (x *exhausted) recall(l *Limit) *memo {
 	s.mu.RLock()
 	m := s.known[l.CounterID]
 	s.mu.RUnlock()
-	if m == nil || !m.limit.same(l) {
+	if m == nil || !m.own.limit.same(l) {
 		return nil
 	}
 	if l.Ref != nil {
@@ -161,7 +161,7 @@ func (x *exhausted) deny(r *Request, clock *reading, d *denials) (Decision, bool
 	}
 	for i, m := range memos {
 		if !decision.Results[i].Allowed {
-			d.add(m, &r.Limits[i], now+exceededEvery)
+			d.add(m, now+exceededEvery)
 		}
 	}
 	return decision, true

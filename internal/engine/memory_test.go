@@ -2,6 +2,7 @@ package engine
 
 import (
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 )
@@ -18,7 +19,7 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	for i := range flood {
 		l := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i), Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
 		x.remember(&counter{limit: &l}, 0)
-		d.add(new(memo), &l, 1)
+		d.add(&memo{own: untold{limit: l}}, 1)
 		m.decide(&Request{Limits: []Limit{l}, Cost: 1}, 1)
 	}
 	remembered := 0
@@ -29,6 +30,41 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 		if n == 0 || n > 65536 {
 			t.Errorf("%s holds %d counters after a flood of %d; want at most 65536", name, n, flood)
 		}
+	}
+}
+
+// TestDenialsAreCountedOnceWhileTheyAreTold has two memories of one counter, as when it was remembered anew, counted in
+// while its denials are told of and their room is used again.
+func TestDenialsAreCountedOnceWhileTheyAreTold(t *testing.T) {
+	t.Parallel()
+	var d denials
+	d.init()
+	l := Limit{CounterID: CounterID{Key: "k", Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
+	memos := [2]memo{{own: untold{limit: l}}, {own: untold{limit: l}}}
+	const each = 20_000
+	var asking sync.WaitGroup
+	for i := range 4 {
+		asking.Go(func() {
+			for range each {
+				d.add(&memos[i%2], 1)
+			}
+		})
+	}
+	asked := make(chan struct{})
+	go func() { asking.Wait(); close(asked) }()
+	told := int64(0)
+	for open := true; open; {
+		select {
+		case <-asked:
+			open = false
+		default:
+		}
+		n := d.count(l.CounterID)
+		d.settle(&counter{limit: &l, recalled: n, exceeded: 0}, 1)
+		told += n
+	}
+	if told != 4*each || len(d.pending) != 0 {
+		t.Errorf("told of %d denials, with %d counters left; want %d and none", told, len(d.pending), 4*each)
 	}
 }
 
