@@ -84,11 +84,11 @@ func (b *batch) clear() {
 	b.limits, b.closing = 0, false
 }
 
-// dropLate fails the requests that waited past their deadline.
-func (b *batch) dropLate(now time.Time) {
+// dropLate fails the requests that waited past their deadline, with why.
+func (b *batch) dropLate(now time.Time, why error) {
 	for _, r := range b.requests {
 		if now.After(r.deadline) && !r.Verb.internal() {
-			r.err = fmt.Errorf("waited %s for the store: %w", now.Sub(r.received).Round(time.Millisecond), ErrUnavailable)
+			r.err = fmt.Errorf("waited %s: %w", now.Sub(r.received).Round(time.Millisecond), why)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func (e *Engine) keepDenials() {
 // commit answers every request of the batch: from the store, or, where that fails, without it.
 func (e *Engine) commit(b *batch) {
 	start := time.Now()
-	b.dropLate(start)
+	b.dropLate(start, e.whyLate())
 	patience := e.cfg.Deadline * 3 / 4
 	if e.breaker.State() != gobreaker.StateClosed {
 		patience = min(patience, probeTimeout) // all that wait pay for a probe of a store that hangs
@@ -75,6 +75,14 @@ func (e *Engine) commit(b *batch) {
 			e.answerWithout(r)
 		}
 	}
+}
+
+// whyLate is why a request waits too long: the store fails, or it does all it can, and there is more than that.
+func (e *Engine) whyLate() error {
+	if e.breaker.State() == gobreaker.StateClosed && e.breaker.Counts().ConsecutiveFailures == 0 {
+		return ErrOverloaded
+	}
+	return ErrUnavailable
 }
 
 // endTurn gives a turn back that no transaction took.

@@ -135,3 +135,42 @@ func TestARequestThatWaitsTooLongIsAnsweredWithoutTheStore(t *testing.T) {
 		}
 	})
 }
+
+// A flood must not open the limits of others: who waits too long for a store that works is turned away, not waved through.
+func TestARequestThatWaitsTooLongForAStoreThatWorksIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store, Deadline: time.Second, MaxBatch: 1})
+		store.fail(func(committed bool) error {
+			if !committed {
+				time.Sleep(400 * time.Millisecond)
+			}
+			return nil
+		})
+		type answer struct {
+			d   engine.Decision
+			err error
+		}
+		answers := make(chan answer, 6)
+		for range cap(answers) {
+			r := &engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}, Cost: 1, Done: func(d engine.Decision, err error) { answers <- answer{d, err} }}
+			if err := e.Submit(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range cap(answers) {
+			a := <-answers
+			switch intime := i < 3; {
+			case intime && (a.err != nil || a.d.Degraded || a.d.Results[0].Used != int64(i+1)):
+				t.Errorf("request %d, in time: %+v, %v", i+1, a.d, a.err)
+			case !intime && !errors.Is(a.err, engine.ErrOverloaded):
+				t.Errorf("request %d: %+v, %v; want %v", i+1, a.d, a.err, engine.ErrOverloaded)
+			}
+		}
+		store.fail(nil)
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}}); d.Degraded || d.Results[0].Used != 4 {
+			t.Errorf("afterwards: %+v; want the fourth charge", d)
+		}
+	})
+}
