@@ -106,6 +106,33 @@ func TestARetryUnderAnotherDefinitionIsHonest(t *testing.T) {
 	}
 }
 
+// TestASettleBehindAResetGivesNothingBack: the charge of its consume is gone, and what others charged since is theirs.
+func TestASettleBehindAResetGivesNothingBack(t *testing.T) {
+	t.Parallel()
+	for _, leased := range []bool{false, true} {
+		for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, engine.Config{Store: openTap(t)})
+				l := per(t, "k", 10, "1h")
+				l.Algorithm, l.Leased = a, leased
+				limits := []engine.Limit{l}
+				ask(t, e, engine.Request{Limits: limits, Cost: 8, ID: "x"})
+				time.Sleep(time.Second)
+				if n, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, false); err != nil || n != 1 {
+					t.Fatalf("reset %d counters, %v", n, err)
+				}
+				if d := ask(t, e, engine.Request{Limits: limits, Cost: 10}); !d.Allowed {
+					t.Fatalf("%s: denied after a reset: %+v", a, d)
+				}
+				d, err := e.Settle(t.Context(), "x", 0)
+				if err != nil || d.Results[0].Remaining != 0 {
+					t.Errorf("%s, leased %t: settled to %+v, %v; want nothing left", a, leased, d, err)
+				}
+			})
+		}
+	}
+}
+
 // TestASettleOfARedefinedLimit: what was carried over to another definition and back is not given back, and what is missing
 // is charged to the window of now, where only the limit's amount is another.
 func TestASettleOfARedefinedLimit(t *testing.T) {

@@ -229,7 +229,8 @@ func (b *batch) overrun(c *counter, l *Limit, result *Result, newID func() strin
 func (r *Request) delta() int64 { return r.Cost - r.reserved.Cost }
 
 // settle is what decide is for the other verbs, over states that have arrived at now. A limit that was redefined
-// gives nothing back: its charges were carried over, and the moment of this one is no longer known.
+// gives nothing back: its charges were carried over, and the moment of this one is no longer known. Nor does one that was
+// reset: its charge is gone.
 func (r *Request) settle(states []*State, now int64) Decision {
 	delta := r.delta()
 	d := Decision{Allowed: true, Results: r.results()}
@@ -245,7 +246,7 @@ func (r *Request) settle(states []*State, now int64) Decision {
 		switch {
 		case delta > 0:
 			s.counting().charge(delta)
-		case s.spec == r.Limits[i].hash() && r.reserved.Limits[i].At >= s.redefined:
+		case s.spec == r.Limits[i].hash() && r.reserved.Limits[i].At >= s.since:
 			s.giveBack(-delta, r.reserved.Cost, r.reserved.Limits[i].At)
 		}
 	}

@@ -13,9 +13,8 @@ const (
 	// farFuture caps computed times (about the year 4200), for refills that take longer than anybody waits.
 	farFuture = 1 << 46
 
-	// redefinedVersion is that of a state which says when it was redefined.
-	stateVersion     = 1
-	redefinedVersion = 2
+	// stateVersion is the one that is written. A state of version 1 does not say since when it counts.
+	stateVersion = 2
 )
 
 // lastMoment is the latest that a stored state may have been brought to: a window that begins then ends by farFuture,
@@ -37,8 +36,9 @@ type State struct {
 	// denials that no event has told of yet and no worker remembers.
 	warnedAt, exceededAt, denied int64
 	lent                         lent
-	// redefined is when what was used was carried over to another definition, for the last time; 0 for never.
-	redefined int64
+	// since is when the counter was begun, or what was used was carried over to another definition, for the last time: a
+	// charge before it is not among what can be given back. 0 when that is not known.
+	since int64
 	// until is not stored: a decision at an estimated moment is made somewhere from now to there, 0 for at now. unsteady says
 	// that it makes a difference when.
 	until    int64
@@ -111,9 +111,12 @@ func (s *State) redefine(l *Limit, now int64) {
 	fresh := s.spec == 0
 	s.spec = spec
 	same := !fresh && s.algorithm == l.Algorithm && s.counting().same(l)
-	if !fresh && (!same || s.algorithm == TokenBucket) {
+	switch {
+	case fresh:
+		s.since = max(0, now)
+	case !same || s.algorithm == TokenBucket:
 		// Of two in one millisecond the second is later than all charges.
-		s.redefined = max(now, s.counting().moment(), s.redefined+1)
+		s.since = max(now, s.counting().moment(), s.since+1)
 	}
 	if same {
 		s.counting().advance(l, now)
@@ -195,18 +198,12 @@ func (s *State) Append(b []byte) []byte {
 	if s.spec == 0 {
 		return b
 	}
-	version := byte(stateVersion)
-	if s.redefined > 0 {
-		version = redefinedVersion
-	}
-	b = append(b, version, byte(s.algorithm))
+	b = append(b, stateVersion, byte(s.algorithm))
 	b = binary.LittleEndian.AppendUint64(b, s.spec)
 	b = binary.AppendVarint(b, s.warnedAt)
 	b = binary.AppendVarint(b, s.exceededAt)
 	b = binary.AppendVarint(b, s.denied)
-	if s.redefined > 0 {
-		b = binary.AppendVarint(b, s.redefined)
-	}
+	b = binary.AppendVarint(b, s.since)
 	b = s.counting().append(b)
 	return s.lent.append(b)
 }
@@ -219,7 +216,7 @@ func (s *State) Decode(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
-	if len(b) < 10 || b[0] < stateVersion || b[0] > redefinedVersion || b[1] > byte(TokenBucket) {
+	if len(b) < 10 || b[0] < 1 || b[0] > stateVersion || b[1] > byte(TokenBucket) {
 		return fmt.Errorf("%w: %d bytes, header % x", ErrCorrupt, len(b), b[:min(len(b), 2)])
 	}
 	s.algorithm = Algorithm(b[1])
@@ -227,8 +224,8 @@ func (s *State) Decode(b []byte) error {
 	d := decoder{b: b[10:]}
 	s.warnedAt, s.exceededAt = d.between(0, farFuture), d.between(0, farFuture)
 	s.denied = d.between(0, maxUsed)
-	if b[0] == redefinedVersion {
-		s.redefined = d.between(1, farFuture)
+	if b[0] > 1 {
+		s.since = d.between(0, farFuture)
 	}
 	s.counting().decode(&d)
 	if !d.bad && len(d.b) > 0 {

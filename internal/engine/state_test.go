@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -29,12 +30,15 @@ func TestDecodeRefusesWhatNoCounterCanBe(t *testing.T) {
 	t.Parallel()
 	header := func(a Algorithm, numbers ...int64) []byte {
 		b := append([]byte{stateVersion, byte(a)}, 1, 2, 3, 4, 5, 6, 7, 8)
-		for _, v := range append([]int64{0, 0, 0}, numbers...) {
+		for _, v := range append([]int64{0, 0, 0, noon}, numbers...) {
 			b = binary.AppendVarint(b, v)
 		}
 		return b
 	}
 	const minute = 60_000
+	good := header(FixedWindow, noon, minute, 3, 0)
+	begin := header(FixedWindow)
+	before := begin[:len(begin)-len(binary.AppendVarint(nil, noon))] // what says since when it counts
 	for name, b := range map[string][]byte{
 		"fixed":                   header(FixedWindow, noon, minute, 3, 0),
 		"fixed, past the limit":   header(FixedWindow, noon, minute, maxUsed, minute-1),
@@ -44,16 +48,18 @@ func TestDecodeRefusesWhatNoCounterCanBe(t *testing.T) {
 		"bucket, past the limit":  header(TokenBucket, 10, 5, minute, -maxUsed, 0, noon),
 		"bucket, of everything":   header(TokenBucket, MaxAmount, MaxAmount, MaxWindow.Milliseconds(), 2*MaxAmount, 0, noon),
 		"sliding, before 1970 ok": header(SlidingWindow, minute, 1, -5, 1, 0),
+		"version 1":               slices.Concat([]byte{1}, before[1:], good[len(begin):]),
 	} {
 		var s State
 		if err := s.Decode(b); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	good := header(FixedWindow, noon, minute, 3, 0)
 	for name, b := range map[string][]byte{
 		"one byte":                  {stateVersion},
 		"another version":           append([]byte{stateVersion + 1}, good[1:]...),
+		"version 0":                 append([]byte{0}, good[1:]...),
+		"since before 1970":         slices.Concat(binary.AppendVarint(before[:len(before):len(before)], -1), good[len(begin):]),
 		"another algorithm":         header(TokenBucket+1, noon, minute, 3, 0),
 		"no spec":                   append(append([]byte{stateVersion, byte(FixedWindow)}, make([]byte, 8)...), good[10:]...),
 		"cut short":                 good[:len(good)-1],
