@@ -7,16 +7,19 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const module = "github.com/seed503877ad/limits"
 
 // mayImport says which of our packages each of our packages may import, by folder; "." is the module root. Imports
-// point down DESIGN's list only: what decides knows nothing of what stores, carries or shows.
+// point down only, as docs/architecture.md lists the packages: what decides knows nothing of what stores, carries or shows.
 var mayImport = map[string][]string{
 	".":                  {},
 	"httplimit":          {"."},
@@ -83,8 +86,8 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// mayImportForeign holds what DESIGN says of packages that are not ours: the root is a small dependency to take on,
-// httplimit adds nothing to it, and the engine never sees NATS, SQL or the network.
+// mayImportForeign holds the imports of packages that are not ours to docs/architecture.md: the root is a small dependency
+// to take on, httplimit adds nothing to it, and the engine never sees NATS, SQL or the network.
 func mayImportForeign(folder, imported string) bool {
 	switch folder {
 	case ".", "examples":
@@ -97,6 +100,25 @@ func mayImportForeign(folder, imported string) bool {
 			func(tree string) bool { return under(imported, tree) })
 	}
 	return true
+}
+
+// TestEveryDependencyIsDocumented holds docs/dependencies.md to the direct requirements of go.mod, in both directions.
+func TestEveryDependencyIsDocumented(t *testing.T) {
+	found := func(file, pattern string) (names []string) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+			names = append(names, match[1])
+		}
+		slices.Sort(names)
+		return names
+	}
+	required, documented := found("go.mod", `(?m)^\t(\S+) v\S+$`), found("docs/dependencies.md", `(?m)^\| (\S+\.\S+) \|`)
+	if diff := cmp.Diff(required, documented); diff != "" || len(required) == 0 {
+		t.Errorf("docs/dependencies.md is not go.mod (-want +got):\n%s", diff)
+	}
 }
 
 func under(imported, tree string) bool {
