@@ -87,17 +87,16 @@ func decodeLogEntry(data []byte, now time.Time) (usage.Request, error) {
 	if err != nil {
 		return entry, err
 	}
-	return entry, missing(map[string]bool{"key": entry.Key == "", "endpoint": entry.Endpoint == "",
-		"method": entry.Method == "", "status": entry.Status == 0, "millis": entry.Millis < 0})
-}
-
-func missing(fields map[string]bool) error {
-	for name, absent := range fields {
-		if absent {
-			return badInput(name, name, "%s is missing", name)
+	for _, f := range []struct {
+		name   string
+		absent bool
+	}{{"key", entry.Key == ""}, {"endpoint", entry.Endpoint == ""}, {"method", entry.Method == ""}, {"status", entry.Status == 0},
+		{"millis", entry.Millis < 0}} {
+		if f.absent {
+			return entry, badInput(f.name, f.name, "%s is missing", f.name)
 		}
 	}
-	return nil
+	return entry, nil
 }
 
 // defaultUsageRows is how many rows an answer has unless said.

@@ -163,6 +163,21 @@ func TestRequestLog(t *testing.T) {
 	}
 }
 
+// TestFirstMissingFieldIsNamed: the same line gives the same error each time.
+func TestFirstMissingFieldIsNamed(t *testing.T) {
+	body := ""
+	for _, c := range []struct{ missing, member string }{
+		{"key", `"key":"k"`}, {"endpoint", `"endpoint":"/a"`}, {"method", `"method":"GET"`}, {"status", `"status":200`}, {"millis", ""},
+	} {
+		for range 10 {
+			if _, err := decodeLogEntry([]byte("{"+body+"}"), time.Now()); err == nil || wireError(err).Field != c.missing {
+				t.Errorf("{%s}: %v, want that %s is missing", body, err, c.missing)
+			}
+		}
+		body = strings.TrimPrefix(body+","+c.member, ",")
+	}
+}
+
 func FuzzLogEntry(f *testing.F) {
 	f.Add([]byte(`{"key":"k","user":"u","endpoint":"/a","method":"GET","status":200,"millis":5,"at":1700000000000}`))
 	f.Add([]byte(`{"key":"k"`))
