@@ -17,14 +17,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The schemas of the events about alerts.
-const (
-	SchemaAlertRaised   = "events/alerts.raised.v1.json"
-	SchemaAlertResolved = "events/alerts.resolved.v1.json"
-	SchemaAlertDigest   = "events/alerts.digest.v1.json"
-	SchemaAlertTest     = "events/alerts.test.v1.json"
-)
-
 // AlertEventsConfig configures [AlertEvents].
 type AlertEventsConfig struct {
 	// Conn is required.
@@ -97,9 +89,10 @@ func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 
 // alertMsg builds the CloudEvent of a message. Its subject is the user, where there is one.
 func alertMsg(m *alerts.Message, source, schemaBase string) (*nats.Msg, error) {
-	schema, err := alertSchema(m.Kind)
-	if err != nil {
-		return nil, err
+	switch m.Kind {
+	case alerts.KindRaised, alerts.KindResolved, alerts.KindDigest, alerts.KindTest:
+	default:
+		return nil, fmt.Errorf("unknown kind of message %q", m.Kind)
 	}
 	// The SDK would put it into the event as it is.
 	if !json.Valid(m.Data) {
@@ -113,7 +106,7 @@ func alertMsg(m *alerts.Message, source, schemaBase string) (*nats.Msg, error) {
 		ce.SetSubject(m.User)
 	}
 	ce.SetTime(time.UnixMilli(m.Time).UTC())
-	ce.SetDataSchema(schemaBase + "/" + schema)
+	ce.SetDataSchema(schemaBase + "/" + eventSchema(string(m.Kind)))
 	if err := ce.SetData(event.ApplicationJSON, m.Data); err != nil {
 		return nil, err
 	}
@@ -123,20 +116,7 @@ func alertMsg(m *alerts.Message, source, schemaBase string) (*nats.Msg, error) {
 	msg := nats.NewMsg(string(m.Kind))
 	msg.Header.Set("Content-Type", ContentTypeCloudEvent)
 	msg.Header.Set(nats.MsgIdHdr, m.ID)
+	var err error
 	msg.Data, err = ce.MarshalJSON()
 	return msg, err
-}
-
-func alertSchema(kind alerts.Kind) (string, error) {
-	switch kind {
-	case alerts.KindRaised:
-		return SchemaAlertRaised, nil
-	case alerts.KindResolved:
-		return SchemaAlertResolved, nil
-	case alerts.KindDigest:
-		return SchemaAlertDigest, nil
-	case alerts.KindTest:
-		return SchemaAlertTest, nil
-	}
-	return "", fmt.Errorf("unknown kind of message %q", kind)
 }

@@ -12,29 +12,6 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// The endpoints of alerts.
-
-// The schemas of alerts.
-const (
-	SchemaAlertsListRequest      = "api/alerts-list-request.v1.json"
-	SchemaAlertsList             = "api/alerts-list.v1.json"
-	SchemaAlertsShowRequest      = "api/alerts-show-request.v1.json"
-	SchemaAlertsShow             = "api/alerts-show.v1.json"
-	SchemaAlertsSilenceRequest   = "api/alerts-silence-request.v1.json"
-	SchemaSilence                = "api/silence.v1.json"
-	SchemaAlertsUnsilenceRequest = "api/alerts-unsilence-request.v1.json"
-	SchemaAlertsSilencesRequest  = "api/alerts-silences-request.v1.json"
-	SchemaAlertsSilences         = "api/alerts-silences.v1.json"
-	SchemaAlertsDeadRequest      = "api/alerts-dead-request.v1.json"
-	SchemaAlertsDead             = "api/alerts-dead.v1.json"
-	SchemaAlertsReplayRequest    = "api/alerts-replay-request.v1.json"
-	SchemaAlertsReplay           = "api/alerts-replay.v1.json"
-	SchemaAlertsTestRequest      = "api/alerts-test-request.v1.json"
-	SchemaAlertsTest             = "api/alerts-test.v1.json"
-	SchemaAlertsChannelsRequest  = "api/alerts-channels-request.v1.json"
-	SchemaAlertsChannels         = "api/alerts-channels.v1.json"
-)
-
 // Alerts are what admin.alerts asks; *[alerts.Desk] is one.
 type Alerts interface {
 	List(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error)
@@ -57,22 +34,6 @@ const (
 	// maxDeliveryID bounds the id of a delivery: that of an alert, what it tells, and a channel.
 	maxDeliveryID = 512
 )
-
-func (s *Service) addAlertEndpoints() error {
-	if s.cfg.Alerts == nil {
-		return nil
-	}
-	return errors.Join(
-		s.addEndpoint("admin-alerts-list", limits.SubjectAlertsList, SchemaAlertsListRequest, SchemaAlertsList, s.answers(s.listAlerts)),
-		s.addEndpoint("admin-alerts-show", limits.SubjectAlertsShow, SchemaAlertsShowRequest, SchemaAlertsShow, s.answers(s.showAlert)),
-		s.addEndpoint("admin-alerts-silence", limits.SubjectAlertsSilence, SchemaAlertsSilenceRequest, SchemaSilence, s.answers(s.silence)),
-		s.addEndpoint("admin-alerts-unsilence", limits.SubjectAlertsUnsilence, SchemaAlertsUnsilenceRequest, SchemaSilence, s.answers(s.unsilence)),
-		s.addEndpoint("admin-alerts-silences", limits.SubjectAlertsSilences, SchemaAlertsSilencesRequest, SchemaAlertsSilences, s.answers(s.listSilences)),
-		s.addEndpoint("admin-alerts-dead", limits.SubjectAlertsDead, SchemaAlertsDeadRequest, SchemaAlertsDead, s.answers(s.deadLetters)),
-		s.addEndpoint("admin-alerts-replay", limits.SubjectAlertsReplay, SchemaAlertsReplayRequest, SchemaAlertsReplay, s.answers(s.replay)),
-		s.addEndpoint("admin-alerts-test", limits.SubjectAlertsTest, SchemaAlertsTestRequest, SchemaAlertsTest, s.answers(s.testAlert)),
-		s.addEndpoint("admin-alerts-channels", limits.SubjectAlertsChannels, SchemaAlertsChannelsRequest, SchemaAlertsChannels, s.answers(s.listChannels)))
-}
 
 func (s *Service) listAlerts(ctx context.Context, data []byte) (any, error) {
 	f, err := decodeListAlerts(data)

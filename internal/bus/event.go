@@ -23,12 +23,12 @@ type eventForms map[engine.EventType]event.EventContextV1
 
 func newEventForms(source, schemaBase string) (eventForms, error) {
 	forms := make(eventForms)
-	for kind, schema := range map[engine.EventType]string{engine.EventWarning: SchemaWarning, engine.EventExceeded: SchemaExceeded} {
+	for _, kind := range []engine.EventType{engine.EventWarning, engine.EventExceeded} {
 		ce := event.New()
 		ce.SetType(string(kind))
 		ce.SetSource(source)
 		ce.SetDataContentType(event.ApplicationJSON)
-		ce.SetDataSchema(schemaBase + "/" + schema)
+		ce.SetDataSchema(schemaBase + "/" + eventSchema(string(kind)))
 		ce.SetID("of each event")
 		if err := ce.Validate(); err != nil {
 			return nil, err

@@ -10,18 +10,6 @@ import (
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
-// The endpoints of jobs.
-
-// The schemas of jobs.
-const (
-	SchemaJobsListRequest    = "api/jobs-list-request.v1.json"
-	SchemaJobsList           = "api/jobs-list.v1.json"
-	SchemaJobsRunRequest     = "api/jobs-run-request.v1.json"
-	SchemaJobsRun            = "api/jobs-run.v1.json"
-	SchemaJobsHistoryRequest = "api/jobs-history-request.v1.json"
-	SchemaJobsHistory        = "api/jobs-history.v1.json"
-)
-
 // Jobs are what admin.jobs asks; *[jobs.Runner] is one.
 type Jobs interface {
 	Jobs(ctx context.Context) ([]jobs.Status, error)
@@ -35,16 +23,6 @@ const (
 	// awaitJob is how long the answer waits for a run to end: less than a client waits for the answer.
 	awaitJob = time.Second
 )
-
-func (s *Service) addJobEndpoints() error {
-	if s.cfg.Jobs == nil {
-		return nil
-	}
-	return errors.Join(
-		s.addEndpoint("admin-jobs-list", limits.SubjectJobsList, SchemaJobsListRequest, SchemaJobsList, s.answers(s.listJobs)),
-		s.addEndpoint("admin-jobs-run", limits.SubjectJobsRun, SchemaJobsRunRequest, SchemaJobsRun, s.answers(s.runJob)),
-		s.addEndpoint("admin-jobs-history", limits.SubjectJobsHistory, SchemaJobsHistoryRequest, SchemaJobsHistory, s.answers(s.jobHistory)))
-}
 
 func (s *Service) listJobs(ctx context.Context, data []byte) (any, error) {
 	r := newReader()

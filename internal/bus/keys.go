@@ -9,21 +9,6 @@ import (
 	"github.com/seed503877ad/limits/internal/keys"
 )
 
-// The endpoints that administer API keys. Whoever may publish to them may act as any user; they are below
-// limits.admin, so that permissions can tell.
-
-func (s *Service) addKeyEndpoints() error {
-	if s.cfg.Keys == nil {
-		return nil
-	}
-	return errors.Join(
-		s.addEndpoint("verify", limits.SubjectVerify, SchemaVerifyRequest, SchemaVerify, s.verify),
-		s.addEndpoint("admin-keys-create", limits.SubjectKeysCreate, SchemaKeysCreateRequest, SchemaKeysCreate, s.answers(s.createKey)),
-		s.addEndpoint("admin-keys-list", limits.SubjectKeysList, SchemaKeysListRequest, SchemaKeysList, s.answers(s.listKeys)),
-		s.addEndpoint("admin-keys-revoke", limits.SubjectKeysRevoke, SchemaKeysRevokeRequest, SchemaKey, s.answers(s.revokeKey)),
-		s.addEndpoint("admin-keys-expire", limits.SubjectKeysExpire, SchemaKeysExpireRequest, SchemaKey, s.answers(s.expireKey)))
-}
-
 // maxTime bounds times on the wire: the last that RFC 3339 can write, the end of the year 9999.
 const maxTime = 253402300799999
 

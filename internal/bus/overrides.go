@@ -10,18 +10,6 @@ import (
 	"github.com/seed503877ad/limits/internal/overrides"
 )
 
-// The endpoints that administer overrides.
-
-func (s *Service) addOverrideEndpoints() error {
-	if s.cfg.Overrides == nil {
-		return nil
-	}
-	return errors.Join(
-		s.addEndpoint("admin-overrides-set", limits.SubjectOverridesSet, SchemaOverridesSetRequest, SchemaOverridesSet, s.answers(s.setOverride)),
-		s.addEndpoint("admin-overrides-delete", limits.SubjectOverridesDelete, SchemaOverridesDeleteRequest, SchemaOverridesDelete, s.answers(s.deleteOverride)),
-		s.addEndpoint("admin-overrides-list", limits.SubjectOverridesList, SchemaOverridesListRequest, SchemaOverridesList, s.answers(s.listOverrides)))
-}
-
 func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
 	o, err := s.decodeOverride(data)
 	if err == nil {

@@ -13,12 +13,6 @@ import (
 	"github.com/seed503877ad/limits/internal/policy"
 )
 
-// The schemas of admin.policies.
-const (
-	SchemaPoliciesRequest = "api/policies-request.v1.json"
-	SchemaPolicies        = "api/policies.v1.json"
-)
-
 // Policies answer form 3. Each call is answered by one version of them.
 type Policies interface {
 	Resolve(q policy.Question) (policy.Resolved, error)

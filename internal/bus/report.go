@@ -49,7 +49,7 @@ func reportMsg(r *limits.Report, from Origin, now time.Time) (*nats.Msg, error) 
 	ce.SetSource(from.Source)
 	ce.SetSubject(r.Date)
 	ce.SetTime(now.UTC())
-	ce.SetDataSchema(from.SchemaBase + "/" + SchemaReport)
+	ce.SetDataSchema(from.SchemaBase + "/" + eventSchema(limits.EventReport))
 	if err := ce.SetData(event.ApplicationJSON, r); err != nil {
 		return nil, err
 	}

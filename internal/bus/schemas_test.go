@@ -11,12 +11,35 @@ import (
 	"time"
 
 	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/schemas"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// readers read the bodies that the schemas describe.
+// everything is a service of all parts, which can tell what it would serve.
+func everything() *Service {
+	return &Service{cfg: ServiceConfig{Engine: new(fakeEngine), UsageLog: newFakeUsage(), Usage: newFakeUsage(), Keys: new(keys.Registry),
+		Overrides: new(overrides.Table), Jobs: new(jobs.Runner), Alerts: new(alerts.Desk)}}
+}
+
+// TestSchemasOfEndpointsAreFiles: every schema that an endpoint names is there, and no other.
+func TestSchemasOfEndpointsAreFiles(t *testing.T) {
+	named := map[string]bool{schemaError: true}
+	for _, e := range everything().endpoints() {
+		named[requestSchema(e.subject)], named[replySchema(e.subject)] = true, true
+	}
+	delete(named, "") // limits.usage answers nothing
+	files, err := fs.Glob(schemas.FS, "api/*.json")
+	if got := slices.Sorted(maps.Keys(named)); err != nil || !slices.Equal(got, files) {
+		t.Errorf("endpoints name %v, files are %v, %v", got, files, err)
+	}
+}
+
+// readers read the bodies that the schemas describe, by subject.
 func readers(t *testing.T) map[string]func(data []byte) error {
 	d, err := newDecoder(0.1)
 	if err != nil {
@@ -24,26 +47,26 @@ func readers(t *testing.T) map[string]func(data []byte) error {
 	}
 	s := &Service{decoder: d, now: time.Now}
 	return map[string]func(data []byte) error{
-		SchemaListRequest:          func(b []byte) error { _, err := decodeList(b); return err },
-		SchemaResetRequest:         func(b []byte) error { _, err := decodeReset(b); return err },
-		SchemaSettleRequest:        func(b []byte) error { _, err := decodeSettle(b); return err },
-		SchemaTopRequest:           func(b []byte) error { _, err := decodeTop(b, time.Now()); return err },
-		SchemaUsageRequest:         func(b []byte) error { _, _, err := decodeUsage(b, time.Now()); return err },
-		SchemaLogEntry:             func(b []byte) error { _, err := decodeLogEntry(b, time.Now()); return err },
-		SchemaKeysCreateRequest:    func(b []byte) error { _, err := s.decodeCreateKey(b); return err },
-		SchemaKeysListRequest:      func(b []byte) error { _, err := decodeListKeys(b); return err },
-		SchemaKeysRevokeRequest:    func(b []byte) error { _, _, err := decodeKeyChange(b, false); return err },
-		SchemaKeysExpireRequest:    func(b []byte) error { _, _, err := decodeKeyChange(b, true); return err },
-		SchemaOverridesSetRequest:  func(b []byte) error { _, err := s.decodeOverride(b); return err },
-		SchemaOverridesListRequest: func(b []byte) error { _, err := decodeListOverrides(b); return err },
-		SchemaPoliciesRequest:      func(b []byte) error { _, err := decodePolicies(b); return err },
-		SchemaJobsRunRequest:       func(b []byte) error { _, _, err := decodeJob(b, false); return err },
-		SchemaJobsHistoryRequest:   func(b []byte) error { _, _, err := decodeJob(b, true); return err },
-		SchemaAlertsListRequest:    func(b []byte) error { _, err := decodeListAlerts(b); return err },
-		SchemaAlertsShowRequest:    func(b []byte) error { _, err := decodeAlertID(b, ""); return err },
-		SchemaAlertsDeadRequest:    func(b []byte) error { _, err := decodeDead(b); return err },
-		SchemaAlertsReplayRequest:  func(b []byte) error { _, err := decodeReplay(b); return err },
-		SchemaAlertsSilenceRequest: func(b []byte) error { _, _, err := s.decodeSilence(b); return err },
+		limits.SubjectList:          func(b []byte) error { _, err := decodeList(b); return err },
+		limits.SubjectReset:         func(b []byte) error { _, err := decodeReset(b); return err },
+		limits.SubjectSettle:        func(b []byte) error { _, err := decodeSettle(b); return err },
+		limits.SubjectTop:           func(b []byte) error { _, err := decodeTop(b, time.Now()); return err },
+		limits.SubjectUsageReport:   func(b []byte) error { _, _, err := decodeUsage(b, time.Now()); return err },
+		limits.SubjectUsage:         func(b []byte) error { _, err := decodeLogEntry(b, time.Now()); return err },
+		limits.SubjectKeysCreate:    func(b []byte) error { _, err := s.decodeCreateKey(b); return err },
+		limits.SubjectKeysList:      func(b []byte) error { _, err := decodeListKeys(b); return err },
+		limits.SubjectKeysRevoke:    func(b []byte) error { _, _, err := decodeKeyChange(b, false); return err },
+		limits.SubjectKeysExpire:    func(b []byte) error { _, _, err := decodeKeyChange(b, true); return err },
+		limits.SubjectOverridesSet:  func(b []byte) error { _, err := s.decodeOverride(b); return err },
+		limits.SubjectOverridesList: func(b []byte) error { _, err := decodeListOverrides(b); return err },
+		limits.SubjectPolicies:      func(b []byte) error { _, err := decodePolicies(b); return err },
+		limits.SubjectJobsRun:       func(b []byte) error { _, _, err := decodeJob(b, false); return err },
+		limits.SubjectJobsHistory:   func(b []byte) error { _, _, err := decodeJob(b, true); return err },
+		limits.SubjectAlertsList:    func(b []byte) error { _, err := decodeListAlerts(b); return err },
+		limits.SubjectAlertsShow:    func(b []byte) error { _, err := decodeAlertID(b, ""); return err },
+		limits.SubjectAlertsDead:    func(b []byte) error { _, err := decodeDead(b); return err },
+		limits.SubjectAlertsReplay:  func(b []byte) error { _, err := decodeReplay(b); return err },
+		limits.SubjectAlertsSilence: func(b []byte) error { _, _, err := s.decodeSilence(b); return err },
 	}
 }
 
@@ -80,31 +103,31 @@ func TestSchemasSayWhatIsTaken(t *testing.T) {
 	t.Parallel()
 	long := func(n int) string { return strings.Repeat("a", n) }
 	all := readers(t)
-	for name, bodies := range map[string]struct{ good, bad []string }{
-		SchemaTopRequest: {
+	for subject, bodies := range map[string]struct{ good, bad []string }{
+		limits.SubjectTop: {
 			good: []string{`{}`, `{"policy":""}`, `{"policy":"p","prefix":"","user":"","by":"used","period":"1h"}`},
 			bad:  []string{`{"policy":"` + long(65) + `"}`, `{"by":""}`, `{"max":0}`},
 		},
-		SchemaOverridesListRequest: {
+		limits.SubjectOverridesList: {
 			good: []string{`{}`, `{"policy":""}`, `{"policy":"p","after":"","max":1}`},
 			bad:  []string{`{"policy":"` + long(65) + `"}`, `{"name":"n"}`},
 		},
-		SchemaKeysListRequest: {
+		limits.SubjectKeysList: {
 			good: []string{`{}`, `{"prefix":""}`, `{"prefix":"` + long(64) + `"}`},
 			bad:  []string{`{"prefix":"` + long(65) + `"}`, `{"after":"` + long(65) + `"}`, `{"user":"` + long(257) + `"}`},
 		},
-		SchemaResetRequest: {
+		limits.SubjectReset: {
 			good: []string{`{"key":"k"}`, `{"key":"k","all":false,"dryRun":true}`, `{"prefix":"p"}`, `{"prefix":"p","all":false}`,
 				`{"all":true}`, `{"all":true,"prefix":""}`},
 			bad: []string{`{}`, `{"dryRun":true}`, `{"key":""}`, `{"key":"k","prefix":"p"}`, `{"key":"k","prefix":""}`,
 				`{"key":"k","all":true}`, `{"prefix":""}`, `{"prefix":"","all":false}`, `{"all":false}`, `{"prefix":"p","all":true}`},
 		},
-		SchemaAlertsReplayRequest: {
+		limits.SubjectAlertsReplay: {
 			good: []string{`{"id":"a/b"}`, `{"id":"a/b","all":false}`, `{"channel":"log"}`, `{"channel":"log","all":false}`, `{"all":true}`},
 			bad: []string{`{}`, `{"all":false}`, `{"id":""}`, `{"channel":""}`, `{"channel":"log","all":true}`, `{"id":"a","all":true}`,
 				`{"id":"a","channel":"log"}`, `{"channel":"` + long(513) + `"}`},
 		},
-		SchemaOverridesSetRequest: {
+		limits.SubjectOverridesSet: {
 			good: []string{
 				`{"policy":"p","name":"n","subject":"s","reason":"r","unlimited":true}`,
 				`{"policy":"p","name":"n","subject":"s","reason":"r","unlimited":false,"limit":1}`,
@@ -120,7 +143,7 @@ func TestSchemasSayWhatIsTaken(t *testing.T) {
 				`{"policy":"p","name":"n","reason":"r","limit":1}`,
 			},
 		},
-		SchemaAlertsSilenceRequest: {
+		limits.SubjectAlertsSilence: {
 			good: []string{`{"user":"7","for":1000,"reason":"r"}`, `{"rule":"*","policy":"p","key":"k","for":1000,"reason":"r","by":""}`,
 				`{"policy":"p","expiresAt":` + soon() + `,"reason":"r"}`},
 			bad: []string{`{"user":"7","for":1000,"reason":""}`, `{"user":"","for":1000,"reason":"r"}`, `{"rule":"","for":1000,"reason":"r"}`,
@@ -129,14 +152,14 @@ func TestSchemasSayWhatIsTaken(t *testing.T) {
 				`{"user":"7","for":1000,"reason":"` + long(257) + `"}`},
 		},
 	} {
-		schema := verdicts(t, name)
+		schema := verdicts(t, requestSchema(subject))
 		for i, body := range slices.Concat(bodies.good, bodies.bad) {
 			good := i < len(bodies.good)
-			if err := all[name]([]byte(body)); good != (err == nil) {
-				t.Errorf("%s: %s: the service says %v", name, body, err)
+			if err := all[subject]([]byte(body)); good != (err == nil) {
+				t.Errorf("%s: %s: the service says %v", subject, body, err)
 			}
 			if err := schema(body); good != (err == nil) {
-				t.Errorf("%s: %s: the schema says %v", name, body, err)
+				t.Errorf("%s: %s: the schema says %v", subject, body, err)
 			}
 		}
 	}
@@ -147,42 +170,42 @@ func TestSchemasSayWhatIsTaken(t *testing.T) {
 func TestSchemasAgreeWithTheService(t *testing.T) {
 	t.Parallel()
 	all := readers(t)
-	for name, c := range map[string]struct {
+	for subject, c := range map[string]struct {
 		body string
 		// unsaid are the fields of which the schema does not say all.
 		unsaid []string
 	}{
-		SchemaListRequest:          {`{}`, []string{"after"}},
-		SchemaResetRequest:         {`{"key":"k"}`, nil},
-		SchemaSettleRequest:        {`{"id":"i","cost":1}`, nil},
-		SchemaTopRequest:           {`{}`, []string{"period", "since", "until"}},
-		SchemaUsageRequest:         {`{"report":"errors"}`, []string{"period", "since", "until"}},
-		SchemaLogEntry:             {`{"key":"k","endpoint":"e","method":"GET","status":200,"millis":1}`, []string{"at"}},
-		SchemaKeysCreateRequest:    {`{"user":"u"}`, []string{"expiresAt"}},
-		SchemaKeysListRequest:      {`{}`, nil},
-		SchemaKeysRevokeRequest:    {`{"id":"abcdefgh"}`, nil},
-		SchemaKeysExpireRequest:    {`{"id":"abcdefgh","expiresAt":0}`, nil},
-		SchemaOverridesSetRequest:  {`{"policy":"p","name":"n","subject":"s","reason":"r","limit":1}`, []string{"expiresAt"}},
-		SchemaOverridesListRequest: {`{}`, []string{"after"}},
-		SchemaPoliciesRequest:      {`{}`, nil},
-		SchemaJobsRunRequest:       {`{"job":"j"}`, nil},
-		SchemaJobsHistoryRequest:   {`{}`, nil},
-		SchemaAlertsListRequest:    {`{}`, []string{"after"}},
-		SchemaAlertsShowRequest:    {`{"id":"i"}`, nil},
-		SchemaAlertsDeadRequest:    {`{}`, nil},
-		SchemaAlertsReplayRequest:  {`{"channel":"log"}`, nil},
-		SchemaAlertsSilenceRequest: {`{"user":"7","for":1000,"reason":"r"}`, []string{"expiresAt"}},
+		limits.SubjectList:          {`{}`, []string{"after"}},
+		limits.SubjectReset:         {`{"key":"k"}`, nil},
+		limits.SubjectSettle:        {`{"id":"i","cost":1}`, nil},
+		limits.SubjectTop:           {`{}`, []string{"period", "since", "until"}},
+		limits.SubjectUsageReport:   {`{"report":"errors"}`, []string{"period", "since", "until"}},
+		limits.SubjectUsage:         {`{"key":"k","endpoint":"e","method":"GET","status":200,"millis":1}`, []string{"at"}},
+		limits.SubjectKeysCreate:    {`{"user":"u"}`, []string{"expiresAt"}},
+		limits.SubjectKeysList:      {`{}`, nil},
+		limits.SubjectKeysRevoke:    {`{"id":"abcdefgh"}`, nil},
+		limits.SubjectKeysExpire:    {`{"id":"abcdefgh","expiresAt":0}`, nil},
+		limits.SubjectOverridesSet:  {`{"policy":"p","name":"n","subject":"s","reason":"r","limit":1}`, []string{"expiresAt"}},
+		limits.SubjectOverridesList: {`{}`, []string{"after"}},
+		limits.SubjectPolicies:      {`{}`, nil},
+		limits.SubjectJobsRun:       {`{"job":"j"}`, nil},
+		limits.SubjectJobsHistory:   {`{}`, nil},
+		limits.SubjectAlertsList:    {`{}`, []string{"after"}},
+		limits.SubjectAlertsShow:    {`{"id":"i"}`, nil},
+		limits.SubjectAlertsDead:    {`{}`, nil},
+		limits.SubjectAlertsReplay:  {`{"channel":"log"}`, nil},
+		limits.SubjectAlertsSilence: {`{"user":"7","for":1000,"reason":"r"}`, []string{"expiresAt"}},
 	} {
-		schema := verdicts(t, name)
+		schema := verdicts(t, requestSchema(subject))
 		differ := 0
-		for _, body := range around(t, name, c.body) {
-			said, read := schema(body), all[name]([]byte(body))
+		for _, body := range around(t, requestSchema(subject), c.body) {
+			said, read := schema(body), all[subject]([]byte(body))
 			var e *limits.Error
 			if unsaid := said == nil && errors.As(read, &e) && slices.Contains(c.unsaid, e.Field); unsaid || (said == nil) == (read == nil) {
 				continue
 			}
 			if differ++; differ <= 5 {
-				t.Errorf("%s: %.300s: the schema says %v, the service %v", name, body, said, read)
+				t.Errorf("%s: %.300s: the schema says %v, the service %v", subject, body, said, read)
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -162,63 +161,11 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 
 func (s *Service) metadata() map[string]string {
 	m := map[string]string{
-		"error-schema": s.cfg.SchemaBase + "/" + SchemaError,
-		"asyncapi":     s.cfg.SchemaBase + "/" + AsyncAPI,
+		"error-schema": s.cfg.SchemaBase + "/" + schemaError,
+		"asyncapi":     s.cfg.SchemaBase + "/" + asyncAPI,
 	}
 	maps.Copy(m, s.cfg.Metadata)
 	return m
-}
-
-// endpoint is a subject, the schemas of its bodies, and what handles it.
-type endpoint struct {
-	name, subject, request, response string
-	handle                           micro.HandlerFunc
-}
-
-// addEndpoints subscribes to the subjects of the parts that are there.
-func (s *Service) addEndpoints() error {
-	if s.cfg.Engine != nil {
-		if err := s.addDecisionEndpoints(); err != nil {
-			return err
-		}
-	}
-	return errors.Join(s.addJobEndpoints(), s.addAlertEndpoints())
-}
-
-func (s *Service) addDecisionEndpoints() error {
-	for _, e := range append([]endpoint{
-		{"consume", limits.SubjectConsume, SchemaRequest, SchemaReply, s.decides(engine.Consume)},
-		{"check", limits.SubjectCheck, SchemaRequest, SchemaReply, s.decides(engine.Check)},
-		{"record", limits.SubjectRecord, SchemaRequest, SchemaReply, s.decides(engine.Record)},
-		{"refund", limits.SubjectRefund, SchemaRequest, SchemaReply, s.decides(engine.Refund)},
-		{"status", limits.SubjectStatus, SchemaStatusRequest, SchemaStatus, s.beside(s.statuses, s.status)},
-		{"admin-list", limits.SubjectList, SchemaListRequest, SchemaList, s.answers(s.list)},
-		{"admin-policies", limits.SubjectPolicies, SchemaPoliciesRequest, SchemaPolicies, s.answers(s.policies)},
-		{"admin-reset", limits.SubjectReset, SchemaResetRequest, SchemaReset, s.answers(s.reset)},
-		{"settle", limits.SubjectSettle, SchemaSettleRequest, SchemaReply, s.beside(s.settles, s.settle)},
-	}, s.usageEndpoints()...) {
-		if err := s.addEndpoint(e.name, e.subject, e.request, e.response, e.handle); err != nil {
-			return err
-		}
-	}
-	return errors.Join(s.addKeyEndpoints(), s.addOverrideEndpoints())
-}
-
-// addEndpoint subscribes to one subject; request and response are schemas, response none where nothing is answered.
-func (s *Service) addEndpoint(name, subject, request, response string, handle micro.HandlerFunc) error {
-	schemas := map[string]string{"request-schema": s.cfg.SchemaBase + "/" + request}
-	if response != "" {
-		schemas["response-schema"] = s.cfg.SchemaBase + "/" + response
-		schemas["error-schema"] = s.cfg.SchemaBase + "/" + SchemaError
-	}
-	err := s.micro.AddEndpoint(name, handle,
-		micro.WithEndpointSubject(subject),
-		micro.WithEndpointPendingLimits(s.cfg.PendingMessages, s.cfg.PendingBytes),
-		micro.WithEndpointMetadata(schemas))
-	if err != nil {
-		return fmt.Errorf("add endpoint %s: %w", name, err)
-	}
-	return nil
 }
 
 // call is a request on its way through the engine. Calls are used again, with their only limit and the room for

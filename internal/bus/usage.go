@@ -26,18 +26,6 @@ type UsageReader interface {
 	EndpointErrors(ctx context.Context, q usage.LogQuery) ([]usage.Failure, error)
 }
 
-func (s *Service) usageEndpoints() (all []endpoint) {
-	if s.cfg.UsageLog != nil {
-		all = append(all, endpoint{"usage", limits.SubjectUsage, SchemaLogEntry, "", s.logRequest})
-	}
-	if s.cfg.Usage != nil {
-		all = append(all,
-			endpoint{"admin-top", limits.SubjectTop, SchemaTopRequest, SchemaTop, s.answers(s.top)},
-			endpoint{"admin-usage", limits.SubjectUsageReport, SchemaUsageRequest, SchemaUsage, s.answers(s.usage)})
-	}
-	return all
-}
-
 // logRequest takes a line of the request log. Nobody waits for it, so nobody is told what is wrong with it.
 func (s *Service) logRequest(m micro.Request) {
 	r, err := decodeLogEntry(m.Data(), time.Now())

@@ -1,0 +1,105 @@
+package bus
+
+import (
+	"fmt"
+	"strings"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+
+	"github.com/nats-io/nats.go/micro"
+)
+
+// endpoint is a subject and what handles it.
+type endpoint struct {
+	subject string
+	handle  micro.HandlerFunc
+}
+
+// endpoints gives those of the parts that are there. What administers is below limits.admin, so that permissions can tell:
+// whoever may create API keys may act as any user.
+func (s *Service) endpoints() (all []endpoint) {
+	c := &s.cfg
+	decides := c.Engine != nil
+	for _, part := range []struct {
+		there     bool
+		endpoints []endpoint
+	}{
+		{decides, []endpoint{
+			{limits.SubjectConsume, s.decides(engine.Consume)},
+			{limits.SubjectCheck, s.decides(engine.Check)},
+			{limits.SubjectRecord, s.decides(engine.Record)},
+			{limits.SubjectRefund, s.decides(engine.Refund)},
+			{limits.SubjectStatus, s.beside(s.statuses, s.status)},
+			{limits.SubjectList, s.answers(s.list)},
+			{limits.SubjectPolicies, s.answers(s.policies)},
+			{limits.SubjectReset, s.answers(s.reset)},
+			{limits.SubjectSettle, s.beside(s.settles, s.settle)},
+		}},
+		{decides && c.UsageLog != nil, []endpoint{
+			{limits.SubjectUsage, s.logRequest},
+		}},
+		{decides && c.Usage != nil, []endpoint{
+			{limits.SubjectTop, s.answers(s.top)},
+			{limits.SubjectUsageReport, s.answers(s.usage)},
+		}},
+		{decides && c.Keys != nil, []endpoint{
+			{limits.SubjectVerify, s.verify},
+			{limits.SubjectKeysCreate, s.answers(s.createKey)},
+			{limits.SubjectKeysList, s.answers(s.listKeys)},
+			{limits.SubjectKeysRevoke, s.answers(s.revokeKey)},
+			{limits.SubjectKeysExpire, s.answers(s.expireKey)},
+		}},
+		{decides && c.Overrides != nil, []endpoint{
+			{limits.SubjectOverridesSet, s.answers(s.setOverride)},
+			{limits.SubjectOverridesDelete, s.answers(s.deleteOverride)},
+			{limits.SubjectOverridesList, s.answers(s.listOverrides)},
+		}},
+		{c.Jobs != nil, []endpoint{
+			{limits.SubjectJobsList, s.answers(s.listJobs)},
+			{limits.SubjectJobsRun, s.answers(s.runJob)},
+			{limits.SubjectJobsHistory, s.answers(s.jobHistory)},
+		}},
+		{c.Alerts != nil, []endpoint{
+			{limits.SubjectAlertsList, s.answers(s.listAlerts)},
+			{limits.SubjectAlertsShow, s.answers(s.showAlert)},
+			{limits.SubjectAlertsSilence, s.answers(s.silence)},
+			{limits.SubjectAlertsUnsilence, s.answers(s.unsilence)},
+			{limits.SubjectAlertsSilences, s.answers(s.listSilences)},
+			{limits.SubjectAlertsDead, s.answers(s.deadLetters)},
+			{limits.SubjectAlertsReplay, s.answers(s.replay)},
+			{limits.SubjectAlertsTest, s.answers(s.testAlert)},
+			{limits.SubjectAlertsChannels, s.answers(s.listChannels)},
+		}},
+	} {
+		if part.there {
+			all = append(all, part.endpoints...)
+		}
+	}
+	return all
+}
+
+// addEndpoints subscribes to the subjects.
+func (s *Service) addEndpoints() error {
+	for _, e := range s.endpoints() {
+		schemas := map[string]string{"request-schema": s.cfg.SchemaBase + "/" + requestSchema(e.subject)}
+		if reply := replySchema(e.subject); reply != "" {
+			schemas["response-schema"] = s.cfg.SchemaBase + "/" + reply
+			schemas["error-schema"] = s.cfg.SchemaBase + "/" + schemaError
+		}
+		name := endpointName(e.subject)
+		err := s.micro.AddEndpoint(name, e.handle,
+			micro.WithEndpointSubject(e.subject),
+			micro.WithEndpointPendingLimits(s.cfg.PendingMessages, s.cfg.PendingBytes),
+			micro.WithEndpointMetadata(schemas))
+		if err != nil {
+			return fmt.Errorf("add endpoint %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// endpointName is the subject below the service's, such as admin-list for limits.admin.list: a name has no dots.
+func endpointName(subject string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(subject, limits.ServiceName+"."), ".", "-")
+}
