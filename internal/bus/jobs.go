@@ -93,7 +93,7 @@ func decodeJob(data []byte, history bool) (job string, max int, err error) {
 		}
 	})
 	if err == nil && job == "" && !history {
-		err = badInput("job", "job", "job is missing; admin.jobs.list tells which there are")
+		err = badInput("job", "job", "job is missing; "+limits.SubjectJobsList+" tells which there are")
 	}
 	return job, max, err
 }
@@ -102,10 +102,10 @@ func jobError(name string, err error) error {
 	switch {
 	case errors.Is(err, jobs.ErrUnknown):
 		return &limits.Error{Status: 404, Code: limits.CodeUnknownJob, Field: "job",
-			Message: fmt.Sprintf("no job is called %q here; admin.jobs.list tells which there are", name)}
+			Message: fmt.Sprintf("no job is called %q here; "+limits.SubjectJobsList+" tells which there are", name)}
 	case errors.Is(err, jobs.ErrBusy):
 		return &limits.Error{Status: 409, Code: limits.CodeJobRunning, Field: "job",
-			Message: fmt.Sprintf("a run of %s has not ended; admin.jobs.history tells where it runs", name)}
+			Message: fmt.Sprintf("a run of %s has not ended; "+limits.SubjectJobsHistory+" tells where it runs", name)}
 	case errors.Is(err, jobs.ErrStopped):
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the worker is stopping; try again"}
 	}

@@ -51,7 +51,7 @@ func policyError(q *policy.Question, err error) error {
 	case errors.As(err, &ae):
 		return badInput("attributes", "attributes."+ae.Attribute, "%s", ae.Error())
 	case errors.Is(err, policy.ErrUnknownPolicy):
-		return unknownPolicy(q.Policy, "limits.admin.policies lists those there are")
+		return unknownPolicy(q.Policy, limits.SubjectPolicies+" lists those there are")
 	case errors.Is(err, policy.ErrTooManyLimits):
 		return &limits.Error{Status: 413, Code: limits.CodeTooManyLimits, Field: "attributes",
 			Message: err.Error() + "; put policies that exclude each other into a group"}

@@ -11,33 +11,10 @@ import (
 	"time"
 
 	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/alerts"
-	"github.com/seed503877ad/limits/internal/jobs"
-	"github.com/seed503877ad/limits/internal/keys"
-	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/schemas"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
-
-// everything is a service of all parts, which can tell what it would serve.
-func everything() *Service {
-	return &Service{cfg: ServiceConfig{Engine: new(fakeEngine), UsageLog: newFakeUsage(), Usage: newFakeUsage(), Keys: new(keys.Registry),
-		Overrides: new(overrides.Table), Jobs: new(jobs.Runner), Alerts: new(alerts.Desk)}}
-}
-
-// TestSchemasOfEndpointsAreFiles: every schema that an endpoint names is there, and no other.
-func TestSchemasOfEndpointsAreFiles(t *testing.T) {
-	named := map[string]bool{schemaError: true}
-	for _, e := range everything().endpoints() {
-		named[requestSchema(e.subject)], named[replySchema(e.subject)] = true, true
-	}
-	delete(named, "") // limits.usage answers nothing
-	files, err := fs.Glob(schemas.FS, "api/*.json")
-	if got := slices.Sorted(maps.Keys(named)); err != nil || !slices.Equal(got, files) {
-		t.Errorf("endpoints name %v, files are %v, %v", got, files, err)
-	}
-}
 
 // readers read the bodies that the schemas describe, by subject.
 func readers(t *testing.T) map[string]func(data []byte) error {

@@ -1,0 +1,55 @@
+package bus
+
+import (
+	"io/fs"
+	"maps"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/overrides"
+	"github.com/seed503877ad/limits/internal/policy"
+	"github.com/seed503877ad/limits/schemas"
+)
+
+// everything is a service of all parts, which can tell what it would serve.
+func everything() *Service {
+	return &Service{cfg: ServiceConfig{Engine: new(fakeEngine), UsageLog: newFakeUsage(), Usage: newFakeUsage(), Keys: new(keys.Registry),
+		Overrides: new(overrides.Table), Jobs: new(jobs.Runner), Alerts: new(alerts.Desk)}}
+}
+
+// TestSchemasOfEndpointsAreFiles: every schema that an endpoint names is there, and no other.
+func TestSchemasOfEndpointsAreFiles(t *testing.T) {
+	named := map[string]bool{schemaError: true}
+	for _, e := range everything().endpoints() {
+		named[requestSchema(e.subject)], named[replySchema(e.subject)] = true, true
+	}
+	delete(named, "") // limits.usage answers nothing
+	files, err := fs.Glob(schemas.FS, "api/*.json")
+	if got := slices.Sorted(maps.Keys(named)); err != nil || !slices.Equal(got, files) {
+		t.Errorf("endpoints name %v, files are %v, %v", got, files, err)
+	}
+}
+
+// TestErrorsNameSubjectsThatAreServed: who does as an error says gets an answer.
+func TestErrorsNameSubjectsThatAreServed(t *testing.T) {
+	s := everything()
+	served := map[string]bool{}
+	for _, e := range s.endpoints() {
+		served[e.subject] = true
+	}
+	_, noAlert := s.showAlert(t.Context(), []byte("{}"))
+	_, noSilence := s.unsilence(t.Context(), []byte("{}"))
+	_, noJob := s.runJob(t.Context(), []byte("{}"))
+	_, noKey := s.keyChanged("", "x", keys.Key{}, keys.ErrUnknown)
+	for _, err := range []error{noAlert, noSilence, noJob, noKey, jobError("x", jobs.ErrUnknown), jobError("x", jobs.ErrBusy),
+		alertError("x", alerts.ErrUnknownAlert), alertError("x", alerts.ErrUnknownSilence), alertError("x", alerts.ErrUnknownDelivery),
+		alertError("x", alerts.ErrUnknownChannel), policyError(&policy.Question{Policy: "x"}, policy.ErrUnknownPolicy)} {
+		if subject := regexp.MustCompile(`[a-z.]*admin[a-z.]*`).FindString(err.Error()); !served[subject] {
+			t.Errorf("%v: nothing serves %q", err, subject)
+		}
+	}
+}
