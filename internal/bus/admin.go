@@ -12,17 +12,8 @@ import (
 // the wire types as they are.
 
 func (s *Service) status(ctx context.Context, data []byte) (any, error) {
-	r := newReader()
 	var key string
-	err := r.document(data, func(name []byte) (err error) {
-		if string(name) != "key" {
-			return r.unknown(name, "key")
-		}
-		b, err := r.printable("key", 1, limits.MaxKeyBytes)
-		key = string(b)
-		return err
-	})
-	if err != nil {
+	if err := readFields(data, text("key", &key, 1, limits.MaxKeyBytes)); err != nil {
 		return nil, err
 	}
 	if key == "" {
@@ -55,31 +46,19 @@ func (s *Service) list(ctx context.Context, data []byte) (any, error) {
 const defaultListPage = 100
 
 func decodeList(data []byte) (limits.ListRequest, error) {
-	r := newReader()
 	req := limits.ListRequest{Max: defaultListPage}
-	err := r.document(data, func(name []byte) error {
-		switch string(name) {
-		case "prefix":
-			b, err := r.printable("prefix", 0, limits.MaxKeyBytes)
-			req.Prefix = string(b)
-			return err
-		case "after":
-			b, err := r.string("after")
-			req.After = string(b)
-			key, counter, _ := strings.Cut(req.After, cursorCut)
+	err := readFields(data,
+		text("prefix", &req.Prefix, 0, limits.MaxKeyBytes),
+		parsed("after", func(after string) error {
+			req.After = after
+			key, counter, _ := strings.Cut(after, cursorCut)
 			_, bad := unprintable([]byte(key + strings.Replace(counter, engine.PolicyName("", ""), "", 1)))
-			if err == nil && (bad || len(key) > limits.MaxKeyBytes || len(counter) > 2*limits.MaxNameBytes+1) {
-				return r.bad("after", "after %s is neither a key nor the next of a page", quoteText(b))
+			if bad || len(key) > limits.MaxKeyBytes || len(counter) > 2*limits.MaxNameBytes+1 {
+				return badInput("after", "after", "after %s is neither a key nor the next of a page", quoteText([]byte(after)))
 			}
-			return err
-		case "max":
-			n, err := r.number("max", 1, limits.MaxListPage)
-			req.Max = int(n)
-			return err
-		default:
-			return r.unknown(name, "prefix, after, max")
-		}
-	})
+			return nil
+		}),
+		number("max", &req.Max, 1, limits.MaxListPage))
 	return req, err
 }
 
@@ -96,27 +75,16 @@ func (s *Service) reset(ctx context.Context, data []byte) (any, error) {
 }
 
 func decodeReset(data []byte) (limits.ResetRequest, error) {
-	r := newReader()
 	var req limits.ResetRequest
-	var prefixed bool
-	err := r.document(data, func(name []byte) (err error) {
-		var b []byte
-		switch string(name) {
-		case "key":
-			b, err = r.printable("key", 1, limits.MaxKeyBytes)
-			req.Key = string(b)
-		case "prefix":
-			b, err = r.printable("prefix", 0, limits.MaxKeyBytes)
-			req.Prefix, prefixed = string(b), true
-		case "all":
-			req.All, err = r.bool("all")
-		case "dryRun":
-			req.DryRun, err = r.bool("dryRun")
-		default:
-			err = r.unknown(name, "key, prefix, all, dryRun")
-		}
-		return err
-	})
+	prefixed, prefix := false, text("prefix", &req.Prefix, 0, limits.MaxKeyBytes)
+	err := readFields(data,
+		text("key", &req.Key, 1, limits.MaxKeyBytes),
+		field{prefix.name, func(r *reader) error {
+			prefixed = true
+			return prefix.read(r)
+		}},
+		boolean("all", &req.All),
+		boolean("dryRun", &req.DryRun))
 	switch {
 	case err != nil:
 		return req, err

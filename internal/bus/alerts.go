@@ -58,6 +58,18 @@ func (s *Service) listAlerts(ctx context.Context, data []byte) (any, error) {
 	return reply, nil
 }
 
+func decodeListAlerts(data []byte) (alerts.AlertFilter, error) {
+	f := alerts.AlertFilter{Max: defaultAlertPage}
+	err := readFields(data,
+		text("user", &f.User, 0, limits.MaxKeyBytes),
+		text("rule", &f.Rule, 0, limits.MaxKeyBytes),
+		text("policy", &f.Policy, 0, limits.MaxKeyBytes),
+		boolean("open", &f.OpenOnly),
+		parsed("after", func(after string) error { return parseAlertCursor(after, &f) }),
+		number("max", &f.Max, 1, limits.MaxAlertPage))
+	return f, err
+}
+
 // alertCursorCut stands between time and id in the next of a page of alerts.
 const alertCursorCut = "/"
 
@@ -91,6 +103,15 @@ func (s *Service) showAlert(ctx context.Context, data []byte) (any, error) {
 	return reply, nil
 }
 
+// decodeAlertID reads a request that is an id.
+func decodeAlertID(data []byte, where string) (id string, err error) {
+	err = readFields(data, text("id", &id, 1, limits.MaxIDBytes))
+	if err == nil && id == "" {
+		err = badInput("id", "id", "id is missing; %s", where)
+	}
+	return id, err
+}
+
 func (s *Service) silence(ctx context.Context, data []byte) (any, error) {
 	silence, lasts, err := s.decodeSilence(data)
 	if err != nil {
@@ -103,6 +124,35 @@ func (s *Service) silence(ctx context.Context, data []byte) (any, error) {
 	s.cfg.Logger.Info("alerts silenced", "silence", silence.ID, "rule", silence.Rule, "policy", silence.Policy, "for", lasts,
 		"by", silence.By, "reason", silence.Reason)
 	return limits.SilenceReply{Silence: limits.Silence(silence)}, nil
+}
+
+// decodeSilence reads a silence and how long it lasts.
+func (s *Service) decodeSilence(data []byte) (silence alerts.Silence, lasts time.Duration, err error) {
+	var millis, until int64
+	err = readFields(data,
+		text("rule", &silence.Rule, 1, limits.MaxKeyBytes),
+		text("policy", &silence.Policy, 1, limits.MaxKeyBytes),
+		text("key", &silence.Key, 1, limits.MaxKeyBytes),
+		text("user", &silence.User, 1, limits.MaxKeyBytes),
+		number("for", &millis, 1, limits.MaxSilenceMillis),
+		number("expiresAt", &until, 1, maxTime),
+		text("reason", &silence.Reason, 1, limits.MaxReasonBytes),
+		text("by", &silence.By, 0, limits.MaxNameBytes))
+	switch {
+	case err != nil:
+		return silence, 0, err
+	case millis != 0 && until != 0:
+		return silence, 0, &limits.Error{Status: 400, Code: "mixed_forms", Field: "for",
+			Message: "for and expiresAt both say when the silence ends; give one of them"}
+	case until != 0:
+		millis = until - s.now().UnixMilli()
+	}
+	// Bounded before it is a duration, which ends after 292 years.
+	lasts = time.Duration(min(millis, limits.MaxSilenceMillis+1)) * time.Millisecond
+	if field, err := silence.Validate(lasts); err != nil {
+		return silence, 0, badInput(field, field, "%s", err)
+	}
+	return silence, lasts, nil
 }
 
 func (s *Service) unsilence(ctx context.Context, data []byte) (any, error) {
@@ -119,23 +169,11 @@ func (s *Service) unsilence(ctx context.Context, data []byte) (any, error) {
 }
 
 func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
-	r := newReader()
-	all, max := false, int64(defaultAlertPage)
-	err := r.document(data, func(name []byte) (err error) {
-		switch string(name) {
-		case "all":
-			all, err = r.bool("all")
-		case "max":
-			max, err = r.number("max", 1, limits.MaxAlertPage)
-		default:
-			err = r.unknown(name, "all, max")
-		}
-		return err
-	})
-	if err != nil {
+	all, max := false, defaultAlertPage
+	if err := readFields(data, boolean("all", &all), number("max", &max, 1, limits.MaxAlertPage)); err != nil {
 		return nil, err
 	}
-	silences, err := s.cfg.Alerts.Silences(ctx, all, int(max))
+	silences, err := s.cfg.Alerts.Silences(ctx, all, max)
 	if err != nil {
 		return nil, err
 	}
@@ -147,33 +185,21 @@ func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
 }
 
 func (s *Service) testAlert(ctx context.Context, data []byte) (any, error) {
-	r := newReader()
-	var channel, note []byte
-	err := r.document(data, func(name []byte) (err error) {
-		switch string(name) {
-		case "channel":
-			channel, err = r.copied("channel", 1, limits.MaxNameBytes)
-		case "note":
-			note, err = r.copied("note", 0, limits.MaxNoteBytes)
-		default:
-			err = r.unknown(name, "channel, note")
-		}
-		return err
-	})
+	var channel, note string
+	err := readFields(data, text("channel", &channel, 1, limits.MaxNameBytes), text("note", &note, 0, limits.MaxNoteBytes))
 	if err != nil {
 		return nil, err
 	}
-	id, channels, err := s.cfg.Alerts.Test(ctx, string(channel), string(note))
+	id, channels, err := s.cfg.Alerts.Test(ctx, channel, note)
 	if err != nil {
-		return nil, alertError(string(channel), err)
+		return nil, alertError(channel, err)
 	}
 	s.cfg.Logger.Info("test of channels asked for", "channels", channels)
 	return limits.TestAlertReply{ID: id, Channels: channels}, nil
 }
 
 func (s *Service) listChannels(ctx context.Context, data []byte) (any, error) {
-	r := newReader()
-	if err := r.document(data, func(name []byte) error { return r.unknown(name, "none") }); err != nil {
+	if err := readFields(data); err != nil {
 		return nil, err
 	}
 	all, err := s.cfg.Alerts.Channels(ctx)

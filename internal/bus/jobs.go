@@ -25,9 +25,7 @@ const (
 )
 
 func (s *Service) listJobs(ctx context.Context, data []byte) (any, error) {
-	r := newReader()
-	err := r.document(data, func(name []byte) error { return r.unknown(name, "none") })
-	if err != nil {
+	if err := readFields(data); err != nil {
 		return nil, err
 	}
 	all, err := s.cfg.Jobs.Jobs(ctx)
@@ -74,24 +72,11 @@ func (s *Service) jobHistory(ctx context.Context, data []byte) (any, error) {
 
 // decodeJob reads the name of a job, which a history may leave out and what runs one may not.
 func decodeJob(data []byte, history bool) (job string, max int, err error) {
-	r := newReader()
-	max = defaultJobRuns
-	err = r.document(data, func(name []byte) error {
-		switch {
-		case string(name) == "job":
-			b, err := r.printable("job", 1, limits.MaxNameBytes)
-			job = string(b)
-			return err
-		case string(name) == "max" && history:
-			n, err := r.number("max", 1, limits.MaxJobRuns)
-			max = int(n)
-			return err
-		case history:
-			return r.unknown(name, "job, max")
-		default:
-			return r.unknown(name, "job")
-		}
-	})
+	fields := []field{text("job", &job, 1, limits.MaxNameBytes)}
+	if max = defaultJobRuns; history {
+		fields = append(fields, number("max", &max, 1, limits.MaxJobRuns))
+	}
+	err = readFields(data, fields...)
 	if err == nil && job == "" && !history {
 		err = badInput("job", "job", "job is missing; "+limits.SubjectJobsList+" tells which there are")
 	}

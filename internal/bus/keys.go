@@ -32,30 +32,20 @@ func (s *Service) createKey(ctx context.Context, data []byte) (any, error) {
 	return limits.CreateKeyReply{APIKey: text, Key: wireKey(&k)}, nil
 }
 
-const createKeyFields = "user, name, tier, attributes, expiresAt"
-
 func (s *Service) decodeCreateKey(data []byte) (k keys.Key, err error) {
 	p := s.decoder.parsers.Get().(*parser)
 	defer s.decoder.parsers.Put(p)
 	p.reset()
-	err = p.document(data, func(name []byte) (err error) {
-		switch string(name) {
-		case "user":
-			k.User, err = p.text("user", limits.MaxAttributeBytes)
-		case "name":
-			k.Name, err = p.text("name", limits.MaxNameBytes)
-		case "tier":
-			k.Tier, err = p.text("tier", limits.MaxNameBytes)
-		case "attributes":
-			err = p.attribute()
+	err = p.fields(data,
+		text("user", &k.User, 1, limits.MaxAttributeBytes),
+		text("name", &k.Name, 1, limits.MaxNameBytes),
+		text("tier", &k.Tier, 1, limits.MaxNameBytes),
+		field{"attributes", func(*reader) error {
+			err := p.attribute()
 			k.Attributes = p.attributes
-		case "expiresAt":
-			k.ExpiresAt, err = p.number("expiresAt", 1, maxTime)
-		default:
-			err = p.unknown(name, createKeyFields)
-		}
-		return err
-	})
+			return err
+		}},
+		number("expiresAt", &k.ExpiresAt, 1, maxTime))
 	if err != nil {
 		return k, err
 	}
@@ -102,30 +92,12 @@ func (s *Service) listKeys(ctx context.Context, data []byte) (any, error) {
 }
 
 func decodeListKeys(data []byte) (keys.Filter, error) {
-	r := newReader()
 	f := keys.Filter{Max: defaultListPage}
-	err := r.document(data, func(name []byte) error {
-		var b []byte
-		var err error
-		switch string(name) {
-		case "user":
-			b, err = r.printable("user", 0, limits.MaxAttributeBytes)
-			f.User = string(b)
-		case "prefix":
-			b, err = r.printable("prefix", 0, limits.MaxNameBytes)
-			f.Prefix = string(b)
-		case "after":
-			b, err = r.printable("after", 0, limits.MaxNameBytes)
-			f.After = string(b)
-		case "max":
-			var n int64
-			n, err = r.number("max", 1, limits.MaxListPage)
-			f.Max = int(n)
-		default:
-			err = r.unknown(name, "user, prefix, after, max")
-		}
-		return err
-	})
+	err := readFields(data,
+		text("user", &f.User, 0, limits.MaxAttributeBytes),
+		text("prefix", &f.Prefix, 0, limits.MaxNameBytes),
+		text("after", &f.After, 0, limits.MaxNameBytes),
+		number("max", &f.Max, 1, limits.MaxListPage))
 	return f, err
 }
 
@@ -161,22 +133,14 @@ func (s *Service) keyChanged(what, id string, k keys.Key, err error) (any, error
 
 // decodeKeyChange reads the body of revoke, or of expire. The id is not told when it is wrong: it may be a whole key.
 func decodeKeyChange(data []byte, expires bool) (id string, at int64, err error) {
-	r := newReader()
-	known, at := "id", int64(-1)
-	if expires {
-		known = "id, expiresAt"
-	}
-	err = r.document(data, func(name []byte) (err error) {
-		switch {
-		case string(name) == "id":
-			id, err = r.secret("id")
-		case string(name) == "expiresAt" && expires:
-			at, err = r.number("expiresAt", 0, maxTime)
-		default:
-			err = r.unknown(name, known)
-		}
+	fields := []field{{"id", func(r *reader) (err error) {
+		id, err = r.secret("id")
 		return err
-	})
+	}}}
+	if at = -1; expires {
+		fields = append(fields, number("expiresAt", &at, 0, maxTime))
+	}
+	err = readFields(data, fields...)
 	switch {
 	case err != nil:
 		return "", 0, err
@@ -186,18 +150,6 @@ func decodeKeyChange(data []byte, expires bool) (id string, at int64, err error)
 		return "", 0, badInput("expiresAt", "expiresAt", "expiresAt is missing; give Unix milliseconds, or 0 for never")
 	}
 	return id, at, nil
-}
-
-// secret reads a string that no message may repeat.
-func (r *reader) secret(field string) (string, error) {
-	v, err := r.value()
-	if err != nil {
-		return "", err
-	}
-	if v.Kind() != '"' {
-		return "", r.bad(field, "%s must be a string; got %s", field, kindName(v.Kind()))
-	}
-	return string(r.unquote(v)), nil
 }
 
 func wireKey(k *keys.Key) limits.APIKey {

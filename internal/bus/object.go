@@ -132,6 +132,18 @@ func (r *reader) printable(field string, min, max int) ([]byte, error) {
 	return s, nil
 }
 
+// secret reads a string that no message may repeat.
+func (r *reader) secret(field string) (string, error) {
+	v, err := r.value()
+	if err != nil {
+		return "", err
+	}
+	if v.Kind() != '"' {
+		return "", r.bad(field, "%s must be a string; got %s", field, kindName(v.Kind()))
+	}
+	return string(r.unquote(v)), nil
+}
+
 // number reads a whole number.
 func (r *reader) number(field string, min, max int64) (int64, error) {
 	v, err := r.value()

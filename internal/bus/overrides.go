@@ -30,16 +30,27 @@ func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
 	return limits.OverrideReply{Override: wireOverride(&o)}, nil
 }
 
-const (
-	overrideIDFields = "policy, name, subject"
-	overrideFields   = overrideIDFields + ", limit, window, burst, unlimited, expiresAt, reason, by"
-)
-
 func (s *Service) decodeOverride(data []byte) (o overrides.Override, err error) {
 	p := s.decoder.parsers.Get().(*parser)
 	defer s.decoder.parsers.Put(p)
 	p.reset()
-	err = p.document(data, func(name []byte) error { return p.overrideMember(&o, name) })
+	err = p.fields(data, append(overrideIDFields(&o.ID),
+		number("limit", &o.Limit, 1, limits.MaxAmount),
+		field{"window", func(*reader) error {
+			var sp spec
+			err := p.specWord(&sp, specWindow)
+			o.Window = sp.window.String()
+			return err
+		}},
+		field{"burst", func(*reader) error {
+			n, err := p.number("burst", 0, limits.MaxAmount)
+			o.Burst = &n
+			return err
+		}},
+		boolean("unlimited", &o.Unlimited),
+		number("expiresAt", &o.ExpiresAt, 1, maxTime),
+		text("reason", &o.Reason, 1, limits.MaxReasonBytes),
+		text("by", &o.By, 1, limits.MaxNameBytes))...)
 	if err != nil {
 		return o, err
 	}
@@ -47,49 +58,12 @@ func (s *Service) decodeOverride(data []byte) (o overrides.Override, err error) 
 	return o, checkOverride(&o)
 }
 
-// overrideMember reads a member of an override. What a limit may be is read as in a request.
-func (p *parser) overrideMember(o *overrides.Override, name []byte) (err error) {
-	switch string(name) {
-	case "limit":
-		o.Limit, err = p.number("limit", 1, limits.MaxAmount)
-	case "burst":
-		var n int64
-		n, err = p.number("burst", 0, limits.MaxAmount)
-		o.Burst = &n
-	case "window":
-		var sp spec
-		err = p.specWord(&sp, specWindow)
-		o.Window = sp.window.String()
-	case "unlimited":
-		o.Unlimited, err = p.bool("unlimited")
-	case "expiresAt":
-		o.ExpiresAt, err = p.number("expiresAt", 1, maxTime)
-	case "reason":
-		o.Reason, err = p.text("reason", limits.MaxReasonBytes)
-	case "by":
-		o.By, err = p.text("by", limits.MaxNameBytes)
-	default:
-		var known bool
-		if known, err = p.overrideID(&o.ID, name); !known {
-			err = p.unknown(name, overrideFields)
-		}
+func overrideIDFields(id *overrides.ID) []field {
+	return []field{
+		text("policy", &id.Policy, 1, limits.MaxNameBytes),
+		text("name", &id.Name, 1, limits.MaxNameBytes),
+		text("subject", &id.Subject, 1, limits.MaxKeyBytes),
 	}
-	return err
-}
-
-// overrideID reads a member of an override's id; known is false for another member.
-func (p *parser) overrideID(id *overrides.ID, name []byte) (known bool, err error) {
-	switch string(name) {
-	case "policy":
-		id.Policy, err = p.text("policy", limits.MaxNameBytes)
-	case "name":
-		id.Name, err = p.text("name", limits.MaxNameBytes)
-	case "subject":
-		id.Subject, err = p.text("subject", limits.MaxKeyBytes)
-	default:
-		return false, nil
-	}
-	return true, err
 }
 
 func checkOverrideID(id *overrides.ID) error {
@@ -122,17 +96,8 @@ func checkOverride(o *overrides.Override) error {
 }
 
 func (s *Service) deleteOverride(ctx context.Context, data []byte) (any, error) {
-	p := s.decoder.parsers.Get().(*parser)
-	defer s.decoder.parsers.Put(p)
-	p.reset()
 	var id overrides.ID
-	err := p.document(data, func(name []byte) error {
-		known, err := p.overrideID(&id, name)
-		if !known {
-			return p.unknown(name, overrideIDFields)
-		}
-		return err
-	})
+	err := readFields(data, overrideIDFields(&id)...)
 	if err == nil {
 		err = checkOverrideID(&id)
 	}
@@ -168,28 +133,14 @@ func (s *Service) listOverrides(ctx context.Context, data []byte) (any, error) {
 }
 
 func decodeListOverrides(data []byte) (overrides.Filter, error) {
-	r := newReader()
 	f := overrides.Filter{Max: defaultListPage}
-	err := r.document(data, func(name []byte) error {
-		switch string(name) {
-		case "policy":
-			b, err := r.printable("policy", 0, limits.MaxNameBytes)
-			f.Policy = string(b)
+	err := readFields(data,
+		text("policy", &f.Policy, 0, limits.MaxNameBytes),
+		parsed("after", func(after string) (err error) {
+			f.After, err = parseOverrideCursor(after)
 			return err
-		case "after":
-			b, err := r.string("after")
-			if err == nil {
-				f.After, err = parseOverrideCursor(string(b))
-			}
-			return err
-		case "max":
-			n, err := r.number("max", 1, limits.MaxListPage)
-			f.Max = int(n)
-			return err
-		default:
-			return r.unknown(name, "policy, after, max")
-		}
-	})
+		}),
+		number("max", &f.Max, 1, limits.MaxListPage))
 	return f, err
 }
 

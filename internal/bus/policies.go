@@ -100,22 +100,8 @@ func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 const maxReloadError = 4096
 
 func decodePolicies(data []byte) (limits.PoliciesRequest, error) {
-	r := newReader()
 	req := limits.PoliciesRequest{Max: limits.MaxPoliciesPage}
-	err := r.document(data, func(name []byte) error {
-		switch string(name) {
-		case "after":
-			b, err := r.printable("after", 0, limits.MaxNameBytes)
-			req.After = string(b)
-			return err
-		case "max":
-			n, err := r.number("max", 1, limits.MaxPoliciesPage)
-			req.Max = int(n)
-			return err
-		default:
-			return r.unknown(name, "after, max")
-		}
-	})
+	err := readFields(data, text("after", &req.After, 0, limits.MaxNameBytes), number("max", &req.Max, 1, limits.MaxPoliciesPage))
 	return req, err
 }
 

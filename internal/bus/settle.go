@@ -37,21 +37,8 @@ func (s *Service) settle(ctx context.Context, data []byte) (any, error) {
 }
 
 func decodeSettle(data []byte) (limits.SettleRequest, error) {
-	r := newReader()
 	req := limits.SettleRequest{Cost: -1}
-	err := r.document(data, func(name []byte) (err error) {
-		switch string(name) {
-		case "id":
-			var b []byte
-			b, err = r.printable("id", 1, limits.MaxIDBytes)
-			req.ID = string(b)
-		case "cost":
-			req.Cost, err = r.number("cost", 0, limits.MaxAmount)
-		default:
-			err = r.unknown(name, "id, cost")
-		}
-		return err
-	})
+	err := readFields(data, text("id", &req.ID, 1, limits.MaxIDBytes), number("cost", &req.Cost, 0, limits.MaxAmount))
 	switch {
 	case err != nil:
 		return req, err

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/usage"
 
 	"github.com/nats-io/nats.go/micro"
@@ -44,34 +43,15 @@ const (
 )
 
 func decodeLogEntry(data []byte, now time.Time) (usage.Request, error) {
-	r := newReader()
 	entry := usage.Request{At: now.UnixMilli(), Millis: -1}
-	text := func(to *string, name string, min, max int) error {
-		b, err := r.printable(name, min, max)
-		*to = string(b)
-		return err
-	}
-	err := r.document(data, func(name []byte) (err error) {
-		switch string(name) {
-		case "key":
-			err = text(&entry.Key, "key", 1, limits.MaxKeyBytes)
-		case "user":
-			err = text(&entry.User, "user", 0, limits.MaxKeyBytes)
-		case "endpoint":
-			err = text(&entry.Endpoint, "endpoint", 1, limits.MaxKeyBytes)
-		case "method":
-			err = text(&entry.Method, "method", 1, limits.MaxMethodBytes)
-		case "status":
-			entry.Status, err = r.number("status", 100, 599)
-		case "millis":
-			entry.Millis, err = r.number("millis", 0, limits.MaxMillis)
-		case "at":
-			entry.At, err = r.number("at", now.Add(-logAge).UnixMilli(), now.Add(logAhead).UnixMilli())
-		default:
-			err = r.unknown(name, "key, user, endpoint, method, status, millis, at")
-		}
-		return err
-	})
+	err := readFields(data,
+		text("key", &entry.Key, 1, limits.MaxKeyBytes),
+		text("user", &entry.User, 0, limits.MaxKeyBytes),
+		text("endpoint", &entry.Endpoint, 1, limits.MaxKeyBytes),
+		text("method", &entry.Method, 1, limits.MaxMethodBytes),
+		number("status", &entry.Status, 100, 599),
+		number("millis", &entry.Millis, 0, limits.MaxMillis),
+		number("at", &entry.At, now.Add(-logAge).UnixMilli(), now.Add(logAhead).UnixMilli()))
 	if err != nil {
 		return entry, err
 	}
@@ -102,37 +82,8 @@ type span struct {
 	since, until int64
 }
 
-const spanFields = "period, since, until"
-
-// member reads a member that says the period; known is false for any other.
-func (p *span) member(r *reader, name []byte) (known bool, err error) {
-	switch string(name) {
-	case "period":
-		p.period, err = r.period()
-	case "since":
-		p.since, err = r.number("since", 1, maxMoment)
-	case "until":
-		p.until, err = r.number("until", 1, maxMoment)
-	default:
-		return false, nil
-	}
-	return true, err
-}
-
 // maxMoment is far beyond any date that is meant.
 const maxMoment = 1 << 46
-
-func (r *reader) period() (time.Duration, error) {
-	b, err := r.string("period")
-	if err != nil {
-		return 0, err
-	}
-	w, err := engine.ParseWindow(string(b))
-	if err != nil || w.Period != 0 {
-		return 0, r.bad("period", "period %s is no duration; want one such as 30m, 1h or 7d", quoteText(b))
-	}
-	return time.Duration(w.Millis) * time.Millisecond, nil
-}
 
 // resolve gives the two moments.
 func (p *span) resolve(now time.Time, unless time.Duration) (since, until int64, err error) {
@@ -158,20 +109,6 @@ func (p *span) resolve(now time.Time, unless time.Duration) (since, until int64,
 	return p.since, p.until, nil
 }
 
-// oneOf reads one of some words.
-func (r *reader) oneOf(field string, words ...string) (string, error) {
-	b, err := r.string(field)
-	if err != nil {
-		return "", err
-	}
-	for _, word := range words {
-		if string(b) == word {
-			return word, nil
-		}
-	}
-	return "", r.bad(field, "unknown %s %s; want one of %q", field, quoteText(b), words)
-}
-
 func (s *Service) top(ctx context.Context, data []byte) (any, error) {
 	q, err := decodeTop(data, time.Now())
 	if err != nil {
@@ -195,36 +132,17 @@ func TopRows(rows []usage.Top) []limits.TopRow {
 }
 
 func decodeTop(data []byte, now time.Time) (usage.TopQuery, error) {
-	r := newReader()
 	q := usage.TopQuery{By: usage.ByDenied, Max: defaultUsageRows}
 	var p span
-	text := func(to *string, name string, max int) error {
-		b, err := r.printable(name, 0, max)
-		*to = string(b)
-		return err
-	}
-	err := r.document(data, func(name []byte) error {
-		switch string(name) {
-		case "by":
-			by, err := r.oneOf("by", usage.ByDenied, usage.ByUsed, usage.ByAllowed)
-			q.By = by
-			return err
-		case "policy":
-			return text(&q.Policy, "policy", limits.MaxNameBytes)
-		case "user":
-			return text(&q.User, "user", limits.MaxKeyBytes)
-		case "prefix":
-			return text(&q.Prefix, "prefix", limits.MaxKeyBytes)
-		case "max":
-			n, err := r.number("max", 1, limits.MaxUsageRows)
-			q.Max = int(n)
-			return err
-		}
-		if known, err := p.member(r, name); known {
-			return err
-		}
-		return r.unknown(name, "by, "+spanFields+", policy, prefix, user, max")
-	})
+	err := readFields(data,
+		oneOf("by", &q.By, usage.ByDenied, usage.ByUsed, usage.ByAllowed),
+		period("period", &p.period),
+		number("since", &p.since, 1, maxMoment),
+		number("until", &p.until, 1, maxMoment),
+		text("policy", &q.Policy, 0, limits.MaxNameBytes),
+		text("prefix", &q.Prefix, 0, limits.MaxKeyBytes),
+		text("user", &q.User, 0, limits.MaxKeyBytes),
+		number("max", &q.Max, 1, limits.MaxUsageRows))
 	if err == nil {
 		q.Since, q.Until, err = p.resolve(now, topPeriod)
 	}
@@ -260,28 +178,15 @@ func (s *Service) usage(ctx context.Context, data []byte) (any, error) {
 }
 
 func decodeUsage(data []byte, now time.Time) (report string, q usage.LogQuery, err error) {
-	r := newReader()
 	q.Max = defaultUsageRows
 	var p span
-	err = r.document(data, func(name []byte) (err error) {
-		switch string(name) {
-		case "report":
-			report, err = r.oneOf("report", limits.ReportTraffic, limits.ReportSlowest, limits.ReportErrors)
-			return err
-		case "prefix":
-			b, err := r.printable("prefix", 0, limits.MaxKeyBytes)
-			q.Prefix = string(b)
-			return err
-		case "max":
-			n, err := r.number("max", 1, limits.MaxUsageRows)
-			q.Max = int(n)
-			return err
-		}
-		if known, err := p.member(r, name); known {
-			return err
-		}
-		return r.unknown(name, "report, "+spanFields+", prefix, max")
-	})
+	err = readFields(data,
+		oneOf("report", &report, limits.ReportTraffic, limits.ReportSlowest, limits.ReportErrors),
+		period("period", &p.period),
+		number("since", &p.since, 1, maxMoment),
+		number("until", &p.until, 1, maxMoment),
+		text("prefix", &q.Prefix, 0, limits.MaxKeyBytes),
+		number("max", &q.Max, 1, limits.MaxUsageRows))
 	if err == nil && report == "" {
 		err = badInput("report", "report", "report is missing; want traffic, slowest or errors")
 	}

@@ -1,0 +1,96 @@
+package bus
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// field is a member that a request may have, and what reads its value. The requests that are asked all the time are read
+// without a table of them, by [parser].
+type field struct {
+	name string
+	read func(r *reader) error
+}
+
+// readFields reads data, which must be one JSON object that has no other members. It keeps none of the fields, so that
+// the table of a log entry, of which there may be one for each request, stays off the heap.
+func readFields(data []byte, all ...field) error { return newReader().fields(data, all...) }
+
+func (r *reader) fields(data []byte, all ...field) error {
+	return r.document(data, func(name []byte) error {
+		for _, f := range all {
+			if string(name) == f.name {
+				return f.read(r)
+			}
+		}
+		known := ""
+		for _, f := range all {
+			known += ", " + f.name
+		}
+		return r.unknown(name, cmp.Or(strings.TrimPrefix(known, ", "), "none"))
+	})
+}
+
+// text is a string of min to max bytes whose runes are all printable.
+func text(name string, to *string, min, max int) field {
+	return field{name, func(r *reader) error {
+		b, err := r.printable(name, min, max)
+		*to = string(b)
+		return err
+	}}
+}
+
+// parsed is a string that parse takes or refuses.
+func parsed(name string, parse func(s string) error) field {
+	return field{name, func(r *reader) error {
+		b, err := r.string(name)
+		if err != nil {
+			return err
+		}
+		return parse(string(b))
+	}}
+}
+
+// oneOf is one of some words.
+func oneOf(name string, to *string, words ...string) field {
+	return parsed(name, func(s string) error {
+		if !slices.Contains(words, s) {
+			return badInput(name, name, "unknown %s %s; want one of %q", name, quoteText([]byte(s)), words)
+		}
+		*to = s
+		return nil
+	})
+}
+
+// period is a length of time.
+func period(name string, to *time.Duration) field {
+	return parsed(name, func(s string) error {
+		w, err := engine.ParseWindow(s)
+		if err != nil || w.Period != 0 {
+			return badInput(name, name, "%s %s is no duration; want one such as 30m, 1h or 7d", name, quoteText([]byte(s)))
+		}
+		*to = time.Duration(w.Millis) * time.Millisecond
+		return nil
+	})
+}
+
+// number is a whole number.
+func number[T int | int64](name string, to *T, min, max int64) field {
+	return field{name, func(r *reader) error {
+		n, err := r.number(name, min, max)
+		*to = T(n)
+		return err
+	}}
+}
+
+// boolean is true or false.
+func boolean(name string, to *bool) field {
+	return field{name, func(r *reader) (err error) {
+		*to, err = r.bool(name)
+		return err
+	}}
+}
