@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"strconv"
 
-	limits "github.com/seed503877ad/limits"
-
 	"github.com/invopop/jsonschema"
+
+	"github.com/seed503877ad/limits"
 )
 
 // refineAlerts bounds the fields of requests about alerts.

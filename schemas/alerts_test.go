@@ -7,10 +7,10 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/invopop/jsonschema"
+
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/schemas"
-
-	"github.com/invopop/jsonschema"
 )
 
 const alertsFile = "alerts.json"

@@ -7,10 +7,10 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/invopop/jsonschema"
+
 	"github.com/seed503877ad/limits/internal/policy"
 	"github.com/seed503877ad/limits/schemas"
-
-	"github.com/invopop/jsonschema"
 )
 
 const policiesFile = "policies.json"

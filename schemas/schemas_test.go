@@ -13,10 +13,10 @@ import (
 	"strings"
 	"testing"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/schemas"
-
 	"github.com/invopop/jsonschema"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/schemas"
 )
 
 var update = flag.Bool("update", false, "write the schemas instead of comparing them")

@@ -4,7 +4,7 @@ import (
 	"context"
 	"strings"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 )
 

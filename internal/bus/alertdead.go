@@ -3,7 +3,7 @@ package bus
 import (
 	"context"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/alerts"
-	"github.com/seed503877ad/limits/internal/testenv"
-
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 var _ alerts.Channel = (*AlertEvents)(nil)

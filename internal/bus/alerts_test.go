@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/sqlite"
 	"github.com/seed503877ad/limits/internal/testenv"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 )
 
 var _ Alerts = (*alerts.Desk)(nil)

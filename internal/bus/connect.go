@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed503877ad/limits/internal/redact"
-
 	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits/internal/redact"
 )
 
 // ConnectConfig configures a connection to NATS.

@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/alerts"
-	"github.com/seed503877ad/limits/internal/testenv"
-
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // taker takes events for a test and keeps what it was given.

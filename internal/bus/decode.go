@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/policy"
 )

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 )
 

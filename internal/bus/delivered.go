@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/alerts"
-
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
 )
 
 // What becomes of the messages that a [Consumer] was given.

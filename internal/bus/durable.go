@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
 )
 
 // ConsumerName is the durable consumer of the stream of events that all alerters share.

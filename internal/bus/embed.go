@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed503877ad/limits/internal/redact"
-
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/seed503877ad/limits/internal/redact"
 )
 
 // EmbedConfig configures a NATS server in this process.

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"strings"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/engine"
-
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // endpoint is a subject and what handles it.

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"strconv"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/engine"
-
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // wireError gives the error of the wire contract that err is answered with. What is none of the engine's errors

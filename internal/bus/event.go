@@ -5,13 +5,13 @@ import (
 	"math"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/engine"
-
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // ContentTypeCloudEvent is the content type of a CloudEvent in structured mode (CloudEvents JSON format 1.0).

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/testenv"
-
-	"github.com/nats-io/nats.go"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }

@@ -6,11 +6,11 @@ import (
 	"log/slog"
 	"sync/atomic"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/engine"
-
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // subjectForget carries what all workers are to forget. It is below limits.internal, so that permissions can keep

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	limits "github.com/seed503877ad/limits"
-
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
 )
 
 // mistakes are one request each with what is wrong with it, and the answer byte for byte.

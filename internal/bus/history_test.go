@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/testenv"
 )

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 

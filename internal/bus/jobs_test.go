@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/sqlite"
 )

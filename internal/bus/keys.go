@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/keys"
 )
 

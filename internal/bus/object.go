@@ -10,9 +10,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	limits "github.com/seed503877ad/limits"
-
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/seed503877ad/limits"
 )
 
 // reader reads one request strictly, token by token: names are case-sensitive, a name given twice, invalid UTF-8

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/policy"

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/overrides"
 )
 

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/testenv"
-
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestPoisonIsKeptAndEnded(t *testing.T) {

@@ -10,13 +10,13 @@ import (
 	"strings"
 	"testing"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/policy"
 	"github.com/seed503877ad/limits/internal/sqlite"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 )
 
 const policyFile = `

@@ -1,6 +1,6 @@
 package bus
 
-import limits "github.com/seed503877ad/limits"
+import "github.com/seed503877ad/limits"
 
 // quick reads in place the requests that nearly all are: a flat object, or such objects under limits, of strings
 // without escapes in printable ASCII and of whole numbers. Whatever is unusual or wrong it leaves to the reader, so

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	limits "github.com/seed503877ad/limits"
-
 	"pgregory.net/rapid"
+
+	"github.com/seed503877ad/limits"
 )
 
 // both reads data both ways: quick gives the question or nil, and strict too.

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed503877ad/limits/internal/engine"
-
 	"github.com/cenkalti/backoff/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // Outbox holds events until they are published.

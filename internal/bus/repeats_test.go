@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/engine"
-
 	"pgregory.net/rapid"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // TestRepeatsAskTheSame holds that a decoder which has seen much reads each request as one that has seen nothing.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
 )
 
 // Origin is what an event says of where it comes from.

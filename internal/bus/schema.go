@@ -3,7 +3,7 @@ package bus
 import (
 	"strings"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 )
 
 // The schemas that endpoints and events name, as paths below the schema base; package schemas holds the files.

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/schemas"
-
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/schemas"
 )
 
 // readers read the bodies that the schemas describe, by subject.

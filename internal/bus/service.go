@@ -11,14 +11,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/keys"
-	"github.com/seed503877ad/limits/internal/overrides"
-
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/overrides"
 )
 
 // Decider answers requests; *[engine.Engine] is one.

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/engine"
-
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // maxSettles bounds the settles under way. They share transactions, so many may be.

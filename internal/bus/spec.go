@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 )
 

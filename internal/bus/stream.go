@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
 )
 
 // eventSubjects are all the stream of events takes: with limits.> it would answer requests, as streams acknowledge what

@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/usage"
-
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/usage"
 )
 
 // UsageLog takes requests for the log, without blocking; *[usage.Recorder] is one.

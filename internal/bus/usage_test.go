@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/usage"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/usage"
 )
 
 // fakeUsage notes what it is asked and told, and answers with a row of each.

@@ -4,12 +4,12 @@ import (
 	"context"
 	"maps"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/keys"
-
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/keys"
 )
 
 // verify answers limits.verify. The key itself goes no further than the registry: no log, error or answer has it.
