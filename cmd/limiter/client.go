@@ -15,8 +15,10 @@ import (
 	"github.com/seed503877ad/limits/internal/settings"
 )
 
-// natsFlags say how to reach a NATS server.
-type natsFlags struct{ settings.NATS }
+// natsFlags say how a client reaches a NATS server.
+type natsFlags struct {
+	settings.NATS `set:"unset=nats://127.0.0.1:4222"`
+}
 
 // connect connects as a client; verb names the connection on the server.
 func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error) {

@@ -193,18 +193,28 @@ func (f *clientFlags) change(s *session, subject string, request any, say func(*
 type keysExpireCmd struct {
 	clientFlags
 	ID    string   `arg:"" help:"The id of the key: the 8 letters and digits behind its prefix."`
-	At    timeFlag `xor:"when" required:"" placeholder:"TIME" help:"When, such as 2027-01-31 or 2027-01-31T12:00:00Z."`
-	In    spanFlag `xor:"when" required:"" placeholder:"SPAN" help:"How long from now, such as 30d or 12h."`
-	Never bool     `xor:"when" required:"" help:"Let it not expire."`
+	At    timeFlag `xor:"when" placeholder:"TIME" help:"When, such as 2027-01-31 or 2027-01-31T12:00:00Z."`
+	In    spanFlag `xor:"when" placeholder:"SPAN" help:"How long from now, such as 30d or 12h."`
+	Never bool     `xor:"when" help:"Let it not expire."`
 }
 
 // Help gives the examples of --help.
 func (*keysExpireCmd) Help() string {
-	return `Examples:
+	return `One of --at, --in and --never says when.
+
+Examples:
 
   limiter keys expire 4fJq01Zx --in 14d
   limiter keys expire 4fJq01Zx --at 2027-01-31
   limiter keys expire 4fJq01Zx --never`
+}
+
+// Validate holds what the tags cannot.
+func (c *keysExpireCmd) Validate() error {
+	if time.Time(c.At).IsZero() && c.In == 0 && !c.Never { // required flags of an xor would all stand in the usage
+		return errors.New("one of --at, --in and --never is needed")
+	}
+	return c.clientFlags.Validate()
 }
 
 func (c *keysExpireCmd) Run(s *session) error {

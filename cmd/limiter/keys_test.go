@@ -60,8 +60,8 @@ func TestServiceOverrides(t *testing.T) {
 	s := serve(t)
 	s.limiter(t, "overrides list").want(t, exitDone, "no overrides\n", "")
 	s.limiter(t, "overrides set api minute api:user:7 --limit 500 --burst 0 --until 4000-01-02T00:00:00Z --reason import --by ann").
-		want(t, exitDone, "minute of api for api:user:7: limit 500 burst 0, until: 4000-01-02 01:00:00\n", "")
-	s.limiter(t, "overrides set api minute api:user:* --unlimited --reason test").want(t, exitDone, "unlimited, until: deleted\n", "")
+		want(t, exitDone, "minute of api for api:user:7: limit 500 burst 0, until 4000-01-02 01:00:00\n", "")
+	s.limiter(t, "overrides set api minute api:user:* --unlimited --reason test").want(t, exitDone, "unlimited, until it is deleted\n", "")
 	s.limiter(t, "overrides set api minute a --limit 1 --reason late --for 2h").want(t, exitError, "", "invalid_expiresAt") // 2h from March 2026
 	s.limiter(t, "overrides set api minute a --window 1x --reason r").want(t, exitError, "", "invalid_window")
 	s.limiter(t, "overrides list --policy api").want(t, exitDone, "api     minute  api:user:7  limit 500 burst 0  4000-01-02 01:00:00  ann", "")
@@ -77,7 +77,7 @@ func TestWrongUsageOfKeysAndOverrides(t *testing.T) {
 		"keys create --user 7 --expires=-1h":                     "is no span above 0",
 		"keys create --user 7 --expires 99999d":                  "is no span above 0",
 		"keys list --max 1001":                                   "--max: 1001 is not between 1 and 1000",
-		"keys expire AAAAAAAA":                                   "--at",
+		"keys expire AAAAAAAA":                                   "one of --at, --in and --never is needed",
 		"keys expire AAAAAAAA --in 1d --never":                   "can't be used together",
 		"keys expire AAAAAAAA --at tomorrow":                     "is no time",
 		"overrides set p n s --reason r":                         "--limit, --window, --burst or --unlimited is needed",

@@ -62,6 +62,8 @@ type commands struct {
 	Migrate     migrateCmd     `cmd:"" help:"Bring a PostgreSQL schema up to date, or show where it is."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask a limiter on this machine whether it is ready (for containers)."`
 	Version     versionCmd     `cmd:"" help:"Print the version."`
+
+	VersionFlag kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
 // session is what a verb works with: everything of the process that it may touch.
@@ -105,7 +107,7 @@ func run(args []string, s *session) (status int) {
 		panic(err) // a wrong tag above
 	}
 	k, err := parser.Parse(args)
-	if s.out.err != nil { // of --help
+	if s.out.err != nil { // of --help or --version
 		return exitStatus(s, nil)
 	}
 	if err != nil {
@@ -123,6 +125,7 @@ func newParser(s *session) (*kong.Kong, error) {
 		kong.Writers(s.out, s.err),
 		kong.Exit(func(code int) { panic(exitNow(code)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Vars{"version": versionLine()},
 	)
 }
 

@@ -229,7 +229,9 @@ func TestPasswordsStayHidden(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	limiter(t, "version").want(t, exitDone, "limiter ", "")
+	i := limiter(t, "version")
+	i.want(t, exitDone, "limiter ", "")
+	limiter(t, "--version").want(t, exitDone, i.out.String(), "")
 }
 
 func TestFilesForNATSMustExist(t *testing.T) {

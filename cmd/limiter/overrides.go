@@ -82,7 +82,7 @@ func (c *overridesSetCmd) Run(s *session) error {
 		return err
 	}
 	o := &reply.Override
-	fmt.Fprintf(s.out, "%s of %s for %s: %s, until: %s\n", o.Name, o.Policy, o.Subject, changed(o), moment(s, o.ExpiresAt, "deleted"))
+	fmt.Fprintf(s.out, "%s of %s for %s: %s, until %s\n", o.Name, o.Policy, o.Subject, changed(o), moment(s, o.ExpiresAt, "it is deleted"))
 	return nil
 }
 

@@ -10,7 +10,7 @@ import (
 
 // serveCmd runs a limiter until a signal.
 type serveCmd struct {
-	natsFlags
+	settings.NATS    `set:"unset=an embedded server unless set"`
 	NATSListen       string  `name:"nats-listen" env:"NATS_LISTEN" default:"127.0.0.1:4222" placeholder:"ADDR" help:"Where the embedded NATS server listens, without --nats-url; port 0 picks a free one (${default})."`
 	DatabaseURL      string  `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"PostgreSQL; without it a SQLite file in the data folder."`
 	DataDir          string  `name:"data-dir" env:"DATA_DIR" default:"./data" placeholder:"DIR" help:"Folder of the SQLite file and the embedded server's streams (${default})."`

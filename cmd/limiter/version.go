@@ -11,6 +11,8 @@ var version string
 
 func programVersion() string { return settings.Version(version) }
 
+func versionLine() string { return "limiter " + programVersion() }
+
 type versionCmd struct{}
 
 // Help gives the examples of --help.
@@ -21,6 +23,6 @@ func (*versionCmd) Help() string {
 }
 
 func (*versionCmd) Run(s *session) error {
-	fmt.Fprintln(s.out, "limiter", programVersion())
+	fmt.Fprintln(s.out, versionLine())
 	return nil
 }

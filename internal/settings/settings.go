@@ -22,9 +22,9 @@ import (
 	"github.com/seed503877ad/limits/internal/app"
 )
 
-// NATS says how to reach a NATS server.
+// NATS says how to reach a NATS server. What holds without its URL is said by a tag where it is embedded: set:"unset=…".
 type NATS struct {
-	NATSURL     string `name:"nats-url" env:"NATS_URL" placeholder:"URL" help:"NATS server or cluster (serve: an embedded server; client verbs: nats://127.0.0.1:4222)."`
+	NATSURL     string `name:"nats-url" env:"NATS_URL" placeholder:"URL" help:"NATS server or cluster (${unset})."`
 	NATSCreds   string `name:"nats-creds" env:"NATS_CREDS" type:"existingfile" placeholder:"FILE" help:"NATS credentials."`
 	NATSTLSCA   string `name:"nats-tls-ca" env:"NATS_TLS_CA" type:"existingfile" placeholder:"FILE" help:"PEM of the authorities that may vouch for the NATS server."`
 	NATSTLSCert string `name:"nats-tls-cert" env:"NATS_TLS_CERT" type:"existingfile" placeholder:"FILE" help:"PEM of the client certificate."`

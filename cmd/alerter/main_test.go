@@ -1,0 +1,32 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestFlags(t *testing.T) {
+	for _, name := range []string{"NATS_URL", "DATABASE_URL"} { // of whoever runs the tests
+		t.Setenv(name, "")
+	}
+	for _, test := range []struct {
+		args     string
+		status   int
+		out, err string
+	}{
+		{"--help", exitDone, "NATS server or cluster (required)", ""},
+		{"--help", exitDone, "The PostgreSQL of the limiters (required)", ""},
+		{"--version", exitDone, "alerter ", ""},
+		{"", exitUsage, "", "--nats-url and --database-url are needed"},
+		{"--nats-url nats://127.0.0.1", exitUsage, "", "--nats-url and --database-url are needed"},
+		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --alerts-allow x", exitUsage, "", "--alerts-allow"},
+	} {
+		var out, log bytes.Buffer
+		status := run(t.Context(), strings.Fields(test.args), &out, &log)
+		if status != test.status || !strings.Contains(out.String(), test.out) || !strings.Contains(log.String(), test.err) ||
+			test.out == "" && out.Len() > 0 || test.err == "" && log.Len() > 0 {
+			t.Errorf("%s: status %d, out %q, err %q; want %d, %q, %q", test.args, status, &out, &log, test.status, test.out, test.err)
+		}
+	}
+}
