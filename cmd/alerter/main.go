@@ -67,20 +67,9 @@ func main() {
 	os.Exit(run(settings.UntilSignal(exitError), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// exitNow carries the status with which kong wants to leave (after --help) up to run.
-type exitNow int
-
 // run does what the arguments say and gives the exit status.
 func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
-	defer func() {
-		if p := recover(); p != nil {
-			code, ok := p.(exitNow)
-			if !ok {
-				panic(p)
-			}
-			status = int(code)
-		}
-	}()
+	defer settings.Exited(&status)
 	var c command
 	if _, err := parser(&c, out, log).Parse(args); err != nil {
 		fmt.Fprintf(log, "alerter: %v\nsee: alerter --help\n", err)
@@ -104,13 +93,13 @@ func parser(c *command, out, log io.Writer) *kong.Kong {
 		kong.Name("alerter"),
 		kong.Description("Alerts of the limiters on NATS: who is denied too often, told once, and no more than 20 times an hour."),
 		kong.Writers(out, log),
-		kong.Exit(func(code int) { panic(exitNow(code)) }),
+		kong.Exit(settings.Exit),
 		kong.Vars{"version": "alerter " + settings.Version(version)},
 	)
 }
 
 func (c *command) options() (app.Options, error) {
-	o := app.Options{DatabaseURL: c.DatabaseURL, HTTPAddr: c.HTTP, Source: c.Source, Alerter: "on", Version: settings.Version(version)}
+	o := app.Options{DatabaseURL: c.DatabaseURL, HTTPAddr: c.HTTP, Source: c.Source, Version: settings.Version(version)}
 	c.NATS.Set(&o)
 	c.Jobs.Set(&o)
 	return o, c.Alerts.Set(&o)

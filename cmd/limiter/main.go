@@ -86,20 +86,9 @@ func main() {
 	}))
 }
 
-// exitNow carries the status with which kong wants to leave (after --help) up to run.
-type exitNow int
-
 // run does what the arguments say and gives the exit status.
 func run(args []string, s *session) (status int) {
-	defer func() {
-		if p := recover(); p != nil {
-			code, ok := p.(exitNow)
-			if !ok {
-				panic(p)
-			}
-			status = int(code)
-		}
-	}()
+	defer settings.Exited(&status)
 	s.ctx, s.out.end = context.WithCancel(s.ctx)
 	defer s.out.end()
 	parser, err := newParser(s)
@@ -123,7 +112,7 @@ func newParser(s *session) (*kong.Kong, error) {
 		kong.Description("Rate limiting as a service on NATS. Without a verb it runs a limiter: on a laptop that"+
 			" needs nothing else, it brings its own NATS server and keeps its counters in ./data."),
 		kong.Writers(s.out, s.err),
-		kong.Exit(func(code int) { panic(exitNow(code)) }),
+		kong.Exit(settings.Exit),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Vars{"version": versionLine()},
 	)

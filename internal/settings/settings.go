@@ -1,6 +1,6 @@
 // Package settings holds the flags that both programs have, with the environment variables of the same names, and what
-// else a program does around its work: its logger, its version, and what signals mean. The flags are structs whose tags
-// kong reads.
+// else a program does around its work: its logger, its version, what signals mean, and how it exits. The flags are structs
+// whose tags kong reads.
 package settings
 
 import (
@@ -164,4 +164,21 @@ func UntilSignal(status int) context.Context {
 		os.Exit(status)
 	}()
 	return ctx
+}
+
+// exitNow carries the status with which kong wants to leave, after --help or --version, from [Exit] to [Exited].
+type exitNow int
+
+// Exit is for kong.Exit, which must not come back; it leaves the process to main.
+func Exit(code int) { panic(exitNow(code)) }
+
+// Exited is deferred where kong parses, and gives the status with which kong wants to leave, if it does.
+func Exited(status *int) {
+	switch p := recover().(type) {
+	case nil:
+	case exitNow:
+		*status = int(p)
+	default:
+		panic(p)
+	}
 }
