@@ -175,7 +175,9 @@ func TestQuotaCheck(t *testing.T) {
 // seen remembers the last run that was measured.
 type seen struct{ last string }
 
-func (s *seen) JobEnded(job, outcome string, _ time.Duration, _ time.Time) {
+func (*seen) JobMissed(string, string) {}
+
+func (s *seen) JobEnded(job, outcome string, _ bool, _ time.Duration, _ time.Time) {
 	s.last = job + " " + outcome
 }
 

@@ -37,9 +37,6 @@ const (
 	Lost     Outcome = "lost"     // the replica died, or could not say how it ended
 )
 
-// Outcomes are all that a run can end with.
-func Outcomes() []Outcome { return []Outcome{Done, Failed, TimedOut, Canceled, Skipped, Lost} }
-
 // Run is one run of a job. Its times are Unix milliseconds; those but Scheduled come from the store's clock.
 type Run struct {
 	Job string
@@ -101,8 +98,10 @@ type Store interface {
 
 // Observer is told what runs do on this replica. Its methods do not block.
 type Observer interface {
-	// JobEnded is called with each end of a run, with [Outcomes] as words. took is 0 for a run that was skipped or lost.
-	JobEnded(job, outcome string, took time.Duration, at time.Time)
+	// JobMissed is called for each run that this replica found to be [Skipped] or [Lost].
+	JobMissed(job, outcome string)
+	// JobEnded is called with the end of each run on this replica; done is whether the outcome is [Done].
+	JobEnded(job, outcome string, done bool, took time.Duration, at time.Time)
 }
 
 // The errors of [Runner.RunNow] that mean something to who asks.

@@ -38,10 +38,10 @@ func (r *Runner) claim(ctx context.Context, j *job, at time.Time) (Claimed, erro
 	}
 	if c.Lost {
 		r.cfg.Logger.Error("job was lost: its replica died, or could not say how it ended", "job", j.Name)
-		r.cfg.Observer.JobEnded(j.Name, string(Lost), 0, r.cfg.Now())
+		r.cfg.Observer.JobMissed(j.Name, string(Lost))
 	}
 	if c.Outcome == Skipped {
-		r.cfg.Observer.JobEnded(j.Name, string(Skipped), 0, r.cfg.Now())
+		r.cfg.Observer.JobMissed(j.Name, string(Skipped))
 	}
 	return c, nil
 }
@@ -149,7 +149,7 @@ func (r *Runner) finish(run *Run, began time.Time) {
 	case !found:
 		r.cfg.Logger.Warn("the job was taken for lost before it ended", "job", run.Job, "outcome", run.Outcome)
 	}
-	r.cfg.Observer.JobEnded(run.Job, string(run.Outcome), now.Sub(began), now)
+	r.cfg.Observer.JobEnded(run.Job, string(run.Outcome), run.Outcome == Done, now.Sub(began), now)
 }
 
 func (r *Runner) report(run *Run, took time.Duration) {

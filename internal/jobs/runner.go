@@ -85,7 +85,8 @@ func New(cfg Config) (*Runner, error) {
 
 type nobody struct{}
 
-func (nobody) JobEnded(string, string, time.Duration, time.Time) {}
+func (nobody) JobMissed(string, string)                                {}
+func (nobody) JobEnded(string, string, bool, time.Duration, time.Time) {}
 
 func (r *Runner) add(j Job) error {
 	switch {

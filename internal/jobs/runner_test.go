@@ -61,10 +61,19 @@ func (n *notes) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-func (n *notes) JobEnded(job, outcome string, took time.Duration, _ time.Time) {
+func (n *notes) JobMissed(job, outcome string) { n.end(job, " ", outcome) }
+
+func (n *notes) JobEnded(job, outcome string, done bool, took time.Duration, _ time.Time) {
+	if done != (outcome == "done") {
+		outcome += " told as the other"
+	}
+	n.end(job, " ", outcome, " ", took)
+}
+
+func (n *notes) end(words ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.ends = append(n.ends, fmt.Sprint(job, " ", outcome, " ", took))
+	n.ends = append(n.ends, fmt.Sprint(words...))
 }
 
 func (n *notes) ended() []string {
@@ -257,7 +266,7 @@ func TestADeadReplicaIsReplaced(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		equal(t, "history", history(t, s, "j"), []string{"00:00:00 lost", "00:01:00 skipped", "00:02:00 done alive"})
-		equal(t, "observed", n.ended(), []string{"j skipped 0s", "j lost 0s", "j done 0s"})
+		equal(t, "observed", n.ended(), []string{"j skipped", "j lost", "j done 0s"})
 	})
 }
 

@@ -27,13 +27,13 @@ func (m *Metrics) WatchJobs() *JobMetrics {
 	return j
 }
 
-// JobEnded counts a run. What was skipped or lost took no time here.
-func (j *JobMetrics) JobEnded(job, outcome string, took time.Duration, at time.Time) {
+// JobMissed counts a run that took no time here.
+func (j *JobMetrics) JobMissed(job, outcome string) { j.runs.WithLabelValues(job, outcome).Inc() }
+
+// JobEnded counts and measures a run.
+func (j *JobMetrics) JobEnded(job, outcome string, done bool, took time.Duration, at time.Time) {
 	j.runs.WithLabelValues(job, outcome).Inc()
-	switch outcome {
-	case "skipped", "lost":
-		return
-	case "done":
+	if done {
 		j.lastSuccess.WithLabelValues(job).Set(float64(at.UnixMilli()) / 1000)
 	}
 	j.seconds.WithLabelValues(job).Observe(took.Seconds())
