@@ -41,11 +41,7 @@ func (l *limiter) watchAlerts(context.Context) error {
 	if l.alertsFile == nil {
 		return nil
 	}
-	l.metrics.WatchAlertsFile(func() (hash string, loaded float64, failures int64) {
-		r := l.alertsFile.Report()
-		return r.Hash, float64(r.LoadedAt.UnixMilli()) / 1000, r.Failures
-	})
-	return l.watchFile("alerts", l.Alerts, l.alertsFile.Watch, l.alertsFile.Reread)
+	return watchFile(l, "alerts", l.Alerts, l.alertsFile, l.metrics.WatchAlertsFile, l.alertsFile.Reread)
 }
 
 // alertsService is nil where alerts do not run, which a nil desk in an interface is not.

@@ -16,6 +16,7 @@ import (
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/policy"
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // loadPolicies reads the policy file, before anything else starts: a wrong one ends the start at once.
@@ -95,17 +96,18 @@ func (l *limiter) watchPolicies(context.Context) error {
 	if l.policies == nil {
 		return nil
 	}
-	l.metrics.WatchPolicies(func() (hash string, loaded float64, failures int64) {
-		r := l.policies.Report()
-		return r.Hash, float64(r.LoadedAt.UnixMilli()) / 1000, r.Failures
-	})
-	return l.watchFile("policies", l.Policies, l.policies.Watch, l.policies.Reload)
+	return watchFile(l, "policies", l.Policies, l.policies.Keeper, l.metrics.WatchPolicies, l.policies.Reload)
 }
 
-// watchFile reads a file again when it changes, and on SIGHUP with again.
-func (l *limiter) watchFile(what, path string, watch func(ctx context.Context) (ended <-chan struct{}, err error), again func() error) error {
+// watchFile shows how it stands with a file, and reads it again when it changes, and on SIGHUP with again.
+func watchFile[T any](l *limiter, what, path string, k *yamlfile.Keeper[T],
+	show func(report func() (hash string, loaded float64, failures int64)), again func() error) error {
+	show(func() (hash string, loaded float64, failures int64) {
+		r := k.Report()
+		return r.Hash, float64(r.LoadedAt.UnixMilli()) / 1000, r.Failures
+	})
 	ctx, cancel := context.WithCancel(context.Background())
-	ended, err := watch(ctx)
+	ended, err := k.Watch(ctx)
 	if err != nil {
 		cancel()
 		return err
