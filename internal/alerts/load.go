@@ -1,7 +1,6 @@
 package alerts
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -18,21 +17,9 @@ type FileOptions struct {
 	LookupEnv func(name string) (string, bool)
 }
 
-// FileError lists the mistakes of a file, in order of lines.
-type FileError = yamlfile.Error
-
 var fileFormat = yamlfile.Format{Name: "alerts file", Want: "rules", Shorten: "let rules match by globs instead of lists", Private: true}
 
-// LoadRules reads an alerts file. The error is a *[FileError] when the file was read and is wrong.
-func LoadRules(path string, o FileOptions) (*Rules, error) {
-	data, err := yamlfile.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read alerts: %w", err)
-	}
-	return ParseRules(path, data, o)
-}
-
-// ParseRules reads the text of an alerts file, which errors call name. The error is a *[FileError] with every mistake found.
+// ParseRules reads the text of an alerts file, which errors call name. The error is a *[yamlfile.Error] with every mistake found.
 func ParseRules(name string, data []byte, o FileOptions) (*Rules, error) {
 	if o.LookupEnv == nil {
 		o.LookupEnv = os.LookupEnv

@@ -230,7 +230,11 @@ func TestMatchFits(t *testing.T) {
 // TestTheExamplesAreRight: the file in examples, and the one in the documentation.
 func TestTheExamplesAreRight(t *testing.T) {
 	t.Parallel()
-	example, err := LoadRules("../../examples/alerts.yaml", FileOptions{NoSecrets: true})
+	data, err := os.ReadFile("../../examples/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := ParseRules("alerts.yaml", data, FileOptions{NoSecrets: true})
 	if err != nil || len(example.Rules) != 3 || len(example.Channels) != 5 {
 		t.Fatalf("%+v, %v", example, err)
 	}

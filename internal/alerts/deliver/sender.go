@@ -47,9 +47,6 @@ const (
 	Removed  Outcome = "removed"  // it is a dead letter: no channel has its name any more
 )
 
-// Outcomes are all there are.
-func Outcomes() []Outcome { return []Outcome{Sent, Retry, PutOff, Dead, Disabled, Removed} }
-
 // Observer is told what becomes of deliveries. Its methods do not block.
 type Observer interface {
 	// DeliveryTried is called once per try. took is 0 where nothing was sent; channel is empty for [Removed].
