@@ -11,7 +11,7 @@ import (
 )
 
 // benchCmd loads the service in closed loop: each of --in-flight slots sends its next request when its answer has
-// come. load.go sends, report.go sums up, progress.go shows how far it is.
+// come. benchload.go sends, benchreport.go sums up, benchprogress.go shows how far it is.
 type benchCmd struct {
 	natsFlags
 	Connections int           `default:"4" placeholder:"N" help:"NATS connections (${default})."`
