@@ -40,12 +40,11 @@ var mayImport = map[string][]string{
 		"migrations"},
 	"internal/sqlite": {"internal/engine", "internal/journal", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage",
 		"migrations"},
-	"internal/web":     {"internal/engine"},
-	"internal/testenv": {},
-	"internal/storetest": {"internal/engine", "internal/journal", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage",
-		"internal/testenv"},
-	"internal/app": {".", "httplimit", "internal/redact", "internal/engine", "internal/yamlfile", "internal/policy", "internal/bus", "internal/alerts",
-		"internal/alerts/channel", "internal/alerts/deliver", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage", "internal/postgres", "internal/sqlite", "internal/web", "migrations", "schemas"},
+	"internal/web":       {"internal/engine"},
+	"internal/testenv":   {},
+	"internal/storetest": {"internal/engine", "internal/journal", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage"},
+	"internal/app": {".", "internal/redact", "internal/engine", "internal/yamlfile", "internal/policy", "internal/bus", "internal/alerts",
+		"internal/alerts/channel", "internal/alerts/deliver", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage", "internal/postgres", "internal/sqlite", "internal/web", "schemas"},
 	"internal/settings": {"internal/app"},
 	"cmd/limiter":       {".", "internal/app", "internal/settings", "internal/redact"},
 	"cmd/alerter":       {"internal/app", "internal/settings"},
@@ -61,8 +60,10 @@ var mayImport = map[string][]string{
 	"examples/internal/exampletest": {"internal/app", "internal/app/apptest", "internal/postgres", "internal/testenv"}, // for tests only
 }
 
-// TestImportsPointDown reads every file that is not a test, whatever its build tags. Tests may import what they need.
+// TestImportsPointDown reads every file that is not a test, whatever its build tags. Tests may import what they need. What
+// nobody imports any more is not allowed any more.
 func TestImportsPointDown(t *testing.T) {
+	used := map[[2]string]bool{}
 	for _, file := range sourceFiles(t, ".") {
 		folder := path.Dir(file)
 		allowed, known := mayImport[folder]
@@ -76,11 +77,19 @@ func TestImportsPointDown(t *testing.T) {
 		}
 		for _, imported := range imports(t, file) {
 			if ours, ok := ourFolder(imported); ok {
+				used[[2]string{folder, ours}] = true
 				if !slices.Contains(allowed, ours) {
 					t.Errorf("%s imports %s: %s may import of ours only %q", file, imported, folder, allowed)
 				}
 			} else if !mayImportForeign(folder, imported) {
 				t.Errorf("%s imports %s, which %s must not know", file, imported, folder)
+			}
+		}
+	}
+	for folder, allowed := range mayImport {
+		for _, ours := range allowed {
+			if !used[[2]string{folder, ours}] {
+				t.Errorf("%s may import %s and does not: take it out of mayImport", folder, ours)
 			}
 		}
 	}
