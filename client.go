@@ -80,6 +80,14 @@ func (c *Client) Refund(ctx context.Context, r Request) (*Reply, error) {
 	return call[Reply](ctx, c, SubjectRefund, r)
 }
 
+// Settle sets the final cost of an earlier [Client.Consume] that had the id: reserve an estimate, do the work, settle
+// what it cost. Allowed tells whether it fitted. The same settle again gets the same answer, and another cost for the
+// id is an [*Error] with [CodeIDConflict]. An id that is not known any more, or that no limit applied to, has
+// [CodeUnknownID]; one that was denied, [CodeNothingToSettle].
+func (c *Client) Settle(ctx context.Context, id string, cost int64) (*Reply, error) {
+	return call[Reply](ctx, c, SubjectSettle, SettleRequest{ID: id, Cost: cost})
+}
+
 // Status shows the counters of a key; an unknown key has none.
 func (c *Client) Status(ctx context.Context, key string) (*Status, error) {
 	return call[Status](ctx, c, SubjectStatus, StatusRequest{Key: key})

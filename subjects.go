@@ -1,12 +1,13 @@
 package limits
 
-// The subjects of the service. All of them answer requests, in the queue group [QueueGroup]. Those of settle and of
-// usage stand in usage.go.
+// The subjects of decisions, counters and policies. All of them answer requests, in the queue group [QueueGroup]. Those of
+// usage, API keys, overrides, jobs and alerts stand beside what they carry.
 const (
 	SubjectConsume = "limits.consume"
 	SubjectCheck   = "limits.check"
 	SubjectRecord  = "limits.record"
 	SubjectRefund  = "limits.refund"
+	SubjectSettle  = "limits.settle"
 	SubjectStatus  = "limits.status"
 	SubjectList    = "limits.admin.list"
 	SubjectReset   = "limits.admin.reset"

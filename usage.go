@@ -6,9 +6,8 @@ import (
 	"fmt"
 )
 
-// The subjects of settle and of usage. [SubjectUsage] is the only one that is never answered.
+// The subjects of usage. [SubjectUsage] is the only one that is never answered.
 const (
-	SubjectSettle      = "limits.settle"
 	SubjectUsage       = "limits.usage"
 	SubjectTop         = "limits.admin.top"
 	SubjectUsageReport = "limits.admin.usage"
@@ -20,15 +19,6 @@ const (
 	MaxMillis      = 86_400_000 // millis of a LogEntry: a day
 	MaxUsageRows   = 1000       // rows of a Top or a Usage
 )
-
-// SettleRequest is the body of settle: the final cost of the consume that had the id.
-type SettleRequest struct {
-	// ID is the id of a consume that was allowed, in the last 10 minutes.
-	ID string `json:"id"`
-	// Cost is what the work cost, 0 to [MaxAmount]. What is missing is charged now, even past the limit; what is too
-	// much is given back to the window that was charged, if it still counts.
-	Cost int64 `json:"cost"`
-}
 
 // LogEntry is one line of the request log: the body of usage.
 type LogEntry struct {
@@ -145,14 +135,6 @@ type EndpointError struct {
 	Method   string `json:"method"`
 	Status   int64  `json:"status"`
 	Requests int64  `json:"requests"`
-}
-
-// Settle sets the final cost of an earlier [Client.Consume] that had the id: reserve an estimate, do the work, settle
-// what it cost. Allowed tells whether it fitted. The same settle again gets the same answer, and another cost for the
-// id is an [*Error] with [CodeIDConflict]. An id that is not known any more, or that no limit applied to, has
-// [CodeUnknownID]; one that was denied, [CodeNothingToSettle].
-func (c *Client) Settle(ctx context.Context, id string, cost int64) (*Reply, error) {
-	return call[Reply](ctx, c, SubjectSettle, SettleRequest{ID: id, Cost: cost})
 }
 
 // LogRequest adds a line to the request log. It does not wait, and nothing tells whether the line was taken: logging

@@ -104,6 +104,15 @@ type LimitReply struct {
 	Shadow bool `json:"shadow,omitzero"`
 }
 
+// SettleRequest is the body of settle: the final cost of the consume that had the id.
+type SettleRequest struct {
+	// ID is the id of a consume that was allowed, in the last 10 minutes.
+	ID string `json:"id"`
+	// Cost is what the work cost, 0 to [MaxAmount]. What is missing is charged now, even past the limit; what is too
+	// much is given back to the window that was charged, if it still counts.
+	Cost int64 `json:"cost"`
+}
+
 // StatusRequest is the body of status.
 type StatusRequest struct {
 	Key string `json:"key"`
