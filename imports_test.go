@@ -52,10 +52,11 @@ var mayImport = map[string][]string{
 	"schemas":           {},
 	"examples":          {".", "httplimit"}, // and every folder in it that has no row of its own
 
-	"internal/yamlfile/yamltest": {"internal/yamlfile"}, // for tests only
-	"internal/app/apptest":       {"internal/app"},      // likewise
-	"internal/alerts/channel":    {"internal/alerts"},
-	"internal/alerts/deliver":    {"internal/alerts"},
+	"internal/yamlfile/yamltest":   {"internal/yamlfile"},                                        // for tests only
+	"internal/storetest/eachstore": {"internal/postgres", "internal/sqlite", "internal/testenv"}, // likewise
+	"internal/app/apptest":         {"internal/app"},                                             // likewise
+	"internal/alerts/channel":      {"internal/alerts"},
+	"internal/alerts/deliver":      {"internal/alerts"},
 
 	"examples/internal/exampletest": {"internal/app", "internal/app/apptest", "internal/postgres", "internal/testenv"}, // for tests only
 }

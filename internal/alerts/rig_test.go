@@ -18,8 +18,8 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -68,17 +68,14 @@ func newRig(t *testing.T, rules string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(s.Close)
 	r := newRigOver(t, s, rules)
 	r.clock = c
 	return r
 }
 
-func newRigOver(t *testing.T, s interface {
-	store
-	Close()
-}, rules string) *rig {
+func newRigOver(t *testing.T, s store, rules string) *rig {
 	t.Helper()
-	t.Cleanup(s.Close)
 	r := &rig{t: t, store: s, seen: newSeen()}
 	r.load(rules)
 	e, err := engine.New(t.Context(), engine.Config{Store: s, NewID: rand.Text, Deadline: patience})
@@ -107,22 +104,7 @@ func (r *rig) startLimiter() (stop func()) {
 
 // onBothStores runs a test on each store, with its own clock.
 func onBothStores(t *testing.T, rules string, f func(t *testing.T, r *rig)) {
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f(t, newRigOver(t, s, rules))
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		s, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t, postgres.Migrate)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f(t, newRigOver(t, s, rules))
-	})
+	eachstore.Run(t, func(t *testing.T, s store) { f(t, newRigOver(t, s, rules)) })
 }
 
 func (r *rig) dial(url string) *nats.Conn {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,38 +17,15 @@ import (
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/jobs"
-	"github.com/seed503877ad/limits/internal/postgres"
-	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 	"github.com/seed503877ad/limits/internal/testenv"
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// onBothStores runs a test on each store.
-func onBothStores(t *testing.T, f func(t *testing.T, s store)) {
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		f(t, s)
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		s, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t, postgres.Migrate)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		f(t, s)
-	})
-}
-
 // TestReport writes usage of three days, and reads what the job tells of the middle one from the stream.
 func TestReport(t *testing.T) {
 	t.Parallel()
-	onBothStores(t, func(t *testing.T, s store) {
+	eachstore.Run(t, func(t *testing.T, s store) {
 		nc, err := nats.Connect(testenv.NATS(t).ClientURL())
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +117,7 @@ func TestAReportThatIsNotKeptFails(t *testing.T) {
 // TestQuotaCheck runs the job on good counters of more than a batch, and with one that is not.
 func TestQuotaCheck(t *testing.T) {
 	t.Parallel()
-	onBothStores(t, func(t *testing.T, s store) {
+	eachstore.Run(t, func(t *testing.T, s store) {
 		const good = batchSize + 3
 		writeCounters(t, s, good)
 		log, metrics := newWatcher(), &seen{}

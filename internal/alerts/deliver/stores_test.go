@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,8 +13,7 @@ import (
 
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/alerts/deliver"
-	"github.com/seed503877ad/limits/internal/postgres"
-	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -138,7 +136,7 @@ func holdEnded(t *testing.T, s alerts.Store, ids []string, want alerts.DeliveryS
 // keep how tries ended, and over one whose target is gone.
 func TestSendersOverStores(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, s alerts.Store) {
+	eachstore.Run(t, func(t *testing.T, s alerts.Store) {
 		const many = 60
 		fails := newReceiver(func(id string, n int) error {
 			if n == 1 && strings.HasSuffix(id, "7.raised") { // tried again after 5 s
@@ -175,7 +173,7 @@ func TestSendersOverStores(t *testing.T) {
 // TestWhatTheDeadHaveClaimedIsSent once their claim is over, under the same ids.
 func TestWhatTheDeadHaveClaimedIsSent(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, s alerts.Store) {
+	eachstore.Run(t, func(t *testing.T, s alerts.Store) {
 		ids := put(t, s, "a", 5)
 		claimed, err := s.DueDeliveries(t.Context(), "a", 3, time.Second)
 		if err != nil || len(claimed) != 3 {
@@ -198,27 +196,5 @@ func TestWhatTheDeadHaveClaimedIsSent(t *testing.T) {
 				t.Errorf("%s was accepted %d times", id, all.accepted[id])
 			}
 		}
-	})
-}
-
-// onStores runs a test on each store.
-func onStores(t *testing.T, f func(t *testing.T, s alerts.Store)) {
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		f(t, s)
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		s, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t, postgres.Migrate)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		f(t, s)
 	})
 }
