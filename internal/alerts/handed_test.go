@@ -16,15 +16,23 @@ import (
 	"github.com/seed503877ad/limits/internal/sqlite"
 )
 
-// counting is a real store that counts how often it is asked for pending alerts.
+// counting is a real store that counts how often it is asked for pending alerts, and whether they were told.
 type counting struct {
 	alerts.Store
-	asked atomic.Int64
+	*seen
 }
 
 func (c *counting) PendingAlerts(ctx context.Context, max int, lease time.Duration) ([]alerts.Alert, int64, error) {
-	c.asked.Add(1)
+	c.add("asked")
 	return c.Store.PendingAlerts(ctx, max, lease)
+}
+
+func (c *counting) Tell(ctx context.Context, all []alerts.Told) ([]string, error) {
+	told, err := c.Store.Tell(ctx, all)
+	for range told {
+		c.add("told")
+	}
+	return told, err
 }
 
 // limiter allows all, or fails.
@@ -61,7 +69,7 @@ func newHanding(t *testing.T) *handing {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	h.store = &counting{Store: store}
+	h.store = &counting{store, newSeen()}
 	rules := alerts.Default()
 	rules.Rules[0].Threshold = 1
 	h.service = alerts.New(alerts.Config{Store: h.store, Limiter: &h.limiter, Rules: func() *alerts.Rules { return rules }, NewID: rand.Text})
@@ -92,18 +100,10 @@ func (h *handing) take(t *testing.T, from, to int) {
 // told waits until so many alerts were told of.
 func (h *handing) told(t *testing.T, want int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
-		waiting, err := h.store.WaitingDeliveries(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if int(waiting["log"]) == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%v deliveries wait, want %d", waiting, want)
-		}
-		<-time.After(5 * time.Millisecond)
+	h.store.wait(t, "told", want)
+	waiting, err := h.store.WaitingDeliveries(t.Context())
+	if err != nil || waiting["log"] != int64(want) {
+		t.Fatalf("%v deliveries wait, want %d, %v", waiting, want, err)
 	}
 }
 
@@ -162,9 +162,7 @@ func TestHandedAlertIsTriedAgain(t *testing.T) {
 	h.limiter.fails.Store(true)
 	h.run(t)
 	h.take(t, 0, 3)
-	for asked := h.store.asked.Load(); h.store.asked.Load() < asked+2; { // they have been tried
-		<-time.After(5 * time.Millisecond)
-	}
+	h.store.wait(t, "asked", h.store.count("asked")+2) // they have been tried
 	h.limiter.fails.Store(false)
 	h.told(t, 0)
 	h.ahead.Store(int64(time.Minute))

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -120,13 +119,8 @@ func TestAHangUpIsNoEnd(t *testing.T) {
 	if err := self.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	const line = "SIGHUP: there is no file to read again"
-	for end := time.Now().Add(patience); !strings.Contains(s.log.String(), line); {
-		if time.Now().After(end) {
-			t.Fatalf("no line after %s\n%s", patience, s.log)
-		}
-		use(t, s.log.at["nats"], s.log.at["http"])
-	}
+	s.log.await(t, "SIGHUP: there is no file to read again")
+	use(t, s.log.at["nats"], s.log.at["http"])
 	if err := s.stopOne(t); err != nil {
 		t.Errorf("%v\n%s", err, s.log)
 	}

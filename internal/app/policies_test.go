@@ -12,11 +12,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // hashing is a policy file whose key is hashed.
@@ -53,20 +53,14 @@ func TestPoliciesAreReloaded(t *testing.T) {
 	}
 	defer nc.Close()
 	client := limits.NewClient(nc, limits.Timeout(patience))
-	want := func(limit int64, key string) string {
+	want := func(limit int, key string) string {
 		t.Helper()
-		for end := time.Now().Add(patience); ; {
-			r, err := client.Check(t.Context(), limits.Request{Policy: "p", Attributes: map[string]string{"user": "7"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r.Limit == limit && strings.HasPrefix(r.Key, key) {
-				return r.Key
-			}
-			if time.Now().After(end) {
-				t.Fatalf("limit %d of %s; want %d\n%s", r.Limit, r.Key, limit, log)
-			}
+		log.await(t, "hash:"+yamlfile.Hash([]byte(hashing(limit)))) // of the line that says it is loaded
+		r, err := client.Check(t.Context(), limits.Request{Policy: "p", Attributes: map[string]string{"user": "7"}})
+		if err != nil || r.Limit != int64(limit) || !strings.HasPrefix(r.Key, key) {
+			t.Fatalf("%+v, %v; want the limit %d of %s\n%s", r, err, limit, key, log)
 		}
+		return r.Key
 	}
 	key := want(3, "user:")
 	if err := os.WriteFile(o.Policies, []byte(hashing(4)), 0o600); err != nil {

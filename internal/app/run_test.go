@@ -34,16 +34,37 @@ func options(t *testing.T) Options {
 	}
 }
 
-// watcher is a log that hands on the ready line.
+// watcher is a log that hands on the ready line, and whose lines can be waited for.
 type watcher struct {
 	ready chan map[string]string
 	// at is what the ready line said, for who waited for it.
 	at    map[string]string
 	mu    sync.Mutex
 	lines strings.Builder
+	more  chan struct{} // closed with the next line
 }
 
-func newWatcher() *watcher { return &watcher{ready: make(chan map[string]string, 1)} }
+func newWatcher() *watcher {
+	return &watcher{ready: make(chan map[string]string, 1), more: make(chan struct{})}
+}
+
+// await waits until a text is in the log.
+func (w *watcher) await(t *testing.T, text string) {
+	t.Helper()
+	for end := time.After(patience); ; {
+		w.mu.Lock()
+		more, found := w.more, strings.Contains(w.lines.String(), text)
+		w.mu.Unlock()
+		if found {
+			return
+		}
+		select {
+		case <-more:
+		case <-end:
+			t.Fatalf("no %q after %s\n%s", text, patience, w)
+		}
+	}
+}
 
 func (w *watcher) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 func (w *watcher) WithAttrs([]slog.Attr) slog.Handler               { return w }
@@ -57,6 +78,8 @@ func (w *watcher) Handle(_ context.Context, r slog.Record) error {
 	})
 	w.mu.Lock()
 	fmt.Fprintln(&w.lines, r.Level, r.Message, attrs)
+	close(w.more)
+	w.more = make(chan struct{})
 	w.mu.Unlock()
 	if r.Message == "ready" {
 		w.ready <- attrs
