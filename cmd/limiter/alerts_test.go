@@ -216,12 +216,8 @@ func TestEventLinesOfAlerts(t *testing.T) {
 // TestServiceAlerts asks a real limiter, which has its alerter inside.
 func TestServiceAlerts(t *testing.T) {
 	s := serve(t)
-	watch, ended := new(invocation), make(chan struct{})
-	go func() {
-		defer close(ended)
-		watch.run(t, "watch", "--type", "alerts.*", "--count", "1", "--nats-url", s.nats)
-	}()
-	until(t, func() bool { return strings.Contains(watch.err.String(), "watching alerts.*") })
+	watch := new(invocation)
+	ended := watch.start(t, "watching alerts.*", "watch", "--type", "alerts.*", "--count", "1", "--nats-url", s.nats)
 	sent := s.limiter(t, "alerts test-send --note hello --wait 50s")
 	sent.want(t, exitDone, ".nats/nats  sent   1", "")
 	sent.want(t, exitDone, ".log/log    sent   1", "")

@@ -34,12 +34,17 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("", 3600))
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
+	said func(text string) // when not nil, told all of it with each write
 }
 
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.text.Write(p)
+	n, err := o.text.Write(p)
+	if o.said != nil {
+		o.said(o.text.String())
+	}
+	return n, err
 }
 
 func (o *output) String() string {
@@ -70,6 +75,27 @@ func (i *invocation) run(t testing.TB, args ...string) *invocation {
 		now: func() time.Time { return noon },
 	})
 	return i
+}
+
+// start runs it beside the test and waits until it says something on its err.
+func (i *invocation) start(t *testing.T, says string, args ...string) (ended <-chan struct{}) {
+	t.Helper()
+	said, end := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(said) })
+	i.err.said = func(text string) {
+		if strings.Contains(text, says) {
+			once()
+		}
+	}
+	go func() { defer close(end); i.run(t, args...) }()
+	select {
+	case <-said:
+	case <-end:
+		t.Fatalf("%q ended with status %d: %s", args, i.status, i.err.String())
+	case <-time.After(time.Minute):
+		t.Fatalf("%q did not say %q in a minute: %s", args, says, i.err.String())
+	}
+	return end
 }
 
 func limiter(t testing.TB, args ...string) *invocation {

@@ -26,32 +26,19 @@ type service struct {
 func serve(t *testing.T, args ...string) *service {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	i, ended := &invocation{ctx: ctx}, make(chan struct{})
-	args = append(args, "--nats-listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", t.TempDir(), "--log-format", "json")
-	go func() { defer close(ended); i.run(t, args...) }()
-	s := &service{invocation: i, stop: func() { cancel(); <-ended }}
+	t.Cleanup(cancel) // also of one that is never ready
+	s := &service{invocation: &invocation{ctx: ctx}}
+	ended := s.start(t, `"msg":"ready"`, append([]string{"--nats-listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", t.TempDir(),
+		"--log-format", "json"}, args...)...)
+	s.stop = func() { cancel(); <-ended }
 	t.Cleanup(s.stop)
-	until(t, func() bool {
-		select {
-		case <-ended:
-			t.Fatalf("serve ended with status %d: %s", i.status, i.err.String())
-		default:
-		}
-		return s.ready()
-	})
-	return s
-}
-
-// ready looks for the ready line in the log.
-func (s *service) ready() bool {
 	for line := range strings.Lines(s.err.String()) {
 		var l struct{ Msg, NATS, HTTP string }
 		if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "ready" {
 			s.nats, s.http = l.NATS, l.HTTP
-			return true
 		}
 	}
-	return false
+	return s
 }
 
 func (s *service) limiter(t *testing.T, args string) *invocation {
@@ -92,9 +79,8 @@ func TestService(t *testing.T) {
 
 func TestServiceEvents(t *testing.T) {
 	s := serve(t)
-	i, ended := new(invocation), make(chan struct{})
-	go func() { defer close(ended); i.run(t, "watch", "--count", "2", "--json", "--nats-url", s.nats) }()
-	until(t, func() bool { return strings.Contains(i.err.String(), "watching") })
+	i := new(invocation)
+	ended := i.start(t, "watching", "watch", "--count", "2", "--json", "--nats-url", s.nats)
 	for range 2 {
 		s.limiter(t, "consume api:user:9 --limit 1 --window 1h")
 	}
@@ -144,12 +130,8 @@ func TestAWatchThatIsRefusedLater(t *testing.T) {
 	if !s.ReadyForConnections(10 * time.Second) {
 		t.Fatal("NATS server not ready")
 	}
-	i, ended := new(invocation), make(chan struct{})
-	go func() {
-		defer close(ended)
-		i.run(t, "watch", "--nats-url", "nats://u:p@"+s.Addr().String())
-	}()
-	until(t, func() bool { return strings.Contains(i.err.String(), "watching") })
+	i := new(invocation)
+	ended := i.start(t, "watching", "watch", "--nats-url", "nats://u:p@"+s.Addr().String())
 	if err := s.ReloadOptions(allow("limits.warning")); err != nil {
 		t.Fatal(err)
 	}

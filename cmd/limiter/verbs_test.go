@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
@@ -182,12 +181,8 @@ func watchOne(t *testing.T, url, subject, event string, to io.Writer, args ...st
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	i, ended := &invocation{to: to}, make(chan struct{})
-	go func() {
-		defer close(ended)
-		i.run(t, append([]string{"watch", "--count", "1", "--nats-url", url}, args...)...)
-	}()
-	until(t, func() bool { return strings.Contains(i.err.String(), "watching") })
+	i := &invocation{to: to}
+	ended := i.start(t, "watching", append([]string{"watch", "--count", "1", "--nats-url", url}, args...)...)
 	if err := nc.Publish(subject, []byte(event)); err != nil {
 		t.Fatal(err)
 	}
@@ -198,21 +193,11 @@ func watchOne(t *testing.T, url, subject, event string, to io.Writer, args ...st
 func TestWatchEndsWithASignal(t *testing.T) {
 	url := respond(t, "unused", text(""))
 	ctx, cancel := context.WithCancel(t.Context())
-	i, ended := &invocation{ctx: ctx}, make(chan struct{})
-	go func() { defer close(ended); i.run(t, "watch", "--nats-url", url) }()
-	until(t, func() bool { return strings.Contains(i.err.String(), "watching") })
+	i := &invocation{ctx: ctx}
+	ended := i.start(t, "watching", "watch", "--nats-url", url)
 	cancel()
 	<-ended
 	i.want(t, exitDone, "", "watching")
-}
-
-func until(t *testing.T, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("waited 10 seconds in vain")
-		}
-	}
 }
 
 func TestHealthcheck(t *testing.T) {
