@@ -162,7 +162,7 @@ func TestServiceListsManyKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	i := s.limiter(t, "keys list")
+	i := s.limiter(t, "keys list --timeout 1m")
 	i.want(t, exitDone, "a15=xxx", "")
 	if rows := strings.Count(i.out.String(), "a15="); rows != many {
 		t.Errorf("%d keys are listed, want %d", rows, many)
