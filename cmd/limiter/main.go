@@ -87,14 +87,14 @@ func main() {
 }
 
 // run does what the arguments say and gives the exit status.
-func run(args []string, s *session) (status int) {
+func run(args []string, s *session) int { return runWith(newParser(), args, s) }
+
+// runWith is run with a parser, which takes longer to make than most verbs take: tests make few of them.
+func runWith(parser *kong.Kong, args []string, s *session) (status int) {
 	defer settings.Exited(&status)
 	s.ctx, s.out.end = context.WithCancel(s.ctx)
 	defer s.out.end()
-	parser, err := newParser(s)
-	if err != nil {
-		panic(err) // a wrong tag above
-	}
+	parser.Stdout, parser.Stderr = s.out, s.err
 	k, err := parser.Parse(args)
 	if s.out.err != nil { // of --help or --version
 		return exitStatus(s, nil)
@@ -106,12 +106,11 @@ func run(args []string, s *session) (status int) {
 	return exitStatus(s, k.Run(s))
 }
 
-func newParser(s *session) (*kong.Kong, error) {
-	return kong.New(&commands{},
+func newParser() *kong.Kong {
+	return kong.Must(&commands{},
 		kong.Name("limiter"),
 		kong.Description("Rate limiting as a service on NATS. Without a verb it runs a limiter: on a laptop that"+
 			" needs nothing else, it brings its own NATS server and keeps its counters in ./data."),
-		kong.Writers(s.out, s.err),
 		kong.Exit(settings.Exit),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Vars{"version": versionLine()},

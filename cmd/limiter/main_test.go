@@ -70,11 +70,50 @@ func (i *invocation) run(t testing.TB, args ...string) *invocation {
 		defer cancel()
 		i.ctx = ctx
 	}
-	i.status = run(args, &session{
+	parser := takeParser()
+	defer putParser(parser)
+	i.status = runWith(parser, args, &session{
 		ctx: i.ctx, in: strings.NewReader(i.stdin), out: &stdout{to: cmp.Or[io.Writer](i.to, &i.out)}, err: &i.err, inTTY: i.tty,
 		now: func() time.Time { return noon },
 	})
 	return i
+}
+
+// parsers are those that no invocation has. To make one took most of the processor time of these tests.
+var parsers = make(chan *kong.Kong, 4)
+
+func takeParser() *kong.Kong {
+	select {
+	case p := <-parsers:
+		return p
+	default:
+		return newParser()
+	}
+}
+
+// putParser has a parser forget which flags were given, which Parse does not: it sets back only what they hold.
+func putParser(p *kong.Kong) {
+	_ = kong.Visit(p.Model.Node, func(node kong.Visitable, next kong.Next) error {
+		if v, ok := node.(*kong.Value); ok {
+			v.Set, v.Active = false, false
+		}
+		return next(nil)
+	})
+	select {
+	case parsers <- p:
+	default:
+	}
+}
+
+// TestParsersForget: what one invocation was given is not there for the next.
+func TestParsersForget(t *testing.T) {
+	for range cap(parsers) + 1 {
+		limiter(t, "settle", "job", "--cost", "1", "--nats-url", "nats://127.0.0.1:1").want(t, exitError, "", "connect to")
+	}
+	for range cap(parsers) + 1 {
+		limiter(t, "settle", "job").want(t, exitUsage, "", "missing flags: --cost")
+		limiter(t, "settle", "--cost", "1").want(t, exitUsage, "", "<id>")
+	}
 }
 
 // start runs it beside the test and waits until it says something on its err.
@@ -167,11 +206,7 @@ func TestWrongUsage(t *testing.T) {
 }
 
 func TestEveryVerbHasHelpWithExamples(t *testing.T) {
-	parser, err := newParser(&session{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, verb := range parser.Model.Leaves(false) {
+	for _, verb := range newParser().Model.Leaves(false) {
 		path := strings.Fields(verb.Path())
 		i := limiter(t, append(withoutPlaceholders(path), "--help")...)
 		i.want(t, exitDone, "Examples:", "")
