@@ -206,11 +206,11 @@ func plantStale(t *testing.T, s store) {
 	const header, days = 10, 40 * 24 * 60 * 60 * 1000
 	state := append([]byte(nil), row.State[:header]...)
 	rest := row.State[header:]
-	for i := range 7 { // warned, exceeded, denied; begin, length, count, last from begin
+	for i := range 8 { // warned, exceeded, denied, since; begin, length, count, last from begin
 		v, n := binary.Varint(rest)
-		if rest = rest[n:]; i == 3 {
+		if rest = rest[n:]; i == 4 {
 			v -= days
-		} else if i == 4 || i == 6 {
+		} else if i == 5 || i == 7 {
 			v += days
 		}
 		state = binary.AppendVarint(state, v)
