@@ -36,10 +36,18 @@ const (
 //     listening, or (Status 413, Code [CodeTooLarge]) when the answer has more than 1 MiB,
 //   - an error that wraps [context.DeadlineExceeded] when no answer came in time, and nats.ErrPermissionViolation too when
 //     the NATS server said that the user may not ask,
+//   - at once an error that wraps nats.ErrDisconnected when the connection is interrupted, from what decides: Consume,
+//     Check, VerifyKey and Wait. The connection would keep the question and send it later, and then it would be charged
+//     although nobody waits for the decision. What tells of something that has happened, such as Record, Refund and
+//     Settle, is kept by the connection and sent when it is back, whether or not the call still waits for its answer,
 //   - the error of the connection, such as nats.ErrConnectionClosed, otherwise.
 //
 // After a call that got no answer the charge may or may not have been made. A [Request] with an ID can be sent
 // again: the same ID charges once.
+//
+// In an HTTP server, do not ask with the context of a request that others send: a client ends it when it goes away, or
+// merely closes its half of the connection, and so would have no decision whenever it likes. Take a deadline of your own,
+// with context.WithTimeout(context.WithoutCancel(r.Context()), …); package httplimit does.
 type Client struct {
 	nc      *nats.Conn
 	timeout time.Duration
@@ -134,6 +142,9 @@ func (c *Client) Reset(ctx context.Context, r ResetRequest) (*ResetReply, error)
 // Do sends a request body to one of the service's subjects and gives the answer's JSON as it came. The other
 // calls are made of it. When the answer is an error, its body comes along with the [*Error].
 func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, error) {
+	if decides(subject) && !c.nc.IsConnected() && !c.nc.IsClosed() {
+		return nil, fmt.Errorf("%s: not asked, since the decision would come too late and be charged all the same: %w", subject, nats.ErrDisconnected)
+	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	msg, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: subject, Data: body})
@@ -149,6 +160,11 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 			"%s: an answer of %d bytes; at most %d are read; ask for fewer at a time with max", subject, len(msg.Data), maxReplyBytes)}
 	}
 	return msg.Data, nil
+}
+
+// decides tells what is worth an answer now and nothing later.
+func decides(subject string) bool {
+	return subject == SubjectConsume || subject == SubjectCheck || subject == SubjectVerify
 }
 
 // noAnswer says why, where it is known: that the server refuses a request, or to listen for answers, it tells the connection

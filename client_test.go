@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -212,6 +213,79 @@ func TestClientTimeouts(t *testing.T) {
 	cancel()
 	if _, err := limits.NewClient(nc).Consume(ctx, request); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled context: %v", err)
+	}
+}
+
+// While the connection is interrupted nothing is asked whose answer would come too late to be of use and yet be charged. What
+// has happened is told, as soon as it can be.
+func TestNothingIsDecidedWhileDisconnected(t *testing.T) {
+	start := func(port int) *server.Server {
+		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		t.Cleanup(s.Shutdown)
+		if !s.ReadyForConnections(10 * time.Second) {
+			t.Fatal("NATS server not ready")
+		}
+		return s
+	}
+	s := start(server.RANDOM_PORT)
+	lost, back := make(chan struct{}, 1), make(chan struct{}, 1)
+	nc, err := nats.Connect(s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { lost <- struct{}{} }),
+		nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	// The limiter is on the same connection, and so it listens again before anything is sent that was kept meanwhile.
+	asked := make(chan string, 100)
+	for _, subject := range []string{limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectVerify} {
+		answer(t, nc, subject, func(string) *nats.Msg {
+			asked <- subject
+			return body(`{"allowed":true}`)
+		})
+	}
+	port := s.Addr().(*net.TCPAddr).Port
+	s.Shutdown()
+	<-lost
+
+	c := limits.NewClient(nc)
+	for name, decide := range map[string]func(context.Context) error{
+		"consume": func(ctx context.Context) error { _, err := c.Consume(ctx, limits.Per("k", 1, "1m")); return err },
+		"check":   func(ctx context.Context) error { _, err := c.Check(ctx, limits.Per("k", 1, "1m")); return err },
+		"verify": func(ctx context.Context) error {
+			_, err := c.VerifyKey(ctx, limits.VerifyRequest{APIKey: "a"})
+			return err
+		},
+		"wait": func(ctx context.Context) error { _, err := c.Wait(ctx, limits.Per("k", 1, "1m")); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if err := decide(ctx); !errors.Is(err, nats.ErrDisconnected) || ctx.Err() != nil {
+			t.Errorf("%s: %v, the context %v; want nats.ErrDisconnected at once", name, err, ctx.Err())
+		}
+		cancel()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := c.Record(ctx, limits.Per("k", 1, "1m")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("record: %v", err)
+	}
+
+	start(port)
+	<-back
+	if _, err := c.Consume(t.Context(), limits.Per("k", 1, "1m")); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{limits.SubjectRecord, limits.SubjectConsume} {
+		if got := <-asked; got != want {
+			t.Errorf("asked %s, want %s", got, want)
+		}
+	}
+	if len(asked) != 0 {
+		t.Errorf("asked %s besides", <-asked)
 	}
 }
 
