@@ -59,7 +59,8 @@ type Option func(*Client)
 // Timeout bounds calls whose context has no deadline, instead of [DefaultTimeout].
 func Timeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } }
 
-// NewClient gives a client over nc, which stays the caller's to close.
+// NewClient gives a client over nc, which stays the caller's to close. Connect with nats.MaxReconnects(-1): otherwise nc is
+// closed for good after 60 tries, two minutes without a NATS server, and every call fails until the process starts again.
 func NewClient(nc *nats.Conn, options ...Option) *Client {
 	c := &Client{nc: nc, timeout: DefaultTimeout}
 	for _, o := range options {
