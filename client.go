@@ -71,7 +71,11 @@ func NewClient(nc *nats.Conn, options ...Option) *Client {
 
 // Consume decides and, when all limits fit, charges them, atomically. A denial is a normal reply.
 func (c *Client) Consume(ctx context.Context, r Request) (*Reply, error) {
-	return call[Reply](ctx, c, SubjectConsume, r)
+	reply, err := call[Reply](ctx, c, SubjectConsume, r)
+	if err == nil {
+		reply.ID = r.ID
+	}
+	return reply, err
 }
 
 // Check decides as [Client.Consume] would right now, and charges nothing.
@@ -92,7 +96,7 @@ func (c *Client) Refund(ctx context.Context, r Request) (*Reply, error) {
 // Settle sets the final cost of an earlier [Client.Consume] that had the id: reserve an estimate, do the work, settle
 // what it cost. Allowed tells whether it fitted. The same settle again gets the same answer, and another cost for the
 // id is an [*Error] with [CodeIDConflict]. An id that is not known any more, or that no limit applied to, has
-// [CodeUnknownID]; one that was denied, [CodeNothingToSettle].
+// [CodeUnknownID]; one that was denied, [CodeNothingToSettle]. After [Client.Wait] it is the ID of the reply.
 func (c *Client) Settle(ctx context.Context, id string, cost int64) (*Reply, error) {
 	return call[Reply](ctx, c, SubjectSettle, SettleRequest{ID: id, Cost: cost})
 }

@@ -230,6 +230,33 @@ func ExampleClient_Settle() {
 	// true 850
 }
 
+// Reserve as soon as there is room, work, settle: the reply tells the id that charged, which may be that of a retry.
+func ExampleClient_Wait_settle() {
+	client, done := exampleClient()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	reserve := limits.Per("tokens:globex", 1000, "1s")
+	reserve.Cost = 800 // the most that it may cost
+
+	for _, job := range []string{"job-18", "job-19"} {
+		reserve.ID = job
+		reply, err := client.Wait(ctx, reserve)
+		if err != nil {
+			log.Fatal(err)
+		}
+		// … the work, which cost 700
+		reply, err = client.Settle(ctx, reply.ID, 700)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(reply.Allowed, reply.Remaining)
+	}
+	// Output:
+	// true 300
+	// true 300
+}
+
 // A server logs its requests without waiting for anything.
 func ExampleClient_LogRequest() {
 	client, done := exampleClient()

@@ -36,13 +36,23 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 // allowed reply ends it.
 //
 // It returns the last reply with an error that wraps [ErrNeverFits] when the cost can never fit, and one that
-// wraps [context.DeadlineExceeded], at once, when ctx ends before the next try would be due. Any other error of
-// [Client.Consume] ends it too; trying again is the caller's choice.
+// wraps [context.DeadlineExceeded], at once, when ctx ends before the next try would be due. Where there is a reply beside
+// the error, this Wait charged nothing. Any other error of [Client.Consume] ends it too, without a reply; trying again is
+// the caller's choice.
 //
-// A request with an ID charges once. Since the service answers a repeated ID as it did before, the retries are
-// sent as ID:1, ID:2, …; leave room for that in the ID's length.
+// A request with an ID charges once, also when several Waits have the same, one after the other. Since the service answers
+// a repeated ID as it did before, a denial too, the retries are sent as ID:1, ID:2, …; leave room for that in the ID's
+// length. The ID of the reply tells which of them charged:
+//
+//	reply, err := c.Wait(ctx, reserve) // with an ID
+//	…
+//	c.Settle(ctx, reply.ID, cost)
+//
+// A denial under an ID may be one of an earlier Wait, which says how long it was to wait then. So how long it is now is
+// asked with [Client.Check], which counts as a denial too where it is denied; when it gets no answer, what the denial says is
+// kept to.
 func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
-	id := r.ID
+	id, old := r.ID, 0
 	for try := 1; ; try++ {
 		reply, err := c.Consume(ctx, r)
 		if err != nil || reply.Allowed {
@@ -51,13 +61,30 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 		if reply.RetryAfter <= 0 {
 			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
 		}
-		if err := sleep(ctx, reply.RetryIn()); err != nil {
-			return reply, fmt.Errorf("wait for %s, free in %v: %w", reply.Key, reply.RetryIn(), err)
-		}
+		due := reply.RetryIn()
 		if id != "" {
+			due, old = c.due(ctx, r, due, old)
 			r.ID = id + ":" + strconv.Itoa(try)
 		}
+		if err := sleep(ctx, due); err != nil {
+			return reply, fmt.Errorf("wait for %s, free in %v: %w", reply.Key, due, err)
+		}
 	}
+}
+
+// due is how long to wait after a denial that may be old, and how many such there were one after the other. The next may be
+// tried at once when the limit is free; but each time after twice as long, up to what the denial says, since others may take
+// what is free, and a lease may be free for one worker alone.
+func (c *Client) due(ctx context.Context, r Request, denied time.Duration, old int) (time.Duration, int) {
+	r.ID = ""
+	now, err := c.Check(ctx, r)
+	switch {
+	case err != nil:
+		return denied, 0
+	case !now.Allowed && now.RetryAfter > 0:
+		return now.RetryIn(), 0
+	}
+	return min(denied, time.Millisecond<<min(old, 30)-time.Millisecond), old + 1
 }
 
 // sleep sleeps d and up to a tenth more, or fails at once when ctx would end before d.

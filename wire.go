@@ -86,6 +86,10 @@ type Reply struct {
 	Degraded bool `json:"degraded,omitzero"`
 	// Shadow marks a denial that was not enforced.
 	Shadow bool `json:"shadow,omitzero"`
+
+	// ID is the id of the request that [Client.Consume] or [Client.Wait] sent, which is the one to settle. It is no part of
+	// the answer: the client sets it.
+	ID string `json:"-"`
 }
 
 // LimitReply is the decision of one limit among several.
