@@ -87,12 +87,18 @@ func (c *Client) due(ctx context.Context, r Request, denied time.Duration, old i
 	return min(denied, time.Millisecond<<min(old, 30)-time.Millisecond), old + 1
 }
 
-// sleep sleeps d and up to a tenth more, or fails at once when ctx would end before d.
+// sleep sleeps d and up to a tenth more, or fails at once when ctx would end before d. Where the end is near, it leaves half
+// of the time until then for what comes after.
 func sleep(ctx context.Context, d time.Duration) error {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) < d {
-		return context.DeadlineExceeded
+	jitter := d / 10
+	if end, ok := ctx.Deadline(); ok {
+		room := time.Until(end) - d
+		if room < 0 {
+			return context.DeadlineExceeded
+		}
+		jitter = min(jitter, room/2)
 	}
-	timer := time.NewTimer(d + rand.N(d/10+1))
+	timer := time.NewTimer(d + rand.N(jitter+1))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
