@@ -45,12 +45,15 @@ func Example() {
 	// false 0 true
 }
 
-// An HTTP handler answers 429 when its user has had enough, and lets requests pass when there is no limiter.
+// An HTTP handler answers 429 when its user has had enough, and lets requests pass when there is no limiter. Its deadline is
+// its own: the request's context ends when its client goes away, and that must be no way to pass.
 func Example_httpHandler() {
 	client, done := exampleClient()
 	defer done()
 	handler := func(w http.ResponseWriter, r *http.Request) {
-		reply, err := client.Consume(r.Context(), limits.Per("http:user:"+r.Header.Get("X-User"), 1, "1h"))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), time.Second)
+		defer cancel()
+		reply, err := client.Consume(ctx, limits.Per("http:user:"+r.Header.Get("X-User"), 1, "1h"))
 		if err == nil && !reply.Allowed {
 			w.Header().Set("Retry-After", strconv.Itoa(int((reply.RetryAfter+999)/1000)))
 			http.Error(w, reply.Message, http.StatusTooManyRequests)

@@ -49,10 +49,11 @@ type refusal struct {
 func (r *refusal) Error() string { return r.why }
 
 // verify asks in one call whose the key is and whether its rate allows the request. Without an answer, a key that was
-// valid before passes with no decision; whose another one is, nobody can say.
+// valid before passes with no decision; whose another one is, nobody can say. The request's own context would end whenever
+// its client likes, which merely has to close its half of the connection, and a known key would pass with no decision.
 func (s *server) verify(r *http.Request) (who caller, rate *limits.Reply, err error) {
 	key := r.Header.Get("X-API-Key")
-	ctx, cancel := context.WithTimeout(r.Context(), s.deadline)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), s.deadline)
 	defer cancel()
 	answer, err := s.limiter.VerifyKey(ctx, limits.VerifyRequest{APIKey: key, Policy: "key-rate"})
 	digest := sha256.Sum256([]byte(key))

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -160,6 +162,40 @@ func TestRate(t *testing.T) {
 		other, _ := s.key(t, "7", "")
 		s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", other)
 	})
+}
+
+// TestAHalfClosedConnectionIsNoWayAroundTheRate: net/http ends the request's context when a client has sent its request and
+// shuts down its half of the connection; the answer still reaches it.
+func TestAHalfClosedConnectionIsNoWayAroundTheRate(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "limit: 100,", "limit: 1,"))
+	key, _ := s.key(t, "7", "")
+	s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
+	for range 10 {
+		if got := s.halfClosed(t, key); got != http.StatusTooManyRequests {
+			t.Errorf("status %d past the limit, want 429", got)
+		}
+	}
+}
+
+// halfClosed sends a request and shuts down its half of the connection at once.
+func (s *site) halfClosed(t *testing.T, key string) (status int) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /v1/contacts/7 HTTP/1.1\r\nHost: example\r\nX-API-Key: %s\r\n\r\n", key)
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp.StatusCode
 }
 
 func (s *site) atOnce(t *testing.T, n int, key string) (passed int64) {
