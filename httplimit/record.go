@@ -10,61 +10,63 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// decision is what the handler may read and change of the request's limit, in its context.
-type decision struct {
-	reply *limits.Reply
-	// cost is what SetCost said; unset until then.
-	cost atomic.Int64
-}
+// The keys of what the handler may read and change of the request's limits, in its context. Middlewares may stand inside each
+// other: the reply, a *limits.Reply, is that of the innermost, and the cost, a *atomic.Int64, that of the innermost in mode
+// CheckThenRecord.
+type (
+	replyKey struct{}
+	costKey  struct{}
+)
 
+// unset is the cost until SetCost says one.
 const unset = -1
 
-type contextKey struct{}
-
-// ReplyFrom gives the decision that let the request pass, for handlers that show it. There is none when the request
-// was exempt or the limiter did not answer.
+// ReplyFrom gives the decision that let the request pass, for handlers that show it: of several middlewares, that of the
+// innermost. There is none when the request was exempt or the limiter did not answer.
 func ReplyFrom(ctx context.Context) (reply *limits.Reply, ok bool) {
-	d, _ := ctx.Value(contextKey{}).(*decision)
-	if d == nil || d.reply == nil {
-		return nil, false
-	}
-	return d.reply, true
+	reply, _ = ctx.Value(replyKey{}).(*limits.Reply)
+	return reply, reply != nil
 }
 
 // SetCost says what the request turned out to cost, in mode [CheckThenRecord]: the charge after the handler is of
-// this cost, and of none when it is 0. The context is the request's.
+// this cost, and of none when it is 0. The context is the request's. Of several middlewares it is the nearest one in that
+// mode, also when one in mode [Consume] stands inside of it.
 func SetCost(ctx context.Context, cost int64) {
-	if d, _ := ctx.Value(contextKey{}).(*decision); d != nil {
-		d.cost.Store(max(cost, 0))
+	if c, _ := ctx.Value(costKey{}).(*atomic.Int64); c != nil {
+		c.Store(max(cost, 0))
 	}
 }
 
 // handle runs the handler and, in mode CheckThenRecord, charges afterwards.
 func (m *middleware) handle(w http.ResponseWriter, r *http.Request, next http.Handler, request limits.Request,
 	reply *limits.Reply) {
-	d := &decision{reply: reply}
-	d.cost.Store(unset)
-	r = r.WithContext(context.WithValue(r.Context(), contextKey{}, d))
+	ctx := context.WithValue(r.Context(), replyKey{}, reply)
 	if m.Mode == Consume {
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, r.WithContext(ctx))
 		return
 	}
+	cost := new(atomic.Int64)
+	cost.Store(unset)
+	r = r.WithContext(context.WithValue(ctx, costKey{}, cost))
 	recorder := &statusRecorder{ResponseWriter: w}
 	returned := false
 	// Deferred, so that work that was done is charged even if the handler panics after it. The panic goes on.
 	defer func() {
 		if m.Charge(recorder.result(returned)) {
-			m.charge(r, request, d)
+			m.charge(r, request, cost.Load())
 		}
 	}()
 	next.ServeHTTP(recorder.wrapped(), r)
 	returned = true
 }
 
-func (m *middleware) charge(r *http.Request, request limits.Request, d *decision) {
-	if cost := d.cost.Load(); cost == 0 {
+// charge charges the cost that SetCost said, or that of the request.
+func (m *middleware) charge(r *http.Request, request limits.Request, cost int64) {
+	switch cost {
+	case 0:
 		return
-	} else if cost != unset {
+	case unset:
+	default:
 		request.Cost = cost
 	}
 	if m.ChargeBehind {

@@ -60,6 +60,26 @@ func TestACheckedRequestPastTheLimitDoesNoWork(t *testing.T) {
 	}
 }
 
+// Whatever limiter stands inside, the cost is that of the nearest one that charges afterwards.
+func TestTheCostReachesTheLimiterThatChargesAfterwards(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	ordinary := httplimit.Middleware(c, httplimit.Config{Deadline: patient, FailClosed: true,
+		Limits: func(*http.Request) []limits.LimitSpec {
+			return []limits.LimitSpec{limits.Per(key(t)+":requests", 100, "1h").LimitSpec}
+		}})
+	after := checkThenRecord(t, c, 100)
+	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 7) })
+	get(after(ordinary(handler)))
+	if got := remaining(t, c, 100, "1h"); got != 93 {
+		t.Errorf("around another limiter: %d of 100 left, want 93", got)
+	}
+	get(ordinary(after(handler)))
+	if got := remaining(t, c, 100, "1h"); got != 86 {
+		t.Errorf("inside of another limiter: %d of 100 left, want 86", got)
+	}
+}
+
 // A panic goes on to whoever recovers it, and what was done before it is charged.
 func TestAPanicIsNoWayAroundTheCharge(t *testing.T) {
 	t.Parallel()
