@@ -28,6 +28,10 @@ const (
 type Config struct {
 	// Policy gives the name of the policy that decides. Nil, or an empty name, leaves it to the policies whose
 	// match fits the attributes; without Attributes there are none, and the request passes. [Text] gives a fixed name.
+	//
+	// Never give a name that stands in the request, such as Header("X-Plan"): for one that no policy has, the limiter gives
+	// an error (404) instead of a decision, and unless FailClosed is set the request passes; so whoever makes up a name has
+	// no limit. Map what the request says to the names that there are, and all else to a name of its own.
 	Policy Attribute
 
 	// Attributes are what the policies match and make keys of, by name. One without a value is left out, unless
