@@ -8,8 +8,10 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"log"
 	"net/http"
 	"os"
@@ -118,16 +120,25 @@ func (s *server) render(w http.ResponseWriter, r *http.Request) {
 	if bad {
 		cents = 0
 	}
-	if _, reserved := httplimit.ReplyFrom(r.Context()); reserved {
-		if _, err := s.client.Settle(r.Context(), job, cents); err != nil {
-			log.Printf("settle job %s at %d cents: %v; the reserved %d stay charged", job, cents, err, mostCents)
-		}
-	}
+	s.settle(r.Context(), job, cents)
 	if bad {
 		answer(w, http.StatusBadRequest, map[string]string{"error": "cents: want 0 to " + strconv.Itoa(mostCents)})
 		return
 	}
 	answer(w, http.StatusCreated, map[string]any{"job": job, "cents": cents})
+}
+
+// settle does so whatever became of the request: one whose client has gone, or has closed its half of the connection, has
+// ended, and of one that the middleware let pass without an answer the limiter may have reserved the cost all the same. The
+// client's timeout bounds it.
+func (s *server) settle(ctx context.Context, job string, cents int64) {
+	_, err := s.client.Settle(context.WithoutCancel(ctx), job, cents)
+	if e, ok := errors.AsType[*limits.Error](err); ok && e.Code == limits.CodeUnknownID {
+		return // nothing was reserved
+	}
+	if err != nil {
+		log.Printf("settle job %s at %d cents: %v; the reserved %d may stay charged", job, cents, err, mostCents)
+	}
 }
 
 func answer(w http.ResponseWriter, status int, value any) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -231,6 +232,41 @@ func TestMoney(t *testing.T) {
 			want := fmt.Sprintf("money %d/100 %d left", 100-step.left, step.left)
 			if got := s.use(t, "7", "FREE"); a.Code != step.code || !strings.Contains(got, want) {
 				t.Errorf("a render for %s: %d %s, then %s, want %d and %s", step.cents, a.Code, a.Body, got, step.code, want)
+			}
+		}
+	})
+}
+
+// TestARenderIsSettled whatever becomes of its request: when its client closes its half of the connection, and when the
+// middleware had no answer in time, but the limiter reserved all the same.
+func TestARenderIsSettled(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s *server) {
+		request := func(ctx context.Context, user string) *http.Request {
+			r := httptest.NewRequestWithContext(ctx, "POST", "/renders", strings.NewReader("cents=12"))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("X-User", user)
+			return r
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		w := httptest.NewRecorder()
+		if s.handler().ServeHTTP(w, request(ended, "half closed")); w.Code != http.StatusCreated {
+			t.Errorf("half closed: %d %s", w.Code, w.Body)
+		}
+		if _, err := s.client.Consume(t.Context(), limits.Request{Policy: "money", Attributes: map[string]string{"user": "late"},
+			Cost: mostCents, ID: "job-7"}); err != nil {
+			t.Fatal(err)
+		}
+		for user, job := range map[string]string{"late": "job-7", "never reserved": "job-8"} {
+			w, r := httptest.NewRecorder(), request(t.Context(), user)
+			r.Header.Set("X-Job", job)
+			if s.render(w, r); w.Code != http.StatusCreated {
+				t.Errorf("%s: %d %s", user, w.Code, w.Body)
+			}
+		}
+		for user, want := range map[string]int{"half closed": 12, "late": 12, "never reserved": 0} {
+			if got := s.use(t, user, "FREE"); !strings.Contains(got, fmt.Sprintf("money %d/100", want)) {
+				t.Errorf("%s: %s, want %d cents", user, got, want)
 			}
 		}
 	})
