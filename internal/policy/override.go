@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -96,13 +97,15 @@ func (s *Set) CheckOverride(o *Override) error {
 
 // fits tells whether a limit may have a key as the subject and can be changed so.
 func (o *Override) fits(l *limit) error {
-	if l.key == nil || !l.key.mayBe(o.Subject) {
-		keys := "none: it is unlimited"
-		if l.key != nil {
-			keys = l.key.text
+	if l.key == nil {
+		return noKey(o.Subject, "", "none: it is unlimited")
+	}
+	if ok, instead := l.key.mayBe(o.Subject); !ok {
+		text := l.key.text
+		if l.key.needsHash() {
+			text += fmt.Sprintf(", and what is hashed stands in the key as %d hex digits", 2*hashBytes)
 		}
-		return &engine.FieldError{Field: "subject", Message: fmt.Sprintf("no key is as %.80q; want a key as it comes of the "+
-			"template, or a pattern of such keys with *; the template is %s", o.Subject, keys)}
+		return noKey(o.Subject, instead, text)
 	}
 	if o.Changes.Unlimited {
 		return nil
@@ -111,23 +114,95 @@ func (o *Override) fits(l *limit) error {
 	return changed.Validate()
 }
 
-// mayBe tells whether the template may give a key that is as the subject, which may be a pattern. Of a pattern only both
-// ends are looked at. A subject with an attribute in braces is the template, written again by mistake.
-func (t *template) mayBe(subject string) bool {
-	if slices.ContainsFunc(t.parts, func(p part) bool { return strings.Contains(subject, "{"+p.attribute) }) {
+// noKey says that a limit has no key as the subject, and which one it has instead, if that is known.
+func noKey(subject, instead, template string) error {
+	want := "want a key as it comes of the template, or a pattern of such keys with *"
+	if instead != "" {
+		want = fmt.Sprintf("the filters of the template make it %q", instead)
+	}
+	return &engine.FieldError{Field: "subject", Message: fmt.Sprintf("no key is as %.80q; %s; the template is %s", subject, want, template)}
+}
+
+// mayBe tells whether the template may give a key that is as the subject, which may be a pattern; and if it is none because of
+// the filters, what they make of it. A subject with an attribute in braces is the template, written again by mistake.
+func (t *template) mayBe(subject string) (ok bool, instead string) {
+	switch {
+	case slices.ContainsFunc(t.parts, func(p part) bool { return strings.Contains(subject, "{"+p.attribute) }):
+		return false, ""
+	case len(t.parts) == 0:
+		return glob.Match(subject, t.text), ""
+	case glob.Is(subject):
+		return t.mayFit(subject), ""
+	case slices.ContainsFunc(t.parts, func(p part) bool { return p.escape != "" && strings.Contains(hexits+"%", p.escape) }):
+		// What is escaped has that character in it again, so the values cannot be told apart.
+		return glob.Match(strings.Join(t.literals, "*"), subject), ""
+	}
+	instead, ok = t.filtered(subject)
+	return ok && instead == subject, instead
+}
+
+// mayFit tells whether a key may fit a pattern. Only the ends of the pattern are looked at.
+func (t *template) mayFit(pattern string) bool {
+	first, last := pattern[:strings.Index(pattern, "*")], pattern[strings.LastIndex(pattern, "*")+1:]
+	n := len(t.parts)
+	begin, inFirst := strings.CutPrefix(first, t.literals[0])
+	end, inLast := strings.CutSuffix(last, t.literals[n])
+	switch {
+	case inFirst && t.parts[0].hash && !isHex(begin[:min(len(begin), 2*hashBytes)]),
+		inLast && t.parts[n-1].hash && !isHex(end[max(0, len(end)-2*hashBytes):]):
 		return false
 	}
-	if !strings.Contains(subject, "*") {
-		return glob.Match(strings.Join(t.literals, "*"), subject)
-	}
-	first, last := subject[:strings.Index(subject, "*")], subject[strings.LastIndex(subject, "*")+1:]
-	if len(t.parts) == 0 {
-		return glob.Match(subject, t.text)
-	}
-	before, behind := t.literals[0], t.literals[len(t.literals)-1]
-	return (strings.HasPrefix(first, before) || strings.HasPrefix(before, first)) &&
-		(strings.HasSuffix(last, behind) || strings.HasSuffix(behind, last))
+	return (inFirst || strings.HasPrefix(t.literals[0], first)) && (inLast || strings.HasSuffix(t.literals[n], last))
 }
+
+// filtered takes the values out of a key, as [template.render] put them in, and makes a key of them again: the same, if it is
+// one. A hash can be no other.
+func (t *template) filtered(key string) (again string, ok bool) {
+	rest, ok := strings.CutPrefix(key, t.literals[0])
+	room := []byte(t.literals[0])
+	for i := range t.parts {
+		p, next := &t.parts[i], t.literals[i+1]
+		end := len(rest) - len(next)
+		if p.escape != "" {
+			end = strings.Index(rest, p.escape)
+		}
+		if !ok || end < 1 || !strings.HasPrefix(rest[end:], next) {
+			return "", false
+		}
+		value, err := p.refilter(rest[:end])
+		if err != nil {
+			return "", false
+		}
+		room = append(p.appendEscaped(room, value), next...)
+		rest = rest[end+len(next):]
+	}
+	return string(room), ok
+}
+
+var errNoHash = errors.New("this is no hash")
+
+// refilter filters a value that stands in a key.
+func (p *part) refilter(inKey string) (string, error) {
+	if p.hash {
+		if len(inKey) != 2*hashBytes || !isHex(inKey) {
+			return "", errNoHash
+		}
+		return inKey, nil
+	}
+	value := inKey
+	if p.escape != "" {
+		var err error
+		if value, err = url.PathUnescape(inKey); err != nil {
+			return "", err
+		}
+	}
+	if p.ip {
+		value = strings.TrimSuffix(value, "/64")
+	}
+	return p.value(value, nil)
+}
+
+func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 
 // some lists the first of some names.
 func some[T any](all []T, name func(T) string) string {

@@ -259,49 +259,6 @@ func TestFactorsAreExact(t *testing.T) {
 	}
 }
 
-// given are overrides by policy, limit and subject.
-type given map[[3]string]Changed
-
-func (g given) Find(policy, limit, subject string, _ time.Time) (Override, bool) {
-	c, ok := g[[3]string{policy, limit, subject}]
-	return Override{Policy: policy, Limit: limit, Subject: subject, Changes: c}, ok
-}
-
-func TestOverrides(t *testing.T) {
-	t.Parallel()
-	burst := int64(4)
-	o := given{
-		{"chat", "minute", "gen:ann"}:    {Limit: 6},
-		{"chat", "minute", "gen:bob"}:    {Unlimited: true},
-		{"chat", "day", "gen:ann"}:       {Limit: 9},
-		{"trial", "burst", "u:ann:chat"}: {Burst: &burst},
-		{"api", "month", "quota:ann"}:    {Burst: &burst},
-	}
-	s := full(t)
-	ask := func(policy, tier, user string) (out []int64) {
-		r, err := s.Resolve(Question{Policy: policy, Tier: tier, Now: noon, Overrides: o,
-			Attributes: map[string]string{"user": user, "route": "chat"}})
-		if err != nil {
-			t.Error(err)
-		}
-		for _, l := range r.Limits {
-			out = append(out, l.Limit+l.Burst)
-		}
-		return out
-	}
-	for _, c := range []struct{ got, want []int64 }{
-		{ask("chat", "", "ann"), []int64{6, 9}},
-		{ask("chat", "", "bob"), []int64{50}},
-		{ask("chat", "ENTERPRISE", "ann"), []int64{6, 9}}, // unlimited by its tier, and limited after all
-		{ask("trial", "", "ann"), []int64{104}},
-		{ask("api", "", "ann"), []int64{1000}}, // a burst that it cannot have
-	} {
-		if !slices.Equal(c.got, c.want) {
-			t.Errorf("got %v, want %v", c.got, c.want)
-		}
-	}
-}
-
 // TestALiftedLimitNeedsNoKey: a limit that its tier lifts refuses nothing, be the attributes of its key what they may.
 func TestALiftedLimitNeedsNoKey(t *testing.T) {
 	t.Parallel()
@@ -318,38 +275,6 @@ func TestALiftedLimitNeedsNoKey(t *testing.T) {
 			Attributes: map[string]string{"user": "7", "ip": "unix:", "agent": strings.Repeat("x", 256)}})
 		if d := cmp.Diff([]string{"p/user u:7"}, names(r.Limits)); err != nil || d != "" {
 			t.Errorf("overrides %v: %v %s", o, err, d)
-		}
-	}
-}
-
-func TestCheckOverride(t *testing.T) {
-	t.Parallel()
-	s, burst := full(t), int64(4)
-	for _, c := range []struct {
-		policy, limit, subject string
-		changes                Changed
-		want                   string // the error
-	}{
-		{"chat", "minute", "gen:ann", Changed{Limit: 6}, ""},
-		{"chat", "minute", "g*", Changed{Unlimited: true}, ""},
-		{"chat", "minute", "*", Changed{Unlimited: true}, ""},
-		{"chat", "minute", "gen:acme-*", Changed{Limit: 6}, ""},
-		{"open", "global", "open", Changed{Limit: 6}, ""},
-		{"open", "global", "op*", Changed{Limit: 6}, ""},
-		{"trial", "burst", "u:ann:chat", Changed{Burst: &burst}, ""},
-		{"chta", "minute", "gen:ann", Changed{Limit: 6}, `there is no policy of that name: "chta"; there are `},
-		{"chat", "1m", "gen:ann", Changed{Unlimited: true}, `the policy has no limit of that name: "1m"; policy chat has minute, day`},
-		{"api", "month", "quota:ann", Changed{Burst: &burst}, "burst needs algorithm token_bucket"},
-		{"chat", "minute", "user:7", Changed{Limit: 6}, `no key is as "user:7"; want a key`},
-		{"chat", "minute", "gen:{user}", Changed{Limit: 6}, `no key is as "gen:{user}"; want a key`},
-		{"trial", "burst", "u:{user}:chat", Changed{Limit: 6}, `no key is as "u:{user}:chat"; want a key`},
-		{"chat", "minute", "user:*", Changed{Limit: 6}, `no key is as "user:*"; want a key`},
-		{"trial", "burst", "u:ann", Changed{Limit: 6}, `no key is as "u:ann"; want a key`},
-		{"open", "global", "open:*", Changed{Limit: 6}, `no key is as "open:*"; want a key`},
-	} {
-		err := s.CheckOverride(&Override{Policy: c.policy, Limit: c.limit, Subject: c.subject, Changes: c.changes})
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
-			t.Errorf("%s %s: %v; want %q", c.policy, c.limit, err, c.want)
 		}
 	}
 }

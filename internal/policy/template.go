@@ -199,8 +199,10 @@ func canonical(v string) (string, error) {
 	return network.String(), nil
 }
 
+// hexits are what an escape is written with, behind a %.
+const hexits = "0123456789ABCDEF"
+
 func (p *part) appendEscaped(b []byte, v string) []byte {
-	const hexits = "0123456789ABCDEF"
 	if p.escape == "" {
 		return append(b, v...)
 	}

@@ -1,0 +1,155 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// given are overrides by policy, limit and subject.
+type given map[[3]string]Changed
+
+func (g given) Find(policy, limit, subject string, _ time.Time) (Override, bool) {
+	c, ok := g[[3]string{policy, limit, subject}]
+	return Override{Policy: policy, Limit: limit, Subject: subject, Changes: c}, ok
+}
+
+func TestOverrides(t *testing.T) {
+	t.Parallel()
+	burst := int64(4)
+	o := given{
+		{"chat", "minute", "gen:ann"}:    {Limit: 6},
+		{"chat", "minute", "gen:bob"}:    {Unlimited: true},
+		{"chat", "day", "gen:ann"}:       {Limit: 9},
+		{"trial", "burst", "u:ann:chat"}: {Burst: &burst},
+		{"api", "month", "quota:ann"}:    {Burst: &burst},
+	}
+	s := full(t)
+	ask := func(policy, tier, user string) (out []int64) {
+		r, err := s.Resolve(Question{Policy: policy, Tier: tier, Now: noon, Overrides: o,
+			Attributes: map[string]string{"user": user, "route": "chat"}})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, l := range r.Limits {
+			out = append(out, l.Limit+l.Burst)
+		}
+		return out
+	}
+	for _, c := range []struct{ got, want []int64 }{
+		{ask("chat", "", "ann"), []int64{6, 9}},
+		{ask("chat", "", "bob"), []int64{50}},
+		{ask("chat", "ENTERPRISE", "ann"), []int64{6, 9}}, // unlimited by its tier, and limited after all
+		{ask("trial", "", "ann"), []int64{104}},
+		{ask("api", "", "ann"), []int64{1000}}, // a burst that it cannot have
+	} {
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("got %v, want %v", c.got, c.want)
+		}
+	}
+}
+
+func TestCheckOverride(t *testing.T) {
+	t.Parallel()
+	s, burst := full(t), int64(4)
+	for _, c := range []struct {
+		policy, limit, subject string
+		changes                Changed
+		want                   string // the error
+	}{
+		{"chat", "minute", "gen:ann", Changed{Limit: 6}, ""},
+		{"chat", "minute", "g*", Changed{Unlimited: true}, ""},
+		{"chat", "minute", "*", Changed{Unlimited: true}, ""},
+		{"chat", "minute", "gen:acme-*", Changed{Limit: 6}, ""},
+		{"open", "global", "open", Changed{Limit: 6}, ""},
+		{"open", "global", "op*", Changed{Limit: 6}, ""},
+		{"trial", "burst", "u:ann:chat", Changed{Burst: &burst}, ""},
+		{"chta", "minute", "gen:ann", Changed{Limit: 6}, `there is no policy of that name: "chta"; there are `},
+		{"chat", "1m", "gen:ann", Changed{Unlimited: true}, `the policy has no limit of that name: "1m"; policy chat has minute, day`},
+		{"api", "month", "quota:ann", Changed{Burst: &burst}, "burst needs algorithm token_bucket"},
+		{"chat", "minute", "user:7", Changed{Limit: 6}, `no key is as "user:7"; want a key`},
+		{"chat", "minute", "gen:{user}", Changed{Limit: 6}, `no key is as "gen:{user}"; want a key`},
+		{"trial", "burst", "u:{user}:chat", Changed{Limit: 6}, `no key is as "u:{user}:chat"; want a key`},
+		{"chat", "minute", "user:*", Changed{Limit: 6}, `no key is as "user:*"; want a key`},
+		{"trial", "burst", "u:ann", Changed{Limit: 6}, `no key is as "u:ann"; want a key`},
+		{"open", "global", "open:*", Changed{Limit: 6}, `no key is as "open:*"; want a key`},
+	} {
+		err := s.CheckOverride(&Override{Policy: c.policy, Limit: c.limit, Subject: c.subject, Changes: c.changes})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
+			t.Errorf("%s %s: %v; want %q", c.policy, c.limit, err, c.want)
+		}
+	}
+}
+
+// TestCheckOverrideKnowsFilters: a subject that the filters never give is one that no request has, and is refused with the one
+// that they do give, if it is not a hash.
+func TestCheckOverrideKnowsFilters(t *testing.T) {
+	t.Parallel()
+	const hash = "ca336460f17df79afad8308fa734551d"
+	for _, c := range []struct{ key, subject, want string }{ // want is in the error
+		{"s:{ip}", "s:203.0.113.9", ""},
+		{"s:{ip}", "s:2001:db8::/64", ""},
+		{"s:{ip}", "s:203.0.113.*", ""},
+		{"s:{ip}:x", "s:2001:db8::/64:x", ""},
+		{"s:{ip}", "s:2001:db8::1", `make it "s:2001:db8::/64"`},
+		{"s:{ip}", "s:2001:DB8::/64", `make it "s:2001:db8::/64"`},
+		{"s:{ip}", "s:203.0.113.9/64", `make it "s:203.0.113.9"`},
+		{"s:{client|ip}", "s:::ffff:203.0.113.9", `make it "s:203.0.113.9"`},
+		{"s:{ip}", "s:ann", `no key is as "s:ann"; want a key`},
+		{"s:{ip}", "s:", `no key is as "s:"; want a key`},
+		{"{ip}:{user}", "2001%3Adb8%3A%3A/64:ann", ""},
+		{"{ip}:{user}", "2001%3Adb8%3A%3A1:ann", `make it "2001%3Adb8%3A%3A/64:ann"`},
+		{"{ip}:{user}", "2001:db8::/64:ann", "want a key"},
+		{"s:{email|lower}", "s:a@b.example", ""},
+		{"s:{email|lower}", "s:A@B.example", `make it "s:a@b.example"`},
+		{"{email|lower}:{user}", "a@b.example:Ann:b", ""},
+		{"{email|lower}:{user}", "a%3A@b.example:Ann", ""},
+		{"{email|lower}:{user}", "A@b.example:Ann", `make it "a@b.example:Ann"`},
+		{"{email|lower}:{user}", "a%zz@b.example:Ann", "want a key"},
+		{"s:{ip|hash}", "s:" + hash, ""},
+		{"s:{ip|hash}:x", "s:" + hash + ":x", ""},
+		{"{ip|hash}:{user}", hash + ":Ann", ""},
+		{"s:{ip|hash}", "s:203.0.113.9", "want a key"},
+		{"s:{ip|hash}", "s:" + hash + "0", "want a key"},
+		{"s:{ip|hash}", "s:" + strings.ToUpper(hash), "as 32 hex digits"},
+		{"{ip|hash}:{user}", "203.0.113.9:Ann", "want a key"},
+		{"s:{h|hash}", "s:*", ""},
+		{"s:{h|hash}", "s:ca3*1d", ""},
+		{"s:{h|hash}", "*:" + hash, ""},
+		{"s:{h|hash}", "*" + hash[8:], ""},
+		{"s:{h|hash}", "s:*@b.example", "want a key"},
+		{"s:{h|hash}", "s:ann*", "want a key"},
+		{"s:{h|hash}:{user}", "s:ann*", "want a key"},
+		{"s:{h|hash}:{user}", "s:" + hash + ":ann*", ""},
+	} {
+		s := parse(t, `policies: [{name: p, limits: [{name: n, key: "`+c.key+`", limit: 1, window: 1h}]}]`)
+		err := s.CheckOverride(&Override{Policy: "p", Limit: "n", Subject: c.subject, Changes: Changed{Limit: 6}})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s under %s: %v; want %q", c.subject, c.key, err, c.want)
+		}
+	}
+}
+
+// TestEveryKeyMayBeASubject: what a template gives is never refused as a subject, be its separators what they may.
+func TestEveryKeyMayBeASubject(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"{v}", "{v}:{w}", "{v|lower}:{w|lower}:", "s{v}%{w}", "{v}0{w}", "{v}Api{w}", "{v|lower}é{w}",
+		"{v|hash}:{w}", "{v}:{w|hash}", "{v}: :{w}", "{ip}:{v}", "{v}:{ip}", "{ip|lower}/{w|lower|hash}-", "{v}5{ip}6"} {
+		k, err := parseTemplate(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range []string{"a", "A:B", "100%", "%25", "a0A", "Éé", "::1", "/64", "a: :b", "İ", "5%5", "s/64/64"} {
+			for _, ip := range []string{"203.0.113.9", "2001:DB8::1", "::ffff:1.2.3.4", "fe80::1%eth0"} {
+				subject, err := k.render(map[string]string{"v": v, "w": v + "w", "ip": ip}, []byte("secret"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ok, instead := k.mayBe(subject); !ok {
+					t.Errorf("%s gives %s, and refuses it for %q", key, subject, instead)
+				}
+			}
+		}
+	}
+}
