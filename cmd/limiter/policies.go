@@ -268,6 +268,9 @@ func printExplanation(s *session, e *app.PolicyExplanation) {
 			if l.Override != "" {
 				line += fmt.Sprintf("  (override for %s: %s)", l.Override, l.Reason)
 			}
+			if l.LeftOut != "" {
+				line += fmt.Sprintf("  (override for %s does not fit and is left out: %s)", l.LeftOut, l.Reason)
+			}
 			fmt.Fprintln(s.out, strings.TrimRight(line, " "))
 		}
 	}

@@ -35,8 +35,10 @@ type ExplainedLimit struct {
 	Window    string `json:"window,omitempty"`
 	Algorithm string `json:"algorithm,omitempty"`
 	Burst     int64  `json:"burst,omitempty"`
-	// Override is the subject of the override that was used; Reason is its.
+	// Override is the subject of the override that was used, LeftOut of one that does not fit the limit and was not; Reason
+	// is its.
 	Override string `json:"override,omitempty"`
+	LeftOut  string `json:"leftOut,omitempty"`
 	Reason   string `json:"reason,omitempty"`
 }
 
@@ -102,8 +104,13 @@ func (a *asking) explainLimit(p *policy, l *limit) ExplainedLimit {
 	if err != nil {
 		return x // Explanation.Error says it
 	}
-	if by != nil {
-		x.Override, x.Reason = by.Subject, by.Reason
+	if by.Override != nil {
+		x.Reason = by.Reason
+		if by.used {
+			x.Override = by.Subject
+		} else {
+			x.LeftOut = by.Subject
+		}
 	}
 	x.Key = out.Key
 	if ok {

@@ -40,16 +40,18 @@ type Finder interface {
 	Find(policy, limit, subject string, now time.Time) (Override, bool)
 }
 
-// apply changes a limit; false lifts it. A change that the limit cannot have, such as a burst after its algorithm was
-// changed in the file, is left out: the file and the override are changed apart, and a request must have an answer.
-func (o *Override) apply(l *engine.Limit) bool {
+// apply changes a limit; not limited is one that is lifted. A change that the limit cannot have, such as a burst after its
+// algorithm was changed in the file, is left out and not used: the file and the override are changed apart, and a request must
+// have an answer.
+func (o *Override) apply(l *engine.Limit) (limited, used bool) {
 	if o.Changes.Unlimited {
-		return false
+		return false, true
 	}
-	if changed := o.changed(l); changed.Validate() == nil {
+	changed := o.changed(l)
+	if used = changed.Validate() == nil; used {
 		*l = changed
 	}
-	return l.Limit != 0
+	return l.Limit != 0, used
 }
 
 func (o *Override) changed(l *engine.Limit) engine.Limit {

@@ -1,10 +1,13 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // given are overrides by policy, limit and subject.
@@ -151,5 +154,24 @@ func TestEveryKeyMayBeASubject(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestExplainOverrides: an override that was left out does not change the limit, and must not be shown as if it did.
+func TestExplainOverrides(t *testing.T) {
+	t.Parallel()
+	burst := int64(4)
+	o := given{{"api", "month", "quota:ann"}: {Burst: &burst}, {"chat", "minute", "gen:ann"}: {Limit: 6}, {"chat", "day", "gen:ann"}: {Unlimited: true}}
+	e := full(t).Explain(Question{Now: noon, Overrides: o, Attributes: map[string]string{"user": "ann", "endpoint": "/x", "route": "chat"}})
+	var got []string
+	for _, p := range e.Policies {
+		for _, l := range p.Limits {
+			got = append(got, fmt.Sprintf("%s %v override %q left out %q", l.Name, l.Limit, l.Override, l.LeftOut))
+		}
+	}
+	want := []string{`minute 6 override "gen:ann" left out ""`, `day unlimited override "gen:ann" left out ""`,
+		`month 1000 override "" left out "quota:ann"`, `burst 100 override "" left out ""`}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
 	}
 }

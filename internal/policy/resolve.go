@@ -198,30 +198,37 @@ func (p *policy) stricter(r *Resolved) engine.OnError {
 	return p.onError
 }
 
+// overriding is the override of a limit, if it has one, and whether it was used.
+type overriding struct {
+	*Override
+	used bool
+}
+
 // resolve makes a limit of the request, with its override if it has one; not ok is one that is lifted.
-func (a *asking) resolve(p *policy, l *limit) (out engine.Limit, ok bool, by *Override, err error) {
+func (a *asking) resolve(p *policy, l *limit) (out engine.Limit, ok bool, by overriding, err error) {
 	if l.unlimited && (a.Overrides == nil || l.key == nil || l.key.missing(a.Attributes) != "") {
-		return out, false, nil, nil
+		return out, false, by, nil
 	}
 	out = l.Limit
 	if out.Key, err = l.key.render(a.Attributes, a.set.options.HashKey); err != nil {
 		if l.unlimited { // no override can be for a key that cannot be made
-			return out, false, nil, nil
+			return out, false, by, nil
 		}
 		var ae *AttributeError
 		if errors.As(err, &ae) {
 			ae.Policy, ae.Limit = p.name, l.name
 		}
-		return out, false, nil, err
+		return out, false, by, err
 	}
 	out.User = a.Attributes["user"]
 	ok = !l.unlimited
 	if a.Overrides == nil {
-		return out, ok, nil, nil
+		return out, ok, by, nil
 	}
 	if o, found := a.Overrides.Find(p.name, l.name, out.Key, a.Now); found {
 		before := out.Limit
-		ok, by = o.apply(&out), &o
+		by.Override = &o
+		ok, by.used = o.apply(&out)
 		if out.Limit != before {
 			out.Threshold = p.threshold.Of(out.Limit)
 		}
