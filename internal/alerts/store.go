@@ -80,6 +80,15 @@ type Tried struct {
 	Counts bool
 }
 
+// Overdue selects deliveries that have waited for too long.
+type Overdue struct {
+	// Age is for how long: since a delivery was made, or was replayed last.
+	Age time.Duration
+	// Lease is that of [Store.DueDeliveries]: what may be claimed, being due within it, is left to who has it.
+	Lease time.Duration
+	Max   int
+}
+
 // AlertFilter selects alerts; empty fields select all.
 type AlertFilter struct {
 	User, Rule, Policy string
@@ -142,13 +151,17 @@ type Store interface {
 	OtherDeliveries(ctx context.Context, channels []string, max int) ([]Delivery, error)
 	// Deliver writes how tries ended. One that does not wait any more is left as it is.
 	Deliver(ctx context.Context, all []Tried) error
+	// EndDeliveries makes dead letters, with a reason, of overdue deliveries, the oldest first, and gives them as they were
+	// before. Each is given to one process. While an alert's "ID.raised" waits, its "ID.resolved" is not overdue.
+	EndDeliveries(ctx context.Context, o Overdue, reason func(*Delivery) string) ([]Delivery, error)
 	// WaitingDeliveries counts, by channel, those that wait.
 	WaitingDeliveries(ctx context.Context) (map[string]int64, error)
 	// DeliveriesOf gives the deliveries of a message id: those of an alert begin with its id and a dot.
 	DeliveriesOf(ctx context.Context, alert string, max int) ([]Delivery, error)
 	// DeadDeliveries gives dead letters in order of id.
 	DeadDeliveries(ctx context.Context, f DeadFilter) ([]Delivery, error)
-	// ReplayDeliveries lets dead letters wait again, due at once, with no attempts, and gives how many.
+	// ReplayDeliveries lets dead letters wait again, due at once, with no attempts and age, and gives
+	// how many.
 	ReplayDeliveries(ctx context.Context, f DeadFilter) (int, error)
 
 	// DisableChannel remembers that a channel is gone; a second time replaces the first.

@@ -22,14 +22,16 @@ FROM (SELECT ` + nowMillis + ` AS at) now, unnest($1::text[], $2::text[], $3::te
 ON CONFLICT (id) DO NOTHING`
 
 	// That an alert is over waits for what says that it was raised.
-	dueDeliveriesSQL = `
-WITH due AS MATERIALIZED (
-	SELECT ctid, due_at FROM alert_deliveries o WHERE channel = $1 AND state = 'waiting' AND due_at <= ` + sinceMillis + `
+	notBefore = `
 	AND (strpos(id, '.resolved/') = 0 OR (
 		SELECT id FROM alert_deliveries
-		WHERE id BETWEEN replace(o.id, '.resolved/', '.raised/') AND replace(o.id, '.resolved/', '.raised/') AND state = 'waiting'
+		WHERE id BETWEEN replace(d.id, '.resolved/', '.raised/') AND replace(d.id, '.resolved/', '.raised/') AND state = 'waiting'
 		ORDER BY id LIMIT 1
-	) IS NULL)
+	) IS NULL)`
+
+	dueDeliveriesSQL = `
+WITH due AS MATERIALIZED (
+	SELECT ctid, due_at FROM alert_deliveries d WHERE channel = $1 AND state = 'waiting' AND due_at <= ` + sinceMillis + notBefore + `
 	ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE alert_deliveries d SET due_at = ` + sinceMillis + ` + $3 FROM due WHERE d.ctid = due.ctid
@@ -67,6 +69,13 @@ FROM (
 ) u
 WHERE d.ctid = u.place AND u.ended_at = 0`
 
+	// Those that somebody has claimed are left to him.
+	oldDeliveriesSQL = `
+SELECT ` + deliveryColumns + ` FROM alert_deliveries d
+WHERE ended_at = 0 AND greatest(created_at, replayed_at) <= ` + sinceMillis + ` - $1
+	AND (due_at <= ` + sinceMillis + ` OR due_at > ` + sinceMillis + ` + $2)` + notBefore + `
+ORDER BY greatest(created_at, replayed_at) LIMIT $3 FOR UPDATE SKIP LOCKED`
+
 	waitingDeliveriesSQL = `
 SELECT channel, count(*) FROM alert_deliveries WHERE state = 'waiting' GROUP BY channel`
 
@@ -87,7 +96,7 @@ SELECT ` + deliveryColumns + deadOnes
 SELECT ` + deliveryColumns + deadOnesOfChannel
 
 	replay = `
-UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ` + nowMillis + `
+UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ` + nowMillis + `, replayed_at = ` + nowMillis + `
 WHERE ctid = ANY (ARRAY(SELECT ctid`
 
 	replayDeliveriesSQL = replay + deadOnes + ` FOR UPDATE))`
@@ -166,21 +175,49 @@ func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
 		return nil
 	}
 	all = slices.SortedFunc(slices.Values(all), func(a, b alerts.Tried) int { return strings.Compare(a.ID, b.ID) })
-	ids := column(all, func(t *alerts.Tried) string { return t.ID })
+	return s.transact(ctx, "write how deliveries went", func(tx pgx.Tx) error {
+		var b pgx.Batch
+		b.Queue(lockDeliveriesSQL, column(all, triedID))
+		queueTried(&b, all)
+		return tx.SendBatch(ctx, &b).Close()
+	})
+}
+
+func triedID(t *alerts.Tried) string { return t.ID }
+
+// queueTried writes how deliveries went that are locked.
+func queueTried(b *pgx.Batch, all []alerts.Tried) {
 	counts := column(all, func(t *alerts.Tried) int32 {
 		if t.Counts {
 			return 1
 		}
 		return 0
 	})
-	return s.transact(ctx, "write how deliveries went", func(tx pgx.Tx) error {
+	b.Queue(deliverSQL, column(all, triedID), column(all, func(t *alerts.Tried) string { return string(t.State) }),
+		column(all, func(t *alerts.Tried) int64 { return t.DueAt }),
+		column(all, func(t *alerts.Tried) string { return clean(t.Error) }), counts)
+}
+
+// EndDeliveries implements [alerts.Store].
+func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, err error) {
+	err = s.transact(ctx, "end old deliveries", func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, oldDeliveriesSQL, o.Age.Milliseconds(), o.Lease.Milliseconds(), o.Max)
+		if err != nil {
+			return err
+		}
+		if ended, err = pgx.AppendRows([]alerts.Delivery(nil), rows, scanDelivery); err != nil || len(ended) == 0 {
+			return err
+		}
 		var b pgx.Batch
-		b.Queue(lockDeliveriesSQL, ids)
-		b.Queue(deliverSQL, ids, column(all, func(t *alerts.Tried) string { return string(t.State) }),
-			column(all, func(t *alerts.Tried) int64 { return t.DueAt }),
-			column(all, func(t *alerts.Tried) string { return clean(t.Error) }), counts)
+		queueTried(&b, column(ended, func(d *alerts.Delivery) alerts.Tried {
+			return alerts.Tried{ID: d.ID, State: alerts.DeliveryDead, Error: reason(d)}
+		}))
 		return tx.SendBatch(ctx, &b).Close()
 	})
+	if err != nil {
+		return nil, err
+	}
+	return ended, nil
 }
 
 // WaitingDeliveries implements [alerts.Store].

@@ -21,7 +21,7 @@ func TestAlertPlans(t *testing.T) {
 		alertSQL, listAlertsSQL, listOpenAlertsSQL, listAlertsOfUserSQL, listOpenAlertsOfUserSQL,
 		pruneAlertsSQL, pruneDeliveriesSQL, pruneSilencesSQL, prunePoisonSQL, pruneGroupsSQL, pruneTakenSQL,
 		pendingAlertsSQL, claimAlertSQL, tellAlertSQL, resolvableAlertsSQL, resolveAlertSQL, heldUsersSQL, allHeldUsersSQL,
-		heldAlertsSQL, digestAlertSQL, holdAlertSQL, addDeliverySQL, dueDeliveriesSQL, claimDeliverySQL, otherDeliveriesSQL, deliverSQL,
+		heldAlertsSQL, digestAlertSQL, holdAlertSQL, addDeliverySQL, dueDeliveriesSQL, claimDeliverySQL, otherDeliveriesSQL, deliverSQL, oldDeliveriesSQL,
 		deliveriesOfSQL, deadDeliveriesSQL, deadDeliveriesOfChannelSQL, replayDeliveriesSQL, replayDeliveriesOfChannelSQL,
 		addSilenceSQL, endSilenceSQL, silencesSQL, allSilencesSQL, keepPoisonSQL, trimPoisonSQL, poisonSQL, disableChannelSQL, enableChannelSQL,
 		disabledChannelsSQL, waitingDeliveriesSQL,

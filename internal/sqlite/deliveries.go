@@ -17,11 +17,19 @@ INSERT INTO alert_deliveries (id, channel, message, state, attempts, created_at,
 VALUES (?1, ?2, ?3, 'waiting', 0, ?4, ?4, 0, '') ON CONFLICT (id) DO NOTHING`
 
 	// That an alert is over waits for what says that it was raised.
-	dueDeliveriesSQL = `
-SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE channel = ?1 AND state = 'waiting' AND due_at <= ?2
+	notBefore = `
 AND (instr(id, '.resolved/') = 0 OR NOT EXISTS (
-	SELECT 1 FROM alert_deliveries r WHERE r.id = replace(d.id, '.resolved/', '.raised/') AND +r.state = 'waiting'))
+	SELECT 1 FROM alert_deliveries r WHERE r.id = replace(d.id, '.resolved/', '.raised/') AND +r.state = 'waiting'))`
+
+	dueDeliveriesSQL = `
+SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE channel = ?1 AND state = 'waiting' AND due_at <= ?2` + notBefore + `
 ORDER BY due_at LIMIT ?3`
+
+	// Those that somebody has claimed are left to him.
+	oldDeliveriesSQL = `
+SELECT ` + deliveryColumns + ` FROM alert_deliveries d
+WHERE ended_at = 0 AND max(created_at, replayed_at) <= ?1 AND (+due_at <= ?2 OR +due_at > ?3)` + notBefore + `
+ORDER BY max(created_at, replayed_at) LIMIT ?4`
 
 	claimDeliverySQL = `UPDATE alert_deliveries SET due_at = ?2 WHERE id = ?1`
 
@@ -59,7 +67,7 @@ FROM alert_deliveries d WHERE state = 'dead' AND id > ?1 AND (?2 = '' OR id = ?2
 	deadDeliveriesOfChannelSQL = `SELECT ` + deliveryColumns + deadOnesOfChannel + deadOrder
 
 	replay = `
-UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ?5 WHERE id IN (SELECT id `
+UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ?5, replayed_at = ?5 WHERE id IN (SELECT id `
 
 	replayDeliveriesSQL = replay + deadOnes + deadOrder + `)`
 
@@ -136,8 +144,7 @@ func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
 	return s.writeAlerts(ctx, "write how deliveries went", func() (wrote bool, err error) {
 		now := s.now().UnixMilli()
 		for i := range all {
-			t := &all[i]
-			n, err := s.exec(deliverSQL, t.ID, string(t.State), t.Counts, t.Error, t.DueAt, now)
+			n, err := s.writeTried(&all[i], now)
 			if err != nil {
 				return false, err
 			}
@@ -145,6 +152,32 @@ func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
 		}
 		return wrote, nil
 	})
+}
+
+func (s *Store) writeTried(t *alerts.Tried, now int64) (int64, error) {
+	return s.exec(deliverSQL, t.ID, string(t.State), t.Counts, t.Error, t.DueAt, now)
+}
+
+// EndDeliveries implements [alerts.Store].
+func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, err error) {
+	err = s.writeAlerts(ctx, "end old deliveries", func() (bool, error) {
+		now := s.now().UnixMilli()
+		ended, err = inside(s, deliveryFields, oldDeliveriesSQL, now-o.Age.Milliseconds(), now, now+o.Lease.Milliseconds(), o.Max)
+		if err != nil {
+			return false, err
+		}
+		for i := range ended {
+			d := &ended[i]
+			if _, err := s.writeTried(&alerts.Tried{ID: d.ID, State: alerts.DeliveryDead, Error: reason(d)}, now); err != nil {
+				return false, err
+			}
+		}
+		return len(ended) > 0, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ended, nil
 }
 
 // WaitingDeliveries implements [alerts.Store].

@@ -38,6 +38,8 @@ type loop struct {
 	breaker *gobreaker.CircuitBreaker[struct{}]
 	// pausedUntil is up to when the target wants to be left alone.
 	pausedUntil time.Time
+	// lastError is why the last try failed; empty when it did not.
+	lastError string
 }
 
 // ended is a try that is over.
@@ -60,7 +62,7 @@ func (l *loop) use(ch Named) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.breaker == nil || l.ch.Target != ch.Target {
-		l.breaker, l.pausedUntil = l.newBreaker(), time.Time{}
+		l.breaker, l.pausedUntil, l.lastError = l.newBreaker(), time.Time{}, ""
 	}
 	l.ch = ch
 }

@@ -45,6 +45,13 @@ func (a *away) OtherDeliveries(ctx context.Context, channels []string, max int) 
 	return a.memory.OtherDeliveries(ctx, channels, max)
 }
 
+func (a *away) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) ([]alerts.Delivery, error) {
+	if a.gone.Load() {
+		return nil, errAway
+	}
+	return a.memory.EndDeliveries(ctx, o, reason)
+}
+
 // TestAStoreThatIsAwayIsLoggedOnce: every channel asks each second, and an outage may last.
 func TestAStoreThatIsAwayIsLoggedOnce(t *testing.T) {
 	t.Parallel()

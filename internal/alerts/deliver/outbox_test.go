@@ -18,12 +18,13 @@ type memory struct {
 	mu       sync.Mutex
 	all      map[string]*alerts.Delivery
 	gone     map[string]alerts.Disabled
+	replayed map[string]int64
 	failures int // so many writes of outcomes fail
 	asked    int // how often due deliveries were asked for
 }
 
 func newMemory() *memory {
-	return &memory{all: map[string]*alerts.Delivery{}, gone: map[string]alerts.Disabled{}}
+	return &memory{all: map[string]*alerts.Delivery{}, gone: map[string]alerts.Disabled{}, replayed: map[string]int64{}}
 }
 
 // add puts deliveries into it, due at once.
@@ -34,6 +35,18 @@ func (o *memory) add(channel string, ids ...string) {
 		now := time.Now().UnixMilli()
 		o.all[id] = &alerts.Delivery{ID: id, Channel: channel, Message: alerts.Message{ID: id},
 			State: alerts.DeliveryWaiting, CreatedAt: now, DueAt: now}
+	}
+}
+
+// grow lets all that is in it be older.
+func (o *memory) grow(d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, one := range o.all {
+		one.CreatedAt -= d.Milliseconds()
+	}
+	for id := range o.replayed {
+		o.replayed[id] -= d.Milliseconds()
 	}
 }
 
@@ -114,6 +127,20 @@ func (o *memory) Deliver(ctx context.Context, all []alerts.Tried) error {
 	return ctx.Err()
 }
 
+func (o *memory) EndDeliveries(ctx context.Context, q alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, _ error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	for _, d := range o.waiting(func(d *alerts.Delivery) bool {
+		claimed := d.DueAt > now.UnixMilli() && d.DueAt <= now.Add(q.Lease).UnixMilli()
+		return !claimed && max(d.CreatedAt, o.replayed[d.ID]) <= now.Add(-q.Age).UnixMilli()
+	}, q.Max) {
+		ended = append(ended, *d)
+		d.State, d.Error = alerts.DeliveryDead, reason(d)
+	}
+	return ended, ctx.Err()
+}
+
 func (o *memory) DisableChannel(_ context.Context, d alerts.Disabled) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -148,4 +175,5 @@ func (o *memory) replay(t *testing.T, id string) {
 		t.Fatalf("%s is %s, not dead", id, d.State)
 	}
 	d.State, d.Attempts, d.DueAt = alerts.DeliveryWaiting, 0, time.Now().UnixMilli()
+	o.replayed[id] = d.DueAt
 }

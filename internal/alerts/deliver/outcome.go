@@ -45,6 +45,7 @@ func (l *loop) judge(ctx context.Context, e *ended) alerts.Tried {
 	refusal, refused := errors.AsType[*alerts.Refusal](e.err)
 	switch {
 	case e.err == nil:
+		l.note(e.target, "")
 		l.works(ctx, e.target)
 	case errors.Is(e.err, errStopped):
 		outcome = l.putOff(&t, e, 0)
@@ -52,6 +53,7 @@ func (l *loop) judge(ctx context.Context, e *ended) alerts.Tried {
 		outcome = l.putOff(&t, e, jitter(breakFor))
 	case refused && refusal.Gone:
 		outcome = Disabled
+		l.note(e.target, e.err.Error())
 		l.dead(&t, e.err.Error())
 		l.s.disable(ctx, alerts.Disabled{Channel: l.name, Target: e.target, Reason: t.Error, At: l.s.cfg.Now().UnixMilli()})
 	default:
@@ -81,6 +83,7 @@ func (l *loop) putOff(t *alerts.Tried, e *ended, wait time.Duration) Outcome {
 
 // failed lets a delivery be tried again, unless that is of no use, or was done often enough.
 func (l *loop) failed(t *alerts.Tried, e *ended, refusal *alerts.Refusal) Outcome {
+	l.note(e.target, e.err.Error())
 	tries := e.delivery.Attempts + 1
 	retryAfter := time.Duration(0)
 	if refusal != nil {
@@ -186,6 +189,67 @@ func (s *Sender) overdue(others []alerts.Delivery) (tried []alerts.Tried) {
 		s.cfg.Logger.Error("deliveries of alerts are dead letters: no channel has their name any more", "deliveries", len(tried))
 	}
 	return tried
+}
+
+// note keeps how the last try of the channel ended, for those that are never tried.
+func (l *loop) note(target, reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if target == l.ch.Target {
+		l.lastError = reason
+	}
+}
+
+// sweepOld makes dead letters of deliveries that have waited for too long, however often they were tried.
+func (s *Sender) sweepOld(ctx context.Context) {
+	ended := map[string]int{}
+	for end := s.cfg.Now().Add(sweepFor); ctx.Err() == nil && s.cfg.Now().Before(end); {
+		asking, cancel := context.WithTimeout(ctx, storeTimeout)
+		some, err := s.cfg.Outbox.EndDeliveries(asking, alerts.Overdue{Age: maxAge, Lease: s.cfg.lease(), Max: sweepMax}, s.tooOld)
+		cancel()
+		s.asked(ctx, "look for deliveries that are too old", err)
+		for i := range some {
+			ended[some[i].Channel]++
+			s.cfg.Observer.DeliveryTried(s.label(some[i].Channel), string(Dead), 0)
+		}
+		if err != nil || len(some) < sweepMax {
+			break
+		}
+	}
+	for channel, n := range ended {
+		s.cfg.Logger.Error("deliveries of alerts are dead letters: they are too old", "channel", channel, "deliveries", n, "age", maxAge)
+	}
+}
+
+// tooOld says why a delivery is given up: the error of its last try, or, where there was none, that of its channel's.
+func (s *Sender) tooOld(d *alerts.Delivery) string {
+	reason := fmt.Sprintf("not delivered in %d days: ", maxAge/(24*time.Hour))
+	if d.Attempts > 0 {
+		return short(reason + d.Error)
+	}
+	s.mu.Lock()
+	l := s.loops[d.Channel]
+	s.mu.Unlock()
+	last := ""
+	if l != nil {
+		l.mu.Lock()
+		last = l.lastError
+		l.mu.Unlock()
+	}
+	if last == "" {
+		return reason + "it was never tried, as the channel failed or had too much to send"
+	}
+	return short(reason + "it was never tried, as the channel fails: " + last)
+}
+
+// label is a channel's name where it is in force: others may be any.
+func (s *Sender) label(channel string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.loops[channel] == nil {
+		return ""
+	}
+	return channel
 }
 
 // short bounds a text and leaves out what would not print on a line.

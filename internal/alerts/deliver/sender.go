@@ -15,6 +15,7 @@ type Outbox interface {
 	DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]alerts.Delivery, error)
 	OtherDeliveries(ctx context.Context, channels []string, max int) ([]alerts.Delivery, error)
 	Deliver(ctx context.Context, all []alerts.Tried) error
+	EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) ([]alerts.Delivery, error)
 	DisableChannel(ctx context.Context, d alerts.Disabled) error
 	EnableChannel(ctx context.Context, channel string) (found bool, err error)
 	DisabledChannels(ctx context.Context) ([]alerts.Disabled, error)
@@ -42,14 +43,15 @@ const (
 	Sent     Outcome = "sent"
 	Retry    Outcome = "retry"    // it failed, and is tried again
 	PutOff   Outcome = "put_off"  // it was not tried: the target fails, or this process stops
-	Dead     Outcome = "dead"     // it is a dead letter: refused for good, or tried often enough
+	Dead     Outcome = "dead"     // it is a dead letter: refused for good, tried often enough, or too old
 	Disabled Outcome = "disabled" // it is a dead letter: the target is gone
 	Removed  Outcome = "removed"  // it is a dead letter: no channel has its name any more
 )
 
 // Observer is told what becomes of deliveries. Its methods do not block.
 type Observer interface {
-	// DeliveryTried is called once per try. took is 0 where nothing was sent; channel is empty for [Removed].
+	// DeliveryTried is called once per try, and for each delivery that is given up without one. took is 0 where nothing was
+	// sent; channel is empty for one that is not in force.
 	DeliveryTried(channel, outcome string, took time.Duration)
 }
 
@@ -85,9 +87,14 @@ const (
 	storeTimeout = 5 * time.Second
 	// refreshEvery is how often a process asks what channels others have found gone.
 	refreshEvery = 5 * time.Second
-	// sweepEvery is how often it looks for deliveries of channels that nobody names.
+	// sweepEvery is how often it looks for deliveries of channels that nobody names, and for old ones; sweepMax is how many
+	// it gives up in one transaction, and sweepFor is for how long it goes on with old ones, of which an outage leaves many.
 	sweepEvery = 30 * time.Second
 	sweepMax   = 256
+	sweepFor   = 2 * time.Second
+	// maxAge is after what time a delivery is given up, however often it was tried: while a target fails, one delivery is
+	// tried each half minute, and the others are not.
+	maxAge = 2 * 24 * time.Hour
 	// outcomeTimeout is what the outcome of a try has to be kept in.
 	outcomeTimeout = 30 * time.Second
 )
@@ -194,6 +201,7 @@ func (s *Sender) Run(ctx context.Context) error {
 			_ = s.refresh(ctx)
 		case <-sweep.C:
 			s.sweep(ctx)
+			s.sweepOld(ctx)
 		}
 	}
 }
