@@ -15,7 +15,7 @@ import (
 const (
 	// digestUsers is how many users are looked up at a time.
 	digestUsers = 500
-	// digestAlerts is the most that one digest tells of; another follows at once with the rest.
+	// digestAlerts is the most that one digest tells of unless said; another follows at once with the rest.
 	digestAlerts = 10_000
 	// digestKeys and digestPolicies are how many keys and policies a digest names: events can have any, and a message of
 	// all could be more than a channel takes.
@@ -48,32 +48,43 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 	}
 }
 
-// digestsOf tells all that is held of a user and may be told now.
+// digestsOf tells all that is held of a user and may be told now. What is held meanwhile waits for the next run, and so does
+// what somebody else has locked: else a user could be sent a digest for each.
 func (s *Service) digestsOf(ctx context.Context, user string, silences []Silence) (digests, alerts int, err error) {
-	for {
+	began := int64(0) // by the store's clock
+	for more := true; more; {
 		var made Digested
-		n, err := s.Store.DigestAlerts(ctx, user, digestAlerts, func(held []Alert, now int64) (_ Digested, err error) {
-			made, err = s.digest(user, held, now, silences)
+		n, err := s.Store.DigestAlerts(ctx, user, s.DigestMax, func(held []Alert, now int64) (_ Digested, err error) {
+			began = cmp.Or(began, now)
+			made, err = s.digest(user, held, began, now, silences)
 			return made, err
 		})
-		if err != nil || n == 0 {
+		if err != nil {
 			return digests, alerts, err
 		}
 		if made.Name != "" {
 			digests, alerts = digests+1, alerts+n-len(made.Later)
 			s.Delivered()
 		}
+		more = n == s.DigestMax
 	}
+	return digests, alerts, nil
 }
 
 func digestNote(digests, alerts int) string {
 	return fmt.Sprintf("%d digests of %d alerts", digests, alerts)
 }
 
-// digest makes the digest of a user, for the channels that would have been told. What may not be told now waits for the next.
-func (s *Service) digest(user string, held []Alert, now int64, silences []Silence) (Digested, error) {
-	rules := s.Rules()
-	later := rules.later(held, millis(now+DigestLead), silences)
+// digest makes the digest of a user, for the channels that would have been told. What may not be told now, or was held since the
+// run began, waits for the next.
+func (s *Service) digest(user string, held []Alert, began, now int64, silences []Silence) (Digested, error) {
+	rules, at := s.Rules(), millis(now+DigestLead)
+	later := rules.later(held, at, silences)
+	for i := range held {
+		if held[i].NoticeAt > began && later[held[i].ID] == 0 {
+			later[held[i].ID] = nextHour(at).UnixMilli()
+		}
+	}
 	var told []Alert
 	for i := range held {
 		if later[held[i].ID] == 0 {

@@ -1,6 +1,8 @@
 package alerts_test
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -111,6 +113,49 @@ func TestADigestTellsOfSomeAlerts(t *testing.T) {
 	}
 	if !slices.Equal(told, []string{"b", "c"}) {
 		t.Errorf("the digests tell of policies %q, want b and then c", told)
+	}
+}
+
+// busy is a store over which more alerts are held after each digest.
+type busy struct {
+	alerts.Store
+	more func()
+}
+
+func (b busy) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (alerts.Digested, error)) (int, error) {
+	n, err := b.Store.DigestAlerts(ctx, user, max, build)
+	if n > 0 {
+		b.more()
+	}
+	return n, err
+}
+
+// TestARunTellsNothingThatWasHeldMeanwhile: a user who is denied without end would be sent a digest for each alert.
+func TestARunTellsNothingThatWasHeldMeanwhile(t *testing.T) {
+	t.Parallel()
+	for want, most := range map[string]int{"1 digests of 29 alerts": 0, "3 digests of 29 alerts": 10} {
+		onBothStores(t, oneAnHour, func(t *testing.T, r *rig) {
+			var s *running
+			n := 0
+			more := func() {
+				n++
+				r.throttled(s, "7", fmt.Sprint("policy-", n))
+			}
+			s = r.run(busy{r.store, func() {
+				if n < 40 {
+					more()
+				}
+			}})
+			if most > 0 {
+				s.DigestMax = most
+			}
+			for range 30 {
+				more()
+			}
+			if note, err := s.Digest(t.Context()); err != nil || note != want {
+				t.Errorf("%s, %v; want %s", note, err, want)
+			}
+		})
 	}
 }
 

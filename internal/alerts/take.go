@@ -38,6 +38,8 @@ type Config struct {
 	NewID func() string
 	// Batch is how many alerts are looked at together; 256 unless set.
 	Batch int
+	// DigestMax is how many alerts one digest tells of at most; 10,000 unless set.
+	DigestMax int
 	// Delivered is called when deliveries were put into the outbox. It does not block.
 	Delivered func()
 	// CaughtUp is up to when all events have been taken, by the clock of this process; nil for always. While that is long ago
@@ -67,6 +69,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.Batch <= 0 {
 		cfg.Batch = pendingBatch
+	}
+	if cfg.DigestMax <= 0 {
+		cfg.DigestMax = digestAlerts
 	}
 	return &Service{Config: cfg, wake: make(chan struct{}, 1)}
 }
