@@ -132,13 +132,14 @@ func gather(id, user string, held []Alert) limits.AlertDigest {
 	for i := range held {
 		a := &held[i]
 		d.Alerts++
-		d.Denied += a.Denied
+		denied := a.denials()
+		d.Denied += denied
 		if d.FirstAt == 0 || a.FirstAt < d.FirstAt {
 			d.FirstAt = a.FirstAt
 		}
 		d.LastAt = max(d.LastAt, a.LastAt)
-		tally(policies, a.Policy, a.Denied)
-		tally(keys, a.Key, a.Denied)
+		tally(policies, a.Policy, denied)
+		tally(keys, a.Key, denied)
 	}
 	d.Policies = ordered(policies, func(c limits.DigestCount) int64 { return c.Alerts })
 	d.Keys = ordered(keys, func(c limits.DigestCount) int64 { return c.Denied })
@@ -184,18 +185,30 @@ func (r *Rules) reachedOf(held []Alert) (all []string) {
 // digestText says a digest in words.
 func digestText(d *limits.AlertDigest) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s with %s between %s and %s.", counted(d.Alerts, "alert"), counted(d.Denied, "denial"), stamp(d.FirstAt), stamp(d.LastAt))
+	fmt.Fprintf(&b, "%s with %s between %s and %s.", counted(d.Alerts, "alert"), denials(d.Denied), stamp(d.FirstAt), stamp(d.LastAt))
 	for i, p := range d.Policies {
 		if i == digestKeys {
 			fmt.Fprintf(&b, "\n… and %d more policies", len(d.Policies)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\npolicy %s: %s, %s", cmp.Or(p.Name, "(inline)"), counted(p.Alerts, "alert"), counted(p.Denied, "denial"))
+		fmt.Fprintf(&b, "\npolicy %s: %s, %s", cmp.Or(p.Name, "(inline)"), counted(p.Alerts, "alert"), denials(p.Denied))
 	}
 	for _, k := range d.Keys {
-		fmt.Fprintf(&b, "\nkey %s: %s", k.Name, counted(k.Denied, "denial"))
+		fmt.Fprintf(&b, "\nkey %s: ", k.Name)
+		if k.Denied == 0 {
+			fmt.Fprintf(&b, "%s, ", counted(k.Alerts, "alert"))
+		}
+		b.WriteString(denials(k.Denied))
 	}
 	return b.String()
+}
+
+// denials counts them; those that were only warned of have none.
+func denials(n int64) string {
+	if n == 0 {
+		return "no denial"
+	}
+	return counted(n, "denial")
 }
 
 func counted(n int64, what string) string {

@@ -24,11 +24,26 @@ func raisedMessage(a *Alert) (Message, error) {
 }
 
 func resolvedMessage(a *Alert) (Message, error) {
-	lasted := time.Duration(a.LastAt-a.FirstAt) * time.Millisecond
 	m := Message{ID: a.ID + ".resolved", Kind: KindResolved, Time: a.ResolvedAt, Severity: a.Severity, User: a.User,
 		Title: "Resolved: " + a.Title,
-		Text:  fmt.Sprintf("No denial since %s; %d denied over %s.", stamp(a.LastAt), a.Denied, lasted.Round(time.Second))}
+		Text:  resolvedText(a)}
 	return m.with(limits.AlertResolved{AlertRaised: a.data(), ResolvedAt: a.ResolvedAt})
+}
+
+func resolvedText(a *Alert) string {
+	lasted := (time.Duration(a.LastAt-a.FirstAt) * time.Millisecond).Round(time.Second)
+	if a.Type == limits.EventWarning {
+		return fmt.Sprintf("Not close to the limit since %s; %s over %s.", stamp(a.LastAt), counted(a.Events, "warning"), lasted)
+	}
+	return fmt.Sprintf("No denial since %s; %d denied over %s.", stamp(a.LastAt), a.Denied, lasted)
+}
+
+// denials are those that it stands for. A warning, which is of a request that passed, counts as one for its rule's threshold alone.
+func (a *Alert) denials() int64 {
+	if a.Type == limits.EventWarning {
+		return 0
+	}
+	return a.Denied
 }
 
 // stamp writes a moment for people.
