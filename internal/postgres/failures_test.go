@@ -216,11 +216,95 @@ func TestCommitAnswerLost(t *testing.T) {
 	}
 }
 
-// proxy passes bytes on, until it is told to cut: then what the server says next is swallowed.
+// TestSilentConnections has all connections of a worker go silent while new ones are served, as in a failover that sends
+// no word: what runs by itself gives them up, and so does the first decision behind.
+func TestSilentConnections(t *testing.T) {
+	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	s := open(t, Config{URL: proxy.url, patience: 2 * time.Second})
+	none := func(context.Context, []engine.Event) ([]string, error) { return nil, nil }
+	for _, key := range []string{"a", "b"} {
+		if err := s.Update(t.Context(), batch(key), set("1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Relay(t.Context(), 1, none); err != nil {
+		t.Fatal(err)
+	}
+	// Held, so that the background has its turn first and meets the silence.
+	release, err := acquire(t.Context(), s.turn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy.swallow()
+	relayed := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := s.Relay(context.WithoutCancel(t.Context()), 1, none); err == nil {
+				close(relayed)
+				return
+			}
+		}
+	}()
+	folded := make(chan struct{})
+	go func() {
+		s.foldSoon(context.WithoutCancel(t.Context()), func() int { return 1 })
+		close(folded)
+	}()
+	release()
+	await := func(what string, done <-chan struct{}, within time.Duration) {
+		t.Helper()
+		select {
+		case <-done:
+		case <-time.After(within):
+			t.Fatalf("%s waits for a silent connection after %v", what, within)
+		}
+	}
+	await("a fold", folded, 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for err = errors.New("not asked"); err != nil && ctx.Err() == nil; {
+		within, done := context.WithTimeout(ctx, 1500*time.Millisecond)
+		err = s.Update(within, batch("a"), set("2"))
+		done()
+	}
+	if err != nil {
+		t.Fatalf("a decision: %v", err)
+	}
+	back := make(chan struct{})
+	go func() { <-relayed; close(back) }()
+	await("the relay", back, 8*time.Second)
+}
+
+// TestCloseOfSilentConnections: a store whose server says nothing is closed all the same.
+func TestCloseOfSilentConnections(t *testing.T) {
+	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	s := open(t, Config{URL: proxy.url, patience: 7 * time.Second})
+	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
+		t.Fatal(err)
+	}
+	proxy.hang()
+	counted := make(chan struct{})
+	go func() {
+		_, _ = s.Backlog(context.WithoutCancel(t.Context()))
+		close(counted)
+	}()
+	begin := time.Now()
+	s.Close()
+	if took := time.Since(begin); took > foldPatience+closePatience+2*time.Second {
+		t.Errorf("closing took %v", took)
+	}
+	<-counted
+}
+
+// proxy passes bytes on, until it is told to cut: then what the server says next is swallowed. Told to swallow, it keeps
+// the connections that it has and passes nothing on; told to hang, it does so with new ones too.
 type proxy struct {
 	url     string
 	mu      sync.Mutex
 	cutting bool
+	hanging bool
+	// age is one more for each time it was told to swallow; what was accepted before is silent.
+	age int
 }
 
 func startProxy(t *testing.T, target string) *proxy {
@@ -255,17 +339,20 @@ func startProxy(t *testing.T, target string) *proxy {
 				_ = client.Close()
 				return
 			}
-			go p.pass(client, server)
+			p.mu.Lock()
+			age := p.age
+			p.mu.Unlock()
+			go p.pass(client, server, age)
 		}
 	}()
 	return p
 }
 
-func (p *proxy) pass(client, server net.Conn) {
+func (p *proxy) pass(client, server net.Conn, age int) {
 	defer client.Close()
 	go func() {
 		defer server.Close()
-		_, _ = io.Copy(server, client)
+		_, _ = io.Copy(told{p, server, age}, client)
 	}()
 	buf := make([]byte, 64<<10)
 	for {
@@ -275,6 +362,9 @@ func (p *proxy) pass(client, server net.Conn) {
 		p.mu.Unlock()
 		if err != nil || cutting {
 			return
+		}
+		if p.silent(age) {
+			continue
 		}
 		if _, err := client.Write(buf[:n]); err != nil {
 			return
@@ -286,4 +376,36 @@ func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cutting = true
+}
+
+// told takes what the client says, and keeps it where the connection is silent.
+type told struct {
+	p      *proxy
+	server net.Conn
+	age    int
+}
+
+func (w told) Write(b []byte) (int, error) {
+	if w.p.silent(w.age) {
+		return len(b), nil
+	}
+	return w.server.Write(b)
+}
+
+func (p *proxy) silent(age int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hanging || age < p.age
+}
+
+func (p *proxy) swallow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.age++
+}
+
+func (p *proxy) hang() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hanging = true
 }

@@ -105,13 +105,21 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 	return more && err == nil, err
 }
 
+// foldSoon is foldSome that waits for no connection longer than decisions can wait for it. Of what it had to read first it
+// keeps what it has read.
+func (s *Store) foldSoon(ctx context.Context, count func() int) (more bool) {
+	ctx, cancel := context.WithTimeout(ctx, foldPatience)
+	defer cancel()
+	more, _ = s.foldSome(ctx, count)
+	return more
+}
+
 // tend folds what has been dirty for long, until the store closes, and reads what others wrote. It gives way after each
 // chunk. What fails is tried again the next time: it is in the journal.
 func (s *Store) tend() {
 	defer close(s.tended)
 	journal.Tend(s.stop, func() bool {
-		more, _ := s.foldSome(s.stop, func() int { return s.fold.Aged(s.dirt(), s.fold.After+journal.TendEvery) })
-		return more
+		return s.foldSoon(s.stop, func() int { return s.fold.Aged(s.dirt(), s.fold.After+journal.TendEvery) })
 	})
 }
 
@@ -127,7 +135,7 @@ func (s *Store) foldAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), closingTime)
 	defer cancel()
 	for more := true; more; {
-		more, _ = s.foldSome(ctx, func() int {
+		more = s.foldSoon(ctx, func() int {
 			s.fold.Drop = closingChunk
 			return min(closingChunk, s.memory.dirty.n)
 		})

@@ -41,11 +41,15 @@ type Config struct {
 	MaxConns int
 	// LockTimeout is how long a statement waits for a lock, 1 s unless set: for the turn to write, above all.
 	LockTimeout time.Duration
-	// StatementTimeout is how long a statement of a decision may take, 1.5 s unless set. A network that swallows
-	// packets is not bounded by it: give the context of every call a deadline.
+	// StatementTimeout is how long a statement of a decision may take, 1.5 s unless set. The context of a decision needs a
+	// deadline too: a network that swallows packets is not bounded by it. Of what else is called without one, a statement
+	// that gets no answer ends after 5 s, and on the connections of the relay after 15 s.
 	StatementTimeout time.Duration
 	// Logger is told when connections turn out to be dead; nothing is logged unless set.
 	Logger *slog.Logger
+
+	// patience is relayPatience unless a test sets it.
+	patience time.Duration
 }
 
 const (
@@ -132,6 +136,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	decisions := base.Copy()
 	decisions.MaxConns = int32(orDefault(cfg.MaxConns, 8))
 	decisions.AfterConnect = prepare
+	patient(decisions, decisionPatience)
 	session(decisions, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), decisionIdle)
 	s.reading = make(chan struct{}, max(1, decisions.MaxConns/2))
 	if s.pool, err = pgxpool.NewWithConfig(ctx, decisions); err != nil {
@@ -141,6 +146,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	relay := base.Copy()
 	relay.MaxConns = relays + 6 // with one that writes usage, one that reads it, and three for alerts
 	session(relay, lock, relayStatement, relayIdle)
+	patient(relay, orDefault(cfg.patience, relayPatience))
 	if s.relay, err = pgxpool.NewWithConfig(ctx, relay); err != nil {
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
@@ -149,14 +155,24 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close folds what is dirty, waits for running calls and closes all connections, once.
+// Close folds what is dirty, waits for running calls and closes all connections, once. It waits no longer than a few
+// seconds for a server that does not answer: the end of the process closes what is left.
 func (s *Store) Close() {
 	s.closing.Do(func() {
 		s.cancel()
 		<-s.tended
 		s.foldAll()
-		s.pool.Close()
-		s.relay.Close()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			s.pool.Close()
+			s.relay.Close()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(closePatience):
+			s.log.Warn("database connections were left open: the server does not answer")
+		}
 	})
 }
 
@@ -175,6 +191,8 @@ func acquire(ctx context.Context, lock chan struct{}) (release func(), err error
 
 // Ping tells whether the database answers.
 func (s *Store) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, decisionPatience)
+	defer cancel()
 	if err := s.relay.Ping(ctx); err != nil {
 		return fmt.Errorf("ping database: %w", err)
 	}
@@ -256,6 +274,8 @@ func millis(d time.Duration) string { return strconv.FormatInt(max(1, d.Millisec
 
 // prepare prepares the statements of a decision on a new connection, in one round trip.
 func prepare(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
 	pc := conn.PgConn()
 	all := new(prepared)
 	p := pc.StartPipeline(ctx)

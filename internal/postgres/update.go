@@ -170,6 +170,7 @@ func (s *Store) remembered(ctx context.Context, b engine.Batch, decide func(engi
 	}
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
+		s.silent(ctx)
 		return true, fmt.Errorf("connect to database: %w", err)
 	}
 	defer conn.Release()
@@ -186,8 +187,18 @@ func (s *Store) remembered(ctx context.Context, b engine.Batch, decide func(engi
 		return false, nil
 	case err == nil:
 		s.penalty = 0
+	default:
+		s.silent(ctx)
 	}
 	return true, err
+}
+
+// silent discards idle connections when a transaction has waited in vain until its deadline: they may be as silent as the
+// one it had, and each would cost another deadline to find out.
+func (s *Store) silent(ctx context.Context) {
+	if ctx.Err() != nil {
+		s.pool.Reset()
+	}
 }
 
 // recall fills rows and states with what is remembered of all counters; it is false when one is not, or may be gone.
@@ -225,6 +236,7 @@ func (s *Store) locked(ctx context.Context, b engine.Batch, plan planner) error 
 func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan planner) (again bool, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
+		s.silent(ctx)
 		return false, fmt.Errorf("connect to database: %w", err)
 	}
 	t := s.begin(conn)
@@ -242,6 +254,7 @@ func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan planner) (a
 		if sqlState(err) == readOnlyTransaction {
 			s.pool.Reset() // a failover made the server a replica
 		}
+		s.silent(ctx)
 		return t.conn.IsClosed(), err
 	}
 	nothing, err := s.writePlan(ctx, t, moment{now: now}, plan)
