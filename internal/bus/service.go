@@ -117,9 +117,11 @@ type Service struct {
 
 	unanswered    atomic.Int64
 	ignored, lost atomic.Int64
-	stopOnce      sync.Once
-	stopped       chan struct{}
-	stopErr       error
+	// failures counts by subject.
+	failures sync.Map
+	stopOnce sync.Once
+	stopped  chan struct{}
+	stopErr  error
 }
 
 // NewService starts to answer.
@@ -253,12 +255,12 @@ func (s *Service) beside(room chan struct{}, answer func(ctx context.Context, da
 		s.begin()
 		go func() {
 			defer func() { <-room; s.end() }()
-			s.read(m.Reply(), m.Data(), answer)
+			s.read(m.Subject(), m.Reply(), m.Data(), answer)
 		}()
 	}
 }
 
-func (s *Service) read(reply string, data []byte, answer func(ctx context.Context, data []byte) (any, error)) {
+func (s *Service) read(subject, reply string, data []byte, answer func(ctx context.Context, data []byte) (any, error)) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ReadTimeout)
 	defer cancel()
 	v, err := answer(ctx, data)
@@ -272,12 +274,20 @@ func (s *Service) read(reply string, data []byte, answer func(ctx context.Contex
 	}
 	if err != nil {
 		if e := wireError(err); e.Status == 503 {
-			s.cfg.Logger.Warn("read counters", "error", err)
+			s.unavailable(subject, err)
 		}
 		s.publish(errorMsg(reply, err))
 		return
 	}
 	s.sent(s.cfg.Conn.Publish(reply, body))
+}
+
+// unavailable notes a request that the store failed; the first of an endpoint is logged, and then every 1000th.
+func (s *Service) unavailable(subject string, err error) {
+	count, _ := s.failures.LoadOrStore(subject, new(atomic.Int64))
+	if n := count.(*atomic.Int64).Add(1); n%1000 == 1 {
+		s.cfg.Logger.Warn("the store fails requests", "endpoint", subject, "error", err, "failed", n)
+	}
 }
 
 // refuse answers an error while the handler runs, so that the endpoint's statistics count it.

@@ -50,7 +50,7 @@ func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
 	defer cancel()
 	k, code, err := s.cfg.Keys.Verify(ctx, q.APIKey)
 	if err != nil {
-		s.cfg.Logger.Warn("verify API key", "error", err)
+		s.unavailable(limits.SubjectVerify, err)
 		s.publish(errorMsg(reply, err))
 		s.end()
 		return
