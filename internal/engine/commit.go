@@ -120,7 +120,9 @@ func (e *Engine) write(ctx context.Context, b *batch) error {
 	_, err := e.breaker.Execute(func() (struct{}, error) {
 		err := e.update(ctx, b)
 		if err != nil {
-			e.lastFailure.Store(&err)
+			e.failed(err)
+		} else {
+			e.succeeded()
 		}
 		e.hangs.Store(err != nil && ctx.Err() != nil)
 		return struct{}{}, err

@@ -77,8 +77,8 @@ type Engine struct {
 	stopTell chan struct{}
 	done     sync.WaitGroup
 
-	// lastFailure is the last error of the store.
-	lastFailure atomic.Pointer[error]
+	// lastFailure is nil while the store answers.
+	lastFailure atomic.Pointer[failure]
 	// hangs says that the last transaction ran into its deadline: one such is enough to open the circuit.
 	hangs atomic.Bool
 	clock atomic.Pointer[reading]
@@ -111,7 +111,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			switch {
 			case to == gobreaker.StateOpen && from == gobreaker.StateClosed:
-				cfg.StoreFailing(*e.lastFailure.Load())
+				cfg.StoreFailing(e.cause())
 			case to == gobreaker.StateClosed:
 				cfg.StoreFailing(nil)
 			}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/sony/gobreaker/v2"
 )
@@ -142,11 +143,13 @@ func (x *inquiries) take(max int) (qs []*inquiry) {
 	return qs
 }
 
-// receipts reads two receipts.
+// receipts reads two receipts. Where those before wait for a store that hangs, it waits no longer than they do.
 func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Receipt, err error) {
 	if e.breaker.State() == gobreaker.StateOpen {
-		return nil, nil, unavailable("read receipts", *e.lastFailure.Load())
+		return nil, nil, unavailable("read receipts", e.cause())
 	}
+	ctx, cancel := context.WithTimeout(ctx, e.inquiryTimeout())
+	defer cancel()
 	q := &inquiry{ids: [2]string{first, second}, done: make(chan struct{})}
 	if e.inquiries.add(q) {
 		go func() {
@@ -163,9 +166,18 @@ func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Rece
 	}
 }
 
+// inquiryTimeout bounds a look for receipts as commit bounds a transaction. One may also be what tries the store again.
+func (e *Engine) inquiryTimeout() time.Duration {
+	patience := e.cfg.Deadline * 3 / 4
+	if e.breaker.State() != gobreaker.StateClosed {
+		patience = min(patience, probeTimeout)
+	}
+	return patience
+}
+
 // inquire reads receipts, by a transaction that writes nothing.
 func (e *Engine) inquire(qs []*inquiry) {
-	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.Deadline)
+	ctx, cancel := context.WithTimeout(context.Background(), e.inquiryTimeout())
 	defer cancel()
 	var ids []string
 	for _, q := range qs {
