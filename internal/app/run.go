@@ -251,13 +251,26 @@ func (l *limiter) startWeb(context.Context) (err error) {
 	return nil
 }
 
-// ready asks every part that requests need.
+// ready asks every part that requests need, at once: one that hangs takes all the time there is.
 func (l *limiter) ready(ctx context.Context) map[string]error {
-	checks := map[string]error{"store": l.store.Ping(ctx), "nats": bus.Healthy(l.requests)}
+	answers := make(chan error, 1)
+	go func() { answers <- bus.Healthy(ctx, l.requests) }()
+	checks := map[string]error{"store": l.storeHealthy(ctx), "nats": <-answers}
 	if !l.serving.Load() {
 		checks["service"] = errors.New("starting")
 	}
 	return checks
+}
+
+// storeHealthy asks the store, and the engine too: a store may answer a ping, and fail all transactions.
+func (l *limiter) storeHealthy(ctx context.Context) error {
+	if err := l.store.Ping(ctx); err != nil || !l.serving.Load() || l.engine == nil {
+		return err
+	}
+	if err := l.engine.Failure(); err != nil {
+		return fmt.Errorf("answering without it: %w", err)
+	}
+	return nil
 }
 
 func (l *limiter) startEvents(context.Context) (err error) {
@@ -308,6 +321,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	l.onStop("engine", l.engine.Close)
 	l.metrics.WatchQueue(l.engine.Queued)
 	l.metrics.WatchLeased(l.engine.Leased)
+	l.metrics.WatchStore(l.engine.Failure)
 	if err := l.forget.Listen(l.engine.Forget); err != nil {
 		return err
 	}

@@ -143,13 +143,16 @@ func reconnectDelay(attempts int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// Healthy is nil while the connection is up, else what it is.
-func Healthy(nc *nats.Conn) error {
+// Healthy is nil while the connection is up and the server answers on it, else what it is. ctx needs a deadline.
+func Healthy(ctx context.Context, nc *nats.Conn) error {
 	if nc == nil {
 		return errors.New("not connected yet")
 	}
 	if status := nc.Status(); status != nats.CONNECTED {
 		return fmt.Errorf("the connection is %s", strings.ToLower(status.String()))
+	}
+	if err := nc.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("ping the NATS server: %w", err)
 	}
 	return nil
 }

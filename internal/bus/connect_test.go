@@ -1,8 +1,10 @@
 package bus
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -96,11 +98,13 @@ func TestConnectWaitsForTheServerAndKeepsSecrets(t *testing.T) {
 	if r.err != nil {
 		t.Fatal(r.err)
 	}
-	if err := Healthy(r.nc); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := Healthy(ctx, r.nc); err != nil {
 		t.Error(err)
 	}
 	r.nc.Close()
-	if err := Healthy(r.nc); err == nil || err.Error() != "the connection is closed" {
+	if err := Healthy(ctx, r.nc); err == nil || err.Error() != "the connection is closed" {
 		t.Error(err)
 	}
 	if text := log.String(); strings.Contains(text, "s3cret") || !strings.Contains(text, "***@"+addr) {
@@ -178,4 +182,36 @@ func TestForgetReachesEveryWorker(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	workers[1].Close()
+}
+
+// TestAServerThatHangsIsNotHealthy: the connection is up, and nobody answers.
+func TestAServerThatHangsIsNotHealthy(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		fmt.Fprint(c, `INFO {"server_id":"x","version":"2.11.0","proto":1,"max_payload":1048576}`+"\r\n")
+		for lines, pings := bufio.NewScanner(c), 0; lines.Scan(); {
+			if lines.Text() == "PING" && pings == 0 {
+				pings++
+				fmt.Fprint(c, "PONG\r\n")
+			}
+		}
+	}()
+	nc, err := nats.Connect("nats://" + l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := Healthy(ctx, nc); err == nil {
+		t.Error("a server that answers nothing is healthy")
+	}
 }

@@ -166,6 +166,17 @@ func (m *Metrics) WatchQueue(queued func() int) {
 		Help: "Requests that wait to be written."}, func() float64 { return float64(queued()) }))
 }
 
+// WatchStore shows whether requests are answered without the store; call it once.
+func (m *Metrics) WatchStore(failure func() error) {
+	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_store_failing",
+		Help: "1 while requests are answered without the store, which fails; else 0."}, func() float64 {
+		if failure() != nil {
+			return 1
+		}
+		return 0
+	}))
+}
+
 // WatchLeased shows how much is charged ahead; call it once.
 func (m *Metrics) WatchLeased(leased func() int64) {
 	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_leased",

@@ -1,0 +1,76 @@
+package app
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// TestAStoreThatRefusesToWorkIsNotReady: it answers a ping, and no decision is made with it.
+func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.DatabaseURL = testenv.Postgres(t, postgres.Migrate)
+	s := startOne(t, o, Run)
+	defer func() {
+		if err := s.stopOne(t); err != nil {
+			t.Error(err)
+		}
+	}()
+	nc, err := nats.Connect(s.log.at["nats"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	db, err := pgx.Connect(t.Context(), o.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(t.Context())
+	get := func(path string) (status int, body string) {
+		t.Helper()
+		r, err := http.Get("http://" + s.log.at["http"] + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, string(text)
+	}
+	for _, step := range []struct {
+		sql, metric string
+		status      int
+	}{
+		{`ALTER TABLE journal RENAME TO gone`, "limits_store_failing 1", 503},
+		{`ALTER TABLE gone RENAME TO journal`, "limits_store_failing 0", 200},
+	} {
+		if _, err := db.Exec(t.Context(), step.sql); err != nil {
+			t.Fatal(err)
+		}
+		client := limits.NewClient(nc, limits.Timeout(patience))
+		for degraded := step.status == 200; degraded == (step.status == 200); {
+			reply, err := client.Consume(t.Context(), limits.Request{LimitSpec: limits.LimitSpec{Key: "k", Limit: 1_000_000, Window: "1h"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			degraded = reply.Degraded
+		}
+		if status, body := get("/readyz"); status != step.status || status == 503 && !strings.Contains(body, "journal") {
+			t.Errorf("%s: %d %s", step.sql, status, body)
+		}
+		if _, body := get("/metrics"); !strings.Contains(body, "\n"+step.metric+"\n") {
+			t.Errorf("%s: no %s", step.sql, step.metric)
+		}
+	}
+}
