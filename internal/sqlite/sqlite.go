@@ -26,7 +26,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-	_ "modernc.org/sqlite" // the driver
+	driver "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/journal"
@@ -113,7 +114,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	defer func() {
 		if err != nil {
 			_ = s.close()
-			err = fmt.Errorf("open database %s: %w", cfg.Path, err)
+			err = fmt.Errorf("open database %s: %w", cfg.Path, damaged(err))
 		}
 	}()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -230,6 +231,14 @@ func acquire(ctx context.Context, lock chan struct{}) (release func(), err error
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// damaged adds to the error of a file that is damaged what to do about it.
+func damaged(err error) error {
+	if e, ok := errors.AsType[*driver.Error](err); ok && (e.Code()&0xff == codes.SQLITE_CORRUPT || e.Code()&0xff == codes.SQLITE_NOTADB) {
+		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as docs/operations.md says under Backup and restore", err)
+	}
+	return err
 }
 
 // errInUse is the error for a file that another process has open, as far as it can be told who.
