@@ -46,6 +46,8 @@ type RelayConfig struct {
 	Gather time.Duration
 	// AckTimeout is how long a batch may wait for its acknowledgements. 5 s unless set.
 	AckTimeout time.Duration
+	// Embedded says that the NATS server is in this process, where nobody else restarts it.
+	Embedded bool
 	// DrainTimeout is how long, after Run's context has ended, the relay goes on with what is in the outbox.
 	// 5 s unless set; negative for not at all.
 	DrainTimeout time.Duration
@@ -86,7 +88,15 @@ type Relay struct {
 	ready bool
 	// failing says that the last pass failed, so that only changes are logged.
 	failing bool
+	// refused says that the last batch was read and could not be published, stuck since when that is so of all, and advised
+	// that it was logged.
+	refused bool
+	stuck   time.Time
+	advised bool
 }
+
+// stuckAfter is how long events are refused before the log says what to do about it.
+const stuckAfter = time.Minute
 
 // NewRelay makes a relay; Run runs it.
 func NewRelay(cfg RelayConfig) (*Relay, error) {
@@ -183,7 +193,11 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		}
 		r.ready = true
 	}
-	n, err := r.cfg.Outbox.Relay(ctx, r.cfg.Batch, r.publish)
+	n, err := r.cfg.Outbox.Relay(ctx, r.cfg.Batch, func(ctx context.Context, events []engine.Event) ([]string, error) {
+		acked, err := r.publish(ctx, events)
+		r.refused = err != nil && len(acked) == 0
+		return acked, err
+	})
 	if err != nil {
 		// The stream may be what is missing.
 		r.ready = false
@@ -257,13 +271,19 @@ func firstOf(errs []error) error {
 func (r *Relay) failed(err error) {
 	if !r.failing {
 		r.cfg.Logger.Error("events wait in the outbox", "error", err)
+		r.stuck = time.Now()
 	}
 	r.failing = true
+	// nats-server keeps the first error of writing to a stream, such as that of a full disk, as long as it runs.
+	if r.cfg.Embedded && r.refused && !r.advised && time.Since(r.stuck) >= stuckAfter {
+		r.advised = true
+		r.cfg.Logger.Error("the embedded NATS server takes no events; when its disk has room, restart the limiter", "error", err)
+	}
 }
 
 func (r *Relay) recovered() {
 	if r.failing {
 		r.cfg.Logger.Info("events are published again")
 	}
-	r.failing = false
+	r.failing, r.refused, r.advised = false, false, false
 }
