@@ -48,6 +48,8 @@ type ConsumerObserver interface {
 	EventPoisoned()
 	// EventsPending is how many messages of the stream nobody was given yet.
 	EventsPending(n uint64)
+	// EventsLost counts messages that the stream removed before anybody was given them. Each consumer counts those it sees.
+	EventsLost(n uint64)
 }
 
 type noConsumerObserver struct{}
@@ -56,6 +58,7 @@ func (noConsumerObserver) EventsTaken(int)      {}
 func (noConsumerObserver) EventsReturned(int)   {}
 func (noConsumerObserver) EventPoisoned()       {}
 func (noConsumerObserver) EventsPending(uint64) {}
+func (noConsumerObserver) EventsLost(uint64)    {}
 
 func (c *ConsumerConfig) defaults() error {
 	switch {
@@ -109,6 +112,9 @@ type Consumer struct {
 	// unsaid counts the messages put aside since saidAt, when the log told of some.
 	unsaid int
 	saidAt time.Time
+	losses losses
+	// behind says that the last pull left something.
+	behind bool
 	// caughtUp is in Unix milliseconds.
 	caughtUp atomic.Int64
 }
@@ -175,6 +181,7 @@ func (c *Consumer) pass(ctx context.Context) error {
 		c.consumer = nil
 		return errors.Join(failed, fmt.Errorf("pull events: %w", err))
 	}
+	c.behind = pending > 0
 	if known || failed == nil {
 		c.cfg.Observer.EventsPending(pending)
 	}
@@ -198,16 +205,18 @@ func (c *Consumer) prepare(ctx context.Context) error {
 		if err := c.take(ctx, nil); err != nil {
 			return fmt.Errorf("ask the store: %w", err)
 		}
-		c.holding = false
+		c.holding, c.losses.lookedAt = false, time.Time{}
 	}
-	if c.consumer != nil {
-		return nil
+	if c.consumer == nil {
+		consumer, err := ensureConsumer(ctx, c.js)
+		if err != nil {
+			return err
+		}
+		c.consumer, c.losses.lookedAt = consumer, time.Time{}
 	}
-	consumer, err := ensureConsumer(ctx, c.js)
-	if err != nil {
-		return err
+	if l := &c.losses; l.losing || l.lookedAt.IsZero() || c.behind && time.Since(l.lookedAt) >= lookEvery {
+		return c.look(ctx)
 	}
-	c.consumer = consumer
 	return nil
 }
 

@@ -22,10 +22,10 @@ const (
 )
 
 // consumerConfig is the consumer as made when there is none. It begins with all that the stream has: an event that was
-// taken before is known by its id.
+// taken before is known by its id. It takes the reports too, to tell what the stream has lost: see [Consumer.look].
 func consumerConfig() jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
-		Durable: ConsumerName, Description: "Events on their way to alerts", FilterSubjects: crossings,
+		Durable: ConsumerName, Description: "Events on their way to alerts", FilterSubjects: eventSubjects,
 		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: ackWait, MaxAckPending: maxAckPending, MaxDeliver: -1,
 	}
@@ -63,10 +63,7 @@ func mend(cfg *jetstream.ConsumerConfig) (changed bool) {
 	if cfg.MaxDeliver > 0 {
 		cfg.MaxDeliver, changed = -1, true
 	}
-	filters := cfg.FilterSubjects
-	if cfg.FilterSubject != "" {
-		filters = []string{cfg.FilterSubject}
-	}
+	filters := filtersOf(cfg)
 	if len(filters) == 0 { // all subjects
 		return changed
 	}
@@ -74,6 +71,14 @@ func mend(cfg *jetstream.ConsumerConfig) (changed bool) {
 		cfg.FilterSubject, cfg.FilterSubjects, changed = "", append(filters, missing...), true
 	}
 	return changed
+}
+
+// filtersOf gives the subjects that a consumer is given; none for all.
+func filtersOf(cfg *jetstream.ConsumerConfig) []string {
+	if cfg.FilterSubject != "" {
+		return []string{cfg.FilterSubject}
+	}
+	return cfg.FilterSubjects
 }
 
 func wrapConsumer(act string, err error) error {

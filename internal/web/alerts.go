@@ -13,6 +13,7 @@ type AlertMetrics struct {
 	events, alerts, tries *prometheus.CounterVec
 	seconds               *prometheus.HistogramVec
 	throttleFailures      prometheus.Counter
+	lost                  prometheus.Counter
 	pending               prometheus.Gauge
 }
 
@@ -31,8 +32,10 @@ func (m *Metrics) WatchAlerts(waiting func(ctx context.Context) (map[string]int6
 			Help: "Alerts that wait because no limiter decided about the throttle."}),
 		pending: prometheus.NewGauge(prometheus.GaugeOpts{Name: "limits_alert_events_pending",
 			Help: "Events of the stream that no alerter was given yet, when this one last looked."}),
+		lost: prometheus.NewCounter(prometheus.CounterOpts{Name: "limits_alert_events_lost_total",
+			Help: "Events that the stream removed before any alerter took them, as this one saw it."}),
 	}
-	m.reg.MustRegister(a.events, a.alerts, a.tries, a.seconds, a.throttleFailures, a.pending, &waitingCollector{
+	m.reg.MustRegister(a.events, a.alerts, a.tries, a.seconds, a.throttleFailures, a.pending, a.lost, &waitingCollector{
 		waiting: waiting,
 		desc: prometheus.NewDesc("limits_alert_deliveries_waiting",
 			"Deliveries of alerts that wait to be sent, by channel.", []string{"channel"}, nil),
@@ -58,6 +61,9 @@ func (a *AlertMetrics) EventPoisoned() { a.events.WithLabelValues("poison").Inc(
 
 // EventsPending keeps how many messages wait in the stream.
 func (a *AlertMetrics) EventsPending(n uint64) { a.pending.Set(float64(n)) }
+
+// EventsLost counts events that the stream removed too early.
+func (a *AlertMetrics) EventsLost(n uint64) { a.lost.Add(float64(n)) }
 
 // AlertChanged counts what became of an alert.
 func (a *AlertMetrics) AlertChanged(what, rule string) { a.alerts.WithLabelValues(what, rule).Inc() }

@@ -1,0 +1,196 @@
+package bus
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/testenv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// lossy is a stream that keeps ten messages, with a consumer that a test moves by hand.
+type lossy struct {
+	noConsumerObserver
+
+	t     *testing.T
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	k     *taker
+	c     *Consumer
+	lines bytes.Buffer
+	lost  uint64
+	sent  int
+}
+
+func (l *lossy) EventsLost(n uint64) { l.lost += n }
+
+func newLossy(t *testing.T) *lossy {
+	t.Helper()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lossy{t: t, nc: nc, js: js, k: newTaker()}
+	l.makeStream()
+	l.restart()
+	return l
+}
+
+func (l *lossy) makeStream() {
+	l.t.Helper()
+	cfg := eventStream()
+	cfg.MaxMsgs = 10
+	if _, err := l.js.CreateStream(l.t.Context(), cfg); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// restart is a process that ends and another that begins.
+func (l *lossy) restart() {
+	l.t.Helper()
+	var err error
+	l.c, err = NewConsumer(ConsumerConfig{Conn: l.nc, Take: l.k.take, Poison: l.k.poison, Batch: 10, Retry: time.Millisecond,
+		Observer: l, Logger: slog.New(slog.NewTextHandler(&l.lines, nil))})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lossy) publish(n int) {
+	l.t.Helper()
+	publishEvents(l.t, l.js, l.sent, l.sent+n)
+	l.sent += n
+}
+
+// pass runs the consumer once, and holds what it took and saw lost in all.
+func (l *lossy) pass(taken int, lost uint64) {
+	l.t.Helper()
+	if err := l.c.pass(l.t.Context()); err != nil {
+		l.t.Fatal(err)
+	}
+	if len(l.k.events) != taken || l.lost != lost {
+		l.t.Errorf("%d taken, %d lost; want %d, %d", len(l.k.events), l.lost, taken, lost)
+	}
+}
+
+// said holds how often the log told of losses.
+func (l *lossy) said(times int, count string) {
+	l.t.Helper()
+	if n := strings.Count(l.lines.String(), "events are lost"); n != times || !strings.Contains(l.lines.String(), count) {
+		l.t.Errorf("said %d times, want %d with %s: %s", n, times, count, l.lines.String())
+	}
+}
+
+func TestEventsThatAFullStreamRemovesAreCounted(t *testing.T) {
+	t.Parallel()
+	l := newLossy(t)
+	l.publish(10)
+	l.pass(10, 0)
+	l.publish(30) // while no alerter runs
+	l.restart()
+	l.pass(20, 20)
+	l.said(1, "count=20 last=30")
+	l.publish(10)
+	l.pass(30, 20)
+	l.restart()
+	l.publish(10)
+	l.pass(40, 20)
+	l.said(1, "")
+}
+
+// TestEventsThatAreLostWhileTheStoreIsAwayAreCounted by the alerter that waits for it.
+func TestEventsThatAreLostWhileTheStoreIsAwayAreCounted(t *testing.T) {
+	t.Parallel()
+	l := newLossy(t)
+	l.publish(10)
+	l.k.refuse = func([]alerts.Event) error { return errors.New("away") }
+	if err := l.c.pass(t.Context()); err == nil {
+		t.Fatal("a pass without a store")
+	}
+	l.publish(25)
+	if err := l.c.pass(t.Context()); err == nil || l.lost != 0 {
+		t.Fatal(err, l.lost)
+	}
+	l.k.refuse = nil
+	l.pass(10, 15) // besides the ten that it was given before
+	l.said(1, "count=15 last=25")
+}
+
+// TestWhatIsGoneForOtherReasonsIsNotLost: reports, purges, messages that were removed one by one, and a stream made anew.
+func TestWhatIsGoneForOtherReasonsIsNotLost(t *testing.T) {
+	t.Parallel()
+	l := newLossy(t)
+	l.publish(10)
+	l.pass(10, 0)
+	for range 2 { // alerters run, and there is nothing but reports
+		for range 10 {
+			if _, err := l.js.Publish(t.Context(), limits.EventReport, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.pass(10, 0)
+	}
+	stream, err := l.js.Stream(t.Context(), limits.EventStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, opts := range [][]jetstream.StreamPurgeOpt{nil, {jetstream.WithPurgeSubject(limits.EventExceeded)}, {jetstream.WithPurgeKeep(2)}} {
+		l.publish(9)
+		if err := stream.Purge(t.Context(), opts...); err != nil {
+			t.Fatal(err)
+		}
+		l.publish(8)
+		l.restart()
+		l.pass(10+8*(i+1)+2*(i/2), 0)
+	}
+	l.publish(10)
+	info, err := stream.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.DeleteMsg(t.Context(), info.State.LastSeq-5); err != nil {
+		t.Fatal(err)
+	}
+	l.publish(1)
+	l.pass(46, 0)
+	if err := l.js.DeleteStream(t.Context(), limits.EventStream); err != nil {
+		t.Fatal(err)
+	}
+	l.makeStream()
+	l.publish(10)
+	l.restart()
+	l.pass(56, 0)
+	l.publish(12)
+	l.restart()
+	l.pass(66, 2)
+	l.said(1, "count=2 last=12")
+}
+
+// TestAConsumerThatLeavesSubjectsOutSeesNoLosses, and says so once.
+func TestAConsumerThatLeavesSubjectsOutSeesNoLosses(t *testing.T) {
+	t.Parallel()
+	l := newLossy(t)
+	cfg := consumerConfig()
+	cfg.FilterSubjects = crossings
+	if _, err := l.js.CreateConsumer(t.Context(), limits.EventStream, cfg); err != nil {
+		t.Fatal(err)
+	}
+	for want := 10; want <= 20; want += 10 {
+		l.publish(20)
+		l.pass(want, 0)
+		l.c.consumer = nil // as after a failure
+	}
+	l.said(0, "")
+	if n := strings.Count(l.lines.String(), "nats consumer rm LIMITS alerter"); n != 1 {
+		t.Errorf("said %d times: %s", n, l.lines.String())
+	}
+}
