@@ -131,7 +131,7 @@ func TestWrongUsageOfAlerts(t *testing.T) {
 		"alerts silence --user 7 --reason r":              "--for or --until is needed",
 		"alerts silence --user 7 --for 1h":                "--reason",
 		"alerts replay":                                   "one of ID, --channel and --all is needed",
-		"alerts replay x --all":                           "one of ID, --channel and --all is needed",
+		"alerts replay x --all":                           "one of ID, --channel and --all is enough",
 		"alerts replay --all":                             "say --yes",
 		"alerts test-send --wait=-1s":                     "--wait: -1s is below 0",
 		"alerts preview --max 0":                          "--max: 0 is not between",

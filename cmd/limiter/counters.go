@@ -112,10 +112,13 @@ func oneOf(names string, given ...bool) error {
 			n++
 		}
 	}
-	if n != 1 {
+	switch n {
+	case 0:
 		return fmt.Errorf("one of %s is needed", names)
+	case 1:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("one of %s is enough: leave out the others", names)
 }
 
 // Validate holds what the tags cannot.

@@ -120,9 +120,12 @@ func newParser() *kong.Kong {
 func helpHint(err error) string {
 	var parse *kong.ParseError
 	if errors.As(err, &parse) && parse.Context != nil {
-		// A mistyped verb parses as an argument of serve, whose help would not help.
-		if verb := parse.Context.Selected(); verb != nil && verb.Name != "serve" {
+		switch verb := parse.Context.Selected(); {
+		case verb != nil && verb.Name != "serve":
 			return "see: " + verb.FullPath() + " --help"
+		// A mistyped verb parses as an argument of serve, whose help would not help.
+		case !strings.HasPrefix(err.Error(), "unexpected argument"):
+			return "see: limiter serve --help"
 		}
 	}
 	return "see: limiter --help"

@@ -31,7 +31,7 @@ func (f *decideFlags) checkForm() error {
 	case f.given() && f.Policy == "" && len(f.Attributes) == 0:
 		return errors.New("--tier needs --policy or -a beside it")
 	case !f.given() && (f.Key == "" || f.Limit == 0 || f.Window == ""):
-		return errors.New("KEY, --limit and --window are needed, or --policy or -a, or --request")
+		return errors.New("KEY, --limit (1 or more) and --window are needed, or --policy or -a, or --request")
 	}
 	return nil
 }

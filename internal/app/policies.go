@@ -21,6 +21,9 @@ import (
 
 // loadPolicies reads the policy file, before anything else starts: a wrong one ends the start at once.
 func (l *limiter) loadPolicies(context.Context) error {
+	if l.HashKey != "" && len(l.HashKey) < minHashKey {
+		return fmt.Errorf("--hash-key: %d bytes are too few; want %d or more, such as from: openssl rand -hex 32", len(l.HashKey), minHashKey)
+	}
 	if l.Policies == "" {
 		return nil
 	}
@@ -43,9 +46,6 @@ const minHashKey = 16
 func (l *limiter) hashKey() ([]byte, error) {
 	if l.HashKey == "" && l.DatabaseURL == "" {
 		return keptHashKey(l.DataDir)
-	}
-	if l.HashKey != "" && len(l.HashKey) < minHashKey {
-		return nil, fmt.Errorf("--hash-key: %d bytes are too few; want %d or more, such as from: openssl rand -hex 32", len(l.HashKey), minHashKey)
 	}
 	return []byte(l.HashKey), nil
 }

@@ -381,7 +381,7 @@ func (l *limiter) schemaBase() string {
 	case strings.HasPrefix(l.Source, "http://") || strings.HasPrefix(l.Source, "https://"):
 		return strings.TrimSuffix(l.Source, "/") + "/schemas"
 	case l.web == nil:
-		return "http://127.0.0.1:8080/schemas"
+		return "urn:limits:schemas" // a name alone: nobody serves them
 	default:
 		return "http://" + reachable(l.web.Addr()) + "/schemas"
 	}

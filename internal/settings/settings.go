@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -54,6 +55,14 @@ func (f *NATS) Validate() error {
 func (f *NATS) Set(o *app.Options) {
 	o.NATSURL, o.NATSCreds, o.NATSInboxPrefix = f.NATSURL, f.NATSCreds, f.InboxPrefix
 	o.NATSTLSCA, o.NATSTLSCert, o.NATSTLSKey = f.NATSTLSCA, f.NATSTLSCert, f.NATSTLSKey
+}
+
+// CheckAddress holds that a flag is a host and a port to listen on, or off.
+func CheckAddress(flag, address string) error {
+	if _, _, err := net.SplitHostPort(address); err != nil && address != "off" {
+		return fmt.Errorf("%s: %q is not host:port, such as 127.0.0.1:8080", flag, address)
+	}
+	return nil
 }
 
 // MaxDays is a hundred years, the most that a number of days may be.
