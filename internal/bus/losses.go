@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
 )
 
 // What the stream has removed, being full or old, before any alerter was given it.

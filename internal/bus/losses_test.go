@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/alerts"
-	"github.com/seed503877ad/limits/internal/testenv"
-
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // lossy is a stream that keeps ten messages, with a consumer that a test moves by hand.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
