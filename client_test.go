@@ -20,10 +20,10 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// connect starts a NATS server for the test alone and connects to it.
-func connect(t testing.TB) *nats.Conn {
+// serveNATS starts a NATS server for the test alone.
+func serveNATS(t testing.TB, port int) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,13 @@ func connect(t testing.TB) *nats.Conn {
 	if !s.ReadyForConnections(10 * time.Second) {
 		t.Fatal("NATS server not ready")
 	}
-	nc, err := nats.Connect(s.ClientURL())
+	return s
+}
+
+// connect starts a NATS server for the test alone and connects to it.
+func connect(t testing.TB) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(serveNATS(t, server.RANDOM_PORT).ClientURL())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,19 +226,7 @@ func TestClientTimeouts(t *testing.T) {
 // While the connection is interrupted nothing is asked whose answer would come too late to be of use and yet be charged. What
 // has happened is told, as soon as it can be.
 func TestNothingIsDecidedWhileDisconnected(t *testing.T) {
-	start := func(port int) *server.Server {
-		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Start()
-		t.Cleanup(s.Shutdown)
-		if !s.ReadyForConnections(10 * time.Second) {
-			t.Fatal("NATS server not ready")
-		}
-		return s
-	}
-	s := start(server.RANDOM_PORT)
+	s := serveNATS(t, server.RANDOM_PORT)
 	lost, back := make(chan struct{}, 1), make(chan struct{}, 1)
 	nc, err := nats.Connect(s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) { lost <- struct{}{} }),
@@ -275,7 +269,7 @@ func TestNothingIsDecidedWhileDisconnected(t *testing.T) {
 		t.Errorf("record: %v", err)
 	}
 
-	start(port)
+	serveNATS(t, port)
 	<-back
 	if _, err := c.Consume(t.Context(), limits.Per("k", 1, "1m")); err != nil {
 		t.Error(err)

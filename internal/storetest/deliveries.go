@@ -125,6 +125,12 @@ func dueInOrder(t *testing.T, s alerts.Store) {
 }
 
 func dueAtOnce(t *testing.T, s alerts.Store) {
+	sharedAtOnce(t, s, func() ([]alerts.Delivery, error) { return s.DueDeliveries(within(t), "x", 3, time.Hour) })
+}
+
+// sharedAtOnce has several take deliveries a few at a time: each is given once.
+func sharedAtOnce(t *testing.T, s alerts.Store, take func() ([]alerts.Delivery, error)) {
+	t.Helper()
 	var names []string
 	for i := range 40 {
 		names = append(names, fmt.Sprintf("%02d/x", i))
@@ -133,7 +139,7 @@ func dueAtOnce(t *testing.T, s alerts.Store) {
 	given := make(chan string, 100)
 	all(t, 6, func(int) error {
 		for range len(names) {
-			some, err := s.DueDeliveries(within(t), "x", 3, time.Hour)
+			some, err := take()
 			if err != nil {
 				return err
 			}
