@@ -46,11 +46,7 @@ func (e *Engine) keepDenials() {
 func (e *Engine) commit(b *batch) {
 	start := time.Now()
 	b.dropLate(start, e.whyLate())
-	patience := e.cfg.Deadline * 3 / 4
-	if e.breaker.State() != gobreaker.StateClosed {
-		patience = min(patience, probeTimeout) // all that wait pay for a probe of a store that hangs
-	}
-	ctx, cancel := context.WithDeadline(context.Background(), start.Add(patience))
+	ctx, cancel := context.WithDeadline(context.Background(), start.Add(e.patience()))
 	defer cancel()
 	defer b.endTurn()
 	err := e.write(ctx, b)
@@ -75,6 +71,15 @@ func (e *Engine) commit(b *batch) {
 			e.answerWithout(r)
 		}
 	}
+}
+
+// patience is how long a transaction may take.
+func (e *Engine) patience() time.Duration {
+	most := e.cfg.Deadline * 3 / 4
+	if e.breaker.State() != gobreaker.StateClosed {
+		most = min(most, probeTimeout) // all that wait pay for a probe of a store that hangs
+	}
+	return most
 }
 
 // whyLate is why a request waits too long: the store fails, or it does all it can, and there is more than that.

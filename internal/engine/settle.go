@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/sony/gobreaker/v2"
 )
@@ -148,7 +147,7 @@ func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Rece
 	if e.breaker.State() == gobreaker.StateOpen {
 		return nil, nil, unavailable("read receipts", e.cause())
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.inquiryTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.patience())
 	defer cancel()
 	q := &inquiry{ids: [2]string{first, second}, done: make(chan struct{})}
 	if e.inquiries.add(q) {
@@ -166,18 +165,9 @@ func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Rece
 	}
 }
 
-// inquiryTimeout bounds a look for receipts as commit bounds a transaction. One may also be what tries the store again.
-func (e *Engine) inquiryTimeout() time.Duration {
-	patience := e.cfg.Deadline * 3 / 4
-	if e.breaker.State() != gobreaker.StateClosed {
-		patience = min(patience, probeTimeout)
-	}
-	return patience
-}
-
-// inquire reads receipts, by a transaction that writes nothing.
+// inquire reads receipts, by a transaction that writes nothing. It may also be what tries the store again.
 func (e *Engine) inquire(qs []*inquiry) {
-	ctx, cancel := context.WithTimeout(context.Background(), e.inquiryTimeout())
+	ctx, cancel := context.WithTimeout(context.Background(), e.patience())
 	defer cancel()
 	var ids []string
 	for _, q := range qs {
