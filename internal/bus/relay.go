@@ -88,8 +88,8 @@ type Relay struct {
 	ready bool
 	// failing says that the last pass failed, so that only changes are logged.
 	failing bool
-	// refused says that the last batch was read and could not be published, stuck since when that is so of all, and advised
-	// that it was logged.
+	// refused says that the last batch was read and could not be published; stuck is since when passes fail, and advised says
+	// that the log told what to do about it.
 	refused bool
 	stuck   time.Time
 	advised bool
