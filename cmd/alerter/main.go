@@ -83,6 +83,9 @@ func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
 	settings.CollectLess()
 	if err := app.RunAlerter(ctx, o, c.Logger(log)); err != nil {
 		fmt.Fprintf(log, "alerter: %v\n", err)
+		if errors.Is(err, app.ErrOptions) {
+			return exitUsage
+		}
 		return exitError
 	}
 	return exitDone

@@ -21,6 +21,7 @@ func TestFlags(t *testing.T) {
 		{"", exitUsage, "", "--nats-url and --database-url are needed"},
 		{"--nats-url nats://127.0.0.1", exitUsage, "", "--nats-url and --database-url are needed"},
 		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --alerts-allow x", exitUsage, "", "--alerts-allow"},
+		{"--nats-url nats://127.0.0.1 --database-url mysql://db --source %zz", exitUsage, "", "--database-url: read database URL"},
 	} {
 		var out, log bytes.Buffer
 		status := run(t.Context(), strings.Fields(test.args), &out, &log)

@@ -19,6 +19,7 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
 
+	"github.com/seed503877ad/limits/internal/app"
 	"github.com/seed503877ad/limits/internal/settings"
 )
 
@@ -147,7 +148,7 @@ func exitStatus(s *session, err error) int {
 		return exitDenied
 	}
 	fmt.Fprintf(s.err, "limiter: %s\n", strings.Map(shown, err.Error()))
-	if errors.As(err, &usage) {
+	if errors.As(err, &usage) || errors.Is(err, app.ErrOptions) {
 		return exitUsage
 	}
 	return exitError

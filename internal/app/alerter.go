@@ -11,6 +11,9 @@ import (
 // admin.jobs.
 func RunAlerter(ctx context.Context, o Options, log *slog.Logger) error {
 	o.Alerter = "on"
+	if err := o.check(); err != nil {
+		return err
+	}
 	l := &limiter{Options: o, log: log}
 	return l.run(ctx, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startAlerts, l.watchAlerts, l.startJobs,
 		l.startAlertService)

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/seed503877ad/limits/internal/postgres"
 )
@@ -9,17 +10,33 @@ import (
 // Migration is one step of the PostgreSQL schema; its AppliedAt is zero while it is pending.
 type Migration = postgres.Migration
 
+func checkURL(databaseURL string) error {
+	if err := postgres.CheckURL(databaseURL); err != nil {
+		return fmt.Errorf("%w: --database-url: %w", ErrOptions, err)
+	}
+	return nil
+}
+
 // Migrate brings a PostgreSQL schema to the version that this program knows.
 func Migrate(ctx context.Context, databaseURL string) error {
+	if err := checkURL(databaseURL); err != nil {
+		return err
+	}
 	return postgres.Migrate(ctx, databaseURL)
 }
 
 // MigrateDown takes the last step of a PostgreSQL schema back, with the data in it.
 func MigrateDown(ctx context.Context, databaseURL string) error {
+	if err := checkURL(databaseURL); err != nil {
+		return err
+	}
 	return postgres.MigrateDown(ctx, databaseURL)
 }
 
 // MigrationStatus lists the steps of a PostgreSQL schema, in order.
 func MigrationStatus(ctx context.Context, databaseURL string) ([]Migration, error) {
+	if err := checkURL(databaseURL); err != nil {
+		return nil, err
+	}
 	return postgres.MigrationStatus(ctx, databaseURL)
 }

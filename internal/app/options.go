@@ -3,8 +3,14 @@
 package app
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/seed503877ad/limits/internal/bus"
+	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/postgres"
 )
 
 // Options is everything that can be set from outside, with the names of the settings that set it.
@@ -55,6 +61,33 @@ type Options struct {
 	AlertDays int
 	// Version is the program's version.
 	Version string
+}
+
+// ErrOptions says that nothing was started, because of options that cannot be worked with.
+var ErrOptions = errors.New("wrong settings")
+
+// check tells of all that can be seen without connecting to anything and without reading a file.
+func (o *Options) check() error {
+	var all []error
+	wrong := func(flag string, err error) {
+		if err != nil {
+			all = append(all, fmt.Errorf("%s: %w", flag, err))
+		}
+	}
+	wrong("--source", bus.CheckSource(o.Source))
+	if o.DatabaseURL != "" {
+		wrong("--database-url", postgres.CheckURL(o.DatabaseURL))
+	}
+	if o.KeyPrefix != "" {
+		wrong("--key-prefix", keys.CheckPrefix(o.KeyPrefix))
+	}
+	if n := len(o.HashKey); n > 0 && n < minHashKey {
+		wrong("--hash-key", fmt.Errorf("%d bytes are too few; want %d or more, such as from: openssl rand -hex 32", n, minHashKey))
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrOptions, errors.Join(all...))
 }
 
 // RunsAlerts tells whether alerts and jobs run in this limiter, which else is a worker: it answers requests and no more.

@@ -21,9 +21,6 @@ import (
 
 // loadPolicies reads the policy file, before anything else starts: a wrong one ends the start at once.
 func (l *limiter) loadPolicies(context.Context) error {
-	if l.HashKey != "" && len(l.HashKey) < minHashKey {
-		return fmt.Errorf("--hash-key: %d bytes are too few; want %d or more, such as from: openssl rand -hex 32", len(l.HashKey), minHashKey)
-	}
 	if l.Policies == "" {
 		return nil
 	}

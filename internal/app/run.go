@@ -94,8 +94,12 @@ type stop struct {
 }
 
 // Run runs a limiter until ctx is done, then drains it: readiness turns false, no further request is taken, every
-// one that was taken is answered. It logs "ready nats=… http=…" once requests are answered.
+// one that was taken is answered. It logs "ready nats=… http=…" once requests are answered. It fails with [ErrOptions]
+// before anything is started, where options are wrong.
 func Run(ctx context.Context, o Options, log *slog.Logger) error {
+	if err := o.check(); err != nil {
+		return err
+	}
 	l := &limiter{Options: o, log: log}
 	return l.run(ctx, l.loadPolicies, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage,
 		l.startEngine, l.startAdmin, l.watchPolicies, l.startAlerts, l.watchAlerts, l.startJobs, l.startService)

@@ -44,8 +44,8 @@ func NewAlertEvents(cfg AlertEventsConfig) (*AlertEvents, error) {
 	if cfg.Conn == nil {
 		return nil, errors.New("alert events: Conn is missing")
 	}
-	if _, err := url.Parse(cfg.Source); err != nil || cfg.Source == "" {
-		return nil, fmt.Errorf("alert events: source %q is not a URI; want one such as https://limits.example.com", cfg.Source)
+	if err := CheckSource(cfg.Source); err != nil {
+		return nil, fmt.Errorf("alert events: %w", err)
 	}
 	if u, err := url.Parse(cfg.SchemaBase); err != nil || !u.IsAbs() {
 		return nil, fmt.Errorf("alert events: schema base %q is not an absolute URL", cfg.SchemaBase)

@@ -3,6 +3,7 @@ package bus
 import (
 	"fmt"
 	"math"
+	"net/url"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -16,6 +17,14 @@ import (
 
 // ContentTypeCloudEvent is the content type of a CloudEvent in structured mode (CloudEvents JSON format 1.0).
 const ContentTypeCloudEvent = event.ApplicationCloudEventsJSON
+
+// CheckSource holds that a text can be the source of CloudEvents: a URI, absolute or not, that is not empty.
+func CheckSource(source string) error {
+	if _, err := url.Parse(source); err != nil || source == "" {
+		return fmt.Errorf("source %q is not a URI; want one such as https://limits.example.com", source)
+	}
+	return nil
+}
 
 // eventForms has the context of each type of event, with what its events share: parsing URIs takes longer than the
 // rest of an event.

@@ -62,8 +62,8 @@ func (c *RelayConfig) defaults() error {
 	case c.Logger == nil:
 		return errors.New("relay: Logger is missing")
 	}
-	if _, err := url.Parse(c.Source); err != nil || c.Source == "" {
-		return fmt.Errorf("relay: source %q is not a URI; want one such as https://limits.example.com", c.Source)
+	if err := CheckSource(c.Source); err != nil {
+		return fmt.Errorf("relay: %w", err)
 	}
 	if u, err := url.Parse(c.SchemaBase); err != nil || !u.IsAbs() {
 		return fmt.Errorf("relay: schema base %q is not an absolute URL", c.SchemaBase)

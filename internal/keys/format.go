@@ -29,7 +29,8 @@ const DefaultPrefix = "lim"
 
 var prefixPattern = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 
-func checkPrefix(prefix string) error {
+// CheckPrefix holds that keys may begin with a prefix, as [Config] says.
+func CheckPrefix(prefix string) error {
 	if len(prefix) > maxPrefixLength || !prefixPattern.MatchString(prefix) {
 		return fmt.Errorf("key prefix %.32q: want 1 to %d lower case letters and digits, such as %s or acme_live",
 			prefix, maxPrefixLength, DefaultPrefix)
@@ -48,7 +49,7 @@ func generate(prefix string) (text, id string) {
 // changes.
 func parse(text string) (id string, ok bool) {
 	cut := len(text) - tailLength
-	if cut < 1 || cut > maxPrefixLength || checkPrefix(text[:cut]) != nil {
+	if cut < 1 || cut > maxPrefixLength || CheckPrefix(text[:cut]) != nil {
 		return "", false
 	}
 	parts := strings.Split(text[cut+1:], "_")

@@ -84,7 +84,7 @@ func TestPrefixes(t *testing.T) {
 		"lim": true, "a": true, "acme_live": true, "k8s": true, "abcdefghijklmnop": true,
 		"_a": false, "a_": false, "a__b": false, "Lim": false, "1a": false, "a-b": false, "abcdefghijklmnopq": false, "ä": false,
 	} {
-		if err := checkPrefix(prefix); (err == nil) != ok {
+		if err := CheckPrefix(prefix); (err == nil) != ok {
 			t.Errorf("prefix %q: %v", prefix, err)
 		}
 	}

@@ -51,7 +51,7 @@ func (c *Config) defaults() error {
 	if c.Broadcast == nil {
 		c.Broadcast = func(string) {}
 	}
-	return checkPrefix(c.Prefix)
+	return CheckPrefix(c.Prefix)
 }
 
 // lookupTimeout bounds a look-up, which goes on when the one who asked first has given up: others may wait for it.

@@ -206,6 +206,12 @@ func orDefault[T int | time.Duration](v, unset T) T {
 	return v
 }
 
+// CheckURL holds that a database URL can be read, as [Open] does.
+func CheckURL(text string) error {
+	_, err := parse(text)
+	return err
+}
+
 // parse reads the connection string. Its errors do not quote the string and carry no cause, because the string
 // holds a password and a malformed one cannot be masked reliably.
 func parse(text string) (*pgxpool.Config, error) {
