@@ -7,7 +7,9 @@ package overrides
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 )
 
 // ID names an override.
@@ -55,6 +57,26 @@ type Changes struct {
 	// All says that Overrides are all there are; else they are those that were set since.
 	All       bool
 	Overrides []Override
+}
+
+// ChangesAfter begins the changes since a revision, for a [Store] whose last change has the given one, and whose last removal
+// removed. It lacks the overrides that were set after the revision from.
+func ChangesAfter(since, revision, removed int64) (c Changes, from int64) {
+	// A revision from before a backup was restored may be above the last one.
+	c = Changes{Revision: revision, All: since < removed || since > revision}
+	if c.All {
+		since = -1
+	}
+	return c, since
+}
+
+// Decode reads an override from the JSON in which a [Store] keeps it beside its id.
+func Decode(id ID, body []byte) (Override, error) {
+	o := Override{ID: id}
+	if err := json.Unmarshal(body, &o); err != nil {
+		return o, fmt.Errorf("decode override of %q %q: %w", id.Policy, id.Name, err)
+	}
+	return o, nil
 }
 
 // Store keeps overrides. Each change gets the next revision, in the order of commits.

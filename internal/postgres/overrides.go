@@ -120,18 +120,14 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 // OverrideChanges implements [overrides.Store]. The revision is read first: what is committed between the two reads is
 // read twice, and never missed.
 func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
-	var removed int64
-	if err := s.relay.QueryRow(ctx, readRevisionSQL).Scan(&c.Revision, &removed); err != nil {
+	var revision, removed int64
+	if err := s.relay.QueryRow(ctx, readRevisionSQL).Scan(&revision, &removed); err != nil {
 		return c, err
 	}
-	if c.Revision == since {
-		return c, nil
+	c, from := overrides.ChangesAfter(since, revision, removed)
+	if from != revision {
+		c.Overrides, err = s.overrides(ctx, changedOverridesSQL, from)
 	}
-	// A revision from before a backup was restored may be above the last one.
-	if c.All = since < removed || since > c.Revision; c.All {
-		since = -1
-	}
-	c.Overrides, err = s.overrides(ctx, changedOverridesSQL, since)
 	return c, err
 }
 
@@ -141,13 +137,11 @@ func (s *Store) overrides(ctx context.Context, sql string, args ...any) ([]overr
 		return nil, err
 	}
 	return pgx.AppendRows([]overrides.Override(nil), rows, func(row pgx.CollectableRow) (o overrides.Override, err error) {
+		var id overrides.ID
 		var body []byte
-		if err := row.Scan(&o.Policy, &o.Name, &o.Subject, &body); err != nil {
+		if err := row.Scan(&id.Policy, &id.Name, &id.Subject, &body); err != nil {
 			return o, err
 		}
-		if err := json.Unmarshal(body, &o); err != nil {
-			return o, fmt.Errorf("decode override of %q %q: %w", o.Policy, o.Name, err)
-		}
-		return o, nil
+		return overrides.Decode(id, body)
 	})
 }

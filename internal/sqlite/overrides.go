@@ -107,18 +107,14 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 // OverrideChanges implements [overrides.Store]. The revision is read first: what is committed between the two reads is
 // read twice, and never missed.
 func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
-	var removed int64
-	if err := s.reader.QueryRowContext(ctx, readRevisionSQL).Scan(&c.Revision, &removed); err != nil {
+	var revision, removed int64
+	if err := s.reader.QueryRowContext(ctx, readRevisionSQL).Scan(&revision, &removed); err != nil {
 		return c, err
 	}
-	if c.Revision == since {
-		return c, nil
+	c, from := overrides.ChangesAfter(since, revision, removed)
+	if from != revision {
+		c.Overrides, err = s.overrides(ctx, changedOverridesSQL, from)
 	}
-	// A revision from before a backup was restored may be above the last one.
-	if c.All = since < removed || since > c.Revision; c.All {
-		since = -1
-	}
-	c.Overrides, err = s.overrides(ctx, changedOverridesSQL, since)
 	return c, err
 }
 
@@ -129,13 +125,14 @@ func (s *Store) overrides(ctx context.Context, query string, args ...any) (all [
 	}
 	defer found.Close()
 	for found.Next() {
-		var o overrides.Override
+		var id overrides.ID
 		var body []byte
-		if err := found.Scan(&o.Policy, &o.Name, &o.Subject, &body); err != nil {
+		if err := found.Scan(&id.Policy, &id.Name, &id.Subject, &body); err != nil {
 			return nil, err
 		}
-		if err := json.Unmarshal(body, &o); err != nil {
-			return nil, fmt.Errorf("decode override of %q %q: %w", o.Policy, o.Name, err)
+		o, err := overrides.Decode(id, body)
+		if err != nil {
+			return nil, err
 		}
 		all = append(all, o)
 	}
