@@ -206,3 +206,30 @@ func TestSettlesAtOnceShareTransactions(t *testing.T) {
 		}
 	})
 }
+
+// What nobody waits for any more is not read: settles that gave up on a store that hung keep none busy when it is back.
+func TestSettlesThatGaveUpAreNotReadFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &hanging{tap: openTap(t)}
+		e := start(t, engine.Config{Store: store})
+		store.hang.Store(true)
+		var all sync.WaitGroup
+		for i := range 3000 { // several batches
+			all.Go(func() {
+				if _, err := e.Settle(t.Context(), fmt.Sprint(i), 1); !errors.Is(err, engine.ErrUnavailable) {
+					t.Errorf("settle %d: %v", i, err)
+				}
+			})
+		}
+		all.Wait()
+		store.hang.Store(false)
+		time.Sleep(10 * time.Second)
+		if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnknownID) {
+			t.Error(err)
+		}
+		if asked := store.count(); asked > 2 { // one may have been taken up at the moment when all gave up
+			t.Errorf("%d transactions for one settle", asked)
+		}
+	})
+}

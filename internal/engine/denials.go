@@ -30,13 +30,16 @@ const goneCount = -1 << 62
 
 func (d *denials) init() { d.pending = make(map[CounterID]*untold) }
 
-// add counts a denial answered from memory.
-func (d *denials) add(m *memo, due int64) {
+// add counts a denial of l answered from memory. An event is about the user of the first denial that it tells of.
+func (d *denials) add(m *memo, l *Limit, due int64) {
 	if u := m.told.Load(); u != nil && u.count.Add(1) > 0 {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.pending[l.CounterID] == nil {
+		m.own.limit.User = l.User // of which nobody reads more than this without the lock
+	}
 	m.told.Store(d.addTo(&m.own, 1, due))
 }
 

@@ -228,6 +228,38 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+// A key may be shared by users: an event is about who is denied, not about who was denied first of all.
+func TestADenialFromMemoryIsToldOfItsUser(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		as := func(user string) engine.Request {
+			l := per(t, "job:queue:emails", 1, "1h")
+			l.User, l.Threshold = user, -1
+			return engine.Request{Limits: []engine.Limit{l}}
+		}
+		ask(t, e, as("bob"))
+		ask(t, e, as("bob"))
+		if got := store.events(t); len(got) != 1 || got[0].User != "bob" {
+			t.Fatalf("the first denial: %+v", got)
+		}
+		for range 600 {
+			ask(t, e, as("mallory"))
+			time.Sleep(100 * time.Millisecond)
+		}
+		denied := int64(0)
+		for _, event := range store.events(t) {
+			if denied += event.Denied; event.User != "mallory" {
+				t.Errorf("%d denials are told of %s", event.Denied, event.User)
+			}
+		}
+		if denied < 400 {
+			t.Errorf("%d of 600 denials in a minute were told", denied)
+		}
+	})
+}
+
 // An event that was raised when the clock was ahead holds up no other.
 func TestDenialsAreToldAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()

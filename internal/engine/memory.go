@@ -161,7 +161,7 @@ func (x *exhausted) deny(r *Request, clock *reading, d *denials) (Decision, bool
 	}
 	for i, m := range memos {
 		if !decision.Results[i].Allowed {
-			d.add(m, now+exceededEvery)
+			d.add(m, &r.Limits[i], now+exceededEvery)
 		}
 	}
 	return decision, true

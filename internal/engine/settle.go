@@ -115,12 +115,14 @@ type inquiries struct {
 	running bool
 }
 
-// inquiry asks for two receipts; done is closed when they were read.
+// inquiry asks for two receipts; done is closed when they were read. gone, which the lock of inquiries guards, says that nobody
+// waits for them any more.
 type inquiry struct {
 	ids   [2]string
 	found [2]*Receipt
 	err   error
 	done  chan struct{}
+	gone  bool
 }
 
 // add tells whether nobody reads yet.
@@ -133,13 +135,19 @@ func (x *inquiries) add(q *inquiry) (first bool) {
 }
 
 // take gives up to max of those that wait; none ends the reading.
-func (x *inquiries) take(max int) (qs []*inquiry) {
+func (x *inquiries) take(max int) []*inquiry {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	n := min(max, len(x.waiting))
-	qs, x.waiting = x.waiting[:n:n], x.waiting[n:]
-	x.running = n > 0
-	return qs
+	live := slices.DeleteFunc(x.waiting, func(q *inquiry) bool { return q.gone })
+	n := min(max, len(live))
+	x.waiting, x.running = live[n:], n > 0
+	return live[:n:n]
+}
+
+func (x *inquiries) leave(q *inquiry) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	q.gone = true
 }
 
 // receipts reads two receipts. Where those before wait for a store that hangs, it waits no longer than they do.
@@ -161,6 +169,7 @@ func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Rece
 	case <-q.done:
 		return q.found[0], q.found[1], q.err
 	case <-ctx.Done():
+		e.inquiries.leave(q)
 		return nil, nil, unavailable("read receipts", ctx.Err())
 	}
 }

@@ -13,7 +13,7 @@ const (
 	// farFuture caps computed times (about the year 4200), for refills that take longer than anybody waits.
 	farFuture = 1 << 46
 
-	// stateVersion is the one that is written. A state of version 1 does not say since when it counts.
+	// stateVersion is the last one. A state of version 1 does not say since when it counts.
 	stateVersion = 2
 )
 
@@ -198,12 +198,19 @@ func (s *State) Append(b []byte) []byte {
 	if s.spec == 0 {
 		return b
 	}
-	b = append(b, stateVersion, byte(s.algorithm))
+	// As version 1 as long as it says no more, so that workers of an older release beside this one can read it.
+	version := byte(1)
+	if s.since > 0 {
+		version = stateVersion
+	}
+	b = append(b, version, byte(s.algorithm))
 	b = binary.LittleEndian.AppendUint64(b, s.spec)
 	b = binary.AppendVarint(b, s.warnedAt)
 	b = binary.AppendVarint(b, s.exceededAt)
 	b = binary.AppendVarint(b, s.denied)
-	b = binary.AppendVarint(b, s.since)
+	if version > 1 {
+		b = binary.AppendVarint(b, s.since)
+	}
 	b = s.counting().append(b)
 	return s.lent.append(b)
 }

@@ -54,6 +54,9 @@ func TestDecodeRefusesWhatNoCounterCanBe(t *testing.T) {
 		if err := s.Decode(b); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+		if again := s.Append(nil); !bytes.Equal(b, again) {
+			t.Errorf("%s: % x was read, and written as % x", name, b, again)
+		}
 	}
 	for name, b := range map[string][]byte{
 		"one byte":                  {stateVersion},

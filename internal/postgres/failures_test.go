@@ -275,6 +275,27 @@ func TestSilentConnections(t *testing.T) {
 	await("the relay", back, 8*time.Second)
 }
 
+// TestConnectionsThatTakeLongToMake has a server that lets nobody in as fast as a transaction gives up, as after a failover with
+// a storm of connections.
+func TestConnectionsThatTakeLongToMake(t *testing.T) {
+	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	s := open(t, Config{URL: proxy.url + "&connect_timeout=20"})
+	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
+		t.Fatal(err)
+	}
+	proxy.slow(1700 * time.Millisecond) // longer than anything waits for a connection
+	s.pool.Reset()
+	begin := time.Now()
+	for err := errors.New("not asked"); err != nil; {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("after %v: %v", time.Since(begin), err)
+		}
+		ctx, done := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		err = s.Update(ctx, batch("a"), set("2"))
+		done()
+	}
+}
+
 // TestCloseOfSilentConnections: a store whose server says nothing is closed all the same.
 func TestCloseOfSilentConnections(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t, Migrate))
@@ -303,6 +324,8 @@ type proxy struct {
 	mu      sync.Mutex
 	cutting bool
 	hanging bool
+	// delay is how long it takes to let anybody in.
+	delay time.Duration
 	// age is one more for each time it was told to swallow; what was accepted before is silent.
 	age int
 }
@@ -340,9 +363,9 @@ func startProxy(t *testing.T, target string) *proxy {
 				return
 			}
 			p.mu.Lock()
-			age := p.age
+			age, delay := p.age, p.delay
 			p.mu.Unlock()
-			go p.pass(client, server, age)
+			time.AfterFunc(delay, func() { p.pass(client, server, age) })
 		}
 	}()
 	return p
@@ -402,6 +425,12 @@ func (p *proxy) swallow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.age++
+}
+
+func (p *proxy) slow(delay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = delay
 }
 
 func (p *proxy) hang() {

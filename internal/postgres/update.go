@@ -194,9 +194,10 @@ func (s *Store) remembered(ctx context.Context, b engine.Batch, decide func(engi
 }
 
 // silent discards idle connections when a transaction has waited in vain until its deadline: they may be as silent as the
-// one it had, and each would cost another deadline to find out.
+// one it had, and each would cost another deadline to find out. One that is being made is left in peace, which may take
+// longer than a transaction waits, and is what the next one needs.
 func (s *Store) silent(ctx context.Context) {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && s.pool.Stat().ConstructingConns() == 0 {
 		s.pool.Reset()
 	}
 }
