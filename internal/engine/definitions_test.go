@@ -109,24 +109,30 @@ func TestARetryUnderAnotherDefinitionIsHonest(t *testing.T) {
 // TestASettleBehindAResetGivesNothingBack: the charge of its consume is gone, and what others charged since is theirs.
 func TestASettleBehindAResetGivesNothingBack(t *testing.T) {
 	t.Parallel()
-	for _, leased := range []bool{false, true} {
+	for _, c := range []struct{ leased, setBack bool }{{}, {leased: true}, {setBack: true}} {
 		for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 			synctest.Test(t, func(t *testing.T) {
-				e := start(t, engine.Config{Store: openTap(t)})
+				time.Sleep(10 * time.Minute) // away from the edge of the window
+				var ahead time.Duration
+				e := start(t, engine.Config{Store: openTapAt(t, func() time.Time { return time.Now().Add(ahead) })})
 				l := per(t, "k", 10, "1h")
-				l.Algorithm, l.Leased = a, leased
+				l.Algorithm, l.Leased = a, c.leased
 				limits := []engine.Limit{l}
 				ask(t, e, engine.Request{Limits: limits, Cost: 8, ID: "x"})
 				time.Sleep(time.Second)
+				if c.setBack {
+					ahead = -5 * time.Second
+				}
 				if n, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, false); err != nil || n != 1 {
 					t.Fatalf("reset %d counters, %v", n, err)
 				}
 				if d := ask(t, e, engine.Request{Limits: limits, Cost: 10}); !d.Allowed {
 					t.Fatalf("%s: denied after a reset: %+v", a, d)
 				}
+				ahead = 0
 				d, err := e.Settle(t.Context(), "x", 0)
 				if err != nil || d.Results[0].Remaining != 0 {
-					t.Errorf("%s, leased %t: settled to %+v, %v; want nothing left", a, leased, d, err)
+					t.Errorf("%s, %+v: settled to %+v, %v; want nothing left", a, c, d, err)
 				}
 			})
 		}

@@ -25,7 +25,8 @@ type reservation struct {
 	Limits []reserved `json:"limits"`
 }
 
-// reserved is one limit of a reservation, and the counter's moment at which it was charged.
+// reserved is one limit of a reservation, the counter's moment at which it was charged, and since when that counted then;
+// 0 when that is not known.
 type reserved struct {
 	Key       string `json:"key"`
 	Name      string `json:"name"`
@@ -34,6 +35,15 @@ type reserved struct {
 	User      string `json:"user,omitempty"`
 	Shadow    bool   `json:"shadow,omitempty"`
 	At        int64  `json:"at"`
+	Since     int64  `json:"since,omitempty"`
+}
+
+// stands tells whether what was charged is still among what a counter counts: it was not reset or redefined since.
+func (k *reserved) stands(s *State) bool {
+	if k.Since == 0 {
+		return k.At >= s.since
+	}
+	return k.Since == s.since
 }
 
 // kept is the answer of a receipt. One of an older release has no reservation.
@@ -54,7 +64,7 @@ func (b *batch) keep(r *Request) ([]byte, error) {
 			}
 			k.Reservation.Limits = append(k.Reservation.Limits, reserved{
 				Key: l.Key, Name: l.Name, Spec: l.Spec(), Threshold: l.Threshold, User: l.User, Shadow: l.Shadow,
-				At: s.counting().moment(),
+				At: s.counting().moment(), Since: s.since,
 			})
 		}
 	}
@@ -257,7 +267,7 @@ func (r *Request) settle(states []*State, now int64) Decision {
 		switch {
 		case delta > 0:
 			s.counting().charge(delta)
-		case s.spec == r.Limits[i].hash() && r.reserved.Limits[i].At >= s.since:
+		case s.spec == r.Limits[i].hash() && r.reserved.Limits[i].stands(s):
 			s.giveBack(-delta, r.reserved.Cost, r.reserved.Limits[i].At)
 		}
 	}

@@ -188,7 +188,7 @@ func TestReservationKeepsTheLimit(t *testing.T) {
 			l.Policy, l.User, l.Shadow = "p", "u", rapid.Bool().Draw(t, "shadow")
 			l.Threshold = rapid.Int64Range(-1, MaxAmount).Draw(t, "threshold")
 			r := Request{Verb: Consume, Cost: 1, Limits: []Limit{l}, decision: Decision{Allowed: true}}
-			k := reservation{Limits: []reserved{{l.Key, l.Name, l.Spec(), l.Threshold, l.User, l.Shadow, 7}}}
+			k := reservation{Limits: []reserved{{l.Key, l.Name, l.Spec(), l.Threshold, l.User, l.Shadow, 7, 7}}}
 			back, err := k.limits()
 			if err != nil || !back[0].same(&r.Limits[0]) || back[0].Threshold != l.Threshold ||
 				back[0].User != l.User || back[0].Shadow != l.Shadow {
