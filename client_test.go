@@ -444,6 +444,31 @@ func TestWaitPassesOldDenials(t *testing.T) {
 	}
 }
 
+// TestWaitPassesOldDenialsThatNeverFit: the limit may have been raised since.
+func TestWaitPassesOldDenialsThatNeverFit(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	const never = `{"allowed":false,"key":"k"}`
+	s := receipts{free: true, known: map[string]string{"job-7": never}}
+	answer(t, nc, limits.SubjectConsume, s.consume)
+	fits := false
+	answer(t, nc, limits.SubjectCheck, func(string) *nats.Msg {
+		if !fits {
+			return body(never)
+		}
+		return body(s.now())
+	})
+	request := limits.Per("k", 1, "1h")
+	request.ID = "job-7"
+	if reply, err := c.Wait(t.Context(), request); !errors.Is(err, limits.ErrNeverFits) || reply == nil {
+		t.Errorf("as long as it does not fit: reply %+v, error %v", reply, err)
+	}
+	fits = true
+	if reply, err := c.Wait(t.Context(), request); err != nil || !reply.Allowed || reply.ID != "job-7:1" {
+		t.Errorf("reply %+v, error %v; want it charged under job-7:1", reply, err)
+	}
+}
+
 // TestWaitWithoutCheck: one who may consume and not check waits as long as the denial says.
 func TestWaitWithoutCheck(t *testing.T) {
 	nc := connect(t)

@@ -51,7 +51,7 @@ func Example_httpHandler() {
 	client, done := exampleClient()
 	defer done()
 	handler := func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 3*time.Second)
 		defer cancel()
 		reply, err := client.Consume(ctx, limits.Per("http:user:"+r.Header.Get("X-User"), 1, "1h"))
 		if err == nil && !reply.Allowed {
@@ -237,9 +237,9 @@ func ExampleClient_Settle() {
 func ExampleClient_Wait_settle() {
 	client, done := exampleClient()
 	defer done()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	reserve := limits.Per("tokens:globex", 1000, "1s")
+	reserve := limits.Per("tokens:globex", 1000, "3s")
 	reserve.Cost = 800 // the most that it may cost
 
 	for _, job := range []string{"job-18", "job-19"} {

@@ -50,7 +50,7 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 //
 // A denial under an ID may be one of an earlier Wait, which says how long it was to wait then. So how long it is now is
 // asked with [Client.Check], which counts as a denial too where it is denied; when it gets no answer, what the denial says is
-// kept to.
+// kept to. One that could never fit is asked about, too: the limit may have been raised since.
 func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 	id, old := r.ID, 0
 	for try := 1; ; try++ {
@@ -58,13 +58,14 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 		if err != nil || reply.Allowed {
 			return reply, err
 		}
-		if reply.RetryAfter <= 0 {
-			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
-		}
 		due := reply.RetryIn()
+		fits := due > 0
 		if id != "" {
-			due, old = c.due(ctx, r, due, old)
+			due, fits, old = c.due(ctx, r, due, old)
 			r.ID = id + ":" + strconv.Itoa(try)
+		}
+		if !fits {
+			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
 		}
 		if err := sleep(ctx, due); err != nil {
 			return reply, fmt.Errorf("wait for %s, free in %v: %w", reply.Key, due, err)
@@ -72,19 +73,21 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 	}
 }
 
-// due is how long to wait after a denial that may be old, and how many such there were one after the other. The next may be
-// tried at once when the limit is free; but each time after twice as long, up to what the denial says, since others may take
-// what is free, and a lease may be free for one worker alone.
-func (c *Client) due(ctx context.Context, r Request, denied time.Duration, old int) (time.Duration, int) {
+// due is how long to wait after a denial that may be old, whether the cost can ever fit, and how many such there were one after
+// the other. The next may be tried at once when the limit is free; but each time after twice as long, up to what the denial
+// says, since others may take what is free, and a lease may be free for one worker alone.
+func (c *Client) due(ctx context.Context, r Request, denied time.Duration, old int) (due time.Duration, fits bool, olds int) {
 	r.ID = ""
 	now, err := c.Check(ctx, r)
 	switch {
 	case err != nil:
-		return denied, 0
-	case !now.Allowed && now.RetryAfter > 0:
-		return now.RetryIn(), 0
+		return denied, denied > 0, 0
+	case !now.Allowed:
+		return now.RetryIn(), now.RetryAfter > 0, 0
+	case denied == 0: // it fits under another limit than that of the denial
+		denied = maxRetryIn
 	}
-	return min(denied, time.Millisecond<<min(old, 30)-time.Millisecond), old + 1
+	return min(denied, time.Millisecond<<min(old, 30)-time.Millisecond), true, old + 1
 }
 
 // sleep sleeps d and up to a tenth more, or fails at once when ctx would end before d. Where the end is near, it leaves half

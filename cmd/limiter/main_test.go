@@ -196,6 +196,9 @@ func TestWrongUsage(t *testing.T) {
 		{"serve --hash-key secret", "--hash-key: 6 bytes are too few"},
 		{"serve --database-url mysql://db", "--database-url: read database URL"},
 		{"migrate status --database-url mysql://db", "--database-url: read database URL"},
+		{"serve --http 127.0.0.1:65536", `--http: "127.0.0.1:65536" is not host:port`},
+		{"serve --nats-listen off", `--nats-listen: "off" is not host:port`},
+		{"serve --nats-url ::bad", "--nats-url: the URL is malformed"},
 		{"serve --http 8080", `--http: "8080" is not host:port`},
 		{"--nope", "see: limiter serve --help"},
 		{"serve --nats-inbox-prefix limits.x", `--nats-inbox-prefix: "limits.x" cannot begin`},
@@ -280,10 +283,13 @@ func TestNothingIsRunning(t *testing.T) {
 }
 
 func TestPasswordsStayHidden(t *testing.T) {
-	for _, url := range []string{"nats://me:secret@127.0.0.1:1", "nats://me:secret%zz@127.0.0.1:1", "nats://secret@127.0.0.1:1", "me:secret@127.0.0.1:1",
-		"nats://me:secret/x@127.0.0.1:1", "me:secret/x@127.0.0.1:1", "nats://me:secret,x@127.0.0.1:1", "nats://me:secret", "me:12/secret@127.0.0.1:1"} {
+	for url, status := range map[string]int{
+		"nats://me:secret@127.0.0.1:1": exitError, "nats://secret@127.0.0.1:1": exitError, "me:secret@127.0.0.1:1": exitError,
+		"me:12/secret@127.0.0.1:1": exitError, "nats://me:secret%zz@127.0.0.1:1": exitUsage, "nats://me:secret/x@127.0.0.1:1": exitUsage,
+		"me:secret/x@127.0.0.1:1": exitUsage, "nats://me:secret,x@127.0.0.1:1": exitUsage, "nats://me:secret": exitUsage,
+	} {
 		i := limiter(t, "show", "k", "--nats-url", url)
-		if i.status != exitError || strings.Contains(i.out.String()+i.err.String(), "secret") {
+		if i.status != status || strings.Contains(i.out.String()+i.err.String(), "secret") {
 			t.Errorf("%s: exit status %d, err %q", url, i.status, i.err.String())
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -55,7 +56,10 @@ func (f eventForms) message(e *engine.Event) (*nats.Msg, error) {
 	}
 	ce := event.Event{Context: &context}
 	ce.SetID(e.ID)
-	ce.SetSubject(e.Key)
+	// SetSubject would trim it. One of spaces alone is not valid, and left out.
+	if strings.TrimSpace(e.Key) != "" {
+		context.Subject = &e.Key
+	}
 	ce.SetTime(time.UnixMilli(e.Time).UTC())
 	if e.Type == engine.EventExceeded {
 		// The sampledrate extension: one event stands for so many. Its type is a 32-bit integer.

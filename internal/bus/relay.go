@@ -88,7 +88,7 @@ type Relay struct {
 	ready bool
 	// failing says that the last pass failed, so that only changes are logged.
 	failing bool
-	// refused says that the last batch was read and could not be published; stuck is since when passes fail, and advised says
+	// refused says that the last batch was read and could not be published; stuck is since when that is so, and advised says
 	// that the log told what to do about it.
 	refused bool
 	stuck   time.Time
@@ -193,9 +193,13 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		}
 		r.ready = true
 	}
+	was := r.refused
+	r.refused = false
 	n, err := r.cfg.Outbox.Relay(ctx, r.cfg.Batch, func(ctx context.Context, events []engine.Event) ([]string, error) {
 		acked, err := r.publish(ctx, events)
-		r.refused = err != nil && len(acked) == 0
+		if r.refused = err != nil && len(acked) == 0; r.refused && !was {
+			r.stuck = time.Now()
+		}
 		return acked, err
 	})
 	if err != nil {
@@ -271,7 +275,6 @@ func firstOf(errs []error) error {
 func (r *Relay) failed(err error) {
 	if !r.failing {
 		r.cfg.Logger.Error("events wait in the outbox", "error", err)
-		r.stuck = time.Now()
 	}
 	r.failing = true
 	// nats-server keeps the first error of writing to a stream, such as that of a full disk, as long as it runs.

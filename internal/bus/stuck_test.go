@@ -15,7 +15,7 @@ func TestAnEmbeddedServerThatTakesNoEventsIsToBeRestarted(t *testing.T) {
 	for _, embedded := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
-			r := &Relay{cfg: RelayConfig{Logger: slog.New(slog.NewTextHandler(&log, nil)), Embedded: embedded}, refused: true}
+			r := &Relay{cfg: RelayConfig{Logger: slog.New(slog.NewTextHandler(&log, nil)), Embedded: embedded}, refused: true, stuck: time.Now()}
 			for range 3 * 60 {
 				r.failed(errors.New("no space left on device"))
 				time.Sleep(time.Second)

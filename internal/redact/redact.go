@@ -19,16 +19,24 @@ func URLs(text string) string {
 // Servers is URLs for a list of URLs with commas between. Where the password of one that cannot be read begins and ends
 // nobody can tell, so nothing is shown then.
 func Servers(list string) string {
+	if CheckServers(list) != nil {
+		return "***"
+	}
+	return URLs(list)
+}
+
+// CheckServers holds that a list of URLs with commas between can be read, as nats.go does. Its errors are safe to show.
+func CheckServers(list string) error {
 	for one := range strings.SplitSeq(list, ",") {
 		one = strings.TrimSpace(one)
 		if !strings.Contains(one, "://") {
 			one = "nats://" + one
 		}
 		if _, err := url.Parse(one); err != nil {
-			return "***"
+			return errors.New(Error(err))
 		}
 	}
-	return URLs(list)
+	return nil
 }
 
 // Error is the text of an error, with the URLs as [URLs] shows them. Why a URL cannot be read is not told: net/url quotes the

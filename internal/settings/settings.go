@@ -16,11 +16,14 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/app"
+	"github.com/seed503877ad/limits/internal/redact"
 )
 
 // NATS says how to reach a NATS server. What holds without its URL is said by a tag where it is embedded: set:"unset=…".
@@ -41,6 +44,9 @@ func (f *NATS) Validate() error {
 	if (f.NATSTLSCert == "") != (f.NATSTLSKey == "") {
 		return errors.New("--nats-tls-cert and --nats-tls-key belong together; one of them is missing")
 	}
+	if err := redact.CheckServers(f.NATSURL); err != nil {
+		return fmt.Errorf("--nats-url: %w", err)
+	}
 	if f.InboxPrefix == "" {
 		return nil
 	}
@@ -57,9 +63,16 @@ func (f *NATS) Set(o *app.Options) {
 	o.NATSTLSCA, o.NATSTLSCert, o.NATSTLSKey = f.NATSTLSCA, f.NATSTLSCert, f.NATSTLSKey
 }
 
-// CheckAddress holds that a flag is a host and a port to listen on, or off.
-func CheckAddress(flag, address string) error {
-	if _, _, err := net.SplitHostPort(address); err != nil && address != "off" {
+// CheckAddress holds that a flag is a host and a port to listen on, or one of other words.
+func CheckAddress(flag, address string, words ...string) error {
+	if slices.Contains(words, address) {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %q is not host:port, such as 127.0.0.1:8080", flag, address)
 	}
 	return nil
