@@ -49,8 +49,25 @@ func (l *lossy) makeStream() {
 	l.t.Helper()
 	cfg := eventStream()
 	cfg.MaxMsgs = 10
-	if _, err := l.js.CreateStream(l.t.Context(), cfg); err != nil {
-		l.t.Fatal(err)
+	made(l.t, func() error {
+		_, err := l.js.CreateStream(l.t.Context(), cfg)
+		return err
+	})
+}
+
+// made does what makes a stream. The server may refuse that for a moment, while it removes what is left of another stream of that
+// name.
+func made(t *testing.T, do func() error) {
+	t.Helper()
+	const storeFailed = 10049
+	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		err := do()
+		if err == nil {
+			return
+		}
+		if refused, is := errors.AsType[*jetstream.APIError](err); !is || refused.ErrorCode != storeFailed || time.Since(begin) > 10*time.Second {
+			t.Fatal(err)
+		}
 	}
 }
 
