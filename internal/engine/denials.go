@@ -38,7 +38,7 @@ func (d *denials) add(m *memo, l *Limit, due int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.pending[l.CounterID] == nil {
-		m.own.limit.User = l.User // of which nobody reads more than this without the lock
+		m.own.limit.User = l.User // which nobody reads without the lock
 	}
 	m.told.Store(d.addTo(&m.own, 1, due))
 }

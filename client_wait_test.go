@@ -1,0 +1,168 @@
+package limits_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+func TestWait(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	tries := 0
+	var denied time.Time
+	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg {
+		if tries++; tries < 3 {
+			denied = time.Now()
+			return body(`{"allowed":false,"retryAfter":30}`)
+		}
+		if waited := time.Since(denied); waited < 30*time.Millisecond {
+			t.Errorf("came back after %v, sooner than retryAfter", waited)
+		}
+		return body(`{"allowed":true}`)
+	})
+	if reply, err := c.Wait(t.Context(), limits.Per("k", 1, "1m")); err != nil || !reply.Allowed || tries != 3 {
+		t.Fatalf("reply %+v, error %v, %d tries", reply, err, tries)
+	}
+}
+
+// receipts answers consumes as the service does: by an id that is known already as it did before. Others are allowed as long
+// as free says so.
+type receipts struct {
+	free  bool
+	known map[string]string
+	asked []string
+}
+
+const deniedForAnHour = `{"allowed":false,"key":"k","retryAfter":3600000}`
+
+func (s *receipts) consume(request string) *nats.Msg {
+	var r limits.Request
+	_ = json.Unmarshal([]byte(request), &r)
+	s.asked = append(s.asked, r.ID)
+	if s.known[r.ID] == "" {
+		s.known[r.ID] = s.now()
+	}
+	return body(s.known[r.ID])
+}
+
+func (s *receipts) now() string {
+	if s.free {
+		return `{"allowed":true,"key":"k"}`
+	}
+	return deniedForAnHour
+}
+
+// TestWaitPassesOldDenials: a denial that is an answer of before says how long it was to wait then. Nobody waits for that.
+func TestWaitPassesOldDenials(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	s := receipts{known: map[string]string{"job-7": deniedForAnHour, "job-7:1": deniedForAnHour, "job-7:2": deniedForAnHour}}
+	answer(t, nc, limits.SubjectConsume, s.consume)
+	answer(t, nc, limits.SubjectCheck, func(request string) *nats.Msg {
+		if strings.Contains(request, "job-7") {
+			t.Errorf("checked %s; the id belongs to the charge", request)
+		}
+		return body(s.now())
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	request := limits.Per("k", 1, "1h")
+	request.ID = "job-7"
+	if reply, err := c.Wait(ctx, request); !errors.Is(err, context.DeadlineExceeded) || reply == nil || reply.Allowed {
+		t.Errorf("as long as nothing is free: reply %+v, error %v", reply, err)
+	}
+	s.free = true
+	reply, err := c.Wait(ctx, request)
+	if err != nil || !reply.Allowed || reply.ID != "job-7:3" {
+		t.Errorf("reply %+v, error %v; want it charged under job-7:3", reply, err)
+	}
+	if reply, err = c.Wait(ctx, request); err != nil || reply.ID != "job-7:3" {
+		t.Errorf("again: reply %+v, error %v; want the same", reply, err)
+	}
+	const chain = " job-7 job-7:1 job-7:2 job-7:3"
+	if got := strings.Join(s.asked, " "); got != "job-7"+chain+chain {
+		t.Errorf("ids %s", got)
+	}
+}
+
+// TestWaitPassesOldDenialsThatNeverFit: the limit may have been raised since.
+func TestWaitPassesOldDenialsThatNeverFit(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	const never = `{"allowed":false,"key":"k"}`
+	s := receipts{free: true, known: map[string]string{"job-7": never}}
+	answer(t, nc, limits.SubjectConsume, s.consume)
+	fits := false
+	answer(t, nc, limits.SubjectCheck, func(string) *nats.Msg {
+		if !fits {
+			return body(never)
+		}
+		return body(s.now())
+	})
+	request := limits.Per("k", 1, "1h")
+	request.ID = "job-7"
+	if reply, err := c.Wait(t.Context(), request); !errors.Is(err, limits.ErrNeverFits) || reply == nil {
+		t.Errorf("as long as it does not fit: reply %+v, error %v", reply, err)
+	}
+	fits = true
+	if reply, err := c.Wait(t.Context(), request); err != nil || !reply.Allowed || reply.ID != "job-7:1" {
+		t.Errorf("reply %+v, error %v; want it charged under job-7:1", reply, err)
+	}
+}
+
+// TestWaitWithoutCheck: one who may consume and not check waits as long as the denial says.
+func TestWaitWithoutCheck(t *testing.T) {
+	nc := connect(t)
+	s := receipts{free: true, known: map[string]string{"job-7": `{"allowed":false,"key":"k","retryAfter":30}`}}
+	answer(t, nc, limits.SubjectConsume, s.consume)
+	request := limits.Per("k", 1, "1m")
+	request.ID = "job-7"
+	reply, err := limits.NewClient(nc).Wait(t.Context(), request)
+	if err != nil || !reply.Allowed || reply.ID != "job-7:1" {
+		t.Errorf("reply %+v, error %v", reply, err)
+	}
+}
+
+func TestWaitGivesUp(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	tries := 0
+	answer(t, nc, limits.SubjectConsume, func(r string) *nats.Msg {
+		tries++
+		if strings.Contains(r, "large") {
+			return body(`{"allowed":false,"key":"large"}`)
+		}
+		if strings.Contains(r, "in debt") { // 548 years
+			return body(`{"allowed":false,"key":"k","retryAfter":17280000000000}`)
+		}
+		return body(`{"allowed":false,"key":"k","retryAfter":3600000}`)
+	})
+	reply, err := c.Wait(t.Context(), limits.Per("large", 1, "1m"))
+	if !errors.Is(err, limits.ErrNeverFits) || reply == nil {
+		t.Errorf("never fits: reply %v, error %v", reply, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if reply, err = c.Wait(ctx, limits.Per("k", 1, "1m")); !errors.Is(err, context.DeadlineExceeded) || reply == nil {
+		t.Errorf("deadline before the retry: reply %v, error %v", reply, err)
+	}
+	if reply, err = c.Wait(ctx, limits.Per("in debt", 1, "1m")); !errors.Is(err, context.DeadlineExceeded) || reply == nil {
+		t.Errorf("centuries: reply %v, error %v", reply, err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	if _, err := c.Wait(ctx, limits.Per("k", 1, "1m")); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if tries != 4 {
+		t.Errorf("%d tries, want 4", tries)
+	}
+}
