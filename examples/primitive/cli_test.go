@@ -62,8 +62,7 @@ func TestCommandLine(t *testing.T) {
 func (s step) play(t *testing.T, binary, natsURL string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary, strings.Fields(s.args)...)
-	// With the race detector a program would wait for a second before it ends.
-	cmd.Env = append(os.Environ(), "NATS_URL="+natsURL, "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(os.Environ(), "NATS_URL="+natsURL)
 	out, err := cmd.Output()
 	status := 0
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

@@ -16,7 +16,8 @@ import (
 )
 
 // Postgres returns the URL of a database that is the test's own, migrated by migrate, or empty when migrate is nil.
-// It is dropped when the test ends, with whatever is still connected to it.
+// Whatever is still connected to it when the test ends is cut off. On a server that was lent it is dropped then; else it goes
+// with the server, at the end.
 //
 // migrate runs once in a test process, on a template that every later database is copied from, which takes
 // milliseconds. Functions are told apart by their code: of two closures that differ only in the variables they hold,
@@ -28,8 +29,8 @@ func Postgres(tb testing.TB, migrate func(ctx context.Context, url string) error
 		tb.Fatalf("testenv: %v", err)
 	}
 	tb.Cleanup(func() {
-		if err := shared.drop(name); err != nil {
-			tb.Errorf("testenv: drop the test's database: %v", err)
+		if err := shared.discard(name); err != nil {
+			tb.Errorf("testenv: discard the test's database: %v", err)
 		}
 	})
 	return shared.databaseURL(name)
@@ -63,7 +64,12 @@ func (s *server) create(migrate func(context.Context, string) error) (string, er
 	return name, s.exec("CREATE DATABASE " + name + " TEMPLATE " + source)
 }
 
-func (s *server) drop(name string) error {
+// discard ends what is connected to a database. Where the server goes soon, too, its files stay: ext4 gives no inode away
+// again for five seconds, and steps over each such one, which took a quarter of the time of tests that create many databases.
+func (s *server) discard(name string) error {
+	if s.cluster != nil {
+		return s.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+	}
 	return s.exec("DROP DATABASE IF EXISTS " + name + " WITH (FORCE)")
 }
 
@@ -132,12 +138,12 @@ func (s *server) close() error {
 	}
 	var errs []error
 	for _, t := range s.templates {
-		errs = append(errs, s.drop(t.name))
+		errs = append(errs, s.discard(t.name))
 	}
 	return errors.Join(errs...)
 }
 
-func (s *server) exec(sql string) error {
+func (s *server) exec(sql string, args ...any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.admin)
@@ -145,7 +151,7 @@ func (s *server) exec(sql string) error {
 		return err
 	}
 	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, sql); err != nil {
+	if _, err := conn.Exec(ctx, sql, args...); err != nil {
 		return fmt.Errorf("%s: %w", sql, err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package testenv_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -72,19 +73,34 @@ func TestPostgresDatabasesAreSeparateCopiesOfOneTemplate(t *testing.T) {
 	}
 }
 
-func TestPostgresDatabaseIsDroppedWithTheTest(t *testing.T) {
-	var url string
+func TestNobodyStaysConnectedWhenTheTestIsOver(t *testing.T) {
+	t.Parallel()
+	var conn *pgx.Conn
 	t.Run("inner", func(t *testing.T) {
-		url = testenv.Postgres(t, nil)
-		conn, err := pgx.Connect(t.Context(), url) // left open: a test may forget
-		if err != nil {
+		var err error
+		if conn, err = pgx.Connect(t.Context(), testenv.Postgres(t, nil)); err != nil { // left open: a test may forget
 			t.Fatal(err)
 		}
-		exec1(t, conn, "CREATE TABLE things (id int)")
 	})
-	if conn, err := pgx.Connect(t.Context(), url); err == nil {
-		conn.Close(t.Context())
-		t.Error("the database is still there")
+	defer conn.Close(t.Context())
+	if err := conn.Ping(t.Context()); err == nil {
+		t.Error("the connection still answers")
+	}
+}
+
+func TestNothingIsLeftOnAServerThatWasLent(t *testing.T) {
+	t.Parallel()
+	lent := testenv.PostgresServer(t)
+	tests := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run", "^(TestPostgresDatabases.*|TestNobodyStays.*)$")
+	tests.Env = append(os.Environ(), "TEST_DATABASE_URL="+lent.URL)
+	out, err := tests.CombinedOutput()
+	if err != nil || bytes.Count(out, []byte("--- PASS: TestPostgresDatabases")) == 0 {
+		t.Fatalf("tests on a server that was lent: %v\n%s", err, out)
+	}
+	var left []string
+	err = connect(t, lent.URL).QueryRow(t.Context(), "SELECT array_agg(datname::text) FROM pg_database WHERE datname ~ 'test'").Scan(&left)
+	if err != nil || len(left) > 0 {
+		t.Errorf("databases %v, %v, want none", left, err)
 	}
 }
 

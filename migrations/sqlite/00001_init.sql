@@ -1,4 +1,5 @@
 -- +goose Up
+-- +goose StatementBegin
 
 -- One row per counter, kept in the primary key's tree: one look-up reads it and one writes it.
 CREATE TABLE counters (
@@ -27,8 +28,11 @@ CREATE TABLE outbox (
     type TEXT NOT NULL,
     data TEXT NOT NULL
 ) STRICT;
+-- +goose StatementEnd
 
 -- +goose Down
+-- +goose StatementBegin
 DROP TABLE outbox;
 DROP TABLE receipts;
 DROP TABLE counters;
+-- +goose StatementEnd

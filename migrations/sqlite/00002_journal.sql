@@ -1,4 +1,5 @@
 -- +goose Up
+-- +goose StatementBegin
 
 -- What transactions did to counters that has yet to reach their table: a row per transaction, in the encoding of
 -- internal/sqlite/journal.go. What a counter is stands in the last row that names it, else in the table counters.
@@ -6,8 +7,10 @@ CREATE TABLE journal (
     seq     INTEGER NOT NULL PRIMARY KEY,
     changes BLOB    NOT NULL
 ) STRICT;
+-- +goose StatementEnd
 
 -- +goose Down
+-- +goose StatementBegin
 
 -- The journal can be dropped only when it is empty, and only the program can empty it: it does when it stops.
 CREATE TABLE journal_left (
@@ -16,3 +19,4 @@ CREATE TABLE journal_left (
 INSERT INTO journal_left SELECT count(*) FROM journal;
 DROP TABLE journal_left;
 DROP TABLE journal;
+-- +goose StatementEnd

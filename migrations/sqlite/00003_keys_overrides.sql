@@ -1,4 +1,5 @@
 -- +goose Up
+-- +goose StatementBegin
 
 -- API keys, without their secrets: hash is SHA-256 of the whole key. Times are Unix milliseconds, 0 for never.
 CREATE TABLE api_keys (
@@ -32,8 +33,11 @@ CREATE TABLE override_revision (
     removed INTEGER NOT NULL
 ) STRICT;
 INSERT INTO override_revision (one, changed, removed) VALUES (1, 0, 0);
+-- +goose StatementEnd
 
 -- +goose Down
+-- +goose StatementBegin
 DROP TABLE override_revision;
 DROP TABLE overrides;
 DROP TABLE api_keys;
+-- +goose StatementEnd

@@ -1,4 +1,5 @@
 -- +goose Up
+-- +goose StatementBegin
 
 -- What was decided, by minute, and by hour once minutes were rolled up: minutes is 1 or 60. at is the beginning in Unix
 -- milliseconds. The empty key, policy and user stand for what had no room of its own.
@@ -28,7 +29,10 @@ CREATE TABLE usage_requests (
     millis    INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX usage_requests_at ON usage_requests (at);
+-- +goose StatementEnd
 
 -- +goose Down
+-- +goose StatementBegin
 DROP TABLE usage_requests;
 DROP TABLE usage_counts;
+-- +goose StatementEnd

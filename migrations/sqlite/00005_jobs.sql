@@ -1,4 +1,5 @@
 -- +goose Up
+-- +goose StatementBegin
 
 -- The runs of jobs. The primary key makes one replica do each; the index below lets one run of a job at a time be without
 -- an end. Times are Unix milliseconds; ended_at is 0 while it runs, and behind deadline it counts as lost.
@@ -16,6 +17,9 @@ CREATE TABLE job_runs (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX job_runs_running ON job_runs (job) WHERE ended_at = 0;
 CREATE INDEX job_runs_scheduled ON job_runs (scheduled);
+-- +goose StatementEnd
 
 -- +goose Down
+-- +goose StatementBegin
 DROP TABLE job_runs;
+-- +goose StatementEnd

@@ -1,4 +1,5 @@
 -- +goose Up
+-- +goose StatementBegin
 
 -- Alerts and their deliveries. Times are Unix milliseconds.
 
@@ -93,8 +94,10 @@ CREATE TABLE alert_poison (
     kept_at  INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX alert_poison_kept ON alert_poison (kept_at);
+-- +goose StatementEnd
 
 -- +goose Down
+-- +goose StatementBegin
 DROP TABLE alert_poison;
 DROP TABLE alert_silences;
 DROP TABLE alert_channels;
@@ -102,3 +105,4 @@ DROP TABLE alert_deliveries;
 DROP TABLE alerts;
 DROP TABLE alert_groups;
 DROP TABLE alert_events;
+-- +goose StatementEnd
