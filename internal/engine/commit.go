@@ -115,15 +115,10 @@ func (e *Engine) mayRetry(ctx context.Context, err error, attempt int) bool {
 	}
 }
 
-// write runs one transaction through the circuit breaker.
-func (e *Engine) write(ctx context.Context, b *batch) error {
-	b.prepare()
-	if len(b.pending) == 0 {
-		return nil
-	}
-	e.leases.take(b, e.now())
+// transact runs a transaction through the circuit breaker.
+func (e *Engine) transact(ctx context.Context, update func() error) error {
 	_, err := e.breaker.Execute(func() (struct{}, error) {
-		err := e.update(ctx, b)
+		err := update()
 		if err != nil {
 			e.failed(err)
 		} else {
@@ -132,16 +127,26 @@ func (e *Engine) write(ctx context.Context, b *batch) error {
 		e.hangs.Store(err != nil && ctx.Err() != nil)
 		return struct{}{}, err
 	})
-	if err != nil {
+	if err != nil && !isOpen(err) {
+		e.cfg.Observer.StoreFailed(err)
+	}
+	return err
+}
+
+// write decides the batch in one transaction.
+func (e *Engine) write(ctx context.Context, b *batch) error {
+	b.prepare()
+	if len(b.pending) == 0 {
+		return nil
+	}
+	e.leases.take(b, e.now())
+	if err := e.transact(ctx, func() error { return e.update(ctx, b) }); err != nil {
 		if errors.Is(err, ErrCommitUnknown) {
 			e.exhausted.forget(Forget{All: true})
 		} else {
 			e.leases.restore(b)
 		}
 		b.undecide()
-		if !isOpen(err) {
-			e.cfg.Observer.StoreFailed(err)
-		}
 		return err
 	}
 	e.committed(b)

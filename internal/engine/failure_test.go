@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -41,12 +42,39 @@ func TestASettleWaitsNoLongerThanOthersForAStoreThatHangs(t *testing.T) {
 		settle(250 * time.Millisecond)
 
 		store.hang.Store(false)
-		time.Sleep(time.Second)
+		time.Sleep(1100 * time.Millisecond)
 		if _, err := e.Settle(t.Context(), "x", 1); err != nil {
 			t.Errorf("a settle when the store is back, with nothing else to try it: %v", err)
 		}
 		if err := e.Failure(); err != nil {
 			t.Errorf("it fails behind a settle: %v", err)
+		}
+	})
+}
+
+// Settles that only look for their receipts tell of a store that hangs, and of one that is back, as all others do.
+func TestSettlesAloneTellOfTheStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &hanging{tap: openTap(t)}
+		told := make([]bool, 0, 2)
+		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told = append(told, err != nil) }})
+		store.hang.Store(true)
+		for range 5 {
+			if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnavailable) {
+				t.Errorf("a settle without the store: %v", err)
+			}
+		}
+		if e.Failure() == nil {
+			t.Error("the store hangs, and nothing fails")
+		}
+		store.hang.Store(false)
+		time.Sleep(1100 * time.Millisecond)
+		if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnknownID) {
+			t.Errorf("a settle when the store is back: %v", err)
+		}
+		if err := e.Failure(); err != nil || !slices.Equal(told, []bool{true, false}) {
+			t.Errorf("Failure is %v and told are %v, want none and [true false]", err, told)
 		}
 	})
 }

@@ -184,7 +184,7 @@ func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Rece
 	}
 }
 
-// inquire reads receipts, by a transaction that writes nothing. It may also be what tries the store again.
+// inquire reads receipts, by a transaction that writes nothing.
 func (e *Engine) inquire(qs []*inquiry) {
 	ctx, cancel := context.WithTimeout(context.Background(), e.patience())
 	defer cancel()
@@ -194,16 +194,21 @@ func (e *Engine) inquire(qs []*inquiry) {
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	err := e.cfg.Store.Update(ctx, Batch{IDs: ids}, func(s Snapshot) Changes {
-		e.exhausted.forgetOthers(&s.Others)
-		for _, q := range qs {
-			for i, id := range q.ids {
-				at, _ := slices.BinarySearch(ids, id)
-				q.found[i] = s.Receipts[at]
+	err := e.transact(ctx, func() error {
+		return e.cfg.Store.Update(ctx, Batch{IDs: ids}, func(s Snapshot) Changes {
+			e.exhausted.forgetOthers(&s.Others)
+			for _, q := range qs {
+				for i, id := range q.ids {
+					at, _ := slices.BinarySearch(ids, id)
+					q.found[i] = s.Receipts[at]
+				}
 			}
-		}
-		return Changes{}
+			return Changes{}
+		})
 	})
+	if isOpen(err) {
+		err = e.cause()
+	}
 	for _, q := range qs {
 		if err != nil {
 			q.err = unavailable("read receipts", err)
