@@ -49,6 +49,7 @@ type store interface {
 	alerts.Store
 	cleaner
 	OutboxAge(ctx context.Context) (time.Duration, error)
+	Identity(ctx context.Context) (string, error)
 	Ping(ctx context.Context) error
 	Close()
 }
@@ -102,7 +103,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	}
 	l := &limiter{Options: o, log: log}
 	return l.run(ctx, l.loadPolicies, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage,
-		l.startEngine, l.startAdmin, l.watchPolicies, l.startAlerts, l.watchAlerts, l.startJobs, l.startService)
+		l.startEngine, l.startAdmin, l.watchPolicies, l.startAlerts, l.watchAlerts, l.startJobs, l.watchStores, l.startService)
 }
 
 // run starts parts in order, waits until ctx is done, and stops them.

@@ -16,6 +16,8 @@ const (
 	SubjectForgetKey = "limits.internal.keys"
 	// SubjectReadOverrides asks for a look at the overrides.
 	SubjectReadOverrides = "limits.internal.overrides"
+	// SubjectStore carries the name of the store that a worker counts in.
+	SubjectStore = "limits.internal.store"
 )
 
 // maxAnnouncedBytes bounds an announcement.

@@ -131,6 +131,19 @@ func (s *Store) CheckSchema(ctx context.Context) error {
 	return nil
 }
 
+// Copies of a database share when it was made, databases of one server their numbers at most.
+const identitySQL = `
+SELECT 'postgres ' || current_database() || ', ' || d.oid || '.' || (SELECT extract(epoch FROM min(tstamp))::numeric FROM goose_db_version)
+FROM pg_database d WHERE d.datname = current_database()`
+
+// Identity names what this store counts in: workers that share their counters have the same. The schema must be there.
+func (s *Store) Identity(ctx context.Context) (id string, err error) {
+	if err := s.relay.QueryRow(ctx, identitySQL).Scan(&id); err != nil {
+		return "", fmt.Errorf("tell the database from others: %w", err)
+	}
+	return id, nil
+}
+
 // knownVersion is that of the last file.
 func knownVersion() (last int64, err error) {
 	names, err := fs.Glob(migrations.FS, "postgres/*.sql")

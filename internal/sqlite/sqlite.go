@@ -12,6 +12,7 @@ package sqlite
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -44,9 +45,10 @@ type Config struct {
 
 // Store keeps counters, receipts and events in an SQLite file. Its methods may be called at the same time.
 type Store struct {
-	now    func() time.Time
-	lock   io.Closer
-	reader *sql.DB
+	now      func() time.Time
+	identity string
+	lock     io.Closer
+	reader   *sql.DB
 	// writer holds the one connection that writes; write and relay are locks that can be waited for with a context:
 	// who has put a value in may go on.
 	writer       *sql.DB
@@ -104,7 +106,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	s := &Store{
-		now: cfg.Now, write: make(chan struct{}, 1), relay: make(chan struct{}, 1),
+		now: cfg.Now, identity: newIdentity(), write: make(chan struct{}, 1), relay: make(chan struct{}, 1),
 		stale: true, dirty: newOverlay(), recent: recent, fold: journal.Default(journalMost), tended: make(chan struct{}),
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
@@ -218,6 +220,17 @@ func (s *Store) Ping(ctx context.Context) error {
 		return fmt.Errorf("ping database: %w", err)
 	}
 	return nil
+}
+
+// Identity names what this store counts in. The file is this process's alone, so nobody else has the same.
+func (s *Store) Identity(context.Context) (string, error) { return s.identity, nil }
+
+func newIdentity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "?"
+	}
+	return "sqlite on " + host + ", " + rand.Text()
 }
 
 // acquire takes one of the locks; the returned function gives it back.

@@ -1,0 +1,76 @@
+package app
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/bus"
+)
+
+// storesEvery is how often a limiter tells the others which store it counts in, and storesMost how many others it knows.
+const (
+	storesEvery = time.Minute
+	storesMost  = 16
+)
+
+// watchStores says in the log, once a minute while it lasts, that another limiter answers the same requests from another
+// store. NATS hands each request to one of them, so together they admit what each limit allows twice, and a key or an
+// override of one is unknown to the other.
+func (l *limiter) watchStores(ctx context.Context) error {
+	own, err := l.store.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	stores, others := bus.NewAnnouncer(l.events, bus.SubjectStore, l.log), make(chan string, storesMost)
+	err = stores.Listen(func(id string) {
+		if id == own || id == "" {
+			return
+		}
+		select {
+		case others <- id:
+		default: // they are enough
+		}
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.tellStore(ctx, stores, own, others)
+	}()
+	l.onStop("announcements of the store", func(context.Context) error { stores.Close(); cancel(); <-ended; return nil })
+	return nil
+}
+
+// tellStore announces the store at once, every minute, and when another is heard of, whose limiter may have come later.
+func (l *limiter) tellStore(ctx context.Context, stores *bus.Announcer, own string, others <-chan string) {
+	announce := func() {
+		if l.events.IsConnected() {
+			stores.Announce(own)
+		}
+	}
+	announce()
+	tick := time.NewTicker(storesEvery)
+	defer tick.Stop()
+	told := map[string]time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			announce()
+		case other := <-others:
+			maps.DeleteFunc(told, func(_ string, at time.Time) bool { return time.Since(at) > storesEvery*3/4 })
+			if _, known := told[other]; known || len(told) == storesMost {
+				continue
+			}
+			told[other] = time.Now()
+			l.log.Error("another limiter on this NATS counts in another store: each of them admits what a limit allows; "+
+				"give all of them one DATABASE_URL, or each a NATS server or account of its own", "own", own, "other", other)
+			announce()
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+const otherStore = "counts in another store"
+
+// serving runs a limiter on a NATS server and gives its log once it is ready.
+func serving(t *testing.T, natsURL, databaseURL string) *watcher {
+	t.Helper()
+	log, ended := newWatcher(), make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	o := options(t)
+	o.NATSURL, o.DatabaseURL = natsURL, databaseURL
+	go func() { ended <- Run(ctx, o, slog.New(log)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("stop a limiter: %v", err)
+		}
+	})
+	log.await(t, "INFO ready")
+	return log
+}
+
+func TestLimitersThatDoNotShareAStoreAreTold(t *testing.T) {
+	t.Parallel()
+	natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t, postgres.Migrate)
+	first, second := serving(t, natsURL, databaseURL), serving(t, natsURL, databaseURL)
+	for _, log := range []*watcher{first, second} {
+		if text := log.String(); strings.Contains(text, otherStore) {
+			t.Errorf("two on one database:\n%s", text)
+		}
+	}
+	third := serving(t, natsURL, "")
+	for _, log := range []*watcher{first, second, third} {
+		log.await(t, otherStore)
+	}
+	copied := serving(t, natsURL, testenv.Postgres(t, postgres.Migrate))
+	copied.await(t, otherStore)
+}
