@@ -97,6 +97,7 @@ func parser(c *command, out, log io.Writer) *kong.Kong {
 		kong.Description("Alerts of the limiters on NATS: who is denied too often, told once, and no more than 20 times an hour."),
 		kong.Writers(out, log),
 		kong.Exit(settings.Exit),
+		settings.Parsing(),
 		kong.Vars{"version": "alerter " + settings.Version(version)},
 	)
 }

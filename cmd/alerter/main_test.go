@@ -2,13 +2,17 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
 )
 
 func TestFlags(t *testing.T) {
-	for _, name := range []string{"NATS_URL", "DATABASE_URL"} { // of whoever runs the tests
-		t.Setenv(name, "")
+	var every command
+	for _, f := range parser(&every, io.Discard, io.Discard).Model.Flags { // of whoever runs the tests; an empty one is unset
+		for _, name := range f.Envs {
+			t.Setenv(name, "")
+		}
 	}
 	for _, test := range []struct {
 		args     string
@@ -21,6 +25,8 @@ func TestFlags(t *testing.T) {
 		{"", exitUsage, "", "--nats-url and --database-url are needed"},
 		{"--nats-url nats://127.0.0.1", exitUsage, "", "--nats-url and --database-url are needed"},
 		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --alerts-allow x", exitUsage, "", "--alerts-allow"},
+		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --nats-creds=", exitUsage, "", "--nats-creds: the path is empty"},
+		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --alerts=", exitUsage, "", "--alerts: the path is empty"},
 		{"--nats-url nats://127.0.0.1 --database-url mysql://db --source %zz", exitUsage, "", "--database-url: read database URL"},
 	} {
 		var out, log bytes.Buffer

@@ -113,6 +113,7 @@ func newParser() *kong.Kong {
 		kong.Description("Rate limiting as a service on NATS. Without a verb it runs a limiter: on a laptop that"+
 			" needs nothing else, it brings its own NATS server and keeps its counters in ./data."),
 		kong.Exit(settings.Exit),
+		settings.Parsing(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Vars{"version": versionLine()},
 	)

@@ -204,6 +204,14 @@ func TestWrongUsage(t *testing.T) {
 		{"serve --nats-inbox-prefix limits.x", `--nats-inbox-prefix: "limits.x" cannot begin`},
 		{"bench --nats-inbox-prefix a.>", "--nats-inbox-prefix"},
 		{"show k --nats-inbox-prefix a..b", "want one such as _INBOX_check"},
+		{"--data-dir=", "--data-dir: the path is empty\nsee: limiter serve --help"},
+		{"--policies=", "--policies: the path is empty"},
+		{"--alerts= --policies x", "--alerts: the path is empty"},
+		{"show k --nats-creds=", "--nats-creds: the path is empty"},
+		{"show k --nats-tls-ca=", "--nats-tls-ca: the path is empty"},
+		{"bench --nats-tls-cert=", "--nats-tls-cert: the path is empty"},
+		{"serve --nats-tls-key=", "--nats-tls-key: the path is empty"},
+		{"serve --http=", `--http: "" is not host:port`},
 		{"migrate", `"up"`},
 		{"migrate up", "--database-url"},
 		{"migrate down --database-url postgres://x", "see: limiter migrate down --help"},
@@ -267,6 +275,48 @@ func TestServeOptions(t *testing.T) {
 	if byName := parse("serve", "--nats-listen", "127.0.0.1:0", "--warning-threshold", "0.2"); byName.NATSListen != o.NATSListen {
 		t.Errorf("with the verb: %+v", byName)
 	}
+}
+
+// TestAnEmptyVariableIsUnset: with every variable there and empty, all is as with none.
+func TestAnEmptyVariableIsUnset(t *testing.T) {
+	serve := func() app.Options {
+		parser := newParser()
+		if _, err := parser.Parse(nil); err != nil {
+			t.Fatal(err)
+		}
+		o, err := parser.Model.Target.Addr().Interface().(*commands).Serve.options()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	help := limiter(t, "serve", "--help").out.String()
+	variables := map[string]bool{}
+	for _, verb := range newParser().Model.Leaves(false) {
+		for _, f := range verb.Flags {
+			for _, name := range f.Envs {
+				variables[name] = true
+				t.Setenv(name, "") // which puts back at the end what whoever runs the tests has
+				_ = os.Unsetenv(name)
+			}
+		}
+	}
+	want := serve()
+	for name := range variables {
+		t.Setenv(name, "")
+	}
+	if got := serve(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	// Twice, because a parser is used again here.
+	for range 2 {
+		limiter(t, "serve", "--help").want(t, exitDone, help, "")
+		limiter(t, "show", "a", "--nats-url", "nats://127.0.0.1:1").want(t, exitError, "", "connect to")
+		limiter(t, "watch", "--nats-url", "nats://127.0.0.1:1").want(t, exitError, "", "connect to")
+		limiter(t, "migrate", "status").want(t, exitUsage, "", "missing flags: --database-url")
+	}
+	t.Setenv("HTTP_ADDR", "off")
+	limiter(t, "healthcheck").want(t, exitError, "", "--http is off")
 }
 
 func TestNothingIsRunning(t *testing.T) {
