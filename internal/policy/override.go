@@ -135,8 +135,8 @@ func (t *template) mayBe(subject string) (ok bool, instead string) {
 		return glob.Match(subject, t.text), ""
 	case glob.Is(subject):
 		return t.mayFit(subject), ""
-	case slices.ContainsFunc(t.parts, func(p part) bool { return p.escape != "" && strings.Contains(hexits+"%", p.escape) }):
-		// What is escaped has that character in it again, so the values cannot be told apart.
+	case slices.ContainsFunc(t.parts, func(p part) bool { return p.escape != "" && strings.Contains(hexits, p.escape) }):
+		// What is escaped may have that character in it, so [template.filtered] would not find where a value ends.
 		return glob.Match(strings.Join(t.literals, "*"), subject), ""
 	}
 	instead, ok = t.filtered(subject)

@@ -3,6 +3,8 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/yamlfile/yamltest"
@@ -194,6 +197,68 @@ func TestSeparatorsOfManyBytes(t *testing.T) {
 		}
 		seen[key] = pair
 	}
+}
+
+// TestAKeyIsOfOneSubject: whatever stands between attributes, no other values give the same key. A literal that this does not
+// hold for is refused.
+func TestAKeyIsOfOneSubject(t *testing.T) {
+	t.Parallel()
+	text := func(t *rapid.T, least int, more ...string) string {
+		pieces := append([]string{"%", "%25", "2", "5", "A", ":", "3A", "→", "–", "é", "x"}, more...)
+		return strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), least, 4).Draw(t, "pieces"), "")
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		names := []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(t, "attributes")]
+		written, attributes, percent := text(t, 0), map[string]string{}, false
+		for i, name := range names {
+			last := i == len(names)-1
+			literal := text(t, 1)
+			written += "{" + name + "}" + literal
+			attributes[name] = text(t, 1, literal, "\x92")
+			percent = percent || !last && literal[0] == '%'
+		}
+		tp, err := parseTemplate(written)
+		if percent != (err != nil) {
+			t.Fatalf("%s: %v", written, err)
+		}
+		if err != nil {
+			return
+		}
+		key, err := tp.render(attributes, nil)
+		if err != nil {
+			t.Skip(err)
+		}
+		if all := subjects(tp, key); len(all) != 1 || !maps.Equal(all[0], attributes) {
+			t.Fatalf("%s gives %s for %q", written, key, all)
+		}
+	})
+}
+
+// subjects finds everybody whom a template gives a key, by cutting that wherever a literal stands in it.
+func subjects(tp *template, key string) (all []map[string]string) {
+	attributes := map[string]string{}
+	var cut func(i int, rest string)
+	cut = func(i int, rest string) {
+		if i == len(tp.parts) {
+			if again, err := tp.render(attributes, nil); err == nil && again == key {
+				all = append(all, maps.Clone(attributes))
+			}
+			return
+		}
+		literal := tp.literals[i+1]
+		for end := 1; end+len(literal) <= len(rest); end++ {
+			value, err := rest[:end], error(nil)
+			if i < len(tp.parts)-1 {
+				value, err = url.PathUnescape(value)
+			}
+			if err == nil && strings.HasPrefix(rest[end:], literal) && (i < len(tp.parts)-1 || end+len(literal) == len(rest)) {
+				attributes[tp.parts[i].attribute] = value
+				cut(i+1, rest[end+len(literal):])
+			}
+		}
+	}
+	cut(0, strings.TrimPrefix(key, tp.literals[0]))
+	return all
 }
 
 func TestSchedule(t *testing.T) {

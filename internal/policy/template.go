@@ -69,6 +69,12 @@ func parseTemplate(text string) (*template, error) {
 			return nil, fmt.Errorf("%s has {%s} and {%s} side by side; put a separator such as : between them",
 				yamlfile.Quote(text), t.parts[i].attribute, t.parts[i+1].attribute)
 		}
+		// All other literals are told from a value: what is escaped is read whole, and outside of that the first character of
+		// the literal is not in the value.
+		if next[0] == '%' {
+			return nil, fmt.Errorf("%s has a %% right behind {%s}, which is how keys escape, so that two subjects could share a counter; put another separator such as : before it",
+				yamlfile.Quote(text), t.parts[i].attribute)
+		}
 		_, n := utf8.DecodeRuneInString(next)
 		t.parts[i].escape = next[:n]
 	}
