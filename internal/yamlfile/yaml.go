@@ -1,6 +1,7 @@
 package yamlfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -27,6 +28,7 @@ func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 			p.Add("", "the YAML cannot be read: %v", v)
 		}
 	}()
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark; to the library it is part of the first name
 	if !p.boundYAML(data) {
 		return nil
 	}

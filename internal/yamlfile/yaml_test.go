@@ -1,0 +1,51 @@
+package yamlfile
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// mark is the byte order mark of UTF-8, as editors on Windows write it.
+const mark = "\xef\xbb\xbf"
+
+// TestAByteOrderMarkIsSkipped: a file with one says the same as without, and its mistakes are the same, on the same lines.
+func TestAByteOrderMarkIsSkipped(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"right":               "a: 7\nb: 7\n",
+		"of Windows":          "a: 7\r\nb: 7\r\n",
+		"behind a comment":    "# pair\na: 7\nb: 7\n",
+		"behind ---":          "---\na: 7\nb: 7\n",
+		"wrong on line 1":     "c: 7\nb: 7\n",
+		"wrong on line 2":     "a: 7\nb: x\n",
+		"given twice":         "a: 7\na: 7\n",
+		"no YAML on line 1":   "a: [\n",
+		"no YAML on line 3":   "a: 7\n\n\tb: 7\n",
+		"a line of 4096":      "a: " + strings.Repeat("7", maxLineBytes-3) + "\n",
+		"brackets, too many":  "a: " + strings.Repeat("[", 65) + "\n",
+		"nothing":             "",
+		"another document":    "---\na: 7\n---\nb: 7\n",
+		"more lists than may": strings.Repeat("- ", 65) + "a\n",
+	} {
+		want, wantErr := parsePair("f", []byte(text))
+		got, err := parsePair("f", []byte(mark+text))
+		if *got != *want || (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() {
+			t.Errorf("%s: %+v, %v; without the mark %+v, %v", name, got, err, want, wantErr)
+		}
+	}
+	if v, err := parsePair("f", []byte(mark+"a: 7\nb: 7\n")); err != nil || v.A != 7 || v.B != 7 {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// TestTheHashIsOfTheWholeFile: with the mark, since sha256sum has it too.
+func TestTheHashIsOfTheWholeFile(t *testing.T) {
+	t.Parallel()
+	path, data := filepath.Join(t.TempDir(), "p.yaml"), append([]byte(mark), version(1)...)
+	write(t, path, data)
+	k, _ := keep(t, path)
+	if got := k.Report().Hash; got != Hash(data) || got == Hash(version(1)) || valueOf(t, k) != 1 {
+		t.Errorf("hash %s, want %s", got, Hash(data))
+	}
+}
