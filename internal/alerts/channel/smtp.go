@@ -155,8 +155,8 @@ func (s *mailer) login(c *smtp.Client) error {
 	return errors.New("the server offers neither PLAIN nor LOGIN")
 }
 
-// send hands a mail over. An address that is refused for good does not keep it from the others; one that is refused for now
-// does, since it is tried again for all.
+// send hands a mail over. An address that is refused does not keep it from the others, nor do they get it again for its sake:
+// a mailbox that is full today may be full for weeks. When none is taken it is tried again, unless all are refused for good.
 func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 	if err := c.Mail("<" + s.from.Address + ">"); err != nil {
 		return fmt.Errorf("sender %s: %w", s.from.Address, err)
@@ -164,15 +164,19 @@ func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 	taken, refused := 0, error(nil)
 	for _, to := range s.to {
 		err := c.Rcpt("<" + to.Address + ">")
-		if answer, ok := errors.AsType[*textproto.Error](err); ok && answer.Code >= 500 {
-			refused = fmt.Errorf("recipient %s: %w", to.Address, err)
-			s.log.Warn("a recipient of alerts was refused", "error", clean(refused))
+		if err == nil {
+			taken++
 			continue
 		}
-		if err != nil {
-			return fmt.Errorf("recipient %s: %w", to.Address, err)
+		err = fmt.Errorf("recipient %s: %w", to.Address, err)
+		answer, answered := errors.AsType[*textproto.Error](err)
+		if !answered || answer.Code < 400 {
+			return err
 		}
-		taken++
+		s.log.Warn("a recipient of alerts was refused", "error", clean(err))
+		if refused == nil || answer.Code < 500 {
+			refused = err
+		}
 	}
 	if taken == 0 {
 		return refused

@@ -273,7 +273,12 @@ func TestMailAnswers(t *testing.T) {
 		{map[string]string{"MAIL": "451 later"}, "451", false, false},
 		{map[string]string{"RCPT": "550 5.1.1 user unknown"}, "user unknown", true, false},
 		{map[string]string{"RCPT TO:<ops@one": "550 5.1.1 user unknown"}, "", false, true},
-		{map[string]string{"RCPT TO:<ops@two": "452 full"}, "ops@two.example: 452", false, false},
+		{map[string]string{"RCPT TO:<ops@two": "452 full"}, "", false, true},
+		{map[string]string{"RCPT TO:<ops@one": "452 full"}, "", false, true},
+		{map[string]string{"RCPT": "452 full"}, "452", false, false},
+		{map[string]string{"RCPT TO:<ops@one": "452 full", "RCPT TO:<ops@two": "550 gone"}, "ops@one.example: 452", false, false},
+		{map[string]string{"RCPT TO:<ops@one": "550 gone", "RCPT TO:<ops@two": "452 full"}, "ops@two.example: 452", false, false},
+		{map[string]string{"RCPT TO:<ops@two": "nonsense"}, "ops@two.example", false, false},
 		{map[string]string{"DATA": "554 no"}, "554", true, false},
 		{map[string]string{".": "552 too big"}, "552", true, true},
 		{map[string]string{".": "451 later"}, "451", false, true},
@@ -318,15 +323,17 @@ func TestMailServerThatIsSilent(t *testing.T) {
 
 func TestMailTellsOfARecipientThatIsRefused(t *testing.T) {
 	t.Parallel()
-	s := serveMail(t, "none", map[string]string{"RCPT TO:<ops@one": "550 gone\x07"})
-	var out bytes.Buffer
-	cfg := mailConfig(t, s)
-	cfg.Logger = slog.New(slog.NewTextHandler(&out, nil))
-	if err := send(t, cfg, s.spec("none")); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(out.String(), "ops@one.example") || !strings.Contains(out.String(), "channel=mail") {
-		t.Errorf("log %q", out.String())
+	for _, answer := range []string{"550 gone\x07", "452 full\x07"} {
+		s := serveMail(t, "none", map[string]string{"RCPT TO:<ops@one": answer})
+		var out bytes.Buffer
+		cfg := mailConfig(t, s)
+		cfg.Logger = slog.New(slog.NewTextHandler(&out, nil))
+		if err := send(t, cfg, s.spec("none")); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), "ops@one.example: "+answer[:3]) || !strings.Contains(out.String(), "channel=mail") {
+			t.Errorf("log %q", out.String())
+		}
 	}
 }
 
