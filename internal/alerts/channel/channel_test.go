@@ -183,13 +183,29 @@ func TestSlackTextIsTextAlone(t *testing.T) {
 	if err := json.Unmarshal(r.seen[0].body, &got); err != nil {
 		t.Fatal(err)
 	}
-	want := "[critical] &lt;!channel&gt; a&amp;b\n@\u200bALL &lt;https://evil.example|click&gt; ops@hereafter.example"
+	want := "[critical] &lt;!channel&gt; a&amp;b\n@\u200bALL &lt;https://evil.example|click&gt; ops@\u200bhereafter.example"
 	if len(got) != 1 || got["text"] != want {
 		t.Errorf("got %q, want text %q", got, want)
 	}
 	m.Title, m.Text = "long", strings.Repeat("ü", 10_000)
 	if text := slackText(m); len([]rune(text)) != maxSlackText+1 || !strings.HasSuffix(text, "ü…") {
 		t.Errorf("a long text is sent with %d letters", len([]rune(text)))
+	}
+}
+
+// TestSlackTextMentionsNobody: Mattermost leaves out . - : and _ behind a word before it looks whom it means.
+func TestSlackTextMentionsNobody(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"@all_", "@here_", "@channel__", "@Everyone_.", "@here-", "(@here)", "x:@here", "@@all", "@ann", "@übel",
+		"<@U024BE7LH>"} {
+		m := message()
+		m.Title, m.Text = text, text
+		if got := slackText(m); strings.Count(got, "@\u200b") != 2 || mention.MatchString(got) {
+			t.Errorf("%q is sent as %q", text, got)
+		}
+	}
+	if got := slackEscape("5 @ 3 a@7"); got != "5 @ 3 a@7" {
+		t.Errorf("an @ before no letter is sent as %q", got)
 	}
 }
 

@@ -56,8 +56,9 @@ func slackText(m *alerts.Message) string {
 // slackEscapes are the three that Slack asks for; without them <!channel> or <url|words> in a key would take effect.
 var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// mention is what Mattermost calls everybody with, escaped or not.
-var mention = regexp.MustCompile(`(?i)@(all|channel|everyone|here)\b`)
+// mention is what may begin a mention, of everybody or of one, escaped or not. A list of names would have to know what each
+// receiver takes for the end of one: for Mattermost @here_ is @here.
+var mention = regexp.MustCompile(`@(\pL)`)
 
 // slackEscape keeps a text from being more than text. A space of no width parts a mention from its @.
 func slackEscape(text string) string {
