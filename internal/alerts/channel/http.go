@@ -23,8 +23,8 @@ const (
 	// drainTimeout and maxAnswer bound what is read behind the header, which only serves to use the connection again.
 	drainTimeout = 2 * time.Second
 	maxAnswer    = 64 << 10
-	// maxRetryAfter bounds what a target may ask for.
-	maxRetryAfter = 24 * time.Hour
+	// maxRetryAfter bounds what a target may ask for: alerts of a day ago are of no use, and it may have asked by mistake.
+	maxRetryAfter = time.Hour
 )
 
 // newTransport has no proxy: one of the environment would make the connection in our place, past the guard.

@@ -151,9 +151,9 @@ func TestAnswersSayWhatToDo(t *testing.T) {
 		{code: 410, gone: true},
 		{code: 429, retryAfter: "7", wait: 7 * time.Second}, {code: 503, retryAfter: " 120 ", wait: 2 * time.Minute},
 		{code: 429, retryAfter: date(90 * time.Second), wait: 90 * time.Second}, {code: 503, retryAfter: date(-time.Hour)},
-		{code: 429, retryAfter: "999999999999", wait: 24 * time.Hour},
-		{code: 429, retryAfter: "99999999999999999999999999", wait: 24 * time.Hour},
-		{code: 429, retryAfter: date(1000 * time.Hour), wait: 24 * time.Hour},
+		{code: 429, retryAfter: "999999999999", wait: time.Hour},
+		{code: 429, retryAfter: "99999999999999999999999999", wait: time.Hour},
+		{code: 429, retryAfter: date(1000 * time.Hour), wait: time.Hour},
 		{code: 429, retryAfter: "-5"}, {code: 429, retryAfter: "soon"}, {code: 429}, {code: 503},
 		{code: 500, retryAfter: "7"}, {code: 400}, {code: 401}, {code: 404}, {code: 502},
 	} {
