@@ -251,6 +251,10 @@ type AlertChannel struct {
 	Waiting int64 `json:"waiting"`
 	// Breaker is the state of the circuit breaker on the process that answers: closed, open or half-open.
 	Breaker string `json:"breaker,omitempty"`
+	// PausedUntil is up to when the process that answers leaves the channel alone because its target asked for that by
+	// Retry-After, in Unix milliseconds; left out when it does not. A replay of the channel ends the pause in the process that
+	// answers it.
+	PausedUntil int64 `json:"pausedUntil,omitzero"`
 	// DisabledAt is when the target said that it is gone, in Unix milliseconds; left out when it did not. A replay of the
 	// channel enables it.
 	DisabledAt     int64  `json:"disabledAt,omitzero"`

@@ -17,7 +17,8 @@ type alertsChannelsCmd struct{ clientFlags }
 
 // Help gives the examples of --help.
 func (*alertsChannelsCmd) Help() string {
-	return `A channel is disabled when its target says that it is gone; limiter alerts replay --channel C enables it.
+	return `A channel is disabled when its target says that it is gone; limiter alerts replay --channel C enables it. It is paused while
+its target asks to be left alone (Retry-After). BREAKER and a pause are those of the process that answers.
 
 Examples:
 
@@ -33,8 +34,11 @@ func (c *alertsChannelsCmd) Run(s *session) error {
 	t := newTable(s.out, "CHANNEL", "KIND", "HOST", "WAITING", "BREAKER", "STATE")
 	for _, ch := range reply.Channels {
 		state := "in use"
-		if ch.DisabledAt != 0 {
+		switch {
+		case ch.DisabledAt != 0:
 			state = "disabled " + moment(s, ch.DisabledAt, "-") + ": " + ch.DisabledReason
+		case ch.PausedUntil != 0:
+			state = "paused until " + moment(s, ch.PausedUntil, "-") + " by its target"
 		}
 		t.row(ch.Name, ch.Kind, dash(ch.Host), ch.Waiting, dash(ch.Breaker), state)
 	}

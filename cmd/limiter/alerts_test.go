@@ -49,9 +49,11 @@ func TestAlertsTables(t *testing.T) {
 				"S1  *     -       -    -     2026-03-01 11:59:59 (over)  -   move\n"},
 		{limits.SubjectAlertsSilences, "silences", `{"silences":[]}`, `{"max":50}`, "no silences\n"},
 		{limits.SubjectAlertsChannels, "channels", `{"channels":[{"name":"pager","kind":"webhook","host":"h.example","waiting":3,"breaker":"open",` +
-			`"disabledAt":1772362800000,"disabledReason":"410 Gone"},{"name":"log","kind":"log","waiting":0}]}`, `{}`,
+			`"disabledAt":1772362800000,"disabledReason":"410 Gone"},{"name":"chat","kind":"slack","host":"c.example","waiting":2,"breaker":"closed",` +
+			`"pausedUntil":1772363400000},{"name":"log","kind":"log","waiting":0}]}`, `{}`,
 			"CHANNEL  KIND     HOST       WAITING  BREAKER  STATE\n" +
 				"pager    webhook  h.example  3        open     disabled 2026-03-01 12:00:00: 410 Gone\n" +
+				"chat     slack    c.example  2        closed   paused until 2026-03-01 12:10:00 by its target\n" +
 				"log      log      -          0        -        in use\n"},
 		{limits.SubjectAlertsDead, "dead --channel c", `{"deliveries":[],"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad",` +
 			`"data":"/3s=","at":1772362800000}]}`, `{"channel":"c","max":50}`,

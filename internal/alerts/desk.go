@@ -42,6 +42,10 @@ type Desk struct {
 	Wake func()
 	// Breaker gives the state of a channel's circuit breaker in this process; nil for unknown.
 	Breaker func(channel string) string
+	// PausedUntil gives up to when this process leaves a channel alone because its target asked for that, the zero time when it
+	// does not; Resume ends that. Nil for unknown.
+	PausedUntil func(channel string) time.Time
+	Resume      func(channel string)
 	// Target gives the fingerprint by which a channel is disabled, so that one which leads elsewhere now is not shown as
 	// disabled; nil to take the name alone.
 	Target func(c *ChannelSpec) string
@@ -121,7 +125,8 @@ func (d *Desk) Poisoned(ctx context.Context, max int) ([]Poison, error) {
 	return d.Store.PoisonMessages(ctx, max)
 }
 
-// Replay lets dead letters be delivered again, and enables their channels: who replays says that the target is back.
+// Replay lets dead letters be delivered again, enables their channels, and ends their pauses in this process: who replays says
+// that the target is back.
 func (d *Desk) Replay(ctx context.Context, f DeadFilter) (n int, err error) {
 	if err := d.enable(ctx, f); err != nil {
 		return 0, err
@@ -166,13 +171,23 @@ func (d *Desk) enable(ctx context.Context, f DeadFilter) error {
 		for i := range disabled {
 			channels = append(channels, disabled[i].Channel)
 		}
+		for _, c := range d.Rules().Channels {
+			d.resume(c.Name)
+		}
 	}
 	for _, name := range channels {
 		if _, err := d.Store.EnableChannel(ctx, name); err != nil {
 			return err
 		}
+		d.resume(name)
 	}
 	return nil
+}
+
+func (d *Desk) resume(channel string) {
+	if d.Resume != nil {
+		d.Resume(channel)
+	}
 }
 
 func (d *Desk) wake() {
@@ -239,6 +254,8 @@ type ChannelStatus struct {
 	Waiting int64
 	// Breaker is the state of its circuit breaker in this process; empty when it has none.
 	Breaker string
+	// PausedUntil is up to when this process leaves it alone because its target asked for that; zero when it does not.
+	PausedUntil time.Time
 	// Disabled is nil for one that is not.
 	Disabled *Disabled
 }
@@ -260,6 +277,9 @@ func (d *Desk) Channels(ctx context.Context) ([]ChannelStatus, error) {
 		all[i] = ChannelStatus{Name: c.Name, Kind: c.Kind, Host: c.host(), Waiting: waiting[c.Name], Disabled: d.disabled(c, disabled)}
 		if d.Breaker != nil {
 			all[i].Breaker = d.Breaker(c.Name)
+		}
+		if d.PausedUntil != nil {
+			all[i].PausedUntil = d.PausedUntil(c.Name)
 		}
 	}
 	return all, nil

@@ -80,7 +80,8 @@ func (l *limiter) startAlerts(context.Context) error {
 		Unpublished: l.store.OutboxAge,
 	})
 	l.background("alerts", func(ctx context.Context) error { l.alerts.Run(ctx, l.log); return nil })
-	l.desk = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker, Target: channel.Fingerprint}
+	l.desk = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker,
+		PausedUntil: l.sender.PausedUntil, Resume: l.sender.Resume, Target: channel.Fingerprint}
 	return l.startConsumer(observer)
 }
 

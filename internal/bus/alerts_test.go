@@ -26,7 +26,8 @@ const alertNow = 1_800_000_000_000
 // alertStore is a real store whose clock stands still, and what puts into it what events would.
 type alertStore struct {
 	*sqlite.Store
-	t *testing.T
+	t       *testing.T
+	resumed string // the channels whose pause was ended
 }
 
 func openAlertStore(t *testing.T) *alertStore {
@@ -106,7 +107,14 @@ func alertDesk(t *testing.T) (*alertStore, *nats.Conn, *int) {
 			}
 			return ""
 		},
-		Now: func() time.Time { return time.UnixMilli(alertNow) }}
+		PausedUntil: func(channel string) (until time.Time) {
+			if channel == "mail" {
+				until = time.UnixMilli(alertNow + 600_000)
+			}
+			return until
+		},
+		Resume: func(channel string) { store.resumed += channel + " " },
+		Now:    func() time.Time { return time.UnixMilli(alertNow) }}
 	_, nc := serve(t, nil, func(c *ServiceConfig) { c.Alerts = desk })
 	return store, nc, woken
 }
@@ -264,17 +272,20 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 		{limits.SubjectAlertsReplay, `{"max":1}`, badField("unknown_field", "max")},
 		{limits.SubjectAlertsReplay, `{"id":"a0.raised/chat"}`, `{"replayed":1}`},
 	})
-	if disabled := store.disabled(); disabled != "pager" || *woken != 1 {
-		t.Errorf("disabled %s, woken %d times", disabled, *woken)
+	if disabled := store.disabled(); disabled != "pager" || *woken != 1 || store.resumed != "chat " {
+		t.Errorf("disabled %s, resumed %s, woken %d times", disabled, store.resumed, *woken)
 	}
 	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsReplay, `{"channel":"pager"}`, `{"replayed":2}`},
+		{limits.SubjectAlertsReplay, `{"channel":"mail"}`, `{"replayed":0}`},
 		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":1}`},
+	})
+	if disabled := store.disabled(); disabled != "" || store.resumed != "chat pager mail nats pager chat mail " {
+		t.Errorf("disabled %s, resumed %s", disabled, store.resumed)
+	}
+	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":0}`},
 	})
-	if disabled := store.disabled(); disabled != "" {
-		t.Errorf("disabled %s", disabled)
-	}
 }
 
 func TestTestOfChannels(t *testing.T) {
@@ -312,7 +323,7 @@ func TestTestOfChannels(t *testing.T) {
 		{limits.SubjectAlertsChannels, `{}`, `{"channels":[{"name":"nats","kind":"nats","waiting":1},` +
 			`{"name":"pager","kind":"webhook","host":"hooks.example","waiting":2,"breaker":"open"},` +
 			`{"name":"chat","kind":"slack","host":"chat.example","waiting":1,"disabledAt":1800000000000,"disabledReason":"410 Gone"},` +
-			`{"name":"mail","kind":"smtp","host":"mail.example","waiting":1}]}`},
+			`{"name":"mail","kind":"smtp","host":"mail.example","waiting":1,"pausedUntil":1800000600000}]}`},
 	})
 }
 

@@ -136,6 +136,28 @@ func (l *loop) pause(target string, d time.Duration) (already bool) {
 	return already
 }
 
+// paused gives up to when the target is left alone; the zero time when it is not.
+func (l *loop) paused() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.s.cfg.Now().Before(l.pausedUntil) {
+		return time.Time{}
+	}
+	return l.pausedUntil
+}
+
+// resume leaves the target alone no longer.
+func (l *loop) resume() {
+	l.mu.Lock()
+	paused := l.s.cfg.Now().Before(l.pausedUntil)
+	l.pausedUntil = time.Time{}
+	l.mu.Unlock()
+	if paused {
+		l.s.cfg.Logger.Info("channel of alerts goes on: a replay ended its pause", "channel", l.name)
+		l.wakeUp()
+	}
+}
+
 // giveUp makes dead letters of deliveries of a channel that is gone.
 func (l *loop) giveUp(ctx context.Context, due []alerts.Delivery) {
 	d, _ := l.disabled()
@@ -227,11 +249,8 @@ func (s *Sender) tooOld(d *alerts.Delivery) string {
 	if d.Attempts > 0 {
 		return short(reason + d.Error)
 	}
-	s.mu.Lock()
-	l := s.loops[d.Channel]
-	s.mu.Unlock()
 	last := ""
-	if l != nil {
+	if l := s.loopOf(d.Channel); l != nil {
 		l.mu.Lock()
 		last = l.lastError
 		l.mu.Unlock()
@@ -244,9 +263,7 @@ func (s *Sender) tooOld(d *alerts.Delivery) string {
 
 // label is a channel's name where it is in force: others may be any.
 func (s *Sender) label(channel string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.loops[channel] == nil {
+	if s.loopOf(channel) == nil {
 		return ""
 	}
 	return channel

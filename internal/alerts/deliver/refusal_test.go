@@ -49,6 +49,55 @@ func TestRetryAfterHoldsTheWholeChannel(t *testing.T) {
 	})
 }
 
+// TestAPauseIsShownAndCanBeEnded: without that a channel that is paused looks like one that is in use.
+func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := newMemory()
+		busy := true
+		b := start(t, o, named("a", "x", func(context.Context, *alerts.Message) error {
+			if busy {
+				return &alerts.Refusal{Err: errors.New("busy"), RetryAfter: 10 * time.Minute}
+			}
+			return nil
+		}))
+		synctest.Wait()
+		if until := b.PausedUntil("a"); !until.IsZero() {
+			t.Errorf("paused until %s before it was tried", until)
+		}
+		o.add("a", "m")
+		b.Wake()
+		synctest.Wait()
+		if left := time.Until(b.PausedUntil("a")); left != 10*time.Minute {
+			t.Errorf("paused for %s, want 10m", left)
+		}
+		busy = false
+		o.add("a", "n")
+		rest(time.Minute)
+		if o.get("n").State == alerts.DeliverySent {
+			t.Error("it is sent in the pause")
+		}
+		b.Resume("a")
+		synctest.Wait()
+		if until := b.PausedUntil("a"); !until.IsZero() || o.get("n").State != alerts.DeliverySent {
+			t.Errorf("resumed, it is paused until %s, and what waits is %s", until, o.get("n").State)
+		}
+		busy = true
+		o.add("a", "again")
+		b.Wake()
+		synctest.Wait()
+		busy = false
+		rest(10 * time.Minute)
+		if until := b.PausedUntil("a"); !until.IsZero() {
+			t.Errorf("a pause that is over is until %s", until)
+		}
+		b.Resume("another") // which is no channel
+		if until := b.PausedUntil("another"); !until.IsZero() {
+			t.Errorf("no channel is paused until %s", until)
+		}
+	})
+}
+
 // TestATargetWithALimitGetsAll takes one a second, as a chat does, and asks all others to come again.
 func TestATargetWithALimitGetsAll(t *testing.T) {
 	t.Parallel()

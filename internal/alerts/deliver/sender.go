@@ -172,14 +172,36 @@ func (s *Sender) Wake() {
 // Breaker gives the state of a channel's circuit breaker in this process: closed, half-open or open; empty for a channel that
 // is not in force.
 func (s *Sender) Breaker(channel string) string {
-	s.mu.Lock()
-	l := s.loops[channel]
-	s.mu.Unlock()
+	l := s.loopOf(channel)
 	if l == nil {
 		return ""
 	}
 	_, breaker := l.current()
 	return breaker.State().String()
+}
+
+// PausedUntil gives up to when this process leaves a channel alone because its target asked for that; the zero time when it
+// does not.
+func (s *Sender) PausedUntil(channel string) time.Time {
+	l := s.loopOf(channel)
+	if l == nil {
+		return time.Time{}
+	}
+	return l.paused()
+}
+
+// Resume ends the pause of a channel in this process: somebody says that the target is back.
+func (s *Sender) Resume(channel string) {
+	if l := s.loopOf(channel); l != nil {
+		l.resume()
+	}
+}
+
+// loopOf gives a channel's loop; nil for one that is not in force.
+func (s *Sender) loopOf(channel string) *loop {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.loops[channel]
 }
 
 // Run sends until ctx ends, then finishes what is under way, for the drain timeout at most. What is left then waits for
