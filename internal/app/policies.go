@@ -123,11 +123,16 @@ func watchFile[T any](l *limiter, what, path string, k *yamlfile.Keeper[T],
 			}
 		}
 	}()
-	l.onStop(what, func(context.Context) error {
+	l.onStop(what, func(stopping context.Context) error {
 		signal.Stop(hup)
 		cancel()
-		<-ended
-		<-done
+		for _, end := range []<-chan struct{}{ended, done} {
+			select {
+			case <-end:
+			case <-stopping.Done(): // a read may hang for ever, as on a network mount
+				return fmt.Errorf("%s is still being read: %w", path, stopping.Err())
+			}
+		}
 		return nil
 	})
 	return nil

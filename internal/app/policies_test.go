@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -158,5 +159,44 @@ func TestPoliciesThatDoNotStart(t *testing.T) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestAFileThatIsReadForEverDoesNotKeepTheStop stops while a file is being read, as from a network mount that hangs.
+func TestAFileThatIsReadForEverDoesNotKeepTheStop(t *testing.T) {
+	path := writeFile(t, "first")
+	reading, release := make(chan struct{}, 10), make(chan struct{})
+	defer close(release)
+	k, err := yamlfile.NewKeeper(yamlfile.Config[string]{Path: path, What: "texts", Log: slog.New(slog.DiscardHandler),
+		Parse: func(_ string, data []byte) (*string, error) {
+			text := string(data)
+			if text != "first" {
+				reading <- struct{}{}
+				<-release
+			}
+			return &text, nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &limiter{log: slog.New(slog.DiscardHandler)}
+	if err := watchFile(l, "texts", path, k, func(func() (string, float64, int64)) {}, k.Reload); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("second"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	<-reading
+	stopping, cancel := context.WithCancel(t.Context())
+	cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- l.stops[0].f(stopping) }()
+	select {
+	case err := <-stopped:
+		if err == nil || !strings.Contains(err.Error(), "still being read") {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the stop waits for the file")
 	}
 }

@@ -38,9 +38,15 @@ type Config[T any] struct {
 type Keeper[T any] struct {
 	cfg     Config[T]
 	current atomic.Pointer[kept[T]]
+	// once says that the file was no regular file at the start, such as a pipe, which cannot be read twice.
+	once bool
+
+	// reloading keeps reloads in order. It is another lock than that of what is told: a read may hang, as on a network
+	// mount, and [Keeper.Report] must not.
+	reloading sync.Mutex
+	tried     []byte
 
 	mu       sync.Mutex
-	tried    []byte
 	lastErr  error
 	failures int64
 }
@@ -62,16 +68,18 @@ type Report[T any] struct {
 	Failures int64
 }
 
-// NewKeeper reads the file, which must be right.
+// NewKeeper reads the file, which must be right. What is no regular file, such as a pipe, is read this once.
 func NewKeeper[T any](cfg Config[T]) (*Keeper[T], error) {
 	k := &Keeper[T]{cfg: cfg}
 	if k.cfg.Look == 0 {
 		k.cfg.Look = 5 * time.Second
 	}
+	info := stat(cfg.Path)
 	data, err := ReadFile(cfg.Path)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", cfg.What, err)
 	}
+	k.once = info != nil && !info.Mode().IsRegular()
 	value, err := cfg.Parse(cfg.Path, data)
 	if err != nil {
 		return nil, err
@@ -116,11 +124,11 @@ func (k *Keeper[T]) Reload() error { return k.reload(false) }
 func (k *Keeper[T]) Reread() error { return k.reload(true) }
 
 func (k *Keeper[T]) reload(same bool) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	data, err := ReadFile(k.cfg.Path)
+	k.reloading.Lock()
+	defer k.reloading.Unlock()
+	data, err := k.readAgain()
 	if err == nil && !same && k.tried != nil && slices.Equal(data, k.tried) {
-		return k.lastErr
+		return k.Report().Err
 	}
 	if k.cfg.Reloaded != nil {
 		defer k.cfg.Reloaded()
@@ -130,14 +138,28 @@ func (k *Keeper[T]) reload(same bool) error {
 		k.tried, err = nil, fmt.Errorf("read %s: %w", k.cfg.What, err)
 	} else {
 		k.tried = data
-		value, err = k.cfg.Parse(k.cfg.Path, data)
+		value, err = k.cfg.Parse(k.cfg.Path, data) // may read other files, which may hang as well
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if err != nil {
 		return k.refuse(err)
 	}
 	k.lastErr = nil
 	k.put(value, data)
 	return nil
+}
+
+// readAgain reads the file, unless it would wait for somebody to write: what is no regular file was read at the start, and
+// says the same for ever, or was put in the place of one, and is refused.
+func (k *Keeper[T]) readAgain() ([]byte, error) {
+	if k.once {
+		return k.tried, nil
+	}
+	if info := stat(k.cfg.Path); info != nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file; put one in its place", k.cfg.Path)
+	}
+	return ReadFile(k.cfg.Path)
 }
 
 // put puts a file in force.
@@ -186,8 +208,14 @@ func (s *stillness) wait(now time.Time) time.Duration {
 // folder. While a folder is missing nothing tells when it is there, so it is looked for; and nothing tells when a folder
 // further up becomes another one, so from time to time it is looked whether the path leads to what it did.
 //
-// ended is closed when it has ended.
+// What was no regular file at the start is not watched. ended is closed when it has ended.
 func (k *Keeper[T]) Watch(ctx context.Context) (ended <-chan struct{}, err error) {
+	if k.once {
+		k.cfg.Log.Info("the file of the "+k.cfg.What+" is no regular file: it was read once, and is not followed", "file", k.cfg.Path)
+		none := make(chan struct{})
+		close(none)
+		return none, nil
+	}
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", k.cfg.Path, err)

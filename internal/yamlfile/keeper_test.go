@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -88,6 +90,105 @@ func TestTheLastGoodFileStays(t *testing.T) {
 	_ = k.Reload()
 	write(t, path, version(2)) // as it was
 	if err := k.Reload(); err != nil || k.Report().Err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAPipeInThePlaceOfTheFileIsRefused puts one there that nobody writes into: to read it would wait for ever.
+func TestAPipeInThePlaceOfTheFileIsRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	write(t, path, version(1))
+	k, _ := keep(t, path)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reloaded := make(chan error, 1)
+	go func() { reloaded <- k.Reload() }()
+	select {
+	case err := <-reloaded:
+		if err == nil || !strings.Contains(err.Error(), "is no regular file") {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("the pipe is read")
+	}
+	if r := k.Report(); valueOf(t, k) != 1 || r.Failures != 1 || r.Err == nil {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestAPipeIsReadOnce starts with one, as from a shell's <(…), which has nothing the second time.
+func TestAPipeIsReadOnce(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = os.WriteFile(path, version(1), 0o600) }()
+	var log strings.Builder
+	k, err := NewKeeper(Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, err := k.Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the pipe is watched")
+	}
+	for what, again := range map[string]func() error{"Reload": k.Reload, "Reread": k.Reread} {
+		if err := again(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if r := k.Report(); valueOf(t, k) != 1 || r.Err != nil || r.Failures != 0 {
+		t.Errorf("%+v", r)
+	}
+	if n := strings.Count(log.String(), "is not followed"); n != 1 || strings.Contains(log.String(), "ERROR") {
+		t.Errorf("it is said %d times that it is not followed:\n%s", n, &log)
+	}
+}
+
+// TestAReadThatHangsHoldsNoReport reads a file that takes as long as the test lets it.
+func TestAReadThatHangsHoldsNoReport(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	write(t, path, version(1))
+	reading, goOn := make(chan struct{}, 2), make(chan struct{}, 2)
+	goOn <- struct{}{}
+	k, err := NewKeeper(Config[pair]{Path: path, What: "pairs", Log: slog.New(slog.DiscardHandler),
+		Parse: func(name string, data []byte) (*pair, error) {
+			reading <- struct{}{}
+			<-goOn
+			return parsePair(name, data)
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-reading
+	write(t, path, version(2))
+	reloaded := make(chan error, 1)
+	go func() { reloaded <- k.Reload() }()
+	<-reading
+	report := make(chan Report[pair], 1)
+	go func() { report <- k.Report() }()
+	select {
+	case r := <-report:
+		if r.Current.A != 1 || r.Err != nil {
+			t.Errorf("%+v", r)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("Report waits for the read")
+	}
+	goOn <- struct{}{}
+	if err := <-reloaded; err != nil || valueOf(t, k) != 2 {
 		t.Error(err)
 	}
 }
