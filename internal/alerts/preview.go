@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"iter"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,7 +25,7 @@ type Preview struct {
 // NewPreview runs rules over events in memory: nothing is asked, kept or sent. The events are to come in order of time. The
 // throttle is that of the rules, with nothing charged before the first event.
 func NewPreview(r *Rules, events iter.Seq[Event]) (Preview, error) {
-	v := view{rules: r, states: map[GroupID]json.RawMessage{}, open: map[GroupID]int{}, exceeded: map[string]int{}, sent: map[string][]int64{}}
+	v := view{rules: r, states: map[GroupID]json.RawMessage{}, open: map[GroupID]int{}, exceeded: map[string][]int{}, sent: map[string][]int64{}}
 	for e := range events {
 		v.Events++
 		if err := v.take(e); err != nil {
@@ -41,7 +42,7 @@ type view struct {
 	states map[GroupID]json.RawMessage
 	// open and exceeded are indexes of Alerts: by group, and of those of exceeded limits by subject.
 	open     map[GroupID]int
-	exceeded map[string]int
+	exceeded map[string][]int
 	// sent are the times at which each throttle of a user was charged.
 	sent map[string][]int64
 }
@@ -70,8 +71,8 @@ func (v *view) known(e *Event, t Taking) Taken {
 		}
 	}
 	for _, subject := range t.Subjects {
-		i, ok := v.exceeded[subject]
-		known.Exceeded[subject] = ok && v.lasts(i, e.Time)
+		v.exceeded[subject] = slices.DeleteFunc(v.exceeded[subject], func(i int) bool { return !v.lasts(i, e.Time) })
+		known.Exceeded[subject] = len(v.exceeded[subject]) > 0
 	}
 	return known
 }
@@ -95,7 +96,7 @@ func (v *view) keep(c Changes) {
 		v.notice(&a)
 		v.open[a.GroupID] = len(v.Alerts)
 		if a.Type == limits.EventExceeded {
-			v.exceeded[a.Subject] = len(v.Alerts)
+			v.exceeded[a.Subject] = append(v.exceeded[a.Subject], len(v.Alerts))
 		}
 		v.Alerts = append(v.Alerts, a)
 	}

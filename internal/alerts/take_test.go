@@ -236,6 +236,22 @@ func TestABulkImportGivesTwentyAlerts(t *testing.T) {
 	}
 }
 
+// TestAWarningIsWithheldByTheLongerOfTwoAlerts: of two alerts that a limit is exceeded the one that was raised last is over.
+func TestAWarningIsWithheldByTheLongerOfTwoAlerts(t *testing.T) {
+	t.Parallel()
+	r := oneRule(func(r *Rule) { r.Name, r.Threshold, r.ResolveAfter = "long", 1, time.Hour })
+	short, warning := r.Rules[0], r.Rules[0]
+	short.Name, short.GroupBy, short.Dedup, short.ResolveAfter = "short", []string{"user"}, time.Second, 30*time.Second
+	warning.Name, warning.Match = "warning", Match{Types: []string{limits.EventWarning}}
+	r.Rules = append(r.Rules, short, warning)
+	e := denial(2, 5*minute, 1)
+	e.Type = limits.EventWarning
+	p := preview(t, r, denial(1, 0, 1), e)
+	if len(p.Alerts) != 2 || p.Withheld != 1 {
+		t.Errorf("%d alerts and %d withheld, want 2 and 1: %+v", len(p.Alerts), p.Withheld, p.Alerts)
+	}
+}
+
 func TestTheThrottleIsNoAlertOfItsOwn(t *testing.T) {
 	t.Parallel()
 	e := denial(1, 0, 100)
