@@ -48,7 +48,7 @@ const (
 
 // Throttle is how many alerts one user may be sent in any Window, sliding.
 type Throttle struct {
-	// Name is the counter's name: empty for the one of all rules, else the rule's.
+	// Name is the rule's, which is the counter's too; empty for the one of all rules.
 	Name   string `json:"name,omitempty"`
 	Limit  int64  `json:"limit"`
 	Window string `json:"window"`

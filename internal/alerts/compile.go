@@ -279,10 +279,6 @@ func (c *fileCompiler) ruleThrottle(r *Rule, f *FileThrottle, path string) {
 	}
 	t.Name, r.Throttle = r.Name, t
 	all := c.rules.Throttle
-	if r.Name == all.Window { // which is the name of the other counter of the same key
-		c.Add(path, "a rule called %s cannot have one, because the throttle for all rules is counted under that name; rename the rule", r.Name)
-		return
-	}
 	window, _ := parseSpan(t.Window, maxSpan)
 	if of, _ := parseSpan(all.Window, maxSpan); t.Limit >= all.Limit && window <= of {
 		c.Add(path, "is no limit, because the throttle for all rules admits %d in %s; lower it, or remove it", all.Limit, all.Window)

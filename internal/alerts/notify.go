@@ -1,6 +1,7 @@
 package alerts
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -173,12 +174,16 @@ func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Sile
 	return told, nil
 }
 
+// throttleOfAll names the counter of the throttle of all rules, as no rule can be called. Without a name it would be that of
+// its window's text, and another text would begin anew.
+const throttleOfAll = "all rules"
+
 // throttle charges an alert to its user. It gives why not, when it is refused. The id makes a second try the same
 // as the first.
 func (s *Service) throttle(ctx context.Context, a *Alert) (refused string, err error) {
 	r := limits.Request{ID: a.EventID}
 	for _, t := range a.Throttles {
-		r.Limits = append(r.Limits, limits.LimitSpec{Key: throttleKey(a.User), Name: t.Name, Limit: t.Limit, Window: t.Window})
+		r.Limits = append(r.Limits, limits.LimitSpec{Key: throttleKey(a.User), Name: cmp.Or(t.Name, throttleOfAll), Limit: t.Limit, Window: t.Window})
 	}
 	reply, err := s.Limiter.Consume(ctx, r)
 	var bad *limits.Error

@@ -45,6 +45,23 @@ func TestTheThrottleIsExact(t *testing.T) {
 	}
 }
 
+// TestAThrottleWrittenAnewGoesOn: 60m is the same hour as 1h.
+func TestAThrottleWrittenAnewGoesOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "{throttle: {limit: 3, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}")
+	s := r.run()
+	for i := range 6 {
+		if i == 3 {
+			r.load("{throttle: {limit: 3, window: 60m}, rules: [{name: denials, threshold: {denials: 1}}]}")
+		}
+		r.take(s, r.exceeded("7", fmt.Sprint("p", i), 1))
+		r.seen.wait(t, "told", i+1)
+	}
+	if n := r.seen.count("sent"); n != 3 {
+		t.Errorf("%d alerts sent, want 3 in an hour", n)
+	}
+}
+
 // TestTheThrottleIsOfNobodyElse: an application that limits what it sends to the same user, under a key such as the service's
 // design has it, spends none of his alerts, nor they of his notifications, and is itself a limit like any other.
 func TestTheThrottleIsOfNobodyElse(t *testing.T) {
