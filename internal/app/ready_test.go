@@ -1,10 +1,13 @@
 package app
 
 import (
+	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
@@ -72,5 +75,17 @@ func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
 		if _, body := get("/metrics"); !strings.Contains(body, "\n"+step.metric+"\n") {
 			t.Errorf("%s: no %s", step.sql, step.metric)
 		}
+	}
+}
+
+// TestAStartThatIsEndedDoesNotSayThatItGaveUp ends one that waits for a server that is not there.
+func TestAStartThatIsEndedDoesNotSayThatItGaveUp(t *testing.T) {
+	t.Parallel()
+	l := &limiter{Options: Options{DatabaseURL: "postgres://limits@127.0.0.1:1/limits"}, log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	_, err := l.openPostgres(ctx)
+	if err == nil || !strings.Contains(err.Error(), "interrupted") || strings.Contains(err.Error(), "gave up") {
+		t.Error(err)
 	}
 }

@@ -175,6 +175,9 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 		select {
 		case <-ctx.Done():
 			s.Close()
+			if errors.Is(ctx.Err(), context.Canceled) { // by a signal; the start's own end is a deadline
+				return nil, fmt.Errorf("connect to PostgreSQL: interrupted: %w", err)
+			}
 			return nil, fmt.Errorf("connect to PostgreSQL: gave up after %s: %w", startTimeout, err)
 		case <-time.After(wait):
 		}
