@@ -168,7 +168,7 @@ func TestSlackTextIsTextAlone(t *testing.T) {
 	t.Parallel()
 	r := receive(t, nil)
 	m := message()
-	m.Title, m.Text = "<!channel> a&b", "@ALL <https://evil.example|click> ops@hereafter.example"
+	m.Title, m.Text = "<!channel> a&b", "@ALL <https://evil.example|click> ops@hereafter.example ann@mail.example"
 	spec := &alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: r.URL + "/" + secret}}
 	maker, _ := NewMaker(config(t))
 	defer maker.Close()
@@ -183,7 +183,7 @@ func TestSlackTextIsTextAlone(t *testing.T) {
 	if err := json.Unmarshal(r.seen[0].body, &got); err != nil {
 		t.Fatal(err)
 	}
-	want := "[critical] &lt;!channel&gt; a&amp;b\n@\u200bALL &lt;https://evil.example|click&gt; ops@\u200bhereafter.example"
+	want := "[critical] &lt;!channel&gt; a&amp;b\n@\u200bALL &lt;https://evil.example|click&gt; ops@\u200bhereafter.example ann@mail.example"
 	if len(got) != 1 || got["text"] != want {
 		t.Errorf("got %q, want text %q", got, want)
 	}
@@ -196,7 +196,7 @@ func TestSlackTextIsTextAlone(t *testing.T) {
 // TestSlackTextMentionsNobody: Mattermost leaves out . - : and _ behind a word before it looks whom it means.
 func TestSlackTextMentionsNobody(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"@all_", "@here_", "@channel__", "@Everyone_.", "@here-", "(@here)", "x:@here", "@@all", "@ann", "@übel",
+	for _, text := range []string{"@all_", "@here_", "@channel__", "@Everyone_.", "@here-", "(@here)", "x:@here", "@@all", "@ann", "@übel", "a@Everyone",
 		"<@U024BE7LH>"} {
 		m := message()
 		m.Title, m.Text = text, text

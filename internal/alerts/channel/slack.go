@@ -56,13 +56,14 @@ func slackText(m *alerts.Message) string {
 // slackEscapes are the three that Slack asks for; without them <!channel> or <url|words> in a key would take effect.
 var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// mention is what may begin a mention, of everybody or of one, escaped or not. A list of names would have to know what each
-// receiver takes for the end of one: for Mattermost @here_ is @here.
-var mention = regexp.MustCompile(`@(\pL)`)
+// mention is what may begin a mention, escaped or not. A list of names would have to know what each receiver takes for the end
+// of one: for Mattermost @here_ is @here. Behind a letter or a digit stands a mail address, which is left as it is to be copied,
+// but for the names of everybody, which some receivers find there too.
+var mention = regexp.MustCompile(`(^|[^\pL\pN])@(\pL)|@((?i:all|channel|everyone|here))`)
 
 // slackEscape keeps a text from being more than text. A space of no width parts a mention from its @.
 func slackEscape(text string) string {
-	return mention.ReplaceAllString(slackEscapes.Replace(text), "@\u200b$1")
+	return mention.ReplaceAllString(slackEscapes.Replace(text), "$1@\u200b$2$3")
 }
 
 // firstRunes bounds a text; an ellipsis stands for the rest.
