@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -227,14 +226,5 @@ func (c *alertsReplayCmd) confirm(s *session) error {
 	if !s.inTTY {
 		return usageError("replay of all dead letters: standard input is no terminal to ask on; say --yes")
 	}
-	fmt.Fprint(s.err, "replay all dead letters of all channels? [y/N] ")
-	answer, err := readLine(s)
-	if err != nil {
-		return err
-	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
-	}
-	return errors.New("nothing was replayed")
+	return s.confirm("replay all dead letters of all channels?", "nothing was replayed")
 }

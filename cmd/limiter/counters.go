@@ -1,12 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -166,29 +162,5 @@ func (c *resetCmd) confirm(s *session, nc *nats.Conn) error {
 	if c.Prefix != "" {
 		under = " under " + c.Prefix
 	}
-	fmt.Fprintf(s.err, "reset %s%s? [y/N] ", count(found.Reset, "counter"), under)
-	answer, err := readLine(s)
-	if err != nil {
-		return err
-	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
-	}
-	return errors.New("nothing was reset")
-}
-
-// readLine reads an answer; a signal ends the waiting though not the read, which the process leaves behind.
-func readLine(s *session) (string, error) {
-	line := make(chan string, 1)
-	go func() {
-		text, _ := bufio.NewReader(s.in).ReadString('\n') // an end without an answer is no answer
-		line <- text
-	}()
-	select {
-	case text := <-line:
-		return text, nil
-	case <-s.ctx.Done():
-		return "", context.Cause(s.ctx)
-	}
+	return s.confirm(fmt.Sprintf("reset %s%s?", count(found.Reset, "counter"), under), "nothing was reset")
 }

@@ -289,7 +289,7 @@ func readAPIKey(s *session) (string, error) {
 	if s.inTTY {
 		fmt.Fprint(s.err, "API key: ")
 	}
-	line, err := readLine(s)
+	line, err := s.readLine("no API key was verified")
 	if err != nil {
 		return "", err
 	}

@@ -56,6 +56,7 @@ func (o *output) String() string {
 // invocation is one run of the command line.
 type invocation struct {
 	stdin    string
+	in       io.Reader // instead of stdin
 	tty      bool
 	ctx      context.Context
 	status   int
@@ -73,7 +74,7 @@ func (i *invocation) run(t testing.TB, args ...string) *invocation {
 	parser := takeParser()
 	defer putParser(parser)
 	i.status = runWith(parser, args, &session{
-		ctx: i.ctx, in: strings.NewReader(i.stdin), out: &stdout{to: cmp.Or[io.Writer](i.to, &i.out)}, err: &i.err, inTTY: i.tty,
+		ctx: i.ctx, in: cmp.Or[io.Reader](i.in, strings.NewReader(i.stdin)), out: &stdout{to: cmp.Or[io.Writer](i.to, &i.out)}, err: &i.err, inTTY: i.tty,
 		now: func() time.Time { return noon },
 	})
 	return i

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// confirm asks before what cannot be undone. What is not done without a yes, undone says, such as "nothing was reset".
+func (s *session) confirm(question, undone string) error {
+	fmt.Fprintf(s.err, "%s [y/N] ", question)
+	answer, err := s.readLine(undone)
+	if err != nil {
+		return err
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errors.New(undone)
+}
+
+// readLine reads a line; without one it is empty. A signal ends the waiting, and undone says what is not done then.
+func (s *session) readLine(undone string) (string, error) {
+	return s.await(undone, func() string { return firstLine(s.in) })
+}
+
+func firstLine(in io.Reader) string {
+	text, _ := bufio.NewReader(in).ReadString('\n') // an end without an answer is no answer
+	return text
+}
+
+// await waits for read or for a signal, which leaves the read behind for the process to end.
+func (s *session) await(undone string, read func() string) (string, error) {
+	line := make(chan string, 1)
+	go func() { line <- read() }()
+	select {
+	case text := <-line:
+		return text, nil
+	case <-s.ctx.Done():
+		if s.inTTY {
+			fmt.Fprintln(s.err) // behind the question
+		}
+		return "", errors.New("interrupted: " + undone)
+	}
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// TestInterruptedQuestions: a signal at a question ends the verb, which says what it did not do.
+func TestInterruptedQuestions(t *testing.T) {
+	url := testenv.NATS(t).ClientURL()
+	respondAt(t, url, limits.SubjectReset, func(request string) *nats.Msg {
+		if !strings.Contains(request, "dryRun") {
+			t.Errorf("asked %s", request)
+		}
+		return text(`{"reset":12}`)("")
+	})
+	for _, c := range []struct{ args, question, undone string }{
+		{"reset --prefix p:", "reset 12 counters under p:? [y/N] ", "nothing was reset"},
+		{"reset --all", "reset 12 counters? [y/N] ", "nothing was reset"},
+		{"alerts replay --all", "replay all dead letters of all channels? [y/N] ", "nothing was replayed"},
+		{"verify", "API key: ", "no API key was verified"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			in, typed := io.Pipe()
+			t.Cleanup(func() { _ = typed.Close() })
+			ctx, interrupt := context.WithCancel(t.Context())
+			i := &invocation{in: in, tty: true, ctx: ctx}
+			ended := i.start(t, c.question, append(strings.Fields(c.args), "--nats-url", url)...)
+			interrupt()
+			<-ended
+			i.want(t, exitError, "", c.question+"\nlimiter: interrupted: "+c.undone+"\n")
+		})
+	}
+}
