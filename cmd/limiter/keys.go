@@ -246,8 +246,8 @@ type verifyCmd struct {
 
 // Help gives the examples of --help.
 func (*verifyCmd) Help() string {
-	return `The key is read from LIMITS_API_KEY, else from standard input. Exit status 3 is for a key that is not valid, and
-for a valid one whose limits deny.
+	return `The key is read from LIMITS_API_KEY, else from standard input; a terminal does not show it. Exit status 3 is
+for a key that is not valid, and for a valid one whose limits deny.
 
 Examples:
 
@@ -289,7 +289,7 @@ func readAPIKey(s *session) (string, error) {
 	if s.inTTY {
 		fmt.Fprint(s.err, "API key: ")
 	}
-	line, err := s.readLine("no API key was verified")
+	line, err := s.readSecret("no API key was verified")
 	if err != nil {
 		return "", err
 	}

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+
+	"golang.org/x/term"
 )
 
 // confirm asks before what cannot be undone. What is not done without a yes, undone says, such as "nothing was reset".
@@ -30,6 +33,29 @@ func (s *session) readLine(undone string) (string, error) {
 func firstLine(in io.Reader) string {
 	text, _ := bufio.NewReader(in).ReadString('\n') // an end without an answer is no answer
 	return text
+}
+
+// readSecret is readLine of what a terminal must not show.
+func (s *session) readSecret(undone string) (string, error) {
+	file, ok := s.in.(*os.File)
+	if !ok || !s.inTTY {
+		return s.readLine(undone)
+	}
+	fd := int(file.Fd())
+	shows, err := term.GetState(fd)
+	if err != nil {
+		return "", fmt.Errorf("read the settings of the terminal: %w", err)
+	}
+	// The read that a signal leaves behind does not set the terminal back.
+	defer func() { _ = term.Restore(fd, shows) }()
+	text, err := s.await(undone, func() string {
+		secret, _ := term.ReadPassword(fd)
+		return string(secret)
+	})
+	if err == nil {
+		fmt.Fprintln(s.err) // the one that was typed was not shown either
+	}
+	return text, err
 }
 
 // await waits for read or for a signal, which leaves the read behind for the process to end.
