@@ -133,13 +133,17 @@ func verdict(r *limits.Reply) string {
 }
 
 func result(l *limits.LimitReply) string {
+	text := "denied, can never fit"
 	switch {
 	case l.Allowed:
 		return "allowed"
 	case l.RetryAfter > 0:
-		return "denied, retry in " + span(l.RetryAfter)
+		text = "denied, retry in " + span(l.RetryAfter)
 	}
-	return "denied, can never fit"
+	if l.Shadow {
+		text += " (shadow)" // it denies nothing
+	}
+	return text
 }
 
 type consumeCmd struct{ decideFlags }

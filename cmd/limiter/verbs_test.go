@@ -72,6 +72,26 @@ ip:ab12  1m    5/1m     4          2026-03-01 12:01:00 in 1m  allowed
 	}
 }
 
+// TestShadow: which of the limits that deny are enforced is told.
+func TestShadow(t *testing.T) {
+	const reply = `{"allowed":false,"key":"b","name":"1m","limit":5,"remaining":0,"reset":0,"retryAfter":1000,"blockedBy":"b","message":"slow down","limits":[` +
+		`{"name":"1m","key":"a","limit":1,"window":"1m","remaining":0,"reset":0,"allowed":false,"shadow":true,"retryAfter":2000},` +
+		`{"name":"1h","key":"a","limit":1,"window":"1h","remaining":1,"reset":0,"allowed":false,"shadow":true},` +
+		`{"name":"1d","key":"a","limit":9,"window":"1d","remaining":9,"reset":0,"allowed":true,"shadow":true},` +
+		`{"name":"1m","key":"b","limit":5,"window":"1m","remaining":0,"reset":0,"allowed":false,"retryAfter":1000}]}`
+	want := `denied: slow down
+KEY  NAME  LIMIT  REMAINING  RESET  RESULT
+a    1m    1/1m   0          now    denied, retry in 2s (shadow)
+a    1h    1/1h   1          now    denied, can never fit (shadow)
+a    1d    9/1d   9          now    allowed
+b    1m    5/1m   0          now    denied, retry in 1s
+`
+	i := limiter(t, "check", "-a", "user=7", "--nats-url", respond(t, limits.SubjectCheck, text(reply)))
+	if d := cmp.Diff(want, i.out.String()); d != "" || i.status != exitDenied {
+		t.Errorf("exit status %d, %s", i.status, d)
+	}
+}
+
 func TestServiceErrorsAreErrors(t *testing.T) {
 	body := `{"error":{"code":"invalid_window","field":"window","message":"window: unknown unit \"x\""}}`
 	url := respond(t, "limits.*", func(string) *nats.Msg {
