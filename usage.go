@@ -102,13 +102,13 @@ type UsageRequest struct {
 	Max int `json:"max,omitzero"`
 }
 
-// Usage answers the report that was asked for, the most first.
+// Usage answers the report that was asked for, the most first; the other two are left out.
 type Usage struct {
 	Since   int64           `json:"since"`
 	Until   int64           `json:"until"`
-	Traffic []KeyTraffic    `json:"traffic,omitempty"`
-	Slowest []EndpointTimes `json:"slowest,omitempty"`
-	Errors  []EndpointError `json:"errors,omitempty"`
+	Traffic []KeyTraffic    `json:"traffic,omitzero"`
+	Slowest []EndpointTimes `json:"slowest,omitzero"`
+	Errors  []EndpointError `json:"errors,omitzero"`
 }
 
 // KeyTraffic is how many requests a key made, and how many had a status of 500 or above.

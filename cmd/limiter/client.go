@@ -20,11 +20,13 @@ type natsFlags struct {
 	settings.NATS `set:"unset=nats://127.0.0.1:4222"`
 }
 
+const connectTimeout = 5 * time.Second
+
 // connect connects as a client; verb names the connection on the server.
 func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error) {
 	to := cmp.Or(f.NATSURL, nats.DefaultURL)
 	options := []nats.Option{
-		nats.Name("limiter " + verb), nats.Timeout(5 * time.Second), nats.MaxReconnects(-1),
+		nats.Name("limiter " + verb), nats.Timeout(connectTimeout), nats.MaxReconnects(-1),
 		// What goes wrong later shows in the answers, and watch looks itself; the default handler would write to standard error.
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}
@@ -56,6 +58,11 @@ type clientFlags struct {
 	natsFlags
 	Timeout time.Duration `default:"2s" placeholder:"DURATION" help:"How long to wait for an answer (${default})."`
 	JSON    bool          `help:"Print JSON."`
+}
+
+// connect waits for a server no longer than for an answer.
+func (f *clientFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error) {
+	return f.natsFlags.connect(verb, append(more, nats.Timeout(min(f.Timeout, connectTimeout)))...)
 }
 
 // Validate holds what the tags cannot.

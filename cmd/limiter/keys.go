@@ -226,6 +226,9 @@ func (c *keysExpireCmd) Run(s *session) error {
 		at = 0
 	}
 	return c.change(s, limits.SubjectKeysExpire, limits.ExpireKeyRequest{ID: c.ID, ExpiresAt: at}, func(k *limits.APIKey) string {
+		if k.RevokedAt != 0 {
+			return "expires " + moment(s, k.ExpiresAt, "never") + ", but was revoked " + moment(s, k.RevokedAt, "") + " and stays so"
+		}
 		return "expires " + moment(s, k.ExpiresAt, "never")
 	})
 }

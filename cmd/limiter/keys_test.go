@@ -40,6 +40,7 @@ func TestServiceKeys(t *testing.T) {
 	s.limiter(t, "keys list").want(t, exitDone, "expired", "")
 	s.limiter(t, "keys revoke "+id).want(t, exitDone, "API key "+id+" of user 7: revoked at ", "")
 	verify(text).want(t, exitDenied, "not valid: inactive\n", "")
+	s.limiter(t, "keys expire "+id+" --never").want(t, exitDone, "expires never, but was revoked ", "")
 	s.limiter(t, "keys list").want(t, exitDone, "revoked", "")
 	s.limiter(t, "keys revoke AAAAAAAA").want(t, exitError, "", `no API key with the id "AAAAAAAA"`)
 	s.limiter(t, "keys revoke "+strings.TrimSpace(text)).want(t, exitError, "", "id is none of an API key")

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -397,4 +398,18 @@ func respondAt(t *testing.T, url, subject string, handler func(request string) *
 
 func text(json string) func(string) *nats.Msg {
 	return func(string) *nats.Msg { return &nats.Msg{Data: []byte(json)} }
+}
+
+// TestASilentServerIsWaitedForAsLongAsAnAnswer: --timeout is for both.
+func TestASilentServerIsWaitedForAsLongAsAnAnswer(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	begin := time.Now()
+	limiter(t, "show", "k", "--timeout", "50ms", "--nats-url", "nats://"+silent.Addr().String()).want(t, exitError, "", "connect to")
+	if took := time.Since(begin); took >= connectTimeout {
+		t.Errorf("it took %v", took)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -201,13 +202,14 @@ func (s *Service) throttle(ctx context.Context, a *Alert) (refused string, err e
 	return "", nil
 }
 
-// throttleKey is the key of a user, of whom only the hash is in it where the name is too long for a key.
+// throttleKey is the key of a user, of whom only the hash is in it where the name is too long for a key, or would be a key of
+// others.
 func throttleKey(user string) string {
 	const most = 256
 	switch {
 	case user == "":
 		return throttlePrefix + "none"
-	case len(throttlePrefix)+len(user) > most:
+	case len(throttlePrefix)+len(user) > most, user == "none", strings.HasPrefix(user, "sha256:"):
 		sum := sha256.Sum256([]byte(user))
 		return throttlePrefix + "sha256:" + hex.EncodeToString(sum[:])
 	}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -352,5 +353,20 @@ func TestASilencedAlertMayBeToldAgain(t *testing.T) {
 		if c, err := b.decide(known); err != nil || len(c.Updated) != 1 || c.Updated[0].Notice != want {
 			t.Errorf("%s: %+v, %v", notice, c.Updated, err)
 		}
+	}
+}
+
+// TestThrottleKeysAreApart: no user's name gives the key of no user, or that of a name whose hash it looks like.
+func TestThrottleKeysAreApart(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("u", 300)
+	users := []string{"", "none", "7", long, strings.TrimPrefix(throttleKey(long), throttlePrefix)}
+	seen := map[string]string{}
+	for _, user := range users {
+		key := throttleKey(user)
+		if other, taken := seen[key]; taken || len(key) > 256 {
+			t.Errorf("users %q and %q share %q", other, user, key)
+		}
+		seen[key] = user
 	}
 }

@@ -158,18 +158,21 @@ func (s *Service) usage(ctx context.Context, data []byte) (any, error) {
 	switch report {
 	case limits.ReportTraffic:
 		rows, err := s.cfg.Usage.Traffic(ctx, q)
+		reply.Traffic = make([]limits.KeyTraffic, 0, len(rows))
 		for _, t := range rows {
 			reply.Traffic = append(reply.Traffic, limits.KeyTraffic(t))
 		}
 		return reply, err
 	case limits.ReportSlowest:
 		rows, err := s.cfg.Usage.SlowestEndpoints(ctx, q)
+		reply.Slowest = make([]limits.EndpointTimes, 0, len(rows))
 		for _, e := range rows {
 			reply.Slowest = append(reply.Slowest, limits.EndpointTimes(e))
 		}
 		return reply, err
 	default:
 		rows, err := s.cfg.Usage.EndpointErrors(ctx, q)
+		reply.Errors = make([]limits.EndpointError, 0, len(rows))
 		for _, f := range rows {
 			reply.Errors = append(reply.Errors, limits.EndpointError(f))
 		}

@@ -49,6 +49,9 @@ func (f *fakeUsage) SlowestEndpoints(_ context.Context, q usage.LogQuery) ([]usa
 
 func (f *fakeUsage) EndpointErrors(_ context.Context, q usage.LogQuery) ([]usage.Failure, error) {
 	f.log = q
+	if q.Prefix == "nobody" {
+		return nil, nil
+	}
 	return []usage.Failure{{Endpoint: "/a", Method: "GET", Status: 500, Requests: 1}}, nil
 }
 
@@ -104,6 +107,7 @@ func TestUsageQuestions(t *testing.T) {
 			`{"since":5,"until":7,"traffic":[{"key":"k","user":"u","requests":1,"errors":2}]}`},
 		{limits.SubjectUsageReport, `{"report":"slowest","since":5,"until":7}`,
 			`{"since":5,"until":7,"slowest":[{"endpoint":"/a","method":"GET","requests":1,"mean":2.5,"p95":3,"max":4}]}`},
+		{limits.SubjectUsageReport, `{"report":"errors","since":5,"until":7,"prefix":"nobody"}`, `{"since":5,"until":7,"errors":[]}`},
 		{limits.SubjectUsageReport, `{"report":"errors","since":5,"until":7,"prefix":"x","max":3}`,
 			`{"since":5,"until":7,"errors":[{"endpoint":"/a","method":"GET","status":500,"requests":1}]}`},
 		{limits.SubjectTop, `{"by":"loved"}`, `{"error":{"code":"invalid_by"`},
