@@ -54,9 +54,10 @@ func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newMemory()
-		busy := true
+		var busy atomic.Bool
+		busy.Store(true)
 		b := start(t, o, named("a", "x", func(context.Context, *alerts.Message) error {
-			if busy {
+			if busy.Load() {
 				return &alerts.Refusal{Err: errors.New("busy"), RetryAfter: 10 * time.Minute}
 			}
 			return nil
@@ -71,7 +72,7 @@ func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
 		if left := time.Until(b.PausedUntil("a")); left != 10*time.Minute {
 			t.Errorf("paused for %s, want 10m", left)
 		}
-		busy = false
+		busy.Store(false)
 		o.add("a", "n")
 		rest(time.Minute)
 		if o.get("n").State == alerts.DeliverySent {
@@ -82,11 +83,11 @@ func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
 		if until := b.PausedUntil("a"); !until.IsZero() || o.get("n").State != alerts.DeliverySent {
 			t.Errorf("resumed, it is paused until %s, and what waits is %s", until, o.get("n").State)
 		}
-		busy = true
+		busy.Store(true)
 		o.add("a", "again")
 		b.Wake()
 		synctest.Wait()
-		busy = false
+		busy.Store(false)
 		rest(10 * time.Minute)
 		if until := b.PausedUntil("a"); !until.IsZero() {
 			t.Errorf("a pause that is over is until %s", until)
