@@ -284,7 +284,6 @@ func (l *limiter) storeHealthy(ctx context.Context) error {
 func (l *limiter) startEvents(context.Context) (err error) {
 	l.relay, err = bus.NewRelay(bus.RelayConfig{
 		Conn: l.events, Outbox: l.store, Source: l.Source, SchemaBase: l.schemaBase(), Logger: l.log,
-		Embedded: l.embedded != nil,
 	})
 	if err != nil {
 		return err

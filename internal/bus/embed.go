@@ -39,11 +39,13 @@ const (
 
 // Embedded is a running server.
 type Embedded struct {
-	server *server.Server
-	host   string
+	server  *server.Server
+	host    string
+	mending mending
 }
 
-// Embed starts a server with JetStream, and returns when it accepts connections.
+// Embed starts a server with JetStream, and returns when it accepts connections. Until Shutdown it opens its streams again
+// when they could not be written and there is room for them now.
 func Embed(cfg EmbedConfig) (*Embedded, error) {
 	setDefault(&cfg.Listen, "127.0.0.1:4222")
 	setDefault(&cfg.StartTimeout, 20*time.Second)
@@ -87,7 +89,9 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 		s.WaitForShutdown()
 		return nil, fmt.Errorf("embed NATS: JetStream in %s: %s", cfg.StoreDir, log.last())
 	}
-	return &Embedded{server: s, host: host}, nil
+	e := &Embedded{server: s, host: host}
+	e.startMending(cfg)
+	return e, nil
 }
 
 // probe reads the address and tries it, because the server only logs that it cannot listen. It gives the port as
@@ -124,6 +128,7 @@ func (e *Embedded) URL() string {
 
 // Shutdown stops the server and waits until its streams are closed.
 func (e *Embedded) Shutdown() {
+	e.stopMending()
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
 }

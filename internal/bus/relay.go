@@ -46,8 +46,6 @@ type RelayConfig struct {
 	Gather time.Duration
 	// AckTimeout is how long a batch may wait for its acknowledgements. 5 s unless set.
 	AckTimeout time.Duration
-	// Embedded says that the NATS server is in this process, where nobody else restarts it.
-	Embedded bool
 	// DrainTimeout is how long, after Run's context has ended, the relay goes on with what is in the outbox.
 	// 5 s unless set; negative for not at all.
 	DrainTimeout time.Duration
@@ -88,15 +86,7 @@ type Relay struct {
 	ready bool
 	// failing says that the last pass failed, so that only changes are logged.
 	failing bool
-	// refused says that the last batch was read and could not be published; stuck is since when that is so, and advised says
-	// that the log told what to do about it.
-	refused bool
-	stuck   time.Time
-	advised bool
 }
-
-// stuckAfter is how long events are refused before the log says what to do about it.
-const stuckAfter = time.Minute
 
 // NewRelay makes a relay; Run runs it.
 func NewRelay(cfg RelayConfig) (*Relay, error) {
@@ -193,15 +183,7 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		}
 		r.ready = true
 	}
-	was := r.refused
-	r.refused = false
-	n, err := r.cfg.Outbox.Relay(ctx, r.cfg.Batch, func(ctx context.Context, events []engine.Event) ([]string, error) {
-		acked, err := r.publish(ctx, events)
-		if r.refused = err != nil && len(acked) == 0; r.refused && !was {
-			r.stuck = time.Now()
-		}
-		return acked, err
-	})
+	n, err := r.cfg.Outbox.Relay(ctx, r.cfg.Batch, r.publish)
 	if err != nil {
 		// The stream may be what is missing.
 		r.ready = false
@@ -277,16 +259,11 @@ func (r *Relay) failed(err error) {
 		r.cfg.Logger.Error("events wait in the outbox", "error", err)
 	}
 	r.failing = true
-	// nats-server keeps the first error of writing to a stream, such as that of a full disk, as long as it runs.
-	if r.cfg.Embedded && r.refused && !r.advised && time.Since(r.stuck) >= stuckAfter {
-		r.advised = true
-		r.cfg.Logger.Error("the embedded NATS server takes no events; when its disk has room, restart the limiter", "error", err)
-	}
 }
 
 func (r *Relay) recovered() {
 	if r.failing {
 		r.cfg.Logger.Info("events are published again")
 	}
-	r.failing, r.refused, r.advised = false, false, false
+	r.failing = false
 }

@@ -1,0 +1,91 @@
+package bus
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+)
+
+// TestStreamsThatCouldNotBeWrittenAreOpenedAgain takes the folder of the streams away from under the embedded server, which
+// does not take an event any more then, not even when the folder is back.
+func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "nats")
+	var log journal
+	e, err := Embed(EmbedConfig{Listen: "127.0.0.1:0", StoreDir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Shutdown)
+	e.stopMending() // the test does it
+	e.mending.stop, e.mending.stopped = func() {}, make(chan struct{})
+	close(e.mending.stopped)
+	js, err := jetstream.New(dial(t, e.URL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(id string, size int) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		_, err := js.Publish(ctx, limits.EventWarning, make([]byte, size), jetstream.WithMsgID(id))
+		return err
+	}
+	if err := publish("first", 1); err != nil {
+		t.Fatal(err)
+	}
+	e.mend()
+	if log.String() != "" {
+		t.Errorf("all is well, and the log says\n%s", &log)
+	}
+
+	messages := filepath.Join(dir, "jetstream", "$G", "streams", eventStream().Name, "msgs")
+	if err := os.Rename(messages, messages+".gone"); err != nil {
+		t.Fatal(err)
+	}
+	e.mending.dir = filepath.Join(dir, "missing") // as if there were no room
+	stored := 1
+	for publish("", 1_000_000) == nil { // until the server needs another file
+		stored++
+	}
+	for range 3 {
+		e.mend()
+	}
+	if n := strings.Count(log.String(), "cannot write its streams"); n != 1 {
+		t.Errorf("said %d times that there is nowhere to write, want once:\n%s", n, &log)
+	}
+	_ = os.RemoveAll(messages) // what the server may have begun there
+	if err := os.Rename(messages+".gone", messages); err != nil {
+		t.Fatal(err)
+	}
+	e.mending.dir = dir
+	if publish("before", 1) == nil {
+		t.Fatal("the server takes events again by itself: mending is needless")
+	}
+	e.mend()
+	if !strings.Contains(log.String(), "opened its streams again") {
+		t.Errorf("the log does not say that the streams are open again:\n%s", &log)
+	}
+	for _, id := range []string{"first", "after"} { // the first is a repeat
+		if err := publish(id, 1); err != nil {
+			t.Errorf("publish %s: %v", id, err)
+		}
+	}
+	stream, err := js.Stream(t.Context(), eventStream().Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != uint64(stored+1) {
+		t.Errorf("%d events in the stream, want the %d before and one after", n, stored)
+	}
+}
