@@ -150,7 +150,7 @@ func (r *Runner) Close(ctx context.Context) error {
 // tick runs a job at its times until the runner is stopped. A job's runs on this replica follow one another.
 func (r *Runner) tick(j *job) {
 	last, ok := r.lastTime(j)
-	for ok {
+	for waits := false; ok; {
 		now := r.cfg.Now()
 		if last.After(now) { // the clock was ahead; a time that was run once is claimed, and not run again
 			last = now
@@ -161,10 +161,13 @@ func (r *Runner) tick(j *job) {
 			continue
 		}
 		if err := r.runAt(j, at); err != nil {
-			r.cfg.Logger.Warn("job could not be claimed; it is tried again", "job", j.Name, "scheduled", at, "error", err)
-			ok = r.sleep(retryStore)
+			if !waits {
+				r.cfg.Logger.Warn("job could not be claimed; it is tried again until it is", "job", j.Name, "scheduled", at, "error", err)
+			}
+			waits, ok = true, r.sleep(retryStore)
 			continue
 		}
+		waits = false
 		last = at
 	}
 }
@@ -172,7 +175,7 @@ func (r *Runner) tick(j *job) {
 // lastTime asks until the store says when a job was scheduled last; for one that never was, every time up to now was
 // missed. ok is false when the runner was stopped before.
 func (r *Runner) lastTime(j *job) (last time.Time, ok bool) {
-	for {
+	for waits := false; ; waits = true {
 		ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
 		run, found, err := r.cfg.Store.LastRun(ctx, j.Name)
 		cancel()
@@ -182,7 +185,7 @@ func (r *Runner) lastTime(j *job) (last time.Time, ok bool) {
 			}
 			return time.UnixMilli(run.Scheduled), true
 		}
-		if r.ctx.Err() == nil {
+		if r.ctx.Err() == nil && !waits {
 			r.cfg.Logger.Warn("job waits for the store", "job", j.Name, "error", err)
 		}
 		if !r.sleep(retryStore) {

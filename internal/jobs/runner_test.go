@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,10 +83,14 @@ func (n *notes) ended() []string {
 	return slices.Clone(n.ends)
 }
 
-func (n *notes) logged(text string) bool {
+func (n *notes) all() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.ContainsFunc(n.lines, func(line string) bool { return strings.Contains(line, text) })
+	return slices.Clone(n.lines)
+}
+
+func (n *notes) logged(text string) bool {
+	return slices.ContainsFunc(n.all(), func(line string) bool { return strings.Contains(line, text) })
 }
 
 // runner starts a runner, which is closed when the test ends.
@@ -200,6 +205,60 @@ func TestPanicsAndErrorsAreKept(t *testing.T) {
 			t.Error("no stack of the panic in the log")
 		}
 		equal(t, "observed", n.ended(), []string{"j failed 0s", "j failed 0s", "j done 0s"})
+	})
+}
+
+// brittle is a store that fails while down is set.
+type brittle struct {
+	jobs.Store
+	down atomic.Bool
+}
+
+var errDown = errors.New("down")
+
+func (b *brittle) LastRun(ctx context.Context, job string) (jobs.Run, bool, error) {
+	if b.down.Load() {
+		return jobs.Run{}, false, errDown
+	}
+	return b.Store.LastRun(ctx, job)
+}
+
+func (b *brittle) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
+	if b.down.Load() {
+		return jobs.Claimed{}, errDown
+	}
+	return b.Store.ClaimRun(ctx, c)
+}
+
+// TestAnOutageOfTheStoreIsToldOnce has one before the first run and one later.
+func TestAnOutageOfTheStoreIsToldOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n := &brittle{Store: file(t)}, newNotes()
+		s.down.Store(true)
+		runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "", nil }})
+		for range 2 {
+			time.Sleep(time.Hour)
+			s.down.Store(false)
+			time.Sleep(time.Minute)
+			s.down.Store(true)
+		}
+		s.down.Store(false)
+		time.Sleep(time.Minute)
+		told := func(text string) (times int) {
+			for _, line := range n.all() {
+				if strings.Contains(line, text) {
+					times++
+				}
+			}
+			return times
+		}
+		if a, b := told("job waits for the store"), told("job could not be claimed"); a != 1 || b != 1 {
+			t.Errorf("told of the first outage %d times and of the second %d times, want once: %q", a, b, n.all())
+		}
+		if got := len(history(t, s, "j")); got < 2 {
+			t.Errorf("%d runs", got)
+		}
 	})
 }
 
