@@ -12,7 +12,6 @@ import (
 // The SQLSTATEs that mean something here.
 const (
 	uniqueViolation      = "23505"
-	readOnlyTransaction  = "25006"
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
 	lockNotAvailable     = "55P03"

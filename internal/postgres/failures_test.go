@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -296,6 +298,45 @@ func TestConnectionsThatTakeLongToMake(t *testing.T) {
 	}
 }
 
+// TestAStandbyIsNoServer has an address lead to a standby for a moment, as in a switchover, and to the primary again: no
+// connection that was made meanwhile is kept.
+func TestAStandbyIsNoServer(t *testing.T) {
+	primary := testenv.PostgresServer(t)
+	if err := Migrate(t.Context(), primary.URL); err != nil {
+		t.Fatal(err)
+	}
+	standby := primary.Standby()
+	proxy := startProxy(t, primary.URL)
+	s := open(t, Config{URL: proxy.url})
+	none := func(context.Context, []engine.Event) ([]string, error) { return nil, nil }
+	all := func() (errs []error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, relay := s.Relay(ctx, 1, none)
+		_, claim := s.ClaimRun(ctx, jobs.Claim{Job: rand.Text(), Scheduled: 1, Replica: "a", Lease: time.Minute})
+		return []error{s.Update(ctx, batch("a"), set("1")), s.Ping(ctx), relay, claim}
+	}
+	for i, err := range all() {
+		if err != nil {
+			t.Fatalf("on the primary, %d: %v", i, err)
+		}
+	}
+	proxy.lead(t, standby.URL)
+	s.pool.Reset()
+	s.relay.Reset()
+	for i, err := range all() {
+		if err == nil {
+			t.Errorf("on the standby, %d: all is well", i)
+		}
+	}
+	proxy.lead(t, primary.URL)
+	for i, err := range all() {
+		if err != nil {
+			t.Errorf("on the primary again, %d: %v", i, err)
+		}
+	}
+}
+
 // TestCloseOfSilentConnections: a store whose server says nothing is closed all the same.
 func TestCloseOfSilentConnections(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t, Migrate))
@@ -320,10 +361,12 @@ func TestCloseOfSilentConnections(t *testing.T) {
 // proxy passes bytes on, until it is told to cut: then what the server says next is swallowed. Told to swallow, it keeps
 // the connections that it has and passes nothing on; told to hang, it does so with new ones too.
 type proxy struct {
-	url     string
-	mu      sync.Mutex
-	cutting bool
-	hanging bool
+	url string
+	mu  sync.Mutex
+	// network and backend are where new connections go.
+	network, backend string
+	cutting          bool
+	hanging          bool
 	// delay is how long it takes to let anybody in.
 	delay time.Duration
 	// age is one more for each time it was told to swallow; what was accepted before is silent.
@@ -345,30 +388,43 @@ func startProxy(t *testing.T, target string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	network, backend := pgconn.NetworkAddress(cfg.Host, cfg.Port)
+	p := new(proxy)
+	p.network, p.backend = pgconn.NetworkAddress(cfg.Host, cfg.Port)
 	u.Host = l.Addr().String()
 	q := u.Query()
 	q.Del("host")
 	u.RawQuery = q.Encode()
-	p := &proxy{url: u.String()}
+	p.url = u.String()
 	go func() {
 		for {
 			client, err := l.Accept()
 			if err != nil {
 				return
 			}
+			p.mu.Lock()
+			age, delay, network, backend := p.age, p.delay, p.network, p.backend
+			p.mu.Unlock()
 			server, err := net.Dial(network, backend)
 			if err != nil {
 				_ = client.Close()
 				return
 			}
-			p.mu.Lock()
-			age, delay := p.age, p.delay
-			p.mu.Unlock()
 			time.AfterFunc(delay, func() { p.pass(client, server, age) })
 		}
 	}()
 	return p
+}
+
+// lead has new connections go to another server.
+func (p *proxy) lead(t *testing.T, target string) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network, p.backend = pgconn.NetworkAddress(cfg.Host, cfg.Port)
 }
 
 func (p *proxy) pass(client, server net.Conn, age int) {

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -132,6 +133,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	lock := orDefault(cfg.LockTimeout, time.Second)
+	// In a switchover an address may lead to a standby for a moment. A connection that was made then would be kept.
+	base.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 
 	decisions := base.Copy()
 	decisions.MaxConns = int32(orDefault(cfg.MaxConns, 8))

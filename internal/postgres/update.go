@@ -252,9 +252,6 @@ func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan planner) (a
 	}()
 	now, err := s.read(ctx, t, b, true)
 	if err != nil {
-		if sqlState(err) == readOnlyTransaction {
-			s.pool.Reset() // a failover made the server a replica
-		}
 		s.silent(ctx)
 		return t.conn.IsClosed(), err
 	}

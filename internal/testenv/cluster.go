@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ type cluster struct {
 	release  func() // gives up the claim on dir
 	port     int
 	settings []string
+	standby  bool // it follows another one, and takes no writes
 	process  *child
 }
 
@@ -45,19 +47,51 @@ func newCluster(settings ...string) (_ *cluster, err error) {
 	if err := c.initdb(password); err != nil {
 		return nil, err
 	}
+	return c, c.startSomewhere(password)
+}
+
+// follow creates a standby of a running cluster and starts it.
+func (c *cluster) follow() (_ *cluster, err error) {
+	s := &cluster{bin: c.bin, settings: c.settings, release: func() {}, standby: true}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.remove())
+		}
+	}()
+	if err := s.makeDir(); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(c.url)
+	if err != nil {
+		return nil, err
+	}
+	password, _ := u.User.Password()
+	cmd, err := s.command("pg_basebackup", "-h", "127.0.0.1", "-p", strconv.Itoa(c.port), "-U", "limits", "-D", s.data(), "-R", "-c", "fast", "--no-sync")
+	if err != nil {
+		return nil, err
+	}
+	cmd.Env = append(cmd.Env, "PGPASSWORD="+password)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("pg_basebackup: %w\n%s", err, out)
+	}
+	return s, s.startSomewhere(password)
+}
+
+// startSomewhere starts the server on a free port.
+func (c *cluster) startSomewhere(password string) (err error) {
 	for try := 0; ; try++ {
 		if c.port, err = freePort(); err != nil {
-			return nil, err
+			return err
 		}
 		if err = c.start(); err == nil {
 			break
 		}
 		if try == 10 || !strings.Contains(err.Error(), "Address already in use") {
-			return nil, err
+			return err
 		}
 	}
 	c.url = fmt.Sprintf("postgres://limits:%s@127.0.0.1:%d/postgres?sslmode=disable", password, c.port)
-	return c, nil
+	return nil
 }
 
 const dirPattern = "limits-pg-"
@@ -129,7 +163,11 @@ func (c *cluster) start() error {
 		return err
 	}
 	// SIGQUIT is the immediate shutdown, which frees the shared memory that SIGKILL leaves behind.
-	process, err := startChild(cmd, "database system is ready to accept connections", syscall.SIGQUIT)
+	ready := "database system is ready to accept connections"
+	if c.standby {
+		ready = "database system is ready to accept read"
+	}
+	process, err := startChild(cmd, ready, syscall.SIGQUIT)
 	if err != nil {
 		return err
 	}

@@ -19,12 +19,27 @@ func PostgresServer(tb testing.TB, settings ...string) *PG {
 	if err != nil {
 		tb.Fatalf("testenv: %v", err)
 	}
+	return own(tb, c)
+}
+
+// own removes the cluster when the test ends.
+func own(tb testing.TB, c *cluster) *PG {
 	tb.Cleanup(func() {
 		if err := c.remove(); err != nil {
 			tb.Errorf("testenv: stop PostgreSQL: %v", err)
 		}
 	})
 	return &PG{URL: c.url, tb: tb, cluster: c}
+}
+
+// Standby starts a server that follows this one and takes no writes, and stops it when the test ends.
+func (p *PG) Standby() *PG {
+	p.tb.Helper()
+	c, err := p.cluster.follow()
+	if err != nil {
+		p.tb.Fatalf("testenv: standby: %v", err)
+	}
+	return own(p.tb, c)
 }
 
 // Kill ends the server and all its processes with SIGKILL, and returns when they are gone. Kill and Start report
