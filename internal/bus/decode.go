@@ -79,9 +79,10 @@ func (p *parser) ask(verb engine.Verb, req *engine.Request) error {
 		return err
 	}
 	req.Verb, req.Cost = verb, p.cost
-	if p.id != "" && verb != engine.Check {
-		req.ID, req.Fingerprint = p.id, fingerprint(verb, req, &p.question)
+	if p.id == "" || verb == engine.Check {
+		return req.Refusal
 	}
+	req.ID, req.Fingerprint = p.id, fingerprint(verb, req, &p.question)
 	return nil
 }
 

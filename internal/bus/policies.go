@@ -19,7 +19,8 @@ type Policies interface {
 	Report() policy.Report
 }
 
-// resolvePolicy answers form 3.
+// resolvePolicy answers form 3. What the policies refuse goes into req, because they may have changed: a request with an id is
+// answered as it was before.
 func (p *parser) resolvePolicy(req *engine.Request) error {
 	if p.given&(givenPolicy|givenAttributes) == 0 {
 		return badInput("tier", "tier", "tier needs policy or attributes beside it")
@@ -27,13 +28,14 @@ func (p *parser) resolvePolicy(req *engine.Request) error {
 	q := policy.Question{Policy: p.policy, Tier: p.tier, Attributes: p.attributes, Now: time.Now(), Overrides: p.overrides}
 	if p.policies == nil {
 		if q.Policy != "" {
-			return unknownPolicy(q.Policy, "the limiter has no policies; start it with --policies FILE")
+			req.Refusal = unknownPolicy(q.Policy, "the limiter has no policies; start it with --policies FILE")
 		}
 		return nil
 	}
 	r, err := p.policies.Resolve(q)
 	if err != nil {
-		return policyError(&q, err)
+		req.Refusal = policyError(&q, err)
+		return nil
 	}
 	for i := range r.Limits {
 		if l := &r.Limits[i]; l.User == "" {

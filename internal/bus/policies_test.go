@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -16,7 +17,9 @@ import (
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/policy"
+	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 const policyFile = `
@@ -38,10 +41,12 @@ policies:
     limits: [{key: "team:{team}", limit: 1, window: 1h}]
 `
 
-func keeper(t *testing.T) *policy.Keeper {
+func keeper(t *testing.T) *policy.Keeper { return keeperOf(t, policyFile) }
+
+func keeperOf(t *testing.T, text string) *policy.Keeper {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "p.yaml")
-	if err := os.WriteFile(path, []byte(policyFile), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	k, err := policy.NewKeeper(path, policy.Options{Warning: 0.1}, slog.New(slog.DiscardHandler))
@@ -54,18 +59,38 @@ func keeper(t *testing.T) *policy.Keeper {
 // withPolicies serves the file over a real engine.
 func withPolicies(t *testing.T) *nats.Conn {
 	t.Helper()
+	return serveOver(t, keeper(t), file(t))
+}
+
+func file(t *testing.T) engine.Store {
+	t.Helper()
 	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
+	return store
+}
+
+func database(t *testing.T) engine.Store {
+	t.Helper()
+	store, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t, postgres.Migrate)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return store
+}
+
+func serveOver(t *testing.T, p Policies, store engine.Store) *nats.Conn {
+	t.Helper()
 	n := 0
 	e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: func() string { n++; return fmt.Sprint(n) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = e.Close(context.Background()) })
-	_, nc := serve(t, e, func(c *ServiceConfig) { c.Policies = keeper(t) })
+	_, nc := serve(t, e, func(c *ServiceConfig) { c.Policies = p })
 	return nc
 }
 
@@ -187,16 +212,7 @@ func TestAdminPolicies(t *testing.T) {
 func TestAnIDSurvivesAReload(t *testing.T) {
 	t.Parallel()
 	set := func(limit int) *policy.Keeper {
-		path := filepath.Join(t.TempDir(), "p.yaml")
-		text := fmt.Sprintf("policies:\n  - name: p\n    limits: [{name: l, key: k, limit: %d, window: 1m}]\n", limit)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		k, err := policy.NewKeeper(path, policy.Options{}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return k
+		return keeperOf(t, fmt.Sprintf("policies:\n  - name: p\n    limits: [{name: l, key: k, limit: %d, window: 1m}]\n", limit))
 	}
 	d, err := newDecoder(0.1)
 	if err != nil {
@@ -216,6 +232,72 @@ func TestAnIDSurvivesAReload(t *testing.T) {
 	}
 	if print(set(1), body) == print(set(1), `{"policy":"p","tier":"t","id":"x"}`) {
 		t.Error("another tier is the same request")
+	}
+}
+
+// changing are policies that a test replaces while they are asked.
+type changing struct{ atomic.Pointer[policy.Keeper] }
+
+func (c *changing) Resolve(q policy.Question) (policy.Resolved, error) { return c.Load().Resolve(q) }
+func (c *changing) Report() policy.Report                              { return c.Load().Report() }
+
+// TestAnIDIsAnsweredOnceWhateverThePolicyBecomes also where there is no limit, or nobody can tell any more which there are.
+func TestAnIDIsAnsweredOnceWhateverThePolicyBecomes(t *testing.T) {
+	t.Parallel()
+	for name, store := range map[string]func(*testing.T) engine.Store{"sqlite": file, "postgres": database} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			answersOnce(t, store(t))
+		})
+	}
+}
+
+func answersOnce(t *testing.T, store engine.Store) {
+	const (
+		one      = `[{name: l, key: "u:{user}", limit: 1, window: 1h}]`
+		exempt   = one + `, exempt: [{user: "*"}]`
+		otherKey = `[{name: l, key: "u:{user}:{ip}", limit: 1, window: 1h}]`
+		body     = `{"policy":"p","attributes":{"user":"7"},"id":%q}`
+	)
+	named := func(name, limits string) *policy.Keeper {
+		return keeperOf(t, "attributes: [user, ip]\npolicies:\n  - {name: "+name+", limits: "+limits+"}\n")
+	}
+	var policies changing
+	nc := serveOver(t, &policies, store)
+	for i, c := range []struct {
+		name string
+		file *policy.Keeper
+	}{
+		{"limits", named("p", one)},
+		{"none", named("p", exempt)},
+		{"another name", named("q", one)},
+		{"another key", named("p", otherKey)},
+	} {
+		policies.Store(c.file)
+		for _, subject := range []string{limits.SubjectConsume, limits.SubjectRecord, limits.SubjectRefund} {
+			id := fmt.Sprintf(body, fmt.Sprint(subject, i))
+			first := ask(t, nc, subject, id)
+			for _, now := range []*policy.Keeper{named("p", one), named("p", exempt), named("gone", one), named("p", otherKey), c.file} {
+				policies.Store(now)
+				again := ask(t, nc, subject, id)
+				if len(first.Header) == 0 && string(again.Data) != string(first.Data) {
+					t.Errorf("%s under %s: %s, and then %s", subject, c.name, first.Data, again.Data)
+				}
+			}
+			policies.Store(c.file)
+			other := ask(t, nc, subject, strings.Replace(id, `"7"`, `"8"`, 1))
+			if code := other.Header.Get(micro.ErrorCodeHeader); len(first.Header) == 0 && code != "409" {
+				t.Errorf("%s under %s with another body: %s %s, want 409", subject, c.name, code, other.Data)
+			}
+			if check := ask(t, nc, limits.SubjectCheck, id); (len(check.Header) == 0) != (len(first.Header) == 0) {
+				t.Errorf("a check under %s: %s", c.name, check.Data)
+			}
+		}
+	}
+	// A settle finds what had no limits, and has nothing to charge.
+	m := ask(t, nc, limits.SubjectSettle, fmt.Sprintf(`{"id":%q,"cost":5}`, limits.SubjectConsume+"1"))
+	if !strings.HasPrefix(string(m.Data), `{"allowed":true`) {
+		t.Errorf("settle of a consume without limits: %s", m.Data)
 	}
 }
 

@@ -236,6 +236,10 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 		r.replayed = !r.unsure
 		return
 	}
+	if r.Refusal != nil {
+		r.err = r.Refusal
+		return
+	}
 	if b.decideRequest(r, newID); r.err != nil {
 		return
 	}

@@ -192,10 +192,10 @@ func (e *Engine) enqueue(r *Request) error {
 	}
 }
 
-// answerNow answers what needs no store: a request without limits, one that leases serve, and one that is known to be
+// answerNow answers what needs no store: a request without limits and id, one that leases serve, and one that is known to be
 // denied.
 func (e *Engine) answerNow(r *Request) (Decision, bool) {
-	if len(r.Limits) == 0 {
+	if len(r.Limits) == 0 && !r.repeatable() {
 		return Decision{Allowed: true, Results: []Result{}}, true
 	}
 	if d, ok := e.leases.serve(r, r.received, e.clock.Load()); ok {

@@ -22,6 +22,10 @@ func (e *Engine) answerWithout(r *Request) {
 	if errors.Is(r.err, ErrIDConflict) || errors.Is(r.err, ErrOverloaded) {
 		return
 	}
+	if r.Refusal != nil {
+		r.err = r.Refusal
+		return
+	}
 	if r.Verb == Refund || r.Verb == Settle || r.Verb == Record && r.OnError != OnErrorLocal {
 		r.err = unavailable(r.Verb.String(), r.err)
 		return

@@ -40,6 +40,30 @@ func TestWhenTheStoreFails(t *testing.T) {
 	}
 }
 
+// TestWithoutLimitsWhenTheStoreFails: nothing can deny then; an id makes no difference but for a refund, which was not written.
+func TestWithoutLimitsWhenTheStoreFails(t *testing.T) {
+	t.Parallel()
+	down, gone := errors.New("connection refused"), errors.New("no such policy")
+	for _, onError := range []engine.OnError{engine.OnErrorAllow, engine.OnErrorDeny, engine.OnErrorLocal} {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		store.fail(func(bool) error { return down })
+		for _, id := range []string{"", "x"} {
+			if d := ask(t, e, engine.Request{ID: id, OnError: onError}); !d.Allowed || d.Degraded != (id != "") || d.Results == nil {
+				t.Errorf("on error %v, id %q: %+v", onError, id, d)
+			}
+		}
+		for _, verb := range []engine.Verb{engine.Consume, engine.Record, engine.Refund} {
+			if _, err := e.Do(t.Context(), &engine.Request{Verb: verb, Cost: 1, ID: "y", Refusal: gone, OnError: onError}); err != gone {
+				t.Errorf("on error %v, a %s that is refused: %v", onError, verb, err)
+			}
+		}
+		if _, err := e.Do(t.Context(), &engine.Request{Verb: engine.Refund, Cost: 1, ID: "z", OnError: onError}); !errors.Is(err, engine.ErrUnavailable) {
+			t.Errorf("on error %v, a refund with an id: %v", onError, err)
+		}
+	}
+}
+
 func TestTheCircuitClosesAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -86,7 +86,9 @@ type Request struct {
 	// ID makes the request idempotent; Fingerprint tells a repeat from another request with the same ID.
 	ID          string
 	Fingerprint [32]byte
-	OnError     OnError
+	// Refusal is the answer unless the ID has been answered before: of a request whose limits cannot be told, or not any more.
+	Refusal error
+	OnError OnError
 	// Done takes the answer; err is one of this package's. It must not block.
 	Done func(d Decision, err error)
 
