@@ -197,6 +197,38 @@ func TestWorkThatFailsIsNotCharged(t *testing.T) {
 	})
 }
 
+// TestAStatusIsNoAttempt has a user change to a tier with less than what was used. Whoever looks at the status is not denied
+// anything: the one attempt is the only denial.
+func TestAStatusIsNoAttempt(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s *server) {
+		request := limits.Request{Policy: "generations", Tier: "ENTERPRISE", Attributes: map[string]string{"user": "7"}, Cost: 60}
+		if _, err := s.client.Record(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+		for tier, want := range map[string]string{"ENTERPRISE": "day 60/5000 4940 left", "PRO": "day 60/500 440 left", "FREE": "day 50/50 0 left"} {
+			for range 5 {
+				if got := s.use(t, "7", tier); !strings.HasPrefix(got, "minute ") || !strings.Contains(got, want) {
+					t.Errorf("60 used, now %s: %s, want a minute and %s", tier, got, want)
+				}
+			}
+		}
+		if a := s.generate(t, "7", "FREE"); a.Code != http.StatusTooManyRequests {
+			t.Fatalf("60 used of 50: %d %s", a.Code, a.Body)
+		}
+		var top *limits.Top
+		exampletest.Until(t, "a denial in the usage", func() bool {
+			var err error
+			if top, err = s.client.Top(t.Context(), limits.TopRequest{By: limits.ByDenied, Period: "1h"}); err != nil {
+				t.Fatal(err)
+			}
+			return len(top.Rows) > 0
+		})
+		if len(top.Rows) != 1 || top.Rows[0].User != "7" || top.Rows[0].Denied != 1 {
+			t.Errorf("denied: %+v, want one denial of user 7", top.Rows)
+		}
+	})
+}
+
 // TestTheMinutePasses has a minute of a second.
 func TestTheMinutePasses(t *testing.T) {
 	t.Parallel()

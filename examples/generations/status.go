@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	_ "embed"
@@ -9,7 +8,6 @@ import (
 	"html/template"
 	"log"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -85,31 +83,27 @@ func refuse(w http.ResponseWriter, err error) {
 	answer(w, http.StatusServiceUnavailable, map[string]string{"error": "the limits cannot be told for now"})
 }
 
-// gauges looks at the counters first, and asks what the policy would say only when none is used up: a check that is
-// denied counts as a denial, and a page that refreshes would raise alerts. A used up counter knows the tier of its last
-// charge, until the next.
+// nobody is a user who never generates anything: no value of a header begins with a space.
+const nobody = " nobody"
+
+// gauges gives each limit of a policy as it is for the tier now, with what the user has used of it. The counters know the
+// tier of their last charge only, and a check of the user would be counted as a denial when nothing is left: a page that
+// refreshes would raise alerts. A check of nobody is never denied. It does not tell of an override for the user.
 func (s *server) gauges(ctx context.Context, r *http.Request, policy, key string) (all []gauge, err error) {
 	status, err := s.client.Status(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	closed := false
-	for _, c := range status.Counters {
-		if c.Policy == policy {
-			closed = closed || c.Remaining <= 0
-			all = append(all, gaugeOf(c.Name, c.Limit, c.Remaining, c.Reset))
-		}
-	}
-	if closed {
-		slices.SortFunc(all, func(a, b gauge) int { return cmp.Compare(a.Limit, b.Limit) }) // the minute before the day
-		return all, nil
-	}
-	reply, err := s.client.Check(ctx, limits.Request{Policy: policy, Attributes: map[string]string{"user": user(r)}, Tier: tier(r)})
+	reply, err := s.client.Check(ctx, limits.Request{Policy: policy, Attributes: map[string]string{"user": nobody}, Tier: tier(r)})
 	if err != nil {
 		return nil, err
 	}
-	all = nil
 	for _, l := range reply.Limits {
+		for _, c := range status.Counters {
+			if c.Policy == policy && c.Name == l.Name {
+				l.Remaining, l.Reset = l.Limit-c.Used, c.Reset
+			}
+		}
 		all = append(all, gaugeOf(l.Name, l.Limit, l.Remaining, l.Reset))
 	}
 	return all, nil
