@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// caller is whose key a request came with.
+// caller is whose key a request came with, or whose session: that has a user only.
 type caller struct{ key, user, tier string }
 
 type callerKey struct{}
@@ -21,6 +21,11 @@ type callerKey struct{}
 func callerOf(ctx context.Context) caller {
 	c, _ := ctx.Value(callerKey{}).(caller)
 	return c
+}
+
+// by gives the request with its caller.
+func by(who caller, r *http.Request) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), callerKey{}, who))
 }
 
 // keyed lets requests with a valid key pass to next, within the key's rate, and logs them.
@@ -35,7 +40,7 @@ func (s *server) keyed(next http.Handler, endpoint httplimit.Attribute) http.Han
 		seen := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 		defer func() { s.log(r, who, endpoint(r), seen.status, time.Since(begin)) }()
 		if s.within(seen, rate) {
-			next.ServeHTTP(seen, r.WithContext(context.WithValue(r.Context(), callerKey{}, who)))
+			next.ServeHTTP(seen, by(who, r))
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -71,8 +72,8 @@ func (s *server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if credential(r) != "session" {
 			keys.ServeHTTP(w, r)
-		} else if validSession(r, s.sessionSecret) {
-			mux.ServeHTTP(w, r)
+		} else if user := sessionUser(r, s.sessionSecret); user != "" {
+			mux.ServeHTTP(w, by(caller{user: user}, r))
 		} else {
 			refuse(w, http.StatusUnauthorized, "session invalid")
 		}
@@ -96,20 +97,34 @@ func (s *server) bulkEnrich(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, `want {"matches":["…"]}, at most 64 KiB`)
 		return
 	}
-	alerts := 0
-	for _, match := range in.Matches {
-		if s.mayAlert(r.Context(), callerOf(r.Context()).user, match) {
-			alerts++ // here the alert is sent
-		}
-	}
+	alerts := s.raise(r.Context(), callerOf(r.Context()).user, in.Matches)
 	reply(w, map[string]any{"ok": true, "matches": len(in.Matches), "alerts": alerts})
 }
 
-func (s *server) mayAlert(ctx context.Context, user, match string) bool {
-	decision, err := s.limiter.Consume(ctx, limits.Request{
+// raise gives how many alerts were sent. Without a decision none is: nobody would remove duplicates and count to 20, and an
+// import would send hundreds. The import is done all the same, and the log tells.
+func (s *server) raise(ctx context.Context, user string, matches []string) (alerts int) {
+	for _, match := range matches {
+		allowed, err := s.mayAlert(ctx, user, match)
+		if err != nil {
+			log.Printf("no alert for user %q of match %q: %v", user, match, err)
+			// It may be this match that the limiter cannot read. Any other error the next ones would have, too.
+			if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status >= http.StatusInternalServerError {
+				break
+			}
+		} else if allowed {
+			alerts++ // here the alert is sent
+		}
+	}
+	return alerts
+}
+
+// mayAlert asks whether or not the request still lasts, as verify does. The client's timeout bounds it.
+func (s *server) mayAlert(ctx context.Context, user, match string) (bool, error) {
+	decision, err := s.limiter.Consume(context.WithoutCancel(ctx), limits.Request{
 		Policy: "alerts", Attributes: map[string]string{"user": user, "match": match},
 	})
-	return err == nil && decision.Allowed
+	return err == nil && decision.Allowed, err
 }
 
 func reply(w http.ResponseWriter, body any) {

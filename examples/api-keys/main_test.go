@@ -37,7 +37,7 @@ func serve(t *testing.T, store, policies string) *site {
 	natsURL := exampletest.Start(t, store, policies)
 	nc := exampletest.Connect(t, natsURL)
 	program := &server{
-		limiter:       limits.NewClient(nc),
+		limiter:       limits.NewClient(nc, limits.Timeout(exampletest.Patience)),
 		deadline:      exampletest.Patience, // a busy machine must not fail the test
 		sessionSecret: []byte(secret),
 	}
@@ -118,21 +118,22 @@ func TestCredentials(t *testing.T) {
 		s.want(t, 401, `"key expired"`, contact, "X-API-Key", expired)
 
 		for range 3 {
-			if a := s.want(t, 200, "", contact, "Authorization", "Bearer "+token(secret, time.Hour)); a.header.Get("X-RateLimit-Limit") != "" {
+			if a := s.want(t, 200, "", contact, "Authorization", session(secret, "7", time.Hour)); a.header.Get("X-RateLimit-Limit") != "" {
 				t.Errorf("a session was limited: %+v", a)
 			}
 		}
-		s.want(t, 401, "session", contact, "Authorization", "Bearer "+token("another secret", time.Hour))
-		s.want(t, 401, "session", contact, "Authorization", "Bearer "+token(secret, -time.Second))
-		s.want(t, 401, `"key unknown"`, contact, "Authorization", "Bearer "+token(secret, time.Hour), "X-API-Key", "a guess")
+		s.want(t, 401, "session", contact, "Authorization", session("another secret", "7", time.Hour))
+		s.want(t, 401, "session", contact, "Authorization", session(secret, "7", -time.Second))
+		s.want(t, 401, "session", contact, "Authorization", session(secret, "", time.Hour))
+		s.want(t, 401, `"key unknown"`, contact, "Authorization", session(secret, "7", time.Hour), "X-API-Key", "a guess")
 	})
 }
 
-// token is a session's JSON Web Token.
-func token(secret string, lasts time.Duration) string {
+// session is the header of a session: a JSON Web Token.
+func session(secret, user string, lasts time.Duration) string {
 	text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." +
-		base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"sub":"7","exp":%d}`, time.Now().Add(lasts).Unix()))
-	return text + "." + base64.RawURLEncoding.EncodeToString(signature(text, []byte(secret)))
+		base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"sub":%q,"exp":%d}`, user, time.Now().Add(lasts).Unix()))
+	return "Bearer " + text + "." + base64.RawURLEncoding.EncodeToString(signature(text, []byte(secret)))
 }
 
 // TestRate holds the limit of a key: 100 in 60 s from its first request, also when they come at once.
@@ -330,24 +331,28 @@ func TestAlerts(t *testing.T) {
 		s := serve(t, store, "policies.yaml")
 		key, _ := s.key(t, "7", "metered")
 		matches := []string{"a", "a", "b", "a"}
-		s.wantAlerts(t, key, matches, 2)
+		s.wantAlerts(t, matches, 2, "X-API-Key", key)
 		for i := range 300 {
 			matches = append(matches, fmt.Sprint("match-", i), fmt.Sprint("match-", i))
 		}
-		s.wantAlerts(t, key, matches, 18)
-		s.wantAlerts(t, key, matches, 0)
+		s.wantAlerts(t, matches, 18, "X-API-Key", key)
+		s.wantAlerts(t, matches, 0, "X-API-Key", key)
 		other, _ := s.key(t, "8", "")
-		s.wantAlerts(t, other, matches[:4], 2)
+		s.wantAlerts(t, matches[:4], 2, "X-API-Key", other)
+		// A session is exempt from limits of requests, and its user is alerted as any other; also with a match that cannot be.
+		mine := []string{"Authorization", session(secret, "9", time.Hour)}
+		s.wantAlerts(t, []string{"a", "", strings.Repeat("long", 100), "a", "b"}, 2, mine...)
+		s.wantAlerts(t, matches, 18, mine...)
 	})
 }
 
-func (s *site) wantAlerts(t *testing.T, key string, matches []string, want int) {
+func (s *site) wantAlerts(t *testing.T, matches []string, want int, headers ...string) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"matches": matches})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := s.send(t, "POST /v1/bulk-enrich", string(body), "X-API-Key", key)
+	a := s.send(t, "POST /v1/bulk-enrich", string(body), headers...)
 	if a.status != http.StatusOK || !strings.Contains(a.body, fmt.Sprintf(`"alerts":%d,`, want)) {
 		t.Errorf("%d matches: %+v; want %d alerts", len(matches), a, want)
 	}
@@ -406,4 +411,5 @@ func TestTheLimiterIsAway(t *testing.T) {
 		t.Errorf("an answer without a decision has %v", a.header)
 	}
 	s.want(t, 503, "", "GET /v1/contacts/7", "X-API-Key", unseen)
+	s.wantAlerts(t, []string{"a", "b"}, 0, "X-API-Key", key)
 }

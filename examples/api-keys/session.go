@@ -10,25 +10,30 @@ import (
 	"time"
 )
 
-// validSession verifies a JSON Web Token (RFC 7519), signed with HMAC-SHA-256. A session is exempt from every limit, so
-// the form of a token alone must not do. Your authentication has a library for this.
-func validSession(r *http.Request, secret []byte) bool {
+// sessionUser verifies a JSON Web Token (RFC 7519), signed with HMAC-SHA-256, and gives its subject; empty for none that is
+// valid. A session is exempt from every limit of requests, so the form of a token alone must not do. Your authentication has a
+// library for this.
+func sessionUser(r *http.Request, secret []byte) string {
 	parts := strings.Split(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), ".")
 	if len(secret) == 0 || len(parts) != 3 {
-		return false
+		return ""
 	}
 	given, err := base64.RawURLEncoding.DecodeString(parts[2])
 	if err != nil || !hmac.Equal(given, signature(parts[0]+"."+parts[1], secret)) {
-		return false
+		return ""
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return false
+		return ""
 	}
 	var claims struct {
-		Expires int64 `json:"exp"`
+		Subject string `json:"sub"`
+		Expires int64  `json:"exp"`
 	}
-	return json.Unmarshal(payload, &claims) == nil && time.Now().Unix() < claims.Expires
+	if json.Unmarshal(payload, &claims) != nil || time.Now().Unix() >= claims.Expires {
+		return ""
+	}
+	return claims.Subject
 }
 
 // signature is always HMAC-SHA-256: what the token's header says of its algorithm is the client's word.
