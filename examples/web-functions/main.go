@@ -36,7 +36,6 @@ func main() {
 	s := &server{
 		limiter:  limits.NewClient(nc),
 		deadline: httplimit.DefaultDeadline,
-		alert:    func(user string) { log.Printf("ALERT user %s was denied 5 times in 10 minutes", user) },
 	}
 	log.Printf("serving on http://%s", *addr)
 	log.Fatal(http.ListenAndServe(*addr, s.handler()))
@@ -62,8 +61,7 @@ func done(w http.ResponseWriter, r *http.Request) {
 
 type server struct {
 	limiter  *limits.Client
-	deadline time.Duration     // of one question to the limiter
-	alert    func(user string) // somebody was denied 5 times in 10 minutes
+	deadline time.Duration // of one question to the limiter
 }
 
 func (s *server) handler() http.Handler {
@@ -79,7 +77,6 @@ func (s *server) handler() http.Handler {
 		// No decision, no function: 500 {"ok":false,"error":"Rate limit check failed"}.
 		FailClosed: true,
 		FailStatus: http.StatusInternalServerError,
-		OnDenied:   func(r *http.Request, _ *limits.Reply) { go s.denied(r.Header.Get("X-User-Id")) },
 	})
 	mux := http.NewServeMux()
 	mux.Handle("/functions/{route...}", signedIn(limited(http.HandlerFunc(run))))
@@ -105,20 +102,4 @@ func run(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	function(w, r)
-}
-
-// denied counts a denial, behind the answer, and raises the alert at the fifth in 10 minutes. The limiter counts, so
-// that it does not matter which server denied.
-func (s *server) denied(user string) {
-	ctx := context.Background()
-	about := map[string]string{"user": user}
-	// Recorded, not consumed: those past the fourth count as well, so that there is an alert again if they go on.
-	count, err := s.limiter.Record(ctx, limits.Request{Policy: "denials", Attributes: about})
-	if err != nil || count.Allowed {
-		return
-	}
-	told, err := s.limiter.Consume(ctx, limits.Request{Policy: "denial-alerts", Attributes: about})
-	if err == nil && told.Allowed {
-		s.alert(user)
-	}
 }

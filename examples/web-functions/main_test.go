@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -28,18 +29,16 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 type site struct {
 	url     string
 	limiter *limits.Client
-	alerts  chan string
 	hangUp  func() // the server loses its limiter
 }
 
 func serve(t *testing.T, store, policies string, extra ...func(*app.Options)) *site {
 	t.Helper()
 	nc := exampletest.Connect(t, exampletest.Start(t, store, policies, extra...))
-	s := &site{limiter: limits.NewClient(nc), alerts: make(chan string, 100), hangUp: nc.Close}
+	s := &site{limiter: limits.NewClient(nc), hangUp: nc.Close}
 	program := &server{
 		limiter:  s.limiter,
 		deadline: exampletest.Patience, // a busy machine must not fail the test
-		alert:    func(user string) { s.alerts <- user },
 	}
 	web := httptest.NewServer(program.handler())
 	t.Cleanup(web.Close)
@@ -234,79 +233,84 @@ func TestANewWindow(t *testing.T) {
 	})
 }
 
-// TestMonitoring holds that the fifth denial raises one alert, and that the top tells who was denied where.
+// TestMonitoring holds that five denials of a user raise one alert, on whatever routes, and four none; and that the top tells
+// who was denied where.
 func TestMonitoring(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
-		s := serve(t, store, "policies.yaml")
-		denied := 0
-		for denied < 4 {
-			denied += s.denials(t, "greedy")
-		}
-		s.wantUsed(t, "denials:greedy", 4)
-		select {
-		case user := <-s.alerts:
-			t.Fatalf("an alert about %s after 4 denials", user)
-		default:
-		}
-		for denied < 8 {
-			denied += s.denials(t, "greedy")
-		}
-		select {
-		case user := <-s.alerts:
-			if user != "greedy" {
-				t.Errorf("alert about %q", user)
-			}
-		case <-time.After(exampletest.Patience):
-			t.Fatal("no alert after 5 denials")
-		}
-		s.wantUsed(t, "denials:greedy", 8)
-		s.wantTop(t, "fn:admin/migrate:greedy", int64(denied))
-		if len(s.alerts) != 0 {
-			t.Errorf("%d alerts more", len(s.alerts))
-		}
-	})
-}
-
-// denials sends a request to the route with the smallest limit and tells how many were refused.
-func (s *site) denials(t *testing.T, user string) int {
-	t.Helper()
-	if a := s.post(t, http.DefaultClient, "admin/migrate", user, ""); a.status == http.StatusTooManyRequests {
-		return 1
-	}
-	return 0
-}
-
-// wantUsed waits until a counter has been charged so often.
-func (s *site) wantUsed(t *testing.T, key string, want int64) {
-	t.Helper()
-	var status *limits.Status
-	exampletest.Until(t, "counter "+key, func() bool {
-		var err error
-		if status, err = s.limiter.Status(t.Context(), key); err != nil {
-			t.Fatal(err)
-		}
-		return len(status.Counters) == 1 && status.Counters[0].Used >= want
-	})
-	if used := status.Counters[0].Used; used != want {
-		t.Errorf("%s: %d used; want %d", key, used, want)
-	}
-}
-
-// wantTop waits until the usage of the last hour was written, which is some seconds behind.
-func (s *site) wantTop(t *testing.T, key string, denied int64) {
-	t.Helper()
-	var top *limits.Top
-	exampletest.Until(t, "usage of "+key, func() bool {
-		var err error
-		top, err = s.limiter.Top(t.Context(), limits.TopRequest{By: limits.ByDenied, Period: "1h", Prefix: "fn:", Max: 20})
+		s := serve(t, store, "policies.yaml", func(o *app.Options) { o.Alerts, o.Alerter = "alerts.yaml", "on" })
+		ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
+		defer cancel()
+		raised, err := s.limiter.Watch(ctx, limits.EventAlertRaised)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(top.Rows) == 1 && top.Rows[0].Denied >= denied
+		next, stop := iter.Pull2(raised)
+		defer stop()
+		routes := []string{"admin/migrate", "analytics", "tag-rules", "crystal-analyze", "tag-categorize"}
+		for _, step := range []struct {
+			user   string
+			routes []string
+			alert  bool
+		}{
+			{"patient", routes[:4], false}, {"greedy", routes, true}, // events are told in their order, so four raised none
+			{"patient", routes[4:], true},
+			{"greedy", routes, false}, {"last", routes, true},
+		} {
+			for _, route := range step.routes {
+				s.deny(t, step.user, route)
+			}
+			if !step.alert {
+				continue
+			}
+			event, err, ok := next()
+			if err != nil || !ok {
+				t.Fatalf("no alert about %s: %v", step.user, err)
+			}
+			want := "user " + step.user + " was denied 5 times in 10 minutes"
+			if a := event.Data.(*limits.AlertRaised); a.User != step.user || a.Denied != 5 || a.Title != want {
+				t.Errorf("alert %+v; want that %s", a, want)
+			}
+		}
+		all, err := s.limiter.ListAlerts(t.Context(), limits.ListAlertsRequest{})
+		if err != nil || len(all.Alerts) != 3 {
+			t.Errorf("alerts %+v, %v; want one of each user", all, err)
+		}
+		s.wantTop(t)
 	})
-	if row := top.Rows[0]; row.Key != key || row.Policy != "admin-migrate" || row.User != "greedy" || row.Peak < 1 {
-		t.Errorf("top %+v; want key %s", row, key)
+}
+
+// deny sends requests until one is denied.
+func (s *site) deny(t *testing.T, user, route string) {
+	t.Helper()
+	for range 100 { // at most 20 fit into a window
+		if a := s.post(t, http.DefaultClient, route, user, ""); a.status == http.StatusTooManyRequests {
+			return
+		}
+	}
+	t.Fatalf("%s is never denied %s", user, route)
+}
+
+// wantTop waits until the usage of the last hour was written, which is some seconds behind. Nothing but the routes is in it.
+func (s *site) wantTop(t *testing.T) {
+	t.Helper()
+	var top *limits.Top
+	exampletest.Until(t, "the usage of all denials", func() bool {
+		var err error
+		if top, err = s.limiter.Top(t.Context(), limits.TopRequest{By: limits.ByDenied, Period: "1h"}); err != nil {
+			t.Fatal(err)
+		}
+		var denied int64
+		for _, row := range top.Rows {
+			denied += row.Denied
+		}
+		return denied >= 20
+	})
+	for i, row := range top.Rows {
+		first := row.User == "greedy" && row.Denied == 2
+		if len(top.Rows) != 15 || !strings.HasPrefix(row.Key, "fn:") || row.Peak < 1 || first != (i < 5) {
+			t.Errorf("row %d of %d is %+v; want one for each user and route, and those of greedy first", i, len(top.Rows), row)
+		}
 	}
 }
 
