@@ -162,6 +162,21 @@ func TestPageRefreshes(t *testing.T) {
 	b.wantNoComplaint()
 }
 
+// TestPageRoundsWaitsUp: whoever comes back when the page says is not refused once more.
+func TestPageRoundsWaitsUp(t *testing.T) {
+	t.Parallel()
+	file, _ := policyFile(t)
+	b := browse(t, start(t, exampletest.SQLite, file))
+	for ms, want := range map[int]string{
+		-1: "0 s", 1: "1 s", 59_000: "59 s", 59_001: "1 min 0 s", 3_599_000: "59 min 59 s", 3_599_001: "1 h 0 min",
+		3_600_001: "1 h 1 min", 32_340_000: "8 h 59 min", 32_399_000: "9 h 0 min", 86_400_000: "24 h 0 min",
+	} {
+		if got := get[string](b, fmt.Sprintf("span(%d)", ms)); got != want {
+			t.Errorf("%d ms are %q, want %q", ms, got, want)
+		}
+	}
+}
+
 // TestPageShowsNamesAsText gives a user a name that is markup.
 func TestPageShowsNamesAsText(t *testing.T) {
 	t.Parallel()
