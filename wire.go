@@ -76,7 +76,8 @@ type Reply struct {
 	// RetryAfter is the milliseconds until the same request fits, on a denial only; 0 (left out) when the cost
 	// can never fit.
 	RetryAfter int64 `json:"retryAfter,omitzero"`
-	// BlockedBy is the name of the limit that blocks, on a denial only.
+	// BlockedBy is the name of the limit that blocks, on a denial only. A degraded denial has none where the store cannot be
+	// reached and on_error denies.
 	BlockedBy string `json:"blockedBy,omitempty"`
 	// Message says a denial in words.
 	Message string `json:"message,omitempty"`

@@ -140,7 +140,7 @@ func TestEachPolicySaysWhatToAnswerWithoutTheStore(t *testing.T) {
 	if err := postgres.Migrate(t.Context(), db.URL); err != nil {
 		t.Fatal(err)
 	}
-	const limit = `limits: [{name: l, key: "{user}", limit: 3, window: 1h}]`
+	const limit = `message: "{used} of {limit} used", limits: [{name: l, key: "{user}", limit: 3, window: 1h}]`
 	w := start(t, "DATABASE_URL="+db.URL, "POLICIES="+policyFile(t, fmt.Sprintf(`
 policies:
   - {name: open, on_error: allow, match: {kind: "*"}, %[1]s}
@@ -155,6 +155,8 @@ policies:
 			r := ask(`{"policy":"near","attributes":{"user":"` + user + `"}}`)
 			if r.Allowed {
 				n++
+			} else if r.BlockedBy != "l" || r.Message != "3 of 3 used" {
+				t.Errorf("%+v: a limit that is used up", r)
 			}
 		}
 		return n
@@ -180,6 +182,9 @@ policies:
 		r := ask(body)
 		if none := strings.Contains(body, "unlike"); r.Allowed != want || r.Degraded == none {
 			t.Errorf("%s: %+v; want allowed %t", body, r, want)
+		}
+		if !want && (r.BlockedBy != "" || r.Message != "the store cannot be reached; try again in 1s") {
+			t.Errorf("%s: %+v; want that no limit blocks", body, r)
 		}
 	}
 	if n := admitted("meanwhile"); n != 3 {

@@ -42,14 +42,22 @@ func appendDenial(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Resu
 		if s.RetryAfter != 0 {
 			b = appendIntField(b, `,"retryAfter":`, s.RetryAfter)
 		}
-		b = appendStringField(b, `,"blockedBy":`, s.Name)
+		if !forWantOfStore(d, s) {
+			b = appendStringField(b, `,"blockedBy":`, s.Name)
+		}
 	}
-	if hasWords(verb, s) {
+	if hasWords(verb, s) && !forWantOfStore(d, s) {
 		return appendString(append(b, `,"message":`...), string(policy.AppendMessage(nil, s, cost)))
 	}
 	b = append(b, `,"message":"`...)
 	// The words of a message need no escapes: a window is one of its grammar.
 	return append(appendMessage(b, verb, d, s, cost), '"')
+}
+
+// forWantOfStore tells a denial that no limit made, but on_error. What the stand-in denies has used something, or could fit
+// less.
+func forWantOfStore(d *engine.Decision, s *engine.Result) bool {
+	return d.Degraded && s != nil && s.Used == 0 && s.Remaining == 0
 }
 
 // hasWords tells whether the words of the policy fit: they say when to try again.
@@ -133,7 +141,7 @@ func appendString(b []byte, s string) []byte {
 
 // appendMessage says a denial in words: "100 of 100 used in 1m; try again in 23s".
 func appendMessage(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Result, cost int64) []byte {
-	if d.Degraded && s != nil && s.Used == 0 && s.Remaining == 0 { // denied for want of the store
+	if forWantOfStore(d, s) {
 		return appendDuration(append(b, "the store cannot be reached; try again in "...), s.RetryAfter)
 	}
 	if s == nil {

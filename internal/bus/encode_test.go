@@ -16,7 +16,7 @@ import (
 var windowNames = []string{"100ms", "1m", "366d", "minute", "hour", "day", "week", "month"}
 
 func drawResult(t *rapid.T) engine.Result {
-	amount := rapid.Int64Range(0, limits.MaxAmount)
+	amount := rapid.OneOf(rapid.Just[int64](0), rapid.Int64Range(0, limits.MaxAmount))
 	return engine.Result{
 		Key: rapid.StringN(1, -1, -1).Draw(t, "key"), Name: rapid.StringN(1, -1, -1).Draw(t, "name"),
 		Policy: rapid.SampledFrom([]string{"", "", `p"\<>&é`, "\u2028"}).Draw(t, "policy"),
@@ -37,11 +37,15 @@ func wireReply(verb engine.Verb, d *engine.Decision, cost int64) limits.Reply {
 	}
 	if !d.Allowed {
 		r.Message = string(appendMessage(nil, verb, d, s, cost))
-		if hasWords(verb, s) {
+		closed := d.Degraded && s != nil && s.Used == 0 && s.Remaining == 0
+		if hasWords(verb, s) && !closed {
 			r.Message = string(policy.AppendMessage(nil, s, cost))
 		}
 		if s != nil && !s.Allowed {
 			r.RetryAfter, r.BlockedBy = s.RetryAfter, s.Name
+		}
+		if closed {
+			r.BlockedBy = ""
 		}
 	}
 	if len(d.Results) == 1 && s.Policy == "" {
