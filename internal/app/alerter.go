@@ -15,8 +15,8 @@ func RunAlerter(ctx context.Context, o Options, log *slog.Logger) error {
 		return err
 	}
 	l := &limiter{Options: o, log: log}
-	return l.run(ctx, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startAlerts, l.watchAlerts, l.startJobs,
-		l.startAlertService)
+	return l.run(ctx, l.lockData, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startAlerts, l.watchAlerts,
+		l.startJobs, l.startAlertService)
 }
 
 func (l *limiter) startAlertService(context.Context) error {

@@ -19,7 +19,8 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// loadPolicies reads the policy file, before anything else starts: a wrong one ends the start at once.
+// loadPolicies reads the policy file, before anything else starts: a wrong one ends the start at once. The data folder was taken
+// already, because the key of hashed keys is in it.
 func (l *limiter) loadPolicies(context.Context) error {
 	if l.Policies == "" {
 		return nil
@@ -65,11 +66,8 @@ func keptHashKey(dir string) ([]byte, error) {
 	return []byte(key), nil
 }
 
-// makeHashKey writes a key whole or not at all.
+// makeHashKey writes a key whole or not at all. The folder was taken, so nobody else makes one.
 func makeHashKey(dir, path string) ([]byte, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the data folder: %w", err)
-	}
 	raw := make([]byte, 32)
 	_, _ = rand.Read(raw) // never fails
 	key := hex.AppendEncode(nil, raw)

@@ -102,8 +102,8 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 		return err
 	}
 	l := &limiter{Options: o, log: log}
-	return l.run(ctx, l.loadPolicies, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startEvents, l.startUsage,
-		l.startEngine, l.startAdmin, l.watchPolicies, l.startAlerts, l.watchAlerts, l.startJobs, l.watchStores, l.startService)
+	return l.run(ctx, l.lockData, l.loadPolicies, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startEvents,
+		l.startUsage, l.startEngine, l.startAdmin, l.watchPolicies, l.startAlerts, l.watchAlerts, l.startJobs, l.watchStores, l.startService)
 }
 
 // run starts parts in order, waits until ctx is done, and stops them.
@@ -207,9 +207,6 @@ func (l *limiter) storeName() string {
 
 func (l *limiter) startNATS(ctx context.Context) (err error) {
 	if l.NATSURL == "" {
-		if err := os.MkdirAll(l.DataDir, 0o700); err != nil {
-			return fmt.Errorf("make the data folder: %w", err)
-		}
 		l.embedded, err = bus.Embed(bus.EmbedConfig{Listen: l.NATSListen, StoreDir: filepath.Join(l.DataDir, "nats"), Logger: l.log})
 		if err != nil {
 			return err

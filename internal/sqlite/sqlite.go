@@ -5,7 +5,8 @@
 // table (fold.go) they stand in memory over it (overlay.go).
 //
 // It is an [engine.Store]. One connection writes, behind a lock, so transactions run one after another; others read
-// beside it. The file belongs to one process at a time: a second one is turned away when it opens the file.
+// beside it. The file belongs to one process at a time, which keeps in memory what is in it: who opens one must see to it that
+// nobody else has it open, as package app does for the whole data folder.
 //
 // The package knows nothing of limits: states, specs and answers are bytes to it.
 package sqlite
@@ -16,11 +17,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,7 +36,7 @@ import (
 // Config configures a [Store].
 type Config struct {
 	// Path is the database file; required. It is created with mode 0600, and its folder with mode 0700. Beside it
-	// stand the write-ahead log (-wal, -shm) and the lock of the process (.lock).
+	// stands the write-ahead log (-wal, -shm).
 	Path string
 	// Now is the store's clock, [time.Now] unless set.
 	Now func() time.Time
@@ -47,7 +46,6 @@ type Config struct {
 type Store struct {
 	now      func() time.Time
 	identity string
-	lock     io.Closer
 	reader   *sql.DB
 	// writer holds the one connection that writes; write and relay are locks that can be waited for with a context:
 	// who has put a value in may go on.
@@ -91,8 +89,8 @@ const recentMost = 1 << 17
 
 var _ engine.Store = (*Store)(nil)
 
-// Open opens the file, creates it when there is none, and brings its schema to the version this program knows. It
-// fails when another process has the file open.
+// Open opens the file, which nobody else may have open, creates it when there is none, and brings its schema to the version
+// this program knows.
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if cfg.Path == "" {
 		return nil, errors.New("open database: the path is empty")
@@ -120,9 +118,6 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		}
 	}()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
-	}
-	if s.lock, err = lockFile(path + ".lock"); err != nil {
 		return nil, err
 	}
 	if err := create(path); err != nil {
@@ -195,8 +190,7 @@ func (s *Store) Close() {
 	})
 }
 
-// close closes what is open, the lock last. The last connection to go folds the log into the file, so that is the
-// writer.
+// close closes what is open. The last connection to go folds the log into the file, so that is the writer.
 func (s *Store) close() error {
 	var errs []error
 	if s.reader != nil {
@@ -207,9 +201,6 @@ func (s *Store) close() error {
 	}
 	if s.writer != nil {
 		errs = append(errs, s.writer.Close())
-	}
-	if s.lock != nil {
-		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -252,15 +243,4 @@ func damaged(err error) error {
 		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as docs/operations.md says under Backup and restore", err)
 	}
 	return err
-}
-
-// errInUse is the error for a file that another process has open, as far as it can be told who.
-func errInUse(lockPath string) error {
-	text, _ := os.ReadFile(lockPath)
-	who := "another process"
-	if pid := strings.TrimSpace(string(text)); pid != "" && runtime.GOOS != "windows" {
-		who += " (pid " + pid + ")"
-	}
-	return fmt.Errorf("%s is using it (lock %s); stop that one, or choose another data folder, "+
-		"or share a PostgreSQL database among workers", who, lockPath)
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -59,26 +58,6 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-func TestSecondProcess(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "limits.db")
-	s, err := Open(t.Context(), Config{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The lock belongs to the open file, so a second Open in this process is turned away like another process.
-	_, err = Open(t.Context(), Config{Path: path})
-	if err == nil {
-		t.Fatal("the file was opened twice")
-	}
-	for _, want := range []string{path, path + ".lock", "pid " + strconv.Itoa(os.Getpid()), "another data folder"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error does not name %q: %v", want, err)
-		}
-	}
-	s.Close()
-	open(t, Config{Path: path})
-}
-
 func TestModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := open(t, Config{Path: filepath.Join(dir, "limits.db")})
@@ -86,7 +65,7 @@ func TestModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]fs.FileMode{
-		"": 0o700 | fs.ModeDir, "limits.db": 0o600, "limits.db-wal": 0o600, "limits.db-shm": 0o600, "limits.db.lock": 0o600,
+		"": 0o700 | fs.ModeDir, "limits.db": 0o600, "limits.db-wal": 0o600, "limits.db-shm": 0o600,
 	}
 	for name, mode := range want {
 		info, err := os.Stat(filepath.Join(dir, name))

@@ -1,0 +1,75 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// TestADataFolderIsOneLimiters: whoever keeps anything in it has it alone, from before anything is read until all is
+// written, and who keeps nothing in it needs it not.
+func TestADataFolderIsOneLimiters(t *testing.T) {
+	t.Parallel()
+	natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t, postgres.Migrate)
+	kept := map[string]func(o *Options){
+		"SQLite and an embedded NATS server":     func(*Options) {},
+		"SQLite":                                 func(o *Options) { o.NATSURL = natsURL },
+		"PostgreSQL and an embedded NATS server": func(o *Options) { o.DatabaseURL = databaseURL },
+	}
+	for name, set := range kept {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first := options(t)
+			set(&first)
+			ctx, cancel := context.WithCancel(t.Context())
+			log, ended := newWatcher(), make(chan error, 1)
+			go func() { ended <- Run(ctx, first, slog.New(log)) }()
+			log.await(t, "INFO ready")
+			worker := first
+			worker.NATSURL, worker.DatabaseURL = natsURL, databaseURL
+			running(t, Run, worker)
+			for _, set := range kept {
+				holdTaken(t, first, set)
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			running(t, Run, first)
+		})
+	}
+}
+
+// holdTaken holds that a further limiter on the folder of one that runs is turned away, and leaves nothing there.
+func holdTaken(t *testing.T, o Options, set func(o *Options)) {
+	t.Helper()
+	o.NATSURL, o.DatabaseURL, o.Policies = "", "", writeFile(t, hashing(1))
+	set(&o)
+	if o.DatabaseURL != "" {
+		o.HashKey = strings.Repeat("k", minHashKey)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // should it start after all
+	defer cancel()
+	log := newWatcher()
+	err := Run(ctx, o, slog.New(log))
+	if err == nil {
+		t.Fatalf("it was not turned away\n%s", log)
+	}
+	for _, want := range []string{o.DataDir, "limits.lock", "pid " + strconv.Itoa(os.Getpid()), "another data folder"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not name %q: %v", want, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(o.DataDir, "hash.key")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it made a hash key for a folder that is not its own: %v", err)
+	}
+}
