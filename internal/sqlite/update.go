@@ -187,7 +187,8 @@ func (s *Store) commit() error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*driver.Error](err); ok && e.Code()&0xff == codes.SQLITE_BUSY {
+	// Both say that the log does not have all of it, and so nothing. An error of I/O may come from the sync behind it.
+	if e, ok := errors.AsType[*driver.Error](err); ok && (e.Code()&0xff == codes.SQLITE_BUSY || e.Code()&0xff == codes.SQLITE_FULL) {
 		return fmt.Errorf("commit: %w", err)
 	}
 	// The log may hold the transaction or not, so memory has to be read from the file again. Should the next

@@ -52,8 +52,8 @@ type Recorder struct {
 	log []Request
 	// began is when the counts began that are in the tally.
 	began time.Time
-	// failing says that the last write failed, which is logged once.
-	failing bool
+	// failing is what was logged of the last write, which failed; it is logged once. Empty when it did not fail.
+	failing string
 
 	other, lostCounts, lostRequests, malformed atomic.Int64
 
@@ -174,15 +174,23 @@ func (r *Recorder) due(now time.Time) bool {
 	return !now.Truncate(r.cfg.Longest).Equal(r.began.Truncate(r.cfg.Longest)) || r.tally.size() <= fewCounts
 }
 
-// report logs the first of a row of failures, and its end.
+// report logs the first of a row of failures, what becomes of the usage, and their end.
 func (r *Recorder) report(err error) {
+	what := ""
 	switch {
-	case err != nil && !r.failing:
-		r.cfg.Logger.Warn("write usage: it waits in memory, as long as there is room", "error", err)
-	case err == nil && r.failing:
+	case errors.Is(err, engine.ErrCommitUnknown):
+		what = "write usage: some may be stored or not, and is dropped rather than counted twice; the rest waits in memory"
+	case err != nil:
+		what = "write usage: it waits in memory, as long as there is room"
+	}
+	switch {
+	case what == r.failing:
+	case err != nil:
+		r.cfg.Logger.Warn(what, "error", err)
+	default:
 		r.cfg.Logger.Info("usage is written again")
 	}
-	r.failing = err != nil
+	r.failing = what
 }
 
 // takeCounts takes what was counted so far, to be written.

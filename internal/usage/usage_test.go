@@ -1,11 +1,13 @@
 package usage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -65,7 +67,9 @@ func (n *notebook) written() []Count {
 
 func record(t testing.TB, cfg Config) *Recorder {
 	t.Helper()
-	cfg.Logger = slog.New(slog.DiscardHandler)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
 	r, err := NewRecorder(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -317,13 +321,14 @@ func TestCloseTakesItsTime(t *testing.T) {
 	})
 }
 
-// TestCommitUnknown writes nothing twice.
+// TestCommitUnknown writes nothing twice, and says so.
 func TestCommitUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := new(notebook)
 		s.fail(engine.ErrCommitUnknown)
-		r := record(t, Config{Store: s})
+		var log bytes.Buffer
+		r := record(t, Config{Store: s, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		r.Tally(decided(engine.Consume, 1, "a"))
 		r.Log(Request{Key: "k"})
 		time.Sleep(5 * time.Second)
@@ -334,6 +339,9 @@ func TestCommitUnknown(t *testing.T) {
 		}
 		if got := r.Losses(); got.Counts != 1 || got.Requests != 1 || len(s.counts)+len(s.requests) != 0 {
 			t.Errorf("%+v; written: %v, %v", got, s.counts, s.requests)
+		}
+		if text := log.String(); !strings.Contains(text, "is dropped rather than counted twice") {
+			t.Errorf("the log does not say that it is dropped: %s", text)
 		}
 	})
 }

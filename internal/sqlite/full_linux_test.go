@@ -1,0 +1,92 @@
+package sqlite
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	driver "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/usage"
+)
+
+// lead leads what this process has open as one file to another file.
+func lead(t *testing.T, fds []int, to string) {
+	t.Helper()
+	f, err := os.OpenFile(to, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, fd := range fds {
+		if err := syscall.Dup3(int(f.Fd()), fd, syscall.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// opened gives the descriptors of a file that this process has open.
+func opened(t *testing.T, path string) (fds []int) {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && to == path {
+			fd, _ := strconv.Atoi(e.Name())
+			fds = append(fds, fd)
+		}
+	}
+	if len(fds) == 0 {
+		t.Fatalf("%s is not open", path)
+	}
+	return fds
+}
+
+// TestAFullDiskAtTheCommit: SQLite wrote no commit then, so there is no doubt about it. Memory is as it was, and when there
+// is room what is written again is there once.
+func TestAFullDiskAtTheCommit(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "limits.db")
+	s := open(t, Config{Path: path})
+	if err := s.Update(t.Context(), one, set("1")); err != nil {
+		t.Fatal(err)
+	}
+	// With an empty log nothing is read from it.
+	s.write <- struct{}{}
+	_, err = s.conn.ExecContext(t.Context(), `PRAGMA wal_checkpoint(TRUNCATE)`)
+	<-s.write
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := []usage.Count{{ID: usage.ID{Key: "a"}, At: 60_000, Allowed: 1}}
+	log := opened(t, path+"-wal")
+	lead(t, log, "/dev/full")
+	for name, err := range map[string]error{
+		"a decision": s.Update(t.Context(), one, set("2")), "usage": s.AddUsage(t.Context(), count),
+	} {
+		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Code() != codes.SQLITE_FULL || errors.Is(err, engine.ErrCommitUnknown) {
+			t.Errorf("%s: %v; want that the disk is full, without doubt", name, err)
+		}
+	}
+	lead(t, log, path+"-wal")
+	if err := s.AddUsage(t.Context(), count); err != nil {
+		t.Error(err)
+	}
+	if n := query(t, s, `SELECT sum(allowed) FROM usage_counts`); n != 1 {
+		t.Errorf("usage counts %d; want 1", n)
+	}
+	if got := state(t, s, "a"); got != "1" {
+		t.Errorf("the counter is %s; want 1, as before", got)
+	}
+}
