@@ -53,10 +53,11 @@ func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error
 	return nc, nil
 }
 
-// clientFlags are the flags of every verb that asks the service.
+// clientFlags are the flags of every verb that asks the service. A verb that may give a worker much to do embeds them with
+// set:"timeout=6s": the worker gives up after 5 s, and says so.
 type clientFlags struct {
 	natsFlags
-	Timeout time.Duration `default:"2s" placeholder:"DURATION" help:"How long to wait for an answer (${default})."`
+	Timeout time.Duration `default:"${timeout=2s}" placeholder:"DURATION" help:"How long to wait for an answer (${default})."`
 	JSON    bool          `help:"Print JSON."`
 }
 

@@ -83,7 +83,8 @@ func (c *listCmd) Run(s *session) error {
 
 // resetCmd resets one key, or after a question every key under a prefix.
 type resetCmd struct {
-	clientFlags
+	clientFlags `set:"timeout=6s"`
+
 	Key    string `arg:"" optional:"" help:"The key to reset."`
 	Prefix string `placeholder:"P" help:"Reset every key that begins with P."`
 	All    bool   `help:"Reset everything."`

@@ -10,7 +10,8 @@ import (
 
 // usageFlags are the flags of questions about usage.
 type usageFlags struct {
-	clientFlags
+	clientFlags `set:"timeout=6s"`
+
 	Prefix string `placeholder:"P" help:"Only keys that begin with P."`
 	Max    int    `default:"20" placeholder:"N" help:"How many rows (${default})."`
 }

@@ -67,6 +67,11 @@ func (s *Service) reset(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if req.Key != "" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.cfg.ReadTimeout)
+		defer cancel()
+	}
 	n, err := s.cfg.Engine.Reset(ctx, engine.Selection{Key: req.Key, Prefix: req.Prefix}, req.DryRun)
 	if err != nil {
 		return nil, err

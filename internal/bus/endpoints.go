@@ -30,18 +30,18 @@ func (s *Service) endpoints() (all []endpoint) {
 			{limits.SubjectCheck, s.decides(engine.Check)},
 			{limits.SubjectRecord, s.decides(engine.Record)},
 			{limits.SubjectRefund, s.decides(engine.Refund)},
-			{limits.SubjectStatus, s.beside(s.statuses, s.status)},
+			{limits.SubjectStatus, s.beside(s.statuses, c.ReadTimeout, s.status)},
 			{limits.SubjectList, s.answers(s.list)},
 			{limits.SubjectPolicies, s.answers(s.policies)},
-			{limits.SubjectReset, s.answers(s.reset)},
-			{limits.SubjectSettle, s.beside(s.settles, s.settle)},
+			{limits.SubjectReset, s.works(s.reset)},
+			{limits.SubjectSettle, s.beside(s.settles, c.ReadTimeout, s.settle)},
 		}},
 		{decides && c.UsageLog != nil, []endpoint{
 			{limits.SubjectUsage, s.logRequest},
 		}},
 		{decides && c.Usage != nil, []endpoint{
-			{limits.SubjectTop, s.answers(s.top)},
-			{limits.SubjectUsageReport, s.answers(s.usage)},
+			{limits.SubjectTop, s.works(s.top)},
+			{limits.SubjectUsageReport, s.works(s.usage)},
 		}},
 		{decides && c.Keys != nil, []endpoint{
 			{limits.SubjectVerify, s.verify},

@@ -53,7 +53,8 @@ type ServiceConfig struct {
 	// Reads is how many of admin's requests that read the store may run at a time, and Statuses how many of status; more
 	// are answered 503. 32 and 1024 unless set.
 	Reads, Statuses int
-	// ReadTimeout is how long one of them may take. 5 s unless set.
+	// ReadTimeout is how long one of them may take, but for those that may have much to do. 1.5 s unless set, as a decision:
+	// who asks should be told that the store does not answer before he gives up, after [limits.DefaultTimeout].
 	ReadTimeout time.Duration
 	// PendingMessages and PendingBytes bound what one endpoint has received and not handed on; what is past them
 	// is dropped by nats.go. 65536 and 64 MiB unless set: the engine's queue is full, and answers so, long before.
@@ -86,7 +87,7 @@ func (c *ServiceConfig) defaults() error {
 	setDefault(&c.SchemaBase, "/schemas")
 	setDefault(&c.Reads, 32)
 	setDefault(&c.Statuses, 1024)
-	setDefault(&c.ReadTimeout, 5*time.Second)
+	setDefault(&c.ReadTimeout, limits.DefaultTimeout*3/4)
 	setDefault(&c.PendingMessages, 65536)
 	setDefault(&c.PendingBytes, 64<<20)
 	c.SchemaBase = strings.TrimRight(c.SchemaBase, "/")
@@ -234,13 +235,21 @@ func (c *call) done(d engine.Decision, err error) {
 	s.end()
 }
 
+// longTimeout bounds what goes through as many rows as there are. The client verbs wait longer for those.
+const longTimeout = 5 * time.Second
+
 // answers is the handler of an endpoint that reads the store.
 func (s *Service) answers(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
-	return s.beside(s.reads, answer)
+	return s.beside(s.reads, s.cfg.ReadTimeout, answer)
+}
+
+// works is the handler of an endpoint that may have to go through many rows.
+func (s *Service) works(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
+	return s.beside(s.reads, longTimeout, answer)
 }
 
 // beside is a handler that runs beside the callback, as long as there is room.
-func (s *Service) beside(room chan struct{}, answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
+func (s *Service) beside(room chan struct{}, most time.Duration, answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
 	return func(m micro.Request) {
 		if !answerable(m.Reply()) {
 			s.ignored.Add(1)
@@ -255,14 +264,15 @@ func (s *Service) beside(room chan struct{}, answer func(ctx context.Context, da
 		s.begin()
 		go func() {
 			defer func() { <-room; s.end() }()
-			s.read(m.Subject(), m.Reply(), m.Data(), answer)
+			ctx, cancel := context.WithTimeout(s.ctx, most)
+			defer cancel()
+			s.read(ctx, m.Subject(), m.Reply(), m.Data(), answer)
 		}()
 	}
 }
 
-func (s *Service) read(subject, reply string, data []byte, answer func(ctx context.Context, data []byte) (any, error)) {
-	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ReadTimeout)
-	defer cancel()
+func (s *Service) read(ctx context.Context, subject, reply string, data []byte,
+	answer func(ctx context.Context, data []byte) (any, error)) {
 	v, err := answer(ctx, data)
 	var body []byte
 	if err == nil {

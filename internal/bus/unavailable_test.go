@@ -2,13 +2,16 @@ package bus
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/usage"
 )
 
 // TestAStoreThatFailsReadsIsLoggedOnce, and not for each of thousands of requests.
@@ -26,6 +29,72 @@ func TestAStoreThatFailsReadsIsLoggedOnce(t *testing.T) {
 	for _, subject := range []string{limits.SubjectStatus, limits.SubjectList} {
 		if n := strings.Count(log.String(), "endpoint="+subject+" "); n != 1 {
 			t.Errorf("%d lines of %s\n%s", n, subject, &log)
+		}
+	}
+}
+
+// hanging is a store that notes how long each question may take, and gives up as one would that never answers.
+type hanging struct {
+	*fakeEngine
+	*fakeUsage
+	most chan time.Duration
+}
+
+func (h *hanging) hang(ctx context.Context) error {
+	end, _ := ctx.Deadline()
+	h.most <- time.Until(end)
+	return fmt.Errorf("read: %w: %w", engine.ErrUnavailable, context.DeadlineExceeded)
+}
+
+func (h *hanging) Status(ctx context.Context, _ string) ([]engine.Counter, error) {
+	return nil, h.hang(ctx)
+}
+
+func (h *hanging) List(ctx context.Context, _ string, _ engine.CounterID, _ int) ([]engine.Counter, bool, error) {
+	return nil, false, h.hang(ctx)
+}
+
+func (h *hanging) Reset(ctx context.Context, _ engine.Selection, _ bool) (int64, error) {
+	return 0, h.hang(ctx)
+}
+
+func (h *hanging) Settle(ctx context.Context, _ string, _ int64) (engine.Decision, error) {
+	return engine.Decision{}, h.hang(ctx)
+}
+
+func (h *hanging) TopUsage(ctx context.Context, _ usage.TopQuery) ([]usage.Top, error) {
+	return nil, h.hang(ctx)
+}
+
+func (h *hanging) Traffic(ctx context.Context, _ usage.LogQuery) ([]usage.Traffic, error) {
+	return nil, h.hang(ctx)
+}
+
+// TestWhoAsksAStoreThatHangsIsTold before he gives up, and what may go through many rows has longer.
+func TestWhoAsksAStoreThatHangsIsTold(t *testing.T) {
+	t.Parallel()
+	h := &hanging{&fakeEngine{}, newFakeUsage(), make(chan time.Duration, 1)}
+	_, nc := serve(t, h, func(c *ServiceConfig) { c.UsageLog, c.Usage = h, h })
+	for _, c := range []struct {
+		subject, body string
+		long          bool
+	}{
+		{limits.SubjectStatus, `{"key":"a"}`, false},
+		{limits.SubjectList, `{}`, false},
+		{limits.SubjectSettle, `{"id":"a","cost":1}`, false},
+		{limits.SubjectReset, `{"key":"a"}`, false},
+		{limits.SubjectReset, `{"prefix":"a"}`, true},
+		{limits.SubjectReset, `{"all":true}`, true},
+		{limits.SubjectTop, `{}`, true},
+		{limits.SubjectUsageReport, `{"report":"traffic"}`, true},
+	} {
+		m := ask(t, nc, c.subject, c.body)
+		if text := string(m.Data); !strings.Contains(text, "the store did not answer in time") {
+			t.Errorf("%s %s: %s", c.subject, c.body, text)
+		}
+		most, patience := <-h.most, limits.DefaultTimeout*9/10
+		if c.long && most <= patience || !c.long && most > patience {
+			t.Errorf("%s %s may take %s; a client waits %s", c.subject, c.body, most, limits.DefaultTimeout)
 		}
 	}
 }
