@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +71,28 @@ func TestEmbedOnABusyPortNamesTheWayOut(t *testing.T) {
 		if _, err := Embed(EmbedConfig{Listen: bad, StoreDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}); err == nil {
 			t.Errorf("%s is taken", bad)
 		}
+	}
+}
+
+// TestEmbedDoesNotWaitForAServerThatGaveUp, as over a folder that cannot be written.
+func TestEmbedDoesNotWaitForAServerThatGaveUp(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "file", "nats")
+	if err := os.WriteFile(filepath.Dir(dir), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e, err := Embed(EmbedConfig{Listen: "127.0.0.1:0", StoreDir: dir, Logger: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		e.Shutdown()
+		t.Fatal("no error")
+	}
+	for _, part := range []string{dir, "Can't start JetStream", "not a directory"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%v does not name %s", err, part)
+		}
+	}
+	if strings.Contains(err.Error(), "not ready after") {
+		t.Errorf("it waited all the same: %v", err)
 	}
 }
 

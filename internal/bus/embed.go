@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -79,15 +80,18 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	log := &serverLog{log: cfg.Logger}
 	s.SetLoggerV2(log, cfg.Logger.Enabled(context.Background(), slog.LevelDebug), false, false)
 	s.Start()
-	if !s.ReadyForConnections(cfg.StartTimeout) {
-		s.Shutdown()
-		s.WaitForShutdown()
-		return nil, fmt.Errorf("embed NATS on %s: not ready after %s: %s", cfg.Listen, cfg.StartTimeout, log.last())
+	switch {
+	case log.gaveUp.Load():
+		err = fmt.Errorf("embed NATS on %s, with its streams in %s: %s", cfg.Listen, cfg.StoreDir, log.last())
+	case !s.ReadyForConnections(cfg.StartTimeout):
+		err = fmt.Errorf("embed NATS on %s: not ready after %s: %s", cfg.Listen, cfg.StartTimeout, log.last())
+	case !s.JetStreamEnabled():
+		err = fmt.Errorf("embed NATS: JetStream in %s: %s", cfg.StoreDir, log.last())
 	}
-	if !s.JetStreamEnabled() {
+	if err != nil {
 		s.Shutdown()
 		s.WaitForShutdown()
-		return nil, fmt.Errorf("embed NATS: JetStream in %s: %s", cfg.StoreDir, log.last())
+		return nil, err
 	}
 	e := &Embedded{server: s, host: host}
 	e.startMending(cfg)
@@ -139,6 +143,8 @@ type serverLog struct {
 	log *slog.Logger
 	mu  sync.Mutex
 	err string
+	// gaveUp says that the server cannot go on: it is never ready, and the last error is why.
+	gaveUp atomic.Bool
 }
 
 func (l *serverLog) Noticef(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
@@ -147,8 +153,11 @@ func (l *serverLog) Tracef(format string, v ...any)  { l.write(slog.LevelDebug, 
 func (l *serverLog) Warnf(format string, v ...any)   { l.write(slog.LevelWarn, format, v) }
 func (l *serverLog) Errorf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
 
-// Fatalf must not end the process; the server that said it is not ready, and Embed says why.
-func (l *serverLog) Fatalf(format string, v ...any) { l.write(slog.LevelError, format, v) }
+// Fatalf must not end the process; Embed says why the server is not ready.
+func (l *serverLog) Fatalf(format string, v ...any) {
+	l.write(slog.LevelError, format, v)
+	l.gaveUp.Store(true)
+}
 
 func (l *serverLog) write(level slog.Level, format string, v []any) {
 	if level < slog.LevelError && !l.log.Enabled(context.Background(), level) {
