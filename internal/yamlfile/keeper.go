@@ -29,6 +29,8 @@ type Config[T any] struct {
 	Log      *slog.Logger
 	// Look is how often is looked whether another file is there without anything having told so; 5 s unless set.
 	Look time.Duration
+	// Patience is how long the first read may take; 10 s unless set.
+	Patience time.Duration
 	// Reloaded is told of each try that found another file; nil for nobody. Tests wait on it.
 	Reloaded func()
 }
@@ -74,8 +76,11 @@ func NewKeeper[T any](cfg Config[T]) (*Keeper[T], error) {
 	if k.cfg.Look == 0 {
 		k.cfg.Look = 5 * time.Second
 	}
+	if k.cfg.Patience == 0 {
+		k.cfg.Patience = 10 * time.Second
+	}
 	info := stat(cfg.Path)
-	data, err := ReadFile(cfg.Path)
+	data, err := k.readFirst()
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", cfg.What, err)
 	}
@@ -87,6 +92,30 @@ func NewKeeper[T any](cfg Config[T]) (*Keeper[T], error) {
 	k.tried = data
 	k.put(value, data)
 	return k, nil
+}
+
+// readFirst reads the file, and says so while it waits. A pipe that nobody writes into has it wait for ever, and nothing can
+// end such a read: it is left to itself.
+func (k *Keeper[T]) readFirst() ([]byte, error) {
+	var data []byte
+	var err error
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		data, err = ReadFile(k.cfg.Path)
+	}()
+	select {
+	case <-read:
+		return data, err
+	case <-time.After(k.cfg.Patience / 10):
+		k.cfg.Log.Warn("waiting for the file of the "+k.cfg.What, "file", k.cfg.Path)
+	}
+	select {
+	case <-read:
+		return data, err
+	case <-time.After(k.cfg.Patience * 9 / 10):
+		return nil, fmt.Errorf("%s has no end after %s; a pipe needs somebody who writes into it, and closes it", k.cfg.Path, k.cfg.Patience)
+	}
 }
 
 // ReadFile reads no more of a file than [Problems.Read] needs to refuse it.

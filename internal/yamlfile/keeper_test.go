@@ -156,6 +156,29 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	}
 }
 
+// TestAPipeThatNobodyWritesIntoEndsTheStart, which says before what it waits for.
+func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	_, err := NewKeeper(Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Patience: 20 * time.Millisecond})
+	if err == nil || !strings.Contains(err.Error(), path+" has no end after 20ms") {
+		t.Error(err)
+	}
+	if text := log.String(); !strings.Contains(text, "waiting for the file of the pairs") || !strings.Contains(text, path) {
+		t.Errorf("it does not say what it waits for: %s", text)
+	}
+	w, err := os.OpenFile(path, os.O_WRONLY, 0) // the read that is left ends
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+}
+
 // TestAReadThatHangsHoldsNoReport reads a file that takes as long as the test lets it.
 func TestAReadThatHangsHoldsNoReport(t *testing.T) {
 	t.Parallel()
