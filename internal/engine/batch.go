@@ -17,8 +17,9 @@ type batch struct {
 	closing bool
 	// renewal is the engine's own request to renew leases, if there are any to renew.
 	renewal Request
-	// turn is that of the first transaction, where the store gave one.
-	turn Turn
+	// turn is that of the first transaction, where the store gave one; began is when it was first waited for.
+	turn  Turn
+	began time.Time
 
 	// ids and counters are the distinct counters of pending, in the order in which requests name them; slots finds one.
 	ids      []CounterID

@@ -36,17 +36,17 @@ func (e *Engine) reuse(b *batch) {
 func (e *Engine) keepDenials() {
 	for _, r := range e.denials.all() {
 		b := e.newBatch()
-		b.closing = true
+		b.closing, b.began = true, time.Now()
 		b.add(r)
 		e.commit(b)
 	}
 }
 
-// commit answers every request of the batch: from the store, or, where that fails, without it.
+// commit answers every request of the batch: from the store, or, where that fails, without it. The time to wait for a turn
+// is part of the patience: a store that hangs has both wait.
 func (e *Engine) commit(b *batch) {
-	start := time.Now()
-	b.dropLate(start, e.whyLate())
-	ctx, cancel := context.WithDeadline(context.Background(), start.Add(e.patience()))
+	b.dropLate(time.Now(), e.whyLate())
+	ctx, cancel := context.WithDeadline(context.Background(), b.began.Add(e.patience()))
 	defer cancel()
 	defer b.endTurn()
 	err := e.write(ctx, b)

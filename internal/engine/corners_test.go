@@ -112,6 +112,33 @@ func (s *hanging) Update(ctx context.Context, b engine.Batch, decide func(engine
 	return s.tap.Update(ctx, b, decide)
 }
 
+// hangingTurn has turns, and hangs with those, too.
+type hangingTurn struct{ *hanging }
+
+func (s hangingTurn) Await(ctx context.Context) engine.Turn {
+	if s.hang.Load() {
+		<-ctx.Done()
+	}
+	return nil
+}
+
+// TestATurnThatHangsIsPartOfTheWait: a client gives up after the deadline, and is to be answered before.
+func TestATurnThatHangsIsPartOfTheWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := hangingTurn{&hanging{tap: openTap(t)}}
+		e := start(t, engine.Config{Store: store})
+		store.hang.Store(true)
+		begin := time.Now()
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 5, "1h")}}); !d.Degraded {
+			t.Errorf("%+v", d)
+		}
+		if took := time.Since(begin); took > 1500*time.Millisecond {
+			t.Errorf("answered after %v", took)
+		}
+	})
+}
+
 func TestAStoreThatHangsIsWaitedForOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hanging{tap: openTap(t)}

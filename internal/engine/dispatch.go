@@ -37,9 +37,10 @@ func (e *Engine) writeLoop() {
 // next gives a batch, as soon as there is one to write, or nil when the engine is closed and nothing waits.
 func (w *writer) next() *batch {
 	for w.wait() {
+		began := time.Now()
 		turn := w.await()
 		if b := w.gather(); b != nil {
-			b.turn = turn
+			b.turn, b.began = turn, began
 			return b
 		}
 		if turn != nil {

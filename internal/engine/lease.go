@@ -462,8 +462,9 @@ func (e *Engine) leaseLoop() {
 // returnLeases gives all leases back, when the worker goes.
 func (e *Engine) returnLeases() {
 	for _, r := range e.leases.over(time.Now(), e.clock.Load(), true) {
-		r.deadline = time.Now().Add(e.cfg.Deadline)
 		b := e.newBatch()
+		b.began = time.Now()
+		r.deadline = b.began.Add(e.cfg.Deadline)
 		b.add(r)
 		e.commit(b)
 	}
