@@ -10,6 +10,7 @@ import (
 	"iter"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,10 +28,10 @@ const (
 	headerErrorCode = "Nats-Service-Error-Code"
 )
 
-// Client asks a limiter over a NATS connection. It keeps no state of its own and any number of goroutines may
-// share it.
+// Client asks a limiter over a NATS connection. Any number of goroutines may share it.
 //
-// Every call ends with its context, or after [DefaultTimeout] when the context has no deadline. A call fails with
+// Every call ends with its context, or after [DefaultTimeout] when the context has no deadline, also when the network takes
+// nothing more and does not say so. A call fails with
 //
 //   - an [*Error] when the service answered with one, or (Status 503, Code [CodeUnavailable]) when no limiter is
 //     listening, or (Status 413, Code [CodeTooLarge]) when the answer has more than 1 MiB,
@@ -40,6 +41,8 @@ const (
 //     Check, VerifyKey and Wait. The connection would keep the question and send it later, and then it would be charged
 //     although nobody waits for the decision. What tells of something that has happened, such as Record, Refund and
 //     Settle, is kept by the connection and sent when it is back, whether or not the call still waits for its answer,
+//   - at once an error that wraps nats.ErrDisconnected, from every call, when 256 earlier ones have ended and still cannot be
+//     sent, since the network takes nothing,
 //   - the error of the connection, such as nats.ErrConnectionClosed, otherwise.
 //
 // After a call that got no answer the charge may or may not have been made. A [Request] with an ID can be sent
@@ -51,6 +54,7 @@ const (
 type Client struct {
 	nc      *nats.Conn
 	timeout time.Duration
+	stuck   atomic.Int32 // calls that have ended and whose act has not
 }
 
 // Option changes a [Client].
@@ -147,17 +151,20 @@ func (c *Client) Reset(ctx context.Context, r ResetRequest) (*ResetReply, error)
 // Do sends a request body to one of the service's subjects and gives the answer's JSON as it came. The other
 // calls are made of it. When the answer is an error, its body comes along with the [*Error].
 func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, error) {
-	if decides(subject) && !c.nc.IsConnected() && !c.nc.IsClosed() {
-		return nil, fmt.Errorf("%s: not asked, since the decision would come too late and be charged all the same: %w", subject, nats.ErrDisconnected)
+	if c.stuck.Load() >= maxStuck {
+		return nil, fmt.Errorf("%s: not sent, since the connection takes nothing: %w", subject, nats.ErrDisconnected)
 	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
-	msg, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: subject, Data: body})
+	body = bytes.Clone(body) // which may be read for longer than the call lasts
+	var msg *nats.Msg
+	var err error
+	if !c.aside(ctx, func() { msg, err = c.request(ctx, subject, body) }) {
+		return nil, fmt.Errorf("%s: no answer, since the connection takes nothing: %w", subject, ctx.Err())
+	}
 	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return nil, noLimiter(subject)
 	case err != nil:
-		return nil, c.noAnswer(subject, err)
+		return nil, err
 	case msg.Header.Get(headerErrorCode) != "":
 		return msg.Data, serviceError(msg)
 	case len(msg.Data) > maxReplyBytes:
@@ -165,6 +172,21 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 			"%s: an answer of %d bytes; at most %d are read; ask for fewer at a time with max", subject, len(msg.Data), maxReplyBytes)}
 	}
 	return msg.Data, nil
+}
+
+// request may hang for longer than ctx lasts. A decision that was stuck until then is not asked for any more.
+func (c *Client) request(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
+	if decides(subject) && !c.nc.IsConnected() && !c.nc.IsClosed() {
+		return nil, fmt.Errorf("%s: not asked, since the decision would come too late and be charged all the same: %w", subject, nats.ErrDisconnected)
+	}
+	msg, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: subject, Data: body})
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, noLimiter(subject)
+	case err != nil:
+		return nil, c.noAnswer(subject, err)
+	}
+	return msg, nil
 }
 
 // decides tells what is worth an answer now and nothing later.

@@ -362,3 +362,33 @@ func TestAllEndsWithAnError(t *testing.T) {
 		t.Errorf("%d turns, want 1", n)
 	}
 }
+
+// BenchmarkConsume is a question of one caller, and of many at once, to a limiter in the same process.
+func BenchmarkConsume(b *testing.B) {
+	nc, err := nats.Connect(natsURL)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer nc.Close()
+	c := limits.NewClient(nc)
+	request := limits.Per("benchmark:consume", limits.MaxAmount, "1h")
+	request.Consistency = "leased"
+	consume := func() {
+		if _, err := c.Consume(b.Context(), request); err != nil {
+			b.Error(err)
+		}
+	}
+	b.Run("one", func(b *testing.B) {
+		for b.Loop() {
+			consume()
+		}
+	})
+	b.Run("many", func(b *testing.B) {
+		b.SetParallelism(32)
+		b.RunParallel(func(p *testing.PB) {
+			for p.Next() {
+				consume()
+			}
+		})
+	})
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+
+	"github.com/nats-io/nats.go"
 )
 
 // The subjects of usage. [SubjectUsage] is the only one that is never answered.
@@ -137,14 +139,18 @@ type EndpointError struct {
 	Requests int64  `json:"requests"`
 }
 
-// LogRequest adds a line to the request log. It does not wait, and nothing tells whether the line was taken: logging
-// never delays a request, nor fails it.
+// LogRequest adds a line to the request log. It waits for no answer, and nothing tells whether the line was taken: logging
+// never delays a request, nor fails it. While the connection takes nothing, lines are dropped, with an error that wraps
+// nats.ErrDisconnected.
 func (c *Client) LogRequest(e LogEntry) error {
 	body, err := json.Marshal(e)
 	if err != nil {
 		return fmt.Errorf("%s: write entry: %w", SubjectUsage, err)
 	}
-	if err := c.nc.Publish(SubjectUsage, body); err != nil {
+	if c.stuck.Load() > 0 || !c.aside(over, func() { err = c.nc.Publish(SubjectUsage, body) }) {
+		return fmt.Errorf("%s: not sent, since the connection takes nothing: %w", SubjectUsage, nats.ErrDisconnected)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", SubjectUsage, err)
 	}
 	return nil

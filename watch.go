@@ -87,60 +87,63 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	if len(types) == 0 {
 		types = []string{EventWarning, EventExceeded}
 	}
-	w, before := &watch{messages: make(chan *nats.Msg, watchMessages)}, c.nc.LastError()
-	for _, t := range types {
-		if err := w.subscribe(c.nc, t); err != nil {
-			w.stop()
-			return nil, fmt.Errorf("watch %s: %w", t, err)
-		}
+	if c.stuck.Load() >= maxStuck {
+		return nil, fmt.Errorf("watch: not sent, since the connection takes nothing: %w", nats.ErrDisconnected)
 	}
-	if err := c.flush(ctx); err != nil {
-		w.stop()
-		return nil, fmt.Errorf("watch: %w", err)
+	w := &watch{nc: c.nc, messages: make(chan *nats.Msg, watchMessages)}
+	begun := make(chan struct{})
+	bounded, cancel := c.bound(ctx)
+	defer cancel()
+	var err error
+	if !c.aside(bounded, func() { err = w.begin(bounded, types); close(begun) }) {
+		go func() { <-begun; w.stop() }()
+		return nil, fmt.Errorf("watch: not begun, since the connection takes nothing: %w", bounded.Err())
 	}
-	// What the server refuses it tells the connection alone, ahead of its answer to the flush.
-	if err := c.nc.LastError(); err != before {
-		for _, t := range types {
-			if refuses(err, `Subscription to "`+t+`"`) {
-				w.stop()
-				return nil, fmt.Errorf("watch %s: %w", t, err)
-			}
-		}
+	if err != nil {
+		return nil, err
 	}
 	unhook := context.AfterFunc(ctx, w.stop) // for a sequence that nobody reads
 	return func(yield func(Event, error) bool) {
 		defer unhook() // or the context would keep the watch for as long as it lasts
-		defer w.stop()
-		closed := c.nc.StatusChanged(nats.CLOSED)
-		defer c.nc.RemoveStatusListener(closed)
-		if c.nc.IsClosed() { // before the listener stood
-			yield(Event{}, errWatchClosed)
-			return
-		}
-		w.run(ctx, closed, yield)
+		defer c.aside(over, w.stop)
+		w.run(ctx, yield)
 	}, nil
-}
-
-// flush returns when the server knows the subscriptions.
-func (c *Client) flush(ctx context.Context) error {
-	ctx, cancel := c.bound(ctx)
-	defer cancel()
-	return c.nc.FlushWithContext(ctx)
 }
 
 // watch gathers the messages of several subscriptions in one bounded channel.
 type watch struct {
+	nc            *nats.Conn
+	closed        chan nats.Status // tells that the connection is
 	subscriptions []*nats.Subscription
 	messages      chan *nats.Msg
 	dropped       int
 }
 
-func (w *watch) subscribe(nc *nats.Conn, subject string) error {
-	s, err := nc.ChanSubscribe(subject, w.messages)
-	if err != nil {
-		return err
+// begin returns when the server knows the subscriptions.
+func (w *watch) begin(ctx context.Context, types []string) error {
+	before := w.nc.LastError()
+	w.closed = w.nc.StatusChanged(nats.CLOSED)
+	for _, t := range types {
+		s, err := w.nc.ChanSubscribe(t, w.messages)
+		if err != nil {
+			w.stop()
+			return fmt.Errorf("watch %s: %w", t, err)
+		}
+		w.subscriptions = append(w.subscriptions, s)
 	}
-	w.subscriptions = append(w.subscriptions, s)
+	if err := w.nc.FlushWithContext(ctx); err != nil {
+		w.stop()
+		return fmt.Errorf("watch: %w", err)
+	}
+	// What the server refuses it tells the connection alone, ahead of its answer to the flush.
+	if err := w.nc.LastError(); err != before {
+		for _, t := range types {
+			if refuses(err, `Subscription to "`+t+`"`) {
+				w.stop()
+				return fmt.Errorf("watch %s: %w", t, err)
+			}
+		}
+	}
 	return nil
 }
 
@@ -148,15 +151,18 @@ func (w *watch) stop() {
 	for _, s := range w.subscriptions {
 		_ = s.Unsubscribe() // fails only when it is gone already
 	}
+	w.nc.RemoveStatusListener(w.closed)
 }
 
-func (w *watch) run(ctx context.Context, closed <-chan nats.Status, yield func(Event, error) bool) {
+func (w *watch) run(ctx context.Context, yield func(Event, error) bool) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-closed:
-			yield(Event{}, errWatchClosed)
+		case <-w.closed:
+			if ctx.Err() == nil { // which stops the watch, and that ends the listener
+				yield(Event{}, errWatchClosed)
+			}
 			return
 		case m := <-w.messages:
 			if n := w.newlyDropped(); n > 0 &&

@@ -1,0 +1,171 @@
+package limits_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// stall is a network that takes nothing as long as it is held and does not say so, as where all buffers are full.
+type stall struct {
+	held  sync.RWMutex
+	hangs chan struct{} // tells that a write hangs
+}
+
+func (s *stall) Dial(network, address string) (net.Conn, error) {
+	conn, err := net.Dial(network, address)
+	return stallingConn{conn, s}, err
+}
+
+type stallingConn struct {
+	net.Conn
+	stall *stall
+}
+
+func (c stallingConn) Write(b []byte) (int, error) {
+	if !c.stall.held.TryRLock() {
+		select {
+		case c.stall.hangs <- struct{}{}:
+		default:
+		}
+		c.stall.held.RLock()
+	}
+	defer c.stall.held.RUnlock()
+	return c.Conn.Write(b)
+}
+
+// stalled connects to the limiter that the examples use, over a network that stalls until it is to go on.
+func stalled(t *testing.T) (nc *nats.Conn, goOn func()) {
+	t.Helper()
+	s := &stall{hangs: make(chan struct{}, 1)}
+	nc, err := nats.Connect(natsURL, nats.SetCustomDialer(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	s.held.Lock()
+	goOn = sync.OnceFunc(s.held.Unlock)
+	t.Cleanup(goOn)
+	publish(t, nc, "stall", "")
+	<-s.hangs // nats.go writes with the connection's lock held
+	return nc, goOn
+}
+
+// ends fails the test when the call does not end; the connection gives up after a minute.
+func ends(t *testing.T, name string, call func() error) (err error) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() { defer close(ended); err = call() }()
+	select {
+	case <-ended:
+		return err
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s hangs", name)
+		return nil
+	}
+}
+
+// TestCallsEndWhileTheNetworkStalls: each with its context, whatever the connection does.
+func TestCallsEndWhileTheNetworkStalls(t *testing.T) {
+	t.Parallel()
+	nc, goOn := stalled(t)
+	c := limits.NewClient(nc, limits.Timeout(20*time.Millisecond))
+	request := limits.Per("stalled", 1000, "1h")
+	for name, call := range map[string]func(context.Context) error{
+		"consume": func(ctx context.Context) error { _, err := c.Consume(ctx, request); return err },
+		"record":  func(ctx context.Context) error { _, err := c.Record(ctx, request); return err },
+		"wait":    func(ctx context.Context) error { _, err := c.Wait(ctx, request); return err },
+		"watch":   func(ctx context.Context) error { _, err := c.Watch(ctx); return err },
+	} {
+		if err := ends(t, name, func() error { return call(t.Context()) }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Millisecond, cancel)
+		if err := ends(t, name, func() error { return call(ctx) }); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s, cancelled: %v", name, err)
+		}
+	}
+	for range 3 {
+		err := ends(t, "log", func() error {
+			return c.LogRequest(limits.LogEntry{Key: "stalled", Endpoint: "/", Method: "GET", Status: 200})
+		})
+		if !errors.Is(err, nats.ErrDisconnected) {
+			t.Errorf("log: %v", err)
+		}
+	}
+	goOn()
+	waitFor(t, func() bool { _, err := c.Consume(t.Context(), request); return err == nil })
+	waitFor(t, func() bool { return nc.NumSubscriptions() == 1 }) // that of the answers
+}
+
+// TestWhatIsStuckIsBounded: what a stalled network holds up does not pile up.
+func TestWhatIsStuckIsBounded(t *testing.T) {
+	t.Parallel()
+	nc, goOn := stalled(t)
+	c := limits.NewClient(nc)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	const bound = 256
+	request := limits.Per(fmt.Sprintf("piled:%d", time.Now().UnixNano()), 1, "1h")
+	_ = ends(t, "one of many", func() error {
+		var wg sync.WaitGroup
+		for range bound {
+			wg.Go(func() { _, _ = c.Consume(ended, request) })
+		}
+		wg.Wait()
+		return nil
+	})
+	began := time.Now()
+	if _, err := c.Record(t.Context(), request); !errors.Is(err, nats.ErrDisconnected) || time.Since(began) >= limits.DefaultTimeout {
+		t.Errorf("one more: %v after %v", err, time.Since(began))
+	}
+	if _, err := c.Watch(t.Context()); !errors.Is(err, nats.ErrDisconnected) {
+		t.Errorf("a watch: %v", err)
+	}
+	goOn()
+	waitFor(t, func() bool {
+		reply, err := c.Consume(t.Context(), request)
+		return err == nil && reply.Allowed // nothing that was stuck has charged
+	})
+}
+
+// TestAWatchEndsWhileTheNetworkStalls: its subscriptions end when they can.
+func TestAWatchEndsWhileTheNetworkStalls(t *testing.T) {
+	t.Parallel()
+	s := &stall{hangs: make(chan struct{}, 1)}
+	nc, err := nats.Connect(serveNATS(t, -1).ClientURL(), nats.SetCustomDialer(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	events, err := limits.NewClient(nc).Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, nc, limits.EventExceeded, exceededEvent)
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	goOn := sync.OnceFunc(s.held.Unlock)
+	s.held.Lock()
+	t.Cleanup(goOn)
+	_ = ends(t, "the loop", func() error {
+		for range events {
+			publish(t, nc, "stall", "")
+			<-s.hangs
+			break
+		}
+		return nil
+	})
+	goOn()
+	waitFor(t, func() bool { return nc.NumSubscriptions() == 0 })
+}
