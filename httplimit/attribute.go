@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
@@ -21,8 +22,9 @@ func Header(name string) Attribute {
 }
 
 // Path reads the path, decoded as routers match it, so that no spelling of it gets around a policy. A path over
-// 256 bytes is refused; where such are served, limit by [Route] instead.
-func Path() Attribute { return func(r *http.Request) string { return r.URL.Path } }
+// 256 bytes is refused; where such are served, limit by [Route] instead. An empty path, as of the request line
+// GET http://example.com HTTP/1.1, is / (RFC 9110, 4.2.3), or such a request would have no attribute.
+func Path() Attribute { return func(r *http.Request) string { return cmp.Or(r.URL.Path, "/") } }
 
 // Method reads the method.
 func Method() Attribute { return func(r *http.Request) string { return r.Method } }

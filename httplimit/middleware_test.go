@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -138,6 +139,23 @@ func TestTheRequestThatPoliciesGet(t *testing.T) {
 		`"sort":"up","thing":"7","user":"7","who":"anonymous"},"tier":"pro","cost":5,"id":"r-1"}`
 	if got := <-requests; got != want || w.Code != 200 {
 		t.Errorf("status %d, sent\n%s, want\n%s", w.Code, got, want)
+	}
+}
+
+// A request line may name a host and no path.
+func TestAnEmptyPathIsTheRoot(t *testing.T) {
+	t.Parallel()
+	paths := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { paths <- httplimit.Path()(r) }))
+	defer server.Close()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET http://example.com HTTP/1.1\r\nHost: example.com\r\n\r\n")
+	if got := <-paths; got != "/" {
+		t.Errorf("path %q, want /", got)
 	}
 }
 
