@@ -40,7 +40,8 @@ const (
 //   - at once an error that wraps nats.ErrDisconnected when the connection is interrupted, from what decides: Consume,
 //     Check, VerifyKey and Wait. The connection would keep the question and send it later, and then it would be charged
 //     although nobody waits for the decision. What tells of something that has happened, such as Record, Refund and
-//     Settle, is kept by the connection and sent when it is back, whether or not the call still waits for its answer,
+//     Settle, is kept by the connection and sent when it is back, whether or not the call still waits for its answer; it is
+//     lost when no limiter listens by then, as after a restart of NATS where the limiter's connection comes back later,
 //   - at once an error that wraps nats.ErrDisconnected, from every call, when 256 earlier ones have ended and still cannot be
 //     sent, since the network takes nothing,
 //   - the error of the connection, such as nats.ErrConnectionClosed, otherwise.

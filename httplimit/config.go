@@ -63,7 +63,8 @@ type Config struct {
 	Charge func(status int) bool
 
 	// ChargeBehind, in mode CheckThenRecord, charges in a goroutine of its own, so that the answer never waits for it.
-	// The charge is lost if the process ends first, and the same client's next request may be checked before it.
+	// The charge is lost if the process ends first or no limiter listens, and the same client's next request may be
+	// checked before it.
 	ChargeBehind bool
 
 	// Exempt says which requests pass without a question, with no headers.
