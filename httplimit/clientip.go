@@ -19,13 +19,14 @@ const maxHops = 32
 // Trust only proxies that append to X-Forwarded-For or set it. For those that write Forwarded instead, see
 // [ForwardedIP]; reading both would let a client forge the one that its proxy passes on untouched.
 func ClientIP(trusted ...netip.Prefix) Attribute {
-	return clientIP(trusted, func(h http.Header) []string { return list(h, "X-Forwarded-For") })
+	return clientIP(trusted, func(h http.Header) []string { return list(h, "X-Forwarded-For", cutLast) })
 }
 
-// ForwardedIP is [ClientIP] with the header Forwarded of RFC 7239.
+// ForwardedIP is [ClientIP] with the header Forwarded of RFC 7239. An entry that breaks its grammar, or says more than one
+// "for", is no address.
 func ForwardedIP(trusted ...netip.Prefix) Attribute {
 	return clientIP(trusted, func(h http.Header) []string {
-		hops := list(h, "Forwarded")
+		hops := list(h, "Forwarded", cutLastUnquoted)
 		for i, hop := range hops {
 			hops[i] = forwardedFor(hop)
 		}
@@ -72,13 +73,13 @@ func isTrusted(ip netip.Addr, trusted []netip.Prefix) bool {
 }
 
 // list gives the last entries of a header that is a list and may come in several lines.
-func list(h http.Header, name string) []string {
+func list(h http.Header, name string, cut func(line string, separator byte) (before, last string, found bool)) []string {
 	var entries []string
 	lines := h.Values(name)
 	for i := len(lines) - 1; i >= 0 && len(entries) < maxHops; i-- {
 		for line, more := lines[i], true; more && len(entries) < maxHops; {
 			var entry string
-			line, entry, more = cutLast(line)
+			line, entry, more = cut(line, ',')
 			entries = append(entries, strings.TrimSpace(entry))
 		}
 	}
@@ -88,23 +89,71 @@ func list(h http.Header, name string) []string {
 	return entries
 }
 
-// cutLast cuts at the last comma. Those inside of quotes need no care: no address has one.
-func cutLast(line string) (before, last string, found bool) {
-	if i := strings.LastIndexByte(line, ','); i >= 0 {
-		return line[:i], line[i+1:], true
+func cutLast(text string, separator byte) (before, last string, found bool) {
+	if i := strings.LastIndexByte(text, separator); i >= 0 {
+		return text[:i], text[i+1:], true
 	}
-	return "", line, false
+	return "", text, false
 }
 
-// forwardedFor gives the node of the parameter "for", as in for="[2001:db8::1]:4711";proto=https.
-func forwardedFor(element string) string {
-	for parameter := range strings.SplitSeq(element, ";") {
-		name, value, _ := strings.Cut(parameter, "=")
-		if strings.EqualFold(strings.TrimSpace(name), "for") {
-			return strings.Trim(strings.TrimSpace(value), `"`)
+// cutLastUnquoted is cutLast that leaves quoted strings whole. It reads from the right, where trusted proxies have written, and
+// so comes to their entries before it comes to a quote that somebody left open.
+func cutLastUnquoted(text string, separator byte) (before, last string, found bool) {
+	quoted := false
+	for i := len(text) - 1; i >= 0; i-- {
+		switch c := text[i]; {
+		case c == '"' && !(quoted && escaped(text[:i])):
+			quoted = !quoted
+		case c == separator && !quoted:
+			return text[:i], text[i+1:], true
 		}
 	}
-	return ""
+	return "", text, false
+}
+
+// escaped tells whether a backslash of what stands before a character belongs to it, and not to another backslash.
+func escaped(before string) bool {
+	return (len(before)-len(strings.TrimRight(before, `\`)))%2 == 1
+}
+
+// forwardedFor gives the node of the parameter "for", as in for="[2001:db8::1]:4711";proto=https, if there is one alone.
+func forwardedFor(element string) (node string) {
+	for more, found := true, false; more; {
+		var parameter string
+		element, parameter, more = cutLastUnquoted(element, ';')
+		name, value, _ := strings.Cut(parameter, "=")
+		value, ok := unquoted(strings.TrimSpace(value))
+		switch isFor := strings.EqualFold(strings.TrimSpace(name), "for"); {
+		case !ok || isFor && found:
+			return ""
+		case isFor:
+			node, found = value, true
+		}
+	}
+	return node
+}
+
+// unquoted reads a token or a quoted string. Tokens are not looked at closely, since many write for=192.0.2.1:4711.
+func unquoted(value string) (text string, ok bool) {
+	if !strings.Contains(value, `"`) {
+		return value, true
+	}
+	if value[0] != '"' {
+		return "", false
+	}
+	var b strings.Builder
+	for i := 1; i < len(value); i++ {
+		switch value[i] {
+		case '"':
+			return b.String(), i == len(value)-1
+		case '\\':
+			if i++; i == len(value) {
+				return "", false
+			}
+		}
+		b.WriteByte(value[i])
+	}
+	return "", false
 }
 
 // parseHop reads an address with or without a port and brackets.

@@ -62,7 +62,21 @@ func TestForwardedIP(t *testing.T) {
 		`for=203.0.113.9, for=_hidden`:                        "10.0.0.1",
 		`for=203.0.113.9, proto=https`:                        "10.0.0.1",
 		`for="198.51.100.1, for=10.0.0.2", for="203.0.113.9"`: "203.0.113.9",
-		`for="203.0.113.9`:                                    "203.0.113.9",
+		`for="203.0.113.9`:                                    "10.0.0.1",
+		`host="a;for=9.9.9.1";for=203.0.113.7`:                "203.0.113.7",
+		`for=203.0.113.7;host="a;for=9.9.9.1"`:                "203.0.113.7",
+		`host="a\"\\;for=9.9.9.1, b";for=203.0.113.7`:         "203.0.113.7",
+		`host="a, for=9.9.9.1";for=203.0.113.7`:               "203.0.113.7",
+		`for="2\03.0.113.\7"`:                                 "203.0.113.7",
+		`for="9.9.9.1, for=203.0.113.7`:                       "203.0.113.7",
+		`for="9.9.9.1, for="203.0.113.7"`:                     "203.0.113.7",
+		`for=9.9.9.1", for=203.0.113.7`:                       "203.0.113.7",
+		`for=9.9.9.1\, for="203.0.113.7"`:                     "203.0.113.7",
+		`for=9.9.9.1, for="203.0.113.7\"`:                     "10.0.0.1",
+		`for=9.9.9.1, for="203.0.113.7`:                       "10.0.0.1",
+		`for=9.9.9.1;for=203.0.113.7`:                         "10.0.0.1",
+		`for="203.0.113.7"x`:                                  "10.0.0.1",
+		`for=203.0.113.7;host=a"b"`:                           "10.0.0.1",
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = "10.0.0.1:1"
@@ -94,6 +108,29 @@ func TestNoForgeryMovesTheAddress(t *testing.T) {
 		r.Header["X-Forwarded-For"] = []string{strings.Join(append(forged, client.String()), ",")}
 		if got := httplimit.ClientIP(proxies...)(r); got != client.String() {
 			t.Fatalf("%q, want %v", got, client)
+		}
+	})
+}
+
+// Nor does what it writes itself into Forwarded, nor a Host that its proxy copies.
+func TestNoForgeryMovesTheForwardedAddress(t *testing.T) {
+	t.Parallel()
+	hostile := rapid.Map(rapid.SliceOf(rapid.OneOf(rapid.String(),
+		rapid.SampledFrom([]string{"for=198.51.100.1", `for="`, `host="`, ",", ";", `"`, `\`, " ", "=", "for=10.0.0.9"}))),
+		func(parts []string) string { return strings.Join(parts, "") })
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	rapid.Check(t, func(t *rapid.T) {
+		client := netip.AddrFrom4([4]byte{203, 0, 113, rapid.Byte().Draw(t, "client")})
+		node, host := "for="+client.String(), `host="`+quote.Replace(hostile.Draw(t, "host"))+`"`
+		entry := rapid.SampledFrom([]string{node, node + ";" + host, host + ";" + node, host + "; " + node + ";proto=https"}).Draw(t, "entry")
+		forged := hostile.Draw(t, "forged")
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "10.0.0.1:1"
+		for _, lines := range [][]string{{forged, entry}, {forged + ", " + entry}, {forged + "," + entry + ", for=10.0.0.2"}} {
+			r.Header["Forwarded"] = lines
+			if got := httplimit.ForwardedIP(proxies...)(r); got != client.String() {
+				t.Fatalf("%q: %q, want %v", lines, got, client)
+			}
 		}
 	})
 }
