@@ -52,8 +52,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err != nil || n >= orDefault(t.Attempts, DefaultAttempts) || !t.wants(resp) || !canReplay(req) {
 			return resp, err
 		}
-		at := nextAttempt(resp, n)
-		if !t.worthWaiting(req, at) {
+		at, ok := t.nextAttempt(req, resp, n)
+		if !ok {
 			return resp, nil
 		}
 		if attempt, err = replay(req); err != nil {
@@ -74,19 +74,20 @@ func (t *Transport) wants(resp *http.Response) bool {
 	return CanRetry(resp) && (t.Unavailable || resp.StatusCode == http.StatusTooManyRequests)
 }
 
-func (t *Transport) worthWaiting(req *http.Request, at time.Time) bool {
-	end, bounded := req.Context().Deadline()
-	return time.Until(at) <= orDefault(t.MaxWait, DefaultMaxWait) && !(bounded && end.Before(at))
-}
-
-// nextAttempt is when attempt n+1 is due.
-func nextAttempt(resp *http.Response, n int) time.Time {
-	step := backoff(n)
-	at := time.Now().Add(step*3/4 + rand.N(step/2+1))
-	if server, ok := RetryAt(resp); ok && server.After(at) {
-		at = server.Add(rand.N(step/4 + 1))
+// nextAttempt is when attempt n+1 is due; ok is false when that is later than it may be. What the wait differs by, so that
+// clients do not all come back at once, is cut to half of the room there is: the attempt needs the rest.
+func (t *Transport) nextAttempt(req *http.Request, resp *http.Response, n int) (at time.Time, ok bool) {
+	server, told := RetryAt(resp)
+	now, step := time.Now(), backoff(n)
+	wait, jitter := step, rand.N(step/2+1)-step/4
+	if asked := server.Sub(now); told && asked > wait+jitter {
+		wait, jitter = asked, rand.N(step/4+1)
 	}
-	return at
+	room := orDefault(t.MaxWait, DefaultMaxWait) - wait
+	if end, bounded := req.Context().Deadline(); bounded {
+		room = min(room, end.Sub(now)-wait)
+	}
+	return now.Add(wait + min(jitter, room/2)), room >= 0
 }
 
 // backoff is the wait after attempt n, from 1, without jitter.

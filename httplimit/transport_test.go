@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -121,6 +122,46 @@ func TestTransportKeepsToTheServersTime(t *testing.T) {
 				}
 				if waited := time.Since(began); waited < time.Minute || waited > time.Minute+time.Second/4 {
 					t.Errorf("waited %v, want 1m and up to 250ms", waited)
+				}
+			})
+		})
+	}
+}
+
+// What a wait differs by is no reason to give up, neither with the longest wait nor shortly before the deadline.
+func TestTransportWaitsAsLongAsItMay(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]struct{ asked, longest, deadline time.Duration }{
+		"longest wait":        {5 * time.Second, 5 * time.Second, time.Hour},
+		"over it":             {5 * time.Second, 5*time.Second - 1, time.Hour},
+		"deadline":            {5 * time.Second, time.Hour, 5*time.Second + time.Millisecond},
+		"past it":             {5 * time.Second, time.Hour, 5*time.Second - 1},
+		"backoff as longest":  {0, time.Second, time.Hour},
+		"backoff over it":     {0, time.Second - 1, time.Hour},
+		"backoff to deadline": {0, time.Hour, time.Second + time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T) {
+				for range 50 {
+					began, open, tries := time.Now(), 0, 0
+					transport := &httplimit.Transport{Attempts: 2, MaxWait: limit.longest, Base: serverFunc(func(*http.Request) *http.Response {
+						tries++
+						return response(429, &open, "Retry-After", strconv.Itoa(int(limit.asked/time.Second)))
+					})}
+					ctx, cancel := context.WithTimeout(t.Context(), limit.deadline)
+					defer cancel()
+					_, err := transport.RoundTrip(post(t, "").WithContext(ctx))
+					want, due := 1, max(limit.asked, time.Second)
+					if end := min(limit.longest, limit.deadline); due <= end {
+						want = 2
+						if waited := time.Since(began); waited < limit.asked || waited > end {
+							t.Errorf("waited %v, want %v to %v", waited, limit.asked, end)
+						}
+					}
+					if err != nil || tries != want {
+						t.Fatalf("%d tries, error %v, want %d", tries, err, want)
+					}
 				}
 			})
 		})
