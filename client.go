@@ -219,12 +219,9 @@ func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc
 }
 
 func call[T any](ctx context.Context, c *Client, subject string, request any) (*T, error) {
-	body, err := json.Marshal(request)
+	body, err := write(subject, request)
 	if err != nil {
-		return nil, fmt.Errorf("%s: write request: %w", subject, err)
-	}
-	if replaced(body) {
-		return nil, &Error{Status: 400, Code: "invalid_json", Message: subject + ": a text of the request is not valid UTF-8"}
+		return nil, err
 	}
 	answer, err := c.Do(ctx, subject, body)
 	if err != nil {
@@ -235,6 +232,17 @@ func call[T any](ctx context.Context, c *Client, subject string, request any) (*
 		return nil, fmt.Errorf("%s: read answer: %w", subject, err)
 	}
 	return reply, nil
+}
+
+func write(subject string, request any) ([]byte, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, fmt.Errorf("%s: write request: %w", subject, err)
+	}
+	if replaced(body) {
+		return nil, &Error{Status: 400, Code: "invalid_json", Message: subject + ": a text of the request is not valid UTF-8"}
+	}
+	return body, nil
 }
 
 // replaced tells whether a text was not valid UTF-8. Where it is not json.Marshal writes U+FFFD, as an escape, which it uses

@@ -106,6 +106,10 @@ func TestClientSendsNoOtherText(t *testing.T) {
 				t.Errorf("%q as %s: %v, want 400", key, name, err)
 			}
 		}
+		var e *limits.Error
+		if err := c.LogRequest(limits.LogEntry{Key: key, Endpoint: "/", Method: "GET", Status: 200}); !errors.As(err, &e) || e.Status != 400 {
+			t.Errorf("%q in the log: %v, want 400", key, err)
+		}
 	}
 	for _, key := range []string{"Müller", "\ufffd", `\ufffd`, `\\ufffd`, `\\\ufffd`, "\u2028", "<\\>"} {
 		if _, err := c.Consume(t.Context(), limits.Per(key, 1, "1m")); err != nil {

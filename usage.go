@@ -2,7 +2,6 @@ package limits
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/nats-io/nats.go"
@@ -141,11 +140,11 @@ type EndpointError struct {
 
 // LogRequest adds a line to the request log. It waits for no answer, and nothing tells whether the line was taken: logging
 // never delays a request, nor fails it. While the connection takes nothing, lines are dropped, with an error that wraps
-// nats.ErrDisconnected.
+// nats.ErrDisconnected. A text that is not valid UTF-8 is an [*Error] with Status 400.
 func (c *Client) LogRequest(e LogEntry) error {
-	body, err := json.Marshal(e)
+	body, err := write(SubjectUsage, e)
 	if err != nil {
-		return fmt.Errorf("%s: write entry: %w", SubjectUsage, err)
+		return err
 	}
 	if c.stuck.Load() > 0 || !c.aside(over, func() { err = c.nc.Publish(SubjectUsage, body) }) {
 		return fmt.Errorf("%s: not sent, since the connection takes nothing: %w", SubjectUsage, nats.ErrDisconnected)
