@@ -73,7 +73,10 @@ func TestBodies(t *testing.T) {
 		{"template, escaped", httplimit.Must(httplimit.JSONTemplate(`{"n":"\u007blimit}","a:":"{\u006eame}: \u007bwait\u007d"}`)), minute,
 			`{"n":5,"a:":"minute: 37 seconds"}`},
 		{"template, failed", template, failures, `{"n":null,"say":"Rate limit check failed: Rate limit check failed in  \"\n\"",
-			"nested":[{"limit":null,"at":""}],"plain":"a\"b"}`},
+			"nested":[{"limit":null,"at":null}],"plain":"a\"b"}`},
+		{"template, nothing there", httplimit.Must(httplimit.JSONTemplate(
+			`["{wait}","{retryAfter}","{name}","{policy}","{window}","{limit}","{current}","{remaining}","{reset}","{resetAt}","in {wait}"]`)),
+			failures, `[null,null,null,null,null,null,null,null,null,null,"in "]`},
 	} {
 		contentType, got := tt.body(tt.answer)
 		if d := cmp.Diff(decode(t, tt.want), decode(t, string(got))); d != "" {

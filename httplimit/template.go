@@ -14,16 +14,16 @@ var placeholders = map[string]func(a *Answer) any{
 	"status":     func(a *Answer) any { return a.Status },
 	"title":      func(a *Answer) any { return title(a) },
 	"message":    func(a *Answer) any { return message(a) },
-	"wait":       func(a *Answer) any { return a.Wait() },
+	"wait":       func(a *Answer) any { return textOrNil(a.Wait()) },
 	"retryAfter": func(a *Answer) any { return orNil(a.RetryAfter()) },
-	"name":       func(a *Answer) any { return a.top().Name },
-	"policy":     func(a *Answer) any { return a.top().Policy },
-	"window":     func(a *Answer) any { return a.top().Window },
+	"name":       func(a *Answer) any { return textOrNil(a.top().Name) },
+	"policy":     func(a *Answer) any { return textOrNil(a.top().Policy) },
+	"window":     func(a *Answer) any { return textOrNil(a.top().Window) },
 	"limit":      func(a *Answer) any { return orNil(a.top().Limit, a.Reply != nil) },
 	"current":    func(a *Answer) any { return orNil(a.Current(), a.Reply != nil) },
 	"remaining":  func(a *Answer) any { return orNil(a.top().Remaining, a.Reply != nil) },
 	"reset":      func(a *Answer) any { return orNil(ceilSeconds(a.top().Reset), a.Reply != nil) },
-	"resetAt":    func(a *Answer) any { return a.resetISO() },
+	"resetAt":    func(a *Answer) any { return textOrNil(a.resetISO()) },
 }
 
 func orNil(n int64, ok bool) any {
@@ -31,6 +31,13 @@ func orNil(n int64, ok bool) any {
 		return nil
 	}
 	return n
+}
+
+func textOrNil(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
 }
 
 func title(a *Answer) string {
