@@ -61,8 +61,10 @@ type Client struct {
 // Option changes a [Client].
 type Option func(*Client)
 
-// Timeout bounds calls whose context has no deadline, instead of [DefaultTimeout].
-func Timeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } }
+// Timeout bounds calls whose context has no deadline, instead of [DefaultTimeout], which 0 stands for.
+func Timeout(d time.Duration) Option {
+	return func(c *Client) { c.timeout = cmp.Or(d, DefaultTimeout) }
+}
 
 // NewClient gives a client over nc, which stays the caller's to close. Connect with nats.MaxReconnects(-1): otherwise nc is
 // closed for good after 60 tries, two minutes without a NATS server, and every call fails until the process starts again.

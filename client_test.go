@@ -210,6 +210,10 @@ func TestClientTimeouts(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := limits.Per("k", 1, "1m")
+	answer(t, nc, limits.SubjectCheck, func(string) *nats.Msg { return body(`{"allowed":true}`) })
+	if _, err := limits.NewClient(nc, limits.Timeout(0)).Check(t.Context(), request); err != nil {
+		t.Errorf("timeout 0: %v, want that of those who say none", err)
+	}
 	_, err := limits.NewClient(nc, limits.Timeout(20*time.Millisecond)).Consume(t.Context(), request)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("own timeout: %v", err)
