@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"iter"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -137,7 +138,7 @@ func xRateLimitReset(text string, now time.Time) (time.Duration, bool) {
 func Countdown(ctx context.Context, until time.Time) iter.Seq[time.Duration] {
 	return func(yield func(time.Duration) bool) {
 		for {
-			exact := max(time.Until(until), 0)
+			exact := min(max(time.Until(until), 0), math.MaxInt64-time.Second) // 292 years, and room to round up
 			left := (exact + time.Second - 1).Truncate(time.Second)
 			if !yield(left) || left == 0 {
 				return

@@ -327,6 +327,12 @@ func TestCountdown(t *testing.T) {
 				t.Errorf("goes on to %v after its context", left)
 			}
 		}
+		for left := range httplimit.Countdown(t.Context(), began.AddDate(400, 0, 0)) {
+			if left < 290*365*24*time.Hour {
+				t.Errorf("%v left of 400 years", left)
+			}
+			break
+		}
 		for left := range httplimit.Countdown(t.Context(), began) {
 			if left != 0 {
 				t.Errorf("%v left of the past", left)
