@@ -89,7 +89,8 @@ type statusRecorder struct {
 	status int
 }
 
-// wrapped shows exactly the interfaces that the writer beneath has: one that pretended to flush would be worse.
+// wrapped shows http.Flusher and http.Hijacker where the writer beneath has them: one that pretended to flush would be worse.
+// Others, such as http.Pusher, it hides.
 func (s *statusRecorder) wrapped() http.ResponseWriter {
 	flusher, canFlush := s.ResponseWriter.(http.Flusher)
 	hijacker, canHijack := s.ResponseWriter.(http.Hijacker)
