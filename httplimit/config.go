@@ -70,8 +70,8 @@ type Config struct {
 	// Exempt says which requests pass without a question, with no headers.
 	Exempt func(*http.Request) bool
 
-	// Deadline bounds the questions before the handler, and the charge after it, each: 50 ms unless set. A client that goes away does not end it, or
-	// going away would be a way not to be charged.
+	// Deadline bounds the questions before the handler, and the charge after it, each: 50 ms unless set. A client that goes
+	// away does not end it, or going away would be a way not to be charged.
 	Deadline time.Duration
 
 	// FailClosed refuses requests, with FailStatus, when the limiter does not answer. Otherwise they pass, without
@@ -79,7 +79,7 @@ type Config struct {
 	FailClosed bool
 
 	// FailStatus is the status of a refusal by FailClosed, and of a denial that the limiter gives because it cannot
-	// reach its store (on_error deny; also what its stand-in denies under local): 503 unless set; 500 to 599.
+	// reach its store (on_error deny): 503 unless set; 500 to 599. What its stand-in denies (on_error local) is used up.
 	FailStatus int
 
 	// Headers are the styles in which the state of the limit is told, on every answer: [RateLimitFields] and

@@ -59,8 +59,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		if m.OnDenied != nil {
 			m.OnDenied(r, reply)
 		}
-		// A store that failed, under a policy that then denies, is nobody's limit: saying 429 would be a lie.
-		if a.Status = http.StatusTooManyRequests; reply.Degraded {
+		// A store that failed, under a policy that then denies, is nobody's limit, and names none: saying 429 would be a lie.
+		if a.Status = http.StatusTooManyRequests; reply.Degraded && reply.BlockedBy == "" {
 			a.Status = m.FailStatus
 		}
 		m.refuse(w, a)

@@ -378,6 +378,17 @@ func TestADegradedDenialIsAFailure(t *testing.T) {
 	}
 }
 
+// What the limiter's stand-in denies is a limit that is used up, whatever its store does.
+func TestADenialOfTheStandInIsADenial(t *testing.T) {
+	t.Parallel()
+	url, _ := silentService(t, limits.SubjectConsume, `{"allowed":false,"degraded":true,"key":"k","name":"1m","limit":5,"remaining":0,`+
+		`"reset":1704307200000,"retryAfter":37000,"blockedBy":"1m","message":"5 of 5 used in 1m; try again in 37s"}`)
+	h := httplimit.Middleware(dial(t, url), httplimit.Config{Limits: inline(t, 5, "1m"), Deadline: patient, FailClosed: true})(hello)
+	if w := get(h); w.Code != 429 || w.Header().Get("Retry-After") != "37" {
+		t.Errorf("status %d, headers %v", w.Code, w.Header())
+	}
+}
+
 // The warning of those who set no OnError comes once, and tells no value of the client's.
 func TestTheWarningTellsNoSecret(t *testing.T) {
 	var log bytes.Buffer
