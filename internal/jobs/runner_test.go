@@ -237,14 +237,13 @@ func TestAnOutageOfTheStoreIsToldOnce(t *testing.T) {
 		s, n := &brittle{Store: file(t)}, newNotes()
 		s.down.Store(true)
 		runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "", nil }})
-		for range 2 {
-			time.Sleep(time.Hour)
-			s.down.Store(false)
-			time.Sleep(time.Minute)
-			s.down.Store(true)
-		}
+		time.Sleep(time.Hour + 5*time.Second) // off every time at which anything is tried
 		s.down.Store(false)
-		time.Sleep(time.Minute)
+		time.Sleep(2 * time.Minute)
+		s.down.Store(true)
+		time.Sleep(time.Hour)
+		s.down.Store(false)
+		time.Sleep(2 * time.Minute)
 		told := func(text string) (times int) {
 			for _, line := range n.all() {
 				if strings.Contains(line, text) {
