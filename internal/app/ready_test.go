@@ -38,19 +38,6 @@ func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close(t.Context())
-	get := func(path string) (status int, body string) {
-		t.Helper()
-		r, err := http.Get("http://" + s.log.at["http"] + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Body.Close()
-		text, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.StatusCode, string(text)
-	}
 	for _, step := range []struct {
 		sql, metric string
 		status      int
@@ -69,13 +56,57 @@ func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
 			}
 			degraded = reply.Degraded
 		}
-		if status, body := get("/readyz"); status != step.status || status == 503 && !strings.Contains(body, "journal") {
+		if status, body := s.get(t, "/readyz"); status != step.status || status == 503 && !strings.Contains(body, "journal") {
 			t.Errorf("%s: %d %s", step.sql, status, body)
 		}
-		if _, body := get("/metrics"); !strings.Contains(body, "\n"+step.metric+"\n") {
+		if _, body := s.get(t, "/metrics"); !strings.Contains(body, "\n"+step.metric+"\n") {
 			t.Errorf("%s: no %s", step.sql, step.metric)
 		}
 	}
+}
+
+// TestAStoreThatIsAwayFailsWithoutRequests: nobody asks, so only the scrape can find out.
+func TestAStoreThatIsAwayFailsWithoutRequests(t *testing.T) {
+	t.Parallel()
+	server := testenv.PostgresServer(t)
+	if err := postgres.Migrate(t.Context(), server.URL); err != nil {
+		t.Fatal(err)
+	}
+	o := options(t)
+	o.DatabaseURL = server.URL
+	s := startOne(t, o, Run)
+	defer func() { _ = s.stopOne(t) }() // it may have lost counts of usage
+	failing := func() bool {
+		_, body := s.get(t, "/metrics")
+		return strings.Contains(body, "\nlimits_store_failing 1\n")
+	}
+	if failing() {
+		t.Error("it fails from the start")
+	}
+	server.Kill()
+	if !failing() {
+		t.Error("PostgreSQL is away, and nothing fails")
+	}
+	server.Start()
+	for end := time.Now().Add(patience); failing(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("PostgreSQL is back, and it still fails")
+		}
+	}
+}
+
+func (s *started) get(t *testing.T, path string) (status int, body string) {
+	t.Helper()
+	r, err := http.Get("http://" + s.log.at["http"] + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(text)
 }
 
 // TestAStartThatIsEndedDoesNotSayThatItGaveUp ends one that waits for a server that is not there.

@@ -326,7 +326,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	l.onStop("engine", l.engine.Close)
 	l.metrics.WatchQueue(l.engine.Queued)
 	l.metrics.WatchLeased(l.engine.Leased)
-	l.metrics.WatchStore(l.engine.Failure)
+	l.metrics.WatchStore(l.storeHealthy)
 	if err := l.forget.Listen(l.engine.Forget); err != nil {
 		return err
 	}

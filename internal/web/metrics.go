@@ -166,11 +166,14 @@ func (m *Metrics) WatchQueue(queued func() int) {
 		Help: "Requests that wait to be written."}, func() float64 { return float64(queued()) }))
 }
 
-// WatchStore shows whether requests are answered without the store; call it once.
-func (m *Metrics) WatchStore(failure func() error) {
+// WatchStore shows whether the store fails, as healthy says within a second; call it once. It is asked at each scrape: when
+// nobody sends requests nothing else notices that the store is away.
+func (m *Metrics) WatchStore(healthy func(ctx context.Context) error) {
 	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_store_failing",
-		Help: "1 while requests are answered without the store, which fails; else 0."}, func() float64 {
-		if failure() != nil {
+		Help: "1 while the store fails or cannot be reached, else 0."}, func() float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if healthy(ctx) != nil {
 			return 1
 		}
 		return 0

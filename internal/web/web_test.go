@@ -239,6 +239,31 @@ func TestSampleIsReadRarely(t *testing.T) {
 	})
 }
 
+// TestAStoreThatHangsFails, and the scrape goes on.
+func TestAStoreThatHangsFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg, hangs := prometheus.NewRegistry(), true
+		(&Metrics{reg: reg}).WatchStore(func(ctx context.Context) error {
+			if hangs {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		for _, want := range []string{"1", "0"} {
+			begin := time.Now()
+			text := "# HELP limits_store_failing 1 while the store fails or cannot be reached, else 0.\n" +
+				"# TYPE limits_store_failing gauge\nlimits_store_failing " + want + "\n"
+			if err := testutil.GatherAndCompare(reg, strings.NewReader(text)); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(begin); took > time.Second {
+				t.Errorf("%v", took)
+			}
+			hangs = false
+		}
+	})
+}
+
 func TestWatchUsage(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	NewMetrics(reg).WatchUsage(func() (other, counts, requests, malformed int64) { return 1, 2, 3, 4 })
