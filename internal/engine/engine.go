@@ -269,6 +269,14 @@ func (e *Engine) Close(ctx context.Context) error {
 
 // finish hands out the answer of a request.
 func (e *Engine) finish(r *Request, took time.Duration) {
+	e.observe(r, took)
+	if e.cfg.Tally != nil && r.err == nil && r.Verb <= Record && !r.replayed {
+		e.cfg.Tally(r, &r.decision)
+	}
+	r.Done(r.decision, r.err)
+}
+
+func (e *Engine) observe(r *Request, took time.Duration) {
 	result, algorithm := "denied", ""
 	if s := r.decision.Speaker(); s != nil {
 		algorithm = s.Algorithm.String()
@@ -280,10 +288,6 @@ func (e *Engine) finish(r *Request, took time.Duration) {
 		result = "allowed"
 	}
 	e.cfg.Observer.Decided(r.Verb, result, algorithm, r.decision.Degraded, took)
-	if e.cfg.Tally != nil && r.err == nil && r.Verb <= Record && !r.replayed {
-		e.cfg.Tally(r, &r.decision)
-	}
-	r.Done(r.decision, r.err)
 }
 
 func (e *Engine) answerLoop() {

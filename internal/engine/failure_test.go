@@ -79,6 +79,48 @@ func TestSettlesAloneTellOfTheStore(t *testing.T) {
 	})
 }
 
+// results are the answers to settles that an observer was told of.
+type results struct{ settled []string }
+
+func (*results) Wrote(int, int, time.Duration) {}
+func (*results) StoreFailed(error)             {}
+func (s *results) Decided(v engine.Verb, result, algorithm string, _ bool, _ time.Duration) {
+	if v == engine.Settle {
+		s.settled = append(s.settled, result+" "+algorithm)
+	}
+}
+
+func TestEachSettleIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, told := &hanging{tap: openTap(t)}, &results{}
+		e := start(t, engine.Config{Store: store, Observer: told})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}, ID: "x"}
+		ask(t, e, consume)
+		consume.ID = "denied"
+		ask(t, e, consume)
+		for _, c := range []struct {
+			id   string
+			cost int64
+			want error
+		}{{"x", 2, nil}, {"x", 2, nil}, {"x", 3, engine.ErrIDConflict}, {"y", 1, engine.ErrUnknownID},
+			{"denied", 1, engine.ErrNothingToSettle}} {
+			if _, err := e.Settle(t.Context(), c.id, c.cost); !errors.Is(err, c.want) {
+				t.Errorf("settle %s to %d: %v, want %v", c.id, c.cost, err, c.want)
+			}
+		}
+		store.hang.Store(true)
+		if _, err := e.Settle(t.Context(), "x", 2); !errors.Is(err, engine.ErrUnavailable) {
+			t.Errorf("a settle without the store: %v", err)
+		}
+		synctest.Wait()
+		want := []string{"denied sliding_window", "denied sliding_window", "error ", "error ", "error ", "error "}
+		if !slices.Equal(told.settled, want) {
+			t.Errorf("told of %q, want %q", told.settled, want)
+		}
+	})
+}
+
 func TestTheFailureOfAStoreIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/sony/gobreaker/v2"
 )
@@ -91,27 +92,38 @@ func (r *reservation) limits() ([]Limit, error) {
 // at least 10 minutes.
 func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, error) {
 	r := &Request{Verb: Settle, Cost: cost, ID: settleID(id), Fingerprint: sha256.Sum256(strconv.AppendInt(nil, cost, 10))}
+	began := time.Now()
 	first, settled, err := e.receipts(ctx, id, r.ID)
 	switch {
 	case err != nil:
-		return Decision{}, err
+		r.err = err
 	case settled != nil:
-		return settled.replay(r)
-	case first == nil:
-		return Decision{}, fmt.Errorf("settle %q: %w", id, ErrUnknownID)
+		r.decision, r.err = settled.replay(r)
+	default:
+		if err = r.reserve(first); err == nil {
+			return e.Do(ctx, r)
+		}
+		r.err = fmt.Errorf("settle %q: %w", id, err)
+	}
+	e.observe(r, time.Since(began))
+	return r.decision, r.err
+}
+
+// reserve takes what a settle is to correct from the receipt of its consume, which is nil when none is known.
+func (r *Request) reserve(first *Receipt) (err error) {
+	if first == nil {
+		return ErrUnknownID
 	}
 	var k kept
-	if err := json.Unmarshal(first.Answer, &k); err != nil {
-		return Decision{}, fmt.Errorf("settle %q: %w: %w", id, ErrCorrupt, err)
+	if err = json.Unmarshal(first.Answer, &k); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	if k.Reservation == nil {
-		return Decision{}, fmt.Errorf("settle %q: %w", id, ErrNothingToSettle)
-	}
-	if r.Limits, err = k.Reservation.limits(); err != nil {
-		return Decision{}, fmt.Errorf("settle %q: %w", id, err)
+		return ErrNothingToSettle
 	}
 	r.reserved = k.Reservation
-	return e.Do(ctx, r)
+	r.Limits, err = k.Reservation.limits()
+	return err
 }
 
 // settleID is the id of a settle's own receipt. No request can have it: ids that come over the bus are printable.
