@@ -159,7 +159,7 @@ func (r *reader) number(field string, min, max int64) (int64, error) {
 	}
 	// At most 18 digits fit into an int64 whatever they are, and more are out of every range.
 	n := int64(-1)
-	if digits[0] >= '0' && len(digits) == len(v) && len(digits) <= 18 {
+	if digits[0] >= '0' && (len(digits) == len(v) || string(digits) == "0") && len(digits) <= 18 {
 		n = 0
 		for _, c := range digits {
 			n = n*10 + int64(c-'0')

@@ -64,6 +64,7 @@ func TestSettleReply(t *testing.T) {
 		err               error
 	}{
 		{body: `{"id":"a","cost":0}`},
+		{body: `{"id":"a","cost":-0}`},
 		{body: `{"id":"a"}`, code: "invalid_cost", field: "cost"},
 		{body: `{"cost":1}`, code: "invalid_id", field: "id"},
 		{body: `{"id":"","cost":1}`, code: "invalid_id", field: "id"},
