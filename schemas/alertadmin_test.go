@@ -18,8 +18,7 @@ func refineAlerts(s *jsonschema.Schema) {
 	}
 	number("max", 1, limits.MaxAlertPage)
 	number("for", 1, limits.MaxSilenceMillis)
-	number("expiresAt", 1, 253402300799999)
-	_, silence := s.Properties.Get("expiresAt")
+	expires, silence := s.Properties.Get("expiresAt")
 	for name, most := range map[string]uint64{"user": limits.MaxKeyBytes, "rule": limits.MaxKeyBytes, "policy": limits.MaxKeyBytes,
 		"reason": limits.MaxReasonBytes, "by": limits.MaxNameBytes, "note": limits.MaxNoteBytes} {
 		if f, ok := s.Properties.Get(name); ok {
@@ -30,7 +29,11 @@ func refineAlerts(s *jsonschema.Schema) {
 			text(f, least, most)
 		}
 	}
+	if f, ok := s.Properties.Get("channel"); ok {
+		text(f, 1, limits.MaxNameBytes)
+	}
 	if silence {
+		expires.Minimum, expires.Maximum = "1", maxTime
 		s.AnyOf = required("rule", "policy", "key", "user")
 		s.OneOf = required("for", "expiresAt")
 	}

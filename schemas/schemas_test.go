@@ -21,6 +21,9 @@ import (
 
 var update = flag.Bool("update", false, "write the schemas instead of comparing them")
 
+// maxTime is the last moment that RFC 3339 can write.
+const maxTime = "253402300799999"
+
 const module = "github.com/seed503877ad/limits"
 
 // definitions are the types of the wire, and what their schemas say beyond the types.
@@ -194,6 +197,7 @@ func bound(s *jsonschema.Schema, request bool) {
 	if s.Properties == nil {
 		return
 	}
+	one := uint64(1)
 	for p := s.Properties.Oldest(); p != nil; p = p.Next() {
 		f := p.Value
 		f.Description = sentence(f.Description)
@@ -227,6 +231,12 @@ func bound(s *jsonschema.Schema, request bool) {
 			text(f, 0, limits.MaxKeyBytes)
 		case "id":
 			text(f, 1, limits.MaxIDBytes)
+		case "timezone":
+			f.MinLength = &one
+		case "attributes":
+			f.PropertyNames = &jsonschema.Schema{}
+			text(f.PropertyNames, 1, limits.MaxNameBytes)
+			text(f.AdditionalProperties, 0, limits.MaxAttributeBytes)
 		case "window":
 			f.Pattern = "^([1-9][0-9]*(ms|s|m|h|d|w)|minute|hour|day|week|month)$"
 		}
@@ -308,6 +318,7 @@ func refineLogEntry(s *jsonschema.Schema) {
 	text(get("method"), 1, limits.MaxMethodBytes)
 	get("status").Minimum, get("status").Maximum = "100", "599"
 	get("millis").Minimum, get("millis").Maximum = "0", "86400000"
+	get("at").Description = strings.TrimSuffix(get("at").Description, ".") + ", and at most 60 s in the future."
 }
 
 // refineUsage bounds the questions about usage.
@@ -328,6 +339,13 @@ func refineUsage(s *jsonschema.Schema) {
 	}
 	period, _ := s.Properties.Get("period")
 	period.Pattern = "^[1-9][0-9]*(ms|s|m|h|d|w)$"
+	for _, name := range []string{"since", "until"} {
+		f, _ := s.Properties.Get(name)
+		f.Minimum, f.Maximum = "1", "70368744177664"
+	}
+	s.DependentRequired = map[string][]string{"until": {"since"}}
+	s.DependentSchemas = map[string]*jsonschema.Schema{
+		"period": form("", nil, map[string]*jsonschema.Schema{"since": left, "until": left})}
 }
 
 // refineTop lets denied requests alone have cost nothing.
@@ -345,7 +363,8 @@ func refineAttributes(most uint64) func(*jsonschema.Schema) {
 			text(user, 1, limits.MaxAttributeBytes)
 		}
 		if expires, ok := s.Properties.Get("expiresAt"); ok {
-			expires.Minimum = "1"
+			expires.Minimum, expires.Maximum = "1", maxTime
+			attributes.PropertyNames.Not = &jsonschema.Schema{Enum: []any{"user", "key", "tier"}}
 		}
 	}
 }
@@ -355,7 +374,7 @@ func refineKeyID(s *jsonschema.Schema) {
 	id, _ := s.Properties.Get("id")
 	id.MinLength, id.MaxLength, id.Pattern = nil, nil, "^[0-9A-Za-z]{8}$"
 	if expires, ok := s.Properties.Get("expiresAt"); ok {
-		expires.Minimum = "0"
+		expires.Minimum, expires.Maximum = "0", maxTime
 	}
 }
 
@@ -370,7 +389,7 @@ func refineOverride(s *jsonschema.Schema) {
 	get := func(name string) *jsonschema.Schema { f, _ := s.Properties.Get(name); return f }
 	text(get("reason"), 1, limits.MaxReasonBytes)
 	text(get("by"), 1, limits.MaxNameBytes)
-	get("expiresAt").Minimum = "1"
+	get("expiresAt").Minimum, get("expiresAt").Maximum = "1", maxTime
 	numbers := form("other numbers", nil, map[string]*jsonschema.Schema{"unlimited": no})
 	numbers.AnyOf = required("limit", "window", "burst")
 	s.OneOf = []*jsonschema.Schema{numbers,

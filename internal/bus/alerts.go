@@ -185,8 +185,7 @@ func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
 }
 
 func (s *Service) testAlert(ctx context.Context, data []byte) (any, error) {
-	var channel, note string
-	err := readFields(data, text("channel", &channel, 1, limits.MaxNameBytes), text("note", &note, 0, limits.MaxNoteBytes))
+	channel, note, err := decodeTestAlert(data)
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +195,11 @@ func (s *Service) testAlert(ctx context.Context, data []byte) (any, error) {
 	}
 	s.cfg.Logger.Info("test of channels asked for", "channels", channels)
 	return limits.TestAlertReply{ID: id, Channels: channels}, nil
+}
+
+func decodeTestAlert(data []byte) (channel, note string, err error) {
+	err = readFields(data, text("channel", &channel, 1, limits.MaxNameBytes), text("note", &note, 0, limits.MaxNoteBytes))
+	return channel, note, err
 }
 
 func (s *Service) listChannels(ctx context.Context, data []byte) (any, error) {

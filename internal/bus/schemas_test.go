@@ -3,6 +3,7 @@ package bus
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/schemas"
 )
 
@@ -24,6 +26,14 @@ func readers(t *testing.T) map[string]func(data []byte) error {
 	}
 	s := &Service{decoder: d, now: time.Now}
 	return map[string]func(data []byte) error{
+		limits.SubjectConsume: func(b []byte) error {
+			err := d.request(engine.Consume, b, &engine.Request{})
+			if e := new(limits.Error); errors.As(err, &e) && e.Status == 404 {
+				return nil // well said, of a policy that is not there
+			}
+			return err
+		},
+		limits.SubjectVerify:        func(b []byte) error { _, err := s.decodeVerify(b); return err },
 		limits.SubjectList:          func(b []byte) error { _, err := decodeList(b); return err },
 		limits.SubjectReset:         func(b []byte) error { _, err := decodeReset(b); return err },
 		limits.SubjectSettle:        func(b []byte) error { _, err := decodeSettle(b); return err },
@@ -44,6 +54,7 @@ func readers(t *testing.T) map[string]func(data []byte) error {
 		limits.SubjectAlertsDead:    func(b []byte) error { _, err := decodeDead(b); return err },
 		limits.SubjectAlertsReplay:  func(b []byte) error { _, err := decodeReplay(b); return err },
 		limits.SubjectAlertsSilence: func(b []byte) error { _, _, err := s.decodeSilence(b); return err },
+		limits.SubjectAlertsTest:    func(b []byte) error { _, _, err := decodeTestAlert(b); return err },
 	}
 }
 
@@ -83,7 +94,17 @@ func TestSchemasSayWhatIsTaken(t *testing.T) {
 	for subject, bodies := range map[string]struct{ good, bad []string }{
 		limits.SubjectTop: {
 			good: []string{`{}`, `{"policy":""}`, `{"policy":"p","prefix":"","user":"","by":"used","period":"1h"}`},
-			bad:  []string{`{"policy":"` + long(65) + `"}`, `{"by":""}`, `{"max":0}`},
+			bad: []string{`{"policy":"` + long(65) + `"}`, `{"by":""}`, `{"max":0}`, `{"period":"1h","since":1}`, `{"until":70368744177664}`,
+				`{"since":1,"until":70368744177665}`},
+		},
+		limits.SubjectConsume: {
+			good: []string{`{"attributes":{"a":""}}`},
+			bad: []string{`{"attributes":{"":"a"}}`, `{"attributes":{"` + long(65) + `":"a"}}`, `{"attributes":{"a":"` + long(257) + `"}}`,
+				`{"key":"k","limit":1,"window":"day","timezone":""}`},
+		},
+		limits.SubjectKeysCreate: {
+			good: []string{`{"user":"u","expiresAt":253402300799999}`},
+			bad:  []string{`{"user":"u","expiresAt":253402300800000}`, `{"user":"u","attributes":{"tier":"a"}}`},
 		},
 		limits.SubjectOverridesList: {
 			good: []string{`{}`, `{"policy":""}`, `{"policy":"p","after":"","max":1}`},
@@ -118,6 +139,7 @@ func TestSchemasSayWhatIsTaken(t *testing.T) {
 				`{"policy":"p","name":"n","subject":"s","reason":"r","unlimited":true,"burst":0}`,
 				`{"policy":"p","name":"n","subject":"s","reason":"","limit":1}`,
 				`{"policy":"p","name":"n","reason":"r","limit":1}`,
+				`{"policy":"p","name":"n","subject":"s","reason":"r","limit":1,"expiresAt":253402300800000}`,
 			},
 		},
 		limits.SubjectAlertsSilence: {
@@ -155,8 +177,11 @@ func TestSchemasAgreeWithTheService(t *testing.T) {
 		limits.SubjectList:          {`{}`, []string{"after"}},
 		limits.SubjectReset:         {`{"key":"k"}`, nil},
 		limits.SubjectSettle:        {`{"id":"i","cost":1}`, nil},
-		limits.SubjectTop:           {`{}`, []string{"period", "since", "until"}},
-		limits.SubjectUsageReport:   {`{"report":"errors"}`, []string{"period", "since", "until"}},
+		limits.SubjectTop:           {`{}`, []string{"period", "until"}},
+		limits.SubjectUsageReport:   {`{"report":"errors"}`, []string{"period", "until"}},
+		limits.SubjectVerify:        {`{"apiKey":"k"}`, nil},
+		limits.SubjectAlertsTest:    {`{}`, nil},
+		limits.SubjectConsume:       {`{"key":"k","limit":1,"window":"1m"}`, []string{"window", "timezone", "burst", "anchor"}},
 		limits.SubjectUsage:         {`{"key":"k","endpoint":"e","method":"GET","status":200,"millis":1}`, []string{"at"}},
 		limits.SubjectKeysCreate:    {`{"user":"u"}`, []string{"expiresAt"}},
 		limits.SubjectKeysList:      {`{}`, nil},
@@ -194,6 +219,15 @@ func soon() string {
 	return string(b)
 }
 
+// attributes are n of them.
+func attributes(n int) map[string]any {
+	m := map[string]any{}
+	for i := range n {
+		m[fmt.Sprint("a", i)] = ""
+	}
+	return m
+}
+
 // around gives the body, and it with each field and each two fields of the schema changed in many ways.
 func around(t *testing.T, name, body string) (bodies []string) {
 	t.Helper()
@@ -228,7 +262,13 @@ func around(t *testing.T, name, body string) (bodies []string) {
 		"integer": {absent, 0, 1, json.Number(soon())},
 		"boolean": {absent, false, true},
 	}
-	many := map[string][]any{"integer": {-1, 100, 101, 1000, 1001, 86_400_000, 86_400_001, 1_000_000_000, 1_000_000_001}}
+	many := map[string][]any{
+		"integer": {-1, json.Number("-0"), 100, 101, 1000, 1001, 86_400_000, 86_400_001, 1_000_000_000, 1_000_000_001, maxMoment, maxMoment + 1,
+			maxTime, maxTime + 1},
+		"object": {attributes(16), attributes(17), attributes(32), attributes(33), map[string]any{"": "a"}, map[string]any{"user": "a"},
+			map[string]any{strings.Repeat("a", 64): strings.Repeat("a", 256)}, map[string]any{strings.Repeat("a", 65): "a"},
+			map[string]any{"a": strings.Repeat("a", 257)}, map[string]any{"a": ""}, map[string]any{"a": 1}},
+	}
 	for _, n := range []int{16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513} {
 		many["string"] = append(many["string"], strings.Repeat("a", n))
 	}
