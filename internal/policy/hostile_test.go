@@ -37,6 +37,8 @@ func TestLargeFilesAreRead(t *testing.T) {
 		"quotes":        "policies: '" + fill("''"),
 		"documents":     fill("---\n"),
 		"bracketed":     "policies: {" + fill("a: 1,\n") + "}",
+		"closing":       fill("}\n"),
+		"bracket names": fill("}: 1\n"),
 		"members":       strings.Repeat("a: 1\n", yamlfile.MaxMembers),
 		"glob":          "policies: [{name: p, match: {a: '" + strings.Repeat("*a", 1000) + "'}, limits: [{key: k, limit: 1, window: 1m}]}]",
 	} {
@@ -45,6 +47,27 @@ func TestLargeFilesAreRead(t *testing.T) {
 		t.Logf("%s: %d bytes in %s: %.200v", name, len(text), time.Since(begin).Round(time.Millisecond), err)
 		if err != nil && len(err.Error()) > yamlfile.MaxFileBytes {
 			t.Errorf("%s: the error has %d bytes", name, len(err.Error()))
+		}
+	}
+}
+
+// TestManyPoliciesAreAsManyInJSON: the bound of lines does not count a policy twice, whose first line is its opening bracket.
+func TestManyPoliciesAreAsManyInJSON(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{
+		1000: "",
+		1001: "f:6003: policies[1000]: more than 1000 policies; put what differs in an attribute into the key of one",
+	} {
+		text := &strings.Builder{}
+		text.WriteString("{\n  \"policies\": [\n")
+		for i := range n {
+			fmt.Fprintf(text, "    {\n      \"name\": \"p%d\",\n      \"limits\": [\n        {\"key\": \"k\", \"limit\": 1, \"window\": \"1m\"}\n"+
+				"      ]\n    }%s\n", i, strings.Repeat(",", min(1, n-1-i)))
+		}
+		text.WriteString("  ]\n}\n")
+		_, err := Parse("f", []byte(text.String()), options)
+		if got := fmt.Sprint(err); want == "" && err != nil || want != "" && got != want {
+			t.Errorf("%d policies: %.300s; want %q", n, got, want)
 		}
 	}
 }

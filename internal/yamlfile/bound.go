@@ -67,8 +67,11 @@ func (b *bounds) line(text []byte) string {
 	if rest[0] == '-' {
 		b.names[indent] = 0
 	}
-	if b.names[indent]++; b.names[indent] > MaxMembers {
-		return "more than 2000 lines in one mapping; write lists instead"
+	if len(bytes.Trim(rest, "]},")) > 0 { // a line that only ends brackets has no name
+		b.names[indent]++
+	}
+	if b.names[indent] > MaxMembers {
+		return "more than 2000 lines with one indent, as many as a mapping has names; write lists instead, or more on a line"
 	}
 	if bytes.HasPrefix(text, []byte("---")) {
 		if b.marks++; b.marks > 2 {
