@@ -183,7 +183,7 @@ func (*policiesExplainCmd) Help() string {
 	return `Examples:
 
   limiter policies explain limits.yaml -a user=7 -a route=chat --tier pro
-  limiter policies explain limits.yaml --policy signup -a ip=203.0.113.9 --at 2026-03-01T22:30:00Z
+  limiter policies explain limits.yaml --policy signup -a ip=203.0.113.9 -a email=a@b.example --at 2026-03-01T22:30:00Z
   limiter policies explain limits.yaml -a user=7 -a route=chat --overrides
 
 Without --overrides no service is needed, and overrides are not known: the service keeps them.`

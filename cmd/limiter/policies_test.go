@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,6 +80,30 @@ mail: no: it has no match, so it applies only when it is named
 	limiter(t, "policies", "explain", file, "--policy", "none").want(t, exitError, "", "there is no policy of that name")
 	limiter(t, "policies", "explain", file, "--at", "noon").want(t, exitUsage, "", "--at")
 	limiter(t, "policies", "explain", file, "-a", "user=7", "--json").want(t, exitDone, `"why": "the request has no attribute route"`, "")
+}
+
+// TestExamplesOfPoliciesExplain runs those of --help, but for the one that needs a service, over the file of docs/policies.md.
+func TestExamplesOfPoliciesExplain(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/policies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(doc), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	file, ran := policies(t, text), 0
+	for line := range strings.Lines((*policiesExplainCmd)(nil).Help()) {
+		if args := strings.Fields(line); len(args) > 3 && args[0] == "limiter" && !slices.Contains(args, "--overrides") {
+			args[3] = file
+			if i := limiter(t, args[1:]...); i.status != exitDone {
+				t.Errorf("%s: %s", line, i.err.String())
+			}
+			ran++
+		}
+	}
+	if ran != 2 {
+		t.Errorf("%d examples, want 2", ran)
+	}
 }
 
 // TestServiceOfPolicies plays requests that name no limit, with the real service.
