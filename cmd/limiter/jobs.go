@@ -24,7 +24,7 @@ first. Schedules are in UTC, times in the zone of this machine.
 Examples:
 
   limiter jobs list
-  limiter jobs list --json | jq '.jobs[] | select(.last.outcome != "done")'`
+  limiter jobs list --json | jq '.jobs[] | select(.last and .last.outcome != "done")'`
 }
 
 func (c *jobsListCmd) Run(s *session) error {
