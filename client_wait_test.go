@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -116,55 +115,6 @@ func TestWaitPassesOldDenialsThatNeverFit(t *testing.T) {
 	fits = true
 	if reply, err := c.Wait(t.Context(), request); err != nil || !reply.Allowed || reply.ID != "job-7:1" {
 		t.Errorf("reply %+v, error %v; want it charged under job-7:1", reply, err)
-	}
-}
-
-// TestConsumeAgain: a denial tells how long it is now, and is decided afresh when something is free.
-func TestConsumeAgain(t *testing.T) {
-	nc := connect(t)
-	c := limits.NewClient(nc)
-	long := strings.Repeat("x", 128)
-	s := receipts{known: map[string]string{"job-7": deniedForAnHour, "job-7:1": deniedForAnHour, long: deniedForAnHour}}
-	answer(t, nc, limits.SubjectConsume, s.consume)
-	answer(t, nc, limits.SubjectCheck, func(request string) *nats.Msg {
-		if strings.Contains(request, "job-7") {
-			t.Errorf("checked %s; the id belongs to the charge", request)
-		}
-		if !s.free {
-			return body(`{"allowed":false,"key":"k","retryAfter":5}`)
-		}
-		return body(s.now())
-	})
-	request := limits.Per("k", 1, "1h")
-	request.ID = "job-7"
-	if reply, err := c.ConsumeAgain(t.Context(), request); err != nil || reply.Allowed || reply.RetryAfter != 5 {
-		t.Errorf("as long as nothing is free: reply %+v, error %v; want the denial of now", reply, err)
-	}
-	s.free = true
-	for range 2 {
-		reply, err := c.ConsumeAgain(t.Context(), request)
-		if err != nil || !reply.Allowed || reply.ID != "job-7:2" {
-			t.Errorf("reply %+v, error %v; want it charged under job-7:2", reply, err)
-		}
-	}
-	const chain = " job-7 job-7:1 job-7:2"
-	if got := strings.Join(s.asked, " "); got != "job-7"+chain+chain {
-		t.Errorf("ids %s", got)
-	}
-	request.ID = long
-	if reply, err := c.ConsumeAgain(t.Context(), request); err != nil || !reply.Allowed || len(reply.ID) != 66 {
-		t.Errorf("an id with no room for a number: reply %+v, error %v", reply, err)
-	}
-	s.free, request.ID = false, "" // nothing to repeat
-	if reply, err := c.ConsumeAgain(t.Context(), request); err != nil || reply.RetryAfter != 3_600_000 {
-		t.Errorf("no id: reply %+v, error %v; want the denial itself", reply, err)
-	}
-	for i := range 100 {
-		s.known[fmt.Sprint("job-8:", i)] = deniedForAnHour
-	}
-	s.free, request.ID, s.known["job-8"], s.asked = true, "job-8", deniedForAnHour, nil
-	if reply, err := c.ConsumeAgain(t.Context(), request); err != nil || reply.Allowed || len(s.asked) > 20 {
-		t.Errorf("no end of denials: reply %+v, error %v after %d questions", reply, err, len(s.asked))
 	}
 }
 

@@ -2,7 +2,6 @@ package limits
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -42,8 +41,8 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 // the caller's choice.
 //
 // A request with an ID charges once, also when several Waits have the same, one after the other. Since the service answers
-// a repeated ID as it did before, a denial too, the retries are sent as ID:1, ID:2, …, with the SHA-256 of an ID that leaves no
-// room for that. The ID of the reply tells which of them charged:
+// a repeated ID as it did before, a denial too, the retries are sent as ID:1, ID:2, …; leave room for that in the ID's
+// length. The ID of the reply tells which of them charged:
 //
 //	reply, err := c.Wait(ctx, reserve) // with an ID
 //	…
@@ -62,12 +61,8 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 		due := reply.RetryIn()
 		fits := due > 0
 		if id != "" {
-			if now := c.now(ctx, r, reply); now.Allowed {
-				due, fits, old = pause(due, old), true, old+1
-			} else {
-				reply, due, fits, old = now, now.RetryIn(), now.RetryAfter > 0, 0
-			}
-			r.ID = retryID(id, try)
+			due, fits, old = c.due(ctx, r, due, old)
+			r.ID = id + ":" + strconv.Itoa(try)
 		}
 		if !fits {
 			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
@@ -78,58 +73,21 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 	}
 }
 
-// maxAgain bounds the denials of before that [Client.ConsumeAgain] passes.
-const maxAgain = 16
-
-// ConsumeAgain is [Client.Consume] for a request that may come again under its ID after it was denied, such as one over HTTP
-// with an idempotency key. What was allowed under the ID is answered as it was, or denied as long as the limit is used up, and
-// never charged again. What was denied is decided afresh, with the ids that [Client.Wait] uses; and a denial is that of
-// [Client.Check], which says how long it is to wait now. So one that is denied needs two questions or more, and where a Check
-// gets no answer has that of before.
-func (c *Client) ConsumeAgain(ctx context.Context, r Request) (*Reply, error) {
-	id := r.ID
-	for try := 1; ; try++ {
-		reply, err := c.Consume(ctx, r)
-		// A denial in shadow refuses nothing, and one for want of the store is none of before.
-		if err != nil || reply.Allowed || reply.Shadow || reply.Degraded || id == "" || try > maxAgain {
-			return reply, err
-		}
-		if now := c.now(ctx, r, reply); !now.Allowed {
-			return now, nil
-		}
-		r.ID = retryID(id, try)
-	}
-}
-
-// now is what would be decided now about a request whose denial may be one of before.
-func (c *Client) now(ctx context.Context, r Request, denial *Reply) *Reply {
-	r.ID = "" // it belongs to the charge
-	if now, err := c.Check(ctx, r); err == nil {
-		return now
-	}
-	return denial
-}
-
-// pause is how long to wait after a denial though the limit is free now, the old+1st such. The next may be tried at once; but
-// each time after twice as long, up to what the denial says, since others may take what is free, and a lease may be free for
-// one worker alone.
-func pause(denied time.Duration, old int) time.Duration {
-	if denied == 0 { // it fits under another limit than that of the denial
+// due is how long to wait after a denial that may be old, whether the cost can ever fit, and how many such there were one after
+// the other. The next may be tried at once when the limit is free; but each time after twice as long, up to what the denial
+// says, since others may take what is free, and a lease may be free for one worker alone.
+func (c *Client) due(ctx context.Context, r Request, denied time.Duration, old int) (due time.Duration, fits bool, olds int) {
+	r.ID = ""
+	now, err := c.Check(ctx, r)
+	switch {
+	case err != nil:
+		return denied, denied > 0, 0
+	case !now.Allowed:
+		return now.RetryIn(), now.RetryAfter > 0, 0
+	case denied == 0: // it fits under another limit than that of the denial
 		denied = maxRetryIn
 	}
-	return min(denied, time.Millisecond<<min(old, 30)-time.Millisecond)
-}
-
-// maxIDBytes bounds the id of a request.
-const maxIDBytes = 128
-
-// retryID is the id of the next try after try of them were denied.
-func retryID(id string, try int) string {
-	number := ":" + strconv.Itoa(try)
-	if len(id)+len(number) > maxIDBytes {
-		id = fmt.Sprintf("%x", sha256.Sum256([]byte(id)))
-	}
-	return id + number
+	return min(denied, time.Millisecond<<min(old, 30)-time.Millisecond), true, old + 1
 }
 
 // sleep sleeps d and up to a tenth more, or fails at once when ctx would end before d. Where the end is near, it leaves half

@@ -49,8 +49,7 @@ type Config struct {
 	Cost func(*http.Request) int64
 
 	// ID gives the idempotency key of the charge, up to 128 bytes: one id charges once and is answered the same for
-	// at least 10 minutes. Nil or an empty id sends none. A denied id may come again: it is then decided afresh, by
-	// [limits.Client.ConsumeAgain], which also asks check. Do not take it from a header unless the handler, too, does
+	// at least 10 minutes, a denial too. Nil or an empty id sends none. Do not take it from a header unless the handler, too, does
 	// the work once per id: else a client that always sends the same one is never charged again.
 	ID Attribute
 
@@ -70,8 +69,8 @@ type Config struct {
 	// Exempt says which requests pass without a question, with no headers.
 	Exempt func(*http.Request) bool
 
-	// Deadline bounds the questions before the handler, and the charge after it, each: 50 ms unless set. A client that goes
-	// away does not end it, or going away would be a way not to be charged.
+	// Deadline bounds each question to the limiter: 50 ms unless set. A client that goes away does not end it, or
+	// going away would be a way not to be charged.
 	Deadline time.Duration
 
 	// FailClosed refuses requests, with FailStatus, when the limiter does not answer. Otherwise they pass, without

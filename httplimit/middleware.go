@@ -121,7 +121,7 @@ func (m *middleware) attributes(r *http.Request, mayBeNone bool) map[string]stri
 
 func (m *middleware) decide(r *http.Request, request limits.Request) (*limits.Reply, error) {
 	if m.Mode == Consume {
-		return m.ask(r, m.client.ConsumeAgain, request, m.Deadline)
+		return m.ask(r, m.client.Consume, request, m.Deadline)
 	}
 	request.ID = "" // it belongs to the charge
 	return m.ask(r, m.client.Check, request, m.Deadline)

@@ -266,36 +266,6 @@ func TestAnIDChargesOnceAndMayNotBeUsedForAnother(t *testing.T) {
 	}
 }
 
-// The limiter answers an id as before, a denial too; but nobody sends a request again to hear that.
-func TestADeniedIDMayComeAgain(t *testing.T) {
-	t.Parallel()
-	c := dial(t, natsURL)
-	for name, id := range map[string]string{"short": key(t), "long": fmt.Sprintf("%0128d", runs.Add(1))} {
-		h := httplimit.Middleware(c, httplimit.Config{
-			Limits: inline(t, 2, "1h"), ID: httplimit.Header("Idempotency-Key"), Deadline: patient,
-		})(hello)
-		if _, err := c.Reset(t.Context(), limits.ResetRequest{Key: key(t)}); err != nil {
-			t.Fatal(err)
-		}
-		if got := statuses(3, h); got != "200 200 429" {
-			t.Errorf("%s: statuses %s", name, got)
-		}
-		again := header("Idempotency-Key", id)
-		if w := get(h, again); w.Code != 429 || w.Header().Get("Retry-After") == "" {
-			t.Errorf("%s: status %d, headers %v", name, w.Code, w.Header())
-		}
-		if _, err := c.Reset(t.Context(), limits.ResetRequest{Key: key(t)}); err != nil {
-			t.Fatal(err)
-		}
-		if got := statuses(3, h, again); got != "200 200 200" {
-			t.Errorf("%s: statuses %s when the limit is free", name, got)
-		}
-		if left := remaining(t, c, 2, "1h"); left != 1 {
-			t.Errorf("%s: remaining %d, want 1", name, left)
-		}
-	}
-}
-
 func TestALimiterThatIsAway(t *testing.T) {
 	t.Parallel()
 	url, stop, err := apptest.Start(apptest.Options(t.TempDir()))
