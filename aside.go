@@ -7,10 +7,12 @@ import (
 )
 
 const (
-	// maxStuck bounds the calls that have ended and whose act has not.
-	maxStuck = 256
-	// tick is what an act has to end in when its time is over: what is not stuck needs far less, and knows the reason.
-	tick = 10 * time.Millisecond
+	// grace is what an act has to end in when its time is over: what does not hang needs far less, and knows the reason.
+	grace = 10 * time.Millisecond
+	// hangsAfter is how long an act may go on alone before the connection is taken to hang. A busy process may be late, too.
+	hangsAfter = time.Second
+	// maxAlone bounds the acts that go on alone.
+	maxAlone = 1 << 14
 )
 
 // over is a context that has ended.
@@ -20,38 +22,61 @@ var over = func() context.Context {
 	return ctx
 }()
 
-// aside runs act, and tells whether it ended before ctx had ended for a tick. If not, act goes on alone, and the client counts
-// it as stuck until it ends.
+// alone counts the acts that go on though nobody waits for them any more, and those among them that hang.
+type alone struct{ all, hanging atomic.Int32 }
+
+// The states of an act.
+const (
+	awaited int32 = iota
+	leftAlone
+	hanging
+	ended
+)
+
+// aside runs act, and tells whether it ended before ctx had ended, or shortly after. If not, act goes on alone.
 //
 // Whatever asks the connection for something goes through here, were it only whether it is connected: where the network
 // takes nothing more and does not say so, nats.go holds its lock until a write has failed, which takes a minute, and knows no
 // context before that.
-func (c *Client) aside(ctx context.Context, act func()) bool {
-	ended := make(chan struct{})
-	var oneIsThrough atomic.Bool // act, or the wait for it
+func (a *alone) aside(ctx context.Context, act func()) bool {
+	done := make(chan struct{})
+	var state atomic.Int32
 	go func() {
 		act()
-		close(ended)
-		if oneIsThrough.Swap(true) {
-			c.stuck.Add(-1)
+		close(done)
+		switch state.Swap(ended) {
+		case hanging:
+			a.hanging.Add(-1)
+			a.all.Add(-1)
+		case leftAlone:
+			a.all.Add(-1)
 		}
 	}()
 	select {
-	case <-ended:
+	case <-done:
 		return true
 	case <-ctx.Done():
 	}
-	timer := time.NewTimer(tick)
+	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
-	case <-ended:
+	case <-done:
 		return true
 	case <-timer.C:
 	}
-	c.stuck.Add(1)
-	if oneIsThrough.Swap(true) {
-		c.stuck.Add(-1)
+	a.all.Add(1)
+	if !state.CompareAndSwap(awaited, leftAlone) {
+		a.all.Add(-1)
 		return true
 	}
+	time.AfterFunc(hangsAfter, func() {
+		a.hanging.Add(1)
+		if !state.CompareAndSwap(leftAlone, hanging) {
+			a.hanging.Add(-1)
+		}
+	})
 	return false
 }
+
+// full tells whether nothing more is to be asked of the connection: it hangs, or too much waits for it.
+func (a *alone) full() bool { return a.hanging.Load() > 0 || a.all.Load() >= maxAlone }

@@ -10,7 +10,6 @@ import (
 	"iter"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -42,8 +41,8 @@ const (
 //     although nobody waits for the decision. What tells of something that has happened, such as Record, Refund and
 //     Settle, is kept by the connection and sent when it is back, whether or not the call still waits for its answer; it is
 //     lost when no limiter listens by then, as after a restart of NATS where the limiter's connection comes back later,
-//   - at once an error that wraps nats.ErrDisconnected, from every call, when 256 earlier ones have ended and still cannot be
-//     sent, since the network takes nothing,
+//   - at once an error that wraps nats.ErrDisconnected, from every call, when one that ended a second ago still cannot be sent,
+//     since the network takes nothing,
 //   - the error of the connection, such as nats.ErrConnectionClosed, otherwise.
 //
 // After a call that got no answer the charge may or may not have been made. A [Request] with an ID can be sent
@@ -55,7 +54,7 @@ const (
 type Client struct {
 	nc      *nats.Conn
 	timeout time.Duration
-	stuck   atomic.Int32 // calls that have ended and whose act has not
+	alone   alone
 }
 
 // Option changes a [Client].
@@ -154,7 +153,7 @@ func (c *Client) Reset(ctx context.Context, r ResetRequest) (*ResetReply, error)
 // Do sends a request body to one of the service's subjects and gives the answer's JSON as it came. The other
 // calls are made of it. When the answer is an error, its body comes along with the [*Error].
 func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, error) {
-	if c.stuck.Load() >= maxStuck {
+	if c.alone.full() {
 		return nil, fmt.Errorf("%s: not sent, since the connection takes nothing: %w", subject, nats.ErrDisconnected)
 	}
 	ctx, cancel := c.bound(ctx)
@@ -162,8 +161,8 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 	body = bytes.Clone(body) // which may be read for longer than the call lasts
 	var msg *nats.Msg
 	var err error
-	if !c.aside(ctx, func() { msg, err = c.request(ctx, subject, body) }) {
-		return nil, fmt.Errorf("%s: no answer, since the connection takes nothing: %w", subject, ctx.Err())
+	if !c.alone.aside(ctx, func() { msg, err = c.request(ctx, subject, body) }) {
+		return nil, fmt.Errorf("%s: no answer: %w", subject, ctx.Err())
 	}
 	switch {
 	case err != nil:

@@ -146,8 +146,11 @@ func (c *Client) LogRequest(e LogEntry) error {
 	if err != nil {
 		return err
 	}
-	if c.stuck.Load() > 0 || !c.aside(over, func() { err = c.nc.Publish(SubjectUsage, body) }) {
+	if c.alone.full() {
 		return fmt.Errorf("%s: not sent, since the connection takes nothing: %w", SubjectUsage, nats.ErrDisconnected)
+	}
+	if !c.alone.aside(over, func() { err = c.nc.Publish(SubjectUsage, body) }) {
+		return nil // it is on its way
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", SubjectUsage, err)

@@ -87,7 +87,7 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	if len(types) == 0 {
 		types = []string{EventWarning, EventExceeded}
 	}
-	if c.stuck.Load() >= maxStuck {
+	if c.alone.full() {
 		return nil, fmt.Errorf("watch: not sent, since the connection takes nothing: %w", nats.ErrDisconnected)
 	}
 	w := &watch{nc: c.nc, messages: make(chan *nats.Msg, watchMessages)}
@@ -95,9 +95,9 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	bounded, cancel := c.bound(ctx)
 	defer cancel()
 	var err error
-	if !c.aside(bounded, func() { err = w.begin(bounded, types); close(begun) }) {
+	if !c.alone.aside(bounded, func() { err = w.begin(bounded, types); close(begun) }) {
 		go func() { <-begun; w.stop() }()
-		return nil, fmt.Errorf("watch: not begun, since the connection takes nothing: %w", bounded.Err())
+		return nil, fmt.Errorf("watch: not begun: %w", bounded.Err())
 	}
 	if err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	unhook := context.AfterFunc(ctx, w.stop) // for a sequence that nobody reads
 	return func(yield func(Event, error) bool) {
 		defer unhook() // or the context would keep the watch for as long as it lasts
-		defer c.aside(over, w.stop)
+		defer c.alone.aside(over, w.stop)
 		w.run(ctx, yield)
 	}, nil
 }

@@ -75,19 +75,23 @@ func (t *Transport) wants(resp *http.Response) bool {
 }
 
 // nextAttempt is when attempt n+1 is due; ok is false when that is later than it may be. What the wait differs by, so that
-// clients do not all come back at once, is cut to half of the room there is: the attempt needs the rest.
+// clients do not all come back at once, is cut to half of the room there is, since the attempt needs the rest; and it never leads
+// to before the server's time.
 func (t *Transport) nextAttempt(req *http.Request, resp *http.Response, n int) (at time.Time, ok bool) {
 	server, told := RetryAt(resp)
-	now, step := time.Now(), backoff(n)
+	now, step, asked := time.Now(), backoff(n), time.Duration(0)
+	if told {
+		asked = max(0, server.Sub(now))
+	}
 	wait, jitter := step, rand.N(step/2+1)-step/4
-	if asked := server.Sub(now); told && asked > wait+jitter {
+	if asked > wait+jitter {
 		wait, jitter = asked, rand.N(step/4+1)
 	}
-	room := orDefault(t.MaxWait, DefaultMaxWait) - wait
+	room := orDefault(t.MaxWait, DefaultMaxWait) - max(wait, asked)
 	if end, bounded := req.Context().Deadline(); bounded {
-		room = min(room, end.Sub(now)-wait)
+		room = min(room, end.Sub(now)-max(wait, asked))
 	}
-	return now.Add(wait + min(jitter, room/2)), room >= 0
+	return now.Add(max(asked, wait+min(jitter, room/2))), room >= 0
 }
 
 // backoff is the wait after attempt n, from 1, without jitter.

@@ -128,6 +128,26 @@ func TestTransportKeepsToTheServersTime(t *testing.T) {
 	}
 }
 
+// What a wait differs by never leads to before the server's time, however little room there is behind it.
+func TestTransportIsNeverEarly(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T) {
+		const asked = 1100 * time.Millisecond // a little more than the wait would be
+		for range 200 {
+			due, open := time.UnixMilli(time.Now().Add(asked).UnixMilli()), 0
+			transport := &httplimit.Transport{Attempts: 2, MaxWait: asked + 20*time.Millisecond, Base: serverFunc(func(*http.Request) *http.Response {
+				return response(429, &open, "X-RateLimit-Reset", strconv.FormatInt(due.UnixMilli(), 10))
+			})}
+			if _, err := transport.RoundTrip(post(t, "")); err != nil {
+				t.Fatal(err)
+			}
+			if late := time.Since(due); late < 0 || late > 20*time.Millisecond {
+				t.Fatalf("came %v after what the server asked for", late)
+			}
+		}
+	})
+}
+
 // What a wait differs by is no reason to give up, neither with the longest wait nor shortly before the deadline.
 func TestTransportWaitsAsLongAsItMay(t *testing.T) {
 	t.Parallel()
