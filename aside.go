@@ -70,9 +70,8 @@ func (a *alone) aside(ctx context.Context, act func()) bool {
 		return true
 	}
 	time.AfterFunc(hangsAfter, func() {
-		a.hanging.Add(1)
-		if !state.CompareAndSwap(leftAlone, hanging) {
-			a.hanging.Add(-1)
+		if state.CompareAndSwap(leftAlone, hanging) {
+			a.hanging.Add(1)
 		}
 	})
 	return false
