@@ -48,6 +48,9 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 //	…
 //	c.Settle(ctx, reply.ID, cost)
 //
+// That holds for the 10 minutes for which the first try is remembered: a Wait that is begun again later may charge again. And
+// take no ID from outside, where somebody could send ID:1 himself.
+//
 // A denial under an ID may be one of an earlier Wait, which says how long it was to wait then. So how long it is now is
 // asked with [Client.Check], which counts as a denial too where it is denied; when it gets no answer, what the denial says is
 // kept to. One that could never fit is asked about, too: the limit may have been raised since.
