@@ -35,13 +35,21 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
 		t.Fatal(err)
 	}
-	publish := func(id string, size int) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	publish := func(id string, size int, within time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
 		_, err := js.Publish(ctx, limits.EventWarning, make([]byte, size), jetstream.WithMsgID(id))
 		return err
 	}
-	if err := publish("first", 1); err != nil {
+	stored := func() uint64 {
+		stream, err := js.Stream(t.Context(), eventStream().Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.CachedInfo().State.Msgs
+	}
+	const patience, impatience = 20 * time.Second, 300 * time.Millisecond
+	if err := publish("first", 1, patience); err != nil {
 		t.Fatal(err)
 	}
 	e.mend()
@@ -54,10 +62,10 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.mending.dir = filepath.Join(dir, "missing") // as if there were no room
-	stored := 1
-	for publish("", 1_000_000) == nil { // until the server needs another file
-		stored++
+	for e.mending.complaint(e.server) == "" {     // until the server needs another file
+		_ = publish("", 1_000_000, impatience)
 	}
+	before := stored()
 	for range 3 {
 		e.mend()
 	}
@@ -69,7 +77,7 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.mending.dir = dir
-	if publish("before", 1) == nil {
+	if publish("before", 1, impatience) == nil {
 		t.Fatal("the server takes events again by itself: mending is needless")
 	}
 	e.mend()
@@ -77,15 +85,11 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 		t.Errorf("the log does not say that the streams are open again:\n%s", &log)
 	}
 	for _, id := range []string{"first", "after"} { // the first is a repeat
-		if err := publish(id, 1); err != nil {
+		if err := publish(id, 1, patience); err != nil {
 			t.Errorf("publish %s: %v", id, err)
 		}
 	}
-	stream, err := js.Stream(t.Context(), eventStream().Name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := stream.CachedInfo().State.Msgs; n != uint64(stored+1) {
-		t.Errorf("%d events in the stream, want the %d before and one after", n, stored)
+	if n := stored(); n != before+1 {
+		t.Errorf("%d events in the stream, want the %d before and one after", n, before)
 	}
 }

@@ -310,7 +310,7 @@ func TestAStandbyIsNoServer(t *testing.T) {
 	s := open(t, Config{URL: proxy.url})
 	none := func(context.Context, []engine.Event) ([]string, error) { return nil, nil }
 	all := func() (errs []error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		_, relay := s.Relay(ctx, 1, none)
 		_, claim := s.ClaimRun(ctx, jobs.Claim{Job: rand.Text(), Scheduled: 1, Replica: "a", Lease: time.Minute})
