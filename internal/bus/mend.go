@@ -65,7 +65,7 @@ func (e *Embedded) mend() {
 		return
 	}
 	if err := m.tryRoom(); err != nil {
-		m.tell(slog.LevelError, "the embedded NATS server cannot write its streams; events wait until it can", complaint, err)
+		m.tell("the embedded NATS server cannot write its streams; events wait until it can", complaint, err)
 		return
 	}
 	err := e.server.ShutdownJetStream()
@@ -80,20 +80,20 @@ func (e *Embedded) mend() {
 		}
 	}
 	if err != nil {
-		m.tell(slog.LevelError, "the embedded NATS server cannot open its streams again; restart the limiter", complaint, err)
+		m.tell("the embedded NATS server cannot open its streams again; restart the limiter", complaint, err)
 		return
 	}
 	m.told = ""
 	m.log.Info("the embedded NATS server has opened its streams again", "after", complaint)
 }
 
-// tell logs what was not logged just before.
-func (m *mending) tell(level slog.Level, text, complaint string, err error) {
+// tell logs an error that was not logged just before.
+func (m *mending) tell(text, complaint string, err error) {
 	if m.told == text {
 		return
 	}
 	m.told = text
-	m.log.Log(context.Background(), level, text, "error", err, "server", complaint)
+	m.log.Error(text, "error", err, "server", complaint)
 }
 
 // complaint is the first that the server has about its streams and that is not accepted.

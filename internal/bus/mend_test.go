@@ -14,20 +14,28 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// TestStreamsThatCouldNotBeWrittenAreOpenedAgain takes the folder of the streams away from under the embedded server, which
-// does not take an event any more then, not even when the folder is back.
-func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "nats")
-	var log journal
-	e, err := Embed(EmbedConfig{Listen: "127.0.0.1:0", StoreDir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+// embedUnmended starts a server that only the test mends.
+func embedUnmended(t *testing.T, log *journal) *Embedded {
+	t.Helper()
+	e, err := Embed(EmbedConfig{Listen: "127.0.0.1:0", StoreDir: filepath.Join(t.TempDir(), "nats"),
+		Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Shutdown)
-	e.stopMending() // the test does it
+	e.stopMending()
 	e.mending.stop, e.mending.stopped = func() {}, make(chan struct{})
 	close(e.mending.stopped)
+	return e
+}
+
+// TestStreamsThatCouldNotBeWrittenAreOpenedAgain takes the folder of the streams away from under the embedded server, which
+// does not take an event any more then, not even when the folder is back.
+func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
+	t.Parallel()
+	var log journal
+	e := embedUnmended(t, &log)
+	dir := e.mending.dir
 	js, err := jetstream.New(dial(t, e.URL()))
 	if err != nil {
 		t.Fatal(err)
