@@ -33,7 +33,7 @@ const (
 type command struct {
 	settings.NATS `set:"unset=required"`
 	DatabaseURL   string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"The PostgreSQL of the limiters (required)."`
-	HTTP          string `name:"http" env:"HTTP_ADDR" default:"127.0.0.1:8081" placeholder:"ADDR" help:"Where health, metrics and schemas are served; off for none, port 0 picks a free one (${default})."`
+	HTTP          string `name:"http" env:"HTTP_ADDR" default:"127.0.0.1:8081" placeholder:"ADDR" help:"Where the dashboard, health, metrics and schemas are served; off for none, port 0 picks a free one (${default})."`
 	Source        string `name:"source" env:"SOURCE" default:"urn:limits" placeholder:"URI" help:"Source of the CloudEvents: a URI that names this service (${default})."`
 	settings.Alerts
 	settings.Jobs

@@ -14,7 +14,7 @@ type serveCmd struct {
 	NATSListen       string  `name:"nats-listen" env:"NATS_LISTEN" default:"127.0.0.1:4222" placeholder:"ADDR" help:"Where the embedded NATS server listens, without --nats-url; port 0 picks a free one (${default})."`
 	DatabaseURL      string  `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"PostgreSQL; without it a SQLite file in the data folder."`
 	DataDir          string  `name:"data-dir" env:"DATA_DIR" default:"./data" placeholder:"DIR" help:"Folder of the SQLite file and the embedded server's streams (${default})."`
-	HTTP             string  `name:"http" env:"HTTP_ADDR" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where health, metrics and schemas are served; off for none, port 0 picks a free one (${default})."`
+	HTTP             string  `name:"http" env:"HTTP_ADDR" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where the dashboard, health, metrics and schemas are served; off for none, port 0 picks a free one (${default})."`
 	WarningThreshold float64 `name:"warning-threshold" env:"WARNING_THRESHOLD" default:"0.1" placeholder:"PART" help:"Part of a limit, 0 to 1, at or below which what remains raises a warning (${default})."`
 	OnError          string  `name:"on-error" env:"ON_ERROR" enum:"allow,deny,local" default:"allow" help:"What to answer when the store fails: ${enum} (${default})."`
 	Policies         string  `name:"policies" env:"POLICIES" type:"path" placeholder:"FILE" help:"Policy file (YAML); read again when it changes and on SIGHUP."`

@@ -1,5 +1,5 @@
-// Package web is the HTTP side of a worker: liveness, readiness, metrics and the JSON Schemas that events and
-// endpoints name. It answers no rate limiting and changes nothing.
+// Package web is the HTTP side of a worker: liveness, readiness, metrics, a page that shows them to people, and the JSON
+// Schemas that events and endpoints name. It answers no rate limiting and changes nothing.
 package web
 
 import (
@@ -92,10 +92,11 @@ func (s *Server) handler() (http.Handler, error) {
 		}
 		mux.Handle("GET /schemas/", h)
 	}
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		text(w, "limits: rate limiting over NATS\n\n/livez     is the process alive\n/readyz    can it answer, and if not, why\n"+
-			"/metrics   Prometheus metrics\n/schemas/  JSON Schemas of requests, replies and events\n")
-	})
+	page, err := newDashboard(s.cfg.Registry, s.readiness)
+	if err != nil {
+		return nil, err
+	}
+	mux.Handle("GET /{$}", page)
 	return secure(mux), nil
 }
 
@@ -159,22 +160,27 @@ type readiness struct {
 }
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
-	body := readiness{Ready: true, Checks: map[string]string{}}
-	for name, err := range s.check(r.Context()) {
-		body.Checks[name] = "ok"
-		if err != nil {
-			body.Ready, body.Checks[name] = false, err.Error()
-		}
-	}
-	if s.draining.Load() {
-		body.Ready, body.Checks["worker"] = false, "draining"
-	}
+	body := s.readiness(r.Context())
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	if !body.Ready {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	_ = json.NewEncoder(w).Encode(body)
+}
+
+func (s *Server) readiness(ctx context.Context) readiness {
+	r := readiness{Ready: true, Checks: map[string]string{}}
+	for name, err := range s.check(ctx) {
+		r.Checks[name] = "ok"
+		if err != nil {
+			r.Ready, r.Checks[name] = false, err.Error()
+		}
+	}
+	if s.draining.Load() {
+		r.Ready, r.Checks["worker"] = false, "draining"
+	}
+	return r
 }
 
 func (s *Server) check(ctx context.Context) map[string]error {

@@ -79,7 +79,7 @@ func TestPages(t *testing.T) {
 	}{
 		{"/livez", "text/plain; charset=utf-8", "ok\n", 200},
 		{"/readyz", "application/json", `{"ready":true,"checks":{}}`, 200},
-		{"/", "text/plain; charset=utf-8", "/metrics", 200},
+		{"/", "text/plain; charset=utf-8", "/metrics", 200}, // curl; a browser gets the dashboard
 		{"/schemas/", "text/plain; charset=utf-8", "/schemas/events/a.v1.json\n", 200},
 		{"/schemas/events/a.v1.json", "application/schema+json", `{"title":"a"}`, 200},
 		{"/schemas/asyncapi.yaml", "application/yaml", "asyncapi", 200},

@@ -1,0 +1,172 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// browse opens the page and gives its text: cells with one space between, one line for each row.
+func browse(t *testing.T, d *dashboard) string {
+	t.Helper()
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
+	d.ServeHTTP(w, r)
+	if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
+		t.Fatalf("%d %s %s", w.Code, w.Header().Get("Content-Type"), w.Body)
+	}
+	if p := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(p, "default-src 'none'") {
+		t.Errorf("policy %q", p)
+	}
+	text := regexp.MustCompile(`<[^>]*>`).ReplaceAllString(w.Body.String(), " ")
+	return regexp.MustCompile(`[ \t]+`).ReplaceAllString(text, " ")
+}
+
+func newTestDashboard(t *testing.T, r readiness) (*dashboard, *Metrics) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	d, err := newDashboard(reg, func(context.Context) readiness { return r })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, NewMetrics(reg)
+}
+
+func TestTheDashboardTellsWhatWasAnsweredAndHowFast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, m := newTestDashboard(t, readiness{Ready: true, Checks: map[string]string{"nats": "ok"}})
+		m.SetVersion("1.2.3")
+		if page := browse(t, d); !strings.Contains(page, "Limits 1.2.3 ready") || !strings.Contains(page, "nats: ok") ||
+			!strings.Contains(page, "None since this process began.") {
+			t.Error(page)
+		}
+		time.Sleep(10 * time.Second)
+		for range 2000 {
+			m.Decided(engine.Consume, "allowed", "sliding_window", false, time.Millisecond)
+		}
+		m.Decided(engine.Consume, "denied", "token_bucket", true, 2*time.Second)
+		m.Wrote(3, 2, 2*time.Millisecond)
+		page := browse(t, d)
+		for _, want := range []string{
+			" consume 2,000 1 0 1 200 1ms 1ms ",
+			" Time of one transaction. limits_store_seconds 1, mean 2ms, 99 % within 3.2ms 0.1/s ",
+			" Answers given without the store. limits_degraded_total consume 1 0.1/s ",
+			"of the last 10s",
+		} {
+			if !strings.Contains(page, want) {
+				t.Errorf("no %q in %s", want, page)
+			}
+		}
+		// What was before the last minute no longer counts as of now.
+		time.Sleep(2 * time.Minute)
+		browse(t, d)
+		time.Sleep(5 * time.Second)
+		if page := browse(t, d); !strings.Contains(page, " consume 2,000 1 0 1 0 – – ") {
+			t.Error(page)
+		}
+	})
+}
+
+func TestTheDashboardTellsWhyAWorkerIsNotReady(t *testing.T) {
+	t.Parallel()
+	d, _ := newTestDashboard(t, readiness{Checks: map[string]string{"store": "dial <script>: refused"}})
+	page := browse(t, d)
+	if !strings.Contains(page, "Limits: not ready") || !strings.Contains(page, "store: dial &lt;script&gt;: refused") {
+		t.Error(page)
+	}
+}
+
+func TestTheDashboardSaysWhatToLookAtFirst(t *testing.T) {
+	t.Parallel()
+	d, m := newTestDashboard(t, readiness{Ready: true})
+	fails := errors.New("refused")
+	m.WatchStore(func(context.Context) error { return fails })
+	a := m.WatchAlerts(func(context.Context) (map[string]int64, error) { return nil, nil })
+	a.DeliveryTried("<b>hook", "sent", time.Millisecond)
+	page := browse(t, d)
+	if _, first, _ := strings.Cut(page, "Look at this first"); !strings.Contains(first, "limits_store_failing 1 ") ||
+		strings.Contains(first[:strings.Index(first, "Answers")], "deliver") {
+		t.Error(page)
+	}
+	if !strings.Contains(page, "&lt;b&gt;hook, sent 1 ") {
+		t.Error(page)
+	}
+	fails = nil
+	d.looks = nil
+	if page := browse(t, d); strings.Contains(page, "Look at this first") {
+		t.Error(page)
+	}
+	a.DeliveryTried("hook", "dead", time.Millisecond)
+	d.looks = nil
+	if _, first, _ := strings.Cut(browse(t, d), "Look at this first"); !strings.Contains(first, "hook, dead 1 ") {
+		t.Error(first)
+	}
+}
+
+// TestTheDashboardLooksOnceASecond, however many people look at it: a look asks the store.
+func TestTheDashboardLooksOnceASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, m := newTestDashboard(t, readiness{Ready: true})
+		asked := 0
+		m.WatchStore(func(context.Context) error { asked++; return nil })
+		for range 300 {
+			browse(t, d)
+			time.Sleep(500 * time.Millisecond)
+		}
+		if asked != 150 || len(d.looks) > 61 {
+			t.Errorf("asked %d times in 150 s, keeps %d looks", asked, len(d.looks))
+		}
+	})
+}
+
+// TestTheDashboardHasEveryMetric, and points at those that docs/operations.md says to alert on.
+func TestTheDashboardHasEveryMetric(t *testing.T) {
+	t.Parallel()
+	for name := range registered().seen {
+		if strings.HasPrefix(name, "limits_") && name != "limits_build_info" && sectionOf(name) < 0 {
+			t.Errorf("%s is in no section", name)
+		}
+	}
+	docs, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `(limits_[a-z_]+).*\\*\\*alert on").FindAllSubmatch(docs, -1) {
+		want = append(want, string(row[1]))
+	}
+	slices.Sort(want)
+	if got := slices.Sorted(maps.Keys(alarms)); !slices.Equal(got, want) {
+		t.Errorf("points at %q, docs/operations.md at %q", got, want)
+	}
+}
+
+func TestNumbersAreWordedForPeople(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ got, want string }{
+		{number(0), "0"}, {number(7), "7"}, {number(0.12345), "0.123"}, {number(123.4), "123"}, {number(1234567), "1,234,567"},
+		{number(-1234), "-1,234"}, {number(-123), "-123"}, {value("x_bytes", 1<<20), "1 MiB"},
+		{value("x_timestamp_seconds", 0), "never"}, {value("x_timestamp_seconds", 86400), "1970-01-02 00:00:00"},
+		{seconds(0.00025), "250µs"}, {seconds(2.5), "2.5s"},
+		{rate(30, time.Minute), "0.5"},
+	} {
+		if c.got != c.want {
+			t.Errorf("got %s, want %s", c.got, c.want)
+		}
+	}
+}
