@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	// headerTimeout is how long a target may take to answer once it has the request.
-	headerTimeout = 10 * time.Second
 	// drainTimeout and maxAnswer bound what is read behind the header, which only serves to use the connection again.
 	drainTimeout = 2 * time.Second
 	maxAnswer    = 64 << 10
@@ -27,13 +25,13 @@ const (
 	maxRetryAfter = time.Hour
 )
 
-// newTransport has no proxy: one of the environment would make the connection in our place, past the guard.
+// newTransport has no proxy: one of the environment would make the connection in our place, past the guard. How long a target
+// may take is for the context of each try.
 func newTransport(d *net.Dialer, c *tls.Config) *http.Transport {
 	return &http.Transport{
 		DialContext:            d.DialContext,
 		TLSClientConfig:        c.Clone(),
 		TLSHandshakeTimeout:    stepTimeout,
-		ResponseHeaderTimeout:  headerTimeout,
 		MaxResponseHeaderBytes: 16 << 10,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
