@@ -103,8 +103,7 @@ func (s *Service) digest(user string, held []Alert, began, now int64, silences [
 	return Digested{Name: id, Deliveries: deliveries(m, rules.reachedOf(told)), Later: later}, err
 }
 
-// later gives those that a digest at a time leaves out, each with up to when. A silence may be ended early, so what it holds
-// is looked at again for the next digest.
+// later gives those that a digest at a time leaves out, each with up to when.
 func (r *Rules) later(held []Alert, at time.Time, silences []Silence) map[string]int64 {
 	all, quiet := map[string]int64{}, map[string]int64{}
 	for i := range held {
@@ -112,7 +111,7 @@ func (r *Rules) later(held []Alert, at time.Time, silences []Silence) map[string
 		until, known := quiet[a.Rule]
 		if !known {
 			if end, no := r.find(a.Rule).noDigest(at); no {
-				until = end.UnixMilli()
+				until = heldUntil(end, at)
 			}
 			quiet[a.Rule] = until
 		}
@@ -124,6 +123,15 @@ func (r *Rules) later(held []Alert, at time.Time, silences []Silence) map[string
 		}
 	}
 	return all
+}
+
+// heldUntil is when an alert is looked at again that is to be held until a time: by the next digest, because a silence may be
+// ended early, and another alerts file may have other quiet hours.
+func heldUntil(until, at time.Time) int64 {
+	if next := nextHour(at); next.Before(until) {
+		until = next
+	}
+	return until.UnixMilli()
 }
 
 func gather(id, user string, held []Alert) limits.AlertDigest {

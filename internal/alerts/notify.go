@@ -155,7 +155,7 @@ func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Sile
 	}
 	rules := s.Rules()
 	if until, quiet := rules.find(a.Rule).quietUntil(millis(now)); quiet {
-		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", until.UnixMilli()
+		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", heldUntil(until, millis(now))
 		return told, nil
 	}
 	refused, err := s.throttle(ctx, a)

@@ -229,9 +229,26 @@ func TestASilenceEnds(t *testing.T) {
 
 const atNight = `rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "12:00", to: "14:30"}]}]`
 
-// TestQuietHoursEndInADigest, also when the rule has been removed since.
+// TestQuietHoursEndInADigest: in the first one after them, or after an alerts file that has them no more.
 func TestQuietHoursEndInADigest(t *testing.T) {
 	t.Parallel()
+	for name, c := range map[string]struct {
+		file string // from the second hour on
+		held int    // hours
+	}{
+		"as they were":     {atNight, 3},
+		"without the rule": {"rules: [{name: other, match: {policy: nothing}}]", 2},
+		"shorter":          {strings.Replace(atNight, "14:30", "13:30", 1), 2},
+		"longer":           {strings.Replace(atNight, "14:30", "15:30", 1), 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testQuietHours(t, c.file, c.held)
+		})
+	}
+}
+
+func testQuietHours(t *testing.T, file string, held int) {
 	r := newRig(t, atNight)
 	s := r.run()
 	for i := range 3 {
@@ -244,9 +261,11 @@ func TestQuietHoursEndInADigest(t *testing.T) {
 			t.Errorf("%s, %v; want %s", note, err, want)
 		}
 	}
-	r.load("rules: [{name: other, match: {policy: nothing}}]")
-	r.advance(2 * time.Hour)
-	digest("0 digests of 0 alerts")
+	for hour := 1; hour < held; hour++ {
+		r.advance(time.Hour)
+		digest("0 digests of 0 alerts")
+		r.load(file)
+	}
 	r.advance(time.Hour)
 	digest("1 digests of 3 alerts")
 	digest("0 digests of 0 alerts")
