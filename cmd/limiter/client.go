@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
+	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
@@ -64,6 +66,16 @@ type clientFlags struct {
 // connect waits for a server no longer than for an answer.
 func (f *clientFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error) {
 	return f.natsFlags.connect(verb, append(more, nats.Timeout(min(f.Timeout, connectTimeout)))...)
+}
+
+// AfterApply refuses arguments in which JSON would have other characters: two of them could become the same key.
+func (*clientFlags) AfterApply(k *kong.Context) error {
+	for _, arg := range k.Args {
+		if !utf8.ValidString(arg) {
+			return fmt.Errorf("%q is not valid UTF-8", arg)
+		}
+	}
+	return nil
 }
 
 // Validate holds what the tags cannot.
