@@ -217,15 +217,17 @@ func (b *batch) begin(snap Snapshot) {
 // settle ends the lease that this worker had, so that the requests are decided over what was really used.
 func (b *batch) settle(c *counter, h *hold) {
 	l := &h.lease.limit
-	if c.state.spec != h.lease.spec {
+	same := c.state.spec == h.lease.spec
+	if !same && (c.state.since == 0 || c.state.since != h.lease.begun) {
 		return // reset or redefined since
 	}
-	c.state.advance(l, b.now)
+	c.state.arrive(l, b.now)
 	before := c.state.remaining(l)
 	if c.state.settle(h.grant.amount, h.unused, h.grant.at, h.grant.since) {
 		c.dirty = true
 		c.limit = l
-		c.freed = before == 0 && c.state.remaining(l) > 0
+		// What remains under another amount is not known here.
+		c.freed = (before == 0 || !same) && c.state.remaining(l) > 0
 	}
 }
 

@@ -187,3 +187,63 @@ func TestASettleOfARedefinedLimit(t *testing.T) {
 		}
 	})
 }
+
+// TestALeaseUnderAnotherAmountIsGivenBack: callers whose tiers have different limits share a counter, each worker with a lease
+// of it, and nothing that was charged ahead stays charged.
+func TestALeaseUnderAnotherAmountIsGivenBack(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		algorithm engine.Algorithm
+		from, to  string
+	}{
+		"a sliding window":           {engine.SlidingWindow, "1h", "1h"},
+		"a sliding one, worded anew": {engine.SlidingWindow, "24h", "1d"},
+		"a fixed window":             {engine.FixedWindow, "24h", "1d"},
+		"a calendar's":               {engine.FixedWindow, "1d", "day"},
+	} {
+		for _, more := range []int64{0, 1, 100_000} {
+			if c.from == c.to && more == 0 {
+				continue
+			}
+			synctest.Test(t, func(t *testing.T) {
+				workers := flock(t, openTap(t), 2)
+				base := leased(t, "k", 100_000)
+				base.Name, base.Algorithm, base.Window = "n", c.algorithm, window(t, c.from)
+				other := base
+				other.Limit, other.Window = base.Limit+more, window(t, c.to)
+				var n int64
+				for range 3 {
+					n = warmFrom(t, workers[0], base, n)
+					ask(t, workers[1], engine.Request{Limits: []engine.Limit{other}})
+					n++
+				}
+				time.Sleep(3 * time.Second)
+				if got := usedNow(t, workers[0], "k"); got != n {
+					t.Errorf("%s, limit %d and %d: %d used after %d charges", name, base.Limit, other.Limit, got, n)
+				}
+			})
+		}
+	}
+}
+
+// TestASettleIsOfTheCounterWhateverTheAmount: a caller of another tier charged last, and what the work cost less is given back.
+func TestASettleIsOfTheCounterWhateverTheAmount(t *testing.T) {
+	t.Parallel()
+	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, engine.Config{Store: openTap(t)})
+			base := per(t, "k", 1000, "1d")
+			base.Name, base.Algorithm = "n", a
+			pro := base
+			pro.Limit = 2000
+			ask(t, e, engine.Request{Limits: []engine.Limit{base}, Cost: 100, ID: "x"})
+			ask(t, e, engine.Request{Limits: []engine.Limit{pro}})
+			if d, err := e.Settle(t.Context(), "x", 5); err != nil || d.Results[0].Used != 6 || d.Results[0].Remaining != 994 {
+				t.Errorf("%s: %+v, %v; want 6 used", a, d.Results, err)
+			}
+			if got := usedNow(t, e, "k"); got != 6 {
+				t.Errorf("%s: %d used, want 6", a, got)
+			}
+		})
+	}
+}

@@ -52,9 +52,11 @@ type lease struct {
 	used, resetAt int64
 	demand        demand
 	// idle counts the sweeps since the last request.
-	idle   int
-	ends   uint64
+	idle int
+	ends uint64
+	// spec and begun are the state's spec and since.
 	spec   uint64
+	begun  int64
 	bucket tokenBucket
 	limit  Limit
 }
@@ -349,7 +351,8 @@ func (x *leases) install(b *batch) {
 
 // begin makes it the lease that was charged. One that was to end meanwhile only has its tokens to give back.
 func (e *lease) begin(c *counter, h *hold, clock reading) {
-	e.limit, e.spec, e.grant, e.tokens, e.clock = *c.limit, c.state.spec, h.next, h.next.amount, clock
+	e.spec, e.begun = c.state.spec, c.state.since
+	e.limit, e.grant, e.tokens, e.clock = *c.limit, h.next, h.next.amount, clock
 	e.used, e.resetAt, e.bucket = c.state.counting().used(), c.state.resetAt(clock.now), c.state.bucket
 	e.ended = e.ends != h.ends
 }

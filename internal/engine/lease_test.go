@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -41,7 +42,13 @@ func flock(t *testing.T, store engine.Store, n int) []*engine.Engine {
 // warm asks until the worker holds some of the limit, and tells how much was charged.
 func warm(t *testing.T, e *engine.Engine, l engine.Limit) (n int64) {
 	t.Helper()
-	for n < 10_000 {
+	return warmFrom(t, e, l, 0)
+}
+
+// warmFrom is warm for a counter to which n was charged before.
+func warmFrom(t *testing.T, e *engine.Engine, l engine.Limit, n int64) int64 {
+	t.Helper()
+	for most := n + 10_000; n < most; {
 		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); !d.Allowed {
 			t.Fatalf("denied after %d: %+v", n, d)
 		}
@@ -201,18 +208,34 @@ func TestWhatChangesACounterReachesTheLeasesOfAllWorkers(t *testing.T) {
 	}
 }
 
+// TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest, also where every tenth request is of a caller whose limit is another.
 func TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest(t *testing.T) {
 	t.Parallel()
+	for _, more := range []int64{0, 100} {
+		t.Run(fmt.Sprint(more, " more for some"), func(t *testing.T) {
+			t.Parallel()
+			testLeasesOfWorkers(t, more)
+		})
+	}
+}
+
+func testLeasesOfWorkers(t *testing.T, more int64) {
 	const limit = 2000
 	store := openTap(t)
 	workers := flock(t, store, 3)
 	l := leased(t, "k", limit)
+	other := l
+	other.Limit += more
 	var allowed atomic.Int64
 	var clients sync.WaitGroup
 	for i := range 12 {
 		clients.Go(func() {
-			for range 250 {
-				d, err := workers[i%len(workers)].Do(t.Context(), &engine.Request{Limits: []engine.Limit{l}, Cost: 1})
+			for n := range 250 {
+				r := engine.Request{Limits: []engine.Limit{l}, Cost: 1}
+				if n%10 == 0 {
+					r.Limits[0] = other
+				}
+				d, err := workers[i%len(workers)].Do(t.Context(), &r)
 				if err != nil {
 					t.Error(err)
 				} else if d.Allowed {
@@ -222,8 +245,8 @@ func TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	if got := allowed.Load(); got > limit {
-		t.Fatalf("%d allowed of %d", got, limit)
+	if got := allowed.Load(); got > other.Limit {
+		t.Fatalf("%d allowed of %d", got, other.Limit)
 	}
 	for _, w := range workers[1:] {
 		if err := w.Close(t.Context()); err != nil {
@@ -231,13 +254,13 @@ func TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest(t *testing.T) {
 		}
 	}
 	// The others have given back what they held, so all of the limit is there for the last.
-	rest := limit - allowed.Load()
+	rest := other.Limit - allowed.Load()
 	for range rest {
-		if d := ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}}); !d.Allowed {
+		if d := ask(t, workers[0], engine.Request{Limits: []engine.Limit{other}}); !d.Allowed {
 			t.Fatalf("denied with %d left: %+v", rest, d)
 		}
 	}
-	if d := ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}}); d.Allowed {
+	if d := ask(t, workers[0], engine.Request{Limits: []engine.Limit{other}}); d.Allowed {
 		t.Error("allowed past the limit")
 	}
 }

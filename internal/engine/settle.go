@@ -39,10 +39,11 @@ type reserved struct {
 	Since     int64  `json:"since,omitempty"`
 }
 
-// stands tells whether what was charged is still among what a counter counts: it was not reset or redefined since.
-func (k *reserved) stands(s *State) bool {
+// stands tells whether what was charged under a limit is still among what a counter counts: it was not reset since, nor redefined
+// in more than the amount.
+func (k *reserved) stands(s *State, l *Limit) bool {
 	if k.Since == 0 {
-		return k.At >= s.since
+		return s.spec == l.hash() && k.At >= s.since
 	}
 	return k.Since == s.since
 }
@@ -266,8 +267,8 @@ func (b *batch) overrun(c *counter, l *Limit, result *Result, newID func() strin
 // delta is what is to be charged, below 0 what is to be given back.
 func (r *Request) delta() int64 { return r.Cost - r.reserved.Cost }
 
-// settle is what decide is for the other verbs, over states that have arrived at now. A limit that was redefined
-// gives nothing back: its charges were carried over, and the moment of this one is no longer known. Nor does one that was
+// settle is what decide is for the other verbs, over states that have arrived at now. A limit that was redefined in more than
+// its amount gives nothing back: its charges were carried over, and the moment of this one is no longer known. Nor does one that was
 // reset: its charge is gone.
 func (r *Request) settle(states []*State, now int64) Decision {
 	delta := r.delta()
@@ -284,7 +285,7 @@ func (r *Request) settle(states []*State, now int64) Decision {
 		switch {
 		case delta > 0:
 			s.counting().charge(delta)
-		case s.spec == r.Limits[i].hash() && r.reserved.Limits[i].stands(s):
+		case r.reserved.Limits[i].stands(s, &r.Limits[i]):
 			s.giveBack(-delta, r.reserved.Cost, r.reserved.Limits[i].At)
 		}
 	}
@@ -309,6 +310,7 @@ func (s *State) arrive(l *Limit, now int64) {
 	default:
 		s.sliding.advance(l, now)
 	}
+	s.trimLent()
 }
 
 // giveBack takes back a part of a charge that was made at a moment, as far as it still counts, and never what is lent.

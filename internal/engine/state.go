@@ -97,6 +97,10 @@ func (s *State) advance(l *Limit, now int64) {
 	if s.algorithm == TokenBucket && now < s.until {
 		s.unsteady = s.bucket.fullUntil(now, s.until) || s.unsteady
 	}
+	s.trimLent()
+}
+
+func (s *State) trimLent() {
 	if s.lent.newer.amount > 0 {
 		s.lent.trim(s.counting().moment(), s.counting().used())
 	}
