@@ -369,7 +369,7 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 		result := Result{Allowed: 1 <= state.remaining(l)}
 		result.fill(l, state, b.now, 1)
 		switch {
-		case !c.state.exceededDue(b.now):
+		case !exceededDue(c.state.exceededAt, b.now):
 			c.early = true
 		case c.exceeded < 0:
 			c.exceeded = len(b.events)
@@ -381,7 +381,7 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 // refused counts a denial, and raises the event for it and for those counted before if one is due.
 func (b *batch) refused(c *counter, result *Result, newID func() string) {
 	c.denials++
-	if c.exceeded < 0 && c.state.exceededDue(b.now) {
+	if c.exceeded < 0 && exceededDue(c.state.exceededAt, b.now) {
 		c.exceeded = len(b.events)
 		b.events = append(b.events, b.event(EventExceeded, c.limit, result, newID))
 	}

@@ -228,6 +228,46 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+// TestDenialsAfterAPauseAreToldAtOnce, though the worker remembers the counter, because it is busy with others.
+func TestDenialsAfterAPauseAreToldAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, pause := range []time.Duration{11 * time.Second, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			store := openTap(t)
+			e := start(t, engine.Config{Store: store})
+			denied := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h"), per(t, "k2", 1, "1h")}}
+			busy := func(d time.Duration) {
+				for range d / (100 * time.Millisecond) {
+					ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "other", 1_000_000, "1h")}})
+					time.Sleep(100 * time.Millisecond)
+				}
+			}
+			ask(t, e, denied)
+			for range 3 {
+				store.events(t)
+				before := store.count()
+				ask(t, e, denied)
+				ask(t, e, denied)
+				if n := store.count() - before; n != 1 {
+					t.Errorf("%d transactions for the two denials after %s, want 1", n, pause)
+				}
+				if got := store.events(t); len(got) != 2 || got[0].Denied != 1 || got[1].Denied != 1 {
+					t.Errorf("after %s: %+v; want one denial of each counter told", pause, got)
+				}
+				busy(9 * time.Second)
+				if got := store.events(t); len(got) != 0 {
+					t.Errorf("within 10 s: %+v", got)
+				}
+				busy(3 * time.Second)
+				if got := store.events(t); len(got) != 2 || got[0].Denied != 1 || got[1].Denied != 1 {
+					t.Errorf("the second: %+v", got)
+				}
+				busy(pause)
+			}
+		})
+	}
+}
+
 // A key may be shared by users: an event is about who is denied, not about who was denied first of all.
 func TestADenialFromMemoryIsToldOfItsUser(t *testing.T) {
 	t.Parallel()

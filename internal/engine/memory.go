@@ -42,6 +42,8 @@ type memo struct {
 	// used is what was used; until is when anything fits again, 0 when something did; freeAt is when all of the limit is
 	// free again.
 	used, until, freeAt int64
+	// exceededAt is when the last exceeded event of the counter was raised, 0 for never.
+	exceededAt int64
 	// told is where the denials of the counter were counted last; mostly in own.
 	told atomic.Pointer[untold]
 	// gone says that it was forgotten or replaced.
@@ -76,7 +78,7 @@ func (x *exhausted) committed(b *batch) {
 // remember keeps the counter's state as the transaction left it, unless something was forgotten since the
 // generation in which it was read.
 func (x *exhausted) remember(c *counter, generation uint64) {
-	m := &memo{own: untold{limit: *c.limit}, state: c.state, used: c.state.counting().used(), freeAt: c.state.counting().freeAt()}
+	m := &memo{own: untold{limit: *c.limit}, state: c.state, exceededAt: c.state.exceededAt, used: c.state.counting().used(), freeAt: c.state.counting().freeAt()}
 	m.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
 	if m.state.remaining(c.limit) == 0 {
 		m.until = m.state.counting().fitsAt(c.limit.capacity(), 1)
@@ -160,11 +162,22 @@ func (x *exhausted) deny(r *Request, clock *reading, d *denials) (Decision, bool
 		return Decision{}, false // to allow is for the store
 	}
 	for i, m := range memos {
+		if !decision.Results[i].Allowed && m.first(now) {
+			return Decision{}, false // its event is for the store
+		}
+	}
+	for i, m := range memos {
 		if !decision.Results[i].Allowed {
-			d.add(m, &r.Limits[i], now+exceededEvery)
+			d.add(m, &r.Limits[i], max(now, m.exceededAt+exceededEvery))
 		}
 	}
 	return decision, true
+}
+
+// first tells whether a denial at now is the first for so long that its event is due at once.
+func (m *memo) first(now int64) bool {
+	u := m.told.Load()
+	return (u == nil || u.count.Load() <= 0) && exceededDue(m.exceededAt, now)
 }
 
 // describe words the denial of a counter of which all is used, and still is.

@@ -179,10 +179,10 @@ func (s *State) warn(l *Limit, now, remaining int64) bool {
 // exceededEvery is the least time between two exceeded events of a counter, in milliseconds.
 const exceededEvery = 10_000
 
-// exceededDue tells whether a denial at now is to be told at once instead of being counted for later. An event that is of
-// long after now was raised before the store's clock was set back.
-func (s *State) exceededDue(now int64) bool {
-	return s.exceededAt == 0 || max(now-s.exceededAt, s.exceededAt-now) >= exceededEvery
+// exceededDue tells whether a denial at now is to be told at once instead of being counted for later; last is when one was told
+// last. An event that is of long after now was raised before the store's clock was set back.
+func exceededDue(last, now int64) bool {
+	return last == 0 || max(now-last, last-now) >= exceededEvery
 }
 
 // expiresAt is when a store may remove the counter: one window after nothing is used and nothing remembered,

@@ -162,7 +162,7 @@ func survives(t failer, b []byte, now, cost int64, which uint8) {
 				t.Fatalf("% x at %d: %s %d: %+v", b, now, v, cost, r)
 			}
 			s.warn(&l, now, r.Remaining)
-			s.exceededDue(now)
+			exceededDue(s.exceededAt, now)
 			if at := s.expiresAt(&l, now); at < now {
 				t.Fatalf("% x at %d: expires at %d", b, now, at)
 			}
