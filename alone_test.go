@@ -20,20 +20,20 @@ func TestAnActThatIsLateDoesNotHang(t *testing.T) {
 				t.Fatal("waited for an act whose time is over")
 			}
 		}
-		if a.full() {
+		if a.hangs() {
 			t.Error("acts that are late are taken to hang")
 		}
 		time.Sleep(2 * hangsAfter) // of the thousand, each began when the one before was left
-		if a.full() || a.all.Load() != 0 || a.hanging.Load() != 0 {
+		if a.hangs() || a.all.Load() != 0 || a.hanging.Load() != 0 {
 			t.Errorf("all have ended, and %d go on and %d hang", a.all.Load(), a.hanging.Load())
 		}
 		a.aside(over, late(10*hangsAfter))
 		time.Sleep(2 * hangsAfter)
-		if !a.full() {
+		if !a.hangs() {
 			t.Error("one that hangs is not noticed")
 		}
 		time.Sleep(10 * hangsAfter)
-		if a.full() || a.all.Load() != 0 || a.hanging.Load() != 0 {
+		if a.hangs() || a.all.Load() != 0 || a.hanging.Load() != 0 {
 			t.Errorf("it has ended, and %d go on and %d hang", a.all.Load(), a.hanging.Load())
 		}
 	})

@@ -77,5 +77,8 @@ func (a *alone) aside(ctx context.Context, act func()) bool {
 	return false
 }
 
-// full tells whether nothing more is to be asked of the connection: it hangs, or too much waits for it.
-func (a *alone) full() bool { return a.hanging.Load() > 0 || a.all.Load() >= maxAlone }
+// full tells whether too much waits for the connection already.
+func (a *alone) full() bool { return a.all.Load() >= maxAlone }
+
+// hangs tells whether what is worth nothing later is not to be asked of the connection.
+func (a *alone) hangs() bool { return a.hanging.Load() > 0 || a.full() }

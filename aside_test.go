@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -108,8 +110,8 @@ func unanswered(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrDisconnected)
 }
 
-// TestNothingIsAskedOfAConnectionThatHangs: calls fail at once then, and none of them is made later.
-func TestNothingIsAskedOfAConnectionThatHangs(t *testing.T) {
+// TestNothingIsDecidedByAConnectionThatHangs: what decides fails at once then, and is not made later.
+func TestNothingIsDecidedByAConnectionThatHangs(t *testing.T) {
 	t.Parallel()
 	nc, goOn := stalled(t)
 	c := limits.NewClient(nc)
@@ -120,8 +122,8 @@ func TestNothingIsAskedOfAConnectionThatHangs(t *testing.T) {
 		return errors.Is(ends(t, "one that is over", func() error { _, err := c.Consume(over, request); return err }), nats.ErrDisconnected)
 	})
 	for name, call := range map[string]func() error{
-		"record": func() error { _, err := c.Record(t.Context(), request); return err },
-		"watch":  func() error { _, err := c.Watch(t.Context()); return err },
+		"consume": func() error { _, err := c.Consume(t.Context(), request); return err },
+		"watch":   func() error { _, err := c.Watch(t.Context()); return err },
 	} {
 		began := time.Now()
 		if err := call(); !errors.Is(err, nats.ErrDisconnected) || time.Since(began) >= limits.DefaultTimeout {
@@ -165,4 +167,112 @@ func TestAWatchEndsWhileTheNetworkStalls(t *testing.T) {
 	})
 	goOn()
 	waitFor(t, func() bool { return nc.NumSubscriptions() == 0 })
+}
+
+// mute passes connections on, or takes them and says nothing.
+type mute struct {
+	mu     sync.Mutex
+	silent bool
+	conns  []net.Conn
+}
+
+// serveMute listens for connections to address until the test ends.
+func serveMute(t *testing.T, address string) (m *mute, url string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = new(mute)
+	t.Cleanup(func() { listener.Close(); m.be(true) })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			m.take(conn, address)
+		}
+	}()
+	return m, "nats://" + listener.Addr().String()
+}
+
+func (m *mute) take(conn net.Conn, address string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.conns = append(m.conns, conn)
+	if m.silent {
+		return
+	}
+	to, err := net.Dial("tcp", address)
+	if err != nil {
+		conn.Close()
+		return
+	}
+	m.conns = append(m.conns, to)
+	go io.Copy(conn, to)
+	go io.Copy(to, conn)
+}
+
+// be closes all connections, and is silent to new ones or not.
+func (m *mute) be(silent bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, conn := range m.conns {
+		conn.Close()
+	}
+	m.silent, m.conns = silent, nil
+}
+
+// TestWhatHappenedIsKeptWhileAServerIsSilent: nats.go holds its lock while it waits for a server that it reconnects to.
+func TestWhatHappenedIsKeptWhileAServerIsSilent(t *testing.T) {
+	t.Parallel()
+	m, url := serveMute(t, strings.TrimPrefix(natsURL, "nats://"))
+	lost := make(chan struct{}, 1)
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.Timeout(time.Minute),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { lost <- struct{}{} }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.be(false); nc.Close() }) // which takes the lock, too
+	c := limits.NewClient(nc)
+	request := limits.Per(fmt.Sprintf("silent:%d", time.Now().UnixNano()), 1_000_000, "1h")
+	if _, err := c.Record(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	var charged int64 = 1
+	m.be(true)
+	<-lost
+
+	record := func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // to begin in, also in a busy process
+		defer cancel()
+		charged++
+		if _, err := c.Record(ctx, request); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("record: %v, want it kept", err)
+		}
+	}
+	waitFor(t, func() bool {
+		record()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, err := c.Consume(ctx, request)
+		return err != nil && strings.Contains(err.Error(), "takes nothing")
+	})
+	for range 3 {
+		record()
+	}
+	m.be(false)
+	var used int64
+	waitFor(t, func() bool {
+		status, err := c.Status(t.Context(), request.Key)
+		if err != nil || len(status.Counters) != 1 {
+			return false
+		}
+		used = status.Counters[0].Used
+		return used >= charged
+	})
+	if used != charged {
+		t.Errorf("charged %d, want %d", used, charged)
+	}
 }

@@ -41,8 +41,9 @@ const (
 //     although nobody waits for the decision. What tells of something that has happened, such as Record, Refund and
 //     Settle, is kept by the connection and sent when it is back, whether or not the call still waits for its answer; it is
 //     lost when no limiter listens by then, as after a restart of NATS where the limiter's connection comes back later,
-//   - at once an error that wraps nats.ErrDisconnected, from every call, when one that ended a second ago still cannot be sent,
-//     since the network takes nothing,
+//   - at once an error that wraps nats.ErrDisconnected, from what decides, from LogRequest and from Watch, when a call that ended
+//     a second ago still cannot be sent, since the network takes nothing or a server that is reconnected to says nothing; and
+//     from every call when 16,384 wait so,
 //   - the error of the connection, such as nats.ErrConnectionClosed, otherwise.
 //
 // After a call that got no answer the charge may or may not have been made. A [Request] with an ID can be sent
@@ -153,7 +154,7 @@ func (c *Client) Reset(ctx context.Context, r ResetRequest) (*ResetReply, error)
 // Do sends a request body to one of the service's subjects and gives the answer's JSON as it came. The other
 // calls are made of it. When the answer is an error, its body comes along with the [*Error].
 func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, error) {
-	if c.alone.full() {
+	if c.alone.full() || decides(subject) && c.alone.hangs() {
 		return nil, fmt.Errorf("%s: not sent, since the connection takes nothing: %w", subject, nats.ErrDisconnected)
 	}
 	ctx, cancel := c.bound(ctx)

@@ -146,7 +146,7 @@ func (c *Client) LogRequest(e LogEntry) error {
 	if err != nil {
 		return err
 	}
-	if c.alone.full() {
+	if c.alone.hangs() {
 		return fmt.Errorf("%s: not sent, since the connection takes nothing: %w", SubjectUsage, nats.ErrDisconnected)
 	}
 	if !c.alone.aside(over, func() { err = c.nc.Publish(SubjectUsage, body) }) {
