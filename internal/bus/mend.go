@@ -5,13 +5,15 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// mendEvery is how often the embedded server is asked how it is.
-const mendEvery = 5 * time.Second
+// mendEvery is how often the embedded server is asked how it is. What it complains of twice in a row stands: a stream that is
+// created or deleted just then is one that it could not recover, too.
+const mendEvery = 2 * time.Second
 
 // mendRoom is how many bytes must find room on the disk before streams are opened again.
 const mendRoom = 1 << 20
@@ -22,11 +24,12 @@ type mending struct {
 	dir     string
 	streams server.JetStreamConfig
 	log     *slog.Logger
-	// accepted are complaints that opening the streams does not end; told is the last one that was logged.
-	accepted map[string]bool
-	told     string
-	stop     context.CancelFunc
-	stopped  chan struct{}
+	// accepted are complaints that opening the streams does not end; seen is the one of the last look, and told the last that
+	// was logged.
+	accepted   map[string]bool
+	seen, told string
+	stop       context.CancelFunc
+	stopped    chan struct{}
 }
 
 func (e *Embedded) startMending(cfg EmbedConfig) {
@@ -60,8 +63,12 @@ func (e *Embedded) stopMending() {
 func (e *Embedded) mend() {
 	m := &e.mending
 	complaint := m.complaint(e.server)
+	stands := complaint == m.seen
+	m.seen = complaint
 	if complaint == "" {
 		m.told = ""
+	}
+	if complaint == "" || !stands {
 		return
 	}
 	if err := m.tryRoom(); err != nil {
@@ -114,9 +121,11 @@ func (m *mending) accept(s *server.Server) {
 	}
 }
 
+// complaints leaves out folders whose name begins with a point, which no stream has: the server moves a stream there that was
+// deleted, and removes its files while the client has its answer.
 func complaints(s *server.Server) (all []string) {
 	for _, e := range s.Healthz(&server.HealthzOptions{Details: true}).Errors {
-		if e.Type == server.HealthzErrorJetStream || e.Type == server.HealthzErrorStream {
+		if e.Type == server.HealthzErrorJetStream || e.Type == server.HealthzErrorStream && !strings.HasPrefix(e.Stream, ".") {
 			all = append(all, e.Error)
 		}
 	}

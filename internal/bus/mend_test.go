@@ -74,7 +74,7 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 		_ = publish("", 1_000_000, impatience)
 	}
 	before := stored()
-	for range 3 {
+	for range 4 { // the first waits for the second
 		e.mend()
 	}
 	if n := strings.Count(log.String(), "cannot write its streams"); n != 1 {
@@ -99,5 +99,50 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	}
 	if n := stored(); n != before+1 {
 		t.Errorf("%d events in the stream, want the %d before and one after", n, before)
+	}
+}
+
+// TestNothingIsOpenedAgainForStreamsThatComeAndGo: opening streams again loses those in memory.
+func TestNothingIsOpenedAgainForStreamsThatComeAndGo(t *testing.T) {
+	t.Parallel()
+	var log journal
+	e := embedUnmended(t, &log)
+	js, err := jetstream.New(dial(t, e.URL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
+		t.Fatal(err)
+	}
+	config := jetstream.StreamConfig{Name: "own", Subjects: []string{"own"}, Storage: jetstream.MemoryStorage}
+	if _, err := js.CreateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	folder := func(name string) string {
+		dir := filepath.Join(e.mending.dir, "jetstream", "$G", "streams", name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	folder(".deleted") // as long as the server removes what is in it
+	e.mend()
+	e.mend()
+	for range 3 {
+		dir := folder("coming") // is there before the stream is
+		e.mend()
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+		e.mend()
+	}
+	if _, err := js.Stream(t.Context(), config.Name); err != nil || log.String() != "" {
+		t.Errorf("%v; the log says\n%s", err, &log)
+	}
+	folder("broken")
+	e.mend()
+	e.mend()
+	if !strings.Contains(log.String(), "restart the limiter") {
+		t.Errorf("a complaint that stands is not told of:\n%s", &log)
 	}
 }
