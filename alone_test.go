@@ -1,9 +1,13 @@
 package limits
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // TestAnActThatIsLateDoesNotHang: in a busy process goroutines run late, and then nothing is refused yet.
@@ -56,4 +60,34 @@ func TestWhatIsLeftAloneIsBounded(t *testing.T) {
 			t.Errorf("%d acts go on alone, which all have ended", a.all.Load())
 		}
 	})
+}
+
+// TestAPanicIsTheCallers: an HTTP server recovers those of its handlers, and nobody those of other goroutines.
+func TestAPanicIsTheCallers(t *testing.T) {
+	t.Parallel()
+	defer func() {
+		text, _ := recover().(string)
+		if !strings.HasPrefix(text, "out of order") || !strings.Contains(text, "alone_test.go") {
+			t.Errorf("recovered %q, want the panic and where it was", text)
+		}
+	}()
+	new(alone).aside(t.Context(), func() { panic("out of order") })
+	t.Error("no panic")
+}
+
+// TestWithoutAConnection.
+func TestWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	c := NewClient(nil)
+	for name, call := range map[string]func() error{
+		"consume": func() error { _, err := c.Consume(t.Context(), Per("k", 1, "1m")); return err },
+		"record":  func() error { _, err := c.Record(t.Context(), Per("k", 1, "1m")); return err },
+		"wait":    func() error { _, err := c.Wait(t.Context(), Per("k", 1, "1m")); return err },
+		"watch":   func() error { _, err := c.Watch(t.Context()); return err },
+		"log":     func() error { return c.LogRequest(LogEntry{Key: "k"}) },
+	} {
+		if err := call(); !errors.Is(err, nats.ErrInvalidConnection) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -2,6 +2,8 @@ package limits
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 )
@@ -33,7 +35,8 @@ const (
 	ended
 )
 
-// aside runs act, and tells whether it ended before ctx had ended, or shortly after. If not, act goes on alone.
+// aside runs act, and tells whether it ended before ctx had ended, or shortly after. If not, act goes on alone. A panic of act
+// is one of the caller, who may recover it, unless act was alone by then.
 //
 // Whatever asks the connection for something goes through here, were it only whether it is connected: where the network
 // takes nothing more and does not say so, nats.go holds its lock until a write has failed, which takes a minute, and knows no
@@ -41,17 +44,38 @@ const (
 func (a *alone) aside(ctx context.Context, act func()) bool {
 	done := make(chan struct{})
 	var state atomic.Int32
+	var panicked any
 	go func() {
+		defer func() {
+			p := recover()
+			if p != nil {
+				panicked = fmt.Sprintf("%v\n\n%s", p, debug.Stack())
+			}
+			close(done)
+			switch state.Swap(ended) {
+			case awaited:
+				return
+			case hanging:
+				a.hanging.Add(-1)
+			}
+			a.all.Add(-1)
+			if p != nil {
+				panic(p)
+			}
+		}()
 		act()
-		close(done)
-		switch state.Swap(ended) {
-		case hanging:
-			a.hanging.Add(-1)
-			a.all.Add(-1)
-		case leftAlone:
-			a.all.Add(-1)
-		}
 	}()
+	if !inTime(ctx, done) && a.leave(&state) {
+		return false
+	}
+	if panicked != nil {
+		panic(panicked)
+	}
+	return true
+}
+
+// inTime waits for done until ctx has ended, and a little longer.
+func inTime(ctx context.Context, done <-chan struct{}) bool {
 	select {
 	case <-done:
 		return true
@@ -63,22 +87,27 @@ func (a *alone) aside(ctx context.Context, act func()) bool {
 	case <-done:
 		return true
 	case <-timer.C:
+		return false
 	}
+}
+
+// leave leaves an act alone unless it has ended.
+func (a *alone) leave(state *atomic.Int32) bool {
 	a.all.Add(1)
 	if !state.CompareAndSwap(awaited, leftAlone) {
 		a.all.Add(-1)
-		return true
+		return false
 	}
 	time.AfterFunc(hangsAfter, func() {
 		if state.CompareAndSwap(leftAlone, hanging) {
 			a.hanging.Add(1)
 		}
 	})
-	return false
+	return true
 }
 
 // full tells whether too much waits for the connection already.
 func (a *alone) full() bool { return a.all.Load() >= maxAlone }
 
-// hangs tells whether what is worth nothing later is not to be asked of the connection.
-func (a *alone) hangs() bool { return a.hanging.Load() > 0 || a.full() }
+// hangs tells whether the connection takes nothing.
+func (a *alone) hangs() bool { return a.hanging.Load() > 0 }

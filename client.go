@@ -44,7 +44,7 @@ const (
 //   - at once an error that wraps nats.ErrDisconnected, from what decides, from LogRequest and from Watch, when a call that ended
 //     a second ago still cannot be sent, since the network takes nothing or a server that is reconnected to says nothing; and
 //     from every call when 16,384 wait so,
-//   - the error of the connection, such as nats.ErrConnectionClosed, otherwise.
+//   - the error of the connection, such as nats.ErrConnectionClosed, otherwise: nats.ErrInvalidConnection where it is nil.
 //
 // After a call that got no answer the charge may or may not have been made. A [Request] with an ID can be sent
 // again: the same ID charges once.
@@ -154,8 +154,8 @@ func (c *Client) Reset(ctx context.Context, r ResetRequest) (*ResetReply, error)
 // Do sends a request body to one of the service's subjects and gives the answer's JSON as it came. The other
 // calls are made of it. When the answer is an error, its body comes along with the [*Error].
 func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, error) {
-	if c.alone.full() || decides(subject) && c.alone.hangs() {
-		return nil, fmt.Errorf("%s: not sent, since the connection takes nothing: %w", subject, nats.ErrDisconnected)
+	if err := c.refuse(subject, !decides(subject)); err != nil {
+		return nil, err
 	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -175,6 +175,17 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 			"%s: an answer of %d bytes; at most %d are read; ask for fewer at a time with max", subject, len(msg.Data), maxReplyBytes)}
 	}
 	return msg.Data, nil
+}
+
+// refuse says why nothing is to be asked of the connection. What is worth something later is kept where that hangs.
+func (c *Client) refuse(what string, later bool) error {
+	switch {
+	case c.nc == nil:
+		return fmt.Errorf("%s: %w", what, nats.ErrInvalidConnection)
+	case c.alone.full() || !later && c.alone.hangs():
+		return fmt.Errorf("%s: not sent, since the connection takes nothing: %w", what, nats.ErrDisconnected)
+	}
+	return nil
 }
 
 // request may hang for longer than ctx lasts. A decision that was stuck until then is not asked for any more.

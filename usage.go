@@ -3,8 +3,6 @@ package limits
 import (
 	"context"
 	"fmt"
-
-	"github.com/nats-io/nats.go"
 )
 
 // The subjects of usage. [SubjectUsage] is the only one that is never answered.
@@ -146,8 +144,8 @@ func (c *Client) LogRequest(e LogEntry) error {
 	if err != nil {
 		return err
 	}
-	if c.alone.hangs() {
-		return fmt.Errorf("%s: not sent, since the connection takes nothing: %w", SubjectUsage, nats.ErrDisconnected)
+	if err := c.refuse(SubjectUsage, false); err != nil {
+		return err
 	}
 	if !c.alone.aside(over, func() { err = c.nc.Publish(SubjectUsage, body) }) {
 		return nil // it is on its way

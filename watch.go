@@ -87,8 +87,8 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	if len(types) == 0 {
 		types = []string{EventWarning, EventExceeded}
 	}
-	if c.alone.hangs() {
-		return nil, fmt.Errorf("watch: not sent, since the connection takes nothing: %w", nats.ErrDisconnected)
+	if err := c.refuse("watch", false); err != nil {
+		return nil, err
 	}
 	w := &watch{nc: c.nc, messages: make(chan *nats.Msg, watchMessages)}
 	begun := make(chan struct{})
