@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,6 +136,18 @@ func TestNothingIsDecidedByAConnectionThatHangs(t *testing.T) {
 		reply, err := c.Consume(t.Context(), request)
 		return err == nil && reply.Allowed // nothing that waited has charged
 	})
+}
+
+// TestALineIsWithTheConnection when LogRequest returns, or whoever closes the connection then would lose it.
+func TestALineIsWithTheConnection(t *testing.T) {
+	t.Parallel()
+	nc, goOn := stalled(t)
+	var taken atomic.Bool
+	time.AfterFunc(100*time.Millisecond, func() { taken.Store(true); goOn() })
+	err := limits.NewClient(nc).LogRequest(limits.LogEntry{Key: "late", Endpoint: "/", Method: "GET", Status: 200})
+	if err != nil || !taken.Load() {
+		t.Errorf("%v, returned while the connection could not take the line: %t", err, !taken.Load())
+	}
 }
 
 // TestAWatchEndsWhileTheNetworkStalls: its subscriptions end when they can.

@@ -136,8 +136,9 @@ type EndpointError struct {
 	Requests int64  `json:"requests"`
 }
 
-// LogRequest adds a line to the request log. It waits for no answer, and nothing tells whether the line was taken: logging
-// never delays a request, nor fails it. While the connection takes nothing, lines are dropped, with an error that wraps
+// LogRequest adds a line to the request log. It waits for no answer, and nothing tells whether the line was taken. When it
+// returns, the connection has the line, which Drain then sends. Where the connection hangs, it waits for a second, and leaves the
+// line to it; a second later, and for as long as that lasts, lines are dropped at once, with an error that wraps
 // nats.ErrDisconnected. A text that is not valid UTF-8 is an [*Error] with Status 400.
 func (c *Client) LogRequest(e LogEntry) error {
 	body, err := write(SubjectUsage, e)
@@ -147,7 +148,9 @@ func (c *Client) LogRequest(e LogEntry) error {
 	if err := c.refuse(SubjectUsage, false); err != nil {
 		return err
 	}
-	if !c.alone.aside(over, func() { err = c.nc.Publish(SubjectUsage, body) }) {
+	ctx, cancel := context.WithTimeout(context.Background(), hangsAfter)
+	defer cancel()
+	if !c.alone.aside(ctx, func() { err = c.nc.Publish(SubjectUsage, body) }) {
 		return nil // it is on its way
 	}
 	if err != nil {
