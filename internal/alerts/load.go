@@ -1,6 +1,7 @@
 package alerts
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"time"
@@ -38,9 +39,9 @@ func ParseRules(name string, data []byte, o FileOptions) (*Rules, error) {
 // RulesKeeper holds the rules in force and reads their file anew when it changes.
 type RulesKeeper = yamlfile.Keeper[Rules]
 
-// NewRulesKeeper reads the file, which must be right. A secret that changed is not seen by the watch: Reread reads all.
-func NewRulesKeeper(path string, o FileOptions, log *slog.Logger) (*RulesKeeper, error) {
-	return yamlfile.NewKeeper(yamlfile.Config[Rules]{Path: path, What: "alerts", Log: log,
+// NewRulesKeeper reads the file, which must be right, or gives up with ctx. A secret that changed is not seen by the watch: Reread reads all.
+func NewRulesKeeper(ctx context.Context, path string, o FileOptions, log *slog.Logger) (*RulesKeeper, error) {
+	return yamlfile.NewKeeper(ctx, yamlfile.Config[Rules]{Path: path, What: "alerts", Log: log,
 		Parse:    func(name string, data []byte) (*Rules, error) { return ParseRules(name, data, o) },
 		Describe: func(r *Rules) []any { return []any{"rules", len(r.Rules), "channels", len(r.Channels)} },
 	})

@@ -188,7 +188,7 @@ func TestAChangedSecretIsReadAgainWhenAsked(t *testing.T) {
 	put(secret, fileEnv["OPS_SECRET"])
 	put(file, `channels: [{name: ops, webhook: {url: "https://example.com", secrets: "file:`+filepath.ToSlash(secret)+`"}}]
 rules: [{name: a, channels: ops}]`)
-	k, err := NewRulesKeeper(file, fileOptions, slog.New(slog.DiscardHandler))
+	k, err := NewRulesKeeper(t.Context(), file, fileOptions, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

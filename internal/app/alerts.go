@@ -16,7 +16,7 @@ import (
 )
 
 // loadAlerts reads the alerts file, before anything else starts: a wrong one ends the start at once.
-func (l *limiter) loadAlerts(context.Context) error {
+func (l *limiter) loadAlerts(ctx context.Context) error {
 	l.alertRules = func() *alerts.Rules { return builtIn }
 	if l.Alerts == "" {
 		return nil
@@ -25,7 +25,7 @@ func (l *limiter) loadAlerts(context.Context) error {
 		l.log.Info("the alerts file is not read here: this limiter is a worker, and alerts are made by an alerter beside it", "file", l.Alerts)
 		return nil
 	}
-	keeper, err := alerts.NewRulesKeeper(l.Alerts, alerts.FileOptions{}, l.log)
+	keeper, err := alerts.NewRulesKeeper(ctx, l.Alerts, alerts.FileOptions{}, l.log)
 	if err != nil {
 		return err
 	}

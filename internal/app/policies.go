@@ -21,7 +21,7 @@ import (
 
 // loadPolicies reads the policy file, before anything else starts: a wrong one ends the start at once. The data folder was taken
 // already, because the key of hashed keys is in it.
-func (l *limiter) loadPolicies(context.Context) error {
+func (l *limiter) loadPolicies(ctx context.Context) error {
 	if l.Policies == "" {
 		return nil
 	}
@@ -33,7 +33,7 @@ func (l *limiter) loadPolicies(context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.policies, err = policy.NewKeeper(l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: onError}, l.log)
+	l.policies, err = policy.NewKeeper(ctx, l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: onError}, l.log)
 	return err
 }
 

@@ -167,7 +167,7 @@ func TestAFileThatIsReadForEverDoesNotKeepTheStop(t *testing.T) {
 	path := writeFile(t, "first")
 	reading, release := make(chan struct{}, 10), make(chan struct{})
 	defer close(release)
-	k, err := yamlfile.NewKeeper(yamlfile.Config[string]{Path: path, What: "texts", Log: slog.New(slog.DiscardHandler),
+	k, err := yamlfile.NewKeeper(t.Context(), yamlfile.Config[string]{Path: path, What: "texts", Log: slog.New(slog.DiscardHandler),
 		Parse: func(_ string, data []byte) (*string, error) {
 			text := string(data)
 			if text != "first" {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/seed503877ad/limits/internal/yamlfile"
@@ -13,9 +14,9 @@ type Keeper struct{ *yamlfile.Keeper[Set] }
 // Report is how it stands with the file.
 type Report = yamlfile.Report[Set]
 
-// NewKeeper reads the file, which must be right.
-func NewKeeper(path string, o Options, log *slog.Logger) (*Keeper, error) {
-	k, err := yamlfile.NewKeeper(yamlfile.Config[Set]{Path: path, What: "policies", Log: log,
+// NewKeeper reads the file, which must be right, or gives up with ctx.
+func NewKeeper(ctx context.Context, path string, o Options, log *slog.Logger) (*Keeper, error) {
+	k, err := yamlfile.NewKeeper(ctx, yamlfile.Config[Set]{Path: path, What: "policies", Log: log,
 		Parse:    func(name string, data []byte) (*Set, error) { return Parse(name, data, o) },
 		Describe: func(s *Set) []any { return []any{"policies", len(s.policies)} },
 	})

@@ -70,8 +70,9 @@ type Report[T any] struct {
 	Failures int64
 }
 
-// NewKeeper reads the file, which must be right. What is no regular file, such as a pipe, is read this once.
-func NewKeeper[T any](cfg Config[T]) (*Keeper[T], error) {
+// NewKeeper reads the file, which must be right. What is no regular file, such as a pipe, is read this once. The wait for such a
+// one ends with ctx.
+func NewKeeper[T any](ctx context.Context, cfg Config[T]) (*Keeper[T], error) {
 	k := &Keeper[T]{cfg: cfg}
 	if k.cfg.Look == 0 {
 		k.cfg.Look = 5 * time.Second
@@ -80,7 +81,7 @@ func NewKeeper[T any](cfg Config[T]) (*Keeper[T], error) {
 		k.cfg.Patience = 10 * time.Second
 	}
 	info := stat(cfg.Path)
-	data, err := k.readFirst()
+	data, err := k.readFirst(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", cfg.What, err)
 	}
@@ -96,7 +97,7 @@ func NewKeeper[T any](cfg Config[T]) (*Keeper[T], error) {
 
 // readFirst reads the file, and says so while it waits. A pipe that nobody writes into has it wait for ever, and nothing can
 // end such a read: it is left to itself.
-func (k *Keeper[T]) readFirst() ([]byte, error) {
+func (k *Keeper[T]) readFirst(ctx context.Context) ([]byte, error) {
 	var data []byte
 	var err error
 	read := make(chan struct{})
@@ -104,17 +105,18 @@ func (k *Keeper[T]) readFirst() ([]byte, error) {
 		defer close(read)
 		data, err = ReadFile(k.cfg.Path)
 	}()
-	select {
-	case <-read:
-		return data, err
-	case <-time.After(k.cfg.Patience / 10):
-		k.cfg.Log.Warn("waiting for the file of the "+k.cfg.What, "file", k.cfg.Path)
-	}
-	select {
-	case <-read:
-		return data, err
-	case <-time.After(k.cfg.Patience * 9 / 10):
-		return nil, fmt.Errorf("%s has no end after %s; a pipe needs somebody who writes into it, and closes it", k.cfg.Path, k.cfg.Patience)
+	waiting, over := time.After(k.cfg.Patience/10), time.After(k.cfg.Patience)
+	for {
+		select {
+		case <-read:
+			return data, err
+		case <-waiting:
+			k.cfg.Log.Warn("waiting for the file of the "+k.cfg.What, "file", k.cfg.Path)
+		case <-over:
+			return nil, fmt.Errorf("%s has no end after %s; a pipe needs somebody who writes into it, and closes it", k.cfg.Path, k.cfg.Patience)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("interrupted: %s has no end yet", k.cfg.Path)
+		}
 	}
 }
 

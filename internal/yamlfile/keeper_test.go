@@ -37,7 +37,7 @@ func write(t testing.TB, path string, data []byte) {
 func keep(t *testing.T, path string) (k *Keeper[pair], reloaded chan struct{}) {
 	t.Helper()
 	reloaded = make(chan struct{}, 1000)
-	k, err := NewKeeper(Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.DiscardHandler),
+	k, err := NewKeeper(t.Context(), Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.DiscardHandler),
 		Reloaded: func() { reloaded <- struct{}{} }})
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	}
 	go func() { _ = os.WriteFile(path, version(1), 0o600) }()
 	var log strings.Builder
-	k, err := NewKeeper(Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	k, err := NewKeeper(t.Context(), Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestAPipeThatNobodyWritesIntoEndsTheStart, which says before what it waits for.
+// TestAPipeThatNobodyWritesIntoEndsTheStart, which says before what it waits for. A signal ends it sooner.
 func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
@@ -164,7 +164,7 @@ func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	_, err := NewKeeper(Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	_, err := NewKeeper(t.Context(), Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		Patience: 20 * time.Millisecond})
 	if err == nil || !strings.Contains(err.Error(), path+" has no end after 20ms") {
 		t.Error(err)
@@ -172,7 +172,13 @@ func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "waiting for the file of the pairs") || !strings.Contains(text, path) {
 		t.Errorf("it does not say what it waits for: %s", text)
 	}
-	w, err := os.OpenFile(path, os.O_WRONLY, 0) // the read that is left ends
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = NewKeeper(ctx, Config[pair]{Path: path, What: "pairs", Parse: parsePair, Patience: time.Hour})
+	if err == nil || !strings.Contains(err.Error(), "interrupted: "+path) {
+		t.Error(err)
+	}
+	w, err := os.OpenFile(path, os.O_WRONLY, 0) // the reads that are left end
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +192,7 @@ func TestAReadThatHangsHoldsNoReport(t *testing.T) {
 	write(t, path, version(1))
 	reading, goOn := make(chan struct{}, 2), make(chan struct{}, 2)
 	goOn <- struct{}{}
-	k, err := NewKeeper(Config[pair]{Path: path, What: "pairs", Log: slog.New(slog.DiscardHandler),
+	k, err := NewKeeper(t.Context(), Config[pair]{Path: path, What: "pairs", Log: slog.New(slog.DiscardHandler),
 		Parse: func(name string, data []byte) (*pair, error) {
 			reading <- struct{}{}
 			<-goOn
