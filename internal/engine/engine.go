@@ -50,7 +50,7 @@ type Forget struct {
 
 // Observer takes the engine's measurements. Its methods are called on the hot path and must not block.
 type Observer interface {
-	// Decided is called for each answered request: result is "allowed", "denied" or "error"; algorithm is that
+	// Decided is called for each answered request, but none that got its Refusal: result is "allowed", "denied" or "error"; algorithm is that
 	// of the limit that speaks for the decision, empty when there is none. An answer from memory took 0: to read the
 	// clock once more would take as long as there is to tell.
 	Decided(v Verb, result, algorithm string, degraded bool, took time.Duration)
@@ -277,6 +277,9 @@ func (e *Engine) finish(r *Request, took time.Duration) {
 }
 
 func (e *Engine) observe(r *Request, took time.Duration) {
+	if r.Refusal != nil && errors.Is(r.err, r.Refusal) {
+		return // without an id it would not have come here
+	}
 	result, algorithm := "denied", ""
 	if s := r.decision.Speaker(); s != nil {
 		algorithm = s.Algorithm.String()

@@ -79,6 +79,35 @@ func TestSettlesAloneTellOfTheStore(t *testing.T) {
 	})
 }
 
+// counts are how many answers an observer was told of.
+type counts struct {
+	results
+	answers int
+}
+
+func (c *counts) Decided(engine.Verb, string, string, bool, time.Duration) { c.answers++ }
+
+// TestARefusalIsCountedNowhere, with an id as without one, of which the engine is not asked.
+func TestARefusalIsCountedNowhere(t *testing.T) {
+	t.Parallel()
+	store, told := openTap(t), new(counts)
+	e := start(t, engine.Config{Store: store, Observer: told})
+	gone := errors.New("no such policy")
+	ask(t, e, engine.Request{ID: "x"})
+	if _, err := e.Do(t.Context(), &engine.Request{ID: "x", Refusal: gone}); err != nil || told.answers != 2 {
+		t.Errorf("a repeat of what was allowed: %v, counted %d times with the first", err, told.answers)
+	}
+	refused := func(when string) {
+		t.Helper()
+		if _, err := e.Do(t.Context(), &engine.Request{ID: "y", Refusal: gone}); err != gone || told.answers != 2 {
+			t.Errorf("%s: %v, counted %d times with the two before", when, err, told.answers)
+		}
+	}
+	refused("a refusal")
+	store.fail(func(bool) error { return errors.New("connection refused") })
+	refused("one without the store")
+}
+
 // results are the answers to settles that an observer was told of.
 type results struct{ settled []string }
 
