@@ -3,6 +3,7 @@ package limits
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 // The subjects of usage. [SubjectUsage] is the only one that is never answered.
@@ -136,8 +137,12 @@ type EndpointError struct {
 	Requests int64  `json:"requests"`
 }
 
+// logWait is how long a request may be delayed for a line of the request log. A process that is short of processor needs a
+// tenth of it.
+const logWait = 100 * time.Millisecond
+
 // LogRequest adds a line to the request log. It waits for no answer, and nothing tells whether the line was taken. When it
-// returns, the connection has the line, which Drain then sends. Where the connection hangs, it waits for a second, and leaves the
+// returns, the connection has the line, which Drain then sends. Where the connection hangs, it waits for 100 ms, and leaves the
 // line to it; a second later, and for as long as that lasts, lines are dropped at once, with an error that wraps
 // nats.ErrDisconnected. A text that is not valid UTF-8 is an [*Error] with Status 400.
 func (c *Client) LogRequest(e LogEntry) error {
@@ -148,7 +153,7 @@ func (c *Client) LogRequest(e LogEntry) error {
 	if err := c.refuse(SubjectUsage, false); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), hangsAfter)
+	ctx, cancel := context.WithTimeout(context.Background(), logWait)
 	defer cancel()
 	if !c.alone.aside(ctx, func() { err = c.nc.Publish(SubjectUsage, body) }) {
 		return nil // it is on its way
