@@ -72,7 +72,7 @@ type TopRow struct {
 	Key    string `json:"key"`
 	Policy string `json:"policy,omitempty"`
 	User   string `json:"user,omitempty"`
-	// Allowed and Denied count requests, and Cost is what the allowed ones charged.
+	// Allowed and Denied count requests, and Cost is what was charged, also by a record that was denied.
 	Allowed int64 `json:"allowed"`
 	Denied  int64 `json:"denied"`
 	Cost    int64 `json:"cost"`

@@ -39,7 +39,7 @@ type ID struct {
 type Count struct {
 	ID
 	At int64
-	// Allowed and Denied count decisions; Cost is what the allowed ones charged.
+	// Allowed and Denied count decisions; Cost is what was charged, also by a record that was denied.
 	Allowed, Denied, Cost int64
 }
 

@@ -72,27 +72,31 @@ func newTally() *tally {
 
 // add counts a decision. A limit that refused a request counts a denial, and one that fitted beside it nothing; so does a
 // limit in shadow, though the request was allowed. A check charges nothing, so only its denials count; a record charges
-// whatever the decision. Limits of one key and policy, such as those of a minute and a day, count once.
+// also where it is denied. Limits of one key and policy, such as those of a minute and a day, count once.
 func (t *tally) add(r *engine.Request, d *engine.Decision) {
 	for i := range d.Results {
+		if counted(d, i) {
+			continue
+		}
 		res := &d.Results[i]
+		denied := refused(d, i)
 		var c Count
 		switch {
+		case r.Verb == engine.Record && denied:
+			c.Denied, c.Cost = 1, r.Cost
 		case r.Verb == engine.Record || r.Verb == engine.Consume && d.Allowed && !(d.Shadow && refusedInShadow(d, i)):
 			c.Allowed, c.Cost = 1, r.Cost
-		case res.Allowed || d.Allowed && !res.Shadow:
-			continue
-		default:
+		case denied && (res.Shadow || !d.Allowed):
 			c.Denied = 1
+		default:
+			continue
 		}
 		c.ID = ID{Key: res.Key, Policy: res.Policy}
 		var ref *engine.Ref
 		if i < len(r.Limits) {
 			c.User, ref = r.Limits[i].User, r.Limits[i].Ref
 		}
-		if !counted(r, d, i, c.Denied > 0) {
-			t.count(&c, ref)
-		}
+		t.count(&c, ref)
 	}
 }
 
@@ -109,16 +113,28 @@ func refusedInShadow(d *engine.Decision, i int) bool {
 	return false
 }
 
-// counted tells whether one of the limits before the i-th has counted the same.
-func counted(r *engine.Request, d *engine.Decision, i int, denial bool) bool {
-	res := &d.Results[i]
+// counted tells whether one of the limits before the i-th was of its key and policy.
+func counted(d *engine.Decision, i int) bool {
 	for j := range i {
-		before := &d.Results[j]
-		if before.Key == res.Key && before.Policy == res.Policy && !(denial && before.Allowed) {
+		if sameID(d, i, j) {
 			return true
 		}
 	}
 	return false
+}
+
+// refused tells whether a limit of the key and policy of the i-th refused.
+func refused(d *engine.Decision, i int) bool {
+	for j := range d.Results {
+		if !d.Results[j].Allowed && sameID(d, i, j) {
+			return true
+		}
+	}
+	return false
+}
+
+func sameID(d *engine.Decision, i, j int) bool {
+	return d.Results[i].Key == d.Results[j].Key && d.Results[i].Policy == d.Results[j].Policy
 }
 
 func (t *tally) count(c *Count, ref *engine.Ref) {
