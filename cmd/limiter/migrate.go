@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -79,7 +80,7 @@ func (*migrateStatusCmd) Help() string {
 
 func (c *migrateStatusCmd) Run(s *session) error {
 	steps, err := app.MigrationStatus(s.ctx, c.DatabaseURL)
-	if err != nil {
+	if len(steps) == 0 {
 		return err
 	}
 	t := newTable(s.out, "VERSION", "STEP", "APPLIED")
@@ -88,8 +89,8 @@ func (c *migrateStatusCmd) Run(s *session) error {
 		if !m.AppliedAt.IsZero() {
 			applied = m.AppliedAt.In(s.now().Location()).Format(time.DateTime)
 		}
-		t.row(m.Version, m.Name, applied)
+		t.row(m.Version, cmp.Or(m.Name, "of a newer release"), applied)
 	}
 	t.flush()
-	return nil
+	return err
 }

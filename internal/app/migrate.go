@@ -7,7 +7,8 @@ import (
 	"github.com/seed503877ad/limits/internal/postgres"
 )
 
-// Migration is one step of the PostgreSQL schema; its AppliedAt is zero while it is pending.
+// Migration is one step of the PostgreSQL schema; its AppliedAt is zero while it is pending, and its Name empty where only a
+// newer program has it.
 type Migration = postgres.Migration
 
 func checkURL(databaseURL string) error {
@@ -33,7 +34,7 @@ func MigrateDown(ctx context.Context, databaseURL string) error {
 	return postgres.MigrateDown(ctx, databaseURL)
 }
 
-// MigrationStatus lists the steps of a PostgreSQL schema, in order.
+// MigrationStatus lists the steps of a PostgreSQL schema, in order; beside those of a newer program there is an error.
 func MigrationStatus(ctx context.Context, databaseURL string) ([]Migration, error) {
 	if err := checkURL(databaseURL); err != nil {
 		return nil, err

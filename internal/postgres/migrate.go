@@ -19,43 +19,56 @@ import (
 // Migration is a step of the schema.
 type Migration struct {
 	Version int64
-	// Name is that of its file.
+	// Name is that of its file, empty where only a newer program has it.
 	Name string
 	// AppliedAt is zero for one that was not applied.
 	AppliedAt time.Time
 }
 
 // Migrate brings the schema to the version that this program knows. Any number of processes may call it at the same
-// time: one does the work, the others wait for it.
+// time: one does the work, the others wait for it. A schema of a newer program is an error.
 func Migrate(ctx context.Context, url string) error {
-	return withProvider(url, func(p *goose.Provider) error {
-		if _, err := p.Up(ctx); err != nil {
+	return withProvider(url, func(_ *sql.DB, p *goose.Provider) error {
+		have, want, err := p.GetVersions(ctx)
+		if err == nil {
+			err = checkNotNewer(have, want)
+		}
+		if err == nil {
+			_, err = p.Up(ctx)
+		}
+		if err != nil {
 			return fmt.Errorf("migrate up: %w", err)
 		}
 		return nil
 	})
 }
 
-// MigrateDown takes the last step of the schema back, with the data in it. It does nothing on an empty database.
+// MigrateDown takes the last step of the schema back, with the data in it. A schema of a newer program is an error. It does
+// nothing on an empty database.
 func MigrateDown(ctx context.Context, url string) error {
-	return withProvider(url, func(p *goose.Provider) error {
-		version, err := p.GetDBVersion(ctx)
+	return withProvider(url, func(_ *sql.DB, p *goose.Provider) error {
+		have, want, err := p.GetVersions(ctx)
+		if err == nil {
+			err = checkNotNewer(have, want)
+		}
+		if err == nil && have > 0 {
+			_, err = p.Down(ctx)
+		}
 		if err != nil {
-			return fmt.Errorf("migrate down: %w", err)
-		}
-		if version == 0 {
-			return nil
-		}
-		if _, err := p.Down(ctx); err != nil {
 			return fmt.Errorf("migrate down: %w", err)
 		}
 		return nil
 	})
 }
 
-// MigrationStatus lists the steps that this program knows, in order.
+// A version that was taken back has no row.
+const newerStepsSQL = `
+SELECT version_id, tstamp FROM goose_db_version WHERE is_applied AND version_id > $1 ORDER BY version_id`
+
+// MigrationStatus lists the steps that this program knows, in order, and then what a newer one has applied. With such a
+// one there is an error beside the list.
 func MigrationStatus(ctx context.Context, url string) (steps []Migration, err error) {
-	err = withProvider(url, func(p *goose.Provider) error {
+	err = withProvider(url, func(db *sql.DB, p *goose.Provider) error {
 		all, err := p.Status(ctx)
 		if err != nil {
 			return fmt.Errorf("read migration status: %w", err)
@@ -63,14 +76,38 @@ func MigrationStatus(ctx context.Context, url string) (steps []Migration, err er
 		for _, m := range all {
 			steps = append(steps, Migration{m.Source.Version, path.Base(m.Source.Path), m.AppliedAt})
 		}
-		return nil
+		known := steps[len(steps)-1].Version
+		rows, err := db.QueryContext(ctx, newerStepsSQL, known)
+		if err != nil {
+			return fmt.Errorf("read migration status: %w", err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var m Migration
+			if err := rows.Scan(&m.Version, &m.AppliedAt); err != nil {
+				return fmt.Errorf("read migration status: %w", err)
+			}
+			steps = append(steps, m)
+		}
+		if err := rows.Err(); err != nil {
+			return fmt.Errorf("read migration status: %w", err)
+		}
+		return checkNotNewer(steps[len(steps)-1].Version, known)
 	})
 	return steps, err
 }
 
+// checkNotNewer is the error of a schema that is newer than this program.
+func checkNotNewer(have, want int64) error {
+	if have > want {
+		return fmt.Errorf("the database is at version %d and this program knows %d; upgrade limiter to a release that knows version %d", have, want, have)
+	}
+	return nil
+}
+
 // withProvider runs f over the migrations and the database. Two that migrate at the same time are kept apart by an
 // advisory lock of the session, tried every second for five minutes.
-func withProvider(url string, f func(*goose.Provider) error) error {
+func withProvider(url string, f func(*sql.DB, *goose.Provider) error) error {
 	cfg, err := parse(url)
 	if err != nil {
 		return err
@@ -85,7 +122,7 @@ func withProvider(url string, f func(*goose.Provider) error) error {
 	if err != nil {
 		return fmt.Errorf("open migrations: %w", err)
 	}
-	return f(p)
+	return f(db, p)
 }
 
 func provider(db *sql.DB, options ...goose.ProviderOption) (*goose.Provider, error) {
@@ -115,11 +152,11 @@ func (s *Store) CheckSchema(ctx context.Context) error {
 	if err != nil && sqlState(err) != undefinedTable {
 		return fmt.Errorf("check schema: %w", err)
 	}
-	switch {
-	case have < want:
+	if have < want {
 		return fmt.Errorf("check schema: the database is at version %d and this program needs %d; run: limiter migrate up", have, want)
-	case have > want:
-		return fmt.Errorf("check schema: the database is at version %d and this program knows %d; upgrade limiter to a release that knows version %d", have, want, have)
+	}
+	if err := checkNotNewer(have, want); err != nil {
+		return fmt.Errorf("check schema: %w", err)
 	}
 	var plain bool
 	if err := s.relay.QueryRow(ctx, plainTableSQL).Scan(&plain); err != nil {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -44,7 +45,18 @@ func TestSchema(t *testing.T) {
 	if _, err := connect(t, s).Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (999, true)`); err != nil {
 		t.Fatal(err)
 	}
-	check("upgrade limiter to a release that knows version 999")
+	newer := "upgrade limiter to a release that knows version 999"
+	check(newer)
+	for name, migrate := range map[string]func(context.Context, string) error{"up": Migrate, "down": MigrateDown} {
+		if err := migrate(t.Context(), url); err == nil || !strings.Contains(err.Error(), newer) {
+			t.Errorf("migrate %s of a newer schema: %v", name, err)
+		}
+	}
+	all, err := MigrationStatus(t.Context(), url)
+	if err == nil || !strings.Contains(err.Error(), newer) || len(all) != len(steps)+1 || all[len(steps)].Version != 999 ||
+		all[len(steps)].Name != "" || time.Since(all[len(steps)].AppliedAt).Abs() > 24*time.Hour {
+		t.Errorf("MigrationStatus of a newer schema = %v, %v", all, err)
+	}
 	if _, err := connect(t, s).Exec(t.Context(), `DELETE FROM goose_db_version WHERE version_id = 999`); err != nil {
 		t.Fatal(err)
 	}
