@@ -26,7 +26,7 @@ func Migrate(ctx context.Context, databaseURL string) error {
 	return postgres.Migrate(ctx, databaseURL)
 }
 
-// MigrateDown takes the last step of a PostgreSQL schema back, with the data in it.
+// MigrateDown takes the last step of a PostgreSQL schema back, with the data in it. Without one it fails.
 func MigrateDown(ctx context.Context, databaseURL string) error {
 	if err := checkURL(databaseURL); err != nil {
 		return err

@@ -43,15 +43,18 @@ func Migrate(ctx context.Context, url string) error {
 	})
 }
 
-// MigrateDown takes the last step of the schema back, with the data in it. A schema of a newer program is an error. It does
-// nothing on an empty database.
+// MigrateDown takes the last step of the schema back, with the data in it. A schema of a newer program is an error, and so is
+// one without a step.
 func MigrateDown(ctx context.Context, url string) error {
 	return withProvider(url, func(_ *sql.DB, p *goose.Provider) error {
 		have, want, err := p.GetVersions(ctx)
 		if err == nil {
 			err = checkNotNewer(have, want)
 		}
-		if err == nil && have > 0 {
+		if err == nil && have == 0 {
+			err = errors.New("no step is applied")
+		}
+		if err == nil {
 			_, err = p.Down(ctx)
 		}
 		if err != nil {
