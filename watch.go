@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -76,7 +77,8 @@ func parseEventData(eventType string, data json.RawMessage) (any, error) {
 }
 
 // Watch gives the events of the given types as they are published, of [EventWarning] and [EventExceeded] when
-// none is given; "alerts.*" stands for all about alerts. It is subscribed when Watch returns; the sequence, which is to be read once, ends with ctx.
+// none is given; "alerts.*" stands for all about alerts. A type that is given twice, or that another one covers, gives its
+// events once. It is subscribed when Watch returns; the sequence, which is to be read once, ends with ctx.
 // A type that the NATS server refuses is an error that wraps nats.ErrPermissionViolation.
 //
 // This is a live view and not a record: what was published before is not shown, an event may come twice (its ID
@@ -121,6 +123,7 @@ type watch struct {
 
 // begin returns when the server knows the subscriptions.
 func (w *watch) begin(ctx context.Context, types []string) error {
+	types = apart(types)
 	before := w.nc.LastError()
 	w.closed = w.nc.StatusChanged(nats.CLOSED)
 	for _, t := range types {
@@ -145,6 +148,36 @@ func (w *watch) begin(ctx context.Context, types []string) error {
 		}
 	}
 	return nil
+}
+
+// apart leaves out the types that others cover: each subscription is given what it matches.
+func apart(types []string) (kept []string) {
+	for i, t := range types {
+		covered := false
+		for j, other := range types {
+			covered = covered || covers(other, t) && (j < i || j > i && !covers(t, other))
+		}
+		if !covered {
+			kept = append(kept, t)
+		}
+	}
+	return kept
+}
+
+// covers tells whether a subject, with wildcards, matches all that another one does.
+func covers(wide, narrow string) bool {
+	n := strings.Split(narrow, ".")
+	for i, token := range strings.Split(wide, ".") {
+		switch {
+		case i == len(n):
+			return false
+		case token == ">":
+			return true
+		case token != n[i] && (token != "*" || n[i] == ">"):
+			return false
+		}
+	}
+	return strings.Count(wide, ".") == len(n)-1
 }
 
 func (w *watch) stop() {

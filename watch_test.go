@@ -134,6 +134,37 @@ func TestWatchOfOneType(t *testing.T) {
 	}
 }
 
+func TestWatchGivesAnEventOnce(t *testing.T) {
+	nc := connect(t)
+	for types, subscriptions := range map[string]int{
+		"alerts.test alerts.*": 1, "alerts.* alerts.test alerts.*": 1, "limits.warning limits.warning": 1, "alerts.> alerts.*": 1,
+		"alerts.raised alerts.test": 2, "limits.warning alerts.*": 2, "alerts.*.* alerts.*": 2,
+	} {
+		events, err := limits.NewClient(nc).Watch(t.Context(), strings.Fields(types)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := nc.NumSubscriptions(); n != subscriptions {
+			t.Errorf("%s: %d subscriptions, want %d", types, n, subscriptions)
+		}
+		for _, id := range []string{"1", "2"} {
+			for _, event := range []string{limits.EventWarning, limits.EventAlertTest} {
+				publish(t, nc, event, `{"specversion":"1.0","id":"`+event+id+`","type":"`+event+`","data":{}}`)
+			}
+		}
+		first := ""
+		for e, err := range events {
+			if err != nil || e.ID == first {
+				t.Errorf("%s: %s after %s, error %v", types, e.ID, first, err)
+			}
+			if first != "" {
+				break
+			}
+			first = e.ID
+		}
+	}
+}
+
 func TestWatchSaysWhatItLost(t *testing.T) {
 	nc := connect(t)
 	nc.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
