@@ -132,6 +132,7 @@ func TestWrongUsageOfAlerts(t *testing.T) {
 		"alerts silence --for 1h --reason r":              "one of --rule, --policy, --key and --user is needed",
 		"alerts silence --user 7 --reason r":              "--for or --until is needed",
 		"alerts silence --user 7 --for 1h":                "--reason",
+		"alerts silence --user 7 --for 367d --reason r":   "--for: a silence lasts at most 366 days",
 		"alerts replay":                                   "one of ID, --channel and --all is needed",
 		"alerts replay x --all":                           "one of ID, --channel and --all is enough",
 		"alerts replay --all":                             "say --yes",

@@ -39,6 +39,8 @@ func (c *alertsSilenceCmd) Validate() error {
 		return errors.New("one of --rule, --policy, --key and --user is needed; --rule '*' silences every alert")
 	case c.For == 0 && time.Time(c.Until).IsZero():
 		return errors.New("--for or --until is needed: a silence without an end would be forgotten")
+	case c.For > limits.MaxSilenceMillis*spanFlag(time.Millisecond):
+		return fmt.Errorf("--for: a silence lasts at most %d days", limits.MaxSilenceMillis/(24*time.Hour).Milliseconds())
 	}
 	return c.clientFlags.Validate()
 }
