@@ -202,7 +202,7 @@ func (s *Service) call(reply string) *call {
 func (s *Service) decides(verb engine.Verb) micro.HandlerFunc {
 	return func(m micro.Request) {
 		if !answerable(m.Reply()) {
-			s.ignored.Add(1)
+			s.ignore(m)
 			return
 		}
 		c := s.call(m.Reply())
@@ -252,7 +252,7 @@ func (s *Service) works(answer func(ctx context.Context, data []byte) (any, erro
 func (s *Service) beside(room chan struct{}, most time.Duration, answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
 	return func(m micro.Request) {
 		if !answerable(m.Reply()) {
-			s.ignored.Add(1)
+			s.ignore(m)
 			return
 		}
 		select {
@@ -315,6 +315,13 @@ func (s *Service) sent(err error) {
 	}
 	if n := s.lost.Add(1); n%1000 == 1 {
 		s.cfg.Logger.Warn("publish reply", "error", err, "lost", n)
+	}
+}
+
+// ignore drops a request that cannot be answered; the first is logged, and then every 1000th.
+func (s *Service) ignore(m micro.Request) {
+	if n := s.ignored.Add(1); n%1000 == 1 {
+		s.cfg.Logger.Warn("a request has no reply subject, or one that is not answered", "subject", m.Subject(), "reply", m.Reply(), "ignored", n)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"testing"
@@ -275,16 +276,25 @@ func TestStopSaysWhatIsUnanswered(t *testing.T) {
 }
 
 func TestMessageWithoutReplyIsIgnored(t *testing.T) {
-	s, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { t.Error("submitted"); return nil }})
-	_ = nc.Publish(limits.SubjectConsume, []byte(hot))
+	log := new(journal)
+	s, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { t.Error("submitted"); return nil }},
+		func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	for range 1000 {
+		_ = nc.PublishRequest(limits.SubjectConsume, "alerts.mine", []byte(hot))
+	}
 	_ = nc.Publish(limits.SubjectReset, []byte(`{"all":true}`))
 	// A stop takes what came before it.
 	_ = nc.Flush()
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s.Ignored() != 2 {
+	if s.Ignored() != 1001 {
 		t.Errorf("%d ignored", s.Ignored())
+	}
+	text := log.String()
+	if strings.Count(text, "not answered") != 2 || !strings.Contains(text, " ignored=1\n") || !strings.Contains(text, " ignored=1001\n") ||
+		!strings.Contains(text, " subject="+limits.SubjectConsume+" reply=alerts.mine ") {
+		t.Error(text)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // verify answers limits.verify. The key itself goes no further than the registry: no log, error or answer has it.
 func (s *Service) verify(m micro.Request) {
 	if !answerable(m.Reply()) {
-		s.ignored.Add(1)
+		s.ignore(m)
 		return
 	}
 	q, err := s.decodeVerify(m.Data())
