@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -104,6 +105,7 @@ func (c *ConnectConfig) options() ([]nats.Option, error) {
 
 func (c *ConnectConfig) behaviour() []nats.Option {
 	log := c.Logger.With("connection", c.Name)
+	var badHeaders atomic.Int64
 	return []nats.Option{
 		nats.Name(c.Name),
 		nats.Timeout(dialTimeout),
@@ -127,6 +129,13 @@ func (c *ConnectConfig) behaviour() []nats.Option {
 			subject := ""
 			if sub != nil {
 				subject = sub.Subject
+			}
+			// Anyone may send those, any number a second; the first is logged, and then every 1000th.
+			if errors.Is(err, nats.ErrBadHeaderMsg) {
+				if n := badHeaders.Add(1); n%1000 == 1 {
+					log.Warn("NATS", "subject", subject, "error", err, "messages", n)
+				}
+				return
 			}
 			log.Error("NATS", "subject", subject, "error", redact.Error(err))
 		}),

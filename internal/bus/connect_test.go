@@ -136,6 +136,39 @@ func TestConnectWaitsForTheServerAndKeepsSecrets(t *testing.T) {
 	}
 }
 
+// TestBadHeadersDoNotFillTheLog sends them as no client library does.
+func TestBadHeadersDoNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	log, logged := new(bytes.Buffer), make(chan struct{}, 2000)
+	nc, err := Connect(t.Context(), ConnectConfig{URL: url, Name: "x", Logger: slog.New(slog.NewTextHandler(&signalWriter{log, logged}, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := nc.Subscribe("limits.check", func(*nats.Msg) {}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	const header = "NATS/1.0\r\nabc\r\n\r\n"
+	message := fmt.Sprintf("HPUB limits.check %d %d\r\n%s\r\n", len(header), len(header), header)
+	if _, err := fmt.Fprint(client, `CONNECT {"verbose":false,"headers":true}`+"\r\n"+strings.Repeat(message, 1001)); err != nil {
+		t.Fatal(err)
+	}
+	<-logged
+	<-logged
+	if text := log.String(); strings.Count(text, "level=WARN") != 2 || !strings.Contains(text, "messages=1001\n") {
+		t.Error(text)
+	}
+}
+
 // Where the password of a malformed URL ends nobody can tell, so nothing of it is told.
 func TestConnectTellsNothingOfAMalformedURL(t *testing.T) {
 	var log bytes.Buffer
