@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/zone"
 )
 
 // spec is one limit as written. What was not given is zero, apart from algorithm, which has a bit in given.
@@ -272,21 +273,18 @@ const maxKnownZones = 1024
 // load gives the zone of an IANA name; nil for UTC.
 func (z *zones) load(text []byte) (*time.Location, error) {
 	z.mu.RLock()
-	zone, ok := z.known[string(text)]
+	known, ok := z.known[string(text)]
 	z.mu.RUnlock()
 	if ok {
-		return zone, nil
+		return known, nil
 	}
 	name := string(text)
-	if !zoneName(name) {
+	loaded, ok := zone.Load(name)
+	if !ok {
 		return nil, fmt.Errorf("unknown time zone %s; want an IANA name such as Europe/Berlin or UTC", quoteText(text))
 	}
-	zone, err := time.LoadLocation(name)
-	if err != nil {
-		return nil, fmt.Errorf("unknown time zone %q; want an IANA name such as Europe/Berlin or UTC", name)
-	}
-	if zone == time.UTC {
-		zone = nil
+	if loaded == time.UTC {
+		loaded = nil
 	}
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -294,22 +292,7 @@ func (z *zones) load(text []byte) (*time.Location, error) {
 		z.known = map[string]*time.Location{}
 	}
 	if len(z.known) < maxKnownZones {
-		z.known[name] = zone
+		z.known[name] = loaded
 	}
-	return zone, nil
-}
-
-// zoneName tells whether a name may be looked up. The names of zones are paths, so nothing that could lead out of
-// their folder, or to the zone of this machine, is.
-func zoneName(name string) bool {
-	if name == "" || len(name) > 64 || name == "Local" || name[0] == '/' || strings.Contains(name, "..") {
-		return false
-	}
-	for _, c := range []byte(name) {
-		letter := c|0x20 >= 'a' && c|0x20 <= 'z'
-		if !letter && (c < '0' || c > '9') && !strings.ContainsRune("/_+-", rune(c)) {
-			return false
-		}
-	}
-	return true
+	return loaded, nil
 }

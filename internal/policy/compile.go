@@ -10,6 +10,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/glob"
 	"github.com/seed503877ad/limits/internal/yamlfile"
+	"github.com/seed503877ad/limits/internal/zone"
 )
 
 // Bounds of what a file may hold.
@@ -278,7 +279,8 @@ func (c *compiler) refine(l *limit, f *LimitFields) (err error) {
 		e.Algorithm = engine.FixedWindow
 	}
 	if f.Timezone != "" {
-		if e.Zone, err = time.LoadLocation(f.Timezone); err != nil || f.Timezone == "Local" {
+		var ok bool
+		if e.Zone, ok = zone.Load(f.Timezone); !ok {
 			return &engine.FieldError{Field: "timezone", Message: "unknown time zone " + yamlfile.Quote(f.Timezone) + "; want an IANA name such as Europe/Berlin or UTC"}
 		}
 		if e.Zone == time.UTC {

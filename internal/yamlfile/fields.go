@@ -3,6 +3,8 @@ package yamlfile
 import (
 	"slices"
 	"time"
+
+	"github.com/seed503877ad/limits/internal/zone"
 )
 
 // OneOf holds a word, if it is given, to those that are known.
@@ -16,12 +18,15 @@ func (p *Problems) OneOf(word, path string, known ...string) bool {
 
 // Zone reads an IANA time zone; UTC for none.
 func (p *Problems) Zone(name, path string) *time.Location {
-	zone, err := time.LoadLocation(name)
-	if err != nil || name == "Local" || len(name) > 64 {
+	if name == "" {
+		return time.UTC
+	}
+	l, ok := zone.Load(name)
+	if !ok {
 		p.Add(path, "unknown time zone %s; want an IANA name such as Europe/Berlin or UTC", Quote(name))
 		return time.UTC
 	}
-	return zone
+	return l
 }
 
 // TimeOfDay reads "HH:MM" as minutes, up to most.
