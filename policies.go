@@ -8,7 +8,8 @@ const MaxPoliciesPage = 100
 // PoliciesRequest is the body of admin.policies: a page of the policies of the worker that answers, in the order of its
 // file.
 type PoliciesRequest struct {
-	// After is the Next of the page before: the page starts behind it.
+	// After is the Next of the page before: the page starts behind it. Where the policy is no more that is error 400
+	// invalid_after.
 	After string `json:"after,omitempty"`
 	// Max is how many policies a page holds: [MaxPoliciesPage] unless said, and at most.
 	Max int `json:"max,omitzero"`

@@ -84,9 +84,10 @@ func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 	}
 	all := r.Current.Policies()
 	from := 0
-	for i := range all {
-		if req.After != "" && all[i].Name == req.After {
-			from = i + 1
+	if req.After != "" {
+		from = 1 + slices.IndexFunc(all, func(p policy.Policy) bool { return p.Name == req.After })
+		if from == 0 {
+			return nil, badInput("after", "after", "after %s is not the next of a page, or is no policy any more; begin again without it", quoteText([]byte(req.After)))
 		}
 	}
 	for i := from; i < len(all) && i < from+req.Max; i++ {

@@ -201,7 +201,7 @@ func TestAdminPolicies(t *testing.T) {
 	if got := strings.Join(names, " "); got != "generations2 [PRO] other1 [] trial1 []" {
 		t.Error(got)
 	}
-	for body, code := range map[string]string{`{"max":101}`: "invalid_max", `{"name":"x"}`: "unknown_field"} {
+	for body, code := range map[string]string{`{"max":101}`: "invalid_max", `{"name":"x"}`: "unknown_field", `{"after":"gone","max":2}`: "invalid_after"} {
 		if m := ask(t, nc, limits.SubjectPolicies, body); !strings.Contains(string(m.Data), code) {
 			t.Errorf("%s: %s", body, m.Data)
 		}
