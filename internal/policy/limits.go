@@ -205,7 +205,8 @@ func set[T comparable](to *T, from T) {
 
 // multiply applies the factor of a schedule.
 func (c *compiler) multiply(p *policy, l *limit, factor float64, path string) {
-	if l.unlimited {
+	if l.unlimited { // an override may limit it
+		l.Burst = min(times(l.Burst, factor), maxAmount)
 		return
 	}
 	amount, burst := times(l.Limit.Limit, factor), times(l.Burst, factor)

@@ -53,6 +53,20 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
+// TestOverridesComeAfterTheFactor holds that the rest of a limit is the same, whatever tier is asked for.
+func TestOverridesComeAfterTheFactor(t *testing.T) {
+	t.Parallel()
+	s := parse(t, `policies: [{name: p, limits: [{name: t, key: "f:{user}", limit: 10, burst: 5, window: 1h, algorithm: token_bucket}],
+  tiers: {PRO: {t: {limit: unlimited}}, BIG: {t: {limit: unlimited, burst: 1000000000}}}, schedule: [{from: "00:00", to: "24:00", factor: 2}]}]`)
+	for tier, want := range map[string]int64{"": 10, "PRO": 10, "BIG": 1_000_000_000} {
+		r, err := s.Resolve(Question{Policy: "p", Tier: tier, Now: noon, Overrides: given{{"p", "t", "f:1"}: {Limit: 50}},
+			Attributes: map[string]string{"user": "1"}})
+		if err != nil || len(r.Limits) != 1 || r.Limits[0].Limit != 50 || r.Limits[0].Burst != want {
+			t.Errorf("tier %q: %+v, %v; want a burst of %d", tier, r.Limits, err, want)
+		}
+	}
+}
+
 func TestCheckOverride(t *testing.T) {
 	t.Parallel()
 	s, burst := full(t), int64(4)
