@@ -55,7 +55,8 @@ type LimitSpec struct {
 	Name string `json:"name,omitempty"`
 	// Timezone is the IANA zone of a calendar period; UTC unless said.
 	Timezone string `json:"timezone,omitempty"`
-	// Anchor "first_use" lets a fixed window start at its first charge instead of at a multiple of the window.
+	// Anchor is "aligned", unless said, or "first_use", which lets a fixed window start at its first charge instead of at a
+	// multiple of the window.
 	Anchor string `json:"anchor,omitempty"`
 	// Consistency is [Exact], unless said, or [Leased], which lets a worker charge a little ahead and answer from
 	// memory: faster, and never more than the limit, but a crash may lose what was charged ahead.

@@ -205,7 +205,7 @@ func bound(s *jsonschema.Schema, request bool) {
 		case "algorithm":
 			f.Enum = []any{"sliding_window", "fixed_window", "token_bucket"}
 		case "anchor":
-			f.Enum = []any{"first_use"}
+			f.Enum = []any{"aligned", "first_use"}
 		case "consistency":
 			f.Enum = []any{"exact", "leased"}
 		case "limit", "cost":

@@ -27,7 +27,7 @@ type decideFlags struct {
 	Burst       int64  `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
 	Name        string `placeholder:"NAME" help:"Tells the counters of one key apart; the window unless set."`
 	Timezone    string `placeholder:"ZONE" help:"Zone of a calendar window, such as Europe/Berlin; UTC unless set."`
-	Anchor      string `placeholder:"ANCHOR" help:"first_use: a fixed window starts at its first charge."`
+	Anchor      string `placeholder:"ANCHOR" help:"aligned, or first_use: a fixed window starts at its first charge."`
 	Consistency string `placeholder:"WORD" help:"exact (the default), or leased: a worker may charge a little ahead."`
 	ID          string `name:"id" placeholder:"ID" help:"The same id charges once."`
 	Request     string `placeholder:"JSON" help:"The whole request as JSON, instead of KEY and the flags above; - reads standard input."`

@@ -45,6 +45,7 @@ func TestDecodeAccepts(t *testing.T) {
 		{`{"key":"a:b","limit":10,"window":"month","timezone":"UTC"}`, `a:b/month fixed_window 10+0 month UTC first=false warn=1 user=b cost=1 id=`},
 		{`{"key":"g","limit":10,"window":"1s","algorithm":"token_bucket","burst":5,"name":"n"}`, `g/n token_bucket 10+5 1s UTC first=false warn=1 user=g cost=1 id=`},
 		{`{"key":"a:b:","limit":10,"window":"1s","algorithm":"fixed_window","anchor":"first_use"}`, `a:b:/1s fixed_window 10+0 1s UTC first=true warn=1 user=a:b: cost=1 id=`},
+		{`{"key":"a:b:","limit":10,"window":"1s","algorithm":"fixed_window","anchor":"aligned"}`, `a:b:/1s fixed_window 10+0 1s UTC first=false warn=1 user=a:b: cost=1 id=`},
 		{with(`"consistency":"leased"`), `api:user:123/1m sliding_window 100+0 1m UTC first=false warn=10 user=123 leased cost=1 id=`},
 		{with(`"consistency":"exact"`), `api:user:123/1m sliding_window 100+0 1m UTC first=false warn=10 user=123 cost=1 id=`},
 		{`{"limits":[` + item(1) + `,{"consistency":"leased","key":"b","limit":1,"window":"day"}]}`, `k1/1m sliding_window 1+0 1m UTC first=false warn=0 user=k1 b/day fixed_window 1+0 day UTC first=false warn=0 user=b leased cost=1 id=`},
@@ -90,6 +91,7 @@ func TestFingerprint(t *testing.T) {
 		`{ "id":"x", "window":"day","limit":1, "key":"\u0061" }`,
 		`{"key":"a","limit":1,"window":"day","id":"x","cost":1,"name":"day","algorithm":"fixed_window","timezone":"UTC"}`,
 		`{"key":"a","limit":1,"window":"day","id":"x","consistency":"exact"}`,
+		`{"key":"a","limit":1,"window":"day","id":"x","anchor":"aligned"}`,
 		`{"limits":[{"key":"a","limit":1,"window":"day"}],"id":"x"}`,
 	} {
 		if print(engine.Consume, same) != base {

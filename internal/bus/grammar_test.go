@@ -156,7 +156,7 @@ var mistakes = []struct {
 	{`{"key":"a","limit":1,"window":"day","algorithm":"sliding_window"}`, "400",
 		`{"error":{"code":"invalid_algorithm","field":"algorithm","message":"a calendar period needs algorithm fixed_window; this limit has sliding_window"}}`},
 	{with(`"anchor":"now"`), "400",
-		`{"error":{"code":"invalid_anchor","field":"anchor","message":"unknown anchor \"now\"; want first_use, or leave it out"}}`},
+		`{"error":{"code":"invalid_anchor","field":"anchor","message":"unknown anchor \"now\"; want aligned, first_use"}}`},
 	{with(`"anchor":"first_use"`), "400",
 		`{"error":{"code":"invalid_anchor","field":"anchor","message":"anchor first_use needs algorithm fixed_window; this limit has sliding_window"}}`},
 	{with(`"consistency":"eventual"`), "400",

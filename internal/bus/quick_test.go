@@ -116,7 +116,7 @@ func drawSpec(t *rapid.T) limits.LimitSpec {
 		Window:    oneOf("window", "1m", "100ms", "366d", "day", "month"),
 		Algorithm: oneOf("algorithm", "", limits.SlidingWindow, limits.FixedWindow, limits.TokenBucket),
 		Burst:     rapid.Int64Range(0, limits.MaxAmount).Draw(t, "burst"), Name: rapid.StringMatching(`[ !#-\[\]-~]{0,60}`).Draw(t, "name"),
-		Timezone: oneOf("timezone", "", "UTC", "Europe/Berlin"), Anchor: oneOf("anchor", "", "first_use"),
+		Timezone: oneOf("timezone", "", "UTC", "Europe/Berlin"), Anchor: oneOf("anchor", "", "aligned", "first_use"),
 		Consistency: oneOf("consistency", "", limits.Exact, limits.Leased),
 	}
 }

@@ -108,8 +108,8 @@ func (d *decoder) word(s *spec, field int, text []byte) (err error) {
 	case specTimezone:
 		s.zone, err = d.zones.load(text)
 	case specAnchor:
-		if s.firstUse = true; string(text) != "first_use" {
-			err = fmt.Errorf("unknown anchor %s; want first_use, or leave it out", quoteText(text))
+		if s.firstUse = string(text) == "first_use"; !s.firstUse && string(text) != "aligned" {
+			err = fmt.Errorf("unknown anchor %s; want aligned, first_use", quoteText(text))
 		}
 	case specConsistency:
 		if s.leased = string(text) == limits.Leased; !s.leased && string(text) != limits.Exact {
