@@ -180,21 +180,29 @@ func appendNeverFits(b []byte, s *engine.Result, cost, holds int64) []byte {
 	switch {
 	case s.Algorithm == engine.TokenBucket:
 		b = append(b, " tokens that the bucket holds"...)
-	case s.Window == "hour":
-		b = append(b, " that an hour admits"...)
 	case calendar(s.Window):
-		b = append(append(append(b, " that a "...), s.Window...), " admits"...)
+		b = append(appendPeriod(append(b, " that "...), s.Window), " admits"...)
 	default:
 		b = append(append(append(b, " that "...), s.Window...), " admits"...)
 	}
 	return append(b, "; it can never fit"...)
 }
 
-// appendUsedIn says in what: in 1m, this minute, today.
+// appendPeriod says a period: a day, an hour.
+func appendPeriod(b []byte, period string) []byte {
+	if period == "hour" {
+		return append(b, "an hour"...)
+	}
+	return append(append(b, "a "...), period...)
+}
+
+// appendUsedIn says in what: in 1m, this minute, today, and in a day where that is not the one of the calendar.
 func appendUsedIn(b []byte, s *engine.Result) []byte {
 	switch {
 	case s.Algorithm == engine.TokenBucket:
 		return append(b, " tokens used"...)
+	case s.FirstUse && calendar(s.Window):
+		return appendPeriod(append(b, " used in "...), s.Window)
 	case s.Window == "day":
 		return append(b, " used today"...)
 	case calendar(s.Window):

@@ -117,6 +117,11 @@ func normalStrings(b []byte) []byte {
 	return out
 }
 
+func fromFirstUse(r engine.Result) engine.Result {
+	r.FirstUse = true
+	return r
+}
+
 func TestMessages(t *testing.T) {
 	r := func(w string, a engine.Algorithm, limit, burst, used, remaining, retry int64) engine.Result {
 		return engine.Result{Key: "k", Name: "n", Window: w, Algorithm: a, Limit: limit, Burst: burst, Used: used, Remaining: remaining, RetryAfter: retry}
@@ -139,6 +144,8 @@ func TestMessages(t *testing.T) {
 		{engine.Consume, 1, false, r("minute", engine.FixedWindow, 5, 0, 5, 0, 36_001), "5 of 5 used this minute; try again in 37s"},
 		{engine.Record, 10, false, r("1m", engine.SlidingWindow, 5, 0, 14, 0, 0), "14 of 5 used in 1m; recorded past the limit"},
 		{engine.Consume, 1, true, r("1m", engine.SlidingWindow, 5, 0, 0, 0, 1000), "the store cannot be reached; try again in 1s"},
+		{engine.Consume, 1, false, fromFirstUse(r("month", engine.FixedWindow, 5, 0, 5, 0, 1000)), "5 of 5 used in a month; try again in 1s"},
+		{engine.Consume, 1, false, fromFirstUse(r("1h", engine.FixedWindow, 5, 0, 5, 0, 1000)), "5 of 5 used in 1h; try again in 1s"},
 	} {
 		d := engine.Decision{Degraded: c.degraded, Results: []engine.Result{c.result}}
 		if got := string(appendMessage(nil, c.verb, &d, d.Speaker(), c.cost)); got != c.want {

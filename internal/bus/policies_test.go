@@ -208,6 +208,25 @@ func TestAdminPolicies(t *testing.T) {
 	}
 }
 
+// TestADayFromTheFirstUseIsNotToday tries denials of the store and of memory.
+func TestADayFromTheFirstUseIsNotToday(t *testing.T) {
+	t.Parallel()
+	nc := serveOver(t, keeperOf(t, "policies:\n  - name: p\n    message: \"{used} {window}\"\n    limits:\n"+
+		"      - {name: h, key: p, limit: 1, window: hour, anchor: first_use}\n"+
+		"      - {name: m, key: p, limit: 9, window: month, anchor: first_use}\n"), file(t))
+	for body, want := range map[string]string{
+		`{"key":"a","limit":1,"window":"day","anchor":"first_use"}`: "1 of 1 used in a day; try again in ",
+		`{"policy":"p"}`: "1 in an hour",
+	} {
+		decideOver(t, nc, limits.SubjectConsume, body)
+		for range 3 {
+			if r := decideOver(t, nc, limits.SubjectConsume, body); r.Allowed || !strings.HasPrefix(r.Message, want) {
+				t.Errorf("%s: %q, want %q", body, r.Message, want)
+			}
+		}
+	}
+}
+
 // TestAnIDSurvivesAReload: the same request is the same, whatever its policy has become.
 func TestAnIDSurvivesAReload(t *testing.T) {
 	t.Parallel()

@@ -63,7 +63,7 @@ func total(states []*State, i int, cost int64) int64 {
 // fill describes the state after the decision; Allowed stands already.
 func (r *Result) fill(l *Limit, s *State, now, cost int64) {
 	r.Key, r.Name, r.Policy, r.Window = l.Key, l.Label(), l.Policy, l.Window.text
-	r.Algorithm, r.Limit, r.Burst, r.Shadow = l.Algorithm, l.Limit, l.Burst, l.Shadow
+	r.Algorithm, r.FirstUse, r.Limit, r.Burst, r.Shadow = l.Algorithm, l.FirstUse, l.Limit, l.Burst, l.Shadow
 	r.Used = s.counting().used()
 	r.Remaining = s.remaining(l)
 	r.ResetAt = s.resetAt(now)

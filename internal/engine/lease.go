@@ -278,7 +278,7 @@ func (x *leases) unserve(r *Request, moments []int64) {
 func (e *lease) fill(l *Limit, now time.Time, r *Result) {
 	*r = Result{
 		Key: l.Key, Name: l.Label(), Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
-		Burst: l.Burst, Allowed: true, ResetAt: e.resetAt, Used: e.used - e.tokens,
+		FirstUse: l.FirstUse, Burst: l.Burst, Allowed: true, ResetAt: e.resetAt, Used: e.used - e.tokens,
 	}
 	if l.Algorithm == TokenBucket {
 		b, at := e.bucket, e.clock.earliest(now)

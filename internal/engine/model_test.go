@@ -181,7 +181,7 @@ func newModel(l Limit) model {
 func expect(m model, l Limit, now, latest int64, o op) Result {
 	m.at(latest)
 	r := Result{
-		Key: l.Key, Name: l.Name, Policy: l.Policy, Window: l.Window.String(), Algorithm: l.Algorithm,
+		Key: l.Key, Name: l.Name, Policy: l.Policy, Window: l.Window.String(), Algorithm: l.Algorithm, FirstUse: l.FirstUse,
 		Limit: l.Limit, Burst: l.Burst,
 	}
 	r.Allowed = o.verb == Refund || m.used()+o.cost <= l.capacity()

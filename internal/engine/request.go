@@ -125,9 +125,11 @@ type Result struct {
 	Policy    string    `json:"policy,omitempty"`
 	Window    string    `json:"window"`
 	Algorithm Algorithm `json:"algorithm"`
-	Limit     int64     `json:"limit"`
-	Burst     int64     `json:"burst,omitempty"`
-	Allowed   bool      `json:"allowed"`
+	// FirstUse says that the window begins with its first charge.
+	FirstUse bool  `json:"firstUse,omitempty"`
+	Limit    int64 `json:"limit"`
+	Burst    int64 `json:"burst,omitempty"`
+	Allowed  bool  `json:"allowed"`
 	// Used and Remaining are after the charge, if there was one.
 	Used      int64 `json:"used"`
 	Remaining int64 `json:"remaining"`

@@ -69,7 +69,7 @@ func appendPlaceholder(b []byte, name string, r *engine.Result, cost int64) []by
 	case "cost":
 		return strconv.AppendInt(b, cost, 10)
 	case "window":
-		return append(b, windowInWords(r.Window)...)
+		return append(b, windowInWords(r.Window, r.FirstUse)...)
 	case "retry":
 		return append(b, waitInWords(r.RetryAfter)...)
 	case "name":
@@ -104,12 +104,16 @@ func waitInWords(millis int64) string {
 	}
 }
 
-// windowInWords says in what time: "today", "this minute", "in 5 minutes".
-func windowInWords(text string) string {
+// windowInWords says in what time: "today", "this minute", "in 5 minutes", and "in a day" where that begins with its first use.
+func windowInWords(text string, firstUse bool) string {
 	w, err := engine.ParseWindow(text)
 	switch {
 	case err != nil:
 		return text
+	case firstUse && w.Period == engine.PeriodHour:
+		return "in an hour"
+	case firstUse && w.Period != 0:
+		return "in a " + text
 	case w.Period == engine.PeriodDay:
 		return "today"
 	case w.Period != 0:

@@ -367,6 +367,12 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
+	for window, want := range map[string]string{"minute": "in a minute", "hour": "in an hour", "day": "in a day", "month": "in a month", "1d": "in 1 day"} {
+		r := engine.Result{Window: window, FirstUse: true, Message: "{window}"}
+		if got := string(AppendMessage(nil, &r, 1)); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 }
 
 func TestExplain(t *testing.T) {
