@@ -33,7 +33,7 @@ type Request struct {
 	Cost int64 `json:"cost,omitzero"`
 
 	// ID makes the request idempotent: for at least 10 minutes the same id charges once and is answered the
-	// same. The same id with another body is error 409.
+	// same. The same id with another body is error 409. A check makes nothing of it.
 	ID string `json:"id,omitempty"`
 }
 

@@ -90,7 +90,7 @@ const MaxSilence = limits.MaxSilenceMillis * time.Millisecond
 func (s *Silence) Validate(lasts time.Duration) (field string, err error) {
 	switch {
 	case s.Rule+s.Policy+s.Key+s.User == "":
-		return "rule", errors.New("the silence says not what it is for; give rule, policy, key or user (* for every one)")
+		return "rule", errors.New("the silence does not say what it is for; give rule, policy, key or user (* for every one)")
 	case s.Reason == "":
 		return "reason", errors.New("reason is missing; say why, for who finds the silence later")
 	case lasts <= 0:
