@@ -39,7 +39,8 @@ type batch struct {
 	states     []*State
 	kept       []definition
 	clock      reading
-	generation uint64
+	// generations are those of what is remembered, when the snapshot was read.
+	generations generations
 }
 
 // counter is one counter of a batch.
@@ -227,7 +228,7 @@ func (b *batch) settle(c *counter, h *hold) {
 		c.dirty = true
 		c.limit = l
 		// What remains under another amount is not known here.
-		c.freed = (before == 0 || !same) && c.state.remaining(l) > 0
+		c.freed = !same && h.unused > 0 || before == 0 && c.state.remaining(l) > 0
 	}
 }
 

@@ -161,7 +161,7 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs, Turn: turn}, func(s Snapshot) Changes {
 		// Before the transaction can renew what is remembered.
 		e.exhausted.forgetOthers(&s.Others)
-		b.generation = e.exhausted.generation.Load()
+		b.generations = e.exhausted.generations()
 		changes := b.decide(s, &e.denials, e.cfg.NewID)
 		e.forgetChanged(b)
 		return changes
@@ -180,12 +180,13 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 // has seen to be free.
 func (e *Engine) forgetChanged(b *batch) {
 	for i := range b.counters {
-		switch c := &b.counters[i]; {
-		case c.refunded || c.void:
-			e.forgetEverywhere(Forget{Key: c.limit.Key})
-		case c.freed:
-			e.forgetEverywhere(Forget{Key: c.limit.Key, Freed: true})
+		c := &b.counters[i]
+		if !c.refunded && !c.void && !c.freed {
+			continue
 		}
+		e.forgetEverywhere(Forget{Key: c.limit.Key, Freed: !c.refunded && !c.void})
+		// What the batch itself has forgotten does not keep it from remembering what it has read.
+		b.generations[e.exhausted.shard(c.limit.CounterID)]++
 	}
 }
 

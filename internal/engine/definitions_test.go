@@ -247,3 +247,52 @@ func TestASettleIsOfTheCounterWhateverTheAmount(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatALeaseGivesBackFreesALargerTier: its worker is told, though to the tier of the lease nothing is free.
+func TestWhatALeaseGivesBackFreesALargerTier(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		workers := flock(t, openTap(t), 2)
+		base := leased(t, "k", 1000)
+		base.Name = "n"
+		pro := base
+		pro.Limit, pro.Leased = 2000, false
+		n := warm(t, workers[0], base)
+		used := usedNow(t, workers[0], "k")
+		if used == n {
+			t.Fatal("nothing is lent")
+		}
+		ask(t, workers[1], engine.Request{Limits: []engine.Limit{pro}, Cost: 2000 - used})
+		for range 2 { // the second from memory
+			if d := ask(t, workers[1], engine.Request{Limits: []engine.Limit{pro}}); d.Allowed {
+				t.Fatalf("%+v", d)
+			}
+		}
+		time.Sleep(300 * time.Millisecond)
+		if d := ask(t, workers[1], engine.Request{Limits: []engine.Limit{pro}, Cost: used - n}); !d.Allowed || d.Results[0].Remaining != 0 {
+			t.Errorf("what %d of %d charges left is not free: %+v", n, used, d)
+		}
+	})
+}
+
+// TestTheEventOfASettleIsOfItsLimit: not of the lease that the worker holds under another tier.
+func TestTheEventOfASettleIsOfItsLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		workers := flock(t, store, 2)
+		pro := leased(t, "k", 100_000)
+		pro.Name, pro.User = "n", "pro"
+		free := pro
+		free.Limit, free.Leased, free.User = 2000, false, "free"
+		warm(t, workers[0], pro)
+		ask(t, workers[1], engine.Request{Limits: []engine.Limit{free}, Cost: 5, ID: "x"})
+		if d, err := workers[0].Settle(t.Context(), "x", 5000); err != nil || d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		got := store.events(t)
+		if len(got) != 1 || got[0].Type != engine.EventExceeded || got[0].Limit != 2000 || got[0].User != "free" {
+			t.Errorf("%+v; want one of the limit of 2000", got)
+		}
+	})
+}

@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -266,6 +268,50 @@ func TestDenialsAfterAPauseAreToldAtOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRefundsOfOthersKeepNothingFromBeingRemembered: each batch has some, and they are broadcast while it is written.
+func TestRefundsOfOthersKeepNothingFromBeingRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 1, "1h")
+		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		for i := range 40 {
+			beside := per(t, fmt.Sprint("other", i), 10, "1h")
+			ask(t, e, engine.Request{Limits: []engine.Limit{beside}})
+			e.Forget(engine.Forget{Key: "k"}) // so that the store has to be asked
+			store.hold()
+			first := make(chan error, 1)
+			go func() {
+				_, err := e.Do(t.Context(), &engine.Request{Limits: []engine.Limit{per(t, "busy", 1000, "1h")}, Cost: 1})
+				first <- err
+			}()
+			<-store.enter
+			together := make(chan error, 2)
+			for _, r := range []*engine.Request{
+				{Verb: engine.Refund, Limits: []engine.Limit{beside}, Cost: 1}, {Limits: []engine.Limit{l}, Cost: 1},
+			} {
+				go func() {
+					_, err := e.Do(t.Context(), r)
+					together <- err
+				}()
+			}
+			synctest.Wait()
+			store.leave <- struct{}{}
+			<-store.enter
+			store.leave <- struct{}{}
+			if err := errors.Join(<-first, <-together, <-together); err != nil {
+				t.Fatal(err)
+			}
+			store.release()
+			before := store.count()
+			if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Allowed || store.count() != before {
+				t.Fatalf("batch %d: the denial beside a refund is not remembered", i)
+			}
+		}
+	})
 }
 
 // A key may be shared by users: an event is about who is denied, not about who was denied first of all.

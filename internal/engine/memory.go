@@ -29,11 +29,21 @@ type exhausted struct {
 	shards [memoryShards]struct {
 		mu    sync.RWMutex
 		known map[CounterID]*memo
+		// generation counts what was forgotten of the shard. What was read before that must not be remembered after it.
+		generation atomic.Uint64
 	}
 	// count is how many counters are remembered, so that a worker that denies nothing pays nothing for them.
 	count atomic.Int64
-	// generation counts the calls of forget. What was read before one must not be remembered after it.
-	generation atomic.Uint64
+}
+
+// generations are those of all shards.
+type generations [memoryShards]uint64
+
+func (x *exhausted) generations() (all generations) {
+	for i := range x.shards {
+		all[i] = x.shards[i].generation.Load()
+	}
+	return all
 }
 
 // memo is the state of a counter as a transaction left it. It is never changed, apart from told, gone and what own counts.
@@ -68,25 +78,26 @@ func (x *exhausted) committed(b *batch) {
 	for i := range b.counters {
 		switch c := &b.counters[i]; {
 		case c.denied && !c.refunded && !c.freed:
-			x.remember(c, b.generation)
+			x.remember(c, &b.generations)
 		case c.dirty && x.count.Load() > 0:
-			x.renew(c, b.generation)
+			x.renew(c, &b.generations)
 		}
 	}
 }
 
-// remember keeps the counter's state as the transaction left it, unless something was forgotten since the
+// remember keeps the counter's state as the transaction left it, unless something of its shard was forgotten since the
 // generation in which it was read.
-func (x *exhausted) remember(c *counter, generation uint64) {
+func (x *exhausted) remember(c *counter, read *generations) {
 	m := &memo{own: untold{limit: *c.limit}, state: c.state, exceededAt: c.state.exceededAt, used: c.state.counting().used(), freeAt: c.state.counting().freeAt()}
 	m.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
 	if m.state.remaining(c.limit) == 0 {
 		m.until = m.state.counting().fitsAt(c.limit.capacity(), 1)
 	}
-	s := &x.shards[x.shard(c.limit.CounterID)]
+	shard := x.shard(c.limit.CounterID)
+	s := &x.shards[shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x.generation.Load() != generation {
+	if s.generation.Load() != read[shard] {
 		return
 	}
 	if len(s.known) >= rememberMost/memoryShards {
@@ -100,14 +111,14 @@ func (x *exhausted) remember(c *counter, generation uint64) {
 }
 
 // renew replaces what is remembered of a counter that was changed, or forgets it where something remains.
-func (x *exhausted) renew(c *counter, generation uint64) {
+func (x *exhausted) renew(c *counter, read *generations) {
 	id := c.limit.CounterID
 	s := &x.shards[x.shard(id)]
 	s.mu.Lock()
 	known := x.drop(s.known, id)
 	s.mu.Unlock()
 	if known && c.state.spec == c.limit.hash() && c.state.remaining(c.limit) == 0 {
-		x.remember(c, generation)
+		x.remember(c, read)
 	}
 }
 
@@ -209,12 +220,12 @@ func (x *exhausted) describe(r *Request, now int64, memos []*memo) Decision {
 }
 
 func (x *exhausted) forget(f Forget) {
-	x.generation.Add(1)
 	for i := range x.shards {
 		if f.Key != "" && i != x.shard(CounterID{Key: f.Key}) {
 			continue
 		}
 		s := &x.shards[i]
+		s.generation.Add(1)
 		s.mu.Lock()
 		for id := range s.known {
 			if f.names(id) {
@@ -231,9 +242,9 @@ func (x *exhausted) forgetOthers(o *Others) {
 	case o.All:
 		x.forget(Forget{All: true})
 	case len(o.IDs) > 0:
-		x.generation.Add(1)
 		for _, id := range o.IDs {
 			s := &x.shards[x.shard(id)]
+			s.generation.Add(1)
 			s.mu.Lock()
 			x.drop(s.known, id)
 			s.mu.Unlock()

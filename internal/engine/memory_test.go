@@ -18,7 +18,7 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	const flood = 100_000
 	for i := range flood {
 		l := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i), Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
-		x.remember(&counter{limit: &l}, 0)
+		x.remember(&counter{limit: &l}, new(generations))
 		d.add(&memo{own: untold{limit: l}}, &l, 1)
 		m.decide(&Request{Limits: []Limit{l}, Cost: 1}, 1)
 	}
@@ -77,9 +77,9 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 	s.advance(&l, 1)
 	s.counting().charge(1)
 	s.exceededAt = 1 // or the store would tell of the denial
-	read := x.generation.Load()
+	read := x.generations()
 	x.forget(Forget{Key: "k"}) // a refund elsewhere, after the row was read
-	x.remember(&counter{limit: &l, state: s}, read)
+	x.remember(&counter{limit: &l, state: s}, &read)
 	deny := func() bool {
 		clock := reading{now: 1, sent: time.Now(), received: time.Now()}
 		var d denials
@@ -90,7 +90,8 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 	if deny() {
 		t.Error("denied from a state that was read before the refund")
 	}
-	x.remember(&counter{limit: &l, state: s}, x.generation.Load())
+	now := x.generations()
+	x.remember(&counter{limit: &l, state: s}, &now)
 	if !deny() {
 		t.Error("not denied from a state that was read after it")
 	}
@@ -119,18 +120,20 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 		s.advance(&l, at)
 		s.counting().charge(1)
 		s.exceededAt = 1 // or the store would tell of the denial
-		x.remember(&counter{limit: &l, state: s}, x.generation.Load())
+		now := x.generations()
+		x.remember(&counter{limit: &l, state: s}, &now)
 	}
 	for name, forget := range map[string]func(){
 		"a broadcast":       func() { x.forget(Forget{Key: "k"}) },
 		"the store":         func() { x.forgetOthers(&Others{IDs: []CounterID{l.CounterID}}) },
 		"the store, of all": func() { x.forgetOthers(&Others{All: true}) },
-		"a charge":          func() { x.renew(&counter{limit: &l}, x.generation.Load()) },
+		"a charge":          func() { now := x.generations(); x.renew(&counter{limit: &l}, &now) },
 		"a full memory": func() {
 			s := &x.shards[x.shard(l.CounterID)]
 			for i := 0; s.known[l.CounterID] != nil; i++ {
 				other := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i)}}
-				x.remember(&counter{limit: &other}, x.generation.Load())
+				now := x.generations()
+				x.remember(&counter{limit: &other}, &now)
 			}
 		},
 	} {

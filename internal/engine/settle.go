@@ -255,6 +255,7 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 
 // overrun raises the events of a charge that may have gone past the limit.
 func (b *batch) overrun(c *counter, l *Limit, result *Result, newID func() string) {
+	c.limit = l
 	if c.state.warn(l, b.now, result.Remaining) {
 		b.events = append(b.events, b.event(EventWarning, l, result, newID))
 	}
