@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -36,8 +37,9 @@ type dashboard struct {
 	policy   string
 	began    time.Time
 
-	mu    sync.Mutex
-	looks []look // oldest first
+	looking singleflight.Group
+	mu      sync.Mutex
+	looks   []look // oldest first
 }
 
 func newDashboard(registry *prometheus.Registry, ready func(context.Context) readiness) (*dashboard, error) {
@@ -72,7 +74,7 @@ func (d *dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = d.page.Execute(w, v)
 }
 
-// look is what all metrics said at a moment.
+// look is what all metrics said at a moment, after which to ask them was over.
 type look struct {
 	at       time.Time
 	families []family
@@ -101,28 +103,61 @@ type bucket struct {
 }
 
 // see gives the metrics of now, which are those of a second ago at most, and the oldest ones that are kept; an empty look
-// when there are none.
-func (d *dashboard) see() (now, before look, err error) {
+// when there are none. Whoever comes while the metrics are asked, which takes seconds where the store hangs, gets what they say.
+func (d *dashboard) see(ctx context.Context) (now, before look, err error) {
+	if now, before = d.seen(); now.families != nil {
+		return now, before, nil
+	}
+	looked := d.looking.DoChan("", func() (any, error) {
+		if now, _ := d.seen(); now.families != nil { // by one that has just ended
+			return nil, nil
+		}
+		taken, err := d.look()
+		if err == nil {
+			d.keep(taken)
+		}
+		return nil, err
+	})
+	select {
+	case l := <-looked:
+		now, before = d.last()
+		return now, before, l.Err
+	case <-ctx.Done(): // the asker has gone
+		return now, before, ctx.Err()
+	}
+}
+
+// seen is last, or nothing when that is too old.
+func (d *dashboard) seen() (now, before look) {
+	if now, before = d.last(); time.Since(now.at) >= dashboardEvery {
+		return look{}, look{}
+	}
+	return now, before
+}
+
+func (d *dashboard) last() (now, before look) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if n := len(d.looks); n == 0 || time.Since(d.looks[n-1].at) >= dashboardEvery {
-		taken, err := d.look()
-		if err != nil {
-			return now, before, err
-		}
-		d.looks = append(d.looks, taken)
+	if len(d.looks) == 0 {
+		return now, before
 	}
-	now = d.looks[len(d.looks)-1]
-	d.looks = slices.DeleteFunc(d.looks, func(l look) bool { return now.at.Sub(l.at) > dashboardSpan })
-	if before = d.looks[0]; before.at.Equal(now.at) {
+	now, before = d.looks[len(d.looks)-1], d.looks[0]
+	if len(d.looks) == 1 {
 		before = look{at: d.began}
 	}
-	return now, before, nil
+	return now, before
+}
+
+func (d *dashboard) keep(taken look) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.looks = slices.DeleteFunc(d.looks, func(l look) bool { return taken.at.Sub(l.at) > dashboardSpan })
+	d.looks = append(d.looks, taken)
 }
 
 func (d *dashboard) look() (look, error) {
-	l := look{at: time.Now()}
 	gathered, err := d.registry.Gather()
+	l := look{at: time.Now(), families: []family{}}
 	if err != nil {
 		return l, err
 	}
@@ -258,12 +293,14 @@ var alarms = map[string][]string{
 }
 
 func (d *dashboard) view(ctx context.Context) (view, error) {
-	now, before, err := d.see()
+	ready := make(chan readiness, 1)
+	go func() { ready <- d.ready(ctx) }()
+	now, before, err := d.see(ctx)
 	if err != nil {
 		return view{}, err
 	}
 	span := max(now.at.Sub(before.at), time.Millisecond)
-	v := view{Ready: d.ready(ctx), At: now.at.UTC().Format(time.DateTime), Span: span.Round(time.Second).String()}
+	v := view{Ready: <-ready, At: now.at.UTC().Format(time.DateTime), Span: span.Round(time.Second).String()}
 	if f := now.family("limits_build_info"); len(f.series) > 0 {
 		v.Version = f.series[0].labels["version"]
 	}

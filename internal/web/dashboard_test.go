@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,6 +131,34 @@ func TestTheDashboardLooksOnceASecond(t *testing.T) {
 		}
 		if asked != 150 || len(d.looks) > 61 {
 			t.Errorf("asked %d times in 150 s, keeps %d looks", asked, len(d.looks))
+		}
+	})
+}
+
+// TestManyLookWhileTheStoreHangs: nobody waits for the others, and one that has gone holds up nobody.
+func TestManyLookWhileTheStoreHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, m := newTestDashboard(t, readiness{Ready: true})
+		m.WatchStore(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		m.WatchBacklog(func(ctx context.Context) (int64, error) { <-ctx.Done(); return 0, ctx.Err() })
+		gone, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, _, err := d.see(gone)
+			left <- err
+		}()
+		var all sync.WaitGroup
+		began := time.Now()
+		for range 10 {
+			all.Go(func() { browse(t, d) })
+		}
+		time.Sleep(time.Millisecond)
+		if leave(); !errors.Is(<-left, context.Canceled) || time.Since(began) > time.Millisecond {
+			t.Error("one that has gone waits")
+		}
+		if all.Wait(); time.Since(began) > 2*time.Second || len(d.looks) != 1 {
+			t.Errorf("it took %s and %d looks", time.Since(began), len(d.looks))
 		}
 	})
 }
