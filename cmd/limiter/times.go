@@ -19,7 +19,7 @@ type spanFlag time.Duration
 func (f *spanFlag) UnmarshalText(text []byte) error {
 	d, err := parseSpan(string(text))
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%q is no span above 0; want one such as 90m, 12h, 30d or 2w", text)
+		return fmt.Errorf("%q is no span above 0 and up to %d days; want one such as 90m, 12h, 30d or 2w", text, settings.MaxDays)
 	}
 	*f = spanFlag(d)
 	return nil

@@ -34,6 +34,7 @@ type batch struct {
 	now, ahead int64
 	changes    []CounterChange
 	fresh      []Receipt
+	stale      []string
 	events     []Event
 	arena      []byte
 	states     []*State
@@ -197,7 +198,7 @@ func (b *batch) holdsUntil(until int64) bool {
 // begin reads the snapshot.
 func (b *batch) begin(snap Snapshot) {
 	b.now, b.ahead = snap.Now, max(0, snap.Latest-snap.Now)
-	b.changes, b.fresh, b.events, b.arena = b.changes[:0], b.fresh[:0], b.events[:0], b.arena[:0]
+	b.changes, b.fresh, b.stale, b.events, b.arena = b.changes[:0], b.fresh[:0], b.stale[:0], b.events[:0], b.arena[:0]
 	b.counters = slices.Grow(b.counters[:0], len(b.ids))[:len(b.ids)]
 	for i := range b.counters {
 		c := &b.counters[i]
@@ -235,7 +236,8 @@ func (b *batch) settle(c *counter, h *hold) {
 // decideOnce answers a request with an id: from its receipt if there is one, else by deciding and writing one.
 func (b *batch) decideOnce(r *Request, newID func() string) {
 	slot, _ := slices.BinarySearch(b.receiptIDs, r.ID)
-	if receipt := b.receipts[slot]; receipt != nil {
+	receipt := b.receipts[slot]
+	if receipt != nil && !receipt.before(r) {
 		r.decision, r.err = receipt.replay(r)
 		r.replayed = !r.unsure
 		return
@@ -251,6 +253,9 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 	if err != nil {
 		r.err = fmt.Errorf("encode the receipt of %q: %w", r.ID, err)
 		return
+	}
+	if receipt != nil {
+		b.stale = append(b.stale, r.ID)
 	}
 	b.fresh = append(b.fresh, Receipt{ID: r.ID, Fingerprint: r.Fingerprint, Answer: answer, ExpiresAt: b.now + receiptLife})
 	b.receipts[slot] = &b.fresh[len(b.fresh)-1]
@@ -417,7 +422,7 @@ func (b *batch) finish(denials *denials, newID func() string) Changes {
 		b.events = slices.DeleteFunc(b.events, func(e Event) bool { return e.Type == EventExceeded && e.Denied == 0 })
 	}
 	slices.SortFunc(b.fresh, func(x, y Receipt) int { return strings.Compare(x.ID, y.ID) })
-	return Changes{Counters: b.changes, Receipts: b.fresh, Events: b.events}
+	return Changes{Counters: b.changes, Receipts: b.fresh, Stale: b.stale, Events: b.events}
 }
 
 // lease charges ahead for the requests to come, where that was asked for and all fitted.

@@ -92,8 +92,10 @@ type Request struct {
 	// Done takes the answer; err is one of this package's. It must not block.
 	Done func(d Decision, err error)
 
-	// reserved is what a settle is to correct.
+	// reserved is what a settle is to correct, and life when the receipt of that consume expires: an id that comes again
+	// after its receipt has gone has another life.
 	reserved *reservation
+	life     int64
 
 	deadline, received time.Time
 	// slots are the places of the limits' counters in the batch.

@@ -48,15 +48,28 @@ func (k *reserved) stands(s *State, l *Limit) bool {
 	return k.Since == s.since
 }
 
-// kept is the answer of a receipt. One of an older release has no reservation.
+// kept is the answer of a receipt. One of an older release has no reservation. That of a settle has the life of the id.
 type kept struct {
 	Decision
 	Reservation *reservation `json:"reservation,omitempty"`
+	Life        int64        `json:"life,omitempty"`
+}
+
+// before tells whether it is the receipt of a settle in a life of the id before that which a request settles. It is kept for as
+// long as any other, and so for longer than the receipt of its consume.
+func (p *Receipt) before(r *Request) bool {
+	if r.Verb != Settle || r.life == 0 {
+		return false
+	}
+	var k struct {
+		Life int64 `json:"life"`
+	}
+	return json.Unmarshal(p.Answer, &k) == nil && k.Life != 0 && k.Life != r.life
 }
 
 // keep gives what a receipt keeps of a request that was decided over the batch's states.
 func (b *batch) keep(r *Request) ([]byte, error) {
-	k := kept{Decision: r.decision}
+	k := kept{Decision: r.decision, Life: r.life}
 	if r.Verb == Consume && r.decision.Allowed {
 		k.Reservation = &reservation{Cost: r.Cost}
 		for i, s := range b.states {
@@ -95,10 +108,13 @@ func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, e
 	r := &Request{Verb: Settle, Cost: cost, ID: settleID(id), Fingerprint: sha256.Sum256(strconv.AppendInt(nil, cost, 10))}
 	began := time.Now()
 	first, settled, err := e.receipts(ctx, id, r.ID)
+	if first != nil {
+		r.life = first.ExpiresAt
+	}
 	switch {
 	case err != nil:
 		r.err = err
-	case settled != nil:
+	case settled != nil && !settled.before(r):
 		r.decision, r.err = settled.replay(r)
 	default:
 		if err = r.reserve(first); err == nil {

@@ -124,8 +124,9 @@ type Changes struct {
 	Unsure bool
 	// Counters are in the batch's order, each at most once.
 	Counters []CounterChange
-	// Receipts are new, in byte order of their ids.
+	// Receipts are new, in byte order of their ids. Those of the snapshot that Stale names are removed before.
 	Receipts []Receipt
+	Stale    []string
 	Events   []Event
 }
 

@@ -28,6 +28,7 @@ var queries = []query{
 	{"fold counters", foldCountersSQL, []string{"Insert on counters", "ProjectSet", "Result"}},
 	{"shorten the journal", dropJournalSQL, []string{"Delete on journal", "Index Scan using journal_pkey on journal"}},
 	{"read receipts", readReceiptsSQL, []string{"Nested Loop", "Function Scan on unnest i", "Limit", "Index Scan using receipts_pkey on receipts"}},
+	{"remove stale receipts", dropReceiptsSQL, []string{"Delete on receipts", "Index Scan using receipts_pkey on receipts"}},
 	{"insert receipts", insertReceiptsSQL, []string{"Insert on receipts", "Function Scan on unnest"}},
 	{"insert events", insertEventsSQL, []string{"Insert on outbox", "Function Scan on unnest"}},
 	{"counters of a key", countersOfKeySQL, []string{"Index Scan using counters_pkey on counters"}},

@@ -61,6 +61,21 @@ func (t *tx) readReceipts(p *pgconn.Pipeline, n int) ([]*engine.Receipt, error) 
 	return receipts, bad
 }
 
+const dropReceiptsSQL = `
+DELETE FROM receipts WHERE id = ANY ($1::text[])`
+
+func (t *tx) sendStaleReceipts(p *pgconn.Pipeline, ids []string) {
+	if len(ids) == 0 {
+		return
+	}
+	t.params.reset()
+	param := t.params.add(textOID, len(ids))
+	for _, id := range ids {
+		element(param, id)
+	}
+	t.send(p, step{"remove stale receipts", stDropReceipts, anyNumber})
+}
+
 // No ON CONFLICT: whoever comes second has to answer from the receipt of the first.
 const insertReceiptsSQL = `
 INSERT INTO receipts (id, fingerprint, answer, expires_at)

@@ -23,6 +23,7 @@ const (
 	stReadCounters
 	stReadReceipts
 	stAppend
+	stDropReceipts
 	stInsertReceipts
 	stInsertEvents
 	stDeleteCounters
@@ -48,6 +49,7 @@ var decisionSQL = [...]string{
 	stReadCounters:   readCountersSQL,
 	stReadReceipts:   readReceiptsSQL,
 	stAppend:         appendSQL,
+	stDropReceipts:   dropReceiptsSQL,
 	stInsertReceipts: insertReceiptsSQL,
 	stInsertEvents:   insertEventsSQL,
 	stDeleteCounters: deleteCountersSQL,
@@ -347,6 +349,7 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 	}
 	t.sendAppend(p, s.seq, s.token, token, from, until)
 	t.sendRemoved(p, d.removed)
+	t.sendStaleReceipts(p, d.changes.Stale)
 	t.sendNewReceipts(p, d.changes.Receipts)
 	if err := t.sendEvents(p, d.changes.Events); err != nil {
 		_ = p.Close() // nothing was flushed; this closes the connection

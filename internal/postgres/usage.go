@@ -78,13 +78,14 @@ func (s *Store) insertUsage(ctx context.Context, act, sql string, columns ...any
 	return unknown(act, err)
 }
 
-// topUsageSQL orders by a column. Sums are capped where JSON numbers stop to be exact.
+// topUsageSQL orders by a column. Sums are capped where JSON numbers stop to be exact. Of the hour in which a question begins a
+// rollup has left no minutes: all of it counts.
 func topUsageSQL(by string) string {
 	return `
 SELECT key, policy, user_name, least(sum(allowed), 9007199254740991)::bigint, least(sum(denied), 9007199254740991)::bigint,
 	least(sum(cost), 9007199254740991)::bigint, max(peak)
 FROM usage_counts
-WHERE minutes IN (1, 60) AND at >= $1 AND at < $2
+WHERE minutes IN (1, 60) AND at >= $1::bigint - $1 % 3600000 AND at < $2 AND (minutes = 60 OR at >= $1)
 	AND ($3 = '' OR policy = $3) AND ($4 = '' OR user_name = $4) AND starts_with(key, $5)
 GROUP BY key, policy, user_name HAVING sum(` + by + `) > 0
 ORDER BY sum(` + by + `) DESC, key, policy, user_name LIMIT $6`

@@ -37,9 +37,17 @@ func (s *Store) readReceipts(ids []string) ([]*engine.Receipt, error) {
 	return receipts, nil
 }
 
-const insertReceiptSQL = `INSERT INTO receipts (id, fingerprint, answer, expires_at) VALUES (?, ?, ?, ?)`
+const (
+	dropReceiptSQL   = `DELETE FROM receipts WHERE id = ?`
+	insertReceiptSQL = `INSERT INTO receipts (id, fingerprint, answer, expires_at) VALUES (?, ?, ?, ?)`
+)
 
-func (s *Store) writeReceipts(receipts []engine.Receipt) error {
+func (s *Store) writeReceipts(stale []string, receipts []engine.Receipt) error {
+	for _, id := range stale {
+		if _, err := s.st.dropReceipt.Exec(id); err != nil {
+			return err
+		}
+	}
 	for i := range receipts {
 		r := &receipts[i]
 		if _, err := s.st.insertReceipt.Exec(r.ID, r.Fingerprint[:], blob(r.Answer), r.ExpiresAt); err != nil {

@@ -14,16 +14,16 @@ import (
 
 // statements are those of a transaction, prepared once on the writing connection.
 type statements struct {
-	begin, commit, rollback                                *sql.Stmt
-	readJournal, insertJournal, deleteJournal              *sql.Stmt
-	readCounter, updateState, updateCounter, insertCounter *sql.Stmt
-	deleteCounter                                          *sql.Stmt
-	readReceipt, insertReceipt, deleteReceipts             *sql.Stmt
-	insertEvent, deleteEvent                               *sql.Stmt
-	addUsage, addRequest                                   *sql.Stmt
-	takeEvent, readGroup, readOpen, readExceeded           *sql.Stmt
-	writeGroup, insertAlert, updateAlert, addDelivery      *sql.Stmt
-	all                                                    []*sql.Stmt
+	begin, commit, rollback                                 *sql.Stmt
+	readJournal, insertJournal, deleteJournal               *sql.Stmt
+	readCounter, updateState, updateCounter, insertCounter  *sql.Stmt
+	deleteCounter                                           *sql.Stmt
+	readReceipt, dropReceipt, insertReceipt, deleteReceipts *sql.Stmt
+	insertEvent, deleteEvent                                *sql.Stmt
+	addUsage, addRequest                                    *sql.Stmt
+	takeEvent, readGroup, readOpen, readExceeded            *sql.Stmt
+	writeGroup, insertAlert, updateAlert, addDelivery       *sql.Stmt
+	all                                                     []*sql.Stmt
 	// others are further ones, by their text, prepared when they are first used.
 	others map[string]*sql.Stmt
 }
@@ -48,6 +48,7 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		{&st.insertCounter, insertCounterSQL},
 		{&st.deleteCounter, deleteCounterSQL},
 		{&st.readReceipt, readReceiptSQL},
+		{&st.dropReceipt, dropReceiptSQL},
 		{&st.insertReceipt, insertReceiptSQL},
 		{&st.deleteReceipts, deleteReceiptsSQL},
 		{&st.insertEvent, insertEventSQL},
@@ -133,7 +134,7 @@ func (s *Store) writeChanges(rows []*row, ids []engine.CounterID, c *engine.Chan
 	if err := s.writeCounters(rows, ids, c.Counters); err != nil {
 		return fmt.Errorf("write counters: %w", err)
 	}
-	if err := s.writeReceipts(c.Receipts); err != nil {
+	if err := s.writeReceipts(c.Stale, c.Receipts); err != nil {
 		return fmt.Errorf("write receipts: %w", err)
 	}
 	if err := s.writeEvents(c.Events); err != nil {

@@ -63,13 +63,14 @@ func (s *Store) writeUsage(ctx context.Context, act string, f func() error) erro
 	return nil
 }
 
-// topUsageSQL orders by a column. Sums are capped where JSON numbers stop to be exact.
+// topUsageSQL orders by a column. Sums are capped where JSON numbers stop to be exact. Of the hour in which a question begins a
+// rollup has left no minutes: all of it counts.
 func topUsageSQL(by string) string {
 	return `
 SELECT key, policy, user_name, CAST(min(total(allowed), 9007199254740991) AS INTEGER),
 	CAST(min(total(denied), 9007199254740991) AS INTEGER), CAST(min(total(cost), 9007199254740991) AS INTEGER), max(peak)
 FROM usage_counts
-WHERE minutes IN (1, 60) AND at >= ?1 AND at < ?2
+WHERE minutes IN (1, 60) AND at >= ?1 - ?1 % 3600000 AND at < ?2 AND (minutes = 60 OR at >= ?1)
 	AND (?3 = '' OR policy = ?3) AND (?4 = '' OR user_name = ?4) AND substr(key, 1, length(?5)) = ?5
 GROUP BY key, policy, user_name HAVING total(` + by + `) > 0
 ORDER BY total(` + by + `) DESC, key, policy, user_name LIMIT ?6`

@@ -255,6 +255,15 @@ func receipts(t *testing.T, s Store) {
 		return engine.Changes{}
 	})
 	equal(t, "receipts", got, []*engine.Receipt{&a, nil, &c})
+	b := receipt("b")
+	a.Answer, a.ExpiresAt = []byte("another"), a.ExpiresAt+1
+	update(t, s, ids, func(engine.Snapshot) engine.Changes {
+		return engine.Changes{Receipts: []engine.Receipt{a, b}, Stale: []string{"a"}}
+	})
+	update(t, s, ids, func(snap engine.Snapshot) engine.Changes {
+		equal(t, "receipts, one of them stale", snap.Receipts, []*engine.Receipt{&a, &b, &c})
+		return engine.Changes{}
+	})
 }
 
 func receiptTaken(t *testing.T, s Store) {

@@ -138,6 +138,15 @@ func usageRollup(t *testing.T, s usage.Store) {
 	rollup(noon+2*hour+10*minute, 50)
 	rollup(noon+2*hour+10*minute, 20)
 	rollup(noon+2*hour+10*minute, 0)
+	// What is rolled up is asked by the hour, what is not by the minute.
+	for _, c := range []struct{ since, until, want int64 }{
+		{0, 1, 60 * 59 / 2}, {30, 45, 60 * 59 / 2}, {59, 61, 120 * 119 / 2}, {60, 120, 120*119/2 - 60*59/2}, {135, 140, 135 + 136 + 137 + 138 + 139},
+	} {
+		top := topOf(t, s, func(q *usage.TopQuery) { q.Since, q.Until = noon+c.since*minute, noon+c.until*minute })
+		if len(top) != 1 || top[0].Allowed != c.want {
+			t.Errorf("from minute %d to %d: %+v, want %d allowed", c.since, c.until, top, c.want)
+		}
+	}
 	// One that comes late is added to its hour.
 	addUsage(t, s, used("a", "u", noon, 1, 0, 2))
 	before[0].Allowed, before[0].Cost = before[0].Allowed+1, before[0].Cost+2

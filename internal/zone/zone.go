@@ -23,7 +23,7 @@ func Load(name string) (*time.Location, bool) {
 // folder, or to the zone of this machine, is. Nor are the folders with the same zones over again, of which those in right
 // count leap seconds, which Unix time does not.
 func isName(name string) bool {
-	if name == "" || len(name) > maxName || name[0] == '/' || strings.Contains(name, "..") ||
+	if name == "" || len(name) > maxName || name[0] == '/' || strings.Contains(name, "..") || strings.Contains(name, "//") ||
 		slices.Contains([]string{"Local", "localtime", "posixrules", "Factory"}, name) ||
 		strings.HasPrefix(name, "posix/") || strings.HasPrefix(name, "right/") {
 		return false
