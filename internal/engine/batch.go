@@ -236,11 +236,18 @@ func (b *batch) settle(c *counter, h *hold) {
 // decideOnce answers a request with an id: from its receipt if there is one, else by deciding and writing one.
 func (b *batch) decideOnce(r *Request, newID func() string) {
 	slot, _ := slices.BinarySearch(b.receiptIDs, r.ID)
-	receipt := b.receipts[slot]
-	if receipt != nil && !receipt.before(r) {
-		r.decision, r.err = receipt.replay(r)
-		r.replayed = !r.unsure
-		return
+	receipt, stale := b.receipts[slot], false
+	if receipt != nil {
+		switch life := receipt.compareLife(r); {
+		case life == 0:
+			r.decision, r.err = receipt.replay(r)
+			r.replayed = !r.unsure
+			return
+		case life > 0: // it waited while the id began another life
+			r.err = fmt.Errorf("settle %q: %w", r.ID, ErrUnknownID)
+			return
+		}
+		stale = true
 	}
 	if r.Refusal != nil {
 		r.err = r.Refusal
@@ -254,10 +261,16 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 		r.err = fmt.Errorf("encode the receipt of %q: %w", r.ID, err)
 		return
 	}
-	if receipt != nil {
+	fresh := Receipt{ID: r.ID, Fingerprint: r.Fingerprint, Answer: answer, ExpiresAt: b.now + receiptLife}
+	if stale {
+		if at := slices.IndexFunc(b.fresh, func(p Receipt) bool { return p.ID == r.ID }); at >= 0 { // of this batch
+			b.fresh[at] = fresh
+			b.receipts[slot] = &b.fresh[at]
+			return
+		}
 		b.stale = append(b.stale, r.ID)
 	}
-	b.fresh = append(b.fresh, Receipt{ID: r.ID, Fingerprint: r.Fingerprint, Answer: answer, ExpiresAt: b.now + receiptLife})
+	b.fresh = append(b.fresh, fresh)
 	b.receipts[slot] = &b.fresh[len(b.fresh)-1]
 }
 

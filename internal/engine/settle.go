@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -55,16 +56,19 @@ type kept struct {
 	Life        int64        `json:"life,omitempty"`
 }
 
-// before tells whether it is the receipt of a settle in a life of the id before that which a request settles. It is kept for as
-// long as any other, and so for longer than the receipt of its consume.
-func (p *Receipt) before(r *Request) bool {
+// compareLife is below 0 for the receipt of a settle in a life of the id before that which a request settles, which is kept for as
+// long as any other, and so for longer than the receipt of its consume; above 0 for one in a later life.
+func (p *Receipt) compareLife(r *Request) int {
 	if r.Verb != Settle || r.life == 0 {
-		return false
+		return 0
 	}
 	var k struct {
 		Life int64 `json:"life"`
 	}
-	return json.Unmarshal(p.Answer, &k) == nil && k.Life != 0 && k.Life != r.life
+	if json.Unmarshal(p.Answer, &k) != nil || k.Life == 0 {
+		return 0
+	}
+	return cmp.Compare(k.Life, r.life)
 }
 
 // keep gives what a receipt keeps of a request that was decided over the batch's states.
@@ -114,7 +118,7 @@ func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, e
 	switch {
 	case err != nil:
 		r.err = err
-	case settled != nil && !settled.before(r):
+	case settled != nil && settled.compareLife(r) == 0:
 		r.decision, r.err = settled.replay(r)
 	default:
 		if err = r.reserve(first); err == nil {

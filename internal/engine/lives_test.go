@@ -1,0 +1,117 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// slow holds the transactions that have counters until its gate opens.
+type slow struct {
+	*tap
+	gate chan struct{}
+}
+
+func (s *slow) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	if len(b.Counters) > 0 {
+		<-s.gate
+	}
+	return s.tap.Update(ctx, b, decide)
+}
+
+// lives is a worker whose transactions wait, one beside it, and an id that has been consumed.
+func lives(t *testing.T) (waiting, beside *engine.Engine, s *slow, consume engine.Request) {
+	t.Helper()
+	s = &slow{tap: openTap(t), gate: make(chan struct{})}
+	waiting, beside = start(t, engine.Config{Store: s}), start(t, engine.Config{Store: s.tap})
+	consume = engine.Request{Limits: []engine.Limit{per(t, "k", 1000, "1d")}, Cost: 10, ID: "job"}
+	ask(t, beside, consume)
+	return waiting, beside, s, consume
+}
+
+// settleAside settles when others have had their turn, and begin another life of the id.
+func settleAside(t *testing.T, e *engine.Engine, cost int64) <-chan error {
+	t.Helper()
+	settled := make(chan error, 1)
+	go func() {
+		_, err := e.Settle(t.Context(), "job", cost)
+		settled <- err
+	}()
+	synctest.Wait()
+	return settled
+}
+
+// next has the receipt expire, and the id come again.
+func next(t *testing.T, s *slow, e *engine.Engine, consume engine.Request) {
+	t.Helper()
+	time.Sleep(5 * time.Millisecond)
+	err := s.tap.Update(t.Context(), engine.Batch{IDs: []string{"job"}}, func(engine.Snapshot) engine.Changes {
+		return engine.Changes{Stale: []string{"job"}, Receipts: []engine.Receipt{{ID: "other", Answer: []byte("{}"), ExpiresAt: 1 << 40}}}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask(t, e, consume)
+}
+
+// TestASettleThatComesInTheNextLifeOfItsIDIsLate: its consume is forgotten, and the settle of the next stands.
+func TestASettleThatComesInTheNextLifeOfItsIDIsLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		waiting, beside, s, consume := lives(t)
+		late := settleAside(t, waiting, 50)
+		next(t, s, beside, consume)
+		settle := func() {
+			t.Helper()
+			if d, err := beside.Settle(t.Context(), "job", 110); err != nil || d.Results[0].Used != 120 {
+				t.Errorf("%+v, %v; want 120 used", d.Results, err)
+			}
+		}
+		settle()
+		close(s.gate)
+		if err := <-late; !errors.Is(err, engine.ErrUnknownID) {
+			t.Errorf("late: %v", err)
+		}
+		if settle(); usedNow(t, beside, "k") != 120 {
+			t.Errorf("%d used, want 120", usedNow(t, beside, "k"))
+		}
+	})
+}
+
+// TestSettlesOfTwoLivesInOneBatch are both made, and hold up nobody.
+func TestSettlesOfTwoLivesInOneBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		waiting, beside, s, consume := lives(t)
+		all := []<-chan error{}
+		record := func(key string) {
+			done := make(chan error, 1)
+			go func() {
+				_, err := waiting.Do(t.Context(), &engine.Request{Verb: engine.Record, Limits: []engine.Limit{per(t, key, 10, "1d")}, Cost: 1})
+				done <- err
+			}()
+			synctest.Wait()
+			all = append(all, done)
+		}
+		for range 3 { // so that what follows is one batch
+			record("before")
+		}
+		all = append(all, settleAside(t, waiting, 50))
+		next(t, s, beside, consume)
+		all = append(all, settleAside(t, waiting, 110))
+		record("innocent")
+		close(s.gate)
+		for _, done := range all {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if d, err := beside.Settle(t.Context(), "job", 110); err != nil || d.Results[0].Used != 160 || usedNow(t, beside, "k") != 160 {
+			t.Errorf("%+v, %v, %d used; want 160", d.Results, err, usedNow(t, beside, "k"))
+		}
+	})
+}
