@@ -39,7 +39,8 @@ func ParseRules(name string, data []byte, o FileOptions) (*Rules, error) {
 // RulesKeeper holds the rules in force and reads their file anew when it changes.
 type RulesKeeper = yamlfile.Keeper[Rules]
 
-// NewRulesKeeper reads the file, which must be right, or gives up with ctx. A secret that changed is not seen by the watch: Reread reads all.
+// NewRulesKeeper reads the file, which must be right, or gives up with ctx. A secret that changed is not seen by the watch:
+// Reread reads all.
 func NewRulesKeeper(ctx context.Context, path string, o FileOptions, log *slog.Logger) (*RulesKeeper, error) {
 	return yamlfile.NewKeeper(ctx, yamlfile.Config[Rules]{Path: path, What: "alerts", Log: log,
 		Parse:    func(name string, data []byte) (*Rules, error) { return ParseRules(name, data, o) },

@@ -50,9 +50,9 @@ type Forget struct {
 
 // Observer takes the engine's measurements. Its methods are called on the hot path and must not block.
 type Observer interface {
-	// Decided is called for each answered request, but none that got its Refusal: result is "allowed", "denied" or "error"; algorithm is that
-	// of the limit that speaks for the decision, empty when there is none. An answer from memory took 0: to read the
-	// clock once more would take as long as there is to tell.
+	// Decided is called for each answered request, but none that got its Refusal: result is "allowed", "denied" or "error";
+	// algorithm is that of the limit that speaks for the decision, empty when there is none. An answer from memory took 0: to read
+	// the clock once more would take as long as there is to tell.
 	Decided(v Verb, result, algorithm string, degraded bool, took time.Duration)
 	// Wrote is called for each transaction.
 	Wrote(requests, counters int, took time.Duration)

@@ -22,13 +22,18 @@ func (t *tx) sendReceipts(p *pgconn.Pipeline, ids []string) {
 	if len(ids) == 0 {
 		return
 	}
+	t.name(ids)
+	t.ids = ids // they name the receipts that come back
+	t.all.send(p, stReadReceipts, t.params.values)
+}
+
+// name makes ids the one parameter of a statement.
+func (t *tx) name(ids []string) {
 	t.params.reset()
 	param := t.params.add(textOID, len(ids))
 	for _, id := range ids {
 		element(param, id)
 	}
-	t.ids = ids // they name the receipts that come back
-	t.all.send(p, stReadReceipts, t.params.values)
 }
 
 // readReceipts reads the answer to sendReceipts; nothing was sent for no ids.
@@ -68,11 +73,7 @@ func (t *tx) sendStaleReceipts(p *pgconn.Pipeline, ids []string) {
 	if len(ids) == 0 {
 		return
 	}
-	t.params.reset()
-	param := t.params.add(textOID, len(ids))
-	for _, id := range ids {
-		element(param, id)
-	}
+	t.name(ids)
 	t.send(p, step{"remove stale receipts", stDropReceipts, anyNumber})
 }
 

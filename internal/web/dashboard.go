@@ -74,7 +74,7 @@ func (d *dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = d.page.Execute(w, v)
 }
 
-// look is what all metrics said at a moment, after which to ask them was over.
+// look is what all metrics said; at is when the last of them had.
 type look struct {
 	at       time.Time
 	families []family
