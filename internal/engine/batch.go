@@ -136,6 +136,9 @@ func (b *batch) prepare() {
 		if r.repeatable() {
 			b.receiptIDs = append(b.receiptIDs, r.ID)
 		}
+		if r.Verb == Settle {
+			b.receiptIDs = append(b.receiptIDs, r.settles())
+		}
 	}
 	slices.Sort(b.receiptIDs)
 	b.receiptIDs = slices.Compact(b.receiptIDs)
@@ -237,16 +240,16 @@ func (b *batch) settle(c *counter, h *hold) {
 func (b *batch) decideOnce(r *Request, newID func() string) {
 	slot, _ := slices.BinarySearch(b.receiptIDs, r.ID)
 	receipt, stale := b.receipts[slot], false
-	if receipt != nil {
-		switch life := receipt.compareLife(r); {
-		case life == 0:
-			r.decision, r.err = receipt.replay(r)
-			r.replayed = !r.unsure
-			return
-		case life > 0: // it waited while the id began another life
-			r.err = fmt.Errorf("settle %q: %w", r.ID, ErrUnknownID)
-			return
-		}
+	switch {
+	case receipt == nil:
+	case !receipt.otherLife(r):
+		r.decision, r.err = receipt.replay(r)
+		r.replayed = !r.unsure
+		return
+	case b.late(r):
+		r.err = fmt.Errorf("settle %q: %w", r.settles(), ErrUnknownID)
+		return
+	default:
 		stale = true
 	}
 	if r.Refusal != nil {

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,7 +74,7 @@ func TestASettleThatComesInTheNextLifeOfItsIDIsLate(t *testing.T) {
 		}
 		settle()
 		close(s.gate)
-		if err := <-late; !errors.Is(err, engine.ErrUnknownID) {
+		if err := <-late; !errors.Is(err, engine.ErrUnknownID) || errors.Is(err, engine.ErrUnavailable) {
 			t.Errorf("late: %v", err)
 		}
 		if settle(); usedNow(t, beside, "k") != 120 {
@@ -112,6 +113,38 @@ func TestSettlesOfTwoLivesInOneBatch(t *testing.T) {
 		}
 		if d, err := beside.Settle(t.Context(), "job", 110); err != nil || d.Results[0].Used != 160 || usedNow(t, beside, "k") != 160 {
 			t.Errorf("%+v, %v, %d used; want 160", d.Results, err, usedNow(t, beside, "k"))
+		}
+	})
+}
+
+// TestASettleAfterTheClockWasSetBack: the receipt of the settle in the life before ends later than that of the consume.
+func TestASettleAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		store := openTapAt(t, func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+		e := start(t, engine.Config{Store: store})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1000, "1d")}, Cost: 10, ID: "job"}
+		settle := func(cost int64) {
+			t.Helper()
+			if _, err := e.Settle(t.Context(), "job", cost); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ahead.Store(int64(time.Hour))
+		ask(t, e, consume)
+		time.Sleep(9 * time.Minute)
+		settle(20)
+		time.Sleep(7 * time.Minute)
+		if _, err := store.Expire(t.Context(), 1000); err != nil {
+			t.Fatal(err)
+		}
+		ahead.Store(0)
+		time.Sleep(time.Minute)
+		ask(t, e, consume)
+		settle(1)
+		if settle(1); usedNow(t, e, "k") != 21 {
+			t.Errorf("%d used, want 21", usedNow(t, e, "k"))
 		}
 	})
 }

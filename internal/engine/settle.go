@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -9,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,19 +56,24 @@ type kept struct {
 	Life        int64        `json:"life,omitempty"`
 }
 
-// compareLife is below 0 for the receipt of a settle in a life of the id before that which a request settles, which is kept for as
-// long as any other, and so for longer than the receipt of its consume; above 0 for one in a later life.
-func (p *Receipt) compareLife(r *Request) int {
+// otherLife tells whether it is the receipt of a settle in another life of the id than that which a request settles. It is kept
+// for as long as any other, and so for longer than the receipt of its consume.
+func (p *Receipt) otherLife(r *Request) bool {
 	if r.Verb != Settle || r.life == 0 {
-		return 0
+		return false
 	}
 	var k struct {
 		Life int64 `json:"life"`
 	}
-	if json.Unmarshal(p.Answer, &k) != nil || k.Life == 0 {
-		return 0
-	}
-	return cmp.Compare(k.Life, r.life)
+	return json.Unmarshal(p.Answer, &k) == nil && k.Life != 0 && k.Life != r.life
+}
+
+// late tells whether the id of a settle has begun another life while it waited. Which life is the later one only the receipt of
+// the consume says: the store's clock may have been set back between them.
+func (b *batch) late(r *Request) bool {
+	slot, _ := slices.BinarySearch(b.receiptIDs, r.settles())
+	consume := b.receipts[slot]
+	return consume != nil && consume.ExpiresAt != r.life
 }
 
 // keep gives what a receipt keeps of a request that was decided over the batch's states.
@@ -118,7 +123,7 @@ func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, e
 	switch {
 	case err != nil:
 		r.err = err
-	case settled != nil && settled.compareLife(r) == 0:
+	case settled != nil && !settled.otherLife(r):
 		r.decision, r.err = settled.replay(r)
 	default:
 		if err = r.reserve(first); err == nil {
@@ -148,7 +153,12 @@ func (r *Request) reserve(first *Receipt) (err error) {
 }
 
 // settleID is the id of a settle's own receipt. No request can have it: ids that come over the bus are printable.
-func settleID(id string) string { return "settle\n" + id }
+func settleID(id string) string { return settlePrefix + id }
+
+// settles is the id that a settle was asked for.
+func (r *Request) settles() string { return strings.TrimPrefix(r.ID, settlePrefix) }
+
+const settlePrefix = "settle\n"
 
 // inquiries are the settles that look for receipts: those that come while a transaction reads wait for the next, which
 // reads for all of them.
