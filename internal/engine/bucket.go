@@ -71,6 +71,17 @@ func (t *tokenBucket) refund(cost int64) {
 	}
 }
 
+// add gives a fraction of a token back.
+func (t *tokenBucket) add(fraction int64) {
+	if t.level == t.capacity() {
+		return
+	}
+	if t.fraction += fraction; t.fraction >= t.window {
+		t.fraction -= t.window
+		t.refund(1)
+	}
+}
+
 func (t *tokenBucket) unlend(cost, _ int64) { t.refund(cost) }
 
 func (t *tokenBucket) freeAt() int64 {

@@ -351,22 +351,28 @@ func (s *State) arrive(l *Limit, now int64) {
 func (s *State) giveBack(cost, charged, at int64) {
 	keep := s.lent.amount()
 	if s.algorithm == TokenBucket {
-		cost = min(cost, charged-s.bucket.refilledSince(at))
-		if keep > 0 {
+		left, fraction := s.bucket.left(charged, at)
+		switch {
+		case keep > 0:
 			keep += s.bucket.refilledBy(s.lent.until())
+		case left >= 0 && left < cost:
+			s.bucket.add(fraction)
 		}
+		cost = min(cost, left)
 	}
 	if cost = min(cost, s.counting().used()-keep); cost > 0 {
 		s.counting().unlend(cost, at)
 	}
 }
 
-// refilledSince is at least the tokens that came since a moment, up to what the bucket holds.
-func (t *tokenBucket) refilledSince(at int64) int64 {
+// left is what is missing of a charge since a moment, if all that was refilled since is taken to be its: whole tokens, below 0
+// for none, and a fraction.
+func (t *tokenBucket) left(charged, at int64) (tokens, fraction int64) {
 	since := *t
 	since.level, since.fraction, since.last = 0, 0, at
-	if since.refill(t.last); t.last <= at {
-		return 0
+	since.refill(t.last)
+	if since.fraction == 0 {
+		return charged - since.level, 0
 	}
-	return min(since.level+1, t.capacity())
+	return charged - since.level - 1, t.window - since.fraction
 }

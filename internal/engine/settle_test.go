@@ -98,9 +98,28 @@ func TestSettleLaterGivesNoMoreThanWasSaved(t *testing.T) {
 			if a != TokenBucket && used != want {
 				t.Fatalf("%d used after the settle, want %d", used, want)
 			}
+			if b, d := &h.state.bucket, &direct.state.bucket; a == TokenBucket && used == want && b.fraction > d.fraction {
+				t.Fatalf("a token is there to %d of %d after the settle, %d had the true cost been consumed", b.fraction, b.window, d.fraction)
+			}
 			stored(t, &h.state)
 		})
 	})
+}
+
+// TestASettledBucketIsAsFullAsOneThatWasNeverCharged, though a part of a token was refilled meanwhile.
+func TestASettledBucketIsAsFullAsOneThatWasNeverCharged(t *testing.T) {
+	t.Parallel()
+	for _, meanwhile := range []int64{0, 1, 7, 86_399_999, 86_400_000} {
+		h := settling{history: history{limit: limitOf(t, TokenBucket, 1, "1d"), now: noon}}
+		if !h.reserve(1) {
+			t.Fatal("denied")
+		}
+		h.play(op{meanwhile, Check, 1})
+		h.settle(0)
+		if r := h.play(op{0, Check, 1}); r.Used != 0 || !r.Allowed {
+			t.Errorf("settled to nothing %d ms after the charge: %+v", meanwhile, r)
+		}
+	}
 }
 
 // TestSettleNeverAdmitsTooMuch: the law of the limit holds for what was charged in the end.
