@@ -31,7 +31,7 @@ type Exceeded struct {
 	Limit  int64  `json:"limit"`
 	Window string `json:"window"`
 	Reset  int64  `json:"reset"`
-	// RetryAfter is the milliseconds until the denied cost fits; left out when it never does.
+	// RetryAfter is the milliseconds until the cost fits that was denied, at least 1; left out when it never does.
 	RetryAfter int64  `json:"retryAfter,omitzero"`
 	Denied     int64  `json:"denied"`
 	User       string `json:"user,omitempty"`

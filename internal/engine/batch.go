@@ -61,9 +61,9 @@ type counter struct {
 	// something remains again.
 	refunded, void, freed bool
 	// denied says that a request was denied that has this counter among its limits; denials counts the times
-	// that this one refused.
-	denied  bool
-	denials int64
+	// that this one refused, first a request of cost.
+	denied        bool
+	denials, cost int64
 	// exceeded is the place of the exceeded event in the batch's events, -1 for none; recalled is how many
 	// denials remembered by the worker it tells of.
 	exceeded int
@@ -334,7 +334,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			b.events = append(b.events, b.event(EventWarning, c.limit, result, newID))
 		}
 		if !result.Allowed {
-			b.refused(c, result, newID)
+			b.refused(c, result, r.Cost, newID)
 		}
 	}
 	for i := range b.kept {
@@ -388,8 +388,11 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 		}
 		state.advance(l, b.now)
 		c.absent = !c.stored
-		result := Result{Allowed: 1 <= state.remaining(l)}
-		result.fill(l, state, b.now, 1)
+		result := Result{}
+		result.fill(l, state, b.now, r.Cost)
+		if r.Cost <= result.Remaining {
+			result.RetryAfter = 1
+		}
 		switch {
 		case !exceededDue(c.state.exceededAt, b.now):
 			c.early = true
@@ -401,8 +404,10 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 }
 
 // refused counts a denial, and raises the event for it and for those counted before if one is due.
-func (b *batch) refused(c *counter, result *Result, newID func() string) {
-	c.denials++
+func (b *batch) refused(c *counter, result *Result, cost int64, newID func() string) {
+	if c.denials++; c.denials == 1 {
+		c.cost = cost
+	}
 	if c.exceeded < 0 && exceededDue(c.state.exceededAt, b.now) {
 		c.exceeded = len(b.events)
 		b.events = append(b.events, b.event(EventExceeded, c.limit, result, newID))

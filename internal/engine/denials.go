@@ -23,6 +23,8 @@ type untold struct {
 	// due is when they may be told, by the store's clock.
 	due   int64
 	limit Limit
+	// cost is that of the first.
+	cost int64
 }
 
 // goneCount is far below what any number of denials adds up to.
@@ -30,15 +32,16 @@ const goneCount = -1 << 62
 
 func (d *denials) init() { d.pending = make(map[CounterID]*untold) }
 
-// add counts a denial of l answered from memory. An event is about the user of the first denial that it tells of.
-func (d *denials) add(m *memo, l *Limit, due int64) {
+// add counts a denial of a cost by l that was answered from memory. An event is about the user and the cost of the first denial
+// that it tells of.
+func (d *denials) add(m *memo, l *Limit, cost, due int64) {
 	if u := m.told.Load(); u != nil && u.count.Add(1) > 0 {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.pending[l.CounterID] == nil {
-		m.own.limit.User = l.User // which nobody reads without the lock
+		m.own.limit.User, m.own.cost = l.User, cost // which nobody reads without the lock
 	}
 	m.told.Store(d.addTo(&m.own, 1, due))
 }
@@ -82,7 +85,7 @@ func (d *denials) settle(c *counter, now int64) {
 	}
 	if c.exceeded < 0 && c.recalled == 0 {
 		if c.denials > 0 {
-			d.addTo(&untold{limit: *c.limit}, c.denials, c.state.exceededAt+exceededEvery)
+			d.addTo(&untold{limit: *c.limit, cost: c.cost}, c.denials, c.state.exceededAt+exceededEvery)
 		}
 		return
 	}
@@ -109,7 +112,7 @@ func (d *denials) requests(pick func(*untold) bool) (rs []*Request) {
 		if !pick(u) {
 			continue
 		}
-		rs = appendLimit(rs, tell, &u.limit)
+		rs = appendLimit(rs, tell, &u.limit, u.cost)
 	}
 	return rs
 }

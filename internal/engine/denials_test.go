@@ -230,6 +230,41 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+// TestDenialsThatAreToldLaterSayWhenTheirCostFits, or that it never does; though less, or all, would fit by then.
+func TestDenialsThatAreToldLaterSayWhenTheirCostFits(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		window     string
+		used, cost int64
+		want       int64
+	}{
+		"where less fits":           {"1h", 8, 5, 3_600_000 - 11_000},
+		"where the counter is full": {"1h", 10, 5, 3_600_000 - 11_000},
+		"never":                     {"1h", 10, 11, 0},
+		"already":                   {"2s", 10, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := openTap(t)
+				e := start(t, engine.Config{Store: store})
+				l := per(t, "k", 10, tt.window)
+				ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: tt.used})
+				for range 3 {
+					ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: tt.cost})
+				}
+				store.events(t)
+				time.Sleep(12 * time.Second)
+				synctest.Wait()
+				got := store.events(t)
+				if len(got) != 1 || got[0].Denied != 2 || got[0].RetryAfter < tt.want || got[0].RetryAfter > tt.want*102/100 {
+					t.Errorf("%+v; want 2 denials to be tried again after %d ms", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
 // TestDenialsAfterAPauseAreToldAtOnce, though the worker remembers the counter, because it is busy with others.
 func TestDenialsAfterAPauseAreToldAtOnce(t *testing.T) {
 	t.Parallel()

@@ -179,7 +179,7 @@ func (x *exhausted) deny(r *Request, clock *reading, d *denials) (Decision, bool
 	}
 	for i, m := range memos {
 		if !decision.Results[i].Allowed {
-			d.add(m, &r.Limits[i], max(now, m.exceededAt+exceededEvery))
+			d.add(m, &r.Limits[i], r.Cost, max(now, m.exceededAt+exceededEvery))
 		}
 	}
 	return decision, true

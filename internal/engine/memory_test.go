@@ -19,7 +19,7 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	for i := range flood {
 		l := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i), Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
 		x.remember(&counter{limit: &l}, new(generations))
-		d.add(&memo{own: untold{limit: l}}, &l, 1)
+		d.add(&memo{own: untold{limit: l}}, &l, 1, 1)
 		m.decide(&Request{Limits: []Limit{l}, Cost: 1}, 1)
 	}
 	remembered := 0
@@ -46,7 +46,7 @@ func TestDenialsAreCountedOnceWhileTheyAreTold(t *testing.T) {
 	for i := range 4 {
 		asking.Go(func() {
 			for range each {
-				d.add(&memos[i%2], &l, 1)
+				d.add(&memos[i%2], &l, 1, 1)
 			}
 		})
 	}

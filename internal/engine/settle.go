@@ -277,21 +277,21 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 		case used > before[i]:
 			c.dirty = true
 			if c.state.spec == l.hash() {
-				b.overrun(c, l, result, newID)
+				b.overrun(c, l, result, r.delta(), newID)
 			}
 		}
 	}
 }
 
 // overrun raises the events of a charge that may have gone past the limit.
-func (b *batch) overrun(c *counter, l *Limit, result *Result, newID func() string) {
+func (b *batch) overrun(c *counter, l *Limit, result *Result, cost int64, newID func() string) {
 	c.limit = l
 	if c.state.warn(l, b.now, result.Remaining) {
 		b.events = append(b.events, b.event(EventWarning, l, result, newID))
 	}
 	if !result.Allowed {
 		c.denied = true
-		b.refused(c, result, newID)
+		b.refused(c, result, cost, newID)
 	}
 }
 

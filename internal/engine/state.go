@@ -164,15 +164,19 @@ func (s *State) warn(l *Limit, now, remaining int64) bool {
 	if remaining > l.Threshold {
 		return false
 	}
-	if s.warnedAt > 0 {
-		if s.algorithm == FixedWindow && s.warnedAt >= s.fixed.begin {
-			return false
-		}
-		if s.algorithm != FixedWindow && now-s.warnedAt < l.Window.Millis {
-			return false
-		}
+	switch begin, end := s.fixed.begin, s.fixed.end; {
+	case s.algorithm == FixedWindow && s.warnedAt >= begin && s.warnedAt < end:
+		return false
+	case s.algorithm == FixedWindow && l.FirstUse:
+		// Once all is given back it begins anew, any number of times until this one would have ended.
+		s.warnedAt = end - 1
+	case s.algorithm == FixedWindow:
+		s.warnedAt = max(now, begin)
+	case s.warnedAt > 0 && max(now-s.warnedAt, s.warnedAt-now) < l.Window.Millis:
+		return false
+	default:
+		s.warnedAt = now
 	}
-	s.warnedAt = max(now, s.fixed.begin)
 	return true
 }
 

@@ -287,6 +287,26 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// TestAWindowFromTheFirstUseThatBeginsAnewIsNotWarnedOfAgain, as where each try is charged and given back.
+func TestAWindowFromTheFirstUseThatBeginsAnewIsNotWarnedOfAgain(t *testing.T) {
+	t.Parallel()
+	l := limitOf(t, FixedWindow, 1, "1d")
+	l.FirstUse, l.Threshold = true, 0
+	h := history{limit: l, now: noon}
+	warned := 0
+	for range 24 * 2 {
+		h.play(op{0, Consume, 1})
+		if h.state.warn(&l, h.now, 0) {
+			warned++
+		}
+		h.play(op{3_600_000, Refund, 1})
+		h.state = *stored(t, &h.state)
+	}
+	if warned != 2 {
+		t.Errorf("warned %d times in two days", warned)
+	}
+}
+
 // A counter is stored until one window after nothing is used, on a grid.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
