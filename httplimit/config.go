@@ -48,9 +48,11 @@ type Config struct {
 	// In mode [CheckThenRecord] the handler may say otherwise with [SetCost].
 	Cost func(*http.Request) int64
 
-	// ID gives the idempotency key of the charge, up to 128 bytes: one id charges once and is answered the same for
-	// at least 10 minutes, a denial too. Nil or an empty id sends none. Do not take it from a header unless the handler, too, does
-	// the work once per id: else a client that always sends the same one is never charged again.
+	// ID gives the idempotency key of the charge, up to 128 bytes of printable UTF-8; another is refused with 400. One id charges
+	// once and is answered the same for at least 10 minutes, a denial too. Nil or an empty id sends none. Do not take it from a
+	// header unless the handler, too, does the work once per id: else a client that always sends the same one is never charged
+	// again. An id that was used with another request, or another cost, is refused with 409; in mode [CheckThenRecord], where
+	// that shows after the work, the request is charged without it.
 	ID Attribute
 
 	// Mode is [Consume] unless set.

@@ -123,7 +123,7 @@ func (m *middleware) decide(r *http.Request, request limits.Request) (*limits.Re
 	if m.Mode == Consume {
 		return m.ask(r, m.client.Consume, request, m.Deadline)
 	}
-	request.ID = "" // it belongs to the charge
+	// The id belongs to the charge. It goes along all the same, since one that cannot be read is refused before the work.
 	return m.ask(r, m.client.Check, request, m.Deadline)
 }
 

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -76,8 +77,14 @@ func (m *middleware) charge(r *http.Request, request limits.Request, cost int64)
 	m.record(r, request, m.Deadline)
 }
 
+// record charges without the id where that was used with another request: this one is no repeat of that, and was served.
 func (m *middleware) record(r *http.Request, request limits.Request, deadline time.Duration) {
-	if _, err := m.ask(r, m.client.Record, request, deadline); err != nil {
+	_, err := m.ask(r, m.client.Record, request, deadline)
+	if e, ok := errors.AsType[*limits.Error](err); ok && e.Code == limits.CodeIDConflict {
+		request.ID = ""
+		_, err = m.ask(r, m.client.Record, request, deadline)
+	}
+	if err != nil {
 		m.OnError(r, err)
 	}
 }

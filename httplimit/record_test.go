@@ -60,6 +60,40 @@ func TestACheckedRequestPastTheLimitDoesNoWork(t *testing.T) {
 	}
 }
 
+// An id that the charge could not have is refused before the work, open or closed.
+func TestABadIDIsNoWayAroundTheCharge(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	for _, closed := range []bool{false, true} {
+		ran := 0
+		h := httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 2, "1h"), Mode: httplimit.CheckThenRecord,
+			ID: httplimit.Header("Idempotency-Key"), Deadline: patient, FailClosed: closed, OnError: func(*http.Request, error) {},
+		})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran++ }))
+		for _, id := range []string{strings.Repeat("i", 129), "a\xff", "a\tb", strings.Repeat("i", limits.MaxRequestBytes)} {
+			if got := get(h, header("Idempotency-Key", id)).Code; got != 400 || ran != 0 {
+				t.Errorf("id of %d bytes, fail closed %v: status %d, want 400; the handler ran %d times", len(id), closed, got, ran)
+			}
+		}
+	}
+}
+
+// Somebody else's id is no repeat of this request, which only the charge can tell: it is charged as if it had none.
+func TestTheIDOfAnotherRequestIsNoWayAroundTheCharge(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	other := limits.Per(key(t)+":other", 9, "1h")
+	other.ID = key(t)
+	if _, err := c.Consume(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	h := httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 2, "1h"), Mode: httplimit.CheckThenRecord,
+		ID: httplimit.Header("Idempotency-Key"), Deadline: patient, FailClosed: true,
+		OnError: func(_ *http.Request, err error) { t.Error(err) }})(hello)
+	if got := statuses(4, h, header("Idempotency-Key", other.ID)); got != "200 200 429 429" {
+		t.Errorf("statuses %s, want 200 200 429 429", got)
+	}
+}
+
 // Whatever limiter stands inside, the cost is that of the nearest one that charges afterwards.
 func TestTheCostReachesTheLimiterThatChargesAfterwards(t *testing.T) {
 	t.Parallel()
@@ -137,7 +171,7 @@ func TestChargingBehindTheAnswer(t *testing.T) {
 		OnError: func(_ *http.Request, err error) { failed <- err },
 	})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 7) }))
 	get(h)
-	if got := <-requests; got != `{"policy":"jobs"}` {
+	if got := <-requests; got != `{"policy":"jobs","id":"job-7"}` {
 		t.Errorf("checked %s", got)
 	}
 	select {
