@@ -66,8 +66,9 @@ func Timeout(d time.Duration) Option {
 	return func(c *Client) { c.timeout = cmp.Or(d, DefaultTimeout) }
 }
 
-// NewClient gives a client over nc, which stays the caller's to close. Connect with nats.MaxReconnects(-1): otherwise nc is
-// closed for good after 60 tries, two minutes without a NATS server, and every call fails until the process starts again.
+// NewClient gives a client over nc, which stays the caller's to close. Connect with nats.MaxReconnects(-1) and
+// nats.IgnoreAuthErrorAbort(): otherwise nc is closed for good after 60 tries, two minutes without a NATS server, and when a
+// server refuses its credentials twice, and every call fails until the process starts again.
 func NewClient(nc *nats.Conn, options ...Option) *Client {
 	c := &Client{nc: nc, timeout: DefaultTimeout}
 	for _, o := range options {

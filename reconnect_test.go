@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestWhatUsersCopyReconnectsForEver: a connection that is closed after 60 tries limits nothing until somebody notices.
+// TestWhatUsersCopyReconnectsForEver: a connection that is closed after 60 tries, or two refusals, limits nothing until
+// somebody notices.
 func TestWhatUsersCopyReconnectsForEver(t *testing.T) {
 	connect, found := regexp.MustCompile(`nats\.Connect\(.*`), 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
@@ -21,8 +22,11 @@ func TestWhatUsersCopyReconnectsForEver(t *testing.T) {
 		}
 		text, err := os.ReadFile(path)
 		for _, line := range connect.FindAllString(string(text), -1) {
-			if found++; !strings.Contains(line, "nats.MaxReconnects(-1)") {
-				t.Errorf("%s: %s has no nats.MaxReconnects(-1)", path, line)
+			found++
+			for _, option := range []string{"nats.MaxReconnects(-1)", "nats.IgnoreAuthErrorAbort()"} {
+				if !strings.Contains(line, option) {
+					t.Errorf("%s: %s has no %s", path, line, option)
+				}
 			}
 		}
 		return err

@@ -28,7 +28,7 @@ const connectTimeout = 5 * time.Second
 func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error) {
 	to := cmp.Or(f.NATSURL, nats.DefaultURL)
 	options := []nats.Option{
-		nats.Name("limiter " + verb), nats.Timeout(connectTimeout), nats.MaxReconnects(-1),
+		nats.Name("limiter " + verb), nats.Timeout(connectTimeout), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
 		// What goes wrong later shows in the answers, and watch looks itself; the default handler would write to standard error.
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}

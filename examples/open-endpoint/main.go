@@ -31,7 +31,7 @@ func main() {
 	if err != nil {
 		log.Fatalf("--proxies: %v", err)
 	}
-	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1))
+	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter", *natsURL, err)
 	}

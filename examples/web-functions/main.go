@@ -29,7 +29,7 @@ func main() {
 		}
 		return
 	}
-	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1))
+	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter", *natsURL, err)
 	}
