@@ -14,7 +14,8 @@ import (
 //
 // A request is not sent, and fails with the error of [limits.Client.Wait], when its context ends first, when its turn
 // would come after its deadline (that is told at once), and when the limiter does not answer: what somebody else
-// counts must not be passed because nobody counts here.
+// counts must not be passed because nobody counts here. A turn that the limiter gives without its store, whatever on_error says,
+// is no answer either: the error is a [limits.Error] with Status 503 and [limits.CodeUnavailable].
 //
 // To keep to the server's own answers besides, use it as the Base of a [Transport]: then each repetition waits for
 // its turn too. turn has no ID, since each request is charged.
@@ -31,7 +32,12 @@ type outbound struct {
 
 // RoundTrip implements http.RoundTripper. It closes the body also of a request that is not sent, as that asks.
 func (o *outbound) RoundTrip(req *http.Request) (*http.Response, error) {
-	if _, err := o.client.Wait(req.Context(), o.turn); err != nil {
+	reply, err := o.client.Wait(req.Context(), o.turn)
+	if err == nil && reply.Degraded {
+		err = &limits.Error{Code: limits.CodeUnavailable, Status: http.StatusServiceUnavailable,
+			Message: "the limiter cannot reach its store, and so nobody counts the turns of all processes together"}
+	}
+	if err != nil {
 		closeBody(req)
 		return nil, fmt.Errorf("wait for a turn: %w", err)
 	}

@@ -82,6 +82,10 @@ func TestOutboundSendsNothingOutOfTurn(t *testing.T) {
 	if sent, closed, err := send(startNATS(t), 1); sent != 0 || !closed || !errors.As(err, &e) || e.Code != limits.CodeUnavailable {
 		t.Errorf("without a limiter: sent %d, body closed %v, error %v", sent, closed, err)
 	}
+	away, _ := silentService(t, limits.SubjectConsume, `{"allowed":true,"degraded":true,"key":"k","name":"1h","limit":1,"remaining":1}`)
+	if sent, closed, err := send(away, 1); sent != 0 || !closed || !errors.As(err, &e) || e.Code != limits.CodeUnavailable {
+		t.Errorf("without the store: sent %d, body closed %v, error %v", sent, closed, err)
+	}
 }
 
 // Middleware and Transport understand each other: the client comes back when the server said, and passes.
