@@ -160,10 +160,20 @@ func (s *statusRecorder) Write(b []byte) (int, error) {
 	return s.ResponseWriter.Write(b)
 }
 
-// ReadFrom keeps the writer's own way, such as sendfile, open to io.Copy.
-func (s *statusRecorder) ReadFrom(from io.Reader) (int64, error) {
-	s.implicit()
-	return io.Copy(s.ResponseWriter, from)
+// sniffed is how much net/http looks at to tell the type of a body.
+const sniffed = 512
+
+// ReadFrom keeps the writer's own way, such as sendfile, open to io.Copy. The first bytes it writes itself, as net/http does: a
+// reader that breaks before them, or has none, has begun no response.
+func (s *statusRecorder) ReadFrom(from io.Reader) (n int64, err error) {
+	if s.status == 0 {
+		n, err = io.Copy(struct{ io.Writer }{s}, io.LimitReader(from, sniffed))
+		if err != nil || n < sniffed {
+			return n, err
+		}
+	}
+	rest, err := io.Copy(s.ResponseWriter, from)
+	return n + rest, err
 }
 
 // Unwrap is for http.ResponseController.

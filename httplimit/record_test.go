@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/httplimit"
@@ -30,6 +31,19 @@ func TestOnlyWorkThatWasDoneIsCharged(t *testing.T) {
 		"nothing written": {func(http.ResponseWriter, *http.Request) {}, 1},
 		"body alone":      {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "x") }, 1},
 		"copied":          {func(w http.ResponseWriter, _ *http.Request) { io.Copy(w, strings.NewReader("x")) }, 1},
+		"broken copy, then 502": {func(w http.ResponseWriter, _ *http.Request) {
+			if _, err := io.Copy(w, iotest.ErrReader(io.ErrUnexpectedEOF)); err != nil {
+				w.WriteHeader(502)
+			}
+		}, 0},
+		"empty copy, then 502": {func(w http.ResponseWriter, _ *http.Request) {
+			io.Copy(w, iotest.DataErrReader(strings.NewReader("")))
+			w.WriteHeader(502)
+		}, 0},
+		"broken in the copy": {func(w http.ResponseWriter, _ *http.Request) {
+			io.Copy(w, iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader("xy"))))
+			w.WriteHeader(502)
+		}, 1},
 		"hints, then 201": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.WriteHeader(201) }, 1},
 		"hints, then 404": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.WriteHeader(404) }, 0},
 		"bad request":     {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) }, 0},
@@ -114,6 +128,23 @@ func TestTheCostReachesTheLimiterThatChargesAfterwards(t *testing.T) {
 	}
 }
 
+// A copy arrives whole, however long it is, and is counted so.
+func TestACopyArrivesWhole(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	for _, size := range []int{0, 1, 511, 512, 513, 100_000} {
+		body := "<!DOCTYPE html>" + strings.Repeat("x", size)
+		w := get(checkThenRecord(t, c, 100)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if n, err := io.Copy(w, struct{ io.Reader }{strings.NewReader(body)}); n != int64(len(body)) || err != nil {
+				t.Errorf("%d bytes: copied %d, %v", len(body), n, err)
+			}
+		})))
+		if w.Body.String() != body || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
+			t.Errorf("%d bytes: got %d, %s", len(body), w.Body.Len(), w.Header().Get("Content-Type"))
+		}
+	}
+}
+
 // A panic goes on to whoever recovers it, and what was done before it is charged.
 func TestAPanicIsNoWayAroundTheCharge(t *testing.T) {
 	t.Parallel()
@@ -124,6 +155,7 @@ func TestAPanicIsNoWayAroundTheCharge(t *testing.T) {
 	}{
 		"after 201":      {func(w http.ResponseWriter) { w.WriteHeader(201) }, 1},
 		"after a flush":  {func(w http.ResponseWriter) { w.(http.Flusher).Flush() }, 1},
+		"in a copy":      {func(w http.ResponseWriter) { io.Copy(w, &panicking{}) }, 1},
 		"before a thing": {func(http.ResponseWriter) {}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,6 +177,17 @@ func TestAPanicIsNoWayAroundTheCharge(t *testing.T) {
 			}
 		})
 	}
+}
+
+// panicking is a reader that breaks, behind its first byte, as a handler may.
+type panicking struct{ began bool }
+
+func (p *panicking) Read([]byte) (int, error) {
+	if p.began {
+		panic(http.ErrAbortHandler)
+	}
+	p.began = true
+	return 1, nil
 }
 
 func TestTheHandlerSeesTheDecision(t *testing.T) {
