@@ -30,11 +30,11 @@ func ReplyFrom(ctx context.Context) (reply *limits.Reply, ok bool) {
 }
 
 // SetCost says what the request turned out to cost, in mode [CheckThenRecord]: the charge after the handler is of
-// this cost, and of none when it is 0. The context is the request's. Of several middlewares it is the nearest one in that
-// mode, also when one in mode [Consume] stands inside of it.
+// this cost, of [limits.MaxAmount] when it is more, and of none when it is 0 or less. The context is the request's. Of several
+// middlewares it is the nearest one in that mode, also when one in mode [Consume] stands inside of it.
 func SetCost(ctx context.Context, cost int64) {
 	if c, _ := ctx.Value(costKey{}).(*atomic.Int64); c != nil {
-		c.Store(max(cost, 0))
+		c.Store(min(max(cost, 0), limits.MaxAmount))
 	}
 }
 

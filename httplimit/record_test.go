@@ -50,6 +50,7 @@ func TestOnlyWorkThatWasDoneIsCharged(t *testing.T) {
 		"error":           {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); w.WriteHeader(200) }, 0},
 		"cost 7":          {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 7) }, 7},
 		"cost 0":          {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 0) }, 0},
+		"past any cost":   {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 2*limits.MaxAmount) }, 10},
 		"past the limit":  {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 11) }, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,15 +232,16 @@ func TestAChargeThatIsLostIsTold(t *testing.T) {
 	t.Parallel()
 	for _, behind := range []bool{false, true} {
 		failed := make(chan error, 1)
-		h := httplimit.Middleware(dial(t, natsURL), httplimit.Config{
+		url, _ := silentService(t, limits.SubjectCheck, `{"allowed":true}`) // and nobody who records
+		h := httplimit.Middleware(dial(t, url), httplimit.Config{
 			Limits: inline(t, 10, "1h"), Mode: httplimit.CheckThenRecord, ChargeBehind: behind, Deadline: patient,
 			OnError: func(_ *http.Request, err error) { failed <- err },
-		})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 2*limits.MaxAmount) }))
+		})(hello)
 		if w := get(h); w.Code != 200 {
 			t.Errorf("status %d: what was done is done", w.Code)
 		}
 		var e *limits.Error
-		if err := <-failed; !errors.As(err, &e) || e.Field != "cost" {
+		if err := <-failed; !errors.As(err, &e) || e.Code != limits.CodeUnavailable {
 			t.Errorf("behind %v: %v", behind, err)
 		}
 	}
