@@ -33,7 +33,8 @@ const (
 // nothing more and does not say so. A call fails with
 //
 //   - an [*Error] when the service answered with one, or (Status 503, Code [CodeUnavailable]) when no limiter is
-//     listening, or (Status 413, Code [CodeTooLarge]) when the answer has more than 1 MiB,
+//     listening, or (Status 413, Code [CodeTooLarge]) when the answer has more than 1 MiB, or the request more than the
+//     NATS server takes in one message,
 //   - an error that wraps [context.DeadlineExceeded] when no answer came in time, and nats.ErrPermissionViolation too when
 //     the NATS server said that the user may not ask,
 //   - at once an error that wraps nats.ErrDisconnected when the connection is interrupted, from what decides: Consume,
@@ -198,6 +199,8 @@ func (c *Client) request(ctx context.Context, subject string, body []byte) (*nat
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, noLimiter(subject)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return nil, tooLarge(subject, body)
 	case err != nil:
 		return nil, c.noAnswer(subject, err)
 	}
@@ -273,6 +276,11 @@ func replaced(body []byte) bool {
 		}
 		body = body[at+1:] // a backslash of the text itself, and what follows it
 	}
+}
+
+func tooLarge(subject string, body []byte) *Error {
+	return &Error{Code: CodeTooLarge, Status: 413, Message: fmt.Sprintf(
+		"%s: the NATS server does not take a request of %d bytes in one message; see its max_payload", subject, len(body))}
 }
 
 func noLimiter(subject string) *Error {

@@ -204,6 +204,27 @@ func TestClientWithoutLimiter(t *testing.T) {
 	}
 }
 
+// TestWhatNATSDoesNotCarryIsTooLarge: where NATS takes less in one message than a request may have, that must not look like a
+// limiter that is away, without which callers go on.
+func TestWhatNATSDoesNotCarryIsTooLarge(t *testing.T) {
+	t.Parallel()
+	nc, err := nats.Connect(testenv.NATSConfig(t, "max_payload: 1024").ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	c, long := limits.NewClient(nc), strings.Repeat("k", 1024)
+	_, consumed := c.Consume(t.Context(), limits.Per(long, 1, "1m"))
+	_, recorded := c.Record(t.Context(), limits.Per(long, 1, "1m"))
+	for name, err := range map[string]error{"consume": consumed, "record": recorded,
+		"log": c.LogRequest(limits.LogEntry{Key: long, Endpoint: "/", Method: "GET", Status: 200})} {
+		var e *limits.Error
+		if !errors.As(err, &e) || e.Status != 413 || e.Code != limits.CodeTooLarge {
+			t.Errorf("%s: %v, want 413 too_large", name, err)
+		}
+	}
+}
+
 func TestClientTimeouts(t *testing.T) {
 	nc := connect(t)
 	if _, err := nc.Subscribe(limits.SubjectConsume, func(*nats.Msg) {}); err != nil { // takes, never answers

@@ -12,7 +12,7 @@ const (
 	CodeUnknownID     = "unknown_id"     // 404: settle of an id that no consume is known under
 	// CodeNothingToSettle is 409: settle of an id that charged nothing.
 	CodeNothingToSettle = "nothing_to_settle"
-	CodeTooLarge        = "too_large" // 413: request over MaxRequestBytes, or an answer over what NATS takes in one message
+	CodeTooLarge        = "too_large" // 413: request over MaxRequestBytes, or it or its answer over what NATS takes in one message
 	CodeTooManyLimits   = "too_many_limits"
 	CodeOverloaded      = "overloaded"  // 503: the worker's queue is full
 	CodeUnavailable     = "unavailable" // 503: the store cannot be reached

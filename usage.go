@@ -2,8 +2,11 @@ package limits
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // The subjects of usage. [SubjectUsage] is the only one that is never answered.
@@ -144,7 +147,8 @@ const logWait = 100 * time.Millisecond
 // LogRequest adds a line to the request log. It waits for no answer, and nothing tells whether the line was taken. When it
 // returns, the connection has the line, which Drain then sends. Where the connection hangs, it waits for 100 ms, and leaves the
 // line to it; a second later, and for as long as that lasts, lines are dropped at once, with an error that wraps
-// nats.ErrDisconnected. A text that is not valid UTF-8 is an [*Error] with Status 400.
+// nats.ErrDisconnected. A text that is not valid UTF-8 is an [*Error] with Status 400, and a line that is larger than NATS
+// takes one with Status 413.
 func (c *Client) LogRequest(e LogEntry) error {
 	body, err := write(SubjectUsage, e)
 	if err != nil {
@@ -158,7 +162,10 @@ func (c *Client) LogRequest(e LogEntry) error {
 	if !c.alone.aside(ctx, func() { err = c.nc.Publish(SubjectUsage, body) }) {
 		return nil // it is on its way
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return tooLarge(SubjectUsage, body)
+	case err != nil:
 		return fmt.Errorf("%s: %w", SubjectUsage, err)
 	}
 	return nil

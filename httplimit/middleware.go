@@ -127,8 +127,7 @@ func (m *middleware) decide(r *http.Request, request limits.Request) (*limits.Re
 	return m.ask(r, m.client.Check, request, m.Deadline)
 }
 
-// ask bounds the question in time, and in size before it is sent: what NATS refuses to carry would look like a
-// limiter that does not answer.
+// ask bounds the question in time, and in size before it is sent: a request that is refused costs NATS nothing.
 func (m *middleware) ask(r *http.Request, verb func(context.Context, limits.Request) (*limits.Reply, error),
 	request limits.Request, deadline time.Duration) (*limits.Reply, error) {
 	if textBytes(request) > limits.MaxRequestBytes {
