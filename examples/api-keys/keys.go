@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"log"
 	"net/http"
 	"strconv"
 	"strings"
@@ -79,9 +80,11 @@ func (s *server) remembered(digest [sha256.Size]byte, err error) (caller, *limit
 		return known.(caller), nil, nil
 	}
 	// What the limiter cannot read, such as no key at all, is no key of ours.
-	if e, ok := errors.AsType[*limits.Error](err); ok && e.Status < http.StatusInternalServerError {
+	if e, ok := errors.AsType[*limits.Error](err); ok &&
+		(e.Status == http.StatusBadRequest || e.Status == http.StatusRequestEntityTooLarge) {
 		return caller{}, nil, &refusal{http.StatusUnauthorized, "key " + limits.KeyUnknown}
 	}
+	log.Printf("verify a key: %v", err) // such as a policy that the limiter does not have
 	return caller{}, nil, &refusal{http.StatusServiceUnavailable, "keys cannot be verified now"}
 }
 

@@ -398,6 +398,15 @@ func (s *site) usage(t *testing.T, report string) *limits.Usage {
 	return u
 }
 
+// TestAPolicyThatIsNotThere holds that a valid key is not said to be unknown because the limiter was started without the policies.
+func TestAPolicyThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "name: key-rate", "name: another"))
+	key, _ := s.key(t, "7", "")
+	s.want(t, 503, "cannot be verified", "GET /v1/contacts/7", "X-API-Key", key)
+	s.want(t, 401, `"key unknown"`, "GET /v1/contacts/7")
+}
+
 // TestTheLimiterIsAway holds that a key which was valid passes, and one that nobody can verify does not.
 func TestTheLimiterIsAway(t *testing.T) {
 	t.Parallel()
