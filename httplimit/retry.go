@@ -21,15 +21,20 @@ func CanRetry(resp *http.Response) bool {
 
 // RetryAt is the earliest time at which the server wants to see the request again, counted from now, so call it when
 // the response comes. It reads Retry-After (seconds or a date), else t of RateLimit ([Draft]), else X-RateLimit-Reset
-// (an ISO date, Unix seconds or milliseconds, or seconds from now). ok is false when none of them can be read.
+// (an ISO date, Unix seconds or milliseconds, or seconds from now). A date is measured against the server's own clock, if the
+// response tells it in Date. ok is false when none of them can be read.
 func RetryAt(resp *http.Response) (at time.Time, ok bool) {
 	now := time.Now()
-	delay, ok := retryAfter(resp.Header, now)
+	server, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil {
+		server = now
+	}
+	delay, ok := retryAfter(resp.Header.Get("Retry-After"), server)
 	if !ok {
 		delay, ok = rateLimitReset(resp.Header)
 	}
 	if !ok {
-		delay, ok = xRateLimitReset(resp.Header.Get("X-RateLimit-Reset"), now)
+		delay, ok = xRateLimitReset(resp.Header.Get("X-RateLimit-Reset"), server)
 	}
 	if !ok {
 		return time.Time{}, false
@@ -37,18 +42,13 @@ func RetryAt(resp *http.Response) (at time.Time, ok bool) {
 	return now.Add(min(max(delay, 0), maxDelay)), true
 }
 
-// retryAfter measures a date against the server's own clock, if the response tells it.
-func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
-	value := h.Get("Retry-After")
+func retryAfter(value string, now time.Time) (time.Duration, bool) {
 	if delay, ok := seconds(value); ok {
 		return delay, true
 	}
 	at, err := http.ParseTime(value)
 	if err != nil {
 		return 0, false
-	}
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		now = date
 	}
 	return at.Sub(now), true
 }

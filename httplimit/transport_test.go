@@ -102,6 +102,8 @@ func TestTransportKeepsToTheServersTime(t *testing.T) {
 		"date, other clock": {"Retry-After", "Fri, 02 Jan 2026 13:01:00 GMT", "Date", "Fri, 02 Jan 2026 13:00:00 GMT"},
 		"Unix seconds":      {"X-RateLimit-Reset", "1767355260"},
 		"Unix milliseconds": {"X-RateLimit-Reset", "1767355260000"},
+		"Unix, other clock": {"X-RateLimit-Reset", "1767358860", "Date", "Fri, 02 Jan 2026 13:00:00 GMT"},
+		"ISO, other clock":  {"X-RateLimit-Reset", "2026-01-02T11:01:00.000Z", "Date", "Fri, 02 Jan 2026 11:00:00 GMT"},
 		"seconds from now":  {"X-RateLimit-Reset", "60"},
 		"ISO date":          {"X-RateLimit-Reset", "2026-01-02T12:01:00.000Z"},
 		"draft":             {"RateLimit", `"a;t=1, b";r=0;t=60, "c\";r=0;t=9";r=5;t=3600`},
