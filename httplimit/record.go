@@ -99,16 +99,16 @@ type statusRecorder struct {
 // wrapped shows http.Flusher and http.Hijacker where the writer beneath has them: one that pretended to flush would be worse.
 // Others, such as http.Pusher, it hides.
 func (s *statusRecorder) wrapped() http.ResponseWriter {
-	flusher, canFlush := s.ResponseWriter.(http.Flusher)
+	_, canFlush := s.ResponseWriter.(http.Flusher)
 	hijacker, canHijack := s.ResponseWriter.(http.Hijacker)
 	switch {
 	case canFlush && canHijack:
 		return struct {
 			flushing
 			http.Hijacker
-		}{flushing{s, flusher}, hijacker}
+		}{flushing{s}, hijacker}
 	case canFlush:
-		return flushing{s, flusher}
+		return flushing{s}
 	case canHijack:
 		return struct {
 			*statusRecorder
@@ -118,22 +118,20 @@ func (s *statusRecorder) wrapped() http.ResponseWriter {
 	return s
 }
 
-// flushing begins a response with a flush, if nothing was written: with a status of 200.
-type flushing struct {
-	*statusRecorder
-	beneath http.Flusher
-}
+type flushing struct{ *statusRecorder }
 
 // Flush implements [http.Flusher].
-func (f flushing) Flush() {
-	f.implicit()
-	f.beneath.Flush()
-}
+func (f flushing) Flush() { _ = f.FlushError() }
 
-// FlushError is what [http.ResponseController] prefers to Flush: it tells that the client has gone.
-func (f flushing) FlushError() error {
-	f.implicit()
-	return http.NewResponseController(f.ResponseWriter).Flush()
+// FlushError is what [http.ResponseController] asks for before anything else: it tells that the client has gone. Without it, that
+// would go past the recorder where a writer beneath offers no more than Unwrap. A flush begins a response, if nothing was
+// written: with a status of 200.
+func (s *statusRecorder) FlushError() error {
+	err := http.NewResponseController(s.ResponseWriter).Flush()
+	if !errors.Is(err, http.ErrNotSupported) {
+		s.implicit()
+	}
+	return err
 }
 
 // result is the status of the whole; a handler that ended without one wrote 200, unless it panicked.

@@ -296,6 +296,41 @@ func TestAWriterThatCannotFlushDoesNotPretendTo(t *testing.T) {
 	h.ServeHTTP(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil))
 }
 
+// unwrapping is the writer of a middleware that leaves all but writing to [http.ResponseController].
+type unwrapping struct{ http.ResponseWriter }
+
+func (u unwrapping) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+
+// However a flush finds the writer that can, it begins the response, and one that cannot be does not.
+func TestAFlushIsNotedUnderAnyWriter(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	h := checkThenRecord(t, c, 10)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		panic(http.ErrAbortHandler)
+	}))
+	for _, tt := range []struct {
+		writer  http.ResponseWriter
+		charged int64
+	}{
+		{struct{ http.ResponseWriter }{httptest.NewRecorder()}, 0},
+		{unwrapping{struct{ http.ResponseWriter }{httptest.NewRecorder()}}, 0},
+		{unwrapping{httptest.NewRecorder()}, 1},
+		{httptest.NewRecorder(), 2},
+	} {
+		func() {
+			defer func() { _ = recover() }()
+			h.ServeHTTP(tt.writer, httptest.NewRequest("GET", "/", nil))
+		}()
+		if got := 10 - remaining(t, c, 10, "1h"); got != tt.charged {
+			t.Errorf("%T: charged %d so far, want %d", tt.writer, got, tt.charged)
+		}
+	}
+}
+
 // goneWriter is a writer whose client has gone.
 type goneWriter struct{ *httptest.ResponseRecorder }
 
