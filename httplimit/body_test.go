@@ -219,6 +219,25 @@ func TestRateLimitFieldsAreStructured(t *testing.T) {
 	}
 }
 
+// No two items may have one name, as it is written.
+func TestRateLimitFieldsNameEachLimitOnce(t *testing.T) {
+	t.Parallel()
+	for _, names := range [][]string{{"m", "m", "m#2"}, {"m#2", "m", "m", "m"}, {"é", "%C3%A9"}, {"m", "m", "m", "m#3", "m#3"}} {
+		a := &httplimit.Answer{Reply: &limits.Reply{Allowed: true}, At: noon}
+		for _, name := range names {
+			a.Reply.Limits = append(a.Reply.Limits, limits.LimitReply{Name: name, Limit: 7, Remaining: 2, Allowed: true, Window: "1m"})
+		}
+		h, seen := http.Header{}, map[any]bool{}
+		httplimit.RateLimitFields(h, a)
+		for _, item := range items(t, h, "RateLimit") {
+			seen[item.Value] = true
+		}
+		if len(seen) != len(names) {
+			t.Errorf("%q: %s", names, h.Get("RateLimit"))
+		}
+	}
+}
+
 func items(t *testing.T, h http.Header, name string) (all []httpsfv.Item) {
 	t.Helper()
 	members, err := httpsfv.UnmarshalList(h.Values(name))

@@ -57,19 +57,20 @@ func RateLimitFields(h http.Header, a *Answer) {
 	h.Set("RateLimit", strings.Join(state, ", "))
 }
 
-// policyNames names each limit by policy and limit, and tells equal names apart: no two items may have one.
+// policyNames names each limit by policy and limit, and counts names that are equal as they are written: no two items may have
+// one.
 func policyNames(rows []limits.LimitReply) []string {
-	names, seen := make([]string, len(rows)), map[string]int{}
+	names, written := make([]string, len(rows)), map[string]bool{}
 	for i, l := range rows {
 		name := l.Name
 		if l.Policy != "" {
 			name = l.Policy + "/" + l.Name
 		}
-		seen[name]++
-		if n := seen[name]; n > 1 {
-			name = fmt.Sprintf("%s#%d", name, n)
-		}
 		names[i] = name
+		for n := 2; written[sfString(names[i])]; n++ {
+			names[i] = fmt.Sprintf("%s#%d", name, n)
+		}
+		written[sfString(names[i])] = true
 	}
 	return names
 }
