@@ -156,7 +156,8 @@ func JSONCode(a *Answer) (contentType string, body []byte) {
 //	{"error":"Rate limit exceeded","message":"You've used 5/5 generations this minute. Try again in 37 seconds.",
 //	 "rateLimit":{"type":"minute","limit":5,"current":5,"remaining":0,"resetAt":"2026-01-02T15:05:00.000Z"}}
 //
-// type is the limit's name.
+// type is the limit's name. The reply does not tell how a window begins, so one of a day is "today" also where it slides or
+// begins with its first use; [JSONTemplate] has {message}, the limiter's own words.
 func JSONUsage(what string) Body {
 	type rateLimit struct {
 		Type      string `json:"type"`
