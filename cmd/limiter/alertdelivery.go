@@ -138,7 +138,7 @@ func unsent(all []limits.AlertDelivery) (channels []string) {
 type alertsDeadCmd struct {
 	clientFlags
 	Channel string `placeholder:"C" help:"Only those of one channel."`
-	After   string `placeholder:"A" help:"Begin behind the next of a page."`
+	After   string `empty:"" placeholder:"A" help:"Begin behind the next of a page."`
 	Max     int    `default:"50" placeholder:"N" help:"At most N deliveries (${default})."`
 }
 

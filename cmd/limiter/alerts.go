@@ -28,7 +28,7 @@ type alertsListCmd struct {
 	Rule   string `placeholder:"R" help:"Only those of one rule."`
 	Policy string `placeholder:"P" help:"Only those of one policy."`
 	Open   bool   `help:"Leave out those that were resolved."`
-	After  string `placeholder:"A" help:"Begin behind the next of a page."`
+	After  string `empty:"" placeholder:"A" help:"Begin behind the next of a page."`
 	Max    int    `default:"50" placeholder:"N" help:"At most N alerts (${default})."`
 }
 

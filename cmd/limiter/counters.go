@@ -45,7 +45,7 @@ func (c *showCmd) Run(s *session) error {
 type listCmd struct {
 	clientFlags
 	Prefix string `placeholder:"P" help:"Only keys that begin with P."`
-	After  string `placeholder:"A" help:"Begin behind a key, or behind the next of a page."`
+	After  string `empty:"" placeholder:"A" help:"Begin behind a key, or behind the next of a page."`
 	Max    int    `placeholder:"N" help:"Show one page of at most N counters; all pages unless set."`
 }
 

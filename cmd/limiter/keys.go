@@ -20,11 +20,11 @@ type keysCmd struct {
 
 type keysCreateCmd struct {
 	clientFlags
-	User       string            `required:"" placeholder:"USER" help:"Whose requests the key makes."`
-	Name       string            `placeholder:"NAME" help:"A name for people."`
-	Tier       string            `placeholder:"TIER" help:"The tier whose limits count."`
-	Attributes map[string]string `name:"attribute" short:"a" mapsep:"none" placeholder:"NAME=VALUE" help:"An attribute of every request with the key; may be given again."`
-	Expires    spanFlag          `placeholder:"SPAN" help:"When it expires, from now, such as 30d or 12h; never unless set."`
+	User       string         `required:"" placeholder:"USER" help:"Whose requests the key makes."`
+	Name       string         `placeholder:"NAME" help:"A name for people."`
+	Tier       string         `placeholder:"TIER" help:"The tier whose limits count."`
+	Attributes attributeFlags `name:"attribute" short:"a" placeholder:"NAME=VALUE" help:"An attribute of every request with the key; may be given again."`
+	Expires    spanFlag       `placeholder:"SPAN" help:"When it expires, from now, such as 30d or 12h; never unless set."`
 }
 
 // Help gives the examples of --help.
@@ -63,7 +63,7 @@ type keysListCmd struct {
 	clientFlags
 	User   string `placeholder:"USER" help:"Only keys of one user."`
 	Prefix string `placeholder:"P" help:"Only keys whose ids begin with P."`
-	After  string `placeholder:"ID" help:"Begin behind an id."`
+	After  string `empty:"" placeholder:"ID" help:"Begin behind an id."`
 	Max    int    `placeholder:"N" help:"Show one page of at most N keys; all pages unless set."`
 }
 
@@ -240,11 +240,11 @@ const apiKeyVariable = "LIMITS_API_KEY"
 // history of the shell.
 type verifyCmd struct {
 	clientFlags
-	Attributes map[string]string `name:"attribute" short:"a" mapsep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given again."`
-	Policy     string            `placeholder:"NAME" help:"The policy; those that match the attributes unless set."`
-	Tier       string            `placeholder:"TIER" help:"The tier of a key that has none."`
-	Cost       int64             `default:"1" placeholder:"N" help:"What the request costs (${default})."`
-	ID         string            `name:"id" placeholder:"ID" help:"The same id charges once."`
+	Attributes attributeFlags `name:"attribute" short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given again."`
+	Policy     string         `placeholder:"NAME" help:"The policy; those that match the attributes unless set."`
+	Tier       string         `placeholder:"TIER" help:"The tier of a key that has none."`
+	Cost       int64          `default:"1" placeholder:"N" help:"What the request costs (${default})."`
+	ID         string         `name:"id" placeholder:"ID" help:"The same id charges once."`
 }
 
 // Help gives the examples of --help.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -179,7 +180,12 @@ func TestWrongUsage(t *testing.T) {
 		{"consume k --policy p", "stand for KEY and the flags of a limit"},
 		{"record --policy p --burst 1", "stand for KEY and the flags of a limit"},
 		{"check --tier PRO", "--tier needs --policy or -a"},
-		{"refund -a user", "--attribute: expected"},
+		{"refund -a user", "--attribute: expected NAME=VALUE"},
+		{"check -a user=7 -a user=8", "--attribute: user is given twice"},
+		{"consume -a user=7 --policy p -a user=7", "--attribute: user is given twice"},
+		{"keys create --user 7 -a plan=a -a plan=b", "--attribute: plan is given twice"},
+		{"consume k --limit 5 --window 1m --id=", "--id: is empty; leave it out or give one"},
+		{"keys create --user=", "--user: is empty\n"},
 		{"show", "<key>"},
 		{"show a b", "unexpected argument b"},
 		{"list --max 1001", "--max: 1001 is not between 1 and 1000"},
@@ -206,14 +212,7 @@ func TestWrongUsage(t *testing.T) {
 		{"serve --nats-inbox-prefix limits.x", `--nats-inbox-prefix: "limits.x" cannot begin`},
 		{"bench --nats-inbox-prefix a.>", "--nats-inbox-prefix"},
 		{"show k --nats-inbox-prefix a..b", "want one such as _INBOX_check"},
-		{"--data-dir=", "--data-dir: the path is empty\nsee: limiter serve --help"},
-		{"--policies=", "--policies: the path is empty"},
-		{"--alerts= --policies x", "--alerts: the path is empty"},
-		{"show k --nats-creds=", "--nats-creds: the path is empty"},
-		{"show k --nats-tls-ca=", "--nats-tls-ca: the path is empty"},
-		{"bench --nats-tls-cert=", "--nats-tls-cert: the path is empty"},
-		{"serve --nats-tls-key=", "--nats-tls-key: the path is empty"},
-		{"serve --http=", `--http: "" is not host:port`},
+		{"--data-dir=", "--data-dir: is empty; leave it out or give one\nsee: limiter serve --help"},
 		{"reset u:\xfd", `"u:\xfd" is not valid UTF-8`},
 		{"overrides set p minute u:\xfd --limit 1 --reason x", "is not valid UTF-8"},
 		{"alerts silence --for 1h --reason x --user=u\xfd", "is not valid UTF-8"},
@@ -225,6 +224,39 @@ func TestWrongUsage(t *testing.T) {
 		t.Run(tt.args, func(t *testing.T) {
 			limiter(t, strings.Fields(tt.args)...).want(t, exitUsage, "", tt.message)
 		})
+	}
+}
+
+// TestNothingIsGivenEmpty: a script whose variable is not set must not be told the answer to another question.
+func TestNothingIsGivenEmpty(t *testing.T) {
+	t.Parallel()
+	parser, refused := newParser(), 0
+	for _, verb := range parser.Model.Leaves(false) {
+		path := withoutPlaceholders(strings.Fields(verb.Path()))
+		refuse := func(what string, args ...string) {
+			t.Helper()
+			if _, err := parser.Parse(slices.Concat(path, args)); err == nil || !strings.HasPrefix(err.Error(), what+": is empty") {
+				t.Errorf("%q %q: %v", path, args, err)
+			}
+			refused++
+		}
+		for _, f := range verb.Flags {
+			switch {
+			case f.IsBool():
+			case f.Name == "after": // a list begins there, and so may a script that goes through its pages
+				if _, err := parser.Parse(slices.Concat(path, []string{"--after="})); err != nil {
+					t.Errorf("%q --after=: %v", path, err)
+				}
+			default:
+				refuse("--"+f.Name, "--"+f.Name+"=")
+			}
+		}
+		for n, arg := range verb.Positional {
+			refuse(arg.ShortSummary(), append(slices.Repeat([]string{"main_test.go"}, n), "")...)
+		}
+	}
+	if refused < 100 {
+		t.Errorf("only %d", refused)
 	}
 }
 

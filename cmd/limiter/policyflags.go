@@ -2,15 +2,39 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/seed503877ad/limits"
 )
 
 // policyFlags ask a policy, or all that match the attributes, instead of giving a limit.
 type policyFlags struct {
-	Policy     string            `placeholder:"NAME" help:"The policy that says the limits, instead of KEY, --limit and --window; those that match the attributes unless set."`
-	Tier       string            `placeholder:"TIER" help:"The tier whose limits count."`
-	Attributes map[string]string `name:"attribute" short:"a" mapsep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given again."`
+	Policy     string         `placeholder:"NAME" help:"The policy that says the limits, instead of KEY, --limit and --window; those that match the attributes unless set."`
+	Tier       string         `placeholder:"TIER" help:"The tier whose limits count."`
+	Attributes attributeFlags `name:"attribute" short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given again."`
+}
+
+// attributeFlags are attributes, one a flag.
+type attributeFlags map[string]string
+
+// Decode takes NAME=VALUE, and each name once: which of two values would count nobody could tell.
+func (f attributeFlags) Decode(c *kong.DecodeContext) error {
+	var text string
+	if err := c.Scan.PopValueInto("NAME=VALUE", &text); err != nil {
+		return err
+	}
+	name, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return fmt.Errorf("expected NAME=VALUE but got %q", text)
+	}
+	if _, given := f[name]; given {
+		return fmt.Errorf("%s is given twice", name)
+	}
+	f[name] = value
+	return nil
 }
 
 func (f *policyFlags) given() bool { return f.Policy != "" || f.Tier != "" || len(f.Attributes) > 0 }

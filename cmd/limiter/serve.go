@@ -49,9 +49,6 @@ func (c *serveCmd) Validate() error {
 	if !(c.WarningThreshold >= 0 && c.WarningThreshold <= 1) { // NaN too
 		return fmt.Errorf("--warning-threshold: %v is not between 0 and 1", c.WarningThreshold)
 	}
-	if c.DataDir == "" {
-		return errors.New("--data-dir: the path is empty")
-	}
 	return errors.Join(settings.CheckAddress("--http", c.HTTP, "off"), settings.CheckAddress("--nats-listen", c.NATSListen), c.NATS.Validate(), c.Jobs.Validate())
 }
 

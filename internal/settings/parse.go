@@ -10,13 +10,13 @@ import (
 )
 
 // Parsing is how both programs take their flags: an environment variable that is empty counts as unset, since Compose and Helm
-// pass what nobody set as an empty text, and a path that is given as an empty flag is wrong usage.
+// pass what nobody set as an empty text, and a flag or an argument that is given empty is wrong usage.
 func Parsing() kong.Option {
 	return kong.OptionFunc(func(k *kong.Kong) error {
 		return errors.Join(
 			kong.WithBeforeReset(forgetEmptyVariables).Apply(k),
 			kong.ValueFormatter(helpWithAllVariables).Apply(k),
-			kong.PostBuild(refuseEmptyPaths).Apply(k),
+			kong.PostBuild(refuseEmptyValues).Apply(k),
 		)
 	})
 }
@@ -41,16 +41,21 @@ func helpWithAllVariables(v *kong.Value) string {
 	return kong.DefaultHelpValueFormatter(&shown)
 }
 
-// refuseEmptyPaths stands before what reads paths, which would make the current folder of an empty one.
-func refuseEmptyPaths(k *kong.Kong) error {
+// refuseEmptyValues stands before what reads values. An empty one mostly comes from a script whose variable is not set, and
+// would count as not given: an id that charges again, a path that is the current folder, a list of everything. A flag for which
+// empty means something has the tag empty.
+func refuseEmptyValues(k *kong.Kong) error {
 	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
-		if v, ok := node.(*kong.Value); ok && (v.Tag.Type == "path" || v.Tag.Type == "existingfile") {
+		if v, ok := node.(*kong.Value); ok && !v.IsBool() && !v.Tag.Has("empty") {
 			read := v.Mapper
 			v.Mapper = kong.MapperFunc(func(c *kong.DecodeContext, target reflect.Value) error {
-				if c.Scan.Peek().Value == "" {
-					return errors.New("the path is empty")
+				switch {
+				case c.Scan.Peek().Value != "":
+					return read.Decode(c, target)
+				case v.Required:
+					return errors.New("is empty")
 				}
-				return read.Decode(c, target)
+				return errors.New("is empty; leave it out or give one")
 			})
 		}
 		return next(nil)
