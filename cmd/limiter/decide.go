@@ -81,7 +81,7 @@ func (f *decideFlags) decide(s *session, subject string) error {
 		return err
 	}
 	if !f.JSON {
-		printDecision(s, &reply, windowOf(body))
+		printDecision(s, subject, &reply, windowOf(body))
 	}
 	if !reply.Allowed {
 		return errDenied
@@ -97,8 +97,10 @@ func windowOf(body []byte) string {
 }
 
 // printDecision writes a word on the whole and a table of the limits.
-func printDecision(s *session, r *limits.Reply, window string) {
-	fmt.Fprintln(s.out, verdict(r))
+func printDecision(s *session, subject string, r *limits.Reply, window string) {
+	// What these do not allow is charged all the same: who read of a denial would try again, and charge it twice.
+	charged := subject == limits.SubjectRecord || subject == limits.SubjectSettle
+	fmt.Fprintln(s.out, verdict(r, charged))
 	rows := r.Limits
 	if len(rows) == 0 && r.Key != "" {
 		rows = []limits.LimitReply{{
@@ -111,14 +113,16 @@ func printDecision(s *session, r *limits.Reply, window string) {
 	}
 	t := newTable(s.out, "KEY", "NAME", "LIMIT", "REMAINING", "RESET", "RESULT")
 	for _, l := range rows {
-		t.row(l.Key, l.Name, rate(l.Limit, l.Window, 0), l.Remaining, when(s.now(), l.Reset), result(&l))
+		t.row(l.Key, l.Name, rate(l.Limit, l.Window, 0), l.Remaining, when(s.now(), l.Reset), result(&l, charged))
 	}
 	t.flush()
 }
 
-func verdict(r *limits.Reply) string {
+func verdict(r *limits.Reply, charged bool) string {
 	text := "allowed"
 	switch {
+	case !r.Allowed && charged:
+		text = "past the limit: " + strings.TrimSuffix(r.Message, "; recorded past the limit")
 	case !r.Allowed:
 		text = "denied: " + cmp.Or(r.Message, "by "+r.BlockedBy)
 	case r.Shadow:
@@ -132,11 +136,13 @@ func verdict(r *limits.Reply) string {
 	return text
 }
 
-func result(l *limits.LimitReply) string {
+func result(l *limits.LimitReply, charged bool) string {
 	text := "denied, can never fit"
 	switch {
 	case l.Allowed:
 		return "allowed"
+	case charged:
+		text = "charged, past the limit"
 	case l.RetryAfter > 0:
 		text = "denied, retry in " + span(l.RetryAfter)
 	}

@@ -312,6 +312,6 @@ func printVerified(s *session, r *limits.VerifyReply) {
 		fmt.Fprintf(s.out, "key %s, user %s, tier %s, attributes %s\n", r.Key.ID, r.User, dash(r.Tier), dash(pairs(r.Attributes)))
 	}
 	if r.Decision != nil {
-		printDecision(s, r.Decision, "")
+		printDecision(s, limits.SubjectVerify, r.Decision, "")
 	}
 }

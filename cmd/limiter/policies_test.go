@@ -116,7 +116,7 @@ func TestServiceOfPolicies(t *testing.T) {
 	s.limiter(t, "check"+ask).want(t, exitDenied, "denied: 5 of 5 used in 60m", "")
 	s.limiter(t, "check --tier pro"+ask).want(t, exitDone, "20/60m  15 ", "")
 	s.limiter(t, "refund --policy chat -a user=7").want(t, exitDone, "5/60m  1 ", "")
-	s.limiter(t, "record --policy chat -a user=7 --cost 3").want(t, exitDenied, "recorded past the limit", "")
+	s.limiter(t, "record --policy chat -a user=7 --cost 3").want(t, exitDenied, "past the limit: 7 of 5 used in 60m\n", "")
 	s.limiter(t, "consume -a user=7 -a route=mail").want(t, exitDone, "allowed: no limit applies\n", "")
 	s.limiter(t, "consume --policy chat -a route=chat").want(t, exitError, "", "400 invalid_attributes")
 

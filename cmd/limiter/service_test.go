@@ -57,7 +57,8 @@ func TestService(t *testing.T) {
 	s.limiter(t, consume+" --json").want(t, exitDenied, `"allowed":false`, "")
 	s.limiter(t, "refund api:user:1 --limit 2 --window 1h --algorithm fixed_window").want(t, exitDone, "2/1h", "")
 	s.limiter(t, consume).want(t, exitDone, "allowed\n", "")
-	s.limiter(t, "record api:user:2 --limit 2 --window 1h --cost 5").want(t, exitDenied, "2/1h", "")
+	s.limiter(t, "record api:user:2 --limit 2 --window 1h --cost 5").want(t, exitDenied, "past the limit: 5 of 2 used in 1h\nKEY ", "")
+	s.limiter(t, "record api:user:2 --limit 2 --window 1h").want(t, exitDenied, " charged, past the limit\n", "")
 	s.limiter(t, "consume k --limit 2 --window 1x").want(t, exitError, "", "400 invalid_window")
 
 	s.limiter(t, "show api:user:1").want(t, exitDone, "1h    2/1h   2     0", "")

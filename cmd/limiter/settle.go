@@ -38,7 +38,7 @@ func (c *settleCmd) Run(s *session) error {
 		return err
 	}
 	if !c.JSON {
-		printDecision(s, &reply, "")
+		printDecision(s, limits.SubjectSettle, &reply, "")
 	}
 	if !reply.Allowed {
 		return errDenied

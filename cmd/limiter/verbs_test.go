@@ -92,6 +92,27 @@ b    1m    5/1m   0          now    denied, retry in 1s
 	}
 }
 
+// TestWhatIsChargedIsNotDenied: who was told of a denial, and when to try again, would charge it twice.
+func TestWhatIsChargedIsNotDenied(t *testing.T) {
+	const reply = `{"allowed":false,"key":"k","name":"foo","limit":5,"remaining":0,"reset":1772366400000,"retryAfter":3600000,` +
+		`"blockedBy":"foo","message":"7 of 5 used in 1h; recorded past the limit"}`
+	url := respond(t, "limits.*", text(reply))
+	want := `past the limit: 7 of 5 used in 1h
+KEY  NAME  LIMIT  REMAINING  RESET                      RESULT
+k    foo   5/1h   0          2026-03-01 13:00:00 in 1h  charged, past the limit
+`
+	for _, args := range [][]string{
+		{"record", "k", "--name", "foo", "--limit", "5", "--window", "1h", "--cost", "3"},
+		{"record", "--request", `{"key":"k","name":"foo","limit":5,"window":"1h","cost":3}`},
+	} {
+		i := limiter(t, append(args, "--nats-url", url)...)
+		if d := cmp.Diff(want, i.out.String()); d != "" || i.status != exitDenied {
+			t.Errorf("%s: exit status %d, %s", args, i.status, d)
+		}
+	}
+	limiter(t, "settle", "job", "--cost", "7", "--nats-url", url).want(t, exitDenied, "charged, past the limit\n", "")
+}
+
 func TestServiceErrorsAreErrors(t *testing.T) {
 	body := `{"error":{"code":"invalid_window","field":"window","message":"window: unknown unit \"x\""}}`
 	url := respond(t, "limits.*", func(string) *nats.Msg {
