@@ -93,10 +93,13 @@ func (f *decideFlags) decide(s *session, subject string) error {
 func windowOf(body []byte) string {
 	var r limits.Request
 	_ = json.Unmarshal(body, &r)
+	if len(r.Limits) == 1 {
+		return r.Limits[0].Window
+	}
 	return r.Window
 }
 
-// printDecision writes a word on the whole and a table of the limits.
+// printDecision writes a word on the whole and a table of the limits; window is that of a request with one limit, if it is known.
 func printDecision(s *session, subject string, r *limits.Reply, window string) {
 	// What these do not allow is charged all the same: who read of a denial would try again, and charge it twice.
 	charged := subject == limits.SubjectRecord || subject == limits.SubjectSettle
@@ -104,7 +107,7 @@ func printDecision(s *session, subject string, r *limits.Reply, window string) {
 	rows := r.Limits
 	if len(rows) == 0 && r.Key != "" {
 		rows = []limits.LimitReply{{
-			Key: r.Key, Name: r.Name, Limit: r.Limit, Window: cmp.Or(window, r.Name),
+			Key: r.Key, Name: r.Name, Limit: r.Limit, Window: window,
 			Remaining: r.Remaining, Reset: r.Reset, Allowed: r.Allowed, RetryAfter: r.RetryAfter,
 		}}
 	}

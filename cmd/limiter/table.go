@@ -51,9 +51,13 @@ func counterRow(now time.Time, c *limits.Counter, withKey bool) []any {
 	return row
 }
 
-// rate writes a limit as "100/1m", with the burst of a token bucket as "100/1m +20".
+// rate writes a limit as "100/1m", with the burst of a token bucket as "100/1m +20"; without a window, which is that of one that
+// is not known, as "100".
 func rate(limit int64, window string, burst int64) string {
-	if burst > 0 {
+	switch {
+	case window == "":
+		return fmt.Sprint(limit)
+	case burst > 0:
 		return fmt.Sprintf("%d/%s +%d", limit, window, burst)
 	}
 	return fmt.Sprintf("%d/%s", limit, window)
