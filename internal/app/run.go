@@ -207,6 +207,7 @@ func (l *limiter) storeName() string {
 
 func (l *limiter) startNATS(ctx context.Context) (err error) {
 	if l.NATSURL == "" {
+		l.tellUnused()
 		l.embedded, err = bus.Embed(bus.EmbedConfig{Listen: l.NATSListen, StoreDir: filepath.Join(l.DataDir, "nats"), Logger: l.log})
 		if err != nil {
 			return err
@@ -221,15 +222,32 @@ func (l *limiter) startNATS(ctx context.Context) (err error) {
 	return err
 }
 
-func (l *limiter) connect(ctx context.Context, use string) (*nats.Conn, error) {
-	url := l.NATSURL
-	if l.embedded != nil {
-		url = l.embedded.URL()
+// tellUnused names the settings that an embedded server has no use for. They end no start: the environment may have them for
+// other programs.
+func (l *limiter) tellUnused() {
+	var unused []string
+	for _, s := range []struct{ name, value string }{
+		{"--nats-creds (NATS_CREDS)", l.NATSCreds}, {"--nats-tls-ca (NATS_TLS_CA)", l.NATSTLSCA},
+		{"--nats-tls-cert (NATS_TLS_CERT)", l.NATSTLSCert}, {"--nats-tls-key (NATS_TLS_KEY)", l.NATSTLSKey},
+	} {
+		if s.value != "" {
+			unused = append(unused, s.name)
+		}
 	}
-	nc, err := bus.Connect(ctx, bus.ConnectConfig{
-		URL: url, Creds: l.NATSCreds, TLSCA: l.NATSTLSCA, TLSCert: l.NATSTLSCert, TLSKey: l.NATSTLSKey,
+	if len(unused) > 0 {
+		l.log.Warn("settings for --nats-url are not used: without it the NATS server is embedded", "settings", strings.Join(unused, ", "))
+	}
+}
+
+func (l *limiter) connect(ctx context.Context, use string) (*nats.Conn, error) {
+	cfg := bus.ConnectConfig{
+		URL: l.NATSURL, Creds: l.NATSCreds, TLSCA: l.NATSTLSCA, TLSCert: l.NATSTLSCert, TLSKey: l.NATSTLSKey,
 		InboxPrefix: l.NATSInboxPrefix, Name: "limiter " + use, Logger: l.log,
-	})
+	}
+	if l.embedded != nil { // it has neither accounts nor TLS
+		cfg.URL, cfg.Creds, cfg.TLSCA, cfg.TLSCert, cfg.TLSKey = l.embedded.URL(), "", "", "", ""
+	}
+	nc, err := bus.Connect(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}

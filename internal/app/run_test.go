@@ -2,11 +2,14 @@ package app
 
 import (
 	"context"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -247,5 +250,23 @@ func TestATokenOfNATSStaysOutOfTheLog(t *testing.T) {
 	o.NATSURL = "nats://s3cret@" + addr
 	if log := running(t, Run, o); log.at["nats"] != "nats://***@"+addr || strings.Contains(log.String(), "s3cret") {
 		t.Error(log)
+	}
+}
+
+// TestAnEmbeddedServerNeedsNoCredentials: what the environment has for other NATS servers neither fails nor ends a start.
+func TestAnEmbeddedServerNeedsNoCredentials(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	o := options(t)
+	o.NATSTLSCA, o.NATSCreds = filepath.Join(t.TempDir(), "ca.pem"), "nobody.creds"
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(o.NATSTLSCA, ca, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := running(t, Run, o).String()
+	if n := strings.Count(log, "settings for --nats-url are not used"); n != 1 ||
+		!strings.Contains(log, "[settings:--nats-creds (NATS_CREDS), --nats-tls-ca (NATS_TLS_CA)]") {
+		t.Errorf("%d warnings\n%s", n, log)
 	}
 }
