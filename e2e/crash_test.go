@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -371,4 +372,30 @@ func TestSIGTERMAnswersEveryRequestThatWasTaken(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// TestALogThatNobodyReadsEndsNothing: lines are lost, and requests are answered and drained as before.
+func TestALogThatNobodyReadsEndsNothing(t *testing.T) {
+	t.Parallel()
+	env := deployments[1].env(t)
+	for name, c := range map[string]struct {
+		start         func(t testing.TB, env ...string) *worker
+		subject, body string
+	}{
+		"limiter": {start, limits.SubjectConsume, `{"key":"k","limit":2,"window":"1h"}`},
+		"alerter": {startAlerter, limits.SubjectJobsList, `{}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := c.start(t, env...)
+			if err := w.out.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.cmd.Process.Signal(syscall.SIGHUP); err != nil { // which is logged
+				t.Fatal(err)
+			}
+			request(t, connect(t, w.nats), c.subject, c.body)
+			w.terminate(t)
+		})
+	}
 }

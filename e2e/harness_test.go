@@ -61,8 +61,9 @@ func program(t testing.TB, name string) string {
 // worker is a process of a limiter or an alerter.
 type worker struct {
 	cmd  *exec.Cmd
-	nats string // the URL it is served at
-	http string // host:port
+	nats string    // the URL it is served at
+	http string    // host:port
+	out  io.Closer // what its log is read from
 	done chan struct{}
 	err  error // how it ended, when done is closed
 
@@ -93,7 +94,7 @@ func launch(t testing.TB, cmd *exec.Cmd, env []string) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.cmd.Stdout = w.cmd.Stderr
+	w.cmd.Stdout, w.out = w.cmd.Stderr, stderr
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -109,6 +111,8 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 // run starts parts in order, waits until ctx is done, and stops them.
 func (l *limiter) run(ctx context.Context, parts ...func(context.Context) error) error {
 	defer l.surviveHangUps()()
+	// Who reads the log may end, as a logger does that starts anew. That loses lines, and is no reason to end without a drain.
+	signal.Ignore(syscall.SIGPIPE)
 	err := l.start(ctx, parts)
 	if err == nil {
 		l.log.Info("ready", "nats", redact.URLs(l.requests.ConnectedUrl()), "http", l.httpAddr(), "store", l.storeName())
