@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,22 @@ func TestService(t *testing.T) {
 		t.Errorf("serve ended with status %d: %s", s.status, s.err.String())
 	}
 	limiter(t, "healthcheck", "--http", s.http).want(t, exitError, "", "healthcheck: ")
+}
+
+// TestWrongPathsNameTheirFlags: what a start cannot use is wrong usage, also where it shows only then.
+func TestWrongPathsNameTheirFlags(t *testing.T) {
+	t.Parallel()
+	file := policies(t, policyFile)
+	none := filepath.Join(t.TempDir(), "none.yaml")
+	for _, tt := range []struct{ flag, path, message string }{
+		{"--data-dir", file, "limiter: wrong settings: --data-dir: make the data folder: mkdir " + file},
+		{"--data-dir", filepath.Join(file, "data"), "limiter: wrong settings: --data-dir: make the data folder: mkdir " + file},
+		{"--policies", none, "limiter: wrong settings: --policies: read policies: open " + none},
+		{"--policies", filepath.Dir(file), "limiter: wrong settings: --policies: read policies: read "},
+		{"--alerts", none, "limiter: wrong settings: --alerts: read alerts: open " + none},
+	} {
+		limiter(t, "--nats-listen", "127.0.0.1:0", "--http", "off", "--data-dir", t.TempDir(), tt.flag, tt.path).want(t, exitUsage, "", tt.message)
+	}
 }
 
 func TestServiceEvents(t *testing.T) {

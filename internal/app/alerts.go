@@ -27,7 +27,7 @@ func (l *limiter) loadAlerts(ctx context.Context) error {
 	}
 	keeper, err := alerts.NewRulesKeeper(ctx, l.Alerts, alerts.FileOptions{}, l.log)
 	if err != nil {
-		return err
+		return wrongPath("--alerts", err)
 	}
 	l.alertsFile, l.alertRules = keeper, keeper.Current
 	return nil

@@ -16,11 +16,11 @@ func (l *limiter) lockData(context.Context) error {
 		return nil
 	}
 	if err := os.MkdirAll(l.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make the data folder: %w", err)
+		return wrongPath("--data-dir", fmt.Errorf("make the data folder: %w", err))
 	}
 	lock, err := lockFile(filepath.Join(l.DataDir, "limits.lock"))
 	if err != nil {
-		return fmt.Errorf("take the data folder %s: %w", l.DataDir, err)
+		return wrongPath("--data-dir", fmt.Errorf("take the data folder %s: %w", l.DataDir, err))
 	}
 	l.onStop("data folder", func(context.Context) error { return lock.Close() })
 	return nil

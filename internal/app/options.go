@@ -5,7 +5,9 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/bus"
@@ -88,6 +90,19 @@ func (o *Options) check() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrOptions, errors.Join(all...))
+}
+
+// wrongPath names the flag of a path that the system refused. What the path can be blamed for is a wrong setting; a full disk is not.
+func wrongPath(flag string, err error) error {
+	if _, ok := errors.AsType[*fs.PathError](err); !ok {
+		return err
+	}
+	for _, blame := range []error{fs.ErrNotExist, fs.ErrPermission, syscall.ENOTDIR, syscall.EISDIR} {
+		if errors.Is(err, blame) {
+			return fmt.Errorf("%w: %s: %w", ErrOptions, flag, err)
+		}
+	}
+	return fmt.Errorf("%s: %w", flag, err)
 }
 
 // RunsAlerts tells whether alerts and jobs run in this limiter, which else is a worker: it answers requests and no more.

@@ -34,7 +34,7 @@ func (l *limiter) loadPolicies(ctx context.Context) error {
 		return err
 	}
 	l.policies, err = policy.NewKeeper(ctx, l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: onError}, l.log)
-	return err
+	return wrongPath("--policies", err)
 }
 
 // minHashKey is the least length of a hash key in bytes: with 128 bits nobody finds it by trying.
