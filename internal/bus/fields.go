@@ -59,7 +59,7 @@ func parsed(name string, parse func(s string) error) field {
 func oneOf(name string, to *string, words ...string) field {
 	return parsed(name, func(s string) error {
 		if !slices.Contains(words, s) {
-			return badInput(name, name, "unknown %s %s; want one of %q", name, quoteText([]byte(s)), words)
+			return badInput(name, name, "unknown %s %s; want %s", name, quoteText([]byte(s)), strings.Join(words, ", "))
 		}
 		*to = s
 		return nil

@@ -144,6 +144,8 @@ func decodeKeyChange(data []byte, expires bool) (id string, at int64, err error)
 	switch {
 	case err != nil:
 		return "", 0, err
+	case id == "":
+		return "", 0, badInput("id", "id", "id is missing; want the 8 letters and digits behind the key's prefix")
 	case !keys.IsID(id):
 		return "", 0, badInput("id", "id", "id is none of an API key; want the 8 letters and digits behind the key's prefix")
 	case expires && at < 0:

@@ -257,6 +257,11 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 			t.Errorf("%s tells the key: %s %v", c.subject, m.Data, m.Header)
 		}
 	}
+	for _, subject := range []string{limits.SubjectKeysRevoke, limits.SubjectKeysExpire} {
+		if m := ask(t, nc, subject, `{}`); !strings.Contains(string(m.Data), `"id is missing; want the 8 letters and digits behind the key's prefix"`) {
+			t.Errorf("%s: %s", subject, m.Data)
+		}
+	}
 	if log := w.log.String(); strings.Contains(log, key[13:]) || !strings.Contains(log, "API key created") {
 		t.Errorf("log: %s", log)
 	}

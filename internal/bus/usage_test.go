@@ -111,7 +111,8 @@ func TestUsageQuestions(t *testing.T) {
 		{limits.SubjectUsageReport, `{"report":"errors","since":5,"until":7,"prefix":"nobody"}`, `{"since":5,"until":7,"errors":[]}`},
 		{limits.SubjectUsageReport, `{"report":"errors","since":5,"until":7,"prefix":"x","max":3}`,
 			`{"since":5,"until":7,"errors":[{"endpoint":"/a","method":"GET","status":500,"requests":1}]}`},
-		{limits.SubjectTop, `{"by":"loved"}`, `{"error":{"code":"invalid_by"`},
+		{limits.SubjectTop, `{"by":"loved"}`,
+			`{"error":{"code":"invalid_by","field":"by","message":"unknown by \"loved\"; want denied, used, allowed"}}`},
 		{limits.SubjectTop, `{"period":"day"}`, `{"error":{"code":"invalid_period"`},
 		{limits.SubjectTop, `{"period":"1h","since":5}`, `{"error":{"code":"mixed_forms"`},
 		{limits.SubjectTop, `{"until":5}`, `{"error":{"code":"invalid_since"`},
@@ -119,7 +120,8 @@ func TestUsageQuestions(t *testing.T) {
 		{limits.SubjectTop, `{"max":1001}`, `{"error":{"code":"invalid_max"`},
 		{limits.SubjectTop, `{"key":"k"}`, `{"error":{"code":"unknown_field"`},
 		{limits.SubjectUsageReport, `{}`, `{"error":{"code":"invalid_report"`},
-		{limits.SubjectUsageReport, `{"report":"all"}`, `{"error":{"code":"invalid_report"`},
+		{limits.SubjectUsageReport, `{"report":"all"}`,
+			`{"error":{"code":"invalid_report","field":"report","message":"unknown report \"all\"; want traffic, slowest, errors"}}`},
 		{limits.SubjectUsageReport, `{"report":"errors","user":"u"}`, `{"error":{"code":"unknown_field"`},
 	} {
 		if m := ask(t, nc, c.subject, c.body); !strings.HasPrefix(string(m.Data), c.want) {
