@@ -52,6 +52,8 @@ func (c *benchCmd) Validate() error {
 		return fmt.Errorf("--in-flight: %d is above 1000000", c.InFlight)
 	case c.Keys < 1 || c.Keys > 1_000_000_000:
 		return fmt.Errorf("--keys: %d is not between 1 and 1000000000", c.Keys)
+	case c.Limit < 1 || c.Limit > limits.MaxAmount:
+		return fmt.Errorf("--limit: %d is not between 1 and %d", c.Limit, int64(limits.MaxAmount))
 	case c.Duration <= 0:
 		return fmt.Errorf("--duration: %v is not above 0", c.Duration)
 	case c.Warmup < 0:

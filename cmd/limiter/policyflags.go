@@ -54,7 +54,7 @@ func (f *decideFlags) checkForm() error {
 		return errors.New("--policy, --tier and -a stand for KEY and the flags of a limit: leave those out, the policy has them")
 	case f.given() && f.Policy == "" && len(f.Attributes) == 0:
 		return errors.New("--tier needs --policy or -a beside it")
-	case !f.given() && (f.Key == "" || f.Limit == 0 || f.Window == ""):
+	case !f.given() && (f.Key == "" || f.Limit < 1 || f.Window == ""):
 		return errors.New("KEY, --limit (1 or more) and --window are needed, or --policy or -a, or --request")
 	}
 	return nil

@@ -40,6 +40,18 @@ func parseSpan(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
+// periodFlag is how far back usage is looked at, as the service takes it.
+type periodFlag string
+
+// UnmarshalText refuses what the service would.
+func (f *periodFlag) UnmarshalText(text []byte) error {
+	if d, err := parseSpan(string(text)); err != nil || d < 100*time.Millisecond || d > 366*24*time.Hour {
+		return fmt.Errorf("%q is no duration of 100ms to 366d; want one such as 30m, 1h or 7d", text)
+	}
+	*f = periodFlag(text)
+	return nil
+}
+
 // timeFlag is a moment.
 type timeFlag time.Time
 

@@ -27,10 +27,10 @@ func (f *usageFlags) Validate() error {
 // topCmd shows who hits the limits most.
 type topCmd struct {
 	usageFlags
-	By     string `default:"denied" enum:"denied,used,allowed" placeholder:"WHAT" help:"denied, used (the cost) or allowed (${default})."`
-	Since  string `default:"1h" placeholder:"PERIOD" help:"How far back, such as 30m, 1h or 7d (${default})."`
-	Policy string `placeholder:"NAME" help:"Only this policy."`
-	User   string `placeholder:"USER" help:"Only this user."`
+	By     string     `default:"denied" enum:"denied,used,allowed" placeholder:"WHAT" help:"denied, used (the cost) or allowed (${default})."`
+	Since  periodFlag `default:"1h" placeholder:"PERIOD" help:"How far back, such as 30m, 1h or 7d (${default})."`
+	Policy string     `placeholder:"NAME" help:"Only this policy."`
+	User   string     `placeholder:"USER" help:"Only this user."`
 }
 
 // Help gives the examples of --help.
@@ -46,7 +46,7 @@ PEAK is the most requests of one minute. The counts are some seconds behind.`
 
 func (c *topCmd) Run(s *session) error {
 	var top limits.Top
-	r := limits.TopRequest{By: c.By, Period: c.Since, Policy: c.Policy, Prefix: c.Prefix, User: c.User, Max: c.Max}
+	r := limits.TopRequest{By: c.By, Period: string(c.Since), Policy: c.Policy, Prefix: c.Prefix, User: c.User, Max: c.Max}
 	if _, err := c.ask(s, limits.SubjectTop, r, &top); err != nil || c.JSON {
 		return err
 	}
@@ -65,8 +65,8 @@ func (c *topCmd) Run(s *session) error {
 // usageCmd asks the request log.
 type usageCmd struct {
 	usageFlags
-	Report string `arg:"" enum:"traffic,slowest,errors" help:"traffic: which keys make most of it; slowest: endpoints; errors: status 500 and above."`
-	Since  string `default:"24h" placeholder:"PERIOD" help:"How far back, such as 1h or 7d (${default})."`
+	Report string     `arg:"" enum:"traffic,slowest,errors" help:"traffic: which keys make most of it; slowest: endpoints; errors: status 500 and above."`
+	Since  periodFlag `default:"24h" placeholder:"PERIOD" help:"How far back, such as 1h or 7d (${default})."`
 }
 
 // Help gives the examples of --help.
@@ -82,7 +82,7 @@ The log holds what clients told of on limits.usage.`
 
 func (c *usageCmd) Run(s *session) error {
 	var u limits.Usage
-	r := limits.UsageRequest{Report: c.Report, Period: c.Since, Prefix: c.Prefix, Max: c.Max}
+	r := limits.UsageRequest{Report: c.Report, Period: string(c.Since), Prefix: c.Prefix, Max: c.Max}
 	if _, err := c.ask(s, limits.SubjectUsageReport, r, &u); err != nil || c.JSON {
 		return err
 	}
