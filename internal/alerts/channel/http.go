@@ -77,6 +77,9 @@ func (t *target) post(ctx context.Context, header http.Header, body []byte) (ans
 		return nil, t.failed(ctx, err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, which no context ends
+		return nil, t.judge(resp)
+	}
 	defer time.AfterFunc(drainTimeout, cancel).Stop()
 	answer, _ = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	return answer, t.judge(resp)

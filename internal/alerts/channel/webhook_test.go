@@ -255,6 +255,38 @@ func TestTargetsThatStall(t *testing.T) {
 	}
 }
 
+// TestSwitchingProtocolsIsAFailure: net/http hands over the connection as the body, which has no end while the target holds it.
+func TestSwitchingProtocolsIsAFailure(t *testing.T) {
+	t.Parallel()
+	closed := make(chan error, 1)
+	r := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			closed <- err
+			return
+		}
+		t.Cleanup(func() { conn.Close() })
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		_, err = conn.Read(make([]byte, 1))
+		closed <- err
+	})
+	sent := make(chan error, 1)
+	go func() { sent <- send(t, config(t), hook(r.URL)) }()
+	select {
+	case err := <-sent:
+		wantError(t, err, "it answered 101 Switching Protocols")
+		if refusal, ok := errors.AsType[*alerts.Refusal](err); ok {
+			t.Errorf("it is not simply tried again: %+v", refusal)
+		}
+	case <-time.After(patience):
+		t.Fatal("the try does not end")
+	}
+	if err := <-closed; err != io.EOF {
+		t.Errorf("the connection is not closed: %v", err)
+	}
+}
+
 func TestClosedPort(t *testing.T) {
 	t.Parallel()
 	r := receive(t, nil)
