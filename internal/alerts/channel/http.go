@@ -88,10 +88,27 @@ func (t *target) post(ctx context.Context, header http.Header, body []byte) (ans
 func (t *target) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
-	} else if strings.Contains(err.Error(), "malformed") {
-		err = errors.New("what answers there speaks no HTTP") // net/http quotes it, and it may repeat the URL
+	} else {
+		err = tellable(err)
 	}
 	return fmt.Errorf("post to %s: %w", t.url.Host, err)
+}
+
+// tellable tells what went wrong on the way, and nothing more of the rest: net/http quotes an answer that it cannot read, and
+// that may repeat the URL. What crypto/tls says of a connection is of no type for the most part; its errors begin with its name.
+func tellable(err error) error {
+	if way, ok := errors.AsType[net.Error](err); ok {
+		return way
+	}
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, end) {
+			return end
+		}
+	}
+	if strings.HasPrefix(err.Error(), "tls: ") {
+		return err
+	}
+	return errors.New("it gave no proper HTTP answer")
 }
 
 // judge makes an error of an answer's status. It tells nothing of the body, in which a target may repeat the URL.
