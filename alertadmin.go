@@ -26,8 +26,9 @@ const (
 
 // Bounds of requests about alerts.
 const (
-	MaxAlertPage = 200 // alerts, silences or deliveries in one reply
-	MaxNoteBytes = 256 // note of a test
+	MaxAlertPage = 200  // alerts or deliveries in one reply
+	MaxSilences  = 1000 // silences that hold at a time, and silences in one reply
+	MaxNoteBytes = 256  // note of a test
 	// MaxSilenceMillis is how long a silence may last: 366 days.
 	MaxSilenceMillis = 366 * 24 * 3600 * 1000
 )
@@ -167,7 +168,7 @@ type UnsilenceRequest struct {
 type ListSilencesRequest struct {
 	// All lists those that have ended too.
 	All bool `json:"all,omitzero"`
-	// Max is how many: 50 unless said, up to [MaxAlertPage].
+	// Max is how many, up to [MaxSilences]; as many unless said, or 50 with All.
 	Max int `json:"max,omitzero"`
 }
 

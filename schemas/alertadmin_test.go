@@ -39,6 +39,13 @@ func refineAlerts(s *jsonschema.Schema) {
 	}
 }
 
+// refineSilences lets all silences that hold be asked for.
+func refineSilences(s *jsonschema.Schema) {
+	refineAlerts(s)
+	max, _ := s.Properties.Get("max")
+	max.Maximum = json.Number(strconv.Itoa(limits.MaxSilences))
+}
+
 // maxDeliveryID bounds the id of a delivery, which is longer than others, and the name of its channel where letters are asked for.
 const maxDeliveryID = 512
 

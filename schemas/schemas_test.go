@@ -74,7 +74,7 @@ var definitions = map[string]struct {
 	"api/alerts-silence-request.v1.json":   {limits.SilenceRequest{}, "Body of admin.alerts.silence", refineAlerts},
 	"api/silence.v1.json":                  {limits.SilenceReply{}, "Reply of admin.alerts.silence and admin.alerts.unsilence", nil},
 	"api/alerts-unsilence-request.v1.json": {limits.UnsilenceRequest{}, "Body of admin.alerts.unsilence", nil},
-	"api/alerts-silences-request.v1.json":  {limits.ListSilencesRequest{}, "Body of admin.alerts.silences", refineAlerts},
+	"api/alerts-silences-request.v1.json":  {limits.ListSilencesRequest{}, "Body of admin.alerts.silences", refineSilences},
 	"api/alerts-silences.v1.json":          {limits.SilenceList{}, "Reply of admin.alerts.silences", nil},
 	"api/alerts-dead-request.v1.json":      {limits.DeadRequest{}, "Body of admin.alerts.dead", refineDead},
 	"api/alerts-dead.v1.json":              {limits.DeadLetters{}, "Reply of admin.alerts.dead", nil},

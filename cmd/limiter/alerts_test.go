@@ -47,7 +47,12 @@ func TestAlertsTables(t *testing.T) {
 			`{"all":true,"max":50}`,
 			"ID  RULE  POLICY  KEY  USER  UNTIL                       BY  REASON\n" +
 				"S1  *     -       -    -     2026-03-01 11:59:59 (over)  -   move\n"},
-		{limits.SubjectAlertsSilences, "silences", `{"silences":[]}`, `{"max":50}`, "no silences\n"},
+		{limits.SubjectAlertsSilences, "silences", `{"silences":[]}`, `{"max":1000}`, "no silences\n"},
+		{limits.SubjectAlertsSilences, "silences --max 1", `{"silences":[{"id":"S1","rule":"*","reason":"move","createdAt":1,"expiresAt":1772362799000}]}`,
+			`{"max":1}`,
+			"ID  RULE  POLICY  KEY  USER  UNTIL                       BY  REASON\n" +
+				"S1  *     -       -    -     2026-03-01 11:59:59 (over)  -   move\n" +
+				"the list ends at 1; --max goes up to 1000\n"},
 		{limits.SubjectAlertsChannels, "channels", `{"channels":[{"name":"pager","kind":"webhook","host":"h.example","waiting":3,"breaker":"open",` +
 			`"disabledAt":1772362800000,"disabledReason":"410 Gone"},{"name":"chat","kind":"slack","host":"c.example","waiting":2,"breaker":"closed",` +
 			`"pausedUntil":1772363400000},{"name":"log","kind":"log","waiting":0}]}`, `{}`,
@@ -128,6 +133,8 @@ func TestWrongUsageOfAlerts(t *testing.T) {
 	for args, message := range map[string]string{
 		"alerts list --max 0":                             "--max: 0 is not between 1 and 200",
 		"alerts dead --max 201":                           "--max: 201 is not between",
+		"alerts silences --max 0":                         "--max: 0 is not between 1 and 1000",
+		"alerts silences --max 1001":                      "--max: 1001 is not between",
 		"alerts show":                                     "<id>",
 		"alerts silence --for 1h --reason r":              "one of --rule, --policy, --key and --user is needed",
 		"alerts silence --user 7 --reason r":              "--for or --until is needed",

@@ -85,7 +85,7 @@ func (c *alertsUnsilenceCmd) Run(s *session) error {
 type alertsSilencesCmd struct {
 	clientFlags
 	All bool `help:"List those that have ended too."`
-	Max int  `default:"50" placeholder:"N" help:"At most N silences, the last made first (${default})."`
+	Max *int `placeholder:"N" help:"At most N silences, the last made first (1000, which is all that can hold; 50 with --all)."`
 }
 
 // Help gives the examples of --help.
@@ -97,11 +97,26 @@ func (*alertsSilencesCmd) Help() string {
 }
 
 // Validate holds what the tags cannot.
-func (c *alertsSilencesCmd) Validate() error { return validateAlertPage(c.Max, &c.clientFlags) }
+func (c *alertsSilencesCmd) Validate() error {
+	if max := c.max(); max < 1 || max > limits.MaxSilences {
+		return fmt.Errorf("--max: %d is not between 1 and %d", max, limits.MaxSilences)
+	}
+	return c.clientFlags.Validate()
+}
+
+func (c *alertsSilencesCmd) max() int {
+	switch {
+	case c.Max != nil:
+		return *c.Max
+	case c.All:
+		return 50
+	}
+	return limits.MaxSilences
+}
 
 func (c *alertsSilencesCmd) Run(s *session) error {
 	var reply limits.SilenceList
-	if _, err := c.ask(s, limits.SubjectAlertsSilences, limits.ListSilencesRequest{All: c.All, Max: c.Max}, &reply); err != nil || c.JSON {
+	if _, err := c.ask(s, limits.SubjectAlertsSilences, limits.ListSilencesRequest{All: c.All, Max: c.max()}, &reply); err != nil || c.JSON {
 		return err
 	}
 	if len(reply.Silences) == 0 {
@@ -118,5 +133,8 @@ func (c *alertsSilencesCmd) Run(s *session) error {
 		t.row(x.ID, dash(x.Rule), dash(x.Policy), dash(x.Key), dash(x.User), until, dash(x.By), x.Reason)
 	}
 	t.flush()
+	if max := c.max(); len(reply.Silences) >= max {
+		fmt.Fprintf(s.out, "the list ends at %d; --max goes up to %d\n", max, limits.MaxSilences)
+	}
 	return nil
 }

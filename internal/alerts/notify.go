@@ -35,7 +35,7 @@ const (
 	// stopFor is how long a stop waits for what is in hand.
 	stopFor = 3 * time.Second
 	// maxSilences bounds how many may be in force.
-	maxSilences = 1000
+	maxSilences = limits.MaxSilences
 )
 
 // Run tells of pending alerts until ctx ends, and then of what it has in hand, which would be nobody's until its claim ends.

@@ -27,7 +27,7 @@ type Alerts interface {
 }
 
 const (
-	// defaultAlertPage is how many alerts, silences or deliveries a page holds unless said.
+	// defaultAlertPage is how many alerts, ended silences or deliveries a page holds unless said.
 	defaultAlertPage = 50
 	// poisonShown is how many messages that could not be taken stand on a page; each may have 4 KiB.
 	poisonShown = 50
@@ -169,9 +169,16 @@ func (s *Service) unsilence(ctx context.Context, data []byte) (any, error) {
 }
 
 func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
-	all, max := false, defaultAlertPage
-	if err := readFields(data, boolean("all", &all), number("max", &max, 1, limits.MaxAlertPage)); err != nil {
+	all, max := false, 0
+	if err := readFields(data, boolean("all", &all), number("max", &max, 1, limits.MaxSilences)); err != nil {
 		return nil, err
+	}
+	switch {
+	case max > 0:
+	case all:
+		max = defaultAlertPage
+	default:
+		max = limits.MaxSilences // one that is not shown could not be ended
 	}
 	silences, err := s.cfg.Alerts.Silences(ctx, all, max)
 	if err != nil {

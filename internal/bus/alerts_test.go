@@ -216,7 +216,8 @@ func TestSilences(t *testing.T) {
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","for":1,"id":"x"}`, badField("unknown_field", "id")},
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"` + strings.Repeat("r", 257) + `","for":1}`, badField("invalid_reason", "reason")},
 		{limits.SubjectAlertsSilences, `{}`, `{"silences":[]}`},
-		{limits.SubjectAlertsSilences, `{"max":201}`, badField("invalid_max", "max")},
+		{limits.SubjectAlertsSilences, `{"max":1001}`, badField("invalid_max", "max")},
+		{limits.SubjectAlertsSilences, `{"max":0}`, badField("invalid_max", "max")},
 		{limits.SubjectAlertsSilences, `{"ended":true}`, badField("unknown_field", "ended")},
 		{limits.SubjectAlertsUnsilence, `{"id":"x"}`, badField("unknown_silence", "id")},
 		{limits.SubjectAlertsUnsilence, `{}`, badField("invalid_id", "id")},
@@ -242,6 +243,14 @@ func TestSilences(t *testing.T) {
 	for range alerts.MaxSilences {
 		_, err := store.AddSilence(t.Context(), alerts.Silence{ID: rand.Text()}, time.Hour)
 		store.must(err)
+	}
+	for request, n := range map[limits.ListSilencesRequest]int{{}: limits.MaxSilences, {Max: 300}: 300, {All: true}: 50,
+		{All: true, Max: limits.MaxSilences}: limits.MaxSilences} {
+		if list, err := client.ListSilences(t.Context(), request); err != nil {
+			t.Errorf("%+v: %v", request, err)
+		} else if len(list.Silences) != n {
+			t.Errorf("%+v gives %d silences, want %d", request, len(list.Silences), n)
+		}
 	}
 	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsSilence, `{"user":"7","for":1000,"reason":"r"}`, `{"error":{"code":"too_many_silences","message":"1000 silences hold already;`},
