@@ -11,6 +11,9 @@ import (
 // takes bounded room, and what leaves it may leave early by one part.
 const spans = 60
 
+// maxAhead is by how much, in milliseconds, the clock by which events are dated may be ahead of the store's.
+const maxAhead = 60_000
+
 // count is the state of a group that has no open alert: what of its denials is not too old to reach the threshold. Events
 // are put where their own time says, so a backlog counts as it would have counted live.
 type count struct {
@@ -41,8 +44,10 @@ func readCount(state json.RawMessage) (c count, err error) {
 	return c, nil
 }
 
-// add counts an event and gives the sum of what lies within that time of the newest.
-func (c *count) add(e *Event, within time.Duration) part {
+// add counts an event and gives the sum of what lies within that time of the newest. What is dated after now was counted while
+// a clock was ahead; it is dropped, or until then every event would be too old to count beside it.
+func (c *count) add(e *Event, within time.Duration, now int64) part {
+	c.Parts = slices.DeleteFunc(c.Parts, func(p part) bool { return p.Last > now+maxAhead })
 	width := max(1, within.Milliseconds()/spans)
 	one := part{First: e.Time, Last: e.Time, Denied: e.Denied, Events: 1}
 	i := slices.IndexFunc(c.Parts, func(p part) bool { return p.First/width >= e.Time/width })

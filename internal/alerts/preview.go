@@ -38,7 +38,9 @@ func NewPreview(r *Rules, events iter.Seq[Event]) (Preview, error) {
 // view is a preview being made.
 type view struct {
 	Preview
-	rules  *Rules
+	rules *Rules
+	// now is what a store's clock would say.
+	now    int64
 	states map[GroupID]json.RawMessage
 	// open and exceeded are indexes of Alerts: by group, and of those of exceeded limits by subject.
 	open     map[GroupID]int
@@ -53,6 +55,9 @@ func (v *view) take(e Event) error {
 		return nil
 	}
 	v.Matched++
+	if e.Time > v.now || e.Time < v.now-maxLate {
+		v.now = e.Time
+	}
 	changes, err := b.decide(v.known(&e, b.taking()))
 	if err != nil {
 		return err
@@ -62,16 +67,20 @@ func (v *view) take(e Event) error {
 	return nil
 }
 
-// known is what a store would know at an event's time.
+// maxLate is how late, in milliseconds, an event may come to the stream. One that is dated longer ago follows one that was dated
+// by a clock which was ahead.
+const maxLate = 3_600_000
+
+// known is what a store would know when an event comes.
 func (v *view) known(e *Event, t Taking) Taken {
-	known := Taken{Now: e.Time, Fresh: map[string]bool{e.ID: true}, States: v.states, Open: map[GroupID]Alert{}, Exceeded: map[string]bool{}}
+	known := Taken{Now: v.now, Fresh: map[string]bool{e.ID: true}, States: v.states, Open: map[GroupID]Alert{}, Exceeded: map[string]bool{}}
 	for _, g := range t.Groups {
-		if i, ok := v.open[g]; ok && v.lasts(i, e.Time) {
+		if i, ok := v.open[g]; ok && v.lasts(i, v.now) {
 			known.Open[g] = v.Alerts[i]
 		}
 	}
 	for _, subject := range t.Subjects {
-		v.exceeded[subject] = slices.DeleteFunc(v.exceeded[subject], func(i int) bool { return !v.lasts(i, e.Time) })
+		v.exceeded[subject] = slices.DeleteFunc(v.exceeded[subject], func(i int) bool { return !v.lasts(i, v.now) })
 		known.Exceeded[subject] = len(v.exceeded[subject]) > 0
 	}
 	return known

@@ -489,3 +489,46 @@ func TestTwoServicesShareTheWork(t *testing.T) {
 		}
 	})
 }
+
+// TestAClockThatWasAheadHoldsNoAlertBack: what it dated is later than all that follows until that time has come.
+func TestAClockThatWasAheadHoldsNoAlertBack(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	rules := `{rules: [{name: denials, threshold: {denials: 5, within: 10m}, channels: [log]}]}`
+	for name, ahead := range map[string]func(*rig, *running){
+		"the store's": func(r *rig, s *running) {
+			r.advance(day)
+			r.take(s, r.exceeded("7", "api", 4))
+			r.advance(-day)
+		},
+		"a worker's": func(r *rig, s *running) {
+			e := r.exceeded("7", "api", 4)
+			e.Time += day.Milliseconds()
+			r.take(s, e)
+			r.advance(20 * time.Minute)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, rules)
+			s := r.run()
+			ahead(r, s)
+			r.take(s, r.exceeded("7", "api", 2))
+			if all := r.all(); len(all) != 0 {
+				t.Errorf("what was counted then is counted now: %+v", all)
+			}
+			r.take(s, r.exceeded("7", "api", 3))
+			if a := r.only(); a.Denied != 5 || a.LastAt != r.clock.now().UnixMilli() {
+				t.Errorf("%d denials until %s", a.Denied, time.UnixMilli(a.LastAt))
+			}
+		})
+	}
+	r := newRig(t, rules)
+	s := r.run()
+	e := r.exceeded("7", "api", 4)
+	e.Time += day.Milliseconds()
+	r.take(s, e, r.exceeded("7", "api", 1))
+	if a := r.only(); a.Denied != 5 || a.FirstAt != a.RaisedAt || a.LastAt != a.RaisedAt {
+		t.Errorf("what a worker's clock dates tomorrow is not of now: %+v", a)
+	}
+}

@@ -262,6 +262,7 @@ func (b *batch) decide(known Taken) (Changes, error) {
 
 // apply lets one event do what its rule says.
 func (b *batch) apply(m *match) error {
+	m = m.notAhead(b.known.Now)
 	if a := b.open(m.group); a != nil {
 		a.take(m, b.known.Now)
 		return nil
@@ -273,7 +274,7 @@ func (b *batch) apply(m *match) error {
 			return err
 		}
 	}
-	sum := c.add(m.event, m.rule.Within)
+	sum := c.add(m.event, m.rule.Within, b.known.Now)
 	switch {
 	case sum.Denied < m.rule.Threshold:
 	case m.event.Type == limits.EventWarning && b.known.Exceeded[m.subject]:
@@ -285,6 +286,16 @@ func (b *batch) apply(m *match) error {
 	}
 	b.counts[m.group] = c
 	return nil
+}
+
+// notAhead gives an event that is dated after now, by a clock which is ahead, the time now: those that follow would seem old.
+func (m *match) notAhead(now int64) *match {
+	if m.event.Time <= now+maxAhead {
+		return m
+	}
+	event, dated := *m.event, *m
+	event.Time, dated.event = now, &event
+	return &dated
 }
 
 // open gives the open alert of a group to be changed; nil when there is none.

@@ -60,6 +60,7 @@ func TestDenialsWithinTheTimeReachTheThreshold(t *testing.T) {
 		"the first has left":            {[]Event{denial(1, 0, 4), denial(2, 10*minute, 1)}, 0, 0},
 		"one comes late":                {[]Event{denial(1, 5*minute, 4), denial(2, 0, 1)}, 1, 5},
 		"one comes too late":            {[]Event{denial(1, 15*minute, 4), denial(2, 0, 1)}, 0, 0},
+		"the first is dated tomorrow":   {[]Event{denial(1, 24*60*minute, 4), denial(2, 0, 5)}, 1, 5},
 		"what follows updates the open": {[]Event{denial(1, 0, 5), denial(2, minute, 7), denial(3, 2*minute, 1)}, 1, 13},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -307,7 +308,7 @@ func TestCountsDoNotDependOnTheOrder(t *testing.T) {
 			var c count
 			var sum part
 			for i := range events {
-				sum = c.add(&events[i], 10*time.Minute)
+				sum = c.add(&events[i], 10*time.Minute, start+10*minute)
 			}
 			if len(c.Parts) > spans+1 {
 				t.Fatalf("%d parts", len(c.Parts))
