@@ -43,9 +43,9 @@ type AlertResolved struct {
 }
 
 // AlertDigest is the data of an [EventAlertDigest] event: what was held back, by the throttle or by quiet hours, of what
-// one user was to be told.
+// one user was to be told on the channels that it is sent to.
 type AlertDigest struct {
-	// Digest is its id.
+	// Digest is its id, which those to other channels have too.
 	Digest string `json:"digest"`
 	User   string `json:"user"`
 	// Alerts were held back, which stand for so many denials.

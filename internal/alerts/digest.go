@@ -23,7 +23,7 @@ const (
 	digestPolicies = 100
 )
 
-// Digest tells each user's held alerts in one message. It is a job, which runs every hour.
+// Digest tells each user's held alerts, in one message to a channel. It is a job, which runs every hour.
 func (s *Service) Digest(ctx context.Context) (note string, err error) {
 	digests, alerts, after := 0, 0, ""
 	for {
@@ -75,8 +75,8 @@ func digestNote(digests, alerts int) string {
 	return fmt.Sprintf("%d digests of %d alerts", digests, alerts)
 }
 
-// digest makes the digest of a user, for the channels that would have been told. What may not be told now, or was held since the
-// run began, waits for the next.
+// digest makes the digest of a user: each channel is told of the alerts that it would have been sent, and of no others. What may
+// not be told now, or was held since the run began, waits for the next.
 func (s *Service) digest(user string, held []Alert, began, now int64, silences []Silence) (Digested, error) {
 	rules, at := s.Rules(), millis(now+DigestLead)
 	later := rules.later(held, at, silences)
@@ -85,22 +85,36 @@ func (s *Service) digest(user string, held []Alert, began, now int64, silences [
 			later[held[i].ID] = nextHour(at).UnixMilli()
 		}
 	}
-	var told []Alert
+	var told []*Alert
 	for i := range held {
 		if later[held[i].ID] == 0 {
-			told = append(told, held[i])
+			told = append(told, &held[i])
 		}
 	}
 	if len(told) == 0 {
 		return Digested{Later: later}, nil
 	}
-	id := s.NewID()
+	made := Digested{Name: s.NewID(), Later: later}
+	for i, a := range rules.audiences(told) {
+		m, err := digestMessage(made.Name, user, a.told)
+		if err != nil {
+			return Digested{}, err
+		}
+		m.Time = now
+		if i > 0 { // who has several channels can tell it from the others
+			m.ID += fmt.Sprint("-", i+1)
+		}
+		made.Deliveries = append(made.Deliveries, deliveries(m, a.channels)...)
+	}
+	return made, nil
+}
+
+func digestMessage(id, user string, told []*Alert) (Message, error) {
 	d := gather(id, user, told)
-	m := Message{ID: id + ".digest", Kind: KindDigest, Time: now, User: user, Severity: worst(told),
+	m := Message{ID: id + ".digest", Kind: KindDigest, User: user, Severity: worst(told),
 		Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), cmp.Or(user, "limits of no user")), Text: digestText(&d)}
 	d.Policies = d.Policies[:min(len(d.Policies), digestPolicies)]
-	m, err := m.with(d)
-	return Digested{Name: id, Deliveries: deliveries(m, rules.reachedOf(told)), Later: later}, err
+	return m.with(d)
 }
 
 // later gives those that a digest at a time leaves out, each with up to when.
@@ -134,11 +148,10 @@ func heldUntil(until, at time.Time) int64 {
 	return until.UnixMilli()
 }
 
-func gather(id, user string, held []Alert) limits.AlertDigest {
+func gather(id, user string, held []*Alert) limits.AlertDigest {
 	d := limits.AlertDigest{Digest: id, User: user}
 	policies, keys := map[string]limits.DigestCount{}, map[string]limits.DigestCount{}
-	for i := range held {
-		a := &held[i]
+	for _, a := range held {
 		d.Alerts++
 		denied := a.denials()
 		d.Denied += denied
@@ -170,22 +183,34 @@ func ordered(counts map[string]limits.DigestCount, by func(limits.DigestCount) i
 }
 
 // worst gives the greatest severity.
-func worst(held []Alert) Severity {
+func worst(held []*Alert) Severity {
 	most := 0
-	for i := range held {
-		most = max(most, slices.Index(Severities(), held[i].Severity))
+	for _, a := range held {
+		most = max(most, slices.Index(Severities(), a.Severity))
 	}
 	return Severities()[most]
 }
 
-// reachedOf gives the channels of all, each once.
-func (r *Rules) reachedOf(held []Alert) (all []string) {
-	for i := range held {
-		for _, c := range r.reached(&held[i]) {
-			if !slices.Contains(all, c) {
-				all = append(all, c)
-			}
+// audience is channels that are told of the same alerts.
+type audience struct {
+	channels []string
+	told     []*Alert
+}
+
+// audiences gives each channel once, with the alerts that it would have been told of.
+func (r *Rules) audiences(told []*Alert) (all []audience) {
+	of := map[string][]*Alert{}
+	for _, a := range told {
+		for _, c := range r.reached(a) {
+			of[c] = append(of[c], a)
 		}
+	}
+	for _, c := range slices.Sorted(maps.Keys(of)) {
+		i := slices.IndexFunc(all, func(a audience) bool { return slices.Equal(a.told, of[c]) })
+		if i < 0 {
+			i, all = len(all), append(all, audience{told: of[c]})
+		}
+		all[i].channels = append(all[i].channels, c)
 	}
 	return all
 }

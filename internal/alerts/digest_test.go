@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,6 +114,47 @@ func TestADigestTellsOfSomeAlerts(t *testing.T) {
 	}
 	if !slices.Equal(told, []string{"b", "c"}) {
 		t.Errorf("the digests tell of policies %q, want b and then c", told)
+	}
+}
+
+// TestADigestTellsAChannelOfItsOwnAlerts: those of other rules are nothing to whom they would not have been sent.
+func TestADigestTellsAChannelOfItsOwnAlerts(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		held      []string // policies
+		log, nats string
+	}{
+		{[]string{"mild", "bad", "both"}, "2 warning both mild .digest/log", "2 critical bad both .digest-2/nats"},
+		{[]string{"both"}, "1 warning both .digest/log", "1 warning both .digest/nats"},
+		{[]string{"mild"}, "1 info mild .digest/log", ""},
+	} {
+		r := newRig(t, `{throttle: {limit: 1, window: 1h}, rules: [
+			{name: mild, match: {policy: mild}, threshold: {denials: 1}, severity: info, channels: [log]},
+			{name: bad, match: {policy: bad}, threshold: {denials: 1}, severity: critical, channels: [nats]},
+			{name: both, match: {policy: [both, first]}, threshold: {denials: 1}, severity: warning, channels: [nats, log]}]}`)
+		s := r.run()
+		r.throttled(s, "7", append([]string{"first"}, c.held...)...)
+		r.advance(time.Hour)
+		r.digests(s, fmt.Sprintf("1 digests of %d alerts", len(c.held)))
+		got, deliveries, id := map[string]string{}, 0, ""
+		for _, d := range append(r.outbox("log"), r.outbox("nats")...) {
+			if d.Message.Kind != alerts.KindDigest {
+				continue
+			}
+			data := digestOf(t, d)
+			deliveries, id = deliveries+1, data.Digest
+			text := fmt.Sprint(data.Alerts, " ", d.Message.Severity)
+			for _, p := range data.Policies {
+				text += " " + p.Name
+			}
+			got[d.Channel] += text + " " + strings.TrimPrefix(d.ID, id)
+		}
+		if got["log"] != c.log || got["nats"] != c.nats {
+			t.Errorf("%v gave %q, want %q and %q", c.held, got, c.log, c.nats)
+		}
+		if all, err := r.store.DeliveriesOf(t.Context(), id, 9); err != nil || len(all) != deliveries {
+			t.Errorf("of the digest %d deliveries are shown, want %d: %v", len(all), deliveries, err)
+		}
 	}
 }
 
