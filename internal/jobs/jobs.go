@@ -67,8 +67,8 @@ type Claimed struct {
 	// Outcome is Running for who is to run it, Skipped when a run before has not ended, and empty when another replica
 	// was first.
 	Outcome Outcome
-	// Lost says that a run before was marked as lost.
-	Lost bool
+	// Lost names the jobs of which this claim marked a run as lost.
+	Lost []string
 }
 
 // Filter selects runs.
@@ -81,8 +81,8 @@ type Filter struct {
 
 // Store keeps the runs. One conformance suite (package storetest) holds every implementation to it.
 type Store interface {
-	// ClaimRun marks as lost a run of the job whose lease is over, then puts the run into the store. Of all claims for
-	// one job and time, one puts it there; of all runs of one job, one at most has not ended.
+	// ClaimRun marks as lost the runs of all jobs whose lease is over, then puts the run into the store. Of all claims
+	// for one job and time, one puts it there; of all runs of one job, one at most has not ended.
 	ClaimRun(ctx context.Context, c Claim) (Claimed, error)
 	// FinishRun ends a run: Job and Scheduled say which, Outcome, Note and Error how. found is false when there is none
 	// that has not ended.

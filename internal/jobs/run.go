@@ -36,9 +36,9 @@ func (r *Runner) claim(ctx context.Context, j *job, at time.Time) (Claimed, erro
 	if err != nil {
 		return c, err
 	}
-	if c.Lost {
-		r.cfg.Logger.Error("job was lost: its replica died, or could not say how it ended", "job", j.Name)
-		r.cfg.Observer.JobMissed(j.Name, string(Lost))
+	for _, lost := range c.Lost {
+		r.cfg.Logger.Error("job was lost: its replica died, or could not say how it ended", "job", lost)
+		r.cfg.Observer.JobMissed(lost, string(Lost))
 	}
 	if c.Outcome == Skipped {
 		r.cfg.Observer.JobMissed(j.Name, string(Skipped))

@@ -328,6 +328,28 @@ func TestADeadReplicaIsReplaced(t *testing.T) {
 	})
 }
 
+// TestADeadReplicaIsSeenSoon has a job that is not due for a day, and one that is each minute.
+func TestADeadReplicaIsSeenSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n := file(t), newNotes()
+		if _, err := s.ClaimRun(t.Context(), jobs.Claim{Job: "daily", Scheduled: time.Now().UnixMilli(), Replica: "dead", Lease: 90 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		run := func(context.Context) (string, error) { return "", nil }
+		runner(t, s, n, "a", jobs.Job{Name: "daily", Schedule: "@daily", Run: run}, jobs.Job{Name: "often", Schedule: "@every 1m", Run: run})
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "daily"), []string{"00:00:00 lost"})
+		if ended := n.ended(); !slices.Contains(ended, "daily lost") {
+			t.Errorf("observed %q", ended)
+		}
+		if !n.logged("job was lost: its replica died, or could not say how it ended job=daily") {
+			t.Errorf("log: %q", n.all())
+		}
+	})
+}
+
 func TestRunNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 const (
 	nowMillis = `floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`
 
-	loseRunSQL = `
-UPDATE job_runs SET outcome = 'lost', ended_at = ` + nowMillis + ` WHERE job = $1 AND ended_at = 0 AND deadline < ` + nowMillis
+	loseRunsSQL = `
+UPDATE job_runs SET outcome = 'lost', ended_at = ` + nowMillis + ` WHERE ended_at = 0 AND deadline < ` + nowMillis + ` RETURNING job`
 
 	// Nothing is inserted where the run is there, or where another of the job began at the same moment: the indexes tell.
 	claimRunSQL = `
@@ -47,11 +47,14 @@ DELETE FROM job_runs WHERE ctid = ANY (ARRAY(
 // ClaimRun implements [jobs.Store].
 func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claimed, err error) {
 	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
-		lost, err := tx.Exec(ctx, loseRunSQL, c.Job)
+		rows, err := tx.Query(ctx, loseRunsSQL)
 		if err != nil {
 			return err
 		}
-		claimed = jobs.Claimed{Lost: lost.RowsAffected() > 0}
+		claimed = jobs.Claimed{}
+		if claimed.Lost, err = pgx.AppendRows([]string(nil), rows, pgx.RowTo[string]); err != nil {
+			return err
+		}
 		err = tx.QueryRow(ctx, claimRunSQL, c.Job, c.Scheduled, c.Replica, c.Lease.Milliseconds()).Scan(&claimed.Outcome)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil

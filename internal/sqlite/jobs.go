@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	loseRunSQL = `UPDATE job_runs SET outcome = 'lost', ended_at = ?2 WHERE job = ?1 AND ended_at = 0 AND deadline < ?2`
+	loseRunsSQL = `UPDATE job_runs SET outcome = 'lost', ended_at = ?1 WHERE ended_at = 0 AND deadline < ?1 RETURNING job`
 
 	claimRunSQL = `
 INSERT INTO job_runs (job, scheduled, replica, started_at, deadline, ended_at, outcome, note, error)
@@ -39,11 +39,11 @@ DELETE FROM job_runs WHERE (job, scheduled) IN (
 func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claimed, err error) {
 	err = s.transact(ctx, func() (func(), error) {
 		now := s.now().UnixMilli()
-		lost, err := s.exec(loseRunSQL, c.Job, now)
+		lost, err := inside(s, func(job *string) []any { return []any{job} }, loseRunsSQL, now)
 		if err != nil {
 			return nil, err
 		}
-		claimed = jobs.Claimed{Lost: lost > 0}
+		claimed = jobs.Claimed{Lost: lost}
 		err = s.conn.QueryRowContext(context.Background(), claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
 			c.Lease.Milliseconds()).Scan(&claimed.Outcome)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {

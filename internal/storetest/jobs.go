@@ -23,6 +23,7 @@ func Jobs(t *testing.T, open func(t *testing.T) jobs.Store) {
 		{"of claims for many times at once, one runs", overlapsAtOnce},
 		{"what would overlap is skipped", runsDoNotOverlap},
 		{"a run past its lease is lost, and its end comes too late", runIsLost},
+		{"a run past its lease is lost with the next claim of any job", runsOfOthersAreLost},
 		{"history by job, and the last run", runHistory},
 		{"old runs are removed, and not the last of a job, nor one that runs", pruneRuns},
 	} {
@@ -145,11 +146,21 @@ func runsDoNotOverlap(t *testing.T, s jobs.Store) {
 
 func runIsLost(t *testing.T, s jobs.Store) {
 	equal(t, "the first", claim(t, s, "j", 1, -time.Second), mine)
-	equal(t, "the next", claim(t, s, "j", 2, longLease), jobs.Claimed{Outcome: jobs.Running, Lost: true})
+	equal(t, "the next", claim(t, s, "j", 2, longLease), jobs.Claimed{Outcome: jobs.Running, Lost: []string{"j"}})
 	if finish(t, s, jobs.Run{Job: "j", Scheduled: 1, Outcome: jobs.Done}) {
 		t.Error("a lost run ended")
 	}
 	equal(t, "runs", outcomes(t, s, "j"), []string{"2 running", "1 lost"})
+}
+
+// runsOfOthersAreLost has a job that runs once a day, and one that runs often.
+func runsOfOthersAreLost(t *testing.T, s jobs.Store) {
+	equal(t, "one that goes on", claim(t, s, "slow", 1, longLease), mine)
+	equal(t, "daily", claim(t, s, "daily", 1, -time.Second), mine)
+	equal(t, "often", claim(t, s, "often", 2, longLease), jobs.Claimed{Outcome: jobs.Running, Lost: []string{"daily"}})
+	equal(t, "often again", claim(t, s, "often", 3, longLease), skipped)
+	equal(t, "runs of daily", outcomes(t, s, "daily"), []string{"1 lost"})
+	equal(t, "runs of slow", outcomes(t, s, "slow"), []string{"1 running"})
 }
 
 func runHistory(t *testing.T, s jobs.Store) {
