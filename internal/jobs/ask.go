@@ -56,7 +56,7 @@ func (r *Runner) RunNow(ctx context.Context, name string) (Run, error) {
 		return Run{}, ErrUnknown
 	}
 	at := r.cfg.Now()
-	claimed, err := r.claim(ctx, j, at)
+	claimed, err := r.claim(ctx, j, at, true)
 	if err != nil {
 		return Run{}, fmt.Errorf("claim a run of %s: %w", name, err)
 	}

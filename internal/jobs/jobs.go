@@ -60,12 +60,14 @@ type Claim struct {
 	Replica   string
 	// Lease is how long the run may take before it counts as lost.
 	Lease time.Duration
+	// IfIdle puts nothing into the store when a run before has not ended; the answer is empty then.
+	IfIdle bool
 }
 
 // Claimed is the answer to a [Claim].
 type Claimed struct {
 	// Outcome is Running for who is to run it, Skipped when a run before has not ended, and empty when another replica
-	// was first.
+	// was first, or nothing was to be put into the store.
 	Outcome Outcome
 	// Lost names the jobs of which this claim marked a run as lost.
 	Lost []string
@@ -82,7 +84,7 @@ type Filter struct {
 // Store keeps the runs. One conformance suite (package storetest) holds every implementation to it.
 type Store interface {
 	// ClaimRun marks as lost the runs of all jobs whose lease is over, then puts the run into the store. Of all claims
-	// for one job and time, one puts it there; of all runs of one job, one at most has not ended.
+	// for one job and time, one at most puts it there; of all runs of one job, one at most has not ended.
 	ClaimRun(ctx context.Context, c Claim) (Claimed, error)
 	// FinishRun ends a run: Job and Scheduled say which, Outcome, Note and Error how. found is false when there is none
 	// that has not ended.

@@ -12,7 +12,7 @@ import (
 
 // runAt claims the run of a time and does it, if no other replica does.
 func (r *Runner) runAt(j *job, at time.Time) error {
-	claimed, err := r.claim(r.ctx, j, at)
+	claimed, err := r.claim(r.ctx, j, at, false)
 	if err != nil {
 		return err
 	}
@@ -27,11 +27,11 @@ func (r *Runner) runAt(j *job, at time.Time) error {
 	return nil
 }
 
-func (r *Runner) claim(ctx context.Context, j *job, at time.Time) (Claimed, error) {
+func (r *Runner) claim(ctx context.Context, j *job, at time.Time, ifIdle bool) (Claimed, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	c, err := r.cfg.Store.ClaimRun(ctx, Claim{
-		Job: j.Name, Scheduled: at.UnixMilli(), Replica: r.cfg.Replica, Lease: j.Timeout + 2*grace,
+		Job: j.Name, Scheduled: at.UnixMilli(), Replica: r.cfg.Replica, Lease: j.Timeout + 2*grace, IfIdle: ifIdle,
 	})
 	if err != nil {
 		return c, err

@@ -353,8 +353,8 @@ func TestADeadReplicaIsSeenSoon(t *testing.T) {
 func TestRunNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, release := file(t), make(chan struct{})
-		r := runner(t, s, newNotes(), "a",
+		s, n, release := file(t), newNotes(), make(chan struct{})
+		r := runner(t, s, n, "a",
 			jobs.Job{Name: "quick", Run: func(context.Context) (string, error) { return "ok", nil }},
 			jobs.Job{Name: "slow", Run: func(context.Context) (string, error) { <-release; return "ok", nil }})
 		if got, err := r.RunNow(t.Context(), "quick"); err != nil || got.Outcome != jobs.Done || got.Note != "ok" {
@@ -370,7 +370,8 @@ func TestRunNow(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		equal(t, "history", history(t, s, "slow"), []string{"00:00:00 done ok", "00:00:01 skipped"})
+		equal(t, "history", history(t, s, "slow"), []string{"00:00:00 done ok"})
+		equal(t, "observed", n.ended(), []string{"quick done 0s", "slow done 1s"})
 		if _, err := r.RunNow(t.Context(), "other"); !errors.Is(err, jobs.ErrUnknown) {
 			t.Errorf("unknown: %v", err)
 		}

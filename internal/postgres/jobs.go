@@ -22,7 +22,7 @@ UPDATE job_runs SET outcome = 'lost', ended_at = ` + nowMillis + ` WHERE ended_a
 INSERT INTO job_runs (job, scheduled, replica, started_at, deadline, ended_at, outcome, note, error)
 SELECT $1, $2, $3, at, at + $4::bigint, CASE WHEN busy THEN at ELSE 0 END, CASE WHEN busy THEN 'skipped' ELSE 'running' END, '', ''
 FROM (SELECT ` + nowMillis + ` AS at, EXISTS (SELECT FROM job_runs WHERE job = $1 AND ended_at = 0) AS busy) now
-ON CONFLICT DO NOTHING RETURNING outcome`
+WHERE NOT (busy AND $5) ON CONFLICT DO NOTHING RETURNING outcome`
 
 	finishRunSQL = `
 UPDATE job_runs SET ended_at = ` + nowMillis + `, outcome = $3, note = $4, error = $5
@@ -55,7 +55,7 @@ func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claime
 		if claimed.Lost, err = pgx.AppendRows([]string(nil), rows, pgx.RowTo[string]); err != nil {
 			return err
 		}
-		err = tx.QueryRow(ctx, claimRunSQL, c.Job, c.Scheduled, c.Replica, c.Lease.Milliseconds()).Scan(&claimed.Outcome)
+		err = tx.QueryRow(ctx, claimRunSQL, c.Job, c.Scheduled, c.Replica, c.Lease.Milliseconds(), c.IfIdle).Scan(&claimed.Outcome)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

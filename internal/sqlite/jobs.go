@@ -17,7 +17,7 @@ const (
 INSERT INTO job_runs (job, scheduled, replica, started_at, deadline, ended_at, outcome, note, error)
 SELECT ?1, ?2, ?3, ?4, ?4 + ?5, CASE WHEN busy THEN ?4 ELSE 0 END, CASE WHEN busy THEN 'skipped' ELSE 'running' END, '', ''
 FROM (SELECT EXISTS (SELECT 1 FROM job_runs WHERE job = ?1 AND ended_at = 0) AS busy)
-WHERE true ON CONFLICT DO NOTHING RETURNING outcome`
+WHERE NOT (busy AND ?6) ON CONFLICT DO NOTHING RETURNING outcome`
 
 	finishRunSQL = `
 UPDATE job_runs SET ended_at = ?3, outcome = ?4, note = ?5, error = ?6 WHERE job = ?1 AND scheduled = ?2 AND ended_at = 0`
@@ -45,7 +45,7 @@ func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claime
 		}
 		claimed = jobs.Claimed{Lost: lost}
 		err = s.conn.QueryRowContext(context.Background(), claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
-			c.Lease.Milliseconds()).Scan(&claimed.Outcome)
+			c.Lease.Milliseconds(), c.IfIdle).Scan(&claimed.Outcome)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, err
 		}

@@ -22,6 +22,7 @@ func Jobs(t *testing.T, open func(t *testing.T) jobs.Store) {
 		{"of all claims for one time, one is given", claimsAtOnce},
 		{"of claims for many times at once, one runs", overlapsAtOnce},
 		{"what would overlap is skipped", runsDoNotOverlap},
+		{"what asks for an idle job and finds none leaves nothing", runIfIdle},
 		{"a run past its lease is lost, and its end comes too late", runIsLost},
 		{"a run past its lease is lost with the next claim of any job", runsOfOthersAreLost},
 		{"history by job, and the last run", runHistory},
@@ -142,6 +143,23 @@ func runsDoNotOverlap(t *testing.T, s jobs.Store) {
 	finish(t, s, jobs.Run{Job: "j", Scheduled: 1, Outcome: jobs.Done})
 	equal(t, "after its end", claim(t, s, "j", 3, longLease), mine)
 	equal(t, "runs", outcomes(t, s, "j"), []string{"3 running", "2 skipped", "1 done"})
+}
+
+func runIfIdle(t *testing.T, s jobs.Store) {
+	ask := func(at int64) jobs.Claimed {
+		t.Helper()
+		c, err := s.ClaimRun(within(t), jobs.Claim{Job: "j", Scheduled: at, Replica: "a", Lease: longLease, IfIdle: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	equal(t, "the first", ask(1), mine)
+	equal(t, "while it runs", ask(2), theirs)
+	finish(t, s, jobs.Run{Job: "j", Scheduled: 1, Outcome: jobs.Done})
+	equal(t, "the same", ask(1), theirs)
+	equal(t, "after its end", ask(2), mine)
+	equal(t, "runs", outcomes(t, s, "j"), []string{"2 running", "1 done"})
 }
 
 func runIsLost(t *testing.T, s jobs.Store) {
