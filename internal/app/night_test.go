@@ -74,6 +74,23 @@ func TestReport(t *testing.T) {
 	})
 }
 
+// TestAReportRightBehindMidnight holds that a day is reported when every worker has written what it counted of it.
+func TestAReportRightBehindMidnight(t *testing.T) {
+	t.Parallel()
+	eachstore.Run(t, func(t *testing.T, s store) {
+		midnight := time.Date(2026, 3, 30, 0, 0, 0, 0, time.UTC)
+		for after, want := range map[time.Duration]string{
+			0: "2026-03-28", settled - time.Millisecond: "2026-03-28",
+			settled: "2026-03-29", 24 * time.Hour: "2026-03-29",
+		} {
+			r, err := report(t.Context(), s, midnight.Add(after))
+			if err != nil || r.Date != want || r.Until-r.Since != (24*time.Hour).Milliseconds() {
+				t.Errorf("%s behind midnight: %+v, %v; want %s", after, r, err, want)
+			}
+		}
+	})
+}
+
 // onlyReport reads the stream, which holds one report.
 func onlyReport(t *testing.T, nc *nats.Conn) limits.Event {
 	t.Helper()

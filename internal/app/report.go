@@ -32,9 +32,14 @@ func reportJob(s reporter, now func() time.Time, publish func(context.Context, *
 		}}
 }
 
-// report is that of the last day in UTC that is over.
+// settled is how long a day has been over when every worker has written what it counted of it; a minute less than the job
+// waits, so that a clock that is set back a little in between does not make it another day.
+const settled = 2 * time.Minute
+
+// report is that of the last day in UTC that is over and settled: the stream keeps the first report of a day, so one that is
+// made up for, or run by hand, right behind midnight must not be about a day of which counts are still to come.
 func report(ctx context.Context, s reporter, now time.Time) (*limits.Report, error) {
-	until := now.UTC().Truncate(24 * time.Hour)
+	until := now.UTC().Add(-settled).Truncate(24 * time.Hour)
 	since := until.AddDate(0, 0, -1)
 	r := &limits.Report{Date: since.Format(time.DateOnly), Since: since.UnixMilli(), Until: until.UnixMilli()}
 	q := usage.TopQuery{Since: r.Since, Until: r.Until, Max: limits.MaxReportRows}
