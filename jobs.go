@@ -33,7 +33,7 @@ type Job struct {
 	Schedule string `json:"schedule,omitempty"`
 	// Timeout is how long a run may take, in milliseconds.
 	Timeout int64 `json:"timeout"`
-	// Next is when it is scheduled next, in Unix milliseconds.
+	// Next is when it is to run next, in Unix milliseconds.
 	Next int64 `json:"next,omitzero"`
 	// Last is its last run on any worker; left out when it never ran.
 	Last *JobRun `json:"last,omitempty"`

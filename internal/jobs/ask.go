@@ -10,7 +10,7 @@ import (
 type Status struct {
 	Name, Schedule string
 	Timeout        time.Duration
-	// Next is when it is scheduled next; zero for a job without a schedule.
+	// Next is when it is to run next, also again; zero for a job without a schedule.
 	Next time.Time
 	// Last is its last run, nil when it never ran.
 	Last *Run
@@ -21,15 +21,15 @@ func (r *Runner) Jobs(ctx context.Context) ([]Status, error) {
 	all := make([]Status, 0, len(r.order))
 	for _, j := range r.order {
 		s := Status{Name: j.Name, Schedule: j.Schedule, Timeout: j.Timeout}
-		if j.schedule != nil {
-			s.Next = j.schedule.Next(r.cfg.Now().UTC())
-		}
 		last, found, err := r.cfg.Store.LastRun(ctx, j.Name)
 		if err != nil {
 			return nil, fmt.Errorf("read the last run of %s: %w", j.Name, err)
 		}
 		if found {
 			s.Last = &last
+		}
+		if j.schedule != nil {
+			s.Next = j.next(r.cfg.Now(), found && last.Outcome != Done && last.Outcome != Running)
 		}
 		all = append(all, s)
 	}

@@ -14,6 +14,9 @@ type Job struct {
 	// or more. @every counts from the epoch, so that all replicas mean the same moments. Empty: the job runs only when
 	// somebody asks for it.
 	Schedule string
+	// Repeat is another schedule, for a job that has one: at its times the job runs again, unless its last run is done or
+	// goes on. Unless set, the next run goes on with what one that failed has left.
+	Repeat string
 	// Timeout bounds one run; 1 minute unless set.
 	Timeout time.Duration
 	// Jitter is the most by which a run begins later than scheduled, by chance, so that the replicas, and the jobs of

@@ -10,9 +10,14 @@ import (
 	"unicode"
 )
 
-// runAt claims the run of a time and does it, if no other replica does.
-func (r *Runner) runAt(j *job, at time.Time) error {
-	claimed, err := r.claim(r.ctx, j, at, false)
+// runAt claims the run of a time and does it, if no other replica does; again says that it is for a last run that is not done.
+func (r *Runner) runAt(j *job, at time.Time, again bool) error {
+	if again {
+		if undone, err := r.undone(j, at); err != nil || !undone {
+			return err
+		}
+	}
+	claimed, err := r.claim(r.ctx, j, at, again)
 	if err != nil {
 		return err
 	}
@@ -25,6 +30,14 @@ func (r *Runner) runAt(j *job, at time.Time) error {
 		r.cfg.Logger.Debug("job is another replica's", "job", j.Name, "scheduled", at)
 	}
 	return nil
+}
+
+// undone tells whether the last run before a time is not done. One that goes on is not either: its claim finds that out.
+func (r *Runner) undone(j *job, at time.Time) (bool, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
+	defer cancel()
+	last, found, err := r.cfg.Store.LastRun(ctx, j.Name)
+	return found && last.Outcome != Done && last.Scheduled < at.UnixMilli(), err
 }
 
 func (r *Runner) claim(ctx context.Context, j *job, at time.Time, ifIdle bool) (Claimed, error) {

@@ -51,10 +51,21 @@ type Runner struct {
 	running sync.WaitGroup
 }
 
-// job is a Job with its schedule, which is nil for one that has none.
+// job is a Job with its schedules, which are nil for one that has none.
 type job struct {
 	Job
-	schedule cron.Schedule
+	schedule, repeat cron.Schedule
+}
+
+// next is when the job is to run next; undone says that its last run is not done.
+func (j *job) next(now time.Time, undone bool) time.Time {
+	at := j.schedule.Next(now.UTC())
+	if undone && j.repeat != nil {
+		if again := j.repeat.Next(now.UTC()); again.Before(at) {
+			return again
+		}
+	}
+	return at
 }
 
 // New makes a runner, which does nothing until it is started.
@@ -105,7 +116,11 @@ func (r *Runner) add(j Job) error {
 	if err != nil {
 		return err
 	}
-	added := &job{j, schedule}
+	repeat, err := parse(j.Repeat)
+	if err != nil {
+		return err
+	}
+	added := &job{j, schedule, repeat}
 	r.order = append(r.order, added)
 	r.byName[j.Name] = added
 	return nil
@@ -156,11 +171,15 @@ func (r *Runner) tick(j *job) {
 			last = now
 		}
 		at, late := due(j.schedule, last, now)
-		if !late {
-			ok = r.sleep(j.schedule.Next(now.UTC()).Sub(now) + jitter(j.Jitter))
+		again := false
+		if !late && j.repeat != nil {
+			at, again = due(j.repeat, last, now)
+		}
+		if !late && !again {
+			ok = r.sleep(j.next(now, true).Sub(now) + jitter(j.Jitter))
 			continue
 		}
-		if err := r.runAt(j, at); err != nil {
+		if err := r.runAt(j, at, again); err != nil {
 			if !waits {
 				r.cfg.Logger.Warn("job could not be claimed; it is tried again until it is", "job", j.Name, "scheduled", at, "error", err)
 			}

@@ -350,6 +350,63 @@ func TestADeadReplicaIsSeenSoon(t *testing.T) {
 	})
 }
 
+// hourly is a job whose next run does not make up for one that is not done.
+func hourly(run func() (string, error)) jobs.Job {
+	return jobs.Job{Name: "hourly", Schedule: "3 * * * *", Repeat: "13-53/10 * * * *", Jitter: time.Minute, Timeout: time.Minute,
+		Run: func(context.Context) (string, error) { return run() }}
+}
+
+// TestWhatIsNotDoneIsRepeated has three replicas and a job that fails for a while of one hour.
+func TestWhatIsNotDoneIsRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n, begun := file(t), newNotes(), time.Now()
+		run := func() (string, error) {
+			if up := time.Since(begun); up > time.Hour && up < 80*time.Minute {
+				return "", errors.New("lock timeout")
+			}
+			return "", nil
+		}
+		for _, replica := range []string{"a", "b", "c"} {
+			runner(t, s, n, replica, hourly(run))
+		}
+		time.Sleep(70 * time.Minute)
+		synctest.Wait()
+		// What was missed before the start is made up for, and what is done is not repeated.
+		equal(t, "the first hour", history(t, s, "hourly"), []string{"23:03:00 done", "00:03:00 done", "01:03:00 failed : lock timeout"})
+		r := runner(t, s, n, "d", hourly(run))
+		all, err := r.Jobs(t.Context())
+		if err != nil || all[0].Next.Format("15:04") != "01:13" {
+			t.Errorf("jobs: %+v, %v", all, err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		equal(t, "the second", history(t, s, "hourly")[3:], []string{"01:13:00 failed : lock timeout", "01:23:00 done", "02:03:00 done"})
+		if all, err = r.Jobs(t.Context()); err != nil || all[0].Next.Format("15:04") != "03:03" {
+			t.Errorf("jobs: %+v, %v", all, err)
+		}
+	})
+}
+
+// TestWhatIsLostIsRepeated has a replica that dies in the run, and another that comes up later.
+func TestWhatIsLostIsRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n := file(t), newNotes()
+		time.Sleep(3 * time.Minute)
+		if _, err := s.ClaimRun(t.Context(), jobs.Claim{Job: "hourly", Scheduled: time.Now().UnixMilli(), Replica: "dead", Lease: 35 * time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(25 * time.Minute) // 00:28
+		runner(t, s, n, "a", hourly(func() (string, error) { return "alive", nil }))
+		time.Sleep(30 * time.Minute)
+		synctest.Wait()
+		// The one that goes on is left alone at 00:23 and 00:33, until its lease is over.
+		equal(t, "history", history(t, s, "hourly"), []string{"00:03:00 lost", "00:43:00 done alive"})
+		equal(t, "observed", n.ended(), []string{"hourly lost", "hourly done 0s"})
+	})
+}
+
 func TestRunNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -448,6 +505,7 @@ func TestConfigsThatAreRefused(t *testing.T) {
 		"two of":   func(c *jobs.Config) { c.Jobs = append(c.Jobs, good) },
 		"below 0":  func(c *jobs.Config) { c.Jobs[0].Jitter = -1 },
 		"schedule": func(c *jobs.Config) { c.Jobs[0].Schedule = "x" },
+		"\"y\"":    func(c *jobs.Config) { c.Jobs[0].Repeat = "y" },
 	} {
 		c := jobs.Config{Jobs: []jobs.Job{good}, Store: &sqlite.Store{}, Logger: slog.New(slog.DiscardHandler), Replica: "a"}
 		change(&c)
