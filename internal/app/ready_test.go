@@ -109,14 +109,23 @@ func (s *started) get(t *testing.T, path string) (status int, body string) {
 	return r.StatusCode, string(text)
 }
 
-// TestAStartThatIsEndedDoesNotSayThatItGaveUp ends one that waits for a server that is not there.
-func TestAStartThatIsEndedDoesNotSayThatItGaveUp(t *testing.T) {
+// TestAStartThatIsEndedSaysSo ends one that waits for a server that is not there, and one that is about to open its file.
+func TestAStartThatIsEndedSaysSo(t *testing.T) {
 	t.Parallel()
-	l := &limiter{Options: Options{DatabaseURL: "postgres://limits@127.0.0.1:1/limits"}, log: slog.New(slog.DiscardHandler)}
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(300*time.Millisecond, cancel)
-	_, err := l.openPostgres(ctx)
-	if err == nil || !strings.Contains(err.Error(), "interrupted") || strings.Contains(err.Error(), "gave up") {
-		t.Error(err)
+	for name, o := range map[string]Options{
+		"PostgreSQL": {DatabaseURL: "postgres://limits@127.0.0.1:1/limits"},
+		"database":   {DataDir: t.TempDir()},
+	} {
+		l := &limiter{Options: o, log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancel(t.Context())
+		if o.DatabaseURL == "" {
+			cancel()
+		}
+		time.AfterFunc(300*time.Millisecond, cancel)
+		err := l.start(ctx, []func(context.Context) error{l.startStore})
+		if err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") || !strings.Contains(err.Error(), name) ||
+			strings.Contains(err.Error(), "gave up") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

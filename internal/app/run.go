@@ -129,6 +129,9 @@ func (l *limiter) start(ctx context.Context, parts []func(context.Context) error
 	defer cancel()
 	for _, part := range parts {
 		if err := part(ctx); err != nil {
+			if errors.Is(ctx.Err(), context.Canceled) { // by a signal; the start's own end is a deadline
+				return fmt.Errorf("interrupted: %w", err)
+			}
 			return err
 		}
 	}
@@ -179,8 +182,8 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 		select {
 		case <-ctx.Done():
 			s.Close()
-			if errors.Is(ctx.Err(), context.Canceled) { // by a signal; the start's own end is a deadline
-				return nil, fmt.Errorf("connect to PostgreSQL: interrupted: %w", err)
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 			}
 			return nil, fmt.Errorf("connect to PostgreSQL: gave up after %s: %w", startTimeout, err)
 		case <-time.After(wait):
