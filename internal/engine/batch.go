@@ -68,7 +68,8 @@ type counter struct {
 	// denials remembered by the worker it tells of.
 	exceeded int
 	recalled int64
-	// early says that denials are to be told though their event is not due: another worker raised one.
+	// early says that denials are to be told though their event is not due: another worker raised one. They are left in the
+	// state, so that the next event tells of those of all workers.
 	early bool
 }
 
@@ -462,18 +463,19 @@ func (b *batch) lease(slot int, c *counter) {
 
 // count settles how many denials the counter's event stands for.
 func (b *batch) count(c *counter, id CounterID, denials *denials) {
-	if c.exceeded < 0 && !b.closing {
+	early := c.early && !c.absent
+	if c.exceeded < 0 && !b.closing && !early {
 		return
 	}
 	c.recalled = denials.count(id)
 	total := c.recalled + c.state.denied + c.denials
-	if total == 0 {
+	if total == 0 || early && total == c.state.denied {
 		return
 	}
 	c.dirty = c.dirty || !c.absent
 	if c.exceeded < 0 {
-		// The worker goes: what it remembers is kept for the event to come.
-		c.state.denied = total
+		// The worker goes, or another has told of its own: what this one remembers is kept for the event to come.
+		c.state.denied = min(total, maxUsed)
 		return
 	}
 	b.events[c.exceeded].Denied = total

@@ -81,7 +81,14 @@ func (d *denials) settle(c *counter, now int64) {
 	defer d.mu.Unlock()
 	u := d.pending[c.limit.CounterID]
 	if c.early && u != nil {
+		// It stays, so that somebody tells of what is left in the state; as long as nobody has.
 		u.due = min(c.state.exceededAt, now) + exceededEvery
+		if !c.absent {
+			if u.count.Add(-c.recalled) <= 0 && c.state.denied == 0 && u.count.CompareAndSwap(0, goneCount) {
+				delete(d.pending, c.limit.CounterID)
+			}
+			return
+		}
 	}
 	if c.exceeded < 0 && c.recalled == 0 {
 		if c.denials > 0 {

@@ -410,6 +410,41 @@ func TestDenialsAreToldAfterTheClockWasSetBack(t *testing.T) {
 }
 
 // A worker whose denials came soon after another's event asks for theirs when it is due, not every second.
+// toldOf is how many denials events tell of.
+func toldOf(t *testing.T, store *tap) (denied int64) {
+	t.Helper()
+	for _, event := range store.events(t) {
+		denied += event.Denied
+	}
+	return denied
+}
+
+// TestDenialsOfManyWorkersAreToldTogether, not of one worker after the other.
+func TestDenialsOfManyWorkersAreToldTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		workers := flock(t, store, 5)
+		l := per(t, "k", 1, "1h")
+		l.Threshold = -1
+		for range 9 {
+			for _, w := range workers {
+				ask(t, w, engine.Request{Limits: []engine.Limit{l}})
+			}
+		}
+		time.Sleep(23 * time.Second)
+		synctest.Wait()
+		if got := toldOf(t, store); got != 9*5-1 {
+			t.Errorf("told of %d denials within 23 s, want all %d", got, 9*5-1)
+		}
+		events := store.count()
+		time.Sleep(time.Minute)
+		if toldOf(t, store); store.count() != events {
+			t.Errorf("%d transactions when all is told", store.count()-events)
+		}
+	})
+}
+
 func TestDenialsThatAnotherWorkerHasToldOfWaitForTheirTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
