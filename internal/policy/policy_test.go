@@ -182,6 +182,23 @@ func TestWhoTheSubjectIs(t *testing.T) {
 	}
 }
 
+// TestAHashedUserIsNamedByTheHash: events and usage have of a user who is hashed in the key no more than the key has.
+func TestAHashedUserIsNamedByTheHash(t *testing.T) {
+	t.Parallel()
+	for key, hashed := range map[string]bool{"u:{user|hash}": true, "u:{user|lower|hash}:{route}": true, "{ip|hash}:{user|hash}": true,
+		"u:{user}": false, "u:{user|lower}": false, "{ip|hash}": false, "all": false} {
+		s := parse(t, `policies: [{name: p, limits: [{name: n, key: "`+key+`", limit: 1, window: 1h}]}]`)
+		r, err := s.Resolve(Question{Policy: "p", Attributes: map[string]string{"user": "Ann", "ip": "::1", "route": "chat"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := r.Limits[0]
+		if hashed && (len(l.User) != 2*hashBytes || !strings.Contains(l.Key, l.User)) || !hashed && l.User != "Ann" {
+			t.Errorf("key %s of %s: events speak of user %q", l.Key, key, l.User)
+		}
+	}
+}
+
 // TestSeparatorsOfManyBytes: what a client sends stays UTF-8 in the key, and no two subjects share one.
 func TestSeparatorsOfManyBytes(t *testing.T) {
 	t.Parallel()

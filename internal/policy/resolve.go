@@ -220,7 +220,7 @@ func (a *asking) resolve(p *policy, l *limit) (out engine.Limit, ok bool, by ove
 		}
 		return out, false, by, err
 	}
-	out.User = a.Attributes["user"]
+	out.User = l.key.user(a.Attributes, a.set.options.HashKey)
 	ok = !l.unlimited
 	if a.Overrides == nil {
 		return out, ok, by, nil

@@ -33,6 +33,8 @@ const (
 	maxKeyBytes = 256
 	// ipAttribute is canonical in every key.
 	ipAttribute = "ip"
+	// userAttribute is whom events and usage speak of.
+	userAttribute = "user"
 	// hashBytes is how much of the HMAC a key holds: 128 bits, which no two subjects share by chance.
 	hashBytes = 16
 )
@@ -158,6 +160,19 @@ func (t *template) render(attributes map[string]string, hashKey []byte) (string,
 			"makes the key %d bytes long, and at most %d are taken; shorten it, or let the policy hash it", len(room), maxKeyBytes)}
 	}
 	return string(room), nil
+}
+
+// user gives whom the events and the usage of a limit that has a key speak of: the attribute user, and where the key hashes it,
+// the hash, so that the attribute itself is stored and sent nowhere.
+func (t *template) user(attributes map[string]string, hashKey []byte) string {
+	user := attributes[userAttribute]
+	for i := range t.parts {
+		if p := &t.parts[i]; p.hash && p.attribute == userAttribute {
+			user, _ = p.value(user, hashKey) // which made the key
+			break
+		}
+	}
+	return user
 }
 
 func (t *template) longest(attributes map[string]string) (name string) {
