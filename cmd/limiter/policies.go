@@ -264,14 +264,19 @@ func printExplanation(s *session, e *app.PolicyExplanation) {
 		}
 		fmt.Fprintf(s.out, "%s: yes: %s%s\n", p.Policy, p.Why, circumstances(p))
 		for _, l := range p.Limits {
-			line := fmt.Sprintf("  %s  %s  %s  %s", l.Name, rateOf(l.Limit.String(), l.Window), l.Algorithm, l.Key)
+			line := fmt.Sprintf("  %s  %s", l.Name, rateOf(l.Limit.String(), l.Window))
+			for _, word := range []string{l.Algorithm, l.Key} { // a lifted limit may have neither
+				if word != "" {
+					line += "  " + word
+				}
+			}
 			if l.Override != "" {
 				line += fmt.Sprintf("  (override for %s: %s)", l.Override, l.Reason)
 			}
 			if l.LeftOut != "" {
 				line += fmt.Sprintf("  (override for %s does not fit and is left out: %s)", l.LeftOut, l.Reason)
 			}
-			fmt.Fprintln(s.out, strings.TrimRight(line, " "))
+			fmt.Fprintln(s.out, line)
 		}
 	}
 }

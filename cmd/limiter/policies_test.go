@@ -106,6 +106,24 @@ func TestExamplesOfPoliciesExplain(t *testing.T) {
 	}
 }
 
+// TestAQuotaOfOverridesAlone: a limit that is unlimited has a key to override, and whoever has no override has no limit.
+func TestAQuotaOfOverridesAlone(t *testing.T) {
+	t.Parallel()
+	file := policies(t, "policies:\n  - name: quota\n    match: {user: \"*\"}\n"+
+		"    limits: [{key: \"q:{user}\", limit: unlimited, window: 30d}]\n")
+	limiter(t, "policies", "validate", file).want(t, exitDone, ": valid: 1 policy, 1 limit, hash ", "")
+	limiter(t, "policies", "show", file).want(t, exitDone, "quota   -     30d    q:{user}  unlimited  user=*\n", "")
+	explain := "policies explain " + file + " -a user="
+	s := serve(t, "--policies", file)
+	s.limiter(t, "overrides set quota 30d q:7 --limit 2 --reason r").want(t, exitDone, "limit 2, until it is deleted", "")
+	s.limiter(t, "consume -a user=7 --cost 2").want(t, exitDone, "q:7  30d   2/30d  0 ", "")
+	s.limiter(t, "consume -a user=7").want(t, exitDenied, "denied: 2 of 2 used in 30d", "")
+	s.limiter(t, "consume -a user=8 --cost 1000").want(t, exitDone, "allowed: no limit applies\n", "")
+	s.limiter(t, explain+"7").want(t, exitDone, "  30d  unlimited  q:7\n", "")
+	s.limiter(t, explain+"7 --overrides").want(t, exitDone, "  30d  2/30d  sliding_window  q:7  (override for q:7: r)\n", "")
+	s.limiter(t, explain+"8 --overrides").want(t, exitDone, "  30d  unlimited  q:8\n", "")
+}
+
 // TestServiceOfPolicies plays requests that name no limit, with the real service.
 func TestServiceOfPolicies(t *testing.T) {
 	t.Parallel()

@@ -47,8 +47,9 @@ func (c *compiler) limits(p *policy, spec *Policy, path string) {
 	for i := range spec.Schedule {
 		c.changes(spec, spec.Schedule[i].Limits, yamlfile.Index(path+".schedule", i)+".limits")
 	}
-	if !c.Has(path) && !p.limitsAnything() {
-		c.Add(at, "every limit is unlimited, in every tier and at every time; give one a limit, or remove the policy")
+	if !c.Has(path) && !p.mayLimit() {
+		c.Add(at, "every limit is unlimited, in every tier and at every time, and none has a window that an override could count by; "+
+			"give one a limit or a window, or remove the policy")
 	}
 }
 
@@ -248,9 +249,10 @@ func values(tiers map[string]*variant) (list []*variant) {
 	return list
 }
 
-func (p *policy) limitsAnything() bool {
+// mayLimit tells whether something is limited, or an override could limit it.
+func (p *policy) mayLimit() bool {
 	for limits := range p.variants {
-		if slices.ContainsFunc(limits, func(l limit) bool { return !l.unlimited }) {
+		if slices.ContainsFunc(limits, func(l limit) bool { return !l.unlimited || !l.Window.IsZero() }) {
 			return true
 		}
 	}

@@ -53,6 +53,30 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
+// TestOverridesMayBeTheOnlyLimits: who has a row of his own has its limit, and nobody else has any.
+func TestOverridesMayBeTheOnlyLimits(t *testing.T) {
+	t.Parallel()
+	s := parse(t, `policies: [{name: quota, match: {user: "*"}, limits: [{key: "q:{user}", limit: unlimited, window: month}]}]`)
+	o := Override{Policy: "quota", Limit: "month", Subject: "q:ann", Changes: Changed{Limit: 25}}
+	if err := s.CheckOverride(&o); err != nil {
+		t.Error(err)
+	}
+	for user, want := range map[string]ExplainedLimit{
+		"ann": {Name: "month", Key: "q:ann", Limit: 25, Window: "month", Algorithm: "fixed_window", Override: "q:ann"},
+		"bob": {Name: "month", Key: "q:bob", Limit: Unlimited},
+		"":    {Name: "month", Limit: Unlimited},
+	} {
+		q := Question{Now: noon, Overrides: given{{"quota", "month", "q:ann"}: o.Changes}, Attributes: map[string]string{"user": user}}
+		r, err := s.Resolve(q)
+		if limited := user == "ann"; err != nil || limited != (len(r.Limits) == 1) || limited && (r.Limits[0].Limit != 25 || r.Limits[0].Threshold != 2) {
+			t.Errorf("%q: %+v, %v", user, r.Limits, err)
+		}
+		if d := cmp.Diff([]ExplainedLimit{want}, s.Explain(q).Policies[0].Limits); d != "" {
+			t.Errorf("%q: %s", user, d)
+		}
+	}
+}
+
 // TestOverridesComeAfterTheFactor holds that the rest of a limit is the same, whatever tier is asked for.
 func TestOverridesComeAfterTheFactor(t *testing.T) {
 	t.Parallel()

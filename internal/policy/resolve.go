@@ -206,7 +206,7 @@ type overriding struct {
 
 // resolve makes a limit of the request, with its override if it has one; not ok is one that is lifted.
 func (a *asking) resolve(p *policy, l *limit) (out engine.Limit, ok bool, by overriding, err error) {
-	if l.unlimited && (a.Overrides == nil || l.key == nil || l.key.missing(a.Attributes) != "") {
+	if l.unlimited && (l.key == nil || l.key.missing(a.Attributes) != "") {
 		return out, false, by, nil
 	}
 	out = l.Limit
