@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"maps"
 	"math/big"
 	"slices"
 	"strconv"
@@ -38,8 +39,8 @@ func (c *compiler) limits(p *policy, spec *Policy, path string) {
 	c.nameLimits(spec, at)
 	c.schedule(p, spec, path)
 	p.base = c.variant(p, spec, nil, path)
-	for name, changes := range spec.Tiers {
-		tier := yamlfile.Join(path+".tiers", name)
+	for _, name := range slices.Sorted(maps.Keys(spec.Tiers)) { // so that the same file has the same mistakes
+		changes, tier := spec.Tiers[name], yamlfile.Join(path+".tiers", name)
 		c.checkName(name, tier)
 		c.changes(spec, changes, tier)
 		p.tiers[name] = c.variant(p, spec, &tierChange{changes, tier}, path)
@@ -160,13 +161,24 @@ func (c *compiler) limit(p *policy, name string, changes []change) limit {
 	return l
 }
 
-// blame tells a mistake where the field was given last, or where it is missing.
+// wayOut is what takes back a field that is right where it stands, and wrong beside what a change gives.
+var wayOut = map[string]string{"algorithm": "fixed_window", "burst": "0", "timezone": "UTC", "anchor": "aligned"}
+
+// blame tells a mistake where the last change gives the field, or lacks it, or else at that change: without it the limit is
+// right, or there is a mistake already.
 func (c *compiler) blame(changes []change, field string, err error) {
-	path := c.whereIs(changes, field)
-	if !c.Given(path) && !strings.HasPrefix(err.Error(), "is missing") {
-		path = changes[len(changes)-1].path
+	before, last := changes[:len(changes)-1], changes[len(changes)-1]
+	path, message := last.path+"."+field, err.Error()
+	if !c.Given(path) && !strings.HasPrefix(message, "is missing") {
+		path = last.path
+		if value, ok := wayOut[field]; ok && len(before) > 0 {
+			message += "; add " + field + ": " + value
+		}
 	}
-	c.Add(path, "%s", err)
+	if len(before) > 1 { // with the tier alone it is right
+		message += " (under " + before[1].path + ")"
+	}
+	c.Add(path, "%s", message)
 }
 
 // whereIs is the path of the field in the last of the changes that has it, else in the first.

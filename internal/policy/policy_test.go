@@ -78,6 +78,46 @@ func TestAllMistakesAreTold(t *testing.T) {
 	}
 }
 
+// TestTheChangeIsBlamed and not the limit that is right without it, whose mistake would hide those of other changes.
+func TestTheChangeIsBlamed(t *testing.T) {
+	t.Parallel()
+	_, err := Parse("f", []byte(`policies:
+  - name: p
+    limits:
+      - {name: m, key: k, limit: 5, window: day, timezone: Europe/Berlin}
+      - {name: b, key: k, limit: 5, window: 1m, algorithm: token_bucket, burst: 5}
+      - {name: a, key: k, limit: 5, window: 1d, algorithm: fixed_window, anchor: first_use}
+      - {name: u, key: k, limit: unlimited}
+      - {name: c, key: k, limit: 5, window: 1m}
+    tiers:
+      A:
+        m: {window: 1h}
+        b: {algorithm: sliding_window}
+        a: {algorithm: token_bucket}
+        u: {limit: 5}
+        c: {algorithm: token_bucket, burst: 3}
+      B:
+        m: {window: 2h, timezone: Europe/Paris}
+        b: {window: day}
+    schedule:
+      - from: "00:00"
+        to: "08:00"
+        limits:
+          c: {algorithm: fixed_window}
+`), options)
+	const calendar = "timezone needs a calendar period (minute, hour, day, week, month); this limit has window "
+	want := `f:11: policies[0].tiers.A.m: ` + calendar + `1h; add timezone: UTC
+f:12: policies[0].tiers.A.b: burst needs algorithm token_bucket; this limit has sliding_window; add burst: 0
+f:13: policies[0].tiers.A.a: anchor first_use needs algorithm fixed_window; this limit has token_bucket; add anchor: aligned
+f:14: policies[0].tiers.A.u.window: is missing; want a duration such as 1m, or minute, hour, day, week, month
+f:17: policies[0].tiers.B.m.timezone: ` + calendar + `2h
+f:18: policies[0].tiers.B.b: a calendar period needs algorithm fixed_window; this limit has token_bucket; add algorithm: fixed_window
+f:23: policies[0].schedule[0].limits.c: burst needs algorithm token_bucket; this limit has fixed_window; add burst: 0 (under policies[0].tiers.A.c)`
+	if d := cmp.Diff(want, fmt.Sprint(err)); d != "" {
+		t.Error(d)
+	}
+}
+
 func names(limits []engine.Limit) (out []string) {
 	for _, l := range limits {
 		out = append(out, l.Policy+"/"+l.Label()+" "+l.Key)
