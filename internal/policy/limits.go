@@ -58,14 +58,15 @@ func (c *compiler) limits(p *policy, spec *Policy, path string) {
 func (c *compiler) nameLimits(spec *Policy, path string) {
 	for i := range spec.Limits {
 		l, at := &spec.Limits[i], yamlfile.Index(path, i)
-		if l.Name == "" && !c.Given(at+".name") {
+		switch {
+		case l.Name != "":
+			c.checkName(l.Name, at+".name")
+		case c.Given(at + ".name"): // told of already
+		case l.Window != "": // it will be held to what a window may be, which is always a name
 			l.Name = l.Window
 			c.StandsAt(at+".name", at)
-		}
-		if l.Name == "" && !c.Has(at) && l.Limit == Unlimited {
+		case l.Limit == Unlimited && !c.Has(at):
 			c.Add(at+".name", "is missing; a limit without a window needs one")
-		} else if l.Name != "" {
-			c.checkName(l.Name, at+".name")
 		}
 		for j := range i {
 			if l.Name != "" && spec.Limits[j].Name == l.Name {
