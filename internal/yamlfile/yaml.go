@@ -42,7 +42,7 @@ func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 		return nil
 	}
 	for _, d := range f.Docs {
-		if d.Body == nil {
+		if d.Body == nil || d.Body.Type() == ast.DirectiveType { // such as %YAML 1.2, to the library a document
 			continue
 		}
 		if root != nil {

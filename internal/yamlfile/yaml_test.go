@@ -39,6 +39,23 @@ func TestAByteOrderMarkIsSkipped(t *testing.T) {
 	}
 }
 
+// TestDirectivesAreSkipped: %YAML 1.2 before the --- is no document of its own.
+func TestDirectivesAreSkipped(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"%YAML 1.2\n---\na: 7\nb: 7\n":           "",
+		"# pair\n%YAML 1.1\n--- \na: 7\nb: 7\n": "",
+		"%YAML 1.2\n---\na: x\n":                 "f:3: a: must be a whole number; got the text \"x\"",
+		"%YAML 1.2\n---\na: 7\n---\nb: 7\n":     "f:5: document: a second YAML document; a pair is one: remove the ---",
+		"%YAML 1.2\n---\n":                       "f:1: the file is empty; want a:",
+	} {
+		v, err := parsePair("f", []byte(text))
+		if want == "" && (err != nil || v.A != 7 || v.B != 7) || want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("%q: %+v, %v; want %s", text, v, err, want)
+		}
+	}
+}
+
 // TestTheHashIsOfTheWholeFile: with the mark, since sha256sum has it too.
 func TestTheHashIsOfTheWholeFile(t *testing.T) {
 	t.Parallel()
