@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 // The YAML is parsed by a library and then read from its tree into Go types, instead of being unmarshalled:
@@ -262,12 +262,13 @@ func (p *Problems) text(n ast.Node, path, allowed string) string {
 	var s string
 	switch n := n.(type) {
 	case *ast.StringNode:
-		s = n.Value
+		if s = n.Value; isPlain(n) && withExponent.MatchString(s) {
+			return p.unquoted(n, path)
+		}
 	case *ast.LiteralNode:
 		s = strings.TrimRight(n.Value.Value, "\n")
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		p.Add(path, "must be text; quote it%s", p.shown(": ", n.String()))
-		return ""
+		return p.unquoted(n, path)
 	default:
 		p.Add(path, "must be text; got %s", p.Kind(n))
 		return ""
@@ -282,6 +283,12 @@ func (p *Problems) text(n ast.Node, path, allowed string) string {
 		}
 	}
 	return s
+}
+
+// unquoted tells of text that stands there as something else.
+func (p *Problems) unquoted(n ast.Node, path string) string {
+	p.Add(path, "must be text; quote it%s", p.shown(": ", n.String()))
+	return ""
 }
 
 // shown gives a text in quotes between others, and nothing where it may be secret.
@@ -306,14 +313,31 @@ func (p *Problems) Integer(n ast.Node, path, want string) int64 {
 	return 0
 }
 
-func (p *Problems) number(n ast.Node, path string) float64 {
-	switch n.(type) {
+var (
+	// withExponent is a number that the library takes for text when it stands without quotes, such as 1e-05.
+	withExponent = regexp.MustCompile(`^[-+]?\d+(\.\d*)?[eE][-+]?\d+$`)
+	// plainNumber is a number in the forms that nobody mistakes, as [Problems.Integer] has them.
+	plainNumber = regexp.MustCompile(`^-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?$`)
+)
+
+// isPlain tells of a number, and of text without quotes.
+func isPlain(n ast.Node) bool {
+	switch n := n.(type) {
 	case *ast.IntegerNode, *ast.FloatNode:
-		if v, err := strconv.ParseFloat(n.GetToken().Value, 64); err == nil && !math.IsInf(v, 0) && !math.IsNaN(v) {
+		return true
+	case *ast.StringNode:
+		return n.Token.Type == token.StringType
+	}
+	return false
+}
+
+func (p *Problems) number(n ast.Node, path string) float64 {
+	if text := n.GetToken().Value; isPlain(n) && plainNumber.MatchString(text) {
+		if v, err := strconv.ParseFloat(text, 64); err == nil {
 			return v
 		}
 	}
-	p.Add(path, "must be a number such as 0.5; got %s", p.Kind(n))
+	p.Add(path, "must be a number in plain decimal digits such as 0.5; got %s", p.Kind(n))
 	return 0
 }
 

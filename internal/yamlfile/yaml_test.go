@@ -2,6 +2,7 @@ package yamlfile
 
 import (
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -43,15 +44,52 @@ func TestAByteOrderMarkIsSkipped(t *testing.T) {
 func TestDirectivesAreSkipped(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"%YAML 1.2\n---\na: 7\nb: 7\n":           "",
+		"%YAML 1.2\n---\na: 7\nb: 7\n":          "",
 		"# pair\n%YAML 1.1\n--- \na: 7\nb: 7\n": "",
-		"%YAML 1.2\n---\na: x\n":                 "f:3: a: must be a whole number; got the text \"x\"",
+		"%YAML 1.2\n---\na: x\n":                "f:3: a: must be a whole number; got the text \"x\"",
 		"%YAML 1.2\n---\na: 7\n---\nb: 7\n":     "f:5: document: a second YAML document; a pair is one: remove the ---",
-		"%YAML 1.2\n---\n":                       "f:1: the file is empty; want a:",
+		"%YAML 1.2\n---\n":                      "f:1: the file is empty; want a:",
 	} {
 		v, err := parsePair("f", []byte(text))
 		if want == "" && (err != nil || v.A != 7 || v.B != 7) || want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%q: %+v, %v; want %s", text, v, err, want)
+		}
+	}
+}
+
+// TestPlainValuesAreWhatTheyLookLike: what JSON and the schemas take for a number is one, and no text without quotes.
+func TestPlainValuesAreWhatTheyLookLike(t *testing.T) {
+	t.Parallel()
+	for written, want := range map[string]string{ // a number, a text, or neither
+		"0.00001": "number", "1e-05": "number", "1e-1": "number", "1E+2": "number", "-1e2": "number", "1.5e-3": "number",
+		"10": "number", "0": "number", "-0.5": "number", ".5": "number", "1e400": "neither",
+		"010": "neither", "1_0": "neither", "1_0.5": "neither", "00": "neither", "00.5": "neither", "+5": "neither", "0x1f": "neither",
+		"0o7": "neither", "0b1": "neither", ".inf": "neither", ".nan": "neither", "01e5": "neither", "true": "neither",
+		"1e": "text", "e5": "text", "1e5x": "text", `"1e-1"`: "text", `'1e-1'`: "text", `"10"`: "text", "1.2.3": "text",
+	} {
+		var v struct {
+			N *float64 `json:"n"`
+			T string   `json:"t"`
+		}
+		read := func(field string) bool {
+			p := New(Format{Name: "pair", Want: "n"})
+			p.Read([]byte(field+": "+written+"\n"), &v)
+			return p.Err("f") == nil
+		}
+		got := "neither"
+		switch number, text := read("n"), read("t"); {
+		case number && text:
+			got = "both"
+		case number:
+			want64, _ := strconv.ParseFloat(written, 64)
+			if got = "number"; *v.N != want64 {
+				t.Errorf("%s is read as %v", written, *v.N)
+			}
+		case text:
+			got = "text"
+		}
+		if got != want {
+			t.Errorf("%s is %s, want %s", written, got, want)
 		}
 	}
 }
