@@ -53,7 +53,11 @@ func listed(s *session, err error) error {
 		return err
 	}
 	fmt.Fprintln(s.err, err)
-	return fmt.Errorf("%s: %s", mistakes.File, count(int64(len(mistakes.Problems)), "mistake"))
+	found := count(int64(len(mistakes.Problems)), "mistake")
+	if mistakes.More {
+		found = "more than " + found
+	}
+	return fmt.Errorf("%s: %s", mistakes.File, found)
 }
 
 func plural(n int, one, many string) string {

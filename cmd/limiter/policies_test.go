@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +44,15 @@ func TestPoliciesValidate(t *testing.T) {
 	i.want(t, exitError, "", bad+`:11: policies[1].mod: unknown field "mod"`)
 	i.want(t, exitError, "", bad+`:13: policies[1].limits[0].window: unknown window "1x"`)
 	i.want(t, exitError, "", "2 mistakes")
+	for n, want := range map[int]string{100: "limits.yaml: 100 mistakes\n", 200: "limits.yaml:100: there are more mistakes; mend these first\n" +
+		"limiter: %s: more than 100 mistakes\n"} {
+		var wrong strings.Builder
+		for i := range n {
+			fmt.Fprintf(&wrong, "x%d: 1\n", i)
+		}
+		bad := policies(t, wrong.String())
+		limiter(t, "policies", "validate", bad).want(t, exitError, "", strings.ReplaceAll(want, "%s", bad))
+	}
 	limiter(t, "policies", "validate", filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
 }
 

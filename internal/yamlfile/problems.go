@@ -18,6 +18,8 @@ type Problem struct {
 type Error struct {
 	File     string
 	Problems []Problem
+	// More says that there are others beside.
+	More bool
 }
 
 // Error gives one mistake a line: file:line: path: what; the fix.
@@ -33,6 +35,9 @@ func (e *Error) Error() string {
 		}
 		b.WriteString(p.Message)
 	}
+	if e.More {
+		fmt.Fprintf(&b, "\n%s:%d: there are more mistakes; mend these first", e.File, e.Problems[len(e.Problems)-1].Line)
+	}
 	return b.String()
 }
 
@@ -44,6 +49,8 @@ type Problems struct {
 	format Format
 	lines  map[string]int
 	list   []Problem
+	// more says that there were mistakes beyond the list.
+	more bool
 	// told are the paths that have a mistake: another below or at one of them mostly follows from it.
 	told map[string]bool
 }
@@ -76,7 +83,11 @@ func article(name string) string {
 
 // Add tells a mistake at a path; of several at one path the first counts.
 func (p *Problems) Add(path, format string, args ...any) {
-	if p.told[path] || len(p.list) >= maxProblems {
+	if p.told[path] {
+		return
+	}
+	if len(p.list) == maxProblems {
+		p.more = true
 		return
 	}
 	p.told[path] = true
@@ -129,11 +140,7 @@ func (p *Problems) Err(file string) error {
 		return nil
 	}
 	slices.SortStableFunc(p.list, func(a, b Problem) int { return cmp.Or(cmp.Compare(a.Line, b.Line), strings.Compare(a.Path, b.Path)) })
-	if len(p.list) == maxProblems {
-		last := p.list[maxProblems-1]
-		p.list = append(p.list, Problem{Line: last.Line, Message: "more mistakes may follow; mend these first"})
-	}
-	return &Error{File: file, Problems: p.list}
+	return &Error{File: file, Problems: p.list, More: p.more}
 }
 
 // Quote shows text of the file in a message.
