@@ -299,7 +299,7 @@ func (c *fileCompiler) channelNames(list Texts, path string) []string {
 		switch {
 		case name == "" || c.Has("channels"): // told of, or may follow from it
 		case !slices.Contains(known, name):
-			c.Add(at, "unknown channel %s%s; add it to channels, or use one of %v", yamlfile.Quote(name), yamlfile.DidYouMean(name, known), known)
+			c.Add(at, "unknown channel %s%s; add it to channels, or use one of %s", yamlfile.Quote(name), yamlfile.DidYouMean(name, known), strings.Join(known, ", "))
 		case slices.Index(list, name) < i:
 			c.Add(at, "%s is given twice; remove one", yamlfile.Quote(name))
 		}

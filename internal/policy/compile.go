@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -129,7 +130,8 @@ func (c *compiler) attribute(name, path string) {
 		return
 	}
 	if c.declared != nil && !slices.Contains(c.declared, name) {
-		c.Add(path, "unknown attribute %s%s; add it to attributes, or use one of %v", yamlfile.Quote(name), yamlfile.DidYouMean(name, c.declared), c.declared)
+		c.Add(path, "unknown attribute %s%s; add it to attributes, or use one of %s", yamlfile.Quote(name),
+			yamlfile.DidYouMean(name, c.declared), strings.Join(c.declared, ", "))
 	}
 }
 
@@ -188,7 +190,7 @@ func (c *compiler) exemption(p *policy, e tests, path string) {
 	for _, m := range p.match {
 		i := slices.IndexFunc(e, func(t test) bool { return t.attribute == m.attribute })
 		if i >= 0 && !slices.ContainsFunc(m.patterns, func(v string) bool { return mayShare(e[i].patterns, v) }) {
-			c.Add(path, "can never hold, because match wants %s to be %v; change one of them", m.attribute, m.patterns)
+			c.Add(path, "can never hold, because match wants %s to be one of %s; change one of them", m.attribute, strings.Join(m.patterns, ", "))
 		}
 	}
 }

@@ -80,12 +80,15 @@ func (c *compiler) nameLimits(spec *Policy, path string) {
 func (c *compiler) changes(spec *Policy, changes Changes, path string) {
 	var names []string
 	for i := range spec.Limits {
-		names = append(names, spec.Limits[i].Name)
+		if name := spec.Limits[i].Name; name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
 	for name, f := range changes {
 		switch at := yamlfile.Join(path, name); {
+		case len(names) == 0: // which was told of
 		case !slices.Contains(names, name):
-			c.Add(at, "unknown limit %s%s; want one of %v", yamlfile.Quote(name), yamlfile.DidYouMean(name, names), names)
+			c.Add(at, "unknown limit %s%s; want one of %s", yamlfile.Quote(name), yamlfile.DidYouMean(name, names), strings.Join(names, ", "))
 		case f == LimitFields{} && !c.Has(at):
 			c.Add(at, "changes nothing; give it a field such as limit, or remove it")
 		}

@@ -78,6 +78,22 @@ func TestAllMistakesAreTold(t *testing.T) {
 	}
 }
 
+// TestNamesToChooseFrom are told once each, also where two limits have one name.
+func TestNamesToChooseFrom(t *testing.T) {
+	t.Parallel()
+	_, err := Parse("f", []byte(`policies:
+  - name: p
+    limits:
+      - {name: minute, key: k, limit: 5, window: 1m}
+      - {name: minute, key: k, limit: 9, window: 1m}
+      - {name: day, key: k, limit: 9, window: 1d}
+    tiers: {PRO: {minut: {limit: 9}}}
+`), options)
+	if want := `unknown limit "minut" (did you mean "minute"?); want one of minute, day`; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("%v; want %s at the end", err, want)
+	}
+}
+
 // TestTheChangeIsBlamed and not the limit that is right without it, whose mistake would hide those of other changes.
 func TestTheChangeIsBlamed(t *testing.T) {
 	t.Parallel()

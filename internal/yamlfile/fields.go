@@ -2,6 +2,7 @@ package yamlfile
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/zone"
@@ -10,7 +11,7 @@ import (
 // OneOf holds a word, if it is given, to those that are known.
 func (p *Problems) OneOf(word, path string, known ...string) bool {
 	if word != "" && !slices.Contains(known, word) {
-		p.Add(path, "unknown word %s%s; want one of %v", Quote(word), DidYouMean(word, known), known)
+		p.Add(path, "unknown word %s%s; want one of %s", Quote(word), DidYouMean(word, known), strings.Join(known, ", "))
 		return false
 	}
 	return true
