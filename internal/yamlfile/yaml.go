@@ -28,6 +28,10 @@ func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 			p.Add("", "the YAML cannot be read: %v", v)
 		}
 	}()
+	if isUTF16(data) {
+		p.Add("", "the file is in UTF-16; save it as UTF-8")
+		return nil
+	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark; to the library it is part of the first name
 	if !p.boundYAML(data) {
 		return nil
@@ -56,6 +60,13 @@ func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 		p.Add("", "the file is empty; want %s:", p.format.Want)
 	}
 	return root
+}
+
+// isUTF16 knows UTF-16, as editors on Windows and redirections of PowerShell write it, by its byte order mark, or by the zero in
+// one of the bytes of its first character.
+func isUTF16(data []byte) bool {
+	return bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) ||
+		len(data) > 1 && (data[0] == 0) != (data[1] == 0)
 }
 
 func (p *Problems) syntax(err error) {

@@ -1,10 +1,12 @@
 package yamlfile
 
 import (
+	"encoding/binary"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf16"
 )
 
 // mark is the byte order mark of UTF-8, as editors on Windows write it.
@@ -37,6 +39,22 @@ func TestAByteOrderMarkIsSkipped(t *testing.T) {
 	}
 	if v, err := parsePair("f", []byte(mark+"a: 7\nb: 7\n")); err != nil || v.A != 7 || v.B != 7 {
 		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// TestTheEncodingIsTold: a file in UTF-16 is not called wrong YAML.
+func TestTheEncodingIsTold(t *testing.T) {
+	t.Parallel()
+	for name, order := range map[string]binary.AppendByteOrder{"little": binary.LittleEndian, "big": binary.BigEndian} {
+		for _, text := range []string{"\ufeffa: 7\nb: 7\n", "a: 7\nb: 7\n"} {
+			var data []byte
+			for _, unit := range utf16.Encode([]rune(text)) {
+				data = order.AppendUint16(data, unit)
+			}
+			if _, err := parsePair("f", data); err == nil || err.Error() != "f:1: the file is in UTF-16; save it as UTF-8" {
+				t.Errorf("%s endian, %q: %v", name, text, err)
+			}
+		}
 	}
 }
 
