@@ -390,8 +390,8 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 		state.advance(l, b.now)
 		c.absent = !c.stored
 		result := Result{}
-		result.fill(l, state, b.now, r.Cost)
-		if r.Cost <= result.Remaining {
+		result.fill(l, state, b.now, r.denied[i])
+		if r.denied[i] <= result.Remaining {
 			result.RetryAfter = 1
 		}
 		switch {

@@ -119,7 +119,9 @@ func (d *denials) requests(pick func(*untold) bool) (rs []*Request) {
 		if !pick(u) {
 			continue
 		}
-		rs = appendLimit(rs, tell, &u.limit, u.cost)
+		rs = appendLimit(rs, tell, &u.limit)
+		last := rs[len(rs)-1]
+		last.denied = append(last.denied, u.cost)
 	}
 	return rs
 }

@@ -410,6 +410,30 @@ func TestDenialsAreToldAfterTheClockWasSetBack(t *testing.T) {
 }
 
 // A worker whose denials came soon after another's event asks for theirs when it is due, not every second.
+// TestDenialsOfManyCostsAreToldTogether, in as few transactions as those of one cost.
+func TestDenialsOfManyCostsAreToldTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		const keys = 200
+		for i := range int64(keys) {
+			l := per(t, fmt.Sprint("k", i), 10, "1h")
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 10})
+			for range 2 {
+				ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 1 + i})
+			}
+		}
+		before := store.count()
+		if err := e.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := store.count() - before; n > 10 {
+			t.Errorf("%d transactions to keep the denials of %d counters", n, keys)
+		}
+	})
+}
+
 // toldOf is how many denials events tell of.
 func toldOf(t *testing.T, store *tap) (denied int64) {
 	t.Helper()

@@ -397,7 +397,7 @@ func (x *leases) over(now time.Time, clock *reading, all bool) (rs []*Request) {
 				e.grant, e.tokens = grant{}, 0 // too late to give it back
 			case e.amount > 0 && (all || !e.returning && (e.ended || e.over(now, clock))):
 				e.returning = true
-				rs = appendLimit(rs, handBack, &e.limit, 0)
+				rs = appendLimit(rs, handBack, &e.limit)
 			}
 		}
 		s.mu.Unlock()
@@ -432,9 +432,9 @@ func (e *Engine) Leased() (sum int64) {
 }
 
 // appendLimit adds a limit to the last of the engine's own requests, or to one more.
-func appendLimit(rs []*Request, v Verb, l *Limit, cost int64) []*Request {
-	if n := len(rs); n == 0 || len(rs[n-1].Limits) >= 64 || rs[n-1].Cost != cost {
-		rs = append(rs, &Request{Verb: v, Cost: cost})
+func appendLimit(rs []*Request, v Verb, l *Limit) []*Request {
+	if n := len(rs); n == 0 || len(rs[n-1].Limits) >= 64 {
+		rs = append(rs, &Request{Verb: v})
 	}
 	last := rs[len(rs)-1]
 	last.Limits = append(last.Limits, *l)

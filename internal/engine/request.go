@@ -97,6 +97,9 @@ type Request struct {
 	reserved *reservation
 	life     int64
 
+	// denied are the costs whose denials a tell is about, one for each limit.
+	denied []int64
+
 	deadline, received time.Time
 	// slots are the places of the limits' counters in the batch.
 	slots []int

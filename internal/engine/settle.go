@@ -263,24 +263,35 @@ func (e *Engine) inquire(qs []*inquiry) {
 // decideSettle sets the final cost over the counters as the requests before left them. Where a limit was redefined
 // since, no event is raised: it would speak of a limit that is gone.
 func (b *batch) decideSettle(r *Request, newID func() string) {
-	before := make([]int64, len(b.states))
+	before := make([]usage, len(b.states))
 	for i, s := range b.states {
 		s.arrive(&r.Limits[i], b.now)
-		before[i] = s.counting().used()
+		before[i] = s.usage()
 	}
 	r.decision, r.err = r.settle(b.states, b.now), nil
 	for i, slot := range r.slots {
 		c, l, result := &b.counters[slot], &r.Limits[i], &r.decision.Results[i]
-		switch used := c.state.counting().used(); {
-		case used < before[i]:
+		switch now := c.state.usage(); {
+		case now.used < before[i].used, now.used == before[i].used && now.fraction > before[i].fraction:
 			c.dirty, c.freed = true, true
-		case used > before[i]:
+		case now.used > before[i].used:
 			c.dirty = true
 			if c.state.spec == l.hash() {
 				b.overrun(c, l, result, r.delta(), newID)
 			}
 		}
 	}
+}
+
+// usage is what is used of a counter; of a token bucket without a fraction of the last token.
+type usage struct{ used, fraction int64 }
+
+func (s *State) usage() usage {
+	u := usage{used: s.counting().used()}
+	if s.algorithm == TokenBucket {
+		u.fraction = s.bucket.fraction
+	}
+	return u
 }
 
 // overrun raises the events of a charge that may have gone past the limit.
@@ -352,10 +363,10 @@ func (s *State) giveBack(cost, charged, at int64) {
 	keep := s.lent.amount()
 	if s.algorithm == TokenBucket {
 		left, fraction := s.bucket.left(charged, at)
-		switch {
-		case keep > 0:
+		if keep > 0 {
 			keep += s.bucket.refilledBy(s.lent.until())
-		case left >= 0 && left < cost:
+		}
+		if left >= 0 && left < cost && s.bucket.used() > keep {
 			s.bucket.add(fraction)
 		}
 		cost = min(cost, left)

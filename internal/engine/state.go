@@ -132,6 +132,8 @@ func (s *State) redefine(l *Limit, now int64) {
 		used, at = s.counting().used(), s.counting().moment()
 	}
 	s.algorithm = l.Algorithm
+	// Of a window from the first use it is the end.
+	s.warnedAt = min(s.warnedAt, max(0, at-1))
 	c := s.counting()
 	c.start(l, at)
 	if used > 0 {
@@ -165,11 +167,13 @@ func (s *State) warn(l *Limit, now, remaining int64) bool {
 		return false
 	}
 	switch begin, end := s.fixed.begin, s.fixed.end; {
-	case s.algorithm == FixedWindow && s.warnedAt >= begin && s.warnedAt < end:
+	case s.algorithm == FixedWindow && l.FirstUse && s.fixed.last <= s.warnedAt:
 		return false
 	case s.algorithm == FixedWindow && l.FirstUse:
 		// Once all is given back it begins anew, any number of times until this one would have ended.
 		s.warnedAt = end - 1
+	case s.algorithm == FixedWindow && s.warnedAt >= begin && s.warnedAt < end:
+		return false
 	case s.algorithm == FixedWindow:
 		s.warnedAt = max(now, begin)
 	case s.warnedAt > 0 && max(now-s.warnedAt, s.warnedAt-now) < l.Window.Millis:

@@ -307,6 +307,43 @@ func TestAWindowFromTheFirstUseThatBeginsAnewIsNotWarnedOfAgain(t *testing.T) {
 	}
 }
 
+// TestTheNextWindowFromTheFirstUseIsWarnedOf, though it began before the one that was warned of would have ended.
+func TestTheNextWindowFromTheFirstUseIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	const hour = 3_600_000
+	firstUse := func(limit int64, window string, threshold int64) Limit {
+		l := limitOf(t, FixedWindow, limit, window)
+		l.FirstUse, l.Threshold = true, threshold
+		return l
+	}
+	for name, tt := range map[string]struct {
+		first, next Limit
+		before      []op
+		after       op
+	}{
+		"all was given back": {firstUse(10, "1d", 2), firstUse(10, "1d", 2),
+			[]op{{23 * hour, Refund, 8}, {0, Consume, 1}}, op{10 * hour, Consume, 8}},
+		"it is another definition": {firstUse(10, "1h", 2), firstUse(1000, "1d", 200),
+			[]op{{1000, Consume, 1}}, op{10 * hour, Consume, 900}},
+	} {
+		h := history{limit: tt.first, now: noon}
+		warn := func() bool { return h.state.warn(&h.limit, h.now, h.state.remaining(&h.limit)) }
+		if h.play(op{0, Consume, 8}); !warn() {
+			t.Errorf("%s: the first is not warned of", name)
+		}
+		for _, o := range tt.before {
+			h.play(o)
+		}
+		h.limit = tt.next
+		if h.play(op{1000, Consume, 1}); warn() {
+			t.Errorf("%s: the next is warned of at once", name)
+		}
+		if h.play(tt.after); !warn() {
+			t.Errorf("%s: the next is not warned of", name)
+		}
+	}
+}
+
 // A counter is stored until one window after nothing is used, on a grid.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
