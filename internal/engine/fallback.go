@@ -16,8 +16,8 @@ func isOpen(err error) bool {
 }
 
 // answerWithout answers a request that the store failed, as its OnError says. What cannot be guessed stays an
-// error: a refund or a record that was not written, and an id used twice or not known. So does what waited too long for a store that works:
-// a flood must not open the limits of others. A limiter in memory can record.
+// error: a refund or a record that was not written, and an id used twice or not known. So does what waited too long for a store
+// that works: a flood must not open the limits of others. A limiter in memory can record.
 func (e *Engine) answerWithout(r *Request) {
 	if errors.Is(r.err, ErrIDConflict) || errors.Is(r.err, ErrUnknownID) || errors.Is(r.err, ErrOverloaded) {
 		return
