@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,124 +17,6 @@ import (
 	"github.com/seed503877ad/limits/internal/sqlite"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
-
-func TestMain(m *testing.M) { testenv.Main(m) }
-
-// patience bounds every wait; it is long because a busy machine must not fail these tests.
-const patience = 60 * time.Second
-
-// file opens a SQLite store, whose clock in a bubble is that of the bubble.
-func file(t *testing.T) *sqlite.Store {
-	t.Helper()
-	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
-
-// notes is a log and an observer, which keeps what it is told.
-type notes struct {
-	slog.Handler
-	mu    sync.Mutex
-	lines []string
-	ends  []string
-	// told hands on every line; nobody has to take it.
-	told chan string
-}
-
-func newNotes() *notes {
-	return &notes{Handler: slog.DiscardHandler, told: make(chan string, 1000)}
-}
-
-func (n *notes) Enabled(context.Context, slog.Level) bool { return true }
-
-func (n *notes) Handle(_ context.Context, r slog.Record) error {
-	line := r.Message
-	r.Attrs(func(a slog.Attr) bool { line += " " + a.String(); return true })
-	n.mu.Lock()
-	n.lines = append(n.lines, line)
-	n.mu.Unlock()
-	n.told <- line
-	return nil
-}
-
-func (n *notes) JobMissed(job, outcome string) { n.end(job, " ", outcome) }
-
-func (n *notes) JobEnded(job, outcome string, done bool, took time.Duration, _ time.Time) {
-	if done != (outcome == "done") {
-		outcome += " told as the other"
-	}
-	n.end(job, " ", outcome, " ", took)
-}
-
-func (n *notes) end(words ...any) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.ends = append(n.ends, fmt.Sprint(words...))
-}
-
-func (n *notes) ended() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Clone(n.ends)
-}
-
-func (n *notes) all() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Clone(n.lines)
-}
-
-func (n *notes) logged(text string) bool {
-	return slices.ContainsFunc(n.all(), func(line string) bool { return strings.Contains(line, text) })
-}
-
-// runner starts a runner, which is closed when the test ends.
-func runner(t *testing.T, s jobs.Store, n *notes, replica string, list ...jobs.Job) *jobs.Runner {
-	t.Helper()
-	r, err := jobs.New(jobs.Config{Jobs: list, Store: s, Logger: slog.New(n), Observer: n, Replica: replica})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Start()
-	t.Cleanup(func() { closeRunner(t, r) })
-	return r
-}
-
-func closeRunner(t *testing.T, r *jobs.Runner) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := r.Close(ctx); err != nil {
-		t.Error(err)
-	}
-}
-
-// history gives the runs of a job as words, the first first.
-func history(t *testing.T, s jobs.Store, job string) (all []string) {
-	t.Helper()
-	runs, err := s.Runs(t.Context(), jobs.Filter{Job: job, Max: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range slices.Backward(runs) {
-		text := fmt.Sprintf("%s %s %s", time.UnixMilli(r.Scheduled).UTC().Format("15:04:05"), r.Outcome, r.Note)
-		if r.Error != "" {
-			text += ": " + r.Error
-		}
-		all = append(all, strings.TrimSpace(text))
-	}
-	return all
-}
-
-func equal(t *testing.T, what string, got, want []string) {
-	t.Helper()
-	if !slices.Equal(got, want) {
-		t.Errorf("%s: %q\nwant %q", what, got, want)
-	}
-}
 
 // A bubble begins at 2000-01-01 00:00:00 UTC.
 

@@ -3,8 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,10 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/yamlfile/yamltest"
@@ -206,132 +202,6 @@ func TestResolveErrors(t *testing.T) {
 	if _, err := parse(t, many.String()).Resolve(Question{Attributes: map[string]string{"user": "7"}}); !errors.Is(err, ErrTooManyLimits) {
 		t.Error(err)
 	}
-}
-
-// TestWhoTheSubjectIs: one subscriber, one counter; the same hash for what means the same.
-func TestWhoTheSubjectIs(t *testing.T) {
-	t.Parallel()
-	for template, groups := range map[string][][]string{
-		"{ip}":           {{"2001:db8::1", "2001:0db8:0:0:1::2", "2001:db8::1%eth0"}, {"203.0.113.9", "::ffff:203.0.113.9"}, {"2001:db8:0:1::1"}},
-		"{ip|hash}":      {{"2001:db8::1", "2001:db8::2"}, {"203.0.113.9", "::ffff:203.0.113.9"}},
-		"{a|lower}":      {{"A@b", "a@B"}, {"c"}},
-		"{a|lower|hash}": {{"A@b", "a@B"}, {"c"}},
-		"{client|ip}":    {{"203.0.113.9"}, {"203.0.113.10"}},
-	} {
-		tp, err := parseTemplate(template)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seen := map[string]int{}
-		for i, g := range groups {
-			for _, v := range g {
-				key, err := tp.render(map[string]string{tp.parts[0].attribute: v}, options.HashKey)
-				if other, ok := seen[key]; err != nil || ok && other != i {
-					t.Errorf("%s of %s: %q, %v, also that of %v", template, v, key, err, groups[other])
-				}
-				seen[key] = i
-			}
-		}
-		if len(seen) != len(groups) {
-			t.Errorf("%s: keys %v of %v", template, seen, groups)
-		}
-	}
-}
-
-// TestAHashedUserIsNamedByTheHash: events and usage have of a user who is hashed in the key no more than the key has.
-func TestAHashedUserIsNamedByTheHash(t *testing.T) {
-	t.Parallel()
-	for key, hashed := range map[string]bool{"u:{user|hash}": true, "u:{user|lower|hash}:{route}": true, "{ip|hash}:{user|hash}": true,
-		"u:{user}": false, "u:{user|lower}": false, "{ip|hash}": false, "all": false} {
-		s := parse(t, `policies: [{name: p, limits: [{name: n, key: "`+key+`", limit: 1, window: 1h}]}]`)
-		r, err := s.Resolve(Question{Policy: "p", Attributes: map[string]string{"user": "Ann", "ip": "::1", "route": "chat"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := r.Limits[0]
-		if hashed && (len(l.User) != 2*hashBytes || !strings.Contains(l.Key, l.User)) || !hashed && l.User != "Ann" {
-			t.Errorf("key %s of %s: events speak of user %q", l.Key, key, l.User)
-		}
-	}
-}
-
-// TestSeparatorsOfManyBytes: what a client sends stays UTF-8 in the key, and no two subjects share one.
-func TestSeparatorsOfManyBytes(t *testing.T) {
-	t.Parallel()
-	tp, err := parseTemplate("u:{user}→{route}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[string][2]string{}
-	for _, pair := range [][2]string{{"a", "b"}, {"a→b", "c"}, {"a", "b→c"}, {"a€", "b"}, {"a%E2%86%92b", "c"}, {"a–", "→"}} {
-		key, err := tp.render(map[string]string{"user": pair[0], "route": pair[1]}, nil)
-		if other, ok := seen[key]; err != nil || ok || !utf8.ValidString(key) {
-			t.Errorf("%q: key %q, %v; also that of %q", pair, key, err, other)
-		}
-		seen[key] = pair
-	}
-}
-
-// TestAKeyIsOfOneSubject: whatever stands between attributes, no other values give the same key. A literal that this does not
-// hold for is refused.
-func TestAKeyIsOfOneSubject(t *testing.T) {
-	t.Parallel()
-	text := func(t *rapid.T, least int, more ...string) string {
-		pieces := append([]string{"%", "%25", "2", "5", "A", ":", "3A", "→", "–", "é", "x"}, more...)
-		return strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), least, 4).Draw(t, "pieces"), "")
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		names := []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(t, "attributes")]
-		written, attributes, percent := text(t, 0), map[string]string{}, false
-		for i, name := range names {
-			last := i == len(names)-1
-			literal := text(t, 1)
-			written += "{" + name + "}" + literal
-			attributes[name] = text(t, 1, literal, "\x92")
-			percent = percent || !last && literal[0] == '%'
-		}
-		tp, err := parseTemplate(written)
-		if percent != (err != nil) {
-			t.Fatalf("%s: %v", written, err)
-		}
-		if err != nil {
-			return
-		}
-		key, err := tp.render(attributes, nil)
-		if err != nil {
-			t.Skip(err)
-		}
-		if all := subjects(tp, key); len(all) != 1 || !maps.Equal(all[0], attributes) {
-			t.Fatalf("%s gives %s for %q", written, key, all)
-		}
-	})
-}
-
-// subjects finds everybody whom a template gives a key, by cutting that wherever a literal stands in it.
-func subjects(tp *template, key string) (all []map[string]string) {
-	attributes := map[string]string{}
-	var cut func(i int, rest string)
-	cut = func(i int, rest string) {
-		if i == len(tp.parts) {
-			if again, err := tp.render(attributes, nil); err == nil && again == key {
-				all = append(all, maps.Clone(attributes))
-			}
-			return
-		}
-		literal := tp.literals[i+1]
-		for end := 1; end+len(literal) <= len(rest); end++ {
-			value, err := rest[:end], error(nil)
-			if i < len(tp.parts)-1 {
-				value, err = url.PathUnescape(value)
-			}
-			if err == nil && strings.HasPrefix(rest[end:], literal) && (i < len(tp.parts)-1 || end+len(literal) == len(rest)) {
-				attributes[tp.parts[i].attribute] = value
-				cut(i+1, rest[end+len(literal):])
-			}
-		}
-	}
-	cut(0, strings.TrimPrefix(key, tp.literals[0]))
-	return all
 }
 
 func TestSchedule(t *testing.T) {

@@ -1,0 +1,183 @@
+package alerts_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// TestTheThrottleIsExact raises an alert every minute for four hours.
+func TestTheThrottleIsExact(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, atOnce)
+	s := r.run()
+	for i := range 240 {
+		r.take(s, r.exceeded("7", fmt.Sprint("p", i), 1))
+		r.seen.wait(t, "told", i+1)
+		r.advance(time.Minute)
+	}
+	var sent []int64
+	for _, a := range r.all() {
+		if a.Notice == alerts.Sent {
+			sent = append(sent, a.NoticeAt)
+		}
+	}
+	for i := 20; i < len(sent); i++ {
+		if took := sent[i] - sent[i-20]; took < time.Hour.Milliseconds() {
+			t.Errorf("21 alerts within %s", time.Duration(took)*time.Millisecond)
+		}
+	}
+	// A sliding window may be late by a 60th.
+	if len(sent) < 78 {
+		t.Errorf("%d sent in 4 hours, want 20 in each", len(sent))
+	}
+	if n := len(r.outbox("log")); n != len(sent) {
+		t.Errorf("%d deliveries of %d alerts", n, len(sent))
+	}
+}
+
+// TestAThrottleWrittenAnewGoesOn: 60m is the same hour as 1h.
+func TestAThrottleWrittenAnewGoesOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "{throttle: {limit: 3, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}")
+	s := r.run()
+	for i := range 6 {
+		if i == 3 {
+			r.load("{throttle: {limit: 3, window: 60m}, rules: [{name: denials, threshold: {denials: 1}}]}")
+		}
+		r.take(s, r.exceeded("7", fmt.Sprint("p", i), 1))
+		r.seen.wait(t, "told", i+1)
+	}
+	if n := r.seen.count("sent"); n != 3 {
+		t.Errorf("%d alerts sent, want 3 in an hour", n)
+	}
+}
+
+// TestTheThrottleIsOfNobodyElse: an application that limits what it sends to the same user, under a key such as the service's
+// design has it, spends none of his alerts, nor they of his notifications, and is itself a limit like any other.
+func TestTheThrottleIsOfNobodyElse(t *testing.T) {
+	t.Parallel()
+	const all = 40
+	r := newRig(t, atOnce)
+	notify := limits.Per("notify:user:7", 10, "1h")
+	for range notify.Limit {
+		if reply, err := r.limiter.Consume(t.Context(), notify); err != nil || !reply.Allowed {
+			t.Fatalf("%+v, %v", reply, err)
+		}
+	}
+	s := r.run()
+	for i := range all {
+		e := r.exceeded("7", fmt.Sprint("p", i), 1)
+		e.Key = notify.Key
+		r.take(s, e)
+		r.seen.wait(t, "told", i+1)
+		if _, err := r.limiter.Reset(t.Context(), limits.ResetRequest{Key: notify.Key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := r.seen.count("sent"); n != 20 {
+		t.Errorf("%d of %d alerts sent, want 20", n, all)
+	}
+	if reply, err := r.limiter.Status(t.Context(), notify.Key); err != nil || len(reply.Counters) > 0 {
+		t.Errorf("alerts were charged to %+v, %v", reply, err)
+	}
+}
+
+// dying is a store whose process dies before what became of alerts is written.
+type dying struct {
+	alerts.Store
+	reached chan struct{}
+	once    sync.Once
+}
+
+func (d *dying) Tell(context.Context, []alerts.Told) ([]string, error) {
+	d.once.Do(func() { close(d.reached) })
+	return nil, errors.New("the process is dead")
+}
+
+// dieCharged lets a service charge the throttle of the pending alerts and end before it has written that.
+func (r *rig) dieCharged(all ...alerts.Event) {
+	r.t.Helper()
+	d := &dying{Store: r.store, reached: make(chan struct{})}
+	s := r.run(d)
+	r.take(s, all...)
+	select {
+	case <-d.reached:
+	case <-time.After(patience):
+		r.t.Fatal("nobody was to be told")
+	}
+	s.stop()
+}
+
+// afterDeath is longer than a claim of the dead holds.
+const afterDeath = 11 * time.Second
+
+func TestWhoDiesBetweenChargeAndTellingSpendsNoSecondSlot(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, atOnce)
+	r.dieCharged(r.exceeded("7", "api", 1))
+	if n := r.slots("7"); n != 1 {
+		t.Fatalf("%d slots charged before, want 1", n)
+	}
+	r.advance(afterDeath)
+	r.run()
+	r.seen.wait(t, "sent", 1)
+	if n := r.slots("7"); n != 1 {
+		t.Errorf("%d slots charged, want 1", n)
+	}
+	if n := len(r.outbox("nats")); n != 1 {
+		t.Errorf("%d deliveries, want 1", n)
+	}
+}
+
+// TestWhoIsThrottledStays: an alert that is not by user is updated by events of others before it is told.
+func TestWhoIsThrottledStays(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "rules: [{name: denials, threshold: {denials: 1}, groupBy: [policy]}]")
+	r.dieCharged(r.exceeded("7", "api", 1))
+	quiet := r.run(&dying{Store: r.store, reached: make(chan struct{})})
+	r.take(quiet, r.exceeded("8", "api", 1))
+	quiet.stop()
+	r.advance(afterDeath)
+	r.run()
+	r.seen.wait(t, "told", 1)
+	if a := r.only(); a.Notice != alerts.Sent || a.User != "7" || a.Denied != 2 {
+		t.Errorf("%+v", a)
+	}
+	if r.slots("7") != 1 || r.slots("8") != 0 {
+		t.Errorf("%d slots of user 7 charged and %d of user 8", r.slots("7"), r.slots("8"))
+	}
+	if of, err := r.store.Alerts(t.Context(), alerts.AlertFilter{User: "7", Max: 10}); err != nil || len(of) != 1 || of[0].User != "7" {
+		t.Errorf("alerts of user 7: %+v, %v", of, err)
+	}
+}
+
+// TestNobodyIsToldWithoutALimiter: who cannot ask the throttle waits, and neither floods nor loses.
+func TestNobodyIsToldWithoutALimiter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, atOnce)
+	s := r.run()
+	r.stopLimiter()
+	r.take(s, r.exceeded("7", "a", 1), r.exceeded("7", "b", 1))
+	r.seen.wait(t, "throttle failed", 2)
+	for _, a := range r.all() {
+		if a.Notice != alerts.Pending {
+			t.Errorf("%+v", a)
+		}
+	}
+	if n := len(r.outbox("nats")); n != 0 {
+		t.Errorf("%d deliveries", n)
+	}
+	r.startLimiter()
+	r.advance(afterDeath)
+	r.seen.wait(t, "sent", 2)
+	if n := len(r.outbox("nats")); n != 2 || r.slots("7") != 2 {
+		t.Errorf("%d deliveries, %d slots", n, r.slots("7"))
+	}
+}
