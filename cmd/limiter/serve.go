@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/seed503877ad/limits/internal/app"
+	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/settings"
 )
 
@@ -46,16 +47,17 @@ func (*serveCmd) Help() string {
 
 // Validate holds what the tags cannot.
 func (c *serveCmd) Validate() error {
-	if !(c.WarningThreshold >= 0 && c.WarningThreshold <= 1) { // NaN too
-		return fmt.Errorf("--warning-threshold: %v is not between 0 and 1", c.WarningThreshold)
-	}
 	return errors.Join(settings.CheckAddress("--http", c.HTTP, "off"), settings.CheckAddress("--nats-listen", c.NATSListen), c.NATS.Validate(), c.Jobs.Validate())
 }
 
 func (c *serveCmd) options() (app.Options, error) {
+	onError, err := engine.ParseOnError(c.OnError)
+	if err != nil {
+		return app.Options{}, fmt.Errorf("--on-error: %w", err)
+	}
 	o := app.Options{
 		NATSListen: c.NATSListen, DatabaseURL: c.DatabaseURL, DataDir: c.DataDir, HTTPAddr: c.HTTP, Source: c.Source,
-		WarningThreshold: c.WarningThreshold, OnError: c.OnError, KeyPrefix: c.KeyPrefix,
+		WarningThreshold: c.WarningThreshold, OnError: onError, KeyPrefix: c.KeyPrefix,
 		Policies: c.Policies, HashKey: c.HashKey, Alerter: c.Alerter, Version: programVersion(),
 	}
 	c.NATS.Set(&o)

@@ -1,5 +1,5 @@
-// Package app puts the parts together: it reads no flags and writes no files of its own, but takes Options,
-// starts every part in order, and stops them in reverse.
+// Package app puts the parts together: it reads no flags, but takes Options, starts every part in order, and stops them in
+// reverse. The data folder has two files of its own: limits.lock, and the hash.key that it makes where none is set.
 package app
 
 import (
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/bus"
+	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/postgres"
 )
@@ -37,8 +38,8 @@ type Options struct {
 	Source string
 	// WarningThreshold (WARNING_THRESHOLD) is the part of a limit at or below which a warning is raised, 0 to 1.
 	WarningThreshold float64
-	// OnError (ON_ERROR) is what to answer when the store fails: allow, deny, local.
-	OnError string
+	// OnError (ON_ERROR) is what to answer when the store fails.
+	OnError engine.OnError
 	// KeyPrefix (KEY_PREFIX) begins the API keys that are made; "lim" unless set.
 	KeyPrefix string
 	// Policies (POLICIES) is the policy file; empty for none.
@@ -77,6 +78,9 @@ func (o *Options) check() error {
 		}
 	}
 	wrong("--source", bus.CheckSource(o.Source))
+	if !(o.WarningThreshold >= 0 && o.WarningThreshold <= 1) { // NaN too
+		wrong("--warning-threshold", fmt.Errorf("%v is not between 0 and 1", o.WarningThreshold))
+	}
 	if o.DatabaseURL != "" {
 		wrong("--database-url", postgres.CheckURL(o.DatabaseURL))
 	}

@@ -14,7 +14,6 @@ import (
 	"syscall"
 
 	"github.com/seed503877ad/limits/internal/bus"
-	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/policy"
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
@@ -25,15 +24,11 @@ func (l *limiter) loadPolicies(ctx context.Context) error {
 	if l.Policies == "" {
 		return nil
 	}
-	onError, err := engine.ParseOnError(l.OnError)
-	if err != nil {
-		return fmt.Errorf("--on-error: %w", err)
-	}
 	key, err := l.hashKey()
 	if err != nil {
 		return err
 	}
-	l.policies, err = policy.NewKeeper(ctx, l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: onError}, l.log)
+	l.policies, err = policy.NewKeeper(ctx, l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: l.OnError}, l.log)
 	return wrongPath("--policies", err)
 }
 

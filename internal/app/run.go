@@ -202,7 +202,7 @@ func (l *limiter) storeFailing(err error) {
 		l.log.Info("the store answers again")
 		return
 	}
-	l.log.Error("the store fails: answering without it", "on-error", l.OnError, "error", err)
+	l.log.Error("the store fails: answering without it", "on-error", l.OnError.String(), "error", err)
 }
 
 func (l *limiter) storeName() string {
@@ -360,13 +360,9 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 }
 
 func (l *limiter) startService(context.Context) error {
-	onError, err := engine.ParseOnError(l.OnError)
-	if err != nil {
-		return fmt.Errorf("--on-error: %w", err)
-	}
 	return l.serve(bus.ServiceConfig{
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
-		OnError: onError, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
+		OnError: l.OnError, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
 		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobsService(), Alerts: l.alertsService(),
 	})

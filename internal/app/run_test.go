@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -33,7 +34,7 @@ const patience = 60 * time.Second
 func options(t *testing.T) Options {
 	return Options{
 		NATSListen: "127.0.0.1:0", DataDir: filepath.Join(t.TempDir(), "data"), HTTPAddr: "127.0.0.1:0",
-		Source: "urn:limits:test", WarningThreshold: 0.1, OnError: "allow",
+		Source: "urn:limits:test", WarningThreshold: 0.1,
 	}
 }
 
@@ -195,7 +196,7 @@ func TestAStartThatFailsLeavesNothingBehind(t *testing.T) {
 		"the HTTP port is taken": func(o *Options) { o.HTTPAddr = taken.Addr().String() },
 		"the NATS port is taken": func(o *Options) { o.NATSListen = taken.Addr().String() },
 		"the source is no URI":   func(o *Options) { o.Source = "%" },
-		"on-error is unknown":    func(o *Options) { o.OnError = "perhaps" },
+		"no part of a limit":     func(o *Options) { o.WarningThreshold = math.NaN() },
 		"the threshold is wrong": func(o *Options) { o.WarningThreshold = 2 },
 	} {
 		t.Run(name, func(t *testing.T) {

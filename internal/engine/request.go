@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -58,14 +59,19 @@ const (
 	OnErrorLocal
 )
 
+var onErrorNames = [...]string{"allow", "deny", "local"}
+
+// String gives the name in settings and policies.
+func (o OnError) String() string { return onErrorNames[o] }
+
 // ParseOnError reads allow, deny or local.
 func ParseOnError(s string) (OnError, error) {
-	for i, name := range [...]string{"allow", "deny", "local"} {
+	for i, name := range onErrorNames {
 		if s == name {
 			return OnError(i), nil
 		}
 	}
-	return 0, fmt.Errorf("unknown answer %q; want allow, deny, local", s)
+	return 0, fmt.Errorf("unknown answer %q; want %s", s, strings.Join(onErrorNames[:], ", "))
 }
 
 // The errors that answer a request instead of a decision.

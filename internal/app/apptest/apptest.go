@@ -18,7 +18,7 @@ const Patience = 60 * time.Second
 // Options are those of a limiter with all in it: SQLite in a folder, and a NATS server on a port of its own.
 func Options(dir string) app.Options {
 	return app.Options{
-		NATSListen: "127.0.0.1:0", DataDir: dir, HTTPAddr: "off", Source: "urn:limits:test", WarningThreshold: 0.1, OnError: "allow",
+		NATSListen: "127.0.0.1:0", DataDir: dir, HTTPAddr: "off", Source: "urn:limits:test", WarningThreshold: 0.1,
 	}
 }
 
