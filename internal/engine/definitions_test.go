@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,6 +188,67 @@ func TestASettleOfARedefinedLimit(t *testing.T) {
 			t.Errorf("%d used behind a settle that charged 15 more", d.Results[0].Used)
 		}
 	})
+}
+
+// TestALateSettleBeginsNoWindowOfAnOldDefinition: where the window that was charged is over, the next one begins and ends where
+// the definition that stands has it, whoever charges first.
+func TestALateSettleBeginsNoWindowOfAnOldDefinition(t *testing.T) {
+	t.Parallel()
+	anchored := per(t, "k", 10, "1m")
+	anchored.Name, anchored.Threshold, anchored.Algorithm, anchored.FirstUse = "n", -1, engine.FixedWindow, true
+	aligned := anchored
+	aligned.FirstUse = false
+	lagos := per(t, "k", 10, "day")
+	lagos.Name, lagos.Threshold, lagos.Algorithm, lagos.Zone = "n", -1, engine.FixedWindow, located(t, "Africa/Lagos")
+	berlin := lagos
+	berlin.Zone = located(t, "Europe/Berlin")
+	for name, c := range map[string]struct {
+		from, to engine.Limit
+		// consumed is when; the rest are after the step before. All is asked for at two moments of one window, early and late.
+		consumed                        time.Time
+		redefined, settled, early, late time.Duration
+	}{
+		"from the first use to the minute": {anchored, aligned, time.Date(2000, 1, 1, 0, 0, 10, 0, time.UTC),
+			10 * time.Second, 130 * time.Second, 40 * time.Second, 25 * time.Second},
+		// The days of both are the same until Berlin's has 23 hours.
+		"to the day of another zone": {lagos, berlin, time.Date(2000, 3, 25, 22, 55, 0, 0, time.UTC),
+			2 * time.Minute, 8 * time.Minute, 23*time.Hour + 25*time.Minute, time.Hour},
+	} {
+		for _, cost := range []int64{1, 2} {
+			t.Run(fmt.Sprintf("%s, settled to %d", name, cost), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ahead := time.Until(c.consumed)
+					e := start(t, engine.Config{Store: openTapAt(t, func() time.Time { return time.Now().Add(ahead) })})
+					ask(t, e, engine.Request{Limits: []engine.Limit{c.from}, ID: "x"})
+					time.Sleep(c.redefined)
+					ask(t, e, engine.Request{Limits: []engine.Limit{c.to}})
+					time.Sleep(c.settled)
+					if _, err := e.Settle(t.Context(), "x", cost); err != nil {
+						t.Fatal(err)
+					}
+					admitted := 0
+					for _, pause := range []time.Duration{c.early, c.late} {
+						time.Sleep(pause)
+						for ask(t, e, engine.Request{Limits: []engine.Limit{c.to}}).Allowed {
+							admitted++
+						}
+					}
+					if admitted != 10 {
+						t.Errorf("%d of 10 admitted in one window", admitted)
+					}
+				})
+			})
+		}
+	}
+}
+
+func located(t *testing.T, name string) *time.Location {
+	t.Helper()
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return zone
 }
 
 // TestALeaseUnderAnotherAmountIsGivenBack: callers whose tiers have different limits share a counter, each worker with a lease

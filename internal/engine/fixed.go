@@ -25,10 +25,15 @@ func (f *fixedWindow) start(l *Limit, now int64) {
 
 func (f *fixedWindow) advance(l *Limit, now int64) {
 	f.last = max(f.last, now)
-	// A window anchored at its first use has not begun while nothing is charged to it.
-	if f.last >= f.end || l.FirstUse && f.count == 0 {
+	if f.over(l, now) {
 		f.start(l, f.last)
 	}
+}
+
+// over tells whether another window begins with what is charged at now. One from the first use has not begun while nothing is
+// charged to it.
+func (f *fixedWindow) over(l *Limit, now int64) bool {
+	return max(f.last, now) >= f.end || l.FirstUse && f.count == 0
 }
 
 func (f *fixedWindow) moment() int64 { return f.last }

@@ -263,7 +263,10 @@ func (e *Engine) inquire(qs []*inquiry) {
 // decideSettle sets the final cost over the counters as the requests before left them. Where a limit was redefined
 // since, no event is raised: it would speak of a limit that is gone.
 func (b *batch) decideSettle(r *Request, newID func() string) {
-	before := make([]usage, len(b.states))
+	before, redefined := make([]usage, len(b.states)), make([]bool, len(b.states))
+	for i, s := range b.states {
+		redefined[i] = s.spec != 0 && s.spec != r.Limits[i].hash()
+	}
 	for i, s := range b.states {
 		s.arrive(&r.Limits[i], b.now)
 		before[i] = s.usage()
@@ -276,7 +279,7 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 			c.dirty, c.freed = true, true
 		case now.used > before[i].used:
 			c.dirty = true
-			if c.state.spec == l.hash() {
+			if !redefined[i] {
 				b.overrun(c, l, result, r.delta(), newID)
 			}
 		}
@@ -345,8 +348,10 @@ func (s *State) arrive(l *Limit, now int64) {
 		s.advance(l, now)
 	case s.algorithm == TokenBucket:
 		s.bucket.refill(now)
-	case s.algorithm == FixedWindow && l.Algorithm == FixedWindow && s.fixed.same(l):
-		s.fixed.advance(l, now)
+	case s.algorithm == FixedWindow && l.Algorithm == FixedWindow && s.fixed.same(l) && s.fixed.over(l, now):
+		// There is nothing to lose. The definition that stands takes over what is charged now, as from any other: its window may
+		// begin at another moment.
+		s.redefine(l, now)
 	case s.algorithm == FixedWindow:
 		s.fixed.last = min(max(s.fixed.last, now), s.fixed.end-1)
 	default:
