@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -402,9 +403,10 @@ func (l *limiter) httpAddr() string {
 // schemaBase is the URL under which the schemas of events and requests are served: below the source, where that is
 // a URL, else where this worker serves them.
 func (l *limiter) schemaBase() string {
+	source, err := url.Parse(l.Source)
 	switch {
-	case strings.HasPrefix(l.Source, "http://") || strings.HasPrefix(l.Source, "https://"):
-		return strings.TrimSuffix(l.Source, "/") + "/schemas"
+	case err == nil && (source.Scheme == "http" || source.Scheme == "https"):
+		return strings.TrimSuffix(source.String(), "/") + "/schemas"
 	case l.web == nil:
 		return "urn:limits:schemas" // a name alone: nobody serves them
 	default:

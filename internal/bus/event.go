@@ -19,13 +19,20 @@ import (
 // ContentTypeCloudEvent is the content type of a CloudEvent in structured mode (CloudEvents JSON format 1.0).
 const ContentTypeCloudEvent = event.ApplicationCloudEventsJSON
 
-// CheckSource holds that a text can be the source of CloudEvents: a URI, absolute or not, that is not empty.
+// CheckSource holds that a text can be the source of CloudEvents: a URI, absolute or not, that is not empty (RFC 3986, of which
+// net/url takes more). Schemas are looked for below one of http or https, so it names a host, and has no query.
 func CheckSource(source string) error {
-	if _, err := url.Parse(source); err != nil || source == "" {
+	u, err := url.Parse(source)
+	switch {
+	case err != nil || source == "" || strings.ContainsFunc(source, notOfURI):
 		return fmt.Errorf("source %q is not a URI; want one such as https://limits.example.com", source)
+	case (u.Scheme == "http" || u.Scheme == "https") && (u.Host == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != ""):
+		return fmt.Errorf("source %q cannot have schemas below it; want a host, and no query or fragment, as in https://limits.example.com", source)
 	}
 	return nil
 }
+
+func notOfURI(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"<>\\^`{|}", r) }
 
 // eventForms has the context of each type of event, with what its events share: parsing URIs takes longer than the
 // rest of an event.

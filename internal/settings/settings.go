@@ -44,6 +44,9 @@ func (f *NATS) Validate() error {
 	if (f.NATSTLSCert == "") != (f.NATSTLSKey == "") {
 		return errors.New("--nats-tls-cert and --nats-tls-key belong together; one of them is missing")
 	}
+	if f.NATSURL != "" && strings.Trim(f.NATSURL, ", ") == "" {
+		return fmt.Errorf("--nats-url: %q names no server", f.NATSURL) // nats.go would take one on this machine
+	}
 	if err := redact.CheckServers(f.NATSURL); err != nil {
 		return fmt.Errorf("--nats-url: %w", err)
 	}
