@@ -189,9 +189,9 @@ func (l *errorLog) warn(r *http.Request, err error) {
 	if now-last < int64(errorLogEvery) || !l.last.CompareAndSwap(last, now) {
 		return
 	}
-	cause := slog.Any("err", err)
+	cause := slog.Any("error", err)
 	if e, ok := errors.AsType[*limits.Error](err); ok {
-		cause = slog.Group("err", "status", e.Status, "code", e.Code, "field", e.Field)
+		cause = slog.Group("error", "status", e.Status, "code", e.Code, "field", e.Field)
 	}
 	slog.WarnContext(r.Context(), "rate limit: no decision; further such warnings are held back for "+
 		errorLogEvery.String(), cause)

@@ -371,7 +371,7 @@ func TestTheWarningTellsNoSecret(t *testing.T) {
 		get(h, header("X-User", "secret\n"))
 	}
 	got := log.String()
-	if strings.Count(got, "\n") != 1 || strings.Contains(got, "secret") || !strings.Contains(got, "err.field=attributes.user") {
+	if strings.Count(got, "\n") != 1 || strings.Contains(got, "secret") || !strings.Contains(got, "error.field=attributes.user") {
 		t.Errorf("log:\n%s", got)
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits/internal/app"
-	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -315,7 +314,7 @@ func TestServeOptions(t *testing.T) {
 	want := o
 	want.DatabaseURL, want.HTTPAddr, want.Source = "postgres://u:p@db/limits", "off", "//limits.example"
 	want.NATSListen, want.WarningThreshold = "127.0.0.1:0", 0.2
-	want.DataDir, want.OnError, want.NATSURL, want.Alerter = "./data", engine.OnErrorAllow, "", "auto"
+	want.DataDir, want.OnError, want.NATSURL, want.Alerter = "./data", "allow", "", "auto"
 	if !reflect.DeepEqual(o, want) {
 		t.Errorf("got %+v, want %+v", o, want)
 	}

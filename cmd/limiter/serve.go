@@ -2,10 +2,8 @@ package main
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/seed503877ad/limits/internal/app"
-	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/settings"
 )
 
@@ -51,13 +49,9 @@ func (c *serveCmd) Validate() error {
 }
 
 func (c *serveCmd) options() (app.Options, error) {
-	onError, err := engine.ParseOnError(c.OnError)
-	if err != nil {
-		return app.Options{}, fmt.Errorf("--on-error: %w", err)
-	}
 	o := app.Options{
 		NATSListen: c.NATSListen, DatabaseURL: c.DatabaseURL, DataDir: c.DataDir, HTTPAddr: c.HTTP, Source: c.Source,
-		WarningThreshold: c.WarningThreshold, OnError: onError, KeyPrefix: c.KeyPrefix,
+		WarningThreshold: c.WarningThreshold, OnError: c.OnError, KeyPrefix: c.KeyPrefix,
 		Policies: c.Policies, HashKey: c.HashKey, Alerter: c.Alerter, Version: programVersion(),
 	}
 	c.NATS.Set(&o)

@@ -14,7 +14,7 @@ func RunAlerter(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	l := &limiter{Options: o, log: log}
+	l := &limiter{Options: o, name: "alerter", log: log}
 	return l.run(ctx, l.lockData, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startAlerts, l.watchAlerts,
 		l.startJobs, l.startAlertService)
 }

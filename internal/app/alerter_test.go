@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
@@ -78,6 +79,11 @@ func TestAlerterLeavesNothingBehind(t *testing.T) {
 	if err := os.WriteFile(o.Alerts, []byte("rules: [{name: denials, threshold: {denials: 1}}]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	db, err := pgx.Connect(t.Context(), o.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(context.Background())
 	before := goleak.IgnoreCurrent()
 	for _, user := range []string{"7", "8"} { // the second pair finds the first one's streams
 		worker, alerter := startOne(t, o, Run), startOne(t, o, RunAlerter)
@@ -93,6 +99,11 @@ func TestAlerterLeavesNothingBehind(t *testing.T) {
 		deny(t, client, "api:user:"+user)
 		if a := told(t, sub, alerter.log); a.User != user || a.Denied != 1 {
 			t.Errorf("%+v", a)
+		}
+		var programs int
+		if err := db.QueryRow(t.Context(), `SELECT count(DISTINCT application_name) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name IN ('limiter', 'alerter')`).Scan(&programs); err != nil || programs != 2 {
+			t.Errorf("PostgreSQL sees %d of the two programs, %v", programs, err)
 		}
 		var list limits.AlertList
 		raw, err := client.Do(t.Context(), limits.SubjectAlertsList, []byte(`{"user":"`+user+`"}`))

@@ -38,8 +38,8 @@ type Options struct {
 	Source string
 	// WarningThreshold (WARNING_THRESHOLD) is the part of a limit at or below which a warning is raised, 0 to 1.
 	WarningThreshold float64
-	// OnError (ON_ERROR) is what to answer when the store fails.
-	OnError engine.OnError
+	// OnError (ON_ERROR) is what to answer when the store fails: allow, which is so unless set, deny, local.
+	OnError string
 	// KeyPrefix (KEY_PREFIX) begins the API keys that are made; "lim" unless set.
 	KeyPrefix string
 	// Policies (POLICIES) is the policy file; empty for none.
@@ -64,12 +64,15 @@ type Options struct {
 	AlertDays int
 	// Version is the program's version.
 	Version string
+
+	// onError is OnError, as check has read it.
+	onError engine.OnError
 }
 
 // ErrOptions says that nothing was started, because of options that cannot be worked with.
 var ErrOptions = errors.New("wrong settings")
 
-// check tells of all that can be seen without connecting to anything and without reading a file.
+// check reads what is text, and tells of all that can be seen without connecting to anything and without reading a file.
 func (o *Options) check() error {
 	var all []error
 	wrong := func(flag string, err error) {
@@ -80,6 +83,11 @@ func (o *Options) check() error {
 	wrong("--source", bus.CheckSource(o.Source))
 	if !(o.WarningThreshold >= 0 && o.WarningThreshold <= 1) { // NaN too
 		wrong("--warning-threshold", fmt.Errorf("%v is not between 0 and 1", o.WarningThreshold))
+	}
+	if o.OnError != "" {
+		var err error
+		o.onError, err = engine.ParseOnError(o.OnError)
+		wrong("--on-error", err)
 	}
 	if o.DatabaseURL != "" {
 		wrong("--database-url", postgres.CheckURL(o.DatabaseURL))

@@ -28,7 +28,7 @@ func (l *limiter) loadPolicies(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.policies, err = policy.NewKeeper(ctx, l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: l.OnError}, l.log)
+	l.policies, err = policy.NewKeeper(ctx, l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: l.onError}, l.log)
 	return wrongPath("--policies", err)
 }
 

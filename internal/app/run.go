@@ -60,7 +60,9 @@ type store interface {
 // limiter is a running limiter: its parts, and how to stop them in reverse.
 type limiter struct {
 	Options
-	log *slog.Logger
+	// name is the program's, for who looks at the connections of NATS and PostgreSQL.
+	name string
+	log  *slog.Logger
 
 	store    store
 	embedded *bus.Embedded
@@ -104,7 +106,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	l := &limiter{Options: o, log: log}
+	l := &limiter{Options: o, name: "limiter", log: log}
 	return l.run(ctx, l.lockData, l.loadPolicies, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startEvents,
 		l.startUsage, l.startEngine, l.startAdmin, l.watchPolicies, l.startAlerts, l.watchAlerts, l.startJobs, l.watchStores, l.startService)
 }
@@ -171,7 +173,7 @@ func (l *limiter) startStore(ctx context.Context) (err error) {
 
 // openPostgres waits for the server and holds its schema against what this program knows.
 func (l *limiter) openPostgres(ctx context.Context) (store, error) {
-	s, err := postgres.Open(ctx, postgres.Config{URL: l.DatabaseURL, Logger: l.log})
+	s, err := postgres.Open(ctx, postgres.Config{URL: l.DatabaseURL, Name: l.name, Logger: l.log})
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +205,7 @@ func (l *limiter) storeFailing(err error) {
 		l.log.Info("the store answers again")
 		return
 	}
-	l.log.Error("the store fails: answering without it", "on-error", l.OnError.String(), "error", err)
+	l.log.Error("the store fails: answering without it", "on-error", l.onError.String(), "error", err)
 }
 
 func (l *limiter) storeName() string {
@@ -250,7 +252,7 @@ func (l *limiter) tellUnused() {
 func (l *limiter) connect(ctx context.Context, use string) (*nats.Conn, error) {
 	cfg := bus.ConnectConfig{
 		URL: l.NATSURL, Creds: l.NATSCreds, TLSCA: l.NATSTLSCA, TLSCert: l.NATSTLSCert, TLSKey: l.NATSTLSKey,
-		InboxPrefix: l.NATSInboxPrefix, Name: "limiter " + use, Logger: l.log,
+		InboxPrefix: l.NATSInboxPrefix, Name: l.name + " " + use, Logger: l.log,
 	}
 	if l.embedded != nil { // it has neither accounts nor TLS
 		cfg.URL, cfg.Creds, cfg.TLSCA, cfg.TLSCert, cfg.TLSKey = l.embedded.URL(), "", "", "", ""
@@ -363,7 +365,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 func (l *limiter) startService(context.Context) error {
 	return l.serve(bus.ServiceConfig{
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
-		OnError: l.OnError, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
+		OnError: l.onError, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
 		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobsService(), Alerts: l.alertsService(),
 	})

@@ -196,6 +196,7 @@ func TestAStartThatFailsLeavesNothingBehind(t *testing.T) {
 		"the HTTP port is taken": func(o *Options) { o.HTTPAddr = taken.Addr().String() },
 		"the NATS port is taken": func(o *Options) { o.NATSListen = taken.Addr().String() },
 		"the source is no URI":   func(o *Options) { o.Source = "%" },
+		"on-error is unknown":    func(o *Options) { o.OnError = "perhaps" },
 		"no part of a limit":     func(o *Options) { o.WarningThreshold = math.NaN() },
 		"the threshold is wrong": func(o *Options) { o.WarningThreshold = 2 },
 	} {

@@ -144,7 +144,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	s.calls.New = s.newCall
 	s.micro, err = micro.AddService(cfg.Conn, micro.Config{
 		Name: limits.ServiceName, Version: semver(cfg.Version), QueueGroup: limits.QueueGroup,
-		Description: "Rate limiting: consume, check, record, refund, status",
+		Description: "Rate limiting over NATS: decisions, usage and administration; the endpoints say which of them are served here",
 		Metadata:    s.metadata(),
 	})
 	if err != nil {

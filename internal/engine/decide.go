@@ -1,7 +1,7 @@
 package engine
 
 // decide answers a request over the states of its limits, which it advances to now, and charges them if the verb
-// says so. It is the only place that charges. Limits in shadow have no part in whether it is allowed.
+// says so; settles and leases charge elsewhere. Limits in shadow have no part in whether it is allowed.
 func (r *Request) decide(states []*State, now int64) Decision {
 	verb, limits, cost := r.Verb, r.Limits, r.Cost
 	d := Decision{Allowed: true, Results: r.results()}

@@ -56,7 +56,7 @@ type Observer interface {
 	Decided(v Verb, result, algorithm string, degraded bool, took time.Duration)
 	// Wrote is called for each transaction.
 	Wrote(requests, counters int, took time.Duration)
-	// StoreFailed is called for each failed transaction.
+	// StoreFailed is called for each failed transaction, and with [ErrCorrupt] for each request whose counter cannot be read.
 	StoreFailed(err error)
 }
 

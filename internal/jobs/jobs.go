@@ -40,7 +40,8 @@ const (
 	Lost     Outcome = "lost"     // the replica died, or could not say how it ended
 )
 
-// Run is one run of a job. Its times are Unix milliseconds; those but Scheduled come from the store's clock.
+// Run is one run of a job. Its times are Unix milliseconds; those that a store gives come from its clock, apart from Scheduled, and
+// what [Runner.RunNow] gives back has the replica's.
 type Run struct {
 	Job string
 	// Scheduled is the time that the run is for, and with the job its name.

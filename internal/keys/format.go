@@ -32,7 +32,7 @@ var prefixPattern = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 // CheckPrefix holds that keys may begin with a prefix, as [Config] says.
 func CheckPrefix(prefix string) error {
 	if len(prefix) > maxPrefixLength || !prefixPattern.MatchString(prefix) {
-		return fmt.Errorf("key prefix %.32q: want 1 to %d lower case letters and digits, such as %s or acme_live",
+		return fmt.Errorf("key prefix %.32q: want 1 to %d lower case letters and digits, in words joined by underscores, such as %s or acme_live",
 			prefix, maxPrefixLength, DefaultPrefix)
 	}
 	return nil

@@ -156,14 +156,15 @@ func (s *Set) Resolve(q Question) (Resolved, error) {
 
 // one adds the limits of a policy, if it applies.
 func (a *asking) one(p *policy, r *Resolved, named bool) error {
+	v := a.judge(p)
+	if v != applies && !(v == lacks && named) {
+		return nil
+	}
 	limits, _ := p.limits(a.Question)
-	switch v := a.judge(p); {
-	case v == lacks && named:
+	if v == lacks {
 		l := a.lacks(limits)
 		return &AttributeError{Policy: p.name, Limit: l.name, Attribute: l.key.missing(a.Attributes),
 			Problem: "is missing or empty; the key of the limit is made of it"}
-	case v != applies:
-		return nil
 	}
 	if !p.shadow {
 		r.OnError, r.enforced = p.stricter(r), true

@@ -13,6 +13,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,8 @@ type Config struct {
 	// deadline too: a network that swallows packets is not bounded by it. Of what else is called without one, a statement
 	// that gets no answer ends after 5 s, and on the connections of the relay after 15 s.
 	StatementTimeout time.Duration
+	// Name is the program's, for who looks at the connections of the server (application_name); "limiter" unless set.
+	Name string
 	// Logger is told when connections turn out to be dead; nothing is logged unless set.
 	Logger *slog.Logger
 
@@ -132,7 +135,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	lock := orDefault(cfg.LockTimeout, time.Second)
+	name, lock := cmp.Or(cfg.Name, "limiter"), orDefault(cfg.LockTimeout, time.Second)
 	// In a switchover an address may lead to a standby for a moment. A connection that was made then would be kept.
 	base.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 
@@ -140,7 +143,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	decisions.MaxConns = int32(orDefault(cfg.MaxConns, 8))
 	decisions.AfterConnect = prepare
 	patient(decisions, decisionPatience)
-	session(decisions, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), decisionIdle)
+	session(decisions, name, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), decisionIdle)
 	s.reading = make(chan struct{}, max(1, decisions.MaxConns/2))
 	if s.pool, err = pgxpool.NewWithConfig(ctx, decisions); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -148,7 +151,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 
 	relay := base.Copy()
 	relay.MaxConns = relays + 6 // with one that writes usage, one that reads it, and three for alerts
-	session(relay, lock, relayStatement, relayIdle)
+	session(relay, name, lock, relayStatement, relayIdle)
 	patient(relay, orDefault(cfg.patience, relayPatience))
 	if s.relay, err = pgxpool.NewWithConfig(ctx, relay); err != nil {
 		s.pool.Close()
@@ -254,9 +257,9 @@ func parse(text string) (*pgxpool.Config, error) {
 // The plans of all statements here are known: nested loops over indexes. The planner would choose them from
 // statistics, which a fresh table does not have and a table that grows fast has late, so the alternatives are turned
 // off and the plan is made once per connection.
-func session(cfg *pgxpool.Config, lock, statement, idle time.Duration) {
+func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Duration) {
 	settings := map[string]string{
-		"application_name":                    "limiter",
+		"application_name":                    name,
 		"lock_timeout":                        millis(lock),
 		"statement_timeout":                   millis(statement),
 		"idle_in_transaction_session_timeout": millis(idle),

@@ -228,7 +228,7 @@ func (s *Store) crowded() {
 func (s *Store) locked(ctx context.Context, b engine.Batch, plan planner) error {
 	again, err := s.lockedOnce(ctx, b, plan)
 	if again && ctx.Err() == nil {
-		s.log.Warn("database connection lost, discarding idle ones", "err", err)
+		s.log.Warn("database connection lost, discarding idle ones", "error", err)
 		s.pool.Reset()
 		_, err = s.lockedOnce(ctx, b, plan)
 	}

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
@@ -126,7 +127,10 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) (users []s
 	}
 	var user string
 	err = eachRow(ctx, s.reader, query, []any{s.now().UnixMilli() + alerts.DigestLead, after, max}, []any{&user}, func() { users = append(users, user) })
-	return users, err
+	if err != nil {
+		return nil, fmt.Errorf("read whose alerts are held: %w", err)
+	}
+	return users, nil
 }
 
 // errNoName keeps alerts from being told of again and again.

@@ -76,7 +76,7 @@ func (m *Metrics) registerStore() {
 	m.storeSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "limits_store_seconds",
 		Help: "Time of one transaction.", Buckets: prometheus.ExponentialBuckets(1e-4, 2, 15)})
 	errs := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_store_errors_total",
-		Help: "Transactions that failed."}, []string{"kind"})
+		Help: "Transactions that failed, and requests whose counter cannot be read (corrupt)."}, []string{"kind"})
 	m.reg.MustRegister(m.batchRequests, m.batchCounters, m.storeSeconds, errs)
 	for kind, name := range errorKindNames {
 		m.storeErrors[kind] = errs.WithLabelValues(name)
@@ -102,7 +102,7 @@ func (m *Metrics) Wrote(requests, counters int, took time.Duration) {
 	m.storeSeconds.Observe(took.Seconds())
 }
 
-// StoreFailed counts a failed transaction.
+// StoreFailed counts a failed transaction, or a request whose counter cannot be read.
 func (m *Metrics) StoreFailed(err error) { m.storeErrors[errorKind(err)].Inc() }
 
 func resultIndex(result string) int {
@@ -141,11 +141,12 @@ const (
 	errorConflict = iota
 	errorCommitUnknown
 	errorTimeout
+	errorCorrupt
 	errorOther
 	errorKinds
 )
 
-var errorKindNames = [errorKinds]string{"conflict", "commit_unknown", "timeout", "other"}
+var errorKindNames = [errorKinds]string{"conflict", "commit_unknown", "timeout", "corrupt", "other"}
 
 func errorKind(err error) int {
 	switch {
@@ -155,6 +156,8 @@ func errorKind(err error) int {
 		return errorCommitUnknown
 	case errors.Is(err, context.DeadlineExceeded):
 		return errorTimeout
+	case errors.Is(err, engine.ErrCorrupt):
+		return errorCorrupt
 	default:
 		return errorOther
 	}
