@@ -3,12 +3,14 @@ package channel
 import (
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/mail"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -203,7 +205,7 @@ func (s *mailer) letter(m *alerts.Message) *gomail.Msg {
 	letter := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 	letter.FromMailAddress(s.from)
 	letter.ToMailAddress(s.to...)
-	letter.Subject(firstRunes(oneLine(fmt.Sprintf("[%s] %s", m.Severity, m.Title)), 200))
+	letter.Subject(subject(m))
 	letter.SetDateWithValue(s.maker.cfg.Now())
 	_, domain, _ := strings.Cut(s.from.Address, "@")
 	letter.SetMessageIDWithValue(messageID(m.ID) + "@" + domain)
@@ -212,6 +214,21 @@ func (s *mailer) letter(m *alerts.Message) *gomail.Msg {
 		time.UnixMilli(m.Time).UTC().Format(time.RFC3339), m.ID)
 	letter.SetBodyString(gomail.TypeTextPlain, text)
 	return letter
+}
+
+// subject is encoded where a reader would not see it as it was: a caller's name that looks like an encoded word (RFC 2047) would
+// be decoded into what was removed from it, and of spaces side by side a folded line could be empty. The library encodes only
+// what is beyond ASCII.
+func subject(m *alerts.Message) string {
+	text := firstRunes(oneLine(fmt.Sprintf("[%s] %s", m.Severity, m.Title)), 200)
+	if !strings.Contains(text, "=?") && !strings.Contains(text, "  ") {
+		return text
+	}
+	var words []string
+	for letters := range slices.Chunk([]rune(text), 11) { // up to 44 bytes: a word has at most 75 characters
+		words = append(words, "=?UTF-8?B?"+base64.StdEncoding.EncodeToString([]byte(string(letters)))+"?=")
+	}
+	return strings.Join(words, " ")
 }
 
 // messageID leaves of an id what may stand in a Message-ID (RFC 5322, dot-atom).

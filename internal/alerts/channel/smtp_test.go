@@ -212,6 +212,44 @@ func TestMailArrivesWhole(t *testing.T) {
 	}
 }
 
+// TestMailSubjectsAreReadAsTheyWere: callers choose their names, and a reader decodes what looks like an encoded word.
+func TestMailSubjectsAreReadAsTheyWere(t *testing.T) {
+	t.Parallel()
+	s := serveMail(t, "none", nil)
+	maker, _ := NewMaker(mailConfig(t, s))
+	c, err := maker.Make(s.spec("none"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hidden := "=?utf-8?q?=E2=80=AE_RESOLVED:_all_is_well_=0D=0A?="
+	for i, title := range []string{
+		"user m was denied", "user m" + hidden + " was denied", "user m " + hidden + " was denied", hidden, "3 alerts held back for " + hidden,
+		"Größe " + hidden, "=?utf-8?q?" + strings.Repeat("=E2=80=AE", 17), strings.Repeat(hidden+" ", 3) + "end", strings.Repeat("=?😀", 60) + "end",
+		"=?", "?=", "a  b", "a" + strings.Repeat(" ", 150) + "b", strings.Repeat("a word ", 25) + "end", strings.Repeat("=?utf-8?b?", 17) + "end",
+	} {
+		m := message()
+		m.Title = title
+		if err := c.Send(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		sent := s.said(&s.letters)[i]
+		letter, err := mail.ReadMessage(strings.NewReader(sent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		subject, err := new(mime.WordDecoder).DecodeHeader(letter.Header.Get("Subject"))
+		if want := firstRunes("[critical] "+title, 200); subject != want || err != nil {
+			t.Errorf("subject %q, %v; want %q", subject, err, want)
+		}
+		header, _, _ := strings.Cut(sent, "\n\n")
+		for line := range strings.Lines(header) {
+			if strings.TrimSpace(line) == "" || strings.Contains(line, "=?") && len(line) > 77 { // with its end
+				t.Errorf("%q: the line %q", title, line)
+			}
+		}
+	}
+}
+
 func TestMailLogsInOverTLSAlone(t *testing.T) {
 	t.Parallel()
 	for _, offer := range []string{"PLAIN LOGIN", "SCRAM-SHA-256 LOGIN"} {
