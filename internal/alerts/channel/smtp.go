@@ -26,6 +26,9 @@ import (
 // would otherwise be read for ever.
 const maxSMTPAnswers = 256 << 10
 
+// quitTimeout bounds the farewell to a server that has taken the mail.
+const quitTimeout = time.Second
+
 // maxMailText is how many letters of a text are mailed.
 const maxMailText = 20_000
 
@@ -96,6 +99,8 @@ func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
 
 // converse has one conversation with the server; inside says that it let us in.
 func (s *mailer) converse(ctx context.Context, m *alerts.Message) (inside bool, err error) {
+	ctx, hangUp := context.WithCancel(ctx)
+	defer hangUp()
 	client, err := s.dial(ctx)
 	if err != nil {
 		return false, err
@@ -107,6 +112,7 @@ func (s *mailer) converse(ctx context.Context, m *alerts.Message) (inside bool, 
 	if err := s.send(client, m); err != nil {
 		return true, err
 	}
+	defer time.AfterFunc(quitTimeout, hangUp).Stop()
 	_ = client.Quit() // the server has the mail, whatever it says to that
 	return true, nil
 }

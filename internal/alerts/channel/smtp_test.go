@@ -31,6 +31,7 @@ type mailServer struct {
 	starttls bool
 	auth     string // what AUTH is offered, on TLS alone
 	answers  map[string]string
+	noBye    bool // QUIT is not answered
 
 	mu       sync.Mutex
 	commands []string
@@ -127,7 +128,11 @@ func (s *mailServer) converse(conn net.Conn, secure bool) {
 			}
 			line = "-"
 		case "QUIT":
-			_ = text.PrintfLine("221 bye")
+			if s.noBye {
+				_, _ = text.ReadLine() // until the client hangs up
+			} else {
+				_ = text.PrintfLine("221 bye")
+			}
 			return
 		}
 		_ = text.PrintfLine("%s", s.answer(line, usual))
@@ -356,6 +361,20 @@ func TestMailServerThatIsSilent(t *testing.T) {
 	cfg.Timeout = 200 * time.Millisecond
 	for _, mode := range []string{"none", "tls"} {
 		wantError(t, send(t, cfg, s.spec(mode)), "it took more than 200ms")
+	}
+}
+
+// TestMailServerThatIsSilentAtTheEnd has the mail: it does not hold up the others that wait.
+func TestMailServerThatIsSilentAtTheEnd(t *testing.T) {
+	t.Parallel()
+	s := serveMail(t, "tls", nil)
+	s.noBye = true
+	start := time.Now()
+	if err := send(t, mailConfig(t, s), s.spec("tls")); err != nil {
+		t.Error(err)
+	}
+	if took, n := time.Since(start), len(s.said(&s.letters)); took > patience/2 || n != 1 {
+		t.Errorf("%d letters after %s, want one at once", n, took)
 	}
 }
 
