@@ -80,7 +80,7 @@ func (s *mailer) addresses() (err error) {
 }
 
 // Send mails a message. A server that does not let us in is asked again later, whatever it says, since a password or a block
-// list can be put right; one that refuses the message for good (5xx) has refused it.
+// list can be put right; one that refuses the message for good has refused it.
 func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
 	inside, err := s.converse(ctx, m)
 	if err == nil {
@@ -89,7 +89,7 @@ func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
 	wrapped := fmt.Errorf("mail over %s: %w", s.spec.Addr, clean(err))
 	answer, answered := errors.AsType[*textproto.Error](err)
 	switch {
-	case inside && answered && answer.Code >= 500:
+	case inside && answered && forGood(answer):
 		return &alerts.Refusal{Err: wrapped, Final: true}
 	case !answered && ctx.Err() != nil:
 		return fmt.Errorf("mail over %s: %w", s.spec.Addr, context.Cause(ctx))
@@ -182,7 +182,7 @@ func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 			return err
 		}
 		s.log.Warn("a recipient of alerts was refused", "error", clean(err))
-		if refused == nil || answer.Code < 500 {
+		if refused == nil || !forGood(answer) {
 			refused = err
 		}
 	}
@@ -190,6 +190,12 @@ func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 		return refused
 	}
 	return write(c, s.letter(m))
+}
+
+// forGood says that an answer is final: 5xx, but for those that say how to be let in (RFC 4954: log in, log in otherwise or over
+// TLS), which a server may give to any command.
+func forGood(answer *textproto.Error) bool {
+	return answer.Code >= 500 && !slices.Contains([]int{530, 534, 535, 538}, answer.Code)
 }
 
 func write(c *smtp.Client, letter *gomail.Msg) error {
