@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
@@ -300,7 +301,15 @@ func (c *fileCompiler) mailbox(address, path string) {
 	}
 	if a, err := mail.ParseAddress(address); err != nil || a.Address != address || len(address) > 254 {
 		c.Add(path, "%s is no address of mail; want one such as ops@example.com, without a name", yamlfile.Quote(address))
+	} else if name, domain, _ := strings.Cut(address, "@"); !ascii(domain) {
+		c.Add(path, "%s has a domain that is not ASCII; write it as DNS has it, such as xn--bcher-kva.example for bücher.example", yamlfile.Quote(address))
+	} else if !ascii(name) {
+		c.Add(path, "%s is not ASCII before the @, which not every mail server takes; give another address of that mailbox", yamlfile.Quote(address))
 	}
+}
+
+func ascii(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
 func (c *fileCompiler) password(f *FileSMTP, path string) string {

@@ -3,12 +3,14 @@ package channel
 import (
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/mail"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +25,9 @@ import (
 // maxSMTPAnswers bounds what is read of a mail server in one conversation, certificates included: a line without an end
 // would otherwise be read for ever.
 const maxSMTPAnswers = 256 << 10
+
+// quitTimeout bounds the farewell to a server that has taken the mail.
+const quitTimeout = time.Second
 
 // maxMailText is how many letters of a text are mailed.
 const maxMailText = 20_000
@@ -75,7 +80,7 @@ func (s *mailer) addresses() (err error) {
 }
 
 // Send mails a message. A server that does not let us in is asked again later, whatever it says, since a password or a block
-// list can be put right; one that refuses the message for good (5xx) has refused it.
+// list can be put right; one that refuses the message for good has refused it.
 func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
 	inside, err := s.converse(ctx, m)
 	if err == nil {
@@ -84,7 +89,7 @@ func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
 	wrapped := fmt.Errorf("mail over %s: %w", s.spec.Addr, clean(err))
 	answer, answered := errors.AsType[*textproto.Error](err)
 	switch {
-	case inside && answered && answer.Code >= 500:
+	case inside && answered && forGood(answer):
 		return &alerts.Refusal{Err: wrapped, Final: true}
 	case !answered && ctx.Err() != nil:
 		return fmt.Errorf("mail over %s: %w", s.spec.Addr, context.Cause(ctx))
@@ -94,6 +99,8 @@ func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
 
 // converse has one conversation with the server; inside says that it let us in.
 func (s *mailer) converse(ctx context.Context, m *alerts.Message) (inside bool, err error) {
+	ctx, hangUp := context.WithCancel(ctx)
+	defer hangUp()
 	client, err := s.dial(ctx)
 	if err != nil {
 		return false, err
@@ -105,6 +112,7 @@ func (s *mailer) converse(ctx context.Context, m *alerts.Message) (inside bool, 
 	if err := s.send(client, m); err != nil {
 		return true, err
 	}
+	defer time.AfterFunc(quitTimeout, hangUp).Stop()
 	_ = client.Quit() // the server has the mail, whatever it says to that
 	return true, nil
 }
@@ -174,7 +182,7 @@ func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 			return err
 		}
 		s.log.Warn("a recipient of alerts was refused", "error", clean(err))
-		if refused == nil || answer.Code < 500 {
+		if refused == nil || !forGood(answer) {
 			refused = err
 		}
 	}
@@ -182,6 +190,12 @@ func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 		return refused
 	}
 	return write(c, s.letter(m))
+}
+
+// forGood says that an answer is final: 5xx, but for those that say how to be let in (RFC 4954: log in, log in otherwise or over
+// TLS), which a server may give to any command.
+func forGood(answer *textproto.Error) bool {
+	return answer.Code >= 500 && !slices.Contains([]int{530, 534, 535, 538}, answer.Code)
 }
 
 func write(c *smtp.Client, letter *gomail.Msg) error {
@@ -203,7 +217,7 @@ func (s *mailer) letter(m *alerts.Message) *gomail.Msg {
 	letter := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 	letter.FromMailAddress(s.from)
 	letter.ToMailAddress(s.to...)
-	letter.Subject(firstRunes(oneLine(fmt.Sprintf("[%s] %s", m.Severity, m.Title)), 200))
+	letter.Subject(subject(m))
 	letter.SetDateWithValue(s.maker.cfg.Now())
 	_, domain, _ := strings.Cut(s.from.Address, "@")
 	letter.SetMessageIDWithValue(messageID(m.ID) + "@" + domain)
@@ -212,6 +226,21 @@ func (s *mailer) letter(m *alerts.Message) *gomail.Msg {
 		time.UnixMilli(m.Time).UTC().Format(time.RFC3339), m.ID)
 	letter.SetBodyString(gomail.TypeTextPlain, text)
 	return letter
+}
+
+// subject is encoded where a reader would not see it as it was: a caller's name that looks like an encoded word (RFC 2047) would
+// be decoded into what was removed from it, and of spaces side by side a folded line could be empty. The library encodes only
+// what is beyond ASCII.
+func subject(m *alerts.Message) string {
+	text := firstRunes(oneLine(fmt.Sprintf("[%s] %s", m.Severity, m.Title)), 200)
+	if !strings.Contains(text, "=?") && !strings.Contains(text, "  ") {
+		return text
+	}
+	var words []string
+	for letters := range slices.Chunk([]rune(text), 11) { // up to 44 bytes: a word has at most 75 characters
+		words = append(words, "=?UTF-8?B?"+base64.StdEncoding.EncodeToString([]byte(string(letters)))+"?=")
+	}
+	return strings.Join(words, " ")
 }
 
 // messageID leaves of an id what may stand in a Message-ID (RFC 5322, dot-atom).

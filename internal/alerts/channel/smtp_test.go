@@ -31,6 +31,7 @@ type mailServer struct {
 	starttls bool
 	auth     string // what AUTH is offered, on TLS alone
 	answers  map[string]string
+	noBye    bool // QUIT is not answered
 
 	mu       sync.Mutex
 	commands []string
@@ -127,7 +128,11 @@ func (s *mailServer) converse(conn net.Conn, secure bool) {
 			}
 			line = "-"
 		case "QUIT":
-			_ = text.PrintfLine("221 bye")
+			if s.noBye {
+				_, _ = text.ReadLine() // until the client hangs up
+			} else {
+				_ = text.PrintfLine("221 bye")
+			}
 			return
 		}
 		_ = text.PrintfLine("%s", s.answer(line, usual))
@@ -212,6 +217,44 @@ func TestMailArrivesWhole(t *testing.T) {
 	}
 }
 
+// TestMailSubjectsAreReadAsTheyWere: callers choose their names, and a reader decodes what looks like an encoded word.
+func TestMailSubjectsAreReadAsTheyWere(t *testing.T) {
+	t.Parallel()
+	s := serveMail(t, "none", nil)
+	maker, _ := NewMaker(mailConfig(t, s))
+	c, err := maker.Make(s.spec("none"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hidden := "=?utf-8?q?=E2=80=AE_RESOLVED:_all_is_well_=0D=0A?="
+	for i, title := range []string{
+		"user m was denied", "user m" + hidden + " was denied", "user m " + hidden + " was denied", hidden, "3 alerts held back for " + hidden,
+		"Größe " + hidden, "=?utf-8?q?" + strings.Repeat("=E2=80=AE", 17), strings.Repeat(hidden+" ", 3) + "end", strings.Repeat("=?😀", 60) + "end",
+		"=?", "?=", "a  b", "a" + strings.Repeat(" ", 150) + "b", strings.Repeat("a word ", 25) + "end", strings.Repeat("=?utf-8?b?", 17) + "end",
+	} {
+		m := message()
+		m.Title = title
+		if err := c.Send(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		sent := s.said(&s.letters)[i]
+		letter, err := mail.ReadMessage(strings.NewReader(sent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		subject, err := new(mime.WordDecoder).DecodeHeader(letter.Header.Get("Subject"))
+		if want := firstRunes("[critical] "+title, 200); subject != want || err != nil {
+			t.Errorf("subject %q, %v; want %q", subject, err, want)
+		}
+		header, _, _ := strings.Cut(sent, "\n\n")
+		for line := range strings.Lines(header) {
+			if strings.TrimSpace(line) == "" || strings.Contains(line, "=?") && len(line) > 77 { // with its end
+				t.Errorf("%q: the line %q", title, line)
+			}
+		}
+	}
+}
+
 func TestMailLogsInOverTLSAlone(t *testing.T) {
 	t.Parallel()
 	for _, offer := range []string{"PLAIN LOGIN", "SCRAM-SHA-256 LOGIN"} {
@@ -270,6 +313,10 @@ func TestMailAnswers(t *testing.T) {
 		{map[string]string{"": "421 busy"}, "421", false, false},
 		{map[string]string{"EHLO": "550 who", "HELO": "550 who"}, "550", false, false},
 		{map[string]string{"MAIL": "550 5.7.1 sender unknown"}, "sender unknown", true, false},
+		{map[string]string{"MAIL": "530 5.7.0 Authentication required"}, "530", false, false},
+		{map[string]string{"MAIL": "534 5.7.9 stronger"}, "534", false, false},
+		{map[string]string{"MAIL": "535 5.7.8 wrong"}, "535", false, false},
+		{map[string]string{"MAIL": "538 5.7.11 not without TLS"}, "538", false, false},
 		{map[string]string{"MAIL": "451 later"}, "451", false, false},
 		{map[string]string{"RCPT": "550 5.1.1 user unknown"}, "user unknown", true, false},
 		{map[string]string{"RCPT TO:<ops@one": "550 5.1.1 user unknown"}, "", false, true},
@@ -278,6 +325,8 @@ func TestMailAnswers(t *testing.T) {
 		{map[string]string{"RCPT": "452 full"}, "452", false, false},
 		{map[string]string{"RCPT TO:<ops@one": "452 full", "RCPT TO:<ops@two": "550 gone"}, "ops@one.example: 452", false, false},
 		{map[string]string{"RCPT TO:<ops@one": "550 gone", "RCPT TO:<ops@two": "452 full"}, "ops@two.example: 452", false, false},
+		{map[string]string{"RCPT": "530 5.7.0 Authentication required"}, "530", false, false},
+		{map[string]string{"RCPT TO:<ops@one": "550 gone", "RCPT TO:<ops@two": "530 log in"}, "ops@two.example: 530", false, false},
 		{map[string]string{"RCPT TO:<ops@two": "nonsense"}, "ops@two.example", false, false},
 		{map[string]string{"DATA": "554 no"}, "554", true, false},
 		{map[string]string{".": "552 too big"}, "552", true, true},
@@ -318,6 +367,20 @@ func TestMailServerThatIsSilent(t *testing.T) {
 	cfg.Timeout = 200 * time.Millisecond
 	for _, mode := range []string{"none", "tls"} {
 		wantError(t, send(t, cfg, s.spec(mode)), "it took more than 200ms")
+	}
+}
+
+// TestMailServerThatIsSilentAtTheEnd has the mail: it does not hold up the others that wait.
+func TestMailServerThatIsSilentAtTheEnd(t *testing.T) {
+	t.Parallel()
+	s := serveMail(t, "tls", nil)
+	s.noBye = true
+	start := time.Now()
+	if err := send(t, mailConfig(t, s), s.spec("tls")); err != nil {
+		t.Error(err)
+	}
+	if took, n := time.Since(start), len(s.said(&s.letters)); took > patience/2 || n != 1 {
+		t.Errorf("%d letters after %s, want one at once", n, took)
 	}
 }
 
