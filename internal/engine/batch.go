@@ -68,8 +68,8 @@ type counter struct {
 	// denials remembered by the worker it tells of.
 	exceeded int
 	recalled int64
-	// early says that denials are to be told though their event is not due: another worker raised one. They are left in the
-	// state, so that the next event tells of those of all workers.
+	// early says that denials are to be told though their event is not due: another worker raised one, or this one did before the
+	// tell had its turn. They are left in the state, so that the next event tells of those of all workers.
 	early bool
 }
 
@@ -463,13 +463,12 @@ func (b *batch) lease(slot int, c *counter) {
 
 // count settles how many denials the counter's event stands for.
 func (b *batch) count(c *counter, id CounterID, denials *denials) {
-	early := c.early && !c.absent
-	if c.exceeded < 0 && !b.closing && !early {
+	if c.exceeded < 0 && !b.closing && !c.early {
 		return
 	}
 	c.recalled = denials.count(id)
 	total := c.recalled + c.state.denied + c.denials
-	if total == 0 || early && total == c.state.denied {
+	if total == 0 || c.early && total == c.state.denied {
 		return
 	}
 	c.dirty = c.dirty || !c.absent

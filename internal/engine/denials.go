@@ -80,15 +80,20 @@ func (d *denials) settle(c *counter, now int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	u := d.pending[c.limit.CounterID]
-	if c.early && u != nil {
+	if c.early {
 		// It stays, so that somebody tells of what is left in the state; as long as nobody has.
-		u.due = min(c.state.exceededAt, now) + exceededEvery
-		if !c.absent {
-			if u.count.Add(-c.recalled) <= 0 && c.state.denied == 0 && u.count.CompareAndSwap(0, goneCount) {
-				delete(d.pending, c.limit.CounterID)
-			}
+		due := min(c.state.exceededAt, now) + exceededEvery
+		if u == nil && c.denials > 0 {
+			u = d.addTo(&untold{limit: *c.limit, cost: c.cost}, 0, due)
+		}
+		if u == nil {
 			return
 		}
+		u.due = due
+		if u.count.Add(-c.recalled) <= 0 && c.state.denied == 0 && u.count.CompareAndSwap(0, goneCount) {
+			delete(d.pending, c.limit.CounterID)
+		}
+		return
 	}
 	if c.exceeded < 0 && c.recalled == 0 {
 		if c.denials > 0 {

@@ -77,6 +77,43 @@ func toldOf(t *testing.T, store *tap) (denied int64) {
 	return denied
 }
 
+// TestWhatIsToldEarlyIsToldOnce: more of the same counter comes in one batch with a tell that was asked for before the event.
+func TestWhatIsToldEarlyIsToldOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 1, "1h")
+		l.Threshold = -1
+		one := engine.Request{Limits: []engine.Limit{l}}
+		for range 3 { // 1 allowed, 1 told, 1 remembered
+			ask(t, e, one)
+		}
+		time.Sleep(10*time.Second - time.Millisecond)
+		store.hold()
+		done := make(chan bool)
+		deny := func() { ask(t, e, one); done <- true }
+		go deny()
+		<-store.enter // it raises the event, and the rest waits for the next batch
+		for range 3 {
+			go deny()
+		}
+		time.Sleep(1200 * time.Millisecond)
+		synctest.Wait() // what is remembered was asked to be told
+		leave := store.leave
+		store.release()
+		leave <- struct{}{}
+		for range 4 {
+			<-done
+		}
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		if got := toldOf(t, store); got != 6 {
+			t.Errorf("told of %d denials, there were 6", got)
+		}
+	})
+}
+
 // TestDenialsOfManyWorkersAreToldTogether, not of one worker after the other.
 func TestDenialsOfManyWorkersAreToldTogether(t *testing.T) {
 	t.Parallel()
