@@ -35,6 +35,7 @@ const (
 //   - an [*Error] when the service answered with one, or (Status 503, Code [CodeUnavailable]) when no limiter is
 //     listening, or (Status 413, Code [CodeTooLarge]) when the answer has more than 1 MiB, or the request more than the
 //     NATS server takes in one message,
+//   - an error when the answer is not a limiter's, such as a decision without "allowed",
 //   - an error that wraps [context.DeadlineExceeded] when no answer came in time, and nats.ErrPermissionViolation too when
 //     the NATS server said that the user may not ask,
 //   - at once an error that wraps nats.ErrDisconnected when the connection is interrupted, from what decides: Consume,
@@ -80,7 +81,7 @@ func NewClient(nc *nats.Conn, options ...Option) *Client {
 
 // Consume decides and, when all limits fit, charges them, atomically. A denial is a normal reply.
 func (c *Client) Consume(ctx context.Context, r Request) (*Reply, error) {
-	reply, err := call[Reply](ctx, c, SubjectConsume, r)
+	reply, err := c.decision(ctx, SubjectConsume, r)
 	if err == nil {
 		reply.ID = r.ID
 	}
@@ -89,17 +90,17 @@ func (c *Client) Consume(ctx context.Context, r Request) (*Reply, error) {
 
 // Check decides as [Client.Consume] would right now, and charges nothing.
 func (c *Client) Check(ctx context.Context, r Request) (*Reply, error) {
-	return call[Reply](ctx, c, SubjectCheck, r)
+	return c.decision(ctx, SubjectCheck, r)
 }
 
 // Record charges work that already happened, even past the limit; Allowed tells whether it fitted.
 func (c *Client) Record(ctx context.Context, r Request) (*Reply, error) {
-	return call[Reply](ctx, c, SubjectRecord, r)
+	return c.decision(ctx, SubjectRecord, r)
 }
 
 // Refund gives cost back: never above the limit, never into a later window.
 func (c *Client) Refund(ctx context.Context, r Request) (*Reply, error) {
-	return call[Reply](ctx, c, SubjectRefund, r)
+	return c.decision(ctx, SubjectRefund, r)
 }
 
 // Settle sets the final cost of an earlier [Client.Consume] that had the id: reserve an estimate, do the work, settle
@@ -107,7 +108,7 @@ func (c *Client) Refund(ctx context.Context, r Request) (*Reply, error) {
 // id is an [*Error] with [CodeIDConflict]. An id that is not known any more, or that no limit applied to, has
 // [CodeUnknownID]; one that was denied, [CodeNothingToSettle]. After [Client.Wait] it is the ID of the reply.
 func (c *Client) Settle(ctx context.Context, id string, cost int64) (*Reply, error) {
-	return call[Reply](ctx, c, SubjectSettle, SettleRequest{ID: id, Cost: cost})
+	return c.decision(ctx, SubjectSettle, SettleRequest{ID: id, Cost: cost})
 }
 
 // Status shows the counters of a key; an unknown key has none.
@@ -170,7 +171,7 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 	switch {
 	case err != nil:
 		return nil, err
-	case msg.Header.Get(headerErrorCode) != "":
+	case msg.Header[headerErrorCode] != nil || msg.Header[headerError] != nil: // whatever they say
 		return msg.Data, serviceError(msg)
 	case len(msg.Data) > maxReplyBytes:
 		return nil, &Error{Code: CodeTooLarge, Status: 413, Message: fmt.Sprintf(
@@ -233,6 +234,27 @@ func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, c.timeout)
+}
+
+// decision is call for a decision. An answer that has none, such as null from somebody else who listens, is no denial: those who
+// let requests pass when the limiter fails must not stop them for it.
+func (c *Client) decision(ctx context.Context, subject string, request any) (*Reply, error) {
+	reply, err := call[struct {
+		Reply
+		Allowed *bool `json:"allowed"`
+	}](ctx, c, subject, request)
+	switch {
+	case err != nil:
+		return nil, err
+	case reply.Allowed == nil:
+		return nil, lacks(subject, "allowed")
+	}
+	reply.Reply.Allowed = *reply.Allowed
+	return &reply.Reply, nil
+}
+
+func lacks(subject, field string) error {
+	return fmt.Errorf("%s: read answer: it lacks %q, so it is not that of a limiter", subject, field)
 }
 
 func call[T any](ctx context.Context, c *Client, subject string, request any) (*T, error) {

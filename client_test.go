@@ -183,6 +183,44 @@ func TestClientBadAnswers(t *testing.T) {
 	}
 }
 
+// TestAnAnswerWithoutADecisionIsNoDenial: somebody else may listen on the subjects of a limiter.
+func TestAnAnswerWithoutADecisionIsNoDenial(t *testing.T) {
+	t.Parallel()
+	request := limits.Per("k", 1, "1m")
+	for name, a := range map[string]struct {
+		answer *nats.Msg
+		want   string
+	}{
+		"null":                {body(`null`), "read answer"},
+		"empty":               {body(`{}`), "read answer"},
+		"something else":      {body(`{"ok":true}`), "read answer"},
+		"null in it":          {body(`{"allowed":null,"valid":null}`), "read answer"},
+		"an error, unread":    {failure("", "", `{"error":{"code":"overloaded","message":"full"}}`), "full"},
+		"an error with words": {&nats.Msg{Header: nats.Header{"Nats-Service-Error": {"fell over"}}}, "fell over"},
+		"an error with body":  {failure("", "", `{"allowed":true,"valid":true}`), "(0 error)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nc := connect(t)
+			answer(t, nc, "limits.*", func(string) *nats.Msg { return a.answer })
+			c := limits.NewClient(nc)
+			for verb, ask := range map[string]func(context.Context) (any, error){
+				"consume": func(ctx context.Context) (any, error) { return c.Consume(ctx, request) },
+				"check":   func(ctx context.Context) (any, error) { return c.Check(ctx, request) },
+				"record":  func(ctx context.Context) (any, error) { return c.Record(ctx, request) },
+				"refund":  func(ctx context.Context) (any, error) { return c.Refund(ctx, request) },
+				"settle":  func(ctx context.Context) (any, error) { return c.Settle(ctx, "id", 1) },
+				"wait":    func(ctx context.Context) (any, error) { return c.Wait(ctx, request) },
+				"verify":  func(ctx context.Context) (any, error) { return c.VerifyKey(ctx, limits.VerifyRequest{APIKey: "x"}) },
+			} {
+				if reply, err := ask(t.Context()); err == nil || errors.Is(err, limits.ErrNeverFits) || !strings.Contains(err.Error(), a.want) {
+					t.Errorf("%s: %+v, %v; want an error that says %q", verb, reply, err, a.want)
+				}
+			}
+		})
+	}
+}
+
 func TestClientWithoutLimiter(t *testing.T) {
 	nc := connect(t)
 	_, err := limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m"))

@@ -143,7 +143,18 @@ type KeyReply struct {
 // VerifyKey verifies an API key and charges the limits of its user in the same step. A key that is not valid is a
 // normal reply.
 func (c *Client) VerifyKey(ctx context.Context, r VerifyRequest) (*VerifyReply, error) {
-	return call[VerifyReply](ctx, c, SubjectVerify, r)
+	reply, err := call[struct {
+		VerifyReply
+		Valid *bool `json:"valid"`
+	}](ctx, c, SubjectVerify, r)
+	switch {
+	case err != nil:
+		return nil, err
+	case reply.Valid == nil:
+		return nil, lacks(SubjectVerify, "valid")
+	}
+	reply.VerifyReply.Valid = *reply.Valid
+	return &reply.VerifyReply, nil
 }
 
 // CreateKey makes an API key. After a call that got no answer there may be a key that nobody knows: list the keys of
