@@ -447,7 +447,7 @@ func (e *Engine) leaseLoop() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-e.stopTell:
+		case <-e.quit:
 			return
 		case <-tick.C:
 		}
