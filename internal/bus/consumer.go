@@ -40,8 +40,6 @@ type ConsumerConfig struct {
 
 // ConsumerObserver is told what became of messages, from one goroutine.
 type ConsumerObserver interface {
-	// EventsTaken counts events that were taken.
-	EventsTaken(n int)
 	// EventsReturned counts messages that were given back to come again.
 	EventsReturned(n int)
 	// EventPoisoned tells of a message that was put aside.
@@ -54,7 +52,6 @@ type ConsumerObserver interface {
 
 type noConsumerObserver struct{}
 
-func (noConsumerObserver) EventsTaken(int)      {}
 func (noConsumerObserver) EventsReturned(int)   {}
 func (noConsumerObserver) EventPoisoned()       {}
 func (noConsumerObserver) EventsPending(uint64) {}

@@ -115,7 +115,6 @@ func (c *Consumer) taken(all []delivered) {
 		_ = all[i].message.Ack()
 		delete(c.strikes, all[i].sequence)
 	}
-	c.cfg.Observer.EventsTaken(len(all))
 }
 
 // strike notes that an event failed alone while the store answers.
