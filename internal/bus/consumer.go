@@ -129,7 +129,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 }
 
 // Run takes events until ctx ends, and then gives back what it has and did not take. Failures are retried for ever.
-func (c *Consumer) Run(ctx context.Context) error {
+func (c *Consumer) Run(ctx context.Context) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
 	for ctx.Err() == nil {
@@ -144,7 +144,6 @@ func (c *Consumer) Run(ctx context.Context) error {
 			wait.Reset()
 		}
 	}
-	return nil
 }
 
 // pass pulls once, and takes what comes until the pull ends.

@@ -100,7 +100,7 @@ func consume(t *testing.T, nc *nats.Conn, k *taker) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = c.Run(ctx) }()
+	go func() { defer close(done); c.Run(ctx) }()
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)
 	return stop

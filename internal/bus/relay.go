@@ -117,7 +117,7 @@ func (r *Relay) Wake() {
 }
 
 // Run relays until ctx ends, and then for the drain timeout what is left. Failures are retried for ever.
-func (r *Relay) Run(ctx context.Context) error {
+func (r *Relay) Run(ctx context.Context) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
 	for ctx.Err() == nil {
@@ -141,7 +141,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.cfg.DrainTimeout > 0 {
 		r.drain(context.WithoutCancel(ctx))
 	}
-	return nil
 }
 
 // drain relays what is left in the outbox, in the time there is.

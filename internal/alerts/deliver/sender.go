@@ -206,7 +206,7 @@ func (s *Sender) loopOf(channel string) *loop {
 
 // Run sends until ctx ends, then finishes what is under way, for the drain timeout at most. What is left then waits for
 // other processes, or for the next start.
-func (s *Sender) Run(ctx context.Context) error {
+func (s *Sender) Run(ctx context.Context) {
 	defer s.running.Wait()
 	_ = s.refresh(ctx)
 	poll, refresh, sweep := time.NewTicker(s.cfg.Poll), time.NewTicker(refreshEvery), time.NewTicker(sweepEvery)
@@ -217,7 +217,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		s.follow(ctx)
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-poll.C:
 		case <-refresh.C:
 			_ = s.refresh(ctx)
