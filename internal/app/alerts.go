@@ -85,7 +85,7 @@ func (l *limiter) startAlerts(context.Context) error {
 	return l.startConsumer(observer)
 }
 
-// background runs a part beside until it is stopped.
+// background runs a part beside until it is stopped, which waits for its end.
 func (l *limiter) background(part string, run func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
