@@ -27,6 +27,17 @@ func CheckSource(source string) error {
 	return nil
 }
 
+// checkOrigin holds that events can name their source and schemas, and gives the base of these without slashes at its end.
+func checkOrigin(source, schemaBase string) (string, error) {
+	if err := CheckSource(source); err != nil {
+		return "", err
+	}
+	if u, err := url.Parse(schemaBase); err != nil || !u.IsAbs() {
+		return "", fmt.Errorf("schema base %q is not an absolute URL", schemaBase)
+	}
+	return strings.TrimRight(schemaBase, "/"), nil
+}
+
 // eventForms has the context of each type of event, with what its events share: parsing URIs takes longer than the
 // rest of an event.
 type eventForms map[engine.EventType]event.EventContextV1

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -60,13 +58,10 @@ func (c *RelayConfig) defaults() error {
 	case c.Logger == nil:
 		return errors.New("relay: Logger is missing")
 	}
-	if err := CheckSource(c.Source); err != nil {
+	var err error
+	if c.SchemaBase, err = checkOrigin(c.Source, c.SchemaBase); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	if u, err := url.Parse(c.SchemaBase); err != nil || !u.IsAbs() {
-		return fmt.Errorf("relay: schema base %q is not an absolute URL", c.SchemaBase)
-	}
-	c.SchemaBase = strings.TrimRight(c.SchemaBase, "/")
 	setDefault(&c.Batch, 256)
 	setDefault(&c.Poll, time.Second)
 	setDefault(&c.Gather, 50*time.Millisecond)
