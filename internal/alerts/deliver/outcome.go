@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/redact"
 
 	"github.com/sony/gobreaker/v2"
 )
@@ -269,16 +268,5 @@ func (s *Sender) label(channel string) string {
 	return channel
 }
 
-// short bounds a text and leaves out what would not print on a line.
-func short(text string) string {
-	text = strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return ' '
-		}
-		return c
-	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > MaxErrorBytes {
-		text = strings.ToValidUTF8(text[:MaxErrorBytes-len("…")], "") + "…"
-	}
-	return text
-}
+// short makes a text one that is kept.
+func short(text string) string { return redact.Line(text, MaxErrorBytes) }
