@@ -24,8 +24,6 @@ var (
 )
 
 const (
-	// MaxSilences bounds the silences that hold at a time, because every alert is compared with each.
-	MaxSilences = maxSilences
 	// maxDeliveriesShown bounds the deliveries of one alert; there are two for each channel.
 	maxDeliveriesShown = 200
 	// replayBatch is how many dead letters are replayed in one transaction, and maxReplays how many such transactions a
@@ -72,11 +70,12 @@ func (d *Desk) Show(ctx context.Context, id string) (a Alert, found bool, all []
 
 // Silence keeps alerts from being told. The silence must have passed [Silence.Validate].
 func (d *Desk) Silence(ctx context.Context, s Silence, lasts time.Duration) (Silence, error) {
-	there, err := d.Store.Silences(ctx, false, MaxSilences)
+	// Every alert is compared with each that holds.
+	there, err := d.Store.Silences(ctx, false, limits.MaxSilences)
 	if err != nil {
 		return s, err
 	}
-	if len(there) >= MaxSilences {
+	if len(there) >= limits.MaxSilences {
 		return s, ErrTooManySilences
 	}
 	s.ID = rand.Text()

@@ -31,7 +31,7 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 		if err != nil {
 			return digestNote(digests, alerts), err
 		}
-		silences, err := s.Store.Silences(ctx, false, 2*maxSilences)
+		silences, err := s.Store.Silences(ctx, false, 2*limits.MaxSilences)
 		if err != nil {
 			return digestNote(digests, alerts), err
 		}

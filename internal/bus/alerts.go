@@ -249,7 +249,7 @@ func alertError(what string, err error) error {
 			"no channel is called %q here; "+limits.SubjectAlertsChannels+" tells which there are")
 	case errors.Is(err, alerts.ErrTooManySilences):
 		return &limits.Error{Status: 409, Code: limits.CodeTooManySilences, Message: fmt.Sprintf(
-			"%d silences hold already; end some, or make one with a glob of many", alerts.MaxSilences)}
+			"%d silences hold already; end some, or make one with a glob of many", limits.MaxSilences)}
 	}
 	return err
 }
