@@ -142,8 +142,7 @@ func (s *Service) decodeSilence(data []byte) (silence alerts.Silence, lasts time
 	case err != nil:
 		return silence, 0, err
 	case millis != 0 && until != 0:
-		return silence, 0, &limits.Error{Status: 400, Code: "mixed_forms", Field: "for",
-			Message: "for and expiresAt both say when the silence ends; give one of them"}
+		return silence, 0, mixedForms("for", "for and expiresAt both say when the silence ends; give one of them")
 	case until != 0:
 		millis = until - s.now().UnixMilli()
 	}

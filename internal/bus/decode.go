@@ -280,8 +280,7 @@ func (p *parser) resolve(req *engine.Request) error {
 	} else if b == "" {
 		b = policy
 	}
-	return &limits.Error{Status: 400, Code: "mixed_forms", Field: b, Message: fmt.Sprintf(
-		"%s and %s are of different forms; give key, limit and window, or limits, or policy and attributes", a, b)}
+	return mixedForms(b, "%s and %s are of different forms; give key, limit and window, or limits, or policy and attributes", a, b)
 }
 
 func (p *parser) resolveItems(req *engine.Request) error {
