@@ -31,8 +31,6 @@ type ConsumerConfig struct {
 	Observer ConsumerObserver
 	// Batch is how many messages are taken at a time at most. 256 unless set.
 	Batch int
-	// TakeTimeout is how long a Take may take; less than [ackWait]. 10 s unless set.
-	TakeTimeout time.Duration
 	// Retry is how long an event that could not be taken waits for its second try; each further one waits twice as long,
 	// up to 300 times as long. 100 ms unless set.
 	Retry time.Duration
@@ -72,7 +70,6 @@ func (c *ConsumerConfig) defaults() error {
 		c.Observer = noConsumerObserver{}
 	}
 	setDefault(&c.Batch, 256)
-	setDefault(&c.TakeTimeout, 10*time.Second)
 	setDefault(&c.Retry, 100*time.Millisecond)
 	return nil
 }
@@ -84,6 +81,8 @@ const (
 	// pullBytes bounds the memory of one pull. A pull that a single message cannot fit into would never end, so it is at
 	// least twice what the server lets through.
 	pullBytes = 8 << 20
+	// takeTimeout is how long a Take may take; less than ackWait.
+	takeTimeout = 10 * time.Second
 	// mostStrikes is how often an event may fail alone while the store answers.
 	mostStrikes = 10
 	// mostSuspects bounds the memory of strikes; past it counting begins anew.
@@ -243,7 +242,7 @@ func gathered(in <-chan jetstream.Msg, most int) iter.Seq[[]jetstream.Msg] {
 
 // take calls Take.
 func (c *Consumer) take(ctx context.Context, all []delivered) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.TakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
 	events := make([]alerts.Event, len(all))
 	for i := range all {

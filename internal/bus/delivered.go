@@ -167,7 +167,7 @@ func (c *Consumer) poison(ctx context.Context, d *delivered, reason string, stuc
 }
 
 func (c *Consumer) keepPoison(ctx context.Context, d *delivered, reason string) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.TakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
 	data := d.message.Data()
 	return c.cfg.Poison(ctx, alerts.Poison{Sequence: d.sequence, Subject: d.message.Subject(), Reason: reason,
