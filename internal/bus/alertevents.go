@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,8 +47,7 @@ func NewAlertEvents(cfg AlertEventsConfig) (*AlertEvents, error) {
 	if cfg.SchemaBase, err = checkOrigin(cfg.Source, cfg.SchemaBase); err != nil {
 		return nil, fmt.Errorf("alert events: %w", err)
 	}
-	setDefault(&cfg.AckTimeout, 5*time.Second)
-	js, err := jetstream.New(cfg.Conn, jetstream.WithDefaultTimeout(cfg.AckTimeout))
+	js, err := jetstream.New(cfg.Conn, jetstream.WithDefaultTimeout(cmp.Or(cfg.AckTimeout, ackTimeout)))
 	if err != nil {
 		return nil, fmt.Errorf("alert events: %w", err)
 	}

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,8 +70,8 @@ func (c *ConsumerConfig) defaults() error {
 	if c.Observer == nil {
 		c.Observer = noConsumerObserver{}
 	}
-	setDefault(&c.Batch, 256)
-	setDefault(&c.Retry, 100*time.Millisecond)
+	c.Batch = cmp.Or(c.Batch, 256)
+	c.Retry = cmp.Or(c.Retry, 100*time.Millisecond)
 	return nil
 }
 

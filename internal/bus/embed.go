@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ type Embedded struct {
 // Embed starts a server with JetStream, and returns when it accepts connections. Until Shutdown it opens its streams again
 // when they could not be written and there is room for them now.
 func Embed(cfg EmbedConfig) (*Embedded, error) {
-	setDefault(&cfg.Listen, "127.0.0.1:4222")
+	cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:4222")
 	switch {
 	case cfg.StoreDir == "":
 		return nil, errors.New("embed NATS: StoreDir is missing")

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,8 +65,8 @@ func (c *RelayConfig) defaults() error {
 	if c.SchemaBase, err = checkOrigin(c.Source, c.SchemaBase); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	setDefault(&c.Batch, 256)
-	setDefault(&c.Poll, time.Second)
+	c.Batch = cmp.Or(c.Batch, 256)
+	c.Poll = cmp.Or(c.Poll, time.Second)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -75,18 +76,11 @@ func (c *ServiceConfig) defaults() error {
 	case c.Logger == nil:
 		return fmt.Errorf("service: Logger is missing")
 	}
-	setDefault(&c.SchemaBase, "/schemas")
-	setDefault(&c.Reads, 32)
-	setDefault(&c.Statuses, 1024)
+	c.SchemaBase = cmp.Or(c.SchemaBase, "/schemas")
+	c.Reads = cmp.Or(c.Reads, 32)
+	c.Statuses = cmp.Or(c.Statuses, 1024)
 	c.SchemaBase = strings.TrimRight(c.SchemaBase, "/")
 	return nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Service is the micro service "limits" on one connection.

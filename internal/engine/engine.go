@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,15 +132,9 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 }
 
 func (c *Config) setDefaults() {
-	if c.Queue == 0 {
-		c.Queue = 16384
-	}
-	if c.MaxBatch == 0 {
-		c.MaxBatch = 512
-	}
-	if c.Deadline == 0 {
-		c.Deadline = 2 * time.Second
-	}
+	c.Queue = cmp.Or(c.Queue, 16384)
+	c.MaxBatch = cmp.Or(c.MaxBatch, 512)
+	c.Deadline = cmp.Or(c.Deadline, 2*time.Second)
 	if c.Observer == nil {
 		c.Observer = unobserved{}
 	}

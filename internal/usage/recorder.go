@@ -77,9 +77,9 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	case cfg.Logger == nil:
 		return nil, errors.New("record usage: Logger is missing")
 	}
-	setDefault(&cfg.Every, 5*time.Second)
-	setDefault(&cfg.Queue, 8192)
-	setDefault(&cfg.Pending, 65536)
+	cfg.Every = cmp.Or(cfg.Every, 5*time.Second)
+	cfg.Queue = cmp.Or(cfg.Queue, 8192)
+	cfg.Pending = cmp.Or(cfg.Pending, 65536)
 	r := &Recorder{
 		cfg: cfg, tally: newTally(), requests: make(chan Request, cfg.Queue),
 		pending: make(map[minuteID]Count), began: time.Now(), stopped: make(chan struct{}),
@@ -87,13 +87,6 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	r.stop, r.cancel = context.WithCancel(context.Background())
 	go r.run()
 	return r, nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Tally counts a decision; it is the engine's Tally.
