@@ -82,8 +82,8 @@ func (d *Desk) Silence(ctx context.Context, s Silence, lasts time.Duration) (Sil
 	return d.Store.AddSilence(ctx, s, lasts)
 }
 
-// MaxSilence is how long a silence may last: one without an end would be forgotten.
-const MaxSilence = limits.MaxSilenceMillis * time.Millisecond
+// maxSilence is how long a silence may last: one without an end would be forgotten.
+const maxSilence = limits.MaxSilenceMillis * time.Millisecond
 
 // Validate names the field that cannot be, and says why.
 func (s *Silence) Validate(lasts time.Duration) (field string, err error) {
@@ -94,8 +94,8 @@ func (s *Silence) Validate(lasts time.Duration) (field string, err error) {
 		return "reason", errors.New("reason is missing; say why, for who finds the silence later")
 	case lasts <= 0:
 		return "expiresAt", errors.New("the silence has no end in the future; say how long it lasts, or until when")
-	case lasts > MaxSilence:
-		return "expiresAt", fmt.Errorf("the silence lasts longer than %d days", MaxSilence/(24*time.Hour))
+	case lasts > maxSilence:
+		return "expiresAt", fmt.Errorf("the silence lasts longer than %d days", maxSilence/(24*time.Hour))
 	}
 	return "", nil
 }

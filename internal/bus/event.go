@@ -16,9 +16,6 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// ContentTypeCloudEvent is the content type of a CloudEvent in structured mode (CloudEvents JSON format 1.0).
-const ContentTypeCloudEvent = event.ApplicationCloudEventsJSON
-
 // CheckSource holds that a text can be the source of CloudEvents: a URI, absolute or not, that is not empty.
 func CheckSource(source string) error {
 	if _, err := url.Parse(source); err != nil || source == "" {

@@ -128,9 +128,9 @@ func (r *Runner) outcome(ctx context.Context, err error) Outcome {
 }
 
 func (run *Run) describe(o Outcome, got result) {
-	run.Outcome, run.Note = o, redact.Line(got.note, MaxNoteBytes)
+	run.Outcome, run.Note = o, redact.Line(got.note, maxNoteBytes)
 	if got.err != nil {
-		run.Error = redact.Line(got.err.Error(), MaxNoteBytes)
+		run.Error = redact.Line(got.err.Error(), maxNoteBytes)
 	}
 }
 
