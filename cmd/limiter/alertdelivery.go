@@ -27,7 +27,7 @@ Examples:
 
 func (c *alertsChannelsCmd) Run(s *session) error {
 	var reply limits.ChannelList
-	if _, err := c.ask(s, limits.SubjectAlertsChannels, limits.ListChannelsRequest{}, &reply); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectAlertsChannels, limits.ListChannelsRequest{}, &reply); err != nil || c.JSON {
 		return err
 	}
 	t := newTable(s.out, "CHANNEL", "KIND", "HOST", "WAITING", "BREAKER", "STATE")
@@ -159,7 +159,7 @@ func (c *alertsDeadCmd) Validate() error { return validateAlertPage(c.Max, &c.cl
 func (c *alertsDeadCmd) Run(s *session) error {
 	var page limits.DeadLetters
 	request := limits.DeadRequest{Channel: c.Channel, After: c.After, Max: c.Max}
-	if _, err := c.ask(s, limits.SubjectAlertsDead, request, &page); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectAlertsDead, request, &page); err != nil || c.JSON {
 		return err
 	}
 	if len(page.Deliveries) == 0 {
@@ -214,7 +214,7 @@ func (c *alertsReplayCmd) Run(s *session) error {
 	}
 	var reply limits.ReplayReply
 	request := limits.ReplayRequest{ID: c.ID, Channel: c.Channel, All: c.All}
-	if _, err := c.ask(s, limits.SubjectAlertsReplay, request, &reply); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectAlertsReplay, request, &reply); err != nil || c.JSON {
 		return err
 	}
 	fmt.Fprintln(s.out, "replayed", count(reply.Replayed, "dead letter"))

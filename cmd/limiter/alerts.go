@@ -56,7 +56,7 @@ func validateAlertPage(max int, f *clientFlags) error {
 func (c *alertsListCmd) Run(s *session) error {
 	var page limits.AlertList
 	request := limits.ListAlertsRequest{User: c.User, Rule: c.Rule, Policy: c.Policy, Open: c.Open, After: c.After, Max: c.Max}
-	if _, err := c.ask(s, limits.SubjectAlertsList, request, &page); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectAlertsList, request, &page); err != nil || c.JSON {
 		return err
 	}
 	if len(page.Alerts) == 0 {
@@ -113,7 +113,7 @@ func (*alertsShowCmd) Help() string {
 
 func (c *alertsShowCmd) Run(s *session) error {
 	var d limits.AlertDetails
-	if _, err := c.ask(s, limits.SubjectAlertsShow, limits.ShowAlertRequest{ID: c.ID}, &d); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectAlertsShow, limits.ShowAlertRequest{ID: c.ID}, &d); err != nil || c.JSON {
 		return err
 	}
 	if d.Alert != nil {

@@ -53,7 +53,7 @@ func (c *alertsSilenceCmd) Run(s *session) error {
 		request.ExpiresAt = time.Time(c.Until).UnixMilli()
 	}
 	var reply limits.SilenceReply
-	if _, err := c.ask(s, limits.SubjectAlertsSilence, request, &reply); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectAlertsSilence, request, &reply); err != nil || c.JSON {
 		return err
 	}
 	fmt.Fprintf(s.out, "silence %s until %s; end it with: limiter alerts unsilence %[1]s\n",
@@ -75,7 +75,7 @@ func (*alertsUnsilenceCmd) Help() string {
 
 func (c *alertsUnsilenceCmd) Run(s *session) error {
 	var reply limits.SilenceReply
-	if _, err := c.ask(s, limits.SubjectAlertsUnsilence, limits.UnsilenceRequest{ID: c.ID}, &reply); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectAlertsUnsilence, limits.UnsilenceRequest{ID: c.ID}, &reply); err != nil || c.JSON {
 		return err
 	}
 	fmt.Fprintf(s.out, "ended silence %s\n", reply.Silence.ID)
@@ -116,7 +116,7 @@ func (c *alertsSilencesCmd) max() int {
 
 func (c *alertsSilencesCmd) Run(s *session) error {
 	var reply limits.SilenceList
-	if _, err := c.ask(s, limits.SubjectAlertsSilences, limits.ListSilencesRequest{All: c.All, Max: c.max()}, &reply); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectAlertsSilences, limits.ListSilencesRequest{All: c.All, Max: c.max()}, &reply); err != nil || c.JSON {
 		return err
 	}
 	if len(reply.Silences) == 0 {

@@ -87,25 +87,25 @@ func (f *clientFlags) Validate() error {
 }
 
 // ask connects, sends one request and reads the reply into it.
-func (f *clientFlags) ask(s *session, subject string, request, reply any) ([]byte, error) {
+func (f *clientFlags) ask(s *session, subject string, request, reply any) error {
 	nc, err := f.connect(subject)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer nc.Close()
 	return f.askOver(s, nc, subject, request, reply)
 }
 
 // askOver sends one request and reads the reply into it; with --json it prints the answer, be it an error or not.
-func (f *clientFlags) askOver(s *session, nc *nats.Conn, subject string, request, reply any) ([]byte, error) {
+func (f *clientFlags) askOver(s *session, nc *nats.Conn, subject string, request, reply any) error {
 	raw, err := f.send(s, nc, subject, request, reply)
 	if f.JSON && len(raw) > 0 {
 		s.out.line(raw)
 	}
-	return raw, err
+	return err
 }
 
-// send is askOver that prints nothing.
+// send is askOver that prints nothing and gives the answer.
 func (f *clientFlags) send(s *session, nc *nats.Conn, subject string, request, reply any) ([]byte, error) {
 	body, err := requestBody(request)
 	if err != nil {

@@ -25,7 +25,7 @@ func (*showCmd) Help() string {
 
 func (c *showCmd) Run(s *session) error {
 	var status limits.Status
-	if _, err := c.ask(s, limits.SubjectStatus, limits.StatusRequest{Key: c.Key}, &status); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectStatus, limits.StatusRequest{Key: c.Key}, &status); err != nil || c.JSON {
 		return err
 	}
 	if len(status.Counters) == 0 {
@@ -138,7 +138,7 @@ func (c *resetCmd) Run(s *session) error {
 		}
 	}
 	var reply limits.ResetReply
-	if _, err := c.askOver(s, nc, limits.SubjectReset, c.request(c.DryRun), &reply); err != nil || c.JSON {
+	if err := c.askOver(s, nc, limits.SubjectReset, c.request(c.DryRun), &reply); err != nil || c.JSON {
 		return err
 	}
 	act := "reset"

@@ -77,7 +77,7 @@ func (f *decideFlags) decide(s *session, subject string) error {
 		return fmt.Errorf("read request: %w", err)
 	}
 	var reply limits.Reply
-	if _, err := f.ask(s, subject, body, &reply); err != nil {
+	if err := f.ask(s, subject, body, &reply); err != nil {
 		return err
 	}
 	if !f.JSON {

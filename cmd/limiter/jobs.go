@@ -29,7 +29,7 @@ Examples:
 
 func (c *jobsListCmd) Run(s *session) error {
 	var reply limits.JobList
-	if _, err := c.ask(s, limits.SubjectJobsList, limits.ListJobsRequest{}, &reply); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectJobsList, limits.ListJobsRequest{}, &reply); err != nil || c.JSON {
 		return err
 	}
 	t := newTable(s.out, "JOB", "SCHEDULE", "NEXT", "LAST", "OUTCOME", "NOTE")
@@ -70,7 +70,7 @@ Examples:
 
 func (c *jobsRunCmd) Run(s *session) error {
 	var reply limits.RunJobReply
-	if _, err := c.ask(s, limits.SubjectJobsRun, limits.RunJobRequest{Job: c.Name}, &reply); err != nil {
+	if err := c.ask(s, limits.SubjectJobsRun, limits.RunJobRequest{Job: c.Name}, &reply); err != nil {
 		return err
 	}
 	r := &reply.Run
@@ -114,7 +114,7 @@ func (c *jobsHistoryCmd) Validate() error {
 
 func (c *jobsHistoryCmd) Run(s *session) error {
 	var reply limits.JobHistory
-	if _, err := c.ask(s, limits.SubjectJobsHistory, limits.JobHistoryRequest{Job: c.Name, Max: c.Max}, &reply); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectJobsHistory, limits.JobHistoryRequest{Job: c.Name, Max: c.Max}, &reply); err != nil || c.JSON {
 		return err
 	}
 	if len(reply.Runs) == 0 {

@@ -44,7 +44,7 @@ func (c *keysCreateCmd) Run(s *session) error {
 		request.ExpiresAt = s.now().Add(time.Duration(c.Expires)).UnixMilli()
 	}
 	var reply limits.CreateKeyReply
-	if _, err := c.ask(s, limits.SubjectKeysCreate, request, &reply); err != nil {
+	if err := c.ask(s, limits.SubjectKeysCreate, request, &reply); err != nil {
 		return err
 	}
 	if !c.JSON {
@@ -183,7 +183,7 @@ func (c *keysRevokeCmd) Run(s *session) error {
 
 func (f *clientFlags) change(s *session, subject string, request any, say func(*limits.APIKey) string) error {
 	var reply limits.KeyReply
-	if _, err := f.ask(s, subject, request, &reply); err != nil || f.JSON {
+	if err := f.ask(s, subject, request, &reply); err != nil || f.JSON {
 		return err
 	}
 	fmt.Fprintf(s.out, "API key %s of user %s: %s\n", reply.Key.ID, reply.Key.User, say(&reply.Key))
@@ -273,7 +273,7 @@ func (c *verifyCmd) Run(s *session) error {
 	}
 	request := limits.VerifyRequest{APIKey: key, Attributes: c.Attributes, Policy: c.Policy, Tier: c.Tier, Cost: c.Cost, ID: c.ID}
 	var reply limits.VerifyReply
-	if _, err := c.ask(s, limits.SubjectVerify, request, &reply); err != nil {
+	if err := c.ask(s, limits.SubjectVerify, request, &reply); err != nil {
 		return err
 	}
 	if !c.JSON {

@@ -78,7 +78,7 @@ func (c *overridesSetCmd) Run(s *session) error {
 		request.ExpiresAt = time.Time(c.Until).UnixMilli()
 	}
 	var reply limits.OverrideReply
-	if _, err := c.ask(s, limits.SubjectOverridesSet, request, &reply); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectOverridesSet, request, &reply); err != nil || c.JSON {
 		return err
 	}
 	o := &reply.Override
@@ -119,7 +119,7 @@ func (*overridesDeleteCmd) Help() string {
 
 func (c *overridesDeleteCmd) Run(s *session) error {
 	var reply limits.DeleteOverrideReply
-	if _, err := c.ask(s, limits.SubjectOverridesDelete, c.id(), &reply); err != nil {
+	if err := c.ask(s, limits.SubjectOverridesDelete, c.id(), &reply); err != nil {
 		return err
 	}
 	if !reply.Deleted {

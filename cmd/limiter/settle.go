@@ -34,7 +34,7 @@ func (c *settleCmd) Validate() error {
 
 func (c *settleCmd) Run(s *session) error {
 	var reply limits.Reply
-	if _, err := c.ask(s, limits.SubjectSettle, limits.SettleRequest{ID: c.ID, Cost: c.Cost}, &reply); err != nil {
+	if err := c.ask(s, limits.SubjectSettle, limits.SettleRequest{ID: c.ID, Cost: c.Cost}, &reply); err != nil {
 		return err
 	}
 	if !c.JSON {

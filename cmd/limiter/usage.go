@@ -47,7 +47,7 @@ PEAK is the most requests of one minute. The counts are some seconds behind.`
 func (c *topCmd) Run(s *session) error {
 	var top limits.Top
 	r := limits.TopRequest{By: c.By, Period: string(c.Since), Policy: c.Policy, Prefix: c.Prefix, User: c.User, Max: c.Max}
-	if _, err := c.ask(s, limits.SubjectTop, r, &top); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectTop, r, &top); err != nil || c.JSON {
 		return err
 	}
 	if len(top.Rows) == 0 {
@@ -83,7 +83,7 @@ The log holds what clients told of on limits.usage.`
 func (c *usageCmd) Run(s *session) error {
 	var u limits.Usage
 	r := limits.UsageRequest{Report: c.Report, Period: string(c.Since), Prefix: c.Prefix, Max: c.Max}
-	if _, err := c.ask(s, limits.SubjectUsageReport, r, &u); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectUsageReport, r, &u); err != nil || c.JSON {
 		return err
 	}
 	if len(u.Traffic)+len(u.Slowest)+len(u.Errors) == 0 {

@@ -12,8 +12,8 @@ const (
 	Critical Severity = "critical"
 )
 
-// Severities are all there are, the least first.
-func Severities() []Severity { return []Severity{Info, Warning, Critical} }
+// severities are all there are, the least first.
+func severities() []Severity { return []Severity{Info, Warning, Critical} }
 
 // Event is a crossing that the limiter told of, flat. Times are Unix milliseconds.
 type Event struct {

@@ -24,8 +24,6 @@ var (
 )
 
 const (
-	// MaxSilences bounds the silences that hold at a time, because every alert is compared with each.
-	MaxSilences = maxSilences
 	// maxDeliveriesShown bounds the deliveries of one alert; there are two for each channel.
 	maxDeliveriesShown = 200
 	// replayBatch is how many dead letters are replayed in one transaction, and maxReplays how many such transactions a
@@ -72,19 +70,20 @@ func (d *Desk) Show(ctx context.Context, id string) (a Alert, found bool, all []
 
 // Silence keeps alerts from being told. The silence must have passed [Silence.Validate].
 func (d *Desk) Silence(ctx context.Context, s Silence, lasts time.Duration) (Silence, error) {
-	there, err := d.Store.Silences(ctx, false, MaxSilences)
+	// Every alert is compared with each that holds.
+	there, err := d.Store.Silences(ctx, false, limits.MaxSilences)
 	if err != nil {
 		return s, err
 	}
-	if len(there) >= MaxSilences {
+	if len(there) >= limits.MaxSilences {
 		return s, ErrTooManySilences
 	}
 	s.ID = rand.Text()
 	return d.Store.AddSilence(ctx, s, lasts)
 }
 
-// MaxSilence is how long a silence may last: one without an end would be forgotten.
-const MaxSilence = limits.MaxSilenceMillis * time.Millisecond
+// maxSilence is how long a silence may last: one without an end would be forgotten.
+const maxSilence = limits.MaxSilenceMillis * time.Millisecond
 
 // Validate names the field that cannot be, and says why.
 func (s *Silence) Validate(lasts time.Duration) (field string, err error) {
@@ -95,8 +94,8 @@ func (s *Silence) Validate(lasts time.Duration) (field string, err error) {
 		return "reason", errors.New("reason is missing; say why, for who finds the silence later")
 	case lasts <= 0:
 		return "expiresAt", errors.New("the silence has no end in the future; say how long it lasts, or until when")
-	case lasts > MaxSilence:
-		return "expiresAt", fmt.Errorf("the silence lasts longer than %d days", MaxSilence/(24*time.Hour))
+	case lasts > maxSilence:
+		return "expiresAt", fmt.Errorf("the silence lasts longer than %d days", maxSilence/(24*time.Hour))
 	}
 	return "", nil
 }

@@ -31,7 +31,7 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 		if err != nil {
 			return digestNote(digests, alerts), err
 		}
-		silences, err := s.Store.Silences(ctx, false, 2*maxSilences)
+		silences, err := s.Store.Silences(ctx, false, 2*limits.MaxSilences)
 		if err != nil {
 			return digestNote(digests, alerts), err
 		}
@@ -186,9 +186,9 @@ func ordered(counts map[string]limits.DigestCount, by func(limits.DigestCount) i
 func worst(held []*Alert) Severity {
 	most := 0
 	for _, a := range held {
-		most = max(most, slices.Index(Severities(), a.Severity))
+		most = max(most, slices.Index(severities(), a.Severity))
 	}
-	return Severities()[most]
+	return severities()[most]
 }
 
 // audience is channels that are told of the same alerts.

@@ -34,8 +34,6 @@ const (
 	pendingPoll = time.Second
 	// stopFor is how long a stop waits for what is in hand.
 	stopFor = 3 * time.Second
-	// maxSilences bounds how many may be in force.
-	maxSilences = limits.MaxSilences
 )
 
 // Run tells of pending alerts until ctx ends, and then of what it has in hand, which would be nobody's until its claim ends.
@@ -95,7 +93,7 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 	if err != nil || len(pending) == 0 {
 		return 0, err
 	}
-	silences, err := s.Store.Silences(ctx, false, 2*maxSilences) // those made at one moment may pass the bound
+	silences, err := s.Store.Silences(ctx, false, 2*limits.MaxSilences) // those made at one moment may pass the bound
 	if err != nil {
 		return 0, err
 	}
@@ -205,11 +203,10 @@ func (s *Service) throttle(ctx context.Context, a *Alert) (refused string, err e
 // throttleKey is the key of a user, of whom only the hash is in it where the name is too long for a key, or would be a key of
 // others.
 func throttleKey(user string) string {
-	const most = 256
 	switch {
 	case user == "":
 		return throttlePrefix + "none"
-	case len(throttlePrefix)+len(user) > most, user == "none", strings.HasPrefix(user, "sha256:"):
+	case len(throttlePrefix)+len(user) > limits.MaxKeyBytes, user == "none", strings.HasPrefix(user, "sha256:"):
 		sum := sha256.Sum256([]byte(user))
 		return throttlePrefix + "sha256:" + hex.EncodeToString(sum[:])
 	}

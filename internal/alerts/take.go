@@ -181,11 +181,11 @@ func (b *batch) match(e *Event) {
 	}
 }
 
-// GroupDefault is what makes alerts the same unless a rule says otherwise.
-var GroupDefault = []string{"user", "policy", "window"}
+// groupDefault is what makes alerts the same unless a rule says otherwise.
+var groupDefault = []string{"user", "policy", "window"}
 
 // subjectOf makes the subject of an alert.
-var subjectOf = GroupDefault
+var subjectOf = groupDefault
 
 // group makes the key of an event's group. Warnings of a rule that takes both types are a group of their own: the open alert
 // of a warning would hide that the limit is exceeded.

@@ -17,7 +17,7 @@ import (
 func oneRule(change ...func(*Rule)) *Rules {
 	r := Rule{
 		Name: "denials", Match: Match{Types: []string{limits.EventExceeded}}, Threshold: 5, Within: 10 * time.Minute,
-		Severity: Warning, GroupBy: GroupDefault, Dedup: 10 * time.Minute, ResolveAfter: 10 * time.Minute, Channels: []string{"nats", "log"},
+		Severity: Warning, GroupBy: groupDefault, Dedup: 10 * time.Minute, ResolveAfter: 10 * time.Minute, Channels: []string{"nats", "log"},
 	}
 	for _, c := range change {
 		c(&r)
@@ -146,7 +146,7 @@ func TestNoTwoGroupsHaveOneName(t *testing.T) {
 		}
 		a, b := draw("a"), draw("b")
 		same := a.User == b.User && a.Window == b.Window && a.Policy == b.Policy && (a.Policy != "" || a.Key == b.Key)
-		if (a.by(GroupDefault) == b.by(GroupDefault)) != same {
+		if (a.by(groupDefault) == b.by(groupDefault)) != same {
 			t.Fatalf("%+v and %+v", a, b)
 		}
 	})

@@ -32,10 +32,7 @@ func (l *limiter) startAdmin(ctx context.Context) (err error) {
 	if err := l.overrides.Refresh(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() { defer close(ended); l.overrides.Run(ctx) }()
-	l.onStop("overrides", func(context.Context) error { cancel(); <-ended; return nil })
+	l.background("overrides", l.overrides.Run)
 	return nil
 }
 

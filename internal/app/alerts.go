@@ -79,18 +79,18 @@ func (l *limiter) startAlerts(context.Context) error {
 		Delivered: l.sender.Wake, Observer: observer, Batch: l.eventBatch(), CaughtUp: func() time.Time { return l.consumer.CaughtUp() },
 		Unpublished: l.store.OutboxAge,
 	})
-	l.background("alerts", func(ctx context.Context) error { l.alerts.Run(ctx, l.log); return nil })
+	l.background("alerts", func(ctx context.Context) { l.alerts.Run(ctx, l.log) })
 	l.desk = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker,
 		PausedUntil: l.sender.PausedUntil, Resume: l.sender.Resume, Target: channel.Fingerprint}
 	return l.startConsumer(observer)
 }
 
-// background runs a part beside until it is stopped.
-func (l *limiter) background(part string, run func(ctx context.Context) error) {
+// background runs a part beside until it is stopped, which waits for its end.
+func (l *limiter) background(part string, run func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	l.onStop(part, func(context.Context) error { cancel(); return <-ended })
+	ended := make(chan struct{})
+	go func() { defer close(ended); run(ctx) }()
+	l.onStop(part, func(context.Context) error { cancel(); <-ended; return nil })
 }
 
 func (l *limiter) startSender(c *channels, observer *web.AlertMetrics) (err error) {

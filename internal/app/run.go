@@ -314,10 +314,7 @@ func (l *limiter) startEvents(context.Context) (err error) {
 		return err
 	}
 	l.metrics.WatchBacklog(l.store.Backlog)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- l.relay.Run(ctx) }()
-	l.onStop("event relay", func(context.Context) error { cancel(); return <-done })
+	l.background("event relay", l.relay.Run)
 	return nil
 }
 

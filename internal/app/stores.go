@@ -23,7 +23,7 @@ func (l *limiter) watchStores(ctx context.Context) error {
 		return err
 	}
 	stores, others := bus.NewAnnouncer(l.events, bus.SubjectStore, l.log), make(chan string, storesMost)
-	err = stores.Listen(func(id string) {
+	err = l.listen(stores, func(id string) {
 		if id == own || id == "" {
 			return
 		}
@@ -35,13 +35,7 @@ func (l *limiter) watchStores(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		l.tellStore(ctx, stores, own, others)
-	}()
-	l.onStop("announcements of the store", func(context.Context) error { stores.Close(); cancel(); <-ended; return nil })
+	l.background("announcements of the store", func(ctx context.Context) { l.tellStore(ctx, stores, own, others) })
 	return nil
 }
 

@@ -69,7 +69,7 @@ func (s *Service) reset(ctx context.Context, data []byte) (any, error) {
 	}
 	if req.Key != "" {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.cfg.ReadTimeout)
+		ctx, cancel = context.WithTimeout(ctx, readTimeout)
 		defer cancel()
 	}
 	n, err := s.cfg.Engine.Reset(ctx, engine.Selection{Key: req.Key, Prefix: req.Prefix}, req.DryRun)
@@ -94,11 +94,9 @@ func decodeReset(data []byte) (limits.ResetRequest, error) {
 	case err != nil:
 		return req, err
 	case req.Key != "" && (prefixed || req.All):
-		return req, &limits.Error{Status: 400, Code: "mixed_forms", Field: "key",
-			Message: "key selects one key, prefix and all select many; give one of them"}
+		return req, mixedForms("key", "key selects one key, prefix and all select many; give one of them")
 	case req.Prefix != "" && req.All:
-		return req, &limits.Error{Status: 400, Code: "mixed_forms", Field: "all",
-			Message: "all selects every key and prefix only some; give one of them"}
+		return req, mixedForms("all", "all selects every key and prefix only some; give one of them")
 	case req.Key == "" && !prefixed && !req.All:
 		return req, badInput("key", "key", `key is missing; give key, or prefix, or "all":true for every key`)
 	case req.Key == "" && req.Prefix == "" && !req.All:

@@ -68,8 +68,7 @@ func decodeReplay(data []byte) (f alerts.DeadFilter, err error) {
 	case given == 0:
 		return f, badInput("id", "id", `id is missing; give the id of a delivery, or channel, or "all":true`)
 	case given > 1:
-		return f, &limits.Error{Status: 400, Code: "mixed_forms", Field: "id",
-			Message: "id selects one delivery, channel and all select many; give one of them"}
+		return f, mixedForms("id", "id selects one delivery, channel and all select many; give one of them")
 	}
 	return f, nil
 }

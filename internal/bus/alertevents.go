@@ -1,12 +1,11 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -44,15 +43,11 @@ func NewAlertEvents(cfg AlertEventsConfig) (*AlertEvents, error) {
 	if cfg.Conn == nil {
 		return nil, errors.New("alert events: Conn is missing")
 	}
-	if err := CheckSource(cfg.Source); err != nil {
+	var err error
+	if cfg.SchemaBase, err = checkOrigin(cfg.Source, cfg.SchemaBase); err != nil {
 		return nil, fmt.Errorf("alert events: %w", err)
 	}
-	if u, err := url.Parse(cfg.SchemaBase); err != nil || !u.IsAbs() {
-		return nil, fmt.Errorf("alert events: schema base %q is not an absolute URL", cfg.SchemaBase)
-	}
-	cfg.SchemaBase = strings.TrimRight(cfg.SchemaBase, "/")
-	setDefault(&cfg.AckTimeout, 5*time.Second)
-	js, err := jetstream.New(cfg.Conn, jetstream.WithDefaultTimeout(cfg.AckTimeout))
+	js, err := jetstream.New(cfg.Conn, jetstream.WithDefaultTimeout(cmp.Or(cfg.AckTimeout, ackTimeout)))
 	if err != nil {
 		return nil, fmt.Errorf("alert events: %w", err)
 	}
@@ -110,13 +105,5 @@ func alertMsg(m *alerts.Message, source, schemaBase string) (*nats.Msg, error) {
 	if err := ce.SetData(event.ApplicationJSON, m.Data); err != nil {
 		return nil, err
 	}
-	if err := ce.Validate(); err != nil {
-		return nil, err
-	}
-	msg := nats.NewMsg(string(m.Kind))
-	msg.Header.Set("Content-Type", ContentTypeCloudEvent)
-	msg.Header.Set(nats.MsgIdHdr, m.ID)
-	var err error
-	msg.Data, err = ce.MarshalJSON()
-	return msg, err
+	return cloudEventMsg(&ce)
 }

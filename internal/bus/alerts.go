@@ -142,8 +142,7 @@ func (s *Service) decodeSilence(data []byte) (silence alerts.Silence, lasts time
 	case err != nil:
 		return silence, 0, err
 	case millis != 0 && until != 0:
-		return silence, 0, &limits.Error{Status: 400, Code: "mixed_forms", Field: "for",
-			Message: "for and expiresAt both say when the silence ends; give one of them"}
+		return silence, 0, mixedForms("for", "for and expiresAt both say when the silence ends; give one of them")
 	case until != 0:
 		millis = until - s.now().UnixMilli()
 	}
@@ -249,7 +248,7 @@ func alertError(what string, err error) error {
 			"no channel is called %q here; "+limits.SubjectAlertsChannels+" tells which there are")
 	case errors.Is(err, alerts.ErrTooManySilences):
 		return &limits.Error{Status: 409, Code: limits.CodeTooManySilences, Message: fmt.Sprintf(
-			"%d silences hold already; end some, or make one with a glob of many", alerts.MaxSilences)}
+			"%d silences hold already; end some, or make one with a glob of many", limits.MaxSilences)}
 	}
 	return err
 }

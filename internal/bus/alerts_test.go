@@ -240,7 +240,7 @@ func TestSilences(t *testing.T) {
 			t.Errorf("all %v: %+v %v", all, list, err)
 		}
 	}
-	for range alerts.MaxSilences {
+	for range limits.MaxSilences {
 		_, err := store.AddSilence(t.Context(), alerts.Silence{ID: rand.Text()}, time.Hour)
 		store.must(err)
 	}

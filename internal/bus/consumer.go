@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,8 +32,6 @@ type ConsumerConfig struct {
 	Observer ConsumerObserver
 	// Batch is how many messages are taken at a time at most. 256 unless set.
 	Batch int
-	// TakeTimeout is how long a Take may take; less than [ackWait]. 10 s unless set.
-	TakeTimeout time.Duration
 	// Retry is how long an event that could not be taken waits for its second try; each further one waits twice as long,
 	// up to 300 times as long. 100 ms unless set.
 	Retry time.Duration
@@ -40,8 +39,6 @@ type ConsumerConfig struct {
 
 // ConsumerObserver is told what became of messages, from one goroutine.
 type ConsumerObserver interface {
-	// EventsTaken counts events that were taken.
-	EventsTaken(n int)
 	// EventsReturned counts messages that were given back to come again.
 	EventsReturned(n int)
 	// EventPoisoned tells of a message that was put aside.
@@ -54,7 +51,6 @@ type ConsumerObserver interface {
 
 type noConsumerObserver struct{}
 
-func (noConsumerObserver) EventsTaken(int)      {}
 func (noConsumerObserver) EventsReturned(int)   {}
 func (noConsumerObserver) EventPoisoned()       {}
 func (noConsumerObserver) EventsPending(uint64) {}
@@ -74,9 +70,8 @@ func (c *ConsumerConfig) defaults() error {
 	if c.Observer == nil {
 		c.Observer = noConsumerObserver{}
 	}
-	setDefault(&c.Batch, 256)
-	setDefault(&c.TakeTimeout, 10*time.Second)
-	setDefault(&c.Retry, 100*time.Millisecond)
+	c.Batch = cmp.Or(c.Batch, 256)
+	c.Retry = cmp.Or(c.Retry, 100*time.Millisecond)
 	return nil
 }
 
@@ -87,6 +82,8 @@ const (
 	// pullBytes bounds the memory of one pull. A pull that a single message cannot fit into would never end, so it is at
 	// least twice what the server lets through.
 	pullBytes = 8 << 20
+	// takeTimeout is how long a Take may take; less than ackWait.
+	takeTimeout = 10 * time.Second
 	// mostStrikes is how often an event may fail alone while the store answers.
 	mostStrikes = 10
 	// mostSuspects bounds the memory of strikes; past it counting begins anew.
@@ -132,7 +129,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 }
 
 // Run takes events until ctx ends, and then gives back what it has and did not take. Failures are retried for ever.
-func (c *Consumer) Run(ctx context.Context) error {
+func (c *Consumer) Run(ctx context.Context) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
 	for ctx.Err() == nil {
@@ -147,7 +144,6 @@ func (c *Consumer) Run(ctx context.Context) error {
 			wait.Reset()
 		}
 	}
-	return nil
 }
 
 // pass pulls once, and takes what comes until the pull ends.
@@ -247,7 +243,7 @@ func gathered(in <-chan jetstream.Msg, most int) iter.Seq[[]jetstream.Msg] {
 
 // take calls Take.
 func (c *Consumer) take(ctx context.Context, all []delivered) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.TakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
 	events := make([]alerts.Event, len(all))
 	for i := range all {

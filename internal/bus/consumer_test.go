@@ -100,7 +100,7 @@ func consume(t *testing.T, nc *nats.Conn, k *taker) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = c.Run(ctx) }()
+	go func() { defer close(done); c.Run(ctx) }()
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)
 	return stop
@@ -136,7 +136,7 @@ func settled(t *testing.T, js jetstream.JetStream) *jetstream.ConsumerInfo {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
-		c, err := js.Consumer(ctx, limits.EventStream, ConsumerName)
+		c, err := js.Consumer(ctx, limits.EventStream, consumerName)
 		if err == nil {
 			if i := c.CachedInfo(); i.NumPending == 0 && i.NumAckPending == 0 {
 				return i
@@ -310,7 +310,7 @@ func TestWhatIsMissingIsMadeAgain(t *testing.T) {
 	js := stream(t, nc)
 	publishEvents(t, js, 0, 5)
 	k.wait(t, 5, 0)
-	if err := js.DeleteConsumer(t.Context(), limits.EventStream, ConsumerName); err != nil {
+	if err := js.DeleteConsumer(t.Context(), limits.EventStream, consumerName); err != nil {
 		t.Fatal(err)
 	}
 	publishEvents(t, js, 5, 10)
@@ -327,7 +327,7 @@ func TestConsumerOfTheOperatorIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)
-	given := jetstream.ConsumerConfig{Durable: ConsumerName, AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute,
+	given := jetstream.ConsumerConfig{Durable: consumerName, AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute,
 		MaxAckPending: 7, MaxDeliver: 3, FilterSubject: limits.EventExceeded}
 	if _, err := js.CreateConsumer(t.Context(), limits.EventStream, given); err != nil {
 		t.Fatal(err)
@@ -343,7 +343,7 @@ func TestConsumerOfTheOperatorIsLeftAlone(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
-	if err := js.DeleteConsumer(t.Context(), limits.EventStream, ConsumerName); err != nil {
+	if err := js.DeleteConsumer(t.Context(), limits.EventStream, consumerName); err != nil {
 		t.Fatal(err)
 	}
 	given.AckPolicy, given.MaxAckPending, given.AckWait = jetstream.AckNonePolicy, 0, 0

@@ -201,12 +201,6 @@ func (p *parser) limit() error {
 	return p.object(func(name []byte) error { return p.specMember(s, name, specFields) })
 }
 
-// Bounds of the attributes of a request.
-const (
-	maxAttributes     = 32
-	maxAttributeBytes = 256
-)
-
 // attribute reads the attributes of form 3.
 func (p *parser) attribute() error {
 	if p.dec.PeekKind() != '{' {
@@ -223,8 +217,8 @@ func (p *parser) attribute() error {
 			return p.bad("attributes", "the name %s of an attribute must be 1 to %d bytes of printable UTF-8",
 				quoteText(name), limits.MaxNameBytes)
 		}
-		if len(p.attributes) == maxAttributes {
-			return p.bad("attributes", "the request has more than %d attributes", maxAttributes)
+		if len(p.attributes) == limits.MaxAttributes {
+			return p.bad("attributes", "the request has more than %d attributes", limits.MaxAttributes)
 		}
 		v, err := p.attributeValue(n)
 		p.attributes[n] = v
@@ -242,9 +236,9 @@ func (p *parser) attributeValue(name string) (string, error) {
 		return "", badInput("attributes", path, "attribute %s must be a string; got %s", name, quote(v))
 	}
 	s := p.unquote(v)
-	if _, bad := unprintable(s); bad || len(s) > maxAttributeBytes {
+	if _, bad := unprintable(s); bad || len(s) > limits.MaxAttributeBytes {
 		return "", badInput("attributes", path, "attribute %s must be at most %d bytes of printable UTF-8; got %s",
-			name, maxAttributeBytes, quoteText(s))
+			name, limits.MaxAttributeBytes, quoteText(s))
 	}
 	return string(s), nil
 }
@@ -286,8 +280,7 @@ func (p *parser) resolve(req *engine.Request) error {
 	} else if b == "" {
 		b = policy
 	}
-	return &limits.Error{Status: 400, Code: "mixed_forms", Field: b, Message: fmt.Sprintf(
-		"%s and %s are of different forms; give key, limit and window, or limits, or policy and attributes", a, b)}
+	return mixedForms(b, "%s and %s are of different forms; give key, limit and window, or limits, or policy and attributes", a, b)
 }
 
 func (p *parser) resolveItems(req *engine.Request) error {

@@ -115,7 +115,6 @@ func (c *Consumer) taken(all []delivered) {
 		_ = all[i].message.Ack()
 		delete(c.strikes, all[i].sequence)
 	}
-	c.cfg.Observer.EventsTaken(len(all))
 }
 
 // strike notes that an event failed alone while the store answers.
@@ -168,7 +167,7 @@ func (c *Consumer) poison(ctx context.Context, d *delivered, reason string, stuc
 }
 
 func (c *Consumer) keepPoison(ctx context.Context, d *delivered, reason string) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.TakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
 	data := d.message.Data()
 	return c.cfg.Poison(ctx, alerts.Poison{Sequence: d.sequence, Subject: d.message.Subject(), Reason: reason,

@@ -11,8 +11,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// ConsumerName is the durable consumer of the stream of events that all alerters share.
-const ConsumerName = "alerter"
+// consumerName is the durable consumer of the stream of events that all alerters share.
+const consumerName = "alerter"
 
 const (
 	// ackWait is after what time a message that nobody has acknowledged comes again.
@@ -25,7 +25,7 @@ const (
 // taken before is known by its id. It takes the reports too, to tell what the stream has lost: see [Consumer.look].
 func consumerConfig() jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
-		Durable: ConsumerName, Description: "Events on their way to alerts", FilterSubjects: eventSubjects,
+		Durable: consumerName, Description: "Events on their way to alerts", FilterSubjects: eventSubjects,
 		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: ackWait, MaxAckPending: maxAckPending, MaxDeliver: -1,
 	}
@@ -37,7 +37,7 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	if err := ensureStream(ctx, js, eventStream()); err != nil {
 		return nil, err
 	}
-	c, err := js.Consumer(ctx, limits.EventStream, ConsumerName)
+	c, err := js.Consumer(ctx, limits.EventStream, consumerName)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		c, err = js.CreateConsumer(ctx, limits.EventStream, consumerConfig())
@@ -85,10 +85,10 @@ func wrapConsumer(act string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s consumer %s of stream %s: %w", act, ConsumerName, limits.EventStream, err)
+	return fmt.Errorf("%s consumer %s of stream %s: %w", act, consumerName, limits.EventStream, err)
 }
 
 func wrongConsumer(what string) error {
 	return fmt.Errorf("consumer %s of stream %s %s; remove it and it is made anew: nats consumer rm %[2]s %[1]s",
-		ConsumerName, limits.EventStream, what)
+		consumerName, limits.EventStream, what)
 }

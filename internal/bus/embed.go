@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,9 +26,6 @@ type EmbedConfig struct {
 	StoreDir string
 	// Logger takes what the server logs; required.
 	Logger *slog.Logger
-	// StartTimeout is how long the server may take to accept connections. 20 s unless set: a large stream
-	// may have to be recovered.
-	StartTimeout time.Duration
 }
 
 // Caps of the embedded server. The file cap leaves room for more than the streams of this product, which are 1 GiB
@@ -37,6 +35,9 @@ const (
 	embedMaxStore   = 8 << 30
 	embedMaxPayload = 1 << 20
 )
+
+// startTimeout is how long the server may take to accept connections: a large stream may have to be recovered.
+const startTimeout = 20 * time.Second
 
 // Embedded is a running server.
 type Embedded struct {
@@ -48,8 +49,7 @@ type Embedded struct {
 // Embed starts a server with JetStream, and returns when it accepts connections. Until Shutdown it opens its streams again
 // when they could not be written and there is room for them now.
 func Embed(cfg EmbedConfig) (*Embedded, error) {
-	setDefault(&cfg.Listen, "127.0.0.1:4222")
-	setDefault(&cfg.StartTimeout, 20*time.Second)
+	cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:4222")
 	switch {
 	case cfg.StoreDir == "":
 		return nil, errors.New("embed NATS: StoreDir is missing")
@@ -83,8 +83,8 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	switch {
 	case log.gaveUp.Load():
 		err = fmt.Errorf("embed NATS on %s, with its streams in %s: %s", cfg.Listen, cfg.StoreDir, log.last())
-	case !s.ReadyForConnections(cfg.StartTimeout):
-		err = fmt.Errorf("embed NATS on %s: not ready after %s: %s", cfg.Listen, cfg.StartTimeout, log.last())
+	case !s.ReadyForConnections(startTimeout):
+		err = fmt.Errorf("embed NATS on %s: not ready after %s: %s", cfg.Listen, startTimeout, log.last())
 	case !s.JetStreamEnabled():
 		err = fmt.Errorf("embed NATS: JetStream in %s: %s", cfg.StoreDir, log.last())
 	}

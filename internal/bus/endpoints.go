@@ -30,11 +30,11 @@ func (s *Service) endpoints() (all []endpoint) {
 			{limits.SubjectCheck, s.decides(engine.Check)},
 			{limits.SubjectRecord, s.decides(engine.Record)},
 			{limits.SubjectRefund, s.decides(engine.Refund)},
-			{limits.SubjectStatus, s.beside(s.statuses, c.ReadTimeout, s.status)},
+			{limits.SubjectStatus, s.beside(s.statuses, readTimeout, s.status)},
 			{limits.SubjectList, s.answers(s.list)},
 			{limits.SubjectPolicies, s.answers(s.policies)},
 			{limits.SubjectReset, s.works(s.reset)},
-			{limits.SubjectSettle, s.beside(s.settles, c.ReadTimeout, s.settle)},
+			{limits.SubjectSettle, s.beside(s.settles, readTimeout, s.settle)},
 		}},
 		{decides && c.UsageLog != nil, []endpoint{
 			{limits.SubjectUsage, s.logRequest},
@@ -79,6 +79,13 @@ func (s *Service) endpoints() (all []endpoint) {
 	return all
 }
 
+// pendingMessages and pendingBytes bound what one endpoint has received and not handed on; what is past them is dropped by
+// nats.go. The engine's queue is full, and answers so, long before.
+const (
+	pendingMessages = 65536
+	pendingBytes    = 64 << 20
+)
+
 // addEndpoints subscribes to the subjects.
 func (s *Service) addEndpoints() error {
 	for _, e := range s.endpoints() {
@@ -90,7 +97,7 @@ func (s *Service) addEndpoints() error {
 		name := endpointName(e.subject)
 		err := s.micro.AddEndpoint(name, e.handle,
 			micro.WithEndpointSubject(e.subject),
-			micro.WithEndpointPendingLimits(s.cfg.PendingMessages, s.cfg.PendingBytes),
+			micro.WithEndpointPendingLimits(pendingMessages, pendingBytes),
 			micro.WithEndpointMetadata(schemas))
 		if err != nil {
 			return fmt.Errorf("add endpoint %s: %w", name, err)

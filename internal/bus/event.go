@@ -16,9 +16,6 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// ContentTypeCloudEvent is the content type of a CloudEvent in structured mode (CloudEvents JSON format 1.0).
-const ContentTypeCloudEvent = event.ApplicationCloudEventsJSON
-
 // CheckSource holds that a text can be the source of CloudEvents: a URI, absolute or not, that is not empty (RFC 3986, of which
 // net/url takes more). Schemas are looked for below one of http or https, so it names a host, and has no query.
 func CheckSource(source string) error {
@@ -33,6 +30,17 @@ func CheckSource(source string) error {
 }
 
 func notOfURI(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"<>\\^`{|}", r) }
+
+// checkOrigin holds that events can name their source and schemas, and gives the base of these without slashes at its end.
+func checkOrigin(source, schemaBase string) (string, error) {
+	if err := CheckSource(source); err != nil {
+		return "", err
+	}
+	if u, err := url.Parse(schemaBase); err != nil || !u.IsAbs() {
+		return "", fmt.Errorf("schema base %q is not an absolute URL", schemaBase)
+	}
+	return strings.TrimRight(schemaBase, "/"), nil
+}
 
 // eventForms has the context of each type of event, with what its events share: parsing URIs takes longer than the
 // rest of an event.

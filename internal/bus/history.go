@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ const progressEvery = 1000
 // ReadHistory gives each what the stream keeps, in order, up to what was there when it began. It changes nothing: the
 // consumer is of this call alone, and what alerters have taken or not makes no difference.
 func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event) (more bool)) (History, error) {
-	setDefault(&cfg.Timeout, 10*time.Second)
+	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	js, err := jetstream.New(cfg.Conn)
 	if err != nil {
 		return History{}, fmt.Errorf("read events: %w", err)

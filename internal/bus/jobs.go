@@ -40,7 +40,7 @@ func (s *Service) listJobs(ctx context.Context, data []byte) (any, error) {
 }
 
 func (s *Service) runJob(ctx context.Context, data []byte) (any, error) {
-	name, _, err := decodeJob(data, false)
+	name, err := decodeRunJob(data)
 	if err != nil {
 		return nil, err
 	}
@@ -55,13 +55,13 @@ func (s *Service) runJob(ctx context.Context, data []byte) (any, error) {
 }
 
 func (s *Service) jobHistory(ctx context.Context, data []byte) (any, error) {
-	name, max, err := decodeJob(data, true)
+	filter, err := decodeJobHistory(data)
 	if err != nil {
 		return nil, err
 	}
-	runs, err := s.cfg.Jobs.History(ctx, jobs.Filter{Job: name, Max: max})
+	runs, err := s.cfg.Jobs.History(ctx, filter)
 	if err != nil {
-		return nil, jobError(name, err)
+		return nil, jobError(filter.Job, err)
 	}
 	reply := limits.JobHistory{Runs: make([]limits.JobRun, len(runs))}
 	for i := range runs {
@@ -70,17 +70,18 @@ func (s *Service) jobHistory(ctx context.Context, data []byte) (any, error) {
 	return reply, nil
 }
 
-// decodeJob reads the name of a job, which a history may leave out and what runs one may not.
-func decodeJob(data []byte, history bool) (job string, max int, err error) {
-	fields := []field{text("job", &job, 1, limits.MaxNameBytes)}
-	if max = defaultJobRuns; history {
-		fields = append(fields, number("max", &max, 1, limits.MaxJobRuns))
-	}
-	err = readFields(data, fields...)
-	if err == nil && job == "" && !history {
+func decodeRunJob(data []byte) (job string, err error) {
+	err = readFields(data, text("job", &job, 1, limits.MaxNameBytes))
+	if err == nil && job == "" {
 		err = badInput("job", "job", "job is missing; "+limits.SubjectJobsList+" tells which there are")
 	}
-	return job, max, err
+	return job, err
+}
+
+func decodeJobHistory(data []byte) (jobs.Filter, error) {
+	f := jobs.Filter{Max: defaultJobRuns}
+	err := readFields(data, text("job", &f.Job, 1, limits.MaxNameBytes), number("max", &f.Max, 1, limits.MaxJobRuns))
+	return f, err
 }
 
 func jobError(name string, err error) error {

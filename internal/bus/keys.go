@@ -102,7 +102,7 @@ func decodeListKeys(data []byte) (keys.Filter, error) {
 }
 
 func (s *Service) revokeKey(ctx context.Context, data []byte) (any, error) {
-	id, _, err := decodeKeyChange(data, false)
+	id, err := decodeKeyID(data)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (s *Service) revokeKey(ctx context.Context, data []byte) (any, error) {
 }
 
 func (s *Service) expireKey(ctx context.Context, data []byte) (any, error) {
-	id, at, err := decodeKeyChange(data, true)
+	id, at, err := decodeExpireKey(data)
 	if err != nil {
 		return nil, err
 	}
@@ -131,27 +131,31 @@ func (s *Service) keyChanged(what, id string, k keys.Key, err error) (any, error
 	return limits.KeyReply{Key: wireKey(&k)}, nil
 }
 
-// decodeKeyChange reads the body of revoke, or of expire. The id is not told when it is wrong: it may be a whole key.
-func decodeKeyChange(data []byte, expires bool) (id string, at int64, err error) {
-	fields := []field{{"id", func(r *reader) (err error) {
+// decodeKeyID reads an id, and what further fields read. The id is not told when it is wrong: it may be a whole key.
+func decodeKeyID(data []byte, more ...field) (id string, err error) {
+	first := field{"id", func(r *reader) (err error) {
 		id, err = r.secret("id")
 		return err
-	}}}
-	if at = -1; expires {
-		fields = append(fields, number("expiresAt", &at, 0, maxTime))
-	}
-	err = readFields(data, fields...)
+	}}
+	err = readFields(data, append([]field{first}, more...)...)
 	switch {
 	case err != nil:
-		return "", 0, err
+		return "", err
 	case id == "":
-		return "", 0, badInput("id", "id", "id is missing; want the 8 letters and digits behind the key's prefix")
+		return "", badInput("id", "id", "id is missing; want the 8 letters and digits behind the key's prefix")
 	case !keys.IsID(id):
-		return "", 0, badInput("id", "id", "id is none of an API key; want the 8 letters and digits behind the key's prefix")
-	case expires && at < 0:
-		return "", 0, badInput("expiresAt", "expiresAt", "expiresAt is missing; give Unix milliseconds, or 0 for never")
+		return "", badInput("id", "id", "id is none of an API key; want the 8 letters and digits behind the key's prefix")
 	}
-	return id, at, nil
+	return id, nil
+}
+
+func decodeExpireKey(data []byte) (id string, at int64, err error) {
+	at = -1
+	id, err = decodeKeyID(data, number("expiresAt", &at, 0, maxTime))
+	if err == nil && at < 0 {
+		err = badInput("expiresAt", "expiresAt", "expiresAt is missing; give Unix milliseconds, or 0 for never")
+	}
+	return id, at, err
 }
 
 func wireKey(k *keys.Key) limits.APIKey {

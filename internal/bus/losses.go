@@ -48,7 +48,7 @@ func (c *Consumer) look(ctx context.Context) error {
 	if !takesAll(&info.Config, s.Config.Subjects) {
 		if !l.blind {
 			c.cfg.Logger.Warn("events that the stream removes too early cannot be counted: its consumer leaves out some subjects of it; " +
-				"remove it and it is made anew: nats consumer rm " + limits.EventStream + " " + ConsumerName)
+				"remove it and it is made anew: nats consumer rm " + limits.EventStream + " " + consumerName)
 		}
 		l.blind = true
 		return nil

@@ -234,6 +234,11 @@ func badInput(code, path, format string, args ...any) error {
 	return &limits.Error{Status: 400, Code: "invalid_" + code, Field: path, Message: fmt.Sprintf(format, args...)}
 }
 
+// mixedForms is the error of a request that says one thing in two ways.
+func mixedForms(field, format string, args ...any) error {
+	return &limits.Error{Status: 400, Code: "mixed_forms", Field: field, Message: fmt.Sprintf(format, args...)}
+}
+
 // plain makes text that may repeat the request's bytes fit for a header.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {

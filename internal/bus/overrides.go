@@ -82,8 +82,7 @@ func checkOverride(o *overrides.Override) error {
 	changes := o.Limit != 0 || o.Window != "" || o.Burst != nil
 	switch {
 	case o.Unlimited && changes:
-		return &limits.Error{Status: 400, Code: "mixed_forms", Field: "unlimited",
-			Message: "unlimited lifts the limit; leave out limit, window and burst"}
+		return mixedForms("unlimited", "unlimited lifts the limit; leave out limit, window and burst")
 	case !o.Unlimited && !changes:
 		return badInput("limit", "limit", "the override changes nothing; give limit, window, burst, or unlimited")
 	case o.Reason == "":

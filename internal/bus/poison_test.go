@@ -105,7 +105,7 @@ func TestAFloodOfJunkIsBounded(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = c.Run(ctx) }()
+	go func() { defer close(ended); c.Run(ctx) }()
 	k.wait(t, 1, junk)
 	stop()
 	<-ended

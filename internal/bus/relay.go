@@ -1,12 +1,11 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -41,15 +40,17 @@ type RelayConfig struct {
 	// Poll is how long the relay waits for a Wake before it looks by itself: events of a worker that died are
 	// found so. 1 s unless set.
 	Poll time.Duration
-	// Gather is how long the relay lets events come together after it has published some, so that many small commits do
-	// not cost a transaction each. 50 ms unless set. An event that comes alone does not wait.
-	Gather time.Duration
-	// AckTimeout is how long a batch may wait for its acknowledgements. 5 s unless set.
-	AckTimeout time.Duration
-	// DrainTimeout is how long, after Run's context has ended, the relay goes on with what is in the outbox.
-	// 5 s unless set; negative for not at all.
-	DrainTimeout time.Duration
 }
+
+const (
+	// gather is how long the relay lets events come together after it has published some, so that many small commits do
+	// not cost a transaction each. An event that comes alone does not wait.
+	gather = 50 * time.Millisecond
+	// ackTimeout is how long a batch may wait for its acknowledgements.
+	ackTimeout = 5 * time.Second
+	// drainTimeout is how long, after Run's context has ended, the relay goes on with what is in the outbox.
+	drainTimeout = 5 * time.Second
+)
 
 func (c *RelayConfig) defaults() error {
 	switch {
@@ -60,18 +61,12 @@ func (c *RelayConfig) defaults() error {
 	case c.Logger == nil:
 		return errors.New("relay: Logger is missing")
 	}
-	if err := CheckSource(c.Source); err != nil {
+	var err error
+	if c.SchemaBase, err = checkOrigin(c.Source, c.SchemaBase); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	if u, err := url.Parse(c.SchemaBase); err != nil || !u.IsAbs() {
-		return fmt.Errorf("relay: schema base %q is not an absolute URL", c.SchemaBase)
-	}
-	c.SchemaBase = strings.TrimRight(c.SchemaBase, "/")
-	setDefault(&c.Batch, 256)
-	setDefault(&c.Poll, time.Second)
-	setDefault(&c.Gather, 50*time.Millisecond)
-	setDefault(&c.AckTimeout, 5*time.Second)
-	setDefault(&c.DrainTimeout, 5*time.Second)
+	c.Batch = cmp.Or(c.Batch, 256)
+	c.Poll = cmp.Or(c.Poll, time.Second)
 	return nil
 }
 
@@ -98,8 +93,8 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	js, err := jetstream.New(cfg.Conn,
-		jetstream.WithDefaultTimeout(cfg.AckTimeout),
-		jetstream.WithPublishAsyncTimeout(cfg.AckTimeout),
+		jetstream.WithDefaultTimeout(ackTimeout),
+		jetstream.WithPublishAsyncTimeout(ackTimeout),
 		jetstream.WithPublishAsyncMaxPending(2*cfg.Batch),
 	)
 	if err != nil {
@@ -117,7 +112,7 @@ func (r *Relay) Wake() {
 }
 
 // Run relays until ctx ends, and then for the drain timeout what is left. Failures are retried for ever.
-func (r *Relay) Run(ctx context.Context) error {
+func (r *Relay) Run(ctx context.Context) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
 	for ctx.Err() == nil {
@@ -131,22 +126,19 @@ func (r *Relay) Run(ctx context.Context) error {
 			r.recovered()
 			wait.Reset()
 			if 0 < n && n < r.cfg.Batch {
-				_ = sleep(ctx, r.cfg.Gather)
+				_ = sleep(ctx, gather)
 			}
 			if n < r.cfg.Batch {
 				r.idle(ctx)
 			}
 		}
 	}
-	if r.cfg.DrainTimeout > 0 {
-		r.drain(context.WithoutCancel(ctx))
-	}
-	return nil
+	r.drain(context.WithoutCancel(ctx))
 }
 
 // drain relays what is left in the outbox, in the time there is.
 func (r *Relay) drain(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	for {
 		n, err := r.pass(ctx)
@@ -194,7 +186,7 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 
 // publish sends the events and waits for their acknowledgements.
 func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.AckTimeout)
+	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	futures := make([]jetstream.PubAckFuture, 0, len(events))
 	ids := make([]string, 0, len(events))

@@ -93,7 +93,7 @@ func runRelay(t *testing.T, cfg RelayConfig) (r *Relay, stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = r.Run(ctx) }()
+	go func() { defer close(done); r.Run(ctx) }()
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)
 	return r, stop

@@ -66,5 +66,5 @@ func cloudEventMsg(ce *event.Event) (*nats.Msg, error) {
 		return nil, err
 	}
 	return &nats.Msg{Subject: ce.Type(), Data: written.Bytes(),
-		Header: nats.Header{"Content-Type": {ContentTypeCloudEvent}, nats.MsgIdHdr: {ce.ID()}}}, nil
+		Header: nats.Header{"Content-Type": {event.ApplicationCloudEventsJSON}, nats.MsgIdHdr: {ce.ID()}}}, nil
 }

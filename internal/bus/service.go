@@ -1,10 +1,10 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"regexp"
 	"strings"
 	"sync"
@@ -39,8 +39,6 @@ type ServiceConfig struct {
 	Engine Decider
 	// Version is the program's version; a text that is no semantic version is told as 0.0.0.
 	Version string
-	// Metadata is shown by `nats micro info`, beside what the service says of itself.
-	Metadata map[string]string
 	// SchemaBase is the URL of the folder of the schemas, such as "http://127.0.0.1:8080/schemas"; "/schemas"
 	// unless set.
 	SchemaBase string
@@ -53,12 +51,6 @@ type ServiceConfig struct {
 	// Reads is how many of admin's requests that read the store may run at a time, and Statuses how many of status; more
 	// are answered 503. 32 and 1024 unless set.
 	Reads, Statuses int
-	// ReadTimeout is how long one of them may take, but for those that may have much to do. 1.5 s unless set, as a decision:
-	// who asks should be told that the store does not answer before he gives up, after [limits.DefaultTimeout].
-	ReadTimeout time.Duration
-	// PendingMessages and PendingBytes bound what one endpoint has received and not handed on; what is past them
-	// is dropped by nats.go. 65536 and 64 MiB unless set: the engine's queue is full, and answers so, long before.
-	PendingMessages, PendingBytes int
 	// UsageLog takes the request log, and Usage answers admin.top and admin.usage. Without one its subjects are not
 	// served.
 	UsageLog UsageLog
@@ -84,21 +76,11 @@ func (c *ServiceConfig) defaults() error {
 	case c.Logger == nil:
 		return fmt.Errorf("service: Logger is missing")
 	}
-	setDefault(&c.SchemaBase, "/schemas")
-	setDefault(&c.Reads, 32)
-	setDefault(&c.Statuses, 1024)
-	setDefault(&c.ReadTimeout, limits.DefaultTimeout*3/4)
-	setDefault(&c.PendingMessages, 65536)
-	setDefault(&c.PendingBytes, 64<<20)
+	c.SchemaBase = cmp.Or(c.SchemaBase, "/schemas")
+	c.Reads = cmp.Or(c.Reads, 32)
+	c.Statuses = cmp.Or(c.Statuses, 1024)
 	c.SchemaBase = strings.TrimRight(c.SchemaBase, "/")
 	return nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Service is the micro service "limits" on one connection.
@@ -145,7 +127,10 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	s.micro, err = micro.AddService(cfg.Conn, micro.Config{
 		Name: limits.ServiceName, Version: semver(cfg.Version), QueueGroup: limits.QueueGroup,
 		Description: "Rate limiting over NATS: decisions, usage and administration; the endpoints say which of them are served here",
-		Metadata:    s.metadata(),
+		Metadata: map[string]string{
+			"error-schema": cfg.SchemaBase + "/" + schemaError,
+			"asyncapi":     cfg.SchemaBase + "/" + asyncAPI,
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start micro service %s: %w", limits.ServiceName, err)
@@ -160,15 +145,6 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		return nil, fmt.Errorf("subscribe endpoints: %w", err)
 	}
 	return s, nil
-}
-
-func (s *Service) metadata() map[string]string {
-	m := map[string]string{
-		"error-schema": s.cfg.SchemaBase + "/" + schemaError,
-		"asyncapi":     s.cfg.SchemaBase + "/" + asyncAPI,
-	}
-	maps.Copy(m, s.cfg.Metadata)
-	return m
 }
 
 // call is a request on its way through the engine. Calls are used again, with their only limit and the room for
@@ -235,12 +211,17 @@ func (c *call) done(d engine.Decision, err error) {
 	s.end()
 }
 
-// longTimeout bounds what goes through as many rows as there are. The client verbs wait longer for those.
-const longTimeout = 5 * time.Second
+const (
+	// readTimeout is how long a request that reads the store may take, as a decision: who asks should be told that the store
+	// does not answer before he gives up.
+	readTimeout = limits.DefaultTimeout * 3 / 4
+	// longTimeout bounds what goes through as many rows as there are. The client verbs wait longer for those.
+	longTimeout = 5 * time.Second
+)
 
 // answers is the handler of an endpoint that reads the store.
 func (s *Service) answers(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
-	return s.beside(s.reads, s.cfg.ReadTimeout, answer)
+	return s.beside(s.reads, readTimeout, answer)
 }
 
 // works is the handler of an endpoint that may have to go through many rows.

@@ -89,8 +89,7 @@ const maxMoment = 1 << 46
 func (p *span) resolve(now time.Time, unless time.Duration) (since, until int64, err error) {
 	switch {
 	case p.period != 0 && p.since+p.until != 0:
-		return 0, 0, &limits.Error{Status: 400, Code: "mixed_forms", Field: "period",
-			Message: "period counts back from now, and since and until name moments; give one of them"}
+		return 0, 0, mixedForms("period", "period counts back from now, and since and until name moments; give one of them")
 	case p.since == 0 && p.until != 0:
 		return 0, 0, badInput("since", "since", "since is missing; until needs it")
 	}

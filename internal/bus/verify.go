@@ -46,7 +46,7 @@ func (s *Service) verify(m micro.Request) {
 const maxVerifies = 4096
 
 func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
-	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ReadTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, readTimeout)
 	defer cancel()
 	k, code, err := s.cfg.Keys.Verify(ctx, q.APIKey)
 	if err != nil {

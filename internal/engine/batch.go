@@ -182,7 +182,7 @@ func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Cha
 			b.decideRequest(r, newID)
 		}
 	}
-	changes := b.finish(denials, newID)
+	changes := b.finish(denials)
 	changes.Unsure = snap.Until > 0 && !b.holdsUntil(snap.Until)
 	return changes
 }
@@ -424,7 +424,7 @@ func (b *batch) event(t EventType, l *Limit, r *Result, newID func() string) Eve
 }
 
 // finish completes the events and encodes what changed.
-func (b *batch) finish(denials *denials, newID func() string) Changes {
+func (b *batch) finish(denials *denials) Changes {
 	silent := 0
 	for slot := range b.counters {
 		c := &b.counters[slot]

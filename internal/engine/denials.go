@@ -137,7 +137,7 @@ func (e *Engine) tellLoop() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-e.stopTell:
+		case <-e.quit:
 			return
 		case <-tick.C:
 		}

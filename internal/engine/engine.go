@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,8 @@ type Observer interface {
 }
 
 // Engine decides requests over a store. One goroutine gathers what waits into batches, and has the store run one
-// transaction for each, and another hands the answers out, so that answering does not stretch the next batch.
+// transaction for each, and another hands the answers out, so that answering does not stretch the next batch. Two more look
+// now and then for denials whose event is due, and for leases to give back.
 type Engine struct {
 	cfg     Config
 	breaker *gobreaker.CircuitBreaker[struct{}]
@@ -71,11 +73,10 @@ type Engine struct {
 	spare   chan *batch
 
 	// closing guards queue against a Submit that comes while Close begins.
-	closing  sync.RWMutex
-	closed   bool
-	quit     chan struct{}
-	stopTell chan struct{}
-	done     sync.WaitGroup
+	closing sync.RWMutex
+	closed  bool
+	quit    chan struct{}
+	done    sync.WaitGroup
 
 	// lastFailure is nil while the store answers.
 	lastFailure atomic.Pointer[failure]
@@ -95,12 +96,11 @@ type Engine struct {
 func New(ctx context.Context, cfg Config) (*Engine, error) {
 	cfg.setDefaults()
 	e := &Engine{
-		cfg:      cfg,
-		queue:    make(chan *Request, cfg.Queue),
-		answers:  make(chan *batch, 2),
-		spare:    make(chan *batch, 4),
-		quit:     make(chan struct{}),
-		stopTell: make(chan struct{}),
+		cfg:     cfg,
+		queue:   make(chan *Request, cfg.Queue),
+		answers: make(chan *batch, 2),
+		spare:   make(chan *batch, 4),
+		quit:    make(chan struct{}),
 	}
 	e.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:         "store",
@@ -132,15 +132,9 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 }
 
 func (c *Config) setDefaults() {
-	if c.Queue == 0 {
-		c.Queue = 16384
-	}
-	if c.MaxBatch == 0 {
-		c.MaxBatch = 512
-	}
-	if c.Deadline == 0 {
-		c.Deadline = 2 * time.Second
-	}
+	c.Queue = cmp.Or(c.Queue, 16384)
+	c.MaxBatch = cmp.Or(c.MaxBatch, 512)
+	c.Deadline = cmp.Or(c.Deadline, 2*time.Second)
 	if c.Observer == nil {
 		c.Observer = unobserved{}
 	}
@@ -251,7 +245,6 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.closed = true
 	e.closing.Unlock()
 	if first {
-		close(e.stopTell)
 		close(e.quit)
 	}
 	stopped := make(chan struct{})

@@ -447,7 +447,7 @@ func (e *Engine) leaseLoop() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-e.stopTell:
+		case <-e.quit:
 			return
 		case <-tick.C:
 		}
@@ -467,7 +467,6 @@ func (e *Engine) returnLeases() {
 	for _, r := range e.leases.over(time.Now(), e.clock.Load(), true) {
 		b := e.newBatch()
 		b.began = time.Now()
-		r.deadline = b.began.Add(e.cfg.Deadline)
 		b.add(r)
 		e.commit(b)
 	}

@@ -54,8 +54,8 @@ type Run struct {
 	Note, Error string
 }
 
-// MaxNoteBytes bounds Note and Error of a [Run]; the rest is cut off.
-const MaxNoteBytes = 256
+// maxNoteBytes bounds Note and Error of a [Run]; the rest is cut off.
+const maxNoteBytes = 256
 
 // Claim asks for a run.
 type Claim struct {

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
 	"time"
-	"unicode"
+
+	"github.com/seed503877ad/limits/internal/redact"
 )
 
 // runAt claims the run of a time and does it, if no other replica does; again says that it is for a last run that is not done.
@@ -128,24 +128,10 @@ func (r *Runner) outcome(ctx context.Context, err error) Outcome {
 }
 
 func (run *Run) describe(o Outcome, got result) {
-	run.Outcome, run.Note = o, short(got.note)
+	run.Outcome, run.Note = o, redact.Line(got.note, maxNoteBytes)
 	if got.err != nil {
-		run.Error = short(got.err.Error())
+		run.Error = redact.Line(got.err.Error(), maxNoteBytes)
 	}
-}
-
-// short bounds a text and leaves out what would not print on a line.
-func short(text string) string {
-	text = strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return ' '
-		}
-		return c
-	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > MaxNoteBytes {
-		text = strings.ToValidUTF8(text[:MaxNoteBytes-len("…")], "") + "…"
-	}
-	return text
 }
 
 // finish keeps the end of a run, also while the runner stops.

@@ -46,7 +46,7 @@ type Runner struct {
 	byName map[string]*job
 
 	ctx     context.Context
-	cancel  context.CancelCauseFunc
+	cancel  context.CancelFunc
 	mu      sync.Mutex // held to start what running counts, and to stop
 	running sync.WaitGroup
 }
@@ -90,7 +90,7 @@ func New(cfg Config) (*Runner, error) {
 			return nil, fmt.Errorf("job %q: %w", j.Name, err)
 		}
 	}
-	r.ctx, r.cancel = context.WithCancelCause(context.Background())
+	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
 
@@ -150,7 +150,7 @@ func (r *Runner) begin(f func()) error {
 // lost when their lease is over.
 func (r *Runner) Close(ctx context.Context) error {
 	r.mu.Lock()
-	r.cancel(ErrStopped)
+	r.cancel()
 	r.mu.Unlock()
 	ended := make(chan struct{})
 	go func() { r.running.Wait(); close(ended) }()

@@ -39,12 +39,8 @@ func Load(path string, o Options) (*Set, error) {
 // format is what the messages say of a policy file.
 var format = yamlfile.Format{Name: "policy file", Want: "policies", Shorten: "split the service, or shorten the file with patterns"}
 
-type (
-	// Error lists the mistakes of a file, in order of lines.
-	Error = yamlfile.Error
-	// Problem is one of them.
-	Problem = yamlfile.Problem
-)
+// Error lists the mistakes of a file, in order of lines.
+type Error = yamlfile.Error
 
 // Parse reads the text of a policy file, which errors call name. The error is an *[Error] with every mistake found.
 func Parse(name string, data []byte, o Options) (*Set, error) {

@@ -22,9 +22,6 @@ SELECT key, name, spec, state FROM counters WHERE key = $1 ORDER BY name`
 
 // Counters implements [engine.Store].
 func (s *Store) Counters(ctx context.Context, key string) ([]engine.StoredCounter, int64, error) {
-	if !utf8.ValidString(key) {
-		return nil, 0, errors.New("read counters: the key is not UTF-8")
-	}
 	from, end, err := keyRange(engine.Selection{Key: key})
 	if err != nil {
 		return nil, 0, fmt.Errorf("read counters: %w", err)

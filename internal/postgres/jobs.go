@@ -91,18 +91,10 @@ func (s *Store) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
 	if f.Job != "" {
 		sql, args = runsOfJobSQL, append(args, f.Job)
 	}
-	rows, err := s.relay.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read runs: %w", err)
-	}
-	all, err := pgx.AppendRows([]jobs.Run(nil), rows, func(row pgx.CollectableRow) (r jobs.Run, err error) {
+	return collect(ctx, s, "read runs", func(row pgx.CollectableRow) (r jobs.Run, err error) {
 		err = row.Scan(&r.Job, &r.Scheduled, &r.Replica, &r.StartedAt, &r.EndedAt, &r.Outcome, &r.Note, &r.Error)
 		return r, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read runs: %w", err)
-	}
-	return all, nil
+	}, sql, args...)
 }
 
 // PruneRuns implements [jobs.Store].

@@ -68,12 +68,11 @@ const settleTimeout = 2 * time.Second
 // dies. A crash between publish and removal hands an event out again, with the same id. publish must return within
 // 30 s.
 func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error) {
-	select {
-	case s.relaying <- struct{}{}:
-		defer func() { <-s.relaying }()
-	case <-ctx.Done():
-		return 0, fmt.Errorf("wait for the relay before: %w", ctx.Err())
+	release, err := acquire(ctx, s.relaying)
+	if err != nil {
+		return 0, fmt.Errorf("wait for the relay before: %w", err)
 	}
+	defer release()
 	tx, err := s.relay.Begin(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read outbox: %w", err)

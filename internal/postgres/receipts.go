@@ -36,11 +36,8 @@ func (t *tx) name(ids []string) {
 	}
 }
 
-// readReceipts reads the answer to sendReceipts; nothing was sent for no ids.
+// readReceipts reads the answer to sendReceipts.
 func (t *tx) readReceipts(p *pgconn.Pipeline, n int) ([]*engine.Receipt, error) {
-	if n == 0 {
-		return nil, nil
-	}
 	rr, err := result(p)
 	if err != nil {
 		return nil, err

@@ -149,12 +149,11 @@ func (s *Store) EndpointErrors(ctx context.Context, q usage.LogQuery) (all []usa
 func logArgs(q usage.LogQuery) []any { return []any{q.Since, q.Until, q.Prefix, q.Max} }
 
 func (s *Store) eachRow(ctx context.Context, sql string, args, into []any, f func()) error {
-	select {
-	case s.reporting <- struct{}{}:
-		defer func() { <-s.reporting }()
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the report before: %w", ctx.Err())
+	release, err := acquire(ctx, s.reporting)
+	if err != nil {
+		return fmt.Errorf("wait for the report before: %w", err)
 	}
+	defer release()
 	rows, err := s.relay.Query(ctx, sql, args...)
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, into, func() error { f(); return nil })

@@ -1,4 +1,5 @@
-// Package redact takes secrets out of texts that people or logs get to see.
+// Package redact takes out of texts that people or logs get to see what does not belong there: secrets, and what would not
+// print on a line.
 package redact
 
 import (
@@ -6,6 +7,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"unicode"
 )
 
 // secret is the user, password or token of a URL, and of an address without a scheme.
@@ -47,4 +49,18 @@ func Error(err error) string {
 			" %2F %3F %23 %40 %3A %25 and %2C"
 	}
 	return URLs(err.Error())
+}
+
+// Line bounds a text to so many bytes and leaves out what would not print on a line.
+func Line(text string, most int) string {
+	text = strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(text, "?"))
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most-len("…")], "") + "…"
+	}
+	return text
 }

@@ -88,22 +88,15 @@ func inside[R any](s *Store, fields func(*R) []any, query string, args ...any) (
 	return collect(context.Background(), s.conn, fields, query, args...)
 }
 
-// writeAlerts runs f in a transaction, which touches nothing that is in memory. It is rolled back when f wrote nothing.
+// writeAlerts alters what nobody has given up meanwhile.
 func (s *Store) writeAlerts(ctx context.Context, act string, f func() (wrote bool, err error)) error {
-	err := s.transact(ctx, func() (func(), error) {
+	return s.alter(ctx, act, func() (bool, error) {
 		wrote, err := f()
-		if err != nil || !wrote {
-			return nil, err
+		if err == nil && wrote {
+			err = ctx.Err()
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		return func() {}, nil
+		return wrote, err
 	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", act, err)
-	}
-	return nil
 }
 
 // Alerts implements [alerts.Store].

@@ -145,20 +145,13 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 // clean then is in the table, and what gets clean later is the same there, or newer.
 func (s *Store) stored(ctx context.Context, sp span, max int, query string, args ...any) ([]engine.StoredCounter, error) {
 	dirty := s.dirtyCounters(sp, max)
-	found, err := s.reader.QueryContext(ctx, query, args...)
+	clean, err := collect(ctx, s.reader, func(c *engine.StoredCounter) []any {
+		return []any{&c.Key, &c.Name, &c.Spec, &c.State}
+	}, query, args...)
 	if err != nil {
 		return nil, err
 	}
-	defer found.Close()
-	var clean []engine.StoredCounter
-	for found.Next() {
-		var c engine.StoredCounter
-		if err := found.Scan(&c.Key, &c.Name, &c.Spec, &c.State); err != nil {
-			return nil, err
-		}
-		clean = append(clean, c)
-	}
-	return journal.Merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), found.Err()
+	return journal.Merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), nil
 }
 
 func (s *Store) dirtyCounters(sp span, max int) (all []engine.StoredCounter) {

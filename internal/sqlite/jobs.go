@@ -37,37 +37,34 @@ DELETE FROM job_runs WHERE (job, scheduled) IN (
 
 // ClaimRun implements [jobs.Store].
 func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claimed, err error) {
-	err = s.transact(ctx, func() (func(), error) {
+	err = s.alter(ctx, "claim a run", func() (bool, error) {
 		now := s.now().UnixMilli()
 		lost, err := inside(s, func(job *string) []any { return []any{job} }, loseRunsSQL, now)
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		claimed = jobs.Claimed{Lost: lost}
 		err = s.conn.QueryRowContext(context.Background(), claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
 			c.Lease.Milliseconds(), c.IfIdle).Scan(&claimed.Outcome)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return nil, err
+			return false, err
 		}
-		return func() {}, nil
+		return true, nil
 	})
 	if err != nil {
-		return jobs.Claimed{}, fmt.Errorf("claim a run: %w", err)
+		return jobs.Claimed{}, err
 	}
 	return claimed, nil
 }
 
 // FinishRun implements [jobs.Store].
 func (s *Store) FinishRun(ctx context.Context, r jobs.Run) (found bool, err error) {
-	err = s.transact(ctx, func() (func(), error) {
+	err = s.alter(ctx, "end a run", func() (bool, error) {
 		n, err := s.exec(finishRunSQL, r.Job, r.Scheduled, s.now().UnixMilli(), string(r.Outcome), r.Note, r.Error)
 		found = n > 0
-		return func() {}, err
+		return found, err
 	})
-	if err != nil {
-		return false, fmt.Errorf("end a run: %w", err)
-	}
-	return found, nil
+	return found && err == nil, err
 }
 
 // LastRun implements [jobs.Store].
@@ -101,15 +98,12 @@ func (s *Store) PruneRuns(ctx context.Context, before time.Time, max int) (n int
 // remove runs one statement that deletes, and gives how many rows it took.
 func (s *Store) remove(ctx context.Context, act, statement string, args ...any) (int, error) {
 	var n int64
-	err := s.transact(ctx, func() (func(), error) {
-		var err error
-		if n, err = s.exec(statement, args...); err != nil || n == 0 {
-			return nil, err
-		}
-		return func() {}, nil
+	err := s.alter(ctx, act, func() (wrote bool, err error) {
+		n, err = s.exec(statement, args...)
+		return n > 0, err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", act, err)
+		return 0, err
 	}
 	return int(n), nil
 }

@@ -51,7 +51,7 @@ func (l *loading) readJournal(query *sql.Stmt) error {
 			return fmt.Errorf("read journal: %w", err)
 		}
 		since := &journal.Mark{Seq: seq, At: l.at, Before: l.bytes}
-		if err := decode(changes, func(e *entry) error { l.replay(e, since); return nil }); err != nil {
+		if err := decode(changes, func(e *entry) { l.replay(e, since) }); err != nil {
 			return errCorrupt(seq, err)
 		}
 		if l.last == 0 {

@@ -66,7 +66,7 @@ func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Con
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 		defer cancel()
 		if n, err = s.deleteOutbox(ctx, acked, seqs); err != nil {
-			return 0, fmt.Errorf("remove published events: %w", err)
+			return 0, err
 		}
 	}
 	if publishErr != nil {
@@ -101,27 +101,19 @@ func (s *Store) readOutbox(ctx context.Context, max int) ([]engine.Event, map[st
 }
 
 func (s *Store) deleteOutbox(ctx context.Context, acked []string, seqs map[string]int64) (n int, err error) {
-	err = s.transact(ctx, func() (func(), error) {
-		n = 0
+	err = s.alter(ctx, "remove published events", func() (bool, error) {
 		for _, id := range acked {
 			seq, ok := seqs[id]
 			if !ok {
 				continue
 			}
-			res, err := s.st.deleteEvent.Exec(seq)
+			removed, err := affected(s.st.deleteEvent.Exec(seq))
 			if err != nil {
-				return nil, err
-			}
-			removed, err := res.RowsAffected()
-			if err != nil {
-				return nil, err
+				return false, err
 			}
 			n += int(removed)
 		}
-		if n == 0 {
-			return nil, nil
-		}
-		return func() {}, nil
+		return n > 0, nil
 	})
 	return n, err
 }

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/overrides"
@@ -80,17 +79,16 @@ func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool
 // PruneOverrides removes up to max overrides that expired before a moment, and gives how many.
 func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (int, error) {
 	var n int64
-	err := s.transact(ctx, func() (func(), error) {
-		var err error
+	err := s.alter(ctx, "remove expired overrides", func() (wrote bool, err error) {
 		// With none the transaction is rolled back, so that no worker reads all overrides again for nothing.
 		if n, err = s.exec(pruneOverridesSQL, before.UnixMilli(), max); err != nil || n == 0 {
-			return nil, err
+			return false, err
 		}
 		_, err = s.exec(nextRemovalSQL)
-		return func() {}, err
+		return true, err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("remove expired overrides: %w", err)
+		return 0, err
 	}
 	return int(n), nil
 }

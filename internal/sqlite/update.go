@@ -183,6 +183,22 @@ func (s *Store) transact(ctx context.Context, f func() (committed func(), err er
 	return nil
 }
 
+// alter runs f in a transaction that touches nothing in memory; act is how errors call that. It is rolled back when f wrote
+// nothing.
+func (s *Store) alter(ctx context.Context, act string, f func() (wrote bool, err error)) error {
+	err := s.transact(ctx, func() (func(), error) {
+		wrote, err := f()
+		if err != nil || !wrote {
+			return nil, err
+		}
+		return func() {}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", act, err)
+	}
+	return nil
+}
+
 func (s *Store) commit() error {
 	_, err := s.st.commit.Exec()
 	if err == nil {

@@ -25,42 +25,28 @@ INSERT INTO usage_requests (at, key, user_name, endpoint, method, status, millis
 
 // AddUsage implements [usage.Store]. Decisions wait for it, so it should be given few rows.
 func (s *Store) AddUsage(ctx context.Context, counts []usage.Count) error {
-	return s.writeUsage(ctx, "write usage", func() error {
+	return s.alter(ctx, "write usage", func() (bool, error) {
 		for i := range counts {
 			c := &counts[i]
 			if _, err := s.st.addUsage.Exec(c.At, c.Key, c.Policy, c.User, c.Allowed, c.Denied, c.Cost); err != nil {
-				return err
+				return false, err
 			}
 		}
-		return nil
+		return true, nil
 	})
 }
 
 // AddRequests implements [usage.Store]. Decisions wait for it, so it should be given few rows.
 func (s *Store) AddRequests(ctx context.Context, requests []usage.Request) error {
-	return s.writeUsage(ctx, "write requests", func() error {
+	return s.alter(ctx, "write requests", func() (bool, error) {
 		for i := range requests {
 			r := &requests[i]
 			if _, err := s.st.addRequest.Exec(r.At, r.Key, r.User, r.Endpoint, r.Method, r.Status, r.Millis); err != nil {
-				return err
+				return false, err
 			}
 		}
-		return nil
+		return true, nil
 	})
-}
-
-// writeUsage runs f in a transaction, which touches nothing that is in memory.
-func (s *Store) writeUsage(ctx context.Context, act string, f func() error) error {
-	err := s.transact(ctx, func() (func(), error) {
-		if err := f(); err != nil {
-			return nil, err
-		}
-		return func() {}, nil
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", act, err)
-	}
-	return nil
 }
 
 // topUsageSQL orders by a column. Sums are capped where JSON numbers stop to be exact. Of the hour in which a question begins a
@@ -186,37 +172,27 @@ DELETE FROM usage_requests WHERE id IN (SELECT id FROM usage_requests WHERE at <
 
 // RollupUsage implements [usage.Store]. Only whole hours are rolled up.
 func (s *Store) RollupUsage(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.removeUsage(ctx, "roll usage up", before.Truncate(time.Hour), max, rollupUsageSQL, rolledUpSQL)
-}
-
-// PruneUsage implements [usage.Store].
-func (s *Store) PruneUsage(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.removeUsage(ctx, "remove old usage", before, max, pruneUsageSQL)
-}
-
-// PruneRequests implements [usage.Store].
-func (s *Store) PruneRequests(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.removeUsage(ctx, "remove old requests", before, max, pruneRequestsSQL)
-}
-
-// removeUsage runs statements in one transaction, and gives how many rows the last of them took.
-func (s *Store) removeUsage(ctx context.Context, act string, before time.Time, max int, statements ...string) (n int, err error) {
-	err = s.writeUsage(ctx, act, func() error {
-		for _, statement := range statements {
-			res, err := s.conn.ExecContext(context.Background(), statement, before.UnixMilli(), max)
-			if err != nil {
-				return err
-			}
-			removed, err := res.RowsAffected()
-			if err != nil {
-				return err
-			}
-			n = int(removed)
+	hour := before.Truncate(time.Hour).UnixMilli()
+	var n int64
+	err := s.alter(ctx, "roll usage up", func() (wrote bool, err error) {
+		if _, err = s.exec(rollupUsageSQL, hour, max); err != nil {
+			return false, err
 		}
-		return nil
+		n, err = s.exec(rolledUpSQL, hour, max)
+		return n > 0, err
 	})
 	if err != nil {
 		return 0, err
 	}
-	return n, nil
+	return int(n), nil
+}
+
+// PruneUsage implements [usage.Store].
+func (s *Store) PruneUsage(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.remove(ctx, "remove old usage", pruneUsageSQL, before.UnixMilli(), max)
+}
+
+// PruneRequests implements [usage.Store].
+func (s *Store) PruneRequests(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.remove(ctx, "remove old requests", pruneRequestsSQL, before.UnixMilli(), max)
 }

@@ -21,12 +21,6 @@ type Config struct {
 	Logger *slog.Logger
 	// Every is how often is written, 5 s unless set.
 	Every time.Duration
-	// Longest is how long counts wait when they are more than a few: the more there are, the more it saves to write a
-	// minute in fewer parts. 15 s unless set. It should be a multiple of Every and divide a minute, so that a minute
-	// holds what happened in it.
-	Longest time.Duration
-	// Timeout bounds one write, 3 s unless set.
-	Timeout time.Duration
 	// Queue is how many logged requests wait at most, 8192 unless set. More are dropped.
 	Queue int
 	// Pending is how many counts wait at most for a store that fails, 65536 unless set. More are dropped.
@@ -37,8 +31,16 @@ type Config struct {
 // it, takes a few milliseconds.
 const writeRows = 256
 
-// fewCounts is how many counts are written without waiting for more.
-const fewCounts = 1024
+// fewCounts is how many counts are written without waiting for more; longest is how long more of them wait: the more there
+// are, the more it saves to write a minute in fewer parts. It divides a minute, so that a minute holds what happened in it, and is
+// a multiple of what Every is unless set.
+const (
+	fewCounts = 1024
+	longest   = 15 * time.Second
+)
+
+// writeTimeout bounds one write.
+const writeTimeout = 3 * time.Second
 
 // Recorder takes in what happens and writes it to the store from time to time. Its methods may be called at the same
 // time, and do not block.
@@ -75,11 +77,9 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	case cfg.Logger == nil:
 		return nil, errors.New("record usage: Logger is missing")
 	}
-	setDefault(&cfg.Every, 5*time.Second)
-	setDefault(&cfg.Longest, 15*time.Second)
-	setDefault(&cfg.Timeout, 3*time.Second)
-	setDefault(&cfg.Queue, 8192)
-	setDefault(&cfg.Pending, 65536)
+	cfg.Every = cmp.Or(cfg.Every, 5*time.Second)
+	cfg.Queue = cmp.Or(cfg.Queue, 8192)
+	cfg.Pending = cmp.Or(cfg.Pending, 65536)
 	r := &Recorder{
 		cfg: cfg, tally: newTally(), requests: make(chan Request, cfg.Queue),
 		pending: make(map[minuteID]Count), began: time.Now(), stopped: make(chan struct{}),
@@ -87,13 +87,6 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	r.stop, r.cancel = context.WithCancel(context.Background())
 	go r.run()
 	return r, nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Tally counts a decision; it is the engine's Tally.
@@ -171,7 +164,7 @@ func (r *Recorder) flushSome() error {
 
 // due tells whether what was counted is to be written.
 func (r *Recorder) due(now time.Time) bool {
-	return !now.Truncate(r.cfg.Longest).Equal(r.began.Truncate(r.cfg.Longest)) || r.tally.size() <= fewCounts
+	return !now.Truncate(longest).Equal(r.began.Truncate(longest)) || r.tally.size() <= fewCounts
 }
 
 // report logs the first of a row of failures, what becomes of the usage, and their end.
@@ -208,7 +201,7 @@ func (r *Recorder) flush(ctx context.Context) error {
 
 // write runs one transaction within its time.
 func (r *Recorder) write(ctx context.Context, add func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	return add(ctx)
 }

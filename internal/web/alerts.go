@@ -50,9 +50,6 @@ func (a *AlertMetrics) EventsMatched(fresh, repeated, unmatched int) {
 	a.events.WithLabelValues("unmatched").Add(float64(unmatched))
 }
 
-// EventsTaken does nothing: [AlertMetrics.EventsMatched] tells more of the same.
-func (*AlertMetrics) EventsTaken(int) {}
-
 // EventsReturned counts messages that were given back.
 func (a *AlertMetrics) EventsReturned(n int) { a.events.WithLabelValues("returned").Add(float64(n)) }
 

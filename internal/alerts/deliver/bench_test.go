@@ -119,13 +119,11 @@ func start(t *testing.T, outbox *memory, all ...deliver.Named) *bench {
 	}
 	b.Sender = s
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.Run(ctx) }()
 	b.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("run: %v", err)
-		}
+		<-ended
 	})
 	t.Cleanup(b.stop)
 	return b

@@ -107,9 +107,9 @@ func (l *loop) wakeUp() {
 
 // run sends until ctx ends, then waits for the tries that are under way.
 func (l *loop) run(ctx context.Context) {
-	sends, endSends := outlive(ctx, l.s.cfg.DrainTimeout)
+	sends, endSends := outlive(ctx, drainTimeout)
 	defer endSends(nil)
-	keeps, endKeeps := outlive(ctx, l.s.cfg.DrainTimeout+storeTimeout)
+	keeps, endKeeps := outlive(ctx, drainTimeout+storeTimeout)
 	defer endKeeps(nil)
 	poll := time.NewTicker(l.s.cfg.Poll)
 	defer poll.Stop()
@@ -175,7 +175,7 @@ func (l *loop) room() int {
 func (l *loop) parallel() int {
 	ch, _ := l.current()
 	if ch.Parallel <= 0 {
-		return l.s.cfg.Parallel
+		return defaultParallel
 	}
 	return min(ch.Parallel, MaxParallel)
 }
@@ -188,7 +188,7 @@ func (l *loop) claim(ctx, sends, keeps context.Context) (full bool) {
 	}
 	asking, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	due, err := l.s.cfg.Outbox.DueDeliveries(asking, l.name, room, l.s.cfg.lease())
+	due, err := l.s.cfg.Outbox.DueDeliveries(asking, l.name, room, leaseFor)
 	if l.s.asked(ctx, "read what is due", err); err != nil {
 		return false
 	}
@@ -231,7 +231,7 @@ func (l *loop) disabled() (alerts.Disabled, bool) {
 
 // try sends a delivery.
 func (l *loop) try(ctx context.Context, e *ended, ch alerts.Channel, breaker *gobreaker.CircuitBreaker[struct{}]) {
-	ctx, cancel := context.WithTimeout(ctx, l.s.cfg.SendTimeout)
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	began := l.s.cfg.Now()
 	_, e.err = breaker.Execute(func() (struct{}, error) { return struct{}{}, l.call(ctx, ch, &e.delivery.Message) })

@@ -69,7 +69,7 @@ func TestAStoreThatIsAwayIsLoggedOnce(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
-		group.Go(func() { _ = s.Run(ctx) })
+		group.Go(func() { s.Run(ctx) })
 		rest(10 * time.Second)
 		o.gone.Store(true)
 		rest(10 * time.Minute)

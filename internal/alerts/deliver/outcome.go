@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/redact"
 
 	"github.com/sony/gobreaker/v2"
 )
@@ -96,7 +95,7 @@ func (l *loop) failed(t *alerts.Tried, e *ended, refusal *alerts.Refusal) Outcom
 	case refusal != nil && refusal.Final:
 		l.dead(t, e.err.Error())
 		return Dead
-	case tries >= l.s.cfg.MaxAttempts:
+	case tries >= maxAttempts:
 		l.dead(t, fmt.Sprintf("given up after %d tries: %s", tries, e.err))
 		return Dead
 	}
@@ -110,7 +109,7 @@ func (l *loop) failed(t *alerts.Tried, e *ended, refusal *alerts.Refusal) Outcom
 // dueAt gives a moment from now on by the store's clock, which the claim told: with a clock of our own that is late, all
 // tries of a delivery would follow at once.
 func (l *loop) dueAt(e *ended, wait time.Duration) int64 {
-	wait += l.s.cfg.Now().Sub(e.claimed) - l.s.cfg.lease()
+	wait += l.s.cfg.Now().Sub(e.claimed) - leaseFor
 	return e.delivery.DueAt + wait.Milliseconds()
 }
 
@@ -199,7 +198,7 @@ func (s *Sender) overdue(others []alerts.Delivery) (tried []alerts.Tried) {
 			since = now
 		}
 		seen[name] = since
-		if now.Sub(since) < s.cfg.Grace {
+		if now.Sub(since) < grace {
 			continue
 		}
 		tried = append(tried, alerts.Tried{ID: others[i].ID, State: alerts.DeliveryDead,
@@ -227,7 +226,7 @@ func (s *Sender) sweepOld(ctx context.Context) {
 	ended := map[string]int{}
 	for end := s.cfg.Now().Add(sweepFor); ctx.Err() == nil && s.cfg.Now().Before(end); {
 		asking, cancel := context.WithTimeout(ctx, storeTimeout)
-		some, err := s.cfg.Outbox.EndDeliveries(asking, alerts.Overdue{Age: maxAge, Lease: s.cfg.lease(), Max: sweepMax}, s.tooOld)
+		some, err := s.cfg.Outbox.EndDeliveries(asking, alerts.Overdue{Age: maxAge, Lease: leaseFor, Max: sweepMax}, s.tooOld)
 		cancel()
 		s.asked(ctx, "look for deliveries that are too old", err)
 		for i := range some {
@@ -269,16 +268,5 @@ func (s *Sender) label(channel string) string {
 	return channel
 }
 
-// short bounds a text and leaves out what would not print on a line.
-func short(text string) string {
-	text = strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return ' '
-		}
-		return c
-	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > MaxErrorBytes {
-		text = strings.ToValidUTF8(text[:MaxErrorBytes-len("…")], "") + "…"
-	}
-	return text
-}
+// short makes a text one that is kept.
+func short(text string) string { return redact.Line(text, MaxErrorBytes) }

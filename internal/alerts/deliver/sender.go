@@ -28,7 +28,7 @@ type Named struct {
 	// paused.
 	Target  string
 	Channel alerts.Channel
-	// Parallel is how many deliveries are under way at the same time, [MaxParallel] at most; [Config.Parallel] unless set.
+	// Parallel is how many deliveries are under way at the same time, [MaxParallel] at most; 8 unless set.
 	Parallel int
 }
 
@@ -66,23 +66,22 @@ type Config struct {
 	Observer Observer
 	// Now is the clock, time.Now unless set. It need not agree with the store's.
 	Now func() time.Time
-	// Parallel is how many deliveries of one channel are under way at the same time where it does not say; 8 unless set,
-	// [MaxParallel] at most.
-	Parallel int
 	// Poll is how often a channel looks for what is due when nobody wakes it; 1 s unless set.
 	Poll time.Duration
-	// SendTimeout bounds a try, whatever the channel does; 20 s unless set.
-	SendTimeout time.Duration
-	// DrainTimeout is how long, after Run's context has ended, tries that are under way may go on; 10 s unless set.
-	DrainTimeout time.Duration
-	// MaxAttempts is how many tries a delivery has; 10 unless set.
-	MaxAttempts int
-	// Grace is how long deliveries wait for a channel that is not in force, before they become dead letters: while a new
-	// rules file is rolled out, a process may not know all channels yet. 10 minutes unless set.
-	Grace time.Duration
 }
 
 const (
+	// defaultParallel is how many deliveries of a channel that does not say are under way at the same time.
+	defaultParallel = 8
+	// maxAttempts is how many tries a delivery has.
+	maxAttempts = 10
+	// sendTimeout bounds a try, whatever the channel does.
+	sendTimeout = 20 * time.Second
+	// drainTimeout is how long, after Run's context has ended, tries that are under way may go on.
+	drainTimeout = 10 * time.Second
+	// grace is how long deliveries wait for a channel that is not in force, before they become dead letters: while a new
+	// rules file is rolled out, a process may not know all channels yet.
+	grace = 10 * time.Minute
 	// storeTimeout bounds one question to the store.
 	storeTimeout = 5 * time.Second
 	// refreshEvery is how often a process asks what channels others have found gone.
@@ -97,6 +96,8 @@ const (
 	maxAge = 2 * 24 * time.Hour
 	// outcomeTimeout is what the outcome of a try has to be kept in.
 	outcomeTimeout = 30 * time.Second
+	// leaseFor is longer than a try and all it takes to keep how it ended, so that nobody else tries meanwhile.
+	leaseFor = sendTimeout + outcomeTimeout + 2*storeTimeout
 )
 
 func (c *Config) defaults() error {
@@ -114,28 +115,15 @@ func (c *Config) defaults() error {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	setDefault(&c.Parallel, 8)
-	c.Parallel = min(c.Parallel, MaxParallel)
-	setDefault(&c.Poll, time.Second)
-	setDefault(&c.SendTimeout, 20*time.Second)
-	setDefault(&c.DrainTimeout, 10*time.Second)
-	setDefault(&c.MaxAttempts, 10)
-	setDefault(&c.Grace, 10*time.Minute)
-	return nil
-}
-
-func setDefault[T int | time.Duration](v *T, d T) {
-	if *v <= 0 {
-		*v = d
+	if c.Poll <= 0 {
+		c.Poll = time.Second
 	}
+	return nil
 }
 
 type nobody struct{}
 
 func (nobody) DeliveryTried(string, string, time.Duration) {}
-
-// lease is longer than a try and all it takes to keep how it ended, so that nobody else tries meanwhile.
-func (c *Config) lease() time.Duration { return c.SendTimeout + outcomeTimeout + 2*storeTimeout }
 
 // Sender sends deliveries. Any number of processes may each run one over the same outbox.
 type Sender struct {
@@ -206,7 +194,7 @@ func (s *Sender) loopOf(channel string) *loop {
 
 // Run sends until ctx ends, then finishes what is under way, for the drain timeout at most. What is left then waits for
 // other processes, or for the next start.
-func (s *Sender) Run(ctx context.Context) error {
+func (s *Sender) Run(ctx context.Context) {
 	defer s.running.Wait()
 	_ = s.refresh(ctx)
 	poll, refresh, sweep := time.NewTicker(s.cfg.Poll), time.NewTicker(refreshEvery), time.NewTicker(sweepEvery)
@@ -217,7 +205,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		s.follow(ctx)
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-poll.C:
 		case <-refresh.C:
 			_ = s.refresh(ctx)

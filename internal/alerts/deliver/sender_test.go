@@ -207,8 +207,8 @@ func TestDelaysAreOfTheStoresClock(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error)
-			go func() { ended <- s.Run(ctx) }()
+			ended := make(chan struct{})
+			go func() { defer close(ended); s.Run(ctx) }()
 			began := time.Now()
 			rest(time.Second)
 			if wait := time.UnixMilli(o.get("m").DueAt).Sub(began); wait < 5*time.Second || wait > 7*time.Second {

@@ -99,7 +99,7 @@ func runSender(t *testing.T, o deliver.Outbox, e *ends, all ...deliver.Named) (s
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = s.Run(ctx) }()
+	go func() { defer close(ended); s.Run(ctx) }()
 	stop = sync.OnceFunc(func() { cancel(); <-ended })
 	t.Cleanup(stop)
 	return stop
