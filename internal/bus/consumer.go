@@ -79,9 +79,6 @@ const (
 	// pullWait is how long a pull waits for messages. It is short because a stop waits for its end: a pull that is given
 	// up may have been sent messages that nobody would give back.
 	pullWait = time.Second
-	// pullBytes bounds the memory of one pull. A pull that a single message cannot fit into would never end, so it is at
-	// least twice what the server lets through.
-	pullBytes = 8 << 20
 	// takeTimeout is how long a Take may take; less than ackWait.
 	takeTimeout = 10 * time.Second
 	// mostStrikes is how often an event may fail alone while the store answers.
@@ -152,7 +149,9 @@ func (c *Consumer) pass(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	pull, err := c.consumer.Fetch(c.cfg.Batch, jetstream.FetchMaxWait(pullWait), jetstream.FetchMaxBytes(c.maxBytes()))
+	// The count alone bounds its memory. With a bound in bytes the server says that the pull is done as soon as it has chosen the
+	// last message, which a consumer with replicas sends later: nats.go would not wait for what comes then.
+	pull, err := c.consumer.Fetch(c.cfg.Batch, jetstream.FetchMaxWait(pullWait))
 	if err != nil {
 		c.consumer = nil
 		return fmt.Errorf("pull events: %w", err)
@@ -215,8 +214,6 @@ func (c *Consumer) prepare(ctx context.Context) error {
 	}
 	return nil
 }
-
-func (c *Consumer) maxBytes() int { return max(pullBytes, 2*int(c.cfg.Conn.MaxPayload())) }
 
 // gathered gives what there is, as soon as there is something: few messages come at once, and what comes while a batch is
 // taken is the next batch.

@@ -36,6 +36,10 @@ type History struct {
 	Left uint64
 }
 
+// pullBytes bounds the memory of one pull. A pull that a single message cannot fit into would never end, so it is at least
+// twice what the server lets through.
+const pullBytes = 8 << 20
+
 // progressEvery is after how many messages Progress is told.
 const progressEvery = 1000
 

@@ -1,0 +1,49 @@
+package bus
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// TestABacklogOfAReplicatedStreamIsTaken has more events wait than one pull brings. A pull whose messages are lost on the way is
+// repeated after [ackWait].
+func TestABacklogOfAReplicatedStreamIsTaken(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATSCluster(t)[0].ClientURL())
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := eventStream()
+	cfg.Replicas = 3
+	made(t, func() error {
+		_, err := js.CreateStream(t.Context(), cfg)
+		return err
+	})
+	const total = 1000
+	for n := range total {
+		e := exceeded(n)
+		if _, err := js.PublishMsgAsync(eventMsg(t, &e)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-ctx.Done():
+		t.Fatal("the events were not stored in a minute")
+	}
+	k := newTaker()
+	began := time.Now()
+	consume(t, nc, k)
+	k.wait(t, total, 0)
+	if took := time.Since(began); took >= ackWait {
+		t.Errorf("%d events took %s", total, took)
+	}
+}

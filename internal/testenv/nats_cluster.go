@@ -1,0 +1,77 @@
+package testenv
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"testing"
+	"time"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+)
+
+// NATSCluster starts a cluster of three NATS servers with JetStream inside the test process, on ports of their own, and stops
+// them when the test ends. It returns when streams with three replicas can be made.
+func NATSCluster(tb testing.TB) []*natsserver.Server {
+	tb.Helper()
+	servers := make([]*natsserver.Server, 3)
+	// All have to know the others before they start: JetStream refuses to be one of a cluster of nobody.
+	ports := freePorts(tb, len(servers))
+	var routes []*url.URL
+	for _, port := range ports {
+		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
+	}
+	for i := range servers {
+		s, err := natsserver.NewServer(&natsserver.Options{
+			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: natsserver.RANDOM_PORT,
+			NoSigs: true, NoLog: true, JetStream: true, StoreDir: tb.TempDir(),
+			JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 8 << 30,
+			Cluster: natsserver.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]},
+			Routes:  routes,
+		})
+		if err != nil {
+			tb.Fatalf("testenv: start NATS: %v", err)
+		}
+		s.Start()
+		tb.Cleanup(func() {
+			s.Shutdown()
+			s.WaitForShutdown()
+		})
+		servers[i] = s
+	}
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		for _, s := range servers {
+			if s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == len(servers) {
+				return ready(tb, servers)
+			}
+		}
+		if time.Since(began) > patience {
+			tb.Fatalf("testenv: start NATS: the cluster has no leader after %s", patience)
+		}
+	}
+}
+
+// ready waits until the servers take connections, which they do not before there is a leader.
+func ready(tb testing.TB, servers []*natsserver.Server) []*natsserver.Server {
+	tb.Helper()
+	for _, s := range servers {
+		if !s.ReadyForConnections(patience) {
+			tb.Fatalf("testenv: start NATS: not ready for connections after %s", patience)
+		}
+	}
+	return servers
+}
+
+// freePorts gives ports of this machine that nobody listens on.
+func freePorts(tb testing.TB, n int) (ports []int) {
+	tb.Helper()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			tb.Fatalf("testenv: find a free port: %v", err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
