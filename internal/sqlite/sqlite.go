@@ -54,6 +54,7 @@ type Store struct {
 	conn         *sql.Conn
 	st           statements
 	closing      sync.Once
+	places       []place
 	// poisoned counts the messages that KeepPoison was given.
 	poisoned atomic.Int64
 	// What follows is used by who holds the write lock. The file belongs to this process, so what it knows of the file
@@ -132,6 +133,9 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := s.load(); err != nil {
 		return nil, err
 	}
+	if s.places, err = places(path); err != nil {
+		return nil, err
+	}
 	go s.tend()
 	return s, nil
 }
@@ -154,9 +158,7 @@ func (s *Store) connect(ctx context.Context, path string) (err error) {
 	if s.conn, err = s.writer.Conn(ctx); err != nil {
 		return err
 	}
-	if s.reader, err = sql.Open("sqlite", dsn(path, "ro")); err != nil {
-		return err
-	}
+	s.reader = sql.OpenDB(&readers{s, dsn(path, "ro")})
 	s.reader.SetMaxOpenConns(4)
 	return s.st.prepare(ctx, s.conn)
 }
@@ -205,9 +207,13 @@ func (s *Store) close() error {
 	return errors.Join(errs...)
 }
 
-// Ping tells whether the file can be read.
+// Ping tells whether the file can be read, and is where it was.
 func (s *Store) Ping(ctx context.Context) error {
-	if err := s.reader.PingContext(ctx); err != nil {
+	err := s.inPlace()
+	if err == nil {
+		err = s.reader.PingContext(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("ping database: %w", err)
 	}
 	return nil

@@ -155,6 +155,9 @@ func (s *Store) transact(ctx context.Context, f func() (committed func(), err er
 		return fmt.Errorf("wait for the transaction before: %w", err)
 	}
 	defer release()
+	if err := s.inPlace(); err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
 	if _, err := s.st.begin.Exec(); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
