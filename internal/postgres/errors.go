@@ -17,6 +17,8 @@ const (
 	lockNotAvailable     = "55P03"
 	undefinedTable       = "42P01"
 	divisionByZero       = "22012"
+	featureNotSupported  = "0A000"
+	invalidStatementName = "26000"
 )
 
 // sqlState is the code of an answer from the server; empty when the error is not one.
@@ -25,6 +27,13 @@ func sqlState(err error) string {
 		return pg.Code
 	}
 	return ""
+}
+
+// outdated tells whether a prepared statement is gone, or belongs to columns that have had another type since. pgx prepares its
+// own anew; those of decisions stay as they are for as long as their connection does.
+func outdated(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == invalidStatementName || pg.Code == featureNotSupported && pg.Routine == "RevalidateCachedQuery")
 }
 
 // refused explains an error after which it is sure that nothing was committed.

@@ -94,8 +94,9 @@ func (d *draft) empty() bool {
 
 // Update implements [engine.Store]. Transactions of a process run one after another.
 //
-// When the connection turns out to be dead before anything was written, all idle ones are discarded and it runs once
-// more: after a restart of the server, no decision is lost to the pool's memory of the old one.
+// When the connection turns out to be dead before anything was written, or what it has prepared to be outdated, all idle ones
+// are discarded and it runs once more: after a restart of the server, or another type of a column, no decision is lost to the
+// pool's memory of what was before.
 func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	decide = s.others.Hand(decide)
 	plan := func(t *tx, at moment) (*draft, error) {
@@ -183,8 +184,9 @@ func (s *Store) remembered(ctx context.Context, b engine.Batch, decide func(engi
 	case errors.Is(err, errStale):
 		s.crowded()
 		return false, nil
-	case err != nil && sqlState(err) != "" && !errors.Is(err, engine.ErrCommitUnknown) && t.conn.IsClosed():
-		// The server ended the session and said so, so nothing was written: after a restart all idle ones are dead.
+	case err != nil && sqlState(err) != "" && !errors.Is(err, engine.ErrCommitUnknown) && (t.conn.IsClosed() || outdated(err)):
+		// The server ended the session and said so, so nothing was written: after a restart all idle ones are dead. And what
+		// one has prepared is as old on all.
 		s.pool.Reset()
 		return false, nil
 	case err == nil:
@@ -228,14 +230,14 @@ func (s *Store) crowded() {
 func (s *Store) locked(ctx context.Context, b engine.Batch, plan planner) error {
 	again, err := s.lockedOnce(ctx, b, plan)
 	if again && ctx.Err() == nil {
-		s.log.Warn("database connection lost, discarding idle ones", "error", err)
+		s.log.Warn("database connection lost or of another schema, discarding idle ones", "error", err)
 		s.pool.Reset()
 		_, err = s.lockedOnce(ctx, b, plan)
 	}
 	return err
 }
 
-// lockedOnce runs the transaction; again says that the connection was lost before anything was written.
+// lockedOnce runs the transaction; again says that the connection was lost, or is too old, before anything was written.
 func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan planner) (again bool, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -255,7 +257,7 @@ func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan planner) (a
 	now, err := s.read(ctx, t, b, true)
 	if err != nil {
 		s.silent(ctx)
-		return t.conn.IsClosed(), err
+		return t.conn.IsClosed() || outdated(err), err
 	}
 	nothing, err := s.writePlan(ctx, t, moment{now: now}, plan)
 	background = nothing // the answer need not wait for the rollback
