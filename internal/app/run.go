@@ -160,7 +160,7 @@ func (l *limiter) stop() error {
 
 func (l *limiter) startStore(ctx context.Context) (err error) {
 	if l.DatabaseURL == "" {
-		l.store, err = sqlite.Open(ctx, sqlite.Config{Path: filepath.Join(l.DataDir, "limits.db")})
+		l.store, err = sqlite.Open(ctx, sqlite.Config{Path: filepath.Join(l.DataDir, "limits.db"), Logger: l.log})
 	} else {
 		l.store, err = l.openPostgres(ctx)
 	}

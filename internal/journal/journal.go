@@ -5,6 +5,7 @@ package journal
 import (
 	"context"
 	"iter"
+	"log/slog"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -77,21 +78,42 @@ func (p *Policy) Aged(d Dirty, after time.Duration) (n int) {
 	return n
 }
 
-// TendEvery is how often [Tend] looks.
-const TendEvery = time.Second
+const (
+	// TendEvery is how often [Tend] looks.
+	TendEvery = time.Second
+	// tendPatience is how many times on end folding may fail before that is said: one failure is that of a busy second.
+	tendPatience = 10
+)
 
 // Tend calls fold every TendEvery until ctx ends, and again as long as that says that there is more: for what no
-// transaction came by to take along.
-func Tend(ctx context.Context, fold func() (more bool)) {
+// transaction came by to take along. What fails is tried again the next time: it is in the journal. The log says when that has
+// lasted, since the journal grows meanwhile, and when it is over.
+func Tend(ctx context.Context, log *slog.Logger, fold func() (more bool, err error)) {
 	tick := time.NewTicker(TendEvery)
 	defer tick.Stop()
+	failed := 0
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		for fold() {
+		more, err := fold()
+		for more && err == nil {
+			more, err = fold()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			if failed++; failed == tendPatience {
+				log.Error("the journal cannot be folded into the table counters, and grows", "error", err)
+			}
+		default:
+			if failed >= tendPatience {
+				log.Info("the journal is folded again")
+			}
+			failed = 0
 		}
 	}
 }

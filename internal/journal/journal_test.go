@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -140,16 +142,40 @@ func TestTend(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began, more := time.Now(), 3
 		var at []time.Duration
-		Tend(ctx, func() bool {
+		Tend(ctx, slog.New(slog.DiscardHandler), func() (bool, error) {
 			if at = append(at, time.Since(began)); len(at) == 5 {
 				cancel()
 			}
 			more--
-			return more > 0
+			return more > 0, nil
 		})
 		want := []time.Duration{TendEvery, TendEvery, TendEvery, 2 * TendEvery, 3 * TendEvery}
 		if diff := cmp.Diff(want, at); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+// TestWhatCannotBeFoldedForLongIsSaid, once, and when it is over; and not what a busy second does.
+func TestWhatCannotBeFoldedForLongIsSaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var log strings.Builder
+		tick := 0
+		Tend(ctx, slog.New(slog.NewTextHandler(&log, nil)), func() (bool, error) {
+			switch tick++; {
+			case tick == 60:
+				cancel()
+				return false, ctx.Err()
+			case tick < 10, tick > 20 && tick < 50:
+				return false, errors.New("no room")
+			}
+			return false, nil
+		})
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if len(lines) != 2 || !strings.Contains(lines[0], "no room") || !strings.Contains(lines[1], "folded again") {
+			t.Errorf("said:\n%s", log.String())
 		}
 	})
 }

@@ -291,7 +291,7 @@ func TestSilentConnections(t *testing.T) {
 	}()
 	folded := make(chan struct{})
 	go func() {
-		s.foldSoon(context.WithoutCancel(t.Context()), func() int { return 1 })
+		_, _ = s.foldSoon(context.WithoutCancel(t.Context()), func() int { return 1 })
 		close(folded)
 	}()
 	release()

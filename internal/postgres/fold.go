@@ -107,18 +107,17 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 
 // foldSoon is foldSome that waits for no connection longer than decisions can wait for it. Of what it had to read first it
 // keeps what it has read.
-func (s *Store) foldSoon(ctx context.Context, count func() int) (more bool) {
+func (s *Store) foldSoon(ctx context.Context, count func() int) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, foldPatience)
 	defer cancel()
-	more, _ = s.foldSome(ctx, count)
-	return more
+	return s.foldSome(ctx, count)
 }
 
 // tend folds what has been dirty for long, until the store closes, and reads what others wrote. It gives way after each
-// chunk. What fails is tried again the next time: it is in the journal.
+// chunk.
 func (s *Store) tend() {
 	defer close(s.tended)
-	journal.Tend(s.stop, func() bool {
+	journal.Tend(s.stop, s.log, func() (more bool, err error) {
 		return s.foldSoon(s.stop, func() int { return s.fold.Aged(s.dirt(), s.fold.After+journal.TendEvery) })
 	})
 }
@@ -135,7 +134,7 @@ func (s *Store) foldAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), closingTime)
 	defer cancel()
 	for more := true; more; {
-		more = s.foldSoon(ctx, func() int {
+		more, _ = s.foldSoon(ctx, func() int {
 			s.fold.Drop = closingChunk
 			return min(closingChunk, s.memory.dirty.n)
 		})

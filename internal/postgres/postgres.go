@@ -49,7 +49,8 @@ type Config struct {
 	StatementTimeout time.Duration
 	// Name is the program's, for who looks at the connections of the server (application_name); "limiter" unless set.
 	Name string
-	// Logger is told when connections turn out to be dead; nothing is logged unless set.
+	// Logger is told when connections turn out to be dead, and when the journal cannot be folded for long; nothing is logged
+	// unless set.
 	Logger *slog.Logger
 
 	// patience is relayPatience unless a test sets it.

@@ -99,13 +99,11 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 	return more, err
 }
 
-// tend folds what has been dirty for long, until the store closes. It gives the lock back after each chunk. What fails is
-// tried again the next time: it is in the journal.
+// tend folds what has been dirty for long, until the store closes. It gives the lock back after each chunk.
 func (s *Store) tend() {
 	defer close(s.tended)
-	journal.Tend(s.stop, func() bool {
-		more, _ := s.foldSome(s.stop, func() int { return s.fold.Aged(s.dirt(), s.fold.After+journal.TendEvery) })
-		return more
+	journal.Tend(s.stop, s.log, func() (more bool, err error) {
+		return s.foldSome(s.stop, func() int { return s.fold.Aged(s.dirt(), s.fold.After+journal.TendEvery) })
 	})
 }
 

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -353,4 +355,26 @@ func TestReadersSeeEverything(t *testing.T) {
 	if err := <-failed; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAFoldThatFailsIsSaid: nothing is lost then, and the journal grows.
+func TestAFoldThatFailsIsSaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		s := open(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err := s.Update(t.Context(), one, set("1")); err != nil {
+			t.Fatal(err)
+		}
+		const full = `CREATE TRIGGER full BEFORE INSERT ON counters BEGIN SELECT raise(ABORT, 'no room'); END`
+		if _, err := s.conn.ExecContext(t.Context(), full); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		s.cancel()
+		<-s.tended
+		if lines := log.String(); strings.Count(lines, "\n") != 1 || !strings.Contains(lines, "no room") {
+			t.Errorf("said %q; want once why", lines)
+		}
+	})
 }

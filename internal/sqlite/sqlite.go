@@ -17,6 +17,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -40,11 +41,14 @@ type Config struct {
 	Path string
 	// Now is the store's clock, [time.Now] unless set.
 	Now func() time.Time
+	// Logger is told when the journal cannot be folded for long; nothing is logged unless set.
+	Logger *slog.Logger
 }
 
 // Store keeps counters, receipts and events in an SQLite file. Its methods may be called at the same time.
 type Store struct {
 	now      func() time.Time
+	log      *slog.Logger
 	identity string
 	reader   *sql.DB
 	// writer holds the one connection that writes; write and relay are locks that can be waited for with a context:
@@ -105,12 +109,15 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	s := &Store{
-		now: cfg.Now, identity: newIdentity(), write: make(chan struct{}, 1), relay: make(chan struct{}, 1),
+		now: cfg.Now, log: cfg.Logger, identity: newIdentity(), write: make(chan struct{}, 1), relay: make(chan struct{}, 1),
 		stale: true, dirty: newOverlay(), recent: recent, fold: journal.Default(journalMost), tended: make(chan struct{}),
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
 	if s.now == nil {
 		s.now = time.Now
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
 	}
 	defer func() {
 		if err != nil {
