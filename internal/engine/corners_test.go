@@ -255,8 +255,62 @@ func TestSettlesThatGaveUpAreNotReadFor(t *testing.T) {
 		if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnknownID) {
 			t.Error(err)
 		}
-		if asked := store.count(); asked > 2 { // one may have been taken up at the moment when all gave up
+		if asked := store.count(); asked > 3 { // one may have been taken up at the moment when all gave up, and one has tried the store
 			t.Errorf("%d transactions for one settle", asked)
 		}
 	})
+}
+
+// TestEachIsAnsweredInTimeByAStoreThatIsSlow: what waited for the transaction before has so much less time for its own.
+func TestEachIsAnsweredInTimeByAStoreThatIsSlow(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 900 * time.Millisecond, 1200 * time.Millisecond, 1400 * time.Millisecond} {
+		t.Run(takes.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &sluggish{tap: openTap(t)}
+				e := start(t, engine.Config{Store: store})
+				store.takes.Store(int64(takes))
+				var worst, without atomic.Int64
+				var all sync.WaitGroup
+				for range 1000 {
+					at := time.Now()
+					all.Add(1)
+					if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 5000, "1h")}, Cost: 1, Done: func(d engine.Decision, err error) {
+						worst.Store(max(worst.Load(), int64(time.Since(at))))
+						if d.Degraded || err != nil {
+							without.Add(1)
+						}
+						all.Done()
+					}}); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				all.Wait()
+				if took := time.Duration(worst.Load()); took >= 2*time.Second {
+					t.Errorf("answered after %v", took)
+				}
+				if n := without.Load(); n > 0 && takes < time.Second {
+					t.Errorf("%d answered without a store that is in time for all", n)
+				}
+				store.takes.Store(0)
+			})
+		})
+	}
+}
+
+// sluggish is a store whose transactions take long.
+type sluggish struct {
+	*tap
+	takes atomic.Int64
+}
+
+func (s *sluggish) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	select {
+	case <-time.After(time.Duration(s.takes.Load())):
+		return s.tap.Update(ctx, b, decide)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

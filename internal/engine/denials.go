@@ -131,7 +131,7 @@ func (d *denials) requests(pick func(*untold) bool) (rs []*Request) {
 	return rs
 }
 
-// tellLoop tells of denials that ended before their event was due.
+// tellLoop tells of denials that ended before their event was due, and tries a store that failed.
 func (e *Engine) tellLoop() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -141,6 +141,7 @@ func (e *Engine) tellLoop() {
 			return
 		case <-tick.C:
 		}
+		e.probe()
 		for _, r := range e.denials.due(e.now()) {
 			if e.Submit(r) != nil {
 				break // the queue is full: the next tick asks again

@@ -14,8 +14,8 @@ type failure struct {
 	at  time.Time
 }
 
-// failureStands is how long a failure tells of the store: while requests come, one a second tries it.
-const failureStands = 10 * time.Second
+// probeAfter is how long nothing else has tried a store that failed, before the engine does.
+const probeAfter = 2 * time.Second
 
 // failed remembers why a transaction failed. That it ran out of time, perhaps while it waited for the one before, says less
 // than what failed before it, so it does not take its place.
@@ -40,11 +40,21 @@ func (e *Engine) cause() error {
 	return gobreaker.ErrOpenState // it has just answered again
 }
 
-// Failure is why requests are answered without the store; nil when they are not, or nobody has asked for long.
+// Failure is why requests are answered without the store; nil when they are not.
 func (e *Engine) Failure() error {
-	last := e.lastFailure.Load()
-	if last == nil || e.breaker.State() == gobreaker.StateClosed || time.Since(last.at) >= failureStands {
-		return nil
+	if last := e.lastFailure.Load(); last != nil && e.breaker.State() != gobreaker.StateClosed {
+		return last.err
 	}
-	return last.err
+	return nil
 }
+
+// probe tries a store that failed, when nobody else has for a while: else it would be told to fail until somebody asks, or to
+// answer when it does not. To read may work where nothing can be written, so a receipt is written.
+func (e *Engine) probe() {
+	if last := e.lastFailure.Load(); last != nil && time.Since(last.at) >= probeAfter && e.breaker.State() != gobreaker.StateClosed {
+		_ = e.enqueue(&Request{Verb: look, ID: probePrefix + e.cfg.NewID()}) // when the queue is full others do
+	}
+}
+
+// probePrefix begins the ids of probes. No request can have one.
+const probePrefix = "probe\n"

@@ -182,8 +182,22 @@ func TestTheFailureOfAStoreIsTold(t *testing.T) {
 		if !errors.Is(e.Failure(), locked) {
 			t.Errorf("%v when it fails again", e.Failure())
 		}
-		if time.Sleep(time.Minute); e.Failure() != nil {
-			t.Errorf("%v, and nobody has asked for a minute", e.Failure())
+		from := store.count()
+		if time.Sleep(time.Minute); !errors.Is(e.Failure(), locked) {
+			t.Errorf("%v, and nobody has asked for a minute: it fails all the same", e.Failure())
+		}
+		if tried := store.count() - from; tried < 10 || tried > 30 {
+			t.Errorf("tried %d times in a minute, want one in 2 or 3 s", tried)
+		}
+		store.fail(nil)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if e.Failure() != nil || told != nil {
+			t.Errorf("%v, told %v, and it answers again", e.Failure(), told)
+		}
+		from = store.count()
+		if time.Sleep(time.Minute); store.count() > from {
+			t.Error("it is tried without a need")
 		}
 	})
 }
