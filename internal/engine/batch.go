@@ -88,13 +88,22 @@ func (b *batch) clear() {
 	b.limits, b.closing = 0, false
 }
 
-// dropLate fails the requests that waited past their deadline, with why.
-func (b *batch) dropLate(now time.Time, why error) {
+// dropLate fails the requests that waited longer than most, with why, and tells when the oldest of the others came; now when
+// there are none. They wait since awake at the earliest: before that the process did not run.
+func (b *batch) dropLate(now, awake time.Time, most time.Duration, why error) (oldest time.Time) {
+	oldest = now
 	for _, r := range b.requests {
-		if now.After(r.deadline) && !r.Verb.internal() {
-			r.err = fmt.Errorf("waited %s: %w", now.Sub(r.received).Round(time.Millisecond), why)
+		if r.Verb.internal() {
+			continue
 		}
+		since := later(r.received, awake)
+		if waited := now.Sub(since); waited > most {
+			r.err = fmt.Errorf("waited %s: %w", waited.Round(time.Millisecond), why)
+			continue
+		}
+		oldest = earlier(oldest, since)
 	}
+	return oldest
 }
 
 // keepRepeatable fails the pending requests that must not be written twice. Of the others a receipt that is found now may be

@@ -43,22 +43,20 @@ func (e *Engine) keepDenials() {
 }
 
 // commit answers every request of the batch: from the store, or, where that fails, without it. The time to wait for a turn
-// is part of the patience: a store that hangs has both wait.
+// is part of the patience: a store that hangs has both wait. So is, when it gets long, the time that requests have waited for the
+// transaction before: each is answered before its deadline, since nobody may wait for it any longer.
 func (e *Engine) commit(b *batch) {
-	b.dropLate(time.Now(), e.whyLate())
-	ctx, cancel := context.WithDeadline(context.Background(), b.began.Add(e.patience()))
-	defer cancel()
+	awake := e.pulse.awake()
+	oldest := b.dropLate(time.Now(), awake, e.cfg.Deadline*3/4, e.whyLate())
+	until := earlier(later(b.began, awake).Add(e.patience()), oldest.Add(e.cfg.Deadline*15/16))
 	defer b.endTurn()
-	err := e.write(ctx, b)
-	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
+	err := e.persist(b, until)
+	if err != nil && !time.Now().Before(until) && e.pulse.awake().After(awake) {
+		// The process was held up, and not by the store.
 		if errors.Is(err, ErrCommitUnknown) {
-			// What carries an id can be asked again; the rest may be charged already.
 			b.keepRepeatable(err)
 		}
-		if !e.mayRetry(ctx, err, attempt) {
-			break
-		}
-		err = e.write(ctx, b)
+		err = e.persist(b, time.Now().Add(e.patience()))
 	}
 	if err != nil {
 		b.fail(err)
@@ -80,6 +78,38 @@ func (e *Engine) patience() time.Duration {
 		most = min(most, probeTimeout) // all that wait pay for a probe of a store that hangs
 	}
 	return most
+}
+
+// persist writes the batch, and again while that may help.
+func (e *Engine) persist(b *batch, until time.Time) error {
+	ctx, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	err := e.write(ctx, b)
+	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
+		if errors.Is(err, ErrCommitUnknown) {
+			// What carries an id can be asked again; the rest may be charged already.
+			b.keepRepeatable(err)
+		}
+		if !e.mayRetry(ctx, err, attempt) {
+			break
+		}
+		err = e.write(ctx, b)
+	}
+	return err
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // whyLate is why a request waits too long: the store fails, or it does all it can, and there is more than that.
@@ -117,6 +147,7 @@ func (e *Engine) mayRetry(ctx context.Context, err error, attempt int) bool {
 
 // transact runs a transaction through the circuit breaker.
 func (e *Engine) transact(ctx context.Context, update func() error) error {
+	began := time.Now()
 	_, err := e.breaker.Execute(func() (struct{}, error) {
 		err := update()
 		if err != nil {
@@ -124,7 +155,7 @@ func (e *Engine) transact(ctx context.Context, update func() error) error {
 		} else {
 			e.succeeded()
 		}
-		e.hangs.Store(err != nil && ctx.Err() != nil)
+		e.hangs.Store(err != nil && ctx.Err() != nil && time.Since(began) >= e.cfg.Deadline*3/8 && !e.pulse.awake().After(began))
 		return struct{}{}, err
 	})
 	if err != nil && !isOpen(err) {

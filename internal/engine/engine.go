@@ -35,7 +35,7 @@ type Config struct {
 	Queue int
 	// MaxBatch is how many requests are written together at most. 512 unless set.
 	MaxBatch int
-	// Deadline is how long a request may take; after it the request is answered as when the store fails. 2 s
+	// Deadline is how long a request may take; before it is over the request is answered as when the store fails. 2 s
 	// unless set.
 	Deadline time.Duration
 }
@@ -80,8 +80,9 @@ type Engine struct {
 
 	// lastFailure is nil while the store answers.
 	lastFailure atomic.Pointer[failure]
-	// hangs says that the last transaction ran into its deadline: one such is enough to open the circuit.
+	// hangs says that the store did not answer the last transaction for long: one such is enough to open the circuit.
 	hangs atomic.Bool
+	pulse pulse
 	clock atomic.Pointer[reading]
 	// looked is the reading that became old when denials were answered on the strength of it.
 	looked    atomic.Pointer[reading]
@@ -117,6 +118,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 			}
 		},
 	})
+	e.pulse.init()
 	e.exhausted.init()
 	e.denials.init()
 	e.leases.init()
@@ -159,7 +161,6 @@ func (unobserved) StoreFailed(error)                                 {}
 // ErrOverloaded or ErrClosed) Done is not called.
 func (e *Engine) Submit(r *Request) error {
 	r.received = time.Now()
-	r.deadline = r.received.Add(e.cfg.Deadline)
 	if d, ok := e.answerNow(r); ok {
 		r.decision = d
 		e.finish(r, 0)

@@ -441,16 +441,18 @@ func appendLimit(rs []*Request, v Verb, l *Limit) []*Request {
 	return rs
 }
 
-// leaseLoop gives back what is left of leases that ended.
+// leaseLoop gives back what is left of leases that ended. It is the pulse, too.
 func (e *Engine) leaseLoop() {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
+	defer e.pulse.end()
 	for {
 		select {
 		case <-e.quit:
 			return
 		case <-tick.C:
 		}
+		e.pulse.beat()
 		if e.leases.count.Load() == 0 {
 			continue
 		}

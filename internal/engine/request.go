@@ -28,7 +28,8 @@ const (
 	handBack
 	// renew settles leases that are used up, and asks for new ones; the engine asks itself.
 	renew
-	// look has a transaction run, without any limit, so that what is remembered holds on; the engine asks itself.
+	// look has a transaction run, without any limit, so that what is remembered holds on, or to see whether the store answers;
+	// the engine asks itself.
 	look
 )
 
@@ -106,7 +107,7 @@ type Request struct {
 	// denied are the costs whose denials a tell is about, one for each limit.
 	denied []int64
 
-	deadline, received time.Time
+	received time.Time
 	// slots are the places of the limits' counters in the batch.
 	slots []int
 	// The usual request has one limit and needs nothing else of the heap.

@@ -1,0 +1,60 @@
+//go:build unix
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// TestAWorkerThatWasStoppedGoesOn: it was away itself, and takes it for no failure of the store. What it had begun it does, and
+// nobody else is held up for long.
+func TestAWorkerThatWasStoppedGoesOn(t *testing.T) {
+	t.Parallel()
+	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
+	stopped := start(t, env...)
+	start(t, env...)
+	body := func(i int) string { // each is written, so that a transaction is always under way
+		return fmt.Sprintf(`{"limits":[{"key":"paused:%d","limit":1000000,"window":"1h"}]}`, i%8)
+	}
+	var l load
+	var all sync.WaitGroup
+	all.Go(func() { l.run(t, cluster.ClientURL(), 32, 1<<30, 10*time.Second, body) })
+	for range 4 {
+		time.Sleep(300 * time.Millisecond)
+		signal(t, stopped, syscall.SIGSTOP)
+		time.Sleep(1800 * time.Millisecond)
+		signal(t, stopped, syscall.SIGCONT)
+	}
+	time.Sleep(300 * time.Millisecond)
+	l.stopped.Store(true)
+	all.Wait()
+	if l.degraded.Load() > 0 || l.failed.Load() > 0 {
+		t.Error(&l)
+	}
+	if strings.Contains(stopped.log(), "the store fails") {
+		t.Error("it says that the store fails")
+	}
+	nc, charged := connect(t, cluster.ClientURL()), int64(0)
+	for i := range 8 {
+		charged += used(t, nc, fmt.Sprintf("paused:%d", i))
+	}
+	if charged != l.allowed.Load() {
+		t.Errorf("%d charged, and %v", charged, &l)
+	}
+}
+
+func signal(t testing.TB, w *worker, s syscall.Signal) {
+	t.Helper()
+	if err := w.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
