@@ -35,10 +35,7 @@ var binary struct {
 	err  error
 }
 
-func TestMain(m *testing.M) {
-	defer func() { os.RemoveAll(binary.dir) }()
-	testenv.Main(m)
-}
+func TestMain(m *testing.M) { testenv.Main(m, func() { os.RemoveAll(binary.dir) }) }
 
 // program builds the limiter and the alerter, race detector included, once, and gives the path of one.
 func program(t testing.TB, name string) string {
