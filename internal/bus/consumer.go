@@ -109,6 +109,7 @@ type Consumer struct {
 	losses losses
 	// behind says that the last pull left something.
 	behind bool
+	idle   idle
 	// caughtUp is in Unix milliseconds.
 	caughtUp atomic.Int64
 }
@@ -176,10 +177,23 @@ func (c *Consumer) pass(ctx context.Context) error {
 		c.consumer = nil
 		return errors.Join(failed, fmt.Errorf("pull events: %w", err))
 	}
-	c.behind = pending > 0
-	if known || failed == nil {
-		c.cfg.Observer.EventsPending(pending)
+	switch {
+	case known:
+		c.idle.ended(c.cfg.Logger)
+	case failed != nil || ctx.Err() != nil:
+		return failed
+	default:
+		asked, still, err := c.stillness(ctx)
+		if err != nil || !asked {
+			return err
+		}
+		pending, upTo = still, began
+		if pending > 0 {
+			upTo = time.Time{}
+		}
 	}
+	c.behind = pending > 0
+	c.cfg.Observer.EventsPending(pending)
 	if failed == nil && ctx.Err() == nil {
 		c.caughtUp.Store(max(c.caughtUp.Load(), upTo.UnixMilli()))
 	}

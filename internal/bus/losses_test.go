@@ -28,9 +28,12 @@ type lossy struct {
 	lines bytes.Buffer
 	lost  uint64
 	sent  int
+	// pending is what the consumer told last.
+	pending uint64
 }
 
-func (l *lossy) EventsLost(n uint64) { l.lost += n }
+func (l *lossy) EventsLost(n uint64)    { l.lost += n }
+func (l *lossy) EventsPending(n uint64) { l.pending = n }
 
 func newLossy(t *testing.T) *lossy {
 	t.Helper()

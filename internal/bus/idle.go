@@ -1,0 +1,64 @@
+package bus
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+)
+
+// Pulls that bring nothing: there is nothing, or nothing is given.
+
+// askEvery is how often a consumer whose pulls bring nothing asks why.
+const askEvery = 5 * time.Second
+
+// idle is what a consumer knows of that.
+type idle struct {
+	askedAt time.Time
+	// waiting says that there was something when it asked last, and said that the log told so.
+	waiting, said bool
+}
+
+// stillness tells how many messages wait though none came, where it asks.
+func (c *Consumer) stillness(ctx context.Context) (asked bool, pending uint64, err error) {
+	q := &c.idle
+	if time.Since(q.askedAt) < askEvery {
+		return false, 0, nil
+	}
+	info, err := c.consumer.Info(ctx)
+	if err != nil {
+		c.consumer = nil
+		return false, 0, wrapConsumer("look at", err)
+	}
+	q.askedAt = time.Now()
+	switch {
+	case info.NumPending == 0:
+		q.ended(c.cfg.Logger)
+		return true, 0, nil
+	case q.said:
+	case info.Paused:
+		c.sayIdle("it is paused: nats consumer resume "+limits.EventStream+" "+consumerName, info)
+	case q.waiting: // else the first may have come behind the pull
+		c.sayIdle("others have as many in hand as may be, or this user may not publish to "+
+			"$JS.API.CONSUMER.MSG.NEXT."+limits.EventStream+"."+consumerName, info)
+	}
+	q.waiting = true
+	return true, info.NumPending, nil
+}
+
+func (c *Consumer) sayIdle(why string, info *jetstream.ConsumerInfo) {
+	c.cfg.Logger.Warn("events wait in the stream, and its consumer gives none", "pending", info.NumPending, "in hand", info.NumAckPending,
+		"why", why)
+	c.idle.said = true
+}
+
+// ended is for when something came, or nothing waits.
+func (q *idle) ended(log *slog.Logger) {
+	if q.said {
+		log.Info("the consumer of events gives them again")
+	}
+	q.waiting, q.said = false, false
+}

@@ -1,0 +1,99 @@
+package bus
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+)
+
+// TestAConsumerThatGivesNothingIsNotCaughtUp: else alerts would resolve while what they are about goes on.
+func TestAConsumerThatGivesNothingIsNotCaughtUp(t *testing.T) {
+	t.Parallel()
+	l := newLossy(t)
+	l.publish(3)
+	l.pass(3, 0)
+	l.pass(3, 0)
+	before := l.c.CaughtUp()
+	if before.IsZero() || l.pending != 0 {
+		t.Fatalf("caught up at %s, and %d pending", before, l.pending)
+	}
+	l.pause(time.Now().Add(time.Hour))
+	l.publish(2)
+	for range 3 {
+		l.c.idle.askedAt = time.Time{}
+		l.pass(3, 0)
+	}
+	if l.pending != 2 || !l.c.CaughtUp().Equal(before) {
+		t.Errorf("%d pending, want 2; caught up at %s, want %s as before", l.pending, l.c.CaughtUp(), before)
+	}
+	l.lines.Reset()
+	l.pass(3, 0) // too soon to ask again
+	if l.pending != 2 || l.lines.Len() > 0 {
+		t.Errorf("%d pending; %s", l.pending, l.lines.String())
+	}
+	l.pause(time.Time{})
+	for l.c.CaughtUp().Equal(before) {
+		l.c.idle.askedAt = time.Time{}
+		if err := l.c.pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(l.k.events) != 5 || l.pending != 0 {
+		t.Errorf("%d taken, %d pending; want 5, 0", len(l.k.events), l.pending)
+	}
+	if said := l.lines.String(); strings.Count(said, "gives them again") != 1 {
+		t.Errorf("said %q", said)
+	}
+}
+
+// TestAConsumerThatGivesNothingIsSaidOnce, with the way out.
+func TestAConsumerThatGivesNothingIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	l := newLossy(t)
+	l.pass(0, 0)
+	l.pause(time.Now().Add(time.Hour))
+	l.publish(1)
+	for range 3 {
+		l.c.idle.askedAt = time.Time{}
+		l.pass(0, 0)
+	}
+	if said := l.lines.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "nats consumer resume LIMITS alerter") {
+		t.Errorf("said %q", said)
+	}
+	// What is full hands out nothing either.
+	l.pause(time.Time{})
+	cfg := consumerConfig()
+	cfg.MaxAckPending = 1
+	made(t, func() error {
+		_, err := l.js.UpdateConsumer(t.Context(), limits.EventStream, cfg)
+		return err
+	})
+	other, err := l.js.Consumer(t.Context(), limits.EventStream, consumerName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Next(jetstream.FetchMaxWait(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	l.publish(1)
+	l.lines.Reset()
+	l.c.idle = idle{}
+	for range 3 {
+		l.c.idle.askedAt = time.Time{}
+		l.pass(0, 0)
+	}
+	if said := l.lines.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "as many in hand") {
+		t.Errorf("said %q", said)
+	}
+}
+
+func (l *lossy) pause(until time.Time) {
+	l.t.Helper()
+	if _, err := l.js.PauseConsumer(l.t.Context(), limits.EventStream, consumerName, until); err != nil {
+		l.t.Fatal(err)
+	}
+}
