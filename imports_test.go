@@ -30,11 +30,12 @@ var mayImport = map[string][]string{
 	"internal/yamlfile":  {"internal/zone"},
 	"internal/policy":    {"internal/engine", "internal/glob", "internal/week", "internal/yamlfile", "internal/zone"},
 	"internal/keys":      {},
-	"internal/overrides": {"internal/glob"},
+	"internal/overrides": {"internal/glob", "internal/outage"},
 	"internal/journal":   {"internal/engine"},
 	"internal/redact":    {},
-	"internal/bus":       {".", "internal/redact", "internal/engine", "internal/policy", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage", "internal/zone"},
-	"internal/alerts":    {".", "internal/glob", "internal/week", "internal/yamlfile"},
+	"internal/outage":    {},
+	"internal/bus":       {".", "internal/redact", "internal/outage", "internal/engine", "internal/policy", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage", "internal/zone"},
+	"internal/alerts":    {".", "internal/glob", "internal/outage", "internal/week", "internal/yamlfile"},
 	"internal/jobs":      {"internal/redact"},
 	"internal/usage":     {"internal/engine"},
 	"internal/postgres": {"internal/engine", "internal/journal", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage",
@@ -57,7 +58,7 @@ var mayImport = map[string][]string{
 	"internal/storetest/eachstore": {"internal/postgres", "internal/sqlite", "internal/testenv"}, // likewise
 	"internal/app/apptest":         {"internal/app"},                                             // likewise
 	"internal/alerts/channel":      {"internal/alerts"},
-	"internal/alerts/deliver":      {"internal/alerts", "internal/redact"},
+	"internal/alerts/deliver":      {"internal/alerts", "internal/outage", "internal/redact"},
 
 	"examples/internal/exampletest": {"internal/app", "internal/app/apptest", "internal/postgres", "internal/testenv"}, // for tests only
 }

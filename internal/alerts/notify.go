@@ -16,6 +16,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/outage"
 )
 
 // Limiter decides whether one more alert may be sent; *[limits.Client] is one.
@@ -52,22 +53,16 @@ func (s *Service) Run(ctx context.Context, log *slog.Logger) {
 func (s *Service) tellUntil(ctx, work context.Context, log *slog.Logger) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
-	failing := false
+	outage := outage.New(log, slog.LevelError, "alerts wait to be told", "alerts are told again")
 	for ctx.Err() == nil {
 		n, err := s.notify(work)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			if !failing {
-				log.Error("alerts wait to be told", "error", err)
-			}
-			failing = true
+			outage.Tried(err)
 			s.idle(ctx, wait.NextBackOff(), nil)
 		default:
-			if failing {
-				log.Info("alerts are told again")
-			}
-			failing = false
+			outage.Tried(nil)
 			wait.Reset()
 			if n < s.Batch {
 				s.idle(ctx, pendingPoll, s.wake)

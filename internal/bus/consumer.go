@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/outage"
 )
 
 // ConsumerConfig configures a [Consumer].
@@ -102,7 +103,7 @@ type Consumer struct {
 	holding bool
 	// strikes counts, by sequence, how often an event failed alone.
 	strikes map[uint64]int
-	failing bool
+	outage  *outage.Log
 	// unsaid counts the messages put aside since saidAt, when the log told of some.
 	unsaid int
 	saidAt time.Time
@@ -123,7 +124,10 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
 	}
-	return &Consumer{cfg: cfg, js: js, strikes: map[uint64]int{}}, nil
+	return &Consumer{
+		cfg: cfg, js: js, strikes: map[uint64]int{},
+		outage: outage.New(cfg.Logger, slog.LevelError, "events wait in the stream", "events are taken again"),
+	}, nil
 }
 
 // Run takes events until ctx ends, and then gives back what it has and did not take. Failures are retried for ever.
@@ -135,10 +139,10 @@ func (c *Consumer) Run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			c.failed(err)
+			c.outage.Tried(err)
 			_ = sleep(ctx, wait.NextBackOff())
 		default:
-			c.recovered()
+			c.outage.Tried(nil)
 			wait.Reset()
 		}
 	}
@@ -261,19 +265,4 @@ func (c *Consumer) take(ctx context.Context, all []delivered) error {
 		events[i] = all[i].event
 	}
 	return c.cfg.Take(ctx, events)
-}
-
-// failed and recovered log changes of state, not tries.
-func (c *Consumer) failed(err error) {
-	if !c.failing {
-		c.cfg.Logger.Error("events wait in the stream", "error", err)
-	}
-	c.failing = true
-}
-
-func (c *Consumer) recovered() {
-	if c.failing {
-		c.cfg.Logger.Info("events are taken again")
-	}
-	c.failing = false
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/outage"
 )
 
 // Outbox holds events until they are published.
@@ -78,9 +79,8 @@ type Relay struct {
 	forms eventForms
 	wake  chan struct{}
 	// ready says that the stream was seen since the last failure.
-	ready bool
-	// failing says that the last pass failed, so that only changes are logged.
-	failing bool
+	ready  bool
+	outage *outage.Log
 }
 
 // NewRelay makes a relay; Run runs it.
@@ -100,7 +100,10 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	return &Relay{cfg: cfg, js: js, forms: forms, wake: make(chan struct{}, 1)}, nil
+	return &Relay{
+		cfg: cfg, js: js, forms: forms, wake: make(chan struct{}, 1),
+		outage: outage.New(cfg.Logger, slog.LevelError, "events wait in the outbox", "events are published again"),
+	}, nil
 }
 
 // Wake tells that events were written. It does not block.
@@ -120,10 +123,10 @@ func (r *Relay) Run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			r.failed(err)
+			r.outage.Tried(err)
 			_ = sleep(ctx, wait.NextBackOff())
 		default:
-			r.recovered()
+			r.outage.Tried(nil)
 			wait.Reset()
 			if 0 < n && n < r.cfg.Batch {
 				_ = sleep(ctx, gather)
@@ -243,19 +246,4 @@ func firstOf(errs []error) error {
 	default:
 		return fmt.Errorf("%w (and %d more)", errs[0], len(errs)-1)
 	}
-}
-
-// failed and recovered log changes of state, not tries.
-func (r *Relay) failed(err error) {
-	if !r.failing {
-		r.cfg.Logger.Error("events wait in the outbox", "error", err)
-	}
-	r.failing = true
-}
-
-func (r *Relay) recovered() {
-	if r.failing {
-		r.cfg.Logger.Info("events are published again")
-	}
-	r.failing = false
 }

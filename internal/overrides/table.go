@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/glob"
+	"github.com/seed503877ad/limits/internal/outage"
 )
 
 // Config configures a [Table].
@@ -186,7 +187,7 @@ func (t *Table) Wake() {
 func (t *Table) Run(ctx context.Context) {
 	tick := time.NewTicker(t.cfg.Every)
 	defer tick.Stop()
-	failing := false
+	outage := outage.New(t.cfg.Logger, slog.LevelWarn, "overrides may be out of date until the store answers", "overrides are up to date again")
 	for {
 		select {
 		case <-ctx.Done():
@@ -195,15 +196,10 @@ func (t *Table) Run(ctx context.Context) {
 		case <-t.wake:
 		}
 		err := t.ask(ctx)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
-		case err != nil && !failing:
-			t.cfg.Logger.Warn("overrides may be out of date until the store answers", "error", err)
-		case err == nil && failing:
-			t.cfg.Logger.Info("overrides are up to date again")
 		}
-		failing = err != nil
+		outage.Tried(err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/outage"
 )
 
 // Outbox is what the sender needs of [alerts.Store].
@@ -129,12 +130,13 @@ func (nobody) DeliveryTried(string, string, time.Duration) {}
 type Sender struct {
 	cfg Config
 
+	// outage is the store's.
+	outage *outage.Log
+
 	mu       sync.Mutex
 	loops    map[string]*loop
 	disabled map[string]alerts.Disabled
 	running  sync.WaitGroup
-	// failing says that the store did not answer the last question.
-	failing bool
 
 	// unknown says since when deliveries wait for names that no channel has. Only Run's goroutine uses it.
 	unknown map[string]time.Time
@@ -145,7 +147,10 @@ func NewSender(cfg Config) (*Sender, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
-	return &Sender{cfg: cfg, loops: map[string]*loop{}, disabled: map[string]alerts.Disabled{}, unknown: map[string]time.Time{}}, nil
+	return &Sender{
+		cfg: cfg, loops: map[string]*loop{}, disabled: map[string]alerts.Disabled{}, unknown: map[string]time.Time{},
+		outage: outage.New(cfg.Logger, slog.LevelError, "deliveries of alerts wait: the store fails", "deliveries of alerts go on: the store answers again"),
+	}, nil
 }
 
 // Wake tells that deliveries were added or replayed. It does not block.
@@ -244,20 +249,10 @@ func (s *Sender) follow(ctx context.Context) {
 	}
 }
 
-// asked logs when the store begins to fail and when it answers again: every channel asks it each second.
+// asked tells the log how the store answers: every channel asks it each second.
 func (s *Sender) asked(ctx context.Context, act string, err error) {
-	if err != nil && errors.Is(context.Cause(ctx), context.Canceled) {
-		return
-	}
-	s.mu.Lock()
-	failed := s.failing
-	s.failing = err != nil
-	s.mu.Unlock()
-	switch {
-	case err != nil && !failed:
-		s.cfg.Logger.Error("deliveries of alerts wait: the store fails", "act", act, "error", err)
-	case err == nil && failed:
-		s.cfg.Logger.Info("deliveries of alerts go on: the store answers again")
+	if err == nil || !errors.Is(context.Cause(ctx), context.Canceled) {
+		s.outage.Tried(err, "act", act)
 	}
 }
 
