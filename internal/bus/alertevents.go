@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
@@ -70,7 +71,7 @@ func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 		}
 		a.ready.Store(true)
 	}
-	_, err = a.js.PublishMsg(ctx, msg)
+	_, err = a.js.PublishMsg(ctx, msg, jetstream.WithExpectStream(limits.AlertStream))
 	switch {
 	case err == nil:
 		return nil

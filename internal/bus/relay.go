@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/outage"
 )
@@ -49,6 +50,10 @@ const (
 	gather = 50 * time.Millisecond
 	// ackTimeout is how long a batch may wait for its acknowledgements.
 	ackTimeout = 5 * time.Second
+	// refusedFor is after what time an event is tried again that the stream does not take as it is; refusedMost bounds how many
+	// are passed over at a time.
+	refusedFor  = time.Minute
+	refusedMost = 4096
 	// drainTimeout is how long, after Run's context has ended, the relay goes on with what is in the outbox.
 	drainTimeout = 5 * time.Second
 )
@@ -81,6 +86,9 @@ type Relay struct {
 	// ready says that the stream was seen since the last failure.
 	ready  bool
 	outage *outage.Log
+	// refused are events that the stream does not take as they are, by when they are tried again.
+	refused map[string]time.Time
+	refusal *outage.Log
 }
 
 // NewRelay makes a relay; Run runs it.
@@ -102,7 +110,10 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	}
 	return &Relay{
 		cfg: cfg, js: js, forms: forms, wake: make(chan struct{}, 1),
-		outage: outage.New(cfg.Logger, slog.LevelError, "events wait in the outbox", "events are published again"),
+		outage:  outage.New(cfg.Logger, slog.LevelError, "events wait in the outbox", "events are published again"),
+		refused: map[string]time.Time{},
+		refusal: outage.New(cfg.Logger, slog.LevelError, "an event waits in the outbox, because it is too large: raise max_payload of the NATS "+
+			"server, and of the stream max_msg_size: nats stream edit "+limits.EventStream+" --max-msg-size SIZE", "no event is too large any more"),
 	}, nil
 }
 
@@ -178,7 +189,7 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		}
 		r.ready = true
 	}
-	n, err := r.cfg.Outbox.Relay(ctx, r.cfg.Batch, r.publish)
+	n, err := r.cfg.Outbox.Relay(ctx, r.cfg.Batch+len(r.refused), r.publish)
 	if err != nil {
 		// The stream may be what is missing.
 		r.ready = false
@@ -187,36 +198,81 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-// publish sends the events and waits for their acknowledgements.
+// publish sends the events and waits for their acknowledgements. One that is refused for itself holds nothing else up: it stays
+// in the outbox, for somebody to look at, and the next time others are asked for beside it.
 func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	futures := make([]jetstream.PubAckFuture, 0, len(events))
 	ids := make([]string, 0, len(events))
 	var errs []error
-	for i := range events {
+	failed := func(act, id string, err error) {
+		if err = fmt.Errorf("%s event %s: %w", act, id, err); !tooLarge(err) || !r.refuse(id, err) {
+			errs = append(errs, err)
+		}
+	}
+	now := time.Now()
+	for i := 0; i < len(events) && len(futures) < r.cfg.Batch; i++ {
 		e := &events[i]
-		m, err := r.forms.message(e)
-		if err != nil {
-			// It stays in the outbox for somebody to look at, and holds nothing else up.
-			errs = append(errs, fmt.Errorf("build event %s: %w", e.ID, err))
+		if again, is := r.refused[e.ID]; is && now.Before(again) {
 			continue
 		}
-		f, err := r.js.PublishMsgAsync(m)
+		m, err := r.forms.message(e)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("publish event %s: %w", e.ID, err))
+			failed("build", e.ID, err)
+			continue
+		}
+		f, err := r.js.PublishMsgAsync(m, jetstream.WithExpectStream(limits.EventStream))
+		if err != nil {
+			failed("publish", e.ID, err)
+			if tooLarge(err) {
+				continue
+			}
 			break
 		}
 		futures, ids = append(futures, f), append(ids, e.ID)
 	}
 	for i, f := range futures {
 		if err := await(ctx, f); err != nil {
-			errs = append(errs, fmt.Errorf("publish event %s: %w", ids[i], err))
+			failed("publish", ids[i], err)
 			continue
 		}
 		acked = append(acked, ids[i])
+		delete(r.refused, ids[i])
 	}
+	r.forgive(now)
 	return acked, firstOf(errs)
+}
+
+// tooLarge tells an error that says nothing of other events.
+func tooLarge(err error) bool {
+	api, is := errors.AsType[*jetstream.APIError](err)
+	return errors.Is(err, nats.ErrMaxPayload) || is && api.ErrorCode == errMessageSize
+}
+
+// errMessageSize is the server's code for more than max_msg_size of the stream.
+const errMessageSize = 10054
+
+// refuse notes that an event is refused, if there is room.
+func (r *Relay) refuse(id string, err error) bool {
+	if _, is := r.refused[id]; !is && len(r.refused) == refusedMost {
+		return false
+	}
+	r.refusal.Tried(err)
+	r.refused[id] = time.Now().Add(refusedFor)
+	return true
+}
+
+// forgive forgets the refused that were not met any more, when they were to be tried again: somebody has removed them.
+func (r *Relay) forgive(now time.Time) {
+	for id, again := range r.refused {
+		if now.Sub(again) > refusedFor {
+			delete(r.refused, id)
+		}
+	}
+	if len(r.refused) == 0 {
+		r.refusal.Tried(nil)
+	}
 }
 
 // await waits for an acknowledgement. One that is there counts even when ctx has ended.

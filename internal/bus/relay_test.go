@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -354,4 +355,83 @@ func TestRelayConfigIsChecked(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
+}
+
+// TestEventsThatAreTooLargeHoldNothingUp has more of them than are published at a time, and then has room for them.
+func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ server, stream int32 }{
+		"max_msg_size of the stream": {1 << 20, 1000},
+		"max_payload of the server":  {1000, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nc := dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.MaxPayload = c.server }).ClientURL())
+			js, err := jetstream.New(nc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := eventStream()
+			cfg.MaxMsgSize = c.stream
+			made(t, func() error {
+				_, err := js.CreateStream(t.Context(), cfg)
+				return err
+			})
+			box := &fakeOutbox{}
+			const large, small = 10, 3
+			for n := range large + small {
+				e := exceeded(n)
+				if n < large {
+					e.Key = strings.Repeat("k", 500)
+				}
+				box.add(e)
+			}
+			log := &journal{}
+			runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
+			stored(t, nc, small)
+			if n, _ := box.Backlog(t.Context()); n != large {
+				t.Errorf("%d wait, want %d", n, large)
+			}
+			if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "max-msg-size") {
+				t.Errorf("said %q", said)
+			}
+		})
+	}
+}
+
+// TestAnotherStreamKeepsNoEvents: what it acknowledges no alerter would ever be given.
+func TestAnotherStreamKeepsNoEvents(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, log := &fakeOutbox{}, &journal{}
+	box.add(exceeded(1))
+	r, _ := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	stored(t, nc, 1)
+	drained(t, box)
+	if err := js.DeleteStream(t.Context(), limits.EventStream); err != nil {
+		t.Fatal(err)
+	}
+	var other jetstream.Stream
+	made(t, func() (err error) {
+		other, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"limits.exceeded"}})
+		return err
+	})
+	box.add(exceeded(2))
+	r.Wake()
+	for begin := time.Now(); !strings.Contains(log.String(), "expected stream does not match"); time.Sleep(5 * time.Millisecond) {
+		if time.Since(begin) > 20*time.Second {
+			t.Fatal("nothing is said of a stream that is not the one")
+		}
+	}
+	if info, err := other.Info(t.Context()); err != nil || info.State.Msgs > 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if err := js.DeleteStream(t.Context(), "OTHER"); err != nil {
+		t.Fatal(err)
+	}
+	drained(t, box)
 }

@@ -36,7 +36,7 @@ func PublishReport(ctx context.Context, nc *nats.Conn, from Origin, r *limits.Re
 	if err := ensureStream(ctx, js, eventStream()); err != nil {
 		return fmt.Errorf("publish report of %s: %w", r.Date, err)
 	}
-	if _, err := js.PublishMsg(ctx, m); err != nil {
+	if _, err := js.PublishMsg(ctx, m, jetstream.WithExpectStream(limits.EventStream)); err != nil {
 		return fmt.Errorf("publish report of %s: %w", r.Date, err)
 	}
 	return nil

@@ -13,11 +13,11 @@ import (
 )
 
 // NATS starts a NATS server with JetStream inside the test process, on a port of its own, and stops it when the test
-// ends. Its ClientURL is the address to connect to.
-func NATS(tb testing.TB) *natsserver.Server {
+// ends. Its ClientURL is the address to connect to. change may set other options.
+func NATS(tb testing.TB, change ...func(*natsserver.Options)) *natsserver.Server {
 	tb.Helper()
 	settings := natsSettings{Port: natsserver.RANDOM_PORT, Dir: tb.TempDir()}
-	s, err := settings.start()
+	s, err := settings.start(change...)
 	if err != nil {
 		tb.Fatalf("testenv: start NATS: %v", err)
 	}
@@ -94,8 +94,8 @@ type natsSettings struct {
 	SyncAlways bool
 }
 
-func (n natsSettings) start() (*natsserver.Server, error) {
-	s, err := natsserver.NewServer(&natsserver.Options{
+func (n natsSettings) start(change ...func(*natsserver.Options)) (*natsserver.Server, error) {
+	options := &natsserver.Options{
 		Host:       "127.0.0.1",
 		Port:       n.Port,
 		NoSigs:     true,
@@ -106,7 +106,11 @@ func (n natsSettings) start() (*natsserver.Server, error) {
 		// Left out, they follow the machine's free memory and disk.
 		JetStreamMaxMemory: 64 << 20,
 		JetStreamMaxStore:  8 << 30,
-	})
+	}
+	for _, c := range change {
+		c(options)
+	}
+	s, err := natsserver.NewServer(options)
 	if err != nil {
 		return nil, err
 	}
