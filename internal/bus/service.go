@@ -3,6 +3,7 @@ package bus
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -204,8 +205,7 @@ func (c *call) done(d engine.Decision, err error) {
 		s.publish(errorMsg(c.reply, err))
 	} else {
 		c.body = appendReply(c.body[:0], c.Verb, &d, c.Cost)
-		// Publish copies the data.
-		s.sent(s.cfg.Conn.Publish(c.reply, c.body))
+		s.answer(c.reply, c.body)
 	}
 	s.calls.Put(c)
 	s.end()
@@ -259,10 +259,6 @@ func (s *Service) read(ctx context.Context, subject, reply string, data []byte,
 	if err == nil {
 		body, err = json.Marshal(v)
 	}
-	if most := s.cfg.Conn.MaxPayload(); err == nil && most > 0 && int64(len(body)) > most {
-		err = &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
-			"the answer has %d bytes, and NATS takes %d; ask for fewer at a time with max", len(body), most)}
-	}
 	if err != nil {
 		if e := wireError(err); e.Status == 503 {
 			s.unavailable(subject, err)
@@ -270,7 +266,18 @@ func (s *Service) read(ctx context.Context, subject, reply string, data []byte,
 		s.publish(errorMsg(reply, err))
 		return
 	}
-	s.sent(s.cfg.Conn.Publish(reply, body))
+	s.answer(reply, body)
+}
+
+// answer publishes an answer, which is copied, or that it is too large to be.
+func (s *Service) answer(reply string, body []byte) {
+	err := s.cfg.Conn.Publish(reply, body)
+	if errors.Is(err, nats.ErrMaxPayload) {
+		err = s.cfg.Conn.PublishMsg(errorMsg(reply, &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
+			"the answer has %d bytes, and NATS takes %d; ask for fewer at a time with max, or for fewer limits, whose decision stands",
+			len(body), s.cfg.Conn.MaxPayload())}))
+	}
+	s.sent(err)
 }
 
 // unavailable notes a request that the store failed; the first of an endpoint is logged, and then every 1000th.

@@ -355,3 +355,16 @@ func TestAnAnswerThatIsTooLargeIsSaid(t *testing.T) {
 		t.Errorf("%d bytes: %.200s; %d lost", len(m.Data), m.Data, s.Lost())
 	}
 }
+
+// TestAnAnswerTooLargeForNATSIsToldAsSuch: what was asked for is done, and silence would have it done again.
+func TestAnAnswerTooLargeForNATSIsToldAsSuch(t *testing.T) {
+	t.Parallel()
+	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
+		r.Done(engine.Decision{Results: []engine.Result{{Key: strings.Repeat("k", 1<<20), Name: "1m"}}}, nil)
+		return nil
+	}})
+	m := ask(t, nc, limits.SubjectConsume, hot)
+	if code := m.Header.Get(micro.ErrorCodeHeader); code != "413" || !strings.Contains(string(m.Data), `"too_large"`) {
+		t.Errorf("%s %.300s", code, m.Data)
+	}
+}

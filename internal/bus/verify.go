@@ -81,7 +81,7 @@ func (s *Service) answerVerify(reply string, body []byte, err error) {
 	if err != nil {
 		s.publish(errorMsg(reply, err))
 	} else {
-		s.sent(s.cfg.Conn.Publish(reply, body))
+		s.answer(reply, body)
 	}
 	s.end()
 }
