@@ -396,7 +396,7 @@ func TestBadAnnouncementsAreIgnored(t *testing.T) {
 	if id := <-heard; id != "abcdefgh" {
 		t.Errorf("heard %q", id)
 	}
-	if n := strings.Count(log.String(), "ignore an announcement"); n != 4 {
+	if n := strings.Count(log.String(), "ignore what is told to all workers"); n != 4 {
 		t.Errorf("%d ignored: %s", n, log)
 	}
 	a.Close()
