@@ -86,7 +86,7 @@ type Relay struct {
 	// ready says that the stream was seen since the last failure.
 	ready  bool
 	outage *outage.Log
-	// refused are events that the stream does not take as they are, by when they are tried again.
+	// refused are events that are not published as they are, by when they are tried again.
 	refused map[string]time.Time
 	refusal *outage.Log
 }
@@ -112,8 +112,8 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 		cfg: cfg, js: js, forms: forms, wake: make(chan struct{}, 1),
 		outage:  outage.New(cfg.Logger, slog.LevelError, "events wait in the outbox", "events are published again"),
 		refused: map[string]time.Time{},
-		refusal: outage.New(cfg.Logger, slog.LevelError, "an event waits in the outbox, because it is too large: raise max_payload of the NATS "+
-			"server, and of the stream max_msg_size: nats stream edit "+limits.EventStream+" --max-msg-size SIZE", "no event is too large any more"),
+		refusal: outage.New(cfg.Logger, slog.LevelError, "an event waits in the outbox, because of what it is; others go on",
+			"no event waits for what it is any more"),
 	}, nil
 }
 
@@ -130,7 +130,7 @@ func (r *Relay) Run(ctx context.Context) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
 	for ctx.Err() == nil {
-		n, err := r.pass(ctx)
+		n, more, err := r.pass(ctx)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
@@ -139,12 +139,13 @@ func (r *Relay) Run(ctx context.Context) {
 		default:
 			r.outage.Tried(nil)
 			wait.Reset()
-			if 0 < n && n < r.cfg.Batch {
+			if more {
+				continue
+			}
+			if n > 0 {
 				_ = sleep(ctx, gather)
 			}
-			if n < r.cfg.Batch {
-				r.idle(ctx)
-			}
+			r.idle(ctx)
 		}
 	}
 	r.drain(context.WithoutCancel(ctx))
@@ -155,12 +156,12 @@ func (r *Relay) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	for {
-		n, err := r.pass(ctx)
+		n, more, err := r.pass(ctx)
 		if err != nil {
 			r.cfg.Logger.Warn("events stay in the outbox until a worker runs again", "error", err)
 			return
 		}
-		if n == 0 {
+		if n == 0 && !more {
 			return
 		}
 	}
@@ -177,25 +178,30 @@ func (r *Relay) idle(ctx context.Context) {
 	}
 }
 
-// pass relays one batch.
-func (r *Relay) pass(ctx context.Context) (int, error) {
+// pass relays one batch. It gives how many left the outbox, and whether more may wait than it was given; without an error each such
+// pass publishes some, or learns of some that are refused.
+func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 	// Else the outbox would be held for as long as acknowledgements are waited for.
 	if !r.cfg.Conn.IsConnected() {
-		return 0, nats.ErrDisconnected
+		return 0, false, nats.ErrDisconnected
 	}
 	if !r.ready {
 		if err := ensureStream(ctx, r.js, eventStream()); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		r.ready = true
 	}
-	n, err := r.cfg.Outbox.Relay(ctx, r.cfg.Batch+len(r.refused), r.publish)
+	asked := r.cfg.Batch + len(r.refused)
+	n, err = r.cfg.Outbox.Relay(ctx, asked, func(ctx context.Context, events []engine.Event) ([]string, error) {
+		more = len(events) == asked
+		return r.publish(ctx, events)
+	})
 	if err != nil {
 		// The stream may be what is missing.
 		r.ready = false
-		return n, fmt.Errorf("relay events: %w", err)
+		return n, more, fmt.Errorf("relay events: %w", err)
 	}
-	return n, nil
+	return n, more, nil
 }
 
 // publish sends the events and waits for their acknowledgements. One that is refused for itself holds nothing else up: it stays
@@ -206,8 +212,8 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 	futures := make([]jetstream.PubAckFuture, 0, len(events))
 	ids := make([]string, 0, len(events))
 	var errs []error
-	failed := func(act, id string, err error) {
-		if err = fmt.Errorf("%s event %s: %w", act, id, err); !tooLarge(err) || !r.refuse(id, err) {
+	failed := func(act, id string, err error, mend string) {
+		if err = fmt.Errorf("%s event %s: %w", act, id, err); mend == "" || !r.refuse(id, err, mend) {
 			errs = append(errs, err)
 		}
 	}
@@ -219,13 +225,13 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 		}
 		m, err := r.forms.message(e)
 		if err != nil {
-			failed("build", e.ID, err)
+			failed("build", e.ID, err, "run a limiter of the release that wrote it")
 			continue
 		}
 		f, err := r.js.PublishMsgAsync(m, jetstream.WithExpectStream(limits.EventStream))
 		if err != nil {
-			failed("publish", e.ID, err)
-			if tooLarge(err) {
+			failed("publish", e.ID, err, room(err))
+			if room(err) != "" {
 				continue
 			}
 			break
@@ -234,7 +240,7 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 	}
 	for i, f := range futures {
 		if err := await(ctx, f); err != nil {
-			failed("publish", ids[i], err)
+			failed("publish", ids[i], err, room(err))
 			continue
 		}
 		acked = append(acked, ids[i])
@@ -244,21 +250,24 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 	return acked, firstOf(errs)
 }
 
-// tooLarge tells an error that says nothing of other events.
-func tooLarge(err error) bool {
-	api, is := errors.AsType[*jetstream.APIError](err)
-	return errors.Is(err, nats.ErrMaxPayload) || is && api.ErrorCode == errMessageSize
+// room says what to raise when an event is too large, which says nothing of others; nothing for any other error.
+func room(err error) string {
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return "raise max_payload of the NATS server"
+	case errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
+		return "nats stream edit " + limits.EventStream + " --max-msg-size SIZE"
+	default:
+		return ""
+	}
 }
 
-// errMessageSize is the server's code for more than max_msg_size of the stream.
-const errMessageSize = 10054
-
 // refuse notes that an event is refused, if there is room.
-func (r *Relay) refuse(id string, err error) bool {
+func (r *Relay) refuse(id string, err error, mend string) bool {
 	if _, is := r.refused[id]; !is && len(r.refused) == refusedMost {
 		return false
 	}
-	r.refusal.Tried(err)
+	r.refusal.Tried(err, "mend", mend)
 	r.refused[id] = time.Now().Add(refusedFor)
 	return true
 }

@@ -360,9 +360,12 @@ func TestRelayConfigIsChecked(t *testing.T) {
 // TestEventsThatAreTooLargeHoldNothingUp has more of them than are published at a time, and then has room for them.
 func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ server, stream int32 }{
-		"max_msg_size of the stream": {1 << 20, 1000},
-		"max_payload of the server":  {1000, -1},
+	for name, c := range map[string]struct {
+		server, stream int32
+		mend           string
+	}{
+		"max_msg_size of the stream": {1 << 20, 1000, "nats stream edit LIMITS --max-msg-size"},
+		"max_payload of the server":  {1000, -1, "raise max_payload"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -387,12 +390,12 @@ func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
 				box.add(e)
 			}
 			log := &journal{}
-			runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
+			runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
 			stored(t, nc, small)
 			if n, _ := box.Backlog(t.Context()); n != large {
 				t.Errorf("%d wait, want %d", n, large)
 			}
-			if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "max-msg-size") {
+			if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, c.mend) || !strings.Contains(said, "id-") {
 				t.Errorf("said %q", said)
 			}
 		})
@@ -434,4 +437,45 @@ func TestAnotherStreamKeepsNoEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	drained(t, box)
+}
+
+// TestEventsOfAnotherReleaseHoldNothingUp: a worker that does not know their type leaves them to those that do.
+func TestEventsOfAnotherReleaseHoldNothingUp(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	box, log := &fakeOutbox{}, &journal{}
+	for n := range 10 {
+		e := exceeded(n)
+		e.Type = "limits.new"
+		box.add(e)
+	}
+	box.add(exceeded(10))
+	_, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	stored(t, nc, 1)
+	stop()
+	if n, _ := box.Backlog(t.Context()); n != 10 {
+		t.Errorf("%d wait, want 10", n)
+	}
+	if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "unknown event type") {
+		t.Errorf("said %q", said)
+	}
+}
+
+// TestStopDrainsBehindWhatIsRefused, of which there is more than is published at a time.
+func TestStopDrainsBehindWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.MaxPayload = 1000 }).ClientURL())
+	box := &fakeOutbox{}
+	r, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: time.Hour})
+	stop()
+	for n := range 10 {
+		e := exceeded(n)
+		e.Key = strings.Repeat("k", 500)
+		box.add(e)
+	}
+	box.add(exceeded(10))
+	r.drain(t.Context())
+	if n, _ := box.Backlog(t.Context()); n != 10 {
+		t.Errorf("%d wait, want 10", n)
+	}
 }
