@@ -187,12 +187,12 @@ func (c *Consumer) pass(ctx context.Context) error {
 	case failed != nil || ctx.Err() != nil:
 		return failed
 	default:
-		asked, still, err := c.stillness(ctx)
+		asked, waiting, taken, err := c.stillness(ctx)
 		if err != nil || !asked {
 			return err
 		}
-		pending, upTo = still, began
-		if pending > 0 {
+		pending = waiting
+		if pending > 0 || !taken {
 			upTo = time.Time{}
 		}
 	}
@@ -204,8 +204,8 @@ func (c *Consumer) pass(ctx context.Context) error {
 	return failed
 }
 
-// CaughtUp is up to when all events have been taken, as far as this process knows; others may have some in hand. It is the
-// zero time of Unix until it has looked.
+// CaughtUp is up to when all events have been taken, as far as this process knows: while it is given events itself, others may
+// have some in hand. It is the zero time of Unix until it has looked.
 func (c *Consumer) CaughtUp() time.Time { return time.UnixMilli(c.caughtUp.Load()) }
 
 // prepare holds that there is a connection, a store and a consumer, before messages are asked for.

@@ -22,22 +22,24 @@ type idle struct {
 	waiting, said bool
 }
 
-// stillness tells how many messages wait though none came, where it asks.
-func (c *Consumer) stillness(ctx context.Context) (asked bool, pending uint64, err error) {
+// stillness tells, where it asks, how many messages nobody was given yet though none came, and whether the others are taken. What
+// was given back, or is in the hand of an alerter that died, is neither pending nor taken.
+func (c *Consumer) stillness(ctx context.Context) (asked bool, pending uint64, taken bool, err error) {
 	q := &c.idle
 	if time.Since(q.askedAt) < askEvery {
-		return false, 0, nil
+		return false, 0, false, nil
 	}
 	info, err := c.consumer.Info(ctx)
 	if err != nil {
 		c.consumer = nil
-		return false, 0, wrapConsumer("look at", err)
+		return false, 0, false, wrapConsumer("look at", err)
 	}
 	q.askedAt = time.Now()
+	taken = info.NumAckPending == 0
 	switch {
-	case info.NumPending == 0:
+	case info.NumPending == 0 && (taken || !info.Paused):
 		q.ended(c.cfg.Logger)
-		return true, 0, nil
+		return true, 0, taken, nil
 	case q.said:
 	case info.Paused:
 		c.sayIdle("it is paused: nats consumer resume "+limits.EventStream+" "+consumerName, info)
@@ -46,7 +48,7 @@ func (c *Consumer) stillness(ctx context.Context) (asked bool, pending uint64, e
 			"$JS.API.CONSUMER.MSG.NEXT."+limits.EventStream+"."+consumerName, info)
 	}
 	q.waiting = true
-	return true, info.NumPending, nil
+	return true, info.NumPending, taken, nil
 }
 
 func (c *Consumer) sayIdle(why string, info *jetstream.ConsumerInfo) {

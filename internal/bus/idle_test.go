@@ -1,13 +1,17 @@
 package bus
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // TestAConsumerThatGivesNothingIsNotCaughtUp: else alerts would resolve while what they are about goes on.
@@ -46,6 +50,63 @@ func TestAConsumerThatGivesNothingIsNotCaughtUp(t *testing.T) {
 		t.Errorf("%d taken, %d pending; want 5, 0", len(l.k.events), l.pending)
 	}
 	if said := l.lines.String(); strings.Count(said, "gives them again") != 1 {
+		t.Errorf("said %q", said)
+	}
+}
+
+// TestWhatWasGivenBackIsNotTaken: it waits in the stream, though none of it counts as pending there.
+func TestWhatWasGivenBackIsNotTaken(t *testing.T) {
+	t.Parallel()
+	l := newLossy(t)
+	l.publish(3)
+	l.k.refuse = func([]alerts.Event) error { return errors.New("away") }
+	if err := l.c.pass(t.Context()); err == nil {
+		t.Fatal("a pass without a store")
+	}
+	l.pause(time.Now().Add(time.Hour))
+	l.k.refuse = nil
+	for range 2 {
+		l.c.idle.askedAt = time.Time{}
+		l.pass(0, 0)
+	}
+	if at := l.c.CaughtUp(); at.UnixMilli() != 0 {
+		t.Errorf("caught up at %s with three events to come again", at)
+	}
+	if said := l.lines.String(); strings.Count(said, "nats consumer resume LIMITS alerter") != 1 {
+		t.Errorf("said %q", said)
+	}
+	l.pause(time.Time{})
+	for l.c.CaughtUp().UnixMilli() == 0 {
+		l.c.idle.askedAt = time.Time{}
+		if err := l.c.pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(l.k.events) != 3 {
+		t.Errorf("%d taken, want 3", len(l.k.events))
+	}
+}
+
+// TestAConsumerWhoseUserMayNotPullIsNotCaughtUp, and says which right is missing.
+func TestAConsumerWhoseUserMayNotPullIsNotCaughtUp(t *testing.T) {
+	t.Parallel()
+	const pull = "$JS.API.CONSUMER.MSG.NEXT.LIMITS.alerter"
+	server := testenv.NATS(t, func(o *natsserver.Options) {
+		o.Users = []*natsserver.User{{Username: "all"}, {Username: "some",
+			Permissions: &natsserver.Permissions{Publish: &natsserver.SubjectPermission{Deny: []string{pull}}}}}
+	})
+	l := &lossy{t: t, k: newTaker(), nc: dial(t, strings.Replace(server.ClientURL(), "://", "://some:@", 1))}
+	l.js = stream(t, dial(t, strings.Replace(server.ClientURL(), "://", "://all:@", 1)))
+	l.restart()
+	l.publish(2)
+	for range 3 {
+		l.c.idle.askedAt = time.Time{}
+		l.pass(0, 0)
+	}
+	if at := l.c.CaughtUp(); at.UnixMilli() != 0 || l.pending != 2 {
+		t.Errorf("caught up at %s, and %d pending; want never, and 2", at, l.pending)
+	}
+	if said := l.lines.String(); strings.Count(said, pull) != 1 {
 		t.Errorf("said %q", said)
 	}
 }
