@@ -114,6 +114,31 @@ func TestAlertsThatCannotBePublished(t *testing.T) {
 	}
 }
 
+// TestAnotherStreamKeepsNoAlerts, and the error says how to find it.
+func TestAnotherStreamKeepsNoAlerts(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{limits.EventAlertTest}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := alertEvents(t, nc)
+	for _, ready := range []bool{false, true} { // as before and after the stream of alerts was replaced
+		a.ready.Store(ready)
+		err := a.Send(t.Context(), &alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)})
+		if err == nil || !strings.Contains(err.Error(), "nats stream ls --subject SUBJECT") {
+			t.Errorf("%v", err)
+		}
+	}
+	if info, err := other.Info(t.Context()); err != nil || info.State.Msgs > 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
 func TestAlertEventsConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]AlertEventsConfig{

@@ -199,7 +199,7 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 	if err != nil {
 		// The stream may be what is missing.
 		r.ready = false
-		return n, more, fmt.Errorf("relay events: %w", err)
+		return n, more, fmt.Errorf("relay events: %w", inTheWay(err))
 	}
 	return n, more, nil
 }

@@ -430,6 +430,9 @@ func TestAnotherStreamKeepsNoEvents(t *testing.T) {
 			t.Fatal("nothing is said of a stream that is not the one")
 		}
 	}
+	if said := log.String(); !strings.Contains(said, "nats stream ls --subject SUBJECT") {
+		t.Errorf("said %q", said)
+	}
 	if info, err := other.Info(t.Context()); err != nil || info.State.Msgs > 0 {
 		t.Errorf("%+v, %v", info, err)
 	}
@@ -478,4 +481,30 @@ func TestStopDrainsBehindWhatIsRefused(t *testing.T) {
 	if n, _ := box.Backlog(t.Context()); n != 10 {
 		t.Errorf("%d wait, want 10", n)
 	}
+}
+
+// TestAStreamInTheWayIsNamed: with subjects of another one a stream cannot be made, or given them.
+func TestAStreamInTheWayIsNamed(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(name string, subjects ...string) {
+		t.Helper()
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: subjects}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	named := func() {
+		t.Helper()
+		if err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "nats stream ls --subject SUBJECT") {
+			t.Errorf("%v", err)
+		}
+	}
+	add("OTHER", limits.EventExceeded)
+	named()
+	add(limits.EventStream, limits.EventWarning)
+	named()
 }

@@ -85,7 +85,21 @@ func wrapStream(act, stream string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s stream %s: %w", act, stream, err)
+	return fmt.Errorf("%s stream %s: %w", act, stream, inTheWay(err))
+}
+
+// The server's codes for a message that another stream took than it was meant for, and for subjects that another stream has.
+const (
+	errNotTheStream    jetstream.ErrorCode = 10060
+	errSubjectsOverlap jetstream.ErrorCode = 10065
+)
+
+// inTheWay says what to do about another stream with the subjects.
+func inTheWay(err error) error {
+	if api, is := errors.AsType[*jetstream.APIError](err); is && (api.ErrorCode == errNotTheStream || api.ErrorCode == errSubjectsOverlap) {
+		return fmt.Errorf("%w: another stream has its subjects; find it and take them from it: nats stream ls --subject SUBJECT", err)
+	}
+	return err
 }
 
 // missingSubjects gives the subjects that none of the patterns takes.
