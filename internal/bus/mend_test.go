@@ -71,7 +71,7 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	}
 	e.mending.dir = filepath.Join(dir, "missing") // as if there were no room
 	for e.mending.complaint(e.server) == "" {     // until the server needs another file
-		_ = publish("", 1_000_000, impatience)
+		_ = publish("", maxMessage-1000, impatience) // with room for headers
 	}
 	before := stored()
 	for range 4 { // the first waits for the second

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -303,7 +304,7 @@ func TestStreamOfTheOperatorIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := s.CachedInfo().Config
-	if got.MaxAge != time.Hour || got.MaxMsgs != 7 || !slices.Equal(got.Subjects, []string{"other", "limits.warning", "limits.exceeded", "limits.report"}) {
+	if got.MaxAge != time.Hour || got.MaxMsgs != 7 || got.MaxMsgSize != -1 || !slices.Equal(got.Subjects, []string{"other", "limits.warning", "limits.exceeded", "limits.report"}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -507,4 +508,29 @@ func TestAStreamInTheWayIsNamed(t *testing.T) {
 	named()
 	add(limits.EventStream, limits.EventWarning)
 	named()
+}
+
+// TestTheStreamBoundsMessages: an alerter has 256 of them in its memory. The largest that are published have room.
+func TestTheStreamBoundsMessages(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	// Each of these characters is written as six.
+	key, name, user := strings.Repeat("<", limits.MaxKeyBytes), strings.Repeat("<", limits.MaxNameBytes), strings.Repeat("<", limits.MaxAttributeBytes)
+	e := exceeded(math.MaxInt64)
+	e.Key, e.Name, e.Policy, e.User, e.Limit, e.Denied = key, name, name, user, math.MaxInt64, math.MaxInt64
+	if _, err := js.PublishMsg(t.Context(), eventMsg(t, &e)); err != nil {
+		t.Error(err)
+	}
+	row := limits.TopRow{Key: key, Policy: name, User: user, Allowed: math.MaxInt64, Denied: math.MaxInt64, Cost: math.MaxInt64, Peak: math.MaxInt64}
+	rows := slices.Repeat([]limits.TopRow{row}, limits.MaxReportRows)
+	r := &limits.Report{Date: "2026-05-17", Since: math.MaxInt64, Until: math.MaxInt64, Used: rows, Denied: rows}
+	if err := PublishReport(t.Context(), nc, Origin{Source: "urn:test", SchemaBase: "http://h/schemas"}, r, time.Now()); err != nil {
+		t.Error(err)
+	}
+	for size, want := range map[int]error{256 << 10: nil, 256<<10 + 1: jetstream.ErrStreamMessageExceedsMaximum} {
+		if _, err := js.Publish(t.Context(), limits.EventExceeded, make([]byte, size)); !errors.Is(err, want) {
+			t.Errorf("%d bytes: %v, want %v", size, err, want)
+		}
+	}
 }

@@ -19,12 +19,16 @@ var eventSubjects = []string{limits.EventWarning, limits.EventExceeded, limits.E
 // crossings are the subjects of the events that alerts are made of.
 var crossings = []string{limits.EventWarning, limits.EventExceeded}
 
+// maxMessage is the most bytes of a message of the stream of events, with its headers: an alerter has as many in memory as it pulls
+// at a time. An event has a few thousand, and a report, of which a character may be written as six, up to about 150,000.
+const maxMessage = 256 << 10
+
 // eventStream is the stream of events as made when there is none.
 func eventStream() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: limits.EventStream, Subjects: eventSubjects, Description: "Events of the limiter, as CloudEvents",
 		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
-		MaxAge: 7 * 24 * time.Hour, MaxBytes: 1 << 30, Duplicates: 10 * time.Minute,
+		MaxAge: 7 * 24 * time.Hour, MaxBytes: 1 << 30, MaxMsgSize: maxMessage, Duplicates: 10 * time.Minute,
 	}
 }
 
