@@ -93,11 +93,17 @@ func (k *taker) wait(t *testing.T, events, poisoned int) {
 // consume runs a consumer until the test ends, or until stop.
 func consume(t *testing.T, nc *nats.Conn, k *taker) (stop func()) {
 	t.Helper()
+	log := &journal{}
 	c, err := NewConsumer(ConsumerConfig{Conn: nc, Take: k.take, Poison: k.poison, Retry: time.Millisecond,
-		Logger: slog.New(slog.DiscardHandler)})
+		Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the consumer:\n%s", log)
+		}
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); c.Run(ctx) }()

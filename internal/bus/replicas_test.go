@@ -12,8 +12,9 @@ import (
 
 // TestABacklogOfAReplicatedStreamIsTaken has more events wait than one pull brings. A pull whose messages are lost on the way is
 // repeated after [ackWait].
+//
+// It runs alone, since three servers that wait for processors elect leaders for long.
 func TestABacklogOfAReplicatedStreamIsTaken(t *testing.T) {
-	t.Parallel()
 	nc := dial(t, testenv.NATSCluster(t)[0].ClientURL())
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
