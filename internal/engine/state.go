@@ -187,6 +187,10 @@ func (s *State) warn(l *Limit, now, remaining int64) bool {
 // exceededEvery is the least time between two exceeded events of a counter, in milliseconds.
 const exceededEvery = 10_000
 
+// untoldFor is how long a counter is kept for the denials that nobody has told of, in milliseconds: those that a worker leaves
+// when it stops wait for the next one.
+const untoldFor = 3_600_000
+
 // exceededDue tells whether a denial at now is to be told at once instead of being counted for later; last is when one was told
 // last. An event that is of long after now was raised before the store's clock was set back.
 func exceededDue(last, now int64) bool {
@@ -200,7 +204,7 @@ func (s *State) expiresAt(l *Limit, now int64) int64 {
 	grid := min(max(l.Window.Millis, 60_000), 86_400_000)
 	at := max(s.resetAt(now)+l.Window.Millis, s.exceededAt+exceededEvery)
 	if s.denied > 0 {
-		at = max(at, now+exceededEvery)
+		at = max(at, now+untoldFor)
 	}
 	return (at + grid - 1) / grid * grid
 }
