@@ -61,9 +61,10 @@ type counter struct {
 	// something remains again.
 	refunded, void, freed bool
 	// denied says that a request was denied that has this counter among its limits; denials counts the times
-	// that this one refused, first a request of cost.
+	// that this one refused, first a request of cost by the limit first.
 	denied        bool
 	denials, cost int64
+	first         *Limit
 	// exceeded is the place of the exceeded event in the batch's events, -1 for none; recalled is how many
 	// denials remembered by the worker it tells of.
 	exceeded int
@@ -416,7 +417,7 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 // refused counts a denial, and raises the event for it and for those counted before if one is due.
 func (b *batch) refused(c *counter, result *Result, cost int64, newID func() string) {
 	if c.denials++; c.denials == 1 {
-		c.cost = cost
+		c.first, c.cost = c.limit, cost
 	}
 	if c.exceeded < 0 && exceededDue(c.state.exceededAt, b.now) {
 		c.exceeded = len(b.events)
@@ -475,7 +476,7 @@ func (b *batch) count(c *counter, id CounterID, denials *denials) {
 	if c.exceeded < 0 && !b.closing && !c.early {
 		return
 	}
-	c.recalled = denials.count(id)
+	c.recalled = denials.cut(id)
 	total := c.recalled + c.state.denied + c.denials
 	if total == 0 || c.early && total == c.state.denied {
 		return

@@ -17,59 +17,77 @@ type denials struct {
 	pending map[CounterID]*untold
 }
 
+// untold are denials of a counter.
 type untold struct {
-	// count is below 0 once it is no longer in pending.
+	// count is below 0 once no more are counted here.
 	count atomic.Int64
 	// due is when they may be told, by the store's clock.
-	due   int64
+	due int64
+	// limit and cost are those of the first.
 	limit Limit
-	// cost is that of the first.
-	cost int64
+	cost  int64
+	// cut is how many they were when a transaction was to tell of them. It may fail: next counts those that came since.
+	cut  int64
+	next *untold
+	used bool
 }
 
-// goneCount is far below what any number of denials adds up to.
-const goneCount = -1 << 62
+// closed is far below what any number of denials adds up to.
+const closed = -1 << 62
 
 func (d *denials) init() { d.pending = make(map[CounterID]*untold) }
 
 // add counts a denial of a cost by l that was answered from memory. An event is about the user and the cost of the first denial
-// that it tells of.
+// that it tells of, among those that its worker remembers.
 func (d *denials) add(m *memo, l *Limit, cost, due int64) {
 	if u := m.told.Load(); u != nil && u.count.Add(1) > 0 {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.pending[l.CounterID] == nil {
-		m.own.limit.User, m.own.cost = l.User, cost // which nobody reads without the lock
-	}
-	m.told.Store(d.addTo(&m.own, 1, due))
+	m.told.Store(d.addTo(&m.own, l, cost, 1, due))
 }
 
-// addTo counts denials where those of the counter are counted: in own, if there are none yet.
-func (d *denials) addTo(own *untold, n, due int64) *untold {
-	id := own.limit.CounterID
-	u := d.pending[id]
+// addTo counts n denials where those of the counter are counted; the first was of a cost by l. If there are none yet, that is in
+// own, whose limit is l's apart from the user, unless it was used before.
+func (d *denials) addTo(own *untold, l *Limit, cost, n, due int64) *untold {
+	first := d.pending[l.CounterID]
+	u := first
+	if u != nil && u.count.Load() < 0 {
+		u = u.next
+	}
 	if u == nil {
-		if len(d.pending) >= denialsMost {
+		if first == nil && len(d.pending) >= denialsMost {
 			return nil
 		}
-		u, own.due = own, due
-		u.count.Store(0)
-		d.pending[id] = u
+		if u = own; u.used {
+			u = &untold{limit: own.limit}
+		}
+		u.used, u.due, u.limit.User, u.cost = true, due, l.User, cost // which nobody reads without the lock
+		if first != nil && first.cut > 0 {
+			first.next = u
+		} else {
+			d.pending[l.CounterID] = u
+		}
 	}
 	u.count.Add(n)
 	return u
 }
 
-// count is how many denials of the counter wait to be told.
-func (d *denials) count(id CounterID) int64 {
+// cut gives how many denials of the counter wait to be told. The next one is the first of others.
+func (d *denials) cut(id CounterID) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if u := d.pending[id]; u != nil {
-		return u.count.Load()
+	u := d.pending[id]
+	if u == nil {
+		return 0
 	}
-	return 0
+	u.cut += max(0, u.count.Swap(closed))
+	if u.next != nil {
+		u.cut += u.next.count.Swap(closed)
+		u.next = nil
+	}
+	return u.cut
 }
 
 // settle takes over what a committed transaction told and counted.
@@ -79,34 +97,31 @@ func (d *denials) settle(c *counter, now int64) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	u := d.pending[c.limit.CounterID]
+	if c.exceeded < 0 && c.recalled == 0 && !c.early {
+		d.addTo(&untold{limit: *c.first}, c.first, c.cost, c.denials, c.state.exceededAt+exceededEvery)
+		return
+	}
+	due := now
 	if c.early {
-		// It stays, so that somebody tells of what is left in the state; as long as nobody has.
-		due := min(c.state.exceededAt, now) + exceededEvery
-		if u == nil && c.denials > 0 {
-			u = d.addTo(&untold{limit: *c.limit, cost: c.cost}, 0, due)
+		due = min(c.state.exceededAt, now)
+		if d.pending[c.limit.CounterID] == nil && c.denials > 0 {
+			d.addTo(&untold{limit: *c.first}, c.first, c.cost, closed, 0)
 		}
-		if u == nil {
-			return
-		}
-		u.due = due
-		if u.count.Add(-c.recalled) <= 0 && c.state.denied == 0 && u.count.CompareAndSwap(0, goneCount) {
-			delete(d.pending, c.limit.CounterID)
-		}
-		return
 	}
-	if c.exceeded < 0 && c.recalled == 0 {
-		if c.denials > 0 {
-			d.addTo(&untold{limit: *c.limit, cost: c.cost}, c.denials, c.state.exceededAt+exceededEvery)
-		}
-		return
-	}
+	u := d.pending[c.limit.CounterID]
 	if u == nil {
 		return
 	}
-	u.due = now + exceededEvery
-	// What is counted between the two is kept; what comes after it begins anew.
-	if u.count.Add(-c.recalled) <= 0 && u.count.CompareAndSwap(0, goneCount) {
+	u.due = due + exceededEvery
+	switch {
+	case u.count.Load() > 0: // it has begun since
+	case u.next != nil:
+		u.next.due = u.due
+		d.pending[c.limit.CounterID] = u.next
+	case c.early && c.state.denied > 0:
+		// It stays, so that somebody tells of what is left in the state; as long as nobody has.
+		u.cut = 0
+	default:
 		delete(d.pending, c.limit.CounterID)
 	}
 }

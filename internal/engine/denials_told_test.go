@@ -1,7 +1,11 @@
 package engine_test
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -194,6 +198,169 @@ func TestDenialsThatAWorkerRemembersOutliveIt(t *testing.T) {
 		ask(t, next, consume)
 		if got := store.events(t); len(got) != 1 || got[0].Denied != 7 {
 			t.Errorf("%+v: want one event for 6 + 1 denials", got)
+		}
+	})
+}
+
+// by is a request of a user for the limit that these tests are about: 10 an hour, nothing said of warnings.
+func by(t *testing.T, user string, cost int64) engine.Request {
+	l := per(t, "k", 10, "1h")
+	l.User, l.Threshold = user, -1
+	return engine.Request{Limits: []engine.Limit{l}, Cost: cost}
+}
+
+// TestAnEventIsAboutTheFirstDenialThatItTellsOf, not about the first of a flood that goes on.
+func TestAnEventIsAboutTheFirstDenialThatItTellsOf(t *testing.T) {
+	t.Parallel()
+	for _, workers := range []int{1, 2} {
+		t.Run(fmt.Sprint(workers), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := openTap(t)
+				all := []*engine.Engine{start(t, engine.Config{Store: store})}
+				if workers > 1 {
+					time.Sleep(500 * time.Millisecond) // it looks for what is due later
+					all = append(all, start(t, engine.Config{Store: store}))
+				}
+				ask(t, all[0], by(t, "first", 10))
+				for range 3 {
+					ask(t, all[0], by(t, "first", 11)) // which never fits
+				}
+				var meanwhile atomic.Int64
+				store.fail(func(committed bool) error {
+					for _, e := range all {
+						if committed { // and the worker does not know yet
+							r := by(t, "then", 1)
+							r.Done = func(engine.Decision, error) { meanwhile.Add(1) }
+							if err := e.Submit(&r); err != nil {
+								t.Error(err)
+							}
+						}
+					}
+					return nil
+				})
+				for range 600 {
+					time.Sleep(100 * time.Millisecond)
+					for _, e := range all {
+						ask(t, e, by(t, "then", 1))
+					}
+				}
+				store.fail(nil)
+				time.Sleep(25 * time.Second)
+				synctest.Wait()
+				denied := int64(0)
+				for i, event := range store.events(t) {
+					denied += event.Denied
+					// Two denials of the first user are told of behind the first event, with one worker by the next.
+					first := event.User == "first" && event.RetryAfter == 0
+					if !first && (event.User != "then" || event.RetryAfter == 0 || i < 3-workers) || first && i > workers {
+						t.Errorf("event %d, of %d denials, is about %s, who may try again after %d ms", i, event.Denied, event.User, event.RetryAfter)
+					}
+				}
+				if want := int64(3+600*workers) + meanwhile.Load(); denied != want {
+					t.Errorf("events tell of %d denials, want %d", denied, want)
+				}
+			})
+		})
+	}
+}
+
+// TestDenialsAreToldOnceWhateverFails has random users denied by random workers, over a store that fails at times.
+func TestDenialsAreToldOnceWhateverFails(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(100) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				random := rand.New(rand.NewPCG(seed, 0))
+				store := openTap(t)
+				workers := flock(t, store, 1+random.IntN(3))
+				ask(t, workers[0], by(t, "u", 10))
+				fails := seed%2 == 1
+				var denials []denial
+				told, counted := int64(0), int64(0)
+				tell := func() {
+					for _, event := range store.events(t) {
+						told += event.Denied
+						// What another worker tells of by the state it leaves is told by the next event.
+						from := event.Time - 35_000
+						known := slices.ContainsFunc(denials, func(d denial) bool {
+							return d.user == event.User && d.at >= from && d.at <= event.Time
+						})
+						if !fails && !known {
+							t.Errorf("an event of %d is about %s: %+v", event.Time, event.User, denials)
+						}
+					}
+				}
+				for range 40 {
+					switch random.IntN(10) {
+					case 0:
+						if fails {
+							store.fail(func(committed bool) error {
+								if committed {
+									return nil
+								}
+								return errors.New("down")
+							})
+						}
+					case 1, 2:
+						store.fail(nil)
+					}
+					time.Sleep(time.Duration(random.IntN(6000)) * time.Millisecond)
+					for range random.IntN(20) {
+						user := fmt.Sprint("u", random.IntN(3))
+						// The tap has no clock of its own, so this is the store's.
+						d := denial{user, time.Now().UnixMilli()}
+						if answer := ask(t, workers[random.IntN(len(workers))], by(t, user, 1+random.Int64N(12))); !answer.Allowed && !answer.Degraded {
+							denials = append(denials, d)
+							counted++
+						}
+					}
+					tell()
+				}
+				store.fail(nil)
+				time.Sleep(45 * time.Second)
+				synctest.Wait()
+				if tell(); told != counted {
+					t.Errorf("events tell of %d denials, there were %d", told, counted)
+				}
+			})
+		})
+	}
+}
+
+type denial struct {
+	user string
+	at   int64
+}
+
+// TestDenialsThatAWorkerLeavesAreKeptForAnHour though the counter has long been free.
+func TestDenialsThatAWorkerLeavesAreKeptForAnHour(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		l := per(t, "k", 1, "1s")
+		l.Threshold = -1
+		deny := func(n int) {
+			e := start(t, engine.Config{Store: store})
+			for range 1 + n {
+				ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+			}
+			if err := e.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		deny(5)
+		if got := toldOf(t, store); got != 1 {
+			t.Errorf("told of %d denials, want the first", got)
+		}
+		time.Sleep(50 * time.Minute)
+		if _, err := store.Expire(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+		deny(1)
+		if got := toldOf(t, store); got != 5 {
+			t.Errorf("told of %d denials, want the 4 that were kept, and the one now", got)
 		}
 	})
 }

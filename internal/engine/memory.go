@@ -187,8 +187,7 @@ func (x *exhausted) deny(r *Request, clock *reading, d *denials) (Decision, bool
 
 // first tells whether a denial at now is the first for so long that its event is due at once.
 func (m *memo) first(now int64) bool {
-	u := m.told.Load()
-	return (u == nil || u.count.Load() <= 0) && exceededDue(m.exceededAt, now)
+	return m.told.Load() == nil && exceededDue(m.exceededAt, now)
 }
 
 // describe words the denial of a counter of which all is used, and still is.
