@@ -137,8 +137,6 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	name, lock := cmp.Or(cfg.Name, "limiter"), orDefault(cfg.LockTimeout, time.Second)
-	// In a switchover an address may lead to a standby for a moment. A connection that was made then would be kept.
-	base.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 
 	decisions := base.Copy()
 	decisions.MaxConns = int32(orDefault(cfg.MaxConns, 8))
@@ -255,31 +253,43 @@ func parse(text string) (*pgxpool.Config, error) {
 
 // session sets the settings of every connection, except those that the URL sets.
 //
+// They are set by a statement, because a pooler refuses a connection that begins with settings it does not know, or leaves
+// them out: PgBouncer's ignore_startup_parameters.
+//
 // The plans of all statements here are known: nested loops over indexes. The planner would choose them from
 // statistics, which a fresh table does not have and a table that grows fast has late, so the alternatives are turned
 // off and the plan is made once per connection.
 func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Duration) {
-	settings := map[string]string{
-		"application_name":                    name,
-		"lock_timeout":                        millis(lock),
-		"statement_timeout":                   millis(statement),
-		"idle_in_transaction_session_timeout": millis(idle),
+	params := cfg.ConnConfig.RuntimeParams
+	params["application_name"] = cmp.Or(params["application_name"], name)
+	var settings strings.Builder
+	for _, s := range [][2]string{
+		{"lock_timeout", millis(lock)},
+		{"statement_timeout", millis(statement)},
+		{"idle_in_transaction_session_timeout", millis(idle)},
 		// A statement alone is a transaction that says neither.
-		"default_transaction_isolation": "read committed",
-		"default_transaction_read_only": "off",
-		"plan_cache_mode":               "force_generic_plan",
-		"enable_seqscan":                "off",
-		"enable_bitmapscan":             "off",
-		"enable_hashjoin":               "off",
-		"enable_mergejoin":              "off",
-		"enable_material":               "off",
+		{"default_transaction_isolation", "'read committed'"},
+		{"default_transaction_read_only", "off"},
+		{"plan_cache_mode", "force_generic_plan"},
+		{"enable_seqscan", "off"},
+		{"enable_bitmapscan", "off"},
+		{"enable_hashjoin", "off"},
+		{"enable_mergejoin", "off"},
+		{"enable_material", "off"},
 		// A plan with a disabled node looks expensive enough to be compiled.
-		"jit": "off",
-	}
-	for name, value := range settings {
-		if _, set := cfg.ConnConfig.RuntimeParams[name]; !set {
-			cfg.ConnConfig.RuntimeParams[name] = value
+		{"jit", "off"},
+	} {
+		if _, set := params[s[0]]; !set {
+			settings.WriteString("SET " + s[0] + " = " + s[1] + "; ")
 		}
+	}
+	// Each host of the URL that lets us in is asked. In a switchover an address may lead to a standby for a moment, and a
+	// connection that was made then would be kept.
+	cfg.ConnConfig.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if _, err := conn.Exec(ctx, settings.String()).ReadAll(); err != nil {
+			return fmt.Errorf("set up the session: %w", err)
+		}
+		return pgconn.ValidateConnectTargetSessionAttrsReadWrite(ctx, conn)
 	}
 }
 
