@@ -47,7 +47,7 @@ type Embedded struct {
 }
 
 // Embed starts a server with JetStream, and returns when it accepts connections. Until Shutdown it opens its streams again
-// when they could not be written and there is room for them now.
+// when they could not be written and there is room for them now, and takes nothing for them while their files are gone.
 func Embed(cfg EmbedConfig) (*Embedded, error) {
 	cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:4222")
 	switch {
@@ -88,13 +88,15 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	case !s.JetStreamEnabled():
 		err = fmt.Errorf("embed NATS: JetStream in %s: %s", cfg.StoreDir, log.last())
 	}
+	e := &Embedded{server: s, host: host}
+	if err == nil {
+		err = e.startMending(cfg)
+	}
 	if err != nil {
 		s.Shutdown()
 		s.WaitForShutdown()
 		return nil, err
 	}
-	e := &Embedded{server: s, host: host}
-	e.startMending(cfg)
 	return e, nil
 }
 

@@ -3,8 +3,13 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,11 +24,16 @@ const mendEvery = 2 * time.Second
 const mendRoom = 1 << 20
 
 // mending opens the streams of the embedded server again. It keeps the first error of writing to a stream, such as that of a
-// full disk, and takes nothing for the stream any more, as long as it has it open; some errors close all streams.
+// full disk, and takes nothing for the stream any more, as long as it has it open; some errors close all streams. When the
+// files of a stream are gone, on the other hand, it goes on as if nothing were, and acknowledges what nobody finds again.
 type mending struct {
 	dir     string
 	streams server.JetStreamConfig
 	log     *slog.Logger
+	// root is the folder of the streams when they were opened. It is held open, so that no other folder can be taken for it.
+	root *os.File
+	// gone is what is not in its place, and the streams are closed until it is; suspect may be.
+	gone, suspect string
 	// accepted are complaints that opening the streams does not end; seen is the one of the last look, and told the last that
 	// was logged.
 	accepted   map[string]bool
@@ -32,10 +42,14 @@ type mending struct {
 	stopped    chan struct{}
 }
 
-func (e *Embedded) startMending(cfg EmbedConfig) {
+func (e *Embedded) startMending(cfg EmbedConfig) error {
+	root, err := os.Open(e.server.StoreDir())
+	if err != nil {
+		return fmt.Errorf("embed NATS: open the folder of its streams: %w", err)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	e.mending = mending{
-		dir: cfg.StoreDir, streams: *e.server.JetStreamConfig(), log: cfg.Logger, stop: stop, stopped: make(chan struct{}),
+		dir: cfg.StoreDir, streams: *e.server.JetStreamConfig(), log: cfg.Logger, root: root, stop: stop, stopped: make(chan struct{}),
 	}
 	e.mending.streams.StoreDir = cfg.StoreDir // the server adds its own folder
 	e.mending.accept(e.server)
@@ -52,16 +66,33 @@ func (e *Embedded) startMending(cfg EmbedConfig) {
 			}
 		}
 	}()
+	return nil
 }
 
 func (e *Embedded) stopMending() {
 	e.mending.stop()
 	<-e.mending.stopped
+	_ = e.mending.root.Close()
 }
 
-// mend opens the streams again if one of them has come to be of no use, and there is room.
+// mend opens the streams again if one of them has come to be of no use, and there is room. It closes them while their files are
+// gone, so that nothing is acknowledged for them.
 func (e *Embedded) mend() {
 	m := &e.mending
+	wasGone := m.gone
+	if m.gone = m.missing(e.server); m.gone != "" {
+		err := fmt.Errorf("%s was removed or replaced while the limiter runs", m.gone)
+		if wasGone == "" {
+			err = errors.Join(err, e.server.ShutdownJetStream())
+		}
+		m.tell("the files of the embedded NATS server's streams are gone: events wait in the outbox until they are put back, or the "+
+			"limiter is restarted, which begins new streams", "", err)
+		return
+	}
+	if wasGone != "" {
+		m.open(e.server, wasGone+" was gone")
+		return
+	}
 	complaint := m.complaint(e.server)
 	stands := complaint == m.seen
 	m.seen = complaint
@@ -75,14 +106,19 @@ func (e *Embedded) mend() {
 		m.tell("the embedded NATS server cannot write its streams; events wait until it can", complaint, err)
 		return
 	}
-	err := e.server.ShutdownJetStream()
+	m.open(e.server, complaint)
+}
+
+// open opens the streams again, after what was wrong with them.
+func (m *mending) open(s *server.Server, complaint string) {
+	err := s.ShutdownJetStream()
 	if err == nil {
 		streams := m.streams
-		err = e.server.EnableJetStream(&streams)
+		err = s.EnableJetStream(&streams)
 	}
 	if err == nil {
-		if still := m.complaint(e.server); still != "" {
-			m.accept(e.server)
+		if still := m.complaint(s); still != "" {
+			m.accept(s)
 			err = errors.New(still)
 		}
 	}
@@ -103,9 +139,60 @@ func (m *mending) tell(text, complaint string, err error) {
 	m.log.Error(text, "error", err, "server", complaint)
 }
 
-// complaint is the first that the server has about its streams and that is not accepted.
-func (m *mending) complaint(s *server.Server) string {
-	for _, e := range complaints(s) {
+// missing is a file or folder of the streams that is not where it was. A stream that is created or deleted just then has no files
+// either, so the second look in a row counts.
+func (m *mending) missing(s *server.Server) string {
+	dir := m.root.Name()
+	there, err := os.Stat(dir)
+	if opened, failed := m.root.Stat(); failed == nil && (isGone(err) || err == nil && !os.SameFile(there, opened)) {
+		return dir
+	}
+	if m.gone != "" && m.gone != dir { // the server tells of no stream while they are closed
+		if _, err := os.Stat(m.gone); isGone(err) {
+			return m.gone
+		}
+		return ""
+	}
+	before := m.suspect
+	m.suspect = lostStream(s, dir)
+	if m.suspect != before {
+		return ""
+	}
+	return m.suspect
+}
+
+// lostStream is the file of a stream without which it is not found at the next start, where it is not there.
+func lostStream(s *server.Server, dir string) string {
+	all, err := s.Jsz(&server.JSzOptions{Accounts: true, Streams: true, Config: true})
+	if err != nil {
+		return ""
+	}
+	for _, account := range all.AccountDetails {
+		for _, stream := range account.Streams {
+			if stream.Config == nil || stream.Config.Storage != server.FileStorage {
+				continue
+			}
+			file := streamFile(dir, account.Name, stream.Name)
+			if _, err := os.Stat(file); isGone(err) {
+				return file
+			}
+		}
+	}
+	return ""
+}
+
+func streamFile(dir, account, stream string) string {
+	return filepath.Join(dir, account, "streams", stream, server.JetStreamMetaFile)
+}
+
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// complaint is the first that the server has about its streams and that is not accepted. What it does not complain about any
+// more is accepted no longer.
+func (m *mending) complaint(s *server.Server) (first string) {
+	all := complaints(s)
+	maps.DeleteFunc(m.accepted, func(e string, _ bool) bool { return !slices.Contains(all, e) })
+	for _, e := range all {
 		if !m.accepted[e] {
 			return e
 		}
@@ -121,13 +208,20 @@ func (m *mending) accept(s *server.Server) {
 	}
 }
 
-// complaints leaves out folders whose name begins with a point, which no stream has: the server moves a stream there that was
-// deleted, and removes its files while the client has its answer.
+// complaints leaves out folders that hold no stream: the server moves a stream that was deleted to a name that begins with a point,
+// and removes its files while the client has its answer; and it leaves an empty one where it could not create a stream.
 func complaints(s *server.Server) (all []string) {
 	for _, e := range s.Healthz(&server.HealthzOptions{Details: true}).Errors {
-		if e.Type == server.HealthzErrorJetStream || e.Type == server.HealthzErrorStream && !strings.HasPrefix(e.Stream, ".") {
-			all = append(all, e.Error)
+		switch e.Type {
+		case server.HealthzErrorJetStream:
+		case server.HealthzErrorStream:
+			if _, err := os.Stat(streamFile(s.StoreDir(), e.Account, e.Stream)); strings.HasPrefix(e.Stream, ".") || isGone(err) {
+				continue
+			}
+		default:
+			continue
 		}
+		all = append(all, e.Error)
 	}
 	return all
 }

@@ -25,6 +25,9 @@ func embedUnmended(t *testing.T, log *journal) *Embedded {
 	t.Cleanup(e.Shutdown)
 	e.stopMending()
 	e.mending.stop, e.mending.stopped = func() {}, make(chan struct{})
+	if e.mending.root, err = os.Open(e.server.StoreDir()); err != nil {
+		t.Fatal(err)
+	}
 	close(e.mending.stopped)
 	return e
 }
@@ -139,10 +142,83 @@ func TestNothingIsOpenedAgainForStreamsThatComeAndGo(t *testing.T) {
 	if _, err := js.Stream(t.Context(), config.Name); err != nil || log.String() != "" {
 		t.Errorf("%v; the log says\n%s", err, &log)
 	}
-	folder("broken")
+	folder("empty") // as of a stream that could not be created
 	e.mend()
 	e.mend()
-	if !strings.Contains(log.String(), "restart the limiter") {
-		t.Errorf("a complaint that stands is not told of:\n%s", &log)
+	if log.String() != "" {
+		t.Errorf("an empty folder is taken for a stream:\n%s", &log)
+	}
+	for times := range 2 { // what was told of and has ended is told of again
+		broken := folder("broken")
+		if err := os.WriteFile(filepath.Join(broken, "meta.inf"), []byte("no stream"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		e.mend()
+		e.mend()
+		if n := strings.Count(log.String(), "restart the limiter"); n != times+1 {
+			t.Errorf("a complaint that stands is told of %d times, want %d:\n%s", n, times+1, &log)
+		}
+		if err := os.RemoveAll(broken); err != nil {
+			t.Fatal(err)
+		}
+		e.mend()
+	}
+}
+
+// TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone: the server goes on writing to files that nobody finds any more.
+func TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone(t *testing.T) {
+	t.Parallel()
+	for name, gone := range map[string]func(dir string) string{
+		"all":        func(dir string) string { return dir },
+		"one stream": func(dir string) string { return filepath.Join(dir, "jetstream", "$G", "streams", limits.EventStream) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log journal
+			e := embedUnmended(t, &log)
+			js, err := jetstream.New(dial(t, e.URL()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := ensureStream(t.Context(), js, eventStream()); err != nil {
+				t.Fatal(err)
+			}
+			publish := func(within time.Duration) error {
+				ctx, cancel := context.WithTimeout(t.Context(), within)
+				defer cancel()
+				_, err := js.Publish(ctx, limits.EventWarning, nil)
+				return err
+			}
+			if err := publish(20 * time.Second); err != nil {
+				t.Fatal(err)
+			}
+			path := gone(e.mending.dir)
+			if err := os.Rename(path, path+".moved"); err != nil {
+				t.Fatal(err)
+			}
+			for range 4 {
+				e.mend()
+			}
+			if publish(300*time.Millisecond) == nil {
+				t.Error("an event was acknowledged that nobody finds again")
+			}
+			if n := strings.Count(log.String(), "streams are gone"); n != 1 {
+				t.Errorf("said %d times that files are gone, want once:\n%s", n, &log)
+			}
+			_ = os.RemoveAll(path) // what the server may have begun there
+			if err := os.Rename(path+".moved", path); err != nil {
+				t.Fatal(err)
+			}
+			e.mend()
+			if !strings.Contains(log.String(), "opened its streams again") {
+				t.Errorf("the log does not say that the streams are open again:\n%s", &log)
+			}
+			if err := publish(20 * time.Second); err != nil {
+				t.Error(err)
+			}
+			if s, err := js.Stream(t.Context(), limits.EventStream); err != nil || s.CachedInfo().State.Msgs != 2 {
+				t.Errorf("%+v, %v; want the event before and the one after", s.CachedInfo().State, err)
+			}
+		})
 	}
 }

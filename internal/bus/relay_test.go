@@ -484,32 +484,6 @@ func TestStopDrainsBehindWhatIsRefused(t *testing.T) {
 	}
 }
 
-// TestAStreamInTheWayIsNamed: with subjects of another one a stream cannot be made, or given them.
-func TestAStreamInTheWayIsNamed(t *testing.T) {
-	t.Parallel()
-	nc := dial(t, testenv.NATS(t).ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	add := func(name string, subjects ...string) {
-		t.Helper()
-		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: subjects}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	named := func() {
-		t.Helper()
-		if err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "nats stream ls --subject SUBJECT") {
-			t.Errorf("%v", err)
-		}
-	}
-	add("OTHER", limits.EventExceeded)
-	named()
-	add(limits.EventStream, limits.EventWarning)
-	named()
-}
-
 // TestTheStreamBoundsMessages: an alerter has 256 of them in its memory. The largest that are published have room.
 func TestTheStreamBoundsMessages(t *testing.T) {
 	t.Parallel()

@@ -55,6 +55,10 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 		return wrapStream("look up", want.Name, err)
 	}
 	cfg := s.CachedInfo().Config
+	if cfg.NoAck {
+		return fmt.Errorf("publish to stream %s: it acknowledges nothing (no_ack), so no event would be known to be there; "+
+			"nats stream edit %s --ack", want.Name, want.Name)
+	}
 	missing := missingSubjects(want.Subjects, cfg.Subjects)
 	if len(missing) == 0 {
 		return nil
