@@ -22,7 +22,7 @@ type decideFlags struct {
 	Key         string `arg:"" optional:"" help:"What is limited, such as api:user:123."`
 	Limit       int64  `placeholder:"N" help:"How much may be charged in one window."`
 	Window      string `placeholder:"W" help:"A duration such as 500ms, 1m, 1h, 1d, or minute, hour, day, week, month."`
-	Cost        int64  `default:"1" placeholder:"N" help:"What this request costs (${default})."`
+	Cost        *int64 `placeholder:"N" help:"What this request costs (1)."`
 	Algorithm   string `placeholder:"NAME" help:"sliding_window (the default), fixed_window or token_bucket."`
 	Burst       int64  `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
 	Name        string `placeholder:"NAME" help:"Tells the counters of one key apart; the window unless set."`
@@ -30,7 +30,7 @@ type decideFlags struct {
 	Anchor      string `placeholder:"ANCHOR" help:"aligned, or first_use: a fixed window starts at its first charge."`
 	Consistency string `placeholder:"WORD" help:"exact (the default), or leased: a worker may charge a little ahead."`
 	ID          string `name:"id" placeholder:"ID" help:"The same id charges once."`
-	Request     string `placeholder:"JSON" help:"The whole request as JSON, instead of KEY and the flags above; - reads standard input."`
+	Request     string `placeholder:"JSON" help:"The whole request as JSON, instead of KEY and all other flags of the request; - reads standard input."`
 }
 
 // Validate holds what the tags cannot.
@@ -43,8 +43,8 @@ func (f *decideFlags) Validate() error {
 		return fmt.Errorf("--algorithm: %q is not one of %s", f.Algorithm, strings.Join(algorithms, ", "))
 	case f.Consistency != "" && !slices.Contains(consistencies, f.Consistency):
 		return fmt.Errorf("--consistency: %q is not one of %s", f.Consistency, strings.Join(consistencies, ", "))
-	case f.Cost < 1:
-		return fmt.Errorf("--cost: %d is below 1", f.Cost)
+	case f.Cost != nil && *f.Cost < 1:
+		return fmt.Errorf("--cost: %d is below 1", *f.Cost)
 	}
 	return f.clientFlags.Validate()
 }
@@ -66,7 +66,10 @@ func (f *decideFlags) request() limits.Request {
 	r.Algorithm, r.Burst, r.Name = f.Algorithm, f.Burst, f.Name
 	r.Timezone, r.Anchor, r.Consistency = f.Timezone, f.Anchor, f.Consistency
 	r.Policy, r.Tier, r.Attributes = f.Policy, f.Tier, f.Attributes
-	r.Cost, r.ID = f.Cost, f.ID
+	r.ID = f.ID
+	if f.Cost != nil {
+		r.Cost = *f.Cost
+	}
 	return r
 }
 

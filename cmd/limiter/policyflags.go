@@ -46,8 +46,8 @@ func (f *decideFlags) checkForm() error {
 	limit.Timezone, limit.Anchor, limit.Consistency = f.Timezone, f.Anchor, f.Consistency
 	inline := limit != limits.LimitSpec{}
 	switch {
-	case f.Request != "" && (inline || f.given()):
-		return errors.New("--request stands alone: leave out KEY and the flags of limits and policies")
+	case f.Request != "" && (inline || f.given() || f.Cost != nil || f.ID != ""):
+		return errors.New("--request is the whole request: leave out KEY, the flags of limits and policies, --cost and --id, and write what they say into the JSON")
 	case f.Request != "":
 		return nil
 	case f.given() && inline:
