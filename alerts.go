@@ -24,7 +24,7 @@ type AlertRaised struct {
 	Key    string `json:"key"`
 	Window string `json:"window"`
 	Limit  int64  `json:"limit"`
-	// Denied and Events count what came until it was raised.
+	// Denied and Events count what came until it was raised; of an AlertResolved, until it was over.
 	Denied int64 `json:"denied"`
 	Events int64 `json:"events"`
 	// FirstAt and LastAt are when the first and the last of its events were.

@@ -1,13 +1,19 @@
 package schemas_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
 	"github.com/invopop/jsonschema"
+	validator "github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/seed503877ad/limits/internal/policy"
 	"github.com/seed503877ad/limits/schemas"
@@ -55,13 +61,12 @@ func policiesSchema(t *testing.T) []byte {
 
 // oneOrMany gives the schemas of the types that YAML may write in more than one way.
 func oneOrMany(t reflect.Type) *jsonschema.Schema {
-	list := func(item *jsonschema.Schema) *jsonschema.Schema {
-		one := uint64(1)
-		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{item, {Type: "array", Items: item, MinItems: &one}}}
+	list := func(item *jsonschema.Schema, most *uint64) *jsonschema.Schema {
+		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{item, {Type: "array", Items: item, MinItems: number(1), MaxItems: most}}}
 	}
 	condition := func() *jsonschema.Schema {
-		one := uint64(1)
-		return &jsonschema.Schema{Type: "object", AdditionalProperties: list(&jsonschema.Schema{Type: "string"}), MinProperties: &one}
+		patterns := list(&jsonschema.Schema{Type: "string"}, number(100))
+		return &jsonschema.Schema{Type: "object", AdditionalProperties: patterns, MinProperties: number(1)}
 	}
 	switch t {
 	case reflect.TypeFor[policy.Amount]():
@@ -70,10 +75,12 @@ func oneOrMany(t reflect.Type) *jsonschema.Schema {
 	case reflect.TypeFor[policy.Condition]():
 		return condition()
 	case reflect.TypeFor[policy.Conditions]():
-		return list(condition())
+		return list(condition(), nil)
 	}
 	return nil
 }
+
+func number(n uint64) *uint64 { return &n }
 
 // boundPolicies adds what the types do not say.
 func boundPolicies(fields interface {
@@ -94,10 +101,111 @@ func boundPolicies(fields interface {
 		"from":        func(f *jsonschema.Schema) { f.Pattern = timeOfDay },
 		"to":          func(f *jsonschema.Schema) { f.Pattern = "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$" },
 		"factor":      func(f *jsonschema.Schema) { f.ExclusiveMinimum, f.Maximum = "0", "1000" },
-		"days":        func(f *jsonschema.Schema) { f.Items.Enum = []any{"mon", "tue", "wed", "thu", "fri", "sat", "sun"} },
+		"policies":    func(f *jsonschema.Schema) { f.MinItems, f.MaxItems = number(1), number(1000) },
+		"attributes":  func(f *jsonschema.Schema) { f.Items.Pattern = "^[A-Za-z_][A-Za-z0-9_.-]{0,63}$" },
+		"tiers":       func(f *jsonschema.Schema) { f.MaxProperties = number(64) },
+		"schedule":    func(f *jsonschema.Schema) { f.MaxItems = number(32) },
+		"message":     func(f *jsonschema.Schema) { f.MaxLength = number(512) },
+		"unit":        func(f *jsonschema.Schema) { f.MaxLength = number(32) },
+		"limits": func(f *jsonschema.Schema) {
+			if f.Type == "array" { // and not those that a schedule changes
+				f.MinItems, f.MaxItems = number(1), number(16)
+			}
+		},
+		"days": func(f *jsonschema.Schema) { f.Items.Enum = []any{"mon", "tue", "wed", "thu", "fri", "sat", "sun"} },
 	} {
 		if f, ok := fields.Get(name); ok {
 			refine(f)
+		}
+	}
+}
+
+// TestPoliciesSchemaSaysWhatIsTaken holds the schema to files that are good, and to the bounds of what a file may hold, which the
+// loader is held to in package policy.
+func TestPoliciesSchemaSaysWhatIsTaken(t *testing.T) {
+	t.Parallel()
+	data, err := fs.ReadFile(schemas.FS, policiesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := validator.UnmarshalJSON(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := validator.NewCompiler()
+	if err := c.AddResource(policiesFile, doc); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile(policiesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verdict := func(text string) error {
+		j, err := yaml.YAMLToJSON([]byte(text))
+		if err != nil {
+			t.Fatalf("%.200s: %v", text, err)
+		}
+		v, err := validator.UnmarshalJSON(bytes.NewReader(j))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return schema.Validate(v)
+	}
+	files, err := filepath.Glob("../examples/*/policies.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("files %v, error %v; want those of the examples", files, err)
+	}
+	for _, file := range append(files, "../internal/policy/testdata/full.yaml") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := verdict(string(text)); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	many := func(n int, each string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, each, i)
+		}
+		return b.String()
+	}
+	const limit = "limits: [{key: k, limit: 1, window: 1m}]"
+	for name, bounded := range map[string]struct {
+		most int
+		file func(n int) string
+	}{
+		"policies": {1000, func(n int) string { return "policies: [" + many(n, "{name: p%d, "+limit+"}, ") + "]" }},
+		"limits": {16, func(n int) string {
+			return "policies: [{name: p, limits: [" + many(n, "{name: l%d, key: k, limit: 1}, ") + "]}]"
+		}},
+		"tiers": {64, func(n int) string {
+			return "policies: [{name: p, " + limit + ", tiers: {" + many(n, "t%d: {1m: {limit: 2}}, ") + "}}]"
+		}},
+		"schedule": {32, func(n int) string {
+			return "policies: [{name: p, " + limit + ", schedule: [" + many(n, `{from: "00:%02d", to: "00:59", factor: 2}, `) + "]}]"
+		}},
+		"patterns": {100, func(n int) string {
+			return "policies: [{name: p, " + limit + ", match: {a: [" + many(n, "v%d, ") + "]}}]"
+		}},
+		"message": {512, func(n int) string {
+			return "policies: [{name: p, " + limit + ", message: " + strings.Repeat("a", n) + "}]"
+		}},
+		"unit": {32, func(n int) string {
+			return "policies: [{name: p, " + limit + ", unit: " + strings.Repeat("a", n) + "}]"
+		}},
+	} {
+		if err := verdict(bounded.file(bounded.most)); err != nil {
+			t.Errorf("%d %s: %v; want it taken", bounded.most, name, err)
+		}
+		if verdict(bounded.file(bounded.most+1)) == nil {
+			t.Errorf("%d %s are taken; want %d at most", bounded.most+1, name, bounded.most)
+		}
+	}
+	for _, bad := range []string{"policies: []", "policies: [{name: p, limits: []}]", "attributes: [a b]\npolicies: [{name: p, " + limit + "}]"} {
+		if verdict(bad) == nil {
+			t.Errorf("%s is taken", bad)
 		}
 	}
 }

@@ -243,9 +243,10 @@ func bound(s *jsonschema.Schema, request bool) {
 	}
 }
 
-// text bounds a string. The contract counts bytes and a schema characters, so the schema lets more through.
+// text bounds a string of printable characters. The contract counts bytes and a schema characters, and more is unprintable than
+// control characters, so the schema lets more through.
 func text(s *jsonschema.Schema, min, max uint64) {
-	s.MinLength, s.MaxLength = nil, &max
+	s.MinLength, s.MaxLength, s.Pattern = nil, &max, `^[^\x00-\x1f\x7f]*$`
 	if min > 0 {
 		s.MinLength = &min
 	}
@@ -282,12 +283,31 @@ func refineRequest(s *jsonschema.Schema) {
 	get("attributes").MaxProperties = &attributes
 	spec := s.Definitions["LimitSpec"]
 	spec.Required = []string{"key", "limit", "window"}
+	agree(s)
+	agree(spec)
 	inline := []string{"key", "limit", "window", "algorithm", "burst", "name", "timezone", "anchor", "consistency"}
 	policy := []string{"policy", "attributes", "tier"}
 	s.OneOf = []*jsonschema.Schema{
 		{Title: "one limit", Required: spec.Required, Not: anyOf(append([]string{"limits"}, policy...))},
 		{Title: "several limits", Required: []string{"limits"}, Not: anyOf(append(slices.Clone(inline), policy...))},
 		{Title: "a policy", AnyOf: required("policy", "attributes"), Not: anyOf(append([]string{"limits"}, inline...))},
+	}
+}
+
+// agree says which fields of a limit go together.
+func agree(s *jsonschema.Schema) {
+	calendar := &jsonschema.Schema{Enum: []any{"minute", "hour", "day", "week", "month"}}
+	is := func(field string, v any) *jsonschema.Schema {
+		return form("", []string{field}, map[string]*jsonschema.Schema{field: {Const: v}})
+	}
+	either := func(some ...*jsonschema.Schema) *jsonschema.Schema { return &jsonschema.Schema{AnyOf: some} }
+	period := form("", nil, map[string]*jsonschema.Schema{"window": calendar})
+	s.DependentSchemas = map[string]*jsonschema.Schema{
+		"algorithm": either(is("algorithm", "fixed_window"), form("", nil, map[string]*jsonschema.Schema{"window": {Not: calendar}})),
+		"burst":     either(is("burst", 0), is("algorithm", "token_bucket")),
+		"timezone":  period,
+		"anchor": either(is("anchor", "aligned"), is("algorithm", "fixed_window"),
+			form("", nil, map[string]*jsonschema.Schema{"window": calendar, "algorithm": left})),
 	}
 }
 

@@ -186,7 +186,7 @@ type policiesExplainCmd struct {
 func (*policiesExplainCmd) Help() string {
 	return `Examples:
 
-  limiter policies explain limits.yaml -a user=7 -a route=chat --tier pro
+  limiter policies explain limits.yaml -a user=7 -a route=chat --tier PRO
   limiter policies explain limits.yaml --policy signup -a ip=203.0.113.9 -a email=a@b.example --at 2026-03-01T22:30:00Z
   limiter policies explain limits.yaml -a user=7 -a route=chat --overrides
 

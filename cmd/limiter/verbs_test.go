@@ -39,7 +39,7 @@ api:user:7  1m    100/1m  0          2026-03-01 12:00:23 in 23s  denied, retry i
 	if i.status != exitDenied || i.out.String() != denial+"\n" {
 		t.Errorf("--json: exit status %d, out %q", i.status, i.out.String())
 	}
-	if want := `{"key":"api:user:7","limit":100,"window":"1m","consistency":"leased","cost":1}`; asked != want {
+	if want := `{"key":"api:user:7","limit":100,"window":"1m","consistency":"leased"}`; asked != want {
 		t.Errorf("asked %s, want %s", asked, want)
 	}
 }

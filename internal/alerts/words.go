@@ -30,7 +30,7 @@ type WordFields struct {
 	// it admits in a window.
 	Policy, Key, Name, Window string
 	Limit                     int64
-	// Denied and Events count what came until now.
+	// Denied and Events count what came until it is raised.
 	Denied, Events int64
 	// First and Last are when the first and the last event were, such as 2026-03-01T22:30:00Z.
 	First, Last string
