@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"internal/web":       {"internal/engine"},
 	"internal/testenv":   {},
 	"internal/storetest": {"internal/engine", "internal/journal", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage"},
-	"internal/app": {".", "internal/redact", "internal/engine", "internal/yamlfile", "internal/policy", "internal/bus", "internal/alerts",
+	"internal/app": {".", "internal/redact", "internal/outage", "internal/engine", "internal/yamlfile", "internal/policy", "internal/bus", "internal/alerts",
 		"internal/alerts/channel", "internal/alerts/deliver", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage", "internal/postgres", "internal/sqlite", "internal/web", "schemas"},
 	"internal/settings": {"internal/app", "internal/redact"},
 	"cmd/limiter":       {".", "internal/app", "internal/settings", "internal/redact"},

@@ -25,6 +25,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/outage"
 	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/policy"
 	"github.com/seed503877ad/limits/internal/postgres"
@@ -199,15 +200,6 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 	return s, nil
 }
 
-// storeFailing says in the log that decisions are made without the store, and when that ends.
-func (l *limiter) storeFailing(err error) {
-	if err == nil {
-		l.log.Info("the store answers again")
-		return
-	}
-	l.log.Error("the store fails: answering without it", "on-error", l.onError.String(), "error", err)
-}
-
 func (l *limiter) storeName() string {
 	if l.DatabaseURL == "" {
 		return "sqlite"
@@ -335,6 +327,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	// On the connection of the requests, so that what a worker tells comes before the answer that it sends, and reaches
 	// the others before the request that follows the answer.
 	l.forget = bus.NewForgetter(l.requests, l.log)
+	failing := outage.New(l.log, slog.LevelError, "the store fails: answering without it", "the store answers again")
 	l.engine, err = engine.New(ctx, engine.Config{
 		Store:     l.store,
 		NewID:     rand.Text,
@@ -343,7 +336,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 		Observer:  l.metrics,
 		Tally:     l.usage.Tally,
 
-		StoreFailing: l.storeFailing,
+		StoreFailing: func(err error) { failing.Tried(err, "on-error", l.onError.String()) },
 	})
 	if err != nil {
 		return err

@@ -8,10 +8,14 @@ import (
 	"time"
 )
 
-// againAfter is how long the log waits to tell of another reason.
-const againAfter = 10 * time.Second
+const (
+	// againAfter is how long the log waits to tell of another reason.
+	againAfter = 10 * time.Second
+	// calmFor is how long nothing may fail until it is over: what works and fails by turns is one outage.
+	calmFor = 5 * time.Second
+)
 
-// Log is told of every try of something. It may be told from many goroutines.
+// Log is told of every try of something, or of each change. It may be told from many goroutines.
 type Log struct {
 	logger       *slog.Logger
 	level        slog.Level
@@ -20,9 +24,12 @@ type Log struct {
 	mu     sync.Mutex
 	reason string // of what lasts; empty for nothing
 	at     time.Time
+	// calm says that nothing has failed since a try that went well; failures counts those that did.
+	calm     bool
+	failures int
 }
 
-// New makes a log that says begins, of that level, when something fails, and ends when it works again.
+// New makes a log that says begins, of that level, when something fails, and ends when it has worked again for five seconds.
 func New(logger *slog.Logger, level slog.Level, begins, ends string) *Log {
 	return &Log{logger: logger, level: level, begins: begins, ends: ends}
 }
@@ -31,14 +38,33 @@ func New(logger *slog.Logger, level slog.Level, begins, ends string) *Log {
 func (l *Log) Tried(err error, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	switch {
-	case err == nil && l.reason != "":
-		l.reason = ""
-		l.logger.Info(l.ends)
-	case err == nil || err.Error() == l.reason || l.reason != "" && now.Sub(l.at) < againAfter:
-	default:
-		l.reason, l.at = err.Error(), now
-		l.logger.Log(context.Background(), l.level, l.begins, append(args, "error", err)...)
+	if err == nil {
+		l.calmDown()
+		return
 	}
+	l.calm = false
+	l.failures++
+	now := time.Now()
+	if err.Error() == l.reason || l.reason != "" && now.Sub(l.at) < againAfter {
+		return
+	}
+	l.reason, l.at = err.Error(), now
+	l.logger.Log(context.Background(), l.level, l.begins, append(args, "error", err)...)
+}
+
+// calmDown lets what lasts end, unless something fails before.
+func (l *Log) calmDown() {
+	if l.reason == "" || l.calm {
+		return
+	}
+	l.calm = true
+	failures := l.failures
+	time.AfterFunc(calmFor, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.failures == failures {
+			l.reason, l.calm = "", false
+			l.logger.Info(l.ends)
+		}
+	})
 }
