@@ -53,7 +53,7 @@ BENCH := go test ./bench -run '^$$' -bench Table -benchtime 1x -timeout 30m -arg
 
 .PHONY: bench
 bench: ## measure the limiter beside others, and write it into docs/ (20 minutes)
-	$(BENCH) -out docs -rounds 5 -seconds 2.5
+	$(BENCH) -out docs -rounds 5 -seconds 2.3
 
 .PHONY: bench-quick
 bench-quick: ## the same, roughly, and only print it (2 minutes)

@@ -211,6 +211,28 @@ func (d *bed) databaseNamed(name string) (url string, drop func() error, err err
 	return fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", u.User, u.Password, u.Host, u.Port, name), drop, nil
 }
 
+// published waits until no more events come: to publish those of keys that are exhausted at once takes seconds.
+func (d *bed) published() error {
+	ctx, cancel := context.WithTimeout(d.ctx, patience)
+	defer cancel()
+	for last := uint64(0); ; {
+		s, err := d.js.Stream(ctx, "LIMITS")
+		if err != nil {
+			return fmt.Errorf("wait for the events to be published: %w", err)
+		}
+		now := s.CachedInfo().State.LastSeq
+		if now == last && now > 0 {
+			return nil
+		}
+		last = now
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the events to be published, %d so far: %w", now, ctx.Err())
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
 // forgetEvents drops the stream, so that the events of one contender are no work for the next.
 func (d *bed) forgetEvents() error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
