@@ -142,7 +142,7 @@ func (s serving) ask(d *bed, l load) (measured, error) {
 			return measured{}, err
 		}
 		// A counter that is denied has an event every 10 s, all of them within a few seconds, because they were exhausted so.
-		if l.keys > 1 && *seconds >= 2 {
+		if l.keys >= 1000 && *seconds >= 2 {
 			measure = 10 * time.Second
 		}
 	}
