@@ -5,16 +5,37 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+// story is what the log said, also by itself.
+type story struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *story) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+// take gives what was said since it was taken last.
+func (s *story) take() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.b.Reset()
+	return strings.TrimSpace(s.b.String())
+}
+
 // TestTried tells a story: at what second a try went how, and what the log says then.
 func TestTried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var lines bytes.Buffer
+		var lines story
 		l := New(slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
 				return slog.Attr{}
@@ -48,11 +69,12 @@ func TestTried(t *testing.T) {
 			{85, nil, `level=INFO msg="mail goes on"`},
 			{86, errors.New("refused"), `level=ERROR msg="mail waits" to=a error=refused`},
 		} {
-			lines.Reset()
+			lines.take()
 			time.Sleep(time.Until(begin.Add(time.Duration(s.second) * time.Second)))
 			synctest.Wait() // for what the log says by itself
-			if l.Tried(s.err, "to", "a"); strings.TrimSpace(lines.String()) != s.want {
-				t.Errorf("after %d s: %q, want %q", s.second, lines.String(), s.want)
+			l.Tried(s.err, "to", "a")
+			if said := lines.take(); said != s.want {
+				t.Errorf("after %d s: %q, want %q", s.second, said, s.want)
 			}
 		}
 	})
