@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 )
 
@@ -14,7 +13,7 @@ import (
 // or another was put in its place, is gone when it is closed.
 type place struct {
 	path string
-	file os.FileInfo
+	file identity
 }
 
 // places gives those of the database and of its log, which SQLite keeps beside what a link leads to.
@@ -24,7 +23,7 @@ func places(path string) (all []place, err error) {
 		log = real
 	}
 	for _, path := range []string{path, log + "-wal"} {
-		file, err := os.Stat(path)
+		file, err := identify(path)
 		switch {
 		case err == nil:
 			all = append(all, place{path, file})
@@ -38,8 +37,8 @@ func places(path string) (all []place, err error) {
 // inPlace fails when a file is not where it was.
 func (s *Store) inPlace() error {
 	for _, p := range s.places {
-		switch now, err := os.Stat(p.path); {
-		case err == nil && os.SameFile(now, p.file):
+		switch now, err := identify(p.path); {
+		case err == nil && now.same(p.file):
 		case err == nil || errors.Is(err, fs.ErrNotExist):
 			return fmt.Errorf("%s was removed or replaced while the limiter runs, so what is written would be lost: stop the limiter, "+
 				"put the file back or restore a backup, as docs/operations.md says under Backup and restore, and start it", p.path)
