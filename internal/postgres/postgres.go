@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"strconv"
 	"strings"
@@ -31,6 +32,7 @@ import (
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/journal"
+	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
 // Config configures a [Store].
@@ -236,6 +238,14 @@ func parse(text string) (*pgxpool.Config, error) {
 		// Unset, pgx waits for two minutes.
 		if cfg.ConnConfig.ConnectTimeout == 0 || !strings.Contains(text, "connect_timeout") {
 			cfg.ConnConfig.ConnectTimeout = connectTimeout
+		}
+		dial := cfg.ConnConfig.DialFunc
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return quickconn.Wrap(conn), nil
 		}
 		return cfg, nil
 	}

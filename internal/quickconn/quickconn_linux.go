@@ -1,0 +1,97 @@
+package quickconn
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"unsafe"
+)
+
+// mostAtOnce bounds the bytes of one call, and with them how long the garbage collector may have to wait for its end.
+const mostAtOnce = 64 << 10
+
+type conn struct {
+	net.Conn
+	raw syscall.RawConn
+}
+
+func wrap(c net.Conn) net.Conn {
+	switch c.(type) {
+	case *net.TCPConn, *net.UnixConn:
+	default:
+		return c
+	}
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return c // it is closed
+	}
+	return &conn{c, raw}
+}
+
+// Read implements [net.Conn].
+func (c *conn) Read(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	var errno syscall.Errno
+	err = c.raw.Read(func(fd uintptr) bool {
+		if n, errno = call(syscall.SYS_READ, fd, p); errno == 0 {
+			raceRead(fd, p[:n])
+		}
+		return errno != syscall.EAGAIN // else it is called again when there is something to read
+	})
+	if err = c.explain("read", err, errno); err == nil && n == 0 {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// Write implements [net.Conn]. All of p goes in one piece, also where others write at the same time.
+func (c *conn) Write(p []byte) (n int, err error) {
+	raceWrite(p)
+	var errno syscall.Errno
+	err = c.raw.Write(func(fd uintptr) bool {
+		for n < len(p) && errno == 0 {
+			var some int
+			some, errno = call(syscall.SYS_WRITE, fd, p[n:])
+			n += some
+		}
+		if errno == syscall.EAGAIN {
+			errno = 0
+			return false // it is called again when there is room
+		}
+		return true
+	})
+	return n, c.explain("write", err, errno)
+}
+
+// explain gives the error of an operation as package net words it.
+func (c *conn) explain(op string, err error, errno syscall.Errno) error {
+	if err == nil && errno != 0 {
+		err = os.NewSyscallError(op, errno)
+	} else if e, ok := errors.AsType[*net.OpError](err); ok {
+		err = e.Err // of waiting: a deadline, or that the connection is closed
+	}
+	if err == nil {
+		return nil
+	}
+	local := c.LocalAddr()
+	return &net.OpError{Op: op, Net: local.Network(), Source: local, Addr: c.RemoteAddr(), Err: err}
+}
+
+// call makes a system call that does not block, as the scheduler need not know.
+func call(number, fd uintptr, p []byte) (n int, errno syscall.Errno) {
+	size := uintptr(min(len(p), mostAtOnce))
+	for {
+		r, _, errno := syscall.RawSyscall(number, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), size)
+		switch errno {
+		case 0:
+			return int(r), 0
+		case syscall.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
