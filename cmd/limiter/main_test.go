@@ -202,6 +202,7 @@ func TestWrongUsage(t *testing.T) {
 		{"reset --all", "say --yes"},
 		{"watch --count=-1", "--count: -1 is below 0"},
 		{"bench --connections 5 --in-flight 4", "each connection needs one"},
+		{"bench --connections 0", "--connections: 0 is below 1"},
 		{"bench --keys 0", "--keys: 0 is not between"},
 		{"bench --limit 0", "--limit: 0 is not between 1 and "},
 		{"consume k --limit=-1 --window 1m", "--limit (1 or more)"},
