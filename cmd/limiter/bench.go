@@ -46,7 +46,9 @@ check: on a shared machine, what is not there for the service.`
 // Validate holds what the tags cannot.
 func (c *benchCmd) Validate() error {
 	switch {
-	case c.Connections < 1 || c.InFlight < c.Connections:
+	case c.Connections < 1:
+		return fmt.Errorf("--connections: %d is below 1", c.Connections)
+	case c.InFlight < c.Connections:
 		return fmt.Errorf("--in-flight %d over --connections %d: each connection needs one", c.InFlight, c.Connections)
 	case c.InFlight > 1_000_000:
 		return fmt.Errorf("--in-flight: %d is above 1000000", c.InFlight)

@@ -46,7 +46,7 @@ type listCmd struct {
 	clientFlags
 	Prefix string `placeholder:"P" help:"Only keys that begin with P."`
 	After  string `empty:"" placeholder:"A" help:"Begin behind a key, or behind the next of a page."`
-	Max    int    `placeholder:"N" help:"Show one page of at most N counters; all pages unless set."`
+	Max    *int   `placeholder:"N" help:"Show one page of at most N counters; all pages unless set."`
 }
 
 // Help gives the examples of --help.

@@ -64,7 +64,7 @@ type keysListCmd struct {
 	User   string `placeholder:"USER" help:"Only keys of one user."`
 	Prefix string `placeholder:"P" help:"Only keys whose ids begin with P."`
 	After  string `empty:"" placeholder:"ID" help:"Begin behind an id."`
-	Max    int    `placeholder:"N" help:"Show one page of at most N keys; all pages unless set."`
+	Max    *int   `placeholder:"N" help:"Show one page of at most N keys; all pages unless set."`
 }
 
 // Help gives the examples of --help.
@@ -79,9 +79,10 @@ func (*keysListCmd) Help() string {
 // Validate holds what the tags cannot.
 func (c *keysListCmd) Validate() error { return validatePage(c.Max, &c.clientFlags) }
 
-func validatePage(max int, f *clientFlags) error {
-	if max < 0 || max > limits.MaxListPage {
-		return fmt.Errorf("--max: %d is not between 1 and %d", max, limits.MaxListPage)
+// validatePage holds the size of a page, nil for all pages.
+func validatePage(max *int, f *clientFlags) error {
+	if max != nil && (*max < 1 || *max > limits.MaxListPage) {
+		return fmt.Errorf("--max: %d is not between 1 and %d", *max, limits.MaxListPage)
 	}
 	return f.Validate()
 }
@@ -106,17 +107,17 @@ func (c *keysListCmd) Run(s *session) error {
 	})
 }
 
-// pages shows one page, or with max 0 all of them; read shows a page and gives its JSON, its length and what follows it.
+// pages shows one page, or with max nil all of them; read shows a page and gives its JSON, its length and what follows it.
 // Each is flushed, so that a list of any length is shown in bounded memory.
-func (f *clientFlags) pages(s *session, t *table, noun string, max int, after string,
+func (f *clientFlags) pages(s *session, t *table, noun string, max *int, after string,
 	read func(after string, max int) (raw []byte, n int, next string, err error)) error {
-	size := max
-	if max == 0 {
-		size = limits.MaxListPage
+	size := limits.MaxListPage
+	if max != nil {
+		size = *max
 	}
 	for n := 0; ; {
 		raw, got, next, err := read(after, size)
-		if max == 0 && size > 1 && tooLarge(err) {
+		if max == nil && size > 1 && tooLarge(err) {
 			size /= 2
 			continue
 		}
@@ -129,7 +130,7 @@ func (f *clientFlags) pages(s *session, t *table, noun string, max int, after st
 		if n += got; !f.JSON && got > 0 {
 			t.flush()
 		}
-		if after = next; next != "" && max == 0 {
+		if after = next; next != "" && max == nil {
 			continue
 		}
 		switch {

@@ -135,7 +135,7 @@ type overridesListCmd struct {
 	clientFlags
 	Policy string `placeholder:"NAME" help:"Only those of one policy."`
 	After  string `empty:"" placeholder:"A" help:"Begin behind the next of a page (from --json)."`
-	Max    int    `placeholder:"N" help:"Show one page of at most N overrides; all pages unless set."`
+	Max    *int   `placeholder:"N" help:"Show one page of at most N overrides; all pages unless set."`
 }
 
 // Help gives the examples of --help.

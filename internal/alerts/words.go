@@ -87,9 +87,9 @@ func times(n int64) string {
 
 // usualText says what the title leaves out.
 func usualText(f *WordFields) string {
-	what := fmt.Sprintf("Limit %s of key %s: %d in %s.", f.Name, f.Key, f.Limit, f.Window)
+	what := fmt.Sprintf("Limit %s of key %s: %d per %s.", f.Name, f.Key, f.Limit, f.Window)
 	if f.Policy != "" {
-		what = fmt.Sprintf("Policy %s, limit %s of key %s: %d in %s.", f.Policy, f.Name, f.Key, f.Limit, f.Window)
+		what = fmt.Sprintf("Policy %s, limit %s of key %s: %d per %s.", f.Policy, f.Name, f.Key, f.Limit, f.Window)
 	}
 	when := "At " + f.Last + "."
 	if f.First != f.Last {

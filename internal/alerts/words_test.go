@@ -17,16 +17,20 @@ func TestUsualWords(t *testing.T) {
 	inline.User, inline.Policy, inline.Denied, inline.FirstAt = "", "", 1, inline.LastAt
 	warned := denied
 	warned.Type = limits.EventWarning
+	calendar := warned
+	calendar.Name, calendar.Window = "quota", "day"
 	for _, c := range []struct {
 		alert       Alert
 		title, text string
 	}{
 		{denied, "user 7 was denied 12 times by policy api (limit 100 per 1m)",
-			"Policy api, limit minute of key api:user:7: 100 in 1m.\nFrom 2026-03-01T22:30:00Z to 2026-03-01T22:31:00Z.\nRule heavy."},
+			"Policy api, limit minute of key api:user:7: 100 per 1m.\nFrom 2026-03-01T22:30:00Z to 2026-03-01T22:31:00Z.\nRule heavy."},
 		{inline, "key api:user:7 was denied once by limit minute (limit 100 per 1m)",
-			"Limit minute of key api:user:7: 100 in 1m.\nAt 2026-03-01T22:31:00Z.\nRule heavy."},
+			"Limit minute of key api:user:7: 100 per 1m.\nAt 2026-03-01T22:31:00Z.\nRule heavy."},
 		{warned, "user 7 is close to the limit of policy api (limit 100 per 1m)",
-			"Policy api, limit minute of key api:user:7: 100 in 1m.\nFrom 2026-03-01T22:30:00Z to 2026-03-01T22:31:00Z.\nRule heavy."},
+			"Policy api, limit minute of key api:user:7: 100 per 1m.\nFrom 2026-03-01T22:30:00Z to 2026-03-01T22:31:00Z.\nRule heavy."},
+		{calendar, "user 7 is close to the limit of policy api (limit 100 per day)",
+			"Policy api, limit quota of key api:user:7: 100 per day.\nFrom 2026-03-01T22:30:00Z to 2026-03-01T22:31:00Z.\nRule heavy."},
 	} {
 		title, text := r.words(&c.alert)
 		if title != c.title || text != c.text {
