@@ -37,6 +37,9 @@ const (
 	storeTimeout = 5 * time.Second
 	// retryStore is how long is waited after the store failed.
 	retryStore = 10 * time.Second
+	// longestSleep bounds one wait for a time to come: a timer goes on as it was when the clock is set, and stands still while the
+	// machine sleeps.
+	longestSleep = time.Minute
 )
 
 // Runner runs jobs. Its methods may be called at the same time.
@@ -66,6 +69,15 @@ func (j *job) next(now time.Time, undone bool) time.Time {
 		}
 	}
 	return at
+}
+
+// wait is how long to sleep until it is looked again whether the job is due.
+func (j *job) wait(now time.Time) time.Duration {
+	wait := j.next(now, true).Sub(now)
+	if wait > longestSleep {
+		return longestSleep
+	}
+	return wait + jitter(j.Jitter)
 }
 
 // New makes a runner, which does nothing until it is started.
@@ -166,8 +178,8 @@ func (r *Runner) Close(ctx context.Context) error {
 func (r *Runner) tick(j *job) {
 	last, ok := r.lastTime(j)
 	for waits := false; ok; {
-		now := r.cfg.Now()
-		if last.After(now) { // the clock was ahead; a time that was run once is claimed, and not run again
+		now := r.cfg.Now().Round(0) // what the clock shows, also after it was set
+		if last.After(now) {        // the clock was ahead; a time that was run once is claimed, and not run again
 			last = now
 		}
 		at, late := due(j.schedule, last, now)
@@ -176,7 +188,7 @@ func (r *Runner) tick(j *job) {
 			at, again = due(j.repeat, last, now)
 		}
 		if !late && !again {
-			ok = r.sleep(j.next(now, true).Sub(now) + jitter(j.Jitter))
+			ok = r.sleep(j.wait(now))
 			continue
 		}
 		if err := r.runAt(j, at, again); err != nil {
