@@ -58,6 +58,9 @@ type Runner struct {
 type job struct {
 	Job
 	schedule, repeat cron.Schedule
+	// unsure is the run that a claim was for whose answer was lost, and asked when that was; 0 for none. Only tick uses them.
+	unsure int64
+	asked  time.Time
 }
 
 // next is when the job is to run next; undone says that its last run is not done.
@@ -132,7 +135,7 @@ func (r *Runner) add(j Job) error {
 	if err != nil {
 		return err
 	}
-	added := &job{j, schedule, repeat}
+	added := &job{Job: j, schedule: schedule, repeat: repeat}
 	r.order = append(r.order, added)
 	r.byName[j.Name] = added
 	return nil
@@ -192,7 +195,7 @@ func (r *Runner) tick(j *job) {
 			continue
 		}
 		if err := r.runAt(j, at, again); err != nil {
-			if !waits {
+			if !waits && r.ctx.Err() == nil {
 				r.cfg.Logger.Warn("job could not be claimed; it is tried again until it is", "job", j.Name, "scheduled", at, "error", err)
 			}
 			waits, ok = true, r.sleep(retryStore)

@@ -394,3 +394,89 @@ func TestConfigsThatAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// unsure is a store whose answer to a claim gets lost, while lose is set: the run is claimed, and who asked does not know.
+type unsure struct {
+	jobs.Store
+	lose atomic.Bool
+}
+
+func (u *unsure) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
+	claimed, err := u.Store.ClaimRun(ctx, c)
+	if err == nil && u.lose.CompareAndSwap(true, false) {
+		return jobs.Claimed{}, errDown
+	}
+	return claimed, err
+}
+
+// TestAClaimWhoseAnswerWasLostIsDone: nobody else would do it, nor any run after it, until its lease is over.
+func TestAClaimWhoseAnswerWasLostIsDone(t *testing.T) {
+	t.Parallel()
+	for _, every := range []string{"5s", "10s", "1m"} { // other times come before it is tried again, or do not
+		t.Run(every, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, n := &unsure{Store: file(t)}, newNotes()
+				s.lose.Store(true)
+				runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every " + every, Run: func(context.Context) (string, error) { return "", nil }})
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				all := history(t, s, "j")
+				if all[0] != "00:00:00 done" {
+					t.Errorf("the first run: %q", all[0])
+				}
+				if i := slices.IndexFunc(all, func(run string) bool { return !strings.HasSuffix(run, "done") }); i >= 0 {
+					t.Errorf("then %q", all[i])
+				}
+			})
+		})
+	}
+}
+
+// slow is a store that takes a second for a claim, and gives up when its context ends: then the claim is made, or not.
+type slow struct{ jobs.Store }
+
+func (s *slow) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
+	claimed, err := s.Store.ClaimRun(context.WithoutCancel(ctx), c)
+	select {
+	case <-ctx.Done():
+		return jobs.Claimed{}, ctx.Err()
+	case <-time.After(time.Second):
+		return claimed, err
+	}
+}
+
+// TestAClaimIsNotCutShort by a stop, or by who asked for a run and has gone: it would count as running until its lease is over.
+func TestAClaimIsNotCutShort(t *testing.T) {
+	t.Parallel()
+	run := func(ctx context.Context) (string, error) { return "", ctx.Err() }
+	t.Run("by a stop", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s, n := &slow{file(t)}, newNotes()
+			r := runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: run})
+			synctest.Wait() // it claims
+			closeRunner(t, r)
+			equal(t, "history", history(t, s, "j"), []string{"00:00:00 canceled : context canceled"})
+			if n.logged("job could not be claimed") {
+				t.Errorf("log: %q", n.all())
+			}
+		})
+	})
+	t.Run("by who asked", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := &slow{file(t)}
+			r := runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Run: run})
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			begun := time.Now()
+			if _, err := r.RunNow(ctx, "j"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != 100*time.Millisecond {
+				t.Errorf("%v after %s", err, time.Since(begun))
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			equal(t, "history", history(t, s, "j"), []string{"00:00:00 done"})
+		})
+	})
+}
