@@ -174,9 +174,12 @@ func (r *Runner) finish(run *Run, began time.Time) {
 	now := r.cfg.Now()
 	run.EndedAt = now.UnixMilli()
 	r.report(run, now.Sub(began))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), storeTimeout)
-	defer cancel()
-	found, err := r.cfg.Store.FinishRun(ctx, *run)
+	found, err := r.keepEnd(run)
+	for tries := 1; err != nil && tries < finishTries && r.sleep(retryStore); tries++ {
+		if found, err = r.keepEnd(run); err == nil {
+			found = true // the try that failed may have kept it
+		}
+	}
 	switch {
 	case err != nil:
 		r.cfg.Logger.Warn("the end of a job could not be kept; it will count as lost", "job", run.Job, "outcome", run.Outcome, "error", err)
@@ -184,6 +187,12 @@ func (r *Runner) finish(run *Run, began time.Time) {
 		r.cfg.Logger.Warn("the job was taken for lost before it ended", "job", run.Job, "outcome", run.Outcome)
 	}
 	r.cfg.Observer.JobEnded(run.Job, string(run.Outcome), run.Outcome == Done, now.Sub(began), now)
+}
+
+func (r *Runner) keepEnd(run *Run) (found bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), storeTimeout)
+	defer cancel()
+	return r.cfg.Store.FinishRun(ctx, *run)
 }
 
 func (r *Runner) report(run *Run, took time.Duration) {

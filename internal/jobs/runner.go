@@ -37,6 +37,8 @@ const (
 	storeTimeout = 5 * time.Second
 	// retryStore is how long is waited after the store failed.
 	retryStore = 10 * time.Second
+	// finishTries is how often the end of a run is tried to be kept, within the grace: until it is, the job is skipped everywhere.
+	finishTries = 3
 	// longestSleep bounds one wait for a time to come: a timer goes on as it was when the clock is set, and stands still while the
 	// machine sleeps.
 	longestSleep = time.Minute

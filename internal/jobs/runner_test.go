@@ -480,3 +480,49 @@ func TestAClaimIsNotCutShort(t *testing.T) {
 		})
 	})
 }
+
+// forgetful is a store that fails to keep the next ends of runs.
+type forgetful struct {
+	jobs.Store
+	fails atomic.Int32
+	// does says that it keeps them all the same.
+	does bool
+}
+
+func (f *forgetful) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
+	if f.fails.Add(-1) < 0 {
+		return f.Store.FinishRun(ctx, r)
+	}
+	if f.does {
+		_, _ = f.Store.FinishRun(ctx, r)
+	}
+	return false, errDown
+}
+
+// TestAnEndIsKeptWithPatience: until its lease is over the job would be skipped.
+func TestAnEndIsKeptWithPatience(t *testing.T) {
+	t.Parallel()
+	for _, does := range []bool{false, true} {
+		t.Run(fmt.Sprint("kept all the same: ", does), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, n := &forgetful{Store: file(t), does: does}, newNotes()
+				s.fails.Store(2)
+				runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "", nil }})
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				equal(t, "history", history(t, s, "j"), []string{"00:00:00 done", "00:01:00 done"})
+				equal(t, "observed", n.ended(), []string{"j done 0s", "j done 0s"})
+				if n.logged("lost") {
+					t.Errorf("log: %q", n.all())
+				}
+				s.fails.Store(1000) // for longer than there is time for
+				time.Sleep(time.Minute + 30*time.Second)
+				synctest.Wait()
+				if !n.logged("the end of a job could not be kept; it will count as lost") {
+					t.Errorf("log: %q", n.all())
+				}
+			})
+		})
+	}
+}
