@@ -17,7 +17,6 @@ func (r *Runner) runAt(j *job, at time.Time, again bool) error {
 		return err
 	} else if mine {
 		r.run(j, j.unsure, func(Run) {})
-		j.unsure = 0
 		return nil
 	}
 	if again {
@@ -25,10 +24,12 @@ func (r *Runner) runAt(j *job, at time.Time, again bool) error {
 			return err
 		}
 	}
-	j.asked = r.cfg.Now()
+	asked := r.cfg.Now()
 	claimed, err := r.claim(j, at, again)
 	if err != nil {
-		j.unsure = at.UnixMilli()
+		if at.UnixMilli() != j.unsure { // the first of several claims of one run may be the one that was made
+			j.unsure, j.asked = at.UnixMilli(), asked
+		}
 		return err
 	}
 	switch claimed.Outcome {
@@ -46,7 +47,6 @@ func (r *Runner) runAt(j *job, at time.Time, again bool) error {
 // its lease is over, so it is done now, unless it could last longer than that.
 func (r *Runner) claimedBefore(j *job) (mine bool, err error) {
 	if j.unsure == 0 || r.cfg.Now().Sub(j.asked) > grace {
-		j.unsure = 0
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
@@ -56,13 +56,9 @@ func (r *Runner) claimedBefore(j *job) (mine bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	mine = slices.ContainsFunc(runs, func(run Run) bool {
+	return slices.ContainsFunc(runs, func(run Run) bool {
 		return run.Scheduled == j.unsure && run.Replica == r.cfg.Replica && run.Outcome == Running
-	})
-	if !mine {
-		j.unsure = 0
-	}
-	return mine, nil
+	}), nil
 }
 
 // undone tells whether the last run before a time is not done. One that goes on is not either: its claim finds that out.

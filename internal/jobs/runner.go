@@ -60,7 +60,8 @@ type Runner struct {
 type job struct {
 	Job
 	schedule, repeat cron.Schedule
-	// unsure is the run that a claim was for whose answer was lost, and asked when that was; 0 for none. Only tick uses them.
+	// unsure is the run that a claim was for whose answer was lost last, 0 for none, and asked when it was claimed first. Only
+	// tick uses them.
 	unsure int64
 	asked  time.Time
 }

@@ -110,6 +110,13 @@ func (b *brittle) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, err
 	return b.Store.ClaimRun(ctx, c)
 }
 
+func (b *brittle) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
+	if b.down.Load() {
+		return nil, errDown
+	}
+	return b.Store.Runs(ctx, f)
+}
+
 // TestAnOutageOfTheStoreIsToldOnce has one before the first run and one later.
 func TestAnOutageOfTheStoreIsToldOnce(t *testing.T) {
 	t.Parallel()
@@ -431,6 +438,51 @@ func TestAClaimWhoseAnswerWasLostIsDone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAClaimWhoseAnswerCameTooLateIsLeft to its lease: its run could last longer than that, and overlap with the next.
+func TestAClaimWhoseAnswerCameTooLateIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &brittle{Store: file(t)}
+		s := &unsure{Store: b}
+		s.lose.Store(true)
+		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
+		synctest.Wait()
+		b.down.Store(true)
+		time.Sleep(45 * time.Second)
+		b.down.Store(false)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 running"})
+	})
+}
+
+// outrun is a store in which another replica is first, once, which fails then.
+type outrun struct {
+	jobs.Store
+	other atomic.Bool
+}
+
+func (o *outrun) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
+	if !o.other.CompareAndSwap(false, true) {
+		return o.Store.ClaimRun(ctx, c)
+	}
+	c.Replica = "other"
+	_, _ = o.Store.ClaimRun(ctx, c)
+	return jobs.Claimed{}, errDown
+}
+
+// TestAClaimOfAnotherIsNotTakenForOnesOwn when the answer to one's own was lost.
+func TestAClaimOfAnotherIsNotTakenForOnesOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &outrun{Store: file(t)}
+		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 running"})
+	})
 }
 
 // slow is a store that takes a second for a claim, and gives up when its context ends: then the claim is made, or not.
