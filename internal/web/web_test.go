@@ -92,6 +92,9 @@ func TestPages(t *testing.T) {
 		if resp.StatusCode != c.status || resp.Header.Get("Content-Type") != c.kind || !strings.Contains(body, c.has) {
 			t.Errorf("%s: %d %s %s", c.path, resp.StatusCode, resp.Header.Get("Content-Type"), body)
 		}
+		if resp.Header.Get("X-Content-Type-Options") != "nosniff" || c.path == "/readyz" && resp.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: %v", c.path, resp.Header)
+		}
 	}
 }
 
