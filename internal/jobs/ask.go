@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -49,26 +50,38 @@ func (r *Runner) History(ctx context.Context, f Filter) ([]Run, error) {
 }
 
 // RunNow runs a job now, on this replica, and gives the run when it has ended or ctx has, whichever is first; its Outcome
-// tells which. The run goes on when ctx ends. The error is [ErrUnknown], [ErrBusy] or [ErrStopped], or one of the store.
+// tells which. The run goes on when ctx ends, and so does its claim: with the error of ctx it may be done all the same. Other errors
+// are [ErrUnknown], [ErrBusy] or [ErrStopped], or one of the store.
 func (r *Runner) RunNow(ctx context.Context, name string) (Run, error) {
 	j := r.byName[name]
 	if j == nil {
 		return Run{}, ErrUnknown
 	}
 	at := r.cfg.Now()
-	claimed, err := r.claim(ctx, j, at, true)
-	if err != nil {
-		return Run{}, fmt.Errorf("claim a run of %s: %w", name, err)
-	}
-	if claimed.Outcome != Running {
-		return Run{}, ErrBusy
-	}
-	ended := make(chan Run, 1)
 	begun := Run{Job: name, Scheduled: at.UnixMilli(), Replica: r.cfg.Replica, StartedAt: at.UnixMilli(), Outcome: Running}
-	if err := r.begin(func() { r.run(j, begun.Scheduled, func(run Run) { ended <- run }) }); err != nil {
-		begun.Outcome = Canceled
-		r.finish(&begun, at)
+	claimed, ended := make(chan error, 1), make(chan Run, 1)
+	err := r.begin(func() {
+		c, err := r.claim(j, at, true)
+		if err == nil && c.Outcome != Running {
+			err = ErrBusy
+		}
+		if claimed <- err; err == nil {
+			r.run(j, begun.Scheduled, func(run Run) { ended <- run })
+		}
+	})
+	if err != nil {
 		return Run{}, err
+	}
+	select {
+	case err = <-claimed:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	switch {
+	case errors.Is(err, ErrBusy):
+		return Run{}, err
+	case err != nil:
+		return Run{}, fmt.Errorf("claim a run of %s: %w", name, err)
 	}
 	select {
 	case run := <-ended:

@@ -123,3 +123,29 @@ func TestClockThatWasAhead(t *testing.T) {
 		})
 	}
 }
+
+// TestAClockThatIsSetForward has a job whose time comes sooner than the runner's timers know: they go on as they were when a clock is
+// set, and stand still while a machine sleeps.
+func TestAClockThatIsSetForward(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n := file(t), newNotes()
+		var ahead atomic.Int64
+		r, err := jobs.New(jobs.Config{Store: s, Logger: slog.New(slog.DiscardHandler), Observer: n, Replica: "a",
+			Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
+			Jobs: []jobs.Job{{Name: "daily", Schedule: "30 3 * * *", Jitter: time.Minute,
+				Run: func(context.Context) (string, error) { return "", nil }}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Start()
+		t.Cleanup(func() { closeRunner(t, r) })
+		time.Sleep(10*time.Minute + time.Second)
+		synctest.Wait()
+		equal(t, "before", n.ended(), []string{"daily done 0s"})
+		ahead.Store(int64(5 * time.Hour))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		equal(t, "at 05:11", n.ended(), []string{"daily done 0s", "daily done 0s"})
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/redact"
@@ -12,13 +13,23 @@ import (
 
 // runAt claims the run of a time and does it, if no other replica does; again says that it is for a last run that is not done.
 func (r *Runner) runAt(j *job, at time.Time, again bool) error {
+	if mine, err := r.claimedBefore(j); err != nil {
+		return err
+	} else if mine {
+		r.run(j, j.unsure, func(Run) {})
+		return nil
+	}
 	if again {
 		if undone, err := r.undone(j, at); err != nil || !undone {
 			return err
 		}
 	}
-	claimed, err := r.claim(r.ctx, j, at, again)
+	asked := r.cfg.Now()
+	claimed, err := r.claim(j, at, again)
 	if err != nil {
+		if at.UnixMilli() != j.unsure { // the first of several claims of one run may be the one that was made
+			j.unsure, j.asked = at.UnixMilli(), asked
+		}
 		return err
 	}
 	switch claimed.Outcome {
@@ -32,6 +43,24 @@ func (r *Runner) runAt(j *job, at time.Time, again bool) error {
 	return nil
 }
 
+// claimedBefore tells whether a claim was made though its answer was lost. Nobody else does that run, nor any other of the job, until
+// its lease is over, so it is done now, unless it could last longer than that.
+func (r *Runner) claimedBefore(j *job) (mine bool, err error) {
+	if j.unsure == 0 || r.cfg.Now().Sub(j.asked) > grace {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
+	defer cancel()
+	// Others may have skipped runs meanwhile.
+	runs, err := r.cfg.Store.Runs(ctx, Filter{Job: j.Name, Max: 100})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(runs, func(run Run) bool {
+		return run.Scheduled == j.unsure && run.Replica == r.cfg.Replica && run.Outcome == Running
+	}), nil
+}
+
 // undone tells whether the last run before a time is not done. One that goes on is not either: its claim finds that out.
 func (r *Runner) undone(j *job, at time.Time) (bool, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
@@ -40,8 +69,10 @@ func (r *Runner) undone(j *job, at time.Time) (bool, error) {
 	return found && last.Outcome != Done && last.Scheduled < at.UnixMilli(), err
 }
 
-func (r *Runner) claim(ctx context.Context, j *job, at time.Time, ifIdle bool) (Claimed, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+// claim asks for a run. Neither a stop nor the end of who asks for it cuts it short: the run could be claimed all the same, with
+// nobody to do it or to say that it has ended.
+func (r *Runner) claim(j *job, at time.Time, ifIdle bool) (Claimed, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), storeTimeout)
 	defer cancel()
 	c, err := r.cfg.Store.ClaimRun(ctx, Claim{
 		Job: j.Name, Scheduled: at.UnixMilli(), Replica: r.cfg.Replica, Lease: j.Timeout + 2*grace, IfIdle: ifIdle,
@@ -139,9 +170,12 @@ func (r *Runner) finish(run *Run, began time.Time) {
 	now := r.cfg.Now()
 	run.EndedAt = now.UnixMilli()
 	r.report(run, now.Sub(began))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), storeTimeout)
-	defer cancel()
-	found, err := r.cfg.Store.FinishRun(ctx, *run)
+	found, err := r.keepEnd(run)
+	for tries := 1; err != nil && tries < finishTries && r.sleep(retryStore); tries++ {
+		if found, err = r.keepEnd(run); err == nil {
+			found = true // the try that failed may have kept it
+		}
+	}
 	switch {
 	case err != nil:
 		r.cfg.Logger.Warn("the end of a job could not be kept; it will count as lost", "job", run.Job, "outcome", run.Outcome, "error", err)
@@ -149,6 +183,12 @@ func (r *Runner) finish(run *Run, began time.Time) {
 		r.cfg.Logger.Warn("the job was taken for lost before it ended", "job", run.Job, "outcome", run.Outcome)
 	}
 	r.cfg.Observer.JobEnded(run.Job, string(run.Outcome), run.Outcome == Done, now.Sub(began), now)
+}
+
+func (r *Runner) keepEnd(run *Run) (found bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), storeTimeout)
+	defer cancel()
+	return r.cfg.Store.FinishRun(ctx, *run)
 }
 
 func (r *Runner) report(run *Run, took time.Duration) {

@@ -37,6 +37,11 @@ const (
 	storeTimeout = 5 * time.Second
 	// retryStore is how long is waited after the store failed.
 	retryStore = 10 * time.Second
+	// finishTries is how often the end of a run is tried to be kept, within the grace: until it is, the job is skipped everywhere.
+	finishTries = 3
+	// longestSleep bounds one wait for a time to come: a timer goes on as it was when the clock is set, and stands still while the
+	// machine sleeps.
+	longestSleep = time.Minute
 )
 
 // Runner runs jobs. Its methods may be called at the same time.
@@ -55,6 +60,10 @@ type Runner struct {
 type job struct {
 	Job
 	schedule, repeat cron.Schedule
+	// unsure is the run that a claim was for whose answer was lost last, 0 for none, and asked when it was claimed first. Only
+	// tick uses them.
+	unsure int64
+	asked  time.Time
 }
 
 // next is when the job is to run next; undone says that its last run is not done.
@@ -66,6 +75,15 @@ func (j *job) next(now time.Time, undone bool) time.Time {
 		}
 	}
 	return at
+}
+
+// wait is how long to sleep until it is looked again whether the job is due.
+func (j *job) wait(now time.Time) time.Duration {
+	wait := j.next(now, true).Sub(now)
+	if wait > longestSleep {
+		return longestSleep
+	}
+	return wait + jitter(j.Jitter)
 }
 
 // New makes a runner, which does nothing until it is started.
@@ -120,7 +138,7 @@ func (r *Runner) add(j Job) error {
 	if err != nil {
 		return err
 	}
-	added := &job{j, schedule, repeat}
+	added := &job{Job: j, schedule: schedule, repeat: repeat}
 	r.order = append(r.order, added)
 	r.byName[j.Name] = added
 	return nil
@@ -166,8 +184,8 @@ func (r *Runner) Close(ctx context.Context) error {
 func (r *Runner) tick(j *job) {
 	last, ok := r.lastTime(j)
 	for waits := false; ok; {
-		now := r.cfg.Now()
-		if last.After(now) { // the clock was ahead; a time that was run once is claimed, and not run again
+		now := r.cfg.Now().Round(0) // what the clock shows, also after it was set
+		if last.After(now) {        // the clock was ahead; a time that was run once is claimed, and not run again
 			last = now
 		}
 		at, late := due(j.schedule, last, now)
@@ -176,11 +194,11 @@ func (r *Runner) tick(j *job) {
 			at, again = due(j.repeat, last, now)
 		}
 		if !late && !again {
-			ok = r.sleep(j.next(now, true).Sub(now) + jitter(j.Jitter))
+			ok = r.sleep(j.wait(now))
 			continue
 		}
 		if err := r.runAt(j, at, again); err != nil {
-			if !waits {
+			if !waits && r.ctx.Err() == nil {
 				r.cfg.Logger.Warn("job could not be claimed; it is tried again until it is", "job", j.Name, "scheduled", at, "error", err)
 			}
 			waits, ok = true, r.sleep(retryStore)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/keys"
@@ -212,58 +213,71 @@ func TestRevocationReachesOthers(t *testing.T) {
 	}
 }
 
-// TestALookupThatARevocationOvertookIsNotKept holds a look-up, which has read the key, until it is revoked.
+// TestALookupThatARevocationOvertookIsNotKept holds a look-up, which has read the key, until it is revoked. Who asks after the
+// revocation has a look-up of his own, whether the first one has ended or not.
 func TestALookupThatARevocationOvertookIsNotKept(t *testing.T) {
 	t.Parallel()
-	s, c := open(t)
-	r := registry(t, keys.Config{Store: s, Now: c.now})
-	text, k := create(t, r, keys.Key{User: "7"})
-	s.entered, s.hold = make(chan struct{}), make(chan struct{})
-	var before keys.Code
-	var done sync.WaitGroup
-	done.Go(func() { _, before, _ = r.Verify(t.Context(), text) })
-	<-s.entered
-	if _, err := r.Revoke(t.Context(), k.ID); err == nil {
-		close(s.hold)
-	} else {
-		t.Fatal(err)
+	for _, ended := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s, c := open(t)
+			r := registry(t, keys.Config{Store: s, Now: c.now})
+			text, k := create(t, r, keys.Key{User: "7"})
+			s.entered, s.hold = make(chan struct{}, 10), make(chan struct{})
+			var before, after keys.Code
+			var done sync.WaitGroup
+			done.Go(func() { _, before, _ = r.Verify(t.Context(), text) })
+			synctest.Wait()
+			if _, err := r.Revoke(t.Context(), k.ID); err != nil {
+				t.Fatal(err)
+			}
+			if ended {
+				close(s.hold)
+				done.Wait()
+			}
+			done.Go(func() { _, after, _ = r.Verify(t.Context(), text) })
+			synctest.Wait()
+			if !ended {
+				close(s.hold)
+			}
+			done.Wait()
+			if before != keys.Valid || after != keys.Inactive {
+				t.Errorf("asked before the revocation: %q; after it: %q; the first look-up had ended: %t", before, after, ended)
+			}
+		})
 	}
-	done.Wait()
-	if before != keys.Valid {
-		t.Errorf("asked before the revocation: %q", before)
-	}
-	go func() { <-s.entered }()
-	wantCode(t, r, text, keys.Inactive)
 }
 
-// TestLookupsAreShared asks a hundred times while the first look-up is held.
+// TestLookupsAreShared has a hundred ask while the first look-up is held.
 func TestLookupsAreShared(t *testing.T) {
 	t.Parallel()
-	s, c := open(t)
-	r := registry(t, keys.Config{Store: s, Now: c.now})
-	text, _ := create(t, r, keys.Key{User: "7"})
-	s.entered, s.hold = make(chan struct{}, 1), make(chan struct{})
-	first, cancel := context.WithCancel(t.Context())
-	gaveUp := make(chan error, 1)
-	go func() { _, _, err := r.Verify(first, text); gaveUp <- err }()
-	<-s.entered
-	cancel() // who asked first gives up; the others get their answer all the same
-	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
-		t.Errorf("gave up: %v", err)
-	}
-	codes := make(chan keys.Code, 100)
-	for range 100 {
-		go func() { _, code, _ := r.Verify(t.Context(), text); codes <- code }()
-	}
-	close(s.hold)
-	for range 100 {
-		if code := <-codes; code != keys.Valid {
-			t.Errorf("code %q", code)
+	synctest.Test(t, func(t *testing.T) {
+		s, c := open(t)
+		r := registry(t, keys.Config{Store: s, Now: c.now})
+		text, _ := create(t, r, keys.Key{User: "7"})
+		s.entered, s.hold = make(chan struct{}, 200), make(chan struct{})
+		first, cancel := context.WithCancel(t.Context())
+		gaveUp := make(chan error, 1)
+		go func() { _, _, err := r.Verify(first, text); gaveUp <- err }()
+		<-s.entered
+		cancel() // who asked first gives up; the others get their answer all the same
+		if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+			t.Errorf("gave up: %v", err)
 		}
-	}
-	if n := s.lookups.Load(); n != 1 {
-		t.Errorf("%d look-ups", n)
-	}
+		codes := make(chan keys.Code, 100)
+		for range 100 {
+			go func() { _, code, _ := r.Verify(t.Context(), text); codes <- code }()
+		}
+		synctest.Wait() // all of them wait
+		close(s.hold)
+		for range 100 {
+			if code := <-codes; code != keys.Valid {
+				t.Errorf("code %q", code)
+			}
+		}
+		if n := s.lookups.Load(); n != 1 {
+			t.Errorf("%d look-ups", n)
+		}
+	})
 }
 
 // TestALookupIsNotRepeated has those who ask come as the shared look-up ends: one that found nothing remembered, and is

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/overrides"
@@ -132,32 +133,34 @@ func (f *failing) OverrideChanges(ctx context.Context, since int64) (overrides.C
 	return f.Store.OverrideChanges(ctx, since)
 }
 
-// lines hands on each line of a log.
-type lines chan string
-
-func (l lines) Write(p []byte) (int, error) { l <- string(p); return len(p), nil }
-
 // TestTheTableStaysWhileTheStoreIsAway also sees it logged, once each way.
 func TestTheTableStaysWhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
-	s := &failing{Store: open(t)}
-	log := make(lines, 100)
-	table := table(t, overrides.Config{Store: s, Every: time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
-	set(t, table, "a", 1, 0)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { table.Run(ctx); close(ended) }()
-	s.away.Store(true)
-	if line := <-log; !strings.Contains(line, "out of date") || !strings.Contains(line, "the store is away") {
-		t.Error(line)
-	}
-	want(t, table, "a", 0, 1)
-	s.away.Store(false)
-	if line := <-log; !strings.Contains(line, "up to date again") {
-		t.Error(line)
-	}
-	cancel()
-	<-ended
+	synctest.Test(t, func(t *testing.T) {
+		s := &failing{Store: open(t)}
+		var log strings.Builder
+		table := table(t, overrides.Config{Store: s, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		set(t, table, "a", 1, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { table.Run(ctx); close(ended) }()
+		s.away.Store(true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "out of date") ||
+			!strings.Contains(log.String(), "the store is away") {
+			t.Errorf("while it is away: %s", &log)
+		}
+		want(t, table, "a", 0, 1)
+		s.away.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if lines := strings.Count(log.String(), "\n"); lines != 2 || !strings.Contains(log.String(), "up to date again") {
+			t.Errorf("when it is back: %s", &log)
+		}
+		cancel()
+		<-ended
+	})
 }
 
 func TestBounds(t *testing.T) {

@@ -126,8 +126,12 @@ func (r *Recorder) Close(ctx context.Context) error {
 		return fmt.Errorf("write usage: %w", ctx.Err())
 	}
 	r.takeCounts()
-	if err := r.flush(ctx); err != nil {
-		return fmt.Errorf("write usage: %w; %d counts and %d requests are lost", err, len(r.pending), len(r.log))
+	err := r.flush(ctx)
+	if err == nil {
+		err = r.flush(ctx) // requests that had no room beside those that waited for the store
+	}
+	if err != nil {
+		return fmt.Errorf("write usage: %w; %d counts and %d requests are lost", err, len(r.pending), len(r.log)+len(r.requests))
 	}
 	return nil
 }

@@ -290,6 +290,14 @@ func TestStoreFails(t *testing.T) {
 		for _, key := range []string{"a", "b", "c", "c"} {
 			r.Tally(decided(engine.Consume, 1, key))
 		}
+		time.Sleep(11 * time.Second)
+		for i := range 10 { // the first three wait outside of the queue by now, and three more find room in it
+			r.Log(Request{Key: fmt.Sprint(i)})
+		}
+		time.Sleep(10 * time.Second)
+		for range 10 {
+			r.Log(Request{Key: "there is no room for any"})
+		}
 		time.Sleep(10 * time.Second)
 		s.fail(nil)
 		r.Malformed()
@@ -297,10 +305,10 @@ func TestStoreFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := r.Losses()
-		if got.Requests != 7 || got.Counts < 1 || got.Counts > 2 || got.Malformed != 1 {
+		if got.Requests != 24 || got.Counts < 1 || got.Counts > 2 || got.Malformed != 1 {
 			t.Errorf("%+v", got)
 		}
-		if len(s.requests) != 3 || len(s.counts) != 2 {
+		if len(s.requests) != 6 || len(s.counts) != 2 {
 			t.Errorf("written: %v, %v", s.requests, s.counts)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -91,6 +92,9 @@ func TestPages(t *testing.T) {
 		if resp.StatusCode != c.status || resp.Header.Get("Content-Type") != c.kind || !strings.Contains(body, c.has) {
 			t.Errorf("%s: %d %s %s", c.path, resp.StatusCode, resp.Header.Get("Content-Type"), body)
 		}
+		if resp.Header.Get("X-Content-Type-Options") != "nosniff" || c.path == "/readyz" && resp.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: %v", c.path, resp.Header)
+		}
 	}
 }
 
@@ -115,33 +119,42 @@ func TestReadyTellsReasons(t *testing.T) {
 	}
 }
 
-// TestReadinessIsCheckedOnceAtATime asks many times at once, and sees one check run at a time: each takes a connection
-// to the store, and whoever reaches the port may ask.
+// TestReadinessIsCheckedOnceAtATime holds a check until all who ask wait for one: each check takes a connection to the store, and
+// whoever reaches the port may ask. One that asks later is told of a check of its own.
 func TestReadinessIsCheckedOnceAtATime(t *testing.T) {
 	t.Parallel()
-	var running, most atomic.Int32
-	s := start(t, func(c *Config) {
-		c.Ready = func(context.Context) map[string]error {
-			n := running.Add(1)
-			defer running.Add(-1)
-			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+	synctest.Test(t, func(t *testing.T) {
+		var checks atomic.Int32
+		goOn := make(chan struct{})
+		s, err := New(Config{Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
+			Ready: func(context.Context) map[string]error {
+				checks.Add(1)
+				<-goOn
+				return map[string]error{"store": nil}
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for round := range int32(2) {
+			var all sync.WaitGroup
+			for range 16 {
+				all.Go(func() {
+					w := httptest.NewRecorder()
+					s.http.Handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+					if body := w.Body.String(); w.Code != 200 || body != `{"ready":true,"checks":{"store":"ok"}}`+"\n" {
+						t.Errorf("%d %s", w.Code, body)
+					}
+				})
 			}
-			time.Sleep(5 * time.Millisecond) // so that others come meanwhile
-			return map[string]error{"store": nil}
+			synctest.Wait() // all of them wait, in the check or for it
+			if n := checks.Load(); n != round+1 {
+				t.Errorf("%d checks for %d times that 16 ask at once", n, round+1)
+			}
+			close(goOn)
+			all.Wait()
+			goOn = make(chan struct{})
 		}
 	})
-	var all sync.WaitGroup
-	for range 16 {
-		all.Go(func() {
-			if resp, body := get(t, s, "/readyz"); resp.StatusCode != 200 || body != `{"ready":true,"checks":{"store":"ok"}}`+"\n" {
-				t.Errorf("%d %s", resp.StatusCode, body)
-			}
-		})
-	}
-	all.Wait()
-	if most.Load() != 1 {
-		t.Errorf("%d checks ran at a time", most.Load())
-	}
 }
 
 func TestDrainingIsNotReadyButAlive(t *testing.T) {

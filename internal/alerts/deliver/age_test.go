@@ -35,7 +35,7 @@ func TestWhatATargetThatStaysAwayLeavesEndsByAge(t *testing.T) {
 		if dead, waiting := o.count(alerts.DeliveryDead), o.count(alerts.DeliveryWaiting); dead != all || waiting != 1 {
 			t.Fatalf("%d dead letters and %d wait, want %d and the new one", dead, waiting, all)
 		}
-		if n := one.seen.count("away dead") + two.seen.count("away dead"); n != all {
+		if n := one.seen.of("away dead") + two.seen.of("away dead"); n != all {
 			t.Errorf("%d dead letters were counted, want %d", n, all)
 		}
 		never := 0

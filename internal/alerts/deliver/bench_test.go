@@ -71,12 +71,6 @@ func (c *counts) of(key string) int {
 	return c.n[key]
 }
 
-func (c *counts) count(what string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n[what]
-}
-
 func (c *counts) want(t *testing.T, want map[string]int) {
 	t.Helper()
 	c.mu.Lock()

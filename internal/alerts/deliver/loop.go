@@ -48,7 +48,7 @@ type ended struct {
 	claimed  time.Time // by this process's clock
 	target   string
 	err      error
-	took     time.Duration
+	took     time.Duration // 0 where the circuit was open and nothing was sent
 }
 
 func newLoop(s *Sender, ch Named) *loop {
@@ -233,9 +233,12 @@ func (l *loop) disabled() (alerts.Disabled, bool) {
 func (l *loop) try(ctx context.Context, e *ended, ch alerts.Channel, breaker *gobreaker.CircuitBreaker[struct{}]) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
-	began := l.s.cfg.Now()
-	_, e.err = breaker.Execute(func() (struct{}, error) { return struct{}{}, l.call(ctx, ch, &e.delivery.Message) })
-	e.took = l.s.cfg.Now().Sub(began)
+	_, e.err = breaker.Execute(func() (struct{}, error) {
+		began := l.s.cfg.Now()
+		err := l.call(ctx, ch, &e.delivery.Message)
+		e.took = l.s.cfg.Now().Sub(began)
+		return struct{}{}, err
+	})
 }
 
 // call runs the channel's code; a panic is an error of this try, with its stack in the log.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/alerts/deliver"
 )
 
 func TestRetryAfterHoldsTheWholeChannel(t *testing.T) {
@@ -272,6 +275,67 @@ func TestBreakerLeavesAFailingTargetAlone(t *testing.T) {
 			if d := o.get(id); d.Attempts != len(seen.of(id)) {
 				t.Errorf("delivery %s counts %d tries and had %d", id, d.Attempts, len(seen.of(id)))
 			}
+		}
+	})
+}
+
+// slowToTell is an outbox whose answer is held while hold is set.
+type slowToTell struct {
+	*memory
+	hold chan struct{}
+}
+
+func (o *slowToTell) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]alerts.Delivery, error) {
+	if o.hold != nil {
+		<-o.hold
+	}
+	return o.memory.DueDeliveries(ctx, channel, max, lease)
+}
+
+// took is an observer that keeps how long tries of an outcome took.
+type took struct {
+	outcome string
+	all     []time.Duration
+}
+
+func (o *took) DeliveryTried(_, outcome string, took time.Duration) {
+	if outcome == o.outcome {
+		o.all = append(o.all, took)
+	}
+}
+
+// TestWhatAnOpenCircuitPutsOffTookNoTime has the circuit open while the store is asked for more: those are claimed, and not sent.
+// The clock goes on with each look at it.
+func TestWhatAnOpenCircuitPutsOffTookNoTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, seen, fail := &slowToTell{memory: newMemory()}, &took{outcome: "put_off"}, make(chan struct{})
+		o.add("a", "1", "2", "3", "4", "5")
+		var looks atomic.Int64
+		s, err := deliver.NewSender(deliver.Config{Outbox: o, Observer: seen, Logger: slog.New(slog.DiscardHandler),
+			Now: func() time.Time { return time.Now().Add(time.Duration(looks.Add(1)) * time.Microsecond) },
+			Channels: func() []deliver.Named {
+				return []deliver.Named{named("a", "x", func(context.Context, *alerts.Message) error { <-fail; return errors.New("down") })}
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); s.Run(ctx) }()
+		synctest.Wait()
+		o.hold = make(chan struct{})
+		o.add("a", "6", "7", "8")
+		s.Wake()
+		synctest.Wait() // it asks for more
+		close(fail)
+		synctest.Wait() // the five have failed
+		close(o.hold)
+		synctest.Wait()
+		cancel()
+		<-ended
+		if want := make([]time.Duration, 3); !slices.Equal(seen.all, want) {
+			t.Errorf("put off after %v, want %v", seen.all, want)
 		}
 	})
 }
