@@ -1,9 +1,11 @@
 package httplimit
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -96,26 +98,47 @@ type statusRecorder struct {
 	status int
 }
 
-// wrapped shows http.Flusher and http.Hijacker where the writer beneath has them: one that pretended to flush would be worse.
-// Others, such as http.Pusher, it hides.
+// wrapped shows http.Flusher where the writer beneath has it, and http.Hijacker where http.ResponseController finds one: one that
+// pretended to flush would be worse. Others, such as http.Pusher, it hides.
 func (s *statusRecorder) wrapped() http.ResponseWriter {
 	_, canFlush := s.ResponseWriter.(http.Flusher)
-	hijacker, canHijack := s.ResponseWriter.(http.Hijacker)
-	switch {
+	switch canHijack := hijacks(s.ResponseWriter); {
 	case canFlush && canHijack:
 		return struct {
 			flushing
 			http.Hijacker
-		}{flushing{s}, hijacker}
+		}{flushing{s}, hijacking{s}}
 	case canFlush:
 		return flushing{s}
 	case canHijack:
-		return struct {
-			*statusRecorder
-			http.Hijacker
-		}{s, hijacker}
+		return hijacking{s}
 	}
 	return s
+}
+
+// hijacks looks for an http.Hijacker where http.ResponseController does, which would go past a recorder that is none.
+func hijacks(w http.ResponseWriter) bool {
+	for {
+		if _, ok := w.(http.Hijacker); ok {
+			return true
+		}
+		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return false
+		}
+		w = wrapper.Unwrap()
+	}
+}
+
+type hijacking struct{ *statusRecorder }
+
+// Hijack implements [http.Hijacker]. Who has the connection has begun a response, whatever becomes of it.
+func (h hijacking) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffer, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	if err == nil {
+		h.implicit()
+	}
+	return conn, buffer, err
 }
 
 type flushing struct{ *statusRecorder }

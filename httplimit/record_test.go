@@ -331,6 +331,51 @@ func TestAFlushIsNotedUnderAnyWriter(t *testing.T) {
 	}
 }
 
+// hijackable is a writer whose connection can be taken over.
+type hijackable struct{ *httptest.ResponseRecorder }
+
+func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
+
+// taken is a writer whose connection can no longer be taken over.
+type taken struct{ *httptest.ResponseRecorder }
+
+func (taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrHijacked }
+
+// A connection that was taken over counts as 200, however the handler that talks on it ends, and one that could not be does not.
+func TestAHijackIsNotedUnderAnyWriter(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	h := checkThenRecord(t, c, 10)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, _, err := http.NewResponseController(w).Hijack(); err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		panic(http.ErrAbortHandler)
+	}))
+	for _, tt := range []struct {
+		writer  http.ResponseWriter
+		charged int64
+	}{
+		{httptest.NewRecorder(), 0},
+		{unwrapping{httptest.NewRecorder()}, 0},
+		{taken{httptest.NewRecorder()}, 0},
+		{unwrapping{hijackable{httptest.NewRecorder()}}, 1},
+		{struct { // one that cannot flush
+			http.ResponseWriter
+			http.Hijacker
+		}{httptest.NewRecorder(), hijackable{}}, 2},
+		{hijackable{httptest.NewRecorder()}, 3},
+	} {
+		func() {
+			defer func() { _ = recover() }()
+			h.ServeHTTP(tt.writer, httptest.NewRequest("GET", "/", nil))
+		}()
+		if got := 10 - remaining(t, c, 10, "1h"); got != tt.charged {
+			t.Errorf("%T: charged %d so far, want %d", tt.writer, got, tt.charged)
+		}
+	}
+}
+
 // goneWriter is a writer whose client has gone.
 type goneWriter struct{ *httptest.ResponseRecorder }
 

@@ -219,6 +219,7 @@ func TestQuotas(t *testing.T) {
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
 		key, _ := s.key(t, "7", "metered")
+		before := time.Now()
 		for _, c := range []struct {
 			endpoint, category string
 			limit              int64
@@ -231,15 +232,35 @@ func TestQuotas(t *testing.T) {
 			s.wantUsed(t, "quota:"+c.category+":7", c.limit)
 			s.want(t, 429, "You've used", c.endpoint, "X-API-Key", key)
 		}
-		a := s.want(t, 429, "You've used 25 of 25 discoveries. Try again in ", "GET /v1/recommendations", "X-API-Key", key)
-		if a.header.Get("X-RateLimit-Limit") != "25" {
-			t.Errorf("denial by the quota: %+v; want its limit in the headers", a)
+		s.wantAMonthFromTheFirstUse(t, before, key)
+		// Each endpoint of a category shares what is used up, and no other has so small a limit.
+		for endpoint, limit := range map[string]string{
+			"POST /v1/bulk-enrich": "50", "POST /v1/discovery/enrich": "50",
+			"GET /v1/goldilocks": "25", "GET /v1/discovery/prospects": "25", "GET /v1/recommendations": "25", "POST /v1/ranking/calculate": "25",
+			"GET /v1/contacts/{id}": "1000", "GET /v1/broken": "1000",
+		} {
+			a := s.want(t, 429, "You've used "+limit+" of "+limit+" ", endpoint, "X-API-Key", key)
+			if a.header.Get("X-RateLimit-Limit") != limit {
+				t.Errorf("%s: denial by the quota: %+v; want its limit of %s in the headers", endpoint, a, limit)
+			}
 		}
 		unmetered, _ := s.key(t, "8", "")
 		for range 30 {
 			s.want(t, 200, "", "GET /v1/goldilocks", "X-API-Key", unmetered)
 		}
 	})
+}
+
+// wantAMonthFromTheFirstUse holds that a quota that was first used since then begins anew at that time of the day, a month later.
+func (s *site) wantAMonthFromTheFirstUse(t *testing.T, before time.Time, key string) {
+	t.Helper()
+	const day = 24 * time.Hour
+	a := s.want(t, 429, "", "GET /v1/goldilocks", "X-API-Key", key)
+	seconds, err := strconv.ParseInt(a.header.Get("X-RateLimit-Reset"), 10, 64)
+	ahead := time.Unix(seconds, 0).Sub(before)
+	if late := ahead % day; err != nil || ahead < 28*day || ahead >= 32*day || late > time.Since(before)+time.Second { // rounded up
+		t.Errorf("the quota resets %s after its first use (%v); want a month", ahead, err)
+	}
 }
 
 // charge uses quota of user 7, as so many requests would.
@@ -370,20 +391,35 @@ func TestUsage(t *testing.T) {
 		}
 		s.want(t, 500, "", "GET /v1/broken", "X-API-Key", busy)
 		s.want(t, 200, "", "GET /v1/contacts/8", "X-API-Key", quiet)
+		slow := make([]string, 100) // each is a question to the limiter, and all together take milliseconds
+		for i := range slow {
+			slow[i] = fmt.Sprint("match-", i)
+		}
+		begin := time.Now()
+		s.wantAlerts(t, slow, 20, "X-API-Key", busy)
+		took := time.Since(begin)
 
 		var traffic, slowest, failed *limits.Usage
 		exampletest.Until(t, "the request log", func() bool {
 			traffic = s.usage(t, limits.ReportTraffic)
-			return len(traffic.Traffic) == 2 && traffic.Traffic[0].Requests == 4
+			return len(traffic.Traffic) == 2 && traffic.Traffic[0].Requests == 5
 		})
 		if top := traffic.Traffic[0]; top.Key != busyID || top.User != "7" || top.Errors != 1 {
 			t.Errorf("most traffic %+v; want key %s", top, busyID)
 		}
-		if slowest = s.usage(t, limits.ReportSlowest); len(slowest.Slowest) != 2 {
-			t.Errorf("slowest endpoints %+v; want 2", slowest.Slowest)
+		if slowest = s.usage(t, limits.ReportSlowest); len(slowest.Slowest) != 3 {
+			t.Errorf("slowest endpoints %+v; want 3", slowest.Slowest)
+		}
+		for i, row := range slowest.Slowest {
+			if i > 0 && row.P95 > slowest.Slowest[i-1].P95 {
+				t.Errorf("slowest endpoints %+v; want the slowest first", slowest.Slowest)
+			}
+			if row.Endpoint == "/v1/bulk-enrich" && (row.Method != "POST" || row.Max < 1 || row.Max > took.Milliseconds()) {
+				t.Errorf("the import of %s is logged as %+v", took, row)
+			}
 		}
 		failed = s.usage(t, limits.ReportErrors)
-		if len(failed.Errors) != 1 || failed.Errors[0].Endpoint != "/v1/broken" || failed.Errors[0].Status != 500 {
+		if len(failed.Errors) != 1 || failed.Errors[0].Endpoint != "/v1/broken" || failed.Errors[0].Status != 500 || failed.Errors[0].Requests != 1 {
 			t.Errorf("errors %+v; want one 500 of GET /v1/broken", failed.Errors)
 		}
 	})

@@ -369,6 +369,11 @@ func TestBurst(t *testing.T) {
 		if a.Code != http.StatusTooManyRequests || wait < 1 || wait > 60 || !strings.HasPrefix(a.Message, "You've used 10/10 ") {
 			t.Errorf("the eleventh: %d %s, Retry-After %d, want one after a minute at most", a.Code, a.Body, wait)
 		}
+		// One comes back each minute: all ten are there again after ten of them.
+		reset, err := time.Parse(time.RFC3339, a.Header().Get("X-RateLimit-Reset"))
+		if left := time.Until(reset); err != nil || left <= 9*time.Minute || left > 10*time.Minute {
+			t.Errorf("the burst is whole again in %s (%v), want nearly 10 minutes", left, err)
+		}
 	})
 }
 

@@ -104,6 +104,7 @@ func TestScript(t *testing.T) {
 		if used["email"] != 3 || used["ip"] != 3 || used["global"] != 3 {
 			t.Errorf("used %v; want 3 of each, the denial charged to none", used)
 		}
+		s.wantTiers(t)
 		for _, key := range keys {
 			if strings.Contains(key, "203.0") || strings.Contains(strings.ToLower(key), "b.example") {
 				t.Errorf("key %s holds an address in clear", key)
@@ -119,6 +120,26 @@ func TestScript(t *testing.T) {
 			t.Errorf("another address: %+v", a)
 		}
 	})
+}
+
+// wantTiers holds how much each of the three allows, in which window.
+func (s *site) wantTiers(t *testing.T) {
+	t.Helper()
+	want := map[string]string{
+		"global": "1000 in 60s, sliding_window", "ip": "5 in 60s, sliding_window", "email": "3 in 60m, sliding_window",
+	}
+	for c, err := range s.limiter.All(t.Context(), "signup") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%d in %s, %s", c.Limit, c.Window, c.Algorithm); got != want[c.Name] {
+			t.Errorf("limit %q is %s; want %s", c.Name, got, want[c.Name])
+		}
+		delete(want, c.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("no counter of %v", want)
+	}
 }
 
 // checkDenial holds a refusal by the e-mail's limit against what clients read.
