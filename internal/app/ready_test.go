@@ -65,6 +65,62 @@ func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
 	}
 }
 
+// TestADamagedCounterIsNamed where somebody looks for it, with what mends it, and does.
+func TestADamagedCounterIsNamed(t *testing.T) {
+	t.Parallel()
+	for what, damage := range map[string]string{"state": `state = '\x00ff'`, "spec": `spec = '{"algorithm":"none"}'`} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			o := options(t)
+			o.DatabaseURL = testenv.Postgres(t, postgres.Migrate)
+			request := limits.Per("damaged", 5, "1h")
+			ask := func(act func(c *limits.Client, s *started)) {
+				t.Helper()
+				s := startOne(t, o, Run)
+				nc, err := nats.Connect(s.log.at["nats"])
+				if err != nil {
+					t.Fatal(err)
+				}
+				act(limits.NewClient(nc, limits.Timeout(patience)), s)
+				nc.Close()
+				if err := s.stopOne(t); err != nil {
+					t.Error(err)
+				}
+			}
+			ask(func(c *limits.Client, _ *started) { // which folds what it has charged into the table when it stops
+				if _, err := c.Consume(t.Context(), request); err != nil {
+					t.Fatal(err)
+				}
+			})
+			db, err := pgx.Connect(t.Context(), o.DatabaseURL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close(t.Context())
+			if tag, err := db.Exec(t.Context(), `UPDATE counters SET `+damage); err != nil || tag.RowsAffected() != 1 {
+				t.Fatal(tag, err)
+			}
+			ask(func(c *limits.Client, s *started) {
+				if _, err := c.Status(t.Context(), "damaged"); err == nil || !strings.Contains(err.Error(), `"damaged"`) || !strings.Contains(err.Error(), "limiter reset KEY") {
+					t.Errorf("status: %v; want which counter, and what to do", err)
+				}
+				if what == "state" {
+					if reply, err := c.Consume(t.Context(), request); err != nil || !reply.Degraded {
+						t.Errorf("%+v, %v; want an answer without the store", reply, err)
+					}
+					s.log.await(t, `counter "damaged" "1h": stored state is corrupt`)
+				}
+				if _, err := c.Reset(t.Context(), limits.ResetRequest{Key: "damaged"}); err != nil {
+					t.Fatal(err)
+				}
+				if reply, err := c.Consume(t.Context(), request); err != nil || reply.Degraded || reply.Remaining != 4 {
+					t.Errorf("after the reset: %+v, %v", reply, err)
+				}
+			})
+		})
+	}
+}
+
 // TestAStoreThatIsAwayFailsWithoutRequests: nobody asks, so only the scrape can find out.
 func TestAStoreThatIsAwayFailsWithoutRequests(t *testing.T) {
 	t.Parallel()

@@ -333,7 +333,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 		NewID:     rand.Text,
 		Broadcast: l.forget.Broadcast,
 		Committed: l.relay.Wake,
-		Observer:  l.metrics,
+		Observer:  l.watchDamage(),
 		Tally:     l.usage.Tally,
 
 		StoreFailing: func(err error) { failing.Tried(err, "on-error", l.onError.String()) },

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/go-json-experiment/json"
@@ -23,6 +24,8 @@ func wireError(err error) *limits.Error {
 		return we
 	case errors.As(err, &fe):
 		return &limits.Error{Status: 400, Code: "invalid_" + fe.Field, Field: fe.Field, Message: fe.Message}
+	case errors.Is(err, engine.ErrCorrupt): // which says no more than keys and a few bytes
+		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: fmt.Sprintf("%v; reset begins a counter anew: limiter reset KEY", err)}
 	case errors.Is(err, engine.ErrOverloaded):
 		return &limits.Error{Status: 503, Code: limits.CodeOverloaded, Message: "the worker has too many requests waiting; try again soon"}
 	case errors.Is(err, engine.ErrIDConflict):

@@ -19,6 +19,7 @@ import (
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/outage"
 	"github.com/seed503877ad/limits/internal/overrides"
 )
 
@@ -101,7 +102,7 @@ type Service struct {
 
 	unanswered    atomic.Int64
 	ignored, lost atomic.Int64
-	// failures counts by subject.
+	// failures has an [outage.Log] for each subject that the store has failed.
 	failures sync.Map
 	stopOnce sync.Once
 	stopped  chan struct{}
@@ -266,6 +267,7 @@ func (s *Service) read(ctx context.Context, subject, reply string, data []byte,
 		s.publish(errorMsg(reply, err))
 		return
 	}
+	s.available(subject)
 	s.answer(reply, body)
 }
 
@@ -280,11 +282,19 @@ func (s *Service) answer(reply string, body []byte) {
 	s.sent(err)
 }
 
-// unavailable notes a request that the store failed; the first of an endpoint is logged, and then every 1000th.
+// unavailable notes a request that the store failed, and available one that it did not: the log tells when an endpoint begins to
+// fail, and when it is over.
 func (s *Service) unavailable(subject string, err error) {
-	count, _ := s.failures.LoadOrStore(subject, new(atomic.Int64))
-	if n := count.(*atomic.Int64).Add(1); n%1000 == 1 {
-		s.cfg.Logger.Warn("the store fails requests", "endpoint", subject, "error", err, "failed", n)
+	log, known := s.failures.Load(subject)
+	if !known {
+		log, _ = s.failures.LoadOrStore(subject, outage.New(s.cfg.Logger, slog.LevelWarn, "the store fails requests", "the store answers "+subject+" again"))
+	}
+	log.(*outage.Log).Tried(err, "endpoint", subject)
+}
+
+func (s *Service) available(subject string) {
+	if log, failed := s.failures.Load(subject); failed {
+		log.(*outage.Log).Tried(nil)
 	}
 }
 

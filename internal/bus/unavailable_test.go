@@ -33,6 +33,35 @@ func TestAStoreThatFailsReadsIsLoggedOnce(t *testing.T) {
 	}
 }
 
+// TestAStoreThatAnswersReadsAgain is told of, too, so that what fails later is told as something new.
+func TestAStoreThatAnswersReadsAgain(t *testing.T) {
+	t.Parallel()
+	said := make(chan string, 16)
+	e := &fakeEngine{submit: allowing, err: fmt.Errorf("read the counters: %w", engine.ErrUnavailable)}
+	_, nc := serve(t, e, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(lineWriter(said), nil)) })
+	ask(t, nc, limits.SubjectStatus, `{"key":"a"}`)
+	e.err = nil
+	ask(t, nc, limits.SubjectStatus, `{"key":"a"}`)
+	for _, want := range []string{"the store fails requests", "the store answers limits.status again"} {
+		select {
+		case got := <-said:
+			if !strings.Contains(got, want) {
+				t.Errorf("the log says %s; want %s", got, want)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("the log does not say %s", want)
+		}
+	}
+}
+
+// lineWriter hands on each line that is written.
+type lineWriter chan<- string
+
+func (w lineWriter) Write(p []byte) (int, error) {
+	w <- string(p)
+	return len(p), nil
+}
+
 // hanging is a store that notes how long each question may take, and gives up as one would that never answers.
 type hanging struct {
 	*fakeEngine

@@ -55,6 +55,7 @@ func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
 		s.end()
 		return
 	}
+	s.available(limits.SubjectVerify)
 	s.verified(reply, q, &k, code)
 }
 

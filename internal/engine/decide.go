@@ -1,5 +1,7 @@
 package engine
 
+import "fmt"
+
 // decide answers a request over the states of its limits, which it advances to now, and charges them if the verb
 // says so; settles and leases charge elsewhere. Limits in shadow have no part in whether it is allowed.
 func (r *Request) decide(states []*State, now int64) Decision {
@@ -86,7 +88,7 @@ type Counter struct {
 func Describe(id CounterID, spec Spec, state []byte, now int64) (c Counter, live bool, err error) {
 	l, err := spec.Resolve(id)
 	if err != nil {
-		return c, false, err
+		return c, false, fmt.Errorf("%w: spec: %w", ErrCorrupt, err)
 	}
 	var s State
 	if err := s.Decode(state); err != nil {
