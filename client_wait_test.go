@@ -131,6 +131,36 @@ func TestWaitWithoutCheck(t *testing.T) {
 	}
 }
 
+// TestWaitForAnAnswerThatIsLost: whoever has an hour until his turn learns of it at once. So does the check, without which a
+// denial of before is kept to.
+func TestWaitForAnAnswerThatIsLost(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc, limits.Timeout(20*time.Millisecond))
+	answered := map[string]string{"job-7": `{"allowed":false,"key":"k","retryAfter":30}`}
+	if _, err := nc.Subscribe(limits.SubjectConsume, func(m *nats.Msg) {
+		var r limits.Request
+		_ = json.Unmarshal(m.Data, &r)
+		if reply := answered[r.ID]; reply != "" {
+			_ = m.Respond([]byte(reply))
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nc.Subscribe(limits.SubjectCheck, func(*nats.Msg) {}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for _, id := range []string{"", "job-7"} {
+		request := limits.Per("k", 1, "1m")
+		request.ID = id
+		reply, err := c.Wait(ctx, request)
+		if !errors.Is(err, context.DeadlineExceeded) || reply != nil || ctx.Err() != nil {
+			t.Errorf("id %q: reply %+v, error %v, context %v; want an error, and long before the context's end", id, reply, err, ctx.Err())
+		}
+	}
+}
+
 func TestWaitGivesUp(t *testing.T) {
 	nc := connect(t)
 	c := limits.NewClient(nc)

@@ -38,7 +38,8 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 // It returns the last reply with an error that wraps [ErrNeverFits] when the cost can never fit, and one that
 // wraps [context.DeadlineExceeded], at once, when ctx ends before the next try would be due. Where there is a reply beside
 // the error, this Wait charged nothing. Any other error of [Client.Consume] ends it too, without a reply; trying again is
-// the caller's choice.
+// the caller's choice. Each question has the client's timeout, however far off the end of ctx is: an answer that is lost ends
+// the Wait soon, with an error that wraps [context.DeadlineExceeded] and no reply.
 //
 // A request with an ID charges once, also when several Waits have the same, one after the other. Since the service answers
 // a repeated ID as it did before, a denial too, the retries are sent as ID:1, ID:2, …; leave room for that in the ID's
@@ -57,7 +58,7 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 	id, old := r.ID, 0
 	for try := 1; ; try++ {
-		reply, err := c.Consume(ctx, r)
+		reply, err := c.asked(ctx, c.Consume, r)
 		if err != nil || reply.Allowed {
 			return reply, err
 		}
@@ -76,12 +77,19 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 	}
 }
 
+// asked asks within the client's timeout: ctx says how long to wait for a turn, and that may be an hour.
+func (c *Client) asked(ctx context.Context, verb func(context.Context, Request) (*Reply, error), r Request) (*Reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return verb(ctx, r)
+}
+
 // due is how long to wait after a denial that may be old, whether the cost can ever fit, and how many such there were one after
 // the other. The next may be tried at once when the limit is free; but each time after twice as long, up to what the denial
 // says, since others may take what is free, and a lease may be free for one worker alone.
 func (c *Client) due(ctx context.Context, r Request, denied time.Duration, old int) (due time.Duration, fits bool, olds int) {
 	r.ID = ""
-	now, err := c.Check(ctx, r)
+	now, err := c.asked(ctx, c.Check, r)
 	switch {
 	case err != nil:
 		return denied, denied > 0, 0
