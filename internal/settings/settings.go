@@ -72,11 +72,11 @@ func CheckAddress(flag, address string, words ...string) error {
 		return nil
 	}
 	_, port, err := net.SplitHostPort(address)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
 	if err != nil {
 		return fmt.Errorf("%s: %q is not host:port, such as 127.0.0.1:8080", flag, address)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%s: the port of %q is not a number from 0 to 65535", flag, address)
 	}
 	return nil
 }
