@@ -10,8 +10,8 @@ import (
 	"github.com/seed503877ad/limits/internal/web"
 )
 
-// damage is the engine's observer: it counts, and has the log name what is stored and cannot be read. Requests for such a counter are
-// answered without the store while all others are well, so nothing else would tell which it is.
+// damage is the engine's observer: it counts, and has the log name what is stored and cannot be read. Requests for such a counter
+// are answered without the store while all others are well, so nothing else would tell which it is.
 type damage struct {
 	*web.Metrics
 	log *outage.Log
