@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"encoding/json"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -216,6 +217,31 @@ func TestRateLimitFieldsAreStructured(t *testing.T) {
 	}
 	if until, _ := state[2].Params.Get("t"); until != int64(90) || !strings.HasPrefix(state[2].Value.(string), `a"b\c%0D%0ASet-Cookie`) {
 		t.Errorf("%v;t=%v", state[2].Value, until)
+	}
+}
+
+// An Integer of RFC 9651 has 15 digits, and a parser refuses the whole field for one that has more. A bucket in debt may be whole
+// again only in longer than that.
+func TestRateLimitFieldsHoldAnyNumber(t *testing.T) {
+	t.Parallel()
+	const most = int64(999_999_999_999_999)
+	a := &httplimit.Answer{At: noon, Reply: &limits.Reply{Limits: []limits.LimitReply{
+		{Name: "whole again", Limit: math.MaxInt64, Remaining: math.MaxInt64, Reset: math.MaxInt64, Allowed: true, Window: "2147483647w"},
+		{Name: "fits", Limit: 5, Reset: math.MaxInt64, RetryAfter: math.MaxInt64, Window: "2147483647w"},
+	}}}
+	h := http.Header{}
+	httplimit.RateLimitFields(h, a)
+	for field, want := range map[string][]map[string]int64{
+		"RateLimit-Policy": {{"q": most, "w": most}, {"q": 5, "w": most}},
+		"RateLimit":        {{"r": most, "t": most}, {"r": 0, "t": most}},
+	} {
+		for i, item := range items(t, h, field) {
+			for name, value := range want[i] {
+				if got, _ := item.Params.Get(name); got != value {
+					t.Errorf("%s: %v;%s=%v, want %d", field, item.Value, name, got, value)
+				}
+			}
+		}
 	}
 }
 

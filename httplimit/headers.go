@@ -50,8 +50,8 @@ func RateLimitFields(h http.Header, a *Answer) {
 	policy, state := make([]string, len(rows)), make([]string, len(rows))
 	for i, l := range rows {
 		name := sfString(names[i])
-		policy[i] = fmt.Sprintf("%s;q=%d%s", name, l.Limit, windowParameter(l.Window))
-		state[i] = fmt.Sprintf("%s;r=%d;t=%d", name, max(l.Remaining, 0), untilReset(l, a.At))
+		policy[i] = fmt.Sprintf("%s;q=%d%s", name, sfInteger(l.Limit), windowParameter(l.Window))
+		state[i] = fmt.Sprintf("%s;r=%d;t=%d", name, sfInteger(l.Remaining), sfInteger(untilReset(l, a.At)))
 	}
 	h.Set("RateLimit-Policy", strings.Join(policy, ", "))
 	h.Set("RateLimit", strings.Join(state, ", "))
@@ -80,8 +80,15 @@ func untilReset(l limits.LimitReply, now time.Time) int64 {
 	if !l.Allowed && l.RetryAfter > 0 {
 		return ceilSeconds(l.RetryAfter)
 	}
-	return max(ceilSeconds(l.Reset-now.UnixMilli()), 0)
+	return ceilSeconds(l.Reset - now.UnixMilli())
 }
+
+// maxInteger is the largest Integer of RFC 9651, which has 15 digits. Parsers refuse the whole field for one that has more, and a
+// token bucket may be in debt for so long.
+const maxInteger = 999_999_999_999_999
+
+// sfInteger bounds n to what the parameters may be: a non-negative Integer of RFC 9651.
+func sfInteger(n int64) int64 { return min(max(n, 0), maxInteger) }
 
 // sfString writes a String of RFC 9651: ASCII in quotes. Other bytes are percent-encoded, control characters too, so
 // that no name can add a header.
@@ -102,7 +109,7 @@ func sfString(text string) string {
 
 func windowParameter(window string) string {
 	if seconds, ok := windowSeconds(window); ok {
-		return ";w=" + strconv.FormatInt(seconds, 10)
+		return ";w=" + strconv.FormatInt(sfInteger(seconds), 10)
 	}
 	return ""
 }
