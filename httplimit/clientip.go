@@ -14,7 +14,7 @@ const maxHops = 32
 // It is the address of the connection, unless that is in one of the trusted networks: then X-Forwarded-For is read
 // from the right, past every address that is trusted, to the first that is not. What stands left of it may be
 // forged and is not read. An entry that is no address ends the walk at the proxy that reported it. A Unix socket
-// is trusted if anything is.
+// is trusted if anything is. A network of IPv4 may be given as ::ffff:10.0.0.0/104 as well.
 //
 // Trust only proxies that append to X-Forwarded-For or set it. For those that write Forwarded instead, see
 // [ForwardedIP]; reading both would let a client forge the one that its proxy passes on untouched.
@@ -34,7 +34,11 @@ func ForwardedIP(trusted ...netip.Prefix) Attribute {
 	})
 }
 
-func clientIP(trusted []netip.Prefix, hops func(http.Header) []string) Attribute {
+func clientIP(networks []netip.Prefix, hops func(http.Header) []string) Attribute {
+	trusted := make([]netip.Prefix, len(networks))
+	for i, network := range networks {
+		trusted[i] = unmapped(network)
+	}
 	return func(r *http.Request) string {
 		client, ok := parseHop(r.RemoteAddr)
 		socket := len(trusted) > 0 && (r.RemoteAddr == "" || r.RemoteAddr[0] == '@' || r.RemoteAddr[0] == '/')
@@ -61,6 +65,15 @@ func addressText(ip netip.Addr, ok bool) string {
 		return ""
 	}
 	return ip.String()
+}
+
+// unmapped gives ::ffff:10.0.0.0/104 as 10.0.0.0/8, since it is compared with addresses that are unmapped, too. One that is wider
+// than the mapped addresses stays a network of IPv6.
+func unmapped(network netip.Prefix) netip.Prefix {
+	if ip := network.Addr(); ip.Is4In6() && network.Bits() >= 96 {
+		return netip.PrefixFrom(ip.Unmap(), network.Bits()-96)
+	}
+	return network
 }
 
 func isTrusted(ip netip.Addr, trusted []netip.Prefix) bool {

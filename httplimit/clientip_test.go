@@ -52,6 +52,38 @@ func TestClientIP(t *testing.T) {
 	}
 }
 
+// A network may be written as Go writes an IPv4 address that came over IPv6.
+func TestATrustedNetworkInIPv6Form(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ network, remote, want string }{
+		{"::ffff:10.0.0.0/104", "10.0.0.1:1", "203.0.113.9"},
+		{"::ffff:10.0.0.0/104", "[::ffff:10.0.0.1]:1", "203.0.113.9"},
+		{"::ffff:a00:0/104", "10.0.0.1:1", "203.0.113.9"},
+		{"::ffff:10.0.0.0/104", "11.0.0.1:1", "11.0.0.1"},
+		{"::ffff:10.0.0.1/128", "10.0.0.1:1", "203.0.113.9"},
+		{"::ffff:10.0.0.1/128", "10.0.0.2:1", "10.0.0.2"},
+		{"::ffff:0:0/96", "192.0.2.1:1", "203.0.113.9"},
+		{"::ffff:0:0/96", "[2001:db8::1]:1", "2001:db8::1"},
+		{"::/0", "[2001:db8::1]:1", "203.0.113.9"},
+		{"::/0", "10.0.0.1:1", "10.0.0.1"}, // every IPv6 address, and no IPv4 one
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = tt.remote
+		r.Header.Set("X-Forwarded-For", "203.0.113.9")
+		r.Header.Set("Forwarded", "for=203.0.113.9")
+		trusted := []netip.Prefix{netip.MustParsePrefix(tt.network)}
+		if got := httplimit.ClientIP(trusted...)(r); got != tt.want {
+			t.Errorf("%s, from %s: %q, want %q", tt.network, tt.remote, got, tt.want)
+		}
+		if got := httplimit.ForwardedIP(trusted...)(r); got != tt.want {
+			t.Errorf("Forwarded, %s, from %s: %q, want %q", tt.network, tt.remote, got, tt.want)
+		}
+		if trusted[0] != netip.MustParsePrefix(tt.network) {
+			t.Errorf("%s: the caller's slice was changed to %v", tt.network, trusted)
+		}
+	}
+}
+
 func TestForwardedIP(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
