@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -38,11 +39,12 @@ func (s *server) keyed(next http.Handler, endpoint httplimit.Attribute) http.Han
 			refuse(w, refused.status, refused.why)
 			return
 		}
-		seen := &statusWriter{ResponseWriter: w, status: http.StatusOK}
-		defer func() { s.log(r, who, endpoint(r), seen.status, time.Since(begin)) }()
+		seen := &statusWriter{ResponseWriter: w, panicked: true}
+		defer func() { s.log(r, who, endpoint(r), seen.result(), time.Since(begin)) }()
 		if s.within(seen, rate) {
 			next.ServeHTTP(seen, by(who, r))
 		}
+		seen.panicked = false
 	})
 }
 
@@ -120,10 +122,25 @@ func (s *server) log(r *http.Request, who caller, pattern string, status int, to
 // statusWriter remembers the status for the log.
 type statusWriter struct {
 	http.ResponseWriter
-	status int
+	status   int  // 0 until one is written
+	panicked bool // until the handler has returned
 }
 
+// result is 500 of a handler that panics, whatever it had written: its client got half an answer, or none.
+func (w *statusWriter) result() int {
+	if w.panicked {
+		return http.StatusInternalServerError
+	}
+	return cmp.Or(w.status, http.StatusOK)
+}
+
+// WriteHeader remembers the first status that is not merely informational.
 func (w *statusWriter) WriteHeader(status int) {
-	w.status = status
+	if w.status == 0 && status >= http.StatusOK {
+		w.status = status
+	}
 	w.ResponseWriter.WriteHeader(status)
 }
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
