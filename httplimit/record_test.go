@@ -301,26 +301,23 @@ type unwrapping struct{ http.ResponseWriter }
 
 func (u unwrapping) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
-// However a flush finds the writer that can, it begins the response, and one that cannot be does not.
-func TestAFlushIsNotedUnderAnyWriter(t *testing.T) {
-	t.Parallel()
+// noted is a writer, and what is charged so far when a request was answered on it.
+type noted struct {
+	writer  http.ResponseWriter
+	charged int64
+}
+
+// wantNoted has a handler act on one writer after the other, and panic where it could: that is charged where the act was noted.
+func wantNoted(t *testing.T, act func(*http.ResponseController) error, writers []noted) {
+	t.Helper()
 	c := dial(t, natsURL)
 	h := checkThenRecord(t, c, 10)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if err := http.NewResponseController(w).Flush(); err != nil {
-			w.WriteHeader(http.StatusBadGateway)
-			return
+		if act(http.NewResponseController(w)) == nil {
+			panic(http.ErrAbortHandler)
 		}
-		panic(http.ErrAbortHandler)
+		w.WriteHeader(http.StatusBadGateway)
 	}))
-	for _, tt := range []struct {
-		writer  http.ResponseWriter
-		charged int64
-	}{
-		{struct{ http.ResponseWriter }{httptest.NewRecorder()}, 0},
-		{unwrapping{struct{ http.ResponseWriter }{httptest.NewRecorder()}}, 0},
-		{unwrapping{httptest.NewRecorder()}, 1},
-		{httptest.NewRecorder(), 2},
-	} {
+	for _, tt := range writers {
 		func() {
 			defer func() { _ = recover() }()
 			h.ServeHTTP(tt.writer, httptest.NewRequest("GET", "/", nil))
@@ -329,6 +326,17 @@ func TestAFlushIsNotedUnderAnyWriter(t *testing.T) {
 			t.Errorf("%T: charged %d so far, want %d", tt.writer, got, tt.charged)
 		}
 	}
+}
+
+// However a flush finds the writer that can, it begins the response, and one that cannot be does not.
+func TestAFlushIsNotedUnderAnyWriter(t *testing.T) {
+	t.Parallel()
+	wantNoted(t, (*http.ResponseController).Flush, []noted{
+		{struct{ http.ResponseWriter }{httptest.NewRecorder()}, 0},
+		{unwrapping{struct{ http.ResponseWriter }{httptest.NewRecorder()}}, 0},
+		{unwrapping{httptest.NewRecorder()}, 1},
+		{httptest.NewRecorder(), 2},
+	})
 }
 
 // hijackable is a writer whose connection can be taken over.
@@ -344,18 +352,11 @@ func (taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, ht
 // A connection that was taken over counts as 200, however the handler that talks on it ends, and one that could not be does not.
 func TestAHijackIsNotedUnderAnyWriter(t *testing.T) {
 	t.Parallel()
-	c := dial(t, natsURL)
-	h := checkThenRecord(t, c, 10)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if _, _, err := http.NewResponseController(w).Hijack(); err != nil {
-			w.WriteHeader(http.StatusBadGateway)
-			return
-		}
-		panic(http.ErrAbortHandler)
-	}))
-	for _, tt := range []struct {
-		writer  http.ResponseWriter
-		charged int64
-	}{
+	hijack := func(c *http.ResponseController) error {
+		_, _, err := c.Hijack()
+		return err
+	}
+	wantNoted(t, hijack, []noted{
 		{httptest.NewRecorder(), 0},
 		{unwrapping{httptest.NewRecorder()}, 0},
 		{taken{httptest.NewRecorder()}, 0},
@@ -365,15 +366,7 @@ func TestAHijackIsNotedUnderAnyWriter(t *testing.T) {
 			http.Hijacker
 		}{httptest.NewRecorder(), hijackable{}}, 2},
 		{hijackable{httptest.NewRecorder()}, 3},
-	} {
-		func() {
-			defer func() { _ = recover() }()
-			h.ServeHTTP(tt.writer, httptest.NewRequest("GET", "/", nil))
-		}()
-		if got := 10 - remaining(t, c, 10, "1h"); got != tt.charged {
-			t.Errorf("%T: charged %d so far, want %d", tt.writer, got, tt.charged)
-		}
-	}
+	})
 }
 
 // goneWriter is a writer whose client has gone.
