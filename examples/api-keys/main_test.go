@@ -122,6 +122,10 @@ func TestCredentials(t *testing.T) {
 				t.Errorf("a session was limited: %+v", a)
 			}
 		}
+		bearer := session(secret, "7", time.Hour)
+		for _, scheme := range []string{"bearer ", "BEARER ", "Bearer   "} { // RFC 9110: the case does not matter, nor how many spaces
+			s.want(t, 200, "", contact, "Authorization", scheme+strings.TrimPrefix(bearer, "Bearer "))
+		}
 		s.want(t, 401, "session", contact, "Authorization", session("another secret", "7", time.Hour))
 		s.want(t, 401, "session", contact, "Authorization", session(secret, "7", -time.Second))
 		s.want(t, 401, "session", contact, "Authorization", session(secret, "", time.Hour))

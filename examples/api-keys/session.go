@@ -14,7 +14,8 @@ import (
 // valid. A session is exempt from every limit of requests, so the form of a token alone must not do. Your authentication has a
 // library for this.
 func sessionUser(r *http.Request, secret []byte) string {
-	parts := strings.Split(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), ".")
+	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ") // httplimit.Credential has looked at the scheme
+	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(secret) == 0 || len(parts) != 3 {
 		return ""
 	}
