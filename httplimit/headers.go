@@ -11,7 +11,7 @@ import (
 )
 
 // Draft is the document that [RateLimitFields] and [Problem] implement: RateLimit header fields for HTTP.
-const Draft = "draft-ietf-httpapi-ratelimit-headers-10"
+const Draft = "draft-ietf-httpapi-ratelimit-headers-11"
 
 // Headers sets the headers of one style. Those of this package leave out limits in shadow.
 type Headers func(h http.Header, a *Answer)
@@ -39,8 +39,9 @@ func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 //	RateLimit-Policy: "burst";q=100;w=60, "daily";q=1000;w=86400
 //	RateLimit: "burst";r=50;t=30, "daily";r=999;t=3600
 //
-// t is when the limit is whole again, and for one that refuses, when the request fits. w is left out of windows that
-// are not whole seconds or differ in length (months). No partition key is sent: it would tell the limit's key.
+// t, the draft's effective window, is when the limit is whole again, and for one that refuses, when the request fits. w is
+// left out of windows that are not whole seconds or differ in length (months). No partition key is sent: it would tell the
+// limit's key.
 func RateLimitFields(h http.Header, a *Answer) {
 	rows := a.enforced()
 	if len(rows) == 0 {
