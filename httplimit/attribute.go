@@ -21,7 +21,8 @@ func Header(name string) Attribute {
 	return func(r *http.Request) string { return r.Header.Get(name) }
 }
 
-// Path reads the path, decoded as routers match it, so that no spelling of it gets around a policy. A path over
+// Path reads the path, decoded, so that /%61 gets around no policy for /a; and not cleaned. http.FileServer cleans what it serves:
+// there /files/x%2F..%2Fa is another path to the file /files/a, so limit by [Route], or by a policy for /files/*. A path over
 // 256 bytes is refused; where such are served, limit by [Route] instead. An empty path, as of the request line
 // GET http://example.com HTTP/1.1, is / (RFC 9110, 4.2.3), or such a request would have no attribute.
 func Path() Attribute { return func(r *http.Request) string { return cmp.Or(r.URL.Path, "/") } }

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -156,6 +158,32 @@ func TestAnEmptyPathIsTheRoot(t *testing.T) {
 	fmt.Fprint(conn, "GET http://example.com HTTP/1.1\r\nHost: example.com\r\n\r\n")
 	if got := <-paths; got != "/" {
 		t.Errorf("path %q, want /", got)
+	}
+}
+
+// However the path of a file is spelt, its route is one. Its path is not: what is behind a slash that is encoded stays as it came,
+// since cleaning it would take /files/x%2F..%2F..%2Fa out of /files/, which serves it.
+func TestTheRouteOfAFileIsOneHoweverItIsSpelt(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "a"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(folder))))
+	for spelt, path := range map[string]string{
+		"/files/a": "/files/a", "/files/%61": "/files/a", "/files/x%2F..%2Fa": "/files/x/../a", "/files/x%2F..%2F..%2Fa": "/files/x/../../a",
+	} {
+		r, w := httptest.NewRequest("GET", spelt, nil), httptest.NewRecorder()
+		if got := httplimit.Path()(r); got != path {
+			t.Errorf("%s: path %q, want %q", spelt, got, path)
+		}
+		if got := httplimit.RouteIn(mux)(r); got != "/files/" {
+			t.Errorf("%s: route %q, want /files/", spelt, got)
+		}
+		if mux.ServeHTTP(w, r); w.Code != 200 {
+			t.Errorf("%s: status %d, want the file", spelt, w.Code)
+		}
 	}
 }
 
