@@ -37,7 +37,8 @@ const (
 //     NATS server takes in one message,
 //   - an error when the answer is not a limiter's, such as a decision without "allowed",
 //   - an error that wraps [context.DeadlineExceeded] when no answer came in time, and nats.ErrPermissionViolation too when
-//     the NATS server said that the user may not ask,
+//     the NATS server said that the user may not ask, or may not listen for answers: give the connection the prefix that
+//     the user has, with nats.CustomInboxPrefix,
 //   - at once an error that wraps nats.ErrDisconnected when the connection is interrupted, from what decides: Consume,
 //     Check, VerifyKey and Wait. The connection would keep the question and send it later, and then it would be charged
 //     although nobody waits for the decision. What tells of something that has happened, such as Record, Refund and

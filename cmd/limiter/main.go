@@ -17,6 +17,7 @@ import (
 	_ "time/tzdata" // calendar windows need zones on machines that have none
 
 	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats.go"
 	"golang.org/x/term"
 
 	"github.com/seed503877ad/limits/internal/app"
@@ -133,6 +134,17 @@ func helpHint(err error) string {
 	return "see: limiter --help"
 }
 
+// inboxHint is the way out for a user who may not listen for answers where this client wants them: with a prefix of its own for
+// each role that is a setting, and what the server says does not name it. Events are no answers, and begin otherwise.
+func inboxHint(err error) string {
+	_, subject, found := strings.Cut(err.Error(), `Subscription to "`)
+	if !found || !errors.Is(err, nats.ErrPermissionViolation) || strings.HasPrefix(subject, "limits.") || strings.HasPrefix(subject, "alerts.") {
+		return ""
+	}
+	return "; answers must come to a subject that this user may listen to: say what it begins with by --nats-inbox-prefix " +
+		"(NATS_INBOX_PREFIX), such as _INBOX_check"
+}
+
 func exitStatus(s *session, err error) int {
 	var usage usageError
 	if lost := s.out.err; lost != nil && (err == nil || errors.Is(err, errDenied) || errors.Is(err, context.Canceled)) {
@@ -148,7 +160,7 @@ func exitStatus(s *session, err error) int {
 	case errors.Is(err, errDenied):
 		return exitDenied
 	}
-	fmt.Fprintf(s.err, "limiter: %s\n", strings.Map(shown, err.Error()))
+	fmt.Fprintf(s.err, "limiter: %s%s\n", strings.Map(shown, err.Error()), inboxHint(err))
 	if errors.As(err, &usage) || errors.Is(err, app.ErrOptions) {
 		return exitUsage
 	}

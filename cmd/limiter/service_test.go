@@ -124,13 +124,18 @@ func TestWhatTheServerRefusesIsTold(t *testing.T) {
 	}
 	t.Setenv("NATS_URL", "nats://check:secret@"+testenv.NATSConfig(t, passwords.String()+string(conf)).Addr().String())
 	limiter(t, "show", "k", "--timeout", "200ms").want(t, exitError, "", `Permissions Violation for Subscription to "_INBOX.`)
+	limiter(t, "consume", "k", "--limit", "5", "--window", "1m", "--timeout", "200ms").want(t, exitError, "", `--nats-inbox-prefix (NATS_INBOX_PREFIX)`)
 	t.Setenv("NATS_INBOX_PREFIX", "_INBOX_check")
 	for _, verb := range []string{"list", "reset k", "policies explain ../../examples/primitive/policies.yaml --overrides"} {
 		i := &invocation{ctx: t.Context()} // whose deadline would go before --timeout
 		i.run(t, append(strings.Fields(verb), "--timeout", "200ms")...).want(t, exitError, "",
 			`no answer: context deadline exceeded: nats: permissions violation: Permissions Violation for Publish to "limits.admin.`)
 	}
-	limiter(t, "watch").want(t, exitError, "", `: nats: permissions violation: Permissions Violation for Subscription to "limits.`)
+	w := limiter(t, "watch")
+	w.want(t, exitError, "", `: nats: permissions violation: Permissions Violation for Subscription to "limits.`)
+	if strings.Contains(w.err.String(), "--nats-inbox-prefix") {
+		t.Errorf("events need no inbox: %s", w.err.String())
+	}
 }
 
 // A watch ends when its user may not see events any more.

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"sync"
 	"time"
 
@@ -85,12 +86,20 @@ func (l *limiter) startAlerts(context.Context) error {
 	return l.startConsumer(observer)
 }
 
-// background runs a part beside until it is stopped, which waits for its end.
+// background runs a part beside until it is stopped, which waits for its end as long as a stop may.
 func (l *limiter) background(part string, run func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); run(ctx) }()
-	l.onStop(part, func(context.Context) error { cancel(); <-ended; return nil })
+	l.onStop(part, func(stopping context.Context) error {
+		cancel()
+		select {
+		case <-ended:
+			return nil
+		case <-stopping.Done():
+			return fmt.Errorf("it still runs: %w", stopping.Err())
+		}
+	})
 }
 
 func (l *limiter) startSender(c *channels, observer *web.AlertMetrics) (err error) {
@@ -148,7 +157,16 @@ func (l *limiter) newChannels() (*channels, error) {
 	}, nil
 }
 
-// named gives the channels. One that cannot be made is left out, and what waits for it waits until the file is mended.
+// broken stands for a channel that cannot be made: its tries fail with the reason. Left out it would be taken for one that the
+// file no longer names, and what waits for it would be given up in minutes, with no word of why.
+type broken struct{ err error }
+
+// Send implements [alerts.Channel].
+func (b broken) Send(context.Context, *alerts.Message) error {
+	return fmt.Errorf("the channel cannot be made: %w", b.err)
+}
+
+// named gives the channels. One that cannot be made fails as long as the file is as it is.
 func (c *channels) named() []deliver.Named {
 	rules := c.rules()
 	c.mu.Lock()
@@ -162,7 +180,7 @@ func (c *channels) named() []deliver.Named {
 		made, err := c.make(spec)
 		if err != nil {
 			c.log(spec.Name, err)
-			continue
+			made = broken{err}
 		}
 		c.made = append(c.made, deliver.Named{Name: spec.Name, Target: channel.Fingerprint(spec), Channel: made, Parallel: parallel(spec)})
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/seed503877ad/limits/internal/quickconn"
 	"github.com/seed503877ad/limits/internal/redact"
 )
 
@@ -37,7 +35,7 @@ type ConnectConfig struct {
 }
 
 const (
-	// dialTimeout bounds one try at one address.
+	// dialTimeout bounds one try at one server, at all of its addresses together.
 	dialTimeout = 2 * time.Second
 	// maxReconnectWait keeps a worker back within 5 s of the server.
 	maxReconnectWait = 2 * time.Second
@@ -111,7 +109,7 @@ func (c *ConnectConfig) behaviour() []nats.Option {
 	return []nats.Option{
 		nats.Name(c.Name),
 		nats.Timeout(dialTimeout),
-		nats.SetCustomDialer(dialer{}),
+		nats.SetCustomDialer(dialer{}), nats.SkipHostLookup(), // the dialer does the look-up
 		nats.MaxReconnects(-1),
 		// Without it nats.go gives up when a server refuses the credentials twice, as one that restarts may do.
 		nats.IgnoreAuthErrorAbort(),
@@ -143,18 +141,6 @@ func (c *ConnectConfig) behaviour() []nats.Option {
 			log.Error("NATS", "subject", subject, "error", redact.Error(err))
 		}),
 	}
-}
-
-// dialer makes the connections to NATS.
-type dialer struct{}
-
-// Dial implements [nats.CustomDialer].
-func (dialer) Dial(network, address string) (net.Conn, error) {
-	conn, err := net.DialTimeout(network, address, dialTimeout)
-	if err != nil {
-		return nil, err
-	}
-	return quickconn.Wrap(conn), nil
 }
 
 // reconnectDelay doubles from 50 ms to maxReconnectWait, half of it by chance, so that many workers do not come

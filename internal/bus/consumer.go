@@ -82,6 +82,8 @@ const (
 	pullWait = time.Second
 	// takeTimeout is how long a Take may take; less than ackWait.
 	takeTimeout = 10 * time.Second
+	// stopFor is how long, after Run's context has ended, what it has in hand may take.
+	stopFor = 3 * time.Second
 	// mostStrikes is how often an event may fail alone while the store answers.
 	mostStrikes = 10
 	// mostSuspects bounds the memory of strikes; past it counting begins anew.
@@ -161,6 +163,9 @@ func (c *Consumer) pass(ctx context.Context) error {
 		c.consumer = nil
 		return fmt.Errorf("pull events: %w", err)
 	}
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(stopFor, cancel) })()
 	var failed error
 	pending, known, upTo := uint64(0), false, began
 	for messages := range gathered(pull.Messages(), c.cfg.Batch) {
@@ -174,7 +179,7 @@ func (c *Consumer) pass(ctx context.Context) error {
 			c.giveBack(messages)
 			continue
 		}
-		failed = c.handle(context.WithoutCancel(ctx), messages)
+		failed = c.handle(work, messages)
 	}
 	if err := pull.Error(); err != nil {
 		// The stream or the consumer may be what is missing.

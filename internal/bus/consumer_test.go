@@ -112,6 +112,38 @@ func consume(t *testing.T, nc *nats.Conn, k *taker) (stop func()) {
 	return stop
 }
 
+// TestAStopIsNotHeldUpByAStoreThatHangs: what is in hand is given back in time, and another process gets it.
+func TestAStopIsNotHeldUpByAStoreThatHangs(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	taking := make(chan struct{}, 10)
+	c, err := NewConsumer(ConsumerConfig{Conn: nc, Logger: slog.New(slog.DiscardHandler), Poison: newTaker().poison,
+		Take: func(ctx context.Context, _ []alerts.Event) error {
+			taking <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	publishEvents(t, js, 1, 2)
+	<-taking
+	cancel()
+	select {
+	case <-done:
+	case <-time.After(9 * time.Second):
+		t.Error("the stop takes longer than a part may")
+		<-done
+	}
+	k := newTaker()
+	consume(t, nc, k)
+	k.wait(t, 1, 0)
+}
+
 // stream gives JetStream with the stream of events.
 func stream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()

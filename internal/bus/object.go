@@ -166,6 +166,11 @@ func (r *reader) number(field string, min, max int64) (int64, error) {
 		}
 	}
 	if n < min || n > max {
+		// The decoder takes the first zero of 01 for the number, and what follows for the mistake.
+		if rest := r.dec.UnreadBuffer(); len(rest) > 0 && bytes.IndexByte([]byte(" \t\r\n,]}"), rest[0]) < 0 {
+			_, err := r.dec.ReadToken()
+			return 0, r.syntax(err)
+		}
 		return 0, r.bad(field, "%s %s is out of range; want %d to %d", field, quote(v), min, max)
 	}
 	return n, nil

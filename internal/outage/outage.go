@@ -24,9 +24,10 @@ type Log struct {
 	mu     sync.Mutex
 	reason string // of what lasts; empty for nothing
 	at     time.Time
-	// calm says that nothing has failed since a try that went well; failures counts those that did.
-	calm     bool
-	failures int
+	// calmAt is since when nothing has failed; the zero time while the last try failed. waits says that a timer looks whether that
+	// has been long enough.
+	calmAt time.Time
+	waits  bool
 }
 
 // New makes a log that says begins, of that level, when something fails, and ends when it has worked again for five seconds.
@@ -42,8 +43,7 @@ func (l *Log) Tried(err error, args ...any) {
 		l.calmDown()
 		return
 	}
-	l.calm = false
-	l.failures++
+	l.calmAt = time.Time{}
 	now := time.Now()
 	if err.Error() == l.reason || l.reason != "" && now.Sub(l.at) < againAfter {
 		return
@@ -54,17 +54,29 @@ func (l *Log) Tried(err error, args ...any) {
 
 // calmDown lets what lasts end, unless something fails before.
 func (l *Log) calmDown() {
-	if l.reason == "" || l.calm {
+	if l.reason == "" || !l.calmAt.IsZero() {
 		return
 	}
-	l.calm = true
-	failures := l.failures
-	time.AfterFunc(calmFor, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.failures == failures {
-			l.reason, l.calm = "", false
-			l.logger.Info(l.ends)
-		}
-	})
+	l.calmAt = time.Now()
+	if !l.waits { // one timer is enough, however often it fails and works by turns
+		l.waits = true
+		time.AfterFunc(calmFor, l.end)
+	}
+}
+
+// end ends what lasts when it has been calm for long enough, and else looks again when that can be.
+func (l *Log) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waits = false
+	if l.calmAt.IsZero() {
+		return // the next that goes well waits anew
+	}
+	if left := calmFor - time.Since(l.calmAt); left > 0 {
+		l.waits = true
+		time.AfterFunc(left, l.end)
+		return
+	}
+	l.reason, l.calmAt = "", time.Time{}
+	l.logger.Info(l.ends)
 }

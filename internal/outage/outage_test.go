@@ -79,3 +79,25 @@ func TestTried(t *testing.T) {
 		}
 	})
 }
+
+// TestManyTurnsKeepLittle: what fails and works by turns, as a store may a thousand times a second, has one timer. Allocations
+// cannot be counted beside other tests.
+func TestManyTurnsKeepLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines story
+		l := New(slog.New(slog.NewTextHandler(&lines, nil)), slog.LevelError, "mail waits", "mail goes on")
+		failed := errors.New("refused")
+		kept := testing.AllocsPerRun(10000, func() {
+			l.Tried(failed)
+			l.Tried(nil)
+		})
+		if kept > 0 {
+			t.Errorf("a turn leaves %v allocations behind", kept)
+		}
+		time.Sleep(calmFor + time.Second)
+		synctest.Wait()
+		if said := lines.take(); strings.Count(said, "mail waits") != 1 || strings.Count(said, "mail goes on") != 1 {
+			t.Errorf("said %q", said)
+		}
+	})
+}

@@ -109,7 +109,7 @@ func (l *loop) wakeUp() {
 func (l *loop) run(ctx context.Context) {
 	sends, endSends := outlive(ctx, drainTimeout)
 	defer endSends(nil)
-	keeps, endKeeps := outlive(ctx, drainTimeout+storeTimeout)
+	keeps, endKeeps := outlive(ctx, drainTimeout+drainKeep)
 	defer endKeeps(nil)
 	poll := time.NewTicker(l.s.cfg.Poll)
 	defer poll.Stop()

@@ -78,8 +78,10 @@ const (
 	maxAttempts = 10
 	// sendTimeout bounds a try, whatever the channel does.
 	sendTimeout = 20 * time.Second
-	// drainTimeout is how long, after Run's context has ended, tries that are under way may go on.
-	drainTimeout = 10 * time.Second
+	// drainTimeout is how long, after Run's context has ended, tries that are under way may go on, and drainKeep how long it may
+	// take after that to keep how they ended. Together they are less than the 10 s that a part has to stop.
+	drainTimeout = 7 * time.Second
+	drainKeep    = 2 * time.Second
 	// grace is how long deliveries wait for a channel that is not in force, before they become dead letters: while a new
 	// rules file is rolled out, a process may not know all channels yet.
 	grace = 10 * time.Minute

@@ -321,8 +321,8 @@ func TestStopLeavesBehindWhatHeedsNothing(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		b.stop()
-		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("the stop took %s", took)
+		if took := time.Since(began); took >= 10*time.Second {
+			t.Errorf("the stop took %s, want less than the 10 s of a part", took)
 		}
 		if d := o.get("m"); d.DueAt > time.Now().Add(2*time.Minute).UnixMilli() {
 			t.Error("it stays claimed for more than two minutes")

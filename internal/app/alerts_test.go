@@ -1,0 +1,74 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/alerts/channel"
+)
+
+// TestAPartThatDoesNotEndHoldsUpNoStop: the others have their turn, and the error names it.
+func TestAPartThatDoesNotEndHoldsUpNoStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release, stopped := make(chan struct{}), false
+		defer close(release)
+		l := &limiter{}
+		l.onStop("store", func(context.Context) error { stopped = true; return nil })
+		l.background("part that hangs", func(context.Context) { <-release })
+		l.background("part that ends", func(ctx context.Context) { <-ctx.Done() })
+		began := time.Now()
+		err := l.stop()
+		if took := time.Since(began); took != drainTimeout || !stopped {
+			t.Errorf("the stop took %s, and stopped the part before: %v", took, stopped)
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || strings.Count(err.Error(), "stop ") != 1 ||
+			!strings.Contains(err.Error(), "part that hangs") {
+			t.Errorf("%v does not name the part", err)
+		}
+	})
+}
+
+// TestAChannelThatCannotBeMadeFails instead of being taken for one that is gone, until the file is mended.
+func TestAChannelThatCannotBeMadeFails(t *testing.T) {
+	t.Parallel()
+	maker, err := channel.NewMaker(channel.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer maker.Close()
+	rules := func(secrets ...[]byte) *alerts.Rules {
+		return &alerts.Rules{Channels: []alerts.ChannelSpec{
+			{Name: "log", Kind: alerts.ChannelLog},
+			{Name: "ops", Kind: alerts.ChannelWebhook, Webhook: &alerts.WebhookSpec{URL: "https://ops.example/hook", Secrets: secrets}},
+		}}
+	}
+	now, logged := rules(), 0
+	c := &channels{rules: func() *alerts.Rules { return now }, make: maker.Make, log: func(string, error) { logged++ }}
+	for range 2 {
+		all := c.named()
+		if len(all) != 2 || all[1].Name != "ops" || all[1].Target == "" {
+			t.Fatalf("in force: %+v", all)
+		}
+		err = all[1].Channel.Send(t.Context(), &alerts.Message{})
+		if err == nil || !strings.Contains(err.Error(), "cannot be made") || !strings.Contains(err.Error(), "secrets") {
+			t.Errorf("the reason is not told: %v", err)
+		}
+		if _, refused := errors.AsType[*alerts.Refusal](err); refused {
+			t.Error("it is not tried again")
+		}
+	}
+	if logged != 1 {
+		t.Errorf("the log tells of it %d times, want once for a file", logged)
+	}
+	now = rules([]byte("0123456789abcdef01234567"))
+	if _, still := c.named()[1].Channel.(broken); still {
+		t.Error("it still fails once the file is mended")
+	}
+}

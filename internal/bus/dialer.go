@@ -1,0 +1,44 @@
+package bus
+
+import (
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/quickconn"
+)
+
+// dialer makes the connections to NATS. It looks up the names of servers itself: the addresses of one share a timeout, as they do in
+// nats.go without a dialer, which with one gives each of them all of it.
+type dialer struct{}
+
+// Dial implements [nats.CustomDialer].
+func (dialer) Dial(network, address string) (conn net.Conn, err error) {
+	all := addresses(address)
+	end := time.Now().Add(dialTimeout)
+	for i, a := range all {
+		conn, err = net.DialTimeout(network, a, max(time.Until(end)/time.Duration(len(all)-i), time.Millisecond))
+		if err == nil {
+			return quickconn.Wrap(conn), nil
+		}
+	}
+	return nil, err
+}
+
+// addresses gives those of a server, in an order by chance, so that connections spread over them. One that cannot be looked up is
+// its own: to dial it tells why.
+func addresses(address string) []string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return []string{address}
+	}
+	found, err := net.LookupHost(host)
+	if err != nil || len(found) == 0 {
+		return []string{address}
+	}
+	all := make([]string, len(found))
+	for i, n := range rand.Perm(len(found)) {
+		all[i] = net.JoinHostPort(found[n], port)
+	}
+	return all
+}

@@ -1,0 +1,202 @@
+package bus
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// names answers every question for a name with these addresses, as a DNS server would, until the test ends. The system's resolver
+// is everybody's, so a test with it cannot be one of those that run in parallel.
+func names(t *testing.T, addresses ...string) {
+	t.Helper()
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := server.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if err := m.Unpack(buf[:n]); err != nil || len(m.Questions) != 1 {
+				continue
+			}
+			m.Response, m.Additionals = true, nil
+			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+				for _, a := range addresses {
+					m.Answers = append(m.Answers, dnsmessage.Resource{
+						Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60},
+						Body:   &dnsmessage.AResource{A: netip.MustParseAddr(a).As4()},
+					})
+				}
+			}
+			if answer, err := m.Pack(); err == nil {
+				_, _ = server.WriteTo(answer, from)
+			}
+		}
+	}()
+	before := net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", server.LocalAddr().String())
+	}}
+	t.Cleanup(func() {
+		net.DefaultResolver = before
+		_ = server.Close()
+		<-ended
+	})
+}
+
+// deadPort gives a port of which this machine says nothing, at any of its addresses: the queue of those that want to connect is
+// full, and nobody takes any of them.
+func deadPort(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := strconv.Itoa(at.(*syscall.SockaddrInet4).Port)
+	for range 100 {
+		c, err := net.DialTimeout("tcp", "127.0.0.1:"+port, 100*time.Millisecond)
+		if err != nil {
+			return port
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	t.Skip("this system lets everybody connect to a port where nobody is taken")
+	return ""
+}
+
+// TestAllAddressesOfANameShareOneTimeout: a worker is as long without NATS as it looks for it at addresses where nobody is.
+func TestAllAddressesOfANameShareOneTimeout(t *testing.T) {
+	names(t, "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
+	cfg := ConnectConfig{URL: "nats://many.example:" + deadPort(t), Name: "x", Logger: slog.New(slog.DiscardHandler)}
+	opts, err := cfg.options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	nc, err := nats.Connect(cfg.URL, opts...)
+	if err == nil {
+		nc.Close()
+		t.Fatal("somebody answers where nobody is")
+	}
+	if took := time.Since(began); took < dialTimeout/2 || took > 2*dialTimeout {
+		t.Errorf("it gave up after %s, want about %s: %v", took, dialTimeout, err)
+	}
+}
+
+// TestConnectionsSpreadOverTheAddressesOfAName, and one is made as long as there is somebody at one of them.
+func TestConnectionsSpreadOverTheAddressesOfAName(t *testing.T) {
+	names(t, "127.0.0.2", "127.0.0.3", "127.0.0.4")
+	l, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	seen := map[string]bool{}
+	for range 100 {
+		c, err := dialer{}.Dial("tcp", "many.example:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+		seen[host] = true
+		_ = c.Close()
+		if len(seen) == 3 {
+			break
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("of three addresses only %v are used", seen)
+	}
+	one, err := net.Listen("tcp4", "127.0.0.3:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	_, port, _ = net.SplitHostPort(one.Addr().String())
+	for range 20 {
+		c, err := dialer{}.Dial("tcp", "many.example:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+}
+
+// TestTheCertificateIsOfTheName that was asked for, not of the address found for it, which the certificate of the test is for too.
+func TestTheCertificateIsOfTheName(t *testing.T) {
+	names(t, "127.0.0.1")
+	web := httptest.NewTLSServer(nil) // its certificate is for example.com and 127.0.0.1
+	defer web.Close()
+	key, err := x509.MarshalPKCS8PrivateKey(web.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{
+		certFile: {Type: "CERTIFICATE", Bytes: web.Certificate().Raw}, keyFile: {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tls := fmt.Sprintf("tls { cert_file: %q, key_file: %q }", certFile, keyFile)
+	server := testenv.NATSConfig(t, tls+"\nwebsocket { listen: \"127.0.0.1:-1\", "+tls+" }")
+	for scheme, at := range map[string]string{"tls": server.ClientURL(), "wss": server.WebsocketURL()} {
+		u, err := url.Parse(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for host, want := range map[string]bool{"example.com": true, "other.example": false} {
+			cfg := ConnectConfig{URL: scheme + "://" + host + ":" + u.Port(), TLSCA: certFile, Name: "x", Logger: slog.New(slog.DiscardHandler)}
+			opts, err := cfg.options()
+			if err != nil {
+				t.Fatal(err)
+			}
+			nc, err := nats.Connect(cfg.URL, opts...)
+			if (err == nil) != want {
+				t.Errorf("connect to %s: %v", cfg.URL, err)
+			}
+			if err == nil {
+				nc.Close()
+			}
+		}
+	}
+}
