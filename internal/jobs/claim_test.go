@@ -186,7 +186,35 @@ func TestAnEndIsKeptWithPatience(t *testing.T) {
 				if !n.logged("the end of a job could not be kept; it will count as lost") {
 					t.Errorf("log: %q", n.all())
 				}
+				if tries := 1000 - s.fails.Load(); tries != 3 { // in 20 s; the lease has 30 s more than the run
+					t.Errorf("%d tries", tries)
+				}
 			})
 		})
 	}
+}
+
+// late is a store that keeps an end only when its lease is over, and another replica has the job.
+type late struct{ jobs.Store }
+
+func (l *late) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
+	ctx = context.WithoutCancel(ctx)
+	time.Sleep(3 * time.Minute)
+	_, _ = l.Store.ClaimRun(ctx, jobs.Claim{Job: r.Job, Scheduled: time.Now().UnixMilli(), Replica: "other", Lease: time.Minute})
+	return l.Store.FinishRun(ctx, r)
+}
+
+// TestAnEndThatCameTooLateIsTold, as of a machine that slept: the run counts as lost, and stays so.
+func TestAnEndThatCameTooLateIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n := &late{file(t)}, newNotes()
+		runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j")[:1], []string{"00:00:00 lost"})
+		if !n.logged("the job was taken for lost before it ended job=j outcome=done") {
+			t.Errorf("log: %q", n.all())
+		}
+	})
 }

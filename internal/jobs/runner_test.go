@@ -84,6 +84,9 @@ func TestPanicsAndErrorsAreKept(t *testing.T) {
 		if !n.logged("runner_test.go") {
 			t.Error("no stack of the panic in the log")
 		}
+		if !n.logged("job ended job=j outcome=failed took=0s note=half error=no such table") {
+			t.Errorf("log: %q", n.all())
+		}
 		equal(t, "observed", n.ended(), []string{"j failed 0s", "j failed 0s", "j done 0s"})
 	})
 }
@@ -173,6 +176,9 @@ func TestTimeout(t *testing.T) {
 		close(stuck)
 		synctest.Wait()
 		equal(t, "stuck", history(t, s, "stuck")[1:], []string{"00:03:00 done"})
+		if !n.logged("job returned long after its context ended job=stuck took=3m5s") {
+			t.Errorf("log: %q", n.all())
+		}
 		equal(t, "observed", n.ended(), []string{"obeys timeout 5s", "stuck timeout 35s", "stuck done 0s"})
 	})
 }
@@ -212,6 +218,9 @@ func TestADeadReplicaIsReplaced(t *testing.T) {
 		synctest.Wait()
 		equal(t, "history", history(t, s, "j"), []string{"00:00:00 lost", "00:01:00 skipped", "00:02:00 done alive"})
 		equal(t, "observed", n.ended(), []string{"j skipped", "j lost", "j done 0s"})
+		if !n.logged("job skipped: the run before has not ended job=j") {
+			t.Errorf("log: %q", n.all())
+		}
 	})
 }
 
@@ -294,6 +303,27 @@ func TestWhatIsLostIsRepeated(t *testing.T) {
 	})
 }
 
+// TestTheNextRunIsTheSooner of what is due and what is repeated.
+func TestTheNextRunIsTheSooner(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fail := func(context.Context) (string, error) { return "", errDown }
+		r := runner(t, file(t), newNotes(), "a",
+			jobs.Job{Name: "due", Schedule: "@every 1m", Repeat: "@hourly", Run: fail},
+			jobs.Job{Name: "repeated", Schedule: "@hourly", Repeat: "@every 1m", Run: fail})
+		synctest.Wait()
+		all, err := r.Jobs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range all {
+			if s.Last == nil || !s.Next.Equal(time.Now().Truncate(time.Minute).Add(time.Minute)) {
+				t.Errorf("%s: last %+v, next %s", s.Name, s.Last, s.Next)
+			}
+		}
+	})
+}
+
 func TestRunNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,7 +331,8 @@ func TestRunNow(t *testing.T) {
 		r := runner(t, s, n, "a",
 			jobs.Job{Name: "quick", Run: func(context.Context) (string, error) { return "ok", nil }},
 			jobs.Job{Name: "slow", Run: func(context.Context) (string, error) { <-release; return "ok", nil }})
-		if got, err := r.RunNow(t.Context(), "quick"); err != nil || got.Outcome != jobs.Done || got.Note != "ok" {
+		if got, err := r.RunNow(t.Context(), "quick"); err != nil || got.Outcome != jobs.Done || got.Note != "ok" ||
+			got.EndedAt != time.Now().UnixMilli() {
 			t.Errorf("quick: %+v, %v", got, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
