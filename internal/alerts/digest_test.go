@@ -91,6 +91,22 @@ func TestADigestIsAheadOfTheStoresClock(t *testing.T) {
 	r.digests(s, oneDigest)
 }
 
+// TestEverybodyGetsHisDigest, also who is not among the first 500 users that are looked up.
+func TestEverybodyGetsHisDigest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
+	s := r.run()
+	const users = 501
+	var all []alerts.Event
+	for i := range users {
+		all = append(all, r.exceeded(fmt.Sprint(i), "a", 1))
+	}
+	r.take(s, all...)
+	r.seen.wait(t, "held", users)
+	r.advance(2 * time.Hour)
+	r.digests(s, "501 digests of 501 alerts")
+}
+
 // TestADigestTellsOfSomeAlerts and leaves the others of the user for another.
 func TestADigestTellsOfSomeAlerts(t *testing.T) {
 	t.Parallel()
