@@ -22,19 +22,37 @@ func TestAWorkerThatWasStoppedGoesOn(t *testing.T) {
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
 	stopped := start(t, env...)
 	start(t, env...)
+	const some = 2000
+	sent := make(chan struct{}, 1)
 	body := func(i int) string { // each is written, so that a transaction is always under way
+		if i%some == some-1 {
+			select {
+			case sent <- struct{}{}:
+			default:
+			}
+		}
 		return fmt.Sprintf(`{"limits":[{"key":"paused:%d","limit":1000000,"window":"1h"}]}`, i%8)
 	}
 	var l load
 	var all sync.WaitGroup
 	all.Go(func() { l.run(t, cluster.ClientURL(), 32, 1<<30, 10*time.Second, body) })
+	// goesOn waits until both have answered many, which they do only when neither is stopped: all clients would soon wait for it.
+	goesOn := func() {
+		for range 2 { // the first may have been sent before
+			select {
+			case <-sent:
+			case <-time.After(patience):
+				t.Fatal("no requests are sent any more")
+			}
+		}
+	}
 	for range 4 {
-		time.Sleep(300 * time.Millisecond)
+		goesOn()
 		signal(t, stopped, syscall.SIGSTOP)
-		time.Sleep(1800 * time.Millisecond)
+		time.Sleep(1800 * time.Millisecond) // that it is away is what is tested: for longer than a transaction may take
 		signal(t, stopped, syscall.SIGCONT)
 	}
-	time.Sleep(300 * time.Millisecond)
+	goesOn()
 	l.stopped.Store(true)
 	all.Wait()
 	if l.degraded.Load() > 0 || l.failed.Load() > 0 {

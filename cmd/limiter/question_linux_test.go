@@ -60,7 +60,8 @@ func verifyAt(t *testing.T, ctx context.Context, tty *os.File, url string) (i *i
 	before := settingsOf(t, tty)
 	i = &invocation{in: tty, tty: true, ctx: ctx}
 	ended = i.start(t, "API key: ", "verify", "--nats-url", url)
-	for deadline := time.Now().Add(10 * time.Second); reflect.DeepEqual(settingsOf(t, tty), before); { // nothing tells
+	// It is looked again and again: nothing tells of a terminal that its settings changed.
+	for deadline := time.Now().Add(10 * time.Second); reflect.DeepEqual(settingsOf(t, tty), before); {
 		if time.Now().After(deadline) {
 			t.Fatal("the terminal shows what is typed")
 		}

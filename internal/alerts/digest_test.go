@@ -91,6 +91,43 @@ func TestADigestIsAheadOfTheStoresClock(t *testing.T) {
 	r.digests(s, oneDigest)
 }
 
+// TestTheSenderIsToldOfDeliveries of each kind, which would wait until it looks by itself.
+func TestTheSenderIsToldOfDeliveries(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, oneAnHour)
+	s := r.run()
+	r.throttled(s, "7", "a", "b")
+	r.seen.wait(t, "delivered", 1)
+	r.advance(time.Hour)
+	r.digests(s, oneDigest)
+	if n := r.seen.count("delivered"); n != 2 {
+		t.Errorf("it was told %d times behind the digest, want 2", n)
+	}
+	r.advance(24 * time.Hour)
+	if note, err := s.Resolve(t.Context()); err != nil || note != "resolved 2" {
+		t.Fatal(note, err)
+	}
+	if n := r.seen.count("delivered"); n != 3 {
+		t.Errorf("it was told %d times when alerts were resolved, want 3", n)
+	}
+}
+
+// TestEverybodyGetsHisDigest, also who is not among the first 500 users that are looked up.
+func TestEverybodyGetsHisDigest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
+	s := r.run()
+	const users = 501
+	var all []alerts.Event
+	for i := range users {
+		all = append(all, r.exceeded(fmt.Sprint(i), "a", 1))
+	}
+	r.take(s, all...)
+	r.seen.wait(t, "held", users)
+	r.advance(2 * time.Hour)
+	r.digests(s, "501 digests of 501 alerts")
+}
+
 // TestADigestTellsOfSomeAlerts and leaves the others of the user for another.
 func TestADigestTellsOfSomeAlerts(t *testing.T) {
 	t.Parallel()

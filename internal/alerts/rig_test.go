@@ -200,7 +200,8 @@ func (r *rig) run(over ...alerts.Store) *running {
 
 func (r *rig) runOver(s alerts.Store, l alerts.Limiter) *running {
 	r.t.Helper()
-	out := &running{Service: alerts.New(alerts.Config{Store: s, Limiter: l, Rules: r.rules.Load, NewID: rand.Text, Observer: r.seen})}
+	out := &running{Service: alerts.New(alerts.Config{Store: s, Limiter: l, Rules: r.rules.Load, NewID: rand.Text, Observer: r.seen,
+		Delivered: func() { r.seen.add("delivered") }})}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); out.Run(ctx, slog.New(slog.DiscardHandler)) }()

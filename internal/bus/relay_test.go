@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -282,68 +281,6 @@ func (h *countingHandler) errors() int {
 	return h.n
 }
 
-// TestStreamOfTheOperatorIsLeftAlone adds only what is missing.
-func TestStreamOfTheOperatorIsLeftAlone(t *testing.T) {
-	nc := dial(t, testenv.NATS(t).ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx := t.Context()
-	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: limits.EventStream, Subjects: []string{"other", "limits.warning"},
-		MaxAge: time.Hour, MaxMsgs: 7}); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := ensureStream(ctx, js, eventStream()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s, err := js.Stream(ctx, limits.EventStream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := s.CachedInfo().Config
-	if got.MaxAge != time.Hour || got.MaxMsgs != 7 || got.MaxMsgSize != -1 || !slices.Equal(got.Subjects, []string{"other", "limits.warning", "limits.exceeded", "limits.report"}) {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestStreamIsMadeOnce(t *testing.T) {
-	nc := dial(t, testenv.NATS(t).ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			if err := ensureStream(t.Context(), js, eventStream()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	s, err := js.Stream(t.Context(), limits.EventStream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := s.CachedInfo().Config
-	if got.MaxAge != 7*24*time.Hour || got.MaxBytes != 1<<30 || got.Duplicates != 10*time.Minute ||
-		!slices.Equal(got.Subjects, []string{"limits.warning", "limits.exceeded", "limits.report"}) {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestTakes(t *testing.T) {
-	for pattern, want := range map[string]bool{"limits.warning": true, "limits.*": true, "limits.>": true, ">": true, "*.warning": true,
-		"limits": false, "limits.warning.>": false, "limits.exceeded": false, "*": false, "limits.warning.x": false} {
-		if takes(pattern, "limits.warning") != want {
-			t.Errorf("%s: %v", pattern, !want)
-		}
-	}
-}
-
 func TestRelayConfigIsChecked(t *testing.T) {
 	good := RelayConfig{Conn: &nats.Conn{}, Outbox: &fakeOutbox{}, Logger: slog.Default(), Source: "urn:x", SchemaBase: "http://h"}
 	for field, change := range map[string]func(*RelayConfig){
@@ -481,30 +418,5 @@ func TestStopDrainsBehindWhatIsRefused(t *testing.T) {
 	r.drain(t.Context())
 	if n, _ := box.Backlog(t.Context()); n != 10 {
 		t.Errorf("%d wait, want 10", n)
-	}
-}
-
-// TestTheStreamBoundsMessages: an alerter has 256 of them in its memory. The largest that are published have room.
-func TestTheStreamBoundsMessages(t *testing.T) {
-	t.Parallel()
-	nc := dial(t, testenv.NATS(t).ClientURL())
-	js := stream(t, nc)
-	// Each of these characters is written as six.
-	key, name, user := strings.Repeat("<", limits.MaxKeyBytes), strings.Repeat("<", limits.MaxNameBytes), strings.Repeat("<", limits.MaxAttributeBytes)
-	e := exceeded(math.MaxInt64)
-	e.Key, e.Name, e.Policy, e.User, e.Limit, e.Denied = key, name, name, user, math.MaxInt64, math.MaxInt64
-	if _, err := js.PublishMsg(t.Context(), eventMsg(t, &e)); err != nil {
-		t.Error(err)
-	}
-	row := limits.TopRow{Key: key, Policy: name, User: user, Allowed: math.MaxInt64, Denied: math.MaxInt64, Cost: math.MaxInt64, Peak: math.MaxInt64}
-	rows := slices.Repeat([]limits.TopRow{row}, limits.MaxReportRows)
-	r := &limits.Report{Date: "2026-05-17", Since: math.MaxInt64, Until: math.MaxInt64, Used: rows, Denied: rows}
-	if err := PublishReport(t.Context(), nc, Origin{Source: "urn:test", SchemaBase: "http://h/schemas"}, r, time.Now()); err != nil {
-		t.Error(err)
-	}
-	for size, want := range map[int]error{256 << 10: nil, 256<<10 + 1: jetstream.ErrStreamMessageExceedsMaximum} {
-		if _, err := js.Publish(t.Context(), limits.EventExceeded, make([]byte, size)); !errors.Is(err, want) {
-			t.Errorf("%d bytes: %v, want %v", size, err, want)
-		}
 	}
 }

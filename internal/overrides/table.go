@@ -217,7 +217,7 @@ func (t *Table) Refresh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read overrides: %w", err)
 	}
-	if changes.Revision == t.revision && !changes.All {
+	if changes.Revision == t.revision {
 		return nil
 	}
 	t.apply(&changes)

@@ -120,6 +120,27 @@ func TestRunFollowsTheStore(t *testing.T) {
 	<-ended
 }
 
+// TestNobodyIsToldOfNoChange: who is told forgets all that was worked out before.
+func TestNobodyIsToldOfNoChange(t *testing.T) {
+	t.Parallel()
+	told := 0
+	table := table(t, overrides.Config{Store: open(t), Changed: func() { told++ }})
+	refresh := func(want int) {
+		t.Helper()
+		for range 2 {
+			if err := table.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if told != want {
+			t.Errorf("told %d times, want %d", told, want)
+		}
+	}
+	refresh(1) // what there was at the start
+	set(t, table, "a", 1, 0)
+	refresh(2)
+}
+
 // failing is a store that is away while the test says so.
 type failing struct {
 	*sqlite.Store

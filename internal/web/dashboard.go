@@ -105,11 +105,8 @@ type bucket struct {
 // see gives the metrics of now, which are those of a second ago at most, and the oldest ones that are kept; an empty look
 // when there are none. Whoever comes while the metrics are asked, which takes seconds where the store hangs, gets what they say.
 func (d *dashboard) see(ctx context.Context) (now, before look, err error) {
-	if now, before = d.seen(); now.families != nil {
-		return now, before, nil
-	}
 	looked := d.looking.DoChan("", func() (any, error) {
-		if now, _ := d.seen(); now.families != nil { // by one that has just ended
+		if now, _ := d.last(); time.Since(now.at) < dashboardEvery {
 			return nil, nil
 		}
 		taken, err := d.look()
@@ -125,14 +122,6 @@ func (d *dashboard) see(ctx context.Context) (now, before look, err error) {
 	case <-ctx.Done(): // the asker has gone
 		return now, before, ctx.Err()
 	}
-}
-
-// seen is last, or nothing when that is too old.
-func (d *dashboard) seen() (now, before look) {
-	if now, before = d.last(); time.Since(now.at) >= dashboardEvery {
-		return look{}, look{}
-	}
-	return now, before
 }
 
 func (d *dashboard) last() (now, before look) {

@@ -94,6 +94,30 @@ func TestTheLastGoodFileStays(t *testing.T) {
 	}
 }
 
+// TestTheFileThatComesBackIsInForce puts the first file back, after another one and after it was away.
+func TestTheFileThatComesBackIsInForce(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	write(t, path, version(1))
+	k, _ := keep(t, path)
+	for _, n := range []int{2, 1} {
+		write(t, path, version(n))
+		if err := k.Reload(); err != nil || valueOf(t, k) != int64(n) {
+			t.Errorf("version %d: %v; version %d is in force", n, err, valueOf(t, k))
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Reload(); err == nil {
+		t.Error("a file that is not there is in force")
+	}
+	write(t, path, version(1))
+	if err := k.Reload(); err != nil || k.Report().Err != nil {
+		t.Errorf("%v, and is reported as %v", err, k.Report().Err)
+	}
+}
+
 // TestAPipeInThePlaceOfTheFileIsRefused puts one there that nobody writes into: to read it would wait for ever.
 func TestAPipeInThePlaceOfTheFileIsRefused(t *testing.T) {
 	t.Parallel()

@@ -137,6 +137,7 @@ func TestMakeRefusesWhatCannotWork(t *testing.T) {
 		"with a host":         hook("https://[::1"),
 		"secrets":             keyless,
 		"host:port":           smtp(func(s *alerts.SMTPSpec) { s.Addr = "mail.example" }),
+		`":587" is not host`:  smtp(func(s *alerts.SMTPSpec) { s.Addr = ":587" }),
 		"1 to 65535":          smtp(func(s *alerts.SMTPSpec) { s.Addr = "mail.example:0" }),
 		"none of starttls":    smtp(func(s *alerts.SMTPSpec) { s.TLS = "" }),
 		"in the clear":        smtp(func(s *alerts.SMTPSpec) { s.TLS, s.Username = "none", "u" }),

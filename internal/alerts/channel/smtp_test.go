@@ -203,6 +203,12 @@ func TestMailArrivesWhole(t *testing.T) {
 		if date, err := letter.Header.Date(); err != nil || date.Unix() != 1_800_000_000 {
 			t.Errorf("%s: Date %v, %v", mode, date, err)
 		}
+		if from := letter.Header.Get("From"); from != `"Limits" <limits@sender.example>` {
+			t.Errorf("%s: From %s", mode, from)
+		}
+		if auto := letter.Header.Get("Auto-Submitted"); auto != "auto-generated" {
+			t.Errorf("%s: Auto-Submitted %q: who is on holiday answers it", mode, auto)
+		}
 		to, err := letter.Header.AddressList("To")
 		if err != nil || len(to) != 2 || to[1].Name != "Öps" || to[1].Address != "ops@two.example" {
 			t.Errorf("%s: To %v, %v", mode, to, err)
@@ -211,7 +217,8 @@ func TestMailArrivesWhole(t *testing.T) {
 			t.Errorf("%s: body %q", mode, body)
 		}
 		envelope := strings.Join(s.said(&s.commands), "\n")
-		if !strings.Contains(envelope, "MAIL FROM:<limits@sender.example>") || strings.Count(envelope, "RCPT TO:") != 2 {
+		if !strings.Contains(envelope, "MAIL FROM:<limits@sender.example>") || strings.Count(envelope, "RCPT TO:") != 2 ||
+			!strings.HasSuffix(envelope, "\nQUIT") {
 			t.Errorf("%s: envelope %q", mode, envelope)
 		}
 	}
@@ -245,6 +252,9 @@ func TestMailSubjectsAreReadAsTheyWere(t *testing.T) {
 		subject, err := new(mime.WordDecoder).DecodeHeader(letter.Header.Get("Subject"))
 		if want := firstRunes("[critical] "+title, 200); subject != want || err != nil {
 			t.Errorf("subject %q, %v; want %q", subject, err, want)
+		}
+		if plain := !strings.Contains(title, "=?") && !strings.Contains(title, "  ") && len(title) < 60; plain && letter.Header.Get("Subject") != subject {
+			t.Errorf("%q is encoded: %q", title, letter.Header.Get("Subject"))
 		}
 		header, _, _ := strings.Cut(sent, "\n\n")
 		for line := range strings.Lines(header) {
@@ -313,6 +323,7 @@ func TestMailAnswers(t *testing.T) {
 		{map[string]string{"": "421 busy"}, "421", false, false},
 		{map[string]string{"EHLO": "550 who", "HELO": "550 who"}, "550", false, false},
 		{map[string]string{"MAIL": "550 5.7.1 sender unknown"}, "sender unknown", true, false},
+		{map[string]string{"MAIL": "500 what"}, "500", true, false},
 		{map[string]string{"MAIL": "530 5.7.0 Authentication required"}, "530", false, false},
 		{map[string]string{"MAIL": "534 5.7.9 stronger"}, "534", false, false},
 		{map[string]string{"MAIL": "535 5.7.8 wrong"}, "535", false, false},
@@ -322,6 +333,7 @@ func TestMailAnswers(t *testing.T) {
 		{map[string]string{"RCPT TO:<ops@one": "550 5.1.1 user unknown"}, "", false, true},
 		{map[string]string{"RCPT TO:<ops@two": "452 full"}, "", false, true},
 		{map[string]string{"RCPT TO:<ops@one": "452 full"}, "", false, true},
+		{map[string]string{"RCPT TO:<ops@one": "400 later"}, "", false, true},
 		{map[string]string{"RCPT": "452 full"}, "452", false, false},
 		{map[string]string{"RCPT TO:<ops@one": "452 full", "RCPT TO:<ops@two": "550 gone"}, "ops@one.example: 452", false, false},
 		{map[string]string{"RCPT TO:<ops@one": "550 gone", "RCPT TO:<ops@two": "452 full"}, "ops@two.example: 452", false, false},

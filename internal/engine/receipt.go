@@ -1,0 +1,66 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// receiptLife is how long an id is remembered, in milliseconds: the 10 minutes that are promised and some.
+const receiptLife = 15 * 60_000
+
+// repeatable tells whether the request is answered from a receipt when it comes again. A check charges nothing,
+// so it is not.
+func (r *Request) repeatable() bool { return r.ID != "" && r.Verb != Check }
+
+// decideOnce answers a request with an id: from its receipt if there is one, else by deciding and writing one.
+func (b *batch) decideOnce(r *Request, newID func() string) {
+	slot, _ := slices.BinarySearch(b.receiptIDs, r.ID)
+	receipt, stale := b.receipts[slot], false
+	switch {
+	case receipt == nil:
+	case !receipt.otherLife(r):
+		r.decision, r.err = receipt.replay(r)
+		r.replayed = !r.unsure
+		return
+	case b.late(r):
+		r.err = fmt.Errorf("settle %q: %w", r.settles(), ErrUnknownID)
+		return
+	default:
+		stale = true
+	}
+	if r.Refusal != nil {
+		r.err = r.Refusal
+		return
+	}
+	if b.decideRequest(r, newID); r.err != nil {
+		return
+	}
+	answer, err := b.keep(r)
+	if err != nil {
+		r.err = fmt.Errorf("encode the receipt of %q: %w", r.ID, err)
+		return
+	}
+	fresh := Receipt{ID: r.ID, Fingerprint: r.Fingerprint, Answer: answer, ExpiresAt: b.now + receiptLife}
+	if stale {
+		if at := slices.IndexFunc(b.fresh, func(p Receipt) bool { return p.ID == r.ID }); at >= 0 { // of this batch
+			b.fresh[at] = fresh
+			b.receipts[slot] = &b.fresh[at]
+			return
+		}
+		b.stale = append(b.stale, r.ID)
+	}
+	b.fresh = append(b.fresh, fresh)
+	b.receipts[slot] = &b.fresh[len(b.fresh)-1]
+}
+
+// replay gives the answer of the receipt to a request that came before.
+func (p *Receipt) replay(r *Request) (d Decision, err error) {
+	if p.Fingerprint != r.Fingerprint {
+		return d, fmt.Errorf("id %q: %w", r.ID, ErrIDConflict)
+	}
+	if err := json.Unmarshal(p.Answer, &d); err != nil {
+		return d, fmt.Errorf("receipt of %q: %w: %w", r.ID, ErrCorrupt, err)
+	}
+	return d, nil
+}

@@ -1,0 +1,220 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/jobs"
+)
+
+// unsure is a store whose answer to a claim gets lost, while lose is set: the run is claimed, and who asked does not know.
+type unsure struct {
+	jobs.Store
+	lose atomic.Bool
+}
+
+func (u *unsure) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
+	claimed, err := u.Store.ClaimRun(ctx, c)
+	if err == nil && u.lose.CompareAndSwap(true, false) {
+		return jobs.Claimed{}, errDown
+	}
+	return claimed, err
+}
+
+// TestAClaimWhoseAnswerWasLostIsDone: nobody else would do it, nor any run after it, until its lease is over.
+func TestAClaimWhoseAnswerWasLostIsDone(t *testing.T) {
+	t.Parallel()
+	for _, every := range []string{"5s", "10s", "1m"} { // other times come before it is tried again, or do not
+		t.Run(every, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, n := &unsure{Store: file(t)}, newNotes()
+				s.lose.Store(true)
+				runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every " + every, Run: func(context.Context) (string, error) { return "", nil }})
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				all := history(t, s, "j")
+				if all[0] != "00:00:00 done" {
+					t.Errorf("the first run: %q", all[0])
+				}
+				if i := slices.IndexFunc(all, func(run string) bool { return !strings.HasSuffix(run, "done") }); i >= 0 {
+					t.Errorf("then %q", all[i])
+				}
+			})
+		})
+	}
+}
+
+// TestAClaimWhoseAnswerCameTooLateIsLeft to its lease: its run could last longer than that, and overlap with the next.
+func TestAClaimWhoseAnswerCameTooLateIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &brittle{Store: file(t)}
+		s := &unsure{Store: b}
+		s.lose.Store(true)
+		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
+		synctest.Wait()
+		b.down.Store(true)
+		time.Sleep(45 * time.Second)
+		b.down.Store(false)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 running"})
+	})
+}
+
+// outrun is a store in which another replica is first, once, which fails then.
+type outrun struct {
+	jobs.Store
+	other atomic.Bool
+}
+
+func (o *outrun) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
+	if !o.other.CompareAndSwap(false, true) {
+		return o.Store.ClaimRun(ctx, c)
+	}
+	c.Replica = "other"
+	_, _ = o.Store.ClaimRun(ctx, c)
+	return jobs.Claimed{}, errDown
+}
+
+// TestAClaimOfAnotherIsNotTakenForOnesOwn when the answer to one's own was lost.
+func TestAClaimOfAnotherIsNotTakenForOnesOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &outrun{Store: file(t)}
+		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 running"})
+	})
+}
+
+// slow is a store that takes a second for a claim, and gives up when its context ends: then the claim is made, or not.
+type slow struct{ jobs.Store }
+
+func (s *slow) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
+	claimed, err := s.Store.ClaimRun(context.WithoutCancel(ctx), c)
+	select {
+	case <-ctx.Done():
+		return jobs.Claimed{}, ctx.Err()
+	case <-time.After(time.Second):
+		return claimed, err
+	}
+}
+
+// TestAClaimIsNotCutShort by a stop, or by who asked for a run and has gone: it would count as running until its lease is over.
+func TestAClaimIsNotCutShort(t *testing.T) {
+	t.Parallel()
+	run := func(ctx context.Context) (string, error) { return "", ctx.Err() }
+	t.Run("by a stop", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s, n := &slow{file(t)}, newNotes()
+			r := runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: run})
+			synctest.Wait() // it claims
+			closeRunner(t, r)
+			equal(t, "history", history(t, s, "j"), []string{"00:00:00 canceled : context canceled"})
+			if n.logged("job could not be claimed") {
+				t.Errorf("log: %q", n.all())
+			}
+		})
+	})
+	t.Run("by who asked", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := &slow{file(t)}
+			r := runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Run: run})
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			begun := time.Now()
+			if _, err := r.RunNow(ctx, "j"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != 100*time.Millisecond {
+				t.Errorf("%v after %s", err, time.Since(begun))
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			equal(t, "history", history(t, s, "j"), []string{"00:00:00 done"})
+		})
+	})
+}
+
+// forgetful is a store that fails to keep the next ends of runs.
+type forgetful struct {
+	jobs.Store
+	fails atomic.Int32
+	// does says that it keeps them all the same.
+	does bool
+}
+
+func (f *forgetful) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
+	if f.fails.Add(-1) < 0 {
+		return f.Store.FinishRun(ctx, r)
+	}
+	if f.does {
+		_, _ = f.Store.FinishRun(ctx, r)
+	}
+	return false, errDown
+}
+
+// TestAnEndIsKeptWithPatience: until its lease is over the job would be skipped.
+func TestAnEndIsKeptWithPatience(t *testing.T) {
+	t.Parallel()
+	for _, does := range []bool{false, true} {
+		t.Run(fmt.Sprint("kept all the same: ", does), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, n := &forgetful{Store: file(t), does: does}, newNotes()
+				s.fails.Store(2)
+				runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "", nil }})
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				equal(t, "history", history(t, s, "j"), []string{"00:00:00 done", "00:01:00 done"})
+				equal(t, "observed", n.ended(), []string{"j done 0s", "j done 0s"})
+				if n.logged("lost") {
+					t.Errorf("log: %q", n.all())
+				}
+				s.fails.Store(1000) // for longer than there is time for
+				time.Sleep(time.Minute + 30*time.Second)
+				synctest.Wait()
+				if !n.logged("the end of a job could not be kept; it will count as lost") {
+					t.Errorf("log: %q", n.all())
+				}
+				if tries := 1000 - s.fails.Load(); tries != 3 { // in 20 s; the lease has 30 s more than the run
+					t.Errorf("%d tries", tries)
+				}
+			})
+		})
+	}
+}
+
+// late is a store that keeps an end only when its lease is over, and another replica has the job.
+type late struct{ jobs.Store }
+
+func (l *late) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
+	ctx = context.WithoutCancel(ctx)
+	time.Sleep(3 * time.Minute)
+	_, _ = l.Store.ClaimRun(ctx, jobs.Claim{Job: r.Job, Scheduled: time.Now().UnixMilli(), Replica: "other", Lease: time.Minute})
+	return l.Store.FinishRun(ctx, r)
+}
+
+// TestAnEndThatCameTooLateIsTold, as of a machine that slept: the run counts as lost, and stays so.
+func TestAnEndThatCameTooLateIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n := &late{file(t)}, newNotes()
+		runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j")[:1], []string{"00:00:00 lost"})
+		if !n.logged("the job was taken for lost before it ended job=j outcome=done") {
+			t.Errorf("log: %q", n.all())
+		}
+	})
+}
