@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
@@ -50,5 +51,24 @@ func TestAStreamThatAcknowledgesNothingIsNamed(t *testing.T) {
 	}
 	if err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "no_ack") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestAStreamThatHasNoRoomIsNamed: a server takes for its streams three quarters of what is free on its disk, unless set,
+// and reserves the whole of each.
+func TestAStreamThatHasNoRoomIsNamed(t *testing.T) {
+	t.Parallel()
+	js, err := jetstream.New(dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStreamMaxStore = 512 << 20 }).ClientURL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureStream(t.Context(), js, alertStream()); err != nil {
+		t.Fatal(err)
+	}
+	err = ensureStream(t.Context(), js, eventStream())
+	for _, want := range []string{"create it", "1024 MiB", "max_file_store", "nats stream add LIMITS"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q", err, want)
+		}
 	}
 }
