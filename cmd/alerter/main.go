@@ -60,7 +60,7 @@ func (c *command) Validate() error {
 		return errors.New("--nats-url and --database-url are needed: an alerter works beside limiters that have both;" +
 			" a limiter without them has its alerter inside")
 	}
-	return errors.Join(settings.CheckAddress("--http", c.HTTP, "off"), c.NATS.Validate(), c.Jobs.Validate())
+	return errors.Join(settings.CheckAddress("--http", c.HTTP, "127.0.0.1:8081", "off"), c.NATS.Validate(), c.Jobs.Validate())
 }
 
 func main() {

@@ -221,7 +221,7 @@ func TestWrongUsage(t *testing.T) {
 		{"serve --database-url mysql://db", "--database-url: read database URL"},
 		{"migrate status --database-url mysql://db", "--database-url: read database URL"},
 		{"serve --http 127.0.0.1:65536", `--http: the port of "127.0.0.1:65536" is not a number from 0 to 65535`},
-		{"serve --nats-listen off", `--nats-listen: "off" is not host:port`},
+		{"serve --nats-listen off", `--nats-listen: "off" is not host:port, such as 127.0.0.1:4222`},
 		{"serve --nats-url ::bad", "--nats-url: the URL is malformed"},
 		{"serve --http 8080", `--http: "8080" is not host:port`},
 		{"--nope", "see: limiter serve --help"},

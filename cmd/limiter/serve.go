@@ -45,7 +45,7 @@ func (*serveCmd) Help() string {
 
 // Validate holds what the tags cannot.
 func (c *serveCmd) Validate() error {
-	return errors.Join(settings.CheckAddress("--http", c.HTTP, "off"), settings.CheckAddress("--nats-listen", c.NATSListen), c.NATS.Validate(), c.Jobs.Validate())
+	return errors.Join(settings.CheckAddress("--http", c.HTTP, "127.0.0.1:8080", "off"), settings.CheckAddress("--nats-listen", c.NATSListen, "127.0.0.1:4222"), c.NATS.Validate(), c.Jobs.Validate())
 }
 
 func (c *serveCmd) options() (app.Options, error) {

@@ -84,7 +84,7 @@ func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 			return s, nil
 		}
 		if try == 3 {
-			return nil, fmt.Errorf("create it: %w", err)
+			return nil, fmt.Errorf("create it: %w", noRoom(err, want))
 		}
 	}
 }
@@ -94,6 +94,23 @@ func wrapStream(act, stream string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s stream %s: %w", act, stream, inTheWay(err))
+}
+
+// The server's codes for a stream that is larger than what is left of the room of an account, a cluster or a server.
+const (
+	errNoRoomOfAccount jetstream.ErrorCode = 10002
+	errNoRoomInCluster jetstream.ErrorCode = 10023
+	errNoRoomOfServer  jetstream.ErrorCode = 10047
+)
+
+// noRoom says what to do where the server has no room for all that the stream may keep: it reserves that when it makes one.
+func noRoom(err error, want jetstream.StreamConfig) error {
+	api, is := errors.AsType[*jetstream.APIError](err)
+	if is && (api.ErrorCode == errNoRoomOfAccount || api.ErrorCode == errNoRoomInCluster || api.ErrorCode == errNoRoomOfServer) {
+		return fmt.Errorf("%w: it reserves %d MiB; give NATS more room (max_file_store, a larger disk), or make a smaller one: "+
+			"nats stream add %s --subjects %s --max-bytes SIZE", err, want.MaxBytes>>20, want.Name, strings.Join(want.Subjects, ","))
+	}
+	return err
 }
 
 // The server's codes for a message that another stream took than it was meant for, and for subjects that another stream has.

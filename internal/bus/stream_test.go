@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
@@ -141,6 +142,25 @@ func TestTheStreamBoundsMessages(t *testing.T) {
 	for size, want := range map[int]error{256 << 10: nil, 256<<10 + 1: jetstream.ErrStreamMessageExceedsMaximum} {
 		if _, err := js.Publish(t.Context(), limits.EventExceeded, make([]byte, size)); !errors.Is(err, want) {
 			t.Errorf("%d bytes: %v, want %v", size, err, want)
+		}
+	}
+}
+
+// TestAStreamThatHasNoRoomIsNamed: a server takes for its streams three quarters of what is free on its disk, unless set,
+// and reserves the whole of each.
+func TestAStreamThatHasNoRoomIsNamed(t *testing.T) {
+	t.Parallel()
+	js, err := jetstream.New(dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStreamMaxStore = 512 << 20 }).ClientURL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureStream(t.Context(), js, alertStream()); err != nil {
+		t.Fatal(err)
+	}
+	err = ensureStream(t.Context(), js, eventStream())
+	for _, want := range []string{"create it", "1024 MiB", "max_file_store", "nats stream add LIMITS"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q", err, want)
 		}
 	}
 }

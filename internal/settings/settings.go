@@ -66,14 +66,14 @@ func (f *NATS) Set(o *app.Options) {
 	o.NATSTLSCA, o.NATSTLSCert, o.NATSTLSKey = f.NATSTLSCA, f.NATSTLSCert, f.NATSTLSKey
 }
 
-// CheckAddress holds that a flag is a host and a port to listen on, or one of other words.
-func CheckAddress(flag, address string, words ...string) error {
+// CheckAddress holds that a flag is a host and a port to listen on, such as the example, or one of other words.
+func CheckAddress(flag, address, example string, words ...string) error {
 	if slices.Contains(words, address) {
 		return nil
 	}
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("%s: %q is not host:port, such as 127.0.0.1:8080", flag, address)
+		return fmt.Errorf("%s: %q is not host:port, such as %s", flag, address, example)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return fmt.Errorf("%s: the port of %q is not a number from 0 to 65535", flag, address)
