@@ -104,6 +104,7 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 	// Deferred, because plan may panic, and must leave no turn taken.
 	defer func() {
 		defer w.release()
+		defer func() { err = w.s.fate(ctx, err) }()
 		if background {
 			go rollback(w.conn)
 			return
@@ -320,6 +321,7 @@ func (s *Store) replay(seq, token int64, changes []byte) error {
 		}
 	}
 	s.seq, s.token = seq, token
+	s.doubt.meet(seq, token)
 	s.journaled += int64(len(changes))
 	return nil
 }

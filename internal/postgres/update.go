@@ -61,6 +61,9 @@ var decisionSQL = [...]string{
 // errStale says that the journal or the clock was not as remembered, and that nothing was written.
 var errStale = errors.New("another process wrote to the journal since")
 
+// errShort says that a statement wrote another number of rows than it had to.
+var errShort = errors.New("wrote another number of rows")
+
 // errUnsure says that a decision may not hold for all of the moment it was made at, and that nothing was written.
 var errUnsure = errors.New("the decision depends on when it is made")
 
@@ -118,9 +121,9 @@ func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.S
 	defer release()
 	s.memory.trim()
 	if tried, err := s.remembered(ctx, b, decide); tried {
-		return err
+		return s.fate(ctx, err)
 	}
-	return s.locked(ctx, b, plan)
+	return s.fate(ctx, s.locked(ctx, b, plan))
 }
 
 // value is the state for a snapshot, where nil says that there is none.
@@ -342,6 +345,7 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 	s.chooseFold(d.fold, s.seq+1)
 	t.draw(d, s.keep)
 	token := rand.Int64()
+	s.doubt = doubt{}
 	sent := time.Now()
 	p := t.conn.StartPipeline(ctx)
 	t.steps = t.steps[:0]
@@ -363,10 +367,14 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 	}
 	if err := p.Sync(); err != nil {
 		_ = p.Close()
+		s.doubt = doubt{seq: s.seq + 1, token: token, until: until}
 		return unknown("commit", err)
 	}
 	now, err := t.outcome(p)
 	if err != nil {
+		if !errors.Is(err, errShort) {
+			s.doubt = doubt{seq: s.seq + 1, token: token, until: until}
+		}
 		return err
 	}
 	s.clock.tell(now, sent, time.Now())
@@ -413,7 +421,7 @@ func (t *tx) outcome(p *pgconn.Pipeline) (now int64, err error) {
 			return 0, failed(st.act, err)
 		}
 		if st.rows != anyNumber && n != int64(st.rows) {
-			short = fmt.Errorf("%s: wrote %d of %d rows", st.act, n, st.rows)
+			short = fmt.Errorf("%s: %w: %d of %d", st.act, errShort, n, st.rows)
 		}
 	}
 	if t.commits {
@@ -422,9 +430,9 @@ func (t *tx) outcome(p *pgconn.Pipeline) (now int64, err error) {
 	} else if closeErr := p.Close(); closeErr != nil {
 		err = unknown("commit", closeErr)
 	}
-	if err == nil && short != nil {
-		// Not expected; it was committed, but not as decided.
-		err = unknown("commit", short)
+	if short != nil {
+		// Not expected; it was committed, or may have been, but not as decided.
+		err = unknown("commit", errors.Join(short, err))
 	}
 	return now, err
 }
