@@ -34,10 +34,15 @@ Several may run at once; one does the work.`
 }
 
 func (c *migrateUpCmd) Run(s *session) error {
-	if err := app.Migrate(s.ctx, c.DatabaseURL); err != nil {
+	m, err := app.MigrateUp(s.ctx, c.DatabaseURL)
+	switch {
+	case err != nil:
 		return err
+	case m.Steps == 0:
+		fmt.Fprintf(s.out, "nothing to do: the schema is at version %d\n", m.To)
+	default:
+		fmt.Fprintf(s.out, "%s from version %d: the schema is at version %d\n", count(int64(m.Steps), "step"), m.From, m.To)
 	}
-	fmt.Fprintln(s.out, "the schema is up to date")
 	return nil
 }
 
@@ -62,10 +67,11 @@ func (c *migrateDownCmd) Validate() error {
 }
 
 func (c *migrateDownCmd) Run(s *session) error {
-	if err := app.MigrateDown(s.ctx, c.DatabaseURL); err != nil {
+	m, err := app.MigrateDown(s.ctx, c.DatabaseURL)
+	if err != nil {
 		return err
 	}
-	fmt.Fprintln(s.out, "the last step was taken back")
+	fmt.Fprintf(s.out, "1 step back from version %d: the schema is at version %d\n", m.From, m.To)
 	return nil
 }
 

@@ -14,7 +14,10 @@ func TestMigrate(t *testing.T) {
 		return limiter(t, append(append([]string{"migrate"}, args...), "--database-url", url)...)
 	}
 	migrate("down", "--yes").want(t, exitError, "", "no step is applied")
-	migrate("up").want(t, exitDone, "the schema is up to date", "")
+	migrate("up").want(t, exitDone, "8 steps from version 0: the schema is at version 8\n", "")
+	migrate("up").want(t, exitDone, "nothing to do: the schema is at version 8\n", "")
+	migrate("down", "--yes").want(t, exitDone, "1 step back from version 8: the schema is at version 7\n", "")
+	migrate("up").want(t, exitDone, "1 step from version 7: the schema is at version 8\n", "")
 	migrate("status").want(t, exitDone, "00001_init.sql", "")
 	c, err := pgx.Connect(t.Context(), url)
 	if err != nil {

@@ -11,6 +11,9 @@ import (
 // newer program has it.
 type Migration = postgres.Migration
 
+// Migrated is what was done to the PostgreSQL schema.
+type Migrated = postgres.Migrated
+
 func checkURL(databaseURL string) error {
 	if err := postgres.CheckURL(databaseURL); err != nil {
 		return fmt.Errorf("%w: --database-url: %w", ErrOptions, err)
@@ -18,18 +21,18 @@ func checkURL(databaseURL string) error {
 	return nil
 }
 
-// Migrate brings a PostgreSQL schema to the version that this program knows.
-func Migrate(ctx context.Context, databaseURL string) error {
+// MigrateUp brings a PostgreSQL schema to the version that this program knows.
+func MigrateUp(ctx context.Context, databaseURL string) (Migrated, error) {
 	if err := checkURL(databaseURL); err != nil {
-		return err
+		return Migrated{}, err
 	}
-	return postgres.Migrate(ctx, databaseURL)
+	return postgres.MigrateUp(ctx, databaseURL)
 }
 
 // MigrateDown takes the last step of a PostgreSQL schema back, with the data in it. Without one it fails.
-func MigrateDown(ctx context.Context, databaseURL string) error {
+func MigrateDown(ctx context.Context, databaseURL string) (Migrated, error) {
 	if err := checkURL(databaseURL); err != nil {
-		return err
+		return Migrated{}, err
 	}
 	return postgres.MigrateDown(ctx, databaseURL)
 }

@@ -25,28 +25,60 @@ type Migration struct {
 	AppliedAt time.Time
 }
 
-// Migrate brings the schema to the version that this program knows. Any number of processes may call it at the same
-// time: one does the work, the others wait for it. A schema of a newer program is an error.
+// Migrated is what a call did to the schema, which is at version To now.
+type Migrated struct {
+	Steps    int
+	From, To int64
+}
+
+// Migrate is MigrateUp for who does not ask what was done.
 func Migrate(ctx context.Context, url string) error {
-	return withProvider(url, func(_ *sql.DB, p *goose.Provider) error {
+	_, err := MigrateUp(ctx, url)
+	return err
+}
+
+// MigrateUp brings the schema to the version that this program knows. Any number of processes may call it at the same
+// time: one does the work, the others wait for it. A schema of a newer program is an error.
+func MigrateUp(ctx context.Context, url string) (m Migrated, err error) {
+	err = withProvider(url, func(_ *sql.DB, p *goose.Provider) error {
+		var done []*goose.MigrationResult
 		have, want, err := p.GetVersions(ctx)
 		if err == nil {
 			err = checkNotNewer(have, want)
 		}
 		if err == nil {
-			_, err = p.Up(ctx)
+			done, err = p.Up(ctx)
+		}
+		if err == nil {
+			m, err = migrated(ctx, p, done)
 		}
 		if err != nil {
 			return fmt.Errorf("migrate up: %w", err)
 		}
 		return nil
 	})
+	return m, err
+}
+
+// migrated tells where the steps that were done have led. What the version was before the lock was had may be long gone, so it is
+// taken from the first of them: versions are numbered without a gap.
+func migrated(ctx context.Context, p *goose.Provider, done []*goose.MigrationResult) (Migrated, error) {
+	to, err := p.GetDBVersion(ctx)
+	m := Migrated{len(done), to, to}
+	if len(done) > 0 {
+		m.From = done[0].Source.Version
+		if done[0].Direction == "up" {
+			m.From--
+		}
+	}
+	return m, err
 }
 
 // MigrateDown takes the last step of the schema back, with the data in it. A schema of a newer program is an error, and so is
 // one without a step.
-func MigrateDown(ctx context.Context, url string) error {
-	return withProvider(url, func(_ *sql.DB, p *goose.Provider) error {
+func MigrateDown(ctx context.Context, url string) (m Migrated, err error) {
+	err = withProvider(url, func(_ *sql.DB, p *goose.Provider) error {
+		var done *goose.MigrationResult
 		have, want, err := p.GetVersions(ctx)
 		if err == nil {
 			err = checkNotNewer(have, want)
@@ -55,13 +87,17 @@ func MigrateDown(ctx context.Context, url string) error {
 			err = errors.New("no step is applied")
 		}
 		if err == nil {
-			_, err = p.Down(ctx)
+			done, err = p.Down(ctx)
+		}
+		if err == nil {
+			m, err = migrated(ctx, p, []*goose.MigrationResult{done})
 		}
 		if err != nil {
 			return fmt.Errorf("migrate down: %w", err)
 		}
 		return nil
 	})
+	return m, err
 }
 
 // A version that was taken back has no row.

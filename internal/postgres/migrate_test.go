@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,8 +28,13 @@ func TestSchema(t *testing.T) {
 	}
 
 	errs := make(chan error, 3)
+	var did atomic.Int64
 	for range 3 { // at the same time: one does it, the others wait
-		go func() { errs <- Migrate(t.Context(), url) }()
+		go func() {
+			m, err := MigrateUp(t.Context(), url)
+			did.Add(int64(m.Steps))
+			errs <- err
+		}()
 	}
 	if err := errors.Join(<-errs, <-errs, <-errs); err != nil {
 		t.Fatal(err)
@@ -38,8 +44,8 @@ func TestSchema(t *testing.T) {
 		t.Errorf("update: %v", err)
 	}
 	steps, err := MigrationStatus(t.Context(), url)
-	if err != nil || len(steps) == 0 || steps[0].Version != 1 || steps[0].Name != "00001_init.sql" || time.Since(steps[0].AppliedAt).Abs() > time.Hour {
-		t.Errorf("MigrationStatus = %v, %v", steps, err)
+	if err != nil || len(steps) == 0 || did.Load() != int64(len(steps)) || steps[0].Version != 1 || steps[0].Name != "00001_init.sql" || time.Since(steps[0].AppliedAt).Abs() > time.Hour {
+		t.Errorf("MigrationStatus = %v, %v, after %d steps", steps, err, did.Load())
 	}
 
 	if _, err := connect(t, s).Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (999, true)`); err != nil {
@@ -47,8 +53,8 @@ func TestSchema(t *testing.T) {
 	}
 	newer := "upgrade limiter to a release that knows version 999"
 	check(newer)
-	for name, migrate := range map[string]func(context.Context, string) error{"up": Migrate, "down": MigrateDown} {
-		if err := migrate(t.Context(), url); err == nil || !strings.Contains(err.Error(), newer) {
+	for name, migrate := range map[string]func(context.Context, string) (Migrated, error){"up": MigrateUp, "down": MigrateDown} {
+		if _, err := migrate(t.Context(), url); err == nil || !strings.Contains(err.Error(), newer) {
 			t.Errorf("migrate %s of a newer schema: %v", name, err)
 		}
 	}
@@ -62,7 +68,7 @@ func TestSchema(t *testing.T) {
 	}
 
 	for err = nil; err == nil; { // the steps behind the journal
-		err = MigrateDown(t.Context(), url)
+		_, err = MigrateDown(t.Context(), url)
 	}
 	if !strings.Contains(err.Error(), "start a limiter and stop it once") {
 		t.Errorf("migrate down over a journal that was not folded: %v", err)
@@ -71,7 +77,7 @@ func TestSchema(t *testing.T) {
 	err = nil
 	for range len(steps) + 1 { // once more than there are
 		if err == nil {
-			err = MigrateDown(t.Context(), url)
+			_, err = MigrateDown(t.Context(), url)
 		}
 	}
 	if err == nil || !strings.Contains(err.Error(), "no step is applied") {
