@@ -131,7 +131,7 @@ func (r *Recorder) Close(ctx context.Context) error {
 		err = r.flush(ctx) // requests that had no room beside those that waited for the store
 	}
 	if err != nil {
-		return fmt.Errorf("%w; %d counts and %d requests are lost", err, len(r.pending), len(r.log)+len(r.requests))
+		return fmt.Errorf("%w; lost: counts %d, requests %d", err, len(r.pending), len(r.log)+len(r.requests))
 	}
 	return nil
 }

@@ -369,6 +369,18 @@ func TestCommitUnknown(t *testing.T) {
 	}
 }
 
+// TestCloseTellsWhatIsLost: the numbers stand where any number reads well.
+func TestCloseTellsWhatIsLost(t *testing.T) {
+	t.Parallel()
+	s := new(notebook)
+	s.fail(errors.New("the disk is full"))
+	r := record(t, Config{Store: s})
+	r.Tally(decided(engine.Consume, 1, "a"))
+	if err := r.Close(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "the disk is full; lost: counts 1, requests 0") {
+		t.Errorf("Close = %v", err)
+	}
+}
+
 // TestTellersAndWriter is for the race detector: many tell while one writes, and nothing is lost.
 func TestTellersAndWriter(t *testing.T) {
 	t.Parallel()
