@@ -408,7 +408,8 @@ func TestAConfigThatCannotWorkPanics(t *testing.T) {
 	t.Parallel()
 	c, ok := dial(t, natsURL), inline(t, 1, "1h")
 	for field, make := range map[string]func(){
-		"client":               func() { httplimit.Middleware(nil, httplimit.Config{Limits: ok}) },
+		"Middleware: client":   func() { httplimit.Middleware(nil, httplimit.Config{Limits: ok}) },
+		"Outbound: client":     func() { httplimit.Outbound(nil, limits.Request{}, nil) },
 		"Limits, or Policy":    func() { httplimit.Middleware(c, httplimit.Config{Tier: httplimit.Text("pro")}) },
 		"both Limits":          func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Policy: httplimit.Text("api")}) },
 		"Mode is 7":            func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Mode: 7}) },

@@ -18,8 +18,11 @@ import (
 // is no answer either: the error is a [limits.Error] with Status 503 and [limits.CodeUnavailable].
 //
 // To keep to the server's own answers besides, use it as the Base of a [Transport]: then each repetition waits for
-// its turn too. turn has no ID, since each request is charged.
+// its turn too. turn has no ID, since each request is charged. It panics without a client, as [Middleware] does.
 func Outbound(client *limits.Client, turn limits.Request, base http.RoundTripper) http.RoundTripper {
+	if client == nil {
+		panic("httplimit: Outbound: client is nil: make one with limits.NewClient")
+	}
 	turn.ID = ""
 	return &outbound{client: client, turn: turn, base: base}
 }
