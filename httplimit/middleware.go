@@ -193,6 +193,9 @@ func (l *errorLog) warn(r *http.Request, err error) {
 	if e, ok := errors.AsType[*limits.Error](err); ok {
 		cause = slog.Group("error", "status", e.Status, "code", e.Code, "field", e.Field)
 	}
-	slog.WarnContext(r.Context(), "rate limit: no decision; further such warnings are held back for "+
-		errorLogEvery.String(), cause)
+	what := "no decision"
+	if _, ok := errors.AsType[*lostCharge](err); ok {
+		what = "a charge is lost"
+	}
+	slog.WarnContext(r.Context(), "rate limit: "+what+"; further warnings are held back for "+errorLogEvery.String(), cause)
 }

@@ -399,8 +399,17 @@ func TestTheWarningTellsNoSecret(t *testing.T) {
 		get(h, header("X-User", "secret\n"))
 	}
 	got := log.String()
-	if strings.Count(got, "\n") != 1 || strings.Contains(got, "secret") || !strings.Contains(got, "error.field=attributes.user") {
+	if strings.Count(got, "\n") != 1 || strings.Contains(got, "secret") || !strings.Contains(got, "rate limit: no decision;") ||
+		!strings.Contains(got, "error.field=attributes.user") {
 		t.Errorf("log:\n%s", got)
+	}
+	log.Reset()
+	url, _ := silentService(t, limits.SubjectCheck, `{"allowed":true}`) // and nobody who records
+	get(httplimit.Middleware(dial(t, url), httplimit.Config{
+		Limits: inline(t, 10, "1h"), Mode: httplimit.CheckThenRecord, Deadline: patient,
+	})(hello))
+	if got := log.String(); !strings.Contains(got, "rate limit: a charge is lost;") {
+		t.Errorf("log of a lost charge:\n%s", got)
 	}
 }
 
