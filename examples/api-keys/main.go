@@ -35,7 +35,7 @@ func main() {
 		sessionSecret: []byte(os.Getenv("SESSION_SECRET")),
 	}
 	log.Printf("serving on http://%s", *addr)
-	log.Fatal(http.ListenAndServe(*addr, s.handler()))
+	log.Fatal((&http.Server{Addr: *addr, Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
 
 type server struct {
@@ -87,14 +87,17 @@ func whenDenied(h http.Header, a *httplimit.Answer) {
 	}
 }
 
+// maxMatches bounds what one import may ask of the limiter: a question for each match.
+const maxMatches = 1000
+
 // bulkEnrich raises an alert for each match, but no match twice, and no more than 20 an hour to a user.
 func (s *server) bulkEnrich(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Matches []string `json:"matches"`
 	}
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
-	if err := body.Decode(&in); err != nil {
-		refuse(w, http.StatusBadRequest, `want {"matches":["…"]}, at most 64 KiB`)
+	if err := body.Decode(&in); err != nil || len(in.Matches) > maxMatches {
+		refuse(w, http.StatusBadRequest, fmt.Sprintf(`want {"matches":["…"]}, at most 64 KiB and %d of them`, maxMatches))
 		return
 	}
 	alerts := s.raise(r.Context(), callerOf(r.Context()).user, in.Matches)
@@ -102,12 +105,16 @@ func (s *server) bulkEnrich(w http.ResponseWriter, r *http.Request) {
 }
 
 // raise gives how many alerts were sent. Without a decision none is: nobody would remove duplicates and count to 20, and an
-// import would send hundreds. The import is done all the same, and the log tells.
+// import would send hundreds. The import is done all the same, and the log tells, with one line for all its matches.
 func (s *server) raise(ctx context.Context, user string, matches []string) (alerts int) {
+	told := false
 	for _, match := range matches {
 		allowed, err := s.mayAlert(ctx, user, match)
 		if err != nil {
-			log.Printf("no alert for user %q of match %q: %v", user, match, err)
+			if !told {
+				told = true
+				log.Printf("no alert for user %q of match %q, nor of others that fail in this import: %v", user, match, err)
+			}
 			// It may be this match that the limiter cannot read. Any other error the next ones would have, too.
 			if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status >= http.StatusInternalServerError {
 				break

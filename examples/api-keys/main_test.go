@@ -2,10 +2,12 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -369,6 +371,28 @@ func TestAlerts(t *testing.T) {
 		s.wantAlerts(t, []string{"a", "", strings.Repeat("long", 100), "a", "b"}, 2, mine...)
 		s.wantAlerts(t, matches, 18, mine...)
 	})
+}
+
+// TestAnImportIsBounded: one request, which is charged once, is neither questions nor lines of the log without end. It runs alone,
+// since the log is the process's.
+func TestAnImportIsBounded(t *testing.T) {
+	s := serve(t, exampletest.SQLite, "policies.yaml")
+	key, _ := s.key(t, "7", "metered")
+	var lines bytes.Buffer
+	before := log.Writer()
+	log.SetOutput(&lines)
+	defer log.SetOutput(before)
+	s.wantAlerts(t, make([]string, maxMatches), 0, "X-API-Key", key) // an empty match cannot be
+	if told := strings.Count(lines.String(), "no alert"); told != 1 {
+		t.Errorf("%d lines tell of matches that cannot be; want 1", told)
+	}
+	body, err := json.Marshal(map[string]any{"matches": make([]string, maxMatches+1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := s.send(t, "POST /v1/bulk-enrich", string(body), "X-API-Key", key); a.status != http.StatusBadRequest {
+		t.Errorf("%d matches: %+v; want %d", maxMatches+1, a, http.StatusBadRequest)
+	}
 }
 
 func (s *site) wantAlerts(t *testing.T, matches []string, want int, headers ...string) {

@@ -36,7 +36,8 @@ func main() {
 		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter", *natsURL, err)
 	}
 	log.Printf("serving on http://%s", *addr)
-	log.Fatal(http.ListenAndServe(*addr, handler(limits.NewClient(nc), httplimit.DefaultDeadline, trusted)))
+	served := handler(limits.NewClient(nc), httplimit.DefaultDeadline, trusted)
+	log.Fatal((&http.Server{Addr: *addr, Handler: served, ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
 
 // networks reads a list of networks. Whoever is in one may say whom a request comes from.

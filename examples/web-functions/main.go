@@ -38,7 +38,7 @@ func main() {
 		deadline: httplimit.DefaultDeadline,
 	}
 	log.Printf("serving on http://%s", *addr)
-	log.Fatal(http.ListenAndServe(*addr, s.handler()))
+	log.Fatal((&http.Server{Addr: *addr, Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
 
 // functions are what is served, by route.

@@ -30,7 +30,8 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println("waiting for alerts on http://127.0.0.1:9000/")
-	log.Fatal(http.ListenAndServe("127.0.0.1:9000", &hook{secret: secret, now: time.Now, out: os.Stdout, seen: map[string]bool{}}))
+	h := &hook{secret: secret, now: time.Now, out: os.Stdout, seen: map[string]bool{}}
+	log.Fatal((&http.Server{Addr: "127.0.0.1:9000", Handler: h, ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
 
 // readSecret reads whsec_ and the key in base64.
