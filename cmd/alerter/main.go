@@ -72,23 +72,26 @@ func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
 	defer settings.Exited(&status)
 	var c command
 	if _, err := parser(&c, out, log).Parse(args); err != nil {
-		fmt.Fprintf(log, "alerter: %v\nsee: alerter --help\n", err)
-		return exitUsage
+		return wrongUsage(log, err)
 	}
 	o, err := c.options()
 	if err != nil {
-		fmt.Fprintf(log, "alerter: %v\n", err)
-		return exitUsage
+		return wrongUsage(log, err)
 	}
 	settings.CollectLess()
 	if err := app.RunAlerter(ctx, o, c.Logger(log)); err != nil {
-		fmt.Fprintf(log, "alerter: %v\n", err)
 		if errors.Is(err, app.ErrOptions) {
-			return exitUsage
+			return wrongUsage(log, err)
 		}
+		fmt.Fprintf(log, "alerter: %v\n", err)
 		return exitError
 	}
 	return exitDone
+}
+
+func wrongUsage(log io.Writer, err error) (status int) {
+	fmt.Fprintf(log, "alerter: %v\nsee: alerter --help\n", err)
+	return exitUsage
 }
 
 func parser(c *command, out, log io.Writer) *kong.Kong {

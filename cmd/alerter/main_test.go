@@ -35,5 +35,8 @@ func TestFlags(t *testing.T) {
 			test.out == "" && out.Len() > 0 || test.err == "" && log.Len() > 0 {
 			t.Errorf("%s: status %d, out %q, err %q; want %d, %q, %q", test.args, status, &out, &log, test.status, test.out, test.err)
 		}
+		if status == exitUsage && !strings.HasSuffix(log.String(), "\nsee: alerter --help\n") {
+			t.Errorf("%s: err %q; want the way to --help", test.args, &log)
+		}
 	}
 }

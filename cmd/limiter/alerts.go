@@ -22,6 +22,14 @@ type alertsCmd struct {
 	Preview   alertsPreviewCmd   `cmd:"" help:"Show what rules would have made of the events of the last hours, sending nothing."`
 }
 
+// Help gives the examples of --help.
+func (*alertsCmd) Help() string {
+	return `Examples:
+
+  limiter alerts list --open
+  limiter alerts test-send`
+}
+
 type alertsListCmd struct {
 	clientFlags
 	User   string `placeholder:"U" help:"Only alerts about one user."`

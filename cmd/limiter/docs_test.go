@@ -120,3 +120,34 @@ func TestTheImageHasEveryProgram(t *testing.T) {
 		}
 	}
 }
+
+// TestGroupsHaveExamples: they stand in the help, and are right usage.
+func TestGroupsHaveExamples(t *testing.T) {
+	t.Parallel()
+	parser := newParser()
+	groups := []*kong.Node{parser.Model.Node}
+	for _, n := range parser.Model.Children {
+		if !n.Leaf() {
+			groups = append(groups, n)
+		}
+	}
+	for _, group := range groups {
+		i := limiter(t, append(withoutPlaceholders(strings.Fields(group.Path())), "--help")...)
+		i.want(t, exitDone, "Examples:\n", "")
+		examples := 0
+		for line := range strings.Lines(group.Detail) {
+			if args, is := strings.CutPrefix(strings.TrimSpace(line), "limiter"); is {
+				examples++
+				if _, err := parser.Parse(strings.Fields(args)); err != nil {
+					t.Errorf("%s: %v", strings.TrimSpace(line), err)
+				}
+			}
+		}
+		if examples == 0 {
+			t.Errorf("%s has no example", group.Path())
+		}
+	}
+	if len(groups) < 2 {
+		t.Errorf("only %d groups", len(groups))
+	}
+}

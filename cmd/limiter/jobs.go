@@ -14,6 +14,14 @@ type jobsCmd struct {
 	History jobsHistoryCmd `cmd:"" help:"Show what ran, when, where, and how it ended."`
 }
 
+// Help gives the examples of --help.
+func (*jobsCmd) Help() string {
+	return `Examples:
+
+  limiter jobs list
+  limiter jobs run expire`
+}
+
 type jobsListCmd struct{ clientFlags }
 
 // Help gives the examples of --help.

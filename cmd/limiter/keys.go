@@ -18,6 +18,14 @@ type keysCmd struct {
 	Expire keysExpireCmd `cmd:"" help:"Set when an API key expires."`
 }
 
+// Help gives the examples of --help.
+func (*keysCmd) Help() string {
+	return `Examples:
+
+  limiter keys create --user 7 --tier pro
+  limiter keys list --user 7`
+}
+
 type keysCreateCmd struct {
 	clientFlags
 	User       string         `required:"" placeholder:"USER" help:"Whose requests the key makes."`

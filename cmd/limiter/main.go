@@ -68,6 +68,17 @@ type commands struct {
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
+// Help gives the examples of --help.
+func (*commands) Help() string {
+	return `Examples:
+
+  limiter
+      runs a limiter, all in one on this machine
+
+  limiter consume api:user:7 --limit 100 --window 1m
+      asks it`
+}
+
 // session is what a verb works with: everything of the process that it may touch.
 type session struct {
 	ctx context.Context
@@ -105,7 +116,10 @@ func runWith(parser *kong.Kong, args []string, s *session) (status int) {
 		fmt.Fprintf(s.err, "limiter: %v\n%s\n", err, helpHint(err))
 		return exitUsage
 	}
-	return exitStatus(s, k.Run(s))
+	if status = exitStatus(s, k.Run(s)); status == exitUsage {
+		fmt.Fprintf(s.err, "see: %s --help\n", k.Selected().FullPath())
+	}
+	return status
 }
 
 func newParser() *kong.Kong {

@@ -238,7 +238,11 @@ func TestWrongUsage(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
-			limiter(t, strings.Fields(tt.args)...).want(t, exitUsage, "", tt.message)
+			i := limiter(t, strings.Fields(tt.args)...)
+			i.want(t, exitUsage, "", tt.message)
+			if said := i.err.String(); strings.Count(said, "see: limiter ") != 1 || !strings.HasSuffix(said, " --help\n") {
+				t.Errorf("err: %q; want the way to --help", said)
+			}
 		})
 	}
 }

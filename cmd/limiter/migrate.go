@@ -16,6 +16,14 @@ type migrateCmd struct {
 	Status migrateStatusCmd `cmd:"" help:"Show which steps are applied."`
 }
 
+// Help gives the examples of --help.
+func (*migrateCmd) Help() string {
+	return `Examples:
+
+  limiter migrate status --database-url postgres://limits@db/limits
+  limiter migrate up --database-url postgres://limits@db/limits`
+}
+
 // databaseFlags say which database.
 type databaseFlags struct {
 	DatabaseURL string `name:"database-url" env:"DATABASE_URL" required:"" placeholder:"URL" help:"PostgreSQL."`

@@ -16,6 +16,14 @@ type overridesCmd struct {
 	List   overridesListCmd   `cmd:"" help:"List overrides."`
 }
 
+// Help gives the examples of --help.
+func (*overridesCmd) Help() string {
+	return `Examples:
+
+  limiter overrides set api minute api:user:7 --limit 500 --for 2h --reason import
+  limiter overrides list`
+}
+
 // overrideArgs name an override.
 type overrideArgs struct {
 	Policy  string `arg:"" help:"The name of the policy."`

@@ -20,6 +20,14 @@ type policiesCmd struct {
 	Explain  policiesExplainCmd  `cmd:"" help:"Tell which policies, limits and keys a request would have, and why; charges nothing."`
 }
 
+// Help gives the examples of --help.
+func (*policiesCmd) Help() string {
+	return `Examples:
+
+  limiter policies validate limits.yaml
+  limiter policies explain limits.yaml -a user=7`
+}
+
 type policiesValidateCmd struct {
 	File string `arg:"" help:"The policy file."`
 }
