@@ -139,13 +139,18 @@ func (f *Alerts) Set(o *app.Options) error {
 	return nil
 }
 
-// parsePrefix reads a prefix, or one address.
+// parsePrefix reads a prefix, or one address. It gives ::ffff:10.0.0.0/104 as 10.0.0.0/8, since it is compared with addresses that
+// are unmapped; one that is wider than the mapped addresses stays a prefix of IPv6.
 func parsePrefix(text string) (netip.Prefix, error) {
 	if strings.Contains(text, "/") {
 		p, err := netip.ParsePrefix(text)
+		if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+		}
 		return p.Masked(), err
 	}
 	a, err := netip.ParseAddr(text)
+	a = a.Unmap()
 	return netip.PrefixFrom(a, a.BitLen()), err
 }
 

@@ -1,0 +1,35 @@
+package settings
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/app"
+)
+
+// TestAlertsAllowIsOfUnmappedAddresses: webhooks are held against IPv4 addresses as such, however the list writes them.
+func TestAlertsAllowIsOfUnmappedAddresses(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"10.1.2.3/8":          "10.0.0.0/8",
+		"::ffff:10.0.0.0/104": "10.0.0.0/8",
+		"::ffff:10.1.2.3/104": "10.0.0.0/8",
+		"::ffff:0.0.0.0/96":   "0.0.0.0/0",
+		"::ffff:10.0.0.1":     "10.0.0.1/32",
+		" 10.0.0.1 ":          "10.0.0.1/32",
+		"fd00::1/8":           "fd00::/8",
+		"::1":                 "::1/128",
+		"::ffff:10.0.0.0/95":  "::fffe:0:0/95",
+		"::ffff:10.0.0.1/128": "10.0.0.1/32",
+	} {
+		var o app.Options
+		if err := (&Alerts{AlertsAllow: []string{text}}).Set(&o); err != nil || o.AlertsAllow[0] != netip.MustParsePrefix(want) {
+			t.Errorf("%q: %v, %v; want %s", text, o.AlertsAllow, err, want)
+		}
+	}
+	for _, text := range []string{"", "x", "10.0.0.0/33", "::ffff:10.0.0.0/129"} {
+		if err := (&Alerts{AlertsAllow: []string{text}}).Set(new(app.Options)); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}
