@@ -240,7 +240,7 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 	}
 	for i, f := range futures {
 		if err := await(ctx, f); err != nil {
-			failed("publish", ids[i], err, room(err))
+			failed("publish", ids[i], unanswered(err), room(err))
 			continue
 		}
 		acked = append(acked, ids[i])

@@ -93,7 +93,16 @@ func wrapStream(act, stream string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s stream %s: %w", act, stream, inTheWay(err))
+	return fmt.Errorf("%s stream %s: %w", act, stream, unanswered(inTheWay(err)))
+}
+
+// unanswered says where to look when JetStream says nothing, as it does of what it cannot write.
+func unanswered(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
+		return fmt.Errorf("%w: the NATS server did not answer in time; look at its log, and whether its disk is full "+
+			"(docs/operations.md, A full disk)", err)
+	}
+	return err
 }
 
 // The server's codes for a stream that is larger than what is left of the room of an account, a cluster or a server.
