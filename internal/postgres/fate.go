@@ -31,7 +31,7 @@ func (d *doubt) meet(seq, token int64) {
 
 // fate replaces the error of a transaction whose commit is in doubt by what became of it, as far as that can be found out: nil
 // when it was committed, and an [engine.ErrConflict] when it was not and will not be. The row that it writes has a number and a
-// token, so the journal tells.
+// token, so the journal tells, also when the connection that looks goes behind that row.
 func (s *Store) fate(ctx context.Context, err error) error {
 	if !errors.Is(err, engine.ErrCommitUnknown) || s.doubt.token == 0 {
 		return err
@@ -46,7 +46,7 @@ func (s *Store) fate(ctx context.Context, err error) error {
 	look := s.lookFor(ctx)
 	d := &s.doubt
 	switch {
-	case look != nil:
+	case look != nil && !d.met:
 		return fmt.Errorf("%w; what became of it cannot be found out: %v", err, look)
 	case d.ours:
 		s.log.Warn("the answer to a commit was lost; the journal says that it was committed", "error", err)

@@ -10,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -44,7 +47,9 @@ func TestTheFateOfACommitIsFoundOut(t *testing.T) {
 				}
 				b, decided := batch("a"), 0
 				b.Turn = way(t, s)
-				err := s.Update(t.Context(), b, func(snap engine.Snapshot) engine.Changes {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				err := s.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
 					decided++
 					if committed {
 						proxy.loseAnswers()
@@ -112,6 +117,8 @@ func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
 		}
 	}
 	s.foldAll()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	lost := unknown("commit", errors.New("cut"))
 	for name, c := range map[string]struct {
 		doubt doubt
@@ -124,10 +131,97 @@ func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
 	} {
 		s.forgetAll()
 		s.doubt = c.doubt
-		err := s.fate(t.Context(), lost)
+		err := s.fate(ctx, lost)
 		if !errors.Is(err, c.want) || errors.Is(err, engine.ErrCommitUnknown) != (c.want == engine.ErrCommitUnknown) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestAFateThatIsReadBeforeTheLookFails has the connection go that looks, everywhere in the answer, and the next one, too: who has read
+// the row knows.
+func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
+	t.Parallel()
+	direct := testenv.Postgres(t, Migrate)
+	proxy := startProxy(t, direct)
+	s, other := open(t, Config{URL: proxy.url}), open(t, Config{URL: direct})
+	tune(s, storetest.Foldings[3])
+	tune(other, storetest.Foldings[3])
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	known := 0
+	for heard := 0; heard < 400; heard += 10 {
+		state(t, s, "a")
+		if err := other.Update(t.Context(), batch("a"), set("after")); err != nil {
+			t.Fatal(err)
+		}
+		s.doubt = doubt{seq: other.seq, token: other.token, until: endOfTime}
+		proxy.breakAnswers(heard)
+		proxy.setCutting(true)
+		err := s.fate(ctx, unknown("commit", errors.New("cut")))
+		proxy.setCutting(false)
+		read := s.seq == other.seq
+		if read {
+			known++
+		}
+		if read != (err == nil) || !read && !errors.Is(err, engine.ErrCommitUnknown) {
+			t.Errorf("%d bytes of the answer came, the row was read: %v; %v", heard, read, err)
+		}
+	}
+	if known == 0 {
+		t.Error("the row was never read")
+	}
+}
+
+// TestACommitThatComesLate: what was sent without the turn may come behind who looks for it in turn, until its time is over.
+func TestACommitThatComesLate(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	tune(s, storetest.Foldings[3])
+	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
+		t.Fatal(err)
+	}
+	watch := connect(t, s)
+	waiting := func(n int) {
+		t.Helper()
+		for got := -1; got != n; {
+			if err := watch.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&got); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	held, err := connect(t, s).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := held.Exec(t.Context(), turnSQL); err != nil {
+		t.Fatal(err)
+	}
+	s.doubt = doubt{seq: s.seq + 1, token: 7, until: s.clock.now + time.Minute.Milliseconds()}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	fate := make(chan error, 1)
+	seq := s.seq + 1
+	go func() { fate <- s.fate(ctx, unknown("commit", errors.New("cut"))) }()
+	waiting(1)
+	late := connect(t, s)
+	written := make(chan error, 1)
+	go func() {
+		var b pgx.Batch // a transaction
+		b.Queue(turnSQL)
+		b.Queue(`INSERT INTO journal VALUES ($1, 7, '')`, seq)
+		written <- late.SendBatch(ctx, &b).Close()
+	}()
+	waiting(2)
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+	if err := <-fate; err != nil {
+		t.Errorf("it was committed: %v", err)
 	}
 }
 

@@ -28,6 +28,10 @@ type proxy struct {
 	// accepted counts connections. Of those up to lost the next answer is lost, and of those up to gone the next request, and
 	// then the connection.
 	accepted, lost, gone int
+	// heard is how many bytes come through of an answer that is lost.
+	heard int
+	// late is how long behind the end of the connection to the client that next request comes to the server; 0 for never.
+	late time.Duration
 	// answered, if set, is called when the server has said something, instead of passing it on.
 	answered func()
 }
@@ -91,18 +95,22 @@ func (p *proxy) pass(client, server net.Conn, number, age int) {
 	defer client.Close()
 	go func() {
 		defer server.Close()
-		_, _ = io.Copy(told{p, server, number, age}, client)
+		_, _ = io.Copy(told{p, client, server, number, age}, client)
 	}()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := server.Read(buf)
 		p.mu.Lock()
-		cutting, answered := p.cutting || number <= p.lost, p.answered
+		lost, heard, answered := number <= p.lost, min(n, p.heard), p.answered
+		cutting := p.cutting || lost
 		p.answered = nil
 		p.mu.Unlock()
 		if answered != nil {
 			answered()
 			return
+		}
+		if lost {
+			_, _ = client.Write(buf[:heard])
 		}
 		if err != nil || cutting {
 			return
@@ -116,10 +124,12 @@ func (p *proxy) pass(client, server net.Conn, number, age int) {
 	}
 }
 
-func (p *proxy) cut() {
+func (p *proxy) cut() { p.setCutting(true) }
+
+func (p *proxy) setCutting(cutting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cutting = true
+	p.cutting = cutting
 }
 
 // loseAnswers cuts each connection that there is when the server answers, and loseRequests when the client asks, before the server
@@ -127,13 +137,27 @@ func (p *proxy) cut() {
 func (p *proxy) loseAnswers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost = p.accepted
+	p.lost, p.heard = p.accepted, 0
+}
+
+// breakAnswers is loseAnswers, but so many bytes come through.
+func (p *proxy) breakAnswers(heard int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost, p.heard = p.accepted, heard
 }
 
 func (p *proxy) loseRequests() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.gone = p.accepted
+	p.gone, p.late = p.accepted, 0
+}
+
+// delayRequests is loseRequests, but the server hears them, late.
+func (p *proxy) delayRequests(late time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone, p.late = p.accepted, late
 }
 
 // onAnswer cuts the connection at which the server answers next, and calls f then.
@@ -145,16 +169,21 @@ func (p *proxy) onAnswer(f func()) {
 
 // told takes what the client says, and keeps it where the connection is silent.
 type told struct {
-	p           *proxy
-	server      net.Conn
-	number, age int
+	p              *proxy
+	client, server net.Conn
+	number, age    int
 }
 
 func (w told) Write(b []byte) (int, error) {
 	w.p.mu.Lock()
-	gone := w.number <= w.p.gone
+	gone, late := w.number <= w.p.gone, w.p.late
 	w.p.mu.Unlock()
 	if gone {
+		if late > 0 {
+			_ = w.client.Close()
+			<-time.After(late)
+			_, _ = w.server.Write(b)
+		}
 		return 0, io.ErrClosedPipe
 	}
 	if w.p.silent(w.age) {

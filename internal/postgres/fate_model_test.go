@@ -1,0 +1,275 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// attempt is an Update as it was answered. Its event and, if it has one, its receipt have its id.
+type attempt struct {
+	id      string
+	receipt bool
+	charged int // how many counters that are never removed
+	err     error
+}
+
+// fated is a worker over connections that are cut. Those with p are counters that stay, and those with v go.
+type fated struct {
+	*Store
+	proxy    *proxy
+	name     string
+	rand     *rand.Rand
+	attempts []attempt
+}
+
+// cut has connections go in one of four ways, or none.
+func (f *fated) cut(r *rand.Rand) {
+	switch r.IntN(12) {
+	case 0:
+		f.proxy.loseAnswers()
+	case 1:
+		f.proxy.loseRequests()
+	case 2:
+		f.proxy.breakAnswers(r.IntN(400))
+	case 3:
+		f.proxy.delayRequests(time.Duration(r.IntN(60)) * time.Millisecond)
+	}
+}
+
+// charge adds 1 to counters, some of which are removed meanwhile, until it is known to have been done, or may have been.
+func (f *fated) charge(ctx context.Context) {
+	var keys []string
+	for _, k := range []string{"p0", "p1", "p2", "p3", "v0", "v1", "v2", "v3"} {
+		if f.rand.IntN(4) == 0 {
+			keys = append(keys, k)
+		}
+	}
+	for n := 0; ; n++ {
+		a := attempt{id: fmt.Sprintf("%s-%d-%d", f.name, len(f.attempts), n), receipt: f.rand.IntN(4) == 0}
+		b := batch(keys...)
+		if a.receipt {
+			b.IDs = []string{a.id}
+		}
+		for _, k := range keys {
+			if k[0] == 'p' {
+				a.charged++
+			}
+		}
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		switch f.rand.IntN(4) {
+		case 0:
+			b.Turn = f.Await(ctx)
+		case 1:
+			cancel()
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Duration(f.rand.IntN(5000))*time.Microsecond)
+		}
+		a.err = f.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
+			f.cut(f.rand)
+			return f.decide(&a, keys, snap)
+		})
+		cancel()
+		f.attempts = append(f.attempts, a)
+		if !errors.Is(a.err, engine.ErrConflict) {
+			return
+		}
+	}
+}
+
+func (f *fated) decide(a *attempt, keys []string, snap engine.Snapshot) (c engine.Changes) {
+	for i, k := range keys {
+		n, _ := strconv.Atoi(string(snap.States[i]))
+		change := engine.CounterChange{Slot: i, State: []byte(strconv.Itoa(n + 1)), ExpiresAt: endOfTime}
+		if k[0] == 'v' {
+			change.ExpiresAt = snap.Now + f.rand.Int64N(100)
+		}
+		if snap.States[i] == nil {
+			change.Spec = []byte(`{}`)
+		}
+		c.Counters = append(c.Counters, change)
+	}
+	c.Events = []engine.Event{{ID: a.id, Type: engine.EventWarning}}
+	if a.receipt {
+		c.Receipts = []engine.Receipt{{ID: a.id, Answer: []byte("x"), ExpiresAt: endOfTime}}
+	}
+	return c
+}
+
+// disturb does what others do beside decisions; all of it may fail.
+func (f *fated) disturb(ctx context.Context, r *rand.Rand) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	f.cut(r)
+	switch r.IntN(8) {
+	case 0:
+		_, _ = f.Reset(ctx, engine.Selection{Key: "v" + strconv.Itoa(r.IntN(4))}, false)
+	case 1, 2:
+		_, _ = f.Expire(ctx, 10)
+	case 3:
+		_, _ = f.foldSome(ctx, func() int { return r.IntN(5) })
+	case 4:
+		if release, err := acquire(ctx, f.turn); err == nil {
+			f.forgetAll()
+			release()
+		}
+	default:
+		_, _, _ = f.Counters(ctx, "p0")
+	}
+}
+
+// TestFates has workers charge over connections that are cut, delayed and given up in the middle of transactions, with folding,
+// resets and expiry beside: what was answered is what the database holds, and all workers know that.
+func TestFates(t *testing.T) {
+	t.Parallel()
+	direct := testenv.Postgres(t, Migrate)
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	var workers []*fated
+	for i, folding := range storetest.Foldings[:3] {
+		proxy := startProxy(t, direct)
+		f := &fated{Store: open(t, Config{URL: proxy.url, MaxConns: 3}), proxy: proxy, name: strconv.Itoa(i), rand: rand.New(rand.NewPCG(seed, uint64(i)))}
+		tune(f.Store, folding)
+		workers = append(workers, f)
+	}
+	ctx, done := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer done()
+	var all sync.WaitGroup
+	for i, f := range workers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				f.charge(t.Context())
+			}
+		})
+		beside := rand.New(rand.NewPCG(seed, uint64(len(workers)+i)))
+		all.Go(func() {
+			for ctx.Err() == nil {
+				f.disturb(t.Context(), beside)
+			}
+		})
+	}
+	all.Wait()
+	truth := open(t, Config{URL: direct})
+	tune(truth, storetest.Foldings[3])
+	// What is on its way still comes too late behind this.
+	if err := truth.Update(t.Context(), batch("end"), setUntil("", endOfTime)); err != nil {
+		t.Fatal(err)
+	}
+	conn := connect(t, truth)
+	charged := 0
+	events, receipts := texts(t, conn, `SELECT id FROM outbox`), texts(t, conn, `SELECT id FROM receipts`)
+	for _, f := range workers {
+		charged += f.checkAnswers(t, events, receipts)
+	}
+	held, sum := counters(t, truth), 0
+	for id, state := range held {
+		if id.Key[0] == 'p' {
+			n, _ := strconv.Atoi(state)
+			sum += n
+		}
+	}
+	if sum != charged {
+		t.Errorf("%d are charged, and %d should be", sum, charged)
+	}
+	var first int64
+	if err := conn.QueryRow(t.Context(), `SELECT min(seq) FROM journal`).Scan(&first); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range workers {
+		f.checkMemory(t, held)
+		if f.first != first || f.seq != truth.seq || f.token != truth.token {
+			t.Errorf("worker %s has read rows from %d to %d; want from %d to %d", f.name, f.first, f.seq, first, truth.seq)
+		}
+	}
+	truth.foldAll()
+	if n := len(texts(t, conn, `SELECT seq::text FROM journal`)); n != 1 {
+		t.Errorf("%d rows of the journal are left", n)
+	}
+	if diff := cmp.Diff(staying(held), staying(counters(t, open(t, Config{URL: direct})))); diff != "" {
+		t.Errorf("the table differs (-want +got):\n%s", diff)
+	}
+}
+
+// checkAnswers holds the answers against what was written, and gives what that charged.
+func (f *fated) checkAnswers(t *testing.T, events, receipts map[string]bool) (charged int) {
+	for _, a := range f.attempts {
+		committed := events[a.id]
+		if !errors.Is(a.err, engine.ErrCommitUnknown) && committed != (a.err == nil) {
+			t.Errorf("%s: committed %v, and answered %v", a.id, committed, a.err)
+		}
+		if receipts[a.id] != (committed && a.receipt) {
+			t.Errorf("%s: committed %v, with a receipt %v", a.id, committed, receipts[a.id])
+		}
+		if committed {
+			charged += a.charged
+		}
+	}
+	return charged
+}
+
+// checkMemory holds against the counters there are what a worker says, and what it remembers.
+func (f *fated) checkMemory(t *testing.T, held map[engine.CounterID]string) {
+	if diff := cmp.Diff(staying(held), staying(counters(t, f.Store))); diff != "" {
+		t.Errorf("worker %s differs (-want +got):\n%s", f.name, diff)
+	}
+	now, _, _ := f.clock.between()
+	for id, r := range f.memory.rows {
+		if state, ok := held[id]; !r.doubtful(now) && (!ok || state != string(r.state)) {
+			t.Errorf("worker %s remembers %v as %q, dirty %v; want %q, %v", f.name, id, r.state, r.since != nil, state, ok)
+		}
+	}
+}
+
+// texts are what a query gives.
+func texts(t *testing.T, conn *pgx.Conn, query string) map[string]bool {
+	t.Helper()
+	rows, _ := conn.Query(t.Context(), query)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := make(map[string]bool)
+	for _, id := range all {
+		set[id] = true
+	}
+	return set
+}
+
+// staying leaves out what may expire, which a statement that comes late may remove from the table still.
+func staying(all map[engine.CounterID]string) map[engine.CounterID]string {
+	all = maps.Clone(all)
+	maps.DeleteFunc(all, func(id engine.CounterID, _ string) bool { return id.Key[0] == 'v' })
+	return all
+}
+
+// counters are all that there are to a worker, which may have to find first that its connections are gone.
+func counters(t *testing.T, s *Store) map[engine.CounterID]string {
+	t.Helper()
+	page, _, err := s.List(t.Context(), "", engine.CounterID{}, 1000)
+	for range 20 {
+		if err == nil {
+			break
+		}
+		page, _, err = s.List(t.Context(), "", engine.CounterID{}, 1000)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[engine.CounterID]string)
+	for _, c := range page {
+		all[c.CounterID] = string(c.State)
+	}
+	return all
+}
