@@ -30,14 +30,15 @@ func (d *doubt) meet(seq, token int64) {
 }
 
 // fate replaces the error of a transaction whose commit is in doubt by what became of it, as far as that can be found out: nil
-// when it was committed, and an [engine.ErrConflict] when it was not and will not be. The row that it writes has a number and a
+// when it was committed, and an [engine.ErrConflict] when it was not and will not be, or, where its time was over, why that
+// is. The row that it writes has a number and a
 // token, so the journal tells, also when the connection that looks goes behind that row.
 func (s *Store) fate(ctx context.Context, err error) error {
 	if !errors.Is(err, engine.ErrCommitUnknown) || s.doubt.token == 0 {
 		return err
 	}
 	defer func() { s.doubt = doubt{} }()
-	patience := fatePatience
+	ended, patience := ctx.Err(), fatePatience
 	if end, ok := ctx.Deadline(); ok {
 		patience = max(patience, time.Until(end))
 	}
@@ -53,6 +54,9 @@ func (s *Store) fate(ctx context.Context, err error) error {
 		return nil
 	case d.met || s.seq < d.seq:
 		s.log.Warn("the answer to a commit was lost; the journal says that it was not committed", "error", err)
+		if ended != nil { // a server that hangs is no lost race, and the circuit is to open
+			return fmt.Errorf("not committed: %w: %v", ended, err)
+		}
 		return fmt.Errorf("%w: not committed: %v", engine.ErrConflict, err)
 	}
 	return err // others have folded so far that the row is gone, or would be

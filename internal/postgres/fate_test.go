@@ -107,6 +107,28 @@ func TestTheFateOfACommitBehindItsDeadline(t *testing.T) {
 	}
 }
 
+// TestAServerThatHangsIsNoLostRace: to the circuit breaker it must stay a failure, though nothing was written.
+func TestAServerThatHangsIsNoLostRace(t *testing.T) {
+	t.Parallel()
+	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	s := open(t, Config{URL: proxy.url})
+	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	err := s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
+		proxy.swallow()
+		return set("after")(snap)
+	})
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, engine.ErrConflict) {
+		t.Error(err)
+	}
+	if got := state(t, s, "a"); got != "before" {
+		t.Errorf("the state is %q", got)
+	}
+}
+
 // TestAFateThatTheJournalTellsNoMore: what others have folded is not there any more.
 func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
 	t.Parallel()
