@@ -57,6 +57,29 @@ func TestPoisonIsKeptAndEnded(t *testing.T) {
 	}
 }
 
+// TestAReportIsNothingToAlerts, though the consumer is given it, to see what the stream has lost: it is neither put aside, which
+// would look like a failure every day, nor given again and again.
+func TestAReportIsNothingToAlerts(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	report := `{"specversion":"1.0","id":"report-2026-05-17","source":"limits","type":"limits.report","time":"2026-05-18T00:00:00Z","data":{"day":"2026-05-17"}}`
+	if _, err := js.Publish(t.Context(), limits.EventReport, []byte(report)); err != nil {
+		t.Fatal(err)
+	}
+	publishEvents(t, js, 0, 1)
+	k := newTaker()
+	stop := consume(t, nc, k)
+	k.wait(t, 1, 0)
+	if i := settled(t, js); i.AckFloor.Stream != 2 || i.NumRedelivered != 0 {
+		t.Errorf("%+v", i)
+	}
+	stop()
+	if len(k.poisoned) != 0 || len(k.events) != 1 {
+		t.Errorf("put aside %+v; taken %+v", k.poisoned, k.events)
+	}
+}
+
 // TestAFloodOfJunkIsBounded: what anybody may publish neither fills the log nor holds events up while poison cannot be kept.
 func TestAFloodOfJunkIsBounded(t *testing.T) {
 	t.Parallel()
