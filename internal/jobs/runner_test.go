@@ -234,6 +234,26 @@ func TestCloseCancelsAndWaits(t *testing.T) {
 	})
 }
 
+// TestCloseLeavesAJobThatDoesNotReturn when there is no more time for it.
+func TestCloseLeavesAJobThatDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stuck := make(chan struct{})
+		r := runner(t, file(t), newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) {
+			<-stuck
+			return "", nil
+		}})
+		time.AfterFunc(time.Minute, func() { close(stuck) })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := r.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("closed after %s: %v", time.Since(began), err)
+		}
+	})
+}
+
 func TestADeadReplicaIsReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -349,42 +369,6 @@ func TestTheNextRunIsTheSooner(t *testing.T) {
 			if s.Last == nil || !s.Next.Equal(time.Now().Truncate(time.Minute).Add(time.Minute)) {
 				t.Errorf("%s: last %+v, next %s", s.Name, s.Last, s.Next)
 			}
-		}
-	})
-}
-
-func TestRunNow(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, n, release := file(t), newNotes(), make(chan struct{})
-		r := runner(t, s, n, "a",
-			jobs.Job{Name: "quick", Run: func(context.Context) (string, error) { return "ok", nil }},
-			jobs.Job{Name: "slow", Run: func(context.Context) (string, error) { <-release; return "ok", nil }})
-		if got, err := r.RunNow(t.Context(), "quick"); err != nil || got.Outcome != jobs.Done || got.Note != "ok" ||
-			got.EndedAt != time.Now().UnixMilli() {
-			t.Errorf("quick: %+v, %v", got, err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if got, err := r.RunNow(ctx, "slow"); err != nil || got.Outcome != jobs.Running {
-			t.Errorf("slow: %+v, %v", got, err)
-		}
-		if _, err := r.RunNow(t.Context(), "slow"); !errors.Is(err, jobs.ErrBusy) {
-			t.Errorf("slow again: %v", err)
-		}
-		close(release)
-		synctest.Wait()
-		equal(t, "history", history(t, s, "slow"), []string{"00:00:00 done ok"})
-		equal(t, "observed", n.ended(), []string{"quick done 0s", "slow done 1s"})
-		if _, err := r.RunNow(t.Context(), "other"); !errors.Is(err, jobs.ErrUnknown) {
-			t.Errorf("unknown: %v", err)
-		}
-		if _, err := r.History(t.Context(), jobs.Filter{Job: "other", Max: 1}); !errors.Is(err, jobs.ErrUnknown) {
-			t.Errorf("history of unknown: %v", err)
-		}
-		all, err := r.Jobs(t.Context())
-		if err != nil || len(all) != 2 || all[0].Last == nil || all[0].Last.Outcome != jobs.Done || !all[0].Next.IsZero() {
-			t.Errorf("jobs: %+v, %v", all, err)
 		}
 	})
 }
