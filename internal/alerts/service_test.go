@@ -230,6 +230,23 @@ func TestDenialsThatStopResolve(t *testing.T) {
 }
 
 // toldAnHourAgo gives a service with an alert that is to be resolved.
+// TestMoreAlertsResolveThanOneTransactionHas.
+func TestMoreAlertsResolveThanOneTransactionHas(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, atOnce)
+	s := r.run()
+	var events []alerts.Event
+	for i := range 201 {
+		events = append(events, r.exceeded(fmt.Sprint(i), "api", 1))
+	}
+	r.take(s, events...)
+	r.seen.wait(t, "sent", len(events))
+	r.advance(time.Hour)
+	if note, err := s.Resolve(t.Context()); err != nil || note != "resolved 201" {
+		t.Errorf("%s, %v; want all 201", note, err)
+	}
+}
+
 func toldAnHourAgo(t *testing.T) *running {
 	t.Helper()
 	r := newRig(t, atOnce)
