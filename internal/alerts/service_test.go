@@ -230,6 +230,21 @@ func TestDenialsThatStopResolve(t *testing.T) {
 }
 
 // toldAnHourAgo gives a service with an alert that is to be resolved.
+// TestWhoRemovesARuleMissesNothing: an alert that neither its channel nor its rule is left of is told where all are by default.
+func TestWhoRemovesARuleMissesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{channels: [{name: old, slack: {url: "https://example.com/x"}}],
+		rules: [{name: gone, threshold: {denials: 1}, channels: [old]}]}`)
+	r.dieCharged(r.exceeded("7", "api", 1))
+	r.load(atOnce)
+	r.advance(afterDeath)
+	r.run()
+	r.seen.wait(t, "sent", 1)
+	if log, nats := r.outbox("log"), r.outbox("nats"); len(log) != 1 || len(nats) != 1 {
+		t.Errorf("log was told %+v, and nats %+v", log, nats)
+	}
+}
+
 // TestMoreAlertsResolveThanOneTransactionHas.
 func TestMoreAlertsResolveThanOneTransactionHas(t *testing.T) {
 	t.Parallel()
