@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -169,4 +170,72 @@ func TestHandedAlertIsTriedAgain(t *testing.T) {
 	h.told(t, 0)
 	h.ahead.Store(int64(time.Minute))
 	h.told(t, 3)
+}
+
+// hanging is a limiter that answers nothing for a minute.
+type hanging struct{}
+
+func (hanging) Consume(ctx context.Context, _ limits.Request) (*limits.Reply, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Minute):
+		return nil, errors.New("no limiter answers")
+	}
+}
+
+// TestAStopIsNotHeldUpByALimiterThatHangs: what it did not decide on is another process's, which finds it without being woken.
+func TestAStopIsNotHeldUpByALimiterThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t)
+		h.service.Limiter = hanging{}
+		h.take(t, 0, 3)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { h.service.Run(ctx, slog.New(slog.DiscardHandler)); close(ended) }()
+		synctest.Wait()
+		stop()
+		began := time.Now()
+		<-ended
+		if took := time.Since(began); took != 3*time.Second {
+			t.Errorf("stopped after %s, want 3s", took)
+		}
+		h.service.Limiter = &h.limiter
+		h.service = alerts.New(h.service.Config)
+		h.run(t)
+		synctest.Wait()
+		h.told(t, 0) // they are claimed yet
+		h.told(t, 3)
+	})
+}
+
+// TestAFullBatchIsFollowedAtOnce by the next, and an empty one after a second: else a flood would be told of slowly, or the store
+// asked without end.
+func TestAFullBatchIsFollowedAtOnce(t *testing.T) {
+	t.Parallel()
+	t.Run("full", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			h := newHanding(t)
+			h.service.Batch = 10
+			h.take(t, 0, 55)
+			began := time.Now()
+			h.run(t)
+			h.told(t, 55)
+			if took := time.Since(began); took != 0 {
+				t.Errorf("the last was told of after %s, want at once", took)
+			}
+		})
+	})
+	t.Run("empty", func(t *testing.T) {
+		t.Parallel()
+		h := newHanding(t)
+		began := time.Now()
+		h.run(t)
+		h.store.wait(t, "asked", 3)
+		if took := time.Since(began); took < 2*time.Second {
+			t.Errorf("the store was asked 3 times in %s, want once a second", took)
+		}
+	})
 }

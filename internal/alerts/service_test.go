@@ -230,6 +230,38 @@ func TestDenialsThatStopResolve(t *testing.T) {
 }
 
 // toldAnHourAgo gives a service with an alert that is to be resolved.
+// TestWhoRemovesARuleMissesNothing: an alert that neither its channel nor its rule is left of is told where all are by default.
+func TestWhoRemovesARuleMissesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{channels: [{name: old, slack: {url: "https://example.com/x"}}],
+		rules: [{name: gone, threshold: {denials: 1}, channels: [old]}]}`)
+	r.dieCharged(r.exceeded("7", "api", 1))
+	r.load(atOnce)
+	r.advance(afterDeath)
+	r.run()
+	r.seen.wait(t, "sent", 1)
+	if log, nats := r.outbox("log"), r.outbox("nats"); len(log) != 1 || len(nats) != 1 {
+		t.Errorf("log was told %+v, and nats %+v", log, nats)
+	}
+}
+
+// TestMoreAlertsResolveThanOneTransactionHas.
+func TestMoreAlertsResolveThanOneTransactionHas(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, atOnce)
+	s := r.run()
+	var events []alerts.Event
+	for i := range 201 {
+		events = append(events, r.exceeded(fmt.Sprint(i), "api", 1))
+	}
+	r.take(s, events...)
+	r.seen.wait(t, "sent", len(events))
+	r.advance(time.Hour)
+	if note, err := s.Resolve(t.Context()); err != nil || note != "resolved 201" {
+		t.Errorf("%s, %v; want all 201", note, err)
+	}
+}
+
 func toldAnHourAgo(t *testing.T) *running {
 	t.Helper()
 	r := newRig(t, atOnce)

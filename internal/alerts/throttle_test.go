@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -180,4 +182,46 @@ func TestNobodyIsToldWithoutALimiter(t *testing.T) {
 	if n := len(r.outbox("nats")); n != 2 || r.slots("7") != 2 {
 		t.Errorf("%d deliveries, %d slots", n, r.slots("7"))
 	}
+}
+
+// says is a limiter that answers what it is told to.
+type says struct {
+	reply atomic.Pointer[limits.Reply]
+	err   error
+}
+
+func (s *says) Consume(context.Context, limits.Request) (*limits.Reply, error) {
+	return s.reply.Load(), s.err
+}
+
+// TestAnAnswerWithoutTheStoreTellsNobody: it counts nothing, so a user could be told of more than 20 in an hour.
+func TestAnAnswerWithoutTheStoreTellsNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, l := newHanding(t), &says{}
+		l.reply.Store(&limits.Reply{Allowed: true, Degraded: true})
+		h.service.Limiter = l
+		h.take(t, 0, 1)
+		h.run(t)
+		time.Sleep(time.Minute)
+		h.told(t, 0)
+		l.reply.Store(&limits.Reply{Allowed: true})
+		h.told(t, 1)
+	})
+}
+
+// TestAThrottleThatCannotBeChargedHoldsTheAlert for the digest: trying again would not help.
+func TestAThrottleThatCannotBeChargedHoldsTheAlert(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t)
+		h.service.Limiter = &says{err: &limits.Error{Status: 400, Code: "bad_limit"}}
+		h.take(t, 0, 1)
+		h.run(t)
+		h.store.wait(t, "told", 1)
+		all, err := h.store.Alerts(t.Context(), alerts.AlertFilter{Max: 10})
+		if err != nil || len(all) != 1 || all[0].Notice != alerts.Held || all[0].Reason != "the throttle could not be charged: bad_limit" {
+			t.Errorf("%+v, %v", all, err)
+		}
+	})
 }

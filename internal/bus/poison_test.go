@@ -57,6 +57,29 @@ func TestPoisonIsKeptAndEnded(t *testing.T) {
 	}
 }
 
+// TestAReportIsNothingToAlerts, though the consumer is given it, to see what the stream has lost: it is neither put aside, which
+// would look like a failure every day, nor given again and again.
+func TestAReportIsNothingToAlerts(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	report := `{"specversion":"1.0","id":"report-2026-05-17","source":"limits","type":"limits.report","time":"2026-05-18T00:00:00Z","data":{"day":"2026-05-17"}}`
+	if _, err := js.Publish(t.Context(), limits.EventReport, []byte(report)); err != nil {
+		t.Fatal(err)
+	}
+	publishEvents(t, js, 0, 1)
+	k := newTaker()
+	stop := consume(t, nc, k)
+	k.wait(t, 1, 0)
+	if i := settled(t, js); i.AckFloor.Stream != 2 || i.NumRedelivered != 0 {
+		t.Errorf("%+v", i)
+	}
+	stop()
+	if len(k.poisoned) != 0 || len(k.events) != 1 {
+		t.Errorf("put aside %+v; taken %+v", k.poisoned, k.events)
+	}
+}
+
 // TestAFloodOfJunkIsBounded: what anybody may publish neither fills the log nor holds events up while poison cannot be kept.
 func TestAFloodOfJunkIsBounded(t *testing.T) {
 	t.Parallel()
@@ -169,5 +192,77 @@ func TestStoreThatIsAwayPoisonsNothing(t *testing.T) {
 	settled(t, js)
 	if len(k.poisoned) != 0 {
 		t.Errorf("put aside: %+v", k.poisoned)
+	}
+}
+
+// TestNothingIsPulledWhileTheStoreIsAway: events would be passed to and fro.
+func TestNothingIsPulledWhileTheStoreIsAway(t *testing.T) {
+	t.Parallel()
+	l := newLossy(t)
+	l.publish(3)
+	given := 0
+	l.k.refuse = func(events []alerts.Event) error {
+		given += len(events)
+		return errors.New("connection refused")
+	}
+	for range 3 {
+		if err := l.c.pass(t.Context()); err == nil {
+			t.Fatal("a pass without a store")
+		}
+	}
+	if given > 3 {
+		t.Errorf("a store that is away was given %d events, want 3", given)
+	}
+	l.k.refuse = nil
+	l.pass(3, 0)
+}
+
+// TestAnOutageAmidHalvesGivesAllBack, to whoever has the store again: what is not given back comes after half a minute, here an hour.
+func TestAnOutageAmidHalvesGivesAllBack(t *testing.T) {
+	t.Parallel()
+	for name, refused := range map[string]string{
+		"while a batch is halved":                 "x.xx",     // all, not the store, the first half, the store
+		"while those that failed alone are tried": "x.x.x.xx", // all, the first and the second alone, and the first once more with the store
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLossy(t)
+			cfg := consumerConfig()
+			cfg.AckWait = time.Hour
+			if _, err := l.js.CreateConsumer(t.Context(), limits.EventStream, cfg); err != nil {
+				t.Fatal(err)
+			}
+			l.publish(2)
+			l.k.refuse = func([]alerts.Event) error {
+				if refused == "" {
+					return nil
+				}
+				now := refused[0]
+				if refused = refused[1:]; now == 'x' {
+					return errors.New("connection refused")
+				}
+				return nil
+			}
+			for len(l.k.events) < 2 {
+				if err := l.c.prepare(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				pull, err := l.c.consumer.Fetch(2, jetstream.FetchMaxWait(20*time.Second))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var both []jetstream.Msg
+				for m := range pull.Messages() {
+					both = append(both, m)
+				}
+				if len(both) != 2 {
+					t.Fatalf("%d events came again, want both", len(both))
+				}
+				_ = l.c.handle(t.Context(), both)
+			}
+			if refused != "" || len(l.k.poisoned) > 0 {
+				t.Errorf("still to be refused %q; put aside %+v", refused, l.k.poisoned)
+			}
+		})
 	}
 }

@@ -56,7 +56,8 @@ func TestJitter(t *testing.T) {
 		}})
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
-		if len(delays) < 20 || slices.Max(delays) >= 20*time.Second || slices.Max(delays) == slices.Min(delays) {
+		if len(delays) < 20 || slices.Max(delays) >= 20*time.Second || delays[0] == 0 ||
+			slices.Max(delays[1:]) == slices.Min(delays[1:]) {
 			t.Errorf("delays %v", delays)
 		}
 		if got := history(t, s, "j")[1]; got != "00:01:00 done" {
@@ -91,7 +92,7 @@ func TestPanicsAndErrorsAreKept(t *testing.T) {
 	})
 }
 
-// brittle is a store that fails while down is set.
+// brittle is a store that fails, after a second, while down is set.
 type brittle struct {
 	jobs.Store
 	down atomic.Bool
@@ -99,22 +100,30 @@ type brittle struct {
 
 var errDown = errors.New("down")
 
+func (b *brittle) fails() bool {
+	down := b.down.Load()
+	if down {
+		time.Sleep(time.Second)
+	}
+	return down
+}
+
 func (b *brittle) LastRun(ctx context.Context, job string) (jobs.Run, bool, error) {
-	if b.down.Load() {
+	if b.fails() {
 		return jobs.Run{}, false, errDown
 	}
 	return b.Store.LastRun(ctx, job)
 }
 
 func (b *brittle) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
-	if b.down.Load() {
+	if b.fails() {
 		return jobs.Claimed{}, errDown
 	}
 	return b.Store.ClaimRun(ctx, c)
 }
 
 func (b *brittle) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
-	if b.down.Load() {
+	if b.fails() {
 		return nil, errDown
 	}
 	return b.Store.Runs(ctx, f)
@@ -149,6 +158,26 @@ func TestAnOutageOfTheStoreIsToldOnce(t *testing.T) {
 			t.Errorf("%d runs", got)
 		}
 	})
+}
+
+// TestAStopDoesNotWaitForTheStore that has been away since before the first run, or went away behind it.
+func TestAStopDoesNotWaitForTheStore(t *testing.T) {
+	t.Parallel()
+	for _, since := range []time.Duration{0, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &brittle{Store: file(t)}
+			s.down.Store(since == 0)
+			r := runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "", nil }})
+			time.Sleep(since)
+			s.down.Store(true)
+			time.Sleep(5*time.Minute + 100*time.Millisecond)
+			began := time.Now()
+			closeRunner(t, r)
+			if took := time.Since(began); took > time.Second { // what it was asking when it was stopped
+				t.Errorf("away since %s: closed after %s", since, took)
+			}
+		})
+	}
 }
 
 func TestTimeout(t *testing.T) {
@@ -201,6 +230,26 @@ func TestCloseCancelsAndWaits(t *testing.T) {
 		equal(t, "history", history(t, s, "j"), []string{"00:00:00 canceled half: context canceled"})
 		if _, err := r.RunNow(t.Context(), "j"); !errors.Is(err, jobs.ErrStopped) {
 			t.Errorf("run when stopped: %v", err)
+		}
+	})
+}
+
+// TestCloseLeavesAJobThatDoesNotReturn when there is no more time for it.
+func TestCloseLeavesAJobThatDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stuck := make(chan struct{})
+		r := runner(t, file(t), newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) {
+			<-stuck
+			return "", nil
+		}})
+		time.AfterFunc(time.Minute, func() { close(stuck) })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := r.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("closed after %s: %v", time.Since(began), err)
 		}
 	})
 }
@@ -324,42 +373,6 @@ func TestTheNextRunIsTheSooner(t *testing.T) {
 	})
 }
 
-func TestRunNow(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, n, release := file(t), newNotes(), make(chan struct{})
-		r := runner(t, s, n, "a",
-			jobs.Job{Name: "quick", Run: func(context.Context) (string, error) { return "ok", nil }},
-			jobs.Job{Name: "slow", Run: func(context.Context) (string, error) { <-release; return "ok", nil }})
-		if got, err := r.RunNow(t.Context(), "quick"); err != nil || got.Outcome != jobs.Done || got.Note != "ok" ||
-			got.EndedAt != time.Now().UnixMilli() {
-			t.Errorf("quick: %+v, %v", got, err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if got, err := r.RunNow(ctx, "slow"); err != nil || got.Outcome != jobs.Running {
-			t.Errorf("slow: %+v, %v", got, err)
-		}
-		if _, err := r.RunNow(t.Context(), "slow"); !errors.Is(err, jobs.ErrBusy) {
-			t.Errorf("slow again: %v", err)
-		}
-		close(release)
-		synctest.Wait()
-		equal(t, "history", history(t, s, "slow"), []string{"00:00:00 done ok"})
-		equal(t, "observed", n.ended(), []string{"quick done 0s", "slow done 1s"})
-		if _, err := r.RunNow(t.Context(), "other"); !errors.Is(err, jobs.ErrUnknown) {
-			t.Errorf("unknown: %v", err)
-		}
-		if _, err := r.History(t.Context(), jobs.Filter{Job: "other", Max: 1}); !errors.Is(err, jobs.ErrUnknown) {
-			t.Errorf("history of unknown: %v", err)
-		}
-		all, err := r.Jobs(t.Context())
-		if err != nil || len(all) != 2 || all[0].Last == nil || all[0].Last.Outcome != jobs.Done || !all[0].Next.IsZero() {
-			t.Errorf("jobs: %+v, %v", all, err)
-		}
-	})
-}
-
 // TestEachRunOnce holds that of three replicas on one database one does the run, and the others see that.
 func TestEachRunOnce(t *testing.T) {
 	t.Parallel()
@@ -421,7 +434,8 @@ func TestConfigsThatAreRefused(t *testing.T) {
 		"Name is":  func(c *jobs.Config) { c.Jobs[0].Name = "" },
 		"Run is":   func(c *jobs.Config) { c.Jobs[0].Run = nil },
 		"two of":   func(c *jobs.Config) { c.Jobs = append(c.Jobs, good) },
-		"below 0":  func(c *jobs.Config) { c.Jobs[0].Jitter = -1 },
+		"jitter":   func(c *jobs.Config) { c.Jobs[0].Jitter = -1 },
+		"timeout":  func(c *jobs.Config) { c.Jobs[0].Timeout = -1 },
 		"schedule": func(c *jobs.Config) { c.Jobs[0].Schedule = "x" },
 		"\"y\"":    func(c *jobs.Config) { c.Jobs[0].Repeat = "y" },
 	} {

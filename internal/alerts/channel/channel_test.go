@@ -129,6 +129,8 @@ func TestMakeRefusesWhatCannotWork(t *testing.T) {
 	}
 	keyless := hook("https://hook.example")
 	keyless.Webhook.Secrets = nil
+	open := hook("https://hook.example") // anybody could sign with its second secret
+	open.Webhook.Secrets = [][]byte{[]byte("secret"), {}}
 	for want, spec := range map[string]*alerts.ChannelSpec{
 		"cannot be made":      {Name: "pager", Kind: alerts.ChannelNATS},
 		"settings are":        {Name: "pager", Kind: alerts.ChannelSlack},
@@ -136,6 +138,7 @@ func TestMakeRefusesWhatCannotWork(t *testing.T) {
 		"http or https":       hook("https://"),
 		"with a host":         hook("https://[::1"),
 		"secrets":             keyless,
+		"number 2 is empty":   open,
 		"host:port":           smtp(func(s *alerts.SMTPSpec) { s.Addr = "mail.example" }),
 		`":587" is not host`:  smtp(func(s *alerts.SMTPSpec) { s.Addr = ":587" }),
 		"1 to 65535":          smtp(func(s *alerts.SMTPSpec) { s.Addr = "mail.example:0" }),

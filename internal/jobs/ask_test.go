@@ -1,0 +1,79 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/jobs"
+)
+
+// TestWhatIsSaidOfAJob before its first run, in it, and behind it.
+func TestWhatIsSaidOfAJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		r, err := jobs.New(jobs.Config{Store: file(t), Logger: slog.New(slog.DiscardHandler), Replica: "a", Jobs: []jobs.Job{
+			{Name: "j", Schedule: "@hourly", Repeat: "@every 1m", Run: func(context.Context) (string, error) { <-release; return "", errDown }}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := func(last jobs.Outcome, next string) {
+			t.Helper()
+			synctest.Wait()
+			all, err := r.Jobs(t.Context())
+			if err != nil || len(all) != 1 || (all[0].Last == nil) != (last == "") || last != "" && all[0].Last.Outcome != last ||
+				all[0].Next.Format("15:04") != next {
+				t.Errorf("%+v, %v; want the last run %q and the next at %s", all, err, last, next)
+			}
+		}
+		said("", "01:00")
+		r.Start()
+		defer closeRunner(t, r)
+		said(jobs.Running, "01:00")
+		close(release)
+		said(jobs.Failed, "00:01") // it is repeated
+		if all, err := r.History(t.Context(), jobs.Filter{Max: 10}); err != nil || len(all) != 1 {
+			t.Errorf("the history of all jobs: %+v, %v", all, err)
+		}
+	})
+}
+
+func TestRunNow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n, release := file(t), newNotes(), make(chan struct{})
+		r := runner(t, s, n, "a",
+			jobs.Job{Name: "quick", Run: func(context.Context) (string, error) { return "ok", nil }},
+			jobs.Job{Name: "slow", Run: func(context.Context) (string, error) { <-release; return "ok", nil }})
+		if got, err := r.RunNow(t.Context(), "quick"); err != nil || got.Outcome != jobs.Done || got.Note != "ok" ||
+			got.EndedAt != time.Now().UnixMilli() {
+			t.Errorf("quick: %+v, %v", got, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if got, err := r.RunNow(ctx, "slow"); err != nil || got.Outcome != jobs.Running {
+			t.Errorf("slow: %+v, %v", got, err)
+		}
+		if _, err := r.RunNow(t.Context(), "slow"); !errors.Is(err, jobs.ErrBusy) {
+			t.Errorf("slow again: %v", err)
+		}
+		close(release)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "slow"), []string{"00:00:00 done ok"})
+		equal(t, "observed", n.ended(), []string{"quick done 0s", "slow done 1s"})
+		if _, err := r.RunNow(t.Context(), "other"); !errors.Is(err, jobs.ErrUnknown) {
+			t.Errorf("unknown: %v", err)
+		}
+		if _, err := r.History(t.Context(), jobs.Filter{Job: "other", Max: 1}); !errors.Is(err, jobs.ErrUnknown) {
+			t.Errorf("history of unknown: %v", err)
+		}
+		all, err := r.Jobs(t.Context())
+		if err != nil || len(all) != 2 || all[0].Last == nil || all[0].Last.Outcome != jobs.Done || !all[0].Next.IsZero() {
+			t.Errorf("jobs: %+v, %v", all, err)
+		}
+	})
+}
