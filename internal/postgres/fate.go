@@ -13,7 +13,8 @@ import (
 // answer may have come while the process was stopped.
 const fatePatience = 100 * time.Millisecond
 
-// doubt is a row that may be in the journal or not, because the answer to its commit was lost; the zero value is none.
+// doubt is the row that was sent last, which may be in the journal or not when the answer to its commit was lost; the zero value is
+// none.
 type doubt struct {
 	seq, token int64
 	// until is when it is too late for it, by the server's clock in Unix milliseconds.
@@ -30,9 +31,8 @@ func (d *doubt) meet(seq, token int64) {
 }
 
 // fate replaces the error of a transaction whose commit is in doubt by what became of it, as far as that can be found out: nil
-// when it was committed, and an [engine.ErrConflict] when it was not and will not be, or, where its time was over, why that
-// is. The row that it writes has a number and a
-// token, so the journal tells, also when the connection that looks goes behind that row.
+// when it was committed, and an [engine.ErrConflict] when it was not and will not be, or the end of its time where that was over.
+// The row that it writes has a number and a token, so the journal tells, also when the connection that looks goes behind that row.
 func (s *Store) fate(ctx context.Context, err error) error {
 	if !errors.Is(err, engine.ErrCommitUnknown) || s.doubt.token == 0 {
 		return err

@@ -39,51 +39,56 @@ func TestTheFateOfACommitIsFoundOut(t *testing.T) {
 		for _, committed := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, committed %v", name, committed), func(t *testing.T) {
 				t.Parallel()
-				direct := testenv.Postgres(t, Migrate)
-				proxy := startProxy(t, direct)
-				s := open(t, Config{URL: proxy.url})
-				if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
-					t.Fatal(err)
-				}
-				b, decided := batch("a"), 0
-				b.Turn = way(t, s)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				err := s.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
-					decided++
-					if committed {
-						proxy.loseAnswers()
-					} else {
-						proxy.loseRequests()
-					}
-					return set("after")(snap)
-				})
-				want := "after"
-				if committed && err != nil {
-					t.Errorf("the transaction that stands: %v", err)
-				}
-				if !committed {
-					want = "before"
-					if !errors.Is(err, engine.ErrConflict) || errors.Is(err, engine.ErrCommitUnknown) {
-						t.Errorf("the transaction that does not: %v", err)
-					}
-				}
-				if decided != 1 {
-					t.Errorf("decided %d times", decided)
-				}
-				for where, other := range map[string]*Store{"this worker": s, "another": open(t, Config{URL: direct})} {
-					if got := state(t, other, "a"); got != want {
-						t.Errorf("to %s the state is %q, want %q", where, got, want)
-					}
-				}
-				err = s.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
-					return set(string(snap.States[0]) + ", then")(snap)
-				})
-				if got := state(t, s, "a"); err != nil || got != want+", then" {
-					t.Errorf("the next decision: %q, %v", got, err)
-				}
+				findOut(t, way, committed)
 			})
 		}
+	}
+}
+
+func findOut(t *testing.T, way func(t *testing.T, s *Store) engine.Turn, committed bool) {
+	t.Helper()
+	direct := testenv.Postgres(t, Migrate)
+	proxy := startProxy(t, direct)
+	s := open(t, Config{URL: proxy.url})
+	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
+		t.Fatal(err)
+	}
+	b, decided := batch("a"), 0
+	b.Turn = way(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := s.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
+		decided++
+		if committed {
+			proxy.loseAnswers()
+		} else {
+			proxy.loseRequests()
+		}
+		return set("after")(snap)
+	})
+	want := "after"
+	if committed && err != nil {
+		t.Errorf("the transaction that stands: %v", err)
+	}
+	if !committed {
+		want = "before"
+		if !errors.Is(err, engine.ErrConflict) || errors.Is(err, engine.ErrCommitUnknown) {
+			t.Errorf("the transaction that does not: %v", err)
+		}
+	}
+	if decided != 1 {
+		t.Errorf("decided %d times", decided)
+	}
+	for where, other := range map[string]*Store{"this worker": s, "another": open(t, Config{URL: direct})} {
+		if got := state(t, other, "a"); got != want {
+			t.Errorf("to %s the state is %q, want %q", where, got, want)
+		}
+	}
+	err = s.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
+		return set(string(snap.States[0]) + ", then")(snap)
+	})
+	if got := state(t, s, "a"); err != nil || got != want+", then" {
+		t.Errorf("the next decision: %q, %v", got, err)
 	}
 }
 

@@ -109,7 +109,7 @@ type Store struct {
 	keep    int64
 	// skip counts down the transactions that take their turn at once; penalty is what it starts at next time.
 	skip, penalty int
-	// doubt is the transaction before, while nobody knows whether it was committed.
+	// doubt is what the last transaction wrote, for when nobody knows whether it was committed.
 	doubt doubt
 	// tx, rows and states are what a transaction reads and writes, kept to be used again.
 	tx     tx

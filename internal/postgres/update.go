@@ -345,7 +345,7 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 	s.chooseFold(d.fold, s.seq+1)
 	t.draw(d, s.keep)
 	token := rand.Int64()
-	s.doubt = doubt{}
+	s.doubt = doubt{seq: s.seq + 1, token: token, until: until}
 	sent := time.Now()
 	p := t.conn.StartPipeline(ctx)
 	t.steps = t.steps[:0]
@@ -367,13 +367,12 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 	}
 	if err := p.Sync(); err != nil {
 		_ = p.Close()
-		s.doubt = doubt{seq: s.seq + 1, token: token, until: until}
 		return unknown("commit", err)
 	}
 	now, err := t.outcome(p)
 	if err != nil {
-		if !errors.Is(err, errShort) {
-			s.doubt = doubt{seq: s.seq + 1, token: token, until: until}
+		if errors.Is(err, errShort) {
+			s.doubt = doubt{} // the row alone does not tell that all was done as decided
 		}
 		return err
 	}

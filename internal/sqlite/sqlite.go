@@ -188,8 +188,8 @@ func dsn(path, mode string) string {
 
 // Close waits for the running transaction, folds what is dirty and closes the file, once. Nothing else may be called
 // afterwards. It waits without a bound: behind it the data folder is given back, and a process that opened the file under a
-// transaction that still runs would not have in memory what that commits. An error would mean nothing: what was committed is on disk, and the journal and the log that are left are
-// read by the next process.
+// transaction that still runs would not have in memory what that commits. An error would mean nothing: what was committed is on
+// disk, and the journal and the log that are left are read by the next process.
 func (s *Store) Close() {
 	s.closing.Do(func() {
 		s.cancel()
