@@ -95,7 +95,8 @@ type Config struct {
 	OnDenied func(*http.Request, *limits.Reply)
 
 	// OnError is called when a question to the limiter fails, and when a charge is lost; with ChargeBehind it may be
-	// called after the request has ended. Nil logs a warning to slog.Default, at most one every 10 s.
+	// called after the request has ended. Nil logs a warning to slog.Default, at most one of a
+	// kind every 10 s: for what a client sent, for other questions, and for charges that are lost.
 	OnError func(*http.Request, error)
 }
 

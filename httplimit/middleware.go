@@ -177,25 +177,35 @@ func (m *middleware) refuse(w http.ResponseWriter, a *Answer) {
 	_, _ = w.Write(body) // the client may be gone
 }
 
-// errorLog is the OnError of those who set none.
-type errorLog struct{ last atomic.Int64 }
+// errorLog is the OnError of those who set none. Each kind of failure rests for itself: what a client brings about hides no other.
+type errorLog struct{ refused, undecided, uncharged rest }
 
 const errorLogEvery = 10 * time.Second
+
+// rest is when something was logged last.
+type rest struct{ last atomic.Int64 }
+
+// over tells whether it is time to log, and begins the next rest then.
+func (r *rest) over() bool {
+	now, last := time.Now().UnixNano(), r.last.Load()
+	return now-last >= int64(errorLogEvery) && r.last.CompareAndSwap(last, now)
+}
 
 // warn leaves out the message of the limiter's errors: it quotes the value at fault, which came from the client and
 // may be a secret.
 func (l *errorLog) warn(r *http.Request, err error) {
-	now, last := time.Now().UnixNano(), l.last.Load()
-	if now-last < int64(errorLogEvery) || !l.last.CompareAndSwap(last, now) {
-		return
-	}
-	cause := slog.Any("error", err)
+	what, kind, cause := "no decision", &l.undecided, slog.Any("error", err)
 	if e, ok := errors.AsType[*limits.Error](err); ok {
 		cause = slog.Group("error", "status", e.Status, "code", e.Code, "field", e.Field)
+		switch e.Status {
+		case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusConflict:
+			kind = &l.refused
+		}
 	}
-	what := "no decision"
 	if _, ok := errors.AsType[*lostCharge](err); ok {
-		what = "a charge is lost"
+		what, kind = "a charge is lost", &l.uncharged
 	}
-	slog.WarnContext(r.Context(), "rate limit: "+what+"; further warnings are held back for "+errorLogEvery.String(), cause)
+	if kind.over() {
+		slog.WarnContext(r.Context(), "rate limit: "+what+"; further warnings of this are held back for "+errorLogEvery.String(), cause)
+	}
 }

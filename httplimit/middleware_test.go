@@ -387,21 +387,26 @@ func TestADenialOfTheStandInIsADenial(t *testing.T) {
 	}
 }
 
-// The warning of those who set no OnError comes once, and tells no value of the client's.
+// The warning of those who set no OnError comes once of each kind, and tells no value of the client's.
 func TestTheWarningTellsNoSecret(t *testing.T) {
 	var log bytes.Buffer
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer slog.SetDefault(before)
-	h := httplimit.Middleware(dial(t, natsURL), httplimit.Config{Deadline: patient,
+	h := httplimit.Middleware(dial(t, natsURL), httplimit.Config{Deadline: patient, Policy: httplimit.Header("X-Policy"),
 		Attributes: map[string]httplimit.Attribute{"user": httplimit.Header("X-User")}})(hello)
 	for range 3 {
-		get(h, header("X-User", "secret\n"))
+		get(h, header("X-Policy", "api"), header("X-User", "secret\n"))
 	}
 	got := log.String()
 	if strings.Count(got, "\n") != 1 || strings.Contains(got, "secret") || !strings.Contains(got, "rate limit: no decision;") ||
 		!strings.Contains(got, "error.field=attributes.user") {
 		t.Errorf("log:\n%s", got)
+	}
+	log.Reset()
+	get(h, header("X-Policy", "there is none"))
+	if got := log.String(); !strings.Contains(got, "rate limit: no decision;") || !strings.Contains(got, "error.status=404") {
+		t.Errorf("log of what is no client's fault, behind one that is:\n%s", got)
 	}
 	log.Reset()
 	url, _ := silentService(t, limits.SubjectCheck, `{"allowed":true}`) // and nobody who records

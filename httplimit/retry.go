@@ -66,7 +66,9 @@ func seconds(text string) (time.Duration, bool) {
 }
 
 // rateLimitReset gives the longest t of the items that have nothing left, and of all items if every one has some:
-// which of them refused is not said. Names are in quotes and may hold anything, so they are cut out first.
+// which of them refused is not said. Names are in quotes and may hold anything, so they are cut out first. A field that is not
+// well-formed is read as far as it goes, which RFC 9651 does not ask for: to wait for what a server seems to say costs less than
+// to come too soon.
 func rateLimitReset(h http.Header) (longest time.Duration, ok bool) {
 	exhausted := false
 	for item := range strings.SplitSeq(withoutStrings(strings.Join(h.Values("RateLimit"), ",")), ",") {
