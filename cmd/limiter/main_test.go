@@ -213,6 +213,8 @@ func TestWrongUsage(t *testing.T) {
 		{"bench --duration 0s", "--duration: 0s is not above 0"},
 		{"serve --source %zz", `wrong settings: --source: source "%zz" is not a URI`},
 		{"serve --nats-url ,", `--nats-url: "," names no server`},
+		{"serve --nats-url nats://h:99999", "--nats-url: the port of a server is no number from 1 to 65535; want nats://host:port"},
+		{"serve --nats-url h,::1", "--nats-url: a server has too many colons; want nats://host:port, with an IPv6 address as nats://[::1]:4222"},
 		{"serve --source a{b}", `wrong settings: --source: source "a{b}" is not a URI`},
 		{"serve --source http://", `wrong settings: --source: source "http://" cannot have schemas below it; want a host`},
 		{"serve --source https://x/y?z", `source "https://x/y?z" cannot have schemas below it`},

@@ -4,8 +4,10 @@ package redact
 
 import (
 	"errors"
+	"net"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -27,15 +29,24 @@ func Servers(list string) string {
 	return URLs(list)
 }
 
-// CheckServers holds that a list of URLs with commas between can be read, as nats.go does. Its errors are safe to show.
+// CheckServers holds that a list of URLs with commas between can be read, as nats.go does, and that there can be such servers. Its
+// errors are safe to show: what stands where a port belongs may be a password.
 func CheckServers(list string) error {
 	for one := range strings.SplitSeq(list, ",") {
 		one = strings.TrimSpace(one)
 		if !strings.Contains(one, "://") {
 			one = "nats://" + one
 		}
-		if _, err := url.Parse(one); err != nil {
+		u, err := url.Parse(one)
+		if err != nil {
 			return errors.New(Error(err))
+		}
+		if _, port, err := net.SplitHostPort(u.Host); err == nil {
+			if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
+				return errors.New("the port of a server is no number from 1 to 65535; want nats://host:port, such as nats://127.0.0.1:4222")
+			}
+		} else if strings.Count(u.Host, ":") > 1 && !strings.HasSuffix(u.Host, "]") {
+			return errors.New("a server has too many colons; want nats://host:port, with an IPv6 address as nats://[::1]:4222")
 		}
 	}
 	return nil
