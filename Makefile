@@ -72,8 +72,9 @@ alerts-load: ## publish 100,000 events a minute beside alerters, and write what 
 	go test ./bench -run '^$$' -bench Alerts -benchtime 1x -timeout 30m -args -out docs -event-seconds 60
 
 .PHONY: crashes
-crashes: ## kill alerters, NATS and PostgreSQL CRASHES=200 times while events become alerts (10 minutes)
+crashes: ## kill alerters, NATS and PostgreSQL CRASHES=200 times while events become alerts (15 minutes)
 	go test -race ./internal/alerts -run TestWhoeverDiesWhenever -count 1 -timeout 0 -v -args -schedules $(CRASHES)
+	go test -race ./internal/alerts -run TestDaysOver -count 1 -timeout 0 -v -args -days 28
 	go test -race ./e2e -run TestAlertsSurviveCrashes -count 1 -timeout 0 -v -args -schedules $(CRASHES)
 
 # Packages are found by what their tests import and declare, so that a new one needs no entry here. The flag of

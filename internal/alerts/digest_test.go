@@ -234,6 +234,11 @@ func TestARunTellsNothingThatWasHeldMeanwhile(t *testing.T) {
 			if note, err := s.Digest(t.Context()); err != nil || note != want {
 				t.Errorf("%s, %v; want %s", note, err, want)
 			}
+			for _, a := range r.all() {
+				if a.Notice == alerts.Held && a.Digest == "" && a.HeldUntil%time.Hour.Milliseconds() != 0 {
+					t.Errorf("an alert is held until %s, want the next full hour", time.UnixMilli(a.HeldUntil))
+				}
+			}
 		})
 	}
 }
@@ -247,4 +252,29 @@ func TestADigestIsToldWhereEveryFullHourIsQuiet(t *testing.T) {
 	r.seen.wait(t, "held", 1)
 	r.advance(time.Hour)
 	r.digests(s, oneDigest)
+}
+
+// TestALongDigestNamesTheFirst policies alone, and the time of all.
+func TestALongDigestNamesTheFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, oneAnHour)
+	s := r.run()
+	r.throttled(s, "7", "sent")
+	for i, late := range []time.Duration{0, -30 * time.Second, 20 * time.Second, 0, 0, 0, 0, 0, 0, 0, 0, 0} {
+		e := r.exceeded("7", fmt.Sprintf("p%02d", i), 1)
+		e.Time += late.Milliseconds()
+		r.take(s, e)
+		r.seen.wait(t, "held", i+1)
+	}
+	r.advance(time.Hour)
+	r.digests(s, "1 digests of 12 alerts")
+	want := "12 alerts with 12 denials between 2026-01-15 11:59:30 UTC and 2026-01-15 12:00:20 UTC."
+	for i := range 10 {
+		want += fmt.Sprintf("\npolicy p%02d: 1 alert, 1 denial", i)
+	}
+	want += "\n… and 2 more policies\nkey api:user:7: 12 denials"
+	i := slices.IndexFunc(r.outbox("log"), func(d alerts.Delivery) bool { return d.Message.Kind == alerts.KindDigest && d.Message.Text == want })
+	if i < 0 {
+		t.Errorf("no digest says %s", want)
+	}
 }

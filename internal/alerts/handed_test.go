@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -238,4 +239,49 @@ func TestAFullBatchIsFollowedAtOnce(t *testing.T) {
 			t.Errorf("the store was asked 3 times in %s, want once a second", took)
 		}
 	})
+}
+
+// TestAlertsOfTheDeadDoNotWaitForAQuietMoment: who always has alerts of its own in hand asks the store for others all the same.
+func TestAlertsOfTheDeadDoNotWaitForAQuietMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t)
+		h.take(t, 0, 1)
+		h.service = alerts.New(h.service.Config) // the first has died
+		h.run(t)
+		const busy = 130 // tenths of a second; a claim lasts for 10 s, and the store is asked each second
+		for i := range busy {
+			h.take(t, 1+i, 2+i)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := h.store.count("told"); n != busy+1 {
+			t.Errorf("%d alerts are told after %d tenths of a second, want %d", n, busy, busy+1)
+		}
+	})
+}
+
+// choosy is a limiter that refuses one user.
+type choosy struct{ refused string }
+
+func (c choosy) Consume(_ context.Context, r limits.Request) (*limits.Reply, error) {
+	return &limits.Reply{Allowed: !strings.HasSuffix(r.Limits[0].Key, ":"+c.refused)}, nil
+}
+
+// TestTheSenderIsToldWhicheverIsHeld of alerts that are told together.
+func TestTheSenderIsToldWhicheverIsHeld(t *testing.T) {
+	t.Parallel()
+	for _, refused := range []string{"u0", "u1"} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHanding(t)
+			h.service.Limiter = choosy{refused}
+			delivered := 0
+			h.service.Delivered = func() { delivered++ }
+			h.take(t, 0, 2)
+			h.run(t)
+			synctest.Wait()
+			if n := h.store.count("told"); n != 2 || delivered != 1 {
+				t.Errorf("%s is refused: %d alerts are told, and the sender is woken %d times, want 2 and once", refused, n, delivered)
+			}
+		})
+	}
 }

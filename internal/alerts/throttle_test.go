@@ -61,6 +61,25 @@ func TestAThrottleWrittenAnewGoesOn(t *testing.T) {
 	}
 }
 
+// TestARulesOwnThrottleIsItsOwn: what one rule has told of leaves room for another's.
+func TestARulesOwnThrottleIsItsOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{throttle: {limit: 5, window: 1h}, rules: [
+		{name: one, match: {policy: "a*"}, threshold: {denials: 1}, throttle: {limit: 2, window: 1h}},
+		{name: two, match: {policy: "b*"}, threshold: {denials: 1}, throttle: {limit: 2, window: 1h}},
+		{name: rest, threshold: {denials: 1}, match: {policy: "c*"}}]}`)
+	s := r.run()
+	for _, c := range []struct {
+		policy string
+		sent   int
+	}{{"a", 2}, {"b", 4}, {"c", 5}} {
+		r.throttled(s, "7", c.policy+"1", c.policy+"2", c.policy+"3")
+		if n := r.seen.count("sent"); n != c.sent {
+			t.Errorf("%d alerts sent with those of %s, want %d", n, c.policy, c.sent)
+		}
+	}
+}
+
 // TestTheThrottleIsOfNobodyElse: an application that limits what it sends to the same user, under a key such as the service's
 // design has it, spends none of his alerts, nor they of his notifications, and is itself a limit like any other.
 func TestTheThrottleIsOfNobodyElse(t *testing.T) {

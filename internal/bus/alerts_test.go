@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +172,11 @@ func TestAlertsAreListedAndShown(t *testing.T) {
 		{limits.SubjectAlertsList, `{"after":"x"}`, badField("invalid_after", "after")},
 		{limits.SubjectAlertsList, `{"after":"1/"}`, badField("invalid_after", "after")},
 		{limits.SubjectAlertsList, `{"after":"-1/a"}`, badField("invalid_after", "after")},
+		{limits.SubjectAlertsList, `{"after":"0/a"}`, badField("invalid_after", "after")},
+		{limits.SubjectAlertsList, `{"after":"253402300800000/a"}`, badField("invalid_after", "after")},
+		{limits.SubjectAlertsList, `{"after":"1/a\u0000"}`, badField("invalid_after", "after")},
+		{limits.SubjectAlertsList, `{"after":"1/` + strings.Repeat("x", 129) + `"}`, badField("invalid_after", "after")},
+		{limits.SubjectAlertsList, `{"after":"1/` + strings.Repeat("x", 128) + `"}`, `{"alerts":[]}`},
 		{limits.SubjectAlertsList, `[]`, `{"error":`},
 		{limits.SubjectAlertsShow, `{"id":"a1"}`, `{"alert":{"id":"a1",`},
 		{limits.SubjectAlertsShow, `{"id":"a9"}`, badField("unknown_alert", "id")},
@@ -200,16 +209,76 @@ func TestAlertsAreListedAndShown(t *testing.T) {
 	}
 }
 
+// TestAPageHoldsFifty alerts, or dead letters, unless more are asked for.
+func TestAPageHoldsFifty(t *testing.T) {
+	t.Parallel()
+	store, nc, _ := alertDesk(t)
+	var all []alerts.Alert
+	for n := range 51 {
+		a := someAlert(n)
+		a.GroupID.Key = a.ID
+		all = append(all, a)
+		store.deliver(a.ID, "pager", alerts.DeliveryDead)
+	}
+	store.raise(all...)
+	client := limits.NewClient(nc, limits.Timeout(time.Minute))
+	for most, want := range map[int]int{0: 50, 51: 51, 200: 51} {
+		list, err := client.ListAlerts(t.Context(), limits.ListAlertsRequest{Max: most})
+		if err != nil || len(list.Alerts) != want || (list.Next != "") != (want == 50) {
+			t.Errorf("a page of %d has %d alerts, want %d: %v", most, len(list.Alerts), want, err)
+		}
+		dead, err := client.DeadLetters(t.Context(), limits.DeadRequest{Max: most})
+		if err != nil || len(dead.Deliveries) != want || (dead.Next != "") != (want == 50) {
+			t.Errorf("a page of %d has %d dead letters, want %d: %v", most, len(dead.Deliveries), want, err)
+		}
+	}
+}
+
+// TestAnAlertIsWholeOnTheWire: each field is told, and is that of the same name.
+func TestAnAlertIsWholeOnTheWire(t *testing.T) {
+	t.Parallel()
+	read := func(v any) (fields map[string]any) {
+		data, err := json.Marshal(v)
+		if err == nil {
+			err = json.Unmarshal(data, &fields)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fields
+	}
+	a := alerts.Alert{ID: "id", GroupID: alerts.GroupID{Rule: "rule"}, Severity: alerts.Warning, Type: limits.EventExceeded, Key: "key", Name: "name",
+		Policy: "policy", Window: "1m", User: "user", Limit: 1, Denied: 2, Events: 3, FirstAt: 4, LastAt: 5, Channels: []string{"log"},
+		Title: "title", Text: "text", RaisedAt: 6, ResolvedAt: 7, ResolveAt: 8, Notice: alerts.Held, Reason: "reason", NoticeAt: 9, HeldUntil: 10,
+		Digest: "digest"}
+	want, got := read(&a), read(WireAlert(&a))
+	want["rule"], want["event"] = want["Rule"], want["type"]
+	for name, value := range got {
+		if !reflect.DeepEqual(value, want[name]) {
+			t.Errorf("%s is %v, want %v", name, value, want[name])
+		}
+	}
+	if n := reflect.TypeFor[limits.Alert]().NumField(); len(got) != n {
+		t.Errorf("%d of %d fields are told: %v", len(got), n, slices.Sorted(maps.Keys(got)))
+	}
+	if none := read(WireAlert(&alerts.Alert{})); none["channels"] == nil {
+		t.Error("an alert for nobody has no array of channels")
+	}
+}
+
 func TestSilences(t *testing.T) {
 	t.Parallel()
 	store, nc, _ := alertDesk(t)
 	later := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())
+	// As many nanoseconds from now as begin anew in 64 bits, and a minute.
+	around := fmt.Sprint(time.Now().Add(time.Minute).UnixMilli() + math.MaxUint64/1_000_000)
 	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsSilence, `{"for":1000,"reason":"r"}`, badField("invalid_rule", "rule")},
 		{limits.SubjectAlertsSilence, `{"user":"7","for":1000}`, badField("invalid_reason", "reason")},
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r"}`, badField("invalid_expiresAt", "expiresAt")},
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","expiresAt":1}`, badField("invalid_expiresAt", "expiresAt")},
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","expiresAt":253402300799999}`, badField("invalid_expiresAt", "expiresAt")},
+		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","expiresAt":` + around + `}`, badField("invalid_expiresAt", "expiresAt")},
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","for":31622400001}`, badField("invalid_for", "for")},
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","for":1,"expiresAt":` + later + `}`, badField("mixed_forms", "for")},
 		{limits.SubjectAlertsSilence, `{"user":"","reason":"r","for":1}`, badField("invalid_user", "user")},
@@ -264,7 +333,9 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 		store.deliver(fmt.Sprintf("a%d", n), []string{"chat", "pager"}[n%2], alerts.DeliveryDead)
 	}
 	store.disable("pager", "chat")
-	store.must(store.KeepPoison(t.Context(), alerts.Poison{Sequence: 5, Subject: limits.EventWarning, Reason: "bad", Data: []byte{0xff, '{'}}))
+	for sequence := range uint64(2) { // a page of one has the last
+		store.must(store.KeepPoison(t.Context(), alerts.Poison{Sequence: 4 + sequence, Subject: limits.EventWarning, Reason: "bad", Data: []byte{0xff, '{'}}))
+	}
 	poison := `"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad","data":"/3s=","at":1800000000000}]`
 	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsDead, `{"max":1}`, `{"deliveries":[{"id":"a0.raised/chat","channel":"chat","type":"alerts.raised","user":"7","title":"t",` +

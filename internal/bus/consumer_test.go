@@ -245,6 +245,56 @@ func TestCaughtUpWhenAllIsTaken(t *testing.T) {
 	if len(k.events) != 10 {
 		t.Errorf("%d events taken, want 10", len(k.events))
 	}
+	// Who has taken the last is caught up with the pull, however old that was.
+	publishEvents(t, js, 10, 11)
+	_ = sleep(t.Context(), 2*time.Millisecond) // times are told in milliseconds
+	began := time.Now().Truncate(time.Millisecond)
+	if err := c.pass(t.Context()); err != nil || len(k.events) != 11 || c.CaughtUp().Before(began) {
+		t.Errorf("%d events taken, up to %s, want %s: %v", len(k.events), c.CaughtUp(), began, err)
+	}
+}
+
+// TestWhatAPullBringsLateIsGivenBack, and not taken, when what came first could not be, or the consumer is to stop.
+func TestWhatAPullBringsLateIsGivenBack(t *testing.T) {
+	t.Parallel()
+	for name, failed := range map[string]error{"the store is away": errors.New("connection refused"), "it is to stop": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nc := dial(t, testenv.NATS(t).ClientURL())
+			js := stream(t, nc)
+			publishEvents(t, js, 0, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			k := newTaker()
+			var taken [][]alerts.Event
+			k.refuse = func(events []alerts.Event) error {
+				if len(events) == 0 {
+					return failed // the store is asked whether it answers
+				}
+				if taken = append(taken, events); len(taken) > 1 {
+					return nil
+				}
+				publishEvents(t, js, 1, 4) // into the pull that goes on
+				if failed == nil {
+					cancel()
+				}
+				return failed
+			}
+			c, err := NewConsumer(ConsumerConfig{Conn: nc, Logger: slog.New(slog.DiscardHandler), Take: k.take, Poison: k.poison, Batch: 4})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.pass(ctx); !errors.Is(err, failed) {
+				t.Errorf("%v, want %v", err, failed)
+			}
+			if len(taken) != 1 {
+				t.Errorf("%d batches are taken, want the first alone", len(taken))
+			}
+			k.refuse = nil
+			consume(t, nc, k)
+			k.wait(t, 4, 0)
+		})
+	}
 }
 
 // TestReplicasShare lets one consumer be stuck with what it took; the other does the rest.

@@ -199,7 +199,7 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 	if err != nil {
 		// The stream may be what is missing.
 		r.ready = false
-		return n, more, fmt.Errorf("relay events: %w", inTheWay(err))
+		return n, more, fmt.Errorf("relay events: %w", err)
 	}
 	return n, more, nil
 }
@@ -240,7 +240,7 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 	}
 	for i, f := range futures {
 		if err := await(ctx, f); err != nil {
-			failed("publish", ids[i], unanswered(err), room(err))
+			failed("publish", ids[i], wayOut(err), room(err))
 			continue
 		}
 		acked = append(acked, ids[i])

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -127,46 +125,6 @@ func stored(t *testing.T, nc *nats.Conn, n int) []jetstream.Msg {
 		msgs = append(msgs, m)
 	}
 	return msgs
-}
-
-// TestWhatAServerCannotWriteIsTold takes the folder of the stream away from under a server, which says nothing to publishers then,
-// as with a full disk.
-func TestWhatAServerCannotWriteIsTold(t *testing.T) {
-	t.Parallel()
-	server := testenv.NATS(t)
-	nc := dial(t, server.ClientURL())
-	r, err := NewRelay(RelayConfig{Conn: nc, Outbox: &fakeOutbox{}, Logger: slog.New(slog.DiscardHandler),
-		Source: "https://limits.example.com", SchemaBase: "http://h/schemas"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ensureStream(t.Context(), r.js, eventStream()); err != nil {
-		t.Fatal(err)
-	}
-	messages := filepath.Join(server.StoreDir(), "$G", "streams", limits.EventStream, "msgs")
-	if err := os.Rename(messages, messages+".gone"); err != nil {
-		t.Fatal(err)
-	}
-	within := func(act func(ctx context.Context) error) error {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		return act(ctx)
-	}
-	for range 200 { // until the server needs another file
-		if err = within(func(ctx context.Context) error {
-			_, err := r.js.Publish(ctx, limits.EventWarning, make([]byte, maxMessage-1000))
-			return err
-		}); err != nil {
-			break
-		}
-	}
-	err = within(func(ctx context.Context) error {
-		_, err := r.publish(ctx, []engine.Event{exceeded(1)})
-		return err
-	})
-	if err == nil || !strings.Contains(err.Error(), "publish event id-1: ") || !strings.Contains(err.Error(), "whether its disk is full") {
-		t.Errorf("publish = %v", err)
-	}
 }
 
 func TestEventsAreCloudEvents(t *testing.T) {

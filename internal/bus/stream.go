@@ -93,8 +93,11 @@ func wrapStream(act, stream string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s stream %s: %w", act, stream, unanswered(inTheWay(err)))
+	return fmt.Errorf("%s stream %s: %w", act, stream, wayOut(err))
 }
+
+// wayOut says of an error of JetStream what to do about it, where that is known.
+func wayOut(err error) error { return unanswered(inTheWay(err)) }
 
 // unanswered says where to look when JetStream says nothing, as it does of what it cannot write.
 func unanswered(err error) error {

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +19,12 @@ import (
 
 	"github.com/seed503877ad/limits/internal/alerts"
 )
+
+// TestMain has the tests run an hour east of Greenwich: at UTC, times that are told in the zone of the machine would seem right.
+func TestMain(m *testing.M) {
+	time.Local = time.FixedZone("CET", 3600)
+	os.Exit(m.Run())
+}
 
 // patience bounds every wait; it is long because a busy machine must not fail these tests.
 const patience = 60 * time.Second
@@ -134,6 +142,8 @@ func TestMakeRefusesWhatCannotWork(t *testing.T) {
 	for want, spec := range map[string]*alerts.ChannelSpec{
 		"cannot be made":      {Name: "pager", Kind: alerts.ChannelNATS},
 		"settings are":        {Name: "pager", Kind: alerts.ChannelSlack},
+		`"webhook" cannot`:    {Name: "pager", Kind: alerts.ChannelWebhook},
+		`"smtp" cannot`:       {Name: "pager", Kind: alerts.ChannelSMTP},
 		"url:":                hook("ftp://hook.example"),
 		"http or https":       hook("https://"),
 		"with a host":         hook("https://[::1"),
@@ -155,16 +165,86 @@ func TestMakeRefusesWhatCannotWork(t *testing.T) {
 
 func TestFingerprintIsOfTheTarget(t *testing.T) {
 	t.Parallel()
-	one, rotated, other := hook("https://hook.example"), hook("https://hook.example"), hook("https://hook2.example")
+	one, rotated := hook("https://hook.example"), hook("https://hook.example")
 	rotated.Webhook.Secrets = [][]byte{[]byte("another")}
 	if Fingerprint(one) != Fingerprint(rotated) {
 		t.Error("another key made another target")
 	}
-	if Fingerprint(one) == Fingerprint(other) {
-		t.Error("another URL made no other target")
-	}
 	if strings.Contains(Fingerprint(one), "hook") {
 		t.Error("the fingerprint tells the URL")
+	}
+	slack := func(url string) *alerts.ChannelSpec {
+		return &alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: url}}
+	}
+	mail := func(password, addr, from string, to ...string) *alerts.ChannelSpec {
+		return &alerts.ChannelSpec{Kind: alerts.ChannelSMTP, SMTP: &alerts.SMTPSpec{Addr: addr, From: from, To: to, Password: password}}
+	}
+	if Fingerprint(mail("a", "mail.example:587", "f@x", "t@x")) != Fingerprint(mail("b", "mail.example:587", "f@x", "t@x")) {
+		t.Error("another password made another target")
+	}
+	seen := map[string]int{}
+	for i, spec := range []*alerts.ChannelSpec{
+		one, hook("https://hook2.example"), slack("https://hook.example/" + secret), slack("https://hook2.example"),
+		mail("", "mail.example:587", "f@x", "t@x"), mail("", "mail.example:25", "f@x", "t@x"), mail("", "mail.example:587", "g@x", "t@x"),
+		mail("", "mail.example:587", "f@x", "u@x"), mail("", "mail.example:587", "f@x", "t@x", "u@x"), mail("", "mail.example:587", "f@x", "t@xu@x"),
+	} {
+		if j, is := seen[Fingerprint(spec)]; is {
+			t.Errorf("the targets %d and %d are the same", j, i)
+		}
+		seen[Fingerprint(spec)] = i
+	}
+}
+
+// TestWhatIsNotSetHasADefault, and what is required is asked for.
+func TestWhatIsNotSetHasADefault(t *testing.T) {
+	t.Parallel()
+	if _, err := NewMaker(Config{}); err == nil || !strings.Contains(err.Error(), "Logger is missing") {
+		t.Errorf("without a logger: %v", err)
+	}
+	r := receive(t, nil)
+	cfg := config(t)
+	cfg.Timeout = 0
+	if err := send(t, cfg, hook(r.URL)); err != nil {
+		t.Fatal(err)
+	}
+	if agent := r.seen[0].header.Get("User-Agent"); agent != "limits" {
+		t.Errorf("the user agent is %q", agent)
+	}
+}
+
+// TestCloseEndsConnections that no try is using: a maker is replaced with the rules.
+func TestCloseEndsConnections(t *testing.T) {
+	t.Parallel()
+	closed := make(chan struct{}, 1)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			closed <- struct{}{}
+		}
+	}
+	server.Start()
+	defer server.Close()
+	m, err := NewMaker(config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := m.Make(hook(server.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Send(t.Context(), message()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-closed:
+		t.Fatal("the connection is not kept for the next")
+	default:
+	}
+	m.Close()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Error("the connection is open yet")
 	}
 }
 
@@ -195,6 +275,9 @@ func TestSlackTextIsTextAlone(t *testing.T) {
 	if text := slackText(m); len([]rune(text)) != maxSlackText+1 || !strings.HasSuffix(text, "ü…") {
 		t.Errorf("a long text is sent with %d letters", len([]rune(text)))
 	}
+	if m.Text = strings.Repeat("&", 10_000); !strings.HasSuffix(slackText(m), "&amp;…") || strings.Count(slackText(m), "&amp;") < maxSlackText-50 {
+		t.Error("a text is cut behind its escaping")
+	}
 }
 
 // TestSlackTextMentionsNobody: Mattermost leaves out . - : and _ behind a word before it looks whom it means.
@@ -217,6 +300,7 @@ func TestSlackTellsSlacksWordsAlone(t *testing.T) {
 	t.Parallel()
 	for body, told := range map[string]bool{
 		"channel_not_found": true, "path_of_url": false, "Cannot POST /" + secret: false, "no_" + strings.Repeat("x", 70000): false, "": false,
+		"word": false, "a_b_c_d_e_f": true, "a_b_c_d_e_f_g": false,
 	} {
 		r := receive(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusGone)
@@ -231,6 +315,10 @@ func TestSlackTellsSlacksWordsAlone(t *testing.T) {
 		if refusal, ok := errors.AsType[*alerts.Refusal](err); !ok || !refusal.Gone {
 			t.Errorf("error %v is not gone", err)
 		}
+	}
+	r := receive(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "no_error") })
+	if err := send(t, config(t), &alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: r.URL}}); err != nil {
+		t.Errorf("what was taken is an error: %v", err)
 	}
 }
 

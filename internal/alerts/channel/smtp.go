@@ -79,6 +79,9 @@ func (s *mailer) addresses() (err error) {
 	return nil
 }
 
+// errSilent is of a server that waits for TLS, or for nothing at all.
+var errSilent = errors.New("the server says nothing; one that begins with TLS, as on port 465, wants tls: tls")
+
 // Send mails a message. A server that does not let us in is asked again later, whatever it says, since a password or a block
 // list can be put right; one that refuses the message for good has refused it.
 func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
@@ -91,6 +94,8 @@ func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
 	switch {
 	case inside && answered && forGood(answer):
 		return &alerts.Refusal{Err: wrapped, Final: true}
+	case errors.Is(err, errSilent):
+		return fmt.Errorf("mail over %s: %w, and %w", s.spec.Addr, context.Cause(ctx), errSilent)
 	case !answered && ctx.Err() != nil:
 		return fmt.Errorf("mail over %s: %w", s.spec.Addr, context.Cause(ctx))
 	}
@@ -125,13 +130,14 @@ func (s *mailer) dial(ctx context.Context) (*smtp.Client, error) {
 	if s.spec.TLS == "starttls" {
 		policy = gomail.TLSMandatory
 	}
+	var limited *limitedConn
 	// The library's own host:port has no brackets around an address of IPv6.
 	connect := func(ctx2 context.Context, network, _ string) (net.Conn, error) {
 		conn, err := s.maker.dialer.DialContext(ctx2, network, s.spec.Addr)
 		if err != nil {
 			return nil, err
 		}
-		limited := limit(ctx, conn)
+		limited = limit(ctx, conn)
 		if s.spec.TLS != "tls" {
 			return limited, nil
 		}
@@ -143,7 +149,14 @@ func (s *mailer) dial(ctx context.Context) (*smtp.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.DialToSMTPClientWithContext(ctx)
+	greeted, err := client.DialToSMTPClientWithContext(ctx)
+	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain && s.spec.TLS == "tls" {
+		err = fmt.Errorf("%w; a server that begins without TLS wants tls: starttls", err)
+	}
+	if err != nil && ctx.Err() != nil && s.spec.TLS != "tls" && limited != nil && limited.left == maxSMTPAnswers {
+		err = fmt.Errorf("%w: %w", errSilent, err)
+	}
+	return greeted, err
 }
 
 // login uses PLAIN or LOGIN, which TLS guards. With the others a server could name a number of rounds that keeps us busy.
@@ -254,7 +267,7 @@ func messageID(id string) string {
 }
 
 // limit bounds a connection: it ends with ctx, and no more than maxSMTPAnswers is read.
-func limit(ctx context.Context, c net.Conn) net.Conn {
+func limit(ctx context.Context, c net.Conn) *limitedConn {
 	return &limitedConn{Conn: c, left: maxSMTPAnswers, stop: context.AfterFunc(ctx, func() { c.Close() })}
 }
 

@@ -296,6 +296,7 @@ func TestMailNeedsTheTLSItWasTold(t *testing.T) {
 	t.Parallel()
 	plain := serveMail(t, "none", nil)
 	wantError(t, send(t, mailConfig(t, plain), plain.spec("starttls")), "STARTTLS")
+	wantError(t, send(t, mailConfig(t, plain), plain.spec("tls")), "wants tls: starttls")
 	secure := serveMail(t, "starttls", nil)
 	cfg := mailConfig(t, secure)
 	cfg.RootCAs = nil
@@ -377,8 +378,11 @@ func TestMailServerThatIsSilent(t *testing.T) {
 	s := &mailServer{Listener: l}
 	cfg := mailConfig(t, s)
 	cfg.Timeout = 200 * time.Millisecond
-	for _, mode := range []string{"none", "tls"} {
-		wantError(t, send(t, cfg, s.spec(mode)), "it took more than 200ms")
+	for mode, hint := range map[string]string{"none": "wants tls: tls", "starttls": "wants tls: tls", "tls": ""} {
+		err := send(t, cfg, s.spec(mode))
+		if wantError(t, err, "it took more than 200ms", hint); hint == "" && strings.Contains(err.Error(), "wants") {
+			t.Errorf("with tls: %s the error is %v", mode, err)
+		}
 	}
 }
 

@@ -344,7 +344,7 @@ func TestWhatFailsOnTheWayIsTold(t *testing.T) {
 
 	old := httptest.NewUnstartedServer(http.NotFoundHandler())
 	old.Config.ErrorLog = log.New(io.Discard, "", 0)
-	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS11}
+	old.TLS = &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}
 	old.StartTLS()
 	t.Cleanup(old.Close)
 	wantError(t, send(t, config(t), hook(old.URL)), "protocol version")

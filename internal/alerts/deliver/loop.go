@@ -78,7 +78,8 @@ func (l *loop) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			switch {
 			case to == gobreaker.StateOpen && from == gobreaker.StateClosed:
-				l.s.cfg.Logger.Warn("channel of alerts fails; it is left alone for a while", "channel", l.name, "for", breakFor)
+				l.s.cfg.Logger.Warn("channel of alerts fails; it is left alone for a while", "channel", l.name, "for", breakFor,
+					"error", l.reason()) // no lock is held: a circuit that is closed opens behind a try alone
 			case to == gobreaker.StateClosed:
 				l.s.cfg.Logger.Info("channel of alerts works again", "channel", l.name)
 			}
@@ -237,6 +238,7 @@ func (l *loop) try(ctx context.Context, e *ended, ch alerts.Channel, breaker *go
 		began := l.s.cfg.Now()
 		err := l.call(ctx, ch, &e.delivery.Message)
 		e.took = l.s.cfg.Now().Sub(began)
+		l.note(e.target, err)
 		return struct{}{}, err
 	})
 }

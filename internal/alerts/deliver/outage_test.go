@@ -86,3 +86,39 @@ func TestAStoreThatIsAwayIsLoggedOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestAChannelThatFailsIsLoggedWithItsReason, by which somebody can mend it, and when it works again.
+func TestAChannelThatFailsIsLoggedWithItsReason(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var lines strings.Builder
+		o, down := newMemory(), atomic.Bool{}
+		down.Store(true)
+		all := []deliver.Named{named("mail", "x", func(context.Context, *alerts.Message) error {
+			if down.Load() {
+				return errors.New("log in: the server answered 535")
+			}
+			return nil
+		})}
+		for i := range 10 {
+			o.add("mail", fmt.Sprint("m", i))
+		}
+		s, err := deliver.NewSender(deliver.Config{Outbox: o, Channels: func() []deliver.Named { return all },
+			Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() { s.Run(ctx) })
+		rest(10 * time.Minute)
+		down.Store(false)
+		rest(time.Hour)
+		cancel()
+		group.Wait()
+		if said := strings.Split(strings.TrimSpace(lines.String()), "\n"); len(said) != 2 || !strings.Contains(said[0], "it is left alone for a while") ||
+			!strings.Contains(said[0], "the server answered 535") || !strings.Contains(said[1], "works again") {
+			t.Errorf("an outage of a channel is told as\n%s", lines.String())
+		}
+	})
+}

@@ -44,7 +44,6 @@ func (l *loop) judge(ctx context.Context, e *ended) alerts.Tried {
 	refusal, refused := errors.AsType[*alerts.Refusal](e.err)
 	switch {
 	case e.err == nil:
-		l.note(e.target, "")
 		l.works(ctx, e.target)
 	case errors.Is(e.err, errStopped):
 		outcome = l.putOff(&t, e, 0)
@@ -52,7 +51,6 @@ func (l *loop) judge(ctx context.Context, e *ended) alerts.Tried {
 		outcome = l.putOff(&t, e, jitter(breakFor))
 	case refused && refusal.Gone:
 		outcome = Disabled
-		l.note(e.target, e.err.Error())
 		l.dead(&t, e.err.Error())
 		l.s.disable(ctx, alerts.Disabled{Channel: l.name, Target: e.target, Reason: t.Error, At: l.s.cfg.Now().UnixMilli()})
 	default:
@@ -82,7 +80,6 @@ func (l *loop) putOff(t *alerts.Tried, e *ended, wait time.Duration) Outcome {
 
 // failed lets a delivery be tried again, unless that is of no use, or was done often enough.
 func (l *loop) failed(t *alerts.Tried, e *ended, refusal *alerts.Refusal) Outcome {
-	l.note(e.target, e.err.Error())
 	tries := e.delivery.Attempts + 1
 	retryAfter := time.Duration(0)
 	if refusal != nil {
@@ -212,13 +209,23 @@ func (s *Sender) overdue(others []alerts.Delivery) (tried []alerts.Tried) {
 	return tried
 }
 
-// note keeps how the last try of the channel ended, for those that are never tried.
-func (l *loop) note(target, reason string) {
+// note keeps how the last try of the channel ended, for the log and for those that are never tried.
+func (l *loop) note(target string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if target == l.ch.Target {
-		l.lastError = reason
+	if target != l.ch.Target || errors.Is(err, errStopped) {
+		return
 	}
+	if l.lastError = ""; err != nil {
+		l.lastError = short(err.Error())
+	}
+}
+
+// reason gives why the last try failed.
+func (l *loop) reason() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastError
 }
 
 // sweepOld makes dead letters of deliveries that have waited for too long, however often they were tried.
@@ -250,9 +257,7 @@ func (s *Sender) tooOld(d *alerts.Delivery) string {
 	}
 	last := ""
 	if l := s.loopOf(d.Channel); l != nil {
-		l.mu.Lock()
-		last = l.lastError
-		l.mu.Unlock()
+		last = l.reason()
 	}
 	if last == "" {
 		return reason + "it was never tried, as the channel failed or had too much to send"

@@ -1,0 +1,87 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// second bounds what is not answered.
+func second(t *testing.T, act func(ctx context.Context) error) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	return act(ctx)
+}
+
+// mute makes a stream and takes its folder away from under the server, which says nothing to its publishers then, as with a full
+// disk.
+func mute(t *testing.T, s *server.Server, nc *nats.Conn, cfg jetstream.StreamConfig) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureStream(t.Context(), js, cfg); err != nil {
+		t.Fatal(err)
+	}
+	messages := filepath.Join(s.StoreDir(), "$G", "streams", cfg.Name, "msgs")
+	if err := os.Rename(messages, messages+".gone"); err != nil {
+		t.Fatal(err)
+	}
+	for range 200 { // until the server needs another file
+		if second(t, func(ctx context.Context) error {
+			_, err := js.Publish(ctx, cfg.Subjects[0], make([]byte, maxMessage-1000))
+			return err
+		}) != nil {
+			return
+		}
+	}
+	t.Fatal("the server acknowledges what it cannot write")
+}
+
+// TestWhatAServerCannotWriteIsTold to whoever publishes: the log would tell of a deadline alone.
+func TestWhatAServerCannotWriteIsTold(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATS(t)
+	nc := dial(t, s.ClientURL())
+	mute(t, s, nc, eventStream())
+	mute(t, s, nc, alertStream())
+	relay, err := NewRelay(RelayConfig{Conn: nc, Outbox: &fakeOutbox{}, Logger: slog.New(slog.DiscardHandler),
+		Source: "https://limits.example.com", SchemaBase: "http://h/schemas"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	channel := alertEvents(t, nc)
+	for want, publish := range map[string]func(ctx context.Context) error{
+		"publish event id-1: ": func(ctx context.Context) error {
+			_, err := relay.publish(ctx, []engine.Event{exceeded(1)})
+			return err
+		},
+		"publish report of 2026-05-17: ": func(ctx context.Context) error {
+			return PublishReport(ctx, nc, Origin{Source: "urn:test", SchemaBase: "http://h/schemas"}, &limits.Report{Date: "2026-05-17"}, time.Now())
+		},
+		"publish event a to alerts.test: ": func(ctx context.Context) error {
+			return channel.Send(ctx, &alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)})
+		},
+	} {
+		err := second(t, publish)
+		if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "whether its disk is full") {
+			t.Errorf("the error is %v, want %s…", err, want)
+		}
+	}
+}
