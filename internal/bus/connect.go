@@ -55,7 +55,8 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 	if cfg.Logger == nil {
 		return nil, errors.New("connect to NATS: Logger is missing")
 	}
-	opts, err := cfg.options()
+	dial := dialer{new(atomic.Pointer[error])}
+	opts, err := cfg.options(dial)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
@@ -64,7 +65,7 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 		if err == nil {
 			return nc, nil
 		}
-		text := redact.Error(err)
+		text := redact.Error(dial.why(err))
 		cfg.Logger.Warn("connect to NATS", "url", redact.Servers(cfg.URL), "attempt", attempt, "error", text)
 		if sleep(ctx, reconnectDelay(attempt)) != nil {
 			return nil, fmt.Errorf("connect to NATS at %s: %w; the last error was: %s", redact.Servers(cfg.URL), context.Cause(ctx), text)
@@ -73,7 +74,7 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 }
 
 // options gives the options of nats.go. A file that cannot be read is told at once instead of being tried again.
-func (c *ConnectConfig) options() ([]nats.Option, error) {
+func (c *ConnectConfig) options(dial dialer) ([]nats.Option, error) {
 	if c.URL == "" {
 		return nil, errors.New("the URL is missing")
 	}
@@ -87,7 +88,7 @@ func (c *ConnectConfig) options() ([]nats.Option, error) {
 		}
 		_ = f.Close()
 	}
-	opts := c.behaviour()
+	opts := c.behaviour(dial)
 	if c.InboxPrefix != "" {
 		opts = append(opts, nats.CustomInboxPrefix(c.InboxPrefix))
 	}
@@ -103,13 +104,13 @@ func (c *ConnectConfig) options() ([]nats.Option, error) {
 	return opts, nil
 }
 
-func (c *ConnectConfig) behaviour() []nats.Option {
+func (c *ConnectConfig) behaviour(dial dialer) []nats.Option {
 	log := c.Logger.With("connection", c.Name)
 	var badHeaders atomic.Int64
 	return []nats.Option{
 		nats.Name(c.Name),
 		nats.Timeout(dialTimeout),
-		nats.SetCustomDialer(dialer{}), nats.SkipHostLookup(), // the dialer does the look-up
+		nats.SetCustomDialer(dial), nats.SkipHostLookup(), // the dialer does the look-up
 		nats.MaxReconnects(-1),
 		// Without it nats.go gives up when a server refuses the credentials twice, as one that restarts may do.
 		nats.IgnoreAuthErrorAbort(),

@@ -195,7 +195,8 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := Connect(ctx, ConnectConfig{URL: "nats://u:p@127.0.0.1:1", Logger: slog.New(slog.DiscardHandler)})
-	if err == nil || strings.Contains(err.Error(), "u:p") || !strings.Contains(err.Error(), "127.0.0.1:1") {
+	if err == nil || strings.Contains(err.Error(), "u:p") || !strings.Contains(err.Error(), "at nats://***@127.0.0.1:1: ") ||
+		!strings.Contains(err.Error(), "dial tcp 127.0.0.1:1: connect: connection refused") {
 		t.Error(err)
 	}
 	for _, cfg := range []ConnectConfig{{}, {URL: "x", Creds: "/nowhere"}} {
