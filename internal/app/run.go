@@ -193,10 +193,6 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 		case <-time.After(wait):
 		}
 	}
-	if err := s.CheckSessions(ctx); err != nil {
-		s.Close()
-		return nil, err
-	}
 	if err := s.CheckSchema(ctx); err != nil {
 		s.Close()
 		return nil, err

@@ -208,36 +208,6 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// CheckSessions holds that each connection has a session of its own. Behind a pooler that pools transactions or statements two
-// connections come to have the same one, and one of them comes to have others: then statements are prepared in the sessions of
-// others, and the limits of time are those of others, which does not show at once.
-func (s *Store) CheckSessions(ctx context.Context) error {
-	const act, rounds = "check sessions", 3 // one pooled session may be in use in the middle of one
-	var conns [2]*pgxpool.Conn
-	for i := range conns {
-		conn, err := s.relay.Acquire(ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", act, err)
-		}
-		defer conn.Release()
-		conns[i] = conn
-	}
-	var first [2]int
-	for range rounds {
-		for i, conn := range conns {
-			var pid int
-			if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid); err != nil {
-				return fmt.Errorf("%s: %w", act, err)
-			}
-			if first[i] = cmp.Or(first[i], pid); pid != first[i] || pid == first[1-i] {
-				return errors.New(act + ": connections share sessions, so there is a pooler before PostgreSQL that pools transactions or" +
-					" statements; set its pool_mode to session for this database, or leave it out")
-			}
-		}
-	}
-	return nil
-}
-
 func orDefault[T int | time.Duration](v, unset T) T {
 	if v <= 0 {
 		return unset
