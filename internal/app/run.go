@@ -178,26 +178,41 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 	if err != nil {
 		return nil, err
 	}
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		if err = s.Ping(ctx); err == nil {
-			break
-		}
-		l.log.Warn("waiting for PostgreSQL", "error", err)
-		select {
-		case <-ctx.Done():
-			s.Close()
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
-			}
-			return nil, fmt.Errorf("connect to PostgreSQL: gave up after %s: %w", startTimeout, err)
-		case <-time.After(wait):
-		}
+	if err = l.awaitPostgres(ctx, s.CheckSessions); err == nil {
+		err = s.CheckSchema(ctx)
 	}
-	if err := s.CheckSchema(ctx); err != nil {
+	if err == nil {
+		err = l.awaitPostgres(ctx, s.PingDecisions)
+	}
+	if err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// awaitPostgres asks until there is an answer, while a start may take, or what is wrong stays wrong.
+func (l *limiter) awaitPostgres(ctx context.Context, question func(context.Context) error) error {
+	var cause error
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := question(ctx)
+		if err == nil || errors.Is(err, postgres.ErrPooled) {
+			return err
+		}
+		// That the time is over says less than what failed before.
+		if cause == nil || ctx.Err() == nil {
+			cause = err
+		}
+		l.log.Warn("waiting for PostgreSQL", "error", err)
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return fmt.Errorf("connect to PostgreSQL: %w", cause)
+			}
+			return fmt.Errorf("connect to PostgreSQL: gave up after %s: %w", startTimeout, cause)
+		case <-time.After(wait):
+		}
+	}
 }
 
 func (l *limiter) storeName() string {

@@ -40,7 +40,7 @@ func Migrate(ctx context.Context, url string) error {
 // MigrateUp brings the schema to the version that this program knows. Any number of processes may call it at the same
 // time: one does the work, the others wait for it. A schema of a newer program is an error.
 func MigrateUp(ctx context.Context, url string) (m Migrated, err error) {
-	err = withProvider(url, func(_ *sql.DB, p *goose.Provider) error {
+	err = withProvider(ctx, "migrate up", url, func(_ *sql.DB, p *goose.Provider) error {
 		var done []*goose.MigrationResult
 		have, want, err := p.GetVersions(ctx)
 		if err == nil {
@@ -77,7 +77,7 @@ func migrated(ctx context.Context, p *goose.Provider, done []*goose.MigrationRes
 // MigrateDown takes the last step of the schema back, with the data in it. A schema of a newer program is an error, and so is
 // one without a step.
 func MigrateDown(ctx context.Context, url string) (m Migrated, err error) {
-	err = withProvider(url, func(_ *sql.DB, p *goose.Provider) error {
+	err = withProvider(ctx, "migrate down", url, func(_ *sql.DB, p *goose.Provider) error {
 		var done *goose.MigrationResult
 		have, want, err := p.GetVersions(ctx)
 		if err == nil {
@@ -107,7 +107,7 @@ SELECT version_id, tstamp FROM goose_db_version WHERE is_applied AND version_id 
 // MigrationStatus lists the steps that this program knows, in order, and then what a newer one has applied. With such a
 // one there is an error beside the list.
 func MigrationStatus(ctx context.Context, url string) (steps []Migration, err error) {
-	err = withProvider(url, func(db *sql.DB, p *goose.Provider) error {
+	err = withProvider(ctx, "read migration status", url, func(db *sql.DB, p *goose.Provider) error {
 		all, err := p.Status(ctx)
 		if err != nil {
 			return fmt.Errorf("read migration status: %w", err)
@@ -145,11 +145,15 @@ func checkNotNewer(have, want int64) error {
 }
 
 // withProvider runs f over the migrations and the database. Two that migrate at the same time are kept apart by an
-// advisory lock of the session, tried every second for five minutes.
-func withProvider(url string, f func(*sql.DB, *goose.Provider) error) error {
+// advisory lock of the session, tried every second for five minutes, so the session has to be one's own.
+func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.Provider) error) error {
 	cfg, err := parse(url)
 	if err != nil {
 		return err
+	}
+	forget(cfg.ConnConfig)
+	if err := checkSessions(ctx, cfg.ConnConfig); err != nil {
+		return fmt.Errorf("%s: %w", act, err)
 	}
 	db := stdlib.OpenDB(*cfg.ConnConfig)
 	defer db.Close()

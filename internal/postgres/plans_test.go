@@ -66,6 +66,7 @@ var queries = []query{
 	{"runs of a job", runsOfJobSQL, []string{"Limit", "Index Scan Backward using job_runs_pkey on job_runs"}},
 	{"prune runs", pruneRunsSQL, nil},
 	{"schema version", schemaVersionSQL, nil},
+	{"session", sessionSQL, nil},
 	{"add usage", addUsageSQL, []string{"Insert on usage_counts c", "Function Scan on u"}},
 	{"add requests", addRequestsSQL, []string{"Insert on usage_requests", "Function Scan on unnest"}},
 	{"top by denied", topUsageSQLs[usage.ByDenied], []string{"Limit", "Sort", "GroupAggregate", "Sort", "Index Scan using usage_counts_pkey on usage_counts"}},

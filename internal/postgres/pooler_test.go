@@ -1,10 +1,15 @@
 package postgres
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net"
 	"net/url"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -17,7 +22,10 @@ import (
 // TestSessionsBehindAPooler holds that a pooler of sessions lets both pools in, and that their settings stand behind it.
 func TestSessionsBehindAPooler(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{URL: startPooler(t, testenv.Postgres(t, Migrate))})
+	s := open(t, Config{URL: startPooler(t, testenv.Postgres(t, Migrate), pool)})
+	if err := s.CheckSessions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
 		t.Fatal(err)
 	}
@@ -40,9 +48,69 @@ func TestSessionsBehindAPooler(t *testing.T) {
 	}
 }
 
-// startPooler gives the URL of what stands before the server and refuses the beginning of a session as PgBouncer does: with
-// each setting that it does not track itself.
-func startPooler(t *testing.T, target string) string {
+// TestPoolersOfTransactionsAreRefused holds that nothing begins behind one.
+func TestPoolersOfTransactionsAreRefused(t *testing.T) {
+	t.Parallel()
+	p := &transactions{}
+	url := startPooler(t, testenv.Postgres(t, Migrate), p.pool)
+	t.Cleanup(p.close)
+	check := func(act string, err error) {
+		if !errors.Is(err, ErrPooled) || !strings.Contains(err.Error(), "check sessions of 127.0.0.1:") {
+			t.Errorf("%s: %v", act, err)
+		}
+	}
+	check("check", open(t, Config{URL: url}).CheckSessions(t.Context()))
+	_, err := MigrateUp(t.Context(), url)
+	check("migrate up", err)
+	_, err = MigrateDown(t.Context(), url)
+	check("migrate down", err)
+	_, err = MigrationStatus(t.Context(), url)
+	check("migrate status", err)
+}
+
+// TestAPoolerWithoutASessionLeft holds that the error says what may be missing: such a pooler lets in, and then is silent.
+func TestAPoolerWithoutASessionLeft(t *testing.T) {
+	t.Parallel()
+	p := &transactions{}
+	url := startPooler(t, testenv.Postgres(t, Migrate), p.pool) + "&connect_timeout=1"
+	t.Cleanup(p.close)
+	p.busy.Lock()
+	defer p.busy.Unlock()
+	check := func(act string, err error) {
+		if err == nil || !strings.Contains(err.Error(), "no answer in 1s: the server hangs, or a pooler in between has no session left") {
+			t.Errorf("%s: %v", act, err)
+		}
+	}
+	check("check", open(t, Config{URL: url}).CheckSessions(t.Context()))
+	_, err := MigrateUp(t.Context(), url)
+	check("migrate up", err)
+}
+
+// TestASessionThatWasAnothers holds that statements which somebody left in a session are not in the way of ours.
+func TestASessionThatWasAnothers(t *testing.T) {
+	t.Parallel()
+	cfg, err := parse(testenv.Postgres(t, Migrate))
+	if err != nil {
+		t.Fatal(err)
+	}
+	session(cfg, "limiter", time.Second, time.Second, time.Second)
+	conn, err := pgx.ConnectConfig(t.Context(), cfg.ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	for range 2 {
+		if err := cfg.ConnConfig.ValidateConnect(t.Context(), conn.PgConn()); err != nil {
+			t.Fatal(err)
+		}
+		if err := prepare(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// startPooler gives the URL of what stands before the server.
+func startPooler(t *testing.T, target string, pool func(client net.Conn, cfg *pgx.ConnConfig)) string {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(target)
 	if err != nil {
@@ -72,6 +140,7 @@ func startPooler(t *testing.T, target string) string {
 	return u.String()
 }
 
+// pool pools sessions, and refuses the beginning of one as PgBouncer does: with each setting that it does not track itself.
 func pool(client net.Conn, cfg *pgx.ConnConfig) {
 	defer client.Close()
 	b := pgproto3.NewBackend(client, client)
@@ -106,4 +175,67 @@ func pool(client net.Conn, cfg *pgx.ConnConfig) {
 		_, _ = io.Copy(server, client)
 	}()
 	_, _ = io.Copy(client, server)
+}
+
+// transactions pools them, over one session: it lets everybody in, and then each simple query has the session to itself.
+type transactions struct {
+	busy   sync.Mutex
+	server *pgconn.HijackedConn
+}
+
+func (p *transactions) close() {
+	p.busy.Lock()
+	defer p.busy.Unlock()
+	if p.server != nil {
+		_ = p.server.Conn.Close()
+	}
+}
+
+func (p *transactions) pool(client net.Conn, cfg *pgx.ConnConfig) {
+	defer client.Close()
+	b := pgproto3.NewBackend(client, client)
+	if _, err := b.ReceiveStartupMessage(); err != nil {
+		return
+	}
+	b.Send(&pgproto3.AuthenticationOk{})
+	b.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+	for b.Flush() == nil {
+		message, err := b.Receive()
+		query, is := message.(*pgproto3.Query)
+		if err != nil || !is || p.answer(b, query, cfg) != nil {
+			return
+		}
+	}
+}
+
+func (p *transactions) answer(b *pgproto3.Backend, query *pgproto3.Query, cfg *pgx.ConnConfig) error {
+	p.busy.Lock()
+	defer p.busy.Unlock()
+	if p.server == nil {
+		conn, err := pgconn.ConnectConfig(context.Background(), &cfg.Config)
+		if err != nil {
+			return err
+		}
+		if p.server, err = conn.Hijack(); err != nil {
+			return err
+		}
+	}
+	p.server.Frontend.Send(query)
+	if err := p.server.Frontend.Flush(); err != nil {
+		return err
+	}
+	for {
+		message, err := p.server.Frontend.Receive()
+		if err != nil {
+			return err
+		}
+		b.Send(message)
+		if _, last := message.(*pgproto3.ReadyForQuery); last {
+			return nil
+		}
+		// What was received is valid until the next is.
+		if err := b.Flush(); err != nil {
+			return err
+		}
+	}
 }

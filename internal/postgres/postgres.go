@@ -208,6 +208,16 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
+// PingDecisions tells whether a connection for decisions can be had. The schema has to be there.
+func (s *Store) PingDecisions(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, decisionPatience)
+	defer cancel()
+	if err := s.pool.Ping(ctx); err != nil {
+		return fmt.Errorf("connect to database: %w", err)
+	}
+	return nil
+}
+
 func orDefault[T int | time.Duration](v, unset T) T {
 	if v <= 0 {
 		return unset
@@ -266,7 +276,7 @@ func parse(text string) (*pgxpool.Config, error) {
 // session sets the settings of every connection, except those that the URL sets.
 //
 // They are set by a statement, because a pooler refuses a connection that begins with settings it does not know, or leaves
-// them out: PgBouncer's ignore_startup_parameters.
+// them out: PgBouncer's ignore_startup_parameters. Nor is a session new behind one.
 //
 // The plans of all statements here are known: nested loops over indexes. The planner would choose them from
 // statistics, which a fresh table does not have and a table that grows fast has late, so the alternatives are turned
@@ -275,6 +285,7 @@ func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Durati
 	params := cfg.ConnConfig.RuntimeParams
 	params["application_name"] = cmp.Or(params["application_name"], name)
 	var settings strings.Builder
+	settings.WriteString(forgetSQL)
 	for _, s := range [][2]string{
 		{"lock_timeout", millis(lock)},
 		{"statement_timeout", millis(statement)},
@@ -298,7 +309,7 @@ func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Durati
 	// Each host of the URL that lets us in is asked. In a switchover an address may lead to a standby for a moment, and a
 	// connection that was made then would be kept.
 	cfg.ConnConfig.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if _, err := conn.Exec(ctx, settings.String()).ReadAll(); err != nil {
+		if _, err := ask(ctx, conn, settings.String()); err != nil {
 			return fmt.Errorf("set up the session: %w", err)
 		}
 		return pgconn.ValidateConnectTargetSessionAttrsReadWrite(ctx, conn)
