@@ -271,6 +271,63 @@ func TestSilentConnections(t *testing.T) {
 	await("the relay", back, 8*time.Second)
 }
 
+// TestNobodyWaitsForARollbackThatHangs has a connection go silent in the middle of a transaction that writes nothing: the turn of
+// the process is given back all the same.
+func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
+	t.Parallel()
+	for name, hang := range map[string]func(ctx context.Context, s *Store, silent func()) error{
+		"its time is over": func(ctx context.Context, s *Store, silent func()) error {
+			s.skip = 1
+			return s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
+				silent()
+				return set("2")(snap)
+			})
+		},
+		"its time is over, in a turn that was waited for": func(ctx context.Context, s *Store, silent func()) error {
+			s.skip = 1
+			b := batch("a")
+			b.Turn = s.Await(ctx)
+			return s.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
+				silent()
+				return set("2")(snap)
+			})
+		},
+		"a turn that nobody needs": func(ctx context.Context, s *Store, silent func()) error {
+			s.skip = 1
+			turn := s.Await(ctx)
+			silent()
+			turn.End()
+			return ctx.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := startProxy(t, testenv.Postgres(t, Migrate))
+			s := open(t, Config{URL: proxy.url})
+			if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var began time.Time
+			err := hang(ctx, s, func() {
+				proxy.swallow()
+				cancel()
+				began = time.Now()
+			})
+			if took := time.Since(began); !errors.Is(err, context.Canceled) || took > rollbackPatience/2 {
+				t.Errorf("%v, after %v", err, took)
+			}
+			if release, err := acquire(t.Context(), s.turn); err == nil {
+				release()
+			}
+			if got := state(t, s, "a"); got != "1" {
+				t.Errorf("the state is %q", got)
+			}
+		})
+	}
+}
+
 // TestConnectionsThatTakeLongToMake has a server that lets nobody in as fast as a transaction gives up, as after a failover with
 // a storm of connections.
 func TestConnectionsThatTakeLongToMake(t *testing.T) {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,12 @@ import (
 // fatePatience is how long at least it may take to find out what became of a transaction, also when that had no time left: its
 // answer may have come while the process was stopped.
 const fatePatience = 100 * time.Millisecond
+
+// lookPause is the pause between two looks for it, and lookPauseMost that behind looks that fail one after another.
+const (
+	lookPause     = time.Millisecond
+	lookPauseMost = 100 * time.Millisecond
+)
 
 // doubt is the row that was sent last, which may be in the journal or not when the answer to its commit was lost; the zero value is
 // none.
@@ -47,7 +54,7 @@ func (s *Store) fate(ctx context.Context, err error) error {
 	look := s.lookFor(ctx)
 	d := &s.doubt
 	switch {
-	case look != nil && !d.met:
+	case look != nil:
 		return fmt.Errorf("%w; what became of it cannot be found out: %v", err, look)
 	case d.ours:
 		s.log.Warn("the answer to a commit was lost; the journal says that it was committed", "error", err)
@@ -64,20 +71,25 @@ func (s *Store) fate(ctx context.Context, err error) error {
 
 // lookFor reads the journal until it has met the number of the row in doubt, or is behind whatever could write that. A
 // transaction that has the turn keeps it until it ends, and who reads in turn is behind it. One that was sent without may be
-// on its way still, on a connection that was given up, until its time is over.
+// on its way still, on a connection that was given up, until its time is over. A look that fails is no answer: a server that
+// restarts takes the next ones as well, and each of them pauses twice as long.
 func (s *Store) lookFor(ctx context.Context) error {
+	pause := lookPause
 	for {
-		if err := s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) { return nil, nil }); err != nil {
-			return err
-		}
+		err := s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) { return nil, nil })
 		late := s.doubt.until == endOfTime || s.clock.now >= s.doubt.until
-		if s.doubt.met || s.seq >= s.doubt.seq || late {
+		switch {
+		case s.doubt.met, err == nil && (s.seq >= s.doubt.seq || late):
 			return nil
+		case err == nil:
+			pause = lookPause
+		default:
+			pause = min(2*pause, lookPauseMost)
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Millisecond):
+			return cmp.Or(err, ctx.Err())
+		case <-time.After(pause):
 		}
 	}
 }

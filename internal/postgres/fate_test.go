@@ -92,6 +92,25 @@ func findOut(t *testing.T, way func(t *testing.T, s *Store) engine.Turn, committ
 	}
 }
 
+// TestAFateIsLookedForAsLongAsThereIsTime has connections go that look, one behind the other.
+func TestAFateIsLookedForAsLongAsThereIsTime(t *testing.T) {
+	t.Parallel()
+	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	s := open(t, Config{URL: proxy.url})
+	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
+		proxy.loseMore(5)
+		return set("after")(snap)
+	})
+	if got := state(t, s, "a"); err != nil || got != "after" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // TestTheFateOfACommitBehindItsDeadline: a process that was stopped meanwhile finds that it has no time left, and its answer lost.
 func TestTheFateOfACommitBehindItsDeadline(t *testing.T) {
 	t.Parallel()
@@ -165,8 +184,8 @@ func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
 	}
 }
 
-// TestAFateThatIsReadBeforeTheLookFails has the connection go that looks, everywhere in the answer, and the next one, too: who has read
-// the row knows.
+// TestAFateThatIsReadBeforeTheLookFails has the connection go that looks, everywhere in the answer, and all that follow, too: who has
+// read the row knows.
 func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Postgres(t, Migrate)
@@ -174,8 +193,6 @@ func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 	s, other := open(t, Config{URL: proxy.url}), open(t, Config{URL: direct})
 	tune(s, storetest.Foldings[3])
 	tune(other, storetest.Foldings[3])
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	known := 0
 	for heard := 0; heard < 400; heard += 10 {
 		state(t, s, "a")
@@ -185,7 +202,7 @@ func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 		s.doubt = doubt{seq: other.seq, token: other.token, until: endOfTime}
 		proxy.breakAnswers(heard)
 		proxy.setCutting(true)
-		err := s.fate(ctx, unknown("commit", errors.New("cut")))
+		err := s.fate(t.Context(), unknown("commit", errors.New("cut")))
 		proxy.setCutting(false)
 		read := s.seq == other.seq
 		if read {

@@ -20,6 +20,8 @@ const (
 	relayPatience    = relayStatement + 5*time.Second
 	// foldPatience bounds a transaction that folds: decisions wait for it.
 	foldPatience = 1500 * time.Millisecond
+	// rollbackPatience bounds the end of a transaction that writes nothing.
+	rollbackPatience = time.Second
 	// closePatience bounds the closing of connections, whose server may never answer.
 	closePatience = 3 * time.Second
 )

@@ -153,6 +153,13 @@ func (p *proxy) loseRequests() {
 	p.gone, p.late = p.accepted, 0
 }
 
+// loseMore is loseAnswers, also of so many connections that are made then.
+func (p *proxy) loseMore(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost, p.heard = p.accepted+n, 0
+}
+
 // delayRequests is loseRequests, but the server hears them, late.
 func (p *proxy) delayRequests(late time.Duration) {
 	p.mu.Lock()

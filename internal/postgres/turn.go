@@ -94,22 +94,17 @@ func (s *Store) Await(ctx context.Context) engine.Turn {
 
 // End implements [engine.Turn].
 func (w *turn) End() {
-	defer w.release()
-	rollback(w.conn)
+	giveBack(w.conn)
+	w.release()
 }
 
 // write writes what plan draws up over the counters of the batch, and ends the turn.
 func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err error) {
-	background := false
 	// Deferred, because plan may panic, and must leave no turn taken.
 	defer func() {
 		defer w.release()
-		defer func() { err = w.s.fate(ctx, err) }()
-		if background {
-			go rollback(w.conn)
-			return
-		}
-		rollback(w.conn)
+		giveBack(w.conn)
+		err = w.s.fate(ctx, err)
 	}()
 	w.s.skip--
 	// The batch was gathered after the clock was read, so a charge could count from before its request came.
@@ -124,8 +119,7 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 				return err
 			}
 		}
-		background, err = w.s.writePlan(ctx, w.t, at, plan)
-		if !errors.Is(err, errUnsure) {
+		if err = w.s.writePlan(ctx, w.t, at, plan); !errors.Is(err, errUnsure) {
 			return err
 		}
 		at = moment{}

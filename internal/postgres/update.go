@@ -248,60 +248,52 @@ func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan planner) (a
 		return false, fmt.Errorf("connect to database: %w", err)
 	}
 	t := s.begin(conn)
-	background := false
-	// Deferred, because plan may panic, and must leave no turn taken.
-	defer func() {
-		if background {
-			go rollback(conn)
-			return
-		}
-		rollback(conn)
-	}()
+	defer giveBack(conn) // also when plan panics, which must leave no turn taken
 	now, err := s.read(ctx, t, b, true)
 	if err != nil {
 		s.silent(ctx)
 		return t.conn.IsClosed() || outdated(err), err
 	}
-	nothing, err := s.writePlan(ctx, t, moment{now: now}, plan)
-	background = nothing // the answer need not wait for the rollback
-	return false, err
+	return false, s.writePlan(ctx, t, moment{now: now}, plan)
 }
 
-// writePlan writes what plan draws up, and commits; nothing says that it drew up nothing.
-func (s *Store) writePlan(ctx context.Context, t *tx, at moment, plan planner) (nothing bool, err error) {
+// writePlan writes what plan draws up, and commits.
+func (s *Store) writePlan(ctx context.Context, t *tx, at moment, plan planner) error {
 	d, err := plan(t, at)
-	if err != nil {
-		return false, err
+	if err != nil || d == nil {
+		return err
 	}
 	switch {
-	case d == nil:
-		return true, nil
 	case d.changes.Unsure:
-		return false, errUnsure
+		return errUnsure
 	case d.empty():
-		return true, nil
+		return nil
 	}
 	if err := ctx.Err(); err != nil {
-		return false, fmt.Errorf("write changes: %w", err)
+		return fmt.Errorf("write changes: %w", err)
 	}
 	t.commits = true
 	if err = s.append(ctx, t, d, beginningOfTime, endOfTime); errors.Is(err, errStale) {
 		s.forgetAll() // nobody else can have written, so memory is not of this journal
 		err = fmt.Errorf("%w: %w", engine.ErrConflict, err)
 	}
-	return false, err
+	return err
 }
 
-// rollback ends what is left of a transaction and gives the connection back.
-func rollback(conn *pgxpool.Conn) {
-	defer conn.Release() // which closes it when it is not idle
+// giveBack gives a connection back, behind the end of what is left of its transaction. Nobody waits for that: the next
+// transaction has another connection, and stands behind this one at the server; and on a connection that hangs it never comes.
+func giveBack(conn *pgxpool.Conn) {
 	pc := conn.Conn().PgConn()
 	if pc.IsClosed() || pc.TxStatus() == 'I' {
+		conn.Release()
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = pc.Exec(ctx, `ROLLBACK`).Close()
+	go func() {
+		defer conn.Release() // which closes it when it is not idle
+		ctx, cancel := context.WithTimeout(context.Background(), rollbackPatience)
+		defer cancel()
+		_ = pc.Exec(ctx, `ROLLBACK`).Close()
+	}()
 }
 
 // tx is one transaction, with the memory that all use in turn.
