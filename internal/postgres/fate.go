@@ -14,10 +14,12 @@ import (
 // answer may have come while the process was stopped.
 const fatePatience = 100 * time.Millisecond
 
-// lookPause is the pause between two looks for it, and lookPauseMost that behind looks that fail one after another.
 const (
+	// lookPause is the pause between two looks for it, and lookPauseMost that behind looks that fail one after another.
 	lookPause     = time.Millisecond
 	lookPauseMost = 100 * time.Millisecond
+	// lookFailing is how long they may fail: while the server is gone all requests of the process wait for this one.
+	lookFailing = 250 * time.Millisecond
 )
 
 // doubt is the row that was sent last, which may be in the journal or not when the answer to its commit was lost; the zero value is
@@ -71,10 +73,10 @@ func (s *Store) fate(ctx context.Context, err error) error {
 
 // lookFor reads the journal until it has met the number of the row in doubt, or is behind whatever could write that. A
 // transaction that has the turn keeps it until it ends, and who reads in turn is behind it. One that was sent without may be
-// on its way still, on a connection that was given up, until its time is over. A look that fails is no answer: a server that
-// restarts takes the next ones as well, and each of them pauses twice as long.
+// on its way still, on a connection that was given up, until its time is over. A look that fails is no answer: what took its
+// connection may take the next ones as well.
 func (s *Store) lookFor(ctx context.Context) error {
-	pause := lookPause
+	pause, answered := lookPause, time.Now()
 	for {
 		err := s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) { return nil, nil })
 		late := s.doubt.until == endOfTime || s.clock.now >= s.doubt.until
@@ -82,7 +84,9 @@ func (s *Store) lookFor(ctx context.Context) error {
 		case s.doubt.met, err == nil && (s.seq >= s.doubt.seq || late):
 			return nil
 		case err == nil:
-			pause = lookPause
+			pause, answered = lookPause, time.Now()
+		case time.Since(answered) > lookFailing:
+			return err
 		default:
 			pause = min(2*pause, lookPauseMost)
 		}
