@@ -1,39 +1,14 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/alerts/channel"
 )
-
-// TestAPartThatDoesNotEndHoldsUpNoStop: the others have their turn, and the error names it.
-func TestAPartThatDoesNotEndHoldsUpNoStop(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		release, stopped := make(chan struct{}), false
-		defer close(release)
-		l := &limiter{}
-		l.onStop("store", func(context.Context) error { stopped = true; return nil })
-		l.background("part that hangs", func(context.Context) { <-release })
-		l.background("part that ends", func(ctx context.Context) { <-ctx.Done() })
-		began := time.Now()
-		err := l.stop()
-		if took := time.Since(began); took != drainTimeout || !stopped {
-			t.Errorf("the stop took %s, and stopped the part before: %v", took, stopped)
-		}
-		if !errors.Is(err, context.DeadlineExceeded) || strings.Count(err.Error(), "stop ") != 1 ||
-			!strings.Contains(err.Error(), "part that hangs") {
-			t.Errorf("%v does not name the part", err)
-		}
-	})
-}
 
 // TestAChannelThatCannotBeMadeFails instead of being taken for one that is gone, until the file is mended.
 func TestAChannelThatCannotBeMadeFails(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -39,8 +40,11 @@ import (
 const (
 	// startTimeout bounds how long a start waits for PostgreSQL and NATS to come up.
 	startTimeout = 30 * time.Second
-	// drainTimeout bounds each step of the stop.
+	// drainTimeout bounds each step of the stop, and stopTimeout all of them together: who stops a service mostly kills it
+	// after 30 s, and what it lost must be said by then. Whatever hung before it, each step has lastPatience.
 	drainTimeout = 10 * time.Second
+	stopTimeout  = 20 * time.Second
+	lastPatience = time.Second
 )
 
 // store is what the parts need of a database, together.
@@ -146,14 +150,21 @@ func (l *limiter) onStop(part string, f func(ctx context.Context) error) {
 	l.stops = append(l.stops, stop{part, f})
 }
 
-// stop stops the parts in reverse; every part has its time, and one that fails does not keep the others.
+// stop stops the parts in reverse; every part has its time, and one that fails does not keep the others. One that must be waited
+// for longer is named meanwhile.
 func (l *limiter) stop() error {
+	end := time.Now().Add(stopTimeout)
 	var errs []error
-	for i := len(l.stops) - 1; i >= 0; i-- {
-		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
-		if err := l.stops[i].f(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: %w", l.stops[i].part, err))
+	for _, s := range slices.Backward(l.stops) {
+		patience := max(lastPatience, min(drainTimeout, time.Until(end)))
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		late := time.AfterFunc(patience+lastPatience, func() {
+			l.log.Warn("still stopping; a second signal ends the process at once", "part", s.part)
+		})
+		if err := s.f(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: %w", s.part, err))
 		}
+		late.Stop()
 		cancel()
 	}
 	return errors.Join(errs...)
@@ -168,7 +179,24 @@ func (l *limiter) startStore(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.onStop("store", func(context.Context) error { l.store.Close(); return nil })
+	l.onStop("store", l.closeStore)
+	return nil
+}
+
+// closeStore waits for a file as long as it takes, because the data folder is given back behind it. Of PostgreSQL nothing is
+// lost that is not closed in time: what is in the journal others fold.
+func (l *limiter) closeStore(ctx context.Context) error {
+	closed := make(chan struct{})
+	go func() { defer close(closed); l.store.Close() }()
+	if l.DatabaseURL == "" {
+		<-closed
+		return nil
+	}
+	select {
+	case <-closed:
+	case <-ctx.Done():
+		l.log.Warn("the store was left open: PostgreSQL does not answer in time")
+	}
 	return nil
 }
 

@@ -1,0 +1,94 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAPartThatDoesNotEndHoldsUpNoStop: the others have their turn, and the error names it.
+func TestAPartThatDoesNotEndHoldsUpNoStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release, stopped := make(chan struct{}), false
+		defer close(release)
+		l := &limiter{}
+		l.onStop("store", func(context.Context) error { stopped = true; return nil })
+		l.background("part that hangs", func(context.Context) { <-release })
+		l.background("part that ends", func(ctx context.Context) { <-ctx.Done() })
+		began := time.Now()
+		err := l.stop()
+		if took := time.Since(began); took != drainTimeout || !stopped {
+			t.Errorf("the stop took %s, and stopped the part before: %v", took, stopped)
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || strings.Count(err.Error(), "stop ") != 1 ||
+			!strings.Contains(err.Error(), "part that hangs") {
+			t.Errorf("%v does not name the part", err)
+		}
+	})
+}
+
+// TestPartsThatAllHangHoldUpNoStopForLong: whoever stops the process kills it after 30 s, and would not be told what was lost.
+func TestPartsThatAllHangHoldUpNoStopForLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &limiter{}
+		var had []time.Duration
+		for range 6 {
+			l.onStop("part that hangs", func(ctx context.Context) error {
+				began := time.Now()
+				<-ctx.Done()
+				had = append(had, time.Since(began))
+				return ctx.Err()
+			})
+		}
+		began := time.Now()
+		err := l.stop()
+		if took := time.Since(began); took > stopTimeout+4*lastPatience || strings.Count(err.Error(), "stop part that hangs") != 6 {
+			t.Errorf("the stop took %s: %v", took, err)
+		}
+		for _, d := range had {
+			if d < lastPatience {
+				t.Errorf("a part had %s", d)
+			}
+		}
+	})
+}
+
+// TestAPartThatIsWaitedForIsNamed: the file of SQLite is waited for as long as it takes, and PostgreSQL is not.
+func TestAPartThatIsWaitedForIsNamed(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[string]string{"sqlite": "WARN still stopping", "postgres": "WARN the store was left open"} {
+		synctest.Test(t, func(t *testing.T) {
+			log, hanging := newWatcher(), &hangingStore{end: make(chan struct{})}
+			l := &limiter{log: slog.New(log), store: hanging}
+			if kind == "postgres" {
+				l.DatabaseURL = "postgres://"
+			}
+			l.onStop("store", l.closeStore)
+			stopped := make(chan error, 1)
+			go func() { stopped <- l.stop() }()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if waits := len(stopped) == 0; waits != (kind == "sqlite") || !strings.Contains(log.String(), want) {
+				t.Errorf("with %s, it waits: %v\n%s", kind, waits, log)
+			}
+			close(hanging.end)
+			if err := <-stopped; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// hangingStore does not close before its end.
+type hangingStore struct {
+	store
+	end chan struct{}
+}
+
+func (s *hangingStore) Close() { <-s.end }
