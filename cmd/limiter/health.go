@@ -40,7 +40,7 @@ func (c *healthcheckCmd) Run(s *session) error {
 	}
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("healthcheck: %w", err)
+		return fmt.Errorf("healthcheck: %w; does a limiter run there? its --http (HTTP_ADDR) is what --http has to be here", err)
 	}
 	defer answer.Body.Close()
 	reason, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) // the status says enough without it
