@@ -15,7 +15,7 @@ const (
 	CodeTooLarge        = "too_large" // 413: request over MaxRequestBytes, or it or its answer over what NATS takes in one message
 	CodeTooManyLimits   = "too_many_limits"
 	CodeOverloaded      = "overloaded"  // 503: the worker's queue is full
-	CodeUnavailable     = "unavailable" // 503: the store fails or cannot be reached
+	CodeUnavailable     = "unavailable" // 503: the store cannot be reached
 )
 
 // Error is an answer that is not a decision. The service sends it as {"error":{…}} with the micro headers

@@ -36,7 +36,7 @@ func wireError(err error) *limits.Error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the store did not answer in time; try again soon"}
 	default:
-		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the store fails or cannot be reached; try again soon"}
+		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the store cannot be reached; try again soon"}
 	}
 }
 

@@ -79,7 +79,7 @@ func ParseOnError(s string) (OnError, error) {
 var (
 	ErrOverloaded  = errors.New("the queue is full")
 	ErrClosed      = errors.New("the engine is closed")
-	ErrUnavailable = errors.New("the store fails or cannot be reached")
+	ErrUnavailable = errors.New("the store cannot be reached")
 	ErrIDConflict  = errors.New("the id was used with another request")
 )
 
