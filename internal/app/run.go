@@ -58,6 +58,7 @@ type store interface {
 	cleaner
 	OutboxAge(ctx context.Context) (time.Duration, error)
 	Identity(ctx context.Context) (string, error)
+	Ails(err error) string
 	Ping(ctx context.Context) error
 	Close()
 }
@@ -398,7 +399,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 func (l *limiter) startService(context.Context) error {
 	return l.serve(bus.ServiceConfig{
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
-		OnError: l.onError, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
+		OnError: l.onError, Ails: l.store.Ails, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
 		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobsService(), Alerts: l.alertsService(),
 	})

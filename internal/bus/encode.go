@@ -142,7 +142,7 @@ func appendString(b []byte, s string) []byte {
 // appendMessage says a denial in words: "100 of 100 used in 1m; try again in 23s".
 func appendMessage(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Result, cost int64) []byte {
 	if forWantOfStore(d, s) {
-		return appendDuration(append(b, "the store cannot be reached; try again in "...), s.RetryAfter)
+		return appendDuration(append(b, "the store cannot be used; try again in "...), s.RetryAfter)
 	}
 	if s == nil {
 		return append(b, "denied"...)

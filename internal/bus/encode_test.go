@@ -143,7 +143,7 @@ func TestMessages(t *testing.T) {
 		{engine.Consume, 1, false, r("day", engine.FixedWindow, 50, 0, 50, 0, 8*3600_000), "50 of 50 used today; try again in 8h"},
 		{engine.Consume, 1, false, r("minute", engine.FixedWindow, 5, 0, 5, 0, 36_001), "5 of 5 used this minute; try again in 37s"},
 		{engine.Record, 10, false, r("1m", engine.SlidingWindow, 5, 0, 14, 0, 0), "14 of 5 used in 1m; recorded past the limit"},
-		{engine.Consume, 1, true, r("1m", engine.SlidingWindow, 5, 0, 0, 0, 1000), "the store cannot be reached; try again in 1s"},
+		{engine.Consume, 1, true, r("1m", engine.SlidingWindow, 5, 0, 0, 0, 1000), "the store cannot be used; try again in 1s"},
 		{engine.Consume, 1, false, fromFirstUse(r("month", engine.FixedWindow, 5, 0, 5, 0, 1000)), "5 of 5 used in a month; try again in 1s"},
 		{engine.Consume, 1, false, fromFirstUse(r("1h", engine.FixedWindow, 5, 0, 5, 0, 1000)), "5 of 5 used in 1h; try again in 1s"},
 	} {

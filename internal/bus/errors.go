@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,8 @@ import (
 )
 
 // wireError gives the error of the wire contract that err is answered with. What is none of the engine's errors
-// is the store's, and its text is not for the asker.
-func wireError(err error) *limits.Error {
+// is the store's, and its text is not for the asker, but for what ails says of it.
+func wireError(err error, ails func(error) string) *limits.Error {
 	var we *limits.Error
 	var fe *engine.FieldError
 	switch {
@@ -36,13 +37,17 @@ func wireError(err error) *limits.Error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the store did not answer in time; try again soon"}
 	default:
-		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the store cannot be reached; try again soon"}
+		what := "the store cannot be reached; try again soon"
+		if ails != nil {
+			what = cmp.Or(ails(err), what)
+		}
+		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: what}
 	}
 }
 
 // errorMsg is the answer that tells err.
-func errorMsg(subject string, err error) *nats.Msg {
-	we := wireError(err)
+func (s *Service) errorMsg(subject string, err error) *nats.Msg {
+	we := wireError(err, s.cfg.Ails)
 	m := nats.NewMsg(subject)
 	m.Header[micro.ErrorHeader] = []string{we.Message}
 	m.Header[micro.ErrorCodeHeader] = []string{strconv.Itoa(we.Status)}

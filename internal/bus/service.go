@@ -48,6 +48,9 @@ type ServiceConfig struct {
 	WarningThreshold float64
 	// OnError is what to answer when the store fails.
 	OnError engine.OnError
+	// Ails says in words for whoever asks what is wrong with the store that gave an error, and what helps; empty when the error does
+	// not tell. Nil says nothing.
+	Ails func(error) string
 	// Policies answer requests that name a policy or give attributes; nil for none. *[policy.Keeper] is one.
 	Policies Policies
 	// Reads is how many of admin's requests that read the store may run at a time, and Statuses how many of status; more
@@ -203,7 +206,7 @@ func (s *Service) decides(verb engine.Verb) micro.HandlerFunc {
 func (c *call) done(d engine.Decision, err error) {
 	s := c.svc
 	if err != nil {
-		s.publish(errorMsg(c.reply, err))
+		s.publish(s.errorMsg(c.reply, err))
 	} else {
 		c.body = appendReply(c.body[:0], c.Verb, &d, c.Cost)
 		s.answer(c.reply, c.body)
@@ -261,10 +264,10 @@ func (s *Service) read(ctx context.Context, subject, reply string, data []byte,
 		body, err = json.Marshal(v)
 	}
 	if err != nil {
-		if e := wireError(err); e.Status == 503 {
+		if e := wireError(err, nil); e.Status == 503 {
 			s.unavailable(subject, err)
 		}
-		s.publish(errorMsg(reply, err))
+		s.publish(s.errorMsg(reply, err))
 		return
 	}
 	s.available(subject)
@@ -275,7 +278,7 @@ func (s *Service) read(ctx context.Context, subject, reply string, data []byte,
 func (s *Service) answer(reply string, body []byte) {
 	err := s.cfg.Conn.Publish(reply, body)
 	if errors.Is(err, nats.ErrMaxPayload) {
-		err = s.cfg.Conn.PublishMsg(errorMsg(reply, &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
+		err = s.cfg.Conn.PublishMsg(s.errorMsg(reply, &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
 			"the answer has %d bytes, and NATS takes %d; ask for fewer at a time with max, or for fewer limits, whose decision stands",
 			len(body), s.cfg.Conn.MaxPayload())}))
 	}
@@ -300,7 +303,7 @@ func (s *Service) available(subject string) {
 
 // refuse answers an error while the handler runs, so that the endpoint's statistics count it.
 func (s *Service) refuse(m micro.Request, err error) {
-	msg := errorMsg(m.Reply(), err)
+	msg := s.errorMsg(m.Reply(), err)
 	s.sent(m.Error(msg.Header.Get(micro.ErrorCodeHeader), msg.Header.Get(micro.ErrorHeader), msg.Data))
 }
 

@@ -50,6 +50,8 @@ func TestReplies(t *testing.T) {
 	}
 }
 
+var errFull = errors.New("secret path")
+
 // TestEngineErrors tells each error of the engine, whether Submit or Done brings it.
 func TestEngineErrors(t *testing.T) {
 	var now error
@@ -60,7 +62,14 @@ func TestEngineErrors(t *testing.T) {
 		}
 		go r.Done(engine.Decision{}, now)
 		return nil
-	}})
+	}}, func(c *ServiceConfig) {
+		c.Ails = func(err error) string {
+			if errors.Is(err, errFull) {
+				return "the disk is full"
+			}
+			return ""
+		}
+	})
 	for _, c := range []struct {
 		err    error
 		status string
@@ -72,6 +81,7 @@ func TestEngineErrors(t *testing.T) {
 		{engine.ErrIDConflict, "409", `{"error":{"code":"id_conflict","field":"id","message":"the id was used with another request in the last 10 minutes; use a new id for each request"}}`},
 		{&engine.FieldError{Field: "burst", Message: "bad"}, "400", `{"error":{"code":"invalid_burst","field":"burst","message":"bad"}}`},
 		{errors.New("secret"), "503", `{"error":{"code":"unavailable","message":"the store cannot be reached; try again soon"}}`},
+		{fmt.Errorf("%w: %w", engine.ErrUnavailable, errFull), "503", `{"error":{"code":"unavailable","message":"the disk is full"}}`},
 	} {
 		for _, submitFails = range []bool{false, true} {
 			now = c.err

@@ -177,7 +177,7 @@ func TestFirstMissingFieldIsNamed(t *testing.T) {
 		{"key", `"key":"k"`}, {"endpoint", `"endpoint":"/a"`}, {"method", `"method":"GET"`}, {"status", `"status":200`}, {"millis", ""},
 	} {
 		for range 10 {
-			if _, err := decodeLogEntry([]byte("{"+body+"}"), time.Now()); err == nil || wireError(err).Field != c.missing {
+			if _, err := decodeLogEntry([]byte("{"+body+"}"), time.Now()); err == nil || wireError(err, nil).Field != c.missing {
 				t.Errorf("{%s}: %v, want that %s is missing", body, err, c.missing)
 			}
 		}
@@ -192,7 +192,7 @@ func FuzzLogEntry(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := decodeLogEntry(data, now)
 		if err != nil {
-			if e := wireError(err); e.Status != 400 && e.Status != 413 {
+			if e := wireError(err, nil); e.Status != 400 && e.Status != 413 {
 				t.Errorf("%v", err)
 			}
 			return

@@ -51,7 +51,7 @@ func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
 	k, code, err := s.cfg.Keys.Verify(ctx, q.APIKey)
 	if err != nil {
 		s.unavailable(limits.SubjectVerify, err)
-		s.publish(errorMsg(reply, err))
+		s.publish(s.errorMsg(reply, err))
 		s.end()
 		return
 	}
@@ -80,7 +80,7 @@ func (s *Service) verified(reply string, q *limits.VerifyRequest, k *keys.Key, c
 
 func (s *Service) answerVerify(reply string, body []byte, err error) {
 	if err != nil {
-		s.publish(errorMsg(reply, err))
+		s.publish(s.errorMsg(reply, err))
 	} else {
 		s.answer(reply, body)
 	}

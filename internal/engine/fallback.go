@@ -27,6 +27,9 @@ func (e *Engine) answerWithout(r *Request) {
 		return
 	}
 	if r.Verb == Refund || r.Verb == Settle || r.Verb == Record && r.OnError != OnErrorLocal {
+		if isOpen(r.err) {
+			r.err = e.cause() // which says why
+		}
 		r.err = unavailable(r.Verb.String(), r.err)
 		return
 	}

@@ -79,6 +79,10 @@ func TestTheCircuitClosesAgain(t *testing.T) {
 		if store.count() != before {
 			t.Error("a store that is known to fail is asked at once")
 		}
+		refund := engine.Request{Verb: engine.Refund, Limits: consume.Limits, Cost: 1}
+		if _, err := e.Do(t.Context(), &refund); !errors.Is(err, engine.ErrUnavailable) || !errors.Is(err, down) {
+			t.Errorf("a refund while the circuit is open: %v; want why the store fails", err)
+		}
 		store.fail(nil)
 		time.Sleep(1100 * time.Millisecond)
 		if d := ask(t, e, consume); d.Degraded {

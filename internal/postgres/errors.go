@@ -19,6 +19,11 @@ const (
 	divisionByZero       = "22012"
 	featureNotSupported  = "0A000"
 	invalidStatementName = "26000"
+	readOnlyTransaction  = "25006"
+	diskFull             = "53100"
+	ioError              = "58030"
+	dataCorrupted        = "XX001"
+	indexCorrupted       = "XX002"
 )
 
 // sqlState is the code of an answer from the server; empty when the error is not one.
@@ -43,6 +48,24 @@ func refused(act string, err error) error {
 		return fmt.Errorf("%s: %w: %w", act, engine.ErrConflict, err)
 	}
 	return fmt.Errorf("%s: %w", act, err)
+}
+
+// errReadOnly is why no connection was made to a server that takes no writes, such as a standby.
+var errReadOnly = errors.New("the server is read-only")
+
+// Ails says of an error, to whoever asks the service, what is wrong with the server and what helps; empty when it does not tell.
+func (s *Store) Ails(err error) string {
+	switch state := sqlState(err); {
+	case state == diskFull:
+		return "the disk of the store is full; try again when there is room"
+	case state == readOnlyTransaction, errors.Is(err, errReadOnly):
+		return "the store is read-only; try again when it takes writes"
+	case state == dataCorrupted, state == indexCorrupted:
+		return "the store is damaged; it has to be restored from a backup"
+	case state == ioError:
+		return "the disk of the store fails; its operator has to look at it"
+	}
+	return ""
 }
 
 // unknown explains an error after which nobody knows whether the transaction was committed.

@@ -312,7 +312,11 @@ func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Durati
 		if _, err := ask(ctx, conn, settings.String()); err != nil {
 			return fmt.Errorf("set up the session: %w", err)
 		}
-		return pgconn.ValidateConnectTargetSessionAttrsReadWrite(ctx, conn)
+		err := pgconn.ValidateConnectTargetSessionAttrsReadWrite(ctx, conn)
+		if err != nil && !conn.IsClosed() { // it did answer
+			err = fmt.Errorf("%w: %w", errReadOnly, err)
+		}
+		return err
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -77,6 +78,9 @@ func TestAFullDiskAtTheCommit(t *testing.T) {
 	} {
 		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Code() != codes.SQLITE_FULL || errors.Is(err, engine.ErrCommitUnknown) {
 			t.Errorf("%s: %v; want that the disk is full, without doubt", name, err)
+		}
+		if told := s.Ails(err); !strings.Contains(told, "full") {
+			t.Errorf("%s: who asks is told %q", name, told)
 		}
 	}
 	lead(t, log, path+"-wal")

@@ -27,8 +27,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-	driver "modernc.org/sqlite"
-	codes "modernc.org/sqlite/lib"
+	_ "modernc.org/sqlite"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/journal"
@@ -249,12 +248,4 @@ func acquire(ctx context.Context, lock chan struct{}) (release func(), err error
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// damaged adds to the error of a file that is damaged what to do about it.
-func damaged(err error) error {
-	if e, ok := errors.AsType[*driver.Error](err); ok && (e.Code()&0xff == codes.SQLITE_CORRUPT || e.Code()&0xff == codes.SQLITE_NOTADB) {
-		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as docs/operations.md says under Backup and restore", err)
-	}
-	return err
 }

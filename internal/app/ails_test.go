@@ -1,0 +1,49 @@
+package app
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// TestWhoAsksIsToldThatTheDiskIsFull, which "cannot be reached" would hide. The server's answer is its own, though room there is.
+func TestWhoAsksIsToldThatTheDiskIsFull(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.DatabaseURL = testenv.Postgres(t, postgres.Migrate)
+	s := startOne(t, o, Run)
+	defer func() {
+		if err := s.stopOne(t); err != nil {
+			t.Error(err)
+		}
+	}()
+	nc, err := nats.Connect(s.log.at["nats"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	client := limits.NewClient(nc)
+	db, err := pgx.Connect(t.Context(), o.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(t.Context())
+	_, err = db.Exec(t.Context(), `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql
+		AS $$ BEGIN RAISE 'could not extend file "base/1/2": No space left on device' USING ERRCODE = 'disk_full'; END $$;
+		CREATE TRIGGER full_disk BEFORE INSERT ON journal FOR EACH ROW EXECUTE FUNCTION full_disk()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // of the second the circuit is open
+		_, err := client.Record(t.Context(), limits.Per("k", 1, "1m"))
+		if err == nil || !strings.Contains(err.Error(), "the disk of the store is full") || strings.Contains(err.Error(), "base/1/2") {
+			t.Errorf("a record: %v; want that the disk is full", err)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// TestWhatAilsTheServerIsTold, from what a real one answers.
+func TestWhatAilsTheServerIsTold(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	for statement, want := range map[string]string{
+		`DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$`:      "full",
+		`DO $$ BEGIN RAISE 'could not read block' USING ERRCODE = 'io_error'; END $$`:        "fails",
+		`DO $$ BEGIN RAISE 'invalid page in block' USING ERRCODE = 'data_corrupted'; END $$`: "damaged",
+		`DO $$ BEGIN SET TRANSACTION READ ONLY; CREATE TABLE t (); END $$`:                   "read-only",
+		`SELECT no_such_function()`: "",
+	} {
+		_, err := s.relay.Exec(t.Context(), statement)
+		if got := s.Ails(refused("decide", err)); err == nil || !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%v is told as %q; want %q", err, got, want)
+		}
+	}
+	if got := s.Ails(errors.New("connection refused")); got != "" {
+		t.Errorf("a server that is away is told as %q", got)
+	}
+}

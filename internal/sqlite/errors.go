@@ -1,0 +1,41 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+
+	driver "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
+)
+
+// primaryCode is what SQLite says is wrong, without the details; 0 when the error is none of SQLite's.
+func primaryCode(err error) int {
+	if e, ok := errors.AsType[*driver.Error](err); ok {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// damaged adds to the error of a file that is damaged what to do about it.
+func damaged(err error) error {
+	switch primaryCode(err) {
+	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
+		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as docs/operations.md says under Backup and restore", err)
+	}
+	return err
+}
+
+// Ails says of an error, to whoever asks the service, what is wrong with the file and what helps; empty when it does not tell.
+func (s *Store) Ails(err error) string {
+	switch primaryCode(err) {
+	case codes.SQLITE_FULL:
+		return "the disk of the store is full; try again when there is room"
+	case codes.SQLITE_READONLY:
+		return "the store is read-only; try again when it takes writes"
+	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
+		return "the store is damaged; it has to be restored from a backup"
+	case codes.SQLITE_IOERR:
+		return "the disk of the store fails; its operator has to look at it"
+	}
+	return ""
+}
