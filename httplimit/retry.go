@@ -22,7 +22,8 @@ func CanRetry(resp *http.Response) bool {
 // RetryAt is the earliest time at which the server wants to see the request again, counted from now, so call it when
 // the response comes. It reads Retry-After (seconds or a date), else t of RateLimit ([Draft]), else X-RateLimit-Reset
 // (an ISO date, Unix seconds or milliseconds, or seconds from now). A date is measured against the server's own clock, if the
-// response tells it in Date. ok is false when none of them can be read.
+// response tells it in Date. ok is false when none of them can be read. A RateLimit with a mistake anywhere is passed over as a
+// whole, as [Draft] and RFC 9651 demand.
 func RetryAt(resp *http.Response) (at time.Time, ok bool) {
 	now := time.Now()
 	server, err := http.ParseTime(resp.Header.Get("Date"))
@@ -66,52 +67,19 @@ func seconds(text string) (time.Duration, bool) {
 }
 
 // rateLimitReset gives the longest t of the items that have nothing left, and of all items if every one has some:
-// which of them refused is not said. Names are in quotes and may hold anything, so they are cut out first. A field that is not
-// well-formed is read as far as it goes, which RFC 9651 does not ask for: to wait for what a server seems to say costs less than
-// to come too soon.
+// which of them refused is not said.
 func rateLimitReset(h http.Header) (longest time.Duration, ok bool) {
 	exhausted := false
-	for item := range strings.SplitSeq(withoutStrings(strings.Join(h.Values("RateLimit"), ",")), ",") {
-		t, none, valid := rateLimitItem(item)
-		if !valid || exhausted && !none {
+	for _, item := range rateLimitItems(h.Values("RateLimit")) {
+		if !item.told || exhausted && !item.none {
 			continue
 		}
-		if none && !exhausted {
+		if item.none && !exhausted {
 			longest, exhausted = 0, true
 		}
-		longest, ok = max(longest, t), true
+		longest, ok = max(longest, item.t), true
 	}
 	return longest, ok
-}
-
-func rateLimitItem(item string) (t time.Duration, none, ok bool) {
-	for parameter := range strings.SplitSeq(item, ";") {
-		name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
-		switch name {
-		case "r":
-			none = value == "0"
-		case "t":
-			t, ok = seconds(value)
-		}
-	}
-	return t, none, ok
-}
-
-// withoutStrings leaves out what stands in quotes.
-func withoutStrings(field string) string {
-	var out strings.Builder
-	quoted := false
-	for i := 0; i < len(field); i++ {
-		switch c := field[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case !quoted:
-			out.WriteByte(c)
-		}
-	}
-	return out.String()
 }
 
 // xRateLimitReset tells the three kinds of number apart by size: Unix seconds have been over 1e9 since 2001, Unix

@@ -97,17 +97,19 @@ func TestTransportBacksOff(t *testing.T) {
 func TestTransportKeepsToTheServersTime(t *testing.T) {
 	t.Parallel()
 	for name, headers := range map[string][]string{
-		"seconds":           {"Retry-After", "60", "X-RateLimit-Reset", "1"},
-		"date":              {"Retry-After", "Fri, 02 Jan 2026 12:01:00 GMT"},
-		"date, other clock": {"Retry-After", "Fri, 02 Jan 2026 13:01:00 GMT", "Date", "Fri, 02 Jan 2026 13:00:00 GMT"},
-		"Unix seconds":      {"X-RateLimit-Reset", "1767355260"},
-		"Unix milliseconds": {"X-RateLimit-Reset", "1767355260000"},
-		"Unix, other clock": {"X-RateLimit-Reset", "1767358860", "Date", "Fri, 02 Jan 2026 13:00:00 GMT"},
-		"ISO, other clock":  {"X-RateLimit-Reset", "2026-01-02T11:01:00.000Z", "Date", "Fri, 02 Jan 2026 11:00:00 GMT"},
-		"seconds from now":  {"X-RateLimit-Reset", "60"},
-		"ISO date":          {"X-RateLimit-Reset", "2026-01-02T12:01:00.000Z"},
-		"draft":             {"RateLimit", `"a;t=1, b";r=0;t=60, "c\";r=0;t=9";r=5;t=3600`},
-		"draft, none empty": {"RateLimit", `"a";r=1;t=60,"c";r=5;t=30`, "X-RateLimit-Reset", "2"},
+		"seconds":            {"Retry-After", "60", "X-RateLimit-Reset", "1"},
+		"date":               {"Retry-After", "Fri, 02 Jan 2026 12:01:00 GMT"},
+		"date, other clock":  {"Retry-After", "Fri, 02 Jan 2026 13:01:00 GMT", "Date", "Fri, 02 Jan 2026 13:00:00 GMT"},
+		"Unix seconds":       {"X-RateLimit-Reset", "1767355260"},
+		"Unix milliseconds":  {"X-RateLimit-Reset", "1767355260000"},
+		"Unix, other clock":  {"X-RateLimit-Reset", "1767358860", "Date", "Fri, 02 Jan 2026 13:00:00 GMT"},
+		"ISO, other clock":   {"X-RateLimit-Reset", "2026-01-02T11:01:00.000Z", "Date", "Fri, 02 Jan 2026 11:00:00 GMT"},
+		"seconds from now":   {"X-RateLimit-Reset", "60"},
+		"ISO date":           {"X-RateLimit-Reset", "2026-01-02T12:01:00.000Z"},
+		"draft":              {"RateLimit", `"a;t=1, b";r=0;t=60, "c\";r=0;t=9";r=5;t=3600`},
+		"draft, none empty":  {"RateLimit", `"a";r=1;t=60,"c";r=5;t=30`, "X-RateLimit-Reset", "2"},
+		"draft, other types": {"RateLimit", `"a";r=0;t=9;r=1;pk=:YQ==:;x=%"%c3%bc", b;x=?1;y=@1;z;r=000;  t=060, 1.5;r=7;v=-1.5`},
+		"draft, malformed":   {"RateLimit", `"a";r=0;t=1, "b";r=0;t=`, "X-RateLimit-Reset", "60"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
