@@ -206,18 +206,24 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 	if err != nil {
 		return nil, err
 	}
+	var why error
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		if err = s.Ping(ctx); err == nil {
+		err := s.Ping(ctx)
+		if err == nil {
 			break
+		}
+		if why == nil || ctx.Err() == nil { // that its time is over says nothing of the server
+			why = err
 		}
 		l.log.Warn("waiting for PostgreSQL", "error", err)
 		select {
 		case <-ctx.Done():
 			s.Close()
+			const act = "connect to PostgreSQL as --database-url (DATABASE_URL) says"
 			if errors.Is(ctx.Err(), context.Canceled) {
-				return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+				return nil, fmt.Errorf("%s: %w", act, why)
 			}
-			return nil, fmt.Errorf("connect to PostgreSQL: gave up after %s: %w", startTimeout, err)
+			return nil, fmt.Errorf("%s: gave up after %s: %w", act, startTimeout, why)
 		case <-time.After(wait):
 		}
 	}

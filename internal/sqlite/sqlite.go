@@ -251,10 +251,17 @@ func acquire(ctx context.Context, lock chan struct{}) (release func(), err error
 	}
 }
 
-// damaged adds to the error of a file that is damaged what to do about it.
+// damaged adds to the error of a file that is damaged, or that somebody else writes to, what to do about it.
 func damaged(err error) error {
-	if e, ok := errors.AsType[*driver.Error](err); ok && (e.Code()&0xff == codes.SQLITE_CORRUPT || e.Code()&0xff == codes.SQLITE_NOTADB) {
+	e, ok := errors.AsType[*driver.Error](err)
+	if !ok {
+		return err
+	}
+	switch e.Code() & 0xff {
+	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
 		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as docs/operations.md says under Backup and restore", err)
+	case codes.SQLITE_BUSY:
+		return fmt.Errorf("%w; another program has limits.db open and writes to it: end that one, the file is the limiter's alone", err)
 	}
 	return err
 }
