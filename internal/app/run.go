@@ -222,6 +222,7 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 
 // awaitPostgres asks until there is an answer, while a start may take, or what is wrong stays wrong.
 func (l *limiter) awaitPostgres(ctx context.Context, question func(context.Context) error) error {
+	const act = "connect to PostgreSQL as --database-url (DATABASE_URL) says"
 	var cause error
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := question(ctx)
@@ -236,9 +237,9 @@ func (l *limiter) awaitPostgres(ctx context.Context, question func(context.Conte
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
-				return fmt.Errorf("connect to PostgreSQL: %w", cause)
+				return fmt.Errorf("%s: %w", act, cause)
 			}
-			return fmt.Errorf("connect to PostgreSQL: gave up after %s: %w", startTimeout, cause)
+			return fmt.Errorf("%s: gave up after %s: %w", act, startTimeout, cause)
 		case <-time.After(wait):
 		}
 	}

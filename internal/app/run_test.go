@@ -246,6 +246,24 @@ func TestAStartIsGivenUp(t *testing.T) {
 	}
 }
 
+// TestAStartThatGaveUpSaysWhere: a server that hangs lets the last try run into the end of the start, which alone would say neither.
+func TestAStartThatGaveUpSaysWhere(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the system accepts, and nobody says anything
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	address := silent.Addr().String()
+	l := &limiter{log: slog.New(newWatcher()), Options: Options{DatabaseURL: "postgres://u:secret@" + address + "/limits?sslmode=disable&connect_timeout=1"}}
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	_, err = l.openPostgres(ctx)
+	if err == nil || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "DATABASE_URL") || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+}
+
 func TestATokenOfNATSStaysOutOfTheLog(t *testing.T) {
 	o := options(t)
 	addr := testenv.NATSConfig(t, "authorization { token: s3cret }\njetstream {}").Addr().String()

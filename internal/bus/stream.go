@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
@@ -99,8 +100,11 @@ func wrapStream(act, stream string, err error) error {
 // wayOut says of an error of JetStream what to do about it, where that is known.
 func wayOut(err error) error { return unanswered(inTheWay(err)) }
 
-// unanswered says where to look when JetStream says nothing, as it does of what it cannot write.
+// unanswered says where to look when JetStream says nothing, as it does of what it cannot write, or is not there.
 func unanswered(err error) error {
+	if errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("%w: JetStream is not enabled on this NATS server, or not for this account, or has no leader yet", err)
+	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
 		return fmt.Errorf("%w: the NATS server did not answer in time; look at its log, and whether its disk is full "+
 			"(docs/operations.md, A full disk)", err)

@@ -164,3 +164,16 @@ func TestAStreamThatHasNoRoomIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestWithoutJetStreamItIsNamed: what nats.go says names no part of the server.
+func TestWithoutJetStreamItIsNamed(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStream = false }).ClientURL())
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "JetStream is not enabled") {
+		t.Error(err)
+	}
+}

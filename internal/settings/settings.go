@@ -181,17 +181,33 @@ func Version(release string) string {
 	return cmp.Or(info.Main.Version, "(devel)")
 }
 
+// repeat is how soon behind the first signal another one is no second one: timeout(1) sends its signal to the process, and then to
+// the group that it is in.
+const repeat = 500 * time.Millisecond
+
 // UntilSignal gives a context that the first signal ends, so that the program drains; the second ends the process with a
 // status.
 func UntilSignal(status int) context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	return until(signals, func() {
+		fmt.Fprintln(os.Stderr, "ended at once by a second signal; what was under way is not done")
+		os.Exit(status)
+	})
+}
+
+func until(signals <-chan os.Signal, end func()) context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		<-signals
+		first := time.Now()
 		cancel()
-		<-signals
-		os.Exit(status)
+		for range signals {
+			if time.Since(first) >= repeat {
+				end()
+				return
+			}
+		}
 	}()
 	return ctx
 }

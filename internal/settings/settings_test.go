@@ -2,7 +2,11 @@ package settings
 
 import (
 	"net/netip"
+	"os"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/app"
 )
@@ -32,4 +36,25 @@ func TestAlertsAllowIsOfUnmappedAddresses(t *testing.T) {
 			t.Errorf("%q is taken", text)
 		}
 	}
+}
+
+// TestASignalThatComesTwiceIsOne: only one that comes behind it is to end a drain.
+func TestASignalThatComesTwiceIsOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		signals, ended := make(chan os.Signal, 2), false
+		ctx := until(signals, func() { ended = true })
+		signals <- syscall.SIGTERM
+		signals <- syscall.SIGTERM
+		synctest.Wait()
+		if ctx.Err() == nil || ended {
+			t.Errorf("%v, ended at once: %v", ctx.Err(), ended)
+		}
+		time.Sleep(time.Second)
+		signals <- syscall.SIGINT
+		synctest.Wait()
+		if !ended {
+			t.Error("the second one did not end it")
+		}
+	})
 }

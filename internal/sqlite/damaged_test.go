@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"bytes"
+	"database/sql"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +21,30 @@ func TestADamagedFileSaysWhatToDo(t *testing.T) {
 		s.Close()
 	}
 	if err == nil || !strings.Contains(err.Error(), "restore a backup") || !strings.Contains(s.Ails(err), "damaged") {
+		t.Errorf("%v; want what to do", err)
+	}
+}
+
+// TestAFileThatSomebodyElseWritesToSaysWhatToDo: a tool that looks into it may have begun a transaction.
+func TestAFileThatSomebodyElseWritesToSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s, err := Open(t.Context(), Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	tool, err := sql.Open("sqlite", dsn(path, "rw"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tool.Close()
+	tool.SetMaxOpenConns(1)
+	if _, err := tool.Exec(beginSQL); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Expire(t.Context(), 1)
+	if err == nil || !strings.Contains(err.Error(), "end that one") {
 		t.Errorf("%v; want what to do", err)
 	}
 }

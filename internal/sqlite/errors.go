@@ -16,11 +16,13 @@ func primaryCode(err error) int {
 	return 0
 }
 
-// damaged adds to the error of a file that is damaged what to do about it.
+// damaged adds to the error of a file that is damaged, or that somebody else writes to, what to do about it.
 func damaged(err error) error {
 	switch primaryCode(err) {
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
 		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as docs/operations.md says under Backup and restore", err)
+	case codes.SQLITE_BUSY:
+		return fmt.Errorf("%w; another program has limits.db open and writes to it: end that one, the file is the limiter's alone", err)
 	}
 	return err
 }
