@@ -23,7 +23,7 @@ func TestWaitingForPostgres(t *testing.T) {
 	}{
 		"an answer":                {[]error{full, full, nil}, nil, ""},
 		"a pooler of transactions": {[]error{full, pooled}, pooled, pooled.Error()},
-		"in vain":                  {[]error{full}, full, "connect to PostgreSQL: gave up after 30s: no session left"},
+		"in vain":                  {[]error{full}, full, "connect to PostgreSQL as --database-url (DATABASE_URL) says: gave up after 30s: no session left"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
