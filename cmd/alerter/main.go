@@ -71,21 +71,17 @@ func main() {
 func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
 	defer settings.Exited(&status)
 	var c command
-	k, err := parser(&c, out, log).Parse(args)
-	if parse, ok := errors.AsType[*kong.ParseError](err); ok {
-		k = parse.Context
-	}
-	if err != nil {
-		return wrongUsage(log, settings.Named(k, err))
+	if _, err := parser(&c, out, log).Parse(args); err != nil {
+		return wrongUsage(log, err)
 	}
 	o, err := c.options()
 	if err != nil {
-		return wrongUsage(log, settings.Named(k, err))
+		return wrongUsage(log, err)
 	}
 	settings.CollectLess()
 	if err := app.RunAlerter(ctx, o, c.Logger(log)); err != nil {
 		if errors.Is(err, app.ErrOptions) {
-			return wrongUsage(log, settings.Named(k, err))
+			return wrongUsage(log, err)
 		}
 		fmt.Fprintf(log, "alerter: %v\n", err)
 		return exitError

@@ -14,7 +14,6 @@ func TestFlags(t *testing.T) {
 			t.Setenv(name, "")
 		}
 	}
-	t.Setenv("ALERTS_ALLOW", "y")
 	for _, test := range []struct {
 		args     string
 		status   int
@@ -24,12 +23,11 @@ func TestFlags(t *testing.T) {
 		{"--help", exitDone, "The PostgreSQL of the limiters (required)", ""},
 		{"--version", exitDone, "alerter ", ""},
 		{"", exitUsage, "", "--nats-url and --database-url are needed"},
-		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d", exitUsage, "", `--alerts-allow: "y" is no address and no prefix such as 10.0.0.0/8 (from the environment: ALERTS_ALLOW)`},
 		{"--nats-url nats://127.0.0.1", exitUsage, "", "--nats-url and --database-url are needed"},
 		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --alerts-allow x", exitUsage, "", "--alerts-allow"},
 		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --nats-creds=", exitUsage, "", "--nats-creds: is empty; leave it out or give one"},
 		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --alerts=", exitUsage, "", "--alerts: is empty; leave it out or give one"},
-		{"--nats-url nats://127.0.0.1 --database-url mysql://db --source %zz --alerts-allow 10.0.0.0/8", exitUsage, "", "--database-url: read database URL"},
+		{"--nats-url nats://127.0.0.1 --database-url mysql://db --source %zz", exitUsage, "", "--database-url: read database URL"},
 	} {
 		var out, log bytes.Buffer
 		status := run(t.Context(), strings.Fields(test.args), &out, &log)

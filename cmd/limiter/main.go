@@ -113,13 +113,10 @@ func runWith(parser *kong.Kong, args []string, s *session) (status int) {
 		return exitStatus(s, nil)
 	}
 	if err != nil {
-		fmt.Fprintf(s.err, "limiter: %v\n%s\n", settings.Named(parsed(err), err), helpHint(err))
+		fmt.Fprintf(s.err, "limiter: %v\n%s\n", err, helpHint(err))
 		return exitUsage
 	}
-	if err = k.Run(s); isUsage(err) {
-		err = settings.Named(k, err)
-	}
-	if status = exitStatus(s, err); status == exitUsage {
+	if status = exitStatus(s, k.Run(s)); status == exitUsage {
 		fmt.Fprintf(s.err, "see: %s --help\n", k.Selected().FullPath())
 	}
 	return status
@@ -137,17 +134,10 @@ func newParser() *kong.Kong {
 	)
 }
 
-// parsed is how far an error of parsing came; nil when that is not known.
-func parsed(err error) *kong.Context {
-	if parse, ok := errors.AsType[*kong.ParseError](err); ok {
-		return parse.Context
-	}
-	return nil
-}
-
 func helpHint(err error) string {
-	if k := parsed(err); k != nil {
-		switch verb := k.Selected(); {
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context != nil {
+		switch verb := parse.Context.Selected(); {
 		case verb != nil && verb.Name != "serve":
 			return "see: " + verb.FullPath() + " --help"
 		// A mistyped verb parses as an argument of serve, whose help would not help.
@@ -170,6 +160,7 @@ func inboxHint(err error) string {
 }
 
 func exitStatus(s *session, err error) int {
+	var usage usageError
 	if lost := s.out.err; lost != nil && (err == nil || errors.Is(err, errDenied) || errors.Is(err, context.Canceled)) {
 		// Who reads has seen enough, as in limiter list | head -1. Mostly the signal SIGPIPE has ended the process by now.
 		if errors.Is(lost, syscall.EPIPE) {
@@ -184,13 +175,8 @@ func exitStatus(s *session, err error) int {
 		return exitDenied
 	}
 	fmt.Fprintf(s.err, "limiter: %s%s\n", strings.Map(shown, err.Error()), inboxHint(err))
-	if isUsage(err) {
+	if errors.As(err, &usage) || errors.Is(err, app.ErrOptions) {
 		return exitUsage
 	}
 	return exitError
-}
-
-func isUsage(err error) bool {
-	var usage usageError
-	return errors.As(err, &usage) || errors.Is(err, app.ErrOptions)
 }

@@ -336,22 +336,6 @@ func TestServeOptions(t *testing.T) {
 	}
 }
 
-// TestAnErrorNamesTheVariable that gave the flag, unless the command line did.
-func TestAnErrorNamesTheVariable(t *testing.T) {
-	for variable, value := range map[string]string{
-		"USAGE_DAYS": "-1", "ON_ERROR": "x", "WARNING_THRESHOLD": "2", "ALERTS_ALLOW": "x", "CLEANUP_EVERY": "5", "NATS_URL": "h:0",
-	} {
-		t.Run(variable, func(t *testing.T) {
-			t.Setenv(variable, value)
-			limiter(t).want(t, exitUsage, "", variable)
-		})
-	}
-	t.Setenv("USAGE_DAYS", "7")
-	if i := limiter(t, "--usage-days=-1"); strings.Contains(i.err.String(), "USAGE_DAYS") {
-		t.Errorf("the variable was not used: %s", &i.err)
-	}
-}
-
 // TestAnEmptyVariableIsUnset: with every variable there and empty, all is as with none.
 func TestAnEmptyVariableIsUnset(t *testing.T) {
 	serve := func() app.Options {

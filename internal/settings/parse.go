@@ -2,11 +2,9 @@ package settings
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/alecthomas/kong"
 )
@@ -62,30 +60,4 @@ func refuseEmptyValues(k *kong.Kong) error {
 		}
 		return next(nil)
 	})
-}
-
-// Named names behind an error the environment variables that gave the flags which it names: who has set those in a compose file has
-// no flag to look for.
-func Named(k *kong.Context, err error) error {
-	if k == nil || err == nil {
-		return err
-	}
-	onLine := map[*kong.Flag]bool{}
-	for _, p := range k.Path {
-		if p.Flag != nil && !p.Resolved {
-			onLine[p.Flag] = true
-		}
-	}
-	text, names := err.Error(), []string(nil)
-	for _, f := range k.Flags() {
-		set := slices.IndexFunc(f.Envs, func(name string) bool { return os.Getenv(name) != "" })
-		named := strings.Contains(text, "--"+f.Name+":") || strings.Contains(text, "--"+f.Name+" must")
-		if named && set >= 0 && !onLine[f] && !strings.Contains(text, f.Envs[set]) {
-			names = append(names, f.Envs[set])
-		}
-	}
-	if names == nil {
-		return err
-	}
-	return fmt.Errorf("%w (from the environment: %s)", err, strings.Join(names, ", "))
 }
