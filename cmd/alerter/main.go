@@ -71,17 +71,18 @@ func main() {
 func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
 	defer settings.Exited(&status)
 	var c command
-	if _, err := parser(&c, out, log).Parse(args); err != nil {
-		return wrongUsage(log, err)
+	k, err := parser(&c, out, log).Parse(args)
+	if err != nil {
+		return wrongUsage(log, k, err)
 	}
 	o, err := c.options()
 	if err != nil {
-		return wrongUsage(log, err)
+		return wrongUsage(log, k, err)
 	}
 	settings.CollectLess()
 	if err := app.RunAlerter(ctx, o, c.Logger(log)); err != nil {
 		if errors.Is(err, app.ErrOptions) {
-			return wrongUsage(log, err)
+			return wrongUsage(log, k, err)
 		}
 		fmt.Fprintf(log, "alerter: %v\n", err)
 		return exitError
@@ -89,8 +90,8 @@ func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
 	return exitDone
 }
 
-func wrongUsage(log io.Writer, err error) (status int) {
-	fmt.Fprintf(log, "alerter: %v\nsee: alerter --help\n", err)
+func wrongUsage(log io.Writer, k *kong.Context, err error) (status int) {
+	fmt.Fprintf(log, "alerter: %s\nsee: alerter --help\n", settings.Explain(k, err))
 	return exitUsage
 }
 

@@ -66,7 +66,7 @@ Examples:
 // Validate holds what the tags cannot.
 func (c *alertsTestSendCmd) Validate() error {
 	if c.Wait < 0 {
-		return fmt.Errorf("--wait: %v is below 0", c.Wait)
+		return fmt.Errorf("--wait: %v is below 0; want 0 to not wait, or one such as 10s", c.Wait)
 	}
 	return c.clientFlags.Validate()
 }

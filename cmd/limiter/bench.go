@@ -47,9 +47,9 @@ check: on a shared machine, what is not there for the service.`
 func (c *benchCmd) Validate() error {
 	switch {
 	case c.Connections < 1:
-		return fmt.Errorf("--connections: %d is below 1", c.Connections)
+		return fmt.Errorf("--connections: %d is below 1; want one such as 1", c.Connections)
 	case c.InFlight < c.Connections:
-		return fmt.Errorf("--in-flight %d over --connections %d: each connection needs one", c.InFlight, c.Connections)
+		return fmt.Errorf("--in-flight: %d is below the %d of --connections: each connection needs one", c.InFlight, c.Connections)
 	case c.InFlight > 1_000_000:
 		return fmt.Errorf("--in-flight: %d is above 1000000", c.InFlight)
 	case c.Keys < 1 || c.Keys > 1_000_000_000:
@@ -57,9 +57,9 @@ func (c *benchCmd) Validate() error {
 	case c.Limit < 1 || c.Limit > limits.MaxAmount:
 		return fmt.Errorf("--limit: %d is not between 1 and %d", c.Limit, int64(limits.MaxAmount))
 	case c.Duration <= 0:
-		return fmt.Errorf("--duration: %v is not above 0", c.Duration)
+		return fmt.Errorf("--duration: %v is not above 0; want one such as 10s", c.Duration)
 	case c.Warmup < 0:
-		return fmt.Errorf("--warmup: %v is below 0", c.Warmup)
+		return fmt.Errorf("--warmup: %v is below 0; want 0 for none, or one such as 1s", c.Warmup)
 	}
 	return c.natsFlags.Validate()
 }

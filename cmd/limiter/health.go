@@ -27,6 +27,14 @@ func (*healthcheckCmd) Help() string {
 The exit status is 0 when the limiter is ready and 1 when it is not.`
 }
 
+// Validate holds what the tags cannot.
+func (c *healthcheckCmd) Validate() error {
+	if c.Timeout <= 0 {
+		return fmt.Errorf("--timeout: %v is not above 0; want one such as 3s", c.Timeout)
+	}
+	return nil
+}
+
 func (c *healthcheckCmd) Run(s *session) error {
 	address, err := dialable(c.HTTP)
 	if err != nil {

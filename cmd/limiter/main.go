@@ -110,13 +110,13 @@ func runWith(parser *kong.Kong, args []string, s *session) (status int) {
 	parser.Stdout, parser.Stderr = s.out, s.err
 	k, err := parser.Parse(args)
 	if s.out.err != nil { // of --help or --version
-		return exitStatus(s, nil)
+		return exitStatus(s, nil, nil)
 	}
 	if err != nil {
-		fmt.Fprintf(s.err, "limiter: %v\n%s\n", err, helpHint(err))
+		fmt.Fprintf(s.err, "limiter: %s\n%s\n", settings.Explain(nil, err), helpHint(err))
 		return exitUsage
 	}
-	if status = exitStatus(s, k.Run(s)); status == exitUsage {
+	if status = exitStatus(s, k, k.Run(s)); status == exitUsage {
 		fmt.Fprintf(s.err, "see: %s --help\n", k.Selected().FullPath())
 	}
 	return status
@@ -159,7 +159,8 @@ func inboxHint(err error) string {
 		"(NATS_INBOX_PREFIX), such as _INBOX_check"
 }
 
-func exitStatus(s *session, err error) int {
+// exitStatus tells what went wrong and gives the exit status of it; k is what was parsed, if it was.
+func exitStatus(s *session, k *kong.Context, err error) int {
 	var usage usageError
 	if lost := s.out.err; lost != nil && (err == nil || errors.Is(err, errDenied) || errors.Is(err, context.Canceled)) {
 		// Who reads has seen enough, as in limiter list | head -1. Mostly the signal SIGPIPE has ended the process by now.
@@ -174,9 +175,10 @@ func exitStatus(s *session, err error) int {
 	case errors.Is(err, errDenied):
 		return exitDenied
 	}
-	fmt.Fprintf(s.err, "limiter: %s%s\n", strings.Map(shown, err.Error()), inboxHint(err))
+	text, status := err.Error(), exitError
 	if errors.As(err, &usage) || errors.Is(err, app.ErrOptions) {
-		return exitUsage
+		text, status = settings.Explain(k, err), exitUsage
 	}
-	return exitError
+	fmt.Fprintf(s.err, "limiter: %s%s\n", strings.Map(shown, text), inboxHint(err))
+	return status
 }

@@ -170,7 +170,7 @@ func TestWrongUsage(t *testing.T) {
 		{"--nats-creds /does/not/exist", "/does/not/exist"},
 		{"consume", "KEY, --limit (1 or more) and --window are needed"},
 		{"consume k --limit 5", "see: limiter consume --help"},
-		{"consume k --limit five --window 1m", "--limit: expected"},
+		{"consume k --limit five --window 1m", `--limit: "five" is no whole number`},
 		{"consume k --limit 5 --window 1m --cost 0", "--cost: 0 is below 1"},
 		{"consume k --limit 5 --window 1m --algorithm leaky", `--algorithm: "leaky" is not one of sliding_window`},
 		{"consume k --limit 5 --window 1m --consistency eventual", `--consistency: "eventual" is not one of exact, leased`},
@@ -235,6 +235,7 @@ func TestWrongUsage(t *testing.T) {
 		{"overrides set p minute u:\xfd --limit 1 --reason x", "is not valid UTF-8"},
 		{"alerts silence --for 1h --reason x --user=u\xfd", "is not valid UTF-8"},
 		{"migrate", `"up"`},
+		{"healthcheck --timeout 0s", "--timeout: 0s is not above 0; want one such as 3s"},
 		{"migrate up", "--database-url"},
 		{"migrate down --database-url postgres://x", "see: limiter migrate down --help"},
 	}

@@ -82,7 +82,7 @@ func (o *Options) check() error {
 	}
 	wrong("--source", bus.CheckSource(o.Source))
 	if !(o.WarningThreshold >= 0 && o.WarningThreshold <= 1) { // NaN too
-		wrong("--warning-threshold", fmt.Errorf("%v is not between 0 and 1", o.WarningThreshold))
+		wrong("--warning-threshold", fmt.Errorf("%v is not between 0 and 1; want one such as 0.1", o.WarningThreshold))
 	}
 	if o.OnError != "" {
 		var err error

@@ -45,7 +45,7 @@ func (f *NATS) Validate() error {
 		return errors.New("--nats-tls-cert and --nats-tls-key belong together; one of them is missing")
 	}
 	if f.NATSURL != "" && strings.Trim(f.NATSURL, ", ") == "" {
-		return fmt.Errorf("--nats-url: %q names no server", f.NATSURL) // nats.go would take one on this machine
+		return fmt.Errorf("--nats-url: %q names no server; want one such as nats://127.0.0.1:4222", f.NATSURL) // nats.go would take one on this machine
 	}
 	if err := redact.CheckServers(f.NATSURL); err != nil {
 		return fmt.Errorf("--nats-url: %w", err)
@@ -76,7 +76,7 @@ func CheckAddress(flag, address, example string, words ...string) error {
 		return fmt.Errorf("%s: %q is not host:port, such as %s", flag, address, example)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("%s: the port of %q is not a number from 0 to 65535", flag, address)
+		return fmt.Errorf("%s: the port of %q is not a number from 0 to 65535; want an address such as %s", flag, address, example)
 	}
 	return nil
 }
@@ -97,10 +97,10 @@ type Jobs struct {
 // Validate holds what the tags cannot.
 func (f *Jobs) Validate() error {
 	if f.CleanupEvery != 0 && (f.CleanupEvery < time.Second || f.CleanupEvery > 24*time.Hour) {
-		return fmt.Errorf("--cleanup-every: %s is neither 0 nor between 1s and 24h", f.CleanupEvery)
+		return fmt.Errorf("--cleanup-every: %s is neither 0 nor between 1s and 24h; want one such as 60s", f.CleanupEvery)
 	}
 	if f.CleanupEvery%time.Second != 0 {
-		return fmt.Errorf("--cleanup-every: %s is no whole number of seconds", f.CleanupEvery)
+		return fmt.Errorf("--cleanup-every: %s is no whole number of seconds; want one such as 60s", f.CleanupEvery)
 	}
 	for _, d := range []struct {
 		flag string
@@ -108,7 +108,7 @@ func (f *Jobs) Validate() error {
 	}{{"usage-minute-days", f.UsageMinuteDays}, {"usage-days", f.UsageDays}, {"request-days", f.RequestDays}, {"job-days", f.JobDays},
 		{"alert-days", f.AlertDays}} {
 		if d.days < 0 || d.days > MaxDays {
-			return fmt.Errorf("--%s: %d is not between 0 and %d", d.flag, d.days, MaxDays)
+			return fmt.Errorf("--%s: %d is not between 0 and %d days; want a number such as 90, or 0 for never", d.flag, d.days, MaxDays)
 		}
 	}
 	return nil
@@ -132,7 +132,7 @@ func (f *Alerts) Set(o *app.Options) error {
 	for _, text := range f.AlertsAllow {
 		prefix, err := parsePrefix(strings.TrimSpace(text))
 		if err != nil {
-			return fmt.Errorf("--alerts-allow: %q is no address and no prefix such as 10.0.0.0/8", text)
+			return fmt.Errorf("--alerts-allow: %q is no address and no prefix; want one such as 127.0.0.1 or 10.0.0.0/8", text)
 		}
 		o.AlertsAllow = append(o.AlertsAllow, prefix)
 	}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"encoding"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestNumbersThatAreNone: every flag of every verb that takes a number or a duration says what it was given and what it wants, and
+// takes a value below 0 as one, and not as a flag.
+func TestNumbersThatAreNone(t *testing.T) {
+	t.Parallel()
+	parser, found := newParser(), 0
+	for _, verb := range parser.Model.Leaves(false) {
+		for _, f := range verb.Flags {
+			kind := f.Target.Type()
+			if kind.Kind() == reflect.Pointer {
+				kind = kind.Elem()
+			}
+			wrong, below := []string{"x", "1.5.", "9e99999"}, "-1"
+			switch {
+			case reflect.PointerTo(kind).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
+				below = "-1h"
+			case kind == reflect.TypeFor[time.Duration]():
+				wrong, below = append(wrong, "5", "-5", "99999999h"), "-1s"
+			case kind.Kind() == reflect.Int || kind.Kind() == reflect.Int64:
+				wrong = append(wrong, "1.5", "1s", "99999999999999999999", "-99999999999999999999")
+			case kind.Kind() != reflect.Float64:
+				continue
+			}
+			found++
+			verbs := withoutPlaceholders(strings.Fields(verb.FullPath()))
+			for _, value := range wrong {
+				_, err := parser.Parse(append(verbs, "--"+f.Name, value))
+				if err == nil || !strings.Contains(err.Error(), "--"+f.Name+`: "`+value+`" is no `) || !strings.Contains(err.Error(), "; want one such as ") {
+					t.Errorf("%s --%s %s: %v", verb.FullPath(), f.Name, value, err)
+				}
+			}
+			if _, err := parser.Parse(append(verbs, "--"+f.Name, below)); err != nil && strings.Contains(err.Error(), "short flag") {
+				t.Errorf("%s --%s %s: %v", verb.FullPath(), f.Name, below, err)
+			}
+		}
+	}
+	if found < 40 {
+		t.Errorf("only %d flags take numbers", found)
+	}
+}
+
+// TestAWrongVariableIsNamed: who typed no flag would look for it in vain.
+func TestAWrongVariableIsNamed(t *testing.T) {
+	for _, test := range []struct{ variable, value, args, want string }{
+		{"USAGE_DAYS", "-1", "serve", "--usage-days (from USAGE_DAYS): -1 is not between 0 and 36500 days; want"},
+		{"USAGE_DAYS", "1", "serve --usage-days -1", "--usage-days: -1 is not"},
+		{"CLEANUP_EVERY", "5", "serve", `--cleanup-every: "5" is no duration with a unit; want one such as 60s (from envar CLEANUP_EVERY="5")`},
+		{"CLEANUP_EVERY", "48h", "serve", "--cleanup-every (from CLEANUP_EVERY): 48h0m0s is neither"},
+		{"WARNING_THRESHOLD", "2", "serve --http off", "--warning-threshold (from WARNING_THRESHOLD): 2 is not between 0 and 1; want"},
+		{"ON_ERROR", "x", "serve", `--on-error (from ON_ERROR) must be one of`},
+		{"ALERTS_ALLOW", "x", "serve", `--alerts-allow (from ALERTS_ALLOW): "x" is no address`},
+		{"HTTP_ADDR", "x", "serve", `--http (from HTTP_ADDR): "x" is not host:port`},
+		{"NATS_TLS_KEY", "numbers_test.go", "show k", "--nats-tls-key (from NATS_TLS_KEY) belong together"},
+	} {
+		t.Run(test.variable+" "+test.args, func(t *testing.T) {
+			t.Setenv(test.variable, test.value)
+			limiter(t, strings.Fields(test.args)...).want(t, exitUsage, "", test.want)
+		})
+	}
+}

@@ -1,0 +1,63 @@
+package settings
+
+import (
+	"cmp"
+	"encoding"
+	"fmt"
+	"reflect"
+	"regexp"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+// numberWanted tells what a flag takes and the text did not give, if that is a number or a duration. It is empty for a type
+// that says so itself. numeric is false for all other flags.
+func numberWanted(f *kong.Flag) (wanted string, numeric bool) {
+	t := f.Target.Type()
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
+		return "", true
+	case t == reflect.TypeFor[time.Duration]():
+		return "is no duration with a unit; want one such as " + cmp.Or(f.Default, "30s"), true
+	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
+		return "is no whole number, or too large; want one such as " + cmp.Or(f.Default, "10"), true
+	case t.Kind() == reflect.Float64:
+		return "is no number; want one such as " + cmp.Or(f.Default, "0.5"), true
+	}
+	return "", false
+}
+
+// negative is a value that kong would take for a short flag where it stands by itself.
+var negative = regexp.MustCompile(`^-[0-9.]`)
+
+// readNumbers takes numbers below 0 as such: what is wrong with them is said by who knows the bounds. And it says in the words of
+// this program what is none.
+func readNumbers(k *kong.Kong) error {
+	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
+		f, ok := node.(*kong.Flag)
+		if !ok {
+			return next(nil)
+		}
+		if wanted, numeric := numberWanted(f); numeric {
+			read := f.Mapper
+			f.Mapper = kong.MapperFunc(func(c *kong.DecodeContext, target reflect.Value) error {
+				text, is := c.Scan.Peek().Value.(string)
+				if is && negative.MatchString(text) {
+					c.Scan.Pop()
+					c.Scan.PushTyped(text, kong.FlagValueToken)
+				}
+				given := c.Scan.Peek().IsValue()
+				err := read.Decode(c, target)
+				if err != nil && given && wanted != "" {
+					return fmt.Errorf("%q %s", text, wanted)
+				}
+				return err
+			})
+		}
+		return next(nil)
+	})
+}
