@@ -77,9 +77,12 @@ func (c *alertsTestSendCmd) Run(s *session) error {
 		return err
 	}
 	defer nc.Close()
-	client := limits.NewClient(nc, limits.Timeout(c.Timeout))
-	test, err := client.TestAlert(s.ctx, limits.TestAlertRequest{Channel: c.Channel, Note: c.Note})
+	var test limits.TestAlertReply
+	raw, err := c.send(s, nc, limits.SubjectAlertsTest, limits.TestAlertRequest{Channel: c.Channel, Note: c.Note}, &test)
 	if err != nil {
+		if c.JSON && len(raw) > 0 {
+			s.out.line(raw)
+		}
 		return err
 	}
 	details, err := c.await(s, nc, test.ID)

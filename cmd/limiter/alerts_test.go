@@ -233,6 +233,7 @@ func TestServiceAlerts(t *testing.T) {
 	sent.want(t, exitDone, ".log/log    sent   1", "")
 	<-ended
 	watch.want(t, exitDone, "test      nats  hello\n", "watching")
+	s.limiter(t, "alerts test-send nobody --json").want(t, exitError, `{"error":{"code":"unknown_channel"`, "no channel is called")
 	s.limiter(t, "alerts test-send nobody").want(t, exitError, "", `no channel is called "nobody" here`)
 	s.limiter(t, "alerts channels").want(t, exitDone, "nats     nats  -     0", "")
 	s.limiter(t, "alerts list").want(t, exitDone, "no alerts\n", "")

@@ -104,6 +104,11 @@ func run(args []string, s *session) int { return runWith(newParser(), args, s) }
 
 // runWith is run with a parser, which takes longer to make than most verbs take: tests make few of them.
 func runWith(parser *kong.Kong, args []string, s *session) (status int) {
+	defer func() {
+		if status == exitDone { // after --version kong does not look
+			status = exitStatus(s, nil, nil)
+		}
+	}()
 	defer settings.Exited(&status)
 	s.ctx, s.out.end = context.WithCancel(s.ctx)
 	defer s.out.end()
@@ -175,10 +180,10 @@ func exitStatus(s *session, k *kong.Context, err error) int {
 	case errors.Is(err, errDenied):
 		return exitDenied
 	}
-	text, status := err.Error(), exitError
+	text, status := strings.Map(settings.Shown, err.Error()), exitError
 	if errors.As(err, &usage) || errors.Is(err, app.ErrOptions) {
 		text, status = settings.Explain(k, err), exitUsage
 	}
-	fmt.Fprintf(s.err, "limiter: %s%s\n", strings.Map(shown, text), inboxHint(err))
+	fmt.Fprintf(s.err, "limiter: %s%s\n", text, inboxHint(err))
 	return status
 }

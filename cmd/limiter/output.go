@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/seed503877ad/limits/internal/settings"
 )
 
 // stdout is standard output. It keeps its first error, for run to tell: what a verb could not print is not done.
@@ -18,7 +20,7 @@ type stdout struct {
 
 // Write writes text for people, without what a terminal would obey: others chose much of it.
 func (o *stdout) Write(text []byte) (int, error) {
-	o.write(bytes.Map(shown, text))
+	o.write(bytes.Map(settings.Shown, text))
 	return len(text), o.err
 }
 
@@ -34,20 +36,12 @@ func (o *stdout) write(text []byte) {
 	}
 }
 
-// shown gives what stands for a letter of a text: itself, unless it is a control character or the like.
-func shown(r rune) rune {
-	if r == '\n' || r == '\t' || unicode.IsPrint(r) {
-		return r
-	}
-	return unicode.ReplacementChar
-}
-
-// oneLine does the same to what must neither end a line nor a column.
+// oneLine gives a text as it may be shown where it must neither end a line nor a column.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
 			return unicode.ReplacementChar
 		}
-		return shown(r)
+		return settings.Shown(r)
 	}, text)
 }

@@ -26,7 +26,7 @@ func TestAnOutputThatCannotBeWrittenIsAnError(t *testing.T) {
 		return text(`{"allowed":false,"key":"k","counters":[{"key":"k"}],"rows":[{"key":"k"}],"runs":[{"job":"expire"}],"next":"k"}`)("")
 	}))
 	for _, args := range []string{
-		"version", "--help", "top --help", "list --max 1", "list --json", "list", "show k --json", "show k", "top", "jobs history",
+		"version", "--version", "--help", "top --help", "list --max 1", "list --json", "list", "show k --json", "show k", "top", "jobs history",
 		"consume k --limit 1 --window 1m", "alerts validate ../../examples/alerts.yaml",
 	} {
 		pages = 0
@@ -76,6 +76,18 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 	watchOne(t, url, "limits.exceeded", evilEvent, nil).want(t, exitDone,
 		"exceeded  api:\uFFFD]0;x\uFFFD\uFFFDb\uFFFDc\uFFFD31m  5/1m", "watching")
 	watchOne(t, url, "limits.exceeded", evilEvent, nil, "--json").want(t, exitDone, evilEvent+"\n", "watching")
+}
+
+// What was typed may come from elsewhere by way of a script.
+func TestControlCharactersOfArgumentsAreNotShown(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"nope@", "--nope@", "consume k --nope@", "jobs nope@"} {
+		i := limiter(t, strings.Fields(strings.ReplaceAll(args, "@", "\x1b[31m"))...)
+		i.want(t, exitUsage, "", "limiter: ")
+		if strings.Contains(i.err.String(), "\x1b") {
+			t.Errorf("%s: %q", args, i.err.String())
+		}
+	}
 }
 
 func TestAClosedPipeEndsAWriteOnce(t *testing.T) {

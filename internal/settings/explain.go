@@ -4,14 +4,24 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"unicode"
 
 	"github.com/alecthomas/kong"
 )
 
-// Explain gives the text of an error with the environment variable beside each flag that it names and that was set by one: who
+// Shown gives what stands for a letter of a text that others chose: itself, unless it is a control character or the like, which a
+// terminal would obey.
+func Shown(r rune) rune {
+	if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+		return r
+	}
+	return unicode.ReplacementChar
+}
+
+// Explain gives the text of an error, as it may be shown, with the environment variable beside each flag that it names and that was set by one: who
 // typed no such flag would look for it in vain. k is what was parsed; nil when the error is of the parsing itself, and has it.
 func Explain(k *kong.Context, err error) string {
-	text := err.Error()
+	text := strings.Map(Shown, err.Error())
 	if parse, ok := errors.AsType[*kong.ParseError](err); ok && k == nil {
 		k = parse.Context
 	}
