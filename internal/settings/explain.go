@@ -18,8 +18,9 @@ func Shown(r rune) rune {
 	return unicode.ReplacementChar
 }
 
-// Explain gives the text of an error, as it may be shown, with the environment variable beside each flag that it names and that was set by one: who
-// typed no such flag would look for it in vain. k is what was parsed; nil when the error is of the parsing itself, and has it.
+// Explain gives the text of an error, as it may be shown, with the environment variable beside each flag that it names and that was
+// set by one: who typed no such flag would look for it in vain. k is what was parsed; nil when the error is of the parsing itself,
+// and has it.
 func Explain(k *kong.Context, err error) string {
 	text := strings.Map(Shown, err.Error())
 	if parse, ok := errors.AsType[*kong.ParseError](err); ok && k == nil {
