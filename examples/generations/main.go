@@ -105,6 +105,12 @@ func (s *server) reserveWorkSettle(work http.Handler) http.Handler {
 	config := s.config("money", "cents")
 	config.Cost = func(*http.Request) int64 { return mostCents }
 	config.ID = httplimit.Header("X-Job")
+	// A busy machine may not answer in httplimit's 50 ms, and what costs money does not pass undecided.
+	config.Deadline, config.FailClosed = cmp.Or(s.deadline, limits.DefaultTimeout), true
+	config.OnError = func(r *http.Request, err error) {
+		log.Printf("reserve: %v", err)
+		go s.settle(r.Context(), r.Header.Get("X-Job"), 0) // it may have been reserved all the same
+	}
 	reserve := httplimit.Middleware(s.client, config)(work)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set("X-Job", rand.Text()) // ours, whatever the client sent

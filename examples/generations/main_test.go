@@ -304,6 +304,20 @@ func TestARenderIsSettled(t *testing.T) {
 	})
 }
 
+// TestNothingIsRenderedUndecided: past the deadline other requests pass, and what costs money does not.
+func TestNothingIsRenderedUndecided(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s *server) {
+		hurried := *s
+		hurried.deadline = 1
+		if w := do(t, hurried.handler(), "POST", "/renders", "7", "FREE", url.Values{"cents": {"30"}}); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("a render that nobody decided on: %d %s", w.Code, w.Body)
+		}
+		if w := do(t, hurried.handler(), "POST", "/generations", "7", "FREE", url.Values{"prompt": {"cat"}}); w.Code != http.StatusCreated {
+			t.Errorf("a generation that nobody decided on: %d %s", w.Code, w.Body)
+		}
+	})
+}
+
 // TestSimultaneousRequests reserves 100 times at once on each kind of limit: exactly the limit passes.
 func TestSimultaneousRequests(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
