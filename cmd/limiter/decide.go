@@ -35,6 +35,9 @@ type decideFlags struct {
 
 // Validate holds what the tags cannot.
 func (f *decideFlags) Validate() error {
+	if f.Limit < 0 {
+		return fmt.Errorf("--limit: %d is below 1; want one such as 100", f.Limit)
+	}
 	if err := f.checkForm(); err != nil {
 		return err
 	}

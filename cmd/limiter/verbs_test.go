@@ -245,6 +245,13 @@ func TestWatchEndsWithASignal(t *testing.T) {
 	i.want(t, exitDone, "", "watching")
 }
 
+// TestAValueMayBeginWithAMinus where it looks like a number: no flag does.
+func TestAValueMayBeginWithAMinus(t *testing.T) {
+	url := respond(t, "limits.>", text(`{"allowed":true,"counters":[]}`))
+	limiter(t, "list", "--prefix", "-5", "--nats-url", url).want(t, exitDone, "no counters", "")
+	limiter(t, "consume", "k", "--limit", "1", "--window", "-1m", "--nats-url", url).want(t, exitDone, "allowed", "")
+}
+
 func TestHealthcheck(t *testing.T) {
 	status := http.StatusOK
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,38 +12,35 @@ import (
 )
 
 // numberWanted tells what a flag takes and the text did not give, if that is a number or a duration. It is empty for a type
-// that says so itself. numeric is false for all other flags.
-func numberWanted(f *kong.Flag) (wanted string, numeric bool) {
+// that says so itself, and for all other flags.
+func numberWanted(f *kong.Flag) string {
 	t := f.Target.Type()
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	switch {
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
-		return "", true
+		return ""
 	case t == reflect.TypeFor[time.Duration]():
-		return "is no duration with a unit; want one such as " + cmp.Or(f.Default, "30s"), true
+		return "is no duration with a unit; want one such as " + cmp.Or(f.Default, "30s")
 	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
-		return "is no whole number, or too large; want one such as " + cmp.Or(f.Default, "10"), true
+		return "is no whole number, or too large; want one such as " + cmp.Or(f.Default, "10")
 	case t.Kind() == reflect.Float64:
-		return "is no number; want one such as " + cmp.Or(f.Default, "0.5"), true
+		return "is no number; want one such as " + cmp.Or(f.Default, "0.5")
 	}
-	return "", false
+	return ""
 }
 
-// negative is a value that kong would take for a short flag where it stands by itself.
+// negative is a value that kong would take for a short flag where it stands by itself. No flag is a digit.
 var negative = regexp.MustCompile(`^-[0-9.]`)
 
-// readNumbers takes numbers below 0 as such: what is wrong with them is said by who knows the bounds. And it says in the words of
-// this program what is none.
+// readNumbers takes values that begin as a number below 0 does: what is wrong with them is said by who knows the bounds. And it
+// says in the words of this program what is no number.
 func readNumbers(k *kong.Kong) error {
 	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
 		f, ok := node.(*kong.Flag)
-		if !ok {
-			return next(nil)
-		}
-		if wanted, numeric := numberWanted(f); numeric {
-			read := f.Mapper
+		if ok && !f.IsBool() {
+			read, wanted := f.Mapper, numberWanted(f)
 			f.Mapper = kong.MapperFunc(func(c *kong.DecodeContext, target reflect.Value) error {
 				text, is := c.Scan.Peek().Value.(string)
 				if is && negative.MatchString(text) {
