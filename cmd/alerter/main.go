@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,9 +70,19 @@ func main() {
 
 // run does what the arguments say and gives the exit status.
 func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
+	said := &output{to: out}
+	defer func() {
+		if said.err != nil { // of --help or --version
+			fmt.Fprintf(log, "alerter: the output is not complete: %v\n", said.err)
+			status = exitError
+		}
+	}()
 	defer settings.Exited(&status)
 	var c command
-	k, err := parser(&c, out, log).Parse(args)
+	k, err := parser(&c, said, log).Parse(args)
+	if said.err != nil {
+		return exitError
+	}
 	if err != nil {
 		return wrongUsage(log, k, err)
 	}
@@ -88,6 +99,18 @@ func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
 		return exitError
 	}
 	return exitDone
+}
+
+// output keeps the error of a write: kong passes over it.
+type output struct {
+	to  io.Writer
+	err error
+}
+
+func (o *output) Write(text []byte) (n int, err error) {
+	n, err = o.to.Write(text)
+	o.err = cmp.Or(o.err, err)
+	return n, err
 }
 
 func wrongUsage(log io.Writer, k *kong.Context, err error) (status int) {

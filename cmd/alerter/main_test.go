@@ -4,8 +4,25 @@ import (
 	"bytes"
 	"io"
 	"strings"
+	"syscall"
 	"testing"
 )
+
+// full is an output on a disk that is full.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+func TestAnOutputThatCannotBeWrittenIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--help", "--version"} {
+		var log bytes.Buffer
+		if status := run(t.Context(), []string{flag}, full{}, &log); status != exitError ||
+			log.String() != "alerter: the output is not complete: no space left on device\n" {
+			t.Errorf("%s: status %d, err %q", flag, status, &log)
+		}
+	}
+}
 
 func TestFlags(t *testing.T) {
 	var every command
