@@ -43,17 +43,6 @@ func (s *Store) CheckSessions(ctx context.Context) error {
 	return ownSessions(ctx, both[0], both[1])
 }
 
-// forget makes connections begin without statements that others prepared.
-func forget(cfg *pgx.ConnConfig) {
-	validate := cfg.ValidateConnect
-	cfg.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if _, err := ask(ctx, conn, forgetSQL); err != nil || validate == nil {
-			return err
-		}
-		return validate(ctx, conn)
-	}
-}
-
 // checkSessions does the same with connections that it makes.
 func checkSessions(ctx context.Context, cfg *pgx.ConnConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, decisionPatience)
@@ -102,6 +91,17 @@ func sessionOf(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 		return "", fmt.Errorf("check sessions of %s: the server does not know its own session", conn.Conn().RemoteAddr())
 	}
 	return string(results[0].Rows[0][0]), nil
+}
+
+// forget makes connections begin without statements that others prepared.
+func forget(cfg *pgx.ConnConfig) {
+	validate := cfg.ValidateConnect
+	cfg.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if _, err := ask(ctx, conn, forgetSQL); err != nil || validate == nil {
+			return err
+		}
+		return validate(ctx, conn)
+	}
 }
 
 // ask sends the first statements of a connection. A pooler lets anybody in, and whoever has no session waits there.
