@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/seed503877ad/limits/internal/settings"
 )
 
 // healthcheckCmd asks a limiter on the same machine whether it is ready.
@@ -32,7 +34,7 @@ func (c *healthcheckCmd) Validate() error {
 	if c.Timeout <= 0 {
 		return fmt.Errorf("--timeout: %v is not above 0; want one such as 3s", c.Timeout)
 	}
-	return nil
+	return settings.CheckAddress("--http", c.HTTP, "127.0.0.1:8080", "off")
 }
 
 func (c *healthcheckCmd) Run(s *session) error {
@@ -66,7 +68,7 @@ func dialable(listen string) (string, error) {
 	}
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
-		return "", fmt.Errorf("healthcheck: --http %s: %w", listen, err)
+		return "", fmt.Errorf("healthcheck: --http: %w", err)
 	}
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
 		host = "127.0.0.1"

@@ -216,6 +216,7 @@ func TestWrongUsage(t *testing.T) {
 		{"serve --nats-url ,", `--nats-url: "," names no server`},
 		{"serve --nats-url nats://h:99999", "--nats-url: the port of a server is no number from 1 to 65535; want nats://host:port"},
 		{"serve --nats-url h,::1", "--nats-url: a server has too many colons; want nats://host:port, with an IPv6 address as nats://[::1]:4222"},
+		{"serve --nats-url nats://h,http://h:8222", "--nats-url: a server is none of NATS; want nats://host:port, such as nats://127.0.0.1:4222, or one that begins with tls://"},
 		{"serve --source a{b}", `wrong settings: --source: source "a{b}" is not a URI`},
 		{"serve --source http://", `wrong settings: --source: source "http://" cannot have schemas below it; want a host`},
 		{"serve --source https://x/y?z", `source "https://x/y?z" cannot have schemas below it`},
@@ -237,6 +238,8 @@ func TestWrongUsage(t *testing.T) {
 		{"alerts silence --for 1h --reason x --user=u\xfd", "is not valid UTF-8"},
 		{"migrate", `"up"`},
 		{"healthcheck --timeout 0s", "--timeout: 0s is not above 0; want one such as 3s"},
+		{"healthcheck --http 8080", `--http: "8080" is not host:port, such as 127.0.0.1:8080`},
+		{"healthcheck --http h:99999", `--http: the port of "h:99999" is not a number from 0 to 65535`},
 		{"migrate up", "--database-url"},
 		{"migrate down --database-url postgres://x", "see: limiter migrate down --help"},
 	}

@@ -269,7 +269,6 @@ func TestHealthcheck(t *testing.T) {
 	limiter(t, "healthcheck").want(t, exitError, "", "not ready: 503 Service Unavailable: store: connection refused")
 	limiter(t, "healthcheck", "--http", "127.0.0.1:1").want(t, exitError, "", "connection refused; does a limiter run there?")
 	limiter(t, "healthcheck", "--http", "off").want(t, exitError, "", "nothing to ask")
-	limiter(t, "healthcheck", "--http", "8080").want(t, exitError, "", "missing port")
 }
 
 func TestSpan(t *testing.T) {

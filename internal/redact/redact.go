@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -40,6 +41,9 @@ func CheckServers(list string) error {
 		u, err := url.Parse(one)
 		if err != nil {
 			return errors.New(Error(err))
+		}
+		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) { // nats.go would speak to it as to nats://
+			return errors.New("a server is none of NATS; want nats://host:port, such as nats://127.0.0.1:4222, or one that begins with tls://, ws:// or wss://")
 		}
 		if _, port, err := net.SplitHostPort(u.Host); err == nil {
 			if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {

@@ -34,6 +34,8 @@ func TestServers(t *testing.T) {
 		`nats://u:se"cret@h`:             "***",
 		"u:se/cret@h":                    "***",
 		"nats://u:secret":                "***",
+		"wss://u:p@h:1":                  "wss://***@h:1",
+		"http://u:p@h:1":                 "***",
 	} {
 		if got := Servers(in); got != want {
 			t.Errorf("%s is %s, want %s", in, got, want)
