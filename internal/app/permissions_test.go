@@ -313,3 +313,20 @@ func alertOfADenial(t *testing.T, check, events *user) {
 		}
 	}
 }
+
+// TestAWorkerThatMayNotServeDoesNotStart: it would say that it is ready, and nobody would be answered.
+func TestAWorkerThatMayNotServeDoesNotStart(t *testing.T) {
+	t.Parallel()
+	server := testenv.NATSConfig(t, `jetstream {}
+		authorization { users: [{ user: w, password: p, permissions: { subscribe: { deny: ["limits.consume"] } } }] }`)
+	o := options(t)
+	o.NATSURL = "nats://w:p@" + server.Addr().String()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	log := newWatcher()
+	err := Run(ctx, o, slog.New(log))
+	if !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), `Subscription to "limits.consume"`) ||
+		!strings.Contains(err.Error(), "grant it to the NATS user") {
+		t.Errorf("%v\n%s", err, log)
+	}
+}

@@ -144,12 +144,24 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		_ = s.micro.Stop()
 		return nil, err
 	}
-	// Only when the server has the subscriptions is the service ready.
-	if err := cfg.Conn.FlushTimeout(5 * time.Second); err != nil {
+	if err := subscribed(cfg.Conn); err != nil {
 		_ = s.micro.Stop()
 		return nil, fmt.Errorf("subscribe endpoints: %w", err)
 	}
 	return s, nil
+}
+
+// subscribed waits until the server has all subscriptions, since only then is a service ready. What it refuses comes before its
+// answer, as an error of the connection alone.
+func subscribed(nc *nats.Conn) error {
+	if err := nc.FlushTimeout(5 * time.Second); err != nil {
+		return err
+	}
+	err := nc.LastError()
+	if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), "Subscription") {
+		return fmt.Errorf("%w; grant it to the NATS user: docs/operations.md, Permissions in NATS", err)
+	}
+	return nil
 }
 
 // call is a request on its way through the engine. Calls are used again, with their only limit and the room for
