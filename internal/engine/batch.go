@@ -65,6 +65,8 @@ type counter struct {
 	denied        bool
 	denials, cost int64
 	first         *Limit
+	// other is the counter under another definition than the stored one, under which a request was denied; nil for none.
+	other *memo
 	// exceeded is the place of the exceeded event in the batch's events, -1 for none; recalled is how many
 	// denials remembered by the worker it tells of.
 	exceeded int
@@ -291,7 +293,11 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	}
 	for i := range b.kept {
 		if d := &b.kept[i]; !r.chargesSlot(d.slot) {
-			d.restore(&b.counters[d.slot])
+			c := &b.counters[d.slot]
+			if !r.decision.Allowed && c.other == nil {
+				c.other = newMemo(c.limit, &c.state)
+			}
+			d.restore(c)
 		}
 	}
 }
@@ -335,8 +341,10 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 		c, l := &b.counters[slot], &r.Limits[i]
 		state := &c.state
 		if state.spec != 0 && state.spec != l.hash() {
-			// Redefined since. To bring the old definition back could lose charges, so it is told as if nothing were used.
-			state = new(State)
+			// Another definition than the stored one. To bring it back could lose charges, so a copy tells.
+			copied := c.state
+			copied.sliding.buckets = slices.Clone(copied.sliding.buckets)
+			state = &copied
 		}
 		state.advance(l, b.now)
 		c.absent = !c.stored

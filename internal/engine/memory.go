@@ -60,6 +60,18 @@ type memo struct {
 	gone  atomic.Bool
 	own   untold
 	state State
+	// other is the same counter under another definition, nil for none; its shard guards it.
+	other *memo
+}
+
+// newMemo copies a counter's state under a limit, to which it was advanced.
+func newMemo(l *Limit, s *State) *memo {
+	m := &memo{own: untold{limit: *l}, state: *s, exceededAt: s.exceededAt, used: s.counting().used(), freeAt: s.counting().freeAt()}
+	m.state.sliding.buckets = slices.Clone(s.sliding.buckets)
+	if m.state.remaining(l) == 0 {
+		m.until = m.state.counting().fitsAt(l.capacity(), 1)
+	}
+	return m
 }
 
 func (x *exhausted) init() {
@@ -76,24 +88,25 @@ func (x *exhausted) shard(id CounterID) int {
 // committed brings memory to what a batch left.
 func (x *exhausted) committed(b *batch) {
 	for i := range b.counters {
-		switch c := &b.counters[i]; {
+		c := &b.counters[i]
+		switch {
 		case c.denied && !c.refunded && !c.freed:
-			x.remember(c, &b.generations)
+			x.remember(newMemo(c.limit, &c.state), c.dirty, &b.generations)
 		case c.dirty && x.count.Load() > 0:
 			x.renew(c, &b.generations)
+		}
+		if c.other != nil && !c.dirty && !c.void {
+			c.other.exceededAt = c.state.exceededAt
+			x.remember(c.other, false, &b.generations)
 		}
 	}
 }
 
-// remember keeps the counter's state as the transaction left it, unless something of its shard was forgotten since the
-// generation in which it was read.
-func (x *exhausted) remember(c *counter, read *generations) {
-	m := &memo{own: untold{limit: *c.limit}, state: c.state, exceededAt: c.state.exceededAt, used: c.state.counting().used(), freeAt: c.state.counting().freeAt()}
-	m.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
-	if m.state.remaining(c.limit) == 0 {
-		m.until = m.state.counting().fitsAt(c.limit.capacity(), 1)
-	}
-	shard := x.shard(c.limit.CounterID)
+// remember keeps a counter as a transaction left it, unless something of its shard was forgotten since the generation in which it
+// was read. What is known of it under another definition stays, but for a counter that was changed.
+func (x *exhausted) remember(m *memo, changed bool, read *generations) {
+	id := m.own.limit.CounterID
+	shard := x.shard(id)
 	s := &x.shards[shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,9 +118,19 @@ func (x *exhausted) remember(c *counter, read *generations) {
 			x.drop(s.known, id)
 		}
 	}
-	x.drop(s.known, c.limit.CounterID)
+	for old := s.known[id]; old != nil; old = old.other {
+		if !changed && m.other == nil && !old.own.limit.same(&m.own.limit) {
+			m.other = old
+			continue
+		}
+		old.gone.Store(true)
+		x.count.Add(-1)
+	}
+	if m.other != nil {
+		m.other.other = nil
+	}
 	x.count.Add(1)
-	s.known[c.limit.CounterID] = m
+	s.known[id] = m
 }
 
 // renew replaces what is remembered of a counter that was changed, or forgets it where something remains.
@@ -118,7 +141,7 @@ func (x *exhausted) renew(c *counter, read *generations) {
 	known := x.drop(s.known, id)
 	s.mu.Unlock()
 	if known && c.state.spec == c.limit.hash() && c.state.remaining(c.limit) == 0 {
-		x.remember(c, read)
+		x.remember(newMemo(c.limit, &c.state), true, read)
 	}
 }
 
@@ -131,8 +154,11 @@ func (x *exhausted) recall(l *Limit) *memo {
 	s := &x.shards[x.shard(l.CounterID)]
 	s.mu.RLock()
 	m := s.known[l.CounterID]
+	for m != nil && !m.own.limit.same(l) {
+		m = m.other
+	}
 	s.mu.RUnlock()
-	if m == nil || !m.own.limit.same(l) {
+	if m == nil {
 		return nil
 	}
 	if l.Ref != nil {
@@ -254,10 +280,10 @@ func (x *exhausted) forgetOthers(o *Others) {
 // drop forgets a counter of a shard, which is locked.
 func (x *exhausted) drop(known map[CounterID]*memo, id CounterID) bool {
 	m, was := known[id]
-	if was {
+	for ; m != nil; m = m.other {
 		m.gone.Store(true)
-		delete(known, id)
 		x.count.Add(-1)
 	}
+	delete(known, id)
 	return was
 }

@@ -18,7 +18,7 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	const flood = 100_000
 	for i := range flood {
 		l := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i), Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
-		x.remember(&counter{limit: &l}, new(generations))
+		x.remember(newMemo(&l, new(State)), true, new(generations))
 		d.add(&memo{own: untold{limit: l}}, &l, 1, 1)
 		m.decide(&Request{Limits: []Limit{l}, Cost: 1}, 1)
 	}
@@ -82,7 +82,7 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 	s.exceededAt = 1 // or the store would tell of the denial
 	read := x.generations()
 	x.forget(Forget{Key: "k"}) // a refund elsewhere, after the row was read
-	x.remember(&counter{limit: &l, state: s}, &read)
+	x.remember(newMemo(&l, &s), true, &read)
 	deny := func() bool {
 		clock := reading{now: 1, sent: time.Now(), received: time.Now()}
 		var d denials
@@ -94,7 +94,7 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 		t.Error("denied from a state that was read before the refund")
 	}
 	now := x.generations()
-	x.remember(&counter{limit: &l, state: s}, &now)
+	x.remember(newMemo(&l, &s), true, &now)
 	if !deny() {
 		t.Error("not denied from a state that was read after it")
 	}
@@ -124,7 +124,7 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 		s.counting().charge(1)
 		s.exceededAt = 1 // or the store would tell of the denial
 		now := x.generations()
-		x.remember(&counter{limit: &l, state: s}, &now)
+		x.remember(newMemo(&l, &s), true, &now)
 	}
 	for name, forget := range map[string]func(){
 		"a broadcast":       func() { x.forget(Forget{Key: "k"}) },
@@ -136,7 +136,7 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 			for i := 0; s.known[l.CounterID] != nil; i++ {
 				other := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i)}}
 				now := x.generations()
-				x.remember(&counter{limit: &other}, &now)
+				x.remember(newMemo(&other, new(State)), true, &now)
 			}
 		},
 	} {
