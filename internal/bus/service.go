@@ -103,8 +103,9 @@ type Service struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	unanswered    atomic.Int64
-	ignored, lost atomic.Int64
+	// unanswered counts the requests that wait for their answer, ignored those that cannot have one, and lost the answers that
+	// the connection would not take.
+	unanswered, ignored, lost atomic.Int64
 	// failures has an [outage.Log] for each subject that the store has failed.
 	failures sync.Map
 	stopOnce sync.Once
@@ -336,15 +337,6 @@ func (s *Service) begin() { s.unanswered.Add(1) }
 
 func (s *Service) end() { s.unanswered.Add(-1) }
 
-// Ignored is how many messages came without a reply subject, or with one that is not answered.
-func (s *Service) Ignored() int64 { return s.ignored.Load() }
-
-// Lost is how many answers could not be sent, because the connection was down for long.
-func (s *Service) Lost() int64 { return s.lost.Load() }
-
-// InFlight is how many requests wait for their answer.
-func (s *Service) InFlight() int64 { return s.unanswered.Load() }
-
 // Stop takes no further request, answers every one that was taken, and returns when the server has the answers.
 // The engine must still run. When ctx ends first the error says how many are unanswered.
 func (s *Service) Stop(ctx context.Context) error {
@@ -368,9 +360,9 @@ func (s *Service) stop(ctx context.Context) error {
 			return fmt.Errorf("drain subscriptions: %w", err)
 		}
 	}
-	for s.InFlight() > 0 {
+	for s.unanswered.Load() > 0 {
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return fmt.Errorf("wait for %d answers: %w", s.InFlight(), err)
+			return fmt.Errorf("wait for %d answers: %w", s.unanswered.Load(), err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

@@ -257,7 +257,7 @@ func TestStopAnswersEverything(t *testing.T) {
 	if err := s.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if n := s.InFlight(); n != 0 {
+	if n := s.unanswered.Load(); n != 0 {
 		t.Errorf("%d in flight", n)
 	}
 	_ = nc.Flush()
@@ -298,8 +298,8 @@ func TestMessageWithoutReplyIsIgnored(t *testing.T) {
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s.Ignored() != 1001 {
-		t.Errorf("%d ignored", s.Ignored())
+	if n := s.ignored.Load(); n != 1001 {
+		t.Errorf("%d ignored", n)
 	}
 	text := log.String()
 	if strings.Count(text, "not answered") != 2 || !strings.Contains(text, " ignored=1\n") || !strings.Contains(text, " ignored=1001\n") ||
@@ -361,8 +361,8 @@ func TestAnAnswerThatIsTooLargeIsSaid(t *testing.T) {
 	}
 	s, nc := serve(t, &fakeEngine{submit: allowing, counters: many})
 	m := ask(t, nc, limits.SubjectStatus, `{"key":"k"}`)
-	if !strings.Contains(string(m.Data), `"too_large"`) || s.Lost() != 0 {
-		t.Errorf("%d bytes: %.200s; %d lost", len(m.Data), m.Data, s.Lost())
+	if !strings.Contains(string(m.Data), `"too_large"`) || s.lost.Load() != 0 {
+		t.Errorf("%d bytes: %.200s; %d lost", len(m.Data), m.Data, s.lost.Load())
 	}
 }
 
