@@ -140,11 +140,16 @@ func TestStatusListReset(t *testing.T) {
 	}
 }
 
-// TestReadsAreBounded fills the room for status and for admin's reads, one each, and sees the next of each refused at once,
-// but not a settle, which has room of its own.
+// TestReadsAreBounded takes the last room for status and for admin's reads, and sees the next of each refused at once, but not a
+// settle, which has room of its own.
 func TestReadsAreBounded(t *testing.T) {
 	e := &fakeEngine{submit: allowing, block: make(chan struct{}), entered: make(chan struct{}, 1)}
-	_, nc := serve(t, e, func(c *ServiceConfig) { c.Reads, c.Statuses = 1, 1 })
+	s, nc := serve(t, e)
+	for _, room := range []chan struct{}{s.reads, s.statuses} {
+		for range cap(room) - 1 {
+			room <- struct{}{}
+		}
+	}
 	answers := make(chan *nats.Msg, 3)
 	for _, c := range []struct{ subject, body string }{
 		{limits.SubjectStatus, `{"key":"a"}`}, {limits.SubjectList, `{}`}, {limits.SubjectSettle, `{"id":"a","cost":1}`},
