@@ -56,6 +56,7 @@ type store interface {
 	overrides.Store
 	alerts.Store
 	cleaner
+	Backlog(ctx context.Context) (int64, error)
 	OutboxAge(ctx context.Context) (time.Duration, error)
 	Identity(ctx context.Context) (string, error)
 	Ails(err error) string

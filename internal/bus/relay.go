@@ -23,8 +23,6 @@ type Outbox interface {
 	// returns an error beside them. Events that another worker has in hand are left out. It says how many were
 	// removed; the error is publish's or the store's.
 	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (int, error)
-	// Backlog is how many events wait.
-	Backlog(ctx context.Context) (int64, error)
 }
 
 // RelayConfig configures a [Relay].
