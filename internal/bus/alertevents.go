@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,9 +24,6 @@ type AlertEventsConfig struct {
 	Source string
 	// SchemaBase is the URL of the folder of the schemas; required.
 	SchemaBase string
-	// AckTimeout is how long a message may wait for its acknowledgement when the caller's context has no end. 5 s unless
-	// set.
-	AckTimeout time.Duration
 }
 
 // AlertEvents is the channel of kind nats: it publishes messages as CloudEvents to the stream [limits.AlertStream]. The
@@ -48,14 +44,14 @@ func NewAlertEvents(cfg AlertEventsConfig) (*AlertEvents, error) {
 	if cfg.SchemaBase, err = checkOrigin(cfg.Source, cfg.SchemaBase); err != nil {
 		return nil, fmt.Errorf("alert events: %w", err)
 	}
-	js, err := jetstream.New(cfg.Conn, jetstream.WithDefaultTimeout(cmp.Or(cfg.AckTimeout, ackTimeout)))
+	js, err := jetstream.New(cfg.Conn)
 	if err != nil {
 		return nil, fmt.Errorf("alert events: %w", err)
 	}
 	return &AlertEvents{cfg: cfg, js: js}, nil
 }
 
-// Send publishes a message and returns when the stream has it.
+// Send publishes a message and returns when the stream has it; ctx should have a deadline.
 func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 	msg, err := alertMsg(m, a.cfg.Source, a.cfg.SchemaBase)
 	if err != nil {
