@@ -139,7 +139,7 @@ func (l *limiter) newChannels() (*channels, error) {
 		return nil, err
 	}
 	l.onStop("channels of alerts", func(context.Context) error { maker.Close(); return nil })
-	events, err := bus.NewAlertEvents(bus.AlertEventsConfig{Conn: l.events, Source: l.Source, SchemaBase: l.schemaBase()})
+	events, err := bus.NewAlertEvents(l.events, l.origin())
 	if err != nil {
 		return nil, err
 	}

@@ -346,7 +346,7 @@ func (l *limiter) storeHealthy(ctx context.Context) error {
 
 func (l *limiter) startEvents(context.Context) (err error) {
 	l.relay, err = bus.NewRelay(bus.RelayConfig{
-		Conn: l.events, Outbox: l.store, Source: l.Source, SchemaBase: l.schemaBase(), Logger: l.log,
+		Conn: l.events, Outbox: l.store, Origin: l.origin(), Logger: l.log,
 	})
 	if err != nil {
 		return err
@@ -450,6 +450,10 @@ func (l *limiter) schemaBase() string {
 	default:
 		return "http://" + reachable(l.web.Addr()) + "/schemas"
 	}
+}
+
+func (l *limiter) origin() bus.Origin {
+	return bus.Origin{Source: l.Source, SchemaBase: l.schemaBase()}
 }
 
 // reachable puts the name of this machine where an address stands for all of its interfaces.

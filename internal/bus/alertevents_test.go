@@ -22,7 +22,7 @@ var _ alerts.Channel = (*AlertEvents)(nil)
 
 func alertEvents(t *testing.T, nc *nats.Conn) *AlertEvents {
 	t.Helper()
-	a, err := NewAlertEvents(AlertEventsConfig{Conn: nc, Source: "urn:test", SchemaBase: "http://h/schemas/"})
+	a, err := NewAlertEvents(nc, Origin{"urn:test", "http://h/schemas/"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,14 +147,10 @@ func TestAnotherStreamKeepsNoAlerts(t *testing.T) {
 	}
 }
 
-func TestAlertEventsConfigIsChecked(t *testing.T) {
+func TestOriginOfAlertEventsIsChecked(t *testing.T) {
 	t.Parallel()
-	for want, cfg := range map[string]AlertEventsConfig{
-		"Conn":        {Source: "urn:x", SchemaBase: "http://h"},
-		"source":      {Conn: &nats.Conn{}, SchemaBase: "http://h"},
-		"schema base": {Conn: &nats.Conn{}, Source: "urn:x", SchemaBase: "/schemas"},
-	} {
-		if _, err := NewAlertEvents(cfg); err == nil || !strings.Contains(err.Error(), want) {
+	for want, from := range map[string]Origin{"source": {"", "http://h"}, "schema base": {"urn:x", "/schemas"}} {
+		if _, err := NewAlertEvents(&nats.Conn{}, from); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

@@ -70,7 +70,7 @@ func warning(n int) engine.Event {
 // eventMsg is an event as the relay publishes it.
 func eventMsg(t testing.TB, e *engine.Event) *nats.Msg {
 	t.Helper()
-	forms, err := newEventForms("urn:test", "http://h/schemas")
+	forms, err := newEventForms(Origin{"urn:test", "http://h/schemas"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func eventMsg(t testing.TB, e *engine.Event) *nats.Msg {
 // runRelay runs a relay until the test ends, or until stop.
 func runRelay(t *testing.T, cfg RelayConfig) (r *Relay, stop func()) {
 	t.Helper()
-	cfg.Source, cfg.SchemaBase = "https://limits.example.com", "http://h/schemas"
+	cfg.Origin = Origin{"https://limits.example.com", "http://h/schemas"}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -282,7 +282,7 @@ func (h *countingHandler) errors() int {
 }
 
 func TestRelayConfigIsChecked(t *testing.T) {
-	good := RelayConfig{Conn: &nats.Conn{}, Outbox: &fakeOutbox{}, Logger: slog.Default(), Source: "urn:x", SchemaBase: "http://h"}
+	good := RelayConfig{Conn: &nats.Conn{}, Outbox: &fakeOutbox{}, Logger: slog.Default(), Origin: Origin{"urn:x", "http://h"}}
 	for field, change := range map[string]func(*RelayConfig){
 		"Conn": func(c *RelayConfig) { c.Conn = nil }, "Outbox": func(c *RelayConfig) { c.Outbox = nil },
 		"source": func(c *RelayConfig) { c.Source = "" }, "schema base": func(c *RelayConfig) { c.SchemaBase = "/schemas" },
