@@ -42,7 +42,7 @@ Every mistake has a line: file:line: path: what; the fix. The exit status is 1 w
 }
 
 func (c *policiesValidateCmd) Run(s *session) error {
-	set, err := app.LoadPolicies(c.File, "", 0)
+	set, err := app.LoadPolicies(c.File, "")
 	if err != nil {
 		return listed(s, err)
 	}
@@ -90,7 +90,7 @@ func (*policiesShowCmd) Help() string {
 }
 
 func (c *policiesShowCmd) Run(s *session) error {
-	set, err := app.LoadPolicies(c.File, "", 0)
+	set, err := app.LoadPolicies(c.File, "")
 	if err != nil {
 		return listed(s, err)
 	}
@@ -209,7 +209,7 @@ func (c *policiesExplainCmd) Run(s *session) error {
 			return usageError(fmt.Sprintf("--at: %q is no time; want one such as 2026-03-01T22:30:00Z", c.At))
 		}
 	}
-	set, err := app.LoadPolicies(c.File, c.HashKey, 0)
+	set, err := app.LoadPolicies(c.File, c.HashKey)
 	if err != nil {
 		return listed(s, err)
 	}
