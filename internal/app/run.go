@@ -24,7 +24,6 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts/deliver"
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/outage"
 	"github.com/seed503877ad/limits/internal/overrides"
@@ -88,10 +87,10 @@ type limiter struct {
 	overrides  *overrides.Table
 	announcers []*bus.Announcer
 	// jobs, alerts, sender, desk and consumer are nil where an alerter does that work; alertsFile is nil without one.
-	jobs       *jobs.Runner
+	jobs       bus.Jobs
 	alerts     *alerts.Service
 	sender     *deliver.Sender
-	desk       *alerts.Desk
+	desk       bus.Alerts
 	consumer   *bus.Consumer
 	alertsFile *alerts.RulesKeeper
 	alertRules func() *alerts.Rules
@@ -403,7 +402,7 @@ func (l *limiter) startService(context.Context) error {
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
 		OnError: l.onError, Ails: l.store.Ails, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
-		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobsService(), Alerts: l.alertsService(),
+		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobs, Alerts: l.desk,
 	})
 }
 
