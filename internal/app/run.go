@@ -77,15 +77,15 @@ type limiter struct {
 	metrics  *web.Metrics
 	usage    *usage.Recorder
 	engine   *engine.Engine
-	forget   *bus.Forgetter
 	relay    *bus.Relay
 	// policies is nil without a policy file.
 	policies *policy.Keeper
 	// web is nil with --http off.
-	web        *web.Server
-	keys       *keys.Registry
-	overrides  *overrides.Table
-	announcers []*bus.Announcer
+	web       *web.Server
+	keys      *keys.Registry
+	overrides *overrides.Table
+	// listening ends what listens to other workers.
+	listening []func()
 	// jobs, alerts, sender, desk and consumer are nil where an alerter does that work; alertsFile is nil without one.
 	jobs       bus.Jobs
 	alerts     *alerts.Service
@@ -371,12 +371,12 @@ func (l *limiter) startUsage(context.Context) (err error) {
 func (l *limiter) startEngine(ctx context.Context) (err error) {
 	// On the connection of the requests, so that what a worker tells comes before the answer that it sends, and reaches
 	// the others before the request that follows the answer.
-	l.forget = bus.NewForgetter(l.requests, l.log)
+	forget := bus.NewForgetter(l.requests, l.log)
 	failing := outage.New(l.log, slog.LevelError, "the store fails: answering without it", "the store answers again")
 	l.engine, err = engine.New(ctx, engine.Config{
 		Store:     l.store,
 		NewID:     rand.Text,
-		Broadcast: l.forget.Broadcast,
+		Broadcast: forget.Broadcast,
 		Committed: l.relay.Wake,
 		Observer:  l.watchDamage(),
 		Tally:     l.usage.Tally,
@@ -390,10 +390,10 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	l.metrics.WatchQueue(l.engine.Queued)
 	l.metrics.WatchLeased(l.engine.Leased)
 	l.metrics.WatchStore(l.storeHealthy)
-	if err := l.forget.Listen(l.engine.Forget); err != nil {
+	if err := forget.Listen(l.engine.Forget); err != nil {
 		return err
 	}
-	l.onStop("broadcasts", func(context.Context) error { l.forget.Close(); return nil })
+	l.listens("broadcasts", forget.Close)
 	return nil
 }
 
@@ -413,9 +413,8 @@ func (l *limiter) serve(cfg bus.ServiceConfig) error {
 		return err
 	}
 	l.onStop("service", func(ctx context.Context) error {
-		l.closeAnnouncers()
-		if l.forget != nil {
-			l.forget.Close() // the service waits until nothing is subscribed on its connection
+		for _, end := range l.listening { // the service waits until nothing is subscribed on its connection
+			end()
 		}
 		return service.Stop(ctx)
 	})
