@@ -52,14 +52,7 @@ Examples:
 }
 
 // Validate holds what the tags cannot.
-func (c *alertsListCmd) Validate() error { return validateAlertPage(c.Max, &c.clientFlags) }
-
-func validateAlertPage(max int, f *clientFlags) error {
-	if max < 1 || max > limits.MaxAlertPage {
-		return fmt.Errorf("--max: %d is not between 1 and %d", max, limits.MaxAlertPage)
-	}
-	return f.Validate()
-}
+func (c *alertsListCmd) Validate() error { return c.validateMax(c.Max, limits.MaxAlertPage) }
 
 func (c *alertsListCmd) Run(s *session) error {
 	var page limits.AlertList
