@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -78,11 +79,7 @@ func (c *alertsListCmd) Run(s *session) error {
 
 // crossed says which limit it was.
 func crossed(a *limits.Alert) string {
-	of := a.Policy
-	if of == "" {
-		of = a.Key
-	}
-	return of + " " + rate(a.Limit, a.Window, 0)
+	return cmp.Or(a.Policy, a.Key) + " " + rate(a.Limit, a.Window, 0)
 }
 
 func alertState(s *session, a *limits.Alert) string {
@@ -155,11 +152,7 @@ func printDeliveries(s *session, all []limits.AlertDelivery) {
 	t := newTable(s.out, "DELIVERY", "STATE", "TRIES", "AT", "ERROR")
 	for i := range all {
 		d := &all[i]
-		at := d.EndedAt
-		if at == 0 {
-			at = d.CreatedAt
-		}
-		t.row(d.ID, d.State, d.Attempts, moment(s, at, "-"), dash(d.Error))
+		t.row(d.ID, d.State, d.Attempts, moment(s, cmp.Or(d.EndedAt, d.CreatedAt), "-"), dash(d.Error))
 	}
 	t.flush()
 }

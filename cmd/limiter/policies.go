@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -128,29 +130,15 @@ func policyRows(t *table, p *app.Policy) {
 		l := &p.Limits[i]
 		t.row(p.Name, "-", l.Name, l.Key, rateOf(l.Limit.String(), l.Window), whenApplied(p))
 	}
-	tiers := make([]string, 0, len(p.Tiers))
-	for tier := range p.Tiers {
-		tiers = append(tiers, tier)
-	}
-	slices.Sort(tiers)
-	for _, tier := range tiers {
+	for _, tier := range slices.Sorted(maps.Keys(p.Tiers)) {
 		for i := range p.Limits {
 			l := &p.Limits[i]
 			f, ok := p.Tiers[tier][l.Name]
 			if !ok {
 				continue
 			}
-			amount, window, key := l.Limit, l.Window, l.Key
-			if f.Limit != 0 {
-				amount = f.Limit
-			}
-			if f.Window != "" {
-				window = f.Window
-			}
-			if f.Key != "" {
-				key = f.Key
-			}
-			t.row(p.Name, tier, l.Name, key, rateOf(amount.String(), window), whenApplied(p))
+			amount, window := cmp.Or(f.Limit, l.Limit), cmp.Or(f.Window, l.Window)
+			t.row(p.Name, tier, l.Name, cmp.Or(f.Key, l.Key), rateOf(amount.String(), window), whenApplied(p))
 		}
 	}
 }
