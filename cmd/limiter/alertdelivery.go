@@ -157,7 +157,7 @@ Examples:
 }
 
 // Validate holds what the tags cannot.
-func (c *alertsDeadCmd) Validate() error { return validateAlertPage(c.Max, &c.clientFlags) }
+func (c *alertsDeadCmd) Validate() error { return c.validateMax(c.Max, limits.MaxAlertPage) }
 
 func (c *alertsDeadCmd) Run(s *session) error {
 	var page limits.DeadLetters

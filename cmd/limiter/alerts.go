@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -52,14 +53,7 @@ Examples:
 }
 
 // Validate holds what the tags cannot.
-func (c *alertsListCmd) Validate() error { return validateAlertPage(c.Max, &c.clientFlags) }
-
-func validateAlertPage(max int, f *clientFlags) error {
-	if max < 1 || max > limits.MaxAlertPage {
-		return fmt.Errorf("--max: %d is not between 1 and %d", max, limits.MaxAlertPage)
-	}
-	return f.Validate()
-}
+func (c *alertsListCmd) Validate() error { return c.validateMax(c.Max, limits.MaxAlertPage) }
 
 func (c *alertsListCmd) Run(s *session) error {
 	var page limits.AlertList
@@ -85,11 +79,7 @@ func (c *alertsListCmd) Run(s *session) error {
 
 // crossed says which limit it was.
 func crossed(a *limits.Alert) string {
-	of := a.Policy
-	if of == "" {
-		of = a.Key
-	}
-	return of + " " + rate(a.Limit, a.Window, 0)
+	return cmp.Or(a.Policy, a.Key) + " " + rate(a.Limit, a.Window, 0)
 }
 
 func alertState(s *session, a *limits.Alert) string {
@@ -162,11 +152,7 @@ func printDeliveries(s *session, all []limits.AlertDelivery) {
 	t := newTable(s.out, "DELIVERY", "STATE", "TRIES", "AT", "ERROR")
 	for i := range all {
 		d := &all[i]
-		at := d.EndedAt
-		if at == 0 {
-			at = d.CreatedAt
-		}
-		t.row(d.ID, d.State, d.Attempts, moment(s, at, "-"), dash(d.Error))
+		t.row(d.ID, d.State, d.Attempts, moment(s, cmp.Or(d.EndedAt, d.CreatedAt), "-"), dash(d.Error))
 	}
 	t.flush()
 }

@@ -97,12 +97,7 @@ func (*alertsSilencesCmd) Help() string {
 }
 
 // Validate holds what the tags cannot.
-func (c *alertsSilencesCmd) Validate() error {
-	if max := c.max(); max < 1 || max > limits.MaxSilences {
-		return fmt.Errorf("--max: %d is not between 1 and %d", max, limits.MaxSilences)
-	}
-	return c.clientFlags.Validate()
-}
+func (c *alertsSilencesCmd) Validate() error { return c.validateMax(c.max(), limits.MaxSilences) }
 
 func (c *alertsSilencesCmd) max() int {
 	switch {

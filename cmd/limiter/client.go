@@ -86,6 +86,14 @@ func (f *clientFlags) Validate() error {
 	return f.natsFlags.Validate()
 }
 
+// validateMax holds --max, and the flags of a client.
+func (f *clientFlags) validateMax(max, most int) error {
+	if max < 1 || max > most {
+		return fmt.Errorf("--max: %d is not between 1 and %d", max, most)
+	}
+	return f.Validate()
+}
+
 // ask connects, sends one request and reads the reply into it.
 func (f *clientFlags) ask(s *session, subject string, request, reply any) error {
 	nc, err := f.connect(subject)

@@ -60,7 +60,7 @@ func (*listCmd) Help() string {
 }
 
 // Validate holds what the tags cannot.
-func (c *listCmd) Validate() error { return validatePage(c.Max, &c.clientFlags) }
+func (c *listCmd) Validate() error { return c.validateMax(pageSize(c.Max), limits.MaxListPage) }
 
 func (c *listCmd) Run(s *session) error {
 	nc, err := c.connect("list")

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -50,6 +51,24 @@ func (f *decideFlags) Validate() error {
 		return fmt.Errorf("--cost: %d is below 1", *f.Cost)
 	}
 	return f.clientFlags.Validate()
+}
+
+// checkForm holds that a request has one form: a limit, a policy, or JSON.
+func (f *decideFlags) checkForm() error {
+	inline := f.request().LimitSpec != limits.LimitSpec{}
+	switch {
+	case f.Request != "" && (inline || f.given() || f.Cost != nil || f.ID != ""):
+		return errors.New("--request is the whole request: leave out KEY, the flags of limits and policies, --cost and --id, and write what they say into the JSON")
+	case f.Request != "":
+		return nil
+	case f.given() && inline:
+		return errors.New("--policy, --tier and -a stand for KEY and the flags of a limit: leave those out, the policy has them")
+	case f.given() && f.Policy == "" && len(f.Attributes) == 0:
+		return errors.New("--tier needs --policy or -a beside it")
+	case !f.given() && (f.Key == "" || f.Limit < 1 || f.Window == ""):
+		return errors.New("KEY, --limit (1 or more) and --window are needed, or --policy or -a, or --request")
+	}
+	return nil
 }
 
 // body gives the request's JSON: as typed, or made of the flags.

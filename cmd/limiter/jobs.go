@@ -113,12 +113,7 @@ Examples:
 }
 
 // Validate holds what the tags cannot.
-func (c *jobsHistoryCmd) Validate() error {
-	if c.Max < 1 || c.Max > limits.MaxJobRuns {
-		return fmt.Errorf("--max: %d is not between 1 and %d", c.Max, limits.MaxJobRuns)
-	}
-	return c.clientFlags.Validate()
-}
+func (c *jobsHistoryCmd) Validate() error { return c.validateMax(c.Max, limits.MaxJobRuns) }
 
 func (c *jobsHistoryCmd) Run(s *session) error {
 	var reply limits.JobHistory

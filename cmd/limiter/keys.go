@@ -85,15 +85,7 @@ func (*keysListCmd) Help() string {
 }
 
 // Validate holds what the tags cannot.
-func (c *keysListCmd) Validate() error { return validatePage(c.Max, &c.clientFlags) }
-
-// validatePage holds the size of a page, nil for all pages.
-func validatePage(max *int, f *clientFlags) error {
-	if max != nil && (*max < 1 || *max > limits.MaxListPage) {
-		return fmt.Errorf("--max: %d is not between 1 and %d", *max, limits.MaxListPage)
-	}
-	return f.Validate()
-}
+func (c *keysListCmd) Validate() error { return c.validateMax(pageSize(c.Max), limits.MaxListPage) }
 
 func (c *keysListCmd) Run(s *session) error {
 	nc, err := c.connect("keys list")
@@ -113,49 +105,6 @@ func (c *keysListCmd) Run(s *session) error {
 		}
 		return raw, len(page.Keys), page.Next, err
 	})
-}
-
-// pages shows one page, or with max nil all of them; read shows a page and gives its JSON, its length and what follows it.
-// Each is flushed, so that a list of any length is shown in bounded memory.
-func (f *clientFlags) pages(s *session, t *table, noun string, max *int, after string,
-	read func(after string, max int) (raw []byte, n int, next string, err error)) error {
-	size := limits.MaxListPage
-	if max != nil {
-		size = *max
-	}
-	for n := 0; ; {
-		raw, got, next, err := read(after, size)
-		if max == nil && size > 1 && tooLarge(err) {
-			size /= 2
-			continue
-		}
-		if f.JSON && len(raw) > 0 {
-			s.out.line(raw)
-		}
-		if err != nil {
-			return err
-		}
-		if n += got; !f.JSON && got > 0 {
-			t.flush()
-		}
-		if after = next; next != "" && max == nil {
-			continue
-		}
-		switch {
-		case f.JSON:
-		case n == 0:
-			fmt.Fprintln(s.out, "no "+noun)
-		case next != "":
-			fmt.Fprintf(s.out, "more: --after %s\n", shellWord(next))
-		}
-		return nil
-	}
-}
-
-// tooLarge tells that an answer is more than NATS takes in one message: how large an item of a page is nobody knows before.
-func tooLarge(err error) bool {
-	e, ok := errors.AsType[*limits.Error](err)
-	return ok && e.Code == limits.CodeTooLarge
 }
 
 func keyRow(s *session, k *limits.APIKey) []any {

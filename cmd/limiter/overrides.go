@@ -155,7 +155,9 @@ func (*overridesListCmd) Help() string {
 }
 
 // Validate holds what the tags cannot.
-func (c *overridesListCmd) Validate() error { return validatePage(c.Max, &c.clientFlags) }
+func (c *overridesListCmd) Validate() error {
+	return c.validateMax(pageSize(c.Max), limits.MaxListPage)
+}
 
 func (c *overridesListCmd) Run(s *session) error {
 	nc, err := c.connect("overrides list")

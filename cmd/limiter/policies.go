@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -42,7 +44,7 @@ Every mistake has a line: file:line: path: what; the fix. The exit status is 1 w
 }
 
 func (c *policiesValidateCmd) Run(s *session) error {
-	set, err := app.LoadPolicies(c.File, "", 0)
+	set, err := app.LoadPolicies(c.File, "")
 	if err != nil {
 		return listed(s, err)
 	}
@@ -90,7 +92,7 @@ func (*policiesShowCmd) Help() string {
 }
 
 func (c *policiesShowCmd) Run(s *session) error {
-	set, err := app.LoadPolicies(c.File, "", 0)
+	set, err := app.LoadPolicies(c.File, "")
 	if err != nil {
 		return listed(s, err)
 	}
@@ -128,29 +130,15 @@ func policyRows(t *table, p *app.Policy) {
 		l := &p.Limits[i]
 		t.row(p.Name, "-", l.Name, l.Key, rateOf(l.Limit.String(), l.Window), whenApplied(p))
 	}
-	tiers := make([]string, 0, len(p.Tiers))
-	for tier := range p.Tiers {
-		tiers = append(tiers, tier)
-	}
-	slices.Sort(tiers)
-	for _, tier := range tiers {
+	for _, tier := range slices.Sorted(maps.Keys(p.Tiers)) {
 		for i := range p.Limits {
 			l := &p.Limits[i]
 			f, ok := p.Tiers[tier][l.Name]
 			if !ok {
 				continue
 			}
-			amount, window, key := l.Limit, l.Window, l.Key
-			if f.Limit != 0 {
-				amount = f.Limit
-			}
-			if f.Window != "" {
-				window = f.Window
-			}
-			if f.Key != "" {
-				key = f.Key
-			}
-			t.row(p.Name, tier, l.Name, key, rateOf(amount.String(), window), whenApplied(p))
+			amount, window := cmp.Or(f.Limit, l.Limit), cmp.Or(f.Window, l.Window)
+			t.row(p.Name, tier, l.Name, cmp.Or(f.Key, l.Key), rateOf(amount.String(), window), whenApplied(p))
 		}
 	}
 }
@@ -209,7 +197,7 @@ func (c *policiesExplainCmd) Run(s *session) error {
 			return usageError(fmt.Sprintf("--at: %q is no time; want one such as 2026-03-01T22:30:00Z", c.At))
 		}
 	}
-	set, err := app.LoadPolicies(c.File, c.HashKey, 0)
+	set, err := app.LoadPolicies(c.File, c.HashKey)
 	if err != nil {
 		return listed(s, err)
 	}

@@ -40,11 +40,7 @@ func counterHeader(withKey bool) []any {
 }
 
 func counterRow(now time.Time, c *limits.Counter, withKey bool) []any {
-	policy := c.Policy
-	if policy == "" {
-		policy = "-"
-	}
-	row := []any{c.Name, rate(c.Limit, c.Window, c.Burst), c.Used, c.Remaining, when(now, c.Reset), c.Algorithm, policy}
+	row := []any{c.Name, rate(c.Limit, c.Window, c.Burst), c.Used, c.Remaining, when(now, c.Reset), c.Algorithm, dash(c.Policy)}
 	if withKey {
 		row = append([]any{c.Key}, row...)
 	}

@@ -17,12 +17,7 @@ type usageFlags struct {
 }
 
 // Validate holds what the tags cannot.
-func (f *usageFlags) Validate() error {
-	if f.Max < 1 || f.Max > limits.MaxUsageRows {
-		return fmt.Errorf("--max: %d is not between 1 and %d", f.Max, limits.MaxUsageRows)
-	}
-	return f.clientFlags.Validate()
-}
+func (f *usageFlags) Validate() error { return f.validateMax(f.Max, limits.MaxUsageRows) }
 
 // topCmd shows who hits the limits most.
 type topCmd struct {

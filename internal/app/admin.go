@@ -40,14 +40,12 @@ func (l *limiter) listen(a *bus.Announcer, apply func(id string)) error {
 	if err := a.Listen(apply); err != nil {
 		return err
 	}
-	l.announcers = append(l.announcers, a)
-	l.onStop("announcements", func(context.Context) error { a.Close(); return nil })
+	l.listens("announcements", a.Close)
 	return nil
 }
 
-// closeAnnouncers ends listening before the service stops, which waits until nothing is subscribed on its connection.
-func (l *limiter) closeAnnouncers() {
-	for _, a := range l.announcers {
-		a.Close()
-	}
+// listens keeps what ends listening: the service needs it before its own end, and a start that fails has no service.
+func (l *limiter) listens(to string, end func()) {
+	l.listening = append(l.listening, end)
+	l.onStop(to, func(context.Context) error { end(); return nil })
 }

@@ -22,6 +22,6 @@ func RunAlerter(ctx context.Context, o Options, log *slog.Logger) error {
 func (l *limiter) startAlertService(context.Context) error {
 	return l.serve(bus.ServiceConfig{
 		Conn: l.requests, Version: l.Version, SchemaBase: l.schemaBase(), Logger: l.log,
-		Ails: l.store.Ails, Jobs: l.jobsService(), Alerts: l.alertsService(),
+		Ails: l.store.Ails, Jobs: l.jobs, Alerts: l.desk,
 	})
 }

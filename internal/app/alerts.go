@@ -18,6 +18,7 @@ import (
 
 // loadAlerts reads the alerts file, before anything else starts: a wrong one ends the start at once.
 func (l *limiter) loadAlerts(ctx context.Context) error {
+	builtIn := alerts.Default()
 	l.alertRules = func() *alerts.Rules { return builtIn }
 	if l.Alerts == "" {
 		return nil
@@ -34,31 +35,12 @@ func (l *limiter) loadAlerts(ctx context.Context) error {
 	return nil
 }
 
-// builtIn are the rules without a file.
-var builtIn = alerts.Default()
-
 // watchAlerts reads the file again when it changes, and on SIGHUP, when secrets are read again too.
 func (l *limiter) watchAlerts(context.Context) error {
 	if l.alertsFile == nil {
 		return nil
 	}
 	return watchFile(l, "alerts", l.Alerts, l.alertsFile, l.metrics.WatchAlertsFile, l.alertsFile.Reread)
-}
-
-// alertsService is nil where alerts do not run, which a nil desk in an interface is not.
-func (l *limiter) alertsService() bus.Alerts {
-	if l.desk == nil {
-		return nil
-	}
-	return l.desk
-}
-
-// jobsService is nil where jobs do not run.
-func (l *limiter) jobsService() bus.Jobs {
-	if l.jobs == nil {
-		return nil
-	}
-	return l.jobs
 }
 
 // startAlerts starts what stands between events and whoever is told, in a limiter that is to have it. What tells people starts
@@ -139,7 +121,7 @@ func (l *limiter) newChannels() (*channels, error) {
 		return nil, err
 	}
 	l.onStop("channels of alerts", func(context.Context) error { maker.Close(); return nil })
-	events, err := bus.NewAlertEvents(bus.AlertEventsConfig{Conn: l.events, Source: l.Source, SchemaBase: l.schemaBase()})
+	events, err := bus.NewAlertEvents(l.events, l.origin())
 	if err != nil {
 		return nil, err
 	}

@@ -34,18 +34,19 @@ const (
 )
 
 // startJobs runs what is done by the clock, where alerts are.
-func (l *limiter) startJobs(context.Context) (err error) {
+func (l *limiter) startJobs(context.Context) error {
 	if !l.RunsAlerts() {
 		return nil
 	}
-	l.jobs, err = jobs.New(jobs.Config{
+	runner, err := jobs.New(jobs.Config{
 		Jobs: slices.Concat(houseJobs(&l.Options, l.store), l.nightJobs(), l.alertJobs()), Store: l.store, Logger: l.log, Replica: replica(), Observer: l.metrics.WatchJobs(),
 	})
 	if err != nil {
 		return err
 	}
-	l.jobs.Start()
-	l.onStop("jobs", l.jobs.Close)
+	runner.Start()
+	l.onStop("jobs", runner.Close)
+	l.jobs = runner
 	return nil
 }
 

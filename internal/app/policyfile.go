@@ -22,11 +22,11 @@ type (
 const placeholderKey = "no hash key given"
 
 // LoadPolicies reads a policy file. Without a hash key its hashes are not those of a service.
-func LoadPolicies(path, hashKey string, warning float64) (*PolicySet, error) {
+func LoadPolicies(path, hashKey string) (*PolicySet, error) {
 	if hashKey == "" {
 		hashKey = placeholderKey
 	}
-	return policy.Load(path, policy.Options{HashKey: []byte(hashKey), Warning: warning})
+	return policy.Load(path, policy.Options{HashKey: []byte(hashKey)})
 }
 
 // OverridesOf finds among overrides, as a service lists them, what its workers would.

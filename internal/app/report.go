@@ -62,7 +62,7 @@ func report(ctx context.Context, s reporter, now time.Time) (*limits.Report, err
 func (l *limiter) nightJobs() []jobs.Job {
 	return []jobs.Job{
 		reportJob(l.store, time.Now, func(ctx context.Context, r *limits.Report) error {
-			return bus.PublishReport(ctx, l.events, bus.Origin{Source: l.Source, SchemaBase: l.schemaBase()}, r, time.Now())
+			return bus.PublishReport(ctx, l.events, l.origin(), r, time.Now())
 		}),
 		quotaCheckJob(l.store, l.log),
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts/deliver"
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/outage"
 	"github.com/seed503877ad/limits/internal/overrides"
@@ -56,6 +55,7 @@ type store interface {
 	overrides.Store
 	alerts.Store
 	cleaner
+	Backlog(ctx context.Context) (int64, error)
 	OutboxAge(ctx context.Context) (time.Duration, error)
 	Identity(ctx context.Context) (string, error)
 	Ails(err error) string
@@ -77,20 +77,20 @@ type limiter struct {
 	metrics  *web.Metrics
 	usage    *usage.Recorder
 	engine   *engine.Engine
-	forget   *bus.Forgetter
 	relay    *bus.Relay
 	// policies is nil without a policy file.
 	policies *policy.Keeper
 	// web is nil with --http off.
-	web        *web.Server
-	keys       *keys.Registry
-	overrides  *overrides.Table
-	announcers []*bus.Announcer
+	web       *web.Server
+	keys      *keys.Registry
+	overrides *overrides.Table
+	// listening ends what listens to other workers.
+	listening []func()
 	// jobs, alerts, sender, desk and consumer are nil where an alerter does that work; alertsFile is nil without one.
-	jobs       *jobs.Runner
+	jobs       bus.Jobs
 	alerts     *alerts.Service
 	sender     *deliver.Sender
-	desk       *alerts.Desk
+	desk       bus.Alerts
 	consumer   *bus.Consumer
 	alertsFile *alerts.RulesKeeper
 	alertRules func() *alerts.Rules
@@ -345,7 +345,7 @@ func (l *limiter) storeHealthy(ctx context.Context) error {
 
 func (l *limiter) startEvents(context.Context) (err error) {
 	l.relay, err = bus.NewRelay(bus.RelayConfig{
-		Conn: l.events, Outbox: l.store, Source: l.Source, SchemaBase: l.schemaBase(), Logger: l.log,
+		Conn: l.events, Outbox: l.store, Origin: l.origin(), Logger: l.log,
 	})
 	if err != nil {
 		return err
@@ -371,12 +371,12 @@ func (l *limiter) startUsage(context.Context) (err error) {
 func (l *limiter) startEngine(ctx context.Context) (err error) {
 	// On the connection of the requests, so that what a worker tells comes before the answer that it sends, and reaches
 	// the others before the request that follows the answer.
-	l.forget = bus.NewForgetter(l.requests, l.log)
+	forget := bus.NewForgetter(l.requests, l.log)
 	failing := outage.New(l.log, slog.LevelError, "the store fails: answering without it", "the store answers again")
 	l.engine, err = engine.New(ctx, engine.Config{
 		Store:     l.store,
 		NewID:     rand.Text,
-		Broadcast: l.forget.Broadcast,
+		Broadcast: forget.Broadcast,
 		Committed: l.relay.Wake,
 		Observer:  l.watchDamage(),
 		Tally:     l.usage.Tally,
@@ -390,10 +390,10 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	l.metrics.WatchQueue(l.engine.Queued)
 	l.metrics.WatchLeased(l.engine.Leased)
 	l.metrics.WatchStore(l.storeHealthy)
-	if err := l.forget.Listen(l.engine.Forget); err != nil {
+	if err := forget.Listen(l.engine.Forget); err != nil {
 		return err
 	}
-	l.onStop("broadcasts", func(context.Context) error { l.forget.Close(); return nil })
+	l.listens("broadcasts", forget.Close)
 	return nil
 }
 
@@ -402,7 +402,7 @@ func (l *limiter) startService(context.Context) error {
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
 		OnError: l.onError, Ails: l.store.Ails, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
-		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobsService(), Alerts: l.alertsService(),
+		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobs, Alerts: l.desk,
 	})
 }
 
@@ -413,9 +413,8 @@ func (l *limiter) serve(cfg bus.ServiceConfig) error {
 		return err
 	}
 	l.onStop("service", func(ctx context.Context) error {
-		l.closeAnnouncers()
-		if l.forget != nil {
-			l.forget.Close() // the service waits until nothing is subscribed on its connection
+		for _, end := range l.listening { // the service waits until nothing is subscribed on its connection
+			end()
 		}
 		return service.Stop(ctx)
 	})
@@ -449,6 +448,10 @@ func (l *limiter) schemaBase() string {
 	default:
 		return "http://" + reachable(l.web.Addr()) + "/schemas"
 	}
+}
+
+func (l *limiter) origin() bus.Origin {
+	return bus.Origin{Source: l.Source, SchemaBase: l.schemaBase()}
 }
 
 // reachable puts the name of this machine where an address stands for all of its interfaces.

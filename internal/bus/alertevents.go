@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,52 +16,36 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// AlertEventsConfig configures [AlertEvents].
-type AlertEventsConfig struct {
-	// Conn is required.
-	Conn *nats.Conn
-	// Source is the CloudEvents source, a URI that names this service; required.
-	Source string
-	// SchemaBase is the URL of the folder of the schemas; required.
-	SchemaBase string
-	// AckTimeout is how long a message may wait for its acknowledgement when the caller's context has no end. 5 s unless
-	// set.
-	AckTimeout time.Duration
-}
-
 // AlertEvents is the channel of kind nats: it publishes messages as CloudEvents to the stream [limits.AlertStream]. The
 // message's id is the event's, so that one that is sent again within an hour is stored once.
 type AlertEvents struct {
-	cfg AlertEventsConfig
-	js  jetstream.JetStream
+	conn *nats.Conn
+	js   jetstream.JetStream
+	from Origin
 	// ready says that the stream was seen since the last failure.
 	ready atomic.Bool
 }
 
 // NewAlertEvents makes the channel.
-func NewAlertEvents(cfg AlertEventsConfig) (*AlertEvents, error) {
-	if cfg.Conn == nil {
-		return nil, errors.New("alert events: Conn is missing")
-	}
-	var err error
-	if cfg.SchemaBase, err = checkOrigin(cfg.Source, cfg.SchemaBase); err != nil {
+func NewAlertEvents(conn *nats.Conn, from Origin) (*AlertEvents, error) {
+	if err := from.check(); err != nil {
 		return nil, fmt.Errorf("alert events: %w", err)
 	}
-	js, err := jetstream.New(cfg.Conn, jetstream.WithDefaultTimeout(cmp.Or(cfg.AckTimeout, ackTimeout)))
+	js, err := jetstream.New(conn)
 	if err != nil {
 		return nil, fmt.Errorf("alert events: %w", err)
 	}
-	return &AlertEvents{cfg: cfg, js: js}, nil
+	return &AlertEvents{conn: conn, js: js, from: from}, nil
 }
 
-// Send publishes a message and returns when the stream has it.
+// Send publishes a message and returns when the stream has it; ctx should have a deadline.
 func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
-	msg, err := alertMsg(m, a.cfg.Source, a.cfg.SchemaBase)
+	msg, err := alertMsg(m, a.from)
 	if err != nil {
 		return &alerts.Refusal{Final: true, Err: fmt.Errorf("build event %s: %w", m.ID, err)}
 	}
 	// What is published while the connection is down would wait in its buffer, past the caller's patience.
-	if !a.cfg.Conn.IsConnected() {
+	if !a.conn.IsConnected() {
 		return fmt.Errorf("publish event %s: %w", m.ID, nats.ErrDisconnected)
 	}
 	if !a.ready.Load() {
@@ -84,7 +67,7 @@ func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 }
 
 // alertMsg builds the CloudEvent of a message. Its subject is the user, where there is one.
-func alertMsg(m *alerts.Message, source, schemaBase string) (*nats.Msg, error) {
+func alertMsg(m *alerts.Message, from Origin) (*nats.Msg, error) {
 	switch m.Kind {
 	case alerts.KindRaised, alerts.KindResolved, alerts.KindDigest, alerts.KindTest:
 	default:
@@ -94,15 +77,12 @@ func alertMsg(m *alerts.Message, source, schemaBase string) (*nats.Msg, error) {
 	if !json.Valid(m.Data) {
 		return nil, errors.New("its data is no JSON")
 	}
-	ce := event.New()
+	ce := from.event(string(m.Kind))
 	ce.SetID(m.ID)
-	ce.SetType(string(m.Kind))
-	ce.SetSource(source)
 	if m.User != "" {
 		ce.SetSubject(m.User)
 	}
 	ce.SetTime(time.UnixMilli(m.Time).UTC())
-	ce.SetDataSchema(schemaBase + "/" + eventSchema(string(m.Kind)))
 	if err := ce.SetData(event.ApplicationJSON, m.Data); err != nil {
 		return nil, err
 	}

@@ -22,11 +22,19 @@ var _ alerts.Channel = (*AlertEvents)(nil)
 
 func alertEvents(t *testing.T, nc *nats.Conn) *AlertEvents {
 	t.Helper()
-	a, err := NewAlertEvents(AlertEventsConfig{Conn: nc, Source: "urn:test", SchemaBase: "http://h/schemas/", AckTimeout: 30 * time.Second})
+	a, err := NewAlertEvents(nc, Origin{"urn:test", "http://h/schemas/"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// patient has a deadline, as whoever delivers gives one, that a busy machine keeps.
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 func TestAlertsAreCloudEvents(t *testing.T) {
@@ -39,11 +47,11 @@ func TestAlertsAreCloudEvents(t *testing.T) {
 	}
 	for range 2 { // the second is known by its id
 		m := alerts.Message{ID: "a.raised", Kind: alerts.KindRaised, Time: 1704307200123, User: "7", Data: json.RawMessage(`{"alert":"a"}`)}
-		if err := a.Send(t.Context(), &m); err != nil {
+		if err := a.Send(patient(t), &m); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := a.Send(t.Context(), &alerts.Message{ID: "b", Kind: alerts.KindTest, Time: 1704307200123, Data: data}); err != nil {
+	if err := a.Send(patient(t), &alerts.Message{ID: "b", Kind: alerts.KindTest, Time: 1704307200123, Data: data}); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []string{
@@ -89,13 +97,13 @@ func TestAlertsThatCannotBePublished(t *testing.T) {
 		"maximum payload":         {ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`"` + strings.Repeat("x", 2<<20) + `"`)},
 		"id: MUST be a non-empty": {Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)},
 	} {
-		err := a.Send(t.Context(), &m)
+		err := a.Send(patient(t), &m)
 		if r, ok := errors.AsType[*alerts.Refusal](err); !ok || !r.Final || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
 	good := alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)}
-	if err := a.Send(t.Context(), &good); err != nil {
+	if err := a.Send(patient(t), &good); err != nil {
 		t.Fatal(err)
 	}
 	// A stream that was deleted is made again with the try that follows.
@@ -103,11 +111,11 @@ func TestAlertsThatCannotBePublished(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), limits.AlertStream); err != nil {
 		t.Fatal(err)
 	}
-	err := a.Send(t.Context(), &good)
+	err := a.Send(patient(t), &good)
 	if _, refused := errors.AsType[*alerts.Refusal](err); err == nil || refused {
 		t.Errorf("without a stream: %v", err)
 	}
-	made(t, func() error { return a.Send(t.Context(), &good) })
+	made(t, func() error { return a.Send(patient(t), &good) })
 	nc.Close()
 	if err := a.Send(context.Background(), &good); !errors.Is(err, nats.ErrDisconnected) {
 		t.Error(err)
@@ -129,7 +137,7 @@ func TestAnotherStreamKeepsNoAlerts(t *testing.T) {
 	a := alertEvents(t, nc)
 	for _, ready := range []bool{false, true} { // as before and after the stream of alerts was replaced
 		a.ready.Store(ready)
-		err := a.Send(t.Context(), &alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)})
+		err := a.Send(patient(t), &alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)})
 		if err == nil || !strings.Contains(err.Error(), "nats stream ls --subject SUBJECT") {
 			t.Errorf("%v", err)
 		}
@@ -139,14 +147,10 @@ func TestAnotherStreamKeepsNoAlerts(t *testing.T) {
 	}
 }
 
-func TestAlertEventsConfigIsChecked(t *testing.T) {
+func TestOriginOfAlertEventsIsChecked(t *testing.T) {
 	t.Parallel()
-	for want, cfg := range map[string]AlertEventsConfig{
-		"Conn":        {Source: "urn:x", SchemaBase: "http://h"},
-		"source":      {Conn: &nats.Conn{}, SchemaBase: "http://h"},
-		"schema base": {Conn: &nats.Conn{}, Source: "urn:x", SchemaBase: "/schemas"},
-	} {
-		if _, err := NewAlertEvents(cfg); err == nil || !strings.Contains(err.Error(), want) {
+	for want, from := range map[string]Origin{"source": {"", "http://h"}, "schema base": {"urn:x", "/schemas"}} {
+		if _, err := NewAlertEvents(&nats.Conn{}, from); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

@@ -55,7 +55,7 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 	if cfg.Logger == nil {
 		return nil, errors.New("connect to NATS: Logger is missing")
 	}
-	dial := dialer{new(atomic.Pointer[error])}
+	dial := new(dialer)
 	opts, err := cfg.options(dial)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
@@ -74,7 +74,7 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 }
 
 // options gives the options of nats.go. A file that cannot be read is told at once instead of being tried again.
-func (c *ConnectConfig) options(dial dialer) ([]nats.Option, error) {
+func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 	if c.URL == "" {
 		return nil, errors.New("the URL is missing")
 	}
@@ -104,7 +104,7 @@ func (c *ConnectConfig) options(dial dialer) ([]nats.Option, error) {
 	return opts, nil
 }
 
-func (c *ConnectConfig) behaviour(dial dialer) []nats.Option {
+func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	log := c.Logger.With("connection", c.Name)
 	var badHeaders atomic.Int64
 	return []nats.Option{
@@ -156,9 +156,6 @@ func reconnectDelay(attempts int) time.Duration {
 
 // Healthy is nil while the connection is up and the server answers on it, else what it is. ctx needs a deadline.
 func Healthy(ctx context.Context, nc *nats.Conn) error {
-	if nc == nil {
-		return errors.New("not connected yet")
-	}
 	if status := nc.Status(); status != nats.CONNECTED {
 		return fmt.Errorf("the connection is %s", strings.ToLower(status.String()))
 	}

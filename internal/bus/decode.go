@@ -2,8 +2,6 @@ package bus
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 
 	"github.com/seed503877ad/limits"
@@ -302,6 +300,3 @@ func (p *parser) resolveItems(req *engine.Request) error {
 	}
 	return nil
 }
-
-// sortedAttributes gives the names in byte order.
-func (q *question) sortedAttributes() []string { return slices.Sorted(maps.Keys(q.attributes)) }

@@ -16,12 +16,12 @@ import (
 // dialer makes the connections to NATS. It looks up the names of servers itself: the addresses of one share a timeout, as they do in
 // nats.go without a dialer, which with one gives each of them all of it.
 type dialer struct {
-	// failed is why the last dial failed, if set: of a server that refuses connections nats.go says only that there is none.
-	failed *atomic.Pointer[error]
+	// failed is why the last dial failed: of a server that refuses connections nats.go says only that there is none.
+	failed atomic.Pointer[error]
 }
 
 // Dial implements [nats.CustomDialer].
-func (d dialer) Dial(network, address string) (conn net.Conn, err error) {
+func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	all := addresses(address)
 	end := time.Now().Add(dialTimeout)
 	for i, a := range all {
@@ -30,14 +30,12 @@ func (d dialer) Dial(network, address string) (conn net.Conn, err error) {
 			return quickconn.Wrap(conn), nil
 		}
 	}
-	if d.failed != nil {
-		d.failed.Store(&err)
-	}
+	d.failed.Store(&err)
 	return nil, err
 }
 
 // why puts the last dial's failure to an error of nats.go that tells none.
-func (d dialer) why(err error) error {
+func (d *dialer) why(err error) error {
 	if last := d.failed.Load(); last != nil && errors.Is(err, nats.ErrNoServers) {
 		return fmt.Errorf("%w: %w", err, *last)
 	}

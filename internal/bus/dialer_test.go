@@ -104,7 +104,7 @@ func deadPort(t *testing.T) string {
 func TestAllAddressesOfANameShareOneTimeout(t *testing.T) {
 	names(t, "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 	cfg := ConnectConfig{URL: "nats://many.example:" + deadPort(t), Name: "x", Logger: slog.New(slog.DiscardHandler)}
-	opts, err := cfg.options(dialer{})
+	opts, err := cfg.options(new(dialer))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestConnectionsSpreadOverTheAddressesOfAName(t *testing.T) {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	seen := map[string]bool{}
 	for range 100 {
-		c, err := dialer{}.Dial("tcp", "many.example:"+port)
+		c, err := new(dialer).Dial("tcp", "many.example:"+port)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestConnectionsSpreadOverTheAddressesOfAName(t *testing.T) {
 	defer one.Close()
 	_, port, _ = net.SplitHostPort(one.Addr().String())
 	for range 20 {
-		c, err := dialer{}.Dial("tcp", "many.example:"+port)
+		c, err := new(dialer).Dial("tcp", "many.example:"+port)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestTheCertificateIsOfTheName(t *testing.T) {
 		}
 		for host, want := range map[string]bool{"example.com": true, "other.example": false} {
 			cfg := ConnectConfig{URL: scheme + "://" + host + ":" + u.Port(), TLSCA: certFile, Name: "x", Logger: slog.New(slog.DiscardHandler)}
-			opts, err := cfg.options(dialer{})
+			opts, err := cfg.options(new(dialer))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"net/url"
@@ -31,29 +32,57 @@ func CheckSource(source string) error {
 
 func notOfURI(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"<>\\^`{|}", r) }
 
-// checkOrigin holds that events can name their source and schemas, and gives the base of these without slashes at its end.
-func checkOrigin(source, schemaBase string) (string, error) {
-	if err := CheckSource(source); err != nil {
-		return "", err
+// Origin is what an event says of where it comes from.
+type Origin struct {
+	// Source is the CloudEvents source, a URI that names this service.
+	Source string
+	// SchemaBase is the URL of the folder of the schemas.
+	SchemaBase string
+}
+
+// check holds that events can name their source and schemas, and takes the slashes from the end of these.
+func (o *Origin) check() error {
+	if err := CheckSource(o.Source); err != nil {
+		return err
 	}
-	if u, err := url.Parse(schemaBase); err != nil || !u.IsAbs() {
-		return "", fmt.Errorf("schema base %q is not an absolute URL", schemaBase)
+	if u, err := url.Parse(o.SchemaBase); err != nil || !u.IsAbs() {
+		return fmt.Errorf("schema base %q is not an absolute URL", o.SchemaBase)
 	}
-	return strings.TrimRight(schemaBase, "/"), nil
+	o.SchemaBase = strings.TrimRight(o.SchemaBase, "/")
+	return nil
+}
+
+// event begins an event of a type.
+func (o *Origin) event(kind string) event.Event {
+	ce := event.New()
+	ce.SetType(kind)
+	ce.SetSource(o.Source)
+	ce.SetDataSchema(o.SchemaBase + "/" + eventSchema(kind))
+	return ce
+}
+
+// cloudEventMsg gives the message of an event, whose type is the subject and whose id deduplicates.
+func cloudEventMsg(ce *event.Event) (*nats.Msg, error) {
+	if err := ce.Validate(); err != nil {
+		return nil, err
+	}
+	written := bytes.NewBuffer(make([]byte, 0, len(ce.DataEncoded)+512)) // which an event's context fits in
+	if err := event.WriteJson(ce, written); err != nil {
+		return nil, err
+	}
+	return &nats.Msg{Subject: ce.Type(), Data: written.Bytes(),
+		Header: nats.Header{"Content-Type": {event.ApplicationCloudEventsJSON}, nats.MsgIdHdr: {ce.ID()}}}, nil
 }
 
 // eventForms has the context of each type of event, with what its events share: parsing URIs takes longer than the
 // rest of an event.
 type eventForms map[engine.EventType]event.EventContextV1
 
-func newEventForms(source, schemaBase string) (eventForms, error) {
+func newEventForms(from Origin) (eventForms, error) {
 	forms := make(eventForms)
 	for _, kind := range []engine.EventType{engine.EventWarning, engine.EventExceeded} {
-		ce := event.New()
-		ce.SetType(string(kind))
-		ce.SetSource(source)
+		ce := from.event(string(kind))
 		ce.SetDataContentType(event.ApplicationJSON)
-		ce.SetDataSchema(schemaBase + "/" + eventSchema(string(kind)))
 		ce.SetID("of each event")
 		if err := ce.Validate(); err != nil {
 			return nil, err

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,16 +21,14 @@ type HistoryConfig struct {
 	Since time.Time
 	// Max bounds how many are read, the oldest first; required.
 	Max int
-	// Timeout is how long the next event may take to come. 10 s unless set.
-	Timeout time.Duration
 	// Progress is told now and then how many of how many were read; nil for nobody.
 	Progress func(read, total uint64)
 }
 
 // History says what was read.
 type History struct {
-	// Read counts the events, Unreadable the messages beside them that are none.
-	Read, Unreadable int
+	// Unreadable counts the messages that are no events.
+	Unreadable int
 	// Left is how many were there and not read, because there are more than Max.
 	Left uint64
 }
@@ -40,13 +37,16 @@ type History struct {
 // twice what the server lets through.
 const pullBytes = 8 << 20
 
-// progressEvery is after how many messages Progress is told.
-const progressEvery = 1000
+const (
+	// nextTimeout is how long the next event may take to come.
+	nextTimeout = 10 * time.Second
+	// progressEvery is after how many messages Progress is told.
+	progressEvery = 1000
+)
 
 // ReadHistory gives each what the stream keeps, in order, up to what was there when it began. It changes nothing: the
 // consumer is of this call alone, and what alerters have taken or not makes no difference.
 func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event) (more bool)) (History, error) {
-	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	js, err := jetstream.New(cfg.Conn)
 	if err != nil {
 		return History{}, fmt.Errorf("read events: %w", err)
@@ -58,7 +58,7 @@ func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event)
 	defer messages.Stop()
 	var h History
 	for n := uint64(1); ; n++ {
-		m, err := nextMessage(ctx, messages, cfg.Timeout)
+		m, err := nextMessage(ctx, messages)
 		if err != nil {
 			return h, fmt.Errorf("read events: %d of %d came: %w", n-1, total, err)
 		}
@@ -69,7 +69,7 @@ func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event)
 		e, err := eventOf(m.Subject(), m.Data(), meta.Timestamp)
 		if err != nil {
 			h.Unreadable++
-		} else if h.Read++; !each(e) {
+		} else if !each(e) {
 			return h, nil
 		}
 		if cfg.Progress != nil && (n%progressEvery == 0 || n == total) {
@@ -107,8 +107,8 @@ func openHistory(ctx context.Context, js jetstream.JetStream, cfg *HistoryConfig
 	return messages, total, nil
 }
 
-func nextMessage(ctx context.Context, messages jetstream.MessagesContext, wait time.Duration) (jetstream.Msg, error) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
+func nextMessage(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, nextTimeout)
 	defer cancel()
 	return messages.Next(jetstream.NextContext(ctx))
 }

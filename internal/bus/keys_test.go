@@ -214,7 +214,7 @@ func TestVerifyDecides(t *testing.T) {
 		t.Error(got)
 	}
 	// All were answered, and are counted so a moment later: the service can stop.
-	for w.svc.InFlight() != 0 {
+	for w.svc.unanswered.Load() != 0 {
 		runtime.Gosched()
 	}
 }

@@ -62,7 +62,7 @@ func TestWhatAServerCannotWriteIsTold(t *testing.T) {
 	mute(t, s, nc, eventStream())
 	mute(t, s, nc, alertStream())
 	relay, err := NewRelay(RelayConfig{Conn: nc, Outbox: &fakeOutbox{}, Logger: slog.New(slog.DiscardHandler),
-		Source: "https://limits.example.com", SchemaBase: "http://h/schemas"})
+		Origin: Origin{"https://limits.example.com", "http://h/schemas"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,9 +41,6 @@ func policyOverride(o *overrides.Override) policy.Override {
 		Policy: o.Policy, Limit: o.Name, Subject: o.Subject, Reason: o.Reason,
 		Changes: policy.Changed{Limit: o.Limit, Burst: o.Burst, Unlimited: o.Unlimited},
 	}
-	if o.ExpiresAt != 0 {
-		found.ExpiresAt = time.UnixMilli(o.ExpiresAt)
-	}
 	if o.Window != "" {
 		// It was checked when it was set; one that cannot be read stays as it is in the file.
 		found.Changes.Window, _ = engine.ParseWindow(o.Window)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -109,17 +110,13 @@ func decodePolicies(data []byte) (limits.PoliciesRequest, error) {
 }
 
 func policyInfo(p *policy.Policy) limits.PolicyInfo {
-	info := limits.PolicyInfo{Name: p.Name, Group: p.Group, Mode: p.Mode}
+	info := limits.PolicyInfo{Name: p.Name, Group: p.Group, Mode: p.Mode, Tiers: slices.Sorted(maps.Keys(p.Tiers))}
 	for i := range p.Limits {
 		l := &p.Limits[i]
 		info.Limits = append(info.Limits, limits.PolicyLimit{
 			Name: l.Name, Key: l.Key, Limit: max(0, int64(l.Limit)), Unlimited: l.Limit == policy.Unlimited, Window: l.Window,
 		})
 	}
-	for tier := range p.Tiers {
-		info.Tiers = append(info.Tiers, tier)
-	}
-	slices.Sort(info.Tiers)
 	return info
 }
 

@@ -23,8 +23,6 @@ type Outbox interface {
 	// returns an error beside them. Events that another worker has in hand are left out. It says how many were
 	// removed; the error is publish's or the store's.
 	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (int, error)
-	// Backlog is how many events wait.
-	Backlog(ctx context.Context) (int64, error)
 }
 
 // RelayConfig configures a [Relay].
@@ -33,10 +31,8 @@ type RelayConfig struct {
 	Conn   *nats.Conn
 	Outbox Outbox
 	Logger *slog.Logger
-	// Source is the CloudEvents source, a URI that names this service; required.
-	Source string
-	// SchemaBase is the URL of the folder of the schemas; required.
-	SchemaBase string
+	// Origin is that of the events; required.
+	Origin
 	// Batch is how many events are published at a time. 256 unless set.
 	Batch int
 	// Poll is how long the relay waits for a Wake before it looks by itself: events of a worker that died are
@@ -67,8 +63,7 @@ func (c *RelayConfig) defaults() error {
 	case c.Logger == nil:
 		return errors.New("relay: Logger is missing")
 	}
-	var err error
-	if c.SchemaBase, err = checkOrigin(c.Source, c.SchemaBase); err != nil {
+	if err := c.check(); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
 	c.Batch = cmp.Or(c.Batch, 256)
@@ -96,7 +91,7 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
-	forms, err := newEventForms(cfg.Source, cfg.SchemaBase)
+	forms, err := newEventForms(cfg.Origin)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}

@@ -51,10 +51,10 @@ func (o *fakeOutbox) Relay(ctx context.Context, max int, publish func(context.Co
 	return before - len(o.events), err
 }
 
-func (o *fakeOutbox) Backlog(context.Context) (int64, error) {
+func (o *fakeOutbox) backlog() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return int64(len(o.events)), nil
+	return len(o.events)
 }
 
 func exceeded(n int) engine.Event {
@@ -70,7 +70,7 @@ func warning(n int) engine.Event {
 // eventMsg is an event as the relay publishes it.
 func eventMsg(t testing.TB, e *engine.Event) *nats.Msg {
 	t.Helper()
-	forms, err := newEventForms("urn:test", "http://h/schemas")
+	forms, err := newEventForms(Origin{"urn:test", "http://h/schemas"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func eventMsg(t testing.TB, e *engine.Event) *nats.Msg {
 // runRelay runs a relay until the test ends, or until stop.
 func runRelay(t *testing.T, cfg RelayConfig) (r *Relay, stop func()) {
 	t.Helper()
-	cfg.Source, cfg.SchemaBase = "https://limits.example.com", "http://h/schemas"
+	cfg.Origin = Origin{"https://limits.example.com", "http://h/schemas"}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -181,7 +181,7 @@ func drained(t *testing.T, box *fakeOutbox) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for {
-		n, _ := box.Backlog(ctx)
+		n := box.backlog()
 		if n == 0 {
 			return
 		}
@@ -210,7 +210,7 @@ func TestStopDrainsTheOutbox(t *testing.T) {
 		box.add(exceeded(n))
 	}
 	stop()
-	if n, _ := box.Backlog(t.Context()); n != 0 {
+	if n := box.backlog(); n != 0 {
 		t.Errorf("%d events are left", n)
 	}
 }
@@ -282,7 +282,7 @@ func (h *countingHandler) errors() int {
 }
 
 func TestRelayConfigIsChecked(t *testing.T) {
-	good := RelayConfig{Conn: &nats.Conn{}, Outbox: &fakeOutbox{}, Logger: slog.Default(), Source: "urn:x", SchemaBase: "http://h"}
+	good := RelayConfig{Conn: &nats.Conn{}, Outbox: &fakeOutbox{}, Logger: slog.Default(), Origin: Origin{"urn:x", "http://h"}}
 	for field, change := range map[string]func(*RelayConfig){
 		"Conn": func(c *RelayConfig) { c.Conn = nil }, "Outbox": func(c *RelayConfig) { c.Outbox = nil },
 		"source": func(c *RelayConfig) { c.Source = "" }, "schema base": func(c *RelayConfig) { c.SchemaBase = "/schemas" },
@@ -330,7 +330,7 @@ func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
 			log := &journal{}
 			runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
 			stored(t, nc, small)
-			if n, _ := box.Backlog(t.Context()); n != large {
+			if n := box.backlog(); n != large {
 				t.Errorf("%d wait, want %d", n, large)
 			}
 			if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, c.mend) || !strings.Contains(said, "id-") {
@@ -394,7 +394,7 @@ func TestEventsOfAnotherReleaseHoldNothingUp(t *testing.T) {
 	_, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	stored(t, nc, 1)
 	stop()
-	if n, _ := box.Backlog(t.Context()); n != 10 {
+	if n := box.backlog(); n != 10 {
 		t.Errorf("%d wait, want 10", n)
 	}
 	if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "unknown event type") {
@@ -416,7 +416,7 @@ func TestStopDrainsBehindWhatIsRefused(t *testing.T) {
 	}
 	box.add(exceeded(10))
 	r.drain(t.Context())
-	if n, _ := box.Backlog(t.Context()); n != 10 {
+	if n := box.backlog(); n != 10 {
 		t.Errorf("%d wait, want 10", n)
 	}
 }

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,8 +40,7 @@ type ServiceConfig struct {
 	Engine Decider
 	// Version is the program's version; a text that is no semantic version is told as 0.0.0.
 	Version string
-	// SchemaBase is the URL of the folder of the schemas, such as "http://127.0.0.1:8080/schemas"; "/schemas"
-	// unless set.
+	// SchemaBase is the URL of the folder of the schemas, such as "http://127.0.0.1:8080/schemas".
 	SchemaBase string
 	// WarningThreshold is the part of a limit at or below which a warning is raised, 0 to 1; below 0 raises none.
 	WarningThreshold float64
@@ -53,9 +51,6 @@ type ServiceConfig struct {
 	Ails func(error) string
 	// Policies answer requests that name a policy or give attributes; nil for none. *[policy.Keeper] is one.
 	Policies Policies
-	// Reads is how many of admin's requests that read the store may run at a time, and Statuses how many of status; more
-	// are answered 503. 32 and 1024 unless set.
-	Reads, Statuses int
 	// UsageLog takes the request log, and Usage answers admin.top and admin.usage. Without one its subjects are not
 	// served.
 	UsageLog UsageLog
@@ -81,9 +76,6 @@ func (c *ServiceConfig) defaults() error {
 	case c.Logger == nil:
 		return fmt.Errorf("service: Logger is missing")
 	}
-	c.SchemaBase = cmp.Or(c.SchemaBase, "/schemas")
-	c.Reads = cmp.Or(c.Reads, 32)
-	c.Statuses = cmp.Or(c.Statuses, 1024)
 	c.SchemaBase = strings.TrimRight(c.SchemaBase, "/")
 	return nil
 }
@@ -103,8 +95,9 @@ type Service struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	unanswered    atomic.Int64
-	ignored, lost atomic.Int64
+	// unanswered counts the requests that wait for their answer, ignored those that cannot have one, and lost the answers that
+	// the connection would not take.
+	unanswered, ignored, lost atomic.Int64
 	// failures has an [outage.Log] for each subject that the store has failed.
 	failures sync.Map
 	stopOnce sync.Once
@@ -125,8 +118,8 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Overrides != nil {
 		d.overrides = overridden{cfg.Overrides}
 	}
-	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, cfg.Reads), statuses: make(chan struct{}, cfg.Statuses), stopped: make(chan struct{}),
-		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), now: time.Now}
+	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, maxReads), statuses: make(chan struct{}, maxStatuses),
+		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), now: time.Now, stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
 	s.micro, err = micro.AddService(cfg.Conn, micro.Config{
@@ -228,6 +221,10 @@ func (c *call) done(d engine.Decision, err error) {
 }
 
 const (
+	// maxReads is how many of admin's requests that read the store may run at a time, and maxStatuses how many of status; more
+	// are answered 503.
+	maxReads    = 32
+	maxStatuses = 1024
 	// readTimeout is how long a request that reads the store may take, as a decision: who asks should be told that the store
 	// does not answer before he gives up.
 	readTimeout = limits.DefaultTimeout * 3 / 4
@@ -348,15 +345,6 @@ func (s *Service) begin() { s.unanswered.Add(1) }
 
 func (s *Service) end() { s.unanswered.Add(-1) }
 
-// Ignored is how many messages came without a reply subject, or with one that is not answered.
-func (s *Service) Ignored() int64 { return s.ignored.Load() }
-
-// Lost is how many answers could not be sent, because the connection was down for long.
-func (s *Service) Lost() int64 { return s.lost.Load() }
-
-// InFlight is how many requests wait for their answer.
-func (s *Service) InFlight() int64 { return s.unanswered.Load() }
-
 // Stop takes no further request, answers every one that was taken, and returns when the server has the answers.
 // The engine must still run. When ctx ends first the error says how many are unanswered.
 func (s *Service) Stop(ctx context.Context) error {
@@ -380,9 +368,9 @@ func (s *Service) stop(ctx context.Context) error {
 			return fmt.Errorf("drain subscriptions: %w", err)
 		}
 	}
-	for s.InFlight() > 0 {
+	for s.unanswered.Load() > 0 {
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return fmt.Errorf("wait for %d answers: %w", s.InFlight(), err)
+			return fmt.Errorf("wait for %d answers: %w", s.unanswered.Load(), err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

@@ -140,11 +140,16 @@ func TestStatusListReset(t *testing.T) {
 	}
 }
 
-// TestReadsAreBounded fills the room for status and for admin's reads, one each, and sees the next of each refused at once,
-// but not a settle, which has room of its own.
+// TestReadsAreBounded takes the last room for status and for admin's reads, and sees the next of each refused at once, but not a
+// settle, which has room of its own.
 func TestReadsAreBounded(t *testing.T) {
 	e := &fakeEngine{submit: allowing, block: make(chan struct{}), entered: make(chan struct{}, 1)}
-	_, nc := serve(t, e, func(c *ServiceConfig) { c.Reads, c.Statuses = 1, 1 })
+	s, nc := serve(t, e)
+	for _, room := range []chan struct{}{s.reads, s.statuses} {
+		for range cap(room) - 1 {
+			room <- struct{}{}
+		}
+	}
 	answers := make(chan *nats.Msg, 3)
 	for _, c := range []struct{ subject, body string }{
 		{limits.SubjectStatus, `{"key":"a"}`}, {limits.SubjectList, `{}`}, {limits.SubjectSettle, `{"id":"a","cost":1}`},
@@ -257,7 +262,7 @@ func TestStopAnswersEverything(t *testing.T) {
 	if err := s.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if n := s.InFlight(); n != 0 {
+	if n := s.unanswered.Load(); n != 0 {
 		t.Errorf("%d in flight", n)
 	}
 	_ = nc.Flush()
@@ -298,8 +303,8 @@ func TestMessageWithoutReplyIsIgnored(t *testing.T) {
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s.Ignored() != 1001 {
-		t.Errorf("%d ignored", s.Ignored())
+	if n := s.ignored.Load(); n != 1001 {
+		t.Errorf("%d ignored", n)
 	}
 	text := log.String()
 	if strings.Count(text, "not answered") != 2 || !strings.Contains(text, " ignored=1\n") || !strings.Contains(text, " ignored=1001\n") ||
@@ -361,8 +366,8 @@ func TestAnAnswerThatIsTooLargeIsSaid(t *testing.T) {
 	}
 	s, nc := serve(t, &fakeEngine{submit: allowing, counters: many})
 	m := ask(t, nc, limits.SubjectStatus, `{"key":"k"}`)
-	if !strings.Contains(string(m.Data), `"too_large"`) || s.Lost() != 0 {
-		t.Errorf("%d bytes: %.200s; %d lost", len(m.Data), m.Data, s.Lost())
+	if !strings.Contains(string(m.Data), `"too_large"`) || s.lost.Load() != 0 {
+		t.Errorf("%d bytes: %.200s; %d lost", len(m.Data), m.Data, s.lost.Load())
 	}
 }
 

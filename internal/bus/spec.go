@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -212,7 +214,7 @@ func fingerprint(verb engine.Verb, req *engine.Request, q *question) [32]byte {
 	if !q.inline() {
 		str(q.policy)
 		str(q.tier)
-		for _, name := range q.sortedAttributes() {
+		for _, name := range slices.Sorted(maps.Keys(q.attributes)) {
 			str(name)
 			str(q.attributes[name])
 		}

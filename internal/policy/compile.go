@@ -198,7 +198,7 @@ func (c *compiler) exemption(p *policy, e tests, path string) {
 // mayShare tells whether a value could fit pattern and one of the others.
 func mayShare(others []string, pattern string) bool {
 	return slices.ContainsFunc(others, func(o string) bool {
-		return slices.Contains([]byte(pattern), '*') && slices.Contains([]byte(o), '*') || glob.Match(o, pattern) || glob.Match(pattern, o)
+		return glob.Is(pattern) && glob.Is(o) || glob.Match(o, pattern) || glob.Match(pattern, o)
 	})
 }
 

@@ -1,10 +1,6 @@
 package policy
 
-import (
-	"fmt"
-
-	"github.com/seed503877ad/limits/internal/engine"
-)
+import "fmt"
 
 // Explanation tells what becomes of a request, policy by policy. Nothing is charged.
 type Explanation struct {
@@ -114,11 +110,7 @@ func (a *asking) explainLimit(p *policy, l *limit) ExplainedLimit {
 	}
 	x.Key = out.Key
 	if ok {
-		x.describe(&out)
+		x.Limit, x.Window, x.Algorithm, x.Burst = Amount(out.Limit), out.Window.String(), out.Algorithm.String(), out.Burst
 	}
 	return x
-}
-
-func (x *ExplainedLimit) describe(l *engine.Limit) {
-	x.Limit, x.Window, x.Algorithm, x.Burst = Amount(l.Limit), l.Window.String(), l.Algorithm.String(), l.Burst
 }

@@ -249,20 +249,13 @@ func times(n int64, factor float64) int64 {
 
 // variants are all tiers at all times.
 func (p *policy) variants(yield func([]limit) bool) {
-	for _, v := range append([]*variant{p.base}, values(p.tiers)...) {
+	for _, v := range slices.AppendSeq([]*variant{p.base}, maps.Values(p.tiers)) {
 		for _, limits := range append([][]limit{v.usual}, v.slotted...) {
 			if !yield(limits) {
 				return
 			}
 		}
 	}
-}
-
-func values(tiers map[string]*variant) (list []*variant) {
-	for _, v := range tiers {
-		list = append(list, v)
-	}
-	return list
 }
 
 // mayLimit tells whether something is limited, or an override could limit it.

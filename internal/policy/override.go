@@ -15,24 +15,21 @@ import (
 // Override gives some subjects other limits than the file does.
 type Override struct {
 	// Policy and Limit name what it changes.
-	Policy string `json:"policy"`
-	Limit  string `json:"limit"`
+	Policy, Limit string
 	// Subject is the key of the limit, as it comes of the template, or a pattern with *.
-	Subject string  `json:"subject"`
-	Changes Changed `json:"changes"`
-	// ExpiresAt is when it ends; zero for never.
-	ExpiresAt time.Time `json:"expiresAt,omitzero"`
-	Reason    string    `json:"reason,omitempty"`
+	Subject string
+	Changes Changed
+	Reason  string
 }
 
 // Changed is what an override sets; what is zero stays.
 type Changed struct {
-	Limit int64 `json:"limit,omitzero"`
+	Limit int64
 	// Burst is nil to stay.
-	Burst  *int64        `json:"burst,omitempty"`
-	Window engine.Window `json:"-"`
+	Burst  *int64
+	Window engine.Window
 	// Unlimited lifts the limit; nothing else is set then.
-	Unlimited bool `json:"unlimited,omitzero"`
+	Unlimited bool
 }
 
 // Finder finds the override of a limit and key that is in force at now.

@@ -25,10 +25,8 @@ type Config struct {
 	// Addr is host:port to listen on; port 0 picks a free one, which [Server.Addr] tells. Required.
 	Addr string
 	// Ready asks every part that requests need: its name, and nil or why it is not ready. It should return when
-	// ctx ends. Nil is always ready.
+	// ctx ends, after 2 s. Nil is always ready.
 	Ready func(ctx context.Context) map[string]error
-	// ReadyTimeout bounds Ready. 2 s unless set.
-	ReadyTimeout time.Duration
 	// Registry is what /metrics shows; required.
 	Registry *prometheus.Registry
 	// Schemas are the files below /schemas/; none when nil.
@@ -54,9 +52,6 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("web: Registry is missing")
 	case cfg.Logger == nil:
 		return nil, errors.New("web: Logger is missing")
-	}
-	if cfg.ReadyTimeout == 0 {
-		cfg.ReadyTimeout = 2 * time.Second
 	}
 	s := &Server{cfg: cfg}
 	h, err := s.handler()
@@ -189,7 +184,7 @@ func (s *Server) check(ctx context.Context) map[string]error {
 	}
 	// Whoever asks meanwhile gets the same answer: each check takes a connection to the store.
 	checked := s.checks.DoChan("", func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.ReadyTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		return s.cfg.Ready(ctx), nil
 	})
