@@ -39,7 +39,10 @@ type batch struct {
 	arena      []byte
 	states     []*State
 	kept       []definition
-	clock      reading
+	// stored and until are the states and the latest moment of the snapshot.
+	stored [][]byte
+	until  int64
+	clock  reading
 	// generations are those of what is remembered, when the snapshot was read.
 	generations generations
 }
@@ -190,6 +193,7 @@ func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Cha
 			b.decideRequest(r, newID)
 		}
 	}
+	b.stored = nil
 	changes := b.finish(denials)
 	changes.Unsure = snap.Until > 0 && !b.holdsUntil(snap.Until)
 	return changes
@@ -210,6 +214,7 @@ func (b *batch) holdsUntil(until int64) bool {
 // begin reads the snapshot.
 func (b *batch) begin(snap Snapshot) {
 	b.now, b.ahead = snap.Now, max(0, snap.Latest-snap.Now)
+	b.stored, b.until = snap.States, snap.Until
 	b.changes, b.fresh, b.stale, b.events, b.arena = b.changes[:0], b.fresh[:0], b.stale[:0], b.events[:0], b.arena[:0]
 	b.counters = slices.Grow(b.counters[:0], len(b.ids))[:len(b.ids)]
 	for i := range b.counters {
@@ -255,6 +260,11 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			return
 		}
 		other := c.state.spec != 0 && c.state.spec != r.Limits[i].hash()
+		if other && !c.dirty {
+			// Requests before may have brought it to now, which nobody writes: what is used is carried over from the moment that is stored.
+			_ = c.state.Decode(b.stored[slot]) // read before
+			c.state.until = b.until
+		}
 		if other && r.Verb <= Check {
 			b.kept = append(b.kept, c.definition(slot))
 		}

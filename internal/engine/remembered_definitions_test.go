@@ -95,6 +95,7 @@ func TestWhatIsRememberedOfTwoDefinitionsIsWhatTheStoreSays(t *testing.T) {
 				}
 				r := any()
 				r.Verb = engine.Check
+				synctest.Wait() // what was due to be told is
 				before := store.count()
 				got := ask(t, e, r)
 				if store.count() != before {
@@ -111,4 +112,41 @@ func TestWhatIsRememberedOfTwoDefinitionsIsWhatTheStoreSays(t *testing.T) {
 	if remembered < 1000 {
 		t.Errorf("%d answers from memory", remembered)
 	}
+}
+
+// TestADenialUnderAnotherDefinitionIsThatOfTheStoredMoment, also in a batch whose other requests have looked at the counter since.
+func TestADenialUnderAnotherDefinitionIsThatOfTheStoredMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		stored := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
+		other := stored
+		other.Limits = []engine.Limit{per(t, "k", 1, "1m")}
+		other.Limits[0].Name = "1h"
+		for range 2 { // the denial is told of
+			ask(t, e, stored)
+		}
+		time.Sleep(2 * time.Second)
+		store.hold()
+		var asking sync.WaitGroup
+		var together engine.Decision
+		asking.Go(func() { ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "first", 1, "1h")}}) })
+		<-store.enter
+		asking.Go(func() { ask(t, e, stored) })
+		synctest.Wait()
+		asking.Go(func() { together = ask(t, e, other) })
+		synctest.Wait()
+		leave := store.leave
+		store.release()
+		close(leave)
+		asking.Wait()
+		if batches := store.count(); batches != 5 { // the first is that of the start
+			t.Fatalf("%d transactions, want 5", batches)
+		}
+		e.Forget(engine.Forget{All: true})
+		if diff := cmp.Diff(ask(t, e, other), together); diff != "" {
+			t.Errorf("alone - and behind another request +\n%s", diff)
+		}
+	})
 }
