@@ -322,9 +322,7 @@ type definition struct {
 }
 
 func (c *counter) definition(slot int) definition {
-	d := definition{slot: slot, state: c.state, limit: c.limit, denied: c.denied}
-	d.state.sliding.buckets = slices.Clone(c.state.sliding.buckets)
-	return d
+	return definition{slot: slot, state: c.state.clone(), limit: c.limit, denied: c.denied}
 }
 
 // restore leaves of the request the denials that it counted, whose event needs a limit.
@@ -352,8 +350,7 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 		state := &c.state
 		if state.spec != 0 && state.spec != l.hash() {
 			// Another definition than the stored one. To bring it back could lose charges, so a copy tells.
-			copied := c.state
-			copied.sliding.buckets = slices.Clone(copied.sliding.buckets)
+			copied := c.state.clone()
 			state = &copied
 		}
 		state.advance(l, b.now)

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"hash/maphash"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,8 +65,7 @@ type memo struct {
 
 // newMemo copies a counter's state under a limit, to which it was advanced.
 func newMemo(l *Limit, s *State) *memo {
-	m := &memo{own: untold{limit: *l}, state: *s, exceededAt: s.exceededAt, used: s.counting().used(), freeAt: s.counting().freeAt()}
-	m.state.sliding.buckets = slices.Clone(s.sliding.buckets)
+	m := &memo{own: untold{limit: *l}, state: s.clone(), exceededAt: s.exceededAt, used: s.counting().used(), freeAt: s.counting().freeAt()}
 	if m.state.remaining(l) == 0 {
 		m.until = m.state.counting().fitsAt(l.capacity(), 1)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 const (
@@ -76,6 +77,13 @@ type counting interface {
 	// append and decode write and read the part of the algorithm.
 	append(b []byte) []byte
 	decode(d *decoder)
+}
+
+// clone shares nothing with the state.
+func (s *State) clone() State {
+	c := *s
+	c.sliding.buckets = slices.Clone(s.sliding.buckets)
+	return c
 }
 
 func (s *State) counting() counting {
