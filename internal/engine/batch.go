@@ -204,7 +204,7 @@ func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Cha
 // told of it while nobody else can write, so that none remembers it as exhausted once more before the commit.
 func (b *batch) holdsUntil(until int64) bool {
 	for i := range b.counters {
-		if c := &b.counters[i]; !c.dirty || c.denied || c.refunded || c.void || c.freed || c.state.unsteady || c.state.counting().steadyUntil() < until {
+		if c := &b.counters[i]; !c.dirty || c.denials > 0 || c.refunded || c.void || c.freed || c.state.unsteady || c.state.counting().steadyUntil() < until {
 			return false
 		}
 	}
@@ -262,8 +262,9 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		other := c.state.spec != 0 && c.state.spec != r.Limits[i].hash()
 		if other && !c.dirty {
 			// Requests before may have brought it to now, which nobody writes: what is used is carried over from the moment that is stored.
+			unsteady := c.state.unsteady
 			_ = c.state.Decode(b.stored[slot]) // read before
-			c.state.until = b.until
+			c.state.until, c.state.unsteady = b.until, unsteady
 		}
 		if other && r.Verb <= Check {
 			b.kept = append(b.kept, c.definition(slot))
