@@ -15,7 +15,7 @@ func RunAlerter(ctx context.Context, o Options, log *slog.Logger) error {
 		return err
 	}
 	l := &limiter{Options: o, name: "alerter", log: log}
-	return l.run(ctx, l.lockData, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startAlerts, l.watchAlerts,
+	return l.run(ctx, l.lockData, l.loadAlerts, l.startWeb, l.startStore, l.startNATS, l.startAlerts, l.watchAlerts,
 		l.startJobs, l.startAlertService)
 }
 

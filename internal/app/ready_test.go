@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -153,7 +154,12 @@ func TestAStoreThatIsAwayFailsWithoutRequests(t *testing.T) {
 
 func (s *started) get(t *testing.T, path string) (status int, body string) {
 	t.Helper()
-	r, err := http.Get("http://" + s.log.at["http"] + path)
+	return get(t, "http://"+s.log.at["http"]+path)
+}
+
+func get(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	r, err := http.Get(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,4 +190,52 @@ func TestAStartThatIsEndedSaysSo(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// TestAStartThatWaitsAnswersHealthChecks: a start that waits for PostgreSQL or NATS lives, and says which of them it lacks.
+func TestAStartThatWaitsAnswersHealthChecks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set     func(o *Options)
+		log     string
+		awaited string
+	}{
+		"postgres": {func(o *Options) { o.DatabaseURL = "postgres://u:secret@127.0.0.1:1/limits" }, "waiting for PostgreSQL", "store"},
+		"nats":     {func(o *Options) { o.NATSURL = "nats://127.0.0.1:1" }, "connect to NATS", "nats"},
+	} {
+		for program, run := range map[string]func(context.Context, Options, *slog.Logger) error{"limiter": Run, "alerter": RunAlerter} {
+			t.Run(name+" "+program, func(t *testing.T) {
+				t.Parallel()
+				o := options(t)
+				o.HTTPAddr = freeAddr(t)
+				c.set(&o)
+				ctx, stop := context.WithCancel(t.Context())
+				log, ended := newWatcher(), make(chan error, 1)
+				go func() { ended <- run(ctx, o, slog.New(log)) }()
+				log.await(t, c.log)
+				if status, body := get(t, "http://"+o.HTTPAddr+"/livez"); status != 200 {
+					t.Errorf("/livez: %d %s", status, body)
+				}
+				status, body := get(t, "http://"+o.HTTPAddr+"/readyz")
+				if status != 503 || !strings.Contains(body, `"`+c.awaited+`":"not reached yet; the log says why"`) {
+					t.Errorf("/readyz: %d %s", status, body)
+				}
+				stop()
+				if err := <-ended; err == nil {
+					t.Error("it was told to stop before it had started, and says that it had")
+				}
+			})
+		}
+	}
+}
+
+// freeAddr is where nobody listens.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }

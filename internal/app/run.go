@@ -94,6 +94,8 @@ type limiter struct {
 	consumer   *bus.Consumer
 	alertsFile *alerts.RulesKeeper
 	alertRules func() *alerts.Rules
+	// awaits names the part that a start has not reached yet, "store" or "nats", for checks that come meanwhile; empty after that.
+	awaits atomic.Value
 	// serving says that requests are answered.
 	serving atomic.Bool
 
@@ -113,7 +115,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 		return err
 	}
 	l := &limiter{Options: o, name: "limiter", log: log}
-	return l.run(ctx, l.lockData, l.loadPolicies, l.loadAlerts, l.startStore, l.startNATS, l.startWeb, l.startEvents,
+	return l.run(ctx, l.lockData, l.loadPolicies, l.loadAlerts, l.startWeb, l.startStore, l.startNATS, l.startEvents,
 		l.startUsage, l.startEngine, l.startAdmin, l.watchPolicies, l.startAlerts, l.watchAlerts, l.startJobs, l.watchStores, l.startService)
 }
 
@@ -181,6 +183,7 @@ func (l *limiter) startStore(ctx context.Context) (err error) {
 		return err
 	}
 	l.onStop("store", l.closeStore)
+	l.awaits.Store("nats")
 	return nil
 }
 
@@ -265,8 +268,11 @@ func (l *limiter) startNATS(ctx context.Context) (err error) {
 	if l.requests, err = l.connect(ctx, "requests"); err != nil {
 		return err
 	}
-	l.events, err = l.connect(ctx, "events")
-	return err
+	if l.events, err = l.connect(ctx, "events"); err != nil {
+		return err
+	}
+	l.awaits.Store("")
+	return nil
 }
 
 // tellUnused names the settings that an embedded server has no use for. They end no start: the environment may have them for
@@ -302,8 +308,9 @@ func (l *limiter) connect(ctx context.Context, use string) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// startWeb answers health checks from early on, so that a start that waits can be seen.
+// startWeb answers health checks before anything is waited for, so that a start that waits can be seen.
 func (l *limiter) startWeb(context.Context) (err error) {
+	l.awaits.Store("store")
 	registry := prometheus.NewRegistry()
 	l.metrics = web.NewMetrics(registry)
 	l.metrics.SetVersion(l.Version)
@@ -323,11 +330,15 @@ func (l *limiter) startWeb(context.Context) (err error) {
 
 // ready asks every part that requests need, at once: one that hangs takes all the time there is.
 func (l *limiter) ready(ctx context.Context) map[string]error {
+	starting := errors.New("starting")
+	if part := l.awaits.Load().(string); part != "" {
+		return map[string]error{part: errors.New("not reached yet; the log says why"), "service": starting}
+	}
 	answers := make(chan error, 1)
 	go func() { answers <- bus.Healthy(ctx, l.requests) }()
 	checks := map[string]error{"store": l.storeHealthy(ctx), "nats": <-answers}
 	if !l.serving.Load() {
-		checks["service"] = errors.New("starting")
+		checks["service"] = starting
 	}
 	return checks
 }
