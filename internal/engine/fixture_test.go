@@ -102,10 +102,12 @@ func openTapAt(t testing.TB, now func() time.Time) *tap {
 	return &tap{Store: store}
 }
 
+// eventIDs makes ids that are those of no other engine on the same store.
+var eventIDs atomic.Int64
+
 func start(t testing.TB, cfg engine.Config) *engine.Engine {
 	t.Helper()
-	var ids atomic.Int64
-	cfg.NewID = func() string { return fmt.Sprintf("event-%d", ids.Add(1)) }
+	cfg.NewID = func() string { return fmt.Sprintf("event-%d", eventIDs.Add(1)) }
 	e, err := engine.New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"hash/maphash"
+	"math/bits"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -124,9 +125,11 @@ func (x *leases) init() {
 	}
 }
 
-func (x *leases) shard(id CounterID) *leaseShard {
-	return &x.shards[maphash.String(x.seed, id.Key)%memoryShards]
+func (x *leases) shardIndex(id CounterID) int {
+	return int(maphash.String(x.seed, id.Key) % memoryShards)
 }
+
+func (x *leases) shard(id CounterID) *leaseShard { return &x.shards[x.shardIndex(id)] }
 
 // serve answers a request from leases, if each of its limits has one with enough left at now; clock is what the last
 // transaction read.
@@ -134,19 +137,47 @@ func (x *leases) serve(r *Request, now time.Time, clock *reading) (Decision, boo
 	if x.count.Load() == 0 || r.Verb > Check || !r.leasable() {
 		return Decision{}, false
 	}
-	var room [1]int64
-	moments := room[:0]
 	results := r.results()
-	for i := range r.Limits {
-		at, ok := x.serveOne(r, i, now, clock, &results[i])
-		if !ok {
-			x.unserve(r, moments)
-			return Decision{}, false
-		}
-		moments = append(moments, at)
+	served := false
+	if len(r.Limits) == 1 {
+		s, e := x.find(&r.Limits[0])
+		served = x.serveOne(e, r, 0, now, clock, &results[0])
+		s.mu.Unlock()
+	} else {
+		served = x.serveAll(r, now, clock, results)
 	}
-	return Decision{Allowed: true, Results: results}, true
+	return Decision{Allowed: true, Results: results}, served
 }
+
+// serveAll serves several limits or none. It holds the shards of all meanwhile: a transaction that took the first lease would leave
+// charged what the second cannot serve. They are locked in one order, and who locks one alone waits for no other.
+func (x *leases) serveAll(r *Request, now time.Time, clock *reading, results []Result) bool {
+	var homes uint
+	for i := range r.Limits {
+		homes |= 1 << x.shardIndex(r.Limits[i].CounterID)
+	}
+	for left := homes; left > 0; left &= left - 1 {
+		x.shards[bits.TrailingZeros(left)].mu.Lock()
+	}
+	served := 0
+	for served < len(r.Limits) && x.serveOne(x.known(&r.Limits[served]), r, served, now, clock, &results[served]) {
+		served++
+	}
+	if served < len(r.Limits) && r.Verb == Consume {
+		for i := range r.Limits[:served] {
+			e := x.known(&r.Limits[i])
+			e.tokens += r.Cost
+			e.demand.drop(r.Cost)
+		}
+	}
+	for left := homes; left > 0; left &= left - 1 {
+		x.shards[bits.TrailingZeros(left)].mu.Unlock()
+	}
+	return served == len(r.Limits)
+}
+
+// known gives the lease of a limit's counter, nil for none, whose shard is locked.
+func (x *leases) known(l *Limit) *lease { return x.shard(l.CounterID).known[l.CounterID] }
 
 // leasable tells whether leases can serve a consume or check like it.
 func (r *Request) leasable() bool {
@@ -191,13 +222,11 @@ func (e *lease) over(now time.Time, clock *reading) bool {
 	return e.clock.latest(now) > e.until || clock.earliest(now) > e.until
 }
 
-// serveOne takes the cost from the lease of the i-th limit, and tells when that was charged.
-func (x *leases) serveOne(r *Request, i int, now time.Time, clock *reading, result *Result) (at int64, ok bool) {
+// serveOne takes the cost from the lease of the i-th limit, nil for none, whose shard is locked.
+func (x *leases) serveOne(e *lease, r *Request, i int, now time.Time, clock *reading, result *Result) bool {
 	l := &r.Limits[i]
-	s, e := x.find(l)
-	defer s.mu.Unlock()
 	if e == nil || e.ended || e.tokens < r.Cost || e.over(now, clock) || !e.of(l) {
-		return 0, false
+		return false
 	}
 	if r.Verb == Consume {
 		e.tokens -= r.Cost
@@ -209,7 +238,7 @@ func (x *leases) serveOne(r *Request, i int, now time.Time, clock *reading, resu
 	}
 	e.idle = 0
 	e.fill(l, now, result)
-	return e.at, true
+	return true
 }
 
 func (x *leases) noteSpent(e *lease) {
@@ -254,24 +283,6 @@ func (e *lease) renewable() bool {
 	defer e.home.mu.Unlock()
 	e.spent = false
 	return e.amount > 0 && !e.ended && !e.returning
-}
-
-// unserve puts back what was taken from the first limits. Where a transaction has ended the lease meanwhile it is lost:
-// it stays charged.
-func (x *leases) unserve(r *Request, moments []int64) {
-	if r.Verb != Consume {
-		return
-	}
-	for i, at := range moments {
-		id := r.Limits[i].CounterID
-		s := x.shard(id)
-		s.mu.Lock()
-		if e := s.known[id]; e != nil && e.amount > 0 && e.at == at {
-			e.tokens += r.Cost
-			e.demand.drop(r.Cost)
-		}
-		s.mu.Unlock()
-	}
 }
 
 // fill describes the counter, with what is left of the lease as free.

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -142,6 +143,41 @@ func TestSeveralLeasedLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
 	}
 	if s, l := usedNow(t, e, "small"), usedNow(t, e, "large"); allowed != 400 || s != 400 || l != 400+n {
 		t.Errorf("%d allowed; %d used of the small limit, %d of the large after %d alone", allowed, s, l, n)
+	}
+}
+
+// TestWhatALeaseServedInVainIsNotCharged: where a worker has a lease of one limit and none of the next, the store decides over both,
+// and the lease is as if it had not been asked, though transactions take it all the time.
+func TestWhatALeaseServedInVainIsNotCharged(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	hot := leased(t, "hot", 1_000_000)
+	var charged atomic.Int64
+	charged.Store(warm(t, e, hot))
+	var clients sync.WaitGroup
+	for i := range 40 {
+		clients.Go(func() {
+			for n := range 60 {
+				limits := []engine.Limit{hot, leased(t, fmt.Sprint("cold ", i, n), 10)}
+				if n%3 == 0 {
+					limits = limits[:1]
+				}
+				d, err := e.Do(t.Context(), &engine.Request{Limits: limits, Cost: 1})
+				if err != nil {
+					t.Error(err)
+				} else if d.Allowed {
+					charged.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if err := e.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if used, want := usedNow(t, e, "hot"), charged.Load(); used != want {
+		t.Errorf("%d used after the worker gave its lease back, want %d", used, want)
 	}
 }
 

@@ -7,15 +7,27 @@ import (
 )
 
 // BenchmarkFromMemory is what the engine costs for an answer that needs no store: a denial, and one from a lease that
-// is renewed like in a service.
+// is renewed like in a service, or from three.
 func BenchmarkFromMemory(b *testing.B) {
-	for name, limit := range map[string]int64{"denied": 1, "leased": 1_000_000_000} {
+	for name, c := range map[string]struct {
+		limit int64
+		keys  []string
+	}{
+		"denied":       {1, []string{"api:user:123"}},
+		"leased":       {1_000_000_000, []string{"api:user:123"}},
+		"three leased": {1_000_000_000, []string{"api:user:123", "api:ip:203.0.113.9", "global"}},
+	} {
 		b.Run(name, func(b *testing.B) {
 			e := start(b, engine.Config{Store: openTap(b)})
-			l := leased(b, "api:user:123", limit)
+			var limits []engine.Limit
+			for _, key := range c.keys {
+				l := leased(b, key, c.limit)
+				l.Ref = new(engine.Ref)
+				limits = append(limits, l)
+			}
 			r := &engine.Request{}
 			ask := func(answered func(engine.Decision, error)) {
-				*r = engine.Request{Limits: append(r.Limits[:0], l), Cost: 1, Done: answered}
+				*r = engine.Request{Limits: append(r.Limits[:0], limits...), Cost: 1, Done: answered}
 				if err := e.Submit(r); err != nil {
 					b.Fatal(err)
 				}
