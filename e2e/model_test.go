@@ -169,7 +169,12 @@ func (c *client) run(ctx context.Context, n int) error {
 		if err := c.enter(&d, got); err != nil {
 			return err
 		}
-		if d.verb == engine.Record || d.verb == engine.Consume && got.Allowed {
+		if d.id != "" && d.verb == engine.Consume && got.Allowed && c.IntN(2) == 0 {
+			if err := c.settle(ctx, &d); err != nil {
+				return err
+			}
+		}
+		if d.cost > 0 && (d.verb == engine.Record || d.verb == engine.Consume && got.Allowed) {
 			c.charges = append(c.charges, d)
 		}
 	}
@@ -229,6 +234,29 @@ func (c *client) ask(ctx context.Context, d *deal) (*engine.Decision, error) {
 		return nil, fmt.Errorf("%+v with the id of another request: %+v %w", other, got, err)
 	}
 	return &answers[0], nil
+}
+
+// settle sets the final cost of a consume, by two engines at once and one more afterwards. Another cost is refused then.
+func (c *client) settle(ctx context.Context, d *deal) error {
+	final := c.Int64N(2*d.cost + 1)
+	var errs [3]error
+	send := func(i int) { _, errs[i] = c.engines[(d.engine+i)%len(c.engines)].Settle(ctx, d.id, final) }
+	var first sync.WaitGroup
+	first.Go(func() { send(0) })
+	first.Go(func() { send(1) })
+	first.Wait()
+	send(2)
+	if err := errors.Join(errs[:]...); err != nil {
+		return fmt.Errorf("%+v settled to %d: %w", d, final, err)
+	}
+	if got, err := c.engines[d.engine].Settle(ctx, d.id, final+1); !errors.Is(err, engine.ErrIDConflict) {
+		return fmt.Errorf("%+v settled to %d and then to more: %+v %w", d, final, got, err)
+	}
+	for _, i := range d.pick {
+		c.charged[i].Add(final - d.cost)
+	}
+	d.cost = final
+	return nil
 }
 
 // play has clients ask at once until some were allowed and some denied.
