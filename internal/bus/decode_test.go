@@ -51,6 +51,9 @@ func TestDecodeAccepts(t *testing.T) {
 		{`{"limits":[` + item(1) + `,{"consistency":"leased","key":"b","limit":1,"window":"day"}]}`, `k1/1m sliding_window 1+0 1m UTC first=false warn=0 user=k1 b/day fixed_window 1+0 day UTC first=false warn=0 user=b leased cost=1 id=`},
 		{`{"limits":[` + item(1) + `,` + item(2) + `],"cost":7}`, `k1/1m sliding_window 1+0 1m UTC first=false warn=0 user=k1 k2/1m sliding_window 1+0 1m UTC first=false warn=0 user=k2 cost=7 id=`},
 		{`{"attributes":{"ip":"x"},"tier":"pro"}`, `cost=1 id=`},
+		// As encoders of other languages write whole numbers.
+		{`{"key":"g","limit":1e+09,"window":"1s","cost":2.0}`, `g/1s sliding_window 1000000000+0 1s UTC first=false warn=100000000 user=g cost=2 id=`},
+		{`{"key":"g","limit":1.25E2,"window":"1s","algorithm":"token_bucket","burst":0.0}`, `g/1s token_bucket 125+0 1s UTC first=false warn=12 user=g cost=1 id=`},
 	} {
 		var r engine.Request
 		if err := testDecoder(t).request(engine.Consume, []byte(c.body), &r); err != nil {
@@ -93,6 +96,7 @@ func TestFingerprint(t *testing.T) {
 		`{"key":"a","limit":1,"window":"day","id":"x","consistency":"exact"}`,
 		`{"key":"a","limit":1,"window":"day","id":"x","anchor":"aligned"}`,
 		`{"limits":[{"key":"a","limit":1,"window":"day"}],"id":"x"}`,
+		`{"key":"a","limit":1.0,"window":"day","id":"x"}`,
 	} {
 		if print(engine.Consume, same) != base {
 			t.Errorf("%s is another request", same)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"unicode"
@@ -144,26 +145,18 @@ func (r *reader) secret(field string) (string, error) {
 	return string(r.unquote(v)), nil
 }
 
-// number reads a whole number.
+// number reads a whole number, however it is written: some encoders write 100 as 100.0 or 1e2.
 func (r *reader) number(field string, min, max int64) (int64, error) {
 	v, err := r.value()
 	if err != nil {
 		return 0, err
 	}
-	digits := v
-	if len(digits) > 1 && digits[0] == '-' {
-		digits = digits[1:]
+	n, whole := int64(-1), v.Kind() == '0'
+	if whole {
+		n, whole = wholeNumber(v)
 	}
-	if v.Kind() != '0' || bytes.ContainsAny(digits, ".eE") {
+	if !whole {
 		return 0, r.bad(field, "%s must be a whole number; got %s", field, quote(v))
-	}
-	// At most 18 digits fit into an int64 whatever they are, and more are out of every range.
-	n := int64(-1)
-	if digits[0] >= '0' && (len(digits) == len(v) || string(digits) == "0") && len(digits) <= 18 {
-		n = 0
-		for _, c := range digits {
-			n = n*10 + int64(c-'0')
-		}
 	}
 	if n < min || n > max {
 		// The decoder takes the first zero of 01 for the number, and what follows for the mistake.
@@ -174,6 +167,22 @@ func (r *reader) number(field string, min, max int64) (int64, error) {
 		return 0, r.bad(field, "%s %s is out of range; want %d to %d", field, quote(v), min, max)
 	}
 	return n, nil
+}
+
+// wholeNumber reads a JSON number, -1 for one below 0 or too large for any range.
+func wholeNumber(v jsontext.Value) (n int64, whole bool) {
+	if n, err := strconv.ParseInt(string(v), 10, 64); err == nil {
+		return max(n, -1), true
+	}
+	// No range goes to where a float64 leaves out whole numbers.
+	f, err := strconv.ParseFloat(string(v), 64)
+	switch {
+	case err != nil || math.Abs(f) >= 1<<53:
+		return -1, true
+	case f != math.Trunc(f):
+		return 0, false
+	}
+	return max(int64(f), -1), true
 }
 
 // bool reads true or false.
