@@ -29,22 +29,27 @@ import (
 func onBothStores(t *testing.T, n int, f func(t *testing.T, engines []*engine.Engine)) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
-		store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(store.Close)
-		e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { e.Close(context.Background()) })
-		f(t, []*engine.Engine{e})
+		f(t, []*engine.Engine{onFile(t)})
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		f(t, workers(t, n))
 	})
+}
+
+// onFile is the engine of a file of its own.
+func onFile(t *testing.T) *engine.Engine {
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close(context.Background()) })
+	return e
 }
 
 // dice gives chance to each client, repeatable from the seed that is logged when the test fails.
