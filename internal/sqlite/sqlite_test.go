@@ -77,7 +77,7 @@ func TestModes(t *testing.T) {
 
 func TestDurable(t *testing.T) {
 	s := open(t, Config{})
-	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2"} {
+	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2", "wal_autocheckpoint": "400"} {
 		var got string
 		if err := s.conn.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got); err != nil || got != want {
 			t.Errorf("%s = %s, %v; want %s", pragma, got, err, want)
