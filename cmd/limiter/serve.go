@@ -66,8 +66,8 @@ func (c *serveCmd) Run(s *session) error {
 		return usageError(err.Error())
 	}
 	settings.CollectLess()
-	if o.NATSURL != "" && !o.RunsAlerts() {
-		settings.SpareProcessors()
+	if o.NATSURL != "" {
+		o.Busy = settings.SpareProcessors()
 	}
 	return app.Run(s.ctx, o, c.Logger(s.err))
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts/deliver"
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/jobs"
-	"github.com/seed503877ad/limits/internal/web"
 )
 
 // loadAlerts reads the alerts file, before anything else starts: a wrong one ends the start at once.
@@ -49,7 +48,7 @@ func (l *limiter) startAlerts(context.Context) error {
 	if !l.RunsAlerts() {
 		return nil
 	}
-	observer := l.metrics.WatchAlerts(l.store.WaitingDeliveries)
+	observer := &alertWork{AlertMetrics: l.metrics.WatchAlerts(l.store.WaitingDeliveries), busy: l.Busy}
 	channels, err := l.newChannels()
 	if err != nil {
 		return err
@@ -84,7 +83,7 @@ func (l *limiter) background(part string, run func(ctx context.Context)) {
 	})
 }
 
-func (l *limiter) startSender(c *channels, observer *web.AlertMetrics) (err error) {
+func (l *limiter) startSender(c *channels, observer *alertWork) (err error) {
 	l.sender, err = deliver.NewSender(deliver.Config{Outbox: l.store, Logger: l.log, Channels: c.named, Observer: observer})
 	if err != nil {
 		return err
@@ -93,7 +92,7 @@ func (l *limiter) startSender(c *channels, observer *web.AlertMetrics) (err erro
 	return nil
 }
 
-func (l *limiter) startConsumer(observer *web.AlertMetrics) (err error) {
+func (l *limiter) startConsumer(observer *alertWork) (err error) {
 	l.consumer, err = bus.NewConsumer(bus.ConsumerConfig{
 		Conn: l.events, Logger: l.log, Batch: l.eventBatch(), Take: l.alerts.Take, Poison: l.store.KeepPoison, Observer: observer,
 	})

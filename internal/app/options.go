@@ -62,6 +62,8 @@ type Options struct {
 	AlertsAllow []netip.Prefix
 	// AlertDays (ALERT_DAYS) is after how many days what alerts leave is removed; 0 for never.
 	AlertDays int
+	// Busy is called while alerts make more work beside requests than usual. It does not block. Nothing is called unless set.
+	Busy func()
 	// Version is the program's version.
 	Version string
 

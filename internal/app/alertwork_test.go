@@ -1,0 +1,90 @@
+package app
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/web"
+)
+
+func TestAlertsAreMuchWorkFromAHundredASecondOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		told := 0
+		w := &alertWork{
+			AlertMetrics: web.NewMetrics(prometheus.NewRegistry()).WatchAlerts(nil),
+			busy:         func() { told++ },
+		}
+		for _, step := range []struct {
+			what string
+			do   func()
+			want int
+		}{
+			{"99 events", func() { w.EventsMatched(90, 9, 1000) }, 0},
+			{"an alert besides", func() { w.AlertChanged("raised", "r") }, 1},
+			{"a delivery besides", func() { w.DeliveryTried("log", "sent", time.Millisecond) }, 2},
+			{"99 deliveries in the next second", func() {
+				time.Sleep(time.Second)
+				for range 99 {
+					w.DeliveryTried("log", "sent", time.Millisecond)
+				}
+			}, 2},
+			{"50 events in the one after it", func() { time.Sleep(time.Second); w.EventsMatched(50, 0, 0) }, 2},
+			{"another 50 in that", func() { w.EventsMatched(50, 0, 0) }, 3},
+		} {
+			if step.do(); told != step.want {
+				t.Errorf("after %s it was told %d times, want %d", step.what, told, step.want)
+			}
+		}
+	})
+}
+
+// TestABacklogOfEventsKeepsALimiterBusy, which is when it needs all processors.
+func TestABacklogOfEventsKeepsALimiterBusy(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	busy := make(chan struct{}, 1)
+	o.Busy = func() {
+		select {
+		case busy <- struct{}{}:
+		default:
+		}
+	}
+	s := startOne(t, o, Run)
+	defer func() {
+		if err := s.stopOne(t); err != nil {
+			t.Error(err)
+		}
+	}()
+	nc, err := nats.Connect(s.log.at["nats"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	client := limits.NewClient(nc)
+	var denials errgroup.Group
+	denials.SetLimit(64)
+	for i := range 1000 {
+		denials.Go(func() error {
+			r := limits.Per(fmt.Sprint("k:", i), 1, "1m")
+			r.Cost = 2
+			_, err := client.Check(t.Context(), r)
+			return err
+		})
+	}
+	if err := denials.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-busy:
+	case <-time.After(patience):
+		t.Errorf("nobody was told of 1000 events for %s", patience)
+	}
+}
