@@ -67,6 +67,8 @@ func (l *loop) use(ch Named) {
 	l.ch = ch
 }
 
+// newBreaker makes a breaker, which tells of its changes under a lock of its own, and asks for the loop's there: so nobody may ask a
+// breaker while he holds the loop's.
 func (l *loop) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
 	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:         l.name,
@@ -79,7 +81,7 @@ func (l *loop) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
 			switch {
 			case to == gobreaker.StateOpen && from == gobreaker.StateClosed:
 				l.s.cfg.Logger.Warn("channel of alerts fails; it is left alone for a while", "channel", l.name, "for", breakFor,
-					"error", l.reason()) // no lock is held: a circuit that is closed opens behind a try alone
+					"error", l.reason())
 			case to == gobreaker.StateClosed:
 				l.s.cfg.Logger.Info("channel of alerts works again", "channel", l.name)
 			}
@@ -159,14 +161,15 @@ func (l *loop) drain(keeps context.Context) {
 func (l *loop) room() int {
 	most := l.parallel()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch l.breaker.State() {
+	breaker, pausedUntil := l.breaker, l.pausedUntil
+	l.mu.Unlock() // see newBreaker
+	switch breaker.State() {
 	case gobreaker.StateOpen:
 		most = 0
 	case gobreaker.StateHalfOpen:
 		most = 1
 	}
-	if l.s.cfg.Now().Before(l.pausedUntil) {
+	if l.s.cfg.Now().Before(pausedUntil) {
 		most = 0
 	}
 	return max(most-l.inFlight, 0)
