@@ -315,8 +315,8 @@ func (b *batch) open(g GroupID) *Alert {
 	return &b.changes.Updated[len(b.changes.Updated)-1]
 }
 
-// take counts another event of an open alert. One that a silence held may be told now, if the silence has ended, in words of
-// now: it may have begun long ago.
+// take counts another event of an open alert. One that nobody was told of yet has the words of now. One that a silence held may be
+// told now, if the silence has ended, too: it may have begun long ago.
 func (a *Alert) take(m *match, now int64) {
 	a.Denied += m.event.Denied
 	a.Events++
@@ -325,6 +325,8 @@ func (a *Alert) take(m *match, now int64) {
 	a.stayOpen(m.rule, now)
 	if a.Notice == Silenced {
 		a.Notice = Pending
+	}
+	if a.Notice == Pending {
 		a.Title, a.Text = m.rule.words(a)
 	}
 }
