@@ -2,6 +2,7 @@ package alerts_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
@@ -391,5 +393,25 @@ func TestAClockThatWasAheadHoldsNoAlertBack(t *testing.T) {
 	r.take(s, e, r.exceeded("7", "api", 1))
 	if a := r.only(); a.Denied != 5 || a.FirstAt != a.RaisedAt || a.LastAt != a.RaisedAt {
 		t.Errorf("what a worker's clock dates tomorrow is not of now: %+v", a)
+	}
+}
+
+// TestTheWordsOfAnAlertAreThoseOfItsNumbers, also where more events came before anybody was told.
+func TestTheWordsOfAnAlertAreThoseOfItsNumbers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, atOnce)
+	s := r.run()
+	r.take(s, r.exceeded("7", "api", 1), r.exceeded("7", "api", 4999))
+	r.seen.wait(t, "sent", 1)
+	all := r.outbox("nats")
+	if len(all) != 1 {
+		t.Fatalf("%d messages; want 1", len(all))
+	}
+	var data limits.AlertRaised
+	if err := json.Unmarshal(all[0].Message.Data, &data); err != nil {
+		t.Fatal(err)
+	}
+	if data.Denied != 5000 || !strings.Contains(all[0].Message.Title, "5000 times") {
+		t.Errorf("denied %d, %q; want 5000 of both", data.Denied, all[0].Message.Title)
 	}
 }

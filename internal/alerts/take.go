@@ -250,6 +250,8 @@ func (b *batch) decide(known Taken) (Changes, error) {
 			}
 		}
 	}
+	b.word(b.changes.Raised)
+	b.word(b.changes.Updated)
 	for id, c := range b.counts {
 		state, err := json.Marshal(c)
 		if err != nil {
@@ -258,6 +260,15 @@ func (b *batch) decide(known Taken) (Changes, error) {
 		b.changes.States[id] = state
 	}
 	return b.changes, nil
+}
+
+// word puts alerts that nobody was told of into words, as they are with the last of their events.
+func (b *batch) word(all []Alert) {
+	for i := range all {
+		if a := &all[i]; a.Notice == Pending {
+			a.Title, a.Text = b.rules.find(a.Rule).words(a)
+		}
+	}
 }
 
 // apply lets one event do what its rule says.
@@ -315,8 +326,7 @@ func (b *batch) open(g GroupID) *Alert {
 	return &b.changes.Updated[len(b.changes.Updated)-1]
 }
 
-// take counts another event of an open alert. One that nobody was told of yet has the words of now. One that a silence held may be
-// told now, if the silence has ended, too: it may have begun long ago.
+// take counts another event of an open alert. One that a silence held may be told now, if the silence has ended.
 func (a *Alert) take(m *match, now int64) {
 	a.Denied += m.event.Denied
 	a.Events++
@@ -325,9 +335,6 @@ func (a *Alert) take(m *match, now int64) {
 	a.stayOpen(m.rule, now)
 	if a.Notice == Silenced {
 		a.Notice = Pending
-	}
-	if a.Notice == Pending {
-		a.Title, a.Text = m.rule.words(a)
 	}
 }
 
@@ -365,7 +372,6 @@ func (b *batch) raise(m *match, sum part) {
 	last.Time = a.LastAt
 	a.describe(&last)
 	a.stayOpen(m.rule, b.known.Now)
-	a.Title, a.Text = m.rule.words(&a)
 	b.raised[m.group] = len(b.changes.Raised)
 	b.changes.Raised = append(b.changes.Raised, a)
 	if a.Type == limits.EventExceeded {
