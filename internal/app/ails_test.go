@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/postgres"
@@ -23,10 +22,7 @@ func TestWhoAsksIsToldThatTheDiskIsFull(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	nc, err := nats.Connect(s.log.at["nats"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := s.connect(t)
 	defer nc.Close()
 	client := limits.NewClient(nc)
 	db, err := pgx.Connect(t.Context(), o.DatabaseURL)

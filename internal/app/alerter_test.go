@@ -41,6 +41,16 @@ func startOne(t *testing.T, o Options, run func(context.Context, Options, *slog.
 	return s
 }
 
+// connect gives a connection to its NATS server, which the caller closes.
+func (s *started) connect(t *testing.T) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(s.log.at["nats"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc
+}
+
 // stopOne stops it and gives its error.
 func (s *started) stopOne(t *testing.T) error {
 	t.Helper()

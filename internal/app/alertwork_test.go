@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
@@ -63,10 +62,7 @@ func TestABacklogOfEventsKeepsALimiterBusy(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	nc, err := nats.Connect(s.log.at["nats"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := s.connect(t)
 	defer nc.Close()
 	client := limits.NewClient(nc)
 	var denials errgroup.Group

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/postgres"
@@ -29,10 +28,7 @@ func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	nc, err := nats.Connect(s.log.at["nats"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := s.connect(t)
 	defer nc.Close()
 	db, err := pgx.Connect(t.Context(), o.DatabaseURL)
 	if err != nil {
@@ -78,10 +74,7 @@ func TestADamagedCounterIsNamed(t *testing.T) {
 			ask := func(act func(c *limits.Client, s *started)) {
 				t.Helper()
 				s := startOne(t, o, Run)
-				nc, err := nats.Connect(s.log.at["nats"])
-				if err != nil {
-					t.Fatal(err)
-				}
+				nc := s.connect(t)
 				act(limits.NewClient(nc, limits.Timeout(patience)), s)
 				nc.Close()
 				if err := s.stopOne(t); err != nil {
