@@ -46,14 +46,14 @@ func generate(prefix string) (text, id string) {
 }
 
 // parse gives the id of a text that has the form of a key, whatever its prefix: keys stay valid when the setting
-// changes.
+// changes. What no key can be never reaches the store, which may not even take it for a text.
 func parse(text string) (id string, ok bool) {
 	cut := len(text) - tailLength
 	if cut < 1 || cut > maxPrefixLength || CheckPrefix(text[:cut]) != nil {
 		return "", false
 	}
 	parts := strings.Split(text[cut+1:], "_")
-	if text[cut] != '_' || len(parts) != 3 || len(parts[0]) != idLength || len(parts[1]) != secretLength {
+	if text[cut] != '_' || len(parts) != 3 || !IsID(parts[0]) || len(parts[1]) != secretLength || !isBase62(parts[1]) {
 		return "", false
 	}
 	body := text[:len(text)-checksumLength-1]
@@ -62,8 +62,10 @@ func parse(text string) (id string, ok bool) {
 
 // IsID tells whether a text has the form of an id.
 func IsID(text string) bool {
-	return len(text) == idLength && strings.Trim(text, alphabet) == ""
+	return len(text) == idLength && isBase62(text)
 }
+
+func isBase62(text string) bool { return strings.Trim(text, alphabet) == "" }
 
 // checksum writes CRC-32 (IEEE) in base 62, most significant digit first.
 func checksum(body string) string {

@@ -63,6 +63,24 @@ func TestTypos(t *testing.T) {
 	}
 }
 
+// TestMadeUpKeysAreNoKeys: with a checksum that fits, as anybody can compute it, an id or secret of other characters makes no key.
+// PostgreSQL takes no text with U+0000, nor one that is no UTF-8, so the question for such a key would be an error of the store.
+func TestMadeUpKeysAreNoKeys(t *testing.T) {
+	t.Parallel()
+	text, id := generate(DefaultPrefix)
+	secret := strings.Split(text, "_")[2]
+	for _, c := range []string{"\x00", "\xff", "-", " ", "\n", "'"} {
+		for _, body := range []string{
+			"lim_" + c + id[1:] + "_" + secret, "lim_" + id[:3] + c + id[4:] + "_" + secret,
+			"lim_" + id + "_" + secret[:9] + c + secret[10:], "lim_" + id + "_" + secret[1:] + c,
+		} {
+			if _, ok := parse(body + "_" + checksum(body)); ok {
+				t.Errorf("%q passes for a key", body)
+			}
+		}
+	}
+}
+
 // TestRandomIsEven counts characters: 62,000 draws of each within six standard deviations.
 func TestRandomIsEven(t *testing.T) {
 	t.Parallel()
@@ -96,7 +114,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("lim_00000000_000000000000000000000000000_000000")
 	f.Fuzz(func(t *testing.T, text string) {
 		id, ok := parse(text)
-		if ok && (len(id) != idLength || !strings.Contains(text, "_"+id+"_")) {
+		if ok && (!IsID(id) || !strings.Contains(text, "_"+id+"_")) {
 			t.Errorf("parse(%q) = %q", text, id)
 		}
 	})
