@@ -21,12 +21,10 @@ const (
 	maxBlank = 100
 )
 
-// boundYAML tells of a file whose lines are too much for the parser.
+// boundYAML tells of a file whose lines, each with a line feed at its end, are too much for the parser.
 func (p *Problems) boundYAML(data []byte) bool {
 	b := bounds{format: &p.format}
 	line := 0
-	// A carriage return alone ends a line too.
-	data = bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n")), []byte("\r"), []byte("\n"))
 	for text := range bytes.Lines(data) {
 		line++
 		if what := b.line(bytes.TrimRight(text, " \n")); what != "" {

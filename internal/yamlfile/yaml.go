@@ -33,6 +33,8 @@ func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 		return nil
 	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark; to the library it is part of the first name
+	// All ends of lines as one: to the library those of Windows are two in places, and a part of texts in others.
+	data = bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n")), []byte("\r"), []byte("\n"))
 	if !p.boundYAML(data) {
 		return nil
 	}
@@ -78,6 +80,9 @@ func (p *Problems) syntax(err error) {
 			p.lines[""] = max(1, t.Position.Line)
 		}
 	}
+	if strings.HasSuffix(message, "is a reserved character") {
+		message += "; quote the text"
+	}
 	if p.format.Private {
 		message, _, _ = strings.Cut(message, `: "`) // behind which the library shows the text
 	}
@@ -111,7 +116,7 @@ func (p *Problems) read(n ast.Node, v reflect.Value, path string) {
 	}
 	switch n := n.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		p.Add(path, "anchors, aliases and tags are not taken; write the value out")
+		p.Add(path, "anchors, aliases and tags are not taken; write the value out, and quote a text that begins with &, * or !")
 		return
 	case *ast.NullNode:
 		p.Add(path, "has no value; give one, or remove it")
@@ -205,8 +210,9 @@ func (p *Problems) members(n ast.Node, path, want string, member func(name strin
 	for _, m := range values {
 		key, ok := m.Key.(*ast.StringNode)
 		if !ok {
-			p.lines[path+".key"] = m.Key.GetToken().Position.Line
-			p.Add(path+".key", "a name must be plain text; quote %s", Quote(m.Key.String()))
+			at := Join(path, m.Key.String())
+			p.lines[at] = m.Key.GetToken().Position.Line
+			p.Add(at, "%s", badName(m.Key))
 			continue
 		}
 		at := Join(path, key.Value)
@@ -217,6 +223,18 @@ func (p *Problems) members(n ast.Node, path, want string, member func(name strin
 		}
 		seen[key.Value] = true
 		member(key.Value, m.Value, at)
+	}
+}
+
+// badName tells of a name that is no plain text.
+func badName(n ast.MapKeyNode) string {
+	switch n.(type) {
+	case *ast.MergeKeyNode:
+		return "<< (merge) is not taken; write the fields out"
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MappingKeyNode:
+		return "a name must be plain text, without anchor, alias, tag or ?; write it alone, or quote it"
+	default:
+		return "a name must be plain text; quote " + Quote(n.String())
 	}
 }
 

@@ -58,6 +58,55 @@ func TestTheEncodingIsTold(t *testing.T) {
 	}
 }
 
+// TestTheEndsOfLinesDoNotMatter: a file as Windows writes it says the same, and its mistakes stand on the same lines.
+func TestTheEndsOfLinesDoNotMatter(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"a: 7\nb: 7\n",
+		"# one\n# two\na: 7 # three\n\n# four\nb: 7\nc: 1\n",
+		"a: \"x\n  y\"\nb: 'x\n\n  y'\nc: 1\n",
+		"a: |\n  x\n  y\nb: >\n  x\n  y\n",
+		"a: # of a\n  7\nb: [7,\n # of b\n 7]\nd: 1\n",
+		"a: 7\n\n\tb: 7\n",
+	} {
+		read := func(text string) (v struct{ A, B string }, err error) {
+			p := New(Format{Name: "pair", Want: "a"})
+			var texts struct {
+				A string `json:"a"`
+				B string `json:"b"`
+			}
+			p.Read([]byte(text), &texts)
+			return struct{ A, B string }(texts), p.Err("f")
+		}
+		want, wantErr := read(text)
+		for _, end := range []string{"\r\n", "\r"} {
+			got, err := read(strings.ReplaceAll(text, "\n", end))
+			if got != want || (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() {
+				t.Errorf("%q with %q: %+v, %v; want %+v, %v", text, end, got, err, want, wantErr)
+			}
+		}
+	}
+}
+
+// TestWhatYAMLHasBesideIsExplained: each mistake with its place and the way out, and none hides another.
+func TestWhatYAMLHasBesideIsExplained(t *testing.T) {
+	t.Parallel()
+	const alone = "a name must be plain text, without anchor, alias, tag or ?; write it alone, or quote it"
+	for text, want := range map[string]string{
+		"a: *@example.com\n":   `f:1: invalid YAML: '@' is a reserved character; quote the text`,
+		"a: *.example.com\n":   `f:1: a: anchors, aliases and tags are not taken; write the value out, and quote a text that begins with &, * or !`,
+		"a: !x 7\n":            `f:1: a: anchors, aliases and tags are not taken; write the value out, and quote a text that begins with &, * or !`,
+		"a: 7\n<<: *b\n":       `f:2: ["<<"]: << (merge) is not taken; write the fields out`,
+		"a: 7\n? b\n: 7\n":     `f:2: ["? b"]: ` + alone,
+		"&x a: 7\n":            `f:1: ["&x a"]: ` + alone,
+		"a: 7\n10: 7\ntrue: 7": `f:2: 10: a name must be plain text; quote "10"` + "\n" + `f:3: true: a name must be plain text; quote "true"`,
+	} {
+		if _, err := parsePair("f", []byte(text)); err == nil || err.Error() != want {
+			t.Errorf("%q:\n%v\nwant\n%s", text, err, want)
+		}
+	}
+}
+
 // TestDirectivesAreSkipped: %YAML 1.2 before the --- is no document of its own.
 func TestDirectivesAreSkipped(t *testing.T) {
 	t.Parallel()
