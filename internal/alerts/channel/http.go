@@ -23,6 +23,10 @@ const (
 	maxAnswer    = 64 << 10
 	// maxRetryAfter bounds what a target may ask for: alerts of a day ago are of no use, and it may have asked by mistake.
 	maxRetryAfter = time.Hour
+	// pingAfter of silence a connection of HTTP/2 is asked whether it lives, and pingFor is how long it may take to say so. Together
+	// they are less than a try: one that has died without a word fails the tries on it, and would be used for all others, too.
+	pingAfter = 5 * time.Second
+	pingFor   = 5 * time.Second
 )
 
 // newTransport has no proxy: one of the environment would make the connection in our place, past the guard. How long a target
@@ -35,6 +39,7 @@ func newTransport(d *net.Dialer, c *tls.Config) *http.Transport {
 		MaxResponseHeaderBytes: 16 << 10,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingFor},
 		MaxIdleConns:           256,
 		MaxIdleConnsPerHost:    32, // as many as a webhook has requests under way
 		IdleConnTimeout:        90 * time.Second,
@@ -105,8 +110,11 @@ func tellable(err error) error {
 			return end
 		}
 	}
-	if strings.HasPrefix(err.Error(), "tls: ") {
+	switch text := err.Error(); {
+	case strings.HasPrefix(text, "tls: "):
 		return err
+	case strings.HasSuffix(text, "client connection lost"): // as package http has it, without a type
+		return errors.New("the connection was lost")
 	}
 	return errors.New("it gave no proper HTTP answer")
 }

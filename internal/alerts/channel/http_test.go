@@ -1,0 +1,94 @@
+package channel
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+)
+
+// pipes is a listener whose connections are in memory, so that their time is that of the test.
+type pipes struct {
+	accepted chan net.Conn
+	closed   context.Context
+	close    context.CancelFunc
+	dialed   []*mortal
+}
+
+func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	p.accepted <- server
+	m := &mortal{Conn: client}
+	p.dialed = append(p.dialed, m)
+	return m, nil
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.accepted:
+		return c, nil
+	case <-p.closed.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.close(); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// mortal is a connection that can die without a word: what is written goes nowhere.
+type mortal struct {
+	net.Conn
+	dead atomic.Bool
+}
+
+func (m *mortal) Write(p []byte) (int, error) {
+	if m.dead.Load() {
+		return len(p), nil
+	}
+	return m.Conn.Write(p)
+}
+
+// TestAConnectionThatDiedIsGivenUp: the try that finds it dead fails, and the next one has another.
+func TestAConnectionThatDiedIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		network := &pipes{accepted: make(chan net.Conn)}
+		network.closed, network.close = context.WithCancel(t.Context())
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.ProtoMajor != 2 {
+				t.Errorf("%s", r.Proto)
+			}
+		}))
+		_ = server.Listener.Close()
+		server.Listener, server.EnableHTTP2 = network, true
+		server.StartTLS()
+		defer server.Close()
+
+		cfg := config(t)
+		cfg.Timeout = defaultTimeout
+		cfg.RootCAs = server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+		maker, err := NewMaker(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer maker.Close()
+		maker.transport.DialContext = network.dial
+		c, err := maker.Make(hook("https://example.com"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := c.Send(t.Context(), message()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		network.dialed[0].dead.Store(true)
+		wantError(t, c.Send(t.Context(), message()), "post to example.com: the connection was lost")
+		if err := c.Send(t.Context(), message()); err != nil || len(network.dialed) != 2 {
+			t.Errorf("%v, over connection %d", err, len(network.dialed))
+		}
+	})
+}
