@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 	"internal/redact":    {},
 	"internal/outage":    {},
 	"internal/bus":       {".", "internal/quickconn", "internal/redact", "internal/outage", "internal/engine", "internal/policy", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage", "internal/zone"},
-	"internal/alerts":    {".", "internal/glob", "internal/outage", "internal/week", "internal/yamlfile"},
+	"internal/alerts":    {".", "internal/glob", "internal/outage", "internal/redact", "internal/week", "internal/yamlfile"},
 	"internal/jobs":      {"internal/redact"},
 	"internal/usage":     {"internal/engine"},
 	"internal/postgres": {"internal/engine", "internal/journal", "internal/quickconn", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage",

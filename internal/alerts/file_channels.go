@@ -16,6 +16,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/seed503877ad/limits/internal/redact"
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
@@ -252,7 +253,7 @@ func (c *fileCompiler) smtp(f *FileSMTP, path string) *SMTPSpec {
 	if f.Addr == "" {
 		c.missing(path+".addr", "host:port such as mail.example.com:587")
 	} else if err := checkAddr(f.Addr); err != nil {
-		c.Add(path+".addr", "%s is no address of a server: %s; want host:port such as mail.example.com:587", yamlfile.Quote(f.Addr), err)
+		c.Add(path+".addr", "%s is no address of a server: %s; want host:port such as mail.example.com:587", yamlfile.Quote(redact.URLs(f.Addr)), err)
 	}
 	c.mailbox(f.From, path+".from")
 	c.recipients(f.To, path+".to")

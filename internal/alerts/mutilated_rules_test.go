@@ -54,11 +54,32 @@ rules:
 		if err == nil {
 			t.Fatalf("taken:\n%s", text)
 		}
-		// A name of a field or of a file is shown, and so is a secret that a slip has made into one.
+		// A name of a file is shown, and so is a secret that a slip has made into one.
 		for line := range strings.Lines(err.Error()) {
-			if strings.Contains(line, "T0P-SECRET") && !strings.Contains(line, "unknown field") && !strings.Contains(line, "no such file") {
+			if strings.Contains(line, "T0P-SECRET") && !strings.Contains(line, "no such file") {
 				t.Errorf("%s for\n%s", line, text)
 			}
+		}
+	}
+}
+
+// TestASecretInTheWrongPlaceIsNotShown: as the name of a field, or before the host of a mail server.
+func TestASecretInTheWrongPlaceIsNotShown(t *testing.T) {
+	t.Parallel()
+	for channel, want := range map[string]string{
+		`slack: {https://hooks.slack.com/T0P-SECRET}`:       `f:2: channels[0].slack["…"]: unknown field; want one of url`,
+		`slack: {https://hooks.slack.com/T0P-SECRET: a}`:    `f:2: channels[0].slack["…"]: unknown field; want one of url`,
+		`webhook: {whsec_T0P-SECRET: a}`:                    `f:2: channels[0].webhook["…"]: unknown field; want one of url, secrets`,
+		`slack: {url: "https://a", urk: a}`:                 `f:2: channels[0].slack.urk: unknown field "urk" (did you mean "url"?); want one of url`,
+		`slack: {url: "https://a", 7: a, &T0P-SECRET b: a}`: `f:2: channels[0].slack["…"]: a name must be plain text; quote it`,
+		`smtp: {addr: "me:T0P-SECRET@mail.example.com:587", from: a@example.com, to: b@example.com}`: `f:2: channels[0].smtp.addr: ` +
+			`"***@mail.example.com:587" is no address of a server: it is not host:port; want host:port such as mail.example.com:587`,
+		`smtp: {addr: "smtp://me:T0P-SECRET@mail.example.com:587", from: a@example.com, to: b@example.com}`: `f:2: channels[0].smtp.addr: ` +
+			`"smtp://***@mail.example.com:587" is no address of a server: it is not host:port; want host:port such as mail.example.com:587`,
+	} {
+		_, err := ParseRules("f", []byte("channels:\n- {name: ops, "+channel+"}\nrules: [{name: a, channels: ops}]\n"), fileOptions)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "T0P-SECRET") {
+			t.Errorf("%s:\n%v\nlacks, or shows the secret\n%s", channel, err, want)
 		}
 	}
 }

@@ -66,7 +66,8 @@ type Format struct {
 	Name, Want string
 	// Shorten says what to do about one that is too long.
 	Shorten string
-	// Private keeps texts out of the messages where they stand in the place of something else: they may be secret.
+	// Private keeps texts out of the messages where they stand in the place of something else, and names that are none of a field:
+	// they may be secret.
 	Private bool
 }
 

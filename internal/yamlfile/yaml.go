@@ -2,6 +2,7 @@ package yamlfile
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -159,7 +160,7 @@ func (p *Problems) object(n ast.Node, v reflect.Value, path string) {
 	p.members(n, path, fmt.Sprintf("a mapping with %s", strings.Join(names, ", ")), func(name string, value ast.Node, at string) {
 		field, ok := fields[name]
 		if !ok {
-			p.Add(at, "unknown field %s%s; want one of %s", Quote(name), DidYouMean(name, names), strings.Join(names, ", "))
+			p.Add(at, "unknown field%s%s; want one of %s", p.shownName(" ", name), DidYouMean(name, names), strings.Join(names, ", "))
 			return
 		}
 		p.read(value, field, at)
@@ -210,12 +211,12 @@ func (p *Problems) members(n ast.Node, path, want string, member func(name strin
 	for _, m := range values {
 		key, ok := m.Key.(*ast.StringNode)
 		if !ok {
-			at := Join(path, m.Key.String())
+			at := p.join(path, m.Key.String())
 			p.lines[at] = m.Key.GetToken().Position.Line
-			p.Add(at, "%s", badName(m.Key))
+			p.Add(at, "%s", p.badName(m.Key))
 			continue
 		}
-		at := Join(path, key.Value)
+		at := p.join(path, key.Value)
 		p.lines[at] = key.GetToken().Position.Line
 		if seen[key.Value] {
 			p.Add(at, "is given twice; remove one")
@@ -227,16 +228,40 @@ func (p *Problems) members(n ast.Node, path, want string, member func(name strin
 }
 
 // badName tells of a name that is no plain text.
-func badName(n ast.MapKeyNode) string {
+func (p *Problems) badName(n ast.MapKeyNode) string {
 	switch n.(type) {
 	case *ast.MergeKeyNode:
 		return "<< (merge) is not taken; write the fields out"
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MappingKeyNode:
 		return "a name must be plain text, without anchor, alias, tag or ?; write it alone, or quote it"
 	default:
-		return "a name must be plain text; quote " + Quote(n.String())
+		return "a name must be plain text; quote " + cmp.Or(p.shownName("", n.String()), "it")
 	}
 }
+
+// fieldLike is what names of fields are made of, and secrets hardly.
+var fieldLike = regexp.MustCompile(`^[A-Za-z]{1,32}$`)
+
+// hides says of a name that it may be a secret which slipped into its place, as a URL does that is written where a mapping belongs.
+func (p *Problems) hides(name string) bool { return p.format.Private && !fieldLike.MatchString(name) }
+
+func (p *Problems) shownName(before, name string) string {
+	if p.hides(name) {
+		return ""
+	}
+	return before + Quote(name)
+}
+
+// join is [Join] for a name of the file.
+func (p *Problems) join(path, name string) string {
+	if p.hides(name) {
+		name = hidden
+	}
+	return Join(path, name)
+}
+
+// hidden stands in a path for a name that is not shown.
+const hidden = "…"
 
 var plainStep = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
