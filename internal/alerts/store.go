@@ -147,8 +147,9 @@ type Store interface {
 	// DueDeliveries claims up to max deliveries of a channel that are due, the earliest first, for a time; DueAt of what it
 	// gives is when that is over. While an alert's "ID.raised" waits, its "ID.resolved" for the same channel is not due.
 	DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]Delivery, error)
-	// OtherDeliveries gives up to max deliveries that wait for channels that are not among those given.
-	OtherDeliveries(ctx context.Context, channels []string, max int) ([]Delivery, error)
+	// OtherDeliveries gives up to max deliveries that wait for channels that are not among those given, and have been due for a
+	// time: what is claimed or waits for its next try has somebody who knows its channel.
+	OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]Delivery, error)
 	// Deliver writes how tries ended. One that does not wait any more is left as it is.
 	Deliver(ctx context.Context, all []Tried) error
 	// EndDeliveries makes dead letters, with a reason, of overdue deliveries, the oldest first, and gives them as they were

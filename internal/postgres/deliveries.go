@@ -47,7 +47,7 @@ WITH RECURSIVE waiting AS (
 )
 SELECT ` + deliveryColumns + ` FROM waiting w
 CROSS JOIN LATERAL (
-	SELECT * FROM alert_deliveries WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting'
+	SELECT * FROM alert_deliveries WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting' AND due_at <= ` + sinceMillis + ` - $3
 	ORDER BY channel, due_at LIMIT $2
 ) d
 WHERE w.channel <> ALL ($1::text[]) LIMIT $2`
@@ -162,11 +162,11 @@ func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, leas
 }
 
 // OtherDeliveries implements [alerts.Store].
-func (s *Store) OtherDeliveries(ctx context.Context, channels []string, max int) ([]alerts.Delivery, error) {
+func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]alerts.Delivery, error) {
 	if channels == nil {
 		channels = []string{} // nil would be NULL, which is unlike nothing
 	}
-	return collect(ctx, s, "read deliveries of other channels", scanDelivery, otherDeliveriesSQL, channels, max)
+	return collect(ctx, s, "read deliveries of other channels", scanDelivery, otherDeliveriesSQL, channels, max, due.Milliseconds())
 }
 
 // Deliver implements [alerts.Store].

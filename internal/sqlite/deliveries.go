@@ -41,7 +41,7 @@ WITH RECURSIVE waiting (channel) AS (
 	SELECT (SELECT min(channel) FROM alert_deliveries WHERE state = 'waiting' AND channel > w.channel)
 	FROM waiting w WHERE w.channel IS NOT NULL
 )
-SELECT ` + deliveryColumns + ` FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting'
+SELECT ` + deliveryColumns + ` FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting' AND d.due_at <= ?3
 WHERE w.channel NOT IN (SELECT value FROM json_each(?1)) LIMIT ?2`
 
 	deliverSQL = `
@@ -123,12 +123,12 @@ func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, leas
 }
 
 // OtherDeliveries implements [alerts.Store].
-func (s *Store) OtherDeliveries(ctx context.Context, channels []string, max int) ([]alerts.Delivery, error) {
+func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]alerts.Delivery, error) {
 	list, err := json.Marshal(append([]string{}, channels...))
 	if err != nil {
 		return nil, fmt.Errorf("read deliveries of other channels: %w", err)
 	}
-	return s.deliveries(ctx, "read deliveries of other channels", otherDeliveriesSQL, string(list), max)
+	return s.deliveries(ctx, "read deliveries of other channels", otherDeliveriesSQL, string(list), max, s.now().Add(-due).UnixMilli())
 }
 
 func (s *Store) deliveries(ctx context.Context, act, query string, args ...any) ([]alerts.Delivery, error) {

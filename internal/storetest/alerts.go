@@ -47,6 +47,7 @@ func Alerts(t *testing.T, open func(t *testing.T) alerts.Store) {
 		{"deliveries given at once are never shared", dueAtOnce},
 		{"how a try went", deliver},
 		{"deliveries of channels that are no more", otherDeliveries},
+		{"deliveries of channels that others know", othersThatAreCaredFor},
 		{"dead letters, page by page, and replayed", deadLetters},
 		{"deliveries end by age", oldDeliveries},
 		{"a delivery's age is counted anew from a replay", oldAfterReplay},

@@ -197,7 +197,7 @@ func otherDeliveries(t *testing.T, s alerts.Store) {
 		{nil, 1, []string{"1/a"}},
 		{[]string{"c", "b", "a", "z"}, 9, nil},
 	} {
-		got, err := s.OtherDeliveries(within(t), c.channels, c.max)
+		got, err := s.OtherDeliveries(within(t), c.channels, 0, c.max)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,6 +211,24 @@ func otherDeliveries(t *testing.T, s alerts.Store) {
 		}
 		equal(t, fmt.Sprintf("channels other than %q", c.channels), ids, want)
 		equal(t, fmt.Sprintf("how many other than %q", c.channels), len(got), len(c.want))
+	}
+}
+
+// othersThatAreCaredFor has some that somebody has, or will have when they are due.
+func othersThatAreCaredFor(t *testing.T, s alerts.Store) {
+	addDeliveries(t, s, "x", "claimed", "later", "due", "overdue")
+	now := claimDeliveries(t, s, "x", 9, time.Hour)[0].DueAt - hour
+	for id, due := range map[string]int64{"later": now + hour, "due": now - hour/2, "overdue": now - 2*hour} {
+		tried(t, s, alerts.Tried{ID: id + "/x", State: alerts.DeliveryWaiting, DueAt: due})
+	}
+	for due, want := range map[time.Duration][]string{0: {"due/x", "overdue/x"}, time.Hour: {"overdue/x"}, 3 * time.Hour: nil} {
+		got, err := s.OtherDeliveries(within(t), []string{"y"}, due, 9)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := deliveryIDs(got)
+		slices.Sort(ids)
+		equal(t, "due for "+due.String(), ids, want)
 	}
 }
 

@@ -38,11 +38,11 @@ func (a *away) DisabledChannels(ctx context.Context) ([]alerts.Disabled, error) 
 	return a.memory.DisabledChannels(ctx)
 }
 
-func (a *away) OtherDeliveries(ctx context.Context, channels []string, max int) ([]alerts.Delivery, error) {
+func (a *away) OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]alerts.Delivery, error) {
 	if a.gone.Load() {
 		return nil, errAway
 	}
-	return a.memory.OtherDeliveries(ctx, channels, max)
+	return a.memory.OtherDeliveries(ctx, channels, due, max)
 }
 
 func (a *away) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) ([]alerts.Delivery, error) {

@@ -99,10 +99,11 @@ func (o *memory) DueDeliveries(_ context.Context, channel string, max int, lease
 	return due, nil
 }
 
-func (o *memory) OtherDeliveries(_ context.Context, channels []string, max int) (others []alerts.Delivery, _ error) {
+func (o *memory) OtherDeliveries(_ context.Context, channels []string, due time.Duration, max int) (others []alerts.Delivery, _ error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, d := range o.waiting(func(d *alerts.Delivery) bool { return !slices.Contains(channels, d.Channel) }, max) {
+	until := time.Now().Add(-due).UnixMilli()
+	for _, d := range o.waiting(func(d *alerts.Delivery) bool { return !slices.Contains(channels, d.Channel) && d.DueAt <= until }, max) {
 		others = append(others, *d)
 	}
 	return others, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
@@ -168,7 +169,7 @@ func (l *loop) giveUp(ctx context.Context, due []alerts.Delivery) {
 	l.write(ctx, tried)
 }
 
-// sweep makes dead letters of deliveries whose channel nobody has named for the grace.
+// sweep makes dead letters of deliveries whose channel this process has not known for the grace, and that nobody has cared for.
 func (s *Sender) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -176,36 +177,29 @@ func (s *Sender) sweep(ctx context.Context) {
 	for _, ch := range s.cfg.Channels() {
 		names = append(names, ch.Name)
 	}
-	others, err := s.cfg.Outbox.OtherDeliveries(ctx, names, sweepMax)
-	if err == nil {
-		if tried := s.overdue(others); len(tried) > 0 {
-			err = s.cfg.Outbox.Deliver(ctx, tried)
-		}
+	gone := slices.ContainsFunc(s.names, func(name string) bool { return !slices.Contains(names, name) })
+	if s.names = names; gone || s.named.IsZero() {
+		s.named = s.cfg.Now()
+	}
+	if s.cfg.Now().Sub(s.named) < grace {
+		return // a channel that was here a moment ago may come back
+	}
+	others, err := s.cfg.Outbox.OtherDeliveries(ctx, names, grace, sweepMax)
+	if err == nil && len(others) > 0 {
+		err = s.cfg.Outbox.Deliver(ctx, s.removed(others))
 	}
 	s.asked(ctx, "look for deliveries of channels that are no more", err)
 }
 
-// overdue remembers since when names are unknown, by this process's clock, and gives what was found for the grace.
-func (s *Sender) overdue(others []alerts.Delivery) (tried []alerts.Tried) {
-	now, seen := s.cfg.Now(), map[string]time.Time{}
+// removed gives up deliveries whose channel is no more.
+func (s *Sender) removed(others []alerts.Delivery) []alerts.Tried {
+	tried := make([]alerts.Tried, len(others))
 	for i := range others {
-		name := others[i].Channel
-		since, found := s.unknown[name]
-		if !found {
-			since = now
-		}
-		seen[name] = since
-		if now.Sub(since) < grace {
-			continue
-		}
-		tried = append(tried, alerts.Tried{ID: others[i].ID, State: alerts.DeliveryDead,
-			Error: short(fmt.Sprintf("there is no channel %q in the rules any more", name))})
+		tried[i] = alerts.Tried{ID: others[i].ID, State: alerts.DeliveryDead,
+			Error: short(fmt.Sprintf("there is no channel %q in the rules any more", others[i].Channel))}
 		s.cfg.Observer.DeliveryTried("", string(Removed), 0)
 	}
-	s.unknown = seen
-	if len(tried) > 0 {
-		s.cfg.Logger.Error("deliveries of alerts are dead letters: no channel has their name any more", "deliveries", len(tried))
-	}
+	s.cfg.Logger.Error("deliveries of alerts are dead letters: no channel has their name any more", "deliveries", len(tried))
 	return tried
 }
 

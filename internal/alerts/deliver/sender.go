@@ -14,7 +14,7 @@ import (
 // Outbox is what the sender needs of [alerts.Store].
 type Outbox interface {
 	DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]alerts.Delivery, error)
-	OtherDeliveries(ctx context.Context, channels []string, max int) ([]alerts.Delivery, error)
+	OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]alerts.Delivery, error)
 	Deliver(ctx context.Context, all []alerts.Tried) error
 	EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) ([]alerts.Delivery, error)
 	DisableChannel(ctx context.Context, d alerts.Disabled) error
@@ -82,8 +82,8 @@ const (
 	// take after that to keep how they ended. Together they are less than the 10 s that a part has to stop.
 	drainTimeout = 7 * time.Second
 	drainKeep    = 2 * time.Second
-	// grace is how long deliveries wait for a channel that is not in force, before they become dead letters: while a new
-	// rules file is rolled out, a process may not know all channels yet.
+	// grace is how long deliveries of a channel that is not in force are due, before they become dead letters: while a new
+	// rules file is rolled out, a process may not know all channels yet that others send to.
 	grace = 10 * time.Minute
 	// storeTimeout bounds one question to the store.
 	storeTimeout = 5 * time.Second
@@ -140,8 +140,9 @@ type Sender struct {
 	disabled map[string]alerts.Disabled
 	running  sync.WaitGroup
 
-	// unknown says since when deliveries wait for names that no channel has. Only Run's goroutine uses it.
-	unknown map[string]time.Time
+	// names are those of the channels in force, and named is since when none has gone. Only Run's goroutine uses them.
+	names []string
+	named time.Time
 }
 
 // NewSender makes a sender; Run runs it.
@@ -150,7 +151,7 @@ func NewSender(cfg Config) (*Sender, error) {
 		return nil, err
 	}
 	return &Sender{
-		cfg: cfg, loops: map[string]*loop{}, disabled: map[string]alerts.Disabled{}, unknown: map[string]time.Time{},
+		cfg: cfg, loops: map[string]*loop{}, disabled: map[string]alerts.Disabled{},
 		outage: outage.New(cfg.Logger, slog.LevelError, "deliveries of alerts wait: the store fails", "deliveries of alerts go on: the store answers again"),
 	}, nil
 }

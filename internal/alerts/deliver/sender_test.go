@@ -251,6 +251,33 @@ func TestDeliveriesOfRemovedChannels(t *testing.T) {
 	})
 }
 
+// TestAChannelThatAnotherProcessKnows has a rules file rolled out to one of two processes: the other one does not end what that one
+// is trying again. When nobody knows the channel any more, it is ended a while after the try that nobody made.
+func TestAChannelThatAnotherProcessKnows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fails := func(context.Context, *alerts.Message) error { return errors.New("it answered 500") }
+		o := newMemory()
+		older, newer := start(t, o, named("a", "x", fails)), start(t, o, named("a", "x", fails), named("new", "y", fails))
+		o.add("new", "m")
+		rest(40 * time.Minute)
+		if d := o.get("m"); d.State != alerts.DeliveryWaiting || d.Attempts < 4 {
+			t.Fatalf("%s after %d tries: %s", d.State, d.Attempts, d.Error)
+		}
+		newer.channels.set(named("a", "x", fails))
+		due := time.UnixMilli(o.get("m").DueAt)
+		rest(time.Until(due) + 9*time.Minute)
+		if d := o.get("m"); d.State != alerts.DeliveryWaiting {
+			t.Errorf("%s 9 minutes after it was due", d.State)
+		}
+		rest(2 * time.Minute)
+		if d := o.get("m"); d.State != alerts.DeliveryDead || !strings.Contains(d.Error, `no channel "new"`) {
+			t.Errorf("%s 11 minutes after it was due: %s", d.State, d.Error)
+		}
+		older.stop()
+	})
+}
+
 func TestOutcomesAreKeptWithPatience(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
