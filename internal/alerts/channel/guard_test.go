@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/seed503877ad/limits/internal/alerts"
 )
@@ -97,6 +98,55 @@ func answer(question []byte, next func() netip.Addr) []byte {
 	out[7] = 1
 	out = append(out, 0xc0, 12, 0, byte(kind), 0, 1, 0, 0, 0, 0, 0, byte(addr.BitLen()/8))
 	return append(out, addr.AsSlice()...)
+}
+
+// TestAServerOfNamesThatIsSilent leaves time for the next one, and for the connection: the resolver waits for it for 5 s.
+func TestAServerOfNamesThatIsSilent(t *testing.T) {
+	t.Parallel()
+	r := receive(t, nil)
+	_, port, _ := net.SplitHostPort(r.Listener.Addr().String())
+	loopback := func() netip.Addr { return netip.MustParseAddr("127.0.0.1") }
+	// What package net reads once for all lookups must not be of the bubble, where other tests could not use it.
+	if _, err := names(t, loopback).LookupHost(t.Context(), "hook.example"); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		cfg := config(t)
+		cfg.Timeout = defaultTimeout
+		cfg.Resolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+			client, server := net.Pipe()
+			go func() {
+				defer server.Close()
+				question := make([]byte, 1500)
+				n, err := server.Read(question) // its length in two bytes, and then itself
+				for n < 2 && err == nil {
+					var more int
+					more, err = server.Read(question[n:])
+					n += more
+				}
+				if asked.Add(1) <= 2 { // A and AAAA
+					_, _ = server.Read(question) // until the resolver gives up
+					return
+				}
+				reply := answer(question[2:n], loopback)
+				_, _ = server.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+			}()
+			return client, nil
+		}}
+		maker, err := NewMaker(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer maker.Close()
+		c, err := maker.Make(hook("http://hook.example:" + port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Send(t.Context(), message()); err != nil || r.count() != 1 {
+			t.Errorf("%v, and %d requests came", err, r.count())
+		}
+	})
 }
 
 func TestNamesOfPrivateAddressesAreRefused(t *testing.T) {

@@ -35,7 +35,7 @@ func newTransport(d *net.Dialer, c *tls.Config) *http.Transport {
 	return &http.Transport{
 		DialContext:            d.DialContext,
 		TLSClientConfig:        c.Clone(),
-		TLSHandshakeTimeout:    stepTimeout,
+		TLSHandshakeTimeout:    handshakeTimeout,
 		MaxResponseHeaderBytes: 16 << 10,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,

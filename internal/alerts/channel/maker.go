@@ -39,8 +39,11 @@ type Config struct {
 
 const (
 	defaultTimeout = 15 * time.Second
-	// stepTimeout bounds a connect and a TLS handshake each, so that an address that is silent leaves time for another.
-	stepTimeout = 5 * time.Second
+	// dialTimeout bounds the lookup of a name together with the connect. A lookup may take the 5 s after which the resolver asks its
+	// next server, and what is left is shared among the addresses, so that one that is silent leaves time for another.
+	dialTimeout = 10 * time.Second
+	// handshakeTimeout bounds what TLS takes after that.
+	handshakeTimeout = 5 * time.Second
 )
 
 // Maker makes channels, which share connections.
@@ -66,7 +69,7 @@ func NewMaker(cfg Config) (*Maker, error) {
 		cfg.Now = time.Now
 	}
 	m := &Maker{cfg: cfg, tls: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs}}
-	m.dialer = &net.Dialer{Timeout: stepTimeout, Resolver: cfg.Resolver, Control: guard(cfg.Allow).control}
+	m.dialer = &net.Dialer{Timeout: dialTimeout, Resolver: cfg.Resolver, Control: guard(cfg.Allow).control}
 	m.transport = newTransport(m.dialer, m.tls)
 	return m, nil
 }
