@@ -205,10 +205,11 @@ func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 	return write(c, s.letter(m))
 }
 
-// forGood says that an answer is final: 5xx, but for those that say how to be let in (RFC 4954: log in, log in otherwise or over
-// TLS), which a server may give to any command.
+// forGood says that an answer is final: 5xx, but for those of a server that does not let us in, which it may give to any command.
+// They say how to be let in (RFC 4954: log in, log in otherwise or over TLS), or that a policy is against it (RFC 3463, 3.8: x.7.x),
+// such as a list of blocked addresses or who may relay, which Postfix tells at the recipient.
 func forGood(answer *textproto.Error) bool {
-	return answer.Code >= 500 && !slices.Contains([]int{530, 534, 535, 538}, answer.Code)
+	return answer.Code >= 500 && !slices.Contains([]int{530, 534, 535, 538}, answer.Code) && !strings.HasPrefix(answer.Msg, "5.7.")
 }
 
 func write(c *smtp.Client, letter *gomail.Msg) error {
