@@ -24,6 +24,8 @@ type Config[T any] struct {
 	Path, What string
 	// Parse reads the text of the file, which errors call name.
 	Parse func(name string, data []byte) (*T, error)
+	// Refers says that the file names others, which may come after it: one that is refused is tried again, as it is, with each look.
+	Refers bool
 	// Describe gives attributes for the log line of a file that is in force; nil for none.
 	Describe func(*T) []any
 	Log      *slog.Logger
@@ -158,7 +160,7 @@ func (k *Keeper[T]) reload(same bool) error {
 	k.reloading.Lock()
 	defer k.reloading.Unlock()
 	data, err := k.readAgain()
-	if err == nil && !same && k.tried != nil && slices.Equal(data, k.tried) {
+	if err == nil && !same && k.tried != nil && slices.Equal(data, k.tried) && !k.again() {
 		return k.Report().Err
 	}
 	if k.cfg.Reloaded != nil {
@@ -180,6 +182,9 @@ func (k *Keeper[T]) reload(same bool) error {
 	k.put(value, data)
 	return nil
 }
+
+// again says that a file which was refused may be right by now, as it is.
+func (k *Keeper[T]) again() bool { return k.cfg.Refers && k.Report().Err != nil }
 
 // readAgain reads the file, unless it would wait for somebody to write: what is no regular file was read at the start, and
 // says the same for ever, or was put in the place of one, and is refused.
@@ -288,7 +293,13 @@ func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 				due = time.After(settle)
 			}
 		case <-look.C:
-			if due != nil || same(read, stat(k.cfg.Path)) {
+			if due != nil {
+				continue
+			}
+			if same(read, stat(k.cfg.Path)) {
+				if k.again() {
+					_ = k.Reload() // logged where it fails otherwise than before
+				}
 				continue
 			}
 			for _, folder := range w.WatchList() {

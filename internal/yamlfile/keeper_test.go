@@ -95,6 +95,53 @@ func TestTheLastGoodFileStays(t *testing.T) {
 }
 
 // TestTheFileThatComesBackIsInForce puts the first file back, after another one and after it was away.
+// TestAFileThatWasRefusedIsTriedAgain: what it refers to, such as a secret in a file, may come after it. Nothing tells of that.
+func TestAFileThatWasRefusedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	path, other := filepath.Join(t.TempDir(), "p.yaml"), filepath.Join(t.TempDir(), "other")
+	write(t, path, version(1))
+	tried := make(chan struct{}, 1000)
+	k, err := NewKeeper(t.Context(), Config[pair]{Path: path, What: "pairs", Log: slog.New(slog.DiscardHandler), Look: 10 * time.Millisecond,
+		Refers: true, Reloaded: func() { tried <- struct{}{} },
+		Parse: func(name string, data []byte) (*pair, error) {
+			v, err := parsePair(name, data)
+			if err == nil && v.A == 2 {
+				_, err = os.Stat(other)
+			}
+			return v, err
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, err := k.Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, version(2))
+	for range 3 {
+		<-tried
+	}
+	if r := k.Report(); valueOf(t, k) != 1 || r.Err == nil || r.Failures != 1 {
+		t.Errorf("%+v", r)
+	}
+	write(t, other, nil)
+	for k.Report().Err != nil {
+		<-tried
+	}
+	if valueOf(t, k) != 2 {
+		t.Errorf("%+v", k.Report())
+	}
+	cancel()
+	<-ended
+	for len(tried) > 0 { // what is in force is not read again
+		<-tried
+	}
+	if err := k.Reload(); err != nil || len(tried) > 0 {
+		t.Errorf("%v, tried %d times", err, len(tried))
+	}
+}
+
 func TestTheFileThatComesBackIsInForce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
