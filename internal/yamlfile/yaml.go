@@ -316,7 +316,7 @@ func (p *Problems) text(n ast.Node, path, allowed string) string {
 	var s string
 	switch n := n.(type) {
 	case *ast.StringNode:
-		if s = n.Value; isPlain(n) && withExponent.MatchString(s) {
+		if s = n.Value; isPlain(n) && numeric.MatchString(s) {
 			return p.unquoted(n, path)
 		}
 	case *ast.LiteralNode:
@@ -355,8 +355,8 @@ func (p *Problems) shown(before, text string, behind ...string) string {
 
 // Integer reads a whole number in decimal; YAML's other ways to write one (0x10, 010, 1_000) are mistaken too easily.
 func (p *Problems) Integer(n ast.Node, path, want string) int64 {
-	if _, ok := n.(*ast.IntegerNode); ok {
-		text := n.GetToken().Value
+	text := n.GetToken().Value
+	if _, ok := n.(*ast.IntegerNode); ok || isPlain(n) && digits.MatchString(text) {
 		if v, err := strconv.ParseInt(text, 10, 64); err == nil && strconv.FormatInt(v, 10) == text {
 			return v
 		}
@@ -368,8 +368,10 @@ func (p *Problems) Integer(n ast.Node, path, want string) int64 {
 }
 
 var (
-	// withExponent is a number that the library takes for text when it stands without quotes, such as 1e-05.
-	withExponent = regexp.MustCompile(`^[-+]?\d+(\.\d*)?[eE][-+]?\d+$`)
+	// numeric is a number, also such as the library takes for text when it stands without quotes: 1e-05, and one of 20 digits.
+	numeric = regexp.MustCompile(`^[-+]?\d+(\.\d*)?([eE][-+]?\d+)?$`)
+	// digits are a whole number, of whatever size.
+	digits = regexp.MustCompile(`^[-+]?\d+$`)
 	// plainNumber is a number in the forms that nobody mistakes, as [Problems.Integer] has them.
 	plainNumber = regexp.MustCompile(`^-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?$`)
 )

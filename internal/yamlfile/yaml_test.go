@@ -132,7 +132,7 @@ func TestPlainValuesAreWhatTheyLookLike(t *testing.T) {
 		"10": "number", "0": "number", "-0.5": "number", ".5": "number", "1e400": "neither",
 		"010": "neither", "1_0": "neither", "1_0.5": "neither", "00": "neither", "00.5": "neither", "+5": "neither", "0x1f": "neither",
 		"0o7": "neither", "0b1": "neither", ".inf": "neither", ".nan": "neither", "01e5": "neither", "true": "neither",
-		"1e": "text", "e5": "text", "1e5x": "text", `"1e-1"`: "text", `'1e-1'`: "text", `"10"`: "text", "1.2.3": "text",
+		"99999999999999999999": "number", "-99999999999999999999": "number", "1e": "text", "e5": "text", "1e5x": "text", `"1e-1"`: "text", `'1e-1'`: "text", `"10"`: "text", "1.2.3": "text",
 	} {
 		var v struct {
 			N *float64 `json:"n"`
@@ -157,6 +157,17 @@ func TestPlainValuesAreWhatTheyLookLike(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s is %s, want %s", written, got, want)
+		}
+	}
+}
+
+// TestAWholeNumberThatIsTooLarge is no text, for all that the library says.
+func TestAWholeNumberThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	for _, number := range []string{"9223372036854775808", "99999999999999999999", "-99999999999999999999"} {
+		want := `f:1: a: "` + number + `" is not a number in plain decimal digits, or too large; write it as 1000`
+		if _, err := parsePair("f", []byte("a: "+number+"\nb: 7\n")); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }
