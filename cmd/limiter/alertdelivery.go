@@ -72,7 +72,7 @@ func (c *alertsTestSendCmd) Validate() error {
 }
 
 func (c *alertsTestSendCmd) Run(s *session) error {
-	nc, err := c.connect("alerts test-send")
+	nc, err := c.connect(s, "alerts test-send")
 	if err != nil {
 		return err
 	}

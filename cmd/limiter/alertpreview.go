@@ -42,7 +42,7 @@ func (c *alertsPreviewCmd) Validate() error {
 }
 
 func (c *alertsPreviewCmd) Run(s *session) error {
-	nc, err := c.connect("alerts preview")
+	nc, err := c.connect(s, "alerts preview")
 	if err != nil {
 		return err
 	}

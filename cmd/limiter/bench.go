@@ -112,7 +112,7 @@ func (c *benchCmd) Run(s *session) error {
 func (c *benchCmd) open(s *session) (*load, error) {
 	l := newLoad(c.subject(), c.Subject != "", c.Keys)
 	for i := range c.Connections {
-		nc, err := c.connect("bench", nats.FlusherTimeout(answerTimeout))
+		nc, err := c.connect(s, "bench", nats.FlusherTimeout(answerTimeout))
 		if err != nil {
 			l.close()
 			return nil, err

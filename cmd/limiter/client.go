@@ -24,8 +24,9 @@ type natsFlags struct {
 
 const connectTimeout = 5 * time.Second
 
-// connect connects as a client; verb names the connection on the server.
-func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error) {
+// connect connects as a client; verb names the connection on the server. It ends with the session, whatever a server that says
+// nothing has it wait for.
+func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats.Conn, error) {
 	to := cmp.Or(f.NATSURL, nats.DefaultURL)
 	options := []nats.Option{
 		nats.Name("limiter " + verb), nats.Timeout(connectTimeout), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
@@ -44,7 +45,18 @@ func (f *natsFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error
 	if f.InboxPrefix != "" {
 		options = append(options, nats.CustomInboxPrefix(f.InboxPrefix))
 	}
-	nc, err := nats.Connect(to, append(options, more...)...)
+	var nc *nats.Conn
+	var err error
+	connected := make(chan struct{})
+	go func() {
+		defer close(connected)
+		nc, err = nats.Connect(to, append(options, more...)...)
+	}()
+	select {
+	case <-connected:
+	case <-s.ctx.Done(): // the process is about to end, and the connection with it
+		return nil, fmt.Errorf("interrupted: not connected to %s", redact.Servers(to))
+	}
 	if err != nil {
 		way := "is a limiter running? start one with: limiter"
 		if !errors.Is(err, nats.ErrNoServers) {
@@ -64,8 +76,8 @@ type clientFlags struct {
 }
 
 // connect waits for a server no longer than for an answer.
-func (f *clientFlags) connect(verb string, more ...nats.Option) (*nats.Conn, error) {
-	return f.natsFlags.connect(verb, append(more, nats.Timeout(min(f.Timeout, connectTimeout)))...)
+func (f *clientFlags) connect(s *session, verb string, more ...nats.Option) (*nats.Conn, error) {
+	return f.natsFlags.connect(s, verb, append(more, nats.Timeout(min(f.Timeout, connectTimeout)))...)
 }
 
 // AfterApply refuses arguments in which JSON would have other characters: two of them could become the same key.
@@ -96,7 +108,7 @@ func (f *clientFlags) validateMax(max, most int) error {
 
 // ask connects, sends one request and reads the reply into it.
 func (f *clientFlags) ask(s *session, subject string, request, reply any) error {
-	nc, err := f.connect(subject)
+	nc, err := f.connect(s, subject)
 	if err != nil {
 		return err
 	}
@@ -128,7 +140,24 @@ func (f *clientFlags) send(s *session, nc *nats.Conn, subject string, request, r
 	if err := json.Unmarshal(raw, reply); err != nil {
 		return raw, fmt.Errorf("%s: read answer: %w", subject, err)
 	}
-	return raw, nil
+	return raw, vouch(subject, raw)
+}
+
+// signs are fields that answers have which a script acts upon.
+var signs = map[string]string{
+	limits.SubjectConsume: "allowed", limits.SubjectCheck: "allowed", limits.SubjectRecord: "allowed", limits.SubjectRefund: "allowed",
+	limits.SubjectSettle: "allowed", limits.SubjectVerify: "valid", limits.SubjectReset: "reset",
+	limits.SubjectKeysRevoke: "key", limits.SubjectKeysExpire: "key", limits.SubjectKeysCreate: "key",
+}
+
+// vouch holds that an answer is a limiter's: one of something else that listens there, such as {}, would read as a denial, or as done.
+func vouch(subject string, raw []byte) error {
+	field, known := signs[subject]
+	var answer map[string]json.RawMessage
+	if !known || json.Unmarshal(raw, &answer) == nil && answer[field] != nil {
+		return nil
+	}
+	return fmt.Errorf("%s: read answer: it lacks %q, so it is not that of a limiter", subject, field)
 }
 
 // requestBody writes a request; bytes are sent as they are.

@@ -34,7 +34,7 @@ func TestAConnectionOutlivesARefusal(t *testing.T) {
 	port := s.Addr().(*net.TCPAddr).Port
 	refused, back, closed := make(chan struct{}, 1000), make(chan struct{}, 1), make(chan struct{}, 1)
 	f := natsFlags{settings.NATS{NATSURL: "nats://u:p@" + s.Addr().String()}}
-	nc, err := f.connect("test", nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0),
+	nc, err := f.connect(&session{ctx: t.Context()}, "test", nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrAuthorization) {
 				refused <- struct{}{}

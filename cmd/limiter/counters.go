@@ -63,7 +63,7 @@ func (*listCmd) Help() string {
 func (c *listCmd) Validate() error { return c.validateMax(pageSize(c.Max), limits.MaxListPage) }
 
 func (c *listCmd) Run(s *session) error {
-	nc, err := c.connect("list")
+	nc, err := c.connect(s, "list")
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (c *resetCmd) Run(s *session) error {
 	if c.Key == "" && !c.DryRun && !c.Yes && !s.inTTY {
 		return usageError("reset of more than one key: standard input is no terminal to ask on; say --yes (or --dry-run)")
 	}
-	nc, err := c.connect("reset")
+	nc, err := c.connect(s, "reset")
 	if err != nil {
 		return err
 	}

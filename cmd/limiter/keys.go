@@ -88,7 +88,7 @@ func (*keysListCmd) Help() string {
 func (c *keysListCmd) Validate() error { return c.validateMax(pageSize(c.Max), limits.MaxListPage) }
 
 func (c *keysListCmd) Run(s *session) error {
-	nc, err := c.connect("keys list")
+	nc, err := c.connect(s, "keys list")
 	if err != nil {
 		return err
 	}

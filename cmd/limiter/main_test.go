@@ -49,6 +49,13 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// listen has said told from now on.
+func (o *output) listen(said func(text string)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.said = said
+}
+
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -208,6 +215,8 @@ func TestWrongUsage(t *testing.T) {
 		{"bench --limit 0", "--limit: 0 is not between 1 and "},
 		{"consume k --limit=-1 --window 1m", "--limit: -1 is below 1; want one such as 100"},
 		{"top --since 0s", `--since: "0s" is no duration of 100ms to 366d`},
+		{"top --since 1h30m", `--since: "1h30m" is no duration of 100ms to 366d; want one such as 30m, 1h or 7d`},
+		{"usage errors --since 1.5h", `--since: "1.5h" is no duration of 100ms to 366d`},
 		{"top --since 1x", `--since: "1x" is no duration of 100ms to 366d`},
 		{"usage errors --since 367d", `--since: "367d" is no duration of 100ms to 366d`},
 		{"show k --nats-tls-cert main_test.go", "--nats-tls-cert and --nats-tls-key belong together"},
@@ -215,6 +224,8 @@ func TestWrongUsage(t *testing.T) {
 		{"serve --source %zz", `wrong settings: --source: source "%zz" is not a URI`},
 		{"serve --nats-url ,", `--nats-url: "," names no server`},
 		{"serve --nats-url nats://h:99999", "--nats-url: the port of a server is no number from 1 to 65535; want nats://host:port"},
+		{"serve --nats-url nats://:4222", "--nats-url: a server has no host; want nats://host:port, such as nats://127.0.0.1:4222"},
+		{"show k --nats-url nats://h,nats://", "--nats-url: a server has no host"},
 		{"serve --nats-url h,::1", "--nats-url: a server has too many colons; want nats://host:port, with an IPv6 address as nats://[::1]:4222"},
 		{"serve --nats-url nats://h,http://h:8222", "--nats-url: a server is none of NATS; want nats://host:port, such as nats://127.0.0.1:4222, or one that begins with tls://"},
 		{"serve --source a{b}", `wrong settings: --source: source "a{b}" is not a URI`},

@@ -160,7 +160,7 @@ func (c *overridesListCmd) Validate() error {
 }
 
 func (c *overridesListCmd) Run(s *session) error {
-	nc, err := c.connect("overrides list")
+	nc, err := c.connect(s, "overrides list")
 	if err != nil {
 		return err
 	}

@@ -232,7 +232,7 @@ func hashes(set *app.PolicySet, e *app.PolicyExplanation) bool {
 
 // overrides reads all that the service has, or all of the policy.
 func (c *policiesExplainCmd) overrides(s *session) (app.PolicyOverrides, error) {
-	nc, err := c.connect("policies explain")
+	nc, err := c.connect(s, "policies explain")
 	if err != nil {
 		return nil, err
 	}

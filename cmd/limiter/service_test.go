@@ -4,13 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/testenv"
@@ -160,6 +163,83 @@ func TestAWatchThatIsRefusedLater(t *testing.T) {
 	}
 	<-ended
 	i.want(t, exitError, "", `Subscription to "limits.exceeded"`)
+}
+
+// TestAWatchTellsOfAnOutage, or who watches could not tell it from a quiet night.
+func TestAWatchTellsOfAnOutage(t *testing.T) {
+	t.Parallel()
+	s := serveNATS(t, server.RANDOM_PORT, "p")
+	port := s.Addr().(*net.TCPAddr).Port
+	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
+	defer interrupt()
+	back := make(chan struct{})
+	i := &invocation{ctx: ctx}
+	ended := i.start(t, "watching", "watch", "--nats-url", "nats://u:p@"+s.Addr().String())
+	connected := sync.OnceFunc(func() { close(back) })
+	i.err.listen(func(text string) {
+		if strings.Contains(text, "connected again") {
+			connected()
+		}
+	})
+	s.Shutdown()
+	serveNATS(t, port, "p")
+	select {
+	case <-back:
+	case <-ended:
+		t.Fatal("the watch has ended")
+	}
+	interrupt()
+	<-ended
+	want := "watching limits.warning and limits.exceeded\nlimiter: the connection is lost; what happens until it is back is not shown\n" +
+		"limiter: connected again\n"
+	if i.status != exitDone || i.err.String() != want {
+		t.Errorf("exit status %d, %q", i.status, i.err.String())
+	}
+}
+
+// TestASignalEndsTheWaitForAServer that says nothing.
+func TestASignalEndsTheWaitForAServer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for _, verb := range []string{"show k --timeout 1h", "watch", "bench", "alerts preview"} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		accepted := make(chan net.Conn)
+		go func() {
+			conn, _ := silent.Accept()
+			accepted <- conn
+		}()
+		i, ended := &invocation{ctx: ctx}, make(chan struct{})
+		go func() {
+			defer close(ended)
+			i.run(t, append(strings.Fields(verb), "--nats-url", "nats://"+silent.Addr().String())...)
+		}()
+		conn := <-accepted
+		interrupt()
+		<-ended
+		i.want(t, exitError, "", "limiter: interrupted: not connected to nats://127.0.0.1:")
+		conn.Close()
+	}
+}
+
+// TestAnAnswerOfSomethingElse is neither a denial nor done: scripts act upon the exit status.
+func TestAnAnswerOfSomethingElse(t *testing.T) {
+	for _, c := range []struct{ subject, verb, lacks string }{
+		{limits.SubjectConsume, "consume k --limit 1 --window 1m", "allowed"},
+		{limits.SubjectRefund, "refund k --limit 1 --window 1m", "allowed"},
+		{limits.SubjectSettle, "settle job --cost 1", "allowed"},
+		{limits.SubjectReset, "reset k", "reset"},
+		{limits.SubjectKeysRevoke, "keys revoke 4fJq01Zx", "key"},
+	} {
+		for _, answer := range []string{"{}", "null", `{"other":1}`} {
+			url := respond(t, c.subject, func(string) *nats.Msg { return text(answer)("") })
+			limiter(t, append(strings.Fields(c.verb), "--nats-url", url)...).want(t, exitError, "",
+				c.subject+`: read answer: it lacks "`+c.lacks+`", so it is not that of a limiter`)
+		}
+	}
 }
 
 func TestServiceBench(t *testing.T) {

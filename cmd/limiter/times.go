@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,9 +44,12 @@ func parseSpan(text string) (time.Duration, error) {
 // periodFlag is how far back usage is looked at, as the service takes it.
 type periodFlag string
 
+// period is one number with one unit, and not all that Go's durations know.
+var period = regexp.MustCompile(`^[1-9][0-9]*(ms|s|m|h|d|w)$`)
+
 // UnmarshalText refuses what the service would.
 func (f *periodFlag) UnmarshalText(text []byte) error {
-	if d, err := parseSpan(string(text)); err != nil || d < 100*time.Millisecond || d > 366*24*time.Hour {
+	if d, err := parseSpan(string(text)); err != nil || !period.Match(text) || d < 100*time.Millisecond || d > 366*24*time.Hour {
 		return fmt.Errorf("%q is no duration of 100ms to 366d; want one such as 30m, 1h or 7d", text)
 	}
 	*f = periodFlag(text)

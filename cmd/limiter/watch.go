@@ -53,11 +53,15 @@ func (c *watchCmd) Run(s *session) error {
 	ctx, refuse := context.WithCancelCause(s.ctx)
 	defer refuse(nil)
 	// A server may also refuse later: when its permissions change, or another one takes the connection.
-	nc, err := c.connect("watch", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	nc, err := c.connect(s, "watch", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrPermissionViolation) {
 			refuse(err)
 		}
-	}))
+	}), nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
+		if !nc.IsClosed() {
+			fmt.Fprintln(s.err, "limiter: the connection is lost; what happens until it is back is not shown")
+		}
+	}), nats.ReconnectHandler(func(*nats.Conn) { fmt.Fprintln(s.err, "limiter: connected again") }))
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,9 @@ func Servers(list string) string {
 // errors are safe to show: what stands where a port belongs may be a password.
 func CheckServers(list string) error {
 	for one := range strings.SplitSeq(list, ",") {
-		one = strings.TrimSpace(one)
+		if one = strings.TrimSpace(one); one == "" {
+			continue // nats.go leaves it out
+		}
 		if !strings.Contains(one, "://") {
 			one = "nats://" + one
 		}
@@ -44,6 +46,9 @@ func CheckServers(list string) error {
 		}
 		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) { // nats.go would speak to it as to nats://
 			return errors.New("a server is none of NATS; want nats://host:port, such as nats://127.0.0.1:4222, or one that begins with tls://, ws:// or wss://")
+		}
+		if u.Hostname() == "" { // nats.go would take one on this machine
+			return errors.New("a server has no host; want nats://host:port, such as nats://127.0.0.1:4222")
 		}
 		if _, port, err := net.SplitHostPort(u.Host); err == nil {
 			if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
