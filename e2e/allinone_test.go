@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -194,5 +195,26 @@ func (a *alone) replays(t *testing.T) {
 	a.told(t, "joe", 1)
 	if n := a.hook.again(); n > 0 {
 		t.Errorf("%d messages came more than once", n)
+	}
+}
+
+// TestAKeyThatNobodyReadIsTold: who reads the key is gone, and the signal of that must not end the program before it has said so.
+func TestAKeyThatNobodyReadIsTold(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	for _, more := range [][]string{nil, {"--json"}} {
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		read.Close()
+		create := exec.CommandContext(t.Context(), program(t, "limiter"), append([]string{"keys", "create", "--user", "7", "--nats-url", w.nats}, more...)...)
+		var said strings.Builder
+		create.Stdout, create.Stderr = write, &said
+		err = create.Run()
+		write.Close()
+		if err == nil || !strings.Contains(said.String(), "was made and could not be written") || !strings.Contains(said.String(), "limiter keys revoke ") {
+			t.Errorf("%q: %v: %s", more, err, said.String())
+		}
 	}
 }

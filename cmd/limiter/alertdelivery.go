@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -86,39 +87,53 @@ func (c *alertsTestSendCmd) Run(s *session) error {
 		return err
 	}
 	details, err := c.await(s, nc, test.ID)
-	switch {
-	case err != nil:
-		return err
-	case c.JSON:
-		err = printJSON(s, details)
-	default:
+	if details == nil {
+		return fmt.Errorf("test %s was sent: %w; see: limiter alerts show %[1]s", test.ID, err)
+	}
+	if c.JSON {
+		err = errors.Join(err, printJSON(s, details))
+	} else {
 		printDeliveries(s, details.Deliveries)
+	}
+	if err != nil {
+		return fmt.Errorf("test %s was sent: %w; see: limiter alerts show %[1]s", test.ID, err)
 	}
 	if failed := unsent(details.Deliveries); len(failed) > 0 {
 		return fmt.Errorf("test %s: not taken by %s; see: limiter alerts show %[1]s", test.ID, strings.Join(failed, ", "))
 	}
-	return err
+	return nil
 }
 
-// await asks until every delivery was tried, or the time is over.
-func (c *alertsTestSendCmd) await(s *session, nc *nats.Conn, id string) (*limits.AlertDetails, error) {
+// await asks until every delivery was tried, or the time is over. It gives what it was told last, also with an error.
+func (c *alertsTestSendCmd) await(s *session, nc *nats.Conn, id string) (details *limits.AlertDetails, err error) {
 	client := limits.NewClient(nc, limits.Timeout(c.Timeout))
 	ctx, cancel := context.WithTimeout(s.ctx, c.Wait)
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		details, err := client.ShowAlert(s.ctx, id)
-		if err != nil || !untried(details.Deliveries) {
+		latest, err := client.ShowAlert(s.ctx, id)
+		if err == nil {
+			details = latest
+		}
+		switch {
+		case s.ctx.Err() != nil:
+			return details, errInterrupted
+		case err != nil || !untried(details.Deliveries):
 			return details, err
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return details, context.Cause(s.ctx)
+			if s.ctx.Err() != nil {
+				return details, errInterrupted
+			}
+			return details, nil
 		}
 	}
 }
+
+var errInterrupted = errors.New("interrupted before every channel was tried")
 
 func untried(all []limits.AlertDelivery) bool {
 	for i := range all {

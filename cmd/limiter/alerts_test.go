@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -127,6 +128,35 @@ func TestTestSendWaitsForTheEnd(t *testing.T) {
 	outcome = `"state":"waiting","attempts":1,"error":"500 Internal Server Error"`
 	failed := send()
 	failed.want(t, exitError, "500 Internal Server Error", "test T1: not taken by log; see: limiter alerts show T1")
+}
+
+// TestAnInterruptedTestSendSaysWhatIsKnown: the message is under way, and what becomes of it is of interest.
+func TestAnInterruptedTestSendSaysWhatIsKnown(t *testing.T) {
+	url := testenv.NATS(t).ClientURL()
+	asked := make(chan struct{}, 1000)
+	respondAt(t, url, limits.SubjectAlertsTest, text(`{"id":"T1","channels":["log","ops"]}`))
+	respondAt(t, url, limits.SubjectAlertsShow, func(string) *nats.Msg {
+		asked <- struct{}{}
+		return text(`{"deliveries":[{"id":"T1.log/log","channel":"log","type":"alerts.test","title":"t","state":"sent","attempts":1,"createdAt":1},` +
+			`{"id":"T1.ops/ops","channel":"ops","type":"alerts.test","title":"t","state":"waiting","attempts":0,"createdAt":1}]}`)("")
+	})
+	for _, more := range [][]string{nil, {"--json"}} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		i, ended := &invocation{ctx: ctx}, make(chan struct{})
+		go func() {
+			defer close(ended)
+			i.run(t, append([]string{"alerts", "test-send", "--wait", "1m", "--nats-url", url}, more...)...)
+		}()
+		for range 2 { // with the second question the answer to the first has been read
+			<-asked
+		}
+		interrupt()
+		<-ended
+		i.want(t, exitError, "T1.ops/ops", "limiter: test T1 was sent: interrupted before every channel was tried; see: limiter alerts show T1\n")
+		for len(asked) > 0 {
+			<-asked
+		}
+	}
 }
 
 func TestWrongUsageOfAlerts(t *testing.T) {

@@ -23,7 +23,11 @@ none is shown. Nothing is sent.`
 }
 
 func (c *alertsValidateCmd) Run(s *session) error {
-	rules, hash, err := app.LoadAlerts(c.File, c.Secrets)
+	var hash string
+	rules, err := await(s, c.File+" was not read to its end", func() (rules *app.AlertRules, err error) {
+		rules, hash, err = app.LoadAlerts(c.File, c.Secrets)
+		return rules, err
+	})
 	if err != nil {
 		return listed(s, err)
 	}

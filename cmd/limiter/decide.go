@@ -72,13 +72,19 @@ func (f *decideFlags) checkForm() error {
 }
 
 // body gives the request's JSON: as typed, or made of the flags.
-func (f *decideFlags) body(in io.Reader) ([]byte, error) {
+func (f *decideFlags) body(s *session) ([]byte, error) {
 	switch f.Request {
 	case "":
 		return json.Marshal(f.request())
 	case "-":
 		// One byte past the bound is enough for the service to say that it is too large.
-		return io.ReadAll(io.LimitReader(in, limits.MaxRequestBytes+1))
+		return await(s, "nothing was asked", func() ([]byte, error) {
+			body, err := io.ReadAll(io.LimitReader(s.in, limits.MaxRequestBytes+1))
+			if err != nil {
+				err = fmt.Errorf("read request: %w", err)
+			}
+			return body, err
+		})
 	}
 	return []byte(f.Request), nil
 }
@@ -97,9 +103,9 @@ func (f *decideFlags) request() limits.Request {
 
 // decide asks and prints the decision; a denial is errDenied.
 func (f *decideFlags) decide(s *session, subject string) error {
-	body, err := f.body(s.in)
+	body, err := f.body(s)
 	if err != nil {
-		return fmt.Errorf("read request: %w", err)
+		return err
 	}
 	var reply limits.Reply
 	if err := f.ask(s, subject, body, &reply); err != nil {

@@ -48,7 +48,8 @@ func (c *healthcheckCmd) Run(s *session) error {
 	if err != nil {
 		return fmt.Errorf("healthcheck: %w", err)
 	}
-	answer, err := http.DefaultClient.Do(request)
+	// Not by http.DefaultClient, which has a proxy of the environment asked, and follows where another service leads.
+	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
 	if err != nil {
 		return fmt.Errorf("healthcheck: %w; does a limiter run there? its --http (HTTP_ADDR) is what --http has to be here", err)
 	}

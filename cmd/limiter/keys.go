@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -51,6 +53,7 @@ func (c *keysCreateCmd) Run(s *session) error {
 	if c.Expires != 0 {
 		request.ExpiresAt = s.now().Add(time.Duration(c.Expires)).UnixMilli()
 	}
+	signal.Ignore(syscall.SIGPIPE) // it would end the process before it has said which key nobody has
 	var reply limits.CreateKeyReply
 	if err := c.ask(s, limits.SubjectKeysCreate, request, &reply); err != nil {
 		return err

@@ -44,7 +44,7 @@ Every mistake has a line: file:line: path: what; the fix. The exit status is 1 w
 }
 
 func (c *policiesValidateCmd) Run(s *session) error {
-	set, err := app.LoadPolicies(c.File, "")
+	set, err := loadPolicies(s, c.File, "")
 	if err != nil {
 		return listed(s, err)
 	}
@@ -54,6 +54,11 @@ func (c *policiesValidateCmd) Run(s *session) error {
 	}
 	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, plural(len(set.Policies()), "policy", "policies"), count(int64(n), "limit"), set.Hash())
 	return nil
+}
+
+// loadPolicies reads a file, which may be a pipe that nobody writes into.
+func loadPolicies(s *session, file, hashKey string) (*app.PolicySet, error) {
+	return await(s, file+" was not read to its end", func() (*app.PolicySet, error) { return app.LoadPolicies(file, hashKey) })
 }
 
 // listed prints the mistakes of a file as they are, so that an editor can go to their lines.
@@ -92,7 +97,7 @@ func (*policiesShowCmd) Help() string {
 }
 
 func (c *policiesShowCmd) Run(s *session) error {
-	set, err := app.LoadPolicies(c.File, "")
+	set, err := loadPolicies(s, c.File, "")
 	if err != nil {
 		return listed(s, err)
 	}
@@ -197,7 +202,7 @@ func (c *policiesExplainCmd) Run(s *session) error {
 			return usageError(fmt.Sprintf("--at: %q is no time; want one such as 2026-03-01T22:30:00Z", c.At))
 		}
 	}
-	set, err := app.LoadPolicies(c.File, c.HashKey)
+	set, err := loadPolicies(s, c.File, c.HashKey)
 	if err != nil {
 		return listed(s, err)
 	}

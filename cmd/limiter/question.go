@@ -27,7 +27,7 @@ func (s *session) confirm(question, undone string) error {
 
 // readLine reads a line; without one it is empty. A signal ends the waiting, and undone says what is not done then.
 func (s *session) readLine(undone string) (string, error) {
-	return s.await(undone, func() string { return firstLine(s.in) })
+	return await(s, undone, func() (string, error) { return firstLine(s.in), nil })
 }
 
 func firstLine(in io.Reader) string {
@@ -48,9 +48,9 @@ func (s *session) readSecret(undone string) (string, error) {
 	}
 	// The read that a signal leaves behind does not set the terminal back.
 	defer func() { _ = term.Restore(fd, shows) }()
-	text, err := s.await(undone, func() string {
+	text, err := await(s, undone, func() (string, error) {
 		secret, _ := term.ReadPassword(fd)
-		return string(secret)
+		return string(secret), nil
 	})
 	if err == nil {
 		fmt.Fprintln(s.err) // the one that was typed was not shown either
@@ -58,17 +58,20 @@ func (s *session) readSecret(undone string) (string, error) {
 	return text, err
 }
 
-// await waits for read or for a signal, which leaves the read behind for the process to end.
-func (s *session) await(undone string, read func() string) (string, error) {
-	line := make(chan string, 1)
-	go func() { line <- read() }()
+// await waits for read or for a signal, which leaves the read behind for the process to end. undone says what is not done then.
+func await[T any](s *session, undone string, read func() (T, error)) (result T, err error) {
+	done := make(chan func() (T, error), 1)
+	go func() {
+		result, err := read()
+		done <- func() (T, error) { return result, err }
+	}()
 	select {
-	case text := <-line:
-		return text, nil
+	case outcome := <-done:
+		return outcome()
 	case <-s.ctx.Done():
 		if s.inTTY {
 			fmt.Fprintln(s.err) // behind the question
 		}
-		return "", errors.New("interrupted: " + undone)
+		return result, errors.New("interrupted: " + undone)
 	}
 }

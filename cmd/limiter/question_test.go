@@ -12,6 +12,28 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
+// TestASignalEndsTheWaitForInput that somebody else writes, and may never end.
+func TestASignalEndsTheWaitForInput(t *testing.T) {
+	for _, c := range []struct{ args, undone string }{
+		{"consume --request -", "nothing was asked"},
+		{"refund --request -", "nothing was asked"},
+		{"verify", "no API key was verified"},
+	} {
+		in, typed := io.Pipe()
+		ctx, interrupt := context.WithCancel(t.Context())
+		i, ended := &invocation{in: in, ctx: ctx}, make(chan struct{})
+		go func() {
+			defer close(ended)
+			i.run(t, strings.Fields(c.args)...)
+		}()
+		_, _ = typed.Write([]byte("{")) // and it waits for more
+		interrupt()
+		<-ended
+		i.want(t, exitError, "", "limiter: interrupted: "+c.undone+"\n")
+		_ = typed.Close()
+	}
+}
+
 // TestInterruptedQuestions: a signal at a question ends the verb, which says what it did not do.
 func TestInterruptedQuestions(t *testing.T) {
 	url := testenv.NATS(t).ClientURL()

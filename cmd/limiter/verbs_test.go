@@ -268,6 +268,9 @@ func TestHealthcheck(t *testing.T) {
 	status = http.StatusServiceUnavailable
 	limiter(t, "healthcheck").want(t, exitError, "", "not ready: 503 Service Unavailable: store: connection refused")
 	limiter(t, "healthcheck", "--http", "127.0.0.1:1").want(t, exitError, "", "connection refused; does a limiter run there?")
+	moved := httptest.NewServer(http.RedirectHandler(s.URL+"/readyz", http.StatusFound))
+	defer moved.Close()
+	limiter(t, "healthcheck", "--http", strings.TrimPrefix(moved.URL, "http://")).want(t, exitError, "", "not ready: 302 Found")
 	limiter(t, "healthcheck", "--http", "off").want(t, exitError, "", "nothing to ask")
 }
 
