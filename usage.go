@@ -145,10 +145,10 @@ type EndpointError struct {
 const logWait = 100 * time.Millisecond
 
 // LogRequest adds a line to the request log. It waits for no answer, and nothing tells whether the line was taken. When it
-// returns, the connection has the line, which Drain then sends. Where the connection hangs, it waits for 100 ms, and leaves the
-// line to it; a second later, and for as long as that lasts, lines are dropped at once, with an error that wraps
-// nats.ErrDisconnected. A text that is not valid UTF-8 is an [*Error] with Status 400, and a line that is larger than NATS
-// takes one with Status 413.
+// returns, the connection has the line: Flush that before the program ends, or Drain it and wait for nats.ClosedHandler. Where the
+// connection hangs, it waits for 100 ms, and leaves the line to it; a second later, and for as long as that lasts, lines are dropped
+// at once, with an error that wraps nats.ErrDisconnected. A text that is not valid UTF-8 is an [*Error] with Status 400, and a line
+// that is larger than NATS takes one with Status 413.
 func (c *Client) LogRequest(e LogEntry) error {
 	body, err := write(SubjectUsage, e)
 	if err != nil {

@@ -94,9 +94,10 @@ type Config struct {
 	// OnDenied is called on each denial, before it is written.
 	OnDenied func(*http.Request, *limits.Reply)
 
-	// OnError is called when a question to the limiter fails, and when a charge is lost; with ChargeBehind it may be
-	// called after the request has ended. Nil logs a warning to slog.Default, at most one of a
-	// kind every 10 s: for what a client sent, for other questions, and for charges that are lost.
+	// OnError is called when a question to the limiter fails, and when a charge is not confirmed: it may be lost, or made all the
+	// same, as one is that the connection keeps until it is back. With ChargeBehind it may be called after the request has ended.
+	// Nil logs a warning to slog.Default, at most one of a kind every 10 s: for what a client sent, for other questions, and for
+	// charges.
 	OnError func(*http.Request, error)
 }
 

@@ -202,8 +202,8 @@ func (l *errorLog) warn(r *http.Request, err error) {
 			kind = &l.refused
 		}
 	}
-	if _, ok := errors.AsType[*lostCharge](err); ok {
-		what, kind = "a charge is lost", &l.uncharged
+	if _, ok := errors.AsType[*unconfirmed](err); ok {
+		what, kind = "a charge is not confirmed", &l.uncharged
 	}
 	if kind.over() {
 		slog.WarnContext(r.Context(), "rate limit: "+what+"; further warnings of this are held back for "+errorLogEvery.String(), cause)

@@ -413,7 +413,7 @@ func TestTheWarningTellsNoSecret(t *testing.T) {
 	get(httplimit.Middleware(dial(t, url), httplimit.Config{
 		Limits: inline(t, 10, "1h"), Mode: httplimit.CheckThenRecord, Deadline: patient,
 	})(hello))
-	if got := log.String(); !strings.Contains(got, "rate limit: a charge is lost;") {
+	if got := log.String(); !strings.Contains(got, "rate limit: a charge is not confirmed;") {
 		t.Errorf("log of a lost charge:\n%s", got)
 	}
 }

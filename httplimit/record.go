@@ -87,15 +87,15 @@ func (m *middleware) record(r *http.Request, request limits.Request, deadline ti
 		_, err = m.ask(r, m.client.Record, request, deadline)
 	}
 	if err != nil {
-		m.OnError(r, &lostCharge{err})
+		m.OnError(r, &unconfirmed{err})
 	}
 }
 
-// lostCharge tells a charge that is lost from a question without an answer.
-type lostCharge struct{ cause error }
+// unconfirmed tells a charge that is not confirmed from a question without an answer.
+type unconfirmed struct{ cause error }
 
-func (l *lostCharge) Error() string { return "charge: " + l.cause.Error() }
-func (l *lostCharge) Unwrap() error { return l.cause }
+func (u *unconfirmed) Error() string { return "charge: " + u.cause.Error() }
+func (u *unconfirmed) Unwrap() error { return u.cause }
 
 // statusRecorder remembers the status. Embedding hides what else the writer can do, so wrapped gives back what
 // handlers ask for with a type assertion; http.ResponseController finds the rest by Unwrap.

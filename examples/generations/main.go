@@ -109,7 +109,7 @@ func (s *server) reserveWorkSettle(work http.Handler) http.Handler {
 	config.Deadline, config.FailClosed = cmp.Or(s.deadline, limits.DefaultTimeout), true
 	config.OnError = func(r *http.Request, err error) {
 		log.Printf("reserve: %v", err)
-		go s.settle(r.Context(), r.Header.Get("X-Job"), 0) // it may have been reserved all the same
+		go s.release(r.Context(), r.Header.Get("X-Job")) // it may have been reserved all the same
 	}
 	reserve := httplimit.Middleware(s.client, config)(work)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -126,7 +126,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request) {
 	if bad {
 		cents = 0
 	}
-	s.settle(r.Context(), job, cents)
+	_ = s.settle(r.Context(), job, cents) // logged; where nothing is known of the job, nothing was reserved
 	if bad {
 		answer(w, http.StatusBadRequest, map[string]string{"error": "cents: want 0 to " + strconv.Itoa(mostCents)})
 		return
@@ -134,17 +134,31 @@ func (s *server) render(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusCreated, map[string]any{"job": job, "cents": cents})
 }
 
+// releases are the waits before the tries to give back what may have been reserved.
+var releases = []time.Duration{0, time.Second, 10 * time.Second, time.Minute}
+
+// release gives back what may have been reserved by a question that got no answer. Such a question may still be on its way, and a
+// limiter that is behind may take this one first, and knows of no reservation then: so it is told again.
+func (s *server) release(ctx context.Context, job string) {
+	for _, wait := range releases {
+		time.Sleep(wait)
+		if s.settle(ctx, job, 0) == nil {
+			return
+		}
+	}
+}
+
 // settle does so whatever became of the request: one whose client has gone, or has closed its half of the connection, has
-// ended, and of one that the middleware let pass without an answer the limiter may have reserved the cost all the same. The
-// client's timeout bounds it.
-func (s *server) settle(ctx context.Context, job string, cents int64) {
+// ended. The client's timeout bounds it.
+func (s *server) settle(ctx context.Context, job string, cents int64) error {
 	_, err := s.client.Settle(context.WithoutCancel(ctx), job, cents)
 	if e, ok := errors.AsType[*limits.Error](err); ok && e.Code == limits.CodeUnknownID {
-		return // nothing was reserved
+		return err
 	}
 	if err != nil {
 		log.Printf("settle job %s at %d cents: %v; the reserved %d may stay charged", job, cents, err, mostCents)
 	}
+	return err
 }
 
 func answer(w http.ResponseWriter, status int, value any) {

@@ -6,6 +6,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -71,7 +72,9 @@ func (n *notifier) serveNotify(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "text: want 1 to 1000 bytes", http.StatusBadRequest)
 		return
 	}
-	sent, err := n.notify(r.Context(), user(r), text)
+	// The request's own context ends when the client goes, or closes its half of the connection: then it would be charged, and
+	// neither sent nor kept. The client of the limiter bounds the question by itself.
+	sent, err := n.notify(context.WithoutCancel(r.Context()), user(r), text)
 	if err != nil {
 		log.Println("notify:", err)
 		http.Error(w, "not sent: try again", http.StatusServiceUnavailable)

@@ -256,6 +256,20 @@ func TestForward(t *testing.T) {
 	})
 }
 
+// TestANotificationOfAClientThatHasGone is charged, so it is sent: a client that has merely closed its half of the connection waits for
+// the answer.
+func TestANotificationOfAClientThatHasGone(t *testing.T) {
+	onEachStore(t, func(t *testing.T, c *limits.Client) {
+		gone, end := context.WithCancel(t.Context())
+		end()
+		w := httptest.NewRecorder()
+		handler(c, "").ServeHTTP(w, httptest.NewRequestWithContext(gone, "POST", "/notify?text=n", nil))
+		if w.Code != http.StatusOK || w.Body.String() != `{"sent":true}`+"\n" {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
 // TestNotifications plays pattern 4: of 13 in an hour, 10 are sent and 3 wait for the digest.
 func TestNotifications(t *testing.T) {
 	onEachStore(t, func(t *testing.T, c *limits.Client) {
