@@ -59,6 +59,7 @@ type Client struct {
 	nc      *nats.Conn
 	timeout time.Duration
 	alone   alone
+	gates   gates
 }
 
 // Option changes a [Client].

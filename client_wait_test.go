@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +34,66 @@ func TestWait(t *testing.T) {
 	if reply, err := c.Wait(t.Context(), limits.Per("k", 1, "1m")); err != nil || !reply.Allowed || tries != 3 {
 		t.Fatalf("reply %+v, error %v, %d tries", reply, err, tries)
 	}
+}
+
+// TestThoseWhoWaitDoNotAllComeBack: of many who wait for the same, one comes back when one can pass, and learns for the others when
+// the next can.
+func TestThoseWhoWaitDoNotAllComeBack(t *testing.T) {
+	t.Parallel()
+	const waits, every = 50, 10 * time.Millisecond
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	var next time.Time
+	denied := 0
+	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg {
+		now := time.Now()
+		if left := next.Sub(now); left > 0 {
+			denied++
+			return body(fmt.Sprintf(`{"allowed":false,"retryAfter":%d}`, (left+time.Millisecond-1)/time.Millisecond))
+		}
+		next = now.Add(every)
+		return body(`{"allowed":true}`)
+	})
+	var all sync.WaitGroup
+	for i := range waits {
+		all.Go(func() {
+			r := limits.Per("k", 1, "1m")
+			if i%5 == 0 {
+				r.ID = fmt.Sprint("job-", i) // they wait for the same, too
+			}
+			if reply, err := c.Wait(t.Context(), r); err != nil || !reply.Allowed {
+				t.Errorf("%+v, %v", reply, err)
+			}
+		})
+	}
+	all.Wait()
+	if denied > 4*waits {
+		t.Errorf("%d denials for %d who waited", denied, waits)
+	}
+}
+
+// TestAWaitIsNotKeptByOneThatGetsNoAnswer: both learn that nobody answers within the time of a question or two.
+func TestAWaitIsNotKeptByOneThatGetsNoAnswer(t *testing.T) {
+	t.Parallel()
+	nc := connect(t)
+	c := limits.NewClient(nc, limits.Timeout(50*time.Millisecond))
+	var asked atomic.Int64
+	if _, err := nc.Subscribe(limits.SubjectConsume, func(m *nats.Msg) {
+		if asked.Add(1) <= 2 {
+			_ = m.Respond([]byte(`{"allowed":false,"retryAfter":5}`))
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			if reply, err := c.Wait(t.Context(), limits.Per("k", 1, "1m")); !errors.Is(err, context.DeadlineExceeded) || reply != nil {
+				t.Errorf("%+v, %v", reply, err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // receipts answers consumes as the service does: by an id that is known already as it did before. Others are allowed as long

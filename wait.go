@@ -2,10 +2,12 @@ package limits
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -33,7 +35,8 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 
 // Wait consumes, and as long as it is denied sleeps until the limiter says that a retry can fit: never sooner,
 // and up to a tenth later, so that those who wait for the same limit do not all come back at once. The first
-// allowed reply ends it.
+// allowed reply ends it. Those who wait for the same with one Client come back one by one, in no order, and what one of them is
+// told holds for the others. Each answer that is no is a denial like any other, with its events and alerts.
 //
 // It returns the last reply with an error that wraps [ErrNeverFits] when the cost can never fit, and one that
 // wraps [context.DeadlineExceeded], at once, when ctx ends before the next try would be due. Where there is a reply beside
@@ -57,6 +60,9 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 // kept to. One that could never fit is asked about, too: the limit may have been raised since.
 func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 	id, old := r.ID, 0
+	g, pass := c.gates.enter(r)
+	defer c.gates.leave(g)
+	defer func() { pass() }()
 	for try := 1; ; try++ {
 		reply, err := c.asked(ctx, c.Consume, r)
 		if err != nil || reply.Allowed {
@@ -71,10 +77,88 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 		if !fits {
 			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
 		}
-		if err := sleep(ctx, due); err != nil {
-			return reply, fmt.Errorf("wait for %s, free in %v: %w", reply.Key, due, err)
+		c.gates.close(g, due)
+		for ; due > 0; due = c.gates.closed(g) {
+			pass()
+			if err = sleep(ctx, due); err == nil {
+				pass, err = g.turn(ctx, c.timeout)
+			}
+			if err != nil {
+				return reply, fmt.Errorf("wait for %s, free in %v: %w", reply.Key, due, err)
+			}
 		}
 	}
+}
+
+// gates are those at which the Waits of one client for the same stand. Without them all would come back when one can pass, again
+// and again.
+type gates struct {
+	mu  sync.Mutex
+	all map[string]*gate
+}
+
+// gate is passed by one at a time. Who is denied closes it for all: what he was told holds for them, too.
+type gate struct {
+	request string
+	asking  chan struct{} // has one while somebody asks
+
+	// Guarded by gates.mu.
+	waits int
+	until time.Time
+}
+
+// enter gives the gate of a request, whatever its ID. The first question of a Wait does not wait for it.
+func (g *gates) enter(r Request) (_ *gate, pass func()) {
+	r.ID = ""
+	request, _ := json.Marshal(r) // of what it cannot write the question fails, too
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one := g.all[string(request)]
+	if one == nil {
+		if g.all == nil {
+			g.all = map[string]*gate{}
+		}
+		one = &gate{request: string(request), asking: make(chan struct{}, 1)}
+		g.all[one.request] = one
+	}
+	one.waits++
+	return one, func() {}
+}
+
+func (g *gates) leave(one *gate) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if one.waits--; one.waits == 0 {
+		delete(g.all, one.request)
+	}
+}
+
+// close closes a gate for a time.
+func (g *gates) close(one *gate, d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one.until = time.Now().Add(d)
+}
+
+// closed gives for how long a gate is closed still.
+func (g *gates) closed(one *gate) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return time.Until(one.until)
+}
+
+// turn waits until nobody asks at the gate, but no longer than a question takes: one that gets no answer does not keep the others.
+func (g *gate) turn(ctx context.Context, most time.Duration) (pass func(), err error) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case g.asking <- struct{}{}:
+		return sync.OnceFunc(func() { <-g.asking }), nil
+	case <-timer.C:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	return func() {}, err
 }
 
 // asked asks within the client's timeout: ctx says how long to wait for a turn, and that may be an hour.
