@@ -266,7 +266,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			_ = c.state.Decode(b.stored[slot]) // read before
 			c.state.until, c.state.unsteady = b.until, unsteady
 		}
-		if other && r.Verb <= Check {
+		if other && (r.Verb <= Check || r.Verb == Refund) {
 			b.kept = append(b.kept, c.definition(slot))
 		}
 		if !r.Verb.internal() && r.Verb != Settle || c.limit == nil {
@@ -311,6 +311,22 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			d.restore(c)
 		}
 	}
+	if r.Verb == Refund {
+		b.refundKept(r)
+	}
+}
+
+// refundKept gives back what a refund was decided to under definitions that were left again: under those that stand.
+func (b *batch) refundKept(r *Request) {
+	for i, slot := range r.slots {
+		if slices.ContainsFunc(b.kept, func(d definition) bool { return d.slot == slot }) {
+			c, l := &b.counters[slot], &r.Limits[i]
+			if c.state.arrive(l, b.now) {
+				c.limit = l
+			}
+			c.state.refund(r.Cost)
+		}
+	}
 }
 
 // definition is a counter as it was before a request under another definition. If that charges nothing, it changes nothing:
@@ -348,16 +364,13 @@ func (r *Request) chargesSlot(slot int) bool {
 func (b *batch) decideTell(r *Request, newID func() string) {
 	for i, slot := range r.slots {
 		c, l := &b.counters[slot], &r.Limits[i]
-		state := &c.state
-		if state.spec != 0 && state.spec != l.hash() {
-			// Another definition than the stored one. To bring it back could lose charges, so a copy tells.
-			copied := c.state.clone()
-			state = &copied
-		}
+		// A copy tells. What is used stays where it is stored, under its definition and at its moment: from there another definition
+		// carries it over, and has told when that is free.
+		state := c.state.clone()
 		state.advance(l, b.now)
 		c.absent = !c.stored
 		result := Result{}
-		result.fill(l, state, b.now, r.denied[i])
+		result.fill(l, &state, b.now, r.denied[i])
 		if r.denied[i] <= result.Remaining {
 			result.RetryAfter = 1
 		}

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +107,117 @@ func TestARetryUnderAnotherDefinitionIsHonest(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestARefundUnderAnotherDefinitionLeavesTheCounterAsItIs but for what it gives back: in each of the forms of a counter, and of one that
+// another limit of the request names under its own definition.
+func TestARefundUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
+	t.Parallel()
+	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
+		for _, to := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, engine.Config{Store: openTap(t)})
+				l := per(t, "k", 100, "1d") // which has begun: the clock of a bubble begins at midnight
+				l.Name, l.Threshold, l.Algorithm = "n", -1, a
+				other := l
+				other.Limit, other.Window, other.Algorithm = 10, window(t, "100ms"), to
+				ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 100})
+				for _, limits := range [][]engine.Limit{{other}, {other}, {l, other}} { // of which the last gives back twice
+					ask(t, e, engine.Request{Verb: engine.Refund, Limits: limits, Cost: 2})
+					time.Sleep(150 * time.Millisecond)
+				}
+				if d := ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{l}, Cost: 1}); d.Results[0].Remaining != 8 {
+					t.Errorf("%s, refunds as %s: %d remain, want 8", a, to, d.Results[0].Remaining)
+				}
+				if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 9}); d.Allowed {
+					t.Errorf("%s, refunds as %s: %d used of 100", a, to, d.Results[0].Used)
+				}
+			})
+		}
+	}
+}
+
+// TestATellLeavesTheCounterAsItIs: what another definition was told of a retry holds.
+func TestATellLeavesTheCounterAsItIs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 9, "1m")
+		l.Name, l.Threshold, l.Algorithm = "n", -1, engine.FixedWindow
+		other := l
+		other.Limit, other.Burst, other.Window, other.Algorithm = 1, 1, window(t, "12s"), engine.TokenBucket
+		ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 9})
+		for range 2 { // the second is denied from memory, and told of 10 s later
+			time.Sleep(10 * time.Millisecond)
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		}
+		time.Sleep(10 * time.Millisecond)
+		told := ask(t, e, engine.Request{Limits: []engine.Limit{other}, Cost: 2}).Results[0].RetryAfter
+		if told < 60_000 {
+			t.Fatalf("free in %d ms: before the tell", told)
+		}
+		time.Sleep(time.Duration(told) * time.Millisecond)
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{other}, Cost: 2}); !d.Allowed {
+			t.Errorf("denied after the %d ms that were told, for %d more", told, d.Results[0].RetryAfter)
+		}
+		var denied int64
+		for _, event := range store.events(t) {
+			denied += event.Denied
+		}
+		if denied != 3 {
+			t.Errorf("events tell of %d denials, want 3", denied)
+		}
+	})
+}
+
+// TestASettleThatRedefinesIsStoredUnderItsDefinition, whatever other requests of its batch take the limit for.
+func TestASettleThatRedefinesIsStoredUnderItsDefinition(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 10, "1m")
+		l.Name, l.Threshold, l.Algorithm = "n", -1, engine.FixedWindow
+		other := l
+		other.Limit, other.Window = 99, window(t, "60s")
+		ask(t, e, engine.Request{Limits: []engine.Limit{l}, ID: "x"})
+		ask(t, e, engine.Request{Limits: []engine.Limit{other}})
+		time.Sleep(61 * time.Second)
+
+		var all sync.WaitGroup
+		do := func(act func() error) {
+			all.Go(func() {
+				if err := act(); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		store.hold()
+		do(func() error { _, err := e.Settle(t.Context(), "x", 5); return err })
+		<-store.enter // reads its receipt
+		do(func() error {
+			_, err := e.Do(t.Context(), &engine.Request{Limits: []engine.Limit{per(t, "busy", 10, "1m")}, Cost: 1})
+			return err
+		})
+		store.leave <- struct{}{}
+		<-store.enter
+		do(func() error {
+			_, err := e.Do(t.Context(), &engine.Request{Verb: engine.Check, Limits: []engine.Limit{other}, Cost: 1})
+			return err
+		})
+		store.leave <- struct{}{}
+		<-store.enter
+		store.leave <- struct{}{}
+		store.release()
+		all.Wait()
+		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		counters, err := e.Status(t.Context(), "k")
+		if err != nil || len(counters) != 1 || counters[0].Limit != 10 || counters[0].Used != 5 {
+			t.Errorf("%+v, %v; want 5 of 10 used", counters, err)
+		}
+	})
 }
 
 // TestASettleBehindAResetGivesNothingBack: the charge of its consume is gone, and what others charged since is theirs.

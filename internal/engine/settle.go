@@ -268,7 +268,9 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 		redefined[i] = s.spec != 0 && s.spec != r.Limits[i].hash()
 	}
 	for i, s := range b.states {
-		s.arrive(&r.Limits[i], b.now)
+		if s.arrive(&r.Limits[i], b.now) {
+			b.counters[r.slots[i]].limit = &r.Limits[i]
+		}
 		before[i] = s.usage()
 	}
 	r.decision, r.err = r.settle(b.states, b.now), nil
@@ -341,8 +343,9 @@ func (r *Request) settle(states []*State, now int64) Decision {
 }
 
 // arrive brings the state to now without redefining it: to bring an old definition back could lose charges. What is
-// charged to a fixed window that is over, and that another definition will begin anew, goes with it.
-func (s *State) arrive(l *Limit, now int64) {
+// charged to a fixed window that is over, and that another definition will begin anew, goes with it: then it is redefined all the
+// same.
+func (s *State) arrive(l *Limit, now int64) (redefined bool) {
 	switch {
 	case s.spec == 0 || s.spec == l.hash():
 		s.advance(l, now)
@@ -352,12 +355,14 @@ func (s *State) arrive(l *Limit, now int64) {
 		// There is nothing to lose. The definition that stands takes over what is charged now, as from any other: its window may
 		// begin at another moment.
 		s.redefine(l, now)
+		redefined = true
 	case s.algorithm == FixedWindow:
 		s.fixed.last = min(max(s.fixed.last, now), s.fixed.end-1)
 	default:
 		s.sliding.advance(l, now)
 	}
 	s.trimLent()
+	return redefined
 }
 
 // giveBack takes back a part of a charge that was made at a moment, as far as it still counts, and never what is lent.
