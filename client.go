@@ -100,7 +100,9 @@ func (c *Client) Record(ctx context.Context, r Request) (*Reply, error) {
 	return c.decision(ctx, SubjectRecord, r)
 }
 
-// Refund gives cost back: never above the limit, never into a later window.
+// Refund gives cost back: never above the limit, and nothing is saved up for a later window. It names no charge: one that comes after
+// the window of its charge takes from what counts by then. Where that matters, consume with an ID and [Client.Settle], which knows the
+// window that was charged.
 func (c *Client) Refund(ctx context.Context, r Request) (*Reply, error) {
 	return c.decision(ctx, SubjectRefund, r)
 }
