@@ -14,7 +14,7 @@ import (
 func TestWhoTheSubjectIs(t *testing.T) {
 	t.Parallel()
 	for template, groups := range map[string][][]string{
-		"{ip}":           {{"2001:db8::1", "2001:0db8:0:0:1::2", "2001:db8::1%eth0"}, {"203.0.113.9", "::ffff:203.0.113.9"}, {"2001:db8:0:1::1"}},
+		"{ip}":           {{"2001:db8::1", "2001:0db8:0:0:1::2", "2001:db8::1%eth0", "2001:db8::/64", "2001:DB8::5/64"}, {"203.0.113.9", "::ffff:203.0.113.9"}, {"2001:db8:0:1::1"}},
 		"{ip|hash}":      {{"2001:db8::1", "2001:db8::2"}, {"203.0.113.9", "::ffff:203.0.113.9"}},
 		"{a|lower}":      {{"A@b", "a@B"}, {"c"}},
 		"{a|lower|hash}": {{"A@b", "a@B"}, {"c"}},
@@ -36,6 +36,16 @@ func TestWhoTheSubjectIs(t *testing.T) {
 		}
 		if len(seen) != len(groups) {
 			t.Errorf("%s: keys %v of %v", template, seen, groups)
+		}
+	}
+}
+
+// TestWhatIsNoAddress: of networks only that which one subscriber has.
+func TestWhatIsNoAddress(t *testing.T) {
+	t.Parallel()
+	for _, v := range []string{"", "x", "203.0.113.9/32", "203.0.113.0/24", "2001:db8::/63", "2001:db8::1/128", "::ffff:203.0.113.9/64", "/64"} {
+		if got, err := canonical(v); err == nil {
+			t.Errorf("%q is %s", v, got)
 		}
 	}
 }

@@ -189,7 +189,7 @@ func (p *part) value(v string, hashKey []byte) (string, error) {
 	if p.ip {
 		address, err := canonical(v)
 		if err != nil {
-			return "", &AttributeError{Attribute: p.attribute, Problem: "is no IP address; want one such as 203.0.113.9 or 2001:db8::1"}
+			return "", &AttributeError{Attribute: p.attribute, Problem: "is no IP address; want one such as 203.0.113.9 or 2001:db8::1, or a /64"}
 		}
 		v = address
 	}
@@ -204,8 +204,11 @@ func (p *part) value(v string, hashKey []byte) (string, error) {
 	return v, nil
 }
 
-// canonical gives an IPv4 address as it is, and the /64 of an IPv6 address: the least that one subscriber has.
+// canonical gives an IPv4 address as it is, and the /64 of an IPv6 address: the least that one subscriber has. A /64 is itself.
 func canonical(v string) (string, error) {
+	if p, err := netip.ParsePrefix(v); err == nil && p.Bits() == 64 && !p.Addr().Is4In6() {
+		return p.Masked().String(), nil
+	}
 	a, err := netip.ParseAddr(v)
 	if err != nil {
 		return "", err
