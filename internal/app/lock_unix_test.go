@@ -3,7 +3,9 @@
 package app
 
 import (
+	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -16,11 +18,38 @@ func TestALockIsFreeOnceItIsClosedThoughAChildHasItOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, err := syscall.Dup(int(lock.(locked).Fd()))
+	for _, f := range lock.(locked) {
+		child, err := syscall.Dup(int(f.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Close(child)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if lock, err = lockFile(path); err != nil {
+		t.Fatal(err)
+	}
+	_ = lock.Close()
+}
+
+// TestALockThatIsRemovedHoldsAllTheSame: who finds it may take it for a leftover.
+func TestALockThatIsRemovedHoldsAllTheSame(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lock")
+	lock, err := lockFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer syscall.Close(child)
+	for range 2 {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		if second, err := lockFile(path); err == nil || !strings.Contains(err.Error(), "is using it") {
+			t.Fatalf("locked twice: %v, %v", second, err)
+		}
+	}
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
