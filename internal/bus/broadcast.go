@@ -40,6 +40,7 @@ type broadcast[T any] struct {
 	subject string
 	log     *slog.Logger
 	sub     atomic.Pointer[nats.Subscription]
+	ignored seldom
 }
 
 // send tells whether it was sent; the log says why not. It does not block.
@@ -62,7 +63,9 @@ func (b *broadcast[T]) listen(most int, valid func(T) error, apply func(T)) erro
 	sub, err := b.conn.Subscribe(b.subject, func(m *nats.Msg) {
 		what, err := decodeBroadcast(m.Data, most, valid)
 		if err != nil {
-			b.log.Warn("ignore what is told to all workers", "subject", m.Subject, "error", err)
+			if n := b.ignored.due(); n > 0 {
+				b.log.Warn("ignore what is told to all workers", "subject", m.Subject, "error", err, "messages", n)
+			}
 			return
 		}
 		apply(what)

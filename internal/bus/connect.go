@@ -107,6 +107,7 @@ func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	log := c.Logger.With("connection", c.Name)
 	var badHeaders atomic.Int64
+	var refused seldom
 	return []nats.Option{
 		nats.Name(c.Name),
 		nats.Timeout(dialTimeout),
@@ -132,14 +133,18 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 			if sub != nil {
 				subject = sub.Subject
 			}
-			// Anyone may send those, any number a second; the first is logged, and then every 1000th.
-			if errors.Is(err, nats.ErrBadHeaderMsg) {
+			switch {
+			case errors.Is(err, nats.ErrBadHeaderMsg): // anyone may send those; the first is logged, and then every 1000th
 				if n := badHeaders.Add(1); n%1000 == 1 {
 					log.Warn("NATS", "subject", subject, "error", err, "messages", n)
 				}
-				return
+			case errors.Is(err, nats.ErrPermissionViolation): // anyone may ask for an answer to where this user may not publish
+				if n := refused.due(); n > 0 {
+					log.Error("NATS", "subject", subject, "error", redact.Error(err), "messages", n)
+				}
+			default:
+				log.Error("NATS", "subject", subject, "error", redact.Error(err))
 			}
-			log.Error("NATS", "subject", subject, "error", redact.Error(err))
 		}),
 	}
 }

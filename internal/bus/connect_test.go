@@ -169,6 +169,33 @@ func TestBadHeadersDoNotFillTheLog(t *testing.T) {
 	}
 }
 
+// TestAnswersThatMayNotBeGivenDoNotFillTheLog: a client chooses where its answers go, and this user may not publish there.
+func TestAnswersThatMayNotBeGivenDoNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATSConfig(t, `authorization { users: [{user: u, password: p, permissions: {publish: {deny: "inbox.>"}, subscribe: ">"}}] }`)
+	log, logged := new(bytes.Buffer), make(chan struct{}, 2000)
+	nc, err := Connect(t.Context(), ConnectConfig{URL: "nats://u:p@" + s.Addr().String(), Name: "x",
+		Logger: slog.New(slog.NewTextHandler(&signalWriter{log, logged}, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	nc.SetClosedHandler(func(*nats.Conn) { close(ended) }) // which comes behind all errors
+	for range 1000 {
+		if err := nc.Publish("inbox.1", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	<-ended
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, `Permissions Violation for Publish to \"inbox.1\"`) {
+		t.Errorf("%.600s", text)
+	}
+}
+
 // Where the password of a malformed URL ends nobody can tell, so nothing of it is told.
 func TestConnectTellsNothingOfAMalformedURL(t *testing.T) {
 	var log bytes.Buffer

@@ -106,10 +106,9 @@ type Consumer struct {
 	// strikes counts, by sequence, how often an event failed alone.
 	strikes map[uint64]int
 	outage  *outage.Log
-	// unsaid counts the messages put aside since saidAt, when the log told of some.
-	unsaid int
-	saidAt time.Time
-	losses losses
+	// poisoned counts the messages put aside, for the log.
+	poisoned seldom
+	losses   losses
 	// behind says that the last pull left something.
 	behind bool
 	idle   idle

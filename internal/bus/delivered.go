@@ -174,15 +174,9 @@ func (c *Consumer) keepPoison(ctx context.Context, d *delivered, reason string) 
 		Data: bytes.Clone(data[:min(len(data), alerts.MaxPoisonBytes)]), At: time.Now().UnixMilli()})
 }
 
-// sayEvery is how often messages that were put aside have a line of the log: who may publish could fill it otherwise.
-const sayEvery = 10 * time.Second
-
 func (c *Consumer) sayPoisoned(sequence uint64, reason string) {
-	c.unsaid++
-	if now := time.Now(); now.Sub(c.saidAt) >= sayEvery {
-		c.cfg.Logger.Error("messages of the stream were put aside; see: limiter alerts dead", "count", c.unsaid, "last", sequence,
-			"reason", reason)
-		c.unsaid, c.saidAt = 0, now
+	if n := c.poisoned.due(); n > 0 {
+		c.cfg.Logger.Error("messages of the stream were put aside; see: limiter alerts dead", "count", n, "last", sequence, "reason", reason)
 	}
 }
 

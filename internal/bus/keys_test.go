@@ -396,8 +396,8 @@ func TestBadAnnouncementsAreIgnored(t *testing.T) {
 	if id := <-heard; id != "abcdefgh" {
 		t.Errorf("heard %q", id)
 	}
-	if n := strings.Count(log.String(), "ignore what is told to all workers"); n != 4 {
-		t.Errorf("%d ignored: %s", n, log)
+	if n := strings.Count(log.String(), "ignore what is told to all workers"); n != 1 { // anybody may send them, any number a second
+		t.Errorf("%d lines: %s", n, log)
 	}
 	a.Close()
 }
