@@ -126,9 +126,10 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
+			dial.hearing.again()
 			log.Info("NATS reconnected", "url", redact.URLs(nc.ConnectedUrl()))
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+		nats.ErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
 			subject := ""
 			if sub != nil {
 				subject = sub.Subject
@@ -139,6 +140,7 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 					log.Warn("NATS", "subject", subject, "error", err, "messages", n)
 				}
 			case errors.Is(err, nats.ErrPermissionViolation): // anyone may ask for an answer to where this user may not publish
+				dial.hearing.note(nc, err, log)
 				if n := refused.due(); n > 0 {
 					log.Error("NATS", "subject", subject, "error", redact.Error(err), "messages", n)
 				}
@@ -159,13 +161,17 @@ func reconnectDelay(attempts int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// Healthy is nil while the connection is up and the server answers on it, else what it is. ctx needs a deadline.
+// Healthy is nil while the connection is up, the server answers on it, and it delivers what a [Service] on it has subscribed to, else
+// what it is. ctx needs a deadline.
 func Healthy(ctx context.Context, nc *nats.Conn) error {
 	if status := nc.Status(); status != nats.CONNECTED {
 		return fmt.Errorf("the connection is %s", strings.ToLower(status.String()))
 	}
 	if err := nc.FlushWithContext(ctx); err != nil {
 		return fmt.Errorf("ping the NATS server: %w", err)
+	}
+	if h := hearingOf(nc); h != nil {
+		return h.err()
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -193,6 +195,66 @@ func TestAnswersThatMayNotBeGivenDoNotFillTheLog(t *testing.T) {
 	<-ended
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, `Permissions Violation for Publish to \"inbox.1\"`) {
 		t.Errorf("%.600s", text)
+	}
+}
+
+// TestSubscriptionsThatAreTakenAwayComeBack: permissions change below a connection, and later change back. Meanwhile it is not healthy.
+func TestSubscriptionsThatAreTakenAwayComeBack(t *testing.T) {
+	t.Parallel()
+	may := func(subscribe ...string) *server.Options {
+		return &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, Users: []*server.User{
+			{Username: "w", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: subscribe}}},
+			{Username: "c", Password: "p"},
+		}}
+	}
+	s, err := server.NewServer(may("limits.>", "$SRV.>", "_INBOX.>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	defer s.Shutdown()
+	if !s.ReadyForConnections(time.Minute) {
+		t.Fatal("NATS server not ready")
+	}
+	nc, err := Connect(t.Context(), ConnectConfig{URL: "nats://w:p@" + s.Addr().String(), Name: "x", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := NewService(ServiceConfig{Conn: nc, Engine: &fakeEngine{submit: allowing}, Version: "1.2.3", Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	client := dial(t, "nats://c:p@"+s.Addr().String())
+	ask(t, client, limits.SubjectConsume, `{"key":"k","limit":1,"window":"1m"}`)
+	hearingOf(nc).wait = 5 * time.Millisecond // doubled with each try
+	healthy := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		return Healthy(ctx, nc)
+	}
+	if err := healthy(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ReloadOptions(may("$SRV.>", "_INBOX.>")); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		if err := healthy(); err != nil && strings.Contains(err.Error(), "refuses the subscription to limits.") {
+			break
+		} else if time.Since(begin) > time.Minute {
+			t.Fatalf("%v", err)
+		}
+	}
+	if err := s.ReloadOptions(may("limits.>", "$SRV.>", "_INBOX.>")); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		_, err := client.Request(limits.SubjectConsume, []byte(`{"key":"k","limit":1,"window":"1m"}`), time.Second)
+		if err = errors.Join(err, healthy()); err == nil {
+			break
+		} else if time.Since(begin) > time.Minute {
+			t.Fatal(err)
+		}
 	}
 }
 

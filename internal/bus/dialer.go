@@ -18,6 +18,8 @@ import (
 type dialer struct {
 	// failed is why the last dial failed: of a server that refuses connections nats.go says only that there is none.
 	failed atomic.Pointer[error]
+	// hearing is that of the connection, which nothing else can be kept with.
+	hearing hearing
 }
 
 // Dial implements [nats.CustomDialer].

@@ -141,6 +141,13 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		_ = s.micro.Stop()
 		return nil, fmt.Errorf("subscribe endpoints: %w", err)
 	}
+	if h := hearingOf(cfg.Conn); h != nil {
+		var subjects []string
+		for _, e := range s.endpoints() {
+			subjects = append(subjects, e.subject)
+		}
+		h.guard(subjects)
+	}
 	return s, nil
 }
 

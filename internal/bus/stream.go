@@ -60,6 +60,10 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 		return fmt.Errorf("publish to stream %s: it acknowledges nothing (no_ack), so no event would be known to be there; "+
 			"nats stream edit %s --ack", want.Name, want.Name)
 	}
+	if subject, taken := takesRequests(cfg.Subjects); taken {
+		return fmt.Errorf("publish to stream %s: its subject %s takes requests, which it answers in place of a limiter, and keeps; "+
+			"nats stream edit %s --subjects %s", want.Name, subject, want.Name, strings.Join(want.Subjects, ","))
+	}
 	missing := missingSubjects(want.Subjects, cfg.Subjects)
 	if len(missing) == 0 {
 		return nil
@@ -141,6 +145,36 @@ func inTheWay(err error) error {
 		return fmt.Errorf("%w: another stream has its subjects; find it and take them from it: nats stream ls --subject SUBJECT", err)
 	}
 	return err
+}
+
+// requestSubjects are those of requests that are answered.
+var requestSubjects = []string{limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectRefund, limits.SubjectSettle,
+	limits.SubjectStatus, limits.SubjectVerify, "limits.admin.>"}
+
+// takesRequests gives the first of a stream's subjects that takes some.
+func takesRequests(subjects []string) (subject string, taken bool) {
+	for _, subject := range subjects {
+		for _, r := range requestSubjects {
+			if overlap(subject, r) {
+				return subject, true
+			}
+		}
+	}
+	return "", false
+}
+
+// overlap tells whether there are subjects that both patterns take.
+func overlap(a, b string) bool {
+	s, t := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range min(len(s), len(t)) {
+		switch {
+		case s[i] == ">" || t[i] == ">":
+			return true
+		case s[i] != t[i] && s[i] != "*" && t[i] != "*":
+			return false
+		}
+	}
+	return len(s) == len(t)
 }
 
 // missingSubjects gives the subjects that none of the patterns takes.

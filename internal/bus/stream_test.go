@@ -121,6 +121,30 @@ func TestAStreamThatAcknowledgesNothingIsNamed(t *testing.T) {
 	}
 }
 
+// TestAStreamThatTakesRequestsIsNamed: it would acknowledge them before a limiter has answered.
+func TestAStreamThatTakesRequestsIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, subject := range []string{"limits.>", "limits.*", "limits.admin.*.*", "limits.admin.reset", "limits.verify"} {
+		js, err := jetstream.New(dial(t, testenv.NATS(t).ClientURL()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		greedy := eventStream()
+		greedy.Subjects = []string{subject}
+		if _, err := js.CreateStream(t.Context(), greedy); err != nil {
+			t.Fatal(err)
+		}
+		err = ensureStream(t.Context(), js, eventStream())
+		if want := "its subject " + subject + " takes requests"; err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "nats stream edit LIMITS --subjects limits.warning,limits.exceeded,limits.report") {
+			t.Errorf("%v; want %s", err, want)
+		}
+	}
+	if subject, taken := takesRequests([]string{"limits.warning", "limits.usage", "limits.report", "alerts.>", "orders.*", "limits", "limits.admin", "*"}); taken {
+		t.Errorf("%s takes requests", subject)
+	}
+}
+
 // TestTheStreamBoundsMessages: an alerter has 256 of them in its memory. The largest that are published have room.
 func TestTheStreamBoundsMessages(t *testing.T) {
 	t.Parallel()
