@@ -34,7 +34,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON alert_events, alert_groups, alerts, aler
 GRANT SELECT, UPDATE, DELETE ON counters, receipts, usage_requests, overrides TO limits_alerter;
 GRANT SELECT ON journal TO limits_alerter;
 -- Nothing is resolved while events wait to be published: how old the first of them is stands in its data.
-GRANT SELECT (seq, data) ON outbox TO limits_alerter;
+GRANT SELECT (seq, data, refused) ON outbox TO limits_alerter;
 GRANT SELECT, UPDATE ON override_revision TO limits_alerter;
 
 -- Somebody who looks: everything but the hashes of API keys, answers kept under ids, and the messages of deliveries.

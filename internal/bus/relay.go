@@ -23,6 +23,8 @@ type Outbox interface {
 	// returns an error beside them. Events that another worker has in hand are left out. It says how many were
 	// removed; the error is publish's or the store's.
 	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (int, error)
+	// RefuseEvents notes of events that they wait because of what they are: others do not wait with them.
+	RefuseEvents(ctx context.Context, ids []string) error
 }
 
 // RelayConfig configures a [Relay].
@@ -84,6 +86,8 @@ type Relay struct {
 	// refused are events that are not published as they are, by when they are tried again.
 	refused map[string]time.Time
 	refusal *outage.Log
+	// unnoted are those among them that the outbox does not know of yet.
+	unnoted []string
 }
 
 // NewRelay makes a relay; Run runs it.
@@ -186,6 +190,9 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		}
 		r.ready = true
 	}
+	if err := r.noteRefused(ctx); err != nil {
+		return 0, false, err
+	}
 	asked := r.cfg.Batch + len(r.refused)
 	n, err = r.cfg.Outbox.Relay(ctx, asked, func(ctx context.Context, events []engine.Event) ([]string, error) {
 		more = len(events) == asked
@@ -196,7 +203,19 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		r.ready = false
 		return n, more, fmt.Errorf("relay events: %w", err)
 	}
-	return n, more, nil
+	return n, more, r.noteRefused(ctx)
+}
+
+// noteRefused tells the outbox of what is refused since it was told last.
+func (r *Relay) noteRefused(ctx context.Context) error {
+	if len(r.unnoted) == 0 {
+		return nil
+	}
+	if err := r.cfg.Outbox.RefuseEvents(ctx, r.unnoted); err != nil {
+		return fmt.Errorf("note events that are refused: %w", err)
+	}
+	r.unnoted = nil
+	return nil
 }
 
 // publish sends the events and waits for their acknowledgements. One that is refused for itself holds nothing else up: it stays
@@ -261,6 +280,8 @@ func room(err error) string {
 func (r *Relay) refuse(id string, err error, mend string) bool {
 	if _, is := r.refused[id]; !is && len(r.refused) == refusedMost {
 		return false
+	} else if !is {
+		r.unnoted = append(r.unnoted, id)
 	}
 	r.refusal.Tried(err, "mend", mend)
 	r.refused[id] = time.Now().Add(refusedFor)

@@ -27,6 +27,7 @@ type fakeOutbox struct {
 	events []engine.Event
 	// failures is how many passes lose their acknowledgements, as a worker that dies does.
 	failures int
+	refused  []string
 }
 
 func (o *fakeOutbox) add(events ...engine.Event) {
@@ -49,6 +50,20 @@ func (o *fakeOutbox) Relay(ctx context.Context, max int, publish func(context.Co
 	before := len(o.events)
 	o.events = slices.DeleteFunc(o.events, func(e engine.Event) bool { return slices.Contains(acked, e.ID) })
 	return before - len(o.events), err
+}
+
+func (o *fakeOutbox) RefuseEvents(_ context.Context, ids []string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refused = append(o.refused, ids...)
+	return nil
+}
+
+// noted gives those that were refused, each once, in order.
+func (o *fakeOutbox) noted() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Sorted(slices.Values(o.refused))
 }
 
 func (o *fakeOutbox) backlog() int {
@@ -332,6 +347,9 @@ func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
 			stored(t, nc, small)
 			if n := box.backlog(); n != large {
 				t.Errorf("%d wait, want %d", n, large)
+			}
+			if noted := box.noted(); len(noted) != large || len(slices.Compact(noted)) != large {
+				t.Errorf("%q are noted", noted)
 			}
 			if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, c.mend) || !strings.Contains(said, "id-") {
 				t.Errorf("said %q", said)

@@ -54,8 +54,11 @@ DELETE FROM outbox WHERE seq = ANY ($1::bigint[])`
 	countOutboxSQL = `
 SELECT count(*) FROM outbox`
 
+	refuseEventsSQL = `
+UPDATE outbox SET refused = true WHERE id = ANY ($1::text[]) AND NOT refused`
+
 	oldestEventSQL = `
-SELECT data, ` + nowMillis + ` FROM outbox ORDER BY seq LIMIT 1`
+SELECT data, ` + nowMillis + ` FROM outbox WHERE NOT refused ORDER BY seq LIMIT 1`
 )
 
 // settleTimeout is for removing what was acknowledged after the caller's context has ended.
@@ -148,7 +151,15 @@ func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// OutboxAge is how long the event has waited that has waited longest; 0 when none waits.
+// RefuseEvents notes of events that they wait because of what they are.
+func (s *Store) RefuseEvents(ctx context.Context, ids []string) error {
+	if _, err := s.relay.Exec(ctx, refuseEventsSQL, ids); err != nil {
+		return fmt.Errorf("mark events: %w", err)
+	}
+	return nil
+}
+
+// OutboxAge is how long the event has waited that has waited longest, but for those that are refused; 0 when none waits.
 func (s *Store) OutboxAge(ctx context.Context) (time.Duration, error) {
 	var data []byte
 	var now int64

@@ -36,7 +36,9 @@ const (
 
 	countOutboxSQL = `SELECT count(*) FROM outbox`
 
-	oldestEventSQL = `SELECT data FROM outbox ORDER BY seq LIMIT 1`
+	refuseEventsSQL = `UPDATE outbox SET refused = 1 WHERE id IN (SELECT value FROM json_each(?1)) AND refused = 0`
+
+	oldestEventSQL = `SELECT data FROM outbox WHERE refused = 0 ORDER BY seq LIMIT 1`
 )
 
 // settleTimeout is for removing what was acknowledged after the caller's context has ended.
@@ -126,7 +128,19 @@ func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// OutboxAge is how long the event has waited that has waited longest; 0 when none waits.
+// RefuseEvents notes of events that they wait because of what they are.
+func (s *Store) RefuseEvents(ctx context.Context, ids []string) error {
+	list, err := json.Marshal(ids)
+	if err != nil {
+		return fmt.Errorf("mark events: %w", err)
+	}
+	return s.alter(ctx, "mark events", func() (bool, error) {
+		n, err := affected(s.conn.ExecContext(ctx, refuseEventsSQL, string(list)))
+		return n > 0, err
+	})
+}
+
+// OutboxAge is how long the event has waited that has waited longest, but for those that are refused; 0 when none waits.
 func (s *Store) OutboxAge(ctx context.Context) (time.Duration, error) {
 	var data []byte
 	err := s.reader.QueryRowContext(ctx, oldestEventSQL).Scan(&data)

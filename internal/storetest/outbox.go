@@ -62,6 +62,31 @@ func outboxAge(t *testing.T, s Store) {
 	}
 }
 
+func outboxAgeOfRefused(t *testing.T, s Store) {
+	emit(t, s, 1, 3)
+	old := func(want bool) {
+		t.Helper()
+		if age, err := s.OutboxAge(within(t)); err != nil || (age > time.Hour) != want {
+			t.Errorf("%s, %v; want it old: %t", age, err, want)
+		}
+	}
+	refuse := func(ids ...string) {
+		t.Helper()
+		if err := s.RefuseEvents(within(t), ids); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old(true)
+	refuse("1", "2", "9")
+	refuse()
+	old(true)
+	refuse("2", "3")
+	old(false)
+	backlog(t, s, 3)
+	relayed(t, s, 3) // they are still given to whoever publishes
+	backlog(t, s, 0)
+}
+
 // relayed publishes the first n events.
 func relayed(t *testing.T, s Store, n int) {
 	t.Helper()

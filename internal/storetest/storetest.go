@@ -20,6 +20,7 @@ type Store interface {
 	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error)
 	Backlog(ctx context.Context) (int64, error)
 	OutboxAge(ctx context.Context) (time.Duration, error)
+	RefuseEvents(ctx context.Context, ids []string) error
 }
 
 // Run runs the suite. open gives an empty store that closes when its test ends.
@@ -49,6 +50,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"updates and resets never deadlock", updatesAndResets},
 		{"events are relayed in order", relayOrder},
 		{"the outbox is as old as its first event", outboxAge},
+		{"what is refused does not make the outbox old", outboxAgeOfRefused},
 		{"an unacknowledged event stays", relayPartial},
 		{"a publish that fails keeps all", relayFails},
 		{"a publish that panics keeps all", relayPanics},

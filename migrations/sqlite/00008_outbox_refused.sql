@@ -1,0 +1,12 @@
+-- +goose Up
+-- +goose StatementBegin
+
+-- An event that the stream does not take as it is, being too large, waits for somebody to mend that. Others go on, so how long it has
+-- waited says nothing of them.
+ALTER TABLE outbox ADD COLUMN refused INTEGER NOT NULL DEFAULT 0;
+-- +goose StatementEnd
+
+-- +goose Down
+-- +goose StatementBegin
+ALTER TABLE outbox DROP COLUMN refused;
+-- +goose StatementEnd
