@@ -71,7 +71,7 @@ func problem(a *Answer) problemBody {
 func violated(a *Answer) []string {
 	rows := a.enforced()
 	var names []string
-	for i, name := range policyNames(rows) {
+	for i, name := range policyNames(rows, "") {
 		if !rows[i].Allowed {
 			names = append(names, name)
 		}
@@ -83,7 +83,7 @@ func violated(a *Answer) []string {
 func failure(a *Answer) string {
 	switch a.Status {
 	case http.StatusBadRequest:
-		return "The request carries values that cannot be rate limited"
+		return "The request lacks values that it is rate limited by, or carries some that cannot be"
 	case http.StatusConflict:
 		return "The idempotency key was used with another request"
 	}

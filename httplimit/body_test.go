@@ -246,6 +246,34 @@ func TestRateLimitFieldsHoldAnyNumber(t *testing.T) {
 }
 
 // No two items may have one name, as it is written.
+// TestMiddlewaresInsideEachOtherTellOfAllLimits: whoever keeps to the headers does not run into the outer one.
+func TestMiddlewaresInsideEachOtherTellOfAllLimits(t *testing.T) {
+	t.Parallel()
+	now := time.UnixMilli(1_700_000_000_000)
+	answer := func(allowed bool, limit, remaining int64, window string) *httplimit.Answer {
+		reply := &limits.Reply{Allowed: allowed, Key: "k", Name: "n", Limit: limit, Remaining: remaining, Reset: now.UnixMilli() + 60_000,
+			Limits: []limits.LimitReply{{Name: "n", Key: "k", Limit: limit, Window: window, Remaining: remaining, Reset: now.UnixMilli() + 60_000, Allowed: allowed}}}
+		return &httplimit.Answer{Reply: reply, At: now}
+	}
+	for _, c := range []struct {
+		inner                      *httplimit.Answer
+		policy, state, left, total string
+	}{
+		{answer(true, 100, 98, "1m"), `"n";q=2;w=3600, "n#2";q=100;w=60`, `"n";r=1;t=60, "n#2";r=98;t=60`, "1", "2"},
+		{answer(true, 100, 0, "1m"), `"n";q=2;w=3600, "n#2";q=100;w=60`, `"n";r=1;t=60, "n#2";r=0;t=60`, "0", "100"},
+		{answer(false, 100, 7, "1m"), `"n";q=2;w=3600, "n#2";q=100;w=60`, `"n";r=1;t=60, "n#2";r=7;t=60`, "7", "100"},
+	} {
+		h := http.Header{}
+		for _, a := range []*httplimit.Answer{answer(true, 2, 1, "1h"), c.inner} {
+			httplimit.RateLimitFields(h, a)
+			httplimit.XRateLimitUnix(h, a)
+		}
+		if h.Get("RateLimit-Policy") != c.policy || h.Get("RateLimit") != c.state || h.Get("X-RateLimit-Remaining") != c.left || h.Get("X-RateLimit-Limit") != c.total {
+			t.Errorf("%v, want %+v", h, c)
+		}
+	}
+}
+
 func TestRateLimitFieldsNameEachLimitOnce(t *testing.T) {
 	t.Parallel()
 	for _, names := range [][]string{{"m", "m", "m#2"}, {"m#2", "m", "m", "m"}, {"é", "%C3%A9"}, {"m", "m", "m", "m#3", "m#3"}} {

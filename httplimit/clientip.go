@@ -3,6 +3,7 @@ package httplimit
 import (
 	"net/http"
 	"net/netip"
+	"regexp"
 	"strings"
 )
 
@@ -169,8 +170,12 @@ func unquoted(value string) (text string, ok bool) {
 	return "", false
 }
 
+// hiddenPort is one that a proxy gives a name instead of its number (RFC 7239, 6.3).
+var hiddenPort = regexp.MustCompile(`:_[A-Za-z0-9._-]+$`)
+
 // parseHop reads an address with or without a port and brackets.
 func parseHop(text string) (netip.Addr, bool) {
+	text = hiddenPort.ReplaceAllString(text, "")
 	if hop, err := netip.ParseAddrPort(text); err == nil {
 		return hop.Addr().Unmap().WithZone(""), true
 	}

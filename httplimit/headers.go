@@ -28,6 +28,10 @@ func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 	if len(a.enforced()) == 0 {
 		return
 	}
+	// A middleware around this one has set them already. They speak for one limit: for that which has less left, or denies.
+	if left, err := strconv.ParseInt(h.Get("X-RateLimit-Remaining"), 10, 64); err == nil && a.Reply.Allowed && left < a.Reply.Remaining {
+		return
+	}
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(a.Reply.Limit, 10))
 	h.Set("X-RateLimit-Remaining", strconv.FormatInt(max(a.Reply.Remaining, 0), 10))
 	h.Set("X-RateLimit-Reset", reset())
@@ -39,6 +43,8 @@ func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 //	RateLimit-Policy: "burst";q=100;w=60, "daily";q=1000;w=86400
 //	RateLimit: "burst";r=50;t=30, "daily";r=999;t=3600
 //
+// Where a middleware around this one has set them already, the items are added to its.
+//
 // t, the draft's effective window, is when the limit is whole again, and for one that refuses, when the request fits. w is
 // left out of windows that are not whole seconds or differ in length (months). No partition key is sent: it would tell the
 // limit's key.
@@ -47,21 +53,32 @@ func RateLimitFields(h http.Header, a *Answer) {
 	if len(rows) == 0 {
 		return
 	}
-	names := policyNames(rows)
+	names := policyNames(rows, h.Get("RateLimit-Policy"))
 	policy, state := make([]string, len(rows)), make([]string, len(rows))
 	for i, l := range rows {
 		name := sfString(names[i])
 		policy[i] = fmt.Sprintf("%s;q=%d%s", name, sfInteger(l.Limit), windowParameter(l.Window))
 		state[i] = fmt.Sprintf("%s;r=%d;t=%d", name, sfInteger(l.Remaining), sfInteger(untilReset(l, a.At)))
 	}
-	h.Set("RateLimit-Policy", strings.Join(policy, ", "))
-	h.Set("RateLimit", strings.Join(state, ", "))
+	addItems(h, "RateLimit-Policy", policy)
+	addItems(h, "RateLimit", state)
 }
 
-// policyNames names each limit by policy and limit, and counts names that are equal as they are written: no two items may have
-// one.
-func policyNames(rows []limits.LimitReply) []string {
+func addItems(h http.Header, field string, items []string) {
+	if there := h.Get(field); there != "" {
+		items = append([]string{there}, items...)
+	}
+	h.Set(field, strings.Join(items, ", "))
+}
+
+// policyNames names each limit by policy and limit, and counts names that are equal as they are written, also to those that are there
+// already: no two items may have one.
+func policyNames(rows []limits.LimitReply, there string) []string {
 	names, written := make([]string, len(rows)), map[string]bool{}
+	for _, item := range strings.Split(there, ", ") {
+		name, _, _ := strings.Cut(item, ";q=")
+		written[name] = true
+	}
 	for i, l := range rows {
 		name := l.Name
 		if l.Policy != "" {

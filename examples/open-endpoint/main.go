@@ -33,7 +33,7 @@ func main() {
 	}
 	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
-		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter", *natsURL, err)
+		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter --policies examples/open-endpoint/policies.yaml", *natsURL, err)
 	}
 	log.Printf("serving on http://%s", *addr)
 	served := handler(limits.NewClient(nc), httplimit.DefaultDeadline, trusted)

@@ -31,7 +31,7 @@ func main() {
 	}
 	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
-		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter", *natsURL, err)
+		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter --policies examples/web-functions/policies.yaml", *natsURL, err)
 	}
 	s := &server{
 		limiter:  limits.NewClient(nc),

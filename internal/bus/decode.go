@@ -19,6 +19,8 @@ type decoder struct {
 	// policies and overrides answer form 3; nil for none.
 	policies  Policies
 	overrides policy.Finder
+	// unlimited is told of requests for the policies that match, where there are none.
+	unlimited func()
 }
 
 func newDecoder(warning float64) (*decoder, error) {
@@ -26,7 +28,7 @@ func newDecoder(warning float64) (*decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &decoder{threshold: t, repeats: newRepeats()}
+	d := &decoder{threshold: t, repeats: newRepeats(), unlimited: func() {}}
 	d.parsers.New = func() any { return &parser{reader: newReader(), decoder: d} }
 	return d, nil
 }

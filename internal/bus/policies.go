@@ -30,6 +30,8 @@ func (p *parser) resolvePolicy(req *engine.Request) error {
 	if p.policies == nil {
 		if q.Policy != "" {
 			req.Refusal = unknownPolicy(q.Policy, "the limiter has no policies; start it with --policies FILE")
+		} else {
+			p.unlimited()
 		}
 		return nil
 	}

@@ -104,6 +104,21 @@ func decideOver(t *testing.T, nc *nats.Conn, subject, body string) limits.Reply 
 	return r
 }
 
+// TestRequestsForPoliciesThatAreNotThereAreToldOf: they pass without a limit, and whoever forgot --policies should hear of it.
+func TestRequestsForPoliciesThatAreNotThereAreToldOf(t *testing.T) {
+	t.Parallel()
+	log := &journal{}
+	_, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	for n := range 3 {
+		if m := ask(t, nc, limits.SubjectConsume, fmt.Sprintf(`{"attributes":{"user":"%d"}}`, n)); !strings.Contains(string(m.Data), `"allowed":true`) {
+			t.Errorf("%s", m.Data)
+		}
+	}
+	if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "start it with --policies FILE") {
+		t.Errorf("said %q", said)
+	}
+}
+
 func TestPoliciesDecide(t *testing.T) {
 	t.Parallel()
 	nc := withPolicies(t)

@@ -115,6 +115,12 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		return nil, err
 	}
 	d.policies = cfg.Policies
+	asked := new(seldom)
+	d.unlimited = func() {
+		if n := asked.due(); n > 0 {
+			cfg.Logger.Warn("requests ask for the policies that match, and pass without a limit: this limiter has none; start it with --policies FILE", "requests", n)
+		}
+	}
 	if cfg.Overrides != nil {
 		d.overrides = overridden{cfg.Overrides}
 	}
