@@ -45,12 +45,16 @@ func (m *middleware) handle(w http.ResponseWriter, r *http.Request, next http.Ha
 	reply *limits.Reply) {
 	ctx := context.WithValue(r.Context(), replyKey{}, reply)
 	if m.Mode == Consume {
-		next.ServeHTTP(w, r.WithContext(ctx))
+		inner := r.WithContext(ctx)
+		defer handBack(r, inner)
+		next.ServeHTTP(w, inner)
 		return
 	}
 	cost := new(atomic.Int64)
 	cost.Store(unset)
-	r = r.WithContext(context.WithValue(ctx, costKey{}, cost))
+	inner := r.WithContext(context.WithValue(ctx, costKey{}, cost))
+	defer handBack(r, inner)
+	r = inner
 	recorder := &statusRecorder{ResponseWriter: w}
 	returned := false
 	// Deferred, so that work that was done is charged even if the handler panics after it. The panic goes on.
@@ -61,6 +65,17 @@ func (m *middleware) handle(w http.ResponseWriter, r *http.Request, next http.Ha
 	}()
 	next.ServeHTTP(recorder.wrapped(), r)
 	returned = true
+}
+
+// handBack gives the request that came what the handler has found in its copy: the form, whose temporary files package http removes with
+// the request that it made itself, and the pattern, which those around this middleware may log.
+func handBack(r, inner *http.Request) {
+	if r.MultipartForm == nil {
+		r.MultipartForm = inner.MultipartForm
+	}
+	if r.Pattern == "" {
+		r.Pattern = inner.Pattern
+	}
 }
 
 // charge charges the cost that SetCost said, or that of the request.

@@ -2,11 +2,15 @@ package httplimit_test
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
+	"io/fs"
+	"mime/multipart"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -18,6 +22,65 @@ import (
 func checkThenRecord(t testing.TB, c *limits.Client, limit int64) func(http.Handler) http.Handler {
 	return httplimit.Middleware(c, httplimit.Config{Limits: inline(t, limit, "1h"), Mode: httplimit.CheckThenRecord,
 		Deadline: patient, FailClosed: true})
+}
+
+// TestWhatTheHandlerFindsIsHandedBack: package http removes the files of an upload with the request that it made, and who logs around
+// the middleware reads the pattern of that.
+func TestWhatTheHandlerFindsIsHandedBack(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	for name, limited := range map[string]func(http.Handler) http.Handler{
+		"consume":           httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 10, "1h"), Deadline: patient, FailClosed: true}),
+		"check then record": checkThenRecord(t, c, 10),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			files, patterns := make(chan string, 2), make(chan string, 2)
+			mux := http.NewServeMux()
+			mux.HandleFunc("POST /files/{name}", func(_ http.ResponseWriter, r *http.Request) {
+				if err := r.ParseMultipartForm(1); err != nil {
+					t.Error(err)
+					return
+				}
+				f, err := r.MultipartForm.File["f"][0].Open()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer f.Close()
+				files <- f.(*os.File).Name()
+			})
+			inner := limited(mux)
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer func() { patterns <- r.Pattern }()
+				inner.ServeHTTP(w, r)
+			}))
+			for range 2 {
+				var form bytes.Buffer
+				w := multipart.NewWriter(&form)
+				part, _ := w.CreateFormFile("f", "f")
+				part.Write(make([]byte, 11<<20)) // beyond what is kept in memory in any case
+				w.Close()
+				answer, err := http.Post(s.URL+"/files/a", w.FormDataContentType(), &form)
+				if err != nil {
+					t.Fatal(err)
+				}
+				answer.Body.Close()
+			}
+			s.Close() // which waits for what comes behind the handlers
+			for range 2 {
+				if name := <-files; name == "" {
+					t.Error("the upload had no file")
+				} else if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%s is left: %v", name, err)
+					os.Remove(name)
+				}
+				if pattern := <-patterns; pattern != "POST /files/{name}" {
+					t.Errorf("pattern %q", pattern)
+				}
+			}
+		})
+	}
 }
 
 func TestOnlyWorkThatWasDoneIsCharged(t *testing.T) {

@@ -203,7 +203,11 @@ func (c *Consumer) pass(ctx context.Context) error {
 	c.behind = pending > 0
 	c.cfg.Observer.EventsPending(pending)
 	if failed == nil && ctx.Err() == nil {
-		c.caughtUp.Store(max(c.caughtUp.Load(), upTo.UnixMilli()))
+		at := c.caughtUp.Load()
+		if at > time.Now().UnixMilli() {
+			at = 0 // the clock was ahead
+		}
+		c.caughtUp.Store(max(at, upTo.UnixMilli()))
 	}
 	return failed
 }
