@@ -33,6 +33,9 @@ type outbound struct {
 	base   http.RoundTripper
 }
 
+// CloseIdleConnections closes those of the base, for [http.Client.CloseIdleConnections].
+func (o *outbound) CloseIdleConnections() { closeIdle(o.base) }
+
 // RoundTrip implements http.RoundTripper. It closes the body also of a request that is not sent, as that asks.
 func (o *outbound) RoundTrip(req *http.Request) (*http.Response, error) {
 	reply, err := o.client.Wait(req.Context(), o.turn)

@@ -120,7 +120,7 @@ func Countdown(ctx context.Context, until time.Time) iter.Seq[time.Duration] {
 	}
 }
 
-// pause sleeps d, or as long as ctx lasts.
+// pause sleeps d, or as long as ctx lasts, and gives the cause of its end, as package http does.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -128,6 +128,6 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 }

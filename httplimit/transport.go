@@ -128,6 +128,15 @@ func closeBody(req *http.Request) {
 	}
 }
 
+// CloseIdleConnections closes those of the base, for [http.Client.CloseIdleConnections].
+func (t *Transport) CloseIdleConnections() { closeIdle(t.Base) }
+
+func closeIdle(rt http.RoundTripper) {
+	if c, ok := base(rt).(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
 func base(rt http.RoundTripper) http.RoundTripper {
 	if rt == nil {
 		return http.DefaultTransport

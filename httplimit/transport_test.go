@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/httplimit"
 )
 
@@ -43,6 +44,42 @@ func response(status int, open *int, headers ...string) *http.Response {
 	}
 	*open++
 	return &http.Response{StatusCode: status, Header: h, Body: closing{strings.NewReader("later"), open}}
+}
+
+// idle counts how often its connections were closed.
+type idle struct {
+	http.RoundTripper
+	closed int
+}
+
+func (i *idle) CloseIdleConnections() { i.closed++ }
+
+// TestIdleConnectionsAreClosed through both transports.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	t.Parallel()
+	base := &idle{}
+	(&http.Client{Transport: &httplimit.Transport{Base: httplimit.Outbound(dial(t, natsURL), limits.Per("k", 1, "1m"), base)}}).CloseIdleConnections()
+	if base.closed != 1 {
+		t.Errorf("closed %d times", base.closed)
+	}
+	(&http.Client{Transport: &httplimit.Transport{Base: serverFunc(nil)}}).CloseIdleConnections() // which has none
+}
+
+// TestTheCauseOfAnEndIsTold, as package http tells it.
+func TestTheCauseOfAnEndIsTold(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T) {
+		open, enough := 0, errors.New("enough")
+		ctx, end := context.WithCancelCause(t.Context())
+		server := serverFunc(func(*http.Request) *http.Response {
+			time.AfterFunc(time.Second, func() { end(enough) })
+			return response(429, &open, "Retry-After", "60")
+		})
+		_, err := (&httplimit.Transport{Base: server}).RoundTrip(post(t, "x").WithContext(ctx))
+		if !errors.Is(err, enough) || open != 0 {
+			t.Errorf("%v, with %d bodies open", err, open)
+		}
+	})
 }
 
 // inBubble runs with a clock of its own, moved to this century: X-RateLimit-Reset tells dates by their size.
