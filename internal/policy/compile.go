@@ -69,6 +69,22 @@ type compiler struct {
 	groups   []string
 	compiled int
 	warning  Threshold
+	// templates are those parsed, by their text: tiers and times of a policy have many that are the same.
+	templates map[string]*template
+}
+
+// template parses one, or gives that which was parsed before.
+func (c *compiler) template(text string) (t *template, err error) {
+	if t = c.templates[text]; t != nil {
+		return t, nil
+	}
+	if t, err = parseTemplate(text); err == nil {
+		if c.templates == nil {
+			c.templates = map[string]*template{}
+		}
+		c.templates[text] = t
+	}
+	return t, err
 }
 
 func (c *compiler) compile(f *File) (*Set, error) {
@@ -240,7 +256,7 @@ func (c *compiler) build(p *policy, name string, f *LimitFields) (l limit, field
 	if f.Key == "" {
 		return l, "key", errors.New(`is missing; want a template such as key: "user:{user}"`)
 	}
-	if l.key, err = parseTemplate(f.Key); err != nil {
+	if l.key, err = c.template(f.Key); err != nil {
 		return l, "key", err
 	}
 	if l.key.needsHash() && len(c.options.HashKey) == 0 {

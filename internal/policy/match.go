@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -20,10 +21,34 @@ type test struct {
 func compileTests(c Condition) tests {
 	var ts tests
 	for attribute, patterns := range c {
+		if attribute == ipAttribute {
+			patterns = addresses(patterns)
+		}
 		ts = append(ts, test{attribute, patterns})
 	}
 	slices.SortFunc(ts, func(a, b test) int { return cmp.Compare(a.attribute, b.attribute) })
 	return ts
+}
+
+// address gives the address of an IP as its canonical text has it, and anything else as it is: one address can be written in many ways,
+// and ::ffff:203.0.113.9 is 203.0.113.9.
+func address(v string) string {
+	a, err := netip.ParseAddr(v)
+	if err != nil {
+		return v
+	}
+	return a.Unmap().WithZone("").String()
+}
+
+// addresses writes patterns of addresses as [address] does: those of IPv6 in lower case.
+func addresses(patterns []string) []string {
+	written := slices.Clone(patterns)
+	for i, p := range written {
+		if written[i] = address(p); strings.Contains(p, ":") {
+			written[i] = strings.ToLower(written[i])
+		}
+	}
+	return written
 }
 
 // fits tells whether the attributes have all that is asked for.
@@ -39,7 +64,13 @@ func (ts tests) fails(attributes map[string]string) *test {
 	return nil
 }
 
-func (t *test) fits(v string) bool { return glob.Any(t.patterns, v) }
+// fits compares an attribute ip by its address, as it is in keys.
+func (t *test) fits(v string) bool {
+	if t.attribute == ipAttribute {
+		v = address(v)
+	}
+	return glob.Any(t.patterns, v)
+}
 
 // why says in words how the attributes fail it.
 func (t *test) why(attributes map[string]string) string {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"maps"
 	"net/url"
 	"strings"
@@ -36,6 +37,26 @@ func TestWhoTheSubjectIs(t *testing.T) {
 		}
 		if len(seen) != len(groups) {
 			t.Errorf("%s: keys %v of %v", template, seen, groups)
+		}
+	}
+}
+
+// TestAnAddressMatchesHoweverItIsWritten, for whoever writes it chooses how.
+func TestAnAddressMatchesHoweverItIsWritten(t *testing.T) {
+	t.Parallel()
+	s := parse(t, `policies:
+- {name: four, match: {ip: "203.0.113.*"}, limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
+- {name: six, match: {ip: "2001:DB8:*"}, exempt: [{ip: "2001:0db8::9"}], limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
+- {name: host, match: {host: "2001:DB8::*"}, limits: [{name: n, key: "{host}", limit: 1, window: 1h}]}
+`)
+	for _, c := range []struct{ attribute, value, want string }{
+		{"ip", "203.0.113.9", "[four]"}, {"ip", "::ffff:203.0.113.9", "[four]"}, {"ip", "::FFFF:cb00:7109", "[four]"}, {"ip", "203.0.114.9", "[]"},
+		{"ip", "2001:db8::1", "[six]"}, {"ip", "2001:0DB8:0:0::1", "[six]"}, {"ip", "2001:db8::1%eth0", "[six]"}, {"ip", "2001:db8::/64", "[six]"},
+		{"ip", "2001:DB8:0::9", "[]"}, {"host", "2001:DB8::1", "[host]"}, {"host", "2001:db8::1", "[]"},
+	} {
+		r, err := s.Resolve(Question{Attributes: map[string]string{c.attribute: c.value}})
+		if got := fmt.Sprint(r.Policies); err != nil || got != c.want {
+			t.Errorf("%s %s: %s, %v; want %s", c.attribute, c.value, got, err, c.want)
 		}
 	}
 }
