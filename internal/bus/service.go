@@ -163,9 +163,11 @@ func subscribed(nc *nats.Conn) error {
 	if err := nc.FlushTimeout(5 * time.Second); err != nil {
 		return err
 	}
-	err := nc.LastError()
-	if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), "Subscription") {
+	switch err := nc.LastError(); {
+	case errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), "Subscription"):
 		return fmt.Errorf("%w; grant it to the NATS user: docs/operations.md, Permissions in NATS", err)
+	case errors.Is(err, nats.ErrMaxSubscriptionsExceeded):
+		return fmt.Errorf("%w; a worker has about 50: raise max_subscriptions of the server, or of the account or user", err)
 	}
 	return nil
 }

@@ -11,13 +11,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
 	"github.com/seed503877ad/limits/schemas"
 )
+
+// TestASubscriptionTooManyEndsTheStart: a service that is not heard would seem to be ready.
+func TestASubscriptionTooManyEndsTheStart(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t, func(o *server.Options) { o.MaxSubs = 10 }).ClientURL())
+	_, err := NewService(ServiceConfig{Conn: nc, Engine: &fakeEngine{submit: allowing}, Version: "1.2.3", Logger: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "raise max_subscriptions") {
+		t.Errorf("%v", err)
+	}
+}
 
 func TestReplies(t *testing.T) {
 	denying := func(r *engine.Request) error {
