@@ -396,6 +396,39 @@ func TestAClockThatWasAheadHoldsNoAlertBack(t *testing.T) {
 	}
 }
 
+// TestAnAlertOfAClockThatWasAheadEnds, so that what is denied later is told of.
+func TestAnAlertOfAClockThatWasAheadEnds(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1, within: 10m}, channels: [log]}]}`)
+	s := r.run()
+	r.advance(365 * day)
+	r.take(s, r.exceeded("7", "api", 1))
+	r.seen.wait(t, "told", 1)
+	s.stop()
+	r.take(s, r.exceeded("8", "api", 1)) // of which nobody is told before the clock is set right
+	r.advance(-365 * day)
+	s = r.run()
+	r.seen.wait(t, "told", 2)
+	for n := range 3 {
+		r.take(s, r.exceeded("7", "api", 1), r.exceeded("8", "api", 1))
+		r.seen.wait(t, "told", 2+2*n)
+		r.advance(day)
+		if _, err := s.Resolve(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := r.all()
+	for _, a := range all {
+		if a.ResolvedAt == 0 {
+			t.Errorf("%s is open: %d denials until %s", a.ID, a.Denied, time.UnixMilli(a.ResolveAt))
+		}
+	}
+	if len(all) != 6 { // the first denials since are those of the alerts of before
+		t.Errorf("%d alerts of two users, denied on 4 days", len(all))
+	}
+}
+
 // TestTheWordsOfAnAlertAreThoseOfItsNumbers, also where more events came before anybody was told.
 func TestTheWordsOfAnAlertAreThoseOfItsNumbers(t *testing.T) {
 	t.Parallel()

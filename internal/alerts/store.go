@@ -125,7 +125,8 @@ type Store interface {
 	// transaction has to be.
 	Take(ctx context.Context, t Taking, decide func(Taken) (Changes, error)) error
 	// PendingAlerts claims up to max pending alerts, the oldest first, for a time, and gives them with the store's clock;
-	// nobody else is given them before that is over.
+	// nobody else is given them before that is over, which is in an hour at most: what was claimed for longer than that from now on
+	// was claimed while the clock was ahead.
 	PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []Alert, now int64, err error)
 	// Tell writes what became of pending alerts, and their deliveries, in one transaction. It gives the ids of those that
 	// were pending.

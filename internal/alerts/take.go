@@ -339,9 +339,10 @@ func (a *Alert) take(m *match, now int64) {
 }
 
 // stayOpen puts off the resolving. The store's clock says when denials stopped, not the event's time: while a backlog is
-// worked off they have not.
+// worked off they have not. One that was raised while that clock was ahead counts from now on, or it would take in all denials up to
+// that time.
 func (a *Alert) stayOpen(r *Rule, now int64) {
-	a.ResolveAt = max(a.RaisedAt+r.Dedup.Milliseconds(), now+r.ResolveAfter.Milliseconds())
+	a.ResolveAt = max(min(a.RaisedAt, now)+r.Dedup.Milliseconds(), now+r.ResolveAfter.Milliseconds())
 }
 
 // describe takes over what the last event says. The user and the policy stay those that raised it, whatever the rule

@@ -18,7 +18,7 @@ const (
 	// locked stays for the next time.
 	pendingAlertsSQL = `
 WITH due AS MATERIALIZED (
-	SELECT ctid, due_at FROM alerts WHERE notice = 'pending' AND due_at <= ` + sinceMillis + `
+	SELECT ctid, due_at FROM alerts WHERE notice = 'pending' AND (due_at <= ` + sinceMillis + ` OR due_at > ` + sinceMillis + ` + 3600000)
 	ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
 UPDATE alerts a SET due_at = ` + sinceMillis + ` + $2 FROM due WHERE a.ctid = due.ctid RETURNING ` + alertColumns + `, due.due_at`

@@ -13,6 +13,10 @@ const (
 	pendingAlertsSQL = `
 SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at <= ?1 ORDER BY due_at LIMIT ?2`
 
+	// Those that were claimed while the clock was ahead.
+	pendingAheadSQL = `
+SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at > ?1 ORDER BY due_at LIMIT ?2`
+
 	claimAlertSQL = `UPDATE alerts SET due_at = ?2 WHERE id = ?1`
 
 	tellAlertSQL = `
@@ -46,7 +50,11 @@ ORDER BY raised_at, id LIMIT ?3`
 func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []alerts.Alert, now int64, err error) {
 	err = s.writeAlerts(ctx, "claim pending alerts", func() (bool, error) {
 		now = s.now().UnixMilli()
-		if all, err = inside(s, alertFields, pendingAlertsSQL, now, max); err != nil {
+		all, err = inside(s, alertFields, pendingAlertsSQL, now, max)
+		if err == nil && len(all) == 0 {
+			all, err = inside(s, alertFields, pendingAheadSQL, now+time.Hour.Milliseconds(), max)
+		}
+		if err != nil {
 			return false, err
 		}
 		return len(all) > 0, s.eachAlert(all, claimAlertSQL, now+lease.Milliseconds())
