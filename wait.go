@@ -60,9 +60,12 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 // kept to. One that could never fit is asked about, too: the limit may have been raised since.
 func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 	id, old := r.ID, 0
-	g, pass := c.gates.enter(r)
-	defer c.gates.leave(g)
-	defer func() { pass() }()
+	var g *gate
+	pass := func() {}
+	defer func() {
+		pass()
+		c.gates.leave(g)
+	}()
 	for try := 1; ; try++ {
 		reply, err := c.asked(ctx, c.Consume, r)
 		if err != nil || reply.Allowed {
@@ -76,6 +79,9 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 		}
 		if !fits {
 			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
+		}
+		if g == nil {
+			g = c.gates.enter(r)
 		}
 		c.gates.close(g, due)
 		for ; due > 0; due = c.gates.closed(g) {
@@ -107,8 +113,8 @@ type gate struct {
 	until time.Time
 }
 
-// enter gives the gate of a request, whatever its ID. The first question of a Wait does not wait for it.
-func (g *gates) enter(r Request) (_ *gate, pass func()) {
+// enter gives the gate of a request, whatever its ID, behind its first denial.
+func (g *gates) enter(r Request) *gate {
 	r.ID = ""
 	request, _ := json.Marshal(r) // of what it cannot write the question fails, too
 	g.mu.Lock()
@@ -122,10 +128,14 @@ func (g *gates) enter(r Request) (_ *gate, pass func()) {
 		g.all[one.request] = one
 	}
 	one.waits++
-	return one, func() {}
+	return one
 }
 
+// leave may be of none.
 func (g *gates) leave(one *gate) {
+	if one == nil {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if one.waits--; one.waits == 0 {
