@@ -94,9 +94,9 @@ func (s *Store) ask(ctx context.Context, b *pgx.Batch) error {
 
 // dirtyCounters brings memory to the end of the journal and gives the dirty counters of a range.
 func (s *Store) dirtyCounters(ctx context.Context, from engine.CounterID, end string, max int) (all []engine.StoredCounter, err error) {
-	release, err := acquire(ctx, s.turn)
+	ctx, release, err := s.aside(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("wait for the transaction before: %w", err)
+		return nil, err
 	}
 	defer release()
 	if err := s.follow(ctx); err != nil {
@@ -111,17 +111,30 @@ func (s *Store) dirtyCounters(ctx context.Context, from engine.CounterID, end st
 	return all, nil
 }
 
+// aside takes the turn of the process for what is no decision. It bounds what is done in it, for which decisions wait, whatever time the
+// caller has: a connection may be silent.
+func (s *Store) aside(ctx context.Context) (bounded context.Context, release func(), err error) {
+	give, err := acquire(ctx, s.turn)
+	if err != nil {
+		return nil, nil, fmt.Errorf("wait for the transaction before: %w", err)
+	}
+	bounded, cancel := context.WithTimeout(ctx, decisionPatience)
+	return bounded, func() { cancel(); give() }, nil
+}
+
 // follow brings memory to the end of the journal without waiting for a turn, and reads the clock. The caller holds turn,
 // that of the process.
 func (s *Store) follow(ctx context.Context) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
+		s.silent(ctx)
 		return fmt.Errorf("connect to database: %w", err)
 	}
 	defer conn.Release()
 	t := s.begin(conn)
 	for behind := true; behind; {
 		if behind, err = s.followOnce(ctx, t); err != nil {
+			s.silent(ctx)
 			return fmt.Errorf("read the journal: %w", err)
 		}
 	}
@@ -216,9 +229,9 @@ func (s *Store) count(ctx context.Context, from engine.CounterID, end string) (n
 }
 
 func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string) (n int64, last engine.CounterID, err error) {
-	release, err := acquire(ctx, s.turn)
+	ctx, release, err := s.aside(ctx)
 	if err != nil {
-		return 0, last, fmt.Errorf("wait for the transaction before: %w", err)
+		return 0, last, err
 	}
 	defer release()
 	err = s.locked(ctx, engine.Batch{}, func(t *tx, _ moment) (*draft, error) {

@@ -67,9 +67,9 @@ func (s *Store) expireCounters(ctx context.Context, max int) (total int, err err
 // expireSome removes up to max expired counters. A dirty one goes as a row of the journal says that it does; the others,
 // which the table alone has, go without one: no process takes for granted what it remembers of a clean row that expired.
 func (s *Store) expireSome(ctx context.Context, max int) (n int, err error) {
-	release, err := acquire(ctx, s.turn)
+	ctx, release, err := s.aside(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("wait for the transaction before: %w", err)
+		return 0, err
 	}
 	defer release()
 	if s.loaded { // a process that decides nothing need not know what is dirty

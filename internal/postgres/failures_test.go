@@ -272,6 +272,56 @@ func TestSilentConnections(t *testing.T) {
 	await("the relay", back, 8*time.Second)
 }
 
+// TestDecisionsDoNotWaitForOthersOnSilentConnections: what else takes the turn of the process has as much time as its caller, which may be
+// minutes, and meets a connection that is silent.
+func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
+	t.Parallel()
+	for name, act := range map[string]func(context.Context, *Store) error{
+		"expire": func(ctx context.Context, s *Store) error { _, err := s.Expire(ctx, 100); return err },
+		"list": func(ctx context.Context, s *Store) error {
+			_, _, err := s.List(ctx, "", engine.CounterID{}, 10)
+			return err
+		},
+		"reset": func(ctx context.Context, s *Store) error {
+			_, err := s.Reset(ctx, engine.Selection{}, false)
+			return err
+		},
+		"dry run": func(ctx context.Context, s *Store) error {
+			_, err := s.Reset(ctx, engine.Selection{}, true)
+			return err
+		},
+		"status": func(ctx context.Context, s *Store) error { _, _, err := s.Counters(ctx, "a"); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := startProxy(t, testenv.Postgres(t, Migrate))
+			s := open(t, Config{URL: proxy.url})
+			if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
+				t.Fatal(err)
+			}
+			proxy.swallow()
+			ended := make(chan error, 1)
+			patient, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			go func() { ended <- act(patient, s) }()
+			for len(s.turn) == 0 && len(ended) == 0 { // until it has the turn
+				time.Sleep(time.Millisecond)
+			}
+			began, err := time.Now(), errors.New("not asked")
+			for err != nil && time.Since(began) < time.Minute {
+				within, done := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+				err = s.Update(within, batch("a"), set("2"))
+				done()
+			}
+			if took := time.Since(began); err != nil || took > 2*decisionPatience+closePatience {
+				t.Errorf("a decision after %v: %v", took, err)
+			}
+			cancel()
+			<-ended
+		})
+	}
+}
+
 // TestNobodyWaitsForARollbackThatHangs has a connection go silent in the middle of a transaction that writes nothing: the turn of
 // the process is given back all the same.
 func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
