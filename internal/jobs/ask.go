@@ -22,7 +22,7 @@ func (r *Runner) Jobs(ctx context.Context) ([]Status, error) {
 	all := make([]Status, 0, len(r.order))
 	for _, j := range r.order {
 		s := Status{Name: j.Name, Schedule: j.Schedule, Timeout: j.Timeout}
-		last, found, err := r.cfg.Store.LastRun(ctx, j.Name)
+		last, found, err := r.lastRun(ctx, j.Name)
 		if err != nil {
 			return nil, fmt.Errorf("read the last run of %s: %w", j.Name, err)
 		}

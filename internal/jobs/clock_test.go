@@ -2,6 +2,7 @@ package jobs_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -122,6 +123,56 @@ func TestClockThatWasAhead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestARunOfAClockThatWasAheadIsNotTheLast: what is missed after it is made up for, what fails is tried again, and the last run is one that
+// was.
+func TestARunOfAClockThatWasAheadIsNotTheLast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // from midnight on
+		s, n := file(t), newNotes()
+		var ahead atomic.Int64
+		var fails atomic.Bool
+		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		start := func() *jobs.Runner {
+			r, err := jobs.New(jobs.Config{Store: s, Logger: slog.New(slog.DiscardHandler), Observer: n, Replica: "a", Now: now,
+				Jobs: []jobs.Job{{Name: "report", Schedule: "3 0 * * *", Repeat: "13 * * * *", Run: func(context.Context) (string, error) {
+					if fails.Load() {
+						return "", errors.New("the store is away")
+					}
+					return "", nil
+				}}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Start()
+			return r
+		}
+		r := start()
+		time.Sleep(time.Hour) // a run
+		ahead.Store(int64(365 * 24 * time.Hour))
+		time.Sleep(24 * time.Hour) // a run, in a year
+		ahead.Store(0)
+		time.Sleep(22 * time.Hour) // a run, and then it is 23:00
+		closeRunner(t, r)
+		time.Sleep(3 * time.Hour) // down at 00:03
+		before := len(n.ended())
+		r = start()
+		time.Sleep(time.Hour)
+		if made := len(n.ended()) - before; made != 1 {
+			t.Errorf("%d runs made up for the one that was missed", made)
+		}
+		if all, err := r.Jobs(t.Context()); err != nil || all[0].Last == nil || all[0].Last.Scheduled > now().UnixMilli() {
+			t.Errorf("the last run is %+v, %v", all[0].Last, err)
+		}
+		fails.Store(true)
+		before = len(n.ended())
+		time.Sleep(24 * time.Hour) // 03:00; at 00:03, 00:13, 01:13 and 02:13
+		if failed := len(n.ended()) - before; failed != 4 {
+			t.Errorf("%d runs of one that fails", failed)
+		}
+		closeRunner(t, r)
+	})
 }
 
 // TestAClockThatIsSetForward has a job whose time comes sooner than the runner's timers know: they go on as they were when a clock is

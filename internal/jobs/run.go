@@ -65,7 +65,7 @@ func (r *Runner) claimedBefore(j *job) (mine bool, err error) {
 func (r *Runner) undone(j *job, at time.Time) (bool, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
 	defer cancel()
-	last, found, err := r.cfg.Store.LastRun(ctx, j.Name)
+	last, found, err := r.lastRun(ctx, j.Name)
 	return found && last.Outcome != Done && last.Scheduled < at.UnixMilli(), err
 }
 

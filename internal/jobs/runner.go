@@ -214,7 +214,7 @@ func (r *Runner) tick(j *job) {
 func (r *Runner) lastTime(j *job) (last time.Time, ok bool) {
 	for waits := false; ; waits = true {
 		ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
-		run, found, err := r.cfg.Store.LastRun(ctx, j.Name)
+		run, found, err := r.lastRun(ctx, j.Name)
 		cancel()
 		if err == nil {
 			if !found {
@@ -229,6 +229,28 @@ func (r *Runner) lastTime(j *job) (last time.Time, ok bool) {
 			return last, false
 		}
 	}
+}
+
+// farAhead is by how much the time of a run may be after now: more is that of a clock that was ahead, and says nothing of what was run.
+const farAhead = time.Hour
+
+// lastRun gives the run of a job that was scheduled last, but for those of a clock that was ahead.
+func (r *Runner) lastRun(ctx context.Context, job string) (run Run, found bool, err error) {
+	until := r.cfg.Now().Add(farAhead).UnixMilli()
+	run, found, err = r.cfg.Store.LastRun(ctx, job)
+	if err != nil || !found || run.Scheduled <= until {
+		return run, found, err
+	}
+	runs, err := r.cfg.Store.Runs(ctx, Filter{Job: job, Max: 1000})
+	if err != nil {
+		return run, false, err
+	}
+	for _, earlier := range runs { // the last first
+		if earlier.Scheduled <= until {
+			return earlier, true, nil
+		}
+	}
+	return run, true, nil
 }
 
 func jitter(most time.Duration) time.Duration {
