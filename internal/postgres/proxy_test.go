@@ -71,7 +71,7 @@ func startProxy(t *testing.T, target string) *proxy {
 			server, err := net.Dial(network, backend)
 			if err != nil {
 				_ = client.Close()
-				return
+				continue
 			}
 			time.AfterFunc(delay, func() { p.pass(client, server, number, age) })
 		}
