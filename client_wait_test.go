@@ -72,6 +72,48 @@ func TestThoseWhoWaitDoNotAllComeBack(t *testing.T) {
 	}
 }
 
+// TestManyPassWhereManyFit: twice as many ask at the same time whenever all before were allowed, or the way to the limiter and back would
+// bound how many pass. The limiter of this test answers nobody before so many have asked.
+func TestManyPassWhereManyFit(t *testing.T) {
+	t.Parallel()
+	const most = 32
+	nc := connect(t)
+	c := limits.NewClient(nc, limits.Timeout(time.Minute))
+	waits, denied := 2*most-1, 0
+	var together atomic.Int64
+	together.Store(1)
+	var asking []*nats.Msg
+	if _, err := nc.Subscribe(limits.SubjectConsume, func(m *nats.Msg) {
+		if denied < waits {
+			denied++
+			_ = m.Respond([]byte(`{"allowed":false,"retryAfter":500}`))
+			return
+		}
+		if asking = append(asking, m); len(asking) < int(together.Load()) {
+			return
+		}
+		together.Store(2 * together.Load())
+		for _, m := range asking {
+			_ = m.Respond([]byte(`{"allowed":true}`))
+		}
+		asking = nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range waits {
+		all.Go(func() {
+			if reply, err := c.Wait(t.Context(), limits.Per("k", 1, "1m")); err != nil || !reply.Allowed {
+				t.Errorf("%+v, %v", reply, err)
+			}
+		})
+	}
+	all.Wait()
+	if next := together.Load(); next != 2*most {
+		t.Errorf("%d asked at the same time in the end", next/2)
+	}
+}
+
 // TestAWaitIsNotKeptByOneThatGetsNoAnswer: both learn that nobody answers within the time of a question or two.
 func TestAWaitIsNotKeptByOneThatGetsNoAnswer(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -35,8 +36,9 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 
 // Wait consumes, and as long as it is denied sleeps until the limiter says that a retry can fit: never sooner,
 // and up to a tenth later, so that those who wait for the same limit do not all come back at once. The first
-// allowed reply ends it. Those who wait for the same with one Client come back one by one, in no order, and what one of them is
-// told holds for the others. Each answer that is no is a denial like any other, with its events and alerts.
+// allowed reply ends it. Those who wait for the same with one Client come back one by one, and more at a time as long as they are
+// allowed; what one of them is told holds for the others. Each answer that is no is a denial like any other, with its events and
+// alerts.
 //
 // It returns the last reply with an error that wraps [ErrNeverFits] when the cost can never fit, and one that
 // wraps [context.DeadlineExceeded], at once, when ctx ends before the next try would be due. Where there is a reply beside
@@ -61,14 +63,12 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 	id, old := r.ID, 0
 	var g *gate
-	pass := func() {}
-	defer func() {
-		pass()
-		c.gates.leave(g)
-	}()
+	defer func() { c.gates.leave(g) }()
+	pass := func(bool) {}
 	for try := 1; ; try++ {
 		reply, err := c.asked(ctx, c.Consume, r)
 		if err != nil || reply.Allowed {
+			pass(err == nil)
 			return reply, err
 		}
 		due := reply.RetryIn()
@@ -77,21 +77,25 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 			due, fits, old = c.due(ctx, r, due, old)
 			r.ID = id + ":" + strconv.Itoa(try)
 		}
-		if !fits {
-			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
-		}
 		if g == nil {
 			g = c.gates.enter(r)
 		}
 		c.gates.close(g, due)
-		for ; due > 0; due = c.gates.closed(g) {
-			pass()
+		pass(false)
+		if !fits {
+			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
+		}
+		for due = max(due, 0); ; {
 			if err = sleep(ctx, due); err == nil {
-				pass, err = g.turn(ctx, c.timeout)
+				pass, err = c.gates.turn(ctx, g, c.timeout)
 			}
 			if err != nil {
 				return reply, fmt.Errorf("wait for %s, free in %v: %w", reply.Key, due, err)
 			}
+			if due = c.gates.closed(g); due <= 0 {
+				break
+			}
+			pass(false)
 		}
 	}
 }
@@ -103,15 +107,19 @@ type gates struct {
 	all map[string]*gate
 }
 
-// gate is passed by one at a time. Who is denied closes it for all: what he was told holds for them, too.
+// gate is passed by one at a time, and by twice as many whenever one was allowed. Who is denied closes it for all: what he was told
+// holds for them, too. All of it is guarded by gates.mu.
 type gate struct {
 	request string
-	asking  chan struct{} // has one while somebody asks
-
-	// Guarded by gates.mu.
-	waits int
-	until time.Time
+	waits   int
+	until   time.Time
+	// asking are those who have passed and have no answer yet, of width at most; the others wait in line.
+	asking, width int
+	line          []chan struct{}
 }
+
+// widest is how many may ask at a gate at the same time.
+const widest = 1024
 
 // enter gives the gate of a request, whatever its ID, behind its first denial.
 func (g *gates) enter(r Request) *gate {
@@ -124,7 +132,7 @@ func (g *gates) enter(r Request) *gate {
 		if g.all == nil {
 			g.all = map[string]*gate{}
 		}
-		one = &gate{request: string(request), asking: make(chan struct{}, 1)}
+		one = &gate{request: string(request), width: 1}
 		g.all[one.request] = one
 	}
 	one.waits++
@@ -147,7 +155,7 @@ func (g *gates) leave(one *gate) {
 func (g *gates) close(one *gate, d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one.until = time.Now().Add(d)
+	one.until, one.width = time.Now().Add(d), 1
 }
 
 // closed gives for how long a gate is closed still.
@@ -157,18 +165,54 @@ func (g *gates) closed(one *gate) time.Duration {
 	return time.Until(one.until)
 }
 
-// turn waits until nobody asks at the gate, but no longer than a question takes: one that gets no answer does not keep the others.
-func (g *gate) turn(ctx context.Context, most time.Duration) (pass func(), err error) {
+// turn waits in line, but no longer than a question takes: one that gets no answer does not keep the others. pass is told whether
+// the question was allowed, and is called once.
+func (g *gates) turn(ctx context.Context, one *gate, most time.Duration) (pass func(allowed bool), err error) {
+	g.mu.Lock()
+	if one.asking < one.width {
+		one.asking++
+		g.mu.Unlock()
+		return func(allowed bool) { g.passed(one, allowed) }, nil
+	}
+	mine := make(chan struct{})
+	one.line = append(one.line, mine)
+	g.mu.Unlock()
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case g.asking <- struct{}{}:
-		return sync.OnceFunc(func() { <-g.asking }), nil
+	case <-mine:
+		return func(allowed bool) { g.passed(one, allowed) }, nil
 	case <-timer.C:
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	return func() {}, err
+	g.mu.Lock()
+	if i := slices.Index(one.line, mine); i >= 0 {
+		one.line = slices.Delete(one.line, i, i+1)
+		g.mu.Unlock()
+		return func(bool) {}, err
+	}
+	g.mu.Unlock() // it was his turn at the same moment
+	if err != nil {
+		g.passed(one, false)
+		return func(bool) {}, err
+	}
+	return func(allowed bool) { g.passed(one, allowed) }, nil
+}
+
+// passed lets those in line have their turn.
+func (g *gates) passed(one *gate, allowed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one.asking--
+	if allowed {
+		one.width = min(2*one.width, widest)
+	}
+	for len(one.line) > 0 && one.asking < one.width {
+		one.asking++
+		close(one.line[0])
+		one.line = one.line[1:]
+	}
 }
 
 // asked asks within the client's timeout: ctx says how long to wait for a turn, and that may be an hour.
