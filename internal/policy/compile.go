@@ -205,7 +205,7 @@ func (c *compiler) exemption(p *policy, e tests, path string) {
 	}
 	for _, m := range p.match {
 		i := slices.IndexFunc(e, func(t test) bool { return t.attribute == m.attribute })
-		if i >= 0 && !slices.ContainsFunc(m.patterns, func(v string) bool { return mayShare(e[i].patterns, v) }) {
+		if i >= 0 && m.asWritten() && e[i].asWritten() && !slices.ContainsFunc(m.patterns, func(v string) bool { return mayShare(e[i].patterns, v) }) {
 			c.Add(path, "can never hold, because match wants %s to be one of %s; change one of them", m.attribute, strings.Join(m.patterns, ", "))
 		}
 	}

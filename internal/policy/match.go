@@ -16,23 +16,29 @@ type tests []test
 type test struct {
 	attribute string
 	patterns  []string
+	// addresses are the patterns of an attribute ip, as addresses are written.
+	addresses []string
 }
 
 func compileTests(c Condition) tests {
 	var ts tests
 	for attribute, patterns := range c {
+		t := test{attribute: attribute, patterns: patterns}
 		if attribute == ipAttribute {
-			patterns = addresses(patterns)
+			t.addresses = addresses(patterns)
 		}
-		ts = append(ts, test{attribute, patterns})
+		ts = append(ts, t)
 	}
 	slices.SortFunc(ts, func(a, b test) int { return cmp.Compare(a.attribute, b.attribute) })
 	return ts
 }
 
-// address gives the address of an IP as its canonical text has it, and anything else as it is: one address can be written in many ways,
+// address gives an IP address or a /64 as its canonical text has it, and anything else as it is: one address can be written in many ways,
 // and ::ffff:203.0.113.9 is 203.0.113.9.
 func address(v string) string {
+	if p, err := netip.ParsePrefix(v); err == nil {
+		return p.Masked().String()
+	}
 	a, err := netip.ParseAddr(v)
 	if err != nil {
 		return v
@@ -40,13 +46,11 @@ func address(v string) string {
 	return a.Unmap().WithZone("").String()
 }
 
-// addresses writes patterns of addresses as [address] does: those of IPv6 in lower case.
+// addresses writes patterns as [address] does, and those with a star in lower case.
 func addresses(patterns []string) []string {
-	written := slices.Clone(patterns)
-	for i, p := range written {
-		if written[i] = address(p); strings.Contains(p, ":") {
-			written[i] = strings.ToLower(written[i])
-		}
+	written := make([]string, len(patterns))
+	for i, p := range patterns {
+		written[i] = strings.ToLower(address(p))
 	}
 	return written
 }
@@ -64,13 +68,13 @@ func (ts tests) fails(attributes map[string]string) *test {
 	return nil
 }
 
-// fits compares an attribute ip by its address, as it is in keys.
+// fits compares an attribute ip as it came, and by its address, as it is in keys.
 func (t *test) fits(v string) bool {
-	if t.attribute == ipAttribute {
-		v = address(v)
-	}
-	return glob.Any(t.patterns, v)
+	return glob.Any(t.patterns, v) || t.addresses != nil && glob.Any(t.addresses, address(v))
 }
+
+// asWritten tells whether what is compared are the patterns alone, and not also what they are as addresses.
+func (t *test) asWritten() bool { return t.addresses == nil || slices.Equal(t.addresses, t.patterns) }
 
 // why says in words how the attributes fail it.
 func (t *test) why(attributes map[string]string) string {
@@ -97,7 +101,7 @@ func (ts tests) implies(wide tests, present []string) bool {
 	for _, w := range wide {
 		i := slices.IndexFunc(ts, func(t test) bool { return t.attribute == w.attribute })
 		switch {
-		case i >= 0 && covers(w.patterns, ts[i].patterns):
+		case i >= 0 && covers(w.patterns, ts[i].patterns) && covers(w.addresses, ts[i].addresses):
 		case i < 0 && slices.Contains(present, w.attribute) && slices.Contains(w.patterns, "*"):
 		default:
 			return false
