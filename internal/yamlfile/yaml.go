@@ -239,8 +239,8 @@ func (p *Problems) badName(n ast.MapKeyNode) string {
 	}
 }
 
-// fieldLike is what names of fields are made of, and secrets hardly.
-var fieldLike = regexp.MustCompile(`^[A-Za-z]{1,32}$`)
+// fieldLike is what names of fields are made of, also mistaken ones, and secrets hardly.
+var fieldLike = regexp.MustCompile(`^[A-Za-z_-]{1,32}$`)
 
 // hides says of a name that it may be a secret which slipped into its place, as a URL does that is written where a mapping belongs.
 func (p *Problems) hides(name string) bool { return p.format.Private && !fieldLike.MatchString(name) }
@@ -254,10 +254,14 @@ func (p *Problems) shownName(before, name string) string {
 
 // join is [Join] for a name of the file.
 func (p *Problems) join(path, name string) string {
-	if p.hides(name) {
-		name = hidden
+	if !p.hides(name) {
+		return Join(path, name)
 	}
-	return Join(path, name)
+	for n := 1; ; n++ { // each has a path of its own, or one would keep the others from being told of
+		if at := Join(path, strings.Repeat(hidden, n)); !p.Given(at) {
+			return at
+		}
+	}
 }
 
 // hidden stands in a path for a name that is not shown.
