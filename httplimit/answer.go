@@ -20,6 +20,8 @@ type Answer struct {
 
 	// spec is the inline limit that was sent, if it was one alone: its reply leaves out the window.
 	spec limits.LimitSpec
+	// names are those that [RateLimitFields] has written; nil where it has not.
+	names []string
 }
 
 // Denied tells whether the answer is a denial that is to be enforced.

@@ -69,9 +69,12 @@ func problem(a *Answer) problemBody {
 
 // violated names the limits that refuse, as [RateLimitFields] does.
 func violated(a *Answer) []string {
-	rows := a.enforced()
+	rows, written := a.enforced(), a.names
+	if written == nil {
+		written = policyNames(rows, "")
+	}
 	var names []string
-	for i, name := range policyNames(rows, "") {
+	for i, name := range written {
 		if !rows[i].Allowed {
 			names = append(names, name)
 		}

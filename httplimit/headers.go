@@ -54,6 +54,7 @@ func RateLimitFields(h http.Header, a *Answer) {
 		return
 	}
 	names := policyNames(rows, h.Get("RateLimit-Policy"))
+	a.names = names
 	policy, state := make([]string, len(rows)), make([]string, len(rows))
 	for i, l := range rows {
 		name := sfString(names[i])
