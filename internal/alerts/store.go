@@ -149,7 +149,7 @@ type Store interface {
 	// gives is when that is over. While an alert's "ID.raised" waits, its "ID.resolved" for the same channel is not due.
 	DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]Delivery, error)
 	// OtherDeliveries gives up to max deliveries that wait for channels that are not among those given, and have been due for a
-	// time: what is claimed or waits for its next try has somebody who knows its channel.
+	// time: what is claimed or waits for its next try has somebody who knows its channel, and so has the "ID.resolved" behind it.
 	OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]Delivery, error)
 	// Deliver writes how tries ended. One that does not wait any more is left as it is.
 	Deliver(ctx context.Context, all []Tried) error

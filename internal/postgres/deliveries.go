@@ -47,7 +47,7 @@ WITH RECURSIVE waiting AS (
 )
 SELECT ` + deliveryColumns + ` FROM waiting w
 CROSS JOIN LATERAL (
-	SELECT * FROM alert_deliveries WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting' AND due_at <= ` + sinceMillis + ` - $3
+	SELECT * FROM alert_deliveries d WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting' AND due_at <= ` + sinceMillis + ` - $3` + notBefore + `
 	ORDER BY channel, due_at LIMIT $2
 ) d
 WHERE w.channel <> ALL ($1::text[]) LIMIT $2`

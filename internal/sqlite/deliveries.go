@@ -42,7 +42,7 @@ WITH RECURSIVE waiting (channel) AS (
 	FROM waiting w WHERE w.channel IS NOT NULL
 )
 SELECT ` + deliveryColumns + ` FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting' AND d.due_at <= ?3
-WHERE w.channel NOT IN (SELECT value FROM json_each(?1)) LIMIT ?2`
+WHERE w.channel NOT IN (SELECT value FROM json_each(?1))` + notBefore + ` LIMIT ?2`
 
 	deliverSQL = `
 UPDATE alert_deliveries SET state = ?2, attempts = attempts + ?3, error = ?4,

@@ -221,6 +221,9 @@ func othersThatAreCaredFor(t *testing.T, s alerts.Store) {
 	for id, due := range map[string]int64{"later": now + hour, "due": now - hour/2, "overdue": now - 2*hour} {
 		tried(t, s, alerts.Tried{ID: id + "/x", State: alerts.DeliveryWaiting, DueAt: due})
 	}
+	addDeliveries(t, s, "x", "a.raised", "a.resolved")
+	tried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: now + hour},
+		alerts.Tried{ID: "a.resolved/x", State: alerts.DeliveryWaiting, DueAt: now - 5*hour})
 	for due, want := range map[time.Duration][]string{0: {"due/x", "overdue/x"}, time.Hour: {"overdue/x"}, 3 * time.Hour: nil} {
 		got, err := s.OtherDeliveries(within(t), []string{"y"}, due, 9)
 		if err != nil {
