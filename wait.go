@@ -206,7 +206,7 @@ func (g *gates) passed(one *gate, allowed bool) {
 	defer g.mu.Unlock()
 	one.asking--
 	if allowed {
-		one.width = min(2*one.width, widest)
+		one.width, one.until = min(2*one.width, widest), time.Time{}
 	}
 	for len(one.line) > 0 && one.asking < one.width {
 		one.asking++

@@ -66,7 +66,11 @@ func (h *hearing) note(nc *nats.Conn, err error, log *slog.Logger) {
 	h.due = now.Add(h.wait)
 	log.Error("the NATS server does not deliver requests any more, and is asked again: grant the subscription to the user of "+
 		"this connection (docs/operations.md, Permissions in NATS)", "subject", subject, "after", h.wait)
-	time.AfterFunc(h.wait, func() { _ = nc.ForceReconnect() }) // which fails when the connection is closed
+	time.AfterFunc(h.wait, func() {
+		if h.err() != nil && !nc.IsDraining() { // else it has come back by itself
+			_ = nc.ForceReconnect() // which fails when the connection is closed
+		}
+	})
 }
 
 // again notes that the connection was made anew: what is refused is told behind that.

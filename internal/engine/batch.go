@@ -316,15 +316,12 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	}
 }
 
-// refundKept gives back what a refund was decided to under definitions that were left again: under those that stand.
+// refundKept gives back what a refund was decided to under definitions that were left again: under those that stand, and at the moment
+// that is stored, for from there another definition carries over what is used, and has told when that is free.
 func (b *batch) refundKept(r *Request) {
-	for i, slot := range r.slots {
+	for _, slot := range r.slots {
 		if slices.ContainsFunc(b.kept, func(d definition) bool { return d.slot == slot }) {
-			c, l := &b.counters[slot], &r.Limits[i]
-			if c.state.arrive(l, b.now) {
-				c.limit = l
-			}
-			c.state.refund(r.Cost)
+			b.counters[slot].state.refund(r.Cost)
 		}
 	}
 }

@@ -137,6 +137,33 @@ func TestARefundUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 	}
 }
 
+// TestARefundPutsNoRetryOff: what another definition was told of a retry holds, however often something is given back until then.
+func TestARefundPutsNoRetryOff(t *testing.T) {
+	t.Parallel()
+	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
+		for _, to := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, engine.Config{Store: openTap(t)})
+				l := per(t, "k", 100, "1d")
+				l.Name, l.Threshold, l.Algorithm = "n", -1, a
+				other := l
+				other.Window, other.Algorithm = window(t, "1m"), to
+				ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 100})
+				denied := ask(t, e, engine.Request{Limits: []engine.Limit{other}, Cost: 50})
+				end := time.Now().Add(time.Duration(denied.Results[0].RetryAfter) * time.Millisecond)
+				for time.Until(end) > 5*time.Second {
+					time.Sleep(5 * time.Second)
+					ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{other}})
+				}
+				time.Sleep(time.Until(end))
+				if d := ask(t, e, engine.Request{Limits: []engine.Limit{other}, Cost: 50}); denied.Allowed || !d.Allowed {
+					t.Errorf("%s, then %s: told %d, and then %+v", a, to, denied.Results[0].RetryAfter, d.Results[0])
+				}
+			})
+		}
+	}
+}
+
 // TestATellLeavesTheCounterAsItIs: what another definition was told of a retry holds.
 func TestATellLeavesTheCounterAsItIs(t *testing.T) {
 	t.Parallel()
