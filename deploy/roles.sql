@@ -24,7 +24,7 @@ GRANT SELECT ON goose_db_version TO limits_worker, limits_alerter, limits_reader
 -- A limiter. UPDATE on receipts and outbox is for row locks. What is in the journal is in no table yet. DELETE on usage is for rollup and retention.
 GRANT SELECT, INSERT, UPDATE, DELETE ON counters, receipts, outbox, usage_counts, usage_requests, overrides, job_runs
     TO limits_worker;
-GRANT SELECT, INSERT, DELETE ON journal TO limits_worker;
+GRANT SELECT, INSERT, DELETE ON journal, outbox_refused TO limits_worker;
 GRANT SELECT, INSERT, UPDATE ON api_keys TO limits_worker;
 GRANT SELECT, UPDATE ON override_revision TO limits_worker;
 
@@ -34,7 +34,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON alert_events, alert_groups, alerts, aler
 GRANT SELECT, UPDATE, DELETE ON counters, receipts, usage_requests, overrides TO limits_alerter;
 GRANT SELECT ON journal TO limits_alerter;
 -- Nothing is resolved while events wait to be published: how old the first of them is stands in its data.
-GRANT SELECT (seq, data, refused) ON outbox TO limits_alerter;
+GRANT SELECT (seq, data) ON outbox TO limits_alerter;
+GRANT SELECT ON outbox_refused TO limits_alerter;
 GRANT SELECT, UPDATE ON override_revision TO limits_alerter;
 
 -- Somebody who looks: everything but the hashes of API keys, answers kept under ids, and the messages of deliveries.

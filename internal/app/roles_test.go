@@ -164,7 +164,7 @@ func TestRightsOfRoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string][3]string{ // worker, alerter, reader
-		"counters": {"SIUD", "SUD", "S"}, "receipts": {"SIUD", "SUD", ""}, "outbox": {"SIUD", "s", ""},
+		"counters": {"SIUD", "SUD", "S"}, "receipts": {"SIUD", "SUD", ""}, "outbox": {"SIUD", "s", ""}, "outbox_refused": {"SID", "S", ""},
 		"journal":      {"SID", "S", ""},
 		"usage_counts": {"SIUD", "SIUD", "S"}, "usage_requests": {"SIUD", "SUD", "S"},
 		"api_keys": {"SIU", "", "s"}, "overrides": {"SIUD", "SUD", "S"}, "override_revision": {"SU", "SU", "S"},

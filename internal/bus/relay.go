@@ -87,7 +87,8 @@ type Relay struct {
 	refused map[string]time.Time
 	refusal *outage.Log
 	// unnoted are those among them that the outbox does not know of yet.
-	unnoted []string
+	unnoted   []string
+	unnotable seldom
 }
 
 // NewRelay makes a relay; Run runs it.
@@ -190,9 +191,6 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		}
 		r.ready = true
 	}
-	if err := r.noteRefused(ctx); err != nil {
-		return 0, false, err
-	}
 	asked := r.cfg.Batch + len(r.refused)
 	n, err = r.cfg.Outbox.Relay(ctx, asked, func(ctx context.Context, events []engine.Event) ([]string, error) {
 		more = len(events) == asked
@@ -203,19 +201,22 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		r.ready = false
 		return n, more, fmt.Errorf("relay events: %w", err)
 	}
-	return n, more, r.noteRefused(ctx)
+	r.noteRefused(ctx)
+	return n, more, nil
 }
 
-// noteRefused tells the outbox of what is refused since it was told last.
-func (r *Relay) noteRefused(ctx context.Context) error {
+// noteRefused tells the outbox of what is refused since it was told last. Where that fails others go on, and it is told with the next.
+func (r *Relay) noteRefused(ctx context.Context) {
 	if len(r.unnoted) == 0 {
-		return nil
+		return
 	}
 	if err := r.cfg.Outbox.RefuseEvents(ctx, r.unnoted); err != nil {
-		return fmt.Errorf("note events that are refused: %w", err)
+		if r.unnotable.due() > 0 {
+			r.cfg.Logger.Warn("note events that are refused; alerts are not resolved meanwhile", "events", len(r.unnoted), "error", err)
+		}
+		return
 	}
 	r.unnoted = nil
-	return nil
 }
 
 // publish sends the events and waits for their acknowledgements. One that is refused for itself holds nothing else up: it stays
@@ -280,7 +281,7 @@ func room(err error) string {
 func (r *Relay) refuse(id string, err error, mend string) bool {
 	if _, is := r.refused[id]; !is && len(r.refused) == refusedMost {
 		return false
-	} else if !is {
+	} else if !is && len(r.unnoted) < refusedMost {
 		r.unnoted = append(r.unnoted, id)
 	}
 	r.refusal.Tried(err, "mend", mend)

@@ -54,11 +54,15 @@ DELETE FROM outbox WHERE seq = ANY ($1::bigint[])`
 	countOutboxSQL = `
 SELECT count(*) FROM outbox`
 
+	// What was published since leaves its place to the others.
 	refuseEventsSQL = `
-UPDATE outbox SET refused = true WHERE id = ANY ($1::text[]) AND NOT refused`
+WITH published AS (
+	DELETE FROM outbox_refused r WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.seq = r.seq)
+)
+INSERT INTO outbox_refused SELECT seq FROM outbox WHERE id = ANY ($1::text[]) ON CONFLICT DO NOTHING`
 
 	oldestEventSQL = `
-SELECT data, ` + nowMillis + ` FROM outbox WHERE NOT refused ORDER BY seq LIMIT 1`
+SELECT data, ` + nowMillis + ` FROM outbox o WHERE NOT EXISTS (SELECT FROM outbox_refused r WHERE r.seq = o.seq) ORDER BY seq LIMIT 1`
 )
 
 // settleTimeout is for removing what was acknowledged after the caller's context has ended.
