@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -47,20 +49,61 @@ func (e *Engine) keepDenials() {
 // transaction before: each is answered before its deadline, since nobody may wait for it any longer.
 func (e *Engine) commit(b *batch) {
 	awake := e.pulse.awake()
-	oldest := b.dropLate(time.Now(), awake, e.cfg.Deadline*3/4, e.whyLate())
-	until := earlier(later(b.began, awake).Add(e.patience()), oldest.Add(e.cfg.Deadline*15/16))
+	oldest := b.dropLate(time.Now(), awake, e.mostWait(), e.whyLate())
+	e.answerLate(b)
+	full := later(b.began, awake).Add(e.patience())
+	until := earlier(full, oldest.Add(e.cfg.Deadline*15/16))
 	defer b.endTurn()
-	err := e.persist(b, until)
+	if e.slow.Load() && e.breaker.State() != gobreaker.StateClosed { // else all would wait for each probe
+		b.fail(gobreaker.ErrOpenState)
+		e.answerFailed(b)
+		return
+	}
+	probing := e.breaker.State() != gobreaker.StateClosed
+	err := e.persist(b, until, !probing && until.Before(full))
+	if probing && err != nil && !isOpen(err) && !time.Now().Before(until) {
+		e.slow.Store(true)
+	}
 	if err != nil && !time.Now().Before(until) && e.pulse.awake().After(awake) {
 		// The process was held up, and not by the store.
 		if errors.Is(err, ErrCommitUnknown) {
 			b.keepRepeatable(err)
 		}
-		err = e.persist(b, time.Now().Add(e.patience()))
+		err = e.persist(b, time.Now().Add(e.patience()), false)
 	}
 	if err != nil {
 		b.fail(err)
 	}
+	e.answerFailed(b)
+}
+
+// mostWait is how long a request may have waited for its transaction to begin. What is left of its time has to do for that: in a flood
+// the oldest would leave it too little, and a store that works would seem to fail.
+func (e *Engine) mostWait() time.Duration {
+	left := e.cfg.Deadline*59/64 - time.Duration(e.took.Load())
+	return min(e.cfg.Deadline*3/4, max(left, e.cfg.Deadline/4))
+}
+
+// answerLate hands out the answers to requests that have waited too long, before the transaction of the others.
+func (e *Engine) answerLate(b *batch) {
+	if !slices.ContainsFunc(b.requests, func(r *Request) bool { return r.err != nil }) {
+		return
+	}
+	late, kept := e.newBatch(), b.requests[:0]
+	for _, r := range b.requests {
+		if r.err == nil {
+			kept = append(kept, r)
+			continue
+		}
+		e.answerWithout(r)
+		late.requests = append(late.requests, r)
+	}
+	b.requests = kept
+	e.answers <- late
+}
+
+// answerFailed answers what could not be decided, as well as that goes.
+func (e *Engine) answerFailed(b *batch) {
 	for _, r := range b.requests {
 		if errors.Is(r.err, ErrCorrupt) {
 			e.cfg.Observer.StoreFailed(r.err)
@@ -80,9 +123,13 @@ func (e *Engine) patience() time.Duration {
 	return most
 }
 
-// persist writes the batch, and again while that may help.
-func (e *Engine) persist(b *batch, until time.Time) error {
-	ctx, cancel := context.WithDeadline(context.Background(), until)
+// persist writes the batch, and again while that may help. short says that its requests have left it less than a transaction's time.
+func (e *Engine) persist(b *batch, until time.Time, short bool) error {
+	why := context.DeadlineExceeded
+	if short {
+		why = errShort
+	}
+	ctx, cancel := context.WithDeadlineCause(context.Background(), until, why)
 	defer cancel()
 	err := e.write(ctx, b)
 	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
@@ -145,20 +192,39 @@ func (e *Engine) mayRetry(ctx context.Context, err error, attempt int) bool {
 	}
 }
 
+// errShort says that a transaction had too little time, because its requests had waited for long: of a store that works, and is asked for
+// more than it can do.
+var errShort = fmt.Errorf("%w: the transaction had too little of their time left", ErrOverloaded)
+
+// shortsMost is how many such may follow each other: after that the store is taken to hang.
+const shortsMost = 8
+
+// ranShort tells whether a transaction failed for want of time alone, and has the next ones leave more of it.
+func (e *Engine) ranShort(ctx context.Context, err error, took time.Duration) bool {
+	if err == nil || ctx.Err() == nil || context.Cause(ctx) != errShort || errors.Is(err, ErrCommitUnknown) || took >= e.cfg.Deadline*3/8 {
+		return false
+	}
+	e.took.Store(max(e.took.Load(), int64(took)*5/4))
+	return e.shorts.Add(1) <= shortsMost
+}
+
 // transact runs a transaction through the circuit breaker.
 func (e *Engine) transact(ctx context.Context, update func() error) error {
 	began := time.Now()
 	_, err := e.breaker.Execute(func() (struct{}, error) {
 		err := update()
-		if err != nil {
+		switch {
+		case e.ranShort(ctx, err, time.Since(began)):
+			return struct{}{}, errShort
+		case err != nil:
 			e.failed(err)
-		} else {
+		default:
 			e.succeeded()
 		}
 		e.hangs.Store(err != nil && ctx.Err() != nil && time.Since(began) >= e.cfg.Deadline*3/8 && !e.pulse.awake().After(began))
 		return struct{}{}, err
 	})
-	if err != nil && !isOpen(err) {
+	if err != nil && !isOpen(err) && !errors.Is(err, errShort) {
 		e.cfg.Observer.StoreFailed(err)
 	}
 	return err
@@ -223,7 +289,15 @@ func (e *Engine) forgetChanged(b *batch) {
 
 // committed does what follows from a transaction that stands.
 func (e *Engine) committed(b *batch) {
-	e.cfg.Observer.Wrote(len(b.pending), len(b.ids), b.clock.received.Sub(b.clock.sent))
+	took := b.clock.received.Sub(b.clock.sent)
+	e.cfg.Observer.Wrote(len(b.pending), len(b.ids), took)
+	e.shorts.Store(0)
+	// One that is slow for once says little; slow ones that follow each other say more.
+	if more := int64(took) - e.took.Load(); more > 0 {
+		e.took.Add(more / 4)
+	} else {
+		e.took.Add(more / 16)
+	}
 	for i := range b.counters {
 		c := &b.counters[i]
 		e.denials.settle(c, b.now)

@@ -300,6 +300,98 @@ func TestEachIsAnsweredInTimeByAStoreThatIsSlow(t *testing.T) {
 	}
 }
 
+// TestTheCircuitClosesOverAStoreThatIsSlow, and works: it takes longer than a probe may.
+func TestTheCircuitClosesOverAStoreThatIsSlow(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{300 * time.Millisecond, 600 * time.Millisecond, 1200 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &sluggish{tap: openTap(t)}
+			e := start(t, engine.Config{Store: store})
+			store.takes.Store(int64(takes))
+			one := engine.Request{Limits: []engine.Limit{per(t, "k", 5000, "1h")}}
+			if d := ask(t, e, one); d.Degraded {
+				t.Fatalf("%v: %+v while it works", takes, d)
+			}
+			store.fail(func(bool) error { return errors.New("connection refused") })
+			for range 5 {
+				ask(t, e, one)
+			}
+			store.fail(nil)
+			for range 60 { // each of them is answered soon, with the store or without
+				time.Sleep(100 * time.Millisecond)
+				at := time.Now()
+				ask(t, e, one)
+				if took := time.Since(at); took > max(takes, 250*time.Millisecond) {
+					t.Errorf("%v: answered after %v", takes, took)
+				}
+			}
+			if d := ask(t, e, one); d.Degraded || e.Failure() != nil {
+				t.Errorf("%v: %+v, %v, 6 s after it works again", takes, d, e.Failure())
+			}
+			store.takes.Store(0)
+		})
+	}
+}
+
+// TestAFloodOverAStoreThatIsSlowLiftsNoLimits: what it has no time for is told so, and is neither allowed nor denied for want of it.
+func TestAFloodOverAStoreThatIsSlowLiftsNoLimits(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond, 700 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &sluggish{tap: openTap(t)}
+			e := start(t, engine.Config{Store: store, MaxBatch: 8, Queue: 256})
+			store.takes.Store(int64(takes))
+			var decided, refused, without atomic.Int64
+			var all sync.WaitGroup
+			for range 4000 { // in 20 s, of which it can decide 8 in a batch
+				all.Add(1)
+				if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 5000, "1h")}, Cost: 1, Done: func(d engine.Decision, err error) {
+					switch {
+					case errors.Is(err, engine.ErrOverloaded):
+						refused.Add(1)
+					case err != nil || d.Degraded:
+						without.Add(1)
+					default:
+						decided.Add(1)
+					}
+					all.Done()
+				}}); err != nil {
+					refused.Add(1)
+					all.Done()
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			all.Wait()
+			if least := 8 * int64(20*time.Second/takes) / 2; without.Load() > 0 || decided.Load() < least || e.Failure() != nil {
+				t.Errorf("%v: %d decided, want %d or more; %d refused; %d without the store, which failed: %v",
+					takes, decided.Load(), least, refused.Load(), without.Load(), e.Failure())
+			}
+			store.takes.Store(0)
+		})
+	}
+}
+
+// TestAFloodOverAStoreThatHangsOpensTheCircuit all the same.
+func TestAFloodOverAStoreThatHangsOpensTheCircuit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &sluggish{tap: openTap(t)}
+		e := start(t, engine.Config{Store: store, MaxBatch: 8, Queue: 256})
+		store.takes.Store(int64(100 * time.Millisecond))
+		for n := range 4000 {
+			_ = e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 5000, "1h")}, Cost: 1, Done: func(engine.Decision, error) {}})
+			time.Sleep(5 * time.Millisecond)
+			if n == 2000 {
+				store.takes.Store(int64(time.Hour))
+			}
+		}
+		if e.Failure() == nil {
+			t.Error("10 s after the store began to hang nothing fails")
+		}
+		store.takes.Store(0)
+	})
+}
+
 // sluggish is a store whose transactions take long.
 type sluggish struct {
 	*tap

@@ -82,8 +82,14 @@ type Engine struct {
 	lastFailure atomic.Pointer[failure]
 	// hangs says that the store did not answer the last transaction for long: one such is enough to open the circuit.
 	hangs atomic.Bool
-	pulse pulse
-	clock atomic.Pointer[reading]
+	// slow says that the store did not answer a probe in its time: it may need longer, which is found out beside the requests, while
+	// probing is true.
+	slow, probing atomic.Bool
+	// took is about how long transactions take of late, in nanoseconds, and shorts are those, one after the other, that had too little
+	// time left of that of their requests.
+	took, shorts atomic.Int64
+	pulse        pulse
+	clock        atomic.Pointer[reading]
 	// looked is the reading that became old when denials were answered on the strength of it.
 	looked    atomic.Pointer[reading]
 	exhausted exhausted
@@ -108,7 +114,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 		MaxRequests:  1,
 		Timeout:      time.Second,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 || e.hangs.Load() },
-		IsSuccessful: func(err error) bool { return err == nil || errors.Is(err, ErrConflict) },
+		IsSuccessful: func(err error) bool { return err == nil || errors.Is(err, ErrConflict) || errors.Is(err, errShort) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			switch {
 			case to == gobreaker.StateOpen && from == gobreaker.StateClosed:

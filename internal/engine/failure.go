@@ -29,6 +29,7 @@ func (e *Engine) failed(err error) {
 func (e *Engine) succeeded() {
 	if e.lastFailure.Load() != nil {
 		e.lastFailure.Store(nil)
+		e.slow.Store(false)
 	}
 }
 
@@ -51,9 +52,32 @@ func (e *Engine) Failure() error {
 // probe tries a store that failed, when nobody else has for a while: else it would be told to fail until somebody asks, or to
 // answer when it does not. To read may work where nothing can be written, so a receipt is written.
 func (e *Engine) probe() {
-	if last := e.lastFailure.Load(); last != nil && time.Since(last.at) >= probeAfter && e.breaker.State() != gobreaker.StateClosed {
+	last, state := e.lastFailure.Load(), e.breaker.State()
+	switch {
+	case last == nil || state == gobreaker.StateClosed:
+	case e.slow.Load():
+		if state == gobreaker.StateHalfOpen && e.probing.CompareAndSwap(false, true) {
+			e.done.Go(e.probePatiently)
+		}
+	case time.Since(last.at) >= probeAfter:
 		_ = e.enqueue(&Request{Verb: look, ID: probePrefix + e.cfg.NewID()}) // when the queue is full others do
 	}
+}
+
+// probePatiently tries a store that did not answer a probe in its time, for as long as a transaction may take while the circuit is closed:
+// one that works, and takes longer than a probe, would never be used again. Meanwhile requests are answered without it, and wait for
+// nothing.
+func (e *Engine) probePatiently() {
+	defer e.probing.Store(false)
+	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.Deadline*3/4)
+	defer cancel()
+	id := probePrefix + e.cfg.NewID()
+	_ = e.transact(ctx, func() error { // which keeps how it went
+		return e.cfg.Store.Update(ctx, Batch{IDs: []string{id}}, func(s Snapshot) Changes {
+			e.exhausted.forgetOthers(&s.Others)
+			return Changes{Receipts: []Receipt{{ID: id, Answer: []byte(`{}`), ExpiresAt: s.Now + receiptLife}}}
+		})
+	})
 }
 
 // probePrefix begins the ids of probes. No request can have one.
