@@ -146,21 +146,31 @@ func (d *denials) requests(pick func(*untold) bool) (rs []*Request) {
 	return rs
 }
 
-// tellLoop tells of denials that ended before their event was due, and tries a store that failed.
+// tellLoop tells of denials that ended before their event was due, and tries a store that failed. Those that are due at once are told over
+// a second, a few counters at a time: requests wait behind them.
 func (e *Engine) tellLoop() {
-	tick := time.NewTicker(time.Second)
+	const parts = 10
+	tick := time.NewTicker(time.Second / parts)
 	defer tick.Stop()
-	for {
+	var due []*Request
+	part := 0
+	for n := 1; ; n++ {
 		select {
 		case <-e.quit:
 			return
 		case <-tick.C:
 		}
-		e.probe()
-		for _, r := range e.denials.due(e.now()) {
+		if n%parts == 0 {
+			e.probe()
+			due = e.denials.due(e.now())
+			part = (len(due) + parts - 1) / parts
+		}
+		for _, r := range due[:min(part, len(due))] {
 			if e.Submit(r) != nil {
-				break // the queue is full: the next tick asks again
+				due = nil // the queue is full: the next look finds them again
+				break
 			}
 		}
+		due = due[min(part, len(due)):]
 	}
 }

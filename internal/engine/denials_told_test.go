@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -114,6 +115,76 @@ func TestWhatIsToldEarlyIsToldOnce(t *testing.T) {
 		synctest.Wait()
 		if got := toldOf(t, store); got != 6 {
 			t.Errorf("told of %d denials, there were 6", got)
+		}
+	})
+}
+
+// TestDenialsThatAreDueAtOnceAreToldAFewAtATime: requests wait behind them.
+func TestDenialsThatAreDueAtOnceAreToldAFewAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const many = 2000
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		for range 3 { // allowed, told, remembered
+			var all sync.WaitGroup
+			for i := range many {
+				l := per(t, fmt.Sprint("k", i), 1, "1h")
+				l.Threshold = -1
+				all.Add(1)
+				if err := e.Submit(&engine.Request{Limits: []engine.Limit{l}, Cost: 1, Done: func(engine.Decision, error) { all.Done() }}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			all.Wait()
+		}
+		from := store.count()
+		time.Sleep(13 * time.Second)
+		synctest.Wait()
+		most := 0
+		for _, b := range store.updates[from:] {
+			most = max(most, len(b.Counters))
+		}
+		if most > many/4 {
+			t.Errorf("%d counters in one transaction, of %d", most, many)
+		}
+		told := int64(0)
+		for all := store.events(t); len(all) > 0; all = store.events(t) {
+			for _, event := range all {
+				told += event.Denied
+			}
+		}
+		if told != 2*many {
+			t.Errorf("told of %d denials, there were %d", told, 2*many)
+		}
+	})
+}
+
+// TestAStopTriesTheStoreOnceMore: it may have come back since it failed, and only this worker knows of its denials.
+func TestAStopTriesTheStoreOnceMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 1, "1h")
+		l.Threshold = -1
+		for range 5 { // 1 allowed, 1 told, 3 remembered
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		}
+		store.fail(func(bool) error { return errors.New("connection refused") })
+		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "another", 1, "1h")}})
+		store.fail(nil)
+		if e.Failure() == nil {
+			t.Fatal("the circuit is closed")
+		}
+		if err := e.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next := start(t, engine.Config{Store: store})
+		time.Sleep(11 * time.Second)
+		ask(t, next, engine.Request{Limits: []engine.Limit{l}})
+		if got := toldOf(t, store); got != 5 {
+			t.Errorf("told of %d denials, there were 5", got)
 		}
 	})
 }

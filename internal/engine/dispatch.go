@@ -30,6 +30,7 @@ func (e *Engine) writeLoop() {
 		e.commit(b)
 		e.answers <- b
 	}
+	e.awaitProbe()
 	e.returnLeases()
 	e.keepDenials()
 }

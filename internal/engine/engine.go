@@ -112,7 +112,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	e.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:         "store",
 		MaxRequests:  1,
-		Timeout:      time.Second,
+		Timeout:      openFor,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 || e.hangs.Load() },
 		IsSuccessful: func(err error) bool { return err == nil || errors.Is(err, ErrConflict) || errors.Is(err, errShort) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {

@@ -64,6 +64,24 @@ func (e *Engine) probe() {
 	}
 }
 
+// awaitProbe waits until a store that failed may be tried again, before what only this worker knows is given to it for the last time: it
+// may have come back since it was tried last.
+func (e *Engine) awaitProbe() {
+	e.slow.Store(false) // nobody else waits
+	for range int(openFor/awaitEvery) + 1 {
+		if e.breaker.State() != gobreaker.StateOpen {
+			return
+		}
+		time.Sleep(awaitEvery)
+	}
+}
+
+const (
+	// openFor is how long a store that failed is left alone.
+	openFor    = time.Second
+	awaitEvery = 20 * time.Millisecond
+)
+
 // probePatiently tries a store that did not answer a probe in its time, for as long as a transaction may take while the circuit is closed:
 // one that works, and takes longer than a probe, would never be used again. Meanwhile requests are answered without it, and wait for
 // nothing.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"math"
 	"sync"
 
 	"github.com/sony/gobreaker/v2"
@@ -61,8 +62,12 @@ func guess(r *Request, now int64) Decision {
 	return d
 }
 
-// localMost bounds the counters of the local limiter; beyond it the ones that are met first go.
-const localMost = 65536
+// localMost bounds the counters of the local limiter. Beyond it one of localSought goes, one that is free again or has the least used: a
+// flood of others must not have those forgotten that deny.
+const (
+	localMost   = 65536
+	localSought = 16
+)
 
 // local is a limiter in the worker's memory. It stands in for a store that fails, and knows only what this worker
 // charged meanwhile.
@@ -76,24 +81,43 @@ func (m *local) init() { m.states = make(map[CounterID]*State) }
 func (m *local) decide(r *Request, now int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	states := make([]*State, len(r.Limits))
+	states, fresh := make([]*State, len(r.Limits)), map[CounterID]*State{}
 	for i := range r.Limits {
-		states[i] = m.state(r.Limits[i].CounterID)
+		id := r.Limits[i].CounterID
+		if states[i] = m.states[id]; states[i] == nil {
+			if states[i] = fresh[id]; states[i] == nil {
+				states[i] = new(State)
+				fresh[id] = states[i]
+			}
+		}
 	}
-	return r.decide(states, now)
+	d := r.decide(states, now)
+	for i := range r.Limits {
+		if s := fresh[r.Limits[i].CounterID]; s != nil && r.charges(&d, i) {
+			m.keep(r.Limits[i].CounterID, s, now)
+		}
+	}
+	return d
 }
 
-func (m *local) state(id CounterID) *State {
-	s := m.states[id]
-	if s == nil {
-		s = new(State)
-		for old := range m.states {
-			if len(m.states) < localMost {
+// keep keeps a counter that something was charged to.
+func (m *local) keep(id CounterID, s *State, now int64) {
+	if len(m.states) >= localMost {
+		var least CounterID
+		sought, used := 0, int64(math.MaxInt64)
+		for other, o := range m.states { // in no order
+			has := o.counting().used()
+			if o.counting().freeAt() <= now {
+				has = 0
+			}
+			if has < used {
+				least, used = other, has
+			}
+			if sought++; sought == localSought {
 				break
 			}
-			delete(m.states, old)
 		}
-		m.states[id] = s
+		delete(m.states, least)
 	}
-	return s
+	m.states[id] = s
 }
