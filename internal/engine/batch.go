@@ -255,6 +255,9 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	b.states, b.kept = b.states[:0], b.kept[:0]
 	for i, slot := range r.slots {
 		c := &b.counters[slot]
+		if c.err != nil && r.Verb == tell {
+			continue // the others can be told
+		}
 		if c.err != nil {
 			r.err = c.err
 			return
@@ -361,6 +364,9 @@ func (r *Request) chargesSlot(slot int) bool {
 func (b *batch) decideTell(r *Request, newID func() string) {
 	for i, slot := range r.slots {
 		c, l := &b.counters[slot], &r.Limits[i]
+		if c.err != nil {
+			continue
+		}
 		// A copy tells. What is used stays where it is stored, under its definition and at its moment: from there another definition
 		// carries it over, and has told when that is free.
 		state := c.state.clone()

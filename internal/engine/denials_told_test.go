@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -156,6 +157,46 @@ func TestDenialsThatAreDueAtOnceAreToldAFewAtATime(t *testing.T) {
 		}
 		if told != 2*many {
 			t.Errorf("told of %d denials, there were %d", told, 2*many)
+		}
+	})
+}
+
+// unreadable is a store in which the state of one counter is damaged.
+type unreadable struct {
+	*tap
+	key atomic.Pointer[string]
+}
+
+func (s *unreadable) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	return s.tap.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
+		for i, id := range b.Counters {
+			if key := s.key.Load(); key != nil && id.Key == *key {
+				snap.States[i] = []byte("damaged state")
+			}
+		}
+		return decide(snap)
+	})
+}
+
+// TestACounterThatCannotBeReadKeepsNoOtherFromBeingTold of its denials.
+func TestACounterThatCannotBeReadKeepsNoOtherFromBeingTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &unreadable{tap: openTap(t)}
+		e := start(t, engine.Config{Store: store})
+		for range 3 { // allowed, told, remembered
+			for i := range 20 {
+				l := per(t, fmt.Sprint("k", i), 1, "1h")
+				l.Threshold = -1
+				ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+			}
+		}
+		damaged := "k7"
+		store.key.Store(&damaged)
+		time.Sleep(13 * time.Second)
+		synctest.Wait()
+		if got := toldOf(t, store.tap); got != 20+19 {
+			t.Errorf("told of %d denials, want all 40 but one", got)
 		}
 	})
 }
