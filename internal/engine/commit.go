@@ -55,7 +55,9 @@ func (e *Engine) commit(b *batch) {
 	until := earlier(full, oldest.Add(e.cfg.Deadline*15/16))
 	defer b.endTurn()
 	if e.slow.Load() && e.breaker.State() != gobreaker.StateClosed { // else all would wait for each probe
-		b.fail(gobreaker.ErrOpenState)
+		for _, r := range b.requests {
+			r.err = gobreaker.ErrOpenState
+		}
 		e.answerFailed(b)
 		return
 	}

@@ -317,13 +317,22 @@ func TestTheCircuitClosesOverAStoreThatIsSlow(t *testing.T) {
 				ask(t, e, one)
 			}
 			store.fail(nil)
-			for range 60 { // each of them is answered soon, with the store or without
+			refund := engine.Request{Verb: engine.Refund, Limits: one.Limits, Cost: 1}
+			for range 60 { // each of them is answered soon, with the store or as on_error says
 				time.Sleep(100 * time.Millisecond)
 				at := time.Now()
-				ask(t, e, one)
-				if took := time.Since(at); took > max(takes, 250*time.Millisecond) {
-					t.Errorf("%v: answered after %v", takes, took)
+				d := ask(t, e, one)
+				if took := time.Since(at); took > max(takes, 250*time.Millisecond) || !d.Allowed || len(d.Results) != 1 {
+					t.Errorf("%v: answered after %v: %+v", takes, took, d)
 				}
+				if back, err := e.Do(t.Context(), &refund); err == nil && len(back.Results) != 1 || err != nil && !errors.Is(err, engine.ErrUnavailable) {
+					t.Errorf("%v: a refund: %+v, %v", takes, back, err)
+				}
+				one.OnError = engine.OnErrorDeny
+				if d := ask(t, e, one); d.Degraded == d.Allowed || len(d.Results) != 1 {
+					t.Errorf("%v: with deny: %+v", takes, d)
+				}
+				one.OnError = engine.OnErrorAllow
 			}
 			if d := ask(t, e, one); d.Degraded || e.Failure() != nil {
 				t.Errorf("%v: %+v, %v, 6 s after it works again", takes, d, e.Failure())
