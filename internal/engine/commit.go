@@ -56,7 +56,9 @@ func (e *Engine) commit(b *batch) {
 	defer b.endTurn()
 	if e.slow.Load() && e.breaker.State() != gobreaker.StateClosed { // else all would wait for each probe
 		for _, r := range b.requests {
-			r.err = gobreaker.ErrOpenState
+			if r.err = gobreaker.ErrOpenState; r.Verb == handBack {
+				e.leases.kept(r)
+			}
 		}
 		e.answerFailed(b)
 		return
