@@ -365,6 +365,7 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 	for i, slot := range r.slots {
 		c, l := &b.counters[slot], &r.Limits[i]
 		if c.err != nil {
+			r.err = c.err // which is reported; the others are told
 			continue
 		}
 		// A copy tells. What is used stays where it is stored, under its definition and at its moment: from there another definition

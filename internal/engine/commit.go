@@ -296,8 +296,11 @@ func (e *Engine) committed(b *batch) {
 	took := b.clock.received.Sub(b.clock.sent)
 	e.cfg.Observer.Wrote(len(b.pending), len(b.ids), took)
 	e.shorts.Store(0)
+	if e.pulse.awake().After(b.clock.sent) {
+		took = 0 // the process was held up
+	}
 	// One that is slow for once says little; slow ones that follow each other say more.
-	if more := int64(took) - e.took.Load(); more > 0 {
+	if more := int64(min(took, e.cfg.Deadline)) - e.took.Load(); more > 0 {
 		e.took.Add(more / 4)
 	} else {
 		e.took.Add(more / 16)

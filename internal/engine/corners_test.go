@@ -342,6 +342,36 @@ func TestTheCircuitClosesOverAStoreThatIsSlow(t *testing.T) {
 	}
 }
 
+// TestSettlesLeaveTheProbeOfAStoreThatIsSlowAlone: they would take the one try the circuit gives it, and have no time for it.
+func TestSettlesLeaveTheProbeOfAStoreThatIsSlowAlone(t *testing.T) {
+	t.Parallel()
+	for _, every := range []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &sluggish{tap: openTap(t)}
+			e := start(t, engine.Config{Store: store})
+			one := engine.Request{Limits: []engine.Limit{per(t, "k", 5000, "1h")}}
+			store.takes.Store(int64(600 * time.Millisecond))
+			store.fail(func(bool) error { return errors.New("connection refused") })
+			for range 5 {
+				ask(t, e, one)
+			}
+			store.fail(nil)
+			if e.Failure() == nil {
+				t.Fatal("the circuit is closed")
+			}
+			var all sync.WaitGroup
+			for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(every) {
+				all.Go(func() { _, _ = e.Settle(t.Context(), "an id that is not known", 1) })
+			}
+			all.Wait()
+			if err := e.Failure(); err != nil {
+				t.Errorf("a settle each %v: 10 s after it works again: %v", every, err)
+			}
+			store.takes.Store(0)
+		})
+	}
+}
+
 // TestAFloodOverAStoreThatIsSlowLiftsNoLimits: what it has no time for is told so, and is neither allowed nor denied for want of it.
 func TestAFloodOverAStoreThatIsSlowLiftsNoLimits(t *testing.T) {
 	t.Parallel()
@@ -405,9 +435,11 @@ func TestAFloodOverAStoreThatHangsOpensTheCircuit(t *testing.T) {
 type sluggish struct {
 	*tap
 	takes atomic.Int64
+	tries atomic.Int64
 }
 
 func (s *sluggish) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	s.tries.Add(1)
 	select {
 	case <-time.After(time.Duration(s.takes.Load())):
 		return s.tap.Update(ctx, b, decide)

@@ -230,6 +230,41 @@ func TestAStopTriesTheStoreOnceMore(t *testing.T) {
 	})
 }
 
+// TestAStopWaitsForTheProbeThatIsUnderWay: the circuit lets nothing else through to the store meanwhile.
+func TestAStopWaitsForTheProbeThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	for _, into := range []time.Duration{0, 300 * time.Millisecond, 600 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &sluggish{tap: openTap(t)}
+			e := start(t, engine.Config{Store: store})
+			l := per(t, "k", 1, "1h")
+			l.Threshold = -1
+			for range 5 { // 1 allowed, 1 told, 3 remembered
+				ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+			}
+			store.takes.Store(int64(time.Hour))
+			another := engine.Request{Limits: []engine.Limit{per(t, "another", 1, "1h")}}
+			for e.Failure() == nil {
+				ask(t, e, another)
+			}
+			time.Sleep(5 * time.Second)
+			for n := store.tries.Load(); store.tries.Load() == n; time.Sleep(10 * time.Millisecond) { // until the next probe
+			}
+			time.Sleep(into)
+			store.takes.Store(0)
+			if err := e.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			next := start(t, engine.Config{Store: store})
+			time.Sleep(11 * time.Second)
+			ask(t, next, engine.Request{Limits: []engine.Limit{l}})
+			if got := toldOf(t, store.tap); got != 5 {
+				t.Errorf("%v into the probe: told of %d denials, there were 5", into, got)
+			}
+		})
+	}
+}
+
 // TestDenialsOfManyWorkersAreToldTogether, not of one worker after the other.
 func TestDenialsOfManyWorkersAreToldTogether(t *testing.T) {
 	t.Parallel()

@@ -29,6 +29,8 @@ func (e *Engine) failed(err error) {
 func (e *Engine) succeeded() {
 	if e.lastFailure.Load() != nil {
 		e.lastFailure.Store(nil)
+	}
+	if e.slow.Load() {
 		e.slow.Store(false)
 	}
 }
@@ -54,12 +56,12 @@ func (e *Engine) Failure() error {
 func (e *Engine) probe() {
 	last, state := e.lastFailure.Load(), e.breaker.State()
 	switch {
-	case last == nil || state == gobreaker.StateClosed:
+	case state == gobreaker.StateClosed:
 	case e.slow.Load():
 		if state == gobreaker.StateHalfOpen && e.probing.CompareAndSwap(false, true) {
 			e.done.Go(e.probePatiently)
 		}
-	case time.Since(last.at) >= probeAfter:
+	case last != nil && time.Since(last.at) >= probeAfter:
 		_ = e.enqueue(&Request{Verb: look, ID: probePrefix + e.cfg.NewID()}) // when the queue is full others do
 	}
 }
@@ -68,11 +70,10 @@ func (e *Engine) probe() {
 // may have come back since it was tried last.
 func (e *Engine) awaitProbe() {
 	e.slow.Store(false) // nobody else waits
-	for range int(openFor/awaitEvery) + 1 {
-		if e.breaker.State() != gobreaker.StateOpen {
+	for end := time.Now().Add(openFor + e.cfg.Deadline); time.Now().Before(end); time.Sleep(awaitEvery) {
+		if e.breaker.State() != gobreaker.StateOpen && !e.probing.Load() {
 			return
 		}
-		time.Sleep(awaitEvery)
 	}
 }
 

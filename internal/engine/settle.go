@@ -205,7 +205,7 @@ func (x *inquiries) leave(q *inquiry) {
 
 // receipts reads two receipts. Where those before wait for a store that hangs, it waits no longer than they do.
 func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Receipt, err error) {
-	if e.breaker.State() == gobreaker.StateOpen {
+	if state := e.breaker.State(); state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.slow.Load() {
 		return nil, nil, unavailable("read receipts", e.cause())
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.patience())
@@ -237,6 +237,7 @@ func (e *Engine) inquire(qs []*inquiry) {
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
+	probing := e.breaker.State() != gobreaker.StateClosed
 	err := e.transact(ctx, func() error {
 		return e.cfg.Store.Update(ctx, Batch{IDs: ids}, func(s Snapshot) Changes {
 			e.exhausted.forgetOthers(&s.Others)
@@ -251,6 +252,8 @@ func (e *Engine) inquire(qs []*inquiry) {
 	})
 	if isOpen(err) {
 		err = e.cause()
+	} else if probing && err != nil && ctx.Err() != nil {
+		e.slow.Store(true)
 	}
 	for _, q := range qs {
 		if err != nil {
