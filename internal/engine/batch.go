@@ -255,11 +255,11 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	b.states, b.kept = b.states[:0], b.kept[:0]
 	for i, slot := range r.slots {
 		c := &b.counters[slot]
-		if c.err != nil && r.Verb == tell {
-			continue // the others can be told
-		}
 		if c.err != nil {
 			r.err = c.err
+			if r.Verb == tell {
+				continue // the others can be told
+			}
 			return
 		}
 		other := c.state.spec != 0 && c.state.spec != r.Limits[i].hash()
@@ -365,7 +365,6 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 	for i, slot := range r.slots {
 		c, l := &b.counters[slot], &r.Limits[i]
 		if c.err != nil {
-			r.err = c.err // which is reported; the others are told
 			continue
 		}
 		// A copy tells. What is used stays where it is stored, under its definition and at its moment: from there another definition

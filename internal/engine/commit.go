@@ -63,11 +63,7 @@ func (e *Engine) commit(b *batch) {
 		e.answerFailed(b)
 		return
 	}
-	probing := e.breaker.State() != gobreaker.StateClosed
-	err := e.persist(b, until, !probing && until.Before(full))
-	if probing && err != nil && !isOpen(err) && !time.Now().Before(until) {
-		e.slow.Store(true)
-	}
+	err := e.persist(b, until, e.breaker.State() == gobreaker.StateClosed && until.Before(full))
 	if err != nil && !time.Now().Before(until) && e.pulse.awake().After(awake) {
 		// The process was held up, and not by the store.
 		if errors.Is(err, ErrCommitUnknown) {
@@ -214,9 +210,12 @@ func (e *Engine) ranShort(ctx context.Context, err error, took time.Duration) bo
 
 // transact runs a transaction through the circuit breaker.
 func (e *Engine) transact(ctx context.Context, update func() error) error {
-	began := time.Now()
+	began, probing := time.Now(), e.breaker.State() != gobreaker.StateClosed
 	_, err := e.breaker.Execute(func() (struct{}, error) {
 		err := update()
+		if err != nil && probing && ctx.Err() != nil {
+			e.slow.Store(true)
+		}
 		switch {
 		case e.ranShort(ctx, err, time.Since(began)):
 			return struct{}{}, errShort

@@ -69,7 +69,7 @@ func (e *Engine) probe() {
 // awaitProbe waits until a store that failed may be tried again, before what only this worker knows is given to it for the last time: it
 // may have come back since it was tried last.
 func (e *Engine) awaitProbe() {
-	e.slow.Store(false) // nobody else waits
+	defer e.slow.Store(false) // nobody else waits
 	for end := time.Now().Add(openFor + e.cfg.Deadline); time.Now().Before(end); time.Sleep(awaitEvery) {
 		if e.breaker.State() != gobreaker.StateOpen && !e.probing.Load() {
 			return

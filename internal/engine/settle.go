@@ -237,7 +237,6 @@ func (e *Engine) inquire(qs []*inquiry) {
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	probing := e.breaker.State() != gobreaker.StateClosed
 	err := e.transact(ctx, func() error {
 		return e.cfg.Store.Update(ctx, Batch{IDs: ids}, func(s Snapshot) Changes {
 			e.exhausted.forgetOthers(&s.Others)
@@ -252,8 +251,6 @@ func (e *Engine) inquire(qs []*inquiry) {
 	})
 	if isOpen(err) {
 		err = e.cause()
-	} else if probing && err != nil && ctx.Err() != nil {
-		e.slow.Store(true)
 	}
 	for _, q := range qs {
 		if err != nil {
