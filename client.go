@@ -10,6 +10,7 @@ import (
 	"iter"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -60,6 +61,8 @@ type Client struct {
 	timeout time.Duration
 	alone   alone
 	gates   gates
+	// nobody is when nobody was listening, even after a while, in Unix nanoseconds.
+	nobody atomic.Int64
 }
 
 // Option changes a [Client].
@@ -200,7 +203,7 @@ func (c *Client) request(ctx context.Context, subject string, body []byte) (*nat
 	if decides(subject) && !c.nc.IsConnected() && !c.nc.IsClosed() {
 		return nil, fmt.Errorf("%s: not asked, since the decision would come too late and be charged all the same: %w", subject, nats.ErrDisconnected)
 	}
-	msg, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: subject, Data: body})
+	msg, err := c.attended(ctx, &nats.Msg{Subject: subject, Data: body})
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, noLimiter(subject)
@@ -210,6 +213,27 @@ func (c *Client) request(ctx context.Context, subject string, body []byte) (*nat
 		return nil, c.noAnswer(subject, err)
 	}
 	return msg, nil
+}
+
+// takeOver are the pauses in which a limiter that stands by takes the place of one that died.
+var takeOver = [...]time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}
+
+// attended asks again while nobody listens, as nobody has seen the request then. Where nobody did after all pauses there are none for a
+// second: who lets requests pass without a limiter should not hold them up.
+func (c *Client) attended(ctx context.Context, m *nats.Msg) (msg *nats.Msg, err error) {
+	for _, pause := range takeOver {
+		msg, err = c.nc.RequestMsgWithContext(ctx, m)
+		switch {
+		case !errors.Is(err, nats.ErrNoResponders) || time.Since(time.Unix(0, c.nobody.Load())) < time.Second:
+			return msg, err
+		case sleep(ctx, pause) != nil:
+			return nil, err
+		}
+	}
+	if msg, err = c.nc.RequestMsgWithContext(ctx, m); errors.Is(err, nats.ErrNoResponders) && !ofAlerter(m.Subject) {
+		c.nobody.Store(time.Now().UnixNano())
+	}
+	return msg, err
 }
 
 // decides tells what is worth an answer now and nothing later.
@@ -309,9 +333,14 @@ func tooLarge(subject string, body []byte) *Error {
 		"%s: the NATS server does not take a request of %d bytes in one message; see its max_payload", subject, len(body))}
 }
 
+// ofAlerter tells which subjects an alerter answers where limiters do not.
+func ofAlerter(subject string) bool {
+	return strings.HasPrefix(subject, alertsPrefix) || strings.HasPrefix(subject, jobsPrefix)
+}
+
 func noLimiter(subject string) *Error {
 	message := subject + ": no limiter is listening on this NATS server"
-	if strings.HasPrefix(subject, alertsPrefix) || strings.HasPrefix(subject, jobsPrefix) {
+	if ofAlerter(subject) {
 		message = subject + ": no alerter is listening on this NATS server; beside limiters that are workers the program alerter does" +
 			" alerts and jobs, with their --nats-url and --database-url"
 	}

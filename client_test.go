@@ -242,6 +242,35 @@ func TestClientWithoutLimiter(t *testing.T) {
 	}
 }
 
+// TestClientWaitsForALimiterThatTakesOver: of several limiters one decides, and when it dies for a moment nobody does.
+func TestClientWaitsForALimiterThatTakesOver(t *testing.T) {
+	nc := connect(t)
+	c := limits.NewClient(nc)
+	time.AfterFunc(15*time.Millisecond, func() {
+		answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return nats.NewMsg("") })
+	})
+	var e *limits.Error
+	if _, err := c.Consume(t.Context(), limits.Per("k", 1, "1m")); errors.As(err, &e) && e.Status == 503 {
+		t.Errorf("nobody is asked again: %v", err)
+	}
+	// Where there is none, only the first request takes its time.
+	c = limits.NewClient(nc)
+	began := time.Now()
+	for range 1000 {
+		if _, err := c.Check(t.Context(), limits.Per("k", 1, "1m")); !errors.As(err, &e) || e.Status != 503 {
+			t.Fatalf("got %v, want 503", err)
+		}
+	}
+	if took := time.Since(began); took > 30*time.Second { // 70 if each were asked again
+		t.Errorf("1000 checks without a limiter took %s", took)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond) // no time for a pause
+	defer cancel()
+	if _, err := limits.NewClient(nc).Check(ctx, limits.Per("k", 1, "1m")); !errors.As(err, &e) || e.Status != 503 {
+		t.Errorf("got %v, want 503", err)
+	}
+}
+
 // TestWhatNATSDoesNotCarryIsTooLarge: where NATS takes less in one message than a request may have, that must not look like a
 // limiter that is away, without which callers go on.
 func TestWhatNATSDoesNotCarryIsTooLarge(t *testing.T) {

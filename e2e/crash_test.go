@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -70,9 +71,18 @@ func used(t testing.TB, nc *nats.Conn, key string) (sum int64) {
 	return sum
 }
 
+// undecided starts a NATS server on which no worker can ask whether to stand by, so all of them decide.
+func undecided(t testing.TB) *natsserver.Server {
+	t.Helper()
+	return testenv.NATSConfig(t, `
+jetstream {}
+authorization { users: [{user: w, password: w, permissions: {publish: {deny: "limits.internal.lead.>"}, subscribe: {deny: "limits.internal.lead.>"}}}] }
+no_auth_user: w`)
+}
+
 func TestFourWorkersAdmitExactlyTheLimit(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	db, cluster := testenv.Postgres(t, postgres.Migrate), undecided(t)
 	for range 4 {
 		start(t, "DATABASE_URL="+db, "NATS_URL="+cluster.ClientURL())
 	}
@@ -94,8 +104,8 @@ func TestKillingAWorkerLosesNoChargeThatWasAnswered(t *testing.T) {
 	t.Parallel()
 	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
+	victim := start(t, env...) // which decides
 	start(t, env...)
-	victim := start(t, env...)
 	const limit = 3000
 	var l load
 	go func() {
@@ -165,8 +175,8 @@ func TestAnIDIsChargedOnceAcrossCrashes(t *testing.T) {
 	t.Parallel()
 	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
+	victim := start(t, env...) // which decides
 	start(t, env...)
-	victim := start(t, env...)
 	const n, clients = 400, 16
 	var killed sync.Once
 	var next atomic.Int64
@@ -295,8 +305,8 @@ func TestEventsSurviveTheCrashOfNATSAndOfTheWorker(t *testing.T) {
 	t.Parallel()
 	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATSServer(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.URL}
+	victim := start(t, env...) // which decides
 	start(t, env...)
-	victim := start(t, env...)
 	nc := connect(t, cluster.URL)
 	// Each key is exceeded once: an allowed request, then a denied one.
 	const keys = 300

@@ -115,7 +115,7 @@ func lostAtMost(t *testing.T, l *load, used int64, crashes int64) {
 
 func TestKillingAWorkerLosesAtMostItsLeases(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	db, cluster := testenv.Postgres(t, postgres.Migrate), undecided(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
 	survivors := []*worker{start(t, env...), start(t, env...)}
 	var l load

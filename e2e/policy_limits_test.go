@@ -68,10 +68,11 @@ func TestAHundredAtOnceGetExactlyTheLimitOfEachKind(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, env []string) {
 		env = append(env, "POLICIES="+policyFile(t, everyKind))
-		url := start(t, env...).nats
 		if strings.Contains(strings.Join(env, " "), "NATS_URL=") {
+			env = append(env, "NATS_URL="+undecided(t).ClientURL())
 			start(t, env...) // a second worker shares the requests
 		}
+		url := start(t, env...).nats
 		var conns []*nats.Conn
 		for range 10 {
 			conns = append(conns, connect(t, url))

@@ -108,7 +108,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 
 func TestARefundOnOneWorkerEndsADenialRememberedByAnother(t *testing.T) {
 	t.Parallel()
-	cluster := testenv.NATS(t)
+	cluster := undecided(t)
 	env := []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + cluster.ClientURL()}
 	start(t, env...)
 	start(t, env...)

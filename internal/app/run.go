@@ -408,8 +408,13 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	return nil
 }
 
-func (l *limiter) startService(context.Context) error {
+func (l *limiter) startService(ctx context.Context) error {
+	lead, err := l.lead(ctx)
+	if err != nil {
+		return err
+	}
 	return l.serve(bus.ServiceConfig{
+		Lead: lead,
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
 		OnError: l.onError, Ails: l.store.Ails, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
@@ -417,11 +422,27 @@ func (l *limiter) startService(context.Context) error {
 	})
 }
 
+// lead has one worker decide of those on one PostgreSQL. A file of SQLite has one worker.
+func (l *limiter) lead(ctx context.Context) (*bus.LeadConfig, error) {
+	shared, ok := l.store.(interface{ Rest(bool) })
+	if !ok {
+		return nil, nil
+	}
+	store, err := l.store.Identity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &bus.LeadConfig{Store: store, Able: l.engine.Failure, Rest: shared.Rest}, nil
+}
+
 // serve answers requests.
 func (l *limiter) serve(cfg bus.ServiceConfig) error {
 	service, err := bus.NewService(cfg)
 	if err != nil {
 		return err
+	}
+	if cfg.Engine != nil {
+		l.metrics.WatchDeciding(service.Deciding)
 	}
 	l.onStop("service", func(ctx context.Context) error {
 		for _, end := range l.listening { // the service waits until nothing is subscribed on its connection

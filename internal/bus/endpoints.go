@@ -16,25 +16,27 @@ type endpoint struct {
 	handle  micro.HandlerFunc
 }
 
-// endpoints gives those of the parts that are there. What administers is below limits.admin, so that permissions can tell:
+// endpoints gives those of the parts that are there; without decide not those that the worker answers which decides. What administers is below limits.admin, so that permissions can tell:
 // whoever may create API keys may act as any user.
-func (s *Service) endpoints() (all []endpoint) {
+func (s *Service) endpoints(decide bool) (all []endpoint) {
 	c := &s.cfg
 	decides := c.Engine != nil
 	for _, part := range []struct {
 		there     bool
 		endpoints []endpoint
 	}{
-		{decides, []endpoint{
+		{decides && decide, []endpoint{
 			{limits.SubjectConsume, s.decides(engine.Consume)},
 			{limits.SubjectCheck, s.decides(engine.Check)},
 			{limits.SubjectRecord, s.decides(engine.Record)},
 			{limits.SubjectRefund, s.decides(engine.Refund)},
 			{limits.SubjectStatus, s.beside(s.statuses, readTimeout, s.status)},
 			{limits.SubjectList, s.answers(s.list)},
-			{limits.SubjectPolicies, s.answers(s.policies)},
 			{limits.SubjectReset, s.works(s.reset)},
 			{limits.SubjectSettle, s.beside(s.settles, readTimeout, s.settle)},
+		}},
+		{decides, []endpoint{
+			{limits.SubjectPolicies, s.answers(s.policies)},
 		}},
 		{decides && c.UsageLog != nil, []endpoint{
 			{limits.SubjectUsage, s.logRequest},
@@ -43,8 +45,10 @@ func (s *Service) endpoints() (all []endpoint) {
 			{limits.SubjectTop, s.works(s.top)},
 			{limits.SubjectUsageReport, s.works(s.usage)},
 		}},
-		{decides && c.Keys != nil, []endpoint{
+		{decides && decide && c.Keys != nil, []endpoint{
 			{limits.SubjectVerify, s.verify},
+		}},
+		{decides && c.Keys != nil, []endpoint{
 			{limits.SubjectKeysCreate, s.answers(s.createKey)},
 			{limits.SubjectKeysList, s.answers(s.listKeys)},
 			{limits.SubjectKeysRevoke, s.answers(s.revokeKey)},
@@ -87,15 +91,15 @@ const (
 )
 
 // addEndpoints subscribes to the subjects.
-func (s *Service) addEndpoints() error {
-	for _, e := range s.endpoints() {
+func (s *Service) addEndpoints(m micro.Service, endpoints []endpoint) error {
+	for _, e := range endpoints {
 		schemas := map[string]string{"request-schema": s.cfg.SchemaBase + "/" + requestSchema(e.subject)}
 		if reply := replySchema(e.subject); reply != "" {
 			schemas["response-schema"] = s.cfg.SchemaBase + "/" + reply
 			schemas["error-schema"] = s.cfg.SchemaBase + "/" + schemaError
 		}
 		name := endpointName(e.subject)
-		err := s.micro.AddEndpoint(name, e.handle,
+		err := m.AddEndpoint(name, e.handle,
 			micro.WithEndpointSubject(e.subject),
 			micro.WithEndpointPendingLimits(pendingMessages, pendingBytes),
 			micro.WithEndpointMetadata(schemas))

@@ -24,7 +24,7 @@ func everything() *Service {
 // TestSchemasOfEndpointsAreFiles: every schema that an endpoint names is there, and no other.
 func TestSchemasOfEndpointsAreFiles(t *testing.T) {
 	named := map[string]bool{schemaError: true}
-	for _, e := range everything().endpoints() {
+	for _, e := range everything().endpoints(true) {
 		named[requestSchema(e.subject)], named[replySchema(e.subject)] = true, true
 	}
 	delete(named, "") // limits.usage answers nothing
@@ -38,7 +38,7 @@ func TestSchemasOfEndpointsAreFiles(t *testing.T) {
 func TestErrorsNameSubjectsThatAreServed(t *testing.T) {
 	s := everything()
 	served := map[string]bool{}
-	for _, e := range s.endpoints() {
+	for _, e := range s.endpoints(true) {
 		served[e.subject] = true
 	}
 	_, noAlert := s.showAlert(t.Context(), []byte("{}"))

@@ -63,6 +63,8 @@ type ServiceConfig struct {
 	Jobs Jobs
 	// Alerts answers admin.alerts; without it its endpoints are not there.
 	Alerts Alerts
+	// Lead has one worker decide of those on one store; without it all do.
+	Lead *LeadConfig
 	// Logger is required.
 	Logger *slog.Logger
 }
@@ -82,8 +84,10 @@ func (c *ServiceConfig) defaults() error {
 
 // Service is the micro service "limits" on one connection.
 type Service struct {
-	cfg     ServiceConfig
+	cfg ServiceConfig
+	// micro is another one after each change of who decides; lead makes it, where there is one.
 	micro   micro.Service
+	lead    *lead
 	decoder *decoder
 	calls   sync.Pool
 	// reads and statuses have a value for each of them that runs, verifies for each request that waits for a look-up of its
@@ -128,19 +132,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), now: time.Now, stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
-	s.micro, err = micro.AddService(cfg.Conn, micro.Config{
-		Name: limits.ServiceName, Version: semver(cfg.Version), QueueGroup: limits.QueueGroup,
-		Description: "Rate limiting over NATS: decisions, usage and administration; the endpoints say which of them are served here",
-		Metadata: map[string]string{
-			"error-schema": cfg.SchemaBase + "/" + schemaError,
-			"asyncapi":     cfg.SchemaBase + "/" + asyncAPI,
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start micro service %s: %w", limits.ServiceName, err)
-	}
-	if err := s.addEndpoints(); err != nil {
-		_ = s.micro.Stop()
+	if s.micro, err = s.listen(true); err != nil {
 		return nil, err
 	}
 	if err := subscribed(cfg.Conn); err != nil {
@@ -149,18 +141,69 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	}
 	if h := hearingOf(cfg.Conn); h != nil {
 		var subjects []string
-		for _, e := range s.endpoints() {
+		for _, e := range s.endpoints(true) {
 			subjects = append(subjects, e.subject)
 		}
 		h.guard(subjects)
 	}
+	if cfg.Lead != nil {
+		if s.lead, err = startLead(*cfg.Lead, cfg.Conn, cfg.Logger, s.decideOrNot); err != nil {
+			_ = s.micro.Stop()
+			return nil, err
+		}
+	}
 	return s, nil
 }
+
+// listen answers on all subjects, or on all but those that are decided on.
+func (s *Service) listen(decide bool) (micro.Service, error) {
+	m, err := micro.AddService(s.cfg.Conn, micro.Config{
+		Name: limits.ServiceName, Version: semver(s.cfg.Version), QueueGroup: limits.QueueGroup,
+		Description: "Rate limiting over NATS: decisions, usage and administration; the endpoints say which of them are served here",
+		Metadata: map[string]string{
+			"error-schema": s.cfg.SchemaBase + "/" + schemaError,
+			"asyncapi":     s.cfg.SchemaBase + "/" + asyncAPI,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start micro service %s: %w", limits.ServiceName, err)
+	}
+	if err := s.addEndpoints(m, s.endpoints(decide)); err != nil {
+		_ = m.Stop()
+		return nil, err
+	}
+	return m, nil
+}
+
+// decideOrNot changes what is answered, without a moment in which less is. An endpoint cannot be taken from a micro service, so there
+// is another one.
+func (s *Service) decideOrNot(decide bool) error {
+	next, err := s.listen(decide)
+	if err != nil {
+		return err
+	}
+	if err := s.cfg.Conn.FlushTimeout(flushTime); err != nil {
+		_ = next.Stop()
+		return fmt.Errorf("subscribe endpoints: %w", err)
+	}
+	before := s.micro
+	s.micro = next
+	if err := before.Stop(); err != nil { // it is what answers what was taken
+		return fmt.Errorf("stop micro service: %w", err)
+	}
+	return nil
+}
+
+// Deciding tells whether this worker decides, or stands by.
+func (s *Service) Deciding() bool { return s.lead == nil || s.lead.deciding.Load() }
+
+// flushTime bounds how long the server may take to tell that it has all subscriptions.
+const flushTime = 5 * time.Second
 
 // subscribed waits until the server has all subscriptions, since only then is a service ready. What it refuses comes before its
 // answer, as an error of the connection alone.
 func subscribed(nc *nats.Conn) error {
-	if err := nc.FlushTimeout(5 * time.Second); err != nil {
+	if err := nc.FlushTimeout(flushTime); err != nil {
 		return err
 	}
 	switch err := nc.LastError(); {
@@ -373,6 +416,9 @@ func (s *Service) Stop(ctx context.Context) error {
 }
 
 func (s *Service) stop(ctx context.Context) error {
+	if s.lead != nil {
+		s.lead.close(ctx)
+	}
 	if err := s.micro.Stop(); err != nil {
 		return fmt.Errorf("stop micro service: %w", err)
 	}

@@ -116,6 +116,7 @@ type Store struct {
 	rows   []*row
 	states [][]byte
 
+	resting atomic.Bool
 	closing sync.Once
 	// stop ends tend, which closes tended.
 	stop   context.Context

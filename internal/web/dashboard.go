@@ -262,7 +262,7 @@ var sections = []struct {
 	prefixes []string
 }{
 	{"Answers", []string{"limits_decisions_", "limits_request_", "limits_degraded_"}},
-	{"Store", []string{"limits_store_", "limits_batch_", "limits_queue_", "limits_leased", "limits_outbox_"}},
+	{"Store", []string{"limits_deciding", "limits_store_", "limits_batch_", "limits_queue_", "limits_leased", "limits_outbox_"}},
 	{"Files", []string{"limits_policies_", "limits_alerts_file_"}},
 	{"Alerts", []string{"limits_alert"}},
 	{"Jobs", []string{"limits_job_"}},

@@ -183,6 +183,17 @@ func (m *Metrics) WatchStore(healthy func(ctx context.Context) error) {
 	}))
 }
 
+// WatchDeciding shows whether this worker decides, or stands by; call it once.
+func (m *Metrics) WatchDeciding(deciding func() bool) {
+	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_deciding",
+		Help: "1 while this worker takes requests to decide, 0 while it stands by for another one."}, func() float64 {
+		if deciding() {
+			return 1
+		}
+		return 0
+	}))
+}
+
 // WatchLeased shows how much is charged ahead; call it once.
 func (m *Metrics) WatchLeased(leased func() int64) {
 	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_leased",

@@ -1,0 +1,362 @@
+package bus
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+)
+
+// Of the workers on one store, in one NATS cluster, one decides, and the others stand by: transactions of one database run one after
+// another, so who shares them has smaller batches, and reads what others wrote. That is a matter of speed alone: any number of workers
+// may decide at the same time, as they do for moments, and when in doubt a worker decides.
+//
+// A worker that decides, and can, answers on a subject that has the store in its name. The others ask there all the time: when
+// nobody is subscribed the server says so at once. Of two that decide the one that has for longer goes on.
+const (
+	// followEvery is how often a worker that stands by asks, and settleEvery how often one that decides does, which looks every
+	// ableEvery whether it can.
+	followEvery, settleEvery, ableEvery = 25 * time.Millisecond, time.Second, 100 * time.Millisecond
+	// silence is how long an answer may take. A worker that hangs is subscribed, and says nothing.
+	silence = 300 * time.Millisecond
+	// slowAnswer is from when on a worker has too much to do alone, on the average of some answers, and promptAnswer below what
+	// another may stand by for it again.
+	slowAnswer, promptAnswer = 30 * time.Millisecond, 10 * time.Millisecond
+	// A worker goes on beside one that was slow for holdLeast, and for twice as long each time, up to holdMost.
+	holdLeast, holdMost = 10 * time.Second, 5 * time.Minute
+	// quietFor is how long a worker tells nobody to stand by that took over from one that was silent: some requests still go to
+	// that one, and the more others decide, the fewer.
+	quietFor = 5 * time.Minute
+	// handOverTime is how long a stop waits for another worker to decide.
+	handOverTime = 500 * time.Millisecond
+
+	// subjectLead, a dot and the name of a store is where workers are asked, and answered below that.
+	subjectLead        = "limits.internal.lead"
+	subjectLeadAnswers = subjectLead + ".answers."
+	// maxLeadBytes bounds a question and an answer.
+	maxLeadBytes = 512
+)
+
+// LeadConfig configures that one worker of several decides.
+type LeadConfig struct {
+	// Store tells a store from all others.
+	Store string
+	// Able gives nil while decisions can be made with the store.
+	Able func() error
+	// Rest is told whether this worker stands by.
+	Rest func(bool)
+}
+
+// rank says who of two workers goes on: who decides for longer.
+type rank struct {
+	// Since is when it began to decide, in Unix nanoseconds; 0 for one that stands by for anybody.
+	Since int64 `json:"since"`
+	// Worker is its host, its process and a random part.
+	Worker string `json:"worker"`
+}
+
+func (r rank) valid() error {
+	switch {
+	case r.Worker == "":
+		return errors.New("worker is missing")
+	case r.Since < 0:
+		return fmt.Errorf("since is %d", r.Since)
+	}
+	return nil
+}
+
+// before tells whether r goes on where both decide.
+func (r rank) before(o rank) bool {
+	if o.Since == 0 {
+		o.Since = math.MaxInt64
+	}
+	return cmp.Or(cmp.Compare(r.Since, o.Since), cmp.Compare(r.Worker, o.Worker)) < 0
+}
+
+// lead knows whether a worker decides.
+type lead struct {
+	cfg  LeadConfig
+	conn *nats.Conn
+	log  *slog.Logger
+	// decide takes the requests that are decided, or leaves them to others.
+	decide func(bool) error
+
+	// deciding is read by others.
+	deciding atomic.Bool
+	// askedAt is when somebody stood by who asked, in Unix nanoseconds.
+	askedAt atomic.Int64
+	// standing is what an answer tells of this worker, which the subscription's callback reads.
+	standing atomic.Pointer[rank]
+	ignored  seldom
+	failures seldom
+
+	// answers is where this worker is answered; asked counts its questions.
+	answers *nats.Subscription
+	asked   int
+	// hears is the subscription to questions; nil while there is none.
+	hears *nats.Subscription
+	// lookAt is when one that decides asks again.
+	lookAt time.Time
+	// quiet is until when nobody is told to stand by.
+	quiet time.Time
+	// took is how long answers take, on the average; hold is until when this worker decides beside one that is slow, for
+	// heldFor.
+	took    time.Duration
+	hold    time.Time
+	heldFor time.Duration
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// startLead begins with a worker that decides.
+func startLead(cfg LeadConfig, conn *nats.Conn, log *slog.Logger, decide func(bool) error) (*lead, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	l := &lead{cfg: cfg, conn: conn, log: log, decide: decide}
+	l.standing.Store(&rank{Since: time.Now().UnixNano(), Worker: fmt.Sprintf("%.64s:%d:%s", host, os.Getpid(), rand.Text()[:8])})
+	l.deciding.Store(true)
+	if l.answers, err = conn.SubscribeSync(subjectLeadAnswers + rand.Text() + ".*"); err != nil {
+		return nil, fmt.Errorf("subscribe to answers of other workers: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l.stop = cancel
+	l.done.Go(func() { l.run(ctx) })
+	return l, nil
+}
+
+func (l *lead) run(ctx context.Context) {
+	for pause := time.Duration(0); sleep(ctx, pause) == nil; {
+		if l.conn.IsConnected() { // else nothing is known of others, and no request comes
+			l.look(ctx)
+		}
+		if pause = followEvery; l.deciding.Load() {
+			pause = ableEvery
+		}
+	}
+}
+
+// able tells whether this worker can decide: the server may have taken its subscriptions away.
+func (l *lead) able() bool {
+	h := hearingOf(l.conn)
+	return l.cfg.Able() == nil && (h == nil || h.err() == nil)
+}
+
+// look finds out whether to decide.
+func (l *lead) look(ctx context.Context) {
+	deciding := l.deciding.Load()
+	able := l.able()
+	if deciding {
+		l.hear(able)
+		if time.Now().Before(l.lookAt) {
+			return
+		}
+		l.lookAt = time.Now().Add(settleEvery)
+	}
+	own := *l.standing.Load()
+	if !deciding || !able {
+		own.Since = 0
+	}
+	every := followEvery
+	if deciding {
+		every = silence
+	}
+	other, took, err := l.ask(ctx, own, every)
+	switch {
+	case ctx.Err() != nil || !l.conn.IsConnected():
+	case deciding && err == nil && (!able || took < promptAnswer && time.Now().After(l.hold)):
+		l.took = took
+		l.standBy(other)
+	case deciding:
+	case err != nil:
+		if errors.Is(err, errSilent) {
+			l.quiet = time.Now().Add(quietFor)
+		}
+		l.takeOver(err)
+	default:
+		if l.took += (took - l.took) / 16; l.took > slowAnswer && able {
+			if time.Since(l.hold) > 2*holdMost {
+				l.heldFor = 0
+			}
+			l.heldFor = min(max(holdLeast, 2*l.heldFor), holdMost)
+			l.hold = time.Now().Add(l.heldFor)
+			l.takeOver(fmt.Errorf("%s takes %s for an answer", other.Worker, l.took.Round(time.Millisecond)))
+		}
+	}
+}
+
+func (l *lead) takeOver(why error) {
+	if err := l.decide(true); err != nil {
+		l.failed("take requests to decide", err)
+		return
+	}
+	l.cfg.Rest(false)
+	l.standing.Store(&rank{Since: time.Now().UnixNano(), Worker: l.standing.Load().Worker})
+	l.deciding.Store(true)
+	l.lookAt = time.Now().Add(settleEvery)
+	l.hear(l.able())
+	l.log.Info("decides from now on", "because", why)
+}
+
+func (l *lead) standBy(other rank) {
+	l.hear(false)
+	if err := l.decide(false); err != nil {
+		l.failed("leave requests to another worker", err)
+		return
+	}
+	l.cfg.Rest(true)
+	l.quiet = time.Time{}
+	l.deciding.Store(false)
+	l.log.Info("stands by from now on, while another worker decides", "worker", other.Worker)
+}
+
+// subject is where the workers of the store are asked that are in the cluster of this one: those of a distant one are left alone.
+func (l *lead) subject() string {
+	sum := sha256.Sum256([]byte(l.cfg.Store + "\n" + l.conn.ConnectedClusterName()))
+	return subjectLead + "." + hex.EncodeToString(sum[:8])
+}
+
+// hear answers others from now on, unless it is to be quiet, or does no longer.
+func (l *lead) hear(on bool) {
+	subject := l.subject()
+	on = on && time.Now().After(l.quiet)
+	if l.hears != nil && (!on || l.hears.Subject != subject) {
+		_ = l.hears.Unsubscribe() // which fails when the connection is closed
+		l.hears = nil
+	}
+	if !on || l.hears != nil {
+		return
+	}
+	var err error
+	if l.hears, err = l.conn.Subscribe(subject, l.answer); err != nil {
+		l.failed("subscribe "+subject, err)
+	}
+}
+
+// failed notes what is tried again with the next look.
+func (l *lead) failed(act string, err error) {
+	if n := l.failures.due(); n > 0 && !l.conn.IsClosed() {
+		l.log.Error(act, "error", err, "times", n)
+	}
+}
+
+// answer tells who asks that it may stand by.
+func (l *lead) answer(m *nats.Msg) {
+	other, err := decodeBroadcast(m.Data, maxLeadBytes, rank.valid)
+	if err == nil && !isLeadReply(m.Reply) {
+		err = fmt.Errorf("nobody is answered to %q", m.Reply)
+	}
+	if err != nil {
+		if n := l.ignored.due(); n > 0 {
+			l.log.Warn("ignore who asks whether to stand by", "subject", m.Subject, "error", err, "messages", n)
+		}
+		return
+	}
+	own := *l.standing.Load()
+	if other.Worker == own.Worker || !own.before(other) {
+		return
+	}
+	if other.Since == 0 {
+		l.askedAt.Store(time.Now().UnixNano())
+	}
+	if data, err := json.Marshal(own); err == nil {
+		_ = l.conn.Publish(m.Reply, data) // who is not answered decides, too
+	}
+}
+
+func isLeadReply(subject string) bool { return strings.HasPrefix(subject, subjectLeadAnswers) }
+
+// ask gives a worker that decides and goes on doing so beside one of the own rank, and how long its answer took. The error is
+// [nats.ErrNoResponders] where nobody decides who can, and [errSilent] where nobody answered, as nobody does who decides for less long.
+// A worker that ends takes the question with it that it was asked last, so it is asked again every so long.
+func (l *lead) ask(ctx context.Context, own rank, every time.Duration) (other rank, took time.Duration, err error) {
+	data, err := json.Marshal(own)
+	if err != nil {
+		return other, 0, err
+	}
+	inbox, first := strings.TrimSuffix(l.answers.Subject, "*"), l.asked+1
+	for began := time.Now(); took < silence && err == nil; took = time.Since(began) {
+		l.asked++
+		if err = l.conn.PublishRequest(l.subject(), inbox+strconv.Itoa(l.asked), data); err != nil {
+			return other, 0, err
+		}
+		other, err = l.await(ctx, first, every)
+		if err == nil {
+			return other, time.Since(began), nil
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = nil
+		}
+	}
+	if err == nil {
+		err = errSilent
+	}
+	return other, took, err
+}
+
+// errSilent says that a question had no answer.
+var errSilent = fmt.Errorf("no answer from a worker within %s", silence)
+
+// await gives the answer to a question from the first on that comes in time.
+func (l *lead) await(ctx context.Context, first int, time time.Duration) (other rank, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time)
+	defer cancel()
+	for {
+		m, err := l.answers.NextMsgWithContext(ctx)
+		if err != nil {
+			return other, err
+		}
+		n, _ := strconv.Atoi(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
+		switch {
+		case n < first: // it came too late
+		case len(m.Data) == 0 && m.Header.Get("Status") == "503":
+			return other, nats.ErrNoResponders
+		default:
+			if other, err = decodeBroadcast(m.Data, maxLeadBytes, rank.valid); err == nil {
+				return other, nil
+			}
+		}
+	}
+}
+
+// close hands over to a worker that stands by, and is to be followed by the end of the service.
+func (l *lead) close(ctx context.Context) {
+	l.stop()
+	l.done.Wait()
+	l.hear(false)
+	var patience time.Duration
+	switch {
+	case !l.deciding.Load():
+	case time.Since(time.Unix(0, l.askedAt.Load())) < settleEvery:
+		patience = handOverTime
+	case time.Since(time.Unix(0, l.standing.Load().Since)) < settleEvery: // nobody may have had the time to ask
+		patience = 3 * followEvery
+	}
+	if patience > 0 {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		anybody := rank{Worker: l.standing.Load().Worker}
+		for {
+			if _, _, err := l.ask(ctx, anybody, followEvery); err == nil || sleep(ctx, followEvery/5) != nil {
+				break
+			}
+		}
+	}
+	_ = l.answers.Unsubscribe() // which fails when the connection is closed
+}

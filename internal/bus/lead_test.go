@@ -1,0 +1,381 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// led is a worker that decides or stands by.
+type led struct {
+	*Service
+	nc       *nats.Conn
+	decided  atomic.Int64
+	resting  atomic.Bool
+	disabled atomic.Bool
+}
+
+func (w *led) able() error {
+	if w.disabled.Load() {
+		return errors.New("the store is away")
+	}
+	return nil
+}
+
+func ledWorker(t *testing.T, url, store string) *led {
+	t.Helper()
+	w := &led{nc: dial(t, url)}
+	s, err := NewService(ServiceConfig{
+		Conn: w.nc, Version: "1.2.3", Logger: slog.New(slog.DiscardHandler),
+		Engine: &fakeEngine{submit: func(r *engine.Request) error { w.decided.Add(1); return allowing(r) }},
+		Lead:   &LeadConfig{Store: store, Able: w.able, Rest: w.resting.Store},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Service = s
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.Stop(ctx); err != nil && !w.nc.IsClosed() {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func ledWorkers(t *testing.T, url string, n int) (all []*led) {
+	for range n {
+		all = append(all, ledWorker(t, url, "db"))
+	}
+	return all
+}
+
+// deciding waits until those of the workers decide, and no others.
+func deciding(t *testing.T, all []*led, want ...int) {
+	t.Helper()
+	var got string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		got = ""
+		var who []int
+		for i, w := range all {
+			if w.Deciding() {
+				who = append(who, i)
+			}
+		}
+		if got = fmt.Sprint(who); got == fmt.Sprint(want) {
+			return
+		}
+	}
+	t.Fatalf("%s decide, want %v", got, want)
+}
+
+func TestOfSeveralWorkersOneDecides(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	all := ledWorkers(t, url, 3)
+	deciding(t, all, 0)
+	nc := dial(t, url)
+	for range 100 {
+		ask(t, nc, limits.SubjectConsume, hot)
+	}
+	if n := all[0].decided.Load(); n != 100 {
+		t.Errorf("it decided %d of 100", n)
+	}
+	for i, w := range all {
+		if w.resting.Load() != (i > 0) {
+			t.Errorf("worker %d rests: %t", i, w.resting.Load())
+		}
+	}
+	// All of them answer what nobody has to decide, and are services that can be looked at.
+	have := map[string]int{}
+	for _, info := range infos(t, nc, len(all)) {
+		for _, e := range info.Endpoints {
+			have[e.Subject]++
+		}
+	}
+	for subject, want := range map[string]int{
+		limits.SubjectConsume: 1, limits.SubjectCheck: 1, limits.SubjectRecord: 1, limits.SubjectRefund: 1, limits.SubjectSettle: 1,
+		limits.SubjectStatus: 1, limits.SubjectList: 1, limits.SubjectReset: 1, limits.SubjectPolicies: 3,
+	} {
+		if have[subject] != want {
+			t.Errorf("%d workers answer %s, want %d", have[subject], subject, want)
+		}
+	}
+}
+
+// infos asks the services on a server what they are, until n have answered at a time.
+func infos(t *testing.T, nc *nats.Conn, n int) (all []micro.Info) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		inbox := nc.NewInbox()
+		sub, err := nc.SubscribeSync(inbox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.PublishRequest("$SRV.INFO."+limits.ServiceName, inbox, nil); err != nil {
+			t.Fatal(err)
+		}
+		all = nil
+		for m, err := sub.NextMsg(200 * time.Millisecond); err == nil; m, err = sub.NextMsg(200 * time.Millisecond) {
+			var info micro.Info
+			if err := json.Unmarshal(m.Data, &info); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, info)
+		}
+		if len(all) == n {
+			return all
+		}
+	}
+	t.Fatalf("%d services, want %d", len(all), n)
+	return nil
+}
+
+// asking asks without a pause until the test ends or end is called, which gives how many had no answer.
+func asking(t *testing.T, url string) (answered *atomic.Int64, end func() []error) {
+	nc := dial(t, url)
+	answered = new(atomic.Int64)
+	stop := make(chan struct{})
+	var done sync.WaitGroup
+	var failed []error
+	done.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := nc.Request(limits.SubjectConsume, []byte(hot), 5*time.Second); err != nil {
+				failed = append(failed, err)
+			} else {
+				answered.Add(1)
+			}
+		}
+	})
+	return answered, sync.OnceValue(func() []error { close(stop); done.Wait(); return failed })
+}
+
+func TestAWorkerThatStopsHandsOver(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	all := ledWorkers(t, url, 3)
+	deciding(t, all, 0)
+	_, end := asking(t, url)
+	for i := range 2 {
+		if err := all[i].Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		all[i].lead.deciding.Store(false) // for deciding, below
+		if i == 0 {
+			for !all[1].Deciding() && !all[2].Deciding() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	deciding(t, all, 2)
+	if failed := end(); failed != nil {
+		t.Errorf("%d requests had no answer, the first: %v", len(failed), failed[0])
+	}
+	if all[2].decided.Load() == 0 || all[2].resting.Load() {
+		t.Errorf("the last worker decided %d, and rests: %t", all[2].decided.Load(), all[2].resting.Load())
+	}
+}
+
+// A worker that nobody stands by for ends at once.
+func TestALoneWorkerHandsOverToNobody(t *testing.T) {
+	t.Parallel()
+	w := ledWorker(t, testenv.NATS(t).ClientURL(), "db")
+	deciding(t, []*led{w}, 0)
+	if began := time.Now(); w.Stop(t.Context()) != nil || time.Since(began) >= handOverTime {
+		t.Errorf("the stop took %s", time.Since(began))
+	}
+}
+
+func TestAWorkerThatDiesIsReplacedByOne(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	all := ledWorkers(t, url, 3)
+	deciding(t, all, 0)
+	all[0].nc.Close()
+	all = all[1:]
+	client := limits.NewClient(dial(t, url))
+	for range 200 { // a client does not notice
+		if _, err := client.Consume(t.Context(), limits.Per("k", 10, "1m")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for all[0].Deciding() == all[1].Deciding() { // until all but one stand by again
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(2 * settleEvery) // and it stays so
+	if all[0].Deciding() == all[1].Deciding() {
+		t.Errorf("the first of two that are left decides: %t, and the other: %t", all[0].Deciding(), all[1].Deciding())
+	}
+}
+
+// strange is somebody else who tells workers to stand by.
+type strange struct {
+	sub    *nats.Subscription
+	after  atomic.Int64 // how long an answer takes
+	silent atomic.Bool
+}
+
+func newStrange(t *testing.T, url, subject string) *strange {
+	t.Helper()
+	nc, s := dial(t, url), new(strange)
+	var err error
+	s.sub, err = nc.Subscribe(subject, func(m *nats.Msg) {
+		if s.silent.Load() {
+			return
+		}
+		time.AfterFunc(time.Duration(s.after.Load()), func() { _ = m.Respond([]byte(`{"since":1,"worker":"strange"}`)) })
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestAWorkerThatHangsIsReplacedByAll: one that is stopped, and connected, still has its part of the requests, which is smaller when all
+// others decide.
+func TestAWorkerThatHangsIsReplacedByAll(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	all := ledWorkers(t, url, 2)
+	deciding(t, all, 0)
+	other := newStrange(t, url, all[0].lead.subject())
+	deciding(t, all)
+	other.silent.Store(true)
+	deciding(t, all, 0, 1)
+	time.Sleep(2 * settleEvery)
+	deciding(t, all, 0, 1)
+	other.silent.Store(false)
+	deciding(t, all)
+}
+
+func TestAWorkerDecidesBesideOneThatIsSlow(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	all := ledWorkers(t, url, 2)
+	other := newStrange(t, url, all[0].lead.subject())
+	deciding(t, all)
+	other.after.Store(int64(2 * slowAnswer))
+	for !all[0].Deciding() && !all[1].Deciding() {
+		time.Sleep(time.Millisecond)
+	}
+	other.after.Store(0)
+	time.Sleep(2 * settleEvery) // it does not stand by again as soon as there is less to do
+	if !all[0].Deciding() && !all[1].Deciding() {
+		t.Error("both stand by again at once")
+	}
+}
+
+func TestAWorkerWithoutAStoreHandsOver(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	all := ledWorkers(t, url, 2)
+	deciding(t, all, 0)
+	_, end := asking(t, url)
+	all[0].disabled.Store(true)
+	deciding(t, all, 1)
+	all[1].disabled.Store(true) // then it does not matter who answers without it
+	deciding(t, all, 0, 1)
+	all[0].disabled.Store(false)
+	deciding(t, all, 0)
+	if failed := end(); failed != nil {
+		t.Errorf("%d requests had no answer, the first: %v", len(failed), failed[0])
+	}
+}
+
+func TestWorkersOfOtherStoresDecide(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	all := []*led{ledWorker(t, url, "one"), ledWorker(t, url, "another")}
+	time.Sleep(2 * settleEvery)
+	deciding(t, all, 0, 1)
+}
+
+// TestAReturnOfTheServerLeavesOneWorkerDeciding: all of them lose it at once, and come back in any order.
+func TestAReturnOfTheServerLeavesOneWorkerDeciding(t *testing.T) {
+	t.Parallel()
+	server := testenv.NATSServer(t)
+	all := ledWorkers(t, server.URL, 3)
+	deciding(t, all, 0)
+	server.Kill()
+	server.Start()
+	nc := dial(t, server.URL)
+	for end := time.Now().Add(20 * time.Second); ; {
+		if _, err := nc.Request(limits.SubjectConsume, []byte(hot), time.Second); err == nil {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	deciding(t, all, 0)
+}
+
+// TestWhatIsNoQuestionIsNotAnswered: whoever may publish there could have a worker publish anywhere else.
+func TestWhatIsNoQuestionIsNotAnswered(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	w := ledWorker(t, url, "db")
+	nc := dial(t, url)
+	reply := subjectLeadAnswers + "me.1"
+	sub, err := nc.SubscribeSync(">")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for m := (*nats.Msg)(nil); m == nil; { // until it hears
+		if err := nc.PublishRequest(w.lead.subject(), reply, []byte(`{"since":0,"worker":"me"}`)); err != nil {
+			t.Fatal(err)
+		}
+		for next, err := sub.NextMsg(50 * time.Millisecond); err == nil; next, err = sub.NextMsg(50 * time.Millisecond) {
+			if next.Subject == reply {
+				m = next
+			}
+		}
+	}
+	for _, q := range []struct{ reply, data string }{
+		{"_INBOX.me", `{"since":0,"worker":"me"}`}, {limits.SubjectConsume, `{"since":0,"worker":"me"}`},
+		{reply, ``}, {reply, `{"since":-1,"worker":"me"}`}, {reply, `{"since":0}`}, {reply, `[]`}, {reply, `{"since":0,"worker":"` + string(make([]byte, 600)) + `"}`},
+		{reply, `{"since":1,"worker":"me"}`}, // one that decides for longer
+		{reply, fmt.Sprintf(`{"since":0,"worker":%q}`, w.lead.standing.Load().Worker)},
+	} {
+		if err := nc.PublishRequest(w.lead.subject(), q.reply, []byte(q.data)); err != nil {
+			t.Fatal(err)
+		}
+		// A question that is answered comes behind it.
+		if err := nc.PublishRequest(w.lead.subject(), reply+"0", []byte(`{"since":0,"worker":"me"}`)); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			m, err := sub.NextMsg(5 * time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Subject == reply+"0" {
+				break
+			}
+			if m.Subject == q.reply {
+				t.Errorf("%s was answered to %s: %s", q.data, m.Subject, m.Data)
+			}
+		}
+	}
+}
