@@ -131,6 +131,8 @@ func (e *Engine) persist(b *batch, until time.Time, short bool) error {
 	}
 	ctx, cancel := context.WithDeadlineCause(context.Background(), until, why)
 	defer cancel()
+	e.until.Store(int64(until.Sub(e.pulse.origin)))
+	defer e.until.Store(0)
 	err := e.write(ctx, b)
 	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
 		if errors.Is(err, ErrCommitUnknown) {

@@ -88,8 +88,12 @@ type Engine struct {
 	// took is about how long transactions take of late, in nanoseconds, and shorts are those, one after the other, that had too little
 	// time left of that of their requests.
 	took, shorts atomic.Int64
-	pulse        pulse
-	clock        atomic.Pointer[reading]
+	// until is when the time of the transaction that runs is over, in nanoseconds since the pulse's origin; 0 while none runs. stuck says
+	// that it goes on nevertheless.
+	until atomic.Int64
+	stuck atomic.Bool
+	pulse pulse
+	clock atomic.Pointer[reading]
 	// looked is the reading that became old when denials were answered on the strength of it.
 	looked    atomic.Pointer[reading]
 	exhausted exhausted

@@ -45,7 +45,7 @@ func (e *Engine) cause() error {
 
 // Failure is why requests are answered without the store; nil when they are not.
 func (e *Engine) Failure() error {
-	if last := e.lastFailure.Load(); last != nil && e.breaker.State() != gobreaker.StateClosed {
+	if last := e.lastFailure.Load(); last != nil && (e.breaker.State() != gobreaker.StateClosed || e.stuck.Load()) {
 		return last.err
 	}
 	return nil

@@ -452,7 +452,7 @@ func appendLimit(rs []*Request, v Verb, l *Limit) []*Request {
 	return rs
 }
 
-// leaseLoop gives back what is left of leases that ended. It is the pulse, too.
+// leaseLoop gives back what is left of leases that ended. It is the pulse, too, and watches the transaction that runs.
 func (e *Engine) leaseLoop() {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -464,6 +464,7 @@ func (e *Engine) leaseLoop() {
 		case <-tick.C:
 		}
 		e.pulse.beat()
+		e.watch()
 		if e.leases.count.Load() == 0 {
 			continue
 		}

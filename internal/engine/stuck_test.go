@@ -1,0 +1,112 @@
+package engine_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// deaf is a store whose transactions end when they want to, as those on a disk that hangs.
+type deaf struct {
+	*tap
+	hang atomic.Bool
+	ends chan struct{}
+}
+
+func (s *deaf) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	if s.hang.Load() {
+		<-s.ends
+	}
+	return s.tap.Update(context.WithoutCancel(ctx), b, decide)
+}
+
+// TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone: what waits behind it is answered in its time, and what comes then at once.
+func TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &deaf{tap: openTap(t), ends: make(chan struct{})}
+		told := make(chan bool, 10)
+		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told <- err != nil }})
+		limit := per(t, "k", 100, "1h")
+		ask(t, e, engine.Request{Limits: []engine.Limit{limit}})
+		type answer struct {
+			d    engine.Decision
+			err  error
+			took time.Duration
+		}
+		submit := func(r engine.Request) chan answer {
+			came, at := make(chan answer, 1), time.Now()
+			r.Limits, r.Cost = []engine.Limit{limit}, 1
+			r.Done = func(d engine.Decision, err error) { came <- answer{d, err, time.Since(at)} }
+			if err := e.Submit(&r); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			return came
+		}
+		store.hang.Store(true)
+		own := submit(engine.Request{})
+		behind := submit(engine.Request{OnError: engine.OnErrorDeny})
+		refund := submit(engine.Request{Verb: engine.Refund})
+		if a := <-behind; a.err != nil || !a.d.Degraded || a.d.Allowed || a.took >= 2*time.Second {
+			t.Errorf("behind it, after %s: %+v, %v", a.took, a.d, a.err)
+		}
+		if a := <-refund; a.err == nil {
+			t.Errorf("a refund without the store: %+v", a.d)
+		}
+		if e.Failure() == nil {
+			t.Error("nothing fails")
+		}
+		time.Sleep(10 * time.Second)
+		for range 3 {
+			if a := <-submit(engine.Request{}); !a.d.Degraded || !a.d.Allowed || a.took > 0 {
+				t.Errorf("later, after %s: %+v, %v", a.took, a.d, a.err)
+			}
+		}
+		if len(own) > 0 {
+			t.Errorf("its own request was answered: %+v", <-own)
+		}
+
+		store.hang.Store(false)
+		close(store.ends)
+		if a := <-own; a.err != nil || a.d.Degraded || !a.d.Allowed {
+			t.Errorf("its own request, when it has ended: %+v, %v", a.d, a.err)
+		}
+		time.Sleep(time.Second)
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{limit}}); d.Degraded || d.Results[0].Used != 3 {
+			t.Errorf("when it has ended: %+v", d)
+		}
+		if err := e.Failure(); err != nil || len(told) != 2 || !<-told || <-told {
+			t.Errorf("Failure is %v, want none; want one failure told and its end", err)
+		}
+	})
+}
+
+func TestAnEngineClosesBehindAStoreThatDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &deaf{tap: openTap(t), ends: make(chan struct{})}
+		e := start(t, engine.Config{Store: store})
+		store.hang.Store(true)
+		answered := make(chan struct{}, 1)
+		if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}, Cost: 1,
+			Done: func(engine.Decision, error) { answered <- struct{}{} }}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := e.Close(ctx); err == nil {
+			t.Error("it closed before its transaction has ended")
+		}
+		close(store.ends)
+		<-answered
+		if err := e.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
