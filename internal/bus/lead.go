@@ -42,7 +42,7 @@ const (
 	// that one, and the more others decide, the fewer.
 	quietFor = 5 * time.Minute
 	// handOverTime is how long a stop waits for another worker to decide.
-	handOverTime = 500 * time.Millisecond
+	handOverTime = 2 * time.Second
 
 	// subjectLead, a dot and the name of a store is where workers are asked, and answered below that.
 	subjectLead        = "limits.internal.lead"
@@ -57,7 +57,7 @@ type LeadConfig struct {
 	Store string
 	// Able gives nil while decisions can be made with the store.
 	Able func() error
-	// Rest is told whether this worker stands by.
+	// Rest is told when this worker stands by, and when that is over; then it returns when the worker knows what was decided meanwhile.
 	Rest func(bool)
 }
 
@@ -67,6 +67,8 @@ type rank struct {
 	Since int64 `json:"since"`
 	// Worker is its host, its process and a random part.
 	Worker string `json:"worker"`
+	// Leaving says that it decides until another one does.
+	Leaving bool `json:"leaving,omitempty"`
 }
 
 func (r rank) valid() error {
@@ -178,6 +180,10 @@ func (l *lead) look(ctx context.Context) {
 		every = silence
 	}
 	other, took, err := l.ask(ctx, own, every)
+	if err == nil && other.Leaving {
+		err = fmt.Errorf("%s ends", other.Worker)
+		l.cfg.Rest(false) // there is time for it
+	}
 	switch {
 	case ctx.Err() != nil || !l.conn.IsConnected():
 	case deciding && err == nil && (!able || took < promptAnswer && time.Now().After(l.hold)):
@@ -269,7 +275,7 @@ func (l *lead) answer(m *nats.Msg) {
 		return
 	}
 	own := *l.standing.Load()
-	if other.Worker == own.Worker || !own.before(other) {
+	if other.Worker == own.Worker || !own.before(other) || other.Leaving && own.Leaving {
 		return
 	}
 	if other.Since == 0 {
@@ -339,24 +345,29 @@ func (l *lead) await(ctx context.Context, first int, time time.Duration) (other 
 func (l *lead) close(ctx context.Context) {
 	l.stop()
 	l.done.Wait()
-	l.hear(false)
-	var patience time.Duration
-	switch {
-	case !l.deciding.Load():
-	case time.Since(time.Unix(0, l.askedAt.Load())) < settleEvery:
-		patience = handOverTime
-	case time.Since(time.Unix(0, l.standing.Load().Since)) < settleEvery: // nobody may have had the time to ask
-		patience = 3 * followEvery
+	if l.deciding.Load() {
+		l.handOver(ctx)
 	}
-	if patience > 0 {
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		anybody := rank{Worker: l.standing.Load().Worker}
-		for {
-			if _, _, err := l.ask(ctx, anybody, followEvery); err == nil || sleep(ctx, followEvery/5) != nil {
-				break
-			}
+	l.hear(false)
+	_ = l.answers.Unsubscribe() // which fails when the connection is closed
+}
+
+// handOver returns when another worker decides, or after a while.
+func (l *lead) handOver(ctx context.Context) {
+	own, patience := *l.standing.Load(), 3*followEvery
+	switch recently := time.Now().Add(-settleEvery); {
+	case time.Unix(0, l.askedAt.Load()).After(recently):
+		patience = handOverTime
+	case time.Unix(0, own.Since).Before(recently): // so nobody stands by, who would have asked
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	l.standing.Store(&rank{Since: own.Since, Worker: own.Worker, Leaving: true})
+	anybody := rank{Worker: own.Worker, Leaving: true}
+	for {
+		if _, _, err := l.ask(ctx, anybody, followEvery); err == nil || sleep(ctx, followEvery/5) != nil {
+			return
 		}
 	}
-	_ = l.answers.Unsubscribe() // which fails when the connection is closed
 }
