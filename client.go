@@ -216,7 +216,7 @@ func (c *Client) request(ctx context.Context, subject string, body []byte) (*nat
 }
 
 // takeOver are the pauses in which a limiter that stands by takes the place of one that died.
-var takeOver = [...]time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}
+var takeOver = [...]time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond}
 
 // attended asks again while nobody listens, as nobody has seen the request then. Where nobody did after all pauses there are none for a
 // second: who lets requests pass without a limiter should not hold them up.

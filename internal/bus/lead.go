@@ -30,7 +30,7 @@ import (
 const (
 	// followEvery is how often a worker that stands by asks, and settleEvery how often one that decides does, which looks every
 	// ableEvery whether it can.
-	followEvery, settleEvery, ableEvery = 25 * time.Millisecond, time.Second, 100 * time.Millisecond
+	followEvery, settleEvery, ableEvery = 50 * time.Millisecond, time.Second, 100 * time.Millisecond
 	// silence is how long an answer may take. A worker that hangs is subscribed, and says nothing.
 	silence = 300 * time.Millisecond
 	// slowAnswer is from when on a worker has too much to do alone, on the average of some answers, and promptAnswer below what

@@ -182,8 +182,8 @@ func (s *unreadable) Update(ctx context.Context, b engine.Batch, decide func(eng
 func TestACounterThatCannotBeReadKeepsNoOtherFromBeingTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &unreadable{tap: openTap(t)}
-		e := start(t, engine.Config{Store: store})
+		store, seen := &unreadable{tap: openTap(t)}, new(corruptions)
+		e := start(t, engine.Config{Store: store, Observer: seen})
 		for range 3 { // allowed, told, remembered
 			for i := range 20 {
 				l := per(t, fmt.Sprint("k", i), 1, "1h")
@@ -198,8 +198,22 @@ func TestACounterThatCannotBeReadKeepsNoOtherFromBeingTold(t *testing.T) {
 		if got := toldOf(t, store.tap); got != 20+19 {
 			t.Errorf("told of %d denials, want all 40 but one", got)
 		}
+		if seen.n.Load() == 0 {
+			t.Error("nobody is told of the counter that cannot be read")
+		}
 	})
 }
+
+// corruptions counts what is reported of counters that cannot be read.
+type corruptions struct{ n atomic.Int64 }
+
+func (c *corruptions) StoreFailed(err error) {
+	if errors.Is(err, engine.ErrCorrupt) {
+		c.n.Add(1)
+	}
+}
+func (*corruptions) Decided(engine.Verb, string, string, bool, time.Duration) {}
+func (*corruptions) Wrote(int, int, time.Duration)                            {}
 
 // TestAStopTriesTheStoreOnceMore: it may have come back since it failed, and only this worker knows of its denials.
 func TestAStopTriesTheStoreOnceMore(t *testing.T) {
