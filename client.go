@@ -218,8 +218,8 @@ func (c *Client) request(ctx context.Context, subject string, body []byte) (*nat
 // takeOver are the pauses in which a limiter that stands by takes the place of one that died.
 var takeOver = [...]time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond}
 
-// attended asks again while nobody listens, as nobody has seen the request then. Where nobody did after all pauses there are none for a
-// second: who lets requests pass without a limiter should not hold them up.
+// attended asks again while nobody listens, as nobody has seen the request then. Where nobody did after all the pauses that there was time
+// for, there are none for a second: who lets requests pass without a limiter should not hold them up.
 func (c *Client) attended(ctx context.Context, m *nats.Msg) (msg *nats.Msg, err error) {
 	for _, pause := range takeOver {
 		msg, err = c.nc.RequestMsgWithContext(ctx, m)
@@ -227,13 +227,24 @@ func (c *Client) attended(ctx context.Context, m *nats.Msg) (msg *nats.Msg, err 
 		case !errors.Is(err, nats.ErrNoResponders) || time.Since(time.Unix(0, c.nobody.Load())) < time.Second:
 			return msg, err
 		case sleep(ctx, pause) != nil:
+			if pause > takeOver[0] && ctx.Err() == nil {
+				c.listensNobody(m.Subject)
+			}
+			return nil, err
+		case decides(m.Subject) && !c.nc.IsConnected(): // it would be kept, and charged later
 			return nil, err
 		}
 	}
-	if msg, err = c.nc.RequestMsgWithContext(ctx, m); errors.Is(err, nats.ErrNoResponders) && !ofAlerter(m.Subject) {
-		c.nobody.Store(time.Now().UnixNano())
+	if msg, err = c.nc.RequestMsgWithContext(ctx, m); errors.Is(err, nats.ErrNoResponders) {
+		c.listensNobody(m.Subject)
 	}
 	return msg, err
+}
+
+func (c *Client) listensNobody(subject string) {
+	if !ofAlerter(subject) {
+		c.nobody.Store(time.Now().UnixNano())
+	}
 }
 
 // decides tells what is worth an answer now and nothing later.

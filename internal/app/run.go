@@ -424,7 +424,9 @@ func (l *limiter) startService(ctx context.Context) error {
 
 // lead has one worker decide of those on one PostgreSQL. A file of SQLite has one worker.
 func (l *limiter) lead(ctx context.Context) (*bus.LeadConfig, error) {
-	shared, ok := l.store.(interface{ Rest(bool) })
+	shared, ok := l.store.(interface {
+		Rest(ctx context.Context, resting bool)
+	})
 	if !ok {
 		return nil, nil
 	}

@@ -57,8 +57,9 @@ type LeadConfig struct {
 	Store string
 	// Able gives nil while decisions can be made with the store.
 	Able func() error
-	// Rest is told when this worker stands by, and when that is over; then it returns when the worker knows what was decided meanwhile.
-	Rest func(bool)
+	// Rest is told when this worker stands by, and when that is over: then it returns when the worker knows what was decided meanwhile, or
+	// ctx ends.
+	Rest func(ctx context.Context, resting bool)
 }
 
 // rank says who of two workers goes on: who decides for longer.
@@ -92,22 +93,22 @@ func (r rank) before(o rank) bool {
 // lead knows whether a worker decides.
 type lead struct {
 	cfg  LeadConfig
+	svc  *Service
 	conn *nats.Conn
 	log  *slog.Logger
-	// decide takes the requests that are decided, or leaves them to others.
-	decide func(bool) error
 
 	// deciding is read by others.
 	deciding atomic.Bool
-	// askedAt is when somebody stood by who asked, in Unix nanoseconds.
+	// askedAt is when somebody asked who stands by then, in Unix nanoseconds.
 	askedAt atomic.Int64
 	// standing is what an answer tells of this worker, which the subscription's callback reads.
 	standing atomic.Pointer[rank]
 	ignored  seldom
 	failures seldom
 
-	// answers is where this worker is answered; asked counts its questions.
+	// answers is the subscription to what inbox is sent; asked counts the questions.
 	answers *nats.Subscription
+	inbox   chan *nats.Msg
 	asked   int
 	// hears is the subscription to questions; nil while there is none.
 	hears *nats.Subscription
@@ -126,15 +127,15 @@ type lead struct {
 }
 
 // startLead begins with a worker that decides.
-func startLead(cfg LeadConfig, conn *nats.Conn, log *slog.Logger, decide func(bool) error) (*lead, error) {
+func startLead(cfg LeadConfig, svc *Service) (*lead, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	l := &lead{cfg: cfg, conn: conn, log: log, decide: decide}
+	l := &lead{cfg: cfg, svc: svc, conn: svc.cfg.Conn, log: svc.cfg.Logger, inbox: make(chan *nats.Msg, 256)}
 	l.standing.Store(&rank{Since: time.Now().UnixNano(), Worker: fmt.Sprintf("%.64s:%d:%s", host, os.Getpid(), rand.Text()[:8])})
 	l.deciding.Store(true)
-	if l.answers, err = conn.SubscribeSync(subjectLeadAnswers + rand.Text() + ".*"); err != nil {
+	if l.answers, err = l.conn.ChanSubscribe(subjectLeadAnswers+rand.Text()+".*", l.inbox); err != nil {
 		return nil, fmt.Errorf("subscribe to answers of other workers: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -162,8 +163,8 @@ func (l *lead) able() bool {
 
 // look finds out whether to decide.
 func (l *lead) look(ctx context.Context) {
-	deciding := l.deciding.Load()
-	able := l.able()
+	deciding, able := l.deciding.Load(), l.able()
+	defer func() { l.svc.drained(l.subs()) }()
 	if deciding {
 		l.hear(able)
 		if time.Now().Before(l.lookAt) {
@@ -171,65 +172,90 @@ func (l *lead) look(ctx context.Context) {
 		}
 		l.lookAt = time.Now().Add(settleEvery)
 	}
-	own := *l.standing.Load()
+	own, every := *l.standing.Load(), followEvery
 	if !deciding || !able {
 		own.Since = 0
 	}
-	every := followEvery
 	if deciding {
 		every = silence
 	}
 	other, took, err := l.ask(ctx, own, every)
 	if err == nil && other.Leaving {
 		err = fmt.Errorf("%s ends", other.Worker)
-		l.cfg.Rest(false) // there is time for it
+		l.rest(ctx, false, handOverTime/2) // while that one decides
 	}
 	switch {
-	case ctx.Err() != nil || !l.conn.IsConnected():
-	case deciding && err == nil && (!able || took < promptAnswer && time.Now().After(l.hold)):
+	case ctx.Err() != nil || errors.Is(err, nats.ErrDisconnected):
+	case deciding && err == nil && (!able || l.beyond(took) < promptAnswer && time.Now().After(l.hold)):
 		l.took = took
-		l.standBy(other)
-	case deciding:
-	case err != nil:
+		l.standBy(ctx, other)
+	case !deciding && err != nil:
 		if errors.Is(err, errSilent) {
 			l.quiet = time.Now().Add(quietFor)
 		}
-		l.takeOver(err)
-	default:
-		if l.took += (took - l.took) / 16; l.took > slowAnswer && able {
-			if time.Since(l.hold) > 2*holdMost {
-				l.heldFor = 0
-			}
-			l.heldFor = min(max(holdLeast, 2*l.heldFor), holdMost)
-			l.hold = time.Now().Add(l.heldFor)
-			l.takeOver(fmt.Errorf("%s takes %s for an answer", other.Worker, l.took.Round(time.Millisecond)))
-		}
+		l.takeOver(ctx, err)
+	case !deciding && able && l.slow(took):
+		l.hold = time.Now().Add(l.heldFor)
+		l.takeOver(ctx, fmt.Errorf("%s takes %s for an answer", other.Worker, l.took.Round(time.Millisecond)))
+	default: // what was not finished may be
+		l.failed("serve requests", l.svc.decideOrNot(deciding))
 	}
 }
 
-func (l *lead) takeOver(why error) {
-	if err := l.decide(true); err != nil {
+// slow tells whether the one that decides takes long for its answers, the last of which took so long. One that took very long is as bad as
+// two: it may have been this process that stood still.
+func (l *lead) slow(took time.Duration) bool {
+	if l.took += (min(took, 2*slowAnswer) - l.took) / 16; l.took < slowAnswer || l.beyond(l.took) < slowAnswer {
+		return false
+	}
+	if time.Since(l.hold) > 2*holdMost {
+		l.heldFor = 0
+	}
+	l.heldFor = min(max(holdLeast, 2*l.heldFor), holdMost)
+	return true
+}
+
+// beyond is what of the time of an answer is not the way of the question and the answer, to the server and on.
+func (l *lead) beyond(took time.Duration) time.Duration {
+	if took < promptAnswer {
+		return took
+	}
+	began := time.Now()
+	if l.conn.FlushTimeout(silence) != nil {
+		return took
+	}
+	return took - 2*time.Since(began)
+}
+
+func (l *lead) takeOver(ctx context.Context, why error) {
+	if err := l.svc.decideOrNot(true); err != nil {
 		l.failed("take requests to decide", err)
 		return
 	}
-	l.cfg.Rest(false)
 	l.standing.Store(&rank{Since: time.Now().UnixNano(), Worker: l.standing.Load().Worker})
 	l.deciding.Store(true)
 	l.lookAt = time.Now().Add(settleEvery)
 	l.hear(l.able())
 	l.log.Info("decides from now on", "because", why)
+	l.rest(ctx, false, handOverTime)
 }
 
-func (l *lead) standBy(other rank) {
+func (l *lead) standBy(ctx context.Context, other rank) {
 	l.hear(false)
-	if err := l.decide(false); err != nil {
+	if err := l.svc.decideOrNot(false); err != nil {
 		l.failed("leave requests to another worker", err)
 		return
 	}
-	l.cfg.Rest(true)
 	l.quiet = time.Time{}
 	l.deciding.Store(false)
 	l.log.Info("stands by from now on, while another worker decides", "worker", other.Worker)
+	l.rest(ctx, true, handOverTime)
+}
+
+func (l *lead) rest(ctx context.Context, resting bool, most time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	l.cfg.Rest(ctx, resting)
 }
 
 // subject is where the workers of the store are asked that are in the cluster of this one: those of a distant one are left alone.
@@ -255,9 +281,20 @@ func (l *lead) hear(on bool) {
 	}
 }
 
-// failed notes what is tried again with the next look.
+// subs is how many subscriptions it has.
+func (l *lead) subs() int {
+	if l.hears == nil {
+		return 1
+	}
+	return 2
+}
+
+// failed notes what is tried again with the next look; nil for nothing.
 func (l *lead) failed(act string, err error) {
-	if n := l.failures.due(); n > 0 && !l.conn.IsClosed() {
+	if err == nil || !l.conn.IsConnected() {
+		return
+	}
+	if n := l.failures.due(); n > 0 {
 		l.log.Error(act, "error", err, "times", n)
 	}
 }
@@ -278,7 +315,7 @@ func (l *lead) answer(m *nats.Msg) {
 	if other.Worker == own.Worker || !own.before(other) || other.Leaving && own.Leaving {
 		return
 	}
-	if other.Since == 0 {
+	if !other.Leaving {
 		l.askedAt.Store(time.Now().UnixNano())
 	}
 	if data, err := json.Marshal(own); err == nil {
@@ -296,24 +333,22 @@ func (l *lead) ask(ctx context.Context, own rank, every time.Duration) (other ra
 	if err != nil {
 		return other, 0, err
 	}
-	inbox, first := strings.TrimSuffix(l.answers.Subject, "*"), l.asked+1
-	for began := time.Now(); took < silence && err == nil; took = time.Since(began) {
+	subject, inbox, first := l.subject(), strings.TrimSuffix(l.answers.Subject, "*"), l.asked+1
+	began := time.Now()
+	for time.Since(began) < silence {
+		if !l.conn.IsConnected() {
+			return other, 0, nats.ErrDisconnected // it would be kept, and asked later
+		}
 		l.asked++
-		if err = l.conn.PublishRequest(l.subject(), inbox+strconv.Itoa(l.asked), data); err != nil {
+		if err = l.conn.PublishRequest(subject, inbox+strconv.Itoa(l.asked), data); err != nil {
 			return other, 0, err
 		}
 		other, err = l.await(ctx, first, every)
-		if err == nil {
-			return other, time.Since(began), nil
-		}
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = nil
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return other, time.Since(began), err
 		}
 	}
-	if err == nil {
-		err = errSilent
-	}
-	return other, took, err
+	return other, 0, errSilent
 }
 
 // errSilent says that a question had no answer.
@@ -324,9 +359,11 @@ func (l *lead) await(ctx context.Context, first int, time time.Duration) (other 
 	ctx, cancel := context.WithTimeout(ctx, time)
 	defer cancel()
 	for {
-		m, err := l.answers.NextMsgWithContext(ctx)
-		if err != nil {
-			return other, err
+		var m *nats.Msg
+		select {
+		case m = <-l.inbox:
+		case <-ctx.Done():
+			return other, ctx.Err()
 		}
 		n, _ := strconv.Atoi(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
 		switch {
@@ -345,7 +382,7 @@ func (l *lead) await(ctx context.Context, first int, time time.Duration) (other 
 func (l *lead) close(ctx context.Context) {
 	l.stop()
 	l.done.Wait()
-	if l.deciding.Load() {
+	if l.deciding.Load() && l.conn.IsConnected() {
 		l.handOver(ctx)
 	}
 	l.hear(false)

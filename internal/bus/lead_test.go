@@ -26,6 +26,17 @@ type led struct {
 	decided  atomic.Int64
 	resting  atomic.Bool
 	disabled atomic.Bool
+	// slowly is how long its requests take to be taken.
+	slowly time.Duration
+	// reads, when set, is called when a rest is over.
+	reads func(ctx context.Context)
+}
+
+func (w *led) rest(ctx context.Context, resting bool) {
+	if !resting && w.reads != nil {
+		w.reads(ctx)
+	}
+	w.resting.Store(resting)
 }
 
 func (w *led) able() error {
@@ -35,13 +46,25 @@ func (w *led) able() error {
 	return nil
 }
 
-func ledWorker(t *testing.T, url, store string) *led {
+func ledWorker(t *testing.T, url, store string, change ...func(*led)) *led {
 	t.Helper()
-	w := &led{nc: dial(t, url)}
+	nc, err := Connect(t.Context(), ConnectConfig{URL: url, Name: t.Name(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	w := &led{nc: nc}
+	for _, f := range change {
+		f(w)
+	}
 	s, err := NewService(ServiceConfig{
 		Conn: w.nc, Version: "1.2.3", Logger: slog.New(slog.DiscardHandler),
-		Engine: &fakeEngine{submit: func(r *engine.Request) error { w.decided.Add(1); return allowing(r) }},
-		Lead:   &LeadConfig{Store: store, Able: w.able, Rest: w.resting.Store},
+		Engine: &fakeEngine{submit: func(r *engine.Request) error {
+			time.Sleep(w.slowly)
+			w.decided.Add(1)
+			return allowing(r)
+		}},
+		Lead: &LeadConfig{Store: store, Able: w.able, Rest: w.rest},
 	})
 	if err != nil {
 		t.Fatal(err)

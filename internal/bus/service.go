@@ -85,9 +85,15 @@ func (c *ServiceConfig) defaults() error {
 // Service is the micro service "limits" on one connection.
 type Service struct {
 	cfg ServiceConfig
-	// micro is another one after each change of who decides; lead makes it, where there is one.
-	micro   micro.Service
-	lead    *lead
+	// micro answers. Where lead changes who decides, next takes its place when the server is known to have its subscriptions.
+	micro, next *answering
+	lead        *lead
+	// others is how many subscriptions of the connection are not those of micro, next and lead. drains is since when the subscriptions
+	// of those that were replaced are ending, the zero time for none, and reconnects how often the connection was made anew before.
+	others     int
+	drains     time.Time
+	reconnects uint64
+
 	decoder *decoder
 	calls   sync.Pool
 	// reads and statuses have a value for each of them that runs, verifies for each request that waits for a look-up of its
@@ -146,8 +152,9 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		}
 		h.guard(subjects)
 	}
+	s.others = cfg.Conn.NumSubscriptions() - s.micro.subs
 	if cfg.Lead != nil {
-		if s.lead, err = startLead(*cfg.Lead, cfg.Conn, cfg.Logger, s.decideOrNot); err != nil {
+		if s.lead, err = startLead(*cfg.Lead, s); err != nil {
 			_ = s.micro.Stop()
 			return nil, err
 		}
@@ -155,8 +162,15 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	return s, nil
 }
 
-// listen answers on all subjects, or on all but those that are decided on.
-func (s *Service) listen(decide bool) (micro.Service, error) {
+// answering is a micro service that answers on all subjects, or on all but those that are decided on. It has so many subscriptions.
+type answering struct {
+	micro.Service
+	decides bool
+	subs    int
+}
+
+func (s *Service) listen(decide bool) (*answering, error) {
+	before := s.cfg.Conn.NumSubscriptions()
 	m, err := micro.AddService(s.cfg.Conn, micro.Config{
 		Name: limits.ServiceName, Version: semver(s.cfg.Version), QueueGroup: limits.QueueGroup,
 		Description: "Rate limiting over NATS: decisions, usage and administration; the endpoints say which of them are served here",
@@ -172,26 +186,62 @@ func (s *Service) listen(decide bool) (micro.Service, error) {
 		_ = m.Stop()
 		return nil, err
 	}
-	return m, nil
+	return &answering{m, decide, s.cfg.Conn.NumSubscriptions() - before}, nil
 }
 
 // decideOrNot changes what is answered, without a moment in which less is. An endpoint cannot be taken from a micro service, so there
-// is another one.
-func (s *Service) decideOrNot(decide bool) error {
-	next, err := s.listen(decide)
-	if err != nil {
-		return err
+// is another one. What the server does not confirm stays as it is, until this is called again.
+func (s *Service) decideOrNot(decide bool) (err error) {
+	if s.next == nil && s.micro.decides == decide {
+		return nil
 	}
-	if err := s.cfg.Conn.FlushTimeout(flushTime); err != nil {
-		_ = next.Stop()
+	if s.next == nil {
+		if s.next, err = s.listen(decide); err != nil {
+			return err
+		}
+	}
+	if err := s.cfg.Conn.FlushTimeout(settleEvery); err != nil {
 		return fmt.Errorf("subscribe endpoints: %w", err)
 	}
-	before := s.micro
-	s.micro = next
-	if err := before.Stop(); err != nil { // it is what answers what was taken
+	replaced := s.micro
+	if s.next.decides == decide {
+		s.micro = s.next
+	} else { // it was for what is not wanted any more
+		replaced = s.next
+	}
+	s.next = nil
+	if s.drains.IsZero() {
+		s.reconnects = s.cfg.Conn.Stats().Reconnects
+	}
+	s.drains = time.Now()
+	if err := replaced.Stop(); err != nil { // it is what answers what was taken
 		return fmt.Errorf("stop micro service: %w", err)
 	}
 	return nil
+}
+
+// drainMost is how long subscriptions may take to end that nobody waits for.
+const drainMost = 30 * time.Second
+
+// drained looks whether those that were replaced have ended. When the connection is made anew meanwhile, nats.go subscribes to what it
+// drains once more, and then forgets it without a word to the server, which goes on sending requests there. One more connection ends that.
+func (s *Service) drained(leads int) {
+	nc := s.cfg.Conn
+	if s.drains.IsZero() {
+		return
+	}
+	known := s.others + leads + s.micro.subs
+	if s.next != nil {
+		known += s.next.subs
+	}
+	if nc.NumSubscriptions() > known && time.Since(s.drains) < drainMost {
+		return
+	}
+	s.drains = time.Time{}
+	if nc.Stats().Reconnects != s.reconnects {
+		s.cfg.Logger.Info("the connection to NATS is made once more, since it was made anew while subscriptions ended")
+		_ = nc.ForceReconnect() // which fails when the connection is closed
+	}
 }
 
 // Deciding tells whether this worker decides, or stands by.
@@ -210,7 +260,7 @@ func subscribed(nc *nats.Conn) error {
 	case errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), "Subscription"):
 		return fmt.Errorf("%w; grant it to the NATS user: docs/operations.md, Permissions in NATS", err)
 	case errors.Is(err, nats.ErrMaxSubscriptionsExceeded):
-		return fmt.Errorf("%w; a worker has about 50: raise max_subscriptions of the server, or of the account or user", err)
+		return fmt.Errorf("%w; a worker has about 40, and 60 for moments: raise max_subscriptions of the server, or of the account or user", err)
 	}
 	return nil
 }
@@ -418,6 +468,9 @@ func (s *Service) Stop(ctx context.Context) error {
 func (s *Service) stop(ctx context.Context) error {
 	if s.lead != nil {
 		s.lead.close(ctx)
+	}
+	if s.next != nil {
+		_ = s.next.Stop() // as below
 	}
 	if err := s.micro.Stop(); err != nil {
 		return fmt.Errorf("stop micro service: %w", err)

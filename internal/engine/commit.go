@@ -131,8 +131,10 @@ func (e *Engine) persist(b *batch, until time.Time, short bool) error {
 	}
 	ctx, cancel := context.WithDeadlineCause(context.Background(), until, why)
 	defer cancel()
-	e.until.Store(int64(until.Sub(e.pulse.origin)))
-	defer e.until.Store(0)
+	if short { // a flood is no store that does not return: it has the time of any other
+		until = later(until, time.Now().Add(e.patience()))
+	}
+	defer e.watched(until)()
 	err := e.write(ctx, b)
 	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
 		if errors.Is(err, ErrCommitUnknown) {

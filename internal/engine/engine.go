@@ -89,11 +89,12 @@ type Engine struct {
 	// time left of that of their requests.
 	took, shorts atomic.Int64
 	// until is when the time of the transaction that runs is over, in nanoseconds since the pulse's origin; 0 while none runs. stuck says
-	// that it goes on nevertheless.
-	until atomic.Int64
-	stuck atomic.Bool
-	pulse pulse
-	clock atomic.Pointer[reading]
+	// that it goes on nevertheless, and returned has a value when it has ended then.
+	until    atomic.Int64
+	stuck    atomic.Bool
+	returned chan struct{}
+	pulse    pulse
+	clock    atomic.Pointer[reading]
 	// looked is the reading that became old when denials were answered on the strength of it.
 	looked    atomic.Pointer[reading]
 	exhausted exhausted
@@ -112,6 +113,8 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 		answers: make(chan *batch, 2),
 		spare:   make(chan *batch, 4),
 		quit:    make(chan struct{}),
+
+		returned: make(chan struct{}, 1),
 	}
 	e.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:         "store",

@@ -205,7 +205,7 @@ func (x *inquiries) leave(q *inquiry) {
 
 // receipts reads two receipts. Where those before wait for a store that hangs, it waits no longer than they do.
 func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Receipt, err error) {
-	if state := e.breaker.State(); state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.slow.Load() {
+	if state := e.breaker.State(); e.stuck.Load() || state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.slow.Load() {
 		return nil, nil, unavailable("read receipts", e.cause())
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.patience())

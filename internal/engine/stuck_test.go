@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -62,6 +64,10 @@ func TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone(t *testing.T) {
 			t.Error("nothing fails")
 		}
 		time.Sleep(10 * time.Second)
+		at := time.Now()
+		if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnavailable) || time.Since(at) > 0 {
+			t.Errorf("a settle, after %s: %v", time.Since(at), err)
+		}
 		for range 3 {
 			if a := <-submit(engine.Request{}); !a.d.Degraded || !a.d.Allowed || a.took > 0 {
 				t.Errorf("later, after %s: %+v, %v", a.took, a.d, a.err)
@@ -76,12 +82,49 @@ func TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone(t *testing.T) {
 		if a := <-own; a.err != nil || a.d.Degraded || !a.d.Allowed {
 			t.Errorf("its own request, when it has ended: %+v, %v", a.d, a.err)
 		}
-		time.Sleep(time.Second)
 		if d := ask(t, e, engine.Request{Limits: []engine.Limit{limit}}); d.Degraded || d.Results[0].Used != 3 {
-			t.Errorf("when it has ended: %+v", d)
+			t.Errorf("the first when it has ended: %+v", d)
 		}
+		synctest.Wait()
 		if err := e.Failure(); err != nil || len(told) != 2 || !<-told || <-told {
 			t.Errorf("Failure is %v, want none; want one failure told and its end", err)
+		}
+	})
+}
+
+// busy is a store that works, takes 100 ms for a transaction, and once longer.
+type busy struct {
+	*tap
+	once atomic.Int64
+}
+
+func (s *busy) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	time.Sleep(100*time.Millisecond + time.Duration(s.once.Swap(0)))
+	return s.tap.Update(context.WithoutCancel(ctx), b, decide)
+}
+
+// TestAFloodIsNoStoreThatDoesNotReturn: its transactions have little of their requests' time left, and may take longer all the same.
+func TestAFloodIsNoStoreThatDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &busy{tap: openTap(t)}
+		e := start(t, engine.Config{Store: store, MaxBatch: 20})
+		var degraded atomic.Int64
+		for i := range 6000 { // 1000 a second, of which 200 can be decided
+			if i == 4000 {
+				store.once.Store(int64(800 * time.Millisecond))
+			}
+			_ = e.Submit(&engine.Request{Limits: []engine.Limit{per(t, fmt.Sprint("k", i%100), 5, "1h")}, Cost: 1, ID: fmt.Sprint(i),
+				Done: func(d engine.Decision, err error) {
+					if err == nil && d.Degraded {
+						degraded.Add(1)
+					}
+				}})
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(5 * time.Second)
+		if n := degraded.Load(); n > 0 {
+			t.Errorf("%d requests were answered without the store", n)
 		}
 	})
 }

@@ -322,6 +322,31 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 	}
 }
 
+// TestTheEndOfARestHoldsUpNoDecisionForLong: a worker takes over when a database fails, and its connections may be silent.
+func TestTheEndOfARestHoldsUpNoDecisionForLong(t *testing.T) {
+	t.Parallel()
+	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	s := open(t, Config{URL: proxy.url})
+	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
+		t.Fatal(err)
+	}
+	s.Rest(t.Context(), true)
+	proxy.swallow()
+	go s.Rest(t.Context(), false)
+	for len(s.turn) == 0 { // until it has the turn
+		time.Sleep(time.Millisecond)
+	}
+	began, err := time.Now(), errors.New("not asked")
+	for err != nil && time.Since(began) < time.Minute {
+		within, done := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		err = s.Update(within, batch("a"), set("2"))
+		done()
+	}
+	if took := time.Since(began); err != nil || took > decisionPatience-time.Second {
+		t.Errorf("a decision after %v: %v", took, err)
+	}
+}
+
 // TestNobodyWaitsForARollbackThatHangs has a connection go silent in the middle of a transaction that writes nothing: the turn of
 // the process is given back all the same.
 func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {

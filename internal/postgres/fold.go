@@ -115,12 +115,14 @@ func (s *Store) foldSoon(ctx context.Context, count func() int) (more bool, err 
 
 // Rest leaves what others write alone, while this process decides nothing: to read it costs a tenth of what it takes to decide it.
 // What comes nevertheless is decided as ever, behind all that was written meanwhile. When the rest is over that is read at
-// once, for which transactions of this process wait, and none of others.
-func (s *Store) Rest(resting bool) {
+// once, as far as ctx and a transaction's time allow; for that transactions of this process wait, and none of others.
+func (s *Store) Rest(ctx context.Context, resting bool) {
 	if s.resting.Swap(resting) == resting || resting {
 		return
 	}
-	ctx, release, err := s.aside(s.stop)
+	ctx, cancel := context.WithTimeout(ctx, foldPatience) // connections may be silent, and decisions wait
+	defer cancel()
+	ctx, release, err := s.aside(ctx)
 	if err != nil {
 		return
 	}
