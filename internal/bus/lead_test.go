@@ -122,6 +122,9 @@ func TestOfSeveralWorkersOneDecides(t *testing.T) {
 		if w.resting.Load() != (i > 0) {
 			t.Errorf("worker %d rests: %t", i, w.resting.Load())
 		}
+		if n := w.nc.Stats().Reconnects; n > 0 {
+			t.Errorf("worker %d has connected %d times more", i, n)
+		}
 	}
 	// All of them answer what nobody has to decide, and are services that can be looked at.
 	have := map[string]int{}

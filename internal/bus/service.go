@@ -88,11 +88,12 @@ type Service struct {
 	// micro answers. Where lead changes who decides, next takes its place when the server is known to have its subscriptions.
 	micro, next *answering
 	lead        *lead
-	// others is how many subscriptions of the connection are not those of micro, next and lead. drains is since when the subscriptions
-	// of those that were replaced are ending, the zero time for none, and reconnects how often the connection was made anew before.
-	others     int
-	drains     time.Time
-	reconnects uint64
+	// others is how many subscriptions of the connection are not those of micro, next and lead, and verbs how many a micro service has beside
+	// its endpoints. drains is since when the subscriptions of those that were replaced are ending, the zero time for none, and reconnects
+	// how often the connection was made anew before.
+	others, verbs int
+	drains        time.Time
+	reconnects    uint64
 
 	decoder *decoder
 	calls   sync.Pool
@@ -138,9 +139,11 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), now: time.Now, stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
+	s.others = cfg.Conn.NumSubscriptions()
 	if s.micro, err = s.listen(true); err != nil {
 		return nil, err
 	}
+	s.verbs = cfg.Conn.NumSubscriptions() - s.others - s.micro.subs
 	if err := subscribed(cfg.Conn); err != nil {
 		_ = s.micro.Stop()
 		return nil, fmt.Errorf("subscribe endpoints: %w", err)
@@ -152,7 +155,6 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		}
 		h.guard(subjects)
 	}
-	s.others = cfg.Conn.NumSubscriptions() - s.micro.subs
 	if cfg.Lead != nil {
 		if s.lead, err = startLead(*cfg.Lead, s); err != nil {
 			_ = s.micro.Stop()
@@ -160,88 +162,6 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		}
 	}
 	return s, nil
-}
-
-// answering is a micro service that answers on all subjects, or on all but those that are decided on. It has so many subscriptions.
-type answering struct {
-	micro.Service
-	decides bool
-	subs    int
-}
-
-func (s *Service) listen(decide bool) (*answering, error) {
-	before := s.cfg.Conn.NumSubscriptions()
-	m, err := micro.AddService(s.cfg.Conn, micro.Config{
-		Name: limits.ServiceName, Version: semver(s.cfg.Version), QueueGroup: limits.QueueGroup,
-		Description: "Rate limiting over NATS: decisions, usage and administration; the endpoints say which of them are served here",
-		Metadata: map[string]string{
-			"error-schema": s.cfg.SchemaBase + "/" + schemaError,
-			"asyncapi":     s.cfg.SchemaBase + "/" + asyncAPI,
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start micro service %s: %w", limits.ServiceName, err)
-	}
-	if err := s.addEndpoints(m, s.endpoints(decide)); err != nil {
-		_ = m.Stop()
-		return nil, err
-	}
-	return &answering{m, decide, s.cfg.Conn.NumSubscriptions() - before}, nil
-}
-
-// decideOrNot changes what is answered, without a moment in which less is. An endpoint cannot be taken from a micro service, so there
-// is another one. What the server does not confirm stays as it is, until this is called again.
-func (s *Service) decideOrNot(decide bool) (err error) {
-	if s.next == nil && s.micro.decides == decide {
-		return nil
-	}
-	if s.next == nil {
-		if s.next, err = s.listen(decide); err != nil {
-			return err
-		}
-	}
-	if err := s.cfg.Conn.FlushTimeout(settleEvery); err != nil {
-		return fmt.Errorf("subscribe endpoints: %w", err)
-	}
-	replaced := s.micro
-	if s.next.decides == decide {
-		s.micro = s.next
-	} else { // it was for what is not wanted any more
-		replaced = s.next
-	}
-	s.next = nil
-	if s.drains.IsZero() {
-		s.reconnects = s.cfg.Conn.Stats().Reconnects
-	}
-	s.drains = time.Now()
-	if err := replaced.Stop(); err != nil { // it is what answers what was taken
-		return fmt.Errorf("stop micro service: %w", err)
-	}
-	return nil
-}
-
-// drainMost is how long subscriptions may take to end that nobody waits for.
-const drainMost = 30 * time.Second
-
-// drained looks whether those that were replaced have ended. When the connection is made anew meanwhile, nats.go subscribes to what it
-// drains once more, and then forgets it without a word to the server, which goes on sending requests there. One more connection ends that.
-func (s *Service) drained(leads int) {
-	nc := s.cfg.Conn
-	if s.drains.IsZero() {
-		return
-	}
-	known := s.others + leads + s.micro.subs
-	if s.next != nil {
-		known += s.next.subs
-	}
-	if nc.NumSubscriptions() > known && time.Since(s.drains) < drainMost {
-		return
-	}
-	s.drains = time.Time{}
-	if nc.Stats().Reconnects != s.reconnects {
-		s.cfg.Logger.Info("the connection to NATS is made once more, since it was made anew while subscriptions ended")
-		_ = nc.ForceReconnect() // which fails when the connection is closed
-	}
 }
 
 // Deciding tells whether this worker decides, or stands by.
