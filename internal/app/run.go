@@ -447,6 +447,7 @@ func (l *limiter) serve(cfg bus.ServiceConfig) error {
 		l.metrics.WatchDeciding(service.Deciding)
 	}
 	l.onStop("service", func(ctx context.Context) error {
+		service.HandOver(ctx)
 		for _, end := range l.listening { // the service waits until nothing is subscribed on its connection
 			end()
 		}

@@ -16,7 +16,8 @@ type endpoint struct {
 	handle  micro.HandlerFunc
 }
 
-// endpoints gives those of the parts that are there; without decide not those that the worker answers which decides. What administers is below limits.admin, so that permissions can tell:
+// endpoints gives those of the parts that are there; without decide not those that the worker answers which decides,
+// among them all that changes what it decides. What administers is below limits.admin, so that permissions can tell:
 // whoever may create API keys may act as any user.
 func (s *Service) endpoints(decide bool) (all []endpoint) {
 	c := &s.cfg
@@ -47,14 +48,12 @@ func (s *Service) endpoints(decide bool) (all []endpoint) {
 		}},
 		{decides && decide && c.Keys != nil, []endpoint{
 			{limits.SubjectVerify, s.verify},
-		}},
-		{decides && c.Keys != nil, []endpoint{
 			{limits.SubjectKeysCreate, s.answers(s.createKey)},
 			{limits.SubjectKeysList, s.answers(s.listKeys)},
 			{limits.SubjectKeysRevoke, s.answers(s.revokeKey)},
 			{limits.SubjectKeysExpire, s.answers(s.expireKey)},
 		}},
-		{decides && c.Overrides != nil, []endpoint{
+		{decides && decide && c.Overrides != nil, []endpoint{
 			{limits.SubjectOverridesSet, s.answers(s.setOverride)},
 			{limits.SubjectOverridesDelete, s.answers(s.deleteOverride)},
 			{limits.SubjectOverridesList, s.answers(s.listOverrides)},

@@ -69,7 +69,7 @@ type rank struct {
 	// Worker is its host, its process and a random part.
 	Worker string `json:"worker"`
 	// Leaving says that it decides until another one does.
-	Leaving bool `json:"leaving,omitempty"`
+	Leaving bool `json:"leaving,omitzero"`
 }
 
 func (r rank) valid() error {
@@ -122,8 +122,9 @@ type lead struct {
 	hold    time.Time
 	heldFor time.Duration
 
-	stop context.CancelFunc
-	done sync.WaitGroup
+	stop    context.CancelFunc
+	done    sync.WaitGroup
+	closing sync.Once
 }
 
 // startLead begins with a worker that decides.
@@ -195,9 +196,13 @@ func (l *lead) look(ctx context.Context) {
 		}
 		l.takeOver(ctx, err)
 	case !deciding && able && l.slow(took):
-		l.hold = time.Now().Add(l.heldFor)
-		l.takeOver(ctx, fmt.Errorf("%s takes %s for an answer", other.Worker, l.took.Round(time.Millisecond)))
+		if l.takeOver(ctx, fmt.Errorf("%s takes %s for an answer", other.Worker, l.took.Round(time.Millisecond))) {
+			l.heldOn()
+		}
 	default: // what was not finished may be
+		if errors.Is(err, nats.ErrNoResponders) { // nor anybody who hangs
+			l.quiet = time.Time{}
+		}
 		l.failed("serve requests", l.svc.decideOrNot(deciding))
 	}
 }
@@ -205,32 +210,36 @@ func (l *lead) look(ctx context.Context) {
 // slow tells whether the one that decides takes long for its answers, the last of which took so long. One that took very long is as bad as
 // two: it may have been this process that stood still.
 func (l *lead) slow(took time.Duration) bool {
-	if l.took += (min(took, 2*slowAnswer) - l.took) / 16; l.took < slowAnswer || l.beyond(l.took) < slowAnswer {
-		return false
-	}
+	l.took += (min(took, 2*slowAnswer) - l.took) / 16
+	return l.took >= slowAnswer && l.beyond(l.took) >= slowAnswer
+}
+
+// heldOn has this worker decide for a while beside one that is slow, each time for longer.
+func (l *lead) heldOn() {
 	if time.Since(l.hold) > 2*holdMost {
 		l.heldFor = 0
 	}
 	l.heldFor = min(max(holdLeast, 2*l.heldFor), holdMost)
-	return true
+	l.hold = time.Now().Add(l.heldFor)
 }
 
-// beyond is what of the time of an answer is not the way of the question and the answer, to the server and on.
+// beyond is what of the time of an answer is not the way of the question and the answer, to the server and on; nothing, where that is not
+// known.
 func (l *lead) beyond(took time.Duration) time.Duration {
 	if took < promptAnswer {
 		return took
 	}
 	began := time.Now()
 	if l.conn.FlushTimeout(silence) != nil {
-		return took
+		return 0
 	}
 	return took - 2*time.Since(began)
 }
 
-func (l *lead) takeOver(ctx context.Context, why error) {
+func (l *lead) takeOver(ctx context.Context, why error) bool {
 	if err := l.svc.decideOrNot(true); err != nil {
 		l.failed("take requests to decide", err)
-		return
+		return false
 	}
 	l.standing.Store(&rank{Since: time.Now().UnixNano(), Worker: l.standing.Load().Worker})
 	l.deciding.Store(true)
@@ -238,6 +247,7 @@ func (l *lead) takeOver(ctx context.Context, why error) {
 	l.hear(l.able())
 	l.log.Info("decides from now on", "because", why)
 	l.rest(ctx, false, handOverTime)
+	return true
 }
 
 func (l *lead) standBy(ctx context.Context, other rank) {
@@ -299,7 +309,7 @@ func (l *lead) failed(act string, err error) {
 	}
 }
 
-// answer tells who asks that it may stand by.
+// answer tells who asks that this worker decides, so that it may stand by, if it does not decide for longer.
 func (l *lead) answer(m *nats.Msg) {
 	other, err := decodeBroadcast(m.Data, maxLeadBytes, rank.valid)
 	if err == nil && !isLeadReply(m.Reply) {
@@ -312,10 +322,10 @@ func (l *lead) answer(m *nats.Msg) {
 		return
 	}
 	own := *l.standing.Load()
-	if other.Worker == own.Worker || !own.before(other) || other.Leaving && own.Leaving {
+	if other.Worker == own.Worker || other.Leaving && own.Leaving {
 		return
 	}
-	if !other.Leaving {
+	if own.before(other) && !other.Leaving {
 		l.askedAt.Store(time.Now().UnixNano())
 	}
 	if data, err := json.Marshal(own); err == nil {
@@ -343,7 +353,7 @@ func (l *lead) ask(ctx context.Context, own rank, every time.Duration) (other ra
 		if err = l.conn.PublishRequest(subject, inbox+strconv.Itoa(l.asked), data); err != nil {
 			return other, 0, err
 		}
-		other, err = l.await(ctx, first, every)
+		other, err = l.await(ctx, own, first, every)
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			return other, time.Since(began), err
 		}
@@ -354,9 +364,10 @@ func (l *lead) ask(ctx context.Context, own rank, every time.Duration) (other ra
 // errSilent says that a question had no answer.
 var errSilent = fmt.Errorf("no answer from a worker within %s", silence)
 
-// await gives the answer to a question from the first on that comes in time.
-func (l *lead) await(ctx context.Context, first int, time time.Duration) (other rank, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time)
+// await gives the answer to a question from the first on that comes in time. One of who decides for less long tells that this one found
+// nobody who hangs.
+func (l *lead) await(ctx context.Context, own rank, first int, most time.Duration) (other rank, err error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	for {
 		var m *nats.Msg
@@ -371,8 +382,10 @@ func (l *lead) await(ctx context.Context, first int, time time.Duration) (other 
 		case len(m.Data) == 0 && m.Header.Get("Status") == "503":
 			return other, nats.ErrNoResponders
 		default:
-			if other, err = decodeBroadcast(m.Data, maxLeadBytes, rank.valid); err == nil {
+			if other, err = decodeBroadcast(m.Data, maxLeadBytes, rank.valid); err == nil && other.before(own) {
 				return other, nil
+			} else if err == nil {
+				l.quiet = time.Time{}
 			}
 		}
 	}
@@ -380,13 +393,15 @@ func (l *lead) await(ctx context.Context, first int, time time.Duration) (other 
 
 // close hands over to a worker that stands by, and is to be followed by the end of the service.
 func (l *lead) close(ctx context.Context) {
-	l.stop()
-	l.done.Wait()
-	if l.deciding.Load() && l.conn.IsConnected() {
-		l.handOver(ctx)
-	}
-	l.hear(false)
-	_ = l.answers.Unsubscribe() // which fails when the connection is closed
+	l.closing.Do(func() {
+		l.stop()
+		l.done.Wait()
+		if l.deciding.Load() && l.conn.IsConnected() {
+			l.handOver(ctx)
+		}
+		l.hear(false)
+		_ = l.answers.Unsubscribe() // which fails when the connection is closed
+	})
 }
 
 // handOver returns when another worker decides, or after a while.

@@ -294,6 +294,18 @@ func TestAWorkerThatHangsIsReplacedByAll(t *testing.T) {
 	deciding(t, all, 0, 1)
 	other.silent.Store(false)
 	deciding(t, all)
+
+	// When it is gone for good nothing is left to be shared.
+	other.silent.Store(true)
+	deciding(t, all, 0, 1)
+	if err := other.sub.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); all[0].Deciding() == all[1].Deciding(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("both decide long after the one that hung has gone")
+		}
+	}
 }
 
 func TestAWorkerDecidesBesideOneThatIsSlow(t *testing.T) {
@@ -381,7 +393,6 @@ func TestWhatIsNoQuestionIsNotAnswered(t *testing.T) {
 	for _, q := range []struct{ reply, data string }{
 		{"_INBOX.me", `{"since":0,"worker":"me"}`}, {limits.SubjectConsume, `{"since":0,"worker":"me"}`},
 		{reply, ``}, {reply, `{"since":-1,"worker":"me"}`}, {reply, `{"since":0}`}, {reply, `[]`}, {reply, `{"since":0,"worker":"` + string(make([]byte, 600)) + `"}`},
-		{reply, `{"since":1,"worker":"me"}`}, // one that decides for longer
 		{reply, fmt.Sprintf(`{"since":0,"worker":%q}`, w.lead.standing.Load().Worker)},
 	} {
 		if err := nc.PublishRequest(w.lead.subject(), q.reply, []byte(q.data)); err != nil {

@@ -373,6 +373,14 @@ func (s *Service) begin() { s.unanswered.Add(1) }
 
 func (s *Service) end() { s.unanswered.Add(-1) }
 
+// HandOver returns when another worker decides, if one stands by. Until then requests are answered, for which the engine still has to hear of
+// what others change. [Service.Stop] does the same, where it was not done before.
+func (s *Service) HandOver(ctx context.Context) {
+	if s.lead != nil {
+		s.lead.close(ctx)
+	}
+}
+
 // Stop takes no further request, answers every one that was taken, and returns when the server has the answers.
 // The engine must still run. When ctx ends first the error says how many are unanswered.
 func (s *Service) Stop(ctx context.Context) error {
@@ -386,9 +394,7 @@ func (s *Service) Stop(ctx context.Context) error {
 }
 
 func (s *Service) stop(ctx context.Context) error {
-	if s.lead != nil {
-		s.lead.close(ctx)
-	}
+	s.HandOver(ctx)
 	if s.next != nil {
 		_ = s.next.Stop() // as below
 	}
