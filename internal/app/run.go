@@ -380,8 +380,8 @@ func (l *limiter) startUsage(context.Context) (err error) {
 }
 
 func (l *limiter) startEngine(ctx context.Context) (err error) {
-	// On the connection of the requests, so that what a worker tells comes before the answer that it sends, and reaches
-	// the others before the request that follows the answer.
+	// On the connection of the requests, so that what a worker tells comes before the answer that it sends, and to others before the
+	// request that follows the answer; which of the two these take first, where several decide, nobody says.
 	forget := bus.NewForgetter(l.requests, l.log)
 	failing := outage.New(l.log, slog.LevelError, "the store fails: answering without it", "the store answers again")
 	l.engine, err = engine.New(ctx, engine.Config{
