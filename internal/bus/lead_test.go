@@ -238,12 +238,6 @@ func TestAWorkerThatDiesIsReplacedByOne(t *testing.T) {
 	deciding(t, all, 0)
 	all[0].nc.Close()
 	all = all[1:]
-	client := limits.NewClient(dial(t, url))
-	for range 200 { // a client does not notice
-		if _, err := client.Consume(t.Context(), limits.Per("k", 10, "1m")); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for all[0].Deciding() == all[1].Deciding() { // until all but one stand by again
 		time.Sleep(time.Millisecond)
 	}
