@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -131,5 +132,39 @@ func TestWorkersTakeOver(t *testing.T) {
 	}
 	if charged < allowed.Load() || charged > allowed.Load()+int64(len(failed)) {
 		t.Errorf("%d charged, %d answered and %d not", charged, allowed.Load(), len(failed))
+	}
+}
+
+// TestARevokedKeyIsUnknownToTheNextVerify: one worker of several takes both, so nothing is on its way between workers.
+func TestARevokedKeyIsUnknownToTheNextVerify(t *testing.T) {
+	t.Parallel()
+	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
+	workers := map[*worker]bool{}
+	for range 3 {
+		workers[start(t, env...)] = true
+	}
+	decides(t, workers)
+	nc := connect(t, cluster.ClientURL())
+	verify := func(key string) (r limits.VerifyReply) {
+		msg := request(t, nc, limits.SubjectVerify, fmt.Sprintf(`{"apiKey":%q}`, key))
+		if err := json.Unmarshal(msg.Data, &r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for range 50 {
+		var key limits.CreateKeyReply
+		msg, _ := admin(t, nc, limits.SubjectKeysCreate, `{"user":"ann"}`)
+		if err := json.Unmarshal(msg.Data, &key); err != nil {
+			t.Fatal(err)
+		}
+		if r := verify(key.APIKey); !r.Valid {
+			t.Fatalf("a new key: %+v", r)
+		}
+		admin(t, nc, limits.SubjectKeysRevoke, fmt.Sprintf(`{"id":%q}`, key.Key.ID))
+		if r := verify(key.APIKey); r.Valid {
+			t.Fatalf("a revoked key: %+v", r)
+		}
 	}
 }
