@@ -56,9 +56,7 @@ func (e *Engine) commit(b *batch) {
 	defer b.endTurn()
 	if e.slow.Load() && e.breaker.State() != gobreaker.StateClosed { // else all would wait for each probe
 		for _, r := range b.requests {
-			if r.err = gobreaker.ErrOpenState; r.Verb == handBack {
-				e.leases.kept(r)
-			}
+			e.leave(r, gobreaker.ErrOpenState)
 		}
 		e.answerFailed(b)
 		return
@@ -75,6 +73,14 @@ func (e *Engine) commit(b *batch) {
 		b.fail(err)
 	}
 	e.answerFailed(b)
+}
+
+// leave leaves a request out of every transaction, for that reason. What gives leases back comes again with the next sweep.
+func (e *Engine) leave(r *Request, why error) {
+	r.err = why
+	if r.Verb == handBack {
+		e.leases.kept(r)
+	}
 }
 
 // mostWait is how long a request may have waited for its transaction to begin. What is left of its time has to do for that: in a flood
@@ -134,7 +140,8 @@ func (e *Engine) persist(b *batch, until time.Time, short bool) error {
 	if short { // a flood is no store that does not return: it has the time of any other
 		until = later(until, time.Now().Add(e.patience()))
 	}
-	defer e.watched(until)()
+	e.begins(until)
+	defer e.returns()
 	err := e.write(ctx, b)
 	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
 		if errors.Is(err, ErrCommitUnknown) {

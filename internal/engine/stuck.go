@@ -14,16 +14,15 @@ var errStuck = errors.New("the store does not return from a call: its disk does 
 // takes 100 ms, where it asks what became of a commit.
 const stuckAfter = 150 * time.Millisecond
 
-// watched begins a transaction that is to end by until, and gives what ends it.
-func (e *Engine) watched(until time.Time) (end func()) {
-	e.until.Store(int64(until.Sub(e.pulse.origin)))
-	return func() {
-		e.until.Store(0)
-		if e.stuck.Load() {
-			select {
-			case e.returned <- struct{}{}:
-			default:
-			}
+// begins notes a transaction that is to return by until, and returns that it has.
+func (e *Engine) begins(until time.Time) { e.until.Store(int64(until.Sub(e.pulse.origin))) }
+
+func (e *Engine) returns() {
+	e.until.Store(0)
+	if e.stuck.Load() {
+		select {
+		case e.returned <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -58,10 +57,7 @@ func (e *Engine) answerBehind(until int64) {
 }
 
 func (e *Engine) answerStuck(r *Request) {
-	if r.Verb == handBack {
-		e.leases.kept(r)
-	}
-	r.err = errStuck
+	e.leave(r, errStuck)
 	e.answerWithout(r)
 	if !r.Verb.internal() {
 		e.finish(r, time.Since(r.received))
