@@ -1,0 +1,110 @@
+package limits_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// TestClientWaitsForALimiterThatTakesOver: of several limiters one decides, and when it dies for a moment nobody does.
+func TestClientWaitsForALimiterThatTakesOver(t *testing.T) {
+	nc := connect(t)
+	var e *limits.Error
+	came := false
+	for range 10 { // the machine may be busy with other things for longer than a client waits
+		answers := make(chan *nats.Subscription, 1)
+		time.AfterFunc(15*time.Millisecond, func() {
+			sub, err := nc.Subscribe(limits.SubjectConsume, func(m *nats.Msg) { _ = m.Respond([]byte(`{"allowed":true}`)) })
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- sub
+		})
+		r, err := limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m"))
+		if err := (<-answers).Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+		if came = err == nil && r.Allowed; came {
+			break
+		}
+	}
+	if !came {
+		t.Error("nobody is asked again")
+	}
+	// Where there is none, only the first request takes its time.
+	c := limits.NewClient(nc)
+	began := time.Now()
+	for range 1000 {
+		if _, err := c.Check(t.Context(), limits.Per("k", 1, "1m")); !errors.As(err, &e) || e.Status != 503 {
+			t.Fatalf("got %v, want 503", err)
+		}
+	}
+	if took := time.Since(began); took > 30*time.Second { // 150 if each were asked again
+		t.Errorf("1000 checks without a limiter took %s", took)
+	}
+	c, began = limits.NewClient(nc), time.Now()
+	for range 1000 { // in less time than all pauses take, as in a middleware
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if _, err := c.Check(ctx, limits.Per("k", 1, "1m")); err == nil {
+			t.Fatal("a decision without a limiter")
+		}
+		cancel()
+	}
+	if took := time.Since(began); took > 15*time.Second { // 30 if each were asked again
+		t.Errorf("1000 checks with little time took %s", took)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond) // no time for a pause
+	defer cancel()
+	if _, err := limits.NewClient(nc).Check(ctx, limits.Per("k", 1, "1m")); !errors.As(err, &e) || e.Status != 503 {
+		t.Errorf("got %v, want 503", err)
+	}
+}
+
+// TestWhatNobodyHeardIsNotKept: NATS may go while a client waits for a limiter, as with one that has the server inside.
+func TestWhatNobodyHeardIsNotKept(t *testing.T) {
+	t.Parallel()
+	s := serveNATS(t, server.RANDOM_PORT)
+	port := s.Addr().(*net.TCPAddr).Port
+	back := make(chan struct{})
+	nc, err := nats.Connect(s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0),
+		nats.ReconnectHandler(func(*nats.Conn) { close(back) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	time.AfterFunc(5*time.Millisecond, s.Shutdown)
+	if _, err := limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m")); err == nil {
+		t.Fatal("a decision without a limiter")
+	}
+	s.WaitForShutdown()
+	late := make(chan struct{}, 1)
+	again := serveNATS(t, port)
+	listener, err := nats.Connect(again.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if _, err := listener.Subscribe(limits.SubjectConsume, func(*nats.Msg) { late <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	<-back
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if len(late) > 0 {
+		t.Error("a request came after its caller was told that nobody heard it")
+	}
+}

@@ -1,0 +1,68 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// unreadable is a store in which the state of one counter is damaged.
+type unreadable struct {
+	*tap
+	key atomic.Pointer[string]
+}
+
+func (s *unreadable) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	return s.tap.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
+		for i, id := range b.Counters {
+			if key := s.key.Load(); key != nil && id.Key == *key {
+				snap.States[i] = []byte("damaged state")
+			}
+		}
+		return decide(snap)
+	})
+}
+
+// TestACounterThatCannotBeReadKeepsNoOtherFromBeingTold of its denials.
+func TestACounterThatCannotBeReadKeepsNoOtherFromBeingTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, seen := &unreadable{tap: openTap(t)}, new(corruptions)
+		e := start(t, engine.Config{Store: store, Observer: seen})
+		for range 3 { // allowed, told, remembered
+			for i := range 20 {
+				l := per(t, fmt.Sprint("k", i), 1, "1h")
+				l.Threshold = -1
+				ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+			}
+		}
+		damaged := "k7"
+		store.key.Store(&damaged)
+		time.Sleep(13 * time.Second)
+		synctest.Wait()
+		if got := toldOf(t, store.tap); got != 20+19 {
+			t.Errorf("told of %d denials, want all 40 but one", got)
+		}
+		if seen.n.Load() == 0 {
+			t.Error("nobody is told of the counter that cannot be read")
+		}
+	})
+}
+
+// corruptions counts what is reported of counters that cannot be read.
+type corruptions struct {
+	results
+	n atomic.Int64
+}
+
+func (c *corruptions) StoreFailed(err error) {
+	if errors.Is(err, engine.ErrCorrupt) {
+		c.n.Add(1)
+	}
+}
