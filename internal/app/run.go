@@ -71,6 +71,7 @@ type limiter struct {
 	log  *slog.Logger
 
 	store    store
+	storeID  string // tells it from all others
 	embedded *bus.Embedded
 	requests *nats.Conn
 	events   *nats.Conn
@@ -408,33 +409,14 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	return nil
 }
 
-func (l *limiter) startService(ctx context.Context) error {
-	lead, err := l.lead(ctx)
-	if err != nil {
-		return err
-	}
+func (l *limiter) startService(context.Context) error {
 	return l.serve(bus.ServiceConfig{
-		Lead: lead,
+		Lead: l.lead(),
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
 		OnError: l.onError, Ails: l.store.Ails, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
 		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobs, Alerts: l.desk,
 	})
-}
-
-// lead has one worker decide of those on one PostgreSQL. A file of SQLite has one worker.
-func (l *limiter) lead(ctx context.Context) (*bus.LeadConfig, error) {
-	shared, ok := l.store.(interface {
-		Rest(ctx context.Context, resting bool)
-	})
-	if !ok {
-		return nil, nil
-	}
-	store, err := l.store.Identity(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &bus.LeadConfig{Store: store, Able: l.engine.Failure, Rest: shared.Rest}, nil
 }
 
 // serve answers requests.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/bus"
+	"github.com/seed503877ad/limits/internal/postgres"
 )
 
 // storesEvery is how often a limiter tells the others which store it counts in, and storesMost how many others it knows.
@@ -17,11 +18,11 @@ const (
 // watchStores says in the log, once a minute while it lasts, that another limiter answers the same requests from another
 // store. NATS hands each request to one of them, so together they admit what each limit allows twice, and a key or an
 // override of one is unknown to the other.
-func (l *limiter) watchStores(ctx context.Context) error {
-	own, err := l.store.Identity(ctx)
-	if err != nil {
+func (l *limiter) watchStores(ctx context.Context) (err error) {
+	if l.storeID, err = l.store.Identity(ctx); err != nil {
 		return err
 	}
+	own := l.storeID
 	stores, others := bus.NewAnnouncer(l.events, bus.SubjectStore, l.log), make(chan string, storesMost)
 	err = l.listen(stores, func(id string) {
 		if id == own || id == "" {
@@ -67,4 +68,13 @@ func (l *limiter) tellStore(ctx context.Context, stores *bus.Announcer, own stri
 			announce()
 		}
 	}
+}
+
+// lead has one worker decide of those on one PostgreSQL. A file of SQLite has one worker.
+func (l *limiter) lead() *bus.LeadConfig {
+	shared, ok := l.store.(*postgres.Store)
+	if !ok {
+		return nil
+	}
+	return &bus.LeadConfig{Store: l.storeID, Able: l.engine.Failure, Rest: shared.Rest}
 }

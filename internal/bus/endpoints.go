@@ -21,12 +21,13 @@ type endpoint struct {
 // whoever may create API keys may act as any user.
 func (s *Service) endpoints(decide bool) (all []endpoint) {
 	c := &s.cfg
-	decides := c.Engine != nil
+	limiter := c.Engine != nil
+	decides := limiter && decide
 	for _, part := range []struct {
 		there     bool
 		endpoints []endpoint
 	}{
-		{decides && decide, []endpoint{
+		{decides, []endpoint{
 			{limits.SubjectConsume, s.decides(engine.Consume)},
 			{limits.SubjectCheck, s.decides(engine.Check)},
 			{limits.SubjectRecord, s.decides(engine.Record)},
@@ -36,24 +37,24 @@ func (s *Service) endpoints(decide bool) (all []endpoint) {
 			{limits.SubjectReset, s.works(s.reset)},
 			{limits.SubjectSettle, s.beside(s.settles, readTimeout, s.settle)},
 		}},
-		{decides, []endpoint{
+		{limiter, []endpoint{
 			{limits.SubjectPolicies, s.answers(s.policies)},
 		}},
-		{decides && c.UsageLog != nil, []endpoint{
+		{limiter && c.UsageLog != nil, []endpoint{
 			{limits.SubjectUsage, s.logRequest},
 		}},
-		{decides && c.Usage != nil, []endpoint{
+		{limiter && c.Usage != nil, []endpoint{
 			{limits.SubjectTop, s.works(s.top)},
 			{limits.SubjectUsageReport, s.works(s.usage)},
 		}},
-		{decides && decide && c.Keys != nil, []endpoint{
+		{decides && c.Keys != nil, []endpoint{
 			{limits.SubjectVerify, s.verify},
 			{limits.SubjectKeysCreate, s.answers(s.createKey)},
 			{limits.SubjectKeysList, s.answers(s.listKeys)},
 			{limits.SubjectKeysRevoke, s.answers(s.revokeKey)},
 			{limits.SubjectKeysExpire, s.answers(s.expireKey)},
 		}},
-		{decides && decide && c.Overrides != nil, []endpoint{
+		{decides && c.Overrides != nil, []endpoint{
 			{limits.SubjectOverridesSet, s.answers(s.setOverride)},
 			{limits.SubjectOverridesDelete, s.answers(s.deleteOverride)},
 			{limits.SubjectOverridesList, s.answers(s.listOverrides)},

@@ -312,7 +312,7 @@ func (l *lead) failed(act string, err error) {
 // answer tells who asks that this worker decides, so that it may stand by, if it does not decide for longer.
 func (l *lead) answer(m *nats.Msg) {
 	other, err := decodeBroadcast(m.Data, maxLeadBytes, rank.valid)
-	if err == nil && !isLeadReply(m.Reply) {
+	if err == nil && !strings.HasPrefix(m.Reply, subjectLeadAnswers) {
 		err = fmt.Errorf("nobody is answered to %q", m.Reply)
 	}
 	if err != nil {
@@ -332,8 +332,6 @@ func (l *lead) answer(m *nats.Msg) {
 		_ = l.conn.Publish(m.Reply, data) // who is not answered decides, too
 	}
 }
-
-func isLeadReply(subject string) bool { return strings.HasPrefix(subject, subjectLeadAnswers) }
 
 // ask gives a worker that decides and goes on doing so beside one of the own rank, and how long its answer took. The error is
 // [nats.ErrNoResponders] where nobody decides who can, and [errSilent] where nobody answered, as nobody does who decides for less long.
@@ -382,9 +380,12 @@ func (l *lead) await(ctx context.Context, own rank, first int, most time.Duratio
 		case len(m.Data) == 0 && m.Header.Get("Status") == "503":
 			return other, nats.ErrNoResponders
 		default:
-			if other, err = decodeBroadcast(m.Data, maxLeadBytes, rank.valid); err == nil && other.before(own) {
+			other, err = decodeBroadcast(m.Data, maxLeadBytes, rank.valid)
+			switch {
+			case err != nil: // from somebody else
+			case other.before(own):
 				return other, nil
-			} else if err == nil {
+			default:
 				l.quiet = time.Time{}
 			}
 		}
