@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -19,10 +20,10 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// load asks with many clients at once, and counts the answers.
+// load asks with many clients at once, and counts the answers. Of those that failed some were unheard: nobody listened.
 type load struct {
-	allowed, denied, degraded, failed atomic.Int64
-	stopped                           atomic.Bool
+	allowed, denied, degraded, failed, unheard atomic.Int64
+	stopped                                    atomic.Bool
 }
 
 // run sends n requests over clients connections; body gives the i-th.
@@ -45,6 +46,9 @@ func (l *load) count(r limits.Reply, err error) {
 	switch {
 	case err != nil:
 		l.failed.Add(1)
+		if errors.Is(err, nats.ErrNoResponders) {
+			l.unheard.Add(1)
+		}
 	case r.Degraded:
 		l.degraded.Add(1)
 	case r.Allowed:
@@ -55,7 +59,8 @@ func (l *load) count(r limits.Reply, err error) {
 }
 
 func (l *load) String() string {
-	return fmt.Sprintf("%d allowed, %d denied, %d degraded, %d failed", l.allowed.Load(), l.denied.Load(), l.degraded.Load(), l.failed.Load())
+	return fmt.Sprintf("%d allowed, %d denied, %d degraded, %d failed, of these %d unheard",
+		l.allowed.Load(), l.denied.Load(), l.degraded.Load(), l.failed.Load(), l.unheard.Load())
 }
 
 // used is what the store has counted for a key, in all of its counters.
