@@ -15,6 +15,9 @@ type answering struct {
 	micro.Service
 	decides bool
 	subs    int
+	// inline counts by subject what was taken before it.
+	inline     map[string]*inline
+	maxPayload func() int64
 }
 
 func (s *Service) listen(decide bool) (*answering, error) {
@@ -34,7 +37,9 @@ func (s *Service) listen(decide bool) (*answering, error) {
 		_ = m.Stop()
 		return nil, err
 	}
-	return &answering{m, decide, len(endpoints)}, nil
+	a := &answering{Service: m, decides: decide, subs: len(endpoints), maxPayload: s.cfg.Conn.MaxPayload}
+	s.takeInline(a)
+	return a, nil
 }
 
 // decideOrNot changes what is answered, without a moment in which less is. An endpoint cannot be taken from a micro service, so there

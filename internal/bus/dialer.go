@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/seed503877ad/limits/internal/natsconn"
 	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
@@ -20,6 +21,8 @@ type dialer struct {
 	failed atomic.Pointer[error]
 	// hearing is that of the connection, which nothing else can be kept with.
 	hearing hearing
+	// handlers take requests where they are read.
+	handlers natsconn.Handlers
 }
 
 // Dial implements [nats.CustomDialer].
@@ -29,7 +32,7 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	for i, a := range all {
 		conn, err = net.DialTimeout(network, a, max(time.Until(end)/time.Duration(len(all)-i), time.Millisecond))
 		if err == nil {
-			return quickconn.Wrap(conn), nil
+			return natsconn.New(quickconn.Wrap(conn), &d.handlers, flushTimeout), nil
 		}
 	}
 	d.failed.Store(&err)

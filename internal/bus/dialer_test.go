@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -194,9 +196,17 @@ func TestTheCertificateIsOfTheName(t *testing.T) {
 			if (err == nil) != want {
 				t.Errorf("connect to %s: %v", cfg.URL, err)
 			}
-			if err == nil {
-				nc.Close()
+			if err != nil {
+				continue
 			}
+			// Nothing can be read below TLS, so what is asked there comes to nats.go.
+			if _, err := NewService(ServiceConfig{Conn: nc, Engine: &fakeEngine{submit: allowing}, Logger: cfg.Logger}); err != nil {
+				t.Fatal(err)
+			}
+			if m := ask(t, nc, limits.SubjectConsume, hot); !strings.HasPrefix(string(m.Data), `{"allowed":true`) {
+				t.Errorf("%s: %s", scheme, m.Data)
+			}
+			nc.Close()
 		}
 	}
 }

@@ -16,6 +16,14 @@ type endpoint struct {
 	handle  micro.HandlerFunc
 }
 
+// decided are the subjects of which the engine decides.
+var decided = map[string]engine.Verb{
+	limits.SubjectConsume: engine.Consume,
+	limits.SubjectCheck:   engine.Check,
+	limits.SubjectRecord:  engine.Record,
+	limits.SubjectRefund:  engine.Refund,
+}
+
 // endpoints gives those of the parts that are there; without decide not those that the worker answers which decides,
 // among them all that changes what it decides. What administers is below limits.admin, so that permissions can tell:
 // whoever may create API keys may act as any user.
@@ -28,10 +36,10 @@ func (s *Service) endpoints(decide bool) (all []endpoint) {
 		endpoints []endpoint
 	}{
 		{decides, []endpoint{
-			{limits.SubjectConsume, s.decides(engine.Consume)},
-			{limits.SubjectCheck, s.decides(engine.Check)},
-			{limits.SubjectRecord, s.decides(engine.Record)},
-			{limits.SubjectRefund, s.decides(engine.Refund)},
+			{limits.SubjectConsume, s.decides},
+			{limits.SubjectCheck, s.decides},
+			{limits.SubjectRecord, s.decides},
+			{limits.SubjectRefund, s.decides},
 			{limits.SubjectStatus, s.beside(s.statuses, readTimeout, s.status)},
 			{limits.SubjectList, s.answers(s.list)},
 			{limits.SubjectReset, s.works(s.reset)},

@@ -95,11 +95,22 @@ func dial(tb testing.TB, url string) *nats.Conn {
 	return nc
 }
 
+// connect connects as a worker does.
+func connect(tb testing.TB, url string) *nats.Conn {
+	tb.Helper()
+	nc, err := Connect(tb.Context(), ConnectConfig{URL: url, Name: "service", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(nc.Close)
+	return nc
+}
+
 // serve starts a service over the engine and gives it with a plain client.
 func serve(tb testing.TB, e Decider, change ...func(*ServiceConfig)) (*Service, *nats.Conn) {
 	tb.Helper()
 	url := testenv.NATS(tb).ClientURL()
-	cfg := ServiceConfig{Conn: dial(tb, url), Engine: e, Version: "1.2.3", WarningThreshold: 0.1,
+	cfg := ServiceConfig{Conn: connect(tb, url), Engine: e, Version: "1.2.3", WarningThreshold: 0.1,
 		Logger: slog.New(slog.DiscardHandler)}
 	for _, f := range change {
 		f(&cfg)

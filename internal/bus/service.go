@@ -18,6 +18,7 @@ import (
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/natsconn"
 	"github.com/seed503877ad/limits/internal/outage"
 	"github.com/seed503877ad/limits/internal/overrides"
 )
@@ -189,10 +190,11 @@ func subscribed(nc *nats.Conn) error {
 // the answer: a request belongs to the engine no longer than until its Done is called.
 type call struct {
 	engine.Request
-	only  [1]engine.Limit
-	reply string
-	body  []byte
-	svc   *Service
+	only        [1]engine.Limit
+	reply, body []byte
+	// conn is what the request was read from where that was not nats.go.
+	conn *natsconn.Conn
+	svc  *Service
 	// answer is done as a value, which is made once.
 	answer func(d engine.Decision, err error)
 }
@@ -203,35 +205,39 @@ func (s *Service) newCall() any {
 	return c
 }
 
-// call gives a call for a request that is answered to reply.
-func (s *Service) call(reply string) *call {
+// decides is the handler of a verb. Callbacks of an endpoint run one at a time, so it decodes, hands the request
+// to the engine, and is done; the engine's call of Done sends the answer.
+func (s *Service) decides(m micro.Request) {
+	if !answerable(m.Reply()) {
+		s.ignore(m)
+		return
+	}
+	if err := s.call(nil, []byte(m.Reply())).submit(decided[m.Subject()], m.Data()); err != nil {
+		s.refuse(m, err)
+	}
+}
+
+// call gives a call for a request that came from conn, or over nats.go, and is answered to reply.
+func (s *Service) call(conn *natsconn.Conn, reply []byte) *call {
 	c := s.calls.Get().(*call)
-	c.Request = engine.Request{Limits: c.only[:0], OnError: s.cfg.OnError, Done: c.answer}
-	c.reply = reply
+	c.conn, c.reply = conn, append(c.reply[:0], reply...)
 	return c
 }
 
-// decides is the handler of a verb. Callbacks of an endpoint run one at a time, so it decodes, hands the request
-// to the engine, and is done; the engine's call of Done sends the answer.
-func (s *Service) decides(verb engine.Verb) micro.HandlerFunc {
-	return func(m micro.Request) {
-		if !answerable(m.Reply()) {
-			s.ignore(m)
-			return
-		}
-		c := s.call(m.Reply())
-		if err := s.decoder.request(verb, m.Data(), &c.Request); err != nil {
-			s.refuse(m, err)
-			s.calls.Put(c)
-			return
-		}
+// submit decodes the request and hands it to the engine. When it fails the call is over, and not answered.
+func (c *call) submit(verb engine.Verb, data []byte) error {
+	s := c.svc
+	c.Request = engine.Request{Limits: c.only[:0], OnError: s.cfg.OnError, Done: c.answer}
+	err := s.decoder.request(verb, data, &c.Request)
+	if err == nil {
 		s.begin()
-		if err := s.cfg.Engine.Submit(&c.Request); err != nil {
-			s.refuse(m, err)
-			s.calls.Put(c)
-			s.end()
+		if err = s.cfg.Engine.Submit(&c.Request); err == nil {
+			return nil
 		}
+		s.end()
 	}
+	s.calls.Put(c)
+	return err
 }
 
 // done answers the call. It publishes on the connection instead of through the micro.Request, whose error state
@@ -239,10 +245,12 @@ func (s *Service) decides(verb engine.Verb) micro.HandlerFunc {
 func (c *call) done(d engine.Decision, err error) {
 	s := c.svc
 	if err != nil {
-		s.publish(s.errorMsg(c.reply, err))
+		s.publish(s.errorMsg(string(c.reply), err))
 	} else {
 		c.body = appendReply(c.body[:0], c.Verb, &d, c.Cost)
-		s.answer(c.reply, c.body)
+		if !c.answerInline() {
+			s.answer(string(c.reply), c.body)
+		}
 	}
 	s.calls.Put(c)
 	s.end()
@@ -365,8 +373,9 @@ func (s *Service) ignore(m micro.Request) {
 
 // answerable tells whether an answer may go to a reply subject. A client chooses it, and the answer is published with
 // the rights of this service: it must not reach the server's own subjects ($JS.API, $SYS) or those of events.
-func answerable(reply string) bool {
-	return reply != "" && reply[0] != '$' && !strings.HasPrefix(reply, "limits.") && !strings.HasPrefix(reply, "alerts.")
+func answerable[T string | []byte](reply T) bool {
+	begins := func(with string) bool { return len(reply) >= len(with) && string(reply[:len(with)]) == with }
+	return len(reply) > 0 && !begins("$") && !begins("limits.") && !begins("alerts.")
 }
 
 func (s *Service) begin() { s.unanswered.Add(1) }

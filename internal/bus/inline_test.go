@@ -1,0 +1,148 @@
+package bus
+
+import (
+	"encoding/json"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// inlineRequests are such that are decided, refused while they are read, refused by the engine, and ended with an error.
+var inlineRequests = [][2]string{
+	{limits.SubjectConsume, `{"key":"k","limit":10,"window":"1m"}`},
+	{limits.SubjectConsume, `{"key":"k","limit":10,"window":"1m"}`},
+	{limits.SubjectCheck, `{"key":"k","limit":10,"window":"1m","cost":3}`},
+	{limits.SubjectRecord, `{"limits":[{"key":"k","limit":10,"window":"1m"},{"key":"ü","limit":10,"window":"1h"}]}`},
+	{limits.SubjectRefund, `{"key":"k","limit":10,"window":"1m"}`},
+	{limits.SubjectConsume, `{"key":"k","limit":0,"window":"1m"}`},
+	{limits.SubjectConsume, `{`},
+	{limits.SubjectConsume, ``},
+	{limits.SubjectConsume, `{"key":"` + strings.Repeat("k", limits.MaxRequestBytes) + `"}`},
+	{limits.SubjectConsume, `{"key":"busy","limit":1,"window":"1m"}`},
+	{limits.SubjectConsume, `{"key":"damaged","limit":1,"window":"1m"}`},
+	{limits.SubjectConsume, `{"key":"large","limit":1,"window":"1m"}`},
+}
+
+// decidingByKey decides as allowing does, but for some keys.
+func decidingByKey(r *engine.Request) error {
+	switch r.Limits[0].Key {
+	case "busy":
+		return engine.ErrOverloaded
+	case "damaged":
+		r.Done(engine.Decision{}, engine.ErrCorrupt)
+		return nil
+	case "large":
+		r.Done(engine.Decision{Results: []engine.Result{{Key: strings.Repeat("k", 1<<20), Name: "1m"}}}, nil)
+		return nil
+	}
+	return allowing(r)
+}
+
+// TestRequestsAreAnsweredAlikeWhereverTheyAreTaken: nobody can tell whether nats.go has had a request, but by the time it took.
+func TestRequestsAreAnsweredAlikeWhereverTheyAreTaken(t *testing.T) {
+	t.Parallel()
+	taken, nc := serve(t, &fakeEngine{submit: decidingByKey})
+	handed, other := serve(t, &fakeEngine{submit: decidingByKey}, func(c *ServiceConfig) { c.Conn = dial(t, c.Conn.ConnectedUrl()) })
+	var stats [2]micro.Stats
+	for _, r := range inlineRequests {
+		a, b := ask(t, nc, r[0], r[1]), ask(t, other, r[0], r[1])
+		if diff := cmp.Diff(string(b.Data), string(a.Data)) + cmp.Diff(b.Header, a.Header); diff != "" {
+			t.Errorf("%.80s: %.600s", r[1], diff)
+		}
+	}
+	for i, nc := range []*nats.Conn{nc, other} {
+		for _, subject := range []string{"$SRV.STATS.limits", "$SRV.STATS", "$SRV.STATS.limits." + []*Service{taken, handed}[i].micro.Info().ID} {
+			if err := json.Unmarshal(ask(t, nc, subject, "").Data, &stats[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stats[i].ID, stats[i].Started = "", time.Time{}
+		for _, e := range stats[i].Endpoints {
+			e.ProcessingTime, e.AverageProcessingTime = 0, 0
+		}
+	}
+	if diff := cmp.Diff(stats[1], stats[0]); diff != "" {
+		t.Error(diff)
+	}
+	if n := taken.micro.inline[limits.SubjectConsume].requests.Load(); n != 9 {
+		t.Errorf("%d were taken", n)
+	}
+	if handed.micro.inline != nil {
+		t.Error("a connection of another kind takes requests")
+	}
+}
+
+// TestStatisticsTellTheTime: of the requests that are taken one in many is timed.
+func TestStatisticsTellTheTime(t *testing.T) {
+	t.Parallel()
+	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { time.Sleep(time.Millisecond); return allowing(r) }})
+	for range timedOne {
+		ask(t, nc, limits.SubjectConsume, hot)
+	}
+	var stats micro.Stats
+	if err := json.Unmarshal(ask(t, nc, "$SRV.STATS.limits", "").Data, &stats); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range stats.Endpoints {
+		if e.Subject == limits.SubjectConsume && (e.NumRequests != timedOne || e.AverageProcessingTime < time.Millisecond) {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// TestAnAnswerOutlivesItsConnection: whoever asked may be connected still, so what is decided after a break is answered all the same.
+func TestAnAnswerOutlivesItsConnection(t *testing.T) {
+	t.Parallel()
+	var waiting atomic.Pointer[engine.Request]
+	asked := make(chan struct{})
+	s, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
+		waiting.Store(r)
+		close(asked)
+		return nil
+	}})
+	inbox, err := nc.SubscribeSync("inbox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.PublishRequest(limits.SubjectConsume, "inbox", []byte(hot)); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	before := s.cfg.Conn.Stats().Reconnects
+	if err := s.cfg.Conn.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	for s.cfg.Conn.Stats().Reconnects == before || !s.cfg.Conn.IsConnected() {
+		time.Sleep(time.Millisecond)
+	}
+	if err := allowing(waiting.Load()); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := inbox.NextMsg(time.Minute); err != nil || !strings.HasPrefix(string(m.Data), `{"allowed":true`) {
+		t.Errorf("%v, %v", m, err)
+	}
+}
+
+// TestAServerGetsNoAnswerThatIsTooLargeForIt: it would end the connection, and with it all that is asked at the time.
+func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
+	t.Parallel()
+	small := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = smallAnswer })
+	s, _ := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
+		r.Done(engine.Decision{Results: []engine.Result{{Key: strings.Repeat("k", smallAnswer), Name: "1m"}}}, nil)
+		return nil
+	}}, func(c *ServiceConfig) { c.Conn = connect(t, small.ClientURL()) })
+	m := ask(t, dial(t, small.ClientURL()), limits.SubjectConsume, hot)
+	if code := m.Header.Get(micro.ErrorCodeHeader); code != "413" || s.cfg.Conn.Stats().Reconnects > 0 {
+		t.Errorf("%s %.300s; %d reconnects", code, m.Data, s.cfg.Conn.Stats().Reconnects)
+	}
+}

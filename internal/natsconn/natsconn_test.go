@@ -1,0 +1,310 @@
+package natsconn
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// stream is a connection of which the server's part is known, and that keeps what is written.
+type stream struct {
+	net.Conn
+	in io.Reader
+
+	mu     sync.Mutex
+	out    bytes.Buffer
+	writes int
+	closed bool
+	fail   error
+}
+
+func (s *stream) Read(p []byte) (int, error) { return s.in.Read(p) }
+
+func (s *stream) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail != nil {
+		return 0, s.fail
+	}
+	s.writes++
+	return s.out.Write(p)
+}
+
+func (s *stream) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return nil
+}
+
+func (s *stream) SetWriteDeadline(time.Time) error { return nil }
+
+func (s *stream) written() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.String()
+}
+
+// opened gives a connection on which the client has written what it begins with.
+func opened(t rapid.TB, s *stream, handlers map[string]Handler) *Conn {
+	t.Helper()
+	h := new(Handlers)
+	h.Set(handlers)
+	c := New(s, h, time.Second)
+	if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	s.out.Reset()
+	return c
+}
+
+// read reads all, some bytes at a time.
+func read(t rapid.TB, c *Conn, most func() int) string {
+	t.Helper()
+	var all []byte
+	for {
+		p := make([]byte, most())
+		n, err := c.Read(p)
+		if all = append(all, p[:n]...); err == io.EOF {
+			return string(all)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// message is what the server says of one.
+func message(subject, reply, data string) string {
+	return fmt.Sprintf("MSG %s 12 %s%d\r\n%s\r\n", subject, reply, len(data), data)
+}
+
+// TestEveryMessageGoesToOne: whatever the server says, and however it comes, a message for a handler that takes it goes there and all
+// else to the client, in order and as it came.
+func TestEveryMessageGoesToOne(t *testing.T) {
+	t.Parallel()
+	data := rapid.OneOf(rapid.StringN(0, 60, -1), rapid.Just("MSG taken 1 r 3\r\nabc\r\n"), rapid.Just("\r\n"), rapid.Just(strings.Repeat("x", readSize)))
+	rapid.Check(t, func(t *rapid.T) {
+		var said, passed strings.Builder
+		var taken []string
+		for range rapid.IntRange(0, 20).Draw(t, "parts") {
+			body := data.Draw(t, "data")
+			switch rapid.IntRange(0, 6).Draw(t, "kind") {
+			case 0, 1:
+				m := message("taken", "reply.1 ", body)
+				if said.WriteString(m); len(m) <= readSize {
+					taken = append(taken, "reply.1 "+body)
+				} else {
+					passed.WriteString(m)
+				}
+			case 2: // left to the client, by its handler
+				said.WriteString(message("left", "reply.2 ", body))
+				passed.WriteString(message("left", "reply.2 ", body))
+			case 3:
+				said.WriteString(message("other", "reply.3 ", body))
+				passed.WriteString(message("other", "reply.3 ", body))
+			case 4: // nobody waits for an answer
+				said.WriteString(message("taken", "", body))
+				passed.WriteString(message("taken", "", body))
+			case 5:
+				m := fmt.Sprintf("HMSG taken 12 reply.4 12 %d\r\nNATS/1.0\r\n\r\n%s\r\n", 12+len(body), body)
+				said.WriteString(m)
+				passed.WriteString(m)
+			default:
+				line := rapid.SampledFrom([]string{"PING\r\n", "PONG\r\n", "+OK\r\n", "-ERR 'Slow Consumer'\r\n",
+					"INFO {" + strings.Repeat("y", 2*readSize) + "}\r\n", "MSGS\r\n"}).Draw(t, "line")
+				said.WriteString(line)
+				passed.WriteString(line)
+			}
+		}
+		var got []string
+		s := &stream{in: chunks{strings.NewReader(said.String()), rapid.SampledFrom([]int{1, 2, 7, 300, 1 << 20}).Draw(t, "chunk")}}
+		c := opened(t, s, map[string]Handler{
+			"taken": func(_ *Conn, reply, data []byte) bool {
+				got = append(got, string(reply)+" "+string(data))
+				clear(data)
+				return true
+			},
+			"left": func(*Conn, []byte, []byte) bool { return false },
+		})
+		size := rapid.SampledFrom([]int{1, 5, 100, readSize}).Draw(t, "room")
+		if rest := read(t, c, func() int { return size }); rest != passed.String() {
+			t.Fatalf("the client got %.300q of %.300q", rest, passed.String())
+		}
+		if diff := cmp.Diff(taken, got); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+// chunks gives so many bytes at a time at most.
+type chunks struct {
+	io.Reader
+	most int
+}
+
+func (c chunks) Read(p []byte) (int, error) { return c.Reader.Read(p[:min(len(p), c.most)]) }
+
+// FuzzPassed holds that where no handler takes anything the client reads what came, whatever that is, but for a message that was
+// not whole when the connection ended.
+func FuzzPassed(f *testing.F) {
+	for _, s := range []string{"", "MSG", "MSG taken 1 r 5\r\nhello\r\n", "MSG taken 1 r x\r\n", "MSG \r\n", "HMSG taken 1 r 9 99999999999\r\n", "MSG taken 1 r 5\nhello",
+		"MSG " + strings.Repeat("a", readSize), "PING\r\nMSG taken 1 r 4\r\nPING\r\n", "msg taken 1 r 1\r\nx\r\n", "MSG taken 1 r 999999999\r\n"} {
+		f.Add([]byte(s), 3)
+	}
+	f.Fuzz(func(t *testing.T, said []byte, most int) {
+		s := &stream{in: chunks{bytes.NewReader(said), max(1, most)}}
+		c := opened(t, s, map[string]Handler{"taken": func(*Conn, []byte, []byte) bool { return false }})
+		got := read(t, c, func() int { return 50 })
+		missing, ok := strings.CutPrefix(string(said), got)
+		if !ok || missing != "" && !unfinished(missing) {
+			t.Errorf("%.200q of %.200q", got, said)
+		}
+	})
+}
+
+// unfinished tells a beginning of a message for a handler.
+func unfinished(s string) bool {
+	line, body, whole := strings.Cut(s, "\r\n")
+	fields := strings.Split(line, " ")
+	if !whole || len(fields) < 5 {
+		return strings.HasPrefix("MSG ", s) || strings.HasPrefix("HMSG ", s) || strings.HasPrefix(s, "MSG ") || strings.HasPrefix(s, "HMSG ")
+	}
+	size, _ := strconv.Atoi(fields[len(fields)-1])
+	return fields[0] == "MSG" && fields[1] == "taken" && len(body) < size+2
+}
+
+// TestWhatIsNotTheProtocolIsNotRead: a client that begins with something else speaks TLS, or to a websocket.
+func TestWhatIsNotTheProtocolIsNotRead(t *testing.T) {
+	t.Parallel()
+	said := message("taken", "r ", "data")
+	s := &stream{in: strings.NewReader(said)}
+	h := new(Handlers)
+	h.Set(map[string]Handler{"taken": func(*Conn, []byte, []byte) bool { t.Error("it was taken"); return true }})
+	c := New(s, h, time.Second)
+	for _, w := range []string{"\x16\x03\x01", "CONNECT {}\r\n"} {
+		if _, err := c.Write([]byte(w)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := read(t, c, func() int { return 8 }); got != said {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestAnswersGoOutBehindTheLastMessage: in one write, and before what the client writes next.
+func TestAnswersGoOutBehindTheLastMessage(t *testing.T) {
+	t.Parallel()
+	s := &stream{in: strings.NewReader(message("taken", "r.1 ", "a") + message("taken", "r.2 ", "bc") + "PING\r\n" + message("taken", "r.3 ", ""))}
+	c := opened(t, s, map[string]Handler{"taken": func(c *Conn, reply, data []byte) bool {
+		if err := c.Publish(reply, append(data, '!')); err != nil {
+			t.Error(err)
+		}
+		return true
+	}})
+	p := make([]byte, 100)
+	if n, err := c.Read(p); err != nil || string(p[:n]) != "PING\r\n" {
+		t.Fatalf("%q, %v", p[:n], err)
+	}
+	if want := "PUB r.1 2\r\na!\r\nPUB r.2 3\r\nbc!\r\nPUB r.3 1\r\n!\r\n"; s.written() != want || s.writes != 2 {
+		t.Fatalf("%q in %d writes", s.written(), s.writes-1)
+	}
+}
+
+// TestOthersAnswersGoOutTogether: those of a goroutine that goes on answering, in few writes, before what the client writes, or alone.
+func TestOthersAnswersGoOutTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(stream)
+		c := opened(t, s, nil)
+		for i, behind := range []string{"", "PONG\r\n"} {
+			s.out.Reset()
+			for range 2 {
+				if err := c.Publish([]byte("r"), []byte("x")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := c.Write([]byte(behind)); behind != "" && err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if want := strings.Repeat("PUB r 1\r\nx\r\n", 2) + behind; s.written() != want {
+				t.Errorf("%d: %q", i, s.written())
+			}
+		}
+	})
+}
+
+// TestALotIsWrittenAtOnce: what waits to be written is bounded.
+func TestALotIsWrittenAtOnce(t *testing.T) {
+	t.Parallel()
+	s := &stream{in: iotest.ErrReader(io.EOF)}
+	c := opened(t, s, nil)
+	c.scanning = true // so that nothing else writes
+	for range 3 * writeSize / 100 {
+		if err := c.Publish([]byte("r"), make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.out) > writeSize+200 {
+			t.Fatalf("%d bytes wait", len(c.out))
+		}
+	}
+	if n := strings.Count(s.written(), "PUB"); n < 2*writeSize/150 {
+		t.Errorf("%d answers were written", n)
+	}
+}
+
+// TestAConnectionThatCannotBeWrittenToIsClosed: its stream may end in the middle of an answer. Who publishes learns it.
+func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	s := &stream{in: strings.NewReader(message("taken", "r ", "a"))}
+	c := opened(t, s, map[string]Handler{"taken": func(c *Conn, reply, data []byte) bool { return c.Publish(reply, data) == nil }})
+	s.fail = broken
+	if got := read(t, c, func() int { return 100 }); got != "" || !s.closed {
+		t.Errorf("%q, closed: %v", got, s.closed)
+	}
+	if err := c.Publish([]byte("r"), nil); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	if _, err := c.Write([]byte("PING\r\n")); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	c = opened(t, new(stream), nil)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Publish([]byte("r"), nil); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// TestAServerThatDoesNotReadIsGivenUp: within the timeout, whatever deadlines the client sets and ends meanwhile.
+func TestAServerThatDoesNotReadIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		c := New(here, new(Handlers), time.Second)
+		begin := time.Now()
+		time.AfterFunc(time.Second/2, func() { _ = c.SetWriteDeadline(time.Time{}) })
+		if _, err := c.Write([]byte("CONNECT {}\r\n")); err == nil || time.Since(begin) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Error("it can still be read")
+		}
+	})
+}
