@@ -33,16 +33,19 @@ func newDecoder(warning float64) (*decoder, error) {
 	return d, nil
 }
 
-// request decodes data into req, whose Limits it appends to. The error is a *[limits.Error].
-func (d *decoder) request(verb engine.Verb, data []byte, req *engine.Request) error {
-	set, hash := d.repeats.set(data)
-	if set.recall(data, hash, req) {
-		req.Verb = verb
+// request decodes data into req, whose Limits it appends to; at is nil where it was not looked up before. The error is a *[limits.Error].
+func (d *decoder) request(verb engine.Verb, data []byte, at *place, req *engine.Request) error {
+	if at == nil {
+		found := d.repeats.find(data)
+		at = &found
+	}
+	if k := at.known; k != nil {
+		req.Verb, req.Limits, req.Cost = verb, append(req.Limits, k.limits...), k.cost
 		return nil
 	}
 	pure, err := d.read(verb, data, req)
 	if pure {
-		set.remember(data, hash, req)
+		at.remember(data, req)
 	}
 	return err
 }

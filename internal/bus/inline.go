@@ -48,23 +48,31 @@ func (s *Service) takeInline(a *answering) {
 
 // takes is the handler of a verb.
 func (s *Service) takes(verb engine.Verb, count *inline) natsconn.Handler {
-	return func(conn *natsconn.Conn, reply, data []byte) bool {
-		if !answerable(reply) {
-			return false // it is ignored elsewhere
+	return func(conn *natsconn.Conn, all []natsconn.Message) int {
+		var places [natsconn.Together]place
+		s.decoder.repeats.findAll(all, places[:])
+		for i := range all {
+			if !answerable(all[i].Reply) {
+				return i // it is ignored elsewhere
+			}
+			s.take(conn, verb, &all[i], &places[i], count)
 		}
-		n := count.requests.Add(1)
-		if n%timedOne == 0 {
-			begin := time.Now()
-			defer func() { count.nanos.Add(int64(time.Since(begin))) }()
-		}
-		if err := s.call(conn, reply).submit(verb, data); err != nil {
-			m := s.errorMsg(string(reply), err)
-			s.publish(m)
-			count.errors.Add(1)
-			said := m.Header.Get(micro.ErrorCodeHeader) + ":" + m.Header.Get(micro.ErrorHeader)
-			count.lastError.Store(&said)
-		}
-		return true
+		return len(all)
+	}
+}
+
+func (s *Service) take(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Message, at *place, count *inline) {
+	n := count.requests.Add(1)
+	if n%timedOne == 0 {
+		begin := time.Now()
+		defer func() { count.nanos.Add(int64(time.Since(begin))) }()
+	}
+	if err := s.call(conn, m.Reply).submit(verb, m.Data, at); err != nil {
+		refusal := s.errorMsg(string(m.Reply), err)
+		s.publish(refusal)
+		count.errors.Add(1)
+		said := refusal.Header.Get(micro.ErrorCodeHeader) + ":" + refusal.Header.Get(micro.ErrorHeader)
+		count.lastError.Store(&said)
 	}
 }
 
@@ -80,9 +88,14 @@ func (c *call) answerInline() bool {
 }
 
 // tellStats answers a question for the statistics.
-func (a *answering) tellStats(conn *natsconn.Conn, reply, _ []byte) bool {
-	body, err := json.Marshal(a.Stats())
-	return err == nil && int64(len(body)) <= a.maxPayload() && conn.Publish(reply, body) == nil
+func (a *answering) tellStats(conn *natsconn.Conn, all []natsconn.Message) int {
+	for i, m := range all {
+		body, err := json.Marshal(a.Stats())
+		if err != nil || int64(len(body)) > a.maxPayload() || conn.Publish(m.Reply, body) != nil {
+			return i
+		}
+	}
+	return len(all)
 }
 
 // Stats implements [micro.Service].

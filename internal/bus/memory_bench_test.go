@@ -46,7 +46,7 @@ func BenchmarkDenied(b *testing.B) {
 				body = strconv.AppendInt(append(body[:0], `{"key":"bench:key:`...), int64(key), 10)
 				body = append(body, `","limit":1,"window":"1h"}`...)
 				c.Request = engine.Request{Limits: c.only[:0], Done: done}
-				if err := d.request(engine.Consume, body, &c.Request); err != nil {
+				if err := d.request(engine.Consume, body, nil, &c.Request); err != nil {
 					b.Fatal(err)
 				}
 				if err := e.Submit(&c.Request); err != nil {

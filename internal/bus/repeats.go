@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/natsconn"
 )
 
 const (
@@ -48,28 +49,59 @@ type repeat struct {
 
 func newRepeats() *repeats { return &repeats{seed: maphash.MakeSeed()} }
 
-// set gives where a body is remembered, and its hash. Of a body too long to be known only the begin is looked at.
-func (r *repeats) set(data []byte) (*repeatSet, uint64) {
-	h := maphash.Bytes(r.seed, data[:min(len(data), repeatBytes)])
-	return &r.sets[h%repeatSets], h
+// place is where a body is remembered, or would be.
+type place struct {
+	set  *repeatSet
+	hash uint64
+	// known is nil when it is not.
+	known *repeat
 }
 
-// recall tells whether the body is known, and then what it asks for.
-func (s *repeatSet) recall(data []byte, hash uint64, req *engine.Request) bool {
-	for i := range s.known {
-		if s.tags[i].Load() != tag(hash) {
-			continue
-		}
-		if k := s.known[i].Load(); k != nil && bytes.Equal(k.body, data) {
-			req.Limits, req.Cost = append(req.Limits, k.limits...), k.cost
-			return true
+// place gives that of a body. Of one that is too long to be known only the begin is looked at.
+func (r *repeats) place(data []byte) place {
+	h := maphash.Bytes(r.seed, data[:min(len(data), repeatBytes)])
+	return place{set: &r.sets[h%repeatSets], hash: h}
+}
+
+// find looks a body up.
+func (r *repeats) find(data []byte) place {
+	p := r.place(data)
+	p.recall(data)
+	return p
+}
+
+// findAll looks up what came together. With many keys nearly all of it is in memory that the processor's caches do not have; so step by
+// step for all, that it waits for several of them at a time.
+func (r *repeats) findAll(all []natsconn.Message, places []place) {
+	for i := range all {
+		places[i] = r.place(all[i].Data)
+		places[i].set.tags[0].Load()
+	}
+	for i := range all {
+		p := &places[i]
+		p.recall(all[i].Data)
+		if p.known != nil {
+			p.known.refs[0].Tally.Denied.Load()
 		}
 	}
-	return false
+}
+
+// recall finds out whether the body is known.
+func (p *place) recall(data []byte) {
+	for i := range p.set.known {
+		if p.set.tags[i].Load() != tag(p.hash) {
+			continue
+		}
+		if k := p.set.known[i].Load(); k != nil && bytes.Equal(k.body, data) {
+			p.known = k
+			return
+		}
+	}
 }
 
 // remember keeps what the body asks for, which must follow from the body alone.
-func (s *repeatSet) remember(data []byte, hash uint64, req *engine.Request) {
+func (p *place) remember(data []byte, req *engine.Request) {
+	s, hash := p.set, p.hash
 	if len(data) > repeatBytes || len(req.Limits) > repeatLimits || s.last.Swap(hash) != hash {
 		return
 	}

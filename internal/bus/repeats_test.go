@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"reflect"
 	"strings"
 	"testing"
@@ -26,8 +27,9 @@ func TestRepeatsAskTheSame(t *testing.T) {
 			data := []byte(rapid.SampledFrom(bodies).Draw(t, "body"))
 			verb := rapid.SampledFrom(verbs).Draw(t, "verb")
 			var got, want engine.Request
-			err := d.request(verb, data, &got)
-			_, wantErr := fresh.read(verb, data, &want) // which remembers nothing
+			_, wantErr := fresh.read(verb, bytes.Clone(data), &want) // which remembers nothing
+			err := d.request(verb, data, nil, &got)
+			clear(data) // it is the connection's
 			for i := range got.Limits {
 				got.Limits[i].Ref = nil // says nothing of what is asked
 			}
@@ -44,13 +46,11 @@ func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
 	var ref *engine.Ref
 	for i, known := range []bool{false, false, true, true} {
 		data := []byte(hot)
-		set, hash := d.repeats.set(data)
-		var r engine.Request
-		if got := set.recall(data, hash, &r); got != known {
+		if got := d.repeats.find(data).known != nil; got != known {
 			t.Fatalf("before request %d it is known: %t, want %t", i+1, got, known)
 		}
-		r = engine.Request{}
-		if err := d.request(engine.Consume, data, &r); err != nil {
+		var r engine.Request
+		if err := d.request(engine.Consume, data, nil, &r); err != nil {
 			t.Fatal(err)
 		}
 		if i == 3 && (ref == nil || r.Limits[0].Ref != ref) {
@@ -64,11 +64,11 @@ func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
 	for _, body := range []string{with(`"id":"x"`), `{"attributes":{"ip":"x"}}`, items(limits.MaxLimits)} {
 		var r engine.Request
 		for range 3 {
-			if err := d.request(engine.Check, []byte(body), &r); err != nil {
+			if err := d.request(engine.Check, []byte(body), nil, &r); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if set, hash := d.repeats.set([]byte(body)); set.recall([]byte(body), hash, &r) {
+		if d.repeats.find([]byte(body)).known != nil {
 			t.Errorf("%s is remembered", body)
 		}
 	}

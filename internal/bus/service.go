@@ -212,7 +212,7 @@ func (s *Service) decides(m micro.Request) {
 		s.ignore(m)
 		return
 	}
-	if err := s.call(nil, []byte(m.Reply())).submit(decided[m.Subject()], m.Data()); err != nil {
+	if err := s.call(nil, []byte(m.Reply())).submit(decided[m.Subject()], m.Data(), nil); err != nil {
 		s.refuse(m, err)
 	}
 }
@@ -224,11 +224,14 @@ func (s *Service) call(conn *natsconn.Conn, reply []byte) *call {
 	return c
 }
 
-// submit decodes the request and hands it to the engine. When it fails the call is over, and not answered.
-func (c *call) submit(verb engine.Verb, data []byte) error {
+// submit decodes the request and hands it to the engine; at is as for [decoder.request]. When it fails the call is over, and not answered.
+func (c *call) submit(verb engine.Verb, data []byte, at *place) error {
 	s := c.svc
 	c.Request = engine.Request{Limits: c.only[:0], OnError: s.cfg.OnError, Done: c.answer}
-	err := s.decoder.request(verb, data, &c.Request)
+	if c.conn != nil {
+		c.Received = c.conn.Came()
+	}
+	err := s.decoder.request(verb, data, at, &c.Request)
 	if err == nil {
 		s.begin()
 		if err = s.cfg.Engine.Submit(&c.Request); err == nil {

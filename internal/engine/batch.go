@@ -102,7 +102,7 @@ func (b *batch) dropLate(now, awake time.Time, most time.Duration, why error) (o
 		if r.Verb.internal() {
 			continue
 		}
-		since := later(r.received, awake)
+		since := later(r.Received, awake)
 		if waited := now.Sub(since); waited > most {
 			r.err = fmt.Errorf("waited %s: %w", waited.Round(time.Millisecond), why)
 			continue

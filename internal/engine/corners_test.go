@@ -317,7 +317,6 @@ func TestTheCircuitClosesOverAStoreThatIsSlow(t *testing.T) {
 				ask(t, e, one)
 			}
 			store.fail(nil)
-			refund := engine.Request{Verb: engine.Refund, Limits: one.Limits, Cost: 1}
 			for range 60 { // each of them is answered soon, with the store or as on_error says
 				time.Sleep(100 * time.Millisecond)
 				at := time.Now()
@@ -325,7 +324,7 @@ func TestTheCircuitClosesOverAStoreThatIsSlow(t *testing.T) {
 				if took := time.Since(at); took > max(takes, 250*time.Millisecond) || !d.Allowed || len(d.Results) != 1 {
 					t.Errorf("%v: answered after %v: %+v", takes, took, d)
 				}
-				if back, err := e.Do(t.Context(), &refund); err == nil && len(back.Results) != 1 || err != nil && !errors.Is(err, engine.ErrUnavailable) {
+				if back, err := e.Do(t.Context(), &engine.Request{Verb: engine.Refund, Limits: one.Limits, Cost: 1}); err == nil && len(back.Results) != 1 || err != nil && !errors.Is(err, engine.ErrUnavailable) {
 					t.Errorf("%v: a refund: %+v, %v", takes, back, err)
 				}
 				one.OnError = engine.OnErrorDeny

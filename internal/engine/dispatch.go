@@ -120,8 +120,8 @@ func (w *writer) gather() *batch {
 // serve answers from a lease that began while the request waited.
 func (w *writer) serve(r *Request) bool {
 	now := w.now
-	if r.received.After(now) { // it came while the batch is gathered
-		now = r.received
+	if r.Received.After(now) { // it came while the batch is gathered
+		now = r.Received
 	}
 	decision, ok := w.e.leases.serve(r, now, w.e.clock.Load())
 	if !ok {

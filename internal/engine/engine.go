@@ -173,7 +173,9 @@ func (unobserved) StoreFailed(error)                                 {}
 // Submit takes a request in; its Done is called once, perhaps before Submit returns. When Submit fails (with
 // ErrOverloaded or ErrClosed) Done is not called.
 func (e *Engine) Submit(r *Request) error {
-	r.received = time.Now()
+	if r.Received.IsZero() {
+		r.Received = time.Now()
+	}
 	if d, ok := e.answerNow(r); ok {
 		r.decision = d
 		e.finish(r, 0)
@@ -181,7 +183,7 @@ func (e *Engine) Submit(r *Request) error {
 	}
 	err := e.enqueue(r)
 	if err != nil && !r.Verb.internal() {
-		e.cfg.Observer.Decided(r.Verb, "error", "", false, time.Since(r.received))
+		e.cfg.Observer.Decided(r.Verb, "error", "", false, time.Since(r.Received))
 	}
 	return err
 }
@@ -206,7 +208,7 @@ func (e *Engine) answerNow(r *Request) (Decision, bool) {
 	if len(r.Limits) == 0 && !r.repeatable() {
 		return Decision{Allowed: true, Results: []Result{}}, true
 	}
-	if d, ok := e.leases.serve(r, r.received, e.clock.Load()); ok {
+	if d, ok := e.leases.serve(r, r.Received, e.clock.Load()); ok {
 		return d, true
 	}
 	if r.ID != "" && r.Verb == Consume || r.Verb > Check {
@@ -215,7 +217,7 @@ func (e *Engine) answerNow(r *Request) (Decision, bool) {
 	// The clock first: what a transaction had forgotten went before it told the clock.
 	clock := e.clock.Load()
 	d, ok := e.exhausted.deny(r, clock, &e.denials)
-	if ok && r.received.Sub(clock.sent) >= lookAfter && e.looked.Load() != clock && e.looked.Swap(clock) != clock {
+	if ok && r.Received.Sub(clock.sent) >= lookAfter && e.looked.Load() != clock && e.looked.Swap(clock) != clock {
 		_ = e.enqueue(&Request{Verb: look}) // when the queue is full others run a transaction
 	}
 	return d, ok
@@ -302,9 +304,10 @@ func (e *Engine) observe(r *Request, took time.Duration) {
 
 func (e *Engine) answerLoop() {
 	for b := range e.answers {
+		now := time.Now()
 		for _, r := range b.requests {
 			if !r.Verb.internal() {
-				e.finish(r, time.Since(r.received))
+				e.finish(r, now.Sub(r.Received))
 			}
 		}
 		e.reuse(b)

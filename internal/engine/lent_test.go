@@ -290,7 +290,7 @@ func TestTheWriterServesNothingFromALeaseThatEndedBeforeTheRequestCame(t *testin
 	e.leases.count.Add(1)
 	w := &writer{e: &e, now: now}
 	for after, want := range map[time.Duration]bool{0: true, 200 * time.Millisecond: false} {
-		if got := w.serve(&Request{Cost: 1, Limits: []Limit{l}, received: now.Add(after)}); got != want {
+		if got := w.serve(&Request{Cost: 1, Limits: []Limit{l}, Received: now.Add(after)}); got != want {
 			t.Errorf("served %v after the batch began: %t", after, got)
 		}
 	}

@@ -168,13 +168,13 @@ func (x *exhausted) recall(l *Limit) *memo {
 // deny answers a request that at least one remembered counter denies, if all of its counters are remembered, none of
 // its limits is in shadow, and the last transaction, at clock, is not too long ago.
 func (x *exhausted) deny(r *Request, clock *reading, d *denials) (Decision, bool) {
-	if x.count.Load() == 0 || r.received.Sub(clock.sent) > rememberFor {
+	if x.count.Load() == 0 || r.Received.Sub(clock.sent) > rememberFor {
 		return Decision{}, false
 	}
 	var room [2]*memo
 	memos := room[:0]
 	refused := false
-	latest := clock.latest(r.received)
+	latest := clock.latest(r.Received)
 	for i := range r.Limits {
 		m := x.recall(&r.Limits[i])
 		if m == nil || r.Limits[i].Shadow {
@@ -189,7 +189,7 @@ func (x *exhausted) deny(r *Request, clock *reading, d *denials) (Decision, bool
 		return Decision{}, false
 	}
 	// Worded as of the earliest that the store's clock may say, so that retryAfter is not early.
-	now := clock.earliest(r.received)
+	now := clock.earliest(r.Received)
 	decision := Decision{Results: r.results()}
 	if len(memos) == 1 && memos[0].used == r.Limits[0].capacity() {
 		memos[0].describe(r, now, &decision.Results[0])

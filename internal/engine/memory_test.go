@@ -87,7 +87,7 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 		clock := reading{now: 1, sent: time.Now(), received: time.Now()}
 		var d denials
 		d.init()
-		_, ok := x.deny(&Request{Limits: []Limit{l}, Cost: 1, received: time.Now()}, &clock, &d)
+		_, ok := x.deny(&Request{Limits: []Limit{l}, Cost: 1, Received: time.Now()}, &clock, &d)
 		return ok
 	}
 	if deny() {
@@ -111,7 +111,7 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 	retry := func() int64 {
 		t.Helper()
 		now := time.Now()
-		r := &Request{Limits: []Limit{l}, Cost: 1, received: now}
+		r := &Request{Limits: []Limit{l}, Cost: 1, Received: now}
 		decision, ok := x.deny(r, &reading{now: 1, sent: now, received: now}, &d)
 		if !ok {
 			return 0

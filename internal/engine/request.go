@@ -98,6 +98,8 @@ type Request struct {
 	OnError OnError
 	// Done takes the answer; err is one of this package's. It must not block.
 	Done func(d Decision, err error)
+	// Received is when it came, by which it is decided where no store is needed; Submit says now unless it is set.
+	Received time.Time
 
 	// reserved is what a settle is to correct, and life when the receipt of that consume expires: an id that comes again
 	// after its receipt has gone has another life.
@@ -107,7 +109,6 @@ type Request struct {
 	// denied are the costs whose denials a tell is about, one for each limit.
 	denied []int64
 
-	received time.Time
 	// slots are the places of the limits' counters in the batch.
 	slots []int
 	// The usual request has one limit and needs nothing else of the heap.

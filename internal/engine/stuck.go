@@ -60,6 +60,6 @@ func (e *Engine) answerStuck(r *Request) {
 	e.leave(r, errStuck)
 	e.answerWithout(r)
 	if !r.Verb.internal() {
-		e.finish(r, time.Since(r.received))
+		e.finish(r, time.Since(r.Received))
 	}
 }

@@ -17,9 +17,13 @@ import (
 	"time"
 )
 
-// Handler takes a message with a subject to answer to and without headers, or leaves it to nats.go, and then says false. The bytes
-// are valid until it returns. It is called on the goroutine that reads, so it must not block.
-type Handler func(c *Conn, reply, data []byte) bool
+// Message has a subject to answer to, and no headers.
+type Message struct{ Reply, Data []byte }
+
+// Handler takes messages of one subject that came together, the first of all, and says how many: the one behind these it leaves to
+// nats.go, and is called again for the rest. The bytes are valid until it returns. It is called on the goroutine that reads, so it must
+// not block.
+type Handler func(c *Conn, all []Message) (taken int)
 
 // Handlers are those of the connections that one client makes, one after another, by subject. They can be set at any time. A subject
 // without one, and one that nobody has subscribed to, costs nothing.
@@ -37,6 +41,9 @@ func (h *Handlers) all() map[string]Handler {
 	return nil
 }
 
+// Together is how many messages a handler gets at a time, at most.
+const Together = 32
+
 const (
 	// readSize bounds a message that a handler can take, with its head; nats.go reads as much at a time.
 	readSize = 32 << 10
@@ -50,12 +57,16 @@ type Conn struct {
 	handlers *Handlers
 	timeout  time.Duration
 
-	// in[from:to] has come and was not given away. It belongs to who reads, as all up to readable.
+	// in[from:to] has come, the last of it at came, and was not given away. It belongs to who reads, as all up to readable.
 	in       []byte
 	from, to int
+	came     time.Time
 	// pass is how many bytes from there on are the client's; with line they are so up to the end of a line, and with broken all.
 	pass         int
 	line, broken bool
+	// found are the messages that a handler gets, and ends where each of them does.
+	found [Together]Message
+	ends  [Together]int
 	// readable says that what comes is the protocol of NATS itself. What the client writes first tells it.
 	readable atomic.Bool
 
@@ -93,8 +104,12 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 		if c.to += n; err != nil {
 			return 0, err
 		}
+		c.came = time.Now()
 	}
 }
+
+// Came is when a message came, for its handler: that asks no clock for each of many that came together.
+func (c *Conn) Came() time.Time { return c.came }
 
 // scan has handlers take what is theirs, and writes what they answer. What is there of all else it moves to p, and gives how many bytes.
 func (c *Conn) scan(p []byte) (n int) {
@@ -107,8 +122,15 @@ func (c *Conn) scan(p []byte) (n int) {
 	handlers := c.handlers.all()
 	for n < len(p) && c.from < c.to {
 		if c.pass == 0 {
-			taken := c.next(c.in[c.from:c.to], handlers)
-			if c.from += taken; taken == 0 && c.pass == 0 {
+			if handler, count := c.gather(handlers); count > 0 {
+				taken := handler(c, c.found[:count])
+				if taken > 0 {
+					c.from = c.ends[taken-1]
+				}
+				if taken < count {
+					c.pass = c.ends[taken] - c.from
+				}
+			} else if c.pass == 0 {
 				break // there is more to come
 			}
 		}
@@ -122,50 +144,67 @@ func (c *Conn) scan(p []byte) (n int) {
 	return n
 }
 
-// next looks at what the server said next, of which rest begins. It gives its size when a handler took it, and sets pass when it is the
-// client's. It does neither when too little of it is there to tell.
-func (c *Conn) next(rest []byte, handlers map[string]Handler) (taken int) {
+// gather finds the next messages for one handler. When what comes next is the client's, or begins with that, it sets pass instead, and
+// when too little is there to tell it does neither.
+func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) {
+	var of []byte
+	for at := c.from; count < Together; {
+		rest := c.in[at:c.to]
+		if !c.isMessage(rest) {
+			if count == 0 {
+				c.passOther(rest)
+			}
+			break
+		}
+		end := bytes.IndexByte(rest, '\n') + 1
+		if end == 0 && len(rest) < readSize {
+			break
+		}
+		subject, reply, size := head(rest[:end])
+		whole := end + size + len("\r\n")
+		switch {
+		case count > 0:
+			if !bytes.Equal(subject, of) || len(reply) == 0 {
+				return handler, count
+			}
+		case size < 0: // the client will say so
+			c.broken = true
+			c.passOther(rest)
+			return nil, 0
+		default:
+			of, handler = subject, handlers[string(subject)]
+			if handler == nil || len(reply) == 0 || rest[0] == 'H' || whole > readSize {
+				c.pass = whole
+				return nil, 0
+			}
+		}
+		if size < 0 || rest[0] == 'H' || len(rest) < whole {
+			break
+		}
+		at += whole
+		c.found[count], c.ends[count] = Message{reply, rest[end : end+size]}, at
+		count++
+	}
+	return handler, count
+}
+
+// isMessage tells whether rest is the begin of a message, or may be.
+func (c *Conn) isMessage(rest []byte) bool {
+	if c.line || c.broken {
+		return false
+	}
+	const message, withHeaders = "MSG ", "HMSG "
+	return bytes.HasPrefix(rest, []byte(message)) || bytes.HasPrefix(rest, []byte(withHeaders)) ||
+		len(rest) < len(withHeaders) && (bytes.HasPrefix([]byte(message), rest) || bytes.HasPrefix([]byte(withHeaders), rest))
+}
+
+// passOther passes on what is no message: a line, of any length.
+func (c *Conn) passOther(rest []byte) {
 	end := bytes.IndexByte(rest, '\n') + 1
-	hasHeaders := bytes.HasPrefix(rest, []byte("HMSG "))
-	switch {
-	case c.broken:
-		c.pass = len(rest)
-		return 0
-	case !c.line && !hasHeaders && !bytes.HasPrefix(rest, []byte("MSG ")):
-		if end == 0 && (bytes.HasPrefix([]byte("MSG "), rest) || bytes.HasPrefix([]byte("HMSG "), rest)) {
-			return 0
-		}
-		c.line = true
-	case !c.line && end == 0 && len(rest) < readSize:
-		return 0
+	if c.line = end == 0; c.line || c.broken {
+		end = len(rest)
 	}
-	if c.line { // of no message, and of any length
-		if c.pass = end; end == 0 {
-			c.pass = len(rest)
-		}
-		c.line = end == 0
-		return 0
-	}
-	subject, reply, size := head(rest[:end])
-	if size < 0 {
-		c.broken = true // the client will say so
-		c.pass = len(rest)
-		return 0
-	}
-	whole := end + size + len("\r\n")
-	handler := handlers[string(subject)]
-	if handler == nil || hasHeaders || len(reply) == 0 || whole > readSize {
-		c.pass = whole
-		return 0
-	}
-	if len(rest) < whole {
-		return 0
-	}
-	if handler(c, reply, rest[end:end+size]) {
-		return whole
-	}
-	c.pass = whole
-	return 0
+	c.pass = end
 }
 
 // head reads the first line of a message: its subject, where to answer, and how many bytes follow up to the end of line behind it. The

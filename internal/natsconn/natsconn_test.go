@@ -101,7 +101,7 @@ func TestEveryMessageGoesToOne(t *testing.T) {
 		var taken []string
 		for range rapid.IntRange(0, 20).Draw(t, "parts") {
 			body := data.Draw(t, "data")
-			switch rapid.IntRange(0, 6).Draw(t, "kind") {
+			switch rapid.IntRange(0, 7).Draw(t, "kind") {
 			case 0, 1:
 				m := message("taken", "reply.1 ", body)
 				if said.WriteString(m); len(m) <= readSize {
@@ -112,6 +112,17 @@ func TestEveryMessageGoesToOne(t *testing.T) {
 			case 2: // left to the client, by its handler
 				said.WriteString(message("left", "reply.2 ", body))
 				passed.WriteString(message("left", "reply.2 ", body))
+			case 6: // taken and left in turn
+				n := rapid.IntRange(1, 2*Together).Draw(t, "count")
+				for i := range n {
+					m := message("others", "reply.5 ", fmt.Sprint(i))
+					said.WriteString(m)
+					if i%2 == 0 {
+						taken = append(taken, "reply.5 "+fmt.Sprint(i))
+					} else {
+						passed.WriteString(m)
+					}
+				}
 			case 3:
 				said.WriteString(message("other", "reply.3 ", body))
 				passed.WriteString(message("other", "reply.3 ", body))
@@ -132,12 +143,15 @@ func TestEveryMessageGoesToOne(t *testing.T) {
 		var got []string
 		s := &stream{in: chunks{strings.NewReader(said.String()), rapid.SampledFrom([]int{1, 2, 7, 300, 1 << 20}).Draw(t, "chunk")}}
 		c := opened(t, s, map[string]Handler{
-			"taken": func(_ *Conn, reply, data []byte) bool {
-				got = append(got, string(reply)+" "+string(data))
-				clear(data)
-				return true
+			"taken": func(_ *Conn, all []Message) int {
+				for _, m := range all {
+					got = append(got, string(m.Reply)+" "+string(m.Data))
+					clear(m.Data)
+				}
+				return len(all)
 			},
-			"left": func(*Conn, []byte, []byte) bool { return false },
+			"left":   func(*Conn, []Message) int { return 0 },
+			"others": everyOther(func(m Message) { got = append(got, string(m.Reply)+" "+string(m.Data)) }),
 		})
 		size := rapid.SampledFrom([]int{1, 5, 100, readSize}).Draw(t, "room")
 		if rest := read(t, c, func() int { return size }); rest != passed.String() {
@@ -147,6 +161,19 @@ func TestEveryMessageGoesToOne(t *testing.T) {
 			t.Fatal(diff)
 		}
 	})
+}
+
+// everyOther takes messages of even numbers alone.
+func everyOther(take func(Message)) Handler {
+	return func(_ *Conn, all []Message) int {
+		for i, m := range all {
+			if n, _ := strconv.Atoi(string(m.Data)); n%2 == 1 {
+				return i
+			}
+			take(m)
+		}
+		return len(all)
+	}
 }
 
 // chunks gives so many bytes at a time at most.
@@ -166,7 +193,7 @@ func FuzzPassed(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, said []byte, most int) {
 		s := &stream{in: chunks{bytes.NewReader(said), max(1, most)}}
-		c := opened(t, s, map[string]Handler{"taken": func(*Conn, []byte, []byte) bool { return false }})
+		c := opened(t, s, map[string]Handler{"taken": func(*Conn, []Message) int { return 0 }})
 		got := read(t, c, func() int { return 50 })
 		missing, ok := strings.CutPrefix(string(said), got)
 		if !ok || missing != "" && !unfinished(missing) {
@@ -192,7 +219,7 @@ func TestWhatIsNotTheProtocolIsNotRead(t *testing.T) {
 	said := message("taken", "r ", "data")
 	s := &stream{in: strings.NewReader(said)}
 	h := new(Handlers)
-	h.Set(map[string]Handler{"taken": func(*Conn, []byte, []byte) bool { t.Error("it was taken"); return true }})
+	h.Set(map[string]Handler{"taken": func(*Conn, []Message) int { t.Error("it was taken"); return 1 }})
 	c := New(s, h, time.Second)
 	for _, w := range []string{"\x16\x03\x01", "CONNECT {}\r\n"} {
 		if _, err := c.Write([]byte(w)); err != nil {
@@ -208,11 +235,13 @@ func TestWhatIsNotTheProtocolIsNotRead(t *testing.T) {
 func TestAnswersGoOutBehindTheLastMessage(t *testing.T) {
 	t.Parallel()
 	s := &stream{in: strings.NewReader(message("taken", "r.1 ", "a") + message("taken", "r.2 ", "bc") + "PING\r\n" + message("taken", "r.3 ", ""))}
-	c := opened(t, s, map[string]Handler{"taken": func(c *Conn, reply, data []byte) bool {
-		if err := c.Publish(reply, append(data, '!')); err != nil {
-			t.Error(err)
+	c := opened(t, s, map[string]Handler{"taken": func(c *Conn, all []Message) int {
+		for _, m := range all {
+			if err := c.Publish(m.Reply, append(bytes.Clone(m.Data), '!')); err != nil {
+				t.Error(err)
+			}
 		}
-		return true
+		return len(all)
 	}})
 	p := make([]byte, 100)
 	if n, err := c.Read(p); err != nil || string(p[:n]) != "PING\r\n" {
@@ -271,7 +300,10 @@ func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
 	s := &stream{in: strings.NewReader(message("taken", "r ", "a"))}
-	c := opened(t, s, map[string]Handler{"taken": func(c *Conn, reply, data []byte) bool { return c.Publish(reply, data) == nil }})
+	c := opened(t, s, map[string]Handler{"taken": func(c *Conn, all []Message) int {
+		_ = c.Publish(all[0].Reply, nil)
+		return 1
+	}})
 	s.fail = broken
 	if got := read(t, c, func() int { return 100 }); got != "" || !s.closed {
 		t.Errorf("%q, closed: %v", got, s.closed)
