@@ -37,9 +37,7 @@ func (s *Service) listen(decide bool) (*answering, error) {
 		_ = m.Stop()
 		return nil, err
 	}
-	a := &answering{Service: m, decides: decide, subs: len(endpoints), maxPayload: s.cfg.Conn.MaxPayload}
-	s.takeInline(a)
-	return a, nil
+	return &answering{Service: m, decides: decide, subs: len(endpoints), maxPayload: s.cfg.Conn.MaxPayload}, nil
 }
 
 // decideOrNot changes what is answered, without a moment in which less is. An endpoint cannot be taken from a micro service, so there
@@ -59,6 +57,7 @@ func (s *Service) decideOrNot(decide bool) (err error) {
 	replaced := s.micro
 	if s.next.decides == decide {
 		s.micro = s.next
+		s.takeInline()
 	} else { // it was for what is not wanted any more
 		replaced = s.next
 	}

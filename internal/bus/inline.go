@@ -25,14 +25,14 @@ type inline struct {
 
 const timedOne = 64
 
-// takeInline begins to take what a answers, instead of what was taken before.
-func (s *Service) takeInline(a *answering) {
+// takeInline begins to take what the micro service answers, instead of what was taken before.
+func (s *Service) takeInline() {
 	d, ok := s.cfg.Conn.Opts.CustomDialer.(*dialer)
 	if !ok {
 		return
 	}
 	handlers := map[string]natsconn.Handler{}
-	if a.decides && s.cfg.Engine != nil {
+	if a := s.micro; a.decides && s.cfg.Engine != nil {
 		a.inline = map[string]*inline{}
 		for subject, verb := range decided {
 			a.inline[subject] = new(inline)

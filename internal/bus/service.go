@@ -149,6 +149,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		_ = s.micro.Stop()
 		return nil, fmt.Errorf("subscribe endpoints: %w", err)
 	}
+	s.takeInline()
 	if h := hearingOf(cfg.Conn); h != nil {
 		var subjects []string
 		for _, e := range s.endpoints(true) {
