@@ -42,7 +42,7 @@ type batch struct {
 	// stored and until are the states and the latest moment of the snapshot.
 	stored [][]byte
 	until  int64
-	clock  reading
+	clock  *reading
 	// generations are those of what is remembered, when the snapshot was read.
 	generations generations
 }

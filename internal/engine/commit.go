@@ -280,9 +280,8 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	if err != nil {
 		return err
 	}
-	b.clock = reading{now: b.now, ahead: b.ahead, sent: sent, received: time.Now()}
-	clock := b.clock
-	e.clock.Store(&clock)
+	b.clock = &reading{now: b.now, ahead: b.ahead, sent: sent, received: time.Now()}
+	e.clock.Store(b.clock)
 	return nil
 }
 

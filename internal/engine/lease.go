@@ -40,6 +40,9 @@ type leaseShard struct {
 // lease is what this worker holds of one counter. What every request needs comes first, in few lines of the processor's
 // cache.
 type lease struct {
+	// limit ends with its Ref, by which a request finds it. From there up to idle stands what serving one looks at, in three lines of
+	// the processor's cache.
+	limit Limit
 	// home is the shard that guards it.
 	home *leaseShard
 	// tokens are left of the grant. They may be served while the store's clock does not pass until.
@@ -48,7 +51,8 @@ type lease struct {
 	// ended forbids to serve, and ends counts how often that was said; returning says that the tokens are on their way back;
 	// spent that it is among those of leases; gone that it is no longer known.
 	ended, returning, spent, gone bool
-	clock                         reading
+	// clock is that of the transaction that charged the grant.
+	clock *reading
 	// used and resetAt are those of the counter when nothing of the lease is left; a token bucket refills meanwhile.
 	used, resetAt int64
 	demand        demand
@@ -59,7 +63,6 @@ type lease struct {
 	spec   uint64
 	begun  int64
 	bucket tokenBucket
-	limit  Limit
 }
 
 // grant is what a transaction charged ahead: so much, at a moment, to be served until another; since is the counter's.
@@ -361,7 +364,7 @@ func (x *leases) install(b *batch) {
 }
 
 // begin makes it the lease that was charged. One that was to end meanwhile only has its tokens to give back.
-func (e *lease) begin(c *counter, h *hold, clock reading) {
+func (e *lease) begin(c *counter, h *hold, clock *reading) {
 	e.spec, e.begun = c.state.spec, c.state.since
 	e.limit, e.grant, e.tokens, e.clock = *c.limit, h.next, h.next.amount, clock
 	e.used, e.resetAt, e.bucket = c.state.counting().used(), c.state.resetAt(clock.now), c.state.bucket

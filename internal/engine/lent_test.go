@@ -263,7 +263,7 @@ func TestAWorkerThatGoesGivesBackWhatASweepCouldNot(t *testing.T) {
 	now := time.Now()
 	clock := reading{now: 200, sent: now, received: now}
 	x.shard(id).known[id] = &lease{
-		limit: Limit{CounterID: id}, grant: grant{amount: 5, until: 100}, tokens: 5, clock: clock,
+		limit: Limit{CounterID: id}, grant: grant{amount: 5, until: 100}, tokens: 5, clock: &clock,
 	}
 	if rs := x.over(now, &clock, false); len(rs) != 1 {
 		t.Fatalf("%d requests to settle a lease that is over", len(rs))
@@ -286,7 +286,7 @@ func TestTheWriterServesNothingFromALeaseThatEndedBeforeTheRequestCame(t *testin
 	e.clock.Store(&clock)
 	l := Limit{CounterID: CounterID{"k", "n"}, Limit: 100, Window: Window{Millis: 1000, text: "1s"}, Leased: true}
 	home := e.leases.shard(l.CounterID)
-	home.known[l.CounterID] = &lease{home: home, limit: l, grant: grant{amount: 5, until: 100}, tokens: 5, clock: clock}
+	home.known[l.CounterID] = &lease{home: home, limit: l, grant: grant{amount: 5, until: 100}, tokens: 5, clock: &clock}
 	e.leases.count.Add(1)
 	w := &writer{e: &e, now: now}
 	for after, want := range map[time.Duration]bool{0: true, 200 * time.Millisecond: false} {

@@ -11,6 +11,7 @@ package natsconn
 import (
 	"bytes"
 	"net"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -47,6 +48,8 @@ const Together = 32
 const (
 	// readSize bounds a message that a handler can take, with its head; nats.go reads as much at a time.
 	readSize = 32 << 10
+	// aloneMost is how long a connection is read while nothing else of the process may run.
+	aloneMost = time.Millisecond
 	// writeSize is from when on answers are written at once, and keptSize what is kept of the room for them.
 	writeSize, keptSize = 32 << 10, 64 << 10
 )
@@ -61,6 +64,8 @@ type Conn struct {
 	in       []byte
 	from, to int
 	came     time.Time
+	// yielded is when others were let run last.
+	yielded time.Time
 	// pass is how many bytes from there on are the client's; with line they are so up to the end of a line, and with broken all.
 	pass         int
 	line, broken bool
@@ -94,6 +99,11 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 		}
 		if n = c.scan(p); n > 0 {
 			return n, nil
+		}
+		// Where there is always more to read, and one processor, nothing else would run for 10 ms at a time.
+		if c.came.Sub(c.yielded) >= aloneMost {
+			c.yielded = c.came
+			runtime.Gosched()
 		}
 		if c.in == nil {
 			c.in = make([]byte, readSize)
