@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"internal/overrides": {"internal/glob", "internal/outage"},
 	"internal/journal":   {"internal/engine"},
 	"internal/quickconn": {},
-	"internal/natsconn":  {},
+	"internal/natsconn":  {"internal/quickconn"},
 	"internal/redact":    {},
 	"internal/outage":    {},
 	"internal/bus":       {".", "internal/quickconn", "internal/natsconn", "internal/redact", "internal/outage", "internal/engine", "internal/policy", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage", "internal/zone"},

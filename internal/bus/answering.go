@@ -16,8 +16,7 @@ type answering struct {
 	decides bool
 	subs    int
 	// inline counts by subject what was taken before it.
-	inline     map[string]*inline
-	maxPayload func() int64
+	inline map[string]*inline
 }
 
 func (s *Service) listen(decide bool) (*answering, error) {
@@ -37,7 +36,7 @@ func (s *Service) listen(decide bool) (*answering, error) {
 		_ = m.Stop()
 		return nil, err
 	}
-	return &answering{Service: m, decides: decide, subs: len(endpoints), maxPayload: s.cfg.Conn.MaxPayload}, nil
+	return &answering{Service: m, decides: decide, subs: len(endpoints)}, nil
 }
 
 // decideOrNot changes what is answered, without a moment in which less is. An endpoint cannot be taken from a micro service, so there

@@ -36,8 +36,11 @@ func newDecoder(warning float64) (*decoder, error) {
 // request decodes data into req, whose Limits it appends to; at is nil where it was not looked up before. The error is a *[limits.Error].
 func (d *decoder) request(verb engine.Verb, data []byte, at *place, req *engine.Request) error {
 	if at == nil {
-		found := d.repeats.find(data)
-		at = &found
+		unseen := d.repeats.place(data)
+		at = &unseen
+	}
+	if at.known == nil {
+		at.recall(data) // it may have come with this one
 	}
 	if k := at.known; k != nil {
 		req.Verb, req.Limits, req.Cost = verb, append(req.Limits, k.limits...), k.cost

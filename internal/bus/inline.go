@@ -18,9 +18,9 @@ import (
 // inline counts the requests for one subject that were taken so: the micro service, whose statistics are asked for, does not see them.
 type inline struct {
 	requests, errors atomic.Int64
-	// nanos is how long one in timedOne of them took.
-	nanos     atomic.Int64
-	lastError atomic.Pointer[string]
+	// One in timedOne of them is timed; nanos is how long those took together.
+	timed, nanos atomic.Int64
+	lastError    atomic.Pointer[string]
 }
 
 const timedOne = 64
@@ -40,43 +40,60 @@ func (s *Service) takeInline() {
 		}
 		for _, name := range [][2]string{{}, {limits.ServiceName}, {limits.ServiceName, a.Info().ID}} {
 			subject, _ := micro.ControlSubject(micro.StatsVerb, name[0], name[1]) // there are no others
-			handlers[subject] = a.tellStats
+			handlers[subject] = s.tellsStats(a)
 		}
 	}
 	d.handlers.Set(handlers)
 }
 
-// takes is the handler of a verb.
+// takeNothing leaves all to nats.go: it forgets a subscription of which the server, on a connection that was made anew meanwhile, does not
+// know that it has ended.
+func (s *Service) takeNothing() {
+	if d, ok := s.cfg.Conn.Opts.CustomDialer.(*dialer); ok {
+		d.handlers.Set(nil)
+	}
+}
+
+// takes is the handler of a verb. What cannot be answered, and what cannot be read, is left to the endpoint, which says so.
 func (s *Service) takes(verb engine.Verb, count *inline) natsconn.Handler {
 	return func(conn *natsconn.Conn, all []natsconn.Message) int {
 		var places [natsconn.Together]place
 		s.decoder.repeats.findAll(all, places[:])
 		for i := range all {
-			if !answerable(all[i].Reply) {
-				return i // it is ignored elsewhere
+			if !answerable(all[i].Reply) || !s.take(conn, verb, &all[i], &places[i], count) {
+				return i
 			}
-			s.take(conn, verb, &all[i], &places[i], count)
 		}
 		return len(all)
 	}
 }
 
-func (s *Service) take(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Message, at *place, count *inline) {
-	n := count.requests.Add(1)
-	if n%timedOne == 0 {
-		begin := time.Now()
-		defer func() { count.nanos.Add(int64(time.Since(begin))) }()
+func (s *Service) take(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Message, at *place, count *inline) bool {
+	timed := count.requests.Load()%timedOne == 0
+	var begin time.Time
+	if timed {
+		begin = time.Now()
 	}
-	if err := s.call(conn, m.Reply).submit(verb, m.Data, at); err != nil {
+	c := s.call(conn, m.Reply)
+	if c.decode(verb, m.Data, at) != nil {
+		return false
+	}
+	count.requests.Add(1)
+	if err := c.submit(); err != nil {
 		refusal := s.errorMsg(string(m.Reply), err)
 		s.publish(refusal)
 		count.errors.Add(1)
 		said := refusal.Header.Get(micro.ErrorCodeHeader) + ":" + refusal.Header.Get(micro.ErrorHeader)
 		count.lastError.Store(&said)
 	}
+	if timed {
+		count.timed.Add(1)
+		count.nanos.Add(int64(time.Since(begin)))
+	}
+	return true
 }
 
-// smallAnswer is a size of an answer that every server takes which takes requests.
+// smallAnswer is taken to be less than what any server takes on which a limiter works.
 const smallAnswer = 512
 
 // answerInline answers where the request came from, if it can.
@@ -87,15 +104,28 @@ func (c *call) answerInline() bool {
 	return c.conn.Publish(c.reply, c.body) == nil
 }
 
-// tellStats answers a question for the statistics.
-func (a *answering) tellStats(conn *natsconn.Conn, all []natsconn.Message) int {
-	for i, m := range all {
-		body, err := json.Marshal(a.Stats())
-		if err != nil || int64(len(body)) > a.maxPayload() || conn.Publish(m.Reply, body) != nil {
-			return i
+// tellsStats is the handler of questions for the statistics, which are put together beside it.
+func (s *Service) tellsStats(a *answering) natsconn.Handler {
+	room := make(chan struct{}, 16)
+	return func(_ *natsconn.Conn, all []natsconn.Message) int {
+		for i, m := range all {
+			select {
+			case room <- struct{}{}:
+			default:
+				return i
+			}
+			reply := string(m.Reply)
+			go func() {
+				defer func() { <-room }()
+				body, err := json.Marshal(a.Stats())
+				if err == nil {
+					err = s.cfg.Conn.Publish(reply, body)
+				}
+				s.sent(err)
+			}()
 		}
+		return len(all)
 	}
-	return len(all)
 }
 
 // Stats implements [micro.Service].
@@ -106,12 +136,13 @@ func (a *answering) Stats() micro.Stats {
 		if count == nil {
 			continue
 		}
-		e.NumRequests += int(count.requests.Load())
+		requests := count.requests.Load()
+		e.NumRequests += int(requests)
 		e.NumErrors += int(count.errors.Load())
 		if last := count.lastError.Load(); last != nil {
 			e.LastError = *last
 		}
-		e.ProcessingTime += timedOne * time.Duration(count.nanos.Load())
+		e.ProcessingTime += time.Duration(count.nanos.Load() / max(1, count.timed.Load()) * requests)
 		e.AverageProcessingTime = e.ProcessingTime / time.Duration(max(1, e.NumRequests))
 	}
 	return all

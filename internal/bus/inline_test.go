@@ -2,6 +2,8 @@ package bus
 
 import (
 	"encoding/json"
+	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -74,7 +76,7 @@ func TestRequestsAreAnsweredAlikeWhereverTheyAreTaken(t *testing.T) {
 	if diff := cmp.Diff(stats[1], stats[0]); diff != "" {
 		t.Error(diff)
 	}
-	if n := taken.micro.inline[limits.SubjectConsume].requests.Load(); n != 9 {
+	if n := taken.micro.inline[limits.SubjectConsume].requests.Load(); n != 5 {
 		t.Errorf("%d were taken", n)
 	}
 	if handed.micro.inline != nil {
@@ -86,7 +88,8 @@ func TestRequestsAreAnsweredAlikeWhereverTheyAreTaken(t *testing.T) {
 func TestStatisticsTellTheTime(t *testing.T) {
 	t.Parallel()
 	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { time.Sleep(time.Millisecond); return allowing(r) }})
-	for range timedOne {
+	const requests = 5
+	for range requests {
 		ask(t, nc, limits.SubjectConsume, hot)
 	}
 	var stats micro.Stats
@@ -94,7 +97,7 @@ func TestStatisticsTellTheTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range stats.Endpoints {
-		if e.Subject == limits.SubjectConsume && (e.NumRequests != timedOne || e.AverageProcessingTime < time.Millisecond) {
+		if e.Subject == limits.SubjectConsume && (e.NumRequests != requests || e.AverageProcessingTime < time.Millisecond || e.AverageProcessingTime > time.Second) {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -145,4 +148,29 @@ func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
 	if code := m.Header.Get(micro.ErrorCodeHeader); code != "413" || s.cfg.Conn.Stats().Reconnects > 0 {
 		t.Errorf("%s %.300s; %d reconnects", code, m.Data, s.cfg.Conn.Stats().Reconnects)
 	}
+}
+
+// TestNoClientEndsAConnectionOfTheWorker: nats.go takes a carriage return for the end of a subject, and then for a mistake of the server,
+// which passes it on. Where an answer goes there, the server drops it in some places, so it could be a broadcast of the worker.
+func TestNoClientEndsAConnectionOfTheWorker(t *testing.T) {
+	t.Parallel()
+	s, nc := serve(t, &fakeEngine{submit: allowing})
+	raw, err := net.Dial("tcp", strings.TrimPrefix(nc.ConnectedUrl(), "nats://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	if _, err := fmt.Fprintf(raw, "CONNECT {\"verbose\":false}\r\nPUB %[1]s limits\r.internal.forget %[2]d\r\n%[3]s\r\nPUB %[1]s inbox %[2]d\r\n%[3]s\r\n",
+		limits.SubjectConsume, len(hot), hot); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); s.micro.inline[limits.SubjectConsume].requests.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatal("the request behind it was not taken")
+		}
+	}
+	if n := s.cfg.Conn.Stats().Reconnects; n > 0 || !s.cfg.Conn.IsConnected() {
+		t.Errorf("%d reconnects", n)
+	}
+	ask(t, nc, limits.SubjectConsume, hot)
 }

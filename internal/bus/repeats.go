@@ -63,13 +63,6 @@ func (r *repeats) place(data []byte) place {
 	return place{set: &r.sets[h%repeatSets], hash: h}
 }
 
-// find looks a body up.
-func (r *repeats) find(data []byte) place {
-	p := r.place(data)
-	p.recall(data)
-	return p
-}
-
 // findAll looks up what came together. With many keys nearly all of it is in memory that the processor's caches do not have; so step by
 // step for all, that it waits for several of them at a time.
 func (r *repeats) findAll(all []natsconn.Message, places []place) {

@@ -213,7 +213,12 @@ func (s *Service) decides(m micro.Request) {
 		s.ignore(m)
 		return
 	}
-	if err := s.call(nil, []byte(m.Reply())).submit(decided[m.Subject()], m.Data(), nil); err != nil {
+	c := s.call(nil, []byte(m.Reply()))
+	err := c.decode(decided[m.Subject()], m.Data(), nil)
+	if err == nil {
+		err = c.submit()
+	}
+	if err != nil {
 		s.refuse(m, err)
 	}
 }
@@ -225,23 +230,35 @@ func (s *Service) call(conn *natsconn.Conn, reply []byte) *call {
 	return c
 }
 
-// submit decodes the request and hands it to the engine; at is as for [decoder.request]. When it fails the call is over, and not answered.
-func (c *call) submit(verb engine.Verb, data []byte, at *place) error {
-	s := c.svc
-	c.Request = engine.Request{Limits: c.only[:0], OnError: s.cfg.OnError, Done: c.answer}
+// decode reads the request; at is as for [decoder.request]. When it fails the call is over.
+func (c *call) decode(verb engine.Verb, data []byte, at *place) error {
+	c.Request = engine.Request{Limits: c.only[:0], OnError: c.svc.cfg.OnError, Done: c.answer}
 	if c.conn != nil {
 		c.Received = c.conn.Came()
 	}
-	err := s.decoder.request(verb, data, at, &c.Request)
-	if err == nil {
-		s.begin()
-		if err = s.cfg.Engine.Submit(&c.Request); err == nil {
-			return nil
-		}
+	err := c.svc.decoder.request(verb, data, at, &c.Request)
+	if err != nil {
+		c.over()
+	}
+	return err
+}
+
+// submit hands the request to the engine. When it fails the call is over, and not answered.
+func (c *call) submit() error {
+	s := c.svc
+	s.begin()
+	err := s.cfg.Engine.Submit(&c.Request)
+	if err != nil {
+		c.over()
 		s.end()
 	}
-	s.calls.Put(c)
 	return err
+}
+
+// over gives the call back, to be used again.
+func (c *call) over() {
+	c.conn = nil
+	c.svc.calls.Put(c)
 }
 
 // done answers the call. It publishes on the connection instead of through the micro.Request, whose error state
@@ -256,7 +273,7 @@ func (c *call) done(d engine.Decision, err error) {
 			s.answer(string(c.reply), c.body)
 		}
 	}
-	s.calls.Put(c)
+	c.over()
 	s.end()
 }
 
@@ -421,6 +438,7 @@ func (s *Service) stop(ctx context.Context) error {
 			return fmt.Errorf("drain subscriptions: %w", err)
 		}
 	}
+	s.takeNothing()
 	for s.unanswered.Load() > 0 {
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
 			return fmt.Errorf("wait for %d answers: %w", s.unanswered.Load(), err)

@@ -264,34 +264,53 @@ func (w *windows) add(v engine.Window) {
 	w.known.Store(&next)
 }
 
-// zones keeps loaded time zones; there are some 600 names, and each costs a file to read.
+// zones keeps loaded time zones; there are some 600 names, and each costs a file to read. A name that is none costs several, so the last
+// ones are kept, too.
 type zones struct {
-	mu    sync.RWMutex
-	known map[string]*time.Location
+	mu      sync.RWMutex
+	known   map[string]*time.Location
+	unknown map[string]struct{}
 }
 
-const maxKnownZones = 1024
+const (
+	maxKnownZones = 1024
+	maxZoneBytes  = 64
+)
+
+func unknownZone(name []byte) error {
+	return fmt.Errorf("unknown time zone %s; want an IANA name such as Europe/Berlin or UTC", quoteText(name))
+}
 
 // load gives the zone of an IANA name; nil for UTC.
 func (z *zones) load(text []byte) (*time.Location, error) {
 	z.mu.RLock()
 	known, ok := z.known[string(text)]
+	_, wrong := z.unknown[string(text)]
 	z.mu.RUnlock()
-	if ok {
+	switch {
+	case ok:
 		return known, nil
+	case wrong:
+		return nil, unknownZone(text)
 	}
 	name := string(text)
 	loaded, ok := zone.Load(name)
-	if !ok {
-		return nil, fmt.Errorf("unknown time zone %s; want an IANA name such as Europe/Berlin or UTC", quoteText(text))
-	}
 	if loaded == time.UTC {
 		loaded = nil
 	}
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if z.known == nil {
-		z.known = map[string]*time.Location{}
+		z.known, z.unknown = map[string]*time.Location{}, map[string]struct{}{}
+	}
+	if !ok {
+		if len(z.unknown) >= maxKnownZones {
+			clear(z.unknown)
+		}
+		if len(name) <= maxZoneBytes {
+			z.unknown[name] = struct{}{}
+		}
+		return nil, unknownZone(text)
 	}
 	if len(z.known) < maxKnownZones {
 		z.known[name] = loaded

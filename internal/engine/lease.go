@@ -228,7 +228,7 @@ func (e *lease) over(now time.Time, clock *reading) bool {
 // serveOne takes the cost from the lease of the i-th limit, nil for none, whose shard is locked.
 func (x *leases) serveOne(e *lease, r *Request, i int, now time.Time, clock *reading, result *Result) bool {
 	l := &r.Limits[i]
-	if e == nil || e.ended || e.tokens < r.Cost || e.over(now, clock) || !e.of(l) {
+	if e == nil || e.ended || e.amount == 0 || e.tokens < r.Cost || e.over(now, clock) || !e.of(l) {
 		return false
 	}
 	if r.Verb == Consume {

@@ -1,14 +1,17 @@
 package natsconn
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -27,7 +30,10 @@ type stream struct {
 	out    bytes.Buffer
 	writes int
 	closed bool
+	// fail is what writes fail with, after so many good ones; during is called while something is written.
 	fail   error
+	good   int
+	during func()
 }
 
 func (s *stream) Read(p []byte) (int, error) { return s.in.Read(p) }
@@ -35,7 +41,11 @@ func (s *stream) Read(p []byte) (int, error) { return s.in.Read(p) }
 func (s *stream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fail != nil {
+	if during := s.during; during != nil {
+		s.during = nil
+		during()
+	}
+	if s.good--; s.fail != nil && s.good < 0 {
 		return 0, s.fail
 	}
 	s.writes++
@@ -101,7 +111,7 @@ func TestEveryMessageGoesToOne(t *testing.T) {
 		var taken []string
 		for range rapid.IntRange(0, 20).Draw(t, "parts") {
 			body := data.Draw(t, "data")
-			switch rapid.IntRange(0, 7).Draw(t, "kind") {
+			switch rapid.IntRange(0, 8).Draw(t, "kind") {
 			case 0, 1:
 				m := message("taken", "reply.1 ", body)
 				if said.WriteString(m); len(m) <= readSize {
@@ -126,6 +136,8 @@ func TestEveryMessageGoesToOne(t *testing.T) {
 			case 3:
 				said.WriteString(message("other", "reply.3 ", body))
 				passed.WriteString(message("other", "reply.3 ", body))
+			case 8: // nats.go would end the connection
+				said.WriteString(message(rapid.SampledFrom([]string{"taken", "other", "o\rther"}).Draw(t, "subject"), "re\rply ", body))
 			case 4: // nobody waits for an answer
 				said.WriteString(message("taken", "", body))
 				passed.WriteString(message("taken", "", body))
@@ -276,22 +288,47 @@ func TestOthersAnswersGoOutTogether(t *testing.T) {
 	})
 }
 
-// TestALotIsWrittenAtOnce: what waits to be written is bounded.
-func TestALotIsWrittenAtOnce(t *testing.T) {
+// TestWhatWaitsToBeWrittenIsBounded: more where handlers run, since they must not wait.
+func TestWhatWaitsToBeWrittenIsBounded(t *testing.T) {
 	t.Parallel()
-	s := &stream{in: iotest.ErrReader(io.EOF)}
-	c := opened(t, s, nil)
-	c.scanning = true // so that nothing else writes
-	for range 3 * writeSize / 100 {
-		if err := c.Publish([]byte("r"), make([]byte, 100)); err != nil {
-			t.Fatal(err)
+	for scanning, most := range map[bool]int{false: writeSize, true: mostOut} {
+		s := &stream{in: iotest.ErrReader(io.EOF)}
+		c := opened(t, s, nil)
+		c.scanning = scanning
+		for range 3 * most / 1000 {
+			if err := c.Publish([]byte("r"), make([]byte, 1000)); err != nil {
+				t.Fatal(err)
+			}
+			c.mu.Lock()
+			waits := len(c.out)
+			c.mu.Unlock()
+			if waits > most {
+				t.Fatalf("%d bytes wait, scanning: %v", waits, scanning)
+			}
 		}
-		if len(c.out) > writeSize+200 {
-			t.Fatalf("%d bytes wait", len(c.out))
+		if n := strings.Count(s.written(), "PUB"); n < 2*most/1100 {
+			t.Errorf("%d answers were written, scanning: %v", n, scanning)
 		}
 	}
-	if n := strings.Count(s.written(), "PUB"); n < 2*writeSize/150 {
-		t.Errorf("%d answers were written", n)
+}
+
+// TestWhoWaitsForAWriteDoesNotWriteForOthers: the client has its locks meanwhile.
+func TestWhoWaitsForAWriteDoesNotWriteForOthers(t *testing.T) {
+	t.Parallel()
+	s := new(stream)
+	c := opened(t, s, nil)
+	s.fail = errors.New("the second write fails")
+	s.good = 1
+	c.mu.Lock()
+	c.scanning = true
+	c.mu.Unlock()
+	s.during = func() { // somebody else answers
+		if err := c.Publish([]byte("r"), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := c.Write([]byte("PING\r\n")); err != nil {
+		t.Errorf("what was written has failed: %v", err)
 	}
 }
 
@@ -305,8 +342,11 @@ func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
 		return 1
 	}})
 	s.fail = broken
-	if got := read(t, c, func() int { return 100 }); got != "" || !s.closed {
-		t.Errorf("%q, closed: %v", got, s.closed)
+	if n, err := c.Read(make([]byte, 100)); n != 0 || err != nil && !errors.Is(err, broken) && err != io.EOF {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := c.Read(make([]byte, 100)); !errors.Is(err, broken) || !s.closed {
+		t.Errorf("%v, closed: %v", err, s.closed)
 	}
 	if err := c.Publish([]byte("r"), nil); !errors.Is(err, broken) {
 		t.Error(err)
@@ -323,6 +363,52 @@ func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
 	}
 }
 
+// TestAServerThatDoesNotReadIsReadFrom: it may wait for what it writes to be read before it reads on itself.
+func TestAServerThatDoesNotReadIsReadFrom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		h := new(Handlers)
+		var taken atomic.Int64
+		h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
+			for _, m := range all {
+				taken.Add(1)
+				if err := c.Publish(m.Reply, m.Data); err != nil {
+					t.Error(err)
+				}
+			}
+			return len(all)
+		}})
+		c := New(here, h, time.Second)
+		go func() { _, _ = c.Write([]byte("CONNECT {}\r\n")) }()
+		if _, err := io.ReadFull(there, make([]byte, len("CONNECT {}\r\n"))); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = c.Read(make([]byte, 100)) }()
+		const count = 20
+		for i := range count {
+			if _, err := there.Write([]byte(message("taken", fmt.Sprintf("r.%d ", i), "x"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if n := taken.Load(); n != count {
+			t.Errorf("%d of %d were taken", n, count)
+		}
+		answers := bufio.NewReader(there)
+		for i := range count {
+			line, _ := answers.ReadString('\n')
+			if _, err := answers.ReadString('\n'); err != nil || line != fmt.Sprintf("PUB r.%d 1\r\n", i) {
+				t.Fatalf("answer %d is %q, %v", i, line, err)
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // TestAServerThatDoesNotReadIsGivenUp: within the timeout, whatever deadlines the client sets and ends meanwhile.
 func TestAServerThatDoesNotReadIsGivenUp(t *testing.T) {
 	t.Parallel()
@@ -335,8 +421,8 @@ func TestAServerThatDoesNotReadIsGivenUp(t *testing.T) {
 		if _, err := c.Write([]byte("CONNECT {}\r\n")); err == nil || time.Since(begin) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(begin))
 		}
-		if _, err := c.Read(make([]byte, 1)); err == nil {
-			t.Error("it can still be read")
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a read says %v, not why nothing can be read", err)
 		}
 	})
 }

@@ -12,6 +12,12 @@ package quickconn
 
 import "net"
 
+// Trier is a connection that can write without waiting. TryWrite gives how much there was room for, which may be nothing; an error is one
+// of writing. What Wrap has wrapped is one, on Linux.
+type Trier interface {
+	TryWrite(p []byte) (n int, err error)
+}
+
 // Wrap gives a connection that does as conn does. Where the system is not Linux, or conn is neither TCP nor a Unix stream, it is
 // conn itself.
 func Wrap(conn net.Conn) net.Conn { return wrap(conn) }

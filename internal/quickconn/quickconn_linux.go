@@ -49,7 +49,12 @@ func (c *conn) Read(p []byte) (n int, err error) {
 }
 
 // Write implements [net.Conn]. All of p goes in one piece, also where others write at the same time.
-func (c *conn) Write(p []byte) (n int, err error) {
+func (c *conn) Write(p []byte) (n int, err error) { return c.write(p, true) }
+
+// TryWrite implements [Trier].
+func (c *conn) TryWrite(p []byte) (n int, err error) { return c.write(p, false) }
+
+func (c *conn) write(p []byte, wait bool) (n int, err error) {
 	raceWrite(p)
 	var errno syscall.Errno
 	err = c.raw.Write(func(fd uintptr) bool {
@@ -60,7 +65,7 @@ func (c *conn) Write(p []byte) (n int, err error) {
 		}
 		if errno == syscall.EAGAIN {
 			errno = 0
-			return false // it is called again when there is room
+			return !wait // else it is called again when there is room
 		}
 		return true
 	})

@@ -1,0 +1,196 @@
+package natsconn
+
+import (
+	"bytes"
+	"runtime"
+	"time"
+)
+
+// Read implements [net.Conn]: it gives what no handler took.
+func (c *Conn) Read(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for {
+		if !c.readable.Load() {
+			if n = copy(p, c.in[c.from:c.to]); n == 0 {
+				n, err = c.Conn.Read(p)
+				return n, c.why(err)
+			}
+			c.from += n
+			return n, nil
+		}
+		if n = c.scan(p); n > 0 {
+			return n, nil
+		} else if !c.readable.Load() {
+			continue // it was found not to be
+		}
+		// Where there is always more to read, and one processor, nothing else would run for 10 ms at a time.
+		if c.came.Sub(c.yielded) >= aloneMost {
+			c.yielded = c.came
+			runtime.Gosched()
+		}
+		if c.in == nil {
+			c.in = make([]byte, readSize)
+		}
+		c.to = copy(c.in, c.in[c.from:c.to])
+		c.from = 0
+		n, err = c.Conn.Read(c.in[c.to:])
+		if c.to += n; err != nil {
+			return 0, c.why(err)
+		}
+		c.came = time.Now()
+	}
+}
+
+// why gives the error of a read, or that of a write because of which there is nothing to read.
+func (c *Conn) why(err error) error {
+	if err == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	return err
+}
+
+// Came is when a message came, for its handler: that asks no clock for each of many that came together.
+func (c *Conn) Came() time.Time { return c.came }
+
+// scan has handlers take what is theirs, and writes what they answer. What is there of all else it moves to p, and gives how many bytes.
+func (c *Conn) scan(p []byte) (n int) {
+	if c.from == c.to {
+		return 0
+	}
+	c.mu.Lock()
+	c.scanning = true
+	c.mu.Unlock()
+	handlers := c.handlers.all()
+	for n < len(p) && c.from < c.to {
+		if c.pass == 0 {
+			if handler, count := c.gather(handlers); count > 0 {
+				taken := handler(c, c.found[:count])
+				if taken > 0 {
+					c.from = c.ends[taken-1]
+				}
+				if taken < count {
+					c.pass = c.ends[taken] - c.from
+				}
+			} else if c.pass == 0 {
+				break // there is more to come
+			}
+		}
+		there := c.in[c.from:min(c.to, c.from+c.pass)]
+		k := len(there)
+		if !c.drop {
+			k = copy(p[n:], there)
+			n += k
+		}
+		if c.from, c.pass = c.from+k, c.pass-k; c.pass == 0 {
+			c.drop = false
+		}
+	}
+	c.mu.Lock()
+	c.scanning = false
+	c.writeBriefly()
+	c.mu.Unlock()
+	return n
+}
+
+// gather finds the next messages for one handler. When what comes next is the client's, or begins with that, it sets pass instead, and
+// when too little is there to tell it does neither.
+func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) {
+	var of []byte
+	for at := c.from; count < Together; {
+		rest := c.in[at:c.to]
+		if !c.isMessage(rest) {
+			if count == 0 {
+				c.passOther(rest)
+			}
+			break
+		}
+		end := bytes.IndexByte(rest, '\n') + 1
+		if end == 0 && len(rest) < readSize {
+			break
+		}
+		subject, reply, size := head(rest[:end])
+		whole := end + size + len("\r\n")
+		// A client may have put it there, for which nats.go ends the connection.
+		split := size >= 0 && bytes.IndexByte(rest[:end], '\r') < end-len("\r\n")
+		switch {
+		case count > 0:
+			if !bytes.Equal(subject, of) || len(reply) == 0 || split {
+				return handler, count
+			}
+		case size < 0: // the client will say so
+			c.readable.Store(false)
+			return nil, 0
+		default:
+			of, handler = subject, handlers[string(subject)]
+			if split {
+				c.pass, c.drop = whole, true
+				return nil, 0
+			}
+			if handler == nil || len(reply) == 0 || rest[0] == 'H' || whole > readSize {
+				c.pass = whole
+				return nil, 0
+			}
+		}
+		if size < 0 || rest[0] == 'H' || len(rest) < whole {
+			break
+		}
+		at += whole
+		c.found[count], c.ends[count] = Message{reply, rest[end : end+size : end+size]}, at
+		count++
+	}
+	return handler, count
+}
+
+// isMessage tells whether rest is the begin of a message, or may be.
+func (c *Conn) isMessage(rest []byte) bool {
+	if c.line {
+		return false
+	}
+	const message, withHeaders = "MSG ", "HMSG "
+	return bytes.HasPrefix(rest, []byte(message)) || bytes.HasPrefix(rest, []byte(withHeaders)) ||
+		len(rest) < len(withHeaders) && (bytes.HasPrefix([]byte(message), rest) || bytes.HasPrefix([]byte(withHeaders), rest))
+}
+
+// passOther passes on what is no message: a line, of any length.
+func (c *Conn) passOther(rest []byte) {
+	end := bytes.IndexByte(rest, '\n') + 1
+	if c.line = end == 0; c.line {
+		end = len(rest)
+	}
+	c.pass = end
+}
+
+// head reads the first line of a message: its subject, where to answer, and how many bytes follow up to the end of line behind it. The
+// size is below 0 when it is no such line.
+func head(line []byte) (subject, reply []byte, size int) {
+	rest, ok := bytes.CutSuffix(line, []byte("\r\n"))
+	if !ok {
+		return nil, nil, -1
+	}
+	_, rest, _ = bytes.Cut(rest, []byte(" ")) // MSG or HMSG
+	subject, rest, _ = bytes.Cut(rest, []byte(" "))
+	_, rest, _ = bytes.Cut(rest, []byte(" ")) // the subscription
+	reply, number, hasReply := bytes.Cut(rest, []byte(" "))
+	if !hasReply {
+		reply, number = nil, rest
+	}
+	// Of a message with headers their size stands before that of all.
+	number = number[bytes.LastIndexByte(number, ' ')+1:]
+	if len(number) == 0 || len(number) > 9 {
+		return nil, nil, -1
+	}
+	for _, digit := range number {
+		if digit < '0' || digit > '9' {
+			return nil, nil, -1
+		}
+		size = size*10 + int(digit-'0')
+	}
+	return subject, reply, size
+}

@@ -1,0 +1,144 @@
+package natsconn
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"time"
+)
+
+// Publish sends a message, soon, to the subject that a message had to answer to. Both are copied. How many bytes the server takes is for
+// the caller to know. When it fails the message was not sent, nor will be; what waits when the connection ends is lost.
+func (c *Conn) Publish(subject, data []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	before := len(c.out)
+	c.out = append(append(c.out, "PUB "...), subject...)
+	c.out = strconv.AppendInt(append(c.out, ' '), int64(len(data)), 10)
+	c.out = append(append(append(c.out, "\r\n"...), data...), "\r\n"...)
+	c.added += int64(len(c.out) - before)
+	switch {
+	case len(c.out) >= mostOut, len(c.out) >= writeSize && !c.scanning:
+		return c.writeAll()
+	case before == 0 && !c.scanning && !c.writing:
+		go c.writeRest()
+	}
+	return nil
+}
+
+// Write implements [net.Conn], for the client: what was published before goes before it.
+func (c *Conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.begun && len(p) > 0 {
+		c.begun = true
+		c.readable.Store(bytes.HasPrefix(p, []byte("CONNECT ")))
+	}
+	c.out = append(c.out, p...)
+	c.added += int64(len(p))
+	if err := c.writeAll(); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// writeAll returns when all that was added up to now is written; mu is held.
+func (c *Conn) writeAll() error {
+	end := c.added
+	for c.err == nil && c.written < end {
+		if c.writing {
+			c.ended.Wait()
+		} else {
+			c.write()
+		}
+	}
+	if c.written < end {
+		return c.err
+	}
+	if len(c.out) > 0 && !c.writing {
+		go c.writeRest()
+	}
+	return nil
+}
+
+// write writes what is there. mu is held, but while it writes.
+func (c *Conn) write() {
+	data := c.take()
+	c.mu.Unlock()
+	_, err := c.send(data, c.timeout)
+	c.mu.Lock()
+	c.sent(data, err)
+}
+
+// writeRest writes until there is nothing, unless somebody does, who then sees to the rest.
+func (c *Conn) writeRest() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.err == nil && !c.writing && len(c.out) > 0 {
+		c.write()
+	}
+}
+
+// writeBriefly is write for who has to read on: a server may take no more before more of what it says is read. What is left is written
+// beside the caller.
+func (c *Conn) writeBriefly() {
+	if c.err != nil || c.writing || len(c.out) == 0 {
+		return
+	}
+	data := c.take()
+	c.mu.Unlock()
+	var n int
+	var err error
+	if c.trier != nil {
+		n, err = c.trier.TryWrite(data)
+	} else if n, err = c.send(data, aloneMost); errors.Is(err, os.ErrDeadlineExceeded) {
+		err = nil
+	}
+	c.mu.Lock()
+	if n == len(data) || err != nil {
+		c.sent(data, err)
+		if len(c.out) > 0 {
+			go c.writeRest()
+		}
+		return
+	}
+	go func() {
+		_, err := c.send(data[n:], c.timeout)
+		c.mu.Lock()
+		c.sent(data, err)
+		c.mu.Unlock()
+		c.writeRest()
+	}()
+}
+
+// take begins a write; mu is held.
+func (c *Conn) take() (data []byte) {
+	data = c.out
+	c.out, c.spare, c.writing = c.spare[:0], nil, true
+	return data
+}
+
+func (c *Conn) send(data []byte, most time.Duration) (int, error) {
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(most))
+	return c.Conn.Write(data)
+}
+
+// sent notes the end of a write; mu is held.
+func (c *Conn) sent(data []byte, err error) {
+	c.writing = false
+	if err == nil {
+		c.written += int64(len(data))
+	}
+	if cap(data) <= keptSize {
+		c.spare = data[:0]
+	}
+	if err != nil && c.err == nil {
+		c.err = err
+		_ = c.Conn.Close()
+	}
+	c.ended.Broadcast()
+}

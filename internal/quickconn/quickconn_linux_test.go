@@ -1,0 +1,37 @@
+package quickconn
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"testing"
+)
+
+// TestTryWriteDoesNotWait: it writes what there is room for, and says how much that is.
+func TestTryWriteDoesNotWait(t *testing.T) {
+	t.Parallel()
+	wrapped, plain := pair(t, "tcp")
+	try := wrapped.(Trier)
+	piece := make([]byte, 1<<20)
+	_, _ = rand.Read(piece)
+	var sent []byte
+	for {
+		n, err := try.TryWrite(piece)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sent = append(sent, piece[:n]...); n < len(piece) {
+			break
+		}
+	}
+	got := make([]byte, len(sent))
+	if _, err := io.ReadFull(plain, got); err != nil || !bytes.Equal(got, sent) {
+		t.Errorf("%v, equal: %v", err, bytes.Equal(got, sent))
+	}
+	_ = wrapped.Close()
+	if _, err := try.TryWrite(piece); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
