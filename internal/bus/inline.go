@@ -2,9 +2,11 @@ package bus
 
 import (
 	"encoding/json"
+	"errors"
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/seed503877ad/limits"
@@ -81,7 +83,7 @@ func (s *Service) take(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Messag
 	count.requests.Add(1)
 	if err := c.submit(); err != nil {
 		refusal := s.errorMsg(string(m.Reply), err)
-		s.publish(refusal)
+		s.refuseBeside(refusal)
 		count.errors.Add(1)
 		said := refusal.Header.Get(micro.ErrorCodeHeader) + ":" + refusal.Header.Get(micro.ErrorHeader)
 		count.lastError.Store(&said)
@@ -91,6 +93,26 @@ func (s *Service) take(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Messag
 		count.nanos.Add(int64(time.Since(begin)))
 	}
 	return true
+}
+
+// maxRefusals bounds the refusals that wait for nats.go to write them; more are lost.
+const maxRefusals = 4096
+
+var errTooManyRefusals = errors.New("too many refusals wait to be written")
+
+// refuseBeside answers a request beside the reading, which must not wait for nats.go to write.
+func (s *Service) refuseBeside(m *nats.Msg) {
+	select {
+	case s.refusals <- struct{}{}:
+	default:
+		s.sent(errTooManyRefusals)
+		return
+	}
+	s.begin()
+	go func() {
+		defer func() { <-s.refusals; s.end() }()
+		s.publish(m)
+	}()
 }
 
 // smallAnswer is taken to be less than what any server takes on which a limiter works.

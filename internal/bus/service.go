@@ -102,6 +102,7 @@ type Service struct {
 	// API key, and settles for each settle.
 	reads, statuses   chan struct{}
 	verifies, settles chan struct{}
+	refusals          chan struct{} // one for each that is being written beside the reading
 	now               func() time.Time
 	// ctx ends the reads of a service whose Stop ran out of time.
 	ctx    context.Context
@@ -137,7 +138,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		d.overrides = overridden{cfg.Overrides}
 	}
 	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, maxReads), statuses: make(chan struct{}, maxStatuses),
-		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), now: time.Now, stopped: make(chan struct{})}
+		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), refusals: make(chan struct{}, maxRefusals), now: time.Now, stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
 	s.others = cfg.Conn.NumSubscriptions()

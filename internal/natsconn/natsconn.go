@@ -49,8 +49,8 @@ const Together = 32
 const (
 	// readSize bounds a message that a handler can take, with its head; nats.go reads as much at a time.
 	readSize = 32 << 10
-	// aloneMost is how long a connection is read while nothing else of the process may run, and how long it is not read while answers
-	// are written.
+	// aloneMost is how long a connection is read while nothing else of the process may run, and how long, where it cannot be tried, it is
+	// not read while answers are written.
 	aloneMost = time.Millisecond
 	// writeSize is from when on an answer waits until all are written, and mostOut where handlers run; keptSize is what is kept of the
 	// room for them.

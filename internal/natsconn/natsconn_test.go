@@ -19,6 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
 // stream is a connection of which the server's part is known, and that keeps what is written.
@@ -407,6 +409,55 @@ func TestAServerThatDoesNotReadIsReadFrom(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestAConnectionMayBeSilent: a deadline that was for one write ends no other.
+func TestAConnectionMayBeSilent(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	here, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.Close()
+	h := new(Handlers)
+	h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
+		if err := c.Publish(all[0].Reply, all[0].Data); err != nil {
+			t.Error(err)
+		}
+		return len(all)
+	}})
+	const timeout = 20 * time.Millisecond
+	c := New(quickconn.Wrap(here), h, timeout)
+	defer c.Close()
+	server := bufio.NewReader(there)
+	if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = c.Read(make([]byte, 10)) }()
+	for range 3 {
+		time.Sleep(2 * timeout)
+		if _, err := there.Write([]byte(message("taken", "r ", ""))); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := server.ReadString('\n'); err != nil || line != "PUB r 0\r\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+		if _, err := server.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestAServerThatDoesNotReadIsGivenUp: within the timeout, whatever deadlines the client sets and ends meanwhile.

@@ -67,10 +67,9 @@ func (c *Conn) scan(p []byte) (n int) {
 	c.mu.Lock()
 	c.scanning = true
 	c.mu.Unlock()
-	handlers := c.handlers.all()
 	for n < len(p) && c.from < c.to {
 		if c.pass == 0 {
-			if handler, count := c.gather(handlers); count > 0 {
+			if handler, count := c.gather(c.handlers.all()); count > 0 {
 				taken := handler(c, c.found[:count])
 				if taken > 0 {
 					c.from = c.ends[taken-1]

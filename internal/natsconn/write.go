@@ -69,9 +69,9 @@ func (c *Conn) writeAll() error {
 func (c *Conn) write() {
 	data := c.take()
 	c.mu.Unlock()
-	_, err := c.send(data, c.timeout)
+	n, err := c.send(data, c.timeout)
 	c.mu.Lock()
-	c.sent(data, err)
+	c.sent(data, n, err)
 }
 
 // writeRest writes until there is nothing, unless somebody does, who then sees to the rest.
@@ -100,16 +100,16 @@ func (c *Conn) writeBriefly() {
 	}
 	c.mu.Lock()
 	if n == len(data) || err != nil {
-		c.sent(data, err)
+		c.sent(data, n, err)
 		if len(c.out) > 0 {
 			go c.writeRest()
 		}
 		return
 	}
 	go func() {
-		_, err := c.send(data[n:], c.timeout)
+		more, err := c.send(data[n:], c.timeout)
 		c.mu.Lock()
-		c.sent(data, err)
+		c.sent(data, n+more, err)
 		c.mu.Unlock()
 		c.writeRest()
 	}()
@@ -127,12 +127,10 @@ func (c *Conn) send(data []byte, most time.Duration) (int, error) {
 	return c.Conn.Write(data)
 }
 
-// sent notes the end of a write; mu is held.
-func (c *Conn) sent(data []byte, err error) {
+// sent notes the end of a write, of which n bytes went; mu is held.
+func (c *Conn) sent(data []byte, n int, err error) {
 	c.writing = false
-	if err == nil {
-		c.written += int64(len(data))
-	}
+	c.written += int64(n)
 	if cap(data) <= keptSize {
 		c.spare = data[:0]
 	}

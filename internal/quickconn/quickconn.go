@@ -13,7 +13,7 @@ package quickconn
 import "net"
 
 // Trier is a connection that can write without waiting. TryWrite gives how much there was room for, which may be nothing; an error is one
-// of writing. What Wrap has wrapped is one, on Linux.
+// of writing. No deadline ends it, and nobody else may write meanwhile. What Wrap has wrapped is one, on Linux.
 type Trier interface {
 	TryWrite(p []byte) (n int, err error)
 }

@@ -49,27 +49,41 @@ func (c *conn) Read(p []byte) (n int, err error) {
 }
 
 // Write implements [net.Conn]. All of p goes in one piece, also where others write at the same time.
-func (c *conn) Write(p []byte) (n int, err error) { return c.write(p, true) }
-
-// TryWrite implements [Trier].
-func (c *conn) TryWrite(p []byte) (n int, err error) { return c.write(p, false) }
-
-func (c *conn) write(p []byte, wait bool) (n int, err error) {
+func (c *conn) Write(p []byte) (n int, err error) {
 	raceWrite(p)
 	var errno syscall.Errno
 	err = c.raw.Write(func(fd uintptr) bool {
-		for n < len(p) && errno == 0 {
-			var some int
-			some, errno = call(syscall.SYS_WRITE, fd, p[n:])
-			n += some
-		}
+		var some int
+		some, errno = writeThere(fd, p[n:])
+		n += some
 		if errno == syscall.EAGAIN {
 			errno = 0
-			return !wait // else it is called again when there is room
+			return false // it is called again when there is room
 		}
 		return true
 	})
 	return n, c.explain("write", err, errno)
+}
+
+// TryWrite implements [Trier].
+func (c *conn) TryWrite(p []byte) (n int, err error) {
+	raceWrite(p)
+	var errno syscall.Errno
+	err = c.raw.Control(func(fd uintptr) { n, errno = writeThere(fd, p) })
+	if errno == syscall.EAGAIN {
+		errno = 0
+	}
+	return n, c.explain("write", err, errno)
+}
+
+// writeThere writes p until there is no room, EAGAIN, or it fails.
+func writeThere(fd uintptr, p []byte) (n int, errno syscall.Errno) {
+	for n < len(p) && errno == 0 {
+		var some int
+		some, errno = call(syscall.SYS_WRITE, fd, p[n:])
+		n += some
+	}
+	return n, errno
 }
 
 // explain gives the error of an operation as package net words it.
