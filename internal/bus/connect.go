@@ -107,7 +107,12 @@ func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	log := c.Logger.With("connection", c.Name)
 	var badHeaders atomic.Int64
-	var refused seldom
+	var refused, dropped seldom
+	dial.handlers.Dropped = func() { // anyone may send those
+		if n := dropped.due(); n > 0 {
+			log.Warn("drop what has a carriage return in its subject, or in that of its answer", "messages", n)
+		}
+	}
 	return []nats.Option{
 		nats.Name(c.Name),
 		nats.Timeout(dialTimeout),

@@ -1,8 +1,10 @@
 package bus
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -154,7 +156,15 @@ func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
 // which passes it on. Where an answer goes there, the server drops it in some places, so it could be a broadcast of the worker.
 func TestNoClientEndsAConnectionOfTheWorker(t *testing.T) {
 	t.Parallel()
-	s, nc := serve(t, &fakeEngine{submit: allowing})
+	log, logged := new(bytes.Buffer), make(chan struct{}, 100)
+	s, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) {
+		nc, err := Connect(t.Context(), ConnectConfig{URL: c.Conn.ConnectedUrl(), Name: "x", Logger: slog.New(slog.NewTextHandler(&signalWriter{log, logged}, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		c.Conn = nc
+	})
 	raw, err := net.Dial("tcp", strings.TrimPrefix(nc.ConnectedUrl(), "nats://"))
 	if err != nil {
 		t.Fatal(err)
@@ -168,6 +178,10 @@ func TestNoClientEndsAConnectionOfTheWorker(t *testing.T) {
 		if time.Since(begin) > time.Minute {
 			t.Fatal("the request behind it was not taken")
 		}
+	}
+	<-logged
+	if text := log.String(); !strings.Contains(text, "carriage return") {
+		t.Error(text)
 	}
 	if n := s.cfg.Conn.Stats().Reconnects; n > 0 || !s.cfg.Conn.IsConnected() {
 		t.Errorf("%d reconnects", n)

@@ -31,6 +31,9 @@ type Handler func(c *Conn, all []Message) (taken int)
 // called for what the server sends, which somebody has to subscribe to.
 type Handlers struct {
 	set atomic.Pointer[map[string]Handler]
+	// Dropped is told of each message that is kept from nats.go because that would end the connection: one with a carriage return in a
+	// subject. It is called where messages are read, and set before there is a connection; nil for none.
+	Dropped func()
 }
 
 // Set replaces all of them. The map must not be changed any more.

@@ -130,6 +130,9 @@ func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) 
 			of, handler = subject, handlers[string(subject)]
 			if split {
 				c.pass, c.drop = whole, true
+				if c.handlers.Dropped != nil {
+					c.handlers.Dropped()
+				}
 				return nil, 0
 			}
 			if handler == nil || len(reply) == 0 || rest[0] == 'H' || whole > readSize {
