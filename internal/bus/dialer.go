@@ -25,6 +25,12 @@ type dialer struct {
 	handlers natsconn.Handlers
 }
 
+// dialerOf gives that of a connection of [Connect]; nil for another.
+func dialerOf(nc *nats.Conn) *dialer {
+	d, _ := nc.Opts.CustomDialer.(*dialer)
+	return d
+}
+
 // Dial implements [nats.CustomDialer].
 func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	all := addresses(address)

@@ -32,7 +32,7 @@ type hearing struct {
 
 // hearingOf gives that of a connection of [Connect]; nil for another.
 func hearingOf(nc *nats.Conn) *hearing {
-	if d, ok := nc.Opts.CustomDialer.(*dialer); ok {
+	if d := dialerOf(nc); d != nil {
 		return &d.hearing
 	}
 	return nil

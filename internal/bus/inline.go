@@ -29,8 +29,8 @@ const timedOne = 64
 
 // takeInline begins to take what the micro service answers, instead of what was taken before.
 func (s *Service) takeInline() {
-	d, ok := s.cfg.Conn.Opts.CustomDialer.(*dialer)
-	if !ok {
+	d := dialerOf(s.cfg.Conn)
+	if d == nil {
 		return
 	}
 	handlers := map[string]natsconn.Handler{}
@@ -51,7 +51,7 @@ func (s *Service) takeInline() {
 // takeNothing leaves all to nats.go: it forgets a subscription of which the server, on a connection that was made anew meanwhile, does not
 // know that it has ended.
 func (s *Service) takeNothing() {
-	if d, ok := s.cfg.Conn.Opts.CustomDialer.(*dialer); ok {
+	if d := dialerOf(s.cfg.Conn); d != nil {
 		d.handlers.Set(nil)
 	}
 }
