@@ -37,8 +37,7 @@ type leaseShard struct {
 	known map[CounterID]*lease
 }
 
-// lease is what this worker holds of one counter. What every request needs comes first, in few lines of the processor's
-// cache.
+// lease is what this worker holds of one counter.
 type lease struct {
 	// limit ends with its Ref, by which a request finds it. From there up to idle stands what serving one looks at, in three lines of
 	// the processor's cache.
