@@ -102,17 +102,25 @@ var errTooManyRefusals = errors.New("too many refusals wait to be written")
 
 // refuseBeside answers a request beside the reading, which must not wait for nats.go to write.
 func (s *Service) refuseBeside(m *nats.Msg) {
-	select {
-	case s.refusals <- struct{}{}:
-	default:
-		s.sent(errTooManyRefusals)
-		return
-	}
 	s.begin()
+	if !aside(s.refusals, func() { s.publish(m); s.end() }) {
+		s.sent(errTooManyRefusals)
+		s.end()
+	}
+}
+
+// aside has f run on a goroutine of its own, if there is room.
+func aside(room chan struct{}, f func()) bool {
+	select {
+	case room <- struct{}{}:
+	default:
+		return false
+	}
 	go func() {
-		defer func() { <-s.refusals; s.end() }()
-		s.publish(m)
+		defer func() { <-room }()
+		f()
 	}()
+	return true
 }
 
 // smallAnswer is taken to be less than what any server takes on which a limiter works.
@@ -131,20 +139,16 @@ func (s *Service) tellsStats(a *answering) natsconn.Handler {
 	room := make(chan struct{}, 16)
 	return func(_ *natsconn.Conn, all []natsconn.Message) int {
 		for i, m := range all {
-			select {
-			case room <- struct{}{}:
-			default:
-				return i
-			}
 			reply := string(m.Reply)
-			go func() {
-				defer func() { <-room }()
+			if !aside(room, func() {
 				body, err := json.Marshal(a.Stats())
 				if err == nil {
 					err = s.cfg.Conn.Publish(reply, body)
 				}
 				s.sent(err)
-			}()
+			}) {
+				return i
+			}
 		}
 		return len(all)
 	}
