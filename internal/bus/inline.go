@@ -109,20 +109,6 @@ func (s *Service) refuseBeside(m *nats.Msg) {
 	}
 }
 
-// aside has f run on a goroutine of its own, if there is room.
-func aside(room chan struct{}, f func()) bool {
-	select {
-	case room <- struct{}{}:
-	default:
-		return false
-	}
-	go func() {
-		defer func() { <-room }()
-		f()
-	}()
-	return true
-}
-
 // smallAnswer is taken to be less than what any server takes on which a limiter works.
 const smallAnswer = 512
 

@@ -307,20 +307,31 @@ func (s *Service) beside(room chan struct{}, most time.Duration, answer func(ctx
 			s.ignore(m)
 			return
 		}
-		select {
-		case room <- struct{}{}:
-		default:
-			s.refuse(m, engine.ErrOverloaded)
-			return
-		}
 		s.begin()
-		go func() {
-			defer func() { <-room; s.end() }()
+		if !aside(room, func() {
+			defer s.end()
 			ctx, cancel := context.WithTimeout(s.ctx, most)
 			defer cancel()
 			s.read(ctx, m.Subject(), m.Reply(), m.Data(), answer)
-		}()
+		}) {
+			s.refuse(m, engine.ErrOverloaded)
+			s.end()
+		}
 	}
+}
+
+// aside has f run on a goroutine of its own, if there is room.
+func aside(room chan struct{}, f func()) bool {
+	select {
+	case room <- struct{}{}:
+	default:
+		return false
+	}
+	go func() {
+		defer func() { <-room }()
+		f()
+	}()
+	return true
 }
 
 func (s *Service) read(ctx context.Context, subject, reply string, data []byte,

@@ -29,17 +29,11 @@ func (s *Service) verify(m micro.Request) {
 		s.verified(m.Reply(), q, &k, code)
 		return
 	}
-	select {
-	case s.verifies <- struct{}{}:
-	default:
-		s.refuse(m, engine.ErrOverloaded)
-		return
-	}
 	s.begin()
-	go func() {
-		defer func() { <-s.verifies }()
-		s.lookUp(m.Reply(), q)
-	}()
+	if !aside(s.verifies, func() { s.lookUp(m.Reply(), q) }) {
+		s.refuse(m, engine.ErrOverloaded)
+		s.end()
+	}
 }
 
 // maxVerifies bounds the requests that wait for a look-up. Those with one key wait for the same one, so many may.
