@@ -103,59 +103,68 @@ func message(subject, reply, data string) string {
 	return fmt.Sprintf("MSG %s 12 %s%d\r\n%s\r\n", subject, reply, len(data), data)
 }
 
+// script is what a server says, with what of it goes to the client, and to handlers.
+type script struct {
+	said, passed strings.Builder
+	taken        []string
+}
+
+func (s *script) take(reply, body string) {
+	s.said.WriteString(message("taken", reply+" ", body))
+	s.taken = append(s.taken, reply+" "+body)
+}
+
+func (s *script) pass(text string) {
+	s.said.WriteString(text)
+	s.passed.WriteString(text)
+}
+
+// add has the server say one thing more.
+func (s *script) add(t *rapid.T, body string) {
+	switch rapid.IntRange(0, 8).Draw(t, "kind") {
+	case 0, 1:
+		if m := message("taken", "reply.1 ", body); len(m) > readSize {
+			s.pass(m)
+		} else {
+			s.take("reply.1", body)
+		}
+	case 2: // left to the client, by its handler
+		s.pass(message("left", "reply.2 ", body))
+	case 3:
+		s.pass(message("other", "reply.3 ", body))
+	case 4: // nobody waits for an answer
+		s.pass(message("taken", "", body))
+	case 5:
+		s.pass(fmt.Sprintf("HMSG taken 12 reply.4 12 %d\r\nNATS/1.0\r\n\r\n%s\r\n", 12+len(body), body))
+	case 6: // taken and left in turn
+		for i := range rapid.IntRange(1, 2*Together).Draw(t, "count") {
+			if m := message("others", "reply.5 ", fmt.Sprint(i)); i%2 == 1 {
+				s.pass(m)
+			} else {
+				s.said.WriteString(m)
+				s.taken = append(s.taken, fmt.Sprint("reply.5 ", i))
+			}
+		}
+	case 7:
+		s.pass(rapid.SampledFrom([]string{"PING\r\n", "PONG\r\n", "+OK\r\n", "-ERR 'Slow Consumer'\r\n",
+			"INFO {" + strings.Repeat("y", 2*readSize) + "}\r\n", "MSGS\r\n"}).Draw(t, "line"))
+	case 8: // nats.go would end the connection
+		s.said.WriteString(message(rapid.SampledFrom([]string{"taken", "other", "o\rther"}).Draw(t, "subject"), "re\rply ", body))
+	}
+}
+
 // TestEveryMessageGoesToOne: whatever the server says, and however it comes, a message for a handler that takes it goes there and all
 // else to the client, in order and as it came.
 func TestEveryMessageGoesToOne(t *testing.T) {
 	t.Parallel()
 	data := rapid.OneOf(rapid.StringN(0, 60, -1), rapid.Just("MSG taken 1 r 3\r\nabc\r\n"), rapid.Just("\r\n"), rapid.Just(strings.Repeat("x", readSize)))
 	rapid.Check(t, func(t *rapid.T) {
-		var said, passed strings.Builder
-		var taken []string
+		var all script
 		for range rapid.IntRange(0, 20).Draw(t, "parts") {
-			body := data.Draw(t, "data")
-			switch rapid.IntRange(0, 8).Draw(t, "kind") {
-			case 0, 1:
-				m := message("taken", "reply.1 ", body)
-				if said.WriteString(m); len(m) <= readSize {
-					taken = append(taken, "reply.1 "+body)
-				} else {
-					passed.WriteString(m)
-				}
-			case 2: // left to the client, by its handler
-				said.WriteString(message("left", "reply.2 ", body))
-				passed.WriteString(message("left", "reply.2 ", body))
-			case 6: // taken and left in turn
-				n := rapid.IntRange(1, 2*Together).Draw(t, "count")
-				for i := range n {
-					m := message("others", "reply.5 ", fmt.Sprint(i))
-					said.WriteString(m)
-					if i%2 == 0 {
-						taken = append(taken, "reply.5 "+fmt.Sprint(i))
-					} else {
-						passed.WriteString(m)
-					}
-				}
-			case 3:
-				said.WriteString(message("other", "reply.3 ", body))
-				passed.WriteString(message("other", "reply.3 ", body))
-			case 8: // nats.go would end the connection
-				said.WriteString(message(rapid.SampledFrom([]string{"taken", "other", "o\rther"}).Draw(t, "subject"), "re\rply ", body))
-			case 4: // nobody waits for an answer
-				said.WriteString(message("taken", "", body))
-				passed.WriteString(message("taken", "", body))
-			case 5:
-				m := fmt.Sprintf("HMSG taken 12 reply.4 12 %d\r\nNATS/1.0\r\n\r\n%s\r\n", 12+len(body), body)
-				said.WriteString(m)
-				passed.WriteString(m)
-			default:
-				line := rapid.SampledFrom([]string{"PING\r\n", "PONG\r\n", "+OK\r\n", "-ERR 'Slow Consumer'\r\n",
-					"INFO {" + strings.Repeat("y", 2*readSize) + "}\r\n", "MSGS\r\n"}).Draw(t, "line")
-				said.WriteString(line)
-				passed.WriteString(line)
-			}
+			all.add(t, data.Draw(t, "data"))
 		}
 		var got []string
-		s := &stream{in: chunks{strings.NewReader(said.String()), rapid.SampledFrom([]int{1, 2, 7, 300, 1 << 20}).Draw(t, "chunk")}}
+		s := &stream{in: chunks{strings.NewReader(all.said.String()), rapid.SampledFrom([]int{1, 2, 7, 300, 1 << 20}).Draw(t, "chunk")}}
 		c := opened(t, s, map[string]Handler{
 			"taken": func(_ *Conn, all []Message) int {
 				for _, m := range all {
@@ -168,10 +177,10 @@ func TestEveryMessageGoesToOne(t *testing.T) {
 			"others": everyOther(func(m Message) { got = append(got, string(m.Reply)+" "+string(m.Data)) }),
 		})
 		size := rapid.SampledFrom([]int{1, 5, 100, readSize}).Draw(t, "room")
-		if rest := read(t, c, func() int { return size }); rest != passed.String() {
-			t.Fatalf("the client got %.300q of %.300q", rest, passed.String())
+		if rest := read(t, c, func() int { return size }); rest != all.passed.String() {
+			t.Fatalf("the client got %.300q of %.300q", rest, all.passed.String())
 		}
-		if diff := cmp.Diff(taken, got); diff != "" {
+		if diff := cmp.Diff(all.taken, got); diff != "" {
 			t.Fatal(diff)
 		}
 	})
