@@ -26,6 +26,16 @@ INSERT INTO counters (key, name, spec, state, expires_at)
 SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::bytea[]), unnest($5::bigint[])
 ON CONFLICT (key, name) DO UPDATE SET spec = excluded.spec, state = excluded.state, expires_at = excluded.expires_at`
 
+	// What has moved, or is no more, stays as it is: the key tells. No index serves IS NOT DISTINCT FROM, which leaves the
+	// planner no choice but to look at each place.
+	updateCountersSQL = `
+UPDATE counters c SET state = u.state, expires_at = u.expires_at
+FROM (
+	SELECT unnest($1::tid[]) AS place, unnest($2::text[]) AS key, unnest($3::text[]) AS name,
+		unnest($4::bytea[]) AS state, unnest($5::bigint[]) AS expires_at
+) u
+WHERE c.ctid = u.place AND c.key IS NOT DISTINCT FROM u.key AND c.name IS NOT DISTINCT FROM u.name`
+
 	// The lower bound spares a walk over the entries of an index that are dead and still there.
 	dropJournalSQL = `
 DELETE FROM journal WHERE seq >= $1 AND seq < $2`
@@ -46,6 +56,35 @@ func (s *Store) chooseFold(n int, next int64) {
 	}
 	s.keep = min(s.keep, s.first+s.fold.Drop)
 	slices.SortFunc(s.folding, func(a, b *row) int { return a.id.Compare(b.id) })
+}
+
+// inPlace tells whether a change is written to the table in its transaction, and not folded later: one of a counter that was
+// read for it, or lately. Its pages are at hand then, and its place in them is known, so it costs a fifth of what it would
+// later. A counter that is changed again is remembered, and folded.
+func (d *draft) inPlace(c *engine.CounterChange) bool {
+	r := d.rows[c.Slot]
+	return r != nil && r.place != (place{}) && c.Spec == nil
+}
+
+// sendUpdate sends the statement for what is written in its place.
+func (t *tx) sendUpdate(p *pgconn.Pipeline, d *draft) {
+	t.placed, t.updated = t.placed[:0], 0
+	for i := range d.changes.Counters {
+		if c := &d.changes.Counters[i]; d.inPlace(c) {
+			t.placed = append(t.placed, c)
+		}
+	}
+	if len(t.placed) == 0 {
+		return
+	}
+	row := func(c *engine.CounterChange) *row { return d.rows[c.Slot] }
+	t.params.reset()
+	elements(t, tidOID, t.placed, func(to *[]byte, c *engine.CounterChange) { element(to, row(c).place[:]) })
+	elements(t, textOID, t.placed, func(to *[]byte, c *engine.CounterChange) { element(to, row(c).id.Key) })
+	elements(t, textOID, t.placed, func(to *[]byte, c *engine.CounterChange) { element(to, row(c).id.Name) })
+	elements(t, byteaOID, t.placed, func(to *[]byte, c *engine.CounterChange) { element(to, c.State) })
+	elements(t, int8OID, t.placed, func(to *[]byte, c *engine.CounterChange) { int8Element(to, c.ExpiresAt) })
+	t.send(p, step{"update counters", stUpdateCounters, anyNumber})
 }
 
 // sendFold sends the statements for what chooseFold chose.

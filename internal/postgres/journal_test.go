@@ -214,17 +214,23 @@ func TestDamagedJournal(t *testing.T) {
 }
 
 func TestTheCleanRowsRememberedAreBounded(t *testing.T) {
-	m := newMemory()
-	numbered := func(i int) engine.CounterID { return engine.CounterID{Key: fmt.Sprint(i)} }
-	for i := range 3 * cleanMost {
-		m.keep(&row{id: numbered(i)})
-		m.trim()
-		if m.find(numbered(0)) == nil {
-			t.Fatalf("what is used all the time was dropped after %d", i)
+	t.Parallel()
+	for _, dirty := range []int{0, 10, rowsMost - cleanMost, rowsMost} {
+		m := newMemory()
+		numbered := func(i int) engine.CounterID { return engine.CounterID{Key: fmt.Sprint(i)} }
+		for i := range dirty {
+			m.soil(&row{id: numbered(-1 - i)}, &journal.Mark{})
 		}
-	}
-	if len(m.rows) != cleanMost || m.clean.n != cleanMost {
-		t.Errorf("%d and %d, want %d", len(m.rows), m.clean.n, cleanMost)
+		for i := range 2 * rowsMost {
+			m.keep(&row{id: numbered(i)})
+			m.trim()
+			if m.find(numbered(0)) == nil {
+				t.Fatalf("what is used all the time was dropped after %d", i)
+			}
+		}
+		if want := max(cleanMost, rowsMost-dirty); m.clean.n != want || len(m.rows) != want+dirty {
+			t.Errorf("%d clean ones and %d in all beside %d dirty ones, want %d and %d", m.clean.n, len(m.rows), dirty, want, want+dirty)
+		}
 	}
 }
 
@@ -250,7 +256,8 @@ func TestAnIdleWorkerForgets(t *testing.T) {
 	if err := idle.Update(t.Context(), batch("first"), set("1")); err != nil {
 		t.Fatal(err)
 	}
-	const each, batches = 500, 2 * washMost
+	const batches = 2 * washMost
+	const each = rowsMost * 11 / 10 / batches
 	for n := range batches {
 		keys := make([]string, each)
 		for i := range keys {
@@ -268,7 +275,7 @@ func TestAnIdleWorkerForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if clean, dirty := idle.memory.clean.n, idle.memory.dirty.n; clean > cleanMost || dirty > each*batches/2 {
+	if clean, dirty := idle.memory.clean.n, idle.memory.dirty.n; clean > max(cleanMost, rowsMost-dirty) || dirty > each*batches/2 {
 		t.Errorf("%d clean rows and %d dirty ones of %d", clean, dirty, each*batches)
 	}
 }

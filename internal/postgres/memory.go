@@ -21,6 +21,8 @@ type row struct {
 	since *journal.Mark
 	// last is the row of the journal that changed it last; 0 when it was read from the table.
 	last int64
+	// place is where it was read in the table, until it is changed; zero when that is not known.
+	place place
 	// older and newer are its neighbours among the dirty rows, or among the clean ones.
 	older, newer *row
 	// used says of a clean one that it was looked up since its turn to be forgotten came; sorted, of a dirty one that it
@@ -28,13 +30,19 @@ type row struct {
 	used, sorted bool
 }
 
+// place is where the table has a row, as PostgreSQL sends a ctid. It may have moved, or another may be there since.
+type place [6]byte
+
 // stored copies a row for a caller.
 func (r *row) stored() engine.StoredCounter {
 	return engine.StoredCounter{CounterID: r.id, Spec: []byte(r.spec.Value()), State: append([]byte{}, r.state...)}
 }
 
-// cleanMost bounds the clean rows that are remembered.
-const cleanMost = 1 << 14
+const (
+	// rowsMost bounds the rows that are remembered, where some are clean; cleanMost of these are remembered anyway.
+	rowsMost  = 5 << 14
+	cleanMost = 1 << 14
+)
 
 // memory holds rows as they are behind the last row of the journal that was read: all dirty ones, whose last change the
 // table may lack, and some clean ones, which spare a look into the table.
@@ -114,7 +122,7 @@ func (m *memory) keep(r *row) {
 
 // soil notes that a row, new or known, was changed by a row of the journal.
 func (m *memory) soil(r *row, by *journal.Mark) {
-	r.last = by.Seq
+	r.last, r.place = by.Seq, place{}
 	if r.since != nil {
 		return
 	}
@@ -177,7 +185,7 @@ func (m *memory) replace(old, found *row) *row {
 
 // trim forgets clean rows beyond the bound.
 func (m *memory) trim() {
-	for m.clean.n > cleanMost {
+	for most := max(cleanMost, rowsMost-m.dirty.n); m.clean.n > most; {
 		r := m.clean.oldest()
 		m.clean.remove(r)
 		if r.used {

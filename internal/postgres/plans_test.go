@@ -25,6 +25,7 @@ var queries = []query{
 	{"read journal", readJournalSQL, []string{"Limit", "Index Scan using journal_pkey on journal"}},
 	{"read counters", readCountersSQL, []string{"Nested Loop", "ProjectSet", "Result", "Limit", "Index Scan using counters_pkey on counters"}},
 	{"write to the journal", appendSQL, []string{"Insert on journal", "Limit", "Index Scan using journal_pkey on journal journal_1", "Result"}},
+	{"update counters", updateCountersSQL, []string{"Update on counters c", "Nested Loop", "Subquery Scan on u", "ProjectSet", "Result", "Tid Scan on counters c"}},
 	{"fold counters", foldCountersSQL, []string{"Insert on counters", "ProjectSet", "Result"}},
 	{"shorten the journal", dropJournalSQL, []string{"Delete on journal", "Index Scan using journal_pkey on journal"}},
 	{"read receipts", readReceiptsSQL, []string{"Nested Loop", "Function Scan on unnest i", "Limit", "Index Scan using receipts_pkey on receipts"}},

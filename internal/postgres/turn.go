@@ -29,12 +29,12 @@ FROM journal WHERE seq >= $1 ORDER BY seq LIMIT $2`
 	// The arrays are unnested in a select list, where their elements are handed on one by one; in FROM each array is first
 	// copied to a table of its own. The limit leaves the planner no choice but to look each one up.
 	readCountersSQL = `
-SELECT k.ord, c.state, c.expires_at, c.spec
+SELECT k.ord, c.state, c.expires_at, c.spec, c.ctid
 FROM (
 	SELECT generate_subscripts($1::text[], 1) AS ord, unnest($1::text[]) AS key, unnest($2::text[]) AS name
 ) k
 CROSS JOIN LATERAL (
-	SELECT state, expires_at, spec FROM counters WHERE key = k.key AND name = k.name LIMIT 1
+	SELECT state, expires_at, spec, ctid FROM counters WHERE key = k.key AND name = k.name LIMIT 1
 ) c`
 
 	// It fails with division_by_zero when the last row of the journal is not the one expected, or the clock is not where the
@@ -356,6 +356,7 @@ func (t *tx) readCounters(p *pgconn.Pipeline) ([]*row, error) {
 			id: t.unknown[at], state: append([]byte{}, values[1]...), expires: int64(binary.BigEndian.Uint64(values[2])),
 			spec: unique.Make(string(values[3])),
 		}
+		copy(found[at].place[:], values[4])
 	}
 	_, err = rr.Close()
 	return found, err

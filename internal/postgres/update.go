@@ -27,6 +27,7 @@ const (
 	stInsertReceipts
 	stInsertEvents
 	stDeleteCounters
+	stUpdateCounters
 	stFoldCounters
 	stDropJournal
 	stCommit
@@ -53,6 +54,7 @@ var decisionSQL = [...]string{
 	stInsertReceipts: insertReceiptsSQL,
 	stInsertEvents:   insertEventsSQL,
 	stDeleteCounters: deleteCountersSQL,
+	stUpdateCounters: updateCountersSQL,
 	stFoldCounters:   foldCountersSQL,
 	stDropJournal:    dropJournalSQL,
 	stCommit:         commitSQL,
@@ -308,6 +310,9 @@ type tx struct {
 	ids      []string
 	// unknown are the counters that are read from the table.
 	unknown []engine.CounterID
+	// placed are the changes that are written to the table where it was read, of which updated were found there.
+	placed  []*engine.CounterChange
+	updated int
 	steps   []step
 }
 
@@ -353,6 +358,7 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 		_ = p.Close() // nothing was flushed; this closes the connection
 		return err
 	}
+	t.sendUpdate(p, d)
 	t.sendFold(p, s.folding, s.first, s.keep)
 	if t.commits {
 		t.all.send(p, stCommit, nil)
@@ -369,7 +375,7 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 		return err
 	}
 	s.clock.tell(now, sent, time.Now())
-	s.apply(d, &journal.Mark{Seq: s.seq + 1, At: sent, Before: s.journaled}, token, int64(len(t.record.data)))
+	s.apply(t, d, &journal.Mark{Seq: s.seq + 1, At: sent, Before: s.journaled}, token, int64(len(t.record.data)))
 	return nil
 }
 
@@ -406,6 +412,9 @@ func (t *tx) outcome(p *pgconn.Pipeline) (now int64, err error) {
 			var tag pgconn.CommandTag
 			tag, err = done(p)
 			n = tag.RowsAffected()
+		}
+		if st.statement == stUpdateCounters {
+			t.updated = int(n)
 		}
 		if err != nil {
 			_ = p.Close()
@@ -457,7 +466,7 @@ func committed(p *pgconn.Pipeline) error {
 }
 
 // apply brings memory to what a committed transaction wrote.
-func (s *Store) apply(d *draft, by *journal.Mark, token, size int64) {
+func (s *Store) apply(t *tx, d *draft, by *journal.Mark, token, size int64) {
 	s.folded()
 	s.seq, s.token = by.Seq, token
 	s.journaled += size
@@ -469,11 +478,13 @@ func (s *Store) apply(d *draft, by *journal.Mark, token, size int64) {
 	for i := range d.changes.Counters {
 		c := &d.changes.Counters[i]
 		r := d.rows[c.Slot]
-		spec := specOf(c, r)
+		spec, stored := specOf(c, r), d.inPlace(c) && t.updated == len(t.placed)
 		if r == nil {
 			r = &row{id: d.ids[c.Slot]}
 		}
 		r.state, r.expires, r.spec = append(r.state[:0], c.State...), c.ExpiresAt, spec
-		s.memory.soil(r, by)
+		if r.last, r.place = by.Seq, (place{}); !stored { // where one has moved, it is not known which
+			s.memory.soil(r, by)
+		}
 	}
 }

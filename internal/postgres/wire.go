@@ -73,6 +73,7 @@ const (
 	textOID  = pgtype.TextOID
 	byteaOID = pgtype.ByteaOID
 	int8OID  = pgtype.Int8OID
+	tidOID   = pgtype.TIDOID
 )
 
 // binaryFormat asks for all parameters and results in binary.

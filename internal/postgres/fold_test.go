@@ -1,0 +1,135 @@
+package postgres
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// live is set for counters that do not expire.
+func live(state string) func(engine.Snapshot) engine.Changes { return setUntil(state, 1<<45) }
+
+// table gives the states of the table, whatever the journal says.
+func table(t *testing.T, s *Store) map[string]string {
+	t.Helper()
+	rows, err := s.pool.Query(t.Context(), `SELECT key, convert_from(state, 'UTF8') FROM counters`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	all := make(map[string]string)
+	for rows.Next() {
+		var key, state string
+		if err := rows.Scan(&key, &state); err != nil {
+			t.Fatal(err)
+		}
+		all[key] = state
+	}
+	return all
+}
+
+// begun gives a worker that folds only when told to, of a database whose table has counters a, b and c in state 1.
+func begun(t *testing.T) *Store {
+	t.Helper()
+	before, s := pair(t)
+	tune(before, before.fold)
+	tune(s, s.fold)
+	if err := before.Update(t.Context(), batch("a", "b", "c"), live("1")); err != nil {
+		t.Fatal(err)
+	}
+	before.foldAll()
+	return s
+}
+
+// expectTable holds that the table has these states, and that so many counters have a state that it lacks.
+func expectTable(t *testing.T, when string, s *Store, want map[string]string, dirty int) {
+	t.Helper()
+	if got := table(t, s); !maps.Equal(got, want) || s.memory.dirty.n != dirty {
+		t.Errorf("%s: the table has %v, and %d counters are dirty; want %v and %d", when, got, s.memory.dirty.n, want, dirty)
+	}
+}
+
+func TestACounterThatWasReadForItsChangeIsWrittenAtOnce(t *testing.T) {
+	t.Parallel()
+	s := begun(t)
+	if err := s.Update(t.Context(), batch("a", "new", "c"), live("2")); err != nil {
+		t.Fatal(err)
+	}
+	expectTable(t, "two were read, and one is new", s, map[string]string{"a": "2", "b": "1", "c": "2"}, 1)
+	if err := s.Update(t.Context(), batch("a", "new", "c"), live("3")); err != nil {
+		t.Fatal(err)
+	}
+	expectTable(t, "all are remembered", s, map[string]string{"a": "2", "b": "1", "c": "2"}, 3)
+	s.foldAll()
+	expectTable(t, "folded", s, map[string]string{"a": "3", "b": "1", "c": "3", "new": "3"}, 0)
+	another := open(t, Config{URL: s.pool.Config().ConnString()})
+	if got := state(t, another, "a"); got != "3" {
+		t.Errorf("another worker sees %q", got)
+	}
+}
+
+// What is not where it was read any more is dirty, and folded as what is changed often.
+func TestACounterThatHasMovedIsFolded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sql       string
+		at        string // whose place is taken for that of a
+		left, end map[string]string
+	}{
+		"it has moved": {
+			`UPDATE counters SET state = state WHERE key = 'a'`, "a",
+			map[string]string{"a": "1", "b": "2", "c": "1"}, map[string]string{"a": "2", "b": "2", "c": "1"},
+		},
+		"it is gone": {
+			`DELETE FROM counters WHERE key = 'a'`, "a",
+			map[string]string{"b": "2", "c": "1"}, map[string]string{"a": "2", "b": "2", "c": "1"},
+		},
+		"another is there": {
+			`SELECT`, "c",
+			map[string]string{"a": "1", "b": "2", "c": "1"}, map[string]string{"a": "2", "b": "2", "c": "1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := begun(t)
+			if err := s.Update(t.Context(), batch("a", "b", "c"), nothing); err != nil {
+				t.Fatal(err)
+			}
+			row := func(key string) *row { return s.memory.find(engine.CounterID{Key: key, Name: "1m"}) }
+			row("a").place = row(c.at).place
+			if _, err := s.pool.Exec(t.Context(), c.sql); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Update(t.Context(), batch("a", "b"), live("2")); err != nil {
+				t.Fatal(err)
+			}
+			expectTable(t, "changed", s, c.left, 2) // which of both has moved is not known
+			s.foldAll()
+			expectTable(t, "folded", s, c.end, 0)
+			if got := state(t, open(t, Config{URL: s.pool.Config().ConnString()}), "a"); got != "2" {
+				t.Errorf("another worker sees %q", got)
+			}
+		})
+	}
+}
+
+// TestPlacesAreNotKept: a place is that of a row that was read, and nothing else was told of since.
+func TestPlacesAreNotKept(t *testing.T) {
+	t.Parallel()
+	s := begun(t)
+	for _, step := range []struct {
+		decide func(engine.Snapshot) engine.Changes
+		known  bool
+	}{{nothing, true}, {live("2"), false}, {live("3"), false}} {
+		if err := s.Update(t.Context(), batch("a", "b"), step.decide); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range slices.Collect(maps.Keys(s.memory.rows)) {
+			if got := s.memory.rows[id].place != (place{}); got != step.known {
+				t.Errorf("the place of %s is known: %t, want %t", id.Key, got, step.known)
+			}
+		}
+	}
+}
