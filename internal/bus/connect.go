@@ -108,6 +108,7 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	log := c.Logger.With("connection", c.Name)
 	var badHeaders atomic.Int64
 	var refused, dropped seldom
+	var others texts
 	dial.handlers.Dropped = func() { // anyone may send those
 		if n := dropped.due(); n > 0 {
 			log.Warn("drop what has a carriage return in its subject, or in that of its answer", "messages", n)
@@ -149,8 +150,11 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 				if n := refused.due(); n > 0 {
 					log.Error("NATS", "subject", subject, "error", redact.Error(err), "messages", n)
 				}
-			default:
-				log.Error("NATS", "subject", subject, "error", redact.Error(err))
+			default: // a connection that breaks has one for each answer that waits, and a flood one for each that finds no room
+				text := redact.Error(err)
+				if n := others.due(subject + fmt.Sprint(text)); n > 0 {
+					log.Error("NATS", "subject", subject, "error", text, "times", n)
+				}
 			}
 		}),
 	}

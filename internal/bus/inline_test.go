@@ -153,6 +153,19 @@ func TestAnAnswerOutlivesItsConnection(t *testing.T) {
 	}
 }
 
+// TestWhatOthersAreToldOfIsAnsweredBehindIt: nats.go has the broadcast, and so it has the answer.
+func TestWhatOthersAreToldOfIsAnsweredBehindIt(t *testing.T) {
+	t.Parallel()
+	s, nc := serve(t, &fakeEngine{submit: allowing})
+	for subject, want := range map[string]uint64{limits.SubjectConsume: 0, limits.SubjectCheck: 0, limits.SubjectRecord: 1, limits.SubjectRefund: 1} {
+		before := s.cfg.Conn.Stats().OutMsgs
+		ask(t, nc, subject, hot)
+		if got := s.cfg.Conn.Stats().OutMsgs - before; got != want {
+			t.Errorf("%s: nats.go sent %d messages, want %d", subject, got, want)
+		}
+	}
+}
+
 // TestAServerGetsNoAnswerThatIsTooLargeForIt: it would end the connection, and with it all that is asked at the time.
 func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,28 @@ import (
 // sayEvery is how often what anybody may cause, any number of times a second, has a line of the log: it could be filled otherwise.
 const sayEvery = 10 * time.Second
 
+// textsMost bounds the texts that are told apart.
+const textsMost = 16
+
+// texts counts lines of the log that come again with the same text, such as an error.
+type texts struct {
+	mu  sync.Mutex
+	all map[string]*seldom
+}
+
+// due is as that of [seldom], of this text.
+func (t *texts) due(text string) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all == nil || len(t.all) == textsMost {
+		t.all = make(map[string]*seldom)
+	}
+	if t.all[text] == nil {
+		t.all[text] = new(seldom)
+	}
+	return t.all[text].due()
+}
+
 // seldom counts what is told of at times.
 type seldom struct {
 	mu     sync.Mutex

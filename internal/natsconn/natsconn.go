@@ -55,9 +55,12 @@ const (
 	// aloneMost is how long a connection is read while nothing else of the process may run, and how long, where it cannot be tried, it is
 	// not read while answers are written.
 	aloneMost = time.Millisecond
+	// behindMost is how long handlers may be behind what comes before all of it is left to the client, which copies it and drops what its
+	// subscriptions have no room for: the server would end a connection on which too much waits.
+	behindMost = 50 * time.Millisecond
 	// writeSize is from when on an answer waits until all are written, and mostOut where handlers run; keptSize is what is kept of the
-	// room for them.
-	writeSize, mostOut, keptSize = 32 << 10, 1 << 20, 64 << 10
+	// room for them, and sendSize what the timeout of a write is for.
+	writeSize, mostOut, keptSize, sendSize = 32 << 10, 1 << 20, 64 << 10, 64 << 10
 )
 
 // Conn is one connection. It has no write deadline but its timeout, which each write has.
@@ -67,13 +70,16 @@ type Conn struct {
 	trier    quickconn.Trier
 	handlers *Handlers
 	timeout  time.Duration
+	// behindMost is how long handlers may be behind.
+	behindMost time.Duration
 
 	// in[from:to] has come, the last of it at came, and was not given away. It belongs to who reads, as all up to readable.
 	in       []byte
 	from, to int
 	came     time.Time
-	// yielded is when others were let run last.
-	yielded time.Time
+	// yielded is when others were let run last, and behind since when there was always more to read than is read at a time; the zero time
+	// when there is not.
+	yielded, behind time.Time
 	// pass is how many bytes from there on are the client's, or, with drop, nobody's; with line they are so up to the end of a line.
 	pass       int
 	drop, line bool
@@ -98,7 +104,7 @@ type Conn struct {
 
 // New makes one of a connection to a NATS server. A write that takes longer than timeout closes it.
 func New(conn net.Conn, handlers *Handlers, timeout time.Duration) *Conn {
-	c := &Conn{Conn: conn, handlers: handlers, timeout: timeout}
+	c := &Conn{Conn: conn, handlers: handlers, timeout: timeout, behindMost: behindMost}
 	c.ended.L = &c.mu
 	c.trier, _ = conn.(quickconn.Trier)
 	return c

@@ -26,7 +26,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 			continue // it was found not to be
 		}
 		// Where there is always more to read, and one processor, nothing else would run for 10 ms at a time.
-		if c.came.Sub(c.yielded) >= aloneMost {
+		if !c.overrun() && c.came.Sub(c.yielded) >= aloneMost {
 			c.yielded = c.came
 			runtime.Gosched()
 		}
@@ -40,8 +40,16 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 			return 0, c.why(err)
 		}
 		c.came = time.Now()
+		if c.to < len(c.in) {
+			c.behind = time.Time{}
+		} else if c.behind.IsZero() {
+			c.behind = c.came
+		}
 	}
 }
+
+// overrun tells whether more comes, for long, than handlers take.
+func (c *Conn) overrun() bool { return !c.behind.IsZero() && c.came.Sub(c.behind) > c.behindMost }
 
 // why gives the error of a read, or that of a write because of which there is nothing to read.
 func (c *Conn) why(err error) error {
@@ -67,9 +75,13 @@ func (c *Conn) scan(p []byte) (n int) {
 	c.mu.Lock()
 	c.scanning = true
 	c.mu.Unlock()
+	handlers := c.handlers.all()
+	if c.overrun() {
+		handlers = nil
+	}
 	for n < len(p) && c.from < c.to {
 		if c.pass == 0 {
-			if handler, count := c.gather(c.handlers.all()); count > 0 {
+			if handler, count := c.gather(handlers); count > 0 {
 				taken := handler(c, c.found[:count])
 				if taken > 0 {
 					c.from = c.ends[taken-1]

@@ -38,6 +38,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 		c.begun = true
 		c.readable.Store(bytes.HasPrefix(p, []byte("CONNECT ")))
 	}
+	if c.err != nil {
+		return 0, c.err
+	}
 	c.out = append(c.out, p...)
 	c.added += int64(len(p))
 	if err := c.writeAll(); err != nil {
@@ -122,9 +125,15 @@ func (c *Conn) take() (data []byte) {
 	return data
 }
 
-func (c *Conn) send(data []byte, most time.Duration) (int, error) {
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(most))
-	return c.Conn.Write(data)
+// send writes, each sendSize of it within most: what goes on is no failure, however much there is.
+func (c *Conn) send(data []byte, most time.Duration) (n int, err error) {
+	for n < len(data) && err == nil {
+		var k int
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(most))
+		k, err = c.Conn.Write(data[n:min(n+sendSize, len(data))])
+		n += k
+	}
+	return n, err
 }
 
 // sent notes the end of a write, of which n bytes went; mu is held.

@@ -1,0 +1,36 @@
+package bus
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestALineThatComesAgainIsCounted: the log tells of each text at once, and then at times, and how often.
+func TestALineThatComesAgainIsCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var lines texts
+		expect := func(text string, want int64) {
+			t.Helper()
+			if got := lines.due(text); got != want {
+				t.Errorf("%s: %d, want %d", text, got, want)
+			}
+		}
+		expect("a", 1)
+		for range 5 {
+			expect("a", 0)
+		}
+		expect("b", 1)
+		time.Sleep(sayEvery)
+		expect("a", 6)
+		expect("a", 0)
+		for i := range 3 * textsMost {
+			expect(fmt.Sprint("other ", i), 1)
+		}
+		if len(lines.all) > textsMost {
+			t.Errorf("%d texts are remembered", len(lines.all))
+		}
+	})
+}
