@@ -77,6 +77,11 @@ func (r *repeats) findAll(all []natsconn.Message, places []place) {
 			p.known.refs[0].Tally.Denied.Load()
 		}
 	}
+	for i := range all {
+		if k := places[i].known; k != nil && k.room[0].Limit >= 0 { // which loads the limit
+			k.refs[0].Ahead()
+		}
+	}
 }
 
 // recall finds out whether the body is known.

@@ -174,6 +174,9 @@ func (b *batch) meet(r *Request) {
 			b.holds = append(b.holds, hold{})
 		}
 		h := &b.holds[slot]
+		if h.ref == nil {
+			h.ref = r.Limits[i].Ref
+		}
 		if leasable {
 			h.asked += r.Cost
 		}

@@ -50,14 +50,17 @@ type lease struct {
 	// ended forbids to serve, and ends counts how often that was said; returning says that the tokens are on their way back;
 	// spent that it is among those of leases; gone that it is no longer known.
 	ended, returning, spent, gone bool
+	// second and third are never written: to load them loads their lines.
+	second atomic.Uint32
 	// clock is that of the transaction that charged the grant.
 	clock *reading
 	// used and resetAt are those of the counter when nothing of the lease is left; a token bucket refills meanwhile.
 	used, resetAt int64
 	demand        demand
 	// idle counts the sweeps since the last request.
-	idle int
-	ends uint64
+	idle  int32
+	third atomic.Uint32
+	ends  uint64
 	// spec and begun are the state's spec and since.
 	spec   uint64
 	begun  int64
@@ -72,6 +75,8 @@ type hold struct {
 	// asked is the cost of the requests that may have a lease; wanted says that there are any, or that one is to be renewed.
 	asked  int64
 	wanted bool
+	// ref is that of a limit that names the counter; nil where none has one.
+	ref *Ref
 	// lease is nil when the counter has none and wants none. What it held is in grant and unused.
 	lease  *lease
 	grant  grant
@@ -142,7 +147,7 @@ func (x *leases) serve(r *Request, now time.Time, clock *reading) (Decision, boo
 	results := r.results()
 	served := false
 	if len(r.Limits) == 1 {
-		s, e := x.find(&r.Limits[0])
+		s, e := x.find(r.Limits[0].Ref, r.Limits[0].CounterID)
 		served = x.serveOne(e, r, 0, now, clock, &results[0])
 		s.mu.Unlock()
 	} else {
@@ -194,23 +199,23 @@ func (r *Request) leasable() bool {
 	return true
 }
 
-// find gives the lease of a limit's counter, nil for none, and its shard, locked.
-func (x *leases) find(l *Limit) (*leaseShard, *lease) {
-	if l.Ref != nil {
-		if e := l.Ref.lease.Load(); e != nil {
+// find gives the lease of a counter, nil for none, and its shard, locked. ref is of a limit of it, or nil.
+func (x *leases) find(ref *Ref, id CounterID) (*leaseShard, *lease) {
+	if ref != nil {
+		if e := ref.lease.Load(); e != nil {
 			e.home.mu.Lock()
 			if !e.gone {
 				return e.home, e
 			}
 			e.home.mu.Unlock()
-			l.Ref.lease.CompareAndSwap(e, nil)
+			ref.lease.CompareAndSwap(e, nil)
 		}
 	}
-	s := x.shard(l.CounterID)
+	s := x.shard(id)
 	s.mu.Lock()
-	e := s.known[l.CounterID]
-	if l.Ref != nil && e != nil {
-		l.Ref.lease.Store(e)
+	e := s.known[id]
+	if ref != nil && e != nil {
+		ref.lease.Store(e)
 	}
 	return s, e
 }
@@ -309,9 +314,11 @@ func (x *leases) take(b *batch, now int64) {
 		if !h.wanted && x.count.Load() == 0 {
 			continue
 		}
-		s := x.shard(b.ids[slot])
-		s.mu.Lock()
-		if e := s.get(b.ids[slot], h.asked > 0, x); e != nil {
+		s, e := x.find(h.ref, b.ids[slot])
+		if e == nil && h.asked > 0 {
+			e = x.know(s, b.ids[slot])
+		}
+		if e != nil {
 			h.lease, h.grant, h.unused, h.ends = e, e.grant, e.tokens, e.ends
 			// What is asked now is of the recent demand, too. But a counter that was asked for once is not worth a lease.
 			if h.demand = e.demand.recent(now); h.demand > 0 {
@@ -324,14 +331,14 @@ func (x *leases) take(b *batch, now int64) {
 	}
 }
 
-// get gives what is known of a counter, and begins to know it if that is wanted and there is room.
-func (s *leaseShard) get(id CounterID, wanted bool, x *leases) *lease {
-	e := s.known[id]
-	if e == nil && wanted && len(s.known) < leasesMost/memoryShards {
-		e = &lease{home: s}
-		s.known[id] = e
-		x.count.Add(1)
+// know begins to know a counter of a shard that is locked, if there is room.
+func (x *leases) know(s *leaseShard, id CounterID) *lease {
+	if len(s.known) >= leasesMost/memoryShards {
+		return nil
 	}
+	e := &lease{home: s}
+	s.known[id] = e
+	x.count.Add(1)
 	return e
 }
 
@@ -354,7 +361,7 @@ func (x *leases) restore(b *batch) {
 func (x *leases) install(b *batch) {
 	for slot := range b.holds {
 		if h := &b.holds[slot]; h.next.amount > 0 {
-			s := x.shard(b.ids[slot])
+			s := h.lease.home
 			s.mu.Lock()
 			h.lease.begin(&b.counters[slot], h, b.clock)
 			s.mu.Unlock()

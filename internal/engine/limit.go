@@ -110,6 +110,18 @@ type Ref struct {
 	Tally Tally
 }
 
+// Ahead loads what a decision on the limit looks at first. Who has several to decide, whose memory the processor's caches do not have, calls
+// it for all of them before: then they are waited for together.
+func (r *Ref) Ahead() {
+	if m := r.memo.Load(); m != nil {
+		m.gone.Load()
+	}
+	if e := r.lease.Load(); e != nil && e.home != nil {
+		e.second.Load()
+		e.third.Load()
+	}
+}
+
 // Tally is where decisions on a limit are counted; listed says that they wait to be taken. It stands in the Ref because a
 // place of its own in memory would cost more than the counting.
 type Tally struct {
