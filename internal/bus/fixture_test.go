@@ -125,9 +125,14 @@ func serve(tb testing.TB, e Decider, change ...func(*ServiceConfig)) (*Service, 
 // ask sends a request as any client would.
 func ask(tb testing.TB, nc *nats.Conn, subject, body string) *nats.Msg {
 	tb.Helper()
-	m, err := nc.Request(subject, []byte(body), 5*time.Second)
+	return asked(tb, nc, &nats.Msg{Subject: subject, Data: []byte(body)})
+}
+
+func asked(tb testing.TB, nc *nats.Conn, request *nats.Msg) *nats.Msg {
+	tb.Helper()
+	m, err := nc.RequestMsg(request, 5*time.Second)
 	if err != nil {
-		tb.Fatalf("%s %s: %v", subject, body, err)
+		tb.Fatalf("%s %s: %v", request.Subject, request.Data, err)
 	}
 	return m
 }

@@ -58,15 +58,19 @@ func TestRequestsAreAnsweredAlikeWhereverTheyAreTaken(t *testing.T) {
 	taken, nc := serve(t, &fakeEngine{submit: decidingByKey})
 	handed, other := serve(t, &fakeEngine{submit: decidingByKey}, func(c *ServiceConfig) { c.Conn = dial(t, c.Conn.ConnectedUrl()) })
 	var stats [2]micro.Stats
-	for _, r := range inlineRequests {
+	for i, r := range inlineRequests {
 		a, b := ask(t, nc, r[0], r[1]), ask(t, other, r[0], r[1])
+		if i%2 == 1 { // such as tracing adds
+			a = asked(t, nc, &nats.Msg{Subject: r[0], Data: []byte(r[1]), Header: nats.Header{"traceparent": {"00-1-2-01"}}})
+			ask(t, other, r[0], r[1]) // for the statistics
+		}
 		if diff := cmp.Diff(string(b.Data), string(a.Data)) + cmp.Diff(b.Header, a.Header); diff != "" {
 			t.Errorf("%.80s: %.600s", r[1], diff)
 		}
 	}
 	for i, nc := range []*nats.Conn{nc, other} {
 		for _, subject := range []string{"$SRV.STATS.limits", "$SRV.STATS", "$SRV.STATS.limits." + []*Service{taken, handed}[i].micro.Info().ID} {
-			stats[i] = statsOf(t, nc, subject, len(inlineRequests))
+			stats[i] = statsOf(t, nc, subject, len(inlineRequests)+len(inlineRequests)/2)
 		}
 		stats[i].ID, stats[i].Started = "", time.Time{}
 		for _, e := range stats[i].Endpoints {
@@ -76,7 +80,7 @@ func TestRequestsAreAnsweredAlikeWhereverTheyAreTaken(t *testing.T) {
 	if diff := cmp.Diff(stats[1], stats[0]); diff != "" {
 		t.Error(diff)
 	}
-	if n := taken.micro.inline[limits.SubjectConsume].requests.Load(); n != 5 {
+	if n := taken.micro.inline[limits.SubjectConsume].requests.Load(); n != 8 {
 		t.Errorf("%d were taken", n)
 	}
 	if handed.micro.inline != nil {

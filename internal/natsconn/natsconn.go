@@ -17,7 +17,7 @@ import (
 	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
-// Message has a subject to answer to, and no headers.
+// Message has a subject to answer to. Its headers are not told.
 type Message struct {
 	Reply, Data []byte
 }

@@ -136,7 +136,15 @@ func (s *script) add(t *rapid.T, body string) {
 	case 4: // nobody waits for an answer
 		s.pass(message("taken", "", body))
 	case 5:
-		s.pass(fmt.Sprintf("HMSG taken 12 reply.4 12 %d\r\nNATS/1.0\r\n\r\n%s\r\n", 12+len(body), body))
+		const headers = "NATS/1.0\r\na:MSG taken 1 r 0\r\n\r\n"
+		reply := rapid.SampledFrom([]string{"", "reply.4 "}).Draw(t, "reply")
+		m := fmt.Sprintf("HMSG taken 12 %s%d %d\r\n%s%s\r\n", reply, len(headers), len(headers)+len(body), headers, body)
+		if reply == "" || len(m) > readSize {
+			s.pass(m)
+		} else {
+			s.said.WriteString(m)
+			s.taken = append(s.taken, reply+body)
+		}
 	case 6: // taken and left in turn
 		for i := range rapid.IntRange(1, 2*Together).Draw(t, "count") {
 			if m := message("others", "reply.5 ", fmt.Sprint(i)); i%2 == 1 {
@@ -212,10 +220,13 @@ func (c chunks) Read(p []byte) (int, error) { return c.Reader.Read(p[:min(len(p)
 // not whole when the connection ended.
 func FuzzPassed(f *testing.F) {
 	for _, s := range []string{"", "MSG", "MSG taken 1 r 5\r\nhello\r\n", "MSG taken 1 r x\r\n", "MSG \r\n", "HMSG taken 1 r 9 99999999999\r\n", "MSG taken 1 r 5\nhello",
-		"MSG " + strings.Repeat("a", readSize), "PING\r\nMSG taken 1 r 4\r\nPING\r\n", "msg taken 1 r 1\r\nx\r\n", "MSG taken 1 r 999999999\r\n"} {
+		"MSG " + strings.Repeat("a", readSize), "PING\r\nMSG taken 1 r 4\r\nPING\r\n", "HMSG taken 1 r 12 14\r\nNATS/1.0\r\n\r\nab\r\n", "HMSG taken 1 r 12 4\r\n", "msg taken 1 r 1\r\nx\r\n", "MSG taken 1 r 999999999\r\n"} {
 		f.Add([]byte(s), 3)
 	}
 	f.Fuzz(func(t *testing.T, said []byte, most int) {
+		if strings.Contains(strings.ReplaceAll(string(said), "\r\n", ""), "\r") {
+			return // some of it may be kept from the client
+		}
 		s := &stream{in: chunks{bytes.NewReader(said), max(1, most)}}
 		c := opened(t, s, map[string]Handler{"taken": func(*Conn, []Message) int { return 0 }})
 		got := read(t, c, func() int { return 50 })
@@ -234,7 +245,7 @@ func unfinished(s string) bool {
 		return strings.HasPrefix("MSG ", s) || strings.HasPrefix("HMSG ", s) || strings.HasPrefix(s, "MSG ") || strings.HasPrefix(s, "HMSG ")
 	}
 	size, _ := strconv.Atoi(fields[len(fields)-1])
-	return fields[0] == "MSG" && fields[1] == "taken" && len(body) < size+2
+	return strings.HasSuffix(fields[0], "MSG") && fields[1] == "taken" && len(body) < size+2
 }
 
 // TestWhatIsNotTheProtocolIsNotRead: a client that begins with something else speaks TLS, or to a websocket.

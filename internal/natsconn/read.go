@@ -126,7 +126,7 @@ func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) 
 		if end == 0 && len(rest) < readSize {
 			break
 		}
-		subject, reply, size := head(rest[:end])
+		subject, reply, headers, size := head(rest[:end])
 		whole := end + size + len("\r\n")
 		// A client may have put it there, for which nats.go ends the connection.
 		split := size >= 0 && bytes.IndexByte(rest[:end], '\r') < end-len("\r\n")
@@ -147,16 +147,16 @@ func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) 
 				}
 				return nil, 0
 			}
-			if handler == nil || len(reply) == 0 || rest[0] == 'H' || whole > readSize {
+			if handler == nil || len(reply) == 0 || whole > readSize {
 				c.pass = whole
 				return nil, 0
 			}
 		}
-		if size < 0 || rest[0] == 'H' || len(rest) < whole {
+		if size < 0 || len(rest) < whole {
 			break
 		}
 		at += whole
-		c.found[count], c.ends[count] = Message{reply, rest[end : end+size : end+size]}, at
+		c.found[count], c.ends[count] = Message{reply, rest[end+headers : end+size : end+size]}, at
 		count++
 	}
 	return handler, count
@@ -181,30 +181,38 @@ func (c *Conn) passOther(rest []byte) {
 	c.pass = end
 }
 
-// head reads the first line of a message: its subject, where to answer, and how many bytes follow up to the end of line behind it. The
-// size is below 0 when it is no such line.
-func head(line []byte) (subject, reply []byte, size int) {
+// head reads the first line of a message: its subject, where to answer, how many bytes of headers follow, and how many with them up to the
+// end of line behind it. The size is below 0 when it is no such line.
+func head(line []byte) (subject, reply []byte, headers, size int) {
 	rest, ok := bytes.CutSuffix(line, []byte("\r\n"))
 	if !ok {
-		return nil, nil, -1
+		return nil, nil, 0, -1
 	}
-	_, rest, _ = bytes.Cut(rest, []byte(" ")) // MSG or HMSG
+	verb, rest, _ := bytes.Cut(rest, []byte(" "))
 	subject, rest, _ = bytes.Cut(rest, []byte(" "))
 	_, rest, _ = bytes.Cut(rest, []byte(" ")) // the subscription
-	reply, number, hasReply := bytes.Cut(rest, []byte(" "))
-	if !hasReply {
-		reply, number = nil, rest
+	rest, size = cutNumber(rest)
+	if verb[0] == 'H' {
+		rest, headers = cutNumber(rest)
 	}
-	// Of a message with headers their size stands before that of all.
-	number = number[bytes.LastIndexByte(number, ' ')+1:]
-	if len(number) == 0 || len(number) > 9 {
-		return nil, nil, -1
+	if headers < 0 || headers > size || bytes.IndexByte(rest, ' ') >= 0 {
+		return nil, nil, 0, -1
 	}
-	for _, digit := range number {
+	return subject, rest, headers, size
+}
+
+// cutNumber cuts off the last word, a number below 10^9; it is -1 for another.
+func cutNumber(text []byte) (before []byte, n int) {
+	at := bytes.LastIndexByte(text, ' ')
+	digits := text[at+1:]
+	if len(digits) == 0 || len(digits) > 9 {
+		return nil, -1
+	}
+	for _, digit := range digits {
 		if digit < '0' || digit > '9' {
-			return nil, nil, -1
+			return nil, -1
 		}
-		size = size*10 + int(digit-'0')
+		n = n*10 + int(digit-'0')
 	}
-	return subject, reply, size
+	return text[:max(at, 0)], n
 }
