@@ -95,13 +95,20 @@ func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 	if c.Creds != "" {
 		opts = append(opts, nats.UserCredentials(c.Creds))
 	}
+	var secure []nats.Option
 	if c.TLSCA != "" {
-		opts = append(opts, nats.RootCAs(c.TLSCA))
+		secure = append(secure, nats.RootCAs(c.TLSCA))
 	}
 	if c.TLSCert != "" {
-		opts = append(opts, nats.ClientCert(c.TLSCert, c.TLSKey))
+		secure = append(secure, nats.ClientCert(c.TLSCert, c.TLSKey))
 	}
-	return opts, nil
+	dial.listed = hosts(c.URL)
+	for _, option := range secure {
+		if err := option(&dial.secure); err != nil {
+			return nil, err
+		}
+	}
+	return append(opts, secure...), nil
 }
 
 func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {

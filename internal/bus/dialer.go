@@ -1,10 +1,13 @@
 package bus
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +26,13 @@ type dialer struct {
 	hearing hearing
 	// handlers take requests where they are read.
 	handlers natsconn.Handlers
+
+	// secure has the options of TLS, and listed the hosts of the URLs. nats.go makes one connection after another, the last to host; named
+	// is the last host with a name to which TLS was made.
+	secure      nats.Options
+	listed      []string
+	last        *natsconn.Conn
+	host, named string
 }
 
 // dialerOf gives that of a connection of [Connect]; nil for another.
@@ -38,11 +48,67 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	for i, a := range all {
 		conn, err = net.DialTimeout(network, a, max(time.Until(end)/time.Duration(len(all)-i), time.Millisecond))
 		if err == nil {
-			return natsconn.New(quickconn.Wrap(conn), &d.handlers, flushTimeout), nil
+			d.last = natsconn.New(quickconn.Wrap(conn), &d.handlers, flushTimeout)
+			d.host, _, _ = net.SplitHostPort(address)
+			return d.last, nil
 		}
 	}
 	d.failed.Store(&err)
 	return nil, err
+}
+
+// SkipTLSHandshake is what nats.go asks when it is about to begin TLS. It is made here, so that requests are taken above it: when the server has
+// spoken, and so is none of websockets.
+func (d *dialer) SkipTLSHandshake() bool {
+	if !d.last.Heard() {
+		return false
+	}
+	config, err := d.config()
+	if err == nil {
+		err = d.last.Secure(config)
+	}
+	if err != nil { // nats.go goes on, and meets it with what it writes next
+		d.last.Fail(fmt.Errorf("%w: %w", nats.ErrTLS, err))
+		return true
+	}
+	d.secured()
+	return true
+}
+
+// secured notes that TLS was made to the host.
+func (d *dialer) secured() {
+	if net.ParseIP(d.host) == nil {
+		d.named = d.host
+	}
+}
+
+// config is as nats.go makes it. The files are read each time, since certificates are replaced.
+func (d *dialer) config() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: d.serverName()}
+	if d.secure.TLSCertCB != nil {
+		cert, err := d.secure.TLSCertCB()
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{cert}
+	}
+	if d.secure.RootCAsCB != nil {
+		roots, err := d.secure.RootCAsCB()
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = roots
+	}
+	return config, nil
+}
+
+// serverName is whom the certificate has to be of. A server tells of others of its cluster by their addresses, whose certificates are of the
+// name that was asked for.
+func (d *dialer) serverName() string {
+	if net.ParseIP(d.host) != nil && d.named != "" && !slices.Contains(d.listed, d.host) {
+		return d.named
+	}
+	return d.host
 }
 
 // why puts the last dial's failure to an error of nats.go that tells none.
@@ -67,6 +133,22 @@ func addresses(address string) []string {
 	all := make([]string, len(found))
 	for i, n := range rand.Perm(len(found)) {
 		all[i] = net.JoinHostPort(found[n], port)
+	}
+	return all
+}
+
+// hosts gives those of URLs as nats.go takes them, which need no scheme.
+func hosts(urls string) (all []string) {
+	for u := range strings.SplitSeq(urls, ",") {
+		if _, rest, ok := strings.Cut(u, "://"); ok {
+			u = rest
+		}
+		u, _, _ = strings.Cut(u[strings.LastIndexByte(u, '@')+1:], "/")
+		host, _, err := net.SplitHostPort(strings.TrimSpace(u))
+		if err != nil {
+			host = strings.Trim(strings.TrimSpace(u), "[]")
+		}
+		all = append(all, host)
 	}
 	return all
 }

@@ -2,10 +2,14 @@ package bus
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/http/httptest"
 	"net/netip"
@@ -161,25 +165,31 @@ func TestConnectionsSpreadOverTheAddressesOfAName(t *testing.T) {
 	}
 }
 
-// TestTheCertificateIsOfTheName that was asked for, not of the address found for it, which the certificate of the test is for too.
-func TestTheCertificateIsOfTheName(t *testing.T) {
-	names(t, "127.0.0.1")
-	web := httptest.NewTLSServer(nil) // its certificate is for example.com and 127.0.0.1
-	defer web.Close()
-	key, err := x509.MarshalPKCS8PrivateKey(web.TLS.Certificates[0].PrivateKey)
+// tlsConfig gives the part of a server's configuration for a certificate, and its files. Without its last brace it can have more.
+func tlsConfig(t *testing.T, cert []byte, private any) (config, certFile, keyFile string) {
+	t.Helper()
+	key, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	for file, block := range map[string]*pem.Block{
-		certFile: {Type: "CERTIFICATE", Bytes: web.Certificate().Raw}, keyFile: {Type: "PRIVATE KEY", Bytes: key},
+		certFile: {Type: "CERTIFICATE", Bytes: cert}, keyFile: {Type: "PRIVATE KEY", Bytes: key},
 	} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	tls := fmt.Sprintf("tls { cert_file: %q, key_file: %q }", certFile, keyFile)
+	return fmt.Sprintf("tls { cert_file: %q, key_file: %q }", certFile, keyFile), certFile, keyFile
+}
+
+// TestTheCertificateIsOfTheName that was asked for, not of the address found for it, which the certificate of the test is for too.
+func TestTheCertificateIsOfTheName(t *testing.T) {
+	names(t, "127.0.0.1")
+	web := httptest.NewTLSServer(nil) // its certificate is for example.com and 127.0.0.1
+	defer web.Close()
+	tls, certFile, _ := tlsConfig(t, web.Certificate().Raw, web.TLS.Certificates[0].PrivateKey)
 	server := testenv.NATSConfig(t, tls+"\nwebsocket { listen: \"127.0.0.1:-1\", "+tls+" }")
 	for scheme, at := range map[string]string{"tls": server.ClientURL(), "wss": server.WebsocketURL()} {
 		u, err := url.Parse(at)
@@ -199,14 +209,136 @@ func TestTheCertificateIsOfTheName(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			// Nothing can be read below TLS, so what is asked there comes to nats.go.
-			if _, err := NewService(ServiceConfig{Conn: nc, Engine: &fakeEngine{submit: allowing}, Logger: cfg.Logger}); err != nil {
+			s, err := NewService(ServiceConfig{Conn: nc, Engine: &fakeEngine{submit: allowing}, Logger: cfg.Logger})
+			if err != nil {
 				t.Fatal(err)
 			}
 			if m := ask(t, nc, limits.SubjectConsume, hot); !strings.HasPrefix(string(m.Data), `{"allowed":true`) {
 				t.Errorf("%s: %s", scheme, m.Data)
 			}
+			// A websocket cannot be read, so what is asked there comes to nats.go.
+			if taken := s.micro.inline[limits.SubjectConsume].requests.Load(); (taken == 1) != (scheme == "tls") {
+				t.Errorf("%s: %d requests were taken where they are read", scheme, taken)
+			}
 			nc.Close()
+		}
+	}
+}
+
+// TestOthersOfAClusterHaveTheCertificateOfTheName: a server tells of them by their addresses, and which name that was nats.go keeps to itself.
+func TestOthersOfAClusterHaveTheCertificateOfTheName(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		urls  string
+		dials []string // and made TLS to
+		want  string
+	}{
+		{"tls://a.example:4222", []string{"a.example:4222"}, "a.example"},
+		{"tls://a.example:4222", []string{"a.example:4222", "10.0.0.2:4222"}, "a.example"},
+		{"tls://u:p@a.example,tls://b.example/", []string{"a.example:4222", "b.example:4222", "10.0.0.2:4222"}, "b.example"},
+		{"a.example, 10.0.0.1:4333", []string{"a.example:4222", "10.0.0.1:4333"}, "10.0.0.1"},
+		{"tls://[::1]:4222,a.example", []string{"a.example:4222", "[::1]:4222"}, "::1"},
+		{"tls://10.0.0.1", []string{"10.0.0.1:4222", "10.0.0.2:4222"}, "10.0.0.2"},
+	} {
+		d := &dialer{listed: hosts(c.urls)}
+		for _, at := range c.dials {
+			d.host, _, _ = net.SplitHostPort(at)
+			d.secured()
+		}
+		if got := d.serverName(); got != c.want {
+			t.Errorf("of %s, behind %v: %s, want %s", c.urls, c.dials, got, c.want)
+		}
+	}
+}
+
+// certificate gives one that is signed by itself, for a name, and its key.
+func certificate(t *testing.T, name string) (cert []byte, key *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	if cert, err = x509.CreateCertificate(rand.Reader, template, template, key.Public(), key); err != nil {
+		t.Fatal(err)
+	}
+	return cert, key
+}
+
+// TestAConnectionGoesOnAtAnAddressThatTheServerTold, whose certificate is of the name alone.
+func TestAConnectionGoesOnAtAnAddressThatTheServerTold(t *testing.T) {
+	names(t, "127.0.0.1")
+	cert, key := certificate(t, "one.example")
+	tls, certFile, _ := tlsConfig(t, cert, key)
+	cluster := "\ncluster { name: c, listen: \"127.0.0.1:-1\", routes: [%s] }"
+	server := testenv.NATSConfig(t, tls+fmt.Sprintf(cluster, ""))
+	testenv.NATSConfig(t, tls+fmt.Sprintf(cluster, fmt.Sprintf("%q", "nats-route://"+server.ClusterAddr().String())))
+	u, err := url.Parse(server.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := Connect(t.Context(), ConnectConfig{
+		URL: "tls://one.example:" + u.Port(), TLSCA: certFile, Name: "x", Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	for begin := time.Now(); len(nc.DiscoveredServers()) == 0; time.Sleep(time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("the server tells of no other: %v", nc.Servers())
+		}
+	}
+	for tries := 0; !strings.Contains(nc.ConnectedUrl(), "127.0.0.1"); tries++ {
+		if tries == 10 {
+			t.Fatalf("connected to %s, of %v", nc.ConnectedUrl(), nc.Servers())
+		}
+		before := nc.Stats().Reconnects
+		if err := nc.ForceReconnect(); err != nil {
+			t.Fatal(err)
+		}
+		for begin := time.Now(); nc.Stats().Reconnects == before || !nc.IsConnected(); time.Sleep(time.Millisecond) {
+			if time.Since(begin) > time.Minute {
+				t.Fatalf("no connection: %v, of %v", nc.LastError(), nc.Servers())
+			}
+		}
+	}
+}
+
+// TestAServerThatAsksForACertificateGetsIt, and says what is wrong without.
+func TestAServerThatAsksForACertificateGetsIt(t *testing.T) {
+	names(t, "127.0.0.1")
+	cert, key := certificate(t, "one.example")
+	tls, certFile, keyFile := tlsConfig(t, cert, key)
+	server := testenv.NATSConfig(t, strings.TrimSuffix(tls, "}")+fmt.Sprintf(", ca_file: %q, verify: true }", certFile))
+	u, err := url.Parse(server.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, otherKey := certificate(t, "one.example")
+	_, otherFile, _ := tlsConfig(t, other, otherKey)
+	for name, c := range map[string]struct {
+		cfg  ConnectConfig
+		want string // of the error; empty for none
+	}{
+		"with one":                 {ConnectConfig{TLSCA: certFile, TLSCert: certFile, TLSKey: keyFile}, ""},
+		"without":                  {ConnectConfig{TLSCA: certFile}, "certificate required"},
+		"of another authority":     {ConnectConfig{TLSCA: otherFile, TLSCert: certFile, TLSKey: keyFile}, "tls error: tls: failed to verify certificate"},
+		"a file that is no key":    {ConnectConfig{TLSCA: certFile, TLSCert: certFile, TLSKey: certFile}, "error loading client certificate"},
+		"a file that says nothing": {ConnectConfig{TLSCA: os.DevNull}, "failed to parse root certificate"},
+	} {
+		c.cfg.URL, c.cfg.Name, c.cfg.Logger = "nats://one.example:"+u.Port(), "x", slog.New(slog.DiscardHandler)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		nc, err := Connect(ctx, c.cfg)
+		cancel()
+		if err == nil {
+			nc.Close()
+		}
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // Requests for decisions are taken where they are read off a connection of [Connect], before nats.go has them. What cannot be read there,
-// as behind TLS, comes to the endpoints of the micro service, which do the same with it.
+// as over a websocket, comes to the endpoints of the micro service, which do the same with it.
 
 // inline counts the requests for one subject that were taken so: the micro service, whose statistics are asked for, does not see them.
 type inline struct {

@@ -5,10 +5,13 @@
 // the answer itself. So the connections of this package stand below nats.go, which connects, authenticates, subscribes and reconnects
 // as ever, and keep from it the messages that a [Handler] takes. Everything else passes through them as it came.
 //
-// What goes over TLS or a websocket cannot be read here: then no handler is called, and nats.go has all of it.
+// TLS is made here, too ([Conn.Secure]), where the server asks for it in the protocol. What goes over a websocket cannot be read: then no
+// handler is called, and nats.go has all of it.
 package natsconn
 
 import (
+	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -66,6 +69,8 @@ const (
 // Conn is one connection. It has no write deadline but its timeout, which each write has.
 type Conn struct {
 	net.Conn
+	// below is the same, or what TLS goes over.
+	below net.Conn
 	// trier is the same where it can; a deadline for each write would have its timer wake the process.
 	trier    quickconn.Trier
 	handlers *Handlers
@@ -86,12 +91,14 @@ type Conn struct {
 	// found are the messages that a handler gets, and ends where each of them does.
 	found [Together]Message
 	ends  [Together]int
-	// readable says that what comes is the protocol of NATS itself. What the client writes first tells it, and all that comes.
-	readable atomic.Bool
+	// readable says that what comes is the protocol of NATS itself. What the client writes first tells it, and all that comes. heard says that
+	// anything has come.
+	readable, heard atomic.Bool
 
 	mu sync.Mutex
-	// begun says that the client has written, and scanning that handlers run, behind which out is written.
-	begun, scanning bool
+	// begun says that the client has written, and scanning that handlers run, behind which out is written; whole that a write that takes
+	// too long leaves nothing to go on with.
+	begun, scanning, whole bool
 	// out is to be written, and spare is room for it. One goroutine at a time writes, without mu; added and written count bytes up to the
 	// end of out, and up to the end of what was written, which ended tells of.
 	out, spare     []byte
@@ -104,10 +111,38 @@ type Conn struct {
 
 // New makes one of a connection to a NATS server. A write that takes longer than timeout closes it.
 func New(conn net.Conn, handlers *Handlers, timeout time.Duration) *Conn {
-	c := &Conn{Conn: conn, handlers: handlers, timeout: timeout, behindMost: behindMost}
+	c := &Conn{Conn: conn, below: conn, handlers: handlers, timeout: timeout, behindMost: behindMost}
 	c.ended.L = &c.mu
 	c.trier, _ = conn.(quickconn.Trier)
 	return c
+}
+
+// Heard tells whether the server has said anything yet.
+func (c *Conn) Heard() bool { return c.heard.Load() }
+
+// Secure makes the rest of the connection go over TLS. It is for who connects, while nobody else uses the connection. When it fails the
+// connection is of no use any more.
+func (c *Conn) Secure(config *tls.Config) error {
+	secure := tls.Client(c.Conn, config)
+	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	defer cancel()
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Conn, c.trier, c.whole = secure, nil, true
+	return nil
+}
+
+// Fail closes the connection; err is that of each write from here on.
+func (c *Conn) Fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+	_ = c.below.Close()
 }
 
 // Close implements [net.Conn].

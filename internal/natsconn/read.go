@@ -14,7 +14,9 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	for {
 		if !c.readable.Load() {
 			if n = copy(p, c.in[c.from:c.to]); n == 0 {
-				n, err = c.Conn.Read(p)
+				if n, err = c.Conn.Read(p); n > 0 && !c.heard.Load() {
+					c.heard.Store(true)
+				}
 				return n, c.why(err)
 			}
 			c.from += n

@@ -92,6 +92,10 @@ func (c *Conn) writeBriefly() {
 	if c.err != nil || c.writing || len(c.out) == 0 {
 		return
 	}
+	if c.whole {
+		go c.writeRest()
+		return
+	}
 	data := c.take()
 	c.mu.Unlock()
 	var n int
@@ -145,7 +149,7 @@ func (c *Conn) sent(data []byte, n int, err error) {
 	}
 	if err != nil && c.err == nil {
 		c.err = err
-		_ = c.Conn.Close()
+		_ = c.below.Close() // TLS would say goodbye
 	}
 	c.ended.Broadcast()
 }

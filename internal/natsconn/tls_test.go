@@ -1,0 +1,135 @@
+package natsconn
+
+import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/quickconn"
+)
+
+// secured gives a connection that has gone over to TLS behind the server's first line, with the server's end of it.
+func secured(t *testing.T, h *Handlers) (c *Conn, there *tls.Conn) {
+	t.Helper()
+	certified := httptest.NewTLSServer(nil)
+	defer certified.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	here, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = New(quickconn.Wrap(here), h, time.Minute)
+	there = tls.Server(plain, &tls.Config{Certificates: certified.TLS.Certificates})
+	t.Cleanup(func() { _ = c.Close(); _ = there.Close() })
+	if c.Heard() {
+		t.Error("it has heard something before anything was said")
+	}
+	const info = "INFO {}\r\n"
+	if _, err := io.WriteString(plain, info); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, len(info))); err != nil || !c.Heard() {
+		t.Fatal(err, c.Heard())
+	}
+	shaken := make(chan error, 1)
+	go func() { shaken <- there.Handshake() }()
+	roots := x509.NewCertPool()
+	roots.AddCert(certified.Certificate())
+	if err := errors.Join(c.Secure(&tls.Config{RootCAs: roots, ServerName: "example.com"}), <-shaken); err != nil {
+		t.Fatal(err)
+	}
+	return c, there
+}
+
+// TestMessagesAreTakenOverTLS: what comes is read above it, and reading waits for no answer to be written.
+func TestMessagesAreTakenOverTLS(t *testing.T) {
+	t.Parallel()
+	const count, size = 200, 20_000
+	h, taken := new(Handlers), make(chan struct{}, count)
+	h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
+		for _, m := range all {
+			if err := c.Publish(m.Reply, []byte(strings.Repeat("a", size))); err != nil {
+				t.Error(err)
+			}
+			taken <- struct{}{}
+		}
+		return len(all)
+	}})
+	c, there := secured(t, h)
+	go func() {
+		if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
+			t.Error(err)
+		}
+	}()
+	server := bufio.NewReader(there)
+	if line, err := server.ReadString('\n'); line != "CONNECT {}\r\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	passed := make(chan string, 1)
+	go func() {
+		p := make([]byte, 100)
+		n, _ := c.Read(p)
+		passed <- string(p[:n])
+	}()
+	for i := range 20 { // more than fits anywhere may wait, so no more than that
+		if _, err := io.WriteString(there, message("taken", fmt.Sprintf("r.%d ", i), "x")); err != nil {
+			t.Fatal(err)
+		}
+		<-taken
+	}
+	for i := range 20 {
+		line, err := server.ReadString('\n')
+		if want := fmt.Sprintf("PUB r.%d %d\r\n", i, size); err != nil || line != want {
+			t.Fatalf("%q, %v, want %q", line, err, want)
+		}
+		if _, err := server.Discard(size + 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := io.WriteString(there, "PING\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-passed; got != "PING\r\n" {
+		t.Errorf("the client got %q", got)
+	}
+}
+
+// TestAHandshakeThatFailsSendsNothing: what the client would say next is a secret.
+func TestAHandshakeThatFailsSendsNothing(t *testing.T) {
+	t.Parallel()
+	here, there := net.Pipe()
+	c := New(here, new(Handlers), time.Second)
+	said := make(chan []byte, 1)
+	go func() {
+		all, _ := io.ReadAll(there)
+		said <- all
+	}()
+	go func() { _, _ = io.WriteString(there, "HTTP/1.1 400 Bad Request\r\n\r\n") }()
+	err := c.Secure(&tls.Config{ServerName: "example.com", MinVersion: tls.VersionTLS12})
+	if err == nil {
+		t.Fatal("there was no TLS")
+	}
+	c.Fail(err)
+	if _, err := c.Write([]byte("CONNECT {\"pass\":\"secret\"}\r\n")); err == nil {
+		t.Error("it was written")
+	}
+	if all := <-said; strings.Contains(string(all), "secret") {
+		t.Errorf("%q", all)
+	}
+}
