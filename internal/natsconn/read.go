@@ -42,7 +42,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 			return 0, c.why(err)
 		}
 		c.came = time.Now()
-		if c.to < len(c.in) {
+		if c.to < len(c.in) && n < muchRead {
 			c.behind = time.Time{}
 		} else if c.behind.IsZero() {
 			c.behind = c.came
