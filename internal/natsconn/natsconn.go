@@ -55,8 +55,6 @@ const Together = 32
 const (
 	// readSize bounds a message that a handler can take, with its head; nats.go reads as much at a time.
 	readSize = 32 << 10
-	// muchRead is what is read at a time while there is more: TLS gives 16 KiB, and less at the end of what was written to it.
-	muchRead = 8 << 10
 	// aloneMost is how long a connection is read while nothing else of the process may run, and how long, where it cannot be tried, it is
 	// not read while answers are written.
 	aloneMost = time.Millisecond
@@ -73,7 +71,7 @@ type Conn struct {
 	net.Conn
 	// below is the same, or what TLS goes over.
 	below net.Conn
-	// trier is the same where it can; a deadline for each write would have its timer wake the process.
+	// trier is the one below where it can; a deadline for each write would have its timer wake the process.
 	trier    quickconn.Trier
 	handlers *Handlers
 	timeout  time.Duration
@@ -84,8 +82,7 @@ type Conn struct {
 	in       []byte
 	from, to int
 	came     time.Time
-	// yielded is when others were let run last, and behind since when there is always more to read than was read; the zero time when there
-	// is not.
+	// yielded is when others were let run last, and behind since when there is always something to read; the zero time while there is not.
 	yielded, behind time.Time
 	// pass is how many bytes from there on are the client's, or, with drop, nobody's; with line they are so up to the end of a line.
 	pass       int
@@ -133,7 +130,7 @@ func (c *Conn) Secure(config *tls.Config) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.Conn, c.trier, c.whole = secure, nil, true
+	c.Conn, c.whole = secure, true
 	return nil
 }
 

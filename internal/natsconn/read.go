@@ -42,12 +42,20 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 			return 0, c.why(err)
 		}
 		c.came = time.Now()
-		if c.to < len(c.in) && n < muchRead {
+		if c.paused() {
 			c.behind = time.Time{}
 		} else if c.behind.IsZero() {
 			c.behind = c.came
 		}
 	}
+}
+
+// paused tells whether there was nothing to read before the last read; where that is not known, whether nothing is behind it.
+func (c *Conn) paused() bool {
+	if c.trier != nil {
+		return c.trier.Waited()
+	}
+	return c.to < len(c.in)
 }
 
 // overrun tells whether more comes, for long, than handlers take.

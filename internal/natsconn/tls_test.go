@@ -133,3 +133,62 @@ func TestAHandshakeThatFailsSendsNothing(t *testing.T) {
 		t.Errorf("%q", all)
 	}
 }
+
+// TestHandlersCanBeBehindOverTLS, which gives no more than one record at a time, so that how much is read tells nothing.
+func TestHandlersCanBeBehindOverTLS(t *testing.T) {
+	t.Parallel()
+	h, taken := new(Handlers), make(chan struct{}, 1)
+	h.Set(map[string]Handler{"taken": func(_ *Conn, all []Message) int {
+		time.Sleep(time.Millisecond)
+		select {
+		case taken <- struct{}{}:
+		default:
+		}
+		return len(all)
+	}})
+	c, there := secured(t, h)
+	go func() { _, _ = io.Copy(io.Discard, there) }()
+	if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		some := []byte(strings.Repeat(message("taken", "r ", "x"), 1000))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := there.Write(some); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	begin, p := time.Now(), make([]byte, readSize)
+	if n, err := c.Read(p); err != nil || !strings.HasPrefix(string(p[:n]), "MSG taken") || time.Since(begin) < behindMost {
+		t.Errorf("%.50q, %v after %s", p[:n], err, time.Since(begin))
+	}
+	<-taken // as long as it was not too much
+	close(stop)
+	go func() {
+		for {
+			if _, err := c.Read(p); err != nil {
+				return
+			}
+		}
+	}()
+	<-stopped
+	for caughtUp := false; !caughtUp; {
+		if _, err := io.WriteString(there, message("taken", "r ", "x")); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-taken:
+			caughtUp = true
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}

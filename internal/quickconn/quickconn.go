@@ -13,9 +13,11 @@ package quickconn
 import "net"
 
 // Trier is a connection that can write without waiting. TryWrite gives how much there was room for, which may be nothing; an error is one
-// of writing. No deadline ends it, and nobody else may write meanwhile. What Wrap has wrapped is one, on Linux.
+// of writing. No deadline ends it, and nobody else may write meanwhile. Waited tells whether a read has found nothing since that was asked
+// last; it is for who reads. What Wrap has wrapped is one, on Linux.
 type Trier interface {
 	TryWrite(p []byte) (n int, err error)
+	Waited() bool
 }
 
 // Wrap gives a connection that does as conn does. Where the system is not Linux, or conn is neither TCP nor a Unix stream, it is

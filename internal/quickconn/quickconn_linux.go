@@ -14,7 +14,8 @@ const mostAtOnce = 64 << 10
 
 type conn struct {
 	net.Conn
-	raw syscall.RawConn
+	raw    syscall.RawConn
+	waited bool
 }
 
 func wrap(c net.Conn) net.Conn {
@@ -27,7 +28,7 @@ func wrap(c net.Conn) net.Conn {
 	if err != nil {
 		return c // it is closed
 	}
-	return &conn{c, raw}
+	return &conn{Conn: c, raw: raw}
 }
 
 // Read implements [net.Conn].
@@ -40,7 +41,11 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		if n, errno = call(syscall.SYS_READ, fd, p); errno == 0 {
 			raceRead(fd, p[:n])
 		}
-		return errno != syscall.EAGAIN // else it is called again when there is something to read
+		if errno == syscall.EAGAIN {
+			c.waited = true
+			return false // it is called again when there is something to read
+		}
+		return true
 	})
 	if err = c.explain("read", err, errno); err == nil && n == 0 {
 		err = io.EOF
@@ -74,6 +79,13 @@ func (c *conn) TryWrite(p []byte) (n int, err error) {
 		errno = 0
 	}
 	return n, c.explain("write", err, errno)
+}
+
+// Waited implements [Trier].
+func (c *conn) Waited() bool {
+	waited := c.waited
+	c.waited = false
+	return waited
 }
 
 // writeThere writes p until there is no room, EAGAIN, or it fails.

@@ -39,3 +39,22 @@ func TestTryWriteDoesNotWait(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestWhoReadsKnowsWhetherThereWasNothing.
+func TestWhoReadsKnowsWhetherThereWasNothing(t *testing.T) {
+	t.Parallel()
+	wrapped, plain := pair(t, "tcp")
+	try := wrapped.(Trier)
+	time.AfterFunc(10*time.Millisecond, func() { _, _ = plain.Write([]byte("ab")) }) // behind the read, of which nothing tells
+	for _, waited := range []bool{true, false} { // the first byte came, and then the other was there
+		if _, err := io.ReadFull(wrapped, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if got := try.Waited(); got != waited {
+			t.Errorf("waited: %t, want %t", got, waited)
+		}
+	}
+	if try.Waited() {
+		t.Error("it is told twice")
+	}
+}
