@@ -159,7 +159,7 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 				}
 			default: // a connection that breaks has one for each answer that waits, and a flood one for each that finds no room
 				text := redact.Error(err)
-				if n := others.due(subject + fmt.Sprint(text)); n > 0 {
+				if n := others.due(subject + " " + text); n > 0 {
 					log.Error("NATS", "subject", subject, "error", text, "times", n)
 				}
 			}

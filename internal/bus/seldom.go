@@ -21,13 +21,15 @@ type texts struct {
 func (t *texts) due(text string) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.all == nil || len(t.all) == textsMost {
-		t.all = make(map[string]*seldom)
+	known := t.all[text]
+	if known == nil {
+		if t.all == nil || len(t.all) == textsMost {
+			t.all = make(map[string]*seldom)
+		}
+		known = new(seldom)
+		t.all[text] = known
 	}
-	if t.all[text] == nil {
-		t.all[text] = new(seldom)
-	}
-	return t.all[text].due()
+	return known.due()
 }
 
 // seldom counts what is told of at times.

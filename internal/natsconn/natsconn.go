@@ -62,8 +62,8 @@ const (
 	// subscriptions have no room for: the server would end a connection on which too much waits.
 	behindMost = 50 * time.Millisecond
 	// writeSize is from when on an answer waits until all are written, and mostOut where handlers run; keptSize is what is kept of the
-	// room for them, and sendSize what the timeout of a write is for.
-	writeSize, mostOut, keptSize, sendSize = 32 << 10, 1 << 20, 64 << 10, 64 << 10
+	// room for them. sendSize is what the timeout of a write is for; a longer one may take sendMost times as long.
+	writeSize, mostOut, keptSize, sendSize, sendMost = 32 << 10, 1 << 20, 64 << 10, 64 << 10, 5
 )
 
 // Conn is one connection. It has no write deadline but its timeout, which each write has.
@@ -108,7 +108,7 @@ type Conn struct {
 	err error
 }
 
-// New makes one of a connection to a NATS server. A write that takes longer than timeout closes it.
+// New makes one of a connection to a NATS server. A write that takes longer than timeout, or five times that for more than sendSize, closes it.
 func New(conn net.Conn, handlers *Handlers, timeout time.Duration) *Conn {
 	c := &Conn{Conn: conn, below: conn, handlers: handlers, timeout: timeout, behindMost: behindMost}
 	c.ended.L = &c.mu

@@ -15,7 +15,7 @@ func TestAServerThatReadsSlowlyIsNotGivenUp(t *testing.T) {
 		here, there := net.Pipe()
 		defer here.Close()
 		c := New(here, new(Handlers), time.Second)
-		const pieces = 16
+		const pieces = 5
 		go func() {
 			for range pieces {
 				time.Sleep(time.Second * 9 / 10)

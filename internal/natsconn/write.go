@@ -129,11 +129,16 @@ func (c *Conn) take() (data []byte) {
 	return data
 }
 
-// send writes, each sendSize of it within most: what goes on is no failure, however much there is.
+// send writes, each sendSize of it within most, and all within sendMost times that.
 func (c *Conn) send(data []byte, most time.Duration) (n int, err error) {
+	end := time.Now().Add(sendMost * most)
 	for n < len(data) && err == nil {
 		var k int
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(most))
+		by := time.Now().Add(most)
+		if by.After(end) {
+			by = end
+		}
+		_ = c.Conn.SetWriteDeadline(by)
 		k, err = c.Conn.Write(data[n:min(n+sendSize, len(data))])
 		n += k
 	}

@@ -139,11 +139,11 @@ func (s *Store) expireClean(ctx context.Context, max int) (n int, err error) {
 	var named []engine.CounterID
 	_, err = pgx.ForEachRow(rows, []any{&id.Key, &id.Name}, func() error {
 		switch r := s.memory.rows[id]; {
-		case r == nil:
+		case r == nil: // if the journal speaks of it, who reads that from its beginning has it again until the next time, expired
 			n++
 		case r.since == nil:
 			n++
-			if r.last >= s.first {
+			if r.last >= s.dropped {
 				named = append(named, id)
 			}
 			s.memory.drop(r)
@@ -153,7 +153,11 @@ func (s *Store) expireClean(ctx context.Context, max int) (n int, err error) {
 	if err != nil || len(named) == 0 {
 		return n, err
 	}
+	known := s.memory
 	return n, s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
+		if s.memory != known {
+			return nil, nil // the rows that named them are gone, and who was charged meanwhile is not known
+		}
 		// Others may have charged one anew before this turn: then it is remembered again.
 		named = slices.DeleteFunc(named, func(id engine.CounterID) bool { return s.memory.rows[id] != nil })
 		return &draft{removed: named}, nil

@@ -42,8 +42,8 @@ DELETE FROM journal WHERE seq >= $1 AND seq < $2`
 )
 
 // chooseFold picks the n oldest rows, or all where there are fewer, to be written to the table as they are before the
-// transaction it is part of, and the first row of the journal that is needed then. next is the number of the row that the
-// transaction writes.
+// transaction it is part of, the first row of the journal that is needed then, and the first that stays. next is the number of
+// the row that the transaction writes.
 func (s *Store) chooseFold(n int, next int64) {
 	s.folding = s.folding[:0]
 	r := s.memory.dirty.oldest()
@@ -54,16 +54,17 @@ func (s *Store) chooseFold(n int, next int64) {
 	if r != nil {
 		s.keep = r.since.Seq
 	}
-	s.keep = min(s.keep, s.first+s.fold.Drop)
+	s.leave = max(s.dropped, min(s.keep, s.retained(next), s.dropped+s.fold.Drop))
 	slices.SortFunc(s.folding, func(a, b *row) int { return a.id.Compare(b.id) })
 }
 
 // inPlace tells whether a change is written to the table in its transaction, and not folded later: one of a counter that was
 // read for it, or lately. Its pages are at hand then, and its place in them is known, so it costs a fifth of what it would
-// later. A counter that is changed again is remembered, and folded.
+// later. A counter that is changed again is remembered, and folded. Where others write, too, they would take it for dirty, and
+// fold it once more.
 func (d *draft) inPlace(c *engine.CounterChange) bool {
 	r := d.rows[c.Slot]
-	return r != nil && r.place != (place{}) && c.Spec == nil
+	return d.alone && r != nil && r.place != (place{}) && c.Spec == nil
 }
 
 // sendUpdate sends the statement for what is written in its place.
@@ -88,7 +89,7 @@ func (t *tx) sendUpdate(p *pgconn.Pipeline, d *draft) {
 }
 
 // sendFold sends the statements for what chooseFold chose.
-func (t *tx) sendFold(p *pgconn.Pipeline, rows []*row, first, keep int64) {
+func (t *tx) sendFold(p *pgconn.Pipeline, rows []*row, dropped, leave int64) {
 	if len(rows) > 0 {
 		t.params.reset()
 		elements(t, textOID, rows, func(to *[]byte, r *row) { element(to, r.id.Key) })
@@ -98,10 +99,10 @@ func (t *tx) sendFold(p *pgconn.Pipeline, rows []*row, first, keep int64) {
 		elements(t, int8OID, rows, func(to *[]byte, r *row) { int8Element(to, r.expires) })
 		t.send(p, step{"fold counters", stFoldCounters, len(rows)})
 	}
-	if keep > first {
+	if leave > dropped {
 		t.params.reset()
-		t.params.scalar(first)
-		t.params.scalar(keep)
+		t.params.scalar(dropped)
+		t.params.scalar(leave)
 		t.send(p, step{"shorten the journal", stDropJournal, anyNumber})
 	}
 }
@@ -112,15 +113,30 @@ func (s *Store) folded() {
 		s.memory.wash(r)
 	}
 	clear(s.folding)
-	s.folding, s.first = s.folding[:0], max(s.first, s.keep)
+	s.folding, s.first, s.dropped = s.folding[:0], max(s.first, s.keep), s.leave
 }
 
-// needed is the number of the first row of the journal that a dirty row needs; the next one's when none is dirty.
-func (s *Store) needed() int64 {
-	if r := s.memory.dirty.oldest(); r != nil {
-		return r.since.Seq
+// droppable tells whether the journal names counters, and nobody needs that any more.
+func (s *Store) droppable() bool {
+	return s.dropped <= s.said && s.said < s.retained(s.seq+1) && s.memory.dirty.n == 0
+}
+
+const (
+	// Rows of the journal are left there for retainFor to twice that, or retainBytes to twice that: a process that finds the last row that it
+	// has read gone forgets all that it knows.
+	retainFor   = 2 * time.Second
+	retainBytes = 4 << 20
+)
+
+// retained is the number of the first row of the journal that is left for others to read; next is that of the next one.
+func (s *Store) retained(next int64) int64 {
+	if s.stop.Err() != nil {
+		return next
 	}
-	return s.seq + 1
+	if now := time.Now(); now.Sub(s.newer.At) >= retainFor || s.journaled-s.newer.Before >= retainBytes {
+		s.older, s.newer = s.newer, journal.Mark{Seq: next, At: now, Before: s.journaled}
+	}
+	return s.older.Seq
 }
 
 // foldSome folds as many rows as count says in a transaction of its own. more tells whether there was any work.
@@ -135,7 +151,7 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 	}
 	err = s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
 		n := count()
-		if more = n > 0 || s.first < s.needed() && s.first < s.seq; !more {
+		if more = n > 0 || s.droppable(); !more {
 			return nil, nil
 		}
 		return &draft{fold: n, tends: true}, nil

@@ -30,7 +30,8 @@ func table(t *testing.T, s *Store) map[string]string {
 	return all
 }
 
-// begun gives a worker that folds only when told to, of a database whose table has counters a, b and c in state 1.
+// begun gives a worker that folds only when told to, and takes itself for the one who wrote last, of a database whose table has counters
+// a, b and c in state 1.
 func begun(t *testing.T) *Store {
 	t.Helper()
 	before, s := pair(t)
@@ -40,6 +41,10 @@ func begun(t *testing.T) *Store {
 		t.Fatal(err)
 	}
 	before.foldAll()
+	if got := state(t, s, "a"); got != "1" {
+		t.Fatalf("a is %q", got)
+	}
+	s.wrote = s.seq
 	return s
 }
 
@@ -131,5 +136,83 @@ func TestPlacesAreNotKept(t *testing.T) {
 				t.Errorf("the place of %s is known: %t, want %t", id.Key, got, step.known)
 			}
 		}
+	}
+}
+
+// Where others write, too, they take what was changed for dirty, and fold it.
+func TestWhatOthersFoldIsNotWrittenAtOnce(t *testing.T) {
+	t.Parallel()
+	s := begun(t)
+	other := open(t, Config{URL: s.pool.Config().ConnString()})
+	tune(other, other.fold)
+	if err := other.Update(t.Context(), batch("b"), live("other")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Update(t.Context(), batch("a"), live("2")); err != nil {
+		t.Fatal(err)
+	}
+	expectTable(t, "another wrote before", s, map[string]string{"a": "1", "b": "1", "c": "1"}, 2)
+	if err := s.Update(t.Context(), batch("c"), live("2")); err != nil {
+		t.Fatal(err)
+	}
+	expectTable(t, "none did", s, map[string]string{"a": "1", "b": "1", "c": "2"}, 2)
+}
+
+// TestACleanStopLeavesNothingInTheJournal, also when the last change needs no folding: an older schema has no journal.
+func TestACleanStopLeavesNothingInTheJournal(t *testing.T) {
+	t.Parallel()
+	s := begun(t)
+	if err := s.Update(t.Context(), batch("a"), live("2")); err != nil {
+		t.Fatal(err)
+	}
+	s.foldAll()
+	var rows, longest int
+	if err := s.pool.QueryRow(t.Context(), `SELECT count(*), max(length(changes)) FROM journal`).Scan(&rows, &longest); err != nil {
+		t.Fatal(err)
+	}
+	if rows != 1 || longest > 16 { // as the migration asks
+		t.Errorf("%d rows, the longest of %d bytes", rows, longest)
+	}
+	before := s.seq
+	if s.foldAll(); s.seq != before {
+		t.Errorf("it goes on, with row %d behind %d", s.seq, before)
+	}
+}
+
+// TestWhoReadsSeldomKeepsItsPlace: rows that nobody needs stay for some seconds. Else a worker that reads the journal now and then would
+// forget all that it knows each time.
+func TestWhoReadsSeldomKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	s := begun(t)
+	s.stop = t.Context() // it does not close, and yet folds only when told to
+	other := open(t, Config{URL: s.pool.Config().ConnString()})
+	tune(other, other.fold)
+	rows := func() (n int) {
+		t.Helper()
+		if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM journal`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if got := state(t, other, "a"); got != "1" {
+		t.Fatalf("a is %q", got)
+	}
+	known := other.memory
+	for _, key := range []string{"a", "b", "c"} {
+		if err := s.Update(t.Context(), batch(key), live("2")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := state(t, other, "a"); got != "2" || other.memory != known {
+		t.Errorf("a is %q; forgotten: %t", got, other.memory != known)
+	}
+	for i, more := range []bool{false, true, false} { // what was newer is older, and then gone
+		s.newer.At = s.newer.At.Add(-retainFor)
+		if did, err := s.foldSome(t.Context(), func() int { return 0 }); err != nil || did != more {
+			t.Errorf("look %d: folded %t, %v; %d rows", i, did, err, rows())
+		}
+	}
+	if n := rows(); n != 1 {
+		t.Errorf("%d rows are left", n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 	"unique"
 
 	"github.com/google/go-cmp/cmp"
@@ -328,5 +329,78 @@ func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
 		if got := state(t, s, "x"); got != "live" {
 			t.Errorf("%s sees %q of a counter that was charged", name, got)
 		}
+	}
+}
+
+// A counter that was found expired, and looked up once more, is no less gone: the journal that speaks of it says so.
+func TestACounterThatWasLookedUpAgainStaysRemoved(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	tune(s, s.fold)
+	for _, w := range []struct {
+		key     string
+		expires int64
+	}{{"x", 1}, {"y", 1 << 45}, {"x", 1}} { // y stays dirty, and keeps the rows behind its own
+		if err := s.Update(t.Context(), batch(w.key), setUntil("old", w.expires)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.foldSome(t.Context(), func() int { return 1 }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Update(t.Context(), batch("x"), nothing); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Expire(t.Context(), 10); n != 1 || err != nil {
+		t.Fatalf("removed %d, %v", n, err)
+	}
+	if got := state(t, open(t, Config{URL: s.pool.Config().ConnString()}), "x"); got != "" {
+		t.Errorf("it is there again: %q", got)
+	}
+}
+
+// Who loses its place in the journal while it waits to say that a counter is gone does not know who was charged meanwhile.
+func TestWhoHasLostItsPlaceRemovesNothing(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{LockTimeout: 10 * time.Second})
+	tune(s, s.fold)
+	for _, w := range []struct {
+		key     string
+		expires int64
+	}{{"x", 1}, {"y", 1 << 45}, {"x", 1}} {
+		if err := s.Update(t.Context(), batch(w.key), setUntil("old", w.expires)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.foldSome(t.Context(), func() int { return 1 }); err != nil {
+		t.Fatal(err)
+	}
+	other, err := connect(t, s).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Exec(t.Context(), turnSQL); err != nil {
+		t.Fatal(err)
+	}
+	expired := make(chan error, 1)
+	go func() { _, err := s.Expire(t.Context(), 10); expired <- err }()
+	waitForLock(t, s)
+	for _, sql := range []string{ // another charges it anew, folds all, and drops the rows of the journal
+		`INSERT INTO counters (key, name, spec, state, expires_at) VALUES ('x', '1m', '{}', 'live', 1::bigint << 45)`,
+		`INSERT INTO journal SELECT max(seq) + 1, 7, '' FROM journal`,
+		`DELETE FROM journal WHERE seq < (SELECT max(seq) FROM journal)`,
+	} {
+		if _, err := other.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := other.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-expired; err != nil {
+		t.Fatal(err)
+	}
+	if got := state(t, s, "x"); got != "live" {
+		t.Errorf("what was charged is %q", got)
 	}
 }

@@ -176,6 +176,9 @@ func (m *memory) drop(r *row) {
 func (m *memory) replace(old, found *row) *row {
 	if old != nil {
 		m.drop(old)
+		if found != nil {
+			found.last = old.last // of which the journal may still speak
+		}
 	}
 	if found != nil {
 		m.keep(found)

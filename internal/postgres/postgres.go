@@ -104,9 +104,14 @@ type Store struct {
 	// others are counters that other processes changed, as the journal says, or Reset.
 	others engine.Others
 	fold   journal.Policy
-	// folding and keep are what a transaction folds, and the first row of the journal that it leaves.
-	folding []*row
-	keep    int64
+	// folding and keep are what a transaction folds, and the first row of the journal that is needed behind it; rows before dropped are
+	// gone, and those before leave go with it.
+	folding              []*row
+	keep, dropped, leave int64
+	// said is the last row of the journal that names counters, -1 for none, and wrote the last that this process wrote. From older on rows are
+	// left for others to read; newer takes its place.
+	said, wrote  int64
+	older, newer journal.Mark
 	// skip counts down the transactions that take their turn at once; penalty is what it starts at next time.
 	skip, penalty int
 	// doubt is what the last transaction wrote, for when nobody knows whether it was committed.
@@ -136,6 +141,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s := &Store{
 		log: cfg.Logger, relaying: make(chan struct{}, relays), reporting: make(chan struct{}, 1),
 		turn: make(chan struct{}, 1), memory: newMemory(), fold: journal.Default(journalMost), tended: make(chan struct{}),
+		said: -1,
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
 	if s.log == nil {

@@ -287,8 +287,9 @@ func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, now int64, err error) 
 // forgetAll empties memory, which does not belong to this journal or lacks some of it.
 func (s *Store) forgetAll() {
 	s.memory, s.loaded = newMemory(), false
-	s.seq, s.token, s.first, s.journaled = 0, 0, 0, 0
+	s.seq, s.token, s.first, s.dropped, s.journaled = 0, 0, 0, 0, 0
 	s.washed, s.unwashed = 0, nil
+	s.older, s.newer, s.said = journal.Mark{}, journal.Mark{}, -1
 }
 
 // crowdedBy keeps transactions over what is remembered from being tried while others write.
@@ -300,13 +301,16 @@ func (s *Store) replay(seq, token int64, changes []byte) error {
 		return fmt.Errorf("row %d of table journal follows row %d", seq, s.seq)
 	}
 	by := &journal.Mark{Seq: seq, At: time.Now(), Before: s.journaled}
-	first, err := decode(changes, func(e *entry) { s.others.Add(s.memory.replay(e, by)) })
+	first, err := decode(changes, func(e *entry) {
+		s.said = seq
+		s.others.Add(s.memory.replay(e, by))
+	})
 	if err != nil {
 		s.forgetAll()
 		return errCorrupt(seq, err)
 	}
 	if !s.loaded {
-		s.loaded, s.first, s.washed = true, seq, seq
+		s.loaded, s.first, s.dropped, s.washed = true, seq, seq, seq
 	}
 	if first > s.first {
 		s.first, s.unwashed = first, &journal.Mark{Seq: first, At: by.At, Before: s.journaled}

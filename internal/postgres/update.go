@@ -90,6 +90,8 @@ type draft struct {
 	// fold is how many dirty rows to fold; tends says that this alone is worth a transaction.
 	fold  int
 	tends bool
+	// alone says that nobody else has written since this process did.
+	alone bool
 }
 
 func (d *draft) empty() bool {
@@ -339,6 +341,7 @@ func (t *tx) send(p *pgconn.Pipeline, st step) {
 
 // append writes a row of the journal and what belongs to it, and commits; then memory is brought to it.
 func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) error {
+	d.alone = s.seq == s.wrote
 	s.chooseFold(d.fold, s.seq+1)
 	t.draw(d, s.keep)
 	token := rand.Int64()
@@ -359,7 +362,7 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 		return err
 	}
 	t.sendUpdate(p, d)
-	t.sendFold(p, s.folding, s.first, s.keep)
+	t.sendFold(p, s.folding, s.dropped, s.leave)
 	if t.commits {
 		t.all.send(p, stCommit, nil)
 	}
@@ -468,8 +471,11 @@ func committed(p *pgconn.Pipeline) error {
 // apply brings memory to what a committed transaction wrote.
 func (s *Store) apply(t *tx, d *draft, by *journal.Mark, token, size int64) {
 	s.folded()
-	s.seq, s.token = by.Seq, token
+	s.seq, s.token, s.wrote = by.Seq, token, by.Seq
 	s.journaled += size
+	if len(d.removed)+len(d.changes.Counters) > 0 {
+		s.said = by.Seq
+	}
 	for _, id := range d.removed {
 		if r := s.memory.find(id); r != nil {
 			s.memory.drop(r)

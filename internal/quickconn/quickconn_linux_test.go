@@ -46,7 +46,7 @@ func TestWhoReadsKnowsWhetherThereWasNothing(t *testing.T) {
 	wrapped, plain := pair(t, "tcp")
 	try := wrapped.(Trier)
 	time.AfterFunc(10*time.Millisecond, func() { _, _ = plain.Write([]byte("ab")) }) // behind the read, of which nothing tells
-	for _, waited := range []bool{true, false} { // the first byte came, and then the other was there
+	for _, waited := range []bool{true, false} {                                     // the first byte came, and then the other was there
 		if _, err := io.ReadFull(wrapped, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
