@@ -189,8 +189,9 @@ func TestFates(t *testing.T) {
 	}
 	for _, f := range workers {
 		f.checkMemory(t, held)
-		if f.first != first || f.seq != truth.seq || f.token != truth.token {
-			t.Errorf("worker %s has read rows from %d to %d; want from %d to %d", f.name, f.first, f.seq, first, truth.seq)
+		if f.first != truth.first || f.dropped > first || f.seq != truth.seq || f.token != truth.token {
+			t.Errorf("worker %s has read to row %d, and takes those before %d for folded and those before %d for gone; want %d, %d and %d at most",
+				f.name, f.seq, f.first, f.dropped, truth.seq, truth.first, first)
 		}
 	}
 	truth.foldAll()

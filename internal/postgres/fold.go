@@ -130,7 +130,7 @@ const (
 
 // retained is the number of the first row of the journal that is left for others to read; next is that of the next one.
 func (s *Store) retained(next int64) int64 {
-	if s.stop.Err() != nil {
+	if s.leaves {
 		return next
 	}
 	if now := time.Now(); now.Sub(s.newer.At) >= retainFor || s.journaled-s.newer.Before >= retainBytes {
@@ -213,7 +213,7 @@ func (s *Store) foldAll() {
 	defer cancel()
 	for more := true; more; {
 		more, _ = s.foldSoon(ctx, func() int {
-			s.fold.Drop = closingChunk
+			s.fold.Drop, s.leaves = closingChunk, true
 			return min(closingChunk, s.memory.dirty.n)
 		})
 	}

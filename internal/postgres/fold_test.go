@@ -184,7 +184,6 @@ func TestACleanStopLeavesNothingInTheJournal(t *testing.T) {
 func TestWhoReadsSeldomKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	s := begun(t)
-	s.stop = t.Context() // it does not close, and yet folds only when told to
 	other := open(t, Config{URL: s.pool.Config().ConnString()})
 	tune(other, other.fold)
 	rows := func() (n int) {

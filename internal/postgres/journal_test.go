@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -112,8 +111,6 @@ func TestModel(t *testing.T) {
 		defer func() { workers[w].Close() }()
 	}
 	i := 0
-	stopped, stop := context.WithCancel(t.Context())
-	stop()
 	rapid.Check(t, func(t *rapid.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }
 		if _, err := workers[0].Reset(t.Context(), engine.Selection{}, false); err != nil {
@@ -136,9 +133,8 @@ func TestModel(t *testing.T) {
 			if pick(2) == 0 {
 				s.skip, s.penalty = 0, 0
 			}
-			if s.stop = stopped; pick(2) == 0 { // it leaves rows of the journal for others, until some time has passed
-				s.stop = context.Background()
-				s.newer.At = s.newer.At.Add(-retainFor * time.Duration(pick(2)))
+			if s.leaves = pick(2) == 0; !s.leaves && pick(2) == 0 { // some time has passed
+				s.newer.At = s.newer.At.Add(-retainFor)
 			}
 			if _, _, err := s.Counters(t.Context(), "k0"); err != nil { // it has seen the journal
 				t.Fatal(err)

@@ -112,6 +112,8 @@ type Store struct {
 	// left for others to read; newer takes its place.
 	said, wrote  int64
 	older, newer journal.Mark
+	// leaves says that the process is about to end, and leaves no rows for others.
+	leaves bool
 	// skip counts down the transactions that take their turn at once; penalty is what it starts at next time.
 	skip, penalty int
 	// doubt is what the last transaction wrote, for when nobody knows whether it was committed.
