@@ -24,8 +24,10 @@ type dialer struct {
 	failed atomic.Pointer[error]
 	// hearing is that of the connection, which nothing else can be kept with.
 	hearing hearing
-	// handlers take requests where they are read.
+	// handlers take requests where they are read, and payload is how much the server takes of an answer: nats.go tells it under its lock,
+	// which it holds while it writes.
 	handlers natsconn.Handlers
+	payload  atomic.Int64
 
 	// secure has the options of TLS, and listed the hosts of the URLs. nats.go makes one connection after another, the last to host; named
 	// is the last host with a name to which TLS was made.

@@ -115,7 +115,10 @@ const smallAnswer = 512
 // answerInline answers where the request came from, if it can. A record and a refund are answered by nats.go, which has what other workers
 // are told of them before: so these have it before the request that follows the answer.
 func (c *call) answerInline() bool {
-	if c.conn == nil || c.Verb > engine.Check || len(c.body) > smallAnswer && int64(len(c.body)) > c.svc.cfg.Conn.MaxPayload() {
+	if c.conn == nil || c.Verb > engine.Check {
+		return false
+	}
+	if len(c.body) > smallAnswer && int64(len(c.body)) > dialerOf(c.svc.cfg.Conn).payload.Load() {
 		return false
 	}
 	return c.conn.Publish(c.reply, c.body) == nil
