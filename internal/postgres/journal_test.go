@@ -298,6 +298,22 @@ func setUntil(state string, expires int64) func(engine.Snapshot) engine.Changes 
 	}
 }
 
+// spokenOf has x expired and clean, and the journal speak of it still, because y is dirty since.
+func spokenOf(t *testing.T, s *Store) {
+	t.Helper()
+	for _, w := range []struct {
+		key     string
+		expires int64
+	}{{"x", 1}, {"y", 1 << 45}, {"x", 1}} {
+		if err := s.Update(t.Context(), batch(w.key), setUntil("old", w.expires)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.foldSome(t.Context(), func() int { return 1 }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A counter that was found expired is charged anew by another worker, while the one that found it waits to say in the
 // journal that it is gone.
 func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
@@ -305,18 +321,8 @@ func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
 	a, b := pair(t)
 	tune(a, a.fold)
 	tune(b, b.fold)
-	const past, future = 1, 1 << 45
-	for _, w := range []struct {
-		key     string
-		expires int64
-	}{{"x", past}, {"y", future}, {"x", past}} {
-		if err := a.Update(t.Context(), batch(w.key), setUntil("old", w.expires)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := a.foldSome(t.Context(), func() int { return 1 }); err != nil { // x is clean, and the journal still speaks of it
-		t.Fatal(err)
-	}
+	const future = 1 << 45
+	spokenOf(t, a)
 	if err := b.Update(t.Context(), batch("z"), setUntil("1", future)); err != nil {
 		t.Fatal(err)
 	}
@@ -343,17 +349,7 @@ func TestACounterThatWasLookedUpAgainStaysRemoved(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	tune(s, s.fold)
-	for _, w := range []struct {
-		key     string
-		expires int64
-	}{{"x", 1}, {"y", 1 << 45}, {"x", 1}} { // y stays dirty, and keeps the rows behind its own
-		if err := s.Update(t.Context(), batch(w.key), setUntil("old", w.expires)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := s.foldSome(t.Context(), func() int { return 1 }); err != nil {
-		t.Fatal(err)
-	}
+	spokenOf(t, s)
 	if err := s.Update(t.Context(), batch("x"), nothing); err != nil {
 		t.Fatal(err)
 	}
@@ -370,17 +366,7 @@ func TestWhoHasLostItsPlaceRemovesNothing(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Second})
 	tune(s, s.fold)
-	for _, w := range []struct {
-		key     string
-		expires int64
-	}{{"x", 1}, {"y", 1 << 45}, {"x", 1}} {
-		if err := s.Update(t.Context(), batch(w.key), setUntil("old", w.expires)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := s.foldSome(t.Context(), func() int { return 1 }); err != nil {
-		t.Fatal(err)
-	}
+	spokenOf(t, s)
 	other, err := connect(t, s).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
