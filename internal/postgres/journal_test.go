@@ -298,9 +298,10 @@ func setUntil(state string, expires int64) func(engine.Snapshot) engine.Changes 
 	}
 }
 
-// spokenOf has x expired and clean, and the journal speak of it still, because y is dirty since.
+// spokenOf has x expired and clean, and the journal speak of it still, because y is dirty since. What is before that is gone.
 func spokenOf(t *testing.T, s *Store) {
 	t.Helper()
+	s.leaves = true
 	for _, w := range []struct {
 		key     string
 		expires int64
