@@ -435,20 +435,7 @@ func TestAServerThatDoesNotReadIsReadFrom(t *testing.T) {
 // TestAConnectionMayBeSilent: a deadline that was for one write ends no other.
 func TestAConnectionMayBeSilent(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	here, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	there, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer there.Close()
+	here, there := overTCP(t)
 	h := new(Handlers)
 	h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
 		if err := c.Publish(all[0].Reply, all[0].Data); err != nil {

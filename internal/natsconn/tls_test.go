@@ -16,27 +16,34 @@ import (
 	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
-// secured gives a connection that has gone over to TLS behind the server's first line, with the server's end of it.
-func secured(t *testing.T, h *Handlers) (c *Conn, there *tls.Conn) {
+// overTCP gives the two ends of a connection.
+func overTCP(t *testing.T) (here, there net.Conn) {
 	t.Helper()
-	certified := httptest.NewTLSServer(nil)
-	defer certified.Close()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	here, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
+	if here, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
-	plain, err := l.Accept()
-	if err != nil {
+	t.Cleanup(func() { _ = here.Close() })
+	if there, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = there.Close() })
+	return here, there
+}
+
+// secured gives a connection that has gone over to TLS behind the server's first line, with the server's end of it.
+func secured(t *testing.T, h *Handlers) (c *Conn, there *tls.Conn) {
+	t.Helper()
+	certified := httptest.NewTLSServer(nil)
+	defer certified.Close()
+	here, plain := overTCP(t)
 	c = New(quickconn.Wrap(here), h, time.Minute)
 	there = tls.Server(plain, &tls.Config{Certificates: certified.TLS.Certificates})
-	t.Cleanup(func() { _ = c.Close(); _ = there.Close() })
+	t.Cleanup(func() { _ = c.Close() })
 	if c.Heard() {
 		t.Error("it has heard something before anything was said")
 	}
