@@ -489,7 +489,9 @@ func (s *Store) apply(t *tx, d *draft, by *journal.Mark, token, size int64) {
 			r = &row{id: d.ids[c.Slot]}
 		}
 		r.state, r.expires, r.spec = append(r.state[:0], c.State...), c.ExpiresAt, spec
-		if r.last, r.place = by.Seq, (place{}); !stored { // where one has moved, it is not known which
+		if stored {
+			r.last, r.place = by.Seq, place{}
+		} else { // where one has moved, it is not known which
 			s.memory.soil(r, by)
 		}
 	}
