@@ -61,6 +61,8 @@ const (
 	// behindMost is how long handlers may be behind what comes before all of it is left to the client, which copies it and drops what its
 	// subscriptions have no room for: the server would end a connection on which too much waits.
 	behindMost = 50 * time.Millisecond
+	// refusalMost is how long is waited for why a server ended the connection.
+	refusalMost = 100 * time.Millisecond
 	// writeSize is from when on an answer waits until all are written, and mostOut where handlers run; keptSize is what is kept of the
 	// room for them. sendSize is what the timeout of a write is for; a longer one may take sendMost times as long.
 	writeSize, mostOut, keptSize, sendSize, sendMost = 32 << 10, 1 << 20, 64 << 10, 64 << 10, 5
@@ -91,8 +93,8 @@ type Conn struct {
 	found [Together]Message
 	ends  [Together]int
 	// readable says that what comes is the protocol of NATS itself. What the client writes first tells it, and all that comes. heard says that
-	// anything has come.
-	readable, heard atomic.Bool
+	// anything has come, and listens that the client has begun to read behind what it wrote first.
+	readable, heard, listens atomic.Bool
 
 	mu sync.Mutex
 	// begun says that the client has written, and scanning that handlers run, behind which out is written; whole that a write that takes

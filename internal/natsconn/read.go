@@ -33,6 +33,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 			runtime.Gosched()
 		}
 		if c.in == nil {
+			c.listens.Store(true)
 			c.in = make([]byte, readSize)
 		}
 		c.to = copy(c.in, c.in[c.from:c.to])

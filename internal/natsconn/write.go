@@ -3,6 +3,7 @@ package natsconn
 import (
 	"bytes"
 	"errors"
+	"net"
 	"os"
 	"strconv"
 	"time"
@@ -153,8 +154,20 @@ func (c *Conn) sent(data []byte, n int, err error) {
 		c.spare = data[:0]
 	}
 	if err != nil && c.err == nil {
-		c.err = err
+		if c.err = err; c.whole && !c.listens.Load() {
+			c.err = c.refusal(err)
+		}
 		_ = c.below.Close() // TLS would say goodbye
 	}
 	c.ended.Broadcast()
+}
+
+// refusal gives why a server ended TLS, as it may behind a handshake that went well: then it has said so, and a write fails with less.
+func (c *Conn) refusal(err error) error {
+	_ = c.Conn.SetReadDeadline(time.Now().Add(refusalMost))
+	_, refused := c.Conn.Read(make([]byte, 1))
+	if e, ok := errors.AsType[*net.OpError](refused); ok && e.Op == "remote error" {
+		return refused
+	}
+	return err
 }
