@@ -220,3 +220,33 @@ func TestNoClientEndsAConnectionOfTheWorker(t *testing.T) {
 	}
 	ask(t, nc, limits.SubjectConsume, hot)
 }
+
+// TestAFloodDoesNotEndTheConnection: what comes faster than it is answered must not wait in the server, which has room for less than the
+// flood, and ends connections that it cannot write to.
+func TestAFloodDoesNotEndTheConnection(t *testing.T) {
+	t.Parallel()
+	const mostWaiting, flood, eachMillisecond = 16 << 20, 48 << 20, 128 << 10
+	url := testenv.NATS(t, func(o *server.Options) { o.MaxPending = mostWaiting }).ClientURL()
+	slow := func(r *engine.Request) error { time.Sleep(time.Millisecond); return allowing(r) }
+	s, _ := serve(t, &fakeEngine{submit: slow}, func(c *ServiceConfig) { c.Conn = connect(t, url) })
+	nc := dial(t, url)
+	request := []byte(`{"key":"a","limit":5,"window":"1m"` + strings.Repeat(" ", 8<<10) + `}`)
+	pace := time.NewTicker(time.Millisecond)
+	defer pace.Stop()
+	for sent := 0; sent < flood; sent += eachMillisecond {
+		<-pace.C
+		for range eachMillisecond / len(request) {
+			if err := nc.PublishRequest(limits.SubjectConsume, "nobody", request); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for of, nc := range map[string]*nats.Conn{"client": nc, "worker": s.cfg.Conn} {
+		if err := nc.FlushTimeout(10 * time.Second); err != nil {
+			t.Errorf("the server does not answer the %s: %v", of, err)
+		}
+	}
+	if n := s.cfg.Conn.Stats().Reconnects; n > 0 {
+		t.Errorf("the connection was made anew, %d times", n)
+	}
+}
