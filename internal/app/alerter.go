@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/seed503877ad/limits/internal/bus"
+	"github.com/seed503877ad/limits/internal/postgres"
 )
 
 // RunAlerter runs alerts and jobs beside limiters that are workers, until ctx is done. It answers admin.alerts and
@@ -15,8 +16,17 @@ func RunAlerter(ctx context.Context, o Options, log *slog.Logger) error {
 		return err
 	}
 	l := &limiter{Options: o, name: "alerter", log: log}
-	return l.run(ctx, l.lockData, l.loadAlerts, l.startWeb, l.startStore, l.startNATS, l.startAlerts, l.watchAlerts,
+	return l.run(ctx, l.lockData, l.loadAlerts, l.startWeb, l.startRestingStore, l.startNATS, l.startAlerts, l.watchAlerts,
 		l.startJobs, l.startAlertService)
+}
+
+// startRestingStore is startStore of a process that decides nothing, nor may write to the journal.
+func (l *limiter) startRestingStore(ctx context.Context) error {
+	err := l.startStore(ctx)
+	if shared, ok := l.store.(*postgres.Store); ok && err == nil {
+		shared.Rest(ctx, true)
+	}
+	return err
 }
 
 func (l *limiter) startAlertService(context.Context) error {

@@ -139,6 +139,7 @@ func (s *Store) follow(ctx context.Context) error {
 		}
 	}
 	s.wash()
+	s.memory.trim()
 	return nil
 }
 

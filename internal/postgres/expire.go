@@ -72,10 +72,12 @@ func (s *Store) expireSome(ctx context.Context, max int) (n int, err error) {
 		return 0, err
 	}
 	defer release()
-	if s.loaded { // a process that decides nothing need not know what is dirty
-		if err := s.follow(ctx); err != nil {
-			return 0, err
-		}
+	if !s.loaded || s.resting.Load() { // a process that decides nothing need not know what is dirty
+		gone, err := s.relay.Exec(ctx, expireCountersSQL, max)
+		return int(gone.RowsAffected()), err
+	}
+	if err := s.follow(ctx); err != nil {
+		return 0, err
 	}
 	if now, _, ok := s.clock.between(); !ok || len(s.dirtyExpired(now)) == 0 {
 		return s.expireClean(ctx, max)

@@ -2,9 +2,12 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -39,6 +42,9 @@ WHERE c.ctid = u.place AND c.key IS NOT DISTINCT FROM u.key AND c.name IS NOT DI
 	// The lower bound spares a walk over the entries of an index that are dead and still there.
 	dropJournalSQL = `
 DELETE FROM journal WHERE seq >= $1 AND seq < $2`
+
+	firstOfJournalSQL = `
+SELECT seq FROM journal WHERE seq >= $1 ORDER BY seq LIMIT 1`
 )
 
 // chooseFold picks the n oldest rows, or all where there are fewer, to be written to the table as they are before the
@@ -116,9 +122,30 @@ func (s *Store) folded() {
 	s.folding, s.first, s.dropped = s.folding[:0], max(s.first, s.keep), s.leave
 }
 
-// droppable tells whether the journal names counters, and nobody needs that any more.
+// droppable tells whether the journal names counters, and nobody needs that any more; of a process that leaves, whether it has more than
+// one row that names none.
 func (s *Store) droppable() bool {
+	if s.leaves {
+		return s.dropped < max(s.seq, s.said+1) && s.memory.dirty.n == 0
+	}
 	return s.dropped <= s.said && s.said < s.retained(s.seq+1) && s.memory.dirty.n == 0
+}
+
+// findDropped notes which rows of the journal others have dropped, who write, too: their rows do not say so.
+func (s *Store) findDropped(ctx context.Context) error {
+	if s.seq == s.wrote {
+		return nil
+	}
+	var first int64
+	err := s.pool.QueryRow(ctx, firstOfJournalSQL, s.dropped).Scan(&first)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // another journal, as whoever reads it sees
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for the first row of the journal: %w", err)
+	}
+	s.dropped = first
+	return nil
 }
 
 const (
@@ -149,6 +176,9 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 	if !s.loaded {
 		return false, nil // this process has made nothing dirty, and whoever has folds it
 	}
+	if err := s.findDropped(ctx); err != nil {
+		return false, err
+	}
 	err = s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
 		n := count()
 		if more = n > 0 || s.droppable(); !more {
@@ -175,14 +205,7 @@ func (s *Store) Rest(ctx context.Context, resting bool) {
 	if s.resting.Swap(resting) == resting || resting {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, foldPatience) // connections may be silent, and decisions wait
-	defer cancel()
-	ctx, release, err := s.aside(ctx)
-	if err != nil {
-		return
-	}
-	defer release()
-	_ = s.follow(ctx) // what fails the first transaction meets, and explains
+	_, _ = s.end(ctx) // what fails the first transaction meets, and explains
 }
 
 // tend folds what has been dirty for long, until the store closes, and reads what others wrote. It gives way after each
@@ -204,17 +227,39 @@ const (
 	closingTime = 5 * time.Second
 )
 
-// foldAll leaves nothing in the journal that the table lacks, as long as nobody writes more.
+// foldAll leaves nothing in the journal that the table lacks, unless another process goes on to write: that folds it, and needs what is
+// left for others.
 func (s *Store) foldAll() {
-	if s.resting.Load() {
+	if s.resting.Load() || s.pool.Stat().AcquireCount() == 0 { // or never had a database
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closingTime)
 	defer cancel()
-	for more := true; more; {
-		more, _ = s.foldSoon(ctx, func() int {
+	begun, err := s.end(ctx)
+	for more, others := true, false; more && !others && err == nil; {
+		more, err = s.foldSoon(ctx, func() int {
+			if others = s.seq != begun && s.seq != s.wrote; others {
+				return 0
+			}
 			s.fold.Drop, s.leaves = closingChunk, true
 			return min(closingChunk, s.memory.dirty.n)
 		})
 	}
+	if err != nil {
+		s.log.Warn("the journal is left for the next limiter to fold", "error", err)
+	}
+}
+
+// end brings memory to the end of the journal, and gives its last row. It takes no longer than decisions can wait, since a connection may be
+// silent.
+func (s *Store) end(ctx context.Context) (seq int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, foldPatience)
+	defer cancel()
+	ctx, release, err := s.aside(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	err = s.follow(ctx)
+	return s.seq, err
 }

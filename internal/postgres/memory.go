@@ -19,7 +19,7 @@ type row struct {
 
 	// since is the oldest row of the journal that has what the table lacks of this one; nil when the table has it all.
 	since *journal.Mark
-	// last is the row of the journal that changed it last; 0 when it was read from the table.
+	// last is the row of the journal that changed it last; 0 when none did while it was remembered.
 	last int64
 	// place is where it was read in the table, until it is changed; zero when that is not known.
 	place place

@@ -2,7 +2,7 @@
 // table, each query beside the method that runs it; and what jobs, usage and alerts keep.
 //
 // What a transaction does to counters it writes as one row of a journal (journal.go), which all processes read. Until they
-// are folded into their table (fold.go) they stand in memory (memory.go).
+// are folded into their table (fold.go) they stand in memory (memory.go); one that was read for its change is written there at once.
 //
 // It is an [engine.Store]. A decision takes one round trip when nobody else has written to the journal since this process
 // did (update.go), else two: one that waits for the turn to write, reads what others wrote and then the clock, and one that

@@ -1,0 +1,141 @@
+package postgres
+
+import (
+	"testing"
+	"time"
+)
+
+// rows counts those of the journal, and gives the last.
+func rows(t *testing.T, s *Store) (n int, last int64) {
+	t.Helper()
+	if err := s.pool.QueryRow(t.Context(), `SELECT count(*), max(seq) FROM journal`).Scan(&n, &last); err != nil {
+		t.Fatal(err)
+	}
+	return n, last
+}
+
+// TestWhoRestsWritesNothingToTheJournal: it has no business there, nor an alerter the right to.
+func TestWhoRestsWritesNothingToTheJournal(t *testing.T) {
+	t.Parallel()
+	worker, alerter := pair(t)
+	tune(worker, worker.fold)
+	alerter.Rest(t.Context(), true)
+	spokenOf(t, worker)
+	if got := state(t, alerter, "x"); got != "old" {
+		t.Fatalf("x is %q", got)
+	}
+	_, before := rows(t, worker)
+	if n, err := alerter.Expire(t.Context(), 10); n != 1 || err != nil {
+		t.Errorf("removed %d, %v", n, err)
+	}
+	alerter.foldAll()
+	if _, last := rows(t, worker); last != before {
+		t.Errorf("it wrote %d rows", last-before)
+	}
+}
+
+// TestWhatOthersHaveDroppedIsNotDroppedAgain, nor looked for row by row.
+func TestWhatOthersHaveDroppedIsNotDroppedAgain(t *testing.T) {
+	t.Parallel()
+	busy := begun(t)
+	idle := open(t, Config{URL: busy.pool.Config().ConnString()})
+	tune(idle, idle.fold)
+	if got := state(t, idle, "a"); got != "1" {
+		t.Fatalf("a is %q", got)
+	}
+	for range 100 {
+		if err := busy.Update(t.Context(), batch("a"), live("2")); err != nil {
+			t.Fatal(err)
+		}
+		if got := state(t, idle, "a"); got != "2" {
+			t.Fatalf("a is %q", got)
+		}
+	}
+	look := func(s *Store) {
+		t.Helper()
+		s.newer.At = s.newer.At.Add(-retainFor)
+		if _, err := s.foldSome(t.Context(), func() int { return s.memory.dirty.n }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	busy.fold.Drop = 1000
+	for range 4 { // not all at once, so that the idle one keeps its place
+		look(busy)
+		if got := state(t, idle, "a"); got != "2" {
+			t.Fatalf("a is %q", got)
+		}
+	}
+	_, before := rows(t, busy)
+	for range 10 {
+		look(idle)
+	}
+	if n, last := rows(t, busy); last-before > 1 || n > 2 {
+		t.Errorf("%d rows are left, of which the idle one wrote %d", n, last-before)
+	}
+}
+
+// TestACleanStopAfterAPause: what was folded and dropped before leaves no more behind than what is folded now.
+func TestACleanStopAfterAPause(t *testing.T) {
+	t.Parallel()
+	s := begun(t)
+	if err := s.Update(t.Context(), batch("new"), live("1")); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 4 {
+		s.newer.At = s.newer.At.Add(-retainFor)
+		if _, err := s.foldSome(t.Context(), func() int { return max(0, 1-n) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.foldAll()
+	if n, _ := rows(t, s); n != 1 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// TestAStopFoldsWhatAnotherLeft: a limiter that nobody asks anything mends what one that was killed left.
+func TestAStopFoldsWhatAnotherLeft(t *testing.T) {
+	t.Parallel()
+	killed, next := pair(t)
+	tune(killed, killed.fold)
+	tune(next, next.fold)
+	if err := killed.Update(t.Context(), batch("a"), live("1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.PingDecisions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next.foldAll()
+	if n, _ := rows(t, next); n != 1 {
+		t.Errorf("%d rows are left", n)
+	}
+	expectTable(t, "stopped", next, map[string]string{"a": "1"}, 0)
+}
+
+// TestAStopLeavesTheJournalToWhoGoesOn: the worker that has taken over folds it, and would wait for its turn meanwhile.
+func TestAStopLeavesTheJournalToWhoGoesOn(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{LockTimeout: 10 * time.Second})
+	tune(s, s.fold)
+	if err := s.Update(t.Context(), batch("a"), live("1")); err != nil {
+		t.Fatal(err)
+	}
+	other, err := connect(t, s).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Exec(t.Context(), turnSQL); err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); s.foldAll() }()
+	waitForLock(t, s)
+	if _, err := other.Exec(t.Context(), `INSERT INTO journal SELECT max(seq) + 1, 7, '' FROM journal`); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-stopped
+	expectTable(t, "another goes on", s, map[string]string{}, 1)
+}
