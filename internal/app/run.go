@@ -72,6 +72,8 @@ type limiter struct {
 
 	store    store
 	storeID  string // tells it from all others
+	// elsewhere is when a limiter was heard of last that counts in another store, in Unix nanoseconds; 0 for never.
+	elsewhere atomic.Int64
 	embedded *bus.Embedded
 	requests *nats.Conn
 	events   *nats.Conn
@@ -351,6 +353,9 @@ func (l *limiter) storeHealthy(ctx context.Context) error {
 	}
 	if err := l.engine.Failure(); err != nil {
 		return fmt.Errorf("answering without it: %w", err)
+	}
+	if at := l.elsewhere.Load(); at > 0 && time.Since(time.Unix(0, at)) < storesGone {
+		return errElsewhere
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -13,10 +14,14 @@ import (
 const (
 	storesEvery = time.Minute
 	storesMost  = 16
+	// storesGone is how long after it was last heard of another store counts no more.
+	storesGone = storesEvery * 3 / 2
 )
 
-// watchStores says in the log, once a minute while it lasts, that another limiter answers the same requests from another
-// store. NATS hands each request to one of them, so together they admit what each limit allows twice, and a key or an
+var errElsewhere = errors.New("another limiter on this NATS counts in another store; the log names it")
+
+// watchStores says in the log, once a minute while it lasts, and to who asks whether this one is ready, that another limiter answers the
+// same requests from another store. NATS hands each request to one of them, so together they admit what each limit allows twice, and a key or an
 // override of one is unknown to the other.
 func (l *limiter) watchStores(ctx context.Context) (err error) {
 	if l.storeID, err = l.store.Identity(ctx); err != nil {
@@ -58,6 +63,7 @@ func (l *limiter) tellStore(ctx context.Context, stores *bus.Announcer, own stri
 		case <-tick.C:
 			announce()
 		case other := <-others:
+			l.elsewhere.Store(time.Now().UnixNano())
 			maps.DeleteFunc(told, func(_ string, at time.Time) bool { return time.Since(at) > storesEvery*3/4 })
 			if _, known := told[other]; known || len(told) == storesMost {
 				continue

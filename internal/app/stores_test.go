@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -27,7 +28,15 @@ func serving(t *testing.T, natsURL, databaseURL string) *watcher {
 		}
 	})
 	log.await(t, "INFO ready")
+	log.at = <-log.ready
 	return log
+}
+
+// readiness is what a limiter answers to who asks whether it is ready.
+func readiness(t *testing.T, log *watcher) (ready bool, why string) {
+	t.Helper()
+	status, body := get(t, "http://"+log.at["http"]+"/readyz")
+	return status == http.StatusOK, body
 }
 
 func TestLimitersThatDoNotShareAStoreAreTold(t *testing.T) {
@@ -39,9 +48,17 @@ func TestLimitersThatDoNotShareAStoreAreTold(t *testing.T) {
 			t.Errorf("two on one database:\n%s", text)
 		}
 	}
+	for _, log := range []*watcher{first, second} {
+		if ready, why := readiness(t, log); !ready {
+			t.Errorf("two on one database: %s", why)
+		}
+	}
 	third := serving(t, natsURL, "")
 	for _, log := range []*watcher{first, second, third} {
 		log.await(t, otherStore)
+		if ready, why := readiness(t, log); ready || !strings.Contains(why, otherStore) {
+			t.Errorf("beside another store: %s", why)
+		}
 	}
 	copied := serving(t, natsURL, testenv.Postgres(t, postgres.Migrate))
 	copied.await(t, otherStore)
