@@ -15,6 +15,9 @@ type tokenBucket struct {
 	level, fraction int64
 	// last is the moment of level.
 	last int64
+	// over is the part of what level is below 0 that was used under a higher limit, overLimit. It is refilled first, and at the rate
+	// of that: who used much while he might is not kept waiting for longer than if he still might. Both are 0 for none.
+	over, overLimit int64
 }
 
 func (t *tokenBucket) same(l *Limit) bool { return t.window == l.Window.Millis }
@@ -23,6 +26,7 @@ func (t *tokenBucket) start(l *Limit, now int64) {
 	t.limit, t.burst, t.window = l.Limit, l.Burst, l.Window.Millis
 	t.last = now
 	t.level, t.fraction = t.capacity(), 0
+	t.over, t.overLimit = 0, 0
 }
 
 func (t *tokenBucket) capacity() int64 { return t.limit + t.burst }
@@ -31,14 +35,28 @@ func (t *tokenBucket) capacity() int64 { return t.limit + t.burst }
 // used stays used; the fraction stays too, or a counter under two limits in turn would never refill.
 func (t *tokenBucket) advance(l *Limit, now int64) {
 	if t.limit != l.Limit || t.burst != l.Burst {
-		used := t.used()
+		used, before := t.used(), t.limit
 		t.limit, t.burst = l.Limit, l.Burst
 		t.level = max(t.capacity()-used, -maxUsed)
+		if t.over == 0 {
+			t.over, t.overLimit = maxUsed, before
+		}
+		t.boundOver()
 	}
 	t.refill(now)
 }
 
+// boundOver keeps over to what is missing, and to what it spares a wait.
+func (t *tokenBucket) boundOver() {
+	if t.over = min(t.over, max(0, -t.level)); t.over == 0 || t.overLimit <= t.limit {
+		t.over, t.overLimit = 0, 0
+	}
+}
+
 func (t *tokenBucket) refill(now int64) {
+	if t.over > 0 && now > t.last {
+		t.refillOver(now)
+	}
 	if now <= t.last {
 		return
 	}
@@ -57,6 +75,20 @@ func (t *tokenBucket) refill(now int64) {
 	t.level, t.fraction = t.capacity(), 0
 }
 
+// refillOver goes to the moment at which nothing is over any more, or to now if that is later.
+func (t *tokenBucket) refillOver(now int64) {
+	if wait := t.wait(t.over, t.overLimit); wait <= now-t.last {
+		t.level, t.fraction, t.last = t.level+t.over, 0, t.last+wait
+		t.over, t.overLimit = 0, 0
+		return
+	}
+	hi, lo := bits.Mul64(uint64(now-t.last), uint64(t.overLimit))
+	lo, carry := bits.Add64(lo, uint64(t.fraction), 0)
+	tokens, fraction := bits.Div64(hi+carry, lo, uint64(t.window)) // fewer than are over
+	t.level, t.over = t.level+int64(tokens), t.over-int64(tokens)
+	t.fraction, t.last = int64(fraction), now
+}
+
 func (t *tokenBucket) moment() int64 { return t.last }
 
 // used counts a token that is not whole yet as used.
@@ -69,6 +101,7 @@ func (t *tokenBucket) refund(cost int64) {
 	if t.level == t.capacity() {
 		t.fraction = 0
 	}
+	t.boundOver()
 }
 
 // add gives a fraction of a token back.
@@ -93,25 +126,31 @@ func (t *tokenBucket) freeAt() int64 {
 
 func (t *tokenBucket) fitsAt(_, cost int64) int64 { return t.reaches(cost) }
 
-// reaches is when the level will be at target.
+// reaches is when the level will be at target, which is above 0.
 func (t *tokenBucket) reaches(target int64) int64 {
 	if t.level >= target {
 		return t.last
 	}
-	// The units that are missing, over limit units a millisecond, rounded up.
-	hi, lo := bits.Mul64(uint64(target-t.level), uint64(t.window))
+	after := *t
+	if t.over > 0 {
+		after.refillOver(math.MaxInt64 / 2)
+	}
+	return after.last + after.wait(target-after.level, t.limit)
+}
+
+// wait is how many milliseconds it takes until tokens have come at the rate of a limit, rounded up; more than anybody waits, when they are.
+func (t *tokenBucket) wait(tokens, limit int64) int64 {
+	const most = 2 * farFuture
+	hi, lo := bits.Mul64(uint64(tokens), uint64(t.window))
 	lo, borrow := bits.Sub64(lo, uint64(t.fraction), 0)
 	hi -= borrow
-	lo, carry := bits.Add64(lo, uint64(t.limit-1), 0)
+	lo, carry := bits.Add64(lo, uint64(limit-1), 0)
 	hi += carry
-	if hi >= uint64(t.limit) {
-		return farFuture
+	if hi >= uint64(limit) {
+		return most
 	}
-	wait, _ := bits.Div64(hi, lo, uint64(t.limit))
-	if wait > math.MaxInt64/2 {
-		return farFuture
-	}
-	return t.last + int64(wait)
+	wait, _ := bits.Div64(hi, lo, uint64(limit))
+	return int64(min(wait, most))
 }
 
 // fullUntil has a bucket that is full at now be full until a later moment, at which the charge to come may be made: what would
@@ -127,20 +166,32 @@ func (t *tokenBucket) fullUntil(now, until int64) (depends bool) {
 // steadyUntil is any time: what a bucket refills after the moment of its level is not lost, unless it gets full.
 func (t *tokenBucket) steadyUntil() int64 { return farFuture }
 
+// append writes a limit below 0 where something is over: then that is behind the rest.
 func (t *tokenBucket) append(b []byte) []byte {
-	for _, v := range [...]int64{t.limit, t.burst, t.window, t.level, t.fraction, t.last} {
+	limit := t.limit
+	if t.over > 0 {
+		limit = -limit
+	}
+	for _, v := range [...]int64{limit, t.burst, t.window, t.level, t.fraction, t.last} {
 		b = binary.AppendVarint(b, v)
+	}
+	if t.over > 0 {
+		b = binary.AppendVarint(binary.AppendVarint(b, t.over), t.overLimit)
 	}
 	return b
 }
 
 func (t *tokenBucket) decode(d *decoder) {
-	t.limit, t.burst = d.between(1, MaxAmount), d.between(0, MaxAmount)
+	limit := d.between(-MaxAmount, MaxAmount)
+	t.limit, t.burst = max(limit, -limit), d.between(0, MaxAmount)
 	t.window = d.between(MinWindow.Milliseconds(), MaxWindow.Milliseconds())
 	t.level = d.between(-maxUsed, t.capacity())
 	t.fraction = d.between(0, t.window-1)
 	t.last = d.between(-farFuture, lastMoment)
-	if t.level == t.capacity() && t.fraction != 0 {
+	if limit == 0 || t.level == t.capacity() && t.fraction != 0 {
 		d.bad = true
+	}
+	if limit < 0 {
+		t.over, t.overLimit = d.between(1, -t.level), d.between(t.limit+1, MaxAmount)
 	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/big"
 	"slices"
 	"testing"
 
@@ -31,9 +32,14 @@ func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 		same := goesOn(&old, &h)
 		left := old.ask(Check, 1).Used
 		if !same || h.limit.Algorithm == TokenBucket {
-			anew := history{limit: h.limit, now: last}
-			if used > 0 {
-				anew.ask(Record, used)
+			at, counts := last, used
+			if same && old.limit.Limit > h.limit.Limit && used > h.limit.capacity() {
+				at, counts = repaid(&old.limit, used-h.limit.capacity(), last, h.now)
+				counts += h.limit.capacity()
+			}
+			anew := history{limit: h.limit, now: at}
+			if counts > 0 {
+				anew.ask(Record, counts)
 			}
 			anew.now = h.now
 			left = anew.ask(Check, 1).Used
@@ -81,4 +87,77 @@ func lawFrom(l Limit, log []charged) bool {
 		log = slices.Delete(log, 0, 1)
 	}
 	return law(l, log)
+}
+
+// repaid is until when what was used beyond the capacity of a lower limit is refilled at the rate of the one before, and how much of it is
+// missing then; not later than now.
+func repaid(before *Limit, beyond, last, now int64) (at, missing int64) {
+	m := newModel(Limit{Algorithm: TokenBucket, Limit: before.Limit, Burst: maxUsed, Window: before.Window})
+	m.at(last)
+	m.charge(beyond)
+	if m.at(now); m.used() > 0 {
+		return now, m.used()
+	}
+	units := new(big.Int).Mul(big.NewInt(beyond), big.NewInt(before.Window.Millis))
+	units.Add(units, big.NewInt(before.Limit-1))
+	return last + units.Div(units, big.NewInt(before.Limit)).Int64(), 0
+}
+
+// Two definitions of a bucket in turn, as while another policy file is rolled out, admit together no more than the more generous of both.
+func TestBucketsInTurnAdmitNoMoreThanTheLarger(t *testing.T) {
+	t.Parallel()
+	check(t, cases, func(t *rapid.T) {
+		h := begin(t, TokenBucket)
+		limits := []Limit{h.limit, h.limit, h.limit}
+		var most Limit
+		for i := range limits {
+			l := &limits[i]
+			l.Limit, l.Burst = genAmount.Draw(t, "limit"), genBurst.Draw(t, "burst")
+			most.Limit, most.Burst = max(most.Limit, l.Limit), max(most.Burst, l.capacity())
+		}
+		most.Window, most.Burst = h.limit.Window, most.Burst-most.Limit
+		var log []charged
+		for _, o := range genOps(most, 24, Consume, Consume, Check).Draw(t, "ops") {
+			before := h.state
+			h.limit = rapid.SampledFrom(limits).Draw(t, "under")
+			r := h.play(o)
+			switch {
+			case o.verb != Consume || !r.Allowed:
+				h.state = before // nothing was charged, so nothing is written
+			default:
+				h.state = *stored(t, &h.state)
+				log = append(log, charged{at: h.state.bucket.moment(), cost: o.cost})
+			}
+		}
+		if !bucketLaw(most, log) {
+			t.Fatalf("%+v, %+v and %+v admitted %v", limits[0].Spec(), limits[1].Spec(), limits[2].Spec(), log)
+		}
+	})
+}
+
+// TestALoweredBucketIsFreeAgainAsSoonAsTheHigher: what an override or a factor of a schedule let through keeps nobody waiting for longer
+// than it would have.
+func TestALoweredBucketIsFreeAgainAsSoonAsTheHigher(t *testing.T) {
+	t.Parallel()
+	low := limitOf(t, TokenBucket, 10, "1m")
+	low.Burst = 5
+	high := low
+	high.Limit = 1000
+	h := history{limit: high, now: noon}
+	h.ask(Consume, 1005)
+	h.limit = low
+	// 990 beyond the 15 are free after 59.4 s, and one more after 6 s.
+	if r := h.later(t, noon, Consume, 1); r.RetryAfter != 65_400 || r.Used != 1005 || r.ResetAt != noon+59_400+90_000 {
+		t.Errorf("at once: %+v", r)
+	}
+	for _, o := range []op{{30_000, Record, 3}, {0, Refund, 3}} { // as it is stored meanwhile
+		h.play(o)
+		h.state = *stored(t, &h.state)
+	}
+	if r := h.play(op{35_399, Consume, 1}); r.Allowed || r.RetryAfter != 1 {
+		t.Errorf("too early: %+v", r)
+	}
+	if r := h.play(op{1, Consume, 1}); !r.Allowed || r.Used != 15 {
+		t.Errorf("then: %+v", r)
+	}
 }

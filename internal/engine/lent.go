@@ -168,5 +168,5 @@ func (t *tokenBucket) emptyFor(lent int64) int64 {
 
 // refilledBy gives the tokens that come until then, and two for those that are not whole.
 func (t *tokenBucket) refilledBy(then int64) int64 {
-	return max(0, min(then-t.last, leaseFor+leaseGrace))*t.limit/t.window + 2
+	return max(0, min(then-t.last, leaseFor+leaseGrace))*max(t.limit, t.overLimit)/t.window + 2
 }

@@ -390,7 +390,7 @@ func (s *State) giveBack(cost, charged, at int64) {
 // for none, and a fraction.
 func (t *tokenBucket) left(charged, at int64) (tokens, fraction int64) {
 	since := *t
-	since.level, since.fraction, since.last = 0, 0, at
+	since.level, since.fraction, since.last, since.over = 0, 0, at, 0
 	since.refill(t.last)
 	if since.fraction == 0 {
 		return charged - since.level, 0

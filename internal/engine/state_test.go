@@ -47,6 +47,7 @@ func TestDecodeRefusesWhatNoCounterCanBe(t *testing.T) {
 		"bucket":                  header(TokenBucket, 10, 5, minute, 14, 59_999, noon),
 		"bucket, past the limit":  header(TokenBucket, 10, 5, minute, -maxUsed, 0, noon),
 		"bucket, of everything":   header(TokenBucket, MaxAmount, MaxAmount, MaxWindow.Milliseconds(), 2*MaxAmount, 0, noon),
+		"bucket, over":            header(TokenBucket, -10, 5, minute, -8, 0, noon, 8, 11),
 		"sliding, before 1970 ok": header(SlidingWindow, minute, 1, -5, 1, 0),
 		"version 1":               slices.Concat([]byte{1}, before[1:], good[len(begin):]),
 	} {
@@ -95,6 +96,11 @@ func TestDecodeRefusesWhatNoCounterCanBe(t *testing.T) {
 		"bucket, a whole fraction":  header(TokenBucket, 10, 5, minute, 5, minute, noon),
 		"bucket, more than full":    header(TokenBucket, 10, 5, minute, 15, 1, noon),
 		"bucket, no window":         header(TokenBucket, 10, 5, 0, 5, 0, noon),
+		"bucket, over nothing":      header(TokenBucket, -10, 5, minute, -8, 0, noon, 0, 11),
+		"bucket, over what is left": header(TokenBucket, -10, 5, minute, -8, 0, noon, 9, 11),
+		"bucket, over and free":     header(TokenBucket, -10, 5, minute, 1, 0, noon, 1, 11),
+		"bucket, over no more":      header(TokenBucket, -10, 5, minute, -8, 0, noon, 8, 10),
+		"bucket, over too much":     header(TokenBucket, -10, 5, minute, -8, 0, noon, 8, MaxAmount+1),
 	} {
 		var s State
 		if err := s.Decode(b); !errors.Is(err, ErrCorrupt) {
