@@ -40,7 +40,7 @@ func readNumbers(k *kong.Kong) error {
 	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
 		f, ok := node.(*kong.Flag)
 		if ok && !f.IsBool() {
-			read, wanted := f.Mapper, numberWanted(f)
+			read := f.Mapper
 			f.Mapper = kong.MapperFunc(func(c *kong.DecodeContext, target reflect.Value) error {
 				text, is := c.Scan.Peek().Value.(string)
 				if is && negative.MatchString(text) {
@@ -49,7 +49,7 @@ func readNumbers(k *kong.Kong) error {
 				}
 				given := c.Scan.Peek().IsValue()
 				err := read.Decode(c, target)
-				if err != nil && given && wanted != "" {
+				if wanted := numberWanted(f); err != nil && given && wanted != "" { // before the parse a default may be a template
 					return fmt.Errorf("%q %s", text, wanted)
 				}
 				return err
