@@ -26,7 +26,8 @@ func TestNumbersThatAreNone(t *testing.T) {
 			case kind == reflect.TypeFor[time.Duration]():
 				wrong, below = append(wrong, "5", "-5", "99999999h"), "-1s"
 			case kind.Kind() == reflect.Int || kind.Kind() == reflect.Int64:
-				wrong = append(wrong, "1.5", "1s", "99999999999999999999", "-99999999999999999999")
+				// kong reads the last five as Go does, the first of them as 8.
+				wrong = append(wrong, "1.5", "1s", "99999999999999999999", "-99999999999999999999", "010", "-010", "0x10", "0b1", "1_000")
 			case kind.Kind() != reflect.Float64:
 				continue
 			}
@@ -53,6 +54,7 @@ func TestNumbersThatAreNone(t *testing.T) {
 func TestAWrongVariableIsNamed(t *testing.T) {
 	for _, test := range []struct{ variable, value, args, want string }{
 		{"USAGE_DAYS", "-1", "serve", "--usage-days (from USAGE_DAYS): -1 is not between 0 and 36500 days; want"},
+		{"USAGE_DAYS", "010", "serve", `--usage-days: "010" is no whole number in plain decimal digits, or too large; want one such as 90 (from envar USAGE_DAYS="010")`},
 		{"USAGE_DAYS", "1", "serve --usage-days -1", "--usage-days: -1 is not"},
 		{"CLEANUP_EVERY", "5", "serve", `--cleanup-every: "5" is no duration with a unit; want one such as 60s (from envar CLEANUP_EVERY="5")`},
 		{"CLEANUP_EVERY", "48h", "serve", "--cleanup-every (from CLEANUP_EVERY): 48h0m0s is neither"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -24,11 +25,25 @@ func numberWanted(f *kong.Flag) string {
 	case t == reflect.TypeFor[time.Duration]():
 		return "is no duration with a unit; want one such as " + cmp.Or(f.Default, "30s")
 	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
-		return "is no whole number, or too large; want one such as " + cmp.Or(f.Default, "10")
+		return "is no whole number in plain decimal digits, or too large; want one such as " + cmp.Or(f.Default, "10")
 	case t.Kind() == reflect.Float64:
 		return "is no number; want one such as " + cmp.Or(f.Default, "0.5")
 	}
 	return ""
+}
+
+// whole reads a whole number as the files do. kong reads it as Go does, and 010 as 8.
+func whole(c *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := c.Scan.PopValueInto("number", &text); err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || strconv.FormatInt(n, 10) != text {
+		return fmt.Errorf("expected a whole number but got %q", text)
+	}
+	target.SetInt(n)
+	return nil
 }
 
 // negative is a value that kong would take for a short flag where it stands by itself. No flag is a digit.

@@ -10,12 +10,15 @@ import (
 )
 
 // Parsing is how both programs take their flags: an environment variable that is empty counts as unset, since Compose and Helm
-// pass what nobody set as an empty text, a flag or an argument that is given empty is wrong usage, and a number may be below 0.
+// pass what nobody set as an empty text, a flag or an argument that is given empty is wrong usage, and a number may be below 0 and has
+// plain decimal digits.
 func Parsing() kong.Option {
 	return kong.OptionFunc(func(k *kong.Kong) error {
 		return errors.Join(
 			kong.WithBeforeReset(forgetEmptyVariables).Apply(k),
 			kong.ValueFormatter(helpWithAllVariables).Apply(k),
+			kong.KindMapper(reflect.Int, kong.MapperFunc(whole)).Apply(k),
+			kong.KindMapper(reflect.Int64, kong.MapperFunc(whole)).Apply(k),
 			kong.PostBuild(readNumbers).Apply(k),
 			kong.PostBuild(refuseEmptyValues).Apply(k), // around it
 		)
