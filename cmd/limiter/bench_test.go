@@ -137,7 +137,7 @@ func TestBenchSaysAtOnceWhatIsWrong(t *testing.T) {
 	url := respond(t, limits.SubjectConsume, func(string) *nats.Msg {
 		return &nats.Msg{Data: []byte(`{"error":{"code":"invalid_window","message":"no"}}`), Header: nats.Header{"Nats-Service-Error-Code": {"400"}}}
 	})
-	limiter(t, "bench", "--nats-url", url, "--window", "1x").want(t, exitError, "", "limiter: no (400 invalid_window)")
+	limiter(t, "bench", "--nats-url", url, "--window", "1x").want(t, exitUsage, "", "limiter: no (400 invalid_window)")
 }
 
 // A role that may subscribe to its own inbox alone gets its answers.

@@ -43,7 +43,7 @@ func TestServiceKeys(t *testing.T) {
 	s.limiter(t, "keys expire "+id+" --never").want(t, exitDone, "expires never, but was revoked ", "")
 	s.limiter(t, "keys list").want(t, exitDone, "revoked", "")
 	s.limiter(t, "keys revoke AAAAAAAA").want(t, exitError, "", `no API key with the id "AAAAAAAA"`)
-	s.limiter(t, "keys revoke "+strings.TrimSpace(text)).want(t, exitError, "", "id is none of an API key")
+	s.limiter(t, "keys revoke "+strings.TrimSpace(text)).want(t, exitUsage, "", "id is none of an API key")
 
 	s.stop()
 	if log := s.err.String(); strings.Contains(log, strings.Split(text, "_")[2]) || !strings.Contains(log, "API key revoked") {
@@ -63,8 +63,8 @@ func TestServiceOverrides(t *testing.T) {
 	s.limiter(t, "overrides set api minute api:user:7 --limit 500 --burst 0 --until 4000-01-02T00:00:00Z --reason import --by ann").
 		want(t, exitDone, "minute of api for api:user:7: limit 500 burst 0, until 4000-01-02 01:00:00\n", "")
 	s.limiter(t, "overrides set api minute api:user:* --unlimited --reason test").want(t, exitDone, "unlimited, until it is deleted\n", "")
-	s.limiter(t, "overrides set api minute a --limit 1 --reason late --for 2h").want(t, exitError, "", "invalid_expiresAt") // 2h from March 2026
-	s.limiter(t, "overrides set api minute a --window 1x --reason r").want(t, exitError, "", "invalid_window")
+	s.limiter(t, "overrides set api minute a --limit 1 --reason late --for 2h").want(t, exitUsage, "", "invalid_expiresAt") // 2h from March 2026
+	s.limiter(t, "overrides set api minute a --window 1x --reason r").want(t, exitUsage, "", "invalid_window")
 	s.limiter(t, "overrides list --policy api").want(t, exitDone, "api     minute  api:user:7  limit 500 burst 0  4000-01-02 01:00:00  ann", "")
 	s.limiter(t, "overrides list --json").want(t, exitDone, `"subject":"api:user:*","unlimited":true`, "")
 	s.limiter(t, "overrides delete api minute api:user:7").want(t, exitDone, "deleted the override of minute of api for api:user:7\n", "")

@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/term"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/app"
 	"github.com/seed503877ad/limits/internal/settings"
 )
@@ -28,7 +29,7 @@ import (
 const (
 	exitDone   = 0 // done, or allowed
 	exitError  = 1
-	exitUsage  = 2
+	exitUsage  = 2 // also found by the service, which answers 400 then
 	exitDenied = 3
 )
 
@@ -76,7 +77,9 @@ func (*commands) Help() string {
       runs a limiter, all in one on this machine
 
   limiter consume api:user:7 --limit 100 --window 1m
-      asks it`
+      asks it
+
+Exit status: 0 done or allowed, 1 an error, 2 wrong usage, also where the service finds it (an error 400), 3 denied.`
 }
 
 // session is what a verb works with: everything of the process that it may touch.
@@ -181,7 +184,8 @@ func exitStatus(s *session, k *kong.Context, err error) int {
 		return exitDenied
 	}
 	text, status := strings.Map(settings.Shown, err.Error()), exitError
-	if errors.As(err, &usage) || errors.Is(err, app.ErrOptions) {
+	answer, _ := errors.AsType[*limits.Error](err)
+	if errors.As(err, &usage) || errors.Is(err, app.ErrOptions) || answer != nil && answer.Status == 400 {
 		text, status = settings.Explain(k, err), exitUsage
 	}
 	fmt.Fprintf(s.err, "limiter: %s%s\n", text, inboxHint(err))

@@ -146,7 +146,7 @@ func TestServiceOfPolicies(t *testing.T) {
 	s.limiter(t, "refund --policy chat -a user=7").want(t, exitDone, "5/60m  1 ", "")
 	s.limiter(t, "record --policy chat -a user=7 --cost 3").want(t, exitDenied, "past the limit: 7 of 5 used in 60m\n", "")
 	s.limiter(t, "consume -a user=7 -a route=mail").want(t, exitDone, "allowed: no limit applies\n", "")
-	s.limiter(t, "consume --policy chat -a route=chat").want(t, exitError, "", "400 invalid_attributes")
+	s.limiter(t, "consume --policy chat -a route=chat").want(t, exitUsage, "", "400 invalid_attributes")
 
 	s.limiter(t, "consume --cost 5 --id estimate --policy chat -a user=9").want(t, exitDone, "5/60m  0 ", "")
 	s.limiter(t, "settle estimate --cost 2").want(t, exitDone, "chat:9  minute  5/60m  3 ", "")
@@ -160,7 +160,7 @@ func TestServiceOfPolicies(t *testing.T) {
 	s.limiter(t, "reset --prefix chat: --yes").want(t, exitDone, "reset 2 counters\n", "")
 
 	const set = "overrides set chat minute chat:7 --reason r "
-	s.limiter(t, set+"--burst 5").want(t, exitError, "", "burst needs algorithm token_bucket")
+	s.limiter(t, set+"--burst 5").want(t, exitUsage, "", "burst needs algorithm token_bucket")
 	s.limiter(t, strings.Replace(set, "minute", "day", 1)+"--limit 9").want(t, exitError, "", "policy chat has minute (404 unknown_limit)")
 	s.limiter(t, strings.Replace(set, "chat", "char", 1)+"--limit 9").want(t, exitError, "", "there are chat (404 unknown_policy)")
 	s.limiter(t, set+"--limit 9").want(t, exitDone, "limit 9, until it is deleted", "")

@@ -123,8 +123,8 @@ func TestServiceErrorsAreErrors(t *testing.T) {
 		return &nats.Msg{Data: []byte(body), Header: nats.Header{"Nats-Service-Error-Code": {"400"}}}
 	})
 	args := []string{"refund", "k", "--limit", "1", "--window", "1x", "--nats-url", url}
-	limiter(t, args...).want(t, exitError, "", `limiter: window: unknown unit "x" (400 invalid_window)`)
-	limiter(t, append(args, "--json")...).want(t, exitError, body+"\n", "400 invalid_window")
+	limiter(t, args...).want(t, exitUsage, "", `limiter: window: unknown unit "x" (400 invalid_window)`+"\nsee: limiter refund --help\n")
+	limiter(t, append(args, "--json")...).want(t, exitUsage, body+"\n", "400 invalid_window")
 }
 
 func TestNoAnswer(t *testing.T) {
