@@ -364,7 +364,7 @@ func (p *Problems) Integer(n ast.Node, path, want string) int64 {
 		if v, err := strconv.ParseInt(text, 10, 64); err == nil && strconv.FormatInt(v, 10) == text {
 			return v
 		}
-		p.Add(path, "%s is not a number in plain decimal digits, or too large; write it as 1000", Quote(text))
+		p.Add(path, "%s is not a number in plain decimal digits, or too large; write it without +, _, letters and 0 in front", Quote(text))
 		return 0
 	}
 	p.Add(path, "must be %s; got %s", want, p.Kind(n))

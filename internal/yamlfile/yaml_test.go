@@ -165,7 +165,7 @@ func TestPlainValuesAreWhatTheyLookLike(t *testing.T) {
 func TestAWholeNumberThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	for _, number := range []string{"9223372036854775808", "99999999999999999999", "-99999999999999999999"} {
-		want := `f:1: a: "` + number + `" is not a number in plain decimal digits, or too large; write it as 1000`
+		want := `f:1: a: "` + number + `" is not a number in plain decimal digits, or too large; write it without +, _, letters and 0 in front`
 		if _, err := parsePair("f", []byte("a: "+number+"\nb: 7\n")); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
