@@ -268,22 +268,30 @@ func printExplanation(s *session, e *app.PolicyExplanation) {
 			continue
 		}
 		fmt.Fprintf(s.out, "%s: yes: %s%s\n", p.Policy, p.Why, circumstances(p))
-		for _, l := range p.Limits {
-			line := fmt.Sprintf("  %s  %s", l.Name, rateOf(l.Limit.String(), l.Window))
-			for _, word := range []string{l.Algorithm, l.Key} { // a lifted limit may have neither
-				if word != "" {
-					line += "  " + word
-				}
-			}
-			if l.Override != "" {
-				line += fmt.Sprintf("  (override for %s: %s)", l.Override, l.Reason)
-			}
-			if l.LeftOut != "" {
-				line += fmt.Sprintf("  (override for %s does not fit and is left out: %s)", l.LeftOut, l.Reason)
-			}
-			fmt.Fprintln(s.out, line)
+		for i := range p.Limits {
+			fmt.Fprintln(s.out, explained(&p.Limits[i]))
 		}
 	}
+}
+
+// explained is the line of a limit.
+func explained(l *app.ExplainedLimit) string {
+	if l.Error != "" {
+		return fmt.Sprintf("  %s  refused: %s", l.Name, l.Error)
+	}
+	line := fmt.Sprintf("  %s  %s", l.Name, rateOf(l.Limit.String(), l.Window))
+	for _, word := range []string{l.Algorithm, l.Key} { // a lifted limit may have neither
+		if word != "" {
+			line += "  " + word
+		}
+	}
+	if l.Override != "" {
+		line += fmt.Sprintf("  (override for %s: %s)", l.Override, l.Reason)
+	}
+	if l.LeftOut != "" {
+		line += fmt.Sprintf("  (override for %s does not fit and is left out: %s)", l.LeftOut, l.Reason)
+	}
+	return line
 }
 
 // circumstances says what else made the limits what they are.

@@ -114,6 +114,8 @@ func TestExamplesOfPoliciesExplain(t *testing.T) {
 	if ran != 2 {
 		t.Errorf("%d examples, want 2", ran)
 	}
+	limiter(t, "policies", "explain", file, "--policy", "signup", "-a", "ip=bad", "-a", "email=a@b.example").want(t, exitError,
+		"\n  ip  refused: attribute ip ", "the request is refused: attribute ip ")
 }
 
 // TestAQuotaOfOverridesAlone: a limit that is unlimited has a key to override, and whoever has no override has no limit.

@@ -14,6 +14,7 @@ type (
 	PolicyQuestion    = policy.Question
 	PolicyExplanation = policy.Explanation
 	ExplainedPolicy   = policy.Explained
+	ExplainedLimit    = policy.ExplainedLimit
 	PolicyError       = policy.Error
 	PolicyOverrides   = policy.Finder
 )

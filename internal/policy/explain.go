@@ -27,7 +27,7 @@ type Explained struct {
 type ExplainedLimit struct {
 	Name      string `json:"name"`
 	Key       string `json:"key,omitempty"`
-	Limit     Amount `json:"limit"`
+	Limit     Amount `json:"limit,omitempty"`
 	Window    string `json:"window,omitempty"`
 	Algorithm string `json:"algorithm,omitempty"`
 	Burst     int64  `json:"burst,omitempty"`
@@ -36,6 +36,8 @@ type ExplainedLimit struct {
 	Override string `json:"override,omitempty"`
 	LeftOut  string `json:"leftOut,omitempty"`
 	Reason   string `json:"reason,omitempty"`
+	// Error says why the key cannot be made, for which the request is refused; nothing else is known then.
+	Error string `json:"error,omitempty"`
 }
 
 // Explain tells what [Set.Resolve] does with the question, and why.
@@ -95,11 +97,11 @@ func (a *asking) why(p *policy, v verdict) string {
 }
 
 func (a *asking) explainLimit(p *policy, l *limit) ExplainedLimit {
-	x := ExplainedLimit{Name: l.name, Limit: Unlimited}
 	out, ok, by, err := a.resolve(p, l)
 	if err != nil {
-		return x // Explanation.Error says it
+		return ExplainedLimit{Name: l.name, Error: err.Error()}
 	}
+	x := ExplainedLimit{Name: l.name, Limit: Unlimited}
 	if by.Override != nil {
 		x.Reason = by.Reason
 		if by.used {

@@ -337,6 +337,17 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestALimitWithoutAKeyIsNotUnlimited: the request is refused because of it.
+func TestALimitWithoutAKeyIsNotUnlimited(t *testing.T) {
+	t.Parallel()
+	s := parse(t, "policies: [{name: p, limits: [{name: all, key: all, limit: 9, window: 1m}, {name: ip, key: \"ip:{ip}\", limit: 5, window: 1m}]}]")
+	e := s.Explain(Question{Policy: "p", Attributes: map[string]string{"ip": "bad"}, Now: noon})
+	limits := []ExplainedLimit{{Name: "all", Key: "all", Limit: 9, Window: "1m", Algorithm: "sliding_window"}, {Name: "ip", Error: e.Error}}
+	if d := cmp.Diff(limits, e.Policies[0].Limits); d != "" || e.Error == "" {
+		t.Error(d, e.Error)
+	}
+}
+
 // TestDocumentedFiles holds the examples of the documents to what they explain, and to the comment that editors know.
 func TestDocumentedFiles(t *testing.T) {
 	t.Parallel()
