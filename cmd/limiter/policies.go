@@ -133,7 +133,7 @@ func printJSON(s *session, v any) error {
 func policyRows(t *table, p *app.Policy) {
 	for i := range p.Limits {
 		l := &p.Limits[i]
-		t.row(p.Name, "-", l.Name, l.Key, rateOf(l.Limit.String(), l.Window), whenApplied(p))
+		t.row(p.Name, "-", l.Name, l.Key, rateOf(l.Limit.String(), l.Window, 0), whenApplied(p))
 	}
 	for _, tier := range slices.Sorted(maps.Keys(p.Tiers)) {
 		for i := range p.Limits {
@@ -143,16 +143,9 @@ func policyRows(t *table, p *app.Policy) {
 				continue
 			}
 			amount, window := cmp.Or(f.Limit, l.Limit), cmp.Or(f.Window, l.Window)
-			t.row(p.Name, tier, l.Name, cmp.Or(f.Key, l.Key), rateOf(amount.String(), window), whenApplied(p))
+			t.row(p.Name, tier, l.Name, cmp.Or(f.Key, l.Key), rateOf(amount.String(), window, 0), whenApplied(p))
 		}
 	}
-}
-
-func rateOf(amount, window string) string {
-	if amount == "unlimited" || window == "" {
-		return amount
-	}
-	return amount + "/" + window
 }
 
 // whenApplied says in words when a policy applies.
@@ -279,8 +272,8 @@ func explained(l *app.ExplainedLimit) string {
 	if l.Error != "" {
 		return fmt.Sprintf("  %s  refused: %s", l.Name, l.Error)
 	}
-	line := fmt.Sprintf("  %s  %s", l.Name, rateOf(l.Limit.String(), l.Window))
-	for _, word := range []string{l.Algorithm, l.Key} { // a lifted limit may have neither
+	line := fmt.Sprintf("  %s  %s", l.Name, rateOf(l.Limit.String(), l.Window, l.Burst))
+	for _, word := range []string{l.Algorithm, l.Timezone, l.Anchor, l.Consistency, l.Key} { // a lifted limit may have none
 		if word != "" {
 			line += "  " + word
 		}

@@ -172,3 +172,14 @@ func TestServiceOfPolicies(t *testing.T) {
 	s.limiter(t, explain).want(t, exitDone, "  minute  5/60m  sliding_window  chat:7\n", "")
 	s.limiter(t, explain+" --overrides").want(t, exitDone, "  minute  9/60m  sliding_window  chat:7  (override for chat:7: r)\n", "")
 }
+
+// TestAnOverrideOfABurstShows in what explain prints.
+func TestAnOverrideOfABurstShows(t *testing.T) {
+	t.Parallel()
+	file := policies(t, `policies: [{name: p, limits: [{name: m, key: "k:{user}", limit: 10, window: 1m, algorithm: token_bucket, burst: 5}]}]`)
+	s := serve(t, "--policies", file)
+	s.limiter(t, "overrides set p m k:7 --burst 50 --reason r").want(t, exitDone, "burst 50", "")
+	explain := "policies explain " + file + " --policy p -a user=7"
+	s.limiter(t, explain).want(t, exitDone, "  m  10/1m +5  token_bucket  k:7\n", "")
+	s.limiter(t, explain+" --overrides").want(t, exitDone, "  m  10/1m +50  token_bucket  k:7  (override for k:7: r)\n", "")
+}

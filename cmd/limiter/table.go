@@ -50,13 +50,18 @@ func counterRow(now time.Time, c *limits.Counter, withKey bool) []any {
 // rate writes a limit as "100/1m", with the burst of a token bucket as "100/1m +20"; without a window, which is that of one that
 // is not known, as "100".
 func rate(limit int64, window string, burst int64) string {
+	return rateOf(strconv.FormatInt(limit, 10), window, burst)
+}
+
+// rateOf is rate of an amount that may be "unlimited".
+func rateOf(amount, window string, burst int64) string {
 	switch {
-	case window == "":
-		return fmt.Sprint(limit)
+	case window == "" || amount == "unlimited":
+		return amount
 	case burst > 0:
-		return fmt.Sprintf("%d/%s +%d", limit, window, burst)
+		return fmt.Sprintf("%s/%s +%d", amount, window, burst)
 	}
-	return fmt.Sprintf("%d/%s", limit, window)
+	return amount + "/" + window
 }
 
 // when writes a time in Unix milliseconds as a date in now's zone and how far away it is.

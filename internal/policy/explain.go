@@ -31,6 +31,10 @@ type ExplainedLimit struct {
 	Window    string `json:"window,omitempty"`
 	Algorithm string `json:"algorithm,omitempty"`
 	Burst     int64  `json:"burst,omitempty"`
+	// Timezone is that of a calendar period, UTC unless said; Anchor is "aligned" and Consistency "exact" unless said.
+	Timezone    string `json:"timezone,omitempty"`
+	Anchor      string `json:"anchor,omitempty"`
+	Consistency string `json:"consistency,omitempty"`
 	// Override is the subject of the override that was used, LeftOut of one that does not fit the limit and was not; Reason
 	// is its.
 	Override string `json:"override,omitempty"`
@@ -111,8 +115,18 @@ func (a *asking) explainLimit(p *policy, l *limit) ExplainedLimit {
 		}
 	}
 	x.Key = out.Key
-	if ok {
-		x.Limit, x.Window, x.Algorithm, x.Burst = Amount(out.Limit), out.Window.String(), out.Algorithm.String(), out.Burst
+	if !ok {
+		return x
+	}
+	x.Limit, x.Window, x.Algorithm, x.Burst = Amount(out.Limit), out.Window.String(), out.Algorithm.String(), out.Burst
+	if out.Zone != nil {
+		x.Timezone = out.Zone.String()
+	}
+	if out.FirstUse {
+		x.Anchor = "first_use"
+	}
+	if out.Leased {
+		x.Consistency = "leased"
 	}
 	return x
 }

@@ -337,6 +337,23 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestExplainTellsAllThatALimitIs, and what it is unless said only of the algorithm.
+func TestExplainTellsAllThatALimitIs(t *testing.T) {
+	t.Parallel()
+	s := parse(t, `policies: [{name: p, limits: [
+  {name: bucket, key: k, limit: 10, window: 1m, algorithm: token_bucket, burst: 5, consistency: leased},
+  {name: first, key: k, limit: 10, window: day, timezone: Europe/Berlin, anchor: first_use},
+  {name: plain, key: k, limit: 10, window: day, timezone: UTC, anchor: aligned, consistency: exact}]}]`)
+	want := []ExplainedLimit{
+		{Name: "bucket", Key: "k", Limit: 10, Window: "1m", Algorithm: "token_bucket", Burst: 5, Consistency: "leased"},
+		{Name: "first", Key: "k", Limit: 10, Window: "day", Algorithm: "fixed_window", Timezone: "Europe/Berlin", Anchor: "first_use"},
+		{Name: "plain", Key: "k", Limit: 10, Window: "day", Algorithm: "fixed_window"},
+	}
+	if d := cmp.Diff(want, s.Explain(Question{Policy: "p", Now: noon}).Policies[0].Limits); d != "" {
+		t.Error(d)
+	}
+}
+
 // TestALimitWithoutAKeyIsNotUnlimited: the request is refused because of it.
 func TestALimitWithoutAKeyIsNotUnlimited(t *testing.T) {
 	t.Parallel()
