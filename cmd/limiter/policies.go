@@ -206,6 +206,7 @@ func (c *policiesExplainCmd) Run(s *session) error {
 		}
 	}
 	e := set.Explain(question)
+	c.noteTiers(s, set, &e)
 	if c.HashKey == "" && hashes(set, &e) {
 		fmt.Fprintln(s.err, "note: hashed keys below are not those of the service; give its --hash-key (HASH_KEY, or hash.key in its data folder)")
 	}
@@ -218,6 +219,19 @@ func (c *policiesExplainCmd) Run(s *session) error {
 		return fmt.Errorf("the request is refused: %s", e.Error)
 	}
 	return err
+}
+
+// noteTiers tells of policies that have tiers, and not that of the request, such as PRO and not pro.
+func (c *policiesExplainCmd) noteTiers(s *session, set *app.PolicySet, e *app.PolicyExplanation) {
+	if c.Tier == "" {
+		return
+	}
+	for _, p := range set.Policies() {
+		unknown := func(x app.ExplainedPolicy) bool { return x.Applies && x.Policy == p.Name && x.Tier == "" }
+		if tiers := slices.Sorted(maps.Keys(p.Tiers)); len(tiers) > 0 && slices.ContainsFunc(e.Policies, unknown) {
+			fmt.Fprintf(s.err, "note: %s has no tier %q (it has %s), so its limits are as they are without one\n", p.Name, c.Tier, strings.Join(tiers, ", "))
+		}
+	}
 }
 
 // hashes tells whether a policy that applies has a key with the filter hash.

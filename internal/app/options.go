@@ -97,9 +97,7 @@ func (o *Options) check() error {
 	if o.KeyPrefix != "" {
 		wrong("--key-prefix", keys.CheckPrefix(o.KeyPrefix))
 	}
-	if n := len(o.HashKey); n > 0 && n < minHashKey {
-		wrong("--hash-key", fmt.Errorf("%d bytes are too few; want %d or more, such as from: openssl rand -hex 32", n, minHashKey))
-	}
+	wrong("--hash-key", checkHashKey(o.HashKey))
 	if len(all) == 0 {
 		return nil
 	}

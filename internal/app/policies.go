@@ -35,6 +35,14 @@ func (l *limiter) loadPolicies(ctx context.Context) error {
 // minHashKey is the least length of a hash key in bytes: with 128 bits nobody finds it by trying.
 const minHashKey = 16
 
+// checkHashKey holds a key that is set to its least length.
+func checkHashKey(key string) error {
+	if n := len(key); n > 0 && n < minHashKey {
+		return fmt.Errorf("%d bytes are too few; want %d or more, such as from: openssl rand -hex 32", n, minHashKey)
+	}
+	return nil
+}
+
 // hashKey gives the key that was set, or the one of the data folder, or none where workers must share it.
 func (l *limiter) hashKey() ([]byte, error) {
 	if l.HashKey == "" && l.DatabaseURL == "" {

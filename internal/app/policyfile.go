@@ -1,6 +1,8 @@
 package app
 
 import (
+	"fmt"
+
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/policy"
@@ -22,8 +24,12 @@ type (
 // placeholderKey stands in for the hash key where none is at hand: the file can be checked without it.
 const placeholderKey = "no hash key given"
 
-// LoadPolicies reads a policy file. Without a hash key its hashes are not those of a service.
+// LoadPolicies reads a policy file. Without a hash key its hashes are not those of a service; with one that no service takes it
+// fails with [ErrOptions].
 func LoadPolicies(path, hashKey string) (*PolicySet, error) {
+	if err := checkHashKey(hashKey); err != nil {
+		return nil, fmt.Errorf("%w: --hash-key: %w", ErrOptions, err)
+	}
 	if hashKey == "" {
 		hashKey = placeholderKey
 	}
