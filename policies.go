@@ -11,7 +11,7 @@ type PoliciesRequest struct {
 	// After is the Next of the page before: the page starts behind it. Where the policy is no more that is error 400
 	// invalid_after.
 	After string `json:"after,omitempty"`
-	// Max is how many policies a page holds: [MaxPoliciesPage] unless said, and at most.
+	// Max is how many policies a page holds: [MaxPoliciesPage] unless said, and at most. It holds fewer where they have many limits.
 	Max int `json:"max,omitzero"`
 }
 
@@ -38,9 +38,28 @@ type PolicyInfo struct {
 	Limits []PolicyLimit `json:"limits"`
 	// Tiers are the names of the tiers that have limits of their own.
 	Tiers []string `json:"tiers,omitempty"`
+	// TierLimits are, for each of them, the limits that it changes, as they are in it.
+	TierLimits map[string][]PolicyLimit `json:"tierLimits,omitempty"`
+	// Schedule is when the limits are others.
+	Schedule []PolicySlot `json:"schedule,omitempty"`
 }
 
-// PolicyLimit is a limit of a policy as it is without a tier.
+// PolicySlot is a time of day at which limits are others.
+type PolicySlot struct {
+	// From and To are such as "22:00". A slot that ends before it begins ends the next day.
+	From string `json:"from"`
+	To   string `json:"to"`
+	// Days are those on which the slot begins, such as "mon"; all unless said.
+	Days []string `json:"days,omitempty"`
+	// Timezone is an IANA zone; UTC unless said.
+	Timezone string `json:"timezone,omitempty"`
+	// Factor multiplies limit and burst of every limit.
+	Factor float64 `json:"factor,omitzero"`
+	// Limits are those that the slot changes, as they are without a tier and before the factor.
+	Limits []PolicyLimit `json:"limits,omitempty"`
+}
+
+// PolicyLimit is a limit of a policy. A field that its file leaves out is left out.
 type PolicyLimit struct {
 	Name string `json:"name"`
 	// Key is the template of the key.
@@ -49,6 +68,13 @@ type PolicyLimit struct {
 	Limit     int64  `json:"limit,omitzero"`
 	Unlimited bool   `json:"unlimited,omitzero"`
 	Window    string `json:"window,omitempty"`
+	// Algorithm is [SlidingWindow] unless said, and [FixedWindow] for a calendar period.
+	Algorithm string `json:"algorithm,omitempty"`
+	Burst     int64  `json:"burst,omitzero"`
+	// Timezone is UTC, Anchor "aligned" and Consistency [Exact] unless said.
+	Timezone    string `json:"timezone,omitempty"`
+	Anchor      string `json:"anchor,omitempty"`
+	Consistency string `json:"consistency,omitempty"`
 }
 
 // Policies gives a page of the policies of one worker, and how it stands with their file.

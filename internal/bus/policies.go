@@ -93,14 +93,20 @@ func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 			return nil, badInput("after", "after", "after %s is not the next of a page, or is no policy any more; begin again without it", quoteText([]byte(req.After)))
 		}
 	}
-	for i := from; i < len(all) && i < from+req.Max; i++ {
-		reply.Policies = append(reply.Policies, policyInfo(&all[i]))
+	for i, told := from, 0; i < len(all) && i < from+req.Max && told < maxPageLimits; i++ {
+		p := &all[i]
+		reply.Policies = append(reply.Policies, policyInfo(p))
+		told += len(p.Limits) * (1 + len(p.Tiers) + len(p.Schedule))
 	}
 	if end := from + len(reply.Policies); end < len(all) && end > 0 {
 		reply.Next = all[end-1].Name
 	}
 	return reply, nil
 }
+
+// maxPageLimits ends a page behind the policy with which it has that many limits, so that no page is larger than NATS takes in one
+// message.
+const maxPageLimits = 1000
 
 // maxReloadError bounds the error of a file in an answer.
 const maxReloadError = 4096
@@ -112,14 +118,29 @@ func decodePolicies(data []byte) (limits.PoliciesRequest, error) {
 }
 
 func policyInfo(p *policy.Policy) limits.PolicyInfo {
-	info := limits.PolicyInfo{Name: p.Name, Group: p.Group, Mode: p.Mode, Tiers: slices.Sorted(maps.Keys(p.Tiers))}
-	for i := range p.Limits {
-		l := &p.Limits[i]
-		info.Limits = append(info.Limits, limits.PolicyLimit{
-			Name: l.Name, Key: l.Key, Limit: max(0, int64(l.Limit)), Unlimited: l.Limit == policy.Unlimited, Window: l.Window,
-		})
+	info := limits.PolicyInfo{Name: p.Name, Group: p.Group, Mode: p.Mode, Tiers: slices.Sorted(maps.Keys(p.Tiers)),
+		Limits: policyLimits(p.Limits), TierLimits: map[string][]limits.PolicyLimit{}}
+	for tier, changes := range p.Tiers {
+		info.TierLimits[tier] = policyLimits(p.Changed(changes))
+	}
+	for _, s := range p.Schedule {
+		info.Schedule = append(info.Schedule, limits.PolicySlot{From: s.From, To: s.To, Days: s.Days, Timezone: s.Timezone,
+			Factor: s.Factor, Limits: policyLimits(p.Changed(s.Limits))})
 	}
 	return info
+}
+
+func policyLimits(specs []policy.LimitSpec) (list []limits.PolicyLimit) {
+	for i := range specs {
+		l := &specs[i]
+		info := limits.PolicyLimit{Name: l.Name, Key: l.Key, Limit: max(0, int64(l.Limit)), Unlimited: l.Limit == policy.Unlimited,
+			Window: l.Window, Algorithm: l.Algorithm, Timezone: l.Timezone, Anchor: l.Anchor, Consistency: l.Consistency}
+		if l.Burst != nil {
+			info.Burst = *l.Burst
+		}
+		list = append(list, info)
+	}
+	return list
 }
 
 // cut shortens text to some bytes.

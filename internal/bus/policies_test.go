@@ -223,6 +223,60 @@ func TestAdminPolicies(t *testing.T) {
 	}
 }
 
+// TestAdminPoliciesTellsAllOfALimit: what its tiers and times make of it, too.
+func TestAdminPoliciesTellsAllOfALimit(t *testing.T) {
+	t.Parallel()
+	nc := serveOver(t, keeperOf(t, `policies:
+  - name: p
+    limits:
+      - {name: m, key: "k:{user}", limit: 10, window: 1m, algorithm: token_bucket, burst: 5, consistency: leased}
+      - {name: d, key: "k:{user}", limit: 50, window: day, timezone: Europe/Berlin, anchor: first_use}
+    tiers: {PRO: {m: {limit: 20, burst: 0}, d: {limit: unlimited}}}
+    schedule:
+      - {from: "22:00", to: "06:00", days: [sat], timezone: Europe/Berlin, factor: 2}
+      - {from: "12:00", to: "13:00", timezone: Europe/Berlin, limits: {d: {limit: 60}}}
+`), file(t))
+	want := `"policies":[{"name":"p","limits":[` +
+		`{"name":"m","key":"k:{user}","limit":10,"window":"1m","algorithm":"token_bucket","burst":5,"consistency":"leased"},` +
+		`{"name":"d","key":"k:{user}","limit":50,"window":"day","timezone":"Europe/Berlin","anchor":"first_use"}],` +
+		`"tiers":["PRO"],"tierLimits":{"PRO":[` +
+		`{"name":"m","key":"k:{user}","limit":20,"window":"1m","algorithm":"token_bucket","consistency":"leased"},` +
+		`{"name":"d","key":"k:{user}","unlimited":true,"window":"day","timezone":"Europe/Berlin","anchor":"first_use"}]},` +
+		`"schedule":[{"from":"22:00","to":"06:00","days":["sat"],"timezone":"Europe/Berlin","factor":2},` +
+		`{"from":"12:00","to":"13:00","timezone":"Europe/Berlin","limits":[` +
+		`{"name":"d","key":"k:{user}","limit":60,"window":"day","timezone":"Europe/Berlin","anchor":"first_use"}]}]}]}`
+	if got := string(ask(t, nc, limits.SubjectPolicies, `{}`).Data); !strings.HasSuffix(got, want) {
+		t.Errorf("%s\nwant at the end\n%s", got, want)
+	}
+}
+
+// TestPagesOfPoliciesFitAMessage: tiers make much of a policy.
+func TestPagesOfPoliciesFitAMessage(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	text.WriteString("policies:\n")
+	for p := range 40 {
+		fmt.Fprintf(&text, "  - {name: p%d, limits: [{name: m, key: %s%d, limit: 1, window: 1m}], tiers: {", p, strings.Repeat("k", 240), p)
+		for tier := range 64 {
+			fmt.Fprintf(&text, "t%d: {m: {limit: 2}}, ", tier)
+		}
+		text.WriteString("}}\n")
+	}
+	nc := serveOver(t, keeperOf(t, text.String()), file(t))
+	pages, policies := 0, 0
+	for after := ""; pages == 0 || after != ""; pages++ {
+		var page limits.Policies
+		m := ask(t, nc, limits.SubjectPolicies, `{"after":"`+after+`"}`)
+		if err := json.Unmarshal(m.Data, &page); err != nil || m.Header != nil {
+			t.Fatal(err, m.Header)
+		}
+		policies, after = policies+len(page.Policies), page.Next
+	}
+	if pages != 3 || policies != 40 {
+		t.Errorf("%d policies in %d pages", policies, pages)
+	}
+}
+
 // TestADayFromTheFirstUseIsNotToday tries denials of the store and of memory.
 func TestADayFromTheFirstUseIsNotToday(t *testing.T) {
 	t.Parallel()

@@ -96,6 +96,17 @@ const Unlimited Amount = -1
 // Changes are fields to override, by name of limit.
 type Changes map[string]LimitFields
 
+// Changed gives the limits of the policy that changes are for, as they are with them.
+func (p *Policy) Changed(changes Changes) (limits []LimitSpec) {
+	for _, l := range p.Limits {
+		if f, ok := changes[l.Name]; ok {
+			merge(&l.LimitFields, &f)
+			limits = append(limits, l)
+		}
+	}
+	return limits
+}
+
 // Slot is a time of day at which the limits are others.
 type Slot struct {
 	// From and To are local times of day, "HH:MM"; To may be 24:00. A slot that ends before it begins ends the next day.
