@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -129,40 +128,68 @@ func printJSON(s *session, v any) error {
 	return err
 }
 
-// policyRows writes a row for each limit, and one for each that a tier changes.
+// policyRows writes a row for each limit, one for each that a tier or a time changes, and one for the factor of a time.
 func policyRows(t *table, p *app.Policy) {
-	for i := range p.Limits {
-		l := &p.Limits[i]
-		t.row(p.Name, "-", l.Name, l.Key, rateOf(l.Limit.String(), l.Window, 0), whenApplied(p))
-	}
-	for _, tier := range slices.Sorted(maps.Keys(p.Tiers)) {
-		for i := range p.Limits {
-			l := &p.Limits[i]
-			f, ok := p.Tiers[tier][l.Name]
-			if !ok {
-				continue
-			}
-			amount, window := cmp.Or(f.Limit, l.Limit), cmp.Or(f.Window, l.Window)
-			t.row(p.Name, tier, l.Name, cmp.Or(f.Key, l.Key), rateOf(amount.String(), window, 0), whenApplied(p))
+	rows := func(tier, applies string, limits []app.PolicyLimit) {
+		for i := range limits {
+			t.row(p.Name, tier, limits[i].Name, limits[i].Key, ruleOf(&limits[i]), applies)
 		}
 	}
+	rows("-", whenApplied(p), p.Limits)
+	for _, tier := range slices.Sorted(maps.Keys(p.Tiers)) {
+		rows(tier, whenApplied(p), p.Changed(p.Tiers[tier]))
+	}
+	for _, s := range p.Schedule {
+		at := strings.Join(slices.Concat([]string{s.From, "to", s.To}, s.Days, given(s.Timezone)), " ")
+		rows("-", at, p.Changed(s.Limits))
+		if s.Factor != 0 {
+			t.row(p.Name, "*", "*", "*", fmt.Sprintf("×%v", s.Factor), at)
+		}
+	}
+}
+
+// ruleOf writes a limit, and what it says that differs from what holds unless said.
+func ruleOf(l *app.PolicyLimit) string {
+	burst := int64(0)
+	if l.Burst != nil {
+		burst = *l.Burst
+	}
+	rule := []string{rateOf(l.Limit.String(), l.Window, burst)}
+	if l.Limit.String() != "unlimited" {
+		rule = append(rule, given(l.Algorithm, l.Timezone, l.Anchor, l.Consistency)...)
+	}
+	return strings.Join(rule, " ")
+}
+
+// given leaves out what holds unless said.
+func given(words ...string) []string {
+	unlessSaid := []string{"", limits.SlidingWindow, "UTC", "aligned", limits.Exact}
+	return slices.DeleteFunc(words, func(w string) bool { return slices.Contains(unlessSaid, w) })
 }
 
 // whenApplied says in words when a policy applies.
 func whenApplied(p *app.Policy) string {
 	text := "when named"
 	if len(p.Match) > 0 {
-		var parts []string
-		for attribute, patterns := range p.Match {
-			parts = append(parts, attribute+"="+strings.Join(patterns, "|"))
-		}
-		slices.Sort(parts)
-		text = strings.Join(parts, " ")
+		text = condition(p.Match)
+	}
+	for i, c := range p.Exempt {
+		text += []string{" unless ", " or "}[min(i, 1)] + condition(c)
 	}
 	if p.Mode == "shadow" {
 		text += " (shadow)"
 	}
 	return text
+}
+
+// condition writes each attribute with its patterns.
+func condition(c map[string]app.PolicyPatterns) string {
+	var parts []string
+	for attribute, patterns := range c {
+		parts = append(parts, attribute+"="+strings.Join(patterns, "|"))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, " ")
 }
 
 type policiesExplainCmd struct {

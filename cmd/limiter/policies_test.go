@@ -62,9 +62,34 @@ func TestPoliciesShow(t *testing.T) {
 	want := `POLICY  TIER  LIMIT   KEY                      RATE       APPLIES
 chat    -     minute  chat:{user}              5/minute   route=chat user=*
 chat    pro   minute  chat:{user}              20/minute  route=chat user=*
+chat    *     *       *                        ×2         22:00 to 06:00
 mail    -     1h      mail:{email|lower|hash}  3/1h       when named (shadow)
 `
 	if d := cmp.Diff(want, limiter(t, "policies", "show", file).out.String()); d != "" {
+		t.Error(d)
+	}
+	all := policies(t, `policies:
+  - name: p
+    match: {user: "*"}
+    exempt: [{auth: session}, {ip: ["10.*", "::1"], route: ping}]
+    limits:
+      - {name: m, key: k, limit: 10, window: 1m, algorithm: token_bucket, burst: 5, consistency: leased}
+      - {name: d, key: k, limit: 50, window: day, timezone: Europe/Berlin, anchor: first_use}
+      - {name: plain, key: k, limit: 9, window: 1h, algorithm: sliding_window, consistency: exact}
+    tiers: {PRO: {m: {burst: 50}, d: {limit: unlimited}}}
+    schedule:
+      - {from: "22:00", to: "06:00", days: [sat, sun], timezone: Europe/Berlin, factor: 0.5, limits: {m: {limit: 8}}}
+`)
+	want = `POLICY  TIER  LIMIT  KEY  RATE                            APPLIES
+p       -     m      k    10/1m +5 token_bucket leased    user=* unless auth=session or ip=10.*|::1 route=ping
+p       -     d      k    50/day Europe/Berlin first_use  user=* unless auth=session or ip=10.*|::1 route=ping
+p       -     plain  k    9/1h                            user=* unless auth=session or ip=10.*|::1 route=ping
+p       PRO   m      k    10/1m +50 token_bucket leased   user=* unless auth=session or ip=10.*|::1 route=ping
+p       PRO   d      k    unlimited                       user=* unless auth=session or ip=10.*|::1 route=ping
+p       -     m      k    8/1m +5 token_bucket leased     22:00 to 06:00 sat sun Europe/Berlin
+p       *     *      *    ×0.5                            22:00 to 06:00 sat sun Europe/Berlin
+`
+	if d := cmp.Diff(want, limiter(t, "policies", "show", all).out.String()); d != "" {
 		t.Error(d)
 	}
 	limiter(t, "policies", "show", file, "mail", "--json").want(t, exitDone, `"key": "mail:{email|lower|hash}"`, "")

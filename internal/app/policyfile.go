@@ -13,6 +13,7 @@ type (
 	PolicySet         = policy.Set
 	Policy            = policy.Policy
 	PolicyLimit       = policy.LimitSpec
+	PolicyPatterns    = policy.Patterns
 	PolicyQuestion    = policy.Question
 	PolicyExplanation = policy.Explanation
 	ExplainedPolicy   = policy.Explained
