@@ -26,7 +26,7 @@ type jobsListCmd struct{ clientFlags }
 
 // Help gives the examples of --help.
 func (*jobsListCmd) Help() string {
-	return `Each run is done by one process, an alerter or a limiter that has its alerter inside, whichever claims it
+	return `Each run is done by one process, an alerter or a limiter that has its alerter or SQLite inside, whichever claims it
 first. Schedules are in UTC, times in the zone of this machine.
 
 Examples:

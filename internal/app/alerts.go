@@ -23,7 +23,7 @@ func (l *limiter) loadAlerts(ctx context.Context) error {
 		return nil
 	}
 	if !l.RunsAlerts() {
-		l.log.Info("the alerts file is not read here: this limiter is a worker, and alerts are made by an alerter beside it", "file", l.Alerts)
+		l.log.Info("the alerts file is not read here: this limiter makes no alerts, which is the work of an alerter beside workers", "file", l.Alerts)
 		return nil
 	}
 	keeper, err := alerts.NewRulesKeeper(ctx, l.Alerts, alerts.FileOptions{}, l.log)

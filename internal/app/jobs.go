@@ -33,14 +33,16 @@ const (
 	overridesKept = 30 * 24 * time.Hour
 )
 
-// startJobs runs what is done by the clock, where alerts are.
+// startJobs runs what is done by the clock: where alerts are, and where a file is the store, of which no alerter beside could do it.
 func (l *limiter) startJobs(context.Context) error {
-	if !l.RunsAlerts() {
+	if !l.RunsAlerts() && l.DatabaseURL != "" {
 		return nil
 	}
-	runner, err := jobs.New(jobs.Config{
-		Jobs: slices.Concat(houseJobs(&l.Options, l.store), l.nightJobs(), l.alertJobs()), Store: l.store, Logger: l.log, Replica: replica(), Observer: l.metrics.WatchJobs(),
-	})
+	all := slices.Concat(houseJobs(&l.Options, l.store), l.nightJobs())
+	if l.RunsAlerts() {
+		all = append(all, l.alertJobs()...)
+	}
+	runner, err := jobs.New(jobs.Config{Jobs: all, Store: l.store, Logger: l.log, Replica: replica(), Observer: l.metrics.WatchJobs()})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	limits "github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/sqlite"
@@ -34,6 +38,26 @@ func TestWhatIsKeptForEverHasNoJob(t *testing.T) {
 	o := Options{CleanupEvery: time.Minute, UsageMinuteDays: 1, UsageDays: 1, RequestDays: 1, JobDays: 1}
 	if got := houseNames(o, store); !slices.Equal(got, want) {
 		t.Errorf("jobs %q, want %q", got, want)
+	}
+}
+
+// TestJobsOfAFileRunWithoutAlerts: no alerter beside a limiter can do them in its file.
+func TestJobsOfAFileRunWithoutAlerts(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.Alerter, o.CleanupEvery = "off", time.Minute
+	s := startOne(t, o, Run)
+	nc := s.connect(t)
+	defer nc.Close()
+	r, err := limits.NewClient(nc, limits.Timeout(patience)).RunJob(t.Context(), "expire")
+	if err != nil || r.Run.Outcome != "done" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := nc.Request(limits.SubjectAlertsList, []byte(`{}`), patience); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("alerts: %v", err)
+	}
+	if err := s.stopOne(t); err != nil {
+		t.Error(err)
 	}
 }
 

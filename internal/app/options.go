@@ -54,7 +54,7 @@ type Options struct {
 	// of jobs are removed; 0 for never.
 	UsageMinuteDays, UsageDays, RequestDays, JobDays int
 	// Alerter (ALERTER) says whether alerts and jobs run in a limiter: "on", "off", or "auto", which is unless NATSURL and
-	// DatabaseURL are both set.
+	// DatabaseURL are both set. Without DatabaseURL jobs run in any case.
 	Alerter string
 	// Alerts (ALERTS) is the alerts file; empty for the built-in rule.
 	Alerts string
@@ -117,7 +117,8 @@ func wrongPath(flag string, err error) error {
 	return fmt.Errorf("%s: %w", flag, err)
 }
 
-// RunsAlerts tells whether alerts and jobs run in this limiter, which else is a worker: it answers requests and no more.
+// RunsAlerts tells whether alerts, and jobs with them, run in this limiter, which else answers requests and no more, but for the jobs
+// of its file where it has no database.
 func (o *Options) RunsAlerts() bool {
 	return o.Alerter == "on" || o.Alerter != "off" && (o.NATSURL == "" || o.DatabaseURL == "")
 }

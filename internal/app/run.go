@@ -89,7 +89,7 @@ type limiter struct {
 	overrides *overrides.Table
 	// listening ends what listens to other workers.
 	listening []func()
-	// jobs, alerts, sender, desk and consumer are nil where an alerter does that work; alertsFile is nil without one.
+	// jobs, alerts, sender, desk and consumer are nil where that work is not done; alertsFile is nil without one.
 	jobs       bus.Jobs
 	alerts     *alerts.Service
 	sender     *deliver.Sender
