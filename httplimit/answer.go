@@ -48,7 +48,7 @@ func (a *Answer) Wait() string {
 	return waitWords(seconds)
 }
 
-// Current is how much of the limit is used.
+// Current is how much of the limit is used. Of a token bucket the reply leaves out the burst, so what is used of that is not in it.
 func (a *Answer) Current() int64 {
 	if a.Reply == nil {
 		return 0

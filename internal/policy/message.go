@@ -63,7 +63,7 @@ func appendPlaceholder(b []byte, name string, r *engine.Result, cost int64) []by
 	case "used":
 		return strconv.AppendInt(b, r.Used, 10)
 	case "limit":
-		return strconv.AppendInt(b, r.Limit, 10)
+		return strconv.AppendInt(b, r.Limit+r.Burst, 10) // what a bucket holds, as {used} is of that
 	case "remaining":
 		return strconv.AppendInt(b, r.Remaining, 10)
 	case "cost":

@@ -310,6 +310,10 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
+	bucket := engine.Result{Algorithm: engine.TokenBucket, Limit: 10, Burst: 5, Used: 15, Message: "{used}/{limit}"}
+	if got := string(AppendMessage(nil, &bucket, 1)); got != "15/15" { // what the usual text says, too
+		t.Errorf("%q, want 15/15", got)
+	}
 	for window, want := range map[string]string{"minute": "in a minute", "hour": "in an hour", "day": "in a day", "month": "in a month", "1d": "in 1 day"} {
 		r := engine.Result{Window: window, FirstUse: true, Message: "{window}"}
 		if got := string(AppendMessage(nil, &r, 1)); got != want {
