@@ -23,7 +23,7 @@ const (
 	MaxUsageRows   = 1000       // rows of a Top or a Usage
 )
 
-// LogEntry is one line of the request log: the body of usage.
+// LogEntry is one line of the request log: the body of usage, which may also be an array of them.
 type LogEntry struct {
 	// Key is who asked, such as the name of an API key; never the secret itself.
 	Key  string `json:"key"`

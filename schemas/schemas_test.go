@@ -331,7 +331,11 @@ func refineSettle(s *jsonschema.Schema) {
 	f.Minimum = "0"
 }
 
+// refineLogEntry bounds a line of the request log. A body is one, or an array of them: what is said of fields holds for objects alone.
 func refineLogEntry(s *jsonschema.Schema) {
+	one := uint64(1)
+	s.Type, s.OneOf = "", []*jsonschema.Schema{{Type: "object"},
+		{Type: "array", MinItems: &one, Items: &jsonschema.Schema{Type: "object", Ref: "#"}}}
 	get := func(name string) *jsonschema.Schema { f, _ := s.Properties.Get(name); return f }
 	text(get("user"), 0, limits.MaxKeyBytes)
 	text(get("endpoint"), 1, limits.MaxKeyBytes)

@@ -49,7 +49,7 @@ func (s *Service) endpoints(decide bool) (all []endpoint) {
 			{limits.SubjectPolicies, s.answers(s.policies)},
 		}},
 		{limiter && c.UsageLog != nil, []endpoint{
-			{limits.SubjectUsage, s.logRequest},
+			{limits.SubjectUsage, s.logsRequests()},
 		}},
 		{limiter && c.Usage != nil, []endpoint{
 			{limits.SubjectTop, s.works(s.top)},

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,13 +34,19 @@ func readers(t *testing.T) map[string]func(data []byte) error {
 			}
 			return err
 		},
-		limits.SubjectVerify:        func(b []byte) error { _, err := s.decodeVerify(b); return err },
-		limits.SubjectList:          func(b []byte) error { _, err := decodeList(b); return err },
-		limits.SubjectReset:         func(b []byte) error { _, err := decodeReset(b); return err },
-		limits.SubjectSettle:        func(b []byte) error { _, err := decodeSettle(b); return err },
-		limits.SubjectTop:           func(b []byte) error { _, err := decodeTop(b, time.Now()); return err },
-		limits.SubjectUsageReport:   func(b []byte) error { _, _, err := decodeUsage(b, time.Now()); return err },
-		limits.SubjectUsage:         func(b []byte) error { _, err := decodeLogEntry(b, time.Now()); return err },
+		limits.SubjectVerify:      func(b []byte) error { _, err := s.decodeVerify(b); return err },
+		limits.SubjectList:        func(b []byte) error { _, err := decodeList(b); return err },
+		limits.SubjectReset:       func(b []byte) error { _, err := decodeReset(b); return err },
+		limits.SubjectSettle:      func(b []byte) error { _, err := decodeSettle(b); return err },
+		limits.SubjectTop:         func(b []byte) error { _, err := decodeTop(b, time.Now()); return err },
+		limits.SubjectUsageReport: func(b []byte) error { _, _, err := decodeUsage(b, time.Now()); return err },
+		limits.SubjectUsage: func(b []byte) (err error) {
+			for _, line := range logLines(b) {
+				_, wrong := decodeLogEntry(line, time.Now())
+				err = cmp.Or(err, wrong)
+			}
+			return err
+		},
 		limits.SubjectKeysCreate:    func(b []byte) error { _, err := s.decodeCreateKey(b); return err },
 		limits.SubjectKeysList:      func(b []byte) error { _, err := decodeListKeys(b); return err },
 		limits.SubjectKeysRevoke:    func(b []byte) error { _, err := decodeKeyID(b); return err },
@@ -110,6 +117,12 @@ func TestSchemasSayWhatIsTaken(t *testing.T) {
 				`{"limits":[{"key":"k","limit":1,"window":"day","algorithm":"sliding_window","anchor":"first_use"}]}`,
 				`{"attributes":{"":"a"}}`, `{"attributes":{"` + long(65) + `":"a"}}`, `{"attributes":{"a":"` + long(257) + `"}}`,
 				`{"key":"k","limit":1,"window":"day","timezone":""}`},
+		},
+		limits.SubjectUsage: {
+			good: []string{`{"key":"k","endpoint":"e","method":"GET","status":200,"millis":1}`,
+				`[{"key":"k","endpoint":"e","method":"GET","status":200,"millis":1},{"key":"k","endpoint":"e","method":"GET","status":200,"millis":1}]`},
+			bad: []string{`[]`, `{}`, `[{}]`, `7`, `[7]`, `[[{"key":"k","endpoint":"e","method":"GET","status":200,"millis":1}]]`,
+				`[{"key":"k","endpoint":"e","method":"GET","status":200,"millis":1},{"key":"","endpoint":"e","method":"GET","status":200,"millis":1}]`},
 		},
 		limits.SubjectKeysCreate: {
 			good: []string{`{"user":"u","expiresAt":253402300799999}`},

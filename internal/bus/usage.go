@@ -1,7 +1,9 @@
 package bus
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
@@ -13,7 +15,7 @@ import (
 // UsageLog takes requests for the log, without blocking; *[usage.Recorder] is one.
 type UsageLog interface {
 	Log(r usage.Request)
-	// Malformed counts a message that cannot be read.
+	// Malformed counts a line that cannot be read.
 	Malformed()
 }
 
@@ -25,15 +27,31 @@ type UsageReader interface {
 	EndpointErrors(ctx context.Context, q usage.LogQuery) ([]usage.Failure, error)
 }
 
-// logRequest takes a line of the request log. Nobody waits for it, so nobody is told what is wrong with it.
-func (s *Service) logRequest(m micro.Request) {
-	r, err := decodeLogEntry(m.Data(), time.Now())
-	if err != nil {
-		s.cfg.UsageLog.Malformed()
-		s.cfg.Logger.Debug("ignore a line for the request log", "error", err)
-		return
+// logsRequests takes lines of the request log, each by itself. Nobody waits for an answer, so only the log says what is wrong.
+func (s *Service) logsRequests() micro.HandlerFunc {
+	ignored := new(seldom)
+	return func(m micro.Request) {
+		for _, line := range logLines(m.Data()) {
+			r, err := decodeLogEntry(line, time.Now())
+			if err == nil {
+				s.cfg.UsageLog.Log(r)
+				continue
+			}
+			s.cfg.UsageLog.Malformed()
+			if n := ignored.due(); n > 0 {
+				s.cfg.Logger.Warn("ignore lines for the request log", "error", err, "lines", n)
+			}
+		}
 	}
-	s.cfg.UsageLog.Log(r)
+}
+
+// logLines gives the lines of a message: it, or those of the array that it is. Of an array that is none, is empty or is too large it
+// makes one line, of which [decodeLogEntry] says what is wrong.
+func logLines(data []byte) (lines []json.RawMessage) {
+	if len(data) <= limits.MaxRequestBytes && bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("[")) && json.Unmarshal(data, &lines) == nil && len(lines) > 0 {
+		return lines
+	}
+	return []json.RawMessage{data}
 }
 
 const (

@@ -1,8 +1,10 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -167,6 +169,48 @@ func TestRequestLog(t *testing.T) {
 	want := usage.Request{At: now - 1000, Key: "k", User: "u", Endpoint: "/a", Method: "GET", Status: 200, Millis: 5}
 	if diff := cmp.Diff(want, <-f.logged); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestManyLinesInOneMessage: each counts by itself, and the log says of the first that is wrong why.
+func TestManyLinesInOneMessage(t *testing.T) {
+	t.Parallel()
+	f, log := newFakeUsage(), new(bytes.Buffer)
+	_, nc := serve(t, &fakeEngine{submit: allowing}, f.serve, func(c *ServiceConfig) {
+		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
+	line := func(key string) string {
+		return `{"key":"` + key + `","endpoint":"/a","method":"GET","status":200,"millis":5}`
+	}
+	for _, c := range []struct {
+		body      string
+		logged    []string
+		malformed int
+	}{
+		{" [" + line("a") + "," + line("b") + "]", []string{"a", "b"}, 0},
+		{"[" + line("") + "," + line("c") + ",7,[" + line("x") + "]," + line("d") + "]", []string{"c", "d"}, 3},
+		{"[" + line("x") + "," + line("x"), nil, 1},
+		{"[" + line("x") + "] []", nil, 1},
+		{"[" + strings.Repeat(line("x")+",", 300) + line("x") + "]", nil, 1},
+		{line("e"), []string{"e"}, 0},
+	} {
+		if err := nc.Publish(limits.SubjectUsage, []byte(c.body)); err != nil {
+			t.Fatal(err)
+		}
+		for range c.malformed {
+			<-f.malformed
+		}
+		for _, key := range c.logged {
+			if r := <-f.logged; r.Key != key {
+				t.Errorf("%.100s: %+v, want key %s", c.body, r, key)
+			}
+		}
+	}
+	if n := len(f.logged) + len(f.malformed); n > 0 {
+		t.Errorf("%d more", n)
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), `level=WARN msg="ignore lines for the request log" error="key is empty`) {
+		t.Errorf("log: %s", log)
 	}
 }
 
