@@ -352,8 +352,8 @@ func ofAlerter(subject string) bool {
 func noLimiter(subject string) *Error {
 	message := subject + ": no limiter is listening on this NATS server"
 	if ofAlerter(subject) {
-		message = subject + ": no alerter is listening on this NATS server; beside limiters that are workers the program alerter does" +
-			" alerts and jobs, with their --nats-url and --database-url"
+		message = subject + ": no alerter is listening on this NATS server; start a limiter with --alerter on, or, beside limiters that" +
+			" are workers on PostgreSQL, the program alerter with their --nats-url and --database-url"
 	}
 	return &Error{Code: CodeUnavailable, Status: 503, Message: message}
 }

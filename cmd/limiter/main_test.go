@@ -403,7 +403,7 @@ func TestNothingIsRunning(t *testing.T) {
 	nc := testenv.NATS(t)
 	limiter(t, "show", "k", "--nats-url", nc.ClientURL()).want(t, exitError, "", "no limiter is listening on this NATS server")
 	for _, args := range []string{"alerts list", "alerts test-send", "jobs run expire"} {
-		limiter(t, append(strings.Fields(args), "--nats-url", nc.ClientURL())...).want(t, exitError, "", "no alerter is listening on this NATS server")
+		limiter(t, append(strings.Fields(args), "--nats-url", nc.ClientURL())...).want(t, exitError, "", "no alerter is listening on this NATS server; start a limiter with --alerter on, or")
 	}
 }
 
