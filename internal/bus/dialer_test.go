@@ -5,9 +5,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -340,5 +342,40 @@ func TestAServerThatAsksForACertificateGetsIt(t *testing.T) {
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
+	}
+}
+
+// TestAServerThatSpeaksBeforeTLSIsRefused: whoever is on the way could say that behind INFO, and nats.go would take it for what came over TLS.
+func TestAServerThatSpeaksBeforeTLSIsRefused(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewTLSServer(nil)
+	defer web.Close()
+	_, certFile, _ := tlsConfig(t, web.Certificate().Raw, web.TLS.Certificates[0].PrivateKey)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(c, `INFO {"server_id":"x","version":"2.11.0","proto":1,"max_payload":1048576,"tls_required":true}`+"\r\nPONG\r\nMSG a 1 1\r\nx\r\n")
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(io.Discard, tls.Server(c, &tls.Config{Certificates: web.TLS.Certificates}))
+			}()
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	nc, err := Connect(ctx, ConnectConfig{URL: "tls://" + l.Addr().String(), TLSCA: certFile, Name: "x", Logger: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		nc.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "tls error: something came in plain text") {
+		t.Errorf("%v", err)
 	}
 }

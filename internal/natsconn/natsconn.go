@@ -12,6 +12,7 @@ package natsconn
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -92,14 +93,13 @@ type Conn struct {
 	// found are the messages that a handler gets, and ends where each of them does.
 	found [Together]Message
 	ends  [Together]int
-	// readable says that what comes is the protocol of NATS itself. What the client writes first tells it, and all that comes. heard says that
-	// anything has come, and listens that the client has begun to read behind what it wrote first.
-	readable, heard, listens atomic.Bool
+	// begun says that the client has written, and readable that what comes is the protocol of NATS itself. What the client writes first tells
+	// it, and all that comes. heard says that anything has come before, and listens that the client has begun to read behind what it wrote first.
+	begun, readable, heard, listens atomic.Bool
 
 	mu sync.Mutex
-	// begun says that the client has written, and scanning that handlers run, behind which out is written; whole that a write that takes
-	// too long leaves nothing to go on with.
-	begun, scanning, whole bool
+	// scanning says that handlers run, behind which out is written, and whole that a write that takes too long leaves nothing to go on with.
+	scanning, whole bool
 	// out is to be written, and spare is room for it. One goroutine at a time writes, without mu; added and written count bytes up to the
 	// end of out, and up to the end of what was written, which ended tells of.
 	out, spare     []byte
@@ -118,12 +118,17 @@ func New(conn net.Conn, handlers *Handlers, timeout time.Duration) *Conn {
 	return c
 }
 
-// Heard tells whether the server has said anything yet.
+// Heard tells whether the server has said anything before the client has.
 func (c *Conn) Heard() bool { return c.heard.Load() }
 
+var errEarly = errors.New("something came in plain text behind the server's first line, before TLS was made")
+
 // Secure makes the rest of the connection go over TLS. It is for who connects, while nobody else uses the connection. When it fails the
-// connection is of no use any more.
+// connection is of no use any more. What has come behind the first line is nobody's who can be trusted, so it fails.
 func (c *Conn) Secure(config *tls.Config) error {
+	if c.from < c.to {
+		return errEarly
+	}
 	secure := tls.Client(c.Conn, config)
 	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()

@@ -13,14 +13,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	}
 	for {
 		if !c.readable.Load() {
-			if n = copy(p, c.in[c.from:c.to]); n == 0 {
-				if n, err = c.Conn.Read(p); n > 0 && !c.heard.Load() {
-					c.heard.Store(true)
-				}
-				return n, c.why(err)
-			}
-			c.from += n
-			return n, nil
+			return c.readOther(p)
 		}
 		if n = c.scan(p); n > 0 {
 			return n, nil
@@ -32,8 +25,10 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 			c.yielded = c.came
 			runtime.Gosched()
 		}
-		if c.in == nil {
+		if !c.listens.Load() {
 			c.listens.Store(true)
+		}
+		if c.in == nil {
 			c.in = make([]byte, readSize)
 		}
 		c.to = copy(c.in, c.in[c.from:c.to])
@@ -49,6 +44,35 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 			c.behind = c.came
 		}
 	}
+}
+
+// readOther is Read where nothing is for handlers. As long as the client has written nothing it gives a line at most: the client may make TLS
+// behind the first, and would take what it has of the next for something that came over that.
+func (c *Conn) readOther(p []byte) (n int, err error) {
+	begun := c.begun.Load()
+	if c.from == c.to {
+		if begun {
+			n, err = c.Conn.Read(p)
+			return n, c.why(err)
+		}
+		if c.in == nil {
+			c.in = make([]byte, readSize)
+		}
+		c.from = 0
+		if c.to, err = c.Conn.Read(c.in); c.to > 0 {
+			c.heard.Store(true)
+		}
+		if err != nil {
+			return 0, c.why(err)
+		}
+	}
+	there := c.in[c.from:c.to]
+	if end := bytes.IndexByte(there, '\n') + 1; end > 0 && !begun {
+		there = there[:end]
+	}
+	n = copy(p, there)
+	c.from += n
+	return n, nil
 }
 
 // paused tells whether there was nothing to read before the last read; where that is not known, whether nothing is behind it.

@@ -117,6 +117,45 @@ func TestMessagesAreTakenOverTLS(t *testing.T) {
 	}
 }
 
+// TestWhatStandsBehindTheFirstLineIsNotTakenForTLS: anybody on the way may have put it there.
+func TestWhatStandsBehindTheFirstLineIsNotTakenForTLS(t *testing.T) {
+	t.Parallel()
+	s := &stream{in: strings.NewReader("INFO {}\r\nPONG\r\n" + message("taken", "r ", "x"))}
+	c := New(s, new(Handlers), time.Second)
+	p := make([]byte, readSize)
+	if n, err := c.Read(p); err != nil || string(p[:n]) != "INFO {}\r\n" {
+		t.Fatalf("the client got %q, %v", p[:n], err)
+	}
+	if err := c.Secure(new(tls.Config)); !errors.Is(err, errEarly) || s.written() != "" {
+		t.Errorf("%v; %q was sent", err, s.written())
+	}
+}
+
+// TestWhatComesBeforeTheClientIsReady is given a line at a time, in pieces where there is less room, and to handlers behind what the client
+// writes.
+func TestWhatComesBeforeTheClientIsReady(t *testing.T) {
+	t.Parallel()
+	for _, chunk := range []int{1, 5, readSize} {
+		h, taken := new(Handlers), 0
+		h.Set(map[string]Handler{"taken": func(_ *Conn, all []Message) int { taken += len(all); return len(all) }})
+		c := New(&stream{in: chunks{strings.NewReader("INFO {}\r\n-ERR\r\nPONG\r\n" + message("taken", "r ", "x")), chunk}}, h, time.Second)
+		said := ""
+		for said != "INFO {}\r\n-ERR\r\n" {
+			p := make([]byte, 7)
+			n, err := c.Read(p)
+			if said += string(p[:n]); err != nil || n == 0 || strings.Contains(strings.TrimSuffix(said, "\n"), "\nP") {
+				t.Fatalf("%d at a time: %q, %v", chunk, said, err)
+			}
+		}
+		if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		if rest := read(t, c, func() int { return 7 }); rest != "PONG\r\n" || taken != 1 {
+			t.Errorf("%d at a time: %q, and %d taken", chunk, rest, taken)
+		}
+	}
+}
+
 // TestAHandshakeThatFailsSendsNothing: what the client would say next is a secret.
 func TestAHandshakeThatFailsSendsNothing(t *testing.T) {
 	t.Parallel()

@@ -35,9 +35,9 @@ func (c *Conn) Publish(subject, data []byte) error {
 func (c *Conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.begun && len(p) > 0 {
-		c.begun = true
+	if !c.begun.Load() && len(p) > 0 {
 		c.readable.Store(bytes.HasPrefix(p, []byte("CONNECT ")))
+		c.begun.Store(true)
 	}
 	if c.err != nil {
 		return 0, c.err
