@@ -85,6 +85,8 @@ type Conn struct {
 	in       []byte
 	from, to int
 	came     time.Time
+	// failed is why nothing more comes than what came with it; nil for nothing.
+	failed error
 	// yielded is when others were let run last, and behind since when there is always something to read; the zero time while there is not.
 	yielded, behind time.Time
 	// pass is how many bytes from there on are the client's, or, with drop, nobody's; with line they are so up to the end of a line.

@@ -33,9 +33,9 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 		}
 		c.to = copy(c.in, c.in[c.from:c.to])
 		c.from = 0
-		n, err = c.Conn.Read(c.in[c.to:])
+		n, err = c.receive(c.in[c.to:])
 		if c.to += n; err != nil {
-			return 0, c.why(err)
+			return 0, err
 		}
 		c.came = time.Now()
 		if c.paused() {
@@ -52,18 +52,17 @@ func (c *Conn) readOther(p []byte) (n int, err error) {
 	begun := c.begun.Load()
 	if c.from == c.to {
 		if begun {
-			n, err = c.Conn.Read(p)
-			return n, c.why(err)
+			return c.receive(p)
 		}
 		if c.in == nil {
 			c.in = make([]byte, readSize)
 		}
 		c.from = 0
-		if c.to, err = c.Conn.Read(c.in); c.to > 0 {
-			c.heard.Store(true)
+		if c.to, err = c.receive(c.in); err != nil {
+			return 0, err
 		}
-		if err != nil {
-			return 0, c.why(err)
+		if c.to > 0 {
+			c.heard.Store(true)
 		}
 	}
 	there := c.in[c.from:c.to]
@@ -73,6 +72,17 @@ func (c *Conn) readOther(p []byte) (n int, err error) {
 	n = copy(p, there)
 	c.from += n
 	return n, nil
+}
+
+// receive reads from below. An error beside something that came is that of the next call: the client would leave what came.
+func (c *Conn) receive(p []byte) (n int, err error) {
+	if err, c.failed = c.failed, nil; err == nil {
+		n, err = c.Conn.Read(p)
+	}
+	if n > 0 && err != nil {
+		c.failed, err = err, nil
+	}
+	return n, c.why(err)
 }
 
 // paused tells whether there was nothing to read before the last read; where that is not known, whether nothing is behind it.
