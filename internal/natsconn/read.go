@@ -33,6 +33,9 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 		}
 		c.to = copy(c.in, c.in[c.from:c.to])
 		c.from = 0
+		if c.to == len(c.in) { // a head that is longer than any message for a handler
+			c.in = append(c.in, make([]byte, readSize)...)
+		}
 		n, err = c.receive(c.in[c.to:])
 		if c.to += n; err != nil {
 			return 0, err
@@ -168,7 +171,7 @@ func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) 
 			break
 		}
 		end := bytes.IndexByte(rest, '\n') + 1
-		if end == 0 && len(rest) < readSize {
+		if end == 0 {
 			break
 		}
 		subject, reply, headers, size := head(rest[:end])
@@ -177,7 +180,7 @@ func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) 
 		split := size >= 0 && bytes.IndexByte(rest[:end], '\r') < end-len("\r\n")
 		switch {
 		case count > 0:
-			if !bytes.Equal(subject, of) || len(reply) == 0 || split {
+			if !bytes.Equal(subject, of) || len(reply) == 0 || split || whole > readSize {
 				return handler, count
 			}
 		case size < 0: // the client will say so
