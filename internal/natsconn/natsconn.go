@@ -92,9 +92,11 @@ type Conn struct {
 	// pass is how many bytes from there on are the client's, or, with drop, nobody's; with line they are so up to the end of a line.
 	pass       int
 	drop, line bool
-	// found are the messages that a handler gets, and ends where each of them does.
-	found [Together]Message
-	ends  [Together]int
+	// found are the messages that a handler gets, and ends where each of them does. No more are looked for than together: one behind what a
+	// handler has left, since what stands behind such a one is found again, and then twice as many each time.
+	found    [Together]Message
+	ends     [Together]int
+	together int
 	// begun says that the client has written, and readable that what comes is the protocol of NATS itself. What the client writes first tells
 	// it, and all that comes. heard says that anything has come before, and listens that the client has begun to read behind what it wrote first.
 	begun, readable, heard, listens atomic.Bool
@@ -114,7 +116,7 @@ type Conn struct {
 
 // New makes one of a connection to a NATS server. A write that takes longer than timeout, or five times that for more than sendSize, closes it.
 func New(conn net.Conn, handlers *Handlers, timeout time.Duration) *Conn {
-	c := &Conn{Conn: conn, below: conn, handlers: handlers, timeout: timeout, behindMost: behindMost}
+	c := &Conn{Conn: conn, below: conn, handlers: handlers, timeout: timeout, behindMost: behindMost, together: Together}
 	c.ended.L = &c.mu
 	c.trier, _ = conn.(quickconn.Trier)
 	return c

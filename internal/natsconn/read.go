@@ -134,8 +134,8 @@ func (c *Conn) scan(p []byte) (n int) {
 				if taken > 0 {
 					c.from = c.ends[taken-1]
 				}
-				if taken < count {
-					c.pass = c.ends[taken] - c.from
+				if c.together = min(2*c.together, Together); taken < count {
+					c.pass, c.together = c.ends[taken]-c.from, 1
 				}
 			} else if c.pass == 0 {
 				break // there is more to come
@@ -162,7 +162,7 @@ func (c *Conn) scan(p []byte) (n int) {
 // when too little is there to tell it does neither.
 func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) {
 	var of []byte
-	for at := c.from; count < Together; {
+	for at := c.from; count < c.together; {
 		rest := c.in[at:c.to]
 		if !c.isMessage(rest) {
 			if count == 0 {

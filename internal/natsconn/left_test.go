@@ -1,0 +1,38 @@
+package natsconn
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestWhatIsLeftIsNotFoundAgainAndAgain: whoever sends requests that cannot be read must not make much more work than others. Behind one of
+// those, too, handlers soon get as many at a time as before.
+func TestWhatIsLeftIsNotFoundAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	const count = 10 * Together
+	for _, every := range []int{1, 2, 3, 7, 16, Together, 2 * Together, count} {
+		var said strings.Builder
+		for i := range count {
+			said.WriteString(message("taken", "r ", fmt.Sprint(i)))
+		}
+		given, calls := 0, 0
+		c := opened(t, &stream{in: strings.NewReader(said.String())}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
+			given, calls = given+len(all), calls+1
+			for i, m := range all {
+				if n, _ := strconv.Atoi(string(m.Data)); n%every == 0 {
+					return i
+				}
+			}
+			return len(all)
+		}})
+		read(t, c, func() int { return readSize })
+		if given > 2*count {
+			t.Errorf("where one of %d is left handlers were given %d messages, which are %d", every, given, count)
+		}
+		if every == count && calls > count/Together+6 {
+			t.Errorf("behind one that was left handlers were called %d times", calls)
+		}
+	}
+}
