@@ -34,18 +34,21 @@ func (s *Service) takeInline() {
 		return
 	}
 	handlers := map[string]natsconn.Handler{}
+	var always []string
 	if a := s.micro; a.decides && s.cfg.Engine != nil {
 		a.inline = map[string]*inline{}
 		for subject, verb := range decided {
 			a.inline[subject] = new(inline)
 			handlers[subject] = s.takes(verb, a.inline[subject])
 		}
+		tells := s.tellsStats(a)
 		for _, name := range [][2]string{{}, {limits.ServiceName}, {limits.ServiceName, a.Info().ID}} {
 			subject, _ := micro.ControlSubject(micro.StatsVerb, name[0], name[1]) // there are no others
-			handlers[subject] = s.tellsStats(a)
+			handlers[subject] = tells
+			always = append(always, subject)
 		}
 	}
-	d.handlers.Set(handlers)
+	d.handlers.Set(handlers, always...)
 }
 
 // takeNothing leaves all to nats.go: it forgets a subscription of which the server, on a connection that was made anew meanwhile, does not
@@ -124,20 +127,26 @@ func (c *call) answerInline() bool {
 	return c.conn.Publish(c.reply, c.body) == nil
 }
 
-// tellsStats is the handler of questions for the statistics, which are put together beside it.
+// maxStats bounds the questions for the statistics that are being answered; more are dropped.
+const maxStats = 16
+
+// tellsStats is the handler of questions for the statistics, which are put together beside it. None is left to the micro service, whose
+// numbers are less: to who asks again they would go back.
 func (s *Service) tellsStats(a *answering) natsconn.Handler {
-	room := make(chan struct{}, 16)
+	room := make(chan struct{}, maxStats)
 	return func(_ *natsconn.Conn, all []natsconn.Message) int {
-		for i, m := range all {
+		for _, m := range all {
 			reply := string(m.Reply)
+			s.begin()
 			if !aside(room, func() {
+				defer s.end()
 				body, err := json.Marshal(a.Stats())
 				if err == nil {
 					err = s.cfg.Conn.Publish(reply, body)
 				}
 				s.sent(err)
 			}) {
-				return i
+				s.end()
 			}
 		}
 		return len(all)

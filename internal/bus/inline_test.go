@@ -2,6 +2,7 @@ package bus
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/natsconn"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -120,6 +122,44 @@ func TestStatisticsTellTheTime(t *testing.T) {
 	for _, e := range statsOf(t, nc, "$SRV.STATS.limits", requests).Endpoints {
 		if e.Subject == limits.SubjectConsume && (e.NumRequests != requests || e.AverageProcessingTime < time.Millisecond || e.AverageProcessingTime > time.Second) {
 			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// counting are statistics that take until they are told to go on.
+type counting struct {
+	micro.Service
+	goOn chan struct{}
+}
+
+func (c counting) Stats() micro.Stats {
+	<-c.goOn
+	return micro.Stats{}
+}
+
+// TestStatisticsDoNotGoBack: those of the micro service lack what was taken before it, so it is never asked for them. A stop waits for
+// those that are being told.
+func TestStatisticsDoNotGoBack(t *testing.T) {
+	t.Parallel()
+	s, _ := serve(t, &fakeEngine{submit: allowing})
+	goOn := make(chan struct{})
+	tells := s.tellsStats(&answering{Service: counting{goOn: goOn}})
+	questions := make([]natsconn.Message, maxStats+3)
+	for i := range questions {
+		questions[i].Reply = []byte("inbox")
+	}
+	if taken := tells(nil, questions); taken != len(questions) {
+		t.Errorf("%d of %d questions were taken", taken, len(questions))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := s.Stop(ctx); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("wait for %d answers", maxStats)) {
+		t.Errorf("a stop says %v", err)
+	}
+	close(goOn)
+	for begin := time.Now(); s.unanswered.Load() > 0; time.Sleep(time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("%d answers are not given", s.unanswered.Load())
 		}
 	}
 }

@@ -34,20 +34,35 @@ type Handler func(c *Conn, all []Message) (taken int)
 // Handlers are those of the connections that one client makes, one after another, by subject. They can be set at any time. One is
 // called for what the server sends, which somebody has to subscribe to.
 type Handlers struct {
-	set atomic.Pointer[map[string]Handler]
+	set atomic.Pointer[handlerSet]
 	// Dropped is told of each message that is kept from nats.go because that would end the connection: one with a carriage return in a
 	// subject. It is called where messages are read, and set before there is a connection; nil for none.
 	Dropped func()
 }
 
-// Set replaces all of them. The map must not be changed any more.
-func (h *Handlers) Set(all map[string]Handler) { h.set.Store(&all) }
+// handlerSet has all handlers, and those that are called while they are behind.
+type handlerSet struct{ all, always map[string]Handler }
 
-func (h *Handlers) all() map[string]Handler {
-	if set := h.set.Load(); set != nil {
-		return *set
+// Set replaces all of them. The map must not be changed any more. Those of the subjects in always are called also while handlers are behind
+// what comes, so they must be done at once.
+func (h *Handlers) Set(all map[string]Handler, always ...string) {
+	set := handlerSet{all, make(map[string]Handler, len(always))}
+	for _, subject := range always {
+		set.always[subject] = all[subject]
 	}
-	return nil
+	h.set.Store(&set)
+}
+
+// called gives those that are called; behind, when they are.
+func (h *Handlers) called(behind bool) map[string]Handler {
+	switch set := h.set.Load(); {
+	case set == nil:
+		return nil
+	case behind:
+		return set.always
+	default:
+		return set.all
+	}
 }
 
 // Together is how many messages a handler gets at a time, at most.

@@ -68,3 +68,23 @@ func TestWhatHandlersAreBehindWithIsLeftToTheClient(t *testing.T) {
 		}
 	})
 }
+
+// TestSomeHandlersAreCalledWhileOthersAreBehind: what they tell must not depend on how much comes.
+func TestSomeHandlersAreCalledWhileOthersAreBehind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flood{message: message("taken", "r ", strings.Repeat("x", 100)) + message("always", "r ", "")}
+		taken, always := 0, 0
+		c := opened(t, &stream{in: f}, nil)
+		c.behindMost = behindMost
+		c.handlers.Set(map[string]Handler{
+			"taken":  func(_ *Conn, all []Message) int { time.Sleep(time.Millisecond); taken += len(all); return len(all) },
+			"always": func(_ *Conn, all []Message) int { always += len(all); return len(all) },
+		}, "always")
+		for p := make([]byte, readSize); always < taken+100; {
+			if n, err := c.Read(p); err != nil || strings.Contains(string(p[:n]), "always") {
+				t.Fatalf("%.300q, %v, and %d were taken of what is to be always", p[:n], err, always)
+			}
+		}
+	})
+}

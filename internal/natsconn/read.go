@@ -123,10 +123,7 @@ func (c *Conn) scan(p []byte) (n int) {
 	c.mu.Lock()
 	c.scanning = true
 	c.mu.Unlock()
-	handlers := c.handlers.all()
-	if c.overrun() {
-		handlers = nil
-	}
+	handlers := c.handlers.called(c.overrun())
 	for n < len(p) && c.from < c.to {
 		if c.pass == 0 {
 			if handler, count := c.gather(handlers); count > 0 {
