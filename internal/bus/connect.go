@@ -35,7 +35,7 @@ type ConnectConfig struct {
 }
 
 const (
-	// dialTimeout bounds one try at one server, at all of its addresses together.
+	// dialTimeout bounds one try at one server: its name is looked up, and all of its addresses are tried.
 	dialTimeout = 2 * time.Second
 	// maxReconnectWait keeps a worker back within 5 s of the server.
 	maxReconnectWait = 2 * time.Second

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -17,8 +18,8 @@ import (
 	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
-// dialer makes the connections to NATS. It looks up the names of servers itself: the addresses of one share a timeout, as they do in
-// nats.go without a dialer, which with one gives each of them all of it.
+// dialer makes the connections to NATS. It looks up the names of servers itself: that and the addresses of one share a timeout. nats.go has
+// no bound for a look-up, and with a dialer gives each address all of the timeout.
 type dialer struct {
 	// failed is why the last dial failed: of a server that refuses connections nats.go says only that there is none.
 	failed atomic.Pointer[error]
@@ -45,8 +46,8 @@ func dialerOf(nc *nats.Conn) *dialer {
 
 // Dial implements [nats.CustomDialer].
 func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
-	all := addresses(address)
 	end := time.Now().Add(dialTimeout)
+	all := addresses(address, end)
 	for i, a := range all {
 		conn, err = net.DialTimeout(network, a, max(time.Until(end)/time.Duration(len(all)-i), time.Millisecond))
 		if err == nil {
@@ -122,13 +123,15 @@ func (d *dialer) why(err error) error {
 }
 
 // addresses gives those of a server, in an order by chance, so that connections spread over them. One that cannot be looked up is
-// its own: to dial it tells why.
-func addresses(address string) []string {
+// its own: to dial it tells why. After end nothing is found.
+func addresses(address string, end time.Time) []string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return []string{address}
 	}
-	found, err := net.LookupHost(host)
+	ctx, cancel := context.WithDeadline(context.Background(), end)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupHost(ctx, host)
 	if err != nil || len(found) == 0 {
 		return []string{address}
 	}

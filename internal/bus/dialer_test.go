@@ -66,15 +66,21 @@ func names(t *testing.T, addresses ...string) {
 			}
 		}
 	}()
-	before := net.DefaultResolver
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "udp", server.LocalAddr().String())
-	}}
 	t.Cleanup(func() {
-		net.DefaultResolver = before
 		_ = server.Close()
 		<-ended
 	})
+	resolver(t, server.LocalAddr())
+}
+
+// resolver has names looked up at the address until the test ends.
+func resolver(t *testing.T, at net.Addr) {
+	t.Helper()
+	before := net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", at.String())
+	}}
+	t.Cleanup(func() { net.DefaultResolver = before })
 }
 
 // deadPort gives a port of which this machine says nothing, at any of its addresses: the queue of those that want to connect is
@@ -124,6 +130,24 @@ func TestAllAddressesOfANameShareOneTimeout(t *testing.T) {
 	}
 	if took := time.Since(began); took < dialTimeout/2 || took > 2*dialTimeout {
 		t.Errorf("it gave up after %s, want about %s: %v", took, dialTimeout, err)
+	}
+}
+
+// TestALookUpSharesTheTimeout, where whoever is asked for names says nothing.
+func TestALookUpSharesTheTimeout(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	resolver(t, silent.LocalAddr())
+	began := time.Now()
+	if c, err := new(dialer).Dial("tcp", "many.example:4222"); err == nil {
+		_ = c.Close()
+		t.Fatal("a name was found that nobody tells of")
+	}
+	if took := time.Since(began); took > 2*dialTimeout {
+		t.Errorf("it gave up after %s, want about %s", took, dialTimeout)
 	}
 }
 
