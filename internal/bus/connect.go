@@ -63,7 +63,6 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 	for attempt := 1; ; attempt++ {
 		nc, err := nats.Connect(cfg.URL, opts...)
 		if err == nil {
-			dial.payload.Store(nc.MaxPayload())
 			return nc, nil
 		}
 		text := redact.Error(dial.why(err))
@@ -140,7 +139,11 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
-			dial.payload.Store(nc.MaxPayload())
+			go func() {
+				if nc.FlushTimeout(flushTime) == nil { // else it is made anew once more
+					dial.limited(nc)
+				}
+			}()
 			dial.hearing.again()
 			log.Info("NATS reconnected", "url", redact.URLs(nc.ConnectedUrl()))
 		}),

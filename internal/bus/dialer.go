@@ -25,8 +25,8 @@ type dialer struct {
 	failed atomic.Pointer[error]
 	// hearing is that of the connection, which nothing else can be kept with.
 	hearing hearing
-	// handlers take requests where they are read, and payload is how much the server takes of an answer: nats.go tells it under its lock,
-	// which it holds while it writes.
+	// handlers take requests where they are read, and payload is how much the server takes of an answer, 0 where that is not known yet:
+	// nats.go tells it under its lock, which it holds while it writes.
 	handlers natsconn.Handlers
 	payload  atomic.Int64
 
@@ -51,6 +51,7 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	for i, a := range all {
 		conn, err = net.DialTimeout(network, a, max(time.Until(end)/time.Duration(len(all)-i), time.Millisecond))
 		if err == nil {
+			d.payload.Store(0)
 			d.last = natsconn.New(quickconn.Wrap(conn), &d.handlers, flushTimeout)
 			d.host, _, _ = net.SplitHostPort(address)
 			return d.last, nil
@@ -59,6 +60,10 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	d.failed.Store(&err)
 	return nil, err
 }
+
+// limited notes how much the server takes of an answer. It is for behind a round trip: that a user or an account has a limit of its own is
+// told behind the first answer.
+func (d *dialer) limited(nc *nats.Conn) { d.payload.Store(nc.MaxPayload()) }
 
 // SkipTLSHandshake is what nats.go asks when it is about to begin TLS. It is made here, so that requests are taken above it: when the server has
 // spoken, and so is none of websockets.

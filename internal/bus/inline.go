@@ -27,7 +27,7 @@ type inline struct {
 
 const timedOne = 64
 
-// takeInline begins to take what the micro service answers, instead of what was taken before.
+// takeInline begins to take what the micro service answers, instead of what was taken before. It is for behind a round trip to the server.
 func (s *Service) takeInline() {
 	d := dialerOf(s.cfg.Conn)
 	if d == nil {
@@ -48,6 +48,7 @@ func (s *Service) takeInline() {
 			always = append(always, subject)
 		}
 	}
+	d.limited(s.cfg.Conn)
 	d.handlers.Set(handlers, always...)
 }
 

@@ -1,10 +1,12 @@
 package bus
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -221,6 +223,66 @@ func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
 	m := ask(t, dial(t, small.ClientURL()), limits.SubjectConsume, hot)
 	if code := m.Header.Get(micro.ErrorCodeHeader); code != "413" || s.cfg.Conn.Stats().Reconnects > 0 {
 		t.Errorf("%s %.300s; %d reconnects", code, m.Data, s.cfg.Conn.Stats().Reconnects)
+	}
+}
+
+// boasting passes on connections to a server of which the first line has another limit than what follows, as where a user has its own.
+func boasting(t *testing.T, to *server.Server, limit int32, says int) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to.Addr().String())
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+			go func() {
+				said := bufio.NewReader(server)
+				info, _ := said.ReadString('\n')
+				_, _ = io.WriteString(client, strings.Replace(info, fmt.Sprintf(`"max_payload":%d`, limit), fmt.Sprintf(`"max_payload":%d`, says), 1))
+				_, _ = io.Copy(client, said)
+				_ = client.Close()
+			}()
+		}
+	}()
+	return "nats://" + l.Addr().String()
+}
+
+// TestTheLimitOfAUserIsKept: the server tells it behind its first line, and would end the connection, too.
+func TestTheLimitOfAUserIsKept(t *testing.T) {
+	t.Parallel()
+	small := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = smallAnswer })
+	url := boasting(t, small, smallAnswer, 1<<20)
+	s, _ := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
+		r.Done(engine.Decision{Results: []engine.Result{{Key: strings.Repeat("k", smallAnswer), Name: "1m"}}}, nil)
+		return nil
+	}}, func(c *ServiceConfig) { c.Conn = connect(t, url) })
+	nc := dial(t, small.ClientURL())
+	for n := range uint64(3) {
+		if m := ask(t, nc, limits.SubjectConsume, hot); m.Header.Get(micro.ErrorCodeHeader) != "413" || s.cfg.Conn.Stats().Reconnects != n {
+			t.Fatalf("%d: %.300s %v; %d reconnects", n, m.Data, m.Header, s.cfg.Conn.Stats().Reconnects)
+		}
+		if err := s.cfg.Conn.ForceReconnect(); err != nil {
+			t.Fatal(err)
+		}
+		for s.cfg.Conn.Stats().Reconnects == n || s.cfg.Conn.Flush() != nil {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for begin := time.Now(); dialerOf(s.cfg.Conn).payload.Load() != smallAnswer; time.Sleep(time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatal("the limit is not known")
+		}
 	}
 }
 
