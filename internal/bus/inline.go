@@ -1,12 +1,12 @@
 package bus
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/seed503877ad/limits"
@@ -87,7 +87,7 @@ func (s *Service) take(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Messag
 	count.requests.Add(1)
 	if err := c.submit(); err != nil {
 		refusal := s.errorMsg(string(m.Reply), err)
-		s.refuseBeside(refusal)
+		s.besideReading(func() { s.publish(refusal) })
 		count.errors.Add(1)
 		said := refusal.Header.Get(micro.ErrorCodeHeader) + ":" + refusal.Header.Get(micro.ErrorHeader)
 		count.lastError.Store(&said)
@@ -99,16 +99,16 @@ func (s *Service) take(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Messag
 	return true
 }
 
-// maxRefusals bounds the refusals that wait for nats.go to write them; more are lost.
-const maxRefusals = 4096
+// maxWrites bounds the answers that wait beside the reading for nats.go to write them; more are lost.
+const maxWrites = 4096
 
-var errTooManyRefusals = errors.New("too many refusals wait to be written")
+var errTooManyWrites = errors.New("too many answers wait to be written")
 
-// refuseBeside answers a request beside the reading, which must not wait for nats.go to write.
-func (s *Service) refuseBeside(m *nats.Msg) {
+// besideReading answers a request beside the reading, which must not wait for nats.go to write.
+func (s *Service) besideReading(answer func()) {
 	s.begin()
-	if !aside(s.refusals, func() { s.publish(m); s.end() }) {
-		s.sent(errTooManyRefusals)
+	if !aside(s.writes, func() { answer(); s.end() }) {
+		s.sent(errTooManyWrites)
 		s.end()
 	}
 }
@@ -126,6 +126,17 @@ func (c *call) answerInline() bool {
 		return false
 	}
 	return c.conn.Publish(c.reply, c.body) == nil
+}
+
+// answerOver answers over nats.go, beside the reading where that is what has the answer.
+func (c *call) answerOver() {
+	s, reply := c.svc, string(c.reply)
+	if c.conn == nil || !c.AtOnce {
+		s.answer(reply, c.body)
+		return
+	}
+	body := bytes.Clone(c.body)
+	s.besideReading(func() { s.answer(reply, body) })
 }
 
 // maxStats bounds the questions for the statistics that are being answered; more are dropped.

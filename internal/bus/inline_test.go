@@ -212,6 +212,50 @@ func TestWhatOthersAreToldOfIsAnsweredBehindIt(t *testing.T) {
 	}
 }
 
+// TestReadingDoesNotWaitForNATSGo, which has a lock while it writes, and may write until more is read: what is answered at once, and not where
+// it came from, is answered beside the reading, as long as there is room.
+func TestReadingDoesNotWaitForNATSGo(t *testing.T) {
+	t.Parallel()
+	sent := make(chan uint64, 1)
+	var s *Service
+	s, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
+		d := engine.Decision{Allowed: true, Results: []engine.Result{}}
+		if r.Verb == engine.Check {
+			d.Results = append(d.Results, engine.Result{Key: strings.Repeat("k", 1<<20), Name: "1m"})
+		}
+		before := s.cfg.Conn.Stats().OutMsgs
+		r.AtOnce = true
+		r.Done(d, nil)
+		sent <- s.cfg.Conn.Stats().OutMsgs - before
+		return nil
+	}})
+	subjects := []string{limits.SubjectRecord, limits.SubjectRefund, limits.SubjectCheck}
+	for range maxWrites {
+		s.writes <- struct{}{}
+	}
+	for _, subject := range subjects {
+		if err := nc.PublishRequest(subject, "inbox", []byte(hot)); err != nil {
+			t.Fatal(err)
+		}
+		if n := <-sent; n > 0 {
+			t.Errorf("%s: nats.go sent %d messages", subject, n)
+		}
+	}
+	if n := s.lost.Load(); n != int64(len(subjects)) {
+		t.Errorf("%d answers were lost, for which there was no room", n)
+	}
+	for range maxWrites {
+		<-s.writes
+	}
+	for _, subject := range subjects {
+		m := ask(t, nc, subject, hot)
+		if too := m.Header.Get(micro.ErrorCodeHeader) == "413"; too != (subject == limits.SubjectCheck) {
+			t.Errorf("%s: %.300s", subject, m.Data)
+		}
+		<-sent
+	}
+}
+
 // TestAServerGetsNoAnswerThatIsTooLargeForIt: it would end the connection, and with it all that is asked at the time.
 func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
 	t.Parallel()

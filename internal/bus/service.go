@@ -102,7 +102,7 @@ type Service struct {
 	// API key, and settles for each settle.
 	reads, statuses   chan struct{}
 	verifies, settles chan struct{}
-	refusals          chan struct{} // one for each that is being written beside the reading
+	writes            chan struct{} // one for each answer that is being written beside the reading
 	now               func() time.Time
 	// ctx ends the reads of a service whose Stop ran out of time.
 	ctx    context.Context
@@ -138,7 +138,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		d.overrides = overridden{cfg.Overrides}
 	}
 	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, maxReads), statuses: make(chan struct{}, maxStatuses),
-		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), refusals: make(chan struct{}, maxRefusals), now: time.Now, stopped: make(chan struct{})}
+		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), writes: make(chan struct{}, maxWrites), now: time.Now, stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
 	s.others = cfg.Conn.NumSubscriptions()
@@ -271,7 +271,7 @@ func (c *call) done(d engine.Decision, err error) {
 	} else {
 		c.body = appendReply(c.body[:0], c.Verb, &d, c.Cost)
 		if !c.answerInline() {
-			s.answer(string(c.reply), c.body)
+			c.answerOver()
 		}
 	}
 	c.over()

@@ -177,7 +177,7 @@ func (e *Engine) Submit(r *Request) error {
 		r.Received = time.Now()
 	}
 	if d, ok := e.answerNow(r); ok {
-		r.decision = d
+		r.decision, r.AtOnce = d, true
 		e.finish(r, 0)
 		return nil
 	}

@@ -100,6 +100,8 @@ type Request struct {
 	Done func(d Decision, err error)
 	// Received is when it came, by which it is decided where no store is needed; Submit says now unless it is set.
 	Received time.Time
+	// AtOnce says that Done is called before Submit returns, by its caller's goroutine. Submit sets it.
+	AtOnce bool
 
 	// reserved is what a settle is to correct, and life when the receipt of that consume expires: an id that comes again
 	// after its receipt has gone has another life.

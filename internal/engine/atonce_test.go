@@ -1,0 +1,24 @@
+package engine_test
+
+import (
+	"testing"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// TestARequestSaysWhetherItIsAnsweredAtOnce: whoever submits it may be one that must not do what an answer takes.
+func TestARequestSaysWhetherItIsAnsweredAtOnce(t *testing.T) {
+	t.Parallel()
+	e := start(t, engine.Config{Store: openTap(t)})
+	for _, limits := range [][]engine.Limit{nil, {per(t, "k", 10, "1m")}} {
+		answered := make(chan bool, 1)
+		r := &engine.Request{Verb: engine.Record, Limits: limits, Cost: 1}
+		r.Done = func(engine.Decision, error) { answered <- r.AtOnce }
+		if err := e.Submit(r); err != nil {
+			t.Fatal(err)
+		}
+		if atOnce := <-answered; atOnce != (limits == nil) {
+			t.Errorf("with %d limits: %v", len(limits), atOnce)
+		}
+	}
+}
