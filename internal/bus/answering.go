@@ -61,23 +61,26 @@ func (s *Service) decideOrNot(decide bool) (err error) {
 		replaced = s.next
 	}
 	s.next = nil
-	if s.drains.IsZero() {
-		s.reconnects = s.cfg.Conn.Stats().Reconnects
-	}
-	s.drains = time.Now()
+	s.ending()
 	if err := replaced.Stop(); err != nil { // it is what answers what was taken
 		return fmt.Errorf("stop micro service: %w", err)
 	}
 	return nil
 }
 
+// ending notes that subscriptions begin to end.
+func (s *Service) ending() {
+	if s.drains.IsZero() {
+		s.reconnects = s.cfg.Conn.Stats().Reconnects
+	}
+	s.drains = time.Now()
+}
+
 // drainMost is how long subscriptions may take to end that nobody waits for.
 const drainMost = 30 * time.Second
 
-// drained looks whether those that were replaced have ended. When the connection is made anew meanwhile, nats.go subscribes to what it
-// drains once more, and then forgets it without a word to the server, which goes on sending requests there. One more connection ends that.
+// drained looks whether those that were replaced have ended.
 func (s *Service) drained(leads int) {
-	nc := s.cfg.Conn
 	if s.drains.IsZero() {
 		return
 	}
@@ -85,12 +88,19 @@ func (s *Service) drained(leads int) {
 	if s.next != nil {
 		known += s.next.subs + s.verbs
 	}
-	if nc.NumSubscriptions() > known && time.Since(s.drains) < drainMost {
+	if s.cfg.Conn.NumSubscriptions() > known && time.Since(s.drains) < drainMost {
 		return
 	}
+	s.ended()
+}
+
+// ended is for when subscriptions have ended. When the connection is made anew meanwhile, nats.go subscribes to what it drains once more, and
+// then forgets it without a word to the server, which goes on sending requests there. One more connection ends that; again says that there is one.
+func (s *Service) ended() (again bool) {
 	s.drains = time.Time{}
-	if nc.Stats().Reconnects != s.reconnects {
-		s.cfg.Logger.Info("the connection to NATS is made once more, since it was made anew while subscriptions ended")
-		_ = nc.ForceReconnect() // which fails when the connection is closed
+	if s.cfg.Conn.Stats().Reconnects == s.reconnects {
+		return false
 	}
+	s.cfg.Logger.Info("the connection to NATS is made once more, since it was made anew while subscriptions ended")
+	return s.cfg.Conn.ForceReconnect() == nil // which fails when the connection is closed
 }

@@ -170,7 +170,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 // Deciding tells whether this worker decides, or stands by.
 func (s *Service) Deciding() bool { return s.lead == nil || s.lead.deciding.Load() }
 
-// flushTime bounds how long the server may take to tell that it has all subscriptions.
+// flushTime bounds how long the server may take to tell that it has all subscriptions, or all answers.
 const flushTime = 5 * time.Second
 
 // subscribed waits until the server has all subscriptions, since only then is a service ready. What it refuses comes before its
@@ -414,55 +414,6 @@ func answerable[T string | []byte](reply T) bool {
 func (s *Service) begin() { s.unanswered.Add(1) }
 
 func (s *Service) end() { s.unanswered.Add(-1) }
-
-// HandOver returns when another worker decides, if one stands by. Until then requests are answered, for which the engine still has to hear of
-// what others change. [Service.Stop] does the same, where it was not done before.
-func (s *Service) HandOver(ctx context.Context) {
-	if s.lead != nil {
-		s.lead.close(ctx)
-	}
-}
-
-// Stop takes no further request, answers every one that was taken, and returns when the server has the answers.
-// The engine must still run. When ctx ends first the error says how many are unanswered.
-func (s *Service) Stop(ctx context.Context) error {
-	s.stopOnce.Do(func() {
-		defer close(s.stopped)
-		defer s.cancel()
-		s.stopErr = s.stop(ctx)
-	})
-	<-s.stopped
-	return s.stopErr
-}
-
-func (s *Service) stop(ctx context.Context) error {
-	s.HandOver(ctx)
-	if s.next != nil {
-		_ = s.next.Stop() // as below
-	}
-	if err := s.micro.Stop(); err != nil {
-		return fmt.Errorf("stop micro service: %w", err)
-	}
-	// Stop only begins to drain. A subscription leaves the connection after its last callback has returned, so
-	// from zero on no request begins.
-	for s.cfg.Conn.NumSubscriptions() > 0 && !s.cfg.Conn.IsClosed() {
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return fmt.Errorf("drain subscriptions: %w", err)
-		}
-	}
-	s.takeNothing()
-	for s.unanswered.Load() > 0 {
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return fmt.Errorf("wait for %d answers: %w", s.unanswered.Load(), err)
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if err := s.cfg.Conn.FlushWithContext(ctx); err != nil {
-		return fmt.Errorf("flush answers: %w", err)
-	}
-	return nil
-}
 
 // sleep waits, unless ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {

@@ -1,0 +1,67 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// HandOver returns when another worker decides, if one stands by. Until then requests are answered, for which the engine still has to hear of
+// what others change. [Service.Stop] does the same, where it was not done before.
+func (s *Service) HandOver(ctx context.Context) {
+	if s.lead != nil {
+		s.lead.close(ctx)
+	}
+}
+
+// Stop takes no further request, answers every one that was taken, and returns when the server has the answers.
+// The engine must still run. When ctx ends first the error says how many are unanswered.
+func (s *Service) Stop(ctx context.Context) error {
+	s.stopOnce.Do(func() {
+		defer close(s.stopped)
+		defer s.cancel()
+		s.stopErr = s.stop(ctx)
+	})
+	<-s.stopped
+	return s.stopErr
+}
+
+func (s *Service) stop(ctx context.Context) error {
+	s.HandOver(ctx)
+	s.ending()
+	if s.next != nil {
+		_ = s.next.Stop() // as below
+	}
+	if err := s.micro.Stop(); err != nil {
+		return fmt.Errorf("stop micro service: %w", err)
+	}
+	// Stop only begins to drain. A subscription leaves the connection after its last callback has returned, so
+	// from zero on no request begins.
+	for s.cfg.Conn.NumSubscriptions() > 0 && !s.cfg.Conn.IsClosed() {
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return fmt.Errorf("drain subscriptions: %w", err)
+		}
+	}
+	if s.ended() {
+		if err := s.flush(ctx); err != nil { // before, what came on the last connection may still be taken
+			return fmt.Errorf("connect once more: %w", err)
+		}
+	}
+	s.takeNothing()
+	for s.unanswered.Load() > 0 {
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return fmt.Errorf("wait for %d answers: %w", s.unanswered.Load(), err)
+		}
+	}
+	if err := s.flush(ctx); err != nil {
+		return fmt.Errorf("flush answers: %w", err)
+	}
+	return nil
+}
+
+// flush returns when the server has all that was published.
+func (s *Service) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, flushTime)
+	defer cancel()
+	return s.cfg.Conn.FlushWithContext(ctx)
+}

@@ -1,0 +1,36 @@
+package bus
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// TestAStopWhileTheServerIsAwayLeavesNothing: nats.go subscribes again to what it drains, and then forgets it, while the server would go on
+// sending this worker its share of the requests.
+func TestAStopWhileTheServerIsAwayLeavesNothing(t *testing.T) {
+	t.Parallel()
+	server := testenv.NATSServer(t)
+	s, _ := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.Conn = connect(t, server.URL) })
+	server.Kill()
+	for s.cfg.Conn.IsConnected() {
+		time.Sleep(time.Millisecond)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Stop(t.Context()) }()
+	for !s.micro.Stopped() {
+		time.Sleep(time.Millisecond)
+	}
+	server.Start()
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
+	if m, err := dial(t, server.URL).Request(limits.SubjectConsume, []byte(hot), 5*time.Second); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("somebody is asked still: %v, %v", m, err)
+	}
+}
