@@ -160,6 +160,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	}
 	if cfg.Lead != nil {
 		if s.lead, err = startLead(*cfg.Lead, s); err != nil {
+			s.takeNothing()
 			_ = s.micro.Stop()
 			return nil, err
 		}

@@ -28,6 +28,7 @@ func (s *Service) Stop(ctx context.Context) error {
 
 func (s *Service) stop(ctx context.Context) error {
 	s.HandOver(ctx)
+	defer s.takeNothing()
 	s.ending()
 	if s.next != nil {
 		_ = s.next.Stop() // as below

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -32,5 +33,26 @@ func TestAStopWhileTheServerIsAwayLeavesNothing(t *testing.T) {
 	}
 	if m, err := dial(t, server.URL).Request(limits.SubjectConsume, []byte(hot), 5*time.Second); !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("somebody is asked still: %v, %v", m, err)
+	}
+}
+
+// TestAStopThatDoesNotEndTakesNothing: what comes is left to nats.go, which knows who has it.
+func TestAStopThatDoesNotEndTakesNothing(t *testing.T) {
+	t.Parallel()
+	s, nc := serve(t, &fakeEngine{submit: allowing})
+	other, err := s.cfg.Conn.SubscribeSync(limits.SubjectConsume) // which the stop waits for
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := s.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if err := nc.PublishRequest(limits.SubjectConsume, "inbox", []byte(hot)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.NextMsg(5 * time.Second); err != nil {
+		t.Errorf("it was taken: %v", err)
 	}
 }
