@@ -386,8 +386,9 @@ func (l *limiter) startUsage(context.Context) (err error) {
 }
 
 func (l *limiter) startEngine(ctx context.Context) (err error) {
-	// On the connection of the requests, so that what a worker tells comes before the answer that it sends, and to others before the
-	// request that follows the answer; which of the two these take first, where several decide, nobody says.
+	// On the connection of the requests, so that what a worker tells comes before its answer to a refund, a record or a reset, and to others
+	// before the request that follows the answer; which of the two these take first, where several decide, nobody says. The answers to consume
+	// and check do not go over nats.go, so they may come before what is told of a counter that those have freed, or a lease that they ended.
 	forget := bus.NewForgetter(l.requests, l.log)
 	failing := outage.New(l.log, slog.LevelError, "the store fails: answering without it", "the store answers again")
 	l.engine, err = engine.New(ctx, engine.Config{
