@@ -1,0 +1,33 @@
+package natsconn
+
+import (
+	"io"
+	"strings"
+	"testing"
+)
+
+// TestALineMayBeLong, where the server lets it: such a message goes to the client as it came, whatever is in it, and what comes behind it to
+// its handler.
+func TestALineMayBeLong(t *testing.T) {
+	t.Parallel()
+	data := "x\r\n" + message("taken", "r ", "no message")
+	for _, chunk := range []int{300, readSize, 1 << 20} {
+		for _, long := range []int{readSize - 50, readSize - 20, readSize, 3 * readSize} {
+			got := ""
+			var said []io.Reader // one behind the other
+			m := message("taken", strings.Repeat("r", long)+" ", data)
+			for range 3 {
+				said = append(said, strings.NewReader(message("taken", "r ", "a")+m+message("taken", "r ", "b")))
+			}
+			c := opened(t, &stream{in: chunks{io.MultiReader(said...), chunk}}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
+				for _, m := range all {
+					got += string(m.Data)
+				}
+				return len(all)
+			}})
+			if rest := read(t, c, func() int { return readSize }); rest != strings.Repeat(m, 3) || got != "ababab" {
+				t.Errorf("a head of %d bytes, %d at a time: %q were taken, and %d of %d bytes passed", long, chunk, got, len(rest), 3*len(m))
+			}
+		}
+	}
+}
