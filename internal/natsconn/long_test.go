@@ -6,6 +6,24 @@ import (
 	"testing"
 )
 
+// TestALineWithoutAnEndIsNotKept: all of it goes to the client, which has no bound for it.
+func TestALineWithoutAnEndIsNotKept(t *testing.T) {
+	t.Parallel()
+	said := message("taken", "r ", "a") + "MSG taken 1 " + strings.Repeat("r", 3*longestHead)
+	taken := 0
+	c := opened(t, &stream{in: strings.NewReader(said)}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
+		taken += len(all)
+		return len(all)
+	}})
+	rest := read(t, c, func() int { return readSize })
+	if !strings.HasSuffix(said, rest) || len(rest) < 3*longestHead || taken != 1 {
+		t.Errorf("%d taken, and %d bytes passed", taken, len(rest))
+	}
+	if len(c.in) > 2*longestHead {
+		t.Errorf("%d bytes are kept", len(c.in))
+	}
+}
+
 // TestALineMayBeLong, where the server lets it: such a message goes to the client as it came, whatever is in it, and what comes behind it to
 // its handler.
 func TestALineMayBeLong(t *testing.T) {

@@ -71,6 +71,8 @@ const Together = 32
 const (
 	// readSize bounds a message that a handler can take, with its head; nats.go reads as much at a time.
 	readSize = 32 << 10
+	// longestHead bounds what is kept of a head that has no end yet.
+	longestHead = 1 << 20
 	// aloneMost is how long a connection is read while nothing else of the process may run, and how long, where it cannot be tried, it is
 	// not read while answers are written.
 	aloneMost = time.Millisecond

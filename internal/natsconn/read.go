@@ -169,6 +169,9 @@ func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) 
 		}
 		end := bytes.IndexByte(rest, '\n') + 1
 		if end == 0 {
+			if len(rest) >= longestHead { // the client will say what it thinks of that
+				c.readable.Store(false)
+			}
 			break
 		}
 		subject, reply, headers, size := head(rest[:end])
