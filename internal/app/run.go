@@ -70,17 +70,17 @@ type limiter struct {
 	name string
 	log  *slog.Logger
 
-	store    store
-	storeID  string // tells it from all others
+	store   store
+	storeID string // tells it from all others
 	// elsewhere is when a limiter was heard of last that counts in another store, in Unix nanoseconds; 0 for never.
 	elsewhere atomic.Int64
-	embedded *bus.Embedded
-	requests *nats.Conn
-	events   *nats.Conn
-	metrics  *web.Metrics
-	usage    *usage.Recorder
-	engine   *engine.Engine
-	relay    *bus.Relay
+	embedded  *bus.Embedded
+	requests  *nats.Conn
+	events    *nats.Conn
+	metrics   *web.Metrics
+	usage     *usage.Recorder
+	engine    *engine.Engine
+	relay     *bus.Relay
 	// policies is nil without a policy file.
 	policies *policy.Keeper
 	// web is nil with --http off.
