@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -48,8 +49,8 @@ type Recorder struct {
 	cfg      Config
 	tally    *tally
 	requests chan Request
-	// pending are counts that were taken from the tally and not written yet, by minute and id.
-	pending map[minuteID]Count
+	// pending are counts that were taken from the tally and not written yet, each once, in order.
+	pending []Count
 	// log holds requests that were taken from the queue and not written yet.
 	log []Request
 	// began is when the counts began that are in the tally.
@@ -64,11 +65,6 @@ type Recorder struct {
 	stopped chan struct{}
 }
 
-type minuteID struct {
-	at int64
-	id ID
-}
-
 // NewRecorder starts one; Close writes what is left and stops it.
 func NewRecorder(cfg Config) (*Recorder, error) {
 	switch {
@@ -81,8 +77,7 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	cfg.Queue = cmp.Or(cfg.Queue, 8192)
 	cfg.Pending = cmp.Or(cfg.Pending, 65536)
 	r := &Recorder{
-		cfg: cfg, tally: newTally(), requests: make(chan Request, cfg.Queue),
-		pending: make(map[minuteID]Count), began: time.Now(), stopped: make(chan struct{}),
+		cfg: cfg, tally: newTally(), requests: make(chan Request, cfg.Queue), began: time.Now(), stopped: make(chan struct{}),
 	}
 	r.stop, r.cancel = context.WithCancel(context.Background())
 	go r.run()
@@ -194,7 +189,34 @@ func (r *Recorder) report(err error) {
 func (r *Recorder) takeCounts() {
 	at := r.began.Truncate(time.Minute).UnixMilli()
 	r.began = time.Now()
-	r.tally.take(at, r.wait)
+	r.tally.take(at, func(c Count) {
+		if c.ID == (ID{}) {
+			r.other.Add(c.Allowed + c.Denied)
+		}
+		r.pending = append(r.pending, c)
+	})
+	r.pending = inOrder(r.pending)
+	if most := r.cfg.Pending; len(r.pending) > most {
+		for _, c := range r.pending[most:] {
+			r.lostCounts.Add(c.Allowed + c.Denied)
+		}
+		r.pending = slices.Delete(r.pending, most, len(r.pending))
+	}
+}
+
+// inOrder sorts counts, and adds up those of one id and minute.
+func inOrder(counts []Count) []Count {
+	slices.SortFunc(counts, compareCounts)
+	sums := counts[:0]
+	for _, c := range counts {
+		if n := len(sums); n > 0 && sums[n-1].At == c.At && sums[n-1].ID == c.ID {
+			sums[n-1].add(&c)
+			continue
+		}
+		sums = append(sums, c)
+	}
+	clear(counts[len(sums):])
+	return sums
 }
 
 // flush writes the counts that were taken, and the requests, within ctx.
@@ -210,21 +232,6 @@ func (r *Recorder) write(ctx context.Context, add func(ctx context.Context) erro
 	return add(ctx)
 }
 
-// wait adds a count to those that are to be written.
-func (r *Recorder) wait(c Count) {
-	if c.ID == (ID{}) {
-		r.other.Add(c.Allowed + c.Denied)
-	}
-	id := minuteID{c.At, c.ID}
-	sum, known := r.pending[id]
-	if !known && len(r.pending) >= r.cfg.Pending {
-		r.lostCounts.Add(c.Allowed + c.Denied)
-		return
-	}
-	c.Allowed, c.Denied, c.Cost = c.Allowed+sum.Allowed, c.Denied+sum.Denied, c.Cost+sum.Cost
-	r.pending[id] = c
-}
-
 // drain takes requests from the queue, as many as it had when it began and no more than wait at most.
 func (r *Recorder) drain() {
 	for n := len(r.requests); n > 0 && len(r.log) < r.cfg.Queue; n-- {
@@ -234,34 +241,35 @@ func (r *Recorder) drain() {
 
 // writeCounts writes a transaction at a time, the oldest minutes first. A write that failed may have been committed all
 // the same; then its counts are lost to the doubt rather than counted twice, unless it is sure.
-func (r *Recorder) writeCounts(ctx context.Context) error {
-	all := make([]Count, 0, len(r.pending))
-	for _, c := range r.pending {
-		all = append(all, c)
-	}
-	slices.SortFunc(all, compareCounts)
-	for some := range slices.Chunk(all, writeRows) {
-		err := r.write(ctx, func(ctx context.Context) error { return r.cfg.Store.AddUsage(ctx, some) })
+func (r *Recorder) writeCounts(ctx context.Context) (err error) {
+	done := 0
+	for some := range slices.Chunk(r.pending, writeRows) {
+		err = r.write(ctx, func(ctx context.Context) error { return r.cfg.Store.AddUsage(ctx, some) })
 		unknown := errors.Is(err, engine.ErrCommitUnknown)
 		if err != nil && !unknown {
-			return err
+			break
 		}
-		for _, c := range some {
-			delete(r.pending, minuteID{c.At, c.ID})
-			if unknown {
+		done += len(some)
+		if unknown {
+			for _, c := range some {
 				r.lostCounts.Add(c.Allowed + c.Denied)
 			}
-		}
-		if unknown {
-			return err
+			break
 		}
 	}
-	return nil
+	r.pending = slices.Delete(r.pending, 0, done)
+	return err
 }
 
 // compareCounts is the order in which every worker locks the rows.
 func compareCounts(a, b Count) int {
-	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.User, b.User))
+	if c := cmp.Compare(a.At, b.At); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a.Key, b.Key); c != 0 {
+		return c
+	}
+	return cmp.Or(strings.Compare(a.Policy, b.Policy), strings.Compare(a.User, b.User))
 }
 
 func (r *Recorder) writeRequests(ctx context.Context) error {

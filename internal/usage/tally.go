@@ -34,9 +34,10 @@ type tallyShard struct {
 
 // page is what was counted since the last was taken.
 type page struct {
-	counts map[ID]*Count
-	// last is the count of the id that was counted last, which often is the next, too.
-	last *Count
+	counts []Count
+	// at says where each id has its count, and last is that of the id that was counted last, which often is the next, too.
+	at   map[ID]int
+	last int
 	// listed are the refs that have counts.
 	listed []listed
 	// other counts what finds no room.
@@ -65,7 +66,7 @@ func newTally() *tally {
 	t := &tally{seed: maphash.MakeSeed(), full: make(chan struct{}, 1)}
 	for i := range t.shards {
 		s := &t.shards[i]
-		s.counts, s.spare.counts = make(map[ID]*Count), make(map[ID]*Count)
+		s.at, s.spare.at = make(map[ID]int), make(map[ID]int)
 	}
 	return t
 }
@@ -199,21 +200,21 @@ func (p *page) list(l listed) {
 	p.other.add(&c)
 }
 
-// find gives the count of an id.
+// find gives the count of an id, for now.
 func (p *page) find(id *ID) *Count {
-	if p.last != nil && p.last.ID == *id {
-		return p.last
+	if p.last < len(p.counts) && p.counts[p.last].ID == *id {
+		return &p.counts[p.last]
 	}
-	c, known := p.counts[*id]
+	at, known := p.at[*id]
 	if !known {
 		if p.size() >= shardIDs {
 			return &p.other
 		}
-		c = &Count{ID: *id}
-		p.counts[*id] = c
+		at = len(p.counts)
+		p.counts, p.at[*id] = append(p.counts, Count{ID: *id}), at
 	}
-	p.last = c
-	return c
+	p.last = at
+	return &p.counts[at]
 }
 
 // take moves what was counted into counts, under the minute that begins at at.
@@ -226,8 +227,9 @@ func (t *tally) take(at int64, into func(Count)) {
 		s.mu.Unlock()
 		full.each(at, into)
 		clear(full.counts)
+		clear(full.at)
 		clear(full.listed)
-		s.spare = page{counts: full.counts, listed: full.listed[:0]}
+		s.spare = page{counts: full.counts[:0], at: full.at, listed: full.listed[:0]}
 	}
 }
 
@@ -239,7 +241,7 @@ func (p *page) each(at int64, into func(Count)) {
 		}
 	}
 	for _, c := range p.counts {
-		give(*c)
+		give(c)
 	}
 	for i := range p.listed {
 		give(p.listed[i].take(at))
