@@ -36,7 +36,8 @@ func main() {
 		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter --policies examples/open-endpoint/policies.yaml", *natsURL, err)
 	}
 	log.Printf("serving on http://%s", *addr)
-	served := handler(limits.NewClient(nc), httplimit.DefaultDeadline, trusted)
+	// In a burst the limiter may not answer in httplimit's 50 ms, and who signs up can wait longer than that.
+	served := handler(limits.NewClient(nc), limits.DefaultTimeout, trusted)
 	log.Fatal((&http.Server{Addr: *addr, Handler: served, ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
 
@@ -65,6 +66,8 @@ func handler(limiter *limits.Client, deadline time.Duration, proxies []netip.Pre
 		Headers:  []httplimit.Headers{httplimit.XRateLimitUnix},
 		Body:     httplimit.JSONCode,
 		Deadline: deadline,
+		// A burst makes answers late: who could pass for that would only have to come in numbers.
+		FailClosed: true,
 	})
 	mux := http.NewServeMux()
 	mux.Handle("POST /signup", decoded(limited(http.HandlerFunc(signUp))))

@@ -327,13 +327,24 @@ func (s *site) untilDenied(t *testing.T, request limits.Request) (asked time.Tim
 	return asked, nil
 }
 
-// TestTheLimiterIsAway holds that the endpoint stays open, as its middleware says.
-func TestTheLimiterIsAway(t *testing.T) {
+// TestNothingPassesUndecided: a burst makes answers late, and one that passed for that would be in none of the three counts.
+func TestNothingPassesUndecided(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
+	late := httptest.NewServer(handler(s.limiter, 1, nil))
+	defer late.Close()
+	hurried := *s
+	hurried.url = late.URL
+	hurried.wantUndecided(t, "an answer that is late")
 	s.hangUp()
-	if a := s.signUp(t, "203.0.113.9", "a@b.example"); a.status != http.StatusOK || a.header.Get("X-RateLimit-Limit") != "" {
-		t.Errorf("without a limiter: %+v; want 200 without headers", a)
+	s.wantUndecided(t, "no limiter")
+}
+
+func (s *site) wantUndecided(t *testing.T, when string) {
+	t.Helper()
+	a := s.signUp(t, "203.0.113.9", "a@b.example")
+	if a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, `"code":"RATE_LIMIT_CHECK_FAILED"`) {
+		t.Errorf("%s: %+v; want 503", when, a)
 	}
 }
 
