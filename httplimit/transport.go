@@ -115,8 +115,13 @@ func replay(req *http.Request) (*http.Request, error) {
 }
 
 // discard reads what is left of a small answer, so that its connection can be used again, and closes it. A server may
-// leave its answer open for ever.
+// leave its answer open for ever. One that package http decompresses is closed at once, at the price of its connection: whoever
+// waits for the head of it holds a lock that Close needs too.
 func discard(resp *http.Response) {
+	if resp.Uncompressed {
+		_ = resp.Body.Close()
+		return
+	}
 	defer time.AfterFunc(drainTime, func() { _ = resp.Body.Close() }).Stop()
 	_, _ = io.CopyN(io.Discard, resp.Body, drainBytes)
 	_ = resp.Body.Close()

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -346,6 +348,36 @@ func TestTransportWaitsForNoEndOfAnAnswer(t *testing.T) {
 			t.Errorf("response %v, error %v after %v", resp, err, waited)
 		}
 	})
+}
+
+// A compressed answer of which not even the head comes: whoever reads it holds the lock that its Close needs, too.
+func TestTransportWaitsForNoBeginOfACompressedAnswer(t *testing.T) {
+	t.Parallel()
+	var tries atomic.Int64
+	gone := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if tries.Add(1) > 1 {
+			return
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		w.WriteHeader(http.StatusTooManyRequests)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		close(gone)
+	}))
+	defer server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "GET", server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Client{Transport: &httplimit.Transport{}}).Do(req)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatalf("response %v, error %v, want 200 of the second attempt", resp, err)
+	}
+	resp.Body.Close()
+	<-gone // its connection was closed
 }
 
 func TestCanRetry(t *testing.T) {
