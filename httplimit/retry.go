@@ -20,27 +20,38 @@ func CanRetry(resp *http.Response) bool {
 }
 
 // RetryAt is the earliest time at which the server wants to see the request again, counted from now, so call it when
-// the response comes. It reads Retry-After (seconds or a date), else t of RateLimit ([Draft]), else X-RateLimit-Reset
-// (an ISO date, Unix seconds or milliseconds, or seconds from now). A date is measured against the server's own clock, if the
-// response tells it in Date. ok is false when none of them can be read. A RateLimit with a mistake anywhere is passed over as a
-// whole, as [Draft] and RFC 9651 demand.
+// the response comes. It reads Retry-After (seconds or a date), else the later of t of RateLimit ([Draft]) and X-RateLimit-Reset
+// (an ISO date, Unix seconds or milliseconds, or seconds from now). Of a field that comes more than once, as through a proxy that
+// has limits of its own, the latest counts. A date is measured against the server's own clock, if the response tells it in Date.
+// ok is false when none of them can be read. A RateLimit with a mistake anywhere is passed over as a whole, as [Draft] and RFC 9651
+// demand.
 func RetryAt(resp *http.Response) (at time.Time, ok bool) {
 	now := time.Now()
 	server, err := http.ParseTime(resp.Header.Get("Date"))
 	if err != nil {
 		server = now
 	}
-	delay, ok := retryAfter(resp.Header.Get("Retry-After"), server)
+	delay, ok := latest(resp.Header.Values("Retry-After"), server, retryAfter)
 	if !ok {
 		delay, ok = rateLimitReset(resp.Header)
-	}
-	if !ok {
-		delay, ok = xRateLimitReset(resp.Header.Get("X-RateLimit-Reset"), server)
+		if reset, told := latest(resp.Header.Values("X-RateLimit-Reset"), server, xRateLimitReset); told {
+			delay, ok = max(delay, reset), true
+		}
 	}
 	if !ok {
 		return time.Time{}, false
 	}
 	return now.Add(min(max(delay, 0), maxDelay)), true
+}
+
+// latest gives the longest delay of the lines that can be read: which of those who wrote them refused is not said.
+func latest(lines []string, now time.Time, read func(string, time.Time) (time.Duration, bool)) (longest time.Duration, ok bool) {
+	for _, line := range lines {
+		if delay, readable := read(line, now); readable {
+			longest, ok = max(longest, delay), true
+		}
+	}
+	return longest, ok
 }
 
 func retryAfter(value string, now time.Time) (time.Duration, bool) {

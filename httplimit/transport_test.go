@@ -42,7 +42,7 @@ func (c closing) Close() error { *c.open--; return nil }
 func response(status int, open *int, headers ...string) *http.Response {
 	h := http.Header{}
 	for i := 0; i < len(headers); i += 2 {
-		h.Set(headers[i], headers[i+1])
+		h.Add(headers[i], headers[i+1])
 	}
 	*open++
 	return &http.Response{StatusCode: status, Header: h, Body: closing{strings.NewReader("later"), open}}
@@ -149,6 +149,10 @@ func TestTransportKeepsToTheServersTime(t *testing.T) {
 		"draft, none empty":  {"RateLimit", `"a";r=1;t=60,"c";r=5;t=30`, "X-RateLimit-Reset", "2"},
 		"draft, other types": {"RateLimit", `"a";r=0;t=9;r=1;pk=:YQ==:;x=%"%c3%bc", b;x=?1;y=@1;z;r=000;  t=060, 1.5;r=7;v=-1.5`},
 		"draft, malformed":   {"RateLimit", `"a";r=0;t=1, "b";r=0;t=`, "X-RateLimit-Reset", "60"},
+		"draft and a reset":  {"RateLimit", `"gateway";r=0;t=9`, "X-RateLimit-Reset", "9", "X-RateLimit-Reset", "60"},
+		"seconds, twice":     {"Retry-After", "1", "Retry-After", "60", "Retry-After", "soon"},
+		"resets, twice":      {"X-RateLimit-Reset", "1767355201", "X-RateLimit-Reset", "1767355260"},
+		"resets of two":      {"X-RateLimit-Reset", "1767355201", "X-RateLimit-Reset", "2026-01-02T12:01:00.000Z"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
