@@ -1,7 +1,8 @@
 package httplimit
 
 import (
-	"fmt"
+	"context"
+	"errors"
 	"net/http"
 
 	"github.com/seed503877ad/limits"
@@ -13,7 +14,7 @@ import (
 //	client := &http.Client{Transport: httplimit.Outbound(c, limits.Per("outbound:weather", 60, "1m"), nil)}
 //
 // A request is not sent, and fails with the error of [limits.Client.Wait], when its context ends first, when its turn
-// would come after its deadline (that is told at once), and when the limiter does not answer: what somebody else
+// would come after its deadline (that is told at once, as a timeout), and when the limiter does not answer: what somebody else
 // counts must not be passed because nobody counts here. A turn that the limiter gives without its store, whatever on_error says,
 // is no answer either: the error is a [limits.Error] with Status 503 and [limits.CodeUnavailable].
 //
@@ -45,7 +46,16 @@ func (o *outbound) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if err != nil {
 		closeBody(req)
-		return nil, fmt.Errorf("wait for a turn: %w", err)
+		return nil, &turnError{err}
 	}
 	return base(o.base).RoundTrip(req)
 }
+
+// turnError is of a request that was not sent.
+type turnError struct{ cause error }
+
+func (e *turnError) Error() string { return "wait for a turn: " + e.cause.Error() }
+func (e *turnError) Unwrap() error { return e.cause }
+
+// Timeout is what [net/url.Error] and os.IsTimeout ask, which do not unwrap.
+func (e *turnError) Timeout() bool { return errors.Is(e.cause, context.DeadlineExceeded) }

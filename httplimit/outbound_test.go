@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -85,6 +87,31 @@ func TestOutboundSendsNothingOutOfTurn(t *testing.T) {
 	away, _ := silentService(t, limits.SubjectConsume, `{"allowed":true,"degraded":true,"key":"k","name":"1h","limit":1,"remaining":1}`)
 	if sent, closed, err := send(away, 1); sent != 0 || !closed || !errors.As(err, &e) || e.Code != limits.CodeUnavailable {
 		t.Errorf("without the store: sent %d, body closed %v, error %v", sent, closed, err)
+	}
+}
+
+// A turn that is too far off is a timeout for whoever asks as is done of errors of package net and of http.Client; others are none.
+func TestATurnThatIsTooFarOffIsATimeout(t *testing.T) {
+	t.Parallel()
+	get := func(turn limits.Request) error {
+		api := &http.Client{Timeout: patient, Transport: httplimit.Outbound(dial(t, natsURL), turn, serverFunc(func(*http.Request) *http.Response {
+			return &http.Response{StatusCode: 200, Body: http.NoBody}
+		}))}
+		_, err := api.Get("http://api.example/")
+		return err
+	}
+	turn := limits.Per(key(t), 1, "1h")
+	if err := get(turn); err != nil {
+		t.Fatal(err)
+	}
+	err := get(turn)
+	var failed *url.Error
+	if !errors.As(err, &failed) || !failed.Timeout() || !os.IsTimeout(err) || !os.IsTimeout(failed.Err) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("too far off: %v is no timeout", err)
+	}
+	turn.Cost = 2
+	if err := get(turn); err == nil || os.IsTimeout(err) {
+		t.Errorf("never: %v, want an error that is no timeout", err)
 	}
 }
 
