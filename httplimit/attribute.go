@@ -6,10 +6,17 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/seed503877ad/limits"
 )
 
-// An Attribute reads something off a request. An empty text means that the request has no such thing.
+// An Attribute reads something off a request. An empty text means that the request has no such thing. Those of this package write
+// what is not printable percent-encoded, since the limiter takes none: the narrow space of "9.41\u202fAM" as %E2%80%AF. A % that came
+// stays as it is.
 type Attribute func(*http.Request) string
 
 // Text is the same for every request.
@@ -18,21 +25,41 @@ func Text(text string) Attribute { return func(*http.Request) string { return te
 // Header reads the first header of that name. Never limit by a header that holds a secret: keys are stored and
 // shown as they are. Nor by one that the client may choose freely, unless something in front has checked it.
 func Header(name string) Attribute {
-	return func(r *http.Request) string { return r.Header.Get(name) }
+	return func(r *http.Request) string { return printable(r.Header.Get(name)) }
 }
 
 // Path reads the path, decoded, so that /%61 gets around no policy for /a; and not cleaned. http.FileServer cleans what it serves:
 // there /files/x%2F..%2Fa is another path to the file /files/a, so limit by [Route], or by a policy for /files/*. A path over
 // 256 bytes is refused; where such are served, limit by [Route] instead. An empty path, as of the request line
 // GET http://example.com HTTP/1.1, is / (RFC 9110, 4.2.3), or such a request would have no attribute.
-func Path() Attribute { return func(r *http.Request) string { return cmp.Or(r.URL.Path, "/") } }
+func Path() Attribute {
+	return func(r *http.Request) string { return printable(cmp.Or(r.URL.Path, "/")) }
+}
+
+// printable writes the bytes of what is not printable as a URL has them. What is too long for an attribute is refused as it is.
+func printable(text string) string {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) }
+	if len(text) > limits.MaxAttributeBytes || utf8.ValidString(text) && !strings.ContainsFunc(text, odd) {
+		return text
+	}
+	var b strings.Builder
+	for i, n := 0, 0; i < len(text); i += n {
+		var r rune
+		if r, n = utf8.DecodeRuneInString(text[i:]); odd(r) || r == utf8.RuneError && n == 1 {
+			b.WriteString(url.PathEscape(text[i : i+n]))
+		} else {
+			b.WriteString(text[i : i+n])
+		}
+	}
+	return b.String()
+}
 
 // Method reads the method.
 func Method() Attribute { return func(r *http.Request) string { return r.Method } }
 
 // Query reads the first query parameter of that name.
 func Query(name string) Attribute {
-	return func(r *http.Request) string { return r.URL.Query().Get(name) }
+	return func(r *http.Request) string { return printable(r.URL.Query().Get(name)) }
 }
 
 // Route reads the pattern that the request matched, such as "GET /users/{id}". It is known only behind the
@@ -49,7 +76,7 @@ func RouteIn(mux *http.ServeMux) Attribute {
 
 // PathValue reads a wildcard of the matched pattern, as [Route] behind the http.ServeMux.
 func PathValue(name string) Attribute {
-	return func(r *http.Request) string { return r.PathValue(name) }
+	return func(r *http.Request) string { return printable(r.PathValue(name)) }
 }
 
 // Or gives the first value that is not empty, such as Or(Header("X-User"), ClientIP()).

@@ -35,7 +35,8 @@ type Config struct {
 	Policy Attribute
 
 	// Attributes are what the policies match and make keys of, by name. One without a value is left out, unless
-	// none has a value. A value over 256 bytes, or with unprintable characters, is refused with 400.
+	// none has a value. A value over 256 bytes, or with unprintable characters, which those of this package write percent-encoded,
+	// is refused with 400.
 	Attributes map[string]Attribute
 
 	// Tier gives the tier of the caller; nil or an empty tier sends none. It goes with Policy or Attributes.

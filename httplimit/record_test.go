@@ -145,7 +145,8 @@ func TestABadIDIsNoWayAroundTheCharge(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		ran := 0
 		h := httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 2, "1h"), Mode: httplimit.CheckThenRecord,
-			ID: httplimit.Header("Idempotency-Key"), Deadline: patient, FailClosed: closed, OnError: func(*http.Request, error) {},
+			ID: func(r *http.Request) string { return r.Header.Get("Idempotency-Key") }, Deadline: patient, FailClosed: closed,
+			OnError: func(*http.Request, error) {},
 		})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran++ }))
 		for _, id := range []string{strings.Repeat("i", 129), "a\xff", "a\tb", strings.Repeat("i", limits.MaxRequestBytes)} {
 			if got := get(h, header("Idempotency-Key", id)).Code; got != 400 || ran != 0 {

@@ -1,0 +1,45 @@
+package httplimit_test
+
+import (
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/seed503877ad/limits/httplimit"
+)
+
+// What people put into names of files and into fields is no reason to refuse a request that no policy is about, nor one that is
+// limited by it.
+func TestWhatIsNotPrintableIsWrittenAsInAURL(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"Bildschirmfoto um 9.41\u202fAM.png": "Bildschirmfoto um 9.41%E2%80%AFAM.png", // of macOS
+		"می\u200cخواهم":                      "می%E2%80%8Cخواهم",
+		"東京\u3000大阪":                         "東京%E3%80%80大阪",
+		"a\u00a0b":                           "a%C2%A0b",
+		"👩\u200d💻":                           "👩%E2%80%8D💻",
+		"M\xfcller":                          "M%FCller",
+		"two\nlines":                         "two%0Alines",
+		"a\tb":                               "a%09b",
+		"\ufffd, 100 % as it is, %0a":        "\ufffd, 100 % as it is, %0a",
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.URL.Path, r.URL.RawQuery = "/"+text, url.Values{"q": {text}}.Encode()
+		r.Header.Set("User-Agent", text)
+		r.SetPathValue("file", text)
+		attributes := map[string]httplimit.Attribute{
+			"path": httplimit.Path(), "query": httplimit.Query("q"), "agent": httplimit.Header("User-Agent"), "file": httplimit.PathValue("file"),
+		}
+		for name, attribute := range attributes {
+			if got := strings.TrimPrefix(attribute(r), "/"); got != want {
+				t.Errorf("%s of %q is %q, want %q", name, text, got, want)
+			}
+		}
+		w := httptest.NewRecorder()
+		httplimit.Middleware(dial(t, natsURL), httplimit.Config{Attributes: attributes, Deadline: patient, FailClosed: true})(hello).ServeHTTP(w, r)
+		if w.Code != 200 {
+			t.Errorf("%q: status %d: %s", text, w.Code, w.Body)
+		}
+	}
+}
