@@ -79,7 +79,9 @@ func PathValue(name string) Attribute {
 	return func(r *http.Request) string { return printable(r.PathValue(name)) }
 }
 
-// Or gives the first value that is not empty, such as Or(Header("X-User"), ClientIP()).
+// Or gives the first value that is not empty, such as Or(Header("X-Plan"), Text("free")). Where the values are of two kinds, one kind
+// must not pass for the other: a user who goes by the name of an address would use up its limit. So put user: and ip: in front, in a
+// function of your own, and the address into [Subnet64]; the example of [Middleware] does both.
 func Or(attributes ...Attribute) Attribute {
 	return func(r *http.Request) string {
 		for _, attribute := range attributes {

@@ -25,23 +25,30 @@ func exampleClient() (c *limits.Client, done func()) {
 	return limits.NewClient(nc), nc.Close
 }
 
-// A middleware in front of a mux: two requests an hour for each user.
+// A middleware in front of a mux: two requests an hour for each user, and for each address that names none. A user who goes by the
+// name of an address has a limit of his own, and all of an IPv6 /64 have one together.
 func ExampleMiddleware() {
 	client, done := exampleClient()
 	defer done()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /hello", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
-	user := httplimit.Or(httplimit.Header("X-User"), httplimit.ClientIP(netip.MustParsePrefix("10.0.0.0/8")))
+	user, address := httplimit.Header("X-User"), httplimit.Subnet64(httplimit.ClientIP(netip.MustParsePrefix("10.0.0.0/8")))
+	caller := func(r *http.Request) string {
+		if name := user(r); name != "" {
+			return "user:" + name
+		}
+		return "ip:" + address(r)
+	}
 	limited := httplimit.Middleware(client, httplimit.Config{
 		Limits: func(r *http.Request) []limits.LimitSpec {
-			return []limits.LimitSpec{{Key: "api:user:" + user(r), Limit: 2, Window: "1h"}}
+			return []limits.LimitSpec{{Key: "api:" + caller(r), Limit: 2, Window: "1h"}}
 		},
 		Deadline: time.Second, // so that this example passes on any machine
 	})(mux)
 
-	for range 3 {
-		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/hello", nil)
-		r.Header.Set("X-User", "7")
+	for _, user := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", ""} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/hello", nil) // from 192.0.2.1
+		r.Header.Set("X-User", user)
 		limited.ServeHTTP(w, r)
 		fmt.Println(w.Code, w.Header().Get("RateLimit-Policy"), "left", w.Header().Get("X-RateLimit-Remaining"))
 	}
@@ -49,6 +56,7 @@ func ExampleMiddleware() {
 	// 200 "1h";q=2;w=3600 left 1
 	// 200 "1h";q=2;w=3600 left 0
 	// 429 "1h";q=2;w=3600 left 0
+	// 200 "1h";q=2;w=3600 left 1
 }
 
 // Policies decide, by what the request is; a request that none of them matches passes.
