@@ -33,7 +33,9 @@ type Request struct {
 	Cost int64 `json:"cost,omitzero"`
 
 	// ID makes the request idempotent: for at least 10 minutes the same id charges once and is answered the
-	// same. The same id with another body is error 409. A check makes nothing of it.
+	// same. The same id with another body is error 409: an id has to be unique over the whole
+	// service, whatever the key or the policy, so put the user in front of one that he may choose. A check makes
+	// nothing of it.
 	ID string `json:"id,omitempty"`
 }
 

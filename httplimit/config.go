@@ -50,7 +50,9 @@ type Config struct {
 	Cost func(*http.Request) int64
 
 	// ID gives the idempotency key of the charge, up to 128 bytes of printable UTF-8; another is refused with 400. One id charges
-	// once and is answered the same for at least 10 minutes, a denial too. Nil or an empty id sends none. Do not take it from a
+	// once and is answered the same for at least 10 minutes, a denial too. Nil or an empty id sends none. It has to be unique over
+	// the whole service, whatever the key or the policy: put the user, and what it is for, in front of what a client may choose, or
+	// the second user with an Idempotency-Key of 1 gets 409. Do not take it from a
 	// header unless the handler, too, does the work once per id: else a client that always sends the same one is never charged
 	// again. An id that was used with another request, or another cost, is refused with 409; in mode [CheckThenRecord], where
 	// that shows after the work, the request is charged without it.

@@ -80,6 +80,38 @@ func ExampleMiddleware_policies() {
 	// Output: 404
 }
 
+// A client that repeats a request under its Idempotency-Key is charged once. The limiter knows each id once for all, and two users
+// may choose the same, so the user stands in front.
+func ExampleConfig_id() {
+	client, done := exampleClient()
+	defer done()
+	user, key := httplimit.Header("X-User"), httplimit.Header("Idempotency-Key")
+	limited := httplimit.Middleware(client, httplimit.Config{
+		Limits: func(r *http.Request) []limits.LimitSpec {
+			return []limits.LimitSpec{{Key: "orders:user:" + user(r), Limit: 10, Window: "1h"}}
+		},
+		ID: func(r *http.Request) string {
+			if key(r) == "" {
+				return ""
+			}
+			return "orders:" + user(r) + ":" + key(r)
+		},
+		Deadline: time.Second,
+	})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) // which, too, does the work once per id
+
+	for _, user := range []string{"7", "7", "8"} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("POST", "/orders", nil)
+		r.Header.Set("X-User", user)
+		r.Header.Set("Idempotency-Key", "1")
+		limited.ServeHTTP(w, r)
+		fmt.Println("user", user, w.Code, "left", w.Header().Get("X-RateLimit-Remaining"))
+	}
+	// Output:
+	// user 7 200 left 9
+	// user 7 200 left 9
+	// user 8 200 left 9
+}
+
 // A job is charged only after it was created, by what it cost.
 func ExampleSetCost() {
 	client, done := exampleClient()
@@ -140,7 +172,7 @@ func Example_digest() {
 	digest := map[string][]string{} // by user; a table, where it must survive a restart
 	notify := func(user, event, text string) error {
 		request := limits.Per("notify:user:"+user, 10, "1h")
-		request.ID = "notify:" + event // an event that comes twice is charged once
+		request.ID = "notify:" + user + ":" + event // an event that comes twice is charged once, to each of its users
 		reply, err := client.Consume(context.Background(), request)
 		switch {
 		case err != nil:
