@@ -78,8 +78,10 @@ type Config struct {
 	// going away would be a way not to be charged.
 	Deadline time.Duration
 
-	// FailClosed refuses requests, with FailStatus, when the limiter does not answer. Otherwise they pass, without
-	// headers. Requests that the limiter cannot read are refused in both cases.
+	// FailClosed refuses requests, with FailStatus, when the limiter does not answer within the Deadline. Otherwise they pass,
+	// without headers: load alone makes answers late, so whoever limits abuse sets it. Requests that the limiter cannot read are
+	// refused in both cases. What no policy matches has an answer, and passes in both, also where the limiter runs without its
+	// policy file. A Policy that is named and not there is a failure (404), so name it where nothing may pass unlimited.
 	FailClosed bool
 
 	// FailStatus is the status of a refusal by FailClosed, and of a denial that the limiter gives because it cannot
