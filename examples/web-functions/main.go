@@ -41,18 +41,28 @@ func main() {
 	log.Fatal((&http.Server{Addr: *addr, Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
 
-// functions are what is served, by route.
-var functions = map[string]http.HandlerFunc{
-	"tag-categorize":        done,
-	"tag-categorize-dryrun": done,
-	"crystal-analyze":       done,
-	"chat-v3-production":    done,
-	"tag-correction":        done,
-	"tag-rules":             done,
-	"analytics":             done,
-	"admin/migrate":         done,
-	"whoami":                done, // no policy names it: it is not limited
+// function is what is served at a route, and the name of the policy that limits it: none for a route without a limit.
+type function struct {
+	policy string
+	serve  http.HandlerFunc
 }
+
+// functions are what is served, by route.
+var functions = map[string]function{
+	"tag-categorize":        {"tag-categorize", done},
+	"tag-categorize-dryrun": {"tag-categorize-dryrun", done},
+	"crystal-analyze":       {"crystal-analyze", done},
+	"chat-v3-production":    {"chat", done},
+	"tag-correction":        {"tag-correction", done},
+	"tag-rules":             {"tag-rules", done},
+	"analytics":             {"analytics", done},
+	"admin/migrate":         {"admin-migrate", done},
+	"whoami":                {"", done},
+}
+
+// policyOf names the policy, so that a limiter which does not have it, as one that was started without the file, is a failure and
+// lets nothing pass. Without a function there is none either.
+func policyOf(r *http.Request) string { return functions[r.PathValue("route")].policy }
 
 func done(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
@@ -66,6 +76,9 @@ type server struct {
 
 func (s *server) handler() http.Handler {
 	limited := httplimit.Middleware(s.limiter, httplimit.Config{
+		Policy: policyOf,
+		// What has no limit passes also while the limiter is away.
+		Exempt: func(r *http.Request) bool { return policyOf(r) == "" },
 		Attributes: map[string]httplimit.Attribute{
 			"user":  httplimit.Header("X-User-Id"),
 			"route": httplimit.PathValue("route"), // the very text by which run finds the function
@@ -96,10 +109,10 @@ func signedIn(next http.Handler) http.Handler {
 }
 
 func run(w http.ResponseWriter, r *http.Request) {
-	function, ok := functions[r.PathValue("route")]
+	found, ok := functions[r.PathValue("route")]
 	if !ok {
 		http.NotFound(w, r)
 		return
 	}
-	function(w, r)
+	found.serve(w, r)
 }

@@ -357,7 +357,7 @@ func (c *onCountdown) Write(text []byte) (int, error) {
 	return c.Builder.Write(text)
 }
 
-// TestTheCheckFails holds that no function runs without a decision: when the limiter has lost its store, and when
+// TestTheCheckFails holds that no function that has a limit runs without a decision: when the limiter has lost its store, and when
 // there is no limiter.
 func TestTheCheckFails(t *testing.T) {
 	t.Parallel()
@@ -377,6 +377,18 @@ func TestTheCheckFails(t *testing.T) {
 	s.wantFailed(t, "without a store")
 	s.hangUp()
 	s.wantFailed(t, "without a limiter")
+	for route, want := range map[string]int{"whoami": http.StatusOK, "nothing": http.StatusNotFound} {
+		if a := s.post(t, http.DefaultClient, route, "7", ""); a.status != want {
+			t.Errorf("%s, which has no limit, without a limiter: %+v; want %d", route, a, want)
+		}
+	}
+}
+
+// TestThePoliciesAreMissing holds that a limiter which was started without the file is no way around all limits.
+func TestThePoliciesAreMissing(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, "")
+	s.wantFailed(t, "without policies")
 }
 
 func (s *site) wantFailed(t *testing.T, when string) {
