@@ -16,7 +16,7 @@ import (
 )
 
 // caller is whose key a request came with, or whose session: that has a user only.
-type caller struct{ key, user, tier string }
+type caller struct{ key, user string }
 
 type callerKey struct{}
 
@@ -72,7 +72,7 @@ func (s *server) verify(r *http.Request) (who caller, rate *limits.Reply, err er
 		s.known.Delete(digest)
 		return who, nil, &refusal{http.StatusUnauthorized, "key " + answer.Code}
 	}
-	who = caller{answer.Key.ID, answer.User, answer.Tier}
+	who = caller{answer.Key.ID, answer.User}
 	s.known.Store(digest, who)
 	return who, answer.Decision, nil
 }

@@ -32,7 +32,7 @@ func TestAHandlerThatPanics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := inFrontOf(t, work)
-			key, id := s.key(t, "7", "")
+			key, id := s.key(t, "7")
 			ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 			defer cancel()
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
@@ -73,7 +73,7 @@ func TestTheStatusThatWasSentIsLogged(t *testing.T) {
 		w.WriteHeader(http.StatusBadGateway)
 		w.WriteHeader(http.StatusOK)
 	})
-	key, id := s.key(t, "7", "")
+	key, id := s.key(t, "7")
 	s.want(t, http.StatusBadGateway, "", "GET /v1/work", "X-API-Key", key)
 	s.wantLogged(t, id, http.StatusBadGateway)
 }
@@ -90,6 +90,6 @@ func TestAHandlerBehindTheKeyMayStream(t *testing.T) {
 			t.Errorf("flush: %v", err)
 		}
 	})
-	key, _ := s.key(t, "7", "")
+	key, _ := s.key(t, "7")
 	s.want(t, http.StatusOK, "", "GET /v1/work", "X-API-Key", key)
 }

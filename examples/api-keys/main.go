@@ -59,7 +59,6 @@ func (s *server) handler() http.Handler {
 			"user":     func(r *http.Request) string { return callerOf(r.Context()).user },
 			"endpoint": httplimit.RouteIn(mux),
 		},
-		Tier: func(r *http.Request) string { return callerOf(r.Context()).tier },
 		// The quota is charged by what was done, and neither the answer nor its success hangs on that.
 		Mode:         httplimit.CheckThenRecord,
 		ChargeBehind: true,

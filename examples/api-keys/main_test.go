@@ -49,9 +49,9 @@ func serve(t *testing.T, store, policies string) *site {
 }
 
 // key makes an API key; its id is also the key of its rate and of the log.
-func (s *site) key(t *testing.T, user, tier string) (apiKey, id string) {
+func (s *site) key(t *testing.T, user string) (apiKey, id string) {
 	t.Helper()
-	made, err := s.limiter.CreateKey(t.Context(), limits.CreateKeyRequest{User: user, Tier: tier})
+	made, err := s.limiter.CreateKey(t.Context(), limits.CreateKeyRequest{User: user})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,13 +107,13 @@ func TestCredentials(t *testing.T) {
 		s.want(t, 401, `"key unknown"`, contact, "X-API-Key", "a guess")
 		s.want(t, 401, `"key unknown"`, contact, "X-API-Key", strings.Repeat("long", 5000))
 
-		revoked, id := s.key(t, "7", "")
+		revoked, id := s.key(t, "7")
 		s.want(t, 200, "", contact, "X-API-Key", revoked)
 		if _, err := s.limiter.RevokeKey(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 		s.want(t, 401, `"key inactive"`, contact, "X-API-Key", revoked)
-		expired, id := s.key(t, "7", "")
+		expired, id := s.key(t, "7")
 		if _, err := s.limiter.ExpireKey(t.Context(), id, time.Now().Add(-time.Second).UnixMilli()); err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func TestRate(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
-		key, _ := s.key(t, "7", "")
+		key, _ := s.key(t, "7")
 		before := time.Now()
 		first := s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
 		after := time.Now()
@@ -166,7 +166,7 @@ func TestRate(t *testing.T) {
 			denied.header.Get("X-RateLimit-Remaining") != "0" {
 			t.Errorf("denial %+v; want 0 left and a Retry-After of 1 to 60", denied)
 		}
-		other, _ := s.key(t, "7", "")
+		other, _ := s.key(t, "7")
 		s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", other)
 	})
 }
@@ -176,7 +176,7 @@ func TestRate(t *testing.T) {
 func TestAHalfClosedConnectionIsNoWayAroundTheRate(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "limit: 100,", "limit: 1,"))
-	key, _ := s.key(t, "7", "")
+	key, _ := s.key(t, "7")
 	s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
 	for range 10 {
 		if got := s.halfClosed(t, key); got != http.StatusTooManyRequests {
@@ -219,144 +219,12 @@ func (s *site) atOnce(t *testing.T, n int, key string) (passed int64) {
 	return count.Load()
 }
 
-// TestQuotas holds that each category has its own quota, charged after the handler and only for work that was done.
-func TestQuotas(t *testing.T) {
-	t.Parallel()
-	exampletest.OnEachStore(t, func(t *testing.T, store string) {
-		s := serve(t, store, "policies.yaml")
-		key, _ := s.key(t, "7", "metered")
-		before := time.Now()
-		for _, c := range []struct {
-			endpoint, category string
-			limit              int64
-		}{
-			{"POST /v1/discovery/enrich", "enrichment", 50}, {"GET /v1/discovery/prospects", "discovery", 25},
-			{"GET /v1/contacts/{id}", "api", 1000},
-		} {
-			s.charge(t, c.endpoint, c.limit-1)
-			s.want(t, 200, "", c.endpoint, "X-API-Key", key)
-			s.wantUsed(t, "quota:"+c.category+":7", c.limit)
-			s.want(t, 429, "You've used", c.endpoint, "X-API-Key", key)
-		}
-		s.wantAMonthFromTheFirstUse(t, before, key)
-		// Each endpoint of a category shares what is used up, and no other has so small a limit.
-		for endpoint, limit := range map[string]string{
-			"POST /v1/bulk-enrich": "50", "POST /v1/discovery/enrich": "50",
-			"GET /v1/goldilocks": "25", "GET /v1/discovery/prospects": "25", "GET /v1/recommendations": "25", "POST /v1/ranking/calculate": "25",
-			"GET /v1/contacts/{id}": "1000", "GET /v1/broken": "1000",
-		} {
-			a := s.want(t, 429, "You've used "+limit+" of "+limit+" ", endpoint, "X-API-Key", key)
-			if a.header.Get("X-RateLimit-Limit") != limit {
-				t.Errorf("%s: denial by the quota: %+v; want its limit of %s in the headers", endpoint, a, limit)
-			}
-		}
-		unmetered, _ := s.key(t, "8", "")
-		for range 30 {
-			s.want(t, 200, "", "GET /v1/goldilocks", "X-API-Key", unmetered)
-		}
-	})
-}
-
-// wantAMonthFromTheFirstUse holds that a quota that was first used since then begins anew at that time of the day, a month later.
-func (s *site) wantAMonthFromTheFirstUse(t *testing.T, before time.Time, key string) {
-	t.Helper()
-	const day = 24 * time.Hour
-	a := s.want(t, 429, "", "GET /v1/goldilocks", "X-API-Key", key)
-	seconds, err := strconv.ParseInt(a.header.Get("X-RateLimit-Reset"), 10, 64)
-	ahead := time.Unix(seconds, 0).Sub(before)
-	if late := ahead % day; err != nil || ahead < 28*day || ahead >= 32*day || late > time.Since(before)+time.Second { // rounded up
-		t.Errorf("the quota resets %s after its first use (%v); want a month", ahead, err)
-	}
-}
-
-// charge uses quota of user 7, as so many requests would.
-func (s *site) charge(t *testing.T, endpoint string, cost int64) {
-	t.Helper()
-	if _, err := s.limiter.Record(t.Context(), limits.Request{
-		Attributes: map[string]string{"user": "7", "endpoint": endpoint}, Tier: "metered", Cost: cost,
-	}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// wantUsed waits for a charge that was made behind the answer.
-func (s *site) wantUsed(t *testing.T, key string, want int64) {
-	t.Helper()
-	exampletest.Until(t, fmt.Sprintf("%s: %d used", key, want), func() bool {
-		status, err := s.limiter.Status(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(status.Counters) == 1 && status.Counters[0].Used == want
-	})
-}
-
-// TestAFailureIsNotCharged holds that a quota pays for work that was done: the request behind it is charged, alone.
-func TestAFailureIsNotCharged(t *testing.T) {
-	t.Parallel()
-	s := serve(t, exampletest.SQLite, "policies.yaml")
-	key, _ := s.key(t, "7", "metered")
-	s.want(t, 500, "broken", "GET /v1/broken", "X-API-Key", key)
-	s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
-	s.wantUsed(t, "quota:api:7", 1)
-}
-
-// TestAQuotaAtOnce holds that a quota that is charged before the work is never passed.
-func TestAQuotaAtOnce(t *testing.T) {
-	t.Parallel()
-	exampletest.OnEachStore(t, func(t *testing.T, store string) {
-		s := serve(t, store, "policies.yaml")
-		var allowed atomic.Int64
-		var wait sync.WaitGroup
-		for range 100 {
-			wait.Go(func() {
-				reply, err := s.limiter.Consume(t.Context(), limits.Request{Tier: "metered",
-					Attributes: map[string]string{"user": "7", "endpoint": "POST /v1/bulk-enrich"}})
-				if err != nil {
-					t.Error(err)
-				} else if reply.Allowed {
-					allowed.Add(1)
-				}
-			})
-		}
-		wait.Wait()
-		if allowed.Load() != 50 {
-			t.Errorf("%d of 100 simultaneous charges were allowed; want 50", allowed.Load())
-		}
-	})
-}
-
-// TestAUserWithHisOwnLimit holds that a user may have a limit of his own, and that a month that has passed resets by itself.
-func TestAUserWithHisOwnLimit(t *testing.T) {
-	t.Parallel()
-	exampletest.OnEachStore(t, func(t *testing.T, store string) {
-		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: month", "window: 1s, algorithm: fixed_window"))
-		if _, err := s.limiter.SetOverride(t.Context(), limits.SetOverrideRequest{
-			OverrideID: limits.OverrideID{Policy: "quota-discovery", Name: "month", Subject: "quota:discovery:7"},
-			Limit:      3, Reason: "a small contract",
-		}); err != nil {
-			t.Fatal(err)
-		}
-		request := limits.Request{Tier: "metered", Attributes: map[string]string{"user": "7", "endpoint": "GET /v1/goldilocks"}}
-		request.Cost = 3
-		reply, err := s.limiter.Wait(t.Context(), request)
-		if err != nil || reply.Limit != 3 || reply.Remaining != 0 {
-			t.Fatalf("%+v, %v; want the limit 3, all used", reply, err)
-		}
-		// The same again fits only when the window has ended, and then without anybody's doing.
-		again, err := s.limiter.Wait(t.Context(), request)
-		if err != nil || again.Remaining != 0 || again.Reset < reply.Reset+1000 {
-			t.Errorf("%+v, %v; want a window behind %d", again, err, reply.Reset)
-		}
-	})
-}
-
 // TestAlerts holds that an import of hundreds of matches, each twice, raises 20 alerts.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
-		key, _ := s.key(t, "7", "metered")
+		key, _ := s.key(t, "7")
 		matches := []string{"a", "a", "b", "a"}
 		s.wantAlerts(t, matches, 2, "X-API-Key", key)
 		for i := range 300 {
@@ -364,7 +232,7 @@ func TestAlerts(t *testing.T) {
 		}
 		s.wantAlerts(t, matches, 18, "X-API-Key", key)
 		s.wantAlerts(t, matches, 0, "X-API-Key", key)
-		other, _ := s.key(t, "8", "")
+		other, _ := s.key(t, "8")
 		s.wantAlerts(t, matches[:4], 2, "X-API-Key", other)
 		// A session is exempt from limits of requests, and its user is alerted as any other; also with a match that cannot be.
 		mine := []string{"Authorization", session(secret, "9", time.Hour)}
@@ -377,7 +245,7 @@ func TestAlerts(t *testing.T) {
 // since the log is the process's.
 func TestAnImportIsBounded(t *testing.T) {
 	s := serve(t, exampletest.SQLite, "policies.yaml")
-	key, _ := s.key(t, "7", "metered")
+	key, _ := s.key(t, "7")
 	var lines bytes.Buffer
 	before := log.Writer()
 	log.SetOutput(&lines)
@@ -412,8 +280,8 @@ func TestUsage(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
-		busy, busyID := s.key(t, "7", "metered")
-		quiet, _ := s.key(t, "8", "")
+		busy, busyID := s.key(t, "7")
+		quiet, _ := s.key(t, "8")
 		for range 3 {
 			s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", busy)
 		}
@@ -466,7 +334,7 @@ func (s *site) usage(t *testing.T, report string) *limits.Usage {
 func TestAPolicyThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "name: key-rate", "name: another"))
-	key, _ := s.key(t, "7", "")
+	key, _ := s.key(t, "7")
 	s.want(t, 503, "cannot be verified", "GET /v1/contacts/7", "X-API-Key", key)
 	s.want(t, 401, `"key unknown"`, "GET /v1/contacts/7")
 }
@@ -475,8 +343,8 @@ func TestAPolicyThatIsNotThere(t *testing.T) {
 func TestTheLimiterIsAway(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
-	key, _ := s.key(t, "7", "metered")
-	unseen, _ := s.key(t, "8", "")
+	key, _ := s.key(t, "7")
+	unseen, _ := s.key(t, "8")
 	s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
 	s.hangUp()
 	a := s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)

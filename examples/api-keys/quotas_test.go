@@ -1,0 +1,164 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/examples/internal/exampletest"
+)
+
+// TestQuotas holds that each category has its own quota, charged after the handler and only for work that was done.
+func TestQuotas(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		key, _ := s.key(t, "7")
+		before := time.Now()
+		for _, c := range []struct {
+			endpoint, category string
+			limit              int64
+		}{
+			{"POST /v1/discovery/enrich", "enrichment", 50}, {"GET /v1/discovery/prospects", "discovery", 25},
+			{"GET /v1/contacts/{id}", "api", 1000},
+		} {
+			s.charge(t, c.endpoint, c.limit-1)
+			s.want(t, 200, "", c.endpoint, "X-API-Key", key)
+			s.wantUsed(t, "quota:"+c.category+":7", c.limit)
+			s.want(t, 429, "You've used", c.endpoint, "X-API-Key", key)
+		}
+		s.wantAMonthFromTheFirstUse(t, before, key)
+		// Each endpoint of a category shares what is used up, and no other has so small a limit.
+		for endpoint, limit := range map[string]string{
+			"POST /v1/bulk-enrich": "50", "POST /v1/discovery/enrich": "50",
+			"GET /v1/goldilocks": "25", "GET /v1/discovery/prospects": "25", "GET /v1/recommendations": "25", "POST /v1/ranking/calculate": "25",
+			"GET /v1/contacts/{id}": "1000", "GET /v1/broken": "1000",
+		} {
+			a := s.want(t, 429, "You've used "+limit+" of "+limit+" ", endpoint, "X-API-Key", key)
+			if a.header.Get("X-RateLimit-Limit") != limit {
+				t.Errorf("%s: denial by the quota: %+v; want its limit of %s in the headers", endpoint, a, limit)
+			}
+		}
+		// The quota is the user's, whatever key he makes.
+		second, err := s.limiter.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7", Tier: "enterprise"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.want(t, 429, "You've used", "GET /v1/goldilocks", "X-API-Key", second.APIKey)
+	})
+}
+
+// TestAUserWithoutAQuota has one whose quota is lifted.
+func TestAUserWithoutAQuota(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		if _, err := s.limiter.SetOverride(t.Context(), limits.SetOverrideRequest{
+			OverrideID: limits.OverrideID{Policy: "quota-discovery", Name: "month", Subject: "quota:discovery:8"}, Unlimited: true, Reason: "ours",
+		}); err != nil {
+			t.Fatal(err)
+		}
+		key, _ := s.key(t, "8")
+		for range 30 {
+			s.want(t, 200, "", "GET /v1/goldilocks", "X-API-Key", key)
+		}
+	})
+}
+
+// wantAMonthFromTheFirstUse holds that a quota that was first used since then begins anew at that time of the day, a month later.
+func (s *site) wantAMonthFromTheFirstUse(t *testing.T, before time.Time, key string) {
+	t.Helper()
+	const day = 24 * time.Hour
+	a := s.want(t, 429, "", "GET /v1/goldilocks", "X-API-Key", key)
+	seconds, err := strconv.ParseInt(a.header.Get("X-RateLimit-Reset"), 10, 64)
+	ahead := time.Unix(seconds, 0).Sub(before)
+	if late := ahead % day; err != nil || ahead < 28*day || ahead >= 32*day || late > time.Since(before)+time.Second { // rounded up
+		t.Errorf("the quota resets %s after its first use (%v); want a month", ahead, err)
+	}
+}
+
+// charge uses quota of user 7, as so many requests would.
+func (s *site) charge(t *testing.T, endpoint string, cost int64) {
+	t.Helper()
+	if _, err := s.limiter.Record(t.Context(), limits.Request{
+		Attributes: map[string]string{"user": "7", "endpoint": endpoint}, Cost: cost,
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantUsed waits for a charge that was made behind the answer.
+func (s *site) wantUsed(t *testing.T, key string, want int64) {
+	t.Helper()
+	exampletest.Until(t, fmt.Sprintf("%s: %d used", key, want), func() bool {
+		status, err := s.limiter.Status(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(status.Counters) == 1 && status.Counters[0].Used == want
+	})
+}
+
+// TestAFailureIsNotCharged holds that a quota pays for work that was done: the request behind it is charged, alone.
+func TestAFailureIsNotCharged(t *testing.T) {
+	t.Parallel()
+	s := serve(t, exampletest.SQLite, "policies.yaml")
+	key, _ := s.key(t, "7")
+	s.want(t, 500, "broken", "GET /v1/broken", "X-API-Key", key)
+	s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
+	s.wantUsed(t, "quota:api:7", 1)
+}
+
+// TestAQuotaAtOnce holds that a quota that is charged before the work is never passed.
+func TestAQuotaAtOnce(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, "policies.yaml")
+		var allowed atomic.Int64
+		var wait sync.WaitGroup
+		for range 100 {
+			wait.Go(func() {
+				reply, err := s.limiter.Consume(t.Context(), limits.Request{
+					Attributes: map[string]string{"user": "7", "endpoint": "POST /v1/bulk-enrich"}})
+				if err != nil {
+					t.Error(err)
+				} else if reply.Allowed {
+					allowed.Add(1)
+				}
+			})
+		}
+		wait.Wait()
+		if allowed.Load() != 50 {
+			t.Errorf("%d of 100 simultaneous charges were allowed; want 50", allowed.Load())
+		}
+	})
+}
+
+// TestAUserWithHisOwnLimit holds that a user may have a limit of his own, and that a month that has passed resets by itself.
+func TestAUserWithHisOwnLimit(t *testing.T) {
+	t.Parallel()
+	exampletest.OnEachStore(t, func(t *testing.T, store string) {
+		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: month", "window: 1s, algorithm: fixed_window"))
+		if _, err := s.limiter.SetOverride(t.Context(), limits.SetOverrideRequest{
+			OverrideID: limits.OverrideID{Policy: "quota-discovery", Name: "month", Subject: "quota:discovery:7"},
+			Limit:      3, Reason: "a small contract",
+		}); err != nil {
+			t.Fatal(err)
+		}
+		request := limits.Request{Attributes: map[string]string{"user": "7", "endpoint": "GET /v1/goldilocks"}}
+		request.Cost = 3
+		reply, err := s.limiter.Wait(t.Context(), request)
+		if err != nil || reply.Limit != 3 || reply.Remaining != 0 {
+			t.Fatalf("%+v, %v; want the limit 3, all used", reply, err)
+		}
+		// The same again fits only when the window has ended, and then without anybody's doing.
+		again, err := s.limiter.Wait(t.Context(), request)
+		if err != nil || again.Remaining != 0 || again.Reset < reply.Reset+1000 {
+			t.Errorf("%+v, %v; want a window behind %d", again, err, reply.Reset)
+		}
+	})
+}
