@@ -34,13 +34,15 @@ func main() {
 	log.Fatal((&http.Server{Addr: "127.0.0.1:9000", Handler: h, ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
 
-// readSecret reads whsec_ and the key in base64.
+// readSecret reads whsec_ and the key in base64: of 24 to 64 bytes, as Standard Webhooks has it and the limiter asks.
 func readSecret(text string) ([]byte, error) {
-	encoded, ok := strings.CutPrefix(text, "whsec_")
-	if !ok {
-		return nil, errors.New(`HOOK_SECRET is not set; make one with: export HOOK_SECRET="whsec_$(openssl rand -base64 32)"`)
+	encoded, prefixed := strings.CutPrefix(text, "whsec_")
+	key, err := base64.StdEncoding.DecodeString(encoded)
+	if !prefixed || err != nil || len(key) < 24 || len(key) > 64 {
+		return nil, errors.New("HOOK_SECRET is not whsec_ and the base64 of 24 to 64 bytes; " +
+			`make one with: export HOOK_SECRET="whsec_$(openssl rand -base64 32)"`)
 	}
-	return base64.StdEncoding.DecodeString(encoded)
+	return key, nil
 }
 
 // hook is the receiver.

@@ -63,9 +63,20 @@ func TestTheReceiverTakesWhatIsSignedAndNothingElse(t *testing.T) {
 			}
 		})
 	}
-	for _, bad := range []string{"", "secret", "whsec_%"} {
-		if _, err := readSecret(bad); err == nil {
-			t.Errorf("secret %q is taken", bad)
+}
+
+// TestASecretThatIsNoneIsRefused: with an empty one, whoever knows this program could sign.
+func TestASecretThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
+	ofBytes := func(n int) string { return base64.StdEncoding.EncodeToString(make([]byte, n)) }
+	for _, bad := range []string{"", "secret", "whsec_", "whsec_%", "whsec_" + ofBytes(23), "whsec_" + ofBytes(65), ofBytes(32)} {
+		if _, err := readSecret(bad); err == nil || !strings.Contains(err.Error(), "openssl rand -base64 32") {
+			t.Errorf("secret %q: %v; want an error that says how to make one", bad, err)
+		}
+	}
+	for _, n := range []int{24, 64} {
+		if key, err := readSecret("whsec_" + ofBytes(n)); err != nil || len(key) != n {
+			t.Errorf("a secret of %d bytes: %d bytes, %v", n, len(key), err)
 		}
 	}
 }
