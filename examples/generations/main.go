@@ -107,10 +107,7 @@ func (s *server) reserveWorkSettle(work http.Handler) http.Handler {
 	config.ID = httplimit.Header("X-Job")
 	// A busy machine may not answer in httplimit's 50 ms, and what costs money does not pass undecided.
 	config.Deadline, config.FailClosed = cmp.Or(s.deadline, limits.DefaultTimeout), true
-	config.OnError = func(r *http.Request, err error) {
-		log.Printf("reserve: %v", err)
-		go s.release(r.Context(), r.Header.Get("X-Job")) // it may have been reserved all the same
-	}
+	config.OnError = s.undecided(make(few, mostReleases))
 	reserve := httplimit.Middleware(s.client, config)(work)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set("X-Job", rand.Text()) // ours, whatever the client sent
@@ -132,20 +129,6 @@ func (s *server) render(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, http.StatusCreated, map[string]any{"job": job, "cents": cents})
-}
-
-// releases are the waits before the tries to give back what may have been reserved.
-var releases = []time.Duration{0, time.Second, 10 * time.Second, time.Minute}
-
-// release gives back what may have been reserved by a question that got no answer. Such a question may still be on its way, and a
-// limiter that is behind may take this one first, and knows of no reservation then: so it is told again.
-func (s *server) release(ctx context.Context, job string) {
-	for _, wait := range releases {
-		time.Sleep(wait)
-		if s.settle(ctx, job, 0) == nil {
-			return
-		}
-	}
 }
 
 // settle does so whatever became of the request: one whose client has gone, or has closed its half of the connection, has

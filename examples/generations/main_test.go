@@ -304,28 +304,6 @@ func TestARenderIsSettled(t *testing.T) {
 	})
 }
 
-// TestAReservationThatComesLateIsGivenBack: a question that got no answer may be behind the one that gives back what it reserves.
-func TestAReservationThatComesLateIsGivenBack(t *testing.T) {
-	onEachStore(t, func(t *testing.T, s *server) {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			s.release(t.Context(), "job-9")
-		}()
-		if _, err := s.client.Settle(t.Context(), "job-9", 0); err == nil { // about when release is told the same for the first time
-			t.Fatal("settled before it was reserved")
-		}
-		if _, err := s.client.Consume(t.Context(), limits.Request{Policy: "money", Attributes: map[string]string{"user": "7"},
-			Cost: mostCents, ID: "job-9"}); err != nil {
-			t.Fatal(err)
-		}
-		<-done
-		if got := s.use(t, "7", "FREE"); !strings.Contains(got, "money 0/100") {
-			t.Errorf("%s, want nothing charged", got)
-		}
-	})
-}
-
 // TestNothingIsRenderedUndecided: past the deadline other requests pass, and what costs money does not.
 func TestNothingIsRenderedUndecided(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
