@@ -12,11 +12,30 @@ import (
 	"github.com/seed503877ad/limits/examples/internal/exampletest"
 )
 
+// row gives a user the usual quotas.
+func (s *site) row(t *testing.T, user string) {
+	t.Helper()
+	for category, limit := range map[string]int64{"enrichment": 50, "discovery": 25, "api": 1000} {
+		s.quota(t, category, user, limit)
+	}
+}
+
+func (s *site) quota(t *testing.T, category, user string, limit int64) {
+	t.Helper()
+	if _, err := s.limiter.SetOverride(t.Context(), limits.SetOverrideRequest{
+		OverrideID: limits.OverrideID{Policy: "quota-" + category, Name: "month", Subject: "quota:" + category + ":" + user},
+		Limit:      limit, Reason: "his contract",
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestQuotas holds that each category has its own quota, charged after the handler and only for work that was done.
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
+		s.row(t, "7")
 		key, _ := s.key(t, "7")
 		before := time.Now()
 		for _, c := range []struct {
@@ -52,16 +71,12 @@ func TestQuotas(t *testing.T) {
 	})
 }
 
-// TestAUserWithoutAQuota has one whose quota is lifted.
-func TestAUserWithoutAQuota(t *testing.T) {
+// TestAUserWithoutARow has no quota, whatever others have.
+func TestAUserWithoutARow(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
-		if _, err := s.limiter.SetOverride(t.Context(), limits.SetOverrideRequest{
-			OverrideID: limits.OverrideID{Policy: "quota-discovery", Name: "month", Subject: "quota:discovery:8"}, Unlimited: true, Reason: "ours",
-		}); err != nil {
-			t.Fatal(err)
-		}
+		s.row(t, "7")
 		key, _ := s.key(t, "8")
 		for range 30 {
 			s.want(t, 200, "", "GET /v1/goldilocks", "X-API-Key", key)
@@ -107,6 +122,7 @@ func (s *site) wantUsed(t *testing.T, key string, want int64) {
 func TestAFailureIsNotCharged(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
+	s.row(t, "7")
 	key, _ := s.key(t, "7")
 	s.want(t, 500, "broken", "GET /v1/broken", "X-API-Key", key)
 	s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
@@ -118,6 +134,7 @@ func TestAQuotaAtOnce(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
+		s.row(t, "7")
 		var allowed atomic.Int64
 		var wait sync.WaitGroup
 		for range 100 {
@@ -143,12 +160,7 @@ func TestAUserWithHisOwnLimit(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: month", "window: 1s, algorithm: fixed_window"))
-		if _, err := s.limiter.SetOverride(t.Context(), limits.SetOverrideRequest{
-			OverrideID: limits.OverrideID{Policy: "quota-discovery", Name: "month", Subject: "quota:discovery:7"},
-			Limit:      3, Reason: "a small contract",
-		}); err != nil {
-			t.Fatal(err)
-		}
+		s.quota(t, "discovery", "7", 3)
 		request := limits.Request{Attributes: map[string]string{"user": "7", "endpoint": "GET /v1/goldilocks"}}
 		request.Cost = 3
 		reply, err := s.limiter.Wait(t.Context(), request)
