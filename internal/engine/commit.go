@@ -61,7 +61,7 @@ func (e *Engine) commit(b *batch) {
 		e.answerFailed(b)
 		return
 	}
-	err := e.persist(b, until, e.breaker.State() == gobreaker.StateClosed && until.Before(full))
+	err := e.persist(b, until, e.works() && until.Before(full))
 	if err != nil && !time.Now().Before(until) && e.pulse.awake().After(awake) {
 		// The process was held up, and not by the store.
 		if errors.Is(err, ErrCommitUnknown) {
@@ -172,10 +172,15 @@ func later(a, b time.Time) time.Time {
 
 // whyLate is why a request waits too long: the store fails, or it does all it can, and there is more than that.
 func (e *Engine) whyLate() error {
-	if e.breaker.State() == gobreaker.StateClosed && e.breaker.Counts().ConsecutiveFailures == 0 {
+	if e.works() {
 		return ErrOverloaded
 	}
 	return ErrUnavailable
+}
+
+// works tells whether the last transaction did not fail, but for want of time.
+func (e *Engine) works() bool {
+	return e.breaker.State() == gobreaker.StateClosed && e.breaker.Counts().ConsecutiveFailures == 0
 }
 
 // endTurn gives a turn back that no transaction took.

@@ -153,3 +153,58 @@ func TestAnEngineClosesBehindAStoreThatDoesNotReturn(t *testing.T) {
 		}
 	})
 }
+
+// locked is a store of which somebody else holds a table, as long as held: each transaction waits for it, a second at most.
+type locked struct {
+	*tap
+	held atomic.Bool
+}
+
+func (s *locked) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	if s.held.Load() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+			return errors.New("canceling statement due to lock timeout")
+		}
+	}
+	return s.tap.Update(ctx, b, decide)
+}
+
+// TestWhatWaitsBehindALockIsNoFlood: what came while a transaction waited has little time left for its own, and is answered without the
+// store like that one.
+func TestWhatWaitsBehindALockIsNoFlood(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &locked{tap: openTap(t)}
+		e := start(t, engine.Config{Store: store})
+		one := engine.Request{Limits: []engine.Limit{per(t, "k", 1000, "1h")}, Cost: 1}
+		ask(t, e, one)
+		store.held.Store(true)
+		var degraded, other atomic.Int64
+		for range 180 { // 30 a second
+			r := one
+			r.Done = func(d engine.Decision, err error) {
+				if err == nil && d.Degraded {
+					degraded.Add(1)
+				} else {
+					other.Add(1)
+				}
+			}
+			if err := e.Submit(&r); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second / 30)
+		}
+		time.Sleep(2 * time.Second)
+		store.held.Store(false)
+		if degraded.Load() != 180 {
+			t.Errorf("%d were answered without the store, and %d otherwise", degraded.Load(), other.Load())
+		}
+		time.Sleep(5 * time.Second)
+		if d := ask(t, e, one); d.Degraded {
+			t.Errorf("when the lock was given back: %+v", d)
+		}
+	})
+}
