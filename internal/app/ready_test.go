@@ -232,3 +232,52 @@ func freeAddr(t *testing.T) string {
 	defer l.Close()
 	return l.Addr().String()
 }
+
+// TestAnAlerterThatTakesNoEventsIsNotReady, though the store and NATS answer, and knows nothing of what waits.
+func TestAnAlerterThatTakesNoEventsIsNotReady(t *testing.T) {
+	t.Parallel()
+	const pending = "\nlimits_alert_events_pending "
+	ready := func(t *testing.T, s *started, want int, cause, metric string) {
+		t.Helper()
+		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+			status, body := s.get(t, "/readyz")
+			_, metrics := s.get(t, "/metrics")
+			if status == want && strings.Contains(body, cause) && strings.Contains(metrics, pending) == (metric != "") && strings.Contains(metrics, metric) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("/readyz: %d %s; want %d with %s, and the metric %q", status, body, want, cause, metric)
+			}
+		}
+	}
+	t.Run("the store refuses them", func(t *testing.T) {
+		t.Parallel()
+		o := options(t)
+		o.DatabaseURL, o.NATSURL = testenv.Postgres(t, postgres.Migrate), testenv.NATS(t).ClientURL()
+		running(t, Run, o)
+		s := &started{log: running(t, RunAlerter, o)}
+		ready(t, s, 200, `"alerts":"ok"`, pending+"0\n")
+		db, err := pgx.Connect(t.Context(), o.DatabaseURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close(t.Context())
+		if _, err := db.Exec(t.Context(), `ALTER TABLE alert_groups RENAME TO gone`); err != nil {
+			t.Fatal(err)
+		}
+		nc := s.connect(t)
+		defer nc.Close()
+		deny(t, limits.NewClient(nc, limits.Timeout(patience)), "api:user:7")
+		ready(t, s, 503, `"alert_groups\" does not exist`, "")
+		if _, err := db.Exec(t.Context(), `ALTER TABLE gone RENAME TO alert_groups`); err != nil {
+			t.Fatal(err)
+		}
+		ready(t, s, 200, `"alerts":"ok"`, pending+"0\n")
+	})
+	t.Run("NATS has no JetStream", func(t *testing.T) {
+		t.Parallel()
+		o := options(t)
+		o.DatabaseURL, o.NATSURL = testenv.Postgres(t, postgres.Migrate), testenv.NATSConfig(t, "").ClientURL()
+		ready(t, &started{log: running(t, RunAlerter, o)}, 503, `"alerts":"look up stream LIMITS`, "")
+	})
+}

@@ -331,7 +331,8 @@ func (l *limiter) startWeb(context.Context) (err error) {
 	return nil
 }
 
-// ready asks every part that requests need, at once: one that hangs takes all the time there is.
+// ready asks every part that requests need, at once: one that hangs takes all the time there is. What takes events says itself how it
+// stands.
 func (l *limiter) ready(ctx context.Context) map[string]error {
 	starting := errors.New("starting")
 	if part := l.awaits.Load().(string); part != "" {
@@ -340,8 +341,11 @@ func (l *limiter) ready(ctx context.Context) map[string]error {
 	answers := make(chan error, 1)
 	go func() { answers <- bus.Healthy(ctx, l.requests) }()
 	checks := map[string]error{"store": l.storeHealthy(ctx), "nats": <-answers}
-	if !l.serving.Load() {
+	switch {
+	case !l.serving.Load():
 		checks["service"] = starting
+	case l.consumer != nil:
+		checks["alerts"] = l.consumer.Failure()
 	}
 	return checks
 }

@@ -46,16 +46,19 @@ type ConsumerObserver interface {
 	EventPoisoned()
 	// EventsPending is how many messages of the stream nobody was given yet.
 	EventsPending(n uint64)
+	// EventsPendingUnknown tells that nobody knows, until EventsPending is told again: events cannot be taken.
+	EventsPendingUnknown()
 	// EventsLost counts messages that the stream removed before anybody was given them. Each consumer counts those it sees.
 	EventsLost(n uint64)
 }
 
 type noConsumerObserver struct{}
 
-func (noConsumerObserver) EventsReturned(int)   {}
-func (noConsumerObserver) EventPoisoned()       {}
-func (noConsumerObserver) EventsPending(uint64) {}
-func (noConsumerObserver) EventsLost(uint64)    {}
+func (noConsumerObserver) EventsReturned(int)    {}
+func (noConsumerObserver) EventPoisoned()        {}
+func (noConsumerObserver) EventsPending(uint64)  {}
+func (noConsumerObserver) EventsPendingUnknown() {}
+func (noConsumerObserver) EventsLost(uint64)     {}
 
 func (c *ConsumerConfig) defaults() error {
 	switch {
@@ -84,6 +87,8 @@ const (
 	takeTimeout = 10 * time.Second
 	// stopFor is how long, after Run's context has ended, what it has in hand may take.
 	stopFor = 3 * time.Second
+	// failingAfter is for how long events cannot be taken until that is a failure: a try that fails is none.
+	failingAfter = 5 * time.Second
 	// mostStrikes is how often an event may fail alone while the store answers.
 	mostStrikes = 10
 	// mostSuspects bounds the memory of strikes; past it counting begins anew.
@@ -114,6 +119,14 @@ type Consumer struct {
 	idle   idle
 	// caughtUp is in Unix milliseconds.
 	caughtUp atomic.Int64
+	// failure is nil while events are taken.
+	failure atomic.Pointer[failure]
+}
+
+// failure is why events cannot be taken, and since when.
+type failure struct {
+	err   error
+	since time.Time
 }
 
 // NewConsumer makes a consumer; Run runs it.
@@ -140,13 +153,35 @@ func (c *Consumer) Run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			c.outage.Tried(err)
+			c.failed(err)
 			_ = sleep(ctx, wait.NextBackOff())
 		default:
+			c.failure.Store(nil)
 			c.outage.Tried(nil)
 			wait.Reset()
 		}
 	}
+}
+
+// failed notes that events cannot be taken.
+func (c *Consumer) failed(err error) {
+	f := &failure{err: err, since: time.Now()}
+	if last := c.failure.Load(); last != nil {
+		f.since = last.since
+	}
+	c.failure.Store(f)
+	c.outage.Tried(err)
+	c.cfg.Observer.EventsPendingUnknown()
+	c.idle.askedAt = time.Time{} // or it would stay unknown for a while when nothing comes
+}
+
+// Failure is why events have not been taken for some seconds; nil while they are.
+func (c *Consumer) Failure() error {
+	f := c.failure.Load()
+	if f == nil || time.Since(f.since) < failingAfter {
+		return nil
+	}
+	return f.err
 }
 
 // pass pulls once, and takes what comes until the pull ends.

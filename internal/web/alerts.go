@@ -14,7 +14,8 @@ type AlertMetrics struct {
 	seconds               *prometheus.HistogramVec
 	throttleFailures      prometheus.Counter
 	lost                  prometheus.Counter
-	pending               prometheus.Gauge
+	// pending has no labels, and no value while it is not known: 0 would say that nothing waits.
+	pending *prometheus.GaugeVec
 }
 
 // WatchAlerts registers the metrics of alerts; call it once. waiting counts the deliveries that wait, by channel.
@@ -30,8 +31,8 @@ func (m *Metrics) WatchAlerts(waiting func(ctx context.Context) (map[string]int6
 			Help: "How long tries to deliver took.", Buckets: []float64{0.005, 0.02, 0.1, 0.5, 2, 5, 15}}, []string{"channel"}),
 		throttleFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "limits_alert_throttle_failures_total",
 			Help: "Alerts that wait because no limiter decided about the throttle."}),
-		pending: prometheus.NewGauge(prometheus.GaugeOpts{Name: "limits_alert_events_pending",
-			Help: "Events of the stream that no alerter was given yet, when this one last looked."}),
+		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "limits_alert_events_pending",
+			Help: "Events of the stream that no alerter was given yet, when this one last looked; missing while it cannot."}, nil),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{Name: "limits_alert_events_lost_total",
 			Help: "Events that the stream removed before any alerter took them, as this one saw it."}),
 	}
@@ -57,7 +58,10 @@ func (a *AlertMetrics) EventsReturned(n int) { a.events.WithLabelValues("returne
 func (a *AlertMetrics) EventPoisoned() { a.events.WithLabelValues("poison").Inc() }
 
 // EventsPending keeps how many messages wait in the stream.
-func (a *AlertMetrics) EventsPending(n uint64) { a.pending.Set(float64(n)) }
+func (a *AlertMetrics) EventsPending(n uint64) { a.pending.WithLabelValues().Set(float64(n)) }
+
+// EventsPendingUnknown keeps that nobody knows how many wait.
+func (a *AlertMetrics) EventsPendingUnknown() { a.pending.Reset() }
 
 // EventsLost counts events that the stream removed too early.
 func (a *AlertMetrics) EventsLost(n uint64) { a.lost.Add(float64(n)) }
