@@ -54,6 +54,7 @@ type handing struct {
 	service *alerts.Service
 	ahead   atomic.Int64              // of the store's clock
 	stands  atomic.Pointer[time.Time] // where the store's clock stands; nil where it goes
+	log     slog.Handler
 }
 
 func (h *handing) now() time.Time {
@@ -64,7 +65,7 @@ func (h *handing) now() time.Time {
 }
 
 func newHanding(t *testing.T) *handing {
-	h := &handing{}
+	h := &handing{log: slog.DiscardHandler}
 	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"),
 		Now: h.now})
 	if err != nil {
@@ -82,7 +83,7 @@ func newHanding(t *testing.T) *handing {
 func (h *handing) run(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { h.service.Run(ctx, slog.New(slog.DiscardHandler)); close(ended) }()
+	go func() { h.service.Run(ctx, slog.New(h.log)); close(ended) }()
 	t.Cleanup(func() { stop(); <-ended })
 }
 

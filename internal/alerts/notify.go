@@ -62,7 +62,9 @@ func (s *Service) tellUntil(ctx, work context.Context, log *slog.Logger) {
 			outage.Tried(err)
 			s.idle(ctx, wait.NextBackOff(), nil)
 		default:
-			outage.Tried(nil)
+			if n > 0 || !s.waits(work) {
+				outage.Tried(nil)
+			}
 			wait.Reset()
 			if n < s.Batch {
 				s.idle(ctx, pendingPoll, s.wake)
@@ -81,10 +83,25 @@ func (s *Service) idle(ctx context.Context, d time.Duration, wake <-chan struct{
 	}
 }
 
+// waits tells whether an alert still waits that could not be told. While it is claimed the store gives none, and that there is nothing
+// to do is no success.
+func (s *Service) waits(ctx context.Context) bool {
+	if s.untold == "" {
+		return false
+	}
+	if a, found, err := s.Store.Alert(ctx, s.untold); err == nil && (!found || a.Notice != Pending) {
+		s.untold = "" // another process has told of it
+	}
+	return s.untold != ""
+}
+
 // notify decides for a batch of pending alerts who is told. What the limiter did not decide stays pending until the claim
 // ends; the others are kept all the same.
 func (s *Service) notify(ctx context.Context) (int, error) {
 	pending, now, err := s.pending(ctx)
+	if len(pending) > 0 {
+		s.untold = pending[0].ID
+	}
 	if err != nil || len(pending) == 0 {
 		return 0, err
 	}
@@ -100,6 +117,7 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, errors.Join(failed, err)
 	}
+	s.untold = firstUntold(pending, told)
 	s.reportTold(pending, told, changed)
 	return len(pending), failed
 }
@@ -135,6 +153,16 @@ func (s *Service) tellAll(ctx context.Context, pending []Alert, now int64, silen
 		}
 	}
 	return told, err
+}
+
+// firstUntold gives the first of the pending alerts that is not told; empty when all are.
+func firstUntold(pending []Alert, told []Told) string {
+	for i := range pending { // told is in the same order
+		if i >= len(told) || told[i].Alert != pending[i].ID {
+			return pending[i].ID
+		}
+	}
+	return ""
 }
 
 // tell decides who is told of one alert. The throttle comes last: what nobody would be told of costs nothing.

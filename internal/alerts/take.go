@@ -57,6 +57,8 @@ type Service struct {
 	Config
 	wake   chan struct{}
 	handed handed
+	// untold is an alert that the last try could not tell of; empty where it told of all. Only Run's goroutine uses it.
+	untold string
 }
 
 // New makes a service, which does nothing by itself but what [Service.Run] does.

@@ -1,9 +1,12 @@
 package alerts_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -243,4 +246,44 @@ func TestAThrottleThatCannotBeChargedHoldsTheAlert(t *testing.T) {
 			t.Errorf("%+v, %v", all, err)
 		}
 	})
+}
+
+// TestAnOutageIsOverWhenSomebodyIsTold: between the tries there is nothing to claim, which is no success.
+func TestAnOutageIsOverWhenSomebodyIsTold(t *testing.T) {
+	t.Parallel()
+	for name, tell := range map[string]func(t *testing.T, h *handing){
+		"by this process": func(_ *testing.T, h *handing) { h.limiter.fails.Store(false) },
+		"by another": func(t *testing.T, h *handing) {
+			all, err := h.store.Alerts(t.Context(), alerts.AlertFilter{Max: 10})
+			if err != nil || len(all) != 1 {
+				t.Fatal(all, err)
+			}
+			if _, err := h.store.Tell(t.Context(), []alerts.Told{{Alert: all[0].ID, Notice: alerts.Sent}}); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				h := newHanding(t)
+				h.log = slog.NewTextHandler(&log, nil)
+				h.limiter.fails.Store(true)
+				h.take(t, 0, 1)
+				h.run(t)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if !strings.Contains(log.String(), "alerts wait to be told") || strings.Contains(log.String(), "told again") {
+					t.Errorf("while the alert waits:\n%s", &log)
+				}
+				tell(t, h)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if strings.Count(log.String(), "alerts wait to be told") != 1 || !strings.Contains(log.String(), "told again") {
+					t.Errorf("behind that:\n%s", &log)
+				}
+			})
+		})
+	}
 }
