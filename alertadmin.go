@@ -57,7 +57,8 @@ type Alert struct {
 	// ResolvedAt is left out while the alert is open; ResolveAt is when it will be resolved if no event comes before.
 	ResolvedAt int64 `json:"resolvedAt,omitzero"`
 	ResolveAt  int64 `json:"resolveAt"`
-	// Notice says whether somebody was told: pending, sent, held (it goes into a digest) or silenced.
+	// Notice says whether somebody is told: pending, sent (handed to its channels; how far they are its deliveries say), held (it goes into
+	// a digest) or silenced.
 	Notice string `json:"notice"`
 	// Reason says why it was held or silenced.
 	Reason    string `json:"reason,omitempty"`

@@ -43,7 +43,8 @@ type alertsListCmd struct {
 
 // Help gives the examples of --help.
 func (*alertsListCmd) Help() string {
-	return `Told: pending, sent, held (by the throttle or quiet hours, for the digest), silenced.
+	return `Told: pending, sent (handed to its channels; limiter alerts show ID tells whether they have it),
+held (by the throttle or quiet hours, for the digest), silenced.
 
 Examples:
 

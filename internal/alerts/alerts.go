@@ -41,7 +41,7 @@ type Notice string
 // The notices. Pending becomes one of the others; Held and Silenced are where it may stay.
 const (
 	Pending  Notice = "pending"
-	Sent     Notice = "sent"
+	Sent     Notice = "sent"     // its deliveries are in the outbox, which says what becomes of each
 	Held     Notice = "held"     // by the throttle or by quiet hours: it goes into a digest
 	Silenced Notice = "silenced" // by a silence; pending again when the alert is updated after the silence has ended
 )
