@@ -48,6 +48,8 @@ type AlertDigest struct {
 	// Digest is its id, which those to other channels have too.
 	Digest string `json:"digest"`
 	User   string `json:"user"`
+	// Severity is the greatest of its alerts. Digests that were made before it was told lack it.
+	Severity string `json:"severity,omitempty"`
 	// Alerts were held back, which stand for so many denials.
 	Alerts int64 `json:"alerts"`
 	Denied int64 `json:"denied"`

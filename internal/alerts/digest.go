@@ -111,7 +111,7 @@ func (s *Service) digest(user string, held []Alert, began, now int64, silences [
 
 func digestMessage(id, user string, told []*Alert) (Message, error) {
 	d := gather(id, user, told)
-	m := Message{ID: id + ".digest", Kind: KindDigest, User: user, Severity: worst(told),
+	m := Message{ID: id + ".digest", Kind: KindDigest, User: user, Severity: Severity(d.Severity),
 		Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), cmp.Or(user, "limits of no user")), Text: digestText(&d)}
 	d.Policies = d.Policies[:min(len(d.Policies), digestPolicies)]
 	return m.with(d)
@@ -149,7 +149,7 @@ func heldUntil(until, at time.Time) int64 {
 }
 
 func gather(id, user string, held []*Alert) limits.AlertDigest {
-	d := limits.AlertDigest{Digest: id, User: user}
+	d := limits.AlertDigest{Digest: id, User: user, Severity: string(worst(held))}
 	policies, keys := map[string]limits.DigestCount{}, map[string]limits.DigestCount{}
 	for _, a := range held {
 		d.Alerts++

@@ -180,7 +180,10 @@ func TestADigestTellsAChannelOfItsOwnAlerts(t *testing.T) {
 			}
 			data := digestOf(t, d)
 			deliveries, id = deliveries+1, data.Digest
-			text := fmt.Sprint(data.Alerts, " ", d.Message.Severity)
+			if data.Severity != string(d.Message.Severity) {
+				t.Errorf("the body of a message of severity %s says %q", d.Message.Severity, data.Severity)
+			}
+			text := fmt.Sprint(data.Alerts, " ", data.Severity)
 			for _, p := range data.Policies {
 				text += " " + p.Name
 			}
