@@ -122,3 +122,34 @@ func TestAChannelThatFailsIsLoggedWithItsReason(t *testing.T) {
 		}
 	})
 }
+
+// TestChannelsThatAreNoMoreAreNamed in the log, of many the first ones: their metric has no names, which could be any.
+func TestChannelsThatAreNoMoreAreNamed(t *testing.T) {
+	t.Parallel()
+	for channels, want := range map[int]string{
+		2:  `channels="old-10, old-11" deliveries=4`,
+		12: `channels="old-10, old-11, old-12, old-13, old-14, old-15, old-16, old-17, old-18, old-19 and 2 more" deliveries=24`,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var lines strings.Builder
+			o := newMemory()
+			for i := range 2 * channels {
+				o.add(fmt.Sprint("old-", 10+i%channels), fmt.Sprint("m", i))
+			}
+			s, err := deliver.NewSender(deliver.Config{Outbox: o, Channels: func() []deliver.Named { return nil },
+				Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var group sync.WaitGroup
+			group.Go(func() { s.Run(ctx) })
+			rest(time.Hour)
+			cancel()
+			group.Wait()
+			if said := lines.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
+				t.Errorf("%d channels are told as\n%swant %s", channels, said, want)
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
@@ -193,14 +194,29 @@ func (s *Sender) sweep(ctx context.Context) {
 
 // removed gives up deliveries whose channel is no more.
 func (s *Sender) removed(others []alerts.Delivery) []alerts.Tried {
-	tried := make([]alerts.Tried, len(others))
+	tried, channels := make([]alerts.Tried, len(others)), make([]string, len(others))
 	for i := range others {
+		channels[i] = others[i].Channel
 		tried[i] = alerts.Tried{ID: others[i].ID, State: alerts.DeliveryDead,
 			Error: short(fmt.Sprintf("there is no channel %q in the rules any more", others[i].Channel))}
 		s.cfg.Observer.DeliveryTried("", string(Removed), 0)
 	}
-	s.cfg.Logger.Error("deliveries of alerts are dead letters: no channel has their name any more", "deliveries", len(tried))
+	s.cfg.Logger.Error("deliveries of alerts are dead letters: no channel has their name any more", "channels", listed(channels),
+		"deliveries", len(tried))
 	return tried
+}
+
+// mostListed bounds the names in a line of the log.
+const mostListed = 10
+
+// listed gives names, each once, and of many how many more there are.
+func listed(names []string) string {
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	list := strings.Join(names[:min(len(names), mostListed)], ", ")
+	if more := len(names) - mostListed; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
 }
 
 // note keeps how the last try of the channel ended, for the log and for those that are never tried.
