@@ -108,6 +108,8 @@ type Consumer struct {
 	consumer jetstream.Consumer // nil until it was seen since the last failure
 	// holding says that the store did not answer.
 	holding bool
+	// back is what the pull brought that is to be given back.
+	back []jetstream.Msg
 	// strikes counts, by sequence, how often an event failed alone.
 	strikes map[uint64]int
 	outage  *outage.Log
@@ -210,11 +212,12 @@ func (c *Consumer) pass(ctx context.Context) error {
 			}
 		}
 		if failed != nil || ctx.Err() != nil {
-			c.giveBack(messages)
+			c.back = append(c.back, messages...)
 			continue
 		}
 		failed = c.handle(work, messages)
 	}
+	c.giveBack()
 	if err := pull.Error(); err != nil {
 		// The stream or the consumer may be what is missing.
 		c.consumer = nil
@@ -238,13 +241,18 @@ func (c *Consumer) pass(ctx context.Context) error {
 	c.behind = pending > 0
 	c.cfg.Observer.EventsPending(pending)
 	if failed == nil && ctx.Err() == nil {
-		at := c.caughtUp.Load()
-		if at > time.Now().UnixMilli() {
-			at = 0 // the clock was ahead
-		}
-		c.caughtUp.Store(max(at, upTo.UnixMilli()))
+		c.caught(upTo)
 	}
 	return failed
+}
+
+// caught keeps up to when all events have been taken.
+func (c *Consumer) caught(upTo time.Time) {
+	at := c.caughtUp.Load()
+	if at > time.Now().UnixMilli() {
+		at = 0 // the clock was ahead
+	}
+	c.caughtUp.Store(max(at, upTo.UnixMilli()))
 }
 
 // CaughtUp is up to when all events have been taken, as far as this process knows: while it is given events itself, others may

@@ -23,7 +23,7 @@ type delivered struct {
 	sequence uint64
 }
 
-// handle takes a batch. After an error, which is the store's, all that was not taken has been given back.
+// handle takes a batch. After an error, which is the store's, all that was not taken is in back.
 func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 	var fresh, suspects []delivered
 	var stuck error // why poison cannot be kept
@@ -180,18 +180,19 @@ func (c *Consumer) sayPoisoned(sequence uint64, reason string) {
 	}
 }
 
-// returned gives events back, so that another process gets them at once.
+// returned lets events be given back.
 func (c *Consumer) returned(all []delivered) {
 	for i := range all {
-		_ = all[i].message.Nak()
+		c.back = append(c.back, all[i].message)
 	}
-	c.cfg.Observer.EventsReturned(len(all))
 }
 
-// giveBack is returned for messages that nobody has looked at.
-func (c *Consumer) giveBack(messages []jetstream.Msg) {
-	for _, m := range messages {
+// giveBack gives back what a pull brought and nobody took, so that another process gets it at once. It is to come when the pull is
+// over: one that goes on would be given it again and again.
+func (c *Consumer) giveBack() {
+	for _, m := range c.back {
 		_ = m.Nak()
 	}
-	c.cfg.Observer.EventsReturned(len(messages))
+	c.cfg.Observer.EventsReturned(len(c.back))
+	c.back = nil
 }

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // TestAnOutageOfEventsIsAFailure once it has lasted, whatever its reasons, and no longer than it lasts.
@@ -28,4 +31,39 @@ func TestAnOutageOfEventsIsAFailure(t *testing.T) {
 			t.Errorf("after %s: %v, want %v", failingAfter, c.Failure(), refused)
 		}
 	})
+}
+
+// returns counts what is given back.
+type returns struct {
+	noConsumerObserver
+	n int
+}
+
+func (r *returns) EventsReturned(n int) { r.n += n }
+
+// TestWhatIsGivenBackComesWithAnotherPull, and not again and again with the one that brought it; then all is taken.
+func TestWhatIsGivenBackComesWithAnotherPull(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	publishEvents(t, js, 0, 1)
+	k, seen := newTaker(), &returns{}
+	away := errors.New("connection refused")
+	k.refuse = func(events []alerts.Event) error {
+		if len(events) > 0 && seen.n == 0 {
+			publishEvents(t, js, 1, 3) // into the pull that goes on
+		}
+		return away
+	}
+	c, err := NewConsumer(ConsumerConfig{Conn: nc, Logger: slog.New(slog.DiscardHandler), Take: k.take, Poison: k.poison, Observer: seen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.pass(t.Context()); !errors.Is(err, away) || seen.n != 3 {
+		t.Errorf("%d times events were given back, want each of 3 once: %v", seen.n, err)
+	}
+	k.refuse = nil
+	consume(t, nc, k)
+	k.wait(t, 3, 0)
+	settled(t, js)
 }

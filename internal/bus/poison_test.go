@@ -259,6 +259,7 @@ func TestAnOutageAmidHalvesGivesAllBack(t *testing.T) {
 					t.Fatalf("%d events came again, want both", len(both))
 				}
 				_ = l.c.handle(t.Context(), both)
+				l.c.giveBack()
 			}
 			if refused != "" || len(l.k.poisoned) > 0 {
 				t.Errorf("still to be refused %q; put aside %+v", refused, l.k.poisoned)
