@@ -15,7 +15,7 @@ func RunAlerter(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	l := &limiter{Options: o, name: "alerter", log: log}
+	l := &limiter{Options: o, name: "alerter", needs: []postgres.Rights{postgres.RightsToAlert()}, log: log}
 	return l.run(ctx, l.lockData, l.loadAlerts, l.startWeb, l.startRestingStore, l.startNATS, l.startAlerts, l.watchAlerts,
 		l.startJobs, l.startAlertService)
 }

@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"strings"
@@ -132,6 +134,45 @@ func TestLeastPrivilege(t *testing.T) {
 			t.Errorf("the %s lacks a right:\n%s", who, text)
 		}
 	}
+}
+
+// TestAStartWithoutRightsNamesThem: PostgreSQL can be reached without them, and every decision would be made without it.
+func TestAStartWithoutRightsNamesThem(t *testing.T) {
+	t.Parallel()
+	db := grantRoles(t)
+	nats := testenv.NATS(t).ClientURL()
+	refused := func(run func(context.Context, Options, *slog.Logger) error, role string, want ...string) {
+		t.Helper()
+		o := options(t)
+		o.DatabaseURL, o.NATSURL = db.as(t, role), nats
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		log := newWatcher()
+		go func() {
+			select {
+			case <-log.ready:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		err := fmt.Sprint(run(ctx, o, slog.New(log)))
+		for _, part := range append(want, "deploy/roles.sql") {
+			if !strings.Contains(err, part) {
+				t.Errorf("a start as %s: %s; want %q", role, err, part)
+			}
+		}
+	}
+	refused(Run, "limits_alerter", `"limits_alerter`+db.suffix+`" lacks INSERT on counters`, "INSERT on journal", "INSERT on outbox", "grants to limits_worker")
+	refused(RunAlerter, "limits_worker", "INSERT on alert_events", "grants to limits_alerter")
+	for _, r := range []string{"INSERT ON journal", "UPDATE ON outbox", "SELECT ON goose_db_version"} {
+		if _, err := db.owner.Exec(t.Context(), "REVOKE "+r+" FROM limits_worker"+db.suffix); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(r, "SELECT") {
+			refused(Run, "limits_worker", strings.Replace(r, "ON", "on", 1))
+		}
+	}
+	refused(Run, "limits_worker", "permission denied for table goose_db_version")
 }
 
 // runUntilDone runs a job, which may be running by its schedule at the moment, or take longer than an answer is waited for.

@@ -68,7 +68,9 @@ type limiter struct {
 	Options
 	// name is the program's, for who looks at the connections of NATS and PostgreSQL.
 	name string
-	log  *slog.Logger
+	// needs are the rights that it needs in PostgreSQL.
+	needs []postgres.Rights
+	log   *slog.Logger
 
 	store   store
 	storeID string // tells it from all others
@@ -117,7 +119,10 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	l := &limiter{Options: o, name: "limiter", log: log}
+	l := &limiter{Options: o, name: "limiter", needs: []postgres.Rights{postgres.RightsToDecide()}, log: log}
+	if o.RunsAlerts() {
+		l.needs = append(l.needs, postgres.RightsToAlert())
+	}
 	return l.run(ctx, l.lockData, l.loadPolicies, l.loadAlerts, l.startWeb, l.startStore, l.startNATS, l.startEvents,
 		l.startUsage, l.startEngine, l.startAdmin, l.watchPolicies, l.startAlerts, l.watchAlerts, l.startJobs, l.watchStores, l.startService)
 }
@@ -207,7 +212,7 @@ func (l *limiter) closeStore(ctx context.Context) error {
 	return nil
 }
 
-// openPostgres waits for the server and holds its schema against what this program knows.
+// openPostgres waits for the server, and holds its schema and its grants against what this program knows and needs.
 func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 	s, err := postgres.Open(ctx, postgres.Config{URL: l.DatabaseURL, Name: l.name, Logger: l.log})
 	if err != nil {
@@ -215,6 +220,9 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 	}
 	if err = l.awaitPostgres(ctx, s.CheckSessions); err == nil {
 		err = s.CheckSchema(ctx)
+	}
+	if err == nil {
+		err = s.CheckRights(ctx, l.needs...)
 	}
 	if err == nil {
 		err = l.awaitPostgres(ctx, s.PingDecisions)

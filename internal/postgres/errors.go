@@ -11,19 +11,20 @@ import (
 
 // The SQLSTATEs that mean something here.
 const (
-	uniqueViolation      = "23505"
-	serializationFailure = "40001"
-	deadlockDetected     = "40P01"
-	lockNotAvailable     = "55P03"
-	undefinedTable       = "42P01"
-	divisionByZero       = "22012"
-	featureNotSupported  = "0A000"
-	invalidStatementName = "26000"
-	readOnlyTransaction  = "25006"
-	diskFull             = "53100"
-	ioError              = "58030"
-	dataCorrupted        = "XX001"
-	indexCorrupted       = "XX002"
+	uniqueViolation       = "23505"
+	serializationFailure  = "40001"
+	deadlockDetected      = "40P01"
+	lockNotAvailable      = "55P03"
+	undefinedTable        = "42P01"
+	divisionByZero        = "22012"
+	featureNotSupported   = "0A000"
+	invalidStatementName  = "26000"
+	insufficientPrivilege = "42501"
+	readOnlyTransaction   = "25006"
+	diskFull              = "53100"
+	ioError               = "58030"
+	dataCorrupted         = "XX001"
+	indexCorrupted        = "XX002"
 )
 
 // sqlState is the code of an answer from the server; empty when the error is not one.

@@ -192,7 +192,10 @@ func (s *Store) CheckSchema(ctx context.Context) error {
 	}
 	var have int64
 	err = s.relay.QueryRow(ctx, schemaVersionSQL).Scan(&have)
-	if err != nil && sqlState(err) != undefinedTable {
+	switch state := sqlState(err); {
+	case state == insufficientPrivilege:
+		return fmt.Errorf("check schema: %w; deploy/roles.sql has the grants", err)
+	case err != nil && state != undefinedTable:
 		return fmt.Errorf("check schema: %w", err)
 	}
 	if have < want {

@@ -1,0 +1,56 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+)
+
+// Rights are those to tables that a part of the program cannot do without, as deploy/roles.sql grants them to a role.
+type Rights struct {
+	role   string
+	tables map[string][]string
+}
+
+var readAndWrite = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
+
+// RightsToDecide are those of decisions.
+func RightsToDecide() Rights {
+	return Rights{"limits_worker", map[string][]string{
+		"counters": readAndWrite, "receipts": readAndWrite, "outbox": readAndWrite, "journal": {"SELECT", "INSERT", "DELETE"},
+	}}
+}
+
+// RightsToAlert are those of alerts and jobs.
+func RightsToAlert() Rights {
+	return Rights{"limits_alerter", map[string][]string{
+		"alert_events": readAndWrite, "alert_groups": readAndWrite, "alerts": readAndWrite, "alert_deliveries": readAndWrite,
+		"alert_channels": readAndWrite, "alert_silences": readAndWrite, "alert_poison": readAndWrite, "job_runs": readAndWrite,
+	}}
+}
+
+// A table that is not there is no matter of rights.
+const missingRightsSQL = `
+SELECT current_user::text, string_agg(p || ' on ' || t, ', ' ORDER BY t, p) FROM unnest($1::text[], $2::text[]) wanted (t, p)
+WHERE NOT has_table_privilege(to_regclass(t), p)`
+
+// CheckRights tells whether the role of the connections has all that is needed; the error names what it lacks. A server can be reached
+// without a right, and takes nothing.
+func (s *Store) CheckRights(ctx context.Context, needs ...Rights) error {
+	for _, n := range needs {
+		var tables, rights []string
+		for table, needed := range n.tables {
+			for _, right := range needed {
+				tables, rights = append(tables, table), append(rights, right)
+			}
+		}
+		var role string
+		var missing *string
+		if err := s.relay.QueryRow(ctx, missingRightsSQL, tables, rights).Scan(&role, &missing); err != nil {
+			return fmt.Errorf("check rights: %w", err)
+		}
+		if missing != nil {
+			return fmt.Errorf("check rights: the role %q lacks %s; give it what deploy/roles.sql grants to %s", role, *missing, n.role)
+		}
+	}
+	return nil
+}
