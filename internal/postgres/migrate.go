@@ -48,6 +48,7 @@ func MigrateUp(ctx context.Context, url string) (m Migrated, err error) {
 		}
 		if err == nil {
 			done, err = p.Up(ctx)
+			err = stepFailed(err)
 		}
 		if err == nil {
 			m, err = migrated(ctx, p, done)
@@ -77,7 +78,7 @@ func migrated(ctx context.Context, p *goose.Provider, done []*goose.MigrationRes
 // MigrateDown takes the last step of the schema back, with the data in it. A schema of a newer program is an error, and so is
 // one without a step.
 func MigrateDown(ctx context.Context, url string) (m Migrated, err error) {
-	err = withProvider(ctx, "migrate down", url, func(_ *sql.DB, p *goose.Provider) error {
+	err = withProvider(ctx, "migrate down", url, func(db *sql.DB, p *goose.Provider) error {
 		var done *goose.MigrationResult
 		have, want, err := p.GetVersions(ctx)
 		if err == nil {
@@ -86,8 +87,12 @@ func MigrateDown(ctx context.Context, url string) (m Migrated, err error) {
 		if err == nil && have == 0 {
 			err = errors.New("no step is applied")
 		}
+		if err == nil && have == journalStep {
+			err = checkFolded(ctx, db)
+		}
 		if err == nil {
 			done, err = p.Down(ctx)
+			err = stepFailed(err)
 		}
 		if err == nil {
 			m, err = migrated(ctx, p, []*goose.MigrationResult{done})
@@ -98,6 +103,35 @@ func MigrateDown(ctx context.Context, url string) (m Migrated, err error) {
 		return nil
 	})
 	return m, err
+}
+
+// stepFailed says which step has failed. A step is a transaction, so nothing of it is done, where goose speaks of a part.
+func stepFailed(err error) error {
+	if part, ok := errors.AsType[*goose.PartialError](err); ok {
+		return fmt.Errorf("step %d, of which nothing was done: %w", part.Failed.Source.Version, part.Err)
+	}
+	return err
+}
+
+// journalStep is the version that brings the journal.
+const journalStep = 6
+
+// Step 6 itself looks at the same, whoever takes it back.
+const unfoldedSQL = `
+SELECT (SELECT count(*) FROM journal) > 1 OR EXISTS (SELECT FROM journal WHERE length(changes) > 16)`
+
+// checkFolded tells the way out to who has taken back the steps behind the journal: no limiter of this release takes the schema as it is.
+// The steps behind it do not ask: whoever goes back no further than they do needs no limiter that may not run.
+func checkFolded(ctx context.Context, db *sql.DB) error {
+	var unfolded bool
+	if err := db.QueryRowContext(ctx, unfoldedSQL).Scan(&unfolded); err != nil {
+		return fmt.Errorf("look at the journal: %w", err)
+	}
+	if unfolded {
+		return errors.New("the journal is not empty, as no limiter has stopped cleanly: run limiter migrate up, " +
+			"start a limiter and stop it once, and then take the steps back again")
+	}
+	return nil
 }
 
 // A version that was taken back has no row.

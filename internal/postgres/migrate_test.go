@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -70,8 +71,11 @@ func TestSchema(t *testing.T) {
 	for err = nil; err == nil; { // the steps behind the journal
 		_, err = MigrateDown(t.Context(), url)
 	}
-	if !strings.Contains(err.Error(), "start a limiter and stop it once") {
+	if !strings.Contains(err.Error(), "run limiter migrate up, start a limiter and stop it once") || strings.Contains(err.Error(), "partial") {
 		t.Errorf("migrate down over a journal that was not folded: %v", err)
+	}
+	if _, err := MigrateUp(t.Context(), url); err != nil { // since no limiter takes the schema as it is
+		t.Error(err)
 	}
 	s.foldAll() // as a limiter that stops
 	err = nil
@@ -86,6 +90,27 @@ func TestSchema(t *testing.T) {
 	check("run: limiter migrate up")
 	if steps, err = MigrationStatus(t.Context(), url); err != nil || !steps[0].AppliedAt.IsZero() {
 		t.Errorf("MigrationStatus = %v, %v", steps, err)
+	}
+}
+
+// TestAStepThatFailsIsNotHalfDone, nor called so.
+func TestAStepThatFailsIsNotHalfDone(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t, Migrate)
+	s := open(t, Config{URL: url})
+	if _, err := connect(t, s).Exec(t.Context(), `CREATE VIEW needs AS SELECT * FROM outbox_refused`); err != nil {
+		t.Fatal(err)
+	}
+	last, err := knownVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("step %d, of which nothing was done", last)
+	if _, err := MigrateDown(t.Context(), url); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "partial") {
+		t.Errorf("migrate down: %v; want %q", err, want)
+	}
+	if err := s.CheckSchema(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
