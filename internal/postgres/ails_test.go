@@ -4,17 +4,27 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestWhatAilsTheServerIsTold, from what a real one answers.
 func TestWhatAilsTheServerIsTold(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{})
+	s := open(t, Config{LockTimeout: 10 * time.Millisecond})
+	tx, err := connect(t, s).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE usage_counts`); err != nil {
+		t.Fatal(err)
+	}
 	for statement, want := range map[string]string{
 		`DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$`:      "full",
 		`DO $$ BEGIN RAISE 'could not read block' USING ERRCODE = 'io_error'; END $$`:        "fails",
 		`DO $$ BEGIN RAISE 'invalid page in block' USING ERRCODE = 'data_corrupted'; END $$`: "damaged",
 		`DO $$ BEGIN SET TRANSACTION READ ONLY; CREATE TABLE t (); END $$`:                   "read-only",
+		`DO $$ BEGIN SET LOCAL ROLE pg_monitor; PERFORM FROM counters; END $$`:               "deploy/roles.sql",
+		`SELECT FROM usage_counts`:  "a lock",
 		`SELECT no_such_function()`: "",
 	} {
 		_, err := s.relay.Exec(t.Context(), statement)

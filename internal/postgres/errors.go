@@ -63,6 +63,10 @@ func (s *Store) Ails(err error) string {
 		return "the store is read-only; try again when it takes writes"
 	case state == dataCorrupted, state == indexCorrupted:
 		return "the store is damaged; it has to be restored from a backup"
+	case state == lockNotAvailable:
+		return "something else holds a lock in the store; try again when it is gone"
+	case state == insufficientPrivilege:
+		return "the store refuses: the role in it lacks a right; deploy/roles.sql has the grants"
 	case state == ioError:
 		return "the disk of the store fails; its operator has to look at it"
 	}
