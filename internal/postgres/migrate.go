@@ -199,7 +199,11 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 	if err != nil {
 		return fmt.Errorf("open migrations: %w", err)
 	}
-	return f(db, p)
+	err = f(db, p)
+	if sqlState(err) == insufficientPrivilege {
+		return fmt.Errorf("%w; use the role that owns the tables, or may make them where there are none yet", err)
+	}
+	return err
 }
 
 func provider(db *sql.DB, options ...goose.ProviderOption) (*goose.Provider, error) {

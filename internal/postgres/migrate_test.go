@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -90,6 +91,31 @@ func TestSchema(t *testing.T) {
 	check("run: limiter migrate up")
 	if steps, err = MigrationStatus(t.Context(), url); err != nil || !steps[0].AppliedAt.IsZero() {
 		t.Errorf("MigrationStatus = %v, %v", steps, err)
+	}
+}
+
+// TestARoleThatMayNotMigrateIsToldWhichMay, on a database where nothing was migrated yet, and on one of another's.
+func TestARoleThatMayNotMigrateIsToldWhichMay(t *testing.T) {
+	t.Parallel()
+	for name, migrate := range map[string]func(context.Context, string) error{"empty": nil, "migrated": Migrate} {
+		text := testenv.Postgres(t, migrate)
+		u, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		role := "stranger_" + name + strings.TrimPrefix(u.Path, "/limits_test")
+		owner := connect(t, open(t, Config{URL: text}))
+		if _, err := owner.Exec(t.Context(), `REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE ROLE `+role+` LOGIN PASSWORD 'secret'`); err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword(role, "secret")
+		_, err = MigrationStatus(t.Context(), u.String())
+		if err == nil || !strings.Contains(err.Error(), "use the role that owns the tables, or may make them where there are none yet") {
+			t.Errorf("MigrationStatus of a stranger, %s: %v", name, err)
+		}
+		if _, err := owner.Exec(t.Context(), `DROP ROLE `+role); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
