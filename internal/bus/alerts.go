@@ -87,7 +87,7 @@ func parseAlertCursor(after string, f *alerts.AlertFilter) error {
 }
 
 func (s *Service) showAlert(ctx context.Context, data []byte) (any, error) {
-	id, err := decodeAlertID(data, limits.SubjectAlertsList+" tells which there are")
+	id, err := decodeAlertID(data, limits.SubjectAlertsList+" (limiter alerts list) tells which there are")
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (s *Service) decodeSilence(data []byte) (silence alerts.Silence, lasts time
 }
 
 func (s *Service) unsilence(ctx context.Context, data []byte) (any, error) {
-	id, err := decodeAlertID(data, limits.SubjectAlertsSilences+" tells which there are")
+	id, err := decodeAlertID(data, limits.SubjectAlertsSilences+" (limiter alerts silences) tells which there are")
 	if err != nil {
 		return nil, err
 	}
@@ -236,16 +236,16 @@ func alertError(what string, err error) error {
 	switch {
 	case errors.Is(err, alerts.ErrUnknownAlert):
 		return unknown(limits.CodeUnknownAlert, "id",
-			"no alert, digest or test has the id %q; "+limits.SubjectAlertsList+" tells which alerts there are")
+			"no alert, digest or test has the id %q; "+limits.SubjectAlertsList+" (limiter alerts list) tells which alerts there are")
 	case errors.Is(err, alerts.ErrUnknownSilence):
 		return unknown(limits.CodeUnknownSilence, "id",
-			"no silence that has not ended has the id %q; "+limits.SubjectAlertsSilences+" tells which there are")
+			"no silence that has not ended has the id %q; "+limits.SubjectAlertsSilences+" (limiter alerts silences) tells which there are")
 	case errors.Is(err, alerts.ErrUnknownDelivery):
 		return unknown(limits.CodeUnknownDelivery, "id",
-			"no dead letter has the id %q; "+limits.SubjectAlertsDead+" tells which there are")
+			"no dead letter has the id %q; "+limits.SubjectAlertsDead+" (limiter alerts dead) tells which there are")
 	case errors.Is(err, alerts.ErrUnknownChannel):
 		return unknown(limits.CodeUnknownChannel, "channel",
-			"no channel is called %q here; "+limits.SubjectAlertsChannels+" tells which there are")
+			"no channel is called %q here; "+limits.SubjectAlertsChannels+" (limiter alerts channels) tells which there are")
 	case errors.Is(err, alerts.ErrTooManySilences):
 		return &limits.Error{Status: 409, Code: limits.CodeTooManySilences, Message: fmt.Sprintf(
 			"%d silences hold already; end some, or make one with a glob of many", limits.MaxSilences)}

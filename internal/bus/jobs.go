@@ -73,7 +73,7 @@ func (s *Service) jobHistory(ctx context.Context, data []byte) (any, error) {
 func decodeRunJob(data []byte) (job string, err error) {
 	err = readFields(data, text("job", &job, 1, limits.MaxNameBytes))
 	if err == nil && job == "" {
-		err = badInput("job", "job", "job is missing; "+limits.SubjectJobsList+" tells which there are")
+		err = badInput("job", "job", "job is missing; "+limits.SubjectJobsList+" (limiter jobs list) tells which there are")
 	}
 	return job, err
 }
@@ -88,10 +88,10 @@ func jobError(name string, err error) error {
 	switch {
 	case errors.Is(err, jobs.ErrUnknown):
 		return &limits.Error{Status: 404, Code: limits.CodeUnknownJob, Field: "job",
-			Message: fmt.Sprintf("no job is called %q here; "+limits.SubjectJobsList+" tells which there are", name)}
+			Message: fmt.Sprintf("no job is called %q here; "+limits.SubjectJobsList+" (limiter jobs list) tells which there are", name)}
 	case errors.Is(err, jobs.ErrBusy):
 		return &limits.Error{Status: 409, Code: limits.CodeJobRunning, Field: "job",
-			Message: fmt.Sprintf("a run of %s has not ended; "+limits.SubjectJobsHistory+" tells where it runs", name)}
+			Message: fmt.Sprintf("a run of %s has not ended; "+limits.SubjectJobsHistory+" (limiter jobs history) tells where it runs", name)}
 	case errors.Is(err, jobs.ErrStopped):
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the worker is stopping; try again"}
 	}

@@ -122,7 +122,7 @@ func (s *Service) expireKey(ctx context.Context, data []byte) (any, error) {
 func (s *Service) keyChanged(what, id string, k keys.Key, err error) (any, error) {
 	if errors.Is(err, keys.ErrUnknown) {
 		return nil, &limits.Error{Status: 404, Code: limits.CodeUnknownKey, Field: "id",
-			Message: fmt.Sprintf("there is no API key with the id %q; "+limits.SubjectKeysList+" lists them", id)}
+			Message: fmt.Sprintf("there is no API key with the id %q; "+limits.SubjectKeysList+" (limiter keys list) lists them", id)}
 	}
 	if err != nil {
 		return nil, err
