@@ -128,7 +128,7 @@ func TestWhatTheServerRefusesIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	var passwords strings.Builder
-	for _, role := range []string{"WORKER", "ALERTER", "CHECK", "ADMIN", "EVENTS"} {
+	for _, role := range []string{"WORKER", "ALERTER", "CHECK", "ADMIN", "STREAMS", "EVENTS"} {
 		fmt.Fprintf(&passwords, "%s_PASSWORD: secret\n", role)
 	}
 	t.Setenv("NATS_URL", "nats://check:secret@"+testenv.NATSConfig(t, passwords.String()+string(conf)).Addr().String())

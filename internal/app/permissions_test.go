@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,15 +22,7 @@ import (
 // roles gives a NATS server with the permissions of deploy/nats.conf, and a limiter and an alerter on it as their users.
 func roles(t *testing.T) (at *natsRoles) {
 	t.Helper()
-	text, err := os.ReadFile("../../deploy/nats.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var passwords strings.Builder
-	for _, role := range []string{"WORKER", "ALERTER", "CHECK", "ADMIN", "EVENTS"} {
-		fmt.Fprintf(&passwords, "%s_PASSWORD: secret\n", role)
-	}
-	at = &natsRoles{addr: testenv.NATSConfig(t, passwords.String()+string(text)).Addr().String()}
+	at = &natsRoles{addr: rolesServer(t)}
 	o := options(t)
 	o.NATSURL, o.NATSInboxPrefix = "nats://worker:secret@"+at.addr, "_INBOX_worker"
 	o.DatabaseURL = testenv.Postgres(t, postgres.Migrate)
@@ -38,6 +31,20 @@ func roles(t *testing.T) (at *natsRoles) {
 	o.Alerts = writeFile(t, "rules:\n  - {name: all, threshold: {denials: 1}, channels: [nats]}\n")
 	at.alerterLog = running(t, RunAlerter, o)
 	return at
+}
+
+// rolesServer gives the address of a NATS server with deploy/nats.conf, where all passwords are "secret".
+func rolesServer(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var passwords strings.Builder
+	for _, role := range []string{"WORKER", "ALERTER", "CHECK", "ADMIN", "STREAMS", "EVENTS"} {
+		fmt.Fprintf(&passwords, "%s_PASSWORD: secret\n", role)
+	}
+	return testenv.NATSConfig(t, passwords.String()+string(text)).Addr().String()
 }
 
 // running runs a limiter or an alerter until the test ends, and gives its log once it is ready.
@@ -211,12 +218,89 @@ func adminRole(t *testing.T, admin *user) {
 	admin.asks(t, limits.SubjectJobsRun, `{"job":"report"}`, `"outcome":"done"`)
 	admin.asks(t, limits.SubjectReset, `{"key":"api:user:7"}`, `"reset":1`)
 	admin.asks(t, "$SRV.PING.limits", ``, `"name":"limits"`)
+	admin.asks(t, "$JS.API.STREAM.MSG.GET.LIMITS", `{"last_by_subj":"limits.warning"}`, `"message":`)
 	readsOnce(t, admin)
 	admin.holdsNothingRefused(t)
 	if _, err := admin.SubscribeSync("_INBOX_check.>"); err != nil {
 		t.Fatal(err)
 	}
 	admin.isRefused(t, "_INBOX_check.>")
+	_ = admin.Publish("$JS.API.STREAM.DELETE.LIMITS", nil)
+	admin.isRefused(t, "$JS.API.STREAM.DELETE.LIMITS")
+}
+
+// TestWhoLooksAfterStreamsMay do what the command line of NATS does for the commands of docs/operations.md.
+func TestWhoLooksAfterStreamsMay(t *testing.T) {
+	t.Parallel()
+	at := &natsRoles{addr: rolesServer(t)}
+	u := at.as(t, "streams")
+	for stream, subject := range map[string]string{limits.EventStream: limits.EventExceeded, limits.AlertStream: limits.EventAlertRaised} {
+		config := `{"name":"` + stream + `","subjects":["` + subject + `"],"storage":"file","max_bytes":%d}`
+		u.asks(t, "$JS.API.STREAM.CREATE."+stream, fmt.Sprintf(config, 1<<20), `"did_create":true`)
+		u.asks(t, "$JS.API.STREAM.UPDATE."+stream, fmt.Sprintf(config, 2<<20), `"max_bytes":2097152`)
+		state, snapshot := backUp(t, u, stream)
+		u.asks(t, "$JS.API.STREAM.DELETE."+stream, ``, `"success":true`)
+		restore(t, u, stream, fmt.Sprintf(`{"config":`+config+`,"state":%s}`, 2<<20, state), snapshot)
+		u.asks(t, "$JS.API.STREAM.INFO."+stream, ``, `"max_bytes":2097152`)
+	}
+	u.asks(t, "$JS.API.STREAM.NAMES", ``, `"streams":["ALERTS","LIMITS"]`)
+	u.asks(t, "$JS.API.INFO", ``, `"streams":2`)
+	u.holdsNothingRefused(t)
+	for _, subject := range []string{limits.EventExceeded, limits.SubjectReset, "$JS.API.STREAM.CREATE.other"} {
+		_ = u.Publish(subject, nil)
+		u.isRefused(t, subject)
+	}
+}
+
+// backUp gives the state of a stream and its chunks, each of which the server wants to be told of.
+func backUp(t *testing.T, u *user, stream string) (state json.RawMessage, chunks [][]byte) {
+	t.Helper()
+	inbox := u.NewInbox()
+	sub, err := u.SubscribeSync(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := u.Request("$JS.API.STREAM.SNAPSHOT."+stream, []byte(`{"deliver_subject":"`+inbox+`"}`), patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var begun struct{ State json.RawMessage }
+	if err := json.Unmarshal(m.Data, &begun); err != nil || begun.State == nil {
+		t.Fatalf("%s, %v", m.Data, err)
+	}
+	for {
+		m, err := sub.NextMsg(patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m.Data) == 0 {
+			return begun.State, chunks
+		}
+		chunks = append(chunks, m.Data)
+		if m.Reply != "" {
+			_ = m.Respond(nil)
+		}
+	}
+}
+
+func restore(t *testing.T, u *user, stream, request string, chunks [][]byte) {
+	t.Helper()
+	m, err := u.Request("$JS.API.STREAM.RESTORE."+stream, []byte(request), patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var begun struct {
+		To string `json:"deliver_subject"`
+	}
+	if err := json.Unmarshal(m.Data, &begun); err != nil || begun.To == "" {
+		t.Fatalf("%s, %v", m.Data, err)
+	}
+	for _, chunk := range chunks {
+		if _, err := u.Request(begun.To, chunk, patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u.asks(t, begun.To, ``, `"created":`) // the end
 }
 
 // readsOnce reads an event as a preview does, by a consumer that has no name of its own.
