@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -28,6 +30,9 @@ func (l *limiter) loadPolicies(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(key) > 0 {
+		l.log.Info("hash key: workers that share their counters log the same", "fingerprint", fingerprint(key))
+	}
 	l.policies, err = policy.NewKeeper(ctx, l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: l.onError}, l.log)
 	return wrongPath("--policies", err)
 }
@@ -49,6 +54,13 @@ func (l *limiter) hashKey() ([]byte, error) {
 		return keptHashKey(l.DataDir)
 	}
 	return []byte(l.HashKey), nil
+}
+
+// fingerprint tells hash keys apart, by no more of a hash than that takes.
+func fingerprint(key []byte) string {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte("fingerprint of the hash key"))
+	return hex.EncodeToString(h.Sum(nil)[:4])
 }
 
 // keptHashKey reads the key of the data folder, and makes one where there is none.
