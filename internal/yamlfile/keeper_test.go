@@ -118,7 +118,9 @@ func TestAFileThatWasRefusedIsTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, version(2))
+	next := filepath.Join(t.TempDir(), "next")
+	write(t, next, version(2))
+	rename(t, next, path) // a file that is written there is empty for a moment, and may be read so
 	for range 3 {
 		<-tried
 	}
