@@ -52,34 +52,43 @@ func (a *away) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(
 	return a.memory.EndDeliveries(ctx, o, reason)
 }
 
+// logged gives what the sender of these channels logs meanwhile.
+func logged(t *testing.T, o deliver.Outbox, all []deliver.Named, meanwhile func()) string {
+	t.Helper()
+	var lines strings.Builder
+	s, err := deliver.NewSender(deliver.Config{Outbox: o, Channels: func() []deliver.Named { return all },
+		Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() { s.Run(ctx) })
+	meanwhile()
+	cancel()
+	group.Wait()
+	return lines.String()
+}
+
 // TestAStoreThatIsAwayIsLoggedOnce: every channel asks each second, and an outage may last.
 func TestAStoreThatIsAwayIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var lines strings.Builder
 		o := &away{memory: newMemory()}
 		all := make([]deliver.Named, 20)
 		for i := range all {
 			all[i] = named(fmt.Sprint("channel-", i), "x", func(context.Context, *alerts.Message) error { return nil })
 		}
-		s, err := deliver.NewSender(deliver.Config{Outbox: o, Channels: func() []deliver.Named { return all },
-			Logger: slog.New(slog.NewTextHandler(&lines, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var group sync.WaitGroup
-		group.Go(func() { s.Run(ctx) })
-		rest(10 * time.Second)
-		o.gone.Store(true)
-		rest(10 * time.Minute)
-		o.gone.Store(false)
-		o.add("channel-7", "m")
-		rest(10 * time.Second)
-		cancel()
-		group.Wait()
-		if n := strings.Count(lines.String(), "\n"); n != 2 {
-			t.Errorf("%d lines of an outage of 10 minutes, want 2:\n%.2000s", n, lines.String())
+		said := logged(t, o, all, func() {
+			rest(10 * time.Second)
+			o.gone.Store(true)
+			rest(10 * time.Minute)
+			o.gone.Store(false)
+			o.add("channel-7", "m")
+			rest(10 * time.Second)
+		})
+		if n := strings.Count(said, "\n"); n != 2 {
+			t.Errorf("%d lines of an outage of 10 minutes, want 2:\n%.2000s", n, said)
 		}
 		if o.get("m").State != alerts.DeliverySent {
 			t.Error("nothing is sent after it")
@@ -91,7 +100,6 @@ func TestAStoreThatIsAwayIsLoggedOnce(t *testing.T) {
 func TestAChannelThatFailsIsLoggedWithItsReason(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var lines strings.Builder
 		o, down := newMemory(), atomic.Bool{}
 		down.Store(true)
 		all := []deliver.Named{named("mail", "x", func(context.Context, *alerts.Message) error {
@@ -103,22 +111,14 @@ func TestAChannelThatFailsIsLoggedWithItsReason(t *testing.T) {
 		for i := range 10 {
 			o.add("mail", fmt.Sprint("m", i))
 		}
-		s, err := deliver.NewSender(deliver.Config{Outbox: o, Channels: func() []deliver.Named { return all },
-			Logger: slog.New(slog.NewTextHandler(&lines, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var group sync.WaitGroup
-		group.Go(func() { s.Run(ctx) })
-		rest(10 * time.Minute)
-		down.Store(false)
-		rest(time.Hour)
-		cancel()
-		group.Wait()
-		if said := strings.Split(strings.TrimSpace(lines.String()), "\n"); len(said) != 2 || !strings.Contains(said[0], "it is left alone for a while") ||
+		text := logged(t, o, all, func() {
+			rest(10 * time.Minute)
+			down.Store(false)
+			rest(time.Hour)
+		})
+		if said := strings.Split(strings.TrimSpace(text), "\n"); len(said) != 2 || !strings.Contains(said[0], "it is left alone for a while") ||
 			!strings.Contains(said[0], "the server answered 535") || !strings.Contains(said[1], "works again") {
-			t.Errorf("an outage of a channel is told as\n%s", lines.String())
+			t.Errorf("an outage of a channel is told as\n%s", text)
 		}
 	})
 }
@@ -131,23 +131,11 @@ func TestChannelsThatAreNoMoreAreNamed(t *testing.T) {
 		12: `channels="old-10, old-11, old-12, old-13, old-14, old-15, old-16, old-17, old-18, old-19 and 2 more" deliveries=24`,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var lines strings.Builder
 			o := newMemory()
 			for i := range 2 * channels {
 				o.add(fmt.Sprint("old-", 10+i%channels), fmt.Sprint("m", i))
 			}
-			s, err := deliver.NewSender(deliver.Config{Outbox: o, Channels: func() []deliver.Named { return nil },
-				Logger: slog.New(slog.NewTextHandler(&lines, nil))})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			var group sync.WaitGroup
-			group.Go(func() { s.Run(ctx) })
-			rest(time.Hour)
-			cancel()
-			group.Wait()
-			if said := lines.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
+			if said := logged(t, o, nil, func() { rest(time.Hour) }); strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
 				t.Errorf("%d channels are told as\n%swant %s", channels, said, want)
 			}
 		})
