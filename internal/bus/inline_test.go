@@ -1,12 +1,10 @@
 package bus
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -270,43 +268,17 @@ func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
 	}
 }
 
-// boasting passes on connections to a server of which the first line has another limit than what follows, as where a user has its own.
-func boasting(t *testing.T, to *server.Server, limit int32, says int) (url string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to.Addr().String())
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
-			go func() {
-				said := bufio.NewReader(server)
-				info, _ := said.ReadString('\n')
-				_, _ = io.WriteString(client, strings.Replace(info, fmt.Sprintf(`"max_payload":%d`, limit), fmt.Sprintf(`"max_payload":%d`, says), 1))
-				_, _ = io.Copy(client, said)
-				_ = client.Close()
-			}()
-		}
-	}()
-	return "nats://" + l.Addr().String()
-}
-
 // TestTheLimitOfAUserIsKept: the server tells it behind its first line, and would end the connection, too.
 func TestTheLimitOfAUserIsKept(t *testing.T) {
 	t.Parallel()
 	small := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = smallAnswer })
-	url := boasting(t, small, smallAnswer, 1<<20)
+	url := newWay(t, small, 0, func(said []byte) []byte { // of the first line alone, as where a user has a limit of his own
+		own := fmt.Appendf(nil, `"max_payload":%d`, smallAnswer)
+		if !bytes.Contains(said, own) {
+			t.Errorf("no limit in what the server says first: %.1000s", said)
+		}
+		return bytes.Replace(said, own, fmt.Appendf(nil, `"max_payload":%d`, 1<<20), 1)
+	}).url
 	s, _ := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
 		r.Done(engine.Decision{Results: []engine.Result{{Key: strings.Repeat("k", smallAnswer), Name: "1m"}}}, nil)
 		return nil

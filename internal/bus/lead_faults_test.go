@@ -16,10 +16,11 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// way is a way to a server, on which all takes a while, or waits.
+// way is a way to a server, on which all takes a while, or waits. What the server says first comes as greets makes it.
 type way struct {
-	url   string
-	takes time.Duration
+	url    string
+	takes  time.Duration
+	greets func(said []byte) []byte
 	// shut is held while all waits.
 	shut sync.RWMutex
 
@@ -27,13 +28,15 @@ type way struct {
 	conns []net.Conn
 }
 
-func newWay(t *testing.T, to *natsserver.Server, takes time.Duration) *way {
+func asIs(said []byte) []byte { return said }
+
+func newWay(t *testing.T, to *natsserver.Server, takes time.Duration, greets func([]byte) []byte) *way {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &way{url: "nats://" + l.Addr().String(), takes: takes}
+	w := &way{url: "nats://" + l.Addr().String(), takes: takes, greets: greets}
 	t.Cleanup(func() { _ = l.Close(); w.cut() })
 	go func() {
 		for {
@@ -49,15 +52,15 @@ func newWay(t *testing.T, to *natsserver.Server, takes time.Duration) *way {
 			w.mu.Lock()
 			w.conns = append(w.conns, client, server)
 			w.mu.Unlock()
-			go w.pass(client, server)
-			go w.pass(server, client)
+			go w.pass(client, server, asIs)
+			go w.pass(server, client, w.greets)
 		}
 	}()
 	return w
 }
 
-// pass hands on what comes, in its time.
-func (w *way) pass(from, to net.Conn) {
+// pass hands on what comes, in its time, the first of it as begins makes it.
+func (w *way) pass(from, to net.Conn, begins func([]byte) []byte) {
 	type part struct {
 		due  time.Time
 		data []byte
@@ -80,7 +83,8 @@ func (w *way) pass(from, to net.Conn) {
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			parts <- part{time.Now().Add(w.takes), slices.Clone(buf[:n])}
+			parts <- part{time.Now().Add(w.takes), begins(slices.Clone(buf[:n]))}
+			begins = asIs
 		}
 		if err != nil {
 			return
@@ -133,7 +137,7 @@ func TestAWorkerBehindAServerThatHangsStandsByAgain(t *testing.T) {
 	srv := testenv.NATS(t)
 	a := ledWorker(t, srv.ClientURL(), "db")
 	deciding(t, []*led{a}, 0)
-	w := newWay(t, srv, 0)
+	w := newWay(t, srv, 0, asIs)
 	b := ledWorker(t, w.url, "db")
 	deciding(t, []*led{a, b}, 0)
 	for range 3 {
@@ -245,7 +249,7 @@ func TestAWorkerThatStopsAtOnceHandsOver(t *testing.T) {
 // TestWorkersFarFromTheirServerStandBy: what the way takes is no work.
 func TestWorkersFarFromTheirServerStandBy(t *testing.T) {
 	t.Parallel()
-	w := newWay(t, testenv.NATS(t), 12*time.Millisecond) // an answer takes 48 ms
+	w := newWay(t, testenv.NATS(t), 12*time.Millisecond, asIs) // an answer takes 48 ms
 	all := []*led{ledWorker(t, w.url, "db"), ledWorker(t, w.url, "db")}
 	deciding(t, all, 0)
 	time.Sleep(3 * settleEvery)
