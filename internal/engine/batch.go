@@ -196,8 +196,8 @@ func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Cha
 			b.decideRequest(r, newID)
 		}
 	}
-	b.stored = nil
 	changes := b.finish(denials)
+	b.stored = nil
 	changes.Unsure = snap.Until > 0 && !b.holdsUntil(snap.Until)
 	return changes
 }
@@ -417,13 +417,17 @@ func (b *batch) finish(denials *denials) Changes {
 		if c.limit == nil || c.err != nil {
 			continue
 		}
+		charged := c.dirty
 		b.count(c, b.ids[slot], denials)
 		b.lease(slot, c)
 		if c.exceeded >= 0 && b.events[c.exceeded].Denied == 0 {
 			silent++
 		}
-		if c.dirty {
-			b.changes = append(b.changes, b.encode(slot, c))
+		switch {
+		case charged:
+			b.changes = append(b.changes, b.encode(slot, c, &c.state))
+		case c.dirty:
+			b.changes = append(b.changes, b.encodeDenied(slot, c))
 		}
 	}
 	if silent > 0 {
@@ -467,11 +471,26 @@ func (b *batch) count(c *counter, id CounterID, denials *denials) {
 	c.state.exceededAt, c.state.denied = b.now, 0
 }
 
-func (b *batch) encode(slot int, c *counter) CounterChange {
+// encodeDenied encodes a counter of which its denials alone changed: at the moment that is stored, from which another definition carries
+// over what is used, and has told when that is free. One of which nothing is stored begins under the limit that denied first.
+func (b *batch) encodeDenied(slot int, c *counter) CounterChange {
+	var s State
+	_ = s.Decode(b.stored[slot]) // read before
+	if s.spec == 0 {
+		if c.first != nil {
+			c.limit = c.first
+		}
+		s.advance(c.limit, b.now)
+	}
+	s.exceededAt, s.denied = c.state.exceededAt, c.state.denied
+	return b.encode(slot, c, &s)
+}
+
+func (b *batch) encode(slot int, c *counter, s *State) CounterChange {
 	from := len(b.arena)
-	b.arena = c.state.Append(b.arena)
-	change := CounterChange{Slot: slot, State: b.arena[from:len(b.arena):len(b.arena)], ExpiresAt: c.state.expiresAt(c.limit, b.now)}
-	if !c.stored || c.spec != c.state.spec {
+	b.arena = s.Append(b.arena)
+	change := CounterChange{Slot: slot, State: b.arena[from:len(b.arena):len(b.arena)], ExpiresAt: s.expiresAt(c.limit, b.now)}
+	if !c.stored || c.spec != s.spec {
 		change.Spec, _ = json.Marshal(c.limit.Spec()) // strings and numbers: cannot fail
 	}
 	return change

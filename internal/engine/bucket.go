@@ -15,8 +15,9 @@ type tokenBucket struct {
 	level, fraction int64
 	// last is the moment of level.
 	last int64
-	// over is the part of what level is below 0 that was used under a higher limit, overLimit. It is refilled first, and at the rate
-	// of that: who used much while he might is not kept waiting for longer than if he still might. Both are 0 for none.
+	// over is the part of what level is below 0 that was used under a higher limit, overLimit, or under another definition. It is
+	// refilled first, and at the rate of that: who used much while he might is not kept waiting for longer than if he still might.
+	// Both are 0 for none.
 	over, overLimit int64
 }
 
@@ -38,12 +39,19 @@ func (t *tokenBucket) advance(l *Limit, now int64) {
 		used, before := t.used(), t.limit
 		t.limit, t.burst = l.Limit, l.Burst
 		t.level = max(t.capacity()-used, -maxUsed)
-		if t.over == 0 {
-			t.over, t.overLimit = maxUsed, before
+		if t.over == 0 || before > t.limit {
+			t.over, t.overLimit = maxUsed, max(t.overLimit, before)
 		}
 		t.boundOver()
 	}
 	t.refill(now)
+}
+
+// carry charges what was used under another definition. What the bucket cannot hold of it is gone after one window.
+func (t *tokenBucket) carry(used int64) {
+	t.charge(used)
+	t.over, t.overLimit = maxUsed, min(max(0, -t.level), MaxAmount)
+	t.boundOver()
 }
 
 // boundOver keeps over to what is missing, and to what it spares a wait.

@@ -33,9 +33,15 @@ func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 		left := old.ask(Check, 1).Used
 		if !same || h.limit.Algorithm == TokenBucket {
 			at, counts := last, used
-			if same && old.limit.Limit > h.limit.Limit && used > h.limit.capacity() {
-				at, counts = repaid(&old.limit, used-h.limit.capacity(), last, h.now)
-				counts += h.limit.capacity()
+			if beyond := used - h.limit.capacity(); h.limit.Algorithm == TokenBucket && beyond > 0 {
+				before := old.limit
+				if !same { // all that it cannot hold in one window
+					before = Limit{Limit: min(beyond, MaxAmount), Window: h.limit.Window}
+				}
+				if before.Limit > h.limit.Limit {
+					at, counts = repaid(&before, beyond, last, h.now)
+					counts += h.limit.capacity()
+				}
 			}
 			anew := history{limit: h.limit, now: at}
 			if counts > 0 {
@@ -133,6 +139,46 @@ func TestBucketsInTurnAdmitNoMoreThanTheLarger(t *testing.T) {
 			t.Fatalf("%+v, %+v and %+v admitted %v", limits[0].Spec(), limits[1].Spec(), limits[2].Spec(), log)
 		}
 	})
+}
+
+// TestABucketHoldsNothingOfAnotherDefinitionForLong: what it cannot hold of what was used is gone after its window.
+func TestABucketHoldsNothingOfAnotherDefinitionForLong(t *testing.T) {
+	t.Parallel()
+	for _, before := range algorithms {
+		h := history{limit: limitOf(t, before, 1000, "1d"), now: noon}
+		h.ask(Consume, 1000)
+		h.state = *stored(t, &h.state)
+		h.limit = limitOf(t, TokenBucket, 10, "1h")
+		// 990 in an hour, and one of ten an hour.
+		at := h.state.counting().moment() + 66*60_000
+		h.now = noon + 1000
+		if r := h.ask(Check, 1); h.now+r.RetryAfter != at || r.Used < 999 {
+			t.Errorf("%v: %+v at once, to be free at %d", before, r, at-h.now)
+		}
+		h.now = at - 1
+		if r := h.ask(Consume, 1); r.Allowed {
+			t.Errorf("%v: too early: %+v", before, r)
+		}
+		h.now = at
+		if r := h.ask(Consume, 1); !r.Allowed || r.Used != 10 {
+			t.Errorf("%v: then: %+v", before, r)
+		}
+	}
+}
+
+// TestABucketThatIsLoweredTwiceIsFreeAgainAsSoon, whatever is charged in between.
+func TestABucketThatIsLoweredTwiceIsFreeAgainAsSoon(t *testing.T) {
+	t.Parallel()
+	h := history{limit: limitOf(t, TokenBucket, 1000, "1m"), now: noon}
+	h.ask(Consume, 1000)
+	h.limit = limitOf(t, TokenBucket, 500, "1m")
+	h.ask(Record, 1)
+	h.state = *stored(t, &h.state)
+	h.limit = limitOf(t, TokenBucket, 5, "1m")
+	// 996 at 1000 a minute, and one at 5.
+	if r := h.ask(Consume, 1); r.RetryAfter != 59_760+12_000 {
+		t.Errorf("%+v", r)
+	}
 }
 
 // TestALoweredBucketIsFreeAgainAsSoonAsTheHigher: what an override or a factor of a schedule let through keeps nobody waiting for longer

@@ -173,7 +173,7 @@ func TestATellLeavesTheCounterAsItIs(t *testing.T) {
 		l := per(t, "k", 9, "1m")
 		l.Name, l.Threshold, l.Algorithm = "n", -1, engine.FixedWindow
 		other := l
-		other.Limit, other.Burst, other.Window, other.Algorithm = 1, 1, window(t, "12s"), engine.TokenBucket
+		other.Limit, other.Burst, other.Window, other.Algorithm = 1, 1, window(t, "1m"), engine.TokenBucket
 		ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 9})
 		for range 2 { // the second is denied from memory, and told of 10 s later
 			time.Sleep(10 * time.Millisecond)

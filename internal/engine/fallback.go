@@ -81,20 +81,28 @@ func (m *local) init() { m.states = make(map[CounterID]*State) }
 func (m *local) decide(r *Request, now int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	states, fresh := make([]*State, len(r.Limits)), map[CounterID]*State{}
+	// Copies, because what a request charges nothing to it leaves as it is: to bring it under another definition is to carry what is
+	// used over into that, from where it may be gone the sooner.
+	states, copies := make([]*State, len(r.Limits)), map[CounterID]*State{}
 	for i := range r.Limits {
 		id := r.Limits[i].CounterID
-		if states[i] = m.states[id]; states[i] == nil {
-			if states[i] = fresh[id]; states[i] == nil {
-				states[i] = new(State)
-				fresh[id] = states[i]
+		if states[i] = copies[id]; states[i] == nil {
+			s := new(State)
+			if known := m.states[id]; known != nil {
+				*s = known.clone()
 			}
+			states[i], copies[id] = s, s
 		}
 	}
 	d := r.decide(states, now)
 	for i := range r.Limits {
-		if s := fresh[r.Limits[i].CounterID]; s != nil && r.charges(&d, i) {
-			m.keep(r.Limits[i].CounterID, s, now)
+		l := &r.Limits[i]
+		known := m.states[l.CounterID]
+		switch {
+		case r.charges(&d, i), r.Verb == Refund && known != nil && known.spec == l.hash():
+			m.keep(l.CounterID, states[i], now)
+		case r.Verb == Refund && known != nil:
+			known.refund(r.Cost)
 		}
 	}
 	return d
@@ -102,7 +110,7 @@ func (m *local) decide(r *Request, now int64) Decision {
 
 // keep keeps a counter that something was charged to.
 func (m *local) keep(id CounterID, s *State, now int64) {
-	if len(m.states) >= localMost {
+	if m.states[id] == nil && len(m.states) >= localMost {
 		var least CounterID
 		sought, used := 0, int64(math.MaxInt64)
 		for other, o := range m.states { // in no order

@@ -5,6 +5,33 @@ import (
 	"testing"
 )
 
+// TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo: a check, a denial or a refund under another definition must not have what is
+// used forgotten the sooner.
+func TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo(t *testing.T) {
+	t.Parallel()
+	hour := limitOf(t, SlidingWindow, 100, "1h")
+	second := hour
+	second.Algorithm, second.Limit, second.Window = FixedWindow, 10, limitOf(t, FixedWindow, 1, "1s").Window
+	for _, o := range []op{{verb: Check, cost: 1}, {verb: Consume, cost: 11}, {verb: Refund, cost: 1}} {
+		m := &local{}
+		m.init()
+		ask := func(now int64, l Limit, o op) Decision {
+			return m.decide(&Request{Verb: o.verb, Limits: []Limit{l}, Cost: o.cost}, now)
+		}
+		if d := ask(noon, hour, op{verb: Consume, cost: 100}); !d.Allowed {
+			t.Fatal(d)
+		}
+		ask(noon+1100, second, o)
+		left := int64(0)
+		if o.verb == Refund {
+			left = o.cost
+		}
+		if d := ask(noon+2200, hour, op{verb: Check, cost: 1}); d.Results[0].Remaining != left {
+			t.Errorf("%s under another definition left %d of 100, want %d", o.verb, d.Results[0].Remaining, left)
+		}
+	}
+}
+
 // TestAFloodDoesNotHaveTheLocalLimiterForgetWhatIsUsedUp, nor does one that is denied take any memory.
 func TestAFloodDoesNotHaveTheLocalLimiterForgetWhatIsUsedUp(t *testing.T) {
 	t.Parallel()

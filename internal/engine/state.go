@@ -144,7 +144,10 @@ func (s *State) redefine(l *Limit, now int64) {
 	s.warnedAt = min(s.warnedAt, max(0, at-1))
 	c := s.counting()
 	c.start(l, at)
-	if used > 0 {
+	switch {
+	case used > 0 && s.algorithm == TokenBucket:
+		s.bucket.carry(used)
+	case used > 0:
 		c.charge(used)
 	}
 	c.advance(l, now)

@@ -1,0 +1,78 @@
+package engine_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// TestADenialMovesNoMoment: what another definition was told of a retry holds, whoever is denied under the one that is stored meanwhile.
+func TestADenialMovesNoMoment(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []engine.Verb{engine.Check, engine.Consume} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, engine.Config{Store: openTap(t)})
+			stored := per(t, "k", 9, "1d")
+			stored.Name, stored.Algorithm = "n", engine.FixedWindow
+			other := per(t, "k", 5, "1m")
+			other.Name = "n"
+			ask(t, e, engine.Request{Limits: []engine.Limit{stored}, Cost: 9})
+			time.Sleep(time.Second)
+			told := ask(t, e, engine.Request{Limits: []engine.Limit{other}}).Results[0].RetryAfter
+			at := time.Now().Add(time.Duration(told) * time.Millisecond)
+			for time.Until(at) > 11*time.Second { // each time an event is due
+				time.Sleep(11 * time.Second)
+				if d := ask(t, e, engine.Request{Verb: verb, Limits: []engine.Limit{stored}}); d.Allowed {
+					t.Fatalf("%s: %+v", verb, d)
+				}
+			}
+			time.Sleep(time.Until(at))
+			if d := ask(t, e, engine.Request{Limits: []engine.Limit{other}}); !d.Allowed {
+				t.Errorf("%s: still denied at the moment told, for %d ms more", verb, d.Results[0].RetryAfter)
+			}
+		})
+	}
+}
+
+// TestACostThatNeverFitsIsToldOfOnce, also where another definition of the same counter denies it in the same transaction.
+func TestACostThatNeverFitsIsToldOfOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		free := per(t, "k", 10, "1m")
+		pro := free
+		pro.Limit = 20
+		done := make(chan error, 3)
+		submit := func(l engine.Limit, cost int64) {
+			r := &engine.Request{Limits: []engine.Limit{l}, Cost: cost, Done: func(_ engine.Decision, err error) { done <- err }}
+			if err := e.Submit(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 3 {
+			store.hold()
+			submit(per(t, "gate", 1000, "1m"), 1)
+			<-store.enter
+			submit(free, 50) // both in the next transaction
+			submit(pro, 50)
+			leave := store.leave
+			store.release()
+			leave <- struct{}{}
+			for range cap(done) {
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if events := store.events(t); len(events) != 1 || events[0].Limit != free.Limit {
+			t.Errorf("%d events: %+v", len(events), events)
+		}
+		stored, _, err := store.Counters(t.Context(), "k")
+		if err != nil || len(stored) != 1 || len(stored[0].State) == 0 {
+			t.Errorf("%+v, %v", stored, err)
+		}
+	})
+}
