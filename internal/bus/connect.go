@@ -121,6 +121,11 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 			log.Warn("drop what has a carriage return in its subject, or in that of its answer", "messages", n)
 		}
 	}
+	dial.handlers.Refused = func(text string) {
+		if n := others.due(text); n > 0 {
+			log.Error("the NATS server refuses what it was sent; a message that is too large for it is lost", "error", text, "times", n)
+		}
+	}
 	return []nats.Option{
 		nats.Name(c.Name),
 		nats.Timeout(dialTimeout),

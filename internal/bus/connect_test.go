@@ -362,3 +362,50 @@ func TestAServerThatHangsIsNotHealthy(t *testing.T) {
 		t.Error("a server that answers nothing is healthy")
 	}
 }
+
+// TestWhatTheServerRefusesEndsNoConnectionForGood, as nats.go does at errors that it does not know, however often it is to reconnect: one
+// message from far away would have a worker gone until it is restarted.
+func TestWhatTheServerRefusesEndsNoConnectionForGood(t *testing.T) {
+	t.Parallel()
+	for name, publish := range map[string]func(nc *nats.Conn) error{
+		"a subject that is too long": func(nc *nats.Conn) error { return nc.Publish(strings.Repeat("a", 5000), nil) },
+		"a message that is too large since the server was told anew": func(nc *nats.Conn) error {
+			return nc.Publish("a", make([]byte, 10_000))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var options *server.Options
+			s := testenv.NATS(t, func(o *server.Options) { options = o })
+			lines := make(chan string, 100)
+			nc, err := Connect(t.Context(), ConnectConfig{URL: s.ClientURL(), Name: "test", Logger: slog.New(slog.NewTextHandler(lineWriter(lines), nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			back := make(chan struct{})
+			nc.SetReconnectHandler(func(*nats.Conn) { close(back) })
+			smaller := options.Clone()
+			smaller.MaxPayload = 4096
+			if err := s.ReloadOptions(smaller); err != nil {
+				t.Fatal(err)
+			}
+			if err := publish(nc); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-back:
+			case <-time.After(10 * time.Second):
+				t.Fatalf("the connection is %s: %v", nc.Status(), nc.LastError())
+			}
+			if err := nc.FlushTimeout(5 * time.Second); err != nil || nc.MaxPayload() != 4096 {
+				t.Errorf("%v, and it takes %d", err, nc.MaxPayload())
+			}
+			for line := range lines {
+				if strings.Contains(line, "refuses what it was sent") {
+					break
+				}
+			}
+		})
+	}
+}

@@ -329,7 +329,8 @@ func TestMessageWithoutReplyIsIgnored(t *testing.T) {
 func TestAnswersGoToInboxesAlone(t *testing.T) {
 	t.Parallel()
 	for reply, want := range map[string]bool{"_INBOX.a.b": true, "": false, "$JS.API.STREAM.DELETE.LIMITS": false,
-		limits.EventExceeded: false, limits.EventAlertRaised: false, limits.SubjectAlertsSilence: false} {
+		limits.EventExceeded: false, limits.EventAlertRaised: false, limits.SubjectAlertsSilence: false,
+		"_INBOX." + strings.Repeat("a", 1017): true, "_INBOX." + strings.Repeat("a", 1018): false} {
 		if got := answerable(reply); got != want {
 			t.Errorf("%q: %v", reply, got)
 		}

@@ -2,6 +2,7 @@ package natsconn
 
 import (
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -30,6 +31,34 @@ func TestWhatComesWithTheEndIsRead(t *testing.T) {
 		}
 		if n, err := c.Read(p); n != 0 || err != io.EOF {
 			t.Errorf("behind %q: %q and %v at the end", first, p[:n], err)
+		}
+	}
+}
+
+// TestAnErrorThatWouldEndTheClientIsKeptFromIt, wherever it is cut: nats.go closes a connection for good at an error that it does not know.
+// Those it knows it gets, and all of them while it connects.
+func TestAnErrorThatWouldEndTheClientIsKeptFromIt(t *testing.T) {
+	t.Parallel()
+	const (
+		connecting = "-ERR 'Authentication Timeout'\r\n"
+		known      = "-ERR 'Permissions Violation for Publish to \"x\"'\r\n"
+		payload    = "-ERR 'Maximum Payload Violation'\r\n"
+		line       = "-ERR 'maximum control line exceeded'\r\n"
+	)
+	for most := 1; most < 40; most++ {
+		var told []string
+		h := &Handlers{Refused: func(text string) { told = append(told, text) }}
+		said := connecting + "PONG\r\n" + known + payload + message("other", "", "-ERR 'x'\r\n") + line + "PING\r\n"
+		c := New(&stream{in: chunks{strings.NewReader(said), most}}, h, time.Second)
+		if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		got, want := read(t, c, func() int { return 1 + most }), connecting+"PONG\r\n"+known+message("other", "", "-ERR 'x'\r\n")+"PING\r\n"
+		if got != want {
+			t.Errorf("%d at a time: %q, want %q", most, got, want)
+		}
+		if want := []string{"Maximum Payload Violation", "maximum control line exceeded"}; !slices.Equal(told, want) {
+			t.Errorf("%d at a time: told of %q, want %q", most, told, want)
 		}
 	}
 }

@@ -38,6 +38,8 @@ type Handlers struct {
 	// Dropped is told of each message that is kept from nats.go because that would end the connection: one with a carriage return in a
 	// subject. It is called where messages are read, and set before there is a connection; nil for none.
 	Dropped func()
+	// Refused is told of each error of the server that is kept from nats.go for the same reason; like Dropped.
+	Refused func(text string)
 }
 
 // handlerSet has all handlers, and those that are called while they are behind.
@@ -109,6 +111,8 @@ type Conn struct {
 	// pass is how many bytes from there on are the client's, or, with drop, nobody's; with line they are so up to the end of a line.
 	pass       int
 	drop, line bool
+	// connected says that the server has answered a client that connected.
+	connected bool
 	// found are the messages that a handler gets, and ends where each of them does. No more are looked for than together: one behind what a
 	// handler has left, since what stands behind such a one is found again, and then twice as many each time.
 	found    [Together]Message

@@ -3,6 +3,7 @@ package natsconn
 import (
 	"bytes"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -220,13 +221,44 @@ func (c *Conn) isMessage(rest []byte) bool {
 		len(rest) < len(withHeaders) && (bytes.HasPrefix([]byte(message), rest) || bytes.HasPrefix([]byte(withHeaders), rest))
 }
 
-// passOther passes on what is no message: a line, of any length.
+// passOther passes on what is no message: a line, of any length. One that may tell of an error, or that the client is connected, is waited
+// for.
 func (c *Conn) passOther(rest []byte) {
 	end := bytes.IndexByte(rest, '\n') + 1
+	if end == 0 && !c.line && (rest[0] == '-' || rest[0] == 'P') && len(rest) < longestHead {
+		return
+	}
+	whole := end > 0 && !c.line
 	if c.line = end == 0; c.line {
 		end = len(rest)
 	}
 	c.pass = end
+	if !whole {
+		return
+	}
+	c.connected = c.connected || bytes.HasPrefix(rest, []byte("PONG"))
+	if text, ok := bytes.CutPrefix(rest[:end], []byte("-ERR")); ok && c.connected && !goesOn(text) {
+		c.drop = true
+		if c.handlers.Refused != nil {
+			c.handlers.Refused(string(bytes.Trim(text, "' \t\r\n")))
+		}
+	}
+}
+
+// goneOn are the errors of a server after which nats.go v1.55 goes on, or connects anew (processErr in nats.go), by how they begin. At
+// all others it closes the connection for good, however often it is to reconnect: such as where the server takes less of a message than
+// before, or an answer's subject is too long for it. Where such an error is the end of the connection the server closes it, which nats.go
+// takes for a reason to reconnect.
+var goneOn = []string{
+	"stale connection", "maximum connections exceeded", "maximum account active connections exceeded", "unknown protocol operation",
+	"permissions violation", "maximum subscriptions exceeded", "authorization violation", "user authentication expired",
+	"user authentication revoked", "account authentication expired",
+}
+
+// goesOn tells whether nats.go goes on after an error.
+func goesOn(text []byte) bool {
+	text = bytes.ToLower(bytes.Trim(text, "' \t\r\n"))
+	return slices.ContainsFunc(goneOn, func(begin string) bool { return bytes.HasPrefix(text, []byte(begin)) })
 }
 
 // head reads the first line of a message: its subject, where to answer, how many bytes of headers follow, and how many with them up to the
