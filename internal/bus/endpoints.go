@@ -92,10 +92,12 @@ func (s *Service) endpoints(decide bool) (all []endpoint) {
 }
 
 // pendingMessages and pendingBytes bound what one endpoint has received and not handed on; what is past them is dropped by
-// nats.go. The engine's queue is full, and answers so, long before.
+// nats.go. The engine's queue is full, and answers so, long before. Lines of the request log have usageBytes: nobody waits for them but
+// a stop.
 const (
 	pendingMessages = 65536
 	pendingBytes    = 64 << 20
+	usageBytes      = 4 << 20
 )
 
 // addEndpoints subscribes to the subjects.
@@ -106,10 +108,14 @@ func (s *Service) addEndpoints(m micro.Service, endpoints []endpoint) error {
 			schemas["response-schema"] = s.cfg.SchemaBase + "/" + reply
 			schemas["error-schema"] = s.cfg.SchemaBase + "/" + schemaError
 		}
+		pending := pendingBytes
+		if e.subject == limits.SubjectUsage {
+			pending = usageBytes
+		}
 		name := endpointName(e.subject)
 		err := m.AddEndpoint(name, e.handle,
 			micro.WithEndpointSubject(e.subject),
-			micro.WithEndpointPendingLimits(pendingMessages, pendingBytes),
+			micro.WithEndpointPendingLimits(pendingMessages, pending),
 			micro.WithEndpointMetadata(schemas))
 		if err != nil {
 			return fmt.Errorf("add endpoint %s: %w", name, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
@@ -45,13 +46,33 @@ func (s *Service) logsRequests() micro.HandlerFunc {
 	}
 }
 
-// logLines gives the lines of a message: it, or those of the array that it is. Of an array that is none, is empty or is too large it
-// makes one line, of which [decodeLogEntry] says what is wrong.
-func logLines(data []byte) (lines []json.RawMessage) {
-	if len(data) <= limits.MaxRequestBytes && bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("[")) && json.Unmarshal(data, &lines) == nil && len(lines) > 0 {
-		return lines
+// mostLines is more than a message has room for: the shortest line has 63 bytes. An array of nothing would keep decisions waiting.
+const mostLines = 300
+
+// logLines gives the lines of a message: it, or those of the array that it is. Of an array that is none, is empty, or has too much of
+// anything it makes one line, of which [decodeLogEntry] says what is wrong.
+func logLines(data []byte) []json.RawMessage {
+	whole := []json.RawMessage{data}
+	if len(data) > limits.MaxRequestBytes || !bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("[")) {
+		return whole
 	}
-	return []json.RawMessage{data}
+	array := json.NewDecoder(bytes.NewReader(data))
+	_, _ = array.Token() // the bracket
+	var lines []json.RawMessage
+	for array.More() {
+		var line json.RawMessage
+		if err := array.Decode(&line); err != nil || len(lines) == mostLines {
+			return whole
+		}
+		lines = append(lines, line)
+	}
+	if _, err := array.Token(); err != nil || len(lines) == 0 {
+		return whole
+	}
+	if _, err := array.Token(); err != io.EOF { // something behind it
+		return whole
+	}
+	return lines
 }
 
 const (

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -192,6 +193,8 @@ func TestManyLinesInOneMessage(t *testing.T) {
 		{"[" + line("x") + "," + line("x"), nil, 1},
 		{"[" + line("x") + "] []", nil, 1},
 		{"[" + strings.Repeat(line("x")+",", 300) + line("x") + "]", nil, 1},
+		{"[" + strings.Repeat("0,", 8000) + line("x") + "]", nil, 1},
+		{"[" + strings.TrimSuffix(strings.Repeat(`{"key":"k","endpoint":"e","method":"G","status":200,"millis":0},`, 255), ",") + "]", slices.Repeat([]string{"k"}, 255), 0},
 		{line("e"), []string{"e"}, 0},
 	} {
 		if err := nc.Publish(limits.SubjectUsage, []byte(c.body)); err != nil {
