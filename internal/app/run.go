@@ -103,6 +103,8 @@ type limiter struct {
 	awaits atomic.Value
 	// serving says that requests are answered.
 	serving atomic.Bool
+	// lost tells of a connection that does not come back.
+	lost chan error
 
 	stops []stop
 }
@@ -132,10 +134,14 @@ func (l *limiter) run(ctx context.Context, parts ...func(context.Context) error)
 	defer l.surviveHangUps()()
 	// Who reads the log may end, as a logger does that starts anew. That loses lines, and is no reason to end without a drain.
 	signal.Ignore(syscall.SIGPIPE)
+	l.lost = make(chan error, 1)
 	err := l.start(ctx, parts)
 	if err == nil {
 		l.log.Info("ready", "nats", redact.URLs(l.requests.ConnectedUrl()), "http", l.httpAddr(), "store", l.storeName())
-		<-ctx.Done()
+		select {
+		case <-ctx.Done():
+		case err = <-l.lost:
+		}
 		l.log.Info("draining")
 		l.drain()
 	}
@@ -315,7 +321,19 @@ func (l *limiter) connect(ctx context.Context, use string) (*nats.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.onStop("NATS connection for "+use, func(context.Context) error { nc.Close(); return nil })
+	// nats.go gives up at some errors of a server, such as over websockets, where they cannot be kept from it. A process that starts anew is
+	// better than one that nobody can ask.
+	nc.SetClosedHandler(func(nc *nats.Conn) {
+		select {
+		case l.lost <- fmt.Errorf("the NATS connection for %s was closed for good: %w", use, nc.LastError()):
+		default:
+		}
+	})
+	l.onStop("NATS connection for "+use, func(context.Context) error {
+		nc.SetClosedHandler(nil)
+		nc.Close()
+		return nil
+	})
 	return nc, nil
 }
 

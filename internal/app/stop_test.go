@@ -8,6 +8,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // TestAPartThatDoesNotEndHoldsUpNoStop: the others have their turn, and the error names it.
@@ -92,3 +97,39 @@ type hangingStore struct {
 }
 
 func (s *hangingStore) Close() { <-s.end }
+
+// TestALimiterWhoseConnectionIsClosedForGoodEnds, so that whoever watches over it starts it anew: over websockets the server's errors come to
+// nats.go as they are, and it gives up at some.
+func TestALimiterWhoseConnectionIsClosedForGoodEnds(t *testing.T) {
+	t.Parallel()
+	var of server.Options
+	s := testenv.NATS(t, func(o *server.Options) {
+		o.Websocket.Host, o.Websocket.Port, o.Websocket.NoTLS = "127.0.0.1", server.RANDOM_PORT, true
+		of = *o
+	})
+	o := options(t)
+	o.NATSURL = s.WebsocketURL()
+	l := startOne(t, o, Run)
+	defer l.stop()
+	smaller := of.Clone()
+	smaller.MaxPayload = 1024
+	if err := s.ReloadOptions(smaller); err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(s.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := nc.PublishRequest("$SRV.INFO.limits", nats.NewInbox(), nil); err != nil { // whose answer is longer
+		t.Fatal(err)
+	}
+	select {
+	case err := <-l.ended:
+		if err == nil || !strings.Contains(err.Error(), "the NATS connection for requests was closed for good: nats: Maximum Payload Violation") {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Errorf("it goes on\n%s", l.log)
+	}
+}
