@@ -18,6 +18,10 @@ import (
 // counts must not be passed because nobody counts here. A turn that the limiter gives without its store, whatever on_error says,
 // is no answer either: the error is a [limits.Error] with Status 503 and [limits.CodeUnavailable].
 //
+// Nor is a turn that nothing limits, where turn has attributes alone: no policy fits them, as when the name of one is mistyped, or the
+// limiter runs without its policy file. The error is a [limits.Error] with Status 404 and [limits.CodeUnknownPolicy]. A turn that names
+// its Policy may pass unlimited, where that policy says so.
+//
 // To keep to the server's own answers besides, use it as the Base of a [Transport]: then each repetition waits for
 // its turn too. turn has no ID, since each request is charged. It panics without a client, as [Middleware] does.
 func Outbound(client *limits.Client, turn limits.Request, base http.RoundTripper) http.RoundTripper {
@@ -40,9 +44,14 @@ func (o *outbound) CloseIdleConnections() { closeIdle(o.base) }
 // RoundTrip implements http.RoundTripper. It closes the body also of a request that is not sent, as that asks.
 func (o *outbound) RoundTrip(req *http.Request) (*http.Response, error) {
 	reply, err := o.client.Wait(req.Context(), o.turn)
-	if err == nil && reply.Degraded {
+	switch {
+	case err != nil:
+	case reply.Degraded:
 		err = &limits.Error{Code: limits.CodeUnavailable, Status: http.StatusServiceUnavailable,
 			Message: "the limiter cannot reach its store, and so nobody counts the turns of all processes together"}
+	case o.turn.Policy == "" && reply.Limit == 0 && len(reply.Limits) == 0:
+		err = &limits.Error{Code: limits.CodeUnknownPolicy, Status: http.StatusNotFound, Field: "attributes",
+			Message: "no policy limits this request: none that the limiter has fits its attributes; name the policy"}
 	}
 	if err != nil {
 		closeBody(req)

@@ -90,6 +90,29 @@ func TestOutboundSendsNothingOutOfTurn(t *testing.T) {
 	}
 }
 
+// What somebody else counts must not be passed because a name is mistyped and no policy fits; a policy that is named and unlimited was
+// meant so.
+func TestOutboundSendsNothingThatNoPolicyLimits(t *testing.T) {
+	t.Parallel()
+	send := func(url string, turn limits.Request) (sent int, err error) {
+		req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://api.example/", nil)
+		_, err = httplimit.Outbound(dial(t, url), turn, serverFunc(func(*http.Request) *http.Response {
+			sent++
+			return &http.Response{StatusCode: 200, Body: http.NoBody}
+		})).RoundTrip(req)
+		return sent, err
+	}
+	var e *limits.Error
+	mistyped := limits.Request{Attributes: map[string]string{"upstraem": "weather"}}
+	if sent, err := send(natsURL, mistyped); sent != 0 || !errors.As(err, &e) || e.Code != limits.CodeUnknownPolicy || !strings.Contains(err.Error(), "name the policy") {
+		t.Errorf("no policy fits: sent %d, error %v", sent, err)
+	}
+	unlimited, _ := silentService(t, limits.SubjectConsume, `{"allowed":true,"limit":0,"remaining":0,"reset":0,"limits":[]}`)
+	if sent, err := send(unlimited, limits.Request{Policy: "weather"}); sent != 1 || err != nil {
+		t.Errorf("the policy is named and unlimited: sent %d, error %v", sent, err)
+	}
+}
+
 // A turn that is too far off is a timeout for whoever asks as is done of errors of package net and of http.Client; others are none.
 func TestATurnThatIsTooFarOffIsATimeout(t *testing.T) {
 	t.Parallel()
