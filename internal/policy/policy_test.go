@@ -151,6 +151,8 @@ func TestResolve(t *testing.T) {
 		"first of a group":                   {Question{Attributes: map[string]string{"user": "7", "endpoint": "/v1/bulk-enrich"}}, []string{"enrichment/month quota:7"}},
 		"last of a group":                    {Question{Attributes: map[string]string{"user": "7", "endpoint": "/v1/x"}}, []string{"api/month quota:7"}},
 		"exempt":                             {Question{Attributes: map[string]string{"user": "7", "endpoint": "/v1/bulk-enrich", "auth": "jwt"}}, nil},
+		"named, another of its group fits":   {Question{Policy: "api", Attributes: map[string]string{"user": "7", "endpoint": "/v1/bulk-enrich"}}, []string{"api/month quota:7"}},
+		"named, its match does not fit":      {Question{Policy: "enrichment", Attributes: map[string]string{"user": "7", "endpoint": "/v1/x"}}, []string{"enrichment/month quota:7"}},
 		"exempt and named":                   {Question{Policy: "api", Attributes: map[string]string{"auth": "jwt"}}, nil},
 		"none matches":                       {Question{Attributes: map[string]string{"user": "7", "route": "x"}}, nil},
 		"an attribute of the key is missing": {Question{Attributes: map[string]string{"endpoint": "/v1/x"}}, nil},
