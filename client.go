@@ -73,9 +73,9 @@ func Timeout(d time.Duration) Option {
 	return func(c *Client) { c.timeout = cmp.Or(d, DefaultTimeout) }
 }
 
-// NewClient gives a client over nc, which stays the caller's to close. Connect with nats.MaxReconnects(-1) and
-// nats.IgnoreAuthErrorAbort(): otherwise nc is closed for good after 60 tries, two minutes without a NATS server, and when a
-// server refuses its credentials twice, and every call fails until the process starts again.
+// NewClient gives a client over nc, which stays the caller's to close. Connect with [Reconnect]: otherwise there is no nc while no
+// NATS server can be reached, and it is closed for good after 60 tries, two minutes without a server, and when one refuses its
+// credentials twice, and every call fails until the process starts again.
 func NewClient(nc *nats.Conn, options ...Option) *Client {
 	c := &Client{nc: nc, timeout: DefaultTimeout}
 	for _, o := range options {
@@ -201,7 +201,7 @@ func (c *Client) refuse(what string, later bool) error {
 // request may hang for longer than ctx lasts. A decision that was stuck until then is not asked for any more.
 func (c *Client) request(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
 	if decides(subject) && !c.nc.IsConnected() && !c.nc.IsClosed() {
-		return nil, fmt.Errorf("%s: not asked, since the decision would come too late and be charged all the same: %w", subject, nats.ErrDisconnected)
+		return nil, fmt.Errorf("%s: not asked, since the decision would come too late and be charged all the same: %w", subject, c.disconnected())
 	}
 	msg, err := c.attended(ctx, &nats.Msg{Subject: subject, Data: body})
 	switch {
@@ -213,6 +213,16 @@ func (c *Client) request(ctx context.Context, subject string, body []byte) (*nat
 		return nil, c.noAnswer(subject, err)
 	}
 	return msg, nil
+}
+
+// disconnected says which servers are tried, and what the last one said, if it was heard: nobody else tells that an address is mistyped
+// where the connection was made without a server.
+func (c *Client) disconnected() error {
+	tried := strings.Join(c.nc.Servers(), ",")
+	if last := c.nc.LastError(); last != nil {
+		return fmt.Errorf("%w from %s: %w", nats.ErrDisconnected, tried, last)
+	}
+	return fmt.Errorf("%w from %s", nats.ErrDisconnected, tried)
 }
 
 // takeOver are the pauses in which a limiter that stands by takes the place of one that died.

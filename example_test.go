@@ -17,7 +17,7 @@ import (
 
 // exampleClient connects to the limiter that runs beside the examples.
 func exampleClient() (c *limits.Client, done func()) {
-	nc, err := nats.Connect(natsURL, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(natsURL, limits.Reconnect())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func exampleClient() (c *limits.Client, done func()) {
 }
 
 func Example() {
-	nc, err := nats.Connect(natsURL, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()) // 127.0.0.1:4222, where `limiter` listens
+	nc, err := nats.Connect(natsURL, limits.Reconnect()) // 127.0.0.1:4222, where `limiter` listens
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,16 +1,113 @@
 package limits_test
 
 import (
+	"context"
+	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
 )
 
+// TestAServerMayStartAfterItsClients: who lets requests pass without a limiter wants to start without one, too.
+func TestAServerMayStartAfterItsClients(t *testing.T) {
+	t.Parallel()
+	was := serveNATS(t, server.RANDOM_PORT)
+	url, port := was.ClientURL(), was.Addr().(*net.TCPAddr).Port
+	was.Shutdown()
+	was.WaitForShutdown()
+
+	connected := make(chan struct{})
+	nc, err := nats.Connect(url, limits.Reconnect(), nats.ConnectHandler(func(*nats.Conn) { close(connected) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	c := limits.NewClient(nc)
+	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body(`{"allowed":true}`) })
+	began := time.Now()
+	_, err = c.Consume(t.Context(), limits.Per("k", 1, "1m"))
+	if !errors.Is(err, nats.ErrDisconnected) || !strings.Contains(err.Error(), url) || time.Since(began) >= limits.DefaultTimeout {
+		t.Errorf("without a server, after %v: %v; want at once that %s is not connected", time.Since(began), err, url)
+	}
+
+	serveNATS(t, port)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	select {
+	case <-connected:
+	case <-ctx.Done():
+		t.Fatal("not connected to the server that has started")
+	}
+	if _, err := c.Consume(ctx, limits.Per("k", 1, "1m")); err != nil {
+		t.Errorf("with the server: %v", err)
+	}
+}
+
+// TestWrongCredentialsAreToldByCalls, since the connection is made all the same.
+func TestWrongCredentialsAreToldByCalls(t *testing.T) {
+	t.Parallel()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, Username: "u", Password: "right"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(s.Shutdown)
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("NATS server not ready")
+	}
+	tried := make(chan struct{}, 100)
+	nc, err := nats.Connect(s.ClientURL(), limits.Reconnect(), nats.UserInfo("u", "wrong"),
+		nats.CustomReconnectDelay(func(int) time.Duration { tried <- struct{}{}; return 10 * time.Millisecond }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	for range 4 { // nats.go would give up at the second refusal
+		select {
+		case <-tried:
+		case <-time.After(time.Minute):
+			t.Fatalf("not tried again: %v", nc.LastError())
+		}
+	}
+	_, err = limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m"))
+	if !errors.Is(err, nats.ErrDisconnected) || !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("refused: %v; want that it is the credentials", err)
+	}
+}
+
+// TestReconnectsSoonAndThenSeldom: an outage of half a second is not to be one of two, and many clients do not come at once.
+func TestReconnectsSoonAndThenSeldom(t *testing.T) {
+	t.Parallel()
+	var o nats.Options
+	if err := limits.Reconnect()(&o); err != nil {
+		t.Fatal(err)
+	}
+	for attempt, most := range map[int]time.Duration{0: 50, 1: 50, 2: 100, 3: 200, 4: 400, 5: 800, 6: 2000, 1000: 2000} {
+		seen := map[time.Duration]bool{}
+		for range 100 {
+			d := o.CustomReconnectDelayCB(attempt)
+			if seen[d] = true; d < most*time.Millisecond/2 || d > most*time.Millisecond {
+				t.Errorf("attempt %d after %v, want %d to %d ms", attempt, d, most/2, most)
+			}
+		}
+		if len(seen) < 50 {
+			t.Errorf("attempt %d: %d delays of 100 differ", attempt, len(seen))
+		}
+	}
+}
+
 // TestWhatUsersCopyReconnectsForEver: a connection that is closed after 60 tries, or two refusals, limits nothing until
-// somebody notices.
+// somebody notices, and a program that does not start without a limiter is no better than one that refuses without it.
 func TestWhatUsersCopyReconnectsForEver(t *testing.T) {
 	connect, found := regexp.MustCompile(`nats\.Connect\(.*`), 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
@@ -23,10 +120,8 @@ func TestWhatUsersCopyReconnectsForEver(t *testing.T) {
 		text, err := os.ReadFile(path)
 		for _, line := range connect.FindAllString(string(text), -1) {
 			found++
-			for _, option := range []string{"nats.MaxReconnects(-1)", "nats.IgnoreAuthErrorAbort()"} {
-				if !strings.Contains(line, option) {
-					t.Errorf("%s: %s has no %s", path, line, option)
-				}
+			if !strings.Contains(line, "limits.Reconnect()") {
+				t.Errorf("%s: %s has no limits.Reconnect()", path, line)
 			}
 		}
 		return err

@@ -25,9 +25,12 @@ func main() {
 	natsURL := flag.String("nats-url", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "where the limiter listens (NATS_URL)")
 	addr := flag.String("addr", cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8000"), "where to serve HTTP (ADDR)")
 	flag.Parse()
-	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(*natsURL, limits.Reconnect())
 	if err != nil {
-		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter --policies examples/api-keys/policies.yaml", *natsURL, err)
+		log.Fatalf("connect to the limiter: %v", err)
+	}
+	if !nc.IsConnected() {
+		log.Printf("no limiter at %s yet; start it with: go run ./cmd/limiter --policies examples/api-keys/policies.yaml", nc.Servers())
 	}
 	s := &server{
 		limiter:       limits.NewClient(nc),

@@ -25,9 +25,12 @@ import (
 )
 
 func main() {
-	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), limits.Reconnect())
 	if err != nil {
-		log.Fatalf("connect to NATS: %v; is a limiter running? start one with: limiter --policies policies.yaml", err)
+		log.Fatalf("connect to the limiter: %v", err)
+	}
+	if !nc.IsConnected() {
+		log.Printf("no limiter at %s yet; start one with: limiter --policies policies.yaml", nc.Servers())
 	}
 	defer nc.Close()
 	s := &server{client: limits.NewClient(nc), policy: cmp.Or(os.Getenv("POLICY"), "generations")}

@@ -31,9 +31,12 @@ func main() {
 	if err != nil {
 		log.Fatalf("--proxies: %v", err)
 	}
-	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(*natsURL, limits.Reconnect())
 	if err != nil {
-		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter --policies examples/open-endpoint/policies.yaml", *natsURL, err)
+		log.Fatalf("connect to the limiter: %v", err)
+	}
+	if !nc.IsConnected() {
+		log.Printf("no limiter at %s yet; start it with: go run ./cmd/limiter --policies examples/open-endpoint/policies.yaml", nc.Servers())
 	}
 	log.Printf("serving on http://%s", *addr)
 	// In a burst the limiter may not answer in httplimit's 50 ms, and who signs up can wait longer than that.

@@ -29,9 +29,12 @@ func main() {
 		}
 		return
 	}
-	nc, err := nats.Connect(*natsURL, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(*natsURL, limits.Reconnect())
 	if err != nil {
-		log.Fatalf("connect to the limiter at %s: %v; start it with: go run ./cmd/limiter --policies examples/web-functions/policies.yaml", *natsURL, err)
+		log.Fatalf("connect to the limiter: %v", err)
+	}
+	if !nc.IsConnected() {
+		log.Printf("no limiter at %s yet; start it with: go run ./cmd/limiter --policies examples/web-functions/policies.yaml", nc.Servers())
 	}
 	s := &server{
 		limiter:  limits.NewClient(nc),

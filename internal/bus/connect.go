@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/redact"
 )
 
@@ -37,8 +37,6 @@ type ConnectConfig struct {
 const (
 	// dialTimeout bounds one try at one server: its name is looked up, and all of its addresses are tried.
 	dialTimeout = 2 * time.Second
-	// maxReconnectWait keeps a worker back within 5 s of the server.
-	maxReconnectWait = 2 * time.Second
 	// reconnectBuffer holds what is published while the connection is down. It is small on purpose. Through a
 	// short break, answers are worth keeping: the asker may be on another server of the cluster and still
 	// waiting. But an answer that had to wait long is heard by nobody, and the 8 MiB that nats.go keeps by
@@ -130,10 +128,8 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 		nats.Name(c.Name),
 		nats.Timeout(dialTimeout),
 		nats.SetCustomDialer(dial), nats.SkipHostLookup(), // the dialer does the look-up
-		nats.MaxReconnects(-1),
-		// Without it nats.go gives up when a server refuses the credentials twice, as one that restarts may do.
-		nats.IgnoreAuthErrorAbort(),
-		nats.CustomReconnectDelay(reconnectDelay),
+		limits.Reconnect(),
+		nats.RetryOnFailedConnect(false), // Connect tries until its context is done, and says why it must
 		nats.ReconnectBufSize(reconnectBuffer),
 		nats.FlusherTimeout(flushTimeout),
 		// A dead peer is noticed within 20 s instead of 4 minutes.
@@ -177,14 +173,12 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	}
 }
 
-// reconnectDelay doubles from 50 ms to maxReconnectWait, half of it by chance, so that many workers do not come
-// back at one moment.
+// reconnectDelay is how long clients of the service wait between tries, a worker too: 2 s at most, which has it back within 5 s of the
+// server.
 func reconnectDelay(attempts int) time.Duration {
-	d := maxReconnectWait
-	if attempts < 6 {
-		d = 50 * time.Millisecond << max(attempts-1, 0)
-	}
-	return d/2 + rand.N(d/2)
+	var o nats.Options
+	_ = limits.Reconnect()(&o) // has no error
+	return o.CustomReconnectDelayCB(attempts)
 }
 
 // Healthy is nil while the connection is up, the server answers on it, and it delivers what a [Service] on it has subscribed to, else
