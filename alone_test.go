@@ -84,7 +84,7 @@ func TestWithoutAConnection(t *testing.T) {
 		"record":  func() error { _, err := c.Record(t.Context(), Per("k", 1, "1m")); return err },
 		"wait":    func() error { _, err := c.Wait(t.Context(), Per("k", 1, "1m")); return err },
 		"watch":   func() error { _, err := c.Watch(t.Context()); return err },
-		"log":     func() error { return c.LogRequest(LogEntry{Key: "k"}) },
+		"log":     func() error { return c.LogRequest(LogEntry{Key: "k", Endpoint: "/", Method: "GET", Status: 200}) },
 	} {
 		if err := call(); !errors.Is(err, nats.ErrInvalidConnection) {
 			t.Errorf("%s: %v", name, err)

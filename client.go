@@ -161,9 +161,13 @@ func (c *Client) Reset(ctx context.Context, r ResetRequest) (*ResetReply, error)
 	return call[ResetReply](ctx, c, SubjectReset, r)
 }
 
-// Do sends a request body to one of the service's subjects and gives the answer's JSON as it came. The other
-// calls are made of it. When the answer is an error, its body comes along with the [*Error].
+// Do sends a request body to one of the service's subjects that answer, which all do but [SubjectUsage], and gives the answer's JSON as
+// it came. The other calls are made of it. When the answer is an error, its body comes along with the [*Error].
 func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, error) {
+	if subject == SubjectUsage {
+		return nil, &Error{Status: 400, Code: "invalid_subject", Field: "subject",
+			Message: subject + " is never answered, so nothing is asked there; send lines of the request log with LogRequest"}
+	}
 	if err := c.refuse(subject, !decides(subject)); err != nil {
 		return nil, err
 	}

@@ -1,13 +1,6 @@
 package limits
 
-import (
-	"context"
-	"errors"
-	"fmt"
-	"time"
-
-	"github.com/nats-io/nats.go"
-)
+import "context"
 
 // The subjects of usage. [SubjectUsage] is the only one that is never answered.
 const (
@@ -138,37 +131,6 @@ type EndpointError struct {
 	Method   string `json:"method"`
 	Status   int64  `json:"status"`
 	Requests int64  `json:"requests"`
-}
-
-// logWait is how long a request may be delayed for a line of the request log. A process that is short of processor needs a
-// tenth of it.
-const logWait = 100 * time.Millisecond
-
-// LogRequest adds a line to the request log. It waits for no answer, and nothing tells whether the line was taken. When it
-// returns, the connection has the line: Flush that before the program ends, or Drain it and wait for nats.ClosedHandler. Where the
-// connection hangs, it waits for 100 ms, and leaves the line to it; a second later, and for as long as that lasts, lines are dropped
-// at once, with an error that wraps nats.ErrDisconnected. A text that is not valid UTF-8 is an [*Error] with Status 400, and a line
-// that is larger than NATS takes one with Status 413.
-func (c *Client) LogRequest(e LogEntry) error {
-	body, err := write(SubjectUsage, e)
-	if err != nil {
-		return err
-	}
-	if err := c.refuse(SubjectUsage, false); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), logWait)
-	defer cancel()
-	if !c.alone.aside(ctx, func() { err = c.nc.Publish(SubjectUsage, body) }) {
-		return nil // it is on its way
-	}
-	switch {
-	case errors.Is(err, nats.ErrMaxPayload):
-		return tooLarge(SubjectUsage, body)
-	case err != nil:
-		return fmt.Errorf("%s: %w", SubjectUsage, err)
-	}
-	return nil
 }
 
 // Top tells who was denied, or used, most.

@@ -3,6 +3,8 @@ package bus
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -249,4 +251,48 @@ func FuzzLogEntry(f *testing.F) {
 			t.Errorf("%+v", r)
 		}
 	})
+}
+
+// TestClientsRefuseTheLinesThatAreDropped: nothing answers such a line, so the client has to say what is wrong with it.
+func TestClientsRefuseTheLinesThatAreDropped(t *testing.T) {
+	t.Parallel()
+	_, nc := serve(t, &fakeEngine{submit: allowing})
+	long := strings.Repeat("x", limits.MaxKeyBytes+1)
+	now := time.Now()
+	for name, change := range map[string]func(*limits.LogEntry){
+		"as it is":  func(*limits.LogEntry) {},
+		"no key":    func(e *limits.LogEntry) { e.Key = "" },
+		"long key":  func(e *limits.LogEntry) { e.Key = long },
+		"full key":  func(e *limits.LogEntry) { e.Key = long[1:] },
+		"odd key":   func(e *limits.LogEntry) { e.Key = "a\u202fb" },
+		"long user": func(e *limits.LogEntry) { e.User = long }, "odd user": func(e *limits.LogEntry) { e.User = "a\n" },
+		"no endpoint":   func(e *limits.LogEntry) { e.Endpoint = "" },
+		"long endpoint": func(e *limits.LogEntry) { e.Endpoint = long },
+		"no method":     func(e *limits.LogEntry) { e.Method = "" },
+		"long method":   func(e *limits.LogEntry) { e.Method = strings.Repeat("X", limits.MaxMethodBytes+1) },
+		"no status":     func(e *limits.LogEntry) { e.Status = 0 },
+		"low status":    func(e *limits.LogEntry) { e.Status = 99 },
+		"high status":   func(e *limits.LogEntry) { e.Status = 600 },
+		"early millis":  func(e *limits.LogEntry) { e.Millis = -1 },
+		"late millis":   func(e *limits.LogEntry) { e.Millis = limits.MaxMillis + 1 },
+		"most millis":   func(e *limits.LogEntry) { e.Millis = limits.MaxMillis },
+		"at in seconds": func(e *limits.LogEntry) { e.At = now.Unix() },
+		"at yesterday":  func(e *limits.LogEntry) { e.At = now.Add(-logAge - time.Minute).UnixMilli() },
+		"at tomorrow":   func(e *limits.LogEntry) { e.At = now.Add(logAhead + time.Minute).UnixMilli() },
+		"at just now":   func(e *limits.LogEntry) { e.At = now.Add(-time.Second).UnixMilli() },
+	} {
+		entry := limits.LogEntry{Key: "k", User: "u", Endpoint: "/", Method: "GET", Status: 200, Millis: 1}
+		change(&entry)
+		line, err := json.Marshal(entry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, dropped := decodeLogEntry(line, now)
+		refused := limits.NewClient(nc).LogRequest(entry)
+		want, _ := errors.AsType[*limits.Error](dropped)
+		got, _ := errors.AsType[*limits.Error](refused)
+		if (want == nil) != (got == nil) || want != nil && (got.Status != want.Status || got.Code != want.Code || got.Field != want.Field) {
+			t.Errorf("%s: the client says %v, and the service %v", name, refused, dropped)
+		}
+	}
 }

@@ -1,0 +1,111 @@
+package limits_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+)
+
+// lines gives what is sent to the request log.
+func lines(t *testing.T, nc *nats.Conn) (next func() string) {
+	t.Helper()
+	sub, err := nc.SubscribeSync(limits.SubjectUsage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() string {
+		t.Helper()
+		m, err := sub.NextMsg(time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(m.Data)
+	}
+}
+
+func TestLogRequestSendsManyLinesAtOnce(t *testing.T) {
+	t.Parallel()
+	nc := connect(t)
+	c, next := limits.NewClient(nc), lines(t, nc)
+	entry := func(key string) limits.LogEntry {
+		return limits.LogEntry{Key: key, Endpoint: "/", Method: "GET", Status: 200, Millis: 12}
+	}
+	if err := errors.Join(c.LogRequest(), c.LogRequest(entry("a")), c.LogRequest(entry("b"), entry("c"))); err != nil {
+		t.Fatal(err)
+	}
+	const line = `{"key":"%s","endpoint":"/","method":"GET","status":200,"millis":12}`
+	if got, want := next(), fmt.Sprintf(line, "a"); got != want {
+		t.Errorf("one line: %s, want %s", got, want)
+	}
+	if got, want := next(), fmt.Sprintf("["+line+","+line+"]", "b", "c"); got != want {
+		t.Errorf("two lines: %s, want %s", got, want)
+	}
+
+	var sent, got []string
+	var many []limits.LogEntry
+	for i := range 1000 {
+		many = append(many, entry(fmt.Sprintf("%d%s", i, strings.Repeat("k", i%250))))
+		sent = append(sent, many[i].Key)
+	}
+	if err := c.LogRequest(many...); err != nil {
+		t.Fatal(err)
+	}
+	messages := 0
+	for ; len(got) < len(sent); messages++ {
+		data := next()
+		if len(data) > limits.MaxRequestBytes {
+			t.Fatalf("a message of %d bytes, which the service drops", len(data))
+		}
+		var some []limits.LogEntry
+		if err := json.Unmarshal([]byte(data), &some); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range some {
+			got = append(got, e.Key)
+		}
+	}
+	if !slices.Equal(got, sent) || messages > 20 {
+		t.Errorf("%d lines in %d messages; want all, in their order, in as few as they fit", len(got), messages)
+	}
+}
+
+// TestOneLineTakesNoOthersWithIt: a client whose method is none must not get the lines of others out of the log.
+func TestOneLineTakesNoOthersWithIt(t *testing.T) {
+	t.Parallel()
+	nc := connect(t)
+	next := lines(t, nc)
+	good := limits.LogEntry{Key: "k", Endpoint: "/", Method: "GET", Status: 200}
+	bad := good
+	bad.Method = strings.Repeat("X", limits.MaxMethodBytes+1)
+	err := limits.NewClient(nc).LogRequest(good, bad, good)
+	var e *limits.Error
+	if !errors.As(err, &e) || e.Status != 400 || e.Code != "invalid_method" || e.Field != "[1].method" {
+		t.Errorf("error %v, want 400 invalid_method of [1].method", err)
+	}
+	if got := next(); strings.Count(got, `"key"`) != 2 {
+		t.Errorf("sent %s, want the other two", got)
+	}
+}
+
+// TestNothingIsAskedWhereNothingAnswers: Do would wait for all of its time.
+func TestNothingIsAskedWhereNothingAnswers(t *testing.T) {
+	t.Parallel()
+	nc := connect(t)
+	if _, err := nc.Subscribe(limits.SubjectUsage, func(*nats.Msg) {}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := limits.NewClient(nc).Do(t.Context(), limits.SubjectUsage, []byte("{}"))
+	var e *limits.Error
+	if !errors.As(err, &e) || e.Status != 400 || !strings.Contains(e.Message, "LogRequest") || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want 400 with the way out", err)
+	}
+}
