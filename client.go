@@ -110,8 +110,8 @@ func (c *Client) Refund(ctx context.Context, r Request) (*Reply, error) {
 	return c.decision(ctx, SubjectRefund, r)
 }
 
-// Settle sets the final cost of an earlier [Client.Consume] that had the id: reserve an estimate, do the work, settle
-// what it cost. Allowed tells whether it fitted. The same settle again gets the same answer, and another cost for the
+// Settle sets the final cost of an earlier [Client.Consume] or [Client.VerifyKey] that had the id: reserve an estimate, do the work,
+// settle what it cost. Allowed tells whether it fitted. The same settle again gets the same answer, and another cost for the
 // id is an [*Error] with [CodeIDConflict]. An id that is not known any more, or that no limit applied to, has
 // [CodeUnknownID]; one that was denied, [CodeNothingToSettle]. After [Client.Wait] it is the ID of the reply.
 func (c *Client) Settle(ctx context.Context, id string, cost int64) (*Reply, error) {

@@ -141,7 +141,7 @@ type KeyReply struct {
 }
 
 // VerifyKey verifies an API key and charges the limits of its user in the same step. A key that is not valid is a
-// normal reply.
+// normal reply. With an ID the charge can be settled, as that of [Client.Consume].
 func (c *Client) VerifyKey(ctx context.Context, r VerifyRequest) (*VerifyReply, error) {
 	reply, err := call[struct {
 		VerifyReply
@@ -154,6 +154,9 @@ func (c *Client) VerifyKey(ctx context.Context, r VerifyRequest) (*VerifyReply, 
 		return nil, lacks(SubjectVerify, "valid")
 	}
 	reply.VerifyReply.Valid = *reply.Valid
+	if reply.Decision != nil {
+		reply.Decision.ID = r.ID
+	}
 	return &reply.VerifyReply, nil
 }
 

@@ -91,8 +91,8 @@ type Reply struct {
 	// Shadow marks a denial that was not enforced.
 	Shadow bool `json:"shadow,omitzero"`
 
-	// ID is the id of the request that [Client.Consume] or [Client.Wait] sent, which is the one to settle. It is no part of
-	// the answer: the client sets it.
+	// ID is the id of the request that [Client.Consume], [Client.VerifyKey] or [Client.Wait] sent, which is the one to settle. It is
+	// no part of the answer: the client sets it.
 	ID string `json:"-"`
 }
 
@@ -112,9 +112,9 @@ type LimitReply struct {
 	Shadow bool `json:"shadow,omitzero"`
 }
 
-// SettleRequest is the body of settle: the final cost of the consume that had the id.
+// SettleRequest is the body of settle: the final cost of the consume, or the verify, that had the id.
 type SettleRequest struct {
-	// ID is the id of a consume that was allowed, in the last 10 minutes.
+	// ID is the id of a consume or a verify that was allowed, in the last 10 minutes.
 	ID string `json:"id"`
 	// Cost is what the work cost, 0 to [MaxAmount]. What is missing is charged now, even past the limit; what is too
 	// much is given back to the window that was charged, if it still counts.

@@ -1,0 +1,47 @@
+package limits_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/app/apptest"
+)
+
+// TestWhatAKeyChargedIsSettled over the real service: the decision of a verify tells the id, as that of a consume does.
+func TestWhatAKeyChargedIsSettled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	o := apptest.Options(filepath.Join(dir, "data"))
+	o.Policies = filepath.Join(dir, "policies.yaml")
+	write(t, o.Policies, `policies: [{name: tokens, limits: [{name: hour, key: "tokens:{user}", limit: 1000, window: 1h}]}]`)
+	url, stop, err := apptest.Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stop() })
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	c := limits.NewClient(nc)
+	made, err := c.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	verified, err := c.VerifyKey(t.Context(), limits.VerifyRequest{APIKey: made.APIKey, Policy: "tokens", Cost: 400, ID: "7:job-17"})
+	if err != nil || !verified.Allowed() || verified.Decision.Remaining != 600 || verified.Decision.ID != "7:job-17" {
+		t.Fatalf("verify: %+v, %v; want 600 left under the id that was sent", verified, err)
+	}
+	settled, err := c.Settle(t.Context(), verified.Decision.ID, 150)
+	if err != nil || !settled.Allowed || settled.Remaining != 850 {
+		t.Errorf("settle: %+v, %v; want 850 left", settled, err)
+	}
+	if unknown, err := c.VerifyKey(t.Context(), limits.VerifyRequest{APIKey: "a guess", Policy: "tokens", ID: "7:job-18"}); err != nil || unknown.Decision != nil {
+		t.Errorf("a key that is none: %+v, %v; want no decision", unknown, err)
+	}
+}
