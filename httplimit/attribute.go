@@ -54,7 +54,8 @@ func printable(text string) string {
 	return b.String()
 }
 
-// Method reads the method.
+// Method reads the method. A match on GET lets HEAD past, which http.ServeMux serves by the patterns of GET: the work is done all the same.
+// Match [Route], whose pattern is one for both, or name HEAD beside GET.
 func Method() Attribute { return func(r *http.Request) string { return r.Method } }
 
 // Query reads the first query parameter of that name.
@@ -62,11 +63,13 @@ func Query(name string) Attribute {
 	return func(r *http.Request) string { return printable(r.URL.Query().Get(name)) }
 }
 
-// Route reads the pattern that the request matched, such as "GET /users/{id}". It is known only behind the
+// Route reads the pattern that the request matched, such as "GET /users/{id}", also for HEAD. It is known only behind the
 // http.ServeMux, where the middleware wraps single handlers; in front of it, use [RouteIn].
 func Route() Attribute { return func(r *http.Request) string { return r.Pattern } }
 
-// RouteIn reads the pattern that mux would match, for a middleware that stands in front of mux.
+// RouteIn reads the pattern that mux would match, for a middleware that stands in front of mux. A request that no pattern matches, which
+// mux answers with 404 or 405, has no route, and an attribute without a value is left out: so no policy applies that matches by it, were
+// it with "*", and who probes for paths has no limit. Or(RouteIn(mux), Text("none")) gives those one.
 func RouteIn(mux *http.ServeMux) Attribute {
 	return func(r *http.Request) string {
 		_, pattern := mux.Handler(r)

@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
@@ -40,6 +41,22 @@ func TestWhatIsNotPrintableIsWrittenAsInAURL(t *testing.T) {
 		httplimit.Middleware(dial(t, natsURL), httplimit.Config{Attributes: attributes, Deadline: patient, FailClosed: true})(hello).ServeHTTP(w, r)
 		if w.Code != 200 {
 			t.Errorf("%q: status %d: %s", text, w.Code, w.Body)
+		}
+	}
+}
+
+// TestRoutes holds what the docs say of them: one pattern for GET and HEAD, and none for what the mux answers itself.
+func TestRoutes(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.Handle("GET /things/{id}", hello)
+	route := httplimit.Or(httplimit.RouteIn(mux), httplimit.Text("none"))
+	for request, want := range map[string]string{
+		"GET /things/7": "GET /things/{id}", "HEAD /things/7": "GET /things/{id}", "POST /things/7": "none", "GET /nothing": "none",
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		if got := route(httptest.NewRequest(method, path, nil)); got != want {
+			t.Errorf("%s: route %q, want %q", request, got, want)
 		}
 	}
 }

@@ -71,7 +71,8 @@ type Config struct {
 	// checked before it.
 	ChargeBehind bool
 
-	// Exempt says which requests pass without a question, with no headers.
+	// Exempt says which requests pass without a question, with no headers. A preflight of CORS, which carries no credentials, is one only
+	// where whatever answers it does no work: where CORS stands inside of this middleware, which is better the other way round.
 	Exempt func(*http.Request) bool
 
 	// Deadline bounds each question to the limiter: 50 ms unless set. A client that goes away does not end it, or
@@ -79,7 +80,8 @@ type Config struct {
 	Deadline time.Duration
 
 	// FailClosed refuses requests, with FailStatus, when the limiter does not answer within the Deadline. Otherwise they pass,
-	// without headers: load alone makes answers late, so whoever limits abuse sets it. Requests that the limiter cannot read are
+	// without headers: load alone makes answers late, so whoever limits abuse sets it, and a Deadline that his clients can wait: a
+	// request whose answer is late, as where the store is slow, is refused and charged all the same. Requests that the limiter cannot read are
 	// refused in both cases. What no policy matches has an answer, and passes in both, also where the limiter runs without its
 	// policy file. A Policy that is named and not there is a failure (404), so name it where nothing may pass unlimited.
 	FailClosed bool
