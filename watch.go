@@ -84,7 +84,7 @@ func parseEventData(eventType string, data json.RawMessage) (any, error) {
 // This is a live view and not a record: what was published before is not shown, an event may come twice (its ID
 // tells), and a reader that falls 4096 events behind loses some, which gives an error that wraps
 // nats.ErrSlowConsumer, as an event that cannot be read gives one; the sequence goes on after both. Read the
-// JetStream stream [EventStream] to miss nothing.
+// JetStream stream [EventStream] to miss nothing, as the example of [ParseEvent] does.
 func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, error], error) {
 	if len(types) == 0 {
 		types = []string{EventWarning, EventExceeded}
