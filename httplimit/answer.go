@@ -10,11 +10,14 @@ import (
 
 // Answer is what is known of a request when its headers and its body are written.
 type Answer struct {
-	// Status is 429 for a denial; 400 or 409 for a request that the limiter cannot take; FailStatus when the limiter
-	// did not answer, or denied for want of its store; 0 while a request that passes gets its headers.
+	// Status is 429 for a denial; 400 or 409 for a request that the limiter cannot take; 401 for one without a valid API key; FailStatus
+	// when the limiter did not answer, or denied for want of its store; 0 while a request that passes gets its headers.
 	Status int
 	// Reply is the decision; nil when there is none.
 	Reply *limits.Reply
+	// Key is what the API key of the request stands for, or why it is not valid; nil without [Config.APIKey], and for a request
+	// without a key.
+	Key *limits.VerifyReply
 	// At is when the decision came.
 	At time.Time
 

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+
+	"github.com/seed503877ad/limits"
 )
 
-// Body writes the body of a refusal: a denial, a request that the limiter cannot take, or, with FailClosed, the
-// limiter's failure. The texts of failures say nothing of their cause, which is OnError's.
+// Body writes the body of a refusal: a denial, a request that the limiter cannot take, one without a valid API key, or, with FailClosed,
+// the limiter's failure. The texts of failures say nothing of their cause, which is OnError's.
 type Body func(a *Answer) (contentType string, body []byte)
 
 // JSON writes what value gives, by encoding/json.
@@ -89,8 +91,24 @@ func failure(a *Answer) string {
 		return "The request lacks values that it is rate limited by, or carries some that cannot be"
 	case http.StatusConflict:
 		return "The idempotency key was used with another request"
+	case http.StatusUnauthorized:
+		return keyProblem(a)
 	}
 	return "Rate limit check failed"
+}
+
+// keyProblem says what is wrong with the API key, in words that fit into quotes.
+func keyProblem(a *Answer) string {
+	if a.Key == nil {
+		return "The request has no API key"
+	}
+	switch a.Key.Code {
+	case limits.KeyInactive:
+		return "The API key was revoked"
+	case limits.KeyExpired:
+		return "The API key has expired"
+	}
+	return "The API key is unknown"
 }
 
 // advice says what the client can do, in a sentence that begins with what.
@@ -119,14 +137,18 @@ func JSONError(a *Answer) (contentType string, body []byte) {
 
 // JSONQuota writes {"error":"rate_limit_exceeded","message":…,"limit":100,"remaining":0,"reset":1704307200,
 // "retryAfter":23}, for clients that go by the numbers: reset in Unix seconds, retryAfter in seconds. A failure has
-// "error":"rate_limit_check_failed" and a message alone.
+// "error":"rate_limit_check_failed" and a message alone, and a request without a valid API key "error":"unauthorized".
 func JSONQuota(a *Answer) (contentType string, body []byte) {
 	type failed struct {
 		Error   string `json:"error"`
 		Message string `json:"message"`
 	}
 	if !a.exceeded() {
-		return "application/json", mustMarshal(failed{"rate_limit_check_failed", failure(a)})
+		why := "rate_limit_check_failed"
+		if a.Status == http.StatusUnauthorized {
+			why = "unauthorized"
+		}
+		return "application/json", mustMarshal(failed{why, failure(a)})
 	}
 	retry, _ := a.RetryAfter()
 	return "application/json", mustMarshal(struct {
@@ -139,7 +161,8 @@ func JSONQuota(a *Answer) (contentType string, body []byte) {
 }
 
 // JSONCode writes an error with a code: {"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Please wait 42 seconds
-// before trying again.","retryAfter":42}}. A failure has the code RATE_LIMIT_CHECK_FAILED.
+// before trying again.","retryAfter":42}}. A failure has the code RATE_LIMIT_CHECK_FAILED, and a request without a valid API key
+// UNAUTHORIZED.
 func JSONCode(a *Answer) (contentType string, body []byte) {
 	type reply struct {
 		Code       string `json:"code"`
@@ -147,7 +170,10 @@ func JSONCode(a *Answer) (contentType string, body []byte) {
 		RetryAfter int64  `json:"retryAfter,omitzero"`
 	}
 	r := reply{Code: "RATE_LIMIT_CHECK_FAILED", Message: failure(a)}
-	if a.exceeded() {
+	switch {
+	case a.Status == http.StatusUnauthorized:
+		r.Code = "UNAUTHORIZED"
+	case a.exceeded():
 		r.Code, r.Message = "RATE_LIMIT_EXCEEDED", advice(a, "Please wait", " before trying again.")
 		r.RetryAfter, _ = a.RetryAfter()
 	}

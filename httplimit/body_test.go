@@ -31,6 +31,9 @@ func denial(name, window string, limit int64, retry time.Duration) *httplimit.An
 
 var failures = &httplimit.Answer{Status: 500, At: noon}
 
+// keyless is of a request without an API key.
+var keyless = &httplimit.Answer{Status: 401, At: noon}
+
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	minute := denial("minute", "minute", 5, 36_001*time.Millisecond)
@@ -49,6 +52,10 @@ func TestBodies(t *testing.T) {
 			"violated-policies":["gen/minute"],"limit":5,"remaining":0,"reset":1767355237,"retryAfter":37}`},
 		{"problem, failed", httplimit.Problem, failures, `{"type":"about:blank","title":"Internal Server Error","status":500,
 			"detail":"Rate limit check failed"}`},
+		{"problem, no key", httplimit.Problem, keyless, `{"type":"about:blank","title":"Unauthorized","status":401,"detail":"The request has no API key"}`},
+		{"quota, no key", httplimit.JSONQuota, keyless, `{"error":"unauthorized","message":"The request has no API key"}`},
+		{"code, no key", httplimit.JSONCode, keyless, `{"error":{"code":"UNAUTHORIZED","message":"The request has no API key"}}`},
+		{"error, no key", httplimit.JSONError, keyless, `{"ok":false,"error":"The request has no API key"}`},
 		{"error", httplimit.JSONError, minute, `{"ok":false,"error":"Rate limit exceeded","retry_after":37}`},
 		{"error, failed", httplimit.JSONError, failures, `{"ok":false,"error":"Rate limit check failed"}`},
 		{"quota", httplimit.JSONQuota, minute, `{"error":"rate_limit_exceeded","message":"said \"so\"","limit":5,"remaining":0,

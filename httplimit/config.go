@@ -24,8 +24,20 @@ const (
 	CheckThenRecord
 )
 
-// Config says what [Middleware] does. It needs Limits, or Policy or Attributes, and not both.
+// Config says what [Middleware] does. It needs Limits, or Policy or Attributes or APIKey, and not both.
 type Config struct {
+	// APIKey says where the API key of a request is, such as [Bearer], or Header("X-API-Key"). Then the key is verified, and the limits of
+	// its user decided, in one question (limits.verify): by Policy, or by the policies whose match fits the Attributes, with the attributes
+	// "user" and "key" of the key, and its own. A request without a key, or with one that is unknown, revoked or expired, is refused with
+	// 401; [KeyFrom] gives handlers what a valid one stands for. Keys are guessed without a limit, so limit addresses outside of it.
+	//
+	// Where the limiter does not answer, a key that was valid in the last hour passes, unless FailClosed is set, and any other request is
+	// refused with FailStatus: letting it in would be no check of keys. A key that is revoked meanwhile passes so, too.
+	//
+	// It goes with mode [Consume]: what is charged after the work has a middleware of its own inside of this one, whose Attributes take
+	// the user from [KeyFrom].
+	APIKey Attribute
+
 	// Policy gives the name of the policy that decides. Nil, or an empty name, leaves it to the policies whose
 	// match fits the attributes; without Attributes there are none, and the request passes. [Text] gives a fixed name.
 	//
@@ -98,7 +110,7 @@ type Config struct {
 	// Body writes refusals: [Problem] unless set.
 	Body Body
 
-	// OnDenied is called on each denial, before it is written.
+	// OnDenied is called on each denial, before it is written. With APIKey, [KeyFrom] gives the key of the request.
 	OnDenied func(*http.Request, *limits.Reply)
 
 	// OnError is called when a question to the limiter fails, and when a charge is not confirmed: it may be lost, or made all the
@@ -133,14 +145,16 @@ func (c Config) withDefaults() Config {
 
 // validate names the field at fault.
 func (c Config) validate() error {
-	policies := c.Policy != nil || len(c.Attributes) > 0
+	policies := c.Policy != nil || len(c.Attributes) > 0 || c.APIKey != nil
 	switch {
 	case c.Limits == nil && !policies:
-		return errors.New("nothing says what is limited: set Limits, or Policy, or Attributes")
+		return errors.New("nothing says what is limited: set Limits, or Policy, or Attributes, or APIKey")
 	case c.Limits != nil && (policies || c.Tier != nil):
-		return errors.New("both Limits and Policy, Attributes or Tier are set: one request has one form, so drop one of them")
+		return errors.New("both Limits and Policy, Attributes, Tier or APIKey are set: one request has one form, so drop one of them")
 	case c.Mode != Consume && c.Mode != CheckThenRecord:
 		return fmt.Errorf("the Mode is %d: want Consume or CheckThenRecord", c.Mode)
+	case c.APIKey != nil && c.Mode == CheckThenRecord:
+		return errors.New("both APIKey and the Mode CheckThenRecord are set: a key is charged when it is verified, so put another middleware inside for what is charged later")
 	case c.Deadline < 0:
 		return fmt.Errorf("the Deadline is %v: want more than 0, or 0 for %v", c.Deadline, DefaultDeadline)
 	case c.FailStatus != 0 && (c.FailStatus < 500 || c.FailStatus > 599):

@@ -5,6 +5,8 @@
 // func(http.Handler) http.Handler. [Config] says what is limited, what a failure of the limiter means, and in
 // which style headers and bodies are written.
 //
+// With [Config.APIKey] the same question verifies the API key of a request, and [KeyFrom] tells handlers whose it is.
+//
 // [Transport] repeats requests that were answered 429, never before the server's time. [Outbound] waits for its
 // turn before each request, so that many processes together keep to somebody else's limit.
 //

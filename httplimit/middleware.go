@@ -29,6 +29,7 @@ func Middleware(client *limits.Client, config Config) func(http.Handler) http.Ha
 type middleware struct {
 	Config
 	client *limits.Client
+	known  knownKeys // with APIKey
 }
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -41,15 +42,15 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r)
 		return
 	}
-	reply, err := m.decide(r, request)
-	a := &Answer{Reply: reply, At: time.Now(), spec: request.LimitSpec}
+	a, err := m.decide(r, request)
 	if err != nil {
 		m.OnError(r, err)
-		if a.Status = m.refusal(err); a.Status != 0 {
-			m.refuse(w, a)
-			return
-		}
 	}
+	if a.Status != 0 {
+		m.refuse(w, a)
+		return
+	}
+	reply := a.Reply
 	if reply != nil {
 		for _, set := range m.Headers {
 			set(w.Header(), a)
@@ -57,7 +58,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	if a.Denied() {
 		if m.OnDenied != nil {
-			m.OnDenied(r, reply)
+			m.OnDenied(a.withKey(r), reply)
 		}
 		// A store that failed, under a policy that then denies, is nobody's limit, and names none: saying 429 would be a lie.
 		if a.Status = http.StatusTooManyRequests; reply.Degraded && reply.BlockedBy == "" {
@@ -66,7 +67,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.refuse(w, a)
 		return
 	}
-	m.handle(w, r, next, request, reply)
+	m.handle(w, r, next, request, a)
 }
 
 // request makes the question; limited is false when nothing limits the request.
@@ -82,8 +83,8 @@ func (m *middleware) request(r *http.Request) (request limits.Request, limited b
 		}
 	} else {
 		request.Policy, request.Tier = m.Policy.of(r), m.Tier.of(r)
-		request.Attributes = m.attributes(r, request.Policy != "")
-		if request.Policy == "" && len(request.Attributes) == 0 {
+		request.Attributes = m.attributes(r, request.Policy != "" || m.APIKey != nil)
+		if request.Policy == "" && len(request.Attributes) == 0 && m.APIKey == nil {
 			return request, false
 		}
 	}
@@ -119,12 +120,22 @@ func (m *middleware) attributes(r *http.Request, mayBeNone bool) map[string]stri
 	return given
 }
 
-func (m *middleware) decide(r *http.Request, request limits.Request) (*limits.Reply, error) {
-	if m.Mode == Consume {
-		return m.ask(r, m.client.Consume, request, m.Deadline)
+// decide gives an answer that has a status only where the request is refused without a decision.
+func (m *middleware) decide(r *http.Request, request limits.Request) (a *Answer, err error) {
+	a = &Answer{spec: request.LimitSpec}
+	switch {
+	case m.APIKey != nil:
+		err = m.verify(r, request, a)
+	case m.Mode == Consume:
+		a.Reply, err = m.ask(r, m.client.Consume, request, m.Deadline)
+	default:
+		// The id belongs to the charge. It goes along all the same, since one that cannot be read is refused before the work.
+		a.Reply, err = m.ask(r, m.client.Check, request, m.Deadline)
 	}
-	// The id belongs to the charge. It goes along all the same, since one that cannot be read is refused before the work.
-	return m.ask(r, m.client.Check, request, m.Deadline)
+	if a.At = time.Now(); err != nil && m.APIKey == nil {
+		a.Status = m.refusal(err)
+	}
+	return a, err
 }
 
 // ask bounds the question in time, and in size before it is sent: a request that is refused costs NATS nothing.
@@ -173,6 +184,9 @@ func (m *middleware) refuse(w http.ResponseWriter, a *Answer) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	setRetryAfter(h, a)
+	if a.Status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", a.challenge())
+	}
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(body) // the client may be gone
 }

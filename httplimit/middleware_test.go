@@ -419,10 +419,14 @@ func TestAConfigThatCannotWorkPanics(t *testing.T) {
 	t.Parallel()
 	c, ok := dial(t, natsURL), inline(t, 1, "1h")
 	for field, make := range map[string]func(){
-		"Middleware: client":   func() { httplimit.Middleware(nil, httplimit.Config{Limits: ok}) },
-		"Outbound: client":     func() { httplimit.Outbound(nil, limits.Request{}, nil) },
-		"Limits, or Policy":    func() { httplimit.Middleware(c, httplimit.Config{Tier: httplimit.Text("pro")}) },
-		"both Limits":          func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Policy: httplimit.Text("api")}) },
+		"Middleware: client": func() { httplimit.Middleware(nil, httplimit.Config{Limits: ok}) },
+		"Outbound: client":   func() { httplimit.Outbound(nil, limits.Request{}, nil) },
+		"Limits, or Policy":  func() { httplimit.Middleware(c, httplimit.Config{Tier: httplimit.Text("pro")}) },
+		"both Limits":        func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Policy: httplimit.Text("api")}) },
+		"both Limits and":    func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, APIKey: httplimit.Bearer()}) },
+		"both APIKey and": func() {
+			httplimit.Middleware(c, httplimit.Config{APIKey: httplimit.Bearer(), Mode: httplimit.CheckThenRecord})
+		},
 		"Mode is 7":            func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Mode: 7}) },
 		"Deadline is -1s":      func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Deadline: -time.Second}) },
 		"FailStatus is 200":    func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, FailStatus: 200}) },

@@ -41,9 +41,8 @@ func SetCost(ctx context.Context, cost int64) {
 }
 
 // handle runs the handler and, in mode CheckThenRecord, charges afterwards.
-func (m *middleware) handle(w http.ResponseWriter, r *http.Request, next http.Handler, request limits.Request,
-	reply *limits.Reply) {
-	ctx := context.WithValue(r.Context(), replyKey{}, reply)
+func (m *middleware) handle(w http.ResponseWriter, r *http.Request, next http.Handler, request limits.Request, a *Answer) {
+	ctx := context.WithValue(a.withKey(r).Context(), replyKey{}, a.Reply)
 	if m.Mode == Consume {
 		inner := r.WithContext(ctx)
 		defer handBack(r, inner)

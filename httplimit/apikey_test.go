@@ -1,0 +1,186 @@
+package httplimit_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/httplimit"
+	"github.com/seed503877ad/limits/internal/app/apptest"
+)
+
+// keyed is a limiter of the test alone, under which each key has a limit.
+type keyed struct {
+	client *limits.Client
+	hangUp func()
+}
+
+func startKeyed(t *testing.T) *keyed {
+	t.Helper()
+	dir := t.TempDir()
+	o := apptest.Options(filepath.Join(dir, "data"))
+	o.Policies = filepath.Join(dir, "policies.yaml")
+	text := `policies: [{name: rate, match: {route: "*"}, limits: [{name: hour, key: "rate:{key}:{route}", limit: 2, window: 1h}]}]`
+	if err := os.WriteFile(o.Policies, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url, stop, err := apptest.Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stop() })
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return &keyed{limits.NewClient(nc), nc.Close}
+}
+
+func (k *keyed) key(t *testing.T, user string) *limits.CreateKeyReply {
+	t.Helper()
+	made, err := k.client.CreateKey(t.Context(), limits.CreateKeyRequest{User: user, Tier: "pro"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// config takes keys as bearer tokens or in a header of their own.
+func (k *keyed) config(t *testing.T) httplimit.Config {
+	return httplimit.Config{
+		APIKey:     httplimit.Or(httplimit.Bearer(), httplimit.Header("X-API-Key")),
+		Attributes: map[string]httplimit.Attribute{"route": httplimit.Path()},
+		Deadline:   patient,
+		OnDenied:   func(r *http.Request, _ *limits.Reply) { t.Errorf("denied: %v", r.URL) },
+		OnError:    func(_ *http.Request, err error) { t.Error(err) },
+	}
+}
+
+func TestAKeyIsVerifiedAndLimitedInOneQuestion(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	made := k.key(t, "7")
+	config, denied := k.config(t), ""
+	config.OnDenied = func(r *http.Request, _ *limits.Reply) {
+		if key, ok := httplimit.KeyFrom(r.Context()); ok {
+			denied += key.User
+		}
+	}
+	h := httplimit.Middleware(k.client, config)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		key, ok := httplimit.KeyFrom(r.Context())
+		if !ok || key.User != "7" || key.Tier != "pro" || key.Key.ID != made.Key.ID {
+			t.Errorf("the handler is told of %+v", key)
+		}
+		if reply, ok := httplimit.ReplyFrom(r.Context()); !ok || reply.Limit != 2 {
+			t.Errorf("the handler is told of %+v", reply)
+		}
+	}))
+	for i, want := range []int{200, 200, 429} {
+		w := get(h, header([]string{"Authorization", "X-API-Key"}[i%2], []string{"bearer  ", ""}[i%2]+made.APIKey))
+		if w.Code != want || w.Header().Get("RateLimit-Policy") != `"rate/hour";q=2;w=3600` {
+			t.Errorf("request %d: %d %v, want %d and the window", i, w.Code, w.Header(), want)
+		}
+		if want == 429 && (w.Header().Get("Retry-After") == "" || w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Cache-Control") != "no-store") {
+			t.Errorf("denial: headers %v", w.Header())
+		}
+	}
+	if denied != "7" {
+		t.Errorf("denials of %q, want one of 7", denied)
+	}
+}
+
+func TestWithoutAValidKeyARequestIsRefused(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	h := httplimit.Middleware(k.client, k.config(t))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Error("handled") }))
+	revoked, expired := k.key(t, "7"), k.key(t, "7")
+	if _, err := k.client.RevokeKey(t.Context(), revoked.Key.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.client.ExpireKey(t.Context(), expired.Key.ID, time.Now().Add(-time.Second).UnixMilli()); err != nil {
+		t.Fatal(err)
+	}
+	const invalid = `Bearer error="invalid_token", error_description="`
+	for name, c := range map[string]struct{ key, challenge, detail string }{
+		"none":       {"", "Bearer", "The request has no API key"},
+		"a guess":    {"a guess", invalid, "The API key is unknown"},
+		"long":       {strings.Repeat("long", 5000), invalid, "The API key is unknown"},
+		"no text":    {"\xff\x00", invalid, "The API key is unknown"},
+		"revoked":    {revoked.APIKey, invalid, "The API key was revoked"},
+		"expired":    {expired.APIKey, invalid, "The API key has expired"},
+		"of another": {strings.Replace(revoked.APIKey, "lim_", "lin_", 1), invalid, "The API key is unknown"},
+	} {
+		w := get(h, header("Authorization", "Bearer "+c.key))
+		challenge := c.challenge
+		if challenge == invalid {
+			challenge += c.detail + `"`
+		}
+		if w.Code != 401 || w.Header().Get("WWW-Authenticate") != challenge || w.Header().Get("Content-Type") != "application/problem+json" ||
+			!strings.Contains(w.Body.String(), c.detail) || w.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: %d %v %s", name, w.Code, w.Header(), w.Body)
+		}
+	}
+	if w := get(h, header("Authorization", "Basic "+revoked.APIKey)); w.Code != 401 || w.Header().Get("WWW-Authenticate") != "Bearer" {
+		t.Errorf("another scheme: %d %v", w.Code, w.Header())
+	}
+}
+
+// TestKeysWhileTheLimiterIsAway: the limits may fail open, and the check of keys must not.
+func TestKeysWhileTheLimiterIsAway(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	known, revoked, unseen := k.key(t, "7"), k.key(t, "8"), k.key(t, "9")
+	config, failed := k.config(t), 0
+	config.OnError = func(*http.Request, error) { failed++ }
+	user := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key, _ := httplimit.KeyFrom(r.Context())
+		w.Header().Set("User", key.User)
+	})
+	open := httplimit.Middleware(k.client, config)(user)
+	config.FailClosed = true
+	closed := httplimit.Middleware(k.client, config)(user)
+	with := func(key *limits.CreateKeyReply) func(*http.Request) { return header("X-API-Key", key.APIKey) }
+	if got := statuses(1, open, with(known)) + " " + statuses(1, open, with(revoked)) + " " + statuses(1, closed, with(known)); got != "200 200 200" {
+		t.Fatalf("statuses %s", got)
+	}
+	if _, err := k.client.RevokeKey(t.Context(), revoked.Key.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := statuses(1, open, with(revoked)); got != "401" || failed != 0 {
+		t.Fatalf("revoked: %s, %d failures", got, failed)
+	}
+	k.hangUp()
+	if w := get(open, with(known)); w.Code != 200 || w.Header().Get("User") != "7" || w.Header().Get("RateLimit") != "" {
+		t.Errorf("a key that was valid: %d %v, want it to pass without a decision", w.Code, w.Header())
+	}
+	if got := statuses(1, open, with(revoked)) + " " + statuses(1, open, with(unseen)) + " " + statuses(1, open) + " " + statuses(1, closed, with(known)); got != "503 503 401 503" {
+		t.Errorf("one that is revoked, one that was not seen, none, and with FailClosed: %s", got)
+	}
+	if failed != 4 {
+		t.Errorf("%d failures are told of, want 4", failed)
+	}
+}
+
+// TestWhatAKeyCannotBeAskedWith: an attribute that is too long is refused however the limits fail, also with a key that was valid.
+func TestWhatAKeyCannotBeAskedWith(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	config, made := k.config(t), k.key(t, "7")
+	config.OnError = func(*http.Request, error) {}
+	h := httplimit.Middleware(k.client, config)(hello)
+	for path, want := range map[string]int{"/": 200, "/" + strings.Repeat("long", 100): 400, "/" + strings.Repeat("long", 5000): 400} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
+		r.Header.Set("X-API-Key", made.APIKey)
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("a path of %d bytes: %d, want %d", len(path), w.Code, want)
+		}
+	}
+}
