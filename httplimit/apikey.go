@@ -63,8 +63,8 @@ func (m *middleware) verify(r *http.Request, request limits.Request, a *Answer) 
 		a.Key, err = m.client.VerifyKey(ctx, limits.VerifyRequest{
 			APIKey: key, Attributes: q.Attributes, Policy: q.Policy, Tier: q.Tier, Cost: q.Cost, ID: q.ID,
 		})
-		if err == nil && a.Key.Valid && a.Key.Decision == nil {
-			err = errors.New(limits.SubjectVerify + ": the answer has no decision")
+		if err == nil && a.Key.Valid && (a.Key.Key == nil || a.Key.Decision == nil) {
+			err = errors.New(limits.SubjectVerify + ": the answer lacks the key or its decision, so it is not that of a limiter")
 		}
 		return nil, err
 	}, request, m.Deadline)

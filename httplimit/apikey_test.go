@@ -169,6 +169,20 @@ func TestKeysWhileTheLimiterIsAway(t *testing.T) {
 	}
 }
 
+// TestAnAnswerThatIsNoLimitersVerifiesNothing: handlers may rely on what a valid key has.
+func TestAnAnswerThatIsNoLimitersVerifiesNothing(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []string{`{"valid":true}`, `{"valid":true,"user":"7","decision":{"allowed":true}}`, `{"valid":true,"key":{"id":"a"}}`, `{}`, `null`} {
+		url, _ := silentService(t, limits.SubjectVerify, answer)
+		h := httplimit.Middleware(dial(t, url), httplimit.Config{
+			APIKey: httplimit.Bearer(), Deadline: patient, OnError: func(*http.Request, error) {},
+		})(hello)
+		if got := statuses(1, h, header("Authorization", "Bearer a")); got != "503" {
+			t.Errorf("%s: status %s, want 503", answer, got)
+		}
+	}
+}
+
 // TestWhatAKeyCannotBeAskedWith: an attribute that is too long is refused however the limits fail, also with a key that was valid.
 func TestWhatAKeyCannotBeAskedWith(t *testing.T) {
 	t.Parallel()

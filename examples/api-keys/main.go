@@ -12,7 +12,6 @@ import (
 	"log"
 	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -45,7 +44,6 @@ type server struct {
 	limiter       *limits.Client
 	deadline      time.Duration // of one question to the limiter
 	sessionSecret []byte        // signs the tokens of browser sessions; empty: there are none
-	known         sync.Map      // whose a key is, by its SHA-256, for when the limiter is away
 }
 
 // handler puts the stages in their order: the key and its rate, the user's quota, the work, the log.
@@ -59,7 +57,7 @@ func (s *server) handler() http.Handler {
 	mux.HandleFunc("GET /v1/broken", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", http.StatusInternalServerError) })
 	quota := httplimit.Middleware(s.limiter, httplimit.Config{
 		Attributes: map[string]httplimit.Attribute{
-			"user":     func(r *http.Request) string { return callerOf(r.Context()).user },
+			"user":     func(r *http.Request) string { return userOf(r.Context()) },
 			"endpoint": httplimit.RouteIn(mux),
 		},
 		// The quota is charged by what was done, and neither the answer nor its success hangs on that.
@@ -75,7 +73,7 @@ func (s *server) handler() http.Handler {
 		if credential(r) != "session" {
 			keys.ServeHTTP(w, r)
 		} else if user := sessionUser(r, s.sessionSecret); user != "" {
-			mux.ServeHTTP(w, by(caller{user: user}, r))
+			mux.ServeHTTP(w, ofSession(user, r))
 		} else {
 			refuse(w, http.StatusUnauthorized, "session invalid")
 		}
@@ -102,7 +100,7 @@ func (s *server) bulkEnrich(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, fmt.Sprintf(`want {"matches":["…"]}, at most 64 KiB and %d of them`, maxMatches))
 		return
 	}
-	alerts := s.raise(r.Context(), callerOf(r.Context()).user, in.Matches)
+	alerts := s.raise(r.Context(), userOf(r.Context()), in.Matches)
 	reply(w, map[string]any{"ok": true, "matches": len(in.Matches), "alerts": alerts})
 }
 
@@ -128,7 +126,7 @@ func (s *server) raise(ctx context.Context, user string, matches []string) (aler
 	return alerts
 }
 
-// mayAlert asks whether or not the request still lasts, as verify does. The client's timeout bounds it.
+// mayAlert asks whether or not the request still lasts, as httplimit does. The client's timeout bounds it.
 func (s *server) mayAlert(ctx context.Context, user, match string) (bool, error) {
 	decision, err := s.limiter.Consume(context.WithoutCancel(ctx), limits.Request{
 		Policy: "alerts", Attributes: map[string]string{"user": user, "match": match},

@@ -103,21 +103,21 @@ func TestCredentials(t *testing.T) {
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
 		const contact = "GET /v1/contacts/7"
-		s.want(t, 401, `"key unknown"`, contact)
-		s.want(t, 401, `"key unknown"`, contact, "X-API-Key", "a guess")
-		s.want(t, 401, `"key unknown"`, contact, "X-API-Key", strings.Repeat("long", 5000))
+		s.want(t, 401, `The request has no API key`, contact)
+		s.want(t, 401, `The API key is unknown`, contact, "X-API-Key", "a guess")
+		s.want(t, 401, `The API key is unknown`, contact, "X-API-Key", strings.Repeat("long", 5000))
 
 		revoked, id := s.key(t, "7")
 		s.want(t, 200, "", contact, "X-API-Key", revoked)
 		if _, err := s.limiter.RevokeKey(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		s.want(t, 401, `"key inactive"`, contact, "X-API-Key", revoked)
+		s.want(t, 401, `The API key was revoked`, contact, "X-API-Key", revoked)
 		expired, id := s.key(t, "7")
 		if _, err := s.limiter.ExpireKey(t.Context(), id, time.Now().Add(-time.Second).UnixMilli()); err != nil {
 			t.Fatal(err)
 		}
-		s.want(t, 401, `"key expired"`, contact, "X-API-Key", expired)
+		s.want(t, 401, `The API key has expired`, contact, "X-API-Key", expired)
 
 		for range 3 {
 			if a := s.want(t, 200, "", contact, "Authorization", session(secret, "7", time.Hour)); a.header.Get("X-RateLimit-Limit") != "" {
@@ -131,7 +131,7 @@ func TestCredentials(t *testing.T) {
 		s.want(t, 401, "session", contact, "Authorization", session("another secret", "7", time.Hour))
 		s.want(t, 401, "session", contact, "Authorization", session(secret, "7", -time.Second))
 		s.want(t, 401, "session", contact, "Authorization", session(secret, "", time.Hour))
-		s.want(t, 401, `"key unknown"`, contact, "Authorization", session(secret, "7", time.Hour), "X-API-Key", "a guess")
+		s.want(t, 401, `The API key is unknown`, contact, "Authorization", session(secret, "7", time.Hour), "X-API-Key", "a guess")
 	})
 }
 
@@ -335,8 +335,8 @@ func TestAPolicyThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "name: key-rate", "name: another"))
 	key, _ := s.key(t, "7")
-	s.want(t, 503, "cannot be verified", "GET /v1/contacts/7", "X-API-Key", key)
-	s.want(t, 401, `"key unknown"`, "GET /v1/contacts/7")
+	s.want(t, 503, "rate_limit_check_failed", "GET /v1/contacts/7", "X-API-Key", key)
+	s.want(t, 401, `The request has no API key`, "GET /v1/contacts/7")
 }
 
 // TestTheLimiterIsAway holds that a key which was valid passes, and one that nobody can verify does not.
