@@ -80,6 +80,33 @@ func ExampleMiddleware_policies() {
 	// Output: 404
 }
 
+// An API that asks for keys: one question verifies the key and charges the policies that match.
+func ExampleKeyFrom() {
+	client, done := exampleClient()
+	defer done()
+	made, err := client.CreateKey(context.Background(), limits.CreateKeyRequest{User: "7", Tier: "pro"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limited := httplimit.Middleware(client, httplimit.Config{
+		APIKey: httplimit.Or(httplimit.Bearer(), httplimit.Header("X-API-Key")), Deadline: time.Second,
+	})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		key, _ := httplimit.KeyFrom(r.Context())
+		fmt.Println("work for", key.User, "of tier", key.Tier)
+	}))
+
+	for _, key := range []string{made.APIKey, "a guess"} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", "Bearer "+key)
+		limited.ServeHTTP(w, r)
+		fmt.Printf("%d %q\n", w.Code, w.Header().Get("WWW-Authenticate"))
+	}
+	// Output:
+	// work for 7 of tier pro
+	// 200 ""
+	// 401 "Bearer error=\"invalid_token\", error_description=\"The API key is unknown\""
+}
+
 // A client that repeats a request under its Idempotency-Key is charged once. The limiter knows each id once for all, and two users
 // may choose the same, so the user stands in front.
 func ExampleConfig_id() {
