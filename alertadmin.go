@@ -257,6 +257,8 @@ type AlertChannel struct {
 	// Retry-After, in Unix milliseconds; left out when it does not. A replay of the channel ends the pause in the process that
 	// answers it.
 	PausedUntil int64 `json:"pausedUntil,omitzero"`
+	// LastError is why the last try on the process that answers failed; left out when it did not.
+	LastError string `json:"lastError,omitempty"`
 	// DisabledAt is when the target said that it is gone, in Unix milliseconds; left out when it did not. A replay of the
 	// channel enables it.
 	DisabledAt     int64  `json:"disabledAt,omitzero"`

@@ -18,7 +18,7 @@ type alertsChannelsCmd struct{ clientFlags }
 // Help gives the examples of --help.
 func (*alertsChannelsCmd) Help() string {
 	return `A channel is disabled when its target says that it is gone; limiter alerts replay --channel C enables it. It is paused while
-its target asks to be left alone (Retry-After). BREAKER and a pause are those of the process that answers.
+its target asks to be left alone (Retry-After). BREAKER, a pause and an error are those of the process that answers.
 
 Examples:
 
@@ -32,18 +32,28 @@ func (c *alertsChannelsCmd) Run(s *session) error {
 		return err
 	}
 	t := newTable(s.out, "CHANNEL", "KIND", "HOST", "WAITING", "BREAKER", "STATE")
-	for _, ch := range reply.Channels {
-		state := "in use"
-		switch {
-		case ch.DisabledAt != 0:
-			state = "disabled " + moment(s, ch.DisabledAt, "-") + ": " + ch.DisabledReason
-		case ch.PausedUntil != 0:
-			state = "paused until " + moment(s, ch.PausedUntil, "-") + " by its target"
-		}
-		t.row(ch.Name, ch.Kind, dash(ch.Host), ch.Waiting, dash(ch.Breaker), state)
+	for i, ch := range reply.Channels {
+		t.row(ch.Name, ch.Kind, dash(ch.Host), ch.Waiting, dash(ch.Breaker), channelState(s, &reply.Channels[i]))
 	}
 	t.flush()
 	return nil
+}
+
+// channelState says how it stands with a channel, and why.
+func channelState(s *session, ch *limits.AlertChannel) string {
+	switch {
+	case ch.DisabledAt != 0:
+		return "disabled " + moment(s, ch.DisabledAt, "-") + ": " + ch.DisabledReason
+	case ch.PausedUntil != 0:
+		state := "paused until " + moment(s, ch.PausedUntil, "-") + " by its target"
+		if ch.LastError != "" {
+			state += ": " + ch.LastError
+		}
+		return state
+	case ch.LastError != "":
+		return "fails: " + ch.LastError
+	}
+	return "in use"
 }
 
 type alertsTestSendCmd struct {
@@ -93,6 +103,7 @@ func (c *alertsTestSendCmd) Run(s *session) error {
 	if c.JSON {
 		err = errors.Join(err, printJSON(s, details))
 	} else {
+		c.tellWhy(s, nc, details.Deliveries)
 		printDeliveries(s, details.Deliveries)
 	}
 	if err != nil {
@@ -129,6 +140,27 @@ func (c *alertsTestSendCmd) await(s *session, nc *nats.Conn, id string) (details
 				return details, errInterrupted
 			}
 			return details, nil
+		}
+	}
+}
+
+// tellWhy gives deliveries that nobody has tried yet the reason, as far as it is known: a channel that is paused, or whose last tries
+// failed, leaves what waits alone for a while. The reply of --json stays as it came.
+func (c *alertsTestSendCmd) tellWhy(s *session, nc *nats.Conn, all []limits.AlertDelivery) {
+	if !untried(all) {
+		return
+	}
+	known := map[string]string{}
+	if reply, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).ListChannels(s.ctx); err == nil { // who may test may not ask that
+		for i := range reply.Channels {
+			if state := channelState(s, &reply.Channels[i]); state != "in use" {
+				known[reply.Channels[i].Name] = ": channel " + state
+			}
+		}
+	}
+	for i := range all {
+		if d := &all[i]; d.State == "waiting" && d.Error == "" {
+			d.Error = "not tried yet" + known[d.Channel]
 		}
 	}
 }

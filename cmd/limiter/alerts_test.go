@@ -56,10 +56,12 @@ func TestAlertsTables(t *testing.T) {
 				"the list ends at 1; --max goes up to 1000\n"},
 		{limits.SubjectAlertsChannels, "channels", `{"channels":[{"name":"pager","kind":"webhook","host":"h.example","waiting":3,"breaker":"open",` +
 			`"disabledAt":1772362800000,"disabledReason":"410 Gone"},{"name":"chat","kind":"slack","host":"c.example","waiting":2,"breaker":"closed",` +
-			`"pausedUntil":1772363400000},{"name":"log","kind":"log","waiting":0}]}`, `{}`,
+			`"pausedUntil":1772363400000},{"name":"ops","kind":"webhook","host":"o.example","waiting":1,"breaker":"closed",` +
+			`"lastError":"post to o.example: it answered 500"},{"name":"log","kind":"log","waiting":0}]}`, `{}`,
 			"CHANNEL  KIND     HOST       WAITING  BREAKER  STATE\n" +
 				"pager    webhook  h.example  3        open     disabled 2026-03-01 12:00:00: 410 Gone\n" +
 				"chat     slack    c.example  2        closed   paused until 2026-03-01 12:10:00 by its target\n" +
+				"ops      webhook  o.example  1        closed   fails: post to o.example: it answered 500\n" +
 				"log      log      -          0        -        in use\n"},
 		{limits.SubjectAlertsDead, "dead --channel c", `{"deliveries":[],"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad",` +
 			`"data":"/3s=","at":1772362800000}]}`, `{"channel":"c","max":50}`,
@@ -128,6 +130,21 @@ func TestTestSendWaitsForTheEnd(t *testing.T) {
 	outcome = `"state":"waiting","attempts":1,"error":"500 Internal Server Error"`
 	failed := send()
 	failed.want(t, exitError, "500 Internal Server Error", "test T1: not taken by log; see: limiter alerts show T1")
+}
+
+// TestTestSendTellsWhyNobodyTried: a channel that fails is left alone for a while, and its deliveries have no error of their own.
+func TestTestSendTellsWhyNobodyTried(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	respondAt(t, url, limits.SubjectAlertsTest, text(`{"id":"T1","channels":["ops","log"]}`))
+	respondAt(t, url, limits.SubjectAlertsShow, text(`{"deliveries":[`+
+		`{"id":"T1.ops/ops","channel":"ops","type":"alerts.test","title":"t","state":"waiting","attempts":0,"createdAt":1},`+
+		`{"id":"T1.log/log","channel":"log","type":"alerts.test","title":"t","state":"waiting","attempts":0,"createdAt":1}]}`))
+	respondAt(t, url, limits.SubjectAlertsChannels, text(`{"channels":[{"name":"ops","kind":"webhook","host":"10.0.0.1","waiting":2,`+
+		`"breaker":"open","lastError":"refused: 10.0.0.1"},{"name":"log","kind":"log","waiting":1}]}`))
+	i := limiter(t, "alerts", "test-send", "--wait", "0s", "--nats-url", url)
+	i.want(t, exitError, "not tried yet: channel fails: refused: 10.0.0.1\n", "test T1: not taken by ops, log")
+	i.want(t, exitError, "not tried yet\n", "test T1: not taken by ops, log")
 }
 
 // TestAnInterruptedTestSendSaysWhatIsKnown: the message is under way, and what becomes of it is of interest.

@@ -4,11 +4,14 @@ import (
 	"fmt"
 
 	"github.com/seed503877ad/limits/internal/app"
+	"github.com/seed503877ad/limits/internal/settings"
 )
 
 type alertsValidateCmd struct {
 	File    string `arg:"" help:"The alerts file."`
 	Secrets bool   `help:"Look also for what env:NAME and file:/path hold, as the service does."`
+	// AlertsAllow is that of the service.
+	AlertsAllow []string `name:"alerts-allow" env:"ALERTS_ALLOW" placeholder:"PREFIX" help:"Private addresses that the service allows: a note tells of channels that lead to others."`
 }
 
 // Help gives the examples of --help.
@@ -16,6 +19,7 @@ func (*alertsValidateCmd) Help() string {
 	return `Examples:
 
   limiter alerts validate alerts.yaml
+  limiter alerts validate alerts.yaml --alerts-allow 10.0.0.0/8
   OPS_SECRET="whsec_…" limiter alerts validate alerts.yaml --secrets
 
 Every mistake has a line: file:line: path: what; the fix. The exit status is 1 when there is one. No secret is needed, and
@@ -23,6 +27,10 @@ none is shown. Nothing is sent.`
 }
 
 func (c *alertsValidateCmd) Run(s *session) error {
+	var options app.Options
+	if err := (&settings.Alerts{AlertsAllow: c.AlertsAllow}).Set(&options); err != nil {
+		return usageError(err.Error())
+	}
 	var hash string
 	rules, err := await(s, c.File+" was not read to its end", func() (rules *app.AlertRules, err error) {
 		rules, hash, err = app.LoadAlerts(c.File, c.Secrets)
@@ -33,5 +41,8 @@ func (c *alertsValidateCmd) Run(s *session) error {
 	}
 	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, count(int64(len(rules.Rules)), "rule"),
 		count(int64(len(rules.Channels)), "channel"), hash)
+	for _, note := range app.RefusedChannels(rules, options.AlertsAllow) {
+		fmt.Fprintln(s.out, "note:", note)
+	}
 	return nil
 }

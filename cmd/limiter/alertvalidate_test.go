@@ -34,5 +34,11 @@ func TestAlertsValidate(t *testing.T) {
 	i.want(t, exitError, "", bad+`:6: rules[0].threshold.within: unknown duration "10x"`)
 	i.want(t, exitError, "", bad+`:7: rules[0].chanels: unknown field "chanels" (did you mean "channels"?)`)
 	i.want(t, exitError, "", "2 mistakes")
+	inside := write(strings.Replace(alertsYAML, "https://example.com", "http://10.0.0.1", 1))
+	limiter(t, "alerts", "validate", inside).want(t, exitDone, `note: channel "ops" cannot work: refused: 10.0.0.1 is not an address`, "")
+	if i := limiter(t, "alerts", "validate", inside, "--alerts-allow", "10.0.0.0/8"); strings.Contains(i.out.String(), "note:") {
+		t.Errorf("a channel that is allowed has a note: %s", i.out.String())
+	}
+	limiter(t, "alerts", "validate", inside, "--alerts-allow", "10.x").want(t, exitUsage, "", "--alerts-allow")
 	limiter(t, "alerts", "validate", filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
 }

@@ -44,6 +44,8 @@ type Desk struct {
 	// does not; Resume ends that. Nil for unknown.
 	PausedUntil func(channel string) time.Time
 	Resume      func(channel string)
+	// LastError gives why the last try of a channel in this process failed, empty when it did not; nil for unknown.
+	LastError func(channel string) string
 	// Target gives the fingerprint by which a channel is disabled, so that one which leads elsewhere now is not shown as
 	// disabled; nil to take the name alone.
 	Target func(c *ChannelSpec) string
@@ -255,6 +257,8 @@ type ChannelStatus struct {
 	Breaker string
 	// PausedUntil is up to when this process leaves it alone because its target asked for that; zero when it does not.
 	PausedUntil time.Time
+	// LastError is why its last try in this process failed; empty when it did not.
+	LastError string
 	// Disabled is nil for one that is not.
 	Disabled *Disabled
 }
@@ -273,12 +277,15 @@ func (d *Desk) Channels(ctx context.Context) ([]ChannelStatus, error) {
 	all := make([]ChannelStatus, len(rules.Channels))
 	for i := range rules.Channels {
 		c := &rules.Channels[i]
-		all[i] = ChannelStatus{Name: c.Name, Kind: c.Kind, Host: c.host(), Waiting: waiting[c.Name], Disabled: d.disabled(c, disabled)}
+		all[i] = ChannelStatus{Name: c.Name, Kind: c.Kind, Host: c.Host(), Waiting: waiting[c.Name], Disabled: d.disabled(c, disabled)}
 		if d.Breaker != nil {
 			all[i].Breaker = d.Breaker(c.Name)
 		}
 		if d.PausedUntil != nil {
 			all[i].PausedUntil = d.PausedUntil(c.Name)
+		}
+		if d.LastError != nil {
+			all[i].LastError = d.LastError(c.Name)
 		}
 	}
 	return all, nil
@@ -294,8 +301,8 @@ func (d *Desk) disabled(c *ChannelSpec, all []Disabled) *Disabled {
 	return nil
 }
 
-// host gives where a channel leads. The path of a webhook often is a secret.
-func (c *ChannelSpec) host() string {
+// Host gives where a channel leads, empty for one inside. The path of a webhook often is a secret.
+func (c *ChannelSpec) Host() string {
 	raw := ""
 	switch {
 	case c.Webhook != nil:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -63,7 +64,7 @@ func (l *limiter) startAlerts(context.Context) error {
 	})
 	l.background("alerts", func(ctx context.Context) { l.alerts.Run(ctx, l.log) })
 	l.desk = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker,
-		PausedUntil: l.sender.PausedUntil, Resume: l.sender.Resume, Target: channel.Fingerprint}
+		PausedUntil: l.sender.PausedUntil, LastError: l.sender.LastError, Resume: l.sender.Resume, Target: channel.Fingerprint}
 	return l.startConsumer(observer)
 }
 
@@ -107,7 +108,9 @@ func (l *limiter) startConsumer(observer *alertWork) (err error) {
 type channels struct {
 	rules func() *alerts.Rules
 	make  func(spec *alerts.ChannelSpec) (alerts.Channel, error)
-	log   func(name string, err error)
+	// refused says why a channel cannot work as the options are; nil for what may.
+	refused func(spec *alerts.ChannelSpec) error
+	log     *slog.Logger
 
 	mu   sync.Mutex
 	of   *alerts.Rules
@@ -132,9 +135,8 @@ func (l *limiter) newChannels() (*channels, error) {
 			}
 			return maker.Make(spec)
 		},
-		log: func(name string, err error) {
-			l.log.Error("channel of alerts cannot be made", "channel", name, "error", err)
-		},
+		refused: func(spec *alerts.ChannelSpec) error { return channel.Refused(spec, l.AlertsAllow) },
+		log:     l.log,
 	}, nil
 }
 
@@ -160,8 +162,10 @@ func (c *channels) named() []deliver.Named {
 		spec := &rules.Channels[i]
 		made, err := c.make(spec)
 		if err != nil {
-			c.log(spec.Name, err)
+			c.log.Error("channel of alerts cannot be made", "channel", spec.Name, "error", err)
 			made = broken{err}
+		} else if err := c.refused(spec); err != nil {
+			c.log.Warn("channel of alerts cannot work", "channel", spec.Name, "error", err)
 		}
 		c.made = append(c.made, deliver.Named{Name: spec.Name, Target: channel.Fingerprint(spec), Channel: made, Parallel: parallel(spec)})
 	}

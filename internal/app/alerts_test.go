@@ -24,8 +24,10 @@ func TestAChannelThatCannotBeMadeFails(t *testing.T) {
 			{Name: "ops", Kind: alerts.ChannelWebhook, Webhook: &alerts.WebhookSpec{URL: "https://ops.example/hook", Secrets: secrets}},
 		}}
 	}
-	now, logged := rules(), 0
-	c := &channels{rules: func() *alerts.Rules { return now }, make: maker.Make, log: func(string, error) { logged++ }}
+	now := rules()
+	var lines strings.Builder
+	c := &channels{rules: func() *alerts.Rules { return now }, make: maker.Make,
+		refused: func(*alerts.ChannelSpec) error { return nil }, log: slog.New(slog.NewTextHandler(&lines, nil))}
 	for range 2 {
 		all := c.named()
 		if len(all) != 2 || all[1].Name != "ops" || all[1].Target == "" {
@@ -39,11 +41,35 @@ func TestAChannelThatCannotBeMadeFails(t *testing.T) {
 			t.Error("it is not tried again")
 		}
 	}
-	if logged != 1 {
+	if logged := strings.Count(lines.String(), "cannot be made"); logged != 1 {
 		t.Errorf("the log tells of it %d times, want once for a file", logged)
 	}
 	now = rules([]byte("0123456789abcdef01234567"))
 	if _, still := c.named()[1].Channel.(broken); still {
 		t.Error("it still fails once the file is mended")
+	}
+}
+
+// TestAChannelThatIsRefusedIsToldAtOnce, once for a file: nothing else would tell before there is an alert.
+func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	rules := &alerts.Rules{Channels: []alerts.ChannelSpec{
+		{Name: "log", Kind: alerts.ChannelLog},
+		{Name: "ops", Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: "http://10.0.0.1/secret"}},
+	}}
+	var lines strings.Builder
+	c := &channels{
+		rules:   func() *alerts.Rules { return rules },
+		make:    func(*alerts.ChannelSpec) (alerts.Channel, error) { return broken{}, nil },
+		refused: func(spec *alerts.ChannelSpec) error { return channel.Refused(spec, nil) },
+		log:     slog.New(slog.NewTextHandler(&lines, nil)),
+	}
+	for range 2 {
+		c.named()
+	}
+	said := lines.String()
+	if strings.Count(said, "\n") != 1 || !strings.Contains(said, `level=WARN msg="channel of alerts cannot work" channel=ops`) ||
+		!strings.Contains(said, "10.0.0.1 is not an address of the public internet") || strings.Contains(said, "secret") {
+		t.Errorf("the log says\n%s", said)
 	}
 }

@@ -2,13 +2,25 @@ package app
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/alerts/channel"
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // AlertRules is an alerts file, for the verbs that work on one without a limiter.
 type AlertRules = alerts.Rules
+
+// RefusedChannels tells of the channels that cannot work as long as no more than these private addresses are allowed.
+func RefusedChannels(rules *AlertRules, allow []netip.Prefix) (notes []string) {
+	for i := range rules.Channels {
+		if err := channel.Refused(&rules.Channels[i], allow); err != nil {
+			notes = append(notes, fmt.Sprintf("channel %q cannot work: %v", rules.Channels[i].Name, err))
+		}
+	}
+	return notes
+}
 
 // LoadAlerts reads an alerts file, and gives the SHA-256 of one that is right. Without secrets what env:NAME and file:/path
 // hold is not looked for, so that a file can be checked where that is not.

@@ -218,7 +218,8 @@ func (s *Service) listChannels(ctx context.Context, data []byte) (any, error) {
 	}
 	reply := limits.ChannelList{Channels: make([]limits.AlertChannel, len(all))}
 	for i, c := range all {
-		reply.Channels[i] = limits.AlertChannel{Name: c.Name, Kind: c.Kind, Host: c.Host, Waiting: c.Waiting, Breaker: c.Breaker}
+		reply.Channels[i] = limits.AlertChannel{Name: c.Name, Kind: c.Kind, Host: c.Host, Waiting: c.Waiting, Breaker: c.Breaker,
+			LastError: c.LastError}
 		if !c.PausedUntil.IsZero() {
 			reply.Channels[i].PausedUntil = c.PausedUntil.UnixMilli()
 		}

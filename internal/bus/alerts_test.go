@@ -117,6 +117,12 @@ func alertDesk(t *testing.T) (*alertStore, *nats.Conn, *int) {
 			}
 			return until
 		},
+		LastError: func(channel string) string {
+			if channel == "pager" {
+				return "it answered 500"
+			}
+			return ""
+		},
 		Resume: func(channel string) { store.resumed += channel + " " },
 		Now:    func() time.Time { return time.UnixMilli(alertNow) }}
 	_, nc := serve(t, nil, func(c *ServiceConfig) { c.Alerts = desk })
@@ -401,7 +407,7 @@ func TestTestOfChannels(t *testing.T) {
 	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsChannels, `{"max":1}`, badField("unknown_field", "max")},
 		{limits.SubjectAlertsChannels, `{}`, `{"channels":[{"name":"nats","kind":"nats","waiting":1},` +
-			`{"name":"pager","kind":"webhook","host":"hooks.example","waiting":2,"breaker":"open"},` +
+			`{"name":"pager","kind":"webhook","host":"hooks.example","waiting":2,"breaker":"open","lastError":"it answered 500"},` +
 			`{"name":"chat","kind":"slack","host":"chat.example","waiting":1,"disabledAt":1800000000000,"disabledReason":"410 Gone"},` +
 			`{"name":"mail","kind":"smtp","host":"mail.example","waiting":1,"pausedUntil":1800000600000}]}`},
 	})

@@ -4,12 +4,32 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
+
+	"github.com/seed503877ad/limits/internal/alerts"
 )
 
 // guard refuses addresses that are not of the public internet, but for those it lists. It is asked at the moment of the
 // connect, after names were looked up, so that a name that changes its address gains nothing.
 type guard []netip.Prefix
+
+// Refused says why a channel cannot work as long as no more is allowed: it names an address that is refused, or localhost. What
+// another name leads to is known only when it is looked up.
+func Refused(spec *alerts.ChannelSpec, allow []netip.Prefix) error {
+	host := strings.ToLower(strings.TrimSuffix(spec.Host(), "."))
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") { // RFC 6761, 6.3: always loopback
+		err := guard(allow).check(netip.MustParseAddr("127.0.0.1"))
+		if err != nil && guard(allow).check(netip.IPv6Loopback()) == nil {
+			err = nil
+		}
+		return err
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return guard(allow).check(addr)
+	}
+	return nil
+}
 
 // control is a [net.Dialer.Control].
 func (g guard) control(network, address string, _ syscall.RawConn) error {

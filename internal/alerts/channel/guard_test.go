@@ -56,6 +56,36 @@ func TestGuardAllowsRanges(t *testing.T) {
 	}
 }
 
+// TestRefusedKnowsWhatANameNeedNotBeLookedUpFor, and leaves other names to the moment of the connect.
+func TestRefusedKnowsWhatANameNeedNotBeLookedUpFor(t *testing.T) {
+	t.Parallel()
+	loopback6 := netip.MustParsePrefix("::1/128")
+	for _, c := range []struct {
+		url     string
+		allow   []netip.Prefix
+		refused bool
+	}{
+		{"http://10.0.0.1/hook", nil, true},
+		{"http://10.0.0.1/hook", prefixes("10.0.0.0/8"), false},
+		{"https://[fd00::1]:8443/hook", nil, true},
+		{"https://1.1.1.1/hook", nil, false},
+		{"https://hooks.example/hook", nil, false},
+		{"http://LocalHost:9000/hook", nil, true},
+		{"http://hooks.localhost./hook", nil, true},
+		{"http://localhost/hook", prefixes("127.0.0.1/32"), false},
+		{"http://localhost/hook", []netip.Prefix{loopback6}, false},
+	} {
+		err := Refused(&alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: c.url}}, c.allow)
+		if (err != nil) != c.refused {
+			t.Errorf("%s with %v: %v, want refused %t", c.url, c.allow, err, c.refused)
+		}
+	}
+	mail := &alerts.ChannelSpec{Kind: alerts.ChannelSMTP, SMTP: &alerts.SMTPSpec{Addr: "192.168.1.25:25"}}
+	if Refused(mail, nil) == nil || Refused(&alerts.ChannelSpec{Kind: alerts.ChannelLog}, nil) != nil {
+		t.Error("a mail server inside passes, or the log is refused")
+	}
+}
+
 // names is a DNS server on loopback that answers every question with what next gives.
 func names(t *testing.T, next func() netip.Addr) *net.Resolver {
 	t.Helper()

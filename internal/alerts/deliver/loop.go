@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/outage"
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/sony/gobreaker/v2"
@@ -38,8 +40,9 @@ type loop struct {
 	breaker *gobreaker.CircuitBreaker[struct{}]
 	// pausedUntil is up to when the target wants to be left alone.
 	pausedUntil time.Time
-	// lastError is why the last try failed; empty when it did not.
+	// lastError is why the last try failed; empty when it did not. failing tells the log of failures when they begin and end.
 	lastError string
+	failing   *outage.Log
 }
 
 // ended is a try that is over.
@@ -63,6 +66,8 @@ func (l *loop) use(ch Named) {
 	defer l.mu.Unlock()
 	if l.breaker == nil || l.ch.Target != ch.Target {
 		l.breaker, l.pausedUntil, l.lastError = l.newBreaker(), time.Time{}, ""
+		l.failing = outage.New(l.s.cfg.Logger.With("channel", l.name), slog.LevelWarn,
+			"channel of alerts fails; what it did not take is tried again", "channel of alerts works again")
 	}
 	l.ch = ch
 }
@@ -78,12 +83,9 @@ func (l *loop) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
 		IsSuccessful: answered,
 		IsExcluded:   func(err error) bool { return errors.Is(err, errStopped) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
-			switch {
-			case to == gobreaker.StateOpen && from == gobreaker.StateClosed:
-				l.s.cfg.Logger.Warn("channel of alerts fails; it is left alone for a while", "channel", l.name, "for", breakFor,
+			if to == gobreaker.StateOpen && from == gobreaker.StateClosed {
+				l.s.cfg.Logger.Warn("channel of alerts goes on failing; it is left alone for a while", "channel", l.name, "for", breakFor,
 					"error", l.reason())
-			case to == gobreaker.StateClosed:
-				l.s.cfg.Logger.Info("channel of alerts works again", "channel", l.name)
 			}
 		},
 	})

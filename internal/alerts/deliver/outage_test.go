@@ -116,9 +116,28 @@ func TestAChannelThatFailsIsLoggedWithItsReason(t *testing.T) {
 			down.Store(false)
 			rest(time.Hour)
 		})
-		if said := strings.Split(strings.TrimSpace(text), "\n"); len(said) != 2 || !strings.Contains(said[0], "it is left alone for a while") ||
-			!strings.Contains(said[0], "the server answered 535") || !strings.Contains(said[1], "works again") {
+		if said := strings.Split(strings.TrimSpace(text), "\n"); len(said) != 3 || !strings.Contains(said[0], "level=WARN") ||
+			!strings.Contains(said[0], "is tried again") || !strings.Contains(said[0], "the server answered 535") ||
+			!strings.Contains(said[1], "it is left alone for a while") || !strings.Contains(said[1], "the server answered 535") ||
+			!strings.Contains(said[2], "works again") {
 			t.Errorf("an outage of a channel is told as\n%s", text)
+		}
+	})
+}
+
+// TestTheFirstFailureOfAChannelIsLogged, whatever becomes of it: the next try may be minutes away, and the fifth a quarter of an hour.
+func TestTheFirstFailureOfAChannelIsLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := newMemory()
+		all := []deliver.Named{named("ops", "x", func(context.Context, *alerts.Message) error {
+			return errors.New("refused: 10.0.0.1 is not an address of the public internet")
+		})}
+		o.add("ops", "m")
+		text := logged(t, o, all, func() { rest(2 * time.Minute) })
+		if strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN") || !strings.Contains(text, "channel=ops") ||
+			!strings.Contains(text, "refused: 10.0.0.1") {
+			t.Errorf("tries that fail for 2 minutes are told as\n%s", text)
 		}
 	})
 }

@@ -219,16 +219,25 @@ func listed(names []string) string {
 	return list
 }
 
-// note keeps how the last try of the channel ended, for the log and for those that are never tried.
+// note keeps how the last try of the channel ended, for the log, for who asks, and for those that are never tried. What a target
+// says by its answer has a line of the log of its own: a pause, a dead letter, a channel that is disabled.
 func (l *loop) note(target string, err error) {
+	if errors.Is(err, errStopped) {
+		return
+	}
+	var failure error
+	if !answered(err) {
+		failure = errors.New(short(err.Error()))
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if target != l.ch.Target || errors.Is(err, errStopped) {
+	if target != l.ch.Target {
 		return
 	}
 	if l.lastError = ""; err != nil {
 		l.lastError = short(err.Error())
 	}
+	l.failing.Tried(failure)
 }
 
 // reason gives why the last try failed.

@@ -186,6 +186,15 @@ func (s *Sender) PausedUntil(channel string) time.Time {
 	return l.paused()
 }
 
+// LastError gives why the last try of a channel in this process failed, with nothing secret in it; empty when it did not.
+func (s *Sender) LastError(channel string) string {
+	l := s.loopOf(channel)
+	if l == nil {
+		return ""
+	}
+	return l.reason()
+}
+
 // Resume ends the pause of a channel in this process: somebody says that the target is back.
 func (s *Sender) Resume(channel string) {
 	if l := s.loopOf(channel); l != nil {
