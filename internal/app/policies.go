@@ -106,7 +106,7 @@ func (l *limiter) watchPolicies(context.Context) error {
 	if l.policies == nil {
 		return nil
 	}
-	return watchFile(l, "policies", l.Policies, l.policies.Keeper, l.metrics.WatchPolicies, l.policies.Reload)
+	return watchFile(l, "policies", l.Policies, l.policies.Keeper, l.metrics.WatchPolicies, l.policies.Ask)
 }
 
 // watchFile shows how it stands with a file, and reads it again when it changes, and on SIGHUP with again.

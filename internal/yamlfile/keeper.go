@@ -151,16 +151,23 @@ func (k *Keeper[T]) Report() Report[T] {
 
 // Reload reads the file and puts it in force, all of it or nothing. The same file again changes nothing and is not told
 // of again.
-func (k *Keeper[T]) Reload() error { return k.reload(false) }
+func (k *Keeper[T]) Reload() error { return k.reload(false, false) }
 
-// Reread is Reload, but the same file counts as another: what it refers to may have changed.
-func (k *Keeper[T]) Reread() error { return k.reload(true) }
+// Ask is Reload for somebody who waits for the outcome, as who sends SIGHUP: the log has it whatever it is. The same file is
+// unchanged, or wrong once more, which counts again.
+func (k *Keeper[T]) Ask() error { return k.reload(false, true) }
 
-func (k *Keeper[T]) reload(same bool) error {
+// Reread is Ask, but the same file counts as another: what it refers to may have changed.
+func (k *Keeper[T]) Reread() error { return k.reload(true, true) }
+
+func (k *Keeper[T]) reload(same, asked bool) error {
 	k.reloading.Lock()
 	defer k.reloading.Unlock()
 	data, err := k.readAgain()
 	if err == nil && !same && k.tried != nil && slices.Equal(data, k.tried) && !k.again() {
+		if asked {
+			k.tellSame()
+		}
 		return k.Report().Err
 	}
 	if k.cfg.Reloaded != nil {
@@ -176,7 +183,7 @@ func (k *Keeper[T]) reload(same bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err != nil {
-		return k.refuse(err)
+		return k.refuse(err, asked)
 	}
 	k.lastErr = nil
 	k.put(value, data)
@@ -209,9 +216,20 @@ func (k *Keeper[T]) put(value *T, data []byte) {
 	k.cfg.Log.Info(k.cfg.What+" loaded", append(attributes, "hash", c.hash)...)
 }
 
-// refuse keeps the last good file.
-func (k *Keeper[T]) refuse(err error) error {
-	if k.lastErr == nil || k.lastErr.Error() != err.Error() {
+// tellSame tells of a file that is as it was when it was read last.
+func (k *Keeper[T]) tellSame() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.lastErr != nil {
+		_ = k.refuse(k.lastErr, true)
+		return
+	}
+	k.cfg.Log.Info(k.cfg.What+" unchanged", "file", k.cfg.Path, "hash", k.current.Load().hash)
+}
+
+// refuse keeps the last good file. The same mistake as before is told of again when somebody asked.
+func (k *Keeper[T]) refuse(err error, asked bool) error {
+	if asked || k.lastErr == nil || k.lastErr.Error() != err.Error() {
 		k.failures++
 		k.cfg.Log.Error(k.cfg.What+" not loaded: those from before stay in force", "file", k.cfg.Path,
 			"hash", k.current.Load().hash, "error", err)
