@@ -34,32 +34,6 @@ func writeFile(t *testing.T, text string) string {
 	return path
 }
 
-// TestHashKeysCanBeCompared in the logs of workers, which do not tell the keys.
-func TestHashKeysCanBeCompared(t *testing.T) {
-	t.Parallel()
-	o := options(t)
-	o.Policies = writeFile(t, hashing(3))
-	logged := func(key string) string {
-		t.Helper()
-		o.HashKey = key
-		log := newWatcher()
-		l := &limiter{Options: o, log: slog.New(log)}
-		if err := l.loadPolicies(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		_, print, found := strings.Cut(log.String(), "fingerprint:")
-		if !found || strings.Contains(log.String(), key) {
-			t.Fatalf("want a fingerprint, and no key:\n%s", log)
-		}
-		print, _, _ = strings.Cut(print, "]")
-		return print
-	}
-	one, again, other := logged(strings.Repeat("k", minHashKey)), logged(strings.Repeat("k", minHashKey)), logged(strings.Repeat("l", minHashKey))
-	if one != again || one == other {
-		t.Errorf("fingerprints %s, %s and %s of a key, itself and another", one, again, other)
-	}
-}
-
 // TestPoliciesAreReloaded runs a limiter on a file that changes, with SIGHUP and without.
 func TestPoliciesAreReloaded(t *testing.T) {
 	o := options(t)
@@ -131,23 +105,6 @@ func holdMetrics(t *testing.T, addr, hash string) {
 		if !strings.Contains(string(body), want) {
 			t.Errorf("no %s in the metrics", want)
 		}
-	}
-}
-
-// holdKey holds that the key is nobody else's, and the same with the next start.
-func holdKey(t *testing.T, dir string) {
-	t.Helper()
-	info, err := os.Stat(filepath.Join(dir, "hash.key"))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v %v", info, err)
-	}
-	one, err := keptHashKey(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	two, err := keptHashKey(dir)
-	if err != nil || !bytes.Equal(one, two) || len(one) != 64 {
-		t.Errorf("%d bytes, then %d, %v", len(one), len(two), err)
 	}
 }
 

@@ -1,0 +1,103 @@
+package app
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestHashKeysCanBeCompared in the logs of workers, which do not tell the keys.
+func TestHashKeysCanBeCompared(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.DataDir = t.TempDir()
+	o.Policies = writeFile(t, hashing(3))
+	logged := func(key string) string {
+		t.Helper()
+		o.HashKey = key
+		log := newWatcher()
+		l := &limiter{Options: o, log: slog.New(log)}
+		if err := l.loadPolicies(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, print, found := strings.Cut(log.String(), "fingerprint:")
+		if !found || strings.Contains(log.String(), key) {
+			t.Fatalf("want a fingerprint, and no key:\n%s", log)
+		}
+		print, _, _ = strings.Cut(print, "]")
+		return print
+	}
+	one, again, other := logged(strings.Repeat("k", minHashKey)), logged(strings.Repeat("k", minHashKey)), logged(strings.Repeat("l", minHashKey))
+	if one != again || one == other {
+		t.Errorf("fingerprints %s, %s and %s of a key, itself and another", one, again, other)
+	}
+}
+
+// holdKey holds that the key is nobody else's, and the same with the next start.
+func holdKey(t *testing.T, dir string) {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(dir, "hash.key"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	one, err := keptHashKey(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := keptHashKey(dir, slog.New(slog.DiscardHandler))
+	if err != nil || !bytes.Equal(one, two) || len(one) != 64 {
+		t.Errorf("%d bytes, then %d, %v", len(one), len(two), err)
+	}
+}
+
+// TestAHashKeyThatIsLostOrAnotherIsTold, because all hashed counters start from zero then.
+func TestAHashKeyThatIsLostOrAnotherIsTold(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.DataDir, o.Policies = t.TempDir(), writeFile(t, hashing(3))
+	in := func(name string) string { return filepath.Join(o.DataDir, name) }
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var one []byte
+	for _, c := range []struct {
+		name   string
+		before func()
+		want   string // a line above info; empty for none
+	}{
+		{"a new folder", func() {}, ""},
+		{"the next start", func() { must(os.WriteFile(in("limits.db"), nil, 0o600)) }, ""},
+		{"open to a group", func() { must(os.Chmod(in("hash.key"), 0o640)) }, "level=WARN msg=\"the hash key is open to others"},
+		{"lost", func() {
+			var err error
+			one, err = os.ReadFile(in("hash.key"))
+			must(err)
+			must(os.Remove(in("hash.key")))
+		}, "level=WARN msg=\"hash key made, as there was none"},
+		{"kept", func() {}, ""},
+		{"restored late", func() { must(os.WriteFile(in("hash.key"), one, 0o600)) }, "level=ERROR msg=\"the hash key is another than before"},
+		{"set to another", func() { o.HashKey = strings.Repeat("k", minHashKey) }, "level=ERROR msg=\"the hash key is another than before"},
+	} {
+		c.before()
+		var lines strings.Builder
+		l := &limiter{Options: o, log: slog.New(slog.NewTextHandler(&lines, nil))}
+		must(l.loadPolicies(t.Context()))
+		said := lines.String()
+		loud := strings.Contains(said, "level=WARN") || strings.Contains(said, "level=ERROR")
+		if loud != (c.want != "") || !strings.Contains(said, c.want) {
+			t.Errorf("%s: want %q\n%s", c.name, c.want, said)
+		}
+		if key := strings.TrimSpace(string(one)); key != "" && strings.Contains(said, key) {
+			t.Errorf("%s: the key is in the log", c.name)
+		}
+		if c.name == "a new folder" && !strings.Contains(said, "hash key made; back it up\" file="+in("hash.key")) {
+			t.Errorf("nothing tells of the key that was made:\n%s", said)
+		}
+	}
+}
