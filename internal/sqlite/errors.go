@@ -16,8 +16,17 @@ func primaryCode(err error) int {
 	return 0
 }
 
-// damaged adds to the error of a file that is damaged, or that somebody else writes to, what to do about it.
-func damaged(err error) error {
+// full says that the disk has no room: for data, or for the index of the log, of which SQLite says that its size is wrong.
+func full(err error) bool {
+	e, ok := errors.AsType[*driver.Error](err)
+	return ok && (e.Code()&0xff == codes.SQLITE_FULL || e.Code() == codes.SQLITE_IOERR_SHMSIZE)
+}
+
+// explained adds to the error of a file that is damaged, that somebody else writes to, or whose disk is full, what to do about it.
+func explained(err error) error {
+	if full(err) {
+		return fmt.Errorf("%w; the disk is full: make room, and start the limiter again if it has ended", err)
+	}
 	switch primaryCode(err) {
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
 		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as docs/operations.md says under Backup and restore", err)
@@ -29,9 +38,10 @@ func damaged(err error) error {
 
 // Ails says of an error, to whoever asks the service, what is wrong with the file and what helps; empty when it does not tell.
 func (s *Store) Ails(err error) string {
-	switch primaryCode(err) {
-	case codes.SQLITE_FULL:
+	if full(err) {
 		return "the disk of the store is full; try again when there is room"
+	}
+	switch primaryCode(err) {
 	case codes.SQLITE_READONLY:
 		return "the store is read-only; try again when it takes writes"
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:

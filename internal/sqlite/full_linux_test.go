@@ -3,6 +3,8 @@ package sqlite
 import (
 	"errors"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -92,5 +94,34 @@ func TestAFullDiskAtTheCommit(t *testing.T) {
 	}
 	if got := state(t, s, "a"); got != "1" {
 		t.Errorf("the counter is %s; want 1, as before", got)
+	}
+}
+
+// onFullDisk is set in a process of its own, whose files may not grow, to the file that it opens.
+const onFullDisk = "LIMITS_TEST_FULL_DISK"
+
+// TestAStartOnAFullDiskSaysSo: SQLite fails there with the size of the index of its log, which is an I/O error 4874. To a process
+// the bound of its files is like a full disk.
+func TestAStartOnAFullDiskSaysSo(t *testing.T) {
+	t.Parallel()
+	if path := os.Getenv(onFullDisk); path != "" {
+		signal.Ignore(syscall.SIGXFSZ)
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 16 << 10, Max: 16 << 10}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(t.Context(), Config{Path: path})
+		t.Fatalf("it says: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s, err := Open(t.Context(), Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAStartOnAFullDiskSaysSo$")
+	child.Env = append(os.Environ(), onFullDisk+"="+path)
+	said, err := child.CombinedOutput()
+	if err == nil || !strings.Contains(string(said), "the disk is full: make room, and start the limiter again") {
+		t.Errorf("%v\n%s", err, said)
 	}
 }

@@ -121,7 +121,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	defer func() {
 		if err != nil {
 			_ = s.close()
-			err = fmt.Errorf("open database %s: %w", cfg.Path, damaged(err))
+			err = fmt.Errorf("open database %s: %w", cfg.Path, explained(err))
 		}
 	}()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -149,7 +149,7 @@ func (s *Store) writeChanges(rows []*row, ids []engine.CounterID, c *engine.Chan
 // The statements inside run without the context: they take microseconds, and each would start a goroutine to watch
 // it.
 func (s *Store) transact(ctx context.Context, f func() (committed func(), err error)) (err error) {
-	defer func() { err = damaged(err) }()
+	defer func() { err = explained(err) }()
 	release, err := acquire(ctx, s.write)
 	if err != nil {
 		return fmt.Errorf("wait for the transaction before: %w", err)
