@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/seed503877ad/limits/internal/postgres"
 )
 
@@ -16,19 +18,25 @@ import (
 func TestWaitingForPostgres(t *testing.T) {
 	t.Parallel()
 	full, pooled := errors.New("no session left"), fmt.Errorf("check sessions: %w", postgres.ErrPooled)
+	refused := fmt.Errorf("connect: %w", &pgconn.PgError{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"})
+	const act = "connect to PostgreSQL as --database-url (DATABASE_URL) says: "
 	for name, c := range map[string]struct {
 		answers []error // what follows is silence
 		want    error
 		says    string
+		logs    string
 	}{
-		"an answer":                {[]error{full, full, nil}, nil, ""},
-		"a pooler of transactions": {[]error{full, pooled}, pooled, pooled.Error()},
-		"in vain":                  {[]error{full}, full, "connect to PostgreSQL as --database-url (DATABASE_URL) says: gave up after 30s: no session left"},
+		"an answer":                {[]error{full, full, nil}, nil, "", `"waiting for PostgreSQL" error="no session left"`},
+		"a pooler of transactions": {[]error{full, pooled}, pooled, pooled.Error(), ""},
+		"in vain":                  {[]error{full}, full, act + "gave up after 30s: no session left", ""},
+		"a wrong password": {[]error{refused}, refused, act + "it refuses the login: gave up after 30s: connect: FATAL: password",
+			`"PostgreSQL refuses the login; trying again" error="connect: FATAL: password`},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 			defer cancel()
-			l, asked := &limiter{log: slog.New(slog.DiscardHandler)}, 0
+			var lines strings.Builder
+			l, asked := &limiter{log: slog.New(slog.NewTextHandler(&lines, nil))}, 0
 			err := l.awaitPostgres(ctx, func(ctx context.Context) error {
 				asked++
 				if asked <= len(c.answers) {
@@ -39,6 +47,9 @@ func TestWaitingForPostgres(t *testing.T) {
 			})
 			if !errors.Is(err, c.want) || err != nil && !strings.HasPrefix(err.Error(), c.says) || asked < len(c.answers) {
 				t.Errorf("%s: %v after %d questions", name, err, asked)
+			}
+			if !strings.Contains(lines.String(), c.logs) {
+				t.Errorf("%s: want %s in the log:\n%s", name, c.logs, lines.String())
 			}
 		})
 	}

@@ -245,7 +245,7 @@ func (l *limiter) awaitPostgres(ctx context.Context, question func(context.Conte
 	const act = "connect to PostgreSQL as --database-url (DATABASE_URL) says"
 	var cause error
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := question(ctx)
+		err := postgres.Told(question(ctx))
 		if err == nil || errors.Is(err, postgres.ErrPooled) {
 			return err
 		}
@@ -253,11 +253,18 @@ func (l *limiter) awaitPostgres(ctx context.Context, question func(context.Conte
 		if cause == nil || ctx.Err() == nil {
 			cause = err
 		}
-		l.log.Warn("waiting for PostgreSQL", "error", err)
+		if postgres.LoginRefused(err) { // somebody may be making the role or the database
+			l.log.Warn("PostgreSQL refuses the login; trying again", "error", err)
+		} else {
+			l.log.Warn("waiting for PostgreSQL", "error", err)
+		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return fmt.Errorf("%s: %w", act, cause)
+			}
+			if postgres.LoginRefused(cause) {
+				return fmt.Errorf("%s: it refuses the login: gave up after %s: %w", act, startTimeout, cause)
 			}
 			return fmt.Errorf("%s: gave up after %s: %w", act, startTimeout, cause)
 		case <-time.After(wait):
