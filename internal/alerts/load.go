@@ -18,7 +18,8 @@ type FileOptions struct {
 	LookupEnv func(name string) (string, bool)
 }
 
-var fileFormat = yamlfile.Format{Name: "alerts file", Want: "rules", Shorten: "let rules match by globs instead of lists", Private: true}
+var fileFormat = yamlfile.Format{Name: "alerts file", Want: "rules", Shorten: "let rules match by globs instead of lists", Private: true,
+	Durations: []string{"window", "within", "dedup", "resolveAfter"}}
 
 // ParseRules reads the text of an alerts file, which errors call name. The error is a *[yamlfile.Error] with every mistake found.
 func ParseRules(name string, data []byte, o FileOptions) (*Rules, error) {

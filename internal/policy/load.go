@@ -37,7 +37,8 @@ func Load(path string, o Options) (*Set, error) {
 }
 
 // format is what the messages say of a policy file.
-var format = yamlfile.Format{Name: "policy file", Want: "policies", Shorten: "split the service, or shorten the file with patterns"}
+var format = yamlfile.Format{Name: "policy file", Want: "policies", Shorten: "split the service, or shorten the file with patterns",
+	Durations: []string{"window"}}
 
 // Error lists the mistakes of a file, in order of lines.
 type Error = yamlfile.Error

@@ -69,6 +69,8 @@ type Format struct {
 	// Private keeps texts out of the messages where they stand in the place of something else, and names that are none of a field:
 	// they may be secret.
 	Private bool
+	// Durations are the names of fields that hold one.
+	Durations []string
 }
 
 func (f *Format) second() string {

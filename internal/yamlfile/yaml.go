@@ -36,7 +36,7 @@ func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark; to the library it is part of the first name
 	// All ends of lines as one: to the library those of Windows are two in places, and a part of texts in others.
 	data = bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n")), []byte("\r"), []byte("\n"))
-	if !p.boundYAML(data) {
+	if !p.isUTF8(data) || !p.boundYAML(data) {
 		return nil
 	}
 	tokens := lexer.Tokenize(string(data))
@@ -81,13 +81,10 @@ func (p *Problems) syntax(err error) {
 			p.lines[""] = max(1, t.Position.Line)
 		}
 	}
-	if strings.HasSuffix(message, "is a reserved character") {
-		message += "; quote the text"
-	}
 	if p.format.Private {
 		message, _, _ = strings.Cut(message, `: "`) // behind which the library shows the text
 	}
-	p.Add("", "%s", message)
+	p.Add("", "%s%s", message, hint(message))
 }
 
 // Reader is a type that is read in a way of its own. What it cannot be, it adds to the problems.
@@ -328,7 +325,7 @@ func (p *Problems) text(n ast.Node, path, allowed string) string {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return p.unquoted(n, path)
 	default:
-		p.Add(path, "must be text; got %s", p.Kind(n))
+		p.Add(path, "must be text; got %s%s", p.Kind(n), bracesHint(n))
 		return ""
 	}
 	if s == "" {
@@ -345,6 +342,10 @@ func (p *Problems) text(n ast.Node, path, allowed string) string {
 
 // unquoted tells of text that stands there as something else.
 func (p *Problems) unquoted(n ast.Node, path string) string {
+	if p.isDuration(path) { // in quotes it would be the next mistake
+		p.Add(path, "%swant a number with a unit, such as 60s", p.shown("", n.String(), " has no unit; "))
+		return ""
+	}
 	p.Add(path, "must be text; quote it%s", p.shown(": ", n.String()))
 	return ""
 }

@@ -1,0 +1,66 @@
+package yamlfile
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestSlipsHaveAHint: what the library says of a text without quotes, or of a tab, tells nobody what to do.
+func TestSlipsHaveAHint(t *testing.T) {
+	t.Parallel()
+	const quote, tab = `; quote texts that hold { } [ ] or * & or a colon and a space, such as "x:{user}"`, "; indent with spaces, not with tabs"
+	for text, want := range map[string]string{
+		"match: {user: a, key: x:{user}}\n": quote,
+		"match: {user: *}\n":                quote,
+		"match:\n  user: *\n":               quote,
+		"title: {{.User}} denied\n":         quote,
+		"title: {user} denied\n":            quote + ", and begin all fields of a mapping in one column",
+		"title: Hi: there {used}\n":         quote + ", and begin all fields of a mapping in one column",
+		"title: {user}\n":                   `must be text; got a mapping; quote a text that holds { }, such as "x:{user}"`,
+		"title: % of it\n":                  "; quote a text that begins with %",
+		"title: @all\n":                     "; quote the text",
+		"match:\n\tuser: a\n":               tab,
+		"match:\n  user: a\n\tkey: b\n":     tab,
+		"match:\n  user: a\n key: b\n":      ", and begin all fields of a mapping in one column",
+	} {
+		p, v := New(Format{Name: "pair", Want: "match"}), &struct {
+			Match struct {
+				User string `json:"user"`
+				Key  string `json:"key"`
+			} `json:"match"`
+			Title string `json:"title"`
+		}{}
+		p.Read([]byte(text), v)
+		if err := p.Err("f"); err == nil || !strings.HasSuffix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v; want %s", text, err, want)
+		}
+	}
+}
+
+// TestADurationWithoutAUnit is told what it lacks: in quotes it would be the next mistake.
+func TestADurationWithoutAUnit(t *testing.T) {
+	t.Parallel()
+	for private, want := range map[bool]string{
+		false: `f:1: a[0].within: "60" has no unit; want a number with a unit, such as 60s`,
+		true:  "f:1: a[0].within: want a number with a unit, such as 60s",
+	} {
+		p, v := New(Format{Name: "pair", Want: "a", Private: private, Durations: []string{"within"}}), &struct {
+			A []struct {
+				Within string `json:"within"`
+			} `json:"a"`
+		}{}
+		p.Read([]byte("a: [{within: 60}]\n"), v)
+		if err := p.Err("f"); err == nil || err.Error() != want {
+			t.Errorf("%v; want %s", err, want)
+		}
+	}
+}
+
+// TestAnotherEncodingIsToldOnce, with the first line that is none of UTF-8, and not for each of its characters.
+func TestAnotherEncodingIsToldOnce(t *testing.T) {
+	t.Parallel()
+	_, err := parsePair("f", []byte("a: 7\r\n# gr\xfc\xdfe\r\nb: 7 # gr\xfc\xdfe\r\n"))
+	if err == nil || err.Error() != "f:2: the file is not in UTF-8; save it as UTF-8" {
+		t.Error(err)
+	}
+}
