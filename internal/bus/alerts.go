@@ -121,8 +121,8 @@ func (s *Service) silence(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, alertError("", err)
 	}
-	s.cfg.Logger.Info("alerts silenced", "silence", silence.ID, "rule", silence.Rule, "policy", silence.Policy, "for", lasts,
-		"by", silence.By, "reason", silence.Reason)
+	s.cfg.Logger.Info("alerts silenced", "silence", silence.ID, "rule", silence.Rule, "policy", silence.Policy,
+		"key", silence.Key, "user", silence.User, "for", lasts, "by", silence.By, "reason", silence.Reason)
 	return limits.SilenceReply{Silence: limits.Silence(silence)}, nil
 }
 

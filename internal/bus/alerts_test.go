@@ -94,7 +94,7 @@ func (s *alertStore) disabled() (names string) {
 }
 
 // alertDesk serves alerts without an engine, as an alerter does.
-func alertDesk(t *testing.T) (*alertStore, *nats.Conn, *int) {
+func alertDesk(t *testing.T, change ...func(*ServiceConfig)) (*alertStore, *nats.Conn, *int) {
 	t.Helper()
 	store := openAlertStore(t)
 	woken := new(int)
@@ -125,7 +125,7 @@ func alertDesk(t *testing.T) (*alertStore, *nats.Conn, *int) {
 		},
 		Resume: func(channel string) { store.resumed += channel + " " },
 		Now:    func() time.Time { return time.UnixMilli(alertNow) }}
-	_, nc := serve(t, nil, func(c *ServiceConfig) { c.Alerts = desk })
+	_, nc := serve(t, nil, append(change, func(c *ServiceConfig) { c.Alerts = desk })...)
 	return store, nc, woken
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/overrides"
@@ -26,8 +27,30 @@ func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.cfg.Logger.Info("override set", "policy", o.Policy, "name", o.Name, "by", o.By, "reason", o.Reason)
+	s.cfg.Logger.Info("override set", overrideTold(&o)...)
 	return limits.OverrideReply{Override: wireOverride(&o)}, nil
+}
+
+// overrideTold is an override for the log, which is all that is left of one that was replaced or deleted.
+func overrideTold(o *overrides.Override) []any {
+	told := []any{"policy", o.Policy, "name", o.Name, "subject", o.Subject}
+	if o.Limit != 0 {
+		told = append(told, "limit", o.Limit)
+	}
+	if o.Window != "" {
+		told = append(told, "window", o.Window)
+	}
+	if o.Burst != nil {
+		told = append(told, "burst", *o.Burst)
+	}
+	if o.Unlimited {
+		told = append(told, "unlimited", true)
+	}
+	until := "deleted"
+	if o.ExpiresAt != 0 {
+		until = time.UnixMilli(o.ExpiresAt).UTC().Format(time.RFC3339)
+	}
+	return append(told, "until", until, "by", o.By, "reason", o.Reason)
 }
 
 func (s *Service) decodeOverride(data []byte) (o overrides.Override, err error) {
@@ -107,7 +130,7 @@ func (s *Service) deleteOverride(ctx context.Context, data []byte) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	s.cfg.Logger.Info("override deleted", "policy", id.Policy, "name", id.Name, "found", found)
+	s.cfg.Logger.Info("override deleted", "policy", id.Policy, "name", id.Name, "subject", id.Subject, "found", found)
 	return limits.DeleteOverrideReply{Deleted: found}, nil
 }
 

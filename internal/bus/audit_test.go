@@ -1,0 +1,39 @@
+package bus
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/seed503877ad/limits"
+)
+
+// TestTheLogTellsWhatWasSet, and for whom: of an override that was replaced, or deleted, nothing else is left.
+func TestTheLogTellsWhatWasSet(t *testing.T) {
+	t.Parallel()
+	w, nc := oneWorker(t, &fakeEngine{submit: allowing})
+	const id = `{"policy":"p","name":"n","subject":"api:user:7"`
+	for _, c := range []struct{ subject, body, want string }{
+		{limits.SubjectOverridesSet, id + `,"limit":5,"window":"60s","burst":0,"expiresAt":4000000000000,"reason":"r","by":"ann"}`,
+			`msg="override set" policy=p name=n subject=api:user:7 limit=5 window=60s burst=0 until=2096-10-02T07:06:40Z by=ann reason=r`},
+		{limits.SubjectOverridesSet, id + `,"unlimited":true,"reason":"r"}`,
+			`msg="override set" policy=p name=n subject=api:user:7 unlimited=true until=deleted by="" reason=r`},
+		{limits.SubjectOverridesDelete, id + `}`, `msg="override deleted" policy=p name=n subject=api:user:7 found=true`},
+	} {
+		ask(t, nc, c.subject, c.body)
+		if said := w.log.String(); !strings.Contains(said, c.want) {
+			t.Errorf("%s: want %s\n%s", c.body, c.want, said)
+		}
+	}
+}
+
+// TestTheLogTellsWhatIsSilenced, also where it is neither a rule nor a policy.
+func TestTheLogTellsWhatIsSilenced(t *testing.T) {
+	t.Parallel()
+	log := new(journal)
+	_, nc, _ := alertDesk(t, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	ask(t, nc, limits.SubjectAlertsSilence, `{"user":"acme-*","key":"api:*","reason":"move","for":60000,"by":"ann"}`)
+	if said := log.String(); !strings.Contains(said, `rule="" policy="" key=api:* user=acme-* for=1m0s by=ann reason=move`) {
+		t.Error(said)
+	}
+}
