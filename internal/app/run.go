@@ -145,7 +145,10 @@ func (l *limiter) run(ctx context.Context, parts ...func(context.Context) error)
 		l.log.Info("draining")
 		l.drain()
 	}
-	return errors.Join(err, l.stop())
+	if err = errors.Join(err, l.stop()); err == nil {
+		l.log.Info("stopped")
+	}
+	return err
 }
 
 // start starts the parts in order. The ones that were started are stopped by stop, also after an error.

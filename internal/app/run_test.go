@@ -141,6 +141,9 @@ func runOnce(t *testing.T, o Options) {
 		if err != nil {
 			t.Errorf("run: %v\n%s", err, log)
 		}
+		if !strings.HasSuffix(log.String(), "INFO stopped map[]\n") { // a log that ends anywhere else is that of a crash
+			t.Errorf("the log does not end with the stop:\n%s", log)
+		}
 	case <-time.After(patience):
 		t.Fatalf("still running %s after it was told to stop\n%s", patience, log)
 	}

@@ -166,9 +166,18 @@ func (f *Log) Logger(w io.Writer) *slog.Logger {
 	_ = l.UnmarshalText([]byte(f.LogLevel)) // one of the enum
 	o := &slog.HandlerOptions{Level: l}
 	if f.LogFormat == "json" {
+		o.ReplaceAttr = durationAsText
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// durationAsText lets JSON have durations as text has them: the handler's own way is a number of nanoseconds, without a unit.
+func durationAsText(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // Version names the build: the release, which the linker put into main.version, else the module's version or commit as the

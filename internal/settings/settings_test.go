@@ -3,6 +3,7 @@ package settings
 import (
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -57,4 +58,17 @@ func TestASignalThatComesTwiceIsOne(t *testing.T) {
 			t.Error("the second one did not end it")
 		}
 	})
+}
+
+// TestBothFormatsWriteDurationsAlike: a bare number of nanoseconds says nothing.
+func TestBothFormatsWriteDurationsAlike(t *testing.T) {
+	t.Parallel()
+	for format, want := range map[string]string{"text": "for=2h0m0s took=1.5s", "json": `"for":"2h0m0s","took":"1.5s"`} {
+		var lines strings.Builder
+		log := (&Log{LogLevel: "info", LogFormat: format}).Logger(&lines)
+		log.With("for", 2*time.Hour).Info("paused", "took", 1500*time.Millisecond)
+		if !strings.Contains(lines.String(), want) {
+			t.Errorf("%s: %s; want %s", format, lines.String(), want)
+		}
+	}
 }
