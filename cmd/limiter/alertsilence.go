@@ -46,7 +46,10 @@ func (c *alertsSilenceCmd) Validate() error {
 }
 
 func (c *alertsSilenceCmd) Run(s *session) error {
-	request := limits.SilenceRequest{Rule: c.Rule, Policy: c.Policy, Key: c.Key, User: c.User, Reason: c.Reason, By: c.By}
+	if err := c.Until.ahead(s); err != nil {
+		return err
+	}
+	request := limits.SilenceRequest{Rule: c.Rule, Policy: c.Policy, Key: c.Key, User: c.User, Reason: c.Reason, By: who(c.By)}
 	if c.For != 0 {
 		request.For = time.Duration(c.For).Milliseconds()
 	} else {

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os/user"
 	"slices"
 	"strings"
 	"testing"
@@ -71,28 +72,52 @@ func TestServiceOverrides(t *testing.T) {
 	s.limiter(t, "overrides delete api minute api:user:7").want(t, exitError, "", "there is none of minute of api for api:user:7")
 }
 
+// TestWhoSetsIsKnownWithoutTheVariable, as with cron and in containers.
+func TestWhoSetsIsKnownWithoutTheVariable(t *testing.T) {
+	t.Setenv("USER", "")
+	account, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	url := respond(t, limits.SubjectOverridesSet, func(request string) *nats.Msg {
+		got = request
+		return &nats.Msg{Data: []byte(`{"override":{}}`)}
+	})
+	for flag, want := range map[string]string{"": account.Username, " --by ann": "ann"} {
+		limiter(t, strings.Fields("overrides set p n s --unlimited --reason r --nats-url "+url+flag)...).want(t, exitDone, "until it is deleted", "")
+		if !strings.Contains(got, fmt.Sprintf(`"by":%q`, want)) {
+			t.Errorf("%q asks %s, want by %s", flag, got, want)
+		}
+	}
+}
+
 func TestWrongUsageOfKeysAndOverrides(t *testing.T) {
 	for args, message := range map[string]string{
-		"keys create":                                            "--user",
-		"keys create --user 7 --expires soon":                    "is no span above 0",
-		"keys create --user 7 --expires=-1h":                     "is no span above 0",
-		"keys create --user 7 --expires 99999d":                  "is no span above 0",
-		"keys list --max 1001":                                   "--max: 1001 is not between 1 and 1000",
-		"keys expire AAAAAAAA":                                   "one of --at, --in and --never is needed",
-		"keys expire AAAAAAAA --in 1d --never":                   "can't be used together",
-		"keys expire AAAAAAAA --at tomorrow":                     "is no time",
-		"overrides set p n s --reason r":                         "--limit, --window, --burst or --unlimited is needed",
-		"overrides set p n s --limit 1":                          "--reason",
-		"overrides set p n s --reason r --limit 1 --unlimited":   "--unlimited stands alone",
-		"overrides set p n --reason r --limit 1":                 "<subject>",
-		"overrides set p n s --reason r --limit 0":               "--limit: 0 is below 1",
-		"overrides set p n s --reason r --limit 0 --burst 5":     "--limit: 0 is below 1",
-		"overrides set p n s --reason r --limit=-1 --window 1h":  "--limit: -1 is below 1",
-		"overrides set p n s --reason r --limit 0 --unlimited":   "--unlimited stands alone",
-		"verify --cost 0":                                        "--cost: 0 is below 1",
-		"verify --timeout 0s":                                    "--timeout: 0s is not above 0",
-		"overrides list --max=-1":                                "--max: -1 is not between 1 and 1000",
-		"verify lim_00000000_000000000000000000000000000_000000": "unexpected argument",
+		"keys create":                                                           "--user",
+		"keys create --user 7 --expires soon":                                   "is no span above 0",
+		"keys create --user 7 --expires=-1h":                                    "is no span above 0",
+		"keys create --user 7 --expires 99999d":                                 "is no span above 0",
+		"keys list --max 1001":                                                  "--max: 1001 is not between 1 and 1000",
+		"keys expire AAAAAAAA":                                                  "one of --at, --in and --never is needed",
+		"keys expire AAAAAAAA --in 1d --never":                                  "can't be used together",
+		"keys expire AAAAAAAA --at tomorrow":                                    "is no time",
+		"overrides set p n s --reason r":                                        "--limit, --window, --burst or --unlimited is needed",
+		"overrides set p n s --limit 1":                                         "--reason",
+		"overrides set p n s --reason r --limit 1 --unlimited":                  "--unlimited stands alone",
+		"overrides set p n --reason r --limit 1":                                "<subject>",
+		"overrides set p n s --reason r --limit 0":                              "--limit: 0 is below 1",
+		"overrides set p n s --reason r --limit 0 --burst 5":                    "--limit: 0 is below 1",
+		"overrides set p n s --reason r --limit=-1 --window 1h":                 "--limit: -1 is below 1",
+		"overrides set p n s --reason r --limit 0 --unlimited":                  "--unlimited stands alone",
+		"overrides set p n s --reason r --limit unlimited":                      `--limit: "unlimited" is no number; want one such as 500, or --unlimited`,
+		"overrides set p n s --reason r --limit 010":                            `--limit: "010" is no whole number in plain decimal digits, or too large; want one such as 500`,
+		"overrides set p n s --reason r --limit 1 --until 2020-01-31T00:00:00Z": "--until: 2020-01-31 01:00:00 is not in the future; it is 2026-03-01 12:00:00",
+		"alerts silence --user 7 --reason r --until 2020-01-31T00:00:00Z":       "--until: 2020-01-31 01:00:00 is not in the future; it is 2026-03-01 12:00:00",
+		"verify --cost 0":                                                       "--cost: 0 is below 1",
+		"verify --timeout 0s":                                                   "--timeout: 0s is not above 0",
+		"overrides list --max=-1":                                               "--max: -1 is not between 1 and 1000",
+		"verify lim_00000000_000000000000000000000000000_000000":                "unexpected argument",
 	} {
 		limiter(t, strings.Fields(args)...).want(t, exitUsage, "", message)
 	}

@@ -42,7 +42,7 @@ func TestAnOutputThatCannotBeWrittenIsAnError(t *testing.T) {
 }
 
 func TestAWatchEndsWithItsOutput(t *testing.T) {
-	i := watchOne(t, respond(t, "unused", text("")), "limits.exceeded", evilEvent, failing{syscall.ENOSPC}, "--count", "0")
+	i := watchOne(t, respond(t, "unused", text("")), "limits.exceeded", evilEvent, failing{syscall.ENOSPC}, "--count", "1000")
 	i.want(t, exitError, "", "no space left on device")
 }
 

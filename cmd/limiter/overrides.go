@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os/user"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,10 +37,26 @@ func (a *overrideArgs) id() limits.OverrideID {
 	return limits.OverrideID{Policy: a.Policy, Name: a.Name, Subject: a.Subject}
 }
 
+// amount is a limit. Who thinks of none writes the word that the list shows.
+type amount int64
+
+// UnmarshalText reads a whole number as the files do.
+func (a *amount) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	switch {
+	case string(text) == "unlimited":
+		return fmt.Errorf("%q is no number; want one such as 500, or --unlimited", text)
+	case err != nil || strconv.FormatInt(n, 10) != string(text):
+		return fmt.Errorf("%q is no whole number in plain decimal digits, or too large; want one such as 500", text)
+	}
+	*a = amount(n)
+	return nil
+}
+
 type overridesSetCmd struct {
 	clientFlags
 	overrideArgs
-	Limit     *int64   `placeholder:"N" help:"How much may be charged in one window."`
+	Limit     *amount  `placeholder:"N" help:"How much may be charged in one window."`
 	Window    string   `placeholder:"W" help:"A duration such as 500ms, 1m, 1h, 1d, or minute, hour, day, week, month."`
 	Burst     *int64   `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
 	Unlimited bool     `help:"Lift the limit."`
@@ -75,9 +93,12 @@ func (c *overridesSetCmd) Validate() error {
 
 func (c *overridesSetCmd) Run(s *session) error {
 	request := limits.SetOverrideRequest{OverrideID: c.id(), Window: c.Window, Burst: c.Burst,
-		Unlimited: c.Unlimited, Reason: c.Reason, By: c.By}
+		Unlimited: c.Unlimited, Reason: c.Reason, By: who(c.By)}
 	if c.Limit != nil {
-		request.Limit = *c.Limit
+		request.Limit = int64(*c.Limit)
+	}
+	if err := c.Until.ahead(s); err != nil {
+		return err
 	}
 	switch {
 	case c.For != 0:
@@ -92,6 +113,18 @@ func (c *overridesSetCmd) Run(s *session) error {
 	o := &reply.Override
 	fmt.Fprintf(s.out, "%s of %s for %s: %s, until %s\n", o.Name, o.Policy, o.Subject, changed(o), moment(s, o.ExpiresAt, "it is deleted"))
 	return nil
+}
+
+// who gives the name of who asks, for the log and for who finds later what was set: that of the account, where neither --by nor
+// $USER says, as with cron and in containers.
+func who(by string) string {
+	if by != "" {
+		return by
+	}
+	if account, err := user.Current(); err == nil {
+		return account.Username
+	}
+	return ""
 }
 
 // changed says what an override changes.

@@ -70,6 +70,15 @@ func (f *timeFlag) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is no time; want one such as 2027-01-31 or 2027-01-31T12:00:00Z", text)
 }
 
+// ahead refuses an end that is past, as dates: the service would answer in the milliseconds of the wire. One that is not given passes.
+func (f timeFlag) ahead(s *session) error {
+	at, now := time.Time(f), s.now()
+	if at.IsZero() || at.After(now) {
+		return nil
+	}
+	return usageError(fmt.Sprintf("--until: %s is not in the future; it is %s", moment(s, at.UnixMilli(), "-"), moment(s, now.UnixMilli(), "-")))
+}
+
 // moment writes a time in Unix milliseconds as a date; none is what stands for 0.
 func moment(s *session, millis int64, none string) string {
 	if millis == 0 {

@@ -16,7 +16,7 @@ import (
 // watchCmd prints events as they happen, one line each.
 type watchCmd struct {
 	clientFlags
-	Count int      `placeholder:"N" help:"End after N events."`
+	Count *int     `placeholder:"N" help:"End after N events."`
 	Type  []string `placeholder:"T" help:"Types of events: limits.warning, limits.exceeded, limits.report, alerts.raised, alerts.resolved, alerts.digest, alerts.test, or alerts.* for all about alerts; the first two unless set."`
 }
 
@@ -34,8 +34,8 @@ Events that happened before are not shown; the JetStream streams LIMITS and ALER
 
 // Validate holds what the tags cannot.
 func (c *watchCmd) Validate() error {
-	if c.Count < 0 {
-		return fmt.Errorf("--count: %d is below 0", c.Count)
+	if c.Count != nil && *c.Count < 1 {
+		return fmt.Errorf("--count: %d is below 1; leave it out to go on", *c.Count)
 	}
 	for _, t := range c.Type {
 		if !slices.Contains(watchTypes, t) { // another subject may be that of requests
@@ -92,7 +92,7 @@ func (c *watchCmd) follow(ctx context.Context, s *session, nc *nats.Conn) error 
 			continue
 		}
 		c.print(s, e)
-		if n++; n == c.Count {
+		if n++; c.Count != nil && n == *c.Count {
 			return nil
 		}
 	}
