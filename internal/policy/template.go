@@ -83,8 +83,16 @@ func parseTemplate(text string) (*template, error) {
 	return t, t.check()
 }
 
+// alertsPrefix begins the keys that the throttle of alerts charges. A policy's counters there would raise no alerts, and one that is
+// shared with the throttle would hold somebody's back.
+const alertsPrefix = "limits.alerts:"
+
 // check bounds what stands in the file already.
 func (t *template) check() error {
+	if strings.HasPrefix(t.literals[0], alertsPrefix) {
+		return fmt.Errorf("%s begins with %s, as the keys of the alerts' throttle do; begin it with another word, such as alerts",
+			yamlfile.Quote(t.text), alertsPrefix)
+	}
 	n := 0
 	for _, l := range t.literals {
 		n += len(l)
