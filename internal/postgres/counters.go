@@ -151,7 +151,7 @@ func (s *Store) followOnce(ctx context.Context, t *tx) (behind bool, err error) 
 			err = closeErr
 		}
 	}()
-	t.sendReadJournal(p, s.position())
+	s.sendReadJournal(t, p)
 	if err := p.Sync(); err != nil {
 		return false, err
 	}

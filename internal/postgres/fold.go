@@ -2,12 +2,10 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -43,8 +41,8 @@ WHERE c.ctid = u.place AND c.key IS NOT DISTINCT FROM u.key AND c.name IS NOT DI
 	dropJournalSQL = `
 DELETE FROM journal WHERE seq >= $1 AND seq < $2`
 
-	firstOfJournalSQL = `
-SELECT seq FROM journal WHERE seq >= $1 ORDER BY seq LIMIT 1`
+	firstOfJournalSQL = searchSQL + `
+SELECT coalesce(min(seq), -1) FROM search`
 )
 
 // chooseFold picks the n oldest rows, or all where there are fewer, to be written to the table as they are before the
@@ -137,14 +135,10 @@ func (s *Store) findDropped(ctx context.Context) error {
 		return nil
 	}
 	var first int64
-	err := s.pool.QueryRow(ctx, firstOfJournalSQL, s.dropped).Scan(&first)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows): // another journal, as whoever reads it sees
-		return nil
-	case err != nil:
+	if err := s.pool.QueryRow(ctx, firstOfJournalSQL).Scan(&first); err != nil {
 		return fmt.Errorf("look for the first row of the journal: %w", err)
 	}
-	s.dropped = first
+	s.dropped = max(s.dropped, first) // less is another journal, as whoever reads it sees
 	return nil
 }
 

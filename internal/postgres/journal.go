@@ -137,3 +137,9 @@ func errCorrupt(seq int64, err error) error {
 	return fmt.Errorf("row %d of table journal is damaged: %w; restore a backup, or stop all limiters, set changes of that "+
 		"row to '' and lose the charges in it", seq, err)
 }
+
+// errBeginning is the error of a journal that begins with a row behind ones that may be needed.
+func errBeginning(seq int64) error {
+	return fmt.Errorf("table journal begins with row %d, and nobody has said that those before are folded; restore a backup, or stop "+
+		"all limiters, INSERT INTO journal VALUES (%d, 0, '') and lose the charges in what is missing", seq, seq-1)
+}

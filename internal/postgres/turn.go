@@ -22,9 +22,26 @@ const (
 	turnSQL = `SELECT pg_advisory_xact_lock('journal'::regclass::oid::bigint)`
 
 	// The row that was read last comes once more, without its changes, as long as it is there; and the clock with each row.
+	// Rows are numbered without a gap, so the upper bound is one on their number as well; a limit would, where that row is
+	// gone, go over all that went with it, whose entries in the index stay for as long as any transaction of the database may
+	// still see them.
 	readJournalSQL = `
 SELECT seq, token, CASE WHEN seq > $1 THEN changes ELSE '' END, clock_timestamp()
-FROM journal WHERE seq >= $1 ORDER BY seq LIMIT $2`
+FROM journal WHERE seq >= $1 AND seq < $2 ORDER BY seq`
+
+	// searchSQL looks for the first row of the journal from its last one, number by number, for the same reason. There is a row
+	// of each number in between and none before, so steps from 2^40 down to 1, each taken where it leads to a row, end there.
+	searchSQL = `
+WITH RECURSIVE search (seq, step) AS (
+	(SELECT seq, 1::bigint << 40 FROM journal ORDER BY seq DESC LIMIT 1)
+	UNION ALL
+	SELECT coalesce((SELECT j.seq FROM journal j WHERE j.seq = s.seq - s.step), s.seq), s.step >> 1 FROM search s WHERE s.step > 0
+)`
+
+	// For who has read none.
+	beginJournalSQL = searchSQL + `
+SELECT seq, token, changes, clock_timestamp() FROM journal
+WHERE seq >= (SELECT min(seq) FROM search) ORDER BY seq LIMIT $1`
 
 	// The arrays are unnested in a select list, where their elements are handed on one by one; in FROM each array is first
 	// copied to a table of its own. The limit leaves the planner no choice but to look each one up.
@@ -96,6 +113,22 @@ func (s *Store) Await(ctx context.Context) engine.Turn {
 func (w *turn) End() {
 	giveBack(w.conn)
 	w.release()
+}
+
+// giveBack gives a connection back, behind the end of what is left of its transaction. Nobody waits for that: the next
+// transaction has another connection, and stands behind this one at the server; and on a connection that hangs it never comes.
+func giveBack(conn *pgxpool.Conn) {
+	pc := conn.Conn().PgConn()
+	if pc.IsClosed() || pc.TxStatus() == 'I' {
+		conn.Release()
+		return
+	}
+	go func() {
+		defer conn.Release() // which closes it when it is not idle
+		ctx, cancel := context.WithTimeout(context.Background(), rollbackPatience)
+		defer cancel()
+		_ = pc.Exec(ctx, `ROLLBACK`).Close()
+	}()
 }
 
 // write writes what plan draws up over the counters of the batch, and ends the turn.
@@ -198,7 +231,7 @@ func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (
 		t.all.send(p, stTurn, nil)
 	}
 	t.sendReceipts(p, ids)
-	t.sendReadJournal(p, s.position())
+	s.sendReadJournal(t, p)
 	t.sendReadCounters(p)
 	if err := p.Sync(); err != nil {
 		return nil, false, 0, fmt.Errorf("read the journal: %w", err)
@@ -225,18 +258,15 @@ func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (
 	return found, behind, now, nil
 }
 
-// position is the row of the journal that was read last; -1 for none.
-func (s *Store) position() int64 {
-	if !s.loaded {
-		return -1
-	}
-	return s.seq
-}
-
-func (t *tx) sendReadJournal(p *pgconn.Pipeline, after int64) {
+func (s *Store) sendReadJournal(t *tx, p *pgconn.Pipeline) {
 	t.params.reset()
-	t.params.scalar(after)
-	t.params.scalar(readAtOnce)
+	if !s.loaded {
+		t.params.scalar(readAtOnce)
+		t.all.send(p, stBeginJournal, t.params.values)
+		return
+	}
+	t.params.scalar(s.seq)
+	t.params.scalar(s.seq + readAtOnce)
 	t.all.send(p, stReadJournal, t.params.values)
 }
 
@@ -277,6 +307,10 @@ func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, now int64, err error) 
 	case !known || n == 0:
 		s.forgetAll()
 		return true, now, nil
+	case n < readAtOnce && !s.whole:
+		err := errBeginning(s.dropped)
+		s.forgetAll()
+		return false, 0, err
 	}
 	if s.seq > from {
 		s.crowdedBy()
@@ -286,7 +320,7 @@ func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, now int64, err error) 
 
 // forgetAll empties memory, which does not belong to this journal or lacks some of it.
 func (s *Store) forgetAll() {
-	s.memory, s.loaded = newMemory(), false
+	s.memory, s.loaded, s.whole = newMemory(), false, false
 	s.seq, s.token, s.first, s.dropped, s.journaled = 0, 0, 0, 0, 0
 	s.washed, s.unwashed = 0, nil
 	s.older, s.newer, s.said = journal.Mark{}, journal.Mark{}, -1
@@ -312,6 +346,8 @@ func (s *Store) replay(seq, token int64, changes []byte) error {
 	if !s.loaded {
 		s.loaded, s.first, s.dropped, s.washed = true, seq, seq, seq
 	}
+	// What dropped the rows before the first one has said, in its own row, that nobody needs them. An operator may have emptied that.
+	s.whole = s.whole || first >= s.dropped || len(changes) == 0
 	if first > s.first {
 		s.first, s.unwashed = first, &journal.Mark{Seq: first, At: by.At, Before: s.journaled}
 		if s.first-s.washed >= min(washMost, int64(s.memory.dirty.n/washPart)) {

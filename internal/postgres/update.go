@@ -20,6 +20,7 @@ const (
 	stBegin = iota
 	stTurn
 	stReadJournal
+	stBeginJournal
 	stReadCounters
 	stReadReceipts
 	stAppend
@@ -47,6 +48,7 @@ var decisionSQL = [...]string{
 	stBegin:          beginSQL,
 	stTurn:           turnSQL,
 	stReadJournal:    readJournalSQL,
+	stBeginJournal:   beginJournalSQL,
 	stReadCounters:   readCountersSQL,
 	stReadReceipts:   readReceiptsSQL,
 	stAppend:         appendSQL,
@@ -282,22 +284,6 @@ func (s *Store) writePlan(ctx context.Context, t *tx, at moment, plan planner) e
 		err = fmt.Errorf("%w: %w", engine.ErrConflict, err)
 	}
 	return err
-}
-
-// giveBack gives a connection back, behind the end of what is left of its transaction. Nobody waits for that: the next
-// transaction has another connection, and stands behind this one at the server; and on a connection that hangs it never comes.
-func giveBack(conn *pgxpool.Conn) {
-	pc := conn.Conn().PgConn()
-	if pc.IsClosed() || pc.TxStatus() == 'I' {
-		conn.Release()
-		return
-	}
-	go func() {
-		defer conn.Release() // which closes it when it is not idle
-		ctx, cancel := context.WithTimeout(context.Background(), rollbackPatience)
-		defer cancel()
-		_ = pc.Exec(ctx, `ROLLBACK`).Close()
-	}()
 }
 
 // tx is one transaction, with the memory that all use in turn.

@@ -1,0 +1,143 @@
+package postgres
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed503877ad/limits/internal/storetest"
+)
+
+// pages counts those that a statement looks at.
+func pages(t *testing.T, conn *pgx.Conn, sql string, args ...int64) int {
+	t.Helper()
+	if _, err := conn.Prepare(t.Context(), "looked", sql); err != nil {
+		t.Fatal(err)
+	}
+	values := ""
+	if len(args) > 0 {
+		values = "(" + strings.Trim(strings.ReplaceAll(fmt.Sprint(args), " ", ", "), "[]") + ")"
+	}
+	var text []byte
+	err := conn.QueryRow(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked`+values).Scan(&text)
+	var plans []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &plans)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Deallocate(t.Context(), "looked"); err != nil {
+		t.Fatal(err)
+	}
+	return plans[0].Plan.Hit + plans[0].Plan.Read
+}
+
+// TestRowsThatAreGoneAreNotLookedAt while a transaction elsewhere, such as that of a backup, may still see them: a worker that begins, or
+// was away, would take longer for it than a statement may.
+func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
+	t.Parallel()
+	s := begun(t)
+	away := open(t, Config{URL: s.pool.Config().ConnString()})
+	tune(away, away.fold)
+	if got := state(t, away, "a"); got != "1" {
+		t.Fatalf("a is %q", got)
+	}
+	backup, err := connect(t, s).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last int64
+	if err := backup.QueryRow(t.Context(), `SELECT max(seq) FROM journal`).Scan(&last); err != nil {
+		t.Fatal(err)
+	}
+	const gone, width = 20000, 1500
+	conn := connect(t, s)
+	for _, sql := range []string{
+		fmt.Sprintf(`INSERT INTO journal SELECT %d + i, 0, convert_to(repeat('x', %d), 'UTF8') FROM generate_series(1, %d) i`, last, width, gone),
+		fmt.Sprintf(`INSERT INTO journal VALUES (%d, 7, ''), (%d, 8, '')`, last+gone+1, last+gone+2),
+		fmt.Sprintf(`DELETE FROM journal WHERE seq <= %d`, last+gone),
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, n := range map[string]int{
+		"who begins":                     pages(t, conn, beginJournalSQL, readAtOnce),
+		"who was away":                   pages(t, conn, readJournalSQL, away.seq, away.seq+readAtOnce),
+		"who looks for what others drop": pages(t, conn, firstOfJournalSQL),
+	} {
+		if n > gone*width/8192/4 {
+			t.Errorf("%s looks at %d pages", name, n)
+		}
+	}
+	for name, s := range map[string]*Store{"who begins": open(t, Config{URL: s.pool.Config().ConnString()}), "who was away": away} {
+		if got := state(t, s, "a"); got != "1" {
+			t.Errorf("%s finds a to be %q", name, got)
+		}
+		if s.dropped != last+gone+1 || s.seq != last+gone+2 {
+			t.Errorf("%s takes the journal for rows %d to %d", name, s.dropped, s.seq)
+		}
+	}
+}
+
+// TestTheFirstRowIsFound wherever the journal begins and ends.
+func TestTheFirstRowIsFound(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, open(t, Config{}))
+	for _, rows := range [][2]int64{{0, 0}, {0, 1}, {0, 5000}, {1, 4}, {7, 7}, {1 << 50, 1<<50 + 4999}, {3, 1026}, {3, 1027}} {
+		if _, err := conn.Exec(t.Context(), `TRUNCATE journal`); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), `INSERT INTO journal SELECT seq, 0, '' FROM generate_series($1::bigint, $2::bigint) seq`, rows[0], rows[1]); err != nil {
+			t.Fatal(err)
+		}
+		var first, from, n int64
+		if err := conn.QueryRow(t.Context(), firstOfJournalSQL).Scan(&first); err != nil || first != rows[0] {
+			t.Errorf("%d: the first is %d, %v", rows, first, err)
+		}
+		err := conn.QueryRow(t.Context(), `SELECT min(seq), count(*) FROM (`+beginJournalSQL+`) j`, readAtOnce).Scan(&from, &n)
+		if err != nil || from != rows[0] || n != min(readAtOnce, rows[1]-rows[0]+1) {
+			t.Errorf("%d: who begins reads %d rows from %d on, %v", rows, n, from, err)
+		}
+	}
+}
+
+// TestABeginningThatIsMissingIsTold: no row says that what was before it is folded. The way out that the error tells is one.
+func TestABeginningThatIsMissingIsTold(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	tune(s, storetest.Foldings[3])
+	for _, state := range []string{"1", "2", "3", "4"} {
+		write(t, s, state)
+	}
+	conn := connect(t, s)
+	fresh := func() *Store {
+		s := open(t, Config{URL: s.pool.Config().ConnString()})
+		tune(s, storetest.Foldings[3])
+		return s
+	}
+	if _, err := conn.Exec(t.Context(), `DELETE FROM journal WHERE seq < 3`); err != nil {
+		t.Fatal(err)
+	}
+	err := fresh().Update(t.Context(), batch("a"), set("5"))
+	if err == nil || !strings.Contains(err.Error(), "begins with row 3") {
+		t.Fatalf("without the rows before: %v", err)
+	}
+	_, repair, _ := strings.Cut(err.Error(), "INSERT")
+	repair, _, _ = strings.Cut(repair, ")")
+	if _, err := conn.Exec(t.Context(), "INSERT"+repair+")"); err != nil {
+		t.Fatal(err)
+	}
+	if got := state(t, fresh(), "a"); got != "4" {
+		t.Errorf("a is %q", got)
+	}
+}
