@@ -40,9 +40,16 @@ func Migrate(ctx context.Context, url string) error {
 // MigrateUp brings the schema to the version that this program knows. Any number of processes may call it at the same
 // time: one does the work, the others wait for it. A schema of a newer program is an error.
 func MigrateUp(ctx context.Context, url string) (m Migrated, err error) {
-	err = withProvider(ctx, "migrate up", url, func(_ *sql.DB, p *goose.Provider) error {
+	err = withProvider(ctx, "migrate up", url, func(db *sql.DB, p *goose.Provider) error {
 		var done []*goose.MigrationResult
-		have, want, err := p.GetVersions(ctx)
+		var encoding string
+		var takes bool
+		err := db.QueryRowContext(ctx, takesUTF8SQL).Scan(&encoding, &takes)
+		err = checkEncoding(encoding, takes, err)
+		var have, want int64
+		if err == nil {
+			have, want, err = p.GetVersions(ctx)
+		}
 		if err == nil {
 			err = checkNotNewer(have, want)
 		}
@@ -185,7 +192,7 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 	if err != nil {
 		return err
 	}
-	forget(cfg.ConnConfig)
+	migrating(cfg.ConnConfig)
 	if err := checkSessions(ctx, cfg.ConnConfig); err != nil {
 		return fmt.Errorf("%s: %w", act, err)
 	}
@@ -222,10 +229,29 @@ SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`
 const plainTableSQL = `
 SELECT relkind = 'r' FROM pg_class WHERE oid = 'counters'::regclass`
 
+// One with several bytes for some of its letters takes no others, where one with a byte for each takes whatever comes.
+const takesUTF8SQL = `
+SELECT getdatabaseencoding(), getdatabaseencoding() = 'UTF8' OR pg_encoding_max_length(pg_char_to_encoding(getdatabaseencoding())) = 1`
+
+// checkEncoding refuses a database that takes keys in plain letters and fails at the first other one.
+func checkEncoding(name string, takes bool, err error) error {
+	if err == nil && !takes {
+		err = fmt.Errorf("the database has the encoding %s, which takes no UTF-8, as keys may have; make it with "+
+			"CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", name)
+	}
+	return err
+}
+
 // CheckSchema tells whether this program and the schema fit together; its errors say what to do.
 func (s *Store) CheckSchema(ctx context.Context) error {
 	want, err := knownVersion()
 	if err != nil {
+		return fmt.Errorf("check schema: %w", err)
+	}
+	var encoding string
+	var takes bool
+	err = s.relay.QueryRow(ctx, takesUTF8SQL).Scan(&encoding, &takes)
+	if err := checkEncoding(encoding, takes, err); err != nil {
 		return fmt.Errorf("check schema: %w", err)
 	}
 	var have int64

@@ -70,6 +70,7 @@ var queries = []query{
 	{"prune runs", pruneRunsSQL, nil},
 	{"schema version", schemaVersionSQL, nil},
 	{"session", sessionSQL, nil},
+	{"encoding", takesUTF8SQL, nil},
 	{"add usage", addUsageSQL, []string{"Insert on usage_counts c", "Function Scan on u"}},
 	{"add requests", addRequestsSQL, []string{"Insert on usage_requests", "Function Scan on unnest"}},
 	{"top by denied", topUsageSQLs[usage.ByDenied], []string{"Limit", "Sort", "GroupAggregate", "Sort", "Index Scan using usage_counts_pkey on usage_counts"}},

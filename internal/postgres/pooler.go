@@ -93,11 +93,20 @@ func sessionOf(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 	return string(results[0].Rows[0][0]), nil
 }
 
-// forget makes connections begin without statements that others prepared.
-func forget(cfg *pgx.ConnConfig) {
+// migrating sets up the sessions of migrations: without statements that others prepared, and with what a role or database has
+// in mind for others left out, as far as it would break them, except what the URL sets. What they wait for locks is left to the
+// operator: a step that waits holds up all who come behind it.
+func migrating(cfg *pgx.ConnConfig) {
+	settings := forgetSQL + encodingSQL + unlessSet(cfg.RuntimeParams, [][2]string{
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_isolation", "'read committed'"},
+		{"statement_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"timezone", "'UTC'"}, // the time of a step is kept without its zone
+	})
 	validate := cfg.ValidateConnect
 	cfg.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if _, err := ask(ctx, conn, forgetSQL); err != nil || validate == nil {
+		if _, err := ask(ctx, conn, settings); err != nil || validate == nil {
 			return err
 		}
 		return validate(ctx, conn)

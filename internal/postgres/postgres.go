@@ -99,6 +99,8 @@ type Store struct {
 	loaded           bool
 	seq, token       int64
 	first, journaled int64
+	// whole says that a row that was read tells that none before the first that was read is needed.
+	whole bool
 	// washed is what first was when memory was brought to it, and unwashed what it is since; nil when it is the same.
 	washed   int64
 	unwashed *journal.Mark
@@ -295,9 +297,11 @@ func parse(text string) (*pgxpool.Config, error) {
 func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Duration) {
 	params := cfg.ConnConfig.RuntimeParams
 	params["application_name"] = cmp.Or(params["application_name"], name)
-	var settings strings.Builder
-	settings.WriteString(forgetSQL)
-	for _, s := range [][2]string{
+	settings := forgetSQL + encodingSQL
+	if params["synchronous_commit"] == "" {
+		settings += durableSQL
+	}
+	settings += unlessSet(params, [][2]string{
 		{"lock_timeout", millis(lock)},
 		{"statement_timeout", millis(statement)},
 		{"idle_in_transaction_session_timeout", millis(idle)},
@@ -312,15 +316,11 @@ func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Durati
 		{"enable_material", "off"},
 		// A plan with a disabled node looks expensive enough to be compiled.
 		{"jit", "off"},
-	} {
-		if _, set := params[s[0]]; !set {
-			settings.WriteString("SET " + s[0] + " = " + s[1] + "; ")
-		}
-	}
+	})
 	// Each host of the URL that lets us in is asked. In a switchover an address may lead to a standby for a moment, and a
 	// connection that was made then would be kept.
 	cfg.ConnConfig.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if _, err := ask(ctx, conn, settings.String()); err != nil {
+		if _, err := ask(ctx, conn, settings); err != nil {
 			return fmt.Errorf("set up the session: %w", err)
 		}
 		err := pgconn.ValidateConnectTargetSessionAttrsReadWrite(ctx, conn)
@@ -329,6 +329,28 @@ func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Durati
 		}
 		return err
 	}
+}
+
+const (
+	// What is sent and read is UTF-8, whatever a role or database has in mind for others. The server takes the bytes as they
+	// are where both encodings are its own: it checks that they are UTF-8 if that is what it has, and one with a letter for
+	// each byte (LATIN1, SQL_ASCII) keeps what it has no letters for, which it could not if it were told that this is UTF-8.
+	encodingSQL = `SELECT set_config('client_encoding', current_setting('server_encoding'), false); `
+
+	// What was answered has to be there after a crash of the server. What is more than that (remote_apply), or does not wait
+	// for a standby (local), is left as the operator has it.
+	durableSQL = `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; `
+)
+
+// unlessSet are statements for the settings that the URL leaves unset.
+func unlessSet(params map[string]string, all [][2]string) string {
+	var sql strings.Builder
+	for _, s := range all {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(params)), func(name string) bool { return strings.EqualFold(name, s[0]) }) {
+			sql.WriteString("SET " + s[0] + " = " + s[1] + "; ")
+		}
+	}
+	return sql.String()
 }
 
 func millis(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }

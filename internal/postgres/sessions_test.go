@@ -1,0 +1,156 @@
+package postgres
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
+	"github.com/seed503877ad/limits/internal/usage"
+)
+
+// fresh gives the URL of a new database with that encoding, and with those settings for all who connect.
+func fresh(t *testing.T, encoding string, settings ...string) string {
+	t.Helper()
+	base := testenv.Postgres(t, nil)
+	u, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.TrimPrefix(u.Path, "/") + "_" + strings.ToLower(encoding)
+	conn, err := pgx.Connect(t.Context(), base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		defer conn.Close(context.Background())
+		if _, err := conn.Exec(context.Background(), `DROP DATABASE `+name+` WITH (FORCE)`); err != nil {
+			t.Error(err)
+		}
+	})
+	all := []string{`CREATE DATABASE ` + name + ` ENCODING '` + encoding + `' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0`}
+	for _, s := range settings {
+		all = append(all, `ALTER DATABASE `+name+` SET `+s)
+	}
+	for _, sql := range all {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+// TestEncodings has keys in letters that the database, or what it takes its clients for, has none for.
+func TestEncodings(t *testing.T) {
+	t.Parallel()
+	keys := []string{"plain", "ä", "ā", "Ýܝ", "鍵", "🔑", "\u009d"}
+	for encoding, clients := range map[string][]string{
+		"UTF8": {"UTF8", "WIN1252"}, "LATIN1": {"LATIN1", "UTF8"}, "WIN1252": {"WIN1252", "UTF8"}, "SQL_ASCII": {"SQL_ASCII", "LATIN1"},
+	} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			for _, client := range clients {
+				at := fresh(t, encoding, "client_encoding = "+client)
+				if err := Migrate(t.Context(), at); err != nil {
+					t.Fatal(err)
+				}
+				s := open(t, Config{URL: at})
+				if err := s.CheckSchema(t.Context()); err != nil {
+					t.Error(err)
+				}
+				for _, key := range keys {
+					if err := s.Update(t.Context(), batch(key), live(key)); err != nil {
+						t.Errorf("clients in %s: %q: %v", client, key, err)
+					}
+					if err := s.AddUsage(t.Context(), []usage.Count{{ID: usage.ID{Key: key, User: key}, At: 60000, Allowed: 1}}); err != nil {
+						t.Errorf("clients in %s: usage of %q: %v", client, key, err)
+					}
+				}
+				s.foldAll()
+				want := make(map[string]string)
+				for _, key := range keys {
+					want[key] = key
+				}
+				found, _, err := open(t, Config{URL: at}).List(t.Context(), "", engine.CounterID{}, 100)
+				got := make(map[string]string)
+				for _, c := range found {
+					got[c.Key] = string(c.State)
+				}
+				if diff := cmp.Diff(want, got); diff != "" || err != nil {
+					t.Errorf("clients in %s: %v (-want +got):\n%s", client, err, diff)
+				}
+				top, err := s.TopUsage(t.Context(), usage.TopQuery{By: usage.ByAllowed, Until: 1 << 45, User: "鍵", Max: 5})
+				if err != nil || len(top) != 1 || top[0].Key != "鍵" {
+					t.Errorf("clients in %s: usage is %+v, %v", client, top, err)
+				}
+			}
+		})
+	}
+}
+
+// TestAnEncodingThatHoldsNoUTF8IsRefused: one request with a letter in it would open the circuit for all.
+func TestAnEncodingThatHoldsNoUTF8IsRefused(t *testing.T) {
+	t.Parallel()
+	at := fresh(t, "EUC_JP")
+	want := func(act string, err error) {
+		if err == nil || !strings.Contains(err.Error(), "EUC_JP") || !strings.Contains(err.Error(), "ENCODING 'UTF8'") {
+			t.Errorf("%s: %v", act, err)
+		}
+	}
+	_, err := MigrateUp(t.Context(), at)
+	want("migrate up", err)
+	want("check schema", open(t, Config{URL: at}).CheckSchema(t.Context()))
+}
+
+// TestWhatWasAnsweredIsOnTheDisk, whatever a role or database has in mind for others. What waits for standbys, or does not, is the operator's.
+func TestWhatWasAnsweredIsOnTheDisk(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[string]string{"off": "on", "on": "on", "local": "local", "remote_apply": "remote_apply"} {
+		s := open(t, Config{URL: fresh(t, "UTF8", "synchronous_commit = "+set)})
+		for name, pool := range map[string]*pgxpool.Pool{"relay": s.relay, "decisions": poolOf(t, s)} {
+			var got string
+			if err := pool.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&got); err != nil || got != want {
+				t.Errorf("%s with %s: %s, %v", name, set, got, err)
+			}
+		}
+	}
+}
+
+// poolOf is that of decisions, with the schema that it needs.
+func poolOf(t *testing.T, s *Store) *pgxpool.Pool {
+	t.Helper()
+	if err := Migrate(t.Context(), s.pool.Config().ConnString()); err != nil {
+		t.Fatal(err)
+	}
+	return s.pool
+}
+
+// TestMigrationsRunAsNeeded has a database whose defaults would break them.
+func TestMigrationsRunAsNeeded(t *testing.T) {
+	t.Parallel()
+	at := fresh(t, "UTF8", "default_transaction_read_only = on", "default_transaction_isolation = serializable", "statement_timeout = 1",
+		"idle_in_transaction_session_timeout = 1", "TimeZone = 'Pacific/Kiritimati'", "client_encoding = WIN1252")
+	if _, err := MigrateUp(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
+	steps, err := MigrationStatus(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range steps {
+		if time.Since(s.AppliedAt).Abs() > time.Hour {
+			t.Errorf("step %d was applied at %s", s.Version, s.AppliedAt)
+		}
+	}
+	if _, err := MigrateDown(t.Context(), at); err != nil {
+		t.Error(err)
+	}
+}
