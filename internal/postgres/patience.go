@@ -36,7 +36,15 @@ var (
 	_ pgxpool.AcquireTracer = patience(0)
 )
 
-type cancelKey struct{}
+type (
+	cancelKey   struct{}
+	patienceKey struct{}
+)
+
+// withPatience makes a statement that is sent with the context wait for so long, whatever the patience of the pool.
+func withPatience(ctx context.Context, most time.Duration) context.Context {
+	return context.WithValue(ctx, patienceKey{}, most)
+}
 
 // patient makes a pool wait no longer than that for a connection or a statement.
 func patient(cfg *pgxpool.Config, most time.Duration) {
@@ -56,7 +64,11 @@ func patient(cfg *pgxpool.Config, most time.Duration) {
 }
 
 func (p patience) begin(ctx context.Context) context.Context {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(p))
+	most, own := ctx.Value(patienceKey{}).(time.Duration)
+	if !own {
+		most = time.Duration(p)
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
 	return context.WithValue(ctx, cancelKey{}, cancel)
 }
 

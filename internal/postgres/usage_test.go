@@ -1,7 +1,13 @@
 package postgres
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/seed503877ad/limits/internal/storetest"
 	"github.com/seed503877ad/limits/internal/usage"
@@ -13,4 +19,61 @@ func TestUsage(t *testing.T) {
 
 func TestSettle(t *testing.T) {
 	storetest.Settle(t, func(t *testing.T) storetest.Store { return open(t, Config{}) })
+}
+
+// TestUsageIsSummedUpInMemory looks at the plan that the connection keeps: minutes that are sorted to be summed up go to the disk.
+func TestUsageIsSummedUpInMemory(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	if _, err := s.TopUsage(t.Context(), usage.TopQuery{By: usage.ByUsed, Until: 1, Max: 1}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.relay.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Release()
+	var name string
+	if err := c.QueryRow(t.Context(), `SELECT name FROM pg_prepared_statements WHERE starts_with(statement, $1)`, topUsageSQLs[usage.ByUsed]).Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := c.Query(t.Context(), `EXPLAIN (COSTS OFF) EXECUTE `+name+` (0, 1, '', '', '', 1)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if want := reportQueries[0].plan; err != nil || !slices.Equal(nodesOf(lines), want) {
+		t.Errorf("the plan is\n%s\nwant %q; %v", strings.Join(lines, "\n"), want, err)
+	}
+}
+
+// TestAReportTakesAsLongAsItMay: the time of its job, and not that of a statement for which somebody waits.
+func TestAReportTakesAsLongAsItMay(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{patience: 200 * time.Millisecond})
+	for _, sql := range []string{
+		`ALTER TABLE usage_counts RENAME TO kept`,
+		// The key of its only row is how long a statement may take, in milliseconds.
+		`CREATE VIEW usage_counts AS
+			SELECT 1 AS minutes, 0::bigint AS at, setting AS key, '' AS policy, '' AS user_name,
+				1::bigint AS allowed, 1::bigint AS denied, 1::bigint AS cost, 1::bigint AS peak
+			FROM pg_settings, pg_sleep(0.4) WHERE name = 'statement_timeout'`,
+	} {
+		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	top, err := s.TopUsage(ctx, usage.TopQuery{By: usage.ByUsed, Until: 1, Max: 1})
+	if err != nil || len(top) != 1 {
+		t.Fatal(top, err)
+	}
+	if may, err := time.ParseDuration(top[0].Key + "ms"); err != nil || may > time.Hour || may < 50*time.Minute {
+		t.Errorf("a statement may take %s of an hour", top[0].Key+"ms")
+	}
+	var after string
+	if err := s.relay.QueryRow(t.Context(), `SHOW statement_timeout`).Scan(&after); err != nil || after != "10s" {
+		t.Errorf("the next statement may take %s, %v", after, err)
+	}
 }
