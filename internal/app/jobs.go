@@ -23,10 +23,13 @@ type cleaner interface {
 }
 
 const (
-	// batchSize rows at a time with a pause of batchPause remove some 10,000 rows a second and leave most of the store to
-	// decisions (docs/performance.md).
+	// batchSize rows go at a time, which keeps what decisions wait for short. Behind each batch, and behind more of them the longer
+	// there is more, comes a pause as long as that took, of batchPause at most: what a busy hour adds has to go as fast.
 	batchSize  = 500
 	batchPause = 25 * time.Millisecond
+	// batchesMost is how many go without a pause at most; half as many where those took longer than batchesTime.
+	batchesMost = 16
+	batchesTime = 400 * time.Millisecond
 	// runMost is how long a run goes on removing; what is left is the next one's.
 	runMost = 10 * time.Minute
 	// overridesKept is how long an override that has expired can still be looked at.
@@ -108,22 +111,31 @@ func expireJob(every time.Duration, s cleaner) jobs.Job {
 // inBatches removes until a batch is less than asked for, or for as long as most.
 func inBatches(ctx context.Context, did string, most time.Duration, remove func(ctx context.Context, max int) (int, error)) (string, error) {
 	total, end := 0, time.Now().Add(most)
-	for {
-		n, err := remove(ctx, batchSize)
-		total += n
-		note := fmt.Sprintf("%s %d", did, total)
-		switch {
-		case err != nil:
-			return note, err
-		case n < batchSize:
-			return note, nil
-		case time.Now().After(end):
-			return note + ", more is left", nil
+	for at := 1; ; {
+		began := time.Now()
+		for range at {
+			n, err := remove(ctx, batchSize)
+			total += n
+			note := fmt.Sprintf("%s %d", did, total)
+			switch {
+			case err != nil:
+				return note, err
+			case n < batchSize:
+				return note, nil
+			case ctx.Err() != nil:
+				return note, ctx.Err()
+			case time.Now().After(end):
+				return note + ", more is left", nil
+			}
 		}
+		took := time.Since(began)
 		select {
 		case <-ctx.Done():
-			return note, ctx.Err()
-		case <-time.After(batchPause):
+			return fmt.Sprintf("%s %d", did, total), ctx.Err()
+		case <-time.After(min(took, batchPause)):
+		}
+		if at = min(2*at, batchesMost); took > batchesTime {
+			at = max(1, at/4)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -117,5 +118,43 @@ func TestBatchesEnd(t *testing.T) {
 	broken := func(context.Context, int) (int, error) { return 3, jobs.ErrStopped }
 	if note, err := inBatches(t.Context(), "removed", time.Hour, broken); note != "removed 3" || err != jobs.ErrStopped {
 		t.Errorf("with an error: %q, %v", note, err)
+	}
+}
+
+// TestWhatIsLeftIsRemovedFaster: where 25 ms of pause behind each batch would be more than half of the time, and not where batches are slow,
+// as decisions are then.
+func TestWhatIsLeftIsRemovedFaster(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]struct {
+		perSecond int
+		together  int // batches without a pause in between
+	}{
+		0:                      {1_000_000, batchesMost},
+		time.Millisecond:       {250_000, batchesMost},
+		18 * time.Millisecond:  {24_000, batchesMost},
+		200 * time.Millisecond: {2_300, 4},
+		time.Second:            {480, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			total, together, most := 0, 0, 0
+			var ended time.Time
+			began := time.Now()
+			_, err := inBatches(t.Context(), "removed", time.Minute, func(_ context.Context, n int) (int, error) {
+				if together++; !time.Now().Equal(ended) {
+					together = 1
+				}
+				most = max(most, together)
+				time.Sleep(took)
+				total, ended = total+n, time.Now()
+				if total >= 100_000_000 {
+					return 0, nil
+				}
+				return n, nil
+			})
+			rate := float64(total) / max(time.Since(began), time.Millisecond).Seconds()
+			if err != nil || rate < float64(want.perSecond) || took > 0 && most > want.together {
+				t.Errorf("batches of %s: %.0f rows/s with up to %d batches together, %v; want %d and %d", took, rate, most, err, want.perSecond, want.together)
+			}
+		})
 	}
 }

@@ -33,7 +33,12 @@ WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2`
 
 	expireReceiptsSQL = `
 DELETE FROM receipts WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM receipts` + expiredSQL + `))`
+	SELECT ctid FROM receipts` + expiredSQL + `))
+RETURNING 1`
+
+	// For one transaction.
+	unhurriedSQL = `
+SELECT set_config('synchronous_commit', 'off', true)`
 )
 
 // expireAtOnce is how many counters are removed before decisions get in between.
@@ -46,11 +51,27 @@ func (s *Store) Expire(ctx context.Context, max int) (int, error) {
 	if err != nil {
 		return n, fmt.Errorf("remove expired counters: %w", err)
 	}
-	receipts, err := s.relay.Exec(ctx, expireReceiptsSQL, max)
-	if err != nil {
+	receipts := 0
+	if err := s.removeExpired(ctx, expireReceiptsSQL, max, func(rows pgx.Rows) error { receipts++; return nil }); err != nil {
 		return n, fmt.Errorf("remove expired receipts: %w", err)
 	}
-	return n + int(receipts.RowsAffected()), nil
+	return n + receipts, nil
+}
+
+// removeExpired runs a statement that removes up to max rows, without the wait for the disk that others would have to wait behind: after a crash
+// of the server some are there again, as expired as they were.
+func (s *Store) removeExpired(ctx context.Context, sql string, max int, each func(pgx.Rows) error) error {
+	var b pgx.Batch
+	b.Queue(unhurriedSQL)
+	b.Queue(sql, max).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			if err := each(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+	return s.relay.SendBatch(ctx, &b).Close()
 }
 
 func (s *Store) expireCounters(ctx context.Context, max int) (total int, err error) {
@@ -73,13 +94,13 @@ func (s *Store) expireSome(ctx context.Context, max int) (n int, err error) {
 	}
 	defer release()
 	if !s.loaded || s.resting.Load() { // a process that decides nothing need not know what is dirty
-		gone, err := s.relay.Exec(ctx, expireCountersSQL, max)
-		return int(gone.RowsAffected()), err
+		err := s.removeExpired(ctx, expireCountersSQL, max, func(pgx.Rows) error { n++; return nil })
+		return n, err
 	}
 	if err := s.follow(ctx); err != nil {
 		return 0, err
 	}
-	if now, _, ok := s.clock.between(); !ok || len(s.dirtyExpired(now)) == 0 {
+	if now, _, ok := s.clock.between(); !ok || len(s.memory.expired(now)) == 0 {
 		return s.expireClean(ctx, max)
 	}
 	err = s.locked(ctx, engine.Batch{}, func(t *tx, at moment) (*draft, error) {
@@ -99,19 +120,13 @@ type expiring struct {
 	at int64
 }
 
-func (s *Store) dirtyExpired(now int64) (all []expiring) {
-	for r := s.memory.dirty.oldest(); r != nil; r = s.memory.dirty.next(r) {
-		if r.expires <= now {
-			all = append(all, expiring{r.id, r.expires})
-		}
-	}
-	return all
-}
-
 // expired gives up to max counters to remove, those that expired first. A row of the table may be older than a dirty
 // one, which then decides.
 func (s *Store) expired(ctx context.Context, t *tx, now int64, max int) ([]engine.CounterID, error) {
-	all := s.dirtyExpired(now)
+	var all []expiring
+	for _, r := range s.memory.expired(now) {
+		all = append(all, expiring{r.id, r.expires})
+	}
 	t.params.reset()
 	t.params.scalar(now)
 	t.params.scalar(int64(max + len(all)))
@@ -133,13 +148,12 @@ func (s *Store) expired(ctx context.Context, t *tx, now int64, max int) ([]engin
 // expireClean removes rows of the table that have expired. One that is dirty stays as the journal says it is, and is
 // written to the table anew. Of one that is clean the journal may still speak, for those who read it from its beginning.
 func (s *Store) expireClean(ctx context.Context, max int) (n int, err error) {
-	rows, err := s.relay.Query(ctx, expireCountersSQL, max)
-	if err != nil {
-		return 0, err
-	}
-	var id engine.CounterID
 	var named []engine.CounterID
-	_, err = pgx.ForEachRow(rows, []any{&id.Key, &id.Name}, func() error {
+	err = s.removeExpired(ctx, expireCountersSQL, max, func(rows pgx.Rows) error {
+		var id engine.CounterID
+		if err := rows.Scan(&id.Key, &id.Name); err != nil {
+			return err
+		}
 		switch r := s.memory.rows[id]; {
 		case r == nil: // if the journal speaks of it, who reads that from its beginning has it again until the next time, expired
 			n++

@@ -241,6 +241,46 @@ func TestTheCleanRowsRememberedAreBounded(t *testing.T) {
 	}
 }
 
+// TestDirtyRowsThatHaveExpiredAreFound, without a look at all of them where there is none.
+func TestDirtyRowsThatHaveExpiredAreFound(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		m, pick := newMemory(), func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }
+		for seq := range int64(1 + pick(40)) {
+			id := engine.CounterID{Key: fmt.Sprint(pick(6))}
+			r := m.rows[id]
+			switch {
+			case r == nil || pick(3) == 0:
+				if r == nil {
+					r = &row{id: id}
+				}
+				r.expires = int64(pick(10))
+				m.soil(r, &journal.Mark{Seq: seq})
+			case r.since != nil && pick(2) == 0:
+				m.wash(r)
+			default:
+				m.drop(r)
+			}
+			now := int64(pick(10))
+			var want, got []string
+			for r := m.dirty.oldest(); r != nil; r = m.dirty.next(r) {
+				if r.expires <= now {
+					want = append(want, r.id.Key)
+				}
+			}
+			for _, r := range m.expired(now) {
+				got = append(got, r.id.Key)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("(-want +got)\n%s", diff)
+			}
+			if len(got) == 0 && m.dirty.n > 0 && m.soonest <= now {
+				t.Fatalf("it goes over all rows at %d again", now)
+			}
+		}
+	})
+}
+
 func TestAFoldTakesNoMoreThanThereIs(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"math"
 	"unique"
 
 	"github.com/google/btree"
@@ -53,6 +54,8 @@ type memory struct {
 	rows  map[engine.CounterID]*row
 	dirty list // in order of since
 	clean list
+	// soonest is no later than when the first of the dirty rows expires, in Unix milliseconds.
+	soonest int64
 	// tree has the dirty rows in order of id, but for those of unsorted, which are put there when somebody asks.
 	tree     *btree.BTreeG[*row]
 	unsorted []*row
@@ -60,7 +63,7 @@ type memory struct {
 
 func newMemory() *memory {
 	m := &memory{
-		rows: make(map[engine.CounterID]*row),
+		rows: make(map[engine.CounterID]*row), soonest: math.MaxInt64,
 		tree: btree.NewG(32, func(a, b *row) bool { return a.id.Compare(b.id) < 0 }),
 	}
 	m.dirty.init()
@@ -123,6 +126,7 @@ func (m *memory) keep(r *row) {
 // soil notes that a row, new or known, was changed by a row of the journal.
 func (m *memory) soil(r *row, by *journal.Mark) {
 	r.last, r.place = by.Seq, place{}
+	m.soonest = min(m.soonest, r.expires)
 	if r.since != nil {
 		return
 	}
@@ -209,6 +213,22 @@ func (m *memory) each(from engine.CounterID, end string, f func(*row) bool) {
 		}
 		return r.id.Key < end && f(r)
 	})
+}
+
+// expired gives the dirty rows that have expired. It goes over all of them only where one may have: there may be 65,536, and it is asked
+// for each few rows that are removed from the table.
+func (m *memory) expired(now int64) (all []*row) {
+	if now < m.soonest {
+		return nil
+	}
+	m.soonest = math.MaxInt64
+	for r := m.dirty.oldest(); r != nil; r = m.dirty.next(r) {
+		m.soonest = min(m.soonest, r.expires)
+		if r.expires <= now {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 // replay does what a row of the journal says that another process wrote, and tells to which counter.
