@@ -49,7 +49,9 @@ ORDER BY username, raised_at DESC, id DESC LIMIT $1`
 
 	listAlertsOfUserSQL = alertsFilter + ofUser
 
-	listOpenAlertsOfUserSQL = alertsFilter + ` AND resolved_at = 0` + ofUser
+	// Not resolved_at = 0, with which the planner reads the open ones of all users, and sorts them, where the table has grown and
+	// was never analyzed.
+	listOpenAlertsOfUserSQL = alertsFilter + ` AND resolved_at BETWEEN 0 AND 0` + ofUser
 )
 
 // attempts bounds how often a transaction is tried that lost a race.
