@@ -273,7 +273,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			c.state.until, c.state.unsteady = b.until, unsteady
 		}
 		if other && (r.Verb <= Check || r.Verb == Refund) {
-			b.kept = append(b.kept, c.definition(slot))
+			b.kept = append(b.kept, c.definition(i))
 		}
 		if !r.Verb.internal() && r.Verb != Settle || c.limit == nil {
 			c.limit = &r.Limits[i]
@@ -309,40 +309,34 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		}
 	}
 	for i := range b.kept {
-		if d := &b.kept[i]; !r.chargesSlot(d.slot) {
-			c := &b.counters[d.slot]
-			if !r.decision.Allowed && c.other == nil {
-				c.other = newMemo(c.limit, &c.state)
-			}
-			d.restore(c)
+		d := &b.kept[i]
+		if r.charges(&r.decision, d.at) {
+			continue
 		}
-	}
-	if r.Verb == Refund {
-		b.refundKept(r)
-	}
-}
-
-// refundKept gives back what a refund was decided to under definitions that were left again: under those that stand, and at the moment
-// that is stored, for from there another definition carries over what is used, and has told when that is free.
-func (b *batch) refundKept(r *Request) {
-	for _, slot := range r.slots {
-		if slices.ContainsFunc(b.kept, func(d definition) bool { return d.slot == slot }) {
-			b.counters[slot].state.refund(r.Cost)
+		c := &b.counters[r.slots[d.at]]
+		if !r.decision.Allowed && c.other == nil {
+			c.other = newMemo(c.limit, &c.state)
+		}
+		d.restore(c)
+		if r.Verb == Refund {
+			// Under the definition that stands, and at the moment that is stored: from there another definition carries over what is
+			// used, and has told when that is free.
+			c.state.refund(r.Cost)
 		}
 	}
 }
 
-// definition is a counter as it was before a request under another definition. If that charges nothing, it changes nothing:
-// to leave its definition would be to carry what is used over into it, from where it may be gone the sooner.
+// definition is the counter of the at-th limit as it was before a request under another definition. If that charges nothing, it
+// changes nothing: to leave its definition would be to carry what is used over into it, from where it may be gone the sooner.
 type definition struct {
-	slot   int
+	at     int
 	state  State
 	limit  *Limit
 	denied bool
 }
 
-func (c *counter) definition(slot int) definition {
-	return definition{slot: slot, state: c.state.clone(), limit: c.limit, denied: c.denied}
+func (c *counter) definition(at int) definition {
+	return definition{at: at, state: c.state.clone(), limit: c.limit, denied: c.denied}
 }
 
 // restore leaves of the request the denials that it counted, whose event needs a limit.
@@ -351,16 +345,6 @@ func (d *definition) restore(c *counter) {
 	if d.limit != nil {
 		c.limit = d.limit
 	}
-}
-
-// chargesSlot tells whether one of the request's limits charged the counter.
-func (r *Request) chargesSlot(slot int) bool {
-	for i := range r.slots {
-		if r.slots[i] == slot && r.charges(&r.decision, i) {
-			return true
-		}
-	}
-	return false
 }
 
 // decideTell raises the exceeded events of denials that were counted in memory.

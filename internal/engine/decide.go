@@ -10,10 +10,7 @@ func (r *Request) decide(states []*State, now int64) Decision {
 	for i := range limits {
 		l, s := &limits[i], states[i]
 		s.advance(l, now)
-		fits := verb == Refund || total(states, i, cost) <= s.remaining(l)
-		d.Results[i] = Result{Allowed: fits}
-		d.Allowed = d.Allowed && (fits || l.Shadow)
-		d.Shadow = d.Shadow || !fits && l.Shadow
+		d.judge(i, l, verb == Refund || cost <= s.remaining(l))
 	}
 	d.Shadow = d.Shadow && d.Allowed
 	for i, s := range states {
@@ -24,10 +21,17 @@ func (r *Request) decide(states []*State, now int64) Decision {
 			s.counting().charge(cost)
 		}
 	}
-	for i := range limits {
-		d.Results[i].fill(&limits[i], states[i], now, total(states, i, cost))
+	for i, s := range states {
+		d.Results[i].fill(&limits[i], s, now, cost)
 	}
 	return d
+}
+
+// judge takes in whether the i-th limit fits.
+func (d *Decision) judge(i int, l *Limit, fits bool) {
+	d.Results[i] = Result{Allowed: fits}
+	d.Allowed = d.Allowed && (fits || l.Shadow)
+	d.Shadow = d.Shadow || !fits && l.Shadow
 }
 
 // charges tells whether the i-th limit is charged under a decision. Those of one policy in shadow are charged together
@@ -48,18 +52,6 @@ func (r *Request) charges(d *Decision, i int) bool {
 		}
 	}
 	return true
-}
-
-// total is the cost that the first i+1 limits together charge to the counter of the last of them: more than cost
-// where limits share a counter.
-func total(states []*State, i int, cost int64) int64 {
-	sum := cost
-	for _, s := range states[:i] {
-		if s == states[i] {
-			sum += cost
-		}
-	}
-	return sum
 }
 
 // fill describes the state after the decision; Allowed stands already.

@@ -83,15 +83,11 @@ func (m *local) decide(r *Request, now int64) Decision {
 	defer m.mu.Unlock()
 	// Copies, because what a request charges nothing to it leaves as it is: to bring it under another definition is to carry what is
 	// used over into that, from where it may be gone the sooner.
-	states, copies := make([]*State, len(r.Limits)), map[CounterID]*State{}
+	states := make([]*State, len(r.Limits))
 	for i := range r.Limits {
-		id := r.Limits[i].CounterID
-		if states[i] = copies[id]; states[i] == nil {
-			s := new(State)
-			if known := m.states[id]; known != nil {
-				*s = known.clone()
-			}
-			states[i], copies[id] = s, s
+		states[i] = new(State)
+		if known := m.states[r.Limits[i].CounterID]; known != nil {
+			*states[i] = known.clone()
 		}
 	}
 	d := r.decide(states, now)

@@ -359,34 +359,6 @@ func TestSeveralLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
 	})
 }
 
-// A counter that a request names twice is charged twice, or not at all.
-func TestACounterNamedTwiceHasToHoldBoth(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, a Algorithm) {
-		check(t, 1000, func(t *rapid.T) {
-			h := begin(t, a)
-			limits, states := []Limit{h.limit, h.limit}, []*State{&h.state, &h.state}
-			for _, o := range genOps(h.limit, 8, Consume).Draw(t, "ops") {
-				h.now += o.after
-				before := h.ask(Check, o.cost)
-				d := decide(Consume, limits, states, h.now, o.cost)
-				if want := 2*o.cost <= before.Remaining; d.Allowed != want {
-					t.Fatalf("twice %d of %d: allowed %t", o.cost, before.Remaining, d.Allowed)
-				}
-				if used := h.ask(Check, 1).Used; used > h.limit.capacity() {
-					t.Fatalf("used %d of %d", used, h.limit.capacity())
-				}
-				if last := d.Results[1]; last.RetryAfter > 0 && h.now+last.RetryAfter < farFuture {
-					copy := stored(t, &h.state)
-					if !decide(Consume, limits, []*State{copy, copy}, h.now+last.RetryAfter, o.cost).Allowed {
-						t.Fatalf("twice %d is refused after %d ms", o.cost, last.RetryAfter)
-					}
-				}
-			}
-		})
-	})
-}
-
 // Invariant 4.
 func TestRemainingNeverRisesInsideAFixedWindow(t *testing.T) {
 	t.Parallel()

@@ -86,7 +86,7 @@ var (
 // Request is one question. It belongs to the engine from Submit until Done is called, and is not used again.
 type Request struct {
 	Verb Verb
-	// Limits are decided together: none is charged unless all fit. None at all allows.
+	// Limits are decided together, each of another counter: none is charged unless all fit. None at all allows.
 	Limits []Limit
 	// Cost is charged to each limit, 1 to MaxAmount.
 	Cost int64

@@ -266,8 +266,6 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 	before, redefined := make([]usage, len(b.states)), make([]bool, len(b.states))
 	for i, s := range b.states {
 		redefined[i] = s.spec != 0 && s.spec != r.Limits[i].hash()
-	}
-	for i, s := range b.states {
 		if s.arrive(&r.Limits[i], b.now) {
 			b.counters[r.slots[i]].limit = &r.Limits[i]
 		}
@@ -320,12 +318,9 @@ func (r *Request) delta() int64 { return r.Cost - r.reserved.Cost }
 func (r *Request) settle(states []*State, now int64) Decision {
 	delta := r.delta()
 	d := Decision{Allowed: true, Results: r.results()}
-	for i := range r.Limits {
+	for i, s := range states {
 		l := &r.Limits[i]
-		fits := delta <= 0 || total(states, i, delta) <= states[i].remaining(l)
-		d.Results[i] = Result{Allowed: fits}
-		d.Allowed = d.Allowed && (fits || l.Shadow)
-		d.Shadow = d.Shadow || !fits && l.Shadow
+		d.judge(i, l, delta <= s.remaining(l))
 	}
 	d.Shadow = d.Shadow && d.Allowed
 	for i, s := range states {
