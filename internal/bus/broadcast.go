@@ -43,8 +43,8 @@ type broadcast[T any] struct {
 	ignored seldom
 }
 
-// send tells whether it was sent; the log says why not. It does not block.
-func (b *broadcast[T]) send(what T) bool {
+// send sends; the log says why it could not. It does not block.
+func (b *broadcast[T]) send(what T) {
 	data, err := json.Marshal(what)
 	if err == nil && b.conn.IsConnected() {
 		err = b.conn.Publish(b.subject, data)
@@ -54,7 +54,6 @@ func (b *broadcast[T]) send(what T) bool {
 	if err != nil {
 		b.log.Warn("tell all workers of a change", "subject", b.subject, "error", err)
 	}
-	return err == nil
 }
 
 // listen calls apply for each value of at most so many bytes that is valid. Unknown members are let through: a newer worker
@@ -116,29 +115,19 @@ func (a *Announcer) Listen(apply func(id string)) error {
 }
 
 // Forgetter carries [engine.Forget] between workers. Where one is lost the next transaction tells, or the lease ends.
-type Forgetter struct {
-	broadcast[engine.Forget]
-	apply atomic.Pointer[func(engine.Forget)]
-}
+type Forgetter struct{ broadcast[engine.Forget] }
 
 // NewForgetter makes one over a connection. It is made before the engine, whose Broadcast it is, and listens when
 // the engine is there.
 func NewForgetter(conn *nats.Conn, log *slog.Logger) *Forgetter {
-	return &Forgetter{broadcast: broadcast[engine.Forget]{conn: conn, subject: subjectForget, log: log}}
+	return &Forgetter{broadcast[engine.Forget]{conn: conn, subject: subjectForget, log: log}}
 }
 
-// Broadcast tells all workers, this one included. It does not block.
-func (f *Forgetter) Broadcast(what engine.Forget) {
-	// What is not sent does not come back to this worker either. It is applied beside the caller, which may hold the engine's
-	// lock.
-	if apply := f.apply.Load(); !f.send(what) && apply != nil {
-		go (*apply)(what)
-	}
-}
+// Broadcast tells all workers, this one included, whose engine has forgotten it before. It does not block.
+func (f *Forgetter) Broadcast(what engine.Forget) { f.send(what) }
 
 // Listen calls apply for each broadcast, those of this worker too.
 func (f *Forgetter) Listen(apply func(engine.Forget)) error {
-	f.apply.Store(&apply)
 	return f.listen(maxForgetBytes, func(what engine.Forget) error {
 		if what == (engine.Forget{}) {
 			return errors.New("it names nothing")
