@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -111,8 +110,7 @@ func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 
 func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	log := c.Logger.With("connection", c.Name)
-	var badHeaders atomic.Int64
-	var refused, dropped seldom
+	var badHeaders, refused, dropped seldom
 	var others texts
 	dial.handlers.Dropped = func() { // anyone may send those
 		if n := dropped.due(); n > 0 {
@@ -154,8 +152,8 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 				subject = sub.Subject
 			}
 			switch {
-			case errors.Is(err, nats.ErrBadHeaderMsg): // anyone may send those; the first is logged, and then every 1000th
-				if n := badHeaders.Add(1); n%1000 == 1 {
+			case errors.Is(err, nats.ErrBadHeaderMsg): // anyone may send those
+				if n := badHeaders.due(); n > 0 {
 					log.Warn("NATS", "subject", subject, "error", err, "messages", n)
 				}
 			case errors.Is(err, nats.ErrPermissionViolation): // anyone may ask for an answer to where this user may not publish

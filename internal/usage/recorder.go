@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/outage"
 )
 
 // Config configures a [Recorder].
@@ -54,9 +55,8 @@ type Recorder struct {
 	// log holds requests that were taken from the queue and not written yet.
 	log []Request
 	// began is when the counts began that are in the tally.
-	began time.Time
-	// failing is what was logged of the last write, which failed; it is logged once. Empty when it did not fail.
-	failing string
+	began   time.Time
+	failing *outage.Log
 
 	other, lostCounts, lostRequests, malformed atomic.Int64
 
@@ -78,6 +78,7 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	cfg.Pending = cmp.Or(cfg.Pending, 65536)
 	r := &Recorder{
 		cfg: cfg, tally: newTally(), requests: make(chan Request, cfg.Queue), began: time.Now(), stopped: make(chan struct{}),
+		failing: outage.New(cfg.Logger, slog.LevelWarn, "usage is not written: it waits in memory, as long as there is room", "usage is written again"),
 	}
 	r.stop, r.cancel = context.WithCancel(context.Background())
 	go r.run()
@@ -150,7 +151,7 @@ func (r *Recorder) run() {
 				r.takeCounts()
 			}
 		}
-		r.report(r.flushSome())
+		r.failing.Tried(r.flushSome())
 	}
 }
 
@@ -164,25 +165,6 @@ func (r *Recorder) flushSome() error {
 // due tells whether what was counted is to be written.
 func (r *Recorder) due(now time.Time) bool {
 	return !now.Truncate(longest).Equal(r.began.Truncate(longest)) || r.tally.size() <= fewCounts
-}
-
-// report logs the first of a row of failures, what becomes of the usage, and their end.
-func (r *Recorder) report(err error) {
-	what := ""
-	switch {
-	case errors.Is(err, engine.ErrCommitUnknown):
-		what = "write usage: some may be stored or not, and is dropped rather than counted twice; the rest waits in memory"
-	case err != nil:
-		what = "write usage: it waits in memory, as long as there is room"
-	}
-	switch {
-	case what == r.failing:
-	case err != nil:
-		r.cfg.Logger.Warn(what, "error", err)
-	default:
-		r.cfg.Logger.Info("usage is written again")
-	}
-	r.failing = what
 }
 
 // takeCounts takes what was counted so far, to be written.
@@ -225,11 +207,15 @@ func (r *Recorder) flush(ctx context.Context) error {
 	return errors.Join(r.writeCounts(ctx), r.writeRequests(ctx))
 }
 
-// write runs one transaction within its time.
-func (r *Recorder) write(ctx context.Context, add func(ctx context.Context) error) error {
+// write runs one transaction within its time. unknown says that it failed, and may be stored all the same.
+func (r *Recorder) write(ctx context.Context, add func(ctx context.Context) error) (unknown bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	return add(ctx)
+	err = add(ctx)
+	if unknown = errors.Is(err, engine.ErrCommitUnknown); unknown {
+		err = fmt.Errorf("some may be stored or not, and is dropped rather than counted twice: %w", err)
+	}
+	return unknown, err
 }
 
 // drain takes requests from the queue, as many as it had when it began and no more than wait at most.
@@ -244,8 +230,8 @@ func (r *Recorder) drain() {
 func (r *Recorder) writeCounts(ctx context.Context) (err error) {
 	done := 0
 	for some := range slices.Chunk(r.pending, writeRows) {
-		err = r.write(ctx, func(ctx context.Context) error { return r.cfg.Store.AddUsage(ctx, some) })
-		unknown := errors.Is(err, engine.ErrCommitUnknown)
+		var unknown bool
+		unknown, err = r.write(ctx, func(ctx context.Context) error { return r.cfg.Store.AddUsage(ctx, some) })
 		if err != nil && !unknown {
 			break
 		}
@@ -275,8 +261,7 @@ func compareCounts(a, b Count) int {
 func (r *Recorder) writeRequests(ctx context.Context) error {
 	for len(r.log) > 0 {
 		n := min(len(r.log), writeRows)
-		err := r.write(ctx, func(ctx context.Context) error { return r.cfg.Store.AddRequests(ctx, r.log[:n]) })
-		unknown := errors.Is(err, engine.ErrCommitUnknown)
+		unknown, err := r.write(ctx, func(ctx context.Context) error { return r.cfg.Store.AddRequests(ctx, r.log[:n]) })
 		if err != nil && !unknown {
 			return err
 		}
