@@ -1,6 +1,10 @@
 package alerts
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/seed503877ad/limits"
+)
 
 // Severity says how bad an alert is.
 type Severity string
@@ -154,17 +158,7 @@ type Delivery struct {
 }
 
 // Silence keeps alerts from being told. Empty matchers fit all; the others are exact or globs with *.
-type Silence struct {
-	ID        string `json:"id"`
-	Rule      string `json:"rule,omitempty"`
-	Policy    string `json:"policy,omitempty"`
-	Key       string `json:"key,omitempty"`
-	User      string `json:"user,omitempty"`
-	Reason    string `json:"reason"`
-	By        string `json:"by,omitempty"`
-	CreatedAt int64  `json:"createdAt"`
-	ExpiresAt int64  `json:"expiresAt"`
-}
+type Silence limits.Silence
 
 // Poison is a message of the stream that could not be taken, and why.
 type Poison struct {
