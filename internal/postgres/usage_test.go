@@ -9,17 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/seed503877ad/limits/internal/storetest"
 	"github.com/seed503877ad/limits/internal/usage"
 )
-
-func TestUsage(t *testing.T) {
-	storetest.Usage(t, func(t *testing.T) usage.Store { return open(t, Config{}) })
-}
-
-func TestSettle(t *testing.T) {
-	storetest.Settle(t, func(t *testing.T) storetest.Store { return open(t, Config{}) })
-}
 
 // TestUsageIsSummedUpInMemory looks at the plan that the connection keeps: minutes that are sorted to be summed up go to the disk.
 func TestUsageIsSummedUpInMemory(t *testing.T) {

@@ -167,6 +167,8 @@ func BenchmarkUpdate1(b *testing.B) {
 	storetest.BenchmarkUpdate(b, s, 1)
 }
 
+func BenchmarkTake(b *testing.B) { storetest.BenchmarkTake(b, open(b, Config{})) }
+
 // BenchmarkFold64 is what a fold adds to a transaction: counters of a large table, each on another page.
 func BenchmarkFold64(b *testing.B) {
 	s := open(b, Config{})

@@ -13,8 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// Alerts runs the suite of alerts. open gives an empty store that closes when its test ends.
-func Alerts(t *testing.T, open func(t *testing.T) alerts.Store) {
+func alertSuite(t *testing.T, open func(t *testing.T) Store) {
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, s alerts.Store)

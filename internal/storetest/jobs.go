@@ -1,19 +1,15 @@
 package storetest
 
 import (
-	"context"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/jobs"
-	"github.com/seed503877ad/limits/internal/overrides"
 )
 
-// Jobs runs the suite of the runs of jobs. open gives an empty store that closes when its test ends.
-func Jobs(t *testing.T, open func(t *testing.T) jobs.Store) {
+func jobSuite(t *testing.T, open func(t *testing.T) Store) {
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, s jobs.Store)
@@ -223,34 +219,4 @@ func pruneRuns(t *testing.T, s jobs.Store) {
 	}
 	equal(t, "left", outcomes(t, s, "j"), []string{"5 done"})
 	equal(t, "of one that runs", outcomes(t, s, "k"), []string{"2 skipped", "1 running"})
-}
-
-// OverridePruner removes overrides that expired.
-type OverridePruner interface {
-	overrides.Store
-	PruneOverrides(ctx context.Context, before time.Time, max int) (int, error)
-}
-
-// PruneOverrides holds that what expired before a moment is removed, in parts, and nothing else.
-func PruneOverrides(t *testing.T, s OverridePruner) {
-	for subject, expires := range map[string]int64{"for good": 0, "a": 10, "b": 19, "c": 15, "not yet": 20} {
-		o := override("p", "n", subject)
-		o.ExpiresAt = expires
-		putOverride(t, s, o)
-	}
-	for i, c := range []struct{ want, revision int }{{2, 6}, {1, 7}, {0, 7}} {
-		n, err := s.PruneOverrides(within(t), time.UnixMilli(20), 2)
-		if n != c.want || err != nil {
-			t.Errorf("prune %d: %d, %v; want %d", i, n, err, c.want)
-		}
-		// A worker is to read all again when some are gone, and not when none is.
-		equal(t, "revision", changes(t, s, -1).Revision, int64(c.revision))
-	}
-	var left []string
-	for _, o := range changes(t, s, 5).Overrides {
-		left = append(left, o.Subject)
-	}
-	if len(left) != 2 || !strings.Contains(strings.Join(left, ","), "for good") {
-		t.Errorf("left: %q", left)
-	}
 }

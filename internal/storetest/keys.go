@@ -8,8 +8,7 @@ import (
 	apikeys "github.com/seed503877ad/limits/internal/keys"
 )
 
-// Keys runs the suite of API keys. open gives an empty store that closes when its test ends.
-func Keys(t *testing.T, open func(t *testing.T) apikeys.Store) {
+func keySuite(t *testing.T, open func(t *testing.T) Store) {
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, s apikeys.Store)

@@ -3,13 +3,14 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/overrides"
 )
 
-// Overrides runs the suite of overrides. open gives an empty store that closes when its test ends.
-func Overrides(t *testing.T, open func(t *testing.T) overrides.Store) {
+func overrideSuite(t *testing.T, open func(t *testing.T) Store) {
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, s overrides.Store)
@@ -25,6 +26,10 @@ func Overrides(t *testing.T, open func(t *testing.T) overrides.Store) {
 			c.test(t, open(t))
 		})
 	}
+	t.Run("what expired is removed, in parts", func(t *testing.T) {
+		t.Parallel()
+		expiredOverrides(t, open(t))
+	})
 }
 
 const manyOverrides = 1000
@@ -160,4 +165,28 @@ func overrideWriters(t *testing.T, s overrides.Store) {
 		revision = c.Revision
 	}
 	equal(t, "overrides", len(seen), writers*each)
+}
+
+// expiredOverrides holds that what expired before a moment is removed, in parts, and nothing else.
+func expiredOverrides(t *testing.T, s Store) {
+	for subject, expires := range map[string]int64{"for good": 0, "a": 10, "b": 19, "c": 15, "not yet": 20} {
+		o := override("p", "n", subject)
+		o.ExpiresAt = expires
+		putOverride(t, s, o)
+	}
+	for i, c := range []struct{ want, revision int }{{2, 6}, {1, 7}, {0, 7}} {
+		n, err := s.PruneOverrides(within(t), time.UnixMilli(20), 2)
+		if n != c.want || err != nil {
+			t.Errorf("prune %d: %d, %v; want %d", i, n, err, c.want)
+		}
+		// A worker is to read all again when some are gone, and not when none is.
+		equal(t, "revision", changes(t, s, -1).Revision, int64(c.revision))
+	}
+	var left []string
+	for _, o := range changes(t, s, 5).Overrides {
+		left = append(left, o.Subject)
+	}
+	if len(left) != 2 || !strings.Contains(strings.Join(left, ","), "for good") {
+		t.Errorf("left: %q", left)
+	}
 }

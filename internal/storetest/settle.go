@@ -10,9 +10,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// Settle tries the engine's settle over a store: what it needs of receipts. open gives an empty store that closes when
-// its test ends.
-func Settle(t *testing.T, open func(t *testing.T) Store) {
+// settleSuite tries the engine's settle over a store: what it needs of receipts.
+func settleSuite(t *testing.T, open func(t *testing.T) Store) {
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, s Store)

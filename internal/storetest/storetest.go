@@ -1,5 +1,5 @@
-// Package storetest holds every store to the one contract: what [engine.Store] says, and what the outbox owes its
-// relay. Both backends pass the same suite, so the engine need not know which one it has.
+// Package storetest holds every store to the one contract: what [engine.Store] and the stores of the other packages say, and
+// what the outbox owes its relay. Both backends pass the same suite, so nobody need know which one it has.
 package storetest
 
 import (
@@ -11,12 +11,24 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/jobs"
+	apikeys "github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/overrides"
+	"github.com/seed503877ad/limits/internal/usage"
 )
 
 // Store is what a backend offers.
 type Store interface {
 	engine.Store
+	apikeys.Store
+	overrides.Store
+	jobs.Store
+	alerts.Store
+	usage.Store
+
+	PruneOverrides(ctx context.Context, before time.Time, max int) (int, error)
 	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error)
 	Backlog(ctx context.Context) (int64, error)
 	OutboxAge(ctx context.Context) (time.Duration, error)
@@ -25,6 +37,27 @@ type Store interface {
 
 // Run runs the suite. open gives an empty store that closes when its test ends.
 func Run(t *testing.T, open func(t *testing.T) Store) {
+	counterSuite(t, open)
+	for _, c := range []struct {
+		name  string
+		suite func(t *testing.T, open func(t *testing.T) Store)
+	}{
+		{"settle", settleSuite},
+		{"keys", keySuite},
+		{"overrides", overrideSuite},
+		{"jobs", jobSuite},
+		{"alerts", alertSuite},
+		{"usage", usageSuite},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.suite(t, open)
+		})
+	}
+}
+
+// counterSuite tries the counters, the receipts and the outbox.
+func counterSuite(t *testing.T, open func(t *testing.T) Store) {
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, s Store)

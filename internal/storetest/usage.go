@@ -7,8 +7,7 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// Usage runs the part of the suite that is about usage. open gives an empty store that closes when its test ends.
-func Usage(t *testing.T, open func(t *testing.T) usage.Store) {
+func usageSuite(t *testing.T, open func(t *testing.T) Store) {
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, s usage.Store)
