@@ -187,9 +187,9 @@ func everywhere(t *testing.T, f func(t *testing.T, env []string)) {
 }
 
 // connect is a plain NATS client.
-func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
+func connect(t testing.TB, url string) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(url, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))...)
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,8 +49,6 @@ type Desk struct {
 	// Target gives the fingerprint by which a channel is disabled, so that one which leads elsewhere now is not shown as
 	// disabled; nil to take the name alone.
 	Target func(c *ChannelSpec) string
-	// Now is the clock of what a test says; time.Now unless set.
-	Now func() time.Time
 }
 
 // List gives alerts.
@@ -220,19 +218,12 @@ func (d *Desk) Test(ctx context.Context, channel, note string) (id string, chann
 	}
 	id = rand.Text()
 	for _, name := range channels {
-		if err := d.Store.AddDelivery(ctx, testDelivery(id, name, note, d.now())); err != nil {
+		if err := d.Store.AddDelivery(ctx, testDelivery(id, name, note, time.Now())); err != nil {
 			return "", nil, err
 		}
 	}
 	d.wake()
 	return id, channels, nil
-}
-
-func (d *Desk) now() time.Time {
-	if d.Now != nil {
-		return d.Now()
-	}
-	return time.Now()
 }
 
 // testDelivery makes a message of its own for each channel, which it names.

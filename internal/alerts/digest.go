@@ -78,7 +78,7 @@ func digestNote(digests, alerts int) string {
 // digest makes the digest of a user: each channel is told of the alerts that it would have been sent, and of no others. What may
 // not be told now, or was held since the run began, waits for the next.
 func (s *Service) digest(user string, held []Alert, began, now int64, silences []Silence) (Digested, error) {
-	rules, at := s.Rules(), millis(now+DigestLead)
+	rules, at := s.Rules(), time.UnixMilli(now+DigestLead)
 	later := rules.later(held, at, silences)
 	for i := range held {
 		if held[i].NoticeAt > began && later[held[i].ID] == 0 {

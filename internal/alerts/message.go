@@ -47,7 +47,7 @@ func (a *Alert) denials() int64 {
 }
 
 // stamp writes a moment for people.
-func stamp(ms int64) string { return millis(ms).UTC().Format("2006-01-02 15:04:05 UTC") }
+func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05 UTC") }
 
 func (m Message) with(data any) (Message, error) {
 	var err error

@@ -175,8 +175,8 @@ func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Sile
 		}
 	}
 	rules := s.Rules()
-	if until, quiet := rules.find(a.Rule).quietUntil(millis(now)); quiet {
-		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", heldUntil(until, millis(now))
+	if until, quiet := rules.find(a.Rule).quietUntil(time.UnixMilli(now)); quiet {
+		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", heldUntil(until, time.UnixMilli(now))
 		return told, nil
 	}
 	refused, err := s.throttle(ctx, a)

@@ -113,7 +113,7 @@ func (v *view) keep(c Changes) {
 
 // notice decides as [Service.tell] does, without silences.
 func (v *view) notice(a *Alert) {
-	until, quiet := v.rules.find(a.Rule).quietUntil(millis(a.RaisedAt))
+	until, quiet := v.rules.find(a.Rule).quietUntil(time.UnixMilli(a.RaisedAt))
 	switch {
 	case quiet:
 		a.Notice, a.Reason, a.HeldUntil = Held, "quiet hours", until.UnixMilli()

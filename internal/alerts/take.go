@@ -415,6 +415,3 @@ func (r *Rules) find(name string) *Rule {
 	}
 	return &r.Rules[i]
 }
-
-// millis gives a moment in Unix milliseconds.
-func millis(ms int64) time.Time { return time.UnixMilli(ms) }

@@ -137,7 +137,7 @@ func TestNATSRoles(t *testing.T) {
 	at := roles(t)
 	check, admin, events, alerter := at.as(t, "check"), at.as(t, "admin"), at.as(t, "events"), at.as(t, "alerter")
 	t.Run("a server checks, and does no more", func(t *testing.T) { checkRole(t, check) })
-	t.Run("answers go to inboxes alone", func(t *testing.T) { answersOfOthers(t, at, check, admin) })
+	t.Run("answers go to inboxes alone", func(t *testing.T) { answersOfOthers(t, check, admin) })
 	t.Run("an administrator", func(t *testing.T) { adminRole(t, admin) })
 	t.Run("a reader of events", func(t *testing.T) { eventsRole(t, events) })
 	t.Run("an alerter", func(t *testing.T) { alerterRole(t, alerter) })
@@ -175,7 +175,7 @@ func checkRole(t *testing.T, check *user) {
 }
 
 // answersOfOthers has a caller choose where its answer goes.
-func answersOfOthers(t *testing.T, at *natsRoles, check, admin *user) {
+func answersOfOthers(t *testing.T, check, admin *user) {
 	inbox, err := check.SubscribeSync("_INBOX_check.mine")
 	if err != nil {
 		t.Fatal(err)

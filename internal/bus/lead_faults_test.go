@@ -210,7 +210,7 @@ func TestAWorkerWhoseStoreHangsTakesOver(t *testing.T) {
 	deciding(t, []*led{a}, 0)
 	b := ledWorker(t, url, "db", func(w *led) { w.reads = func(ctx context.Context) { <-ctx.Done() } })
 	deciding(t, []*led{a, b}, 0)
-	_, end := asking(t, url)
+	end := asking(t, url)
 	if err := a.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestAWorkerThatStopsAtOnceHandsOver(t *testing.T) {
 	w := ledWorker(t, url, "db")
 	deciding(t, []*led{w}, 0)
 	time.Sleep(2 * settleEvery) // it is not new
-	_, end := asking(t, url)
+	end := asking(t, url)
 	next := ledWorker(t, url, "db")
 	for next.Deciding() {
 		time.Sleep(100 * time.Microsecond)
@@ -276,7 +276,7 @@ func TestManyWorkersComeAndGo(t *testing.T) {
 	srv := testenv.NATS(t)
 	all := ledWorkers(t, srv.ClientURL(), 1)
 	deciding(t, all, 0)
-	_, end := asking(t, srv.ClientURL())
+	end := asking(t, srv.ClientURL())
 	for range 3 {
 		next := ledWorkers(t, srv.ClientURL(), 5)
 		time.Sleep(settleEvery / 2)

@@ -10,10 +10,6 @@ type fixedWindow struct {
 }
 
 func (f *fixedWindow) same(l *Limit) bool {
-	if l.FirstUse {
-		_, end := l.span(f.begin)
-		return end == f.end
-	}
 	begin, end := l.span(f.begin)
 	return begin == f.begin && end == f.end
 }

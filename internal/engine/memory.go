@@ -193,7 +193,7 @@ func (x *exhausted) deny(r *Request, clock *reading, d *denials) (Decision, bool
 	decision := Decision{Results: r.results()}
 	if len(memos) == 1 && memos[0].used == r.Limits[0].capacity() {
 		memos[0].describe(r, now, &decision.Results[0])
-	} else if decision = x.describe(r, now, memos); decision.Allowed {
+	} else if decision = describeAll(r, now, memos); decision.Allowed {
 		return Decision{}, false // to allow is for the store
 	}
 	for i, m := range memos {
@@ -226,8 +226,8 @@ func (m *memo) describe(r *Request, now int64, result *Result) {
 	}
 }
 
-// describe words any other denial.
-func (x *exhausted) describe(r *Request, now int64, memos []*memo) Decision {
+// describeAll words any other denial.
+func describeAll(r *Request, now int64, memos []*memo) Decision {
 	var room [2]State
 	states := room[:0]
 	var pointers [2]*State

@@ -27,8 +27,6 @@ type Config struct {
 	MostGlobs int
 	// Broadcast makes other workers ask at once; they are not told unless set.
 	Broadcast func()
-	// Changed is called when what Find gives may have changed; nobody is told unless set.
-	Changed func()
 	// Logger is told when the store cannot be asked, and when it can again; nothing is logged unless set.
 	Logger *slog.Logger
 }
@@ -48,9 +46,6 @@ func (c *Config) defaults() error {
 	}
 	if c.Broadcast == nil {
 		c.Broadcast = func() {}
-	}
-	if c.Changed == nil {
-		c.Changed = func() {}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -122,9 +117,6 @@ func (t *Table) Find(policy, name, subject string, now int64) (Override, bool) {
 	}
 	return Override{}, false
 }
-
-// Len is how many overrides there are, with those that have expired.
-func (t *Table) Len() int { return int(t.size.Load()) }
 
 // Put sets an override, on this worker at once and on the others with the broadcast. The error is [ErrFull] when there
 // are as many as the table may hold, or as many globs as a decision should try.
@@ -222,7 +214,6 @@ func (t *Table) Refresh(ctx context.Context) error {
 	}
 	t.apply(&changes)
 	t.revision = changes.Revision
-	t.cfg.Changed()
 	return nil
 }
 

@@ -49,7 +49,7 @@ func (s *Store) find(id engine.CounterID) (*row, error) {
 
 // writeCounters writes changes into the journal.
 func (s *Store) writeCounters(rows []*row, ids []engine.CounterID, changes []engine.CounterChange) error {
-	s.record = newRecord(s.record)
+	s.record = journal.Begin(s.record)
 	for i := range changes {
 		c := &changes[i]
 		if c.Slot < 0 || c.Slot >= len(ids) {

@@ -31,8 +31,6 @@ const (
 // record is a row of the journal that is being written.
 type record []byte
 
-func newRecord(buf []byte) record { return journal.Begin(buf) }
-
 // empty tells that there is nothing in it to keep.
 func (r record) empty() bool { return len(r) <= 1 }
 

@@ -27,7 +27,7 @@ var never = storetest.Foldings[3]
 
 func TestRecord(t *testing.T) {
 	a, b := engine.CounterID{Key: "a", Name: "1m"}, engine.CounterID{Key: "\x00ä", Name: ""}
-	r := newRecord(nil).
+	r := record(journal.Begin(nil)).
 		change(a, &engine.CounterChange{State: []byte{0, 1}, ExpiresAt: -5}).
 		remove(b).
 		change(b, &engine.CounterChange{Spec: []byte("{}"), ExpiresAt: 1 << 60})
@@ -55,7 +55,7 @@ func TestRecord(t *testing.T) {
 // TestDecodeAnything has rows whose checksum is right and whose content is not.
 func TestDecodeAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		body := append(newRecord(nil), rapid.SliceOf(rapid.ByteRange(0, 5)).Draw(t, "body")...)
+		body := append(journal.Begin(nil), rapid.SliceOf(rapid.ByteRange(0, 5)).Draw(t, "body")...)
 		_ = decode(journal.Seal(body), func(*entry) {}) // does not panic
 	})
 	head := []byte{changed, 1, 'a', 1, 'b'}
@@ -63,7 +63,7 @@ func TestDecodeAnything(t *testing.T) {
 		"no fields": "", "no state": "\x00", "a long state": "\x00\x05xx", "a length without end": "\x00\xff\xff",
 		"an unknown kind": "\x00\x00\x07\x00\x00",
 	} {
-		row := append(append(newRecord(nil), head...), tail...)
+		row := append(append(journal.Begin(nil), head...), tail...)
 		if err := decode(journal.Seal(row), func(*entry) {}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -121,7 +121,7 @@ func TestDamagedJournal(t *testing.T) {
 		}
 	}
 	// A change of a counter that neither the journal nor the table has.
-	orphan := journal.Seal(newRecord(nil).change(one.Counters[0], &engine.CounterChange{}))
+	orphan := journal.Seal(record(journal.Begin(nil)).change(one.Counters[0], &engine.CounterChange{}))
 	for name, damage := range map[string]string{
 		"a byte":     `UPDATE journal SET changes = CAST(substr(changes, 1, 6) || x'00' || substr(changes, 8) AS BLOB) WHERE seq = 2`,
 		"cut":        `UPDATE journal SET changes = substr(changes, 1, 3) WHERE seq = 2`,

@@ -113,7 +113,7 @@ func (s *Store) firstOf(sp span, max int) ([]engine.CounterID, error) {
 // recordRemoved writes into the journal that counters are gone, so that earlier rows of it do not bring them back. It
 // gives what is to be done after the commit.
 func (s *Store) recordRemoved(ids []engine.CounterID) (func(), error) {
-	s.record = newRecord(s.record)
+	s.record = journal.Begin(s.record)
 	for _, id := range ids {
 		s.record = s.record.remove(id)
 	}
