@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -120,6 +121,32 @@ func TestCheckOverride(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("%s %s: %v; want %q", c.policy, c.limit, err, c.want)
 		}
+	}
+}
+
+// TestCheckOverrideLooksAtEveryTier: what one of them can take is right, and what none can is told of the limit as it is.
+func TestCheckOverrideLooksAtEveryTier(t *testing.T) {
+	t.Parallel()
+	s, burst := parse(t, `policies: [{name: p, limits: [{name: n, key: k, limit: 9, window: 1h}, {name: m, key: k, limit: 9, window: 1h}],
+  tiers: {PRO: {n: {algorithm: token_bucket}}}}]`), int64(4)
+	for name, want := range map[string]string{"n": "", "m": "burst needs algorithm token_bucket"} {
+		err := s.CheckOverride(&Override{Policy: "p", Limit: name, Subject: "k", Changes: Changed{Burst: &burst}})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("a burst of %s: %v, want %q", name, err, want)
+		}
+	}
+}
+
+// TestAnErrorNamesNoMoreThanSome of what there is.
+func TestAnErrorNamesNoMoreThanSome(t *testing.T) {
+	t.Parallel()
+	text := "policies:\n"
+	for i := range 23 {
+		text += fmt.Sprintf("- {name: p%d, limits: [{name: n, key: k, limit: 1, window: 1h}]}\n", i)
+	}
+	err := parse(t, text).CheckOverride(&Override{Policy: "q", Limit: "n", Subject: "k", Changes: Changed{Limit: 6}})
+	if !errors.Is(err, ErrUnknownPolicy) || !strings.HasSuffix(err.Error(), ", p18, p19 and 3 more") {
+		t.Error(err)
 	}
 }
 

@@ -341,6 +341,17 @@ func TestExplain(t *testing.T) {
 	if d := cmp.Diff(limits, e.Policies[0].Limits); d != "" || e.Policies[0].Tier != "PRO" {
 		t.Error(d, e.Policies[0].Tier)
 	}
+	for _, c := range []struct{ policy, user, want string }{
+		{"", "7", "trial: the request has no attribute route"},
+		{"trial", "7", "trial: the request has no attribute route, of which the key of limit burst is made"},
+		{"chat", "7", "chat: it is named"},
+	} {
+		e := full(t).Explain(Question{Policy: c.policy, Now: noon, Attributes: map[string]string{"user": c.user}})
+		last := e.Policies[len(e.Policies)-1]
+		if got := last.Policy + ": " + last.Why; got != c.want {
+			t.Errorf("asked for %q: %q, want %q", c.policy, got, c.want)
+		}
+	}
 }
 
 // TestExplainTellsAllThatALimitIs, and what it is unless said only of the algorithm.

@@ -22,7 +22,7 @@ func (c *compiler) reachable(policies []*policy) {
 	groups, work := map[int][]member{}, 0
 	for i, p := range policies {
 		path := yamlfile.Index("policies", i)
-		if p.group < 0 || p.match == nil || c.Has(path) {
+		if p.group < 0 || c.Has(path) { // such as one without a match
 			continue
 		}
 		some, always := p.needs()

@@ -56,6 +56,16 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
+// TestWhatHasAnotherMistakeIsNotCalledUnreachable: it may be a consequence.
+func TestWhatHasAnotherMistakeIsNotCalledUnreachable(t *testing.T) {
+	t.Parallel()
+	user := `match: {user: "*"}, ` + keyed("u:{user}")
+	_, err := Parse("f", []byte(group(user, user+`, warning: 2`)), options)
+	if err == nil || !strings.Contains(err.Error(), "2 is out of range") || strings.Contains(err.Error(), "never applies") {
+		t.Error(err)
+	}
+}
+
 // TestWhatIsCalledUnreachableIs: no request gets to a policy of a group that is said never to apply.
 func TestWhatIsCalledUnreachableIs(t *testing.T) {
 	t.Parallel()

@@ -441,3 +441,25 @@ func TestTallyByRef(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
+
+// TestTheOldestMinuteIsWrittenFirst: when the time of a write is over, or the room, it is the last that waits or goes.
+func TestTheOldestMinuteIsWrittenFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(notebook)
+		s.fail(errors.New("the store is away"))
+		r := record(t, Config{Store: s})
+		for _, key := range []string{"b", "a"} {
+			r.Tally(decided(engine.Consume, 1, key))
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		s.fail(nil)
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if all := s.written(); len(all) != 2 || all[0].Key != "b" || all[1].Key != "a" || all[0].At >= all[1].At {
+			t.Errorf("written: %+v", all)
+		}
+	})
+}

@@ -199,3 +199,29 @@ func TestNumbersAreWordedForPeople(t *testing.T) {
 		}
 	}
 }
+
+// TestTheDashboardSaysThatTheMetricsCannotBeRead: an empty page would say that there is nothing.
+func TestTheDashboardSaysThatTheMetricsCannotBeRead(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(broken{})
+	d, err := newDashboard(reg, func(context.Context) readiness { return readiness{Ready: true} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("Accept", "text/html")
+	d.ServeHTTP(w, r)
+	if w.Code != 500 || !strings.HasPrefix(w.Body.String(), "read the metrics: ") || !strings.Contains(w.Body.String(), "no number") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// broken is a metric that cannot be read.
+type broken struct{}
+
+func (broken) Describe(c chan<- *prometheus.Desc) { c <- prometheus.NewDesc("broken", "", nil, nil) }
+
+func (broken) Collect(c chan<- prometheus.Metric) {
+	c <- prometheus.NewInvalidMetric(prometheus.NewDesc("broken", "", nil, nil), errors.New("no number"))
+}
