@@ -75,6 +75,30 @@ func TestAKeyThatGoesOnBeingDeniedNeverWaitsForTheStore(t *testing.T) {
 	})
 }
 
+// TestADenialIsRememberedForASecond after the last transaction, and what comes later waits for the store.
+func TestADenialIsRememberedForASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}, Cost: 1}
+		ask(t, e, consume)
+		if d := ask(t, e, consume); d.Allowed {
+			t.Fatal("not exhausted")
+		}
+		store.hold()
+		time.Sleep(1100 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if d, err := e.Do(ctx, &consume); err == nil {
+			t.Errorf("answered while the store hangs: %+v", d)
+		}
+		<-store.enter
+		store.leave <- struct{}{}
+		store.release()
+	})
+}
+
 func TestDenialsAreToldAfterAResetAndBringNothingBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,6 +206,36 @@ func TestARefundOrResetEndsARememberedDenial(t *testing.T) {
 	if store.count() == before {
 		t.Error("a denial is remembered after Forget")
 	}
+}
+
+// TestAResetThatBreaksOffIsToldOf: it may have removed some.
+func TestAResetThatBreaksOffIsToldOf(t *testing.T) {
+	t.Parallel()
+	store := &breakingOff{tap: openTap(t)}
+	var told []engine.Forget
+	e := start(t, engine.Config{Store: store, Broadcast: func(f engine.Forget) { told = append(told, f) }})
+	consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
+	ask(t, e, consume)
+	if d := ask(t, e, consume); d.Allowed {
+		t.Fatal("not exhausted")
+	}
+	if n, err := e.Reset(t.Context(), engine.Selection{Prefix: "k"}, false); n != 1 || !errors.Is(err, engine.ErrUnavailable) {
+		t.Fatal(n, err)
+	}
+	if d := ask(t, e, consume); !d.Allowed {
+		t.Error("denied after a reset")
+	}
+	if diff := cmp.Diff([]engine.Forget{{Prefix: "k"}}, told); diff != "" {
+		t.Errorf("other workers are told (-want +got)\n%s", diff)
+	}
+}
+
+// breakingOff resets what it is to, and fails.
+type breakingOff struct{ *tap }
+
+func (s *breakingOff) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (int64, error) {
+	n, err := s.tap.Reset(ctx, sel, dryRun)
+	return n, errors.Join(err, errors.New("the connection is gone"))
 }
 
 func TestEvents(t *testing.T) {
@@ -374,7 +428,32 @@ func TestDenialsAreToldAfterTheClockWasSetBack(t *testing.T) {
 	})
 }
 
-// A worker whose denials came soon after another's event asks for theirs when it is due, not every second.
+// Denials that wait for an event of a time that is far ahead now are told at once.
+func TestDenialsThatWaitAreToldAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ahead := time.Hour
+		store := openTapAt(t, func() time.Time { return time.Now().Add(ahead) })
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 1, "1m")
+		l.Threshold = -1
+		for range 3 { // 1 allowed, 1 told, 1 remembered
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		}
+		ahead = 0
+		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "other", 1, "1m")}}) // reads the clock
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		denied := int64(0)
+		for _, event := range store.events(t) {
+			denied += event.Denied
+		}
+		if denied != 2 {
+			t.Errorf("events tell of %d of 2 denials", denied)
+		}
+	})
+}
+
 // What the store says that others changed is forgotten whatever the transaction was for: it is said once.
 func TestASettleForgetsWhatOthersChanged(t *testing.T) {
 	t.Parallel()

@@ -64,6 +64,47 @@ func TestRequestsThatWaitAreWrittenTogether(t *testing.T) {
 	store.release()
 }
 
+// TestABatchHasSoManyLimitsAtMost, but for one request that has more alone.
+func TestABatchHasSoManyLimitsAtMost(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	store.hold()
+	var done sync.WaitGroup
+	submit := func(limits int) {
+		done.Add(1)
+		r := &engine.Request{Verb: engine.Check, Cost: 1, Done: func(_ engine.Decision, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			done.Done()
+		}}
+		for i := range limits {
+			r.Limits = append(r.Limits, per(t, fmt.Sprint("k", i), 10, "1h"))
+		}
+		if err := e.Submit(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := store.count()
+	submit(1)
+	<-store.enter // it is being written: what comes now waits
+	for _, limits := range []int{4000, 96, 1, 5000, 1} {
+		submit(limits)
+	}
+	leave := store.leave
+	store.release()
+	leave <- struct{}{}
+	done.Wait()
+	var got []int
+	for _, b := range store.updates[before:] {
+		got = append(got, len(b.Counters))
+	}
+	if diff := cmp.Diff([]int{1, 4000, 1, 5000, 1}, got); diff != "" {
+		t.Errorf("counters of the transactions (-want +got)\n%s", diff)
+	}
+}
+
 func TestAFullQueueRefusesAtOnce(t *testing.T) {
 	t.Parallel()
 	store := openTap(t)

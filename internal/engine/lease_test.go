@@ -236,6 +236,8 @@ func TestALeaseIsLostWithATransactionThatMayHaveSettledIt(t *testing.T) {
 type estimating struct {
 	*tap
 	behind int64
+	// unsure is how often that was not sure, and decided again.
+	unsure atomic.Int64
 }
 
 func (s *estimating) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
@@ -245,6 +247,7 @@ func (s *estimating) Update(ctx context.Context, b engine.Batch, decide func(eng
 		if c := decide(snap); !c.Unsure {
 			return c
 		}
+		s.unsure.Add(1)
 		snap.Now, snap.Latest, snap.Until = now, 0, 0
 		return decide(snap)
 	})
@@ -436,4 +439,59 @@ func TestDemandCountsOnceForSeveralLimits(t *testing.T) {
 			t.Errorf("%d leased after %d requests", got, requests)
 		}
 	})
+}
+
+// TestWhatOthersAreToldOfIsNeverSure: workers hear of it before the commit, which is right only while nobody else can write. So a store
+// that decides before it has its lock decides again with it.
+func TestWhatOthersAreToldOfIsNeverSure(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		leased bool // by another worker
+		do     func(t *testing.T, e *engine.Engine, l engine.Limit) error
+		unsure bool
+	}{
+		"a consume": {do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+			return nil
+		}},
+		"a record": {do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
+			ask(t, e, engine.Request{Verb: engine.Record, Limits: []engine.Limit{l}})
+			return nil
+		}},
+		"a settle that charges": {do: func(t *testing.T, e *engine.Engine, _ engine.Limit) error {
+			_, err := e.Settle(t.Context(), "job", 7)
+			return err
+		}},
+		"a refund": {unsure: true, do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
+			ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{l}})
+			return nil
+		}},
+		"a settle that gives back": {unsure: true, do: func(t *testing.T, e *engine.Engine, _ engine.Limit) error {
+			_, err := e.Settle(t.Context(), "job", 3)
+			return err
+		}},
+		"a record over a lease": {unsure: true, leased: true, do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
+			ask(t, e, engine.Request{Verb: engine.Record, Limits: []engine.Limit{l}})
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := &estimating{tap: openTap(t)}
+			e := start(t, engine.Config{Store: store})
+			l := per(t, "k", 100_000, "366d")
+			l.Threshold, l.Algorithm, l.Leased = -1, engine.FixedWindow, c.leased
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 5, ID: "job"})
+			if c.leased {
+				warmFrom(t, start(t, engine.Config{Store: store.tap}), l, 5)
+			}
+			before := store.unsure.Load()
+			if err := c.do(t, e, l); err != nil {
+				t.Fatal(err)
+			}
+			if again := store.unsure.Load() - before; again > 0 != c.unsure {
+				t.Errorf("decided again %d times", again)
+			}
+		})
+	}
 }

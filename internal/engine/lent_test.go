@@ -276,6 +276,56 @@ func TestAWorkerThatGoesGivesBackWhatASweepCouldNot(t *testing.T) {
 	}
 }
 
+// What comes after the store has taken the lease for lost is not asked to go back.
+func TestALeaseThatIsOverForLongIsNotGivenBack(t *testing.T) {
+	t.Parallel()
+	id := CounterID{"k", "n"}
+	now := time.Now()
+	for at, want := range map[int64]int{600 - 2: 1, 600 - 1: 0} { // latest says 2 ms more
+		var x leases
+		x.init()
+		clock := reading{now: at, sent: now, received: now}
+		x.shard(id).known[id] = &lease{
+			limit: Limit{CounterID: id}, grant: grant{amount: 5, until: 600 - leaseGrace}, tokens: 5, clock: &clock,
+		}
+		rs := x.over(now, &clock, false)
+		if e := x.shard(id).known[id]; len(rs) != want || (e.amount > 0) != (want > 0) || (e.tokens > 0) != (want > 0) {
+			t.Errorf("at %d: %d requests, and the lease is of %d with %d left", at, len(rs), e.amount, e.tokens)
+		}
+	}
+}
+
+// A counter that nobody asks for takes no memory, and one with a lease is not forgotten before that is settled.
+func TestDemandIsForgottenWhenNobodyAsks(t *testing.T) {
+	t.Parallel()
+	var x leases
+	x.init()
+	now := time.Now()
+	clock := reading{sent: now, received: now}
+	idle, lent := CounterID{"idle", "n"}, CounterID{"lent", "n"}
+	x.know(x.shard(idle), idle)
+	ref := new(Ref)
+	_, e := x.find(ref, idle)
+	e.home.mu.Unlock()
+	held := x.know(x.shard(lent), lent)
+	held.grant, held.tokens, held.clock = grant{amount: 5, until: 1000}, 5, &clock
+	for range idleSweeps {
+		x.over(now, &clock, false)
+	}
+	if x.shard(idle).known[idle] == nil || x.count.Load() != 2 {
+		t.Errorf("forgotten after %d sweeps; %d counters are known", idleSweeps, x.count.Load())
+	}
+	x.over(now, &clock, false)
+	if x.shard(idle).known[idle] != nil || x.shard(lent).known[lent] == nil || x.count.Load() != 1 {
+		t.Errorf("after %d sweeps %d counters are known", idleSweeps+1, x.count.Load())
+	}
+	s, again := x.find(ref, idle)
+	s.mu.Unlock()
+	if again != nil {
+		t.Error("who names it by its reference still finds it")
+	}
+}
+
 // A batch is gathered for as long as requests come, so one of them may be later than its beginning.
 func TestTheWriterServesNothingFromALeaseThatEndedBeforeTheRequestCame(t *testing.T) {
 	t.Parallel()

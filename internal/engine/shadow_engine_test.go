@@ -27,6 +27,11 @@ func TestAShadowDenialIsToldAndChargesNothing(t *testing.T) {
 			t.Errorf("request %d: %+v", i, d)
 		}
 	}
+	for range 3 { // alone, with nothing beside it that the store would have to be asked for
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{trial}}); !d.Allowed || !d.Shadow {
+			t.Errorf("alone: %+v", d)
+		}
+	}
 	if events := store.events(t); len(events) != 2 || events[1].Type != engine.EventExceeded || events[1].Policy != "trial" {
 		t.Errorf("events %+v; want a warning and a denial of the policy in shadow", events)
 	}
