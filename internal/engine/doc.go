@@ -2,8 +2,9 @@
 // read, decided and written in one transaction each (group commit), remembers what is exhausted, and says what to
 // answer when the store fails.
 //
-// The arithmetic is pure: (state, limit, now, cost) in, (state, decision) out. The package never sees NATS, SQL,
-// HTTP or a wall clock: time is the store's, in Unix milliseconds, and arrives with the counters that were read.
+// The arithmetic is pure: (state, limit, now, cost) in, (state, decision) out. It never sees a clock. Counters' time is the
+// store's, in Unix milliseconds, and arrives with the counters that were read; the worker's own clock only bounds waits and
+// guesses at the store's. The package never sees NATS, SQL or HTTP.
 //
 // What it keeps (the invariants):
 //

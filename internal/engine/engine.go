@@ -18,8 +18,8 @@ type Config struct {
 	Store Store
 	// NewID makes ids of events; required.
 	NewID func() string
-	// Broadcast tells the other workers what to forget, after a refund or reset was committed. It must not block.
-	// Nil when there is one worker.
+	// Broadcast tells the other workers what to forget: after a reset, and of a refund and what else voids what they know
+	// before its commit, while nobody else can write. It must not block. Nil when there is one worker.
 	Broadcast func(Forget)
 	// Committed is called after events were written, so that they are published soon. It must not block.
 	Committed func()
