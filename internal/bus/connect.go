@@ -138,11 +138,7 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
-			go func() {
-				if nc.FlushTimeout(flushTime) == nil { // else it is made anew once more
-					dial.limited(nc)
-				}
-			}()
+			go dial.limited(nc)
 			dial.hearing.again()
 			log.Info("NATS reconnected", "url", redact.URLs(nc.ConnectedUrl()))
 		}),

@@ -25,10 +25,10 @@ type dialer struct {
 	failed atomic.Pointer[error]
 	// hearing is that of the connection, which nothing else can be kept with.
 	hearing hearing
-	// handlers take requests where they are read, and payload is how much the server takes of an answer, 0 where that is not known yet:
-	// nats.go tells it under its lock, which it holds while it writes.
+	// handlers take requests where they are read, and payload is how much the server takes of an answer on the last connection, 0 where
+	// that is not known yet: nats.go tells it under its lock, which it holds while it writes.
 	handlers natsconn.Handlers
-	payload  atomic.Int64
+	payload  atomic.Pointer[atomic.Int64]
 
 	// secure has the options of TLS, and listed the hosts of the URLs. nats.go makes one connection after another, the last to host; named
 	// is the last host with a name to which TLS was made.
@@ -51,7 +51,7 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	for i, a := range all {
 		conn, err = net.DialTimeout(network, a, max(time.Until(end)/time.Duration(len(all)-i), time.Millisecond))
 		if err == nil {
-			d.payload.Store(0)
+			d.payload.Store(new(atomic.Int64))
 			d.last = natsconn.New(quickconn.Wrap(conn), &d.handlers, flushTimeout)
 			d.host, _, _ = net.SplitHostPort(address)
 			return d.last, nil
@@ -61,9 +61,15 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	return nil, err
 }
 
-// limited notes how much the server takes of an answer. It is for behind a round trip: that a user or an account has a limit of its own is
-// told behind the first answer.
-func (d *dialer) limited(nc *nats.Conn) { d.payload.Store(nc.MaxPayload()) }
+// limited finds out how much the server takes of an answer, behind a round trip: that a user or an account has a limit of its own is told
+// behind the first answer. Where the connection is made anew meanwhile, what nats.go tells then may be the server's own limit, which is noted
+// for nobody: an answer that is larger than the user's would end the connection, and be lost.
+func (d *dialer) limited(nc *nats.Conn) {
+	payload := d.payload.Load()
+	if nc.FlushTimeout(flushTime) == nil { // else it is made anew once more
+		payload.Store(nc.MaxPayload())
+	}
+}
 
 // SkipTLSHandshake is what nats.go asks when it is about to begin TLS. It is made here, so that requests are taken above it: when the server has
 // spoken, and so is none of websockets.

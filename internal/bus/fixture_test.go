@@ -84,6 +84,19 @@ func (f *fakeEngine) Settle(ctx context.Context, id string, _ int64) (engine.Dec
 	return d, f.wait(ctx)
 }
 
+// patience bounds every wait, far above what anything takes on a busy machine.
+const patience = 30 * time.Second
+
+// waitFor waits until that holds, which is what.
+func waitFor(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
+	for end := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			tb.Fatalf("after %s it is not so that %s", patience, what)
+		}
+	}
+}
+
 // dial connects a plain client.
 func dial(tb testing.TB, url string) *nats.Conn {
 	tb.Helper()

@@ -27,7 +27,7 @@ type inline struct {
 
 const timedOne = 64
 
-// takeInline begins to take what the micro service answers, instead of what was taken before. It is for behind a round trip to the server.
+// takeInline begins to take what the micro service answers, instead of what was taken before.
 func (s *Service) takeInline() {
 	d := dialerOf(s.cfg.Conn)
 	if d == nil {
@@ -48,7 +48,7 @@ func (s *Service) takeInline() {
 			always = append(always, subject)
 		}
 	}
-	d.limited(s.cfg.Conn)
+	go d.limited(s.cfg.Conn)
 	d.handlers.Set(handlers, always...)
 }
 
@@ -122,7 +122,7 @@ func (c *call) answerInline() bool {
 	if c.conn == nil || c.Verb > engine.Check {
 		return false
 	}
-	if len(c.body) > smallAnswer && int64(len(c.body)) > dialerOf(c.svc.cfg.Conn).payload.Load() {
+	if len(c.body) > smallAnswer && int64(len(c.body)) > dialerOf(c.svc.cfg.Conn).payload.Load().Load() {
 		return false
 	}
 	return c.conn.Publish(c.reply, c.body) == nil
