@@ -317,6 +317,7 @@ func TestForgetReachesEveryWorker(t *testing.T) {
 	_ = nc.Flush()
 	want := engine.Forget{Key: "a\"b"}
 	workers[0].Broadcast(want)
+	waitFor(t, "both hear of it", func() bool { return len(heard) == 2 })
 	for range 2 {
 		if got := <-heard; got != want {
 			t.Errorf("%+v", got)

@@ -392,6 +392,7 @@ func TestBadAnnouncementsAreIgnored(t *testing.T) {
 		}
 	}
 	a.Announce("abcdefgh")
+	waitFor(t, "it is heard", func() bool { return len(heard) > 0 })
 	if id := <-heard; id != "abcdefgh" {
 		t.Errorf("heard %q", id)
 	}

@@ -119,11 +119,7 @@ func consumers(t *testing.T, srv *natsserver.Server) (n int) {
 // oneConsumes waits until only the one that decides has a subscription, for the server too, and holds that it answers all.
 func oneConsumes(t *testing.T, srv *natsserver.Server) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); consumers(t, srv) != 1; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("the server has %d workers for requests to decide, want 1", consumers(t, srv))
-		}
-	}
+	waitFor(t, "the server has one worker for requests to decide", func() bool { return consumers(t, srv) == 1 })
 	nc := dial(t, srv.ClientURL())
 	for range 50 {
 		ask(t, nc, limits.SubjectConsume, hot)
@@ -144,13 +140,9 @@ func TestAWorkerBehindAServerThatHangsStandsByAgain(t *testing.T) {
 		w.shut.Lock()
 		time.Sleep(silence + settleEvery/2) // it is at it now
 		w.cut()
-		for b.nc.IsConnected() {
-			time.Sleep(time.Millisecond)
-		}
+		waitFor(t, "the connection has ended", func() bool { return !b.nc.IsConnected() })
 		w.shut.Unlock()
-		for !b.nc.IsConnected() {
-			time.Sleep(time.Millisecond)
-		}
+		waitFor(t, "the connection is made anew", b.nc.IsConnected)
 		time.Sleep(2 * settleEvery)
 		deciding(t, []*led{a, b}, 0)
 		oneConsumes(t, srv)
