@@ -76,3 +76,57 @@ func TestACostThatNeverFitsIsToldOfOnce(t *testing.T) {
 		}
 	})
 }
+
+// An event that was raised when the clock was ahead holds up no other.
+func TestDenialsAreToldAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ahead := time.Hour
+		store := openTapAt(t, func() time.Time { return time.Now().Add(ahead) })
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 1, "1m")
+		l.Threshold = -1
+		for range 3 { // 1 allowed, 1 told, 1 remembered
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		}
+		ahead = 0
+		denied := int64(0)
+		for range 10 {
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}, ID: time.Now().String()}) // the store decides
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+		}
+		for _, event := range store.events(t) {
+			denied += event.Denied
+		}
+		if denied != 12 {
+			t.Errorf("events tell of %d of 12 denials", denied)
+		}
+	})
+}
+
+// Denials that wait for an event of a time that is far ahead now are told at once.
+func TestDenialsThatWaitAreToldAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ahead := time.Hour
+		store := openTapAt(t, func() time.Time { return time.Now().Add(ahead) })
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 1, "1m")
+		l.Threshold = -1
+		for range 3 { // 1 allowed, 1 told, 1 remembered
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		}
+		ahead = 0
+		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "other", 1, "1m")}}) // reads the clock
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		denied := int64(0)
+		for _, event := range store.events(t) {
+			denied += event.Denied
+		}
+		if denied != 2 {
+			t.Errorf("events tell of %d of 2 denials", denied)
+		}
+	})
+}
