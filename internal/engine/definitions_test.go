@@ -29,10 +29,7 @@ func TestACheckUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 			if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Results[0].Used < n+1 {
 				t.Errorf("%s: %d used after %d requests", name, d.Results[0].Used, n+1)
 			}
-			var denied int64
-			for _, event := range store.events(t) {
-				denied += event.Denied
-			}
+			denied := toldOf(t, store)
 			if want := map[bool]int64{true: 0, false: 1}[limit > 10]; denied != want {
 				t.Errorf("%s: events tell of %d denials, want %d", name, denied, want)
 			}
@@ -187,10 +184,7 @@ func TestATellLeavesTheCounterAsItIs(t *testing.T) {
 		if d := ask(t, e, engine.Request{Limits: []engine.Limit{other}, Cost: 2}); !d.Allowed {
 			t.Errorf("denied after the %d ms that were told, for %d more", told, d.Results[0].RetryAfter)
 		}
-		var denied int64
-		for _, event := range store.events(t) {
-			denied += event.Denied
-		}
+		denied := toldOf(t, store)
 		if denied != 3 {
 			t.Errorf("events tell of %d denials, want 3", denied)
 		}

@@ -112,10 +112,7 @@ func TestDenialsAreToldAfterAResetAndBringNothingBack(t *testing.T) {
 			t.Fatalf("reset %d, %v", n, err)
 		}
 		time.Sleep(15 * time.Second)
-		var denied int64
-		for _, event := range store.events(t) {
-			denied += event.Denied
-		}
+		denied := toldOf(t, store)
 		if denied != 4 {
 			t.Errorf("events tell of %d denials, want 4", denied)
 		}
