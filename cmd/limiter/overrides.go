@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os/user"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/settings"
 )
 
 // overridesCmd administers overrides.
@@ -42,11 +42,11 @@ type amount int64
 
 // UnmarshalText reads a whole number as the files do.
 func (a *amount) UnmarshalText(text []byte) error {
-	n, err := strconv.ParseInt(string(text), 10, 64)
+	n, ok := settings.Whole(string(text))
 	switch {
 	case string(text) == "unlimited":
 		return fmt.Errorf("%q is no number; want one such as 500, or --unlimited", text)
-	case err != nil || strconv.FormatInt(n, 10) != string(text):
+	case !ok:
 		return fmt.Errorf("%q is no whole number in plain decimal digits, or too large; want one such as 500", text)
 	}
 	*a = amount(n)

@@ -38,12 +38,18 @@ func whole(c *kong.DecodeContext, target reflect.Value) error {
 	if err := c.Scan.PopValueInto("number", &text); err != nil {
 		return err
 	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || strconv.FormatInt(n, 10) != text {
+	n, ok := Whole(text)
+	if !ok {
 		return fmt.Errorf("expected a whole number but got %q", text)
 	}
 	target.SetInt(n)
 	return nil
+}
+
+// Whole reads plain decimal digits; it is not ok for anything else.
+func Whole(text string) (n int64, ok bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil && strconv.FormatInt(n, 10) == text
 }
 
 // negative is a value that kong would take for a short flag where it stands by itself. No flag is a digit.
