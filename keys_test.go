@@ -1,10 +1,7 @@
 package limits_test
 
 import (
-	"path/filepath"
 	"testing"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/app/apptest"
@@ -13,20 +10,7 @@ import (
 // TestWhatAKeyChargedIsSettled over the real service: the decision of a verify tells the id, as that of a consume does.
 func TestWhatAKeyChargedIsSettled(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	o := apptest.Options(filepath.Join(dir, "data"))
-	o.Policies = filepath.Join(dir, "policies.yaml")
-	write(t, o.Policies, `policies: [{name: tokens, limits: [{name: hour, key: "tokens:{user}", limit: 1000, window: 1h}]}]`)
-	url, stop, err := apptest.Start(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = stop() })
-	nc, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := apptest.Serve(t, `policies: [{name: tokens, limits: [{name: hour, key: "tokens:{user}", limit: 1000, window: 1h}]}]`)
 	c := limits.NewClient(nc)
 	made, err := c.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7"})
 	if err != nil {

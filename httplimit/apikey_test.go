@@ -3,13 +3,9 @@ package httplimit_test
 import (
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/httplimit"
@@ -24,23 +20,7 @@ type keyed struct {
 
 func startKeyed(t *testing.T) *keyed {
 	t.Helper()
-	dir := t.TempDir()
-	o := apptest.Options(filepath.Join(dir, "data"))
-	o.Policies = filepath.Join(dir, "policies.yaml")
-	text := `policies: [{name: rate, match: {route: "*"}, limits: [{name: hour, key: "rate:{key}:{route}", limit: 2, window: 1h}]}]`
-	if err := os.WriteFile(o.Policies, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	url, stop, err := apptest.Start(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = stop() })
-	nc, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := apptest.Serve(t, `policies: [{name: rate, match: {route: "*"}, limits: [{name: hour, key: "rate:{key}:{route}", limit: 2, window: 1h}]}]`)
 	return &keyed{limits.NewClient(nc), nc.Close}
 }
 

@@ -7,7 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits/internal/app"
 )
@@ -65,6 +69,32 @@ func Start(o app.Options) (natsURL string, stop func() error, err error) {
 	}
 	cancel()
 	return "", nil, err
+}
+
+// Serve runs a limiter with the text of a policy file until the test ends, and gives a connection to it.
+func Serve(tb testing.TB, policies string) *nats.Conn {
+	tb.Helper()
+	dir := tb.TempDir()
+	o := Options(filepath.Join(dir, "data"))
+	o.Policies = filepath.Join(dir, "policies.yaml")
+	if err := os.WriteFile(o.Policies, []byte(policies), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	url, stop, err := Start(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := stop(); err != nil {
+			tb.Errorf("stop the limiter: %v", err)
+		}
+	})
+	nc, err := nats.Connect(url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(nc.Close)
+	return nc
 }
 
 // readyLine is a log that hands on the NATS address of the ready line and drops the rest.
