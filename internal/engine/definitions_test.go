@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -488,45 +487,6 @@ func TestTheEventOfASettleIsOfItsLimit(t *testing.T) {
 		got := store.events(t)
 		if len(got) != 1 || got[0].Type != engine.EventExceeded || got[0].Limit != 2000 || got[0].User != "free" {
 			t.Errorf("%+v; want one of the limit of 2000", got)
-		}
-	})
-}
-
-// TestASettleIsOfTheLatestLifeOfItsID: an id may come again once its receipt has gone, and the receipt of its settle is still
-// there.
-func TestASettleIsOfTheLatestLifeOfItsID(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
-		l := per(t, "k", 1000, "1d")
-		settle := func(cost, used int64) {
-			t.Helper()
-			for range 2 { // the second time from the receipt
-				if d, err := e.Settle(t.Context(), "job", cost); err != nil || d.Results[0].Used != used {
-					t.Errorf("settled at %d: %+v, %v; want %d used", cost, d.Results, err, used)
-				}
-			}
-			if _, err := e.Settle(t.Context(), "job", cost+1); !errors.Is(err, engine.ErrIDConflict) {
-				t.Errorf("settled at another cost: %v", err)
-			}
-			if got := usedNow(t, e, "k"); got != used {
-				t.Errorf("%d used, want %d", got, used)
-			}
-		}
-		used := int64(0)
-		for _, cost := range []int64{40, 40, 100, 0} {
-			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 10, ID: "job"})
-			time.Sleep(9 * time.Minute)
-			used += cost
-			settle(cost, used)
-			time.Sleep(6*time.Minute + time.Second) // its receipt is over, and that of the settle is not
-			if _, err := store.Expire(t.Context(), 1000); err != nil {
-				t.Fatal(err)
-			}
-			if d, err := e.Settle(t.Context(), "job", cost); err != nil || d.Results[0].Used != used {
-				t.Errorf("settled again at %d: %+v, %v", cost, d.Results, err)
-			}
 		}
 	})
 }
