@@ -41,7 +41,7 @@ func (c *alertsValidateCmd) Run(s *session) error {
 	}
 	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, count(int64(len(rules.Rules)), "rule"),
 		count(int64(len(rules.Channels)), "channel"), hash)
-	for _, note := range app.RefusedChannels(rules, options.AlertsAllow) {
+	for _, note := range app.AlertNotes(rules, options.AlertsAllow) {
 		fmt.Fprintln(s.out, "note:", note)
 	}
 	return nil

@@ -39,6 +39,8 @@ func TestAlertsValidate(t *testing.T) {
 	if i := limiter(t, "alerts", "validate", inside, "--alerts-allow", "10.0.0.0/8"); strings.Contains(i.out.String(), "note:") {
 		t.Errorf("a channel that is allowed has a note: %s", i.out.String())
 	}
+	short := write(strings.Replace(alertsYAML, "within: 10m", "within: 9s", 1))
+	limiter(t, "alerts", "validate", short).want(t, exitDone, `: it counts denials within 9s, but a counter reports those of 10s in one event`, "")
 	limiter(t, "alerts", "validate", inside, "--alerts-allow", "10.x").want(t, exitUsage, "", "--alerts-allow")
 	limiter(t, "alerts", "validate", filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
 }

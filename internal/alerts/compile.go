@@ -21,9 +21,6 @@ const (
 	minSpan         = time.Second
 	maxWithin       = 7 * 24 * time.Hour
 	maxSpan         = 31 * 24 * time.Hour
-	// minWithin is the time between two events of a counter that goes on denying: in less the denials of one event are too many, and
-	// those of the time before it none.
-	minWithin = 10 * time.Second
 	// minResolve is well above the 10 s between two events of a counter that goes on denying: with less an alert would be
 	// over, and raised again, while it does.
 	minResolve = 30 * time.Second
@@ -202,10 +199,6 @@ func (c *fileCompiler) threshold(r *Rule, f *FileThreshold, path string) {
 		r.Threshold = c.count(*f.Denials, path+".denials")
 	}
 	r.Within = c.span(f.Within, path+".within", defaultWithin, maxWithin)
-	if r.Within < minWithin && slices.Contains(r.Match.Types, limits.EventExceeded) {
-		c.Add(path+".within", "%s is too short: a counter tells of its denials every 10s, all at once, so they cannot be told apart; want 10s or more",
-			f.Within)
-	}
 }
 
 // count holds a number to 1 to 1000000000.

@@ -116,8 +116,8 @@ type FileMatch struct {
 type FileThreshold struct {
 	// Denials opens an alert; a warning counts as one. 5 unless said, and 1 for a rule of warnings only.
 	Denials *int64 `json:"denials,omitempty"`
-	// Within is a duration from 10s to 7d, because each counter tells of its denials every 10s, in one event; 10m unless said. For a
-	// rule of warnings only it may be 1s.
+	// Within is a duration from 1s to 7d; 10m unless said. Below 10s it counts wrongly, because each counter tells of its
+	// denials every 10s, in one event.
 	Within string `json:"within,omitempty"`
 }
 

@@ -1,6 +1,12 @@
 package alerts
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/seed503877ad/limits"
+)
 
 // Rules is an alerts file as it is in force: names are resolved, secrets are read, globs and templates are compiled. It is
 // never changed.
@@ -35,6 +41,18 @@ type Rule struct {
 	Quiet []QuietHours
 	// Words make title and text.
 	Words Words
+}
+
+// eventsApart is the time between two events of a counter that goes on denying.
+const eventsApart = 10 * time.Second
+
+// Doubt says why the rule may count wrongly; empty for one that does not.
+func (r *Rule) Doubt() string {
+	if r.Threshold < 2 || r.Within >= eventsApart || !slices.Contains(r.Match.Types, limits.EventExceeded) {
+		return ""
+	}
+	return fmt.Sprintf("it counts denials within %s, but a counter reports those of %s in one event, so it counts too many or too few",
+		r.Within, eventsApart)
 }
 
 // The kinds of channels.

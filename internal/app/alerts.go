@@ -158,6 +158,11 @@ func (c *channels) named() []deliver.Named {
 		return c.made
 	}
 	c.of, c.made = rules, nil
+	for i := range rules.Rules {
+		if doubt := rules.Rules[i].Doubt(); doubt != "" {
+			c.log.Warn("rule of alerts counts wrongly", "rule", rules.Rules[i].Name, "why", doubt)
+		}
+	}
 	for i := range rules.Channels {
 		spec := &rules.Channels[i]
 		made, err := c.make(spec)

@@ -5,7 +5,9 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/alerts/channel"
 )
@@ -47,6 +49,26 @@ func TestAChannelThatCannotBeMadeFails(t *testing.T) {
 	now = rules([]byte("0123456789abcdef01234567"))
 	if _, still := c.named()[1].Channel.(broken); still {
 		t.Error("it still fails once the file is mended")
+	}
+}
+
+// TestARuleThatCountsWronglyIsTold, once for a file. One denial needs no others to be counted with.
+func TestARuleThatCountsWronglyIsTold(t *testing.T) {
+	t.Parallel()
+	match := alerts.Match{Types: []string{limits.EventExceeded}}
+	rules := &alerts.Rules{Rules: []alerts.Rule{
+		{Name: "short", Match: match, Threshold: 3, Within: 5 * time.Second},
+		{Name: "single", Match: match, Threshold: 1, Within: 5 * time.Second},
+		{Name: "warnings", Match: alerts.Match{Types: []string{limits.EventWarning}}, Threshold: 3, Within: 5 * time.Second},
+		{Name: "long", Match: match, Threshold: 3, Within: 10 * time.Second},
+	}}
+	var lines strings.Builder
+	c := &channels{rules: func() *alerts.Rules { return rules }, log: slog.New(slog.NewTextHandler(&lines, nil))}
+	for range 2 {
+		c.named()
+	}
+	if said := lines.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, `level=WARN msg="rule of alerts counts wrongly" rule=short`) {
+		t.Errorf("the log says\n%s", said)
 	}
 }
 

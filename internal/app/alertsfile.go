@@ -12,8 +12,14 @@ import (
 // AlertRules is an alerts file, for the verbs that work on one without a limiter.
 type AlertRules = alerts.Rules
 
-// RefusedChannels tells of the channels that cannot work as long as no more than these private addresses are allowed.
-func RefusedChannels(rules *AlertRules, allow []netip.Prefix) (notes []string) {
+// AlertNotes tells of the rules that count wrongly, and of the channels that cannot work as long as no more than these private
+// addresses are allowed.
+func AlertNotes(rules *AlertRules, allow []netip.Prefix) (notes []string) {
+	for i := range rules.Rules {
+		if doubt := rules.Rules[i].Doubt(); doubt != "" {
+			notes = append(notes, fmt.Sprintf("rule %q: %s", rules.Rules[i].Name, doubt))
+		}
+	}
 	for i := range rules.Channels {
 		if err := channel.Refused(&rules.Channels[i], allow); err != nil {
 			notes = append(notes, fmt.Sprintf("channel %q cannot work: %v", rules.Channels[i].Name, err))
