@@ -85,17 +85,8 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 		if !fits {
 			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
 		}
-		for due = max(due, 0); ; {
-			if err = sleep(ctx, due); err == nil {
-				pass, err = c.gates.turn(ctx, g, c.timeout)
-			}
-			if err != nil {
-				return reply, fmt.Errorf("wait for %s, free in %v: %w", reply.Key, due, err)
-			}
-			if due = c.gates.closed(g); due <= 0 {
-				break
-			}
-			pass(false)
+		if pass, err = c.gates.through(ctx, g, due, c.timeout); err != nil {
+			return reply, fmt.Errorf("wait for %s, %w", reply.Key, err)
 		}
 	}
 }
@@ -163,6 +154,22 @@ func (g *gates) closed(one *gate) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return time.Until(one.until)
+}
+
+// through sleeps until a gate opens and waits for a turn at it, and again while somebody closes it meanwhile.
+func (g *gates) through(ctx context.Context, one *gate, due, most time.Duration) (pass func(allowed bool), err error) {
+	for due = max(due, 0); ; {
+		if err = sleep(ctx, due); err == nil {
+			pass, err = g.turn(ctx, one, most)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("free in %v: %w", due, err)
+		}
+		if due = g.closed(one); due <= 0 {
+			return pass, nil
+		}
+		pass(false)
+	}
 }
 
 // turn waits in line, but no longer than a question takes: one that gets no answer does not keep the others. pass is told whether

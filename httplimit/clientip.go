@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -78,12 +79,7 @@ func unmapped(network netip.Prefix) netip.Prefix {
 }
 
 func isTrusted(ip netip.Addr, trusted []netip.Prefix) bool {
-	for _, network := range trusted {
-		if network.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(trusted, func(network netip.Prefix) bool { return network.Contains(ip) })
 }
 
 // list gives the last entries of a header that is a list and may come in several lines.
@@ -97,9 +93,7 @@ func list(h http.Header, name string, cut func(line string, separator byte) (bef
 			entries = append(entries, strings.TrimSpace(entry))
 		}
 	}
-	for i, j := 0, len(entries)-1; i < j; i, j = i+1, j-1 {
-		entries[i], entries[j] = entries[j], entries[i]
-	}
+	slices.Reverse(entries)
 	return entries
 }
 

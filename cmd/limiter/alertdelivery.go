@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -168,12 +169,7 @@ func (c *alertsTestSendCmd) tellWhy(s *session, nc *nats.Conn, all []limits.Aler
 var errInterrupted = errors.New("interrupted before every channel was tried")
 
 func untried(all []limits.AlertDelivery) bool {
-	for i := range all {
-		if all[i].State == "waiting" && all[i].Error == "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(all, func(d limits.AlertDelivery) bool { return d.State == "waiting" && d.Error == "" })
 }
 
 func unsent(all []limits.AlertDelivery) (channels []string) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 

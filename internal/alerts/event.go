@@ -93,15 +93,7 @@ func checkNumbers(e *Event, threshold int64) error {
 
 // printable tells whether a text is UTF-8 whose runes all show; a space does.
 func printable(s string) bool {
-	if !utf8.ValidString(s) {
-		return false
-	}
-	for _, r := range s {
-		if !unicode.IsPrint(r) {
-			return false
-		}
-	}
-	return true
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // quoted shows a text of somebody else in a message.

@@ -209,10 +209,7 @@ func (c *fileCompiler) keys(list Secrets, path string) (keys [][]byte) {
 		return nil
 	}
 	for i, s := range list {
-		at := path
-		if c.Given(yamlfile.Index(path, 0)) {
-			at = yamlfile.Index(path, i)
-		}
+		at := c.item(path, i)
 		if slices.Index(list, s) < i {
 			c.Add(at, "is given twice; remove one")
 			continue
@@ -284,10 +281,7 @@ func (c *fileCompiler) recipients(to Texts, path string) {
 		return
 	}
 	for i, address := range to {
-		at := path
-		if c.Given(yamlfile.Index(path, 0)) {
-			at = yamlfile.Index(path, i)
-		}
+		at := c.item(path, i)
 		if slices.Index(to, address) < i {
 			c.Add(at, "%s is given twice; remove one", yamlfile.Quote(address))
 		}

@@ -10,7 +10,7 @@ import (
 	"text/template"
 	"text/template/parse"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/yamlfile/yamltest"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 )
 
 // Bounds of the words of an alert, in bytes.

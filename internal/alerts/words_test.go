@@ -6,7 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 )
 
 func TestUsualWords(t *testing.T) {

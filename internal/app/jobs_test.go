@@ -13,7 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/sqlite"

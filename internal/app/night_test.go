@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/jobs"

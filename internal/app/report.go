@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	limits "github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/usage"

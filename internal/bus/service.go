@@ -73,11 +73,11 @@ type ServiceConfig struct {
 func (c *ServiceConfig) defaults() error {
 	switch {
 	case c.Conn == nil:
-		return fmt.Errorf("service: Conn is missing")
+		return errors.New("service: Conn is missing")
 	case c.Engine == nil && c.Jobs == nil && c.Alerts == nil:
-		return fmt.Errorf("service: Engine is missing, and so are Jobs and Alerts: there is nothing to serve")
+		return errors.New("service: Engine is missing, and so are Jobs and Alerts: there is nothing to serve")
 	case c.Logger == nil:
-		return fmt.Errorf("service: Logger is missing")
+		return errors.New("service: Logger is missing")
 	}
 	c.SchemaBase = strings.TrimRight(c.SchemaBase, "/")
 	return nil

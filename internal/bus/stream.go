@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,10 +155,8 @@ var requestSubjects = []string{limits.SubjectConsume, limits.SubjectCheck, limit
 // takesRequests gives the first of a stream's subjects that takes some.
 func takesRequests(subjects []string) (subject string, taken bool) {
 	for _, subject := range subjects {
-		for _, r := range requestSubjects {
-			if overlap(subject, r) {
-				return subject, true
-			}
+		if slices.ContainsFunc(requestSubjects, func(r string) bool { return overlap(subject, r) }) {
+			return subject, true
 		}
 	}
 	return "", false
@@ -180,27 +179,9 @@ func overlap(a, b string) bool {
 // missingSubjects gives the subjects that none of the patterns takes.
 func missingSubjects(subjects, patterns []string) (missing []string) {
 	for _, subject := range subjects {
-		taken := false
-		for _, p := range patterns {
-			taken = taken || takes(p, subject)
-		}
-		if !taken {
+		if !slices.ContainsFunc(patterns, func(p string) bool { return overlap(p, subject) }) {
 			missing = append(missing, subject)
 		}
 	}
 	return missing
-}
-
-// takes tells whether a pattern with the wildcards * and > takes a subject.
-func takes(pattern, subject string) bool {
-	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
-	for i, token := range p {
-		switch {
-		case token == ">":
-			return len(s) > i
-		case i >= len(s) || token != "*" && token != s[i]:
-			return false
-		}
-	}
-	return len(p) == len(s)
 }

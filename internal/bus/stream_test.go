@@ -69,10 +69,10 @@ func TestStreamIsMadeOnce(t *testing.T) {
 	}
 }
 
-func TestTakes(t *testing.T) {
+func TestOverlap(t *testing.T) {
 	for pattern, want := range map[string]bool{"limits.warning": true, "limits.*": true, "limits.>": true, ">": true, "*.warning": true,
 		"limits": false, "limits.warning.>": false, "limits.exceeded": false, "*": false, "limits.warning.x": false} {
-		if takes(pattern, "limits.warning") != want {
+		if overlap(pattern, "limits.warning") != want {
 			t.Errorf("%s: %v", pattern, !want)
 		}
 	}
