@@ -41,31 +41,29 @@ func Migrate(ctx context.Context, url string) error {
 // time: one does the work, the others wait for it. A schema of a newer program is an error.
 func MigrateUp(ctx context.Context, url string) (m Migrated, err error) {
 	err = withProvider(ctx, "migrate up", url, func(db *sql.DB, p *goose.Provider) error {
-		var done []*goose.MigrationResult
-		var encoding string
-		var takes bool
-		err := db.QueryRowContext(ctx, takesUTF8SQL).Scan(&encoding, &takes)
-		err = checkEncoding(encoding, takes, err)
-		var have, want int64
-		if err == nil {
-			have, want, err = p.GetVersions(ctx)
+		if err := checkEncoding(db.QueryRowContext(ctx, takesUTF8SQL)); err != nil {
+			return err
 		}
-		if err == nil {
-			err = checkNotNewer(have, want)
+		if _, err := checkedVersion(ctx, p); err != nil {
+			return err
 		}
-		if err == nil {
-			done, err = p.Up(ctx)
-			err = stepFailed(err)
-		}
-		if err == nil {
-			m, err = migrated(ctx, p, done)
-		}
+		done, err := p.Up(ctx)
 		if err != nil {
-			return fmt.Errorf("migrate up: %w", err)
+			return stepFailed(err)
 		}
-		return nil
+		m, err = migrated(ctx, p, done)
+		return err
 	})
 	return m, err
+}
+
+// checkedVersion gives the version of a schema that is not newer than this program.
+func checkedVersion(ctx context.Context, p *goose.Provider) (int64, error) {
+	have, want, err := p.GetVersions(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return have, checkNotNewer(have, want)
 }
 
 // migrated tells where the steps that were done have led. What the version was before the lock was had may be long gone, so it is
@@ -86,28 +84,23 @@ func migrated(ctx context.Context, p *goose.Provider, done []*goose.MigrationRes
 // one without a step.
 func MigrateDown(ctx context.Context, url string) (m Migrated, err error) {
 	err = withProvider(ctx, "migrate down", url, func(db *sql.DB, p *goose.Provider) error {
-		var done *goose.MigrationResult
-		have, want, err := p.GetVersions(ctx)
-		if err == nil {
-			err = checkNotNewer(have, want)
+		have, err := checkedVersion(ctx, p)
+		switch {
+		case err != nil:
+			return err
+		case have == 0:
+			return errors.New("no step is applied")
+		case have == journalStep:
+			if err := checkFolded(ctx, db); err != nil {
+				return err
+			}
 		}
-		if err == nil && have == 0 {
-			err = errors.New("no step is applied")
-		}
-		if err == nil && have == journalStep {
-			err = checkFolded(ctx, db)
-		}
-		if err == nil {
-			done, err = p.Down(ctx)
-			err = stepFailed(err)
-		}
-		if err == nil {
-			m, err = migrated(ctx, p, []*goose.MigrationResult{done})
-		}
+		done, err := p.Down(ctx)
 		if err != nil {
-			return fmt.Errorf("migrate down: %w", err)
+			return stepFailed(err)
 		}
-		return nil
+		m, err = migrated(ctx, p, []*goose.MigrationResult{done})
+		return err
 	})
 	return m, err
 }
@@ -151,7 +144,7 @@ func MigrationStatus(ctx context.Context, url string) (steps []Migration, err er
 	err = withProvider(ctx, "read migration status", url, func(db *sql.DB, p *goose.Provider) error {
 		all, err := p.Status(ctx)
 		if err != nil {
-			return fmt.Errorf("read migration status: %w", err)
+			return err
 		}
 		for _, m := range all {
 			steps = append(steps, Migration{m.Source.Version, path.Base(m.Source.Path), m.AppliedAt})
@@ -159,18 +152,18 @@ func MigrationStatus(ctx context.Context, url string) (steps []Migration, err er
 		known := steps[len(steps)-1].Version
 		rows, err := db.QueryContext(ctx, newerStepsSQL, known)
 		if err != nil {
-			return fmt.Errorf("read migration status: %w", err)
+			return err
 		}
 		defer rows.Close()
 		for rows.Next() {
 			var m Migration
 			if err := rows.Scan(&m.Version, &m.AppliedAt); err != nil {
-				return fmt.Errorf("read migration status: %w", err)
+				return err
 			}
 			steps = append(steps, m)
 		}
 		if err := rows.Err(); err != nil {
-			return fmt.Errorf("read migration status: %w", err)
+			return err
 		}
 		return checkNotNewer(steps[len(steps)-1].Version, known)
 	})
@@ -206,7 +199,10 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 	if err != nil {
 		return fmt.Errorf("open migrations: %w", err)
 	}
-	err = f(db, p)
+	if err = f(db, p); err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s: %w", act, err)
 	if sqlState(err) == insufficientPrivilege {
 		return fmt.Errorf("%w; use the role that owns the tables, or may make them where there are none yet", err)
 	}
@@ -234,7 +230,10 @@ const takesUTF8SQL = `
 SELECT getdatabaseencoding(), getdatabaseencoding() = 'UTF8' OR pg_encoding_max_length(pg_char_to_encoding(getdatabaseencoding())) = 1`
 
 // checkEncoding refuses a database that takes keys in plain letters and fails at the first other one.
-func checkEncoding(name string, takes bool, err error) error {
+func checkEncoding(row interface{ Scan(into ...any) error }) error {
+	var name string
+	var takes bool
+	err := row.Scan(&name, &takes)
 	if err == nil && !takes {
 		err = fmt.Errorf("the database has the encoding %s, which takes no UTF-8, as keys may have; make it with "+
 			"CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", name)
@@ -248,10 +247,7 @@ func (s *Store) CheckSchema(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("check schema: %w", err)
 	}
-	var encoding string
-	var takes bool
-	err = s.relay.QueryRow(ctx, takesUTF8SQL).Scan(&encoding, &takes)
-	if err := checkEncoding(encoding, takes, err); err != nil {
+	if err := checkEncoding(s.relay.QueryRow(ctx, takesUTF8SQL)); err != nil {
 		return fmt.Errorf("check schema: %w", err)
 	}
 	var have int64
