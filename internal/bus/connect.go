@@ -110,7 +110,7 @@ func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 
 func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	log := c.Logger.With("connection", c.Name)
-	var badHeaders, refused, dropped seldom
+	var dropped seldom
 	var others texts
 	dial.handlers.Dropped = func() { // anyone may send those
 		if n := dropped.due(); n > 0 {
@@ -142,28 +142,34 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 			dial.hearing.again()
 			log.Info("NATS reconnected", "url", redact.URLs(nc.ConnectedUrl()))
 		}),
-		nats.ErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
-			subject := ""
-			if sub != nil {
-				subject = sub.Subject
+		nats.ErrorHandler(dial.errorHandler(log, &others)),
+	}
+}
+
+// errorHandler is told what goes wrong on a connection. Others may cause most of it, any number of times.
+func (d *dialer) errorHandler(log *slog.Logger, others *texts) nats.ErrHandler {
+	var badHeaders, refused seldom
+	return func(nc *nats.Conn, sub *nats.Subscription, err error) {
+		subject := ""
+		if sub != nil {
+			subject = sub.Subject
+		}
+		switch {
+		case errors.Is(err, nats.ErrBadHeaderMsg): // anyone may send those
+			if n := badHeaders.due(); n > 0 {
+				log.Warn("NATS", "subject", subject, "error", err, "messages", n)
 			}
-			switch {
-			case errors.Is(err, nats.ErrBadHeaderMsg): // anyone may send those
-				if n := badHeaders.due(); n > 0 {
-					log.Warn("NATS", "subject", subject, "error", err, "messages", n)
-				}
-			case errors.Is(err, nats.ErrPermissionViolation): // anyone may ask for an answer to where this user may not publish
-				dial.hearing.note(nc, err, log)
-				if n := refused.due(); n > 0 {
-					log.Error("NATS", "subject", subject, "error", redact.Error(err), "messages", n)
-				}
-			default: // a connection that breaks has one for each answer that waits, and a flood one for each that finds no room
-				text := redact.Error(err)
-				if n := others.due(subject + " " + text); n > 0 {
-					log.Error("NATS", "subject", subject, "error", text, "times", n)
-				}
+		case errors.Is(err, nats.ErrPermissionViolation): // anyone may ask for an answer to where this user may not publish
+			d.hearing.note(nc, err, log)
+			if n := refused.due(); n > 0 {
+				log.Error("NATS", "subject", subject, "error", redact.Error(err), "messages", n)
 			}
-		}),
+		default: // a connection that breaks has one for each answer that waits, and a flood one for each that finds no room
+			text := redact.Error(err)
+			if n := others.due(subject + " " + text); n > 0 {
+				log.Error("NATS", "subject", subject, "error", text, "times", n)
+			}
+		}
 	}
 }
 
