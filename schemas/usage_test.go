@@ -42,7 +42,7 @@ func refineUsage(s *jsonschema.Schema) {
 	period.Pattern = "^[1-9][0-9]*(ms|s|m|h|d|w)$"
 	for _, name := range []string{"since", "until"} {
 		f, _ := s.Properties.Get(name)
-		f.Minimum, f.Maximum = "1", "70368744177664"
+		f.Minimum, f.Maximum = "1", maxTime
 	}
 	s.DependentRequired = map[string][]string{"until": {"since"}}
 	s.DependentSchemas = map[string]*jsonschema.Schema{

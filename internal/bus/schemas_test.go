@@ -102,7 +102,7 @@ func TestSchemasSayWhatIsTaken(t *testing.T) {
 		limits.SubjectTop: {
 			good: []string{`{}`, `{"policy":""}`, `{"policy":"p","prefix":"","user":"","by":"used","period":"1h"}`},
 			bad: []string{`{"policy":"` + long(65) + `"}`, `{"by":""}`, `{"max":0}`, `{"period":"1h","since":1}`, `{"until":70368744177664}`,
-				`{"since":1,"until":70368744177665}`},
+				`{"since":1,"until":253402300800000}`},
 		},
 		limits.SubjectConsume: {
 			good: []string{`{"attributes":{"a":""}}`, `{"key":"k","limit":1,"window":"1m","burst":0}`,
@@ -285,8 +285,7 @@ func around(t *testing.T, name, body string) (bodies []string) {
 		"boolean": {absent, false, true},
 	}
 	many := map[string][]any{
-		"integer": {-1, json.Number("-0"), json.Number("1.0"), json.Number("1e2"), json.Number("1.5"), json.Number("1e-2"), json.Number("1e40"), 100, 101, 1000, 1001, 86_400_000, 86_400_001, 1_000_000_000, 1_000_000_001, maxMoment, maxMoment + 1,
-			maxTime, maxTime + 1},
+		"integer": {-1, json.Number("-0"), json.Number("1.0"), json.Number("1e2"), json.Number("1.5"), json.Number("1e-2"), json.Number("1e40"), 100, 101, 1000, 1001, 86_400_000, 86_400_001, 1_000_000_000, 1_000_000_001, maxTime, maxTime + 1},
 		"object": {attributes(16), attributes(17), attributes(32), attributes(33), map[string]any{"": "a"}, map[string]any{"user": "a"},
 			map[string]any{strings.Repeat("a", 64): strings.Repeat("a", 256)}, map[string]any{strings.Repeat("a", 65): "a"},
 			map[string]any{"a": strings.Repeat("a", 257)}, map[string]any{"a": ""}, map[string]any{"a": 1}},

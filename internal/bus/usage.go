@@ -121,9 +121,6 @@ type span struct {
 	since, until int64
 }
 
-// maxMoment is far beyond any date that is meant.
-const maxMoment = 1 << 46
-
 // resolve gives the two moments.
 func (p *span) resolve(now time.Time, unless time.Duration) (since, until int64, err error) {
 	switch {
@@ -175,8 +172,8 @@ func decodeTop(data []byte, now time.Time) (usage.TopQuery, error) {
 	err := readFields(data,
 		oneOf("by", &q.By, usage.ByDenied, usage.ByUsed, usage.ByAllowed),
 		period("period", &p.period),
-		number("since", &p.since, 1, maxMoment),
-		number("until", &p.until, 1, maxMoment),
+		number("since", &p.since, 1, maxTime),
+		number("until", &p.until, 1, maxTime),
 		text("policy", &q.Policy, 0, limits.MaxNameBytes),
 		text("prefix", &q.Prefix, 0, limits.MaxKeyBytes),
 		text("user", &q.User, 0, limits.MaxKeyBytes),
@@ -224,8 +221,8 @@ func decodeUsage(data []byte, now time.Time) (report string, q usage.LogQuery, e
 	err = readFields(data,
 		oneOf("report", &report, limits.ReportTraffic, limits.ReportSlowest, limits.ReportErrors),
 		period("period", &p.period),
-		number("since", &p.since, 1, maxMoment),
-		number("until", &p.until, 1, maxMoment),
+		number("since", &p.since, 1, maxTime),
+		number("until", &p.until, 1, maxTime),
 		text("prefix", &q.Prefix, 0, limits.MaxKeyBytes),
 		number("max", &q.Max, 1, limits.MaxUsageRows))
 	if err == nil && report == "" {
