@@ -255,34 +255,8 @@ func (b *batch) settle(c *counter, h *hold) {
 
 // decideRequest decides over the counters as the requests before left them.
 func (b *batch) decideRequest(r *Request, newID func() string) {
-	b.states, b.kept = b.states[:0], b.kept[:0]
-	for i, slot := range r.slots {
-		c := &b.counters[slot]
-		if c.err != nil {
-			r.err = c.err
-			if r.Verb == tell {
-				continue // the others can be told
-			}
-			return
-		}
-		other := c.state.spec != 0 && c.state.spec != r.Limits[i].hash()
-		if other && !c.dirty {
-			// Requests before may have brought it to now, which nobody writes: what is used is carried over from the moment that is stored.
-			unsteady := c.state.unsteady
-			_ = c.state.Decode(b.stored[slot]) // read before
-			c.state.until, c.state.unsteady = b.until, unsteady
-		}
-		if other && (r.Verb <= Check || r.Verb == Refund) {
-			b.kept = append(b.kept, c.definition(i))
-		}
-		if !r.Verb.internal() && r.Verb != Settle || c.limit == nil {
-			c.limit = &r.Limits[i]
-		}
-		b.states = append(b.states, &c.state)
-		// Leases were given under what the counter was before.
-		lent := c.state.lent.newer.amount > 0
-		c.void = c.void || lent && (r.Verb == Record || r.Verb == Settle && r.delta() > 0 ||
-			other && r.Verb < Settle && r.Verb != Check)
+	if !b.gather(r) {
+		return
 	}
 	switch r.Verb {
 	case tell:
@@ -308,6 +282,46 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			b.refused(c, result, r.Cost, newID)
 		}
 	}
+	b.restoreKept(r)
+}
+
+// gather finds the states of a request's limits, and keeps those that it may leave under another definition. It is false where one of its
+// counters cannot be read.
+func (b *batch) gather(r *Request) bool {
+	b.states, b.kept = b.states[:0], b.kept[:0]
+	for i, slot := range r.slots {
+		c := &b.counters[slot]
+		if c.err != nil {
+			r.err = c.err
+			if r.Verb == tell {
+				continue // the others can be told
+			}
+			return false
+		}
+		other := c.state.spec != 0 && c.state.spec != r.Limits[i].hash()
+		if other && !c.dirty {
+			// Requests before may have brought it to now, which nobody writes: what is used is carried over from the moment that is stored.
+			unsteady := c.state.unsteady
+			_ = c.state.Decode(b.stored[slot]) // read before
+			c.state.until, c.state.unsteady = b.until, unsteady
+		}
+		if other && (r.Verb <= Check || r.Verb == Refund) {
+			b.kept = append(b.kept, c.definition(i))
+		}
+		if !r.Verb.internal() && r.Verb != Settle || c.limit == nil {
+			c.limit = &r.Limits[i]
+		}
+		b.states = append(b.states, &c.state)
+		// Leases were given under what the counter was before.
+		lent := c.state.lent.newer.amount > 0
+		c.void = c.void || lent && (r.Verb == Record || r.Verb == Settle && r.delta() > 0 ||
+			other && r.Verb < Settle && r.Verb != Check)
+	}
+	return true
+}
+
+// restoreKept gives the counters that a request charged nothing to their definitions back.
+func (b *batch) restoreKept(r *Request) {
 	for i := range b.kept {
 		d := &b.kept[i]
 		if r.charges(&r.decision, d.at) {
