@@ -305,7 +305,7 @@ func (c *Client) TestAlert(ctx context.Context, r TestAlertRequest) (*TestAlertR
 	return call[TestAlertReply](ctx, c, SubjectAlertsTest, r)
 }
 
-// ListChannels gives the channels and how it stands with them.
+// ListChannels gives the channels and their state.
 func (c *Client) ListChannels(ctx context.Context) (*ChannelList, error) {
 	return call[ChannelList](ctx, c, SubjectAlertsChannels, ListChannelsRequest{})
 }

@@ -81,7 +81,7 @@ type JobHistory struct {
 	Runs []JobRun `json:"runs"`
 }
 
-// ListJobs gives the jobs of the service and how it stands with them.
+// ListJobs gives the jobs of the service and their state.
 func (c *Client) ListJobs(ctx context.Context) (*JobList, error) {
 	return call[JobList](ctx, c, SubjectJobsList, ListJobsRequest{})
 }

@@ -77,7 +77,7 @@ type PolicyLimit struct {
 	Consistency string `json:"consistency,omitempty"`
 }
 
-// Policies gives a page of the policies of one worker, and how it stands with their file.
+// Policies gives a page of the policies of one worker, and the state of their file.
 func (c *Client) Policies(ctx context.Context, r PoliciesRequest) (*Policies, error) {
 	return call[Policies](ctx, c, SubjectPolicies, r)
 }

@@ -55,7 +55,7 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 //	c.Settle(ctx, reply.ID, cost)
 //
 // That holds for the 10 minutes for which the first try is remembered: a Wait that is begun again later may charge again. And
-// take no ID from outside, where somebody could send ID:1 himself.
+// take no ID from outside, where somebody could send ID:1.
 //
 // A denial under an ID may be one of an earlier Wait, which says how long it was to wait then. So how long it is now is
 // asked with [Client.Check], which counts as a denial too where it is denied; when it gets no answer, what the denial says is
@@ -98,7 +98,7 @@ type gates struct {
 	all map[string]*gate
 }
 
-// gate is passed by one at a time, and by twice as many whenever one was allowed. Who is denied closes it for all: what he was told
+// gate is passed by one at a time, and by twice as many whenever one was allowed. A denial closes it for all: what it said
 // holds for them, too. All of it is guarded by gates.mu.
 type gate struct {
 	request string
@@ -199,7 +199,7 @@ func (g *gates) turn(ctx context.Context, one *gate, most time.Duration) (pass f
 		g.mu.Unlock()
 		return func(bool) {}, err
 	}
-	g.mu.Unlock() // it was his turn at the same moment
+	g.mu.Unlock() // its turn came at the same moment
 	if err != nil {
 		g.passed(one, false)
 		return func(bool) {}, err

@@ -34,8 +34,8 @@ type Request struct {
 
 	// ID makes the request idempotent: for at least 10 minutes the same id charges once and is answered the
 	// same. The same id with another body is error 409: an id has to be unique over the whole
-	// service, whatever the key or the policy, so put the user in front of one that he may choose. A check makes
-	// nothing of it.
+	// service, whatever the key or the policy, so put the user in front of one that users may choose. A check
+	// ignores it.
 	ID string `json:"id,omitempty"`
 }
 

@@ -92,7 +92,7 @@ type Config struct {
 	Deadline time.Duration
 
 	// FailClosed refuses requests, with FailStatus, when the limiter does not answer within the Deadline. Otherwise they pass,
-	// without headers: load alone makes answers late, so whoever limits abuse sets it, and a Deadline that his clients can wait: a
+	// without headers: load alone makes answers late, so whoever limits abuse sets it, and a Deadline that the clients can wait: a
 	// request whose answer is late, as where the store is slow, is refused and charged all the same. Requests that the limiter cannot read are
 	// refused in both cases. What no policy matches has an answer, and passes in both, also where the limiter runs without its
 	// policy file. A Policy that is named and not there is a failure (404), so name it where nothing may pass unlimited.

@@ -121,7 +121,7 @@ func wrongUsage(log io.Writer, k *kong.Context, err error) (status int) {
 func parser(c *command, out, log io.Writer) *kong.Kong {
 	return kong.Must(c,
 		kong.Name("alerter"),
-		kong.Description("Alerts of the limiters on NATS: who is denied too often, told once, and no more than 20 times an hour."),
+		kong.Description("Turns the events of limiters into alerts, each sent once, and at most 20 per user in an hour."),
 		kong.Writers(out, log),
 		kong.Exit(settings.Exit),
 		settings.Parsing(),

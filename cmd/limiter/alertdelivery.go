@@ -40,7 +40,7 @@ func (c *alertsChannelsCmd) Run(s *session) error {
 	return nil
 }
 
-// channelState says how it stands with a channel, and why.
+// channelState says in what state a channel is, and why.
 func channelState(s *session, ch *limits.AlertChannel) string {
 	switch {
 	case ch.DisabledAt != 0:

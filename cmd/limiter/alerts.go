@@ -12,10 +12,10 @@ import (
 type alertsCmd struct {
 	List      alertsListCmd      `cmd:"" help:"List alerts, the last raised first."`
 	Show      alertsShowCmd      `cmd:"" help:"Show an alert, and who was told of it."`
-	Silence   alertsSilenceCmd   `cmd:"" help:"Tell nobody of some alerts for a while."`
+	Silence   alertsSilenceCmd   `cmd:"" help:"Mute matching alerts for a while."`
 	Unsilence alertsUnsilenceCmd `cmd:"" help:"End a silence."`
 	Silences  alertsSilencesCmd  `cmd:"" help:"List silences."`
-	Channels  alertsChannelsCmd  `cmd:"" help:"List the channels and how it stands with them."`
+	Channels  alertsChannelsCmd  `cmd:"" help:"List the channels and their state."`
 	TestSend  alertsTestSendCmd  `cmd:"" name:"test-send" help:"Send a test to a channel, or to all."`
 	Dead      alertsDeadCmd      `cmd:"" help:"List what could not be delivered, or not be read."`
 	Replay    alertsReplayCmd    `cmd:"" help:"Deliver dead letters again."`

@@ -129,7 +129,7 @@ type keysRevokeCmd struct {
 
 // Help gives the examples of --help.
 func (*keysRevokeCmd) Help() string {
-	return `No worker takes the key any more after a second. There is no way back.
+	return `Within a second no worker accepts the key. This cannot be undone.
 
 Examples:
 

@@ -48,7 +48,7 @@ type commands struct {
 	Check       checkCmd       `cmd:"" help:"Decide, charge nothing."`
 	Record      recordCmd      `cmd:"" help:"Charge what already happened, even past the limit."`
 	Refund      refundCmd      `cmd:"" help:"Give cost back."`
-	Settle      settleCmd      `cmd:"" help:"Set the final cost of an earlier consume."`
+	Settle      settleCmd      `cmd:"" help:"Set the final cost of an earlier consume or verify."`
 	Show        showCmd        `cmd:"" help:"Show the counters of a key."`
 	List        listCmd        `cmd:"" help:"List counters."`
 	Reset       resetCmd       `cmd:"" help:"Set counters back to unused."`

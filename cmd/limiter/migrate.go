@@ -56,7 +56,7 @@ func (c *migrateUpCmd) Run(s *session) error {
 
 type migrateDownCmd struct {
 	databaseFlags
-	Yes bool `short:"y" help:"Needed, because data goes."`
+	Yes bool `short:"y" help:"Confirm: the step's tables are dropped with their data."`
 }
 
 // Help gives the examples of --help.

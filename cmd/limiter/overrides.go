@@ -14,7 +14,7 @@ import (
 // overridesCmd administers overrides.
 type overridesCmd struct {
 	Set    overridesSetCmd    `cmd:"" help:"Set other limits for a subject."`
-	Delete overridesDeleteCmd `cmd:"" help:"Let the policy count again."`
+	Delete overridesDeleteCmd `cmd:"" help:"Delete an override: the policy's own limits apply again."`
 	List   overridesListCmd   `cmd:"" help:"List overrides."`
 }
 
@@ -68,7 +68,7 @@ type overridesSetCmd struct {
 
 // Help gives the examples of --help.
 func (*overridesSetCmd) Help() string {
-	return `What is not given stays as the policy has it. Every worker decides by it within a second.
+	return `What is not given stays as the policy has it. Every worker applies it within a second.
 
 Examples:
 

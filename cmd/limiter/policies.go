@@ -195,9 +195,9 @@ func condition(c map[string]app.PolicyPatterns) string {
 type policiesExplainCmd struct {
 	clientFlags
 	File      string         `arg:"" help:"The policy file."`
-	Policy    string         `placeholder:"P" help:"The policy that the request names; without it those that match."`
-	Tier      string         `placeholder:"T" help:"The tier of the request."`
-	Attribute attributeFlags `short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given often."`
+	Policy    string         `placeholder:"NAME" help:"The policy that the request names; without it those that match."`
+	Tier      string         `placeholder:"TIER" help:"The tier of the request."`
+	Attribute attributeFlags `short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given again."`
 	At        string         `placeholder:"TIME" help:"When, such as 2026-03-01T22:30:00Z; now unless given."`
 	HashKey   string         `env:"HASH_KEY" placeholder:"KEY" help:"The hash key of the service; without it hashed keys are not those of the service."`
 	Overrides bool           `help:"Ask the service for its overrides."`

@@ -20,7 +20,7 @@ type serveCmd struct {
 	HashKey          string  `name:"hash-key" env:"HASH_KEY" placeholder:"KEY" help:"Key of the filter hash in policies, 16 bytes or more; the same on all workers. Without it one is kept in the data folder, for SQLite only. Better set as HASH_KEY: others can see the arguments of a process."`
 	Source           string  `name:"source" env:"SOURCE" default:"urn:limits" placeholder:"URI" help:"Source of the CloudEvents: a URI that names this service (${default})."`
 	KeyPrefix        string  `name:"key-prefix" env:"KEY_PREFIX" default:"lim" placeholder:"WORD" help:"What the API keys that are made begin with (${default})."`
-	Alerter          string  `name:"alerter" env:"ALERTER" enum:"auto,on,off" default:"auto" help:"Whether alerts and jobs run in this process; auto: unless both --nats-url and --database-url are set, which is a worker beside the program alerter. With SQLite jobs run in any case (${default})."`
+	Alerter          string  `name:"alerter" env:"ALERTER" enum:"auto,on,off" default:"auto" help:"Whether alerts and jobs run in this process. auto: yes, unless both --nats-url and --database-url are set; then the program alerter runs them. With SQLite, jobs always run (${default})."`
 	settings.Alerts
 	settings.Jobs
 	settings.Log

@@ -9,7 +9,7 @@ import (
 // settleCmd sets the final cost of a consume.
 type settleCmd struct {
 	clientFlags
-	ID   string `arg:"" help:"The id of the consume."`
+	ID   string `arg:"" help:"The id of the consume or verify."`
 	Cost int64  `required:"" placeholder:"N" help:"What the work cost in the end; 0 for nothing."`
 }
 

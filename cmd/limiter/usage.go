@@ -36,7 +36,7 @@ func (*topCmd) Help() string {
   limiter top --by used --since 7d --max 5
   limiter top --policy cleanup-code --prefix api:user:
 
-PEAK is the most requests of one minute. The counts are some seconds behind.`
+PEAK is the most requests in one minute. The counts are some seconds behind.`
 }
 
 func (c *topCmd) Run(s *session) error {
@@ -72,7 +72,7 @@ func (*usageCmd) Help() string {
   limiter usage slowest --since 1h
   limiter usage errors --since 7d --prefix key:acme:
 
-The log holds what clients told of on limits.usage.`
+The log holds what clients sent to limits.usage.`
 }
 
 func (c *usageCmd) Run(s *session) error {

@@ -238,7 +238,7 @@ func testDelivery(id, channel, note string, now time.Time) Delivery {
 	return Delivery{ID: m.ID + "/" + channel, Channel: channel, Message: m, State: DeliveryWaiting}
 }
 
-// ChannelStatus is a channel and how it stands with it.
+// ChannelStatus is a channel and its state.
 type ChannelStatus struct {
 	Name, Kind string
 	// Host is where it leads, without path and credentials.

@@ -11,7 +11,7 @@ import (
 )
 
 // throttlePrefix begins the keys that the throttle charges, which are to be nobody else's: applications share the limiter, and
-// have users too. Their own crossings are no alerts: telling somebody that he is told too much would never end.
+// have users too. Their own crossings are no alerts: to tell users that they are told too much would never end.
 const throttlePrefix = "limits.alerts:user:"
 
 // Observer is told what happens, for metrics. Its methods do not block.

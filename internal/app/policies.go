@@ -35,7 +35,7 @@ func (l *limiter) watchPolicies(context.Context) error {
 	return watchFile(l, "policies", l.Policies, l.policies.Keeper, l.metrics.WatchPolicies, l.policies.Ask)
 }
 
-// watchFile shows how it stands with a file, and reads it again when it changes, and on SIGHUP with again.
+// watchFile shows the state of a file, and reads it again when it changes, and on SIGHUP with again.
 func watchFile[T any](l *limiter, what, path string, k *yamlfile.Keeper[T],
 	show func(report func() (hash string, loaded float64, failures int64)), again func() error) error {
 	show(func() (hash string, loaded float64, failures int64) {

@@ -70,7 +70,7 @@ func unknownPolicy(name, wayOut string) error {
 		Message: fmt.Sprintf("there is no policy %q; %s", name, wayOut)}
 }
 
-// policies answers admin.policies: how it stands with the policy file of this worker.
+// policies answers admin.policies: the policies of this worker, and the state of their file.
 func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 	req, err := decodePolicies(data)
 	if err != nil {

@@ -284,8 +284,8 @@ const (
 	// are answered 503.
 	maxReads    = 32
 	maxStatuses = 1024
-	// readTimeout is how long a request that reads the store may take, as a decision: who asks should be told that the store
-	// does not answer before he gives up.
+	// readTimeout is how long a request that reads the store may take, as a decision: callers should be told that the
+	// store does not answer before they give up.
 	readTimeout = limits.DefaultTimeout * 3 / 4
 	// longTimeout bounds what goes through as many rows as there are. The client verbs wait longer for those.
 	longTimeout = 5 * time.Second

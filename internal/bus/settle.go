@@ -24,11 +24,11 @@ func (s *Service) settle(ctx context.Context, data []byte) (any, error) {
 		return nil, &limits.Error{Status: 409, Code: limits.CodeIDConflict, Field: "cost",
 			Message: "the id was settled with another cost; the first one stands"}
 	case errors.Is(err, engine.ErrUnknownID):
-		return nil, &limits.Error{Status: 404, Code: limits.CodeUnknownID, Field: "id", Message: "no consume with this id " +
+		return nil, &limits.Error{Status: 404, Code: limits.CodeUnknownID, Field: "id", Message: "no consume or verify with this id " +
 			"is known: it was charged without the store, or no limit applied to it, or it is older than 10 minutes"}
 	case errors.Is(err, engine.ErrNothingToSettle):
 		return nil, &limits.Error{Status: 409, Code: limits.CodeNothingToSettle, Field: "id",
-			Message: "the id is not of a consume that was allowed, so there is nothing to settle"}
+			Message: "the id is not of a consume or verify that was allowed, so there is nothing to settle"}
 	case err != nil:
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func decodeSettle(data []byte) (limits.SettleRequest, error) {
 	case err != nil:
 		return req, err
 	case req.ID == "":
-		return req, badInput("id", "id", "id is missing; want that of an earlier consume")
+		return req, badInput("id", "id", "id is missing; want that of an earlier consume or verify")
 	case req.Cost < 0:
 		return req, badInput("cost", "cost", "cost is missing; want what the work cost in the end, 0 to %d", limits.MaxAmount)
 	}

@@ -16,7 +16,7 @@ type tokenBucket struct {
 	// last is the moment of level.
 	last int64
 	// over is the part of what level is below 0 that was used under a higher limit, overLimit, or under another definition. It is
-	// refilled first, and at the rate of that: who used much while he might is not kept waiting for longer than if he still might.
+	// refilled first, and at the rate of that: who used much while that was allowed does not wait longer than if it still were.
 	// Both are 0 for none.
 	over, overLimit int64
 }

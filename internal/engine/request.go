@@ -20,7 +20,7 @@ const (
 	Record
 	// Refund gives cost back.
 	Refund
-	// Settle sets the final cost of an earlier consume; [Engine.Settle] makes such requests.
+	// Settle sets the final cost of an earlier consume, also one for a verify; [Engine.Settle] makes such requests.
 	Settle
 	// tell writes the denials that were counted in memory into an event; the engine asks itself.
 	tell

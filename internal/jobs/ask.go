@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Status is a job and how it stands with it.
+// Status is a job and its state.
 type Status struct {
 	Name, Schedule string
 	Timeout        time.Duration

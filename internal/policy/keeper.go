@@ -11,7 +11,7 @@ import (
 // the last good one stays.
 type Keeper struct{ *yamlfile.Keeper[Set] }
 
-// Report is how it stands with the file.
+// Report is the state of the file.
 type Report = yamlfile.Report[Set]
 
 // NewKeeper reads the file, which must be right, or gives up with ctx.

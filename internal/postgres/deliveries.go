@@ -69,7 +69,7 @@ FROM (
 ) u
 WHERE d.ctid = u.place AND u.ended_at = 0`
 
-	// Those that somebody has claimed are left to him.
+	// Those that somebody has claimed are left alone.
 	oldDeliveriesSQL = `
 SELECT ` + deliveryColumns + ` FROM alert_deliveries d
 WHERE ended_at = 0 AND greatest(created_at, replayed_at) <= ` + sinceMillis + ` - $1

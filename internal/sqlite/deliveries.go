@@ -25,7 +25,7 @@ AND (instr(id, '.resolved/') = 0 OR NOT EXISTS (
 SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE channel = ?1 AND state = 'waiting' AND due_at <= ?2` + notBefore + `
 ORDER BY due_at LIMIT ?3`
 
-	// Those that somebody has claimed are left to him.
+	// Those that somebody has claimed are left alone.
 	oldDeliveriesSQL = `
 SELECT ` + deliveryColumns + ` FROM alert_deliveries d
 WHERE ended_at = 0 AND max(created_at, replayed_at) <= ?1 AND (+due_at <= ?2 OR +due_at > ?3)` + notBefore + `

@@ -55,7 +55,7 @@ func (c *Count) add(d *Count) {
 	c.Allowed, c.Denied, c.Cost = c.Allowed+d.Allowed, c.Denied+d.Denied, c.Cost+d.Cost
 }
 
-// take gives what was counted, and ends the listing. Who counts does so before he looks whether he is listed, so what
+// take gives what was counted, and ends the listing. A count is made before its maker looks whether it is listed, so what
 // comes after the counts were taken is listed again.
 func (l *listed) take(at int64) Count {
 	l.Tally.Listed.Store(false)

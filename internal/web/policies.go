@@ -8,7 +8,7 @@ type fileCollector struct {
 	info, loadedAt, failures *prometheus.Desc
 }
 
-// WatchPolicies shows how it stands with the policy file: the SHA-256 of the file in force, when it was read in Unix
+// WatchPolicies shows the state of the policy file: the SHA-256 of the file in force, when it was read in Unix
 // seconds, and how many files were refused. Call it once.
 func (m *Metrics) WatchPolicies(report func() (hash string, loaded float64, failures int64)) {
 	m.watchFile("policies", "policy", report)

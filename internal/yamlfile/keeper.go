@@ -61,7 +61,7 @@ type kept[T any] struct {
 	loadedAt time.Time
 }
 
-// Report is how it stands with a file.
+// Report is the state of a file.
 type Report[T any] struct {
 	// Current is in force; Hash is the [Hash] of its file, and LoadedAt is when that was read.
 	Current  *T
@@ -141,7 +141,7 @@ func Hash(data []byte) string {
 // Current gives what is in force.
 func (k *Keeper[T]) Current() *T { return k.current.Load().value }
 
-// Report tells how it stands.
+// Report gives the state of the file.
 func (k *Keeper[T]) Report() Report[T] {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -72,8 +72,8 @@ func (l *loop) use(ch Named) {
 	l.ch = ch
 }
 
-// newBreaker makes a breaker, which tells of its changes under a lock of its own, and asks for the loop's there: so nobody may ask a
-// breaker while he holds the loop's.
+// newBreaker makes a breaker, which tells of its changes under a lock of its own, and asks for the loop's there: so whoever
+// holds the loop's may not ask a breaker.
 func (l *loop) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
 	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:         l.name,
