@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/glob"
 )
 
 // Severity says how bad an alert is.
@@ -159,6 +160,14 @@ type Delivery struct {
 
 // Silence keeps alerts from being told. Empty matchers fit all; the others are exact or globs with *.
 type Silence limits.Silence
+
+// fits tells whether the silence holds for an alert.
+func (s *Silence) fits(a *Alert) bool {
+	return fitsOr(s.Rule, a.Rule) && fitsOr(s.Policy, a.Policy) && fitsOr(s.Key, a.Key) && fitsOr(s.User, a.User)
+}
+
+// fitsOr lets an empty pattern fit everything.
+func fitsOr(pattern, value string) bool { return pattern == "" || glob.Match(pattern, value) }
 
 // Poison is a message of the stream that could not be taken, and why.
 type Poison struct {

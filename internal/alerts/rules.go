@@ -2,10 +2,12 @@ package alerts
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/glob"
 )
 
 // Rules is an alerts file as it is in force: names are resolved, secrets are read, globs and templates are compiled. It is
@@ -43,16 +45,33 @@ type Rule struct {
 	Words Words
 }
 
+// Match selects events: each list that is not empty must have one that fits, exact or a glob with *.
+type Match struct {
+	Types, Policies, Keys, Users []string
+}
+
+func (m *Match) fits(e *Event) bool {
+	fits := func(patterns []string, s string) bool { return len(patterns) == 0 || glob.Any(patterns, s) }
+	return fits(m.Types, e.Type) && fits(m.Policies, e.Policy) && fits(m.Keys, e.Key) && fits(m.Users, e.User)
+}
+
 // eventsApart is the time between two events of a counter that goes on denying.
 const eventsApart = 10 * time.Second
 
-// Doubt says why the rule may count wrongly; empty for one that does not.
-func (r *Rule) Doubt() string {
-	if r.Threshold < 2 || r.Within >= eventsApart || !slices.Contains(r.Match.Types, limits.EventExceeded) {
-		return ""
+// Doubts gives the rules that may count wrongly, by name, and why.
+func (r *Rules) Doubts() iter.Seq2[string, string] {
+	return func(yield func(rule, why string) bool) {
+		for i := range r.Rules {
+			one := &r.Rules[i]
+			if one.Threshold < 2 || one.Within >= eventsApart || !slices.Contains(one.Match.Types, limits.EventExceeded) {
+				continue
+			}
+			if !yield(one.Name, fmt.Sprintf("it counts denials within %s, but a counter reports those of %s in one event, so it counts too many or too few",
+				one.Within, eventsApart)) {
+				return
+			}
+		}
 	}
-	return fmt.Sprintf("it counts denials within %s, but a counter reports those of %s in one event, so it counts too many or too few",
-		r.Within, eventsApart)
 }
 
 // The kinds of channels.

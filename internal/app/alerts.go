@@ -158,10 +158,8 @@ func (c *channels) named() []deliver.Named {
 		return c.made
 	}
 	c.of, c.made = rules, nil
-	for i := range rules.Rules {
-		if doubt := rules.Rules[i].Doubt(); doubt != "" {
-			c.log.Warn("rule of alerts counts wrongly", "rule", rules.Rules[i].Name, "why", doubt)
-		}
+	for rule, why := range rules.Doubts() {
+		c.log.Warn("rule of alerts counts wrongly", "rule", rule, "why", why)
 	}
 	for i := range rules.Channels {
 		spec := &rules.Channels[i]

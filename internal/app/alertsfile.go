@@ -15,10 +15,8 @@ type AlertRules = alerts.Rules
 // AlertNotes tells of the rules that count wrongly, and of the channels that cannot work as long as no more than these private
 // addresses are allowed.
 func AlertNotes(rules *AlertRules, allow []netip.Prefix) (notes []string) {
-	for i := range rules.Rules {
-		if doubt := rules.Rules[i].Doubt(); doubt != "" {
-			notes = append(notes, fmt.Sprintf("rule %q: %s", rules.Rules[i].Name, doubt))
-		}
+	for rule, why := range rules.Doubts() {
+		notes = append(notes, fmt.Sprintf("rule %q: %s", rule, why))
 	}
 	for i := range rules.Channels {
 		if err := channel.Refused(&rules.Channels[i], allow); err != nil {

@@ -38,14 +38,6 @@ var verbNames = [...]string{"consume", "check", "record", "refund", "settle", "t
 // String gives the verb's name on the wire.
 func (v Verb) String() string { return verbNames[v] }
 
-// results gives room for one result for each limit.
-func (r *Request) results() []Result {
-	if len(r.Limits) == 1 {
-		return r.resultRoom[:]
-	}
-	return make([]Result, len(r.Limits))
-}
-
 // internal tells the engine's own requests, which are not answered.
 func (v Verb) internal() bool { return v >= tell }
 
@@ -121,6 +113,14 @@ type Request struct {
 	// decision and err are the answer, until Done is called.
 	decision Decision
 	err      error
+}
+
+// results gives room for one result for each limit.
+func (r *Request) results() []Result {
+	if len(r.Limits) == 1 {
+		return r.resultRoom[:]
+	}
+	return make([]Result, len(r.Limits))
 }
 
 // Decision is the answer to a request.
