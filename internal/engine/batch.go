@@ -334,7 +334,9 @@ func (b *batch) restoreKept(r *Request) {
 		d.restore(c)
 		if r.Verb == Refund {
 			// Under the definition that stands, and at the moment that is stored: from there another definition carries over what is
-			// used, and has told when that is free.
+			// used, and has told when that is free. Leases that are over by now are spared no more.
+			stored := c.state.counting()
+			c.state.lent.trim(max(b.now, stored.moment()), stored.used())
 			c.state.refund(r.Cost)
 		}
 	}
@@ -417,7 +419,9 @@ func (b *batch) finish(denials *denials) Changes {
 		}
 		charged := c.dirty
 		b.count(c, b.ids[slot], denials)
-		b.lease(slot, c)
+		if charged { // what encodeDenied writes has no lease
+			b.lease(slot, c)
+		}
 		if c.exceeded >= 0 && b.events[c.exceeded].Denied == 0 {
 			silent++
 		}
@@ -438,7 +442,7 @@ func (b *batch) finish(denials *denials) Changes {
 // lease charges ahead for the requests to come, where that was asked for and all fitted.
 func (b *batch) lease(slot int, c *counter) {
 	h := &b.holds[slot]
-	if !h.wanted || h.lease == nil || h.demand == 0 || !c.limit.Leased || !c.dirty || c.denied || c.refunded || c.void ||
+	if !h.wanted || h.lease == nil || h.demand == 0 || !c.limit.Leased || c.denied || c.refunded || c.void ||
 		c.state.spec != c.limit.hash() {
 		return
 	}
