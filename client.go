@@ -289,21 +289,33 @@ func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, c.timeout)
 }
 
-// decision is call for a decision. An answer that has none, such as null from somebody else who listens, is no denial: those who
-// let requests pass when the limiter fails must not stop them for it.
+// decision is call for a decision.
 func (c *Client) decision(ctx context.Context, subject string, request any) (*Reply, error) {
-	reply, err := call[struct {
-		Reply
-		Allowed *bool `json:"allowed"`
-	}](ctx, c, subject, request)
-	switch {
-	case err != nil:
+	answer, err := call[decided](ctx, c, subject, request)
+	if err != nil {
 		return nil, err
-	case reply.Allowed == nil:
+	}
+	reply := answer.reply()
+	if reply == nil {
 		return nil, lacks(subject, "allowed")
 	}
-	reply.Reply.Allowed = *reply.Allowed
-	return &reply.Reply, nil
+	return reply, nil
+}
+
+// decided is an answer that may have no decision, such as null from somebody else who listens. That is no denial: those who let requests
+// pass when the limiter fails must not stop them for it.
+type decided struct {
+	Reply
+	Allowed *bool `json:"allowed"`
+}
+
+// reply gives nil where there is no decision.
+func (d *decided) reply() *Reply {
+	if d == nil || d.Allowed == nil {
+		return nil
+	}
+	d.Reply.Allowed = *d.Allowed
+	return &d.Reply
 }
 
 func lacks(subject, field string) error {

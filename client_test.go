@@ -195,6 +195,8 @@ func TestAnAnswerWithoutADecisionIsNoDenial(t *testing.T) {
 		"empty":               {body(`{}`), "read answer"},
 		"something else":      {body(`{"ok":true}`), "read answer"},
 		"null in it":          {body(`{"allowed":null,"valid":null}`), "read answer"},
+		"a key alone":         {body(`{"valid":true,"key":{"id":"a"}}`), "read answer"},
+		"no decision of it":   {body(`{"valid":true,"key":{"id":"a"},"decision":{"remaining":1}}`), "read answer"},
 		"an error, unread":    {failure("", "", `{"error":{"code":"overloaded","message":"full"}}`), "full"},
 		"an error with words": {&nats.Msg{Header: nats.Header{"Nats-Service-Error": {"fell over"}}}, "fell over"},
 		"an error with body":  {failure("", "", `{"allowed":true,"valid":true}`), "(0 error)"},

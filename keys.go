@@ -52,13 +52,13 @@ type VerifyReply struct {
 	Valid bool `json:"valid"`
 	// Code says why a key is not valid: [KeyUnknown], [KeyInactive] or [KeyExpired].
 	Code string `json:"code,omitempty"`
-	// Key is missing for an unknown key.
+	// Key is missing for an unknown key only.
 	Key *KeyRef `json:"key,omitempty"`
 	// User, Tier and Attributes are those of the key.
 	User       string            `json:"user,omitempty"`
 	Tier       string            `json:"tier,omitempty"`
 	Attributes map[string]string `json:"attributes,omitempty"`
-	// Decision is that of all matching policies, charged as by consume; only for a valid key.
+	// Decision is that of all matching policies, charged as by consume; for every valid key, and no other.
 	Decision *Reply `json:"decision,omitempty"`
 }
 
@@ -143,21 +143,29 @@ type KeyReply struct {
 // VerifyKey verifies an API key and charges the limits of its user in the same step. A key that is not valid is a
 // normal reply. With an ID the charge can be settled, as that of [Client.Consume].
 func (c *Client) VerifyKey(ctx context.Context, r VerifyRequest) (*VerifyReply, error) {
-	reply, err := call[struct {
+	answer, err := call[struct {
 		VerifyReply
-		Valid *bool `json:"valid"`
+		Valid    *bool    `json:"valid"`
+		Decision *decided `json:"decision"`
 	}](ctx, c, SubjectVerify, r)
 	switch {
 	case err != nil:
 		return nil, err
-	case reply.Valid == nil:
+	case answer.Valid == nil:
 		return nil, lacks(SubjectVerify, "valid")
 	}
-	reply.VerifyReply.Valid = *reply.Valid
-	if reply.Decision != nil {
-		reply.Decision.ID = r.ID
+	reply := &answer.VerifyReply
+	reply.Valid, reply.Decision = *answer.Valid, answer.Decision.reply()
+	switch {
+	case !reply.Valid:
+		return reply, nil
+	case reply.Key == nil:
+		return nil, lacks(SubjectVerify, "key")
+	case reply.Decision == nil:
+		return nil, lacks(SubjectVerify, "decision.allowed")
 	}
-	return &reply.VerifyReply, nil
+	reply.Decision.ID = r.ID
+	return reply, nil
 }
 
 // CreateKey makes an API key. After a call that got no answer there may be a key that nobody knows: list the keys of

@@ -3,7 +3,6 @@ package httplimit
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -63,9 +62,6 @@ func (m *middleware) verify(r *http.Request, request limits.Request, a *Answer) 
 		a.Key, err = m.client.VerifyKey(ctx, limits.VerifyRequest{
 			APIKey: key, Attributes: q.Attributes, Policy: q.Policy, Tier: q.Tier, Cost: q.Cost, ID: q.ID,
 		})
-		if err == nil && a.Key.Valid && (a.Key.Key == nil || a.Key.Decision == nil) {
-			err = errors.New(limits.SubjectVerify + ": the answer lacks the key or its decision, so it is not that of a limiter")
-		}
 		return nil, err
 	}, request, m.Deadline)
 	switch {

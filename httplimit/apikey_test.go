@@ -152,7 +152,8 @@ func TestKeysWhileTheLimiterIsAway(t *testing.T) {
 // TestAnAnswerThatIsNoLimitersVerifiesNothing: handlers may rely on what a valid key has.
 func TestAnAnswerThatIsNoLimitersVerifiesNothing(t *testing.T) {
 	t.Parallel()
-	for _, answer := range []string{`{"valid":true}`, `{"valid":true,"user":"7","decision":{"allowed":true}}`, `{"valid":true,"key":{"id":"a"}}`, `{}`, `null`} {
+	for _, answer := range []string{`{"valid":true}`, `{"valid":true,"user":"7","decision":{"allowed":true}}`, `{"valid":true,"key":{"id":"a"}}`,
+		`{"valid":true,"key":{"id":"a"},"decision":{}}`, `{}`, `null`} {
 		url, _ := silentService(t, limits.SubjectVerify, answer)
 		h := httplimit.Middleware(dial(t, url), httplimit.Config{
 			APIKey: httplimit.Bearer(), Deadline: patient, OnError: func(*http.Request, error) {},
