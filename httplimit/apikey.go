@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"crypto/sha256"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -28,7 +29,8 @@ func Bearer() Attribute {
 type keyKey struct{}
 
 // KeyFrom gives what the request's API key stands for, of the nearest middleware with [Config.APIKey]: its id, user, tier and attributes.
-// Decision is nil where the limiter did not answer and the key was valid before. There is none when the request was exempt.
+// What it gives is the request's own, to change at will. Where the limiter did not answer and the key was valid before, Decision is
+// Degraded, allows the request, as the middleware did, and tells no limit. There is no key when the request was exempt.
 func KeyFrom(ctx context.Context) (key *limits.VerifyReply, ok bool) {
 	key, _ = ctx.Value(keyKey{}).(*limits.VerifyReply)
 	return key, key != nil
@@ -108,10 +110,18 @@ type knownKey struct {
 	seen time.Time
 }
 
-// remember keeps no decision: it was of one request. Where there is no room, another key makes it, whichever that is.
+// passing copies what a valid key stands for, with nothing shared, since handlers may change what they have. The decision was of one
+// request: the copy has that of one that passes without an answer.
+func passing(key *limits.VerifyReply) *limits.VerifyReply {
+	plain, ref := *key, *key.Key
+	plain.Key, plain.Attributes = &ref, maps.Clone(key.Attributes)
+	plain.Decision = &limits.Reply{Allowed: true, Degraded: true}
+	return &plain
+}
+
+// remember makes room, where there is none, in the place of another key, whichever that is.
 func (k *knownKeys) remember(digest [sha256.Size]byte, key *limits.VerifyReply) {
-	plain := *key
-	plain.Decision = nil
+	mine := passing(key)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.all == nil {
@@ -123,18 +133,18 @@ func (k *knownKeys) remember(digest [sha256.Size]byte, key *limits.VerifyReply) 
 			break
 		}
 	}
-	k.all[digest] = knownKey{&plain, time.Now()}
+	k.all[digest] = knownKey{mine, time.Now()}
 }
 
 // recall gives nil for a key that was not valid lately.
 func (k *knownKeys) recall(digest [sha256.Size]byte) *limits.VerifyReply {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	known := k.all[digest]
+	k.mu.Unlock()
 	if time.Since(known.seen) > knownFor {
 		return nil
 	}
-	return known.key
+	return passing(known.key)
 }
 
 func (k *knownKeys) forget(digest [sha256.Size]byte) {

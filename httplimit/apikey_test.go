@@ -149,6 +149,34 @@ func TestKeysWhileTheLimiterIsAway(t *testing.T) {
 	}
 }
 
+// TestHandlersMayChangeWhatKeyFromGives: other requests have their own, also while the limiter is away, and what let them pass is
+// what Allowed says.
+func TestHandlersMayChangeWhatKeyFromGives(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	made, err := k.client.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7", Name: "shop", Attributes: map[string]string{"plan": "free"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, handled := k.config(t), 0
+	config.OnError = func(*http.Request, error) {}
+	h := httplimit.Middleware(k.client, config)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		key, _ := httplimit.KeyFrom(r.Context())
+		if handled++; !key.Allowed() || key.Decision.Degraded != (handled > 1) || key.Key.Name != "shop" || len(key.Attributes) != 1 {
+			t.Errorf("request %d is told of %+v, key %+v, decision %+v", handled, key, key.Key, key.Decision)
+		}
+		key.Valid, key.Key.Name, key.Attributes["region"] = false, "changed", "eu"
+	}))
+	get(h, header("X-API-Key", made.APIKey))
+	k.hangUp()
+	for range 2 {
+		get(h, header("X-API-Key", made.APIKey))
+	}
+	if handled != 3 {
+		t.Errorf("%d requests are handled, want 3", handled)
+	}
+}
+
 // TestAnAnswerThatIsNoLimitersVerifiesNothing: handlers may rely on what a valid key has.
 func TestAnAnswerThatIsNoLimitersVerifiesNothing(t *testing.T) {
 	t.Parallel()
