@@ -19,8 +19,9 @@ import (
 // is no answer either: the error is a [limits.Error] with Status 503 and [limits.CodeUnavailable].
 //
 // Nor is a turn that nothing limits, where turn has attributes alone: no policy fits them, as when the name of one is mistyped, or the
-// limiter runs without its policy file. The error is a [limits.Error] with Status 404 and [limits.CodeUnknownPolicy]. A turn that names
-// its Policy may pass unlimited, where that policy says so.
+// limiter runs without its policy file. The error is a [limits.Error] with Status 404 and [limits.CodeUnknownPolicy]. The limiter answers
+// alike where what fits is unlimited, for a tier, at a time of day or by an override, so a turn whose limit may be lifted has to name its
+// Policy: then it passes.
 //
 // To keep to the server's own answers besides, use it as the Base of a [Transport]: then each repetition waits for
 // its turn too. turn has no ID, since each request is charged. It panics without a client, as [Middleware] does.
@@ -51,7 +52,8 @@ func (o *outbound) RoundTrip(req *http.Request) (*http.Response, error) {
 			Message: "the limiter cannot reach its store, and so nobody counts the turns of all processes together"}
 	case o.turn.Policy == "" && reply.Limit == 0 && len(reply.Limits) == 0:
 		err = &limits.Error{Code: limits.CodeUnknownPolicy, Status: http.StatusNotFound, Field: "attributes",
-			Message: "no policy limits this request: none that the limiter has fits its attributes; name the policy"}
+			Message: "no policy limits this request: none that the limiter has fits its attributes, or what fits is unlimited now;" +
+				" name the policy, and the request passes where its limit is lifted"}
 	}
 	if err != nil {
 		closeBody(req)

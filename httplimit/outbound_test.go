@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/httplimit"
+	"github.com/seed503877ad/limits/internal/app/apptest"
 )
 
 // Two clients, such as two processes, share one limit, and the server sees no more than it allows in any window.
@@ -91,26 +92,42 @@ func TestOutboundSendsNothingOutOfTurn(t *testing.T) {
 }
 
 // What somebody else counts must not be passed because a name is mistyped and no policy fits; a policy that is named and unlimited was
-// meant so.
+// meant so. From the answer alone the two cannot be told apart, so the error says both.
 func TestOutboundSendsNothingThatNoPolicyLimits(t *testing.T) {
 	t.Parallel()
-	send := func(url string, turn limits.Request) (sent int, err error) {
+	c := limits.NewClient(apptest.Serve(t, `policies: [{name: weather, match: {upstream: weather}, tiers: {batch: {minute: {limit: unlimited}}},
+		limits: [{name: minute, key: "outbound:{upstream}", limit: 60, window: 1m}]}]`))
+	send := func(policy, upstream, tier string) (sent int, err error) {
+		turn := limits.Request{Policy: policy, Attributes: map[string]string{upstream: "weather"}, Tier: tier}
 		req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://api.example/", nil)
-		_, err = httplimit.Outbound(dial(t, url), turn, serverFunc(func(*http.Request) *http.Response {
+		_, err = httplimit.Outbound(c, turn, serverFunc(func(*http.Request) *http.Response {
 			sent++
 			return &http.Response{StatusCode: 200, Body: http.NoBody}
 		})).RoundTrip(req)
 		return sent, err
 	}
-	var e *limits.Error
-	mistyped := limits.Request{Attributes: map[string]string{"upstraem": "weather"}}
-	if sent, err := send(natsURL, mistyped); sent != 0 || !errors.As(err, &e) || e.Code != limits.CodeUnknownPolicy || !strings.Contains(err.Error(), "name the policy") {
-		t.Errorf("no policy fits: sent %d, error %v", sent, err)
+	check := func(what string, limited bool, upstream, tier string) {
+		t.Helper()
+		var e *limits.Error
+		sent, err := send("", upstream, tier)
+		switch {
+		case limited && (sent != 1 || err != nil):
+			t.Errorf("%s: sent %d, error %v", what, sent, err)
+		case !limited && (sent != 0 || !errors.As(err, &e) || e.Code != limits.CodeUnknownPolicy || !strings.Contains(err.Error(), "or what fits is unlimited now")):
+			t.Errorf("%s: sent %d, error %v; want nothing sent, and both that may be", what, sent, err)
+		}
+		if sent, err := send("weather", "upstream", tier); sent != 1 || err != nil {
+			t.Errorf("%s, by name: sent %d, error %v", what, sent, err)
+		}
 	}
-	unlimited, _ := silentService(t, limits.SubjectConsume, `{"allowed":true,"limit":0,"remaining":0,"reset":0,"limits":[]}`)
-	if sent, err := send(unlimited, limits.Request{Policy: "weather"}); sent != 1 || err != nil {
-		t.Errorf("the policy is named and unlimited: sent %d, error %v", sent, err)
+	check("limited", true, "upstream", "")
+	check("mistyped", false, "upstraem", "")
+	check("an unlimited tier", false, "upstream", "batch")
+	lifted := limits.OverrideID{Policy: "weather", Name: "minute", Subject: "outbound:weather"}
+	if _, err := c.SetOverride(t.Context(), limits.SetOverrideRequest{OverrideID: lifted, Unlimited: true, Reason: "a migration"}); err != nil {
+		t.Fatal(err)
 	}
+	check("lifted by an override", false, "upstream", "")
 }
 
 // A turn that is too far off is a timeout for whoever asks as is done of errors of package net and of http.Client; others are none.
