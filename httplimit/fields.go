@@ -25,18 +25,22 @@ var (
 	sfWhole      = regexp.MustCompile(`^[0-9]{1,15}$`) // an Integer that is not negative
 )
 
+// maxField is more than the 16 limits of a decision need, and bounds what a server can have its clients do: net/http takes 10 MB of
+// headers, for which the parser takes seconds.
+const maxField = 8 << 10
+
 // rateLimitItem is what one item of RateLimit says: that nothing is left, and t, if it has one.
 type rateLimitItem struct {
 	none, told bool
 	t          time.Duration
 }
 
-// rateLimitItems reads the field, of one line or more. It gives none for a field that does not parse, or in which r is missing,
-// or r or t is no Integer that is not negative. What could be read of such a field is not kept: it may be the limit that is over
+// rateLimitItems reads the field, of one line or more. It gives none for a field that is too long, does not parse, or in which r is
+// missing, or r or t is no Integer that is not negative. What could be read of such a field is not kept: it may be the limit that is over
 // sooner, and would stand before an X-RateLimit-Reset that can be read.
 func rateLimitItems(lines []string) (items []rateLimitItem) {
 	field := strings.Join(lines, ", ")
-	if !sfList.MatchString(field) {
+	if len(field) > maxField || !sfList.MatchString(field) {
 		return nil
 	}
 	for _, member := range sfItems.FindAllStringSubmatch(field, -1) {

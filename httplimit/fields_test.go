@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,21 @@ func TestAMalformedRateLimitIsPassedOver(t *testing.T) {
 	} {
 		if at, ok := httplimit.RetryAt(&http.Response{Header: http.Header{"Ratelimit": {field}}}); ok {
 			t.Errorf("%s: %s is read as %v from now", name, field, time.Until(at))
+		}
+	}
+}
+
+// TestALongRateLimitIsPassedOver, in one line or many: to read it takes a third of a second for each MB, and it may have 10. All that 16
+// limits with long names need is read.
+func TestALongRateLimitIsPassedOver(t *testing.T) {
+	t.Parallel()
+	long := `"` + strings.Repeat("p", 64) + "/" + strings.Repeat("n", 64) + `";r=1000000000;t=31622400`
+	for n, want := range map[int]bool{1: true, 16: true, 100: false} {
+		lines := slices.Repeat([]string{long}, n)
+		for _, field := range [][]string{lines, {strings.Join(lines, ", ")}} {
+			if _, ok := httplimit.RetryAt(&http.Response{Header: http.Header{"Ratelimit": field}}); ok != want {
+				t.Errorf("%d items in %d lines: read %v, want %v", n, len(field), ok, want)
+			}
 		}
 	}
 }

@@ -24,7 +24,7 @@ func CanRetry(resp *http.Response) bool {
 // (an ISO date, Unix seconds or milliseconds, or seconds from now). Of a field that comes more than once, as through a proxy that
 // has limits of its own, the latest counts. A date is measured against the server's own clock, if the response tells it in Date.
 // ok is false when none of them can be read. A RateLimit with a mistake anywhere is passed over as a whole, as [Draft] and RFC 9651
-// demand.
+// demand, and so is one of more than 8 KiB.
 func RetryAt(resp *http.Response) (at time.Time, ok bool) {
 	now := time.Now()
 	server, err := http.ParseTime(resp.Header.Get("Date"))
