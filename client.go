@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/nats-io/nats.go"
 )
@@ -49,6 +50,8 @@ const (
 //     a second ago still cannot be sent, since the network takes nothing or a server that is reconnected to says nothing; and
 //     from every call when 16,384 wait so,
 //   - the error of the connection, such as nats.ErrConnectionClosed, otherwise: nats.ErrInvalidConnection where it is nil.
+//
+// Where the connection is not up, the error of a question names the servers, and none of their passwords.
 //
 // After a call that got no answer the charge may or may not have been made. A [Request] with an ID can be sent
 // again: the same ID charges once.
@@ -177,7 +180,7 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 	var msg *nats.Msg
 	var err error
 	if !c.alone.aside(ctx, func() { msg, err = c.request(ctx, subject, body) }) {
-		return nil, fmt.Errorf("%s: no answer: %w", subject, ctx.Err())
+		return nil, fmt.Errorf("%s: no answer from %s: %w", subject, servers(c.nc), ctx.Err())
 	}
 	switch {
 	case err != nil:
@@ -197,7 +200,7 @@ func (c *Client) refuse(what string, later bool) error {
 	case c.nc == nil:
 		return fmt.Errorf("%s: %w", what, nats.ErrInvalidConnection)
 	case c.alone.full() || !later && c.alone.hangs():
-		return fmt.Errorf("%s: not sent, since the connection takes nothing: %w", what, nats.ErrDisconnected)
+		return fmt.Errorf("%s: not sent, since the connection to %s takes nothing: %w", what, servers(c.nc), nats.ErrDisconnected)
 	}
 	return nil
 }
@@ -219,12 +222,15 @@ func (c *Client) request(ctx context.Context, subject string, body []byte) (*nat
 	return msg, nil
 }
 
-// disconnected says which servers are tried, and what the last one said, if it was heard: nobody else tells that an address is mistyped
-// where the connection was made without a server.
+// disconnected says which servers are tried, and what the last one said, or why none was reached: nobody else tells that an address is
+// mistyped where the connection was made without a server.
 func (c *Client) disconnected() error {
 	tried := strings.Join(c.nc.Servers(), ",")
 	if last := c.nc.LastError(); last != nil {
 		return fmt.Errorf("%w from %s: %w", nats.ErrDisconnected, tried, last)
+	}
+	if why, ok := undialed.Load(weak.Make(c.nc)); ok { // as text: a dial that took too long is a context.DeadlineExceeded, too
+		return fmt.Errorf("%w from %s: %v", nats.ErrDisconnected, tried, why)
 	}
 	return fmt.Errorf("%w from %s", nats.ErrDisconnected, tried)
 }
@@ -273,7 +279,7 @@ func (c *Client) noAnswer(subject string, err error) error {
 	if last := c.nc.LastError(); refuses(last, `Publish to "`+subject+`"`) || refuses(last, `Subscription to "`+inbox+".") {
 		return fmt.Errorf("%s: no answer: %w: %w", subject, err, last)
 	}
-	return fmt.Errorf("%s: no answer: %w", subject, err)
+	return fmt.Errorf("%s: no answer%s: %w", subject, from(c.nc), err)
 }
 
 // refuses tells that an error of a connection is the server's refusal of an act, such as: Publish to "limits.check"

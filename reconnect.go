@@ -2,7 +2,12 @@ package limits
 
 import (
 	"math/rand/v2"
+	"net/url"
+	"runtime"
+	"strings"
+	"sync"
 	"time"
+	"weak"
 
 	"github.com/nats-io/nats.go"
 )
@@ -21,14 +26,59 @@ const maxReconnectDelay = 2 * time.Second
 // seconds without decisions of an outage of half a second.
 //
 // So a mistyped address, or wrong credentials, are no error of nats.Connect, which still gives one for what it cannot read. They show in
-// the errors of calls, which name the servers that were tried. Whoever wants to see it in the log at the start asks nc.IsConnected. What
-// is to differ goes behind it, such as nats.RetryOnFailedConnect(false) for a program that is worth nothing without a server.
+// the errors of calls, which name the servers, and what the last try came to. Whoever wants to see it in the log at the start asks
+// nc.IsConnected. What is to differ goes behind it, such as nats.RetryOnFailedConnect(false) for a program that is worth nothing without a
+// server. A nats.ReconnectErrHandler goes in front of it: behind it, errors say only what a server said, and not why there was none.
 func Reconnect() nats.Option {
 	return func(o *nats.Options) error {
 		o.RetryOnFailedConnect, o.AllowReconnect, o.MaxReconnect, o.IgnoreAuthErrorAbort = true, true, -1, true
 		o.CustomReconnectDelayCB = reconnectDelay
+		theirs := o.ReconnectErrCB
+		o.ReconnectErrCB = func(nc *nats.Conn, err error) {
+			noteUndialed(nc, err)
+			if theirs != nil {
+				theirs(nc, err)
+			}
+		}
 		return nil
 	}
+}
+
+// undialed has the errors of connections for which no server was reached, which nats.go tells its handler and forgets. Its keys are weak
+// pointers, since it lasts for longer than they do.
+var undialed sync.Map
+
+func noteUndialed(nc *nats.Conn, err error) {
+	key := any(weak.Make(nc))
+	if _, known := undialed.Swap(key, err); !known {
+		runtime.AddCleanup(nc, undialed.Delete, key)
+	}
+}
+
+// servers names those that a connection is to be made with, without their credentials. nc.Servers knows more, and waits for a lock, which
+// nats.go holds while it waits for a server.
+func servers(nc *nats.Conn) string {
+	var all []string
+	for _, one := range append([]string{nc.Opts.Url}, nc.Opts.Servers...) {
+		if !strings.Contains(one, "://") {
+			one = "nats://" + one
+		}
+		if u, err := url.Parse(one); err == nil && u.Host != "" { // nats.go could read it, too
+			all = append(all, u.Scheme+"://"+u.Host)
+		}
+	}
+	if len(all) == 0 {
+		return nats.DefaultURL
+	}
+	return strings.Join(all, ",")
+}
+
+// from names the servers for an error, where the connection to them is not up.
+func from(nc *nats.Conn) string {
+	if nc.IsConnected() {
+		return ""
+	}
+	return " from " + servers(nc)
 }
 
 // reconnectDelay is how long to wait after all servers were tried so many times.

@@ -26,18 +26,23 @@ func TestAServerMayStartAfterItsClients(t *testing.T) {
 	was.Shutdown()
 	was.WaitForShutdown()
 
-	connected := make(chan struct{})
-	nc, err := nats.Connect(url, limits.Reconnect(), nats.ConnectHandler(func(*nats.Conn) { close(connected) }))
+	connected, refused := make(chan struct{}), make(chan struct{}, 100)
+	nc, err := nats.Connect(url, nats.ReconnectErrHandler(func(*nats.Conn, error) { refused <- struct{}{} }), limits.Reconnect(),
+		nats.ConnectHandler(func(*nats.Conn) { close(connected) }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
 	c := limits.NewClient(nc)
 	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body(`{"allowed":true}`) })
+	for range 2 { // the first tells of no reason
+		<-refused
+	}
 	began := time.Now()
 	_, err = c.Consume(t.Context(), limits.Per("k", 1, "1m"))
-	if !errors.Is(err, nats.ErrDisconnected) || !strings.Contains(err.Error(), url) || time.Since(began) >= limits.DefaultTimeout {
-		t.Errorf("without a server, after %v: %v; want at once that %s is not connected", time.Since(began), err, url)
+	if !errors.Is(err, nats.ErrDisconnected) || !strings.Contains(err.Error(), url) || !strings.Contains(err.Error(), "connection refused") ||
+		time.Since(began) >= limits.DefaultTimeout {
+		t.Errorf("without a server, after %v: %v; want at once that %s is not connected, and why", time.Since(began), err, url)
 	}
 
 	serveNATS(t, port)
@@ -83,6 +88,41 @@ func TestWrongCredentialsAreToldByCalls(t *testing.T) {
 	if !errors.Is(err, nats.ErrDisconnected) || !errors.Is(err, nats.ErrAuthorization) {
 		t.Errorf("refused: %v; want that it is the credentials", err)
 	}
+}
+
+// TestCallsNameTheServersThatDoNotAnswer, whatever keeps the connection from being up, and nobody's password.
+func TestCallsNameTheServersThatDoNotAnswer(t *testing.T) {
+	t.Parallel()
+	m, url := serveMute(t, strings.TrimPrefix(natsURL, "nats://"))
+	lost, again := make(chan struct{}, 1), make(chan time.Duration)
+	nc, err := nats.Connect(strings.Replace(url, "//", "//u:secret@", 1), limits.Reconnect(), nats.Timeout(time.Minute),
+		nats.CustomReconnectDelay(func(int) time.Duration { return <-again }),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { lost <- struct{}{} }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.be(false); nc.Close(); close(again) }) // Close waits for the server
+	c := limits.NewClient(nc, limits.Timeout(20*time.Millisecond))
+	check := func(when string) (hangs bool) {
+		for name, call := range map[string]func() error{
+			"consume": func() error { _, err := c.Consume(t.Context(), limits.Per("k", 1, "1h")); return err },
+			"status":  func() error { _, err := c.Status(t.Context(), "k"); return err },
+			"watch":   func() error { _, err := c.Watch(t.Context()); return err },
+		} {
+			err := call()
+			if err == nil || !strings.Contains(err.Error(), url) || strings.Contains(err.Error(), "secret") {
+				t.Fatalf("%s, %s: %v; want that %s does not answer", name, when, err, url)
+			}
+			hangs = hangs || strings.Contains(err.Error(), "takes nothing")
+		}
+		return hangs
+	}
+	m.be(true)
+	<-lost
+	check("before it is tried again")
+	again <- 0
+	waitFor(t, func() bool { return check("while it says nothing") })
+	check("a second later")
 }
 
 // TestReconnectsSoonAndThenSeldom: an outage of half a second is not to be one of two, and many clients do not come at once.

@@ -99,7 +99,7 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	var err error
 	if !c.alone.aside(bounded, func() { err = w.begin(bounded, types); close(begun) }) {
 		go func() { <-begun; w.stop() }()
-		return nil, fmt.Errorf("watch: not begun: %w", bounded.Err())
+		return nil, fmt.Errorf("watch: no answer from %s: %w", servers(c.nc), bounded.Err())
 	}
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (w *watch) begin(ctx context.Context, types []string) error {
 	}
 	if err := w.nc.FlushWithContext(ctx); err != nil {
 		w.stop()
-		return fmt.Errorf("watch: %w", err)
+		return fmt.Errorf("watch: no answer%s: %w", from(w.nc), err)
 	}
 	// What the server refuses it tells the connection alone, ahead of its answer to the flush.
 	if err := w.nc.LastError(); err != before {

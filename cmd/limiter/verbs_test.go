@@ -131,7 +131,7 @@ func TestNoAnswer(t *testing.T) {
 	asked := make(chan struct{})
 	url := respond(t, "limits.status", func(string) *nats.Msg { <-asked; return text("{}")("") })
 	defer close(asked)
-	limiter(t, "show", "k", "--timeout", "50ms", "--nats-url", url).want(t, exitError, "", "no answer: context deadline exceeded")
+	limiter(t, "show", "k", "--timeout", "50ms", "--nats-url", url).want(t, exitError, "", "context deadline exceeded")
 }
 
 func TestShow(t *testing.T) {
