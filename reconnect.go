@@ -28,7 +28,8 @@ const maxReconnectDelay = 2 * time.Second
 // So a mistyped address, or wrong credentials, are no error of nats.Connect, which still gives one for what it cannot read. They show in
 // the errors of calls, which name the servers, and what the last try came to. Whoever wants to see it in the log at the start asks
 // nc.IsConnected. What is to differ goes behind it, such as nats.RetryOnFailedConnect(false) for a program that is worth nothing without a
-// server. A nats.ReconnectErrHandler goes in front of it: behind it, errors say only what a server said, and not why there was none.
+// server, or nats.CustomReconnectDelay for other pauses, which nats.ReconnectWait and nats.ReconnectJitter do not change here. A
+// nats.ReconnectErrHandler goes in front of Reconnect: behind it, errors say only what a server said, and not why there was none.
 func Reconnect() nats.Option {
 	return func(o *nats.Options) error {
 		o.RetryOnFailedConnect, o.AllowReconnect, o.MaxReconnect, o.IgnoreAuthErrorAbort = true, true, -1, true
