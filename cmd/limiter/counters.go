@@ -81,7 +81,7 @@ func (c *listCmd) Run(s *session) error {
 	})
 }
 
-// resetCmd resets one key, or after a question every key under a prefix.
+// resetCmd resets one key, or every key under a prefix, after a question where there is somebody to answer it.
 type resetCmd struct {
 	clientFlags `set:"timeout=6s"`
 
@@ -89,7 +89,7 @@ type resetCmd struct {
 	Prefix string `placeholder:"P" help:"Reset every key that begins with P."`
 	All    bool   `help:"Reset everything."`
 	DryRun bool   `name:"dry-run" help:"Count what would be reset and reset nothing."`
-	Yes    bool   `short:"y" help:"Do not ask; needed for --prefix and --all when standard input is no terminal."`
+	Yes    bool   `short:"y" help:"Do not ask; needed for --all when standard input is no terminal."`
 }
 
 // Help gives the examples of --help.
@@ -98,7 +98,7 @@ func (*resetCmd) Help() string {
 
   limiter reset api:user:123
   limiter reset --prefix api:user: --dry-run
-  limiter reset --prefix bench: --yes`
+  limiter reset --prefix bench: --yes           # asks otherwise, where there is a terminal`
 }
 
 // oneOf holds that exactly one of what names lists was given.
@@ -124,15 +124,15 @@ func (c *resetCmd) Validate() error {
 }
 
 func (c *resetCmd) Run(s *session) error {
-	if c.Key == "" && !c.DryRun && !c.Yes && !s.inTTY {
-		return usageError("reset of more than one key: standard input is no terminal to ask on; say --yes (or --dry-run)")
+	if c.All && !c.DryRun && !c.Yes && !s.inTTY {
+		return usageError("reset of everything: standard input is no terminal to ask on; say --yes (or --dry-run)")
 	}
 	nc, err := c.connect(s, "reset")
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	if c.Key == "" && !c.DryRun && !c.Yes {
+	if c.Key == "" && !c.DryRun && !c.Yes && s.inTTY {
 		if err := c.confirm(s, nc); err != nil {
 			return err
 		}

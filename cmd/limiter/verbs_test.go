@@ -191,6 +191,8 @@ func TestReset(t *testing.T) {
 		{"asked, yes", "y\n", "--prefix p:", true, exitDone, "reset 12 counters\n", "reset 12 counters under p:? [y/N] ", []string{dry, wet}},
 		{"asked, no", "n\n", "--prefix p:", true, exitError, "", "nothing was reset", []string{dry}},
 		{"asked, nothing said", "", "--prefix p:", true, exitError, "", "nothing was reset", []string{dry}},
+		{"nobody to ask", "", "--prefix p:", false, exitDone, "reset 12 counters\n", "", []string{wet}},
+		{"all, and nobody to ask", "", "--all", false, exitUsage, "", "say --yes (or --dry-run)", nil},
 		{"as it came", "", "k --json", false, exitDone, "{\"reset\":12}\n", "", []string{`{"key":"k"}`}},
 	}
 	for _, tt := range tests {

@@ -47,7 +47,7 @@ func TestCommandLine(t *testing.T) {
 		{"list --prefix api:user:", 0, `(?s)^KEY .*api:user:123 .*api:user:456 `},
 		{"reset api:user:123", 0, `^reset 1 counter\n`},
 		{"show api:user:123", 0, `^api:user:123: nothing used\n`},
-		{"reset --prefix api: --yes", 0, `^reset 1 counter\n`},
+		{"reset --prefix api:", 0, `^reset 1 counter\n`},
 		{"list --prefix api:", 0, `^no counters\n`},
 		{"list", 0, `notify:user:7 `},
 	}

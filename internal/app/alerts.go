@@ -3,8 +3,10 @@ package app
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -126,6 +128,15 @@ func (l *limiter) newChannels() (*channels, error) {
 	events, err := bus.NewAlertEvents(l.events, l.origin())
 	if err != nil {
 		return nil, err
+	}
+	if slices.ContainsFunc(l.alertRules().Channels, func(c alerts.ChannelSpec) bool { return c.Kind == alerts.ChannelNATS }) {
+		l.background("stream of alerts", func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, startTimeout)
+			defer cancel()
+			if err := events.Open(ctx); err != nil && !errors.Is(err, context.Canceled) {
+				l.log.Warn("make the stream of alerts: the next alert tries again", "error", err)
+			}
+		})
 	}
 	return &channels{
 		rules: l.alertRules,

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/alerts/channel"
@@ -93,5 +95,25 @@ func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
 	if strings.Count(said, "\n") != 1 || !strings.Contains(said, `level=WARN msg="channel of alerts cannot work" channel=ops`) ||
 		!strings.Contains(said, "10.0.0.1 is not an address of the public internet") || strings.Contains(said, "secret") {
 		t.Errorf("the log says\n%s", said)
+	}
+}
+
+// TestTheStreamOfAlertsIsThereBeforeAnAlert, so that whoever reads it can make a consumer for it.
+func TestTheStreamOfAlertsIsThereBeforeAnAlert(t *testing.T) {
+	t.Parallel()
+	nc := (&started{log: running(t, Run, options(t))}).connect(t)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		_, err := js.Stream(t.Context(), limits.AlertStream)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, jetstream.ErrStreamNotFound) || time.Now().After(end) {
+			t.Fatal(err)
+		}
 	}
 }

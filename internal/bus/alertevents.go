@@ -38,6 +38,18 @@ func NewAlertEvents(conn *nats.Conn, from Origin) (*AlertEvents, error) {
 	return &AlertEvents{conn: conn, js: js, from: from}, nil
 }
 
+// Open makes the stream where it is missing. Send does so too; but who wants to read it from the first alert on must find it before.
+func (a *AlertEvents) Open(ctx context.Context) error {
+	if a.ready.Load() {
+		return nil
+	}
+	if err := ensureStream(ctx, a.js, alertStream()); err != nil {
+		return err
+	}
+	a.ready.Store(true)
+	return nil
+}
+
 // Send publishes a message and returns when the stream has it; ctx should have a deadline.
 func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 	msg, err := alertMsg(m, a.from)
@@ -48,11 +60,8 @@ func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 	if !a.conn.IsConnected() {
 		return fmt.Errorf("publish event %s: %w", m.ID, nats.ErrDisconnected)
 	}
-	if !a.ready.Load() {
-		if err := ensureStream(ctx, a.js, alertStream()); err != nil {
-			return err
-		}
-		a.ready.Store(true)
+	if err := a.Open(ctx); err != nil {
+		return err
 	}
 	_, err = a.js.PublishMsg(ctx, msg, jetstream.WithExpectStream(limits.AlertStream))
 	switch {

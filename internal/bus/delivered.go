@@ -66,6 +66,9 @@ func eventOf(subject string, data []byte, at time.Time) (alerts.Event, error) {
 	if err != nil {
 		return alerts.Event{}, err
 	}
+	if raw.Time.IsZero() { // CloudEvents may go without
+		raw.Time = at
+	}
 	e, err := alerts.NewEvent(raw)
 	if err != nil {
 		return alerts.Event{}, err
