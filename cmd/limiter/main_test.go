@@ -207,7 +207,6 @@ func TestWrongUsage(t *testing.T) {
 		{"reset k --prefix p", "one of KEY, --prefix and --all is enough"},
 		{"reset --prefix p --all", "one of KEY, --prefix and --all is enough"},
 		{"reset --all", "say --yes"},
-		{"reset --all", "say --yes"},
 		{"watch --count=-1", "--count: -1 is below 1"},
 		{"watch --count 0", "--count: 0 is below 1; leave it out to go on"},
 		{"bench --connections 5 --in-flight 4", "each connection needs one"},
