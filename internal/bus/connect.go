@@ -114,7 +114,7 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	var others texts
 	dial.handlers.Dropped = func() { // anyone may send those
 		if n := dropped.due(); n > 0 {
-			log.Warn("drop what has a carriage return in its subject, or in that of its answer", "messages", n)
+			log.Warn("drop what has a carriage return in its subject, or in that of its answer, or too long a subject for its answer", "messages", n)
 		}
 	}
 	dial.handlers.Refused = func(text string) {

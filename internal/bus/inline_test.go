@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -325,6 +326,40 @@ func TestNoClientEndsAConnectionOfTheWorker(t *testing.T) {
 		t.Errorf("%d reconnects", n)
 	}
 	ask(t, nc, limits.SubjectConsume, hot)
+}
+
+// TestNobodyIsAnsweredToALongSubject, on whatever subject: it may be too long for the worker's server, which would end the connection, where it
+// came over another one that takes longer ones.
+func TestNobodyIsAnsweredToALongSubject(t *testing.T) {
+	t.Parallel()
+	w := ledWorker(t, testenv.NATS(t).ClientURL(), "db")
+	nc := dial(t, w.nc.ConnectedUrl())
+	long := "." + strings.Repeat("a", natsconn.MostReply)
+	waitFor(t, "others are answered", func() bool {
+		_, err := nc.Request(w.lead.subject(), []byte(`{"worker":"w","leaving":true}`), 100*time.Millisecond)
+		return !errors.Is(err, nats.ErrNoResponders)
+	})
+	for _, subject := range []string{"$SRV.PING", "$SRV.INFO.limits", "$SRV.STATS", w.lead.subject(), limits.SubjectConsume, limits.SubjectStatus} {
+		prefix, body := "_INBOX.x", hot
+		if subject == w.lead.subject() {
+			prefix, body = subjectLeadAnswers+"x", `{"worker":"w","leaving":true}`
+		}
+		answers, err := nc.SubscribeSync(prefix + ".*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, reply := range []string{prefix + long, prefix + ".short"} {
+			if err := nc.PublishRequest(subject, reply, []byte(body)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m, err := answers.NextMsg(patience); err != nil || m.Subject != prefix+".short" {
+			t.Errorf("%s: %.80v, %v", subject, m, err)
+		}
+		if err := answers.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestAFloodDoesNotEndTheConnection: what comes faster than it is answered must not wait in the server, which has room for less than the

@@ -19,6 +19,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits/internal/natsconn"
 )
 
 // Of the workers on one store, in one NATS cluster, one decides, and the others stand by: transactions of one database run one after
@@ -312,8 +314,8 @@ func (l *lead) failed(act string, err error) {
 // answer tells who asks that this worker decides, so that it may stand by, if it does not decide for longer.
 func (l *lead) answer(m *nats.Msg) {
 	other, err := decodeBroadcast(m.Data, maxLeadBytes, rank.valid)
-	if err == nil && !strings.HasPrefix(m.Reply, subjectLeadAnswers) {
-		err = fmt.Errorf("nobody is answered to %q", m.Reply)
+	if err == nil && (!strings.HasPrefix(m.Reply, subjectLeadAnswers) || len(m.Reply) > natsconn.MostReply) {
+		err = fmt.Errorf("nobody is answered to %q", short(m.Reply))
 	}
 	if err != nil {
 		if n := l.ignored.due(); n > 0 {

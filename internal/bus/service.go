@@ -405,15 +405,12 @@ func (s *Service) ignore(m micro.Request) {
 	}
 }
 
-// mostReply bounds a reply subject: a NATS server takes a line of 4096 bytes from a client unless told otherwise, and ends the connection
-// at a longer one, but hands on what came over another server.
-const mostReply = 1024
-
 // answerable tells whether an answer may go to a reply subject. A client chooses it, and the answer is published with
-// the rights of this service: it must not reach the server's own subjects ($JS.API, $SYS) or those of events.
+// the rights of this service: it must not reach the server's own subjects ($JS.API, $SYS) or those of events. One that is too long comes
+// over a websocket alone, which cannot be read below nats.go.
 func answerable[T string | []byte](reply T) bool {
 	begins := func(with string) bool { return len(reply) >= len(with) && string(reply[:len(with)]) == with }
-	return len(reply) > 0 && len(reply) <= mostReply && !begins("$") && !begins("limits.") && !begins("alerts.")
+	return len(reply) > 0 && len(reply) <= natsconn.MostReply && !begins("$") && !begins("limits.") && !begins("alerts.")
 }
 
 func (s *Service) begin() { s.unanswered.Add(1) }

@@ -35,8 +35,9 @@ type Handler func(c *Conn, all []Message) (taken int)
 // called for what the server sends, which somebody has to subscribe to.
 type Handlers struct {
 	set atomic.Pointer[handlerSet]
-	// Dropped is told of each message that is kept from nats.go because that would end the connection: one with a carriage return in a
-	// subject. It is called where messages are read, and set before there is a connection; nil for none.
+	// Dropped is told of each message that is kept from everybody because it, or its answer, would end the connection: one with a carriage
+	// return in a subject, or with more than [MostReply] bytes in that of its answer. It is called where messages are read, and set before there
+	// is a connection; nil for none.
 	Dropped func()
 	// Refused is told of each error of the server that is kept from nats.go for the same reason; like Dropped.
 	Refused func(text string)
@@ -66,6 +67,10 @@ func (h *Handlers) called(behind bool) map[string]Handler {
 		return set.all
 	}
 }
+
+// MostReply bounds the subject of an answer: a NATS server takes a line of 4096 bytes from a client unless told otherwise, and ends the
+// connection at a longer one, but hands on what came over another server.
+const MostReply = 1024
 
 // Together is how many messages a handler gets at a time, at most.
 const Together = 32

@@ -177,11 +177,11 @@ func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) 
 		}
 		subject, reply, headers, size := head(rest[:end])
 		whole := end + size + len("\r\n")
-		// A client may have put it there, for which nats.go ends the connection.
-		split := size >= 0 && bytes.IndexByte(rest[:end], '\r') < end-len("\r\n")
+		// At a carriage return, which a client may have put there, nats.go ends the connection, and at too long an answer the server does.
+		fatal := size >= 0 && (bytes.IndexByte(rest[:end], '\r') < end-len("\r\n") || len(reply) > MostReply)
 		switch {
 		case count > 0:
-			if !bytes.Equal(subject, of) || len(reply) == 0 || split || whole > readSize {
+			if !bytes.Equal(subject, of) || len(reply) == 0 || fatal || whole > readSize {
 				return handler, count
 			}
 		case size < 0: // the client will say so
@@ -189,7 +189,7 @@ func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) 
 			return nil, 0
 		default:
 			of, handler = subject, handlers[string(subject)]
-			if split {
+			if fatal {
 				c.pass, c.drop = whole, true
 				if c.handlers.Dropped != nil {
 					c.handlers.Dropped()
