@@ -231,6 +231,7 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 		{limits.SubjectVerify, `{"apiKey":"` + key + `","key":"k"}`, "unknown_field", "key"},
 		{limits.SubjectVerify, `{"apiKey":"` + key + `","apiKey":""}`, "invalid_json", ""},
 		{limits.SubjectVerify, `{"apiKey":"` + key, "invalid_json", ""},
+		{limits.SubjectVerify, `"` + key + `"`, "invalid_json", ""},
 		{limits.SubjectKeysCreate, `{}`, "invalid_user", "user"},
 		{limits.SubjectKeysCreate, `{"user":""}`, "invalid_user", "user"},
 		{limits.SubjectKeysCreate, `{"user":"7","attributes":{"user":"8"}}`, "invalid_attributes", "attributes.user"},
@@ -240,6 +241,7 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 		{limits.SubjectKeysCreate, `{"user":"7","id":"x"}`, "unknown_field", "id"},
 		{limits.SubjectKeysList, `{"max":1001}`, "invalid_max", "max"},
 		{limits.SubjectKeysRevoke, `{"id":"` + key + `"}`, "invalid_id", "id"},
+		{limits.SubjectKeysRevoke, `"` + key + `"`, "invalid_json", ""},
 		{limits.SubjectKeysRevoke, `{"id":"AAAAAAAA"}`, "unknown_key", "id"},
 		{limits.SubjectKeysRevoke, `{"id":"AAAAAAAA","expiresAt":1}`, "unknown_field", "expiresAt"},
 		{limits.SubjectKeysExpire, `{"id":"AAAAAAAA"}`, "invalid_expiresAt", "expiresAt"},
@@ -258,6 +260,9 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 		if m := ask(t, nc, subject, `{}`); !strings.Contains(string(m.Data), `"id is missing; want the 8 letters and digits behind the key's prefix"`) {
 			t.Errorf("%s: %s", subject, m.Data)
 		}
+	}
+	if stats := ask(t, nc, "$SRV.STATS.limits", "").Data; strings.Contains(string(stats), key[13:]) {
+		t.Errorf("the statistics tell the key: %s", stats)
 	}
 	if log := w.log.String(); strings.Contains(log, key[13:]) || !strings.Contains(log, "API key created") {
 		t.Errorf("log: %s", log)

@@ -48,7 +48,8 @@ func (r *reader) document(data []byte, member func(name []byte) error) error {
 		if err != nil {
 			return err
 		}
-		return badInput("json", "", "the request must be a JSON object; got %s", quote(v))
+		// It may be an API key, which no answer or statistics may repeat.
+		return badInput("json", "", "the request must be a JSON object; got %s", kindName(v.Kind()))
 	}
 	if err := r.object(member); err != nil {
 		return err
