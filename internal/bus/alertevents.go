@@ -57,7 +57,7 @@ func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 		return &alerts.Refusal{Final: true, Err: fmt.Errorf("build event %s: %w", m.ID, err)}
 	}
 	// What is published while the connection is down would wait in its buffer, past the caller's patience.
-	if !a.conn.IsConnected() {
+	if !connected(a.conn) {
 		return fmt.Errorf("publish event %s: %w", m.ID, nats.ErrDisconnected)
 	}
 	if err := a.Open(ctx); err != nil {

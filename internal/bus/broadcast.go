@@ -46,7 +46,7 @@ type broadcast[T any] struct {
 // send sends; the log says why it could not. It does not block.
 func (b *broadcast[T]) send(what T) {
 	data, err := json.Marshal(what)
-	if err == nil && b.conn.IsConnected() {
+	if err == nil && connected(b.conn) {
 		err = b.conn.Publish(b.subject, data)
 	} else if err == nil {
 		err = nats.ErrDisconnected

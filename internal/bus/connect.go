@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -184,8 +183,8 @@ func reconnectDelay(attempts int) time.Duration {
 // Healthy is nil while the connection is up, the server answers on it, and it delivers what a [Service] on it has subscribed to, else
 // what it is. ctx needs a deadline.
 func Healthy(ctx context.Context, nc *nats.Conn) error {
-	if status := nc.Status(); status != nats.CONNECTED {
-		return fmt.Errorf("the connection is %s", strings.ToLower(status.String()))
+	if !connected(nc) { // nats.go knows whether it is closed or made anew, and may not say so in time
+		return errors.New("the connection is down")
 	}
 	if err := nc.FlushWithContext(ctx); err != nil {
 		return fmt.Errorf("ping the NATS server: %w", err)

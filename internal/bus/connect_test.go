@@ -130,7 +130,7 @@ func TestConnectWaitsForTheServerAndKeepsSecrets(t *testing.T) {
 		t.Error(err)
 	}
 	r.nc.Close()
-	if err := Healthy(ctx, r.nc); err == nil || err.Error() != "the connection is closed" {
+	if err := Healthy(ctx, r.nc); err == nil || err.Error() != "the connection is down" {
 		t.Error(err)
 	}
 	if text := log.String(); strings.Contains(text, "s3cret") || !strings.Contains(text, "***@"+addr) {

@@ -261,7 +261,7 @@ func (c *Consumer) CaughtUp() time.Time { return time.UnixMilli(c.caughtUp.Load(
 
 // prepare holds that there is a connection, a store and a consumer, before messages are asked for.
 func (c *Consumer) prepare(ctx context.Context) error {
-	if !c.cfg.Conn.IsConnected() {
+	if !connected(c.cfg.Conn) {
 		c.consumer = nil
 		return nats.ErrDisconnected
 	}

@@ -30,11 +30,13 @@ type dialer struct {
 	handlers natsconn.Handlers
 	payload  atomic.Pointer[atomic.Int64]
 
+	// last is the connection that was made last; nil while another is being made.
+	last atomic.Pointer[natsconn.Conn]
+
 	// secure has the options of TLS, and listed the hosts of the URLs. nats.go makes one connection after another, the last to host; named
 	// is the last host with a name to which TLS was made.
 	secure      nats.Options
 	listed      []string
-	last        *natsconn.Conn
 	host, named string
 }
 
@@ -44,17 +46,32 @@ func dialerOf(nc *nats.Conn) *dialer {
 	return d
 }
 
+// connected is [nats.Conn.IsConnected] for who cannot wait. nats.go has its lock while it dials, and until the server has spoken, which may be
+// never: 2 s, again and again.
+func connected(nc *nats.Conn) bool {
+	d := dialerOf(nc)
+	return (d == nil || d.up()) && nc.IsConnected()
+}
+
+// up tells whether there is a connection on which nothing has failed.
+func (d *dialer) up() bool {
+	last := d.last.Load()
+	return last != nil && last.Up()
+}
+
 // Dial implements [nats.CustomDialer].
 func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
+	d.last.Store(nil)
 	end := time.Now().Add(dialTimeout)
 	all := addresses(address, end)
 	for i, a := range all {
 		conn, err = net.DialTimeout(network, a, max(time.Until(end)/time.Duration(len(all)-i), time.Millisecond))
 		if err == nil {
 			d.payload.Store(new(atomic.Int64))
-			d.last = natsconn.New(quickconn.Wrap(conn), &d.handlers, flushTimeout)
+			c := natsconn.New(quickconn.Wrap(conn), &d.handlers, flushTimeout)
+			d.last.Store(c)
 			d.host, _, _ = net.SplitHostPort(address)
-			return d.last, nil
+			return c, nil
 		}
 	}
 	d.failed.Store(&err)
@@ -74,15 +91,16 @@ func (d *dialer) limited(nc *nats.Conn) {
 // SkipTLSHandshake is what nats.go asks when it is about to begin TLS. It is made here, so that requests are taken above it: when the server has
 // spoken, and so is none of websockets.
 func (d *dialer) SkipTLSHandshake() bool {
-	if !d.last.Heard() {
+	last := d.last.Load()
+	if !last.Heard() {
 		return false
 	}
 	config, err := d.config()
 	if err == nil {
-		err = d.last.Secure(config)
+		err = last.Secure(config)
 	}
 	if err != nil { // nats.go goes on, and meets it with what it writes next
-		d.last.Fail(fmt.Errorf("%w: %w", nats.ErrTLS, err))
+		last.Fail(fmt.Errorf("%w: %w", nats.ErrTLS, err))
 		return true
 	}
 	d.secured()

@@ -149,7 +149,7 @@ func startLead(cfg LeadConfig, svc *Service) (*lead, error) {
 
 func (l *lead) run(ctx context.Context) {
 	for pause := time.Duration(0); sleep(ctx, pause) == nil; {
-		if l.conn.IsConnected() { // else nothing is known of others, and no request comes
+		if connected(l.conn) { // else nothing is known of others, and no request comes
 			l.look(ctx)
 		}
 		if pause = followEvery; l.deciding.Load() {
@@ -303,7 +303,7 @@ func (l *lead) subs() int {
 
 // failed notes what is tried again with the next look; nil for nothing.
 func (l *lead) failed(act string, err error) {
-	if err == nil || !l.conn.IsConnected() {
+	if err == nil || !connected(l.conn) {
 		return
 	}
 	if n := l.failures.due(); n > 0 {
@@ -346,7 +346,7 @@ func (l *lead) ask(ctx context.Context, own rank, every time.Duration) (other ra
 	subject, inbox, first := l.subject(), strings.TrimSuffix(l.answers.Subject, "*"), l.asked+1
 	began := time.Now()
 	for time.Since(began) < silence {
-		if !l.conn.IsConnected() {
+		if !connected(l.conn) {
 			return other, 0, nats.ErrDisconnected // it would be kept, and asked later
 		}
 		l.asked++
@@ -399,7 +399,7 @@ func (l *lead) close(ctx context.Context) {
 	l.closing.Do(func() {
 		l.stop()
 		l.done.Wait()
-		if l.deciding.Load() && l.conn.IsConnected() {
+		if l.deciding.Load() && connected(l.conn) {
 			l.handOver(ctx)
 		}
 		l.hear(false)

@@ -182,7 +182,7 @@ func (r *Relay) idle(ctx context.Context) {
 // pass publishes some, or learns of some that are refused.
 func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 	// Else the outbox would be held for as long as acknowledgements are waited for.
-	if !r.cfg.Conn.IsConnected() {
+	if !connected(r.cfg.Conn) {
 		return 0, false, nats.ErrDisconnected
 	}
 	if !r.ready {

@@ -1,6 +1,7 @@
 package natsconn
 
 import (
+	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -59,6 +60,34 @@ func TestAnErrorThatWouldEndTheClientIsKeptFromIt(t *testing.T) {
 		}
 		if want := []string{"Maximum Payload Violation", "maximum control line exceeded"}; !slices.Equal(told, want) {
 			t.Errorf("%d at a time: told of %q, want %q", most, told, want)
+		}
+	}
+}
+
+// TestAConnectionIsUp from when the client has ended its deadline for connecting up to when something fails, or it closes it.
+func TestAConnectionIsUp(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for name, end := range map[string]func(s *stream, c *Conn){
+		"close": func(_ *stream, c *Conn) { _ = c.Close() },
+		"fail":  func(_ *stream, c *Conn) { c.Fail(broken) },
+		"read":  func(_ *stream, c *Conn) { _, _ = c.Read(make([]byte, 1)) },
+		"write": func(s *stream, c *Conn) { s.fail = broken; _, _ = c.Write([]byte("PING\r\n")) },
+	} {
+		s := &stream{in: strings.NewReader("")}
+		c := New(s, new(Handlers), time.Second)
+		for _, deadline := range []time.Time{time.Now().Add(time.Hour), {}} {
+			if c.Up() {
+				t.Errorf("%s: it is up before the client has connected", name)
+			}
+			_ = c.SetDeadline(deadline)
+		}
+		if !c.Up() {
+			t.Errorf("%s: it is not up", name)
+		}
+		end(s, c)
+		if _ = c.SetDeadline(time.Time{}); c.Up() {
+			t.Errorf("%s: it is up behind that", name)
 		}
 	}
 }

@@ -126,6 +126,8 @@ type Conn struct {
 	// begun says that the client has written, and readable that what comes is the protocol of NATS itself. What the client writes first tells
 	// it, and all that comes. heard says that anything has come before, and listens that the client has begun to read behind what it wrote first.
 	begun, readable, heard, listens atomic.Bool
+	// made says that the client is done with connecting, and over that nothing more is read or written.
+	made, over atomic.Bool
 
 	mu sync.Mutex
 	// scanning says that handlers run, behind which out is written, and whole that a write that takes too long leaves nothing to go on with.
@@ -151,6 +153,9 @@ func New(conn net.Conn, handlers *Handlers, timeout time.Duration) *Conn {
 // Heard tells whether the server has said anything before the client has.
 func (c *Conn) Heard() bool { return c.heard.Load() }
 
+// Up tells, without a wait, whether the client has connected, and nothing has failed since. Over a websocket, too.
+func (c *Conn) Up() bool { return c.made.Load() && !c.over.Load() }
+
 var errEarly = errors.New("something came in plain text behind the server's first line, before TLS was made")
 
 // Secure makes the rest of the connection go over TLS. It is for who connects, while nobody else uses the connection. When it fails the
@@ -175,6 +180,7 @@ func (c *Conn) Secure(config *tls.Config) error {
 func (c *Conn) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.over.Store(true)
 	if c.err == nil {
 		c.err = err
 	}
@@ -183,6 +189,7 @@ func (c *Conn) Fail(err error) {
 
 // Close implements [net.Conn].
 func (c *Conn) Close() error {
+	c.over.Store(true)
 	err := c.Conn.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,8 +200,11 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// SetDeadline implements [net.Conn], for reads alone.
-func (c *Conn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
+// SetDeadline implements [net.Conn], for reads alone. nats.go sets one while it connects, and ends it then.
+func (c *Conn) SetDeadline(t time.Time) error {
+	c.made.Store(t.IsZero())
+	return c.Conn.SetReadDeadline(t)
+}
 
 // SetWriteDeadline implements [net.Conn], and does nothing: the client would end the deadline of others' writes with its own.
 func (c *Conn) SetWriteDeadline(time.Time) error { return nil }

@@ -81,7 +81,9 @@ func (c *Conn) readOther(p []byte) (n int, err error) {
 // receive reads from below. An error beside something that came is that of the next call: the client would leave what came.
 func (c *Conn) receive(p []byte) (n int, err error) {
 	if err, c.failed = c.failed, nil; err == nil {
-		n, err = c.Conn.Read(p)
+		if n, err = c.Conn.Read(p); err != nil {
+			c.over.Store(true)
+		}
 	}
 	if n > 0 && err != nil {
 		c.failed, err = err, nil

@@ -154,6 +154,7 @@ func (c *Conn) sent(data []byte, n int, err error) {
 		c.spare = data[:0]
 	}
 	if err != nil && c.err == nil {
+		c.over.Store(true)
 		if c.err = err; c.whole && !c.listens.Load() {
 			c.err = c.refusal(err)
 		}

@@ -1,0 +1,112 @@
+package bus
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// TestWhetherThereIsAConnectionIsKnown without nats.go's lock, over whatever it goes.
+func TestWhetherThereIsAConnectionIsKnown(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewTLSServer(nil) // its certificate is for 127.0.0.1
+	defer web.Close()
+	secure, certFile, _ := tlsConfig(t, web.Certificate().Raw, web.TLS.Certificates[0].PrivateKey)
+	for name, c := range map[string]struct{ config, ca string }{
+		"plain":            {},
+		"TLS":              {secure, certFile},
+		"websocket":        {`websocket { listen: "127.0.0.1:-1", no_tls: true }`, ""},
+		"secure websocket": {`websocket { listen: "127.0.0.1:-1", ` + secure + ` }`, certFile},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testenv.NATSConfig(t, c.config)
+			url := server.ClientURL()
+			if strings.Contains(name, "websocket") {
+				url = server.WebsocketURL()
+			}
+			nc, err := Connect(t.Context(), ConnectConfig{URL: url, TLSCA: c.ca, Name: "x", Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			if !connected(nc) {
+				t.Error("there is no connection")
+			}
+			if err := nc.ForceReconnect(); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, "the connection is made anew", func() bool { return nc.Stats().Reconnects == 1 && connected(nc) })
+			server.Shutdown()
+			waitFor(t, "the connection has ended", func() bool { return !dialerOf(nc).up() })
+		})
+	}
+}
+
+// greet takes a connection as a server does, and gives what comes on it then.
+func greet(c net.Conn) (lines *bufio.Scanner, ok bool) {
+	_, _ = fmt.Fprint(c, `INFO {"server_id":"x","version":"2.11.0","proto":1,"max_payload":1048576}`+"\r\n")
+	_ = c.SetReadDeadline(time.Now().Add(time.Second)) // nats.go may have given it up, without a word
+	for lines = bufio.NewScanner(c); lines.Scan(); {
+		if lines.Text() == "PING" {
+			_, _ = fmt.Fprint(c, "PONG\r\n")
+			return lines, c.SetReadDeadline(time.Time{}) == nil
+		}
+	}
+	return lines, false
+}
+
+// TestNobodyWaitsForAServerThatSaysNothing: nats.go has its lock until it gives the server up, and a broadcast is sent in the turn of the store.
+func TestNobodyWaitsForAServerThatSaysNothing(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	accepted := make(chan net.Conn, 10)
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			accepted <- c
+		}
+	}()
+	first := make(chan net.Conn, 1)
+	go func() {
+		c := <-accepted
+		greet(c)
+		first <- c
+	}()
+	nc := connect(t, "nats://"+l.Addr().String())
+	forget := NewForgetter(nc, slog.New(slog.DiscardHandler))
+	_ = (<-first).Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var lines *bufio.Scanner
+	for tries, ok := 0, false; !ok; tries++ {
+		c := <-accepted // so the lock is held
+		defer c.Close()
+		forget.Broadcast(engine.Forget{Key: "k"})
+		if err := Healthy(ctx, nc); err == nil {
+			t.Error("a connection that is not made is healthy")
+		}
+		if lines, ok = greet(c); !ok && tries == 3 { // a busy machine may be late for once
+			t.Fatal("each time nats.go had given the server up before somebody ceased to wait for it")
+		}
+	}
+	waitFor(t, "the connection is made", func() bool { return connected(nc) })
+	forget.Broadcast(engine.Forget{Key: "k"})
+	for told := false; !told; told = strings.HasPrefix(lines.Text(), "PUB "+subjectForget) {
+		if !lines.Scan() {
+			t.Fatalf("nothing is told: %v", lines.Err())
+		}
+	}
+}
