@@ -46,10 +46,8 @@ type broadcast[T any] struct {
 // send sends; the log says why it could not. It does not block.
 func (b *broadcast[T]) send(what T) {
 	data, err := json.Marshal(what)
-	if err == nil && connected(b.conn) {
-		err = b.conn.Publish(b.subject, data)
-	} else if err == nil {
-		err = nats.ErrDisconnected
+	if err == nil {
+		err = tell(b.conn, b.subject, data)
 	}
 	if err != nil {
 		b.log.Warn("tell all workers of a change", "subject", b.subject, "error", err)

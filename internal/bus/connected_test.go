@@ -15,7 +15,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestWhetherThereIsAConnectionIsKnown without nats.go's lock, over whatever it goes.
+// TestWhetherThereIsAConnectionIsKnown without nats.go's lock, over whatever it goes, and what is told goes past nats.go where it can: that has
+// its lock also while a server does not read.
 func TestWhetherThereIsAConnectionIsKnown(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewTLSServer(nil) // its certificate is for 127.0.0.1
@@ -46,8 +47,23 @@ func TestWhetherThereIsAConnectionIsKnown(t *testing.T) {
 				t.Fatal(err)
 			}
 			waitFor(t, "the connection is made anew", func() bool { return nc.Stats().Reconnects == 1 && connected(nc) })
+			forget, heard := NewForgetter(nc, slog.New(slog.DiscardHandler)), make(chan engine.Forget, 1)
+			if err := forget.Listen(func(what engine.Forget) { heard <- what }); err != nil {
+				t.Fatal(err)
+			}
+			if err := nc.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			before, what := nc.Stats().OutMsgs, engine.Forget{Key: strings.Repeat("k", smallAnswer/2)}
+			forget.Broadcast(what)
+			if got := <-heard; got != what {
+				t.Errorf("%+v", got)
+			}
+			if sent := nc.Stats().OutMsgs - before; (sent == 1) != strings.Contains(name, "websocket") {
+				t.Errorf("nats.go sent %d messages", sent)
+			}
 			server.Shutdown()
-			waitFor(t, "the connection has ended", func() bool { return !dialerOf(nc).up() })
+			waitFor(t, "the connection has ended", func() bool { return dialerOf(nc).up() == nil })
 		})
 	}
 }

@@ -50,13 +50,36 @@ func dialerOf(nc *nats.Conn) *dialer {
 // never: 2 s, again and again.
 func connected(nc *nats.Conn) bool {
 	d := dialerOf(nc)
-	return (d == nil || d.up()) && nc.IsConnected()
+	return (d == nil || d.up() != nil) && nc.IsConnected()
 }
 
-// up tells whether there is a connection on which nothing has failed.
-func (d *dialer) up() bool {
-	last := d.last.Load()
-	return last != nil && last.Up()
+// up gives the connection on which nothing has failed; nil while there is none.
+func (d *dialer) up() *natsconn.Conn {
+	if last := d.last.Load(); last != nil && last.Up() {
+		return last
+	}
+	return nil
+}
+
+// tell publishes something small, and waits for nothing: it is for the turn of the store. nats.go has its lock while it writes, too, and a server
+// may not read. Over a websocket, in which nobody else can write, that is waited for.
+func tell(nc *nats.Conn, subject string, data []byte) error {
+	if d := dialerOf(nc); d != nil {
+		if up := d.up(); up != nil && d.takes(len(data)) {
+			if err := up.Offer(subject, data); !errors.Is(err, errors.ErrUnsupported) {
+				return err
+			}
+		}
+	}
+	if !connected(nc) {
+		return nats.ErrDisconnected
+	}
+	return nc.Publish(subject, data)
+}
+
+// takes tells whether the server is known to take so many bytes.
+func (d *dialer) takes(size int) bool {
+	return size <= smallAnswer || int64(size) <= d.payload.Load().Load()
 }
 
 // Dial implements [nats.CustomDialer].

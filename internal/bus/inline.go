@@ -116,13 +116,13 @@ func (s *Service) besideReading(answer func()) {
 // smallAnswer is taken to be less than what any server takes on which a limiter works.
 const smallAnswer = 512
 
-// answerInline answers where the request came from, if it can. A record and a refund are answered by nats.go, which has what other workers
-// are told of them before: so these have it before the request that follows the answer.
+// answerInline answers where the request came from, if it can. A record and a refund are answered by nats.go, which may have what other
+// workers are told of them before ([tell]): so these have it before the request that follows the answer.
 func (c *call) answerInline() bool {
 	if c.conn == nil || c.Verb > engine.Check {
 		return false
 	}
-	if len(c.body) > smallAnswer && int64(len(c.body)) > dialerOf(c.svc.cfg.Conn).payload.Load().Load() {
+	if !dialerOf(c.svc.cfg.Conn).takes(len(c.body)) {
 		return false
 	}
 	return c.conn.Publish(c.reply, c.body) == nil

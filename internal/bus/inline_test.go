@@ -194,7 +194,7 @@ func TestAnAnswerOutlivesItsConnection(t *testing.T) {
 	}
 }
 
-// TestWhatOthersAreToldOfIsAnsweredBehindIt: nats.go has the broadcast, and so it has the answer.
+// TestWhatOthersAreToldOfIsAnsweredBehindIt: nats.go may have the broadcast, and so it has the answer.
 func TestWhatOthersAreToldOfIsAnsweredBehindIt(t *testing.T) {
 	t.Parallel()
 	s, nc := serve(t, &fakeEngine{submit: allowing})

@@ -1,6 +1,9 @@
 package natsconn
 
 import (
+	"bufio"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -28,4 +31,48 @@ func TestAServerThatReadsSlowlyIsNotGivenUp(t *testing.T) {
 			t.Errorf("%d bytes were written: %v", n, err)
 		}
 	})
+}
+
+// TestWhoCannotWaitDoesNot, where the server does not read: what is offered goes behind what is being written, as long as there is room.
+func TestWhoCannotWaitDoesNot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		c := New(here, new(Handlers), time.Second)
+		go func() { _, _ = c.Write([]byte("CONNECT {}\r\n")) }()
+		synctest.Wait() // it is being written
+		begin := time.Now()
+		if err := c.Offer("a", make([]byte, 2*writeSize)); err != nil {
+			t.Error(err)
+		}
+		for range mostOut / writeSize {
+			_ = c.Offer("b", make([]byte, writeSize))
+		}
+		if err := c.Offer("c", nil); !errors.Is(err, errFull) || !time.Now().Equal(begin) {
+			t.Errorf("%v after %s", err, time.Since(begin))
+		}
+		said := bufio.NewReader(there)
+		for _, want := range []string{"CONNECT {}\r\n", fmt.Sprintf("PUB a %d\r\n", 2*writeSize)} {
+			if line, err := said.ReadString('\n'); line != want {
+				t.Errorf("%.50q, %v, want %q", line, err, want)
+			}
+		}
+		_ = c.Close()
+		if err := c.Offer("d", nil); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNothingIsOfferedOverAWebsocket, whose frames are the client's.
+func TestNothingIsOfferedOverAWebsocket(t *testing.T) {
+	t.Parallel()
+	s := new(stream)
+	c := New(s, new(Handlers), time.Second)
+	if _, err := c.Write([]byte("GET / HTTP/1.1\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Offer("a", nil); !errors.Is(err, errors.ErrUnsupported) || s.written() != "GET / HTTP/1.1\r\n" {
+		t.Errorf("%v; %q", err, s.written())
+	}
 }

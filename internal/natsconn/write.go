@@ -17,18 +17,45 @@ func (c *Conn) Publish(subject, data []byte) error {
 	if c.err != nil {
 		return c.err
 	}
+	alone := c.add(subject, data)
+	switch {
+	case len(c.out) >= mostOut, len(c.out) >= writeSize && !c.scanning:
+		return c.writeAll()
+	case alone:
+		go c.writeRest()
+	}
+	return nil
+}
+
+var errFull = errors.New("too much waits to be written")
+
+// Offer is Publish, on any subject, for who cannot wait for a server that does not read. It is for a connection that is up, and fails with
+// [errors.ErrUnsupported] over a websocket.
+func (c *Conn) Offer(subject string, data []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.err != nil:
+		return c.err
+	case !c.readable.Load():
+		return errors.ErrUnsupported
+	case len(c.out) >= mostOut:
+		return errFull
+	}
+	if c.add([]byte(subject), data) {
+		go c.writeRest()
+	}
+	return nil
+}
+
+// add puts a message behind what is to be written; mu is held. It tells whether nobody is about to write that.
+func (c *Conn) add(subject, data []byte) (alone bool) {
 	before := len(c.out)
 	c.out = append(append(c.out, "PUB "...), subject...)
 	c.out = strconv.AppendInt(append(c.out, ' '), int64(len(data)), 10)
 	c.out = append(append(append(c.out, "\r\n"...), data...), "\r\n"...)
 	c.added += int64(len(c.out) - before)
-	switch {
-	case len(c.out) >= mostOut, len(c.out) >= writeSize && !c.scanning:
-		return c.writeAll()
-	case before == 0 && !c.scanning && !c.writing:
-		go c.writeRest()
-	}
-	return nil
+	return before == 0 && !c.scanning && !c.writing
 }
 
 // Write implements [net.Conn], for the client: what was published before goes before it.
