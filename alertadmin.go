@@ -167,15 +167,18 @@ type UnsilenceRequest struct {
 
 // ListSilencesRequest is the body of admin.alerts.silences.
 type ListSilencesRequest struct {
-	// All lists those that have ended too.
+	// All lists those that have ended too: of the last made, twice [MaxSilences] at most.
 	All bool `json:"all,omitzero"`
-	// Max is how many, up to [MaxSilences]; as many unless said, or 50 with All.
+	// After is the Next of the page before.
+	After string `json:"after,omitempty"`
+	// Max is how many a page holds, up to [MaxSilences]; as many unless said, or 50 with All.
 	Max int `json:"max,omitzero"`
 }
 
-// SilenceList is the reply of admin.alerts.silences, the last made first.
+// SilenceList is a page of silences, the last made first. Next, when there, is the After of the page that follows.
 type SilenceList struct {
 	Silences []Silence `json:"silences"`
+	Next     string    `json:"next,omitempty"`
 }
 
 // DeadRequest is the body of admin.alerts.dead.

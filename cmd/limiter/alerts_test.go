@@ -49,11 +49,11 @@ func TestAlertsTables(t *testing.T) {
 			"ID  RULE  POLICY  KEY  USER  UNTIL                       BY  REASON\n" +
 				"S1  *     -       -    -     2026-03-01 11:59:59 (over)  -   move\n"},
 		{limits.SubjectAlertsSilences, "silences", `{"silences":[]}`, `{"max":1000}`, "no silences\n"},
-		{limits.SubjectAlertsSilences, "silences --max 1", `{"silences":[{"id":"S1","rule":"*","reason":"move","createdAt":1,"expiresAt":1772362799000}]}`,
-			`{"max":1}`,
+		{limits.SubjectAlertsSilences, "silences --max 1 --after 2/S2", `{"silences":[{"id":"S1","rule":"*","reason":"move","createdAt":1,"expiresAt":1772362799000}],"next":"1/S1"}`,
+			`{"after":"2/S2","max":1}`,
 			"ID  RULE  POLICY  KEY  USER  UNTIL                       BY  REASON\n" +
 				"S1  *     -       -    -     2026-03-01 11:59:59 (over)  -   move\n" +
-				"the list ends at 1; --max goes up to 1000\n"},
+				"more: --after \"1/S1\"\n"},
 		{limits.SubjectAlertsChannels, "channels", `{"channels":[{"name":"pager","kind":"webhook","host":"h.example","waiting":3,"breaker":"open",` +
 			`"disabledAt":1772362800000,"disabledReason":"410 Gone"},{"name":"chat","kind":"slack","host":"c.example","waiting":2,"breaker":"closed",` +
 			`"pausedUntil":1772363400000},{"name":"ops","kind":"webhook","host":"o.example","waiting":1,"breaker":"closed",` +

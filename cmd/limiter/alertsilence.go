@@ -87,8 +87,9 @@ func (c *alertsUnsilenceCmd) Run(s *session) error {
 
 type alertsSilencesCmd struct {
 	clientFlags
-	All bool `help:"List those that have ended too."`
-	Max *int `placeholder:"N" help:"At most N silences, the last made first (1000, which is all that can hold; 50 with --all)."`
+	All   bool   `help:"List those that have ended too."`
+	After string `empty:"" placeholder:"A" help:"Begin behind the next of a page."`
+	Max   *int   `placeholder:"N" help:"Show one page of at most N silences, the last made first; all pages unless set, or one of 50 with --all."`
 }
 
 // Help gives the examples of --help.
@@ -96,43 +97,40 @@ func (*alertsSilencesCmd) Help() string {
 	return `Examples:
 
   limiter alerts silences
-  limiter alerts silences --all --json | jq -r '.silences[] | .id + " " + .reason'`
+  limiter alerts silences --all --json | jq -r '.silences[] | .id + " " + .reason'      # a page a line`
 }
 
 // Validate holds what the tags cannot.
-func (c *alertsSilencesCmd) Validate() error { return c.validateMax(c.max(), limits.MaxSilences) }
-
-func (c *alertsSilencesCmd) max() int {
-	switch {
-	case c.Max != nil:
-		return *c.Max
-	case c.All:
-		return 50
-	}
-	return limits.MaxSilences
+func (c *alertsSilencesCmd) Validate() error {
+	return c.validateMax(pageSize(c.Max), limits.MaxSilences)
 }
 
 func (c *alertsSilencesCmd) Run(s *session) error {
-	var reply limits.SilenceList
-	if err := c.ask(s, limits.SubjectAlertsSilences, limits.ListSilencesRequest{All: c.All, Max: c.max()}, &reply); err != nil || c.JSON {
+	nc, err := c.connect(s, "alerts silences")
+	if err != nil {
 		return err
 	}
-	if len(reply.Silences) == 0 {
-		fmt.Fprintln(s.out, "no silences")
-		return nil
+	defer nc.Close()
+	if c.All && c.Max == nil {
+		c.Max = new(50)
 	}
 	t := newTable(s.out, "ID", "RULE", "POLICY", "KEY", "USER", "UNTIL", "BY", "REASON")
-	for i := range reply.Silences {
-		x := &reply.Silences[i]
-		until := moment(s, x.ExpiresAt, "-")
-		if x.ExpiresAt <= s.now().UnixMilli() {
-			until += " (over)"
+	return c.pages(s, t, "silences", c.Max, c.After, func(after string, max int) ([]byte, int, string, error) {
+		var page limits.SilenceList
+		raw, err := c.send(s, nc, limits.SubjectAlertsSilences, limits.ListSilencesRequest{All: c.All, After: after, Max: max}, &page)
+		for i := range page.Silences {
+			if !c.JSON {
+				t.row(silenceRow(s, &page.Silences[i])...)
+			}
 		}
-		t.row(x.ID, dash(x.Rule), dash(x.Policy), dash(x.Key), dash(x.User), until, dash(x.By), x.Reason)
+		return raw, len(page.Silences), page.Next, err
+	})
+}
+
+func silenceRow(s *session, x *limits.Silence) []any {
+	until := moment(s, x.ExpiresAt, "-")
+	if x.ExpiresAt <= s.now().UnixMilli() {
+		until += " (over)"
 	}
-	t.flush()
-	if max := c.max(); len(reply.Silences) >= max {
-		fmt.Fprintf(s.out, "the list ends at %d; --max goes up to %d\n", max, limits.MaxSilences)
-	}
-	return nil
+	return []any{x.ID, dash(x.Rule), dash(x.Policy), dash(x.Key), dash(x.User), until, dash(x.By), x.Reason}
 }

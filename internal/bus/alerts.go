@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ func (s *Service) listAlerts(ctx context.Context, data []byte) (any, error) {
 	}
 	if len(all) > max {
 		last := &all[max-1]
-		reply.Next = strconv.FormatInt(last.RaisedAt, 10) + alertCursorCut + last.ID
+		reply.Next = alertCursor(last.RaisedAt, last.ID)
 	}
 	return reply, nil
 }
@@ -70,8 +71,10 @@ func decodeListAlerts(data []byte) (alerts.AlertFilter, error) {
 	return f, err
 }
 
-// alertCursorCut stands between time and id in the next of a page of alerts.
+// alertCursorCut stands between time and id in the next of a page of alerts, or of silences.
 const alertCursorCut = "/"
+
+func alertCursor(at int64, id string) string { return strconv.FormatInt(at, 10) + alertCursorCut + id }
 
 func parseAlertCursor(after string, f *alerts.AlertFilter) error {
 	if after == "" {
@@ -169,7 +172,12 @@ func (s *Service) unsilence(ctx context.Context, data []byte) (any, error) {
 
 func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
 	all, max := false, 0
-	if err := readFields(data, boolean("all", &all), number("max", &max, 1, limits.MaxSilences)); err != nil {
+	var from alerts.AlertFilter // the store knows a page of silences by no more than its length
+	err := readFields(data,
+		boolean("all", &all),
+		parsed("after", func(after string) error { return parseAlertCursor(after, &from) }),
+		number("max", &max, 1, limits.MaxSilences))
+	if err != nil {
 		return nil, err
 	}
 	switch {
@@ -179,13 +187,19 @@ func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
 	default:
 		max = limits.MaxSilences // one that is not shown could not be ended
 	}
-	silences, err := s.cfg.Alerts.Silences(ctx, all, max)
+	silences, err := s.cfg.Alerts.Silences(ctx, all, 2*limits.MaxSilences) // those made at one moment may pass the bound
 	if err != nil {
 		return nil, err
 	}
-	reply := limits.SilenceList{Silences: make([]limits.Silence, len(silences))}
-	for i := range silences {
+	for len(silences) > 0 && from.Before > 0 && cmp.Or(cmp.Compare(silences[0].CreatedAt, from.Before), cmp.Compare(silences[0].ID, from.BeforeID)) >= 0 {
+		silences = silences[1:]
+	}
+	reply := limits.SilenceList{Silences: make([]limits.Silence, min(len(silences), max))}
+	for i := range reply.Silences {
 		reply.Silences[i] = limits.Silence(silences[i])
+	}
+	if len(silences) > max {
+		reply.Next = alertCursor(silences[max-1].CreatedAt, silences[max-1].ID)
 	}
 	return reply, nil
 }

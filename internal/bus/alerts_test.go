@@ -292,6 +292,7 @@ func TestSilences(t *testing.T) {
 		{limits.SubjectAlertsSilences, `{}`, `{"silences":[]}`},
 		{limits.SubjectAlertsSilences, `{"max":1001}`, badField("invalid_max", "max")},
 		{limits.SubjectAlertsSilences, `{"max":0}`, badField("invalid_max", "max")},
+		{limits.SubjectAlertsSilences, `{"after":"x"}`, badField("invalid_after", "after")},
 		{limits.SubjectAlertsSilences, `{"ended":true}`, badField("unknown_field", "ended")},
 		{limits.SubjectAlertsUnsilence, `{"id":"x"}`, badField("unknown_silence", "id")},
 		{limits.SubjectAlertsUnsilence, `{}`, badField("invalid_id", "id")},
@@ -329,6 +330,39 @@ func TestSilences(t *testing.T) {
 	begins(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsSilence, `{"user":"7","for":1000,"reason":"r"}`, `{"error":{"code":"too_many_silences","message":"1000 silences hold already;`},
 	})
+}
+
+// TestAllSilencesCanBeListed, where all of them are more than NATS takes in one message: one that is not shown could not be ended.
+func TestAllSilencesCanBeListed(t *testing.T) {
+	t.Parallel()
+	store, nc, _ := alertDesk(t)
+	long := strings.Repeat("r", limits.MaxKeyBytes)
+	for n := range limits.MaxSilences {
+		silence := alerts.Silence{ID: rand.Text(), Rule: long, Policy: long, Key: long, User: long, Reason: long}
+		_, err := store.AddSilence(t.Context(), silence, time.Duration(1-n%2)*time.Hour) // every other one has ended
+		store.must(err)
+	}
+	client := limits.NewClient(nc, limits.Timeout(time.Minute))
+	request := limits.ListSilencesRequest{All: true, Max: limits.MaxSilences}
+	if _, err := client.ListSilences(t.Context(), request); err == nil || !strings.Contains(err.Error(), limits.CodeTooLarge) {
+		t.Errorf("all at a time: %v", err)
+	}
+	for all, want := range map[bool]int{false: limits.MaxSilences / 2, true: limits.MaxSilences} {
+		ids, last := map[string]bool{}, false
+		for request = (limits.ListSilencesRequest{All: all, Max: 100}); !last; last = request.After == "" {
+			page, err := client.ListSilences(t.Context(), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, silence := range page.Silences {
+				ids[silence.ID] = true
+			}
+			request.After = page.Next
+		}
+		if len(ids) != want {
+			t.Errorf("the pages have %d silences, want %d", len(ids), want)
+		}
+	}
 }
 
 func TestDeadLettersAreReplayed(t *testing.T) {
