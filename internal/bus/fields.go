@@ -16,11 +16,15 @@ type field struct {
 	read func(r *reader) error
 }
 
-// readFields reads data, which must be one JSON object that has no other members. It keeps none of the fields, so that
+// readFields reads data, which must be one JSON object that has no other members, or nothing, which is as {}: many a list is asked for
+// without a word. It keeps none of the fields, so that
 // the table of a log entry, of which there may be one for each request, stays off the heap.
 func readFields(data []byte, all ...field) error { return newReader().fields(data, all...) }
 
 func (r *reader) fields(data []byte, all ...field) error {
+	if isBlank(data) {
+		return nil
+	}
 	return r.document(data, func(name []byte) error {
 		for _, f := range all {
 			if string(name) == f.name {

@@ -36,6 +36,7 @@ func TestJobs(t *testing.T) {
 		{limits.SubjectJobsList, `{}`, `{"jobs":[{"name":"quick","schedule":"0 0 29 2 *","timeout":60000,"next":`},
 		{limits.SubjectJobsList, `{"max":1}`, bad("unknown_field", "max")},
 		{limits.SubjectJobsList, `[]`, `{"error":`},
+		{limits.SubjectJobsHistory, ``, `{"runs":[]}`},
 		{limits.SubjectJobsHistory, `{}`, `{"runs":[]}`},
 		{limits.SubjectJobsRun, `{"job":"quick"}`, `{"run":{"job":"quick","scheduled":`},
 		{limits.SubjectJobsRun, `{"job":"bad"}`, `{"run":{"job":"bad","scheduled":`},

@@ -30,6 +30,8 @@ type reader struct {
 
 func newReader() *reader { return &reader{dec: jsontext.NewDecoder(new(bytes.Buffer)), item: -1} }
 
+func isBlank(data []byte) bool { return len(bytes.TrimLeft(data, " \t\r\n")) == 0 }
+
 // document reads data, which must be one JSON object, and calls member for each member's name. The name is valid
 // until the member's value is read; member must read that value.
 func (r *reader) document(data []byte, member func(name []byte) error) error {
@@ -37,7 +39,7 @@ func (r *reader) document(data []byte, member func(name []byte) error) error {
 		return &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
 			"the request has %d bytes; at most %d are taken", len(data), limits.MaxRequestBytes)}
 	}
-	if len(bytes.TrimLeft(data, " \t\r\n")) == 0 {
+	if isBlank(data) {
 		return badInput("json", "", "the request is empty; want a JSON object")
 	}
 	r.src = *bytes.NewBuffer(data)
