@@ -32,6 +32,6 @@ func (l *limiter) startRestingStore(ctx context.Context) error {
 func (l *limiter) startAlertService(context.Context) error {
 	return l.serve(bus.ServiceConfig{
 		Conn: l.requests, Version: l.Version, SchemaBase: l.schemaBase(), Logger: l.log,
-		Ails: l.store.Ails, Jobs: l.jobs, Alerts: l.desk,
+		Advice: l.store.Advice, Jobs: l.jobs, Alerts: l.desk,
 	})
 }

@@ -316,7 +316,7 @@ func (l *limiter) startService(context.Context) error {
 	return l.serve(bus.ServiceConfig{
 		Lead: l.lead(),
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
-		OnError: l.onError, Ails: l.store.Ails, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
+		OnError: l.onError, Advice: l.store.Advice, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
 		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobs, Alerts: l.desk,
 	})

@@ -29,7 +29,7 @@ type store interface {
 	Backlog(ctx context.Context) (int64, error)
 	OutboxAge(ctx context.Context) (time.Duration, error)
 	Identity(ctx context.Context) (string, error)
-	Ails(err error) string
+	Advice(err error) string
 	Ping(ctx context.Context) error
 	Close()
 }

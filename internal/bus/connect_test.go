@@ -245,13 +245,10 @@ func TestSubscriptionsThatAreTakenAwayComeBack(t *testing.T) {
 	if err := s.ReloadOptions(may("$SRV.>", "_INBOX.>")); err != nil {
 		t.Fatal(err)
 	}
-	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
-		if err := healthy(); err != nil && strings.Contains(err.Error(), "refuses the subscription to limits.") {
-			break
-		} else if time.Since(begin) > time.Minute {
-			t.Fatalf("%v", err)
-		}
-	}
+	waitFor(t, "the refused subscription is told", func() bool {
+		err := healthy()
+		return err != nil && strings.Contains(err.Error(), "refuses the subscription to limits.")
+	})
 	if err := s.ReloadOptions(may("limits.>", "$SRV.>", "_INBOX.>")); err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 )
 
 // wireError gives the error of the wire contract that err is answered with. What is none of the engine's errors
-// is the store's, and its text is not for the asker, but for what ails says of it.
-func wireError(err error, ails func(error) string) *limits.Error {
+// is the store's, and its text is not for the asker, but for what advice says of it.
+func wireError(err error, advice func(error) string) *limits.Error {
 	var we *limits.Error
 	var fe *engine.FieldError
 	switch {
@@ -38,8 +38,8 @@ func wireError(err error, ails func(error) string) *limits.Error {
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the store did not answer in time; try again soon"}
 	default:
 		what := "the store cannot be reached; try again soon"
-		if ails != nil {
-			what = cmp.Or(ails(err), what)
+		if advice != nil {
+			what = cmp.Or(advice(err), what)
 		}
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: what}
 	}
@@ -47,7 +47,7 @@ func wireError(err error, ails func(error) string) *limits.Error {
 
 // errorMsg is the answer that tells err.
 func (s *Service) errorMsg(subject string, err error) *nats.Msg {
-	we := wireError(err, s.cfg.Ails)
+	we := wireError(err, s.cfg.Advice)
 	m := nats.NewMsg(subject)
 	m.Header[micro.ErrorHeader] = []string{we.Message}
 	m.Header[micro.ErrorCodeHeader] = []string{strconv.Itoa(we.Status)}

@@ -381,11 +381,9 @@ func TestAnotherStreamKeepsNoEvents(t *testing.T) {
 	})
 	box.add(exceeded(2))
 	r.Wake()
-	for begin := time.Now(); !strings.Contains(log.String(), "expected stream does not match"); time.Sleep(5 * time.Millisecond) {
-		if time.Since(begin) > 20*time.Second {
-			t.Fatal("nothing is said of a stream that is not the one")
-		}
-	}
+	waitFor(t, "the log tells of a stream that is not the one", func() bool {
+		return strings.Contains(log.String(), "expected stream does not match")
+	})
 	if said := log.String(); !strings.Contains(said, "nats stream ls --subject SUBJECT") {
 		t.Errorf("said %q", said)
 	}

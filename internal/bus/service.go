@@ -47,9 +47,9 @@ type ServiceConfig struct {
 	WarningThreshold float64
 	// OnError is what to answer when the store fails.
 	OnError engine.OnError
-	// Ails says in words for whoever asks what is wrong with the store that gave an error, and what helps; empty when the error does
+	// Advice says in words for whoever asks what is wrong with the store that gave an error, and what helps; empty when the error does
 	// not tell. Nil says nothing.
-	Ails func(error) string
+	Advice func(error) string
 	// Policies answer requests that name a policy or give attributes; nil for none. *[policy.Keeper] is one.
 	Policies Policies
 	// UsageLog takes the request log, and Usage answers admin.top and admin.usage. Without one its subjects are not

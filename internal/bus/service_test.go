@@ -75,7 +75,7 @@ func TestEngineErrors(t *testing.T) {
 		go r.Done(engine.Decision{}, now)
 		return nil
 	}}, func(c *ServiceConfig) {
-		c.Ails = func(err error) string {
+		c.Advice = func(err error) string {
 			if errors.Is(err, errFull) {
 				return "the disk is full"
 			}

@@ -54,8 +54,8 @@ func refused(act string, err error) error {
 // errReadOnly is why no connection was made to a server that takes no writes, such as a standby.
 var errReadOnly = errors.New("the server is read-only")
 
-// Ails says of an error, to whoever asks the service, what is wrong with the server and what helps; empty when it does not tell.
-func (s *Store) Ails(err error) string {
+// Advice says of an error, to whoever asks the service, what is wrong with the server and what helps; empty when it does not tell.
+func (s *Store) Advice(err error) string {
 	switch state := sqlState(err); {
 	case state == diskFull:
 		return "the disk of the store is full; try again when there is room"

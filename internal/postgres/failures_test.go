@@ -452,8 +452,8 @@ func TestAStandbyIsNoServer(t *testing.T) {
 	s.pool.Reset()
 	s.relay.Reset()
 	for i, err := range all() {
-		if err == nil || !strings.Contains(s.Ails(err), "read-only") {
-			t.Errorf("on the standby, %d: %v, told as %q", i, err, s.Ails(err))
+		if err == nil || !strings.Contains(s.Advice(err), "read-only") {
+			t.Errorf("on the standby, %d: %v, told as %q", i, err, s.Advice(err))
 		}
 	}
 	proxy.lead(t, primary.URL)

@@ -20,7 +20,7 @@ func TestADamagedFileSaysWhatToDo(t *testing.T) {
 	if err == nil {
 		s.Close()
 	}
-	if err == nil || !strings.Contains(err.Error(), "restore a backup") || !strings.Contains(s.Ails(err), "damaged") {
+	if err == nil || !strings.Contains(err.Error(), "restore a backup") || !strings.Contains(s.Advice(err), "damaged") {
 		t.Errorf("%v; want what to do", err)
 	}
 }

@@ -36,8 +36,8 @@ func explained(err error) error {
 	return err
 }
 
-// Ails says of an error, to whoever asks the service, what is wrong with the file and what helps; empty when it does not tell.
-func (s *Store) Ails(err error) string {
+// Advice says of an error, to whoever asks the service, what is wrong with the file and what helps; empty when it does not tell.
+func (s *Store) Advice(err error) string {
 	if full(err) {
 		return "the disk of the store is full; try again when there is room"
 	}

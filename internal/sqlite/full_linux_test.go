@@ -81,7 +81,7 @@ func TestAFullDiskAtTheCommit(t *testing.T) {
 		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Code() != codes.SQLITE_FULL || errors.Is(err, engine.ErrCommitUnknown) {
 			t.Errorf("%s: %v; want that the disk is full, without doubt", name, err)
 		}
-		if told := s.Ails(err); !strings.Contains(told, "full") {
+		if told := s.Advice(err); !strings.Contains(told, "full") {
 			t.Errorf("%s: who asks is told %q", name, told)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestWhatAilsTheServerIsTold, from what a real one answers.
-func TestWhatAilsTheServerIsTold(t *testing.T) {
+// TestWhatIsWrongWithTheServerIsTold, from what a real one answers.
+func TestWhatIsWrongWithTheServerIsTold(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Millisecond})
 	tx, err := connect(t, s).Begin(t.Context())
@@ -28,11 +28,11 @@ func TestWhatAilsTheServerIsTold(t *testing.T) {
 		`SELECT no_such_function()`: "",
 	} {
 		_, err := s.relay.Exec(t.Context(), statement)
-		if got := s.Ails(refused("decide", err)); err == nil || !strings.Contains(got, want) || (got == "") != (want == "") {
+		if got := s.Advice(refused("decide", err)); err == nil || !strings.Contains(got, want) || (got == "") != (want == "") {
 			t.Errorf("%v is told as %q; want %q", err, got, want)
 		}
 	}
-	if got := s.Ails(errors.New("connection refused")); got != "" {
+	if got := s.Advice(errors.New("connection refused")); got != "" {
 		t.Errorf("a server that is away is told as %q", got)
 	}
 }
