@@ -1,0 +1,239 @@
+package natsconn
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/quickconn"
+)
+
+// TestAnswersGoOutBehindTheLastMessage: in one write, and before what the client writes next.
+func TestAnswersGoOutBehindTheLastMessage(t *testing.T) {
+	t.Parallel()
+	s := &stream{in: strings.NewReader(message("taken", "r.1 ", "a") + message("taken", "r.2 ", "bc") + "PING\r\n" + message("taken", "r.3 ", ""))}
+	c := opened(t, s, map[string]Handler{"taken": func(c *Conn, all []Message) int {
+		for _, m := range all {
+			if err := c.Publish(m.Reply, append(bytes.Clone(m.Data), '!')); err != nil {
+				t.Error(err)
+			}
+		}
+		return len(all)
+	}})
+	p := make([]byte, 100)
+	if n, err := c.Read(p); err != nil || string(p[:n]) != "PING\r\n" {
+		t.Fatalf("%q, %v", p[:n], err)
+	}
+	if want := "PUB r.1 2\r\na!\r\nPUB r.2 3\r\nbc!\r\nPUB r.3 1\r\n!\r\n"; s.written() != want || s.writes != 2 {
+		t.Fatalf("%q in %d writes", s.written(), s.writes-1)
+	}
+}
+
+// TestOthersAnswersGoOutTogether: those of a goroutine that goes on answering, in few writes, before what the client writes, or alone.
+func TestOthersAnswersGoOutTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(stream)
+		c := opened(t, s, nil)
+		for i, behind := range []string{"", "PONG\r\n"} {
+			s.out.Reset()
+			for range 2 {
+				if err := c.Publish([]byte("r"), []byte("x")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := c.Write([]byte(behind)); behind != "" && err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if want := strings.Repeat("PUB r 1\r\nx\r\n", 2) + behind; s.written() != want {
+				t.Errorf("%d: %q", i, s.written())
+			}
+		}
+	})
+}
+
+// TestWhatWaitsToBeWrittenIsBounded: more where handlers run, since they must not wait.
+func TestWhatWaitsToBeWrittenIsBounded(t *testing.T) {
+	t.Parallel()
+	for scanning, most := range map[bool]int{false: writeSize, true: mostOut} {
+		s := &stream{in: iotest.ErrReader(io.EOF)}
+		c := opened(t, s, nil)
+		c.scanning = scanning
+		for range 3 * most / 1000 {
+			if err := c.Publish([]byte("r"), make([]byte, 1000)); err != nil {
+				t.Fatal(err)
+			}
+			c.mu.Lock()
+			waits := len(c.out)
+			c.mu.Unlock()
+			if waits > most {
+				t.Fatalf("%d bytes wait, scanning: %v", waits, scanning)
+			}
+		}
+		if n := strings.Count(s.written(), "PUB"); n < 2*most/1100 {
+			t.Errorf("%d answers were written, scanning: %v", n, scanning)
+		}
+	}
+}
+
+// TestWhoWaitsForAWriteDoesNotWriteForOthers: the client has its locks meanwhile.
+func TestWhoWaitsForAWriteDoesNotWriteForOthers(t *testing.T) {
+	t.Parallel()
+	s := new(stream)
+	c := opened(t, s, nil)
+	s.fail = errors.New("the second write fails")
+	s.good = 1
+	c.mu.Lock()
+	c.scanning = true
+	c.mu.Unlock()
+	s.during = func() { // somebody else answers
+		if err := c.Publish([]byte("r"), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := c.Write([]byte("PING\r\n")); err != nil {
+		t.Errorf("what was written has failed: %v", err)
+	}
+}
+
+// TestAConnectionThatCannotBeWrittenToIsClosed: its stream may end in the middle of an answer. Who publishes learns it.
+func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	s := &stream{in: strings.NewReader(message("taken", "r ", "a"))}
+	c := opened(t, s, map[string]Handler{"taken": func(c *Conn, all []Message) int {
+		_ = c.Publish(all[0].Reply, nil)
+		return 1
+	}})
+	s.fail = broken
+	if n, err := c.Read(make([]byte, 100)); n != 0 || err != nil && !errors.Is(err, broken) && err != io.EOF {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := c.Read(make([]byte, 100)); !errors.Is(err, broken) || !s.closed {
+		t.Errorf("%v, closed: %v", err, s.closed)
+	}
+	if err := c.Publish([]byte("r"), nil); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	if _, err := c.Write([]byte("PING\r\n")); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	c = opened(t, new(stream), nil)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Publish([]byte("r"), nil); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// TestAServerThatDoesNotReadIsReadFrom: it may wait for what it writes to be read before it reads on itself.
+func TestAServerThatDoesNotReadIsReadFrom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		h := new(Handlers)
+		var taken atomic.Int64
+		h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
+			for _, m := range all {
+				taken.Add(1)
+				if err := c.Publish(m.Reply, m.Data); err != nil {
+					t.Error(err)
+				}
+			}
+			return len(all)
+		}})
+		c := New(here, h, time.Second)
+		go func() { _, _ = c.Write([]byte("CONNECT {}\r\n")) }()
+		if _, err := io.ReadFull(there, make([]byte, len("CONNECT {}\r\n"))); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = c.Read(make([]byte, 100)) }()
+		const count = 20
+		for i := range count {
+			if _, err := there.Write([]byte(message("taken", fmt.Sprintf("r.%d ", i), "x"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if n := taken.Load(); n != count {
+			t.Errorf("%d of %d were taken", n, count)
+		}
+		answers := bufio.NewReader(there)
+		for i := range count {
+			line, _ := answers.ReadString('\n')
+			if _, err := answers.ReadString('\n'); err != nil || line != fmt.Sprintf("PUB r.%d 1\r\n", i) {
+				t.Fatalf("answer %d is %q, %v", i, line, err)
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestAConnectionMayBeSilent: a deadline that was for one write ends no other.
+func TestAConnectionMayBeSilent(t *testing.T) {
+	t.Parallel()
+	here, there := overTCP(t)
+	h := new(Handlers)
+	h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
+		if err := c.Publish(all[0].Reply, all[0].Data); err != nil {
+			t.Error(err)
+		}
+		return len(all)
+	}})
+	const timeout = 20 * time.Millisecond
+	c := New(quickconn.Wrap(here), h, timeout)
+	defer c.Close()
+	server := bufio.NewReader(there)
+	if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = c.Read(make([]byte, 10)) }()
+	for range 3 {
+		time.Sleep(2 * timeout)
+		if _, err := there.Write([]byte(message("taken", "r ", ""))); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := server.ReadString('\n'); err != nil || line != "PUB r 0\r\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+		if _, err := server.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAServerThatDoesNotReadIsGivenUp: within the timeout, whatever deadlines the client sets and ends meanwhile.
+func TestAServerThatDoesNotReadIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		c := New(here, new(Handlers), time.Second)
+		begin := time.Now()
+		time.AfterFunc(time.Second/2, func() { _ = c.SetWriteDeadline(time.Time{}) })
+		if _, err := c.Write([]byte("CONNECT {}\r\n")); err == nil || time.Since(begin) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a read says %v, not why nothing can be read", err)
+		}
+	})
+}
