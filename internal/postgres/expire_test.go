@@ -1,11 +1,54 @@
 package postgres
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// execute runs a statement on a connection of its own.
+func execute(t *testing.T, s *Store, sql string) {
+	t.Helper()
+	conn := connect(t, s)
+	if _, err := conn.Exec(t.Context(), `SET statement_timeout = 0; `+sql); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// entries counts what scans have read of an index, also what is gone. Sessions tell of it when they end at the latest.
+func entries(t *testing.T, s *Store, index string) (n int) {
+	t.Helper()
+	s.pool.Reset()
+	s.relay.Reset()
+	conn := connect(t, s)
+	for left := 1; left > 0; {
+		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+			AND backend_type = 'client backend' AND state <> 'idle in transaction'`).Scan(&left)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := conn.QueryRow(t.Context(), `SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = $1`, index).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func expire(t *testing.T, s *Store, max, want int) {
+	t.Helper()
+	if n, err := s.Expire(t.Context(), max); n != want || err != nil {
+		t.Fatalf("removed %d, %v; want %d", n, err, want)
+	}
+}
 
 // TestNobodyWaitsForTheDiskBehindAnExpiry: what expired may come back with a crash, so decisions, which wait for the same turn, need not wait
 // until that is on the disk. All else is.
@@ -33,10 +76,11 @@ func TestNobodyWaitsForTheDiskBehindAnExpiry(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), `TRUNCATE seen`); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Exec(t.Context(), `INSERT INTO counters (key, name, spec, state, expires_at) VALUES ('old', '1m', '{}', '', 1)`); err != nil {
+		if _, err := conn.Exec(t.Context(), `INSERT INTO counters (key, name, spec, state, expires_at) VALUES ('old', '1m', '{}', '', 1);
+			INSERT INTO receipts (id, fingerprint, answer, expires_at) VALUES ('old', '', '', 1)`); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := s.Expire(t.Context(), 1); n != 1 || err != nil {
+		if n, err := s.Expire(t.Context(), 1); n != 2 || err != nil {
 			t.Errorf("who %s removed %d, %v", name, n, err)
 		}
 		rows, err := conn.Query(t.Context(), `SELECT setting FROM seen ORDER BY setting`)
@@ -52,4 +96,120 @@ func TestNobodyWaitsForTheDiskBehindAnExpiry(t *testing.T) {
 			t.Errorf("who %s goes on with %s, %v", name, after, err)
 		}
 	}
+}
+
+// dirtied has counters k0 to k(n-1) dirty, as of the moment that they expire.
+func dirtied(t *testing.T, s *Store, n int, expires int64) {
+	t.Helper()
+	var keys []string
+	for i := range n {
+		keys = append(keys, fmt.Sprint("k", i))
+	}
+	if err := s.Update(t.Context(), batch(keys...), setUntil("1", expires)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAnExpiryReadsNoMoreThanItRemoves, however many dirty counters have expired: all workers would wait for it.
+func TestAnExpiryReadsNoMoreThanItRemoves(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	tune(s, s.fold)
+	dirtied(t, s, 300, 1)
+	execute(t, s, `INSERT INTO counters SELECT 'old' || i, '1m', '{}', '', 2 FROM generate_series(1, 1000) i`)
+	before := entries(t, s, "counters_expires_at")
+	expire(t, s, 1, 1)
+	if n := entries(t, s, "counters_expires_at") - before; n > 1 {
+		t.Errorf("it reads %d counters to remove one", n)
+	}
+}
+
+// TestAnExpiryHasItsConnectionBeforeItsTurn: the others of its pool may all be busy, and decisions would wait with it.
+func TestAnExpiryHasItsConnectionBeforeItsTurn(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	tune(s, s.fold)
+	release, err := acquire(t.Context(), s.turn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { _, err := s.Expire(t.Context(), 1); ended <- err }()
+	for began := time.Now(); s.relay.Stat().AcquiredConns() == 0; time.Sleep(time.Millisecond) {
+		if time.Since(began) > 10*time.Second {
+			t.Error("it waits for its turn without a connection")
+			break
+		}
+	}
+	release()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAnExpiryGoesOnBehindOldVersions of dirty counters, which are removed from the table and are no counters less.
+func TestAnExpiryGoesOnBehindOldVersions(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	tune(s, s.fold)
+	const dirty, others = 2*expireAtOnce + 1, 10
+	dirtied(t, s, dirty, 1<<45)
+	execute(t, s, fmt.Sprintf(`INSERT INTO counters SELECT 'k' || i, '1m', '{}', '', 1 FROM generate_series(0, %d) i;
+		INSERT INTO counters SELECT 'old' || i, '1m', '{}', '', 2 FROM generate_series(1, %d) i`, dirty-1, others))
+	expire(t, s, others-1, others-1)
+	expire(t, s, expireAtOnce, 1)
+	if got := state(t, s, "k0"); got != "1" {
+		t.Errorf("a dirty counter is %q", got)
+	}
+}
+
+// TestWhatHasGoneIsNotLookedAtForEachFew while a transaction elsewhere, such as that of a backup, may still see it.
+func TestWhatHasGoneIsNotLookedAtForEachFew(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	tune(s, s.fold)
+	backup(t, s)
+	const gone, few, times = 20000, 500, 11
+	const left = few*times + few/5
+	for _, row := range []string{`counters SELECT 'k' || i, '1m', '{}', ''`, `receipts SELECT i, '', ''`} {
+		execute(t, s, fmt.Sprintf(`INSERT INTO %s, i FROM generate_series(1, %d) i`, row, gone+left))
+	}
+	for _, table := range []string{"counters", "receipts"} {
+		execute(t, s, fmt.Sprintf(`DELETE FROM %s WHERE expires_at <= %d`, table, gone))
+	}
+	expire(t, s, few, 2*few)
+	var before [2]int
+	indexes := [2]string{"counters_expires_at", "receipts_expires_at"}
+	for i := range indexes {
+		before[i] = entries(t, s, indexes[i])
+	}
+	for range times - 1 {
+		expire(t, s, few, 2*few)
+	}
+	for i := range indexes {
+		if n := entries(t, s, indexes[i]) - before[i]; n > gone {
+			t.Errorf("%d entries of %s were read for %d rows", n, indexes[i], few*(times-1))
+		}
+	}
+	// What comes before them is found all the same.
+	execute(t, s, `INSERT INTO counters VALUES ('late', '1m', '{}', '', 1); INSERT INTO receipts VALUES ('late', '', '', 1)`)
+	expire(t, s, few, 2*(left-times*few+1))
+}
+
+// TestAnExpiryEndsWhereOthersHoldAll that it has found, and is done when they have gone.
+func TestAnExpiryEndsWhereOthersHoldAll(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	tune(s, s.fold)
+	s.counters.most = 2
+	execute(t, s, `INSERT INTO counters SELECT 'k' || i, '1m', '{}', '', 1 FROM generate_series(1, 5) i`)
+	tx := backup(t, s)
+	if _, err := tx.Exec(t.Context(), `SELECT FROM counters FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	expire(t, s, 10, 0)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expire(t, s, 10, 5)
 }

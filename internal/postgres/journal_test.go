@@ -142,6 +142,7 @@ func TestModel(t *testing.T) {
 			if pick(2) == 0 {
 				s.wrote = s.seq // it takes itself for alone, and writes to the table at once
 			}
+			s.counters.most = 1 + pick(5)
 			if err := m.Step(t.Context(), s, i, pick); err != nil {
 				t.Fatal(err)
 			}
@@ -370,7 +371,7 @@ func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
 	charge := batch("x")
 	charge.Turn = awaited(t, b)
 	expired := make(chan error, 1)
-	go func() { _, err := a.expireSome(t.Context(), 10); expired <- err }()
+	go func() { _, err := a.Expire(t.Context(), 10); expired <- err }()
 	waitForLock(t, b)
 	if err := b.Update(t.Context(), charge, setUntil("live", future)); err != nil {
 		t.Fatal(err)

@@ -215,8 +215,7 @@ func (m *memory) each(from engine.CounterID, end string, f func(*row) bool) {
 	})
 }
 
-// expired gives the dirty rows that have expired. It goes over all of them only where one may have: there may be 65,536, and it is asked
-// for each few rows that are removed from the table.
+// expired gives the dirty rows that have expired. It goes over all of them, of which there may be 65,536, only where one may have.
 func (m *memory) expired(now int64) (all []*row) {
 	if now < m.soonest {
 		return nil

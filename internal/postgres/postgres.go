@@ -87,7 +87,10 @@ type Store struct {
 	relaying chan struct{}
 	// reporting has a value while a question about usage is answered: a long one keeps no more than its connection.
 	reporting chan struct{}
-	log       *slog.Logger
+	// expiring has a value while what expired is removed, as far as that is known.
+	expiring           chan struct{}
+	counters, receipts expiry
+	log                *slog.Logger
 	// poisoned counts the messages that KeepPoison was given.
 	poisoned atomic.Int64
 
@@ -145,7 +148,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		log: cfg.Logger, relaying: make(chan struct{}, relays), reporting: make(chan struct{}, 1),
+		log: cfg.Logger, relaying: make(chan struct{}, relays), reporting: make(chan struct{}, 1), expiring: make(chan struct{}, 1),
+		counters: expiry{look: expiredCountersSQL, most: lookAtOnce}, receipts: expiry{look: expiredReceiptsSQL, most: lookAtOnce},
 		turn: make(chan struct{}, 1), memory: newMemory(), fold: journal.Default(journalMost), tended: make(chan struct{}),
 		said: -1,
 	}
