@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -44,9 +45,10 @@ func (t *tx) sendEvents(p *pgconn.Pipeline, events []engine.Event) error {
 }
 
 const (
-	// SKIP LOCKED: what another relay holds is being published.
+	// SKIP LOCKED: what another relay holds is being published. It is in the outbox still, so it counts for where that begins.
 	readOutboxSQL = `
-SELECT seq, id, type, data FROM outbox ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED`
+SELECT seq, id, type, data, (SELECT seq FROM outbox WHERE seq >= $2 ORDER BY seq LIMIT 1) AS first
+FROM outbox WHERE seq >= $2 ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED`
 
 	deleteOutboxSQL = `
 DELETE FROM outbox WHERE seq = ANY ($1::bigint[])`
@@ -64,6 +66,37 @@ INSERT INTO outbox_refused SELECT seq FROM outbox WHERE id = ANY ($1::text[]) ON
 	oldestEventSQL = `
 SELECT data, ` + nowMillis + ` FROM outbox o WHERE NOT EXISTS (SELECT FROM outbox_refused r WHERE r.seq = o.seq) ORDER BY seq LIMIT 1`
 )
+
+// outboxFront is where the outbox begins, as far as that is known. As long as any transaction of the database may still see events that were
+// removed, a look that begins before them goes over all of them.
+//
+// Events get their numbers in turn, so none comes in front of one that was seen. But a server that takes over may give numbers once more
+// that were given and lost, and an operator may put events back: now and then it is looked for from the first number on.
+type outboxFront struct {
+	sync.Mutex
+	seq    int64
+	looked time.Time
+}
+
+// lookEvery is how often it is looked for.
+const lookEvery = time.Minute
+
+func (f *outboxFront) from() int64 {
+	f.Lock()
+	defer f.Unlock()
+	if time.Since(f.looked) < lookEvery {
+		return f.seq
+	}
+	f.looked = time.Now()
+	return 0
+}
+
+// begins notes the number of the first event that was there at a look.
+func (f *outboxFront) begins(seq int64) {
+	f.Lock()
+	defer f.Unlock()
+	f.seq = seq
+}
 
 // settleTimeout is for removing what was acknowledged after the caller's context has ended.
 const settleTimeout = 2 * time.Second
@@ -89,7 +122,7 @@ func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Con
 		defer cancel()
 		_ = tx.Rollback(ctx) // nothing to do behind a commit
 	}()
-	events, seqs, err := readOutbox(ctx, tx, max)
+	events, seqs, err := s.readOutbox(ctx, tx, max)
 	if err != nil {
 		return 0, fmt.Errorf("read outbox: %w", err)
 	}
@@ -111,17 +144,17 @@ func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Con
 }
 
 // readOutbox also gives the row number of each id.
-func readOutbox(ctx context.Context, tx pgx.Tx, max int) ([]engine.Event, map[string]int64, error) {
-	rows, err := tx.Query(ctx, readOutboxSQL, max)
+func (s *Store) readOutbox(ctx context.Context, tx pgx.Tx, max int) ([]engine.Event, map[string]int64, error) {
+	rows, err := tx.Query(ctx, readOutboxSQL, max, s.outbox.from())
 	if err != nil {
 		return nil, nil, err
 	}
 	var events []engine.Event
 	seqs := make(map[string]int64)
-	var seq int64
+	var seq, first int64
 	var id, kind string
 	var data []byte
-	_, err = pgx.ForEachRow(rows, []any{&seq, &id, &kind, &data}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&seq, &id, &kind, &data, &first}, func() error {
 		e := engine.Event{ID: id, Type: engine.EventType(kind)}
 		if err := json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true)); err != nil {
 			return fmt.Errorf("decode event %s: %w", id, err)
@@ -130,6 +163,9 @@ func readOutbox(ctx context.Context, tx pgx.Tx, max int) ([]engine.Event, map[st
 		events = append(events, e)
 		return nil
 	})
+	if len(events) > 0 {
+		s.outbox.begins(first)
+	}
 	return events, seqs, err
 }
 

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -84,5 +86,82 @@ func TestRelayDoesNotStarve(t *testing.T) {
 	close(release)
 	if err := errors.Join(<-errs, <-errs); err != nil {
 		t.Error(err)
+	}
+}
+
+// publish relays up to max events, all of which are taken, and gives their ids.
+func publish(t *testing.T, s *Store, max int) (ids []string) {
+	t.Helper()
+	_, err := s.Relay(t.Context(), max, func(_ context.Context, events []engine.Event) ([]string, error) {
+		for _, e := range events {
+			ids = append(ids, e.ID)
+		}
+		return ids, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// TestEventsThatAreGoneAreNotLookedAt by each relay while a transaction elsewhere, such as that of a backup, may still see them.
+func TestEventsThatAreGoneAreNotLookedAt(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	backup(t, s)
+	const gone = 20000
+	execute(t, s, fmt.Sprintf(`INSERT INTO outbox (id, type, data) SELECT i, 'limits.warning', '{}' FROM generate_series(1, %d) i`, gone+1))
+	if n := len(publish(t, s, gone)); n != gone {
+		t.Fatalf("%d events", n)
+	}
+	if got := publish(t, s, 10); len(got) != 1 {
+		t.Fatalf("the last event: %q", got)
+	}
+	before := entries(t, s, "outbox_pkey")
+	for range 20 {
+		if got := publish(t, s, 10); got != nil {
+			t.Fatalf("%q are there again", got)
+		}
+	}
+	if n := entries(t, s, "outbox_pkey") - before; n > gone {
+		t.Errorf("%d entries were read for no event", n)
+	}
+}
+
+// TestEventsThatOthersHadInHandComeAgain: the outbox begins with them for as long as they are there.
+func TestEventsThatOthersHadInHandComeAgain(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	insert := `INSERT INTO outbox (id, type, data) SELECT i, 'limits.warning', '{}' FROM generate_series(%d, %d) i`
+	execute(t, a, fmt.Sprintf(insert, 1, 9))
+	_, err := a.Relay(t.Context(), 1, func(_ context.Context, first []engine.Event) ([]string, error) {
+		for i, s := range []*Store{a, b, a, b} {
+			if got, want := publish(t, s, 1), []string{fmt.Sprint(2 + i)}; !slices.Equal(got, want) {
+				t.Errorf("relay %d has %q, want %q", i, got, want)
+			}
+		}
+		return nil, nil // the stream takes none
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range []*Store{b, a} {
+		if got, want := publish(t, s, 2), [][]string{{"1", "6"}, {"7", "8"}}[i]; !slices.Equal(got, want) {
+			t.Errorf("relayed %q, want %q", got, want)
+		}
+	}
+}
+
+// TestEventsWithNumbersThatWereGivenBeforeAreFound: a server that took over gives them once more, of what it did not get.
+func TestEventsWithNumbersThatWereGivenBeforeAreFound(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	insert := `INSERT INTO outbox (seq, id, type, data) OVERRIDING SYSTEM VALUE VALUES (%d, 'e%d', 'limits.warning', '{}')`
+	execute(t, s, fmt.Sprintf(insert, 100, 100))
+	publish(t, s, 10)
+	execute(t, s, fmt.Sprintf(insert, 50, 50))
+	s.outbox.looked = s.outbox.looked.Add(-lookEvery)
+	if got := publish(t, s, 10); !slices.Equal(got, []string{"e50"}) {
+		t.Errorf("relayed %q", got)
 	}
 }

@@ -44,7 +44,7 @@ var queries = []query{
 	{"remove counters", removeCountersSQL, []string{"Delete on counters", "LockRows", "Tid Scan on counters counters_1", "Tid Scan on counters"}},
 	{"expired receipts", expiredReceiptsSQL, []string{"Limit", "Index Scan using receipts_expires_at on receipts"}},
 	{"remove receipts", removeReceiptsSQL, []string{"Delete on receipts", "LockRows", "Tid Scan on receipts receipts_1", "Tid Scan on receipts"}},
-	{"read outbox", readOutboxSQL, []string{"Limit", "LockRows", "Index Scan using outbox_pkey on outbox"}},
+	{"read outbox", readOutboxSQL, []string{"Limit", "Limit", "Index Only Scan using outbox_pkey on outbox outbox_1", "LockRows", "Index Scan using outbox_pkey on outbox"}},
 	{"delete outbox", deleteOutboxSQL, []string{"Delete on outbox", "Index Scan using outbox_pkey on outbox"}},
 	{"count outbox", countOutboxSQL, nil},
 	{"insert key", insertKeySQL, nil},

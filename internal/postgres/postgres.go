@@ -85,6 +85,7 @@ type Store struct {
 	relay *pgxpool.Pool
 	// relaying has a value for each relay that runs.
 	relaying chan struct{}
+	outbox   outboxFront
 	// reporting has a value while a question about usage is answered: a long one keeps no more than its connection.
 	reporting chan struct{}
 	// expiring has a value while what expired is removed, as far as that is known.
