@@ -27,7 +27,7 @@ const (
 	// there is more, comes a pause as long as that took, of batchPause at most: what a busy hour adds has to go as fast.
 	batchSize  = 500
 	batchPause = 25 * time.Millisecond
-	// batchesMost is how many go without a pause at most; half as many where those took longer than batchesTime.
+	// batchesMost is how many go without a pause at most; behind those that took longer than batchesTime half as many do.
 	batchesMost = 16
 	batchesTime = 400 * time.Millisecond
 	// runMost is how long a run goes on removing; what is left is the next one's.
@@ -134,8 +134,10 @@ func inBatches(ctx context.Context, did string, most time.Duration, remove func(
 			return fmt.Sprintf("%s %d", did, total), ctx.Err()
 		case <-time.After(min(took, batchPause)):
 		}
-		if at = min(2*at, batchesMost); took > batchesTime {
-			at = max(1, at/4)
+		if took > batchesTime {
+			at = max(1, at/2)
+		} else {
+			at = min(2*at, batchesMost)
 		}
 	}
 }

@@ -158,3 +158,31 @@ func TestWhatIsLeftIsRemovedFaster(t *testing.T) {
 		})
 	}
 }
+
+// TestBatchesThatGetSlowAreHalved, until they do not keep decisions for long.
+func TestBatchesThatGetSlowAreHalved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var together []int // batches without a pause in between
+		var ended time.Time
+		_, err := inBatches(t.Context(), "removed", time.Minute, func(_ context.Context, n int) (int, error) {
+			if len(together) == 0 || !time.Now().Equal(ended) {
+				together = append(together, 0)
+			}
+			together[len(together)-1]++
+			switch len(together) {
+			case 10:
+				n = 0
+			case 1, 2, 3, 4, 5:
+				time.Sleep(time.Millisecond)
+			default:
+				time.Sleep(time.Second)
+			}
+			ended = time.Now()
+			return n, nil
+		})
+		if want := []int{1, 2, 4, 8, 16, 16, 8, 4, 2, 1}; err != nil || !slices.Equal(together, want) {
+			t.Errorf("%d together, %v; want %d", together, err, want)
+		}
+	})
+}
