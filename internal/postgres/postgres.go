@@ -18,10 +18,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/url"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -301,9 +300,11 @@ func parse(text string) (*pgxpool.Config, error) {
 // off and the plan is made once per connection.
 func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Duration) {
 	params := cfg.ConnConfig.RuntimeParams
-	params["application_name"] = cmp.Or(params["application_name"], name)
+	if !names(params, "application_name") {
+		params["application_name"] = name
+	}
 	settings := forgetSQL + encodingSQL
-	if params["synchronous_commit"] == "" {
+	if !names(params, "synchronous_commit") {
 		settings += durableSQL
 	}
 	settings += unlessSet(params, [][2]string{
@@ -347,11 +348,29 @@ const (
 	durableSQL = `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; `
 )
 
+// option is a setting among the options of the server's command line.
+var option = regexp.MustCompile(`(?:^|\s)(?:-c\s*|--)([\w-]+)=`)
+
+// names tells whether the URL has a setting, by itself or in options=-c….
+func names(params map[string]string, setting string) bool {
+	for name := range params {
+		if strings.EqualFold(name, setting) {
+			return true
+		}
+	}
+	for _, o := range option.FindAllStringSubmatch(params["options"], -1) {
+		if strings.EqualFold(strings.ReplaceAll(o[1], "-", "_"), setting) {
+			return true
+		}
+	}
+	return false
+}
+
 // unlessSet are statements for the settings that the URL leaves unset.
 func unlessSet(params map[string]string, all [][2]string) string {
 	var sql strings.Builder
 	for _, s := range all {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(params)), func(name string) bool { return strings.EqualFold(name, s[0]) }) {
+		if !names(params, s[0]) {
 			sql.WriteString("SET " + s[0] + " = " + s[1] + "; ")
 		}
 	}

@@ -91,17 +91,23 @@ func TestExpire(t *testing.T) {
 
 // TestSessions holds that the settings reach the server, and that those of the URL win.
 func TestSessions(t *testing.T) {
-	url := testenv.Postgres(t, Migrate) + "&application_name=mine&lock_timeout=77"
-	s := open(t, Config{URL: url, StatementTimeout: 1234 * time.Millisecond})
-	conn := connect(t, s)
-	for name, want := range map[string]string{
-		"application_name": "mine", "lock_timeout": "77ms", "statement_timeout": "1234ms",
-		"idle_in_transaction_session_timeout": "800ms", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off",
-		"jit": "off", "synchronous_commit": "on",
+	t.Parallel()
+	base := testenv.Postgres(t, Migrate)
+	for _, settings := range []string{
+		"application_name=mine&lock_timeout=77&synchronous_commit=off",
+		"options=-c%20application_name%3Dmine%20-clock_timeout%3D77%20--synchronous-commit%3Doff",
 	} {
-		var got string
-		if err := conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&got); err != nil || got != want {
-			t.Errorf("%s = %s, %v; want %s", name, got, err, want)
+		s := open(t, Config{URL: base + "&" + settings, StatementTimeout: 1234 * time.Millisecond})
+		conn := connect(t, s)
+		for name, want := range map[string]string{
+			"application_name": "mine", "lock_timeout": "77ms", "statement_timeout": "1234ms",
+			"idle_in_transaction_session_timeout": "800ms", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off",
+			"jit": "off", "synchronous_commit": "off",
+		} {
+			var got string
+			if err := conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&got); err != nil || got != want {
+				t.Errorf("%s: %s = %s, %v; want %s", settings, name, got, err, want)
+			}
 		}
 	}
 }

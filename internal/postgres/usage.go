@@ -165,7 +165,7 @@ func (s *Store) eachRow(ctx context.Context, sql string, args, into []any, f fun
 	if end, ok := ctx.Deadline(); ok {
 		left := min(time.Until(end), time.Hour)
 		ctx = withPatience(ctx, left)
-		if s.relay.Config().ConnConfig.RuntimeParams["statement_timeout"] == "" {
+		if !names(s.relay.Config().ConnConfig.RuntimeParams, "statement_timeout") {
 			text := millis(left)
 			most = &text
 		}
