@@ -299,6 +299,9 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 			if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
 				t.Fatal(err)
 			}
+			if err := s.Ping(t.Context()); err != nil { // an expiry has its connection before its turn
+				t.Fatal(err)
+			}
 			proxy.swallow()
 			ended := make(chan error, 1)
 			patient, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
