@@ -41,6 +41,13 @@ func TestAlertsValidate(t *testing.T) {
 	}
 	short := write(strings.Replace(alertsYAML, "within: 10m", "within: 9s", 1))
 	limiter(t, "alerts", "validate", short).want(t, exitDone, `: it counts denials within 9s, but a counter reports those of 10s in one event`, "")
+	odd := filepath.Join(t.TempDir(), "a\x1b[31m.yaml")
+	if err := os.WriteFile(odd, []byte("x: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if i := limiter(t, "alerts", "validate", odd); !strings.Contains(i.err.String(), "\ufffd[31m.yaml:1: ") || strings.Contains(i.err.String(), "\x1b") {
+		t.Errorf("the terminal obeys the name of a file: %q", i.err.String())
+	}
 	limiter(t, "alerts", "validate", inside, "--alerts-allow", "10.x").want(t, exitUsage, "", "--alerts-allow")
 	limiter(t, "alerts", "validate", filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/app"
+	"github.com/seed503877ad/limits/internal/settings"
 )
 
 // policiesCmd works on a policy file, without a limiter.
@@ -66,7 +67,7 @@ func listed(s *session, err error) error {
 	if !errors.As(err, &mistakes) {
 		return err
 	}
-	fmt.Fprintln(s.err, err)
+	fmt.Fprintln(s.err, strings.Map(settings.Shown, err.Error())) // the file's name may have anything in it
 	found := count(int64(len(mistakes.Problems)), "mistake")
 	if mistakes.More {
 		found = "more than " + found

@@ -62,10 +62,8 @@ func (b *bounds) line(text []byte) string {
 		return "the line is indented by more than 256 spaces; indent by 2"
 	}
 	clear(b.names[indent+1:])
-	if rest[0] == '-' {
-		b.names[indent] = 0
-	}
-	if len(bytes.Trim(rest, "]},")) > 0 { // a line that only ends brackets has no name
+	item := rest[0] == '-' && (len(rest) == 1 || rest[1] == ' ')
+	if !item && len(bytes.Trim(rest, "]},")) > 0 { // a line that only ends brackets has no name
 		b.names[indent]++
 	}
 	if b.names[indent] > MaxMembers {

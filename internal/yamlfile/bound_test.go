@@ -87,6 +87,7 @@ func TestWhatTakesTheParserLongIsRefused(t *testing.T) {
 	t.Parallel()
 	fill := func(part string) string { return strings.Repeat(part, (MaxFileBytes-1000)/len(part)) }
 	const blank, items = "more than 100 blank lines behind each other; remove some", "more than 32768 items of lists; make it short"
+	const names = "more than 2000 lines with one indent, as many as a mapping has names; write lists instead, or more on a line"
 	for name, c := range map[string]struct{ text, want string }{
 		"blank lines behind text":  {"a: |\n  x\n" + fill("\n"), "f:103: " + blank},
 		"blank lines with spaces":  {"a: |\n  x\n" + fill("  \n"), "f:103: " + blank},
@@ -96,6 +97,9 @@ func TestWhatTakesTheParserLongIsRefused(t *testing.T) {
 		"many items on each line":  {fill(strings.Repeat("- ", 19) + "\n"), "f:1725: " + items},
 		"lists within each other":  {strings.Repeat(strings.Repeat("- ", 500)+"[\n", 60), "f:1: more than 64 lists begin on one line; break it"},
 		"an item on each of 32768": {strings.Repeat("- a\n", 32768), ""},
+		"names that begin with -":  {fill("-a: 1\n"), "f:2001: " + names},
+		"lists beside their names": {strings.Repeat("a:\n- x\n", 3000), "f:4001: " + names},
+		"names of many mappings":   {strings.Repeat("- a: 1\n  b: 2\n", 3000), ""},
 	} {
 		p := New(Format{Name: "list", Want: "list", Shorten: "make it short"})
 		p.parseYAML([]byte(c.text))
