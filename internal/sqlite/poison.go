@@ -32,11 +32,12 @@ ON CONFLICT (channel) DO UPDATE SET target = excluded.target, reason = excluded.
 func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	data := append([]byte{}, p.Data[:min(len(p.Data), alerts.MaxPoisonBytes)]...) // nil would be NULL
 	return s.writeAlerts(ctx, "keep poison", func() (bool, error) {
-		n, err := s.exec(keepPoisonSQL, int64(p.Sequence), p.Subject, p.Reason, data, s.now().UnixMilli())
+		kept, err := s.exec(keepPoisonSQL, int64(p.Sequence), p.Subject, p.Reason, data, s.now().UnixMilli())
+		removed := int64(0)
 		if err == nil && s.poisoned.Add(1)%alerts.PoisonTrim == 1 {
-			_, err = s.exec(trimPoisonSQL, alerts.MaxPoison)
+			removed, err = s.exec(trimPoisonSQL, alerts.MaxPoison)
 		}
-		return n > 0, err
+		return kept+removed > 0, err
 	})
 }
 

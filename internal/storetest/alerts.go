@@ -58,6 +58,7 @@ func alertSuite(t *testing.T, open func(t *testing.T) Store) {
 		{"silences", silences},
 		{"poison", poison},
 		{"poison has its bounds", poisonBounds},
+		{"poison has its bounds where some comes again", poisonBoundsOfRepeats},
 		{"poison of a stream made anew is kept", poisonOfAStreamMadeAnew},
 		{"text of somebody else's does no harm", hostileText},
 		{"old alerts are removed, and what must stay stays", pruneAlerts},

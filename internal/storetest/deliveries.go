@@ -377,6 +377,24 @@ func poisonBounds(t *testing.T, s alerts.Store) {
 	}
 }
 
+// poisonBoundsOfRepeats has one come again each time that old ones are to be removed.
+func poisonBoundsOfRepeats(t *testing.T, s alerts.Store) {
+	const n = alerts.MaxPoison + 5*alerts.PoisonTrim
+	for i := range n {
+		p := alerts.Poison{Sequence: uint64(i)}
+		if i%alerts.PoisonTrim == 0 && i > 0 {
+			p.Sequence--
+		}
+		if err := s.KeepPoison(within(t), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := s.PoisonMessages(within(t), 2*n)
+	if err != nil || len(all) >= alerts.MaxPoison+alerts.PoisonTrim {
+		t.Errorf("%d kept, want %d or a few more; %v", len(all), alerts.MaxPoison, err)
+	}
+}
+
 // poisonOfAStreamMadeAnew keeps messages with the places in the stream that others had in the stream before, or are before
 // all of those.
 func poisonOfAStreamMadeAnew(t *testing.T, s alerts.Store) {
