@@ -8,7 +8,7 @@ import (
 )
 
 // spans is into how many parts the time of a threshold is cut: denials are counted by the part they fall in, so a count
-// takes bounded room, and what leaves it may leave early by one part.
+// takes bounded room, and what leaves it leaves with the last of its part. It may so count a part too long, and is not missed.
 const spans = 60
 
 // maxAhead is by how much, in milliseconds, the clock by which events are dated may be ahead of the store's.
@@ -44,8 +44,8 @@ func readCount(state json.RawMessage) (c count, err error) {
 	return c, nil
 }
 
-// add counts an event and gives the sum of what lies within that time of the newest. What is dated after now was counted while
-// a clock was ahead; it is dropped, or until then every event would be too old to count beside it.
+// add counts an event and gives the sum of the parts that reach into that time before the newest. What is dated after now was
+// counted while a clock was ahead; it is dropped, or until then every event would be too old to count beside it.
 func (c *count) add(e *Event, within time.Duration, now int64) part {
 	c.Parts = slices.DeleteFunc(c.Parts, func(p part) bool { return p.Last > now+maxAhead })
 	width := max(1, within.Milliseconds()/spans)
@@ -60,7 +60,7 @@ func (c *count) add(e *Event, within time.Duration, now int64) part {
 		c.Parts = slices.Insert(c.Parts, i, one)
 	}
 	newest := c.Parts[len(c.Parts)-1].Last
-	c.Parts = slices.DeleteFunc(c.Parts, func(p part) bool { return p.First <= newest-within.Milliseconds() })
+	c.Parts = slices.DeleteFunc(c.Parts, func(p part) bool { return p.Last <= newest-within.Milliseconds() })
 	return c.sum()
 }
 

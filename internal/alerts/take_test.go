@@ -53,15 +53,17 @@ func TestDenialsWithinTheTimeReachTheThreshold(t *testing.T) {
 		raised int
 		denied int64
 	}{
-		"four":                          {[]Event{denial(1, 0, 4)}, 0, 0},
-		"five at once":                  {[]Event{denial(1, 0, 5)}, 1, 5},
-		"five in parts":                 {[]Event{denial(1, 0, 2), denial(2, minute, 3)}, 1, 5},
-		"five, the last 9 min later":    {[]Event{denial(1, 0, 4), denial(2, 9*minute, 1)}, 1, 5},
-		"the first has left":            {[]Event{denial(1, 0, 4), denial(2, 10*minute, 1)}, 0, 0},
-		"one comes late":                {[]Event{denial(1, 5*minute, 4), denial(2, 0, 1)}, 1, 5},
-		"one comes too late":            {[]Event{denial(1, 15*minute, 4), denial(2, 0, 1)}, 0, 0},
-		"the first is dated tomorrow":   {[]Event{denial(1, 24*60*minute, 4), denial(2, 0, 5)}, 1, 5},
-		"what follows updates the open": {[]Event{denial(1, 0, 5), denial(2, minute, 7), denial(3, 2*minute, 1)}, 1, 13},
+		"four":                           {[]Event{denial(1, 0, 4)}, 0, 0},
+		"five at once":                   {[]Event{denial(1, 0, 5)}, 1, 5},
+		"five in parts":                  {[]Event{denial(1, 0, 2), denial(2, minute, 3)}, 1, 5},
+		"five, the last 9 min later":     {[]Event{denial(1, 0, 4), denial(2, 9*minute, 1)}, 1, 5},
+		"the first has left":             {[]Event{denial(1, 0, 4), denial(2, 10*minute, 1)}, 0, 0},
+		"the first of a part is too old": {[]Event{denial(1, 0, 1), denial(2, 9900, 3), denial(3, 603_000, 2)}, 1, 6},
+		"a part has left":                {[]Event{denial(1, 0, 1), denial(2, 9900, 3), denial(3, 609_900, 2)}, 0, 0},
+		"one comes late":                 {[]Event{denial(1, 5*minute, 4), denial(2, 0, 1)}, 1, 5},
+		"one comes too late":             {[]Event{denial(1, 15*minute, 4), denial(2, 0, 1)}, 0, 0},
+		"the first is dated tomorrow":    {[]Event{denial(1, 24*60*minute, 4), denial(2, 0, 5)}, 1, 5},
+		"what follows updates the open":  {[]Event{denial(1, 0, 5), denial(2, minute, 7), denial(3, 2*minute, 1)}, 1, 13},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
