@@ -88,7 +88,8 @@ type Filter struct {
 // Store keeps the runs. One conformance suite (package storetest) holds every implementation to it.
 type Store interface {
 	// ClaimRun marks as lost the runs of all jobs whose lease is over, then puts the run into the store. Of all claims
-	// for one job and time, one at most puts it there; of all runs of one job, one at most has not ended.
+	// for one job and time, one at most puts it there; of all runs of one job, one at most has not ended. The lease of a run
+	// that was claimed while the clock was ahead begins with the first claim after that.
 	ClaimRun(ctx context.Context, c Claim) (Claimed, error)
 	// FinishRun ends a run: Job and Scheduled say which, Outcome, Note and Error how. found is false when there is none
 	// that has not ended.

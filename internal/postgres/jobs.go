@@ -14,7 +14,12 @@ import (
 const (
 	nowMillis = `floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`
 
+	// What began in the time to come began while the clock was ahead, and counts as begun now: it may still go on.
 	loseRunsSQL = `
+WITH ahead AS (
+	UPDATE job_runs SET started_at = ` + nowMillis + `, deadline = ` + nowMillis + ` + deadline - started_at
+	WHERE ended_at = 0 AND started_at > ` + nowMillis + `
+)
 UPDATE job_runs SET outcome = 'lost', ended_at = ` + nowMillis + ` WHERE ended_at = 0 AND deadline < ` + nowMillis + ` RETURNING job`
 
 	// Nothing is inserted where the run is there, or where another of the job began at the same moment: the indexes tell.

@@ -63,7 +63,7 @@ var queries = []query{
 	{"list overrides of a policy", listOverridesOfPolicySQL, []string{"Limit", "Index Scan using overrides_pkey on overrides"}},
 	{"changed overrides", changedOverridesSQL, []string{"Index Scan using overrides_revision on overrides"}},
 	{"prune overrides", pruneOverridesSQL, []string{"Delete on overrides", "Limit", "Index Scan using overrides_pkey on overrides overrides_1", "Tid Scan on overrides"}},
-	{"lose runs", loseRunsSQL, []string{"Update on job_runs", "Index Scan using job_runs_running on job_runs"}},
+	{"lose runs", loseRunsSQL, []string{"Update on job_runs", "Update on job_runs job_runs_1", "Index Scan using job_runs_running on job_runs job_runs_1", "Index Scan using job_runs_running on job_runs"}},
 	{"claim run", claimRunSQL, nil},
 	{"finish run", finishRunSQL, nil},
 	{"runs", runsSQL, []string{"Limit", "Index Scan Backward using job_runs_scheduled on job_runs"}},

@@ -11,6 +11,9 @@ import (
 )
 
 const (
+	// What began in the time to come began while the clock was ahead, and counts as begun now: it may still go on.
+	runsAheadSQL = `UPDATE job_runs SET started_at = ?1, deadline = ?1 + deadline - started_at WHERE ended_at = 0 AND started_at > ?1`
+
 	loseRunsSQL = `UPDATE job_runs SET outcome = 'lost', ended_at = ?1 WHERE ended_at = 0 AND deadline < ?1 RETURNING job`
 
 	claimRunSQL = `
@@ -39,6 +42,9 @@ DELETE FROM job_runs WHERE (job, scheduled) IN (
 func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claimed, err error) {
 	err = s.alter(ctx, "claim a run", func() (bool, error) {
 		now := s.now().UnixMilli()
+		if _, err := s.exec(runsAheadSQL, now); err != nil {
+			return false, err
+		}
 		lost, err := inside(s, func(job *string) []any { return []any{job} }, loseRunsSQL, now)
 		if err != nil {
 			return false, err
