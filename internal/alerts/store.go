@@ -47,6 +47,10 @@ type Changes struct {
 // worker's clock, and quiet hours end there too: were that a little ahead, it would be told an hour later what they held.
 const DigestLead = 30_000
 
+// ResolveWithin is more than an alert stays open from its last event on: one that is to be resolved later than that was raised
+// while the store's clock was ahead, and would be open until then.
+const ResolveWithin = 32 * 24 * time.Hour
+
 // Told is what became of a pending alert.
 type Told struct {
 	// Alert is its id. Only one that is pending is changed.
@@ -133,7 +137,7 @@ type Store interface {
 	Tell(ctx context.Context, all []Told) (told []string, err error)
 	// ResolveAlerts resolves up to max open alerts whose ResolveAt has come and that are not pending, the earliest first,
 	// and puts the deliveries that build gives for each into the outbox, in one transaction. What another process has
-	// locked is left for later.
+	// locked is left for later. Behind those come the ones whose ResolveAt is more than [ResolveWithin] from now.
 	ResolveAlerts(ctx context.Context, max int, build func(Alert) ([]Delivery, error)) (int, error)
 	// HeldUsers gives up to max users that have held alerts whose HeldUntil has come, or will in [DigestLead], and that are
 	// in no digest, in order, beginning behind one.

@@ -42,6 +42,7 @@ var alertQueries = []query{
 	{"lock pending", lockPendingSQL, []string{"Nested Loop", "Function Scan on unnest u", "Subquery Scan on a", "Limit", "LockRows", "Index Scan using alerts_pkey on alerts"}},
 	{"tell alerts", tellAlertsSQL, []string{"Update on alerts a", "Nested Loop", "Subquery Scan on u", "Nested Loop", "Function Scan on u_1", "Limit", "Index Scan using alerts_pkey on alerts", "Tid Scan on alerts a"}},
 	{"resolvable alerts", resolvableAlertsSQL, []string{"Limit", "LockRows", "Index Scan using alerts_resolve on alerts a"}},
+	{"resolvable alerts of a clock that was ahead", resolvableAheadSQL, []string{"Limit", "LockRows", "Index Scan using alerts_resolve on alerts a"}},
 	{"resolve alerts", resolveAlertsSQL, []string{"Update on alerts a", "Nested Loop", "Subquery Scan on u", "Nested Loop", "Function Scan on unnest u_1", "Limit", "Index Scan using alerts_pkey on alerts", "Tid Scan on alerts a"}},
 	{"held users", heldUsersSQL, []string{"Limit", "Result", "Unique", "Index Scan using alerts_held on alerts"}},
 	{"held alerts", heldAlertsSQL, []string{"Limit", "LockRows", "Index Scan using alerts_held on alerts a"}},

@@ -33,9 +33,15 @@ UPDATE alerts a SET notice = u.notice, reason = u.reason, notice_at = ` + nowMil
 FROM (
 	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS u (id, notice, reason, held_until)` + thoseAlerts
 
-	resolvableAlertsSQL = `
+	resolvable = `
 SELECT ` + alertColumns + ` FROM alerts a
-WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at <= ` + sinceMillis + `
+WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at `
+
+	resolvableAlertsSQL = resolvable + `<= ` + sinceMillis + `
+ORDER BY resolve_at LIMIT $1 FOR UPDATE SKIP LOCKED`
+
+	// With both in one statement all that are open would be read.
+	resolvableAheadSQL = resolvable + `> ` + sinceMillis + ` + $2
 ORDER BY resolve_at LIMIT $1 FOR UPDATE SKIP LOCKED`
 
 	resolveAlertsSQL = `
@@ -157,6 +163,11 @@ func idsOf(all []alerts.Alert) []string {
 func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Alert) ([]alerts.Delivery, error)) (n int, err error) {
 	err = s.transact(ctx, "resolve alerts", func(tx pgx.Tx) error {
 		due, now, err := lockAlerts(ctx, tx, resolvableAlertsSQL, max)
+		if err == nil && len(due) < max {
+			var ahead []alerts.Alert
+			ahead, now, err = lockAlerts(ctx, tx, resolvableAheadSQL, max-len(due), alerts.ResolveWithin.Milliseconds())
+			due = append(due, ahead...)
+		}
 		if n = len(due); err != nil || n == 0 {
 			return err
 		}

@@ -20,7 +20,7 @@ func TestAlertPlans(t *testing.T) {
 		takeEventSQL, readGroupSQL, readOpenSQL, readExceededSQL, writeGroupSQL, insertAlertSQL, updateAlertSQL,
 		alertSQL, listAlertsSQL, listOpenAlertsSQL, listAlertsOfUserSQL, listOpenAlertsOfUserSQL,
 		pruneAlertsSQL, pruneDeliveriesSQL, pruneSilencesSQL, prunePoisonSQL, pruneGroupsSQL, pruneTakenSQL,
-		pendingAlertsSQL, pendingAheadSQL, claimAlertSQL, tellAlertSQL, resolvableAlertsSQL, resolveAlertSQL, heldUsersSQL, allHeldUsersSQL,
+		pendingAlertsSQL, pendingAheadSQL, claimAlertSQL, tellAlertSQL, resolvableAlertsSQL, resolvableAheadSQL, resolveAlertSQL, heldUsersSQL, allHeldUsersSQL,
 		heldAlertsSQL, digestAlertSQL, holdAlertSQL, addDeliverySQL, dueDeliveriesSQL, claimDeliverySQL, otherDeliveriesSQL, deliverSQL, oldDeliveriesSQL,
 		deliveriesOfSQL, deadDeliveriesSQL, deadDeliveriesOfChannelSQL, replayDeliveriesSQL, replayDeliveriesOfChannelSQL,
 		addSilenceSQL, endSilenceSQL, silencesSQL, allSilencesSQL, keepPoisonSQL, trimPoisonSQL, poisonSQL, disableChannelSQL, enableChannelSQL,

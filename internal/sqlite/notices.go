@@ -22,9 +22,12 @@ SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at > ?1
 	tellAlertSQL = `
 UPDATE alerts SET notice = ?2, reason = ?3, notice_at = ?4, held_until = ?5 WHERE id = ?1 AND +notice = 'pending'`
 
-	resolvableAlertsSQL = `
-SELECT ` + alertColumns + ` FROM alerts WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at <= ?1
-ORDER BY resolve_at LIMIT ?2`
+	resolvable = `
+SELECT ` + alertColumns + ` FROM alerts WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at `
+
+	resolvableAlertsSQL = resolvable + `<= ?1 ORDER BY resolve_at LIMIT ?2`
+
+	resolvableAheadSQL = resolvable + `> ?1 ORDER BY resolve_at LIMIT ?2`
 
 	resolveAlertSQL = `UPDATE alerts SET resolved_at = ?2 WHERE id = ?1`
 
@@ -106,6 +109,11 @@ func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Al
 	err = s.writeAlerts(ctx, "resolve alerts", func() (bool, error) {
 		now := s.now().UnixMilli()
 		due, err := inside(s, alertFields, resolvableAlertsSQL, now, max)
+		if err == nil && len(due) < max {
+			var ahead []alerts.Alert
+			ahead, err = inside(s, alertFields, resolvableAheadSQL, now+alerts.ResolveWithin.Milliseconds(), max-len(due))
+			due = append(due, ahead...)
+		}
 		if n = len(due); err != nil || n == 0 {
 			return false, err
 		}

@@ -32,6 +32,7 @@ func alertSuite(t *testing.T, open func(t *testing.T) Store) {
 		{"an alert is told once", tellOnce},
 		{"alerts told at once", tellAtOnce},
 		{"alerts are resolved when their time has come", resolveAlerts},
+		{"alerts are resolved whose time a clock made that was ahead", resolveAhead},
 		{"an error while resolving writes nothing", resolveFails},
 		{"resolving and taking at once", resolveAndTake},
 		{"whose alerts are held, page by page", heldUsers},

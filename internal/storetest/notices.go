@@ -215,6 +215,34 @@ func resolveAlerts(t *testing.T, s alerts.Store) {
 	equal(t, "opened again", alert(t, s, "a2").ResolvedAt, 0)
 }
 
+// resolveAhead has alerts whose time is that of a clock which was ahead, and one that may wait as long as a file can say.
+func resolveAhead(t *testing.T, s alerts.Store) {
+	const day = 24 * hour
+	raise(t, s, nil, "late", "later", "legal", "due", "pending")
+	for _, id := range []string{"late", "later", "legal", "due"} {
+		tell(t, s, alerts.Told{Alert: id, Notice: alerts.Sent})
+	}
+	puts := map[string]int64{"late": 33 * day, "later": 34 * day, "legal": 31 * day, "due": -hour, "pending": 33 * day}
+	for id, from := range puts {
+		take(t, s, alerts.Taking{Groups: []alerts.GroupID{group(id)}}, func(taken alerts.Taken) alerts.Changes {
+			a := taken.Open[group(id)]
+			a.ResolveAt = taken.Now + from
+			return alerts.Changes{Updated: []alerts.Alert{a}}
+		})
+	}
+	var resolved []string
+	for i, want := range []int{2, 1, 0} {
+		n, err := s.ResolveAlerts(within(t), 2, func(a alerts.Alert) ([]alerts.Delivery, error) {
+			resolved = append(resolved, a.ID)
+			return nil, nil
+		})
+		if n != want || err != nil {
+			t.Errorf("resolve %d: %d, %v; want %d", i, n, err, want)
+		}
+	}
+	equal(t, "resolved", resolved, []string{"due", "late", "later"})
+}
+
 func resolveFails(t *testing.T, s alerts.Store) {
 	raise(t, s, nil, "a", "b")
 	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Sent}, alerts.Told{Alert: "b", Notice: alerts.Sent})
