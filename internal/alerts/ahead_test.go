@@ -1,10 +1,12 @@
 package alerts_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
 )
 
 // TestAClockThatWasAheadHoldsNoAlertBack: what it dated is later than all that follows until that time has come.
@@ -101,5 +103,46 @@ func TestAnAlertOfAClockThatWasAheadWithholdsNoWarnings(t *testing.T) {
 	r.take(s, e)
 	if raised, withheld := r.seen.count("raised"), r.seen.count("withheld"); raised != 2 || withheld != 0 {
 		t.Errorf("%d raised, %d withheld", raised, withheld)
+	}
+}
+
+// TestWhatAClockHeldThatWasAheadIsInADigest, the next one, or the first that may tell of it.
+func TestWhatAClockHeldThatWasAheadIsInADigest(t *testing.T) {
+	t.Parallel()
+	const year = 365 * 24 * time.Hour // Thursday is a Friday
+	for name, c := range map[string]struct {
+		rules string
+		held  int
+		hours int
+	}{
+		"throttle":    {"{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}", 2, 1},
+		"quiet hours": {`{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "10:00", to: "14:30"}]}]}`, 3, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, c.rules)
+			s := r.run()
+			r.advance(year)
+			for _, policy := range []string{"a", "b", "c"} {
+				r.take(s, r.exceeded("7", policy, 1))
+			}
+			r.seen.wait(t, "told", 3)
+			r.advance(-year)
+			for hour := 1; hour <= c.hours; hour++ {
+				r.advance(time.Hour)
+				want := "0 digests of 0 alerts"
+				if hour == c.hours {
+					want = fmt.Sprintf("1 digests of %d alerts", c.held)
+				}
+				if note, err := s.Digest(t.Context()); note != want || err != nil {
+					t.Errorf("%d h later: %q, %v; want %q", hour, note, err, want)
+				}
+			}
+			for _, a := range r.all() {
+				if a.Notice == alerts.Held && a.Digest == "" {
+					t.Errorf("in no digest: held until %s", time.UnixMilli(a.HeldUntil))
+				}
+			}
+		})
 	}
 }

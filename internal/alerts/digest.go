@@ -79,10 +79,11 @@ func digestNote(digests, alerts int) string {
 // not be told now, or was held since the run began, waits for the next.
 func (s *Service) digest(user string, held []Alert, began, now int64, silences []Silence) (Digested, error) {
 	rules, at := s.Rules(), time.UnixMilli(now+DigestLead)
-	later := rules.later(held, at, silences)
+	later, next := rules.later(held, at, silences), nextHour(at).UnixMilli()
 	for i := range held {
-		if held[i].NoticeAt > began && later[held[i].ID] == 0 {
-			later[held[i].ID] = nextHour(at).UnixMilli()
+		// What was held after now was held while the clock was ahead.
+		if since := held[i].NoticeAt; since > began && since <= now && later[held[i].ID] == 0 {
+			later[held[i].ID] = next
 		}
 	}
 	var told []*Alert

@@ -51,6 +51,10 @@ const DigestLead = 30_000
 // while the store's clock was ahead, and would be open until then.
 const ResolveWithin = 32 * 24 * time.Hour
 
+// HoldWithin is more than an alert is held for before it is looked at again, at the next full hour: one that is held for longer
+// than that from now on was held while the store's clock was ahead.
+const HoldWithin = 2 * time.Hour
+
 // Told is what became of a pending alert.
 type Told struct {
 	// Alert is its id. Only one that is pending is changed.
@@ -139,8 +143,8 @@ type Store interface {
 	// and puts the deliveries that build gives for each into the outbox, in one transaction. What another process has
 	// locked is left for later. Behind those come the ones whose ResolveAt is more than [ResolveWithin] from now.
 	ResolveAlerts(ctx context.Context, max int, build func(Alert) ([]Delivery, error)) (int, error)
-	// HeldUsers gives up to max users that have held alerts whose HeldUntil has come, or will in [DigestLead], and that are
-	// in no digest, in order, beginning behind one.
+	// HeldUsers gives up to max users that have held alerts whose HeldUntil has come, or will in [DigestLead], or is more than
+	// [HoldWithin] from now, and that are in no digest, in order, beginning behind one.
 	HeldUsers(ctx context.Context, after string, max int) ([]string, error)
 	// DigestAlerts locks up to max such alerts of a user, the oldest first, and, unless there are none, writes what build says
 	// of them, and its deliveries into the outbox, in one transaction. It gives how many they were, with those for later.

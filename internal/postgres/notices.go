@@ -48,14 +48,16 @@ ORDER BY resolve_at LIMIT $1 FOR UPDATE SKIP LOCKED`
 UPDATE alerts a SET resolved_at = $1 FROM (
 	SELECT * FROM unnest($2::text[]) AS u (id)` + thoseAlerts
 
+	heldNow = `notice = 'held' AND digest = '' AND (held_until <= ` + sinceMillis + ` + $3 OR held_until > ` + sinceMillis + ` + $4)`
+
 	heldUsersSQL = `
 SELECT DISTINCT username FROM alerts
-WHERE notice = 'held' AND digest = '' AND held_until <= ` + sinceMillis + ` + $3 AND username >= $1
+WHERE ` + heldNow + ` AND username >= $1
 ORDER BY username LIMIT $2`
 
 	heldAlertsSQL = `
 SELECT ` + alertColumns + ` FROM alerts a
-WHERE notice = 'held' AND digest = '' AND held_until <= ` + sinceMillis + ` + $3 AND username BETWEEN $1 AND $1
+WHERE ` + heldNow + ` AND username BETWEEN $1 AND $1
 ORDER BY username, raised_at, id LIMIT $2 FOR UPDATE SKIP LOCKED`
 
 	digestAlertsSQL = `
@@ -199,7 +201,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 	if after != "" {
 		from += "\x01" // nothing is between the two: no text has a NUL
 	}
-	return collect(ctx, s, "read whose alerts are held", pgx.RowTo[string], heldUsersSQL, from, max, alerts.DigestLead)
+	return collect(ctx, s, "read whose alerts are held", pgx.RowTo[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.HoldWithin.Milliseconds())
 }
 
 // errNoName keeps alerts from being told of again and again.
@@ -208,7 +210,7 @@ var errNoName = errors.New("the digest has no name")
 // DigestAlerts implements [alerts.Store].
 func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.Digested, error)) (n int, err error) {
 	err = s.transact(ctx, "write a digest", func(tx pgx.Tx) error {
-		held, now, err := lockAlerts(ctx, tx, heldAlertsSQL, user, max, alerts.DigestLead)
+		held, now, err := lockAlerts(ctx, tx, heldAlertsSQL, user, max, alerts.DigestLead, alerts.HoldWithin.Milliseconds())
 		if n = len(held); err != nil || n == 0 {
 			return err
 		}

@@ -31,17 +31,19 @@ SELECT ` + alertColumns + ` FROM alerts WHERE resolved_at = 0 AND notice <> 'pen
 
 	resolveAlertSQL = `UPDATE alerts SET resolved_at = ?2 WHERE id = ?1`
 
+	heldNow = `notice = 'held' AND digest = '' AND (held_until <= ?1 OR held_until > ?4)`
+
 	heldUsersSQL = `
-SELECT DISTINCT username FROM alerts WHERE notice = 'held' AND digest = '' AND held_until <= ?1 AND username > ?2
+SELECT DISTINCT username FROM alerts WHERE ` + heldNow + ` AND username > ?2
 ORDER BY username LIMIT ?3`
 
 	// The first page may begin with alerts of nobody.
 	allHeldUsersSQL = `
-SELECT DISTINCT username FROM alerts WHERE notice = 'held' AND digest = '' AND held_until <= ?1 AND username >= ?2
+SELECT DISTINCT username FROM alerts WHERE ` + heldNow + ` AND username >= ?2
 ORDER BY username LIMIT ?3`
 
 	heldAlertsSQL = `
-SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'held' AND digest = '' AND held_until <= ?1 AND username = ?2
+SELECT ` + alertColumns + ` FROM alerts WHERE ` + heldNow + ` AND username = ?2
 ORDER BY raised_at, id LIMIT ?3`
 
 	digestAlertSQL = `UPDATE alerts SET digest = ?2 WHERE id = ?1`
@@ -142,7 +144,9 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) (users []s
 		query = allHeldUsersSQL
 	}
 	var user string
-	err = eachRow(ctx, s.reader, query, []any{s.now().UnixMilli() + alerts.DigestLead, after, max}, []any{&user}, func() { users = append(users, user) })
+	now := s.now().UnixMilli()
+	args := []any{now + alerts.DigestLead, after, max, now + alerts.HoldWithin.Milliseconds()}
+	err = eachRow(ctx, s.reader, query, args, []any{&user}, func() { users = append(users, user) })
 	if err != nil {
 		return nil, fmt.Errorf("read whose alerts are held: %w", err)
 	}
@@ -156,7 +160,7 @@ var errNoName = errors.New("the digest has no name")
 func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.Digested, error)) (n int, err error) {
 	err = s.writeAlerts(ctx, "write a digest", func() (bool, error) {
 		now := s.now().UnixMilli()
-		held, err := inside(s, alertFields, heldAlertsSQL, now+alerts.DigestLead, user, max)
+		held, err := inside(s, alertFields, heldAlertsSQL, now+alerts.DigestLead, user, max, now+alerts.HoldWithin.Milliseconds())
 		if n = len(held); err != nil || n == 0 {
 			return false, err
 		}

@@ -37,6 +37,7 @@ func alertSuite(t *testing.T, open func(t *testing.T) Store) {
 		{"resolving and taking at once", resolveAndTake},
 		{"whose alerts are held, page by page", heldUsers},
 		{"a digest takes what is held and does not wait", digestAlerts},
+		{"a digest takes what a clock held that was ahead", digestAhead},
 		{"what a digest leaves out waits for another", digestLater},
 		{"alerts that are claimed when they are raised are nobody else's", claimedAsRaised},
 		{"an error while digesting writes nothing", digestFails},

@@ -101,6 +101,19 @@ func digestAlerts(t *testing.T, s alerts.Store) {
 	equal(t, "deliveries", dueIDs(t, s, "x"), []string{"d1/x", "d2/x"})
 }
 
+// digestAhead has alerts that were held while the clock was ahead, and one that waits for the next digest.
+func digestAhead(t *testing.T, s alerts.Store) {
+	hold(t, s, "", 3*hour, "1")
+	hold(t, s, "u", 2*hour-1000, "2")
+	hold(t, s, "v", 24*hour, "3")
+	hold(t, s, "v", hour, "4")
+	equal(t, "whose", usersHeld(t, s, "", 9), []string{"", "v"})
+	equal(t, "behind the first", usersHeld(t, s, "a", 9), []string{"v"})
+	equal(t, "of nobody", digest(t, s, "", 9, "d1"), []string{"1"})
+	equal(t, "of one", digest(t, s, "v", 9, "d2"), []string{"3"})
+	equal(t, "no more", usersHeld(t, s, "", 9), nil)
+}
+
 // digestLater has a digest that leaves some out, and one that leaves out all.
 func digestLater(t *testing.T, s alerts.Store) {
 	hold(t, s, "u", 0, "1", "2", "3")
