@@ -161,6 +161,9 @@ type Store interface {
 	OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]Delivery, error)
 	// Deliver writes how tries ended. One that does not wait any more is left as it is.
 	Deliver(ctx context.Context, all []Tried) error
+	// RecallDeliveries brings up to max deliveries into the present that are due later than a time from now, as none is unless the
+	// clock was ahead: they are due after the lease, within which a try that goes on has ended, and their age is counted from now.
+	RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error)
 	// EndDeliveries makes dead letters, with a reason, of overdue deliveries, the oldest first, and gives them as they were
 	// before. Each is given to one process. While an alert's "ID.raised" waits, its "ID.resolved" is not overdue.
 	EndDeliveries(ctx context.Context, o Overdue, reason func(*Delivery) string) ([]Delivery, error)
@@ -170,8 +173,7 @@ type Store interface {
 	DeliveriesOf(ctx context.Context, alert string, max int) ([]Delivery, error)
 	// DeadDeliveries gives dead letters in order of id.
 	DeadDeliveries(ctx context.Context, f DeadFilter) ([]Delivery, error)
-	// ReplayDeliveries lets dead letters wait again, due at once, with no attempts and age, and gives
-	// how many.
+	// ReplayDeliveries lets dead letters wait again, due at once, with no attempts and age, and gives how many.
 	ReplayDeliveries(ctx context.Context, f DeadFilter) (int, error)
 
 	// DisableChannel remembers that a channel is gone; a second time replaces the first.

@@ -38,19 +38,33 @@ UPDATE alert_deliveries d SET due_at = ` + sinceMillis + ` + $3 FROM due WHERE d
 RETURNING ` + deliveryColumns + `, due.due_at`
 
 	// The channels that have some are stepped through, so that those of the other channels are not read.
-	otherDeliveriesSQL = `
+	waitingChannels = `
 WITH RECURSIVE waiting AS (
 	(SELECT channel FROM alert_deliveries WHERE state = 'waiting' ORDER BY channel LIMIT 1)
 	UNION ALL
 	SELECT (SELECT channel FROM alert_deliveries WHERE state = 'waiting' AND channel > w.channel ORDER BY channel LIMIT 1)
 	FROM waiting w WHERE w.channel IS NOT NULL
-)
+)`
+
+	otherDeliveriesSQL = waitingChannels + `
 SELECT ` + deliveryColumns + ` FROM waiting w
 CROSS JOIN LATERAL (
 	SELECT * FROM alert_deliveries d WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting' AND due_at <= ` + sinceMillis + ` - $3` + notBefore + `
 	ORDER BY channel, due_at LIMIT $2
 ) d
 WHERE w.channel <> ALL ($1::text[]) LIMIT $2`
+
+	// Not with those that are due: what waits would be read by each poll.
+	recallDeliveriesSQL = waitingChannels + `, ahead AS MATERIALIZED (
+	SELECT place FROM waiting w CROSS JOIN LATERAL (
+		SELECT ctid AS place FROM alert_deliveries
+		WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting' AND due_at > ` + sinceMillis + ` + $1
+		ORDER BY channel, due_at LIMIT $3 FOR UPDATE SKIP LOCKED
+	) d LIMIT $3
+)
+UPDATE alert_deliveries d SET due_at = ` + sinceMillis + ` + $2,
+	created_at = least(created_at, ` + sinceMillis + `), replayed_at = least(replayed_at, ` + sinceMillis + `)
+FROM ahead WHERE d.ctid = ahead.place`
 
 	// Locked in order of id.
 	lockDeliveriesSQL = `
@@ -95,8 +109,10 @@ SELECT ` + deliveryColumns + deadOnes
 	deadDeliveriesOfChannelSQL = `
 SELECT ` + deliveryColumns + deadOnesOfChannel
 
+	// One that was made while the clock was ahead has an age, too, from now on.
 	replay = `
-UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ` + nowMillis + `, replayed_at = ` + nowMillis + `
+UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ` + nowMillis + `, replayed_at = ` + nowMillis + `,
+	created_at = least(created_at, ` + nowMillis + `)
 WHERE ctid = ANY (ARRAY(SELECT ctid`
 
 	replayDeliveriesSQL = replay + deadOnes + ` FOR UPDATE))`
@@ -167,6 +183,19 @@ func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time
 		channels = []string{} // nil would be NULL, which is unlike nothing
 	}
 	return collect(ctx, s, "read deliveries of other channels", scanDelivery, otherDeliveriesSQL, channels, max, due.Milliseconds())
+}
+
+// RecallDeliveries implements [alerts.Store].
+func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (n int, err error) {
+	err = s.transact(ctx, "recall deliveries", func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, recallDeliveriesSQL, later.Milliseconds(), lease.Milliseconds(), max)
+		n = int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
 // Deliver implements [alerts.Store].

@@ -21,7 +21,7 @@ func TestAlertPlans(t *testing.T) {
 		alertSQL, listAlertsSQL, listOpenAlertsSQL, listAlertsOfUserSQL, listOpenAlertsOfUserSQL,
 		pruneAlertsSQL, pruneDeliveriesSQL, pruneSilencesSQL, prunePoisonSQL, pruneGroupsSQL, pruneTakenSQL,
 		pendingAlertsSQL, pendingAheadSQL, claimAlertSQL, tellAlertSQL, resolvableAlertsSQL, resolvableAheadSQL, resolveAlertSQL, heldUsersSQL, allHeldUsersSQL,
-		heldAlertsSQL, digestAlertSQL, holdAlertSQL, addDeliverySQL, dueDeliveriesSQL, claimDeliverySQL, otherDeliveriesSQL, deliverSQL, oldDeliveriesSQL,
+		heldAlertsSQL, digestAlertSQL, holdAlertSQL, addDeliverySQL, dueDeliveriesSQL, claimDeliverySQL, otherDeliveriesSQL, recallDeliveriesSQL, deliverSQL, oldDeliveriesSQL,
 		deliveriesOfSQL, deadDeliveriesSQL, deadDeliveriesOfChannelSQL, replayDeliveriesSQL, replayDeliveriesOfChannelSQL,
 		addSilenceSQL, endSilenceSQL, silencesSQL, allSilencesSQL, keepPoisonSQL, trimPoisonSQL, poisonSQL, disableChannelSQL, enableChannelSQL,
 		disabledChannelsSQL, waitingDeliveriesSQL,

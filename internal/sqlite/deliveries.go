@@ -34,15 +34,22 @@ ORDER BY max(created_at, replayed_at) LIMIT ?4`
 	claimDeliverySQL = `UPDATE alert_deliveries SET due_at = ?2 WHERE id = ?1`
 
 	// The channels that have some are stepped through, so that those of the other channels are not read.
-	otherDeliveriesSQL = `
+	waitingChannels = `
 WITH RECURSIVE waiting (channel) AS (
 	SELECT min(channel) FROM alert_deliveries WHERE state = 'waiting'
 	UNION ALL
 	SELECT (SELECT min(channel) FROM alert_deliveries WHERE state = 'waiting' AND channel > w.channel)
 	FROM waiting w WHERE w.channel IS NOT NULL
-)
+)`
+
+	otherDeliveriesSQL = waitingChannels + `
 SELECT ` + deliveryColumns + ` FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting' AND d.due_at <= ?3
 WHERE w.channel NOT IN (SELECT value FROM json_each(?1))` + notBefore + ` LIMIT ?2`
+
+	// Not with those that are due: what waits would be read by each poll.
+	recallDeliveriesSQL = waitingChannels + `
+UPDATE alert_deliveries SET due_at = ?3, created_at = min(created_at, ?1), replayed_at = min(replayed_at, ?1) WHERE id IN (
+	SELECT d.id FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting' AND d.due_at > ?2 LIMIT ?4)`
 
 	deliverSQL = `
 UPDATE alert_deliveries SET state = ?2, attempts = attempts + ?3, error = ?4,
@@ -66,8 +73,10 @@ FROM alert_deliveries d WHERE state = 'dead' AND id > ?1 AND (?2 = '' OR id = ?2
 
 	deadDeliveriesOfChannelSQL = `SELECT ` + deliveryColumns + deadOnesOfChannel + deadOrder
 
+	// One that was made while the clock was ahead has an age, too, from now on.
 	replay = `
-UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ?5, replayed_at = ?5 WHERE id IN (SELECT id `
+UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ?5, replayed_at = ?5, created_at = min(created_at, ?5)
+WHERE id IN (SELECT id `
 
 	replayDeliveriesSQL = replay + deadOnes + deadOrder + `)`
 
@@ -137,6 +146,20 @@ func (s *Store) deliveries(ctx context.Context, act, query string, args ...any) 
 		return nil, fmt.Errorf("%s: %w", act, err)
 	}
 	return all, nil
+}
+
+// RecallDeliveries implements [alerts.Store].
+func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (n int, err error) {
+	err = s.writeAlerts(ctx, "recall deliveries", func() (bool, error) {
+		now := s.now().UnixMilli()
+		recalled, err := s.exec(recallDeliveriesSQL, now, now+later.Milliseconds(), now+lease.Milliseconds(), max)
+		n = int(recalled)
+		return n > 0, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
 // Deliver implements [alerts.Store].

@@ -49,6 +49,7 @@ func alertSuite(t *testing.T, open func(t *testing.T) Store) {
 		{"how a try went", deliver},
 		{"deliveries of channels that are no more", otherDeliveries},
 		{"deliveries of channels that others know", othersThatAreCaredFor},
+		{"deliveries that a clock made which was ahead are recalled", recallDeliveries},
 		{"dead letters, page by page, and replayed", deadLetters},
 		{"deliveries end by age", oldDeliveries},
 		{"a delivery's age is counted anew from a replay", oldAfterReplay},

@@ -235,6 +235,38 @@ func othersThatAreCaredFor(t *testing.T, s alerts.Store) {
 	}
 }
 
+// recallDeliveries has some that are due in more than a day, and others that wait as long as any.
+func recallDeliveries(t *testing.T, s alerts.Store) {
+	const day = 24 * time.Hour
+	recall := func(lease time.Duration, max, want int) {
+		t.Helper()
+		if n, err := s.RecallDeliveries(within(t), day, lease, max); n != want || err != nil {
+			t.Errorf("recalled %d, %v; want %d", n, err, want)
+		}
+	}
+	recall(time.Hour, 9, 0)
+	for _, channel := range []string{"x", "y", "z"} {
+		addDeliveries(t, s, channel, "1", "2", "now", "near", "dead")
+		now := claimDeliveries(t, s, channel, 9, time.Hour)[0].DueAt - hour
+		kill(t, s, "dead/"+channel)
+		for id, due := range map[string]int64{"now": now, "near": now + 23*hour, "1": now + 25*hour, "2": now + 9000*hour} {
+			tried(t, s, alerts.Tried{ID: id + "/" + channel, State: alerts.DeliveryWaiting, DueAt: due, Error: "500", Counts: true})
+		}
+	}
+	recall(-time.Hour, 4, 4)
+	recall(-time.Hour, 9, 2)
+	recall(-time.Hour, 9, 0)
+	for _, channel := range []string{"x", "y", "z"} {
+		all := claimDeliveries(t, s, channel, 9, 48*time.Hour)
+		ids := deliveryIDs(all)
+		slices.Sort(ids)
+		equal(t, "due", ids, []string{"1/" + channel, "2/" + channel, "now/" + channel})
+		equal(t, "as it was", fmt.Sprint(all[0].Attempts, " ", all[0].Error), "1 500")
+	}
+	recall(time.Hour, 99, 9)
+	equal(t, "within the lease", dueIDs(t, s, "x"), nil)
+}
+
 func deadLetters(t *testing.T, s alerts.Store) {
 	addDeliveries(t, s, "x", "1", "2", "3", "4")
 	addDeliveries(t, s, "y", "1", "2")

@@ -85,3 +85,28 @@ func TestWhatIsTriedDoesNotEndByAge(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatAClockMadeThatWasAheadIsSent, all of it, and none while it may be under way.
+func TestWhatAClockMadeThatWasAheadIsSent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const all = 600
+		o := newMemory()
+		for i := range all {
+			o.add("a", fmt.Sprint(i))
+		}
+		o.grow(-365 * 24 * time.Hour)
+		for _, d := range o.all {
+			d.DueAt = d.CreatedAt
+		}
+		start(t, o, named("a", "x", func(context.Context, *alerts.Message) error { return nil }))
+		rest(time.Minute)
+		if n := o.count(alerts.DeliverySent); n != 0 {
+			t.Errorf("%d are sent before a try ended that may have gone on", n)
+		}
+		rest(time.Hour)
+		if n := o.count(alerts.DeliverySent); n != all {
+			t.Errorf("%d of %d are sent", n, all)
+		}
+	})
+}

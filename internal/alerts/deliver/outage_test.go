@@ -45,6 +45,13 @@ func (a *away) OtherDeliveries(ctx context.Context, channels []string, due time.
 	return a.memory.OtherDeliveries(ctx, channels, due, max)
 }
 
+func (a *away) RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error) {
+	if a.gone.Load() {
+		return 0, errAway
+	}
+	return a.memory.RecallDeliveries(ctx, later, lease, max)
+}
+
 func (a *away) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) ([]alerts.Delivery, error) {
 	if a.gone.Load() {
 		return nil, errAway

@@ -128,6 +128,17 @@ func (o *memory) Deliver(ctx context.Context, all []alerts.Tried) error {
 	return ctx.Err()
 }
 
+func (o *memory) RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	ahead := o.waiting(func(d *alerts.Delivery) bool { return d.DueAt > now.Add(later).UnixMilli() }, max)
+	for _, d := range ahead {
+		d.DueAt, d.CreatedAt = now.Add(lease).UnixMilli(), min(d.CreatedAt, now.UnixMilli())
+	}
+	return len(ahead), ctx.Err()
+}
+
 func (o *memory) EndDeliveries(ctx context.Context, q alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, _ error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -247,6 +247,24 @@ func (l *loop) reason() string {
 	return l.lastError
 }
 
+// recall has deliveries tried that the store's clock put off while it was ahead: they would wait until that time.
+func (s *Sender) recall(ctx context.Context) {
+	recalled := 0
+	for end := s.cfg.Now().Add(sweepFor); ctx.Err() == nil && s.cfg.Now().Before(end); {
+		asking, cancel := context.WithTimeout(ctx, storeTimeout)
+		n, err := s.cfg.Outbox.RecallDeliveries(asking, maxWait, leaseFor, sweepMax)
+		cancel()
+		s.asked(ctx, "look for deliveries of a clock that was ahead", err)
+		recalled += n
+		if err != nil || n < sweepMax {
+			break
+		}
+	}
+	if recalled > 0 {
+		s.cfg.Logger.Warn("deliveries of alerts are due again: the store's clock was ahead when they were put off", "deliveries", recalled)
+	}
+}
+
 // sweepOld makes dead letters of deliveries that have waited for too long, however often they were tried.
 func (s *Sender) sweepOld(ctx context.Context) {
 	ended := map[string]int{}

@@ -16,6 +16,7 @@ type Outbox interface {
 	DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]alerts.Delivery, error)
 	OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]alerts.Delivery, error)
 	Deliver(ctx context.Context, all []alerts.Tried) error
+	RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error)
 	EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) ([]alerts.Delivery, error)
 	DisableChannel(ctx context.Context, d alerts.Disabled) error
 	EnableChannel(ctx context.Context, channel string) (found bool, err error)
@@ -89,14 +90,16 @@ const (
 	storeTimeout = 5 * time.Second
 	// refreshEvery is how often a process asks what channels others have found gone.
 	refreshEvery = 5 * time.Second
-	// sweepEvery is how often it looks for deliveries of channels that nobody names, and for old ones; sweepMax is how many
-	// it gives up in one transaction, and sweepFor is for how long it goes on with old ones, of which an outage leaves many.
+	// sweepEvery is how often it looks for deliveries of channels that nobody names, for old ones, and for those of a clock that was
+	// ahead; sweepMax is how many it changes in one transaction, and sweepFor is for how long it goes on, as an outage leaves many.
 	sweepEvery = 30 * time.Second
 	sweepMax   = 256
 	sweepFor   = 2 * time.Second
 	// maxAge is after what time a delivery is given up, however often it was tried: while a target fails, one delivery is
 	// tried each half minute, and the others are not.
 	maxAge = 2 * 24 * time.Hour
+	// maxWait is more than any delivery waits for its next try: that is the longest of delays, moved by a fifth, with a lease.
+	maxWait = 24 * time.Hour
 	// outcomeTimeout is what the outcome of a try has to be kept in.
 	outcomeTimeout = 30 * time.Second
 	// leaseFor is longer than a try and all it takes to keep how it ended, so that nobody else tries meanwhile.
@@ -228,6 +231,7 @@ func (s *Sender) Run(ctx context.Context) {
 			_ = s.refresh(ctx)
 		case <-sweep.C:
 			s.sweep(ctx)
+			s.recall(ctx)
 			s.sweepOld(ctx)
 		}
 	}
