@@ -13,62 +13,70 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
+// alertTest is one of the tests of alerts.
+type alertTest struct {
+	name string
+	test func(t *testing.T, s alerts.Store)
+}
+
+var alertTests = []alertTest{
+	{"an alert keeps all its fields", alertFields},
+	{"an event is fresh once", eventsAreFreshOnce},
+	{"groups have states and open alerts", takeKnows},
+	{"a warning's subject has an open exceeded alert", takeExceeded},
+	{"an error, a panic or a canceled context writes nothing", takeRollsBack},
+	{"overlapping takes at once never deadlock and lose no count", takesAtOnce},
+	{"one event taken by many at once is fresh for one", freshAtOnce},
+	{"a silenced alert that is updated may be pending again", silencedIsUpdated},
+	{"an update leaves what others wrote", updateLeaves},
+	{"pending alerts are given for a time, the oldest first", pendingAlerts},
+	{"pending alerts given at once are never shared", pendingAtOnce},
+	{"an alert is told once", tellOnce},
+	{"alerts told at once", tellAtOnce},
+	{"alerts are resolved when their time has come", resolveAlerts},
+	{"alerts are resolved whose time a clock made that was ahead", resolveAhead},
+	{"an error while resolving writes nothing", resolveFails},
+	{"resolving and taking at once", resolveAndTake},
+	{"whose alerts are held, page by page", heldUsers},
+	{"a digest takes what is held and does not wait", digestAlerts},
+	{"a digest takes what a clock held that was ahead", digestAhead},
+	{"what a digest leaves out waits for another", digestLater},
+	{"alerts that are claimed when they are raised are nobody else's", claimedAsRaised},
+	{"an error while digesting writes nothing", digestFails},
+	{"two digests of a user at once share nothing", digestsAtOnce},
+	{"channels that are gone", disabledChannels},
+	{"alerts by filter, page by page", alertPages},
+	{"silences", silences},
+	{"poison", poison},
+	{"poison has its bounds", poisonBounds},
+	{"poison has its bounds where some comes again", poisonBoundsOfRepeats},
+	{"poison of a stream made anew is kept", poisonOfAStreamMadeAnew},
+	{"text of somebody else's does no harm", hostileText},
+	{"old alerts are removed, and what must stay stays", pruneAlerts},
+	{"old deliveries, silences and poison are removed", pruneRest},
+	{"old ids are removed, and groups when nothing is open, but with no alerts", pruneTaken},
+	{"a canceled context writes nothing anywhere", canceledAlerts},
+}
+
+var deliveryTests = []alertTest{
+	{"a delivery keeps all its fields, and is put in once", deliveryFields},
+	{"deliveries are given for a time, the earliest first", dueDeliveries},
+	{"that an alert is over is not due while the channel waits for its beginning", dueInOrder},
+	{"deliveries given at once are never shared", dueAtOnce},
+	{"how a try went", deliver},
+	{"deliveries of channels that are no more", otherDeliveries},
+	{"deliveries of channels that others know", othersThatAreCaredFor},
+	{"deliveries that a clock made which was ahead are recalled", recallDeliveries},
+	{"dead letters, page by page, and replayed", deadLetters},
+	{"deliveries end by age", oldDeliveries},
+	{"a delivery's age is counted anew from a replay", oldAfterReplay},
+	{"that an alert is over does not end by age before its beginning", oldInOrder},
+	{"deliveries that end at once are each given once", oldAtOnce},
+	{"deliveries of an alert", deliveriesOf},
+}
+
 func alertSuite(t *testing.T, open func(t *testing.T) Store) {
-	for _, c := range []struct {
-		name string
-		test func(t *testing.T, s alerts.Store)
-	}{
-		{"an alert keeps all its fields", alertFields},
-		{"an event is fresh once", eventsAreFreshOnce},
-		{"groups have states and open alerts", takeKnows},
-		{"a warning's subject has an open exceeded alert", takeExceeded},
-		{"an error, a panic or a canceled context writes nothing", takeRollsBack},
-		{"overlapping takes at once never deadlock and lose no count", takesAtOnce},
-		{"one event taken by many at once is fresh for one", freshAtOnce},
-		{"a silenced alert that is updated may be pending again", silencedIsUpdated},
-		{"an update leaves what others wrote", updateLeaves},
-		{"pending alerts are given for a time, the oldest first", pendingAlerts},
-		{"pending alerts given at once are never shared", pendingAtOnce},
-		{"an alert is told once", tellOnce},
-		{"alerts told at once", tellAtOnce},
-		{"alerts are resolved when their time has come", resolveAlerts},
-		{"alerts are resolved whose time a clock made that was ahead", resolveAhead},
-		{"an error while resolving writes nothing", resolveFails},
-		{"resolving and taking at once", resolveAndTake},
-		{"whose alerts are held, page by page", heldUsers},
-		{"a digest takes what is held and does not wait", digestAlerts},
-		{"a digest takes what a clock held that was ahead", digestAhead},
-		{"what a digest leaves out waits for another", digestLater},
-		{"alerts that are claimed when they are raised are nobody else's", claimedAsRaised},
-		{"an error while digesting writes nothing", digestFails},
-		{"two digests of a user at once share nothing", digestsAtOnce},
-		{"a delivery keeps all its fields, and is put in once", deliveryFields},
-		{"deliveries are given for a time, the earliest first", dueDeliveries},
-		{"that an alert is over is not due while the channel waits for its beginning", dueInOrder},
-		{"deliveries given at once are never shared", dueAtOnce},
-		{"how a try went", deliver},
-		{"deliveries of channels that are no more", otherDeliveries},
-		{"deliveries of channels that others know", othersThatAreCaredFor},
-		{"deliveries that a clock made which was ahead are recalled", recallDeliveries},
-		{"dead letters, page by page, and replayed", deadLetters},
-		{"deliveries end by age", oldDeliveries},
-		{"a delivery's age is counted anew from a replay", oldAfterReplay},
-		{"that an alert is over does not end by age before its beginning", oldInOrder},
-		{"deliveries that end at once are each given once", oldAtOnce},
-		{"deliveries of an alert", deliveriesOf},
-		{"channels that are gone", disabledChannels},
-		{"alerts by filter, page by page", alertPages},
-		{"silences", silences},
-		{"poison", poison},
-		{"poison has its bounds", poisonBounds},
-		{"poison has its bounds where some comes again", poisonBoundsOfRepeats},
-		{"poison of a stream made anew is kept", poisonOfAStreamMadeAnew},
-		{"text of somebody else's does no harm", hostileText},
-		{"old alerts are removed, and what must stay stays", pruneAlerts},
-		{"old deliveries, silences and poison are removed", pruneRest},
-		{"old ids are removed, and groups when nothing is open, but with no alerts", pruneTaken},
-		{"a canceled context writes nothing anywhere", canceledAlerts},
-	} {
+	for _, c := range slices.Concat(alertTests, deliveryTests) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.test(t, open(t))
