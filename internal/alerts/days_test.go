@@ -34,7 +34,7 @@ type walk struct {
 	digested, messages map[string]bool
 }
 
-// answers is a limiter that remembers when it first gave the answer that stands.
+// answers is a limiter that remembers when it first gave an answer that stands.
 type answers struct {
 	alerts.Limiter
 	now func() time.Time
@@ -42,9 +42,11 @@ type answers struct {
 	of  map[string]answer // by id
 }
 
+// answer is what was asked of the throttle of a key; back is when the charge was given back, zero for not.
 type answer struct {
-	allowed bool
-	at      time.Time
+	key      string
+	allowed  bool
+	at, back time.Time
 }
 
 func (a *answers) Consume(ctx context.Context, r limits.Request) (*limits.Reply, error) {
@@ -55,9 +57,33 @@ func (a *answers) Consume(ctx context.Context, r limits.Request) (*limits.Reply,
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if before, is := a.of[r.ID]; !is || before.allowed != reply.Allowed {
-		a.of[r.ID] = answer{reply.Allowed, a.now()}
+		a.of[r.ID] = answer{key: r.Limits[0].Key, allowed: reply.Allowed, at: a.now()}
 	}
 	return reply, nil
+}
+
+func (a *answers) Settle(ctx context.Context, id string, cost int64) (*limits.Reply, error) {
+	reply, err := a.Limiter.Settle(ctx, id, cost)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if given := a.of[id]; given.back.IsZero() {
+		given.back = a.now()
+		a.of[id] = given
+	}
+	return reply, nil
+}
+
+// charged counts the charges of a key that stood at a moment and were younger than d.
+func (a *answers) charged(key string, at time.Time, d time.Duration) (n int) {
+	for _, c := range a.of {
+		if c.key == key && c.allowed && !c.at.After(at) && at.Sub(c.at) < d && (c.back.IsZero() || !c.back.Before(at)) {
+			n++
+		}
+	}
+	return n
 }
 
 // rulesOf are of nights, of an hour that changes of the clock skip or repeat, and of all the time. Policies are called after them.
@@ -283,7 +309,6 @@ func (w *walk) sent() {
 // check holds the whole walk to what it was to be.
 func (w *walk) check() {
 	all, notices, denied := w.all(), map[string]int{}, map[string]int64{}
-	charged := w.charged(all)
 	for _, a := range all {
 		what := strings.TrimSpace(string(a.Notice) + " " + a.Reason)
 		notices[what]++
@@ -292,12 +317,20 @@ func (w *walk) check() {
 		if quiet := w.quiet(a.Rule, at); quiet != (what == "held quiet hours") {
 			w.t.Errorf("%s of %s is %s at %s", a.ID, a.Rule, what, at.In(w.zone))
 		}
-		if given := w.answers.of[a.EventID]; what == "held throttle" && (given.allowed || within(charged[a.User], given.at, time.Hour+time.Minute) < 20) {
-			w.t.Errorf("%s is held by the throttle at %s, which had room", a.ID, at) // it may be late by a 60th
+		if what == "sent" && !w.answers.of[a.EventID].allowed {
+			w.t.Errorf("%s is sent, and was never charged", a.ID)
 		}
 		if sent := w.messages[a.ID+".raised/log"]; sent != (what == "sent") || sent == (a.Digest != "") {
 			w.t.Errorf("%s is %s, in digest %q, and was sent: %t", a.ID, what, a.Digest, sent)
 		}
+	}
+	for id, given := range w.answers.of { // the throttle may be late by a 60th
+		if n := w.answers.charged(given.key, given.at, time.Hour+time.Minute); !given.allowed && n < 20 {
+			w.t.Errorf("%s is refused at %s, when %d were charged to %s", id, given.at, n, given.key)
+		}
+	}
+	for user := range 3 {
+		toldWithin(w.t, slices.DeleteFunc(slices.Clone(all), func(a alerts.Alert) bool { return a.User != fmt.Sprint(user) }), 20, time.Hour)
 	}
 	for what, n := range w.denied {
 		if denied[what] != n {
@@ -305,34 +338,4 @@ func (w *walk) check() {
 		}
 	}
 	w.t.Logf("%d alerts: %v; %d deaths", len(all), notices, w.deaths)
-}
-
-// charged gives when users were charged for alerts, in order, and holds that to 20 in any hour.
-func (w *walk) charged(all []alerts.Alert) map[string][]time.Time {
-	charged := map[string][]time.Time{}
-	slices.SortFunc(all, func(a, b alerts.Alert) int { return w.answers.of[a.EventID].at.Compare(w.answers.of[b.EventID].at) })
-	for _, a := range all {
-		given, is := w.answers.of[a.EventID]
-		if a.Notice == alerts.Sent && !given.allowed {
-			w.t.Errorf("%s is sent, and was never charged", a.ID)
-		}
-		if !is || !given.allowed {
-			continue
-		}
-		charged[a.User] = append(charged[a.User], given.at)
-		if n := within(charged[a.User], given.at, time.Hour); n > 20 {
-			w.t.Errorf("user %s has %d alerts in the hour until %s", a.User, n, given.at)
-		}
-	}
-	return charged
-}
-
-// within counts those of a time up to a moment.
-func within(all []time.Time, until time.Time, d time.Duration) (n int) {
-	for _, at := range all {
-		if !at.After(until) && until.Sub(at) < d {
-			n++
-		}
-	}
-	return n
 }

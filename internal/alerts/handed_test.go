@@ -37,8 +37,18 @@ func (c *counting) Tell(ctx context.Context, all []alerts.Told) ([]string, error
 	return told, err
 }
 
-// limiter allows all, or fails.
-type limiter struct{ fails atomic.Bool }
+// settles is a limiter that takes charges back.
+type settles struct{}
+
+func (settles) Settle(context.Context, string, int64) (*limits.Reply, error) {
+	return &limits.Reply{Allowed: true}, nil
+}
+
+// limiter allows all, or fails. Its answers have no reset, as if its clock was far behind.
+type limiter struct {
+	settles
+	fails atomic.Bool
+}
 
 func (l *limiter) Consume(context.Context, limits.Request) (*limits.Reply, error) {
 	if l.fails.Load() {
@@ -175,7 +185,7 @@ func TestHandedAlertIsTriedAgain(t *testing.T) {
 }
 
 // hanging is a limiter that answers nothing for a minute.
-type hanging struct{}
+type hanging struct{ settles }
 
 func (hanging) Consume(ctx context.Context, _ limits.Request) (*limits.Reply, error) {
 	select {
@@ -262,7 +272,10 @@ func TestAlertsOfTheDeadDoNotWaitForAQuietMoment(t *testing.T) {
 }
 
 // choosy is a limiter that refuses one user.
-type choosy struct{ refused string }
+type choosy struct {
+	settles
+	refused string
+}
 
 func (c choosy) Consume(_ context.Context, r limits.Request) (*limits.Reply, error) {
 	return &limits.Reply{Allowed: !strings.HasSuffix(r.Limits[0].Key, ":"+c.refused)}, nil
@@ -274,7 +287,7 @@ func TestTheSenderIsToldWhicheverIsHeld(t *testing.T) {
 	for _, refused := range []string{"u0", "u1"} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHanding(t)
-			h.service.Limiter = choosy{refused}
+			h.service.Limiter = choosy{refused: refused}
 			delivered := 0
 			h.service.Delivered = func() { delivered++ }
 			h.take(t, 0, 2)

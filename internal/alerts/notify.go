@@ -1,14 +1,9 @@
 package alerts
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,11 +13,6 @@ import (
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/outage"
 )
-
-// Limiter decides whether one more alert may be sent; *[limits.Client] is one.
-type Limiter interface {
-	Consume(ctx context.Context, r limits.Request) (*limits.Reply, error)
-}
 
 const (
 	// pendingBatch is how many alerts are looked at together unless said, pendingAtOnce of them at the same time.
@@ -179,7 +169,7 @@ func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Sile
 		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", heldUntil(until, time.UnixMilli(now))
 		return told, nil
 	}
-	refused, err := s.throttle(ctx, a)
+	refused, err := s.throttle(ctx, a, now)
 	switch {
 	case err != nil:
 		s.Observer.ThrottleFailed()
@@ -194,46 +184,6 @@ func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Sile
 	}
 	told.Notice, told.Deliveries = Sent, deliveries(message, rules.reached(a))
 	return told, nil
-}
-
-// throttleOfAll names the counter of the throttle of all rules, as no rule can be called. Without a name it would be that of
-// its window's text, and another text would begin anew.
-const throttleOfAll = "all rules"
-
-// throttle charges an alert to its user. It gives why not, when it is refused. The id makes a second try the same
-// as the first.
-func (s *Service) throttle(ctx context.Context, a *Alert) (refused string, err error) {
-	r := limits.Request{ID: a.EventID}
-	for _, t := range a.Throttles {
-		r.Limits = append(r.Limits, limits.LimitSpec{Key: throttleKey(a.User), Name: cmp.Or(t.Name, throttleOfAll), Limit: t.Limit, Window: t.Window})
-	}
-	reply, err := s.Limiter.Consume(ctx, r)
-	var bad *limits.Error
-	switch {
-	case errors.As(err, &bad) && !bad.Temporary():
-		// Trying again would not help; the digest tells of it.
-		return "the throttle could not be charged: " + bad.Code, nil
-	case err != nil:
-		return "", fmt.Errorf("charge the throttle: %w", err)
-	case reply.Degraded:
-		return "", errors.New("charge the throttle: the limiter answers without its store")
-	case !reply.Allowed:
-		return "throttle", nil
-	}
-	return "", nil
-}
-
-// throttleKey is the key of a user, of whom only the hash is in it where the name is too long for a key, or would be a key of
-// others.
-func throttleKey(user string) string {
-	switch {
-	case user == "":
-		return throttlePrefix + "none"
-	case len(throttlePrefix)+len(user) > limits.MaxKeyBytes, user == "none", strings.HasPrefix(user, "sha256:"):
-		sum := sha256.Sum256([]byte(user))
-		return throttlePrefix + "sha256:" + hex.EncodeToString(sum[:])
-	}
-	return throttlePrefix + user
 }
 
 // reportTold tells of the alerts that were still pending.

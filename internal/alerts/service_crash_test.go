@@ -25,7 +25,11 @@ type fuse struct {
 
 func newFuse(r *rand.Rand) *fuse {
 	f := &fuse{behind: r.IntN(2) == 0, burnt: make(chan struct{})}
-	f.left.Store(1 + r.Int64N(20)) // to tell of 10 alerts takes 12 and more
+	left := 1 + r.Int64N(20) // to tell of 10 alerts takes 12 and more
+	if r.IntN(4) == 0 {
+		left *= 8 // and 20 more for each time that they are charged anew
+	}
+	f.left.Store(left)
 	return f
 }
 
@@ -73,6 +77,14 @@ func (m *mortal) DigestAlerts(ctx context.Context, user string, max int, build f
 
 func (m *mortal) Consume(ctx context.Context, r limits.Request) (reply *limits.Reply, err error) {
 	err = m.step(func() (err error) { reply, err = m.limiter.Consume(ctx, r); return err })
+	if err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+func (m *mortal) Settle(ctx context.Context, id string, cost int64) (reply *limits.Reply, err error) {
+	err = m.step(func() (err error) { reply, err = m.limiter.Settle(ctx, id, cost); return err })
 	if err != nil {
 		return nil, err
 	}
@@ -131,8 +143,8 @@ func (r *rig) live(random *rand.Rand, user string, events []alerts.Event) []aler
 // schedules is how many TestWhoeverDiesWhenever tries: some each time, hundreds with make crashes.
 var schedules = flag.Int("schedules", 30, "how many random deaths the tests of alerts try")
 
-// TestWhoeverDiesWhenever has processes die at every step from event to digest, in random schedules. In each a user has 10
-// alerts within an hour: 8 are told once, and 2 are in digests.
+// TestWhoeverDiesWhenever has processes die at every step from event to digest, in random schedules, and others follow after a
+// while. In each a user has 10 alerts within an hour: 8 are told once, and 2 are in digests.
 func TestWhoeverDiesWhenever(t *testing.T) {
 	t.Parallel()
 	const each, most = 10, 8
@@ -147,7 +159,7 @@ func TestWhoeverDiesWhenever(t *testing.T) {
 		}
 		for first := true; first || len(events) > 0 || r.untold(user) > 0; first = false {
 			events = r.live(random, user, events)
-			r.advance(afterDeath)
+			r.advance(afterDeath + time.Duration(random.IntN(4)/3)*2*time.Minute)
 			deaths++
 		}
 		if slots := r.slots(user); slots != most {

@@ -366,6 +366,9 @@ func eventsRole(t *testing.T, events *user) {
 
 // alerterRole tries what an alerter may not do; what it may, the alerter itself does.
 func alerterRole(t *testing.T, alerter *user) {
+	alerter.asks(t, limits.SubjectConsume, `{"key":"limits.alerts:user:7","limit":20,"window":"1h","id":"event"}`, `"allowed":true`)
+	alerter.asks(t, limits.SubjectSettle, `{"id":"event","cost":0}`, `"allowed":true`)
+	alerter.holdsNothingRefused(t)
 	for _, subject := range []string{limits.SubjectReset, limits.EventExceeded, limits.SubjectKeysCreate} {
 		_ = alerter.Publish(subject, nil)
 		alerter.isRefused(t, subject)
