@@ -133,11 +133,25 @@ func poolOf(t *testing.T, s *Store) *pgxpool.Pool {
 	return s.pool
 }
 
+// slowTablesSQL makes each new table take longer than statement_timeout has it.
+const slowTablesSQL = `
+SET transaction_read_only = off;
+CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.25); END';
+CREATE EVENT TRIGGER slow ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION slow()`
+
 // TestMigrationsRunAsNeeded has a database whose defaults would break them.
 func TestMigrationsRunAsNeeded(t *testing.T) {
 	t.Parallel()
-	at := fresh(t, "UTF8", "default_transaction_read_only = on", "default_transaction_isolation = serializable", "statement_timeout = 1",
+	at := fresh(t, "UTF8", "default_transaction_read_only = on", "default_transaction_isolation = serializable", "statement_timeout = 200",
 		"idle_in_transaction_session_timeout = 1", "TimeZone = 'Pacific/Kiritimati'", "client_encoding = WIN1252")
+	conn, err := pgx.Connect(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), slowTablesSQL); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := MigrateUp(t.Context(), at); err != nil {
 		t.Fatal(err)
 	}
