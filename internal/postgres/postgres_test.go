@@ -83,7 +83,26 @@ func TestStore(t *testing.T) {
 		url := testenv.Postgres(t, Migrate)
 		return open(t, Config{URL: url}), open(t, Config{URL: url})
 	})
+	storetest.ClockAhead(t, func(t *testing.T) (storetest.Store, func(time.Duration)) {
+		s := open(t, Config{})
+		conn := connect(t, s)
+		return s, func(d time.Duration) { // to its clock it is as if what is there were older
+			t.Helper()
+			for _, sql := range []string{agedRunsSQL, agedDeliveriesSQL} {
+				if _, err := conn.Exec(t.Context(), sql, d.Milliseconds()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
 }
+
+const (
+	agedRunsSQL       = `UPDATE job_runs SET started_at = started_at - $1, deadline = deadline - $1`
+	agedDeliveriesSQL = `
+UPDATE alert_deliveries SET created_at = created_at - $1, due_at = due_at - $1,
+	replayed_at = CASE replayed_at WHEN 0 THEN 0 ELSE replayed_at - $1 END`
+)
 
 func TestExpire(t *testing.T) {
 	storetest.Expire(t, func(t *testing.T) storetest.Expirer { return open(t, Config{MaxConns: 6}) })

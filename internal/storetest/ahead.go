@@ -1,4 +1,4 @@
-package sqlite
+package storetest
 
 import (
 	"testing"
@@ -8,12 +8,24 @@ import (
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
-// TestARunOfAClockThatWasAheadIsLost when its process died, at the end of its lease from when that is seen: it may still go on.
-func TestARunOfAClockThatWasAheadIsLost(t *testing.T) {
-	t.Parallel()
-	now := time.UnixMilli(1_700_000_000_000)
-	s := open(t, Config{Now: func() time.Time { return now }})
-	for _, c := range []struct {
+// ClockAhead runs the part of the suite that is about a clock that was ahead. open gives an empty store, which closes when its test ends, and
+// what has its clock go on or back, as far as jobs and deliveries can tell.
+func ClockAhead(t *testing.T, open func(t *testing.T) (s Store, pass func(d time.Duration))) {
+	t.Run("a run is lost at the end of its lease", func(t *testing.T) {
+		t.Parallel()
+		s, pass := open(t)
+		runAhead(t, s, pass)
+	})
+	t.Run("a delivery ends by age", func(t *testing.T) {
+		t.Parallel()
+		s, pass := open(t)
+		deliveryAhead(t, s, pass)
+	})
+}
+
+// runAhead has the process of a run die: its lease begins when it is seen that the clock was ahead, since the run may still go on.
+func runAhead(t *testing.T, s Store, pass func(d time.Duration)) {
+	for i, c := range []struct {
 		job     string
 		passed  time.Duration
 		outcome jobs.Outcome
@@ -24,21 +36,17 @@ func TestARunOfAClockThatWasAheadIsLost(t *testing.T) {
 		{"daily", 5 * time.Minute, jobs.Skipped, 0},
 		{"daily", 2 * time.Minute, jobs.Running, 2},
 	} {
-		now = now.Add(c.passed)
-		got, err := s.ClaimRun(t.Context(), jobs.Claim{Job: c.job, Scheduled: now.UnixMilli(), Replica: "a", Lease: 6 * time.Minute})
+		pass(c.passed)
+		got, err := s.ClaimRun(t.Context(), jobs.Claim{Job: c.job, Scheduled: int64(i), Replica: "a", Lease: 6 * time.Minute})
 		if err != nil || got.Outcome != c.outcome || len(got.Lost) != c.lost {
 			t.Errorf("%s: %+v, %v; want %s, and %d lost", c.job, got, err, c.outcome, c.lost)
 		}
 	}
 }
 
-// TestADeliveryOfAClockThatWasAheadEndsByAge, counted from when it was recalled, or replayed.
-func TestADeliveryOfAClockThatWasAheadEndsByAge(t *testing.T) {
-	t.Parallel()
+// deliveryAhead counts the age from when a delivery was recalled, or replayed.
+func deliveryAhead(t *testing.T, s Store, pass func(d time.Duration)) {
 	const day = 24 * time.Hour
-	now := time.UnixMilli(1_700_000_000_000)
-	s := open(t, Config{Now: func() time.Time { return now }})
-	pass := func(d time.Duration) { now = now.Add(d) }
 	for _, id := range []string{"waits", "dead"} {
 		if err := s.AddDelivery(t.Context(), alerts.Delivery{Channel: "x", Message: alerts.Message{ID: id}}); err != nil {
 			t.Fatal(err)
@@ -48,10 +56,11 @@ func TestADeliveryOfAClockThatWasAheadEndsByAge(t *testing.T) {
 		t.Fatal(err)
 	}
 	pass(-365 * day)
-	if n, err := s.RecallDeliveries(t.Context(), day, time.Minute, 9); n != 1 || err != nil {
+	n, err := s.RecallDeliveries(t.Context(), day, time.Minute, 9)
+	if n != 1 || err != nil {
 		t.Errorf("recalled %d, %v", n, err)
 	}
-	if n, err := s.ReplayDeliveries(t.Context(), alerts.DeadFilter{Max: 9}); n != 1 || err != nil {
+	if n, err = s.ReplayDeliveries(t.Context(), alerts.DeadFilter{Max: 9}); n != 1 || err != nil {
 		t.Errorf("replayed %d, %v", n, err)
 	}
 	for _, want := range []int{0, 2} {
