@@ -106,24 +106,15 @@ func (c *alertsSilencesCmd) Validate() error {
 }
 
 func (c *alertsSilencesCmd) Run(s *session) error {
-	nc, err := c.connect(s, "alerts silences")
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
 	if c.All && c.Max == nil {
 		c.Max = new(50)
 	}
-	t := newTable(s.out, "ID", "RULE", "POLICY", "KEY", "USER", "UNTIL", "BY", "REASON")
-	return c.pages(s, t, "silences", c.Max, c.After, func(after string, max int) ([]byte, int, string, error) {
-		var page limits.SilenceList
-		raw, err := c.send(s, nc, limits.SubjectAlertsSilences, limits.ListSilencesRequest{All: c.All, After: after, Max: max}, &page)
-		for i := range page.Silences {
-			if !c.JSON {
-				t.row(silenceRow(s, &page.Silences[i])...)
-			}
-		}
-		return raw, len(page.Silences), page.Next, err
+	return showPages(s, &c.clientFlags, c.Max, c.After, listing[limits.SilenceList, limits.Silence]{
+		verb: "alerts silences", noun: "silences", subject: limits.SubjectAlertsSilences,
+		columns: []any{"ID", "RULE", "POLICY", "KEY", "USER", "UNTIL", "BY", "REASON"},
+		ask:     func(after string, max int) any { return limits.ListSilencesRequest{All: c.All, After: after, Max: max} },
+		items:   func(p *limits.SilenceList) ([]limits.Silence, string) { return p.Silences, p.Next },
+		row:     func(x *limits.Silence) []any { return silenceRow(s, x) },
 	})
 }
 

@@ -63,21 +63,11 @@ func (*listCmd) Help() string {
 func (c *listCmd) Validate() error { return c.validateMax(pageSize(c.Max), limits.MaxListPage) }
 
 func (c *listCmd) Run(s *session) error {
-	nc, err := c.connect(s, "list")
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	t := newTable(s.out, counterHeader(true)...)
-	return c.pages(s, t, "counters", c.Max, c.After, func(after string, max int) ([]byte, int, string, error) {
-		var page limits.List
-		raw, err := c.send(s, nc, limits.SubjectList, limits.ListRequest{Prefix: c.Prefix, After: after, Max: max}, &page)
-		for i := range page.Counters {
-			if !c.JSON {
-				t.row(counterRow(s.now(), &page.Counters[i], true)...)
-			}
-		}
-		return raw, len(page.Counters), page.Next, err
+	return showPages(s, &c.clientFlags, c.Max, c.After, listing[limits.List, limits.Counter]{
+		verb: "list", noun: "counters", subject: limits.SubjectList, columns: counterHeader(true),
+		ask:   func(after string, max int) any { return limits.ListRequest{Prefix: c.Prefix, After: after, Max: max} },
+		items: func(p *limits.List) ([]limits.Counter, string) { return p.Counters, p.Next },
+		row:   func(x *limits.Counter) []any { return counterRow(s.now(), x, true) },
 	})
 }
 

@@ -91,22 +91,14 @@ func (*keysListCmd) Help() string {
 func (c *keysListCmd) Validate() error { return c.validateMax(pageSize(c.Max), limits.MaxListPage) }
 
 func (c *keysListCmd) Run(s *session) error {
-	nc, err := c.connect(s, "keys list")
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	t := newTable(s.out, "ID", "USER", "TIER", "STATE", "CREATED", "EXPIRES", "NAME", "ATTRIBUTES")
-	return c.pages(s, t, "API keys", c.Max, c.After, func(after string, max int) ([]byte, int, string, error) {
-		var page limits.KeyList
-		request := limits.ListKeysRequest{User: c.User, Prefix: c.Prefix, After: after, Max: max}
-		raw, err := c.send(s, nc, limits.SubjectKeysList, request, &page)
-		for i := range page.Keys {
-			if !c.JSON {
-				t.row(keyRow(s, &page.Keys[i])...)
-			}
-		}
-		return raw, len(page.Keys), page.Next, err
+	return showPages(s, &c.clientFlags, c.Max, c.After, listing[limits.KeyList, limits.APIKey]{
+		verb: "keys list", noun: "API keys", subject: limits.SubjectKeysList,
+		columns: []any{"ID", "USER", "TIER", "STATE", "CREATED", "EXPIRES", "NAME", "ATTRIBUTES"},
+		ask: func(after string, max int) any {
+			return limits.ListKeysRequest{User: c.User, Prefix: c.Prefix, After: after, Max: max}
+		},
+		items: func(p *limits.KeyList) ([]limits.APIKey, string) { return p.Keys, p.Next },
+		row:   func(k *limits.APIKey) []any { return keyRow(s, k) },
 	})
 }
 

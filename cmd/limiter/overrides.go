@@ -193,21 +193,14 @@ func (c *overridesListCmd) Validate() error {
 }
 
 func (c *overridesListCmd) Run(s *session) error {
-	nc, err := c.connect(s, "overrides list")
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	t := newTable(s.out, "POLICY", "LIMIT", "SUBJECT", "CHANGES", "UNTIL", "BY", "REASON")
-	return c.pages(s, t, "overrides", c.Max, c.After, func(after string, max int) ([]byte, int, string, error) {
-		var page limits.OverrideList
-		raw, err := c.send(s, nc, limits.SubjectOverridesList, limits.ListOverridesRequest{Policy: c.Policy, After: after, Max: max}, &page)
-		for i := range page.Overrides {
-			if !c.JSON {
-				t.row(overrideRow(s, &page.Overrides[i])...)
-			}
-		}
-		return raw, len(page.Overrides), page.Next, err
+	return showPages(s, &c.clientFlags, c.Max, c.After, listing[limits.OverrideList, limits.Override]{
+		verb: "overrides list", noun: "overrides", subject: limits.SubjectOverridesList,
+		columns: []any{"POLICY", "LIMIT", "SUBJECT", "CHANGES", "UNTIL", "BY", "REASON"},
+		ask: func(after string, max int) any {
+			return limits.ListOverridesRequest{Policy: c.Policy, After: after, Max: max}
+		},
+		items: func(p *limits.OverrideList) ([]limits.Override, string) { return p.Overrides, p.Next },
+		row:   func(o *limits.Override) []any { return overrideRow(s, o) },
 	})
 }
 

@@ -15,13 +15,29 @@ func pageSize(max *int) int {
 	return *max
 }
 
-// pages shows one page, or with max nil all of them; read shows a page and gives its JSON, its length and what follows it.
-// Each is flushed, so that a list of any length is shown in bounded memory.
-func (f *clientFlags) pages(s *session, t *table, noun string, max *int, after string,
-	read func(after string, max int) (raw []byte, n int, next string, err error)) error {
+// listing is what a verb lists, page by page.
+type listing[Page, Item any] struct {
+	// verb is the verb's name, and noun what there may be none of.
+	verb, noun, subject string
+	columns             []any
+	// ask is the question for a page, items what it has and what follows it, and row an item's row.
+	ask   func(after string, max int) any
+	items func(*Page) (all []Item, next string)
+	row   func(*Item) []any
+}
+
+// showPages shows one page, or with max nil all of them. Each is flushed, so that a list of any length is shown in bounded memory.
+func showPages[Page, Item any](s *session, f *clientFlags, max *int, after string, l listing[Page, Item]) error {
+	nc, err := f.connect(s, l.verb)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	t := newTable(s.out, l.columns...)
 	size := pageSize(max)
 	for n := 0; ; {
-		raw, got, next, err := read(after, size)
+		page := new(Page)
+		raw, err := f.send(s, nc, l.subject, l.ask(after, size), page)
 		if max == nil && size > 1 && tooLarge(err) {
 			size /= 2
 			continue
@@ -32,7 +48,11 @@ func (f *clientFlags) pages(s *session, t *table, noun string, max *int, after s
 		if err != nil {
 			return err
 		}
-		if n += got; !f.JSON && got > 0 {
+		items, next := l.items(page)
+		if n += len(items); !f.JSON && len(items) > 0 {
+			for i := range items {
+				t.row(l.row(&items[i])...)
+			}
 			t.flush()
 		}
 		if after = next; next != "" && max == nil {
@@ -41,7 +61,7 @@ func (f *clientFlags) pages(s *session, t *table, noun string, max *int, after s
 		switch {
 		case f.JSON:
 		case n == 0:
-			fmt.Fprintln(s.out, "no "+noun)
+			fmt.Fprintln(s.out, "no "+l.noun)
 		case next != "":
 			fmt.Fprintf(s.out, "more: --after %s\n", shellWord(next))
 		}
