@@ -14,8 +14,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// embedUnmended starts a server that only the test mends.
-func embedUnmended(t *testing.T, log *journal) *Embedded {
+// embedUnmended starts a server with the stream of events, which only the test mends.
+func embedUnmended(t *testing.T, log *journal) (*Embedded, jetstream.JetStream) {
 	t.Helper()
 	e, err := Embed(EmbedConfig{Listen: "127.0.0.1:0", StoreDir: filepath.Join(t.TempDir(), "nats"),
 		Logger: slog.New(slog.NewTextHandler(log, nil))})
@@ -29,16 +29,6 @@ func embedUnmended(t *testing.T, log *journal) *Embedded {
 		t.Fatal(err)
 	}
 	close(e.mending.stopped)
-	return e
-}
-
-// TestStreamsThatCouldNotBeWrittenAreOpenedAgain takes the folder of the streams away from under the embedded server, which
-// does not take an event any more then, not even when the folder is back.
-func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
-	t.Parallel()
-	var log journal
-	e := embedUnmended(t, &log)
-	dir := e.mending.dir
 	js, err := jetstream.New(dial(t, e.URL()))
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +36,16 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
 		t.Fatal(err)
 	}
+	return e, js
+}
+
+// TestStreamsThatCouldNotBeWrittenAreOpenedAgain takes the folder of the streams away from under the embedded server, which
+// does not take an event any more then, not even when the folder is back.
+func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
+	t.Parallel()
+	var log journal
+	e, js := embedUnmended(t, &log)
+	dir := e.mending.dir
 	publish := func(id string, size int, within time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
@@ -109,14 +109,7 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 func TestNothingIsOpenedAgainForStreamsThatComeAndGo(t *testing.T) {
 	t.Parallel()
 	var log journal
-	e := embedUnmended(t, &log)
-	js, err := jetstream.New(dial(t, e.URL()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
-		t.Fatal(err)
-	}
+	e, js := embedUnmended(t, &log)
 	config := jetstream.StreamConfig{Name: "own", Subjects: []string{"own"}, Storage: jetstream.MemoryStorage}
 	if _, err := js.CreateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
@@ -182,14 +175,7 @@ func TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log journal
-			e := embedUnmended(t, &log)
-			js, err := jetstream.New(dial(t, e.URL()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := ensureStream(t.Context(), js, eventStream()); err != nil {
-				t.Fatal(err)
-			}
+			e, js := embedUnmended(t, &log)
 			publish := func(within time.Duration) error {
 				ctx, cancel := context.WithTimeout(t.Context(), within)
 				defer cancel()
