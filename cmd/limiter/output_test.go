@@ -102,3 +102,21 @@ func TestAClosedPipeEndsAWriteOnce(t *testing.T) {
 		t.Errorf("ended %d times", ended)
 	}
 }
+
+// TestColumnsStandBelowEachOther whatever scripts their cells are written in.
+func TestColumnsStandBelowEachOther(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	table := newTable(&out, "KEY", "USED", "POLICY")
+	table.row("api:user:1", 7, "a")
+	table.row("api:user:田中", 12, "b")
+	table.row("api:user:e\u0301", 100, "c") // an accent of its own takes no place
+	table.flush()
+	const want = "KEY            USED  POLICY\n" +
+		"api:user:1     7     a\n" +
+		"api:user:田中  12    b\n" +
+		"api:user:e\u0301     100   c\n"
+	if out.String() != want {
+		t.Errorf("the table is\n%s\nwant\n%s", out.String(), want)
+	}
+}

@@ -5,30 +5,48 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
+
+	"github.com/rivo/uniseg"
 
 	"github.com/seed503877ad/limits"
 )
 
-// table writes columns for people.
-type table struct{ w *tabwriter.Writer }
+// table writes columns for people, as wide as a terminal shows them: text/tabwriter takes each letter for one place, where those of
+// many scripts take two, or none.
+type table struct {
+	out    io.Writer
+	rows   [][]string
+	widths []int
+}
 
 func newTable(out io.Writer, header ...any) *table {
-	t := &table{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
+	t := &table{out: out, widths: make([]int, len(header))}
 	t.row(header...)
 	return t
 }
 
 func (t *table) row(cells ...any) {
-	text := make([]string, len(cells))
+	row := make([]string, len(cells))
 	for i, c := range cells {
-		text[i] = oneLine(fmt.Sprint(c))
+		row[i] = oneLine(fmt.Sprint(c))
+		t.widths[i] = max(t.widths[i], uniseg.StringWidth(row[i]))
 	}
-	fmt.Fprintln(t.w, strings.Join(text, "\t"))
+	t.rows = append(t.rows, row)
 }
 
-func (t *table) flush() { _ = t.w.Flush() } // the session's output keeps the error
+// flush writes the rows that are there. More may follow, in columns as wide at least. The session's output keeps errors.
+func (t *table) flush() {
+	var lines strings.Builder
+	for _, row := range t.rows {
+		for i, cell := range row[:len(row)-1] {
+			lines.WriteString(cell + strings.Repeat(" ", t.widths[i]-uniseg.StringWidth(cell)+2))
+		}
+		lines.WriteString(row[len(row)-1] + "\n")
+	}
+	t.rows = nil
+	_, _ = io.WriteString(t.out, lines.String())
+}
 
 // counterHeader and counterRow show counters; a key that stands above the table is not repeated.
 func counterHeader(withKey bool) []any {
