@@ -62,8 +62,8 @@ func BenchmarkAlerts(b *testing.B) {
 		b.Skip("make alerts-load runs it")
 	}
 	d := newBed(b, 25*time.Minute, "shared_buffers=1GB", "max_wal_size=8GB")
-	if out, err := exec.CommandContext(d.ctx, "go", "build", "-o", d.alerter(), "../cmd/alerter").CombinedOutput(); err != nil {
-		b.Fatalf("build the alerter: %v\n%s", err, out)
+	if err := d.buildAlerter(); err != nil {
+		b.Fatal(err)
 	}
 	var runs []alertRun
 	for _, n := range alerterCounts {
@@ -84,6 +84,13 @@ func BenchmarkAlerts(b *testing.B) {
 }
 
 func (d *bed) alerter() string { return filepath.Join(d.dir, "alerter") }
+
+func (d *bed) buildAlerter() error {
+	if out, err := exec.CommandContext(d.ctx, "go", "build", "-o", d.alerter(), "../cmd/alerter").CombinedOutput(); err != nil {
+		return fmt.Errorf("build the alerter: %w\n%s", err, out)
+	}
+	return nil
+}
 
 // alertRun is one run on servers that stay and data that is fresh.
 func (d *bed) alertRun(alerters int) (r alertRun, err error) {

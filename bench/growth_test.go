@@ -37,9 +37,7 @@ type growth struct {
 	tables                                 [][]taken // by tableRows, then round
 	memory, memorySmall                    float64   // MiB
 	rows, rowBytes, indexBytes, stateBytes float64
-	cleanups                               []cleanup
-	drained                                cleanup   // of all that was left, as fast as it goes
-	busy                                   cleanup   // the chosen way, with 128 in flight
+	cleanups                               []*cleanup
 	workers                                [][]taken // by workerCounts, then round
 	constants                              [][]taken // likewise, of services that answer a constant
 	lockWaits                              []float64 // the longest, by workerCounts
