@@ -220,8 +220,10 @@ func (x *leases) find(ref *Ref, id CounterID) (*leaseShard, *lease) {
 	return s, e
 }
 
-// of tells whether it was lent under the definition of a limit of its counter.
-func (e *lease) of(l *Limit) bool { return l.Ref != nil && l.Ref == e.limit.Ref || e.limit.same(l) }
+// of tells whether it was lent under the definition of a limit of its counter, and crosses no threshold of that.
+func (e *lease) of(l *Limit) bool {
+	return l.Ref != nil && l.Ref == e.limit.Ref || e.limit.same(l) && l.Threshold <= e.limit.Threshold
+}
 
 // over tells whether the time of the lease is over. The store's clock may have been set forward since the lease began: then
 // a later reading, clock, knows.

@@ -118,6 +118,22 @@ func TestARefundSparesNoLeaseThatIsOver(t *testing.T) {
 	}
 }
 
+// TestALeaseCrossesNoThresholdThatWasRaised: it was lent to keep to a lower one, and what it serves raises no event.
+func TestALeaseCrossesNoThresholdThatWasRaised(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := leased(t, "k", 100_000)
+		warm(t, e, l)
+		l.Threshold = l.Limit
+		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		if events := store.events(t); len(events) != 1 || events[0].Type != engine.EventWarning {
+			t.Errorf("the events are %+v; want a warning", events)
+		}
+	})
+}
+
 // TestWhatIsLentIsCharged: whatever two workers are asked of a counter, under two definitions, it counts as used what was charged and what
 // they have lent, and in the end, when they have given back what is left, exactly what was charged.
 func TestWhatIsLentIsCharged(t *testing.T) {
