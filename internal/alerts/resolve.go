@@ -3,6 +3,7 @@ package alerts
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -66,18 +67,28 @@ func (s *Service) resolved(a *Alert) ([]Delivery, error) {
 	return deliveries(m, rules.wantResolved(rules.reached(a))), nil
 }
 
-// reached gives the channels that are told of an alert: its own, unless the file has none of them any more. Then they are
-// those that its rule has now, or the built-in ones: who renames a channel misses nothing.
+// reached gives the channels that are told of an alert: its own, and where the file lacks one of them also those that its rule has now:
+// who renames a channel misses nothing. What lacks here another process may have, unless none is left; then it is those of the rule
+// alone, or the built-in ones.
 func (r *Rules) reached(a *Alert) []string {
+	lacking := 0
 	for _, name := range a.Channels {
-		if r.channel(name) != nil {
-			return a.Channels
+		if r.channel(name) == nil {
+			lacking++
 		}
 	}
-	if rule := r.find(a.Rule); rule != nil {
-		return rule.Channels
+	rule, now := r.find(a.Rule), []string{ChannelNATS, ChannelLog}
+	if rule != nil {
+		now = rule.Channels
 	}
-	return []string{ChannelNATS, ChannelLog}
+	switch {
+	case lacking == len(a.Channels):
+		return now
+	case lacking == 0 || rule == nil:
+		return a.Channels
+	}
+	others := slices.DeleteFunc(slices.Clone(now), func(name string) bool { return slices.Contains(a.Channels, name) })
+	return slices.Concat(a.Channels, others)
 }
 
 // wantResolved selects the channels that want to know.

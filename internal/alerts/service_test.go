@@ -142,12 +142,21 @@ func TestADigestKeepsTheNextQuietHoursToo(t *testing.T) {
 	}
 }
 
-// TestWhoRenamesAChannelMissesNothing of what was raised before.
+// TestWhoRenamesAChannelMissesNothing of what was raised before, whether or not a channel of the alert goes on beside it.
 func TestWhoRenamesAChannelMissesNothing(t *testing.T) {
 	t.Parallel()
+	for _, beside := range []string{"", ", log"} {
+		t.Run("channels old"+beside, func(t *testing.T) {
+			t.Parallel()
+			renameChannel(t, beside)
+		})
+	}
+}
+
+func renameChannel(t *testing.T, beside string) {
 	file := func(channel, quiet string) string {
 		return fmt.Sprintf(`{channels: [{name: %s, slack: {url: "https://example.com/x"}, resolved: true}],
-			rules: [{name: denials, threshold: {denials: 1}, channels: [%[1]s], quietHours: [{from: %q, to: "14:30"}]}]}`, channel, quiet)
+			rules: [{name: denials, threshold: {denials: 1}, channels: [%[1]s%s], quietHours: [{from: %q, to: "14:30"}]}]}`, channel, beside, quiet)
 	}
 	r := newRig(t, file("old", "13:00"))
 	s := r.run()
