@@ -133,7 +133,7 @@ func (r *Rules) later(held []Alert, at time.Time, silences []Silence) map[string
 		switch {
 		case until > 0:
 			all[a.ID] = until
-		case slices.ContainsFunc(silences, func(s Silence) bool { return s.fits(a) }):
+		case slices.ContainsFunc(silences, func(s Silence) bool { return s.ExpiresAt > at.UnixMilli() && s.fits(a) }):
 			all[a.ID] = nextHour(at).UnixMilli()
 		}
 	}

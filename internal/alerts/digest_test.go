@@ -80,15 +80,22 @@ func TestALateDigestKeepsQuietHours(t *testing.T) {
 	}
 }
 
-// TestADigestIsAheadOfTheStoresClock, by which quiet hours go on: the worker's, by which it runs, says that they have ended.
+// TestADigestIsAheadOfTheStoresClock, by which quiet hours and silences go on: the worker's, by which it runs, says that they have ended.
 func TestADigestIsAheadOfTheStoresClock(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
-	s := r.run()
-	r.take(s, r.exceeded("7", "a", 1))
-	r.seen.wait(t, "held", 1)
-	r.advance(time.Hour - 20*time.Second)
-	r.digests(s, oneDigest)
+	for _, silenced := range []bool{false, true} {
+		r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
+		s := r.run()
+		r.take(s, r.exceeded("7", "a", 1))
+		r.seen.wait(t, "held", 1)
+		if silenced {
+			if _, err := r.store.AddSilence(t.Context(), alerts.Silence{ID: "s", User: "7", Reason: "import"}, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.advance(time.Hour - 20*time.Second)
+		r.digests(s, oneDigest)
+	}
 }
 
 // TestTheSenderIsToldOfDeliveries of each kind, which would wait until it looks by itself.

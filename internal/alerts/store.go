@@ -44,7 +44,7 @@ type Changes struct {
 }
 
 // DigestLead is for how long, in milliseconds, a digest is ahead of the store's clock. Digests run at the full hours of a
-// worker's clock, and quiet hours end there too: were that a little ahead, it would be told an hour later what they held.
+// worker's clock, and quiet hours and silences end there too: were that a little ahead, it would be told an hour later what they held.
 const DigestLead = 30_000
 
 // ResolveWithin is more than an alert stays open from its last event on: one that is to be resolved later than that was raised
