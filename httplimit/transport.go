@@ -116,8 +116,11 @@ func replay(req *http.Request) (*http.Request, error) {
 
 // discard reads what is left of a small answer, so that its connection can be used again, and closes it. A server may
 // leave its answer open for ever. One that package http decompresses is closed at once, at the price of its connection: whoever
-// waits for the head of it holds a lock that Close needs too.
+// waits for the head of it holds a lock that Close needs too. A Base that is no network's may give none, as to an [http.Client].
 func discard(resp *http.Response) {
+	if resp.Body == nil {
+		return
+	}
 	if resp.Uncompressed {
 		_ = resp.Body.Close()
 		return

@@ -354,6 +354,21 @@ func TestTransportWaitsForNoEndOfAnAnswer(t *testing.T) {
 	})
 }
 
+// TestAnAnswerMayHaveNoBody: that of a Base which is no network's, with which an http.Client works.
+func TestAnAnswerMayHaveNoBody(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T) {
+		tries := 0
+		resp, err := (&httplimit.Transport{Base: serverFunc(func(*http.Request) *http.Response {
+			tries++
+			return &http.Response{StatusCode: 429}
+		})}).RoundTrip(post(t, ""))
+		if err != nil || resp.StatusCode != 429 || tries != httplimit.DefaultAttempts {
+			t.Errorf("response %v, error %v, %d tries", resp, err, tries)
+		}
+	})
+}
+
 // A compressed answer of which not even the head comes: whoever reads it holds the lock that its Close needs, too.
 func TestTransportWaitsForNoBeginOfACompressedAnswer(t *testing.T) {
 	t.Parallel()
