@@ -3,6 +3,7 @@ package limits
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -134,7 +135,11 @@ func (w *watch) begin(ctx context.Context, types []string) error {
 		}
 		w.subscriptions = append(w.subscriptions, s)
 	}
-	if err := w.nc.FlushWithContext(ctx); err != nil {
+	err := w.nc.FlushWithContext(ctx)
+	for errors.Is(err, nats.ErrConnectionClosed) && !w.nc.IsClosed() { // it broke, and is made anew with the subscriptions
+		err = w.nc.FlushWithContext(ctx)
+	}
+	if err != nil {
 		w.stop()
 		return fmt.Errorf("watch: no answer%s: %w", from(w.nc), err)
 	}

@@ -1,10 +1,12 @@
 package limits_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"strings"
 	"testing"
@@ -249,6 +251,45 @@ func TestWatchEndsWithTheConnection(t *testing.T) {
 	}
 	if _, err := limits.NewClient(nc).Watch(t.Context()); err == nil {
 		t.Error("watched over a closed connection")
+	}
+}
+
+// TestAWatchBeginsAlsoWhereTheConnectionBreaks meanwhile: it is not closed, and is made anew with the subscriptions.
+func TestAWatchBeginsAlsoWhereTheConnectionBreaks(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for breaks := true; ; breaks = false {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, `INFO {"server_id":"x","version":"2.11.0","proto":1,"max_payload":1048576}`+"\r\n")
+			pings := 0
+			for lines := bufio.NewScanner(conn); (!breaks || pings < 2) && lines.Scan(); {
+				if lines.Text() != "PING" {
+					continue
+				}
+				if pings++; !breaks || pings < 2 { // the first is that of connecting
+					fmt.Fprint(conn, "PONG\r\n")
+				}
+			}
+			conn.Close()
+		}
+	}()
+	nc, err := nats.Connect("nats://"+l.Addr().String(), limits.Reconnect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := limits.NewClient(nc).Watch(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if nc.Stats().Reconnects != 1 {
+		t.Error("the connection has not broken")
 	}
 }
 
