@@ -40,7 +40,8 @@ type broadcast[T any] struct {
 	subject string
 	log     *slog.Logger
 	sub     atomic.Pointer[nats.Subscription]
-	ignored seldom
+	// ignored are those that came and are none, and untold those that could not be sent.
+	ignored, untold seldom
 }
 
 // send sends; the log says why it could not. It does not block.
@@ -49,8 +50,10 @@ func (b *broadcast[T]) send(what T) {
 	if err == nil {
 		err = tell(b.conn, b.subject, data)
 	}
-	if err != nil {
-		b.log.Warn("tell all workers of a change", "subject", b.subject, "error", err)
+	if err != nil { // a connection that breaks has one for each refund that waits
+		if n := b.untold.due(); n > 0 {
+			b.log.Warn("tell all workers of a change", "subject", b.subject, "error", err, "messages", n)
+		}
 	}
 }
 

@@ -332,6 +332,21 @@ func TestForgetReachesEveryWorker(t *testing.T) {
 	}
 }
 
+// TestWhatCannotBeToldDoesNotFillTheLog: where a connection breaks, all that is refunded at the time cannot be.
+func TestWhatCannotBeToldDoesNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	nc := connect(t, testenv.NATS(t).ClientURL())
+	nc.Close()
+	var lines bytes.Buffer
+	forget := NewForgetter(nc, slog.New(slog.NewTextHandler(&lines, nil)))
+	for range 100 {
+		forget.Broadcast(engine.Forget{Key: "k"})
+	}
+	if n := strings.Count(lines.String(), "\n"); n != 1 || !strings.Contains(lines.String(), subjectForget) {
+		t.Errorf("%d lines: %.300s", n, lines.String())
+	}
+}
+
 // TestAServerThatHangsIsNotHealthy: the connection is up, and nobody answers.
 func TestAServerThatHangsIsNotHealthy(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
