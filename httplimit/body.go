@@ -73,7 +73,7 @@ func problem(a *Answer) problemBody {
 func violated(a *Answer) []string {
 	rows, written := a.enforced(), a.names
 	if written == nil {
-		written = policyNames(rows, "")
+		written = policyNames(rows, nil)
 	}
 	var names []string
 	for i, name := range written {

@@ -299,6 +299,27 @@ func TestRateLimitFieldsNameEachLimitOnce(t *testing.T) {
 	}
 }
 
+// TestRateLimitFieldsKeepWhatIsThere, which others may have written in lines of their own.
+func TestRateLimitFieldsKeepWhatIsThere(t *testing.T) {
+	t.Parallel()
+	h := http.Header{}
+	for _, name := range []string{"m", "n"} {
+		h.Add("RateLimit-Policy", `"`+name+`";q=7;w=60`)
+		h.Add("RateLimit", `"`+name+`";r=2;t=60`)
+	}
+	httplimit.RateLimitFields(h, &httplimit.Answer{At: noon, Reply: &limits.Reply{Allowed: true,
+		Limits: []limits.LimitReply{{Name: "n", Limit: 7, Remaining: 2, Allowed: true, Window: "1m"}}}})
+	for _, field := range []string{"RateLimit-Policy", "RateLimit"} {
+		var names []any
+		for _, item := range items(t, h, field) {
+			names = append(names, item.Value)
+		}
+		if diff := cmp.Diff([]any{"m", "n", "n#2"}, names); diff != "" {
+			t.Errorf("%s: %s", field, diff)
+		}
+	}
+}
+
 func items(t *testing.T, h http.Header, name string) (all []httpsfv.Item) {
 	t.Helper()
 	members, err := httpsfv.UnmarshalList(h.Values(name))

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,7 +54,7 @@ func RateLimitFields(h http.Header, a *Answer) {
 	if len(rows) == 0 {
 		return
 	}
-	names := policyNames(rows, h.Get("RateLimit-Policy"))
+	names := policyNames(rows, h.Values("RateLimit-Policy"))
 	a.names = names
 	policy, state := make([]string, len(rows)), make([]string, len(rows))
 	for i, l := range rows {
@@ -66,17 +67,14 @@ func RateLimitFields(h http.Header, a *Answer) {
 }
 
 func addItems(h http.Header, field string, items []string) {
-	if there := h.Get(field); there != "" {
-		items = append([]string{there}, items...)
-	}
-	h.Set(field, strings.Join(items, ", "))
+	h.Set(field, strings.Join(slices.Concat(h.Values(field), items), ", "))
 }
 
 // policyNames names each limit by policy and limit, and counts names that are equal as they are written, also to those that are there
 // already: no two items may have one.
-func policyNames(rows []limits.LimitReply, there string) []string {
+func policyNames(rows []limits.LimitReply, there []string) []string {
 	names, written := make([]string, len(rows)), map[string]bool{}
-	for _, item := range strings.Split(there, ", ") {
+	for item := range strings.SplitSeq(strings.Join(there, ", "), ", ") {
 		name, _, _ := strings.Cut(item, ";q=")
 		written[name] = true
 	}
