@@ -302,7 +302,7 @@ func TestRateLimitFieldsNameEachLimitOnce(t *testing.T) {
 // TestRateLimitFieldsKeepWhatIsThere, which others may have written in lines of their own.
 func TestRateLimitFieldsKeepWhatIsThere(t *testing.T) {
 	t.Parallel()
-	h := http.Header{}
+	h := http.Header{"Ratelimit": {""}}
 	for _, name := range []string{"m", "n"} {
 		h.Add("RateLimit-Policy", `"`+name+`";q=7;w=60`)
 		h.Add("RateLimit", `"`+name+`";r=2;t=60`)

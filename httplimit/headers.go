@@ -67,7 +67,8 @@ func RateLimitFields(h http.Header, a *Answer) {
 }
 
 func addItems(h http.Header, field string, items []string) {
-	h.Set(field, strings.Join(slices.Concat(h.Values(field), items), ", "))
+	there := slices.DeleteFunc(slices.Clone(h.Values(field)), func(line string) bool { return line == "" })
+	h.Set(field, strings.Join(append(there, items...), ", "))
 }
 
 // policyNames names each limit by policy and limit, and counts names that are equal as they are written, also to those that are there
