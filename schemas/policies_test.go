@@ -51,7 +51,11 @@ func policiesSchema(t *testing.T) []byte {
 			boundPolicies(def.Properties)
 		}
 	}
-	s.Definitions["LimitSpec"].Required = []string{"key", "limit"}
+	spec := s.Definitions["LimitSpec"]
+	spec.Required = []string{"key", "limit"}
+	unlimited := jsonschema.NewProperties()
+	unlimited.Set("limit", &jsonschema.Schema{Const: "unlimited"})
+	spec.AnyOf = []*jsonschema.Schema{{Required: []string{"window"}}, {Properties: unlimited, Required: []string{"name"}}}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +194,7 @@ func TestPoliciesSchemaHasTheBounds(t *testing.T) {
 	}{
 		"policies": {1000, func(n int) string { return "policies: [" + many(n, "{name: p%d, "+limit+"}, ") + "]" }},
 		"limits": {16, func(n int) string {
-			return "policies: [{name: p, limits: [" + many(n, "{name: l%d, key: k, limit: 1}, ") + "]}]"
+			return "policies: [{name: p, limits: [" + many(n, "{name: l%d, key: k, limit: 1, window: 1m}, ") + "]}]"
 		}},
 		"tiers": {64, func(n int) string {
 			return "policies: [{name: p, " + limit + ", tiers: {" + many(n, "t%d: {1m: {limit: 2}}, ") + "}}]"
@@ -215,9 +219,15 @@ func TestPoliciesSchemaHasTheBounds(t *testing.T) {
 			t.Errorf("%d %s are taken; want %d at most", bounded.most+1, name, bounded.most)
 		}
 	}
-	for _, bad := range []string{"policies: []", "policies: [{name: p, limits: []}]", "attributes: [a b]\npolicies: [{name: p, " + limit + "}]"} {
+	for _, bad := range []string{
+		"policies: []", "policies: [{name: p, limits: []}]", "attributes: [a b]\npolicies: [{name: p, " + limit + "}]",
+		"policies: [{name: p, limits: [{name: l, key: k, limit: 1}]}]", "policies: [{name: p, limits: [{key: k, limit: unlimited}]}]",
+	} {
 		if verdict(bad) == nil {
 			t.Errorf("%s is taken", bad)
 		}
+	}
+	if err := verdict("policies: [{name: p, limits: [{name: l, key: k, limit: unlimited}, {key: k, limit: 1, window: 1m}]}]"); err != nil {
+		t.Errorf("a limit that is unlimited and has no window: %v; want it taken", err)
 	}
 }
