@@ -173,8 +173,8 @@ func (l *limiter) stop() error {
 }
 
 func (l *limiter) startNATS(ctx context.Context) (err error) {
+	l.tellUnused()
 	if l.NATSURL == "" {
-		l.tellUnused()
 		l.embedded, err = bus.Embed(bus.EmbedConfig{Listen: l.NATSListen, StoreDir: filepath.Join(l.DataDir, "nats"), Logger: l.log})
 		if err != nil {
 			return err
@@ -192,9 +192,15 @@ func (l *limiter) startNATS(ctx context.Context) (err error) {
 	return nil
 }
 
-// tellUnused names the settings that an embedded server has no use for. They end no start: the environment may have them for
-// other programs.
+// tellUnused names the settings that an embedded server has no use for, or that only one has. They end no start: the environment
+// may have them for other programs.
 func (l *limiter) tellUnused() {
+	if l.NATSURL != "" {
+		if l.NATSListen != "" && l.NATSListen != bus.DefaultListen {
+			l.log.Warn("--nats-listen (NATS_LISTEN) is not used: with --nats-url (NATS_URL) no NATS server is embedded", "nats-listen", l.NATSListen)
+		}
+		return
+	}
 	var unused []string
 	for _, s := range []struct{ name, value string }{
 		{"--nats-creds (NATS_CREDS)", l.NATSCreds}, {"--nats-tls-ca (NATS_TLS_CA)", l.NATSTLSCA},

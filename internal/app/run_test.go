@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
@@ -273,6 +274,22 @@ func TestATokenOfNATSStaysOutOfTheLog(t *testing.T) {
 	o.NATSURL = "nats://s3cret@" + addr
 	if log := running(t, Run, o); log.at["nats"] != "nats://***@"+addr || strings.Contains(log.String(), "s3cret") {
 		t.Error(log)
+	}
+}
+
+// TestAServerOfOnesOwnLeavesNoneToListen: who sets both, as by a NATS_URL that was meant for the client verbs, is told which counts.
+func TestAServerOfOnesOwnLeavesNoneToListen(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.NATSURL = testenv.NATS(t).ClientURL()
+	for listen, warnings := range map[string]int{"127.0.0.1:0": 1, bus.DefaultListen: 0} {
+		t.Run(listen, func(t *testing.T) {
+			o.NATSListen = listen
+			log := running(t, Run, o).String()
+			if n := strings.Count(log, "--nats-listen (NATS_LISTEN) is not used"); n != warnings {
+				t.Errorf("%d warnings; want %d\n%s", n, warnings, log)
+			}
+		})
 	}
 }
 

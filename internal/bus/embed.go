@@ -18,9 +18,12 @@ import (
 	"github.com/seed503877ad/limits/internal/redact"
 )
 
+// DefaultListen is where an embedded server listens unless told otherwise.
+const DefaultListen = "127.0.0.1:4222"
+
 // EmbedConfig configures a NATS server in this process.
 type EmbedConfig struct {
-	// Listen is host:port; "127.0.0.1:4222" unless set. Port 0 picks a free one, which [Embedded.URL] tells.
+	// Listen is host:port; DefaultListen unless set. Port 0 picks a free one, which [Embedded.URL] tells.
 	Listen string
 	// StoreDir is the folder of the streams; required.
 	StoreDir string
@@ -49,7 +52,7 @@ type Embedded struct {
 // Embed starts a server with JetStream, and returns when it accepts connections. Until Shutdown it opens its streams again
 // when they could not be written and there is room for them now, and takes nothing for them while their files are gone.
 func Embed(cfg EmbedConfig) (*Embedded, error) {
-	cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:4222")
+	cfg.Listen = cmp.Or(cfg.Listen, DefaultListen)
 	switch {
 	case cfg.StoreDir == "":
 		return nil, errors.New("embed NATS: StoreDir is missing")
