@@ -30,4 +30,7 @@ func TestWhyAConnectFailedIsToldOnce(t *testing.T) {
 	if !LoginRefused(err) || LoginRefused(errReadOnly) || Told(errReadOnly) != errReadOnly {
 		t.Error("a login that is refused is not known, or another error is taken for one")
 	}
+	if _, err = MigrationStatus(t.Context(), u.String()); err == nil || err.Error() != "read migration status: "+Told(failed).Error() {
+		t.Errorf("limiter migrate tells it as %v", err)
+	}
 }
