@@ -92,7 +92,7 @@ func (l *limiter) awaitPostgres(ctx context.Context, question func(context.Conte
 	const act = "connect to PostgreSQL as --database-url (DATABASE_URL) says"
 	var cause error
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := postgres.Told(question(ctx))
+		err := question(ctx)
 		if err == nil || errors.Is(err, postgres.ErrPooled) {
 			return err
 		}

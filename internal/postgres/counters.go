@@ -128,7 +128,7 @@ func (s *Store) follow(ctx context.Context) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		s.silent(ctx)
-		return fmt.Errorf("connect to database: %w", err)
+		return connectFailed(err)
 	}
 	defer conn.Release()
 	t := s.begin(conn)

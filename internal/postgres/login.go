@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -30,9 +31,11 @@ type retold struct {
 func (t retold) Error() string { return t.text }
 func (t retold) Unwrap() error { return t.err }
 
-// Told gives the error of a connect with a text of one line. A connect makes an attempt for each address, with TLS and without, and
-// tells of all of them: where a server answered with an error, that is the reason, and that another attempt found no TLS is none.
-func Told(err error) error {
+func connectFailed(err error) error { return fmt.Errorf("connect to database: %w", inOneLine(err)) }
+
+// inOneLine gives the error of a connect with a text of one line. A connect makes an attempt for each address, with TLS and without,
+// and tells of all of them: where a server answered with an error, that is the reason, and that another attempt found no TLS is none.
+func inOneLine(err error) error {
 	connect, ok := errors.AsType[*pgconn.ConnectError](err)
 	if !ok {
 		return err

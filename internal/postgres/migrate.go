@@ -187,7 +187,7 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 	}
 	migrating(cfg.ConnConfig)
 	if err := checkSessions(ctx, cfg.ConnConfig); err != nil {
-		return fmt.Errorf("%s: %w", act, Told(err))
+		return fmt.Errorf("%s: %w", act, err)
 	}
 	db := stdlib.OpenDB(*cfg.ConnConfig)
 	defer db.Close()

@@ -35,7 +35,7 @@ func (s *Store) CheckSessions(ctx context.Context) error {
 	for i := range both {
 		c, err := s.relay.Acquire(ctx)
 		if err != nil {
-			return fmt.Errorf("connect to database: %w", err)
+			return connectFailed(err)
 		}
 		defer c.Release()
 		both[i] = c.Conn().PgConn()
@@ -51,7 +51,7 @@ func checkSessions(ctx context.Context, cfg *pgx.ConnConfig) error {
 	for i := range both {
 		c, err := pgx.ConnectConfig(ctx, cfg)
 		if err != nil {
-			return fmt.Errorf("connect to database: %w", err)
+			return connectFailed(err)
 		}
 		defer c.Close(ctx)
 		both[i] = c.PgConn()

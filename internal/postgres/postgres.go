@@ -220,7 +220,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, decisionPatience)
 	defer cancel()
 	if err := s.relay.Ping(ctx); err != nil {
-		return fmt.Errorf("ping database: %w", err)
+		return fmt.Errorf("ping database: %w", inOneLine(err))
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func (s *Store) PingDecisions(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, decisionPatience)
 	defer cancel()
 	if err := s.pool.Ping(ctx); err != nil {
-		return fmt.Errorf("connect to database: %w", err)
+		return connectFailed(err)
 	}
 	return nil
 }

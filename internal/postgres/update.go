@@ -183,7 +183,7 @@ func (s *Store) remembered(ctx context.Context, b engine.Batch, decide func(engi
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		s.silent(ctx)
-		return true, fmt.Errorf("connect to database: %w", err)
+		return true, connectFailed(err)
 	}
 	defer conn.Release()
 	d.fold = s.fold.Due(s.dirt(), len(d.changes.Counters))
@@ -251,7 +251,7 @@ func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan planner) (a
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		s.silent(ctx)
-		return false, fmt.Errorf("connect to database: %w", err)
+		return false, connectFailed(err)
 	}
 	t := s.begin(conn)
 	defer giveBack(conn) // also when plan panics, which must leave no turn taken
