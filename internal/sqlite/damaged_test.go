@@ -48,3 +48,20 @@ func TestAFileThatSomebodyElseWritesToSaysWhatToDo(t *testing.T) {
 		t.Errorf("%v; want what to do", err)
 	}
 }
+
+// TestAFileThatMayNotBeWrittenSaysWhatToDo: to the superuser no right is missing, so the connection is what may not write.
+func TestAFileThatMayNotBeWrittenSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.Context(), Config{Path: filepath.Join(t.TempDir(), "limits.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.conn.ExecContext(t.Context(), "PRAGMA query_only = 1"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Expire(t.Context(), 1)
+	if err == nil || !strings.Contains(err.Error(), "look at the rights of both") || !strings.Contains(s.Advice(err), "read-only") {
+		t.Errorf("%v; want what to do", err)
+	}
+}

@@ -22,7 +22,8 @@ func full(err error) bool {
 	return ok && (e.Code()&0xff == codes.SQLITE_FULL || e.Code() == codes.SQLITE_IOERR_SHMSIZE)
 }
 
-// explained adds to the error of a file that is damaged, that somebody else writes to, or whose disk is full, what to do about it.
+// explained adds to the error of a file that is damaged or may not be written, that somebody else writes to, or whose disk is full, what
+// to do about it.
 func explained(err error) error {
 	if full(err) {
 		return fmt.Errorf("%w; the disk is full: make room, and start the limiter again if it has ended", err)
@@ -30,6 +31,8 @@ func explained(err error) error {
 	switch primaryCode(err) {
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
 		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as docs/operations.md says under Backup and restore", err)
+	case codes.SQLITE_READONLY:
+		return fmt.Errorf("%w; limits.db or its folder may not be written: look at the rights of both, and how their disk is mounted", err)
 	case codes.SQLITE_BUSY:
 		return fmt.Errorf("%w; another program has limits.db open and writes to it: end that one, the file is the limiter's alone", err)
 	}
