@@ -1,6 +1,9 @@
 package policy
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Explanation tells what becomes of a request, policy by policy. Nothing is charged.
 type Explanation struct {
@@ -47,7 +50,10 @@ type ExplainedLimit struct {
 // Explain tells what [Set.Resolve] does with the question, and why.
 func (s *Set) Explain(q Question) Explanation {
 	e := Explanation{Policies: []Explained{}}
-	if _, err := s.Resolve(q); err != nil {
+	switch _, err := s.Resolve(q); {
+	case errors.Is(err, ErrUnknownPolicy):
+		e.Error = s.unknown(q.Policy).Error()
+	case err != nil:
 		e.Error = err.Error()
 	}
 	a := asking{Question: &q, set: s, won: make([]bool, s.groups)}

@@ -74,7 +74,7 @@ var ErrUnknownLimit = errors.New("the policy has no limit of that name")
 func (s *Set) CheckOverride(o *Override) error {
 	p := s.byName[o.Policy]
 	if p == nil {
-		return fmt.Errorf("%w: %q; there are %s", ErrUnknownPolicy, o.Policy, some(s.policies, func(p *policy) string { return p.name }))
+		return s.unknown(o.Policy)
 	}
 	err := fmt.Errorf("%w: %q; policy %s has %s", ErrUnknownLimit, o.Limit, p.name, some(p.base.usual, func(l limit) string { return l.name }))
 	for limits := range p.variants {
@@ -92,6 +92,11 @@ func (s *Set) CheckOverride(o *Override) error {
 		}
 	}
 	return err
+}
+
+// unknown is the ErrUnknownPolicy of a name, with the names there are.
+func (s *Set) unknown(name string) error {
+	return fmt.Errorf("%w: %q; there are %s", ErrUnknownPolicy, name, some(s.policies, func(p *policy) string { return p.name }))
 }
 
 // fits tells whether a limit may have a key as the subject and can be changed so.
