@@ -41,10 +41,10 @@ func TestParseWindow(t *testing.T) {
 	const unknown, outside = "unknown window", "out of range"
 	for text, want := range map[string]string{
 		"": unknown, "1": unknown, "m": unknown, "1M": unknown, "1 m": unknown, " 1m": unknown, "1m ": unknown,
-		"1.5h": unknown, "1h30m": unknown, "-1m": unknown, "+1m": unknown, "0": unknown, "0m": unknown, "01m": unknown,
+		"1.5h": unknown, "1h30m": unknown, "-1m": unknown, "+1m": unknown, "0": unknown, "00m": unknown, "01m": unknown,
 		"1y": unknown, "1min": unknown, "Day": unknown, "days": unknown, "year": unknown, "1us": unknown,
 		"１m": unknown, "1e3s": unknown, "0x10s": unknown,
-		"1ms": outside, "99ms": outside, "31622400001ms": outside, "367d": outside, "53w": outside, "8785h": outside,
+		"0m": outside, "1ms": outside, "99ms": outside, "31622400001ms": outside, "367d": outside, "53w": outside, "8785h": outside,
 		"9223372036854775807ms": outside, "9223372036854775808ms": outside, "99999999999999999999w": outside,
 	} {
 		if w, err := ParseWindow(text); err == nil || !strings.Contains(err.Error(), want) {
