@@ -17,7 +17,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("UTC is %p", l)
 	}
 	for _, name := range []string{"", "Local", "localtime", "posixrules", "Factory", "right/Europe/Berlin", "posix/Europe/Berlin", "right/UTC",
-		"Europe/Bern", "/etc/localtime", "../UTC", "Europe/../UTC", "Europe//Berlin", "Europe/Berlin/", `Europe\Berlin`, "Europe/Berlin\x00", strings.Repeat("a", 65)} {
+		"Europe/Bern", "/etc/localtime", "../UTC", "Europe/../UTC", "Europe//Berlin", "Europe/./Berlin", "./UTC", "Europe/Berlin/", `Europe\Berlin`, "Europe/Berlin\x00", strings.Repeat("a", 65)} {
 		if l, ok := Load(name); ok {
 			t.Errorf("%q is %v", name, l)
 		}
