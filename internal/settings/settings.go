@@ -44,7 +44,7 @@ func (f *NATS) Validate() error {
 	if (f.NATSTLSCert == "") != (f.NATSTLSKey == "") {
 		return errors.New("--nats-tls-cert and --nats-tls-key belong together; one of them is missing")
 	}
-	if f.NATSURL != "" && strings.Trim(f.NATSURL, ", ") == "" {
+	if f.NATSURL != "" && strings.TrimSpace(strings.ReplaceAll(f.NATSURL, ",", " ")) == "" {
 		return fmt.Errorf("--nats-url: %q names no server; want one such as nats://127.0.0.1:4222", f.NATSURL) // nats.go would take one on this machine
 	}
 	if err := redact.CheckServers(f.NATSURL); err != nil {

@@ -39,6 +39,17 @@ func TestAlertsAllowIsOfUnmappedAddresses(t *testing.T) {
 	}
 }
 
+// TestAListThatNamesNoServerIsRefused: nats.go would take a server on this machine. A file with a line end for a content may be where
+// the setting comes from.
+func TestAListThatNamesNoServerIsRefused(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string]bool{"": true, "nats://h:1": true, "nats://h:1, ": true, ",": false, " ": false, "\n": false, "\t,\r\n": false} {
+		if err := (&NATS{NATSURL: list}).Validate(); (err == nil) != want {
+			t.Errorf("%q: %v", list, err)
+		}
+	}
+}
+
 // TestASignalThatComesTwiceIsOne: only one that comes behind it is to end a drain.
 func TestASignalThatComesTwiceIsOne(t *testing.T) {
 	t.Parallel()
