@@ -57,7 +57,7 @@ func TestTried(t *testing.T) {
 			{60, errors.New("full"), ""},
 			{61, nil, ""}, // it may fail again
 			{62, nil, ""},
-			{67, nil, `level=INFO msg="mail goes on"`}, // at 66
+			{66, nil, `level=INFO msg="mail goes on"`},
 			{68, errors.New("full"), `level=ERROR msg="mail waits" to=a error=full`},
 			{69, nil, ""},
 			{70, errors.New("refused"), ""}, // by turns: one outage
@@ -68,6 +68,12 @@ func TestTried(t *testing.T) {
 			{79, nil, ""},
 			{85, nil, `level=INFO msg="mail goes on"`},
 			{86, errors.New("refused"), `level=ERROR msg="mail waits" to=a error=refused`},
+			{87, nil, ""},
+			{92, nil, `level=INFO msg="mail goes on"`},
+			{93, errors.New("full"), `level=ERROR msg="mail waits" to=a error=full`}, // another outage
+			{94, nil, ""},
+			{99, nil, `level=INFO msg="mail goes on"`},
+			{105, nil, ""}, // nothing was the matter
 		} {
 			lines.take()
 			time.Sleep(time.Until(begin.Add(time.Duration(s.second) * time.Second)))

@@ -20,7 +20,7 @@ func TestSpans(t *testing.T) {
 	}{
 		{"before", friday, 5*day + 22*hour - 1, -1}, {"begins", friday, 5*day + 22*hour, 6*day + 7*hour},
 		{"the next day", friday, 6 * day, 6*day + 7*hour}, {"ended", friday, 6*day + 7*hour, -1},
-		{"to the end of the week", saturday, 6*day + 23*hour, week.Minutes}, {"from the start of the week", saturday, hour, 7 * hour},
+		{"to the end of the week", saturday, 6*day + 23*hour, week.Minutes}, {"from the start of the week", saturday, 0, 7 * hour},
 		{"all day", week.New([]int{1}, 0, day), 2*day - 1, 2 * day},
 	} {
 		if got := c.spans.End(c.at); got != c.end || c.spans.Holds(c.at) != (c.end >= 0) {
@@ -30,6 +30,9 @@ func TestSpans(t *testing.T) {
 	early := week.New([]int{6}, 0, 7*hour)
 	if !friday.Overlaps(early) || !early.Overlaps(friday) || friday.Overlaps(saturday) || !friday.Covers(early) || early.Covers(friday) || friday.Covers(nil) {
 		t.Error("what overlaps and covers")
+	}
+	if next := week.New([]int{6}, 7*hour, 8*hour); early.Overlaps(next) || next.Overlaps(early) || !early.Covers(early) || early.Covers(week.New([]int{6}, 0, 8*hour)) {
+		t.Error("what meets does not overlap, and what ends later is not covered")
 	}
 	if got := week.Minute(time.Date(2026, 1, 18, 1, 30, 59, 0, time.UTC)); got != 90 { // a Sunday
 		t.Errorf("minute %d", got)
