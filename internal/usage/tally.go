@@ -2,6 +2,7 @@ package usage
 
 import (
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -87,7 +88,7 @@ func (t *tally) add(r *engine.Request, d *engine.Decision) {
 			c.Denied, c.Cost = 1, r.Cost
 		case r.Verb == engine.Record || r.Verb == engine.Consume && d.Allowed && !(d.Shadow && refusedInShadow(d, i)):
 			c.Allowed, c.Cost = 1, r.Cost
-		case denied && (res.Shadow || !d.Allowed):
+		case denied:
 			c.Denied = 1
 		default:
 			continue
@@ -101,17 +102,10 @@ func (t *tally) add(r *engine.Request, d *engine.Decision) {
 	}
 }
 
-// refusedInShadow tells whether the i-th limit is of a policy in shadow that refused. Then it was not charged.
+// refusedInShadow tells whether the i-th limit of a request that is allowed is of a policy that refused, which is one in shadow. Then it
+// was not charged.
 func refusedInShadow(d *engine.Decision, i int) bool {
-	if !d.Results[i].Shadow {
-		return false
-	}
-	for j := range d.Results {
-		if r := &d.Results[j]; r.Shadow && r.Policy == d.Results[i].Policy && !r.Allowed {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.Results, func(r engine.Result) bool { return r.Policy == d.Results[i].Policy && !r.Allowed })
 }
 
 // counted tells whether one of the limits before the i-th was of its key and policy.

@@ -82,8 +82,8 @@ func record(t testing.TB, cfg Config) *Recorder {
 	return r
 }
 
-// decided is a decision over limits that are named like keys; those with a "!" refuse, and those with a "~" before it are
-// of a policy in shadow.
+// decided is a decision over limits that are named like keys; those with a "!" refuse, and those with "~" before it are
+// of a policy in shadow, and those with one more of another.
 func decided(v engine.Verb, cost int64, keys ...string) (*engine.Request, *engine.Decision) {
 	r, d := &engine.Request{Verb: v, Cost: cost}, &engine.Decision{Allowed: true}
 	for _, key := range keys {
@@ -91,9 +91,10 @@ func decided(v engine.Verb, cost int64, keys ...string) (*engine.Request, *engin
 		if !fits {
 			key = key[:len(key)-1]
 		}
-		policy, shadow := "p", key[len(key)-1] == '~'
+		key, tildes, shadow := strings.Cut(key, "~")
+		policy := "p"
 		if shadow {
-			key, policy = key[:len(key)-1], "s"
+			policy = "s" + tildes
 		}
 		d.Allowed = d.Allowed && (fits || shadow)
 		d.Shadow = d.Shadow || shadow && !fits
@@ -136,6 +137,8 @@ func TestTally(t *testing.T) {
 			[]Count{counted1("a", 7, 1, 0, 3), inShadow(counted1("b", 7, 0, 1, 0))}},
 		"what fits beside it in shadow is charged nothing": {engine.Consume, []string{"a~", "b~!", "c"},
 			[]Count{inShadow(counted1("b", 7, 0, 1, 0)), counted1("c", 7, 1, 0, 3)}},
+		"what fits in shadow beside another policy's is charged": {engine.Consume, []string{"a~", "b~~!"},
+			[]Count{inShadow(counted1("a", 7, 1, 0, 3)), {ID: ID{"b", "s~", "u"}, At: 7, Denied: 1}}},
 		"what fits in shadow is charged":  {engine.Consume, []string{"a~"}, []Count{inShadow(counted1("a", 7, 1, 0, 3))}},
 		"a check denied in shadow":        {engine.Check, []string{"a", "b~!"}, []Count{inShadow(counted1("b", 7, 0, 1, 0))}},
 		"a record past a limit in shadow": {engine.Record, []string{"a~!"}, []Count{inShadow(counted1("a", 7, 0, 1, 3))}},
@@ -143,16 +146,23 @@ func TestTally(t *testing.T) {
 			[]Count{counted1("a", 7, 0, 1, 0), inShadow(counted1("b", 7, 0, 1, 0))}},
 		"a request to which no limit apply": {engine.Consume, nil, nil},
 	} {
-		y := newTally()
-		y.add(decided(c.verb, 3, c.keys...))
-		for range 2 { // what was taken is gone
-			var got []Count
-			y.take(7, func(c Count) { got = append(got, c) })
-			slices.SortFunc(got, compareCounts)
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", name, diff)
+		for _, byRef := range []bool{false, true} {
+			y := newTally()
+			r, d := decided(c.verb, 3, c.keys...)
+			for i := range r.Limits {
+				if byRef {
+					r.Limits[i].Ref = new(engine.Ref)
+				}
 			}
-			c.want = nil
+			y.add(r, d)
+			for _, want := range [][]Count{c.want, nil} { // what was taken is gone
+				var got []Count
+				y.take(7, func(c Count) { got = append(got, c) })
+				slices.SortFunc(got, compareCounts)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s, by ref %v (-want +got):\n%s", name, byRef, diff)
+				}
+			}
 		}
 	}
 }
