@@ -63,20 +63,28 @@ func TestTypos(t *testing.T) {
 	}
 }
 
-// TestMadeUpKeysAreNoKeys: with a checksum that fits, as anybody can compute it, an id or secret of other characters makes no key.
+// TestMadeUpKeysAreNoKeys: with a checksum that fits, as anybody can compute it, an id or secret of other characters makes no key,
+// nor does another form.
 // PostgreSQL takes no text with U+0000, nor one that is no UTF-8, so the question for such a key would be an error of the store.
 func TestMadeUpKeysAreNoKeys(t *testing.T) {
 	t.Parallel()
 	text, id := generate(DefaultPrefix)
 	secret := strings.Split(text, "_")[2]
+	bodies := map[string]bool{
+		"limx" + id + "_" + secret: false, "lim_" + id + "x" + secret: false, "lim_" + id + "x_" + secret[1:]: false, "Lim_" + id + "_" + secret: false,
+		"l_" + id + "_" + secret: true, strings.Repeat("l", maxPrefixLength) + "_" + id + "_" + secret: true,
+	}
 	for _, c := range []string{"\x00", "\xff", "-", " ", "\n", "'"} {
 		for _, body := range []string{
 			"lim_" + c + id[1:] + "_" + secret, "lim_" + id[:3] + c + id[4:] + "_" + secret,
 			"lim_" + id + "_" + secret[:9] + c + secret[10:], "lim_" + id + "_" + secret[1:] + c,
 		} {
-			if _, ok := parse(body + "_" + checksum(body)); ok {
-				t.Errorf("%q passes for a key", body)
-			}
+			bodies[body] = false
+		}
+	}
+	for body, want := range bodies {
+		if _, ok := parse(body + "_" + checksum(body)); ok != want {
+			t.Errorf("%q passes for a key: %v", body, ok)
 		}
 	}
 }
