@@ -43,7 +43,10 @@ func TestADigestKeepsSilences(t *testing.T) {
 	s := r.run()
 	r.throttled(s, "7", "a", "b")
 	r.throttled(s, "8", "a", "b")
-	for _, silence := range []alerts.Silence{{ID: "seven", User: "7", Reason: "import"}, {ID: "other", User: "9", Reason: "import"}} {
+	for _, silence := range []alerts.Silence{
+		{ID: "seven", User: "7", Reason: "import"}, {ID: "user", User: "9", Reason: "import"}, {ID: "policy", Policy: "b*b", Reason: "import"},
+		{ID: "rule", Rule: "others", Reason: "import"}, {ID: "key", Key: "*:9", Reason: "import"},
+	} {
 		if _, err := r.store.AddSilence(t.Context(), silence, 4*time.Hour); err != nil {
 			t.Fatal(err)
 		}
