@@ -54,4 +54,25 @@ func TestAnErrorTellsNothingOfAMalformedURL(t *testing.T) {
 	if got := Error(errors.New("dial u:p@h: refused")); got != "dial ***@h: refused" {
 		t.Error(got)
 	}
+	asked := &url.Error{Op: "Post", URL: "https://u:p@h/hook", Err: errors.New("refused")}
+	if got := Error(asked); got != `Post "https://***@h/hook": refused` {
+		t.Error(got)
+	}
+}
+
+func TestLine(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"":                 "",
+		"a\n\tb\x00":       "a  b ",
+		"a\xff":            "a?",
+		"ääää":             "ääää",
+		"äääää":            "ää…", // no half of a letter
+		"twelve bytes":     "twelv…",
+		"\u2028\u202e(ab)": "  (ab)",
+	} {
+		if got := Line(in, 8); got != want {
+			t.Errorf("%q is %q, want %q", in, got, want)
+		}
+	}
 }
