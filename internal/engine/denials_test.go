@@ -205,6 +205,24 @@ func TestARefundOrResetEndsARememberedDenial(t *testing.T) {
 	}
 }
 
+// TestARefundIsToldOfBesideAConsume, which is decided behind it and written with it.
+func TestARefundIsToldOfBesideAConsume(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		var told []engine.Forget
+		e := start(t, engine.Config{Store: store, Broadcast: func(f engine.Forget) { told = append(told, f) }})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 10, "1h")}, Cost: 1}
+		ask(t, e, consume)
+		refund := consume
+		refund.Verb = engine.Refund
+		behind(t, store, submission{e, refund, nil}, submission{e, consume, nil})
+		if diff := cmp.Diff([]engine.Forget{{Key: "k"}}, told); diff != "" {
+			t.Errorf("other workers are told (-want +got)\n%s", diff)
+		}
+	})
+}
+
 // TestAResetThatBreaksOffIsToldOf: it may have removed some.
 func TestAResetThatBreaksOffIsToldOf(t *testing.T) {
 	t.Parallel()
