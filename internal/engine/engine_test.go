@@ -258,6 +258,15 @@ func TestCloseAnswersEverything(t *testing.T) {
 	store.Close()
 }
 
+func TestARefundMakesNoCounter(t *testing.T) {
+	t.Parallel()
+	e := start(t, engine.Config{Store: openTap(t)})
+	ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{per(t, "k", 10, "1h")}})
+	if n, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, true); n != 0 || err != nil {
+		t.Errorf("%d counters after a refund of one that was never charged; %v", n, err)
+	}
+}
+
 func TestListSkipsWhatIsNotUsed(t *testing.T) {
 	t.Parallel()
 	e := start(t, engine.Config{Store: openTap(t)})
