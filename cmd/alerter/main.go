@@ -133,5 +133,6 @@ func (c *command) options() (app.Options, error) {
 	o := app.Options{DatabaseURL: c.DatabaseURL, HTTPAddr: c.HTTP, Source: c.Source, Version: settings.Version(version)}
 	c.NATS.Set(&o)
 	c.Jobs.Set(&o)
-	return o, c.Alerts.Set(&o)
+	err := c.Alerts.Set(&o)
+	return o, err
 }

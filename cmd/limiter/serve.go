@@ -56,7 +56,8 @@ func (c *serveCmd) options() (app.Options, error) {
 	}
 	c.NATS.Set(&o)
 	c.Jobs.Set(&o)
-	return o, c.Alerts.Set(&o)
+	err := c.Alerts.Set(&o)
+	return o, err
 }
 
 // Run serves until the context ends and everything is drained.

@@ -282,7 +282,8 @@ func (c *compiler) build(p *policy, name string, f *LimitFields) (l limit, field
 		}
 		return l, "window", err
 	}
-	return l, "", c.refine(&l, f)
+	err = c.refine(&l, f)
+	return l, "", err
 }
 
 // refine sets what depends on the window and holds the limit to the engine's rules.

@@ -144,7 +144,8 @@ func (s *Set) Resolve(q Question) (Resolved, error) {
 		if p == nil {
 			return r, ErrUnknownPolicy
 		}
-		return r, a.one(p, &r, true)
+		err := a.one(p, &r, true)
+		return r, err
 	}
 	for _, p := range s.policies {
 		if err := a.one(p, &r, false); err != nil {

@@ -107,5 +107,6 @@ func scanKey(row pgx.CollectableRow) (k keys.Key, err error) {
 	if copy(k.Hash[:], hash) != len(k.Hash) || len(hash) != len(k.Hash) {
 		return k, fmt.Errorf("a hash of %d bytes", len(hash))
 	}
-	return k, json.Unmarshal(attributes, &k.Attributes)
+	err = json.Unmarshal(attributes, &k.Attributes)
+	return k, err
 }

@@ -122,5 +122,6 @@ func scanKey(row interface{ Scan(to ...any) error }) (k keys.Key, err error) {
 	if copy(k.Hash[:], hash) != len(k.Hash) || len(hash) != len(k.Hash) {
 		return k, fmt.Errorf("a hash of %d bytes", len(hash))
 	}
-	return k, json.Unmarshal(attributes, &k.Attributes)
+	err = json.Unmarshal(attributes, &k.Attributes)
+	return k, err
 }
