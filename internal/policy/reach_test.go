@@ -56,6 +56,17 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
+// TestAnExemptionThatMayHoldIsTaken, however the patterns that meet are written.
+func TestAnExemptionThatMayHoldIsTaken(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][2]string{{"key", `"k*"`}, {`"k*"`, "key"}, {`"k*"`, `"*y"`}, {"key", "[jwt, key]"}, {"[jwt, key]", `"k*"`}} {
+		text := fmt.Sprintf("policies: [{name: p, match: {auth: %s}, exempt: {auth: %s, user: bob}, %s}]", c[0], c[1], keyed("k"))
+		if _, err := Parse("f", []byte(text), options); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestWhatHasAnotherMistakeIsNotCalledUnreachable: it may be a consequence.
 func TestWhatHasAnotherMistakeIsNotCalledUnreachable(t *testing.T) {
 	t.Parallel()
