@@ -196,6 +196,7 @@ func TestAnAnswerWithoutADecisionIsNoDenial(t *testing.T) {
 		"something else":      {body(`{"ok":true}`), "read answer"},
 		"null in it":          {body(`{"allowed":null,"valid":null}`), "read answer"},
 		"a key alone":         {body(`{"valid":true,"key":{"id":"a"}}`), "read answer"},
+		"no key":              {body(`{"valid":true,"decision":{"allowed":true}}`), "read answer"},
 		"no decision of it":   {body(`{"valid":true,"key":{"id":"a"},"decision":{"remaining":1}}`), "read answer"},
 		"an error, unread":    {failure("", "", `{"error":{"code":"overloaded","message":"full"}}`), "full"},
 		"an error with words": {&nats.Msg{Header: nats.Header{"Nats-Service-Error": {"fell over"}}}, "fell over"},

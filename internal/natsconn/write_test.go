@@ -45,19 +45,26 @@ func TestOthersAnswersGoOutTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(stream)
 		c := opened(t, s, nil)
-		for i, behind := range []string{"", "PONG\r\n"} {
-			s.out.Reset()
-			for range 2 {
-				if err := c.Publish([]byte("r"), []byte("x")); err != nil {
-					t.Fatal(err)
+		for name, send := range map[string]func() error{
+			"published": func() error { return c.Publish([]byte("r"), []byte("x")) },
+			"offered":   func() error { return c.Offer("r", []byte("x")) },
+		} {
+			for _, behind := range []string{"", "PONG\r\n"} {
+				s.out.Reset()
+				for range 2 {
+					if err := send(); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
-			if _, err := c.Write([]byte(behind)); behind != "" && err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			if want := strings.Repeat("PUB r 1\r\nx\r\n", 2) + behind; s.written() != want {
-				t.Errorf("%d: %q", i, s.written())
+				if behind != "" {
+					if _, err := c.Write([]byte(behind)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+				if want := strings.Repeat("PUB r 1\r\nx\r\n", 2) + behind; s.written() != want {
+					t.Errorf("%s before %q: %q", name, behind, s.written())
+				}
 			}
 		}
 	})

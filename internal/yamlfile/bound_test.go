@@ -99,6 +99,7 @@ func TestWhatTakesTheParserLongIsRefused(t *testing.T) {
 		"an item on each of 32768": {strings.Repeat("- a\n", 32768), ""},
 		"names that begin with -":  {fill("-a: 1\n"), "f:2001: " + names},
 		"lists beside their names": {strings.Repeat("a:\n- x\n", 3000), "f:4001: " + names},
+		"a dash on its own line":   {strings.Repeat("-\n  a: 1\n", 3000), ""},
 		"names of many mappings":   {strings.Repeat("- a: 1\n  b: 2\n", 3000), ""},
 	} {
 		p := New(Format{Name: "list", Want: "list", Shorten: "make it short"})
