@@ -355,6 +355,9 @@ func TestAllSilencesCanBeListed(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, silence := range page.Silences {
+				if ids[silence.ID] {
+					t.Errorf("silence %s is on two pages", silence.ID)
+				}
 				ids[silence.ID] = true
 			}
 			request.After = page.Next
@@ -362,6 +365,10 @@ func TestAllSilencesCanBeListed(t *testing.T) {
 		if len(ids) != want {
 			t.Errorf("the pages have %d silences, want %d", len(ids), want)
 		}
+	}
+	request.After = alertCursor(1, "a") // of a silence that is gone, as are all that were made before it
+	if page, err := client.ListSilences(t.Context(), request); err != nil || len(page.Silences) != 0 || page.Next != "" {
+		t.Errorf("behind the last: %+v, %v", page, err)
 	}
 }
 
