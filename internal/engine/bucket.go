@@ -39,7 +39,7 @@ func (t *tokenBucket) advance(l *Limit, now int64) {
 		used, before := t.used(), t.limit
 		t.limit, t.burst = l.Limit, l.Burst
 		t.level = max(t.capacity()-used, -maxUsed)
-		if t.over == 0 || before > t.limit {
+		if before > t.limit {
 			t.over, t.overLimit = maxUsed, max(t.overLimit, before)
 		}
 		t.boundOver()

@@ -207,3 +207,17 @@ func TestALoweredBucketIsFreeAgainAsSoonAsTheHigher(t *testing.T) {
 		t.Errorf("then: %+v", r)
 	}
 }
+
+// TestWhatIsChargedUnderALowerLimitIsRefilledAtItsRate, also when the burst changes behind it.
+func TestWhatIsChargedUnderALowerLimitIsRefilledAtItsRate(t *testing.T) {
+	t.Parallel()
+	h := history{limit: limitOf(t, TokenBucket, 1000, "1m"), now: noon}
+	h.ask(Consume, 1000)
+	h.limit = limitOf(t, TokenBucket, 10, "1m")
+	h.ask(Record, 10)
+	h.limit.Burst = 5
+	// 990 at 1000 a minute, and 6 at 10: of the 1010 the bucket holds 15, and one is to be free.
+	if r := h.ask(Consume, 1); r.RetryAfter != 59_400+36_000 {
+		t.Errorf("%+v", r)
+	}
+}

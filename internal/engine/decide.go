@@ -47,7 +47,7 @@ func (r *Request) charges(d *Decision, i int) bool {
 		return true
 	}
 	for j := range r.Limits {
-		if m := &r.Limits[j]; m.Shadow && m.Policy == l.Policy && !d.Results[j].Allowed {
+		if m := &r.Limits[j]; m.Policy == l.Policy && !d.Results[j].Allowed {
 			return false
 		}
 	}
