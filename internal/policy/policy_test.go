@@ -175,6 +175,51 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+// TestOnErrorIsOfTheStrictest of the policies that are enforced, and that of the options where there is none.
+func TestOnErrorIsOfTheStrictest(t *testing.T) {
+	t.Parallel()
+	text := "policies:\n"
+	for _, p := range []string{"local, on_error: local", "shadow, mode: shadow, on_error: deny", "default", "deny, on_error: deny", "allow, on_error: allow"} {
+		name, _, _ := strings.Cut(p, ",")
+		text += fmt.Sprintf("- {name: %s, match: {%s: '*'}, limits: [{name: l, key: k, limit: 1, window: 1m}]}\n", p, name)
+	}
+	for _, c := range []struct {
+		applies string
+		want    [2]engine.OnError // where the options say deny, and allow
+	}{
+		{"", [2]engine.OnError{engine.OnErrorDeny, engine.OnErrorAllow}},
+		{"default", [2]engine.OnError{engine.OnErrorDeny, engine.OnErrorAllow}},
+		{"shadow", [2]engine.OnError{engine.OnErrorDeny, engine.OnErrorAllow}},
+		{"local", [2]engine.OnError{engine.OnErrorLocal, engine.OnErrorLocal}},
+		{"local shadow allow", [2]engine.OnError{engine.OnErrorLocal, engine.OnErrorLocal}},
+		{"local deny allow", [2]engine.OnError{engine.OnErrorDeny, engine.OnErrorDeny}},
+		{"local default", [2]engine.OnError{engine.OnErrorDeny, engine.OnErrorLocal}},
+		{"shadow allow", [2]engine.OnError{engine.OnErrorAllow, engine.OnErrorAllow}},
+	} {
+		for i, or := range []engine.OnError{engine.OnErrorDeny, engine.OnErrorAllow} {
+			with := options
+			with.OnError = or
+			s, err := Parse("f", []byte(text), with)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := Question{Attributes: map[string]string{}, Now: noon}
+			for name := range strings.FieldsSeq(c.applies) {
+				q.Attributes[name] = "x"
+			}
+			r, err := s.Resolve(q)
+			if err != nil || r.OnError != c.want[i] {
+				t.Errorf("%q, else %s: %s, %v; want %s", c.applies, or, r.OnError, err, c.want[i])
+			}
+			for _, l := range r.Limits {
+				if l.Shadow != (l.Policy == "shadow") {
+					t.Errorf("policy %s is in shadow: %v", l.Policy, l.Shadow)
+				}
+			}
+		}
+	}
+}
+
 func TestResolveErrors(t *testing.T) {
 	t.Parallel()
 	s := full(t)
@@ -212,7 +257,7 @@ func TestSchedule(t *testing.T) {
 policies:
   - name: p
     limits: [{name: l, key: k, limit: 10, window: 1m, algorithm: token_bucket, burst: 3}]
-    tiers: {pro: {l: {limit: 100}}}
+    tiers: {pro: {l: {limit: 100, consistency: leased}}}
     schedule:
       - {from: "22:00", to: "06:00", days: [sat], timezone: Europe/Berlin, factor: 2.5}
       - {from: "08:00", to: "09:00", timezone: Europe/Berlin, limits: {l: {limit: 7}}}
@@ -230,9 +275,13 @@ policies:
 			t.Fatal(err)
 		}
 		for i, tier := range []string{"", "pro"} {
-			r, err := s.Resolve(Question{Policy: "p", Tier: tier, Now: now})
-			if err != nil || r.Limits[0].Limit != want[i] {
+			q := Question{Policy: "p", Tier: tier, Now: now}
+			r, err := s.Resolve(q)
+			if err != nil || r.Limits[0].Limit != want[i] || r.Limits[0].Leased != (tier == "pro") {
 				t.Errorf("%s %q: %+v, %v; want %d", at, tier, r, err, want[i])
+			}
+			if slot := s.Explain(q).Policies[0].Schedule; (slot == "") != (want == [2]int64{10, 100}) {
+				t.Errorf("%s %q: of the schedule %q is in force", at, tier, slot)
 			}
 		}
 	}
@@ -338,8 +387,8 @@ func TestExplain(t *testing.T) {
 	}
 	limits := []ExplainedLimit{{Name: "minute", Key: "gen:7", Limit: 20, Window: "minute", Algorithm: "fixed_window"},
 		{Name: "day", Key: "gen:7", Limit: 500, Window: "day", Algorithm: "fixed_window"}}
-	if d := cmp.Diff(limits, e.Policies[0].Limits); d != "" || e.Policies[0].Tier != "PRO" {
-		t.Error(d, e.Policies[0].Tier)
+	if d := cmp.Diff(limits, e.Policies[0].Limits); d != "" || e.Policies[0].Tier != "PRO" || e.Policies[4].Mode != "shadow" {
+		t.Error(d, e.Policies[0].Tier, e.Policies[4].Mode)
 	}
 	for _, c := range []struct{ policy, user, want string }{
 		{"", "7", "trial: the request has no attribute route"},
