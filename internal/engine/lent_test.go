@@ -178,6 +178,17 @@ func TestALeaseOfAResetCounterGivesNothingBack(t *testing.T) {
 	})
 }
 
+// TestALeaseIsGivenBackToItsGeneration, and to no other: then the counter was reset since.
+func TestALeaseIsGivenBackToItsGeneration(t *testing.T) {
+	t.Parallel()
+	var l lent
+	older := l.add(1, 0, generation)
+	newer := l.add(1, generation+1, 2*generation)
+	if l.of(older) != &l.older || l.of(newer) != &l.newer || l.of(older+1) != nil {
+		t.Errorf("%+v", l)
+	}
+}
+
 // A bucket that takes 800 ms to refill what was really used is lent for no longer than that, grace included, however
 // much is lent already.
 func TestWhatIsLentDoesNotProlongTheLeasesOfABucket(t *testing.T) {
