@@ -114,10 +114,13 @@ func TestHashTellsDefinitionsApart(t *testing.T) {
 		l := base
 		change(&l)
 		add(name, l)
+		if same := l; l.same(&base) || base.same(&l) || !l.same(&same) {
+			t.Errorf("%s is not told apart", name)
+		}
 	}
 	same := base
 	same.Threshold, same.User, same.Key = 5, "u", "other"
-	if same.hash() != base.hash() {
+	if same.hash() != base.hash() || !same.same(&base) {
 		t.Error("key, threshold and user are no part of the definition")
 	}
 }

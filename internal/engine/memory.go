@@ -219,7 +219,7 @@ func (m *memo) describe(r *Request, now int64, result *Result) {
 	l := &r.Limits[0]
 	*result = Result{
 		Key: l.Key, Name: l.Label(), Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
-		FirstUse: l.FirstUse, Burst: l.Burst, Used: m.used, ResetAt: min(max(now, m.freeAt), farFuture), Message: l.Message,
+		FirstUse: l.FirstUse, Burst: l.Burst, Used: m.used, ResetAt: min(m.freeAt, farFuture), Message: l.Message,
 	}
 	if result.RetryAfter = max(1, min(m.until, farFuture)-now); r.Cost > 1 {
 		result.RetryAfter = m.state.retryAfter(l, now, r.Cost)

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
@@ -155,6 +157,58 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 	exhaust(1_000_000)
 	if second := retry(); second <= first {
 		t.Errorf("retryAfter %d, and %d after it was replaced", first, second)
+	}
+}
+
+// TestADenialFromMemoryIsAsTheStores, to the millisecond, and counts for who refused alone.
+func TestADenialFromMemoryIsAsTheStores(t *testing.T) {
+	t.Parallel()
+	var x exhausted
+	var d denials
+	x.init()
+	d.init()
+	full, roomy := limitOf(t, FixedWindow, 5, "1m"), limitOf(t, TokenBucket, 10, "1h")
+	full.Policy, full.Message, full.FirstUse = "p", "later", true
+	roomy.Key, roomy.Burst = "other", 3
+	states := map[CounterID]*State{}
+	for _, l := range []Limit{full, roomy} {
+		s := new(State)
+		s.advance(&l, noon)
+		s.counting().charge(5)
+		s.exceededAt = noon // or the store would tell of the denial
+		x.remember(newMemo(&l, s), true, new(generations))
+		states[l.CounterID] = s
+	}
+	deny := func(at, cost int64, limits ...Limit) bool {
+		received := time.Now()
+		clock := &reading{now: at, sent: received, received: received}
+		r := &Request{Limits: limits, Cost: cost, Received: received}
+		got, denied := x.deny(r, clock, &d)
+		asked, over := Request{Verb: Check, Limits: limits, Cost: cost}, []*State{}
+		for i := range limits {
+			s := states[limits[i].CounterID].clone()
+			over = append(over, &s)
+		}
+		if diff := cmp.Diff(asked.decide(over, at), got); denied && diff != "" {
+			t.Errorf("%d at %d (-store +memory)\n%s", cost, at, diff)
+		}
+		return denied
+	}
+	last := int64(noon + 60_000 - 3) // the store's clock may say 2 ms more
+	for _, c := range []struct {
+		at, cost int64
+		limits   []Limit
+		denied   bool
+	}{
+		{noon, 1, []Limit{full}, true}, {noon, 5, []Limit{full}, true}, {last, 1, []Limit{full}, true}, {last + 1, 1, []Limit{full}, false},
+		{noon, 1, []Limit{full, roomy}, true}, {noon, 1, []Limit{roomy, full}, true}, {noon, 9, []Limit{roomy, full}, true}, {noon, 9, []Limit{roomy}, false},
+	} {
+		if denied := deny(c.at, c.cost, c.limits...); denied != c.denied {
+			t.Errorf("%d at %d of %d limits: denied %v", c.cost, c.at, len(c.limits), denied)
+		}
+	}
+	if n, other := d.cut(full.CounterID), d.cut(roomy.CounterID); n != 6 || other != 1 {
+		t.Errorf("%d and %d denials are counted", n, other)
 	}
 }
 
