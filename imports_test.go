@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"internal/sqlite": {"internal/engine", "internal/journal", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage",
 		"migrations"},
 	"internal/web":       {"internal/engine"},
-	"internal/testenv":   {},
+	"internal/testenv":   {"migrations"},
 	"internal/storetest": {"internal/engine", "internal/journal", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage"},
 	"internal/app": {".", "internal/redact", "internal/outage", "internal/engine", "internal/yamlfile", "internal/policy", "internal/bus", "internal/alerts",
 		"internal/alerts/channel", "internal/alerts/deliver", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage", "internal/postgres", "internal/sqlite", "internal/web", "schemas"},
@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"internal/alerts/channel":      {"internal/alerts"},
 	"internal/alerts/deliver":      {"internal/alerts", "internal/outage", "internal/redact"},
 
-	"examples/internal/exampletest": {"internal/app", "internal/app/apptest", "internal/postgres", "internal/testenv"}, // for tests only
+	"examples/internal/exampletest": {"internal/app", "internal/app/apptest", "internal/testenv"}, // for tests only
 }
 
 // TestImportsPointDown reads every file that is not a test, whatever its build tags. Tests may import what they need. What

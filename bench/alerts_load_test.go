@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed503877ad/limits"
-	schema "github.com/seed503877ad/limits/internal/postgres"
 )
 
 var eventSeconds = flag.Int("event-seconds", 0, "seconds of events of the figures of alerts; 0 skips them")
@@ -94,12 +92,12 @@ func (d *bed) buildAlerter() error {
 
 // alertRun is one run on servers that stay and data that is fresh.
 func (d *bed) alertRun(alerters int) (r alertRun, err error) {
-	url, drop, err := d.database()
+	url, drop, err := d.migrated("bench")
 	if err != nil {
 		return r, err
 	}
 	defer func() { _ = drop() }()
-	if err := errors.Join(schema.Migrate(d.ctx, url), d.forgetAlerts()); err != nil {
+	if err := d.forgetAlerts(); err != nil {
 		return r, err
 	}
 	h := newHook()

@@ -72,7 +72,7 @@ const mostConnections = 64
 
 // run measures the function, without NATS in between.
 func (s baseline) run(d *bed, l load) (m measured, err error) {
-	url, drop, err := d.database()
+	url, drop, err := d.database("bench")
 	if err != nil {
 		return m, err
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -193,10 +194,19 @@ func (d *bed) show(setting string) (value string, err error) {
 	return value, err
 }
 
-// database makes an empty database for one measurement, and gives its URL and what drops it.
-func (d *bed) database() (url string, drop func() error, err error) { return d.databaseNamed("bench") }
+// migrated is database with the schema of a limiter.
+func (d *bed) migrated(name string) (url string, drop func() error, err error) {
+	if url, drop, err = d.database(name); err != nil {
+		return "", nil, err
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, patience)
+	defer cancel()
+	_, err = postgres.MigrateUp(ctx, url)
+	return url, drop, err
+}
 
-func (d *bed) databaseNamed(name string) (url string, drop func() error, err error) {
+// database makes an empty database for one measurement, and gives its URL and what drops it.
+func (d *bed) database(name string) (url string, drop func() error, err error) {
 	exec := func(sql string) error {
 		ctx, cancel := context.WithTimeout(d.ctx, patience)
 		defer cancel()

@@ -17,8 +17,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-
-	schema "github.com/seed503877ad/limits/internal/postgres"
 )
 
 // contender is one row of the table.
@@ -101,16 +99,11 @@ func (s serving) run(d *bed, l load) (m measured, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	args := []string{"serve", "--nats-url", d.nats, "--http", "off", "--data-dir", dir}
 	if s.postgres {
-		url, drop, err := d.database()
+		url, drop, err := d.migrated("bench")
 		if err != nil {
 			return m, err
 		}
 		defer func() { _ = drop() }() // the next measurement needs it dropped, and says so
-		ctx, cancel := context.WithTimeout(d.ctx, patience)
-		defer cancel()
-		if err := schema.Migrate(ctx, url); err != nil {
-			return m, err
-		}
 		args = append(args, "--database-url", url)
 	}
 	defer func() { err = errors.Join(err, d.forgetEvents()) }()

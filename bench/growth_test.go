@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	schema "github.com/seed503877ad/limits/internal/postgres"
 )
 
 var growKeys = flag.Int("grow", 0, "live counters of the large table of the growth figures; 0 skips them")
@@ -105,7 +103,7 @@ func (g *growth) fill() (err error) {
 		name string
 		rows int
 	}{{&g.small, "small", growFew}, {&g.large, "large", *growKeys}} {
-		if *t.url, _, err = g.databaseNamed(t.name); err != nil {
+		if *t.url, _, err = g.migrated(t.name); err != nil {
 			return err
 		}
 		if err := g.fillOne(*t.url, t.rows); err != nil {
@@ -117,9 +115,6 @@ func (g *growth) fill() (err error) {
 
 // fillOne has the limiter write one counter and copies it. The connection is kept for what comes later.
 func (g *growth) fillOne(url string, rows int) (err error) {
-	if err := schema.Migrate(g.ctx, url); err != nil {
-		return err
-	}
 	if _, err := g.asked(url, load{keys: 1, inFlight: 1, connections: 1}, 0, time.Second); err != nil {
 		return err
 	}
@@ -277,14 +272,11 @@ func (g *growth) severalConstants(n int) (t taken, err error) {
 }
 
 func (g *growth) severalWorkers(n int) (t taken, wait float64, err error) {
-	url, drop, err := g.database()
+	url, drop, err := g.migrated("bench")
 	if err != nil {
 		return t, 0, err
 	}
 	defer func() { _ = drop() }()
-	if err := schema.Migrate(g.ctx, url); err != nil {
-		return t, 0, err
-	}
 	for range n {
 		p, err := g.worker(url)
 		if err != nil {

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	schema "github.com/seed503877ad/limits/internal/postgres"
 )
 
 var (
@@ -76,11 +74,8 @@ func BenchmarkSoak(b *testing.B) {
 
 // serve starts a worker on a database of its own, and gives its URL and what ends both.
 func (d *bed) serve(name string) (url string, stop func(), err error) {
-	url, drop, err := d.databaseNamed(name)
+	url, drop, err := d.migrated(name)
 	if err != nil {
-		return "", nil, err
-	}
-	if err := schema.Migrate(d.ctx, url); err != nil {
 		return "", nil, err
 	}
 	p, err := d.worker(url)

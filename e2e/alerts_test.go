@@ -193,7 +193,7 @@ type site struct {
 
 func newSite(t *testing.T, alerters int) *site {
 	s := &site{db: testenv.PostgresServer(t), cluster: testenv.NATSServer(t), hook: newReceiver(t)}
-	if err := postgres.Migrate(t.Context(), s.db.URL); err != nil {
+	if _, err := postgres.MigrateUp(t.Context(), s.db.URL); err != nil {
 		t.Fatal(err)
 	}
 	s.env = append([]string{"DATABASE_URL=" + s.db.URL, "NATS_URL=" + s.cluster.URL}, alerterEnv(t, s.hook)...)

@@ -87,7 +87,7 @@ no_auth_user: w`)
 
 func TestFourWorkersAdmitExactlyTheLimit(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.Postgres(t, postgres.Migrate), undecided(t)
+	db, cluster := testenv.Postgres(t), undecided(t)
 	for range 4 {
 		start(t, "DATABASE_URL="+db, "NATS_URL="+cluster.ClientURL())
 	}
@@ -107,7 +107,7 @@ func TestFourWorkersAdmitExactlyTheLimit(t *testing.T) {
 
 func TestKillingAWorkerLosesNoChargeThatWasAnswered(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	db, cluster := testenv.Postgres(t), testenv.NATS(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
 	victim := start(t, env...) // which decides
 	start(t, env...)
@@ -178,7 +178,7 @@ func TestKillingTheOneBinaryLosesNothingThatWasAnswered(t *testing.T) {
 
 func TestAnIDIsChargedOnceAcrossCrashes(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	db, cluster := testenv.Postgres(t), testenv.NATS(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
 	victim := start(t, env...) // which decides
 	start(t, env...)
@@ -213,7 +213,7 @@ func TestAnIDIsChargedOnceAcrossCrashes(t *testing.T) {
 func TestKillingPostgreSQLLosesNothingThatWasAnswered(t *testing.T) {
 	t.Parallel()
 	db, cluster := testenv.PostgresServer(t), testenv.NATS(t)
-	if err := postgres.Migrate(t.Context(), db.URL); err != nil {
+	if _, err := postgres.MigrateUp(t.Context(), db.URL); err != nil {
 		t.Fatal(err)
 	}
 	env := []string{"DATABASE_URL=" + db.URL, "NATS_URL=" + cluster.ClientURL(), "ON_ERROR=deny"}
@@ -308,7 +308,7 @@ func exceededKeys(t testing.TB, nc *nats.Conn) (map[string]int, error) {
 
 func TestEventsSurviveTheCrashOfNATSAndOfTheWorker(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATSServer(t)
+	db, cluster := testenv.Postgres(t), testenv.NATSServer(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.URL}
 	victim := start(t, env...) // which decides
 	start(t, env...)

@@ -21,7 +21,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -173,7 +172,7 @@ type deployment struct {
 var deployments = []deployment{
 	{"sqlite", func(*testing.T) []string { return nil }},
 	{"postgres", func(t *testing.T) []string {
-		return []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + testenv.NATS(t).ClientURL()}
+		return []string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + testenv.NATS(t).ClientURL()}
 	}},
 }
 

@@ -56,7 +56,7 @@ func TestCleanupLosesNoLiveCounter(t *testing.T) {
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		at := hasten(t, testenv.Postgres(t, postgres.Migrate))
+		at := hasten(t, testenv.Postgres(t))
 		var c cleaned
 		for range 2 {
 			store, err := postgres.Open(t.Context(), postgres.Config{URL: at})
@@ -222,7 +222,7 @@ func runUntil(r *jobs.Runner, ended <-chan struct{}) error {
 // other is killed.
 func TestTwoLimitersRunEachJobOnce(t *testing.T) {
 	t.Parallel()
-	env := []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s", "ALERTER=on"}
+	env := []string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s", "ALERTER=on"}
 	workers := []*worker{start(t, env...), start(t, env...)}
 	client := limits.NewClient(connect(t, workers[0].nats), limits.Timeout(patience))
 	history := func() []limits.JobRun {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -115,7 +114,7 @@ func lostAtMost(t *testing.T, l *load, used int64, crashes int64) {
 
 func TestKillingAWorkerLosesAtMostItsLeases(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.Postgres(t, postgres.Migrate), undecided(t)
+	db, cluster := testenv.Postgres(t), undecided(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
 	survivors := []*worker{start(t, env...), start(t, env...)}
 	var l load

@@ -51,7 +51,7 @@ func counterOf(limit int64) porcupine.Model {
 
 // workers are engines on one database that tell each other what to forget.
 func workers(t *testing.T, n int) []*engine.Engine {
-	url := testenv.Postgres(t, postgres.Migrate)
+	url := testenv.Postgres(t)
 	engines := make([]*engine.Engine, n)
 	for i := range engines {
 		store, err := postgres.Open(t.Context(), postgres.Config{URL: url})

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -18,7 +17,7 @@ import (
 // nobody else is held up for long.
 func TestAWorkerThatWasStoppedGoesOn(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.Postgres(t, postgres.Migrate), testenv.NATS(t)
+	db, cluster := testenv.Postgres(t), testenv.NATS(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
 	stopped := start(t, env...)
 	start(t, env...)

@@ -138,7 +138,7 @@ policies:
 func TestEachPolicySaysWhatToAnswerWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	db := testenv.PostgresServer(t)
-	if err := postgres.Migrate(t.Context(), db.URL); err != nil {
+	if _, err := postgres.MigrateUp(t.Context(), db.URL); err != nil {
 		t.Fatal(err)
 	}
 	const limit = `message: "{used} of {limit} used", limits: [{name: l, key: "{user}", limit: 3, window: 1h}]`

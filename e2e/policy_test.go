@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -45,7 +44,7 @@ func replace(t testing.TB, path, text string) {
 // meant, and what they know of each other comes through the store alone, which is the slower way.
 func apart(t *testing.T, policies string) (a, b *nats.Conn) {
 	t.Helper()
-	env := []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "POLICIES=" + policyFile(t, policies)}
+	env := []string{"DATABASE_URL=" + testenv.Postgres(t), "POLICIES=" + policyFile(t, policies)}
 	return connect(t, start(t, env...).nats), connect(t, start(t, env...).nats)
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -27,7 +26,7 @@ type crew struct {
 
 // newCrew starts them with an alerts file.
 func newCrew(t *testing.T, hook *receiver, alerters int, file string) *crew {
-	env := []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s",
+	env := []string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s",
 		"ALERTS=" + file, "ALERTS_ALLOW=127.0.0.0/8", "HOOK_SECRET=whsec_" + strings.Repeat("c2VjcmV0", 5)}
 	w := start(t, env...)
 	c := &crew{nc: connect(t, w.nats), hook: hook}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -17,7 +16,7 @@ func TestASettleCountsOnceAcrossCrashes(t *testing.T) {
 	t.Parallel()
 	for name, env := range map[string][]string{
 		"sqlite":   {"DATA_DIR=" + filepath.Join(t.TempDir(), "data")},
-		"postgres": {"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "DATA_DIR=" + filepath.Join(t.TempDir(), "nats")},
+		"postgres": {"DATABASE_URL=" + testenv.Postgres(t), "DATA_DIR=" + filepath.Join(t.TempDir(), "nats")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

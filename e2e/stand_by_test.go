@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -50,7 +49,7 @@ func decides(t testing.TB, workers map[*worker]bool) (decides *worker) {
 func three(t *testing.T) (url string, env []string, workers map[*worker]bool) {
 	t.Helper()
 	url = testenv.NATS(t).ClientURL()
-	env = []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + url}
+	env = []string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + url}
 	workers = map[*worker]bool{}
 	for range 3 {
 		workers[start(t, env...)] = true

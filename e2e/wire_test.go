@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -109,7 +108,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 func TestARefundOnOneWorkerEndsADenialRememberedByAnother(t *testing.T) {
 	t.Parallel()
 	cluster := undecided(t)
-	env := []string{"DATABASE_URL=" + testenv.Postgres(t, postgres.Migrate), "NATS_URL=" + cluster.ClientURL()}
+	env := []string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + cluster.ClientURL()}
 	start(t, env...)
 	start(t, env...)
 	nc := connect(t, cluster.ClientURL())

@@ -11,7 +11,7 @@ import (
 )
 
 func TestMigrate(t *testing.T) {
-	url := testenv.Postgres(t, nil)
+	url := testenv.EmptyPostgres(t)
 	migrate := func(args ...string) *invocation {
 		return limiter(t, append(append([]string{"migrate"}, args...), "--database-url", url)...)
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -15,7 +14,7 @@ import (
 func TestWhoAsksIsToldThatTheDiskIsFull(t *testing.T) {
 	t.Parallel()
 	o := options(t)
-	o.DatabaseURL = testenv.Postgres(t, postgres.Migrate)
+	o.DatabaseURL = testenv.Postgres(t)
 	s := startOne(t, o, Run)
 	defer func() {
 		if err := s.stopOne(t); err != nil {

@@ -84,7 +84,7 @@ func told(t *testing.T, sub *nats.Subscription, log *watcher) (data limits.Alert
 // TestAlerterLeavesNothingBehind runs a worker and an alerter beside it, until an alert of the worker's denials was told.
 func TestAlerterLeavesNothingBehind(t *testing.T) {
 	o := options(t)
-	o.DatabaseURL, o.NATSURL = testenv.Postgres(t, postgres.Migrate), testenv.NATSServer(t).URL
+	o.DatabaseURL, o.NATSURL = testenv.Postgres(t), testenv.NATSServer(t).URL
 	o.Alerts = filepath.Join(t.TempDir(), "alerts.yaml")
 	if err := os.WriteFile(o.Alerts, []byte("rules: [{name: denials, threshold: {denials: 1}}]"), 0o600); err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func deny(t *testing.T, client *limits.Client, key string) {
 // TestAlerterStopsWithoutItsServers: what it has in hand is not lost, and the stop is not held up.
 func TestAlerterStopsWithoutItsServers(t *testing.T) {
 	database, server := testenv.PostgresServer(t), testenv.NATSServer(t)
-	if err := postgres.Migrate(t.Context(), database.URL); err != nil {
+	if _, err := postgres.MigrateUp(t.Context(), database.URL); err != nil {
 		t.Fatal(err)
 	}
 	o := options(t)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -41,7 +40,7 @@ func readiness(t *testing.T, log *watcher) (ready bool, why string) {
 
 func TestLimitersThatDoNotShareAStoreAreTold(t *testing.T) {
 	t.Parallel()
-	natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t, postgres.Migrate)
+	natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t)
 	first, second := serving(t, natsURL, databaseURL), serving(t, natsURL, databaseURL)
 	for _, log := range []*watcher{first, second} {
 		if text := log.String(); strings.Contains(text, otherStore) {
@@ -60,6 +59,6 @@ func TestLimitersThatDoNotShareAStoreAreTold(t *testing.T) {
 			t.Errorf("beside another store: %s", why)
 		}
 	}
-	copied := serving(t, natsURL, testenv.Postgres(t, postgres.Migrate))
+	copied := serving(t, natsURL, testenv.Postgres(t))
 	copied.await(t, otherStore)
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -19,7 +18,7 @@ import (
 // written, and who keeps nothing in it needs it not.
 func TestADataFolderIsOneLimiters(t *testing.T) {
 	t.Parallel()
-	natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t, postgres.Migrate)
+	natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t)
 	kept := map[string]func(o *Options){
 		"SQLite and an embedded NATS server":     func(*Options) {},
 		"SQLite":                                 func(o *Options) { o.NATSURL = natsURL },

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -25,7 +24,7 @@ func roles(t *testing.T) (at *natsRoles) {
 	at = &natsRoles{addr: rolesServer(t)}
 	o := options(t)
 	o.NATSURL, o.NATSInboxPrefix = "nats://worker:secret@"+at.addr, "_INBOX_worker"
-	o.DatabaseURL = testenv.Postgres(t, postgres.Migrate)
+	o.DatabaseURL = testenv.Postgres(t)
 	at.log = running(t, Run, o)
 	o.NATSURL, o.NATSInboxPrefix = "nats://alerter:secret@"+at.addr, "_INBOX_alerter"
 	o.Alerts = writeFile(t, "rules:\n  - {name: all, threshold: {denials: 1}, channels: [nats]}\n")

@@ -21,7 +21,7 @@ import (
 func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
 	t.Parallel()
 	o := options(t)
-	o.DatabaseURL = testenv.Postgres(t, postgres.Migrate)
+	o.DatabaseURL = testenv.Postgres(t)
 	s := startOne(t, o, Run)
 	defer func() {
 		if err := s.stopOne(t); err != nil {
@@ -69,7 +69,7 @@ func TestADamagedCounterIsNamed(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			o := options(t)
-			o.DatabaseURL = testenv.Postgres(t, postgres.Migrate)
+			o.DatabaseURL = testenv.Postgres(t)
 			request := limits.Per("damaged", 5, "1h")
 			ask := func(act func(c *limits.Client, s *started)) {
 				t.Helper()
@@ -119,7 +119,7 @@ func TestADamagedCounterIsNamed(t *testing.T) {
 func TestAStoreThatIsAwayFailsWithoutRequests(t *testing.T) {
 	t.Parallel()
 	server := testenv.PostgresServer(t)
-	if err := postgres.Migrate(t.Context(), server.URL); err != nil {
+	if _, err := postgres.MigrateUp(t.Context(), server.URL); err != nil {
 		t.Fatal(err)
 	}
 	o := options(t)
@@ -253,7 +253,7 @@ func TestAnAlerterThatTakesNoEventsIsNotReady(t *testing.T) {
 	t.Run("the store refuses them", func(t *testing.T) {
 		t.Parallel()
 		o := options(t)
-		o.DatabaseURL, o.NATSURL = testenv.Postgres(t, postgres.Migrate), testenv.NATS(t).ClientURL()
+		o.DatabaseURL, o.NATSURL = testenv.Postgres(t), testenv.NATS(t).ClientURL()
 		running(t, Run, o)
 		s := &started{log: running(t, RunAlerter, o)}
 		ready(t, s, 200, `"alerts":"ok"`, pending+"0\n")
@@ -277,7 +277,7 @@ func TestAnAlerterThatTakesNoEventsIsNotReady(t *testing.T) {
 	t.Run("NATS has no JetStream", func(t *testing.T) {
 		t.Parallel()
 		o := options(t)
-		o.DatabaseURL, o.NATSURL = testenv.Postgres(t, postgres.Migrate), testenv.NATSConfig(t, "").ClientURL()
+		o.DatabaseURL, o.NATSURL = testenv.Postgres(t), testenv.NATSConfig(t, "").ClientURL()
 		ready(t, &started{log: running(t, RunAlerter, o)}, 503, `"alerts":"look up stream LIMITS`, "")
 	})
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -33,7 +32,7 @@ func grantRoles(t *testing.T) *dbRoles {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &dbRoles{url: testenv.Postgres(t, postgres.Migrate)}
+	r := &dbRoles{url: testenv.Postgres(t)}
 	u, err := url.Parse(r.url)
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,6 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/bus"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -105,7 +104,7 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 		"everything inside": func(*testing.T, *Options) {},
 		"a worker": func(t *testing.T, o *Options) {
 			// A server in this process would start goroutines of its own for the stream that the worker makes.
-			o.DatabaseURL, o.NATSURL = testenv.Postgres(t, postgres.Migrate), testenv.NATSServer(t).URL
+			o.DatabaseURL, o.NATSURL = testenv.Postgres(t), testenv.NATSServer(t).URL
 			o.Alerter = "on" // and all that an alerter does
 		},
 	} {

@@ -93,7 +93,7 @@ func startWorker(t *testing.T, databaseURL, natsURL string, e Decider, silent bo
 func oneWorker(t *testing.T, e Decider) (*worker, *nats.Conn) {
 	t.Helper()
 	url := testenv.NATS(t).ClientURL()
-	return startWorker(t, testenv.Postgres(t, postgres.Migrate), url, e, false), dial(t, url)
+	return startWorker(t, testenv.Postgres(t), url, e, false), dial(t, url)
 }
 
 func createKey(t *testing.T, nc *nats.Conn, body string) (r limits.CreateKeyReply) {
@@ -276,7 +276,7 @@ func TestRevocationReachesEveryWorker(t *testing.T) {
 	for name, silent := range map[string]bool{"told": false, "not told": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t, postgres.Migrate)
+			natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t)
 			for range 2 {
 				startWorker(t, databaseURL, natsURL, &fakeEngine{submit: allowing}, silent)
 			}
@@ -307,7 +307,7 @@ func TestOverridesReachEveryWorker(t *testing.T) {
 	for name, silent := range map[string]bool{"told": false, "not told": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t, postgres.Migrate)
+			natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t)
 			var workers [2]*worker
 			for i := range workers {
 				workers[i] = startWorker(t, databaseURL, natsURL, &fakeEngine{submit: allowing}, silent)

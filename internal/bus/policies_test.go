@@ -74,7 +74,7 @@ func file(t *testing.T) engine.Store {
 
 func database(t *testing.T) engine.Store {
 	t.Helper()
-	store, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t, postgres.Migrate)})
+	store, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

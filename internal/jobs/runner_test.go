@@ -376,7 +376,7 @@ func TestTheNextRunIsTheSooner(t *testing.T) {
 // TestEachRunOnce holds that of three replicas on one database one does the run, and the others see that.
 func TestEachRunOnce(t *testing.T) {
 	t.Parallel()
-	url := testenv.Postgres(t, postgres.Migrate)
+	url := testenv.Postgres(t)
 	ran := make(chan string, 100)
 	// Its last time was in some February, so it is late at the start and not due again.
 	job := jobs.Job{Name: "j", Schedule: "0 0 29 2 *"}

@@ -139,7 +139,7 @@ func TestAWorkerThatStandsStill(t *testing.T) {
 // finds it by itself, over connections that were idle when it went.
 func TestServerKilled(t *testing.T) {
 	server := testenv.PostgresServer(t)
-	if err := Migrate(t.Context(), server.URL); err != nil {
+	if _, err := MigrateUp(t.Context(), server.URL); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, Config{URL: server.URL, MaxConns: 4})
@@ -194,7 +194,7 @@ func TestConnectionsKilled(t *testing.T) {
 
 // TestCommitAnswerLost cuts the connection when the answer to the commit comes back.
 func TestCommitAnswerLost(t *testing.T) {
-	direct := testenv.Postgres(t, Migrate)
+	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
 	s := open(t, Config{URL: proxy.url})
 	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
@@ -216,7 +216,7 @@ func TestCommitAnswerLost(t *testing.T) {
 // TestSilentConnections has all connections of a worker go silent while new ones are served, as in a failover that sends
 // no word: what runs by itself gives them up, and so does the first decision behind.
 func TestSilentConnections(t *testing.T) {
-	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url, patience: 2 * time.Second})
 	none := func(context.Context, []engine.Event) ([]string, error) { return nil, nil }
 	for _, key := range []string{"a", "b"} {
@@ -294,7 +294,7 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			proxy := startProxy(t, testenv.Postgres(t, Migrate))
+			proxy := startProxy(t, testenv.Postgres(t))
 			s := open(t, Config{URL: proxy.url})
 			if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
 				t.Fatal(err)
@@ -328,7 +328,7 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 // TestTheEndOfARestHoldsUpNoDecisionForLong: a worker takes over when a database fails, and its connections may be silent.
 func TestTheEndOfARestHoldsUpNoDecisionForLong(t *testing.T) {
 	t.Parallel()
-	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url})
 	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
 		t.Fatal(err)
@@ -381,7 +381,7 @@ func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			proxy := startProxy(t, testenv.Postgres(t, Migrate))
+			proxy := startProxy(t, testenv.Postgres(t))
 			s := open(t, Config{URL: proxy.url})
 			if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
 				t.Fatal(err)
@@ -410,7 +410,7 @@ func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
 // TestConnectionsThatTakeLongToMake has a server that lets nobody in as fast as a transaction gives up, as after a failover with
 // a storm of connections.
 func TestConnectionsThatTakeLongToMake(t *testing.T) {
-	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url + "&connect_timeout=20"})
 	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
 		t.Fatal(err)
@@ -432,7 +432,7 @@ func TestConnectionsThatTakeLongToMake(t *testing.T) {
 // connection that was made meanwhile is kept.
 func TestAStandbyIsNoServer(t *testing.T) {
 	primary := testenv.PostgresServer(t)
-	if err := Migrate(t.Context(), primary.URL); err != nil {
+	if _, err := MigrateUp(t.Context(), primary.URL); err != nil {
 		t.Fatal(err)
 	}
 	standby := primary.Standby()
@@ -469,7 +469,7 @@ func TestAStandbyIsNoServer(t *testing.T) {
 
 // TestCloseOfSilentConnections: a store whose server says nothing is closed all the same.
 func TestCloseOfSilentConnections(t *testing.T) {
-	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url, patience: 7 * time.Second})
 	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
 		t.Fatal(err)

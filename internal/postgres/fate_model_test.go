@@ -134,7 +134,7 @@ func (f *fated) disturb(ctx context.Context, r *rand.Rand) {
 // resets and expiry beside: what was answered is what the database holds, and all workers know that.
 func TestFates(t *testing.T) {
 	t.Parallel()
-	direct := testenv.Postgres(t, Migrate)
+	direct := testenv.Postgres(t)
 	seed := rand.Uint64()
 	t.Log("seed", seed)
 	var workers []*fated

@@ -47,7 +47,7 @@ func TestTheFateOfACommitIsFoundOut(t *testing.T) {
 
 func findOut(t *testing.T, way func(t *testing.T, s *Store) engine.Turn, committed bool) {
 	t.Helper()
-	direct := testenv.Postgres(t, Migrate)
+	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
 	s := open(t, Config{URL: proxy.url})
 	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
@@ -95,7 +95,7 @@ func findOut(t *testing.T, way func(t *testing.T, s *Store) engine.Turn, committ
 // TestALookThatFailsIsNotTheLast has connections go that look, one behind the other.
 func TestALookThatFailsIsNotTheLast(t *testing.T) {
 	t.Parallel()
-	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url})
 	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestALookThatFailsIsNotTheLast(t *testing.T) {
 // TestTheFateOfACommitBehindItsDeadline: a process that was stopped meanwhile finds that it has no time left, and its answer lost.
 func TestTheFateOfACommitBehindItsDeadline(t *testing.T) {
 	t.Parallel()
-	direct := testenv.Postgres(t, Migrate)
+	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
 	s := open(t, Config{URL: proxy.url})
 	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
@@ -134,7 +134,7 @@ func TestTheFateOfACommitBehindItsDeadline(t *testing.T) {
 // TestAServerThatHangsIsNoLostRace: to the circuit breaker it must stay a failure, though nothing was written.
 func TestAServerThatHangsIsNoLostRace(t *testing.T) {
 	t.Parallel()
-	proxy := startProxy(t, testenv.Postgres(t, Migrate))
+	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url})
 	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
 // read the row knows.
 func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 	t.Parallel()
-	direct := testenv.Postgres(t, Migrate)
+	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
 	s, other := open(t, Config{URL: proxy.url}), open(t, Config{URL: direct})
 	tune(s, storetest.Foldings[3])
@@ -273,7 +273,7 @@ func TestACommitThatComesLate(t *testing.T) {
 // what is charged is what was allowed, and nobody is answered without the store.
 func TestNothingIsInDoubtForLong(t *testing.T) {
 	t.Parallel()
-	direct := testenv.Postgres(t, Migrate)
+	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
 	e, err := engine.New(t.Context(), engine.Config{Store: open(t, Config{URL: proxy.url}), NewID: rand.Text, Deadline: time.Minute})
 	if err != nil {

@@ -92,7 +92,7 @@ func tune(s *Store, p journal.Policy) {
 // anew and that know nothing, with what is remembered lost, and with decisions in turn and ahead of it.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	url := testenv.Postgres(t, Migrate)
+	url := testenv.Postgres(t)
 	workers := make([]*Store, 3)
 	begin := func(w, policy int) {
 		if workers[w] != nil {

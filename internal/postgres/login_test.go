@@ -13,7 +13,7 @@ import (
 // TestWhyAConnectFailedIsToldOnce: without TLS on the server each attempt with it fails first, and that is not the reason.
 func TestWhyAConnectFailedIsToldOnce(t *testing.T) {
 	t.Parallel()
-	u, err := url.Parse(testenv.Postgres(t, Migrate))
+	u, err := url.Parse(testenv.Postgres(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,12 +31,6 @@ type Migrated struct {
 	From, To int64
 }
 
-// Migrate is MigrateUp for who does not ask what was done.
-func Migrate(ctx context.Context, url string) error {
-	_, err := MigrateUp(ctx, url)
-	return err
-}
-
 // MigrateUp brings the schema to the version that this program knows. Any number of processes may call it at the same
 // time: one does the work, the others wait for it. A schema of a newer program is an error.
 func MigrateUp(ctx context.Context, url string) (m Migrated, err error) {

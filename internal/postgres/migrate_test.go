@@ -15,7 +15,7 @@ import (
 )
 
 func TestSchema(t *testing.T) {
-	url := testenv.Postgres(t, nil)
+	url := testenv.EmptyPostgres(t)
 	s := open(t, Config{URL: url})
 	check := func(want string) {
 		t.Helper()
@@ -97,8 +97,7 @@ func TestSchema(t *testing.T) {
 // TestARoleThatMayNotMigrateIsToldWhichMay, on a database where nothing was migrated yet, and on one of another's.
 func TestARoleThatMayNotMigrateIsToldWhichMay(t *testing.T) {
 	t.Parallel()
-	for name, migrate := range map[string]func(context.Context, string) error{"empty": nil, "migrated": Migrate} {
-		text := testenv.Postgres(t, migrate)
+	for name, text := range map[string]string{"empty": testenv.EmptyPostgres(t), "migrated": testenv.Postgres(t)} {
 		u, err := url.Parse(text)
 		if err != nil {
 			t.Fatal(err)
@@ -122,7 +121,7 @@ func TestARoleThatMayNotMigrateIsToldWhichMay(t *testing.T) {
 // TestAStepThatFailsIsNotHalfDone, nor called so.
 func TestAStepThatFailsIsNotHalfDone(t *testing.T) {
 	t.Parallel()
-	url := testenv.Postgres(t, Migrate)
+	url := testenv.Postgres(t)
 	s := open(t, Config{URL: url})
 	if _, err := connect(t, s).Exec(t.Context(), `CREATE VIEW needs AS SELECT * FROM outbox_refused`); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 // TestSessionsBehindAPooler holds that a pooler of sessions lets both pools in, and that their settings stand behind it.
 func TestSessionsBehindAPooler(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{URL: startPooler(t, testenv.Postgres(t, Migrate), pool)})
+	s := open(t, Config{URL: startPooler(t, testenv.Postgres(t), pool)})
 	if err := s.CheckSessions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestSessionsBehindAPooler(t *testing.T) {
 func TestPoolersOfTransactionsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := &transactions{}
-	url := startPooler(t, testenv.Postgres(t, Migrate), p.pool)
+	url := startPooler(t, testenv.Postgres(t), p.pool)
 	t.Cleanup(p.close)
 	check := func(act string, err error) {
 		if !errors.Is(err, ErrPooled) || !strings.Contains(err.Error(), "check sessions of 127.0.0.1:") {
@@ -72,7 +72,7 @@ func TestPoolersOfTransactionsAreRefused(t *testing.T) {
 func TestAPoolerWithoutASessionLeft(t *testing.T) {
 	t.Parallel()
 	p := &transactions{}
-	url := startPooler(t, testenv.Postgres(t, Migrate), p.pool) + "&connect_timeout=1"
+	url := startPooler(t, testenv.Postgres(t), p.pool) + "&connect_timeout=1"
 	t.Cleanup(p.close)
 	p.busy.Lock()
 	defer p.busy.Unlock()
@@ -89,7 +89,7 @@ func TestAPoolerWithoutASessionLeft(t *testing.T) {
 // TestASessionThatWasAnothers holds that statements which somebody left in a session are not in the way of ours.
 func TestASessionThatWasAnothers(t *testing.T) {
 	t.Parallel()
-	cfg, err := parse(testenv.Postgres(t, Migrate))
+	cfg, err := parse(testenv.Postgres(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func open(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	if cfg.URL == "" {
-		cfg.URL = testenv.Postgres(t, Migrate)
+		cfg.URL = testenv.Postgres(t)
 	}
 	s, err := Open(t.Context(), cfg)
 	if err != nil {
@@ -80,7 +80,7 @@ func state(t *testing.T, s *Store, key string) string {
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store { return open(t, Config{MaxConns: 6}) })
 	storetest.Elsewhere(t, func(t *testing.T) (here, there storetest.Store) {
-		url := testenv.Postgres(t, Migrate)
+		url := testenv.Postgres(t)
 		return open(t, Config{URL: url}), open(t, Config{URL: url})
 	})
 	storetest.ClockAhead(t, func(t *testing.T) (storetest.Store, func(time.Duration)) {
@@ -111,7 +111,7 @@ func TestExpire(t *testing.T) {
 // TestSessions holds that the settings reach the server, and that those of the URL win.
 func TestSessions(t *testing.T) {
 	t.Parallel()
-	base := testenv.Postgres(t, Migrate)
+	base := testenv.Postgres(t)
 	for _, settings := range []string{
 		"application_name=mine&lock_timeout=77&synchronous_commit=off",
 		"options=-c%20application_name%3Dmine%20-clock_timeout%3D77%20--synchronous-commit%3Doff",
@@ -133,7 +133,7 @@ func TestSessions(t *testing.T) {
 
 // TestClose holds that nothing of a store outlives it, also when a rollback was left to the background.
 func TestClose(t *testing.T) {
-	url := testenv.Postgres(t, Migrate)
+	url := testenv.Postgres(t)
 	before := goleak.IgnoreCurrent()
 	s, err := Open(t.Context(), Config{URL: url})
 	if err != nil {
@@ -176,9 +176,10 @@ func TestURL(t *testing.T) {
 		}
 	}
 	s := open(t, Config{URL: "postgres://u:s3cret@127.0.0.1:1/db"})
+	_, migrate := MigrateUp(t.Context(), "postgres://u:s3cret@127.0.0.1:1/db")
 	for act, err := range map[string]error{
 		"ping": s.Ping(t.Context()), "update": s.Update(t.Context(), batch("a"), nothing), "schema": s.CheckSchema(t.Context()),
-		"migrate": Migrate(t.Context(), "postgres://u:s3cret@127.0.0.1:1/db"),
+		"migrate": migrate,
 	} {
 		if err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", act, err)

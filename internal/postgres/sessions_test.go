@@ -19,7 +19,7 @@ import (
 // fresh gives the URL of a new database with that encoding, and with those settings for all who connect.
 func fresh(t *testing.T, encoding string, settings ...string) string {
 	t.Helper()
-	base := testenv.Postgres(t, nil)
+	base := testenv.EmptyPostgres(t)
 	u, err := url.Parse(base)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestEncodings(t *testing.T) {
 			t.Parallel()
 			for _, client := range clients {
 				at := fresh(t, encoding, "client_encoding = "+client)
-				if err := Migrate(t.Context(), at); err != nil {
+				if _, err := MigrateUp(t.Context(), at); err != nil {
 					t.Fatal(err)
 				}
 				s := open(t, Config{URL: at})
@@ -127,7 +127,7 @@ func TestWhatWasAnsweredIsOnTheDisk(t *testing.T) {
 // poolOf is that of decisions, with the schema that it needs.
 func poolOf(t *testing.T, s *Store) *pgxpool.Pool {
 	t.Helper()
-	if err := Migrate(t.Context(), s.pool.Config().ConnString()); err != nil {
+	if _, err := MigrateUp(t.Context(), s.pool.Config().ConnString()); err != nil {
 		t.Fatal(err)
 	}
 	return s.pool

@@ -3,65 +3,68 @@ package testenv
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
-	"reflect"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
+	"github.com/pressly/goose/v3"
+
+	"github.com/seed503877ad/limits/migrations"
 )
 
-// Postgres returns the URL of a database that is the test's own, migrated by migrate, or empty when migrate is nil.
-// Whatever is still connected to it when the test ends is cut off. On a server that was lent it is dropped then; else it goes
-// with the server, at the end.
+// Postgres returns the URL of a database that is the test's own, with the schema. Whatever is still connected to it when the test
+// ends is cut off. On a server that was lent it is dropped then; else it goes with the server, at the end.
 //
-// migrate runs once in a test process, on a template that every later database is copied from, which takes
-// milliseconds. Functions are told apart by their code: of two closures that differ only in the variables they hold,
-// the first serves for both.
-func Postgres(tb testing.TB, migrate func(ctx context.Context, url string) error) string {
+// It is a copy of a template that a test process makes once, which takes milliseconds.
+func Postgres(tb testing.TB) string {
 	tb.Helper()
-	name, err := shared.create(migrate)
-	if err != nil {
-		tb.Fatalf("testenv: %v", err)
-	}
-	tb.Cleanup(func() {
-		if err := shared.discard(name); err != nil {
-			tb.Errorf("testenv: discard the test's database: %v", err)
-		}
-	})
-	return shared.databaseURL(name)
+	return shared.database(tb, shared.migrated)
+}
+
+// EmptyPostgres is Postgres without the schema.
+func EmptyPostgres(tb testing.TB) string {
+	tb.Helper()
+	return shared.database(tb, shared.empty)
 }
 
 // shared is the server of this test process, started when first asked for. It has to be known to every test of the
 // process and to Main, hence a variable of the package.
 var shared server
 
-// server is a PostgreSQL server with template databases.
+// server is a PostgreSQL server with a template database.
 type server struct {
-	mu        sync.Mutex
-	admin     string // URL of a database to create others from; empty until started
-	err       error  // why it did not start: reported to each test, tried once
-	cluster   *cluster
-	templates map[uintptr]template
+	mu       sync.Mutex
+	admin    string // URL of a database to create others from; empty until started
+	err      error  // why it did not start, or has no template: reported to each test, tried once
+	cluster  *cluster
+	template string // with the schema; empty until made
 }
 
-type template struct {
-	name string
-	err  error
-}
-
-// create makes a database and returns its name.
-func (s *server) create(migrate func(context.Context, string) error) (string, error) {
-	source, err := s.template(migrate)
-	if err != nil {
-		return "", err
-	}
+// database makes a copy of what template names, for one test.
+func (s *server) database(tb testing.TB, template func() (string, error)) string {
+	tb.Helper()
 	name := newName()
-	return name, s.exec("CREATE DATABASE " + name + " TEMPLATE " + source)
+	source, err := template()
+	if err == nil {
+		err = s.exec("CREATE DATABASE " + name + " TEMPLATE " + source)
+	}
+	if err != nil {
+		tb.Fatalf("testenv: %v", err)
+	}
+	tb.Cleanup(func() {
+		if err := s.discard(name); err != nil {
+			tb.Errorf("testenv: discard the test's database: %v", err)
+		}
+	})
+	return s.databaseURL(name)
 }
 
 // discard ends what is connected to a database. Where the server goes soon, too, its files stay: ext4 gives no inode away
@@ -73,34 +76,44 @@ func (s *server) discard(name string) error {
 	return s.exec("DROP DATABASE IF EXISTS " + name + " WITH (FORCE)")
 }
 
-// template returns the database to copy, and starts the server and makes the database when it is the first to ask.
-func (s *server) template(migrate func(context.Context, string) error) (string, error) {
+// empty and migrated name what a database is copied from. The first to ask starts the server, and makes the template.
+func (s *server) empty() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.start(); err != nil {
-		return "", err
+	return "template0", s.start()
+}
+
+func (s *server) migrated() (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.start(); err != nil || s.template != "" {
+		return s.template, err
 	}
-	if migrate == nil {
-		return "template0", nil
+	s.template = newName()
+	if s.err = s.exec("CREATE DATABASE " + s.template + " TEMPLATE template0"); s.err == nil {
+		s.err = migrate(s.databaseURL(s.template))
 	}
-	code := reflect.ValueOf(migrate).Pointer()
-	if t, ok := s.templates[code]; ok {
-		return t.name, t.err
-	}
-	t := template{name: newName()}
-	t.err = s.exec("CREATE DATABASE " + t.name + " TEMPLATE template0")
-	if t.err == nil {
-		t.err = s.migrate(t.name, migrate)
-	}
-	s.templates[code] = t
-	return t.name, t.err
+	return s.template, s.err
 }
 
 // migrate has a context of its own, and not the test's, since what it makes is for all tests.
-func (s *server) migrate(name string, migrate func(context.Context, string) error) error {
+func migrate(databaseURL string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := migrate(ctx, s.databaseURL(name)); err != nil {
+	db, err := sql.Open("pgx", databaseURL)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	files, err := fs.Sub(migrations.FS, "postgres")
+	if err != nil {
+		return err
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithDisableGlobalRegistry(true))
+	if err == nil {
+		_, err = p.Up(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("migrate the template database: %w", err)
 	}
 	return nil
@@ -111,7 +124,6 @@ func (s *server) start() error {
 	if s.admin != "" || s.err != nil {
 		return s.err
 	}
-	s.templates = map[uintptr]template{}
 	if given := os.Getenv("TEST_DATABASE_URL"); given != "" {
 		if u, err := url.Parse(given); err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
 			s.err = errors.New("TEST_DATABASE_URL: want postgres://user:password@host:port/database")
@@ -129,18 +141,17 @@ func (s *server) start() error {
 	return s.err
 }
 
-// close stops the server, or drops the templates on one that was given.
+// close stops the server, or drops the template on one that was given.
 func (s *server) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cluster != nil {
 		return s.cluster.remove()
 	}
-	var errs []error
-	for _, t := range s.templates {
-		errs = append(errs, s.discard(t.name))
+	if s.template == "" {
+		return nil
 	}
-	return errors.Join(errs...)
+	return s.discard(s.template)
 }
 
 func (s *server) exec(sql string, args ...any) error {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/seed503877ad/limits/internal/app"
 	"github.com/seed503877ad/limits/internal/app/apptest"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -51,7 +50,7 @@ func Start(t *testing.T, store, policyFile string, extra ...func(*app.Options)) 
 	switch store {
 	case SQLite:
 	case Postgres:
-		o.DatabaseURL, o.NATSURL = testenv.Postgres(t, postgres.Migrate), testenv.NATS(t).ClientURL()
+		o.DatabaseURL, o.NATSURL = testenv.Postgres(t), testenv.NATS(t).ClientURL()
 	default:
 		t.Fatalf("start a limiter: store %q: want %s or %s", store, SQLite, Postgres)
 	}

@@ -24,7 +24,7 @@ func Run[S any](t *testing.T, test func(t *testing.T, s S)) {
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		s, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t, postgres.Migrate)})
+		s, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
