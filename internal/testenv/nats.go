@@ -2,7 +2,6 @@ package testenv
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,16 +15,45 @@ import (
 // ends. Its ClientURL is the address to connect to. change may set other options.
 func NATS(tb testing.TB, change ...func(*natsserver.Options)) *natsserver.Server {
 	tb.Helper()
-	settings := natsSettings{Port: natsserver.RANDOM_PORT, Dir: tb.TempDir()}
-	s, err := settings.start(change...)
+	o := local(&natsserver.Options{Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: tb.TempDir()})
+	for _, c := range change {
+		c(o)
+	}
+	return ready(tb, started(tb, o))[0]
+}
+
+// started is a server inside the test process, which stops when the test ends.
+func started(tb testing.TB, o *natsserver.Options) *natsserver.Server {
+	tb.Helper()
+	s, err := natsserver.NewServer(o)
 	if err != nil {
 		tb.Fatalf("testenv: start NATS: %v", err)
 	}
+	s.Start()
 	tb.Cleanup(func() {
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
 	return s
+}
+
+// local sets what all servers of tests have in common.
+func local(o *natsserver.Options) *natsserver.Options {
+	o.Host, o.NoSigs, o.NoLog = "127.0.0.1", true, true
+	// Left out, they follow the machine's free memory and disk.
+	o.JetStreamMaxMemory, o.JetStreamMaxStore = 64<<20, 8<<30
+	return o
+}
+
+// ready waits until servers take connections, which those of a cluster do not before there is a leader.
+func ready(tb testing.TB, servers ...*natsserver.Server) []*natsserver.Server {
+	tb.Helper()
+	for _, s := range servers {
+		if !s.ReadyForConnections(patience) {
+			tb.Fatalf("testenv: start NATS: not ready for connections after %s", patience)
+		}
+	}
+	return servers
 }
 
 // NATSProc is a NATS server with JetStream in a process of its own.
@@ -50,10 +78,9 @@ func NATSServer(tb testing.TB) *NATSProc {
 		tb.Fatalf("testenv: %v", err)
 	}
 	p := &NATSProc{
-		URL: fmt.Sprintf("nats://127.0.0.1:%d", port),
-		tb:  tb,
-		// Acknowledged is then on disk, as the server that the product embeds has it.
-		settings: natsSettings{Port: port, Dir: tb.TempDir(), SyncAlways: true},
+		URL:      fmt.Sprintf("nats://127.0.0.1:%d", port),
+		tb:       tb,
+		settings: natsSettings{Port: port, Dir: tb.TempDir()},
 	}
 	if p.process, err = p.settings.startChild(); err != nil {
 		tb.Fatalf("testenv: start NATS: %v", err)
@@ -87,39 +114,10 @@ const (
 	natsReady    = "testenv: NATS is ready"
 )
 
-// natsSettings is all that the servers differ in.
+// natsSettings is all that such servers differ in.
 type natsSettings struct {
-	Port       int
-	Dir        string
-	SyncAlways bool
-}
-
-func (n natsSettings) start(change ...func(*natsserver.Options)) (*natsserver.Server, error) {
-	options := &natsserver.Options{
-		Host:       "127.0.0.1",
-		Port:       n.Port,
-		NoSigs:     true,
-		NoLog:      true,
-		JetStream:  true,
-		StoreDir:   n.Dir,
-		SyncAlways: n.SyncAlways,
-		// Left out, they follow the machine's free memory and disk.
-		JetStreamMaxMemory: 64 << 20,
-		JetStreamMaxStore:  8 << 30,
-	}
-	for _, c := range change {
-		c(options)
-	}
-	s, err := natsserver.NewServer(options)
-	if err != nil {
-		return nil, err
-	}
-	s.Start()
-	if !s.ReadyForConnections(patience) {
-		s.Shutdown()
-		return nil, errors.New("not ready for connections after " + patience.String())
-	}
-	return s, nil
+	Port int
+	Dir  string
 }
 
 // startChild executes the test binary again with the settings in its environment, which Main looks for.
@@ -144,9 +142,15 @@ func runNATSChild(settings string) int {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		return 2
 	}
-	s, err := n.start()
+	// Acknowledged is on disk with SyncAlways, as the server that the product embeds has it.
+	s, err := natsserver.NewServer(local(&natsserver.Options{Port: n.Port, JetStream: true, StoreDir: n.Dir, SyncAlways: true}))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
+		return 1
+	}
+	s.Start()
+	if !s.ReadyForConnections(patience) {
+		fmt.Fprintln(os.Stderr, "testenv: not ready for connections after", patience)
 		return 1
 	}
 	fmt.Println(natsReady)

@@ -22,44 +22,22 @@ func NATSCluster(tb testing.TB) []*natsserver.Server {
 		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 	}
 	for i := range servers {
-		s, err := natsserver.NewServer(&natsserver.Options{
-			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: natsserver.RANDOM_PORT,
-			NoSigs: true, NoLog: true, JetStream: true, StoreDir: tb.TempDir(),
-			JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 8 << 30,
+		servers[i] = started(tb, local(&natsserver.Options{
+			ServerName: fmt.Sprintf("n%d", i), Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: tb.TempDir(),
 			Cluster: natsserver.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]},
 			Routes:  routes,
-		})
-		if err != nil {
-			tb.Fatalf("testenv: start NATS: %v", err)
-		}
-		s.Start()
-		tb.Cleanup(func() {
-			s.Shutdown()
-			s.WaitForShutdown()
-		})
-		servers[i] = s
+		}))
 	}
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		for _, s := range servers {
 			if s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == len(servers) {
-				return ready(tb, servers)
+				return ready(tb, servers...)
 			}
 		}
 		if time.Since(began) > patience {
 			tb.Fatalf("testenv: start NATS: the cluster has no leader after %s", patience)
 		}
 	}
-}
-
-// ready waits until the servers take connections, which they do not before there is a leader.
-func ready(tb testing.TB, servers []*natsserver.Server) []*natsserver.Server {
-	tb.Helper()
-	for _, s := range servers {
-		if !s.ReadyForConnections(patience) {
-			tb.Fatalf("testenv: start NATS: not ready for connections after %s", patience)
-		}
-	}
-	return servers
 }
 
 // freePorts gives ports of this machine that nobody listens on.

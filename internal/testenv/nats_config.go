@@ -20,20 +20,6 @@ func NATSConfig(tb testing.TB, text string) *natsserver.Server {
 	if err != nil {
 		tb.Fatalf("testenv: configure NATS: %v", err)
 	}
-	o.Host, o.Port, o.HTTPPort, o.StoreDir = "127.0.0.1", natsserver.RANDOM_PORT, 0, tb.TempDir()
-	o.NoSigs, o.NoLog = true, true
-	o.JetStreamMaxMemory, o.JetStreamMaxStore = 64<<20, 8<<30
-	s, err := natsserver.NewServer(o)
-	if err != nil {
-		tb.Fatalf("testenv: start NATS: %v", err)
-	}
-	s.Start()
-	tb.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	if !s.ReadyForConnections(patience) {
-		tb.Fatalf("testenv: start NATS: not ready for connections after %s", patience)
-	}
-	return s
+	o.Port, o.HTTPPort, o.StoreDir = natsserver.RANDOM_PORT, 0, tb.TempDir()
+	return ready(tb, started(tb, local(o)))[0]
 }
