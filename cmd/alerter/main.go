@@ -42,7 +42,6 @@ type command struct {
 	Version kong.VersionFlag `help:"Print the version."`
 }
 
-// Help gives the examples of --help.
 func (*command) Help() string {
 	return `Examples:
 
@@ -55,7 +54,6 @@ func (*command) Help() string {
 Ask it over NATS: limiter alerts list, limiter alerts test-send, limiter jobs list.`
 }
 
-// Validate holds what the tags cannot.
 func (c *command) Validate() error {
 	if c.NATSURL == "" || c.DatabaseURL == "" {
 		return errors.New("--nats-url and --database-url are needed: an alerter works beside limiters that have both;" +

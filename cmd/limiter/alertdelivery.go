@@ -16,7 +16,6 @@ import (
 
 type alertsChannelsCmd struct{ clientFlags }
 
-// Help gives the examples of --help.
 func (*alertsChannelsCmd) Help() string {
 	return `A channel is disabled when its target says that it is gone; limiter alerts replay --channel C enables it. It is paused while
 its target asks to be left alone (Retry-After). BREAKER, a pause and an error are those of the process that answers.
@@ -64,7 +63,6 @@ type alertsTestSendCmd struct {
 	Wait    time.Duration `default:"10s" placeholder:"DURATION" help:"How long to wait for the end of the first try (${default})."`
 }
 
-// Help gives the examples of --help.
 func (*alertsTestSendCmd) Help() string {
 	return `The test goes through the same outbox as alerts, and says that nothing is wrong. The exit status is 1 unless every channel
 has taken it.
@@ -75,7 +73,6 @@ Examples:
   limiter alerts test-send pager --note "after the move"`
 }
 
-// Validate holds what the tags cannot.
 func (c *alertsTestSendCmd) Validate() error {
 	if c.Wait < 0 {
 		return fmt.Errorf("--wait: %v is below 0; want 0 to not wait, or one such as 10s", c.Wait)
@@ -188,7 +185,6 @@ type alertsDeadCmd struct {
 	Max     int    `default:"50" placeholder:"N" help:"At most N deliveries (${default})."`
 }
 
-// Help gives the examples of --help.
 func (*alertsDeadCmd) Help() string {
 	return `Lists deliveries that were given up, and messages of the stream LIMITS that could not be taken as events.
 
@@ -199,7 +195,6 @@ Examples:
   limiter alerts dead --json | jq -r '.poison[] | .data | @base64d'`
 }
 
-// Validate holds what the tags cannot.
 func (c *alertsDeadCmd) Validate() error { return c.validateMax(c.Max, limits.MaxAlertPage) }
 
 func (c *alertsDeadCmd) Run(s *session) error {
@@ -236,7 +231,6 @@ type alertsReplayCmd struct {
 	Yes     bool   `short:"y" help:"Do not ask; needed for --all when standard input is no terminal."`
 }
 
-// Help gives the examples of --help.
 func (*alertsReplayCmd) Help() string {
 	return `Dead letters wait again, due at once. Who already got one can tell by its id.
 
@@ -247,7 +241,6 @@ Examples:
   limiter alerts replay --all --yes`
 }
 
-// Validate holds what the tags cannot.
 func (c *alertsReplayCmd) Validate() error {
 	return cmp.Or(oneOf("ID, --channel and --all", c.ID != "", c.Channel != "", c.All), c.clientFlags.Validate())
 }

@@ -21,7 +21,6 @@ type alertsPreviewCmd struct {
 	JSON  bool     `help:"Print JSON."`
 }
 
-// Help gives the examples of --help.
 func (*alertsPreviewCmd) Help() string {
 	return `Reads the events that the JetStream stream LIMITS keeps and runs them through the rules here: nothing is sent, and nothing
 changes. Silences are left out, and the throttle begins unused.
@@ -33,7 +32,6 @@ Examples:
   limiter alerts preview --json | jq '.alerts[] | select(.notice == "held")'`
 }
 
-// Validate holds what the tags cannot.
 func (c *alertsPreviewCmd) Validate() error {
 	if c.Max < 1 || c.Max > 10_000_000 {
 		return fmt.Errorf("--max: %d is not between 1 and 10000000", c.Max)

@@ -23,7 +23,6 @@ type alertsCmd struct {
 	Preview   alertsPreviewCmd   `cmd:"" help:"Show what rules would have made of the events of the last hours, sending nothing."`
 }
 
-// Help gives the examples of --help.
 func (*alertsCmd) Help() string {
 	return `Examples:
 
@@ -41,7 +40,6 @@ type alertsListCmd struct {
 	Max    int    `default:"50" placeholder:"N" help:"At most N alerts (${default})."`
 }
 
-// Help gives the examples of --help.
 func (*alertsListCmd) Help() string {
 	return `Told: pending, sent (handed to its channels; limiter alerts show ID tells whether they have it),
 held (by the throttle or quiet hours, for the digest), silenced.
@@ -53,7 +51,6 @@ Examples:
   limiter alerts list --json | jq -r '.alerts[] | select(.notice == "held") | .user'`
 }
 
-// Validate holds what the tags cannot.
 func (c *alertsListCmd) Validate() error { return c.validateMax(c.Max, limits.MaxAlertPage) }
 
 func (c *alertsListCmd) Run(s *session) error {
@@ -102,7 +99,6 @@ type alertsShowCmd struct {
 	ID string `arg:"" name:"id" help:"The id of an alert, a digest or a test; see: limiter alerts list."`
 }
 
-// Help gives the examples of --help.
 func (*alertsShowCmd) Help() string {
 	return `Examples:
 

@@ -20,7 +20,6 @@ type alertsSilenceCmd struct {
 	By     string   `env:"USER" placeholder:"NAME" help:"Who silences."`
 }
 
-// Help gives the examples of --help.
 func (*alertsSilenceCmd) Help() string {
 	return `Alerts that fit everything given are raised and listed, and nobody is told of them. One that is still open when the silence
 ends is told when its next event comes.
@@ -32,7 +31,6 @@ Examples:
   limiter alerts silence --rule '*' --for 30m --reason "load test"`
 }
 
-// Validate holds what the tags cannot.
 func (c *alertsSilenceCmd) Validate() error {
 	switch {
 	case c.Rule+c.Policy+c.Key+c.User == "":
@@ -69,7 +67,6 @@ type alertsUnsilenceCmd struct {
 	ID string `arg:"" name:"id" help:"The id of the silence; see: limiter alerts silences."`
 }
 
-// Help gives the examples of --help.
 func (*alertsUnsilenceCmd) Help() string {
 	return `Examples:
 
@@ -92,7 +89,6 @@ type alertsSilencesCmd struct {
 	Max   *int   `placeholder:"N" help:"Show one page of at most N silences, the last made first; all pages unless set, or one of 50 with --all."`
 }
 
-// Help gives the examples of --help.
 func (*alertsSilencesCmd) Help() string {
 	return `Examples:
 
@@ -100,7 +96,6 @@ func (*alertsSilencesCmd) Help() string {
   limiter alerts silences --all --json | jq -r '.silences[] | .id + " " + .reason'      # a page a line`
 }
 
-// Validate holds what the tags cannot.
 func (c *alertsSilencesCmd) Validate() error {
 	return c.validateMax(pageSize(c.Max), limits.MaxSilences)
 }

@@ -14,7 +14,6 @@ type alertsValidateCmd struct {
 	AlertsAllow []string `name:"alerts-allow" env:"ALERTS_ALLOW" placeholder:"PREFIX" help:"Private addresses that the service allows: a note tells of channels that lead to others."`
 }
 
-// Help gives the examples of --help.
 func (*alertsValidateCmd) Help() string {
 	return `Examples:
 

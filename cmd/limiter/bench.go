@@ -29,7 +29,6 @@ type benchCmd struct {
 	JSON        bool          `help:"Print the result as JSON."`
 }
 
-// Help gives the examples of --help.
 func (*benchCmd) Help() string {
 	return `Examples:
 
@@ -43,7 +42,6 @@ come within 2 seconds is an error (no_answer). "generator" is the processor time
 check: on a shared machine, what is not there for the service.`
 }
 
-// Validate holds what the tags cannot.
 func (c *benchCmd) Validate() error {
 	switch {
 	case c.Connections < 1:

@@ -90,7 +90,6 @@ func (*clientFlags) AfterApply(k *kong.Context) error {
 	return nil
 }
 
-// Validate holds what the tags cannot.
 func (f *clientFlags) Validate() error {
 	if f.Timeout <= 0 {
 		return fmt.Errorf("--timeout: %v is not above 0; want one such as 2s", f.Timeout)

@@ -15,7 +15,6 @@ type showCmd struct {
 	Key string `arg:"" help:"The key, such as api:user:123."`
 }
 
-// Help gives the examples of --help.
 func (*showCmd) Help() string {
 	return `Examples:
 
@@ -49,7 +48,6 @@ type listCmd struct {
 	Max    *int   `placeholder:"N" help:"Show one page of at most N counters; all pages unless set."`
 }
 
-// Help gives the examples of --help.
 func (*listCmd) Help() string {
 	return `Examples:
 
@@ -59,7 +57,6 @@ func (*listCmd) Help() string {
   limiter list --json | jq -r '.counters[].key'      # a page a line`
 }
 
-// Validate holds what the tags cannot.
 func (c *listCmd) Validate() error { return c.validateMax(pageSize(c.Max), limits.MaxListPage) }
 
 func (c *listCmd) Run(s *session) error {
@@ -82,7 +79,6 @@ type resetCmd struct {
 	Yes    bool   `short:"y" help:"Do not ask; needed for --all when standard input is no terminal."`
 }
 
-// Help gives the examples of --help.
 func (*resetCmd) Help() string {
 	return `Examples:
 
@@ -108,7 +104,6 @@ func oneOf(names string, given ...bool) error {
 	return fmt.Errorf("one of %s is enough: leave out the others", names)
 }
 
-// Validate holds what the tags cannot.
 func (c *resetCmd) Validate() error {
 	return cmp.Or(oneOf("KEY, --prefix and --all", c.Key != "", c.Prefix != "", c.All), c.clientFlags.Validate())
 }

@@ -34,7 +34,6 @@ type decideFlags struct {
 	Request     string `placeholder:"JSON" help:"The whole request as JSON, instead of KEY and all other flags of the request; - reads standard input."`
 }
 
-// Validate holds what the tags cannot.
 func (f *decideFlags) Validate() error {
 	if f.Limit < 0 {
 		return fmt.Errorf("--limit: %d is below 1; want one such as 100", f.Limit)
@@ -188,7 +187,6 @@ func result(l *limits.LimitReply, charged bool) string {
 
 type consumeCmd struct{ decideFlags }
 
-// Help gives the examples of --help.
 func (*consumeCmd) Help() string {
 	return `Examples:
 
@@ -208,7 +206,6 @@ func (c *consumeCmd) Run(s *session) error { return c.decide(s, limits.SubjectCo
 
 type checkCmd struct{ decideFlags }
 
-// Help gives the examples of --help.
 func (*checkCmd) Help() string {
 	return `Examples:
 
@@ -223,7 +220,6 @@ func (c *checkCmd) Run(s *session) error { return c.decide(s, limits.SubjectChec
 
 type recordCmd struct{ decideFlags }
 
-// Help gives the examples of --help.
 func (*recordCmd) Help() string {
 	return `Examples:
 
@@ -237,7 +233,6 @@ func (c *recordCmd) Run(s *session) error { return c.decide(s, limits.SubjectRec
 
 type refundCmd struct{ decideFlags }
 
-// Help gives the examples of --help.
 func (*refundCmd) Help() string {
 	return `Examples:
 

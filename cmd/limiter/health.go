@@ -19,7 +19,6 @@ type healthcheckCmd struct {
 	Timeout time.Duration `default:"3s" placeholder:"DURATION" help:"How long to wait for an answer (${default})."`
 }
 
-// Help gives the examples of --help.
 func (*healthcheckCmd) Help() string {
 	return `Examples:
 
@@ -29,7 +28,6 @@ func (*healthcheckCmd) Help() string {
 The exit status is 0 when the limiter is ready and 1 when it is not.`
 }
 
-// Validate holds what the tags cannot.
 func (c *healthcheckCmd) Validate() error {
 	if c.Timeout <= 0 {
 		return fmt.Errorf("--timeout: %v is not above 0; want one such as 3s", c.Timeout)

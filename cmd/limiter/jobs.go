@@ -14,7 +14,6 @@ type jobsCmd struct {
 	History jobsHistoryCmd `cmd:"" help:"Show what ran, when, where, and how it ended."`
 }
 
-// Help gives the examples of --help.
 func (*jobsCmd) Help() string {
 	return `Examples:
 
@@ -24,7 +23,6 @@ func (*jobsCmd) Help() string {
 
 type jobsListCmd struct{ clientFlags }
 
-// Help gives the examples of --help.
 func (*jobsListCmd) Help() string {
 	return `Each run is done by one process, an alerter or a limiter that has its alerter or SQLite inside, whichever claims it
 first. Schedules are in UTC, times in the zone of this machine.
@@ -65,7 +63,6 @@ type jobsRunCmd struct {
 	Name string `arg:"" help:"The job, such as expire; see: limiter jobs list."`
 }
 
-// Help gives the examples of --help.
 func (*jobsRunCmd) Help() string {
 	return `The process that answers runs it. A run that takes longer than a second goes on after the answer. The exit status is 1 when
 the run ended otherwise than done.
@@ -100,7 +97,6 @@ type jobsHistoryCmd struct {
 	Max  int    `default:"50" placeholder:"N" help:"At most N runs, the last first (${default})."`
 }
 
-// Help gives the examples of --help.
 func (*jobsHistoryCmd) Help() string {
 	return `Outcomes: done, failed, timeout, canceled (the worker was stopped), skipped (the run before had not ended), lost (the
 worker died), running.
@@ -112,7 +108,6 @@ Examples:
   limiter jobs history --json | jq '.runs[] | select(.outcome == "failed")'`
 }
 
-// Validate holds what the tags cannot.
 func (c *jobsHistoryCmd) Validate() error { return c.validateMax(c.Max, limits.MaxJobRuns) }
 
 func (c *jobsHistoryCmd) Run(s *session) error {

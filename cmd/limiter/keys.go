@@ -20,7 +20,6 @@ type keysCmd struct {
 	Expire keysExpireCmd `cmd:"" help:"Set when an API key expires."`
 }
 
-// Help gives the examples of --help.
 func (*keysCmd) Help() string {
 	return `Examples:
 
@@ -37,7 +36,6 @@ type keysCreateCmd struct {
 	Expires    spanFlag       `placeholder:"SPAN" help:"When it expires, from now, such as 30d or 12h; never unless set."`
 }
 
-// Help gives the examples of --help.
 func (*keysCreateCmd) Help() string {
 	return `The key stands alone on standard output, what it is for on standard error. It is not kept and cannot be shown
 again.
@@ -78,7 +76,6 @@ type keysListCmd struct {
 	Max    *int   `placeholder:"N" help:"Show one page of at most N keys; all pages unless set."`
 }
 
-// Help gives the examples of --help.
 func (*keysListCmd) Help() string {
 	return `Examples:
 
@@ -87,7 +84,6 @@ func (*keysListCmd) Help() string {
   limiter keys list --json | jq -r '.keys[] | select(.revokedAt) | .id'      # a page a line`
 }
 
-// Validate holds what the tags cannot.
 func (c *keysListCmd) Validate() error { return c.validateMax(pageSize(c.Max), limits.MaxListPage) }
 
 func (c *keysListCmd) Run(s *session) error {
@@ -119,7 +115,6 @@ type keysRevokeCmd struct {
 	ID string `arg:"" help:"The id of the key: the 8 letters and digits behind its prefix."`
 }
 
-// Help gives the examples of --help.
 func (*keysRevokeCmd) Help() string {
 	return `Within a second no worker accepts the key. This cannot be undone.
 
@@ -151,7 +146,6 @@ type keysExpireCmd struct {
 	Never bool     `xor:"when" help:"Let it not expire."`
 }
 
-// Help gives the examples of --help.
 func (*keysExpireCmd) Help() string {
 	return `One of --at, --in and --never says when.
 
@@ -162,7 +156,6 @@ Examples:
   limiter keys expire 4fJq01Zx --never`
 }
 
-// Validate holds what the tags cannot.
 func (c *keysExpireCmd) Validate() error {
 	if time.Time(c.At).IsZero() && c.In == 0 && !c.Never { // required flags of an xor would all stand in the usage
 		return errors.New("one of --at, --in and --never is needed")
@@ -200,7 +193,6 @@ type verifyCmd struct {
 	ID         string         `name:"id" placeholder:"ID" help:"The same id charges once."`
 }
 
-// Help gives the examples of --help.
 func (*verifyCmd) Help() string {
 	return `The key is read from LIMITS_API_KEY, else from standard input; a terminal does not show it. Exit status 3 is
 for a key that is not valid, and for a valid one whose limits deny.
@@ -211,7 +203,6 @@ Examples:
   LIMITS_API_KEY="$(cat key.txt)" limiter verify --policy reports --cost 5`
 }
 
-// Validate holds what the tags cannot.
 func (c *verifyCmd) Validate() error {
 	if c.Cost < 1 { // on the wire 0 is the default
 		return fmt.Errorf("--cost: %d is below 1", c.Cost)

@@ -1,8 +1,9 @@
 // Command limiter runs a rate limiter on NATS and talks to one.
 //
 // Without a verb it serves. The client verbs speak NATS only, so they work from anywhere that reaches the NATS
-// server. Each verb is a struct whose tags are its flags and whose Run method is its work; this file knows how
-// they are parsed and what their outcome means as an exit status, and nothing of what they do.
+// server. Each verb is a struct whose tags are its flags. Its method Validate holds what the tags cannot, Help gives the
+// examples of --help, and Run does the work. This file knows how they are parsed and what their outcome means as an exit
+// status, and nothing of what they do.
 package main
 
 import (
@@ -69,7 +70,6 @@ type commands struct {
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
-// Help gives the examples of --help.
 func (*commands) Help() string {
 	return `Examples:
 

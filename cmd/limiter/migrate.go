@@ -16,7 +16,6 @@ type migrateCmd struct {
 	Status migrateStatusCmd `cmd:"" help:"Show which steps are applied."`
 }
 
-// Help gives the examples of --help.
 func (*migrateCmd) Help() string {
 	return `Examples:
 
@@ -31,7 +30,6 @@ type databaseFlags struct {
 
 type migrateUpCmd struct{ databaseFlags }
 
-// Help gives the examples of --help.
 func (*migrateUpCmd) Help() string {
 	return `Examples:
 
@@ -59,14 +57,12 @@ type migrateDownCmd struct {
 	Yes bool `short:"y" help:"Confirm: the step's tables are dropped with their data."`
 }
 
-// Help gives the examples of --help.
 func (*migrateDownCmd) Help() string {
 	return `Examples:
 
   limiter migrate down --yes --database-url postgres://limits@db/limits`
 }
 
-// Validate holds what the tags cannot.
 func (c *migrateDownCmd) Validate() error {
 	if !c.Yes {
 		return errors.New("migrate down drops tables with their data; say --yes")
@@ -85,7 +81,6 @@ func (c *migrateDownCmd) Run(s *session) error {
 
 type migrateStatusCmd struct{ databaseFlags }
 
-// Help gives the examples of --help.
 func (*migrateStatusCmd) Help() string {
 	return `Examples:
 

@@ -18,7 +18,6 @@ type overridesCmd struct {
 	List   overridesListCmd   `cmd:"" help:"List overrides."`
 }
 
-// Help gives the examples of --help.
 func (*overridesCmd) Help() string {
 	return `Examples:
 
@@ -66,7 +65,6 @@ type overridesSetCmd struct {
 	By        string   `env:"USER" placeholder:"NAME" help:"Who sets it."`
 }
 
-// Help gives the examples of --help.
 func (*overridesSetCmd) Help() string {
 	return `What is not given stays as the policy has it. Every worker applies it within a second.
 
@@ -77,7 +75,6 @@ Examples:
   limiter overrides set api day api:user:7 --unlimited --reason "load test" --for 30m`
 }
 
-// Validate holds what the tags cannot.
 func (c *overridesSetCmd) Validate() error {
 	changes := c.Limit != nil || c.Window != "" || c.Burst != nil
 	switch {
@@ -150,7 +147,6 @@ type overridesDeleteCmd struct {
 	overrideArgs
 }
 
-// Help gives the examples of --help.
 func (*overridesDeleteCmd) Help() string {
 	return `Examples:
 
@@ -179,7 +175,6 @@ type overridesListCmd struct {
 	Max    *int   `placeholder:"N" help:"Show one page of at most N overrides; all pages unless set."`
 }
 
-// Help gives the examples of --help.
 func (*overridesListCmd) Help() string {
 	return `Examples:
 
@@ -187,7 +182,6 @@ func (*overridesListCmd) Help() string {
   limiter overrides list --policy api --json`
 }
 
-// Validate holds what the tags cannot.
 func (c *overridesListCmd) Validate() error {
 	return c.validateMax(pageSize(c.Max), limits.MaxListPage)
 }

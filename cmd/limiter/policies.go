@@ -22,7 +22,6 @@ type policiesCmd struct {
 	Explain  policiesExplainCmd  `cmd:"" help:"Tell which policies, limits and keys a request would have, and why; charges nothing."`
 }
 
-// Help gives the examples of --help.
 func (*policiesCmd) Help() string {
 	return `Examples:
 
@@ -34,7 +33,6 @@ type policiesValidateCmd struct {
 	File string `arg:"" help:"The policy file."`
 }
 
-// Help gives the examples of --help.
 func (*policiesValidateCmd) Help() string {
 	return `Examples:
 
@@ -88,7 +86,6 @@ type policiesShowCmd struct {
 	JSON bool   `help:"Print JSON."`
 }
 
-// Help gives the examples of --help.
 func (*policiesShowCmd) Help() string {
 	return `Examples:
 
@@ -204,7 +201,6 @@ type policiesExplainCmd struct {
 	Overrides bool           `help:"Ask the service for its overrides."`
 }
 
-// Help gives the examples of --help.
 func (*policiesExplainCmd) Help() string {
 	return `Examples:
 

@@ -26,7 +26,6 @@ type serveCmd struct {
 	settings.Log
 }
 
-// Help gives the examples of --help.
 func (*serveCmd) Help() string {
 	return `Examples:
 
@@ -43,7 +42,6 @@ func (*serveCmd) Help() string {
       one to throw away`
 }
 
-// Validate holds what the tags cannot.
 func (c *serveCmd) Validate() error {
 	return errors.Join(settings.CheckAddress("--http", c.HTTP, "127.0.0.1:8080", "off"), settings.CheckAddress("--nats-listen", c.NATSListen, "127.0.0.1:4222"), c.NATS.Validate(), c.Jobs.Validate())
 }

@@ -13,7 +13,6 @@ type settleCmd struct {
 	Cost int64  `required:"" placeholder:"N" help:"What the work cost in the end; 0 for nothing."`
 }
 
-// Help gives the examples of --help.
 func (*settleCmd) Help() string {
 	return `Examples:
 
@@ -24,7 +23,6 @@ What is missing is charged now, even past the limit; what was too much is given 
 exit status is 0 when it fitted and 3 when it went past the limit.`
 }
 
-// Validate holds what the tags cannot.
 func (c *settleCmd) Validate() error {
 	if c.Cost < 0 {
 		return fmt.Errorf("--cost: %d is below 0", c.Cost)

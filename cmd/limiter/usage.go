@@ -16,7 +16,6 @@ type usageFlags struct {
 	Max    int    `default:"20" placeholder:"N" help:"How many rows (${default})."`
 }
 
-// Validate holds what the tags cannot.
 func (f *usageFlags) Validate() error { return f.validateMax(f.Max, limits.MaxUsageRows) }
 
 // topCmd shows who hits the limits most.
@@ -28,7 +27,6 @@ type topCmd struct {
 	User   string     `placeholder:"USER" help:"Only this user."`
 }
 
-// Help gives the examples of --help.
 func (*topCmd) Help() string {
 	return `Examples:
 
@@ -64,7 +62,6 @@ type usageCmd struct {
 	Since  periodFlag `default:"24h" placeholder:"PERIOD" help:"How far back, such as 1h or 7d (${default})."`
 }
 
-// Help gives the examples of --help.
 func (*usageCmd) Help() string {
 	return `Examples:
 

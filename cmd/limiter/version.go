@@ -15,7 +15,6 @@ func versionLine() string { return "limiter " + programVersion() }
 
 type versionCmd struct{}
 
-// Help gives the examples of --help.
 func (*versionCmd) Help() string {
 	return `Examples:
 

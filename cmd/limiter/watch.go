@@ -20,7 +20,6 @@ type watchCmd struct {
 	Type  []string `placeholder:"T" help:"Types of events: limits.warning, limits.exceeded, limits.report, alerts.raised, alerts.resolved, alerts.digest, alerts.test, or alerts.* for all about alerts; the first two unless set."`
 }
 
-// Help gives the examples of --help.
 func (*watchCmd) Help() string {
 	return `Examples:
 
@@ -32,7 +31,6 @@ func (*watchCmd) Help() string {
 Events that happened before are not shown; the JetStream streams LIMITS and ALERTS keep them.`
 }
 
-// Validate holds what the tags cannot.
 func (c *watchCmd) Validate() error {
 	if c.Count != nil && *c.Count < 1 {
 		return fmt.Errorf("--count: %d is below 1; leave it out to go on", *c.Count)
