@@ -28,7 +28,7 @@ var mayImport = map[string][]string{
 	"internal/week":      {},
 	"internal/zone":      {},
 	"internal/yamlfile":  {"internal/zone"},
-	"internal/policy":    {"internal/engine", "internal/glob", "internal/week", "internal/yamlfile", "internal/zone"},
+	"internal/policy":    {"internal/engine", "internal/glob", "internal/overrides", "internal/week", "internal/yamlfile", "internal/zone"},
 	"internal/keys":      {},
 	"internal/overrides": {"internal/glob", "internal/outage"},
 	"internal/journal":   {"internal/engine"},

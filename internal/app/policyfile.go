@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/bus"
+	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/policy"
 )
 
@@ -38,4 +38,15 @@ func LoadPolicies(path, hashKey string) (*PolicySet, error) {
 }
 
 // OverridesOf finds among overrides, as a service lists them, what its workers would.
-func OverridesOf(list []limits.Override) PolicyOverrides { return bus.OverridesOf(list) }
+func OverridesOf(list []limits.Override) PolicyOverrides {
+	all := make([]overrides.Override, len(list))
+	for i := range list {
+		l := &list[i]
+		all[i] = overrides.Override{
+			ID:    overrides.ID{Policy: l.Policy, Name: l.Name, Subject: l.Subject},
+			Limit: l.Limit, Window: l.Window, Burst: l.Burst, Unlimited: l.Unlimited,
+			ExpiresAt: l.ExpiresAt, Reason: l.Reason, By: l.By, SetAt: l.SetAt,
+		}
+	}
+	return overrides.Fixed(all)
+}

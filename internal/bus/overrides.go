@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/overrides"
+	"github.com/seed503877ad/limits/internal/policy"
 )
 
 func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
@@ -29,6 +31,27 @@ func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
 	}
 	s.cfg.Logger.Info("override set", overrideTold(&o)...)
 	return limits.OverrideReply{Override: wireOverride(&o)}, nil
+}
+
+// knownOverride refuses an override that the policies of this worker would never ask for. Without policies there is
+// nothing to compare it with.
+func (s *Service) knownOverride(o *overrides.Override) error {
+	if s.cfg.Policies == nil {
+		return nil
+	}
+	err := s.cfg.Policies.Report().Current.CheckOverride(o)
+	var field *engine.FieldError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, policy.ErrUnknownPolicy):
+		return &limits.Error{Status: 404, Code: limits.CodeUnknownPolicy, Field: "policy", Message: err.Error()}
+	case errors.Is(err, policy.ErrUnknownLimit):
+		return &limits.Error{Status: 404, Code: limits.CodeUnknownLimit, Field: "name", Message: err.Error()}
+	case errors.As(err, &field):
+		return badInput(field.Field, field.Field, "limit %s of policy %s cannot be changed so: %s", o.Name, o.Policy, field.Message)
+	}
+	return err
 }
 
 // overrideTold is an override for the log, which is all that is left of one that was replaced or deleted.

@@ -135,7 +135,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		}
 	}
 	if cfg.Overrides != nil {
-		d.overrides = overridden{cfg.Overrides}
+		d.overrides = cfg.Overrides
 	}
 	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, maxReads), statuses: make(chan struct{}, maxStatuses),
 		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), writes: make(chan struct{}, maxWrites), now: time.Now, stopped: make(chan struct{})}

@@ -6,61 +6,44 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/glob"
+	"github.com/seed503877ad/limits/internal/overrides"
 )
 
-// Override gives some subjects other limits than the file does.
-type Override struct {
-	// Policy and Limit name what it changes.
-	Policy, Limit string
-	// Subject is the key of the limit, as it comes of the template, or a pattern with *.
-	Subject string
-	Changes Changed
-	Reason  string
-}
-
-// Changed is what an override sets; what is zero stays.
-type Changed struct {
-	Limit int64
-	// Burst is nil to stay.
-	Burst  *int64
-	Window engine.Window
-	// Unlimited lifts the limit; nothing else is set then.
-	Unlimited bool
-}
-
-// Finder finds the override of a limit and key that is in force at now.
+// Finder finds the override of a limit and key that is in force at now, in Unix milliseconds.
 type Finder interface {
-	Find(policy, limit, subject string, now time.Time) (Override, bool)
+	Find(policy, name, subject string, now int64) (overrides.Override, bool)
 }
 
 // apply changes a limit; not limited is one that is lifted. A change that the limit cannot have, such as a burst after its
 // algorithm was changed in the file, is left out and not used: the file and the override are changed apart, and a request must
 // have an answer.
-func (o *Override) apply(l *engine.Limit) (limited, used bool) {
-	if o.Changes.Unlimited {
+func apply(o *overrides.Override, l *engine.Limit) (limited, used bool) {
+	if o.Unlimited {
 		return false, true
 	}
-	changed := o.changed(l)
-	if used = changed.Validate() == nil; used {
-		*l = changed
+	other := changed(o, l)
+	if used = other.Validate() == nil; used {
+		*l = other
 	}
 	return l.Limit != 0, used
 }
 
-func (o *Override) changed(l *engine.Limit) engine.Limit {
+func changed(o *overrides.Override, l *engine.Limit) engine.Limit {
 	changed := *l
-	if o.Changes.Limit != 0 {
-		changed.Limit = o.Changes.Limit
+	if o.Limit != 0 {
+		changed.Limit = o.Limit
 	}
-	if o.Changes.Burst != nil {
-		changed.Burst = *o.Changes.Burst
+	if o.Burst != nil {
+		changed.Burst = *o.Burst
 	}
-	if !o.Changes.Window.IsZero() {
-		changed.Window = o.Changes.Window
+	if o.Window != "" {
+		// It was checked when it was set; one that cannot be read stays as it is in the file.
+		if w, err := engine.ParseWindow(o.Window); err == nil {
+			changed.Window = w
+		}
 	}
 	return changed
 }
@@ -71,18 +54,18 @@ var ErrUnknownLimit = errors.New("the policy has no limit of that name")
 // CheckOverride tells whether an override could do what it says: whether there is such a limit, whose keys may be as its
 // subject in some tier or at some time of day, and which can be changed so. The error is ErrUnknownPolicy or
 // ErrUnknownLimit with the names there are, or an *[engine.FieldError].
-func (s *Set) CheckOverride(o *Override) error {
+func (s *Set) CheckOverride(o *overrides.Override) error {
 	p := s.byName[o.Policy]
 	if p == nil {
 		return s.unknown(o.Policy)
 	}
-	err := fmt.Errorf("%w: %q; policy %s has %s", ErrUnknownLimit, o.Limit, p.name, some(p.base.usual, func(l limit) string { return l.name }))
+	err := fmt.Errorf("%w: %q; policy %s has %s", ErrUnknownLimit, o.Name, p.name, some(p.base.usual, func(l limit) string { return l.name }))
 	for limits := range p.variants {
 		for i := range limits {
-			if limits[i].name != o.Limit {
+			if limits[i].name != o.Name {
 				continue
 			}
-			problem := o.fits(&limits[i])
+			problem := fits(o, &limits[i])
 			if problem == nil {
 				return nil
 			}
@@ -100,7 +83,7 @@ func (s *Set) unknown(name string) error {
 }
 
 // fits tells whether a limit may have a key as the subject and can be changed so.
-func (o *Override) fits(l *limit) error {
+func fits(o *overrides.Override, l *limit) error {
 	if l.key == nil {
 		return noKey(o.Subject, "", "none: it is unlimited")
 	}
@@ -111,11 +94,11 @@ func (o *Override) fits(l *limit) error {
 		}
 		return noKey(o.Subject, instead, text)
 	}
-	if o.Changes.Unlimited {
+	if o.Unlimited {
 		return nil
 	}
-	changed := o.changed(&l.Limit)
-	return changed.Validate()
+	other := changed(o, &l.Limit)
+	return other.Validate()
 }
 
 // noKey says that a limit has no key as the subject, and which one it has instead, if that is known.

@@ -6,17 +6,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/seed503877ad/limits/internal/overrides"
 )
 
 // given are overrides by policy, limit and subject.
-type given map[[3]string]Changed
+type given map[[3]string]override
 
-func (g given) Find(policy, limit, subject string, _ time.Time) (Override, bool) {
-	c, ok := g[[3]string{policy, limit, subject}]
-	return Override{Policy: policy, Limit: limit, Subject: subject, Changes: c}, ok
+type override = overrides.Override
+
+func (g given) Find(policy, name, subject string, _ int64) (override, bool) {
+	o, ok := g[[3]string{policy, name, subject}]
+	o.Subject = subject
+	return o, ok
 }
 
 func TestOverrides(t *testing.T) {
@@ -58,7 +61,7 @@ func TestOverrides(t *testing.T) {
 func TestOverridesMayBeTheOnlyLimits(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies: [{name: quota, match: {user: "*"}, limits: [{key: "q:{user}", limit: unlimited, window: month}]}]`)
-	o := Override{Policy: "quota", Limit: "month", Subject: "q:ann", Changes: Changed{Limit: 25}}
+	o := override{ID: overrides.ID{Policy: "quota", Name: "month", Subject: "q:ann"}, Limit: 25}
 	if err := s.CheckOverride(&o); err != nil {
 		t.Error(err)
 	}
@@ -67,7 +70,7 @@ func TestOverridesMayBeTheOnlyLimits(t *testing.T) {
 		"bob": {Name: "month", Key: "q:bob", Limit: Unlimited},
 		"":    {Name: "month", Limit: Unlimited},
 	} {
-		q := Question{Now: noon, Overrides: given{{"quota", "month", "q:ann"}: o.Changes}, Attributes: map[string]string{"user": user}}
+		q := Question{Now: noon, Overrides: given{{"quota", "month", "q:ann"}: o}, Attributes: map[string]string{"user": user}}
 		r, err := s.Resolve(q)
 		if limited := user == "ann"; err != nil || limited != (len(r.Limits) == 1) || limited && (r.Limits[0].Limit != 25 || r.Limits[0].Threshold != 2) {
 			t.Errorf("%q: %+v, %v", user, r.Limits, err)
@@ -97,27 +100,28 @@ func TestCheckOverride(t *testing.T) {
 	s, burst := full(t), int64(4)
 	for _, c := range []struct {
 		policy, limit, subject string
-		changes                Changed
+		override               override
 		want                   string // the error
 	}{
-		{"chat", "minute", "gen:ann", Changed{Limit: 6}, ""},
-		{"chat", "minute", "g*", Changed{Unlimited: true}, ""},
-		{"chat", "minute", "*", Changed{Unlimited: true}, ""},
-		{"chat", "minute", "gen:acme-*", Changed{Limit: 6}, ""},
-		{"open", "global", "open", Changed{Limit: 6}, ""},
-		{"open", "global", "op*", Changed{Limit: 6}, ""},
-		{"trial", "burst", "u:ann:chat", Changed{Burst: &burst}, ""},
-		{"chta", "minute", "gen:ann", Changed{Limit: 6}, `there is no policy of that name: "chta"; there are `},
-		{"chat", "1m", "gen:ann", Changed{Unlimited: true}, `the policy has no limit of that name: "1m"; policy chat has minute, day`},
-		{"api", "month", "quota:ann", Changed{Burst: &burst}, "burst needs algorithm token_bucket"},
-		{"chat", "minute", "user:7", Changed{Limit: 6}, `no key is as "user:7"; want a key`},
-		{"chat", "minute", "gen:{user}", Changed{Limit: 6}, `no key is as "gen:{user}"; want a key`},
-		{"trial", "burst", "u:{user}:chat", Changed{Limit: 6}, `no key is as "u:{user}:chat"; want a key`},
-		{"chat", "minute", "user:*", Changed{Limit: 6}, `no key is as "user:*"; want a key`},
-		{"trial", "burst", "u:ann", Changed{Limit: 6}, `no key is as "u:ann"; want a key`},
-		{"open", "global", "open:*", Changed{Limit: 6}, `no key is as "open:*"; want a key`},
+		{"chat", "minute", "gen:ann", override{Limit: 6}, ""},
+		{"chat", "minute", "g*", override{Unlimited: true}, ""},
+		{"chat", "minute", "*", override{Unlimited: true}, ""},
+		{"chat", "minute", "gen:acme-*", override{Limit: 6}, ""},
+		{"open", "global", "open", override{Limit: 6}, ""},
+		{"open", "global", "op*", override{Limit: 6}, ""},
+		{"trial", "burst", "u:ann:chat", override{Burst: &burst}, ""},
+		{"chta", "minute", "gen:ann", override{Limit: 6}, `there is no policy of that name: "chta"; there are `},
+		{"chat", "1m", "gen:ann", override{Unlimited: true}, `the policy has no limit of that name: "1m"; policy chat has minute, day`},
+		{"api", "month", "quota:ann", override{Burst: &burst}, "burst needs algorithm token_bucket"},
+		{"chat", "minute", "user:7", override{Limit: 6}, `no key is as "user:7"; want a key`},
+		{"chat", "minute", "gen:{user}", override{Limit: 6}, `no key is as "gen:{user}"; want a key`},
+		{"trial", "burst", "u:{user}:chat", override{Limit: 6}, `no key is as "u:{user}:chat"; want a key`},
+		{"chat", "minute", "user:*", override{Limit: 6}, `no key is as "user:*"; want a key`},
+		{"trial", "burst", "u:ann", override{Limit: 6}, `no key is as "u:ann"; want a key`},
+		{"open", "global", "open:*", override{Limit: 6}, `no key is as "open:*"; want a key`},
 	} {
-		err := s.CheckOverride(&Override{Policy: c.policy, Limit: c.limit, Subject: c.subject, Changes: c.changes})
+		c.override.ID = overrides.ID{Policy: c.policy, Name: c.limit, Subject: c.subject}
+		err := s.CheckOverride(&c.override)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("%s %s: %v; want %q", c.policy, c.limit, err, c.want)
 		}
@@ -130,7 +134,7 @@ func TestCheckOverrideLooksAtEveryTier(t *testing.T) {
 	s, burst := parse(t, `policies: [{name: p, limits: [{name: n, key: k, limit: 9, window: 1h}, {name: m, key: k, limit: 9, window: 1h}],
   tiers: {PRO: {n: {algorithm: token_bucket}}}}]`), int64(4)
 	for name, want := range map[string]string{"n": "", "m": "burst needs algorithm token_bucket"} {
-		err := s.CheckOverride(&Override{Policy: "p", Limit: name, Subject: "k", Changes: Changed{Burst: &burst}})
+		err := s.CheckOverride(&override{ID: overrides.ID{Policy: "p", Name: name, Subject: "k"}, Burst: &burst})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("a burst of %s: %v, want %q", name, err, want)
 		}
@@ -144,7 +148,7 @@ func TestAnErrorNamesNoMoreThanSome(t *testing.T) {
 	for i := range 23 {
 		text += fmt.Sprintf("- {name: p%d, limits: [{name: n, key: k, limit: 1, window: 1h}]}\n", i)
 	}
-	err := parse(t, text).CheckOverride(&Override{Policy: "q", Limit: "n", Subject: "k", Changes: Changed{Limit: 6}})
+	err := parse(t, text).CheckOverride(&override{ID: overrides.ID{Policy: "q", Name: "n", Subject: "k"}, Limit: 6})
 	if !errors.Is(err, ErrUnknownPolicy) || !strings.HasSuffix(err.Error(), ", p18, p19 and 3 more") {
 		t.Error(err)
 	}
@@ -192,7 +196,7 @@ func TestCheckOverrideKnowsFilters(t *testing.T) {
 		{"s:{h|hash}:{user}", "s:" + hash + ":ann*", ""},
 	} {
 		s := parse(t, `policies: [{name: p, limits: [{name: n, key: "`+c.key+`", limit: 1, window: 1h}]}]`)
-		err := s.CheckOverride(&Override{Policy: "p", Limit: "n", Subject: c.subject, Changes: Changed{Limit: 6}})
+		err := s.CheckOverride(&override{ID: overrides.ID{Policy: "p", Name: "n", Subject: c.subject}, Limit: 6})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s under %s: %v; want %q", c.subject, c.key, err, c.want)
 		}

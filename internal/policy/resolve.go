@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/week"
 )
 
@@ -202,7 +203,7 @@ func (p *policy) stricter(r *Resolved) engine.OnError {
 
 // overriding is the override of a limit, if it has one, and whether it was used.
 type overriding struct {
-	*Override
+	*overrides.Override
 	used bool
 }
 
@@ -227,10 +228,10 @@ func (a *asking) resolve(p *policy, l *limit) (out engine.Limit, ok bool, by ove
 	if a.Overrides == nil {
 		return out, ok, by, nil
 	}
-	if o, found := a.Overrides.Find(p.name, l.name, out.Key, a.Now); found {
+	if o, found := a.Overrides.Find(p.name, l.name, out.Key, a.Now.UnixMilli()); found {
 		before := out.Limit
 		by.Override = &o
-		ok, by.used = o.apply(&out)
+		ok, by.used = apply(&o, &out)
 		if out.Limit != before {
 			out.Threshold = p.threshold.Of(out.Limit)
 		}
