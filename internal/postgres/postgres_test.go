@@ -104,10 +104,6 @@ UPDATE alert_deliveries SET created_at = created_at - $1, due_at = due_at - $1,
 	replayed_at = CASE replayed_at WHEN 0 THEN 0 ELSE replayed_at - $1 END`
 )
 
-func TestExpire(t *testing.T) {
-	storetest.Expire(t, func(t *testing.T) storetest.Expirer { return open(t, Config{MaxConns: 6}) })
-}
-
 // TestSessions holds that the settings reach the server, and that those of the URL win.
 func TestSessions(t *testing.T) {
 	t.Parallel()

@@ -6,12 +6,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/storetest"
 )
-
-func TestExpire(t *testing.T) {
-	storetest.Expire(t, func(t *testing.T) storetest.Expirer { return open(t, Config{}) })
-}
 
 func TestExpireOfTableAndJournal(t *testing.T) {
 	const now = 1000

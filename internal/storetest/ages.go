@@ -21,7 +21,7 @@ func ends(t *testing.T, s alerts.Store, o alerts.Overdue) []string {
 	return ids
 }
 
-func oldDeliveries(t *testing.T, s alerts.Store) {
+func oldDeliveries(t *testing.T, s Store) {
 	old := func(max int) []string { return ends(t, s, alerts.Overdue{Lease: time.Hour, Max: max}) }
 	addDeliveries(t, s, "x", "claimed", "later", "sent", "dead", "new")
 	addDeliveries(t, s, "y", "new")
@@ -48,7 +48,7 @@ func oldDeliveries(t *testing.T, s alerts.Store) {
 }
 
 // oldAfterReplay has one that was made first and replayed last.
-func oldAfterReplay(t *testing.T, s alerts.Store) {
+func oldAfterReplay(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "a", "b")
 	kill(t, s, "a/x")
 	time.Sleep(2 * time.Millisecond) // times are kept in milliseconds
@@ -60,7 +60,7 @@ func oldAfterReplay(t *testing.T, s alerts.Store) {
 	}
 }
 
-func oldInOrder(t *testing.T, s alerts.Store) {
+func oldInOrder(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "a.raised", "a.resolved", "b.resolved")
 	for _, d := range claimDeliveries(t, s, "x", 9, time.Minute) {
 		if d.ID == "b.resolved/x" { // is behind nothing
@@ -73,7 +73,7 @@ func oldInOrder(t *testing.T, s alerts.Store) {
 	equal(t, "then the end", old(0), []string{"a.resolved/x"})
 }
 
-func oldAtOnce(t *testing.T, s alerts.Store) {
+func oldAtOnce(t *testing.T, s Store) {
 	sharedAtOnce(t, s, func() ([]alerts.Delivery, error) {
 		return s.EndDeliveries(within(t), alerts.Overdue{Max: 3}, func(*alerts.Delivery) string { return "old" })
 	})

@@ -13,13 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// alertTest is one of the tests of alerts.
-type alertTest struct {
-	name string
-	test func(t *testing.T, s alerts.Store)
-}
-
-var alertTests = []alertTest{
+var alertTests = []test{
 	{"an alert keeps all its fields", alertFields},
 	{"an event is fresh once", eventsAreFreshOnce},
 	{"groups have states and open alerts", takeKnows},
@@ -58,7 +52,7 @@ var alertTests = []alertTest{
 	{"a canceled context writes nothing anywhere", canceledAlerts},
 }
 
-var deliveryTests = []alertTest{
+var deliveryTests = []test{
 	{"a delivery keeps all its fields, and is put in once", deliveryFields},
 	{"deliveries are given for a time, the earliest first", dueDeliveries},
 	{"that an alert is over is not due while the channel waits for its beginning", dueInOrder},
@@ -73,15 +67,6 @@ var deliveryTests = []alertTest{
 	{"that an alert is over does not end by age before its beginning", oldInOrder},
 	{"deliveries that end at once are each given once", oldAtOnce},
 	{"deliveries of an alert", deliveriesOf},
-}
-
-func alertSuite(t *testing.T, open func(t *testing.T) Store) {
-	for _, c := range slices.Concat(alertTests, deliveryTests) {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.test(t, open(t))
-		})
-	}
 }
 
 func group(key string) alerts.GroupID { return alerts.GroupID{Rule: "r", Key: key} }
@@ -157,7 +142,7 @@ func alertIDs(all []alerts.Alert) (ids []string) {
 	return ids
 }
 
-func alertFields(t *testing.T, s alerts.Store) {
+func alertFields(t *testing.T, s Store) {
 	want := alerts.Alert{ID: "i'", GroupID: alerts.GroupID{Rule: "r\"", Key: "g%ö😀"}, Severity: alerts.Critical, Type: "limits.warning", Subject: "s",
 		Key: "k", Name: "n", Policy: "p", Window: "1m", User: "u", Limit: 2, Denied: 3, Events: 4, FirstAt: 5, LastAt: 6, EventID: "e",
 		Throttles: []alerts.Throttle{{Name: "t", Limit: 7, Window: "1h"}}, Channels: []string{"a", "b"}, Title: "t\x00\n", Text: "x",
@@ -172,7 +157,7 @@ func alertFields(t *testing.T, s alerts.Store) {
 	}
 }
 
-func eventsAreFreshOnce(t *testing.T, s alerts.Store) {
+func eventsAreFreshOnce(t *testing.T, s Store) {
 	before := take(t, s, alerts.Taking{Events: []string{"b", "a", "b"}}, nil)
 	equal(t, "fresh", before.Fresh, map[string]bool{"a": true, "b": true})
 	after := take(t, s, alerts.Taking{Events: []string{"c", "b", "a"}}, nil)
@@ -182,7 +167,7 @@ func eventsAreFreshOnce(t *testing.T, s alerts.Store) {
 	}
 }
 
-func takeKnows(t *testing.T, s alerts.Store) {
+func takeKnows(t *testing.T, s Store) {
 	a, b, c := group("a"), group("b"), alerts.GroupID{Rule: "q", Key: "a"}
 	all := alerts.Taking{Groups: []alerts.GroupID{b, a, c}}
 	seen := take(t, s, all, func(taken alerts.Taken) alerts.Changes {
@@ -204,7 +189,7 @@ func takeKnows(t *testing.T, s alerts.Store) {
 	equal(t, "alert that changed", seen.Open, map[alerts.GroupID]alerts.Alert{a: want})
 }
 
-func takeExceeded(t *testing.T, s alerts.Store) {
+func takeExceeded(t *testing.T, s Store) {
 	raise(t, s, nil, "a", "b")
 	raise(t, s, func(a *alerts.Alert) { a.Type = "limits.warning" }, "c")
 	tell(t, s, alerts.Told{Alert: "b", Notice: alerts.Sent})
@@ -213,7 +198,7 @@ func takeExceeded(t *testing.T, s alerts.Store) {
 	equal(t, "exceeded", seen.Exceeded, map[string]bool{"s:a": true})
 }
 
-func takeRollsBack(t *testing.T, s alerts.Store) {
+func takeRollsBack(t *testing.T, s Store) {
 	taking := alerts.Taking{Events: []string{"e"}, Groups: []alerts.GroupID{group("a")}}
 	refuse := errors.New("no")
 	changes := func(taken alerts.Taken) alerts.Changes {
@@ -259,7 +244,7 @@ func count(taken alerts.Taken, groups []alerts.GroupID) alerts.Changes {
 }
 
 // takesAtOnce has batches that share groups, in other orders.
-func takesAtOnce(t *testing.T, s alerts.Store) {
+func takesAtOnce(t *testing.T, s Store) {
 	const workers, rounds, size, groups = 6, 10, 20, 50
 	all(t, workers, func(w int) error {
 		for r := range rounds {
@@ -290,7 +275,7 @@ func takesAtOnce(t *testing.T, s alerts.Store) {
 	equal(t, "counted in alerts", denied, int64(workers*rounds*size))
 }
 
-func freshAtOnce(t *testing.T, s alerts.Store) {
+func freshAtOnce(t *testing.T, s Store) {
 	const workers, rounds = 6, 10
 	fresh := make(chan string, workers*rounds)
 	for r := range rounds {
@@ -318,7 +303,7 @@ func freshAtOnce(t *testing.T, s alerts.Store) {
 }
 
 // canceledAlerts has every method that writes see a context that has ended.
-func canceledAlerts(t *testing.T, s alerts.Store) {
+func canceledAlerts(t *testing.T, s Store) {
 	raise(t, s, nil, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -62,7 +62,7 @@ func kill(t *testing.T, s alerts.Store, ids ...string) {
 	}
 }
 
-func deliveryFields(t *testing.T, s alerts.Store) {
+func deliveryFields(t *testing.T, s Store) {
 	m := alerts.Message{ID: "m'", Kind: alerts.KindDigest, Time: 1, Severity: alerts.Critical, User: "u\"", Title: "ö😀\x00", Text: "%\n",
 		Data: json.RawMessage(`{"a":[1,"b"]}`)}
 	for _, again := range []alerts.Message{m, {ID: m.ID, Title: "another", Data: json.RawMessage(`1`)}} {
@@ -82,7 +82,7 @@ func deliveryFields(t *testing.T, s alerts.Store) {
 	equal(t, "delivery", d, alerts.Delivery{ID: "m'/c", Channel: "c", Message: m, State: alerts.DeliveryWaiting})
 }
 
-func dueDeliveries(t *testing.T, s alerts.Store) {
+func dueDeliveries(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "c", "a", "b")
 	addDeliveries(t, s, "y", "a")
 	past := claimDeliveries(t, s, "x", 9, -time.Hour)[0].DueAt
@@ -98,7 +98,7 @@ func dueDeliveries(t *testing.T, s alerts.Store) {
 
 // dueInOrder has three alerts of which two channels are told: the first waits on one of them, the others were sent or given
 // up. A fourth is of a message that was pruned.
-func dueInOrder(t *testing.T, s alerts.Store) {
+func dueInOrder(t *testing.T, s Store) {
 	for _, channel := range []string{"x", "y"} {
 		addDeliveries(t, s, channel, "a.raised", "b.raised", "c.raised")
 		at := claimDeliveries(t, s, channel, 9, time.Hour)[0].DueAt
@@ -124,7 +124,7 @@ func dueInOrder(t *testing.T, s alerts.Store) {
 	due("when it was sent", "x", "a.resolved/x")
 }
 
-func dueAtOnce(t *testing.T, s alerts.Store) {
+func dueAtOnce(t *testing.T, s Store) {
 	sharedAtOnce(t, s, func() ([]alerts.Delivery, error) { return s.DueDeliveries(within(t), "x", 3, time.Hour) })
 }
 
@@ -152,7 +152,7 @@ func sharedAtOnce(t *testing.T, s alerts.Store, take func() ([]alerts.Delivery, 
 	equal(t, "given", drain(given), names)
 }
 
-func deliver(t *testing.T, s alerts.Store) {
+func deliver(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "again", "off", "sent", "dead")
 	at := claimDeliveries(t, s, "x", 9, time.Hour)[0].DueAt
 	tried(t, s,
@@ -182,7 +182,7 @@ func deliver(t *testing.T, s alerts.Store) {
 	tried(t, s)
 }
 
-func otherDeliveries(t *testing.T, s alerts.Store) {
+func otherDeliveries(t *testing.T, s Store) {
 	for _, channel := range []string{"a", "b", "c", "d"} {
 		addDeliveries(t, s, channel, "1", "2", "3")
 	}
@@ -215,7 +215,7 @@ func otherDeliveries(t *testing.T, s alerts.Store) {
 }
 
 // othersThatAreCaredFor has some that somebody has, or will have when they are due.
-func othersThatAreCaredFor(t *testing.T, s alerts.Store) {
+func othersThatAreCaredFor(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "claimed", "later", "due", "overdue")
 	now := claimDeliveries(t, s, "x", 9, time.Hour)[0].DueAt - hour
 	for id, due := range map[string]int64{"later": now + hour, "due": now - hour/2, "overdue": now - 2*hour} {
@@ -236,7 +236,7 @@ func othersThatAreCaredFor(t *testing.T, s alerts.Store) {
 }
 
 // recallDeliveries has some that are due in more than a day, and others that wait as long as any.
-func recallDeliveries(t *testing.T, s alerts.Store) {
+func recallDeliveries(t *testing.T, s Store) {
 	const day = 24 * time.Hour
 	recall := func(lease time.Duration, max, want int) {
 		t.Helper()
@@ -267,7 +267,7 @@ func recallDeliveries(t *testing.T, s alerts.Store) {
 	equal(t, "within the lease", dueIDs(t, s, "x"), nil)
 }
 
-func deadLetters(t *testing.T, s alerts.Store) {
+func deadLetters(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "1", "2", "3", "4")
 	addDeliveries(t, s, "y", "1", "2")
 	kill(t, s, "3/x", "1/x", "2/x", "2/y")
@@ -306,7 +306,7 @@ func deadLetters(t *testing.T, s alerts.Store) {
 	replay(alerts.DeadFilter{Max: 9}, 1)
 }
 
-func deliveriesOf(t *testing.T, s alerts.Store) {
+func deliveriesOf(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "a.raised", "a.resolved", "ab.raised", "a", "a-", "b.raised")
 	addDeliveries(t, s, "y", "a.raised")
 	for max, want := range map[int][]string{
@@ -321,7 +321,7 @@ func deliveriesOf(t *testing.T, s alerts.Store) {
 	}
 }
 
-func disabledChannels(t *testing.T, s alerts.Store) {
+func disabledChannels(t *testing.T, s Store) {
 	disable := func(channel, target, reason string) {
 		t.Helper()
 		if err := s.DisableChannel(within(t), alerts.Disabled{Channel: channel, Target: target, Reason: reason}); err != nil {
@@ -355,7 +355,7 @@ func disabledChannels(t *testing.T, s alerts.Store) {
 	equal(t, "left", list(), []string{"a 2 410"})
 }
 
-func poison(t *testing.T, s alerts.Store) {
+func poison(t *testing.T, s Store) {
 	long := bytes.Repeat([]byte{0, 0xff}, alerts.MaxPoisonBytes)
 	for _, p := range []alerts.Poison{
 		{Sequence: 1}, {Sequence: 2, Subject: "s", Reason: "r", Data: long},
@@ -375,7 +375,7 @@ func poison(t *testing.T, s alerts.Store) {
 }
 
 // hostileText holds that what comes from elsewhere, and is checked by nobody, does not keep it from being written down.
-func hostileText(t *testing.T, s alerts.Store) {
+func hostileText(t *testing.T, s Store) {
 	const bad = "a\x00b\xffc"
 	if err := s.KeepPoison(within(t), alerts.Poison{Sequence: 1, Subject: bad, Reason: bad, Data: []byte(bad)}); err != nil {
 		t.Error(err)
@@ -396,7 +396,7 @@ func hostileText(t *testing.T, s alerts.Store) {
 }
 
 // poisonBounds keeps more than are to be there. They have odd places in the stream, as they have by chance among others.
-func poisonBounds(t *testing.T, s alerts.Store) {
+func poisonBounds(t *testing.T, s Store) {
 	const n = alerts.MaxPoison + 5*alerts.PoisonTrim
 	for i := range n {
 		if err := s.KeepPoison(within(t), alerts.Poison{Sequence: uint64(2*i + 1)}); err != nil {
@@ -410,7 +410,7 @@ func poisonBounds(t *testing.T, s alerts.Store) {
 }
 
 // poisonBoundsOfRepeats has one come again each time that old ones are to be removed.
-func poisonBoundsOfRepeats(t *testing.T, s alerts.Store) {
+func poisonBoundsOfRepeats(t *testing.T, s Store) {
 	const n = alerts.MaxPoison + 5*alerts.PoisonTrim
 	for i := range n {
 		p := alerts.Poison{Sequence: uint64(i)}
@@ -429,7 +429,7 @@ func poisonBoundsOfRepeats(t *testing.T, s alerts.Store) {
 
 // poisonOfAStreamMadeAnew keeps messages with the places in the stream that others had in the stream before, or are before
 // all of those.
-func poisonOfAStreamMadeAnew(t *testing.T, s alerts.Store) {
+func poisonOfAStreamMadeAnew(t *testing.T, s Store) {
 	keep := func(sequence int, data string) {
 		t.Helper()
 		if err := s.KeepPoison(within(t), alerts.Poison{Sequence: uint64(sequence), Data: []byte(data)}); err != nil {

@@ -53,7 +53,7 @@ func usersHeld(t *testing.T, s alerts.Store, after string, max int) []string {
 	return users
 }
 
-func heldUsers(t *testing.T, s alerts.Store) {
+func heldUsers(t *testing.T, s Store) {
 	hold(t, s, "b", 0, "1", "2")
 	hold(t, s, "a", alerts.DigestLead-1, "3") // a worker whose clock is ahead runs the digest
 	hold(t, s, "c", hour, "4")
@@ -84,7 +84,7 @@ func digest(t *testing.T, s alerts.Store, user string, max int, name string) (id
 	return ids
 }
 
-func digestAlerts(t *testing.T, s alerts.Store) {
+func digestAlerts(t *testing.T, s Store) {
 	hold(t, s, "u", 0, "1", "2", "3")
 	hold(t, s, "u", hour, "4")
 	hold(t, s, "v", 0, "5")
@@ -102,7 +102,7 @@ func digestAlerts(t *testing.T, s alerts.Store) {
 }
 
 // digestAhead has alerts that were held while the clock was ahead, and one that waits for the next digest.
-func digestAhead(t *testing.T, s alerts.Store) {
+func digestAhead(t *testing.T, s Store) {
 	hold(t, s, "", 3*hour, "1")
 	hold(t, s, "u", 2*hour-1000, "2")
 	hold(t, s, "v", 24*hour, "3")
@@ -115,7 +115,7 @@ func digestAhead(t *testing.T, s alerts.Store) {
 }
 
 // digestLater has a digest that leaves some out, and one that leaves out all.
-func digestLater(t *testing.T, s alerts.Store) {
+func digestLater(t *testing.T, s Store) {
 	hold(t, s, "u", 0, "1", "2", "3")
 	var at int64
 	leave := func(name string, want int, ids ...string) {
@@ -149,7 +149,7 @@ func digestLater(t *testing.T, s alerts.Store) {
 	equal(t, "digests", digests, []string{"d", "", "", ""})
 }
 
-func digestFails(t *testing.T, s alerts.Store) {
+func digestFails(t *testing.T, s Store) {
 	hold(t, s, "u", 0, "1")
 	refuse := errors.New("no")
 	for _, c := range []struct {
@@ -167,7 +167,7 @@ func digestFails(t *testing.T, s alerts.Store) {
 	equal(t, "then", digest(t, s, "u", 9, "d"), []string{"1"})
 }
 
-func digestsAtOnce(t *testing.T, s alerts.Store) {
+func digestsAtOnce(t *testing.T, s Store) {
 	var names []string
 	for i := range 40 {
 		names = append(names, fmt.Sprintf("%02d", i))

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"sync"
@@ -9,31 +8,6 @@ import (
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
-
-// Expirer is a store that removes what has expired.
-type Expirer interface {
-	Store
-	Expire(ctx context.Context, max int) (int, error)
-}
-
-// Expire runs the part of the suite that is about removing what has expired. open gives an empty store that closes
-// when its test ends.
-func Expire(t *testing.T, open func(t *testing.T) Expirer) {
-	for _, c := range []struct {
-		name string
-		test func(t *testing.T, s Expirer)
-	}{
-		{"only what has expired goes", onlyExpired},
-		{"no more than max go at once, the oldest first", expireMax},
-		{"no charge is lost to an expiry", chargedAndExpired},
-		{"a counter that is charged into the future stays", renewedAndExpired},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.test(t, open(t))
-		})
-	}
-}
 
 const (
 	past   = 1_000_000_000_000
@@ -51,7 +25,7 @@ func until(expires int64, decide func(engine.Snapshot) engine.Changes) func(engi
 	}
 }
 
-func expire(t *testing.T, s Expirer, max, want int) {
+func expire(t *testing.T, s Store, max, want int) {
 	t.Helper()
 	n, err := s.Expire(within(t), max)
 	if err != nil {
@@ -60,7 +34,7 @@ func expire(t *testing.T, s Expirer, max, want int) {
 	equal(t, "removed", n, want)
 }
 
-func onlyExpired(t *testing.T, s Expirer) {
+func onlyExpired(t *testing.T, s Store) {
 	expire(t, s, 10, 0)
 	ids := numbered(4)
 	named := engine.Batch{Counters: ids, IDs: []string{"past", "stays"}}
@@ -82,7 +56,7 @@ func onlyExpired(t *testing.T, s Expirer) {
 	})
 }
 
-func expireMax(t *testing.T, s Expirer) {
+func expireMax(t *testing.T, s Store) {
 	ids := numbered(5)
 	update(t, s, batch(ids...), func(snap engine.Snapshot) engine.Changes {
 		c := write("1")(snap)
@@ -108,7 +82,7 @@ func expireMax(t *testing.T, s Expirer) {
 // chargedAndExpired charges counters that are always expired, while they are removed. Of each counter, a value was
 // written as often as the one below it, or less often when it was removed in between; and what was made and is there
 // no longer was counted as removed.
-func chargedAndExpired(t *testing.T, s Expirer) {
+func chargedAndExpired(t *testing.T, s Store) {
 	const workers, rounds = 4, 40
 	ids := numbered(5)
 	var mu sync.Mutex
@@ -151,7 +125,7 @@ func chargedAndExpired(t *testing.T, s Expirer) {
 }
 
 // renewedAndExpired charges expired counters once, so that they no longer are, while they are removed.
-func renewedAndExpired(t *testing.T, s Expirer) {
+func renewedAndExpired(t *testing.T, s Store) {
 	const workers, each = 4, 50
 	ids := numbered(workers * each)
 	update(t, s, batch(ids...), until(past, write("1")))
@@ -178,7 +152,7 @@ func renewedAndExpired(t *testing.T, s Expirer) {
 
 // expireWhile removes what has expired, a few at a time, for as long as f runs for every number below n, and once
 // more.
-func expireWhile(t *testing.T, s Expirer, n int, f func(i int) error) (removed int) {
+func expireWhile(t *testing.T, s Store, n int, f func(i int) error) (removed int) {
 	t.Helper()
 	ended := make(chan struct{})
 	total := make(chan int)

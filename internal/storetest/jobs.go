@@ -9,26 +9,16 @@ import (
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
-func jobSuite(t *testing.T, open func(t *testing.T) Store) {
-	for _, c := range []struct {
-		name string
-		test func(t *testing.T, s jobs.Store)
-	}{
-		{"a run keeps all its fields", runFields},
-		{"of all claims for one time, one is given", claimsAtOnce},
-		{"of claims for many times at once, one runs", overlapsAtOnce},
-		{"what would overlap is skipped", runsDoNotOverlap},
-		{"what asks for an idle job and finds none leaves nothing", runIfIdle},
-		{"a run past its lease is lost, and its end comes too late", runIsLost},
-		{"a run past its lease is lost with the next claim of any job", runsOfOthersAreLost},
-		{"history by job, and the last run", runHistory},
-		{"old runs are removed, and not the last of a job, nor one that runs", pruneRuns},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.test(t, open(t))
-		})
-	}
+var jobTests = []test{
+	{"a run keeps all its fields", runFields},
+	{"of all claims for one time, one is given", claimsAtOnce},
+	{"of claims for many times at once, one runs", overlapsAtOnce},
+	{"what would overlap is skipped", runsDoNotOverlap},
+	{"what asks for an idle job and finds none leaves nothing", runIfIdle},
+	{"a run past its lease is lost, and its end comes too late", runIsLost},
+	{"a run past its lease is lost with the next claim of any job", runsOfOthersAreLost},
+	{"history by job, and the last run", runHistory},
+	{"old runs are removed, and not the last of a job, nor one that runs", pruneRuns},
 }
 
 const longLease = time.Hour
@@ -75,7 +65,7 @@ var (
 	skipped = jobs.Claimed{Outcome: jobs.Skipped}
 )
 
-func runFields(t *testing.T, s jobs.Store) {
+func runFields(t *testing.T, s Store) {
 	equal(t, "claim", claim(t, s, "j'", 7, longLease), mine)
 	if !finish(t, s, jobs.Run{Job: "j'", Scheduled: 7, Outcome: jobs.Failed, Note: "n\"ö😀", Error: "e%"}) {
 		t.Error("the run was not found")
@@ -94,7 +84,7 @@ func runFields(t *testing.T, s jobs.Store) {
 	}
 }
 
-func claimsAtOnce(t *testing.T, s jobs.Store) {
+func claimsAtOnce(t *testing.T, s Store) {
 	const times, replicas = 30, 6
 	for at := int64(1); at <= times; at++ {
 		var given atomic.Int64
@@ -113,7 +103,7 @@ func claimsAtOnce(t *testing.T, s jobs.Store) {
 	equal(t, "runs", len(outcomes(t, s, "j")), times)
 }
 
-func overlapsAtOnce(t *testing.T, s jobs.Store) {
+func overlapsAtOnce(t *testing.T, s Store) {
 	for round := range 20 {
 		job := fmt.Sprint("j", round)
 		var given atomic.Int64
@@ -130,7 +120,7 @@ func overlapsAtOnce(t *testing.T, s jobs.Store) {
 	}
 }
 
-func runsDoNotOverlap(t *testing.T, s jobs.Store) {
+func runsDoNotOverlap(t *testing.T, s Store) {
 	equal(t, "the first", claim(t, s, "j", 1, longLease), mine)
 	equal(t, "the same", claim(t, s, "j", 1, longLease), theirs)
 	equal(t, "the next", claim(t, s, "j", 2, longLease), skipped)
@@ -141,7 +131,7 @@ func runsDoNotOverlap(t *testing.T, s jobs.Store) {
 	equal(t, "runs", outcomes(t, s, "j"), []string{"3 running", "2 skipped", "1 done"})
 }
 
-func runIfIdle(t *testing.T, s jobs.Store) {
+func runIfIdle(t *testing.T, s Store) {
 	ask := func(at int64) jobs.Claimed {
 		t.Helper()
 		c, err := s.ClaimRun(within(t), jobs.Claim{Job: "j", Scheduled: at, Replica: "a", Lease: longLease, IfIdle: true})
@@ -158,7 +148,7 @@ func runIfIdle(t *testing.T, s jobs.Store) {
 	equal(t, "runs", outcomes(t, s, "j"), []string{"2 running", "1 done"})
 }
 
-func runIsLost(t *testing.T, s jobs.Store) {
+func runIsLost(t *testing.T, s Store) {
 	equal(t, "the first", claim(t, s, "j", 1, -time.Second), mine)
 	equal(t, "the next", claim(t, s, "j", 2, longLease), jobs.Claimed{Outcome: jobs.Running, Lost: []string{"j"}})
 	if finish(t, s, jobs.Run{Job: "j", Scheduled: 1, Outcome: jobs.Done}) {
@@ -168,7 +158,7 @@ func runIsLost(t *testing.T, s jobs.Store) {
 }
 
 // runsOfOthersAreLost has a job that runs once a day, and one that runs often.
-func runsOfOthersAreLost(t *testing.T, s jobs.Store) {
+func runsOfOthersAreLost(t *testing.T, s Store) {
 	equal(t, "one that goes on", claim(t, s, "slow", 1, longLease), mine)
 	equal(t, "daily", claim(t, s, "daily", 1, -time.Second), mine)
 	equal(t, "often", claim(t, s, "often", 2, longLease), jobs.Claimed{Outcome: jobs.Running, Lost: []string{"daily"}})
@@ -177,7 +167,7 @@ func runsOfOthersAreLost(t *testing.T, s jobs.Store) {
 	equal(t, "runs of slow", outcomes(t, s, "slow"), []string{"1 running"})
 }
 
-func runHistory(t *testing.T, s jobs.Store) {
+func runHistory(t *testing.T, s Store) {
 	if _, found, err := s.LastRun(within(t), "j"); found || err != nil {
 		t.Errorf("last run of none: %t, %v", found, err)
 	}
@@ -201,7 +191,7 @@ func runHistory(t *testing.T, s jobs.Store) {
 	}
 }
 
-func pruneRuns(t *testing.T, s jobs.Store) {
+func pruneRuns(t *testing.T, s Store) {
 	for at := int64(1); at <= 5; at++ {
 		claim(t, s, "j", at, longLease)
 		finish(t, s, jobs.Run{Job: "j", Scheduled: at, Outcome: jobs.Done})

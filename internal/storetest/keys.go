@@ -8,22 +8,12 @@ import (
 	apikeys "github.com/seed503877ad/limits/internal/keys"
 )
 
-func keySuite(t *testing.T, open func(t *testing.T) Store) {
-	for _, c := range []struct {
-		name string
-		test func(t *testing.T, s apikeys.Store)
-	}{
-		{"a key keeps all its fields", keyFields},
-		{"an id is given once", keyExists},
-		{"keys by user and prefix, page by page", keyPages},
-		{"a key is revoked once", keyRevoked},
-		{"a key expires when it is said, and never again", keyExpires},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.test(t, open(t))
-		})
-	}
+var keyTests = []test{
+	{"a key keeps all its fields", keyFields},
+	{"an id is given once", keyExists},
+	{"keys by user and prefix, page by page", keyPages},
+	{"a key is revoked once", keyRevoked},
+	{"a key expires when it is said, and never again", keyExpires},
 }
 
 func aKey(id, user string) apikeys.Key {
@@ -47,7 +37,7 @@ func wantKey(t *testing.T, s apikeys.Store, want apikeys.Key) {
 	equal(t, "key", got, want)
 }
 
-func keyFields(t *testing.T, s apikeys.Store) {
+func keyFields(t *testing.T, s Store) {
 	full, bare := aKey("AAAAAAAA", "u"), apikeys.Key{ID: "aaaaaaaa", User: "u"}
 	createKey(t, s, full)
 	createKey(t, s, bare)
@@ -60,7 +50,7 @@ func keyFields(t *testing.T, s apikeys.Store) {
 	}
 }
 
-func keyExists(t *testing.T, s apikeys.Store) {
+func keyExists(t *testing.T, s Store) {
 	k := aKey("AAAAAAAA", "u")
 	createKey(t, s, k)
 	other := k
@@ -71,7 +61,7 @@ func keyExists(t *testing.T, s apikeys.Store) {
 	wantKey(t, s, k)
 }
 
-func keyPages(t *testing.T, s apikeys.Store) {
+func keyPages(t *testing.T, s Store) {
 	for i, id := range []string{"Aa000000", "B0000000", "Aa000001", "a0000000", "Ab000000", "zzzzzzzz"} {
 		createKey(t, s, aKey(id, fmt.Sprintf("user %d", i%2)))
 	}
@@ -103,7 +93,7 @@ func keyPages(t *testing.T, s apikeys.Store) {
 	}
 }
 
-func keyRevoked(t *testing.T, s apikeys.Store) {
+func keyRevoked(t *testing.T, s Store) {
 	want := aKey("AAAAAAAA", "u")
 	createKey(t, s, want)
 	createKey(t, s, aKey("BBBBBBBB", "u"))
@@ -122,7 +112,7 @@ func keyRevoked(t *testing.T, s apikeys.Store) {
 	}
 }
 
-func keyExpires(t *testing.T, s apikeys.Store) {
+func keyExpires(t *testing.T, s Store) {
 	want := aKey("AAAAAAAA", "u")
 	createKey(t, s, want)
 	for _, at := range []int64{9, 0} {

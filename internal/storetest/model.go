@@ -34,7 +34,7 @@ type modelled struct {
 
 // Step does the i-th operation of a random history to a store, unless it is nil, and to the model. pick gives a random
 // number below n.
-func (m Model) Step(ctx context.Context, s Expirer, i int, pick func(n int) int) error {
+func (m Model) Step(ctx context.Context, s Store, i int, pick func(n int) int) error {
 	switch kind := pick(20); {
 	case kind == 0:
 		return m.reset(ctx, s, engine.Selection{Key: fmt.Sprintf("k%d", pick(60))})
@@ -47,7 +47,7 @@ func (m Model) Step(ctx context.Context, s Expirer, i int, pick func(n int) int)
 	}
 }
 
-func (m Model) update(ctx context.Context, s Expirer, i int, pick func(n int) int) error {
+func (m Model) update(ctx context.Context, s Store, i int, pick func(n int) int) error {
 	var ids []engine.CounterID
 	for range 1 + pick(12) {
 		ids = append(ids, engine.CounterID{Key: fmt.Sprintf("k%d", pick(60)), Name: []string{"1h", "1m"}[pick(2)]})
@@ -90,7 +90,7 @@ func (m Model) update(ctx context.Context, s Expirer, i int, pick func(n int) in
 	return err
 }
 
-func (m Model) reset(ctx context.Context, s Expirer, sel engine.Selection) error {
+func (m Model) reset(ctx context.Context, s Store, sel engine.Selection) error {
 	var want int64
 	for id := range m {
 		if id.Key == sel.Key || sel.Key == "" && strings.HasPrefix(id.Key, sel.Prefix) {
@@ -109,7 +109,7 @@ func (m Model) reset(ctx context.Context, s Expirer, sel engine.Selection) error
 	return nil
 }
 
-func (m Model) expire(ctx context.Context, s Expirer) error {
+func (m Model) expire(ctx context.Context, s Store) error {
 	want := 0
 	for id, c := range m {
 		if c.Expires < future {
@@ -127,7 +127,7 @@ func (m Model) expire(ctx context.Context, s Expirer) error {
 }
 
 // Diff compares the model with what a store lists, page by page, and with the counters of each key.
-func (m Model) Diff(ctx context.Context, s Expirer) (string, error) {
+func (m Model) Diff(ctx context.Context, s Store) (string, error) {
 	got, want := make(Model), make(Model)
 	for id, c := range m {
 		want[id] = modelled{State: c.State, Spec: c.Spec}
@@ -156,7 +156,7 @@ func (m Model) Diff(ctx context.Context, s Expirer) (string, error) {
 }
 
 // sameAlone holds that Counters gives what List gave.
-func sameAlone(ctx context.Context, s Expirer, c engine.StoredCounter) error {
+func sameAlone(ctx context.Context, s Store, c engine.StoredCounter) error {
 	alone, _, err := s.Counters(ctx, c.Key)
 	if err == nil && !slices.ContainsFunc(alone, func(o engine.StoredCounter) bool { return cmp.Equal(o, c) }) {
 		err = fmt.Errorf("listed is %v, and alone %v", c, alone)

@@ -48,7 +48,7 @@ func resolve(t *testing.T, s alerts.Store, keys ...string) {
 	}
 }
 
-func silencedIsUpdated(t *testing.T, s alerts.Store) {
+func silencedIsUpdated(t *testing.T, s Store) {
 	raise(t, s, nil, "a", "b")
 	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Silenced, Reason: "quiet"}, alerts.Told{Alert: "b", Notice: alerts.Silenced})
 	equal(t, "pending", alertIDs(pending(t, s, 9, time.Hour)), nil)
@@ -61,7 +61,7 @@ func silencedIsUpdated(t *testing.T, s alerts.Store) {
 	equal(t, "the other", alert(t, s, "b").Notice, alerts.Silenced)
 }
 
-func updateLeaves(t *testing.T, s alerts.Store) {
+func updateLeaves(t *testing.T, s Store) {
 	now := raise(t, s, nil, "a", "b")
 	equal(t, "given", alertIDs(pending(t, s, 9, time.Hour)), []string{"a", "b"})
 	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Held, Reason: "throttle", HeldUntil: now + hour})
@@ -79,7 +79,7 @@ func updateLeaves(t *testing.T, s alerts.Store) {
 	equal(t, "pending", alertIDs(pending(t, s, 9, time.Hour)), nil)
 }
 
-func pendingAlerts(t *testing.T, s alerts.Store) {
+func pendingAlerts(t *testing.T, s Store) {
 	now := raise(t, s, nil, "c")
 	for now == raise(t, s, nil, "b") { // in a later millisecond, so that there is an order
 		tell(t, s, alerts.Told{Alert: "b", Notice: alerts.Sent})
@@ -92,7 +92,7 @@ func pendingAlerts(t *testing.T, s alerts.Store) {
 	equal(t, "none is left", alertIDs(pending(t, s, 9, time.Hour)), nil)
 }
 
-func claimedAsRaised(t *testing.T, s alerts.Store) {
+func claimedAsRaised(t *testing.T, s Store) {
 	for name, claim := range map[string]time.Duration{"claimed": time.Hour, "free": 0} {
 		take(t, s, alerts.Taking{Events: []string{"e:" + name}, Groups: []alerts.GroupID{group(name)}}, func(taken alerts.Taken) alerts.Changes {
 			return alerts.Changes{Raised: []alerts.Alert{raised(name, name, taken.Now)}, Claim: claim}
@@ -102,7 +102,7 @@ func claimedAsRaised(t *testing.T, s alerts.Store) {
 	equal(t, "told", tell(t, s, alerts.Told{Alert: "claimed", Notice: alerts.Held}), []string{"claimed"})
 }
 
-func pendingAtOnce(t *testing.T, s alerts.Store) {
+func pendingAtOnce(t *testing.T, s Store) {
 	const alertsInAll = 60
 	var names []string
 	for i := range alertsInAll {
@@ -134,7 +134,7 @@ func drain(sent chan string) (all []string) {
 	return all
 }
 
-func tellOnce(t *testing.T, s alerts.Store) {
+func tellOnce(t *testing.T, s Store) {
 	now := raise(t, s, nil, "a", "b", "c")
 	told := tell(t, s,
 		alerts.Told{Alert: "b", Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery("b.raised", "x"), delivery("b.raised", "y")}},
@@ -159,7 +159,7 @@ func tellOnce(t *testing.T, s alerts.Store) {
 	equal(t, "notices", got, []string{"held throttle 5 true", "sent  0 true", "silenced hush 0 true"})
 }
 
-func tellAtOnce(t *testing.T, s alerts.Store) {
+func tellAtOnce(t *testing.T, s Store) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 	raise(t, s, nil, names...)
 	told := make(chan string, 100)
@@ -183,7 +183,7 @@ func tellAtOnce(t *testing.T, s alerts.Store) {
 	equal(t, "deliveries", waiting, map[string]int64{"x": int64(len(names))})
 }
 
-func resolveAlerts(t *testing.T, s alerts.Store) {
+func resolveAlerts(t *testing.T, s Store) {
 	raise(t, s, nil, "later", "b", "a", "pending")
 	for _, id := range []string{"later", "a", "b"} {
 		tell(t, s, alerts.Told{Alert: id, Notice: alerts.Sent})
@@ -216,7 +216,7 @@ func resolveAlerts(t *testing.T, s alerts.Store) {
 }
 
 // resolveAhead has alerts whose time is that of a clock which was ahead, and one that may wait as long as a file can say.
-func resolveAhead(t *testing.T, s alerts.Store) {
+func resolveAhead(t *testing.T, s Store) {
 	const day = 24 * hour
 	raise(t, s, nil, "late", "later", "legal", "due", "pending")
 	for _, id := range []string{"late", "later", "legal", "due"} {
@@ -243,7 +243,7 @@ func resolveAhead(t *testing.T, s alerts.Store) {
 	equal(t, "resolved", resolved, []string{"due", "late", "later"})
 }
 
-func resolveFails(t *testing.T, s alerts.Store) {
+func resolveFails(t *testing.T, s Store) {
 	raise(t, s, nil, "a", "b")
 	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Sent}, alerts.Told{Alert: "b", Notice: alerts.Sent})
 	due(t, s, "a", "b")
@@ -262,7 +262,7 @@ func resolveFails(t *testing.T, s alerts.Store) {
 }
 
 // resolveAndTake holds that each denial is counted by an alert that was open, whatever is resolved meanwhile.
-func resolveAndTake(t *testing.T, s alerts.Store) {
+func resolveAndTake(t *testing.T, s Store) {
 	const takers, rounds = 4, 25
 	groups := []alerts.GroupID{group("a"), group("b"), group("c")}
 	var taken atomic.Int64

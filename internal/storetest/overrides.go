@@ -10,26 +10,13 @@ import (
 	"github.com/seed503877ad/limits/internal/overrides"
 )
 
-func overrideSuite(t *testing.T, open func(t *testing.T) Store) {
-	for _, c := range []struct {
-		name string
-		test func(t *testing.T, s overrides.Store)
-	}{
-		{"an override keeps all its fields", overrideFields},
-		{"overrides by policy, page by page", overridePages},
-		{"changes since a revision", overrideChanges},
-		{"no more than the most, and replacing is no more", overridesFull},
-		{"a reader misses no change of writers at the same time", overrideWriters},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.test(t, open(t))
-		})
-	}
-	t.Run("what expired is removed, in parts", func(t *testing.T) {
-		t.Parallel()
-		expiredOverrides(t, open(t))
-	})
+var overrideTests = []test{
+	{"an override keeps all its fields", overrideFields},
+	{"overrides by policy, page by page", overridePages},
+	{"changes since a revision", overrideChanges},
+	{"no more than the most, and replacing is no more", overridesFull},
+	{"a reader misses no change of writers at the same time", overrideWriters},
+	{"what expired is removed, in parts", expiredOverrides},
 }
 
 const manyOverrides = 1000
@@ -54,7 +41,7 @@ func changes(t *testing.T, s overrides.Store, since int64) overrides.Changes {
 	return c
 }
 
-func overrideFields(t *testing.T, s overrides.Store) {
+func overrideFields(t *testing.T, s Store) {
 	burst := int64(0)
 	full := overrides.Override{ID: overrides.ID{Policy: "p'", Name: "n\"", Subject: "a:*:ö😀%"}, Limit: 1, Window: "1h", Burst: &burst,
 		ExpiresAt: 2, Reason: "why", By: "who", SetAt: 3}
@@ -72,7 +59,7 @@ func overrideFields(t *testing.T, s overrides.Store) {
 	equal(t, "changes", changes(t, s, -1).Overrides, want)
 }
 
-func overridePages(t *testing.T, s overrides.Store) {
+func overridePages(t *testing.T, s Store) {
 	all := []overrides.Override{override("P", "a", "z"), override("p", "a", "*"), override("p", "a", "x"), override("p", "b", "w"), override("q", "a", "a")}
 	for _, i := range []int{3, 0, 4, 2, 1} {
 		putOverride(t, s, all[i])
@@ -96,7 +83,7 @@ func overridePages(t *testing.T, s overrides.Store) {
 	}
 }
 
-func overrideChanges(t *testing.T, s overrides.Store) {
+func overrideChanges(t *testing.T, s Store) {
 	a, b := override("p", "n", "a"), override("p", "n", "b")
 	equal(t, "at first", changes(t, s, -1), overrides.Changes{All: true})
 	equal(t, "and then", changes(t, s, 0), overrides.Changes{})
@@ -121,7 +108,7 @@ func overrideChanges(t *testing.T, s overrides.Store) {
 	}
 }
 
-func overridesFull(t *testing.T, s overrides.Store) {
+func overridesFull(t *testing.T, s Store) {
 	a := override("p", "n", "a")
 	if err := s.PutOverride(within(t), a, 1); err != nil {
 		t.Fatal(err)
@@ -137,7 +124,7 @@ func overridesFull(t *testing.T, s overrides.Store) {
 }
 
 // overrideWriters follows the changes while others write, as a worker does: what it gathered is all there is.
-func overrideWriters(t *testing.T, s overrides.Store) {
+func overrideWriters(t *testing.T, s Store) {
 	const writers, each = 4, 20
 	done := make(chan struct{})
 	go func() {

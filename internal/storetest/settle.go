@@ -10,23 +10,13 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// settleSuite tries the engine's settle over a store: what it needs of receipts.
-func settleSuite(t *testing.T, open func(t *testing.T) Store) {
-	for _, c := range []struct {
-		name string
-		test func(t *testing.T, s Store)
-	}{
-		{"the difference is charged or given back, once", settleOnce},
-		{"what cannot be settled says why", settleRefused},
-		{"settles of one id at the same time are one", settleRace},
-		{"a commit of unknown fate is settled once", settleUnknown},
-		{"another worker settles, and all learn that something is free", settleElsewhere},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.test(t, open(t))
-		})
-	}
+// settleTests try the engine's settle over a store: what it needs of receipts.
+var settleTests = []test{
+	{"the difference is charged or given back, once", settleOnce},
+	{"what cannot be settled says why", settleRefused},
+	{"settles of one id at the same time are one", settleRace},
+	{"a commit of unknown fate is settled once", settleUnknown},
+	{"another worker settles, and all learn that something is free", settleElsewhere},
 }
 
 // startEngine starts an engine that closes before the store does.

@@ -10,7 +10,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-func silences(t *testing.T, s alerts.Store) {
+func silences(t *testing.T, s Store) {
 	want := alerts.Silence{ID: "a", Rule: "r'", Policy: "p", Key: "k*", User: "ö😀", Reason: "because", By: "me"}
 	got, err := s.AddSilence(within(t), want, time.Hour)
 	if err != nil {
@@ -51,7 +51,7 @@ func silences(t *testing.T, s alerts.Store) {
 	equal(t, "all of them", len(list(true, 9)), 2)
 }
 
-func alertPages(t *testing.T, s alerts.Store) {
+func alertPages(t *testing.T, s Store) {
 	for i, name := range []string{"1", "2", "3", "4", "5", "6"} {
 		raise(t, s, func(a *alerts.Alert) {
 			a.RaisedAt = []int64{10, 20, 20, 20, 30, 40}[i]
@@ -102,7 +102,7 @@ func prune(t *testing.T, s alerts.Store) (total int) {
 	}
 }
 
-func pruneAlerts(t *testing.T, s alerts.Store) {
+func pruneAlerts(t *testing.T, s Store) {
 	raise(t, s, nil, "open", "sent", "silenced", "pending")
 	hold(t, s, "u", 0, "told")
 	digest(t, s, "u", 9, "d")
@@ -132,7 +132,7 @@ func pruneAlerts(t *testing.T, s alerts.Store) {
 	}
 }
 
-func pruneRest(t *testing.T, s alerts.Store) {
+func pruneRest(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "sent", "dead", "waiting")
 	kill(t, s, "dead/x")
 	tried(t, s, alerts.Tried{ID: "sent/x", State: alerts.DeliverySent})
@@ -160,7 +160,7 @@ func pruneRest(t *testing.T, s alerts.Store) {
 }
 
 // pruneTaken: what has been counted of a group is no alert yet, and may become one after alerts of that age are removed.
-func pruneTaken(t *testing.T, s alerts.Store) {
+func pruneTaken(t *testing.T, s Store) {
 	groups := []alerts.GroupID{group("a"), group("b"), group("open")}
 	raise(t, s, nil, "open")
 	take(t, s, alerts.Taking{Events: []string{"1", "2", "3"}, Groups: groups}, func(alerts.Taken) alerts.Changes {

@@ -28,6 +28,7 @@ type Store interface {
 	alerts.Store
 	usage.Store
 
+	Expire(ctx context.Context, max int) (int, error)
 	PruneOverrides(ctx context.Context, before time.Time, max int) (int, error)
 	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error)
 	Backlog(ctx context.Context) (int64, error)
@@ -37,72 +38,78 @@ type Store interface {
 
 // Run runs the suite. open gives an empty store that closes when its test ends.
 func Run(t *testing.T, open func(t *testing.T) Store) {
-	counterSuite(t, open)
-	for _, c := range []struct {
+	for _, about := range []struct {
 		name  string
-		suite func(t *testing.T, open func(t *testing.T) Store)
+		tests []test
 	}{
-		{"settle", settleSuite},
-		{"keys", keySuite},
-		{"overrides", overrideSuite},
-		{"jobs", jobSuite},
-		{"alerts", alertSuite},
-		{"usage", usageSuite},
+		{"counters", counterTests},
+		{"settle", settleTests},
+		{"keys", keyTests},
+		{"overrides", overrideTests},
+		{"jobs", jobTests},
+		{"alerts", alertTests},
+		{"deliveries", deliveryTests},
+		{"usage", usageTests},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(about.name, func(t *testing.T) {
 			t.Parallel()
-			c.suite(t, open)
+			for _, c := range about.tests {
+				t.Run(c.name, func(t *testing.T) {
+					t.Parallel()
+					c.run(t, open(t))
+				})
+			}
 		})
 	}
 }
 
-// counterSuite tries the counters, the receipts and the outbox.
-func counterSuite(t *testing.T, open func(t *testing.T) Store) {
-	for _, c := range []struct {
-		name string
-		test func(t *testing.T, s Store)
-	}{
-		{"absent counters read nil", absent},
-		{"what is written is read back byte by byte", writeThenRead},
-		{"a spec stays until it changes", specs},
-		{"a batch keeps its order", batchOrder},
-		{"3,000 counters in a batch", largeBatch},
-		{"an empty batch reads the clock", emptyBatch},
-		{"a decision that changes nothing leaves nothing", noChange},
-		{"the clock stands after the locks and never before the last", clock},
-		{"a slot out of range or a new counter without a spec writes nothing", badChanges},
-		{"a canceled context writes nothing", canceled},
-		{"canceled while deciding writes nothing", canceledInside},
-		{"a panic in decide leaves no locks", panics},
-		{"receipts", receipts},
-		{"an id that is taken is a conflict and writes nothing", receiptTaken},
-		{"requests with one id charge once", receiptRace},
-		{"updates of one counter run one after another", serialized},
-		{"overlapping batches never deadlock", overlapping},
-		{"creators of one counter lose no charge", creators},
-		{"updates and resets never deadlock", updatesAndResets},
-		{"events are relayed in order", relayOrder},
-		{"the outbox is as old as its first event", outboxAge},
-		{"what is refused does not make the outbox old", outboxAgeOfRefused},
-		{"an unacknowledged event stays", relayPartial},
-		{"a publish that fails keeps all", relayFails},
-		{"a publish that panics keeps all", relayPanics},
-		{"what was acknowledged goes though the context ended", relayCanceled},
-		{"two relays never share an event", relaysAtOnce},
-		{"an event keeps all its fields", eventFields},
-		{"counters of a key, in order of name", counters},
-		{"list by prefix", listPrefix},
-		{"list page by page", listPages},
-		{"reset a key", resetKey},
-		{"reset a prefix", resetPrefix},
-		{"reset all, in several transactions", resetAll},
-		{"what was reset is told to the decision after", resetTold},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.test(t, open(t))
-		})
-	}
+// test is one test of the suite.
+type test struct {
+	name string
+	run  func(t *testing.T, s Store)
+}
+
+// counterTests try the counters, the receipts and the outbox.
+var counterTests = []test{
+	{"absent counters read nil", absent},
+	{"what is written is read back byte by byte", writeThenRead},
+	{"a spec stays until it changes", specs},
+	{"a batch keeps its order", batchOrder},
+	{"3,000 counters in a batch", largeBatch},
+	{"an empty batch reads the clock", emptyBatch},
+	{"a decision that changes nothing leaves nothing", noChange},
+	{"the clock stands after the locks and never before the last", clock},
+	{"a slot out of range or a new counter without a spec writes nothing", badChanges},
+	{"a canceled context writes nothing", canceled},
+	{"canceled while deciding writes nothing", canceledInside},
+	{"a panic in decide leaves no locks", panics},
+	{"receipts", receipts},
+	{"an id that is taken is a conflict and writes nothing", receiptTaken},
+	{"requests with one id charge once", receiptRace},
+	{"updates of one counter run one after another", serialized},
+	{"overlapping batches never deadlock", overlapping},
+	{"creators of one counter lose no charge", creators},
+	{"updates and resets never deadlock", updatesAndResets},
+	{"events are relayed in order", relayOrder},
+	{"the outbox is as old as its first event", outboxAge},
+	{"what is refused does not make the outbox old", outboxAgeOfRefused},
+	{"an unacknowledged event stays", relayPartial},
+	{"a publish that fails keeps all", relayFails},
+	{"a publish that panics keeps all", relayPanics},
+	{"what was acknowledged goes though the context ended", relayCanceled},
+	{"two relays never share an event", relaysAtOnce},
+	{"an event keeps all its fields", eventFields},
+	{"counters of a key, in order of name", counters},
+	{"list by prefix", listPrefix},
+	{"list page by page", listPages},
+	{"reset a key", resetKey},
+	{"reset a prefix", resetPrefix},
+	{"reset all, in several transactions", resetAll},
+	{"what was reset is told to the decision after", resetTold},
+	{"only what has expired goes", onlyExpired},
+	{"no more than max go at once, the oldest first", expireMax},
+	{"no charge is lost to an expiry", chargedAndExpired},
+	{"a counter that is charged into the future stays", renewedAndExpired},
 }
 
 // patience bounds every wait, far above what anything takes: what runs into it hangs.

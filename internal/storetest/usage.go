@@ -7,24 +7,14 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-func usageSuite(t *testing.T, open func(t *testing.T) Store) {
-	for _, c := range []struct {
-		name string
-		test func(t *testing.T, s usage.Store)
-	}{
-		{"counts of a minute add up, and the peak is that of the busiest minute", usageAddsUp},
-		{"top selects and orders", usageTop},
-		{"writers of the same counts lose none and do not deadlock", usageWriters},
-		{"a rollup changes no sum and no peak", usageRollup},
-		{"old counts go, no more than max at once", usagePrune},
-		{"the log answers its three questions", requestLog},
-		{"old requests go, no more than max at once", requestPrune},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.test(t, open(t))
-		})
-	}
+var usageTests = []test{
+	{"counts of a minute add up, and the peak is that of the busiest minute", usageAddsUp},
+	{"top selects and orders", usageTop},
+	{"writers of the same counts lose none and do not deadlock", usageWriters},
+	{"a rollup changes no sum and no peak", usageRollup},
+	{"old counts go, no more than max at once", usagePrune},
+	{"the log answers its three questions", requestLog},
+	{"old requests go, no more than max at once", requestPrune},
 }
 
 const (
@@ -61,7 +51,7 @@ func topRow(key, user string, allowed, denied, cost, peak int64) usage.Top {
 	return usage.Top{ID: usage.ID{Key: key, Policy: "p", User: user}, Allowed: allowed, Denied: denied, Cost: cost, Peak: peak}
 }
 
-func usageAddsUp(t *testing.T, s usage.Store) {
+func usageAddsUp(t *testing.T, s Store) {
 	all := func(*usage.TopQuery) {}
 	equal(t, "top of nothing", topOf(t, s, all), nil)
 	addUsage(t, s)
@@ -70,7 +60,7 @@ func usageAddsUp(t *testing.T, s usage.Store) {
 	equal(t, "top", topOf(t, s, all), []usage.Top{topRow("a", "u", 6, 3, 15, 8), topRow("a", "v", 1, 0, 1, 1)})
 }
 
-func usageTop(t *testing.T, s usage.Store) {
+func usageTop(t *testing.T, s Store) {
 	other := used("b%:1", "u", noon, 1, 30, 1)
 	other.Policy = "q"
 	addUsage(t, s, used("b:1", "u", noon, 10, 20, 40), used("b:2", "v", noon+minute, 20, 10, 30), used("c", "u", noon+minute, 5, 0, 90), other)
@@ -98,7 +88,7 @@ func usageTop(t *testing.T, s usage.Store) {
 	}
 }
 
-func usageWriters(t *testing.T, s usage.Store) {
+func usageWriters(t *testing.T, s Store) {
 	const workers, rounds = 4, 10
 	var counts []usage.Count
 	for _, id := range numbered(50) {
@@ -119,7 +109,7 @@ func usageWriters(t *testing.T, s usage.Store) {
 	}
 }
 
-func usageRollup(t *testing.T, s usage.Store) {
+func usageRollup(t *testing.T, s Store) {
 	for m := range int64(150) { // two hours and a half
 		addUsage(t, s, used("a", "u", noon+m*minute, m, 1, 2))
 	}
@@ -156,7 +146,7 @@ func usageRollup(t *testing.T, s usage.Store) {
 	}
 }
 
-func usagePrune(t *testing.T, s usage.Store) {
+func usagePrune(t *testing.T, s Store) {
 	for m := range int64(5) {
 		addUsage(t, s, used("a", "u", noon+m*minute, 1, 0, 1))
 	}
@@ -185,7 +175,7 @@ func logOf(t *testing.T, s usage.Store) {
 	}
 }
 
-func requestLog(t *testing.T, s usage.Store) {
+func requestLog(t *testing.T, s Store) {
 	logOf(t, s)
 	for _, q := range []usage.LogQuery{{Since: noon, Until: noon + hour, Max: 10}, {Until: future, Prefix: "k:", Max: 10}} {
 		traffic, err := s.Traffic(within(t), q)
@@ -215,7 +205,7 @@ func requestLog(t *testing.T, s usage.Store) {
 	}
 }
 
-func requestPrune(t *testing.T, s usage.Store) {
+func requestPrune(t *testing.T, s Store) {
 	logOf(t, s)
 	for _, want := range []int{60, 43, 0} {
 		n, err := s.PruneRequests(within(t), time.UnixMilli(noon+hour), 60)
