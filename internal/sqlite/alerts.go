@@ -2,9 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
-	"fmt"
 	"math"
 	"time"
 
@@ -34,69 +31,10 @@ SELECT ` + alertColumns + ` FROM alerts WHERE (raised_at, id) < (?2, ?3) AND (?4
 	listOpenAlertsOfUserSQL = alertsFilter + ` AND +resolved_at = 0 AND username = ?6` + alertsOrder
 )
 
-// document scans a column of JSON into what it points to.
-type document struct{ into any }
-
-func (d document) Scan(src any) error {
-	text, ok := src.(string)
-	if !ok {
-		return fmt.Errorf("a document of type %T", src)
-	}
-	return json.Unmarshal([]byte(text), d.into)
-}
-
-// encode gives JSON for a column.
-func encode(v any) (string, error) {
-	text, err := json.Marshal(v)
-	return string(text), err
-}
-
 // alertFields are where [alertColumns] go.
 func alertFields(a *alerts.Alert) []any {
 	return []any{document{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
 		&a.HeldUntil, &a.Digest}
-}
-
-// queryer is a connection, or several.
-type queryer interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// collect reads all rows of one statement; fields are where the columns of a row go.
-func collect[R any](ctx context.Context, db queryer, fields func(*R) []any, query string, args ...any) ([]R, error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	return scanned(rows, fields)
-}
-
-func scanned[R any](rows *sql.Rows, fields func(*R) []any) (all []R, err error) {
-	defer rows.Close()
-	for rows.Next() {
-		var r R
-		if err := rows.Scan(fields(&r)...); err != nil {
-			return nil, err
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
-}
-
-// inside reads in the transaction that runs.
-func inside[R any](s *Store, fields func(*R) []any, query string, args ...any) ([]R, error) {
-	return collect(context.Background(), s.conn, fields, query, args...)
-}
-
-// writeAlerts alters what nobody has given up meanwhile.
-func (s *Store) writeAlerts(ctx context.Context, act string, f func() (wrote bool, err error)) error {
-	return s.alter(ctx, act, func() (bool, error) {
-		wrote, err := f()
-		if err == nil && wrote {
-			err = ctx.Err()
-		}
-		return wrote, err
-	})
 }
 
 // Alerts implements [alerts.Store].
@@ -115,23 +53,12 @@ func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Aler
 	case f.OpenOnly:
 		query = listOpenAlertsSQL
 	}
-	all, err := collect(ctx, s.reader, alertFields, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read alerts: %w", err)
-	}
-	return all, nil
+	return read(ctx, s, "read alerts", alertFields, query, args...)
 }
 
 // Alert implements [alerts.Store].
-func (s *Store) Alert(ctx context.Context, id string) (a alerts.Alert, found bool, err error) {
-	all, err := collect(ctx, s.reader, alertFields, alertSQL, id)
-	if err != nil {
-		return a, false, fmt.Errorf("read alert: %w", err)
-	}
-	if len(all) == 0 {
-		return a, false, nil
-	}
-	return all[0], true, nil
+func (s *Store) Alert(ctx context.Context, id string) (alerts.Alert, bool, error) {
+	return first(read(ctx, s, "read alert", alertFields, alertSQL, id))
 }
 
 const (
@@ -169,7 +96,7 @@ type pruning struct{ act, sql string }
 // prune runs all, and gives how much they removed.
 func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pruning) (total int, err error) {
 	for _, p := range all {
-		n, err := s.remove(ctx, p.act, p.sql, before.UnixMilli(), max)
+		n, err := s.change(ctx, p.act, p.sql, before.UnixMilli(), max)
 		if err != nil {
 			return total, err
 		}

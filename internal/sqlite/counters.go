@@ -116,9 +116,9 @@ const countersOfKeySQL = `SELECT key, name, spec, state FROM counters WHERE key 
 
 // Counters implements [engine.Store].
 func (s *Store) Counters(ctx context.Context, key string) ([]engine.StoredCounter, int64, error) {
-	all, err := s.stored(ctx, keySpan(engine.Selection{Key: key}), math.MaxInt, countersOfKeySQL, key)
+	all, err := s.stored(ctx, "read counters", keySpan(engine.Selection{Key: key}), math.MaxInt, countersOfKeySQL, key)
 	if err != nil {
-		return nil, 0, fmt.Errorf("read counters: %w", err)
+		return nil, 0, err
 	}
 	return all, s.now().UnixMilli(), nil
 }
@@ -134,18 +134,18 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 	if after.Compare(sp.from) > 0 {
 		sp.from = after
 	}
-	page, err := s.stored(ctx, sp, max, listCountersSQL, sp.from.Key, sp.from.Name, sp.bound(), max)
+	page, err := s.stored(ctx, "list counters", sp, max, listCountersSQL, sp.from.Key, sp.from.Name, sp.bound(), max)
 	if err != nil {
-		return nil, 0, fmt.Errorf("list counters: %w", err)
+		return nil, 0, err
 	}
 	return page, s.now().UnixMilli(), nil
 }
 
 // stored gives the first counters of a span; query reads them from the table. The dirty rows are read first: what is
 // clean then is in the table, and what gets clean later is the same there, or newer.
-func (s *Store) stored(ctx context.Context, sp span, max int, query string, args ...any) ([]engine.StoredCounter, error) {
+func (s *Store) stored(ctx context.Context, act string, sp span, max int, query string, args ...any) ([]engine.StoredCounter, error) {
 	dirty := s.dirtyCounters(sp, max)
-	clean, err := collect(ctx, s.reader, func(c *engine.StoredCounter) []any {
+	clean, err := read(ctx, s, act, func(c *engine.StoredCounter) []any {
 		return []any{&c.Key, &c.Name, &c.Spec, &c.State}
 	}, query, args...)
 	if err != nil {

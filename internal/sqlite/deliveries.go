@@ -96,7 +96,7 @@ func (s *Store) addDeliveries(now int64, all []alerts.Delivery) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.st.addDelivery.Exec(d.Message.ID+"/"+d.Channel, d.Channel, message, now); err != nil {
+		if _, err := s.exec(addDeliverySQL, d.Message.ID+"/"+d.Channel, d.Channel, message, now); err != nil {
 			return err
 		}
 	}
@@ -105,14 +105,14 @@ func (s *Store) addDeliveries(now int64, all []alerts.Delivery) error {
 
 // AddDelivery implements [alerts.Store].
 func (s *Store) AddDelivery(ctx context.Context, d alerts.Delivery) error {
-	return s.writeAlerts(ctx, "add a delivery", func() (bool, error) {
+	return s.alter(ctx, "add a delivery", func() (bool, error) {
 		return true, s.addDeliveries(s.now().UnixMilli(), []alerts.Delivery{d})
 	})
 }
 
 // DueDeliveries implements [alerts.Store].
 func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) (all []alerts.Delivery, err error) {
-	err = s.writeAlerts(ctx, "claim deliveries", func() (bool, error) {
+	err = s.alter(ctx, "claim deliveries", func() (bool, error) {
 		now := s.now().UnixMilli()
 		if all, err = inside(s, deliveryFields, dueDeliveriesSQL, channel, now, max); err != nil {
 			return false, err
@@ -137,34 +137,18 @@ func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time
 	if err != nil {
 		return nil, fmt.Errorf("read deliveries of other channels: %w", err)
 	}
-	return s.deliveries(ctx, "read deliveries of other channels", otherDeliveriesSQL, string(list), max, s.now().Add(-due).UnixMilli())
-}
-
-func (s *Store) deliveries(ctx context.Context, act, query string, args ...any) ([]alerts.Delivery, error) {
-	all, err := collect(ctx, s.reader, deliveryFields, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", act, err)
-	}
-	return all, nil
+	return read(ctx, s, "read deliveries of other channels", deliveryFields, otherDeliveriesSQL, string(list), max, s.now().Add(-due).UnixMilli())
 }
 
 // RecallDeliveries implements [alerts.Store].
-func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (n int, err error) {
-	err = s.writeAlerts(ctx, "recall deliveries", func() (bool, error) {
-		now := s.now().UnixMilli()
-		recalled, err := s.exec(recallDeliveriesSQL, now, now+later.Milliseconds(), now+lease.Milliseconds(), max)
-		n = int(recalled)
-		return n > 0, err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return n, nil
+func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error) {
+	now := s.now().UnixMilli()
+	return s.change(ctx, "recall deliveries", recallDeliveriesSQL, now, now+later.Milliseconds(), now+lease.Milliseconds(), max)
 }
 
 // Deliver implements [alerts.Store].
 func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
-	return s.writeAlerts(ctx, "write how deliveries went", func() (wrote bool, err error) {
+	return s.alter(ctx, "write how deliveries went", func() (wrote bool, err error) {
 		now := s.now().UnixMilli()
 		for i := range all {
 			n, err := s.writeTried(&all[i], now)
@@ -183,7 +167,7 @@ func (s *Store) writeTried(t *alerts.Tried, now int64) (int64, error) {
 
 // EndDeliveries implements [alerts.Store].
 func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, err error) {
-	err = s.writeAlerts(ctx, "end old deliveries", func() (bool, error) {
+	err = s.alter(ctx, "end old deliveries", func() (bool, error) {
 		now := s.now().UnixMilli()
 		ended, err = inside(s, deliveryFields, oldDeliveriesSQL, now-o.Age.Milliseconds(), now, now+o.Lease.Milliseconds(), o.Max)
 		if err != nil {
@@ -205,19 +189,21 @@ func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func
 
 // WaitingDeliveries implements [alerts.Store].
 func (s *Store) WaitingDeliveries(ctx context.Context) (map[string]int64, error) {
-	counts := map[string]int64{}
-	var channel string
-	var n int64
-	err := eachRow(ctx, s.reader, waitingDeliveriesSQL, nil, []any{&channel, &n}, func() { counts[channel] = n })
-	if err != nil {
-		return nil, fmt.Errorf("count deliveries: %w", err)
+	type waiting struct {
+		channel string
+		n       int64
 	}
-	return counts, nil
+	all, err := read(ctx, s, "count deliveries", func(w *waiting) []any { return []any{&w.channel, &w.n} }, waitingDeliveriesSQL)
+	counts := map[string]int64{}
+	for _, w := range all {
+		counts[w.channel] = w.n
+	}
+	return counts, err
 }
 
 // DeliveriesOf implements [alerts.Store].
 func (s *Store) DeliveriesOf(ctx context.Context, alert string, max int) ([]alerts.Delivery, error) {
-	return s.deliveries(ctx, "read deliveries", deliveriesOfSQL, alert, max)
+	return read(ctx, s, "read deliveries", deliveryFields, deliveriesOfSQL, alert, max)
 }
 
 // DeadDeliveries implements [alerts.Store].
@@ -226,22 +212,14 @@ func (s *Store) DeadDeliveries(ctx context.Context, f alerts.DeadFilter) ([]aler
 	if f.Channel != "" {
 		query = deadDeliveriesOfChannelSQL
 	}
-	return s.deliveries(ctx, "read dead letters", query, f.After, f.ID, f.Max, f.Channel)
+	return read(ctx, s, "read dead letters", deliveryFields, query, f.After, f.ID, f.Max, f.Channel)
 }
 
 // ReplayDeliveries implements [alerts.Store].
-func (s *Store) ReplayDeliveries(ctx context.Context, f alerts.DeadFilter) (n int, err error) {
+func (s *Store) ReplayDeliveries(ctx context.Context, f alerts.DeadFilter) (int, error) {
 	statement := replayDeliveriesSQL
 	if f.Channel != "" {
 		statement = replayDeliveriesOfChannelSQL
 	}
-	err = s.writeAlerts(ctx, "replay dead letters", func() (bool, error) {
-		replayed, err := s.exec(statement, f.After, f.ID, f.Max, f.Channel, s.now().UnixMilli())
-		n = int(replayed)
-		return n > 0, err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return n, nil
+	return s.change(ctx, "replay dead letters", statement, f.After, f.ID, f.Max, f.Channel, s.now().UnixMilli())
 }

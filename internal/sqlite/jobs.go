@@ -2,9 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/jobs"
@@ -45,17 +42,14 @@ func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claime
 		if _, err := s.exec(runsAheadSQL, now); err != nil {
 			return false, err
 		}
-		lost, err := inside(s, func(job *string) []any { return []any{job} }, loseRunsSQL, now)
+		lost, err := inside(s, itself[string], loseRunsSQL, now)
 		if err != nil {
 			return false, err
 		}
-		claimed = jobs.Claimed{Lost: lost}
-		err = s.conn.QueryRowContext(context.Background(), claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
-			c.Lease.Milliseconds(), c.IfIdle).Scan(&claimed.Outcome)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return false, err
-		}
-		return true, nil
+		claimed.Lost = lost
+		claimed.Outcome, _, err = first(inside(s, itself[jobs.Outcome], claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
+			c.Lease.Milliseconds(), c.IfIdle))
+		return true, err
 	})
 	if err != nil {
 		return jobs.Claimed{}, err
@@ -65,51 +59,27 @@ func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claime
 
 // FinishRun implements [jobs.Store].
 func (s *Store) FinishRun(ctx context.Context, r jobs.Run) (found bool, err error) {
-	err = s.alter(ctx, "end a run", func() (bool, error) {
-		n, err := s.exec(finishRunSQL, r.Job, r.Scheduled, s.now().UnixMilli(), string(r.Outcome), r.Note, r.Error)
-		found = n > 0
-		return found, err
-	})
-	return found && err == nil, err
+	n, err := s.change(ctx, "end a run", finishRunSQL, r.Job, r.Scheduled, s.now().UnixMilli(), string(r.Outcome), r.Note, r.Error)
+	return n > 0, err
 }
 
 // LastRun implements [jobs.Store].
-func (s *Store) LastRun(ctx context.Context, job string) (r jobs.Run, found bool, err error) {
-	runs, err := s.Runs(ctx, jobs.Filter{Job: job, Max: 1})
-	if err != nil || len(runs) == 0 {
-		return r, false, err
-	}
-	return runs[0], true, nil
+func (s *Store) LastRun(ctx context.Context, job string) (jobs.Run, bool, error) {
+	return first(s.Runs(ctx, jobs.Filter{Job: job, Max: 1}))
 }
 
 // Runs implements [jobs.Store].
-func (s *Store) Runs(ctx context.Context, f jobs.Filter) (all []jobs.Run, err error) {
+func (s *Store) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
 	query, args := runsSQL, []any{f.Max}
 	if f.Job != "" {
 		query, args = runsOfJobSQL, append(args, f.Job)
 	}
-	var r jobs.Run
-	into := []any{&r.Job, &r.Scheduled, &r.Replica, &r.StartedAt, &r.EndedAt, &r.Outcome, &r.Note, &r.Error}
-	if err := eachRow(ctx, s.reader, query, args, into, func() { all = append(all, r) }); err != nil {
-		return nil, fmt.Errorf("read runs: %w", err)
-	}
-	return all, nil
+	return read(ctx, s, "read runs", func(r *jobs.Run) []any {
+		return []any{&r.Job, &r.Scheduled, &r.Replica, &r.StartedAt, &r.EndedAt, &r.Outcome, &r.Note, &r.Error}
+	}, query, args...)
 }
 
 // PruneRuns implements [jobs.Store].
-func (s *Store) PruneRuns(ctx context.Context, before time.Time, max int) (n int, err error) {
-	return s.remove(ctx, "remove old runs", pruneRunsSQL, before.UnixMilli(), max)
-}
-
-// remove runs one statement that deletes, and gives how many rows it took.
-func (s *Store) remove(ctx context.Context, act, statement string, args ...any) (int, error) {
-	var n int64
-	err := s.alter(ctx, act, func() (wrote bool, err error) {
-		n, err = s.exec(statement, args...)
-		return n > 0, err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return int(n), nil
+func (s *Store) PruneRuns(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.change(ctx, "remove old runs", pruneRunsSQL, before.UnixMilli(), max)
 }

@@ -2,9 +2,7 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/seed503877ad/limits/internal/keys"
@@ -35,7 +33,7 @@ func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 	if err != nil {
 		return err
 	}
-	added, err := s.change(ctx, insertKeySQL, k.ID, k.Hash[:], k.Name, k.User, k.Tier, string(attributes),
+	added, err := s.change(ctx, "write key", insertKeySQL, k.ID, k.Hash[:], k.Name, k.User, k.Tier, string(attributes),
 		k.CreatedAt, k.ExpiresAt, k.RevokedAt)
 	if err == nil && added == 0 {
 		return keys.ErrExists
@@ -45,11 +43,7 @@ func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 
 // Key implements [keys.Store].
 func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
-	k, err := scanKey(s.reader.QueryRowContext(ctx, readKeySQL, id))
-	if errors.Is(err, sql.ErrNoRows) {
-		return keys.Key{}, false, nil
-	}
-	return k, err == nil, err
+	return first(read(ctx, s, "read keys", keyFields, readKeySQL, id))
 }
 
 // ListKeys implements [keys.Store].
@@ -58,20 +52,7 @@ func (s *Store) ListKeys(ctx context.Context, f keys.Filter) ([]keys.Key, error)
 	if f.User != "" {
 		query, args = listKeysOfUserSQL, append(args, f.User)
 	}
-	found, err := s.reader.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer found.Close()
-	var all []keys.Key
-	for found.Next() {
-		k, err := scanKey(found)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, k)
-	}
-	return all, found.Err()
+	return read(ctx, s, "read keys", keyFields, query, args...)
 }
 
 // endOfIDs sorts behind every character of an id.
@@ -79,7 +60,7 @@ const endOfIDs = "\U0010FFFF"
 
 // RevokeKey implements [keys.Store].
 func (s *Store) RevokeKey(ctx context.Context, id string, at int64) (keys.Key, bool, error) {
-	if _, err := s.change(ctx, revokeKeySQL, id, at); err != nil {
+	if _, err := s.change(ctx, "revoke key", revokeKeySQL, id, at); err != nil {
 		return keys.Key{}, false, err
 	}
 	return s.Key(ctx, id)
@@ -87,41 +68,24 @@ func (s *Store) RevokeKey(ctx context.Context, id string, at int64) (keys.Key, b
 
 // ExpireKey implements [keys.Store].
 func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, bool, error) {
-	if _, err := s.change(ctx, expireKeySQL, id, at); err != nil {
+	if _, err := s.change(ctx, "write key", expireKeySQL, id, at); err != nil {
 		return keys.Key{}, false, err
 	}
 	return s.Key(ctx, id)
 }
 
-// change runs a statement in a transaction of its own and gives how many rows it changed.
-func (s *Store) change(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = s.transact(ctx, func() (func(), error) {
-		if n, err = s.exec(query, args...); err != nil {
-			return nil, err
-		}
-		return func() {}, nil
-	})
-	return n, err
+// keyFields are where [keyColumns] go.
+func keyFields(k *keys.Key) []any {
+	return []any{&k.ID, (*hash)(&k.Hash), &k.Name, &k.User, &k.Tier, document{&k.Attributes}, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt}
 }
 
-// exec runs a statement inside of a transaction.
-func (s *Store) exec(query string, args ...any) (int64, error) {
-	prepared, err := s.st.kept(s.conn, query)
-	if err != nil {
-		return 0, err
-	}
-	return affected(prepared.Exec(args...))
-}
+// hash scans a column of as many bytes.
+type hash [32]byte
 
-func scanKey(row interface{ Scan(to ...any) error }) (k keys.Key, err error) {
-	var hash, attributes []byte
-	err = row.Scan(&k.ID, &hash, &k.Name, &k.User, &k.Tier, &attributes, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt)
-	if err != nil {
-		return k, err
+func (h *hash) Scan(src any) error {
+	data, _ := src.([]byte)
+	if copy(h[:], data) != len(h) || len(data) != len(h) {
+		return fmt.Errorf("a hash of %d bytes", len(data))
 	}
-	if copy(k.Hash[:], hash) != len(k.Hash) || len(hash) != len(k.Hash) {
-		return k, fmt.Errorf("a hash of %d bytes", len(hash))
-	}
-	err = json.Unmarshal(attributes, &k.Attributes)
-	return k, err
+	return nil
 }

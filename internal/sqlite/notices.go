@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
@@ -53,7 +52,7 @@ ORDER BY raised_at, id LIMIT ?3`
 
 // PendingAlerts implements [alerts.Store].
 func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []alerts.Alert, now int64, err error) {
-	err = s.writeAlerts(ctx, "claim pending alerts", func() (bool, error) {
+	err = s.alter(ctx, "claim pending alerts", func() (bool, error) {
 		now = s.now().UnixMilli()
 		all, err = inside(s, alertFields, pendingAlertsSQL, now, max)
 		if err == nil && len(all) == 0 {
@@ -82,7 +81,7 @@ func (s *Store) eachAlert(all []alerts.Alert, statement string, value any) error
 
 // Tell implements [alerts.Store].
 func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err error) {
-	err = s.writeAlerts(ctx, "write who was told of alerts", func() (bool, error) {
+	err = s.alter(ctx, "write who was told of alerts", func() (bool, error) {
 		now := s.now().UnixMilli()
 		for i := range all {
 			t := &all[i]
@@ -108,7 +107,7 @@ func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err
 
 // ResolveAlerts implements [alerts.Store].
 func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Alert) ([]alerts.Delivery, error)) (n int, err error) {
-	err = s.writeAlerts(ctx, "resolve alerts", func() (bool, error) {
+	err = s.alter(ctx, "resolve alerts", func() (bool, error) {
 		now := s.now().UnixMilli()
 		due, err := inside(s, alertFields, resolvableAlertsSQL, now, max)
 		if err == nil && len(due) < max {
@@ -138,19 +137,13 @@ func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Al
 }
 
 // HeldUsers implements [alerts.Store].
-func (s *Store) HeldUsers(ctx context.Context, after string, max int) (users []string, err error) {
+func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string, error) {
 	query := heldUsersSQL
 	if after == "" {
 		query = allHeldUsersSQL
 	}
-	var user string
 	now := s.now().UnixMilli()
-	args := []any{now + alerts.DigestLead, after, max, now + alerts.HoldWithin.Milliseconds()}
-	err = eachRow(ctx, s.reader, query, args, []any{&user}, func() { users = append(users, user) })
-	if err != nil {
-		return nil, fmt.Errorf("read whose alerts are held: %w", err)
-	}
-	return users, nil
+	return read(ctx, s, "read whose alerts are held", itself[string], query, now+alerts.DigestLead, after, max, now+alerts.HoldWithin.Milliseconds())
 }
 
 // errNoName keeps alerts from being told of again and again.
@@ -158,7 +151,7 @@ var errNoName = errors.New("the digest has no name")
 
 // DigestAlerts implements [alerts.Store].
 func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.Digested, error)) (n int, err error) {
-	err = s.writeAlerts(ctx, "write a digest", func() (bool, error) {
+	err = s.alter(ctx, "write a digest", func() (bool, error) {
 		now := s.now().UnixMilli()
 		held, err := inside(s, alertFields, heldAlertsSQL, now+alerts.DigestLead, user, max, now+alerts.HoldWithin.Milliseconds())
 		if n = len(held); err != nil || n == 0 {

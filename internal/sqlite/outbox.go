@@ -135,7 +135,7 @@ func (s *Store) RefuseEvents(ctx context.Context, ids []string) error {
 		return fmt.Errorf("mark events: %w", err)
 	}
 	return s.alter(ctx, "mark events", func() (bool, error) {
-		n, err := affected(s.conn.ExecContext(ctx, refuseEventsSQL, string(list)))
+		n, err := s.exec(refuseEventsSQL, string(list))
 		return n > 0, err
 	})
 }

@@ -50,15 +50,14 @@ func (s *Store) PutOverride(ctx context.Context, o overrides.Override, most int)
 		if _, err := s.exec(nextRevisionSQL); err != nil {
 			return nil, err
 		}
-		var others int
-		row := s.conn.QueryRowContext(context.Background(), countOverridesSQL, o.Policy, o.Name, o.Subject)
-		if err := row.Scan(&others); err != nil {
+		others, _, err := first(inside(s, itself[int], countOverridesSQL, o.Policy, o.Name, o.Subject))
+		if err != nil {
 			return nil, err
 		}
 		if others >= most {
 			return nil, overrides.ErrFull
 		}
-		_, err := s.exec(putOverrideSQL, o.Policy, o.Name, o.Subject, string(body))
+		_, err = s.exec(putOverrideSQL, o.Policy, o.Name, o.Subject, string(body))
 		return func() {}, err
 	})
 }
@@ -99,7 +98,7 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 	if f.Policy != "" {
 		query, args = listOverridesOfPolicySQL, append(args, f.Policy)
 	}
-	return s.overrides(ctx, query, args...)
+	return read(ctx, s, "read overrides", overrideFields, query, args...)
 }
 
 // OverrideChanges implements [overrides.Store]. The revision is read first: what is committed between the two reads is
@@ -111,28 +110,12 @@ func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.C
 	}
 	c, from := overrides.ChangesAfter(since, revision, removed)
 	if from != revision {
-		c.Overrides, err = s.overrides(ctx, changedOverridesSQL, from)
+		c.Overrides, err = read(ctx, s, "read overrides", overrideFields, changedOverridesSQL, from)
 	}
 	return c, err
 }
 
-func (s *Store) overrides(ctx context.Context, query string, args ...any) (all []overrides.Override, err error) {
-	found, err := s.reader.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer found.Close()
-	for found.Next() {
-		var id overrides.ID
-		var body []byte
-		if err := found.Scan(&id.Policy, &id.Name, &id.Subject, &body); err != nil {
-			return nil, err
-		}
-		o, err := overrides.Decode(id, body)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, o)
-	}
-	return all, found.Err()
+// overrideFields are where [overrideColumns] go.
+func overrideFields(o *overrides.Override) []any {
+	return []any{&o.Policy, &o.Name, &o.Subject, document{o}}
 }

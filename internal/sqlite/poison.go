@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/seed503877ad/limits/internal/alerts"
 )
@@ -31,7 +30,7 @@ ON CONFLICT (channel) DO UPDATE SET target = excluded.target, reason = excluded.
 // KeepPoison implements [alerts.Store].
 func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	data := append([]byte{}, p.Data[:min(len(p.Data), alerts.MaxPoisonBytes)]...) // nil would be NULL
-	return s.writeAlerts(ctx, "keep poison", func() (bool, error) {
+	return s.alter(ctx, "keep poison", func() (bool, error) {
 		kept, err := s.exec(keepPoisonSQL, int64(p.Sequence), p.Subject, p.Reason, data, s.now().UnixMilli())
 		removed := int64(0)
 		if err == nil && s.poisoned.Add(1)%alerts.PoisonTrim == 1 {
@@ -43,36 +42,26 @@ func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 
 // PoisonMessages implements [alerts.Store].
 func (s *Store) PoisonMessages(ctx context.Context, max int) ([]alerts.Poison, error) {
-	all, err := collect(ctx, s.reader, func(p *alerts.Poison) []any {
+	return read(ctx, s, "read poison", func(p *alerts.Poison) []any {
 		return []any{&p.Sequence, &p.Subject, &p.Reason, &p.Data, &p.At}
 	}, poisonSQL, max)
-	if err != nil {
-		return nil, fmt.Errorf("read poison: %w", err)
-	}
-	return all, nil
 }
 
 // DisableChannel implements [alerts.Store].
 func (s *Store) DisableChannel(ctx context.Context, d alerts.Disabled) error {
-	return s.writeAlerts(ctx, "disable channel "+d.Channel, func() (bool, error) {
-		_, err := s.exec(disableChannelSQL, d.Channel, d.Target, d.Reason, s.now().UnixMilli())
-		return true, err
-	})
+	_, err := s.change(ctx, "disable channel "+d.Channel, disableChannelSQL, d.Channel, d.Target, d.Reason, s.now().UnixMilli())
+	return err
 }
 
 // EnableChannel implements [alerts.Store].
 func (s *Store) EnableChannel(ctx context.Context, channel string) (found bool, err error) {
-	n, err := s.remove(ctx, "enable channel "+channel, enableChannelSQL, channel)
+	n, err := s.change(ctx, "enable channel "+channel, enableChannelSQL, channel)
 	return n > 0, err
 }
 
 // DisabledChannels implements [alerts.Store].
 func (s *Store) DisabledChannels(ctx context.Context) ([]alerts.Disabled, error) {
-	all, err := collect(ctx, s.reader, func(d *alerts.Disabled) []any {
+	return read(ctx, s, "read disabled channels", func(d *alerts.Disabled) []any {
 		return []any{&d.Channel, &d.Target, &d.Reason, &d.At}
 	}, disabledChannelsSQL)
-	if err != nil {
-		return nil, fmt.Errorf("read disabled channels: %w", err)
-	}
-	return all, nil
 }

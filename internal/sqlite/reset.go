@@ -85,7 +85,7 @@ func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID,
 			return nil, err
 		}
 		last := ids[len(ids)-1]
-		if _, err := s.conn.ExecContext(context.Background(), deleteRangeSQL, sp.from.Key, sp.from.Name, last.Key, last.Name); err != nil {
+		if _, err := s.exec(deleteRangeSQL, sp.from.Key, sp.from.Name, last.Key, last.Name); err != nil {
 			return nil, err
 		}
 		for _, id := range ids {
@@ -101,12 +101,13 @@ func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID,
 
 // firstOf gives the first ids of a span, inside a transaction.
 func (s *Store) firstOf(sp span, max int) ([]engine.CounterID, error) {
-	var dirty, clean []engine.CounterID
+	var dirty []engine.CounterID
 	s.dirty.each(sp, func(r *row) bool {
 		dirty = append(dirty, r.id)
 		return len(dirty) < max
 	})
-	clean, err := readIDs(s.conn.QueryContext(context.Background(), idsOfRangeSQL, sp.from.Key, sp.from.Name, sp.bound(), max))
+	clean, err := inside(s, func(id *engine.CounterID) []any { return []any{&id.Key, &id.Name} },
+		idsOfRangeSQL, sp.from.Key, sp.from.Name, sp.bound(), max)
 	return journal.Merge(dirty, clean, max, func(id *engine.CounterID) engine.CounterID { return *id }), err
 }
 
@@ -129,19 +130,4 @@ func (s *Store) recordRemoved(ids []engine.CounterID) (func(), error) {
 			}
 		}
 	}, nil
-}
-
-func readIDs(found *sql.Rows, err error) (ids []engine.CounterID, _ error) {
-	if err != nil {
-		return nil, err
-	}
-	defer found.Close()
-	for found.Next() {
-		var id engine.CounterID
-		if err := found.Scan(&id.Key, &id.Name); err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
-	}
-	return ids, found.Err()
 }

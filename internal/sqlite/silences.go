@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
@@ -30,7 +29,7 @@ func silenceFields(s *alerts.Silence) []any {
 
 // AddSilence implements [alerts.Store].
 func (s *Store) AddSilence(ctx context.Context, silence alerts.Silence, lasts time.Duration) (alerts.Silence, error) {
-	err := s.writeAlerts(ctx, "add a silence", func() (bool, error) {
+	err := s.alter(ctx, "add a silence", func() (bool, error) {
 		silence.CreatedAt = s.now().UnixMilli()
 		silence.ExpiresAt = silence.CreatedAt + lasts.Milliseconds()
 		body, err := encode(&silence)
@@ -48,11 +47,8 @@ func (s *Store) AddSilence(ctx context.Context, silence alerts.Silence, lasts ti
 
 // EndSilence implements [alerts.Store].
 func (s *Store) EndSilence(ctx context.Context, id string) (silence alerts.Silence, found bool, err error) {
-	err = s.writeAlerts(ctx, "end a silence", func() (bool, error) {
-		ended, err := inside(s, silenceFields, endSilenceSQL, id, s.now().UnixMilli())
-		if found = len(ended) > 0; found {
-			silence = ended[0]
-		}
+	err = s.alter(ctx, "end a silence", func() (bool, error) {
+		silence, found, err = first(inside(s, silenceFields, endSilenceSQL, id, s.now().UnixMilli()))
 		return found, err
 	})
 	if err != nil {
@@ -67,9 +63,5 @@ func (s *Store) Silences(ctx context.Context, ended bool, max int) ([]alerts.Sil
 	if ended {
 		query = allSilencesSQL
 	}
-	all, err := collect(ctx, s.reader, silenceFields, query, max, s.now().UnixMilli())
-	if err != nil {
-		return nil, fmt.Errorf("read silences: %w", err)
-	}
-	return all, nil
+	return read(ctx, s, "read silences", silenceFields, query, max, s.now().UnixMilli())
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
@@ -39,7 +38,7 @@ WHERE id = ?1 AND resolved_at = 0`
 
 // Take implements [alerts.Store]. Decisions wait for it, so it should be given few events.
 func (s *Store) Take(ctx context.Context, t alerts.Taking, decide func(alerts.Taken) (alerts.Changes, error)) error {
-	return s.writeAlerts(ctx, "take events", func() (bool, error) {
+	return s.alter(ctx, "take events", func() (bool, error) {
 		taken, err := s.readTaken(&t)
 		if err != nil {
 			return false, err
@@ -58,7 +57,7 @@ func (s *Store) readTaken(t *alerts.Taking) (taken alerts.Taken, err error) {
 		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]bool{},
 	}
 	for _, id := range t.Events {
-		n, err := affected(s.st.takeEvent.Exec(id, taken.Now))
+		n, err := s.exec(takeEventSQL, id, taken.Now)
 		if err != nil {
 			return taken, err
 		}
@@ -72,32 +71,28 @@ func (s *Store) readTaken(t *alerts.Taking) (taken alerts.Taken, err error) {
 		}
 	}
 	for _, subject := range t.Subjects {
-		var one int
-		switch err := s.st.readExceeded.QueryRow(subject).Scan(&one); {
-		case err == nil:
-			taken.Exceeded[subject] = true
-		case !errors.Is(err, sql.ErrNoRows):
+		open, err := inside(s, itself[int], readExceededSQL, subject)
+		if err != nil {
 			return taken, err
+		}
+		if len(open) > 0 {
+			taken.Exceeded[subject] = true
 		}
 	}
 	return taken, nil
 }
 
 func (s *Store) readGroup(taken *alerts.Taken, g alerts.GroupID) error {
-	var state string
-	switch err := s.st.readGroup.QueryRow(g.Rule, g.Key).Scan(&state); {
-	case err == nil:
+	state, found, err := first(inside(s, itself[string], readGroupSQL, g.Rule, g.Key))
+	if found {
 		taken.States[g] = json.RawMessage(state)
-	case !errors.Is(err, sql.ErrNoRows):
-		return err
 	}
-	rows, err := s.st.readOpen.Query(g.Rule, g.Key)
 	if err != nil {
 		return err
 	}
-	open, err := scanned(rows, alertFields)
-	if len(open) > 0 {
-		taken.Open[g] = open[0]
+	open, found, err := first(inside(s, alertFields, readOpenSQL, g.Rule, g.Key))
+	if found {
+		taken.Open[g] = open
 	}
 	return err
 }
@@ -117,7 +112,7 @@ func changedAt(now int64) int64 {
 
 func (s *Store) writeTaken(now int64, c *alerts.Changes) error {
 	for g, state := range c.States {
-		if _, err := s.st.writeGroup.Exec(g.Rule, g.Key, string(state), changedAt(now)); err != nil {
+		if _, err := s.exec(writeGroupSQL, g.Rule, g.Key, string(state), changedAt(now)); err != nil {
 			return err
 		}
 	}
@@ -132,7 +127,7 @@ func (s *Store) writeTaken(now int64, c *alerts.Changes) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.st.updateAlert.Exec(a.ID, body, a.ResolveAt, a.Notice == alerts.Pending, now); err != nil {
+		if _, err := s.exec(updateAlertSQL, a.ID, body, a.ResolveAt, a.Notice == alerts.Pending, now); err != nil {
 			return err
 		}
 	}
@@ -144,6 +139,6 @@ func (s *Store) raise(due int64, a *alerts.Alert) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.st.insertAlert.Exec(a.ID, a.Rule, a.GroupID.Key, a.Subject, a.Type, a.User, a.Policy, a.RaisedAt, a.ResolveAt, due, body)
+	_, err = s.exec(insertAlertSQL, a.ID, a.Rule, a.GroupID.Key, a.Subject, a.Type, a.User, a.Policy, a.RaisedAt, a.ResolveAt, due, body)
 	return err
 }

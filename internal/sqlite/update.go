@@ -20,9 +20,6 @@ type statements struct {
 	deleteCounter                                           *sql.Stmt
 	readReceipt, dropReceipt, insertReceipt, deleteReceipts *sql.Stmt
 	insertEvent, deleteEvent                                *sql.Stmt
-	addUsage, addRequest                                    *sql.Stmt
-	takeEvent, readGroup, readOpen, readExceeded            *sql.Stmt
-	writeGroup, insertAlert, updateAlert, addDelivery       *sql.Stmt
 	all                                                     []*sql.Stmt
 	// others are further ones, by their text, prepared when they are first used.
 	others map[string]*sql.Stmt
@@ -53,16 +50,6 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		{&st.deleteReceipts, deleteReceiptsSQL},
 		{&st.insertEvent, insertEventSQL},
 		{&st.deleteEvent, deleteEventSQL},
-		{&st.addUsage, addUsageSQL},
-		{&st.addRequest, addRequestSQL},
-		{&st.takeEvent, takeEventSQL},
-		{&st.readGroup, readGroupSQL},
-		{&st.readOpen, readOpenSQL},
-		{&st.readExceeded, readExceededSQL},
-		{&st.writeGroup, writeGroupSQL},
-		{&st.insertAlert, insertAlertSQL},
-		{&st.updateAlert, updateAlertSQL},
-		{&st.addDelivery, addDeliverySQL},
 	} {
 		prepared, err := conn.PrepareContext(ctx, s.sql)
 		if err != nil {
@@ -187,19 +174,41 @@ func (s *Store) transact(ctx context.Context, f func() (committed func(), err er
 }
 
 // alter runs f in a transaction that touches nothing in memory; act is how errors call that. It is rolled back when f wrote
-// nothing.
+// nothing, or nobody waits for it any more.
 func (s *Store) alter(ctx context.Context, act string, f func() (wrote bool, err error)) error {
 	err := s.transact(ctx, func() (func(), error) {
 		wrote, err := f()
 		if err != nil || !wrote {
 			return nil, err
 		}
-		return func() {}, nil
+		return func() {}, ctx.Err()
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", act, err)
 	}
 	return nil
+}
+
+// change runs one statement in a transaction of its own, and gives how many rows it changed.
+func (s *Store) change(ctx context.Context, act, statement string, args ...any) (int, error) {
+	var n int64
+	err := s.alter(ctx, act, func() (wrote bool, err error) {
+		n, err = s.exec(statement, args...)
+		return n > 0, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return int(n), nil
+}
+
+// exec runs a statement in the transaction that runs, and gives how many rows it changed.
+func (s *Store) exec(statement string, args ...any) (int64, error) {
+	prepared, err := s.st.kept(s.conn, statement)
+	if err != nil {
+		return 0, err
+	}
+	return affected(prepared.Exec(args...))
 }
 
 func (s *Store) commit() error {

@@ -2,8 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/usage"
@@ -28,7 +26,7 @@ func (s *Store) AddUsage(ctx context.Context, counts []usage.Count) error {
 	return s.alter(ctx, "write usage", func() (bool, error) {
 		for i := range counts {
 			c := &counts[i]
-			if _, err := s.st.addUsage.Exec(c.At, c.Key, c.Policy, c.User, c.Allowed, c.Denied, c.Cost); err != nil {
+			if _, err := s.exec(addUsageSQL, c.At, c.Key, c.Policy, c.User, c.Allowed, c.Denied, c.Cost); err != nil {
 				return false, err
 			}
 		}
@@ -41,7 +39,7 @@ func (s *Store) AddRequests(ctx context.Context, requests []usage.Request) error
 	return s.alter(ctx, "write requests", func() (bool, error) {
 		for i := range requests {
 			r := &requests[i]
-			if _, err := s.st.addRequest.Exec(r.At, r.Key, r.User, r.Endpoint, r.Method, r.Status, r.Millis); err != nil {
+			if _, err := s.exec(addRequestSQL, r.At, r.Key, r.User, r.Endpoint, r.Method, r.Status, r.Millis); err != nil {
 				return false, err
 			}
 		}
@@ -67,12 +65,10 @@ var topUsageSQLs = map[string]string{
 }
 
 // TopUsage implements [usage.Store].
-func (s *Store) TopUsage(ctx context.Context, q usage.TopQuery) (top []usage.Top, err error) {
-	var t usage.Top
-	err = s.eachRow(ctx, topUsageSQLs[q.By], []any{q.Since, q.Until, q.Policy, q.User, q.Prefix, q.Max},
-		[]any{&t.Key, &t.Policy, &t.User, &t.Allowed, &t.Denied, &t.Cost, &t.Peak},
-		func() { top = append(top, t) })
-	return top, err
+func (s *Store) TopUsage(ctx context.Context, q usage.TopQuery) ([]usage.Top, error) {
+	return read(ctx, s, "read usage", func(t *usage.Top) []any {
+		return []any{&t.Key, &t.Policy, &t.User, &t.Allowed, &t.Denied, &t.Cost, &t.Peak}
+	}, topUsageSQLs[q.By], q.Since, q.Until, q.Policy, q.User, q.Prefix, q.Max)
 }
 
 const (
@@ -98,53 +94,27 @@ GROUP BY endpoint, method, status ORDER BY count(*) DESC, endpoint, method, stat
 )
 
 // Traffic implements [usage.Store].
-func (s *Store) Traffic(ctx context.Context, q usage.LogQuery) (all []usage.Traffic, err error) {
-	var t usage.Traffic
-	err = s.eachRow(ctx, trafficSQL, logArgs(q), []any{&t.Key, &t.User, &t.Requests, &t.Errors},
-		func() { all = append(all, t) })
-	return all, err
+func (s *Store) Traffic(ctx context.Context, q usage.LogQuery) ([]usage.Traffic, error) {
+	return read(ctx, s, "read usage", func(t *usage.Traffic) []any {
+		return []any{&t.Key, &t.User, &t.Requests, &t.Errors}
+	}, trafficSQL, logArgs(q)...)
 }
 
 // SlowestEndpoints implements [usage.Store].
-func (s *Store) SlowestEndpoints(ctx context.Context, q usage.LogQuery) (all []usage.Endpoint, err error) {
-	var e usage.Endpoint
-	err = s.eachRow(ctx, slowestSQL, logArgs(q), []any{&e.Endpoint, &e.Method, &e.Requests, &e.Mean, &e.P95, &e.Max},
-		func() { all = append(all, e) })
-	return all, err
+func (s *Store) SlowestEndpoints(ctx context.Context, q usage.LogQuery) ([]usage.Endpoint, error) {
+	return read(ctx, s, "read usage", func(e *usage.Endpoint) []any {
+		return []any{&e.Endpoint, &e.Method, &e.Requests, &e.Mean, &e.P95, &e.Max}
+	}, slowestSQL, logArgs(q)...)
 }
 
 // EndpointErrors implements [usage.Store].
-func (s *Store) EndpointErrors(ctx context.Context, q usage.LogQuery) (all []usage.Failure, err error) {
-	var f usage.Failure
-	err = s.eachRow(ctx, failuresSQL, logArgs(q), []any{&f.Endpoint, &f.Method, &f.Status, &f.Requests},
-		func() { all = append(all, f) })
-	return all, err
+func (s *Store) EndpointErrors(ctx context.Context, q usage.LogQuery) ([]usage.Failure, error) {
+	return read(ctx, s, "read usage", func(f *usage.Failure) []any {
+		return []any{&f.Endpoint, &f.Method, &f.Status, &f.Requests}
+	}, failuresSQL, logArgs(q)...)
 }
 
 func logArgs(q usage.LogQuery) []any { return []any{q.Since, q.Until, q.Prefix, q.Max} }
-
-func (s *Store) eachRow(ctx context.Context, query string, args, into []any, f func()) error {
-	err := eachRow(ctx, s.reader, query, args, into, f)
-	if err != nil {
-		return fmt.Errorf("read usage: %w", err)
-	}
-	return nil
-}
-
-func eachRow(ctx context.Context, db *sql.DB, query string, args, into []any, f func()) error {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := rows.Scan(into...); err != nil {
-			return err
-		}
-		f()
-	}
-	return rows.Err()
-}
 
 const (
 	// The same rows as rolledUpSQL removes.
@@ -189,10 +159,10 @@ func (s *Store) RollupUsage(ctx context.Context, before time.Time, max int) (int
 
 // PruneUsage implements [usage.Store].
 func (s *Store) PruneUsage(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.remove(ctx, "remove old usage", pruneUsageSQL, before.UnixMilli(), max)
+	return s.change(ctx, "remove old usage", pruneUsageSQL, before.UnixMilli(), max)
 }
 
 // PruneRequests implements [usage.Store].
 func (s *Store) PruneRequests(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.remove(ctx, "remove old requests", pruneRequestsSQL, before.UnixMilli(), max)
+	return s.change(ctx, "remove old requests", pruneRequestsSQL, before.UnixMilli(), max)
 }

@@ -1,0 +1,71 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+)
+
+// read reads all rows of one statement; act is how errors call that, and fields are where the columns of a row go.
+func read[R any](ctx context.Context, s *Store, act string, fields func(*R) []any, query string, args ...any) ([]R, error) {
+	rows, err := s.reader.QueryContext(ctx, query, args...)
+	all, err := collect(rows, err, fields)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", act, err)
+	}
+	return all, nil
+}
+
+// inside reads in the transaction that runs.
+func inside[R any](s *Store, fields func(*R) []any, query string, args ...any) ([]R, error) {
+	prepared, err := s.st.kept(s.conn, query)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := prepared.Query(args...)
+	return collect(rows, err, fields)
+}
+
+func collect[R any](rows *sql.Rows, err error, fields func(*R) []any) (all []R, _ error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var r R
+		if err := rows.Scan(fields(&r)...); err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
+
+// itself is where the one column of a row goes.
+func itself[V any](v *V) []any { return []any{v} }
+
+// first gives the first row, if there is one.
+func first[R any](all []R, err error) (r R, found bool, _ error) {
+	if err != nil || len(all) == 0 {
+		return r, false, err
+	}
+	return all[0], true, nil
+}
+
+// document scans a column of JSON into what it points to.
+type document struct{ into any }
+
+func (d document) Scan(src any) error {
+	text, ok := src.(string)
+	if !ok {
+		return fmt.Errorf("a document of type %T", src)
+	}
+	return json.Unmarshal([]byte(text), d.into)
+}
+
+// encode gives JSON for a column.
+func encode(v any) (string, error) {
+	text, err := json.Marshal(v)
+	return string(text), err
+}
