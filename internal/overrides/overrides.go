@@ -7,9 +7,7 @@ package overrides
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 )
 
 // ID names an override.
@@ -68,15 +66,6 @@ func ChangesAfter(since, revision, removed int64) (c Changes, from int64) {
 		since = -1
 	}
 	return c, since
-}
-
-// Decode reads an override from the JSON in which a [Store] keeps it beside its id.
-func Decode(id ID, body []byte) (Override, error) {
-	o := Override{ID: id}
-	if err := json.Unmarshal(body, &o); err != nil {
-		return o, fmt.Errorf("decode override of %q %q: %w", id.Policy, id.Name, err)
-	}
-	return o, nil
 }
 
 // Store keeps overrides. Each change gets the next revision, in the order of commits.

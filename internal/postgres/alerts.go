@@ -2,13 +2,8 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"math"
-	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/seed503877ad/limits/internal/alerts"
 )
@@ -54,68 +49,6 @@ ORDER BY username, raised_at DESC, id DESC LIMIT $1`
 	listOpenAlertsOfUserSQL = alertsFilter + ` AND resolved_at BETWEEN 0 AND 0` + ofUser
 )
 
-// attempts bounds how often a transaction is tried that lost a race.
-const attempts = 5
-
-// transact runs f in a transaction, again when it lost a race with another. Each statement sees what was committed before
-// it began, whatever the database's default.
-func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) error) (err error) {
-	for range attempts {
-		err = pgx.BeginTxFunc(ctx, s.relay, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
-		switch {
-		case err == nil:
-			return nil
-		case !lostRace(err) || ctx.Err() != nil:
-			return fmt.Errorf("%s: %w", act, err)
-		}
-	}
-	return fmt.Errorf("%s, %d times: %w", act, attempts, err)
-}
-
-func lostRace(err error) bool {
-	switch sqlState(err) {
-	case serializationFailure, deadlockDetected, lockNotAvailable:
-		return true
-	}
-	return false
-}
-
-// document scans a column of JSON into what it points to.
-type document struct{ into any }
-
-func (d document) Scan(src any) error {
-	switch text := src.(type) {
-	case string:
-		return json.Unmarshal([]byte(text), d.into)
-	case []byte:
-		return json.Unmarshal(text, d.into)
-	}
-	return fmt.Errorf("a document of type %T", src)
-}
-
-// encode gives the JSON of each row, for a column.
-func encode[R any](rows []R, document func(*R) any) ([]string, error) {
-	all := make([]string, len(rows))
-	for i := range rows {
-		text, err := json.Marshal(document(&rows[i]))
-		if err != nil {
-			return nil, err
-		}
-		all[i] = string(text)
-	}
-	return all, nil
-}
-
-// clean makes text of somebody else's that PostgreSQL takes: without NUL, and UTF-8.
-func clean(text string) string {
-	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
-}
-
-func scanAlert(row pgx.CollectableRow) (a alerts.Alert, err error) {
-	err = row.Scan(alertFields(&a)...)
-	return a, err
-}
-
 // alertFields are where [alertColumns] go.
 func alertFields(a *alerts.Alert) []any {
 	return []any{document{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
@@ -138,29 +71,12 @@ func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Aler
 	case f.OpenOnly:
 		sql = listOpenAlertsSQL
 	}
-	return collect(ctx, s, "read alerts", scanAlert, sql, args...)
+	return read(ctx, s, "read alerts", alertFields, sql, args...)
 }
 
 // Alert implements [alerts.Store].
-func (s *Store) Alert(ctx context.Context, id string) (a alerts.Alert, found bool, err error) {
-	all, err := collect(ctx, s, "read alert", scanAlert, alertSQL, id)
-	if err != nil || len(all) == 0 {
-		return a, false, err
-	}
-	return all[0], true, nil
-}
-
-// collect reads all rows of one statement.
-func collect[R any](ctx context.Context, s *Store, act string, scan pgx.RowToFunc[R], sql string, args ...any) ([]R, error) {
-	rows, err := s.relay.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", act, err)
-	}
-	all, err := pgx.AppendRows([]R(nil), rows, scan)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", act, err)
-	}
-	return all, nil
+func (s *Store) Alert(ctx context.Context, id string) (alerts.Alert, bool, error) {
+	return first(read(ctx, s, "read alert", alertFields, alertSQL, id))
 }
 
 // What is removed is found behind an index and locked, and what somebody else holds is left, as in expire.go.
@@ -204,7 +120,7 @@ type pruning struct{ act, sql string }
 // prune runs all, and gives how much they removed.
 func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pruning) (total int, err error) {
 	for _, p := range all {
-		n, err := s.pruneBefore(ctx, p.act, p.sql, before, max)
+		n, err := s.exec(ctx, p.act, p.sql, before.UnixMilli(), max)
 		if err != nil {
 			return total, err
 		}

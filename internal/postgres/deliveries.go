@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -125,11 +124,6 @@ func deliveryFields(d *alerts.Delivery) []any {
 	return []any{document{&d.Message}, &d.ID, &d.Channel, &d.State, &d.Attempts, &d.CreatedAt, &d.DueAt, &d.EndedAt, &d.Error}
 }
 
-func scanDelivery(row pgx.CollectableRow) (d alerts.Delivery, err error) {
-	err = row.Scan(deliveryFields(&d)...)
-	return d, err
-}
-
 func deliveryID(d *alerts.Delivery) string { return d.Message.ID + "/" + d.Channel }
 
 // queueDeliveries puts new ones into the outbox, in order of id.
@@ -161,13 +155,7 @@ func (s *Store) AddDelivery(ctx context.Context, d alerts.Delivery) error {
 func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) (all []alerts.Delivery, err error) {
 	err = s.transact(ctx, "claim deliveries", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, dueDeliveriesSQL, channel, max, lease.Milliseconds())
-		if err != nil {
-			return err
-		}
-		found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claimed[alerts.Delivery], err error) {
-			err = row.Scan(append(deliveryFields(&c.row), &c.due)...)
-			return c, err
-		})
+		found, err := collect(rows, err, func(c *claimed[alerts.Delivery]) []any { return append(deliveryFields(&c.row), &c.due) })
 		all = inOrder(found, deliveryID)
 		return err
 	})
@@ -182,20 +170,12 @@ func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time
 	if channels == nil {
 		channels = []string{} // nil would be NULL, which is unlike nothing
 	}
-	return collect(ctx, s, "read deliveries of other channels", scanDelivery, otherDeliveriesSQL, channels, max, due.Milliseconds())
+	return read(ctx, s, "read deliveries of other channels", deliveryFields, otherDeliveriesSQL, channels, max, due.Milliseconds())
 }
 
 // RecallDeliveries implements [alerts.Store].
-func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (n int, err error) {
-	err = s.transact(ctx, "recall deliveries", func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, recallDeliveriesSQL, later.Milliseconds(), lease.Milliseconds(), max)
-		n = int(tag.RowsAffected())
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return n, nil
+func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error) {
+	return s.change(ctx, "recall deliveries", recallDeliveriesSQL, later.Milliseconds(), lease.Milliseconds(), max)
 }
 
 // Deliver implements [alerts.Store].
@@ -231,10 +211,7 @@ func queueTried(b *pgx.Batch, all []alerts.Tried) {
 func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, err error) {
 	err = s.transact(ctx, "end old deliveries", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, oldDeliveriesSQL, o.Age.Milliseconds(), o.Lease.Milliseconds(), o.Max)
-		if err != nil {
-			return err
-		}
-		if ended, err = pgx.AppendRows([]alerts.Delivery(nil), rows, scanDelivery); err != nil || len(ended) == 0 {
+		if ended, err = collect(rows, err, deliveryFields); err != nil || len(ended) == 0 {
 			return err
 		}
 		var b pgx.Batch
@@ -251,22 +228,21 @@ func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func
 
 // WaitingDeliveries implements [alerts.Store].
 func (s *Store) WaitingDeliveries(ctx context.Context) (map[string]int64, error) {
+	type waiting struct {
+		channel string
+		n       int64
+	}
+	all, err := read(ctx, s, "count deliveries", func(w *waiting) []any { return []any{&w.channel, &w.n} }, waitingDeliveriesSQL)
 	counts := map[string]int64{}
-	rows, err := s.relay.Query(ctx, waitingDeliveriesSQL)
-	if err == nil {
-		var channel string
-		var n int64
-		_, err = pgx.ForEachRow(rows, []any{&channel, &n}, func() error { counts[channel] = n; return nil })
+	for _, w := range all {
+		counts[w.channel] = w.n
 	}
-	if err != nil {
-		return nil, fmt.Errorf("count deliveries: %w", err)
-	}
-	return counts, nil
+	return counts, err
 }
 
 // DeliveriesOf implements [alerts.Store].
 func (s *Store) DeliveriesOf(ctx context.Context, alert string, max int) ([]alerts.Delivery, error) {
-	return collect(ctx, s, "read deliveries", scanDelivery, deliveriesOfSQL, alert, max)
+	return read(ctx, s, "read deliveries", deliveryFields, deliveriesOfSQL, alert, max)
 }
 
 // deadArgs are the arguments of a statement about dead letters.
@@ -284,19 +260,11 @@ func deadArgs(f alerts.DeadFilter, all, ofChannel string) (sql string, args []an
 // DeadDeliveries implements [alerts.Store].
 func (s *Store) DeadDeliveries(ctx context.Context, f alerts.DeadFilter) ([]alerts.Delivery, error) {
 	sql, args := deadArgs(f, deadDeliveriesSQL, deadDeliveriesOfChannelSQL)
-	return collect(ctx, s, "read dead letters", scanDelivery, sql, args...)
+	return read(ctx, s, "read dead letters", deliveryFields, sql, args...)
 }
 
 // ReplayDeliveries implements [alerts.Store].
-func (s *Store) ReplayDeliveries(ctx context.Context, f alerts.DeadFilter) (n int, err error) {
+func (s *Store) ReplayDeliveries(ctx context.Context, f alerts.DeadFilter) (int, error) {
 	sql, args := deadArgs(f, replayDeliveriesSQL, replayDeliveriesOfChannelSQL)
-	err = s.transact(ctx, "replay dead letters", func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sql, args...)
-		n = int(tag.RowsAffected())
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return n, nil
+	return s.change(ctx, "replay dead letters", sql, args...)
 }

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -53,17 +52,11 @@ DELETE FROM job_runs WHERE ctid = ANY (ARRAY(
 func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claimed, err error) {
 	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, loseRunsSQL)
-		if err != nil {
+		if claimed.Lost, err = collect(rows, err, itself[string]); err != nil {
 			return err
 		}
-		claimed = jobs.Claimed{}
-		if claimed.Lost, err = pgx.AppendRows([]string(nil), rows, pgx.RowTo[string]); err != nil {
-			return err
-		}
-		err = tx.QueryRow(ctx, claimRunSQL, c.Job, c.Scheduled, c.Replica, c.Lease.Milliseconds(), c.IfIdle).Scan(&claimed.Outcome)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
+		rows, err = tx.Query(ctx, claimRunSQL, c.Job, c.Scheduled, c.Replica, c.Lease.Milliseconds(), c.IfIdle)
+		claimed.Outcome, _, err = first(collect(rows, err, itself[jobs.Outcome]))
 		return err
 	})
 	if err != nil {
@@ -74,20 +67,13 @@ func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claime
 
 // FinishRun implements [jobs.Store].
 func (s *Store) FinishRun(ctx context.Context, r jobs.Run) (found bool, err error) {
-	tag, err := s.relay.Exec(ctx, finishRunSQL, r.Job, r.Scheduled, string(r.Outcome), r.Note, r.Error)
-	if err != nil {
-		return false, fmt.Errorf("end a run: %w", err)
-	}
-	return tag.RowsAffected() > 0, nil
+	n, err := s.exec(ctx, "end a run", finishRunSQL, r.Job, r.Scheduled, string(r.Outcome), r.Note, r.Error)
+	return n > 0, err
 }
 
 // LastRun implements [jobs.Store].
-func (s *Store) LastRun(ctx context.Context, job string) (r jobs.Run, found bool, err error) {
-	runs, err := s.Runs(ctx, jobs.Filter{Job: job, Max: 1})
-	if err != nil || len(runs) == 0 {
-		return r, false, err
-	}
-	return runs[0], true, nil
+func (s *Store) LastRun(ctx context.Context, job string) (jobs.Run, bool, error) {
+	return first(s.Runs(ctx, jobs.Filter{Job: job, Max: 1}))
 }
 
 // Runs implements [jobs.Store].
@@ -96,13 +82,12 @@ func (s *Store) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
 	if f.Job != "" {
 		sql, args = runsOfJobSQL, append(args, f.Job)
 	}
-	return collect(ctx, s, "read runs", func(row pgx.CollectableRow) (r jobs.Run, err error) {
-		err = row.Scan(&r.Job, &r.Scheduled, &r.Replica, &r.StartedAt, &r.EndedAt, &r.Outcome, &r.Note, &r.Error)
-		return r, err
+	return read(ctx, s, "read runs", func(r *jobs.Run) []any {
+		return []any{&r.Job, &r.Scheduled, &r.Replica, &r.StartedAt, &r.EndedAt, &r.Outcome, &r.Note, &r.Error}
 	}, sql, args...)
 }
 
 // PruneRuns implements [jobs.Store].
 func (s *Store) PruneRuns(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.pruneBefore(ctx, "remove old runs", pruneRunsSQL, before, max)
+	return s.exec(ctx, "remove old runs", pruneRunsSQL, before.UnixMilli(), max)
 }

@@ -3,10 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/seed503877ad/limits/internal/keys"
 )
@@ -43,9 +40,9 @@ func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 	if err != nil {
 		return err
 	}
-	tag, err := s.relay.Exec(ctx, insertKeySQL, k.ID, k.Hash[:], k.Name, k.User, k.Tier, string(attributes),
+	added, err := s.exec(ctx, "write key", insertKeySQL, k.ID, k.Hash[:], k.Name, k.User, k.Tier, string(attributes),
 		k.CreatedAt, k.ExpiresAt, k.RevokedAt)
-	if err == nil && tag.RowsAffected() == 0 {
+	if err == nil && added == 0 {
 		return keys.ErrExists
 	}
 	return err
@@ -59,7 +56,7 @@ func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
 	}
 	defer release()
 	rows, err := s.pool.Query(ctx, readKeySQL, id)
-	return oneKey(rows, err)
+	return first(collect(rows, err, keyFields))
 }
 
 // ListKeys implements [keys.Store].
@@ -68,45 +65,31 @@ func (s *Store) ListKeys(ctx context.Context, f keys.Filter) ([]keys.Key, error)
 	if f.User != "" {
 		sql, args = listKeysOfUserSQL, append(args, f.User)
 	}
-	rows, err := s.relay.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, scanKey)
+	return read(ctx, s, "read keys", keyFields, sql, args...)
 }
 
 // RevokeKey implements [keys.Store].
 func (s *Store) RevokeKey(ctx context.Context, id string, at int64) (keys.Key, bool, error) {
-	rows, err := s.relay.Query(ctx, revokeKeySQL, id, at)
-	return oneKey(rows, err)
+	return first(read(ctx, s, "revoke key", keyFields, revokeKeySQL, id, at))
 }
 
 // ExpireKey implements [keys.Store].
 func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, bool, error) {
-	rows, err := s.relay.Query(ctx, expireKeySQL, id, at)
-	return oneKey(rows, err)
+	return first(read(ctx, s, "write key", keyFields, expireKeySQL, id, at))
 }
 
-func oneKey(rows pgx.Rows, err error) (keys.Key, bool, error) {
-	if err != nil {
-		return keys.Key{}, false, err
-	}
-	k, err := pgx.CollectExactlyOneRow(rows, scanKey)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return keys.Key{}, false, nil
-	}
-	return k, err == nil, err
+// keyFields are where [keyColumns] go.
+func keyFields(k *keys.Key) []any {
+	return []any{&k.ID, (*hash)(&k.Hash), &k.Name, &k.User, &k.Tier, document{&k.Attributes}, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt}
 }
 
-func scanKey(row pgx.CollectableRow) (k keys.Key, err error) {
-	var hash, attributes []byte
-	err = row.Scan(&k.ID, &hash, &k.Name, &k.User, &k.Tier, &attributes, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt)
-	if err != nil {
-		return k, err
+// hash scans a column of as many bytes.
+type hash [32]byte
+
+func (h *hash) Scan(src any) error {
+	data, _ := src.([]byte)
+	if copy(h[:], data) != len(h) || len(data) != len(h) {
+		return fmt.Errorf("a hash of %d bytes", len(data))
 	}
-	if copy(k.Hash[:], hash) != len(k.Hash) || len(hash) != len(k.Hash) {
-		return k, fmt.Errorf("a hash of %d bytes", len(hash))
-	}
-	err = json.Unmarshal(attributes, &k.Attributes)
-	return k, err
+	return nil
 }

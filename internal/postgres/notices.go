@@ -88,10 +88,7 @@ func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration)
 	err = s.transact(ctx, "claim pending alerts", func(tx pgx.Tx) error {
 		var b pgx.Batch
 		b.Queue(pendingAlertsSQL, max, lease.Milliseconds()).Query(func(rows pgx.Rows) error {
-			found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claimed[alerts.Alert], err error) {
-				err = row.Scan(append(alertFields(&c.row), &c.due)...)
-				return c, err
-			})
+			found, err := collect(rows, nil, func(c *claimed[alerts.Alert]) []any { return append(alertFields(&c.row), &c.due) })
 			all = inOrder(found, func(a *alerts.Alert) string { return a.ID })
 			return err
 		})
@@ -113,10 +110,7 @@ func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err
 	ids := ordered(column(all, func(t *alerts.Told) string { return t.Alert }))
 	err = s.transact(ctx, "write who was told of alerts", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lockPendingSQL, ids)
-		if err != nil {
-			return err
-		}
-		if told, err = pgx.AppendRows([]string(nil), rows, pgx.RowTo[string]); err != nil || len(told) == 0 {
+		if told, err = collect(rows, err, itself[string]); err != nil || len(told) == 0 {
 			return err
 		}
 		return writeTold(ctx, tx, told, byID)
@@ -149,7 +143,7 @@ func writeTold(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]*al
 func lockAlerts(ctx context.Context, tx pgx.Tx, sql string, args ...any) (all []alerts.Alert, now int64, err error) {
 	var b pgx.Batch
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-		all, err = pgx.CollectRows(rows, scanAlert)
+		all, err = collect(rows, nil, alertFields)
 		return err
 	})
 	b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
@@ -201,7 +195,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 	if after != "" {
 		from += "\x01" // nothing is between the two: no text has a NUL
 	}
-	return collect(ctx, s, "read whose alerts are held", pgx.RowTo[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.HoldWithin.Milliseconds())
+	return read(ctx, s, "read whose alerts are held", itself[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.HoldWithin.Milliseconds())
 }
 
 // errNoName keeps alerts from being told of again and again.

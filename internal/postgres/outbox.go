@@ -193,10 +193,8 @@ func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 
 // RefuseEvents notes of events that they wait because of what they are.
 func (s *Store) RefuseEvents(ctx context.Context, ids []string) error {
-	if _, err := s.relay.Exec(ctx, refuseEventsSQL, ids); err != nil {
-		return fmt.Errorf("mark events: %w", err)
-	}
-	return nil
+	_, err := s.exec(ctx, "mark events", refuseEventsSQL, ids)
+	return err
 }
 
 // OutboxAge is how long the event has waited that has waited longest, but for those that are refused; 0 when none waits.

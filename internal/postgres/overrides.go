@@ -114,7 +114,7 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 	if f.Policy != "" {
 		sql, args = listOverridesOfPolicySQL, append(args, f.Policy)
 	}
-	return s.overrides(ctx, sql, args...)
+	return read(ctx, s, "read overrides", overrideFields, sql, args...)
 }
 
 // OverrideChanges implements [overrides.Store]. The revision is read first: what is committed between the two reads is
@@ -126,22 +126,12 @@ func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.C
 	}
 	c, from := overrides.ChangesAfter(since, revision, removed)
 	if from != revision {
-		c.Overrides, err = s.overrides(ctx, changedOverridesSQL, from)
+		c.Overrides, err = read(ctx, s, "read overrides", overrideFields, changedOverridesSQL, from)
 	}
 	return c, err
 }
 
-func (s *Store) overrides(ctx context.Context, sql string, args ...any) ([]overrides.Override, error) {
-	rows, err := s.relay.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.AppendRows([]overrides.Override(nil), rows, func(row pgx.CollectableRow) (o overrides.Override, err error) {
-		var id overrides.ID
-		var body []byte
-		if err := row.Scan(&id.Policy, &id.Name, &id.Subject, &body); err != nil {
-			return o, err
-		}
-		return overrides.Decode(id, body)
-	})
+// overrideFields are where [overrideColumns] go.
+func overrideFields(o *overrides.Override) []any {
+	return []any{&o.Policy, &o.Name, &o.Subject, document{o}}
 }

@@ -2,9 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/seed503877ad/limits/internal/alerts"
 )
@@ -38,49 +35,35 @@ func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	if data == nil {
 		data = []byte{}
 	}
-	if _, err := s.relay.Exec(ctx, keepPoisonSQL, int64(p.Sequence), clean(p.Subject), clean(p.Reason), data); err != nil {
-		return fmt.Errorf("keep poison: %w", err)
+	_, err := s.exec(ctx, "keep poison", keepPoisonSQL, int64(p.Sequence), clean(p.Subject), clean(p.Reason), data)
+	if err == nil && s.poisoned.Add(1)%alerts.PoisonTrim == 1 {
+		_, err = s.exec(ctx, "remove old poison", trimPoisonSQL, alerts.MaxPoison)
 	}
-	if s.poisoned.Add(1)%alerts.PoisonTrim != 1 {
-		return nil
-	}
-	if _, err := s.relay.Exec(ctx, trimPoisonSQL, alerts.MaxPoison); err != nil {
-		return fmt.Errorf("remove old poison: %w", err)
-	}
-	return nil
+	return err
 }
 
 // PoisonMessages implements [alerts.Store].
 func (s *Store) PoisonMessages(ctx context.Context, max int) ([]alerts.Poison, error) {
-	return collect(ctx, s, "read poison", func(row pgx.CollectableRow) (p alerts.Poison, err error) {
-		var sequence int64
-		err = row.Scan(&sequence, &p.Subject, &p.Reason, &p.Data, &p.At)
-		p.Sequence = uint64(sequence)
-		return p, err
+	return read(ctx, s, "read poison", func(p *alerts.Poison) []any {
+		return []any{&p.Sequence, &p.Subject, &p.Reason, &p.Data, &p.At}
 	}, poisonSQL, max)
 }
 
 // DisableChannel implements [alerts.Store].
 func (s *Store) DisableChannel(ctx context.Context, d alerts.Disabled) error {
-	if _, err := s.relay.Exec(ctx, disableChannelSQL, d.Channel, d.Target, clean(d.Reason)); err != nil {
-		return fmt.Errorf("disable channel %s: %w", d.Channel, err)
-	}
-	return nil
+	_, err := s.exec(ctx, "disable channel "+d.Channel, disableChannelSQL, d.Channel, d.Target, clean(d.Reason))
+	return err
 }
 
 // EnableChannel implements [alerts.Store].
 func (s *Store) EnableChannel(ctx context.Context, channel string) (found bool, err error) {
-	tag, err := s.relay.Exec(ctx, enableChannelSQL, channel)
-	if err != nil {
-		return false, fmt.Errorf("enable channel %s: %w", channel, err)
-	}
-	return tag.RowsAffected() > 0, nil
+	n, err := s.exec(ctx, "enable channel "+channel, enableChannelSQL, channel)
+	return n > 0, err
 }
 
 // DisabledChannels implements [alerts.Store].
 func (s *Store) DisabledChannels(ctx context.Context) ([]alerts.Disabled, error) {
-	return collect(ctx, s, "read disabled channels", func(row pgx.CollectableRow) (d alerts.Disabled, err error) {
-		err = row.Scan(&d.Channel, &d.Target, &d.Reason, &d.At)
-		return d, err
+	return read(ctx, s, "read disabled channels", func(d *alerts.Disabled) []any {
+		return []any{&d.Channel, &d.Target, &d.Reason, &d.At}
 	}, disabledChannelsSQL)
 }

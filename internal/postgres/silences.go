@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
@@ -36,9 +34,9 @@ SELECT ` + silenceColumns + ` FROM now ORDER BY created_at DESC, id DESC LIMIT $
 SELECT ` + silenceColumns + ` FROM alert_silences ORDER BY created_at DESC, id DESC LIMIT $1`
 )
 
-func scanSilence(row pgx.CollectableRow) (s alerts.Silence, err error) {
-	err = row.Scan(document{&s}, &s.ID, &s.CreatedAt, &s.ExpiresAt)
-	return s, err
+// silenceFields are where [silenceColumns] go.
+func silenceFields(s *alerts.Silence) []any {
+	return []any{document{s}, &s.ID, &s.CreatedAt, &s.ExpiresAt}
 }
 
 // AddSilence implements [alerts.Store].
@@ -47,20 +45,13 @@ func (s *Store) AddSilence(ctx context.Context, silence alerts.Silence, lasts ti
 	if err != nil {
 		return alerts.Silence{}, fmt.Errorf("add a silence: %w", err)
 	}
-	all, err := collect(ctx, s, "add a silence", scanSilence, addSilenceSQL, silence.ID, lasts.Milliseconds(), string(body))
-	if err != nil {
-		return alerts.Silence{}, err
-	}
-	return all[0], nil
+	added, _, err := first(read(ctx, s, "add a silence", silenceFields, addSilenceSQL, silence.ID, lasts.Milliseconds(), string(body)))
+	return added, err
 }
 
 // EndSilence implements [alerts.Store].
-func (s *Store) EndSilence(ctx context.Context, id string) (silence alerts.Silence, found bool, err error) {
-	all, err := collect(ctx, s, "end a silence", scanSilence, endSilenceSQL, id)
-	if err != nil || len(all) == 0 {
-		return silence, false, err
-	}
-	return all[0], true, nil
+func (s *Store) EndSilence(ctx context.Context, id string) (alerts.Silence, bool, error) {
+	return first(read(ctx, s, "end a silence", silenceFields, endSilenceSQL, id))
 }
 
 // Silences implements [alerts.Store].
@@ -69,5 +60,5 @@ func (s *Store) Silences(ctx context.Context, ended bool, max int) ([]alerts.Sil
 	if ended {
 		sql = allSilencesSQL
 	}
-	return collect(ctx, s, "read silences", scanSilence, sql, max)
+	return read(ctx, s, "read silences", silenceFields, sql, max)
 }

@@ -133,7 +133,7 @@ func readTaken(ctx context.Context, tx pgx.Tx, t *alerts.Taking) (alerts.Taken, 
 		return err
 	})
 	b.Queue(lockAlertsSQL, rules, keys).Query(func(rows pgx.Rows) error {
-		open, err := pgx.CollectRows(rows, scanAlert)
+		open, err := collect(rows, nil, alertFields)
 		for i := range open {
 			taken.Open[open[i].GroupID] = open[i]
 		}

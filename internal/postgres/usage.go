@@ -96,12 +96,10 @@ var topUsageSQLs = map[string]string{
 }
 
 // TopUsage implements [usage.Store].
-func (s *Store) TopUsage(ctx context.Context, q usage.TopQuery) (top []usage.Top, err error) {
-	var t usage.Top
-	err = s.eachRow(ctx, topUsageSQLs[q.By], []any{q.Since, q.Until, q.Policy, q.User, q.Prefix, q.Max},
-		[]any{&t.Key, &t.Policy, &t.User, &t.Allowed, &t.Denied, &t.Cost, &t.Peak},
-		func() { top = append(top, t) })
-	return top, err
+func (s *Store) TopUsage(ctx context.Context, q usage.TopQuery) ([]usage.Top, error) {
+	return report(ctx, s, func(t *usage.Top) []any {
+		return []any{&t.Key, &t.Policy, &t.User, &t.Allowed, &t.Denied, &t.Cost, &t.Peak}
+	}, topUsageSQLs[q.By], q.Since, q.Until, q.Policy, q.User, q.Prefix, q.Max)
 }
 
 const (
@@ -123,27 +121,24 @@ GROUP BY endpoint, method, status ORDER BY count(*) DESC, endpoint, method, stat
 )
 
 // Traffic implements [usage.Store].
-func (s *Store) Traffic(ctx context.Context, q usage.LogQuery) (all []usage.Traffic, err error) {
-	var t usage.Traffic
-	err = s.eachRow(ctx, trafficSQL, logArgs(q), []any{&t.Key, &t.User, &t.Requests, &t.Errors},
-		func() { all = append(all, t) })
-	return all, err
+func (s *Store) Traffic(ctx context.Context, q usage.LogQuery) ([]usage.Traffic, error) {
+	return report(ctx, s, func(t *usage.Traffic) []any {
+		return []any{&t.Key, &t.User, &t.Requests, &t.Errors}
+	}, trafficSQL, logArgs(q)...)
 }
 
 // SlowestEndpoints implements [usage.Store].
-func (s *Store) SlowestEndpoints(ctx context.Context, q usage.LogQuery) (all []usage.Endpoint, err error) {
-	var e usage.Endpoint
-	err = s.eachRow(ctx, slowestSQL, logArgs(q), []any{&e.Endpoint, &e.Method, &e.Requests, &e.Mean, &e.P95, &e.Max},
-		func() { all = append(all, e) })
-	return all, err
+func (s *Store) SlowestEndpoints(ctx context.Context, q usage.LogQuery) ([]usage.Endpoint, error) {
+	return report(ctx, s, func(e *usage.Endpoint) []any {
+		return []any{&e.Endpoint, &e.Method, &e.Requests, &e.Mean, &e.P95, &e.Max}
+	}, slowestSQL, logArgs(q)...)
 }
 
 // EndpointErrors implements [usage.Store].
-func (s *Store) EndpointErrors(ctx context.Context, q usage.LogQuery) (all []usage.Failure, err error) {
-	var f usage.Failure
-	err = s.eachRow(ctx, failuresSQL, logArgs(q), []any{&f.Endpoint, &f.Method, &f.Status, &f.Requests},
-		func() { all = append(all, f) })
-	return all, err
+func (s *Store) EndpointErrors(ctx context.Context, q usage.LogQuery) ([]usage.Failure, error) {
+	return report(ctx, s, func(f *usage.Failure) []any {
+		return []any{&f.Endpoint, &f.Method, &f.Status, &f.Requests}
+	}, failuresSQL, logArgs(q)...)
 }
 
 func logArgs(q usage.LogQuery) []any { return []any{q.Since, q.Until, q.Prefix, q.Max} }
@@ -154,11 +149,12 @@ func logArgs(q usage.LogQuery) []any { return []any{q.Since, q.Until, q.Prefix, 
 const reportingSQL = `
 SELECT set_config('enable_sort', 'off', true), set_config('statement_timeout', coalesce($1, current_setting('statement_timeout')), true)`
 
-// eachRow asks a question about usage. It may take as long as its caller has: seconds to who waits for the answer, minutes to a job.
-func (s *Store) eachRow(ctx context.Context, sql string, args, into []any, f func()) error {
+// report is read of a question about usage. It may take as long as its caller has: seconds to who waits for the answer, minutes to a
+// job.
+func report[R any](ctx context.Context, s *Store, fields func(*R) []any, sql string, args ...any) (all []R, err error) {
 	release, err := acquire(ctx, s.reporting)
 	if err != nil {
-		return fmt.Errorf("wait for the report before: %w", err)
+		return nil, fmt.Errorf("wait for the report before: %w", err)
 	}
 	defer release()
 	var most *string
@@ -175,16 +171,13 @@ func (s *Store) eachRow(ctx context.Context, sql string, args, into []any, f fun
 			return err
 		}
 		rows, err := tx.Query(ctx, sql, args...)
-		if err != nil {
-			return err
-		}
-		_, err = pgx.ForEachRow(rows, into, func() error { f(); return nil })
+		all, err = collect(rows, err, fields)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("read usage: %w", err)
+		return nil, fmt.Errorf("read usage: %w", err)
 	}
-	return nil
+	return all, nil
 }
 
 const (
@@ -224,18 +217,10 @@ func (s *Store) RollupUsage(ctx context.Context, before time.Time, max int) (n i
 
 // PruneUsage implements [usage.Store].
 func (s *Store) PruneUsage(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.pruneBefore(ctx, "remove old usage", pruneUsageSQL, before, max)
+	return s.exec(ctx, "remove old usage", pruneUsageSQL, before.UnixMilli(), max)
 }
 
 // PruneRequests implements [usage.Store].
 func (s *Store) PruneRequests(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.pruneBefore(ctx, "remove old requests", pruneRequestsSQL, before, max)
-}
-
-func (s *Store) pruneBefore(ctx context.Context, act, sql string, before time.Time, max int) (int, error) {
-	tag, err := s.relay.Exec(ctx, sql, before.UnixMilli(), max)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", act, err)
-	}
-	return int(tag.RowsAffected()), nil
+	return s.exec(ctx, "remove old requests", pruneRequestsSQL, before.UnixMilli(), max)
 }
