@@ -281,10 +281,7 @@ func (l *limiter) startUsage(context.Context) (err error) {
 		return err
 	}
 	l.onStop("usage", l.usage.Close)
-	l.metrics.WatchUsage(func() (other, counts, requests, malformed int64) {
-		n := l.usage.Losses()
-		return n.Other, n.Counts, n.Requests, n.Malformed
-	})
+	l.metrics.WatchUsage(func() web.Losses { return web.Losses(l.usage.Losses()) })
 	return nil
 }
 

@@ -163,49 +163,50 @@ func errorKind(err error) int {
 	}
 }
 
+// gauge registers a metric that is asked for at each scrape.
+func (m *Metrics) gauge(name, help string, value func() float64) {
+	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+}
+
+// truth is 1 for what is so.
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 // WatchQueue shows how many requests wait; call it once.
 func (m *Metrics) WatchQueue(queued func() int) {
-	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_queue_depth",
-		Help: "Requests that wait to be written."}, func() float64 { return float64(queued()) }))
+	m.gauge("limits_queue_depth", "Requests that wait to be written.", func() float64 { return float64(queued()) })
 }
 
 // WatchStore shows whether the store fails, as healthy says within a second; call it once. It is asked at each scrape: when
 // nobody sends requests nothing else notices that the store is away.
 func (m *Metrics) WatchStore(healthy func(ctx context.Context) error) {
-	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_store_failing",
-		Help: "1 while the store fails or cannot be reached, else 0."}, func() float64 {
+	m.gauge("limits_store_failing", "1 while the store fails or cannot be reached, else 0.", func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if healthy(ctx) != nil {
-			return 1
-		}
-		return 0
-	}))
+		return truth(healthy(ctx) != nil)
+	})
 }
 
 // WatchDeciding shows whether this worker decides, or stands by; call it once.
 func (m *Metrics) WatchDeciding(deciding func() bool) {
-	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_deciding",
-		Help: "1 while this worker takes requests to decide, 0 while it stands by for another one."}, func() float64 {
-		if deciding() {
-			return 1
-		}
-		return 0
-	}))
+	m.gauge("limits_deciding", "1 while this worker takes requests to decide, 0 while it stands by for another one.",
+		func() float64 { return truth(deciding()) })
 }
 
 // WatchLeased shows how much is charged ahead; call it once.
 func (m *Metrics) WatchLeased(leased func() int64) {
-	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_leased",
-		Help: "Cost that was charged ahead and not served yet."}, func() float64 { return float64(leased()) }))
+	m.gauge("limits_leased", "Cost that was charged ahead and not served yet.", func() float64 { return float64(leased()) })
 }
 
 // WatchBacklog shows how many events wait in the outbox; call it once. The outbox is asked at most every 5 s,
 // however often and by however many it is scraped; an outbox that does not answer shows as NaN.
 func (m *Metrics) WatchBacklog(backlog func(ctx context.Context) (int64, error)) {
 	s := &sample{read: backlog, every: 5 * time.Second}
-	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "limits_outbox_backlog",
-		Help: "Events that wait to be published, as of 5 seconds ago at most."}, s.value))
+	m.gauge("limits_outbox_backlog", "Events that wait to be published, as of 5 seconds ago at most.", s.value)
 }
 
 // SetVersion shows the program's version; call it once.

@@ -2,17 +2,20 @@ package web
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// WatchUsage shows what of the usage was not recorded as it happened; call it once.
-func (m *Metrics) WatchUsage(losses func() (other, counts, requests, malformed int64)) {
-	counter := func(name, help string, labels prometheus.Labels, value func() int64) {
+// Losses is what of the usage was not recorded as it happened: decisions counted without their key, decisions and lines of the
+// request log that were dropped, and lines that could not be read.
+type Losses struct{ Other, Counts, Requests, Malformed int64 }
+
+// WatchUsage shows them; call it once.
+func (m *Metrics) WatchUsage(losses func() Losses) {
+	counter := func(name, help string, labels prometheus.Labels, of func(Losses) int64) {
 		m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(value()) }))
+			func() float64 { return float64(of(losses())) }))
 	}
 	counter("limits_usage_other_total", "Decisions counted without their key, because there were too many keys.", nil,
-		func() int64 { n, _, _, _ := losses(); return n })
-	const lost = "limits_usage_dropped_total"
-	help := "Decisions and lines of the request log that were not recorded."
-	counter(lost, help, prometheus.Labels{"what": "decisions"}, func() int64 { _, n, _, _ := losses(); return n })
-	counter(lost, help, prometheus.Labels{"what": "requests"}, func() int64 { _, _, n, _ := losses(); return n })
-	counter(lost, help, prometheus.Labels{"what": "malformed"}, func() int64 { _, _, _, n := losses(); return n })
+		func(l Losses) int64 { return l.Other })
+	const lost, help = "limits_usage_dropped_total", "Decisions and lines of the request log that were not recorded."
+	counter(lost, help, prometheus.Labels{"what": "decisions"}, func(l Losses) int64 { return l.Counts })
+	counter(lost, help, prometheus.Labels{"what": "requests"}, func(l Losses) int64 { return l.Requests })
+	counter(lost, help, prometheus.Labels{"what": "malformed"}, func(l Losses) int64 { return l.Malformed })
 }

@@ -279,7 +279,7 @@ func TestAStoreThatHangsFails(t *testing.T) {
 
 func TestWatchUsage(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	NewMetrics(reg).WatchUsage(func() (other, counts, requests, malformed int64) { return 1, 2, 3, 4 })
+	NewMetrics(reg).WatchUsage(func() Losses { return Losses{1, 2, 3, 4} })
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
