@@ -3,14 +3,11 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,26 +126,21 @@ func (r *receiver) again() (n int) {
 	return n
 }
 
-// alertsFile writes rules that tell the receiver of every denial.
-func alertsFile(t *testing.T, r *receiver) string {
-	path := filepath.Join(t.TempDir(), "alerts.yaml")
-	text := fmt.Sprintf(`channels:
+// alertsText is a rule that tells the receiver of every denial, under a path of it; more is what else the rule says.
+func alertsText(r *receiver, path, more string) string {
+	return fmt.Sprintf(`channels:
   - name: hook
-    webhook: {url: "%s/hook", secrets: ["env:HOOK_SECRET"]}
+    webhook: {url: "%s/%s", secrets: ["env:HOOK_SECRET"]}
 rules:
   - name: denials
     threshold: {denials: 1, within: 10m}
     channels: [hook]
-`, r.url)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+%s`, r.url, path, more)
 }
 
-// alerterEnv is the settings of an alerter that may reach the receiver.
-func alerterEnv(t *testing.T, r *receiver) []string {
-	return []string{"ALERTS=" + alertsFile(t, r), "ALERTS_ALLOW=127.0.0.0/8", "HOOK_SECRET=whsec_" + strings.Repeat("c2VjcmV0", 5)}
+// alerterEnv is the settings of an alerter that may reach a receiver.
+func alerterEnv(file string) []string {
+	return []string{"ALERTS=" + file, "ALERTS_ALLOW=127.0.0.0/8", "HOOK_SECRET=whsec_" + strings.Repeat("c2VjcmV0", 5)}
 }
 
 // publishEvents puts denials of a user, one for each policy, into the stream, until it has them.
@@ -196,7 +188,7 @@ func newSite(t *testing.T, alerters int) *site {
 	if _, err := postgres.MigrateUp(t.Context(), s.db.URL); err != nil {
 		t.Fatal(err)
 	}
-	s.env = append([]string{"DATABASE_URL=" + s.db.URL, "NATS_URL=" + s.cluster.URL}, alerterEnv(t, s.hook)...)
+	s.env = append([]string{"DATABASE_URL=" + s.db.URL, "NATS_URL=" + s.cluster.URL}, alerterEnv(yamlFile(t, alertsText(s.hook, "hook", "")))...)
 	start(t, s.env...)
 	for range alerters {
 		s.alerters = append(s.alerters, startAlerter(t, s.env...))
@@ -240,8 +232,8 @@ func TestAlertsSurviveCrashes(t *testing.T) {
 	}
 	const policies = throttled + 3
 	killed, repeats := map[string]int{}, 0
-	for i := range *schedules {
-		user := fmt.Sprintf("user-%d", i)
+	users := names("user", *schedules)
+	for _, user := range users {
 		published := make(chan error, 1)
 		go func() { published <- publishEvents(t.Context(), js, user, policies) }()
 		killed[s.crash(t, rnd)]++
@@ -250,8 +242,7 @@ func TestAlertsSurviveCrashes(t *testing.T) {
 		}
 	}
 	// What a process that was killed had claimed is another's when the claim ends.
-	for i := range *schedules {
-		user := fmt.Sprintf("user-%d", i)
+	for _, user := range users {
 		eventually(t, func() error {
 			if got := s.hook.raised(user); len(got) != throttled {
 				return fmt.Errorf("killed %v: %d alerts of %s came, want %d", killed, len(got), user, throttled)
@@ -259,9 +250,8 @@ func TestAlertsSurviveCrashes(t *testing.T) {
 			return nil
 		})
 	}
-	s.digestAll(t, nc, *schedules, policies-throttled)
-	for i := range *schedules {
-		user := fmt.Sprintf("user-%d", i)
+	digested(t, limits.NewClient(nc, limits.Timeout(patience)), s.hook, users, policies-throttled)
+	for _, user := range users {
 		for policy, n := range s.hook.raised(user) {
 			if n != 1 {
 				t.Errorf("%d alerts of %s and %s under different ids", n, user, policy)
@@ -277,20 +267,15 @@ func TestAlertsSurviveCrashes(t *testing.T) {
 	t.Logf("%d crashes: %v; %d deliveries came twice under the same id", *schedules, killed, repeats)
 }
 
-// digestAll has the digests made, and waits until those of all users have come.
-func (s *site) digestAll(t *testing.T, nc *nats.Conn, users, held int) {
+// digested has digests made until those of all users tell of so many alerts each.
+func digested(t *testing.T, client *limits.Client, hook *receiver, users []string, held int) {
 	t.Helper()
-	client := limits.NewClient(nc, limits.Timeout(patience))
 	eventually(t, func() error {
-		_, err := client.RunJob(t.Context(), "alerts-digest")
-		var busy *limits.Error
-		if err != nil && !(errors.As(err, &busy) && busy.Status == 409) {
+		if _, err := client.RunJob(t.Context(), "alerts-digest"); err != nil && !running(err) {
 			return err
 		}
-		for i := range users {
-			user := fmt.Sprintf("user-%d", i)
-			digests, alerts := s.hook.digested(user)
-			if alerts != int64(held) {
+		for _, user := range users {
+			if digests, alerts := hook.digested(user); alerts != int64(held) {
 				return fmt.Errorf("%d digests tell of %d alerts of %s, want %d", digests, alerts, user, held)
 			}
 		}

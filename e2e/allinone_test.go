@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -32,23 +31,8 @@ type alone struct {
 
 func newAlone(t *testing.T) *alone {
 	a := &alone{hook: newReceiver(t)}
-	env := alerterEnv(t, a.hook)
-	path := filepath.Join(t.TempDir(), "alerts.yaml")
-	text := fmt.Sprintf(`throttle: {limit: 1, window: 1h}
-channels:
-  - name: hook
-    webhook: {url: "%s/hook", secrets: ["env:HOOK_SECRET"]}
-rules:
-  - name: denials
-    threshold: {denials: 1, within: 10m}
-    dedup: 1s
-    resolveAfter: 30s
-    channels: [hook]
-`, a.hook.url)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a.w = start(t, append(env, "ALERTS="+path)...)
+	text := "throttle: {limit: 1, window: 1h}\n" + alertsText(a.hook, "hook", "    dedup: 1s\n    resolveAfter: 30s\n")
+	a.w = start(t, alerterEnv(yamlFile(t, text))...)
 	a.nc = connect(t, a.w.nats)
 	a.client = limits.NewClient(a.nc, limits.Timeout(patience))
 	return a

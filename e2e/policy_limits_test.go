@@ -67,7 +67,7 @@ func hundred(t *testing.T, conns []*nats.Conn, body string) (allowed, denied int
 func TestAHundredAtOnceGetExactlyTheLimitOfEachKind(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, env []string) {
-		env = append(env, "POLICIES="+policyFile(t, everyKind))
+		env = append(env, "POLICIES="+yamlFile(t, everyKind))
 		if strings.Contains(strings.Join(env, " "), "NATS_URL=") {
 			env = append(env, "NATS_URL="+undecided(t).ClientURL())
 			start(t, env...) // a second worker shares the requests
@@ -102,7 +102,7 @@ func TestAHundredAtOnceGetExactlyTheLimitOfEachKind(t *testing.T) {
 func TestAPolicyInShadowRefusesNothingAndTellsOfIt(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, env []string) {
-		w := start(t, append(env, "POLICIES="+policyFile(t, `
+		w := start(t, append(env, "POLICIES="+yamlFile(t, `
 policies:
   - name: trial
     mode: shadow
@@ -142,7 +142,7 @@ func TestEachPolicySaysWhatToAnswerWithoutTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	const limit = `message: "{used} of {limit} used", limits: [{name: l, key: "{user}", limit: 3, window: 1h}]`
-	w := start(t, "DATABASE_URL="+db.URL, "POLICIES="+policyFile(t, fmt.Sprintf(`
+	w := start(t, "DATABASE_URL="+db.URL, "POLICIES="+yamlFile(t, fmt.Sprintf(`
 policies:
   - {name: open, on_error: allow, match: {kind: "*"}, %[1]s}
   - {name: closed, on_error: deny, match: {kind: strict}, %[1]s}

@@ -21,8 +21,8 @@ import (
 // within is how soon every worker knows of a revoked key or an override.
 const within = time.Second
 
-// policyFile writes a policy file into a folder of its own.
-func policyFile(t testing.TB, text string) string {
+// yamlFile writes a file into a folder of its own.
+func yamlFile(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	replace(t, path, text)
@@ -44,7 +44,7 @@ func replace(t testing.TB, path, text string) {
 // meant, and what they know of each other comes through the store alone, which is the slower way.
 func apart(t *testing.T, policies string) (a, b *nats.Conn) {
 	t.Helper()
-	env := []string{"DATABASE_URL=" + testenv.Postgres(t), "POLICIES=" + policyFile(t, policies)}
+	env := []string{"DATABASE_URL=" + testenv.Postgres(t), "POLICIES=" + yamlFile(t, policies)}
 	return connect(t, start(t, env...).nats), connect(t, start(t, env...).nats)
 }
 
@@ -193,7 +193,7 @@ policies:
 func TestReloadsUnderLoadAnswerNoRequestByHalfAFile(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, env []string) {
-		path := policyFile(t, version(0))
+		path := yamlFile(t, version(0))
 		w := start(t, append(env, "POLICIES="+path)...)
 		var asked atomic.Int64
 		stop := make(chan struct{})

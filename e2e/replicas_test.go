@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -26,8 +24,7 @@ type crew struct {
 
 // newCrew starts them with an alerts file.
 func newCrew(t *testing.T, hook *receiver, alerters int, file string) *crew {
-	env := []string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s",
-		"ALERTS=" + file, "ALERTS_ALLOW=127.0.0.0/8", "HOOK_SECRET=whsec_" + strings.Repeat("c2VjcmV0", 5)}
+	env := append([]string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + testenv.NATS(t).ClientURL()}, alerterEnv(file)...)
 	w := start(t, env...)
 	c := &crew{nc: connect(t, w.nats), hook: hook}
 	for range alerters {
@@ -73,12 +70,12 @@ func names(prefix string, n int) (all []string) {
 	return all
 }
 
-// TestThreeAlertersShareTheWork holds that of the events and jobs of three processes each is one's, also while one of them is
-// stopped: every alert is told once or is in a digest, and every scheduled run of a job happens once.
+// TestThreeAlertersShareTheWork holds that of the events of three processes each is one's, also while one of them is stopped: every
+// alert is told once or is in a digest.
 func TestThreeAlertersShareTheWork(t *testing.T) {
 	t.Parallel()
 	hook := newReceiver(t)
-	c := newCrew(t, hook, 3, alertsFile(t, hook))
+	c := newCrew(t, hook, 3, yamlFile(t, alertsText(hook, "hook", "")))
 	const policies = throttled + 5
 	published, denied := names("published", 20), names("denied", 20)
 	done := c.publish(t, published, policies)
@@ -93,7 +90,7 @@ func TestThreeAlertersShareTheWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.arrived(t, throttled*len(published)+len(denied))
-	c.digested(t, published, policies-throttled)
+	digested(t, c.client, hook, published, policies-throttled)
 
 	told := map[string]map[string]int{}
 	for _, user := range slices.Concat(published, denied) {
@@ -112,7 +109,6 @@ func TestThreeAlertersShareTheWork(t *testing.T) {
 	if n := hook.again(); n > 0 {
 		t.Errorf("%d messages came more than once, though nobody was killed", n)
 	}
-	c.ranOnce(t)
 }
 
 // arrived waits for so many alerts at the receiver.
@@ -126,76 +122,9 @@ func (c *crew) arrived(t *testing.T, want int) {
 	})
 }
 
-// digested has digests made until those of all users tell of so many alerts each.
-func (c *crew) digested(t *testing.T, users []string, held int) {
-	t.Helper()
-	eventually(t, func() error {
-		if _, err := c.client.RunJob(t.Context(), "alerts-digest"); err != nil && !running(err) {
-			return err
-		}
-		for _, user := range users {
-			if digests, alerts := c.hook.digested(user); alerts != int64(held) {
-				return fmt.Errorf("%d digests tell of %d alerts of %s, want %d", digests, alerts, user, held)
-			}
-		}
-		return nil
-	})
-}
-
-// ranOnce looks at the job of every second: no scheduled time has two runs, and what each process says that it did is what
-// the history has of it.
-func (c *crew) ranOnce(t *testing.T) {
-	t.Helper()
-	history := func() []limits.JobRun {
-		h, err := c.client.JobHistory(t.Context(), limits.JobHistoryRequest{Job: "expire", Max: limits.MaxJobRuns})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return h.Runs
-	}
-	eventually(t, func() error {
-		if n := len(history()); n < 3 {
-			return fmt.Errorf("%d runs", n)
-		}
-		return nil
-	})
-	for _, a := range c.alerters[1:] {
-		before := doneBy(history(), a)
-		did := jobsDone(t, a)
-		if after := doneBy(history(), a); did < before-1 || did > after+1 { // one may be counted and not written yet, or the other way round
-			t.Errorf("process %d did %d runs, the history has %d to %d of it", a.cmd.Process.Pid, did, before, after)
-		}
-	}
-	seen := map[int64]bool{}
-	for _, r := range history() {
-		if seen[r.Scheduled] || r.Outcome != "done" && r.Outcome != "running" && r.Outcome != "canceled" {
-			t.Errorf("run %+v", r)
-		}
-		seen[r.Scheduled] = true
-	}
-}
-
-// doneBy counts the runs that a process has done.
-func doneBy(runs []limits.JobRun, a *worker) (n int) {
-	for _, r := range runs {
-		if r.Outcome == "done" && strings.Contains(r.Replica, fmt.Sprintf("/%d/", a.cmd.Process.Pid)) {
-			n++
-		}
-	}
-	return n
-}
-
-// titledFile is an alerts file whose titles and target say which it is.
-func titledFile(r *receiver, title string) string {
-	return fmt.Sprintf(`channels:
-  - name: hook
-    webhook: {url: "%s/%s", secrets: ["env:HOOK_SECRET"]}
-rules:
-  - name: denials
-    threshold: {denials: 1, within: 10m}
-    channels: [hook]
-    title: "%[2]s"
-`, r.url, title)
+// titledText is rules whose titles and target say which file it is.
+func titledText(r *receiver, title string) string {
+	return alertsText(r, title, fmt.Sprintf("    title: %q\n", title))
 }
 
 // TestAlertsFileIsReloadedUnderLoad changes the file while events come: each alert is told once, by one file or the other,
@@ -203,10 +132,7 @@ rules:
 func TestAlertsFileIsReloadedUnderLoad(t *testing.T) {
 	t.Parallel()
 	hook := newReceiver(t)
-	path := filepath.Join(t.TempDir(), "alerts.yaml")
-	if err := os.WriteFile(path, []byte(titledFile(hook, "first")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := yamlFile(t, titledText(hook, "first"))
 	c := newCrew(t, hook, 2, path)
 	const policies = 10
 	expected := 0
@@ -228,9 +154,9 @@ func TestAlertsFileIsReloadedUnderLoad(t *testing.T) {
 	publish()
 	c.arrived(t, 1)
 	for _, next := range []string{"second", "third"} {
-		replace(t, path, strings.Replace(titledFile(hook, "wrong"), "threshold", "treshold", 1))
+		replace(t, path, strings.Replace(titledText(hook, "wrong"), "threshold", "treshold", 1))
 		publish()
-		replace(t, path, titledFile(hook, next))
+		replace(t, path, titledText(hook, next))
 		eventually(t, func() error { // both processes have it some time
 			if publish(); titled(next) < 3*policies {
 				return fmt.Errorf("%d alerts have the title %q", titled(next), next)
