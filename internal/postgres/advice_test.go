@@ -11,13 +11,7 @@ import (
 func TestWhatIsWrongWithTheServerIsTold(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Millisecond})
-	tx, err := connect(t, s).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE usage_counts`); err != nil {
-		t.Fatal(err)
-	}
+	begin(t, s, `LOCK TABLE usage_counts`)
 	for statement, want := range map[string]string{
 		`DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$`:      "full",
 		`DO $$ BEGIN RAISE 'could not read block' USING ERRCODE = 'io_error'; END $$`:        "fails",

@@ -78,9 +78,7 @@ func TestAlertPlans(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	conn := connect(t, s)
-	if _, err := conn.Exec(t.Context(), "SET statement_timeout = 0; "+manyAlertsSQL); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, conn, "SET statement_timeout = 0; "+manyAlertsSQL)
 	wantPlans(t, conn, alertQueries, "large tables")
 }
 

@@ -46,9 +46,7 @@ func pages(t *testing.T, conn *pgx.Conn, sql string, args ...int64) int {
 func backup(t *testing.T, s *Store) pgx.Tx {
 	t.Helper()
 	conn := connect(t, s)
-	if _, err := conn.Exec(t.Context(), `SET idle_in_transaction_session_timeout = 0`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, conn, `SET idle_in_transaction_session_timeout = 0`)
 	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)
@@ -81,9 +79,7 @@ func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
 		fmt.Sprintf(`INSERT INTO journal VALUES (%d, 7, ''), (%d, 8, '')`, last+gone+1, last+gone+2),
 		fmt.Sprintf(`DELETE FROM journal WHERE seq <= %d`, last+gone),
 	} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, conn, sql)
 	}
 	for name, n := range map[string]int{
 		"who begins":                     pages(t, conn, beginJournalSQL, readAtOnce),
@@ -109,12 +105,8 @@ func TestTheFirstRowIsFound(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, open(t, Config{}))
 	for _, rows := range [][2]int64{{0, 0}, {0, 1}, {0, 5000}, {1, 4}, {7, 7}, {1 << 50, 1<<50 + 4999}, {3, 1026}, {3, 1027}} {
-		if _, err := conn.Exec(t.Context(), `TRUNCATE journal`); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Exec(t.Context(), `INSERT INTO journal SELECT seq, 0, '' FROM generate_series($1::bigint, $2::bigint) seq`, rows[0], rows[1]); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, conn, `TRUNCATE journal`)
+		exec(t, conn, `INSERT INTO journal SELECT seq, 0, '' FROM generate_series($1::bigint, $2::bigint) seq`, rows[0], rows[1])
 		var first, from, n int64
 		if err := conn.QueryRow(t.Context(), firstOfJournalSQL).Scan(&first); err != nil || first != rows[0] {
 			t.Errorf("%d: the first is %d, %v", rows, first, err)
@@ -140,18 +132,14 @@ func TestABeginningThatIsMissingIsTold(t *testing.T) {
 		tune(s, storetest.Foldings[3])
 		return s
 	}
-	if _, err := conn.Exec(t.Context(), `DELETE FROM journal WHERE seq < 3`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, conn, `DELETE FROM journal WHERE seq < 3`)
 	err := fresh().Update(t.Context(), batch("a"), set("5"))
 	if err == nil || !strings.Contains(err.Error(), "begins with row 3") {
 		t.Fatalf("without the rows before: %v", err)
 	}
 	_, repair, _ := strings.Cut(err.Error(), "INSERT")
 	repair, _, _ = strings.Cut(repair, ")")
-	if _, err := conn.Exec(t.Context(), "INSERT"+repair+")"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, conn, "INSERT"+repair+")")
 	if got := state(t, fresh(), "a"); got != "4" {
 		t.Errorf("a is %q", got)
 	}

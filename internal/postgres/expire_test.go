@@ -13,9 +13,7 @@ import (
 func execute(t *testing.T, s *Store, sql string) {
 	t.Helper()
 	conn := connect(t, s)
-	if _, err := conn.Exec(t.Context(), `SET statement_timeout = 0; `+sql); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, conn, `SET statement_timeout = 0; `+sql)
 	if err := conn.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -65,17 +63,11 @@ func TestNobodyWaitsForTheDiskBehindAnExpiry(t *testing.T) {
 		`CREATE TRIGGER see AFTER DELETE ON counters EXECUTE FUNCTION see()`,
 		`CREATE TRIGGER see AFTER DELETE ON receipts EXECUTE FUNCTION see()`,
 	} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, conn, sql)
 	}
-	if err := s.Update(t.Context(), batch("x"), setUntil("1", 1<<45)); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("x"), setUntil("1", 1<<45))
 	for name, s := range map[string]*Store{"decides": s, "rests": resting} {
-		if _, err := conn.Exec(t.Context(), `TRUNCATE seen`); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, conn, `TRUNCATE seen`)
 		if _, err := conn.Exec(t.Context(), `INSERT INTO counters (key, name, spec, state, expires_at) VALUES ('old', '1m', '{}', '', 1);
 			INSERT INTO receipts (id, fingerprint, answer, expires_at) VALUES ('old', '', '', 1)`); err != nil {
 			t.Fatal(err)
@@ -105,9 +97,7 @@ func dirtied(t *testing.T, s *Store, n int, expires int64) {
 	for i := range n {
 		keys = append(keys, fmt.Sprint("k", i))
 	}
-	if err := s.Update(t.Context(), batch(keys...), setUntil("1", expires)); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch(keys...), setUntil("1", expires))
 }
 
 // TestAnExpiryReadsNoMoreThanItRemoves, however many dirty counters have expired: all workers would wait for it.
@@ -204,9 +194,7 @@ func TestAnExpiryEndsWhereOthersHoldAll(t *testing.T) {
 	s.counters.most = 2
 	execute(t, s, `INSERT INTO counters SELECT 'k' || i, '1m', '{}', '', 1 FROM generate_series(1, 5) i`)
 	tx := backup(t, s)
-	if _, err := tx.Exec(t.Context(), `SELECT FROM counters FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, tx, `SELECT FROM counters FOR UPDATE`)
 	expire(t, s, 10, 0)
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

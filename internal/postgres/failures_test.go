@@ -54,18 +54,10 @@ func waitForLock(t *testing.T, s *Store) {
 // TestLockTimeout has somebody keep the turn: the decision fails in time, and holds on to nothing.
 func TestLockTimeout(t *testing.T) {
 	s := open(t, Config{LockTimeout: 20 * time.Millisecond})
-	if err := s.Update(t.Context(), batch("a"), set("0")); err != nil {
-		t.Fatal(err)
-	}
-	tx, err := connect(t, s).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), turnSQL); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("0"))
+	tx := begin(t, s, turnSQL)
 	for _, what := range []string{"a decision over what is remembered", "a decision in turn"} {
-		err = s.Update(t.Context(), batch("a"), set("1"))
+		err := s.Update(t.Context(), batch("a"), set("1"))
 		if sqlState(err) != "55P03" || errors.Is(err, engine.ErrConflict) || errors.Is(err, engine.ErrCommitUnknown) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -82,16 +74,8 @@ func TestLockTimeout(t *testing.T) {
 // TestLookupsLeaveConnectionsToDecisions: those that many requests wait for get no further than a lock, as a migration's.
 func TestLookupsLeaveConnectionsToDecisions(t *testing.T) {
 	s := open(t, Config{LockTimeout: time.Minute, StatementTimeout: time.Minute})
-	if err := s.Update(t.Context(), batch("a"), set("0")); err != nil {
-		t.Fatal(err)
-	}
-	tx, err := connect(t, s).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("0"))
+	tx := begin(t, s, `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE`)
 	ctx, cancel := context.WithCancel(t.Context())
 	var lookups sync.WaitGroup
 	for i := range 32 {
@@ -144,9 +128,7 @@ func TestServerKilled(t *testing.T) {
 	}
 	s := open(t, Config{URL: server.URL, MaxConns: 4})
 	for _, key := range []string{"a", "b"} {
-		if err := s.Update(t.Context(), batch(key), set("kept")); err != nil {
-			t.Fatal(err)
-		}
+		update(t, s, batch(key), set("kept"))
 	}
 	server.Kill()
 	begin := time.Now()
@@ -179,9 +161,7 @@ func TestConnectionsKilled(t *testing.T) {
 	s := open(t, Config{})
 	conn := connect(t, s)
 	for range 3 {
-		if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-			t.Fatal(err)
-		}
+		update(t, s, batch("a"), set("1"))
 		if _, err := conn.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
 			WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
 			t.Fatal(err)
@@ -197,9 +177,7 @@ func TestCommitAnswerLost(t *testing.T) {
 	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
 	s := open(t, Config{URL: proxy.url})
-	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("before"))
 	err := s.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
 		proxy.cut()
 		return set("after")(snap)
@@ -220,9 +198,7 @@ func TestSilentConnections(t *testing.T) {
 	s := open(t, Config{URL: proxy.url, patience: 2 * time.Second})
 	none := func(context.Context, []engine.Event) ([]string, error) { return nil, nil }
 	for _, key := range []string{"a", "b"} {
-		if err := s.Update(t.Context(), batch(key), set("1")); err != nil {
-			t.Fatal(err)
-		}
+		update(t, s, batch(key), set("1"))
 	}
 	if _, err := s.Relay(t.Context(), 1, none); err != nil {
 		t.Fatal(err)
@@ -296,9 +272,7 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 			t.Parallel()
 			proxy := startProxy(t, testenv.Postgres(t))
 			s := open(t, Config{URL: proxy.url})
-			if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-				t.Fatal(err)
-			}
+			update(t, s, batch("a"), set("1"))
 			if err := s.Ping(t.Context()); err != nil { // an expiry has its connection before its turn
 				t.Fatal(err)
 			}
@@ -330,9 +304,7 @@ func TestTheEndOfARestHoldsUpNoDecisionForLong(t *testing.T) {
 	t.Parallel()
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url})
-	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("1"))
 	s.Rest(t.Context(), true)
 	proxy.swallow()
 	go s.Rest(t.Context(), false)
@@ -383,9 +355,7 @@ func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
 			t.Parallel()
 			proxy := startProxy(t, testenv.Postgres(t))
 			s := open(t, Config{URL: proxy.url})
-			if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-				t.Fatal(err)
-			}
+			update(t, s, batch("a"), set("1"))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var began time.Time
@@ -412,9 +382,7 @@ func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
 func TestConnectionsThatTakeLongToMake(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url + "&connect_timeout=20"})
-	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("1"))
 	proxy.slow(1700 * time.Millisecond) // longer than anything waits for a connection
 	s.pool.Reset()
 	begin := time.Now()
@@ -471,9 +439,7 @@ func TestAStandbyIsNoServer(t *testing.T) {
 func TestCloseOfSilentConnections(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url, patience: 7 * time.Second})
-	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("1"))
 	proxy.hang()
 	counted := make(chan struct{})
 	go func() {

@@ -164,9 +164,7 @@ func TestFates(t *testing.T) {
 	truth := open(t, Config{URL: direct})
 	tune(truth, storetest.Foldings[3])
 	// What is on its way still comes too late behind this.
-	if err := truth.Update(t.Context(), batch("end"), setUntil("", endOfTime)); err != nil {
-		t.Fatal(err)
-	}
+	update(t, truth, batch("end"), setUntil("", endOfTime))
 	conn := connect(t, truth)
 	charged := 0
 	events, receipts := texts(t, conn, `SELECT id FROM outbox`), texts(t, conn, `SELECT id FROM receipts`)

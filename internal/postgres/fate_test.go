@@ -50,9 +50,7 @@ func findOut(t *testing.T, way func(t *testing.T, s *Store) engine.Turn, committ
 	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
 	s := open(t, Config{URL: proxy.url})
-	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("before"))
 	b, decided := batch("a"), 0
 	b.Turn = way(t, s)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -97,9 +95,7 @@ func TestALookThatFailsIsNotTheLast(t *testing.T) {
 	t.Parallel()
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url})
-	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("before"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
@@ -117,9 +113,7 @@ func TestTheFateOfACommitBehindItsDeadline(t *testing.T) {
 	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
 	s := open(t, Config{URL: proxy.url})
-	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("before"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
@@ -136,9 +130,7 @@ func TestAServerThatHangsIsNoLostRace(t *testing.T) {
 	t.Parallel()
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url})
-	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("before"))
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	err := s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
@@ -158,9 +150,7 @@ func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	for range 3 {
-		if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-			t.Fatal(err)
-		}
+		update(t, s, batch("a"), set("1"))
 	}
 	s.foldAll()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -196,9 +186,7 @@ func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 	known := 0
 	for heard := 0; heard < 400; heard += 20 {
 		state(t, s, "a")
-		if err := other.Update(t.Context(), batch("a"), set("after")); err != nil {
-			t.Fatal(err)
-		}
+		update(t, other, batch("a"), set("after"))
 		s.doubt = doubt{seq: other.seq, token: other.token, until: endOfTime}
 		proxy.breakAnswers(heard)
 		proxy.setCutting(true)
@@ -222,9 +210,7 @@ func TestACommitThatComesLate(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	tune(s, storetest.Foldings[3])
-	if err := s.Update(t.Context(), batch("a"), set("before")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("before"))
 	watch := connect(t, s)
 	waiting := func(n int) {
 		t.Helper()
@@ -235,13 +221,7 @@ func TestACommitThatComesLate(t *testing.T) {
 			}
 		}
 	}
-	held, err := connect(t, s).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := held.Exec(t.Context(), turnSQL); err != nil {
-		t.Fatal(err)
-	}
+	held := begin(t, s, turnSQL)
 	s.doubt = doubt{seq: s.seq + 1, token: 7, until: s.clock.now + time.Minute.Milliseconds()}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -37,9 +37,7 @@ func begun(t *testing.T) *Store {
 	before, s := pair(t)
 	tune(before, before.fold)
 	tune(s, s.fold)
-	if err := before.Update(t.Context(), batch("a", "b", "c"), live("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, before, batch("a", "b", "c"), live("1"))
 	before.foldAll()
 	if got := state(t, s, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
@@ -59,13 +57,9 @@ func expectTable(t *testing.T, when string, s *Store, want map[string]string, di
 func TestACounterThatWasReadForItsChangeIsWrittenAtOnce(t *testing.T) {
 	t.Parallel()
 	s := begun(t)
-	if err := s.Update(t.Context(), batch("a", "new", "c"), live("2")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a", "new", "c"), live("2"))
 	expectTable(t, "two were read, and one is new", s, map[string]string{"a": "2", "b": "1", "c": "2"}, 1)
-	if err := s.Update(t.Context(), batch("a", "new", "c"), live("3")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a", "new", "c"), live("3"))
 	expectTable(t, "all are remembered", s, map[string]string{"a": "2", "b": "1", "c": "2"}, 3)
 	s.foldAll()
 	expectTable(t, "folded", s, map[string]string{"a": "3", "b": "1", "c": "3", "new": "3"}, 0)
@@ -99,17 +93,13 @@ func TestACounterThatHasMovedIsFolded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := begun(t)
-			if err := s.Update(t.Context(), batch("a", "b", "c"), nothing); err != nil {
-				t.Fatal(err)
-			}
+			update(t, s, batch("a", "b", "c"), nothing)
 			row := func(key string) *row { return s.memory.find(engine.CounterID{Key: key, Name: "1m"}) }
 			row("a").place = row(c.at).place
 			if _, err := s.pool.Exec(t.Context(), c.sql); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Update(t.Context(), batch("a", "b"), live("2")); err != nil {
-				t.Fatal(err)
-			}
+			update(t, s, batch("a", "b"), live("2"))
 			expectTable(t, "changed", s, c.left, 2) // which of both has moved is not known
 			s.foldAll()
 			expectTable(t, "folded", s, c.end, 0)
@@ -128,9 +118,7 @@ func TestPlacesAreNotKept(t *testing.T) {
 		decide func(engine.Snapshot) engine.Changes
 		known  bool
 	}{{nothing, true}, {live("2"), false}, {live("3"), false}} {
-		if err := s.Update(t.Context(), batch("a", "b"), step.decide); err != nil {
-			t.Fatal(err)
-		}
+		update(t, s, batch("a", "b"), step.decide)
 		for _, id := range slices.Collect(maps.Keys(s.memory.rows)) {
 			if got := s.memory.rows[id].place != (place{}); got != step.known {
 				t.Errorf("the place of %s is known: %t, want %t", id.Key, got, step.known)
@@ -145,16 +133,10 @@ func TestWhatOthersFoldIsNotWrittenAtOnce(t *testing.T) {
 	s := begun(t)
 	other := open(t, Config{URL: s.pool.Config().ConnString()})
 	tune(other, other.fold)
-	if err := other.Update(t.Context(), batch("b"), live("other")); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Update(t.Context(), batch("a"), live("2")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, other, batch("b"), live("other"))
+	update(t, s, batch("a"), live("2"))
 	expectTable(t, "another wrote before", s, map[string]string{"a": "1", "b": "1", "c": "1"}, 2)
-	if err := s.Update(t.Context(), batch("c"), live("2")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("c"), live("2"))
 	expectTable(t, "none did", s, map[string]string{"a": "1", "b": "1", "c": "2"}, 2)
 }
 
@@ -163,9 +145,7 @@ func TestACleanStopLeavesNothingInTheJournal(t *testing.T) {
 	t.Parallel()
 	s := begun(t)
 	s.leaves = true // so that the row of the change is the first that is left
-	if err := s.Update(t.Context(), batch("a"), live("2")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), live("2"))
 	s.foldAll()
 	var rows, longest int
 	if err := s.pool.QueryRow(t.Context(), `SELECT count(*), max(length(changes)) FROM journal`).Scan(&rows, &longest); err != nil {
@@ -199,9 +179,7 @@ func TestWhoReadsSeldomKeepsItsPlace(t *testing.T) {
 	}
 	known := other.memory
 	for _, key := range []string{"a", "b", "c"} {
-		if err := s.Update(t.Context(), batch(key), live("2")); err != nil {
-			t.Fatal(err)
-		}
+		update(t, s, batch(key), live("2"))
 	}
 	if got := state(t, other, "a"); got != "2" || other.memory != known {
 		t.Errorf("a is %q; forgotten: %t", got, other.memory != known)

@@ -183,18 +183,12 @@ func TestAnotherJournal(t *testing.T) {
 	s, other := pair(t)
 	write(t, s, "1")
 	conn := connect(t, s)
-	if _, err := conn.Exec(t.Context(), `CREATE TABLE backup AS SELECT * FROM journal`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, conn, `CREATE TABLE backup AS SELECT * FROM journal`)
 	write(t, s, "2")
 	write(t, s, "3")
-	if _, err := conn.Exec(t.Context(), `DELETE FROM journal; INSERT INTO journal SELECT * FROM backup`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, conn, `DELETE FROM journal; INSERT INTO journal SELECT * FROM backup`)
 	for _, state := range []string{"a", "b"} {
-		if err := other.Update(t.Context(), batch("a", "b"), set(state)); err != nil {
-			t.Fatal(err)
-		}
+		update(t, other, batch("a", "b"), set(state))
 	}
 	var saw string
 	if err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
@@ -286,9 +280,7 @@ func TestAFoldTakesNoMoreThanThereIs(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	tune(s, s.fold)
-	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("1"))
 	more, err := s.foldSome(t.Context(), func() int { return 2 })
 	if dirty := s.memory.dirty.n; !more || err != nil || dirty != 0 {
 		t.Errorf("more %t, %d dirty rows, %v", more, dirty, err)
@@ -301,9 +293,7 @@ func TestAnIdleWorkerForgets(t *testing.T) {
 	idle, busy := pair(t)
 	tune(idle, idle.fold)
 	tune(busy, busy.fold)
-	if err := idle.Update(t.Context(), batch("first"), set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, idle, batch("first"), set("1"))
 	const batches = 2 * washMost
 	const each = rowsMost * 11 / 10 / batches
 	for n := range batches {
@@ -311,9 +301,7 @@ func TestAnIdleWorkerForgets(t *testing.T) {
 		for i := range keys {
 			keys[i] = fmt.Sprint("key:", n*each+i)
 		}
-		if err := busy.Update(t.Context(), batch(keys...), set("1")); err != nil {
-			t.Fatal(err)
-		}
+		update(t, busy, batch(keys...), set("1"))
 	}
 	for range batches - 1 { // all at once would take the journal away from under the idle one
 		if _, err := busy.foldSome(t.Context(), func() int { return each }); err != nil {
@@ -347,9 +335,7 @@ func spokenOf(t *testing.T, s *Store) {
 		key     string
 		expires int64
 	}{{"x", 1}, {"y", 1 << 45}, {"x", 1}} {
-		if err := s.Update(t.Context(), batch(w.key), setUntil("old", w.expires)); err != nil {
-			t.Fatal(err)
-		}
+		update(t, s, batch(w.key), setUntil("old", w.expires))
 	}
 	if _, err := s.foldSome(t.Context(), func() int { return 1 }); err != nil {
 		t.Fatal(err)
@@ -365,17 +351,13 @@ func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
 	tune(b, b.fold)
 	const future = 1 << 45
 	spokenOf(t, a)
-	if err := b.Update(t.Context(), batch("z"), setUntil("1", future)); err != nil {
-		t.Fatal(err)
-	}
+	update(t, b, batch("z"), setUntil("1", future))
 	charge := batch("x")
 	charge.Turn = awaited(t, b)
 	expired := make(chan error, 1)
 	go func() { _, err := a.Expire(t.Context(), 10); expired <- err }()
 	waitForLock(t, b)
-	if err := b.Update(t.Context(), charge, setUntil("live", future)); err != nil {
-		t.Fatal(err)
-	}
+	update(t, b, charge, setUntil("live", future))
 	if err := <-expired; err != nil {
 		t.Fatal(err)
 	}
@@ -392,9 +374,7 @@ func TestACounterThatWasLookedUpAgainStaysRemoved(t *testing.T) {
 	s := open(t, Config{})
 	tune(s, s.fold)
 	spokenOf(t, s)
-	if err := s.Update(t.Context(), batch("x"), nothing); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("x"), nothing)
 	if n, err := s.Expire(t.Context(), 10); n != 1 || err != nil {
 		t.Fatalf("removed %d, %v", n, err)
 	}
@@ -409,13 +389,7 @@ func TestWhoHasLostItsPlaceRemovesNothing(t *testing.T) {
 	s := open(t, Config{LockTimeout: 10 * time.Second})
 	tune(s, s.fold)
 	spokenOf(t, s)
-	other, err := connect(t, s).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Exec(t.Context(), turnSQL); err != nil {
-		t.Fatal(err)
-	}
+	other := begin(t, s, turnSQL)
 	expired := make(chan error, 1)
 	go func() { _, err := s.Expire(t.Context(), 10); expired <- err }()
 	waitForLock(t, s)
@@ -424,9 +398,7 @@ func TestWhoHasLostItsPlaceRemovesNothing(t *testing.T) {
 		`INSERT INTO journal SELECT max(seq) + 1, 7, '' FROM journal`,
 		`DELETE FROM journal WHERE seq < (SELECT max(seq) FROM journal)`,
 	} {
-		if _, err := other.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, other, sql)
 	}
 	if err := other.Commit(t.Context()); err != nil {
 		t.Fatal(err)

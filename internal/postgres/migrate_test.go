@@ -104,9 +104,7 @@ func TestARoleThatMayNotMigrateIsToldWhichMay(t *testing.T) {
 		}
 		role := "stranger_" + name + strings.TrimPrefix(u.Path, "/limits_test")
 		owner := connect(t, open(t, Config{URL: text}))
-		if _, err := owner.Exec(t.Context(), `REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE ROLE `+role+` LOGIN PASSWORD 'secret'`); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, owner, `REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE ROLE `+role+` LOGIN PASSWORD 'secret'`)
 		u.User = url.UserPassword(role, "secret")
 		_, err = MigrationStatus(t.Context(), u.String())
 		if err == nil || !strings.Contains(err.Error(), "use the role that owns the tables, or may make them where there are none yet") {

@@ -16,9 +16,7 @@ func TestPreparedStatementsThatAreOutdated(t *testing.T) {
 	conn := connect(t, s)
 	retype := func(table, column, to string) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), fmt.Sprintf(`ALTER TABLE %s ALTER COLUMN %s TYPE %s`, table, column, to)); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, conn, fmt.Sprintf(`ALTER TABLE %s ALTER COLUMN %s TYPE %s`, table, column, to))
 	}
 	forget := func() {
 		t.Helper()

@@ -95,17 +95,11 @@ func TestPlans(t *testing.T) {
 	for _, analyzed := range []bool{false, true} {
 		conn := connect(t, s)
 		if analyzed {
-			if err := s.Update(t.Context(), batch("a", "b", "c"), set("1")); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := conn.Exec(t.Context(), "ANALYZE"); err != nil {
-				t.Fatal(err)
-			}
+			update(t, s, batch("a", "b", "c"), set("1"))
+			exec(t, conn, "ANALYZE")
 		}
 		wantPlans(t, conn, slices.Concat(queries, alertQueries), fmt.Sprintf("analyzed %t", analyzed))
-		if _, err := conn.Exec(t.Context(), "DEALLOCATE ALL; SET enable_sort = off"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, conn, "DEALLOCATE ALL; SET enable_sort = off")
 		wantPlans(t, conn, reportQueries, fmt.Sprintf("without sorts, analyzed %t", analyzed))
 	}
 	for _, sql := range decisionSQL {

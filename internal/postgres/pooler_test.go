@@ -26,9 +26,7 @@ func TestSessionsBehindAPooler(t *testing.T) {
 	if err := s.CheckSessions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), set("1"))
 	for _, c := range []struct {
 		pool *pgxpool.Pool
 		want map[string]string

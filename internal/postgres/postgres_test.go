@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/goleak"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -39,6 +40,35 @@ func connect(t *testing.T, s *Store) *pgx.Conn {
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
+}
+
+// update runs a transaction that has to succeed.
+func update(t testing.TB, s *Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) {
+	t.Helper()
+	if err := s.Update(t.Context(), b, decide); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// exec runs a statement that has to succeed, on a connection, a pool or in a transaction.
+func exec(t testing.TB, on interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, sql string, args ...any) {
+	t.Helper()
+	if _, err := on.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// begin runs a statement in a transaction that stays open.
+func begin(t *testing.T, s *Store, sql string) pgx.Tx {
+	t.Helper()
+	tx, err := connect(t, s).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, tx, sql)
+	return tx
 }
 
 // set is a decision that writes a state for every counter of the batch.
@@ -89,9 +119,7 @@ func TestStore(t *testing.T) {
 		return s, func(d time.Duration) { // to its clock it is as if what is there were older
 			t.Helper()
 			for _, sql := range []string{agedRunsSQL, agedDeliveriesSQL} {
-				if _, err := conn.Exec(t.Context(), sql, d.Milliseconds()); err != nil {
-					t.Fatal(err)
-				}
+				exec(t, conn, sql, d.Milliseconds())
 			}
 		}
 	})

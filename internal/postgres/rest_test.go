@@ -44,9 +44,7 @@ func TestWhatOthersHaveDroppedIsNotDroppedAgain(t *testing.T) {
 		t.Fatalf("a is %q", got)
 	}
 	for range 100 {
-		if err := busy.Update(t.Context(), batch("a"), live("2")); err != nil {
-			t.Fatal(err)
-		}
+		update(t, busy, batch("a"), live("2"))
 		if got := state(t, idle, "a"); got != "2" {
 			t.Fatalf("a is %q", got)
 		}
@@ -78,9 +76,7 @@ func TestWhatOthersHaveDroppedIsNotDroppedAgain(t *testing.T) {
 func TestACleanStopAfterAPause(t *testing.T) {
 	t.Parallel()
 	s := begun(t)
-	if err := s.Update(t.Context(), batch("new"), live("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("new"), live("1"))
 	for n := range 4 {
 		s.newer.At = s.newer.At.Add(-retainFor)
 		if _, err := s.foldSome(t.Context(), func() int { return max(0, 1-n) }); err != nil {
@@ -99,9 +95,7 @@ func TestAStopFoldsWhatAnotherLeft(t *testing.T) {
 	killed, next := pair(t)
 	tune(killed, killed.fold)
 	tune(next, next.fold)
-	if err := killed.Update(t.Context(), batch("a"), live("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, killed, batch("a"), live("1"))
 	if err := next.PingDecisions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -117,22 +111,12 @@ func TestAStopLeavesTheJournalToWhoGoesOn(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Second})
 	tune(s, s.fold)
-	if err := s.Update(t.Context(), batch("a"), live("1")); err != nil {
-		t.Fatal(err)
-	}
-	other, err := connect(t, s).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Exec(t.Context(), turnSQL); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a"), live("1"))
+	other := begin(t, s, turnSQL)
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); s.foldAll() }()
 	waitForLock(t, s)
-	if _, err := other.Exec(t.Context(), `INSERT INTO journal SELECT max(seq) + 1, 7, '' FROM journal`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, other, `INSERT INTO journal SELECT max(seq) + 1, 7, '' FROM journal`)
 	if err := other.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

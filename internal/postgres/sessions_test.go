@@ -149,9 +149,7 @@ func TestMigrationsRunAsNeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if _, err := conn.Exec(t.Context(), slowTablesSQL); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, conn, slowTablesSQL)
 	if _, err := MigrateUp(t.Context(), at); err != nil {
 		t.Fatal(err)
 	}

@@ -35,9 +35,7 @@ func (w *watched) String() string {
 func write(t *testing.T, s *Store, state string) string {
 	t.Helper()
 	var w watched
-	if err := s.Update(t.Context(), batch("a", "b"), w.set(state)); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, batch("a", "b"), w.set(state))
 	return w.String()
 }
 
@@ -74,9 +72,7 @@ func TestWhatAWorkerWroteLastIsNotReadAgain(t *testing.T) {
 func TestWhatAnotherWorkerWroteIsReadInTurn(t *testing.T) {
 	s, other := pair(t)
 	write(t, s, "1")
-	if err := other.Update(t.Context(), batch("b"), set("other")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, other, batch("b"), set("other"))
 	expect(t, "one row of two changed", write(t, s, "2"), stale, "1")
 	if a, b := state(t, other, "a"), state(t, other, "b"); a != "2" || b != "2" {
 		t.Errorf("states %q and %q", a, b)
@@ -194,9 +190,7 @@ func TestNobodyElseWritesInATurnThatWasAwaited(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- other.Update(t.Context(), batch("a"), set("other")) }()
 	waitForLock(t, s)
-	if err := s.Update(t.Context(), b, set("2")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, b, set("2"))
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -250,13 +244,7 @@ func TestARowIsNotWrittenBehindOnesThatAreGone(t *testing.T) {
 	write(t, s, "1")
 	write(t, s, "2")
 	s.clock.tell(s.clock.now, time.Now().Add(-5*time.Second), time.Now()) // a decision may be late
-	other, err := connect(t, s).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Exec(t.Context(), turnSQL); err != nil {
-		t.Fatal(err)
-	}
+	other := begin(t, s, turnSQL)
 	asked := make(chan string)
 	go func() { asked <- write(t, s, "3") }()
 	waitForLock(t, s)
@@ -264,9 +252,7 @@ func TestARowIsNotWrittenBehindOnesThatAreGone(t *testing.T) {
 		`INSERT INTO journal SELECT max(seq) + n, n, '' FROM journal, generate_series(1, 2) n GROUP BY n`,
 		`DELETE FROM journal WHERE seq < (SELECT max(seq) FROM journal)`,
 	} {
-		if _, err := other.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, other, sql)
 	}
 	if err := other.Commit(t.Context()); err != nil {
 		t.Fatal(err)

@@ -38,9 +38,7 @@ func TestExpireOfTableAndJournal(t *testing.T) {
 	receipts := func(engine.Snapshot) engine.Changes {
 		return engine.Changes{Receipts: []engine.Receipt{{ID: "a", ExpiresAt: now}, {ID: "b", ExpiresAt: now + 1}, {ID: "c", ExpiresAt: 1}}}
 	}
-	if err := s.Update(t.Context(), engine.Batch{}, receipts); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, engine.Batch{}, receipts)
 	for round, want := range []int{2, 2, 1, 0} { // counters 1, 1, 1; receipts 1, 1, 0
 		if n, err := s.Expire(t.Context(), 1); err != nil || n != want {
 			t.Errorf("round %d: %d, %v; want %d", round, n, err, want)

@@ -62,9 +62,7 @@ func TestAFullDiskAtTheCommit(t *testing.T) {
 	}
 	path := filepath.Join(dir, "limits.db")
 	s := open(t, Config{Path: path})
-	if err := s.Update(t.Context(), one, set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, one, set("1"))
 	// With an empty log nothing is read from it.
 	s.write <- struct{}{}
 	_, err = s.conn.ExecContext(t.Context(), `PRAGMA wal_checkpoint(TRUNCATE)`)

@@ -116,9 +116,7 @@ func TestDamagedJournal(t *testing.T) {
 	s := open(t, Config{Path: path})
 	tune(s, never)
 	for i := range 3 {
-		if err := s.Update(t.Context(), one, set(fmt.Sprint(i))); err != nil {
-			t.Fatal(err)
-		}
+		update(t, s, one, set(fmt.Sprint(i)))
 	}
 	// A change of a counter that neither the journal nor the table has.
 	orphan := journal.Seal(record(journal.Begin(nil)).change(one.Counters[0], &engine.CounterChange{}))
@@ -145,9 +143,7 @@ func TestCloseEmptiesTheJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.db")
 	s := open(t, Config{Path: path})
 	tune(s, never)
-	if err := s.Update(t.Context(), one, set("kept")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, one, set("kept"))
 	crash := copied(t, s, path)
 	if n := query(t, s, `SELECT count(*) FROM counters`); n != 0 {
 		t.Errorf("%d counters in the table before a fold", n)
@@ -171,9 +167,7 @@ func TestFoldOrder(t *testing.T) {
 	tune(s, never)
 	touch := func(key string) {
 		t.Helper()
-		if err := s.Update(t.Context(), engine.Batch{Counters: []engine.CounterID{{Key: key}}}, set(key)); err != nil {
-			t.Fatal(err)
-		}
+		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: key}}}, set(key))
 	}
 	for _, key := range []string{"c", "a", "b", "c"} {
 		touch(key)
@@ -250,9 +244,7 @@ func onCommit(t *testing.T, s *Store, f func() int32) {
 func TestTheIdleFold(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	if err := s.Update(t.Context(), one, set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, one, set("1"))
 	done := make(chan struct{})
 	s.write <- struct{}{}
 	onCommit(t, s, sync.OnceValue(func() int32 { close(done); return 0 }))
@@ -276,9 +268,7 @@ func TestCommitUnknown(t *testing.T) {
 		s := open(t, Config{})
 		tune(s, storetest.Foldings[0])
 		for _, v := range []string{"1", "2"} {
-			if err := s.Update(t.Context(), one, set(v)); err != nil {
-				t.Fatal(err)
-			}
+			update(t, s, one, set(v))
 		}
 		commit, fail := s.st.commit, func() int32 { return 1 }
 		want := "2"
@@ -363,9 +353,7 @@ func TestAFoldThatFailsIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		s := open(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		if err := s.Update(t.Context(), one, set("1")); err != nil {
-			t.Fatal(err)
-		}
+		update(t, s, one, set("1"))
 		const full = `CREATE TRIGGER full BEFORE INSERT ON counters BEGIN SELECT raise(ABORT, 'no room'); END`
 		if _, err := s.conn.ExecContext(t.Context(), full); err != nil {
 			t.Fatal(err)

@@ -14,9 +14,7 @@ import (
 func TestDown(t *testing.T) {
 	s := open(t, Config{})
 	tune(s, never)
-	if err := s.Update(t.Context(), one, set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, one, set("1"))
 	files, err := fs.Sub(migrations.FS, "sqlite")
 	if err != nil {
 		t.Fatal(err)

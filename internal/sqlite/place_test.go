@@ -32,9 +32,7 @@ func TestAFileThatIsNotInItsPlaceAnyMore(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := open(t, Config{Path: path})
-				if err := s.Update(t.Context(), one, set("1")); err != nil {
-					t.Fatal(err)
-				}
+				update(t, s, one, set("1"))
 				if err := away(real + suffix); err != nil {
 					t.Fatal(err)
 				}
@@ -76,9 +74,7 @@ func TestALogThatIsGoneIsLostToNobody(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
 	s := open(t, Config{Path: path})
-	if err := s.Update(t.Context(), one, set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, one, set("1"))
 	if err := os.Remove(path + "-wal"); err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,14 @@ func open(t testing.TB, cfg Config) *Store {
 	return s
 }
 
+// update runs a transaction that has to succeed.
+func update(t testing.TB, s *Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) {
+	t.Helper()
+	if err := s.Update(t.Context(), b, decide); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // set is a decision that writes a state for the only counter of the batch.
 func set(state string) func(engine.Snapshot) engine.Changes {
 	return func(engine.Snapshot) engine.Changes {
@@ -52,9 +60,7 @@ func TestReopen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Update(t.Context(), one, set("kept")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, one, set("kept"))
 	s.Close()
 	found, _, err := open(t, Config{Path: path}).Counters(t.Context(), "a")
 	if err != nil || len(found) != 1 || string(found[0].State) != "kept" {
@@ -65,9 +71,7 @@ func TestReopen(t *testing.T) {
 func TestModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := open(t, Config{Path: filepath.Join(dir, "limits.db")})
-	if err := s.Update(t.Context(), one, set("1")); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, one, set("1"))
 	want := map[string]fs.FileMode{
 		"": 0o700 | fs.ModeDir, "limits.db": 0o600, "limits.db-wal": 0o600, "limits.db-shm": 0o600,
 	}
