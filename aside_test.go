@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // stall is a network that takes nothing as long as it is held and does not say so, as where all buffers are full.
@@ -49,11 +50,7 @@ func (c stallingConn) Write(b []byte) (int, error) {
 func stalled(t *testing.T) (nc *nats.Conn, goOn func()) {
 	t.Helper()
 	s := &stall{hangs: make(chan struct{}, 1)}
-	nc, err := nats.Connect(natsURL, nats.SetCustomDialer(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc = testenv.Connect(t, natsURL, nats.SetCustomDialer(s))
 	s.held.Lock()
 	goOn = sync.OnceFunc(s.held.Unlock)
 	t.Cleanup(goOn)
@@ -154,11 +151,7 @@ func TestALineIsWithTheConnection(t *testing.T) {
 func TestAWatchEndsWhileTheNetworkStalls(t *testing.T) {
 	t.Parallel()
 	s := &stall{hangs: make(chan struct{}, 1)}
-	nc, err := nats.Connect(serveNATS(t, -1).ClientURL(), nats.SetCustomDialer(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := testenv.Connect(t, serveNATS(t, -1).ClientURL(), nats.SetCustomDialer(s))
 	events, err := limits.NewClient(nc).Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)

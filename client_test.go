@@ -22,27 +22,13 @@ import (
 // serveNATS starts a NATS server for the test alone.
 func serveNATS(t testing.TB, port int) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("NATS server not ready")
-	}
-	return s
+	return testenv.NATS(t, func(o *server.Options) { o.Port, o.JetStream = port, false })
 }
 
 // connect starts a NATS server for the test alone and connects to it.
 func connect(t testing.TB) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(serveNATS(t, server.RANDOM_PORT).ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc
+	return testenv.Connect(t, serveNATS(t, server.RANDOM_PORT).ClientURL())
 }
 
 // answer answers every request on subject with what the handler gives.
@@ -249,11 +235,7 @@ func TestClientWithoutLimiter(t *testing.T) {
 // limiter that is away, without which callers go on.
 func TestWhatNATSDoesNotCarryIsTooLarge(t *testing.T) {
 	t.Parallel()
-	nc, err := nats.Connect(testenv.NATSConfig(t, "max_payload: 1024").ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := testenv.Connect(t, testenv.NATSConfig(t, "max_payload: 1024").ClientURL())
 	c, long := limits.NewClient(nc), strings.Repeat("k", 1024)
 	_, consumed := c.Consume(t.Context(), limits.Per(long, 1, "1m"))
 	_, recorded := c.Record(t.Context(), limits.Per(long, 1, "1m"))
@@ -297,13 +279,9 @@ func TestClientTimeouts(t *testing.T) {
 func TestNothingIsDecidedWhileDisconnected(t *testing.T) {
 	s := serveNATS(t, server.RANDOM_PORT)
 	lost, back := make(chan struct{}, 1), make(chan struct{}, 1)
-	nc, err := nats.Connect(s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
+	nc := testenv.Connect(t, s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) { lost <- struct{}{} }),
 		nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
 	// The limiter is on the same connection, and so it listens again before anything is sent that was kept meanwhile.
 	asked := make(chan string, 100)
 	for _, subject := range []string{limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectVerify} {
@@ -404,13 +382,9 @@ func TestAllReadsPagesThatAreTooLarge(t *testing.T) {
 
 // So is one that NATS takes and the client does not.
 func TestAnAnswerThatIsNotReadIsTooLarge(t *testing.T) {
-	nc, err := nats.Connect(testenv.NATSConfig(t, "max_payload: 4MB").ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := testenv.Connect(t, testenv.NATSConfig(t, "max_payload: 4MB").ClientURL())
 	answer(t, nc, limits.SubjectKeysList, func(string) *nats.Msg { return body(strings.Repeat(" ", 1<<20+1)) })
-	_, err = limits.NewClient(nc).ListKeys(t.Context(), limits.ListKeysRequest{})
+	_, err := limits.NewClient(nc).ListKeys(t.Context(), limits.ListKeysRequest{})
 	if e, ok := errors.AsType[*limits.Error](err); !ok || e.Code != limits.CodeTooLarge || e.Status != 413 {
 		t.Error(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // TestClientWaitsForALimiterThatTakesOver: of several limiters one decides, and when it dies for a moment nobody does.
@@ -73,12 +74,8 @@ func TestWhatNobodyHeardIsNotKept(t *testing.T) {
 	s := serveNATS(t, server.RANDOM_PORT)
 	port := s.Addr().(*net.TCPAddr).Port
 	back := make(chan struct{})
-	nc, err := nats.Connect(s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0),
+	nc := testenv.Connect(t, s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0),
 		nats.ReconnectHandler(func(*nats.Conn) { close(back) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
 	time.AfterFunc(5*time.Millisecond, s.Shutdown)
 	if _, err := limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m")); err == nil {
 		t.Fatal("a decision without a limiter")
@@ -86,11 +83,7 @@ func TestWhatNobodyHeardIsNotKept(t *testing.T) {
 	s.WaitForShutdown()
 	late := make(chan struct{}, 1)
 	again := serveNATS(t, port)
-	listener, err := nats.Connect(again.ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
+	listener := testenv.Connect(t, again.ClientURL())
 	if _, err := listener.Subscribe(limits.SubjectConsume, func(*nats.Msg) { late <- struct{}{} }); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // TestAServerMayStartAfterItsClients: who lets requests pass without a limiter wants to start without one, too.
@@ -27,19 +28,15 @@ func TestAServerMayStartAfterItsClients(t *testing.T) {
 	was.WaitForShutdown()
 
 	connected, refused := make(chan struct{}), make(chan struct{}, 100)
-	nc, err := nats.Connect(url, nats.ReconnectErrHandler(func(*nats.Conn, error) { refused <- struct{}{} }), limits.Reconnect(),
+	nc := testenv.Connect(t, url, nats.ReconnectErrHandler(func(*nats.Conn, error) { refused <- struct{}{} }), limits.Reconnect(),
 		nats.ConnectHandler(func(*nats.Conn) { close(connected) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
 	c := limits.NewClient(nc)
 	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body(`{"allowed":true}`) })
 	for range 2 { // the first tells of no reason
 		<-refused
 	}
 	began := time.Now()
-	_, err = c.Consume(t.Context(), limits.Per("k", 1, "1m"))
+	_, err := c.Consume(t.Context(), limits.Per("k", 1, "1m"))
 	if !errors.Is(err, nats.ErrDisconnected) || !strings.Contains(err.Error(), url) || !strings.Contains(err.Error(), "connection refused") ||
 		time.Since(began) >= limits.DefaultTimeout {
 		t.Errorf("without a server, after %v: %v; want at once that %s is not connected, and why", time.Since(began), err, url)
@@ -71,12 +68,8 @@ func TestWrongCredentialsAreToldByCalls(t *testing.T) {
 		t.Fatal("NATS server not ready")
 	}
 	tried := make(chan struct{}, 100)
-	nc, err := nats.Connect(s.ClientURL(), limits.Reconnect(), nats.UserInfo("u", "wrong"),
+	nc := testenv.Connect(t, s.ClientURL(), limits.Reconnect(), nats.UserInfo("u", "wrong"),
 		nats.CustomReconnectDelay(func(int) time.Duration { tried <- struct{}{}; return 10 * time.Millisecond }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
 	for range 4 { // nats.go would give up at the second refusal
 		select {
 		case <-tried:

@@ -192,11 +192,7 @@ func TestWatchSaysWhatItLost(t *testing.T) {
 func asUserWho(t *testing.T, permissions string) *nats.Conn {
 	t.Helper()
 	s := testenv.NATSConfig(t, "authorization { users: [ { user: u, password: p, permissions: {"+permissions+"} } ] }")
-	nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := testenv.Connect(t, s.ClientURL(), nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	return nc
 }
 

@@ -188,12 +188,7 @@ func everywhere(t *testing.T, f func(t *testing.T, env []string)) {
 // connect is a plain NATS client.
 func connect(t testing.TB, url string) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc
+	return testenv.Connect(t, url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 }
 
 // request sends a body as it is and gives the answer as it came.

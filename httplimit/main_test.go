@@ -10,10 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/app/apptest"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // natsURL is the NATS server of the limiter that the tests share.
@@ -26,12 +25,7 @@ func TestMain(m *testing.M) {
 // dial gives a client of the limiter at url.
 func dial(t testing.TB, url string) *limits.Client {
 	t.Helper()
-	nc, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return limits.NewClient(nc)
+	return limits.NewClient(testenv.Connect(t, url))
 }
 
 // keys has a number for each run of each test, since go test -count runs them on one limiter.

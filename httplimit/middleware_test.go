@@ -23,6 +23,7 @@ import (
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/httplimit"
 	"github.com/seed503877ad/limits/internal/app/apptest"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // patient is a deadline that a busy machine keeps.
@@ -200,13 +201,9 @@ func TestRouteInFrontOfTheMux(t *testing.T) {
 func silentService(t *testing.T, subject, body string) (url string, requests <-chan string) {
 	t.Helper()
 	url = startNATS(t)
-	nc, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := testenv.Connect(t, url)
 	got := make(chan string, 16)
-	_, err = nc.Subscribe(subject, func(m *nats.Msg) {
+	_, err := nc.Subscribe(subject, func(m *nats.Msg) {
 		got <- string(m.Data)
 		if body != "" {
 			_ = m.Respond([]byte(body))

@@ -98,11 +98,7 @@ func TestReplayOfAllAsks(t *testing.T) {
 // TestTestSendWaitsForTheEnd lets the channels be done with the third question.
 func TestTestSendWaitsForTheEnd(t *testing.T) {
 	s := testenv.NATS(t)
-	nc, err := nats.Connect(s.ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := testenv.Connect(t, s.ClientURL())
 	asked := 0
 	outcome := `"state":"sent","attempts":1`
 	for subject, reply := range map[string]func() string{
@@ -204,11 +200,7 @@ func TestWrongUsageOfAlerts(t *testing.T) {
 func pastEvents(t *testing.T) (url string) {
 	t.Helper()
 	s := testenv.NATS(t)
-	nc, err := nats.Connect(s.ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := testenv.Connect(t, s.ClientURL())
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)

@@ -60,11 +60,7 @@ func TestBench(t *testing.T) {
 func TestBenchKeepsToWhatIsInFlight(t *testing.T) {
 	var waiting, most atomic.Int64
 	url := respond(t, limits.SubjectCheck, text("{}"))
-	nc, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := testenv.Connect(t, url)
 	slow := func(m *nats.Msg) {
 		most.Store(max(most.Load(), waiting.Add(1)))
 		time.AfterFunc(5*time.Millisecond, func() {
@@ -107,13 +103,9 @@ func TestBenchCountsErrorsByCode(t *testing.T) {
 // The service stops answering after a while: the bench ends all the same, and says what was lost.
 func TestBenchNeverHangs(t *testing.T) {
 	s := respond(t, "unused", text(""))
-	nc, err := nats.Connect(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := testenv.Connect(t, s)
 	began, asked := time.Now(), 0 // a subscription's messages come one at a time
-	_, err = nc.Subscribe(limits.SubjectConsume, func(m *nats.Msg) {
+	_, err := nc.Subscribe(limits.SubjectConsume, func(m *nats.Msg) {
 		if asked++; asked <= 20 {
 			_ = m.Respond([]byte(`{"allowed":true}`))
 		}

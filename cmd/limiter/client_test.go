@@ -10,21 +10,13 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits/internal/settings"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // serveNATS starts a server that knows one password.
 func serveNATS(t *testing.T, port int, password string) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, Username: "u", Password: password, NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	if !s.ReadyForConnections(time.Minute) {
-		t.Fatal("NATS server not ready")
-	}
-	return s
+	return testenv.NATS(t, func(o *server.Options) { o.Port, o.JetStream, o.Username, o.Password = port, false, "u", password })
 }
 
 // TestAConnectionOutlivesARefusal: a server that restarts may know the user again only later.

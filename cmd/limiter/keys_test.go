@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 func TestServiceKeys(t *testing.T) {
@@ -173,11 +174,7 @@ func TestPagesThatAreTooLarge(t *testing.T) {
 // TestServiceListsManyKeys has more of them than NATS takes in one message.
 func TestServiceListsManyKeys(t *testing.T) {
 	s := serve(t)
-	nc, err := nats.Connect(s.nats)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := testenv.Connect(t, s.nats)
 	request := limits.CreateKeyRequest{User: "7", Attributes: map[string]string{}}
 	for i := range limits.MaxKeyAttributes {
 		request.Attributes[fmt.Sprint("a", i)] = strings.Repeat("x", limits.MaxAttributeBytes)

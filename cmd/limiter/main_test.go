@@ -455,12 +455,8 @@ func respond(t *testing.T, subject string, handler func(request string) *nats.Ms
 // respondAt is respond on a server that is there.
 func respondAt(t *testing.T, url, subject string, handler func(request string) *nats.Msg) {
 	t.Helper()
-	nc, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	_, err = nc.Subscribe(subject, func(m *nats.Msg) { _ = m.RespondMsg(handler(string(m.Data))) })
+	nc := testenv.Connect(t, url)
+	_, err := nc.Subscribe(subject, func(m *nats.Msg) { _ = m.RespondMsg(handler(string(m.Data))) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 func TestTop(t *testing.T) {
@@ -84,12 +85,8 @@ func TestSettleAndTop(t *testing.T) {
 // logLine adds a line to the request log, as a server would.
 func logLine(t *testing.T, url string) {
 	t.Helper()
-	nc, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	err = limits.NewClient(nc).LogRequest(limits.LogEntry{Key: "key:acme", User: "7", Endpoint: "/v1/items", Method: "GET", Status: 503, Millis: 12})
+	nc := testenv.Connect(t, url)
+	err := limits.NewClient(nc).LogRequest(limits.LogEntry{Key: "key:acme", User: "7", Endpoint: "/v1/items", Method: "GET", Status: 503, Millis: 12})
 	if err == nil {
 		err = nc.Flush()
 	}

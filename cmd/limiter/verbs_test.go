@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 const denial = `{"allowed":false, "key":"api:user:7","name":"1m","limit":100,"remaining":0,"reset":1772362823000,` +
@@ -223,11 +224,7 @@ func TestWatch(t *testing.T) {
 // watchOne watches until one event is seen; to is where it prints, i.out for nil.
 func watchOne(t *testing.T, url, subject, event string, to io.Writer, args ...string) *invocation {
 	t.Helper()
-	nc, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := testenv.Connect(t, url)
 	i := &invocation{to: to}
 	ended := i.start(t, "watching", append([]string{"watch", "--count", "1", "--nats-url", url}, args...)...)
 	if err := nc.Publish(subject, []byte(event)); err != nil {

@@ -10,12 +10,13 @@ import (
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/examples/internal/exampletest"
 	"github.com/seed503877ad/limits/httplimit"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // inFrontOf serves one handler behind the key's stage.
 func inFrontOf(t *testing.T, work http.HandlerFunc) *site {
 	t.Helper()
-	nc := exampletest.Connect(t, exampletest.Start(t, exampletest.SQLite, "policies.yaml"))
+	nc := testenv.Connect(t, exampletest.Start(t, exampletest.SQLite, "policies.yaml"))
 	program := &server{limiter: limits.NewClient(nc), deadline: exampletest.Patience}
 	web := httptest.NewServer(program.keyed(work, httplimit.Text("GET /v1/work")))
 	t.Cleanup(web.Close)

@@ -37,7 +37,7 @@ type site struct {
 func serve(t *testing.T, store, policies string) *site {
 	t.Helper()
 	natsURL := exampletest.Start(t, store, policies)
-	nc := exampletest.Connect(t, natsURL)
+	nc := testenv.Connect(t, natsURL)
 	program := &server{
 		limiter:       limits.NewClient(nc, limits.Timeout(exampletest.Patience)),
 		deadline:      exampletest.Patience, // a busy machine must not fail the test
@@ -45,7 +45,7 @@ func serve(t *testing.T, store, policies string) *site {
 	}
 	web := httptest.NewServer(program.handler())
 	t.Cleanup(web.Close)
-	return &site{web.URL, limits.NewClient(exampletest.Connect(t, natsURL)), nc.Close}
+	return &site{web.URL, limits.NewClient(testenv.Connect(t, natsURL)), nc.Close}
 }
 
 // key makes an API key; its id is also the key of its rate and of the log.

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // start gives the example's server over a limiter with a policy file.
 func start(t *testing.T, store, policyFile string) *server {
 	t.Helper()
-	nc := exampletest.Connect(t, exampletest.Start(t, store, policyFile))
+	nc := testenv.Connect(t, exampletest.Start(t, store, policyFile))
 	client := limits.NewClient(nc, limits.Timeout(exampletest.Patience))
 	return &server{client: client, policy: "generations", deadline: exampletest.Patience}
 }

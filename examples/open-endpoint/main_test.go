@@ -30,7 +30,7 @@ type site struct {
 
 func serve(t *testing.T, store, policies string) *site {
 	t.Helper()
-	nc := exampletest.Connect(t, exampletest.Start(t, store, policies))
+	nc := testenv.Connect(t, exampletest.Start(t, store, policies))
 	s := &site{limiter: limits.NewClient(nc, limits.Timeout(exampletest.Patience)), hangUp: nc.Close}
 	// A busy machine must not fail the test, hence the deadline.
 	web := httptest.NewServer(handler(s.limiter, exampletest.Patience, []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}))

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func start(t *testing.T, store string) (c *limits.Client, natsURL string) {
 	t.Helper()
 	natsURL = exampletest.Start(t, store, "policies.yaml")
-	return limits.NewClient(exampletest.Connect(t, natsURL), limits.Timeout(exampletest.Patience)), natsURL
+	return limits.NewClient(testenv.Connect(t, natsURL), limits.Timeout(exampletest.Patience)), natsURL
 }
 
 // onEachStore runs test against a limiter on SQLite and on PostgreSQL.

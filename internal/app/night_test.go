@@ -26,11 +26,7 @@ import (
 func TestReport(t *testing.T) {
 	t.Parallel()
 	eachstore.Run(t, func(t *testing.T, s store) {
-		nc, err := nats.Connect(testenv.NATS(t).ClientURL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
+		nc := testenv.Connect(t, testenv.NATS(t).ClientURL())
 		night := time.Date(2026, 3, 30, 2, 3, 0, 0, time.FixedZone("Berlin", 2*3600)) // 00:03 in UTC
 		job := reportJob(s, func() time.Time { return night }, func(ctx context.Context, r *limits.Report) error {
 			return bus.PublishReport(ctx, nc, bus.Origin{Source: "urn:limits:test", SchemaBase: "http://h/schemas"}, r, night)
@@ -42,7 +38,7 @@ func TestReport(t *testing.T) {
 		used := func(at time.Time, key string, allowed, denied, cost int64) usage.Count {
 			return usage.Count{ID: usage.ID{Key: key, User: "u"}, At: at.UnixMilli(), Allowed: allowed, Denied: denied, Cost: cost}
 		}
-		err = s.AddUsage(t.Context(), []usage.Count{
+		err := s.AddUsage(t.Context(), []usage.Count{
 			used(begin.Add(-time.Minute), "before", 9, 9, 9),
 			used(begin, "first minute", 1, 0, 50), used(begin.Add(time.Hour), "denied", 1, 7, 1),
 			used(begin.Add(24*time.Hour-time.Minute), "last minute", 2, 1, 70), used(begin.Add(24*time.Hour), "after", 9, 9, 9),

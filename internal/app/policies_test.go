@@ -14,9 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
@@ -48,11 +47,7 @@ func TestPoliciesAreReloaded(t *testing.T) {
 		}
 	}()
 	at := <-log.ready
-	nc, err := nats.Connect(at["nats"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := testenv.Connect(t, at["nats"])
 	client := limits.NewClient(nc, limits.Timeout(patience))
 	want := func(limit int, key string) string {
 		t.Helper()

@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/testenv"
@@ -91,11 +90,7 @@ func TestLeastPrivilege(t *testing.T) {
 	o.DatabaseURL, o.AlertDays = db.as(t, "limits_alerter"), 1
 	o.Alerts = writeFile(t, "rules:\n  - {name: all, threshold: {denials: 1}, channels: [nats]}\n")
 	alerter := running(t, RunAlerter, o)
-	nc, err := nats.Connect(o.NATSURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := testenv.Connect(t, o.NATSURL)
 	u := &user{Conn: nc}
 	raised, err := nc.SubscribeSync(limits.EventAlertRaised)
 	if err != nil {

@@ -116,11 +116,7 @@ func TestALimiterWhoseConnectionIsClosedForGoodEnds(t *testing.T) {
 	if err := s.ReloadOptions(smaller); err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(s.ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := testenv.Connect(t, s.ClientURL())
 	if err := nc.PublishRequest("$SRV.INFO.limits", nats.NewInbox(), nil); err != nil { // whose answer is longer
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 )
 
 // NATS starts a NATS server with JetStream inside the test process, on a port of its own, and stops it when the test
@@ -54,6 +55,17 @@ func ready(tb testing.TB, servers ...*natsserver.Server) []*natsserver.Server {
 		}
 	}
 	return servers
+}
+
+// Connect is a client of a server, which is closed when the test ends.
+func Connect(tb testing.TB, url string, options ...nats.Option) *nats.Conn {
+	tb.Helper()
+	nc, err := nats.Connect(url, options...)
+	if err != nil {
+		tb.Fatalf("testenv: connect to NATS: %v", err)
+	}
+	tb.Cleanup(nc.Close)
+	return nc
 }
 
 // NATSProc is a NATS server with JetStream in a process of its own.

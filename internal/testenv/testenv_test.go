@@ -109,11 +109,7 @@ func TestPostgresServerKeepsWhatWasCommittedThroughAKill(t *testing.T) {
 
 func publish(t *testing.T, url string) (messages uint64) {
 	t.Helper()
-	nc, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := testenv.Connect(t, url)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/seed503877ad/limits/internal/app"
 	"github.com/seed503877ad/limits/internal/app/apptest"
 	"github.com/seed503877ad/limits/internal/testenv"
@@ -67,17 +65,6 @@ func Start(t *testing.T, store, policyFile string, extra ...func(*app.Options)) 
 		}
 	})
 	return natsURL
-}
-
-// Connect connects to the limiter's NATS server until the test ends.
-func Connect(t *testing.T, natsURL string) *nats.Conn {
-	t.Helper()
-	nc, err := nats.Connect(natsURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc
 }
 
 // Rewrite makes a copy of a policy file in which each old text is replaced by the new one behind it, for tests that let
