@@ -63,13 +63,6 @@ func (d *bed) besideEvents() (r beside, err error) {
 	return r, ctx.Err()
 }
 
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
 // quiet waits until nothing has been told for a second.
 func (d *bed) quiet(h *hook) error {
 	deadline := time.Now().Add(alertsDrain)

@@ -131,16 +131,10 @@ func (s baseline) load(ctx context.Context, pool *pgxpool.Pool, d *bed, l load) 
 			err = errors.Join(err, failed)
 		})
 	}
-	wait := func(t time.Duration) {
-		select {
-		case <-time.After(t):
-		case <-ctx.Done():
-		}
-	}
-	wait(d.warmup)
+	wait(ctx, d.warmup)
 	began := time.Now()
 	phase.Store(measuring)
-	wait(d.measure)
+	wait(ctx, d.measure)
 	phase.Store(over)
 	elapsed := time.Since(began)
 	all.Wait()

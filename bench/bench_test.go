@@ -243,6 +243,13 @@ func (d *bed) published() error {
 	}
 }
 
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
 // forgetEvents drops the stream, so that the events of one contender are no work for the next.
 func (d *bed) forgetEvents() error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
