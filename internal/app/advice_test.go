@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
@@ -15,21 +13,10 @@ func TestWhoAsksIsToldThatTheDiskIsFull(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	o.DatabaseURL = testenv.Postgres(t)
-	s := startOne(t, o, Run)
-	defer func() {
-		if err := s.stopOne(t); err != nil {
-			t.Error(err)
-		}
-	}()
-	nc := s.connect(t)
-	defer nc.Close()
+	nc := running(t, Run, o).connect(t)
 	client := limits.NewClient(nc)
-	db, err := pgx.Connect(t.Context(), o.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close(t.Context())
-	_, err = db.Exec(t.Context(), `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql
+	db := database(t, o.DatabaseURL)
+	_, err := db.Exec(t.Context(), `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql
 		AS $$ BEGIN RAISE 'could not extend file "base/1/2": No space left on device' USING ERRCODE = 'disk_full'; END $$;
 		CREATE TRIGGER full_disk BEFORE INSERT ON journal FOR EACH ROW EXECUTE FUNCTION full_disk()`)
 	if err != nil {

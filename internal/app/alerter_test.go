@@ -41,14 +41,33 @@ func startOne(t *testing.T, o Options, run func(context.Context, Options, *slog.
 	return s
 }
 
-// connect gives a connection to its NATS server, which the caller closes.
+// running is startOne of one that runs until the test ends.
+func running(t *testing.T, run func(context.Context, Options, *slog.Logger) error, o Options) *started {
+	t.Helper()
+	s := startOne(t, o, run)
+	t.Cleanup(func() {
+		if err := s.stopOne(t); err != nil {
+			t.Errorf("%v\n%s", err, s.log)
+		}
+	})
+	return s
+}
+
+// connect gives a connection to its NATS server.
 func (s *started) connect(t *testing.T) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(s.log.at["nats"])
+	return testenv.Connect(t, s.log.at["nats"])
+}
+
+// database gives a connection to a database.
+func database(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return nc
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
 }
 
 // stopOne stops it and gives its error.
@@ -89,11 +108,7 @@ func TestAlerterLeavesNothingBehind(t *testing.T) {
 	if err := os.WriteFile(o.Alerts, []byte("rules: [{name: denials, threshold: {denials: 1}}]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	db, err := pgx.Connect(t.Context(), o.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close(context.Background())
+	db := database(t, o.DatabaseURL)
 	before := goleak.IgnoreCurrent()
 	for _, user := range []string{"7", "8"} { // the second pair finds the first one's streams
 		worker, alerter := startOne(t, o, Run), startOne(t, o, RunAlerter)

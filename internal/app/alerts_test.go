@@ -101,8 +101,7 @@ func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
 // TestTheStreamOfAlertsIsThereBeforeAnAlert, so that whoever reads it can make a consumer for it.
 func TestTheStreamOfAlertsIsThereBeforeAnAlert(t *testing.T) {
 	t.Parallel()
-	nc := (&started{log: running(t, Run, options(t))}).connect(t)
-	defer nc.Close()
+	nc := running(t, Run, options(t)).connect(t)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)

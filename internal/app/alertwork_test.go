@@ -56,14 +56,7 @@ func TestABacklogOfEventsKeepsALimiterBusy(t *testing.T) {
 		default:
 		}
 	}
-	s := startOne(t, o, Run)
-	defer func() {
-		if err := s.stopOne(t); err != nil {
-			t.Error(err)
-		}
-	}()
-	nc := s.connect(t)
-	defer nc.Close()
+	nc := running(t, Run, o).connect(t)
 	client := limits.NewClient(nc)
 	var denials errgroup.Group
 	denials.SetLimit(64)

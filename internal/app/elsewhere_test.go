@@ -1,8 +1,6 @@
 package app
 
 import (
-	"context"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,20 +13,9 @@ const otherStore = "counts in another store"
 // serving runs a limiter on a NATS server and gives its log once it is ready.
 func serving(t *testing.T, natsURL, databaseURL string) *watcher {
 	t.Helper()
-	log, ended := newWatcher(), make(chan error, 1)
-	ctx, cancel := context.WithCancel(context.Background())
 	o := options(t)
 	o.NATSURL, o.DatabaseURL = natsURL, databaseURL
-	go func() { ended <- Run(ctx, o, slog.New(log)) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("stop a limiter: %v", err)
-		}
-	})
-	log.await(t, "INFO ready")
-	log.at = <-log.ready
-	return log
+	return running(t, Run, o).log
 }
 
 // readiness is what a limiter answers to who asks whether it is ready.

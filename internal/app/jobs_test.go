@@ -47,18 +47,13 @@ func TestJobsOfAFileRunWithoutAlerts(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	o.Alerter, o.CleanupEvery = "off", time.Minute
-	s := startOne(t, o, Run)
-	nc := s.connect(t)
-	defer nc.Close()
+	nc := running(t, Run, o).connect(t)
 	r, err := limits.NewClient(nc, limits.Timeout(patience)).RunJob(t.Context(), "expire")
 	if err != nil || r.Run.Outcome != "done" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if _, err := nc.Request(limits.SubjectAlertsList, []byte(`{}`), patience); !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("alerts: %v", err)
-	}
-	if err := s.stopOne(t); err != nil {
-		t.Error(err)
 	}
 }
 

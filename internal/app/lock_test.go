@@ -29,18 +29,14 @@ func TestADataFolderIsOneLimiters(t *testing.T) {
 			t.Parallel()
 			first := options(t)
 			set(&first)
-			ctx, cancel := context.WithCancel(t.Context())
-			log, ended := newWatcher(), make(chan error, 1)
-			go func() { ended <- Run(ctx, first, slog.New(log)) }()
-			log.await(t, "INFO ready")
+			s := startOne(t, first, Run)
 			worker := first
 			worker.NATSURL, worker.DatabaseURL = natsURL, databaseURL
 			running(t, Run, worker)
 			for _, set := range kept {
 				holdTaken(t, first, set)
 			}
-			cancel()
-			if err := <-ended; err != nil {
+			if err := s.stopOne(t); err != nil {
 				t.Error(err)
 			}
 			running(t, Run, first)

@@ -25,10 +25,10 @@ func roles(t *testing.T) (at *natsRoles) {
 	o := options(t)
 	o.NATSURL, o.NATSInboxPrefix = "nats://worker:secret@"+at.addr, "_INBOX_worker"
 	o.DatabaseURL = testenv.Postgres(t)
-	at.log = running(t, Run, o)
+	at.log = running(t, Run, o).log
 	o.NATSURL, o.NATSInboxPrefix = "nats://alerter:secret@"+at.addr, "_INBOX_alerter"
 	o.Alerts = writeFile(t, "rules:\n  - {name: all, threshold: {denials: 1}, channels: [nats]}\n")
-	at.alerterLog = running(t, RunAlerter, o)
+	at.alerterLog = running(t, RunAlerter, o).log
 	return at
 }
 
@@ -44,27 +44,6 @@ func rolesServer(t *testing.T) string {
 		fmt.Fprintf(&passwords, "%s_PASSWORD: secret\n", role)
 	}
 	return testenv.NATSConfig(t, passwords.String()+string(text)).Addr().String()
-}
-
-// running runs a limiter or an alerter until the test ends, and gives its log once it is ready.
-func running(t *testing.T, run func(context.Context, Options, *slog.Logger) error, o Options) *watcher {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	log, ended := newWatcher(), make(chan error, 1)
-	go func() { ended <- run(ctx, o, slog.New(log)) }()
-	select {
-	case log.at = <-log.ready:
-	case err := <-ended:
-		cancel()
-		t.Fatalf("ended before it was ready: %v\n%s", err, log)
-	}
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("%v\n%s", err, log)
-		}
-	})
-	return log
 }
 
 type natsRoles struct {

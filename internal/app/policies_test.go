@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/testenv"
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
@@ -37,17 +36,8 @@ func writeFile(t *testing.T, text string) string {
 func TestPoliciesAreReloaded(t *testing.T) {
 	o := options(t)
 	o.Policies = writeFile(t, hashing(3))
-	ctx, cancel := context.WithCancel(t.Context())
-	log, ended := newWatcher(), make(chan error, 1)
-	go func() { ended <- Run(ctx, o, slog.New(log)) }()
-	defer func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
-	at := <-log.ready
-	nc := testenv.Connect(t, at["nats"])
+	s := running(t, Run, o)
+	nc, log := s.connect(t), s.log
 	client := limits.NewClient(nc, limits.Timeout(patience))
 	want := func(limit int, key string) string {
 		t.Helper()
@@ -78,7 +68,7 @@ func TestPoliciesAreReloaded(t *testing.T) {
 	if err != nil || len(p.Policies) != 1 || p.Hash == "" {
 		t.Errorf("%+v %v", p, err)
 	}
-	holdMetrics(t, at["http"], p.Hash)
+	holdMetrics(t, log.at["http"], p.Hash)
 	holdKey(t, o.DataDir)
 	if kept, err := os.ReadFile(filepath.Join(o.DataDir, "hash.key")); err != nil || strings.Contains(log.String(), string(bytes.TrimSpace(kept))) {
 		t.Errorf("the hash key is in the log: %v", err)

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
@@ -22,19 +20,9 @@ func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	o.DatabaseURL = testenv.Postgres(t)
-	s := startOne(t, o, Run)
-	defer func() {
-		if err := s.stopOne(t); err != nil {
-			t.Error(err)
-		}
-	}()
+	s := running(t, Run, o)
 	nc := s.connect(t)
-	defer nc.Close()
-	db, err := pgx.Connect(t.Context(), o.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close(t.Context())
+	db := database(t, o.DatabaseURL)
 	for _, step := range []struct {
 		sql, metric string
 		status      int
@@ -86,11 +74,7 @@ func TestADamagedCounterIsNamed(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			db, err := pgx.Connect(t.Context(), o.DatabaseURL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close(t.Context())
+			db := database(t, o.DatabaseURL)
 			if tag, err := db.Exec(t.Context(), `UPDATE counters SET `+damage); err != nil || tag.RowsAffected() != 1 {
 				t.Fatal(tag, err)
 			}
@@ -255,19 +239,13 @@ func TestAnAlerterThatTakesNoEventsIsNotReady(t *testing.T) {
 		o := options(t)
 		o.DatabaseURL, o.NATSURL = testenv.Postgres(t), testenv.NATS(t).ClientURL()
 		running(t, Run, o)
-		s := &started{log: running(t, RunAlerter, o)}
+		s := running(t, RunAlerter, o)
 		ready(t, s, 200, `"alerts":"ok"`, pending+"0\n")
-		db, err := pgx.Connect(t.Context(), o.DatabaseURL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close(t.Context())
+		db := database(t, o.DatabaseURL)
 		if _, err := db.Exec(t.Context(), `ALTER TABLE alert_groups RENAME TO gone`); err != nil {
 			t.Fatal(err)
 		}
-		nc := s.connect(t)
-		defer nc.Close()
-		deny(t, limits.NewClient(nc, limits.Timeout(patience)), "api:user:7")
+		deny(t, limits.NewClient(s.connect(t), limits.Timeout(patience)), "api:user:7")
 		ready(t, s, 503, `"alert_groups\" does not exist`, "")
 		if _, err := db.Exec(t.Context(), `ALTER TABLE gone RENAME TO alert_groups`); err != nil {
 			t.Fatal(err)
@@ -278,6 +256,6 @@ func TestAnAlerterThatTakesNoEventsIsNotReady(t *testing.T) {
 		t.Parallel()
 		o := options(t)
 		o.DatabaseURL, o.NATSURL = testenv.Postgres(t), testenv.NATSConfig(t, "").ClientURL()
-		ready(t, &started{log: running(t, RunAlerter, o)}, 503, `"alerts":"look up stream LIMITS`, "")
+		ready(t, running(t, RunAlerter, o), 503, `"alerts":"look up stream LIMITS`, "")
 	})
 }

@@ -86,10 +86,10 @@ func TestLeastPrivilege(t *testing.T) {
 	o.KeyPrefix, o.Policies = "lim", writeFile(t, strings.Replace(hashing(3), "|hash", "", 1))
 	server := testenv.NATS(t)
 	o.NATSURL = server.ClientURL()
-	log := running(t, Run, o)
+	log := running(t, Run, o).log
 	o.DatabaseURL, o.AlertDays = db.as(t, "limits_alerter"), 1
 	o.Alerts = writeFile(t, "rules:\n  - {name: all, threshold: {denials: 1}, channels: [nats]}\n")
-	alerter := running(t, RunAlerter, o)
+	alerter := running(t, RunAlerter, o).log
 	nc := testenv.Connect(t, o.NATSURL)
 	u := &user{Conn: nc}
 	raised, err := nc.SubscribeSync(limits.EventAlertRaised)

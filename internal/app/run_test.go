@@ -123,29 +123,13 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 // runOnce starts a limiter, uses all of its parts, and stops it.
 func runOnce(t *testing.T, o Options) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	log, ended := newWatcher(), make(chan error, 1)
-	go func() { ended <- Run(ctx, o, slog.New(log)) }()
-	select {
-	case at := <-log.ready:
-		use(t, at["nats"], at["http"])
-	case err := <-ended:
-		t.Fatalf("ended before it was ready: %v\n%s", err, log)
-	case <-time.After(patience):
-		t.Fatalf("not ready after %s\n%s", patience, log)
+	s := startOne(t, o, Run)
+	use(t, s.log.at["nats"], s.log.at["http"])
+	if err := s.stopOne(t); err != nil {
+		t.Errorf("run: %v\n%s", err, s.log)
 	}
-	cancel()
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Errorf("run: %v\n%s", err, log)
-		}
-		if !strings.HasSuffix(log.String(), "INFO stopped map[]\n") { // a log that ends anywhere else is that of a crash
-			t.Errorf("the log does not end with the stop:\n%s", log)
-		}
-	case <-time.After(patience):
-		t.Fatalf("still running %s after it was told to stop\n%s", patience, log)
+	if !strings.HasSuffix(s.log.String(), "INFO stopped map[]\n") { // a log that ends anywhere else is that of a crash
+		t.Errorf("the log does not end with the stop:\n%s", s.log)
 	}
 }
 
@@ -271,7 +255,7 @@ func TestATokenOfNATSStaysOutOfTheLog(t *testing.T) {
 	o := options(t)
 	addr := testenv.NATSConfig(t, "authorization { token: s3cret }\njetstream {}").Addr().String()
 	o.NATSURL = "nats://s3cret@" + addr
-	if log := running(t, Run, o); log.at["nats"] != "nats://***@"+addr || strings.Contains(log.String(), "s3cret") {
+	if log := running(t, Run, o).log; log.at["nats"] != "nats://***@"+addr || strings.Contains(log.String(), "s3cret") {
 		t.Error(log)
 	}
 }
@@ -284,7 +268,7 @@ func TestAServerOfOnesOwnLeavesNoneToListen(t *testing.T) {
 	for listen, warnings := range map[string]int{"127.0.0.1:0": 1, bus.DefaultListen: 0} {
 		t.Run(listen, func(t *testing.T) {
 			o.NATSListen = listen
-			log := running(t, Run, o).String()
+			log := running(t, Run, o).log.String()
 			if n := strings.Count(log, "--nats-listen (NATS_LISTEN) is not used"); n != warnings {
 				t.Errorf("%d warnings; want %d\n%s", n, warnings, log)
 			}
@@ -303,7 +287,7 @@ func TestAnEmbeddedServerNeedsNoCredentials(t *testing.T) {
 	if err := os.WriteFile(o.NATSTLSCA, ca, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log := running(t, Run, o).String()
+	log := running(t, Run, o).log.String()
 	if n := strings.Count(log, "settings for --nats-url are not used"); n != 1 ||
 		!strings.Contains(log, "[settings:--nats-creds (NATS_CREDS), --nats-tls-ca (NATS_TLS_CA)]") {
 		t.Errorf("%d warnings\n%s", n, log)
