@@ -54,25 +54,17 @@ Examples:
 func (c *alertsListCmd) Validate() error { return c.validateMax(c.Max, limits.MaxAlertPage) }
 
 func (c *alertsListCmd) Run(s *session) error {
-	var page limits.AlertList
-	request := limits.ListAlertsRequest{User: c.User, Rule: c.Rule, Policy: c.Policy, Open: c.Open, After: c.After, Max: c.Max}
-	if err := c.ask(s, limits.SubjectAlertsList, request, &page); err != nil || c.JSON {
-		return err
-	}
-	if len(page.Alerts) == 0 {
-		fmt.Fprintln(s.out, "no alerts")
-		return nil
-	}
-	t := newTable(s.out, "ID", "RAISED", "RULE", "SEVERITY", "USER", "LIMIT", "DENIED", "STATE", "TOLD")
-	for i := range page.Alerts {
-		a := &page.Alerts[i]
-		t.row(a.ID, moment(s, a.RaisedAt, "-"), a.Rule, a.Severity, dash(a.User), crossed(a), a.Denied, alertState(s, a), told(a))
-	}
-	t.flush()
-	if page.Next != "" {
-		fmt.Fprintf(s.out, "more: --after %s\n", shellWord(page.Next))
-	}
-	return nil
+	return showPages(s, &c.clientFlags, &c.Max, c.After, listing[limits.AlertList, limits.Alert]{
+		verb: "alerts list", noun: "alerts", subject: limits.SubjectAlertsList,
+		columns: []any{"ID", "RAISED", "RULE", "SEVERITY", "USER", "LIMIT", "DENIED", "STATE", "TOLD"},
+		ask: func(after string, max int) any {
+			return limits.ListAlertsRequest{User: c.User, Rule: c.Rule, Policy: c.Policy, Open: c.Open, After: after, Max: max}
+		},
+		items: func(p *limits.AlertList) ([]limits.Alert, string) { return p.Alerts, p.Next },
+		row: func(a *limits.Alert) []any {
+			return []any{a.ID, moment(s, a.RaisedAt, "-"), a.Rule, a.Severity, dash(a.User), crossed(a), a.Denied, alertState(s, a), told(a)}
+		},
+	})
 }
 
 // crossed says which limit it was.

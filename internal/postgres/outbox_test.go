@@ -14,17 +14,14 @@ import (
 // are free at once.
 func TestRelayDies(t *testing.T) {
 	s := open(t, Config{})
-	err := s.Update(t.Context(), engine.Batch{}, func(engine.Snapshot) engine.Changes {
+	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes {
 		return engine.Changes{Events: []engine.Event{{ID: "1", Type: engine.EventWarning}}}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	none := func(context.Context, []engine.Event) ([]string, error) {
 		t.Error("an event that is being published was handed out")
 		return nil, nil
 	}
-	_, err = s.Relay(t.Context(), 10, func(ctx context.Context, events []engine.Event) ([]string, error) {
+	_, err := s.Relay(t.Context(), 10, func(ctx context.Context, events []engine.Event) ([]string, error) {
 		if _, err := s.Relay(ctx, 10, none); err != nil {
 			t.Errorf("second relay: %v", err)
 		}
@@ -51,14 +48,11 @@ func TestRelayDies(t *testing.T) {
 func TestRelayDoesNotStarve(t *testing.T) {
 	s := open(t, Config{MaxConns: 1})
 	for _, id := range []string{"1", "2"} {
-		err := s.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
+		update(t, s, batch("a"), func(snap engine.Snapshot) engine.Changes {
 			c := set("0")(snap)
 			c.Events = []engine.Event{{ID: id, Type: engine.EventWarning}}
 			return c
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	publishing, release := make(chan struct{}, 2), make(chan struct{})
 	errs := make(chan error, 2)

@@ -96,7 +96,7 @@ func TestADecisionAheadHoldsOnlyWhileTheClockIsWhereItWasTakenToBe(t *testing.T)
 func TestADecisionAheadStoresItsEvents(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
-	err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
+	update(t, s, batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
 		c := set("2")(snap)
 		c.Events = []engine.Event{{ID: "e", Type: engine.EventWarning, Key: "a"}}
 		if snap.Until == 0 {
@@ -104,9 +104,6 @@ func TestADecisionAheadStoresItsEvents(t *testing.T) {
 		}
 		return c
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	n, err := s.Relay(t.Context(), 10, func(_ context.Context, events []engine.Event) ([]string, error) {
 		return []string{events[0].ID}, nil
 	})
@@ -136,14 +133,11 @@ func TestAnUnsureDecisionIsMadeAgainInTurn(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
 	var w watched
-	err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
+	update(t, s, batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
 		c := w.set("2")(snap)
 		c.Unsure = snap.Until > 0
 		return c
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	expect(t, "unsure", w.String(), stale, "1")
 }
 

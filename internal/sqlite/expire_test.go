@@ -15,14 +15,11 @@ func TestExpireOfTableAndJournal(t *testing.T) {
 	tune(s, never)
 	write := func(key string, expires int64) {
 		t.Helper()
-		err := s.Update(t.Context(), engine.Batch{Counters: []engine.CounterID{{Key: key, Name: "1m"}}}, func(engine.Snapshot) engine.Changes {
+		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: key, Name: "1m"}}}, func(engine.Snapshot) engine.Changes {
 			return engine.Changes{
 				Counters: []engine.CounterChange{{State: []byte(key), Spec: []byte("{}"), ExpiresAt: expires}},
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	for _, key := range []string{"table", "revived", "later"} {
 		write(key, now)

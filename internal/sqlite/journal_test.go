@@ -205,15 +205,12 @@ func TestBounds(t *testing.T) {
 			for i := range batch {
 				b.Counters = append(b.Counters, engine.CounterID{Key: fmt.Sprintf("%05d", round*batch+i)})
 			}
-			err := s.Update(t.Context(), b, func(engine.Snapshot) (c engine.Changes) {
+			update(t, s, b, func(engine.Snapshot) (c engine.Changes) {
 				for i := range batch {
 					c.Counters = append(c.Counters, engine.CounterChange{Slot: i, State: make([]byte, 100), Spec: []byte("{}")})
 				}
 				return c
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 			if n := len(s.dirty.rows); name == "rows" && n > p.Rows+batch {
 				t.Fatalf("%d dirty counters", n)
 			}
