@@ -15,14 +15,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-const (
-	// logWait is how long a request may be delayed for lines of the request log. A process that is short of processor needs a
-	// tenth of it.
-	logWait = 100 * time.Millisecond
-	// A line is from at most a day ago, and from no more than a minute ahead, as clocks differ.
-	logAge   = 24 * time.Hour
-	logAhead = time.Minute
-)
+// logWait is how long a request may be delayed for lines of the request log. A process that is short of processor needs a
+// tenth of it.
+const logWait = 100 * time.Millisecond
 
 // LogRequest adds lines to the request log, several in one message, or in as many as [MaxRequestBytes] makes of them. It waits for no
 // answer, and nothing tells whether the lines were taken. When it returns, the connection has them: Flush that before the program ends,
@@ -91,7 +86,7 @@ func (c *Client) publish(lines [][]byte) error {
 // line gives the JSON of a line that the service takes.
 func (e *LogEntry) line() ([]byte, error) {
 	now := time.Now()
-	earliest, latest := now.Add(-logAge).UnixMilli(), now.Add(logAhead).UnixMilli()
+	earliest, latest := now.Add(-MaxLogAge).UnixMilli(), now.Add(MaxLogAhead).UnixMilli()
 	for _, f := range []struct {
 		name, text string
 		min, max   int

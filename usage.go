@@ -1,6 +1,9 @@
 package limits
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // The subjects of usage. [SubjectUsage] is the only one that is never answered.
 const (
@@ -14,6 +17,9 @@ const (
 	MaxMethodBytes = 16         // method of a LogEntry
 	MaxMillis      = 86_400_000 // millis of a LogEntry: a day
 	MaxUsageRows   = 1000       // rows of a Top or a Usage
+	// A LogEntry is from at most a day ago, and from no more than a minute ahead, as clocks differ.
+	MaxLogAge   = 24 * time.Hour
+	MaxLogAhead = time.Minute
 )
 
 // LogEntry is one line of the request log: the body of usage, which may also be an array of them.

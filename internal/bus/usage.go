@@ -75,12 +75,6 @@ func logLines(data []byte) []json.RawMessage {
 	return lines
 }
 
-const (
-	// A line is from at most a day ago, and from no more than a minute ahead, as clocks differ.
-	logAge   = 24 * time.Hour
-	logAhead = time.Minute
-)
-
 func decodeLogEntry(data []byte, now time.Time) (usage.Request, error) {
 	entry := usage.Request{At: now.UnixMilli(), Millis: -1}
 	err := readFields(data,
@@ -90,7 +84,7 @@ func decodeLogEntry(data []byte, now time.Time) (usage.Request, error) {
 		text("method", &entry.Method, 1, limits.MaxMethodBytes),
 		number("status", &entry.Status, 100, 599),
 		number("millis", &entry.Millis, 0, limits.MaxMillis),
-		number("at", &entry.At, now.Add(-logAge).UnixMilli(), now.Add(logAhead).UnixMilli()))
+		number("at", &entry.At, now.Add(-limits.MaxLogAge).UnixMilli(), now.Add(limits.MaxLogAhead).UnixMilli()))
 	if err != nil {
 		return entry, err
 	}

@@ -277,8 +277,8 @@ func TestClientsRefuseTheLinesThatAreDropped(t *testing.T) {
 		"late millis":   func(e *limits.LogEntry) { e.Millis = limits.MaxMillis + 1 },
 		"most millis":   func(e *limits.LogEntry) { e.Millis = limits.MaxMillis },
 		"at in seconds": func(e *limits.LogEntry) { e.At = now.Unix() },
-		"at yesterday":  func(e *limits.LogEntry) { e.At = now.Add(-logAge - time.Minute).UnixMilli() },
-		"at tomorrow":   func(e *limits.LogEntry) { e.At = now.Add(logAhead + time.Minute).UnixMilli() },
+		"at yesterday":  func(e *limits.LogEntry) { e.At = now.Add(-limits.MaxLogAge - time.Minute).UnixMilli() },
+		"at tomorrow":   func(e *limits.LogEntry) { e.At = now.Add(limits.MaxLogAhead + time.Minute).UnixMilli() },
 		"at just now":   func(e *limits.LogEntry) { e.At = now.Add(-time.Second).UnixMilli() },
 	} {
 		entry := limits.LogEntry{Key: "k", User: "u", Endpoint: "/", Method: "GET", Status: 200, Millis: 1}
