@@ -6,15 +6,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,12 +55,7 @@ func (s *site) key(t *testing.T, user string) (apiKey, id string) {
 	return made.APIKey, made.Key.ID
 }
 
-// answer is what a client sees of an HTTP answer.
-type answer struct {
-	status int
-	header http.Header
-	body   string
-}
+type answer = exampletest.Answer
 
 func (s *site) send(t *testing.T, endpoint, body string, headers ...string) answer {
 	t.Helper()
@@ -75,23 +67,13 @@ func (s *site) send(t *testing.T, endpoint, body string, headers ...string) answ
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Error(err)
-		return answer{header: http.Header{}}
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Error(err)
-	}
-	return answer{resp.StatusCode, resp.Header, string(text)}
+	return exampletest.Send(t, http.DefaultClient, req)
 }
 
 func (s *site) want(t *testing.T, status int, body, endpoint string, headers ...string) answer {
 	t.Helper()
 	a := s.send(t, endpoint, "", headers...)
-	if a.status != status || !strings.Contains(a.body, body) {
+	if a.Status != status || !strings.Contains(a.Body, body) {
 		t.Errorf("%s: %+v; want %d with %s", endpoint, a, status, body)
 	}
 	return a
@@ -120,7 +102,7 @@ func TestCredentials(t *testing.T) {
 		s.want(t, 401, `The API key has expired`, contact, "X-API-Key", expired)
 
 		for range 3 {
-			if a := s.want(t, 200, "", contact, "Authorization", session(secret, "7", time.Hour)); a.header.Get("X-RateLimit-Limit") != "" {
+			if a := s.want(t, 200, "", contact, "Authorization", session(secret, "7", time.Hour)); a.Header.Get("X-RateLimit-Limit") != "" {
 				t.Errorf("a session was limited: %+v", a)
 			}
 		}
@@ -151,19 +133,22 @@ func TestRate(t *testing.T) {
 		before := time.Now()
 		first := s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
 		after := time.Now()
-		reset, err := strconv.ParseInt(first.header.Get("X-RateLimit-Reset"), 10, 64)
+		reset, err := strconv.ParseInt(first.Header.Get("X-RateLimit-Reset"), 10, 64)
 		if err != nil || reset < before.Add(59*time.Second).Unix() || reset > after.Add(61*time.Second).Unix() {
 			t.Errorf("X-RateLimit-Reset %d (%v); want 60 s after the first request, %s", reset, err, before)
 		}
-		if first.header.Get("X-RateLimit-Limit") != "100" || first.header.Get("X-RateLimit-Remaining") != "99" {
+		if first.Header.Get("X-RateLimit-Limit") != "100" || first.Header.Get("X-RateLimit-Remaining") != "99" {
 			t.Errorf("first answer %+v; want 99 left of 100", first)
 		}
-		if passed := s.atOnce(t, 120, key); passed != 99 {
+		passed := exampletest.AtOnce(120, func(int) bool {
+			return s.send(t, "GET /v1/contacts/7", "", "X-API-Key", key).Status == http.StatusOK
+		})
+		if passed != 99 {
 			t.Errorf("%d of 120 simultaneous requests passed; want the 99 that were left", passed)
 		}
 		denied := s.want(t, 429, `"error":"rate_limit_exceeded"`, "GET /v1/contacts/7", "X-API-Key", key)
-		if wait, err := strconv.Atoi(denied.header.Get("Retry-After")); err != nil || wait < 1 || wait > 60 ||
-			denied.header.Get("X-RateLimit-Remaining") != "0" {
+		if wait, err := strconv.Atoi(denied.Header.Get("Retry-After")); err != nil || wait < 1 || wait > 60 ||
+			denied.Header.Get("X-RateLimit-Remaining") != "0" {
 			t.Errorf("denial %+v; want 0 left and a Retry-After of 1 to 60", denied)
 		}
 		other, _ := s.key(t, "7")
@@ -205,20 +190,6 @@ func (s *site) halfClosed(t *testing.T, key string) (status int) {
 	return resp.StatusCode
 }
 
-func (s *site) atOnce(t *testing.T, n int, key string) (passed int64) {
-	var wait sync.WaitGroup
-	var count atomic.Int64
-	for range n {
-		wait.Go(func() {
-			if s.send(t, "GET /v1/contacts/7", "", "X-API-Key", key).status == http.StatusOK {
-				count.Add(1)
-			}
-		})
-	}
-	wait.Wait()
-	return count.Load()
-}
-
 // TestAlerts holds that an import of hundreds of matches, each twice, raises 20 alerts.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
@@ -258,7 +229,7 @@ func TestAnImportIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := s.send(t, "POST /v1/bulk-enrich", string(body), "X-API-Key", key); a.status != http.StatusBadRequest {
+	if a := s.send(t, "POST /v1/bulk-enrich", string(body), "X-API-Key", key); a.Status != http.StatusBadRequest {
 		t.Errorf("%d matches: %+v; want %d", maxMatches+1, a, http.StatusBadRequest)
 	}
 }
@@ -270,7 +241,7 @@ func (s *site) wantAlerts(t *testing.T, matches []string, want int, headers ...s
 		t.Fatal(err)
 	}
 	a := s.send(t, "POST /v1/bulk-enrich", string(body), headers...)
-	if a.status != http.StatusOK || !strings.Contains(a.body, fmt.Sprintf(`"alerts":%d,`, want)) {
+	if a.Status != http.StatusOK || !strings.Contains(a.Body, fmt.Sprintf(`"alerts":%d,`, want)) {
 		t.Errorf("%d matches: %+v; want %d alerts", len(matches), a, want)
 	}
 }
@@ -348,8 +319,8 @@ func TestTheLimiterIsAway(t *testing.T) {
 	s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
 	s.hangUp()
 	a := s.want(t, 200, "", "GET /v1/contacts/7", "X-API-Key", key)
-	if a.header.Get("X-RateLimit-Limit") != "" {
-		t.Errorf("an answer without a decision has %v", a.header)
+	if a.Header.Get("X-RateLimit-Limit") != "" {
+		t.Errorf("an answer without a decision has %v", a.Header)
 	}
 	s.want(t, 503, "", "GET /v1/contacts/7", "X-API-Key", unseen)
 	s.wantAlerts(t, []string{"a", "b"}, 0, "X-API-Key", key)

@@ -58,7 +58,7 @@ func TestQuotas(t *testing.T) {
 			"GET /v1/contacts/{id}": "1000", "GET /v1/broken": "1000",
 		} {
 			a := s.want(t, 429, "You've used "+limit+" of "+limit+" ", endpoint, "X-API-Key", key)
-			if a.header.Get("X-RateLimit-Limit") != limit {
+			if a.Header.Get("X-RateLimit-Limit") != limit {
 				t.Errorf("%s: denial by the quota: %+v; want its limit of %s in the headers", endpoint, a, limit)
 			}
 		}
@@ -89,7 +89,7 @@ func (s *site) wantAMonthFromTheFirstUse(t *testing.T, before time.Time, key str
 	t.Helper()
 	const day = 24 * time.Hour
 	a := s.want(t, 429, "", "GET /v1/goldilocks", "X-API-Key", key)
-	seconds, err := strconv.ParseInt(a.header.Get("X-RateLimit-Reset"), 10, 64)
+	seconds, err := strconv.ParseInt(a.Header.Get("X-RateLimit-Reset"), 10, 64)
 	ahead := time.Unix(seconds, 0).Sub(before)
 	if late := ahead % day; err != nil || ahead < 28*day || ahead >= 32*day || late > time.Since(before)+time.Second { // rounded up
 		t.Errorf("the quota resets %s after its first use (%v); want a month", ahead, err)

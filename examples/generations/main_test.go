@@ -9,8 +9,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -332,7 +330,7 @@ func TestSimultaneousRequests(t *testing.T) {
 			"money":                {limits.Request{Policy: "money", Cost: 3}, 33},
 		} {
 			tt.request.Attributes = map[string]string{"user": name}
-			passed := atOnce(func() bool {
+			passed := exampletest.AtOnce(100, func(int) bool {
 				r, err := s.client.Consume(t.Context(), tt.request)
 				if err != nil {
 					t.Error(err)
@@ -344,28 +342,13 @@ func TestSimultaneousRequests(t *testing.T) {
 			}
 		}
 		h := s.handler()
-		passed := atOnce(func() bool {
+		passed := exampletest.AtOnce(100, func(int) bool {
 			return do(t, h, "POST", "/renders", "at once", "FREE", url.Values{"cents": {"30"}}).Code == http.StatusCreated
 		})
 		if passed != 3 {
 			t.Errorf("renders for 30 cents: %d of 100 passed, want 3", passed)
 		}
 	})
-}
-
-// atOnce does it 100 times at once and counts how often it says yes.
-func atOnce(do func() bool) int64 {
-	var passed atomic.Int64
-	var all sync.WaitGroup
-	for range 100 {
-		all.Go(func() {
-			if do() {
-				passed.Add(1)
-			}
-		})
-	}
-	all.Wait()
-	return passed.Load()
 }
 
 // TestBurst takes 10 at once, and the eleventh in a minute.

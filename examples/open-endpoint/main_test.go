@@ -3,14 +3,11 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,12 +36,7 @@ func serve(t *testing.T, store, policies string) *site {
 	return s
 }
 
-// answer is what a client sees of an HTTP answer.
-type answer struct {
-	status int
-	header http.Header
-	body   string
-}
+type answer = exampletest.Answer
 
 func (s *site) post(t *testing.T, ip, body string) answer {
 	t.Helper()
@@ -53,17 +45,7 @@ func (s *site) post(t *testing.T, ip, body string) answer {
 		t.Fatal(err)
 	}
 	req.Header.Set("X-Forwarded-For", ip)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Error(err)
-		return answer{header: http.Header{}}
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Error(err)
-	}
-	return answer{resp.StatusCode, resp.Header, string(text)}
+	return exampletest.Send(t, http.DefaultClient, req)
 }
 
 func (s *site) signUp(t *testing.T, ip, email string) answer {
@@ -95,7 +77,7 @@ func TestScript(t *testing.T) {
 		s := serve(t, store, "policies.yaml")
 		for i, email := range []string{"a@b.example", "A@B.example", " <a@b.Example> "} {
 			a := s.signUp(t, "203.0.113.9", email)
-			if want := fmt.Sprintf(`"current":%d,"limit":3`, i+1); a.status != http.StatusOK || !strings.Contains(a.body, want) {
+			if want := fmt.Sprintf(`"current":%d,"limit":3`, i+1); a.Status != http.StatusOK || !strings.Contains(a.Body, want) {
 				t.Errorf("%s: %+v; want 200 with %s", email, a, want)
 			}
 		}
@@ -112,11 +94,11 @@ func TestScript(t *testing.T) {
 		}
 		// The address has two left, whoever posts; then it is the one that refuses.
 		for i, want := range []int{200, 200, 429} {
-			if a := s.signUp(t, "203.0.113.9", fmt.Sprintf("%d@b.example", i)); a.status != want {
+			if a := s.signUp(t, "203.0.113.9", fmt.Sprintf("%d@b.example", i)); a.Status != want {
 				t.Errorf("request %d of the address: %+v; want %d", i+4, a, want)
 			}
 		}
-		if a := s.signUp(t, "203.0.113.10", "new@b.example"); a.status != http.StatusOK {
+		if a := s.signUp(t, "203.0.113.10", "new@b.example"); a.Status != http.StatusOK {
 			t.Errorf("another address: %+v", a)
 		}
 	})
@@ -151,23 +133,23 @@ func checkDenial(t *testing.T, a answer) {
 			RetryAfter    int64
 		}
 	}
-	if err := json.Unmarshal([]byte(a.body), &body); err != nil {
+	if err := json.Unmarshal([]byte(a.Body), &body); err != nil {
 		t.Fatalf("%+v: %v", a, err)
 	}
-	if a.status != http.StatusTooManyRequests || body.Error.Code != "RATE_LIMIT_EXCEEDED" ||
+	if a.Status != http.StatusTooManyRequests || body.Error.Code != "RATE_LIMIT_EXCEEDED" ||
 		!strings.HasPrefix(body.Error.Message, "Please wait ") || !strings.HasSuffix(body.Error.Message, " before trying again.") {
 		t.Errorf("refusal %+v", a)
 	}
-	wait, err := strconv.ParseInt(a.header.Get("Retry-After"), 10, 64)
+	wait, err := strconv.ParseInt(a.Header.Get("Retry-After"), 10, 64)
 	if err != nil || wait != body.Error.RetryAfter || wait < 59*60 || wait > 61*60 {
-		t.Errorf("Retry-After %q and retryAfter %d; want one number of about an hour", a.header.Get("Retry-After"), body.Error.RetryAfter)
+		t.Errorf("Retry-After %q and retryAfter %d; want one number of about an hour", a.Header.Get("Retry-After"), body.Error.RetryAfter)
 	}
-	reset, err := strconv.ParseInt(a.header.Get("X-RateLimit-Reset"), 10, 64)
+	reset, err := strconv.ParseInt(a.Header.Get("X-RateLimit-Reset"), 10, 64)
 	if left := time.Until(time.Unix(reset, 0)); err != nil || left < 59*time.Minute || left > 62*time.Minute {
-		t.Errorf("X-RateLimit-Reset %q; want Unix seconds, about an hour from now", a.header.Get("X-RateLimit-Reset"))
+		t.Errorf("X-RateLimit-Reset %q; want Unix seconds, about an hour from now", a.Header.Get("X-RateLimit-Reset"))
 	}
-	if a.header.Get("X-RateLimit-Limit") != "3" || a.header.Get("X-RateLimit-Remaining") != "0" {
-		t.Errorf("headers %v", a.header)
+	if a.Header.Get("X-RateLimit-Limit") != "3" || a.Header.Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("headers %v", a.Header)
 	}
 }
 
@@ -177,11 +159,11 @@ func TestAddresses(t *testing.T) {
 	s := serve(t, exampletest.SQLite, "policies.yaml")
 	for i, ip := range []string{"2001:db8:1:2::1", "2001:db8:1:2::ffff", "2001:0DB8:1:2:3:4:5:6", "198.51.100.1, 2001:db8:1:2::1",
 		"unknown, 2001:db8:1:2::7"} {
-		if a := s.signUp(t, ip, fmt.Sprintf("%d@b.example", i)); a.status != http.StatusOK {
+		if a := s.signUp(t, ip, fmt.Sprintf("%d@b.example", i)); a.Status != http.StatusOK {
 			t.Errorf("%s: %+v", ip, a)
 		}
 	}
-	if a := s.signUp(t, "2001:db8:1:2:9::9", "6@b.example"); a.status != http.StatusTooManyRequests {
+	if a := s.signUp(t, "2001:db8:1:2:9::9", "6@b.example"); a.Status != http.StatusTooManyRequests {
 		t.Errorf("the sixth from one /64: %+v; want 429", a)
 	}
 }
@@ -192,7 +174,7 @@ func TestBadForms(t *testing.T) {
 	s := serve(t, exampletest.SQLite, "policies.yaml")
 	for _, body := range []string{``, `{}`, `[]`, `{"email":"nobody"}`, `{"email":7}`, `{"email":"` + strings.Repeat("a", 300) + `@b.example"}`,
 		`{"email":"` + strings.Repeat("a", 5000) + `@b.example"}`} {
-		if a := s.post(t, "203.0.113.9", body); a.status != http.StatusBadRequest {
+		if a := s.post(t, "203.0.113.9", body); a.Status != http.StatusBadRequest {
 			t.Errorf("%.40s: %+v; want 400", body, a)
 		}
 	}
@@ -206,14 +188,14 @@ func TestAtOnce(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
-		byEmail := atOnce(100, func(i int) bool {
-			return s.signUp(t, fmt.Sprintf("198.51.100.%d", i), "one@b.example").status == http.StatusOK
+		byEmail := exampletest.AtOnce(100, func(i int) bool {
+			return s.signUp(t, fmt.Sprintf("198.51.100.%d", i), "one@b.example").Status == http.StatusOK
 		})
 		if byEmail != 3 {
 			t.Errorf("%d of 100 simultaneous requests of one e-mail passed; want 3", byEmail)
 		}
-		byIP := atOnce(100, func(i int) bool {
-			return s.signUp(t, "203.0.113.9", fmt.Sprintf("%d@b.example", i)).status == http.StatusOK
+		byIP := exampletest.AtOnce(100, func(i int) bool {
+			return s.signUp(t, "203.0.113.9", fmt.Sprintf("%d@b.example", i)).Status == http.StatusOK
 		})
 		if byIP != 5 {
 			t.Errorf("%d of 100 simultaneous requests of one address passed; want 5", byIP)
@@ -224,20 +206,6 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-func atOnce(n int, passes func(i int) bool) (passed int64) {
-	var wait sync.WaitGroup
-	var count atomic.Int64
-	for i := range n {
-		wait.Go(func() {
-			if passes(i) {
-				count.Add(1)
-			}
-		})
-	}
-	wait.Wait()
-	return count.Load()
-}
-
 // TestAFlood sends 10,000 requests, each of an address and an e-mail of its own: exactly the limit for all passes, and
 // what is stored is bounded by what passed, since a denial leaves nothing. The windows are longer than a slow machine takes.
 func TestAFlood(t *testing.T) {
@@ -246,7 +214,7 @@ func TestAFlood(t *testing.T) {
 		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: 60s", "window: 1h"))
 		var passed int64
 		for batch := range 100 {
-			passed += atOnce(100, func(i int) bool {
+			passed += exampletest.AtOnce(100, func(i int) bool {
 				reply := s.consume(t, batch, i)
 				return reply.Allowed && !reply.Degraded // a machine may be too slow for the deadline of a request
 			})
@@ -343,7 +311,7 @@ func TestNothingPassesUndecided(t *testing.T) {
 func (s *site) wantUndecided(t *testing.T, when string) {
 	t.Helper()
 	a := s.signUp(t, "203.0.113.9", "a@b.example")
-	if a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, `"code":"RATE_LIMIT_CHECK_FAILED"`) {
+	if a.Status != http.StatusServiceUnavailable || !strings.Contains(a.Body, `"code":"RATE_LIMIT_CHECK_FAILED"`) {
 		t.Errorf("%s: %+v; want 503", when, a)
 	}
 }

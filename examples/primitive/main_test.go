@@ -114,7 +114,14 @@ func TestSimultaneousRequests(t *testing.T) {
 			"token_bucket":   {limits.Request{LimitSpec: limits.LimitSpec{Key: "at-once:bucket", Limit: 20, Window: "366d", Algorithm: limits.TokenBucket, Burst: 7}}, 27},
 			"policy":         {policy, 10},
 		} {
-			if passed := atOnce(t, c, tt.request); passed != tt.want {
+			passed := exampletest.AtOnce(100, func(int) bool {
+				r, err := c.Consume(t.Context(), tt.request)
+				if err != nil {
+					t.Error(err)
+				}
+				return err == nil && r.Allowed
+			})
+			if passed != tt.want {
 				t.Errorf("%s: %d of 100 passed, want %d", name, passed, tt.want)
 			}
 		}
@@ -126,24 +133,6 @@ func fixed(key string, limit int64, window string) limits.Request {
 	r := limits.Per(key, limit, window)
 	r.Algorithm, r.Anchor = limits.FixedWindow, "first_use"
 	return r
-}
-
-// atOnce sends 100 requests and counts those that pass.
-func atOnce(t *testing.T, c *limits.Client, request limits.Request) int64 {
-	t.Helper()
-	var passed atomic.Int64
-	var all sync.WaitGroup
-	for range 100 {
-		all.Go(func() {
-			if r, err := c.Consume(t.Context(), request); err != nil {
-				t.Error(err)
-			} else if r.Allowed {
-				passed.Add(1)
-			}
-		})
-	}
-	all.Wait()
-	return passed.Load()
 }
 
 // TestEvents reads a warning at 10 % left, and the denial.

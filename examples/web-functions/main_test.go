@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"iter"
 	"net/http"
 	"net/http/httptest"
@@ -47,12 +46,7 @@ func serve(t *testing.T, store, policies string, extra ...func(*app.Options)) *s
 	return s
 }
 
-// answer is what a client sees of an HTTP answer.
-type answer struct {
-	status int
-	header http.Header
-	body   string
-}
+type answer = exampletest.Answer
 
 func (s *site) post(t *testing.T, client *http.Client, route, user, role string) answer {
 	t.Helper()
@@ -62,17 +56,7 @@ func (s *site) post(t *testing.T, client *http.Client, route, user, role string)
 	}
 	req.Header.Set("X-User-Id", user)
 	req.Header.Set("X-User-Role", role)
-	resp, err := client.Do(req)
-	if err != nil {
-		t.Error(err)
-		return answer{header: http.Header{}}
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Error(err)
-	}
-	return answer{resp.StatusCode, resp.Header, string(body)}
+	return exampletest.Send(t, client, req)
 }
 
 // burst sends n requests of a new user, one after another or at once, and gives the answers. Windows are aligned to the
@@ -100,7 +84,7 @@ func (s *site) burst(t *testing.T, n int, atOnce bool, route, role string) (user
 
 func oneWindow(answers []answer) bool {
 	for _, a := range answers {
-		if a.header.Get("X-RateLimit-Reset") != answers[0].header.Get("X-RateLimit-Reset") {
+		if a.Header.Get("X-RateLimit-Reset") != answers[0].Header.Get("X-RateLimit-Reset") {
 			return false
 		}
 	}
@@ -109,7 +93,7 @@ func oneWindow(answers []answer) bool {
 
 func passed(answers []answer) (n int) {
 	for _, a := range answers {
-		if a.status == http.StatusOK {
+		if a.Status == http.StatusOK {
 			n++
 		}
 	}
@@ -126,21 +110,21 @@ func TestScript(t *testing.T) {
 			t.Errorf("%d of the first 20 requests passed", got)
 		}
 		checkDenial(t, answers[20])
-		if a := s.post(t, http.DefaultClient, "tag-categorize-dryrun", user, ""); a.header.Get("X-RateLimit-Remaining") != "19" {
+		if a := s.post(t, http.DefaultClient, "tag-categorize-dryrun", user, ""); a.Header.Get("X-RateLimit-Remaining") != "19" {
 			t.Errorf("another route of the user: %+v; want 19 left", a)
 		}
 		for range 3 {
 			a := s.post(t, http.DefaultClient, "whoami", user, "")
-			if a.status != http.StatusOK || a.header.Get("X-RateLimit-Limit") != "" {
+			if a.Status != http.StatusOK || a.Header.Get("X-RateLimit-Limit") != "" {
 				t.Errorf("a route without a limit: %+v", a)
 			}
 		}
 		for _, route := range []string{"nothing", "tag-categorize/", "Tag-Categorize"} {
-			if a := s.post(t, http.DefaultClient, route, user, ""); a.status != http.StatusNotFound {
+			if a := s.post(t, http.DefaultClient, route, user, ""); a.Status != http.StatusNotFound {
 				t.Errorf("%s: %+v; want 404, or a spelling gets around the limit", route, a)
 			}
 		}
-		if a := s.post(t, http.DefaultClient, "tag-rules", "", ""); a.status != http.StatusUnauthorized {
+		if a := s.post(t, http.DefaultClient, "tag-rules", "", ""); a.Status != http.StatusUnauthorized {
 			t.Errorf("no user: %+v", a)
 		}
 	})
@@ -154,21 +138,21 @@ func checkDenial(t *testing.T, a answer) {
 		Error      string `json:"error"`
 		RetryAfter int    `json:"retry_after"`
 	}
-	if err := json.Unmarshal([]byte(a.body), &body); err != nil {
+	if err := json.Unmarshal([]byte(a.Body), &body); err != nil {
 		t.Fatalf("%+v: %v", a, err)
 	}
-	if a.status != http.StatusTooManyRequests || body.OK || body.Error != "Rate limit exceeded" {
+	if a.Status != http.StatusTooManyRequests || body.OK || body.Error != "Rate limit exceeded" {
 		t.Errorf("refusal %+v", a)
 	}
-	if body.RetryAfter < 1 || body.RetryAfter > 60 || a.header.Get("Retry-After") != strconv.Itoa(body.RetryAfter) {
-		t.Errorf("retry_after %d and Retry-After %q; want one number from 1 to 60", body.RetryAfter, a.header.Get("Retry-After"))
+	if body.RetryAfter < 1 || body.RetryAfter > 60 || a.Header.Get("Retry-After") != strconv.Itoa(body.RetryAfter) {
+		t.Errorf("retry_after %d and Retry-After %q; want one number from 1 to 60", body.RetryAfter, a.Header.Get("Retry-After"))
 	}
-	reset, err := time.Parse(time.RFC3339, a.header.Get("X-RateLimit-Reset"))
+	reset, err := time.Parse(time.RFC3339, a.Header.Get("X-RateLimit-Reset"))
 	if err != nil || reset.Truncate(time.Minute) != reset {
 		t.Errorf("X-RateLimit-Reset %s (%v); want the next full minute as an ISO date", reset, err)
 	}
-	if a.header.Get("X-RateLimit-Limit") != "20" || a.header.Get("X-RateLimit-Remaining") != "0" {
-		t.Errorf("headers %v", a.header)
+	if a.Header.Get("X-RateLimit-Limit") != "20" || a.Header.Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("headers %v", a.Header)
 	}
 }
 
@@ -188,7 +172,7 @@ func TestLimits(t *testing.T) {
 		{"tag-categorize-dryrun", "enterprise", "20"}, {"analytics", "free", "5"}, {"analytics", "unheard of", "5"},
 	} {
 		a := s.post(t, http.DefaultClient, c.route, "of "+c.role, c.role)
-		if a.status != http.StatusOK || a.header.Get("X-RateLimit-Limit") != c.limit {
+		if a.Status != http.StatusOK || a.Header.Get("X-RateLimit-Limit") != c.limit {
 			t.Errorf("%s as %q: %+v; want limit %s", c.route, c.role, a, c.limit)
 		}
 	}
@@ -217,15 +201,15 @@ func TestANewWindow(t *testing.T) {
 		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: 1m", "window: 1s"))
 		var reset time.Time
 		for end := time.Now().Add(exampletest.Patience); reset.IsZero(); {
-			if a := s.post(t, http.DefaultClient, "analytics", "7", ""); a.status == http.StatusTooManyRequests {
-				reset, _ = time.Parse(time.RFC3339, a.header.Get("X-RateLimit-Reset"))
+			if a := s.post(t, http.DefaultClient, "analytics", "7", ""); a.Status == http.StatusTooManyRequests {
+				reset, _ = time.Parse(time.RFC3339, a.Header.Get("X-RateLimit-Reset"))
 			} else if time.Now().After(end) {
 				t.Fatalf("never refused: %+v", a)
 			}
 		}
 		client := &http.Client{Transport: &httplimit.Transport{Base: http.DefaultTransport}}
 		a := s.post(t, client, "analytics", "7", "")
-		if a.status != http.StatusOK || a.header.Get("X-RateLimit-Remaining") != "4" {
+		if a.Status != http.StatusOK || a.Header.Get("X-RateLimit-Remaining") != "4" {
 			t.Errorf("after the wait: %+v; want 200 and 4 left of 5", a)
 		}
 		if now := time.Now(); now.Before(reset) {
@@ -285,7 +269,7 @@ func TestMonitoring(t *testing.T) {
 func (s *site) deny(t *testing.T, user, route string) {
 	t.Helper()
 	for range 100 { // at most 20 fit into a window
-		if a := s.post(t, http.DefaultClient, route, user, ""); a.status == http.StatusTooManyRequests {
+		if a := s.post(t, http.DefaultClient, route, user, ""); a.Status == http.StatusTooManyRequests {
 			return
 		}
 	}
@@ -363,7 +347,7 @@ func TestTheCheckFails(t *testing.T) {
 	t.Parallel()
 	var database string
 	s := serve(t, exampletest.Postgres, "policies.yaml", func(o *app.Options) { database = o.DatabaseURL })
-	if a := s.post(t, http.DefaultClient, "analytics", "7", ""); a.status != http.StatusOK {
+	if a := s.post(t, http.DefaultClient, "analytics", "7", ""); a.Status != http.StatusOK {
 		t.Errorf("before: %+v; want 200", a)
 	}
 	db, err := pgx.Connect(t.Context(), database)
@@ -378,7 +362,7 @@ func TestTheCheckFails(t *testing.T) {
 	s.hangUp()
 	s.wantFailed(t, "without a limiter")
 	for route, want := range map[string]int{"whoami": http.StatusOK, "nothing": http.StatusNotFound} {
-		if a := s.post(t, http.DefaultClient, route, "7", ""); a.status != want {
+		if a := s.post(t, http.DefaultClient, route, "7", ""); a.Status != want {
 			t.Errorf("%s, which has no limit, without a limiter: %+v; want %d", route, a, want)
 		}
 	}
@@ -394,7 +378,7 @@ func TestThePoliciesAreMissing(t *testing.T) {
 func (s *site) wantFailed(t *testing.T, when string) {
 	t.Helper()
 	a := s.post(t, http.DefaultClient, "analytics", "7", "")
-	if want := `{"ok":false,"error":"Rate limit check failed"}` + "\n"; a.status != http.StatusInternalServerError || a.body != want {
+	if want := `{"ok":false,"error":"Rate limit check failed"}` + "\n"; a.Status != http.StatusInternalServerError || a.Body != want {
 		t.Errorf("%s: %+v; want 500 %s", when, a, want)
 	}
 }

@@ -7,9 +7,13 @@
 package exampletest
 
 import (
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,6 +91,44 @@ func Rewrite(t *testing.T, policyFile string, oldNew ...string) (path string) {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// Answer is what a client sees of an HTTP answer.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   string
+}
+
+// Send sends a request, and gives an empty answer when there is none.
+func Send(t *testing.T, client *http.Client, req *http.Request) Answer {
+	t.Helper()
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Error(err)
+		return Answer{Header: http.Header{}}
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return Answer{resp.StatusCode, resp.Header, string(text)}
+}
+
+// AtOnce does something n times at once and counts how often it passes.
+func AtOnce(n int, passes func(i int) bool) int64 {
+	var passed atomic.Int64
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			if passes(i) {
+				passed.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	return passed.Load()
 }
 
 // Until asks again and again whether something has come about that tells nobody, such as usage that is written behind
