@@ -226,10 +226,7 @@ func TestAlertsSurviveCrashes(t *testing.T) {
 	s := newSite(t, 2)
 	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	nc := connect(t, s.cluster.URL)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	const policies = throttled + 3
 	killed, repeats := map[string]int{}, 0
 	users := names("user", *schedules)

@@ -201,10 +201,7 @@ func pastEvents(t *testing.T) (url string) {
 	t.Helper()
 	s := testenv.NATS(t)
 	nc := testenv.Connect(t, s.ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: limits.EventStream, Subjects: []string{"limits.warning", "limits.exceeded"}}); err != nil {
 		t.Fatal(err)
 	}

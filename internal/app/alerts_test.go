@@ -12,6 +12,7 @@ import (
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/alerts/channel"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // TestAChannelThatCannotBeMadeFails instead of being taken for one that is gone, until the file is mended.
@@ -102,10 +103,7 @@ func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
 func TestTheStreamOfAlertsIsThereBeforeAnAlert(t *testing.T) {
 	t.Parallel()
 	nc := running(t, Run, options(t)).connect(t)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		_, err := js.Stream(t.Context(), limits.AlertStream)
 		if err == nil {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/bus"
@@ -90,10 +89,7 @@ func TestAReportRightBehindMidnight(t *testing.T) {
 // onlyReport reads the stream, which holds one report.
 func onlyReport(t *testing.T, nc *nats.Conn) limits.Event {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	stream, err := js.Stream(t.Context(), limits.EventStream)
 	if err != nil {
 		t.Fatal(err)

@@ -284,10 +284,7 @@ func restore(t *testing.T, u *user, stream, request string, chunks [][]byte) {
 // readsOnce reads an event as a preview does, by a consumer that has no name of its own.
 func readsOnce(t *testing.T, u *user) {
 	t.Helper()
-	js, err := jetstream.New(u.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, u.Conn)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c, err := js.OrderedConsumer(ctx, limits.EventStream, jetstream.OrderedConsumerConfig{
@@ -304,10 +301,7 @@ func readsOnce(t *testing.T, u *user) {
 // takes an event with each.
 func consumer(t *testing.T, u *user, name string) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(u.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, u.Conn)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for _, filter := range [][]string{{limits.EventWarning}, {limits.EventWarning, limits.EventExceeded}} {

@@ -126,10 +126,7 @@ func TestAlertsThatCannotBePublished(t *testing.T) {
 func TestAnotherStreamKeepsNoAlerts(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	other, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{limits.EventAlertTest}})
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
@@ -38,10 +37,7 @@ func TestEmbedKeepsItsStreams(t *testing.T) {
 	for n := range 2 {
 		e := embed(t, "127.0.0.1:0", dir)
 		nc := dial(t, e.URL())
-		js, err := jetstream.New(nc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		js := testenv.JetStream(t, nc)
 		if err := ensureStream(t.Context(), js, eventStream()); err != nil {
 			t.Fatal(err)
 		}

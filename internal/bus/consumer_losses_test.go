@@ -41,10 +41,7 @@ func (l *lossy) EventsPending(n uint64) { l.pending = n }
 func newLossy(t *testing.T) *lossy {
 	t.Helper()
 	nc := dial(t, testenv.NATS(t).ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	l := &lossy{t: t, nc: nc, js: js, k: newTaker()}
 	l.makeStream()
 	l.restart()

@@ -148,10 +148,7 @@ func TestAStopIsNotHeldUpByAStoreThatHangs(t *testing.T) {
 // stream gives JetStream with the stream of events.
 func stream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
 		t.Fatal(err)
 	}

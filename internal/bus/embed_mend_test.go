@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // embedUnmended starts a server with the stream of events, which only the test mends.
@@ -29,10 +30,7 @@ func embedUnmended(t *testing.T, log *journal) (*Embedded, jetstream.JetStream) 
 		t.Fatal(err)
 	}
 	close(e.mending.stopped)
-	js, err := jetstream.New(dial(t, e.URL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, dial(t, e.URL()))
 	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
 		t.Fatal(err)
 	}

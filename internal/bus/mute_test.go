@@ -32,10 +32,7 @@ func second(t *testing.T, act func(ctx context.Context) error) error {
 // disk.
 func mute(t *testing.T, s *server.Server, nc *nats.Conn, cfg jetstream.StreamConfig) {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	if err := ensureStream(t.Context(), js, cfg); err != nil {
 		t.Fatal(err)
 	}

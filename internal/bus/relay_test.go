@@ -118,14 +118,11 @@ func runRelay(t *testing.T, cfg RelayConfig) (r *Relay, stop func()) {
 // stored waits for n messages in the stream.
 func stored(t *testing.T, nc *nats.Conn, n int) []jetstream.Msg {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var c jetstream.Consumer
-	for c == nil {
+	for err := error(nil); c == nil; {
 		c, err = js.OrderedConsumer(ctx, limits.EventStream, jetstream.OrderedConsumerConfig{})
 		if err != nil && sleep(ctx, 20*time.Millisecond) != nil {
 			t.Fatal(err)
@@ -323,10 +320,7 @@ func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			nc := dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.MaxPayload = c.server }).ClientURL())
-			js, err := jetstream.New(nc)
-			if err != nil {
-				t.Fatal(err)
-			}
+			js := testenv.JetStream(t, nc)
 			cfg := eventStream()
 			cfg.MaxMsgSize = c.stream
 			made(t, func() error {
@@ -362,10 +356,7 @@ func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
 func TestAnotherStreamKeepsNoEvents(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	box, log := &fakeOutbox{}, &journal{}
 	box.add(exceeded(1))
 	r, _ := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Logger: slog.New(slog.NewTextHandler(log, nil))})

@@ -16,10 +16,7 @@ import (
 // It runs alone, since three servers that wait for processors elect leaders for long.
 func TestABacklogOfAReplicatedStreamIsTaken(t *testing.T) {
 	nc := dial(t, testenv.NATSCluster(t)[0].ClientURL())
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc, jetstream.WithDefaultTimeout(time.Minute))
 	cfg := eventStream()
 	cfg.Replicas = 3
 	made(t, func() error {

@@ -19,10 +19,7 @@ import (
 // TestStreamOfTheOperatorIsLeftAlone adds only what is missing.
 func TestStreamOfTheOperatorIsLeftAlone(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	ctx := t.Context()
 	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: limits.EventStream, Subjects: []string{"other", "limits.warning"},
 		MaxAge: time.Hour, MaxMsgs: 7}); err != nil {
@@ -45,10 +42,7 @@ func TestStreamOfTheOperatorIsLeftAlone(t *testing.T) {
 
 func TestStreamIsMadeOnce(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -82,10 +76,7 @@ func TestOverlap(t *testing.T) {
 func TestAStreamInTheWayIsNamed(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	add := func(name string, subjects ...string) {
 		t.Helper()
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: subjects}); err != nil {
@@ -107,10 +98,7 @@ func TestAStreamInTheWayIsNamed(t *testing.T) {
 // TestAStreamThatAcknowledgesNothingIsNamed: the outbox would never empty, and the log would tell of a deadline alone.
 func TestAStreamThatAcknowledgesNothingIsNamed(t *testing.T) {
 	t.Parallel()
-	js, err := jetstream.New(dial(t, testenv.NATS(t).ClientURL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, dial(t, testenv.NATS(t).ClientURL()))
 	mute := eventStream()
 	mute.NoAck = true
 	if _, err := js.CreateStream(t.Context(), mute); err != nil {
@@ -125,16 +113,13 @@ func TestAStreamThatAcknowledgesNothingIsNamed(t *testing.T) {
 func TestAStreamThatTakesRequestsIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, subject := range []string{"limits.>", "limits.*", "limits.admin.*.*", "limits.admin.reset", "limits.verify"} {
-		js, err := jetstream.New(dial(t, testenv.NATS(t).ClientURL()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		js := testenv.JetStream(t, dial(t, testenv.NATS(t).ClientURL()))
 		greedy := eventStream()
 		greedy.Subjects = []string{subject}
 		if _, err := js.CreateStream(t.Context(), greedy); err != nil {
 			t.Fatal(err)
 		}
-		err = ensureStream(t.Context(), js, eventStream())
+		err := ensureStream(t.Context(), js, eventStream())
 		if want := "its subject " + subject + " takes requests"; err == nil || !strings.Contains(err.Error(), want) ||
 			!strings.Contains(err.Error(), "nats stream edit LIMITS --subjects limits.warning,limits.exceeded,limits.report") {
 			t.Errorf("%v; want %s", err, want)
@@ -174,14 +159,11 @@ func TestTheStreamBoundsMessages(t *testing.T) {
 // and reserves the whole of each.
 func TestAStreamThatHasNoRoomIsNamed(t *testing.T) {
 	t.Parallel()
-	js, err := jetstream.New(dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStreamMaxStore = 512 << 20 }).ClientURL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStreamMaxStore = 512 << 20 }).ClientURL()))
 	if err := ensureStream(t.Context(), js, alertStream()); err != nil {
 		t.Fatal(err)
 	}
-	err = ensureStream(t.Context(), js, eventStream())
+	err := ensureStream(t.Context(), js, eventStream())
 	for _, want := range []string{"create it", "1024 MiB", "max_file_store", "nats stream add LIMITS"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q", err, want)
@@ -193,10 +175,7 @@ func TestAStreamThatHasNoRoomIsNamed(t *testing.T) {
 func TestWithoutJetStreamItIsNamed(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStream = false }).ClientURL())
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	if err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "JetStream is not enabled") {
 		t.Error(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // NATS starts a NATS server with JetStream inside the test process, on a port of its own, and stops it when the test
@@ -66,6 +67,16 @@ func Connect(tb testing.TB, url string, options ...nats.Option) *nats.Conn {
 	}
 	tb.Cleanup(nc.Close)
 	return nc
+}
+
+// JetStream is that of a connection.
+func JetStream(tb testing.TB, nc *nats.Conn, options ...jetstream.JetStreamOpt) jetstream.JetStream {
+	tb.Helper()
+	js, err := jetstream.New(nc, options...)
+	if err != nil {
+		tb.Fatalf("testenv: %v", err)
+	}
+	return js
 }
 
 // NATSProc is a NATS server with JetStream in a process of its own.

@@ -110,10 +110,7 @@ func TestPostgresServerKeepsWhatWasCommittedThroughAKill(t *testing.T) {
 func publish(t *testing.T, url string) (messages uint64) {
 	t.Helper()
 	nc := testenv.Connect(t, url)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.JetStream(t, nc)
 	stream, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
 	if err != nil {
 		t.Fatal(err)
