@@ -82,12 +82,27 @@ func (u *user) asks(t *testing.T, subject, body, want string) {
 	}
 }
 
-// isRefused holds that the server refuses what was done last.
-func (u *user) isRefused(t *testing.T, what string) {
+// hears subscribes, which the server may refuse.
+func (u *user) hears(t *testing.T, subject string) *nats.Subscription {
+	t.Helper()
+	sub, err := u.SubscribeSync(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+func (u *user) flush(t *testing.T) {
 	t.Helper()
 	if err := u.FlushTimeout(patience); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// isRefused holds that the server refuses what was done last.
+func (u *user) isRefused(t *testing.T, what string) {
+	t.Helper()
+	u.flush(t)
 	// The server's refusal came before the answer to the flush, so it is on its way to the handler.
 	select {
 	case err := <-u.refused:
@@ -102,9 +117,7 @@ func (u *user) isRefused(t *testing.T, what string) {
 // holdsNothingRefused holds that nothing was refused so far.
 func (u *user) holdsNothingRefused(t *testing.T) {
 	t.Helper()
-	if err := u.FlushTimeout(patience); err != nil {
-		t.Fatal(err)
-	}
+	u.flush(t)
 	if err := u.LastError(); err != nil {
 		t.Errorf("refused: %v", err)
 	}
@@ -145,26 +158,16 @@ func checkRole(t *testing.T, check *user) {
 		check.isRefused(t, subject)
 	}
 	for _, subject := range []string{"_INBOX_admin.>", "_INBOX.>", "limits.verify", "limits.exceeded", ">"} {
-		if _, err := check.SubscribeSync(subject); err != nil {
-			t.Fatal(err)
-		}
+		check.hears(t, subject)
 		check.isRefused(t, subject)
 	}
 }
 
 // answersOfOthers has a caller choose where its answer goes.
 func answersOfOthers(t *testing.T, check, admin *user) {
-	inbox, err := check.SubscribeSync("_INBOX_check.mine")
-	if err != nil {
-		t.Fatal(err)
-	}
-	forged, err := admin.SubscribeSync("alerts.>")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := admin.FlushTimeout(patience); err != nil {
-		t.Fatal(err)
-	}
+	inbox := check.hears(t, "_INBOX_check.mine")
+	forged := admin.hears(t, "alerts.>")
+	admin.flush(t)
 	for _, reply := range []string{"alerts.raised", "limits.internal.forget", "$JS.API.STREAM.PURGE.LIMITS", "_INBOX_check.mine"} {
 		if err := check.PublishRequest(limits.SubjectCheck, reply, []byte(`{"key":"k","limit":1,"window":"1h"}`)); err != nil {
 			t.Fatal(err)
@@ -174,9 +177,7 @@ func answersOfOthers(t *testing.T, check, admin *user) {
 	if _, err := inbox.NextMsg(patience); err != nil {
 		t.Fatal(err)
 	}
-	if err := admin.FlushTimeout(patience); err != nil {
-		t.Fatal(err)
-	}
+	admin.flush(t)
 	// An alert of the service's own may come at any moment.
 	for n, _, _ := forged.Pending(); n > 0; n-- {
 		m, err := forged.NextMsg(patience)
@@ -199,9 +200,7 @@ func adminRole(t *testing.T, admin *user) {
 	admin.asks(t, "$JS.API.STREAM.MSG.GET.LIMITS", `{"last_by_subj":"limits.warning"}`, `"message":`)
 	readsOnce(t, admin)
 	admin.holdsNothingRefused(t)
-	if _, err := admin.SubscribeSync("_INBOX_check.>"); err != nil {
-		t.Fatal(err)
-	}
+	admin.hears(t, "_INBOX_check.>")
 	admin.isRefused(t, "_INBOX_check.>")
 	_ = admin.Publish("$JS.API.STREAM.DELETE.LIMITS", nil)
 	admin.isRefused(t, "$JS.API.STREAM.DELETE.LIMITS")
@@ -234,10 +233,7 @@ func TestWhoLooksAfterStreamsMay(t *testing.T) {
 func backUp(t *testing.T, u *user, stream string) (state json.RawMessage, chunks [][]byte) {
 	t.Helper()
 	inbox := u.NewInbox()
-	sub, err := u.SubscribeSync(inbox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sub := u.hears(t, inbox)
 	m, err := u.Request("$JS.API.STREAM.SNAPSHOT."+stream, []byte(`{"deliver_subject":"`+inbox+`"}`), patience)
 	if err != nil {
 		t.Fatal(err)
@@ -326,9 +322,7 @@ func consumer(t *testing.T, u *user, name string) jetstream.JetStream {
 
 func eventsRole(t *testing.T, events *user) {
 	consumer(t, events, "events")
-	if _, err := events.SubscribeSync(limits.EventWarning); err != nil {
-		t.Fatal(err)
-	}
+	events.hears(t, limits.EventWarning)
 	events.holdsNothingRefused(t)
 	for _, subject := range []string{limits.EventExceeded, limits.SubjectConsume, "$JS.API.STREAM.DELETE.LIMITS"} {
 		_ = events.Publish(subject, nil)
@@ -345,21 +339,14 @@ func alerterRole(t *testing.T, alerter *user) {
 		_ = alerter.Publish(subject, nil)
 		alerter.isRefused(t, subject)
 	}
-	if _, err := alerter.SubscribeSync("limits.verify"); err != nil {
-		t.Fatal(err)
-	}
+	alerter.hears(t, "limits.verify")
 	alerter.isRefused(t, "limits.verify")
 }
 
 // alertOfADenial goes through all of it: a server is denied, and who follows the events hears of the alert.
 func alertOfADenial(t *testing.T, check, events *user) {
-	raised, err := events.SubscribeSync(limits.EventAlertRaised)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := events.FlushTimeout(patience); err != nil {
-		t.Fatal(err)
-	}
+	raised := events.hears(t, limits.EventAlertRaised)
+	events.flush(t)
 	const one = `{"key":"alert:user:9","limit":1,"window":"1h","cost":2}`
 	check.asks(t, limits.SubjectConsume, one, `"allowed":false`)
 	for {

@@ -92,10 +92,7 @@ func TestLeastPrivilege(t *testing.T) {
 	alerter := running(t, RunAlerter, o).log
 	nc := testenv.Connect(t, o.NATSURL)
 	u := &user{Conn: nc}
-	raised, err := nc.SubscribeSync(limits.EventAlertRaised)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raised := u.hears(t, limits.EventAlertRaised)
 	use(t, o.NATSURL, log.at["http"])
 	client := limits.NewClient(nc, limits.Timeout(patience))
 	key, err := client.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7", Name: "n"})
