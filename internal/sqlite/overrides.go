@@ -46,41 +46,39 @@ func (s *Store) PutOverride(ctx context.Context, o overrides.Override, most int)
 	if err != nil {
 		return err
 	}
-	return s.transact(ctx, func() (func(), error) {
+	return s.alter(ctx, "write override", func() (bool, error) {
 		if _, err := s.exec(nextRevisionSQL); err != nil {
-			return nil, err
+			return false, err
 		}
 		others, _, err := first(inside(s, itself[int], countOverridesSQL, o.Policy, o.Name, o.Subject))
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		if others >= most {
-			return nil, overrides.ErrFull
+			return false, overrides.ErrFull
 		}
 		_, err = s.exec(putOverrideSQL, o.Policy, o.Name, o.Subject, string(body))
-		return func() {}, err
+		return true, err
 	})
 }
 
 // DeleteOverride implements [overrides.Store].
 func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool, err error) {
-	err = s.transact(ctx, func() (func(), error) {
-		if _, err := s.exec(nextRemovalSQL); err != nil {
-			return nil, err
-		}
-		n, err := s.exec(deleteOverrideSQL, id.Policy, id.Name, id.Subject)
-		found = n > 0
-		return func() {}, err
-	})
-	return found && err == nil, err
+	n, err := s.removeOverrides(ctx, "remove override", deleteOverrideSQL, id.Policy, id.Name, id.Subject)
+	return n > 0, err
 }
 
 // PruneOverrides removes up to max overrides that expired before a moment, and gives how many.
 func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (int, error) {
-	var n int64
-	err := s.alter(ctx, "remove expired overrides", func() (wrote bool, err error) {
-		// With none the transaction is rolled back, so that no worker reads all overrides again for nothing.
-		if n, err = s.exec(pruneOverridesSQL, before.UnixMilli(), max); err != nil || n == 0 {
+	return s.removeOverrides(ctx, "remove expired overrides", pruneOverridesSQL, before.UnixMilli(), max)
+}
+
+// removeOverrides is change of a statement that removes. With nothing to remove there is no other revision, so that no worker reads all
+// overrides again for nothing.
+func (s *Store) removeOverrides(ctx context.Context, act, statement string, args ...any) (n int, err error) {
+	err = s.alter(ctx, act, func() (bool, error) {
+		removed, err := s.exec(statement, args...)
+		if n = int(removed); err != nil || n == 0 {
 			return false, err
 		}
 		_, err = s.exec(nextRemovalSQL)
@@ -89,7 +87,7 @@ func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (
 	if err != nil {
 		return 0, err
 	}
-	return int(n), nil
+	return n, nil
 }
 
 // ListOverrides implements [overrides.Store].
