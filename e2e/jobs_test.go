@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,8 +21,7 @@ import (
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/jobs"
-	"github.com/seed503877ad/limits/internal/postgres"
-	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -46,12 +44,7 @@ func TestCleanupLosesNoLiveCounter(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		began := time.Now()
-		store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"),
-			Now: func() time.Time { return began.Add(haste * time.Since(began)) }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(store.Close)
+		store := eachstore.SQLite(t, func() time.Time { return began.Add(haste * time.Since(began)) })
 		cleanUnderLoad(t, cleaned{[]*engine.Engine{engineOn(t, store)}, store, store.Expire})
 	})
 	t.Run("postgres", func(t *testing.T) {
@@ -59,11 +52,7 @@ func TestCleanupLosesNoLiveCounter(t *testing.T) {
 		at := hasten(t, testenv.Postgres(t))
 		var c cleaned
 		for range 2 {
-			store, err := postgres.Open(t.Context(), postgres.Config{URL: at})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(store.Close)
+			store := eachstore.Postgres(t, at)
 			c = cleaned{append(c.engines, engineOn(t, store)), store, store.Expire}
 		}
 		cleanUnderLoad(t, c)

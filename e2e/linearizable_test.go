@@ -12,7 +12,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -54,11 +54,8 @@ func workers(t *testing.T, n int) []*engine.Engine {
 	url := testenv.Postgres(t)
 	engines := make([]*engine.Engine, n)
 	for i := range engines {
-		store, err := postgres.Open(t.Context(), postgres.Config{URL: url})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(store.Close)
+		store := eachstore.Postgres(t, url)
+		var err error
 		engines[i], err = engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text, Broadcast: func(f engine.Forget) {
 			for _, e := range engines {
 				e.Forget(f)

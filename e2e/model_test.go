@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,7 +13,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // Engines over both stores are asked at random and from many sides at once, and what they answered is held against
@@ -35,11 +34,7 @@ func onBothStores(t *testing.T, n int, f func(t *testing.T, engines []*engine.En
 
 // onFile is the engine of a file of its own.
 func onFile(t *testing.T) *engine.Engine {
-	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
+	store := eachstore.SQLite(t, nil)
 	e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text})
 	if err != nil {
 		t.Fatal(err)

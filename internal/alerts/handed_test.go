@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
-	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // counting is a real store that counts how often it is asked for pending alerts, and whether they were told.
@@ -76,12 +75,7 @@ func (h *handing) now() time.Time {
 
 func newHanding(t *testing.T) *handing {
 	h := &handing{log: slog.DiscardHandler}
-	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"),
-		Now: h.now})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
+	store := eachstore.SQLite(t, h.now)
 	h.store = &counting{store, newSeen()}
 	rules := alerts.Default()
 	rules.Rules[0].Threshold = 1

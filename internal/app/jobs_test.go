@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // houseNames gives the names of the jobs, with the schedules.
@@ -60,17 +60,13 @@ func TestJobsOfAFileRunWithoutAlerts(t *testing.T) {
 // TestHouseJobsRemoveInBatches runs every job on a store with more than a batch of what one of them removes.
 func TestHouseJobsRemoveInBatches(t *testing.T) {
 	t.Parallel()
-	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
+	store := eachstore.SQLite(t, nil)
 	const expired, live = 2*batchSize + 7, 5
 	var b engine.Batch
 	for i := range expired + live {
 		b.Counters = append(b.Counters, engine.CounterID{Key: fmt.Sprintf("k%05d", i), Name: "1m"})
 	}
-	err = store.Update(t.Context(), b, func(snap engine.Snapshot) (c engine.Changes) {
+	err := store.Update(t.Context(), b, func(snap engine.Snapshot) (c engine.Changes) {
 		for i := range b.Counters {
 			change := engine.CounterChange{Slot: i, State: []byte("s"), Spec: []byte("{}"), ExpiresAt: snap.Now}
 			if i >= expired {

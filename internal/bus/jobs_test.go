@@ -4,23 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/jobs"
-	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // TestJobs asks about real jobs in a real store.
 func TestJobs(t *testing.T) {
 	t.Parallel()
-	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
+	store := eachstore.SQLite(t, nil)
 	release := make(chan struct{})
 	r, err := jobs.New(jobs.Config{Store: store, Logger: slog.New(slog.DiscardHandler), Replica: "a", Jobs: []jobs.Job{
 		{Name: "quick", Schedule: "0 0 29 2 *", Run: func(context.Context) (string, error) { return `did "it"`, nil }},

@@ -19,7 +19,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/overrides"
-	"github.com/seed503877ad/limits/internal/postgres"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -51,11 +51,7 @@ type worker struct {
 // startWorker starts one over a database. Its engine is the test's; silent takes the announcements away.
 func startWorker(t *testing.T, databaseURL, natsURL string, e Decider, silent bool) *worker {
 	t.Helper()
-	store, err := postgres.Open(t.Context(), postgres.Config{URL: databaseURL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
+	store := eachstore.Postgres(t, databaseURL)
 	nc := dial(t, natsURL)
 	w := &worker{log: new(journal)}
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))

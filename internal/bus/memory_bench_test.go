@@ -3,13 +3,12 @@ package bus
 import (
 	"log/slog"
 	"math/rand/v2"
-	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"testing"
 
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
@@ -18,11 +17,7 @@ import (
 func BenchmarkDenied(b *testing.B) {
 	for _, keys := range []int{1, 10_000} {
 		b.Run(strconv.Itoa(keys), func(b *testing.B) {
-			store, err := sqlite.Open(b.Context(), sqlite.Config{Path: filepath.Join(b.TempDir(), "limits.db")})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer store.Close()
+			store := eachstore.SQLite(b, nil)
 			recorder, err := usage.NewRecorder(usage.Config{Store: store, Logger: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				b.Fatal(err)

@@ -17,8 +17,7 @@ import (
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/policy"
-	"github.com/seed503877ad/limits/internal/postgres"
-	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -64,21 +63,12 @@ func withPolicies(t *testing.T) *nats.Conn {
 
 func file(t *testing.T) engine.Store {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
-	return store
+	return eachstore.SQLite(t, nil)
 }
 
 func database(t *testing.T) engine.Store {
 	t.Helper()
-	store, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
+	store := eachstore.Postgres(t, testenv.Postgres(t))
 	return store
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,7 +11,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // raced decides, throws the outcome away, lets another worker in, and says that the race was lost.
@@ -75,11 +74,7 @@ func TestAnIDAfterALostRace(t *testing.T) {
 
 func TestMemoryNeverAllows(t *testing.T) {
 	step := time.Duration(0)
-	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "l.db"), Now: func() time.Time { return time.Now().Add(step) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
+	store := eachstore.SQLite(t, func() time.Time { return time.Now().Add(step) })
 	e := start(t, engine.Config{Store: store})
 	a, b, c := per(t, "a", 1, "2s"), per(t, "b", 100, "1h"), per(t, "c", 1, "1h")
 	ask(t, e, engine.Request{Limits: []engine.Limit{a}})

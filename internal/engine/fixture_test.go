@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // tap stands before a real store: it counts transactions, holds them at a gate, and fails them on demand.
@@ -94,11 +94,7 @@ func openTap(t testing.TB) *tap { return openTapAt(t, nil) }
 // openTapAt opens one with a clock of its own.
 func openTapAt(t testing.TB, now func() time.Time) *tap {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"), Now: now})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { store.Close() })
+	store := eachstore.SQLite(t, now)
 	return &tap{Store: store}
 }
 

@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // clock is one that is set by hand.
@@ -35,11 +35,7 @@ func timed(t *testing.T, at string) (*sqlite.Store, *clock) {
 	t.Helper()
 	c := &clock{}
 	c.set(t, at)
-	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db"), Now: c.now})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := eachstore.SQLite(t, c.now)
 	return s, c
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // TestWhatIsSaidOfAJob before its first run, in it, and behind it.
@@ -16,7 +17,7 @@ func TestWhatIsSaidOfAJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		r, err := jobs.New(jobs.Config{Store: file(t), Logger: slog.New(slog.DiscardHandler), Replica: "a", Jobs: []jobs.Job{
+		r, err := jobs.New(jobs.Config{Store: eachstore.SQLite(t, nil), Logger: slog.New(slog.DiscardHandler), Replica: "a", Jobs: []jobs.Job{
 			{Name: "j", Schedule: "@hourly", Repeat: "@every 1m", Run: func(context.Context) (string, error) { <-release; return "", errDown }}}})
 		if err != nil {
 			t.Fatal(err)
@@ -45,7 +46,7 @@ func TestWhatIsSaidOfAJob(t *testing.T) {
 func TestRunNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n, release := file(t), newNotes(), make(chan struct{})
+		s, n, release := eachstore.SQLite(t, nil), newNotes(), make(chan struct{})
 		r := runner(t, s, n, "a",
 			jobs.Job{Name: "quick", Run: func(context.Context) (string, error) { return "ok", nil }},
 			jobs.Job{Name: "slow", Run: func(context.Context) (string, error) { <-release; return "ok", nil }})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // unsure is a store whose answer to a claim gets lost, while lose is set: the run is claimed, and who asked does not know.
@@ -35,7 +36,7 @@ func TestAClaimWhoseAnswerWasLostIsDone(t *testing.T) {
 		t.Run(every, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s, n := &unsure{Store: file(t)}, newNotes()
+				s, n := &unsure{Store: eachstore.SQLite(t, nil)}, newNotes()
 				s.lose.Store(true)
 				runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every " + every, Run: func(context.Context) (string, error) { return "", nil }})
 				time.Sleep(time.Minute)
@@ -56,7 +57,7 @@ func TestAClaimWhoseAnswerWasLostIsDone(t *testing.T) {
 func TestAClaimWhoseAnswerCameTooLateIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := &brittle{Store: file(t)}
+		b := &brittle{Store: eachstore.SQLite(t, nil)}
 		s := &unsure{Store: b}
 		s.lose.Store(true)
 		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
@@ -89,7 +90,7 @@ func (o *outrun) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, erro
 func TestAClaimOfAnotherIsNotTakenForOnesOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &outrun{Store: file(t)}
+		s := &outrun{Store: eachstore.SQLite(t, nil)}
 		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
@@ -117,7 +118,7 @@ func TestAClaimIsNotCutShort(t *testing.T) {
 	t.Run("by a stop", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s, n := &slow{file(t)}, newNotes()
+			s, n := &slow{eachstore.SQLite(t, nil)}, newNotes()
 			r := runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: run})
 			synctest.Wait() // it claims
 			closeRunner(t, r)
@@ -130,7 +131,7 @@ func TestAClaimIsNotCutShort(t *testing.T) {
 	t.Run("by who asked", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := &slow{file(t)}
+			s := &slow{eachstore.SQLite(t, nil)}
 			r := runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Run: run})
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
@@ -170,7 +171,7 @@ func TestAnEndIsKeptWithPatience(t *testing.T) {
 		t.Run(fmt.Sprint("kept all the same: ", does), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s, n := &forgetful{Store: file(t), does: does}, newNotes()
+				s, n := &forgetful{Store: eachstore.SQLite(t, nil), does: does}, newNotes()
 				s.fails.Store(2)
 				runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "", nil }})
 				time.Sleep(time.Minute)
@@ -208,7 +209,7 @@ func (l *late) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
 func TestAnEndThatCameTooLateIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n := &late{file(t)}, newNotes()
+		s, n := &late{eachstore.SQLite(t, nil)}, newNotes()
 		runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()

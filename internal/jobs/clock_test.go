@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // TestClockChangesAndMonths runs three replicas, whose clocks show the time of Berlin, over changes of the clock and ends of
@@ -48,7 +49,7 @@ func runsOfThree(t *testing.T, schedule string, from time.Time, lasts time.Durat
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s, ran, ahead := file(t), make(chan time.Time, 1000), time.Until(from)
+		s, ran, ahead := eachstore.SQLite(t, nil), make(chan time.Time, 1000), time.Until(from)
 		now := func() time.Time { return time.Now().Add(ahead).In(berlin) }
 		for _, replica := range []string{"a", "b", "c"} {
 			r, err := jobs.New(jobs.Config{Store: s, Logger: slog.New(slog.DiscardHandler), Replica: replica, Now: now,
@@ -94,7 +95,7 @@ func TestClockThatWasAhead(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s, n := file(t), newNotes()
+				s, n := eachstore.SQLite(t, nil), newNotes()
 				var ahead atomic.Int64
 				now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 				start := func() *jobs.Runner {
@@ -130,7 +131,7 @@ func TestClockThatWasAhead(t *testing.T) {
 func TestARunOfAClockThatWasAheadIsNotTheLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // from midnight on
-		s, n := file(t), newNotes()
+		s, n := eachstore.SQLite(t, nil), newNotes()
 		var ahead atomic.Int64
 		var fails atomic.Bool
 		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -180,7 +181,7 @@ func TestARunOfAClockThatWasAheadIsNotTheLast(t *testing.T) {
 func TestAClockThatIsSetForward(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n := file(t), newNotes()
+		s, n := eachstore.SQLite(t, nil), newNotes()
 		var ahead atomic.Int64
 		r, err := jobs.New(jobs.Config{Store: s, Logger: slog.New(slog.DiscardHandler), Observer: n, Replica: "a",
 			Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/jobs"
-	"github.com/seed503877ad/limits/internal/sqlite"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -20,17 +18,6 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 // patience bounds every wait; it is long because a busy machine must not fail these tests.
 const patience = 60 * time.Second
-
-// file opens a SQLite store, whose clock in a bubble is that of the bubble.
-func file(t *testing.T) *sqlite.Store {
-	t.Helper()
-	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
 
 // notes is a log and an observer, which keeps what it is told.
 type notes struct {

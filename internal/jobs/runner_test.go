@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/jobs"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -23,7 +23,7 @@ import (
 func TestRunsAtItsTimes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n := file(t), newNotes()
+		s, n := eachstore.SQLite(t, nil), newNotes()
 		began := time.Now()
 		var took []string
 		r := runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) {
@@ -47,7 +47,7 @@ func TestRunsAtItsTimes(t *testing.T) {
 func TestJitter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := file(t)
+		s := eachstore.SQLite(t, nil)
 		var delays []time.Duration
 		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@every 1m", Jitter: 20 * time.Second, Run: func(context.Context) (string, error) {
 			now := time.Now()
@@ -69,7 +69,7 @@ func TestJitter(t *testing.T) {
 func TestPanicsAndErrorsAreKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n, turn := file(t), newNotes(), 0
+		s, n, turn := eachstore.SQLite(t, nil), newNotes(), 0
 		runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) {
 			switch turn++; turn {
 			case 1:
@@ -133,7 +133,7 @@ func (b *brittle) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
 func TestAnOutageOfTheStoreIsToldOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n := &brittle{Store: file(t)}, newNotes()
+		s, n := &brittle{Store: eachstore.SQLite(t, nil)}, newNotes()
 		s.down.Store(true)
 		runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "", nil }})
 		time.Sleep(time.Hour + 5*time.Second) // off every time at which anything is tried
@@ -165,7 +165,7 @@ func TestAStopDoesNotWaitForTheStore(t *testing.T) {
 	t.Parallel()
 	for _, since := range []time.Duration{0, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &brittle{Store: file(t)}
+			s := &brittle{Store: eachstore.SQLite(t, nil)}
 			s.down.Store(since == 0)
 			r := runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "", nil }})
 			time.Sleep(since)
@@ -183,7 +183,7 @@ func TestAStopDoesNotWaitForTheStore(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n := file(t), newNotes()
+		s, n := eachstore.SQLite(t, nil), newNotes()
 		stuck := make(chan struct{})
 		runner(t, s, n, "a",
 			jobs.Job{Name: "obeys", Schedule: "@hourly", Timeout: 5 * time.Second, Run: func(ctx context.Context) (string, error) {
@@ -215,7 +215,7 @@ func TestTimeout(t *testing.T) {
 func TestCloseCancelsAndWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := file(t)
+		s := eachstore.SQLite(t, nil)
 		r := runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(ctx context.Context) (string, error) {
 			<-ctx.Done()
 			time.Sleep(3 * time.Second) // it tidies up
@@ -239,7 +239,7 @@ func TestCloseLeavesAJobThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		stuck := make(chan struct{})
-		r := runner(t, file(t), newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) {
+		r := runner(t, eachstore.SQLite(t, nil), newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) {
 			<-stuck
 			return "", nil
 		}})
@@ -257,7 +257,7 @@ func TestCloseLeavesAJobThatDoesNotReturn(t *testing.T) {
 func TestADeadReplicaIsReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n := file(t), newNotes()
+		s, n := eachstore.SQLite(t, nil), newNotes()
 		claimed, err := s.ClaimRun(t.Context(), jobs.Claim{Job: "j", Scheduled: time.Now().UnixMilli(), Replica: "dead", Lease: 90 * time.Second})
 		if err != nil || claimed.Outcome != jobs.Running {
 			t.Fatalf("claim: %+v, %v", claimed, err)
@@ -277,7 +277,7 @@ func TestADeadReplicaIsReplaced(t *testing.T) {
 func TestADeadReplicaIsSeenSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n := file(t), newNotes()
+		s, n := eachstore.SQLite(t, nil), newNotes()
 		if _, err := s.ClaimRun(t.Context(), jobs.Claim{Job: "daily", Scheduled: time.Now().UnixMilli(), Replica: "dead", Lease: 90 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
@@ -305,7 +305,7 @@ func hourly(run func() (string, error)) jobs.Job {
 func TestWhatIsNotDoneIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n, begun := file(t), newNotes(), time.Now()
+		s, n, begun := eachstore.SQLite(t, nil), newNotes(), time.Now()
 		run := func() (string, error) {
 			if up := time.Since(begun); up > time.Hour && up < 80*time.Minute {
 				return "", errors.New("lock timeout")
@@ -337,7 +337,7 @@ func TestWhatIsNotDoneIsRepeated(t *testing.T) {
 func TestWhatIsLostIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, n := file(t), newNotes()
+		s, n := eachstore.SQLite(t, nil), newNotes()
 		time.Sleep(3 * time.Minute)
 		if _, err := s.ClaimRun(t.Context(), jobs.Claim{Job: "hourly", Scheduled: time.Now().UnixMilli(), Replica: "dead", Lease: 35 * time.Minute}); err != nil {
 			t.Fatal(err)
@@ -357,7 +357,7 @@ func TestTheNextRunIsTheSooner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fail := func(context.Context) (string, error) { return "", errDown }
-		r := runner(t, file(t), newNotes(), "a",
+		r := runner(t, eachstore.SQLite(t, nil), newNotes(), "a",
 			jobs.Job{Name: "due", Schedule: "@every 1m", Repeat: "@hourly", Run: fail},
 			jobs.Job{Name: "repeated", Schedule: "@hourly", Repeat: "@every 1m", Run: fail})
 		synctest.Wait()
@@ -382,17 +382,15 @@ func TestEachRunOnce(t *testing.T) {
 	job := jobs.Job{Name: "j", Schedule: "0 0 29 2 *"}
 	n, runners := newNotes(), make([]*jobs.Runner, 3)
 	for i := range runners {
-		s, err := postgres.Open(t.Context(), postgres.Config{URL: url})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
+		s := eachstore.Postgres(t, url)
 		replica := fmt.Sprint("replica ", i)
 		mine := job
 		mine.Run = func(context.Context) (string, error) { ran <- replica; return "", nil }
-		if runners[i], err = jobs.New(jobs.Config{Jobs: []jobs.Job{mine}, Store: s, Logger: slog.New(n), Observer: n, Replica: replica}); err != nil {
+		r, err := jobs.New(jobs.Config{Jobs: []jobs.Job{mine}, Store: s, Logger: slog.New(n), Observer: n, Replica: replica})
+		if err != nil {
 			t.Fatal(err)
 		}
+		runners[i] = r
 	}
 	for _, r := range runners {
 		r.Start()

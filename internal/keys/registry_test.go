@@ -3,7 +3,6 @@ package keys_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
 // clock is a time that the test sets.
@@ -45,11 +45,7 @@ func (c *counted) Key(ctx context.Context, id string) (keys.Key, bool, error) {
 
 func open(t *testing.T) (*counted, *clock) {
 	t.Helper()
-	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := eachstore.SQLite(t, nil)
 	c := new(clock)
 	c.ms.Store(1_700_000_000_000)
 	return &counted{Store: s}, c

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,17 +13,8 @@ import (
 
 	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/sqlite"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
-
-func open(t testing.TB) *sqlite.Store {
-	t.Helper()
-	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
 
 func table(t testing.TB, cfg overrides.Config) *overrides.Table {
 	t.Helper()
@@ -54,7 +44,7 @@ func want(t testing.TB, table *overrides.Table, subject string, now, limit int64
 
 func TestFindTheMostSpecific(t *testing.T) {
 	t.Parallel()
-	table := table(t, overrides.Config{Store: open(t)})
+	table := table(t, overrides.Config{Store: eachstore.SQLite(t, nil)})
 	want(t, table, "api:user:7", 0, 0)
 	set(t, table, "*", 1, 0)
 	set(t, table, "api:*", 2, 0)
@@ -87,7 +77,7 @@ func TestFindTheMostSpecific(t *testing.T) {
 func TestRunFollowsTheStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t)
+		s := eachstore.SQLite(t, nil)
 		informed := table(t, overrides.Config{Store: s, Every: time.Hour})
 		looking := table(t, overrides.Config{Store: s, Every: time.Second})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -124,7 +114,7 @@ func (f *failing) OverrideChanges(ctx context.Context, since int64) (overrides.C
 func TestTheTableStaysWhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &failing{Store: open(t)}
+		s := &failing{Store: eachstore.SQLite(t, nil)}
 		var log strings.Builder
 		table := table(t, overrides.Config{Store: s, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		set(t, table, "a", 1, 0)
@@ -152,7 +142,7 @@ func TestTheTableStaysWhileTheStoreIsAway(t *testing.T) {
 
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	table := table(t, overrides.Config{Store: open(t), Most: 7, MostGlobs: 5})
+	table := table(t, overrides.Config{Store: eachstore.SQLite(t, nil), Most: 7, MostGlobs: 5})
 	for i := range 5 {
 		set(t, table, fmt.Sprintf("%d:*", i), 1, 0)
 	}
@@ -174,7 +164,7 @@ func TestBounds(t *testing.T) {
 
 func TestPages(t *testing.T) {
 	t.Parallel()
-	table := table(t, overrides.Config{Store: open(t)})
+	table := table(t, overrides.Config{Store: eachstore.SQLite(t, nil)})
 	for _, subject := range []string{"a", "b", "c"} {
 		set(t, table, subject, 1, 0)
 	}
@@ -189,7 +179,7 @@ func TestPages(t *testing.T) {
 }
 
 func BenchmarkFind(b *testing.B) {
-	table := table(b, overrides.Config{Store: open(b)})
+	table := table(b, overrides.Config{Store: eachstore.SQLite(b, nil)})
 	set(b, table, "api:user:7", 1, 0)
 	set(b, table, "api:*", 1, 0)
 	for b.Loop() {

@@ -1,10 +1,11 @@
-// Package eachstore runs tests of what uses a store on every store that there is. The suite that the stores themselves must
-// pass is in storetest.
+// Package eachstore gives tests of what uses a store one of either kind, or runs them on every store that there is. The suite that
+// the stores themselves must pass is in storetest.
 package eachstore
 
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/sqlite"
@@ -15,20 +16,32 @@ import (
 func Run[S any](t *testing.T, test func(t *testing.T, s S)) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
-		s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		test(t, any(s).(S))
+		test(t, any(SQLite(t, nil)).(S))
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		s, err := postgres.Open(t.Context(), postgres.Config{URL: testenv.Postgres(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		test(t, any(s).(S))
+		test(t, any(Postgres(t, testenv.Postgres(t))).(S))
 	})
+}
+
+// SQLite opens a store in a new file until the test ends. now is its clock, the machine's if nil.
+func SQLite(tb testing.TB, now func() time.Time) *sqlite.Store {
+	tb.Helper()
+	s, err := sqlite.Open(tb.Context(), sqlite.Config{Path: filepath.Join(tb.TempDir(), "limits.db"), Now: now})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.Close)
+	return s
+}
+
+// Postgres opens a store on a database until the test ends.
+func Postgres(tb testing.TB, url string) *postgres.Store {
+	tb.Helper()
+	s, err := postgres.Open(tb.Context(), postgres.Config{URL: url})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.Close)
+	return s
 }
