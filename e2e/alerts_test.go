@@ -18,7 +18,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -184,10 +183,7 @@ type site struct {
 }
 
 func newSite(t *testing.T, alerters int) *site {
-	s := &site{db: testenv.PostgresServer(t), cluster: testenv.NATSServer(t), hook: newReceiver(t)}
-	if _, err := postgres.MigrateUp(t.Context(), s.db.URL); err != nil {
-		t.Fatal(err)
-	}
+	s := &site{db: testenv.PostgresServer(t).Migrated(), cluster: testenv.NATSServer(t), hook: newReceiver(t)}
 	s.env = append([]string{"DATABASE_URL=" + s.db.URL, "NATS_URL=" + s.cluster.URL}, alerterEnv(yamlFile(t, alertsText(s.hook, "hook", "")))...)
 	start(t, s.env...)
 	for range alerters {

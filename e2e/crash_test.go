@@ -16,7 +16,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -212,10 +211,7 @@ func TestAnIDIsChargedOnceAcrossCrashes(t *testing.T) {
 
 func TestKillingPostgreSQLLosesNothingThatWasAnswered(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.PostgresServer(t), testenv.NATS(t)
-	if _, err := postgres.MigrateUp(t.Context(), db.URL); err != nil {
-		t.Fatal(err)
-	}
+	db, cluster := testenv.PostgresServer(t).Migrated(), testenv.NATS(t)
 	env := []string{"DATABASE_URL=" + db.URL, "NATS_URL=" + cluster.ClientURL(), "ON_ERROR=deny"}
 	start(t, env...)
 	start(t, env...)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -34,13 +33,8 @@ func onBothStores(t *testing.T, n int, f func(t *testing.T, engines []*engine.En
 
 // onFile is the engine of a file of its own.
 func onFile(t *testing.T) *engine.Engine {
-	store := eachstore.SQLite(t, nil)
-	e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { e.Close(context.Background()) })
-	return e
+	t.Helper()
+	return engineOn(t, eachstore.SQLite(t, nil))
 }
 
 // dice gives chance to each client, repeatable from the seed that is logged when the test fails.

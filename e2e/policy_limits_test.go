@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -137,10 +136,7 @@ policies:
 
 func TestEachPolicySaysWhatToAnswerWithoutTheStore(t *testing.T) {
 	t.Parallel()
-	db := testenv.PostgresServer(t)
-	if _, err := postgres.MigrateUp(t.Context(), db.URL); err != nil {
-		t.Fatal(err)
-	}
+	db := testenv.PostgresServer(t).Migrated()
 	const limit = `message: "{used} of {limit} used", limits: [{name: l, key: "{user}", limit: 3, window: 1h}]`
 	w := start(t, "DATABASE_URL="+db.URL, "POLICIES="+yamlFile(t, fmt.Sprintf(`
 policies:

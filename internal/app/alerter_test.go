@@ -15,7 +15,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -175,10 +174,7 @@ func deny(t *testing.T, client *limits.Client, key string) {
 
 // TestAlerterStopsWithoutItsServers: what it has in hand is not lost, and the stop is not held up.
 func TestAlerterStopsWithoutItsServers(t *testing.T) {
-	database, server := testenv.PostgresServer(t), testenv.NATSServer(t)
-	if _, err := postgres.MigrateUp(t.Context(), database.URL); err != nil {
-		t.Fatal(err)
-	}
+	database, server := testenv.PostgresServer(t).Migrated(), testenv.NATSServer(t)
 	o := options(t)
 	o.DatabaseURL, o.NATSURL = database.URL, server.URL
 	for _, away := range []struct{ kill, start func() }{{server.Kill, server.Start}, {database.Kill, database.Start}} {

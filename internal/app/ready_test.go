@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits"
-	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -102,10 +101,7 @@ func TestADamagedCounterIsNamed(t *testing.T) {
 // TestAStoreThatIsAwayFailsWithoutRequests: nobody asks, so only the scrape can find out.
 func TestAStoreThatIsAwayFailsWithoutRequests(t *testing.T) {
 	t.Parallel()
-	server := testenv.PostgresServer(t)
-	if _, err := postgres.MigrateUp(t.Context(), server.URL); err != nil {
-		t.Fatal(err)
-	}
+	server := testenv.PostgresServer(t).Migrated()
 	o := options(t)
 	o.DatabaseURL = server.URL
 	s := startOne(t, o, Run)

@@ -122,10 +122,7 @@ func TestAWorkerThatStandsStill(t *testing.T) {
 // TestServerKilled kills the server without warning: what was committed is there when it comes back, and the store
 // finds it by itself, over connections that were idle when it went.
 func TestServerKilled(t *testing.T) {
-	server := testenv.PostgresServer(t)
-	if _, err := MigrateUp(t.Context(), server.URL); err != nil {
-		t.Fatal(err)
-	}
+	server := testenv.PostgresServer(t).Migrated()
 	s := open(t, Config{URL: server.URL, MaxConns: 4})
 	for _, key := range []string{"a", "b"} {
 		update(t, s, batch(key), set("kept"))
@@ -399,10 +396,7 @@ func TestConnectionsThatTakeLongToMake(t *testing.T) {
 // TestAStandbyIsNoServer has an address lead to a standby for a moment, as in a switchover, and to the primary again: no
 // connection that was made meanwhile is kept.
 func TestAStandbyIsNoServer(t *testing.T) {
-	primary := testenv.PostgresServer(t)
-	if _, err := MigrateUp(t.Context(), primary.URL); err != nil {
-		t.Fatal(err)
-	}
+	primary := testenv.PostgresServer(t).Migrated()
 	standby := primary.Standby()
 	proxy := startProxy(t, primary.URL)
 	s := open(t, Config{URL: proxy.url})

@@ -96,7 +96,7 @@ func (s *server) migrated() (string, error) {
 	return s.template, s.err
 }
 
-// migrate has a context of its own, and not the test's, since what it makes is for all tests.
+// migrate makes the schema. It has a context of its own, and not a test's, since a template is for all tests.
 func migrate(databaseURL string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -114,7 +114,7 @@ func migrate(databaseURL string) error {
 		_, err = p.Up(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("migrate the template database: %w", err)
+		return fmt.Errorf("migrate a database: %w", err)
 	}
 	return nil
 }

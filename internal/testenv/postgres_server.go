@@ -32,6 +32,15 @@ func own(tb testing.TB, c *cluster) *PG {
 	return &PG{URL: c.url, tb: tb, cluster: c}
 }
 
+// Migrated makes the schema in its database postgres.
+func (p *PG) Migrated() *PG {
+	p.tb.Helper()
+	if err := migrate(p.URL); err != nil {
+		p.tb.Fatalf("testenv: %v", err)
+	}
+	return p
+}
+
 // Standby starts a server that follows this one and takes no writes, and stops it when the test ends.
 func (p *PG) Standby() *PG {
 	p.tb.Helper()
