@@ -56,6 +56,12 @@ func hook(url string) *alerts.ChannelSpec {
 // send makes a channel and sends the message over it, once.
 func send(t *testing.T, cfg Config, spec *alerts.ChannelSpec) error {
 	t.Helper()
+	return made(t, cfg, spec).Send(t.Context(), message())
+}
+
+// made is a channel of a maker that is closed when the test ends.
+func made(t *testing.T, cfg Config, spec *alerts.ChannelSpec) alerts.Channel {
+	t.Helper()
 	m, err := NewMaker(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +71,7 @@ func send(t *testing.T, cfg Config, spec *alerts.ChannelSpec) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.Send(t.Context(), message())
+	return c
 }
 
 func wantError(t *testing.T, err error, parts ...string) {
@@ -254,12 +260,7 @@ func TestSlackTextIsTextAlone(t *testing.T) {
 	m := message()
 	m.Title, m.Text = "<!channel> a&b", "@ALL <https://evil.example|click> ops@hereafter.example ann@mail.example"
 	spec := &alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: r.URL + "/" + secret}}
-	maker, _ := NewMaker(config(t))
-	defer maker.Close()
-	c, err := maker.Make(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := made(t, config(t), spec)
 	if err := c.Send(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
@@ -335,11 +336,7 @@ func TestLogWritesALineBySeverity(t *testing.T) {
 		var out bytes.Buffer
 		cfg := config(t)
 		cfg.Logger = slog.New(slog.NewJSONHandler(&out, nil))
-		maker, _ := NewMaker(cfg)
-		c, err := maker.Make(&alerts.ChannelSpec{Name: "lines", Kind: alerts.ChannelLog})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := made(t, cfg, &alerts.ChannelSpec{Name: "lines", Kind: alerts.ChannelLog})
 		m := message()
 		m.Severity, m.Kind, m.Text = test.severity, test.kind, "a\nb"
 		if err := c.Send(context.Background(), m); err != nil {

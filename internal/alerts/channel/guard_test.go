@@ -164,15 +164,7 @@ func TestAServerOfNamesThatIsSilent(t *testing.T) {
 			}()
 			return client, nil
 		}}
-		maker, err := NewMaker(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer maker.Close()
-		c, err := maker.Make(hook("http://hook.example:" + port))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := made(t, cfg, hook("http://hook.example:"+port))
 		if err := c.Send(t.Context(), message()); err != nil || r.count() != 1 {
 			t.Errorf("%v, and %d requests came", err, r.count())
 		}

@@ -178,11 +178,7 @@ func TestMailArrivesWhole(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"none", "starttls", "tls"} {
 		s := serveMail(t, mode, nil)
-		maker, _ := NewMaker(mailConfig(t, s))
-		c, err := maker.Make(s.spec(mode))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := made(t, mailConfig(t, s), s.spec(mode))
 		m := message()
 		m.Title = "Grüße\r\nBcc: evil@three.example"
 		m.Text = ".a line that begins with a dot\n\nümlaut"
@@ -228,11 +224,7 @@ func TestMailArrivesWhole(t *testing.T) {
 func TestMailSubjectsAreReadAsTheyWere(t *testing.T) {
 	t.Parallel()
 	s := serveMail(t, "none", nil)
-	maker, _ := NewMaker(mailConfig(t, s))
-	c, err := maker.Make(s.spec("none"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := made(t, mailConfig(t, s), s.spec("none"))
 	hidden := "=?utf-8?q?=E2=80=AE_RESOLVED:_all_is_well_=0D=0A?="
 	for i, title := range []string{
 		"user m was denied", "user m" + hidden + " was denied", "user m " + hidden + " was denied", hidden, "3 alerts held back for " + hidden,

@@ -124,11 +124,7 @@ func TestWebhookRepeatsIdAndBody(t *testing.T) {
 
 func TestWebhookOfBrokenDataIsFinal(t *testing.T) {
 	t.Parallel()
-	maker, _ := NewMaker(config(t))
-	c, err := maker.Make(hook("https://hook.example"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := made(t, config(t), hook("https://hook.example"))
 	m := message()
 	m.Data = json.RawMessage(`{`)
 	if refusal, ok := errors.AsType[*alerts.Refusal](c.Send(t.Context(), m)); !ok || !refusal.Final {
