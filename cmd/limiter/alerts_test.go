@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -235,12 +233,8 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 	if err := json.Unmarshal([]byte(preview("--json").out.String()), &p); err != nil || p.Events != 30 || p.Sent != 20 || p.Held != 10 || len(p.Alerts) != 30 {
 		t.Errorf("%+v %v", p, err)
 	}
-	file := filepath.Join(t.TempDir(), "alerts.yaml")
-	if err := os.WriteFile(file, []byte(alertsYAML), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	// No key is denied as often as its rule asks for; its secret is not needed.
-	preview(file).want(t, exitDone, "30 taken by a rule: 0 alerts, 0 sent", "")
+	preview(written(t, "alerts.yaml", alertsYAML)).want(t, exitDone, "30 taken by a rule: 0 alerts, 0 sent", "")
 	preview("--max", "10").want(t, exitDone, "10 events", "20 later events were not read; say a higher --max")
 	limiter(t, "alerts", "preview", "--nats-url", testenv.NATS(t).ClientURL()).want(t, exitError, "", "there is no stream LIMITS on this NATS server")
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -437,10 +436,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestFilesForNATSMustExist(t *testing.T) {
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, []byte("no certificate"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ca := written(t, "ca.pem", "no certificate")
 	limiter(t, "show", "k", "--nats-url", testenv.NATS(t).ClientURL(), "--nats-tls-ca", ca).want(t, exitError, "", "connect to")
 }
 

@@ -26,9 +26,10 @@ const policyFile = `policies:
       - {key: "mail:{email|lower|hash}", limit: 3, window: 1h}
 `
 
-func policies(t *testing.T, text string) string {
+// written is a file in a folder of its own.
+func written(t *testing.T, name, text string) (path string) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "limits.yaml")
+	path = filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -37,9 +38,9 @@ func policies(t *testing.T, text string) string {
 
 func TestPoliciesValidate(t *testing.T) {
 	t.Parallel()
-	file := policies(t, policyFile)
+	file := written(t, "limits.yaml", policyFile)
 	limiter(t, "policies", "validate", file).want(t, exitDone, ": valid: 2 policies, 2 limits, hash ", "")
-	bad := policies(t, strings.ReplaceAll(strings.Replace(policyFile, "window: 1h", "window: 1x", 1), "mode: ", "mod: "))
+	bad := written(t, "limits.yaml", strings.ReplaceAll(strings.Replace(policyFile, "window: 1h", "window: 1x", 1), "mode: ", "mod: "))
 	i := limiter(t, "policies", "validate", bad)
 	i.want(t, exitError, "", bad+`:11: policies[1].mod: unknown field "mod"`)
 	i.want(t, exitError, "", bad+`:13: policies[1].limits[0].window: unknown window "1x"`)
@@ -50,7 +51,7 @@ func TestPoliciesValidate(t *testing.T) {
 		for i := range n {
 			fmt.Fprintf(&wrong, "x%d: 1\n", i)
 		}
-		bad := policies(t, wrong.String())
+		bad := written(t, "limits.yaml", wrong.String())
 		limiter(t, "policies", "validate", bad).want(t, exitError, "", strings.ReplaceAll(want, "%s", bad))
 	}
 	limiter(t, "policies", "validate", filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
@@ -58,7 +59,7 @@ func TestPoliciesValidate(t *testing.T) {
 
 func TestPoliciesShow(t *testing.T) {
 	t.Parallel()
-	file := policies(t, policyFile)
+	file := written(t, "limits.yaml", policyFile)
 	want := `POLICY  TIER  LIMIT   KEY                      RATE       APPLIES
 chat    -     minute  chat:{user}              5/minute   route=chat user=*
 chat    pro   minute  chat:{user}              20/minute  route=chat user=*
@@ -68,7 +69,7 @@ mail    -     1h      mail:{email|lower|hash}  3/1h       when named (shadow)
 	if d := cmp.Diff(want, limiter(t, "policies", "show", file).out.String()); d != "" {
 		t.Error(d)
 	}
-	all := policies(t, `policies:
+	all := written(t, "limits.yaml", `policies:
   - name: p
     match: {user: "*"}
     exempt: [{auth: session}, {ip: ["10.*", "::1"], route: ping}]
@@ -98,7 +99,7 @@ p       *     *      *    ×0.5                            22:00 to 06:00 sat su
 
 func TestPoliciesExplain(t *testing.T) {
 	t.Parallel()
-	file := policies(t, policyFile)
+	file := written(t, "limits.yaml", policyFile)
 	want := `chat: yes: it matches; tier pro; schedule 22:00–06:00
   minute  40/minute  fixed_window  chat:7
 mail: no: it has no match, so it applies only when it is named
@@ -130,7 +131,7 @@ func TestExamplesOfPoliciesExplain(t *testing.T) {
 	}
 	_, text, _ := strings.Cut(string(doc), "```yaml\n")
 	text, _, _ = strings.Cut(text, "```")
-	file, ran := policies(t, text), 0
+	file, ran := written(t, "limits.yaml", text), 0
 	for line := range strings.Lines((*policiesExplainCmd)(nil).Help()) {
 		if args := strings.Fields(line); len(args) > 3 && args[0] == "limiter" && !slices.Contains(args, "--overrides") {
 			args[3] = file
@@ -150,7 +151,7 @@ func TestExamplesOfPoliciesExplain(t *testing.T) {
 // TestAQuotaOfOverridesAlone: a limit that is unlimited has a key to override, and whoever has no override has no limit.
 func TestAQuotaOfOverridesAlone(t *testing.T) {
 	t.Parallel()
-	file := policies(t, "policies:\n  - name: quota\n    match: {user: \"*\"}\n"+
+	file := written(t, "limits.yaml", "policies:\n  - name: quota\n    match: {user: \"*\"}\n"+
 		"    limits: [{key: \"q:{user}\", limit: unlimited, window: 30d}]\n")
 	limiter(t, "policies", "validate", file).want(t, exitDone, ": valid: 1 policy, 1 limit, hash ", "")
 	limiter(t, "policies", "show", file).want(t, exitDone, "quota   -     30d    q:{user}  unlimited  user=*\n", "")
@@ -168,7 +169,7 @@ func TestAQuotaOfOverridesAlone(t *testing.T) {
 // TestServiceOfPolicies plays requests that name no limit, with the real service.
 func TestServiceOfPolicies(t *testing.T) {
 	t.Parallel()
-	file := policies(t, strings.Replace(policyFile[:strings.Index(policyFile, "    schedule:")], "window: minute", "window: 60m", 1))
+	file := written(t, "limits.yaml", strings.Replace(policyFile[:strings.Index(policyFile, "    schedule:")], "window: minute", "window: 60m", 1))
 	s := serve(t, "--policies", file)
 	const ask = " -a user=7 -a route=chat"
 	s.limiter(t, "consume --cost 5"+ask).want(t, exitDone, "chat:7  minute  5/60m  0 ", "")
@@ -205,7 +206,7 @@ func TestServiceOfPolicies(t *testing.T) {
 // TestAnOverrideOfABurstShows in what explain prints.
 func TestAnOverrideOfABurstShows(t *testing.T) {
 	t.Parallel()
-	file := policies(t, `policies: [{name: p, limits: [{name: m, key: "k:{user}", limit: 10, window: 1m, algorithm: token_bucket, burst: 5}]}]`)
+	file := written(t, "limits.yaml", `policies: [{name: p, limits: [{name: m, key: "k:{user}", limit: 10, window: 1m, algorithm: token_bucket, burst: 5}]}]`)
 	s := serve(t, "--policies", file)
 	s.limiter(t, "overrides set p m k:7 --burst 50 --reason r").want(t, exitDone, "burst 50", "")
 	explain := "policies explain " + file + " --policy p -a user=7"

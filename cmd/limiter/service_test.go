@@ -91,7 +91,7 @@ func TestService(t *testing.T) {
 // TestWrongPathsNameTheirFlags: what a start cannot use is wrong usage, also where it shows only then.
 func TestWrongPathsNameTheirFlags(t *testing.T) {
 	t.Parallel()
-	file := policies(t, policyFile)
+	file := written(t, "limits.yaml", policyFile)
 	none := filepath.Join(t.TempDir(), "none.yaml")
 	for _, tt := range []struct{ flag, path, message string }{
 		{"--data-dir", file, "limiter: wrong settings: --data-dir: make the data folder: mkdir " + file},
