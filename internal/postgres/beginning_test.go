@@ -69,9 +69,7 @@ func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
 		t.Fatalf("a is %q", got)
 	}
 	var last int64
-	if err := backup(t, s).QueryRow(t.Context(), `SELECT max(seq) FROM journal`).Scan(&last); err != nil {
-		t.Fatal(err)
-	}
+	scan(t, backup(t, s), `SELECT max(seq) FROM journal`, &last)
 	const gone, width = 20000, 1500
 	conn := connect(t, s)
 	for _, sql := range []string{

@@ -118,9 +118,7 @@ func randomBatches(b *testing.B, s *Store, size int) (batches []engine.Batch) {
 
 func backend(b *testing.B, s *Store) (pid int) {
 	b.Helper()
-	if err := s.pool.QueryRow(b.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
-		b.Fatal(err)
-	}
+	scan(b, s.pool, "SELECT pg_backend_pid()", &pid)
 	return pid
 }
 
@@ -135,9 +133,7 @@ func walPosition(b *testing.B, s *Store) (at float64) {
 
 func tablePages(b *testing.B, s *Store) (n float64) {
 	b.Helper()
-	if err := s.relay.QueryRow(b.Context(), "SELECT pg_relation_size('counters') / 8192.0").Scan(&n); err != nil {
-		b.Fatal(err)
-	}
+	scan(b, s.relay, "SELECT pg_relation_size('counters') / 8192.0", &n)
 	return n
 }
 

@@ -26,11 +26,8 @@ func entries(t *testing.T, s *Store, index string) (n int) {
 	s.relay.Reset()
 	conn := connect(t, s)
 	for left := 1; left > 0; {
-		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-			AND backend_type = 'client backend' AND state <> 'idle in transaction'`).Scan(&left)
-		if err != nil {
-			t.Fatal(err)
-		}
+		scan(t, conn, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+			AND backend_type = 'client backend' AND state <> 'idle in transaction'`, &left)
 	}
 	if err := conn.QueryRow(t.Context(), `SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = $1`, index).Scan(&n); err != nil {
 		t.Fatal(err)

@@ -43,11 +43,8 @@ func TestCreators(t *testing.T) {
 func waitForLock(t *testing.T, s *Store) {
 	t.Helper()
 	for waiting := 0; waiting == 0; {
-		err := s.relay.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
-		if err != nil {
-			t.Fatal(err)
-		}
+		scan(t, s.relay, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`, &waiting)
 	}
 }
 

@@ -182,9 +182,7 @@ func TestFates(t *testing.T) {
 		t.Errorf("%d are charged, and %d should be", sum, charged)
 	}
 	var first int64
-	if err := conn.QueryRow(t.Context(), `SELECT min(seq) FROM journal`).Scan(&first); err != nil {
-		t.Fatal(err)
-	}
+	scan(t, conn, `SELECT min(seq) FROM journal`, &first)
 	for _, f := range workers {
 		f.checkMemory(t, held)
 		if f.first != truth.first || f.dropped > first || f.seq != truth.seq || f.token != truth.token {

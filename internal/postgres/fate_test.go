@@ -215,10 +215,8 @@ func TestACommitThatComesLate(t *testing.T) {
 	waiting := func(n int) {
 		t.Helper()
 		for got := -1; got != n; {
-			if err := watch.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
-				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&got); err != nil {
-				t.Fatal(err)
-			}
+			scan(t, watch, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, &got)
 		}
 	}
 	held := begin(t, s, turnSQL)

@@ -148,9 +148,7 @@ func TestACleanStopLeavesNothingInTheJournal(t *testing.T) {
 	update(t, s, batch("a"), live("2"))
 	s.foldAll()
 	var rows, longest int
-	if err := s.pool.QueryRow(t.Context(), `SELECT count(*), max(length(changes)) FROM journal`).Scan(&rows, &longest); err != nil {
-		t.Fatal(err)
-	}
+	scan(t, s.pool, `SELECT count(*), max(length(changes)) FROM journal`, &rows, &longest)
 	if rows != 1 || longest > 16 { // as the migration asks
 		t.Errorf("%d rows, the longest of %d bytes", rows, longest)
 	}
@@ -169,9 +167,7 @@ func TestWhoReadsSeldomKeepsItsPlace(t *testing.T) {
 	tune(other, other.fold)
 	rows := func() (n int) {
 		t.Helper()
-		if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM journal`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		scan(t, s.pool, `SELECT count(*) FROM journal`, &n)
 		return n
 	}
 	if got := state(t, other, "a"); got != "1" {

@@ -60,6 +60,16 @@ func exec(t testing.TB, on interface {
 	}
 }
 
+// scan reads the one row of a statement.
+func scan(t testing.TB, on interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, sql string, into ...any) {
+	t.Helper()
+	if err := on.QueryRow(t.Context(), sql).Scan(into...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
 // begin runs a statement in a transaction that stays open.
 func begin(t *testing.T, s *Store, sql string) pgx.Tx {
 	t.Helper()

@@ -8,9 +8,7 @@ import (
 // rows counts those of the journal, and gives the last.
 func rows(t *testing.T, s *Store) (n int, last int64) {
 	t.Helper()
-	if err := s.pool.QueryRow(t.Context(), `SELECT count(*), max(seq) FROM journal`).Scan(&n, &last); err != nil {
-		t.Fatal(err)
-	}
+	scan(t, s.pool, `SELECT count(*), max(seq) FROM journal`, &n, &last)
 	return n, last
 }
 

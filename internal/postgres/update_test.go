@@ -147,9 +147,7 @@ func TestADecisionAheadKnowsWhatTheClockMayBe(t *testing.T) {
 	write(t, s, "1")
 	sent := time.Now()
 	var clock int64
-	if err := connect(t, s).QueryRow(t.Context(), `SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`).Scan(&clock); err != nil {
-		t.Fatal(err)
-	}
+	scan(t, connect(t, s), `SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`, &clock)
 	s.clock.tell(clock-20, sent.Add(-21*time.Millisecond), sent)
 	var asked engine.Snapshot
 	if err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
@@ -208,9 +206,7 @@ func TestADecisionInATurnThatWasAwaitedIsNotBeforeItsRequest(t *testing.T) {
 		b := batch("a", "b")
 		b.Turn = awaited(t, s)
 		var clock int64 // when the requests come
-		if err := connect(t, s).QueryRow(t.Context(), `SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`).Scan(&clock); err != nil {
-			t.Fatal(err)
-		}
+		scan(t, connect(t, s), `SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`, &clock)
 		var asked []engine.Snapshot
 		if err := s.Update(t.Context(), b, func(snap engine.Snapshot) engine.Changes {
 			asked = append(asked, snap)
