@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -137,6 +138,17 @@ func (w *worker) log() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.logs.String()
+}
+
+// metrics are what the worker shows of itself.
+func (w *worker) metrics() (string, error) {
+	resp, err := http.Get("http://" + w.http + "/metrics")
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return string(body), err
 }
 
 // kill ends the process as a crash does.

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -21,16 +19,11 @@ func decides(t testing.TB, workers map[*worker]bool) (decides *worker) {
 	eventually(t, func() error {
 		decides = nil
 		for w := range workers {
-			resp, err := http.Get("http://" + w.http + "/metrics")
-			if err != nil {
-				return err
-			}
-			body, err := io.ReadAll(resp.Body)
-			resp.Body.Close()
+			metrics, err := w.metrics()
 			switch {
 			case err != nil:
 				return err
-			case !strings.Contains(string(body), "\nlimits_deciding 1\n"):
+			case !strings.Contains(metrics, "\nlimits_deciding 1\n"):
 			case decides != nil:
 				return errors.New("two workers decide")
 			default:
