@@ -20,7 +20,7 @@ func TestLargeFilesAreRead(t *testing.T) {
 	}
 	many := &strings.Builder{}
 	many.WriteString("policies:\n")
-	for i := 0; i < 1000; i++ {
+	for i := range 1000 {
 		fmt.Fprintf(many, "  - {name: p%d, group: g, match: {user: [%s]}, limits: [{key: k, limit: 1, window: 1m}]}\n", i,
 			strings.TrimSuffix(strings.Repeat(fmt.Sprintf("u%d*,", i), 100), ","))
 	}

@@ -165,7 +165,7 @@ func (s *mailer) login(c *smtp.Client) error {
 		return nil
 	}
 	_, offered := c.Extension("AUTH")
-	for _, mechanism := range strings.Fields(offered) {
+	for mechanism := range strings.FieldsSeq(offered) {
 		switch strings.ToUpper(mechanism) {
 		case "PLAIN":
 			return c.Auth(smtp.PlainAuth("", s.spec.Username, s.spec.Password, s.host, false))
