@@ -24,7 +24,7 @@ type crew struct {
 
 // newCrew starts them with an alerts file.
 func newCrew(t *testing.T, hook *receiver, alerters int, file string) *crew {
-	env := append([]string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + testenv.NATS(t).ClientURL()}, alerterEnv(file)...)
+	env := append([]string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s"}, alerterEnv(file)...)
 	w := start(t, env...)
 	c := &crew{nc: connect(t, w.nats), hook: hook}
 	for range alerters {
@@ -70,8 +70,8 @@ func names(prefix string, n int) (all []string) {
 	return all
 }
 
-// TestThreeAlertersShareTheWork holds that of the events of three processes each is one's, also while one of them is stopped: every
-// alert is told once or is in a digest.
+// TestThreeAlertersShareTheWork holds that of the events and jobs of three processes each is one's, also while one of them is
+// stopped: every alert is told once or is in a digest, and every scheduled run of a job happens once.
 func TestThreeAlertersShareTheWork(t *testing.T) {
 	t.Parallel()
 	hook := newReceiver(t)
@@ -109,6 +109,7 @@ func TestThreeAlertersShareTheWork(t *testing.T) {
 	if n := hook.again(); n > 0 {
 		t.Errorf("%d messages came more than once, though nobody was killed", n)
 	}
+	c.ranOnce(t)
 }
 
 // arrived waits for so many alerts at the receiver.
@@ -120,6 +121,49 @@ func (c *crew) arrived(t *testing.T, want int) {
 		}
 		return nil
 	})
+}
+
+// ranOnce looks at the job of every second: no scheduled time has two runs, and what each process says that it did is what
+// the history has of it.
+func (c *crew) ranOnce(t *testing.T) {
+	t.Helper()
+	history := func() []limits.JobRun {
+		h, err := c.client.JobHistory(t.Context(), limits.JobHistoryRequest{Job: "expire", Max: limits.MaxJobRuns})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.Runs
+	}
+	eventually(t, func() error {
+		if n := len(history()); n < 3 {
+			return fmt.Errorf("%d runs", n)
+		}
+		return nil
+	})
+	for _, a := range c.alerters[1:] {
+		before := doneBy(history(), a)
+		did := jobsDone(t, a)
+		if after := doneBy(history(), a); did < before-1 || did > after+1 { // one may be counted and not written yet, or the other way round
+			t.Errorf("process %d did %d runs, the history has %d to %d of it", a.cmd.Process.Pid, did, before, after)
+		}
+	}
+	seen := map[int64]bool{}
+	for _, r := range history() {
+		if seen[r.Scheduled] || r.Outcome != "done" && r.Outcome != "running" && r.Outcome != "canceled" {
+			t.Errorf("run %+v", r)
+		}
+		seen[r.Scheduled] = true
+	}
+}
+
+// doneBy counts the runs that a process has done.
+func doneBy(runs []limits.JobRun, a *worker) (n int) {
+	for _, r := range runs {
+		if r.Outcome == "done" && strings.Contains(r.Replica, fmt.Sprintf("/%d/", a.cmd.Process.Pid)) {
+			n++
+		}
+	}
+	return n
 }
 
 // titledText is rules whose titles and target say which file it is.

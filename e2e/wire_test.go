@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -134,5 +135,33 @@ func TestARefundOnOneWorkerEndsADenialRememberedByAnother(t *testing.T) {
 			return fmt.Errorf("denied after the refund: %+v", r)
 		}
 		return nil
+	})
+}
+
+// TestHealthAndMetrics asks the real program for its pages.
+func TestHealthAndMetrics(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, env []string) {
+		w := start(t, env...)
+		decide(t, connect(t, w.nats), limits.SubjectConsume, `{"key":"k","limit":1,"window":"1m"}`)
+		for path, want := range map[string]string{
+			"/livez":   "ok",
+			"/readyz":  `"ready":true`,
+			"/metrics": `limits_decisions_total{algorithm="sliding_window",result="allowed",verb="consume"} 1`,
+			"/schemas/events/limits.exceeded.v1.json": `"denied"`,
+		} {
+			resp, err := http.Get("http://" + w.http + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var body strings.Builder
+			if err := resp.Write(&body); err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK || !strings.Contains(body.String(), want) {
+				t.Errorf("%s: %s without %s", path, resp.Status, want)
+			}
+		}
 	})
 }
