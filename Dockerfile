@@ -1,6 +1,6 @@
 FROM golang:1.26 AS build
 WORKDIR /src
-# The modules change less often than the code: a layer of their own.
+# The modules have a layer of their own, because they change less often than the code.
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
@@ -8,14 +8,15 @@ ARG VERSION=dev
 RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" -o /out/ ./cmd/limiter ./cmd/alerter \
  && mkdir /data
 
-# No shell and no package manager; certificates of the public authorities are in it, time zones in the binary.
+# This image has no shell and no package manager, but the certificates of the public authorities. Time zones are in the
+# binary.
 FROM gcr.io/distroless/static-debian12:nonroot
 COPY --from=build /out/limiter /out/alerter /
-# A volume takes over the owner of the folder it is mounted on.
+# A new volume gets the owner of the folder it is mounted on.
 COPY --from=build --chown=65532:65532 /data /data
 ENV DATA_DIR=/data HTTP_ADDR=0.0.0.0:8080
 VOLUME /data
-# By number, so that a cluster which forbids root can tell that it is not.
+# By number, so that a cluster that forbids root can see that this user is not root.
 USER 65532:65532
 EXPOSE 8080
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s CMD ["/limiter", "healthcheck"]

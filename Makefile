@@ -16,17 +16,17 @@ help: ## list what there is to make
 run: ## run it all on this machine, with nothing set
 	go run ./cmd/limiter
 
-# SQLite is C in the form of Go, and so is the C library that it calls. Most of their memory is not Go's, and the race detector
-# passes over that, at more than twice the cost. The driver and all else are checked.
+# SQLite and the C library that it calls are C translated to Go. Most of their memory is not Go's, so the race detector finds
+# nothing there, at more than twice the cost. Its driver and everything else are checked.
 SQLITE_UNRACED := $(foreach c,sqlite/lib libc memory,-gcflags=modernc.org/$(c)=-race=false)
 
-# Nobody debugs these programs, and linking is a third quicker without what a debugger reads (-w).
-#
-# GOFLAGS reaches the programs that tests build, too: with other flags all that they import would be compiled once more.
-# GORACE reaches those that tests start: each would wait for a second before it ends. Tests wait, too: one package more than
-# there are processors keeps them busy.
-# Make check vets. The second line runs all histories of the engine's laws, see check in model_test.go, without the tests
-# in engine_test: those have a store, which would be compiled once more, too.
+# -w: nobody debugs these programs, and linking is a third quicker without debug information.
+# GOFLAGS also reaches the programs that tests build: with other flags all their imports would be compiled again.
+# GORACE also reaches the programs that tests start: otherwise each would wait for a second before it ends.
+# -p: tests often wait, so one package more than there are processors keeps the processors busy.
+# -vet=off: make check vets.
+# The last line runs all histories of the engine's laws (see check in model_test.go), without the tests in engine_test, whose
+# store would have to be compiled again.
 .PHONY: test
 test: ## run the tests, with a PostgreSQL and a NATS of their own
 	race=$$(tools/race) && export GORACE=atexit_sleep_ms=0 GOFLAGS="$$(go env GOFLAGS) $$race $(SQLITE_UNRACED) -ldflags=-w" && \
@@ -52,23 +52,23 @@ generate: ## write the generated files again
 BENCH := go test ./bench -run '^$$' -bench Table -benchtime 1x -timeout 30m -args
 
 .PHONY: bench
-bench: ## measure the limiter beside others, and write it into docs/ (20 minutes)
+bench: ## compare the limiter with others, and write the figures into docs/ (20 minutes)
 	$(BENCH) -out docs -rounds 5 -seconds 2.3
 
 .PHONY: bench-quick
-bench-quick: ## the same, roughly, and only print it (2 minutes)
+bench-quick: ## the same, roughly, and only print the figures (2 minutes)
 	$(BENCH) -rounds 1 -seconds 0.9
 
 .PHONY: growth
-growth: ## measure many live counters, cleanup and several workers, and write it into docs/ (20 minutes)
+growth: ## measure many live counters, cleanup and several workers, and write the figures into docs/ (20 minutes)
 	go test ./bench -run '^$$' -bench Growth -benchtime 1x -timeout 30m -args -out docs -grow 10000000
 
 .PHONY: soak
-soak: ## serve a steady load for MINUTES=30, watch the table, and write it into docs/
+soak: ## serve a steady load for MINUTES=30, watch the table, and write the figures into docs/
 	go test ./bench -run '^$$' -bench Soak -benchtime 1x -timeout 0 -args -out docs -minutes $(MINUTES)
 
 .PHONY: alerts-load
-alerts-load: ## publish 100,000 events a minute beside alerters, and write what becomes of them into docs/ (10 minutes)
+alerts-load: ## publish 100,000 events a minute to alerters, and write the figures into docs/ (10 minutes)
 	go test ./bench -run '^$$' -bench Alerts -benchtime 1x -timeout 30m -args -out docs -event-seconds 60
 
 .PHONY: crashes
@@ -77,8 +77,8 @@ crashes: ## kill alerters, NATS and PostgreSQL CRASHES=200 times while events be
 	go test -race ./internal/alerts -run TestDaysOver -count 1 -timeout 0 -v -args -days 28
 	go test -race ./e2e -run TestAlertsSurviveCrashes -count 1 -timeout 0 -v -args -schedules $(CRASHES)
 
-# Packages are found by what their tests import and declare, so that a new one needs no entry here. The flag of
-# rapid is known only to the packages that use it.
+# Packages are found by what their tests import and declare, so that a new package needs no entry here. Only packages that
+# import rapid know its flag.
 .PHONY: fuzz
 fuzz: ## try every property FUZZCHECKS=100000 times, then every fuzz target for FUZZTIME=1m
 	@for dir in $$(grep -rl --include='*_test.go' '"pgregory.net/rapid"' . | xargs -r -n1 dirname | sort -u); do \

@@ -1,5 +1,5 @@
--- Roles for PostgreSQL with least privilege. Run it as a superuser, because it makes roles, after every limiter migrate up;
--- it may run any number of times:
+-- Roles for PostgreSQL with least privilege. Run this file after every limiter migrate up, as a superuser, because it makes
+-- roles. It may run any number of times:
 --
 --   psql -U postgres -d limits -v ON_ERROR_STOP=1 -1 -f deploy/roles.sql
 --
@@ -16,29 +16,31 @@ BEGIN
     END LOOP;
 END $$;
 
--- What PostgreSQL 15 and later have from the start.
+-- PostgreSQL 15 and later have this by default.
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public TO limits_worker, limits_alerter, limits_reader;
 GRANT SELECT ON goose_db_version TO limits_worker, limits_alerter, limits_reader;
 
--- A limiter. UPDATE on receipts and outbox is for row locks. What is in the journal is in no table yet. DELETE on usage is for rollup and retention.
+-- A limiter. UPDATE on receipts and outbox is for row locks. Changes of counters are in the journal before they are in the
+-- table counters. DELETE on usage is for rollup and retention.
 GRANT SELECT, INSERT, UPDATE, DELETE ON counters, receipts, outbox, usage_counts, usage_requests, overrides, job_runs
     TO limits_worker;
 GRANT SELECT, INSERT, DELETE ON journal, outbox_refused TO limits_worker;
 GRANT SELECT, INSERT, UPDATE ON api_keys TO limits_worker;
 GRANT SELECT, UPDATE ON override_revision TO limits_worker;
 
--- cmd/alerter: its own tables, and what the jobs that it shares with the limiters look at and remove.
+-- cmd/alerter: its own tables, and the tables that the jobs read and clean up.
 GRANT SELECT, INSERT, UPDATE, DELETE ON alert_events, alert_groups, alerts, alert_deliveries, alert_channels,
     alert_silences, alert_poison, job_runs, usage_counts TO limits_alerter;
 GRANT SELECT, UPDATE, DELETE ON counters, receipts, usage_requests, overrides TO limits_alerter;
 GRANT SELECT ON journal TO limits_alerter;
--- Nothing is resolved while events wait to be published: how old the first of them is stands in its data.
+-- No alert is resolved while events wait to be published; the age of the first of them is in its data.
 GRANT SELECT (seq, data) ON outbox TO limits_alerter;
 GRANT SELECT ON outbox_refused TO limits_alerter;
 GRANT SELECT, UPDATE ON override_revision TO limits_alerter;
 
--- Somebody who looks: everything but the hashes of API keys, answers kept under ids, and the messages of deliveries.
+-- People and dashboards that only read: everything but the hashes of API keys, the answers kept under ids, and the messages
+-- of deliveries.
 GRANT SELECT ON counters, usage_counts, usage_requests, overrides, override_revision, job_runs TO limits_reader;
 GRANT SELECT (id, name, owner, tier, created_at, expires_at, revoked_at) ON api_keys TO limits_reader;
 GRANT SELECT ON alerts, alert_silences TO limits_reader;
