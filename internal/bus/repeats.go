@@ -79,7 +79,7 @@ func (r *repeats) findAll(all []natsconn.Message, places []place) {
 	}
 	for i := range all {
 		if k := places[i].known; k != nil && k.room[0].Limit >= 0 { // which loads the limit
-			k.refs[0].Ahead()
+			k.refs[0].Prefetch()
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 type batch struct {
 	// requests are all that were gathered, in order of arrival; pending are those that the store is to answer.
 	requests, pending []*Request
-	// limits counts the limits of requests; closing lets tell store denials that are not due yet.
-	limits  int
-	closing bool
+	// limitCount counts the limits of requests; closing lets tell store denials that are not due yet.
+	limitCount int
+	closing    bool
 	// renewal is the engine's own request to renew leases, if there are any to renew.
 	renewal Request
 	// turn is that of the first transaction, where the store gave one; began is when it was first waited for.
@@ -24,25 +24,25 @@ type batch struct {
 	// ids and counters are the distinct counters of pending, in the order in which requests name them; slots finds one.
 	ids      []CounterID
 	counters []counter
-	holds    []hold
+	leases   []batchLease
 	slots    map[CounterID]int
 	// receiptIDs and receipts are the distinct ids of pending, in order.
 	receiptIDs []string
 	receipts   []*Receipt
 
 	// The outcome of decide. The store's clock was at most ahead of now.
-	now, ahead int64
-	changes    []CounterChange
-	fresh      []Receipt
-	stale      []string
-	events     []Event
-	arena      []byte
-	states     []*State
-	kept       []definition
+	now, ahead    int64
+	changes       []CounterChange
+	newReceipts   []Receipt
+	staleReceipts []string
+	events        []Event
+	stateBuf      []byte
+	states        []*State
+	saved         []savedCounter
 	// stored and until are the states and the latest moment of the snapshot.
 	stored [][]byte
 	until  int64
-	clock  *reading
+	clock  *clockReading
 	// generations are those of what is remembered, when the snapshot was read.
 	generations generations
 }
@@ -62,28 +62,28 @@ type counter struct {
 	absent bool
 	// refunded, void and freed tell what the workers are to forget: a refund or what else ends their leases, or that
 	// something remains again.
-	refunded, void, freed bool
+	refunded, voidsLeases, freed bool
 	// denied says that a request was denied that has this counter among its limits; denials counts the times
 	// that this one refused, first a request of cost by the limit first.
-	denied        bool
-	denials, cost int64
-	first         *Limit
-	// other is the counter under another definition than the stored one, under which a request was denied; nil for none.
-	other *memo
-	// exceeded is the place of the exceeded event in the batch's events, -1 for none; recalled is how many
+	denied             bool
+	denials, firstCost int64
+	firstDenied        *Limit
+	// otherDefinition is the counter under another definition than the stored one, under which a request was denied; nil for none.
+	otherDefinition *cachedCounter
+	// exceededEvent is the place of the exceeded event in the batch's events, -1 for none; recalled is how many
 	// denials remembered by the worker it tells of.
-	exceeded int
-	recalled int64
-	// early says that denials are to be told though their event is not due: another worker raised one, or this one did before the
+	exceededEvent int
+	cachedDenials int64
+	// notDue says that denials are to be told though their event is not due: another worker raised one, or this one did before the
 	// tell had its turn. They are left in the state, so that the next event tells of those of all workers.
-	early bool
+	notDue bool
 }
 
 func newBatch() *batch { return &batch{slots: make(map[CounterID]int)} }
 
 func (b *batch) add(r *Request) {
 	b.requests = append(b.requests, r)
-	b.limits += len(r.Limits)
+	b.limitCount += len(r.Limits)
 }
 
 // clear makes the batch ready to be used again.
@@ -91,12 +91,12 @@ func (b *batch) clear() {
 	clear(b.requests)
 	clear(b.pending)
 	b.requests, b.pending = b.requests[:0], b.pending[:0]
-	b.limits, b.closing = 0, false
+	b.limitCount, b.closing = 0, false
 }
 
-// dropLate fails the requests that waited longer than most, with why, and tells when the oldest of the others came; now when
+// failLate fails the requests that waited longer than most, with why, and tells when the oldest of the others came; now when
 // there are none. They wait since awake at the earliest: before that the process did not run.
-func (b *batch) dropLate(now, awake time.Time, most time.Duration, why error) (oldest time.Time) {
+func (b *batch) failLate(now, awake time.Time, most time.Duration, why error) (oldest time.Time) {
 	oldest = now
 	for _, r := range b.requests {
 		if r.Verb.internal() {
@@ -112,19 +112,19 @@ func (b *batch) dropLate(now, awake time.Time, most time.Duration, why error) (o
 	return oldest
 }
 
-// keepRepeatable fails the pending requests that must not be written twice. Of the others a receipt that is found now may be
+// failUnrepeatable fails the pending requests that must not be written twice. Of the others a receipt that is found now may be
 // that of this very request.
-func (b *batch) keepRepeatable(err error) {
+func (b *batch) failUnrepeatable(err error) {
 	for _, r := range b.pending {
 		if r.ID == "" {
 			r.err = err
 		}
-		r.unsure = r.unsure || !r.replayed
+		r.maybeCommitted = r.maybeCommitted || !r.replayed
 	}
 }
 
-// undecide takes the answers back of a transaction that failed: another may find other receipts and counters.
-func (b *batch) undecide() {
+// clearDecisions takes the answers back of a transaction that failed: another may find other receipts and counters.
+func (b *batch) clearDecisions() {
 	for _, r := range b.pending {
 		r.decision, r.err = Decision{}, nil
 	}
@@ -141,29 +141,29 @@ func (b *batch) fail(err error) {
 
 // prepare works out what the transaction is to read.
 func (b *batch) prepare() {
-	b.pending, b.ids, b.holds, b.receiptIDs = b.pending[:0], b.ids[:0], b.holds[:0], b.receiptIDs[:0]
+	b.pending, b.ids, b.leases, b.receiptIDs = b.pending[:0], b.ids[:0], b.leases[:0], b.receiptIDs[:0]
 	clear(b.slots)
 	for _, r := range b.requests {
 		if r.err != nil {
 			continue
 		}
 		b.pending = append(b.pending, r)
-		b.meet(r)
-		if r.repeatable() {
+		b.addCounters(r)
+		if r.hasReceipt() {
 			b.receiptIDs = append(b.receiptIDs, r.ID)
 		}
 		if r.Verb == Settle {
-			b.receiptIDs = append(b.receiptIDs, r.settles())
+			b.receiptIDs = append(b.receiptIDs, r.consumeID())
 		}
 	}
 	slices.Sort(b.receiptIDs)
 	b.receiptIDs = slices.Compact(b.receiptIDs)
 }
 
-// meet gives the request's counters slots, and notes what may be asked for in leases.
-func (b *batch) meet(r *Request) {
+// addCounters gives the request's counters slots, and notes what may be asked for in leases.
+func (b *batch) addCounters(r *Request) {
 	leasable := r.Verb == Consume && r.leasable()
-	r.slots = r.slotRoom[:0]
+	r.slots = r.slotBuf[:0]
 	for i := range r.Limits {
 		id := r.Limits[i].CounterID
 		slot, ok := b.slots[id]
@@ -171,26 +171,26 @@ func (b *batch) meet(r *Request) {
 			slot = len(b.ids)
 			b.slots[id] = slot
 			b.ids = append(b.ids, id)
-			b.holds = append(b.holds, hold{})
+			b.leases = append(b.leases, batchLease{})
 		}
-		h := &b.holds[slot]
+		h := &b.leases[slot]
 		if h.ref == nil {
 			h.ref = r.Limits[i].Ref
 		}
 		if leasable {
 			h.asked += r.Cost
 		}
-		h.wanted = h.wanted || leasable || r.Verb == renew
+		h.wanted = h.wanted || leasable || r.Verb == renewLeases
 		r.slots = append(r.slots, slot)
 	}
 }
 
 // decide answers the pending requests, in order of arrival, over the snapshot. It may be called again with
 // another snapshot.
-func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Changes {
-	b.begin(snap)
+func (b *batch) decide(snap Snapshot, denials *denialCounts, newID func() string) Changes {
+	b.load(snap)
 	for _, r := range b.pending {
-		if r.repeatable() {
+		if r.hasReceipt() {
 			b.decideOnce(r, newID)
 		} else {
 			b.decideRequest(r, newID)
@@ -198,52 +198,52 @@ func (b *batch) decide(snap Snapshot, denials *denials, newID func() string) Cha
 	}
 	changes := b.finish(denials)
 	b.stored = nil
-	changes.Unsure = snap.Until > 0 && !b.holdsUntil(snap.Until)
+	changes.Unsure = snap.Until > 0 && !b.validUntil(snap.Until)
 	return changes
 }
 
-// holdsUntil tells whether the decisions are right for any moment from now to until, over states that the store will
+// validUntil tells whether the decisions are right for any moment from now to until, over states that the store will
 // confirm by writing them. A denial is never sure: at the store's moment the cost may fit. Nor is a refund: workers are
 // told of it while nobody else can write, so that none remembers it as exhausted once more before the commit.
-func (b *batch) holdsUntil(until int64) bool {
+func (b *batch) validUntil(until int64) bool {
 	for i := range b.counters {
-		if c := &b.counters[i]; !c.dirty || c.denials > 0 || c.refunded || c.void || c.freed || c.state.unsteady || c.state.counting().steadyUntil() < until {
+		if c := &b.counters[i]; !c.dirty || c.denials > 0 || c.refunded || c.voidsLeases || c.freed || c.state.timeSensitive || c.state.counting().steadyUntil() < until {
 			return false
 		}
 	}
 	return true
 }
 
-// begin reads the snapshot.
-func (b *batch) begin(snap Snapshot) {
+// load reads the snapshot.
+func (b *batch) load(snap Snapshot) {
 	b.now, b.ahead = snap.Now, max(0, snap.Latest-snap.Now)
 	b.stored, b.until = snap.States, snap.Until
-	b.changes, b.fresh, b.stale, b.events, b.arena = b.changes[:0], b.fresh[:0], b.stale[:0], b.events[:0], b.arena[:0]
+	b.changes, b.newReceipts, b.staleReceipts, b.events, b.stateBuf = b.changes[:0], b.newReceipts[:0], b.staleReceipts[:0], b.events[:0], b.stateBuf[:0]
 	b.counters = slices.Grow(b.counters[:0], len(b.ids))[:len(b.ids)]
 	for i := range b.counters {
 		c := &b.counters[i]
-		*c = counter{state: c.state, stored: snap.States[i] != nil, exceeded: -1}
+		*c = counter{state: c.state, stored: snap.States[i] != nil, exceededEvent: -1}
 		if c.err = c.state.Decode(snap.States[i]); c.err != nil {
 			c.err = fmt.Errorf("counter %q %q: %w", b.ids[i].Key, b.ids[i].Name, c.err)
 		}
 		c.spec, c.state.until = c.state.spec, snap.Until
-		h := &b.holds[i]
-		h.next = grant{} // of another call
+		h := &b.leases[i]
+		h.newGrant = grant{} // of another call
 		if h.grant.amount > 0 && c.err == nil {
-			b.settle(c, h)
+			b.settleLease(c, h)
 		}
 	}
 	b.receipts = append(b.receipts[:0], snap.Receipts...)
 }
 
-// settle ends the lease that this worker had, so that the requests are decided over what was really used.
-func (b *batch) settle(c *counter, h *hold) {
+// settleLease ends the lease that this worker had, so that the requests are decided over what was really used.
+func (b *batch) settleLease(c *counter, h *batchLease) {
 	l := &h.lease.limit
 	same := c.state.spec == h.lease.spec
-	if !same && (c.state.since == 0 || c.state.since != h.lease.begun) {
+	if !same && (c.state.since == 0 || c.state.since != h.lease.stateSince) {
 		return // reset or redefined since
 	}
-	c.state.arrive(l, b.now)
+	c.state.advanceInPlace(l, b.now)
 	before := c.state.remaining(l)
 	if c.state.settle(h.grant.amount, h.unused, h.grant.at, h.grant.since) {
 		c.dirty = true
@@ -255,14 +255,14 @@ func (b *batch) settle(c *counter, h *hold) {
 
 // decideRequest decides over the counters as the requests before left them.
 func (b *batch) decideRequest(r *Request, newID func() string) {
-	if !b.gather(r) {
+	if !b.bindStates(r) {
 		return
 	}
 	switch r.Verb {
-	case tell:
-		b.decideTell(r, newID)
+	case reportDenials:
+		b.decideReport(r, newID)
 		return
-	case handBack, renew, look:
+	case returnLeases, renewLeases, noop:
 		return
 	case Settle:
 		b.decideSettle(r, newID)
@@ -279,21 +279,21 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 			b.events = append(b.events, b.event(EventWarning, c.limit, result, newID))
 		}
 		if !result.Allowed {
-			b.refused(c, result, r.Cost, newID)
+			b.countDenial(c, result, r.Cost, newID)
 		}
 	}
-	b.restoreKept(r)
+	b.restoreSaved(r)
 }
 
-// gather finds the states of a request's limits, and keeps those that it may leave under another definition. It is false where one of its
+// bindStates finds the states of a request's limits, and keeps those that it may leave under another definition. It is false where one of its
 // counters cannot be read.
-func (b *batch) gather(r *Request) bool {
-	b.states, b.kept = b.states[:0], b.kept[:0]
+func (b *batch) bindStates(r *Request) bool {
+	b.states, b.saved = b.states[:0], b.saved[:0]
 	for i, slot := range r.slots {
 		c := &b.counters[slot]
 		if c.err != nil {
 			r.err = c.err
-			if r.Verb == tell {
+			if r.Verb == reportDenials {
 				continue // the others can be told
 			}
 			return false
@@ -301,12 +301,12 @@ func (b *batch) gather(r *Request) bool {
 		other := c.state.spec != 0 && c.state.spec != r.Limits[i].hash()
 		if other && !c.dirty {
 			// Requests before may have brought it to now, which nobody writes: what is used is carried over from the moment that is stored.
-			unsteady := c.state.unsteady
+			unsteady := c.state.timeSensitive
 			_ = c.state.Decode(b.stored[slot]) // read before
-			c.state.until, c.state.unsteady = b.until, unsteady
+			c.state.until, c.state.timeSensitive = b.until, unsteady
 		}
 		if other && (r.Verb <= Check || r.Verb == Refund) {
-			b.kept = append(b.kept, c.definition(i))
+			b.saved = append(b.saved, c.save(i))
 		}
 		if !r.Verb.internal() && r.Verb != Settle || c.limit == nil {
 			c.limit = &r.Limits[i]
@@ -314,22 +314,22 @@ func (b *batch) gather(r *Request) bool {
 		b.states = append(b.states, &c.state)
 		// Leases were given under what the counter was before.
 		lent := c.state.lent.newer.amount > 0
-		c.void = c.void || lent && (r.Verb == Record || r.Verb == Settle && r.delta() > 0 ||
+		c.voidsLeases = c.voidsLeases || lent && (r.Verb == Record || r.Verb == Settle && r.costDelta() > 0 ||
 			other && r.Verb < Settle && r.Verb != Check)
 	}
 	return true
 }
 
-// restoreKept gives the counters that a request charged nothing to their definitions back.
-func (b *batch) restoreKept(r *Request) {
-	for i := range b.kept {
-		d := &b.kept[i]
+// restoreSaved gives the counters that a request charged nothing to their definitions back.
+func (b *batch) restoreSaved(r *Request) {
+	for i := range b.saved {
+		d := &b.saved[i]
 		if r.charges(&r.decision, d.at) {
 			continue
 		}
 		c := &b.counters[r.slots[d.at]]
-		if !r.decision.Allowed && c.other == nil {
-			c.other = newMemo(c.limit, &c.state)
+		if !r.decision.Allowed && c.otherDefinition == nil {
+			c.otherDefinition = newCachedCounter(c.limit, &c.state)
 		}
 		d.restore(c)
 		if r.Verb == Refund {
@@ -342,29 +342,29 @@ func (b *batch) restoreKept(r *Request) {
 	}
 }
 
-// definition is the counter of the at-th limit as it was before a request under another definition. If that charges nothing, it
+// savedCounter is the counter of the at-th limit as it was before a request under another definition. If that charges nothing, it
 // changes nothing: to leave its definition would be to carry what is used over into it, from where it may be gone the sooner.
-type definition struct {
+type savedCounter struct {
 	at     int
 	state  State
 	limit  *Limit
 	denied bool
 }
 
-func (c *counter) definition(at int) definition {
-	return definition{at: at, state: c.state.clone(), limit: c.limit, denied: c.denied}
+func (c *counter) save(at int) savedCounter {
+	return savedCounter{at: at, state: c.state.clone(), limit: c.limit, denied: c.denied}
 }
 
 // restore leaves of the request the denials that it counted, whose event needs a limit.
-func (d *definition) restore(c *counter) {
+func (d *savedCounter) restore(c *counter) {
 	c.state, c.denied = d.state, d.denied
 	if d.limit != nil {
 		c.limit = d.limit
 	}
 }
 
-// decideTell raises the exceeded events of denials that were counted in memory.
-func (b *batch) decideTell(r *Request, newID func() string) {
+// decideReport raises the exceeded events of denials that were counted in memory.
+func (b *batch) decideReport(r *Request, newID func() string) {
 	for i, slot := range r.slots {
 		c, l := &b.counters[slot], &r.Limits[i]
 		if c.err != nil {
@@ -376,27 +376,27 @@ func (b *batch) decideTell(r *Request, newID func() string) {
 		state.advance(l, b.now)
 		c.absent = !c.stored
 		result := Result{}
-		result.fill(l, &state, b.now, r.denied[i])
-		if r.denied[i] <= result.Remaining {
+		result.fill(l, &state, b.now, r.deniedCosts[i])
+		if r.deniedCosts[i] <= result.Remaining {
 			result.RetryAfter = 1
 		}
 		switch {
 		case !exceededDue(c.state.exceededAt, b.now):
-			c.early = true
-		case c.exceeded < 0:
-			c.exceeded = len(b.events)
+			c.notDue = true
+		case c.exceededEvent < 0:
+			c.exceededEvent = len(b.events)
 			b.events = append(b.events, b.event(EventExceeded, l, &result, newID))
 		}
 	}
 }
 
-// refused counts a denial, and raises the event for it and for those counted before if one is due.
-func (b *batch) refused(c *counter, result *Result, cost int64, newID func() string) {
+// countDenial counts a denial, and raises the event for it and for those counted before if one is due.
+func (b *batch) countDenial(c *counter, result *Result, cost int64, newID func() string) {
 	if c.denials++; c.denials == 1 {
-		c.first, c.cost = c.limit, cost
+		c.firstDenied, c.firstCost = c.limit, cost
 	}
-	if c.exceeded < 0 && exceededDue(c.state.exceededAt, b.now) {
-		c.exceeded = len(b.events)
+	if c.exceededEvent < 0 && exceededDue(c.state.exceededAt, b.now) {
+		c.exceededEvent = len(b.events)
 		b.events = append(b.events, b.event(EventExceeded, c.limit, result, newID))
 	}
 }
@@ -410,7 +410,7 @@ func (b *batch) event(t EventType, l *Limit, r *Result, newID func() string) Eve
 }
 
 // finish completes the events and encodes what changed.
-func (b *batch) finish(denials *denials) Changes {
+func (b *batch) finish(denials *denialCounts) Changes {
 	silent := 0
 	for slot := range b.counters {
 		c := &b.counters[slot]
@@ -418,11 +418,11 @@ func (b *batch) finish(denials *denials) Changes {
 			continue
 		}
 		charged := c.dirty
-		b.count(c, b.ids[slot], denials)
+		b.completeEvent(c, b.ids[slot], denials)
 		if charged { // what encodeDenied writes has no lease
-			b.lease(slot, c)
+			b.grantLease(slot, c)
 		}
-		if c.exceeded >= 0 && b.events[c.exceeded].Denied == 0 {
+		if c.exceededEvent >= 0 && b.events[c.exceededEvent].Denied == 0 {
 			silent++
 		}
 		switch {
@@ -435,41 +435,41 @@ func (b *batch) finish(denials *denials) Changes {
 	if silent > 0 {
 		b.events = slices.DeleteFunc(b.events, func(e Event) bool { return e.Type == EventExceeded && e.Denied == 0 })
 	}
-	slices.SortFunc(b.fresh, func(x, y Receipt) int { return strings.Compare(x.ID, y.ID) })
-	return Changes{Counters: b.changes, Receipts: b.fresh, Stale: b.stale, Events: b.events}
+	slices.SortFunc(b.newReceipts, func(x, y Receipt) int { return strings.Compare(x.ID, y.ID) })
+	return Changes{Counters: b.changes, Receipts: b.newReceipts, Stale: b.staleReceipts, Events: b.events}
 }
 
-// lease charges ahead for the requests to come, where that was asked for and all fitted.
-func (b *batch) lease(slot int, c *counter) {
-	h := &b.holds[slot]
-	if !h.wanted || h.lease == nil || h.demand == 0 || !c.limit.Leased || c.denied || c.refunded || c.void ||
+// grantLease charges ahead for the requests to come, where that was asked for and all fitted.
+func (b *batch) grantLease(slot int, c *counter) {
+	h := &b.leases[slot]
+	if !h.wanted || h.lease == nil || h.demand == 0 || !c.limit.Leased || c.denied || c.refunded || c.voidsLeases ||
 		c.state.spec != c.limit.hash() {
 		return
 	}
 	if amount, until, since := c.state.lease(c.limit, h.demand); amount > 0 {
 		// The counter's moment is later than now where the clock was set back.
-		until = min(until, b.now+leaseFor)
-		h.next = grant{amount: amount, at: c.state.counting().moment(), until: until, since: since}
+		until = min(until, b.now+maxLease)
+		h.newGrant = grant{amount: amount, at: c.state.counting().moment(), until: until, since: since}
 	}
 }
 
-// count settles how many denials the counter's event stands for.
-func (b *batch) count(c *counter, id CounterID, denials *denials) {
-	if c.exceeded < 0 && !b.closing && !c.early {
+// completeEvent settles how many denials the counter's event stands for.
+func (b *batch) completeEvent(c *counter, id CounterID, denials *denialCounts) {
+	if c.exceededEvent < 0 && !b.closing && !c.notDue {
 		return
 	}
-	c.recalled = denials.cut(id)
-	total := c.recalled + c.state.denied + c.denials
-	if total == 0 || c.early && total == c.state.denied {
+	c.cachedDenials = denials.take(id)
+	total := c.cachedDenials + c.state.denied + c.denials
+	if total == 0 || c.notDue && total == c.state.denied {
 		return
 	}
 	c.dirty = c.dirty || !c.absent
-	if c.exceeded < 0 {
+	if c.exceededEvent < 0 {
 		// The worker goes, or another has told of its own: what this one remembers is kept for the event to come.
 		c.state.denied = min(total, maxUsed)
 		return
 	}
-	b.events[c.exceeded].Denied = total
+	b.events[c.exceededEvent].Denied = total
 	c.state.exceededAt, c.state.denied = b.now, 0
 }
 
@@ -479,8 +479,8 @@ func (b *batch) encodeDenied(slot int, c *counter) CounterChange {
 	var s State
 	_ = s.Decode(b.stored[slot]) // read before
 	if s.spec == 0 {
-		if c.first != nil {
-			c.limit = c.first
+		if c.firstDenied != nil {
+			c.limit = c.firstDenied
 		}
 		s.advance(c.limit, b.now)
 	}
@@ -489,9 +489,9 @@ func (b *batch) encodeDenied(slot int, c *counter) CounterChange {
 }
 
 func (b *batch) encode(slot int, c *counter, s *State) CounterChange {
-	from := len(b.arena)
-	b.arena = s.Append(b.arena)
-	change := CounterChange{Slot: slot, State: b.arena[from:len(b.arena):len(b.arena)], ExpiresAt: s.expiresAt(c.limit, b.now)}
+	from := len(b.stateBuf)
+	b.stateBuf = s.Append(b.stateBuf)
+	change := CounterChange{Slot: slot, State: b.stateBuf[from:len(b.stateBuf):len(b.stateBuf)], ExpiresAt: s.expiresAt(c.limit, b.now)}
 	if !c.stored || c.spec != s.spec {
 		change.Spec, _ = json.Marshal(c.limit.Spec()) // strings and numbers: cannot fail
 	}

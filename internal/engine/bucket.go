@@ -15,19 +15,19 @@ type tokenBucket struct {
 	level, fraction int64
 	// last is the moment of level.
 	last int64
-	// over is the part of what level is below 0 that was used under a higher limit, overLimit, or under another definition. It is
+	// oldDebt is the part of what level is below 0 that was used under a higher limit, overLimit, or under another definition. It is
 	// refilled first, and at the rate of that: who used much while that was allowed does not wait longer than if it still were.
 	// Both are 0 for none.
-	over, overLimit int64
+	oldDebt, oldLimit int64
 }
 
-func (t *tokenBucket) same(l *Limit) bool { return t.window == l.Window.Millis }
+func (t *tokenBucket) sameDefinition(l *Limit) bool { return t.window == l.Window.Millis }
 
 func (t *tokenBucket) start(l *Limit, now int64) {
 	t.limit, t.burst, t.window = l.Limit, l.Burst, l.Window.Millis
 	t.last = now
 	t.level, t.fraction = t.capacity(), 0
-	t.over, t.overLimit = 0, 0
+	t.oldDebt, t.oldLimit = 0, 0
 }
 
 func (t *tokenBucket) capacity() int64 { return t.limit + t.burst }
@@ -40,9 +40,9 @@ func (t *tokenBucket) advance(l *Limit, now int64) {
 		t.limit, t.burst = l.Limit, l.Burst
 		t.level = max(t.capacity()-used, -maxUsed)
 		if before > t.limit {
-			t.over, t.overLimit = maxUsed, max(t.overLimit, before)
+			t.oldDebt, t.oldLimit = maxUsed, max(t.oldLimit, before)
 		}
-		t.boundOver()
+		t.boundOldDebt()
 	}
 	t.refill(now)
 }
@@ -50,20 +50,20 @@ func (t *tokenBucket) advance(l *Limit, now int64) {
 // carry charges what was used under another definition. What the bucket cannot hold of it is gone after one window.
 func (t *tokenBucket) carry(used int64) {
 	t.charge(used)
-	t.over, t.overLimit = maxUsed, min(max(0, -t.level), MaxAmount)
-	t.boundOver()
+	t.oldDebt, t.oldLimit = maxUsed, min(max(0, -t.level), MaxAmount)
+	t.boundOldDebt()
 }
 
-// boundOver keeps over to what is missing, and to what it spares a wait.
-func (t *tokenBucket) boundOver() {
-	if t.over = min(t.over, max(0, -t.level)); t.over == 0 || t.overLimit <= t.limit {
-		t.over, t.overLimit = 0, 0
+// boundOldDebt keeps over to what is missing, and to what it spares a wait.
+func (t *tokenBucket) boundOldDebt() {
+	if t.oldDebt = min(t.oldDebt, max(0, -t.level)); t.oldDebt == 0 || t.oldLimit <= t.limit {
+		t.oldDebt, t.oldLimit = 0, 0
 	}
 }
 
 func (t *tokenBucket) refill(now int64) {
-	if t.over > 0 && now > t.last {
-		t.refillOver(now)
+	if t.oldDebt > 0 && now > t.last {
+		t.refillOldDebt(now)
 	}
 	if now <= t.last {
 		return
@@ -83,17 +83,17 @@ func (t *tokenBucket) refill(now int64) {
 	t.level, t.fraction = t.capacity(), 0
 }
 
-// refillOver goes to the moment at which nothing is over any more, or to now if that is later.
-func (t *tokenBucket) refillOver(now int64) {
-	if wait := t.wait(t.over, t.overLimit); wait <= now-t.last {
-		t.level, t.fraction, t.last = t.level+t.over, 0, t.last+wait
-		t.over, t.overLimit = 0, 0
+// refillOldDebt goes to the moment at which nothing is over any more, or to now if that is later.
+func (t *tokenBucket) refillOldDebt(now int64) {
+	if wait := t.wait(t.oldDebt, t.oldLimit); wait <= now-t.last {
+		t.level, t.fraction, t.last = t.level+t.oldDebt, 0, t.last+wait
+		t.oldDebt, t.oldLimit = 0, 0
 		return
 	}
-	hi, lo := bits.Mul64(uint64(now-t.last), uint64(t.overLimit))
+	hi, lo := bits.Mul64(uint64(now-t.last), uint64(t.oldLimit))
 	lo, carry := bits.Add64(lo, uint64(t.fraction), 0)
 	tokens, fraction := bits.Div64(hi+carry, lo, uint64(t.window)) // fewer than are over
-	t.level, t.over = t.level+int64(tokens), t.over-int64(tokens)
+	t.level, t.oldDebt = t.level+int64(tokens), t.oldDebt-int64(tokens)
 	t.fraction, t.last = int64(fraction), now
 }
 
@@ -109,11 +109,11 @@ func (t *tokenBucket) refund(cost int64) {
 	if t.level == t.capacity() {
 		t.fraction = 0
 	}
-	t.boundOver()
+	t.boundOldDebt()
 }
 
-// add gives a fraction of a token back.
-func (t *tokenBucket) add(fraction int64) {
+// addFraction gives a fraction of a token back.
+func (t *tokenBucket) addFraction(fraction int64) {
 	if t.level == t.capacity() {
 		return
 	}
@@ -123,25 +123,25 @@ func (t *tokenBucket) add(fraction int64) {
 	}
 }
 
-func (t *tokenBucket) unlend(cost, _ int64) { t.refund(cost) }
+func (t *tokenBucket) uncharge(cost, _ int64) { t.refund(cost) }
 
 func (t *tokenBucket) freeAt() int64 {
 	if t.used() == 0 {
 		return 0
 	}
-	return t.reaches(t.capacity())
+	return t.reachedAt(t.capacity())
 }
 
-func (t *tokenBucket) fitsAt(_, cost int64) int64 { return t.reaches(cost) }
+func (t *tokenBucket) fitsAt(_, cost int64) int64 { return t.reachedAt(cost) }
 
-// reaches is when the level will be at target, which is above 0.
-func (t *tokenBucket) reaches(target int64) int64 {
+// reachedAt is when the level will be at target, which is above 0.
+func (t *tokenBucket) reachedAt(target int64) int64 {
 	if t.level >= target {
 		return t.last
 	}
 	after := *t
-	if t.over > 0 {
-		after.refillOver(math.MaxInt64 / 2)
+	if t.oldDebt > 0 {
+		after.refillOldDebt(math.MaxInt64 / 2)
 	}
 	return after.last + after.wait(target-after.level, t.limit)
 }
@@ -161,10 +161,10 @@ func (t *tokenBucket) wait(tokens, limit int64) int64 {
 	return int64(min(wait, most))
 }
 
-// fullUntil has a bucket that is full at now be full until a later moment, at which the charge to come may be made: what would
+// holdFull has a bucket that is full at now be full until a later moment, at which the charge to come may be made: what would
 // come until then is lost to it. It tells whether one that is not full yet gets so by then, and loses how much depends.
-func (t *tokenBucket) fullUntil(now, until int64) (depends bool) {
-	full := t.reaches(t.capacity())
+func (t *tokenBucket) holdFull(now, until int64) (depends bool) {
+	full := t.reachedAt(t.capacity())
 	if full <= now {
 		t.last = until
 	}
@@ -177,14 +177,14 @@ func (t *tokenBucket) steadyUntil() int64 { return farFuture }
 // append writes a limit below 0 where something is over: then that is behind the rest.
 func (t *tokenBucket) append(b []byte) []byte {
 	limit := t.limit
-	if t.over > 0 {
+	if t.oldDebt > 0 {
 		limit = -limit
 	}
 	for _, v := range [...]int64{limit, t.burst, t.window, t.level, t.fraction, t.last} {
 		b = binary.AppendVarint(b, v)
 	}
-	if t.over > 0 {
-		b = binary.AppendVarint(binary.AppendVarint(b, t.over), t.overLimit)
+	if t.oldDebt > 0 {
+		b = binary.AppendVarint(binary.AppendVarint(b, t.oldDebt), t.oldLimit)
 	}
 	return b
 }
@@ -200,6 +200,6 @@ func (t *tokenBucket) decode(d *decoder) {
 		d.bad = true
 	}
 	if limit < 0 {
-		t.over, t.overLimit = d.between(1, -t.level), d.between(t.limit+1, MaxAmount)
+		t.oldDebt, t.oldLimit = d.between(1, -t.level), d.between(t.limit+1, MaxAmount)
 	}
 }

@@ -34,8 +34,8 @@ func (e *Engine) reuse(b *batch) {
 	}
 }
 
-// keepDenials stores the denials that only this worker remembers, when it goes.
-func (e *Engine) keepDenials() {
+// storeDenials stores the denials that only this worker remembers, when it goes.
+func (e *Engine) storeDenials() {
 	for _, r := range e.denials.all() {
 		b := e.newBatch()
 		b.closing, b.began = true, time.Now()
@@ -48,26 +48,26 @@ func (e *Engine) keepDenials() {
 // is part of the patience: a store that hangs has both wait. So is, when it gets long, the time that requests have waited for the
 // transaction before: each is answered before its deadline, since nobody may wait for it any longer.
 func (e *Engine) commit(b *batch) {
-	awake := e.pulse.awake()
-	oldest := b.dropLate(time.Now(), awake, e.mostWait(), e.whyLate())
+	awake := e.heartbeat.runningSince()
+	oldest := b.failLate(time.Now(), awake, e.maxWait(), e.lateError())
 	e.answerLate(b)
-	full := later(b.began, awake).Add(e.patience())
+	full := later(b.began, awake).Add(e.txnTimeout())
 	until := earlier(full, oldest.Add(e.cfg.Deadline*15/16))
 	defer b.endTurn()
-	if e.slow.Load() && e.breaker.State() != gobreaker.StateClosed { // else all would wait for each probe
+	if e.probeTimedOut.Load() && e.breaker.State() != gobreaker.StateClosed { // else all would wait for each probe
 		for _, r := range b.requests {
-			e.leave(r, gobreaker.ErrOpenState)
+			e.skipStore(r, gobreaker.ErrOpenState)
 		}
 		e.answerFailed(b)
 		return
 	}
-	err := e.persist(b, until, e.works() && until.Before(full))
-	if err != nil && !time.Now().Before(until) && e.pulse.awake().After(awake) {
+	err := e.writeWithRetries(b, until, e.storeHealthy() && until.Before(full))
+	if err != nil && !time.Now().Before(until) && e.heartbeat.runningSince().After(awake) {
 		// The process was held up, and not by the store.
 		if errors.Is(err, ErrCommitUnknown) {
-			b.keepRepeatable(err)
+			b.failUnrepeatable(err)
 		}
-		err = e.persist(b, time.Now().Add(e.patience()), false)
+		err = e.writeWithRetries(b, time.Now().Add(e.txnTimeout()), false)
 	}
 	if err != nil {
 		b.fail(err)
@@ -75,18 +75,18 @@ func (e *Engine) commit(b *batch) {
 	e.answerFailed(b)
 }
 
-// leave leaves a request out of every transaction, for that reason. What gives leases back comes again with the next sweep.
-func (e *Engine) leave(r *Request, why error) {
+// skipStore leaves a request out of every transaction, for that reason. What gives leases back comes again with the next sweep.
+func (e *Engine) skipStore(r *Request, why error) {
 	r.err = why
-	if r.Verb == handBack {
-		e.leases.kept(r)
+	if r.Verb == returnLeases {
+		e.leases.returnFailed(r)
 	}
 }
 
-// mostWait is how long a request may have waited for its transaction to begin. What is left of its time has to do for that: in a flood
+// maxWait is how long a request may have waited for its transaction to begin. What is left of its time has to do for that: in a flood
 // the oldest would leave it too little, and a store that works would seem to fail.
-func (e *Engine) mostWait() time.Duration {
-	left := e.cfg.Deadline*59/64 - time.Duration(e.took.Load())
+func (e *Engine) maxWait() time.Duration {
+	left := e.cfg.Deadline*59/64 - time.Duration(e.typicalTxn.Load())
 	return min(e.cfg.Deadline*3/4, max(left, e.cfg.Deadline/4))
 }
 
@@ -101,7 +101,7 @@ func (e *Engine) answerLate(b *batch) {
 			kept = append(kept, r)
 			continue
 		}
-		e.answerWithout(r)
+		e.answerWithoutStore(r)
 		late.requests = append(late.requests, r)
 	}
 	b.requests = kept
@@ -115,13 +115,13 @@ func (e *Engine) answerFailed(b *batch) {
 			e.cfg.Observer.StoreFailed(r.err)
 		}
 		if r.err != nil {
-			e.answerWithout(r)
+			e.answerWithoutStore(r)
 		}
 	}
 }
 
-// patience is how long a transaction may take.
-func (e *Engine) patience() time.Duration {
+// txnTimeout is how long a transaction may take.
+func (e *Engine) txnTimeout() time.Duration {
 	most := e.cfg.Deadline * 3 / 4
 	if e.breaker.State() != gobreaker.StateClosed {
 		most = min(most, probeTimeout) // all that wait pay for a probe of a store that hangs
@@ -129,29 +129,29 @@ func (e *Engine) patience() time.Duration {
 	return most
 }
 
-// persist writes the batch, and again while that may help. short says that its requests have left it less than a transaction's time.
-func (e *Engine) persist(b *batch, until time.Time, short bool) error {
+// writeWithRetries writes the batch, and again while that may help. short says that its requests have left it less than a transaction's time.
+func (e *Engine) writeWithRetries(b *batch, until time.Time, short bool) error {
 	why := context.DeadlineExceeded
 	if short {
-		why = errShort
+		why = errShortTimeout
 	}
 	ctx, cancel := context.WithDeadlineCause(context.Background(), until, why)
 	defer cancel()
 	if short { // a flood is no store that does not return: it has the time of any other
-		until = later(until, time.Now().Add(e.patience()))
+		until = later(until, time.Now().Add(e.txnTimeout()))
 	}
-	e.begins(until)
-	defer e.returns()
-	err := e.write(ctx, b)
+	e.txnStarted(until)
+	defer e.txnReturned()
+	err := e.writeOnce(ctx, b)
 	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
 		if errors.Is(err, ErrCommitUnknown) {
 			// What carries an id can be asked again; the rest may be charged already.
-			b.keepRepeatable(err)
+			b.failUnrepeatable(err)
 		}
-		if !e.mayRetry(ctx, err, attempt) {
+		if !e.waitToRetry(ctx, err, attempt) {
 			break
 		}
-		err = e.write(ctx, b)
+		err = e.writeOnce(ctx, b)
 	}
 	return err
 }
@@ -170,16 +170,16 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// whyLate is why a request waits too long: the store fails, or it does all it can, and there is more than that.
-func (e *Engine) whyLate() error {
-	if e.works() {
+// lateError is why a request waits too long: the store fails, or it does all it can, and there is more than that.
+func (e *Engine) lateError() error {
+	if e.storeHealthy() {
 		return ErrOverloaded
 	}
 	return ErrUnavailable
 }
 
-// works tells whether the last transaction did not fail, but for want of time.
-func (e *Engine) works() bool {
+// storeHealthy tells whether the last transaction did not fail, but for want of time.
+func (e *Engine) storeHealthy() bool {
 	return e.breaker.State() == gobreaker.StateClosed && e.breaker.Counts().ConsecutiveFailures == 0
 }
 
@@ -191,13 +191,13 @@ func (b *batch) endTurn() {
 	}
 }
 
-// mayRetry waits as long as the failure asks for and tells whether to go on: a lost race at once, a failing store
+// waitToRetry waits as long as the failure asks for and tells whether to go on: a lost race at once, a failing store
 // a little later and only a few times, one whose circuit is open not at all.
-func (e *Engine) mayRetry(ctx context.Context, err error, attempt int) bool {
+func (e *Engine) waitToRetry(ctx context.Context, err error, attempt int) bool {
 	switch {
 	case errors.Is(err, ErrConflict):
 		return true
-	case isOpen(err) || attempt > 3:
+	case isCircuitOpen(err) || attempt > 3:
 		return false
 	}
 	select {
@@ -208,20 +208,20 @@ func (e *Engine) mayRetry(ctx context.Context, err error, attempt int) bool {
 	}
 }
 
-// errShort says that a transaction had too little time, because its requests had waited for long: of a store that works, and is asked for
+// errShortTimeout says that a transaction had too little time, because its requests had waited for long: of a store that works, and is asked for
 // more than it can do.
-var errShort = fmt.Errorf("%w: the transaction had too little of their time left", ErrOverloaded)
+var errShortTimeout = fmt.Errorf("%w: the transaction had too little of their time left", ErrOverloaded)
 
-// shortsMost is how many such may follow each other: after that the store is taken to hang.
-const shortsMost = 8
+// maxShortTimeouts is how many such may follow each other: after that the store is taken to hang.
+const maxShortTimeouts = 8
 
-// ranShort tells whether a transaction failed for want of time alone, and has the next ones leave more of it.
-func (e *Engine) ranShort(ctx context.Context, err error, took time.Duration) bool {
-	if err == nil || ctx.Err() == nil || context.Cause(ctx) != errShort || errors.Is(err, ErrCommitUnknown) || took >= e.cfg.Deadline*3/8 {
+// timedOutShort tells whether a transaction failed for want of time alone, and has the next ones leave more of it.
+func (e *Engine) timedOutShort(ctx context.Context, err error, took time.Duration) bool {
+	if err == nil || ctx.Err() == nil || context.Cause(ctx) != errShortTimeout || errors.Is(err, ErrCommitUnknown) || took >= e.cfg.Deadline*3/8 {
 		return false
 	}
-	e.took.Store(max(e.took.Load(), int64(took)*5/4))
-	return e.shorts.Add(1) <= shortsMost
+	e.typicalTxn.Store(max(e.typicalTxn.Load(), int64(took)*5/4))
+	return e.shortTimeouts.Add(1) <= maxShortTimeouts
 }
 
 // transact runs a transaction through the circuit breaker.
@@ -230,42 +230,42 @@ func (e *Engine) transact(ctx context.Context, update func() error) error {
 	_, err := e.breaker.Execute(func() (struct{}, error) {
 		err := update()
 		if err != nil && probing && ctx.Err() != nil {
-			e.slow.Store(true)
+			e.probeTimedOut.Store(true)
 		}
 		switch {
-		case e.ranShort(ctx, err, time.Since(began)):
-			return struct{}{}, errShort
+		case e.timedOutShort(ctx, err, time.Since(began)):
+			return struct{}{}, errShortTimeout
 		case err != nil:
-			e.failed(err)
+			e.recordFailure(err)
 		default:
-			e.succeeded()
+			e.recordSuccess()
 		}
-		e.hangs.Store(err != nil && ctx.Err() != nil && time.Since(began) >= e.cfg.Deadline*3/8 && !e.pulse.awake().After(began))
+		e.lastTimedOut.Store(err != nil && ctx.Err() != nil && time.Since(began) >= e.cfg.Deadline*3/8 && !e.heartbeat.runningSince().After(began))
 		return struct{}{}, err
 	})
-	if err != nil && !isOpen(err) && !errors.Is(err, errShort) {
+	if err != nil && !isCircuitOpen(err) && !errors.Is(err, errShortTimeout) {
 		e.cfg.Observer.StoreFailed(err)
 	}
 	return err
 }
 
-// write decides the batch in one transaction.
-func (e *Engine) write(ctx context.Context, b *batch) error {
+// writeOnce decides the batch in one transaction.
+func (e *Engine) writeOnce(ctx context.Context, b *batch) error {
 	b.prepare()
 	if len(b.pending) == 0 {
 		return nil
 	}
-	e.leases.take(b, e.now())
+	e.leases.takeForBatch(b, e.now())
 	if err := e.transact(ctx, func() error { return e.update(ctx, b) }); err != nil {
 		if errors.Is(err, ErrCommitUnknown) {
-			e.exhausted.forget(Forget{All: true})
+			e.cache.invalidate(Forget{All: true})
 		} else {
 			e.leases.restore(b)
 		}
-		b.undecide()
+		b.clearDecisions()
 		return err
 	}
-	e.committed(b)
+	e.afterCommit(b)
 	return nil
 }
 
@@ -276,54 +276,54 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	b.turn = nil
 	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs, Turn: turn}, func(s Snapshot) Changes {
 		// Before the transaction can renew what is remembered.
-		e.exhausted.forgetOthers(&s.Others)
-		b.generations = e.exhausted.generations()
+		e.cache.invalidateOthers(&s.Others)
+		b.generations = e.cache.generations()
 		changes := b.decide(s, &e.denials, e.cfg.NewID)
-		e.forgetChanged(b)
+		e.broadcastChanges(b)
 		return changes
 	})
 	if err != nil {
 		return err
 	}
-	b.clock = &reading{now: b.now, ahead: b.ahead, sent: sent, received: time.Now()}
+	b.clock = &clockReading{now: b.now, ahead: b.ahead, sent: sent, received: time.Now()}
 	e.clock.Store(b.clock)
 	return nil
 }
 
-// forgetChanged tells all workers of refunds, and of what else voids what they know, while nobody else can write: whoever
+// broadcastChanges tells all workers of refunds, and of what else voids what they know, while nobody else can write: whoever
 // remembers such a counter again has read it after the commit. Told later, a worker could deny from memory what another
 // has seen to be free.
-func (e *Engine) forgetChanged(b *batch) {
+func (e *Engine) broadcastChanges(b *batch) {
 	for i := range b.counters {
 		c := &b.counters[i]
-		if !c.refunded && !c.void && !c.freed {
+		if !c.refunded && !c.voidsLeases && !c.freed {
 			continue
 		}
-		e.forgetEverywhere(Forget{Key: c.limit.Key, Freed: !c.refunded && !c.void})
+		e.forgetAndBroadcast(Forget{Key: c.limit.Key, Freed: !c.refunded && !c.voidsLeases})
 		// What the batch itself has forgotten does not keep it from remembering what it has read.
-		b.generations[e.exhausted.shard(c.limit.CounterID)]++
+		b.generations[e.cache.shard(c.limit.CounterID)]++
 	}
 }
 
-// committed does what follows from a transaction that stands.
-func (e *Engine) committed(b *batch) {
+// afterCommit does what follows from a transaction that stands.
+func (e *Engine) afterCommit(b *batch) {
 	took := b.clock.received.Sub(b.clock.sent)
 	e.cfg.Observer.Wrote(len(b.pending), len(b.ids), took)
-	e.shorts.Store(0)
-	if e.pulse.awake().After(b.clock.sent) {
+	e.shortTimeouts.Store(0)
+	if e.heartbeat.runningSince().After(b.clock.sent) {
 		took = 0 // the process was held up
 	}
 	// One that is slow for once says little; slow ones that follow each other say more.
-	if more := int64(min(took, e.cfg.Deadline)) - e.took.Load(); more > 0 {
-		e.took.Add(more / 4)
+	if more := int64(min(took, e.cfg.Deadline)) - e.typicalTxn.Load(); more > 0 {
+		e.typicalTxn.Add(more / 4)
 	} else {
-		e.took.Add(more / 16)
+		e.typicalTxn.Add(more / 16)
 	}
 	for i := range b.counters {
 		c := &b.counters[i]
-		e.denials.settle(c, b.now)
+		e.denials.afterCommit(c, b.now)
 	}
-	e.exhausted.committed(b)
+	e.cache.afterCommit(b)
 	e.leases.install(b)
 	if len(b.events) > 0 {
 		e.cfg.Committed()

@@ -6,7 +6,7 @@ import "fmt"
 // says so; settles and leases charge elsewhere. Limits in shadow have no part in whether it is allowed.
 func (r *Request) decide(states []*State, now int64) Decision {
 	verb, limits, cost := r.Verb, r.Limits, r.Cost
-	d := Decision{Allowed: true, Results: r.results()}
+	d := Decision{Allowed: true, Results: r.makeResults()}
 	for i := range limits {
 		l, s := &limits[i], states[i]
 		s.advance(l, now)

@@ -45,7 +45,7 @@ func BenchmarkSpan(b *testing.B) {
 // BenchmarkState stores and reads a sliding window with all of its buckets in use, which is the largest state.
 func BenchmarkState(b *testing.B) {
 	h := history{limit: limitOf(b, SlidingWindow, MaxAmount, "1m"), now: noon}
-	for range slots {
+	for range subBuckets {
 		h.play(op{1_000, Consume, 1_000})
 	}
 	room := h.state.Append(nil)

@@ -157,7 +157,7 @@ func TestASlidingWindowStaysSmall(t *testing.T) {
 		h.play(op{6, Consume, 1})
 		most = max(most, len(h.state.sliding.buckets))
 	}
-	if most > slots+1 {
+	if most > subBuckets+1 {
 		t.Errorf("%d buckets", most)
 	}
 	if b := h.state.Append(nil); len(b) > 400 {

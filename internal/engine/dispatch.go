@@ -32,7 +32,7 @@ func (e *Engine) writeLoop() {
 	}
 	e.awaitProbe()
 	e.returnLeases()
-	e.keepDenials()
+	e.storeDenials()
 }
 
 // next gives a batch, as soon as there is one to write, or nil when the engine is closed and nothing waits.
@@ -99,7 +99,7 @@ func (w *writer) gather() *batch {
 		if w.serve(r) {
 			continue
 		}
-		if b.limits > 0 && b.limits+len(r.Limits) > maxBatchLimits {
+		if b.limitCount > 0 && b.limitCount+len(r.Limits) > maxBatchLimits {
 			w.first = r
 			break
 		}
@@ -113,7 +113,7 @@ func (w *writer) gather() *batch {
 		w.e.reuse(b)
 		return nil
 	}
-	w.e.leases.renew(b, w.e.cfg.MaxBatch)
+	w.e.leases.addRenewals(b, w.e.cfg.MaxBatch)
 	return b
 }
 

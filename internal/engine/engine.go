@@ -80,28 +80,28 @@ type Engine struct {
 
 	// lastFailure is nil while the store answers.
 	lastFailure atomic.Pointer[failure]
-	// hangs says that the store did not answer the last transaction for long: one such is enough to open the circuit.
-	hangs atomic.Bool
-	// slow says that the store did not answer a probe in its time: it may need longer, which is found out beside the requests, while
+	// lastTimedOut says that the store did not answer the last transaction for long: one such is enough to open the circuit.
+	lastTimedOut atomic.Bool
+	// probeTimedOut says that the store did not answer a probe in its time: it may need longer, which is found out beside the requests, while
 	// probing is true.
-	slow, probing atomic.Bool
-	// took is about how long transactions take of late, in nanoseconds, and shorts are those, one after the other, that had too little
+	probeTimedOut, probing atomic.Bool
+	// typicalTxn is about how long transactions take of late, in nanoseconds, and shorts are those, one after the other, that had too little
 	// time left of that of their requests.
-	took, shorts atomic.Int64
-	// until is when the time of the transaction that runs is over, in nanoseconds since the pulse's origin; 0 while none runs. stuck says
+	typicalTxn, shortTimeouts atomic.Int64
+	// txnDeadline is when the time of the transaction that runs is over, in nanoseconds since the pulse's origin; 0 while none runs. stuck says
 	// that it goes on nevertheless, and returned has a value when it has ended then.
-	until    atomic.Int64
-	stuck    atomic.Bool
-	returned chan struct{}
-	pulse    pulse
-	clock    atomic.Pointer[reading]
-	// looked is the reading that became old when denials were answered on the strength of it.
-	looked    atomic.Pointer[reading]
-	exhausted exhausted
-	denials   denials
-	leases    leases
-	local     local
-	inquiries inquiries
+	txnDeadline atomic.Int64
+	hung        atomic.Bool
+	returned    chan struct{}
+	heartbeat   heartbeat
+	clock       atomic.Pointer[clockReading]
+	// refreshed is the reading that became old when denials were answered on the strength of it.
+	refreshed    atomic.Pointer[clockReading]
+	cache        denialCache
+	denials      denialCounts
+	leases       leases
+	local        localLimiter
+	receiptReads receiptReads
 }
 
 // New starts an engine: it reads the store's clock, so the store must be reachable. Close stops it.
@@ -117,11 +117,13 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 		returned: make(chan struct{}, 1),
 	}
 	e.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
-		Name:         "store",
-		MaxRequests:  1,
-		Timeout:      openFor,
-		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 || e.hangs.Load() },
-		IsSuccessful: func(err error) bool { return err == nil || errors.Is(err, ErrConflict) || errors.Is(err, errShort) },
+		Name:        "store",
+		MaxRequests: 1,
+		Timeout:     openFor,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 || e.lastTimedOut.Load() },
+		IsSuccessful: func(err error) bool {
+			return err == nil || errors.Is(err, ErrConflict) || errors.Is(err, errShortTimeout)
+		},
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			switch {
 			case to == gobreaker.StateOpen && from == gobreaker.StateClosed:
@@ -131,8 +133,8 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 			}
 		},
 	})
-	e.pulse.init()
-	e.exhausted.init()
+	e.heartbeat.init()
+	e.cache.init()
 	e.denials.init()
 	e.leases.init()
 	e.local.init()
@@ -141,7 +143,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e.done.Go(e.writeLoop)
 	e.done.Go(e.answerLoop)
-	e.done.Go(e.tellLoop)
+	e.done.Go(e.reportLoop)
 	e.done.Go(e.leaseLoop)
 	return e, nil
 }
@@ -151,7 +153,7 @@ func (c *Config) setDefaults() {
 	c.MaxBatch = cmp.Or(c.MaxBatch, 512)
 	c.Deadline = cmp.Or(c.Deadline, 2*time.Second)
 	if c.Observer == nil {
-		c.Observer = unobserved{}
+		c.Observer = nopObserver{}
 	}
 	if c.Broadcast == nil {
 		c.Broadcast = func(Forget) {}
@@ -164,11 +166,11 @@ func (c *Config) setDefaults() {
 	}
 }
 
-type unobserved struct{}
+type nopObserver struct{}
 
-func (unobserved) Decided(Verb, string, string, bool, time.Duration) {}
-func (unobserved) Wrote(int, int, time.Duration)                     {}
-func (unobserved) StoreFailed(error)                                 {}
+func (nopObserver) Decided(Verb, string, string, bool, time.Duration) {}
+func (nopObserver) Wrote(int, int, time.Duration)                     {}
+func (nopObserver) StoreFailed(error)                                 {}
 
 // Submit takes a request in; its Done is called once, perhaps before Submit returns. When Submit fails (with
 // ErrOverloaded or ErrClosed) Done is not called.
@@ -176,7 +178,7 @@ func (e *Engine) Submit(r *Request) error {
 	if r.Received.IsZero() {
 		r.Received = time.Now()
 	}
-	if d, ok := e.answerNow(r); ok {
+	if d, ok := e.answerFromMemory(r); ok {
 		r.decision, r.AtOnce = d, true
 		e.finish(r, 0)
 		return nil
@@ -202,10 +204,10 @@ func (e *Engine) enqueue(r *Request) error {
 	}
 }
 
-// answerNow answers what needs no store: a request without limits and id, one that leases serve, and one that is known to be
+// answerFromMemory answers what needs no store: a request without limits and id, one that leases serve, and one that is known to be
 // denied.
-func (e *Engine) answerNow(r *Request) (Decision, bool) {
-	if len(r.Limits) == 0 && !r.repeatable() {
+func (e *Engine) answerFromMemory(r *Request) (Decision, bool) {
+	if len(r.Limits) == 0 && !r.hasReceipt() {
 		return Decision{Allowed: true, Results: []Result{}}, true
 	}
 	if d, ok := e.leases.serve(r, r.Received, e.clock.Load()); ok {
@@ -216,9 +218,9 @@ func (e *Engine) answerNow(r *Request) (Decision, bool) {
 	}
 	// The clock first: what a transaction had forgotten went before it told the clock.
 	clock := e.clock.Load()
-	d, ok := e.exhausted.deny(r, clock, &e.denials)
-	if ok && r.Received.Sub(clock.sent) >= lookAfter && e.looked.Load() != clock && e.looked.Swap(clock) != clock {
-		_ = e.enqueue(&Request{Verb: look}) // when the queue is full others run a transaction
+	d, ok := e.cache.deny(r, clock, &e.denials)
+	if ok && r.Received.Sub(clock.sent) >= refreshAfter && e.refreshed.Load() != clock && e.refreshed.Swap(clock) != clock {
+		_ = e.enqueue(&Request{Verb: noop}) // when the queue is full others run a transaction
 	}
 	return d, ok
 }
@@ -248,9 +250,9 @@ func (e *Engine) Queued() int { return len(e.queue) }
 
 // Forget drops what the engine remembers of counters; it is what a broadcast from another worker calls.
 func (e *Engine) Forget(f Forget) {
-	e.exhausted.forget(f)
+	e.cache.invalidate(f)
 	if !f.Freed {
-		e.leases.end(f)
+		e.leases.endFor(f)
 	}
 }
 
@@ -314,16 +316,16 @@ func (e *Engine) answerLoop() {
 	}
 }
 
-// reading is the store's clock as read by a transaction that lasted from sent to received on the worker's own
+// clockReading is the store's clock as read by a transaction that lasted from sent to received on the worker's own
 // monotonic clock. Where it was estimated it was at least now, and at most ahead of that.
-type reading struct {
+type clockReading struct {
 	now, ahead     int64
 	sent, received time.Time
 }
 
 // earliest and latest bound the store's clock at t. The monotonic clock stands while the machine sleeps, and the other does not.
-func (r *reading) earliest(t time.Time) int64 { return r.now + t.Sub(r.received).Milliseconds() }
-func (r *reading) latest(t time.Time) int64 {
+func (r *clockReading) earliest(t time.Time) int64 { return r.now + t.Sub(r.received).Milliseconds() }
+func (r *clockReading) latest(t time.Time) int64 {
 	passed := max(t.Sub(r.sent), t.Round(0).Sub(r.sent.Round(0)))
 	return r.now + r.ahead + passed.Milliseconds() + 2
 }

@@ -12,14 +12,14 @@ import (
 // tried again.
 const degradedRetry = 1000
 
-func isOpen(err error) bool {
+func isCircuitOpen(err error) bool {
 	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
 }
 
-// answerWithout answers a request that the store failed, as its OnError says. What cannot be guessed stays an
+// answerWithoutStore answers a request that the store failed, as its OnError says. What cannot be guessed stays an
 // error: a refund or a record that was not written, and an id used twice or not known. So does what waited too long for a store
 // that works: a flood must not open the limits of others. A limiter in memory can record.
-func (e *Engine) answerWithout(r *Request) {
+func (e *Engine) answerWithoutStore(r *Request) {
 	if errors.Is(r.err, ErrIDConflict) || errors.Is(r.err, ErrUnknownID) || errors.Is(r.err, ErrOverloaded) {
 		return
 	}
@@ -28,7 +28,7 @@ func (e *Engine) answerWithout(r *Request) {
 		return
 	}
 	if r.Verb == Refund || r.Verb == Settle || r.Verb == Record && r.OnError != OnErrorLocal {
-		if isOpen(r.err) {
+		if isCircuitOpen(r.err) {
 			r.err = e.cause() // which says why
 		}
 		r.err = unavailable(r.Verb.String(), r.err)
@@ -39,15 +39,15 @@ func (e *Engine) answerWithout(r *Request) {
 	case OnErrorLocal:
 		r.decision = e.local.decide(r, e.now())
 	default:
-		r.decision = guess(r, e.now())
+		r.decision = fixedAnswer(r, e.now())
 	}
 	r.decision.Degraded = true
 }
 
-// guess answers for all limits alike: everything is free, or nothing. What is in shadow never refuses.
-func guess(r *Request, now int64) Decision {
+// fixedAnswer answers for all limits alike: everything is free, or nothing. What is in shadow never refuses.
+func fixedAnswer(r *Request, now int64) Decision {
 	allow := r.OnError == OnErrorAllow
-	d := Decision{Allowed: true, Results: r.results()}
+	d := Decision{Allowed: true, Results: r.makeResults()}
 	for i := range r.Limits {
 		l, res := &r.Limits[i], &d.Results[i]
 		var s State
@@ -65,20 +65,20 @@ func guess(r *Request, now int64) Decision {
 // localMost bounds the counters of the local limiter. Beyond it one of localSought goes, one that is free again or has the least used: a
 // flood of others must not have those forgotten that deny.
 const (
-	localMost   = 65536
-	localSought = 16
+	maxLocal       = 65536
+	evictionSample = 16
 )
 
-// local is a limiter in the worker's memory. It stands in for a store that fails, and knows only what this worker
+// localLimiter is a limiter in the worker's memory. It stands in for a store that fails, and knows only what this worker
 // charged meanwhile.
-type local struct {
+type localLimiter struct {
 	mu     sync.Mutex
 	states map[CounterID]*State
 }
 
-func (m *local) init() { m.states = make(map[CounterID]*State) }
+func (m *localLimiter) init() { m.states = make(map[CounterID]*State) }
 
-func (m *local) decide(r *Request, now int64) Decision {
+func (m *localLimiter) decide(r *Request, now int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// Copies, because what a request charges nothing to it leaves as it is: to bring it under another definition is to carry what is
@@ -96,7 +96,7 @@ func (m *local) decide(r *Request, now int64) Decision {
 		known := m.states[l.CounterID]
 		switch {
 		case r.charges(&d, i), r.Verb == Refund && known != nil && known.spec == l.hash():
-			m.keep(l.CounterID, states[i], now)
+			m.put(l.CounterID, states[i], now)
 		case r.Verb == Refund && known != nil:
 			known.refund(r.Cost)
 		}
@@ -104,9 +104,9 @@ func (m *local) decide(r *Request, now int64) Decision {
 	return d
 }
 
-// keep keeps a counter that something was charged to.
-func (m *local) keep(id CounterID, s *State, now int64) {
-	if m.states[id] == nil && len(m.states) >= localMost {
+// put keeps a counter that something was charged to.
+func (m *localLimiter) put(id CounterID, s *State, now int64) {
+	if m.states[id] == nil && len(m.states) >= maxLocal {
 		var least CounterID
 		sought, used := 0, int64(math.MaxInt64)
 		for other, o := range m.states { // in no order
@@ -117,7 +117,7 @@ func (m *local) keep(id CounterID, s *State, now int64) {
 			if has < used {
 				least, used = other, has
 			}
-			if sought++; sought == localSought {
+			if sought++; sought == evictionSample {
 				break
 			}
 		}

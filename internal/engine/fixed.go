@@ -9,7 +9,7 @@ type fixedWindow struct {
 	last int64
 }
 
-func (f *fixedWindow) same(l *Limit) bool {
+func (f *fixedWindow) sameDefinition(l *Limit) bool {
 	begin, end := l.span(f.begin)
 	return begin == f.begin && end == f.end
 }
@@ -21,14 +21,14 @@ func (f *fixedWindow) start(l *Limit, now int64) {
 
 func (f *fixedWindow) advance(l *Limit, now int64) {
 	f.last = max(f.last, now)
-	if f.over(l, now) {
+	if f.ended(l, now) {
 		f.start(l, f.last)
 	}
 }
 
-// over tells whether another window begins with what is charged at now. One from the first use has not begun while nothing is
+// ended tells whether another window begins with what is charged at now. One from the first use has not begun while nothing is
 // charged to it.
-func (f *fixedWindow) over(l *Limit, now int64) bool {
+func (f *fixedWindow) ended(l *Limit, now int64) bool {
 	return max(f.last, now) >= f.end || l.FirstUse && f.count == 0
 }
 
@@ -40,7 +40,7 @@ func (f *fixedWindow) charge(cost int64) { f.count = min(f.count+cost, maxUsed) 
 
 func (f *fixedWindow) refund(cost int64) { f.count = max(0, f.count-cost) }
 
-func (f *fixedWindow) unlend(cost, at int64) {
+func (f *fixedWindow) uncharge(cost, at int64) {
 	if at >= f.begin && at < f.end {
 		f.refund(cost)
 	}

@@ -196,7 +196,7 @@ func counts(h *history, log []charged, i int) int64 {
 		m.at(h.latest)
 		return max(0, min(c.cost, m.(*bucketModel).owed()-later))
 	default:
-		width := slotWidth(h.limit.Window.Millis)
+		width := subBucketWidth(h.limit.Window.Millis)
 		if c.at/width*width+width+h.limit.Window.Millis <= h.latest {
 			return 0
 		}
@@ -290,7 +290,7 @@ func TestASlidingWindowIsLateByOneBucketAtMost(t *testing.T) {
 				}
 				ideal = max(ideal, c.at+w)
 			}
-			if late := h.now + r.RetryAfter - ideal; late < 0 || late > slotWidth(w) {
+			if late := h.now + r.RetryAfter - ideal; late < 0 || late > subBucketWidth(w) {
 				t.Fatalf("%+v: %d ms later than the first moment that fits", h.limit.Spec(), late)
 			}
 		}

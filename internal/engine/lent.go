@@ -6,14 +6,14 @@ import (
 )
 
 const (
-	// leaseFor bounds how long a worker serves from what it charged ahead, in milliseconds.
-	leaseFor = 1000
-	// leaseLeast is the shortest lease worth its write, in milliseconds.
-	leaseLeast = 10
+	// maxLease bounds how long a worker serves from what it charged ahead, in milliseconds.
+	maxLease = 1000
+	// minLease is the shortest lease worth its write, in milliseconds.
+	minLease = 10
 	// leaseGrace is how long after its end what was not served may be given back, in milliseconds.
 	leaseGrace = 500
-	// leasePart is the part of what remains that one lease may take.
-	leasePart = 8
+	// leaseFraction is the part of what remains that one lease may take.
+	leaseFraction = 8
 )
 
 // lent is what workers charged ahead to a counter and neither spent nor gave back, as far as the store knows. What a worker
@@ -21,8 +21,8 @@ const (
 // enough for another to begin, all of the older are over. The newer is empty only when both are.
 type lent struct{ newer, older loans }
 
-// generation is for how long leases are of one generation, in milliseconds: as long as the last of the older may last.
-const generation = leaseFor + leaseGrace
+// generationLength is for how long leases are of one generation, in milliseconds: as long as the last of the older may last.
+const generationLength = maxLease + leaseGrace
 
 // loans are the leases of one generation.
 type loans struct {
@@ -37,7 +37,7 @@ func (t *lent) until() int64  { return max(t.newer.until, t.older.until) }
 
 // add notes a lease, and gives the beginning of its generation.
 func (t *lent) add(amount, now, until int64) (since int64) {
-	if t.newer.amount > 0 && now-t.newer.since > generation {
+	if t.newer.amount > 0 && now-t.newer.since > generationLength {
 		t.older, t.newer = t.newer, loans{}
 	}
 	if t.newer.amount == 0 {
@@ -48,8 +48,8 @@ func (t *lent) add(amount, now, until int64) (since int64) {
 	return t.newer.since
 }
 
-// of gives the loans of the generation that began then.
-func (t *lent) of(since int64) *loans {
+// generationOf gives the loans of the generation that began then.
+func (t *lent) generationOf(since int64) *loans {
 	switch {
 	case t.newer.amount > 0 && t.newer.since == since:
 		return &t.newer
@@ -68,10 +68,10 @@ func (t *lent) trim(now, used int64) {
 		}
 		used -= g.amount
 	}
-	t.order()
+	t.promoteOlder()
 }
 
-func (t *lent) order() {
+func (t *lent) promoteOlder() {
 	if t.newer.amount == 0 {
 		t.newer, t.older = t.older, loans{}
 	}
@@ -113,16 +113,16 @@ func (g *loans) decode(d *decoder) {
 // is decided, and its event written, with the request that crosses it.
 func (s *State) lease(l *Limit, want int64) (amount, until, since int64) {
 	remaining := s.remaining(l)
-	amount = min(want, remaining/leasePart)
+	amount = min(want, remaining/leaseFraction)
 	if remaining > l.Threshold {
 		amount = min(amount, remaining-max(0, l.Threshold)-1)
 	}
 	now := s.counting().moment()
-	until = min(now+leaseFor, s.counting().steadyUntil())
+	until = min(now+maxLease, s.counting().steadyUntil())
 	if s.algorithm == TokenBucket {
-		until = min(until, now+s.bucket.emptyFor(s.lent.amount())-leaseGrace)
+		until = min(until, now+s.bucket.notFullFor(s.lent.amount())-leaseGrace)
 	}
-	if amount <= 0 || until < now+leaseLeast {
+	if amount <= 0 || until < now+minLease {
 		return 0, 0, 0
 	}
 	s.counting().charge(amount)
@@ -132,14 +132,14 @@ func (s *State) lease(l *Limit, want int64) (amount, until, since int64) {
 // settle ends a lease: of the amount that was lent at a moment, what is unused is taken back. It tells whether the
 // counter knows of the lease; one that was reset, or for which it is too late, does not.
 func (s *State) settle(amount, unused, at, since int64) bool {
-	g := s.lent.of(since)
+	g := s.lent.generationOf(since)
 	if g == nil {
 		return false
 	}
-	s.counting().unlend(min(unused, g.amount), at)
+	s.counting().uncharge(min(unused, g.amount), at)
 	if g.amount -= amount; g.amount <= 0 {
 		*g = loans{}
-		s.lent.order()
+		s.lent.promoteOlder()
 	}
 	return true
 }
@@ -155,9 +155,9 @@ func (s *State) refund(cost int64) {
 	}
 }
 
-// emptyFor gives the milliseconds for which the bucket is sure not to be full, beside what is lent.
-func (t *tokenBucket) emptyFor(lent int64) int64 {
-	const most = leaseFor + leaseGrace
+// notFullFor gives the milliseconds for which the bucket is sure not to be full, beside what is lent.
+func (t *tokenBucket) notFullFor(lent int64) int64 {
+	const most = maxLease + leaseGrace
 	// Used counts a token that is not whole yet.
 	hi, lo := bits.Mul64(uint64(max(0, t.used()-lent-1)), uint64(t.window))
 	if hi > 0 || lo/uint64(t.limit) > most {
@@ -168,5 +168,5 @@ func (t *tokenBucket) emptyFor(lent int64) int64 {
 
 // refilledBy gives the tokens that come until then, and two for those that are not whole.
 func (t *tokenBucket) refilledBy(then int64) int64 {
-	return max(0, min(then-t.last, leaseFor+leaseGrace))*max(t.limit, t.overLimit)/t.window + 2
+	return max(0, min(then-t.last, maxLease+leaseGrace))*max(t.limit, t.oldLimit)/t.window + 2
 }

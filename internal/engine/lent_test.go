@@ -28,7 +28,7 @@ func (h *lending) lend(t *rapid.T) {
 	if amount == 0 {
 		return
 	}
-	if amount > before/leasePart {
+	if amount > before/leaseFraction {
 		t.Fatalf("lent %d of %d", amount, before)
 	}
 	if th := h.limit.Threshold; before > th && before-amount <= max(0, th) {
@@ -78,8 +78,8 @@ func (h *lending) brisk(t *rapid.T) {
 
 // pass lets some time of a lease pass, or what the request says.
 func (h *lending) pass(t *rapid.T, o op) {
-	after := rapid.OneOf(rapid.Just[int64](0), rapid.Int64Range(0, 30), rapid.Int64Range(0, leaseFor/2),
-		rapid.Int64Range(0, leaseFor+leaseGrace+50), rapid.Just(o.after)).Draw(t, "pass")
+	after := rapid.OneOf(rapid.Just[int64](0), rapid.Int64Range(0, 30), rapid.Int64Range(0, maxLease/2),
+		rapid.Int64Range(0, maxLease+leaseGrace+50), rapid.Just(o.after)).Draw(t, "pass")
 	h.play(op{after, Check, 1})
 }
 
@@ -182,9 +182,9 @@ func TestALeaseOfAResetCounterGivesNothingBack(t *testing.T) {
 func TestALeaseIsGivenBackToItsGeneration(t *testing.T) {
 	t.Parallel()
 	var l lent
-	older := l.add(1, 0, generation)
-	newer := l.add(1, generation+1, 2*generation)
-	if l.of(older) != &l.older || l.of(newer) != &l.newer || l.of(older+1) != nil {
+	older := l.add(1, 0, generationLength)
+	newer := l.add(1, generationLength+1, 2*generationLength)
+	if l.generationOf(older) != &l.older || l.generationOf(newer) != &l.newer || l.generationOf(older+1) != nil {
 		t.Errorf("%+v", l)
 	}
 }
@@ -272,17 +272,17 @@ func TestAWorkerThatGoesGivesBackWhatASweepCouldNot(t *testing.T) {
 	x.init()
 	id := CounterID{"k", "n"}
 	now := time.Now()
-	clock := reading{now: 200, sent: now, received: now}
-	x.shard(id).known[id] = &lease{
+	clock := clockReading{now: 200, sent: now, received: now}
+	x.shard(id).entries[id] = &lease{
 		limit: Limit{CounterID: id}, grant: grant{amount: 5, until: 100}, tokens: 5, clock: &clock,
 	}
-	if rs := x.over(now, &clock, false); len(rs) != 1 {
+	if rs := x.takeExpired(now, &clock, false); len(rs) != 1 {
 		t.Fatalf("%d requests to settle a lease that is over", len(rs))
 	}
-	if rs := x.over(now, &clock, false); len(rs) != 0 {
+	if rs := x.takeExpired(now, &clock, false); len(rs) != 0 {
 		t.Errorf("%d requests while one is on its way", len(rs))
 	}
-	if rs := x.over(now, &clock, true); len(rs) != 1 {
+	if rs := x.takeExpired(now, &clock, true); len(rs) != 1 {
 		t.Errorf("%d requests when the worker goes, want 1", len(rs))
 	}
 }
@@ -295,12 +295,12 @@ func TestALeaseThatIsOverForLongIsNotGivenBack(t *testing.T) {
 	for at, want := range map[int64]int{600 - 2: 1, 600 - 1: 0} { // latest says 2 ms more
 		var x leases
 		x.init()
-		clock := reading{now: at, sent: now, received: now}
-		x.shard(id).known[id] = &lease{
+		clock := clockReading{now: at, sent: now, received: now}
+		x.shard(id).entries[id] = &lease{
 			limit: Limit{CounterID: id}, grant: grant{amount: 5, until: 600 - leaseGrace}, tokens: 5, clock: &clock,
 		}
-		rs := x.over(now, &clock, false)
-		if e := x.shard(id).known[id]; len(rs) != want || (e.amount > 0) != (want > 0) || (e.tokens > 0) != (want > 0) {
+		rs := x.takeExpired(now, &clock, false)
+		if e := x.shard(id).entries[id]; len(rs) != want || (e.amount > 0) != (want > 0) || (e.tokens > 0) != (want > 0) {
 			t.Errorf("at %d: %d requests, and the lease is of %d with %d left", at, len(rs), e.amount, e.tokens)
 		}
 	}
@@ -312,25 +312,25 @@ func TestDemandIsForgottenWhenNobodyAsks(t *testing.T) {
 	var x leases
 	x.init()
 	now := time.Now()
-	clock := reading{sent: now, received: now}
+	clock := clockReading{sent: now, received: now}
 	idle, lent := CounterID{"idle", "n"}, CounterID{"lent", "n"}
-	x.know(x.shard(idle), idle)
+	x.add(x.shard(idle), idle)
 	ref := new(Ref)
-	_, e := x.find(ref, idle)
-	e.home.mu.Unlock()
-	held := x.know(x.shard(lent), lent)
+	_, e := x.lockAndFind(ref, idle)
+	e.shard.mu.Unlock()
+	held := x.add(x.shard(lent), lent)
 	held.grant, held.tokens, held.clock = grant{amount: 5, until: 1000}, 5, &clock
 	for range idleSweeps {
-		x.over(now, &clock, false)
+		x.takeExpired(now, &clock, false)
 	}
-	if x.shard(idle).known[idle] == nil || x.count.Load() != 2 {
+	if x.shard(idle).entries[idle] == nil || x.count.Load() != 2 {
 		t.Errorf("forgotten after %d sweeps; %d counters are known", idleSweeps, x.count.Load())
 	}
-	x.over(now, &clock, false)
-	if x.shard(idle).known[idle] != nil || x.shard(lent).known[lent] == nil || x.count.Load() != 1 {
+	x.takeExpired(now, &clock, false)
+	if x.shard(idle).entries[idle] != nil || x.shard(lent).entries[lent] == nil || x.count.Load() != 1 {
 		t.Errorf("after %d sweeps %d counters are known", idleSweeps+1, x.count.Load())
 	}
-	s, again := x.find(ref, idle)
+	s, again := x.lockAndFind(ref, idle)
 	s.mu.Unlock()
 	if again != nil {
 		t.Error("who names it by its reference still finds it")
@@ -343,11 +343,11 @@ func TestTheWriterServesNothingFromALeaseThatEndedBeforeTheRequestCame(t *testin
 	var e Engine
 	e.leases.init()
 	now := time.Now()
-	clock := reading{sent: now, received: now}
+	clock := clockReading{sent: now, received: now}
 	e.clock.Store(&clock)
 	l := Limit{CounterID: CounterID{"k", "n"}, Limit: 100, Window: Window{Millis: 1000, text: "1s"}, Leased: true}
 	home := e.leases.shard(l.CounterID)
-	home.known[l.CounterID] = &lease{home: home, limit: l, grant: grant{amount: 5, until: 100}, tokens: 5, clock: &clock}
+	home.entries[l.CounterID] = &lease{shard: home, limit: l, grant: grant{amount: 5, until: 100}, tokens: 5, clock: &clock}
 	e.leases.count.Add(1)
 	w := &writer{e: &e, now: now}
 	for after, want := range map[time.Duration]bool{0: true, 200 * time.Millisecond: false} {
@@ -386,7 +386,7 @@ func TestABucketAtAnEstimatedMomentAdmitsNoMore(t *testing.T) {
 		var s State
 		s.advance(&l, now)
 		s.counting().charge(c.used)
-		var d denials
+		var d denialCounts
 		d.init()
 		decided := func(state []byte, v Verb, cost int64, snap Snapshot) (Changes, Result) {
 			b := newBatch()
@@ -418,11 +418,11 @@ func TestACounterDoesNotExpireBeforeItsNextEventIsDue(t *testing.T) {
 	s.advance(&l, now)
 	s.counting().charge(1)
 	s.exceededAt = now
-	if at := s.expiresAt(&l, now); at < now+exceededEvery {
+	if at := s.expiresAt(&l, now); at < now+exceededInterval {
 		t.Errorf("expires at %d, and was told of at %d", at, s.exceededAt)
 	}
 	s.exceededAt, s.denied = 0, 3
-	if at := s.expiresAt(&l, now); at < now+exceededEvery {
+	if at := s.expiresAt(&l, now); at < now+exceededInterval {
 		t.Errorf("expires at %d with denials to tell", at)
 	}
 }

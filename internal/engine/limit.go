@@ -58,19 +58,21 @@ func (c CounterID) Compare(d CounterID) int {
 	return strings.Compare(c.Name, d.Name)
 }
 
-// policyCut stands in a counter's stored name between its policy and the limit's name: the names of inline limits hold
+// policySeparator stands in a counter's stored name between its policy and the limit's name: the names of inline limits hold
 // nothing that is not printable, so theirs are never the same.
-const policyCut = "\x1f"
+const policySeparator = "\x1f"
 
 // PolicyName gives the stored name of a policy's counter: two policies with one key and one name for a limit do not
 // share a counter.
-func PolicyName(policy, limit string) string { return policy + policyCut + limit }
+func PolicyName(policy, limit string) string { return policy + policySeparator + limit }
 
 // Label is the name to show: that of the limit, without its policy.
-func (c CounterID) Label() string { return c.Name[strings.Index(c.Name, policyCut)+1:] }
+func (c CounterID) Label() string { return c.Name[strings.Index(c.Name, policySeparator)+1:] }
 
 // PolicyPart is the policy that the stored name begins with; empty for an inline limit.
-func (c CounterID) PolicyPart() string { return c.Name[:max(0, strings.Index(c.Name, policyCut))] }
+func (c CounterID) PolicyPart() string {
+	return c.Name[:max(0, strings.Index(c.Name, policySeparator))]
+}
 
 // Limit is one limit, fully resolved. It must have passed [Limit.Validate].
 type Limit struct {
@@ -104,21 +106,21 @@ type Limit struct {
 // Ref keeps what was found last for one limit, whose copies may share it: each finding knows itself when it is void. The
 // zero Ref is ready for use.
 type Ref struct {
-	memo  atomic.Pointer[memo]
-	lease atomic.Pointer[lease]
+	cached atomic.Pointer[cachedCounter]
+	lease  atomic.Pointer[lease]
 	// Tally is for [Config.Tally].
 	Tally Tally
 }
 
-// Ahead loads what a decision on the limit looks at first. Who has several to decide, whose memory the processor's caches do not have, calls
+// Prefetch loads what a decision on the limit looks at first. Who has several to decide, whose memory the processor's caches do not have, calls
 // it for all of them before: then they are waited for together.
-func (r *Ref) Ahead() {
-	if m := r.memo.Load(); m != nil {
-		m.gone.Load()
+func (r *Ref) Prefetch() {
+	if m := r.cached.Load(); m != nil {
+		m.stale.Load()
 	}
-	if e := r.lease.Load(); e != nil && e.home != nil {
-		e.second.Load()
-		e.third.Load()
+	if e := r.lease.Load(); e != nil && e.shard != nil {
+		e.line2.Load()
+		e.line3.Load()
 	}
 }
 
@@ -150,8 +152,8 @@ func (l *Limit) Validate() error {
 	return nil
 }
 
-// same tells whether m is the same definition: whether their hashes are equal, at less cost.
-func (l *Limit) same(m *Limit) bool {
+// sameDefinition tells whether m is the same definition: whether their hashes are equal, at less cost.
+func (l *Limit) sameDefinition(m *Limit) bool {
 	return l.Limit == m.Limit && l.Algorithm == m.Algorithm && l.Window.text == m.Window.text && l.Burst == m.Burst &&
 		l.FirstUse == m.FirstUse && l.Policy == m.Policy &&
 		(l.Zone == m.Zone || l.Zone != nil && m.Zone != nil && l.Zone.String() == m.Zone.String())

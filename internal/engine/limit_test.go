@@ -114,13 +114,13 @@ func TestHashTellsDefinitionsApart(t *testing.T) {
 		l := base
 		change(&l)
 		add(name, l)
-		if same := l; l.same(&base) || base.same(&l) || !l.same(&same) {
+		if same := l; l.sameDefinition(&base) || base.sameDefinition(&l) || !l.sameDefinition(&same) {
 			t.Errorf("%s is not told apart", name)
 		}
 	}
 	same := base
 	same.Threshold, same.User, same.Key = 5, "u", "other"
-	if same.hash() != base.hash() || !same.same(&base) {
+	if same.hash() != base.hash() || !same.sameDefinition(&base) {
 		t.Error("key, threshold and user are no part of the definition")
 	}
 }

@@ -13,7 +13,7 @@ func TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo(t *testing.T) {
 	second := hour
 	second.Algorithm, second.Limit, second.Window = FixedWindow, 10, limitOf(t, FixedWindow, 1, "1s").Window
 	for _, o := range []op{{verb: Check, cost: 1}, {verb: Consume, cost: 11}, {verb: Refund, cost: 1}} {
-		m := &local{}
+		m := &localLimiter{}
 		m.init()
 		ask := func(now int64, l Limit, o op) Decision {
 			return m.decide(&Request{Verb: o.verb, Limits: []Limit{l}, Cost: o.cost}, now)
@@ -35,7 +35,7 @@ func TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo(t *testing.T) {
 // TestAFloodDoesNotHaveTheLocalLimiterForgetWhatIsUsedUp, nor does one that is denied take any memory.
 func TestAFloodDoesNotHaveTheLocalLimiterForgetWhatIsUsedUp(t *testing.T) {
 	t.Parallel()
-	m := &local{}
+	m := &localLimiter{}
 	m.init()
 	limit := func(key string, n int64) Limit {
 		w, err := ParseWindow("10h")
@@ -60,12 +60,12 @@ func TestAFloodDoesNotHaveTheLocalLimiterForgetWhatIsUsedUp(t *testing.T) {
 	if len(m.states) != 1 {
 		t.Errorf("%d counters, of which one was charged", len(m.states))
 	}
-	for i := range 2*localMost + 1000 {
+	for i := range 2*maxLocal + 1000 {
 		if !allowed(1, limit(fmt.Sprint("ip", i), 5)) {
 			t.Fatal("a new one is denied")
 		}
 	}
-	if len(m.states) > localMost || allowed(1, limit("global", 100)) {
+	if len(m.states) > maxLocal || allowed(1, limit("global", 100)) {
 		t.Errorf("forgotten among %d", len(m.states))
 	}
 }

@@ -104,8 +104,8 @@ func genOps(l Limit, most int, verbs ...Verb) *rapid.Generator[[]op] {
 	w := l.Window.Millis
 	one := max(1, w/l.Limit)
 	after := rapid.OneOf(
-		rapid.Just[int64](0), rapid.Just[int64](1), rapid.Int64Range(0, 2*one), rapid.Int64Range(0, slotWidth(w)+1),
-		rapid.Int64Range(0, w/4), rapid.Int64Range(w-2, w+2), rapid.Int64Range(w, w+slotWidth(w)+1),
+		rapid.Just[int64](0), rapid.Just[int64](1), rapid.Int64Range(0, 2*one), rapid.Int64Range(0, subBucketWidth(w)+1),
+		rapid.Int64Range(0, w/4), rapid.Int64Range(w-2, w+2), rapid.Int64Range(w, w+subBucketWidth(w)+1),
 		rapid.Int64Range(-w-1, 0), rapid.Just(30*w))
 	top := min(l.capacity()+1, MaxAmount)
 	cost := rapid.OneOf(

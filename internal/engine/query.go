@@ -60,7 +60,7 @@ func (e *Engine) Reset(ctx context.Context, sel Selection, dryRun bool) (int64, 
 	n, err := e.cfg.Store.Reset(ctx, sel, dryRun)
 	if !dryRun {
 		// Even a reset that broke off may have removed some.
-		e.forgetEverywhere(Forget{Key: sel.Key, Prefix: sel.Prefix, All: sel.Key == "" && sel.Prefix == ""})
+		e.forgetAndBroadcast(Forget{Key: sel.Key, Prefix: sel.Prefix, All: sel.Key == "" && sel.Prefix == ""})
 	}
 	if err != nil {
 		return n, unavailable("reset counters", err)
@@ -68,7 +68,7 @@ func (e *Engine) Reset(ctx context.Context, sel Selection, dryRun bool) (int64, 
 	return n, nil
 }
 
-func (e *Engine) forgetEverywhere(f Forget) {
+func (e *Engine) forgetAndBroadcast(f Forget) {
 	e.Forget(f)
 	e.cfg.Broadcast(f)
 }

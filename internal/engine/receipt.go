@@ -9,9 +9,9 @@ import (
 // receiptLife is how long an id is remembered, in milliseconds: the 10 minutes that are promised and some.
 const receiptLife = 15 * 60_000
 
-// repeatable tells whether the request is answered from a receipt when it comes again. A check charges nothing,
+// hasReceipt tells whether the request is answered from a receipt when it comes again. A check charges nothing,
 // so it is not.
-func (r *Request) repeatable() bool { return r.ID != "" && r.Verb != Check }
+func (r *Request) hasReceipt() bool { return r.ID != "" && r.Verb != Check }
 
 // decideOnce answers a request with an id: from its receipt if there is one, else by deciding and writing one.
 func (b *batch) decideOnce(r *Request, newID func() string) {
@@ -19,12 +19,12 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 	receipt, stale := b.receipts[slot], false
 	switch {
 	case receipt == nil:
-	case !receipt.otherLife(r):
+	case !receipt.forOtherConsume(r):
 		r.decision, r.err = receipt.replay(r)
-		r.replayed = !r.unsure
+		r.replayed = !r.maybeCommitted
 		return
-	case b.late(r):
-		r.err = fmt.Errorf("settle %q: %w", r.settles(), ErrUnknownID)
+	case b.consumeReplaced(r):
+		r.err = fmt.Errorf("settle %q: %w", r.consumeID(), ErrUnknownID)
 		return
 	default:
 		stale = true
@@ -36,22 +36,22 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 	if b.decideRequest(r, newID); r.err != nil {
 		return
 	}
-	answer, err := b.keep(r)
+	answer, err := b.encodeReceipt(r)
 	if err != nil {
 		r.err = fmt.Errorf("encode the receipt of %q: %w", r.ID, err)
 		return
 	}
 	fresh := Receipt{ID: r.ID, Fingerprint: r.Fingerprint, Answer: answer, ExpiresAt: b.now + receiptLife}
 	if stale {
-		if at := slices.IndexFunc(b.fresh, func(p Receipt) bool { return p.ID == r.ID }); at >= 0 { // of this batch
-			b.fresh[at] = fresh
-			b.receipts[slot] = &b.fresh[at]
+		if at := slices.IndexFunc(b.newReceipts, func(p Receipt) bool { return p.ID == r.ID }); at >= 0 { // of this batch
+			b.newReceipts[at] = fresh
+			b.receipts[slot] = &b.newReceipts[at]
 			return
 		}
-		b.stale = append(b.stale, r.ID)
+		b.staleReceipts = append(b.staleReceipts, r.ID)
 	}
-	b.fresh = append(b.fresh, fresh)
-	b.receipts[slot] = &b.fresh[len(b.fresh)-1]
+	b.newReceipts = append(b.newReceipts, fresh)
+	b.receipts[slot] = &b.newReceipts[len(b.newReceipts)-1]
 }
 
 // replay gives the answer of the receipt to a request that came before.

@@ -22,15 +22,15 @@ const (
 	Refund
 	// Settle sets the final cost of an earlier consume, also one for a verify; [Engine.Settle] makes such requests.
 	Settle
-	// tell writes the denials that were counted in memory into an event; the engine asks itself.
-	tell
-	// handBack settles leases; the engine asks itself.
-	handBack
-	// renew settles leases that are used up, and asks for new ones; the engine asks itself.
-	renew
-	// look has a transaction run, without any limit, so that what is remembered holds on, or to see whether the store answers;
+	// reportDenials writes the denials that were counted in memory into an event; the engine asks itself.
+	reportDenials
+	// returnLeases settles leases; the engine asks itself.
+	returnLeases
+	// renewLeases settles leases that are used up, and asks for new ones; the engine asks itself.
+	renewLeases
+	// noop has a transaction run, without any limit, so that what is remembered holds on, or to see whether the store answers;
 	// the engine asks itself.
-	look
+	noop
 )
 
 var verbNames = [...]string{"consume", "check", "record", "refund", "settle", "tell", "hand back", "renew", "look"}
@@ -39,7 +39,7 @@ var verbNames = [...]string{"consume", "check", "record", "refund", "settle", "t
 func (v Verb) String() string { return verbNames[v] }
 
 // internal tells the engine's own requests, which are not answered.
-func (v Verb) internal() bool { return v >= tell }
+func (v Verb) internal() bool { return v >= reportDenials }
 
 // OnError is what to answer when the store fails.
 type OnError uint8
@@ -95,30 +95,30 @@ type Request struct {
 	// AtOnce says that Done is called before Submit returns, by its caller's goroutine. Submit sets it.
 	AtOnce bool
 
-	// reserved is what a settle is to correct, and life when the receipt of that consume expires: an id that comes again
+	// reservation is what a settle is to correct, and life when the receipt of that consume expires: an id that comes again
 	// after its receipt has gone has another life.
-	reserved *reservation
-	life     int64
+	reservation   *reservation
+	consumeExpiry int64
 
-	// denied are the costs whose denials a tell is about, one for each limit.
-	denied []int64
+	// deniedCosts are the costs whose denials a tell is about, one for each limit.
+	deniedCosts []int64
 
 	// slots are the places of the limits' counters in the batch.
 	slots []int
 	// The usual request has one limit and needs nothing else of the heap.
-	slotRoom   [1]int
-	resultRoom [1]Result
+	slotBuf   [1]int
+	resultBuf [1]Result
 	// replayed says that the answer is that of a receipt from before; unsure that one that is found may be its own.
-	replayed, unsure bool
+	replayed, maybeCommitted bool
 	// decision and err are the answer, until Done is called.
 	decision Decision
 	err      error
 }
 
-// results gives room for one result for each limit.
-func (r *Request) results() []Result {
+// makeResults gives room for one result for each limit.
+func (r *Request) makeResults() []Result {
 	if len(r.Limits) == 1 {
-		return r.resultRoom[:]
+		return r.resultBuf[:]
 	}
 	return make([]Result, len(r.Limits))
 }

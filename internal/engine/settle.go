@@ -23,13 +23,13 @@ var (
 
 // reservation is what the receipt of a consume keeps beside its answer, so that its final cost can be set later.
 type reservation struct {
-	Cost   int64      `json:"cost"`
-	Limits []reserved `json:"limits"`
+	Cost   int64           `json:"cost"`
+	Limits []reservedLimit `json:"limits"`
 }
 
-// reserved is one limit of a reservation, the counter's moment at which it was charged, and since when that counted then;
+// reservedLimit is one limit of a reservation, the counter's moment at which it was charged, and since when that counted then;
 // 0 when that is not known.
-type reserved struct {
+type reservedLimit struct {
 	Key       string `json:"key"`
 	Name      string `json:"name"`
 	Spec      Spec   `json:"spec"`
@@ -40,45 +40,45 @@ type reserved struct {
 	Since     int64  `json:"since,omitempty"`
 }
 
-// stands tells whether what was charged under a limit is still among what a counter counts: it was not reset since, nor redefined
+// stillCounts tells whether what was charged under a limit is still among what a counter counts: it was not reset since, nor redefined
 // in more than the amount.
-func (k *reserved) stands(s *State, l *Limit) bool {
+func (k *reservedLimit) stillCounts(s *State, l *Limit) bool {
 	if k.Since == 0 {
 		return s.spec == l.hash() && k.At >= s.since
 	}
 	return k.Since == s.since
 }
 
-// kept is the answer of a receipt. One of an older release has no reservation. That of a settle has the life of the id.
-type kept struct {
+// receiptAnswer is the answer of a receipt. One of an older release has no reservation. That of a settle has the life of the id.
+type receiptAnswer struct {
 	Decision
-	Reservation *reservation `json:"reservation,omitempty"`
-	Life        int64        `json:"life,omitempty"`
+	Reservation   *reservation `json:"reservation,omitempty"`
+	ConsumeExpiry int64        `json:"life,omitempty"`
 }
 
-// otherLife tells whether it is the receipt of a settle in another life of the id than that which a request settles. It is kept
+// forOtherConsume tells whether it is the receipt of a settle in another life of the id than that which a request settles. It is kept
 // for as long as any other, and so for longer than the receipt of its consume.
-func (p *Receipt) otherLife(r *Request) bool {
-	if r.Verb != Settle || r.life == 0 {
+func (p *Receipt) forOtherConsume(r *Request) bool {
+	if r.Verb != Settle || r.consumeExpiry == 0 {
 		return false
 	}
 	var k struct {
 		Life int64 `json:"life"`
 	}
-	return json.Unmarshal(p.Answer, &k) == nil && k.Life != 0 && k.Life != r.life
+	return json.Unmarshal(p.Answer, &k) == nil && k.Life != 0 && k.Life != r.consumeExpiry
 }
 
-// late tells whether the id of a settle has begun another life while it waited. Which life is the later one only the receipt of
+// consumeReplaced tells whether the id of a settle has begun another life while it waited. Which life is the later one only the receipt of
 // the consume says: the store's clock may have been set back between them.
-func (b *batch) late(r *Request) bool {
-	slot, _ := slices.BinarySearch(b.receiptIDs, r.settles())
+func (b *batch) consumeReplaced(r *Request) bool {
+	slot, _ := slices.BinarySearch(b.receiptIDs, r.consumeID())
 	consume := b.receipts[slot]
-	return consume != nil && consume.ExpiresAt != r.life
+	return consume != nil && consume.ExpiresAt != r.consumeExpiry
 }
 
-// keep gives what a receipt keeps of a request that was decided over the batch's states.
-func (b *batch) keep(r *Request) ([]byte, error) {
-	k := kept{Decision: r.decision, Life: r.life}
+// encodeReceipt gives what a receipt keeps of a request that was decided over the batch's states.
+func (b *batch) encodeReceipt(r *Request) ([]byte, error) {
+	k := receiptAnswer{Decision: r.decision, ConsumeExpiry: r.consumeExpiry}
 	if r.Verb == Consume && r.decision.Allowed {
 		k.Reservation = &reservation{Cost: r.Cost}
 		for i, s := range b.states {
@@ -86,7 +86,7 @@ func (b *batch) keep(r *Request) ([]byte, error) {
 			if !r.charges(&r.decision, i) {
 				continue // in shadow
 			}
-			k.Reservation.Limits = append(k.Reservation.Limits, reserved{
+			k.Reservation.Limits = append(k.Reservation.Limits, reservedLimit{
 				Key: l.Key, Name: l.Name, Spec: l.Spec(), Threshold: l.Threshold, User: l.User, Shadow: l.Shadow,
 				At: s.counting().moment(), Since: s.since,
 			})
@@ -116,17 +116,17 @@ func (r *reservation) limits() ([]Limit, error) {
 func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, error) {
 	r := &Request{Verb: Settle, Cost: cost, ID: settleID(id), Fingerprint: sha256.Sum256(strconv.AppendInt(nil, cost, 10))}
 	began := time.Now()
-	first, settled, err := e.receipts(ctx, id, r.ID)
+	first, settled, err := e.findReceipts(ctx, id, r.ID)
 	if first != nil {
-		r.life = first.ExpiresAt
+		r.consumeExpiry = first.ExpiresAt
 	}
 	switch {
 	case err != nil:
 		r.err = err
-	case settled != nil && !settled.otherLife(r):
+	case settled != nil && !settled.forOtherConsume(r):
 		r.decision, r.err = settled.replay(r)
 	default:
-		if err = r.reserve(first); err == nil {
+		if err = r.loadReservation(first); err == nil {
 			return e.Do(ctx, r)
 		}
 		r.err = fmt.Errorf("settle %q: %w", id, err)
@@ -135,19 +135,19 @@ func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, e
 	return r.decision, r.err
 }
 
-// reserve takes what a settle is to correct from the receipt of its consume, which is nil when none is known.
-func (r *Request) reserve(first *Receipt) (err error) {
+// loadReservation takes what a settle is to correct from the receipt of its consume, which is nil when none is known.
+func (r *Request) loadReservation(first *Receipt) (err error) {
 	if first == nil {
 		return ErrUnknownID
 	}
-	var k kept
+	var k receiptAnswer
 	if err = json.Unmarshal(first.Answer, &k); err != nil {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	if k.Reservation == nil {
 		return ErrNothingToSettle
 	}
-	r.reserved = k.Reservation
+	r.reservation = k.Reservation
 	r.Limits, err = k.Reservation.limits()
 	return err
 }
@@ -155,31 +155,31 @@ func (r *Request) reserve(first *Receipt) (err error) {
 // settleID is the id of a settle's own receipt. No request can have it: ids that come over the bus are printable.
 func settleID(id string) string { return settlePrefix + id }
 
-// settles is the id that a settle was asked for.
-func (r *Request) settles() string { return strings.TrimPrefix(r.ID, settlePrefix) }
+// consumeID is the id that a settle was asked for.
+func (r *Request) consumeID() string { return strings.TrimPrefix(r.ID, settlePrefix) }
 
 const settlePrefix = "settle\n"
 
-// inquiries are the settles that look for receipts: those that come while a transaction reads wait for the next, which
+// receiptReads are the settles that look for receipts: those that come while a transaction reads wait for the next, which
 // reads for all of them.
-type inquiries struct {
+type receiptReads struct {
 	mu      sync.Mutex
-	waiting []*inquiry
+	waiting []*receiptRead
 	running bool
 }
 
-// inquiry asks for two receipts; done is closed when they were read. gone, which the lock of inquiries guards, says that nobody
+// receiptRead asks for two receipts; done is closed when they were read. gone, which the lock of inquiries guards, says that nobody
 // waits for them any more.
-type inquiry struct {
-	ids   [2]string
-	found [2]*Receipt
-	err   error
-	done  chan struct{}
-	gone  bool
+type receiptRead struct {
+	ids       [2]string
+	found     [2]*Receipt
+	err       error
+	done      chan struct{}
+	abandoned bool
 }
 
 // add tells whether nobody reads yet.
-func (x *inquiries) add(q *inquiry) (first bool) {
+func (x *receiptReads) add(q *receiptRead) (first bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	first = !x.running
@@ -188,33 +188,33 @@ func (x *inquiries) add(q *inquiry) (first bool) {
 }
 
 // take gives up to max of those that wait; none ends the reading.
-func (x *inquiries) take(max int) []*inquiry {
+func (x *receiptReads) take(max int) []*receiptRead {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	live := slices.DeleteFunc(x.waiting, func(q *inquiry) bool { return q.gone })
+	live := slices.DeleteFunc(x.waiting, func(q *receiptRead) bool { return q.abandoned })
 	n := min(max, len(live))
 	x.waiting, x.running = live[n:], n > 0
 	return live[:n:n]
 }
 
-func (x *inquiries) leave(q *inquiry) {
+func (x *receiptReads) abandon(q *receiptRead) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	q.gone = true
+	q.abandoned = true
 }
 
-// receipts reads two receipts. Where those before wait for a store that hangs, it waits no longer than they do.
-func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Receipt, err error) {
-	if state := e.breaker.State(); e.stuck.Load() || state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.slow.Load() {
+// findReceipts reads two receipts. Where those before wait for a store that hangs, it waits no longer than they do.
+func (e *Engine) findReceipts(ctx context.Context, first, second string) (a, b *Receipt, err error) {
+	if state := e.breaker.State(); e.hung.Load() || state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.probeTimedOut.Load() {
 		return nil, nil, unavailable("read receipts", e.cause())
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.patience())
+	ctx, cancel := context.WithTimeout(ctx, e.txnTimeout())
 	defer cancel()
-	q := &inquiry{ids: [2]string{first, second}, done: make(chan struct{})}
-	if e.inquiries.add(q) {
+	q := &receiptRead{ids: [2]string{first, second}, done: make(chan struct{})}
+	if e.receiptReads.add(q) {
 		go func() {
-			for qs := e.inquiries.take(e.cfg.MaxBatch); len(qs) > 0; qs = e.inquiries.take(e.cfg.MaxBatch) {
-				e.inquire(qs)
+			for qs := e.receiptReads.take(e.cfg.MaxBatch); len(qs) > 0; qs = e.receiptReads.take(e.cfg.MaxBatch) {
+				e.readReceipts(qs)
 			}
 		}()
 	}
@@ -222,14 +222,14 @@ func (e *Engine) receipts(ctx context.Context, first, second string) (a, b *Rece
 	case <-q.done:
 		return q.found[0], q.found[1], q.err
 	case <-ctx.Done():
-		e.inquiries.leave(q)
+		e.receiptReads.abandon(q)
 		return nil, nil, unavailable("read receipts", ctx.Err())
 	}
 }
 
-// inquire reads receipts, by a transaction that writes nothing.
-func (e *Engine) inquire(qs []*inquiry) {
-	ctx, cancel := context.WithTimeout(context.Background(), e.patience())
+// readReceipts reads receipts, by a transaction that writes nothing.
+func (e *Engine) readReceipts(qs []*receiptRead) {
+	ctx, cancel := context.WithTimeout(context.Background(), e.txnTimeout())
 	defer cancel()
 	var ids []string
 	for _, q := range qs {
@@ -239,7 +239,7 @@ func (e *Engine) inquire(qs []*inquiry) {
 	ids = slices.Compact(ids)
 	err := e.transact(ctx, func() error {
 		return e.cfg.Store.Update(ctx, Batch{IDs: ids}, func(s Snapshot) Changes {
-			e.exhausted.forgetOthers(&s.Others)
+			e.cache.invalidateOthers(&s.Others)
 			for _, q := range qs {
 				for i, id := range q.ids {
 					at, _ := slices.BinarySearch(ids, id)
@@ -249,7 +249,7 @@ func (e *Engine) inquire(qs []*inquiry) {
 			return Changes{}
 		})
 	})
-	if isOpen(err) {
+	if isCircuitOpen(err) {
 		err = e.cause()
 	}
 	for _, q := range qs {
@@ -266,7 +266,7 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 	before, redefined := make([]usage, len(b.states)), make([]bool, len(b.states))
 	for i, s := range b.states {
 		redefined[i] = s.spec != 0 && s.spec != r.Limits[i].hash()
-		if s.arrive(&r.Limits[i], b.now) {
+		if s.advanceInPlace(&r.Limits[i], b.now) {
 			b.counters[r.slots[i]].limit = &r.Limits[i]
 		}
 		before[i] = s.usage()
@@ -280,7 +280,7 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 		case now.used > before[i].used:
 			c.dirty = true
 			if !redefined[i] {
-				b.overrun(c, l, result, r.delta(), newID)
+				b.reportOverrun(c, l, result, r.costDelta(), newID)
 			}
 		}
 	}
@@ -297,27 +297,27 @@ func (s *State) usage() usage {
 	return u
 }
 
-// overrun raises the events of a charge that may have gone past the limit.
-func (b *batch) overrun(c *counter, l *Limit, result *Result, cost int64, newID func() string) {
+// reportOverrun raises the events of a charge that may have gone past the limit.
+func (b *batch) reportOverrun(c *counter, l *Limit, result *Result, cost int64, newID func() string) {
 	c.limit = l
 	if c.state.warn(l, b.now, result.Remaining) {
 		b.events = append(b.events, b.event(EventWarning, l, result, newID))
 	}
 	if !result.Allowed {
 		c.denied = true
-		b.refused(c, result, cost, newID)
+		b.countDenial(c, result, cost, newID)
 	}
 }
 
-// delta is what is to be charged, below 0 what is to be given back.
-func (r *Request) delta() int64 { return r.Cost - r.reserved.Cost }
+// costDelta is what is to be charged, below 0 what is to be given back.
+func (r *Request) costDelta() int64 { return r.Cost - r.reservation.Cost }
 
 // settle is what decide is for the other verbs, over states that have arrived at now. A limit that was redefined in more than
 // its amount gives nothing back: its charges were carried over, and the moment of this one is no longer known. Nor does one that was
 // reset: its charge is gone.
 func (r *Request) settle(states []*State, now int64) Decision {
-	delta := r.delta()
-	d := Decision{Allowed: true, Results: r.results()}
+	delta := r.costDelta()
+	d := Decision{Allowed: true, Results: r.makeResults()}
 	for i, s := range states {
 		l := &r.Limits[i]
 		d.judge(i, l, delta <= s.remaining(l))
@@ -327,8 +327,8 @@ func (r *Request) settle(states []*State, now int64) Decision {
 		switch {
 		case delta > 0:
 			s.counting().charge(delta)
-		case r.reserved.Limits[i].stands(s, &r.Limits[i]):
-			s.giveBack(-delta, r.reserved.Cost, r.reserved.Limits[i].At)
+		case r.reservation.Limits[i].stillCounts(s, &r.Limits[i]):
+			s.refundCharge(-delta, r.reservation.Cost, r.reservation.Limits[i].At)
 		}
 	}
 	for i := range r.Limits {
@@ -337,16 +337,16 @@ func (r *Request) settle(states []*State, now int64) Decision {
 	return d
 }
 
-// arrive brings the state to now without redefining it: to bring an old definition back could lose charges. What is
+// advanceInPlace brings the state to now without redefining it: to bring an old definition back could lose charges. What is
 // charged to a fixed window that is over, and that another definition will begin anew, goes with it: then it is redefined all the
 // same.
-func (s *State) arrive(l *Limit, now int64) (redefined bool) {
+func (s *State) advanceInPlace(l *Limit, now int64) (redefined bool) {
 	switch {
 	case s.spec == 0 || s.spec == l.hash():
 		s.advance(l, now)
 	case s.algorithm == TokenBucket:
 		s.bucket.refill(now)
-	case s.algorithm == FixedWindow && l.Algorithm == FixedWindow && s.fixed.same(l) && s.fixed.over(l, now):
+	case s.algorithm == FixedWindow && l.Algorithm == FixedWindow && s.fixed.sameDefinition(l) && s.fixed.ended(l, now):
 		// There is nothing to lose. The definition that stands takes over what is charged now, as from any other: its window may
 		// begin at another moment.
 		s.redefine(l, now)
@@ -360,32 +360,32 @@ func (s *State) arrive(l *Limit, now int64) (redefined bool) {
 	return redefined
 }
 
-// giveBack takes back a part of a charge that was made at a moment, as far as it still counts, and never what is lent.
+// refundCharge takes back a part of a charge that was made at a moment, as far as it still counts, and never what is lent.
 //
 // Of a token bucket, all that was refilled since is taken to be this charge's. To give more back could be too much:
 // had the charge been less, the bucket may have been full in between, and what is refilled then is lost.
-func (s *State) giveBack(cost, charged, at int64) {
+func (s *State) refundCharge(cost, charged, at int64) {
 	keep := s.lent.amount()
 	if s.algorithm == TokenBucket {
-		left, fraction := s.bucket.left(charged, at)
+		left, fraction := s.bucket.unrefilled(charged, at)
 		if keep > 0 {
 			keep += s.bucket.refilledBy(s.lent.until())
 		}
 		if left >= 0 && left < cost && s.bucket.used() > keep {
-			s.bucket.add(fraction)
+			s.bucket.addFraction(fraction)
 		}
 		cost = min(cost, left)
 	}
 	if cost = min(cost, s.counting().used()-keep); cost > 0 {
-		s.counting().unlend(cost, at)
+		s.counting().uncharge(cost, at)
 	}
 }
 
-// left is what is missing of a charge since a moment, if all that was refilled since is taken to be its: whole tokens, below 0
+// unrefilled is what is missing of a charge since a moment, if all that was refilled since is taken to be its: whole tokens, below 0
 // for none, and a fraction.
-func (t *tokenBucket) left(charged, at int64) (tokens, fraction int64) {
+func (t *tokenBucket) unrefilled(charged, at int64) (tokens, fraction int64) {
 	since := *t
-	since.level, since.fraction, since.last, since.over = 0, 0, at, 0
+	since.level, since.fraction, since.last, since.oldDebt = 0, 0, at, 0
 	since.refill(t.last)
 	if since.fraction == 0 {
 		return charged - since.level, 0

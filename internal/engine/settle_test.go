@@ -18,13 +18,13 @@ func (h *settling) reserve(cost int64) bool {
 	if !h.ask(Consume, cost).Allowed {
 		return false
 	}
-	h.kept = &reservation{Cost: cost, Limits: []reserved{{At: h.state.counting().moment()}}}
+	h.kept = &reservation{Cost: cost, Limits: []reservedLimit{{At: h.state.counting().moment()}}}
 	return true
 }
 
 func (h *settling) settle(cost int64) Result {
-	r := Request{Verb: Settle, Cost: cost, Limits: []Limit{h.limit}, reserved: h.kept}
-	h.state.arrive(&h.limit, h.now)
+	r := Request{Verb: Settle, Cost: cost, Limits: []Limit{h.limit}, reservation: h.kept}
+	h.state.advanceInPlace(&h.limit, h.now)
 	return r.settle([]*State{&h.state}, h.now).Results[0]
 }
 
@@ -207,9 +207,9 @@ func TestReservationKeepsTheLimit(t *testing.T) {
 			l.Policy, l.User, l.Shadow = "p", "u", rapid.Bool().Draw(t, "shadow")
 			l.Threshold = rapid.Int64Range(-1, MaxAmount).Draw(t, "threshold")
 			r := Request{Verb: Consume, Cost: 1, Limits: []Limit{l}, decision: Decision{Allowed: true}}
-			k := reservation{Limits: []reserved{{l.Key, l.Name, l.Spec(), l.Threshold, l.User, l.Shadow, 7, 7}}}
+			k := reservation{Limits: []reservedLimit{{l.Key, l.Name, l.Spec(), l.Threshold, l.User, l.Shadow, 7, 7}}}
 			back, err := k.limits()
-			if err != nil || !back[0].same(&r.Limits[0]) || back[0].Threshold != l.Threshold ||
+			if err != nil || !back[0].sameDefinition(&r.Limits[0]) || back[0].Threshold != l.Threshold ||
 				back[0].User != l.User || back[0].Shadow != l.Shadow {
 				t.Fatalf("%+v, %v", cmp.Diff(l.Spec(), back[0].Spec()), err)
 			}

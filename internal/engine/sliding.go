@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// slots is into how many sub-buckets a sliding window is cut.
-const slots = 60
+// subBuckets is into how many sub-buckets a sliding window is cut.
+const subBuckets = 60
 
 // slidingWindow counts charges in sub-buckets of width milliseconds, aligned to the epoch. It is conservative: a
 // bucket counts until its end has left the window, so every charge counts for the whole window and at most one
@@ -16,29 +16,29 @@ type slidingWindow struct {
 	// last is the latest moment the counter has seen.
 	last int64
 	// buckets holds the buckets with charges, oldest first; sum is their cost.
-	buckets []slot
+	buckets []subBucket
 	sum     int64
 }
 
-type slot struct {
+type subBucket struct {
 	// index is the bucket's start in widths since the epoch.
 	index, cost int64
 }
 
-func (s *slidingWindow) same(l *Limit) bool { return s.window == l.Window.Millis }
+func (s *slidingWindow) sameDefinition(l *Limit) bool { return s.window == l.Window.Millis }
 
 func (s *slidingWindow) start(l *Limit, now int64) {
 	s.window = l.Window.Millis
-	s.width = slotWidth(s.window)
+	s.width = subBucketWidth(s.window)
 	s.last = now
 	s.buckets = s.buckets[:0]
 	s.sum = 0
 }
 
-func slotWidth(window int64) int64 { return (window + slots - 1) / slots }
+func subBucketWidth(window int64) int64 { return (window + subBuckets - 1) / subBuckets }
 
 // leavesAt is when a bucket no longer counts.
-func (s *slidingWindow) leavesAt(b slot) int64 { return (b.index+1)*s.width + s.window }
+func (s *slidingWindow) leavesAt(b subBucket) int64 { return (b.index+1)*s.width + s.window }
 
 // advance writes to no bucket, so a copy of the state may be advanced.
 func (s *slidingWindow) advance(_ *Limit, now int64) {
@@ -66,7 +66,7 @@ func (s *slidingWindow) charge(cost int64) {
 		s.buckets[n-1].cost += cost
 		return
 	}
-	s.buckets = append(s.buckets, slot{index, cost})
+	s.buckets = append(s.buckets, subBucket{index, cost})
 }
 
 // refund takes from the oldest charges: whichever charge is meant, the ones left then count at least as long as
@@ -84,9 +84,9 @@ func (s *slidingWindow) refund(cost int64) {
 	}
 }
 
-// unlend takes from the bucket that was charged, not from the oldest: what is lent and given back many times would
+// uncharge takes from the bucket that was charged, not from the oldest: what is lent and given back many times would
 // else make old charges young.
-func (s *slidingWindow) unlend(cost, at int64) {
+func (s *slidingWindow) uncharge(cost, at int64) {
 	index := floorDiv(at, s.width)
 	for i := len(s.buckets) - 1; i >= 0 && s.buckets[i].index >= index; i-- {
 		b := &s.buckets[i]
@@ -134,11 +134,11 @@ func (s *slidingWindow) append(b []byte) []byte {
 
 func (s *slidingWindow) decode(d *decoder) {
 	s.window = d.between(MinWindow.Milliseconds(), MaxWindow.Milliseconds())
-	n := d.between(0, slots+1)
+	n := d.between(0, subBuckets+1)
 	if d.bad {
 		return
 	}
-	s.width = slotWidth(s.window)
+	s.width = subBucketWidth(s.window)
 	s.buckets = slices.Grow(s.buckets[:0], int(n)+1)
 	var index int64
 	far := farFuture / s.width
@@ -147,7 +147,7 @@ func (s *slidingWindow) decode(d *decoder) {
 		index += d.between(least-index, far-index)
 		least = index + 1
 		cost := d.between(1, maxUsed-s.sum)
-		s.buckets = append(s.buckets, slot{index, cost})
+		s.buckets = append(s.buckets, subBucket{index, cost})
 		s.sum += cost
 	}
 	start := index * s.width

@@ -42,8 +42,8 @@ type State struct {
 	since int64
 	// until is not stored: a decision at an estimated moment is made somewhere from now to there, 0 for at now. unsteady says
 	// that it makes a difference when.
-	until    int64
-	unsteady bool
+	until         int64
+	timeSensitive bool
 
 	fixed   fixedWindow
 	sliding slidingWindow
@@ -52,9 +52,9 @@ type State struct {
 
 // counting is the arithmetic of one algorithm over its part of the state. Times are Unix milliseconds.
 type counting interface {
-	// same tells whether the state was counted under the same definition, apart from the limit's amount where
+	// sameDefinition tells whether the state was counted under the same definition, apart from the limit's amount where
 	// that needs no conversion.
-	same(l *Limit) bool
+	sameDefinition(l *Limit) bool
 	// start makes it a counter of l with nothing used.
 	start(l *Limit, now int64)
 	// advance brings it to now.
@@ -66,8 +66,8 @@ type counting interface {
 	// charge adds cost, whether it fits or not; refund takes cost back, down to nothing used.
 	charge(cost int64)
 	refund(cost int64)
-	// unlend takes back a charge made at a moment, as far as it still counts.
-	unlend(cost, at int64)
+	// uncharge takes back a charge made at a moment, as far as it still counts.
+	uncharge(cost, at int64)
 	// freeAt is when nothing will be used; now or earlier when nothing is.
 	freeAt() int64
 	// fitsAt is when cost will fit into capacity, for a cost that is at most capacity and does not fit now.
@@ -103,7 +103,7 @@ func (s *State) counting() counting {
 func (s *State) advance(l *Limit, now int64) {
 	s.redefine(l, now)
 	if s.algorithm == TokenBucket && now < s.until {
-		s.unsteady = s.bucket.fullUntil(now, s.until) || s.unsteady
+		s.timeSensitive = s.bucket.holdFull(now, s.until) || s.timeSensitive
 	}
 	s.trimLent()
 }
@@ -122,7 +122,7 @@ func (s *State) redefine(l *Limit, now int64) {
 	}
 	fresh := s.spec == 0
 	s.spec = spec
-	same := !fresh && s.algorithm == l.Algorithm && s.counting().same(l)
+	same := !fresh && s.algorithm == l.Algorithm && s.counting().sameDefinition(l)
 	switch {
 	case fresh:
 		s.since = max(0, now)
@@ -195,17 +195,17 @@ func (s *State) warn(l *Limit, now, remaining int64) bool {
 	return true
 }
 
-// exceededEvery is the least time between two exceeded events of a counter, in milliseconds.
-const exceededEvery = 10_000
+// exceededInterval is the least time between two exceeded events of a counter, in milliseconds.
+const exceededInterval = 10_000
 
-// untoldFor is how long a counter is kept for the denials that nobody has told of, in milliseconds: those that a worker leaves
+// keepUnreported is how long a counter is kept for the denials that nobody has told of, in milliseconds: those that a worker leaves
 // when it stops wait for the next one.
-const untoldFor = 3_600_000
+const keepUnreported = 3_600_000
 
 // exceededDue tells whether a denial at now is to be told at once instead of being counted for later; last is when one was told
 // last. An event that is of long after now was raised before the store's clock was set back.
 func exceededDue(last, now int64) bool {
-	return last == 0 || max(now-last, last-now) >= exceededEvery
+	return last == 0 || max(now-last, last-now) >= exceededInterval
 }
 
 // expiresAt is when a store may remove the counter: one window after nothing is used and nothing remembered,
@@ -213,9 +213,9 @@ func exceededDue(last, now int64) bool {
 // rarely.
 func (s *State) expiresAt(l *Limit, now int64) int64 {
 	grid := min(max(l.Window.Millis, 60_000), 86_400_000)
-	at := max(s.resetAt(now)+l.Window.Millis, s.exceededAt+exceededEvery)
+	at := max(s.resetAt(now)+l.Window.Millis, s.exceededAt+exceededInterval)
 	if s.denied > 0 {
-		at = max(at, now+untoldFor)
+		at = max(at, now+keepUnreported)
 	}
 	return (at + grid - 1) / grid * grid
 }

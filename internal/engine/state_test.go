@@ -80,7 +80,7 @@ func TestDecodeRefusesWhatNoCounterCanBe(t *testing.T) {
 		"bucket, seen too late":     header(TokenBucket, 10, 5, minute, 5, 0, lastMoment+1),
 		"sliding, no window":        header(SlidingWindow, 0, 0, noon),
 		"sliding, short window":     header(SlidingWindow, 99, 0, noon),
-		"sliding, too many":         header(SlidingWindow, minute, slots+2, noon),
+		"sliding, too many":         header(SlidingWindow, minute, subBuckets+2, noon),
 		"sliding, fewer than said":  header(SlidingWindow, minute, 2, noon/1000, 1, 0),
 		"sliding, same bucket":      header(SlidingWindow, minute, 2, noon/1000, 1, 0, 5, 0),
 		"sliding, out of order":     header(SlidingWindow, minute, 2, noon/1000, 1, -1, 5, 1000),

@@ -42,7 +42,7 @@ func TestAPauseOfTheProcessHidesNoStoreThatDoesNotReturn(t *testing.T) {
 			synctest.Wait()
 		}
 		time.Sleep(1550 * time.Millisecond)
-		e.pulse.back.Store(int64(time.Since(e.pulse.origin))) // as a beat does that comes late
+		e.heartbeat.lateBeat.Store(int64(time.Since(e.heartbeat.origin))) // as a beat does that comes late
 		time.Sleep(time.Second)
 		if n := answered.Load(); n != 1 || e.Failure() == nil {
 			t.Errorf("%d of the two requests are answered, want the one behind; Failure is %v", n, e.Failure())

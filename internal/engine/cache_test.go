@@ -11,22 +11,22 @@ import (
 
 func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	t.Parallel()
-	var x exhausted
-	var d denials
-	var m local
+	var x denialCache
+	var d denialCounts
+	var m localLimiter
 	x.init()
 	d.init()
 	m.init()
 	const flood = 100_000
 	for i := range flood {
 		l := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i), Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
-		x.remember(newMemo(&l, new(State)), true, new(generations))
-		d.add(&memo{own: untold{limit: l}}, &l, 1, 1)
+		x.put(newCachedCounter(&l, new(State)), true, new(generations))
+		d.add(&cachedCounter{ownDenials: unreported{limit: l}}, &l, 1, 1)
 		m.decide(&Request{Limits: []Limit{l}, Cost: 1}, 1)
 	}
 	remembered := 0
 	for i := range x.shards {
-		remembered += len(x.shards[i].known)
+		remembered += len(x.shards[i].entries)
 	}
 	for name, n := range map[string]int{"exhausted": remembered, "denials": len(d.pending), "local": len(m.states)} {
 		if n == 0 || n > 65536 {
@@ -39,10 +39,10 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 // while its denials are told of and their room is used again.
 func TestDenialsAreCountedOnceWhileTheyAreTold(t *testing.T) {
 	t.Parallel()
-	var d denials
+	var d denialCounts
 	d.init()
 	l := Limit{CounterID: CounterID{Key: "k", Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
-	memos := [2]memo{{own: untold{limit: l}}, {own: untold{limit: l}}}
+	memos := [2]cachedCounter{{ownDenials: unreported{limit: l}}, {ownDenials: unreported{limit: l}}}
 	const each = 20_000
 	var asking sync.WaitGroup
 	for i := range 4 {
@@ -61,11 +61,11 @@ func TestDenialsAreCountedOnceWhileTheyAreTold(t *testing.T) {
 			open = false
 		default:
 		}
-		n := d.cut(l.CounterID)
+		n := d.take(l.CounterID)
 		if n%2 == 0 { // the transaction failed, and is run again
-			n = d.cut(l.CounterID)
+			n = d.take(l.CounterID)
 		}
-		d.settle(&counter{limit: &l, recalled: n, exceeded: 0}, 1)
+		d.afterCommit(&counter{limit: &l, cachedDenials: n, exceededEvent: 0}, 1)
 		told += n
 	}
 	if told != 4*each || len(d.pending) != 0 {
@@ -75,7 +75,7 @@ func TestDenialsAreCountedOnceWhileTheyAreTold(t *testing.T) {
 
 func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 	t.Parallel()
-	var x exhausted
+	var x denialCache
 	x.init()
 	l := Limit{CounterID: CounterID{Key: "k", Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
 	var s State
@@ -83,11 +83,11 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 	s.counting().charge(1)
 	s.exceededAt = 1 // or the store would tell of the denial
 	read := x.generations()
-	x.forget(Forget{Key: "k"}) // a refund elsewhere, after the row was read
-	x.remember(newMemo(&l, &s), true, &read)
+	x.invalidate(Forget{Key: "k"}) // a refund elsewhere, after the row was read
+	x.put(newCachedCounter(&l, &s), true, &read)
 	deny := func() bool {
-		clock := reading{now: 1, sent: time.Now(), received: time.Now()}
-		var d denials
+		clock := clockReading{now: 1, sent: time.Now(), received: time.Now()}
+		var d denialCounts
 		d.init()
 		_, ok := x.deny(&Request{Limits: []Limit{l}, Cost: 1, Received: time.Now()}, &clock, &d)
 		return ok
@@ -96,7 +96,7 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 		t.Error("denied from a state that was read before the refund")
 	}
 	now := x.generations()
-	x.remember(newMemo(&l, &s), true, &now)
+	x.put(newCachedCounter(&l, &s), true, &now)
 	if !deny() {
 		t.Error("not denied from a state that was read after it")
 	}
@@ -105,8 +105,8 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 // TestARefKnowsWhenItIsVoid holds that a limit with a Ref is denied as one without, whatever happens to what it found.
 func TestARefKnowsWhenItIsVoid(t *testing.T) {
 	t.Parallel()
-	var x exhausted
-	var d denials
+	var x denialCache
+	var d denialCounts
 	x.init()
 	d.init()
 	l := Limit{CounterID: CounterID{Key: "k", Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}, Ref: new(Ref)}
@@ -114,7 +114,7 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 		t.Helper()
 		now := time.Now()
 		r := &Request{Limits: []Limit{l}, Cost: 1, Received: now}
-		decision, ok := x.deny(r, &reading{now: 1, sent: now, received: now}, &d)
+		decision, ok := x.deny(r, &clockReading{now: 1, sent: now, received: now}, &d)
 		if !ok {
 			return 0
 		}
@@ -126,19 +126,19 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 		s.counting().charge(1)
 		s.exceededAt = 1 // or the store would tell of the denial
 		now := x.generations()
-		x.remember(newMemo(&l, &s), true, &now)
+		x.put(newCachedCounter(&l, &s), true, &now)
 	}
 	for name, forget := range map[string]func(){
-		"a broadcast":       func() { x.forget(Forget{Key: "k"}) },
-		"the store":         func() { x.forgetOthers(&Others{IDs: []CounterID{l.CounterID}}) },
-		"the store, of all": func() { x.forgetOthers(&Others{All: true}) },
-		"a charge":          func() { now := x.generations(); x.renew(&counter{limit: &l}, &now) },
+		"a broadcast":       func() { x.invalidate(Forget{Key: "k"}) },
+		"the store":         func() { x.invalidateOthers(&Others{IDs: []CounterID{l.CounterID}}) },
+		"the store, of all": func() { x.invalidateOthers(&Others{All: true}) },
+		"a charge":          func() { now := x.generations(); x.update(&counter{limit: &l}, &now) },
 		"a full memory": func() {
 			s := &x.shards[x.shard(l.CounterID)]
-			for i := 0; s.known[l.CounterID] != nil; i++ {
+			for i := 0; s.entries[l.CounterID] != nil; i++ {
 				other := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i)}}
 				now := x.generations()
-				x.remember(newMemo(&other, new(State)), true, &now)
+				x.put(newCachedCounter(&other, new(State)), true, &now)
 			}
 		},
 	} {
@@ -163,8 +163,8 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 // TestADenialFromMemoryIsAsTheStores, to the millisecond, and counts for who refused alone.
 func TestADenialFromMemoryIsAsTheStores(t *testing.T) {
 	t.Parallel()
-	var x exhausted
-	var d denials
+	var x denialCache
+	var d denialCounts
 	x.init()
 	d.init()
 	full, roomy := limitOf(t, FixedWindow, 5, "1m"), limitOf(t, TokenBucket, 10, "1h")
@@ -176,12 +176,12 @@ func TestADenialFromMemoryIsAsTheStores(t *testing.T) {
 		s.advance(&l, noon)
 		s.counting().charge(5)
 		s.exceededAt = noon // or the store would tell of the denial
-		x.remember(newMemo(&l, s), true, new(generations))
+		x.put(newCachedCounter(&l, s), true, new(generations))
 		states[l.CounterID] = s
 	}
 	deny := func(at, cost int64, limits ...Limit) bool {
 		received := time.Now()
-		clock := &reading{now: at, sent: received, received: received}
+		clock := &clockReading{now: at, sent: received, received: received}
 		r := &Request{Limits: limits, Cost: cost, Received: received}
 		got, denied := x.deny(r, clock, &d)
 		asked, over := Request{Verb: Check, Limits: limits, Cost: cost}, []*State{}
@@ -207,7 +207,7 @@ func TestADenialFromMemoryIsAsTheStores(t *testing.T) {
 			t.Errorf("%d at %d of %d limits: denied %v", c.cost, c.at, len(c.limits), denied)
 		}
 	}
-	if n, other := d.cut(full.CounterID), d.cut(roomy.CounterID); n != 6 || other != 1 {
+	if n, other := d.take(full.CounterID), d.take(roomy.CounterID); n != 6 || other != 1 {
 		t.Errorf("%d and %d denials are counted", n, other)
 	}
 }
@@ -229,7 +229,7 @@ func TestADenialUnderAnotherDefinitionIsNeverSure(t *testing.T) {
 		var s State
 		s.advance(&stored, now)
 		s.counting().charge(c.used)
-		var d denials
+		var d denialCounts
 		d.init()
 		b := newBatch()
 		for i := range c.requests {
