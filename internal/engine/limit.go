@@ -15,8 +15,8 @@ type Algorithm uint8
 
 // The algorithms. SlidingWindow is the default.
 const (
-	// SlidingWindow admits at most the limit in every interval of one window's length. It keeps the charges of
-	// sub-buckets (a 60th of the window) and lets one go only when its end has left the window.
+	// SlidingWindow admits at most the limit in every interval of one window's length. It keeps charges in sub-buckets
+	// of a 60th of the window, and drops one only when its end has left the window.
 	SlidingWindow Algorithm = iota
 	// FixedWindow admits at most the limit in each window: aligned to the epoch, to the calendar, or to the
 	// first charge.
@@ -35,7 +35,7 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }
 
-// ParseAlgorithm reads a name on the wire.
+// ParseAlgorithm reads an algorithm's name on the wire.
 func ParseAlgorithm(s string) (Algorithm, error) {
 	for i, name := range algorithmNames {
 		if s == name {
@@ -50,7 +50,7 @@ type CounterID struct {
 	Key, Name string
 }
 
-// Compare orders ids by key, then name, byte by byte.
+// Compare orders ids by key, then by name, byte by byte.
 func (c CounterID) Compare(d CounterID) int {
 	if n := strings.Compare(c.Key, d.Key); n != 0 {
 		return n
@@ -58,18 +58,18 @@ func (c CounterID) Compare(d CounterID) int {
 	return strings.Compare(c.Name, d.Name)
 }
 
-// policySeparator stands in a counter's stored name between its policy and the limit's name: the names of inline limits hold
-// nothing that is not printable, so theirs are never the same.
+// policySeparator stands between the policy and the limit's name in a counter's stored name. It is not printable, and
+// the names of inline limits are, so an inline limit never has the stored name of a policy's limit.
 const policySeparator = "\x1f"
 
-// PolicyName gives the stored name of a policy's counter: two policies with one key and one name for a limit do not
-// share a counter.
+// PolicyName gives the stored name of a policy's counter. It holds the policy, so that two policies do not share a
+// counter if they use one key and one limit name.
 func PolicyName(policy, limit string) string { return policy + policySeparator + limit }
 
-// Label is the name to show: that of the limit, without its policy.
+// Label is the name to show: the limit's, without its policy.
 func (c CounterID) Label() string { return c.Name[strings.Index(c.Name, policySeparator)+1:] }
 
-// PolicyPart is the policy that the stored name begins with; empty for an inline limit.
+// PolicyPart is the policy in the stored name; empty for an inline limit.
 func (c CounterID) PolicyPart() string {
 	return c.Name[:max(0, strings.Index(c.Name, policySeparator))]
 }
@@ -77,7 +77,7 @@ func (c CounterID) PolicyPart() string {
 // Limit is one limit, fully resolved. It must have passed [Limit.Validate].
 type Limit struct {
 	CounterID
-	// Policy is the policy the limit comes from; empty for an inline limit.
+	// Policy is the policy that the limit comes from; empty for an inline limit.
 	Policy    string
 	Algorithm Algorithm
 	// Limit is the cost that one window admits, 1 to MaxAmount.
@@ -85,26 +85,26 @@ type Limit struct {
 	// Burst is what a token bucket holds on top of Limit, 0 to MaxAmount.
 	Burst  int64
 	Window Window
-	// Zone is the zone of a calendar period; nil is UTC.
+	// Zone is the time zone of a calendar period; nil is UTC.
 	Zone *time.Location
 	// FirstUse lets a fixed window start at its first charge.
 	FirstUse bool
-	// Leased lets a worker charge a little ahead and serve from memory.
+	// Leased lets a worker charge ahead and serve requests from memory.
 	Leased bool
 	// Threshold is the remaining cost at or below which a warning is raised; negative raises none.
 	Threshold int64
-	// User is whom the limit's events speak of.
+	// User is the user that the limit's events name.
 	User string
-	// Shadow lets the limit be decided and charged as if it was enforced, but never refuse.
+	// Shadow has the limit decided and charged as if it were enforced, but it never denies.
 	Shadow bool
-	// Message is the policy's words for a denial; empty for the usual ones.
+	// Message is the policy's text for a denial; empty for the default.
 	Message string
-	// Ref spares look-ups to a limit that is asked for again and again; nil for none.
+	// Ref, if set, saves lookups for a limit that is asked for repeatedly.
 	Ref *Ref
 }
 
-// Ref keeps what was found last for one limit, whose copies may share it: each finding knows itself when it is void. The
-// zero Ref is ready for use.
+// Ref caches what was last looked up for one limit; copies of the limit may share it. Each cached value carries its own
+// mark that it is stale. The zero Ref is ready for use.
 type Ref struct {
 	cached atomic.Pointer[cachedCounter]
 	lease  atomic.Pointer[lease]
@@ -112,8 +112,8 @@ type Ref struct {
 	Tally Tally
 }
 
-// Prefetch loads what a decision on the limit looks at first. Who has several to decide, whose memory the processor's caches do not have, calls
-// it for all of them before: then they are waited for together.
+// Prefetch loads the memory that a decision on the limit reads first. A caller that has several decisions to make calls
+// it for all of them first, so that their cache misses overlap.
 func (r *Ref) Prefetch() {
 	if m := r.cached.Load(); m != nil {
 		m.stale.Load()
@@ -124,14 +124,14 @@ func (r *Ref) Prefetch() {
 	}
 }
 
-// Tally is where decisions on a limit are counted; listed says that they wait to be taken. It stands in the Ref because a
-// place of its own in memory would cost more than the counting.
+// Tally counts the decisions on a limit for [Config.Tally]; Listed says that it has counts and is on the list of tallies
+// to collect. It is part of the Ref because a lookup would cost more than the counting.
 type Tally struct {
 	Allowed, Denied, Cost atomic.Int64
 	Listed                atomic.Bool
 }
 
-// Validate tells what is wrong with the limit, if anything; the error is a *[FieldError].
+// Validate reports what is wrong with the limit; the error is a *[FieldError].
 func (l *Limit) Validate() error {
 	switch {
 	case l.Limit < 1 || l.Limit > MaxAmount:
@@ -152,7 +152,7 @@ func (l *Limit) Validate() error {
 	return nil
 }
 
-// sameDefinition tells whether m is the same definition: whether their hashes are equal, at less cost.
+// sameDefinition reports whether m has the same definition. It agrees with hash, and costs less.
 func (l *Limit) sameDefinition(m *Limit) bool {
 	return l.Limit == m.Limit && l.Algorithm == m.Algorithm && l.Window.text == m.Window.text && l.Burst == m.Burst &&
 		l.FirstUse == m.FirstUse && l.Policy == m.Policy &&
@@ -197,7 +197,7 @@ func (l *Limit) Spec() Spec {
 	return s
 }
 
-// Resolve gives back the limit that the spec describes.
+// Resolve gives back the limit that the spec describes, with id as its counter.
 func (s Spec) Resolve(id CounterID) (Limit, error) {
 	l := Limit{CounterID: id, Policy: s.Policy, Limit: s.Limit, Burst: s.Burst, FirstUse: s.FirstUse, Threshold: -1}
 	var err error

@@ -20,25 +20,28 @@ const (
 	Record
 	// Refund gives cost back.
 	Refund
-	// Settle sets the final cost of an earlier consume, also one for a verify; [Engine.Settle] makes such requests.
+	// Settle sets the final cost of an earlier consume or verify; [Engine.Settle] makes such requests.
 	Settle
-	// reportDenials writes the denials that were counted in memory into an event; the engine asks itself.
+	// The verbs from here on are of the engine's own requests.
+
+	// reportDenials raises events for denials that were counted in memory.
 	reportDenials
-	// returnLeases settles leases; the engine asks itself.
+	// returnLeases settles leases that have ended.
 	returnLeases
-	// renewLeases settles leases that are used up, and asks for new ones; the engine asks itself.
+	// renewLeases settles leases that are used up, and takes new ones.
 	renewLeases
-	// noop has a transaction run, without any limit, so that what is remembered holds on, or to see whether the store answers;
-	// the engine asks itself.
+	// noop runs a transaction without limits: it shows that cached denials still hold, or probes the store.
 	noop
 )
 
-var verbNames = [...]string{"consume", "check", "record", "refund", "settle", "tell", "hand back", "renew", "look"}
+var verbNames = [...]string{
+	"consume", "check", "record", "refund", "settle", "report denials", "return leases", "renew leases", "noop",
+}
 
-// String gives the verb's name on the wire.
+// String gives the verb's name; up to Settle it is the name on the wire.
 func (v Verb) String() string { return verbNames[v] }
 
-// internal tells the engine's own requests, which are not answered.
+// internal reports whether the verb is of the engine's own requests, which nobody waits for.
 func (v Verb) internal() bool { return v >= reportDenials }
 
 // OnError is what to answer when the store fails.
@@ -48,16 +51,16 @@ type OnError uint8
 const (
 	OnErrorAllow OnError = iota
 	OnErrorDeny
-	// OnErrorLocal lets a limiter in the worker's memory stand in.
+	// OnErrorLocal limits in the worker's memory instead.
 	OnErrorLocal
 )
 
 var onErrorNames = [...]string{"allow", "deny", "local"}
 
-// String gives the name in settings and policies.
+// String gives the name as in settings and policies.
 func (o OnError) String() string { return onErrorNames[o] }
 
-// ParseOnError reads allow, deny or local.
+// ParseOnError reads allow, deny or local, and fails for anything else.
 func ParseOnError(s string) (OnError, error) {
 	for i, name := range onErrorNames {
 		if s == name {
@@ -67,7 +70,7 @@ func ParseOnError(s string) (OnError, error) {
 	return 0, fmt.Errorf("unknown answer %q; want %s", s, strings.Join(onErrorNames[:], ", "))
 }
 
-// The errors that answer a request instead of a decision.
+// The errors that answer a request in place of a decision.
 var (
 	ErrOverloaded  = errors.New("the queue is full")
 	ErrClosed      = errors.New("the engine is closed")
@@ -75,47 +78,51 @@ var (
 	ErrIDConflict  = errors.New("the id was used with another request")
 )
 
-// Request is one question. It belongs to the engine from Submit until Done is called, and is not used again.
+// Request is one question. It belongs to the engine from Submit until Done is called, and must not be reused.
 type Request struct {
 	Verb Verb
-	// Limits are decided together, each of another counter: none is charged unless all fit. None at all allows.
+	// Limits are decided together, each of another counter: none is charged unless all fit. Without limits the
+	// request is allowed.
 	Limits []Limit
 	// Cost is charged to each limit, 1 to MaxAmount.
 	Cost int64
-	// ID makes the request idempotent; Fingerprint tells a repeat from another request with the same ID.
+	// ID makes the request idempotent; Fingerprint distinguishes a repeat from another request with the same ID.
 	ID          string
 	Fingerprint [32]byte
-	// Refusal is the answer unless the ID has been answered before: of a request whose limits cannot be told, or not any more.
+	// Refusal, if set, answers the request unless there is a receipt for the ID. It is for a request whose limits
+	// cannot be determined, or no longer can.
 	Refusal error
 	OnError OnError
-	// Done takes the answer; err is one of this package's. It must not block.
+	// Done takes the answer; err wraps one of this package's errors. It must not block.
 	Done func(d Decision, err error)
-	// Received is when it came, by which it is decided where no store is needed; Submit says now unless it is set.
+	// Received is when the request arrived. Answers from memory are decided as of then. Submit sets it to now if it is
+	// zero.
 	Received time.Time
-	// AtOnce says that Done is called before Submit returns, by its caller's goroutine. Submit sets it.
+	// AtOnce says that Submit calls Done before it returns, in the caller's goroutine. Submit sets it.
 	AtOnce bool
 
-	// reservation is what a settle is to correct, and life when the receipt of that consume expires: an id that comes again
-	// after its receipt has gone has another life.
+	// reservation is what a settle corrects, and consumeExpiry when the receipt of that consume expires. An id may be
+	// used again after its receipt has expired; the expiry tells which use of the id is settled.
 	reservation   *reservation
 	consumeExpiry int64
 
-	// deniedCosts are the costs whose denials a tell is about, one for each limit.
+	// deniedCosts has, for reportDenials, the cost of the first denial of each limit.
 	deniedCosts []int64
 
-	// slots are the places of the limits' counters in the batch.
+	// slots are the indexes of the limits' counters in the batch.
 	slots []int
-	// The usual request has one limit and needs nothing else of the heap.
+	// Room for the usual request, which has one limit, so that it needs no further allocation.
 	slotBuf   [1]int
 	resultBuf [1]Result
-	// replayed says that the answer is that of a receipt from before; unsure that one that is found may be its own.
+	// replayed says that the answer comes from a receipt of an earlier request. maybeCommitted says that an earlier
+	// attempt to write this request may have been committed, so a receipt that is found may be its own.
 	replayed, maybeCommitted bool
 	// decision and err are the answer, until Done is called.
 	decision Decision
 	err      error
 }
 
-// makeResults gives room for one result for each limit.
+// makeResults gives a slice with one result for each limit.
 func (r *Request) makeResults() []Result {
 	if len(r.Limits) == 1 {
 		return r.resultBuf[:]
@@ -129,7 +136,7 @@ type Decision struct {
 	Results []Result `json:"results"`
 	// Degraded marks an answer without the store.
 	Degraded bool `json:"degraded,omitempty"`
-	// Shadow says that a limit in shadow would have denied what is allowed.
+	// Shadow says that the request is allowed, but that a limit in shadow would have denied it.
 	Shadow bool `json:"shadow,omitempty"`
 }
 
@@ -145,21 +152,21 @@ type Result struct {
 	Limit    int64 `json:"limit"`
 	Burst    int64 `json:"burst,omitempty"`
 	Allowed  bool  `json:"allowed"`
-	// Used and Remaining are after the charge, if there was one.
+	// Used and Remaining include the charge, if there was one.
 	Used      int64 `json:"used"`
 	Remaining int64 `json:"remaining"`
 	// ResetAt is when the whole limit is free again, in Unix milliseconds.
 	ResetAt int64 `json:"resetAt"`
-	// RetryAfter is the milliseconds until the cost fits, on a denial; 0 when it never does.
+	// RetryAfter, on a denial, is the milliseconds until the cost fits; 0 if it never does.
 	RetryAfter int64 `json:"retryAfter,omitempty"`
 	// Shadow says that the limit is not enforced.
 	Shadow bool `json:"shadow,omitempty"`
-	// Message is the policy's words for the denial; kept here because a repeat is answered with the same.
+	// Message is the policy's text for the denial. It is part of the result because a repeat gets the same one.
 	Message string `json:"message,omitempty"`
 }
 
-// Speaker gives the result that speaks for the decision: of a denial the blocking limit that takes longest to
-// fit (never fitting is longest), else the one with the least remaining. It is nil when there are no limits.
+// Speaker gives the result that represents the decision. For a denial it is the blocking limit with the longest
+// retryAfter (never fitting is longest), otherwise the limit with the least remaining. It is nil without limits.
 func (d *Decision) Speaker() *Result {
 	var best *Result
 	for i := range d.Results {
@@ -170,7 +177,7 @@ func (d *Decision) Speaker() *Result {
 	return best
 }
 
-// speaksBefore lets limits in shadow speak only where there are no others.
+// speaksBefore reports whether r represents the decision rather than best. A limit in shadow does so only if all are.
 func speaksBefore(r, best *Result) bool {
 	if r.Shadow != best.Shadow {
 		return !r.Shadow

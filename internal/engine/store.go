@@ -7,46 +7,46 @@ import (
 
 // Store keeps counters, idempotency receipts and the events that wait to be published.
 //
-// The contract of every implementation is held by one conformance suite (package storetest).
+// The conformance suite in package storetest defines the contract of every implementation.
 type Store interface {
-	// Update runs one transaction, while no other can write: it reads the batch's counters, the receipts of its ids and
-	// then the store's clock, calls decide, writes the changes and commits. When Update returns nil all of it is
-	// durable. decide may be called again if the transaction had to be run again inside; the last call counts.
+	// Update runs one transaction, which no other write can overlap. It reads the batch's counters, the receipts of
+	// its ids and then the store's clock, calls decide, writes the changes and commits. When Update returns nil all of
+	// it is durable. The store may call decide again if it has to run the transaction again; the last call counts.
 	//
-	// A store that knows what it wrote last may ask decide first over that, while others can write, and write on
-	// condition that it still stands; [Snapshot.Until] says so.
+	// A store that remembers what it wrote last may first call decide with that, while others can write, and then
+	// write on condition that it is still current; [Snapshot.Until] is set in that case.
 	//
-	// The error is ErrConflict (or wraps it) when nothing was written and running it again at once is right,
-	// wraps ErrCommitUnknown when the transaction may or may not have been committed, and any other error when
-	// nothing was written.
+	// The error wraps ErrConflict if nothing was written and the caller should try again at once. It wraps
+	// ErrCommitUnknown if the transaction may or may not have been committed. After any other error nothing was
+	// written.
 	Update(ctx context.Context, b Batch, decide func(Snapshot) Changes) error
 
 	// Counters reads all counters of one key, in order of name, and the store's clock.
 	Counters(ctx context.Context, key string) ([]StoredCounter, int64, error)
 
-	// List reads up to max counters whose key begins with prefix and that come after the given id (zero for the
-	// first), in order of id, and the store's clock.
+	// List reads up to max counters whose key begins with prefix and whose id comes after the given one (zero for the
+	// first page), in order of id, and the store's clock.
 	List(ctx context.Context, prefix string, after CounterID, max int) ([]StoredCounter, int64, error)
 
-	// Reset removes the counters that sel selects, or only counts them.
+	// Reset removes the selected counters, or only counts them if dryRun is set.
 	Reset(ctx context.Context, sel Selection, dryRun bool) (int64, error)
 }
 
-// Waiter is a [Store] whose transactions may have to wait for those of other workers: what gathers meanwhile can be in the
-// batch. Await returns once the turn has come; nil when there is no use in waiting before the batch is known, or when
-// waiting failed.
+// Waiter is a [Store] whose transactions may have to wait for those of other workers. The engine calls Await before it
+// forms a batch, so that requests which arrive during the wait can join it. Await returns when it is this worker's turn,
+// or nil if there is no point in waiting before the batch is known, or if waiting failed.
 type Waiter interface {
 	Await(ctx context.Context) Turn
 }
 
-// Turn is the right to be the next who writes. It ends with the [Store.Update] of the batch it is in, or by End.
+// Turn is the right to write next. It ends with the [Store.Update] of its batch, or with End.
 type Turn interface {
 	End()
 }
 
-// The errors of [Store.Update] that mean something to the engine.
+// The errors of [Store.Update] that the engine handles specially.
 var (
-	// ErrConflict says that another worker got in between and nothing was written.
+	// ErrConflict says that another worker wrote in between, and nothing of this transaction was written.
 	ErrConflict = errors.New("the transaction lost a race")
 	// ErrCommitUnknown says that the answer to the commit was lost.
 	ErrCommitUnknown = errors.New("the fate of the commit is unknown")
@@ -58,55 +58,57 @@ type Batch struct {
 	Counters []CounterID
 	// IDs are distinct and in byte order.
 	IDs []string
-	// Turn is what a [Waiter] has given for this batch; nil for none.
+	// Turn is what a [Waiter] returned for this batch; nil for none.
 	Turn Turn
 }
 
 // Snapshot is what the transaction read. Its slices are valid until decide returns.
 type Snapshot struct {
-	// Now is the store's clock when nobody else could write any more, in Unix milliseconds.
+	// Now is the store's clock, in Unix milliseconds, read when nobody else could write any more. With an Until it is
+	// the earliest that the clock may show at the commit.
 	Now int64
-	// Until is 0 for a decision at Now, over what was read in turn. Else it is made somewhere from Now to Until: the states
-	// are those that this worker knows, and the store writes the changes on condition that they still stand and that its
-	// clock is then between the two; or the batch was gathered after the clock was read.
+	// Until is 0 for a decision at Now over what was read in this worker's turn. Otherwise the decision must hold at
+	// every moment from Now to Until: the states are those that this worker remembers, and the store writes the changes
+	// on condition that they are still current and that its clock lies in between; or the batch was gathered after the
+	// clock was read.
 	Until int64
-	// Latest is the latest that the clock may have been when decide was called, where there is an Until: Now is the
-	// earliest. What the decision lends must end by the one, and what it charges counts from the other.
+	// Latest, if Until is set, is the latest that the clock may have shown when decide was called, as Now is the
+	// earliest. A charge counts from Now, and the end of a lease is compared with the clock as reckoned from Latest.
 	Latest int64
 	// States holds the encoded state of each counter of the batch; nil for one that is not stored.
 	States [][]byte
 	// Receipts holds the receipt of each id of the batch; nil for one that is not stored.
 	Receipts []*Receipt
-	// Others says what has changed since decide was called last, by others than Update of this store. An Update that
-	// returns nil proves that nothing else has, up to its moment.
+	// Others names the counters that something other than this store's Update has changed since the last call of
+	// decide. An Update that returns nil proves that nothing else had changed when it ran.
 	Others Others
 }
 
-// Others are counters that another process has changed, or [Store.Reset], but for those that expired: time alone
-// frees them. A store gathers them for the one engine that it serves.
+// Others are counters that another process or [Store.Reset] has changed. Expired counters are not among them: they only
+// became freer with time, which the engine knows. A store collects them for the one engine that it serves.
 type Others struct {
-	// All says that any may have changed: the store has read anew all that there is.
+	// All says that any counter may have changed, because the store has read everything anew.
 	All bool
-	// IDs may name a counter twice.
+	// IDs may name a counter more than once.
 	IDs []CounterID
 }
 
-// othersMost bounds the named counters.
-const othersMost = 1 << 14
+// maxOthers bounds the named counters; more count as all.
+const maxOthers = 1 << 14
 
-// Add names a counter.
+// Add adds a counter.
 func (o *Others) Add(id CounterID) {
-	if o.All || len(o.IDs) == othersMost {
+	if o.All || len(o.IDs) == maxOthers {
 		o.AddAll()
 		return
 	}
 	o.IDs = append(o.IDs, id)
 }
 
-// AddAll stands for all counters.
+// AddAll adds all counters.
 func (o *Others) AddAll() { o.All, o.IDs = true, nil }
 
-// Hand hands what was gathered to a decision, and gathers anew when that was made.
+// Hand wraps decide so that its snapshot holds what was collected, and starts a new collection after the call.
 func (o *Others) Hand(decide func(Snapshot) Changes) func(Snapshot) Changes {
 	return func(snap Snapshot) Changes {
 		snap.Others = *o
@@ -119,12 +121,12 @@ func (o *Others) Hand(decide func(Snapshot) Changes) func(Snapshot) Changes {
 
 // Changes is what the transaction writes. Its slices are valid until Update returns.
 type Changes struct {
-	// Unsure says that the decisions may not hold up to [Snapshot.Until], or rest on counters that are not written.
-	// Nothing is to be written then, and decide to be asked again over what is read while nobody else can write.
+	// Unsure says that the decisions may not hold until [Snapshot.Until], or depend on counters that are not written.
+	// The store must then write nothing, and call decide again with what it reads while nobody else can write.
 	Unsure bool
-	// Counters are in the batch's order, each at most once.
+	// Counters are in the order of the batch, each at most once.
 	Counters []CounterChange
-	// Receipts are new, in byte order of their ids. Those of the snapshot that Stale names are removed before.
+	// Receipts are new, in byte order of their ids. Stale are the ids of receipts to remove first.
 	Receipts []Receipt
 	Stale    []string
 	Events   []Event
@@ -132,11 +134,11 @@ type Changes struct {
 
 // CounterChange is a new state for a counter of the batch.
 type CounterChange struct {
-	// Slot is the counter's place in [Batch.Counters].
+	// Slot is the index of the counter in [Batch.Counters].
 	Slot  int
 	State []byte
-	// Spec is what to keep of the limit, as JSON; nil when it stands unchanged. It is always there for a
-	// counter that is not stored yet.
+	// Spec is the limit's [Spec] as JSON; nil if the stored one is right. A counter that is not stored yet always has
+	// one.
 	Spec []byte
 	// ExpiresAt is when the counter may be removed, in Unix milliseconds.
 	ExpiresAt int64
@@ -166,7 +168,7 @@ type Selection struct {
 	Key, Prefix string
 }
 
-// EventType tells the events apart.
+// EventType is the kind of an event.
 type EventType string
 
 // The types of events.
@@ -175,7 +177,7 @@ const (
 	EventExceeded EventType = "limits.exceeded"
 )
 
-// Event is a crossing, as the outbox keeps it.
+// Event says that a limit's threshold or the limit itself was passed, as the outbox keeps it.
 type Event struct {
 	ID   string    `json:"-"`
 	Type EventType `json:"-"`
