@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// maxAttempts bounds how often one batch is written anew after losing races or connections.
+	// maxAttempts bounds how often one batch is written again after lost races or connections.
 	maxAttempts = 8
-	// probeTimeout bounds the transaction that tries a store whose circuit is open.
+	// probeTimeout bounds a transaction that probes a store whose circuit is open.
 	probeTimeout = 250 * time.Millisecond
 )
 
@@ -34,7 +34,7 @@ func (e *Engine) reuse(b *batch) {
 	}
 }
 
-// storeDenials stores the denials that only this worker remembers, when it goes.
+// storeDenials stores the denials that only this worker counted, before it stops.
 func (e *Engine) storeDenials() {
 	for _, r := range e.denials.all() {
 		b := e.newBatch()
@@ -44,26 +44,26 @@ func (e *Engine) storeDenials() {
 	}
 }
 
-// commit answers every request of the batch: from the store, or, where that fails, without it. The time to wait for a turn
-// is part of the patience: a store that hangs has both wait. So is, when it gets long, the time that requests have waited for the
-// transaction before: each is answered before its deadline, since nobody may wait for it any longer.
+// commit answers every request of the batch: from the store, or without it if that fails. The timeout of the transaction
+// covers the wait for a turn too, since a store that hangs delays both. It also ends before the oldest request has used
+// up its deadline, because nobody may wait for the request any longer.
 func (e *Engine) commit(b *batch) {
-	awake := e.heartbeat.runningSince()
-	oldest := b.failLate(time.Now(), awake, e.maxWait(), e.lateError())
+	running := e.heartbeat.runningSince()
+	oldest := b.failLate(time.Now(), running, e.maxWait(), e.lateError())
 	e.answerLate(b)
-	full := later(b.began, awake).Add(e.txnTimeout())
-	until := earlier(full, oldest.Add(e.cfg.Deadline*15/16))
+	usual := later(b.began, running).Add(e.txnTimeout())
+	until := earlier(usual, oldest.Add(e.cfg.Deadline*15/16))
 	defer b.endTurn()
-	if e.probeTimedOut.Load() && e.breaker.State() != gobreaker.StateClosed { // else all would wait for each probe
+	if e.probeTimedOut.Load() && e.breaker.State() != gobreaker.StateClosed { // do not have requests wait for a probe
 		for _, r := range b.requests {
 			e.skipStore(r, gobreaker.ErrOpenState)
 		}
 		e.answerFailed(b)
 		return
 	}
-	err := e.writeWithRetries(b, until, e.storeHealthy() && until.Before(full))
-	if err != nil && !time.Now().Before(until) && e.heartbeat.runningSince().After(awake) {
-		// The process was held up, and not by the store.
+	err := e.writeWithRetries(b, until, e.storeHealthy() && until.Before(usual))
+	if err != nil && !time.Now().Before(until) && e.heartbeat.runningSince().After(running) {
+		// The process was held up, not the store.
 		if errors.Is(err, ErrCommitUnknown) {
 			b.failUnrepeatable(err)
 		}
@@ -75,7 +75,8 @@ func (e *Engine) commit(b *batch) {
 	e.answerFailed(b)
 }
 
-// skipStore leaves a request out of every transaction, for that reason. What gives leases back comes again with the next sweep.
+// skipStore has a request answered without any transaction, because of why. Leases that it was to return stay with the
+// worker until the next sweep.
 func (e *Engine) skipStore(r *Request, why error) {
 	r.err = why
 	if r.Verb == returnLeases {
@@ -83,14 +84,14 @@ func (e *Engine) skipStore(r *Request, why error) {
 	}
 }
 
-// maxWait is how long a request may have waited for its transaction to begin. What is left of its time has to do for that: in a flood
-// the oldest would leave it too little, and a store that works would seem to fail.
+// maxWait is how long a request may wait until its transaction begins. It leaves the transaction enough of the deadline:
+// otherwise, in a flood, transactions would run out of time and a store that works would seem to fail.
 func (e *Engine) maxWait() time.Duration {
 	left := e.cfg.Deadline*59/64 - time.Duration(e.typicalTxn.Load())
 	return min(e.cfg.Deadline*3/4, max(left, e.cfg.Deadline/4))
 }
 
-// answerLate hands out the answers to requests that have waited too long, before the transaction of the others.
+// answerLate hands out the answers to requests that waited too long, before the transaction of the others begins.
 func (e *Engine) answerLate(b *batch) {
 	if !slices.ContainsFunc(b.requests, func(r *Request) bool { return r.err != nil }) {
 		return
@@ -108,7 +109,7 @@ func (e *Engine) answerLate(b *batch) {
 	e.answers <- late
 }
 
-// answerFailed answers what could not be decided, as well as that goes.
+// answerFailed answers the requests that the store could not decide.
 func (e *Engine) answerFailed(b *batch) {
 	for _, r := range b.requests {
 		if errors.Is(r.err, ErrCorrupt) {
@@ -124,12 +125,13 @@ func (e *Engine) answerFailed(b *batch) {
 func (e *Engine) txnTimeout() time.Duration {
 	most := e.cfg.Deadline * 3 / 4
 	if e.breaker.State() != gobreaker.StateClosed {
-		most = min(most, probeTimeout) // all that wait pay for a probe of a store that hangs
+		most = min(most, probeTimeout) // every queued request waits for a probe of a store that hangs
 	}
 	return most
 }
 
-// writeWithRetries writes the batch, and again while that may help. short says that its requests have left it less than a transaction's time.
+// writeWithRetries writes the batch, and writes it again while that may help. short says that until leaves less than a
+// transaction's usual time, because requests have waited for long.
 func (e *Engine) writeWithRetries(b *batch, until time.Time, short bool) error {
 	why := context.DeadlineExceeded
 	if short {
@@ -137,7 +139,7 @@ func (e *Engine) writeWithRetries(b *batch, until time.Time, short bool) error {
 	}
 	ctx, cancel := context.WithDeadlineCause(context.Background(), until, why)
 	defer cancel()
-	if short { // a flood is no store that does not return: it has the time of any other
+	if short { // in a flood the store does not hang: checkHung allows it the usual time
 		until = later(until, time.Now().Add(e.txnTimeout()))
 	}
 	e.txnStarted(until)
@@ -145,7 +147,7 @@ func (e *Engine) writeWithRetries(b *batch, until time.Time, short bool) error {
 	err := e.writeOnce(ctx, b)
 	for attempt := 1; err != nil && attempt < maxAttempts && ctx.Err() == nil; attempt++ {
 		if errors.Is(err, ErrCommitUnknown) {
-			// What carries an id can be asked again; the rest may be charged already.
+			// A request with an id can be repeated; others may be charged already.
 			b.failUnrepeatable(err)
 		}
 		if !e.waitToRetry(ctx, err, attempt) {
@@ -170,7 +172,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// lateError is why a request waits too long: the store fails, or it does all it can, and there is more than that.
+// lateError is why a request waited too long: the store fails, or it works and there are too many requests.
 func (e *Engine) lateError() error {
 	if e.storeHealthy() {
 		return ErrOverloaded
@@ -178,12 +180,12 @@ func (e *Engine) lateError() error {
 	return ErrUnavailable
 }
 
-// storeHealthy tells whether the last transaction did not fail, but for want of time.
+// storeHealthy reports whether the last transaction succeeded, or only had too little time.
 func (e *Engine) storeHealthy() bool {
 	return e.breaker.State() == gobreaker.StateClosed && e.breaker.Counts().ConsecutiveFailures == 0
 }
 
-// endTurn gives a turn back that no transaction took.
+// endTurn ends a turn that no transaction took over.
 func (b *batch) endTurn() {
 	if b.turn != nil {
 		b.turn.End()
@@ -191,8 +193,8 @@ func (b *batch) endTurn() {
 	}
 }
 
-// waitToRetry waits as long as the failure asks for and tells whether to go on: a lost race at once, a failing store
-// a little later and only a few times, one whose circuit is open not at all.
+// waitToRetry waits as long as the failure requires and reports whether to try again: after a lost race at once, after
+// another failure a little later and only a few times, and not while the circuit is open.
 func (e *Engine) waitToRetry(ctx context.Context, err error, attempt int) bool {
 	switch {
 	case errors.Is(err, ErrConflict):
@@ -208,14 +210,15 @@ func (e *Engine) waitToRetry(ctx context.Context, err error, attempt int) bool {
 	}
 }
 
-// errShortTimeout says that a transaction had too little time, because its requests had waited for long: of a store that works, and is asked for
-// more than it can do.
+// errShortTimeout says that a transaction timed out because its requests had waited for long. The store works, and is
+// asked for more than it can do.
 var errShortTimeout = fmt.Errorf("%w: the transaction had too little of their time left", ErrOverloaded)
 
-// maxShortTimeouts is how many such may follow each other: after that the store is taken to hang.
+// maxShortTimeouts is how many such timeouts in a row are ignored; after that they count as failures of the store.
 const maxShortTimeouts = 8
 
-// timedOutShort tells whether a transaction failed for want of time alone, and has the next ones leave more of it.
+// timedOutShort reports whether a transaction failed only because it had too little time. If so it raises typicalTxn, so
+// that the next transactions get more of their requests' time.
 func (e *Engine) timedOutShort(ctx context.Context, err error, took time.Duration) bool {
 	if err == nil || ctx.Err() == nil || context.Cause(ctx) != errShortTimeout || errors.Is(err, ErrCommitUnknown) || took >= e.cfg.Deadline*3/8 {
 		return false
@@ -275,7 +278,7 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	turn := b.turn
 	b.turn = nil
 	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs, Turn: turn}, func(s Snapshot) Changes {
-		// Before the transaction can renew what is remembered.
+		// Before this transaction can prove that what is cached still holds.
 		e.cache.invalidateOthers(&s.Others)
 		b.generations = e.cache.generations()
 		changes := b.decide(s, &e.denials, e.cfg.NewID)
@@ -290,9 +293,9 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// broadcastChanges tells all workers of refunds, and of what else voids what they know, while nobody else can write: whoever
-// remembers such a counter again has read it after the commit. Told later, a worker could deny from memory what another
-// has seen to be free.
+// broadcastChanges tells all workers which counters to forget, while nobody else can write: a worker that caches such a
+// counter again has then read it after the commit. If the broadcast came later, one worker could deny from memory what
+// another has already seen to be free.
 func (e *Engine) broadcastChanges(b *batch) {
 	for i := range b.counters {
 		c := &b.counters[i]
@@ -300,12 +303,12 @@ func (e *Engine) broadcastChanges(b *batch) {
 			continue
 		}
 		e.forgetAndBroadcast(Forget{Key: c.limit.Key, Freed: !c.refunded && !c.voidsLeases})
-		// What the batch itself has forgotten does not keep it from remembering what it has read.
+		// The batch's own invalidation must not keep it from caching what it has read.
 		b.generations[e.cache.shard(c.limit.CounterID)]++
 	}
 }
 
-// afterCommit does what follows from a transaction that stands.
+// afterCommit updates memory and measurements after a transaction was committed.
 func (e *Engine) afterCommit(b *batch) {
 	took := b.clock.received.Sub(b.clock.sent)
 	e.cfg.Observer.Wrote(len(b.pending), len(b.ids), took)
@@ -313,7 +316,7 @@ func (e *Engine) afterCommit(b *batch) {
 	if e.heartbeat.runningSince().After(b.clock.sent) {
 		took = 0 // the process was held up
 	}
-	// One that is slow for once says little; slow ones that follow each other say more.
+	// A single slow transaction raises the estimate only partly; several in a row raise it further.
 	if more := int64(min(took, e.cfg.Deadline)) - e.typicalTxn.Load(); more > 0 {
 		e.typicalTxn.Add(more / 4)
 	} else {

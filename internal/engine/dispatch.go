@@ -7,22 +7,22 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// maxBatchLimits bounds the counters of one batch.
+// maxBatchLimits bounds the limits of one batch.
 const maxBatchLimits = 4096
 
-// writer forms batches of what waits and has the store run one transaction for each, one after another. Requests are
-// decided in order of arrival.
+// writer forms batches of queued requests and has the store run one transaction for each, one after another. Requests
+// are decided in order of arrival.
 type writer struct {
 	e *Engine
-	// first is a request that was taken from the queue and is not in a batch yet; nil for none.
+	// first was taken from the queue and is not in a batch yet; nil for none.
 	first *Request
-	// served are the requests that leases have answered meanwhile, at now.
+	// served are requests that leases answered while the batch was gathered, as of now.
 	served *batch
 	now    time.Time
 }
 
-// writeLoop writes until the engine is closed and nothing waits. There is no timer: an idle writer takes at once what
-// waits.
+// writeLoop writes until the engine is closed and the queue is empty. There is no timer: an idle writer takes what is
+// queued at once.
 func (e *Engine) writeLoop() {
 	defer close(e.answers)
 	w := &writer{e: e}
@@ -35,7 +35,7 @@ func (e *Engine) writeLoop() {
 	e.storeDenials()
 }
 
-// next gives a batch, as soon as there is one to write, or nil when the engine is closed and nothing waits.
+// next gives the next batch as soon as there is one, or nil when the engine is closed and the queue is empty.
 func (w *writer) next() *batch {
 	for w.wait() {
 		began := time.Now()
@@ -51,7 +51,7 @@ func (w *writer) next() *batch {
 	return nil
 }
 
-// wait waits for a request; it is false when the engine is closed and there is none.
+// wait waits for a request; it is false if the engine is closed and there is none.
 func (w *writer) wait() bool {
 	if w.first != nil {
 		return true
@@ -61,7 +61,7 @@ func (w *writer) wait() bool {
 		return true
 	case <-w.e.quit:
 	}
-	// None can come between the check and the end: Close has seen to it.
+	// No request can be queued after quit is closed, because Close sets closed before.
 	select {
 	case w.first = <-w.e.queue:
 		return true
@@ -70,7 +70,7 @@ func (w *writer) wait() bool {
 	}
 }
 
-// await waits for the turn of what waits, where the store has turns: what comes meanwhile goes into the same batch.
+// await waits for this worker's turn, if the store has turns. Requests that arrive meanwhile join the batch.
 func (w *writer) await() Turn {
 	store, ok := w.e.cfg.Store.(Waiter)
 	if !ok || w.e.breaker.State() != gobreaker.StateClosed {
@@ -81,18 +81,26 @@ func (w *writer) await() Turn {
 	return store.Await(ctx)
 }
 
-// gather makes a batch of what waits; nil when leases have answered it all.
+// take gives the next queued request; nil if there is none.
+func (w *writer) take() *Request {
+	if r := w.first; r != nil {
+		w.first = nil
+		return r
+	}
+	select {
+	case r := <-w.e.queue:
+		return r
+	default:
+		return nil
+	}
+}
+
+// gather makes a batch of the queued requests; nil if leases have answered them all.
 func (w *writer) gather() *batch {
 	b := w.e.newBatch()
 	w.now = time.Now()
 	for len(b.requests) < w.e.cfg.MaxBatch {
-		r := w.first
-		if w.first = nil; r == nil {
-			select {
-			case r = <-w.e.queue:
-			default:
-			}
-		}
+		r := w.take()
 		if r == nil {
 			break
 		}
@@ -117,10 +125,10 @@ func (w *writer) gather() *batch {
 	return b
 }
 
-// serve answers from a lease that began while the request waited.
+// serve answers the request from a lease that began while the request waited.
 func (w *writer) serve(r *Request) bool {
 	now := w.now
-	if r.Received.After(now) { // it came while the batch is gathered
+	if r.Received.After(now) { // it arrived while the batch was gathered
 		now = r.Received
 	}
 	decision, ok := w.e.leases.serve(r, now, w.e.clock.Load())

@@ -18,52 +18,53 @@ type Config struct {
 	Store Store
 	// NewID makes ids of events; required.
 	NewID func() string
-	// Broadcast tells the other workers what to forget: after a reset, and of a refund and what else voids what they know
-	// before its commit, while nobody else can write. It must not block. Nil when there is one worker.
+	// Broadcast tells the other workers what to forget: after a reset, and for a refund or any other change that makes
+	// their memory wrong before its commit, while nobody else can write. It must not block. Nil if there is one worker.
 	Broadcast func(Forget)
 	// Committed is called after events were written, so that they are published soon. It must not block.
 	Committed func()
 	// Observer takes measurements; nil for none.
 	Observer Observer
-	// Tally is told of the decision on each consume, check and record before it is handed out, but not of an answer
-	// from a receipt. It is on the hot path: it must not block, nor keep r or d. Nil for none.
+	// Tally is called with the decision on each consume, check and record before the answer is handed out, but not for
+	// an answer from a receipt. It is on the hot path: it must not block, and must not keep r or d. Nil for none.
 	Tally func(r *Request, d *Decision)
-	// StoreFailing is told when the store is given up for a while, after failures in a row, with the last of them, and
-	// with nil when it answers again. It must not block.
+	// StoreFailing is called with the last error when the circuit to the store opens after failures in a row, and with
+	// nil when the store answers again. It must not block.
 	StoreFailing func(err error)
-	// Queue is how many requests may wait; more are answered ErrOverloaded. 16384 unless set.
+	// Queue is how many requests may wait; further ones get ErrOverloaded. Default 16384.
 	Queue int
-	// MaxBatch is how many requests are written together at most. 512 unless set.
+	// MaxBatch is how many requests are written together at most. Default 512.
 	MaxBatch int
-	// Deadline is how long a request may take; before it is over the request is answered as when the store fails. 2 s
-	// unless set.
+	// Deadline is how long a request may take. Before it is over, the request is answered as when the store fails.
+	// Default 2 s.
 	Deadline time.Duration
 }
 
-// Forget names counters whose remembered state is void: those of Key, of every key with Prefix, or all.
+// Forget names counters that a worker must drop from memory: those of Key, those of all keys with Prefix, or all.
 type Forget struct {
 	Key    string `json:"key,omitzero"`
 	Prefix string `json:"prefix,omitzero"`
 	All    bool   `json:"all,omitzero"`
-	// Freed says that no more than cost came back: leases stand.
+	// Freed says that counters only became freer: their leases remain valid.
 	Freed bool `json:"freed,omitzero"`
 }
 
 // Observer takes the engine's measurements. Its methods are called on the hot path and must not block.
 type Observer interface {
-	// Decided is called for each answered request, but none that got its Refusal: result is "allowed", "denied" or "error";
-	// algorithm is that of the limit that speaks for the decision, empty when there is none. An answer from memory took 0: to read
-	// the clock once more would take as long as there is to tell.
+	// Decided is called for each answered request, except for those that got their Refusal. result is "allowed",
+	// "denied" or "error"; algorithm is that of [Decision.Speaker], empty if there is none. took is 0 for an answer
+	// from memory: to read the clock would take as long as the answer does.
 	Decided(v Verb, result, algorithm string, degraded bool, took time.Duration)
-	// Wrote is called for each transaction.
+	// Wrote is called for each transaction that was committed.
 	Wrote(requests, counters int, took time.Duration)
-	// StoreFailed is called for each failed transaction, and with [ErrCorrupt] for each request whose counter cannot be read.
+	// StoreFailed is called for each failed transaction, and with [ErrCorrupt] for each request whose counter cannot
+	// be read.
 	StoreFailed(err error)
 }
 
-// Engine decides requests over a store. One goroutine gathers what waits into batches, and has the store run one
-// transaction for each, and another hands the answers out, so that answering does not stretch the next batch. Two more look
-// now and then for denials whose event is due, and for leases to give back.
+// Engine decides requests over a store. One goroutine gathers the queued requests into batches and has the store run one
+// transaction for each; another hands out the answers, so that this does not delay the next batch. Two more wake up
+// regularly: one reports denials whose event is due, one gives back what is left of ended leases.
 type Engine struct {
 	cfg     Config
 	breaker *gobreaker.CircuitBreaker[struct{}]
@@ -72,7 +73,7 @@ type Engine struct {
 	answers chan *batch
 	spare   chan *batch
 
-	// closing guards queue against a Submit that comes while Close begins.
+	// closing guards closed and queue against a Submit that runs while Close begins.
 	closing sync.RWMutex
 	closed  bool
 	quit    chan struct{}
@@ -80,22 +81,23 @@ type Engine struct {
 
 	// lastFailure is nil while the store answers.
 	lastFailure atomic.Pointer[failure]
-	// lastTimedOut says that the store did not answer the last transaction for long: one such is enough to open the circuit.
+	// lastTimedOut says that the store took long over the last transaction and did not answer it: one such is enough to
+	// open the circuit.
 	lastTimedOut atomic.Bool
-	// probeTimedOut says that the store did not answer a probe in its time: it may need longer, which is found out beside the requests, while
-	// probing is true.
+	// probeTimedOut says that the store did not answer a probe in time. It may just be slow, so a goroutine tries it
+	// with a longer timeout, while probing is true.
 	probeTimedOut, probing atomic.Bool
-	// typicalTxn is about how long transactions take of late, in nanoseconds, and shorts are those, one after the other, that had too little
-	// time left of that of their requests.
+	// typicalTxn is about how long recent transactions took, in nanoseconds. shortTimeouts counts the transactions in a
+	// row that timed out because their requests had waited for long.
 	typicalTxn, shortTimeouts atomic.Int64
-	// txnDeadline is when the time of the transaction that runs is over, in nanoseconds since the pulse's origin; 0 while none runs. stuck says
-	// that it goes on nevertheless, and returned has a value when it has ended then.
+	// txnDeadline is when the running transaction should have ended, in nanoseconds since the heartbeat's origin; 0
+	// while none runs. hung says that it still runs after that. returned gets a value when it ends then.
 	txnDeadline atomic.Int64
 	hung        atomic.Bool
 	returned    chan struct{}
 	heartbeat   heartbeat
 	clock       atomic.Pointer[clockReading]
-	// refreshed is the reading that became old when denials were answered on the strength of it.
+	// refreshed is the reading that was old when a denial relied on it, for which a transaction has been queued.
 	refreshed    atomic.Pointer[clockReading]
 	cache        denialCache
 	denials      denialCounts
@@ -172,8 +174,8 @@ func (nopObserver) Decided(Verb, string, string, bool, time.Duration) {}
 func (nopObserver) Wrote(int, int, time.Duration)                     {}
 func (nopObserver) StoreFailed(error)                                 {}
 
-// Submit takes a request in; its Done is called once, perhaps before Submit returns. When Submit fails (with
-// ErrOverloaded or ErrClosed) Done is not called.
+// Submit takes a request in. Its Done is called once, perhaps before Submit returns. If Submit fails, with
+// ErrOverloaded or ErrClosed, Done is not called.
 func (e *Engine) Submit(r *Request) error {
 	if r.Received.IsZero() {
 		r.Received = time.Now()
@@ -204,8 +206,8 @@ func (e *Engine) enqueue(r *Request) error {
 	}
 }
 
-// answerFromMemory answers what needs no store: a request without limits and id, one that leases serve, and one that is known to be
-// denied.
+// answerFromMemory answers a request that needs no store: one without limits and id, one that leases serve, and one that
+// the cache denies.
 func (e *Engine) answerFromMemory(r *Request) (Decision, bool) {
 	if len(r.Limits) == 0 && !r.hasReceipt() {
 		return Decision{Allowed: true, Results: []Result{}}, true
@@ -216,17 +218,17 @@ func (e *Engine) answerFromMemory(r *Request) (Decision, bool) {
 	if r.ID != "" && r.Verb == Consume || r.Verb > Check {
 		return Decision{}, false
 	}
-	// The clock first: what a transaction had forgotten went before it told the clock.
+	// Load the clock before the cache: a transaction invalidates the cache before it stores its clock.
 	clock := e.clock.Load()
 	d, ok := e.cache.deny(r, clock, &e.denials)
 	if ok && r.Received.Sub(clock.sent) >= refreshAfter && e.refreshed.Load() != clock && e.refreshed.Swap(clock) != clock {
-		_ = e.enqueue(&Request{Verb: noop}) // when the queue is full others run a transaction
+		_ = e.enqueue(&Request{Verb: noop}) // if the queue is full, other requests run a transaction
 	}
 	return d, ok
 }
 
-// Do submits the request, whose Done it sets, and waits for the answer. A request whose ctx ends is decided all
-// the same.
+// Do submits the request, whose Done it sets, and waits for the answer. If ctx ends first, the request is decided all the
+// same.
 func (e *Engine) Do(ctx context.Context, r *Request) (Decision, error) {
 	type answer struct {
 		d   Decision
@@ -248,7 +250,7 @@ func (e *Engine) Do(ctx context.Context, r *Request) (Decision, error) {
 // Queued is how many requests wait.
 func (e *Engine) Queued() int { return len(e.queue) }
 
-// Forget drops what the engine remembers of counters; it is what a broadcast from another worker calls.
+// Forget drops counters from the engine's memory, as a broadcast from another worker asks for.
 func (e *Engine) Forget(f Forget) {
 	e.cache.invalidate(f)
 	if !f.Freed {
@@ -289,7 +291,7 @@ func (e *Engine) finish(r *Request, took time.Duration) {
 
 func (e *Engine) observe(r *Request, took time.Duration) {
 	if r.Refusal != nil && errors.Is(r.err, r.Refusal) {
-		return // without an id it would not have come here
+		return // without an id it would not have reached the engine
 	}
 	result, algorithm := "denied", ""
 	if s := r.decision.Speaker(); s != nil {
@@ -316,19 +318,20 @@ func (e *Engine) answerLoop() {
 	}
 }
 
-// clockReading is the store's clock as read by a transaction that lasted from sent to received on the worker's own
-// monotonic clock. Where it was estimated it was at least now, and at most ahead of that.
+// clockReading is the store's clock, in Unix milliseconds, as read by a transaction that ran from sent to received on the
+// worker's own clock. If the store's clock was estimated, it lay between now and now + ahead.
 type clockReading struct {
 	now, ahead     int64
 	sent, received time.Time
 }
 
-// earliest and latest bound the store's clock at t. The monotonic clock stands while the machine sleeps, and the other does not.
+// earliest and latest bound the store's clock at t. latest compares monotonic and wall time, because the monotonic clock
+// stands still while the machine sleeps.
 func (r *clockReading) earliest(t time.Time) int64 { return r.now + t.Sub(r.received).Milliseconds() }
 func (r *clockReading) latest(t time.Time) int64 {
 	passed := max(t.Sub(r.sent), t.Round(0).Sub(r.sent.Round(0)))
 	return r.now + r.ahead + passed.Milliseconds() + 2
 }
 
-// now estimates the store's clock, never ahead of it while the worker's clock runs at its pace.
+// now estimates the store's clock. It is never ahead of it as long as the worker's clock does not run fast.
 func (e *Engine) now() int64 { return e.clock.Load().earliest(time.Now()) }

@@ -8,17 +8,17 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// failure is the last error of the store since a transaction succeeded.
+// failure is the last error of the store; it is cleared when a transaction succeeds.
 type failure struct {
 	err error
 	at  time.Time
 }
 
-// probeAfter is how long nothing else has tried a store that failed, before the engine does.
+// probeAfter is how long a store that failed may go untried before the engine probes it.
 const probeAfter = 2 * time.Second
 
-// recordFailure remembers why a transaction failed. That it ran out of time, perhaps while it waited for the one before, says less
-// than what failed before it, so it does not take its place.
+// recordFailure remembers why a transaction failed. A timeout, perhaps while it waited for the transaction before, does
+// not replace an earlier error that says more.
 func (e *Engine) recordFailure(err error) {
 	if last := e.lastFailure.Load(); last != nil && errors.Is(err, context.DeadlineExceeded) {
 		err = last.err
@@ -35,12 +35,12 @@ func (e *Engine) recordSuccess() {
 	}
 }
 
-// cause is the error of the store for which its circuit is open.
+// cause is the store's error that opened the circuit.
 func (e *Engine) cause() error {
 	if last := e.lastFailure.Load(); last != nil {
 		return last.err
 	}
-	return gobreaker.ErrOpenState // it has just answered again
+	return gobreaker.ErrOpenState // the store has just recovered
 }
 
 // Failure is why requests are answered without the store; nil when they are not.
@@ -51,8 +51,9 @@ func (e *Engine) Failure() error {
 	return nil
 }
 
-// probe tries a store that failed, when nobody else has for a while: else it would be told to fail until somebody asks, or to
-// answer when it does not. To read may work where nothing can be written, so a receipt is written.
+// probe tries a store that failed, if no request has tried it for a while. Without it Failure would stay set until the
+// next request, or the store would be taken to work when it does not. The probe writes a receipt, because a store may
+// be readable and not writable.
 func (e *Engine) probe() {
 	last, state := e.lastFailure.Load(), e.breaker.State()
 	switch {
@@ -62,14 +63,14 @@ func (e *Engine) probe() {
 			e.done.Go(e.probeSlowly)
 		}
 	case last != nil && time.Since(last.at) >= probeAfter:
-		_ = e.enqueue(&Request{Verb: noop, ID: probePrefix + e.cfg.NewID()}) // when the queue is full others do
+		_ = e.enqueue(&Request{Verb: noop, ID: probePrefix + e.cfg.NewID()}) // if the queue is full, requests probe
 	}
 }
 
-// awaitProbe waits until a store that failed may be tried again, before what only this worker knows is given to it for the last time: it
-// may have come back since it was tried last.
+// awaitProbe waits until a store that failed may be tried again, before the engine hands it what only this worker knows:
+// it may have recovered since it was last tried.
 func (e *Engine) awaitProbe() {
-	defer e.probeTimedOut.Store(false) // nobody else waits
+	defer e.probeTimedOut.Store(false) // no request has to wait for a probe any more
 	for end := time.Now().Add(openFor + e.cfg.Deadline); time.Now().Before(end); time.Sleep(awaitEvery) {
 		if e.breaker.State() != gobreaker.StateOpen && !e.probing.Load() {
 			return
@@ -78,20 +79,20 @@ func (e *Engine) awaitProbe() {
 }
 
 const (
-	// openFor is how long a store that failed is left alone.
+	// openFor is how long the circuit to a store that failed stays open.
 	openFor    = time.Second
 	awaitEvery = 20 * time.Millisecond
 )
 
-// probeSlowly tries a store that did not answer a probe in its time, for as long as a transaction may take while the circuit is closed:
-// one that works, and takes longer than a probe, would never be used again. Meanwhile requests are answered without it, and wait for
-// nothing.
+// probeSlowly probes the store with the usual timeout after a probe with the shorter one timed out. Otherwise a store
+// that works, but needs longer than a probe may take, would never be used again. Meanwhile requests are answered without
+// the store and without a wait.
 func (e *Engine) probeSlowly() {
 	defer e.probing.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.Deadline*3/4)
 	defer cancel()
 	id := probePrefix + e.cfg.NewID()
-	_ = e.transact(ctx, func() error { // which keeps how it went
+	_ = e.transact(ctx, func() error { // transact records the outcome
 		return e.cfg.Store.Update(ctx, Batch{IDs: []string{id}}, func(s Snapshot) Changes {
 			e.cache.invalidateOthers(&s.Others)
 			return Changes{Receipts: []Receipt{{ID: id, Answer: []byte(`{}`), ExpiresAt: s.Now + receiptLife}}}
@@ -99,5 +100,5 @@ func (e *Engine) probeSlowly() {
 	})
 }
 
-// probePrefix begins the ids of probes. No request can have one.
+// probePrefix begins the ids of probes. It is not printable, so no request can have such an id.
 const probePrefix = "probe\n"

@@ -8,17 +8,16 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// degradedRetry is the retryAfter of a denial for want of the store, in milliseconds: by then its circuit is
-// tried again.
+// degradedRetry is the retryAfter of a denial without the store, in milliseconds: the circuit is tried again by then.
 const degradedRetry = 1000
 
 func isCircuitOpen(err error) bool {
 	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
 }
 
-// answerWithoutStore answers a request that the store failed, as its OnError says. What cannot be guessed stays an
-// error: a refund or a record that was not written, and an id used twice or not known. So does what waited too long for a store
-// that works: a flood must not open the limits of others. A limiter in memory can record.
+// answerWithoutStore answers a request that the store did not decide, as its OnError says. Some errors stand, because
+// an answer would be wrong: a refund or settle, or a record outside the local limiter, was not written; an id was used
+// twice or is unknown. So does ErrOverloaded: a flood must not open the limits of others.
 func (e *Engine) answerWithoutStore(r *Request) {
 	if errors.Is(r.err, ErrIDConflict) || errors.Is(r.err, ErrUnknownID) || errors.Is(r.err, ErrOverloaded) {
 		return
@@ -29,7 +28,7 @@ func (e *Engine) answerWithoutStore(r *Request) {
 	}
 	if r.Verb == Refund || r.Verb == Settle || r.Verb == Record && r.OnError != OnErrorLocal {
 		if isCircuitOpen(r.err) {
-			r.err = e.cause() // which says why
+			r.err = e.cause() // it says more than that the circuit is open
 		}
 		r.err = unavailable(r.Verb.String(), r.err)
 		return
@@ -44,7 +43,7 @@ func (e *Engine) answerWithoutStore(r *Request) {
 	r.decision.Degraded = true
 }
 
-// fixedAnswer answers for all limits alike: everything is free, or nothing. What is in shadow never refuses.
+// fixedAnswer answers as if all limits were free, or none. Limits in shadow never deny.
 func fixedAnswer(r *Request, now int64) Decision {
 	allow := r.OnError == OnErrorAllow
 	d := Decision{Allowed: true, Results: r.makeResults()}
@@ -62,15 +61,15 @@ func fixedAnswer(r *Request, now int64) Decision {
 	return d
 }
 
-// localMost bounds the counters of the local limiter. Beyond it one of localSought goes, one that is free again or has the least used: a
-// flood of others must not have those forgotten that deny.
+// maxLocal bounds the counters of the local limiter. Beyond it one of a sample of evictionSample is evicted: one that is
+// free again, or the least used, so that a flood of other keys does not evict the counters that deny.
 const (
 	maxLocal       = 65536
 	evictionSample = 16
 )
 
-// localLimiter is a limiter in the worker's memory. It stands in for a store that fails, and knows only what this worker
-// charged meanwhile.
+// localLimiter limits in the worker's memory in place of a store that fails. It only knows what this worker charged
+// meanwhile.
 type localLimiter struct {
 	mu     sync.Mutex
 	states map[CounterID]*State
@@ -81,8 +80,8 @@ func (m *localLimiter) init() { m.states = make(map[CounterID]*State) }
 func (m *localLimiter) decide(r *Request, now int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// Copies, because what a request charges nothing to it leaves as it is: to bring it under another definition is to carry what is
-	// used over into that, from where it may be gone the sooner.
+	// Decide over copies, because a request that charges nothing must not move a counter to another definition: that
+	// carries over what is used, and may free it sooner.
 	states := make([]*State, len(r.Limits))
 	for i := range r.Limits {
 		states[i] = new(State)
@@ -104,12 +103,12 @@ func (m *localLimiter) decide(r *Request, now int64) Decision {
 	return d
 }
 
-// put keeps a counter that something was charged to.
+// put stores a counter that was charged or refunded.
 func (m *localLimiter) put(id CounterID, s *State, now int64) {
 	if m.states[id] == nil && len(m.states) >= maxLocal {
 		var least CounterID
 		sought, used := 0, int64(math.MaxInt64)
-		for other, o := range m.states { // in no order
+		for other, o := range m.states { // in random order
 			has := o.counting().used()
 			if o.counting().freeAt() <= now {
 				has = 0

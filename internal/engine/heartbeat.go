@@ -6,34 +6,35 @@ import (
 	"time"
 )
 
-// stalledAfter is how long the pulse may stay away, which is to come with every sweep of leases.
+// stalledAfter is how long the next beat may take before the process counts as stalled. There is a beat with every sweep
+// of leases.
 const stalledAfter = 5 * sweepEvery
 
-// heartbeat tells when this process did not run for a while: it was stopped, or had no processor. What it waited for meanwhile may
-// have come in time. It counts in nanoseconds since origin.
+// heartbeat detects that this process did not run for a while: it was stopped, or had no processor. What the process
+// waited for in that time may have come in time. Times are nanoseconds since origin.
 type heartbeat struct {
 	origin time.Time
-	// lastBeat is the last beat, and back the last one that came late.
+	// lastBeat is when the last beat was, and lateBeat when the last late one was.
 	lastBeat, lateBeat atomic.Int64
 }
 
-func (p *heartbeat) init() { p.origin = time.Now() }
+func (h *heartbeat) init() { h.origin = time.Now() }
 
-func (p *heartbeat) beat() {
-	now := int64(time.Since(p.origin))
-	if last := p.lastBeat.Swap(now); now-last > int64(stalledAfter) {
-		p.lateBeat.Store(now)
+func (h *heartbeat) beat() {
+	now := int64(time.Since(h.origin))
+	if last := h.lastBeat.Swap(now); now-last > int64(stalledAfter) {
+		h.lateBeat.Store(now)
 	}
 }
 
-// stop is for when there are no more beats to come: none is missed.
-func (p *heartbeat) stop() { p.lastBeat.Store(math.MaxInt64) }
+// stop ends the heartbeat: no later beat is missed.
+func (h *heartbeat) stop() { h.lastBeat.Store(math.MaxInt64) }
 
-// runningSince is since when the process has run without a break.
-func (p *heartbeat) runningSince() time.Time {
-	now, since := time.Now(), p.lateBeat.Load()
-	if int64(now.Sub(p.origin))-p.lastBeat.Load() > int64(stalledAfter) {
-		return now // it is about to beat again
+// runningSince is since when the process has run without a stall.
+func (h *heartbeat) runningSince() time.Time {
+	now, since := time.Now(), h.lateBeat.Load()
+	if int64(now.Sub(h.origin))-h.lastBeat.Load() > int64(stalledAfter) {
+		return now // the next beat is late already
 	}
-	return p.origin.Add(time.Duration(since))
+	return h.origin.Add(time.Duration(since))
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// errHung says that a transaction goes on though its time is over.
+// errHung says that a transaction still runs after its deadline.
 var errHung = errors.New("the store does not return from a call: its disk does not answer")
 
-// hungAfter is how long a transaction may go on when its time is over. Requests that came with it have a little more left. PostgreSQL's
-// takes 100 ms, where it asks what became of a commit.
+// hungAfter is how long a transaction may run past its deadline. The requests that came with it have a little more time
+// left. PostgreSQL takes up to 100 ms past the deadline when it asks what became of a commit.
 const hungAfter = 150 * time.Millisecond
 
-// txnStarted notes a transaction that is to return by until, and returns that it has.
+// txnStarted notes that a transaction has begun and should end by until; txnReturned that it has ended.
 func (e *Engine) txnStarted(until time.Time) {
 	e.txnDeadline.Store(int64(until.Sub(e.heartbeat.origin)))
 }
@@ -29,8 +29,9 @@ func (e *Engine) txnReturned() {
 	}
 }
 
-// checkHung finds a transaction that does not end though its time is over, as no context ends a call of the system whose disk hangs. What the
-// process was held up for does not count. When the engine closes nothing is watched any more: who closes it waits for the answers before.
+// checkHung detects a transaction that does not end at its deadline: a context cannot end a system call on a disk that
+// hangs. Time in which the process itself was held up does not count. There are no checks while the engine closes, since
+// Close waits for all answers.
 func (e *Engine) checkHung() {
 	until := e.txnDeadline.Load()
 	end := e.heartbeat.origin.Add(time.Duration(until))
@@ -39,8 +40,8 @@ func (e *Engine) checkHung() {
 	}
 }
 
-// answerWhileHung answers what waits behind the transaction whose time ended then, until that ends. Its own requests have no answer before:
-// they are its.
+// answerWhileHung answers queued requests without the store, until the transaction with that deadline ends. The requests
+// of the transaction itself get no answer before it ends, because it still uses them.
 func (e *Engine) answerWhileHung(until int64) {
 	e.recordFailure(errHung)
 	e.cfg.Observer.StoreFailed(errHung)
@@ -49,7 +50,7 @@ func (e *Engine) answerWhileHung(until int64) {
 		select {
 		case r := <-e.queue:
 			e.answerHung(r)
-		case <-e.returned: // perhaps late, from another one
+		case <-e.returned: // the value may be an older transaction's
 		}
 	}
 	e.hung.Store(false)
