@@ -8,29 +8,30 @@ import (
 	"time"
 )
 
-// batch is the requests that one transaction answers, with room that is used again for the next.
+// batch is the requests that one transaction answers. Batches and their slices are reused.
 type batch struct {
-	// requests are all that were gathered, in order of arrival; pending are those that the store is to answer.
+	// requests are all that were gathered, in order of arrival; pending are those that the store still has to answer.
 	requests, pending []*Request
-	// limitCount counts the limits of requests; closing lets tell store denials that are not due yet.
+	// limitCount counts the limits of requests. closing has finish store denials whose event is not due yet.
 	limitCount int
 	closing    bool
-	// renewal is the engine's own request to renew leases, if there are any to renew.
+	// renewal is the engine's own request to renew leases, if any are spent.
 	renewal Request
-	// turn is that of the first transaction, where the store gave one; began is when it was first waited for.
+	// turn is for the first transaction, if the store gave one; began is when the engine began to wait for it.
 	turn  Turn
 	began time.Time
 
-	// ids and counters are the distinct counters of pending, in the order in which requests name them; slots finds one.
+	// ids are the distinct counters of pending, in the order in which requests name them. counters and leases have the
+	// same order; slots maps an id to its index in all three.
 	ids      []CounterID
 	counters []counter
 	leases   []batchLease
 	slots    map[CounterID]int
-	// receiptIDs and receipts are the distinct ids of pending, in order.
+	// receiptIDs are the distinct ids of pending, in byte order; receipts are theirs, nil if there is none.
 	receiptIDs []string
 	receipts   []*Receipt
 
-	// The outcome of decide. The store's clock was at most ahead of now.
+	// The outcome of decide. The store's clock was between now and now + ahead.
 	now, ahead    int64
 	changes       []CounterChange
 	newReceipts   []Receipt
@@ -39,43 +40,44 @@ type batch struct {
 	stateBuf      []byte
 	states        []*State
 	saved         []savedCounter
-	// stored and until are the states and the latest moment of the snapshot.
+	// stored and until are States and Until of the snapshot.
 	stored [][]byte
 	until  int64
 	clock  *clockReading
-	// generations are those of what is remembered, when the snapshot was read.
+	// generations are those of the cache when the snapshot was read.
 	generations generations
 }
 
 // counter is one counter of a batch.
 type counter struct {
 	state State
-	// limit is the limit it was last decided under.
+	// limit is the limit that it was last decided under.
 	limit *Limit
-	// stored tells whether the store has it, with a spec of hash spec.
+	// stored says that the store has it; spec is the hash of its stored definition.
 	stored bool
 	spec   uint64
 	err    error
 
 	dirty bool
-	// absent says that denials are told of a counter that was reset since, or expired: that does not bring it back.
+	// absent says that denials are reported of a counter that is not stored (any more), and that does not store it again.
 	absent bool
-	// refunded, void and freed tell what the workers are to forget: a refund or what else ends their leases, or that
-	// something remains again.
+	// These say what the workers must forget. refunded: cost came back. voidsLeases: their leases were granted under
+	// what no longer holds. freed: the counter has room again.
 	refunded, voidsLeases, freed bool
-	// denied says that a request was denied that has this counter among its limits; denials counts the times
-	// that this one refused, first a request of cost by the limit first.
+	// denied says that a request with this counter was denied. denials counts how often this counter refused; the first
+	// time it was a request of firstCost by the limit firstDenied.
 	denied             bool
 	denials, firstCost int64
 	firstDenied        *Limit
-	// otherDefinition is the counter under another definition than the stored one, under which a request was denied; nil for none.
+	// otherDefinition is the counter as a denied request saw it under another definition than the stored one; nil for
+	// none.
 	otherDefinition *cachedCounter
-	// exceededEvent is the place of the exceeded event in the batch's events, -1 for none; recalled is how many
-	// denials remembered by the worker it tells of.
+	// exceededEvent is the index of the exceeded event in the batch's events, -1 for none. cachedDenials is how many
+	// denials that this worker counted in memory are accounted for.
 	exceededEvent int
 	cachedDenials int64
-	// notDue says that denials are to be told though their event is not due: another worker raised one, or this one did before the
-	// tell had its turn. They are left in the state, so that the next event tells of those of all workers.
+	// notDue says that a report came before its event is due: another worker has raised an event, or this one has since
+	// the report was queued. The denials go into the state, so that the next event counts those of all workers.
 	notDue bool
 }
 
@@ -86,7 +88,7 @@ func (b *batch) add(r *Request) {
 	b.limitCount += len(r.Limits)
 }
 
-// clear makes the batch ready to be used again.
+// clear prepares the batch for reuse.
 func (b *batch) clear() {
 	clear(b.requests)
 	clear(b.pending)
@@ -94,15 +96,15 @@ func (b *batch) clear() {
 	b.limitCount, b.closing = 0, false
 }
 
-// failLate fails the requests that waited longer than most, with why, and tells when the oldest of the others came; now when
-// there are none. They wait since awake at the earliest: before that the process did not run.
-func (b *batch) failLate(now, awake time.Time, most time.Duration, why error) (oldest time.Time) {
+// failLate fails the requests that waited longer than most, with the reason why, and gives the time since when the oldest
+// of the others waits; now if there are none. Time before running does not count: the process did not run then.
+func (b *batch) failLate(now, running time.Time, most time.Duration, why error) (oldest time.Time) {
 	oldest = now
 	for _, r := range b.requests {
 		if r.Verb.internal() {
 			continue
 		}
-		since := later(r.Received, awake)
+		since := later(r.Received, running)
 		if waited := now.Sub(since); waited > most {
 			r.err = fmt.Errorf("waited %s: %w", waited.Round(time.Millisecond), why)
 			continue
@@ -112,8 +114,8 @@ func (b *batch) failLate(now, awake time.Time, most time.Duration, why error) (o
 	return oldest
 }
 
-// failUnrepeatable fails the pending requests that must not be written twice. Of the others a receipt that is found now may be
-// that of this very request.
+// failUnrepeatable fails the pending requests that must not be written twice: those without an id. The others are written
+// again, and may then find their own receipt.
 func (b *batch) failUnrepeatable(err error) {
 	for _, r := range b.pending {
 		if r.ID == "" {
@@ -123,14 +125,14 @@ func (b *batch) failUnrepeatable(err error) {
 	}
 }
 
-// clearDecisions takes the answers back of a transaction that failed: another may find other receipts and counters.
+// clearDecisions drops the answers of a transaction that failed: the next one may find other receipts and counters.
 func (b *batch) clearDecisions() {
 	for _, r := range b.pending {
 		r.decision, r.err = Decision{}, nil
 	}
 }
 
-// fail fails the pending requests.
+// fail fails the pending requests that have no error yet.
 func (b *batch) fail(err error) {
 	for _, r := range b.pending {
 		if r.err == nil {
@@ -139,7 +141,7 @@ func (b *batch) fail(err error) {
 	}
 }
 
-// prepare works out what the transaction is to read.
+// prepare collects what the transaction has to read.
 func (b *batch) prepare() {
 	b.pending, b.ids, b.leases, b.receiptIDs = b.pending[:0], b.ids[:0], b.leases[:0], b.receiptIDs[:0]
 	clear(b.slots)
@@ -160,7 +162,7 @@ func (b *batch) prepare() {
 	b.receiptIDs = slices.Compact(b.receiptIDs)
 }
 
-// addCounters gives the request's counters slots, and notes what may be asked for in leases.
+// addCounters assigns the request's counters to slots, and notes which of them may be leased.
 func (b *batch) addCounters(r *Request) {
 	leasable := r.Verb == Consume && r.leasable()
 	r.slots = r.slotBuf[:0]
@@ -185,8 +187,8 @@ func (b *batch) addCounters(r *Request) {
 	}
 }
 
-// decide answers the pending requests, in order of arrival, over the snapshot. It may be called again with
-// another snapshot.
+// decide answers the pending requests over the snapshot, in order of arrival. It may be called again with another
+// snapshot.
 func (b *batch) decide(snap Snapshot, denials *denialCounts, newID func() string) Changes {
 	b.load(snap)
 	for _, r := range b.pending {
@@ -202,19 +204,21 @@ func (b *batch) decide(snap Snapshot, denials *denialCounts, newID func() string
 	return changes
 }
 
-// validUntil tells whether the decisions are right for any moment from now to until, over states that the store will
-// confirm by writing them. A denial is never sure: at the store's moment the cost may fit. Nor is a refund: workers are
-// told of it while nobody else can write, so that none remembers it as exhausted once more before the commit.
+// validUntil reports whether the decisions hold at any moment from now to until, over states that the store confirms when
+// it writes them. A denial does not: by then the cost may fit. Nor does a refund: it must be broadcast while nobody else
+// can write, so that no worker caches the counter as exhausted again before the commit.
 func (b *batch) validUntil(until int64) bool {
 	for i := range b.counters {
-		if c := &b.counters[i]; !c.dirty || c.denials > 0 || c.refunded || c.voidsLeases || c.freed || c.state.timeSensitive || c.state.counting().steadyUntil() < until {
+		c := &b.counters[i]
+		broadcasts := c.refunded || c.voidsLeases || c.freed
+		if !c.dirty || c.denials > 0 || broadcasts || c.state.timeSensitive || c.state.counting().steadyUntil() < until {
 			return false
 		}
 	}
 	return true
 }
 
-// load reads the snapshot.
+// load decodes the snapshot, and settles the leases of its counters.
 func (b *batch) load(snap Snapshot) {
 	b.now, b.ahead = snap.Now, max(0, snap.Latest-snap.Now)
 	b.stored, b.until = snap.States, snap.Until
@@ -228,7 +232,7 @@ func (b *batch) load(snap Snapshot) {
 		}
 		c.spec, c.state.until = c.state.spec, snap.Until
 		h := &b.leases[i]
-		h.newGrant = grant{} // of another call
+		h.newGrant = grant{} // decide may have been called before
 		if h.grant.amount > 0 && c.err == nil {
 			b.settleLease(c, h)
 		}
@@ -236,7 +240,7 @@ func (b *batch) load(snap Snapshot) {
 	b.receipts = append(b.receipts[:0], snap.Receipts...)
 }
 
-// settleLease ends the lease that this worker had, so that the requests are decided over what was really used.
+// settleLease ends this worker's lease of the counter, so that requests are decided over what was really used.
 func (b *batch) settleLease(c *counter, h *batchLease) {
 	l := &h.lease.limit
 	same := c.state.spec == h.lease.spec
@@ -248,12 +252,12 @@ func (b *batch) settleLease(c *counter, h *batchLease) {
 	if c.state.settle(h.grant.amount, h.unused, h.grant.at, h.grant.since) {
 		c.dirty = true
 		c.limit = l
-		// What remains under another amount is not known here.
+		// Under another amount of the limit it is not known here whether the counter was exhausted.
 		c.freed = !same && h.unused > 0 || before == 0 && c.state.remaining(l) > 0
 	}
 }
 
-// decideRequest decides over the counters as the requests before left them.
+// decideRequest decides over the counters as the earlier requests of the batch left them.
 func (b *batch) decideRequest(r *Request, newID func() string) {
 	if !b.bindStates(r) {
 		return
@@ -285,8 +289,8 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	b.restoreSaved(r)
 }
 
-// bindStates finds the states of a request's limits, and keeps those that it may leave under another definition. It is false where one of its
-// counters cannot be read.
+// bindStates collects the states of a request's limits, and saves those that the request may have to restore. It is false
+// if one of its counters cannot be read.
 func (b *batch) bindStates(r *Request) bool {
 	b.states, b.saved = b.states[:0], b.saved[:0]
 	for i, slot := range r.slots {
@@ -294,16 +298,13 @@ func (b *batch) bindStates(r *Request) bool {
 		if c.err != nil {
 			r.err = c.err
 			if r.Verb == reportDenials {
-				continue // the others can be told
+				continue // the other counters can be reported
 			}
 			return false
 		}
 		other := c.state.spec != 0 && c.state.spec != r.Limits[i].hash()
 		if other && !c.dirty {
-			// Requests before may have brought it to now, which nobody writes: what is used is carried over from the moment that is stored.
-			unsteady := c.state.timeSensitive
-			_ = c.state.Decode(b.stored[slot]) // read before
-			c.state.until, c.state.timeSensitive = b.until, unsteady
+			c.rewind(b.stored[slot])
 		}
 		if other && (r.Verb <= Check || r.Verb == Refund) {
 			b.saved = append(b.saved, c.save(i))
@@ -312,15 +313,34 @@ func (b *batch) bindStates(r *Request) bool {
 			c.limit = &r.Limits[i]
 		}
 		b.states = append(b.states, &c.state)
-		// Leases were given under what the counter was before.
-		lent := c.state.lent.newer.amount > 0
-		c.voidsLeases = c.voidsLeases || lent && (r.Verb == Record || r.Verb == Settle && r.costDelta() > 0 ||
-			other && r.Verb < Settle && r.Verb != Check)
+		c.voidsLeases = c.voidsLeases || c.state.lent.newer.amount > 0 && r.voidsLeases(other)
 	}
 	return true
 }
 
-// restoreSaved gives the counters that a request charged nothing to their definitions back.
+// rewind brings a counter that nobody has charged back to its stored moment: earlier requests may have advanced it, and
+// what is used is carried over to another definition from the moment that is stored.
+func (c *counter) rewind(stored []byte) {
+	until, timeSensitive := c.state.until, c.state.timeSensitive
+	_ = c.state.Decode(stored) // load has decoded it without an error
+	c.state.until, c.state.timeSensitive = until, timeSensitive
+}
+
+// voidsLeases reports whether the request makes leases of its counters wrong, which were granted over what the counters
+// were before; other says that it has another definition.
+func (r *Request) voidsLeases(other bool) bool {
+	switch r.Verb {
+	case Record:
+		return true
+	case Settle:
+		return r.costDelta() > 0
+	case Consume, Refund:
+		return other
+	}
+	return false
+}
+
+// restoreSaved puts counters back under their own definition if the request did not charge them.
 func (b *batch) restoreSaved(r *Request) {
 	for i := range b.saved {
 		d := &b.saved[i]
@@ -333,8 +353,8 @@ func (b *batch) restoreSaved(r *Request) {
 		}
 		d.restore(c)
 		if r.Verb == Refund {
-			// Under the definition that stands, and at the moment that is stored: from there another definition carries over what is
-			// used, and has told when that is free. Leases that are over by now are spared no more.
+			// The refund applies to the stored definition at the stored moment, because another definition carries over from
+			// there what is used. Leases that have ended by now no longer hold back a refund.
 			stored := c.state.counting()
 			c.state.lent.trim(max(b.now, stored.moment()), stored.used())
 			c.state.refund(r.Cost)
@@ -342,8 +362,8 @@ func (b *batch) restoreSaved(r *Request) {
 	}
 }
 
-// savedCounter is the counter of the at-th limit as it was before a request under another definition. If that charges nothing, it
-// changes nothing: to leave its definition would be to carry what is used over into it, from where it may be gone the sooner.
+// savedCounter is a counter before a request decided it under another definition. A request that charges nothing must
+// leave the definition alone: another one carries over what is used, and may free it sooner.
 type savedCounter struct {
 	at     int
 	state  State
@@ -355,7 +375,8 @@ func (c *counter) save(at int) savedCounter {
 	return savedCounter{at: at, state: c.state.clone(), limit: c.limit, denied: c.denied}
 }
 
-// restore leaves of the request the denials that it counted, whose event needs a limit.
+// restore undoes the request, apart from the denials that it counted. Their event needs a limit, so it stays if there was
+// none before.
 func (d *savedCounter) restore(c *counter) {
 	c.state, c.denied = d.state, d.denied
 	if d.limit != nil {
@@ -363,53 +384,7 @@ func (d *savedCounter) restore(c *counter) {
 	}
 }
 
-// decideReport raises the exceeded events of denials that were counted in memory.
-func (b *batch) decideReport(r *Request, newID func() string) {
-	for i, slot := range r.slots {
-		c, l := &b.counters[slot], &r.Limits[i]
-		if c.err != nil {
-			continue
-		}
-		// A copy tells. What is used stays where it is stored, under its definition and at its moment: from there another definition
-		// carries it over, and has told when that is free.
-		state := c.state.clone()
-		state.advance(l, b.now)
-		c.absent = !c.stored
-		result := Result{}
-		result.fill(l, &state, b.now, r.deniedCosts[i])
-		if r.deniedCosts[i] <= result.Remaining {
-			result.RetryAfter = 1
-		}
-		switch {
-		case !exceededDue(c.state.exceededAt, b.now):
-			c.notDue = true
-		case c.exceededEvent < 0:
-			c.exceededEvent = len(b.events)
-			b.events = append(b.events, b.event(EventExceeded, l, &result, newID))
-		}
-	}
-}
-
-// countDenial counts a denial, and raises the event for it and for those counted before if one is due.
-func (b *batch) countDenial(c *counter, result *Result, cost int64, newID func() string) {
-	if c.denials++; c.denials == 1 {
-		c.firstDenied, c.firstCost = c.limit, cost
-	}
-	if c.exceededEvent < 0 && exceededDue(c.state.exceededAt, b.now) {
-		c.exceededEvent = len(b.events)
-		b.events = append(b.events, b.event(EventExceeded, c.limit, result, newID))
-	}
-}
-
-func (b *batch) event(t EventType, l *Limit, r *Result, newID func() string) Event {
-	return Event{
-		ID: newID(), Type: t, Time: b.now, Key: l.Key, Name: l.Label(), Policy: l.Policy, Limit: l.Limit,
-		Window: l.Window.text, Remaining: r.Remaining, Threshold: max(0, l.Threshold), ResetAt: r.ResetAt,
-		RetryAfter: r.RetryAfter, User: l.User,
-	}
-}
-
-// finish completes the events and encodes what changed.
+// finish completes the events and encodes the changed counters.
 func (b *batch) finish(denials *denialCounts) Changes {
 	silent := 0
 	for slot := range b.counters {
@@ -419,7 +394,7 @@ func (b *batch) finish(denials *denialCounts) Changes {
 		}
 		charged := c.dirty
 		b.completeEvent(c, b.ids[slot], denials)
-		if charged { // what encodeDenied writes has no lease
+		if charged { // encodeDenied would not write a new lease
 			b.grantLease(slot, c)
 		}
 		if c.exceededEvent >= 0 && b.events[c.exceededEvent].Denied == 0 {
@@ -439,7 +414,7 @@ func (b *batch) finish(denials *denialCounts) Changes {
 	return Changes{Counters: b.changes, Receipts: b.newReceipts, Stale: b.staleReceipts, Events: b.events}
 }
 
-// grantLease charges ahead for the requests to come, where that was asked for and all fitted.
+// grantLease charges ahead for later requests, if they may be leased and everything in this batch fitted.
 func (b *batch) grantLease(slot int, c *counter) {
 	h := &b.leases[slot]
 	if !h.wanted || h.lease == nil || h.demand == 0 || !c.limit.Leased || c.denied || c.refunded || c.voidsLeases ||
@@ -447,45 +422,10 @@ func (b *batch) grantLease(slot int, c *counter) {
 		return
 	}
 	if amount, until, since := c.state.lease(c.limit, h.demand); amount > 0 {
-		// The counter's moment is later than now where the clock was set back.
+		// The counter's moment is later than now if the store's clock was set back.
 		until = min(until, b.now+maxLease)
 		h.newGrant = grant{amount: amount, at: c.state.counting().moment(), until: until, since: since}
 	}
-}
-
-// completeEvent settles how many denials the counter's event stands for.
-func (b *batch) completeEvent(c *counter, id CounterID, denials *denialCounts) {
-	if c.exceededEvent < 0 && !b.closing && !c.notDue {
-		return
-	}
-	c.cachedDenials = denials.take(id)
-	total := c.cachedDenials + c.state.denied + c.denials
-	if total == 0 || c.notDue && total == c.state.denied {
-		return
-	}
-	c.dirty = c.dirty || !c.absent
-	if c.exceededEvent < 0 {
-		// The worker goes, or another has told of its own: what this one remembers is kept for the event to come.
-		c.state.denied = min(total, maxUsed)
-		return
-	}
-	b.events[c.exceededEvent].Denied = total
-	c.state.exceededAt, c.state.denied = b.now, 0
-}
-
-// encodeDenied encodes a counter of which its denials alone changed: at the moment that is stored, from which another definition carries
-// over what is used, and has told when that is free. One of which nothing is stored begins under the limit that denied first.
-func (b *batch) encodeDenied(slot int, c *counter) CounterChange {
-	var s State
-	_ = s.Decode(b.stored[slot]) // read before
-	if s.spec == 0 {
-		if c.firstDenied != nil {
-			c.limit = c.firstDenied
-		}
-		s.advance(c.limit, b.now)
-	}
-	s.exceededAt, s.denied = c.state.exceededAt, c.state.denied
-	return b.encode(slot, c, &s)
 }
 
 func (b *batch) encode(slot int, c *counter, s *State) CounterChange {

@@ -2,8 +2,8 @@ package engine
 
 import "fmt"
 
-// decide answers a request over the states of its limits, which it advances to now, and charges them if the verb
-// says so; settles and leases charge elsewhere. Limits in shadow have no part in whether it is allowed.
+// decide answers a request over the states of its limits. It advances them to now, and charges them if the verb does so;
+// a settle and a lease charge elsewhere. Limits in shadow do not affect whether the request is allowed.
 func (r *Request) decide(states []*State, now int64) Decision {
 	verb, limits, cost := r.Verb, r.Limits, r.Cost
 	d := Decision{Allowed: true, Results: r.makeResults()}
@@ -27,15 +27,15 @@ func (r *Request) decide(states []*State, now int64) Decision {
 	return d
 }
 
-// judge takes in whether the i-th limit fits.
+// judge records whether the i-th limit fits.
 func (d *Decision) judge(i int, l *Limit, fits bool) {
 	d.Results[i] = Result{Allowed: fits}
 	d.Allowed = d.Allowed && (fits || l.Shadow)
 	d.Shadow = d.Shadow || !fits && l.Shadow
 }
 
-// charges tells whether the i-th limit is charged under a decision. Those of one policy in shadow are charged together
-// or not at all, as they would be if the policy was enforced.
+// charges reports whether the decision charges the i-th limit. Limits in shadow of one policy are charged together or not
+// at all, as they would be if the policy were enforced.
 func (r *Request) charges(d *Decision, i int) bool {
 	l := &r.Limits[i]
 	switch {
@@ -54,7 +54,7 @@ func (r *Request) charges(d *Decision, i int) bool {
 	return true
 }
 
-// fill describes the state after the decision; Allowed stands already.
+// fill sets all of the result from the state after the decision, apart from Allowed, which must be set.
 func (r *Result) fill(l *Limit, s *State, now, cost int64) {
 	r.Key, r.Name, r.Policy, r.Window = l.Key, l.Label(), l.Policy, l.Window.text
 	r.Algorithm, r.FirstUse, r.Limit, r.Burst, r.Shadow = l.Algorithm, l.FirstUse, l.Limit, l.Burst, l.Shadow
@@ -75,8 +75,7 @@ type Counter struct {
 	ResetAt int64
 }
 
-// Describe reads a stored counter at now. A counter with nothing used is as good as unknown, and is told so by
-// live.
+// Describe gives a stored counter as of now. live is false if nothing of it is used: such a counter counts as unknown.
 func Describe(id CounterID, spec Spec, state []byte, now int64) (c Counter, live bool, err error) {
 	l, err := spec.Resolve(id)
 	if err != nil {
