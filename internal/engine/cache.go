@@ -8,30 +8,30 @@ import (
 )
 
 const (
-	// cacheFor bounds how long after the last transaction a denial is answered from memory.
+	// cacheFor is how long after the last transaction a denial may be answered from memory.
 	cacheFor = time.Second
-	// refreshAfter is when a transaction is run that nobody asked for, so that no denial has to wait for one at the end.
+	// refreshAfter is the age of the last transaction at which a denial from memory queues another one, so that no
+	// denial has to wait for one when cacheFor is over.
 	refreshAfter = 600 * time.Millisecond
-	// maxCached bounds the remembered counters; beyond it all of a shard are forgotten, which costs a look at
-	// the store and nothing else.
+	// maxCached bounds the cached counters. A full shard is emptied, which only costs lookups in the store.
 	maxCached  = 65536
 	shardCount = 16
 )
 
-// denialCache remembers counters of which nothing remains, so that they deny again without the store. Such a counter
-// only becomes freer by time, which the remembered state knows, or by a refund or reset, which is broadcast. A
-// broadcast may get lost, so what is remembered holds for a second: but each transaction that succeeds proves all of it
-// again, apart from what the store says that others changed. Of a request with several limits the others are remembered
-// too, for the answer's sake: what they are said to have left may be a second old.
+// denialCache holds counters that have nothing left, so that they deny again without the store. Such a counter becomes
+// freer only with time, which the cached state knows, or by a refund or reset, which is broadcast. A broadcast may get
+// lost, so an entry is valid for a second only. But each transaction that succeeds proves all entries anew, apart from
+// those that the store says others have changed. If a request has several limits, all of its counters are cached, so that
+// the denial can describe them; what it says of the ones that do not deny may be a second old.
 type denialCache struct {
 	seed   maphash.Seed
 	shards [shardCount]struct {
 		mu      sync.RWMutex
 		entries map[CounterID]*cachedCounter
-		// generation counts what was forgotten of the shard. What was read before that must not be remembered after it.
+		// generation counts the invalidations in the shard. What was read before one must not be cached after it.
 		generation atomic.Uint64
 	}
-	// count is how many counters are remembered, so that a worker that denies nothing pays nothing for them.
+	// count is how many counters are cached; when it is 0 requests need not look.
 	count atomic.Int64
 }
 
@@ -45,25 +45,25 @@ func (x *denialCache) generations() (all generations) {
 	return all
 }
 
-// cachedCounter is the state of a counter as a transaction left it. It is never changed, apart from told, gone and what own counts.
-// What every denial needs comes first, close together.
+// cachedCounter is the state of a counter as a transaction left it. Only counted, stale and the counts of ownDenials
+// change. The fields that every denial needs come first, close together.
 type cachedCounter struct {
-	// used is what was used; until is when anything fits again, 0 when something did; freeAt is when all of the limit is
-	// free again.
+	// used is what was used. deniedUntil is when a cost of 1 fits again, 0 if it fits already. freeAt is when the whole limit
+	// is free again.
 	used, deniedUntil, freeAt int64
 	// exceededAt is when the last exceeded event of the counter was raised, 0 for never.
 	exceededAt int64
-	// counted is where the denials of the counter were counted last; mostly in own.
+	// counted is where the last denial of the counter was counted, usually ownDenials; nil before the first.
 	counted atomic.Pointer[unreported]
-	// stale says that it was forgotten or replaced.
+	// stale says that the entry was removed or replaced; holders of a pointer must not use it any more.
 	stale      atomic.Bool
 	ownDenials unreported
 	state      State
-	// otherDefinition is the same counter under another definition, nil for none; its shard guards it.
+	// otherDefinition is the same counter under another definition, nil for none; the shard's lock guards it.
 	otherDefinition *cachedCounter
 }
 
-// newCachedCounter copies a counter's state under a limit, to which it was advanced.
+// newCachedCounter copies a state that was advanced to the limit.
 func newCachedCounter(l *Limit, s *State) *cachedCounter {
 	m := &cachedCounter{ownDenials: unreported{limit: *l}, state: s.clone(), exceededAt: s.exceededAt, used: s.counting().used(), freeAt: s.counting().freeAt()}
 	if m.state.remaining(l) == 0 {
@@ -83,7 +83,7 @@ func (x *denialCache) shard(id CounterID) int {
 	return int(maphash.String(x.seed, id.Key) % shardCount)
 }
 
-// afterCommit brings memory to what a batch left.
+// afterCommit updates the cache with what a batch left.
 func (x *denialCache) afterCommit(b *batch) {
 	for i := range b.counters {
 		c := &b.counters[i]
@@ -100,8 +100,8 @@ func (x *denialCache) afterCommit(b *batch) {
 	}
 }
 
-// put keeps a counter as a transaction left it, unless something of its shard was forgotten since the generation in which it
-// was read. What is known of it under another definition stays, but for a counter that was changed.
+// put caches a counter as a transaction left it, unless there was an invalidation in its shard since read, the generations
+// when the counter was read. If the counter did not change, its entry under another definition stays.
 func (x *denialCache) put(m *cachedCounter, changed bool, read *generations) {
 	id := m.ownDenials.limit.CounterID
 	shard := x.shard(id)
@@ -131,7 +131,7 @@ func (x *denialCache) put(m *cachedCounter, changed bool, read *generations) {
 	s.entries[id] = m
 }
 
-// update replaces what is remembered of a counter that was changed, or forgets it where something remains.
+// update replaces the entry of a counter that has changed, or removes it if the counter has something left.
 func (x *denialCache) update(c *counter, read *generations) {
 	id := c.limit.CounterID
 	s := &x.shards[x.shard(id)]
@@ -165,43 +165,43 @@ func (x *denialCache) lookup(l *Limit) *cachedCounter {
 	return m
 }
 
-// deny answers a request that at least one remembered counter denies, if all of its counters are remembered, none of
-// its limits is in shadow, and the last transaction, at clock, is not too long ago.
+// deny answers a request that at least one cached counter denies. All of its counters must be cached, none of its limits
+// may be in shadow, and the last transaction, which read clock, must be recent.
 func (x *denialCache) deny(r *Request, clock *clockReading, d *denialCounts) (Decision, bool) {
 	if x.count.Load() == 0 || r.Received.Sub(clock.sent) > cacheFor {
 		return Decision{}, false
 	}
 	var room [2]*cachedCounter
-	memos := room[:0]
-	refused := false
+	cached := room[:0]
+	denied := false
 	latest := clock.latest(r.Received)
 	for i := range r.Limits {
 		m := x.lookup(&r.Limits[i])
 		if m == nil || r.Limits[i].Shadow {
 			return Decision{}, false
 		}
-		memos = append(memos, m)
-		// A denial must not outlast its time, so it has to hold at the latest the store's clock may say. Where
-		// something remains, another worker may have charged it since, and the answer would tell too much.
-		refused = refused || latest < m.deniedUntil
+		cached = append(cached, m)
+		// The denial must hold even at the latest time that the store's clock may show. A counter with something left
+		// does not deny from memory: another worker may have charged it since, and the answer would show too much as remaining.
+		denied = denied || latest < m.deniedUntil
 	}
-	if !refused {
+	if !denied {
 		return Decision{}, false
 	}
-	// Worded as of the earliest that the store's clock may say, so that retryAfter is not early.
+	// Describe the denial as of the earliest time that the store's clock may show, so that retryAfter is not early.
 	now := clock.earliest(r.Received)
 	decision := Decision{Results: r.makeResults()}
-	if len(memos) == 1 && memos[0].used == r.Limits[0].capacity() {
-		memos[0].fillDenial(r, now, &decision.Results[0])
-	} else if decision = decideCached(r, now, memos); decision.Allowed {
-		return Decision{}, false // to allow is for the store
+	if len(cached) == 1 && cached[0].used == r.Limits[0].capacity() {
+		cached[0].fillDenial(r, now, &decision.Results[0])
+	} else if decision = decideCached(r, now, cached); decision.Allowed {
+		return Decision{}, false // only the store may allow
 	}
-	for i, m := range memos {
+	for i, m := range cached {
 		if !decision.Results[i].Allowed && m.eventDue(now) {
-			return Decision{}, false // its event is for the store
+			return Decision{}, false // the store raises its event
 		}
 	}
-	for i, m := range memos {
+	for i, m := range cached {
 		if !decision.Results[i].Allowed {
 			d.add(m, &r.Limits[i], r.Cost, max(now, m.exceededAt+exceededInterval))
 		}
@@ -209,12 +209,13 @@ func (x *denialCache) deny(r *Request, clock *clockReading, d *denialCounts) (De
 	return decision, true
 }
 
-// eventDue tells whether a denial at now is the first for so long that its event is due at once.
+// eventDue reports whether a denial at now must raise an event at once: none was counted here, and the last event is long
+// ago.
 func (m *cachedCounter) eventDue(now int64) bool {
 	return m.counted.Load() == nil && exceededDue(m.exceededAt, now)
 }
 
-// fillDenial words the denial of a counter of which all is used, and still is.
+// fillDenial describes the denial of a counter that is used up exactly to its capacity.
 func (m *cachedCounter) fillDenial(r *Request, now int64, result *Result) {
 	l := &r.Limits[0]
 	*result = Result{
@@ -226,13 +227,13 @@ func (m *cachedCounter) fillDenial(r *Request, now int64, result *Result) {
 	}
 }
 
-// decideCached words any other denial.
-func decideCached(r *Request, now int64, memos []*cachedCounter) Decision {
+// decideCached describes any other denial: it decides over copies of the cached states.
+func decideCached(r *Request, now int64, cached []*cachedCounter) Decision {
 	var room [2]State
 	states := room[:0]
 	var pointers [2]*State
 	refs := pointers[:0]
-	for _, m := range memos {
+	for _, m := range cached {
 		states = append(states, m.state)
 	}
 	for i := range states {
@@ -259,7 +260,7 @@ func (x *denialCache) invalidate(f Forget) {
 	}
 }
 
-// invalidateOthers forgets what others changed, as the store tells before it asks for a decision.
+// invalidateOthers removes the counters that others have changed. The store names them before it asks for a decision.
 func (x *denialCache) invalidateOthers(o *Others) {
 	switch {
 	case o.All:
@@ -275,7 +276,7 @@ func (x *denialCache) invalidateOthers(o *Others) {
 	}
 }
 
-// remove forgets a counter of a shard, which is locked.
+// remove removes a counter from the entries of a shard, which must be locked.
 func (x *denialCache) remove(entries map[CounterID]*cachedCounter, id CounterID) bool {
 	m, was := entries[id]
 	for ; m != nil; m = m.otherDefinition {

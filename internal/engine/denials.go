@@ -6,39 +6,39 @@ import (
 	"time"
 )
 
-// maxUnreported bounds the counters whose denials a worker counts in memory. Those of further counters are told as
-// soon as their event is due, but not counted in between.
+// maxUnreported bounds the counters whose denials a worker counts in memory. For further counters an event is raised
+// when it is due, but denials in between are not counted.
 const maxUnreported = 65536
 
-// denialCounts counts the denials that no event has told of yet, so that a denial needs no write. An event of a
-// counter is due 10 seconds after the last one.
+// denialCounts counts the denials that no event has reported yet, so that a denial needs no write. A counter's next event
+// is due 10 seconds after the last one.
 type denialCounts struct {
 	mu      sync.Mutex
 	pending map[CounterID]*unreported
 }
 
-// unreported are denials of a counter.
+// unreported are the unreported denials of one counter.
 type unreported struct {
-	// count is below 0 once no more are counted here.
+	// count is negative once it was taken for an event: then no more are counted here.
 	count atomic.Int64
-	// due is when they may be told, by the store's clock.
+	// due is when an event may report them, by the store's clock.
 	due int64
-	// limit and cost are those of the first.
+	// limit and cost are those of the first denial.
 	limit Limit
 	cost  int64
-	// taken is how many they were when a transaction was to tell of them. It may fail: next counts those that came since.
+	// taken is how many were taken for an event. Its transaction may fail, so next counts the denials that come after.
 	taken int64
 	next  *unreported
 	used  bool
 }
 
-// countClosed is far below what any number of denials adds up to.
+// countClosed is so far below 0 that no number of denials makes the count positive.
 const countClosed = -1 << 62
 
 func (d *denialCounts) init() { d.pending = make(map[CounterID]*unreported) }
 
-// add counts a denial of a cost by l that was answered from memory. An event is about the user and the cost of the first denial
-// that it tells of, among those that its worker remembers.
+// add counts a denial from memory of a request of that cost by l. An event names the user and the cost of the first
+// unreported denial that its worker counted.
 func (d *denialCounts) add(m *cachedCounter, l *Limit, cost, due int64) {
 	if u := m.counted.Load(); u != nil && u.count.Add(1) > 0 {
 		return
@@ -48,8 +48,8 @@ func (d *denialCounts) add(m *cachedCounter, l *Limit, cost, due int64) {
 	m.counted.Store(d.addTo(&m.ownDenials, l, cost, 1, due))
 }
 
-// addTo counts n denials where those of the counter are counted; the first was of a cost by l. If there are none yet, that is in
-// own, whose limit is l's apart from the user, unless it was used before.
+// addTo adds n denials to the counter's count; the first was of that cost by l. If the counter has no count yet it begins
+// one, in own if that is unused. The limit of own is l apart from the user.
 func (d *denialCounts) addTo(own *unreported, l *Limit, cost, n, due int64) *unreported {
 	first := d.pending[l.CounterID]
 	u := first
@@ -63,7 +63,7 @@ func (d *denialCounts) addTo(own *unreported, l *Limit, cost, n, due int64) *unr
 		if u = own; u.used {
 			u = &unreported{limit: own.limit}
 		}
-		u.used, u.due, u.limit.User, u.cost = true, due, l.User, cost // which nobody reads without the lock
+		u.used, u.due, u.limit.User, u.cost = true, due, l.User, cost // only read under the lock
 		if first != nil && first.taken > 0 {
 			first.next = u
 		} else {
@@ -74,7 +74,7 @@ func (d *denialCounts) addTo(own *unreported, l *Limit, cost, n, due int64) *unr
 	return u
 }
 
-// take gives how many denials of the counter wait to be told. The next one is the first of others.
+// take takes the counter's denials for an event and gives their number. The next denial is counted anew.
 func (d *denialCounts) take(id CounterID) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +90,7 @@ func (d *denialCounts) take(id CounterID) int64 {
 	return u.taken
 }
 
-// afterCommit takes over what a committed transaction told and counted.
+// afterCommit takes note of what a committed transaction reported and counted.
 func (d *denialCounts) afterCommit(c *counter, now int64) {
 	if c.limit == nil || c.denials == 0 && c.cachedDenials == 0 && c.exceededEvent < 0 && !c.notDue {
 		return
@@ -114,21 +114,21 @@ func (d *denialCounts) afterCommit(c *counter, now int64) {
 	}
 	u.due = due + exceededInterval
 	switch {
-	case u.count.Load() > 0: // it has begun since
+	case u.count.Load() > 0: // it was begun after take
 	case u.next != nil:
 		u.next.due = u.due
 		d.pending[c.limit.CounterID] = u.next
 	case c.notDue && c.state.denied > 0:
-		// It stays, so that somebody tells of what is left in the state; as long as nobody has.
+		// Keep it, so that somebody reports what was left in the state, unless another worker does so first.
 		u.taken = 0
 	default:
 		delete(d.pending, c.limit.CounterID)
 	}
 }
 
-// due gives requests that tell the denials whose event is due at now; all gives those of all denials.
+// due gives requests that report the denials whose event is due at now; all gives those for all denials.
 func (d *denialCounts) due(now int64) []*Request {
-	return d.requests(func(u *unreported) bool { return u.due <= now || u.due > now+exceededInterval }) // the clock was set back
+	return d.requests(func(u *unreported) bool { return u.due <= now || u.due > now+exceededInterval }) // or the clock was set back
 }
 func (d *denialCounts) all() []*Request { return d.requests(func(*unreported) bool { return true }) }
 
@@ -146,8 +146,8 @@ func (d *denialCounts) requests(pick func(*unreported) bool) (rs []*Request) {
 	return rs
 }
 
-// reportLoop tells of denials that ended before their event was due, and tries a store that failed. Those that are due at once are told over
-// a second, a few counters at a time: requests wait behind them.
+// reportLoop reports denials that have stopped before their event was due, and probes a store that failed. Reports that
+// are due together are spread over a second, a few counters at a time, because requests queue behind them.
 func (e *Engine) reportLoop() {
 	const parts = 10
 	tick := time.NewTicker(time.Second / parts)
@@ -167,7 +167,7 @@ func (e *Engine) reportLoop() {
 		}
 		for _, r := range due[:min(part, len(due))] {
 			if e.Submit(r) != nil {
-				due = nil // the queue is full: the next look finds them again
+				due = nil // the queue is full: the next round finds them again
 				break
 			}
 		}

@@ -10,24 +10,22 @@ import (
 )
 
 const (
-	// maxLeases bounds the counters whose demand is known; further ones are decided by the store until some go.
+	// maxLeases bounds the counters whose demand is tracked. Further ones are decided by the store.
 	maxLeases = 65536
-	// demandSpan is the time that recent demand is counted over, in milliseconds.
-	demandSpan = 250
-	// sweepEvery is how often leases are looked at that ended.
+	// sweepEvery is how often ended leases are looked for.
 	sweepEvery = 100 * time.Millisecond
-	// idleSweeps is how many looks without demand make a counter's demand forgotten.
+	// idleSweeps is after how many sweeps without a request a counter is no longer tracked.
 	idleSweeps = 20
 )
 
-// leases are what this worker charged ahead and may serve from memory, and the demand that it saw.
+// leases are what this worker charged ahead and may serve from memory, and the demand for each counter.
 type leases struct {
 	seed   maphash.Seed
 	shards [shardCount]leaseShard
-	// count is how many counters are known, so that a worker without leases pays nothing for them.
+	// count is how many counters are tracked; when it is 0 requests need not look.
 	count atomic.Int64
-	// spent are leases that had too little left for one more request like the last; taken are those that were taken out
-	// to be renewed.
+	// spent are leases that have too little left for another request like the last. taken is the result of takeSpent,
+	// reused.
 	spentMu      sync.Mutex
 	spent, taken []*lease
 }
@@ -37,92 +35,57 @@ type leaseShard struct {
 	entries map[CounterID]*lease
 }
 
-// lease is what this worker holds of one counter.
+// lease is this worker's lease of one counter, and the demand for it.
 type lease struct {
-	// limit ends with its Ref, by which a request finds it. From there up to idle stands what serving one looks at, in three lines of
-	// the processor's cache.
+	// limit ends with its Ref, by which a request finds the lease. The fields from there to idle are those that serve
+	// reads; they share three cache lines.
 	limit Limit
 	// shard is the shard that guards it.
 	shard *leaseShard
-	// tokens are left of the grant. They may be served while the store's clock does not pass until.
+	// tokens are left of the grant. They may be served until the store's clock passes until.
 	tokens int64
 	grant
-	// ended forbids to serve, and ends counts how often that was said; returning says that the tokens are on their way back;
-	// spent that it is among those of leases; gone that it is no longer known.
+	// ended forbids serving; endCount counts how often it was set. returning says that a request to give the tokens back
+	// is queued, spent that the lease is in leases.spent, and gone that it is no longer tracked.
 	ended, returning, spent, gone bool
-	// line2 and third are never written: to load them loads their lines.
+	// line2 and line3 are never written. Prefetch reads them to load their cache lines.
 	line2 atomic.Uint32
-	// clock is that of the transaction that charged the grant.
+	// clock is the reading of the transaction that charged the grant.
 	clock *clockReading
-	// used and resetAt are those of the counter when nothing of the lease is left; a token bucket refills meanwhile.
+	// used and resetAt are the counter's when all of the lease is used. A token bucket refills meanwhile, see bucket.
 	used, resetAt int64
 	demand        demand
 	// idle counts the sweeps since the last request.
 	idle     int32
 	line3    atomic.Uint32
 	endCount uint64
-	// spec and begun are the state's spec and since.
+	// spec and stateSince are spec and since of the state.
 	spec       uint64
 	stateSince int64
 	bucket     tokenBucket
 }
 
-// grant is what a transaction charged ahead: so much, at a moment, to be served until another; since is the counter's.
+// grant is an amount that was charged ahead at a moment (at), and may be served until another. since is the beginning of
+// its generation, see lent.
 type grant struct{ amount, at, until, since int64 }
 
-// batchLease is a counter's lease while a transaction has it: the worker serves nothing from it meanwhile.
+// batchLease is a counter's lease while a transaction has it. The worker serves nothing from it meanwhile.
 type batchLease struct {
-	// asked is the cost of the requests that may have a lease; wanted says that there are any, or that one is to be renewed.
+	// asked is the cost of the batch's requests that may be leased. wanted says that there are any, or that the lease is
+	// to be renewed.
 	asked  int64
 	wanted bool
-	// ref is that of a limit that names the counter; nil where none has one.
+	// ref is that of some limit with this counter; nil if none has one.
 	ref *Ref
-	// lease is nil when the counter has none and wants none. What it held is in grant and unused.
+	// lease is nil if the counter is not tracked. grant and unused are what it held.
 	lease    *lease
 	grant    grant
 	unused   int64
 	endCount uint64
-	// demand is how much the next lease may be.
+	// demand bounds the amount of the next lease.
 	demand int64
 	// newGrant is what the transaction charged ahead.
 	newGrant grant
-}
-
-// demand counts the cost asked for in the present span and in the ones before it, the last first.
-type demand struct {
-	span, current int64
-	previous      [4]int64
-}
-
-func (d *demand) add(now, cost int64) {
-	d.advance(now)
-	d.current = min(d.current+cost, MaxAmount)
-}
-
-// subtract takes back what was added just now.
-func (d *demand) subtract(cost int64) { d.current = max(0, d.current-cost) }
-
-func (d *demand) advance(now int64) {
-	span := floorDiv(now, demandSpan)
-	// One span back is two readings of one clock; more, a clock that was set back, beside which the rest would add up.
-	if span-d.span > int64(len(d.previous)) || d.span-span > 1 {
-		*d = demand{span: span}
-	}
-	for ; d.span < span; d.span++ {
-		copy(d.previous[1:], d.previous[:])
-		d.previous[0], d.current = d.current, 0
-	}
-}
-
-// recent is the cost asked for in the last demandSpan, or on average in the last four, if that is more: of what is asked
-// for seldom, the last has none too often. The part of a span that begins before counts as if its requests had come evenly.
-func (d *demand) recent(now int64) int64 {
-	d.advance(now)
-	left := demandSpan - min(max(0, now-d.span*demandSpan), demandSpan)
-	part := func(of int64) int64 { return (of*left + demandSpan/2) / demandSpan }
-	last := d.current + part(d.previous[0])
-	four := d.current + d.previous[0] + d.previous[1] + d.previous[2] + part(d.previous[3])
-	return max(last, (four+2)/4)
 }
 
 func (x *leases) init() {
@@ -138,8 +101,8 @@ func (x *leases) shardIndex(id CounterID) int {
 
 func (x *leases) shard(id CounterID) *leaseShard { return &x.shards[x.shardIndex(id)] }
 
-// serve answers a request from leases, if each of its limits has one with enough left at now; clock is what the last
-// transaction read.
+// serve answers a request from leases if each of its limits has one with enough left at now. clock is the reading of the
+// last transaction.
 func (x *leases) serve(r *Request, now time.Time, clock *clockReading) (Decision, bool) {
 	if x.count.Load() == 0 || r.Verb > Check || !r.leasable() {
 		return Decision{}, false
@@ -156,8 +119,9 @@ func (x *leases) serve(r *Request, now time.Time, clock *clockReading) (Decision
 	return Decision{Allowed: true, Results: results}, served
 }
 
-// serveAll serves several limits or none. It holds the shards of all meanwhile: a transaction that took the first lease would leave
-// charged what the second cannot serve. They are locked in one order, and who locks one alone waits for no other.
+// serveAll serves several limits or none. It holds the locks of all shards together: otherwise a transaction could take
+// the first lease, and what was served from it would stay charged though the second lease fails. The locks are taken in
+// one order, and no other code holds two.
 func (x *leases) serveAll(r *Request, now time.Time, clock *clockReading, results []Result) bool {
 	var homes uint
 	for i := range r.Limits {
@@ -183,10 +147,10 @@ func (x *leases) serveAll(r *Request, now time.Time, clock *clockReading, result
 	return served == len(r.Limits)
 }
 
-// lookup gives the lease of a limit's counter, nil for none, whose shard is locked.
+// lookup gives the lease of the limit's counter, nil for none. Its shard must be locked.
 func (x *leases) lookup(l *Limit) *lease { return x.shard(l.CounterID).entries[l.CounterID] }
 
-// leasable tells whether leases can serve a consume or check like it.
+// leasable reports whether leases can serve a consume or check with these limits.
 func (r *Request) leasable() bool {
 	if r.hasReceipt() {
 		return false
@@ -199,7 +163,8 @@ func (r *Request) leasable() bool {
 	return true
 }
 
-// lockAndFind gives the lease of a counter, nil for none, and its shard, locked. ref is of a limit of it, or nil.
+// lockAndFind locks the counter's shard and gives it, and the lease, nil for none. ref is that of a limit with this
+// counter, or nil.
 func (x *leases) lockAndFind(ref *Ref, id CounterID) (*leaseShard, *lease) {
 	if ref != nil {
 		if e := ref.lease.Load(); e != nil {
@@ -220,18 +185,19 @@ func (x *leases) lockAndFind(ref *Ref, id CounterID) (*leaseShard, *lease) {
 	return s, e
 }
 
-// covers tells whether it was lent under the definition of a limit of its counter, and crosses no threshold of that.
+// covers reports whether the lease was granted under the definition of l, and serving it crosses no warning threshold of
+// l.
 func (e *lease) covers(l *Limit) bool {
 	return l.Ref != nil && l.Ref == e.limit.Ref || e.limit.sameDefinition(l) && l.Threshold <= e.limit.Threshold
 }
 
-// expired tells whether the time of the lease is over. The store's clock may have been set forward since the lease began: then
-// a later reading, clock, knows.
+// expired reports whether the lease has ended. The store's clock may have been set forward since it began, which a later
+// reading, clock, shows.
 func (e *lease) expired(now time.Time, clock *clockReading) bool {
 	return e.clock.latest(now) > e.until || clock.earliest(now) > e.until
 }
 
-// serveOne takes the cost from the lease of the i-th limit, nil for none, whose shard is locked.
+// serveOne takes the cost of the i-th limit from its lease e, nil for none, whose shard must be locked.
 func (x *leases) serveOne(e *lease, r *Request, i int, now time.Time, clock *clockReading, result *Result) bool {
 	l := &r.Limits[i]
 	if e == nil || e.ended || e.amount == 0 || e.tokens < r.Cost || e.expired(now, clock) || !e.covers(l) {
@@ -256,8 +222,8 @@ func (x *leases) noteSpent(e *lease) {
 	x.spent = append(x.spent, e)
 }
 
-// addRenewals has a batch that is to be written anyway renew leases that are spent, at most so many: the next request for such a
-// counter need not wait for a transaction then. Only who writes may call it.
+// addRenewals has a batch, which is written anyway, renew up to most spent leases, so that the next request for such a
+// counter need not wait for a transaction. Only the writer may call it.
 func (x *leases) addRenewals(b *batch, most int) {
 	if x.count.Load() == 0 {
 		return
@@ -274,7 +240,7 @@ func (x *leases) addRenewals(b *batch, most int) {
 	}
 }
 
-// takeSpent gives some of the leases that are spent; they are valid until the next call.
+// takeSpent takes up to most of the spent leases; the result is valid until the next call.
 func (x *leases) takeSpent(most int) []*lease {
 	x.spentMu.Lock()
 	defer x.spentMu.Unlock()
@@ -286,7 +252,7 @@ func (x *leases) takeSpent(most int) []*lease {
 	return x.taken
 }
 
-// clearSpent says that a lease is no longer among those that are spent, and tells whether it still is one to renew.
+// clearSpent notes that the lease was taken from leases.spent, and reports whether it should be renewed.
 func (e *lease) clearSpent() bool {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
@@ -294,7 +260,7 @@ func (e *lease) clearSpent() bool {
 	return e.amount > 0 && !e.ended && !e.returning
 }
 
-// fill describes the counter, with what is left of the lease as free.
+// fill describes the counter as if what is left of the lease were free.
 func (e *lease) fill(l *Limit, now time.Time, r *Result) {
 	*r = Result{
 		Key: l.Key, Name: l.Label(), Policy: l.Policy, Window: l.Window.text, Algorithm: l.Algorithm, Limit: l.Limit,
@@ -309,7 +275,7 @@ func (e *lease) fill(l *Limit, now time.Time, r *Result) {
 	r.Remaining = max(0, l.capacity()-r.Used)
 }
 
-// takeForBatch ends the leases of a batch's counters, which are settled in its transaction, and notes what is asked.
+// takeForBatch takes the leases of a batch's counters, which its transaction settles, and notes the demand.
 func (x *leases) takeForBatch(b *batch, now int64) {
 	for slot := range b.leases {
 		h := &b.leases[slot]
@@ -322,7 +288,7 @@ func (x *leases) takeForBatch(b *batch, now int64) {
 		}
 		if e != nil {
 			h.lease, h.grant, h.unused, h.endCount = e, e.grant, e.tokens, e.endCount
-			// What is asked now is of the recent demand, too. But a counter that was asked for once is not worth a lease.
+			// What is asked now counts too. But a counter that was asked for only once is not worth a lease.
 			if h.demand = e.demand.recent(now); h.demand > 0 {
 				h.demand += h.asked
 			}
@@ -333,7 +299,7 @@ func (x *leases) takeForBatch(b *batch, now int64) {
 	}
 }
 
-// add begins to know a counter of a shard that is locked, if there is room.
+// add begins to track a counter, if there is room. Its shard must be locked.
 func (x *leases) add(s *leaseShard, id CounterID) *lease {
 	if len(s.entries) >= maxLeases/shardCount {
 		return nil
@@ -344,13 +310,13 @@ func (x *leases) add(s *leaseShard, id CounterID) *lease {
 	return e
 }
 
-// restore gives the leases of a batch back that was not written.
+// restore gives a batch's leases back to the worker after its transaction failed.
 func (x *leases) restore(b *batch) {
 	for slot := range b.leases {
 		if h := &b.leases[slot]; h.lease != nil {
 			s := h.lease.shard
 			s.mu.Lock()
-			h.lease.demand.subtract(h.asked) // take counts it anew
+			h.lease.demand.subtract(h.asked) // takeForBatch will add it again
 			if h.grant.amount > 0 {
 				h.lease.grant, h.lease.tokens = h.grant, h.unused
 			}
@@ -359,7 +325,7 @@ func (x *leases) restore(b *batch) {
 	}
 }
 
-// install begins the leases that a batch's transaction charged.
+// install begins the leases that the transaction of a batch granted.
 func (x *leases) install(b *batch) {
 	for slot := range b.leases {
 		if h := &b.leases[slot]; h.newGrant.amount > 0 {
@@ -371,7 +337,7 @@ func (x *leases) install(b *batch) {
 	}
 }
 
-// start makes it the lease that was charged. One that was to end meanwhile only has its tokens to give back.
+// start begins the lease that was granted. If it was ended during the transaction, its tokens can only be given back.
 func (e *lease) start(c *counter, h *batchLease, clock *clockReading) {
 	e.spec, e.stateSince = c.state.spec, c.state.since
 	e.limit, e.grant, e.tokens, e.clock = *c.limit, h.newGrant, h.newGrant.amount, clock
@@ -379,7 +345,7 @@ func (e *lease) start(c *counter, h *batchLease, clock *clockReading) {
 	e.ended = e.endCount != h.endCount
 }
 
-// endFor ends the leases of counters; what is left of them goes back with the next sweep.
+// endFor ends the leases of counters; the next sweep gives back what is left of them.
 func (x *leases) endFor(f Forget) {
 	for i := range x.shards {
 		s := &x.shards[i]
@@ -397,13 +363,13 @@ func (x *leases) endFor(f Forget) {
 	}
 }
 
-// names tells whether the counter is one of those to forget.
+// names reports whether the counter is one of those to forget.
 func (f *Forget) names(id CounterID) bool {
 	return f.All || f.Key != "" && id.Key == f.Key || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix)
 }
 
-// takeExpired gives requests that settle the leases whose time is over at now, or all, served to the end or not, and forgets
-// counters that nobody asks for. With all, nothing is on its way any more.
+// takeExpired gives requests to settle the leases that have ended at now, even if nothing is left of them, and stops to
+// track idle counters. With all it gives requests for all leases, also those that are being returned.
 func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs []*Request) {
 	for i := range x.shards {
 		s := &x.shards[i]
@@ -416,7 +382,7 @@ func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs [
 				delete(s.entries, id)
 				x.count.Add(-1)
 			case e.amount > 0 && e.clock.latest(now) > e.until+leaseGrace:
-				e.grant, e.tokens = grant{}, 0 // too late to give it back
+				e.grant, e.tokens = grant{}, 0 // it is too late to give it back
 			case e.amount > 0 && (all || !e.returning && (e.ended || e.expired(now, clock))):
 				e.returning = true
 				rs = appendLimit(rs, returnLeases, &e.limit)
@@ -427,7 +393,7 @@ func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs [
 	return rs
 }
 
-// returnFailed says that the requests of over were not taken.
+// returnFailed notes that the request of takeExpired was not written.
 func (x *leases) returnFailed(r *Request) {
 	for i := range r.Limits {
 		id := r.Limits[i].CounterID
@@ -440,7 +406,7 @@ func (x *leases) returnFailed(r *Request) {
 	}
 }
 
-// Leased is the cost that leases of this worker may still serve.
+// Leased is the cost that this worker's leases may still serve.
 func (e *Engine) Leased() (sum int64) {
 	for i := range e.leases.shards {
 		s := &e.leases.shards[i]
@@ -453,7 +419,7 @@ func (e *Engine) Leased() (sum int64) {
 	return sum
 }
 
-// appendLimit adds a limit to the last of the engine's own requests, or to one more.
+// appendLimit adds a limit to the last of the requests, or to a new one if that is full.
 func appendLimit(rs []*Request, v Verb, l *Limit) []*Request {
 	if n := len(rs); n == 0 || len(rs[n-1].Limits) >= 64 {
 		rs = append(rs, &Request{Verb: v})
@@ -463,7 +429,7 @@ func appendLimit(rs []*Request, v Verb, l *Limit) []*Request {
 	return rs
 }
 
-// leaseLoop gives back what is left of leases that ended. It is the pulse, too, and watches the transaction that runs.
+// leaseLoop gives back what is left of ended leases. It also drives the heartbeat and checks the running transaction.
 func (e *Engine) leaseLoop() {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -481,13 +447,13 @@ func (e *Engine) leaseLoop() {
 		}
 		for _, r := range e.leases.takeExpired(time.Now(), e.clock.Load(), false) {
 			if e.Submit(r) != nil {
-				e.leases.returnFailed(r) // the queue is full: the next sweep asks again
+				e.leases.returnFailed(r) // the queue is full: the next sweep tries again
 			}
 		}
 	}
 }
 
-// returnLeases gives all leases back, when the worker goes.
+// returnLeases gives all leases back, before the engine stops.
 func (e *Engine) returnLeases() {
 	for _, r := range e.leases.takeExpired(time.Now(), e.clock.Load(), true) {
 		b := e.newBatch()

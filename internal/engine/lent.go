@@ -6,36 +6,37 @@ import (
 )
 
 const (
-	// maxLease bounds how long a worker serves from what it charged ahead, in milliseconds.
+	// maxLease is how long a worker may serve from what it charged ahead, in milliseconds.
 	maxLease = 1000
-	// minLease is the shortest lease worth its write, in milliseconds.
+	// minLease is the shortest lease that is worth its write, in milliseconds.
 	minLease = 10
-	// leaseGrace is how long after its end what was not served may be given back, in milliseconds.
+	// leaseGrace is for how long after the end of a lease its rest may be given back, in milliseconds.
 	leaseGrace = 500
-	// leaseFraction is the part of what remains that one lease may take.
+	// leaseFraction bounds a lease to one part in so many of what remains.
 	leaseFraction = 8
 )
 
-// lent is what workers charged ahead to a counter and neither spent nor gave back, as far as the store knows. What a worker
-// lost that died is not told from the rest, so it is kept in two generations: leases are of the newer, and when it is old
-// enough for another to begin, all of the older are over. The newer is empty only when both are.
+// lent is what workers charged ahead to a counter and have not settled yet, as far as the store knows. The state cannot
+// tell a lease of a worker that died from the others. So leases are kept in two generations: new ones belong to the newer,
+// and by the time a third generation begins all leases of the older have ended. The newer is empty only if both are.
 type lent struct{ newer, older loans }
 
-// generationLength is for how long leases are of one generation, in milliseconds: as long as the last of the older may last.
+// generationLength is for how long leases belong to one generation, in milliseconds. The leases of the generation before
+// last no longer than that.
 const generationLength = maxLease + leaseGrace
 
 // loans are the leases of one generation.
 type loans struct {
 	amount int64
-	// until is when the last of it can be given back, since when there was always some: that tells it from what was
-	// lent of a counter that was reset.
+	// until is when the last of them can be given back. since is when the first of them began; it tells them from the
+	// leases of a counter before its reset.
 	until, since int64
 }
 
 func (t *lent) amount() int64 { return t.newer.amount + t.older.amount }
 func (t *lent) until() int64  { return max(t.newer.until, t.older.until) }
 
-// add notes a lease, and gives the beginning of its generation.
+// add adds a lease, and gives the beginning of its generation.
 func (t *lent) add(amount, now, until int64) (since int64) {
 	if t.newer.amount > 0 && now-t.newer.since > generationLength {
 		t.older, t.newer = t.newer, loans{}
@@ -48,7 +49,7 @@ func (t *lent) add(amount, now, until int64) (since int64) {
 	return t.newer.since
 }
 
-// generationOf gives the loans of the generation that began then.
+// generationOf gives the loans of the generation that began at since; nil if there are none.
 func (t *lent) generationOf(since int64) *loans {
 	switch {
 	case t.newer.amount > 0 && t.newer.since == since:
@@ -59,7 +60,8 @@ func (t *lent) generationOf(since int64) *loans {
 	return nil
 }
 
-// trim ends what is over at now, and what is more than is used: it left the window, or was refilled, and is not given back.
+// trim drops loans that have ended at now, and what exceeds used: it has left the window or was refilled, and cannot be
+// given back.
 func (t *lent) trim(now, used int64) {
 	for _, g := range []*loans{&t.newer, &t.older} {
 		g.amount = min(g.amount, used)
@@ -101,16 +103,16 @@ func (g *loans) decode(d *decoder) {
 	g.since = g.until - d.between(0, farFuture)
 }
 
-// lease charges up to want ahead, so that one worker may serve it from memory until the given moment. It gives 0 when
+// lease charges up to want ahead, so that one worker may serve it from memory until the given moment. The amount is 0 if
 // a lease could break what the limit promises:
 //
-//   - a fixed window ends its leases, and a sliding window's end with their sub-bucket: what is served counts as if it
-//     was charged when it was lent;
-//   - a token bucket must not be full, beside what is lent, before that is served or given back: what is lent would be
-//     refilled. So at any moment used - lent ≥ rate · (until - now).
+//   - A lease ends with its fixed window, or with its sub-bucket of a sliding window, because what is served counts as
+//     charged at the moment of the lease.
+//   - A token bucket must not become full, apart from what is lent, before that is served or given back. Otherwise what
+//     is lent would be refilled too. So at any moment used - lent ≥ rate · (until - now).
 //
-// It never takes more than a part of what remains, and never reaches the threshold of the warning, so that the crossing
-// is decided, and its event written, with the request that crosses it.
+// It takes only a fraction of what remains, and never reaches the threshold of the warning: the request that crosses it
+// is decided by the store, which writes its event.
 func (s *State) lease(l *Limit, want int64) (amount, until, since int64) {
 	remaining := s.remaining(l)
 	amount = min(want, remaining/leaseFraction)
@@ -129,8 +131,8 @@ func (s *State) lease(l *Limit, want int64) (amount, until, since int64) {
 	return amount, until, s.lent.add(amount, now, until+leaseGrace)
 }
 
-// settle ends a lease: of the amount that was lent at a moment, what is unused is taken back. It tells whether the
-// counter knows of the lease; one that was reset, or for which it is too late, does not.
+// settle ends a lease of an amount that was charged at a moment: it takes back what is unused. It is false if the counter
+// does not know the lease: the counter was reset, or the lease ended too long ago.
 func (s *State) settle(amount, unused, at, since int64) bool {
 	g := s.lent.generationOf(since)
 	if g == nil {
@@ -144,7 +146,7 @@ func (s *State) settle(amount, unused, at, since int64) bool {
 	return true
 }
 
-// refund gives cost back, down to what is lent: that is still to be served.
+// refund gives cost back, but not what is lent, which may still be served.
 func (s *State) refund(cost int64) {
 	keep := s.lent.amount()
 	if keep > 0 && s.algorithm == TokenBucket {
@@ -155,10 +157,10 @@ func (s *State) refund(cost int64) {
 	}
 }
 
-// notFullFor gives the milliseconds for which the bucket is sure not to be full, beside what is lent.
+// notFullFor gives the milliseconds for which the bucket surely does not become full, apart from what is lent.
 func (t *tokenBucket) notFullFor(lent int64) int64 {
 	const most = maxLease + leaseGrace
-	// Used counts a token that is not whole yet.
+	// used counts a token that is not whole yet.
 	hi, lo := bits.Mul64(uint64(max(0, t.used()-lent-1)), uint64(t.window))
 	if hi > 0 || lo/uint64(t.limit) > most {
 		return most
@@ -166,7 +168,7 @@ func (t *tokenBucket) notFullFor(lent int64) int64 {
 	return int64(lo / uint64(t.limit))
 }
 
-// refilledBy gives the tokens that come until then, and two for those that are not whole.
+// refilledBy gives the tokens that are refilled until then, plus two for those that are not whole.
 func (t *tokenBucket) refilledBy(then int64) int64 {
 	return max(0, min(then-t.last, maxLease+leaseGrace))*max(t.limit, t.oldLimit)/t.window + 2
 }
