@@ -10,24 +10,28 @@ import (
 
 // batch is the requests that one transaction answers. Batches and their slices are reused.
 type batch struct {
-	// requests are all that were gathered, in order of arrival; pending are those that the store still has to answer.
+	// requests are all that were gathered, in order of arrival; pending are those that the store
+	// still has to answer.
 	requests, pending []*Request
-	// limitCount counts the limits of requests. closing has finish store denials whose event is not due yet.
+	// limitCount counts the limits of requests. closing has finish store denials whose event is not
+	// due yet.
 	limitCount int
 	closing    bool
 	// renewal is the engine's own request to renew leases, if any are spent.
 	renewal Request
-	// turn is for the first transaction, if the store gave one; began is when the engine began to wait for it.
+	// turn is for the first transaction, if the store gave one; began is when the engine began to
+	// wait for it.
 	turn  Turn
 	began time.Time
 
-	// ids are the distinct counters of pending, in the order in which requests name them. counters and leases have the
-	// same order; slots maps an id to its index in all three.
+	// ids are the distinct counters of pending, in the order in which requests name them. counters
+	// and leases have the same order; slots maps an id to its index in all three.
 	ids      []CounterID
 	counters []counter
 	leases   []batchLease
 	slots    map[CounterID]int
-	// receiptIDs are the distinct ids of pending, in byte order; receipts are theirs, nil if there is none.
+	// receiptIDs are the distinct ids of pending, in byte order; receipts are theirs, nil if there
+	// is none.
 	receiptIDs []string
 	receipts   []*Receipt
 
@@ -59,25 +63,27 @@ type counter struct {
 	err    error
 
 	dirty bool
-	// absent says that denials are reported of a counter that is not stored (any more), and that does not store it again.
+	// absent says that denials are reported of a counter that is not stored (any more), and that
+	// does not store it again.
 	absent bool
-	// These say what the workers must forget. refunded: cost came back. voidsLeases: their leases were granted under
-	// what no longer holds. freed: the counter has room again.
+	// These say what the workers must forget. refunded: cost came back. voidsLeases: their leases
+	// were granted under what no longer holds. freed: the counter has room again.
 	refunded, voidsLeases, freed bool
-	// denied says that a request with this counter was denied. denials counts how often this counter refused; the first
-	// time it was a request of firstCost by the limit firstDenied.
+	// denied says that a request with this counter was denied. denials counts how often this
+	// counter refused; the first time it was a request of firstCost by the limit firstDenied.
 	denied             bool
 	denials, firstCost int64
 	firstDenied        *Limit
-	// otherDefinition is the counter as a denied request saw it under another definition than the stored one; nil for
-	// none.
+	// otherDefinition is the counter as a denied request saw it under another definition than the
+	// stored one; nil for none.
 	otherDefinition *cachedCounter
-	// exceededEvent is the index of the exceeded event in the batch's events, -1 for none. cachedDenials is how many
-	// denials that this worker counted in memory are accounted for.
+	// exceededEvent is the index of the exceeded event in the batch's events, -1 for none.
+	// cachedDenials is how many denials that this worker counted in memory are accounted for.
 	exceededEvent int
 	cachedDenials int64
-	// notDue says that a report came before its event is due: another worker has raised an event, or this one has since
-	// the report was queued. The denials go into the state, so that the next event counts those of all workers.
+	// notDue says that a report came before its event is due: another worker has raised an event,
+	// or this one has since the report was queued. The denials go into the state, so that the next
+	// event counts those of all workers.
 	notDue bool
 }
 
@@ -96,8 +102,9 @@ func (b *batch) clear() {
 	b.limitCount, b.closing = 0, false
 }
 
-// failLate fails the requests that waited longer than most, with the reason why, and gives the time since when the oldest
-// of the others waits; now if there are none. Time before running does not count: the process did not run then.
+// failLate fails the requests that waited longer than most, with the reason why, and gives the time
+// since when the oldest of the others waits; now if there are none. Time before running does not
+// count: the process did not run then.
 func (b *batch) failLate(now, running time.Time, most time.Duration, why error) (oldest time.Time) {
 	oldest = now
 	for _, r := range b.requests {
@@ -114,8 +121,8 @@ func (b *batch) failLate(now, running time.Time, most time.Duration, why error) 
 	return oldest
 }
 
-// failUnrepeatable fails the pending requests that must not be written twice: those without an id. The others are written
-// again, and may then find their own receipt.
+// failUnrepeatable fails the pending requests that must not be written twice: those without an id.
+// The others are written again, and may then find their own receipt.
 func (b *batch) failUnrepeatable(err error) {
 	for _, r := range b.pending {
 		if r.ID == "" {
@@ -125,7 +132,8 @@ func (b *batch) failUnrepeatable(err error) {
 	}
 }
 
-// clearDecisions drops the answers of a transaction that failed: the next one may find other receipts and counters.
+// clearDecisions drops the answers of a transaction that failed: the next one may find other
+// receipts and counters.
 func (b *batch) clearDecisions() {
 	for _, r := range b.pending {
 		r.decision, r.err = Decision{}, nil
@@ -187,8 +195,8 @@ func (b *batch) addCounters(r *Request) {
 	}
 }
 
-// decide answers the pending requests over the snapshot, in order of arrival. It may be called again with another
-// snapshot.
+// decide answers the pending requests over the snapshot, in order of arrival. It may be called
+// again with another snapshot.
 func (b *batch) decide(snap Snapshot, denials *denialCounts, newID func() string) Changes {
 	b.load(snap)
 	for _, r := range b.pending {
@@ -204,9 +212,10 @@ func (b *batch) decide(snap Snapshot, denials *denialCounts, newID func() string
 	return changes
 }
 
-// validUntil reports whether the decisions hold at any moment from now to until, over states that the store confirms when
-// it writes them. A denial does not: by then the cost may fit. Nor does a refund: it must be broadcast while nobody else
-// can write, so that no worker caches the counter as exhausted again before the commit.
+// validUntil reports whether the decisions hold at any moment from now to until, over states that
+// the store confirms when it writes them. A denial does not: by then the cost may fit. Nor does a
+// refund: it must be broadcast while nobody else can write, so that no worker caches the counter as
+// exhausted again before the commit.
 func (b *batch) validUntil(until int64) bool {
 	for i := range b.counters {
 		c := &b.counters[i]
@@ -240,7 +249,8 @@ func (b *batch) load(snap Snapshot) {
 	b.receipts = append(b.receipts[:0], snap.Receipts...)
 }
 
-// settleLease ends this worker's lease of the counter, so that requests are decided over what was really used.
+// settleLease ends this worker's lease of the counter, so that requests are decided over what was
+// really used.
 func (b *batch) settleLease(c *counter, h *batchLease) {
 	l := &h.lease.limit
 	same := c.state.spec == h.lease.spec
@@ -289,8 +299,8 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	b.restoreSaved(r)
 }
 
-// bindStates collects the states of a request's limits, and saves those that the request may have to restore. It is false
-// if one of its counters cannot be read.
+// bindStates collects the states of a request's limits, and saves those that the request may have
+// to restore. It is false if one of its counters cannot be read.
 func (b *batch) bindStates(r *Request) bool {
 	b.states, b.saved = b.states[:0], b.saved[:0]
 	for i, slot := range r.slots {
@@ -318,16 +328,17 @@ func (b *batch) bindStates(r *Request) bool {
 	return true
 }
 
-// rewind brings a counter that nobody has charged back to its stored moment: earlier requests may have advanced it, and
-// what is used is carried over to another definition from the moment that is stored.
+// rewind brings a counter that nobody has charged back to its stored moment: earlier requests may
+// have advanced it, and what is used is carried over to another definition from the moment that is
+// stored.
 func (c *counter) rewind(stored []byte) {
 	until, timeSensitive := c.state.until, c.state.timeSensitive
 	_ = c.state.Decode(stored) // load has decoded it without an error
 	c.state.until, c.state.timeSensitive = until, timeSensitive
 }
 
-// voidsLeases reports whether the request makes leases of its counters wrong, which were granted over what the counters
-// were before; other says that it has another definition.
+// voidsLeases reports whether the request makes leases of its counters wrong, which were granted
+// over what the counters were before; other says that it has another definition.
 func (r *Request) voidsLeases(other bool) bool {
 	switch r.Verb {
 	case Record:
@@ -353,8 +364,9 @@ func (b *batch) restoreSaved(r *Request) {
 		}
 		d.restore(c)
 		if r.Verb == Refund {
-			// The refund applies to the stored definition at the stored moment, because another definition carries over from
-			// there what is used. Leases that have ended by now no longer hold back a refund.
+			// The refund applies to the stored definition at the stored moment, because another
+			// definition carries over from there what is used. Leases that have ended by now no
+			// longer hold back a refund.
 			stored := c.state.counting()
 			c.state.lent.trim(max(b.now, stored.moment()), stored.used())
 			c.state.refund(r.Cost)
@@ -362,8 +374,9 @@ func (b *batch) restoreSaved(r *Request) {
 	}
 }
 
-// savedCounter is a counter before a request decided it under another definition. A request that charges nothing must
-// leave the definition alone: another one carries over what is used, and may free it sooner.
+// savedCounter is a counter before a request decided it under another definition. A request that
+// charges nothing must leave the definition alone: another one carries over what is used, and may
+// free it sooner.
 type savedCounter struct {
 	at     int
 	state  State
@@ -375,8 +388,8 @@ func (c *counter) save(at int) savedCounter {
 	return savedCounter{at: at, state: c.state.clone(), limit: c.limit, denied: c.denied}
 }
 
-// restore undoes the request, apart from the denials that it counted. Their event needs a limit, so it stays if there was
-// none before.
+// restore undoes the request, apart from the denials that it counted. Their event needs a limit, so
+// it stays if there was none before.
 func (d *savedCounter) restore(c *counter) {
 	c.state, c.denied = d.state, d.denied
 	if d.limit != nil {
@@ -414,7 +427,8 @@ func (b *batch) finish(denials *denialCounts) Changes {
 	return Changes{Counters: b.changes, Receipts: b.newReceipts, Stale: b.staleReceipts, Events: b.events}
 }
 
-// grantLease charges ahead for later requests, if they may be leased and everything in this batch fitted.
+// grantLease charges ahead for later requests, if they may be leased and everything in this batch
+// fitted.
 func (b *batch) grantLease(slot int, c *counter) {
 	h := &b.leases[slot]
 	if !h.wanted || h.lease == nil || h.demand == 0 || !c.limit.Leased || c.denied || c.refunded || c.voidsLeases ||

@@ -6,18 +6,18 @@ import (
 	"math/bits"
 )
 
-// tokenBucket holds limit + burst tokens and refills limit tokens a window, continuously. Its level is exact:
-// whole tokens and a fraction in units of 1/window of a token (the window in milliseconds), so that one
-// millisecond adds exactly limit units.
+// tokenBucket holds limit + burst tokens and continuously refills limit tokens per window. Its
+// level is exact: whole tokens and a fraction in units of 1/window of a token (the window in
+// milliseconds), so one millisecond adds limit units.
 type tokenBucket struct {
 	limit, burst, window int64
-	// level is below 0 after a record past the limit.
+	// level is negative after a record past the limit.
 	level, fraction int64
-	// last is the moment of level.
+	// last is when level was computed.
 	last int64
-	// oldDebt is the part of what level is below 0 that was used under a higher limit, overLimit, or under another definition. It is
-	// refilled first, and at the rate of that: who used much while that was allowed does not wait longer than if it still were.
-	// Both are 0 for none.
+	// oldDebt is the part of a negative level that was used under a higher limit, oldLimit, or
+	// under another definition. It is refilled first, at the rate of oldLimit: whoever used much
+	// while it was allowed does not wait longer than under that limit. Both are 0 for none.
 	oldDebt, oldLimit int64
 }
 
@@ -32,8 +32,9 @@ func (t *tokenBucket) start(l *Limit, now int64) {
 
 func (t *tokenBucket) capacity() int64 { return t.limit + t.burst }
 
-// advance refills, at the rate of l since the last moment. Another limit or burst moves the level first, so that what was
-// used stays used; the fraction stays too, or a counter under two limits in turn would never refill.
+// advance refills at the rate of l since last. If limit or burst have changed, it first moves the
+// level so that what was used stays used. The fraction stays too, otherwise a counter that two
+// limits use by turns would never refill.
 func (t *tokenBucket) advance(l *Limit, now int64) {
 	if t.limit != l.Limit || t.burst != l.Burst {
 		used, before := t.used(), t.limit
@@ -47,14 +48,16 @@ func (t *tokenBucket) advance(l *Limit, now int64) {
 	t.refill(now)
 }
 
-// carry charges what was used under another definition. What the bucket cannot hold of it is gone after one window.
+// carry charges what was used under another definition. What the bucket cannot hold of it is
+// refilled within one window.
 func (t *tokenBucket) carry(used int64) {
 	t.charge(used)
 	t.oldDebt, t.oldLimit = maxUsed, min(max(0, -t.level), MaxAmount)
 	t.boundOldDebt()
 }
 
-// boundOldDebt keeps over to what is missing, and to what it spares a wait.
+// boundOldDebt limits oldDebt to the debt that is left, and drops it if its rate is no higher than
+// the present one.
 func (t *tokenBucket) boundOldDebt() {
 	if t.oldDebt = min(t.oldDebt, max(0, -t.level)); t.oldDebt == 0 || t.oldLimit <= t.limit {
 		t.oldDebt, t.oldLimit = 0, 0
@@ -83,7 +86,7 @@ func (t *tokenBucket) refill(now int64) {
 	t.level, t.fraction = t.capacity(), 0
 }
 
-// refillOldDebt goes to the moment at which nothing is over any more, or to now if that is later.
+// refillOldDebt refills to the moment at which no old debt is left, or to now if that is earlier.
 func (t *tokenBucket) refillOldDebt(now int64) {
 	if wait := t.wait(t.oldDebt, t.oldLimit); wait <= now-t.last {
 		t.level, t.fraction, t.last = t.level+t.oldDebt, 0, t.last+wait
@@ -92,7 +95,7 @@ func (t *tokenBucket) refillOldDebt(now int64) {
 	}
 	hi, lo := bits.Mul64(uint64(now-t.last), uint64(t.oldLimit))
 	lo, carry := bits.Add64(lo, uint64(t.fraction), 0)
-	tokens, fraction := bits.Div64(hi+carry, lo, uint64(t.window)) // fewer than are over
+	tokens, fraction := bits.Div64(hi+carry, lo, uint64(t.window)) // fewer than oldDebt
 	t.level, t.oldDebt = t.level+int64(tokens), t.oldDebt-int64(tokens)
 	t.fraction, t.last = int64(fraction), now
 }
@@ -112,7 +115,7 @@ func (t *tokenBucket) refund(cost int64) {
 	t.boundOldDebt()
 }
 
-// addFraction gives a fraction of a token back.
+// addFraction gives back a fraction of a token.
 func (t *tokenBucket) addFraction(fraction int64) {
 	if t.level == t.capacity() {
 		return
@@ -134,7 +137,7 @@ func (t *tokenBucket) freeAt() int64 {
 
 func (t *tokenBucket) fitsAt(_, cost int64) int64 { return t.reachedAt(cost) }
 
-// reachedAt is when the level will be at target, which is above 0.
+// reachedAt is when the level will reach target, which must be positive.
 func (t *tokenBucket) reachedAt(target int64) int64 {
 	if t.level >= target {
 		return t.last
@@ -146,7 +149,8 @@ func (t *tokenBucket) reachedAt(target int64) int64 {
 	return after.last + after.wait(target-after.level, t.limit)
 }
 
-// wait is how many milliseconds it takes until tokens have come at the rate of a limit, rounded up; more than anybody waits, when they are.
+// wait is how many milliseconds, rounded up, the rate of a limit takes for tokens; capped at 2 *
+// farFuture.
 func (t *tokenBucket) wait(tokens, limit int64) int64 {
 	const most = 2 * farFuture
 	hi, lo := bits.Mul64(uint64(tokens), uint64(t.window))
@@ -161,8 +165,9 @@ func (t *tokenBucket) wait(tokens, limit int64) int64 {
 	return int64(min(wait, most))
 }
 
-// holdFull has a bucket that is full at now be full until a later moment, at which the charge to come may be made: what would
-// come until then is lost to it. It tells whether one that is not full yet gets so by then, and loses how much depends.
+// holdFull keeps a bucket that is full at now full until a later time, since the next charge may be
+// made then and refill in between is lost. It reports whether a bucket that is not full yet becomes
+// full by then: how much refill it loses depends on the time of the charge.
 func (t *tokenBucket) holdFull(now, until int64) (depends bool) {
 	full := t.reachedAt(t.capacity())
 	if full <= now {
@@ -171,10 +176,11 @@ func (t *tokenBucket) holdFull(now, until int64) (depends bool) {
 	return full > now && full <= until
 }
 
-// steadyUntil is any time: what a bucket refills after the moment of its level is not lost, unless it gets full.
+// steadyUntil is unlimited: refill after last is not lost unless the bucket becomes full, which
+// holdFull looks after.
 func (t *tokenBucket) steadyUntil() int64 { return farFuture }
 
-// append writes a limit below 0 where something is over: then that is behind the rest.
+// append writes a negative limit if there is old debt, which then follows at the end.
 func (t *tokenBucket) append(b []byte) []byte {
 	limit := t.limit
 	if t.oldDebt > 0 {

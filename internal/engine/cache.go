@@ -10,25 +10,29 @@ import (
 const (
 	// cacheFor is how long after the last transaction a denial may be answered from memory.
 	cacheFor = time.Second
-	// refreshAfter is the age of the last transaction at which a denial from memory queues another one, so that no
-	// denial has to wait for one when cacheFor is over.
+	// refreshAfter is the age of the last transaction at which a denial from memory queues another
+	// one, so that no denial has to wait for one when cacheFor is over.
 	refreshAfter = 600 * time.Millisecond
-	// maxCached bounds the cached counters. A full shard is emptied, which only costs lookups in the store.
-	maxCached  = 65536
+	// maxCached bounds the cached counters. A full shard is emptied, which only costs lookups in
+	// the store.
+	maxCached = 65536
+	// shardCount is the number of shards of the cache, and of the leases.
 	shardCount = 16
 )
 
-// denialCache holds counters that have nothing left, so that they deny again without the store. Such a counter becomes
-// freer only with time, which the cached state knows, or by a refund or reset, which is broadcast. A broadcast may get
-// lost, so an entry is valid for a second only. But each transaction that succeeds proves all entries anew, apart from
-// those that the store says others have changed. If a request has several limits, all of its counters are cached, so that
-// the denial can describe them; what it says of the ones that do not deny may be a second old.
+// denialCache holds counters that have nothing left, so that they deny again without the store.
+// Such a counter becomes freer only with time, which the cached state knows, or by a refund or
+// reset, which is broadcast. A broadcast may get lost, so an entry is valid for a second only. But
+// each transaction that succeeds proves all entries anew, apart from those that the store says
+// others have changed. If a request has several limits, all of its counters are cached, so that the
+// denial can describe them; what it says of the ones that do not deny may be a second old.
 type denialCache struct {
 	seed   maphash.Seed
 	shards [shardCount]struct {
 		mu      sync.RWMutex
 		entries map[CounterID]*cachedCounter
-		// generation counts the invalidations in the shard. What was read before one must not be cached after it.
+		// generation counts the invalidations in the shard. What was read before one must not be
+		// cached after it.
 		generation atomic.Uint64
 	}
 	// count is how many counters are cached; when it is 0 requests need not look.
@@ -45,21 +49,23 @@ func (x *denialCache) generations() (all generations) {
 	return all
 }
 
-// cachedCounter is the state of a counter as a transaction left it. Only counted, stale and the counts of ownDenials
-// change. The fields that every denial needs come first, close together.
+// cachedCounter is the state of a counter as a transaction left it. Only counted, stale and the
+// counts of ownDenials change. The fields that every denial needs come first, close together.
 type cachedCounter struct {
-	// used is what was used. deniedUntil is when a cost of 1 fits again, 0 if it fits already. freeAt is when the whole limit
-	// is free again.
+	// used is what was used. deniedUntil is when a cost of 1 fits again, 0 if it fits already.
+	// freeAt is when the whole limit is free again.
 	used, deniedUntil, freeAt int64
 	// exceededAt is when the last exceeded event of the counter was raised, 0 for never.
 	exceededAt int64
-	// counted is where the last denial of the counter was counted, usually ownDenials; nil before the first.
+	// counted is where the last denial of the counter was counted, usually ownDenials; nil before
+	// the first.
 	counted atomic.Pointer[unreported]
 	// stale says that the entry was removed or replaced; holders of a pointer must not use it any more.
 	stale      atomic.Bool
 	ownDenials unreported
 	state      State
-	// otherDefinition is the same counter under another definition, nil for none; the shard's lock guards it.
+	// otherDefinition is the same counter under another definition, nil for none; the shard's lock
+	// guards it.
 	otherDefinition *cachedCounter
 }
 
@@ -100,8 +106,9 @@ func (x *denialCache) afterCommit(b *batch) {
 	}
 }
 
-// put caches a counter as a transaction left it, unless there was an invalidation in its shard since read, the generations
-// when the counter was read. If the counter did not change, its entry under another definition stays.
+// put caches a counter as a transaction left it, unless there was an invalidation in its shard
+// since read, the generations when the counter was read. If the counter did not change, its entry
+// under another definition stays.
 func (x *denialCache) put(m *cachedCounter, changed bool, read *generations) {
 	id := m.ownDenials.limit.CounterID
 	shard := x.shard(id)
@@ -131,7 +138,8 @@ func (x *denialCache) put(m *cachedCounter, changed bool, read *generations) {
 	s.entries[id] = m
 }
 
-// update replaces the entry of a counter that has changed, or removes it if the counter has something left.
+// update replaces the entry of a counter that has changed, or removes it if the counter has
+// something left.
 func (x *denialCache) update(c *counter, read *generations) {
 	id := c.limit.CounterID
 	s := &x.shards[x.shard(id)]
@@ -165,8 +173,9 @@ func (x *denialCache) lookup(l *Limit) *cachedCounter {
 	return m
 }
 
-// deny answers a request that at least one cached counter denies. All of its counters must be cached, none of its limits
-// may be in shadow, and the last transaction, which read clock, must be recent.
+// deny answers a request that at least one cached counter denies. All of its counters must be
+// cached, none of its limits may be in shadow, and the last transaction, which read clock, must be
+// recent.
 func (x *denialCache) deny(r *Request, clock *clockReading, d *denialCounts) (Decision, bool) {
 	if x.count.Load() == 0 || r.Received.Sub(clock.sent) > cacheFor {
 		return Decision{}, false
@@ -181,14 +190,16 @@ func (x *denialCache) deny(r *Request, clock *clockReading, d *denialCounts) (De
 			return Decision{}, false
 		}
 		cached = append(cached, m)
-		// The denial must hold even at the latest time that the store's clock may show. A counter with something left
-		// does not deny from memory: another worker may have charged it since, and the answer would show too much as remaining.
+		// The denial must hold even at the latest time that the store's clock may show. A counter
+		// with something left does not deny from memory: another worker may have charged it since,
+		// and the answer would show too much as remaining.
 		denied = denied || latest < m.deniedUntil
 	}
 	if !denied {
 		return Decision{}, false
 	}
-	// Describe the denial as of the earliest time that the store's clock may show, so that retryAfter is not early.
+	// Describe the denial as of the earliest time that the store's clock may show, so that
+	// retryAfter is not early.
 	now := clock.earliest(r.Received)
 	decision := Decision{Results: r.makeResults()}
 	if len(cached) == 1 && cached[0].used == r.Limits[0].capacity() {
@@ -209,8 +220,8 @@ func (x *denialCache) deny(r *Request, clock *clockReading, d *denialCounts) (De
 	return decision, true
 }
 
-// eventDue reports whether a denial at now must raise an event at once: none was counted here, and the last event is long
-// ago.
+// eventDue reports whether a denial at now must raise an event at once: none was counted here, and
+// the last event is long ago.
 func (m *cachedCounter) eventDue(now int64) bool {
 	return m.counted.Load() == nil && exceededDue(m.exceededAt, now)
 }
@@ -260,7 +271,8 @@ func (x *denialCache) invalidate(f Forget) {
 	}
 }
 
-// invalidateOthers removes the counters that others have changed. The store names them before it asks for a decision.
+// invalidateOthers removes the counters that others have changed. The store names them before it
+// asks for a decision.
 func (x *denialCache) invalidateOthers(o *Others) {
 	switch {
 	case o.All:

@@ -44,9 +44,10 @@ func (e *Engine) storeDenials() {
 	}
 }
 
-// commit answers every request of the batch: from the store, or without it if that fails. The timeout of the transaction
-// covers the wait for a turn too, since a store that hangs delays both. It also ends before the oldest request has used
-// up its deadline, because nobody may wait for the request any longer.
+// commit answers every request of the batch: from the store, or without it if that fails. The
+// timeout of the transaction covers the wait for a turn too, since a store that hangs delays both.
+// It also ends before the oldest request has used up its deadline, because nobody may wait for the
+// request any longer.
 func (e *Engine) commit(b *batch) {
 	running := e.heartbeat.runningSince()
 	oldest := b.failLate(time.Now(), running, e.maxWait(), e.lateError())
@@ -75,8 +76,8 @@ func (e *Engine) commit(b *batch) {
 	e.answerFailed(b)
 }
 
-// skipStore has a request answered without any transaction, because of why. Leases that it was to return stay with the
-// worker until the next sweep.
+// skipStore has a request answered without any transaction, because of why. Leases that it was to
+// return stay with the worker until the next sweep.
 func (e *Engine) skipStore(r *Request, why error) {
 	r.err = why
 	if r.Verb == returnLeases {
@@ -84,14 +85,16 @@ func (e *Engine) skipStore(r *Request, why error) {
 	}
 }
 
-// maxWait is how long a request may wait until its transaction begins. It leaves the transaction enough of the deadline:
-// otherwise, in a flood, transactions would run out of time and a store that works would seem to fail.
+// maxWait is how long a request may wait until its transaction begins. It leaves the transaction
+// enough of the deadline: otherwise, in a flood, transactions would run out of time and a store
+// that works would seem to fail.
 func (e *Engine) maxWait() time.Duration {
 	left := e.cfg.Deadline*59/64 - time.Duration(e.typicalTxn.Load())
 	return min(e.cfg.Deadline*3/4, max(left, e.cfg.Deadline/4))
 }
 
-// answerLate hands out the answers to requests that waited too long, before the transaction of the others begins.
+// answerLate hands out the answers to requests that waited too long, before the transaction of the
+// others begins.
 func (e *Engine) answerLate(b *batch) {
 	if !slices.ContainsFunc(b.requests, func(r *Request) bool { return r.err != nil }) {
 		return
@@ -130,8 +133,8 @@ func (e *Engine) txnTimeout() time.Duration {
 	return most
 }
 
-// writeWithRetries writes the batch, and writes it again while that may help. short says that until leaves less than a
-// transaction's usual time, because requests have waited for long.
+// writeWithRetries writes the batch, and writes it again while that may help. short says that until
+// leaves less than a transaction's usual time, because requests have waited for long.
 func (e *Engine) writeWithRetries(b *batch, until time.Time, short bool) error {
 	why := context.DeadlineExceeded
 	if short {
@@ -172,7 +175,8 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// lateError is why a request waited too long: the store fails, or it works and there are too many requests.
+// lateError is why a request waited too long: the store fails, or it works and there are too many
+// requests.
 func (e *Engine) lateError() error {
 	if e.storeHealthy() {
 		return ErrOverloaded
@@ -193,8 +197,9 @@ func (b *batch) endTurn() {
 	}
 }
 
-// waitToRetry waits as long as the failure requires and reports whether to try again: after a lost race at once, after
-// another failure a little later and only a few times, and not while the circuit is open.
+// waitToRetry waits as long as the failure requires and reports whether to try again: after a lost
+// race at once, after another failure a little later and only a few times, and not while the
+// circuit is open.
 func (e *Engine) waitToRetry(ctx context.Context, err error, attempt int) bool {
 	switch {
 	case errors.Is(err, ErrConflict):
@@ -210,15 +215,16 @@ func (e *Engine) waitToRetry(ctx context.Context, err error, attempt int) bool {
 	}
 }
 
-// errShortTimeout says that a transaction timed out because its requests had waited for long. The store works, and is
-// asked for more than it can do.
+// errShortTimeout says that a transaction timed out because its requests had waited for long. The
+// store works, and is asked for more than it can do.
 var errShortTimeout = fmt.Errorf("%w: the transaction had too little of their time left", ErrOverloaded)
 
-// maxShortTimeouts is how many such timeouts in a row are ignored; after that they count as failures of the store.
+// maxShortTimeouts is how many such timeouts in a row are ignored; after that they count as
+// failures of the store.
 const maxShortTimeouts = 8
 
-// timedOutShort reports whether a transaction failed only because it had too little time. If so it raises typicalTxn, so
-// that the next transactions get more of their requests' time.
+// timedOutShort reports whether a transaction failed only because it had too little time. If so it
+// raises typicalTxn, so that the next transactions get more of their requests' time.
 func (e *Engine) timedOutShort(ctx context.Context, err error, took time.Duration) bool {
 	if err == nil || ctx.Err() == nil || context.Cause(ctx) != errShortTimeout || errors.Is(err, ErrCommitUnknown) || took >= e.cfg.Deadline*3/8 {
 		return false
@@ -293,9 +299,9 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// broadcastChanges tells all workers which counters to forget, while nobody else can write: a worker that caches such a
-// counter again has then read it after the commit. If the broadcast came later, one worker could deny from memory what
-// another has already seen to be free.
+// broadcastChanges tells all workers which counters to forget, while nobody else can write: a
+// worker that caches such a counter again has then read it after the commit. If the broadcast came
+// later, one worker could deny from memory what another has already seen to be free.
 func (e *Engine) broadcastChanges(b *batch) {
 	for i := range b.counters {
 		c := &b.counters[i]

@@ -2,8 +2,9 @@ package engine
 
 import "fmt"
 
-// decide answers a request over the states of its limits. It advances them to now, and charges them if the verb does so;
-// a settle and a lease charge elsewhere. Limits in shadow do not affect whether the request is allowed.
+// decide answers a request over the states of its limits. It advances them to now, and charges them
+// if the verb does so; a settle and a lease charge elsewhere. Limits in shadow do not affect
+// whether the request is allowed.
 func (r *Request) decide(states []*State, now int64) Decision {
 	verb, limits, cost := r.Verb, r.Limits, r.Cost
 	d := Decision{Allowed: true, Results: r.makeResults()}
@@ -34,8 +35,8 @@ func (d *Decision) judge(i int, l *Limit, fits bool) {
 	d.Shadow = d.Shadow || !fits && l.Shadow
 }
 
-// charges reports whether the decision charges the i-th limit. Limits in shadow of one policy are charged together or not
-// at all, as they would be if the policy were enforced.
+// charges reports whether the decision charges the i-th limit. Limits in shadow of one policy are
+// charged together or not at all, as they would be if the policy were enforced.
 func (r *Request) charges(d *Decision, i int) bool {
 	l := &r.Limits[i]
 	switch {
@@ -75,7 +76,8 @@ type Counter struct {
 	ResetAt int64
 }
 
-// Describe gives a stored counter as of now. live is false if nothing of it is used: such a counter counts as unknown.
+// Describe gives a stored counter as of now. live is false if nothing of it is used: such a counter
+// counts as unknown.
 func Describe(id CounterID, spec Spec, state []byte, now int64) (c Counter, live bool, err error) {
 	l, err := spec.Resolve(id)
 	if err != nil {

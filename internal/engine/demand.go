@@ -19,8 +19,8 @@ func (d *demand) subtract(cost int64) { d.current = max(0, d.current-cost) }
 
 func (d *demand) advance(now int64) {
 	span := floorDiv(now, demandSpan)
-	// A step of one span back comes from two readings of one clock. A larger one means that the clock was set back: start
-	// again, or old demand would add up with the new.
+	// A step of one span back comes from two readings of one clock. A larger one means that the
+	// clock was set back: start again, or old demand would add up with the new.
 	if span-d.span > int64(len(d.previous)) || d.span-span > 1 {
 		*d = demand{span: span}
 	}
@@ -30,9 +30,9 @@ func (d *demand) advance(now int64) {
 	}
 }
 
-// recent is the cost asked for in the last demandSpan, or the average of the last four if that is more, since for a key
-// that is rarely asked for the last span often has none. Of the oldest span only a part counts, as if its requests had
-// come evenly.
+// recent is the cost asked for in the last demandSpan, or the average of the last four if that is
+// more, since for a key that is rarely asked for the last span often has none. Of the oldest span
+// only a part counts, as if its requests had come evenly.
 func (d *demand) recent(now int64) int64 {
 	d.advance(now)
 	left := demandSpan - min(max(0, now-d.span*demandSpan), demandSpan)

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// maxUnreported bounds the counters whose denials a worker counts in memory. For further counters an event is raised
-// when it is due, but denials in between are not counted.
+// maxUnreported bounds the counters whose denials a worker counts in memory. For further counters
+// an event is raised when it is due, but denials in between are not counted.
 const maxUnreported = 65536
 
-// denialCounts counts the denials that no event has reported yet, so that a denial needs no write. A counter's next event
-// is due 10 seconds after the last one.
+// denialCounts counts the denials that no event has reported yet, so that a denial needs no write.
+// A counter's next event is due 10 seconds after the last one.
 type denialCounts struct {
 	mu      sync.Mutex
 	pending map[CounterID]*unreported
@@ -26,7 +26,8 @@ type unreported struct {
 	// limit and cost are those of the first denial.
 	limit Limit
 	cost  int64
-	// taken is how many were taken for an event. Its transaction may fail, so next counts the denials that come after.
+	// taken is how many were taken for an event. Its transaction may fail, so next counts the
+	// denials that come after.
 	taken int64
 	next  *unreported
 	used  bool
@@ -37,8 +38,8 @@ const countClosed = -1 << 62
 
 func (d *denialCounts) init() { d.pending = make(map[CounterID]*unreported) }
 
-// add counts a denial from memory of a request of that cost by l. An event names the user and the cost of the first
-// unreported denial that its worker counted.
+// add counts a denial from memory of a request of that cost by l. An event names the user and the
+// cost of the first unreported denial that its worker counted.
 func (d *denialCounts) add(m *cachedCounter, l *Limit, cost, due int64) {
 	if u := m.counted.Load(); u != nil && u.count.Add(1) > 0 {
 		return
@@ -48,8 +49,8 @@ func (d *denialCounts) add(m *cachedCounter, l *Limit, cost, due int64) {
 	m.counted.Store(d.addTo(&m.ownDenials, l, cost, 1, due))
 }
 
-// addTo adds n denials to the counter's count; the first was of that cost by l. If the counter has no count yet it begins
-// one, in own if that is unused. The limit of own is l apart from the user.
+// addTo adds n denials to the counter's count; the first was of that cost by l. If the counter has
+// no count yet it begins one, in own if that is unused. The limit of own is l apart from the user.
 func (d *denialCounts) addTo(own *unreported, l *Limit, cost, n, due int64) *unreported {
 	first := d.pending[l.CounterID]
 	u := first
@@ -74,7 +75,8 @@ func (d *denialCounts) addTo(own *unreported, l *Limit, cost, n, due int64) *unr
 	return u
 }
 
-// take takes the counter's denials for an event and gives their number. The next denial is counted anew.
+// take takes the counter's denials for an event and gives their number. The next denial is counted
+// anew.
 func (d *denialCounts) take(id CounterID) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -119,14 +121,16 @@ func (d *denialCounts) afterCommit(c *counter, now int64) {
 		u.next.due = u.due
 		d.pending[c.limit.CounterID] = u.next
 	case c.notDue && c.state.denied > 0:
-		// Keep it, so that somebody reports what was left in the state, unless another worker does so first.
+		// Keep it, so that somebody reports what was left in the state, unless another worker does
+		// so first.
 		u.taken = 0
 	default:
 		delete(d.pending, c.limit.CounterID)
 	}
 }
 
-// due gives requests that report the denials whose event is due at now; all gives those for all denials.
+// due gives requests that report the denials whose event is due at now; all gives those for all
+// denials.
 func (d *denialCounts) due(now int64) []*Request {
 	return d.requests(func(u *unreported) bool { return u.due <= now || u.due > now+exceededInterval }) // or the clock was set back
 }
@@ -146,8 +150,9 @@ func (d *denialCounts) requests(pick func(*unreported) bool) (rs []*Request) {
 	return rs
 }
 
-// reportLoop reports denials that have stopped before their event was due, and probes a store that failed. Reports that
-// are due together are spread over a second, a few counters at a time, because requests queue behind them.
+// reportLoop reports denials that have stopped before their event was due, and probes a store that
+// failed. Reports that are due together are spread over a second, a few counters at a time, because
+// requests queue behind them.
 func (e *Engine) reportLoop() {
 	const parts = 10
 	tick := time.NewTicker(time.Second / parts)

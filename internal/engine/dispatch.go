@@ -10,8 +10,8 @@ import (
 // maxBatchLimits bounds the limits of one batch.
 const maxBatchLimits = 4096
 
-// writer forms batches of queued requests and has the store run one transaction for each, one after another. Requests
-// are decided in order of arrival.
+// writer forms batches of queued requests and has the store run one transaction for each, one after
+// another. Requests are decided in order of arrival.
 type writer struct {
 	e *Engine
 	// first was taken from the queue and is not in a batch yet; nil for none.
@@ -21,8 +21,8 @@ type writer struct {
 	now    time.Time
 }
 
-// writeLoop writes until the engine is closed and the queue is empty. There is no timer: an idle writer takes what is
-// queued at once.
+// writeLoop writes until the engine is closed and the queue is empty. There is no timer: an idle
+// writer takes what is queued at once.
 func (e *Engine) writeLoop() {
 	defer close(e.answers)
 	w := &writer{e: e}
@@ -35,7 +35,8 @@ func (e *Engine) writeLoop() {
 	e.storeDenials()
 }
 
-// next gives the next batch as soon as there is one, or nil when the engine is closed and the queue is empty.
+// next gives the next batch as soon as there is one, or nil when the engine is closed and the queue
+// is empty.
 func (w *writer) next() *batch {
 	for w.wait() {
 		began := time.Now()
@@ -70,7 +71,8 @@ func (w *writer) wait() bool {
 	}
 }
 
-// await waits for this worker's turn, if the store has turns. Requests that arrive meanwhile join the batch.
+// await waits for this worker's turn, if the store has turns. Requests that arrive meanwhile join
+// the batch.
 func (w *writer) await() Turn {
 	store, ok := w.e.cfg.Store.(Waiter)
 	if !ok || w.e.breaker.State() != gobreaker.StateClosed {

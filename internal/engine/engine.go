@@ -18,29 +18,33 @@ type Config struct {
 	Store Store
 	// NewID makes ids of events; required.
 	NewID func() string
-	// Broadcast tells the other workers what to forget: after a reset, and for a refund or any other change that makes
-	// their memory wrong before its commit, while nobody else can write. It must not block. Nil if there is one worker.
+	// Broadcast tells the other workers what to forget: after a reset, and for a refund or any
+	// other change that makes their memory wrong before its commit, while nobody else can write. It
+	// must not block. Nil if there is one worker.
 	Broadcast func(Forget)
-	// Committed is called after events were written, so that they are published soon. It must not block.
+	// Committed is called after events were written, so that they are published soon. It must not
+	// block.
 	Committed func()
 	// Observer takes measurements; nil for none.
 	Observer Observer
-	// Tally is called with the decision on each consume, check and record before the answer is handed out, but not for
-	// an answer from a receipt. It is on the hot path: it must not block, and must not keep r or d. Nil for none.
+	// Tally is called with the decision on each consume, check and record before the answer is
+	// handed out, but not for an answer from a receipt. It is on the hot path: it must not block,
+	// and must not keep r or d. Nil for none.
 	Tally func(r *Request, d *Decision)
-	// StoreFailing is called with the last error when the circuit to the store opens after failures in a row, and with
-	// nil when the store answers again. It must not block.
+	// StoreFailing is called with the last error when the circuit to the store opens after failures
+	// in a row, and with nil when the store answers again. It must not block.
 	StoreFailing func(err error)
 	// Queue is how many requests may wait; further ones get ErrOverloaded. Default 16384.
 	Queue int
 	// MaxBatch is how many requests are written together at most. Default 512.
 	MaxBatch int
-	// Deadline is how long a request may take. Before it is over, the request is answered as when the store fails.
-	// Default 2 s.
+	// Deadline is how long a request may take. Before it is over, the request is answered as when
+	// the store fails. Default 2 s.
 	Deadline time.Duration
 }
 
-// Forget names counters that a worker must drop from memory: those of Key, those of all keys with Prefix, or all.
+// Forget names counters that a worker must drop from memory: those of Key, those of all keys with
+// Prefix, or all.
 type Forget struct {
 	Key    string `json:"key,omitzero"`
 	Prefix string `json:"prefix,omitzero"`
@@ -51,20 +55,22 @@ type Forget struct {
 
 // Observer takes the engine's measurements. Its methods are called on the hot path and must not block.
 type Observer interface {
-	// Decided is called for each answered request, except for those that got their Refusal. result is "allowed",
-	// "denied" or "error"; algorithm is that of [Decision.Speaker], empty if there is none. took is 0 for an answer
-	// from memory: to read the clock would take as long as the answer does.
+	// Decided is called for each answered request, except for those that got their Refusal. result
+	// is "allowed", "denied" or "error"; algorithm is that of [Decision.Speaker], empty if there is
+	// none. took is 0 for an answer from memory: to read the clock would take as long as the answer
+	// does.
 	Decided(v Verb, result, algorithm string, degraded bool, took time.Duration)
 	// Wrote is called for each transaction that was committed.
 	Wrote(requests, counters int, took time.Duration)
-	// StoreFailed is called for each failed transaction, and with [ErrCorrupt] for each request whose counter cannot
-	// be read.
+	// StoreFailed is called for each failed transaction, and with [ErrCorrupt] for each request
+	// whose counter cannot be read.
 	StoreFailed(err error)
 }
 
-// Engine decides requests over a store. One goroutine gathers the queued requests into batches and has the store run one
-// transaction for each; another hands out the answers, so that this does not delay the next batch. Two more wake up
-// regularly: one reports denials whose event is due, one gives back what is left of ended leases.
+// Engine decides requests over a store. One goroutine gathers the queued requests into batches and
+// has the store run one transaction for each; another hands out the answers, so that this does not
+// delay the next batch. Two more wake up regularly: one reports denials whose event is due, one
+// gives back what is left of ended leases.
 type Engine struct {
 	cfg     Config
 	breaker *gobreaker.CircuitBreaker[struct{}]
@@ -81,23 +87,25 @@ type Engine struct {
 
 	// lastFailure is nil while the store answers.
 	lastFailure atomic.Pointer[failure]
-	// lastTimedOut says that the store took long over the last transaction and did not answer it: one such is enough to
-	// open the circuit.
+	// lastTimedOut says that the store took long over the last transaction and did not answer it:
+	// one such is enough to open the circuit.
 	lastTimedOut atomic.Bool
-	// probeTimedOut says that the store did not answer a probe in time. It may just be slow, so a goroutine tries it
-	// with a longer timeout, while probing is true.
+	// probeTimedOut says that the store did not answer a probe in time. It may just be slow, so a
+	// goroutine tries it with a longer timeout, while probing is true.
 	probeTimedOut, probing atomic.Bool
-	// typicalTxn is about how long recent transactions took, in nanoseconds. shortTimeouts counts the transactions in a
-	// row that timed out because their requests had waited for long.
+	// typicalTxn is about how long recent transactions took, in nanoseconds. shortTimeouts counts
+	// the transactions in a row that timed out because their requests had waited for long.
 	typicalTxn, shortTimeouts atomic.Int64
-	// txnDeadline is when the running transaction should have ended, in nanoseconds since the heartbeat's origin; 0
-	// while none runs. hung says that it still runs after that. returned gets a value when it ends then.
+	// txnDeadline is when the running transaction should have ended, in nanoseconds since the
+	// heartbeat's origin; 0 while none runs. hung says that it still runs after that. returned gets
+	// a value when it ends then.
 	txnDeadline atomic.Int64
 	hung        atomic.Bool
 	returned    chan struct{}
 	heartbeat   heartbeat
 	clock       atomic.Pointer[clockReading]
-	// refreshed is the reading that was old when a denial relied on it, for which a transaction has been queued.
+	// refreshed is the reading that was old when a denial relied on it, for which a transaction has
+	// been queued.
 	refreshed    atomic.Pointer[clockReading]
 	cache        denialCache
 	denials      denialCounts
@@ -174,8 +182,8 @@ func (nopObserver) Decided(Verb, string, string, bool, time.Duration) {}
 func (nopObserver) Wrote(int, int, time.Duration)                     {}
 func (nopObserver) StoreFailed(error)                                 {}
 
-// Submit takes a request in. Its Done is called once, perhaps before Submit returns. If Submit fails, with
-// ErrOverloaded or ErrClosed, Done is not called.
+// Submit takes a request in. Its Done is called once, perhaps before Submit returns. If Submit
+// fails, with ErrOverloaded or ErrClosed, Done is not called.
 func (e *Engine) Submit(r *Request) error {
 	if r.Received.IsZero() {
 		r.Received = time.Now()
@@ -206,8 +214,8 @@ func (e *Engine) enqueue(r *Request) error {
 	}
 }
 
-// answerFromMemory answers a request that needs no store: one without limits and id, one that leases serve, and one that
-// the cache denies.
+// answerFromMemory answers a request that needs no store: one without limits and id, one that
+// leases serve, and one that the cache denies.
 func (e *Engine) answerFromMemory(r *Request) (Decision, bool) {
 	if len(r.Limits) == 0 && !r.hasReceipt() {
 		return Decision{Allowed: true, Results: []Result{}}, true
@@ -227,8 +235,8 @@ func (e *Engine) answerFromMemory(r *Request) (Decision, bool) {
 	return d, ok
 }
 
-// Do submits the request, whose Done it sets, and waits for the answer. If ctx ends first, the request is decided all the
-// same.
+// Do submits the request, whose Done it sets, and waits for the answer. If ctx ends first, the
+// request is decided all the same.
 func (e *Engine) Do(ctx context.Context, r *Request) (Decision, error) {
 	type answer struct {
 		d   Decision
@@ -318,20 +326,22 @@ func (e *Engine) answerLoop() {
 	}
 }
 
-// clockReading is the store's clock, in Unix milliseconds, as read by a transaction that ran from sent to received on the
-// worker's own clock. If the store's clock was estimated, it lay between now and now + ahead.
+// clockReading is the store's clock, in Unix milliseconds, as read by a transaction that ran from
+// sent to received on the worker's own clock. If the store's clock was estimated, it lay between
+// now and now + ahead.
 type clockReading struct {
 	now, ahead     int64
 	sent, received time.Time
 }
 
-// earliest and latest bound the store's clock at t. latest compares monotonic and wall time, because the monotonic clock
-// stands still while the machine sleeps.
+// earliest and latest bound the store's clock at t. latest compares monotonic and wall time,
+// because the monotonic clock stands still while the machine sleeps.
 func (r *clockReading) earliest(t time.Time) int64 { return r.now + t.Sub(r.received).Milliseconds() }
 func (r *clockReading) latest(t time.Time) int64 {
 	passed := max(t.Sub(r.sent), t.Round(0).Sub(r.sent.Round(0)))
 	return r.now + r.ahead + passed.Milliseconds() + 2
 }
 
-// now estimates the store's clock. It is never ahead of it as long as the worker's clock does not run fast.
+// now estimates the store's clock. It is never ahead of it as long as the worker's clock does not
+// run fast.
 func (e *Engine) now() int64 { return e.clock.Load().earliest(time.Now()) }

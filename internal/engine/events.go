@@ -7,8 +7,9 @@ func (b *batch) decideReport(r *Request, newID func() string) {
 		if c.err != nil {
 			continue
 		}
-		// Report over a copy. The stored state keeps its definition and moment, because another definition carries over
-		// from there what is used, and denials have told callers when that is free.
+		// Report over a copy. The stored state keeps its definition and moment, because another
+		// definition carries over from there what is used, and denials have told callers when that
+		// is free.
 		state := c.state.clone()
 		state.advance(l, b.now)
 		c.absent = !c.stored
@@ -27,7 +28,8 @@ func (b *batch) decideReport(r *Request, newID func() string) {
 	}
 }
 
-// countDenial counts a denial. If an event is due it raises it, for this denial and those counted before.
+// countDenial counts a denial. If an event is due it raises it, for this denial and those counted
+// before.
 func (b *batch) countDenial(c *counter, result *Result, cost int64, newID func() string) {
 	if c.denials++; c.denials == 1 {
 		c.firstDenied, c.firstCost = c.limit, cost
@@ -58,7 +60,8 @@ func (b *batch) completeEvent(c *counter, id CounterID, denials *denialCounts) {
 	}
 	c.dirty = c.dirty || !c.absent
 	if c.exceededEvent < 0 {
-		// The worker stops, or an event is not due. The counter keeps this worker's denials for the next event.
+		// The worker stops, or an event is not due. The counter keeps this worker's denials for the
+		// next event.
 		c.state.denied = min(total, maxUsed)
 		return
 	}
@@ -66,9 +69,9 @@ func (b *batch) completeEvent(c *counter, id CounterID, denials *denialCounts) {
 	c.state.exceededAt, c.state.denied = b.now, 0
 }
 
-// encodeDenied encodes a counter of which only the denials changed. It keeps the stored moment, because another definition
-// carries over from there what is used, and denials have told callers when that is free. A counter that is not stored
-// yet begins under the limit that denied first.
+// encodeDenied encodes a counter of which only the denials changed. It keeps the stored moment,
+// because another definition carries over from there what is used, and denials have told callers
+// when that is free. A counter that is not stored yet begins under the limit that denied first.
 func (b *batch) encodeDenied(slot int, c *counter) CounterChange {
 	var s State
 	_ = s.Decode(b.stored[slot]) // load has decoded it without an error

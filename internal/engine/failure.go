@@ -17,8 +17,8 @@ type failure struct {
 // probeAfter is how long a store that failed may go untried before the engine probes it.
 const probeAfter = 2 * time.Second
 
-// recordFailure remembers why a transaction failed. A timeout, perhaps while it waited for the transaction before, does
-// not replace an earlier error that says more.
+// recordFailure remembers why a transaction failed. A timeout, perhaps while it waited for the
+// transaction before, does not replace an earlier error that says more.
 func (e *Engine) recordFailure(err error) {
 	if last := e.lastFailure.Load(); last != nil && errors.Is(err, context.DeadlineExceeded) {
 		err = last.err
@@ -51,9 +51,9 @@ func (e *Engine) Failure() error {
 	return nil
 }
 
-// probe tries a store that failed, if no request has tried it for a while. Without it Failure would stay set until the
-// next request, or the store would be taken to work when it does not. The probe writes a receipt, because a store may
-// be readable and not writable.
+// probe tries a store that failed, if no request has tried it for a while. Without it Failure would
+// stay set until the next request, or the store would be taken to work when it does not. The probe
+// writes a receipt, because a store may be readable and not writable.
 func (e *Engine) probe() {
 	last, state := e.lastFailure.Load(), e.breaker.State()
 	switch {
@@ -67,8 +67,8 @@ func (e *Engine) probe() {
 	}
 }
 
-// awaitProbe waits until a store that failed may be tried again, before the engine hands it what only this worker knows:
-// it may have recovered since it was last tried.
+// awaitProbe waits until a store that failed may be tried again, before the engine hands it what
+// only this worker knows: it may have recovered since it was last tried.
 func (e *Engine) awaitProbe() {
 	defer e.probeTimedOut.Store(false) // no request has to wait for a probe any more
 	for end := time.Now().Add(openFor + e.cfg.Deadline); time.Now().Before(end); time.Sleep(awaitEvery) {
@@ -84,9 +84,9 @@ const (
 	awaitEvery = 20 * time.Millisecond
 )
 
-// probeSlowly probes the store with the usual timeout after a probe with the shorter one timed out. Otherwise a store
-// that works, but needs longer than a probe may take, would never be used again. Meanwhile requests are answered without
-// the store and without a wait.
+// probeSlowly probes the store with the usual timeout after a probe with the shorter one timed out.
+// Otherwise a store that works, but needs longer than a probe may take, would never be used again.
+// Meanwhile requests are answered without the store and without a wait.
 func (e *Engine) probeSlowly() {
 	defer e.probing.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.Deadline*3/4)

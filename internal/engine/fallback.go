@@ -8,16 +8,18 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// degradedRetry is the retryAfter of a denial without the store, in milliseconds: the circuit is tried again by then.
+// degradedRetry is the retryAfter of a denial without the store, in milliseconds: the circuit is
+// tried again by then.
 const degradedRetry = 1000
 
 func isCircuitOpen(err error) bool {
 	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
 }
 
-// answerWithoutStore answers a request that the store did not decide, as its OnError says. Some errors stand, because
-// an answer would be wrong: a refund or settle, or a record outside the local limiter, was not written; an id was used
-// twice or is unknown. So does ErrOverloaded: a flood must not open the limits of others.
+// answerWithoutStore answers a request that the store did not decide, as its OnError says. Some
+// errors stand, because an answer would be wrong: a refund or settle, or a record outside the local
+// limiter, was not written; an id was used twice or is unknown. So does ErrOverloaded: a flood must
+// not open the limits of others.
 func (e *Engine) answerWithoutStore(r *Request) {
 	if errors.Is(r.err, ErrIDConflict) || errors.Is(r.err, ErrUnknownID) || errors.Is(r.err, ErrOverloaded) {
 		return
@@ -61,15 +63,16 @@ func fixedAnswer(r *Request, now int64) Decision {
 	return d
 }
 
-// maxLocal bounds the counters of the local limiter. Beyond it one of a sample of evictionSample is evicted: one that is
-// free again, or the least used, so that a flood of other keys does not evict the counters that deny.
+// maxLocal bounds the counters of the local limiter. Beyond it one of a sample of evictionSample is
+// evicted: one that is free again, or the least used, so that a flood of other keys does not evict
+// the counters that deny.
 const (
 	maxLocal       = 65536
 	evictionSample = 16
 )
 
-// localLimiter limits in the worker's memory in place of a store that fails. It only knows what this worker charged
-// meanwhile.
+// localLimiter limits in the worker's memory in place of a store that fails. It only knows what
+// this worker charged meanwhile.
 type localLimiter struct {
 	mu     sync.Mutex
 	states map[CounterID]*State
@@ -80,8 +83,8 @@ func (m *localLimiter) init() { m.states = make(map[CounterID]*State) }
 func (m *localLimiter) decide(r *Request, now int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// Decide over copies, because a request that charges nothing must not move a counter to another definition: that
-	// carries over what is used, and may free it sooner.
+	// Decide over copies, because a request that charges nothing must not move a counter to another
+	// definition: that carries over what is used, and may free it sooner.
 	states := make([]*State, len(r.Limits))
 	for i := range r.Limits {
 		states[i] = new(State)

@@ -5,7 +5,7 @@ import "encoding/binary"
 // fixedWindow counts the charges of one window [begin, end).
 type fixedWindow struct {
 	begin, end, count int64
-	// last is the latest moment the counter has seen.
+	// last is the latest time that the counter has seen.
 	last int64
 }
 
@@ -26,8 +26,8 @@ func (f *fixedWindow) advance(l *Limit, now int64) {
 	}
 }
 
-// ended tells whether another window begins with what is charged at now. One from the first use has not begun while nothing is
-// charged to it.
+// ended reports whether a charge at now begins another window. A window from its first use has not
+// begun until something is charged to it.
 func (f *fixedWindow) ended(l *Limit, now int64) bool {
 	return max(f.last, now) >= f.end || l.FirstUse && f.count == 0
 }

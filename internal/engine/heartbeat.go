@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// stalledAfter is how long the next beat may take before the process counts as stalled. There is a beat with every sweep
-// of leases.
+// stalledAfter is how long the next beat may take before the process counts as stalled. There is a
+// beat with every sweep of leases.
 const stalledAfter = 5 * sweepEvery
 
-// heartbeat detects that this process did not run for a while: it was stopped, or had no processor. What the process
-// waited for in that time may have come in time. Times are nanoseconds since origin.
+// heartbeat detects that this process did not run for a while: it was stopped, or had no processor.
+// What the process waited for in that time may have come in time. Times are nanoseconds since
+// origin.
 type heartbeat struct {
 	origin time.Time
 	// lastBeat is when the last beat was, and lateBeat when the last late one was.

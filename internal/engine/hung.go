@@ -10,8 +10,9 @@ import (
 // errHung says that a transaction still runs after its deadline.
 var errHung = errors.New("the store does not return from a call: its disk does not answer")
 
-// hungAfter is how long a transaction may run past its deadline. The requests that came with it have a little more time
-// left. PostgreSQL takes up to 100 ms past the deadline when it asks what became of a commit.
+// hungAfter is how long a transaction may run past its deadline. The requests that came with it
+// have a little more time left. PostgreSQL takes up to 100 ms past the deadline when it asks what
+// became of a commit.
 const hungAfter = 150 * time.Millisecond
 
 // txnStarted notes that a transaction has begun and should end by until; txnReturned that it has ended.
@@ -29,9 +30,9 @@ func (e *Engine) txnReturned() {
 	}
 }
 
-// checkHung detects a transaction that does not end at its deadline: a context cannot end a system call on a disk that
-// hangs. Time in which the process itself was held up does not count. There are no checks while the engine closes, since
-// Close waits for all answers.
+// checkHung detects a transaction that does not end at its deadline: a context cannot end a system
+// call on a disk that hangs. Time in which the process itself was held up does not count. There are
+// no checks while the engine closes, since Close waits for all answers.
 func (e *Engine) checkHung() {
 	until := e.txnDeadline.Load()
 	end := e.heartbeat.origin.Add(time.Duration(until))
@@ -40,8 +41,9 @@ func (e *Engine) checkHung() {
 	}
 }
 
-// answerWhileHung answers queued requests without the store, until the transaction with that deadline ends. The requests
-// of the transaction itself get no answer before it ends, because it still uses them.
+// answerWhileHung answers queued requests without the store, until the transaction with that
+// deadline ends. The requests of the transaction itself get no answer before it ends, because it
+// still uses them.
 func (e *Engine) answerWhileHung(until int64) {
 	e.recordFailure(errHung)
 	e.cfg.Observer.StoreFailed(errHung)

@@ -24,8 +24,8 @@ type leases struct {
 	shards [shardCount]leaseShard
 	// count is how many counters are tracked; when it is 0 requests need not look.
 	count atomic.Int64
-	// spent are leases that have too little left for another request like the last. taken is the result of takeSpent,
-	// reused.
+	// spent are leases that have too little left for another request like the last. taken is the
+	// result of takeSpent, reused.
 	spentMu      sync.Mutex
 	spent, taken []*lease
 }
@@ -37,22 +37,24 @@ type leaseShard struct {
 
 // lease is this worker's lease of one counter, and the demand for it.
 type lease struct {
-	// limit ends with its Ref, by which a request finds the lease. The fields from there to idle are those that serve
-	// reads; they share three cache lines.
+	// limit ends with its Ref, by which a request finds the lease. The fields from there to idle
+	// are those that serve reads; they share three cache lines.
 	limit Limit
 	// shard is the shard that guards it.
 	shard *leaseShard
 	// tokens are left of the grant. They may be served until the store's clock passes until.
 	tokens int64
 	grant
-	// ended forbids serving; endCount counts how often it was set. returning says that a request to give the tokens back
-	// is queued, spent that the lease is in leases.spent, and gone that it is no longer tracked.
+	// ended forbids serving; endCount counts how often it was set. returning says that a request to
+	// give the tokens back is queued, spent that the lease is in leases.spent, and gone that it is
+	// no longer tracked.
 	ended, returning, spent, gone bool
 	// line2 and line3 are never written. Prefetch reads them to load their cache lines.
 	line2 atomic.Uint32
 	// clock is the reading of the transaction that charged the grant.
 	clock *clockReading
-	// used and resetAt are the counter's when all of the lease is used. A token bucket refills meanwhile, see bucket.
+	// used and resetAt are the counter's when all of the lease is used. A token bucket refills
+	// meanwhile, see bucket.
 	used, resetAt int64
 	demand        demand
 	// idle counts the sweeps since the last request.
@@ -65,14 +67,15 @@ type lease struct {
 	bucket     tokenBucket
 }
 
-// grant is an amount that was charged ahead at a moment (at), and may be served until another. since is the beginning of
-// its generation, see lent.
+// grant is an amount that was charged ahead at a moment (at), and may be served until another.
+// since is the beginning of its generation, see lent.
 type grant struct{ amount, at, until, since int64 }
 
-// batchLease is a counter's lease while a transaction has it. The worker serves nothing from it meanwhile.
+// batchLease is a counter's lease while a transaction has it. The worker serves nothing from it
+// meanwhile.
 type batchLease struct {
-	// asked is the cost of the batch's requests that may be leased. wanted says that there are any, or that the lease is
-	// to be renewed.
+	// asked is the cost of the batch's requests that may be leased. wanted says that there are any,
+	// or that the lease is to be renewed.
 	asked  int64
 	wanted bool
 	// ref is that of some limit with this counter; nil if none has one.
@@ -101,8 +104,8 @@ func (x *leases) shardIndex(id CounterID) int {
 
 func (x *leases) shard(id CounterID) *leaseShard { return &x.shards[x.shardIndex(id)] }
 
-// serve answers a request from leases if each of its limits has one with enough left at now. clock is the reading of the
-// last transaction.
+// serve answers a request from leases if each of its limits has one with enough left at now. clock
+// is the reading of the last transaction.
 func (x *leases) serve(r *Request, now time.Time, clock *clockReading) (Decision, bool) {
 	if x.count.Load() == 0 || r.Verb > Check || !r.leasable() {
 		return Decision{}, false
@@ -119,9 +122,9 @@ func (x *leases) serve(r *Request, now time.Time, clock *clockReading) (Decision
 	return Decision{Allowed: true, Results: results}, served
 }
 
-// serveAll serves several limits or none. It holds the locks of all shards together: otherwise a transaction could take
-// the first lease, and what was served from it would stay charged though the second lease fails. The locks are taken in
-// one order, and no other code holds two.
+// serveAll serves several limits or none. It holds the locks of all shards together: otherwise a
+// transaction could take the first lease, and what was served from it would stay charged though the
+// second lease fails. The locks are taken in one order, and no other code holds two.
 func (x *leases) serveAll(r *Request, now time.Time, clock *clockReading, results []Result) bool {
 	var homes uint
 	for i := range r.Limits {
@@ -163,8 +166,8 @@ func (r *Request) leasable() bool {
 	return true
 }
 
-// lockAndFind locks the counter's shard and gives it, and the lease, nil for none. ref is that of a limit with this
-// counter, or nil.
+// lockAndFind locks the counter's shard and gives it, and the lease, nil for none. ref is that of a
+// limit with this counter, or nil.
 func (x *leases) lockAndFind(ref *Ref, id CounterID) (*leaseShard, *lease) {
 	if ref != nil {
 		if e := ref.lease.Load(); e != nil {
@@ -185,14 +188,14 @@ func (x *leases) lockAndFind(ref *Ref, id CounterID) (*leaseShard, *lease) {
 	return s, e
 }
 
-// covers reports whether the lease was granted under the definition of l, and serving it crosses no warning threshold of
-// l.
+// covers reports whether the lease was granted under the definition of l, and serving it crosses no
+// warning threshold of l.
 func (e *lease) covers(l *Limit) bool {
 	return l.Ref != nil && l.Ref == e.limit.Ref || e.limit.sameDefinition(l) && l.Threshold <= e.limit.Threshold
 }
 
-// expired reports whether the lease has ended. The store's clock may have been set forward since it began, which a later
-// reading, clock, shows.
+// expired reports whether the lease has ended. The store's clock may have been set forward since it
+// began, which a later reading, clock, shows.
 func (e *lease) expired(now time.Time, clock *clockReading) bool {
 	return e.clock.latest(now) > e.until || clock.earliest(now) > e.until
 }
@@ -222,8 +225,8 @@ func (x *leases) noteSpent(e *lease) {
 	x.spent = append(x.spent, e)
 }
 
-// addRenewals has a batch, which is written anyway, renew up to most spent leases, so that the next request for such a
-// counter need not wait for a transaction. Only the writer may call it.
+// addRenewals has a batch, which is written anyway, renew up to most spent leases, so that the next
+// request for such a counter need not wait for a transaction. Only the writer may call it.
 func (x *leases) addRenewals(b *batch, most int) {
 	if x.count.Load() == 0 {
 		return
@@ -252,7 +255,8 @@ func (x *leases) takeSpent(most int) []*lease {
 	return x.taken
 }
 
-// clearSpent notes that the lease was taken from leases.spent, and reports whether it should be renewed.
+// clearSpent notes that the lease was taken from leases.spent, and reports whether it should be
+// renewed.
 func (e *lease) clearSpent() bool {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
@@ -275,7 +279,8 @@ func (e *lease) fill(l *Limit, now time.Time, r *Result) {
 	r.Remaining = max(0, l.capacity()-r.Used)
 }
 
-// takeForBatch takes the leases of a batch's counters, which its transaction settles, and notes the demand.
+// takeForBatch takes the leases of a batch's counters, which its transaction settles, and notes the
+// demand.
 func (x *leases) takeForBatch(b *batch, now int64) {
 	for slot := range b.leases {
 		h := &b.leases[slot]
@@ -288,7 +293,8 @@ func (x *leases) takeForBatch(b *batch, now int64) {
 		}
 		if e != nil {
 			h.lease, h.grant, h.unused, h.endCount = e, e.grant, e.tokens, e.endCount
-			// What is asked now counts too. But a counter that was asked for only once is not worth a lease.
+			// What is asked now counts too. But a counter that was asked for only once is not worth
+			// a lease.
 			if h.demand = e.demand.recent(now); h.demand > 0 {
 				h.demand += h.asked
 			}
@@ -337,7 +343,8 @@ func (x *leases) install(b *batch) {
 	}
 }
 
-// start begins the lease that was granted. If it was ended during the transaction, its tokens can only be given back.
+// start begins the lease that was granted. If it was ended during the transaction, its tokens can
+// only be given back.
 func (e *lease) start(c *counter, h *batchLease, clock *clockReading) {
 	e.spec, e.stateSince = c.state.spec, c.state.since
 	e.limit, e.grant, e.tokens, e.clock = *c.limit, h.newGrant, h.newGrant.amount, clock
@@ -368,8 +375,9 @@ func (f *Forget) names(id CounterID) bool {
 	return f.All || f.Key != "" && id.Key == f.Key || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix)
 }
 
-// takeExpired gives requests to settle the leases that have ended at now, even if nothing is left of them, and stops to
-// track idle counters. With all it gives requests for all leases, also those that are being returned.
+// takeExpired gives requests to settle the leases that have ended at now, even if nothing is left
+// of them, and stops to track idle counters. With all it gives requests for all leases, also those
+// that are being returned.
 func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs []*Request) {
 	for i := range x.shards {
 		s := &x.shards[i]
@@ -429,7 +437,8 @@ func appendLimit(rs []*Request, v Verb, l *Limit) []*Request {
 	return rs
 }
 
-// leaseLoop gives back what is left of ended leases. It also drives the heartbeat and checks the running transaction.
+// leaseLoop gives back what is left of ended leases. It also drives the heartbeat and checks the
+// running transaction.
 func (e *Engine) leaseLoop() {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()

@@ -16,20 +16,21 @@ const (
 	leaseFraction = 8
 )
 
-// lent is what workers charged ahead to a counter and have not settled yet, as far as the store knows. The state cannot
-// tell a lease of a worker that died from the others. So leases are kept in two generations: new ones belong to the newer,
-// and by the time a third generation begins all leases of the older have ended. The newer is empty only if both are.
+// lent is what workers charged ahead to a counter and have not settled yet, as far as the store
+// knows. The state cannot tell a lease of a worker that died from the others. So leases are kept in
+// two generations: new ones belong to the newer, and by the time a third generation begins all
+// leases of the older have ended. The newer is empty only if both are.
 type lent struct{ newer, older loans }
 
-// generationLength is for how long leases belong to one generation, in milliseconds. The leases of the generation before
-// last no longer than that.
+// generationLength is for how long leases belong to one generation, in milliseconds. The leases of
+// the generation before last no longer than that.
 const generationLength = maxLease + leaseGrace
 
 // loans are the leases of one generation.
 type loans struct {
 	amount int64
-	// until is when the last of them can be given back. since is when the first of them began; it tells them from the
-	// leases of a counter before its reset.
+	// until is when the last of them can be given back. since is when the first of them began; it
+	// tells them from the leases of a counter before its reset.
 	until, since int64
 }
 
@@ -60,8 +61,8 @@ func (t *lent) generationOf(since int64) *loans {
 	return nil
 }
 
-// trim drops loans that have ended at now, and what exceeds used: it has left the window or was refilled, and cannot be
-// given back.
+// trim drops loans that have ended at now, and what exceeds used: it has left the window or was
+// refilled, and cannot be given back.
 func (t *lent) trim(now, used int64) {
 	for _, g := range []*loans{&t.newer, &t.older} {
 		g.amount = min(g.amount, used)
@@ -103,16 +104,17 @@ func (g *loans) decode(d *decoder) {
 	g.since = g.until - d.between(0, farFuture)
 }
 
-// lease charges up to want ahead, so that one worker may serve it from memory until the given moment. The amount is 0 if
-// a lease could break what the limit promises:
+// lease charges up to want ahead, so that one worker may serve it from memory until the given
+// moment. The amount is 0 if a lease could break what the limit promises:
 //
-//   - A lease ends with its fixed window, or with its sub-bucket of a sliding window, because what is served counts as
-//     charged at the moment of the lease.
-//   - A token bucket must not become full, apart from what is lent, before that is served or given back. Otherwise what
-//     is lent would be refilled too. So at any moment used - lent ≥ rate · (until - now).
+//   - A lease ends with its fixed window, or with its sub-bucket of a sliding window, because what
+//     is served counts as charged at the moment of the lease.
+//   - A token bucket must not become full, apart from what is lent, before that is served or given
+//     back. Otherwise what is lent would be refilled too. So at any moment used - lent ≥ rate ·
+//     (until - now).
 //
-// It takes only a fraction of what remains, and never reaches the threshold of the warning: the request that crosses it
-// is decided by the store, which writes its event.
+// It takes only a fraction of what remains, and never reaches the threshold of the warning: the
+// request that crosses it is decided by the store, which writes its event.
 func (s *State) lease(l *Limit, want int64) (amount, until, since int64) {
 	remaining := s.remaining(l)
 	amount = min(want, remaining/leaseFraction)
@@ -131,8 +133,9 @@ func (s *State) lease(l *Limit, want int64) (amount, until, since int64) {
 	return amount, until, s.lent.add(amount, now, until+leaseGrace)
 }
 
-// settle ends a lease of an amount that was charged at a moment: it takes back what is unused. It is false if the counter
-// does not know the lease: the counter was reset, or the lease ended too long ago.
+// settle ends a lease of an amount that was charged at a moment: it takes back what is unused. It
+// is false if the counter does not know the lease: the counter was reset, or the lease ended too
+// long ago.
 func (s *State) settle(amount, unused, at, since int64) bool {
 	g := s.lent.generationOf(since)
 	if g == nil {
@@ -157,7 +160,8 @@ func (s *State) refund(cost int64) {
 	}
 }
 
-// notFullFor gives the milliseconds for which the bucket surely does not become full, apart from what is lent.
+// notFullFor gives the milliseconds for which the bucket surely does not become full, apart from
+// what is lent.
 func (t *tokenBucket) notFullFor(lent int64) int64 {
 	const most = maxLease + leaseGrace
 	// used counts a token that is not whole yet.

@@ -15,11 +15,12 @@ type Algorithm uint8
 
 // The algorithms. SlidingWindow is the default.
 const (
-	// SlidingWindow admits at most the limit in every interval of one window's length. It keeps charges in sub-buckets
-	// of a 60th of the window, and drops one only when its end has left the window.
+	// SlidingWindow admits at most the limit in every interval of one window's length. It keeps
+	// charges in sub-buckets of a 60th of the window, and drops one only when its end has left the
+	// window.
 	SlidingWindow Algorithm = iota
-	// FixedWindow admits at most the limit in each window: aligned to the epoch, to the calendar, or to the
-	// first charge.
+	// FixedWindow admits at most the limit in each window: aligned to the epoch, to the calendar,
+	// or to the first charge.
 	FixedWindow
 	// TokenBucket holds limit + burst tokens and refills limit tokens a window, continuously.
 	TokenBucket
@@ -58,12 +59,13 @@ func (c CounterID) Compare(d CounterID) int {
 	return strings.Compare(c.Name, d.Name)
 }
 
-// policySeparator stands between the policy and the limit's name in a counter's stored name. It is not printable, and
-// the names of inline limits are, so an inline limit never has the stored name of a policy's limit.
+// policySeparator stands between the policy and the limit's name in a counter's stored name. It is
+// not printable, and the names of inline limits are, so an inline limit never has the stored name
+// of a policy's limit.
 const policySeparator = "\x1f"
 
-// PolicyName gives the stored name of a policy's counter. It holds the policy, so that two policies do not share a
-// counter if they use one key and one limit name.
+// PolicyName gives the stored name of a policy's counter. It holds the policy, so that two policies
+// do not share a counter if they use one key and one limit name.
 func PolicyName(policy, limit string) string { return policy + policySeparator + limit }
 
 // Label is the name to show: the limit's, without its policy.
@@ -103,8 +105,8 @@ type Limit struct {
 	Ref *Ref
 }
 
-// Ref caches what was last looked up for one limit; copies of the limit may share it. Each cached value carries its own
-// mark that it is stale. The zero Ref is ready for use.
+// Ref caches what was last looked up for one limit; copies of the limit may share it. Each cached
+// value carries its own mark that it is stale. The zero Ref is ready for use.
 type Ref struct {
 	cached atomic.Pointer[cachedCounter]
 	lease  atomic.Pointer[lease]
@@ -112,8 +114,8 @@ type Ref struct {
 	Tally Tally
 }
 
-// Prefetch loads the memory that a decision on the limit reads first. A caller that has several decisions to make calls
-// it for all of them first, so that their cache misses overlap.
+// Prefetch loads the memory that a decision on the limit reads first. A caller that has several
+// decisions to make calls it for all of them first, so that their cache misses overlap.
 func (r *Ref) Prefetch() {
 	if m := r.cached.Load(); m != nil {
 		m.stale.Load()
@@ -124,8 +126,9 @@ func (r *Ref) Prefetch() {
 	}
 }
 
-// Tally counts the decisions on a limit for [Config.Tally]; Listed says that it has counts and is on the list of tallies
-// to collect. It is part of the Ref because a lookup would cost more than the counting.
+// Tally counts the decisions on a limit for [Config.Tally]; Listed says that it has counts and is
+// on the list of tallies to collect. It is part of the Ref because a lookup would cost more than
+// the counting.
 type Tally struct {
 	Allowed, Denied, Cost atomic.Int64
 	Listed                atomic.Bool
@@ -174,7 +177,8 @@ func (l *Limit) zone() *time.Location {
 	return l.Zone
 }
 
-// Spec is what a store keeps of a limit beside its state, so that a counter can be shown without its policy.
+// Spec is what a store keeps of a limit beside its state, so that a counter can be shown without
+// its policy.
 type Spec struct {
 	Policy    string `json:"policy,omitempty"`
 	Algorithm string `json:"algorithm"`

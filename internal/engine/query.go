@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// Status gives the counters of a key that have something used, in order of name.
+// Status gives the counters of a key that have something used, in order of name. The error wraps
+// [ErrUnavailable] or [ErrCorrupt].
 func (e *Engine) Status(ctx context.Context, key string) ([]Counter, error) {
 	stored, now, err := e.cfg.Store.Counters(ctx, key)
 	if err != nil {
@@ -15,8 +16,8 @@ func (e *Engine) Status(ctx context.Context, key string) ([]Counter, error) {
 	return describe(make([]Counter, 0, len(stored)), stored, now)
 }
 
-// List gives up to max counters that have something used, in order of key and name, from behind after; more
-// tells whether others follow.
+// List gives up to max counters after the given one that have something used, in order of key and
+// name; more reports whether others follow.
 func (e *Engine) List(ctx context.Context, prefix string, after CounterID, max int) (page []Counter, more bool, err error) {
 	page = []Counter{}
 	for {
@@ -37,7 +38,7 @@ func (e *Engine) List(ctx context.Context, prefix string, after CounterID, max i
 	}
 }
 
-// describe appends the live ones of stored counters to page.
+// describe appends those of the stored counters to page that have something used.
 func describe(page []Counter, stored []StoredCounter, now int64) ([]Counter, error) {
 	for _, s := range stored {
 		var spec Spec
@@ -59,7 +60,7 @@ func describe(page []Counter, stored []StoredCounter, now int64) ([]Counter, err
 func (e *Engine) Reset(ctx context.Context, sel Selection, dryRun bool) (int64, error) {
 	n, err := e.cfg.Store.Reset(ctx, sel, dryRun)
 	if !dryRun {
-		// Even a reset that broke off may have removed some.
+		// Even a failed reset may have removed some.
 		e.forgetAndBroadcast(Forget{Key: sel.Key, Prefix: sel.Prefix, All: sel.Key == "" && sel.Prefix == ""})
 	}
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Stale is a counter that should read as unused and does not.
+// Stale is a counter that should read as unused and does not, or that cannot be read.
 type Stale struct {
 	CounterID
 	Err error
@@ -15,16 +15,17 @@ type Stale struct {
 
 // QuotaPage is what [CheckQuotas] found on one page of counters.
 type QuotaPage struct {
-	// Read counts the counters of the page, Over those with a fixed window that has ended.
+	// Read counts the counters of the page; Over counts those with a fixed window that has ended.
 	Read, Over int
 	Stale      []Stale
-	// Last is where the next page begins.
+	// Last is the counter after which the next page begins.
 	Last CounterID
 }
 
-// CheckQuotas reads up to max counters from behind after, and holds that each fixed window that has ended reads as unused
-// in the way a status reads it. When a window ended is worked out anew from when it began: a stored end may be wrong, such
-// as one that was worked out by other rules of its time zone. A counter that cannot be read is told too.
+// CheckQuotas reads up to max counters after the given one, and verifies that each fixed window
+// that has ended reads as unused, as in a status. It computes the end anew from the beginning of
+// the window: a stored end may be wrong, for example if it was computed with other rules of its
+// time zone. It also reports counters that cannot be read.
 func CheckQuotas(ctx context.Context, s Store, after CounterID, max int) (QuotaPage, error) {
 	stored, now, err := s.List(ctx, "", after, max)
 	if err != nil {
@@ -44,7 +45,7 @@ func CheckQuotas(ctx context.Context, s Store, after CounterID, max int) (QuotaP
 	return page, nil
 }
 
-// checkQuota tells whether the counter has a fixed window that is over, and what is wrong with it.
+// checkQuota reports whether the counter has a fixed window that has ended, and what is wrong with it.
 func checkQuota(c *StoredCounter, now int64) (over bool, err error) {
 	read, err := describe(nil, []StoredCounter{*c}, now)
 	if err != nil {
@@ -61,7 +62,8 @@ func checkQuota(c *StoredCounter, now int64) (over bool, err error) {
 	return true, nil
 }
 
-// windowEnd is when the fixed window that was charged ends.
+// windowEnd is when the counter's fixed window ends, in Unix milliseconds; fixed is false if it has
+// none.
 func windowEnd(c *StoredCounter) (end int64, fixed bool, err error) {
 	var spec Spec
 	if err := json.Unmarshal(c.Spec, &spec); err != nil {

@@ -6,14 +6,16 @@ import (
 	"slices"
 )
 
-// receiptLife is how long an id is remembered, in milliseconds: the 10 minutes that are promised and some.
+// receiptLife is how long a receipt is kept, in milliseconds: the 10 minutes that are promised, and
+// a margin.
 const receiptLife = 15 * 60_000
 
-// hasReceipt tells whether the request is answered from a receipt when it comes again. A check charges nothing,
-// so it is not.
+// hasReceipt reports whether a repeat of the request is answered from a receipt. A check has none,
+// since it charges nothing.
 func (r *Request) hasReceipt() bool { return r.ID != "" && r.Verb != Check }
 
-// decideOnce answers a request with an id: from its receipt if there is one, else by deciding and writing one.
+// decideOnce answers a request with an id: from its receipt if there is one, otherwise by a
+// decision, for which it writes one.
 func (b *batch) decideOnce(r *Request, newID func() string) {
 	slot, _ := slices.BinarySearch(b.receiptIDs, r.ID)
 	receipt, stale := b.receipts[slot], false
@@ -43,7 +45,7 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 	}
 	fresh := Receipt{ID: r.ID, Fingerprint: r.Fingerprint, Answer: answer, ExpiresAt: b.now + receiptLife}
 	if stale {
-		if at := slices.IndexFunc(b.newReceipts, func(p Receipt) bool { return p.ID == r.ID }); at >= 0 { // of this batch
+		if at := slices.IndexFunc(b.newReceipts, func(p Receipt) bool { return p.ID == r.ID }); at >= 0 { // from this batch
 			b.newReceipts[at] = fresh
 			b.receipts[slot] = &b.newReceipts[at]
 			return
@@ -54,7 +56,7 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 	b.receipts[slot] = &b.newReceipts[len(b.newReceipts)-1]
 }
 
-// replay gives the answer of the receipt to a request that came before.
+// replay gives the answer in the receipt to a repeat of its request.
 func (p *Receipt) replay(r *Request) (d Decision, err error) {
 	if p.Fingerprint != r.Fingerprint {
 		return d, fmt.Errorf("id %q: %w", r.ID, ErrIDConflict)

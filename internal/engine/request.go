@@ -30,7 +30,8 @@ const (
 	returnLeases
 	// renewLeases settles leases that are used up, and takes new ones.
 	renewLeases
-	// noop runs a transaction without limits: it shows that cached denials still hold, or probes the store.
+	// noop runs a transaction without limits: it shows that cached denials still hold, or probes
+	// the store.
 	noop
 )
 
@@ -78,31 +79,34 @@ var (
 	ErrIDConflict  = errors.New("the id was used with another request")
 )
 
-// Request is one question. It belongs to the engine from Submit until Done is called, and must not be reused.
+// Request is one question. It belongs to the engine from Submit until Done is called, and must not
+// be reused.
 type Request struct {
 	Verb Verb
-	// Limits are decided together, each of another counter: none is charged unless all fit. Without limits the
-	// request is allowed.
+	// Limits are decided together, each of another counter: none is charged unless all fit. Without
+	// limits the request is allowed.
 	Limits []Limit
 	// Cost is charged to each limit, 1 to MaxAmount.
 	Cost int64
-	// ID makes the request idempotent; Fingerprint distinguishes a repeat from another request with the same ID.
+	// ID makes the request idempotent; Fingerprint distinguishes a repeat from another request with
+	// the same ID.
 	ID          string
 	Fingerprint [32]byte
-	// Refusal, if set, answers the request unless there is a receipt for the ID. It is for a request whose limits
-	// cannot be determined, or no longer can.
+	// Refusal, if set, answers the request unless there is a receipt for the ID. It is for a
+	// request whose limits cannot be determined, or no longer can.
 	Refusal error
 	OnError OnError
 	// Done takes the answer; err wraps one of this package's errors. It must not block.
 	Done func(d Decision, err error)
-	// Received is when the request arrived. Answers from memory are decided as of then. Submit sets it to now if it is
-	// zero.
+	// Received is when the request arrived. Answers from memory are decided as of then. Submit sets
+	// it to now if it is zero.
 	Received time.Time
 	// AtOnce says that Submit calls Done before it returns, in the caller's goroutine. Submit sets it.
 	AtOnce bool
 
-	// reservation is what a settle corrects, and consumeExpiry when the receipt of that consume expires. An id may be
-	// used again after its receipt has expired; the expiry tells which use of the id is settled.
+	// reservation is what a settle corrects, and consumeExpiry when the receipt of that consume
+	// expires. An id may be used again after its receipt has expired; the expiry tells which use of
+	// the id is settled.
 	reservation   *reservation
 	consumeExpiry int64
 
@@ -114,8 +118,9 @@ type Request struct {
 	// Room for the usual request, which has one limit, so that it needs no further allocation.
 	slotBuf   [1]int
 	resultBuf [1]Result
-	// replayed says that the answer comes from a receipt of an earlier request. maybeCommitted says that an earlier
-	// attempt to write this request may have been committed, so a receipt that is found may be its own.
+	// replayed says that the answer comes from a receipt of an earlier request. maybeCommitted says
+	// that an earlier attempt to write this request may have been committed, so a receipt that is
+	// found may be its own.
 	replayed, maybeCommitted bool
 	// decision and err are the answer, until Done is called.
 	decision Decision
@@ -161,12 +166,14 @@ type Result struct {
 	RetryAfter int64 `json:"retryAfter,omitempty"`
 	// Shadow says that the limit is not enforced.
 	Shadow bool `json:"shadow,omitempty"`
-	// Message is the policy's text for the denial. It is part of the result because a repeat gets the same one.
+	// Message is the policy's text for the denial. It is part of the result because a repeat gets
+	// the same one.
 	Message string `json:"message,omitempty"`
 }
 
-// Speaker gives the result that represents the decision. For a denial it is the blocking limit with the longest
-// retryAfter (never fitting is longest), otherwise the limit with the least remaining. It is nil without limits.
+// Speaker gives the result that represents the decision. For a denial it is the blocking limit with
+// the longest retryAfter (never fitting is longest), otherwise the limit with the least remaining.
+// It is nil without limits.
 func (d *Decision) Speaker() *Result {
 	var best *Result
 	for i := range d.Results {
@@ -177,7 +184,8 @@ func (d *Decision) Speaker() *Result {
 	return best
 }
 
-// speaksBefore reports whether r represents the decision rather than best. A limit in shadow does so only if all are.
+// speaksBefore reports whether r represents the decision rather than best. A limit in shadow does
+// so only if all are.
 func speaksBefore(r, best *Result) bool {
 	if r.Shadow != best.Shadow {
 		return !r.Shadow

@@ -15,20 +15,21 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// The errors of [Engine.Settle] beside those of every request.
+// The errors of [Engine.Settle], besides those of every request.
 var (
 	ErrUnknownID       = errors.New("no consume is known under this id")
 	ErrNothingToSettle = errors.New("the request of this id charged nothing that could be settled")
 )
 
-// reservation is what the receipt of a consume keeps beside its answer, so that its final cost can be set later.
+// reservation is stored in the receipt of a consume, beside the answer, so that its final cost can
+// be set later.
 type reservation struct {
 	Cost   int64           `json:"cost"`
 	Limits []reservedLimit `json:"limits"`
 }
 
-// reservedLimit is one limit of a reservation, the counter's moment at which it was charged, and since when that counted then;
-// 0 when that is not known.
+// reservedLimit is one limit of a reservation. At is the counter's moment when it was charged, and
+// Since the state's since at that time; 0 if not known.
 type reservedLimit struct {
 	Key       string `json:"key"`
 	Name      string `json:"name"`
@@ -40,8 +41,8 @@ type reservedLimit struct {
 	Since     int64  `json:"since,omitempty"`
 }
 
-// stillCounts tells whether what was charged under a limit is still among what a counter counts: it was not reset since, nor redefined
-// in more than the amount.
+// stillCounts reports whether a charge under l is still among what the counter counts: since then
+// the counter was neither reset nor redefined in more than its amount.
 func (k *reservedLimit) stillCounts(s *State, l *Limit) bool {
 	if k.Since == 0 {
 		return s.spec == l.hash() && k.At >= s.since
@@ -49,15 +50,17 @@ func (k *reservedLimit) stillCounts(s *State, l *Limit) bool {
 	return k.Since == s.since
 }
 
-// receiptAnswer is the answer of a receipt. One of an older release has no reservation. That of a settle has the life of the id.
+// receiptAnswer is what a receipt stores. Receipts of older releases have no reservation.
+// ConsumeExpiry is set for a settle, see [Request].
 type receiptAnswer struct {
 	Decision
 	Reservation   *reservation `json:"reservation,omitempty"`
 	ConsumeExpiry int64        `json:"life,omitempty"`
 }
 
-// forOtherConsume tells whether it is the receipt of a settle in another life of the id than that which a request settles. It is kept
-// for as long as any other, and so for longer than the receipt of its consume.
+// forOtherConsume reports whether the receipt is of a settle of another consume than the one that r
+// settles, under the same id. A settle's receipt is written after its consume's and kept for as
+// long, so it may outlast that.
 func (p *Receipt) forOtherConsume(r *Request) bool {
 	if r.Verb != Settle || r.consumeExpiry == 0 {
 		return false
@@ -68,15 +71,17 @@ func (p *Receipt) forOtherConsume(r *Request) bool {
 	return json.Unmarshal(p.Answer, &k) == nil && k.Life != 0 && k.Life != r.consumeExpiry
 }
 
-// consumeReplaced tells whether the id of a settle has begun another life while it waited. Which life is the later one only the receipt of
-// the consume says: the store's clock may have been set back between them.
+// consumeReplaced reports whether a new consume took the id while the settle waited. Only the
+// consume's receipt tells: the expiries cannot be compared, since the store's clock may have been
+// set back between them.
 func (b *batch) consumeReplaced(r *Request) bool {
 	slot, _ := slices.BinarySearch(b.receiptIDs, r.consumeID())
 	consume := b.receipts[slot]
 	return consume != nil && consume.ExpiresAt != r.consumeExpiry
 }
 
-// encodeReceipt gives what a receipt keeps of a request that was decided over the batch's states.
+// encodeReceipt encodes what the receipt of a request stores, which was decided over the batch's
+// states.
 func (b *batch) encodeReceipt(r *Request) ([]byte, error) {
 	k := receiptAnswer{Decision: r.decision, ConsumeExpiry: r.consumeExpiry}
 	if r.Verb == Consume && r.decision.Allowed {
@@ -84,7 +89,7 @@ func (b *batch) encodeReceipt(r *Request) ([]byte, error) {
 		for i, s := range b.states {
 			l := &r.Limits[i]
 			if !r.charges(&r.decision, i) {
-				continue // in shadow
+				continue // a limit in shadow that was not charged
 			}
 			k.Reservation.Limits = append(k.Reservation.Limits, reservedLimit{
 				Key: l.Key, Name: l.Name, Spec: l.Spec(), Threshold: l.Threshold, User: l.User, Shadow: l.Shadow,
@@ -109,10 +114,11 @@ func (r *reservation) limits() ([]Limit, error) {
 	return all, nil
 }
 
-// Settle sets the final cost of the consume that had the id, 0 to MaxAmount. What the work cost more is charged now,
-// even past the limit, as a record does; what it cost less is given back to the window that was charged, if it still
-// counts. The same cost again gets the same answer, another one ErrIDConflict. An id is known as long as its receipt:
-// at least 10 minutes.
+// Settle sets the final cost, 0 to MaxAmount, of the consume that had the id. If the work cost
+// more, the difference is charged now, even past the limit, as a record does. If it cost less, the
+// difference is given back to the window that was charged, as far as the charge still counts. The
+// same cost again gets the same answer, another cost ErrIDConflict. An id is known as long as its
+// receipt: at least 10 minutes.
 func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, error) {
 	r := &Request{Verb: Settle, Cost: cost, ID: settleID(id), Fingerprint: sha256.Sum256(strconv.AppendInt(nil, cost, 10))}
 	began := time.Now()
@@ -135,7 +141,7 @@ func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, e
 	return r.decision, r.err
 }
 
-// loadReservation takes what a settle is to correct from the receipt of its consume, which is nil when none is known.
+// loadReservation reads what the settle corrects from the receipt of its consume, nil if there is none.
 func (r *Request) loadReservation(first *Receipt) (err error) {
 	if first == nil {
 		return ErrUnknownID
@@ -152,24 +158,24 @@ func (r *Request) loadReservation(first *Receipt) (err error) {
 	return err
 }
 
-// settleID is the id of a settle's own receipt. No request can have it: ids that come over the bus are printable.
+// settleID is the id of a settle's own receipt. It is not printable, so no request can have it.
 func settleID(id string) string { return settlePrefix + id }
 
-// consumeID is the id that a settle was asked for.
+// consumeID is the id of the consume that is settled.
 func (r *Request) consumeID() string { return strings.TrimPrefix(r.ID, settlePrefix) }
 
 const settlePrefix = "settle\n"
 
-// receiptReads are the settles that look for receipts: those that come while a transaction reads wait for the next, which
-// reads for all of them.
+// receiptReads batches the receipt lookups of settles: those that arrive while one transaction
+// reads wait for the next, which reads for all of them.
 type receiptReads struct {
 	mu      sync.Mutex
 	waiting []*receiptRead
 	running bool
 }
 
-// receiptRead asks for two receipts; done is closed when they were read. gone, which the lock of inquiries guards, says that nobody
-// waits for them any more.
+// receiptRead asks for two receipts; done is closed when they were read. abandoned, guarded by
+// receiptReads.mu, says that nobody waits for them any more.
 type receiptRead struct {
 	ids       [2]string
 	found     [2]*Receipt
@@ -178,7 +184,7 @@ type receiptRead struct {
 	abandoned bool
 }
 
-// add tells whether nobody reads yet.
+// add adds a lookup, and reports whether the caller has to start the reading.
 func (x *receiptReads) add(q *receiptRead) (first bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -187,7 +193,7 @@ func (x *receiptReads) add(q *receiptRead) (first bool) {
 	return first
 }
 
-// take gives up to max of those that wait; none ends the reading.
+// take gives up to max of the waiting lookups; none ends the reading.
 func (x *receiptReads) take(max int) []*receiptRead {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -203,7 +209,8 @@ func (x *receiptReads) abandon(q *receiptRead) {
 	q.abandoned = true
 }
 
-// findReceipts reads two receipts. Where those before wait for a store that hangs, it waits no longer than they do.
+// findReceipts reads two receipts. It fails at once while the store is known to fail, and otherwise
+// waits no longer than a transaction may take.
 func (e *Engine) findReceipts(ctx context.Context, first, second string) (a, b *Receipt, err error) {
 	if state := e.breaker.State(); e.hung.Load() || state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.probeTimedOut.Load() {
 		return nil, nil, unavailable("read receipts", e.cause())
@@ -227,7 +234,7 @@ func (e *Engine) findReceipts(ctx context.Context, first, second string) (a, b *
 	}
 }
 
-// readReceipts reads receipts, by a transaction that writes nothing.
+// readReceipts reads receipts in a transaction that writes nothing.
 func (e *Engine) readReceipts(qs []*receiptRead) {
 	ctx, cancel := context.WithTimeout(context.Background(), e.txnTimeout())
 	defer cancel()
@@ -260,8 +267,9 @@ func (e *Engine) readReceipts(qs []*receiptRead) {
 	}
 }
 
-// decideSettle sets the final cost over the counters as the requests before left them. Where a limit was redefined
-// since, no event is raised: it would speak of a limit that is gone.
+// decideSettle sets the final cost over the counters as the earlier requests of the batch left
+// them. If a limit was redefined since, no event is raised: it would be about a limit that no
+// longer exists.
 func (b *batch) decideSettle(r *Request, newID func() string) {
 	before, redefined := make([]usage, len(b.states)), make([]bool, len(b.states))
 	for i, s := range b.states {
@@ -286,7 +294,7 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 	}
 }
 
-// usage is what is used of a counter; of a token bucket without a fraction of the last token.
+// usage is what is used of a counter, and for a token bucket the refilled fraction of the last token.
 type usage struct{ used, fraction int64 }
 
 func (s *State) usage() usage {
@@ -297,7 +305,7 @@ func (s *State) usage() usage {
 	return u
 }
 
-// reportOverrun raises the events of a charge that may have gone past the limit.
+// reportOverrun raises the events of a charge that may have passed the limit.
 func (b *batch) reportOverrun(c *counter, l *Limit, result *Result, cost int64, newID func() string) {
 	c.limit = l
 	if c.state.warn(l, b.now, result.Remaining) {
@@ -309,12 +317,12 @@ func (b *batch) reportOverrun(c *counter, l *Limit, result *Result, cost int64, 
 	}
 }
 
-// costDelta is what is to be charged, below 0 what is to be given back.
+// costDelta is what is still to be charged; negative if cost is to be given back.
 func (r *Request) costDelta() int64 { return r.Cost - r.reservation.Cost }
 
-// settle is what decide is for the other verbs, over states that have arrived at now. A limit that was redefined in more than
-// its amount gives nothing back: its charges were carried over, and the moment of this one is no longer known. Nor does one that was
-// reset: its charge is gone.
+// settle is decide for a settle; the states must have been advanced in place. A limit that was
+// redefined in more than its amount gives nothing back: its charges were carried over, and it is
+// not known when this one was made. Nor does a limit that was reset: its charge is gone.
 func (r *Request) settle(states []*State, now int64) Decision {
 	delta := r.costDelta()
 	d := Decision{Allowed: true, Results: r.makeResults()}
@@ -337,9 +345,9 @@ func (r *Request) settle(states []*State, now int64) Decision {
 	return d
 }
 
-// advanceInPlace brings the state to now without redefining it: to bring an old definition back could lose charges. What is
-// charged to a fixed window that is over, and that another definition will begin anew, goes with it: then it is redefined all the
-// same.
+// advanceInPlace brings the state to now without redefining it, because a return to an old
+// definition could lose charges. An exception is a fixed window that has ended and that the stored
+// definition would begin anew: what is charged to it would vanish, so it is redefined.
 func (s *State) advanceInPlace(l *Limit, now int64) (redefined bool) {
 	switch {
 	case s.spec == 0 || s.spec == l.hash():
@@ -347,8 +355,8 @@ func (s *State) advanceInPlace(l *Limit, now int64) (redefined bool) {
 	case s.algorithm == TokenBucket:
 		s.bucket.refill(now)
 	case s.algorithm == FixedWindow && l.Algorithm == FixedWindow && s.fixed.sameDefinition(l) && s.fixed.ended(l, now):
-		// There is nothing to lose. The definition that stands takes over what is charged now, as from any other: its window may
-		// begin at another moment.
+		// The ended window has nothing to lose. The stored definition then takes over what is
+		// charged now, as from any other definition: its own window may begin at another moment.
 		s.redefine(l, now)
 		redefined = true
 	case s.algorithm == FixedWindow:
@@ -360,10 +368,12 @@ func (s *State) advanceInPlace(l *Limit, now int64) (redefined bool) {
 	return redefined
 }
 
-// refundCharge takes back a part of a charge that was made at a moment, as far as it still counts, and never what is lent.
+// refundCharge takes back part of a charge that was made at a moment, as far as it still counts,
+// and never what is lent.
 //
-// Of a token bucket, all that was refilled since is taken to be this charge's. To give more back could be too much:
-// had the charge been less, the bucket may have been full in between, and what is refilled then is lost.
+// For a token bucket, all that was refilled since counts as refilled for this charge. To give back
+// more could be too much: with a smaller charge the bucket might have been full in between, and
+// refill would have been lost.
 func (s *State) refundCharge(cost, charged, at int64) {
 	keep := s.lent.amount()
 	if s.algorithm == TokenBucket {
@@ -381,8 +391,8 @@ func (s *State) refundCharge(cost, charged, at int64) {
 	}
 }
 
-// unrefilled is what is missing of a charge since a moment, if all that was refilled since is taken to be its: whole tokens, below 0
-// for none, and a fraction.
+// unrefilled is what is missing of a charge that was made at a moment, if all that was refilled
+// since is counted as its: whole tokens, negative for none, and a fraction.
 func (t *tokenBucket) unrefilled(charged, at int64) (tokens, fraction int64) {
 	since := *t
 	since.level, since.fraction, since.last, since.oldDebt = 0, 0, at, 0

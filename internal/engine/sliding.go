@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// subBuckets is into how many sub-buckets a sliding window is cut.
+// subBuckets is the number of sub-buckets in a sliding window.
 const subBuckets = 60
 
-// slidingWindow counts charges in sub-buckets of width milliseconds, aligned to the epoch. It is conservative: a
-// bucket counts until its end has left the window, so every charge counts for the whole window and at most one
-// width longer.
+// slidingWindow counts charges in sub-buckets of width milliseconds, aligned to the epoch. It is
+// conservative: a bucket counts until its end has left the window, so a charge counts for the whole
+// window and at most one width longer.
 type slidingWindow struct {
 	window, width int64
-	// last is the latest moment the counter has seen.
+	// last is the latest time that the counter has seen.
 	last int64
 	// buckets holds the buckets with charges, oldest first; sum is their cost.
 	buckets []subBucket
@@ -21,7 +21,7 @@ type slidingWindow struct {
 }
 
 type subBucket struct {
-	// index is the bucket's start in widths since the epoch.
+	// index is the bucket's start, in widths since the epoch.
 	index, cost int64
 }
 
@@ -37,10 +37,10 @@ func (s *slidingWindow) start(l *Limit, now int64) {
 
 func subBucketWidth(window int64) int64 { return (window + subBuckets - 1) / subBuckets }
 
-// leavesAt is when a bucket no longer counts.
+// leavesAt is when a bucket stops to count.
 func (s *slidingWindow) leavesAt(b subBucket) int64 { return (b.index+1)*s.width + s.window }
 
-// advance writes to no bucket, so a copy of the state may be advanced.
+// advance does not write into buckets, so a shallow copy of the state may be advanced.
 func (s *slidingWindow) advance(_ *Limit, now int64) {
 	s.last = max(s.last, now)
 	gone := 0
@@ -69,8 +69,8 @@ func (s *slidingWindow) charge(cost int64) {
 	s.buckets = append(s.buckets, subBucket{index, cost})
 }
 
-// refund takes from the oldest charges: whichever charge is meant, the ones left then count at least as long as
-// the ones that stand.
+// refund takes from the oldest charges. Whichever charge is meant, what is left then counts at
+// least as long as it should.
 func (s *slidingWindow) refund(cost int64) {
 	cost = min(cost, s.sum)
 	s.sum -= cost
@@ -84,8 +84,8 @@ func (s *slidingWindow) refund(cost int64) {
 	}
 }
 
-// uncharge takes from the bucket that was charged, not from the oldest: what is lent and given back many times would
-// else make old charges young.
+// uncharge takes from the bucket that was charged, not from the oldest. Otherwise leases that are
+// granted and given back again and again would make old charges young.
 func (s *slidingWindow) uncharge(cost, at int64) {
 	index := floorDiv(at, s.width)
 	for i := len(s.buckets) - 1; i >= 0 && s.buckets[i].index >= index; i-- {

@@ -9,17 +9,18 @@ import (
 )
 
 const (
-	// maxUsed caps what records past a limit may add up to, so that no sum overflows and JSON numbers stay exact.
+	// maxUsed caps what records past a limit may add up to, so that no sum overflows and JSON
+	// numbers stay exact.
 	maxUsed = 1 << 52
-	// farFuture caps computed times (about the year 4200), for refills that take longer than anybody waits.
+	// farFuture caps computed times (about the year 4200): a refill may take longer than any wait.
 	farFuture = 1 << 46
 
-	// stateVersion is the last one. A state of version 1 does not say since when it counts.
+	// stateVersion is the latest version of the encoding. Version 1 has no since.
 	stateVersion = 2
 )
 
-// lastMoment is the latest that a stored state may have been brought to: a window that begins then ends by farFuture,
-// whatever definition comes next.
+// lastMoment bounds the moment of a stored state, so that a window that begins then ends by
+// farFuture under any definition.
 var lastMoment = farFuture - MaxWindow.Milliseconds()
 
 // ErrCorrupt says that a stored state cannot be read.
@@ -27,21 +28,23 @@ var ErrCorrupt = errors.New("stored state is corrupt")
 
 // State is the state of one counter. The zero State is a counter that was never charged.
 //
-// Call advance before anything else: it brings the state to the moment and to the limit of the request. Time
-// never runs backwards for a counter: a moment before the last one counts as the last one.
+// advance must be called before anything else: it brings the state to the time and the limit of the
+// request. Time never runs backwards for a counter: an earlier time counts as the latest that it
+// has seen.
 type State struct {
 	algorithm Algorithm
-	// spec is the hash of the limit the state was last advanced to; 0 for a new state.
+	// spec is the hash of the limit that the state was last advanced to; 0 for a new state.
 	spec uint64
-	// warnedAt and exceededAt are when the last events of the counter were raised, 0 for never; denied counts
-	// denials that no event has told of yet and no worker remembers.
+	// warnedAt and exceededAt are when the last events of the counter were raised, 0 for never.
+	// denied counts denials that no event has reported and no worker counts.
 	warnedAt, exceededAt, denied int64
 	lent                         lent
-	// since is when the counter was begun, or what was used was carried over to another definition, for the last time: a
-	// charge before it is not among what can be given back. 0 when that is not known.
+	// since is when the counter was begun, or its use was last carried over to another definition.
+	// A charge from before cannot be given back. 0 if that is not known.
 	since int64
-	// until is not stored: a decision at an estimated moment is made somewhere from now to there, 0 for at now. unsteady says
-	// that it makes a difference when.
+	// until and timeSensitive are not stored. A decision at an estimated time is made somewhere
+	// between now and until; 0 if it is made at now. timeSensitive says that the outcome depends on
+	// when.
 	until         int64
 	timeSensitive bool
 
@@ -50,36 +53,36 @@ type State struct {
 	bucket  tokenBucket
 }
 
-// counting is the arithmetic of one algorithm over its part of the state. Times are Unix milliseconds.
+// counting is the state and the arithmetic of one algorithm. Times are Unix milliseconds.
 type counting interface {
-	// sameDefinition tells whether the state was counted under the same definition, apart from the limit's amount where
-	// that needs no conversion.
+	// sameDefinition reports whether the state can be kept for l: it was counted under the same
+	// definition, or one that differs only in amounts that need no conversion.
 	sameDefinition(l *Limit) bool
 	// start makes it a counter of l with nothing used.
 	start(l *Limit, now int64)
 	// advance brings it to now.
 	advance(l *Limit, now int64)
-	// moment is the latest it was brought to.
+	// moment is the latest time that it was brought to.
 	moment() int64
 	// used is the cost that counts against the limit now; it may pass the limit after a record.
 	used() int64
-	// charge adds cost, whether it fits or not; refund takes cost back, down to nothing used.
+	// charge adds cost, whether it fits or not; refund takes cost back, at most all that is used.
 	charge(cost int64)
 	refund(cost int64)
-	// uncharge takes back a charge made at a moment, as far as it still counts.
+	// uncharge takes back a charge that was made at a moment, as far as it still counts.
 	uncharge(cost, at int64)
-	// freeAt is when nothing will be used; now or earlier when nothing is.
+	// freeAt is when nothing will be used; now or earlier if nothing is.
 	freeAt() int64
-	// fitsAt is when cost will fit into capacity, for a cost that is at most capacity and does not fit now.
+	// fitsAt is when cost will fit into capacity. cost must be at most capacity, and not fit now.
 	fitsAt(capacity, cost int64) int64
-	// steadyUntil is the last moment at which a charge counts just as it does now.
+	// steadyUntil is the last moment at which a charge counts the same as now.
 	steadyUntil() int64
-	// append and decode write and read the part of the algorithm.
+	// append and decode write and read the algorithm's part of an encoded state.
 	append(b []byte) []byte
 	decode(d *decoder)
 }
 
-// clone shares nothing with the state.
+// clone gives a copy that shares no memory with the state.
 func (s *State) clone() State {
 	c := *s
 	c.sliding.buckets = slices.Clone(s.sliding.buckets)
@@ -97,9 +100,10 @@ func (s *State) counting() counting {
 	}
 }
 
-// advance brings the state to now under l. Where the definition changed, what was used is carried over as charged at the
-// latest moment that the state was brought to. That is not before any charge, so it counts for long enough; and it is the
-// same moment for each request until one charges, so that what a denial says of a retry holds.
+// advance brings the state to now under l. If the definition has changed, what was used is carried
+// over as charged at the state's moment. No charge is later than that, so all of it counts for long
+// enough. And the moment stays the same until a request charges, so what a denial says of a retry
+// holds.
 func (s *State) advance(l *Limit, now int64) {
 	s.redefine(l, now)
 	if s.algorithm == TokenBucket && now < s.until {
@@ -127,7 +131,7 @@ func (s *State) redefine(l *Limit, now int64) {
 	case fresh:
 		s.since = max(0, now)
 	case !same || s.algorithm == TokenBucket:
-		// Of two in one millisecond the second is later than all charges.
+		// A second redefinition in one millisecond must still come after all charges.
 		s.since = max(now, s.counting().moment(), s.since+1)
 	}
 	if same {
@@ -140,7 +144,7 @@ func (s *State) redefine(l *Limit, now int64) {
 		used, at = s.counting().used(), s.counting().moment()
 	}
 	s.algorithm = l.Algorithm
-	// Of a window from the first use it is the end.
+	// For a window from its first use, warnedAt is its last millisecond, which may be in the future.
 	s.warnedAt = min(s.warnedAt, max(0, at-1))
 	c := s.counting()
 	c.start(l, at)
@@ -163,7 +167,7 @@ func (s *State) resetAt(now int64) int64 {
 	return min(max(now, s.counting().freeAt()), farFuture)
 }
 
-// retryAfter is the milliseconds until cost fits; 0 when it can never.
+// retryAfter is the milliseconds until cost fits; 0 if it never does.
 func (s *State) retryAfter(l *Limit, now, cost int64) int64 {
 	if cost > l.capacity() {
 		return 0
@@ -171,8 +175,8 @@ func (s *State) retryAfter(l *Limit, now, cost int64) int64 {
 	return max(1, min(s.counting().fitsAt(l.capacity(), cost), farFuture)-now)
 }
 
-// warn tells whether a charge that left remaining is to be warned of, and remembers it. A fixed window warns
-// once; the other algorithms once in any window's length.
+// warn reports whether a charge that left remaining needs a warning, and notes it. A fixed window
+// warns once; the other algorithms once in any window's length.
 func (s *State) warn(l *Limit, now, remaining int64) bool {
 	if remaining > l.Threshold {
 		return false
@@ -181,7 +185,8 @@ func (s *State) warn(l *Limit, now, remaining int64) bool {
 	case s.algorithm == FixedWindow && l.FirstUse && s.fixed.last <= s.warnedAt:
 		return false
 	case s.algorithm == FixedWindow && l.FirstUse:
-		// Once all is given back it begins anew, any number of times until this one would have ended.
+		// When all of it is refunded the window begins again, perhaps several times before this one
+		// would have ended.
 		s.warnedAt = end - 1
 	case s.algorithm == FixedWindow && s.warnedAt >= begin && s.warnedAt < end:
 		return false
@@ -195,22 +200,23 @@ func (s *State) warn(l *Limit, now, remaining int64) bool {
 	return true
 }
 
-// exceededInterval is the least time between two exceeded events of a counter, in milliseconds.
+// exceededInterval is the shortest time between two exceeded events of a counter, in milliseconds.
 const exceededInterval = 10_000
 
-// keepUnreported is how long a counter is kept for the denials that nobody has told of, in milliseconds: those that a worker leaves
-// when it stops wait for the next one.
+// keepUnreported is for how long a counter is kept because of unreported denials, in milliseconds.
+// A worker that stops leaves them for the next event.
 const keepUnreported = 3_600_000
 
-// exceededDue tells whether a denial at now is to be told at once instead of being counted for later; last is when one was told
-// last. An event that is of long after now was raised before the store's clock was set back.
+// exceededDue reports whether a denial at now raises an event at once instead of being counted;
+// last is when the last event was raised, 0 for never. A last that is long after now was raised
+// before the store's clock was set back.
 func exceededDue(last, now int64) bool {
 	return last == 0 || max(now-last, last-now) >= exceededInterval
 }
 
-// expiresAt is when a store may remove the counter: one window after nothing is used and nothing remembered,
-// rounded up to a grid as coarse as the window (1 minute to 1 day), because a column with an index should change
-// rarely.
+// expiresAt is when a store may remove the counter: one window after nothing is used and no event
+// or denial has to be remembered. It is rounded up to a grid as coarse as the window (1 minute to 1
+// day), because it is in an index and should rarely change.
 func (s *State) expiresAt(l *Limit, now int64) int64 {
 	grid := min(max(l.Window.Millis, 60_000), 86_400_000)
 	at := max(s.resetAt(now)+l.Window.Millis, s.exceededAt+exceededInterval)
@@ -220,12 +226,12 @@ func (s *State) expiresAt(l *Limit, now int64) int64 {
 	return (at + grid - 1) / grid * grid
 }
 
-// Append encodes the state behind b. The zero State is empty.
+// Append appends the encoded state to b. The zero State is empty.
 func (s *State) Append(b []byte) []byte {
 	if s.spec == 0 {
 		return b
 	}
-	// As version 1 as long as it says no more, so that workers of an older release beside this one can read it.
+	// Version 1 if that is enough, so that workers of an older release can read it.
 	version := byte(1)
 	if s.since > 0 {
 		version = stateVersion
@@ -242,7 +248,7 @@ func (s *State) Append(b []byte) []byte {
 	return s.lent.append(b)
 }
 
-// Decode reads what Append wrote, in place of s. An empty encoding is a counter that was never charged.
+// Decode replaces s with what Append encoded. Empty bytes are a counter that was never charged.
 func (s *State) Decode(b []byte) error {
 	buckets := s.sliding.buckets[:0]
 	*s = State{}
@@ -271,13 +277,13 @@ func (s *State) Decode(b []byte) error {
 	return nil
 }
 
-// decoder reads varints; bad says that one was missing, malformed or out of bounds.
+// decoder reads varints. bad says that one was missing, malformed or out of bounds.
 type decoder struct {
 	b   []byte
 	bad bool
 }
 
-// between reads a number that is at least low and at most high; anything else is bad, and low.
+// between reads a number from low to high. For anything else it sets bad and gives low.
 func (d *decoder) between(low, high int64) int64 {
 	v, n := binary.Varint(d.b)
 	if n <= 0 || v < low || v > high {

@@ -30,8 +30,8 @@ var periodNames = map[string]Period{
 	"minute": PeriodMinute, "hour": PeriodHour, "day": PeriodDay, "week": PeriodWeek, "month": PeriodMonth,
 }
 
-// periodMillis is the longest a period lasts, with the extra hours of a clock change: one almost everywhere, two in
-// Antarctica/Troll.
+// periodMillis is the longest that a period lasts, including the extra hours of a clock change: one
+// almost everywhere, two in Antarctica/Troll.
 var periodMillis = [...]int64{
 	PeriodMinute: 60_000,
 	PeriodHour:   3_600_000,
@@ -47,13 +47,13 @@ var windowUnits = map[string]int64{
 // Window is a duration or a calendar period. The zero Window is none.
 type Window struct {
 	text string
-	// Millis is the length in milliseconds; for a calendar period the longest it can be.
+	// Millis is the length in milliseconds; for a calendar period the longest possible.
 	Millis int64
 	Period Period
 }
 
-// ParseWindow reads a window as written on the wire: a whole number with a unit (ms, s, m, h, d, w) between
-// 100ms and 366d, or minute, hour, day, week, month.
+// ParseWindow reads a window as written on the wire: a whole number with a unit (ms, s, m, h, d, w)
+// between 100ms and 366d, or minute, hour, day, week, month.
 func ParseWindow(text string) (Window, error) {
 	if p, ok := periodNames[text]; ok {
 		return Window{text: strings.Clone(text), Millis: periodMillis[p], Period: p}, nil
@@ -77,11 +77,11 @@ func ParseWindow(text string) (Window, error) {
 // String gives the window as it was written.
 func (w Window) String() string { return w.text }
 
-// IsZero tells whether there is no window.
+// IsZero reports whether there is no window.
 func (w Window) IsZero() bool { return w.Millis == 0 }
 
-// span gives the fixed window [start, end) that holds now, in Unix milliseconds. A window anchored at its first
-// use starts at now.
+// span gives the fixed window [start, end) that contains now, in Unix milliseconds. A window from
+// its first use starts at now.
 func (l *Limit) span(now int64) (start, end int64) {
 	if l.Window.Period != 0 {
 		if l.FirstUse {
@@ -96,7 +96,8 @@ func (l *Limit) span(now int64) (start, end int64) {
 	return start, start + l.Window.Millis
 }
 
-// addPeriod gives the same wall-clock time one period later; a day that the later month lacks becomes its last.
+// addPeriod gives the same wall-clock time one period later. A day that the later month does not
+// have becomes its last.
 func addPeriod(now int64, p Period, zone *time.Location) int64 {
 	t := time.UnixMilli(now).In(zone)
 	y, m, d := t.Date()
@@ -111,7 +112,7 @@ func addPeriod(now int64, p Period, zone *time.Location) int64 {
 	default:
 		return now + periodMillis[p]
 	}
-	// Not Time.AddDate: where the clock jumps over the time, it may give one on the day before.
+	// Time.AddDate is no alternative: if the clock skips the time, it may give one on the day before.
 	hour, minute, second := t.Clock()
 	return firstInstant(time.Date(y, m, d, hour, minute, second, t.Nanosecond(), time.UTC), zone)
 }
@@ -125,7 +126,7 @@ func periodSpan(now int64, p Period, zone *time.Location) (start, end int64) {
 	}
 	t := time.UnixMilli(now).In(zone)
 	y, m, d := t.Date()
-	// at gives the first instant of the n-th period after the one that holds the local date of now.
+	// at gives the first instant of the n-th period after the one that contains the local date of now.
 	at := func(n int) int64 {
 		switch p {
 		case PeriodWeek:
@@ -137,8 +138,8 @@ func periodSpan(now int64, p Period, zone *time.Location) (start, end int64) {
 			return firstMidnight(y, m, d+n, zone)
 		}
 	}
-	// Around a clock change at midnight the local date may step back or be skipped, so the period of an instant
-	// is the last one that has begun.
+	// Around a clock change at midnight the local date may step back or be skipped, so the period
+	// of an instant is the last one that has begun.
 	n := 0
 	for at(n) > now {
 		n--
@@ -149,7 +150,7 @@ func periodSpan(now int64, p Period, zone *time.Location) (start, end int64) {
 	return at(n), at(n + 1)
 }
 
-// clockSpan gives the minute or hour on the local clock. A clock change inside one cuts it.
+// clockSpan gives the minute or hour on the local clock. A clock change within cuts it.
 func clockSpan(now, length int64, zone *time.Location) (start, end int64) {
 	shift := offsetAt(now, zone)
 	start = floorDiv(now+shift, length)*length - shift
@@ -163,18 +164,19 @@ func clockSpan(now, length int64, zone *time.Location) (start, end int64) {
 	return start, end
 }
 
-// firstMidnight gives the first instant of a local date. Out-of-range months and days carry over as in [time.Date].
+// firstMidnight gives the first instant of a local date. Months and days out of range carry over as
+// in [time.Date].
 func firstMidnight(y int, m time.Month, d int, zone *time.Location) int64 {
 	return firstInstant(time.Date(y, m, d, 0, 0, 0, 0, time.UTC), zone)
 }
 
-// firstInstant gives the first instant at which the local clock shows wall, a local time written in UTC; where the
-// clock jumps over it, the jump.
+// firstInstant gives the first instant at which the local clock shows wall, a local time written in
+// UTC. If the clock skips it, that is the instant of the change.
 func firstInstant(wall time.Time, zone *time.Location) int64 {
 	at := wall.UnixMilli()
-	// No zone is more than 14 hours from UTC, so these two stand before and behind any change near wall.
-	before, behind := offsetAt(at-26*3_600_000, zone), offsetAt(at+26*3_600_000, zone)
-	first, second := at-max(before, behind), at-min(before, behind)
+	// No zone is more than 14 hours from UTC, so these two lie before and after any change near wall.
+	before, after := offsetAt(at-26*3_600_000, zone), offsetAt(at+26*3_600_000, zone)
+	first, second := at-max(before, after), at-min(before, after)
 	for _, t := range [...]int64{first, second} {
 		if t+offsetAt(t, zone) == at {
 			return t
@@ -183,16 +185,18 @@ func firstInstant(wall time.Time, zone *time.Location) int64 {
 	return changeIn(first, second, zone)
 }
 
-// offsetAt is what the local clock is ahead of UTC.
+// offsetAt is the offset of the local clock from UTC at an instant, in milliseconds.
 func offsetAt(at int64, zone *time.Location) int64 {
 	_, offset := time.UnixMilli(at).In(zone).Zone()
 	return int64(offset) * 1000
 }
 
-// changeIn gives the moment behind from, up to until, at which the clock was changed to what it is at until.
+// changeIn gives the instant after from, up to until, at which the clock changed to the offset that
+// it has at until.
 //
-// Not Time.ZoneBounds: it also tells of changes that move no clock, such as the turn of the year in zones with
-// summer time, and on 31 December of a leap year the end it gives has passed.
+// Time.ZoneBounds is no alternative: it also reports changes that move no clock, such as the turn
+// of the year in zones with summer time, and on 31 December of a leap year the end that it gives
+// has passed.
 func changeIn(from, until int64, zone *time.Location) int64 {
 	offset := offsetAt(until, zone)
 	n := sort.Search(int(until-from), func(i int) bool { return offsetAt(from+1+int64(i), zone) == offset })
