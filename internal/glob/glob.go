@@ -1,13 +1,14 @@
-// Package glob has the one kind of pattern there is here: * stands for any number of bytes, and nothing else is special.
+// Package glob matches patterns in which * stands for any number of bytes and nothing else is special.
 package glob
 
 import "strings"
 
-// Is tells a pattern from a text that is meant as it is.
+// Is reports whether the text is a pattern, as opposed to a literal.
 func Is(pattern string) bool { return strings.Contains(pattern, "*") }
 
-// Match tells whether s is as the pattern says. Each part between stars is found at its first place behind the one before,
-// which is as good as any other, so the time is that of the product of the lengths at worst.
+// Match reports whether s matches the pattern. Each part between stars is looked for from the end of
+// the part before. Its first occurrence is as good as any other, so there is no backtracking, and the
+// time is at worst proportional to the product of the lengths.
 func Match(pattern, s string) bool {
 	first, rest, found := strings.Cut(pattern, "*")
 	if !strings.HasPrefix(s, first) {
@@ -28,7 +29,7 @@ func Match(pattern, s string) bool {
 	return s == ""
 }
 
-// Any tells whether s is as one of the patterns says.
+// Any reports whether s matches one of the patterns.
 func Any(patterns []string, s string) bool {
 	for _, p := range patterns {
 		if Match(p, s) {

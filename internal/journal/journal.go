@@ -1,5 +1,9 @@
-// Package journal is what the journals of both stores have in common: how a row is sealed and read back, when what it says
-// of counters is folded into their table, and how counters that are dirty lie over the table.
+// Package journal is what the journals of both stores have in common: how a row is sealed and read
+// back, when dirty counters are folded into the table counters, and how a list of dirty counters is
+// merged with one from the table.
+//
+// A counter is dirty while its last change is only in the journal. To fold it is to write it to the
+// table.
 package journal
 
 import (
@@ -11,54 +15,56 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// Mark is a row of the journal as the store that wrote or read it knows it.
+// Mark is a row of the journal, as known to the store that wrote or read it.
 type Mark struct {
 	Seq int64
-	At  time.Time // when it was written, or seen
-	// Before counts the bytes of the rows before this one, as far back as the process remembers.
+	At  time.Time // when it was written or read
+	// Before is the size in bytes of the rows before this one, as far back as the process remembers.
 	Before int64
 }
 
-// Policy says when dirty counters are written to their table. The longest dirty go first, so that the beginning of
-// the journal becomes needless.
+// Policy says when dirty counters are folded. Those that have been dirty longest are folded first,
+// so that the beginning of the journal is no longer needed and can be dropped.
 type Policy struct {
 	// After is how long a counter may be dirty.
 	After time.Duration
-	// Rows is how many may be dirty.
+	// Rows is how many counters may be dirty.
 	Rows int
-	// PerRow is how many bytes the journal may have for each dirty counter, within Least and Most. A counter that is
-	// charged all the time is so written to its table once in some dozens of charges.
+	// PerRow is how many bytes the journal may have for each dirty counter; it may always have
+	// Least and never more than Most. So a counter that is charged all the time is folded once in
+	// some dozens of charges.
 	PerRow, Least, Most int64
-	// Some is how many are folded with one transaction, and Drop how many rows of the journal are removed with one:
-	// both keep a transaction short.
+	// Some is how many counters one transaction folds, and Drop how many rows of the journal it
+	// removes: both keep a transaction short.
 	Some int
 	Drop int64
 }
 
-// Default is the policy of a journal of most bytes at most, which a store reads when it begins.
+// Default is the policy for a journal of at most most bytes. A store reads all of it when it starts.
 func Default(most int64) Policy {
 	return Policy{After: 5 * time.Second, Rows: 1 << 16, PerRow: 8 << 10, Least: 4 << 20, Most: most, Some: 64, Drop: 16}
 }
 
-// Dirty is what a policy looks at.
+// Dirty is the state that a policy looks at.
 type Dirty struct {
-	// Rows is how many counters are dirty, and Since since when each of them is, the longest first.
+	// Rows is how many counters are dirty. Since gives the row of the first change that each of
+	// them has only in the journal, the oldest first.
 	Rows  int
 	Since iter.Seq[*Mark]
-	// Journaled counts the bytes of the journal's rows, from where [Mark.Before] counts.
+	// Journaled is the size of the journal's rows in bytes, counted from where [Mark.Before] counts.
 	Journaled int64
 }
 
-// Due is how many of the longest dirty are to be folded with a transaction that changes so many.
+// Due is how many counters to fold with a transaction that changes so many counters.
 func (p *Policy) Due(d Dirty, changes int) int {
-	if p.pressed(d) {
+	if p.overBounds(d) {
 		return min(max(p.Some, changes), d.Rows)
 	}
 	return p.Aged(d, p.After)
 }
 
-// pressed tells whether there are more dirty counters, or there is more of the journal, than may be.
-func (p *Policy) pressed(d Dirty) bool {
+// overBounds reports whether there are too many dirty counters, or the journal is too long.
+func (p *Policy) overBounds(d Dirty) bool {
 	for oldest := range d.Since {
 		most := min(max(int64(d.Rows)*p.PerRow, p.Least), p.Most)
 		return d.Rows > p.Rows || d.Journaled-oldest.Before > most
@@ -66,7 +72,7 @@ func (p *Policy) pressed(d Dirty) bool {
 	return false
 }
 
-// Aged is how many have been dirty for longer, up to what one transaction folds.
+// Aged is how many counters have been dirty for longer than after, up to what one transaction folds.
 func (p *Policy) Aged(d Dirty, after time.Duration) (n int) {
 	limit := time.Now().Add(-after)
 	for m := range d.Since {
@@ -79,15 +85,17 @@ func (p *Policy) Aged(d Dirty, after time.Duration) (n int) {
 }
 
 const (
-	// TendEvery is how often [Tend] looks.
+	// TendEvery is how often [Tend] folds.
 	TendEvery = time.Second
-	// tendPatience is how many times on end folding may fail before that is said: one failure is that of a busy second.
-	tendPatience = 10
+	// failuresBeforeLog is how many times in a row folding may fail before it is logged: one
+	// failure is a busy second.
+	failuresBeforeLog = 10
 )
 
-// Tend calls fold every TendEvery until ctx ends, and again as long as that says that there is more: for what no
-// transaction came by to take along. What fails is tried again the next time: it is in the journal. The log says when that has
-// lasted, since the journal grows meanwhile, and when it is over.
+// Tend calls fold every TendEvery until ctx ends, and again at once while fold says that there is
+// more. It folds what no transaction takes along. A failure loses nothing, since the changes are in
+// the journal, and the next call tries again. Tend logs failures that last, because the journal
+// grows meanwhile, and when they are over.
 func Tend(ctx context.Context, log *slog.Logger, fold func() (more bool, err error)) {
 	tick := time.NewTicker(TendEvery)
 	defer tick.Stop()
@@ -106,11 +114,11 @@ func Tend(ctx context.Context, log *slog.Logger, fold func() (more bool, err err
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			if failed++; failed == tendPatience {
+			if failed++; failed == failuresBeforeLog {
 				log.Error("the journal cannot be folded into the table counters, and grows", "error", err)
 			}
 		default:
-			if failed >= tendPatience {
+			if failed >= failuresBeforeLog {
 				log.Info("the journal is folded again")
 			}
 			failed = 0
@@ -118,28 +126,29 @@ func Tend(ctx context.Context, log *slog.Logger, fold func() (more bool, err err
 	}
 }
 
-// Merge gives the first of two ordered lists together, and of two with one id that of the first list.
-func Merge[T any](over, under []T, max int, id func(*T) engine.CounterID) []T {
-	if len(over) == 0 {
-		return under
+// Merge merges two ordered lists, up to max items. If both have an item with one id it takes the
+// dirty one.
+func Merge[T any](dirty, clean []T, max int, id func(*T) engine.CounterID) []T {
+	if len(dirty) == 0 {
+		return clean
 	}
 	var all []T
-	for len(all) < max && len(over)+len(under) > 0 {
+	for len(all) < max && len(dirty)+len(clean) > 0 {
 		order := -1
 		switch {
-		case len(over) == 0:
+		case len(dirty) == 0:
 			order = 1
-		case len(under) > 0:
-			order = id(&over[0]).Compare(id(&under[0]))
+		case len(clean) > 0:
+			order = id(&dirty[0]).Compare(id(&clean[0]))
 		}
 		if order > 0 {
-			all, under = append(all, under[0]), under[1:]
+			all, clean = append(all, clean[0]), clean[1:]
 			continue
 		}
 		if order == 0 {
-			under = under[1:]
+			clean = clean[1:]
 		}
-		all, over = append(all, over[0]), over[1:]
+		all, dirty = append(all, dirty[0]), dirty[1:]
 	}
 	return all
 }

@@ -60,7 +60,8 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// TestRowsOfEarlierReleasesAreRead: what is in a journal was written by a process that was killed, perhaps an older one.
+// TestRowsOfEarlierReleasesAreRead: what is in a journal was written by a process that was killed,
+// perhaps an older one.
 func TestRowsOfEarlierReleasesAreRead(t *testing.T) {
 	row := Seal(AppendBytes(binary.AppendVarint(AppendHead(Begin(nil), 1, engine.CounterID{Key: "k", Name: "1m"}), -2), "s"))
 	if got, want := hex.EncodeToString(row), "0101016b02316d030173ba7bbee4"; got != want {

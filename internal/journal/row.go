@@ -14,20 +14,20 @@ const version = 1
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Begin empties a row that is to be written. A row is
+// Begin begins a row, in the memory of a row that is no longer needed. A row is
 //
-//	version (1 byte), what the store says, CRC-32C of all before it (4 bytes, little endian)
+//	version (1 byte), the store's content, CRC-32C of all before it (4 bytes, little endian)
 //
-// where numbers are varints and each text or blob stands behind its length. SQLite has no checksum of its own over what
-// it stored, and PostgreSQL only where it was asked for.
+// Numbers in the content are varints, and each text or blob follows its length. There is a checksum
+// because SQLite has none over what it stores, and PostgreSQL only if it is set up so.
 func Begin(row []byte) []byte { return append(row[:0], version) }
 
-// Seal ends a row.
+// Seal ends a row with its checksum.
 func Seal(row []byte) []byte {
 	return binary.LittleEndian.AppendUint32(row, crc32.Checksum(row, castagnoli))
 }
 
-// Open gives what a row says, after it was found to be as it was sealed.
+// Open verifies the checksum and the version of a row, and gives its content.
 func Open(row []byte) (Parser, error) {
 	if len(row) < 5 {
 		return nil, fmt.Errorf("%d bytes", len(row))
@@ -42,21 +42,21 @@ func Open(row []byte) (Parser, error) {
 	return body[1:], nil
 }
 
-// AppendBytes appends a text or a blob behind its length.
+// AppendBytes appends the length of a text or blob, and the text or blob.
 func AppendBytes[T string | []byte](row []byte, v T) []byte {
 	return append(binary.AppendUvarint(row, uint64(len(v))), v...)
 }
 
-// AppendHead appends the kind of a change, and the counter that it is about.
+// AppendHead appends the kind of a change, and the id of its counter.
 func AppendHead(row []byte, kind byte, id engine.CounterID) []byte {
 	return AppendBytes(AppendBytes(append(row, kind), id.Key), id.Name)
 }
 
-// Parser is what is left to read of a row. Each method reads what stands at its beginning; it is false, and changes
-// nothing, when that cannot be read.
+// Parser is the rest of a row that is being read. Each method reads one value from its beginning. It
+// is false, and changes nothing, if that cannot be read.
 type Parser []byte
 
-// Kind reads a kind of change below kinds.
+// Kind reads the kind of a change, which must be below kinds.
 func (p *Parser) Kind(to *byte, kinds byte) bool {
 	if len(*p) == 0 || (*p)[0] >= kinds {
 		return false
@@ -85,7 +85,7 @@ func (p *Parser) Int(to *int64) bool {
 	return true
 }
 
-// Bytes reads what [AppendBytes] appended, as a part of the row.
+// Bytes reads what [AppendBytes] appended. The result shares the memory of the row.
 func (p *Parser) Bytes(to *[]byte) bool {
 	size, n := binary.Uvarint(*p)
 	if n <= 0 || size > uint64(len(*p)-n) {

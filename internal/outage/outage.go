@@ -1,4 +1,5 @@
-// Package outage logs failures that last: when they begin, why, and when they are over, instead of each try.
+// Package outage logs lasting failures: when they begin, why, and when they are over, rather than
+// each attempt.
 package outage
 
 import (
@@ -9,71 +10,76 @@ import (
 )
 
 const (
-	// againAfter is how long the log waits to tell of another reason.
-	againAfter = 10 * time.Second
-	// calmFor is how long nothing may fail until it is over: what works and fails by turns is one outage.
+	// newReasonAfter is how long after a line of the log another reason is not logged.
+	newReasonAfter = 10 * time.Second
+	// calmFor is how long nothing may fail before an outage counts as over: what works and fails by
+	// turns is one outage.
 	calmFor = 5 * time.Second
 )
 
-// Log is told of every try of something, or of each change. It may be told from many goroutines.
+// Log takes the outcome of every attempt at something. Its methods may be called from several
+// goroutines.
 type Log struct {
 	logger       *slog.Logger
 	level        slog.Level
 	begins, ends string
 
-	mu     sync.Mutex
-	reason string // of what lasts; empty for nothing
-	at     time.Time
-	// calmAt is since when nothing has failed; the zero time while the last try failed. waits says that a timer looks whether that
-	// has been long enough.
-	calmAt time.Time
-	waits  bool
+	mu       sync.Mutex
+	reason   string // why it fails, as last logged; empty if it works
+	loggedAt time.Time
+	// calmAt is when attempts began to succeed again; zero if the last one failed. timerRuns says
+	// that a timer will check whether they have done so for long enough.
+	calmAt    time.Time
+	timerRuns bool
 }
 
-// New makes a log that says begins, of that level, when something fails, and ends when it has worked again for five seconds.
+// New makes a log that logs begins at that level when something fails, and ends when it has worked
+// again for 5 s.
 func New(logger *slog.Logger, level slog.Level, begins, ends string) *Log {
 	return &Log{logger: logger, level: level, begins: begins, ends: ends}
 }
 
-// Tried takes how a try went, nil for well. args are as those of [slog.Logger.Log], beside the error.
+// Tried takes the outcome of an attempt, nil if it succeeded. args go to [slog.Logger.Log], besides
+// the error.
 func (l *Log) Tried(err error, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == nil {
-		l.calmDown()
+		l.recovered()
 		return
 	}
 	l.calmAt = time.Time{}
 	now := time.Now()
-	if err.Error() == l.reason || l.reason != "" && now.Sub(l.at) < againAfter {
+	if err.Error() == l.reason || l.reason != "" && now.Sub(l.loggedAt) < newReasonAfter {
 		return
 	}
-	l.reason, l.at = err.Error(), now
+	l.reason, l.loggedAt = err.Error(), now
 	l.logger.Log(context.Background(), l.level, l.begins, append(args, "error", err)...)
 }
 
-// calmDown lets what lasts end, unless something fails before.
-func (l *Log) calmDown() {
+// recovered lets the outage end, unless something fails before calmFor is over.
+func (l *Log) recovered() {
 	if l.reason == "" || !l.calmAt.IsZero() {
 		return
 	}
 	l.calmAt = time.Now()
-	if !l.waits { // one timer is enough, however often it fails and works by turns
-		l.waits = true
+	if !l.timerRuns { // one timer is enough, however often it fails and works in turn
+		l.timerRuns = true
 		time.AfterFunc(calmFor, l.end)
 	}
 }
 
-// end ends what lasts when it has been calm for long enough, and else looks again when that can be.
+// end ends the outage if it has been calm for long enough, and otherwise looks again when that may
+// be so.
 func (l *Log) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.waits = false
+	l.timerRuns = false
 	if l.calmAt.IsZero() {
-		return // the next that goes well waits anew
+		return // the next success starts the timer again
 	}
 	if left := calmFor - time.Since(l.calmAt); left > 0 {
-		l.waits = true
+		l.timerRuns = true
 		time.AfterFunc(left, l.end)
 		return
 	}

@@ -86,8 +86,8 @@ func TestTried(t *testing.T) {
 	})
 }
 
-// TestManyTurnsKeepLittle: what fails and works by turns, as a store may a thousand times a second, has one timer. Allocations
-// cannot be counted beside other tests.
+// TestManyTurnsKeepLittle: what fails and works by turns, as a store may a thousand times a second,
+// has one timer. Allocations cannot be counted beside other tests.
 func TestManyTurnsKeepLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines story

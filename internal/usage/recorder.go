@@ -21,40 +21,42 @@ type Config struct {
 	Store Store
 	// Logger is required.
 	Logger *slog.Logger
-	// Every is how often is written, 5 s unless set.
+	// Every is how often counts and requests are written. Default 5 s.
 	Every time.Duration
-	// Queue is how many logged requests wait at most, 8192 unless set. More are dropped.
+	// Queue is how many logged requests may wait; further ones are dropped. Default 8192.
 	Queue int
-	// Pending is how many counts wait at most for a store that fails, 65536 unless set. More are dropped.
+	// Pending is how many counts may wait for a store that fails; further ones are dropped. Default
+	// 65536.
 	Pending int
 }
 
-// writeRows is how many rows are written in one transaction: few enough that one on SQLite, where decisions wait for
-// it, takes a few milliseconds.
+// writeRows is how many rows one transaction writes: few enough that it takes only milliseconds on
+// SQLite, where decisions wait for it.
 const writeRows = 256
 
-// fewCounts is how many counts are written without waiting for more; longest is how long more of them wait: the more there
-// are, the more it saves to write a minute in fewer parts. It divides a minute, so that a minute holds what happened in it, and is
-// a multiple of what Every is unless set.
+// Up to fewKeys counts are written at every interval; more of them wait until a writePeriod is
+// over, because it saves work to write a minute in fewer parts. writePeriod divides a minute, so
+// that a count belongs to the minute in which it happened, and is a multiple of the default of
+// Every.
 const (
-	fewCounts = 1024
-	longest   = 15 * time.Second
+	fewKeys     = 1024
+	writePeriod = 15 * time.Second
 )
 
-// writeTimeout bounds one write.
+// writeTimeout bounds one transaction.
 const writeTimeout = 3 * time.Second
 
-// Recorder takes in what happens and writes it to the store from time to time. Its methods may be called at the same
-// time, and do not block.
+// Recorder takes in decisions and requests, and writes them to the store from time to time. Its
+// methods do not block, apart from Close, and may be called concurrently.
 type Recorder struct {
 	cfg      Config
 	tally    *tally
 	requests chan Request
-	// pending are counts that were taken from the tally and not written yet, each once, in order.
+	// pending are counts that were taken from the tally and are not written yet; each once, in order.
 	pending []Count
-	// log holds requests that were taken from the queue and not written yet.
-	log []Request
-	// began is when the counts began that are in the tally.
+	// logged are requests that were taken from the queue and are not written yet.
+	logged []Request
+	// began is when the counts in the tally began.
 	began   time.Time
 	failing *outage.Log
 
@@ -65,7 +67,7 @@ type Recorder struct {
 	stopped chan struct{}
 }
 
-// NewRecorder starts one; Close writes what is left and stops it.
+// NewRecorder starts a recorder; Close writes what is left and stops it.
 func NewRecorder(cfg Config) (*Recorder, error) {
 	switch {
 	case cfg.Store == nil:
@@ -85,10 +87,10 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	return r, nil
 }
 
-// Tally counts a decision; it is the engine's Tally.
+// Tally counts a decision; it is for [engine.Config.Tally].
 func (r *Recorder) Tally(q *engine.Request, d *engine.Decision) { r.tally.add(q, d) }
 
-// Log takes in a request for the log. One that finds no room is dropped, and counted.
+// Log takes a request for the log. If there is no room it is dropped, and counted as lost.
 func (r *Recorder) Log(q Request) {
 	select {
 	case r.requests <- q:
@@ -97,23 +99,24 @@ func (r *Recorder) Log(q Request) {
 	}
 }
 
-// Malformed counts a request for the log that could not be read.
+// Malformed counts a log entry that could not be read.
 func (r *Recorder) Malformed() { r.malformed.Add(1) }
 
-// Losses is what was not recorded as it happened, since the start.
+// Losses counts what was not recorded as it happened, since the start.
 type Losses struct {
 	// Other counts decisions that were counted without their key, because there were too many keys.
 	Other int64
-	// Counts are decisions, and Requests lines of the log, that were dropped; Malformed are lines that could not be read.
+	// Counts and Requests are decisions and log entries that were dropped; Malformed are entries
+	// that could not be read.
 	Counts, Requests, Malformed int64
 }
 
-// Losses tells what was not recorded as it happened.
+// Losses gives what was not recorded as it happened.
 func (r *Recorder) Losses() Losses {
 	return Losses{r.other.Load(), r.lostCounts.Load(), r.lostRequests.Load(), r.malformed.Load()}
 }
 
-// Close writes what is left, within ctx. Nothing may be told to the recorder afterwards.
+// Close writes what is left, within ctx, and stops the recorder. It must not be used afterwards.
 func (r *Recorder) Close(ctx context.Context) error {
 	r.cancel()
 	select {
@@ -124,16 +127,16 @@ func (r *Recorder) Close(ctx context.Context) error {
 	r.takeCounts()
 	err := r.flush(ctx)
 	if err == nil {
-		err = r.flush(ctx) // requests that had no room beside those that waited for the store
+		err = r.flush(ctx) // requests that did not fit beside those that waited for the store
 	}
 	if err != nil {
-		return fmt.Errorf("%w; lost: counts %d, requests %d", err, len(r.pending), len(r.log)+len(r.requests))
+		return fmt.Errorf("%w; lost: counts %d, requests %d", err, len(r.pending), len(r.logged)+len(r.requests))
 	}
 	return nil
 }
 
-// run writes at whole multiples of Every, so that what is counted between two writes is of one minute, and when the tally
-// is nearly full.
+// run writes at whole multiples of Every, so that the counts of one write belong to one minute, and
+// when the tally is nearly full.
 func (r *Recorder) run() {
 	defer close(r.stopped)
 	for {
@@ -147,7 +150,7 @@ func (r *Recorder) run() {
 			timer.Stop()
 			r.takeCounts()
 		case <-timer.C:
-			if r.due(time.Now()) {
+			if r.writeDue(time.Now()) {
 				r.takeCounts()
 			}
 		}
@@ -155,19 +158,19 @@ func (r *Recorder) run() {
 	}
 }
 
-// flushSome writes no longer than until it is to be written again; what is left waits.
+// flushSome flushes for at most Every; the rest waits for the next time.
 func (r *Recorder) flushSome() error {
 	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.Every)
 	defer cancel()
 	return r.flush(ctx)
 }
 
-// due tells whether what was counted is to be written.
-func (r *Recorder) due(now time.Time) bool {
-	return !now.Truncate(longest).Equal(r.began.Truncate(longest)) || r.tally.size() <= fewCounts
+// writeDue reports whether the tally is to be written.
+func (r *Recorder) writeDue(now time.Time) bool {
+	return !now.Truncate(writePeriod).Equal(r.began.Truncate(writePeriod)) || r.tally.size() <= fewKeys
 }
 
-// takeCounts takes what was counted so far, to be written.
+// takeCounts moves the counts from the tally to pending.
 func (r *Recorder) takeCounts() {
 	at := r.began.Truncate(time.Minute).UnixMilli()
 	r.began = time.Now()
@@ -177,7 +180,7 @@ func (r *Recorder) takeCounts() {
 		}
 		r.pending = append(r.pending, c)
 	})
-	r.pending = inOrder(r.pending)
+	r.pending = sortAndSum(r.pending)
 	if most := r.cfg.Pending; len(r.pending) > most {
 		for _, c := range r.pending[most:] {
 			r.lostCounts.Add(c.Allowed + c.Denied)
@@ -186,8 +189,8 @@ func (r *Recorder) takeCounts() {
 	}
 }
 
-// inOrder sorts counts, and adds up those of one id and minute.
-func inOrder(counts []Count) []Count {
+// sortAndSum sorts counts, and adds up those of one id and minute.
+func sortAndSum(counts []Count) []Count {
 	slices.SortFunc(counts, compareCounts)
 	sums := counts[:0]
 	for _, c := range counts {
@@ -201,14 +204,14 @@ func inOrder(counts []Count) []Count {
 	return sums
 }
 
-// flush writes the counts that were taken, and the requests, within ctx.
+// flush writes pending counts and queued requests, within ctx.
 func (r *Recorder) flush(ctx context.Context) error {
-	r.drain()
+	r.drainQueue()
 	return errors.Join(r.writeCounts(ctx), r.writeRequests(ctx))
 }
 
-// write runs one transaction within its time. unknown says that it failed, and may be stored all the same.
-func (r *Recorder) write(ctx context.Context, add func(ctx context.Context) error) (unknown bool, err error) {
+// writeTx runs one transaction with a timeout. unknown says that it failed but may have been committed.
+func (r *Recorder) writeTx(ctx context.Context, add func(ctx context.Context) error) (unknown bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	err = add(ctx)
@@ -218,20 +221,21 @@ func (r *Recorder) write(ctx context.Context, add func(ctx context.Context) erro
 	return unknown, err
 }
 
-// drain takes requests from the queue, as many as it had when it began and no more than wait at most.
-func (r *Recorder) drain() {
-	for n := len(r.requests); n > 0 && len(r.log) < r.cfg.Queue; n-- {
-		r.log = append(r.log, <-r.requests)
+// drainQueue moves requests from the queue to logged: as many as the queue has now, and up to Queue
+// of them in logged.
+func (r *Recorder) drainQueue() {
+	for n := len(r.requests); n > 0 && len(r.logged) < r.cfg.Queue; n-- {
+		r.logged = append(r.logged, <-r.requests)
 	}
 }
 
-// writeCounts writes a transaction at a time, the oldest minutes first. A write that failed may have been committed all
-// the same; then its counts are lost to the doubt rather than counted twice, unless it is sure.
+// writeCounts writes one transaction at a time, the oldest minutes first. If it is unknown whether
+// one was committed, its counts are dropped rather than perhaps counted twice.
 func (r *Recorder) writeCounts(ctx context.Context) (err error) {
 	done := 0
 	for some := range slices.Chunk(r.pending, writeRows) {
 		var unknown bool
-		unknown, err = r.write(ctx, func(ctx context.Context) error { return r.cfg.Store.AddUsage(ctx, some) })
+		unknown, err = r.writeTx(ctx, func(ctx context.Context) error { return r.cfg.Store.AddUsage(ctx, some) })
 		if err != nil && !unknown {
 			break
 		}
@@ -247,7 +251,7 @@ func (r *Recorder) writeCounts(ctx context.Context) (err error) {
 	return err
 }
 
-// compareCounts is the order in which every worker locks the rows.
+// compareCounts is the order in which every worker locks the rows of a store.
 func compareCounts(a, b Count) int {
 	if c := cmp.Compare(a.At, b.At); c != 0 {
 		return c
@@ -259,13 +263,13 @@ func compareCounts(a, b Count) int {
 }
 
 func (r *Recorder) writeRequests(ctx context.Context) error {
-	for len(r.log) > 0 {
-		n := min(len(r.log), writeRows)
-		unknown, err := r.write(ctx, func(ctx context.Context) error { return r.cfg.Store.AddRequests(ctx, r.log[:n]) })
+	for len(r.logged) > 0 {
+		n := min(len(r.logged), writeRows)
+		unknown, err := r.writeTx(ctx, func(ctx context.Context) error { return r.cfg.Store.AddRequests(ctx, r.logged[:n]) })
 		if err != nil && !unknown {
 			return err
 		}
-		if r.log = slices.Delete(r.log, 0, n); unknown {
+		if r.logged = slices.Delete(r.logged, 0, n); unknown {
 			r.lostRequests.Add(int64(n))
 			return err
 		}

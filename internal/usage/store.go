@@ -5,32 +5,32 @@ import (
 	"time"
 )
 
-// Store keeps usage. Its times are Unix milliseconds. One conformance suite (package storetest) holds both
-// implementations to it.
+// Store keeps usage. Its times are Unix milliseconds. The conformance suite in package storetest
+// defines its contract.
 type Store interface {
-	// AddUsage adds counts to those that are stored of the same minute, key, policy and user.
+	// AddUsage adds counts to the stored ones of the same minute, key, policy and user.
 	AddUsage(ctx context.Context, counts []Count) error
 	// AddRequests appends to the log of requests.
 	AddRequests(ctx context.Context, requests []Request) error
 
-	// TopUsage sums up counts, the most first.
+	// TopUsage sums up counts, the highest first.
 	TopUsage(ctx context.Context, q TopQuery) ([]Top, error)
-	// Traffic tells which keys and users made most of the logged requests.
+	// Traffic gives the keys and users that made most of the logged requests.
 	Traffic(ctx context.Context, q LogQuery) ([]Traffic, error)
-	// SlowestEndpoints tells which endpoints took longest, by the 95th percentile.
+	// SlowestEndpoints gives the endpoints that took longest, by their 95th percentile.
 	SlowestEndpoints(ctx context.Context, q LogQuery) ([]Endpoint, error)
-	// EndpointErrors tells which endpoints answered most often with a status of 500 or above.
+	// EndpointErrors gives the endpoints that most often answered with a status of 500 or above.
 	EndpointErrors(ctx context.Context, q LogQuery) ([]Failure, error)
 
-	// RollupUsage sums up to max of the oldest minutes that ended before a moment into hours, and PruneUsage and
-	// PruneRequests remove up to max of the oldest counts and logged requests from before it. Each gives how many rows
-	// it took; fewer than max means that there are no more.
+	// RollupUsage sums up to max of the oldest minutes into hours; PruneUsage and PruneRequests
+	// remove up to max of the oldest counts and logged requests. They take what ended before the
+	// given time, and return how many rows they took: fewer than max means that there are no more.
 	RollupUsage(ctx context.Context, before time.Time, max int) (int, error)
 	PruneUsage(ctx context.Context, before time.Time, max int) (int, error)
 	PruneRequests(ctx context.Context, before time.Time, max int) (int, error)
 }
 
-// ID is whose usage is counted. The zero ID stands for all that found no room of their own.
+// ID identifies whose usage is counted. The zero ID stands for all that had no room of their own.
 type ID struct {
 	Key, Policy, User string
 }
@@ -43,7 +43,7 @@ type Count struct {
 	Allowed, Denied, Cost int64
 }
 
-// Request is one line of the request log.
+// Request is one entry of the request log.
 type Request struct {
 	At                          int64
 	Key, User, Endpoint, Method string
@@ -57,13 +57,13 @@ const (
 	ByAllowed = "allowed"
 )
 
-// TopQuery asks for what was used from Since up to Until; a minute, or an hour where minutes were rolled up, belongs
-// to the period that it begins in.
+// TopQuery asks for usage from Since until before Until. A minute, or an hour of rolled-up minutes,
+// belongs to the period in which it begins.
 type TopQuery struct {
-	// By is ByDenied, ByUsed (the cost) or ByAllowed. Rows of which this is 0 are left out.
+	// By is ByDenied, ByUsed (the cost) or ByAllowed. Rows in which it is 0 are left out.
 	By           string
 	Since, Until int64
-	// Policy and User select exactly, Prefix by the beginning of the key; empty selects all.
+	// Policy and User must match exactly, Prefix is the beginning of the key; empty matches all.
 	Policy, User, Prefix string
 	Max                  int
 }
@@ -72,18 +72,19 @@ type TopQuery struct {
 type Top struct {
 	ID
 	Allowed, Denied, Cost int64
-	// Peak is the most decisions of one minute.
+	// Peak is the highest number of decisions in one minute.
 	Peak int64
 }
 
-// LogQuery asks about the requests from Since up to Until whose key begins with Prefix.
+// LogQuery asks about the requests from Since until before Until whose key begins with Prefix.
 type LogQuery struct {
 	Since, Until int64
 	Prefix       string
 	Max          int
 }
 
-// Traffic is how many requests a key made for a user, and how many of them failed with a status of 500 or above.
+// Traffic is how many requests a key made for a user, and how many of them failed with a status of
+// 500 or above.
 type Traffic struct {
 	Key, User        string
 	Requests, Errors int64

@@ -11,19 +11,20 @@ import (
 
 const (
 	tallyShards = 16
-	// shardIDs bounds the ids that one shard counts between two writes. Further ones are counted together.
+	// shardIDs bounds the ids that one shard counts between two writes. Further ones are counted
+	// together, without id.
 	shardIDs = 4096
-	// nearlyFull is how many ids of one shard are a reason to write at once.
+	// nearlyFull is at how many ids of one shard the tally is written at once.
 	nearlyFull = shardIDs * 3 / 4
 )
 
-// tally counts decisions. What was counted is taken from a shard by exchanging two pages, so that whoever counts waits
-// for no more than that, and an id that was counted before takes no memory. A limit with a [engine.Ref] is counted there,
-// and needs neither lock nor map until its counts are taken.
+// tally counts decisions. To take the counts of a shard two pages are swapped, so nobody who counts
+// waits for longer than that, and an id that was counted before needs no allocation. A limit with
+// an [engine.Ref] is counted there, which needs neither lock nor map until the counts are taken.
 type tally struct {
 	seed   maphash.Seed
 	shards [tallyShards]tallyShard
-	// full is told when a shard is nearly full.
+	// full gets a value when a shard is nearly full.
 	full chan struct{}
 }
 
@@ -33,31 +34,32 @@ type tallyShard struct {
 	spare page
 }
 
-// page is what was counted since the last was taken.
+// page is what one shard counted since its counts were last taken.
 type page struct {
 	counts []Count
-	// at says where each id has its count, and last is that of the id that was counted last, which often is the next, too.
+	// at is the index of each id's count. last is that of the id that was counted last, which often
+	// is the next one too.
 	at   map[ID]int
 	last int
-	// listed are the refs that have counts.
+	// listed are the refs with counts.
 	listed []listed
-	// other counts what finds no room.
+	// other counts what has no room.
 	other Count
 }
 
-// listed is a ref and what it counts.
+// listed is a ref, and the id that it counts for.
 type listed struct {
 	ID
 	*engine.Ref
 }
 
-// add adds one count to another.
+// add adds d to c.
 func (c *Count) add(d *Count) {
 	c.Allowed, c.Denied, c.Cost = c.Allowed+d.Allowed, c.Denied+d.Denied, c.Cost+d.Cost
 }
 
-// take gives what was counted, and ends the listing. A count is made before its maker looks whether it is listed, so what
-// comes after the counts were taken is listed again.
+// take gives the counts of the ref, and unlists it. addToRef counts before it looks whether the ref
+// is listed, so what it counts after this is listed again.
 func (l *listed) take(at int64) Count {
 	l.Tally.Listed.Store(false)
 	return Count{ID: l.ID, At: at, Allowed: l.Tally.Allowed.Swap(0), Denied: l.Tally.Denied.Swap(0), Cost: l.Tally.Cost.Swap(0)}
@@ -72,21 +74,22 @@ func newTally() *tally {
 	return t
 }
 
-// add counts a decision. A limit that refused a request counts a denial, and one that fitted beside it nothing; so does a
-// limit in shadow, though the request was allowed. A check charges nothing, so only its denials count; a record charges
-// also where it is denied. Limits of one key and policy, such as those of a minute and a day, count once.
+// add counts a decision. A limit that denied the request, also one in shadow, counts a denial; a
+// limit that fitted beside it counts nothing. A check charges nothing, so only its denials count; a
+// record is charged even if it is denied. Limits with one key and policy, such as those of a minute
+// and a day, count once.
 func (t *tally) add(r *engine.Request, d *engine.Decision) {
 	for i := range d.Results {
-		if counted(d, i) {
+		if countedBefore(d, i) {
 			continue
 		}
 		res := &d.Results[i]
-		denied := refused(d, i)
+		denied := anyDenied(d, i)
 		var c Count
 		switch {
 		case r.Verb == engine.Record && denied:
 			c.Denied, c.Cost = 1, r.Cost
-		case r.Verb == engine.Record || r.Verb == engine.Consume && d.Allowed && !(d.Shadow && refusedInShadow(d, i)):
+		case r.Verb == engine.Record || r.Verb == engine.Consume && d.Allowed && !(d.Shadow && deniedInShadow(d, i)):
 			c.Allowed, c.Cost = 1, r.Cost
 		case denied:
 			c.Denied = 1
@@ -98,18 +101,18 @@ func (t *tally) add(r *engine.Request, d *engine.Decision) {
 		if i < len(r.Limits) {
 			c.User, ref = r.Limits[i].User, r.Limits[i].Ref
 		}
-		t.count(&c, ref)
+		t.addCount(&c, ref)
 	}
 }
 
-// refusedInShadow tells whether the i-th limit of a request that is allowed is of a policy that refused, which is one in shadow. Then it
-// was not charged.
-func refusedInShadow(d *engine.Decision, i int) bool {
+// deniedInShadow reports whether the i-th limit of an allowed request belongs to a policy in shadow
+// that denied it. Then the limit was not charged.
+func deniedInShadow(d *engine.Decision, i int) bool {
 	return slices.ContainsFunc(d.Results, func(r engine.Result) bool { return r.Policy == d.Results[i].Policy && !r.Allowed })
 }
 
-// counted tells whether one of the limits before the i-th was of its key and policy.
-func counted(d *engine.Decision, i int) bool {
+// countedBefore reports whether a limit before the i-th has its key and policy.
+func countedBefore(d *engine.Decision, i int) bool {
 	for j := range i {
 		if sameID(d, i, j) {
 			return true
@@ -118,8 +121,8 @@ func counted(d *engine.Decision, i int) bool {
 	return false
 }
 
-// refused tells whether a limit of the key and policy of the i-th refused.
-func refused(d *engine.Decision, i int) bool {
+// anyDenied reports whether some limit with the key and policy of the i-th denied.
+func anyDenied(d *engine.Decision, i int) bool {
 	for j := range d.Results {
 		if !d.Results[j].Allowed && sameID(d, i, j) {
 			return true
@@ -132,8 +135,8 @@ func sameID(d *engine.Decision, i, j int) bool {
 	return d.Results[i].Key == d.Results[j].Key && d.Results[i].Policy == d.Results[j].Policy
 }
 
-func (t *tally) count(c *Count, ref *engine.Ref) {
-	if ref != nil && !countAt(&ref.Tally, c) {
+func (t *tally) addCount(c *Count, ref *engine.Ref) {
+	if ref != nil && !addToRef(&ref.Tally, c) {
 		return
 	}
 	s := &t.shards[maphash.String(t.seed, c.Key)%tallyShards]
@@ -146,32 +149,32 @@ func (t *tally) count(c *Count, ref *engine.Ref) {
 		s.find(&c.ID).add(c)
 	}
 	if had < nearlyFull && s.size() == nearlyFull {
-		t.tellFull()
+		t.signalFull()
 	}
 }
 
-// countAt counts in a ref, and tells whether that is now to be listed.
-func countAt(t *engine.Tally, c *Count) bool {
-	addTo(&t.Allowed, c.Allowed)
-	addTo(&t.Denied, c.Denied)
-	addTo(&t.Cost, c.Cost)
+// addToRef adds to the counts of a ref, and reports whether the caller has to list it.
+func addToRef(t *engine.Tally, c *Count) bool {
+	addNonZero(&t.Allowed, c.Allowed)
+	addNonZero(&t.Denied, c.Denied)
+	addNonZero(&t.Cost, c.Cost)
 	return !t.Listed.Load() && t.Listed.CompareAndSwap(false, true)
 }
 
-func addTo(sum *atomic.Int64, n int64) {
+func addNonZero(sum *atomic.Int64, n int64) {
 	if n != 0 {
 		sum.Add(n)
 	}
 }
 
-func (t *tally) tellFull() {
+func (t *tally) signalFull() {
 	select {
 	case t.full <- struct{}{}:
 	default:
 	}
 }
 
-// size is how many ids were counted.
+// size is how many ids have counts.
 func (t *tally) size() (n int) {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -184,7 +187,7 @@ func (t *tally) size() (n int) {
 
 func (p *page) size() int { return len(p.counts) + len(p.listed) }
 
-// list notes that a ref has counts, or moves them where there is no room to note it.
+// list lists a ref that has counts, or moves its counts to other if there is no room.
 func (p *page) list(l listed) {
 	if p.size() < shardIDs {
 		p.listed = append(p.listed, l)
@@ -194,7 +197,8 @@ func (p *page) list(l listed) {
 	p.other.add(&c)
 }
 
-// find gives the count of an id, for now.
+// find gives the count of an id, or other if there is no room; the pointer is valid until the next
+// call.
 func (p *page) find(id *ID) *Count {
 	if p.last < len(p.counts) && p.counts[p.last].ID == *id {
 		return &p.counts[p.last]
@@ -211,7 +215,7 @@ func (p *page) find(id *ID) *Count {
 	return &p.counts[at]
 }
 
-// take moves what was counted into counts, under the minute that begins at at.
+// take hands the counts to into, under the minute that begins at at.
 func (t *tally) take(at int64, into func(Count)) {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -227,7 +231,7 @@ func (t *tally) take(at int64, into func(Count)) {
 	}
 }
 
-// each takes each count of the page that is not zero.
+// each hands the counts that are not zero to into.
 func (p *page) each(at int64, into func(Count)) {
 	give := func(c Count) {
 		if c.At = at; c.Allowed+c.Denied+c.Cost > 0 {

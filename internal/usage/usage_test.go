@@ -19,8 +19,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// notebook is a store that writes down what it is given, or fails. What SQL does with it, package storetest tries on
-// the real stores.
+// notebook is a store that writes down what it is given, or fails. What SQL does with it, package
+// storetest tries on the real stores.
 type notebook struct {
 	Store
 	mu       sync.Mutex
@@ -82,8 +82,8 @@ func record(t testing.TB, cfg Config) *Recorder {
 	return r
 }
 
-// decided is a decision over limits that are named like keys; those with a "!" refuse, and those with "~" before it are
-// of a policy in shadow, and those with one more of another.
+// decided is a decision over limits that are named like keys; those with a "!" refuse, and those
+// with "~" before it are of a policy in shadow, and those with one more of another.
 func decided(v engine.Verb, cost int64, keys ...string) (*engine.Request, *engine.Decision) {
 	r, d := &engine.Request{Verb: v, Cost: cost}, &engine.Decision{Allowed: true}
 	for _, key := range keys {
@@ -167,7 +167,8 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// TestTallyIsBounded counts more keys than there is room for, every other one in a ref, and loses only their names.
+// TestTallyIsBounded counts more keys than there is room for, every other one in a ref, and loses
+// only their names.
 func TestTallyIsBounded(t *testing.T) {
 	t.Parallel()
 	r := &Recorder{tally: newTally(), cfg: Config{Pending: 1 << 20}}
@@ -215,7 +216,8 @@ func BenchmarkTally(b *testing.B) {
 	}
 }
 
-// TestMinutes holds that what happened in a minute is written under it, and a few counts within 5 seconds.
+// TestMinutes holds that what happened in a minute is written under it, and a few counts within 5
+// seconds.
 func TestMinutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -246,8 +248,8 @@ func TestMinutes(t *testing.T) {
 	})
 }
 
-// TestManyCountsWait holds that more than a few counts are written at whole multiples of 15 seconds only, unless they
-// would find no room.
+// TestManyCountsWait holds that more than a few counts are written at whole multiples of 15 seconds
+// only, unless they would find no room.
 func TestManyCountsWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -266,14 +268,14 @@ func TestManyCountsWait(t *testing.T) {
 				t.Errorf("%d counts were written, want %d", n, want)
 			}
 		}
-		tell(fewCounts)
+		tell(fewKeys)
 		time.Sleep(5 * time.Second)
-		written(fewCounts)
-		tell(fewCounts + 1)
+		written(fewKeys)
+		tell(fewKeys + 1)
 		time.Sleep(5 * time.Second)
-		written(fewCounts)
+		written(fewKeys)
 		time.Sleep(5 * time.Second)
-		written(2*fewCounts + 1)
+		written(2*fewKeys + 1)
 		before := len(s.written())
 		tell(tallyShards * nearlyFull) // of which one shard has as many, and another may too
 		synctest.Wait()
@@ -287,7 +289,7 @@ func TestManyCountsWait(t *testing.T) {
 		for _, c := range s.written() {
 			sum += c.Allowed
 		}
-		if want := int64(2*fewCounts + 1 + tallyShards*nearlyFull); sum != want {
+		if want := int64(2*fewKeys + 1 + tallyShards*nearlyFull); sum != want {
 			t.Errorf("%d decisions of %d", sum, want)
 		}
 	})
@@ -348,8 +350,8 @@ func TestCloseTakesItsTime(t *testing.T) {
 	})
 }
 
-// TestCommitUnknown writes nothing twice, and says so. A write in doubt is the last for that time, so that what comes after it is
-// not lost as well.
+// TestCommitUnknown writes nothing twice, and says so. A write in doubt is the last for that time,
+// so that what comes after it is not lost as well.
 func TestCommitUnknown(t *testing.T) {
 	t.Parallel()
 	const more = 7
@@ -424,7 +426,8 @@ func TestTellersAndWriter(t *testing.T) {
 	}
 }
 
-// TestTallyByRef counts while counts are taken, and loses and doubles none, nor those that nothing on the same limit follows.
+// TestTallyByRef counts while counts are taken, and loses and doubles none, nor those that nothing
+// on the same limit follows.
 func TestTallyByRef(t *testing.T) {
 	t.Parallel()
 	y := newTally()
@@ -458,7 +461,8 @@ func TestTallyByRef(t *testing.T) {
 	}
 }
 
-// TestTheOldestMinuteIsWrittenFirst: when the time of a write is over, or the room, it is the last that waits or goes.
+// TestTheOldestMinuteIsWrittenFirst: when the time of a write is over, or the room, it is the last
+// that waits or goes.
 func TestTheOldestMinuteIsWrittenFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// maxName is more than any name has.
+// maxName bounds the length of a name, in bytes. No zone has a longer one.
 const maxName = 64
 
-// Load gives the zone that has a name of IANA's database, such as Europe/Berlin or UTC, and false where none has.
+// Load gives the time zone with a name of the IANA database, such as Europe/Berlin or UTC. It is false
+// if there is none.
 func Load(name string) (*time.Location, bool) {
 	if !isName(name) {
 		return nil, false
@@ -19,9 +20,9 @@ func Load(name string) (*time.Location, bool) {
 	return l, err == nil
 }
 
-// isName tells whether a name may be looked up. The names of zones are paths, so nothing that could lead out of their
-// folder, or to the zone of this machine, is. Nor are the folders with the same zones over again, of which those in right
-// count leap seconds, which Unix time does not.
+// isName reports whether a name may be looked up. Names are paths, so it excludes what leads out of
+// the folder of zones, or to the zone of this machine. It also excludes the folders posix and right,
+// which repeat all zones: those in right count leap seconds, which Unix time does not.
 func isName(name string) bool {
 	if name == "" || len(name) > maxName || name[0] == '/' || strings.Contains(name, "..") || strings.Contains(name, "//") ||
 		slices.Contains([]string{"Local", "localtime", "posixrules", "Factory"}, name) ||
