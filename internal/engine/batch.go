@@ -13,10 +13,10 @@ type batch struct {
 	// requests are all that were gathered, in order of arrival; pending are those that the store
 	// still has to answer.
 	requests, pending []*Request
-	// limitCount counts the limits of requests. closing has finish store denials whose event is not
-	// due yet.
+	// limitCount counts the limits of requests.
 	limitCount int
-	closing    bool
+	// closing says that the engine stops: denials are stored whose event is not due yet.
+	closing bool
 	// renewal is the engine's own request to renew leases, if any are spent.
 	renewal Request
 	// turn is for the first transaction, if the store gave one; began is when the engine began to
@@ -63,14 +63,14 @@ type counter struct {
 	err    error
 
 	dirty bool
-	// absent says that denials are reported of a counter that is not stored (any more), and that
-	// does not store it again.
+	// absent says that denials were reported for a counter that is no longer stored: it was reset or
+	// has expired. The report must not store it again.
 	absent bool
-	// These say what the workers must forget. refunded: cost came back. voidsLeases: their leases
-	// were granted under what no longer holds. freed: the counter has room again.
+	// These say what the workers must forget. refunded: cost came back. voidsLeases: what their
+	// leases rely on has changed. freed: the counter has room again.
 	refunded, voidsLeases, freed bool
-	// denied says that a request with this counter was denied. denials counts how often this
-	// counter refused; the first time it was a request of firstCost by the limit firstDenied.
+	// denied says that a request with this counter was denied. denials counts how often this counter
+	// was the reason; the first time it was for firstCost under the limit firstDenied.
 	denied             bool
 	denials, firstCost int64
 	firstDenied        *Limit
@@ -78,7 +78,7 @@ type counter struct {
 	// stored one; nil for none.
 	otherDefinition *cachedCounter
 	// exceededEvent is the index of the exceeded event in the batch's events, -1 for none.
-	// cachedDenials is how many denials that this worker counted in memory are accounted for.
+	// cachedDenials is how many denials this batch took over from denialCounts.
 	exceededEvent int
 	cachedDenials int64
 	// notDue says that a report came before its event is due: another worker has raised an event,
@@ -103,8 +103,8 @@ func (b *batch) clear() {
 }
 
 // failLate fails the requests that waited longer than most, with the reason why, and gives the time
-// since when the oldest of the others waits; now if there are none. Time before running does not
-// count: the process did not run then.
+// since when the oldest of the others waits; now if there are none. running is since when the
+// process has run without a stall: earlier waiting does not count.
 func (b *batch) failLate(now, running time.Time, most time.Duration, why error) (oldest time.Time) {
 	oldest = now
 	for _, r := range b.requests {
@@ -137,6 +137,14 @@ func (b *batch) failUnrepeatable(err error) {
 func (b *batch) clearDecisions() {
 	for _, r := range b.pending {
 		r.decision, r.err = Decision{}, nil
+	}
+}
+
+// endTurn ends a turn that no transaction took over.
+func (b *batch) endTurn() {
+	if b.turn != nil {
+		b.turn.End()
+		b.turn = nil
 	}
 }
 
@@ -183,14 +191,14 @@ func (b *batch) addCounters(r *Request) {
 			b.ids = append(b.ids, id)
 			b.leases = append(b.leases, batchLease{})
 		}
-		h := &b.leases[slot]
-		if h.ref == nil {
-			h.ref = r.Limits[i].Ref
+		bl := &b.leases[slot]
+		if bl.ref == nil {
+			bl.ref = r.Limits[i].Ref
 		}
 		if leasable {
-			h.asked += r.Cost
+			bl.asked += r.Cost
 		}
-		h.wanted = h.wanted || leasable || r.Verb == renewLeases
+		bl.wanted = bl.wanted || leasable || r.Verb == renewLeases
 		r.slots = append(r.slots, slot)
 	}
 }
@@ -231,7 +239,8 @@ func (b *batch) validUntil(until int64) bool {
 func (b *batch) load(snap Snapshot) {
 	b.now, b.ahead = snap.Now, max(0, snap.Latest-snap.Now)
 	b.stored, b.until = snap.States, snap.Until
-	b.changes, b.newReceipts, b.staleReceipts, b.events, b.stateBuf = b.changes[:0], b.newReceipts[:0], b.staleReceipts[:0], b.events[:0], b.stateBuf[:0]
+	b.changes, b.events, b.stateBuf = b.changes[:0], b.events[:0], b.stateBuf[:0]
+	b.newReceipts, b.staleReceipts = b.newReceipts[:0], b.staleReceipts[:0]
 	b.counters = slices.Grow(b.counters[:0], len(b.ids))[:len(b.ids)]
 	for i := range b.counters {
 		c := &b.counters[i]
@@ -240,10 +249,10 @@ func (b *batch) load(snap Snapshot) {
 			c.err = fmt.Errorf("counter %q %q: %w", b.ids[i].Key, b.ids[i].Name, c.err)
 		}
 		c.spec, c.state.until = c.state.spec, snap.Until
-		h := &b.leases[i]
-		h.newGrant = grant{} // decide may have been called before
-		if h.grant.amount > 0 && c.err == nil {
-			b.settleLease(c, h)
+		bl := &b.leases[i]
+		bl.newGrant = grant{} // decide may have been called before
+		if bl.grant.amount > 0 && c.err == nil {
+			b.settleLease(c, bl)
 		}
 	}
 	b.receipts = append(b.receipts[:0], snap.Receipts...)
@@ -251,19 +260,19 @@ func (b *batch) load(snap Snapshot) {
 
 // settleLease ends this worker's lease of the counter, so that requests are decided over what was
 // really used.
-func (b *batch) settleLease(c *counter, h *batchLease) {
-	l := &h.lease.limit
-	same := c.state.spec == h.lease.spec
-	if !same && (c.state.since == 0 || c.state.since != h.lease.stateSince) {
+func (b *batch) settleLease(c *counter, bl *batchLease) {
+	l := &bl.lease.limit
+	same := c.state.spec == bl.lease.spec
+	if !same && (c.state.since == 0 || c.state.since != bl.lease.stateSince) {
 		return // reset or redefined since
 	}
 	c.state.advanceInPlace(l, b.now)
 	before := c.state.remaining(l)
-	if c.state.settle(h.grant.amount, h.unused, h.grant.at, h.grant.since) {
+	if c.state.settleLease(bl.grant.amount, bl.unused, bl.grant.at, bl.grant.since) {
 		c.dirty = true
 		c.limit = l
 		// Under another amount of the limit it is not known here whether the counter was exhausted.
-		c.freed = !same && h.unused > 0 || before == 0 && c.state.remaining(l) > 0
+		c.freed = !same && bl.unused > 0 || before == 0 && c.state.remaining(l) > 0
 	}
 }
 
@@ -399,7 +408,7 @@ func (d *savedCounter) restore(c *counter) {
 
 // finish completes the events and encodes the changed counters.
 func (b *batch) finish(denials *denialCounts) Changes {
-	silent := 0
+	empty := 0 // exceeded events without any denial left to report
 	for slot := range b.counters {
 		c := &b.counters[slot]
 		if c.limit == nil || c.err != nil {
@@ -411,7 +420,7 @@ func (b *batch) finish(denials *denialCounts) Changes {
 			b.grantLease(slot, c)
 		}
 		if c.exceededEvent >= 0 && b.events[c.exceededEvent].Denied == 0 {
-			silent++
+			empty++
 		}
 		switch {
 		case charged:
@@ -420,7 +429,7 @@ func (b *batch) finish(denials *denialCounts) Changes {
 			b.changes = append(b.changes, b.encodeDenied(slot, c))
 		}
 	}
-	if silent > 0 {
+	if empty > 0 {
 		b.events = slices.DeleteFunc(b.events, func(e Event) bool { return e.Type == EventExceeded && e.Denied == 0 })
 	}
 	slices.SortFunc(b.newReceipts, func(x, y Receipt) int { return strings.Compare(x.ID, y.ID) })
@@ -430,15 +439,15 @@ func (b *batch) finish(denials *denialCounts) Changes {
 // grantLease charges ahead for later requests, if they may be leased and everything in this batch
 // fitted.
 func (b *batch) grantLease(slot int, c *counter) {
-	h := &b.leases[slot]
-	if !h.wanted || h.lease == nil || h.demand == 0 || !c.limit.Leased || c.denied || c.refunded || c.voidsLeases ||
+	bl := &b.leases[slot]
+	if !bl.wanted || bl.lease == nil || bl.demand == 0 || !c.limit.Leased || c.denied || c.refunded || c.voidsLeases ||
 		c.state.spec != c.limit.hash() {
 		return
 	}
-	if amount, until, since := c.state.lease(c.limit, h.demand); amount > 0 {
+	if amount, until, since := c.state.chargeAhead(c.limit, bl.demand); amount > 0 {
 		// The counter's moment is later than now if the store's clock was set back.
 		until = min(until, b.now+maxLease)
-		h.newGrant = grant{amount: amount, at: c.state.counting().moment(), until: until, since: since}
+		bl.newGrant = grant{amount: amount, at: c.state.counting().moment(), until: until, since: since}
 	}
 }
 

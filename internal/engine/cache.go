@@ -94,7 +94,7 @@ func (x *denialCache) afterCommit(b *batch) {
 	for i := range b.counters {
 		c := &b.counters[i]
 		switch {
-		case c.denied && !c.refunded && !c.freed:
+		case c.denied && !c.refunded && !c.freed: // perhaps only another counter denied the request
 			x.put(newCachedCounter(c.limit, &c.state), c.dirty, &b.generations)
 		case c.dirty && x.count.Load() > 0:
 			x.update(c, &b.generations)

@@ -17,33 +17,6 @@ const (
 	probeTimeout = 250 * time.Millisecond
 )
 
-func (e *Engine) newBatch() *batch {
-	select {
-	case b := <-e.spare:
-		return b
-	default:
-		return newBatch()
-	}
-}
-
-func (e *Engine) reuse(b *batch) {
-	b.clear()
-	select {
-	case e.spare <- b:
-	default:
-	}
-}
-
-// storeDenials stores the denials that only this worker counted, before it stops.
-func (e *Engine) storeDenials() {
-	for _, r := range e.denials.all() {
-		b := e.newBatch()
-		b.closing, b.began = true, time.Now()
-		b.add(r)
-		e.commit(b)
-	}
-}
-
 // commit answers every request of the batch: from the store, or without it if that fails. The
 // timeout of the transaction covers the wait for a turn too, since a store that hangs delays both.
 // It also ends before the oldest request has used up its deadline, because nobody may wait for the
@@ -153,26 +126,12 @@ func (e *Engine) writeWithRetries(b *batch, until time.Time, short bool) error {
 			// A request with an id can be repeated; others may be charged already.
 			b.failUnrepeatable(err)
 		}
-		if !e.waitToRetry(ctx, err, attempt) {
+		if !waitToRetry(ctx, err, attempt) {
 			break
 		}
 		err = e.writeOnce(ctx, b)
 	}
 	return err
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 // lateError is why a request waited too long: the store fails, or it works and there are too many
@@ -189,18 +148,10 @@ func (e *Engine) storeHealthy() bool {
 	return e.breaker.State() == gobreaker.StateClosed && e.breaker.Counts().ConsecutiveFailures == 0
 }
 
-// endTurn ends a turn that no transaction took over.
-func (b *batch) endTurn() {
-	if b.turn != nil {
-		b.turn.End()
-		b.turn = nil
-	}
-}
-
 // waitToRetry waits as long as the failure requires and reports whether to try again: after a lost
 // race at once, after another failure a little later and only a few times, and not while the
 // circuit is open.
-func (e *Engine) waitToRetry(ctx context.Context, err error, attempt int) bool {
+func waitToRetry(ctx context.Context, err error, attempt int) bool {
 	switch {
 	case errors.Is(err, ErrConflict):
 		return true
@@ -238,7 +189,8 @@ func (e *Engine) transact(ctx context.Context, update func() error) error {
 	began, probing := time.Now(), e.breaker.State() != gobreaker.StateClosed
 	_, err := e.breaker.Execute(func() (struct{}, error) {
 		err := update()
-		if err != nil && probing && ctx.Err() != nil {
+		timedOut := err != nil && ctx.Err() != nil
+		if timedOut && probing {
 			e.probeTimedOut.Store(true)
 		}
 		switch {
@@ -249,7 +201,7 @@ func (e *Engine) transact(ctx context.Context, update func() error) error {
 		default:
 			e.recordSuccess()
 		}
-		e.lastTimedOut.Store(err != nil && ctx.Err() != nil && time.Since(began) >= e.cfg.Deadline*3/8 && !e.heartbeat.runningSince().After(began))
+		e.lastTimedOut.Store(timedOut && time.Since(began) >= e.cfg.Deadline*3/8 && !e.heartbeat.runningSince().After(began))
 		return struct{}{}, err
 	})
 	if err != nil && !isCircuitOpen(err) && !errors.Is(err, errShortTimeout) {

@@ -100,13 +100,15 @@ func (d *denialCounts) afterCommit(c *counter, now int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.exceededEvent < 0 && c.cachedDenials == 0 && !c.notDue {
+		// Nothing was reported: the batch's denials wait for the next event.
 		d.addTo(&unreported{limit: *c.firstDenied}, c.firstDenied, c.firstCost, c.denials, c.state.exceededAt+exceededInterval)
 		return
 	}
-	due := now
+	lastEvent := now
 	if c.notDue {
-		due = min(c.state.exceededAt, now)
+		lastEvent = min(c.state.exceededAt, now)
 		if d.pending[c.limit.CounterID] == nil && c.denials > 0 {
+			// The denials are in the state. A closed count of them has them reported.
 			d.addTo(&unreported{limit: *c.firstDenied}, c.firstDenied, c.firstCost, countClosed, 0)
 		}
 	}
@@ -114,7 +116,7 @@ func (d *denialCounts) afterCommit(c *counter, now int64) {
 	if u == nil {
 		return
 	}
-	u.due = due + exceededInterval
+	u.due = lastEvent + exceededInterval
 	switch {
 	case u.count.Load() > 0: // it was begun after take
 	case u.next != nil:
@@ -134,6 +136,7 @@ func (d *denialCounts) afterCommit(c *counter, now int64) {
 func (d *denialCounts) due(now int64) []*Request {
 	return d.requests(func(u *unreported) bool { return u.due <= now || u.due > now+exceededInterval }) // or the clock was set back
 }
+
 func (d *denialCounts) all() []*Request { return d.requests(func(*unreported) bool { return true }) }
 
 func (d *denialCounts) requests(pick func(*unreported) bool) (rs []*Request) {
@@ -177,5 +180,15 @@ func (e *Engine) reportLoop() {
 			}
 		}
 		due = due[min(part, len(due)):]
+	}
+}
+
+// storeDenials stores the denials that only this worker counted, before it stops.
+func (e *Engine) storeDenials() {
+	for _, r := range e.denials.all() {
+		b := e.newBatch()
+		b.closing, b.began = true, time.Now()
+		b.add(r)
+		e.commit(b)
 	}
 }

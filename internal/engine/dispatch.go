@@ -144,3 +144,22 @@ func (w *writer) serve(r *Request) bool {
 	w.served.requests = append(w.served.requests, r)
 	return true
 }
+
+// newBatch gives a spare batch, or a new one.
+func (e *Engine) newBatch() *batch {
+	select {
+	case b := <-e.spare:
+		return b
+	default:
+		return newBatch()
+	}
+}
+
+// reuse keeps a batch whose requests were answered for newBatch.
+func (e *Engine) reuse(b *batch) {
+	b.clear()
+	select {
+	case e.spare <- b:
+	default:
+	}
+}

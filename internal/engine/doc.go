@@ -14,11 +14,13 @@
 //     the queue.
 //   - One goroutine takes what is queued as a batch (dispatch.go) and has the store run one
 //     transaction for it (commit.go), in which the batch is decided (batch.go, decide.go,
-//     receipt.go, settle.go).
+//     receipt.go, settle.go) and its events are raised (events.go).
 //   - Another goroutine hands out the answers. What the store could not decide is answered without
 //     it (fallback.go).
 //
-// A counter's state is in state.go, and the three algorithms in sliding.go, fixed.go and bucket.go.
+// Failures of the store are noticed in failure.go, a call that does not return in hung.go, and a
+// pause of the process itself in heartbeat.go. A counter's state is in state.go, and the three
+// algorithms in sliding.go, fixed.go and bucket.go.
 //
 // The invariants:
 //

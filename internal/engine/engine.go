@@ -75,15 +75,17 @@ type Engine struct {
 	cfg     Config
 	breaker *gobreaker.CircuitBreaker[struct{}]
 
-	queue   chan *Request
-	answers chan *batch
-	spare   chan *batch
+	queue chan *Request
+	// answers are batches to hand out, spare those to use again.
+	answers, spare chan *batch
 
 	// closing guards closed and queue against a Submit that runs while Close begins.
 	closing sync.RWMutex
 	closed  bool
 	quit    chan struct{}
 	done    sync.WaitGroup
+
+	// The health of the store, see failure.go.
 
 	// lastFailure is nil while the store answers.
 	lastFailure atomic.Pointer[failure]
@@ -93,20 +95,27 @@ type Engine struct {
 	// probeTimedOut says that the store did not answer a probe in time. It may just be slow, so a
 	// goroutine tries it with a longer timeout, while probing is true.
 	probeTimedOut, probing atomic.Bool
-	// typicalTxn is about how long recent transactions took, in nanoseconds. shortTimeouts counts
-	// the transactions in a row that timed out because their requests had waited for long.
-	typicalTxn, shortTimeouts atomic.Int64
-	// txnDeadline is when the running transaction should have ended, in nanoseconds since the
-	// heartbeat's origin; 0 while none runs. hung says that it still runs after that. returned gets
-	// a value when it ends then.
+	// typicalTxn is about how long recent transactions took, in nanoseconds.
+	typicalTxn atomic.Int64
+	// shortTimeouts counts the transactions in a row that timed out because their requests had
+	// waited for long.
+	shortTimeouts atomic.Int64
+
+	// The running transaction, see hung.go.
+
+	// txnDeadline is when it should end, in nanoseconds since the heartbeat's origin; 0 while none
+	// runs.
 	txnDeadline atomic.Int64
-	hung        atomic.Bool
-	returned    chan struct{}
-	heartbeat   heartbeat
-	clock       atomic.Pointer[clockReading]
-	// refreshed is the reading that was old when a denial relied on it, for which a transaction has
-	// been queued.
-	refreshed    atomic.Pointer[clockReading]
+	// hung says that it runs past that deadline. returned then gets a value when it ends.
+	hung      atomic.Bool
+	returned  chan struct{}
+	heartbeat heartbeat
+
+	// clock is the last reading of the store's clock.
+	clock atomic.Pointer[clockReading]
+	// refreshed is the last reading for which a denial from memory has queued a new transaction.
+	refreshed atomic.Pointer[clockReading]
+
 	cache        denialCache
 	denials      denialCounts
 	leases       leases
@@ -325,23 +334,3 @@ func (e *Engine) answerLoop() {
 		e.reuse(b)
 	}
 }
-
-// clockReading is the store's clock, in Unix milliseconds, as read by a transaction that ran from
-// sent to received on the worker's own clock. If the store's clock was estimated, it lay between
-// now and now + ahead.
-type clockReading struct {
-	now, ahead     int64
-	sent, received time.Time
-}
-
-// earliest and latest bound the store's clock at t. latest compares monotonic and wall time,
-// because the monotonic clock stands still while the machine sleeps.
-func (r *clockReading) earliest(t time.Time) int64 { return r.now + t.Sub(r.received).Milliseconds() }
-func (r *clockReading) latest(t time.Time) int64 {
-	passed := max(t.Sub(r.sent), t.Round(0).Sub(r.sent.Round(0)))
-	return r.now + r.ahead + passed.Milliseconds() + 2
-}
-
-// now estimates the store's clock. It is never ahead of it as long as the worker's clock does not
-// run fast.
-func (e *Engine) now() int64 { return e.clock.Load().earliest(time.Now()) }

@@ -16,7 +16,7 @@ func (b *batch) decideReport(r *Request, newID func() string) {
 		result := Result{}
 		result.fill(l, &state, b.now, r.deniedCosts[i])
 		if r.deniedCosts[i] <= result.Remaining {
-			result.RetryAfter = 1
+			result.RetryAfter = 1 // the cost fits by now; 0 would mean that it never does
 		}
 		switch {
 		case !exceededDue(c.state.exceededAt, b.now):

@@ -35,6 +35,11 @@ func (e *Engine) recordSuccess() {
 	}
 }
 
+// isCircuitOpen reports whether the circuit breaker refused to run a transaction.
+func isCircuitOpen(err error) bool {
+	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
+}
+
 // cause is the store's error that opened the circuit.
 func (e *Engine) cause() error {
 	if last := e.lastFailure.Load(); last != nil {

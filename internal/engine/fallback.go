@@ -4,17 +4,11 @@ import (
 	"errors"
 	"math"
 	"sync"
-
-	"github.com/sony/gobreaker/v2"
 )
 
 // degradedRetry is the retryAfter of a denial without the store, in milliseconds: the circuit is
 // tried again by then.
 const degradedRetry = 1000
-
-func isCircuitOpen(err error) bool {
-	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
-}
 
 // answerWithoutStore answers a request that the store did not decide, as its OnError says. Some
 // errors stand, because an answer would be wrong: a refund or settle, or a record outside the local

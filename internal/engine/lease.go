@@ -126,11 +126,11 @@ func (x *leases) serve(r *Request, now time.Time, clock *clockReading) (Decision
 // transaction could take the first lease, and what was served from it would stay charged though the
 // second lease fails. The locks are taken in one order, and no other code holds two.
 func (x *leases) serveAll(r *Request, now time.Time, clock *clockReading, results []Result) bool {
-	var homes uint
+	var shards uint // a bit for each
 	for i := range r.Limits {
-		homes |= 1 << x.shardIndex(r.Limits[i].CounterID)
+		shards |= 1 << x.shardIndex(r.Limits[i].CounterID)
 	}
-	for left := homes; left > 0; left &= left - 1 {
+	for left := shards; left > 0; left &= left - 1 {
 		x.shards[bits.TrailingZeros(left)].mu.Lock()
 	}
 	served := 0
@@ -144,7 +144,7 @@ func (x *leases) serveAll(r *Request, now time.Time, clock *clockReading, result
 			e.demand.subtract(r.Cost)
 		}
 	}
-	for left := homes; left > 0; left &= left - 1 {
+	for left := shards; left > 0; left &= left - 1 {
 		x.shards[bits.TrailingZeros(left)].mu.Unlock()
 	}
 	return served == len(r.Limits)
@@ -283,22 +283,22 @@ func (e *lease) fill(l *Limit, now time.Time, r *Result) {
 // demand.
 func (x *leases) takeForBatch(b *batch, now int64) {
 	for slot := range b.leases {
-		h := &b.leases[slot]
-		if !h.wanted && x.count.Load() == 0 {
+		bl := &b.leases[slot]
+		if !bl.wanted && x.count.Load() == 0 {
 			continue
 		}
-		s, e := x.lockAndFind(h.ref, b.ids[slot])
-		if e == nil && h.asked > 0 {
+		s, e := x.lockAndFind(bl.ref, b.ids[slot])
+		if e == nil && bl.asked > 0 {
 			e = x.add(s, b.ids[slot])
 		}
 		if e != nil {
-			h.lease, h.grant, h.unused, h.endCount = e, e.grant, e.tokens, e.endCount
+			bl.lease, bl.grant, bl.unused, bl.endCount = e, e.grant, e.tokens, e.endCount
 			// What is asked now counts too. But a counter that was asked for only once is not worth
 			// a lease.
-			if h.demand = e.demand.recent(now); h.demand > 0 {
-				h.demand += h.asked
+			if bl.demand = e.demand.recent(now); bl.demand > 0 {
+				bl.demand += bl.asked
 			}
-			e.demand.add(now, h.asked)
+			e.demand.add(now, bl.asked)
 			e.grant, e.tokens, e.returning, e.idle = grant{}, 0, false, 0
 		}
 		s.mu.Unlock()
@@ -319,12 +319,12 @@ func (x *leases) add(s *leaseShard, id CounterID) *lease {
 // restore gives a batch's leases back to the worker after its transaction failed.
 func (x *leases) restore(b *batch) {
 	for slot := range b.leases {
-		if h := &b.leases[slot]; h.lease != nil {
-			s := h.lease.shard
+		if bl := &b.leases[slot]; bl.lease != nil {
+			s := bl.lease.shard
 			s.mu.Lock()
-			h.lease.demand.subtract(h.asked) // takeForBatch will add it again
-			if h.grant.amount > 0 {
-				h.lease.grant, h.lease.tokens = h.grant, h.unused
+			bl.lease.demand.subtract(bl.asked) // takeForBatch will add it again
+			if bl.grant.amount > 0 {
+				bl.lease.grant, bl.lease.tokens = bl.grant, bl.unused
 			}
 			s.mu.Unlock()
 		}
@@ -334,10 +334,10 @@ func (x *leases) restore(b *batch) {
 // install begins the leases that the transaction of a batch granted.
 func (x *leases) install(b *batch) {
 	for slot := range b.leases {
-		if h := &b.leases[slot]; h.newGrant.amount > 0 {
-			s := h.lease.shard
+		if bl := &b.leases[slot]; bl.newGrant.amount > 0 {
+			s := bl.lease.shard
 			s.mu.Lock()
-			h.lease.start(&b.counters[slot], h, b.clock)
+			bl.lease.start(&b.counters[slot], bl, b.clock)
 			s.mu.Unlock()
 		}
 	}
@@ -345,11 +345,11 @@ func (x *leases) install(b *batch) {
 
 // start begins the lease that was granted. If it was ended during the transaction, its tokens can
 // only be given back.
-func (e *lease) start(c *counter, h *batchLease, clock *clockReading) {
+func (e *lease) start(c *counter, bl *batchLease, clock *clockReading) {
 	e.spec, e.stateSince = c.state.spec, c.state.since
-	e.limit, e.grant, e.tokens, e.clock = *c.limit, h.newGrant, h.newGrant.amount, clock
+	e.limit, e.grant, e.tokens, e.clock = *c.limit, bl.newGrant, bl.newGrant.amount, clock
 	e.used, e.resetAt, e.bucket = c.state.counting().used(), c.state.resetAt(clock.now), c.state.bucket
-	e.ended = e.endCount != h.endCount
+	e.ended = e.endCount != bl.endCount
 }
 
 // endFor ends the leases of counters; the next sweep gives back what is left of them.
@@ -376,7 +376,7 @@ func (f *Forget) names(id CounterID) bool {
 }
 
 // takeExpired gives requests to settle the leases that have ended at now, even if nothing is left
-// of them, and stops to track idle counters. With all it gives requests for all leases, also those
+// of them, and stops tracking idle counters. With all it gives requests for all leases, also those
 // that are being returned.
 func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs []*Request) {
 	for i := range x.shards {

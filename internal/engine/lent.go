@@ -22,8 +22,8 @@ const (
 // leases of the older have ended. The newer is empty only if both are.
 type lent struct{ newer, older loans }
 
-// generationLength is for how long leases belong to one generation, in milliseconds. The leases of
-// the generation before last no longer than that.
+// generationLength is for how long leases belong to one generation, in milliseconds. No
+// lease of an older generation lasts longer than that.
 const generationLength = maxLease + leaseGrace
 
 // loans are the leases of one generation.
@@ -104,7 +104,7 @@ func (g *loans) decode(d *decoder) {
 	g.since = g.until - d.between(0, farFuture)
 }
 
-// lease charges up to want ahead, so that one worker may serve it from memory until the given
+// chargeAhead charges up to want ahead, so that one worker may serve it from memory until the given
 // moment. The amount is 0 if a lease could break what the limit promises:
 //
 //   - A lease ends with its fixed window, or with its sub-bucket of a sliding window, because what
@@ -115,7 +115,7 @@ func (g *loans) decode(d *decoder) {
 //
 // It takes only a fraction of what remains, and never reaches the threshold of the warning: the
 // request that crosses it is decided by the store, which writes its event.
-func (s *State) lease(l *Limit, want int64) (amount, until, since int64) {
+func (s *State) chargeAhead(l *Limit, want int64) (amount, until, since int64) {
 	remaining := s.remaining(l)
 	amount = min(want, remaining/leaseFraction)
 	if remaining > l.Threshold {
@@ -133,10 +133,10 @@ func (s *State) lease(l *Limit, want int64) (amount, until, since int64) {
 	return amount, until, s.lent.add(amount, now, until+leaseGrace)
 }
 
-// settle ends a lease of an amount that was charged at a moment: it takes back what is unused. It
+// settleLease ends a lease of an amount that was charged at a moment: it takes back what is unused. It
 // is false if the counter does not know the lease: the counter was reset, or the lease ended too
 // long ago.
-func (s *State) settle(amount, unused, at, since int64) bool {
+func (s *State) settleLease(amount, unused, at, since int64) bool {
 	g := s.lent.generationOf(since)
 	if g == nil {
 		return false

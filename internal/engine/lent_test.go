@@ -24,7 +24,7 @@ type lending struct {
 func (h *lending) lend(t *rapid.T) {
 	h.play(op{0, Check, 1}) // a transaction brings the counter to its moment
 	before := h.state.remaining(&h.limit)
-	amount, until, since := h.state.lease(&h.limit, genAmount.Draw(t, "demand"))
+	amount, until, since := h.state.chargeAhead(&h.limit, genAmount.Draw(t, "demand"))
 	if amount == 0 {
 		return
 	}
@@ -55,7 +55,7 @@ func (h *lending) settle(t *rapid.T) {
 		return
 	}
 	h.play(op{0, Check, 1})
-	h.state.settle(b.amount, b.left, b.at, b.since)
+	h.state.settleLease(b.amount, b.left, b.at, b.since)
 	*b = borrowed{}
 }
 
@@ -171,7 +171,7 @@ func TestALeaseOfAResetCounterGivesNothingBack(t *testing.T) {
 			h.lend(t)
 			used := h.state.counting().used()
 			b := h.leases[0]
-			if h.state.settle(b.amount, b.left, b.at, b.since); h.state.counting().used() < used {
+			if h.state.settleLease(b.amount, b.left, b.at, b.since); h.state.counting().used() < used {
 				t.Fatalf("%d used before, %d after", used, h.state.counting().used())
 			}
 		})
@@ -201,7 +201,7 @@ func TestWhatIsLentDoesNotProlongTheLeasesOfABucket(t *testing.T) {
 	h := history{limit: Limit{CounterID: CounterID{"k", "n"}, Algorithm: TokenBucket, Limit: 100, Window: window, Threshold: -1}, now: now}
 	h.ask(Consume, 40)
 	for range 5 {
-		amount, until, _ := h.state.lease(&h.limit, 100)
+		amount, until, _ := h.state.chargeAhead(&h.limit, 100)
 		if amount == 0 {
 			t.Fatal("no lease")
 		}
@@ -224,7 +224,7 @@ func TestNoMoreIsLentThanCounts(t *testing.T) {
 		for range 100 {
 			h.now += 400
 			h.ask(Consume, 1)
-			h.state.lease(&h.limit, MaxAmount)
+			h.state.chargeAhead(&h.limit, MaxAmount)
 			if lent, used := h.state.lent.amount(), h.state.counting().used(); lent > used {
 				t.Fatalf("%d lent, %d used", lent, used)
 			}
@@ -247,15 +247,15 @@ func TestWhatADeadWorkerLostIsNotLentForEver(t *testing.T) {
 		l := Limit{CounterID: CounterID{"k", "n"}, Algorithm: a, Limit: MaxAmount, Window: window, Threshold: -1}
 		h := lending{history: history{limit: l, now: 1_700_000_040_000}}
 		h.ask(Consume, 1000)
-		h.state.lease(&h.limit, 500)
+		h.state.chargeAhead(&h.limit, 500)
 		var live borrowed
 		for range 20 {
 			h.now += 400
 			h.play(op{0, Check, 1})
-			if live.amount > 0 && !h.state.settle(live.amount, live.left, live.at, live.since) {
+			if live.amount > 0 && !h.state.settleLease(live.amount, live.left, live.at, live.since) {
 				t.Fatalf("%+v is not known, of %+v", live, h.state.lent)
 			}
-			amount, until, since := h.state.lease(&h.limit, 100)
+			amount, until, since := h.state.chargeAhead(&h.limit, 100)
 			live = borrowed{grant{amount, h.state.counting().moment(), until, since}, amount}
 			stored(t, &h.state)
 		}

@@ -9,10 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
 )
 
 // The errors of [Engine.Settle], besides those of every request.
@@ -66,9 +63,9 @@ func (p *Receipt) forOtherConsume(r *Request) bool {
 		return false
 	}
 	var k struct {
-		Life int64 `json:"life"`
+		ConsumeExpiry int64 `json:"life"`
 	}
-	return json.Unmarshal(p.Answer, &k) == nil && k.Life != 0 && k.Life != r.consumeExpiry
+	return json.Unmarshal(p.Answer, &k) == nil && k.ConsumeExpiry != 0 && k.ConsumeExpiry != r.consumeExpiry
 }
 
 // consumeReplaced reports whether a new consume took the id while the settle waited. Only the
@@ -165,107 +162,6 @@ func settleID(id string) string { return settlePrefix + id }
 func (r *Request) consumeID() string { return strings.TrimPrefix(r.ID, settlePrefix) }
 
 const settlePrefix = "settle\n"
-
-// receiptReads batches the receipt lookups of settles: those that arrive while one transaction
-// reads wait for the next, which reads for all of them.
-type receiptReads struct {
-	mu      sync.Mutex
-	waiting []*receiptRead
-	running bool
-}
-
-// receiptRead asks for two receipts; done is closed when they were read. abandoned, guarded by
-// receiptReads.mu, says that nobody waits for them any more.
-type receiptRead struct {
-	ids       [2]string
-	found     [2]*Receipt
-	err       error
-	done      chan struct{}
-	abandoned bool
-}
-
-// add adds a lookup, and reports whether the caller has to start the reading.
-func (x *receiptReads) add(q *receiptRead) (first bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	first = !x.running
-	x.waiting, x.running = append(x.waiting, q), true
-	return first
-}
-
-// take gives up to max of the waiting lookups; none ends the reading.
-func (x *receiptReads) take(max int) []*receiptRead {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	live := slices.DeleteFunc(x.waiting, func(q *receiptRead) bool { return q.abandoned })
-	n := min(max, len(live))
-	x.waiting, x.running = live[n:], n > 0
-	return live[:n:n]
-}
-
-func (x *receiptReads) abandon(q *receiptRead) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	q.abandoned = true
-}
-
-// findReceipts reads two receipts. It fails at once while the store is known to fail, and otherwise
-// waits no longer than a transaction may take.
-func (e *Engine) findReceipts(ctx context.Context, first, second string) (a, b *Receipt, err error) {
-	if state := e.breaker.State(); e.hung.Load() || state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.probeTimedOut.Load() {
-		return nil, nil, unavailable("read receipts", e.cause())
-	}
-	ctx, cancel := context.WithTimeout(ctx, e.txnTimeout())
-	defer cancel()
-	q := &receiptRead{ids: [2]string{first, second}, done: make(chan struct{})}
-	if e.receiptReads.add(q) {
-		go func() {
-			for qs := e.receiptReads.take(e.cfg.MaxBatch); len(qs) > 0; qs = e.receiptReads.take(e.cfg.MaxBatch) {
-				e.readReceipts(qs)
-			}
-		}()
-	}
-	select {
-	case <-q.done:
-		return q.found[0], q.found[1], q.err
-	case <-ctx.Done():
-		e.receiptReads.abandon(q)
-		return nil, nil, unavailable("read receipts", ctx.Err())
-	}
-}
-
-// readReceipts reads receipts in a transaction that writes nothing.
-func (e *Engine) readReceipts(qs []*receiptRead) {
-	ctx, cancel := context.WithTimeout(context.Background(), e.txnTimeout())
-	defer cancel()
-	var ids []string
-	for _, q := range qs {
-		ids = append(ids, q.ids[:]...)
-	}
-	slices.Sort(ids)
-	ids = slices.Compact(ids)
-	err := e.transact(ctx, func() error {
-		return e.cfg.Store.Update(ctx, Batch{IDs: ids}, func(s Snapshot) Changes {
-			e.cache.invalidateOthers(&s.Others)
-			for _, q := range qs {
-				for i, id := range q.ids {
-					at, _ := slices.BinarySearch(ids, id)
-					q.found[i] = s.Receipts[at]
-				}
-			}
-			return Changes{}
-		})
-	})
-	if isCircuitOpen(err) {
-		err = e.cause()
-	}
-	for _, q := range qs {
-		if err != nil {
-			q.err = unavailable("read receipts", err)
-		}
-		close(q.done)
-	}
-}
 
 // decideSettle sets the final cost over the counters as the earlier requests of the batch left
 // them. If a limit was redefined since, no event is raised: it would be about a limit that no
@@ -391,8 +287,8 @@ func (s *State) refundCharge(cost, charged, at int64) {
 	}
 }
 
-// unrefilled is what is missing of a charge that was made at a moment, if all that was refilled
-// since is counted as its: whole tokens, negative for none, and a fraction.
+// unrefilled is what is still missing of a charge that was made at a moment, if all that was
+// refilled since counts as refilled for it: whole tokens, negative for none, and a fraction.
 func (t *tokenBucket) unrefilled(charged, at int64) (tokens, fraction int64) {
 	since := *t
 	since.level, since.fraction, since.last, since.oldDebt = 0, 0, at, 0

@@ -164,7 +164,7 @@ func TestSettleLeavesWhatIsLent(t *testing.T) {
 		if !h.reserve(600) {
 			t.Fatal("denied")
 		}
-		lent, _, _ := h.state.lease(&h.limit, 40)
+		lent, _, _ := h.state.chargeAhead(&h.limit, 40)
 		if lent != 40 {
 			t.Fatalf("lent %d", lent)
 		}

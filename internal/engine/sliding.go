@@ -37,7 +37,7 @@ func (s *slidingWindow) start(l *Limit, now int64) {
 
 func subBucketWidth(window int64) int64 { return (window + subBuckets - 1) / subBuckets }
 
-// leavesAt is when a bucket stops to count.
+// leavesAt is when a bucket no longer counts.
 func (s *slidingWindow) leavesAt(b subBucket) int64 { return (b.index+1)*s.width + s.window }
 
 // advance does not write into buckets, so a shallow copy of the state may be advanced.

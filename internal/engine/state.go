@@ -118,6 +118,7 @@ func (s *State) trimLent() {
 	}
 }
 
+// redefine brings the state to now, and to the definition of l if it has another one.
 func (s *State) redefine(l *Limit, now int64) {
 	spec := l.hash()
 	if s.spec == spec {
