@@ -7,9 +7,8 @@ func (b *batch) decideReport(r *Request, newID func() string) {
 		if c.err != nil {
 			continue
 		}
-		// Report over a copy. The stored state keeps its definition and moment, because another
-		// definition carries over from there what is used, and denials have told callers when that
-		// is free.
+		// Report over a copy. The stored state keeps its definition and moment: another definition
+		// carries over from there what is used, and the retryAfter of earlier denials relies on it.
 		state := c.state.clone()
 		state.advance(l, b.now)
 		c.absent = !c.stored
@@ -69,9 +68,9 @@ func (b *batch) completeEvent(c *counter, id CounterID, denials *denialCounts) {
 	c.state.exceededAt, c.state.denied = b.now, 0
 }
 
-// encodeDenied encodes a counter of which only the denials changed. It keeps the stored moment,
-// because another definition carries over from there what is used, and denials have told callers
-// when that is free. A counter that is not stored yet begins under the limit that denied first.
+// encodeDenied encodes a counter of which only the denials changed. It keeps the stored moment:
+// another definition carries over from there what is used, and the retryAfter of earlier denials
+// relies on it. A counter that is not stored yet begins under the limit that denied first.
 func (b *batch) encodeDenied(slot int, c *counter) CounterChange {
 	var s State
 	_ = s.Decode(b.stored[slot]) // load has decoded it without an error
