@@ -6,7 +6,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestARequestSaysWhetherItIsAnsweredAtOnce: whoever submits it may be one that must not do what an answer takes.
+// TestARequestSaysWhetherItIsAnsweredAtOnce: a caller may have work that it must not do in its own
+// goroutine.
 func TestARequestSaysWhetherItIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
 	e := start(t, engine.Config{Store: openTap(t)})

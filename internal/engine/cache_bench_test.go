@@ -6,8 +6,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// BenchmarkFromMemory is what the engine costs for an answer that needs no store: a denial, and one from a lease that
-// is renewed like in a service, or from three.
+// BenchmarkFromMemory measures an answer that needs no store: a denial, one from a lease that is
+// renewed as in a service, and one from three leases.
 func BenchmarkFromMemory(b *testing.B) {
 	for name, c := range map[string]struct {
 		limit int64

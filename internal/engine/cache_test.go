@@ -35,8 +35,8 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	}
 }
 
-// TestDenialsAreCountedOnceWhileTheyAreTold has two memories of one counter, as when it was remembered anew, counted in
-// while its denials are told of and their room is used again.
+// TestDenialsAreCountedOnceWhileTheyAreTold has two cache entries of one counter, as when it is
+// cached again, count denials while they are reported.
 func TestDenialsAreCountedOnceWhileTheyAreTold(t *testing.T) {
 	t.Parallel()
 	var d denialCounts
@@ -83,7 +83,7 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 	s.counting().charge(1)
 	s.exceededAt = 1 // or the store would tell of the denial
 	read := x.generations()
-	x.invalidate(Forget{Key: "k"}) // a refund elsewhere, after the row was read
+	x.invalidate(Forget{Key: "k"}) // another worker's refund, after the row was read
 	x.put(newCachedCounter(&l, &s), true, &read)
 	deny := func() bool {
 		clock := clockReading{now: 1, sent: time.Now(), received: time.Now()}
@@ -102,7 +102,8 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 	}
 }
 
-// TestARefKnowsWhenItIsVoid holds that a limit with a Ref is denied as one without, whatever happens to what it found.
+// TestARefKnowsWhenItIsVoid: a limit with a Ref is denied like one without, whatever happens to the
+// entry that the Ref holds.
 func TestARefKnowsWhenItIsVoid(t *testing.T) {
 	t.Parallel()
 	var x denialCache
@@ -143,7 +144,7 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 		},
 	} {
 		exhaust(1)
-		for range 2 { // the second time by what it found
+		for range 2 { // the second time through the Ref
 			if retry() == 0 {
 				t.Fatalf("%s: not denied before", name)
 			}
@@ -160,7 +161,8 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 	}
 }
 
-// TestADenialFromMemoryIsAsTheStores, to the millisecond, and counts for who refused alone.
+// TestADenialFromMemoryIsAsTheStores, to the millisecond, and is only counted for the limit that
+// denied.
 func TestADenialFromMemoryIsAsTheStores(t *testing.T) {
 	t.Parallel()
 	var x denialCache
@@ -194,7 +196,7 @@ func TestADenialFromMemoryIsAsTheStores(t *testing.T) {
 		}
 		return denied
 	}
-	last := int64(noon + 60_000 - 3) // the store's clock may say 2 ms more
+	last := int64(noon + 60_000 - 3) // the store's clock may be 2 ms ahead of this
 	for _, c := range []struct {
 		at, cost int64
 		limits   []Limit
@@ -212,7 +214,8 @@ func TestADenialFromMemoryIsAsTheStores(t *testing.T) {
 	}
 }
 
-// TestADenialUnderAnotherDefinitionIsNeverSure: nor is what a request before it in the batch was told.
+// TestADenialUnderAnotherDefinitionIsNeverSure: the batch must be decided again in turn, with the
+// requests before it.
 func TestADenialUnderAnotherDefinitionIsNeverSure(t *testing.T) {
 	t.Parallel()
 	const now, latest, until = 1_000_000, 1_000_300, 1_000_325

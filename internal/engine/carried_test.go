@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Another definition takes what was used as charged at the last moment of the one before, whenever it comes, and then keeps
-// the law of the new limit.
+// Another definition takes over what was used as charged at the latest moment of the old one, and
+// then keeps the new limit's law.
 func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 	t.Parallel()
 	check(t, cases, func(t *rapid.T) {
@@ -17,7 +17,7 @@ func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 		for _, o := range genOps(h.limit, 8, Consume, Consume, Record, Refund).Draw(t, "ops") {
 			h.play(o)
 		}
-		// The change comes some time after the last request under the old definition.
+		// The definition changes some time after the last request under the old one.
 		last, used := h.latest, h.state.counting().used()
 		h.now = h.latest + rapid.Int64Range(0, h.limit.Window.Millis).Draw(t, "change")
 		h.latest = h.now
@@ -27,15 +27,15 @@ func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 			h.limit.Window, h.limit.Zone = old.limit.Window, nil
 		}
 		h.state = *stored(t, &h.state)
-		// What counts is the window of the last request: the one after it, that the old definition would begin by now, may
-		// happen to be of the new one too.
+		// What counts is the window of the last request. The window that the old definition would
+		// be in by now may by chance be one of the new definition too.
 		same := goesOn(&old, &h)
 		left := old.ask(Check, 1).Used
 		if !same || h.limit.Algorithm == TokenBucket {
 			at, counts := last, used
 			if beyond := used - h.limit.capacity(); h.limit.Algorithm == TokenBucket && beyond > 0 {
 				before := old.limit
-				if !same { // all that it cannot hold in one window
+				if !same { // what it cannot hold is refilled in one window
 					before = Limit{Limit: min(beyond, MaxAmount), Window: h.limit.Window}
 				}
 				if before.Limit > h.limit.Limit {
@@ -52,14 +52,14 @@ func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 		}
 		r := h.ask(Check, 1)
 		if same && h.limit.Algorithm == TokenBucket && r.Used < left {
-			left-- // a bucket keeps its part of a token
+			left-- // a bucket keeps its fraction of a token
 		}
 		if r.Used != left || r.Remaining != max(0, h.limit.capacity()-left) {
 			t.Fatalf("%d used of %+v, the last at %d, became %d used, %d remaining of %+v at %d, want %d", used, old.limit.Spec(), last,
 				r.Used, r.Remaining, h.limit.Spec(), h.now, left)
 		}
 		if same || used > h.limit.capacity() {
-			return // what is used may be free earlier than if it had been charged then
+			return // what is used may be free earlier than if it were charged then
 		}
 		log := []charged{{at: last, cost: used}}
 		for _, o := range genOps(h.limit, 8, Consume).Draw(t, "more") {
@@ -73,7 +73,7 @@ func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
 	})
 }
 
-// goesOn tells whether the same window counts on under another definition.
+// goesOn reports whether the same window continues under the other definition.
 func goesOn(old, h *history) bool {
 	switch {
 	case old.limit.Algorithm != h.limit.Algorithm:
@@ -86,8 +86,8 @@ func goesOn(old, h *history) bool {
 	}
 }
 
-// lawFrom is the law for a log whose first charge stands for what was used before; it may be of nothing, which
-// starts no window.
+// lawFrom is the law for a log whose first charge stands for what was used before. It may be 0,
+// which starts no window.
 func lawFrom(l Limit, log []charged) bool {
 	if log[0].cost == 0 {
 		log = slices.Delete(log, 0, 1)
@@ -95,8 +95,8 @@ func lawFrom(l Limit, log []charged) bool {
 	return law(l, log)
 }
 
-// repaid is until when what was used beyond the capacity of a lower limit is refilled at the rate of the one before, and how much of it is
-// missing then; not later than now.
+// repaid is when what was used beyond the capacity of a lower limit has been refilled at the rate
+// of the higher one, and how much of it is still missing then; at is not later than now.
 func repaid(before *Limit, beyond, last, now int64) (at, missing int64) {
 	m := newModel(Limit{Algorithm: TokenBucket, Limit: before.Limit, Burst: maxUsed, Window: before.Window})
 	m.at(last)
@@ -109,7 +109,8 @@ func repaid(before *Limit, beyond, last, now int64) (at, missing int64) {
 	return last + units.Div(units, big.NewInt(before.Limit)).Int64(), 0
 }
 
-// Two definitions of a bucket in turn, as while another policy file is rolled out, admit together no more than the more generous of both.
+// Two definitions that use one bucket by turns, as while another policy file is rolled out,
+// together admit no more than the more generous one.
 func TestBucketsInTurnAdmitNoMoreThanTheLarger(t *testing.T) {
 	t.Parallel()
 	check(t, cases, func(t *rapid.T) {
@@ -141,7 +142,8 @@ func TestBucketsInTurnAdmitNoMoreThanTheLarger(t *testing.T) {
 	})
 }
 
-// TestABucketHoldsNothingOfAnotherDefinitionForLong: what it cannot hold of what was used is gone after its window.
+// TestABucketHoldsNothingOfAnotherDefinitionForLong: what it cannot hold of what was used is
+// refilled within its window.
 func TestABucketHoldsNothingOfAnotherDefinitionForLong(t *testing.T) {
 	t.Parallel()
 	for _, before := range algorithms {
@@ -149,7 +151,7 @@ func TestABucketHoldsNothingOfAnotherDefinitionForLong(t *testing.T) {
 		h.ask(Consume, 1000)
 		h.state = *stored(t, &h.state)
 		h.limit = limitOf(t, TokenBucket, 10, "1h")
-		// 990 in an hour, and one of ten an hour.
+		// 990 take an hour, and one more takes six minutes.
 		at := h.state.counting().moment() + 66*60_000
 		h.now = noon + 1000
 		if r := h.ask(Check, 1); h.now+r.RetryAfter != at || r.Used < 999 {
@@ -175,14 +177,14 @@ func TestABucketThatIsLoweredTwiceIsFreeAgainAsSoon(t *testing.T) {
 	h.ask(Record, 1)
 	h.state = *stored(t, &h.state)
 	h.limit = limitOf(t, TokenBucket, 5, "1m")
-	// 996 at 1000 a minute, and one at 5.
+	// 996 tokens at 1000 a minute, and one at 5 a minute.
 	if r := h.ask(Consume, 1); r.RetryAfter != 59_760+12_000 {
 		t.Errorf("%+v", r)
 	}
 }
 
-// TestALoweredBucketIsFreeAgainAsSoonAsTheHigher: what an override or a factor of a schedule let through keeps nobody waiting for longer
-// than it would have.
+// TestALoweredBucketIsFreeAgainAsSoonAsTheHigher: use that an override or a schedule's factor
+// allowed makes nobody wait longer than under that limit.
 func TestALoweredBucketIsFreeAgainAsSoonAsTheHigher(t *testing.T) {
 	t.Parallel()
 	low := limitOf(t, TokenBucket, 10, "1m")
@@ -192,11 +194,11 @@ func TestALoweredBucketIsFreeAgainAsSoonAsTheHigher(t *testing.T) {
 	h := history{limit: high, now: noon}
 	h.ask(Consume, 1005)
 	h.limit = low
-	// 990 beyond the 15 are free after 59.4 s, and one more after 6 s.
+	// 990 beyond the 15 are refilled after 59.4 s, and one more after 6 s.
 	if r := h.later(t, noon, Consume, 1); r.RetryAfter != 65_400 || r.Used != 1005 || r.ResetAt != noon+59_400+90_000 {
 		t.Errorf("at once: %+v", r)
 	}
-	for _, o := range []op{{30_000, Record, 3}, {0, Refund, 3}} { // as it is stored meanwhile
+	for _, o := range []op{{30_000, Record, 3}, {0, Refund, 3}} { // what is stored meanwhile
 		h.play(o)
 		h.state = *stored(t, &h.state)
 	}
@@ -208,7 +210,7 @@ func TestALoweredBucketIsFreeAgainAsSoonAsTheHigher(t *testing.T) {
 	}
 }
 
-// TestWhatIsChargedUnderALowerLimitIsRefilledAtItsRate, also when the burst changes behind it.
+// TestWhatIsChargedUnderALowerLimitIsRefilledAtItsRate, even if the burst changes after it.
 func TestWhatIsChargedUnderALowerLimitIsRefilledAtItsRate(t *testing.T) {
 	t.Parallel()
 	h := history{limit: limitOf(t, TokenBucket, 1000, "1m"), now: noon}
@@ -216,7 +218,8 @@ func TestWhatIsChargedUnderALowerLimitIsRefilledAtItsRate(t *testing.T) {
 	h.limit = limitOf(t, TokenBucket, 10, "1m")
 	h.ask(Record, 10)
 	h.limit.Burst = 5
-	// 990 at 1000 a minute, and 6 at 10: of the 1010 the bucket holds 15, and one is to be free.
+	// 990 tokens at 1000 a minute, and 6 at 10: the bucket holds 15 of the 1010, and one is to be
+	// free.
 	if r := h.ask(Consume, 1); r.RetryAfter != 59_400+36_000 {
 		t.Errorf("%+v", r)
 	}

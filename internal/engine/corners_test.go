@@ -14,13 +14,13 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// raced decides, throws the outcome away, lets another worker in, and says that the race was lost.
-type raced struct {
+// raceLost decides, drops the outcome, lets another worker write, and reports a lost race.
+type raceLost struct {
 	*tap
 	between func()
 }
 
-func (s *raced) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+func (s *raceLost) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	if s.between == nil || len(b.IDs) == 0 {
 		return s.tap.Update(ctx, b, decide)
 	}
@@ -35,7 +35,7 @@ func (s *raced) Update(ctx context.Context, b engine.Batch, decide func(engine.S
 
 func TestAnIDAfterALostRace(t *testing.T) {
 	store := openTap(t)
-	r := &raced{tap: store}
+	r := &raceLost{tap: store}
 	e, other := start(t, engine.Config{Store: r}), start(t, engine.Config{Store: store})
 	limits := func() []engine.Limit { return []engine.Limit{per(t, "k", 10, "1h")} }
 	store.hold()
@@ -107,7 +107,7 @@ func (s *hanging) Update(ctx context.Context, b engine.Batch, decide func(engine
 	return s.tap.Update(ctx, b, decide)
 }
 
-// hangingTurn has turns, and hangs with those, too.
+// hangingTurn gives turns, and hangs in those as well.
 type hangingTurn struct{ *hanging }
 
 func (s hangingTurn) Await(ctx context.Context) engine.Turn {
@@ -117,7 +117,8 @@ func (s hangingTurn) Await(ctx context.Context) engine.Turn {
 	return nil
 }
 
-// TestATurnThatHangsIsPartOfTheWait: a client gives up after the deadline, and is to be answered before.
+// TestATurnThatHangsIsPartOfTheWait: a client gives up at the deadline, and must get its answer
+// before.
 func TestATurnThatHangsIsPartOfTheWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,7 +186,8 @@ func TestTellingLeavesTheDefinitionAsItIs(t *testing.T) {
 	})
 }
 
-// TestSettlesAtOnceShareTransactions: those that come while one reads are read for together, so that they hold up nothing else.
+// TestSettlesAtOnceShareTransactions: settles that arrive while one transaction reads share the
+// next one, so that they do not delay other requests.
 func TestSettlesAtOnceShareTransactions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,14 +214,15 @@ func TestSettlesAtOnceShareTransactions(t *testing.T) {
 		for waiting := true; waiting; {
 			select {
 			case <-store.enter:
-				synctest.Wait() // all others have come as far as they can
+				synctest.Wait() // all others have gone as far as they can
 				store.leave <- struct{}{}
 			case <-settled:
 				waiting = false
 			}
 		}
 		store.release()
-		// Alone each takes two: the first two read and write for themselves, perhaps, and then all others do at once.
+		// Each alone would take two transactions. The first two settles may read and write on their
+		// own; then all others share theirs.
 		if asked := store.count() - from; asked > 6 {
 			t.Errorf("%d transactions for %d settles", asked, n)
 		}
@@ -229,7 +232,8 @@ func TestSettlesAtOnceShareTransactions(t *testing.T) {
 	})
 }
 
-// What nobody waits for any more is not read: settles that gave up on a store that hung keep none busy when it is back.
+// Receipts that nobody waits for any more are not read: settles that gave up on a store that hung
+// do not keep it busy afterwards.
 func TestSettlesThatGaveUpAreNotReadFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -250,20 +254,21 @@ func TestSettlesThatGaveUpAreNotReadFor(t *testing.T) {
 		if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnknownID) {
 			t.Error(err)
 		}
-		if asked := store.count(); asked > 3 { // one may have been taken up at the moment when all gave up, and one has tried the store
+		if asked := store.count(); asked > 3 { // one read may have begun when all gave up, and one was the probe
 			t.Errorf("%d transactions for one settle", asked)
 		}
 	})
 }
 
-// TestEachIsAnsweredInTimeByAStoreThatIsSlow: what waited for the transaction before has so much less time for its own.
+// TestEachIsAnsweredInTimeByAStoreThatIsSlow: the time that a request waited for the transaction
+// before is taken from its own.
 func TestEachIsAnsweredInTimeByAStoreThatIsSlow(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 900 * time.Millisecond, 1200 * time.Millisecond, 1400 * time.Millisecond} {
 		t.Run(takes.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &sluggish{tap: openTap(t)}
+				store := &slowStore{tap: openTap(t)}
 				e := start(t, engine.Config{Store: store})
 				store.takes.Store(int64(takes))
 				var worst, without atomic.Int64
@@ -295,12 +300,12 @@ func TestEachIsAnsweredInTimeByAStoreThatIsSlow(t *testing.T) {
 	}
 }
 
-// TestTheCircuitClosesOverAStoreThatIsSlow, and works: it takes longer than a probe may.
+// TestTheCircuitClosesOverAStoreThatIsSlow but works: it takes longer than a probe may.
 func TestTheCircuitClosesOverAStoreThatIsSlow(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{300 * time.Millisecond, 600 * time.Millisecond, 1200 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &sluggish{tap: openTap(t)}
+			store := &slowStore{tap: openTap(t)}
 			e := start(t, engine.Config{Store: store})
 			store.takes.Store(int64(takes))
 			one := engine.Request{Limits: []engine.Limit{per(t, "k", 5000, "1h")}}
@@ -312,7 +317,7 @@ func TestTheCircuitClosesOverAStoreThatIsSlow(t *testing.T) {
 				ask(t, e, one)
 			}
 			store.fail(nil)
-			for range 60 { // each of them is answered soon, with the store or as on_error says
+			for range 60 { // each is answered soon, by the store or as its OnError says
 				time.Sleep(100 * time.Millisecond)
 				at := time.Now()
 				d := ask(t, e, one)
@@ -336,12 +341,13 @@ func TestTheCircuitClosesOverAStoreThatIsSlow(t *testing.T) {
 	}
 }
 
-// TestSettlesLeaveTheProbeOfAStoreThatIsSlowAlone: they would take the one try the circuit gives it, and have no time for it.
+// TestSettlesLeaveTheProbeOfAStoreThatIsSlowAlone: otherwise they would use up the one attempt that
+// the circuit allows, and have too little time for it.
 func TestSettlesLeaveTheProbeOfAStoreThatIsSlowAlone(t *testing.T) {
 	t.Parallel()
 	for _, every := range []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &sluggish{tap: openTap(t)}
+			store := &slowStore{tap: openTap(t)}
 			e := start(t, engine.Config{Store: store})
 			one := engine.Request{Limits: []engine.Limit{per(t, "k", 5000, "1h")}}
 			store.takes.Store(int64(600 * time.Millisecond))
@@ -366,17 +372,18 @@ func TestSettlesLeaveTheProbeOfAStoreThatIsSlowAlone(t *testing.T) {
 	}
 }
 
-// TestAFloodOverAStoreThatIsSlowLiftsNoLimits: what it has no time for is told so, and is neither allowed nor denied for want of it.
+// TestAFloodOverAStoreThatIsSlowLiftsNoLimits: requests that the store has no time for get
+// ErrOverloaded; they are neither allowed nor denied.
 func TestAFloodOverAStoreThatIsSlowLiftsNoLimits(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond, 700 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &sluggish{tap: openTap(t)}
+			store := &slowStore{tap: openTap(t)}
 			e := start(t, engine.Config{Store: store, MaxBatch: 8, Queue: 256})
 			store.takes.Store(int64(takes))
 			var decided, refused, without atomic.Int64
 			var all sync.WaitGroup
-			for range 4000 { // in 20 s, of which it can decide 8 in a batch
+			for range 4000 { // in 20 s; the store can decide 8 in a batch
 				all.Add(1)
 				if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 5000, "1h")}, Cost: 1, Done: func(d engine.Decision, err error) {
 					switch {
@@ -404,11 +411,11 @@ func TestAFloodOverAStoreThatIsSlowLiftsNoLimits(t *testing.T) {
 	}
 }
 
-// TestAFloodOverAStoreThatHangsOpensTheCircuit all the same.
+// TestAFloodOverAStoreThatHangsOpensTheCircuit, although timeouts in a flood may be short ones.
 func TestAFloodOverAStoreThatHangsOpensTheCircuit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &sluggish{tap: openTap(t)}
+		store := &slowStore{tap: openTap(t)}
 		e := start(t, engine.Config{Store: store, MaxBatch: 8, Queue: 256})
 		store.takes.Store(int64(100 * time.Millisecond))
 		for n := range 4000 {
@@ -425,14 +432,14 @@ func TestAFloodOverAStoreThatHangsOpensTheCircuit(t *testing.T) {
 	})
 }
 
-// sluggish is a store whose transactions take long.
-type sluggish struct {
+// slowStore is a store whose transactions take long.
+type slowStore struct {
 	*tap
 	takes atomic.Int64
 	tries atomic.Int64
 }
 
-func (s *sluggish) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+func (s *slowStore) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	s.tries.Add(1)
 	select {
 	case <-time.After(time.Duration(s.takes.Load())):

@@ -29,7 +29,7 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkSpan is what the turn of a calendar window costs.
+// BenchmarkSpan measures the computation of a calendar window.
 func BenchmarkSpan(b *testing.B) {
 	for _, period := range []string{"hour", "day", "week", "month"} {
 		l := calendar(b, period, "Europe/Berlin")
@@ -42,7 +42,8 @@ func BenchmarkSpan(b *testing.B) {
 	}
 }
 
-// BenchmarkState stores and reads a sliding window with all of its buckets in use, which is the largest state.
+// BenchmarkState encodes and decodes a sliding window with all buckets in use, which is the largest
+// state.
 func BenchmarkState(b *testing.B) {
 	h := history{limit: limitOf(b, SlidingWindow, MaxAmount, "1m"), now: noon}
 	for range subBuckets {

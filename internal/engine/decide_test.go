@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// turn is a request of a scripted history and the answer to it; -1 is not looked at.
+// turn is a request of a scripted history and its expected answer; -1 is not compared.
 type turn struct {
 	at         string
 	verb       Verb
@@ -15,7 +15,7 @@ type turn struct {
 	retryAfter int64
 }
 
-// Histories of the systems that this replaces.
+// Histories from the systems that this one replaces.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	routes := limitOf(t, FixedWindow, 20, "1m")
@@ -125,7 +125,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// One request against three tiers: the one that refuses speaks, and none is charged.
+// One request against three tiers: the one that denies represents the decision, and none is
+// charged.
 func TestThreeTiers(t *testing.T) {
 	t.Parallel()
 	limits := []Limit{

@@ -10,7 +10,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// A check changes nothing, whatever it takes the limit for: not what was charged, nor how long it counts.
+// A check changes nothing, whatever definition it has for the limit: not what was charged, nor how
+// long it counts.
 func TestACheckUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]int64{"one that allows": 100_000, "one that denies": 10} {
@@ -24,7 +25,7 @@ func TestACheckUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 			if d := ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{other}}); d.Allowed != (limit > 10) {
 				t.Fatalf("%s: %+v", name, d)
 			}
-			time.Sleep(150 * time.Millisecond) // a window of the other
+			time.Sleep(150 * time.Millisecond) // one window of the other definition
 			if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Results[0].Used < n+1 {
 				t.Errorf("%s: %d used after %d requests", name, d.Results[0].Used, n+1)
 			}
@@ -36,8 +37,8 @@ func TestACheckUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 	}
 }
 
-// TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs: what is used is not carried over into it, where it would be gone
-// after its 100 ms.
+// TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs: what is used is not carried over to it,
+// or it would be free after 100 ms.
 func TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 	t.Parallel()
 	l := per(t, "k", 100, "1h")
@@ -63,8 +64,8 @@ func TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 	}
 }
 
-// TestARetryUnderAnotherDefinitionIsHonest: what was used under one definition denies under the next, and the retry that the
-// denial names is allowed, and none before.
+// TestARetryUnderAnotherDefinitionIsHonest: what was used under one definition denies under the
+// next one. A retry at the moment that the denial names is allowed, and none before.
 func TestARetryUnderAnotherDefinitionIsHonest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -105,14 +106,15 @@ func TestARetryUnderAnotherDefinitionIsHonest(t *testing.T) {
 	}
 }
 
-// TestARefundUnderAnotherDefinitionLeavesTheCounterAsItIs but for what it gives back: in each of the forms of a counter.
+// TestARefundUnderAnotherDefinitionLeavesTheCounterAsItIs apart from what it gives back, for each
+// algorithm.
 func TestARefundUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 		for _, to := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 			synctest.Test(t, func(t *testing.T) {
 				e := start(t, engine.Config{Store: openTap(t)})
-				l := per(t, "k", 100, "1d") // which has begun: the clock of a bubble begins at midnight
+				l := per(t, "k", 100, "1d") // a window has begun: the clock of a synctest bubble starts at midnight
 				l.Name, l.Threshold, l.Algorithm = "n", -1, a
 				other := l
 				other.Limit, other.Window, other.Algorithm = 10, window(t, "100ms"), to
@@ -132,7 +134,8 @@ func TestARefundUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 	}
 }
 
-// TestARefundPutsNoRetryOff: what another definition was told of a retry holds, however often something is given back until then.
+// TestARefundPutsNoRetryOff: the retryAfter of a denial under another definition holds, however
+// often something is refunded until then.
 func TestARefundPutsNoRetryOff(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
@@ -159,8 +162,8 @@ func TestARefundPutsNoRetryOff(t *testing.T) {
 	}
 }
 
-// TestATellLeavesTheCounterAsItIs: what another definition was told of a retry holds.
-func TestATellLeavesTheCounterAsItIs(t *testing.T) {
+// TestAReportLeavesTheCounterAsItIs: the retryAfter of a denial under another definition holds.
+func TestAReportLeavesTheCounterAsItIs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -170,7 +173,7 @@ func TestATellLeavesTheCounterAsItIs(t *testing.T) {
 		other := l
 		other.Limit, other.Burst, other.Window, other.Algorithm = 1, 1, window(t, "1m"), engine.TokenBucket
 		ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 9})
-		for range 2 { // the second is denied from memory, and told of 10 s later
+		for range 2 { // the second is denied from memory, and reported 10 s later
 			time.Sleep(10 * time.Millisecond)
 			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
 		}
@@ -190,7 +193,8 @@ func TestATellLeavesTheCounterAsItIs(t *testing.T) {
 	})
 }
 
-// TestASettleThatRedefinesIsStoredUnderItsDefinition, whatever other requests of its batch take the limit for.
+// TestASettleThatRedefinesIsStoredUnderItsDefinition, whatever definition other requests of its
+// batch have.
 func TestASettleThatRedefinesIsStoredUnderItsDefinition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -239,7 +243,8 @@ func TestASettleThatRedefinesIsStoredUnderItsDefinition(t *testing.T) {
 	})
 }
 
-// TestASettleBehindAResetGivesNothingBack: the charge of its consume is gone, and what others charged since is theirs.
+// TestASettleBehindAResetGivesNothingBack: the charge of its consume is gone, and later charges
+// belong to others.
 func TestASettleBehindAResetGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ leased, setBack bool }{{}, {leased: true}, {setBack: true}} {
@@ -272,8 +277,8 @@ func TestASettleBehindAResetGivesNothingBack(t *testing.T) {
 	}
 }
 
-// TestASettleOfARedefinedLimit: what was carried over to another definition and back is not given back, and what is missing
-// is charged to the window of now, where only the limit's amount is another.
+// TestASettleOfARedefinedLimit: what was carried over to another definition and back is not given
+// back. What is missing is charged to the present window if only the limit's amount differs.
 func TestASettleOfARedefinedLimit(t *testing.T) {
 	t.Parallel()
 	bucket := per(t, "k", 10, "1h")
@@ -321,8 +326,8 @@ func TestASettleOfARedefinedLimit(t *testing.T) {
 	})
 }
 
-// TestALateSettleBeginsNoWindowOfAnOldDefinition: where the window that was charged is over, the next one begins and ends where
-// the definition that stands has it, whoever charges first.
+// TestALateSettleBeginsNoWindowOfAnOldDefinition: if the charged window has ended, the next one
+// begins and ends as the stored definition says, whoever charges first.
 func TestALateSettleBeginsNoWindowOfAnOldDefinition(t *testing.T) {
 	t.Parallel()
 	anchored := per(t, "k", 10, "1m")
@@ -335,13 +340,14 @@ func TestALateSettleBeginsNoWindowOfAnOldDefinition(t *testing.T) {
 	berlin.Zone = located(t, "Europe/Berlin")
 	for name, c := range map[string]struct {
 		from, to engine.Limit
-		// consumed is when; the rest are after the step before. All is asked for at two moments of one window, early and late.
+		// consumed is when the consume comes; the rest are after the step before. Everything is
+		// tried at an early and at a late moment of one window.
 		consumed                        time.Time
 		redefined, settled, early, late time.Duration
 	}{
 		"from the first use to the minute": {anchored, aligned, time.Date(2000, 1, 1, 0, 0, 10, 0, time.UTC),
 			10 * time.Second, 130 * time.Second, 40 * time.Second, 25 * time.Second},
-		// The days of both are the same until Berlin's has 23 hours.
+		// The days of both zones are the same until Berlin has one of 23 hours.
 		"to the day of another zone": {lagos, berlin, time.Date(2000, 3, 25, 22, 55, 0, 0, time.UTC),
 			2 * time.Minute, 8 * time.Minute, 23*time.Hour + 25*time.Minute, time.Hour},
 	} {
@@ -382,45 +388,8 @@ func located(t *testing.T, name string) *time.Location {
 	return zone
 }
 
-// TestALeaseUnderAnotherAmountIsGivenBack: callers whose tiers have different limits share a counter, each worker with a lease
-// of it, and nothing that was charged ahead stays charged.
-func TestALeaseUnderAnotherAmountIsGivenBack(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		algorithm engine.Algorithm
-		from, to  string
-	}{
-		"a sliding window":           {engine.SlidingWindow, "1h", "1h"},
-		"a sliding one, worded anew": {engine.SlidingWindow, "24h", "1d"},
-		"a fixed window":             {engine.FixedWindow, "24h", "1d"},
-		"a calendar's":               {engine.FixedWindow, "1d", "day"},
-	} {
-		for _, more := range []int64{0, 1, 100_000} {
-			if c.from == c.to && more == 0 {
-				continue
-			}
-			synctest.Test(t, func(t *testing.T) {
-				workers := flock(t, openTap(t), 2)
-				base := leased(t, "k", 100_000)
-				base.Name, base.Algorithm, base.Window = "n", c.algorithm, window(t, c.from)
-				other := base
-				other.Limit, other.Window = base.Limit+more, window(t, c.to)
-				var n int64
-				for range 3 {
-					n = warmFrom(t, workers[0], base, n)
-					ask(t, workers[1], engine.Request{Limits: []engine.Limit{other}})
-					n++
-				}
-				time.Sleep(3 * time.Second)
-				if got := usedNow(t, workers[0], "k"); got != n {
-					t.Errorf("%s, limit %d and %d: %d used after %d charges", name, base.Limit, other.Limit, got, n)
-				}
-			})
-		}
-	}
-}
-
-// TestASettleIsOfTheCounterWhateverTheAmount: a caller of another tier charged last, and what the work cost less is given back.
+// TestASettleIsOfTheCounterWhateverTheAmount: a caller of another tier charged last, and the saved
+// cost is given back all the same.
 func TestASettleIsOfTheCounterWhateverTheAmount(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow} {
@@ -442,11 +411,12 @@ func TestASettleIsOfTheCounterWhateverTheAmount(t *testing.T) {
 	}
 }
 
-// TestWhatALeaseGivesBackFreesALargerTier: its worker is told, though to the tier of the lease nothing is free.
+// TestWhatALeaseGivesBackFreesALargerTier: other workers are told, although nothing is free for the
+// lease's own tier.
 func TestWhatALeaseGivesBackFreesALargerTier(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		workers := flock(t, openTap(t), 2)
+		workers := startWorkers(t, openTap(t), 2)
 		base := leased(t, "k", 1000)
 		base.Name = "n"
 		pro := base
@@ -457,7 +427,7 @@ func TestWhatALeaseGivesBackFreesALargerTier(t *testing.T) {
 			t.Fatal("nothing is lent")
 		}
 		ask(t, workers[1], engine.Request{Limits: []engine.Limit{pro}, Cost: 2000 - used})
-		for range 2 { // the second from memory
+		for range 2 { // the second is denied from memory
 			if d := ask(t, workers[1], engine.Request{Limits: []engine.Limit{pro}}); d.Allowed {
 				t.Fatalf("%+v", d)
 			}
@@ -469,12 +439,12 @@ func TestWhatALeaseGivesBackFreesALargerTier(t *testing.T) {
 	})
 }
 
-// TestTheEventOfASettleIsOfItsLimit: not of the lease that the worker holds under another tier.
+// TestTheEventOfASettleIsOfItsLimit, not of the lease that the worker holds under another tier.
 func TestTheEventOfASettleIsOfItsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
-		workers := flock(t, store, 2)
+		workers := startWorkers(t, store, 2)
 		pro := leased(t, "k", 100_000)
 		pro.Name, pro.User = "n", "pro"
 		free := pro

@@ -56,9 +56,9 @@ func TestAKeyThatGoesOnBeingDeniedNeverWaitsForTheStore(t *testing.T) {
 		denied()
 		time.Sleep(700 * time.Millisecond)
 		store.hold()
-		denied() // it ages
+		denied() // the reading gets old
 		<-store.enter
-		denied() // while it is read again
+		denied() // while the clock is read again
 		store.leave <- struct{}{}
 		store.release()
 		time.Sleep(500 * time.Millisecond)
@@ -67,7 +67,8 @@ func TestAKeyThatGoesOnBeingDeniedNeverWaitsForTheStore(t *testing.T) {
 		if got := store.count() - before; got != 0 {
 			t.Errorf("%d transactions for a denial that was read again", got)
 		}
-		// Once nobody asks, nothing is read: the one is the event of the denials.
+		// When nobody asks any more nothing is read: the one transaction is for the event of the
+		// denials.
 		time.Sleep(12 * time.Second)
 		if got := store.count() - before; got > 1 {
 			t.Errorf("%d transactions though nobody asks", got)
@@ -75,7 +76,8 @@ func TestAKeyThatGoesOnBeingDeniedNeverWaitsForTheStore(t *testing.T) {
 	})
 }
 
-// TestADenialIsRememberedForASecond after the last transaction, and what comes later waits for the store.
+// TestADenialIsRememberedForASecond after the last transaction; a later request waits for the
+// store.
 func TestADenialIsRememberedForASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -131,7 +133,7 @@ func TestAResetThatNobodyIsToldOfEndsARememberedDenialWithinASecond(t *testing.T
 		denied := func() bool { return !ask(t, e, consume).Allowed }
 		denied()
 		before := store.count()
-		for range 30 { // three seconds of it are remembered by transactions for nothing else
+		for range 30 { // for three seconds transactions without requests keep the denial cached
 			if !denied() {
 				t.Fatal("not exhausted")
 			}
@@ -205,7 +207,7 @@ func TestARefundOrResetEndsARememberedDenial(t *testing.T) {
 	}
 }
 
-// TestARefundIsToldOfBesideAConsume, which is decided behind it and written with it.
+// TestARefundIsToldOfBesideAConsume that is decided after it and written with it.
 func TestARefundIsToldOfBesideAConsume(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -216,17 +218,17 @@ func TestARefundIsToldOfBesideAConsume(t *testing.T) {
 		ask(t, e, consume)
 		refund := consume
 		refund.Verb = engine.Refund
-		behind(t, store, submission{e, refund, nil}, submission{e, consume, nil})
+		inOneBatch(t, store, submission{e, refund, nil}, submission{e, consume, nil})
 		if diff := cmp.Diff([]engine.Forget{{Key: "k"}}, told); diff != "" {
 			t.Errorf("other workers are told (-want +got)\n%s", diff)
 		}
 	})
 }
 
-// TestAResetThatBreaksOffIsToldOf: it may have removed some.
+// TestAResetThatBreaksOffIsToldOf: it may have removed some counters.
 func TestAResetThatBreaksOffIsToldOf(t *testing.T) {
 	t.Parallel()
-	store := &breakingOff{tap: openTap(t)}
+	store := &failingReset{tap: openTap(t)}
 	var told []engine.Forget
 	e := start(t, engine.Config{Store: store, Broadcast: func(f engine.Forget) { told = append(told, f) }})
 	consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
@@ -245,10 +247,10 @@ func TestAResetThatBreaksOffIsToldOf(t *testing.T) {
 	}
 }
 
-// breakingOff resets what it is to, and fails.
-type breakingOff struct{ *tap }
+// failingReset resets, and then fails.
+type failingReset struct{ *tap }
 
-func (s *breakingOff) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (int64, error) {
+func (s *failingReset) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (int64, error) {
 	n, err := s.tap.Reset(ctx, sel, dryRun)
 	return n, errors.Join(err, errors.New("the connection is gone"))
 }
@@ -272,13 +274,13 @@ func TestEvents(t *testing.T) {
 		if len(got) != 1 || got[0].Type != engine.EventWarning || got[0].Remaining != 2 || got[0].Threshold != 2 || got[0].User != "u" {
 			t.Fatalf("one warning when 2 of 20 remain: %+v", got)
 		}
-		// The first denial is told at once.
+		// The first denial has an event at once.
 		ask(t, e, consume)
 		got = store.events(t)
 		if len(got) != 1 || got[0].Type != engine.EventExceeded || got[0].Denied != 1 || got[0].RetryAfter < 1 {
 			t.Fatalf("the first denial: %+v", got)
 		}
-		// More denials are told together, 10 seconds after it, even when nothing follows them.
+		// Further denials are reported together 10 seconds later, even if nothing follows them.
 		for range 41 {
 			ask(t, e, consume)
 		}
@@ -299,7 +301,8 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestDenialsAfterAPauseAreToldAtOnce, though the worker remembers the counter, because it is busy with others.
+// TestDenialsAfterAPauseAreToldAtOnce, even if the worker still has the counter cached because
+// others keep it busy.
 func TestDenialsAfterAPauseAreToldAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, pause := range []time.Duration{11 * time.Second, time.Minute} {
@@ -339,7 +342,8 @@ func TestDenialsAfterAPauseAreToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestRefundsOfOthersKeepNothingFromBeingRemembered: each batch has some, and they are broadcast while it is written.
+// TestRefundsOfOthersKeepNothingFromBeingRemembered: each batch has some, and they are broadcast
+// while it is written.
 func TestRefundsOfOthersKeepNothingFromBeingRemembered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -383,7 +387,7 @@ func TestRefundsOfOthersKeepNothingFromBeingRemembered(t *testing.T) {
 	})
 }
 
-// A key may be shared by users: an event is about who is denied, not about who was denied first of all.
+// Users may share a key: an event names the user who was denied, not the first user who ever was.
 func TestADenialFromMemoryIsToldOfItsUser(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -415,10 +419,11 @@ func TestADenialFromMemoryIsToldOfItsUser(t *testing.T) {
 	})
 }
 
-// What the store says that others changed is forgotten whatever the transaction was for: it is said once.
+// What the store says that others have changed is invalidated whatever the transaction was for,
+// because the store says it once.
 func TestASettleForgetsWhatOthersChanged(t *testing.T) {
 	t.Parallel()
-	store := &gossip{tap: openTap(t)}
+	store := &changedByOthers{tap: openTap(t)}
 	e := start(t, engine.Config{Store: store})
 	consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
 	for range 2 {
@@ -434,13 +439,13 @@ func TestASettleForgetsWhatOthersChanged(t *testing.T) {
 	}
 }
 
-// gossip says once that others changed a counter.
-type gossip struct {
+// changedByOthers says once that others have changed a counter.
+type changedByOthers struct {
 	*tap
 	say atomic.Bool
 }
 
-func (s *gossip) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+func (s *changedByOthers) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	return s.tap.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
 		if s.say.CompareAndSwap(true, false) {
 			snap.Others.IDs = []engine.CounterID{{Key: "k", Name: "1h"}}
@@ -449,7 +454,7 @@ func (s *gossip) Update(ctx context.Context, b engine.Batch, decide func(engine.
 	})
 }
 
-// An answer that was lost on the way from the store is found as a receipt, and was not counted yet.
+// An answer that was lost on its way from the store is found as a receipt, and was not tallied yet.
 func TestAChargeIsTalliedOnceThoughItsCommitWasInDoubt(t *testing.T) {
 	t.Parallel()
 	store := openTap(t)

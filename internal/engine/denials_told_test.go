@@ -14,7 +14,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestDenialsThatAreToldLaterSayWhenTheirCostFits, or that it never does; though less, or all, would fit by then.
+// TestDenialsThatAreToldLaterSayWhenTheirCostFits, or that it never does, even if less or all of it
+// fits by then.
 func TestDenialsThatAreToldLaterSayWhenTheirCostFits(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -73,7 +74,7 @@ func TestDenialsOfManyCostsAreToldTogether(t *testing.T) {
 	})
 }
 
-// toldOf is how many denials events tell of.
+// toldOf is how many denials the events report.
 func toldOf(t *testing.T, store *tap) (denied int64) {
 	t.Helper()
 	for _, event := range store.events(t) {
@@ -82,7 +83,8 @@ func toldOf(t *testing.T, store *tap) (denied int64) {
 	return denied
 }
 
-// TestWhatIsToldEarlyIsToldOnce: more of the same counter comes in one batch with a tell that was asked for before the event.
+// TestWhatIsToldEarlyIsToldOnce: a report that was queued before the event, and more denials of the
+// counter, come in one batch.
 func TestWhatIsToldEarlyIsToldOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -104,7 +106,7 @@ func TestWhatIsToldEarlyIsToldOnce(t *testing.T) {
 			go deny()
 		}
 		time.Sleep(1200 * time.Millisecond)
-		synctest.Wait() // what is remembered was asked to be told
+		synctest.Wait() // a report of the cached denials is queued
 		leave := store.leave
 		store.release()
 		leave <- struct{}{}
@@ -119,7 +121,7 @@ func TestWhatIsToldEarlyIsToldOnce(t *testing.T) {
 	})
 }
 
-// TestDenialsThatAreDueAtOnceAreToldAFewAtATime: requests wait behind them.
+// TestDenialsThatAreDueAtOnceAreToldAFewAtATime, because requests queue behind the reports.
 func TestDenialsThatAreDueAtOnceAreToldAFewAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +162,8 @@ func TestDenialsThatAreDueAtOnceAreToldAFewAtATime(t *testing.T) {
 	})
 }
 
-// TestAStopTriesTheStoreOnceMore: it may have come back since it failed, and only this worker knows of its denials.
+// TestAStopTriesTheStoreOnceMore: it may have recovered since it failed, and only this worker knows
+// its denials.
 func TestAStopTriesTheStoreOnceMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -189,12 +192,13 @@ func TestAStopTriesTheStoreOnceMore(t *testing.T) {
 	})
 }
 
-// TestAStopWaitsForTheProbeThatIsUnderWay: the circuit lets nothing else through to the store meanwhile.
+// TestAStopWaitsForTheProbeThatIsUnderWay, because the circuit lets nothing else through to the
+// store meanwhile.
 func TestAStopWaitsForTheProbeThatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	for _, into := range []time.Duration{0, 300 * time.Millisecond, 600 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &sluggish{tap: openTap(t)}
+			store := &slowStore{tap: openTap(t)}
 			e := start(t, engine.Config{Store: store})
 			l := per(t, "k", 1, "1h")
 			l.Threshold = -1
@@ -224,12 +228,12 @@ func TestAStopWaitsForTheProbeThatIsUnderWay(t *testing.T) {
 	}
 }
 
-// TestDenialsOfManyWorkersAreToldTogether, not of one worker after the other.
+// TestDenialsOfManyWorkersAreToldTogether, not one worker's after the other's.
 func TestDenialsOfManyWorkersAreToldTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
-		workers := flock(t, store, 5)
+		workers := startWorkers(t, store, 5)
 		l := per(t, "k", 1, "1h")
 		l.Threshold = -1
 		for range 9 {
@@ -254,7 +258,7 @@ func TestDenialsThatAnotherWorkerHasToldOfWaitForTheirTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
-		workers := flock(t, store, 2)
+		workers := startWorkers(t, store, 2)
 		l := per(t, "k", 1, "1h")
 		l.Threshold = -1
 		ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}})
@@ -308,14 +312,14 @@ func TestDenialsThatAWorkerRemembersOutliveIt(t *testing.T) {
 	})
 }
 
-// by is a request of a user for the limit that these tests are about: 10 an hour, nothing said of warnings.
+// by is a request of a user for the limit of these tests: 10 an hour, without warnings.
 func by(t *testing.T, user string, cost int64) engine.Request {
 	l := per(t, "k", 10, "1h")
 	l.User, l.Threshold = user, -1
 	return engine.Request{Limits: []engine.Limit{l}, Cost: cost}
 }
 
-// TestAnEventIsAboutTheFirstDenialThatItTellsOf, not about the first of a flood that goes on.
+// TestAnEventIsAboutTheFirstDenialThatItTellsOf, not about the first one of a flood that goes on.
 func TestAnEventIsAboutTheFirstDenialThatItTellsOf(t *testing.T) {
 	t.Parallel()
 	for _, workers := range []int{1, 2} {
@@ -325,17 +329,17 @@ func TestAnEventIsAboutTheFirstDenialThatItTellsOf(t *testing.T) {
 				store := openTap(t)
 				all := []*engine.Engine{start(t, engine.Config{Store: store})}
 				if workers > 1 {
-					time.Sleep(500 * time.Millisecond) // it looks for what is due later
+					time.Sleep(500 * time.Millisecond) // it looks for due denials at another time
 					all = append(all, start(t, engine.Config{Store: store}))
 				}
 				ask(t, all[0], by(t, "first", 10))
 				for range 3 {
-					ask(t, all[0], by(t, "first", 11)) // which never fits
+					ask(t, all[0], by(t, "first", 11)) // a cost that never fits
 				}
 				var meanwhile atomic.Int64
 				store.fail(func(committed bool) error {
 					for _, e := range all {
-						if committed { // and the worker does not know yet
+						if committed { // before the worker learns of the commit
 							r := by(t, "then", 1)
 							r.Done = func(engine.Decision, error) { meanwhile.Add(1) }
 							if err := e.Submit(&r); err != nil {
@@ -357,7 +361,8 @@ func TestAnEventIsAboutTheFirstDenialThatItTellsOf(t *testing.T) {
 				denied := int64(0)
 				for i, event := range store.events(t) {
 					denied += event.Denied
-					// Two denials of the first user are told of behind the first event, with one worker by the next.
+					// The first user's two further denials are reported after the first event; with
+					// one worker, by the next one.
 					first := event.User == "first" && event.RetryAfter == 0
 					if !first && (event.User != "then" || event.RetryAfter == 0 || i < 3-workers) || first && i > workers {
 						t.Errorf("event %d, of %d denials, is about %s, who may try again after %d ms", i, event.Denied, event.User, event.RetryAfter)
@@ -371,7 +376,8 @@ func TestAnEventIsAboutTheFirstDenialThatItTellsOf(t *testing.T) {
 	}
 }
 
-// TestDenialsAreToldOnceWhateverFails has random users denied by random workers, over a store that fails at times.
+// TestDenialsAreToldOnceWhateverFails has random users denied by random workers, over a store that
+// sometimes fails.
 func TestDenialsAreToldOnceWhateverFails(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(100) {
@@ -380,7 +386,7 @@ func TestDenialsAreToldOnceWhateverFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, 0))
 				store := openTap(t)
-				workers := flock(t, store, 1+random.IntN(3))
+				workers := startWorkers(t, store, 1+random.IntN(3))
 				ask(t, workers[0], by(t, "u", 10))
 				fails := seed%2 == 1
 				var denials []denial
@@ -388,7 +394,8 @@ func TestDenialsAreToldOnceWhateverFails(t *testing.T) {
 				tell := func() {
 					for _, event := range store.events(t) {
 						told += event.Denied
-						// What another worker tells of by the state it leaves is told by the next event.
+						// Denials that another worker leaves in the state are reported by the next
+						// event.
 						from := event.Time - 35_000
 						known := slices.ContainsFunc(denials, func(d denial) bool {
 							return d.user == event.User && d.at >= from && d.at <= event.Time

@@ -39,7 +39,7 @@ func TestRequestsThatWaitAreWrittenTogether(t *testing.T) {
 	}
 	before := store.count()
 	submit("first")
-	<-store.enter // the first is being written: what comes now waits
+	<-store.enter // the first is being written; what comes now waits
 	for range n {
 		submit("hot")
 	}
@@ -64,7 +64,7 @@ func TestRequestsThatWaitAreWrittenTogether(t *testing.T) {
 	store.release()
 }
 
-// TestABatchHasSoManyLimitsAtMost, but for one request that has more alone.
+// TestABatchHasSoManyLimitsAtMost, apart from a single request that has more on its own.
 func TestABatchHasSoManyLimitsAtMost(t *testing.T) {
 	t.Parallel()
 	store := openTap(t)
@@ -88,7 +88,7 @@ func TestABatchHasSoManyLimitsAtMost(t *testing.T) {
 	}
 	before := store.count()
 	submit(1)
-	<-store.enter // it is being written: what comes now waits
+	<-store.enter // it is being written; what comes now waits
 	for _, limits := range []int{4000, 96, 1, 5000, 1} {
 		submit(limits)
 	}

@@ -29,7 +29,7 @@ func TestASettleWaitsNoLongerThanOthersForAStoreThatHangs(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(func() { settle(2 * time.Second) })
 		synctest.Wait()
-		all.Go(func() { settle(2 * time.Second) }) // it cannot read with the one before
+		all.Go(func() { settle(2 * time.Second) }) // it cannot share the read of the one before
 		all.Wait()
 		time.Sleep(2 * time.Second)
 
@@ -52,7 +52,8 @@ func TestASettleWaitsNoLongerThanOthersForAStoreThatHangs(t *testing.T) {
 	})
 }
 
-// Settles that only look for their receipts tell of a store that hangs, and of one that is back, as all others do.
+// Settles that only look for their receipts notice a store that hangs, and one that is back, as all
+// others do.
 func TestSettlesAloneTellOfTheStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +80,7 @@ func TestSettlesAloneTellOfTheStore(t *testing.T) {
 	})
 }
 
-// counts are how many answers an observer was told of.
+// counts are the numbers of answers that an observer saw.
 type counts struct {
 	results
 	answers int
@@ -87,7 +88,7 @@ type counts struct {
 
 func (c *counts) Decided(engine.Verb, string, string, bool, time.Duration) { c.answers++ }
 
-// TestARefusalIsCountedNowhere, with an id as without one, of which the engine is not asked.
+// TestARefusalIsCountedNowhere, with an id as without one, which never reaches the engine.
 func TestARefusalIsCountedNowhere(t *testing.T) {
 	t.Parallel()
 	store, told := openTap(t), new(counts)
@@ -108,7 +109,7 @@ func TestARefusalIsCountedNowhere(t *testing.T) {
 	refused("one without the store")
 }
 
-// results are the answers to settles that an observer was told of.
+// results are the answers to settles that an observer saw.
 type results struct{ settled []string }
 
 func (*results) Wrote(int, int, time.Duration) {}

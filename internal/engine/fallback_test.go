@@ -40,7 +40,8 @@ func TestWhenTheStoreFails(t *testing.T) {
 	}
 }
 
-// TestWithoutLimitsWhenTheStoreFails: nothing can deny then; an id makes no difference but for a refund, which was not written.
+// TestWithoutLimitsWhenTheStoreFails: nothing can deny then. An id makes no difference, except for
+// a refund, which was not written.
 func TestWithoutLimitsWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
 	down, gone := errors.New("connection refused"), errors.New("no such policy")
@@ -164,7 +165,8 @@ func TestARequestThatWaitsTooLongIsAnsweredWithoutTheStore(t *testing.T) {
 	})
 }
 
-// A flood must not open the limits of others: who waits too long for a store that works is turned away, not waved through.
+// A flood must not open the limits of others: a request that waits too long for a store that works
+// is rejected, not allowed.
 func TestARequestThatWaitsTooLongForAStoreThatWorksIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

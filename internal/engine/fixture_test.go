@@ -13,14 +13,15 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// tap stands before a real store: it counts transactions, holds them at a gate, and fails them on demand.
+// tap wraps a real store: it counts transactions, holds them at a gate, and fails them on demand.
 type tap struct {
 	*sqlite.Store
 	mu      sync.Mutex
 	updates []engine.Batch
-	// enter, when set, is sent to when a transaction begins, and it goes on when leave is received from.
+	// enter, if set, receives when a transaction begins; the transaction goes on when leave
+	// receives.
 	enter, leave chan struct{}
-	// fault, when set, is asked before each transaction, and after when it was committed.
+	// fault, if set, is called before each transaction, and again after it was committed.
 	fault func(committed bool) error
 }
 
@@ -98,7 +99,7 @@ func openTapAt(t testing.TB, now func() time.Time) *tap {
 	return &tap{Store: store}
 }
 
-// eventIDs makes ids that are those of no other engine on the same store.
+// eventIDs makes ids that no other engine on the same store uses.
 var eventIDs atomic.Int64
 
 func start(t testing.TB, cfg engine.Config) *engine.Engine {

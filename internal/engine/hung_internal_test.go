@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// blocked is a store whose transactions do not return while it is.
+// blocked is a store whose transactions do not return while on is set.
 type blocked struct {
 	Store
 	on   atomic.Bool
@@ -23,7 +23,7 @@ func (s *blocked) Update(_ context.Context, b Batch, decide func(Snapshot) Chang
 	return nil
 }
 
-// TestAPauseOfTheProcessHidesNoStoreThatDoesNotReturn: a machine may stand still while its disk goes.
+// TestAPauseOfTheProcessHidesNoStoreThatDoesNotReturn: a machine may pause while its disk fails.
 func TestAPauseOfTheProcessHidesNoStoreThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestAPauseOfTheProcessHidesNoStoreThatDoesNotReturn(t *testing.T) {
 			synctest.Wait()
 		}
 		time.Sleep(1550 * time.Millisecond)
-		e.heartbeat.lateBeat.Store(int64(time.Since(e.heartbeat.origin))) // as a beat does that comes late
+		e.heartbeat.lateBeat.Store(int64(time.Since(e.heartbeat.origin))) // as a late beat does
 		time.Sleep(time.Second)
 		if n := answered.Load(); n != 1 || e.Failure() == nil {
 			t.Errorf("%d of the two requests are answered, want the one behind; Failure is %v", n, e.Failure())

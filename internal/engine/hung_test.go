@@ -12,25 +12,26 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// deaf is a store whose transactions end when they want to, as those on a disk that hangs.
-type deaf struct {
+// hungStore is a store whose transactions ignore their deadline, as on a disk that hangs.
+type hungStore struct {
 	*tap
 	hang atomic.Bool
 	ends chan struct{}
 }
 
-func (s *deaf) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+func (s *hungStore) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	if s.hang.Load() {
 		<-s.ends
 	}
 	return s.tap.Update(context.WithoutCancel(ctx), b, decide)
 }
 
-// TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone: what waits behind it is answered in its time, and what comes then at once.
+// TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone: requests queued behind it are answered
+// in time, and later ones at once.
 func TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &deaf{tap: openTap(t), ends: make(chan struct{})}
+		store := &hungStore{tap: openTap(t), ends: make(chan struct{})}
 		told := make(chan bool, 10)
 		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told <- err != nil }})
 		limit := per(t, "k", 100, "1h")
@@ -92,7 +93,7 @@ func TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone(t *testing.T) {
 	})
 }
 
-// busy is a store that works, takes 100 ms for a transaction, and once longer.
+// busy is a store that works, takes 100 ms per transaction, and once longer.
 type busy struct {
 	*tap
 	once atomic.Int64
@@ -103,7 +104,8 @@ func (s *busy) Update(ctx context.Context, b engine.Batch, decide func(engine.Sn
 	return s.tap.Update(context.WithoutCancel(ctx), b, decide)
 }
 
-// TestAFloodIsNoStoreThatDoesNotReturn: its transactions have little of their requests' time left, and may take longer all the same.
+// TestAFloodIsNoStoreThatDoesNotReturn: its transactions have little of their requests' time left,
+// and may all the same take longer.
 func TestAFloodIsNoStoreThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,7 +134,7 @@ func TestAFloodIsNoStoreThatDoesNotReturn(t *testing.T) {
 func TestAnEngineClosesBehindAStoreThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &deaf{tap: openTap(t), ends: make(chan struct{})}
+		store := &hungStore{tap: openTap(t), ends: make(chan struct{})}
 		e := start(t, engine.Config{Store: store})
 		store.hang.Store(true)
 		answered := make(chan struct{}, 1)
@@ -154,7 +156,8 @@ func TestAnEngineClosesBehindAStoreThatDoesNotReturn(t *testing.T) {
 	})
 }
 
-// locked is a store of which somebody else holds a table, as long as held: each transaction waits for it, a second at most.
+// locked is a store in which somebody holds a lock while held is set: each transaction waits for
+// it, up to a second.
 type locked struct {
 	*tap
 	held atomic.Bool
@@ -172,8 +175,8 @@ func (s *locked) Update(ctx context.Context, b engine.Batch, decide func(engine.
 	return s.tap.Update(ctx, b, decide)
 }
 
-// TestWhatWaitsBehindALockIsNoFlood: what came while a transaction waited has little time left for its own, and is answered without the
-// store like that one.
+// TestWhatWaitsBehindALockIsNoFlood: requests that queued while a transaction waited have little
+// time left, and are answered without the store as its own are.
 func TestWhatWaitsBehindALockIsNoFlood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

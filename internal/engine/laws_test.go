@@ -1,5 +1,3 @@
-// Over 500 lines, because the laws of the three algorithms share their generators and are read together.
-
 package engine
 
 import (
@@ -17,11 +15,11 @@ const cases = 10_000
 // charged is a charge in the log that a law is checked on: what was admitted, at the counter's time.
 type charged struct {
 	at, cost int64
-	// window is where the fixed window began that was charged, where refunds leave more than one answer.
+	// window is the beginning of the charged fixed window, for refunds that leave it ambiguous.
 	window int64
 }
 
-// law tells by brute force whether the charges keep what the limit promises.
+// law checks by brute force whether the charges keep what the limit promises.
 func law(l Limit, log []charged) bool {
 	switch l.Algorithm {
 	case FixedWindow:
@@ -130,8 +128,8 @@ func TestARefundMakesRoomForNoMoreThanItGaveBack(t *testing.T) {
 	})
 }
 
-// keptLaw is the law where charges were refunded: those left of a window anchored at its first use do not tell when
-// that was.
+// keptLaw is the law after refunds: the charges left of a window anchored at its first use do not
+// show when that was.
 func keptLaw(l Limit, kept []charged) bool {
 	if l.Algorithm != FixedWindow {
 		return law(l, kept)
@@ -145,8 +143,8 @@ func keptLaw(l Limit, kept []charged) bool {
 	return true
 }
 
-// giveBack refunds cost, meant for charges that still count, in any order. A bucket does not know a charge that was
-// repaid already from one that was not, so for it no more is refunded than counts.
+// giveBack refunds cost, meant for any charges that still count. A bucket cannot tell a charge that
+// was refilled from one that was not, so for it no more is refunded than counts.
 func giveBack(t *rapid.T, h *history, kept []charged, cost int64) {
 	if len(kept) == 0 {
 		return
@@ -209,7 +207,8 @@ func (m *bucketModel) owed() int64 {
 	return new(big.Int).Div(owed.Num(), owed.Denom()).Int64()
 }
 
-// The state answers as the model does, for every verb, with clocks that step back, and over the store.
+// The state answers as the model does: for every verb, with clocks that step back, and after
+// storing.
 func TestAnswersAsTheModel(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
@@ -257,8 +256,8 @@ func TestRetryAfterIsHonest(t *testing.T) {
 	})
 }
 
-// Invariant 3, of the sliding window against one that knows every charge by the millisecond: a retry is late by at
-// most one sub-bucket, and never early.
+// Invariant 3 for the sliding window, compared with one that knows each charge to the millisecond:
+// a retry is late by at most one sub-bucket, and never early.
 func TestASlidingWindowIsLateByOneBucketAtMost(t *testing.T) {
 	t.Parallel()
 	check(t, cases, func(t *rapid.T) {
@@ -407,7 +406,7 @@ func TestARefundNeverReachesIntoALaterWindow(t *testing.T) {
 	})
 }
 
-// What is stored decides as what was not.
+// A stored state decides like the one in memory.
 func TestAStoredStateDecidesTheSame(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
@@ -427,7 +426,7 @@ func TestAStoredStateDecidesTheSame(t *testing.T) {
 	})
 }
 
-// A copy may be advanced and asked without a trace on the state it was copied from.
+// A copy may be advanced and decided over without a trace in the original.
 func TestACopyMayBeAdvanced(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {

@@ -12,9 +12,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// behind has one batch decide all of the requests, in their order, and waits for their answers. A charge for another counter holds the
-// store until they are there.
-func behind(t *testing.T, store *tap, requests ...submission) {
+// inOneBatch has one batch decide all of the requests, in this order, and waits for their answers. A
+// charge to another counter occupies the store until they are queued.
+func inOneBatch(t *testing.T, store *tap, requests ...submission) {
 	t.Helper()
 	store.hold()
 	enter, leave := store.enter, store.leave
@@ -27,7 +27,7 @@ func behind(t *testing.T, store *tap, requests ...submission) {
 	}
 	store.release()
 	leave <- struct{}{}
-	synctest.Wait() // those of other workers may have reached the store before it was released
+	synctest.Wait() // requests of other workers may have reached the store before it was released
 	for {
 		select {
 		case <-enter:
@@ -41,14 +41,14 @@ func behind(t *testing.T, store *tap, requests ...submission) {
 	}
 }
 
-// submission is a request, to whom it goes, and what to do with the answer.
+// submission is a request, the engine that gets it, and what to do with the answer.
 type submission struct {
 	to      *engine.Engine
 	request engine.Request
 	then    func(engine.Decision) // nil for nothing
 }
 
-// submit sends the answer's part in the test to answered.
+// submit submits the request, and sends what the test does with the answer to answered.
 func submit(t *testing.T, s submission, answered chan<- func()) {
 	t.Helper()
 	s.request.Done = func(d engine.Decision, err error) {
@@ -73,7 +73,8 @@ func take(answered <-chan func(), n int) {
 	}
 }
 
-// TestALeaseBesideADenialIsCharged, where the denial, which is of another definition, is all that has the counter written.
+// TestALeaseBesideADenialIsCharged if the counter is only written because of the denial, which is
+// under another definition.
 func TestALeaseBesideADenialIsCharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,7 +83,7 @@ func TestALeaseBesideADenialIsCharged(t *testing.T) {
 		high, low := leased(t, "k", 1000), leased(t, "k", 5)
 		ask(t, e, engine.Request{Limits: []engine.Limit{high}, Cost: 100})
 		time.Sleep(10 * time.Millisecond)
-		behind(t, store,
+		inOneBatch(t, store,
 			submission{e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{high}, Cost: 1}, nil},
 			submission{e, engine.Request{Limits: []engine.Limit{low}, Cost: 1}, nil})
 		if lent, used := e.Leased(), usedNow(t, e, "k"); used < 100+lent {
@@ -97,7 +98,8 @@ func TestALeaseBesideADenialIsCharged(t *testing.T) {
 	})
 }
 
-// TestARefundSparesNoLeaseThatIsOver, whichever definition it is of: a worker that died with one gives nothing back.
+// TestARefundSparesNoLeaseThatIsOver, under any definition: a worker that died gives its lease
+// never back.
 func TestARefundSparesNoLeaseThatIsOver(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int64{10_000, 20_000} {
@@ -118,7 +120,8 @@ func TestARefundSparesNoLeaseThatIsOver(t *testing.T) {
 	}
 }
 
-// TestALeaseCrossesNoThresholdThatWasRaised: it was lent to keep to a lower one, and what it serves raises no event.
+// TestALeaseCrossesNoThresholdThatWasRaised: it was granted under a lower one, and what it serves
+// raises no event.
 func TestALeaseCrossesNoThresholdThatWasRaised(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -134,8 +137,9 @@ func TestALeaseCrossesNoThresholdThatWasRaised(t *testing.T) {
 	})
 }
 
-// TestWhatIsLentIsCharged: whatever two workers are asked of a counter, under two definitions, it counts as used what was charged and what
-// they have lent, and in the end, when they have given back what is left, exactly what was charged.
+// TestWhatIsLentIsCharged: whatever two workers are asked of a counter, under two definitions, what
+// was charged and what they have leased counts as used. In the end, when they have given back the
+// rest, it is exactly what was charged.
 func TestWhatIsLentIsCharged(t *testing.T) {
 	t.Parallel()
 	for range 60 {
@@ -149,7 +153,7 @@ func TestWhatIsLentIsCharged(t *testing.T) {
 
 func testWhatIsLentIsCharged(t *testing.T, r *rand.Rand) {
 	store := openTap(t)
-	workers := flock(t, store, 1+r.IntN(2))
+	workers := startWorkers(t, store, 1+r.IntN(2))
 	history := leaseHistory{chance: r, workers: workers}
 	history.high, history.low = leased(t, "k", 1000+r.Int64N(4000)), leased(t, "k", 1+r.Int64N(600))
 	for _, l := range []*engine.Limit{&history.high, &history.low} {
@@ -180,7 +184,7 @@ func testWhatIsLentIsCharged(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// leaseHistory is what workers are asked of one counter by chance, and what that charged.
+// leaseHistory is a random history of workers and one counter, and what it charged.
 type leaseHistory struct {
 	chance    *rand.Rand
 	workers   []*engine.Engine
@@ -191,7 +195,7 @@ type leaseHistory struct {
 	open []engine.Request
 }
 
-// round asks some requests, half of the time in one batch, and settles one of before now and then.
+// round sends some requests, half of the time in one batch, and sometimes settles an earlier one.
 func (h *leaseHistory) round(t *testing.T, store *tap) {
 	t.Helper()
 	requests := make([]submission, 1+h.chance.IntN(4))
@@ -199,7 +203,7 @@ func (h *leaseHistory) round(t *testing.T, store *tap) {
 		requests[i] = h.request()
 	}
 	if h.chance.IntN(2) == 0 {
-		behind(t, store, requests...)
+		inOneBatch(t, store, requests...)
 	} else {
 		answered := make(chan func(), len(requests))
 		for _, r := range requests {
@@ -244,7 +248,7 @@ func (h *leaseHistory) request() submission {
 	}}
 }
 
-// pause is such that leases last, end, or are long over, and events become due.
+// pause is a random time in which leases last, end, or are long over, and events become due.
 func (h *leaseHistory) pause() time.Duration {
 	switch h.chance.IntN(6) {
 	case 0, 1:

@@ -21,7 +21,7 @@ func leased(t testing.TB, key string, n int64) engine.Limit {
 	return l
 }
 
-// warm asks until the worker holds some of the limit, and tells how much was charged.
+// warm consumes until the worker has a lease of the limit, and gives how much was charged.
 func warm(t *testing.T, e *engine.Engine, l engine.Limit) (n int64) {
 	t.Helper()
 	return warmFrom(t, e, l, 0)
@@ -87,7 +87,7 @@ func TestOneWorkerWithLeasesAdmitsExactlyTheLimit(t *testing.T) {
 			t.Parallel()
 			e := start(t, engine.Config{Store: openTap(t)})
 			l := leased(t, "k", 1000)
-			l.Window = window(t, "366d") // nothing comes back during the test
+			l.Window = window(t, "366d") // nothing leaves the window during the test
 			l.Algorithm = a
 			var allowed atomic.Int64
 			var clients sync.WaitGroup
@@ -146,11 +146,12 @@ func TestSeveralLeasedLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
 	}
 }
 
-// TestWhatALeaseServedInVainIsNotCharged: where a worker has a lease of one limit and none of the next, the store decides over both,
-// and the lease is as if it had not been asked, though transactions take it all the time.
+// TestWhatALeaseServedInVainIsNotCharged: if a worker has a lease of one limit and none of the
+// next, the store decides over both and nothing is taken from the lease, though transactions take
+// it all the time.
 func TestWhatALeaseServedInVainIsNotCharged(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { // where no lease ends because the machine is slow
+	synctest.Test(t, func(t *testing.T) { // so that no lease ends because the machine is slow
 		e := start(t, engine.Config{Store: openTap(t)})
 		hot := leased(t, "hot", 1_000_000)
 		var charged atomic.Int64
@@ -201,14 +202,15 @@ func TestALeaseOutlivesATransactionThatFailed(t *testing.T) {
 	n := warm(t, e, l)
 	held := usedNow(t, e, "k") - n
 	failOnce(store, errors.New("disk"))
-	// More than the lease has, so a transaction settles it: the first fails, the second does.
+	// It costs more than the lease has, so a transaction settles it: the first fails, the second
+	// succeeds.
 	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: held + 1}); d.Degraded || d.Results[0].Used != n+held+1 {
 		t.Fatalf("%d used and %d held before; after %d more: %+v", n, held, held+1, d)
 	}
 }
 
-// Where it is not known whether a transaction was committed that gave a lease back, the lease is lost: to serve from it
-// might charge nothing.
+// If it is not known whether a transaction that gave a lease back was committed, the lease is lost:
+// to serve from it might charge nothing.
 func TestALeaseIsLostWithATransactionThatMayHaveSettledIt(t *testing.T) {
 	t.Parallel()
 	store := openTap(t)
@@ -232,11 +234,12 @@ func TestALeaseIsLostWithATransactionThatMayHaveSettledIt(t *testing.T) {
 	}
 }
 
-// estimating decides as a store does over what it remembers: at a time that its clock has passed by some milliseconds.
+// estimating decides like a store with what it remembers: at a time that its clock passed some
+// milliseconds ago.
 type estimating struct {
 	*tap
 	behind int64
-	// unsure is how often that was not sure, and decided again.
+	// unsure is how often the decision was unsure, and made again.
 	unsure atomic.Int64
 }
 
@@ -253,7 +256,7 @@ func (s *estimating) Update(ctx context.Context, b engine.Batch, decide func(eng
 	})
 }
 
-// What a lease was charged to ends at a moment of the store's clock, which may be later than the decision took it to be.
+// The window of a lease ends by the store's clock, which may be later than the decision assumed.
 func TestALeaseEndsWithItsWindowThoughItWasDecidedAtAnEstimatedTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -276,7 +279,8 @@ func TestALeaseEndsWithItsWindowThoughItWasDecidedAtAnEstimatedTime(t *testing.T
 	})
 }
 
-// A store may ask again, and then over a counter that cannot be read, such as one that a newer worker wrote meanwhile.
+// A store may call decide again, and then with a counter that cannot be read, such as one that a
+// newer worker wrote meanwhile.
 func TestALeaseThatWasNotChargedInTheEndIsNone(t *testing.T) {
 	t.Parallel()
 	store := &overtaken{tap: openTap(t)}
@@ -293,7 +297,7 @@ func TestALeaseThatWasNotChargedInTheEndIsNone(t *testing.T) {
 	}
 }
 
-// overtaken asks to decide once more, over another state of the first counter when there is one.
+// overtaken calls decide again, with another state of the first counter if there is one.
 type overtaken struct {
 	*tap
 	state []byte
@@ -310,7 +314,8 @@ func (s *overtaken) Update(ctx context.Context, b engine.Batch, decide func(engi
 	})
 }
 
-// A store's clock that was set back holds the counter where it was, and a lease must not last until it has caught up.
+// If the store's clock was set back, the counter stays at its moment. A lease must not last until
+// the clock has caught up.
 func TestALeaseLastsASecondAtMostWhenTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -319,10 +324,10 @@ func TestALeaseLastsASecondAtMostWhenTheClockWasSetBack(t *testing.T) {
 		e := start(t, engine.Config{Store: store})
 		l := leased(t, "k", 100_000)
 		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
-		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour))) // a bucket of the window begins
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour))) // a sub-bucket begins
 		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
 		back.Store(int64(20 * time.Second))
-		time.Sleep(2 * time.Second) // the lease that it may have is over
+		time.Sleep(2 * time.Second) // the lease that the worker may have is over
 		n := warm(t, e, l) + 2
 		time.Sleep(1200 * time.Millisecond)
 		synctest.Wait()
@@ -332,8 +337,8 @@ func TestALeaseLastsASecondAtMostWhenTheClockWasSetBack(t *testing.T) {
 	})
 }
 
-// A lease is as much as was asked for in the last 250 ms, or in a quarter of the last second, with what is asked now, and
-// nothing for who asks once.
+// A lease is what was asked for in the last 250 ms, or a quarter of the last second, plus what is
+// asked now. Who asks once gets none.
 func TestALeaseIsWhatWasAskedForLately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -347,7 +352,7 @@ func TestALeaseIsWhatWasAskedForLately(t *testing.T) {
 			{0, 3, 0},                        // the first
 			{20 * time.Millisecond, 2, 5},    // both
 			{20 * time.Millisecond, 4, 1},    // served
-			{20 * time.Millisecond, 2, 11},   // more than is left: all four
+			{20 * time.Millisecond, 2, 11},   // more than is left: all four so far
 			{600 * time.Millisecond, 12, 15}, // a quarter of the four, which were 11, and this one
 			{2 * time.Second, 6, 0},          // the first again
 		} {
@@ -360,7 +365,7 @@ func TestALeaseIsWhatWasAskedForLately(t *testing.T) {
 	})
 }
 
-// What no lease can serve is no demand for one.
+// Requests that no lease can serve do not count as demand.
 func TestRequestsThatTheStoreDecidesAlwaysTakeNoLease(t *testing.T) {
 	t.Parallel()
 	e := start(t, engine.Config{Store: openTap(t)})
@@ -377,11 +382,12 @@ func TestRequestsThatTheStoreDecidesAlwaysTakeNoLease(t *testing.T) {
 	}
 }
 
-// A lease that was served to its end is settled too: while others keep the counter lent, it would count as lent.
+// A lease that was served to its end is settled too. Otherwise it would count as lent while others
+// keep the counter lent.
 func TestWhatALeaseHasServedCanBeRefunded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		workers := flock(t, openTap(t), 2)
+		workers := startWorkers(t, openTap(t), 2)
 		l := leased(t, "k", 100_000)
 		used := warm(t, workers[0], l)
 		held := workers[0].Leased()
@@ -404,7 +410,7 @@ func TestWhatALeaseHasServedCanBeRefunded(t *testing.T) {
 	})
 }
 
-// A store's clock that was set forward ends leases as soon as any transaction has read it.
+// If the store's clock was set forward, leases end as soon as any transaction has read it.
 func TestALeaseEndsWhenTheClockWasSetForward(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -423,7 +429,8 @@ func TestALeaseEndsWhenTheClockWasSetForward(t *testing.T) {
 	})
 }
 
-// What several limits are asked is the demand for each once, though one of them can have no lease.
+// A request with several limits counts once as demand for each, though one of them can have no
+// lease.
 func TestDemandCountsOnceForSeveralLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -439,59 +446,4 @@ func TestDemandCountsOnceForSeveralLimits(t *testing.T) {
 			t.Errorf("%d leased after %d requests", got, requests)
 		}
 	})
-}
-
-// TestWhatOthersAreToldOfIsNeverSure: workers hear of it before the commit, which is right only while nobody else can write. So a store
-// that decides before it has its lock decides again with it.
-func TestWhatOthersAreToldOfIsNeverSure(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		leased bool // by another worker
-		do     func(t *testing.T, e *engine.Engine, l engine.Limit) error
-		unsure bool
-	}{
-		"a consume": {do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
-			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
-			return nil
-		}},
-		"a record": {do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
-			ask(t, e, engine.Request{Verb: engine.Record, Limits: []engine.Limit{l}})
-			return nil
-		}},
-		"a settle that charges": {do: func(t *testing.T, e *engine.Engine, _ engine.Limit) error {
-			_, err := e.Settle(t.Context(), "job", 7)
-			return err
-		}},
-		"a refund": {unsure: true, do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
-			ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{l}})
-			return nil
-		}},
-		"a settle that gives back": {unsure: true, do: func(t *testing.T, e *engine.Engine, _ engine.Limit) error {
-			_, err := e.Settle(t.Context(), "job", 3)
-			return err
-		}},
-		"a record over a lease": {unsure: true, leased: true, do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
-			ask(t, e, engine.Request{Verb: engine.Record, Limits: []engine.Limit{l}})
-			return nil
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			store := &estimating{tap: openTap(t)}
-			e := start(t, engine.Config{Store: store})
-			l := per(t, "k", 100_000, "366d")
-			l.Threshold, l.Algorithm, l.Leased = -1, engine.FixedWindow, c.leased
-			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 5, ID: "job"})
-			if c.leased {
-				warmFrom(t, start(t, engine.Config{Store: store.tap}), l, 5)
-			}
-			before := store.unsure.Load()
-			if err := c.do(t, e, l); err != nil {
-				t.Fatal(err)
-			}
-			if again := store.unsure.Load() - before; again > 0 != c.unsure {
-				t.Errorf("decided again %d times", again)
-			}
-		})
-	}
 }

@@ -5,12 +5,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// flock starts engines over one store that tell each other what to forget, as workers do.
-func flock(t *testing.T, store engine.Store, n int) []*engine.Engine {
+// startWorkers starts engines over one store that broadcast to each other what to forget.
+func startWorkers(t *testing.T, store engine.Store, n int) []*engine.Engine {
 	t.Helper()
 	engines := make([]*engine.Engine, n)
 	var ready atomic.Bool
@@ -34,7 +36,7 @@ func TestWhatChangesACounterReachesTheLeasesOfAllWorkers(t *testing.T) {
 	redefined.Limit = 200_000
 	for name, c := range map[string]struct {
 		change func(t *testing.T, e *engine.Engine)
-		// used is what the next answer of the other worker says, after n requests.
+		// used is what the other worker's next answer shows as used, after n requests.
 		used func(n int64) int64
 	}{
 		"reset": {func(t *testing.T, e *engine.Engine) {
@@ -55,7 +57,7 @@ func TestWhatChangesACounterReachesTheLeasesOfAllWorkers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := openTap(t)
-			workers := flock(t, store, 2)
+			workers := startWorkers(t, store, 2)
 			n := warm(t, workers[0], l)
 			c.change(t, workers[1])
 			before := store.count()
@@ -63,7 +65,7 @@ func TestWhatChangesACounterReachesTheLeasesOfAllWorkers(t *testing.T) {
 			if store.count() == before {
 				t.Fatalf("served from a lease: %+v", d)
 			}
-			// What the redefinition found lent was charged anew, and is not known again.
+			// What was lent at the redefinition was charged anew, and is no longer known as lent.
 			if got, want := d.Results[0].Used, c.used(n); got != want && (name != "another limit" || got < want) {
 				t.Errorf("%d used after %d requests and the change, want %d", got, n, want)
 			}
@@ -71,7 +73,8 @@ func TestWhatChangesACounterReachesTheLeasesOfAllWorkers(t *testing.T) {
 	}
 }
 
-// TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest, also where every tenth request is of a caller whose limit is another.
+// TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest, also if every tenth request has another
+// limit.
 func TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest(t *testing.T) {
 	t.Parallel()
 	for _, more := range []int64{0, 100} {
@@ -85,7 +88,7 @@ func TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest(t *testing.T) {
 func testLeasesOfWorkers(t *testing.T, more int64) {
 	const limit = 2000
 	store := openTap(t)
-	workers := flock(t, store, 3)
+	workers := startWorkers(t, store, 3)
 	l := leased(t, "k", limit)
 	other := l
 	other.Limit += more
@@ -125,5 +128,99 @@ func testLeasesOfWorkers(t *testing.T, more int64) {
 	}
 	if d := ask(t, workers[0], engine.Request{Limits: []engine.Limit{other}}); d.Allowed {
 		t.Error("allowed past the limit")
+	}
+}
+
+// TestWhatOthersAreToldOfIsNeverSure: a broadcast comes before the commit, which is only right
+// while nobody else can write. So a store that calls decide before it has its lock calls it again
+// with the lock.
+func TestWhatOthersAreToldOfIsNeverSure(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		leased bool // by another worker
+		do     func(t *testing.T, e *engine.Engine, l engine.Limit) error
+		unsure bool
+	}{
+		"a consume": {do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+			return nil
+		}},
+		"a record": {do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
+			ask(t, e, engine.Request{Verb: engine.Record, Limits: []engine.Limit{l}})
+			return nil
+		}},
+		"a settle that charges": {do: func(t *testing.T, e *engine.Engine, _ engine.Limit) error {
+			_, err := e.Settle(t.Context(), "job", 7)
+			return err
+		}},
+		"a refund": {unsure: true, do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
+			ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{l}})
+			return nil
+		}},
+		"a settle that gives back": {unsure: true, do: func(t *testing.T, e *engine.Engine, _ engine.Limit) error {
+			_, err := e.Settle(t.Context(), "job", 3)
+			return err
+		}},
+		"a record over a lease": {unsure: true, leased: true, do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
+			ask(t, e, engine.Request{Verb: engine.Record, Limits: []engine.Limit{l}})
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := &estimating{tap: openTap(t)}
+			e := start(t, engine.Config{Store: store})
+			l := per(t, "k", 100_000, "366d")
+			l.Threshold, l.Algorithm, l.Leased = -1, engine.FixedWindow, c.leased
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 5, ID: "job"})
+			if c.leased {
+				warmFrom(t, start(t, engine.Config{Store: store.tap}), l, 5)
+			}
+			before := store.unsure.Load()
+			if err := c.do(t, e, l); err != nil {
+				t.Fatal(err)
+			}
+			if again := store.unsure.Load() - before; again > 0 != c.unsure {
+				t.Errorf("decided again %d times", again)
+			}
+		})
+	}
+}
+
+// TestALeaseUnderAnotherAmountIsGivenBack: callers of tiers with different limits share a counter,
+// and each worker has a lease of it. Nothing that was charged ahead stays charged.
+func TestALeaseUnderAnotherAmountIsGivenBack(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		algorithm engine.Algorithm
+		from, to  string
+	}{
+		"a sliding window":           {engine.SlidingWindow, "1h", "1h"},
+		"a sliding one, worded anew": {engine.SlidingWindow, "24h", "1d"},
+		"a fixed window":             {engine.FixedWindow, "24h", "1d"},
+		"a calendar's":               {engine.FixedWindow, "1d", "day"},
+	} {
+		for _, more := range []int64{0, 1, 100_000} {
+			if c.from == c.to && more == 0 {
+				continue
+			}
+			synctest.Test(t, func(t *testing.T) {
+				workers := startWorkers(t, openTap(t), 2)
+				base := leased(t, "k", 100_000)
+				base.Name, base.Algorithm, base.Window = "n", c.algorithm, window(t, c.from)
+				other := base
+				other.Limit, other.Window = base.Limit+more, window(t, c.to)
+				var n int64
+				for range 3 {
+					n = warmFrom(t, workers[0], base, n)
+					ask(t, workers[1], engine.Request{Limits: []engine.Limit{other}})
+					n++
+				}
+				time.Sleep(3 * time.Second)
+				if got := usedNow(t, workers[0], "k"); got != n {
+					t.Errorf("%s, limit %d and %d: %d used after %d charges", name, base.Limit, other.Limit, got, n)
+				}
+			})
+		}
 	}
 }

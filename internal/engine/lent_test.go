@@ -22,7 +22,7 @@ type lending struct {
 
 // lend charges ahead, as a transaction does for a request that it allows.
 func (h *lending) lend(t *rapid.T) {
-	h.play(op{0, Check, 1}) // a transaction brings the counter to its moment
+	h.play(op{0, Check, 1}) // as a transaction does, bring the counter to its moment
 	before := h.state.remaining(&h.limit)
 	amount, until, since := h.state.chargeAhead(&h.limit, genAmount.Draw(t, "demand"))
 	if amount == 0 {
@@ -37,7 +37,7 @@ func (h *lending) lend(t *rapid.T) {
 	h.leases = append(h.leases, borrowed{grant{amount, h.state.counting().moment(), until, since}, amount})
 }
 
-// serve takes from a lease whose time is not over.
+// serve takes from a lease that has not ended.
 func (h *lending) serve(t *rapid.T) {
 	b := h.pick(t)
 	if b == nil || b.left == 0 || h.latest > b.until {
@@ -66,7 +66,7 @@ func (h *lending) pick(t *rapid.T) *borrowed {
 	return &h.leases[rapid.IntRange(0, len(h.leases)-1).Draw(t, "lease")]
 }
 
-// brisk makes most limits ones that refill or roll over within the time of a lease or two.
+// brisk makes most limits refill or roll over within the time of a lease or two.
 func (h *lending) brisk(t *rapid.T) {
 	if rapid.IntRange(0, 3).Draw(t, "brisk") > 0 && h.limit.Window.Period == 0 {
 		h.limit.Limit = rapid.Int64Range(8, 200).Draw(t, "brisk limit")
@@ -76,14 +76,14 @@ func (h *lending) brisk(t *rapid.T) {
 	h.limit.Threshold = rapid.SampledFrom([]int64{-1, 0, h.limit.Limit / 10}).Draw(t, "threshold")
 }
 
-// pass lets some time of a lease pass, or what the request says.
+// pass lets some of a lease's time pass, or what the request says.
 func (h *lending) pass(t *rapid.T, o op) {
 	after := rapid.OneOf(rapid.Just[int64](0), rapid.Int64Range(0, 30), rapid.Int64Range(0, maxLease/2),
 		rapid.Int64Range(0, maxLease+leaseGrace+50), rapid.Just(o.after)).Draw(t, "pass")
 	h.play(op{after, Check, 1})
 }
 
-// step plays a request, or what becomes of a lease.
+// step plays a request, or something that happens to a lease.
 func (h *lending) step(t *rapid.T, o op) {
 	h.pass(t, o)
 	switch rapid.SampledFrom([]string{"lend", "serve", "settle", "take all", "ask"}).Draw(t, "step") {
@@ -130,7 +130,7 @@ func TestLeasesAdmitNoMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// Without time or other requests in between, a lease that comes back whole leaves nothing behind.
+// If a lease is given back whole, without time or other requests in between, nothing has changed.
 func TestALeaseGivenBackWholeLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
@@ -156,7 +156,7 @@ func TestALeaseGivenBackWholeLeavesNoTrace(t *testing.T) {
 	})
 }
 
-// What was lent of a counter that was reset is not given back to the one that came after it.
+// A lease of a counter that was reset is not given back to the counter that came after it.
 func TestALeaseOfAResetCounterGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
@@ -178,7 +178,7 @@ func TestALeaseOfAResetCounterGivesNothingBack(t *testing.T) {
 	})
 }
 
-// TestALeaseIsGivenBackToItsGeneration, and to no other: then the counter was reset since.
+// TestALeaseIsGivenBackToItsGeneration, and to no other: if that is gone the counter was reset.
 func TestALeaseIsGivenBackToItsGeneration(t *testing.T) {
 	t.Parallel()
 	var l lent
@@ -189,8 +189,8 @@ func TestALeaseIsGivenBackToItsGeneration(t *testing.T) {
 	}
 }
 
-// A bucket that takes 800 ms to refill what was really used is lent for no longer than that, grace included, however
-// much is lent already.
+// A bucket that would refill what was really used in 800 ms is leased for no longer than that,
+// grace included, however much is lent already.
 func TestWhatIsLentDoesNotProlongTheLeasesOfABucket(t *testing.T) {
 	t.Parallel()
 	const now = 1_700_000_000_000
@@ -211,8 +211,8 @@ func TestWhatIsLentDoesNotProlongTheLeasesOfABucket(t *testing.T) {
 	}
 }
 
-// A counter that is lent all the time, and of which workers that die give nothing back, must not seem to have lent ever
-// more: it could not be read back, and nothing could be refunded.
+// A counter that is leased all the time, by workers that die and give nothing back, must not seem
+// to have ever more lent: its state could not be decoded, and nothing could be refunded.
 func TestNoMoreIsLentThanCounts(t *testing.T) {
 	t.Parallel()
 	window, err := ParseWindow("1s")
@@ -235,8 +235,8 @@ func TestNoMoreIsLentThanCounts(t *testing.T) {
 	})
 }
 
-// A worker that died holds a lease for no longer than others do, though the counter goes on being lent: what it lost can be
-// refunded then.
+// A worker that died holds its lease for no longer than others do, though the counter is leased on:
+// then what it lost can be refunded.
 func TestWhatADeadWorkerLostIsNotLentForEver(t *testing.T) {
 	t.Parallel()
 	window, err := ParseWindow("1h")
@@ -265,7 +265,8 @@ func TestWhatADeadWorkerLostIsNotLentForEver(t *testing.T) {
 	})
 }
 
-// A sweep may find the engine closed, and another goroutine gives all leases back before the sweep can say so.
+// A sweep may find the engine closed, and another goroutine return all leases before the sweep
+// reports that it failed.
 func TestAWorkerThatGoesGivesBackWhatASweepCouldNot(t *testing.T) {
 	t.Parallel()
 	var x leases
@@ -287,12 +288,12 @@ func TestAWorkerThatGoesGivesBackWhatASweepCouldNot(t *testing.T) {
 	}
 }
 
-// What comes after the store has taken the lease for lost is not asked to go back.
+// A lease is not given back when it is too late for that.
 func TestALeaseThatIsOverForLongIsNotGivenBack(t *testing.T) {
 	t.Parallel()
 	id := CounterID{"k", "n"}
 	now := time.Now()
-	for at, want := range map[int64]int{600 - 2: 1, 600 - 1: 0} { // latest says 2 ms more
+	for at, want := range map[int64]int{600 - 2: 1, 600 - 1: 0} { // latest adds 2 ms
 		var x leases
 		x.init()
 		clock := clockReading{now: at, sent: now, received: now}
@@ -306,7 +307,7 @@ func TestALeaseThatIsOverForLongIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// A counter that nobody asks for takes no memory, and one with a lease is not forgotten before that is settled.
+// An idle counter takes no memory, but one with a lease is kept until that is settled.
 func TestDemandIsForgottenWhenNobodyAsks(t *testing.T) {
 	t.Parallel()
 	var x leases
@@ -337,7 +338,7 @@ func TestDemandIsForgottenWhenNobodyAsks(t *testing.T) {
 	}
 }
 
-// A batch is gathered for as long as requests come, so one of them may be later than its beginning.
+// A batch is gathered while requests arrive, so a request may be later than its beginning.
 func TestTheWriterServesNothingFromALeaseThatEndedBeforeTheRequestCame(t *testing.T) {
 	t.Parallel()
 	var e Engine
@@ -357,7 +358,7 @@ func TestTheWriterServesNothingFromALeaseThatEndedBeforeTheRequestCame(t *testin
 	}
 }
 
-// What was asked before the clock was set back does not add up with all that is asked until it has caught up.
+// Demand from before the clock was set back does not add up with the demand until it has caught up.
 func TestDemandBeginsAnewWhenTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	const hour = 3_600_000
@@ -373,8 +374,8 @@ func TestDemandBeginsAnewWhenTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// Ahead of its turn a decision is made at a moment that is known from a first to a last. A bucket that is full loses what
-// would come meanwhile, whichever it is.
+// A decision ahead of the turn is made at an estimated time, between a first and a last moment. A
+// full bucket loses the refill in between, at whichever moment.
 func TestABucketAtAnEstimatedMomentAdmitsNoMore(t *testing.T) {
 	t.Parallel()
 	const now, latest, until = 1_000_000, 1_000_300, 1_000_325
@@ -403,7 +404,7 @@ func TestABucketAtAnEstimatedMomentAdmitsNoMore(t *testing.T) {
 		if c.unsure || len(changes.Counters) != 1 {
 			continue
 		}
-		// The charge was made at latest, at worst.
+		// In the worst case the charge was made at latest.
 		if _, result := decided(changes.Counters[0].State, Check, 1, Snapshot{Now: latest + 5, Latest: latest + 5}); name == "full" && result.Remaining > 5 {
 			t.Errorf("%s: %d remain 5 ms after all was charged", name, result.Remaining)
 		}

@@ -73,7 +73,7 @@ func TestAlgorithmNames(t *testing.T) {
 	}
 }
 
-// A counter can be shown, and expires, by what is kept of its limit alone.
+// A counter can be shown, and expires, by its stored spec alone.
 func TestSpecDescribesTheWholeLimit(t *testing.T) {
 	t.Parallel()
 	check(t, 2000, func(t *rapid.T) {
@@ -88,7 +88,8 @@ func TestSpecDescribesTheWholeLimit(t *testing.T) {
 	})
 }
 
-// Whatever is part of the definition changes the hash, or a counter would be read under the wrong definition.
+// Everything in the definition changes the hash, or a counter would be read under the wrong
+// definition.
 func TestHashTellsDefinitionsApart(t *testing.T) {
 	t.Parallel()
 	seen := map[uint64]string{}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo: a check, a denial or a refund under another definition must not have what is
-// used forgotten the sooner.
+// TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo: a check, denial or refund under another
+// definition must not free what is used any sooner.
 func TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo(t *testing.T) {
 	t.Parallel()
 	hour := limitOf(t, SlidingWindow, 100, "1h")
@@ -32,7 +32,7 @@ func TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo(t *testing.T) {
 	}
 }
 
-// TestAFloodDoesNotHaveTheLocalLimiterForgetWhatIsUsedUp, nor does one that is denied take any memory.
+// TestAFloodDoesNotHaveTheLocalLimiterForgetWhatIsUsedUp, and denied keys take no memory.
 func TestAFloodDoesNotHaveTheLocalLimiterForgetWhatIsUsedUp(t *testing.T) {
 	t.Parallel()
 	m := &localLimiter{}

@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// check tries prop at least n times, and a multiple of that when -rapid.checks raises the hundred of one round. The
-// arithmetic has nothing that could race: the race detector, under which it takes five times as long, sees a tenth. Make
-// test runs the laws without it, too.
+// check tries prop at least n times, and more often if -rapid.checks is above 100. Nothing in the
+// arithmetic could race, so the race detector, under which it takes five times as long, gets a
+// tenth; make test runs the laws without it too.
 func check(t *testing.T, n int, prop func(*rapid.T)) {
 	t.Helper()
 	if raced {
@@ -93,7 +93,7 @@ func genLimit(a Algorithm) *rapid.Generator[Limit] {
 
 // op is one request of a random history.
 type op struct {
-	// after is how far the clock moved since the one before; it may step back.
+	// after is how far the clock moved since the request before; it may step back.
 	after int64
 	verb  Verb
 	cost  int64
@@ -148,20 +148,20 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// later asks at another moment, of a copy.
+// later asks at another time, over a copy.
 func (h *history) later(t failer, now int64, v Verb, cost int64) Result {
 	return decide(v, []Limit{h.limit}, []*State{stored(t, &h.state)}, now, cost).Results[0]
 }
 
-// model is a reference for the arithmetic: slower, and written another way.
+// model is a reference implementation of the arithmetic: slower, and written differently.
 type model interface {
-	// at brings the model to a moment; moments never run backwards.
+	// at brings the model to a moment; the moments never run backwards.
 	at(now int64)
 	used() int64
 	charge(cost int64)
 	refund(cost int64)
-	// fitsAt is when used will be low enough for cost; freeAt when nothing will be used. Both may be beyond
-	// anything that counts.
+	// fitsAt is when used will be low enough for cost; freeAt when nothing will be used. Both may
+	// exceed every bound.
 	fitsAt(cost int64) *big.Int
 	freeAt() *big.Int
 }
@@ -177,7 +177,7 @@ func newModel(l Limit) model {
 	}
 }
 
-// expect gives the answer by the model.
+// expect gives the model's answer.
 func expect(m model, l Limit, now, latest int64, o op) Result {
 	m.at(latest)
 	r := Result{
@@ -210,7 +210,7 @@ func capped(at *big.Int) int64 {
 	return at.Int64()
 }
 
-// fixedModel sums the charges of every window there ever was.
+// fixedModel sums the charges of every window so far.
 type fixedModel struct {
 	limit Limit
 	now   int64
@@ -286,7 +286,7 @@ func (m *slidingModel) fitsAt(cost int64) *big.Int {
 
 func (m *slidingModel) freeAt() *big.Int { return m.fitsAt(m.limit.Limit) }
 
-// bucketModel keeps its level as a fraction of any precision.
+// bucketModel keeps its level as an exact fraction.
 type bucketModel struct {
 	limit Limit
 	now   int64
@@ -311,7 +311,7 @@ func (m *bucketModel) cap() {
 	}
 }
 
-// used counts every token that is not whole.
+// used counts each token that is not whole.
 func (m *bucketModel) used() int64 {
 	return ceil(new(big.Rat).Sub(m.full(), m.level)).Int64()
 }

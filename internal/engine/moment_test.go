@@ -8,7 +8,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestADenialMovesNoMoment: what another definition was told of a retry holds, whoever is denied under the one that is stored meanwhile.
+// TestADenialMovesNoMoment: the retryAfter of a denial under another definition holds, whoever is
+// denied under the stored one meanwhile.
 func TestADenialMovesNoMoment(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []engine.Verb{engine.Check, engine.Consume} {
@@ -22,7 +23,7 @@ func TestADenialMovesNoMoment(t *testing.T) {
 			time.Sleep(time.Second)
 			told := ask(t, e, engine.Request{Limits: []engine.Limit{other}}).Results[0].RetryAfter
 			at := time.Now().Add(time.Duration(told) * time.Millisecond)
-			for time.Until(at) > 11*time.Second { // each time an event is due
+			for time.Until(at) > 11*time.Second { // an event is due each time
 				time.Sleep(11 * time.Second)
 				if d := ask(t, e, engine.Request{Verb: verb, Limits: []engine.Limit{stored}}); d.Allowed {
 					t.Fatalf("%s: %+v", verb, d)
@@ -36,7 +37,8 @@ func TestADenialMovesNoMoment(t *testing.T) {
 	}
 }
 
-// TestACostThatNeverFitsIsToldOfOnce, also where another definition of the same counter denies it in the same transaction.
+// TestACostThatNeverFitsIsToldOfOnce, even if another definition of the counter denies it in the
+// same transaction.
 func TestACostThatNeverFitsIsToldOfOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -77,8 +79,9 @@ func TestACostThatNeverFitsIsToldOfOnce(t *testing.T) {
 	})
 }
 
-// deniedAhead is an engine that was asked while its store's clock was an hour ahead, until that was set back: of the three requests one was
-// allowed, one denied and told of, and one denied and remembered.
+// deniedAhead is an engine that was asked while its store's clock was an hour ahead, and the clock
+// was then set back. Of its three requests one was allowed, one was denied with an event, and one
+// was denied and counted in memory.
 func deniedAhead(t *testing.T) (*tap, *engine.Engine, engine.Limit) {
 	t.Helper()
 	ahead := time.Hour
@@ -93,7 +96,7 @@ func deniedAhead(t *testing.T) (*tap, *engine.Engine, engine.Limit) {
 	return store, e, l
 }
 
-// An event that was raised when the clock was ahead holds up no other.
+// An event that was raised while the clock was ahead does not delay the next one.
 func TestDenialsAreToldAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +112,7 @@ func TestDenialsAreToldAfterTheClockWasSetBack(t *testing.T) {
 	})
 }
 
-// Denials that wait for an event of a time that is far ahead now are told at once.
+// Denials whose event is due at a time that is now far ahead are reported at once.
 func TestDenialsThatWaitAreToldAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -62,8 +62,8 @@ func checkQuotas(t *testing.T, s engine.Store) engine.QuotaPage {
 	return page
 }
 
-// TestQuotasPastTheirResetReadAsZero charges a window and looks at it in its last millisecond and in the first one behind
-// it, over clock changes and the ends of months.
+// TestQuotasPastTheirResetReadAsZero charges a window and reads it in its last millisecond and in
+// the first one after it, over clock changes and the ends of months.
 func TestQuotasPastTheirResetReadAsZero(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -116,7 +116,7 @@ func TestQuotasPastTheirResetReadAsZero(t *testing.T) {
 	}
 }
 
-// TestQuotasThatDoNotReadAsZeroAreTold plants rows as no engine writes them.
+// TestQuotasThatDoNotReadAsZeroAreTold stores rows as no engine writes them.
 func TestQuotasThatDoNotReadAsZeroAreTold(t *testing.T) {
 	t.Parallel()
 	s, _ := timed(t, "2026-05-17T12:00:00Z")

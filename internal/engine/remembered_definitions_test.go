@@ -12,8 +12,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestADenialUnderAnotherDefinitionIsRemembered, beside that under the stored one: who lowers the limit of somebody who asks all the
-// time has not all of it asked of the store.
+// TestADenialUnderAnotherDefinitionIsRemembered beside the one under the stored definition: if the
+// limit of somebody who asks all the time is lowered, not all of these requests go to the store.
 func TestADenialUnderAnotherDefinitionIsRemembered(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
@@ -31,7 +31,7 @@ func TestADenialUnderAnotherDefinitionIsRemembered(t *testing.T) {
 				for range 6 {
 					ask(t, e, before)
 				}
-				for range 3 { // the first is told of, the second is known after, and what was known before stays
+				for range 3 { // the first has an event, the second is cached after it, and what was cached before stays
 					ask(t, e, lowered)
 					ask(t, e, before)
 				}
@@ -59,8 +59,8 @@ func TestADenialUnderAnotherDefinitionIsRemembered(t *testing.T) {
 	}
 }
 
-// TestWhatIsRememberedOfTwoDefinitionsIsWhatTheStoreSays, after anything that may be asked: each answer is compared with that of the
-// store at the same moment.
+// TestWhatIsRememberedOfTwoDefinitionsIsWhatTheStoreSays, after any requests: each answer is
+// compared with the store's at the same moment.
 func TestWhatIsRememberedOfTwoDefinitionsIsWhatTheStoreSays(t *testing.T) {
 	t.Parallel()
 	remembered := 0
@@ -95,7 +95,7 @@ func TestWhatIsRememberedOfTwoDefinitionsIsWhatTheStoreSays(t *testing.T) {
 				}
 				r := any()
 				r.Verb = engine.Check
-				synctest.Wait() // what was due to be told is
+				synctest.Wait() // due denials have been reported
 				before := store.count()
 				got := ask(t, e, r)
 				if store.count() != before {
@@ -114,7 +114,8 @@ func TestWhatIsRememberedOfTwoDefinitionsIsWhatTheStoreSays(t *testing.T) {
 	}
 }
 
-// TestADenialUnderAnotherDefinitionIsThatOfTheStoredMoment, also in a batch whose other requests have looked at the counter since.
+// TestADenialUnderAnotherDefinitionIsThatOfTheStoredMoment, also in a batch in which other requests
+// have advanced the counter.
 func TestADenialUnderAnotherDefinitionIsThatOfTheStoredMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +125,7 @@ func TestADenialUnderAnotherDefinitionIsThatOfTheStoredMoment(t *testing.T) {
 		other := stored
 		other.Limits = []engine.Limit{per(t, "k", 1, "1m")}
 		other.Limits[0].Name = "1h"
-		for range 2 { // the denial is told of
+		for range 2 { // the denial has an event
 			ask(t, e, stored)
 		}
 		time.Sleep(2 * time.Second)
@@ -141,7 +142,7 @@ func TestADenialUnderAnotherDefinitionIsThatOfTheStoredMoment(t *testing.T) {
 		store.release()
 		close(leave)
 		asking.Wait()
-		if batches := store.count(); batches != 5 { // the first is that of the start
+		if batches := store.count(); batches != 5 { // the first is from the start of the engine
 			t.Fatalf("%d transactions, want 5", batches)
 		}
 		e.Forget(engine.Forget{All: true})

@@ -7,7 +7,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// spend takes all that the worker holds of the limit, which it has asked for lately.
+// spend uses up the worker's lease of the limit, for which there is recent demand.
 func spend(t *testing.T, e *engine.Engine, l engine.Limit) {
 	t.Helper()
 	warm(t, e, l)
@@ -35,9 +35,9 @@ func TestASpentLeaseIsRenewedWithATransactionThatRunsAnyway(t *testing.T) {
 func TestASpentLeaseOfACounterThatWasResetIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	for name, workers := range map[string]func(*testing.T, engine.Store) []*engine.Engine{
-		"and the worker was told": func(t *testing.T, s engine.Store) []*engine.Engine { return flock(t, s, 2) },
+		"and the worker was told": func(t *testing.T, s engine.Store) []*engine.Engine { return startWorkers(t, s, 2) },
 		"and the worker was not told": func(t *testing.T, s engine.Store) []*engine.Engine {
-			return append(flock(t, s, 1), flock(t, s, 1)...)
+			return append(startWorkers(t, s, 1), startWorkers(t, s, 1)...)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

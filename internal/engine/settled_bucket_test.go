@@ -38,7 +38,7 @@ func TestASettledFractionOfATokenIsKept(t *testing.T) {
 func TestASettleBesideLeasesGivesBackToTheFraction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		workers := flock(t, openTap(t), 2)
+		workers := startWorkers(t, openTap(t), 2)
 		l := leased(t, "k", 100_000)
 		l.Algorithm, l.Window = engine.TokenBucket, window(t, "366d")
 		charged := int64(0)

@@ -24,8 +24,9 @@ func (s *slow) Update(ctx context.Context, b engine.Batch, decide func(engine.Sn
 	return s.tap.Update(ctx, b, decide)
 }
 
-// lives is a worker whose transactions wait, one beside it, and an id that has been consumed.
-func lives(t *testing.T) (waiting, beside *engine.Engine, s *slow, consume engine.Request) {
+// reusedIDWorkers gives a worker whose transactions wait, another on the same store, and a consume
+// with an id that was made already.
+func reusedIDWorkers(t *testing.T) (waiting, beside *engine.Engine, s *slow, consume engine.Request) {
 	t.Helper()
 	s = &slow{tap: openTap(t), gate: make(chan struct{})}
 	waiting, beside = start(t, engine.Config{Store: s}), start(t, engine.Config{Store: s.tap})
@@ -34,8 +35,8 @@ func lives(t *testing.T) (waiting, beside *engine.Engine, s *slow, consume engin
 	return waiting, beside, s, consume
 }
 
-// settleAside settles when others have had their turn, and begin another life of the id.
-func settleAside(t *testing.T, e *engine.Engine, cost int64) <-chan error {
+// settleLate starts a settle, whose transaction waits while the test reuses the id.
+func settleLate(t *testing.T, e *engine.Engine, cost int64) <-chan error {
 	t.Helper()
 	settled := make(chan error, 1)
 	go func() {
@@ -46,8 +47,8 @@ func settleAside(t *testing.T, e *engine.Engine, cost int64) <-chan error {
 	return settled
 }
 
-// next has the receipt expire, and the id come again.
-func next(t *testing.T, s *slow, e *engine.Engine, consume engine.Request) {
+// reuseID has the consume's receipt expire, and consumes with the same id again.
+func reuseID(t *testing.T, s *slow, e *engine.Engine, consume engine.Request) {
 	t.Helper()
 	time.Sleep(5 * time.Millisecond)
 	err := s.tap.Update(t.Context(), engine.Batch{IDs: []string{"job"}}, func(engine.Snapshot) engine.Changes {
@@ -59,13 +60,14 @@ func next(t *testing.T, s *slow, e *engine.Engine, consume engine.Request) {
 	ask(t, e, consume)
 }
 
-// TestASettleThatComesInTheNextLifeOfItsIDIsLate: its consume is forgotten, and the settle of the next stands.
-func TestASettleThatComesInTheNextLifeOfItsIDIsLate(t *testing.T) {
+// TestASettleIsLateWhenItsIDWasReused: its consume is no longer known, and a settle of the new one
+// stands.
+func TestASettleIsLateWhenItsIDWasReused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		waiting, beside, s, consume := lives(t)
-		late := settleAside(t, waiting, 50)
-		next(t, s, beside, consume)
+		waiting, beside, s, consume := reusedIDWorkers(t)
+		late := settleLate(t, waiting, 50)
+		reuseID(t, s, beside, consume)
 		settle := func() {
 			t.Helper()
 			if d, err := beside.Settle(t.Context(), "job", 110); err != nil || d.Results[0].Used != 120 {
@@ -83,11 +85,11 @@ func TestASettleThatComesInTheNextLifeOfItsIDIsLate(t *testing.T) {
 	})
 }
 
-// TestSettlesOfTwoLivesInOneBatch are both made, and hold up nobody.
-func TestSettlesOfTwoLivesInOneBatch(t *testing.T) {
+// TestSettlesOfTwoUsesOfAnIDInOneBatch: both are made.
+func TestSettlesOfTwoUsesOfAnIDInOneBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		waiting, beside, s, consume := lives(t)
+		waiting, beside, s, consume := reusedIDWorkers(t)
 		all := []<-chan error{}
 		record := func(key string) {
 			done := make(chan error, 1)
@@ -101,9 +103,9 @@ func TestSettlesOfTwoLivesInOneBatch(t *testing.T) {
 		for range 3 { // so that what follows is one batch
 			record("before")
 		}
-		all = append(all, settleAside(t, waiting, 50))
-		next(t, s, beside, consume)
-		all = append(all, settleAside(t, waiting, 110))
+		all = append(all, settleLate(t, waiting, 50))
+		reuseID(t, s, beside, consume)
+		all = append(all, settleLate(t, waiting, 110))
 		record("innocent")
 		close(s.gate)
 		for _, done := range all {
@@ -117,7 +119,8 @@ func TestSettlesOfTwoLivesInOneBatch(t *testing.T) {
 	})
 }
 
-// TestASettleAfterTheClockWasSetBack: the receipt of the settle in the life before ends later than that of the consume.
+// TestASettleAfterTheClockWasSetBack: the receipt of a settle of the earlier consume ends later than
+// that of the new consume.
 func TestASettleAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,9 +152,9 @@ func TestASettleAfterTheClockWasSetBack(t *testing.T) {
 	})
 }
 
-// TestASettleIsOfTheLatestLifeOfItsID: an id may come again once its receipt has gone, and the receipt of its settle is still
-// there.
-func TestASettleIsOfTheLatestLifeOfItsID(t *testing.T) {
+// TestASettleIsOfTheLatestUseOfItsID: an id may be reused when its receipt has expired, while the
+// receipt of its settle is still there.
+func TestASettleIsOfTheLatestUseOfItsID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
