@@ -60,8 +60,8 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// TestRowsOfEarlierReleasesAreRead: what is in a journal was written by a process that was killed,
-// perhaps an older one.
+// TestRowsOfEarlierReleasesAreRead: a journal may have been written by an older release that was
+// killed.
 func TestRowsOfEarlierReleasesAreRead(t *testing.T) {
 	row := Seal(AppendBytes(binary.AppendVarint(AppendHead(Begin(nil), 1, engine.CounterID{Key: "k", Name: "1m"}), -2), "s"))
 	if got, want := hex.EncodeToString(row), "0101016b02316d030173ba7bbee4"; got != want {
@@ -69,7 +69,7 @@ func TestRowsOfEarlierReleasesAreRead(t *testing.T) {
 	}
 }
 
-// TestParseAnything has rows whose checksum is right and whose content is not.
+// TestParseAnything parses rows with the right checksum and random content.
 func TestParseAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, err := Open(Seal(append(Begin(nil), rapid.SliceOf(rapid.Byte()).Draw(t, "row")...)))
@@ -103,7 +103,7 @@ func TestPolicy(t *testing.T) {
 	p := Policy{After: 5 * time.Second, Rows: 10, PerRow: 100, Least: 300, Most: 800, Some: 3, Drop: 1}
 	for name, c := range map[string]struct {
 		ages      []time.Duration // of the dirty counters
-		before    int64           // what the journal had before the first of them
+		before    int64           // the size of the journal before the first of them
 		journaled int64
 		changes   int
 		want      int
@@ -123,7 +123,7 @@ func TestPolicy(t *testing.T) {
 		"longer than the most":                {ages: make([]time.Duration, 10), journaled: 801, changes: 4, want: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { // the clock stands
+			synctest.Test(t, func(t *testing.T) { // the clock stands still
 				d := Dirty{Rows: len(c.ages), Journaled: c.journaled, Since: func(yield func(*Mark) bool) {
 					for _, age := range c.ages {
 						if !yield(&Mark{At: time.Now().Add(-age), Before: c.before}) {
@@ -139,7 +139,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestTend: it folds as long as there is more, and then once in a while.
+// TestTend: it folds as long as there is more, and then once per interval.
 func TestTend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,8 @@ func TestTend(t *testing.T) {
 	})
 }
 
-// TestWhatCannotBeFoldedForLongIsSaid, once, and when it is over; and not what a busy second does.
+// TestWhatCannotBeFoldedForLongIsSaid once, and again when it is over; failures of a busy second
+// are not.
 func TestWhatCannotBeFoldedForLongIsSaid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +185,7 @@ func TestWhatCannotBeFoldedForLongIsSaid(t *testing.T) {
 	})
 }
 
-// TestMerge holds it to a map.
+// TestMerge compares it with a map.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	type entry struct {
@@ -201,7 +202,7 @@ func TestMerge(t *testing.T) {
 			return all
 		}
 		over, under, most := draw(true), draw(false), rapid.IntRange(1, 12).Draw(t, "most")
-		under = under[:min(most, len(under))] // as many as were asked for
+		under = under[:min(most, len(under))] // a list holds at most as many as were asked for
 		both := make(map[string]entry)
 		for _, e := range slices.Concat(under, over) {
 			both[e.Key] = e

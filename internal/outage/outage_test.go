@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// story is what the log said, also by itself.
+// story is what was logged, also by a timer.
 type story struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -23,7 +23,7 @@ func (s *story) Write(p []byte) (int, error) {
 	return s.b.Write(p)
 }
 
-// take gives what was said since it was taken last.
+// take gives what was logged since the last take.
 func (s *story) take() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,7 +31,7 @@ func (s *story) take() string {
 	return strings.TrimSpace(s.b.String())
 }
 
-// TestTried tells a story: at what second a try went how, and what the log says then.
+// TestTried plays a list of outcomes with their times in seconds, and compares what is logged then.
 func TestTried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestTried(t *testing.T) {
 			{66, nil, `level=INFO msg="mail goes on"`},
 			{68, errors.New("full"), `level=ERROR msg="mail waits" to=a error=full`},
 			{69, nil, ""},
-			{70, errors.New("refused"), ""}, // by turns: one outage
+			{70, errors.New("refused"), ""}, // in turn with successes: one outage
 			{71, nil, ""},
 			{72, errors.New("full"), ""},
 			{73, nil, ""},
@@ -73,11 +73,11 @@ func TestTried(t *testing.T) {
 			{93, errors.New("full"), `level=ERROR msg="mail waits" to=a error=full`}, // another outage
 			{94, nil, ""},
 			{99, nil, `level=INFO msg="mail goes on"`},
-			{105, nil, ""}, // nothing was the matter
+			{105, nil, ""}, // nothing had failed
 		} {
 			lines.take()
 			time.Sleep(time.Until(begin.Add(time.Duration(s.second) * time.Second)))
-			synctest.Wait() // for what the log says by itself
+			synctest.Wait() // for what a timer logs
 			l.Tried(s.err, "to", "a")
 			if said := lines.take(); said != s.want {
 				t.Errorf("after %d s: %q, want %q", s.second, said, s.want)
@@ -86,8 +86,8 @@ func TestTried(t *testing.T) {
 	})
 }
 
-// TestManyTurnsKeepLittle: what fails and works by turns, as a store may a thousand times a second,
-// has one timer. Allocations cannot be counted beside other tests.
+// TestManyTurnsKeepLittle: what fails and works in turn, perhaps a thousand times a second, needs
+// only one timer. Allocations cannot be counted in parallel with other tests.
 func TestManyTurnsKeepLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines story

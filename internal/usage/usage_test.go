@@ -19,8 +19,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// notebook is a store that writes down what it is given, or fails. What SQL does with it, package
-// storetest tries on the real stores.
+// notebook is a store that records what it gets, or fails. What SQL does with it is tested on the
+// real stores by package storetest.
 type notebook struct {
 	Store
 	mu       sync.Mutex
@@ -36,7 +36,7 @@ func (n *notebook) AddUsage(ctx context.Context, counts []Count) error {
 		return ctx.Err()
 	case <-time.After(n.takes):
 	}
-	for i := range len(counts) - 1 { // SQL updates no row twice at once, and workers lock them in one order
+	for i := range len(counts) - 1 { // SQL cannot update a row twice in one statement, and workers lock rows in one order
 		if compareCounts(counts[i], counts[i+1]) >= 0 {
 			return fmt.Errorf("%+v before %+v", counts[i], counts[i+1])
 		}
@@ -82,8 +82,8 @@ func record(t testing.TB, cfg Config) *Recorder {
 	return r
 }
 
-// decided is a decision over limits that are named like keys; those with a "!" refuse, and those
-// with "~" before it are of a policy in shadow, and those with one more of another.
+// decided is a decision over limits that are named like keys. Limits with a "!" deny, those with
+// "~" before it belong to a policy in shadow, and those with one more to another policy.
 func decided(v engine.Verb, cost int64, keys ...string) (*engine.Request, *engine.Decision) {
 	r, d := &engine.Request{Verb: v, Cost: cost}, &engine.Decision{Allowed: true}
 	for _, key := range keys {
@@ -155,7 +155,7 @@ func TestTally(t *testing.T) {
 				}
 			}
 			y.add(r, d)
-			for _, want := range [][]Count{c.want, nil} { // what was taken is gone
+			for _, want := range [][]Count{c.want, nil} { // the second take gives nothing
 				var got []Count
 				y.take(7, func(c Count) { got = append(got, c) })
 				slices.SortFunc(got, compareCounts)
@@ -167,8 +167,8 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// TestTallyIsBounded counts more keys than there is room for, every other one in a ref, and loses
-// only their names.
+// TestTallyIsBounded counts more keys than there is room for, every other one in a ref. Only their
+// names are lost.
 func TestTallyIsBounded(t *testing.T) {
 	t.Parallel()
 	r := &Recorder{tally: newTally(), cfg: Config{Pending: 1 << 20}}
@@ -198,7 +198,7 @@ func TestTallyTakesNoMemory(t *testing.T) {
 	r, d := decided(engine.Consume, 1, "api:user:123")
 	add := func() { y.add(r, d) }
 	into := func(Count) {}
-	for range 2 { // both pages know the key
+	for range 2 { // so that both pages have the key
 		add()
 		y.take(0, into)
 	}
@@ -216,8 +216,8 @@ func BenchmarkTally(b *testing.B) {
 	}
 }
 
-// TestMinutes holds that what happened in a minute is written under it, and a few counts within 5
-// seconds.
+// TestMinutes: what happens in a minute is written under that minute, and a few counts are written
+// within 5 seconds.
 func TestMinutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestMinutes(t *testing.T) {
 		if diff := cmp.Diff(want, s.written()); diff != "" {
 			t.Error(diff)
 		}
-		r.Tally(decided(engine.Consume, 2, "b")) // and what is left when it closes
+		r.Tally(decided(engine.Consume, 2, "b")) // and what is left at Close
 		if err := r.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -248,8 +248,8 @@ func TestMinutes(t *testing.T) {
 	})
 }
 
-// TestManyCountsWait holds that more than a few counts are written at whole multiples of 15 seconds
-// only, unless they would find no room.
+// TestManyCountsWait: more than a few counts are only written at whole multiples of 15 seconds,
+// unless they run out of room.
 func TestManyCountsWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -277,7 +277,7 @@ func TestManyCountsWait(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		written(2*fewKeys + 1)
 		before := len(s.written())
-		tell(tallyShards * nearlyFull) // of which one shard has as many, and another may too
+		tell(tallyShards * nearlyFull) // one shard has that many, and another may have too
 		synctest.Wait()
 		if len(s.written()) == before {
 			t.Error("a full tally was not written")
@@ -295,7 +295,7 @@ func TestManyCountsWait(t *testing.T) {
 	})
 }
 
-// TestStoreFails keeps what fits and counts the rest.
+// TestStoreFails keeps what there is room for, and counts the rest as lost.
 func TestStoreFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -309,7 +309,7 @@ func TestStoreFails(t *testing.T) {
 			r.Tally(decided(engine.Consume, 1, key))
 		}
 		time.Sleep(11 * time.Second)
-		for i := range 10 { // the first three wait outside of the queue by now, and three more find room in it
+		for i := range 10 { // the first three have left the queue by now, and it has room for three more
 			r.Log(Request{Key: fmt.Sprint(i)})
 		}
 		time.Sleep(10 * time.Second)
@@ -332,7 +332,7 @@ func TestStoreFails(t *testing.T) {
 	})
 }
 
-// TestCloseTakesItsTime writes more at the end than fits into the time of one write.
+// TestCloseTakesItsTime: at the end it may write more than fits into the time of one write.
 func TestCloseTakesItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -350,8 +350,8 @@ func TestCloseTakesItsTime(t *testing.T) {
 	})
 }
 
-// TestCommitUnknown writes nothing twice, and says so. A write in doubt is the last for that time,
-// so that what comes after it is not lost as well.
+// TestCommitUnknown writes nothing twice, and reports what is lost. After a write whose fate is
+// unknown nothing more is written in that round, so that it is not lost as well.
 func TestCommitUnknown(t *testing.T) {
 	t.Parallel()
 	const more = 7
@@ -387,7 +387,7 @@ func TestCommitUnknown(t *testing.T) {
 	}
 }
 
-// TestCloseTellsWhatIsLost: the numbers stand where any number reads well.
+// TestCloseTellsWhatIsLost: its numbers come after their nouns, so that any number reads well.
 func TestCloseTellsWhatIsLost(t *testing.T) {
 	t.Parallel()
 	s := new(notebook)
@@ -399,7 +399,8 @@ func TestCloseTellsWhatIsLost(t *testing.T) {
 	}
 }
 
-// TestTellersAndWriter is for the race detector: many tell while one writes, and nothing is lost.
+// TestTellersAndWriter is for the race detector: many goroutines record while one writes, and
+// nothing is lost.
 func TestTellersAndWriter(t *testing.T) {
 	t.Parallel()
 	s := new(notebook)
@@ -426,8 +427,8 @@ func TestTellersAndWriter(t *testing.T) {
 	}
 }
 
-// TestTallyByRef counts while counts are taken, and loses and doubles none, nor those that nothing
-// on the same limit follows.
+// TestTallyByRef counts while counts are taken. No count is lost or doubled, even if nothing
+// follows on the same limit.
 func TestTallyByRef(t *testing.T) {
 	t.Parallel()
 	y := newTally()
@@ -461,8 +462,8 @@ func TestTallyByRef(t *testing.T) {
 	}
 }
 
-// TestTheOldestMinuteIsWrittenFirst: when the time of a write is over, or the room, it is the last
-// that waits or goes.
+// TestTheOldestMinuteIsWrittenFirst: if there is too little time or room, the newest waits or is
+// lost.
 func TestTheOldestMinuteIsWrittenFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -472,7 +473,7 @@ func TestTheOldestMinuteIsWrittenFirst(t *testing.T) {
 		minute := time.Now().Truncate(time.Minute)
 		time.Sleep(time.Second)
 		for _, key := range []string{"b", "a"} {
-			for range 2 { // they are taken apart, and written as one
+			for range 2 { // they are taken separately, and written as one
 				r.Tally(decided(engine.Consume, 1, "c", key))
 				r.Tally(decided(engine.Consume, 1, "d!"))
 				time.Sleep(30 * time.Second)
