@@ -151,6 +151,7 @@ func (x *denialCache) update(c *counter, read *generations) {
 	}
 }
 
+// lookup gives the entry for the limit's counter and definition; nil if there is none.
 func (x *denialCache) lookup(l *Limit) *cachedCounter {
 	if l.Ref != nil {
 		if m := l.Ref.cached.Load(); m != nil && !m.stale.Load() {
@@ -181,21 +182,9 @@ func (x *denialCache) deny(r *Request, clock *clockReading, d *denialCounts) (De
 		return Decision{}, false
 	}
 	var room [2]*cachedCounter
-	cached := room[:0]
-	denied := false
-	latest := clock.latest(r.Received)
-	for i := range r.Limits {
-		m := x.lookup(&r.Limits[i])
-		if m == nil || r.Limits[i].Shadow {
-			return Decision{}, false
-		}
-		cached = append(cached, m)
-		// The denial must hold even at the latest time that the store's clock may show. A counter
-		// with something left does not deny from memory: another worker may have charged it since,
-		// and the answer would show too much as remaining.
-		denied = denied || latest < m.deniedUntil
-	}
-	if !denied {
+	// The denial must hold even at the latest time that the store's clock may show.
+	cached := x.lookupDenied(r, clock.latest(r.Received), room[:0])
+	if cached == nil {
 		return Decision{}, false
 	}
 	// Describe the denial as of the earliest time that the store's clock may show, so that
@@ -218,6 +207,26 @@ func (x *denialCache) deny(r *Request, clock *clockReading, d *denialCounts) (De
 		}
 	}
 	return decision, true
+}
+
+// lookupDenied appends the entries of all of the request's limits to cached, if one of them denies
+// at the given time; it gives nil otherwise.
+func (x *denialCache) lookupDenied(r *Request, at int64, cached []*cachedCounter) []*cachedCounter {
+	denied := false
+	for i := range r.Limits {
+		m := x.lookup(&r.Limits[i])
+		if m == nil || r.Limits[i].Shadow {
+			return nil
+		}
+		cached = append(cached, m)
+		// A counter with something left does not deny from memory: another worker may have charged
+		// it since, and the answer would show too much as remaining.
+		denied = denied || at < m.deniedUntil
+	}
+	if !denied {
+		return nil
+	}
+	return cached
 }
 
 // eventDue reports whether a denial at now must raise an event at once: none was counted here, and
@@ -254,6 +263,7 @@ func decideCached(r *Request, now int64, cached []*cachedCounter) Decision {
 	return asked.decide(refs, now)
 }
 
+// invalidate removes the counters that f names, and keeps what was read before from being cached.
 func (x *denialCache) invalidate(f Forget) {
 	for i := range x.shards {
 		if f.Key != "" && i != x.shard(CounterID{Key: f.Key}) {
@@ -274,21 +284,21 @@ func (x *denialCache) invalidate(f Forget) {
 // invalidateOthers removes the counters that others have changed. The store names them before it
 // asks for a decision.
 func (x *denialCache) invalidateOthers(o *Others) {
-	switch {
-	case o.All:
+	if o.All {
 		x.invalidate(Forget{All: true})
-	case len(o.IDs) > 0:
-		for _, id := range o.IDs {
-			s := &x.shards[x.shard(id)]
-			s.generation.Add(1)
-			s.mu.Lock()
-			x.remove(s.entries, id)
-			s.mu.Unlock()
-		}
+		return
+	}
+	for _, id := range o.IDs {
+		s := &x.shards[x.shard(id)]
+		s.generation.Add(1)
+		s.mu.Lock()
+		x.remove(s.entries, id)
+		s.mu.Unlock()
 	}
 }
 
-// remove removes a counter from the entries of a shard, which must be locked.
+// remove removes a counter from the entries of a shard, which must be locked, and reports whether it
+// was there.
 func (x *denialCache) remove(entries map[CounterID]*cachedCounter, id CounterID) bool {
 	m, was := entries[id]
 	for ; m != nil; m = m.otherDefinition {
