@@ -22,7 +22,7 @@ func TestWhatIsWrongWithTheServerIsTold(t *testing.T) {
 		`SELECT no_such_function()`: "",
 	} {
 		_, err := s.relay.Exec(t.Context(), statement)
-		if got := s.Advice(refused("decide", err)); err == nil || !strings.Contains(got, want) || (got == "") != (want == "") {
+		if got := s.Advice(notCommitted("decide", err)); err == nil || !strings.Contains(got, want) || (got == "") != (want == "") {
 			t.Errorf("%v is told as %q; want %q", err, got, want)
 		}
 	}

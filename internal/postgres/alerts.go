@@ -51,7 +51,7 @@ ORDER BY username, raised_at DESC, id DESC LIMIT $1`
 
 // alertFields are where [alertColumns] go.
 func alertFields(a *alerts.Alert) []any {
-	return []any{document{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
+	return []any{jsonColumn{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
 		&a.HeldUntil, &a.Digest}
 }
 

@@ -64,7 +64,7 @@ func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
 	t.Parallel()
 	s := begun(t)
 	away := open(t, Config{URL: s.pool.Config().ConnString()})
-	tune(away, away.fold)
+	tune(away, away.foldPolicy)
 	if got := state(t, away, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
 	}
@@ -80,8 +80,8 @@ func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
 		exec(t, conn, sql)
 	}
 	for name, n := range map[string]int{
-		"who begins":                     pages(t, conn, beginJournalSQL, readAtOnce),
-		"who was away":                   pages(t, conn, readJournalSQL, away.seq, away.seq+readAtOnce),
+		"who begins":                     pages(t, conn, readWholeJournalSQL, journalPage),
+		"who was away":                   pages(t, conn, readJournalSQL, away.lastSeq, away.lastSeq+journalPage),
 		"who looks for what others drop": pages(t, conn, firstOfJournalSQL),
 	} {
 		if n > gone*width/8192/4 {
@@ -92,8 +92,8 @@ func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
 		if got := state(t, s, "a"); got != "1" {
 			t.Errorf("%s finds a to be %q", name, got)
 		}
-		if s.dropped != last+gone+1 || s.seq != last+gone+2 {
-			t.Errorf("%s takes the journal for rows %d to %d", name, s.dropped, s.seq)
+		if s.firstSeq != last+gone+1 || s.lastSeq != last+gone+2 {
+			t.Errorf("%s takes the journal for rows %d to %d", name, s.firstSeq, s.lastSeq)
 		}
 	}
 }
@@ -109,8 +109,8 @@ func TestTheFirstRowIsFound(t *testing.T) {
 		if err := conn.QueryRow(t.Context(), firstOfJournalSQL).Scan(&first); err != nil || first != rows[0] {
 			t.Errorf("%d: the first is %d, %v", rows, first, err)
 		}
-		err := conn.QueryRow(t.Context(), `SELECT min(seq), count(*) FROM (`+beginJournalSQL+`) j`, readAtOnce).Scan(&from, &n)
-		if err != nil || from != rows[0] || n != min(readAtOnce, rows[1]-rows[0]+1) {
+		err := conn.QueryRow(t.Context(), `SELECT min(seq), count(*) FROM (`+readWholeJournalSQL+`) j`, journalPage).Scan(&from, &n)
+		if err != nil || from != rows[0] || n != min(journalPage, rows[1]-rows[0]+1) {
 			t.Errorf("%d: who begins reads %d rows from %d on, %v", rows, n, from, err)
 		}
 	}

@@ -38,9 +38,9 @@ func benchmarkBatches(b *testing.B, size int, underLock bool) {
 	pid := backend(b, s)
 	run := func(n int) {
 		for i := range n {
-			s.skip = 0
+			s.optimisticSkips = 0
 			if underLock {
-				s.skip = 1
+				s.optimisticSkips = 1
 			}
 			if err := s.Update(b.Context(), batches[i%len(batches)], decide); err != nil {
 				b.Fatal(err)

@@ -76,15 +76,15 @@ func (s *Store) stored(ctx context.Context, from engine.CounterID, end string, m
 		now = at.Time.UnixMilli()
 		return err
 	})
-	if err := s.ask(ctx, &b); err != nil {
+	if err := s.readBatch(ctx, &b); err != nil {
 		return nil, 0, err
 	}
 	return journal.Merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), now, nil
 }
 
 // ask runs queries beside decisions.
-func (s *Store) ask(ctx context.Context, b *pgx.Batch) error {
-	release, err := acquire(ctx, s.reading)
+func (s *Store) readBatch(ctx context.Context, b *pgx.Batch) error {
+	release, err := acquire(ctx, s.readSlots)
 	if err != nil {
 		return fmt.Errorf("wait for the reads before: %w", err)
 	}
@@ -94,15 +94,15 @@ func (s *Store) ask(ctx context.Context, b *pgx.Batch) error {
 
 // dirtyCounters brings memory to the end of the journal and gives the dirty counters of a range.
 func (s *Store) dirtyCounters(ctx context.Context, from engine.CounterID, end string, max int) (all []engine.StoredCounter, err error) {
-	ctx, release, err := s.aside(ctx)
+	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := s.follow(ctx); err != nil {
+	if err := s.catchUp(ctx); err != nil {
 		return nil, err
 	}
-	s.memory.each(from, end, func(r *row) bool {
+	s.cache.eachDirty(from, end, func(r *row) bool {
 		if len(all) < max {
 			all = append(all, r.stored())
 		}
@@ -113,37 +113,37 @@ func (s *Store) dirtyCounters(ctx context.Context, from engine.CounterID, end st
 
 // aside takes the turn of the process for what is no decision. It bounds what is done in it, for which decisions wait, whatever time the
 // caller has: a connection may be silent.
-func (s *Store) aside(ctx context.Context) (bounded context.Context, release func(), err error) {
-	give, err := acquire(ctx, s.turn)
+func (s *Store) acquireBounded(ctx context.Context) (bounded context.Context, release func(), err error) {
+	give, err := acquire(ctx, s.writeLock)
 	if err != nil {
 		return nil, nil, fmt.Errorf("wait for the transaction before: %w", err)
 	}
-	bounded, cancel := context.WithTimeout(ctx, decisionPatience)
+	bounded, cancel := context.WithTimeout(ctx, decisionTimeout)
 	return bounded, func() { cancel(); give() }, nil
 }
 
 // follow brings memory to the end of the journal without waiting for a turn, and reads the clock. The caller holds turn,
 // that of the process.
-func (s *Store) follow(ctx context.Context) error {
+func (s *Store) catchUp(ctx context.Context) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		s.silent(ctx)
+		s.resetIfTimedOut(ctx)
 		return connectFailed(err)
 	}
 	defer conn.Release()
 	t := s.begin(conn)
-	for behind := true; behind; {
-		if behind, err = s.followOnce(ctx, t); err != nil {
-			s.silent(ctx)
+	for more := true; more; {
+		if more, err = s.catchUpOnce(ctx, t); err != nil {
+			s.resetIfTimedOut(ctx)
 			return fmt.Errorf("read the journal: %w", err)
 		}
 	}
-	s.wash()
-	s.memory.trim()
+	s.cleanFolded()
+	s.cache.evict()
 	return nil
 }
 
-func (s *Store) followOnce(ctx context.Context, t *tx) (behind bool, err error) {
+func (s *Store) catchUpOnce(ctx context.Context, t *tx) (more bool, err error) {
 	sent := time.Now()
 	p := t.conn.StartPipeline(ctx)
 	defer func() {
@@ -155,11 +155,11 @@ func (s *Store) followOnce(ctx context.Context, t *tx) (behind bool, err error) 
 	if err := p.Sync(); err != nil {
 		return false, err
 	}
-	behind, now, err := s.catchUp(p)
-	if err == nil && !behind {
-		s.clock.tell(now, sent, time.Now())
+	more, now, err := s.applyJournal(p)
+	if err == nil && !more {
+		s.clock.record(now, sent, time.Now())
 	}
-	return behind, err
+	return more, err
 }
 
 // resetBatch is how many rows one transaction of Reset removes, so that decisions get in between.
@@ -225,17 +225,17 @@ func (s *Store) count(ctx context.Context, from engine.CounterID, end string) (n
 	var b pgx.Batch
 	b.Queue(countCountersSQL, from.Key, from.Name, end).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
 	b.Queue(countThoseSQL, keys, names).QueryRow(func(row pgx.Row) error { return row.Scan(&both) })
-	err = s.ask(ctx, &b)
+	err = s.readBatch(ctx, &b)
 	return n + int64(len(dirty)) - both, err
 }
 
 func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string) (n int64, last engine.CounterID, err error) {
-	ctx, release, err := s.aside(ctx)
+	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return 0, last, err
 	}
 	defer release()
-	err = s.locked(ctx, engine.Batch{}, func(t *tx, _ moment) (*draft, error) {
+	err = s.runInTurn(ctx, engine.Batch{}, func(t *tx, _ moment) (*draft, error) {
 		ids, err := s.firstOf(ctx, t, from, end)
 		if err != nil || len(ids) == 0 {
 			return nil, err
@@ -255,7 +255,7 @@ func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string
 // firstOf gives the first ids of a range, inside a transaction.
 func (s *Store) firstOf(ctx context.Context, t *tx, from engine.CounterID, end string) ([]engine.CounterID, error) {
 	var dirty []engine.CounterID
-	s.memory.each(from, end, func(r *row) bool {
+	s.cache.eachDirty(from, end, func(r *row) bool {
 		dirty = append(dirty, r.id)
 		return len(dirty) < resetBatch
 	})

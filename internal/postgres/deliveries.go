@@ -121,7 +121,7 @@ WHERE ctid = ANY (ARRAY(SELECT ctid`
 
 // deliveryFields are where [deliveryColumns] go.
 func deliveryFields(d *alerts.Delivery) []any {
-	return []any{document{&d.Message}, &d.ID, &d.Channel, &d.State, &d.Attempts, &d.CreatedAt, &d.DueAt, &d.EndedAt, &d.Error}
+	return []any{jsonColumn{&d.Message}, &d.ID, &d.Channel, &d.State, &d.Attempts, &d.CreatedAt, &d.DueAt, &d.EndedAt, &d.Error}
 }
 
 func deliveryID(d *alerts.Delivery) string { return d.Message.ID + "/" + d.Channel }
@@ -204,7 +204,7 @@ func queueTried(b *pgx.Batch, all []alerts.Tried) {
 	})
 	b.Queue(deliverSQL, column(all, triedID), column(all, func(t *alerts.Tried) string { return string(t.State) }),
 		column(all, func(t *alerts.Tried) int64 { return t.DueAt }),
-		column(all, func(t *alerts.Tried) string { return clean(t.Error) }), counts)
+		column(all, func(t *alerts.Tried) string { return sanitize(t.Error) }), counts)
 }
 
 // EndDeliveries implements [alerts.Store].

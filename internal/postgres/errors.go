@@ -9,7 +9,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// The SQLSTATEs that mean something here.
+// The SQLSTATEs that the package distinguishes.
 const (
 	uniqueViolation       = "23505"
 	serializationFailure  = "40001"
@@ -27,7 +27,7 @@ const (
 	indexCorrupted        = "XX002"
 )
 
-// sqlState is the code of an answer from the server; empty when the error is not one.
+// sqlState returns the code of an error that the server reported; empty for any other error.
 func sqlState(err error) string {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code
@@ -35,15 +35,15 @@ func sqlState(err error) string {
 	return ""
 }
 
-// outdated tells whether a prepared statement is gone, or belongs to columns that have had another type since. pgx prepares its
-// own anew; those of decisions stay as they are for as long as their connection does.
+// outdated reports whether a prepared statement is gone, or a column of its result has another type
+// now. pgx prepares its own statements again; those of decisions live as long as their connection.
 func outdated(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == invalidStatementName || pg.Code == featureNotSupported && pg.Routine == "RevalidateCachedQuery")
 }
 
-// refused explains an error after which it is sure that nothing was committed.
-func refused(act string, err error) error {
+// notCommitted wraps an error after which it is certain that nothing was committed.
+func notCommitted(act string, err error) error {
 	switch sqlState(err) {
 	case uniqueViolation, serializationFailure, deadlockDetected:
 		return fmt.Errorf("%s: %w: %w", act, engine.ErrConflict, err)
@@ -51,10 +51,12 @@ func refused(act string, err error) error {
 	return fmt.Errorf("%s: %w", act, err)
 }
 
-// errReadOnly is why no connection was made to a server that takes no writes, such as a standby.
+// errReadOnly says that no connection was made because the server takes no writes, such as a
+// standby.
 var errReadOnly = errors.New("the server is read-only")
 
-// Advice says of an error, to whoever asks the service, what is wrong with the server and what helps; empty when it does not tell.
+// Advice returns what is wrong with the server and what helps, for callers of the service; empty if
+// the error does not tell.
 func (s *Store) Advice(err error) string {
 	switch state := sqlState(err); {
 	case state == diskFull:
@@ -73,7 +75,7 @@ func (s *Store) Advice(err error) string {
 	return ""
 }
 
-// unknown explains an error after which nobody knows whether the transaction was committed.
-func unknown(act string, err error) error {
+// commitUnknown wraps an error after which nobody knows whether the transaction was committed.
+func commitUnknown(act string, err error) error {
 	return fmt.Errorf("%s: %w: %w", act, engine.ErrCommitUnknown, err)
 }

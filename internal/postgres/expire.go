@@ -22,39 +22,39 @@ import (
 const (
 	toNowSQL = ` <= floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
 
-	lookForExpiredSQL = `
+	expiredRangeSQL = `
 WHERE expires_at >= $1 AND expires_at` + toNowSQL + ` ORDER BY expires_at LIMIT $2`
 
 	// No index serves the sum, which leaves the planner no choice but to look at the places.
-	ofTheseSQL = `
+	lockExpiredSQL = `
 	WHERE ctid = ANY ($1::tid[]) AND expires_at + 0` + toNowSQL + ` FOR UPDATE SKIP LOCKED))`
 
 	expiredCountersSQL = `
-SELECT ctid, expires_at FROM counters` + lookForExpiredSQL
+SELECT ctid, expires_at FROM counters` + expiredRangeSQL
 
 	removeCountersSQL = `
 DELETE FROM counters WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM counters` + ofTheseSQL + `
+	SELECT ctid FROM counters` + lockExpiredSQL + `
 RETURNING key, name`
 
 	expiredReceiptsSQL = `
-SELECT ctid, expires_at FROM receipts` + lookForExpiredSQL
+SELECT ctid, expires_at FROM receipts` + expiredRangeSQL
 
 	removeReceiptsSQL = `
 DELETE FROM receipts WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM receipts` + ofTheseSQL + `
+	SELECT ctid FROM receipts` + lockExpiredSQL + `
 RETURNING id`
 
 	// For one transaction.
-	unhurriedSQL = `
+	asyncCommitSQL = `
 SELECT set_config('synchronous_commit', 'off', true)`
 )
 
 const (
 	// expireAtOnce is how many counters are removed before decisions get in between.
-	expireAtOnce = 100
+	expireBatch = 100
 	// lookAtOnce is how many places are looked for at once. Each may be a read from the disk.
-	lookAtOnce = 2000
+	scanBatch = 2000
 )
 
 // expiry is what is known of the rows of a table that have expired.
@@ -62,18 +62,18 @@ const (
 // As long as any transaction of the database may still see what was removed, a look goes over all of that, row by row. So it is for
 // many rows, and goes on from where the one before ended; not from behind it, since many rows expire in the same moment. Behind the
 // last row it begins at the front, where rows may have come since, or were held by somebody.
-type expiry struct {
+type expiryScan struct {
 	// look is the statement that looks for rows, most at once.
-	look string
-	most int
+	query string
+	limit int
 	// places are those that were found and not tried yet, and from is what the next look begins with.
-	places []pgtype.TID
-	from   int64
+	ctids []pgtype.TID
+	from  int64
 }
 
 // next looks for more places; last says that there are no others.
-func (e *expiry) next(ctx context.Context, conn *pgxpool.Conn) (last bool, err error) {
-	rows, err := conn.Query(ctx, e.look, e.from, e.most)
+func (e *expiryScan) next(ctx context.Context, conn *pgxpool.Conn) (last bool, err error) {
+	rows, err := conn.Query(ctx, e.query, e.from, e.limit)
 	if err != nil {
 		return false, err
 	}
@@ -83,32 +83,32 @@ func (e *expiry) next(ctx context.Context, conn *pgxpool.Conn) (last bool, err e
 	if _, err = pgx.ForEachRow(rows, []any{&at, &from}, func() error { found = append(found, at); return nil }); err != nil {
 		return false, err
 	}
-	if last = len(found) < e.most; last {
+	if last = len(found) < e.limit; last {
 		from = 0
 	}
-	e.places, e.from = found, from
+	e.ctids, e.from = found, from
 	return last, nil
 }
 
 // expire has up to max rows removed, a few at a time: remove gives how many of these places it emptied, and how many of them count. It ends
 // where there are no more, or others hold all that was found.
-func (e *expiry) expire(ctx context.Context, conn *pgxpool.Conn, max int, remove func([]pgtype.TID) (n, emptied int, err error)) (total int, err error) {
+func (e *expiryScan) expire(ctx context.Context, conn *pgxpool.Conn, max int, remove func([]pgtype.TID) (n, emptied int, err error)) (total int, err error) {
 	for last, idle := false, false; total < max; {
-		if len(e.places) == 0 {
+		if len(e.ctids) == 0 {
 			if last || idle {
 				break
 			}
 			idle = true
-			if last, err = e.next(ctx, conn); err != nil || len(e.places) == 0 {
+			if last, err = e.next(ctx, conn); err != nil || len(e.ctids) == 0 {
 				return total, err
 			}
 		}
-		some := e.places[:min(len(e.places), max-total, expireAtOnce)]
+		some := e.ctids[:min(len(e.ctids), max-total, expireBatch)]
 		n, emptied, err := remove(some)
 		if total += n; err != nil {
 			return total, err
 		}
-		e.places, idle = e.places[len(some):], idle && emptied == 0
+		e.ctids, idle = e.ctids[len(some):], idle && emptied == 0
 	}
 	return total, nil
 }
@@ -117,7 +117,7 @@ func (e *expiry) expire(ctx context.Context, conn *pgxpool.Conn, max int, remove
 // which the table does not have the last word, and then those that expired first. It waits for no lock of another process: what is
 // being charged stays.
 func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
-	release, err := acquire(ctx, s.expiring)
+	release, err := acquire(ctx, s.expireLock)
 	if err != nil {
 		return 0, fmt.Errorf("wait for the expiry before: %w", err)
 	}
@@ -155,7 +155,7 @@ func (s *Store) expireCounters(ctx context.Context, conn *pgxpool.Conn, max int)
 // behind: after a crash of the server some are there again, as expired as they were.
 func removeExpired[R any](ctx context.Context, conn *pgxpool.Conn, sql string, places []pgtype.TID, read pgx.RowToFunc[R]) (gone []R, err error) {
 	var b pgx.Batch
-	b.Queue(unhurriedSQL)
+	b.Queue(asyncCommitSQL)
 	b.Queue(sql, places).Query(func(rows pgx.Rows) (err error) {
 		gone, err = pgx.CollectRows(rows, read)
 		return err
@@ -170,7 +170,7 @@ func (s *Store) expireDirty(ctx context.Context, max int) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for some := range slices.Chunk(ids, expireAtOnce) {
+	for some := range slices.Chunk(ids, expireBatch) {
 		gone, err := s.removeDirty(ctx, some)
 		if n += gone; err != nil {
 			return n, err
@@ -181,19 +181,19 @@ func (s *Store) expireDirty(ctx context.Context, max int) (n int, err error) {
 
 // dirtyExpired gives up to max dirty counters that have expired, those that did first. A process that decides nothing need not know them.
 func (s *Store) dirtyExpired(ctx context.Context, max int) (ids []engine.CounterID, err error) {
-	ctx, release, err := s.aside(ctx)
+	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if !s.decides() {
+	if !s.usesJournal() {
 		return nil, nil
 	}
-	if err := s.follow(ctx); err != nil {
+	if err := s.catchUp(ctx); err != nil {
 		return nil, err
 	}
-	now, _, _ := s.clock.between()
-	rows := s.memory.expired(now)
+	now, _, _ := s.clock.estimate()
+	rows := s.cache.expiredDirty(now)
 	slices.SortStableFunc(rows, func(a, b *row) int { return cmp.Compare(a.expires, b.expires) })
 	for _, r := range rows[:min(len(rows), max)] {
 		ids = append(ids, r.id)
@@ -202,19 +202,19 @@ func (s *Store) dirtyExpired(ctx context.Context, max int) (ids []engine.Counter
 }
 
 // decides is false for a process that leaves the journal alone. The caller holds turn.
-func (s *Store) decides() bool { return s.loaded && !s.resting.Load() }
+func (s *Store) usesJournal() bool { return s.loaded && !s.resting.Load() }
 
 // removeDirty removes those that are still dirty and expired when all others have written.
 func (s *Store) removeDirty(ctx context.Context, ids []engine.CounterID) (n int, err error) {
-	ctx, release, err := s.aside(ctx)
+	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer release()
-	err = s.locked(ctx, engine.Batch{}, func(_ *tx, at moment) (*draft, error) {
+	err = s.runInTurn(ctx, engine.Batch{}, func(_ *tx, at moment) (*draft, error) {
 		ids = slices.DeleteFunc(ids, func(id engine.CounterID) bool {
-			r := s.memory.rows[id]
-			return r == nil || r.since == nil || r.expires > at.now
+			r := s.cache.rows[id]
+			return r == nil || r.dirtySince == nil || r.expires > at.now
 		})
 		return &draft{removed: ids}, nil
 	})
@@ -228,14 +228,14 @@ func (s *Store) removeDirty(ctx context.Context, ids []engine.CounterID) (n int,
 // stays as the journal says it is, and is written to the table anew. The others go without a word: no process takes for granted what
 // it remembers of a clean counter that has expired. But of one the journal may still speak, for those who read it from its beginning.
 func (s *Store) expireClean(ctx context.Context, conn *pgxpool.Conn, places []pgtype.TID) (n, emptied int, err error) {
-	ctx, release, err := s.aside(ctx)
+	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer release()
-	decides := s.decides()
+	decides := s.usesJournal()
 	if decides {
-		if err := s.follow(ctx); err != nil {
+		if err := s.catchUp(ctx); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -245,32 +245,32 @@ func (s *Store) expireClean(ctx context.Context, conn *pgxpool.Conn, places []pg
 	}
 	var named []engine.CounterID
 	for _, id := range ids {
-		switch r := s.memory.rows[id]; {
+		switch r := s.cache.rows[id]; {
 		case r == nil: // if the journal speaks of it, who reads that from its beginning has it again until the next time, expired
 			n++
-		case r.since == nil:
+		case r.dirtySince == nil:
 			n++
-			if r.last >= s.dropped {
+			if r.lastChange >= s.firstSeq {
 				named = append(named, id)
 			}
-			s.memory.drop(r)
+			s.cache.remove(r)
 		}
 	}
-	return n, len(ids), s.nameRemoved(ctx, named)
+	return n, len(ids), s.journalRemoved(ctx, named)
 }
 
 // nameRemoved says in the journal that counters are no more.
-func (s *Store) nameRemoved(ctx context.Context, ids []engine.CounterID) error {
+func (s *Store) journalRemoved(ctx context.Context, ids []engine.CounterID) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	known := s.memory
-	return s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
-		if s.memory != known {
+	known := s.cache
+	return s.runInTurn(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
+		if s.cache != known {
 			return nil, nil // the rows that named them are gone, and who was charged meanwhile is not known
 		}
 		// Others may have charged one anew before this turn: then it is remembered again.
-		ids = slices.DeleteFunc(ids, func(id engine.CounterID) bool { return s.memory.rows[id] != nil })
+		ids = slices.DeleteFunc(ids, func(id engine.CounterID) bool { return s.cache.rows[id] != nil })
 		return &draft{removed: ids}, nil
 	})
 }

@@ -50,7 +50,7 @@ func expire(t *testing.T, s *Store, max, want int) {
 func TestNobodyWaitsForTheDiskBehindAnExpiry(t *testing.T) {
 	t.Parallel()
 	s, resting := pair(t)
-	tune(s, s.fold)
+	tune(s, s.foldPolicy)
 	resting.Rest(t.Context(), true)
 	conn := connect(t, s)
 	for _, sql := range []string{
@@ -101,7 +101,7 @@ func dirtied(t *testing.T, s *Store, n int, expires int64) {
 func TestAnExpiryReadsNoMoreThanItRemoves(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.fold)
+	tune(s, s.foldPolicy)
 	dirtied(t, s, 300, 1)
 	execute(t, s, `INSERT INTO counters SELECT 'old' || i, '1m', '{}', '', 2 FROM generate_series(1, 1000) i`)
 	before := entries(t, s, "counters_expires_at")
@@ -115,8 +115,8 @@ func TestAnExpiryReadsNoMoreThanItRemoves(t *testing.T) {
 func TestAnExpiryHasItsConnectionBeforeItsTurn(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.fold)
-	release, err := acquire(t.Context(), s.turn)
+	tune(s, s.foldPolicy)
+	release, err := acquire(t.Context(), s.writeLock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,13 +138,13 @@ func TestAnExpiryHasItsConnectionBeforeItsTurn(t *testing.T) {
 func TestAnExpiryGoesOnBehindOldVersions(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.fold)
-	const dirty, others = 2*expireAtOnce + 1, 10
+	tune(s, s.foldPolicy)
+	const dirty, others = 2*expireBatch + 1, 10
 	dirtied(t, s, dirty, 1<<45)
 	execute(t, s, fmt.Sprintf(`INSERT INTO counters SELECT 'k' || i, '1m', '{}', '', 1 FROM generate_series(0, %d) i;
 		INSERT INTO counters SELECT 'old' || i, '1m', '{}', '', 2 FROM generate_series(1, %d) i`, dirty-1, others))
 	expire(t, s, others-1, others-1)
-	expire(t, s, expireAtOnce, 1)
+	expire(t, s, expireBatch, 1)
 	if got := state(t, s, "k0"); got != "1" {
 		t.Errorf("a dirty counter is %q", got)
 	}
@@ -154,7 +154,7 @@ func TestAnExpiryGoesOnBehindOldVersions(t *testing.T) {
 func TestWhatHasGoneIsNotLookedAtForEachFew(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.fold)
+	tune(s, s.foldPolicy)
 	backup(t, s)
 	const gone, few, times = 20000, 500, 11
 	const left = few*times + few/5
@@ -187,8 +187,8 @@ func TestWhatHasGoneIsNotLookedAtForEachFew(t *testing.T) {
 func TestAnExpiryEndsWhereOthersHoldAll(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.fold)
-	s.counters.most = 2
+	tune(s, s.foldPolicy)
+	s.counters.limit = 2
 	execute(t, s, `INSERT INTO counters SELECT 'k' || i, '1m', '{}', '', 1 FROM generate_series(1, 5) i`)
 	tx := backup(t, s)
 	exec(t, tx, `SELECT FROM counters FOR UPDATE`)

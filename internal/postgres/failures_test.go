@@ -58,7 +58,7 @@ func TestLockTimeout(t *testing.T) {
 		if sqlState(err) != "55P03" || errors.Is(err, engine.ErrConflict) || errors.Is(err, engine.ErrCommitUnknown) {
 			t.Errorf("%s: %v", what, err)
 		}
-		s.skip = 1
+		s.optimisticSkips = 1
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestCommitAnswerLost(t *testing.T) {
 // no word: what runs by itself gives them up, and so does the first decision behind.
 func TestSilentConnections(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t))
-	s := open(t, Config{URL: proxy.url, patience: 2 * time.Second})
+	s := open(t, Config{URL: proxy.url, relayTimeout: 2 * time.Second})
 	none := func(context.Context, []engine.Event) ([]string, error) { return nil, nil }
 	for _, key := range []string{"a", "b"} {
 		update(t, s, batch(key), set("1"))
@@ -198,7 +198,7 @@ func TestSilentConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Held, so that the background has its turn first and meets the silence.
-	release, err := acquire(t.Context(), s.turn)
+	release, err := acquire(t.Context(), s.writeLock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestSilentConnections(t *testing.T) {
 	}()
 	folded := make(chan struct{})
 	go func() {
-		_, _ = s.foldSoon(context.WithoutCancel(t.Context()), func() int { return 1 })
+		_, _ = s.foldSomeBounded(context.WithoutCancel(t.Context()), func() int { return 1 })
 		close(folded)
 	}()
 	release()
@@ -275,7 +275,7 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 			patient, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			go func() { ended <- act(patient, s) }()
-			for len(s.turn) == 0 && len(ended) == 0 { // until it has the turn
+			for len(s.writeLock) == 0 && len(ended) == 0 { // until it has the turn
 				time.Sleep(time.Millisecond)
 			}
 			began, err := time.Now(), errors.New("not asked")
@@ -284,7 +284,7 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 				err = s.Update(within, batch("a"), set("2"))
 				done()
 			}
-			if took := time.Since(began); err != nil || took > 2*decisionPatience+closePatience {
+			if took := time.Since(began); err != nil || took > 2*decisionTimeout+closeTimeout {
 				t.Errorf("a decision after %v: %v", took, err)
 			}
 			cancel()
@@ -302,7 +302,7 @@ func TestTheEndOfARestHoldsUpNoDecisionForLong(t *testing.T) {
 	s.Rest(t.Context(), true)
 	proxy.swallow()
 	go s.Rest(t.Context(), false)
-	for len(s.turn) == 0 { // until it has the turn
+	for len(s.writeLock) == 0 { // until it has the turn
 		time.Sleep(time.Millisecond)
 	}
 	began, err := time.Now(), errors.New("not asked")
@@ -311,7 +311,7 @@ func TestTheEndOfARestHoldsUpNoDecisionForLong(t *testing.T) {
 		err = s.Update(within, batch("a"), set("2"))
 		done()
 	}
-	if took := time.Since(began); err != nil || took > decisionPatience-time.Second {
+	if took := time.Since(began); err != nil || took > decisionTimeout-time.Second {
 		t.Errorf("a decision after %v: %v", took, err)
 	}
 }
@@ -322,14 +322,14 @@ func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
 	t.Parallel()
 	for name, hang := range map[string]func(ctx context.Context, s *Store, silent func()) error{
 		"its time is over": func(ctx context.Context, s *Store, silent func()) error {
-			s.skip = 1
+			s.optimisticSkips = 1
 			return s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
 				silent()
 				return set("2")(snap)
 			})
 		},
 		"its time is over, in a turn that was waited for": func(ctx context.Context, s *Store, silent func()) error {
-			s.skip = 1
+			s.optimisticSkips = 1
 			b := batch("a")
 			b.Turn = s.Await(ctx)
 			return s.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
@@ -338,7 +338,7 @@ func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
 			})
 		},
 		"a turn that nobody needs": func(ctx context.Context, s *Store, silent func()) error {
-			s.skip = 1
+			s.optimisticSkips = 1
 			turn := s.Await(ctx)
 			silent()
 			turn.End()
@@ -358,10 +358,10 @@ func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
 				cancel()
 				began = time.Now()
 			})
-			if took := time.Since(began); !errors.Is(err, context.Canceled) || took > rollbackPatience/2 {
+			if took := time.Since(began); !errors.Is(err, context.Canceled) || took > rollbackTimeout/2 {
 				t.Errorf("%v, after %v", err, took)
 			}
-			if release, err := acquire(t.Context(), s.turn); err == nil {
+			if release, err := acquire(t.Context(), s.writeLock); err == nil {
 				release()
 			}
 			if got := state(t, s, "a"); got != "1" {
@@ -429,7 +429,7 @@ func TestAStandbyIsNoServer(t *testing.T) {
 // TestCloseOfSilentConnections: a store whose server says nothing is closed all the same.
 func TestCloseOfSilentConnections(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t))
-	s := open(t, Config{URL: proxy.url, patience: 7 * time.Second})
+	s := open(t, Config{URL: proxy.url, relayTimeout: 7 * time.Second})
 	update(t, s, batch("a"), set("1"))
 	proxy.hang()
 	counted := make(chan struct{})
@@ -439,7 +439,7 @@ func TestCloseOfSilentConnections(t *testing.T) {
 	}()
 	begin := time.Now()
 	s.Close()
-	if took := time.Since(begin); took > foldPatience+closePatience+2*time.Second {
+	if took := time.Since(begin); took > foldTimeout+closeTimeout+2*time.Second {
 		t.Errorf("closing took %v", took)
 	}
 	<-counted

@@ -12,23 +12,23 @@ import (
 	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// journalMost bounds the journal, in bytes: a worker that begins reads it in a second.
-const journalMost = 32 << 20
+// maxJournalBytes bounds the journal: a worker that starts reads that much in a second.
+const maxJournalBytes = 32 << 20
 
-// dirt is what the policy looks at.
-func (s *Store) dirt() journal.Dirty {
-	return journal.Dirty{Rows: s.memory.dirty.n, Since: s.memory.dirty.since, Journaled: s.journaled}
+// dirtyStats is what the fold policy looks at.
+func (s *Store) dirtyStats() journal.Dirty {
+	return journal.Dirty{Rows: s.cache.dirty.n, Since: s.cache.dirty.marks, Journaled: s.journalBytes}
 }
 
 const (
-	// A row may be there or not: another process may have removed one that expired.
+	// The row need not exist, even if it was read: another process may have removed it as expired.
 	foldCountersSQL = `
 INSERT INTO counters (key, name, spec, state, expires_at)
 SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::bytea[]), unnest($5::bigint[])
 ON CONFLICT (key, name) DO UPDATE SET spec = excluded.spec, state = excluded.state, expires_at = excluded.expires_at`
 
-	// What has moved, or is no more, stays as it is: the key tells. No index serves IS NOT DISTINCT FROM, which leaves the
-	// planner no choice but to look at each place.
+	// Skips rows that have moved or are gone, which the comparison of keys detects. IS NOT DISTINCT
+	// FROM is used because no index serves it, so that the planner has to look at each ctid.
 	updateCountersSQL = `
 UPDATE counters c SET state = u.state, expires_at = u.expires_at
 FROM (
@@ -37,64 +37,75 @@ FROM (
 ) u
 WHERE c.ctid = u.place AND c.key IS NOT DISTINCT FROM u.key AND c.name IS NOT DISTINCT FROM u.name`
 
-	// The lower bound spares a walk over the entries of an index that are dead and still there.
-	dropJournalSQL = `
+	// The lower bound keeps the scan off dead index entries.
+	deleteJournalSQL = `
 DELETE FROM journal WHERE seq >= $1 AND seq < $2`
 
 	firstOfJournalSQL = searchSQL + `
 SELECT coalesce(min(seq), -1) FROM search`
 )
 
-// chooseFold picks the n oldest rows, or all where there are fewer, to be written to the table as they are before the
-// transaction it is part of, the first row of the journal that is needed then, and the first that stays. next is the number of
-// the row that the transaction writes.
+// foldPlan is what the running transaction folds.
+type foldPlan struct {
+	// rows are written to the table counters.
+	rows []*row
+	// firstNeeded is the first row of the journal that is needed after the transaction.
+	firstNeeded int64
+	// deleteBefore bounds the rows of the journal that the transaction deletes.
+	deleteBefore int64
+}
+
+// chooseFold plans a fold of the n rows that have been dirty longest, or of all if there are fewer.
+// They are written as they are before the transaction's own changes. next is the number of the
+// journal row that the transaction writes.
 func (s *Store) chooseFold(n int, next int64) {
-	s.folding = s.folding[:0]
-	r := s.memory.dirty.oldest()
-	for ; r != nil && len(s.folding) < n; r = s.memory.dirty.next(r) {
-		s.folding = append(s.folding, r)
+	s.folding.rows = s.folding.rows[:0]
+	r := s.cache.dirty.oldest()
+	for ; r != nil && len(s.folding.rows) < n; r = s.cache.dirty.next(r) {
+		s.folding.rows = append(s.folding.rows, r)
 	}
-	s.keep = next
+	s.folding.firstNeeded = next
 	if r != nil {
-		s.keep = r.since.Seq
+		s.folding.firstNeeded = r.dirtySince.Seq
 	}
-	s.leave = max(s.dropped, min(s.keep, s.retained(next), s.dropped+s.fold.Drop))
-	slices.SortFunc(s.folding, func(a, b *row) int { return a.id.Compare(b.id) })
+	s.folding.deleteBefore = max(s.firstSeq, min(s.folding.firstNeeded, s.retainedFrom(next), s.firstSeq+s.foldPolicy.Drop))
+	slices.SortFunc(s.folding.rows, func(a, b *row) int { return a.id.Compare(b.id) })
 }
 
-// inPlace tells whether a change is written to the table in its transaction, and not folded later: one of a counter that was
-// read for it, or lately. Its pages are at hand then, and its place in them is known, so it costs a fifth of what it would
-// later. A counter that is changed again is remembered, and folded. Where others write, too, they would take it for dirty, and
-// fold it once more.
-func (d *draft) inPlace(c *engine.CounterChange) bool {
+// writesThrough reports whether a change is written to the table at once instead of being folded
+// later. That is done for a counter whose ctid is known, because it was just read: its pages are in
+// the server's cache, so the write costs a fifth of what a fold costs later. A counter that has
+// changed since it was read is folded. If other processes write too, nothing is written through:
+// they would take the counter for dirty, and fold it again.
+func (d *draft) writesThrough(c *engine.CounterChange) bool {
 	r := d.rows[c.Slot]
-	return d.alone && r != nil && r.place != (place{}) && c.Spec == nil
+	return d.soleWriter && r != nil && r.ctid != (tid{}) && c.Spec == nil
 }
 
-// sendUpdate sends the statement for what is written in its place.
-func (t *tx) sendUpdate(p *pgconn.Pipeline, d *draft) {
-	t.placed, t.updated = t.placed[:0], 0
+// sendWriteThrough sends the statement for the changes that are written through.
+func (t *tx) sendWriteThrough(p *pgconn.Pipeline, d *draft) {
+	t.writeThrough, t.writtenThrough = t.writeThrough[:0], 0
 	for i := range d.changes.Counters {
-		if c := &d.changes.Counters[i]; d.inPlace(c) {
-			t.placed = append(t.placed, c)
+		if c := &d.changes.Counters[i]; d.writesThrough(c) {
+			t.writeThrough = append(t.writeThrough, c)
 		}
 	}
-	if len(t.placed) == 0 {
+	if len(t.writeThrough) == 0 {
 		return
 	}
 	row := func(c *engine.CounterChange) *row { return d.rows[c.Slot] }
 	t.params.reset()
-	elements(t, tidOID, t.placed, func(to *[]byte, c *engine.CounterChange) { element(to, row(c).place[:]) })
-	elements(t, textOID, t.placed, func(to *[]byte, c *engine.CounterChange) { element(to, row(c).id.Key) })
-	elements(t, textOID, t.placed, func(to *[]byte, c *engine.CounterChange) { element(to, row(c).id.Name) })
-	elements(t, byteaOID, t.placed, func(to *[]byte, c *engine.CounterChange) { element(to, c.State) })
-	elements(t, int8OID, t.placed, func(to *[]byte, c *engine.CounterChange) { int8Element(to, c.ExpiresAt) })
+	elements(t, tidOID, t.writeThrough, func(to *[]byte, c *engine.CounterChange) { element(to, row(c).ctid[:]) })
+	elements(t, textOID, t.writeThrough, func(to *[]byte, c *engine.CounterChange) { element(to, row(c).id.Key) })
+	elements(t, textOID, t.writeThrough, func(to *[]byte, c *engine.CounterChange) { element(to, row(c).id.Name) })
+	elements(t, byteaOID, t.writeThrough, func(to *[]byte, c *engine.CounterChange) { element(to, c.State) })
+	elements(t, int8OID, t.writeThrough, func(to *[]byte, c *engine.CounterChange) { int8Element(to, c.ExpiresAt) })
 	t.send(p, step{"update counters", stUpdateCounters, anyNumber})
 }
 
-// sendFold sends the statements for what chooseFold chose.
-func (t *tx) sendFold(p *pgconn.Pipeline, rows []*row, dropped, leave int64) {
-	if len(rows) > 0 {
+// sendFold sends the statements of a fold plan.
+func (t *tx) sendFold(p *pgconn.Pipeline, f *foldPlan, firstSeq int64) {
+	if rows := f.rows; len(rows) > 0 {
 		t.params.reset()
 		elements(t, textOID, rows, func(to *[]byte, r *row) { element(to, r.id.Key) })
 		elements(t, textOID, rows, func(to *[]byte, r *row) { element(to, r.id.Name) })
@@ -103,140 +114,145 @@ func (t *tx) sendFold(p *pgconn.Pipeline, rows []*row, dropped, leave int64) {
 		elements(t, int8OID, rows, func(to *[]byte, r *row) { int8Element(to, r.expires) })
 		t.send(p, step{"fold counters", stFoldCounters, len(rows)})
 	}
-	if leave > dropped {
+	if f.deleteBefore > firstSeq {
 		t.params.reset()
-		t.params.scalar(dropped)
-		t.params.scalar(leave)
-		t.send(p, step{"shorten the journal", stDropJournal, anyNumber})
+		t.params.scalar(firstSeq)
+		t.params.scalar(f.deleteBefore)
+		t.send(p, step{"shorten the journal", stDeleteJournal, anyNumber})
 	}
 }
 
-// folded makes the rows clean that a committed transaction has folded.
-func (s *Store) folded() {
-	for _, r := range s.folding {
-		s.memory.wash(r)
+// finishFold marks the rows clean that the committed transaction has folded.
+func (s *Store) finishFold() {
+	f := &s.folding
+	for _, r := range f.rows {
+		s.cache.markClean(r)
 	}
-	clear(s.folding)
-	s.folding, s.first, s.dropped = s.folding[:0], max(s.first, s.keep), s.leave
+	clear(f.rows)
+	f.rows, s.firstNeeded, s.firstSeq = f.rows[:0], max(s.firstNeeded, f.firstNeeded), f.deleteBefore
 }
 
-// droppable tells whether the journal names counters, and nobody needs that any more; of a process that leaves, whether it has more than
-// one row that names none.
-func (s *Store) droppable() bool {
-	if s.leaves {
-		return s.dropped < max(s.seq, s.said+1) && s.memory.dirty.n == 0
+// hasRowsToDelete reports whether the journal has rows that name counters and that nobody needs any
+// longer. While shutting down, it reports whether the journal is more than one row that names no
+// counter.
+func (s *Store) hasRowsToDelete() bool {
+	if s.shuttingDown {
+		return s.firstSeq < max(s.lastSeq, s.lastNaming+1) && s.cache.dirty.n == 0
 	}
-	return s.dropped <= s.said && s.said < s.retained(s.seq+1) && s.memory.dirty.n == 0
+	return s.firstSeq <= s.lastNaming && s.lastNaming < s.retainedFrom(s.lastSeq+1) && s.cache.dirty.n == 0
 }
 
-// findDropped notes which rows of the journal others have dropped, who write, too: their rows do not say so.
-func (s *Store) findDropped(ctx context.Context) error {
-	if s.seq == s.wrote {
+// findFirstSeq updates firstSeq, if others write: they delete rows too, and their rows do not say
+// which.
+func (s *Store) findFirstSeq(ctx context.Context) error {
+	if s.lastSeq == s.lastWritten {
 		return nil
 	}
 	var first int64
 	if err := s.pool.QueryRow(ctx, firstOfJournalSQL).Scan(&first); err != nil {
 		return fmt.Errorf("look for the first row of the journal: %w", err)
 	}
-	s.dropped = max(s.dropped, first) // less is another journal, as whoever reads it sees
+	s.firstSeq = max(s.firstSeq, first) // a smaller one is of another journal, which the next read detects
 	return nil
 }
 
 const (
-	// Rows of the journal are left there for retainFor to twice that, or retainBytes to twice that: a process that finds the last row that it
-	// has read gone forgets all that it knows.
-	retainFor   = 2 * time.Second
+	// Rows of the journal are retained for retainTime to twice that, or for retainBytes to twice
+	// that: a process that finds the last row that it has read gone has to reset its cache.
+	retainTime  = 2 * time.Second
 	retainBytes = 4 << 20
 )
 
-// retained is the number of the first row of the journal that is left for others to read; next is that of the next one.
-func (s *Store) retained(next int64) int64 {
-	if s.leaves {
+// retainedFrom returns the number of the first row that is retained for others to read; next is the
+// number of the next row.
+func (s *Store) retainedFrom(next int64) int64 {
+	if s.shuttingDown {
 		return next
 	}
-	if now := time.Now(); now.Sub(s.newer.At) >= retainFor || s.journaled-s.newer.Before >= retainBytes {
-		s.older, s.newer = s.newer, journal.Mark{Seq: next, At: now, Before: s.journaled}
+	if now := time.Now(); now.Sub(s.nextRetainFrom.At) >= retainTime || s.journalBytes-s.nextRetainFrom.Before >= retainBytes {
+		s.retainFrom, s.nextRetainFrom = s.nextRetainFrom, journal.Mark{Seq: next, At: now, Before: s.journalBytes}
 	}
-	return s.older.Seq
+	return s.retainFrom.Seq
 }
 
-// foldSome folds as many rows as count says in a transaction of its own. more tells whether there was any work.
+// foldSome folds count() rows in a transaction of its own. more reports whether there was any work.
 func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err error) {
-	release, err := acquire(ctx, s.turn)
+	release, err := acquire(ctx, s.writeLock)
 	if err != nil {
 		return false, err
 	}
 	defer release()
 	if !s.loaded {
-		return false, nil // this process has made nothing dirty, and whoever has folds it
+		return false, nil // this process has made nothing dirty; those that have will fold it
 	}
-	if err := s.findDropped(ctx); err != nil {
+	if err := s.findFirstSeq(ctx); err != nil {
 		return false, err
 	}
-	err = s.locked(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
+	err = s.runInTurn(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
 		n := count()
-		if more = n > 0 || s.droppable(); !more {
+		if more = n > 0 || s.hasRowsToDelete(); !more {
 			return nil, nil
 		}
-		return &draft{fold: n, tends: true}, nil
+		return &draft{foldRows: n, foldOnly: true}, nil
 	})
-	s.memory.trim()
+	s.cache.evict()
 	return more && err == nil, err
 }
 
-// foldSoon is foldSome that waits for no connection longer than decisions can wait for it. Of what it had to read first it
-// keeps what it has read.
-func (s *Store) foldSoon(ctx context.Context, count func() int) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, foldPatience)
+// foldSomeBounded is foldSome with foldTimeout, because decisions wait for it. If it ends while it
+// reads the journal, the cache keeps what was read.
+func (s *Store) foldSomeBounded(ctx context.Context, count func() int) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, foldTimeout)
 	defer cancel()
 	return s.foldSome(ctx, count)
 }
 
-// Rest leaves what others write alone, while this process decides nothing: to read it costs a tenth of what it takes to decide it.
-// What comes nevertheless is decided as ever, behind all that was written meanwhile. When the rest is over that is read at
-// once, as far as ctx and a transaction's time allow; for that transactions of this process wait, and none of others.
+// Rest(true) tells the store that this process decides nothing for now, so that it stops reading
+// what others write, which would cost a tenth of deciding it. A transaction that comes nevertheless
+// reads that first. Rest(false) reads it at once, as far as ctx and foldTimeout allow; meanwhile
+// transactions of this process wait, but none of others.
 func (s *Store) Rest(ctx context.Context, resting bool) {
 	if s.resting.Swap(resting) == resting || resting {
 		return
 	}
-	_, _ = s.end(ctx) // what fails the first transaction meets, and explains
+	_, _ = s.catchUpBounded(ctx) // the first transaction would fail in the same way, and report it
 }
 
-// tend folds what has been dirty for long, until the store closes, and reads what others wrote. It gives way after each
-// chunk.
-func (s *Store) tend() {
-	defer close(s.tended)
+// foldLoop folds counters that have been dirty for long, until the store closes; for that it also
+// reads what others wrote. It releases the lock after each chunk.
+func (s *Store) foldLoop() {
+	defer close(s.foldLoopDone)
 	journal.Tend(s.stop, s.log, func() (more bool, err error) {
 		if s.resting.Load() {
 			return false, nil
 		}
-		return s.foldSoon(s.stop, func() int { return s.fold.Aged(s.dirt(), s.fold.After+journal.TendEvery) })
+		return s.foldSomeBounded(s.stop, func() int { return s.foldPolicy.Aged(s.dirtyStats(), s.foldPolicy.After+journal.TendEvery) })
 	})
 }
 
 const (
-	// closingChunk is how many rows one transaction takes when nobody waits for it.
-	closingChunk = 2048
-	// closingTime bounds what a process does of it that goes.
-	closingTime = 5 * time.Second
+	// closeBatch is how many rows one transaction folds when nobody waits for it.
+	closeBatch = 2048
+	// closeFoldTimeout bounds the folding of a process that shuts down.
+	closeFoldTimeout = 5 * time.Second
 )
 
-// foldAll leaves nothing in the journal that the table lacks, unless another process goes on to write: that folds it, and needs what is
-// left for others.
+// foldAll folds everything, so that the journal is left with one row. If another process keeps
+// writing, it stops and leaves the rest to that one, which also needs the retained rows.
 func (s *Store) foldAll() {
-	if s.resting.Load() || s.pool.Stat().AcquireCount() == 0 { // or never had a database
+	if s.resting.Load() || s.pool.Stat().AcquireCount() == 0 { // or the process never had a database
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closingTime)
+	ctx, cancel := context.WithTimeout(context.Background(), closeFoldTimeout)
 	defer cancel()
-	begun, err := s.end(ctx)
+	begun, err := s.catchUpBounded(ctx)
 	for more, others := true, false; more && !others && err == nil; {
-		more, err = s.foldSoon(ctx, func() int {
-			if others = s.seq != begun && s.seq != s.wrote; others {
+		more, err = s.foldSomeBounded(ctx, func() int {
+			if others = s.lastSeq != begun && s.lastSeq != s.lastWritten; others {
 				return 0
 			}
-			s.fold.Drop, s.leaves = closingChunk, true
-			return min(closingChunk, s.memory.dirty.n)
+			s.foldPolicy.Drop, s.shuttingDown = closeBatch, true
+			return min(closeBatch, s.cache.dirty.n)
 		})
 	}
 	if err != nil {
@@ -244,16 +260,16 @@ func (s *Store) foldAll() {
 	}
 }
 
-// end brings memory to the end of the journal, and gives its last row. It takes no longer than decisions can wait, since a connection may be
-// silent.
-func (s *Store) end(ctx context.Context) (seq int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, foldPatience)
+// catchUpBounded is catchUp with foldTimeout, because a connection may be silent and decisions
+// wait. It returns the number of the last row.
+func (s *Store) catchUpBounded(ctx context.Context) (seq int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, foldTimeout)
 	defer cancel()
-	ctx, release, err := s.aside(ctx)
+	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer release()
-	err = s.follow(ctx)
-	return s.seq, err
+	err = s.catchUp(ctx)
+	return s.lastSeq, err
 }

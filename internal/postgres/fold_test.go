@@ -35,22 +35,22 @@ func table(t *testing.T, s *Store) map[string]string {
 func begun(t *testing.T) *Store {
 	t.Helper()
 	before, s := pair(t)
-	tune(before, before.fold)
-	tune(s, s.fold)
+	tune(before, before.foldPolicy)
+	tune(s, s.foldPolicy)
 	update(t, before, batch("a", "b", "c"), live("1"))
 	before.foldAll()
 	if got := state(t, s, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
 	}
-	s.wrote = s.seq
+	s.lastWritten = s.lastSeq
 	return s
 }
 
 // expectTable holds that the table has these states, and that so many counters have a state that it lacks.
 func expectTable(t *testing.T, when string, s *Store, want map[string]string, dirty int) {
 	t.Helper()
-	if got := table(t, s); !maps.Equal(got, want) || s.memory.dirty.n != dirty {
-		t.Errorf("%s: the table has %v, and %d counters are dirty; want %v and %d", when, got, s.memory.dirty.n, want, dirty)
+	if got := table(t, s); !maps.Equal(got, want) || s.cache.dirty.n != dirty {
+		t.Errorf("%s: the table has %v, and %d counters are dirty; want %v and %d", when, got, s.cache.dirty.n, want, dirty)
 	}
 }
 
@@ -94,8 +94,8 @@ func TestACounterThatHasMovedIsFolded(t *testing.T) {
 			t.Parallel()
 			s := begun(t)
 			update(t, s, batch("a", "b", "c"), nothing)
-			row := func(key string) *row { return s.memory.find(engine.CounterID{Key: key, Name: "1m"}) }
-			row("a").place = row(c.at).place
+			row := func(key string) *row { return s.cache.get(engine.CounterID{Key: key, Name: "1m"}) }
+			row("a").ctid = row(c.at).ctid
 			if _, err := s.pool.Exec(t.Context(), c.sql); err != nil {
 				t.Fatal(err)
 			}
@@ -119,8 +119,8 @@ func TestPlacesAreNotKept(t *testing.T) {
 		known  bool
 	}{{nothing, true}, {live("2"), false}, {live("3"), false}} {
 		update(t, s, batch("a", "b"), step.decide)
-		for _, id := range slices.Collect(maps.Keys(s.memory.rows)) {
-			if got := s.memory.rows[id].place != (place{}); got != step.known {
+		for _, id := range slices.Collect(maps.Keys(s.cache.rows)) {
+			if got := s.cache.rows[id].ctid != (tid{}); got != step.known {
 				t.Errorf("the place of %s is known: %t, want %t", id.Key, got, step.known)
 			}
 		}
@@ -132,7 +132,7 @@ func TestWhatOthersFoldIsNotWrittenAtOnce(t *testing.T) {
 	t.Parallel()
 	s := begun(t)
 	other := open(t, Config{URL: s.pool.Config().ConnString()})
-	tune(other, other.fold)
+	tune(other, other.foldPolicy)
 	update(t, other, batch("b"), live("other"))
 	update(t, s, batch("a"), live("2"))
 	expectTable(t, "another wrote before", s, map[string]string{"a": "1", "b": "1", "c": "1"}, 2)
@@ -144,7 +144,7 @@ func TestWhatOthersFoldIsNotWrittenAtOnce(t *testing.T) {
 func TestACleanStopLeavesNothingInTheJournal(t *testing.T) {
 	t.Parallel()
 	s := begun(t)
-	s.leaves = true // so that the row of the change is the first that is left
+	s.shuttingDown = true // so that the row of the change is the first that is left
 	update(t, s, batch("a"), live("2"))
 	s.foldAll()
 	var rows, longest int
@@ -152,9 +152,9 @@ func TestACleanStopLeavesNothingInTheJournal(t *testing.T) {
 	if rows != 1 || longest > 16 { // as the migration asks
 		t.Errorf("%d rows, the longest of %d bytes", rows, longest)
 	}
-	before := s.seq
-	if s.foldAll(); s.seq != before {
-		t.Errorf("it goes on, with row %d behind %d", s.seq, before)
+	before := s.lastSeq
+	if s.foldAll(); s.lastSeq != before {
+		t.Errorf("it goes on, with row %d behind %d", s.lastSeq, before)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestWhoReadsSeldomKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	s := begun(t)
 	other := open(t, Config{URL: s.pool.Config().ConnString()})
-	tune(other, other.fold)
+	tune(other, other.foldPolicy)
 	rows := func() (n int) {
 		t.Helper()
 		scan(t, s.pool, `SELECT count(*) FROM journal`, &n)
@@ -173,15 +173,15 @@ func TestWhoReadsSeldomKeepsItsPlace(t *testing.T) {
 	if got := state(t, other, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
 	}
-	known := other.memory
+	known := other.cache
 	for _, key := range []string{"a", "b", "c"} {
 		update(t, s, batch(key), live("2"))
 	}
-	if got := state(t, other, "a"); got != "2" || other.memory != known {
-		t.Errorf("a is %q; forgotten: %t", got, other.memory != known)
+	if got := state(t, other, "a"); got != "2" || other.cache != known {
+		t.Errorf("a is %q; forgotten: %t", got, other.cache != known)
 	}
 	for i, more := range []bool{false, true, false} { // what was newer is older, and then gone
-		s.newer.At = s.newer.At.Add(-retainFor)
+		s.nextRetainFrom.At = s.nextRetainFrom.At.Add(-retainTime)
 		if did, err := s.foldSome(t.Context(), func() int { return 0 }); err != nil || did != more {
 			t.Errorf("look %d: folded %t, %v; %d rows", i, did, err, rows())
 		}

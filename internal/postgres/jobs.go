@@ -52,11 +52,11 @@ DELETE FROM job_runs WHERE ctid = ANY (ARRAY(
 func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claimed, err error) {
 	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, loseRunsSQL)
-		if claimed.Lost, err = collect(rows, err, itself[string]); err != nil {
+		if claimed.Lost, err = collect(rows, err, oneColumn[string]); err != nil {
 			return err
 		}
 		rows, err = tx.Query(ctx, claimRunSQL, c.Job, c.Scheduled, c.Replica, c.Lease.Milliseconds(), c.IfIdle)
-		claimed.Outcome, _, err = first(collect(rows, err, itself[jobs.Outcome]))
+		claimed.Outcome, _, err = first(collect(rows, err, oneColumn[jobs.Outcome]))
 		return err
 	})
 	if err != nil {

@@ -10,30 +10,31 @@ import (
 	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// A row of the journal is what one transaction did to counters:
+// The column changes of a journal row has what one transaction did to counters:
 //
 //	first, change…
 //
-// first is the number of the oldest row of the journal that is needed behind this transaction: what older ones say is in
-// the table counters. A change is
+// first is the number of the oldest journal row that is still needed after this transaction;
+// everything that older rows say is in the table counters. A change is
 //
 //	kind (1 byte), key, name, [expires_at, state, spec]
 //
-// where the spec is a text once in a row, and for the changes behind it the number of that text. So a row stands for
-// itself: it says all there is to say of the counters it names. An empty row says nothing.
+// A spec is stored as text the first time that it occurs in the row, and after that as the number
+// of that text. So a row can be read without any other row. An empty value says nothing.
 //
-// The kinds of changes.
+// The kinds of changes:
 const (
-	removed   = iota // no further field
-	changed          // with a spec by its number
-	specified        // with the text of a spec, which gets the next number
-	kinds            // how many there are
+	removed         = iota // no more fields
+	changed                // the spec is a number
+	changedWithSpec        // the spec is a text, which gets the next number
+	kinds                  // the number of kinds
 )
 
-// specsSought is among how many of the last texts one is looked for, which may so be there twice.
-const specsSought = 16
+// specWindow is how many of the last texts are searched for a spec. A spec outside of it is stored
+// again.
+const specWindow = 16
 
-// record is a row of the journal that is being written.
+// record builds the changes of a journal row.
 type record struct {
 	data  []byte
 	specs []unique.Handle[string]
@@ -47,7 +48,7 @@ func (r *record) begin(first int64) {
 func (r *record) remove(id engine.CounterID) { r.data = journal.AppendHead(r.data, removed, id) }
 
 func (r *record) change(id engine.CounterID, expires int64, state []byte, spec unique.Handle[string]) {
-	for number := len(r.specs) - 1; number >= max(0, len(r.specs)-specsSought); number-- {
+	for number := len(r.specs) - 1; number >= max(0, len(r.specs)-specWindow); number-- {
 		if r.specs[number] == spec {
 			r.body(changed, id, expires, state)
 			r.data = binary.AppendUvarint(r.data, uint64(number))
@@ -55,7 +56,7 @@ func (r *record) change(id engine.CounterID, expires int64, state []byte, spec u
 		}
 	}
 	r.specs = append(r.specs, spec)
-	r.body(specified, id, expires, state)
+	r.body(changedWithSpec, id, expires, state)
 	r.data = journal.AppendBytes(r.data, spec.Value())
 }
 
@@ -65,7 +66,7 @@ func (r *record) body(kind byte, id engine.CounterID, expires int64, state []byt
 
 func (r *record) seal() { r.data = journal.Seal(r.data) }
 
-// entry is a change as it is read back. Its slices are parts of the row.
+// entry is a decoded change. Its slices point into the row.
 type entry struct {
 	removed   bool
 	key, name []byte
@@ -74,8 +75,8 @@ type entry struct {
 	spec      unique.Handle[string]
 }
 
-// decode calls apply for each change of a row, after the whole row was found to be as it was written, and gives the
-// oldest row of the journal that is needed behind it.
+// decode verifies the checksum of a row, then calls apply for each change in it, and returns the
+// number of the oldest journal row that is still needed after it.
 func decode(row []byte, apply func(*entry)) (first int64, err error) {
 	if len(row) == 0 {
 		return 0, nil
@@ -98,7 +99,7 @@ func decode(row []byte, apply func(*entry)) (first int64, err error) {
 	return int64(oldest), nil
 }
 
-// parser is what is left to read of a row, and the specs met so far.
+// parser is the unread rest of a row, with the specs read so far.
 type parser struct {
 	journal.Parser
 	specs []unique.Handle[string]
@@ -116,7 +117,7 @@ func (p *parser) entry(e *entry) bool {
 }
 
 func (p *parser) spec(kind byte, e *entry) bool {
-	if kind == specified {
+	if kind == changedWithSpec {
 		var text []byte
 		if !p.Bytes(&text) {
 			return false
@@ -138,8 +139,8 @@ func errCorrupt(seq int64, err error) error {
 		"row to '' and lose the charges in it", seq, err)
 }
 
-// errBeginning is the error of a journal that begins with a row behind ones that may be needed.
-func errBeginning(seq int64) error {
+// errMissingRows says that the journal begins with row seq although older rows may still be needed.
+func errMissingRows(seq int64) error {
 	return fmt.Errorf("table journal begins with row %d, and nobody has said that those before are folded; restore a backup, or stop "+
 		"all limiters, INSERT INTO journal VALUES (%d, 0, '') and lose the charges in what is missing", seq, seq-1)
 }

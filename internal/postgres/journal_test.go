@@ -84,8 +84,8 @@ func TestDecodeAnything(t *testing.T) {
 // tune sets when transactions fold, and ends the folding by itself, which would come at any moment.
 func tune(s *Store, p journal.Policy) {
 	s.cancel()
-	<-s.tended
-	s.fold = p
+	<-s.foldLoopDone
+	s.foldPolicy = p
 }
 
 // TestModel runs random histories over several workers of one database, with folding in between, with workers that begin
@@ -124,25 +124,25 @@ func TestModel(t *testing.T) {
 			case 0:
 				begin(w, pick(len(storetest.Foldings)))
 			case 1:
-				workers[w].forgetAll()
+				workers[w].resetCache()
 			case 2:
 				workers[w].foldAll()
-				workers[w].fold = storetest.Foldings[pick(len(storetest.Foldings))]
+				workers[w].foldPolicy = storetest.Foldings[pick(len(storetest.Foldings))]
 			}
 			s := workers[w]
 			if pick(2) == 0 {
-				s.skip, s.penalty = 0, 0
+				s.optimisticSkips, s.backoff = 0, 0
 			}
-			if s.leaves = pick(2) == 0; !s.leaves && pick(2) == 0 { // some time has passed
-				s.newer.At = s.newer.At.Add(-retainFor)
+			if s.shuttingDown = pick(2) == 0; !s.shuttingDown && pick(2) == 0 { // some time has passed
+				s.nextRetainFrom.At = s.nextRetainFrom.At.Add(-retainTime)
 			}
 			if _, _, err := s.Counters(t.Context(), "k0"); err != nil { // it has seen the journal
 				t.Fatal(err)
 			}
 			if pick(2) == 0 {
-				s.wrote = s.seq // it takes itself for alone, and writes to the table at once
+				s.lastWritten = s.lastSeq // it takes itself for alone, and writes to the table at once
 			}
-			s.counters.most = 1 + pick(5)
+			s.counters.limit = 1 + pick(5)
 			if err := m.Step(t.Context(), s, i, pick); err != nil {
 				t.Fatal(err)
 			}
@@ -172,8 +172,8 @@ func TestTheJournalIsShort(t *testing.T) {
 	if got := state(t, b, "x"); got != "199" {
 		t.Errorf("state %q", got)
 	}
-	if b.memory.dirty.n != 0 {
-		t.Errorf("%d counters are dirty to the one that did not fold", b.memory.dirty.n)
+	if b.cache.dirty.n != 0 {
+		t.Errorf("%d counters are dirty to the one that did not fold", b.cache.dirty.n)
 	}
 }
 
@@ -217,20 +217,20 @@ func TestDamagedJournal(t *testing.T) {
 
 func TestTheCleanRowsRememberedAreBounded(t *testing.T) {
 	t.Parallel()
-	for _, dirty := range []int{0, 10, rowsMost - cleanMost, rowsMost} {
-		m := newMemory()
+	for _, dirty := range []int{0, 10, maxRows - cleanReserve, maxRows} {
+		m := newCounterCache()
 		numbered := func(i int) engine.CounterID { return engine.CounterID{Key: fmt.Sprint(i)} }
 		for i := range dirty {
-			m.soil(&row{id: numbered(-1 - i)}, &journal.Mark{})
+			m.markDirty(&row{id: numbered(-1 - i)}, &journal.Mark{})
 		}
-		for i := range 2 * rowsMost {
-			m.keep(&row{id: numbered(i)})
-			m.trim()
-			if m.find(numbered(0)) == nil {
+		for i := range 2 * maxRows {
+			m.addClean(&row{id: numbered(i)})
+			m.evict()
+			if m.get(numbered(0)) == nil {
 				t.Fatalf("what is used all the time was dropped after %d", i)
 			}
 		}
-		if want := max(cleanMost, rowsMost-dirty); m.clean.n != want || len(m.rows) != want+dirty {
+		if want := max(cleanReserve, maxRows-dirty); m.clean.n != want || len(m.rows) != want+dirty {
 			t.Errorf("%d clean ones and %d in all beside %d dirty ones, want %d and %d", m.clean.n, len(m.rows), dirty, want, want+dirty)
 		}
 	}
@@ -240,7 +240,7 @@ func TestTheCleanRowsRememberedAreBounded(t *testing.T) {
 func TestDirtyRowsThatHaveExpiredAreFound(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m, pick := newMemory(), func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }
+		m, pick := newCounterCache(), func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }
 		for seq := range int64(1 + pick(40)) {
 			id := engine.CounterID{Key: fmt.Sprint(pick(6))}
 			r := m.rows[id]
@@ -250,11 +250,11 @@ func TestDirtyRowsThatHaveExpiredAreFound(t *testing.T) {
 					r = &row{id: id}
 				}
 				r.expires = int64(pick(10))
-				m.soil(r, &journal.Mark{Seq: seq})
-			case r.since != nil && pick(2) == 0:
-				m.wash(r)
+				m.markDirty(r, &journal.Mark{Seq: seq})
+			case r.dirtySince != nil && pick(2) == 0:
+				m.markClean(r)
 			default:
-				m.drop(r)
+				m.remove(r)
 			}
 			now := int64(pick(10))
 			var want, got []string
@@ -263,13 +263,13 @@ func TestDirtyRowsThatHaveExpiredAreFound(t *testing.T) {
 					want = append(want, r.id.Key)
 				}
 			}
-			for _, r := range m.expired(now) {
+			for _, r := range m.expiredDirty(now) {
 				got = append(got, r.id.Key)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Fatalf("(-want +got)\n%s", diff)
 			}
-			if len(got) == 0 && m.dirty.n > 0 && m.soonest <= now {
+			if len(got) == 0 && m.dirty.n > 0 && m.nextExpiry <= now {
 				t.Fatalf("it goes over all rows at %d again", now)
 			}
 		}
@@ -279,10 +279,10 @@ func TestDirtyRowsThatHaveExpiredAreFound(t *testing.T) {
 func TestAFoldTakesNoMoreThanThereIs(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.fold)
+	tune(s, s.foldPolicy)
 	update(t, s, batch("a"), set("1"))
 	more, err := s.foldSome(t.Context(), func() int { return 2 })
-	if dirty := s.memory.dirty.n; !more || err != nil || dirty != 0 {
+	if dirty := s.cache.dirty.n; !more || err != nil || dirty != 0 {
 		t.Errorf("more %t, %d dirty rows, %v", more, dirty, err)
 	}
 }
@@ -291,11 +291,11 @@ func TestAFoldTakesNoMoreThanThereIs(t *testing.T) {
 func TestAnIdleWorkerForgets(t *testing.T) {
 	t.Parallel()
 	idle, busy := pair(t)
-	tune(idle, idle.fold)
-	tune(busy, busy.fold)
+	tune(idle, idle.foldPolicy)
+	tune(busy, busy.foldPolicy)
 	update(t, idle, batch("first"), set("1"))
-	const batches = 2 * washMost
-	const each = rowsMost * 11 / 10 / batches
+	const batches = 2 * maxCleanLag
+	const each = maxRows * 11 / 10 / batches
 	for n := range batches {
 		keys := make([]string, each)
 		for i := range keys {
@@ -311,7 +311,7 @@ func TestAnIdleWorkerForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if clean, dirty := idle.memory.clean.n, idle.memory.dirty.n; clean > max(cleanMost, rowsMost-dirty) || dirty > each*batches/2 {
+	if clean, dirty := idle.cache.clean.n, idle.cache.dirty.n; clean > max(cleanReserve, maxRows-dirty) || dirty > each*batches/2 {
 		t.Errorf("%d clean rows and %d dirty ones of %d", clean, dirty, each*batches)
 	}
 }
@@ -330,7 +330,7 @@ func setUntil(state string, expires int64) func(engine.Snapshot) engine.Changes 
 // spokenOf has x expired and clean, and the journal speak of it still, because y is dirty since. What is before that is gone.
 func spokenOf(t *testing.T, s *Store) {
 	t.Helper()
-	s.leaves = true
+	s.shuttingDown = true
 	for _, w := range []struct {
 		key     string
 		expires int64
@@ -347,8 +347,8 @@ func spokenOf(t *testing.T, s *Store) {
 func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
-	tune(a, a.fold)
-	tune(b, b.fold)
+	tune(a, a.foldPolicy)
+	tune(b, b.foldPolicy)
 	const future = 1 << 45
 	spokenOf(t, a)
 	update(t, b, batch("z"), setUntil("1", future))
@@ -372,7 +372,7 @@ func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
 func TestACounterThatWasLookedUpAgainStaysRemoved(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.fold)
+	tune(s, s.foldPolicy)
 	spokenOf(t, s)
 	update(t, s, batch("x"), nothing)
 	if n, err := s.Expire(t.Context(), 10); n != 1 || err != nil {
@@ -387,7 +387,7 @@ func TestACounterThatWasLookedUpAgainStaysRemoved(t *testing.T) {
 func TestWhoHasLostItsPlaceRemovesNothing(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Second})
-	tune(s, s.fold)
+	tune(s, s.foldPolicy)
 	spokenOf(t, s)
 	other := begin(t, s, turnSQL)
 	expired := make(chan error, 1)

@@ -50,7 +50,7 @@ func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 
 // Key implements [keys.Store]. It runs where decisions do: requests wait for it.
 func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
-	release, err := acquire(ctx, s.reading)
+	release, err := acquire(ctx, s.readSlots)
 	if err != nil {
 		return keys.Key{}, false, fmt.Errorf("wait for the reads before: %w", err)
 	}
@@ -80,7 +80,7 @@ func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, b
 
 // keyFields are where [keyColumns] go.
 func keyFields(k *keys.Key) []any {
-	return []any{&k.ID, (*hash)(&k.Hash), &k.Name, &k.User, &k.Tier, document{&k.Attributes}, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt}
+	return []any{&k.ID, (*hash)(&k.Hash), &k.Name, &k.User, &k.Tier, jsonColumn{&k.Attributes}, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt}
 }
 
 // hash scans a column of as many bytes.

@@ -23,13 +23,13 @@ func LoginRefused(err error) bool {
 }
 
 // retold is an error with another text.
-type retold struct {
+type oneLine struct {
 	err  error
 	text string
 }
 
-func (t retold) Error() string { return t.text }
-func (t retold) Unwrap() error { return t.err }
+func (t oneLine) Error() string { return t.text }
+func (t oneLine) Unwrap() error { return t.err }
 
 func connectFailed(err error) error { return fmt.Errorf("connect to database: %w", inOneLine(err)) }
 
@@ -56,5 +56,5 @@ func inOneLine(err error) error {
 	if before == err.Error() {
 		return err
 	}
-	return retold{err, before + " " + strings.Join(texts, "; ")}
+	return oneLine{err, before + " " + strings.Join(texts, "; ")}
 }

@@ -179,8 +179,8 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 	if err != nil {
 		return err
 	}
-	migrating(cfg.ConnConfig)
-	if err := checkSessions(ctx, cfg.ConnConfig); err != nil {
+	configureMigrationSession(cfg.ConnConfig)
+	if err := checkSessionsOf(ctx, cfg.ConnConfig); err != nil {
 		return fmt.Errorf("%s: %w", act, err)
 	}
 	db := stdlib.OpenDB(*cfg.ConnConfig)

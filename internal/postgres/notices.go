@@ -107,10 +107,10 @@ func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err
 	for i := range slices.Backward(all) { // of two for one alert, the first counts
 		byID[all[i].Alert] = &all[i]
 	}
-	ids := ordered(column(all, func(t *alerts.Told) string { return t.Alert }))
+	ids := sortedUnique(column(all, func(t *alerts.Told) string { return t.Alert }))
 	err = s.transact(ctx, "write who was told of alerts", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lockPendingSQL, ids)
-		if told, err = collect(rows, err, itself[string]); err != nil || len(told) == 0 {
+		if told, err = collect(rows, err, oneColumn[string]); err != nil || len(told) == 0 {
 			return err
 		}
 		return writeTold(ctx, tx, told, byID)
@@ -131,7 +131,7 @@ func writeTold(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]*al
 	var b pgx.Batch
 	b.Queue(tellAlertsSQL, ids,
 		column(told, func(t **alerts.Told) string { return string((*t).Notice) }),
-		column(told, func(t **alerts.Told) string { return clean((*t).Reason) }),
+		column(told, func(t **alerts.Told) string { return sanitize((*t).Reason) }),
 		column(told, func(t **alerts.Told) int64 { return (*t).HeldUntil }))
 	if err := queueDeliveries(&b, deliveries); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 	if after != "" {
 		from += "\x01" // nothing is between the two: no text has a NUL
 	}
-	return read(ctx, s, "read whose alerts are held", itself[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.HoldWithin.Milliseconds())
+	return read(ctx, s, "read whose alerts are held", oneColumn[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.HoldWithin.Milliseconds())
 }
 
 // errNoName keeps alerts from being told of again and again.

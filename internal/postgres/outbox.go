@@ -72,27 +72,27 @@ SELECT data, ` + nowMillis + ` FROM outbox o WHERE NOT EXISTS (SELECT FROM outbo
 //
 // Events get their numbers in turn, so none comes in front of one that was seen. But a server that takes over may give numbers once more
 // that were given and lost, and an operator may put events back: now and then it is looked for from the first number on.
-type outboxFront struct {
+type outboxStart struct {
 	sync.Mutex
-	seq    int64
-	looked time.Time
+	seq         int64
+	rescannedAt time.Time
 }
 
 // lookEvery is how often it is looked for.
-const lookEvery = time.Minute
+const rescanEvery = time.Minute
 
-func (f *outboxFront) from() int64 {
+func (f *outboxStart) get() int64 {
 	f.Lock()
 	defer f.Unlock()
-	if time.Since(f.looked) < lookEvery {
+	if time.Since(f.rescannedAt) < rescanEvery {
 		return f.seq
 	}
-	f.looked = time.Now()
+	f.rescannedAt = time.Now()
 	return 0
 }
 
 // begins notes the number of the first event that was there at a look.
-func (f *outboxFront) begins(seq int64) {
+func (f *outboxStart) set(seq int64) {
 	f.Lock()
 	defer f.Unlock()
 	f.seq = seq
@@ -108,7 +108,7 @@ const settleTimeout = 2 * time.Second
 // dies. A crash between publish and removal hands an event out again, with the same id. publish must return within
 // 30 s.
 func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error) {
-	release, err := acquire(ctx, s.relaying)
+	release, err := acquire(ctx, s.relaySlots)
 	if err != nil {
 		return 0, fmt.Errorf("wait for the relay before: %w", err)
 	}
@@ -145,7 +145,7 @@ func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Con
 
 // readOutbox also gives the row number of each id.
 func (s *Store) readOutbox(ctx context.Context, tx pgx.Tx, max int) ([]engine.Event, map[string]int64, error) {
-	rows, err := tx.Query(ctx, readOutboxSQL, max, s.outbox.from())
+	rows, err := tx.Query(ctx, readOutboxSQL, max, s.outboxStart.get())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -164,7 +164,7 @@ func (s *Store) readOutbox(ctx context.Context, tx pgx.Tx, max int) ([]engine.Ev
 		return nil
 	})
 	if len(events) > 0 {
-		s.outbox.begins(first)
+		s.outboxStart.set(first)
 	}
 	return events, seqs, err
 }

@@ -154,7 +154,7 @@ func TestEventsWithNumbersThatWereGivenBeforeAreFound(t *testing.T) {
 	execute(t, s, fmt.Sprintf(insert, 100, 100))
 	publish(t, s, 10)
 	execute(t, s, fmt.Sprintf(insert, 50, 50))
-	s.outbox.looked = s.outbox.looked.Add(-lookEvery)
+	s.outboxStart.rescannedAt = s.outboxStart.rescannedAt.Add(-rescanEvery)
 	if got := publish(t, s, 10); !slices.Equal(got, []string{"e50"}) {
 		t.Errorf("relayed %q", got)
 	}

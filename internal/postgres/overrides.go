@@ -133,5 +133,5 @@ func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.C
 
 // overrideFields are where [overrideColumns] go.
 func overrideFields(o *overrides.Override) []any {
-	return []any{&o.Policy, &o.Name, &o.Subject, document{o}}
+	return []any{&o.Policy, &o.Name, &o.Subject, jsonColumn{o}}
 }

@@ -35,7 +35,7 @@ func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	if data == nil {
 		data = []byte{}
 	}
-	_, err := s.exec(ctx, "keep poison", keepPoisonSQL, int64(p.Sequence), clean(p.Subject), clean(p.Reason), data)
+	_, err := s.exec(ctx, "keep poison", keepPoisonSQL, int64(p.Sequence), sanitize(p.Subject), sanitize(p.Reason), data)
 	if err == nil && s.poisoned.Add(1)%alerts.PoisonTrim == 1 {
 		_, err = s.exec(ctx, "remove old poison", trimPoisonSQL, alerts.MaxPoison)
 	}
@@ -51,7 +51,7 @@ func (s *Store) PoisonMessages(ctx context.Context, max int) ([]alerts.Poison, e
 
 // DisableChannel implements [alerts.Store].
 func (s *Store) DisableChannel(ctx context.Context, d alerts.Disabled) error {
-	_, err := s.exec(ctx, "disable channel "+d.Channel, disableChannelSQL, d.Channel, d.Target, clean(d.Reason))
+	_, err := s.exec(ctx, "disable channel "+d.Channel, disableChannelSQL, d.Channel, d.Target, sanitize(d.Reason))
 	return err
 }
 

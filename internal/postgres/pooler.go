@@ -21,7 +21,7 @@ SELECT pid || ' since ' || backend_start FROM pg_stat_activity WHERE pid = pg_ba
 
 // A pooler that does not reset sessions (PgBouncer with an empty server_reset_query) hands them on with what the one before has
 // prepared, under the names that we use.
-const forgetSQL = `DEALLOCATE ALL; `
+const deallocateSQL = `DEALLOCATE ALL; `
 
 // sessionRounds is how often two connections are asked. A pooler gives away the session that was used last, so the first
 // round tells, unless others use it at the same time.
@@ -29,7 +29,7 @@ const sessionRounds = 8
 
 // CheckSessions tells whether the server answers and each connection has a session of its own; else the error is [ErrPooled].
 func (s *Store) CheckSessions(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, decisionPatience)
+	ctx, cancel := context.WithTimeout(ctx, decisionTimeout)
 	defer cancel()
 	var both [2]*pgconn.PgConn
 	for i := range both {
@@ -40,12 +40,12 @@ func (s *Store) CheckSessions(ctx context.Context) error {
 		defer c.Release()
 		both[i] = c.Conn().PgConn()
 	}
-	return ownSessions(ctx, both[0], both[1])
+	return checkDistinct(ctx, both[0], both[1])
 }
 
 // checkSessions does the same with connections that it makes.
-func checkSessions(ctx context.Context, cfg *pgx.ConnConfig) error {
-	ctx, cancel := context.WithTimeout(ctx, decisionPatience)
+func checkSessionsOf(ctx context.Context, cfg *pgx.ConnConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, decisionTimeout)
 	defer cancel()
 	var both [2]*pgconn.PgConn
 	for i := range both {
@@ -56,10 +56,10 @@ func checkSessions(ctx context.Context, cfg *pgx.ConnConfig) error {
 		defer c.Close(ctx)
 		both[i] = c.PgConn()
 	}
-	return ownSessions(ctx, both[0], both[1])
+	return checkDistinct(ctx, both[0], both[1])
 }
 
-func ownSessions(ctx context.Context, a, b *pgconn.PgConn) error {
+func checkDistinct(ctx context.Context, a, b *pgconn.PgConn) error {
 	var first string
 	for range sessionRounds {
 		one, err := sessionOf(ctx, a)
@@ -83,7 +83,7 @@ func ownSessions(ctx context.Context, a, b *pgconn.PgConn) error {
 
 // sessionOf asks without a prepared statement, which is what a pooler of transactions breaks first.
 func sessionOf(ctx context.Context, conn *pgconn.PgConn) (string, error) {
-	results, err := ask(ctx, conn, sessionSQL)
+	results, err := execSimple(ctx, conn, sessionSQL)
 	if err != nil {
 		return "", fmt.Errorf("check sessions of %s: %w", conn.Conn().RemoteAddr(), err)
 	}
@@ -96,8 +96,8 @@ func sessionOf(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 // migrating sets up the sessions of migrations: without statements that others prepared, and with what a role or database has
 // in mind for others left out, as far as it would break them, except what the URL sets. What they wait for locks is left to the
 // operator: a step that waits holds up all who come behind it.
-func migrating(cfg *pgx.ConnConfig) {
-	settings := forgetSQL + encodingSQL + unlessSet(cfg.RuntimeParams, [][2]string{
+func configureMigrationSession(cfg *pgx.ConnConfig) {
+	settings := deallocateSQL + encodingSQL + setUnlessInURL(cfg.RuntimeParams, [][2]string{
 		{"default_transaction_read_only", "off"},
 		{"default_transaction_isolation", "'read committed'"},
 		{"statement_timeout", "0"},
@@ -106,7 +106,7 @@ func migrating(cfg *pgx.ConnConfig) {
 	})
 	validate := cfg.ValidateConnect
 	cfg.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if _, err := ask(ctx, conn, settings); err != nil || validate == nil {
+		if _, err := execSimple(ctx, conn, settings); err != nil || validate == nil {
 			return err
 		}
 		return validate(ctx, conn)
@@ -114,7 +114,7 @@ func migrating(cfg *pgx.ConnConfig) {
 }
 
 // ask sends the first statements of a connection. A pooler lets anybody in, and whoever has no session waits there.
-func ask(ctx context.Context, conn *pgconn.PgConn, sql string) ([]*pgconn.Result, error) {
+func execSimple(ctx context.Context, conn *pgconn.PgConn, sql string) ([]*pgconn.Result, error) {
 	sent := time.Now()
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if pgconn.Timeout(err) {

@@ -91,7 +91,7 @@ func TestASessionThatWasAnothers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	session(cfg, "limiter", time.Second, time.Second, time.Second)
+	configureSession(cfg, "limiter", time.Second, time.Second, time.Second)
 	conn, err := pgx.ConnectConfig(t.Context(), cfg.ConnConfig)
 	if err != nil {
 		t.Fatal(err)

@@ -1,13 +1,22 @@
-// Package postgres keeps the state of the service in PostgreSQL: counters, receipts and the outbox, one file per
-// table, each query beside the method that runs it; and what jobs, usage and alerts keep.
+// Package postgres keeps the state of the service in PostgreSQL: counters, receipts and the outbox,
+// and the tables of jobs, API keys, overrides, usage and alerts. Each table has a file, in which
+// each query stands beside the method that runs it.
 //
-// What a transaction does to counters it writes as one row of a journal (journal.go), which all processes read. Until they
-// are folded into their table (fold.go) they stand in memory (memory.go); one that was read for its change is written there at once.
+// Terms that the package uses throughout:
 //
-// It is an [engine.Store]. A decision takes one round trip when nobody else has written to the journal since this process
-// did (update.go), else two: one that waits for the turn to write, reads what others wrote and then the clock, and one that
-// writes the changes and commits (turn.go). Everything in a round trip is pipelined, so its cost is that of one message each
-// way.
+//   - The journal is a table with one row for each transaction that changed counters (journal.go). All
+//     workers write it and all read it.
+//   - A counter is dirty if its last change is only in the journal, and clean if the table counters has
+//     it too. The cache (cache.go) holds all dirty counters and some clean ones.
+//   - To fold is to write dirty counters to their table, so that rows of the journal can be deleted
+//     (fold.go). A change to a counter that was just read from the table is written through instead.
+//   - The turn is an advisory lock of the database: whoever holds it may write the next row of the
+//     journal. The server grants it in order of arrival.
+//
+// The store is an [engine.Store]. A decision takes one round trip if no other worker has written to
+// the journal since this one did: the optimistic way (update.go). Otherwise it takes two (turn.go):
+// the first waits for the turn, reads what others wrote and then the clock; the second writes the
+// changes and commits. The statements of a round trip are pipelined.
 //
 // The package knows nothing of limits: states, specs and answers are bytes to it.
 package postgres
@@ -38,120 +47,137 @@ import (
 
 // Config configures a [Store].
 type Config struct {
-	// URL is the connection string, as a URL or in key=value form; required. Settings of the session that it
-	// names (such as statement_timeout) win over the ones below. Behind a pooler, it must pool sessions.
+	// URL is the connection string, as a URL or in key=value form; required. Session settings in it
+	// (such as statement_timeout) take precedence over the ones below. A pooler in between must
+	// pool sessions, not transactions.
 	URL string
-	// MaxConns is how many connections decide at the same time, and half of them answer queries; 8 unless set. Eight more
-	// at most serve the relay, usage and alerts, so that neither a slow publish nor a long report holds up a decision.
+	// MaxConns bounds the connections that decide, of which at most half serve reads beside
+	// decisions; 8 unless set. Up to 8 more connections serve the relay, usage and alerts, so that
+	// neither a slow publish nor a long report holds up a decision.
 	MaxConns int
-	// LockTimeout is how long a statement waits for a lock, 1 s unless set: for the turn to write, above all.
-	LockTimeout time.Duration
-	// StatementTimeout is how long a statement of a decision may take, 1.5 s unless set. The context of a decision needs a
-	// deadline too: a network that swallows packets is not bounded by it. Of what else is called without one, a statement
-	// that gets no answer ends after 5 s, and on the connections of the relay after 15 s.
-	StatementTimeout time.Duration
-	// Name is the program's, for who looks at the connections of the server (application_name); "limiter" unless set.
-	Name string
-	// Logger is told when connections turn out to be dead, and when the journal cannot be folded for long; nothing is logged
+	// LockTimeout is how long a statement waits for a lock, above all for the turn to write; 1 s
 	// unless set.
+	LockTimeout time.Duration
+	// StatementTimeout is how long the server lets a statement of a decision run; 1.5 s unless set.
+	// It does not bound a network that swallows packets, so the context of a decision needs a
+	// deadline too. Other calls need none: their statements are given up after 5 s without an
+	// answer, or after 15 s on the relay's connections.
+	StatementTimeout time.Duration
+	// Name is the program's name, as the server lists it for its connections (application_name);
+	// "limiter" unless set.
+	Name string
+	// Logger is told when connections turn out to be dead, and when folding fails for long. Nothing
+	// is logged unless it is set.
 	Logger *slog.Logger
 
-	// patience is relayPatience unless a test sets it.
-	patience time.Duration
+	// relayTimeout overrides the constant in tests.
+	relayTimeout time.Duration
 }
 
 const (
-	// An idle transaction keeps all others waiting for their turn. A decision is idle for microseconds; what is idle for
-	// this long belongs to a worker that was cut off or stopped.
+	// An idle transaction makes all others wait for their turn. A decision leaves one idle for
+	// microseconds; a transaction that is idle for this long belongs to a worker that hangs or was
+	// cut off.
 	decisionIdle = 800 * time.Millisecond
-	// relayIdle bounds one publish.
+	// relayIdle bounds one publish, during which the relay's transaction is idle.
 	relayIdle = 30 * time.Second
 	// relayStatement bounds a statement of the relay, which may have to count a long outbox.
 	relayStatement = 10 * time.Second
 
 	connectTimeout = 2 * time.Second
-	// relays is how many run at the same time; one more connection is for what should not wait for them.
+	// relays bounds the calls of Relay that run at the same time.
 	relays = 2
 )
 
-// Store keeps counters, receipts and events in PostgreSQL. Its methods may be called at the same time.
+// Store keeps counters, receipts and events in PostgreSQL. Its methods may be called concurrently.
+//
+// The channels below are semaphores that [acquire] waits for with a context.
 type Store struct {
+	log *slog.Logger
+	// pool serves decisions, and reads that run beside them.
 	pool *pgxpool.Pool
-	// reading has a value for each connection of pool that a read beside decisions has: half of them at most, or many
-	// requests with keys that nobody has would hold up all decisions.
-	reading chan struct{}
-	// relay serves what may hold a transaction for long, and whatever must work without the schema.
+	// readSlots lets those reads have half of pool's connections at most. Without it, many requests
+	// with unknown API keys would hold up all decisions.
+	readSlots chan struct{}
+	// relay serves what may keep a transaction open for long, and what must work without the schema.
 	relay *pgxpool.Pool
-	// relaying has a value for each relay that runs.
-	relaying chan struct{}
-	outbox   outboxFront
-	// reporting has a value while a question about usage is answered: a long one keeps no more than its connection.
-	reporting chan struct{}
-	// expiring has a value while what expired is removed, as far as that is known.
-	expiring           chan struct{}
-	counters, receipts expiry
-	log                *slog.Logger
-	// poisoned counts the messages that KeepPoison was given.
+	// relaySlots bounds the calls of Relay that run at the same time.
+	relaySlots  chan struct{}
+	outboxStart outboxStart
+	// reportSlot lets one usage report run at a time, so that long ones keep one connection only.
+	reportSlot chan struct{}
+	// expireLock guards counters and receipts: how far each table was searched for expired rows.
+	expireLock         chan struct{}
+	counters, receipts expiryScan
+	// poisoned counts the calls of KeepPoison.
 	poisoned atomic.Int64
 
-	// turn is a lock that can be waited for with a context: who has put a value in may use what follows.
-	turn chan struct{}
-	// memory is as behind row seq of the journal, with that token, unless nothing was loaded yet; rows before first are
-	// folded, whoever did it, and journaled counts the bytes that were read and written.
-	memory           *memory
-	loaded           bool
-	seq, token       int64
-	first, journaled int64
-	// whole says that a row that was read tells that none before the first that was read is needed.
-	whole bool
-	// washed is what first was when memory was brought to it, and unwashed what it is since; nil when it is the same.
-	washed   int64
-	unwashed *journal.Mark
-	clock    serverClock
-	// others are counters that other processes changed, as the journal says, or Reset.
-	others engine.Others
-	fold   journal.Policy
-	// folding and keep are what a transaction folds, and the first row of the journal that is needed behind it; rows before dropped are
-	// gone, and those before leave go with it.
-	folding              []*row
-	keep, dropped, leave int64
-	// said is the last row of the journal that names counters, -1 for none, and wrote the last that this process wrote. From older on rows are
-	// left for others to read; newer takes its place.
-	said, wrote  int64
-	older, newer journal.Mark
-	// leaves says that the process is about to end, and leaves no rows for others.
-	leaves bool
-	// skip counts down the transactions that take their turn at once; penalty is what it starts at next time.
-	skip, penalty int
-	// doubt is what the last transaction wrote, for when nobody knows whether it was committed.
-	doubt doubt
-	// tx, rows and states are what a transaction reads and writes, kept to be used again.
+	// writeLock guards everything below, up to states. It is the process's own lock; the turn to
+	// write, which the server grants, is taken inside it.
+	writeLock chan struct{}
+	// cache holds counters as of row lastSeq of the journal, whose token is lastToken; loaded is
+	// false until the journal was read.
+	cache              *counterCache
+	loaded             bool
+	lastSeq, lastToken int64
+	// firstSeq is the first row that is still in the journal, as far as this process knows.
+	firstSeq int64
+	// firstNeeded is the first row with a change that the table counters lacks. Rows before it are
+	// folded, by whichever process.
+	firstNeeded int64
+	// lastNaming is the last row that names counters, -1 for none.
+	lastNaming int64
+	// lastWritten is the last row that this process wrote.
+	lastWritten int64
+	// journalBytes counts the bytes of the rows that were read and written.
+	journalBytes int64
+	// complete is set by a row which says that no row before the first one read is needed.
+	complete bool
+	// cleanedTo is the firstNeeded for which rows of the cache were last marked clean; foldedTo marks
+	// the one since then, nil if it has not changed.
+	cleanedTo int64
+	foldedTo  *journal.Mark
+	// Rows from retainFrom on are left for other processes to read; nextRetainFrom takes its place.
+	retainFrom, nextRetainFrom journal.Mark
+	// shuttingDown says that the process is about to end, and retains no rows for others.
+	shuttingDown bool
+
+	clock serverClock
+	// others are the counters that other processes have changed, or Reset.
+	others     engine.Others
+	foldPolicy journal.Policy
+	folding    foldPlan
+	// optimisticSkips counts down the transactions that take their turn without an optimistic
+	// attempt; backoff is what it starts from the next time.
+	optimisticSkips, backoff int
+	inDoubt                  inDoubtCommit
+	// tx, rows and states are buffers of the running transaction, kept to be reused.
 	tx     tx
 	rows   []*row
 	states [][]byte
 
-	resting atomic.Bool
-	closing sync.Once
-	// stop ends tend, which closes tended.
-	stop   context.Context
-	cancel context.CancelFunc
-	tended chan struct{}
+	resting   atomic.Bool
+	closeOnce sync.Once
+	// stop ends foldLoop, which then closes foldLoopDone.
+	stop         context.Context
+	cancel       context.CancelFunc
+	foldLoopDone chan struct{}
 }
 
 var _ engine.Store = (*Store)(nil)
 
-// Open makes a store. It does not connect: a worker may start before its database. [Store.Ping] and
-// [Store.CheckSchema] do.
+// Open makes a store. It does not connect, so that a worker may start before its database;
+// [Store.Ping] and [Store.CheckSchema] do.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	base, err := parse(cfg.URL)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{
-		log: cfg.Logger, relaying: make(chan struct{}, relays), reporting: make(chan struct{}, 1), expiring: make(chan struct{}, 1),
-		counters: expiry{look: expiredCountersSQL, most: lookAtOnce}, receipts: expiry{look: expiredReceiptsSQL, most: lookAtOnce},
-		turn: make(chan struct{}, 1), memory: newMemory(), fold: journal.Default(journalMost), tended: make(chan struct{}),
-		said: -1,
+		log: cfg.Logger, relaySlots: make(chan struct{}, relays), reportSlot: make(chan struct{}, 1), expireLock: make(chan struct{}, 1),
+		counters: expiryScan{query: expiredCountersSQL, limit: scanBatch}, receipts: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
+		writeLock: make(chan struct{}, 1), cache: newCounterCache(), foldPolicy: journal.Default(maxJournalBytes), foldLoopDone: make(chan struct{}),
+		lastNaming: -1,
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
 	if s.log == nil {
@@ -162,31 +188,32 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	decisions := base.Copy()
 	decisions.MaxConns = int32(orDefault(cfg.MaxConns, 8))
 	decisions.AfterConnect = prepare
-	patient(decisions, decisionPatience)
-	session(decisions, name, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), decisionIdle)
-	s.reading = make(chan struct{}, max(1, decisions.MaxConns/2))
+	setTimeouts(decisions, decisionTimeout)
+	configureSession(decisions, name, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), decisionIdle)
+	s.readSlots = make(chan struct{}, max(1, decisions.MaxConns/2))
 	if s.pool, err = pgxpool.NewWithConfig(ctx, decisions); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 
 	relay := base.Copy()
-	relay.MaxConns = relays + 6 // with one that writes usage, one that reads it, and three for alerts
-	session(relay, name, lock, relayStatement, relayIdle)
-	patient(relay, orDefault(cfg.patience, relayPatience))
+	relay.MaxConns = relays + 6 // for usage one that writes and one that reads, for alerts three, and one for what must not wait
+	configureSession(relay, name, lock, relayStatement, relayIdle)
+	setTimeouts(relay, orDefault(cfg.relayTimeout, relayTimeout))
 	if s.relay, err = pgxpool.NewWithConfig(ctx, relay); err != nil {
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	go s.tend()
+	go s.foldLoop()
 	return s, nil
 }
 
-// Close folds what is dirty, waits for running calls and closes all connections, once. It waits no longer than a few
-// seconds for a server that does not answer: the end of the process closes what is left.
+// Close folds the dirty counters, waits for running calls and closes all connections. Only the
+// first call does anything. If the server does not answer, Close returns after a few seconds and
+// leaves connections open, which the end of the process closes.
 func (s *Store) Close() {
-	s.closing.Do(func() {
+	s.closeOnce.Do(func() {
 		s.cancel()
-		<-s.tended
+		<-s.foldLoopDone
 		s.foldAll()
 		closed := make(chan struct{})
 		go func() {
@@ -196,13 +223,13 @@ func (s *Store) Close() {
 		}()
 		select {
 		case <-closed:
-		case <-time.After(closePatience):
+		case <-time.After(closeTimeout):
 			s.log.Warn("database connections were left open: the server does not answer")
 		}
 	})
 }
 
-// acquire takes a lock; the returned function gives it back.
+// acquire takes a place in a semaphore; release gives it back.
 func acquire(ctx context.Context, lock chan struct{}) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -215,9 +242,9 @@ func acquire(ctx context.Context, lock chan struct{}) (release func(), err error
 	}
 }
 
-// Ping tells whether the database answers.
+// Ping returns an error if the database does not answer within 5 s.
 func (s *Store) Ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, decisionPatience)
+	ctx, cancel := context.WithTimeout(ctx, decisionTimeout)
 	defer cancel()
 	if err := s.relay.Ping(ctx); err != nil {
 		return fmt.Errorf("ping database: %w", inOneLine(err))
@@ -225,9 +252,10 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// PingDecisions tells whether a connection for decisions can be had. The schema has to be there.
+// PingDecisions returns an error if no connection for decisions can be had within 5 s. The schema
+// has to be there.
 func (s *Store) PingDecisions(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, decisionPatience)
+	ctx, cancel := context.WithTimeout(ctx, decisionTimeout)
 	defer cancel()
 	if err := s.pool.Ping(ctx); err != nil {
 		return connectFailed(err)
@@ -242,20 +270,21 @@ func orDefault[T int | time.Duration](v, unset T) T {
 	return v
 }
 
-// CheckURL holds that a database URL can be read, as [Open] does.
+// CheckURL returns an error if [Open] could not read the URL.
 func CheckURL(text string) error {
 	_, err := parse(text)
 	return err
 }
 
-// parse reads the connection string. Its errors do not quote the string and carry no cause, because the string
-// holds a password and a malformed one cannot be masked reliably.
+// parse reads the connection string. Its errors neither quote the string nor wrap a cause, because
+// the string holds a password, which cannot be masked reliably in a malformed one.
 func parse(text string) (*pgxpool.Config, error) {
 	if text == "" {
 		return nil, errors.New("read database URL: it is empty")
 	}
 	const want = "want postgres://user:password@host:port/database?sslmode=…, with / and @ of a password written as %2F and %40"
-	// pgx takes what follows an @ or / of a password for a host or a database, and names both in its errors.
+	// If a password has a bare @ or /, pgx takes the rest of it for a host or a database, and
+	// quotes both in its errors.
 	if scheme, rest, _ := strings.Cut(text, "://"); scheme == "postgres" || scheme == "postgresql" {
 		rest, _, _ = strings.Cut(rest, "?")
 		if i := strings.IndexAny(rest, "@/"); i >= 0 && strings.Contains(rest[i+1:], "@") {
@@ -264,7 +293,7 @@ func parse(text string) (*pgxpool.Config, error) {
 	}
 	cfg, err := pgxpool.ParseConfig(text)
 	if err == nil {
-		// Unset, pgx waits for two minutes.
+		// The default of pgx is two minutes.
 		if cfg.ConnConfig.ConnectTimeout == 0 || !strings.Contains(text, "connect_timeout") {
 			cfg.ConnConfig.ConnectTimeout = connectTimeout
 		}
@@ -282,7 +311,8 @@ func parse(text string) (*pgxpool.Config, error) {
 	if urlErr != nil || u.Host == "" {
 		return nil, errors.New("read database URL: it is malformed; " + want)
 	}
-	// What pgx says is helpful, such as which setting is bad. Only its last part is: the first quotes the string.
+	// The reason that pgx gives is helpful, such as which setting is bad. It is the last part of
+	// the message; the part before it quotes the string.
 	_, reason, _ := strings.Cut(err.Error(), "`: ")
 	if password, set := u.User.Password(); reason == "" || set && strings.Contains(reason, password) {
 		return nil, errors.New("read database URL: " + want)
@@ -290,28 +320,29 @@ func parse(text string) (*pgxpool.Config, error) {
 	return nil, errors.New("read database URL: " + reason + "; " + want)
 }
 
-// session sets the settings of every connection, except those that the URL sets.
+// configureSession sets up every connection, except for settings that the URL has.
 //
-// They are set by a statement, because a pooler refuses a connection that begins with settings it does not know, or leaves
-// them out: PgBouncer's ignore_startup_parameters. Nor is a session new behind one.
+// It uses statements rather than startup parameters, because a pooler refuses or drops startup
+// parameters that it does not know (PgBouncer's ignore_startup_parameters), and because a session
+// that comes from a pooler is not new.
 //
-// The plans of all statements here are known: nested loops over indexes. The planner would choose them from
-// statistics, which a fresh table does not have and a table that grows fast has late, so the alternatives are turned
-// off and the plan is made once per connection.
-func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Duration) {
+// The right plan of each statement here is known: nested loops over indexes. The planner would
+// choose it from statistics, which a new table does not have and which lag behind a fast-growing
+// one. So the alternatives are turned off, and the plan is made once per connection.
+func configureSession(cfg *pgxpool.Config, name string, lock, statement, idle time.Duration) {
 	params := cfg.ConnConfig.RuntimeParams
-	if !names(params, "application_name") {
+	if !hasSetting(params, "application_name") {
 		params["application_name"] = name
 	}
-	settings := forgetSQL + encodingSQL
-	if !names(params, "synchronous_commit") {
-		settings += durableSQL
+	settings := deallocateSQL + encodingSQL
+	if !hasSetting(params, "synchronous_commit") {
+		settings += syncCommitSQL
 	}
-	settings += unlessSet(params, [][2]string{
+	settings += setUnlessInURL(params, [][2]string{
 		{"lock_timeout", millis(lock)},
 		{"statement_timeout", millis(statement)},
 		{"idle_in_transaction_session_timeout", millis(idle)},
-		// A statement alone is a transaction that says neither.
+		// For single statements, whose implicit transaction names neither.
 		{"default_transaction_isolation", "'read committed'"},
 		{"default_transaction_read_only", "off"},
 		{"plan_cache_mode", "force_generic_plan"},
@@ -320,17 +351,17 @@ func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Durati
 		{"enable_hashjoin", "off"},
 		{"enable_mergejoin", "off"},
 		{"enable_material", "off"},
-		// A plan with a disabled node looks expensive enough to be compiled.
+		// The planner prices disabled nodes so high that it would compile the plan.
 		{"jit", "off"},
 	})
-	// Each host of the URL that lets us in is asked. In a switchover an address may lead to a standby for a moment, and a
-	// connection that was made then would be kept.
+	// This runs for each host of the URL that accepts the login. During a switchover an address may
+	// lead to a standby for a moment, and a connection made then would stay in the pool.
 	cfg.ConnConfig.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if _, err := ask(ctx, conn, settings); err != nil {
+		if _, err := execSimple(ctx, conn, settings); err != nil {
 			return fmt.Errorf("set up the session: %w", err)
 		}
 		err := pgconn.ValidateConnectTargetSessionAttrsReadWrite(ctx, conn)
-		if err != nil && !conn.IsClosed() { // it did answer
+		if err != nil && !conn.IsClosed() { // the server did answer
 			err = fmt.Errorf("%w: %w", errReadOnly, err)
 		}
 		return err
@@ -338,27 +369,29 @@ func session(cfg *pgxpool.Config, name string, lock, statement, idle time.Durati
 }
 
 const (
-	// What is sent and read is UTF-8, whatever a role or database has in mind for others. The server takes the bytes as they
-	// are where both encodings are its own: it checks that they are UTF-8 if that is what it has, and one with a letter for
-	// each byte (LATIN1, SQL_ASCII) keeps what it has no letters for, which it could not if it were told that this is UTF-8.
+	// Text is UTF-8 both ways, whatever client encoding the role or database has as its default.
+	// With client_encoding equal to server_encoding the server converts nothing. A UTF8 server
+	// still checks that the bytes are UTF-8, and a server with a single-byte encoding (LATIN1,
+	// SQL_ASCII) stores characters that it could not convert.
 	encodingSQL = `SELECT set_config('client_encoding', current_setting('server_encoding'), false); `
 
-	// What was answered has to be there after a crash of the server. What is more than that (remote_apply), or does not wait
-	// for a standby (local), is left as the operator has it.
-	durableSQL = `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; `
+	// An answered decision must survive a crash of the server, so off is not accepted. The other
+	// settings are the operator's choice: remote_apply asks for more, and local does not wait for a
+	// standby.
+	syncCommitSQL = `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; `
 )
 
-// option is a setting among the options of the server's command line.
-var option = regexp.MustCompile(`(?:^|\s)(?:-c\s*|--)([\w-]+)=`)
+// optionSetting matches a setting in the options parameter, which is a server command line.
+var optionSetting = regexp.MustCompile(`(?:^|\s)(?:-c\s*|--)([\w-]+)=`)
 
-// names tells whether the URL has a setting, by itself or in options=-c….
-func names(params map[string]string, setting string) bool {
+// hasSetting reports whether the URL has a setting, as a parameter of its own or in options=-c….
+func hasSetting(params map[string]string, setting string) bool {
 	for name := range params {
 		if strings.EqualFold(name, setting) {
 			return true
 		}
 	}
-	for _, o := range option.FindAllStringSubmatch(params["options"], -1) {
+	for _, o := range optionSetting.FindAllStringSubmatch(params["options"], -1) {
 		if strings.EqualFold(strings.ReplaceAll(o[1], "-", "_"), setting) {
 			return true
 		}
@@ -366,11 +399,11 @@ func names(params map[string]string, setting string) bool {
 	return false
 }
 
-// unlessSet are statements for the settings that the URL leaves unset.
-func unlessSet(params map[string]string, all [][2]string) string {
+// setUnlessInURL returns SET statements for those of the settings that the URL does not have.
+func setUnlessInURL(params map[string]string, all [][2]string) string {
 	var sql strings.Builder
 	for _, s := range all {
-		if !names(params, s[0]) {
+		if !hasSetting(params, s[0]) {
 			sql.WriteString("SET " + s[0] + " = " + s[1] + "; ")
 		}
 	}
@@ -379,7 +412,7 @@ func unlessSet(params map[string]string, all [][2]string) string {
 
 func millis(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
 
-// prepare prepares the statements of a decision on a new connection, in one round trip.
+// prepare prepares the statements of [decisionSQL] on a new connection, in one round trip.
 func prepare(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()

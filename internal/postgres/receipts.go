@@ -22,13 +22,13 @@ func (t *tx) sendReceipts(p *pgconn.Pipeline, ids []string) {
 	if len(ids) == 0 {
 		return
 	}
-	t.name(ids)
+	t.setIDs(ids)
 	t.ids = ids // they name the receipts that come back
 	t.all.send(p, stReadReceipts, t.params.values)
 }
 
 // name makes ids the one parameter of a statement.
-func (t *tx) name(ids []string) {
+func (t *tx) setIDs(ids []string) {
 	t.params.reset()
 	param := t.params.add(textOID, len(ids))
 	for _, id := range ids {
@@ -63,15 +63,15 @@ func (t *tx) readReceipts(p *pgconn.Pipeline, n int) ([]*engine.Receipt, error) 
 	return receipts, bad
 }
 
-const dropReceiptsSQL = `
+const deleteReceiptsSQL = `
 DELETE FROM receipts WHERE id = ANY ($1::text[])`
 
 func (t *tx) sendStaleReceipts(p *pgconn.Pipeline, ids []string) {
 	if len(ids) == 0 {
 		return
 	}
-	t.name(ids)
-	t.send(p, step{"remove stale receipts", stDropReceipts, anyNumber})
+	t.setIDs(ids)
+	t.send(p, step{"remove stale receipts", stDeleteReceipts, anyNumber})
 }
 
 // No ON CONFLICT: whoever comes second has to answer from the receipt of the first.

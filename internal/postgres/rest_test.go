@@ -16,7 +16,7 @@ func rows(t *testing.T, s *Store) (n int, last int64) {
 func TestWhoRestsWritesNothingToTheJournal(t *testing.T) {
 	t.Parallel()
 	worker, alerter := pair(t)
-	tune(worker, worker.fold)
+	tune(worker, worker.foldPolicy)
 	alerter.Rest(t.Context(), true)
 	spokenOf(t, worker)
 	if got := state(t, alerter, "x"); got != "old" {
@@ -37,7 +37,7 @@ func TestWhatOthersHaveDroppedIsNotDroppedAgain(t *testing.T) {
 	t.Parallel()
 	busy := begun(t)
 	idle := open(t, Config{URL: busy.pool.Config().ConnString()})
-	tune(idle, idle.fold)
+	tune(idle, idle.foldPolicy)
 	if got := state(t, idle, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
 	}
@@ -49,12 +49,12 @@ func TestWhatOthersHaveDroppedIsNotDroppedAgain(t *testing.T) {
 	}
 	look := func(s *Store) {
 		t.Helper()
-		s.newer.At = s.newer.At.Add(-retainFor)
-		if _, err := s.foldSome(t.Context(), func() int { return s.memory.dirty.n }); err != nil {
+		s.nextRetainFrom.At = s.nextRetainFrom.At.Add(-retainTime)
+		if _, err := s.foldSome(t.Context(), func() int { return s.cache.dirty.n }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	busy.fold.Drop = 1000
+	busy.foldPolicy.Drop = 1000
 	for range 4 { // not all at once, so that the idle one keeps its place
 		look(busy)
 		if got := state(t, idle, "a"); got != "2" {
@@ -76,7 +76,7 @@ func TestACleanStopAfterAPause(t *testing.T) {
 	s := begun(t)
 	update(t, s, batch("new"), live("1"))
 	for n := range 4 {
-		s.newer.At = s.newer.At.Add(-retainFor)
+		s.nextRetainFrom.At = s.nextRetainFrom.At.Add(-retainTime)
 		if _, err := s.foldSome(t.Context(), func() int { return max(0, 1-n) }); err != nil {
 			t.Fatal(err)
 		}
@@ -91,8 +91,8 @@ func TestACleanStopAfterAPause(t *testing.T) {
 func TestAStopFoldsWhatAnotherLeft(t *testing.T) {
 	t.Parallel()
 	killed, next := pair(t)
-	tune(killed, killed.fold)
-	tune(next, next.fold)
+	tune(killed, killed.foldPolicy)
+	tune(next, next.foldPolicy)
 	update(t, killed, batch("a"), live("1"))
 	if err := next.PingDecisions(t.Context()); err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestAStopFoldsWhatAnotherLeft(t *testing.T) {
 func TestAStopLeavesTheJournalToWhoGoesOn(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Second})
-	tune(s, s.fold)
+	tune(s, s.foldPolicy)
 	update(t, s, batch("a"), live("1"))
 	other := begin(t, s, turnSQL)
 	stopped := make(chan struct{})

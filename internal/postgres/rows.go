@@ -31,7 +31,7 @@ func collect[R any](rows pgx.Rows, err error, fields func(*R) []any) ([]R, error
 }
 
 // itself is where the one column of a row goes.
-func itself[V any](v *V) []any { return []any{v} }
+func oneColumn[V any](v *V) []any { return []any{v} }
 
 // first gives the first row, if there is one.
 func first[R any](all []R, err error) (r R, found bool, _ error) {
@@ -90,9 +90,9 @@ func lostRace(err error) bool {
 }
 
 // document scans a column of JSON into what it points to.
-type document struct{ into any }
+type jsonColumn struct{ into any }
 
-func (d document) Scan(src any) error {
+func (d jsonColumn) Scan(src any) error {
 	switch text := src.(type) {
 	case string:
 		return json.Unmarshal([]byte(text), d.into)
@@ -116,6 +116,6 @@ func encode[R any](rows []R, document func(*R) any) ([]string, error) {
 }
 
 // clean makes text of somebody else's that PostgreSQL takes: without NUL, and UTF-8.
-func clean(text string) string {
+func sanitize(text string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
 }

@@ -36,7 +36,7 @@ SELECT ` + silenceColumns + ` FROM alert_silences ORDER BY created_at DESC, id D
 
 // silenceFields are where [silenceColumns] go.
 func silenceFields(s *alerts.Silence) []any {
-	return []any{document{s}, &s.ID, &s.CreatedAt, &s.ExpiresAt}
+	return []any{jsonColumn{s}, &s.ID, &s.CreatedAt, &s.ExpiresAt}
 }
 
 // AddSilence implements [alerts.Store].

@@ -99,7 +99,7 @@ func (s *Store) Take(ctx context.Context, t alerts.Taking, decide func(alerts.Ta
 }
 
 // ordered gives what there is once each, in the order in which it is locked.
-func ordered(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
+func sortedUnique(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
 
 func orderedGroups(all []alerts.GroupID) (rules, keys []string) {
 	sorted := slices.Compact(slices.SortedFunc(slices.Values(all), compareGroups))
@@ -121,7 +121,7 @@ func readTaken(ctx context.Context, tx pgx.Tx, t *alerts.Taking) (alerts.Taken, 
 	}
 	rules, keys := orderedGroups(t.Groups)
 	var b pgx.Batch
-	b.Queue(takeEventsSQL, ordered(t.Events)).Query(eachText(func(id string) { taken.Fresh[id] = true }))
+	b.Queue(takeEventsSQL, sortedUnique(t.Events)).Query(eachText(func(id string) { taken.Fresh[id] = true }))
 	b.Queue(lockGroupsSQL, rules, keys)
 	b.Queue(readGroupsSQL, rules, keys).Query(func(rows pgx.Rows) error {
 		var g alerts.GroupID
@@ -140,7 +140,7 @@ func readTaken(ctx context.Context, tx pgx.Tx, t *alerts.Taking) (alerts.Taken, 
 		return err
 	})
 	if len(t.Subjects) > 0 {
-		b.Queue(exceededSQL, ordered(t.Subjects)).Query(eachText(func(subject string) { taken.Exceeded[subject] = true }))
+		b.Queue(exceededSQL, sortedUnique(t.Subjects)).Query(eachText(func(subject string) { taken.Exceeded[subject] = true }))
 	}
 	b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Now) })
 	return taken, tx.SendBatch(ctx, &b).Close()

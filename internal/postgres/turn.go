@@ -17,20 +17,23 @@ import (
 )
 
 const (
-	// The lock that whoever writes to the journal holds until its transaction ends, of this table in this database. Who
-	// waits gets it in order of arrival.
+	// The turn: whoever writes to the journal of this database holds this lock until its
+	// transaction ends. The server grants it in order of arrival.
 	turnSQL = `SELECT pg_advisory_xact_lock('journal'::regclass::oid::bigint)`
 
-	// The row that was read last comes once more, without its changes, as long as it is there; and the clock with each row.
-	// Rows are numbered without a gap, so the upper bound is one on their number as well; a limit would, where that row is
-	// gone, go over all that went with it, whose entries in the index stay for as long as any transaction of the database may
-	// still see them.
+	// The last row that was read comes once more, without its changes, if it is still there; every
+	// row comes with the clock. Rows are numbered without a gap, so the upper bound on seq also
+	// bounds their count. A LIMIT would not do: if the last row read is gone, the scan would go
+	// over all rows deleted with it, whose index entries stay as long as any transaction of the
+	// database may see them.
 	readJournalSQL = `
 SELECT seq, token, CASE WHEN seq > $1 THEN changes ELSE '' END, clock_timestamp()
 FROM journal WHERE seq >= $1 AND seq < $2 ORDER BY seq`
 
-	// searchSQL looks for the first row of the journal from its last one, number by number, for the same reason. There is a row
-	// of each number in between and none before, so steps from 2^40 down to 1, each taken where it leads to a row, end there.
+	// searchSQL finds the first row of the journal from its last one, by binary search: a scan from
+	// the front would go over deleted rows, as above. Every number between the two has a row and
+	// none below has, so steps from 2^40 down to 1, each taken only if it leads to a row, end at
+	// the first row.
 	searchSQL = `
 WITH RECURSIVE search (seq, step) AS (
 	(SELECT seq, 1::bigint << 40 FROM journal ORDER BY seq DESC LIMIT 1)
@@ -38,13 +41,14 @@ WITH RECURSIVE search (seq, step) AS (
 	SELECT coalesce((SELECT j.seq FROM journal j WHERE j.seq = s.seq - s.step), s.seq), s.step >> 1 FROM search s WHERE s.step > 0
 )`
 
-	// For who has read none.
-	beginJournalSQL = searchSQL + `
+	// For a process that has read no row yet.
+	readWholeJournalSQL = searchSQL + `
 SELECT seq, token, changes, clock_timestamp() FROM journal
 WHERE seq >= (SELECT min(seq) FROM search) ORDER BY seq LIMIT $1`
 
-	// The arrays are unnested in a select list, where their elements are handed on one by one; in FROM each array is first
-	// copied to a table of its own. The limit leaves the planner no choice but to look each one up.
+	// The arrays are unnested in a select list, which returns elements one by one; in FROM, each
+	// array would first be copied to a table of its own. The LIMIT makes the planner look up each
+	// counter.
 	readCountersSQL = `
 SELECT k.ord, c.state, c.expires_at, c.spec, c.ctid
 FROM (
@@ -54,30 +58,32 @@ CROSS JOIN LATERAL (
 	SELECT state, expires_at, spec, ctid FROM counters WHERE key = k.key AND name = k.name LIMIT 1
 ) c`
 
-	// It fails with division_by_zero when the last row of the journal is not the one expected, or the clock is not where the
-	// decision took it to be; random keeps the division from being done when the statement is planned. It comes behind
-	// turnSQL, as a statement of its own, so that it sees the journal as it is in the turn. Rows go from the front only: where
-	// the one expected still is, the next is there too, and fails it, or was never written.
+	// Inserts the next row of the journal. It fails with division_by_zero if the last row is not
+	// the expected one, or the clock is not in the range that the decision assumed; random() keeps
+	// the planner from evaluating the division. It is a statement of its own, after turnSQL, so
+	// that its snapshot is taken while the turn is held. If the expected row is there but not the
+	// last, the insert violates the primary key, because rows are deleted from the front only.
 	appendSQL = `
 INSERT INTO journal (seq, token, changes) VALUES (coalesce((
 	SELECT seq + 1 FROM journal
 	WHERE seq = $1::bigint AND token = $2 AND clock_timestamp() >= $5 AND clock_timestamp() < $6 LIMIT 1
 ), 1 / (random() * 0)::bigint), $3, $4) RETURNING clock_timestamp()`
 
-	// appending is the act of appendSQL.
+	// appending is how errors call appendSQL.
 	appending = "write to the journal"
 
-	// readAtOnce is how many rows of the journal are read in a round trip.
-	readAtOnce = 2000
-	// A wash looks at dirty rows, so there is one for every washPart-th part of them, in rows of the journal, or for washMost.
-	washPart = 64
-	washMost = 64
+	// journalPage is how many rows of the journal are read in a round trip.
+	journalPage = 2000
+	// Marking rows clean scans the dirty rows. So it is done once firstNeeded has advanced by
+	// 1/cleanPart of the number of dirty rows, or by maxCleanLag.
+	cleanPart   = 64
+	maxCleanLag = 64
 
 	beginningOfTime = math.MinInt64
 	endOfTime       = math.MaxInt64
 )
 
-// turn is one that was waited for before the batch was known.
+// turn is the right to write, taken before the batch was known.
 type turn struct {
 	s       *Store
 	conn    *pgxpool.Conn
@@ -85,17 +91,18 @@ type turn struct {
 	release func()
 }
 
-// Await implements [engine.Waiter]. Where nobody else writes there is nothing to wait for.
+// Await implements [engine.Waiter]. It returns nil if no other worker writes, since there is
+// nothing to wait for then.
 func (s *Store) Await(ctx context.Context) engine.Turn {
-	release, err := acquire(ctx, s.turn)
+	release, err := acquire(ctx, s.writeLock)
 	if err != nil {
 		return nil
 	}
-	if !s.loaded || s.skip == 0 {
+	if !s.loaded || s.optimisticSkips == 0 {
 		release()
 		return nil
 	}
-	s.memory.trim()
+	s.cache.evict()
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		release()
@@ -104,49 +111,51 @@ func (s *Store) Await(ctx context.Context) engine.Turn {
 	w := &turn{s: s, conn: conn, t: s.begin(conn), release: release}
 	if _, err = s.read(ctx, w.t, engine.Batch{}, true); err != nil {
 		w.End()
-		return nil // whoever writes without a turn meets the same failure, and explains it
+		return nil // an Update without a turn will fail in the same way, and report it
 	}
 	return w
 }
 
 // End implements [engine.Turn].
 func (w *turn) End() {
-	giveBack(w.conn)
+	releaseConn(w.conn)
 	w.release()
 }
 
-// giveBack gives a connection back, behind the end of what is left of its transaction. Nobody waits for that: the next
-// transaction has another connection, and stands behind this one at the server; and on a connection that hangs it never comes.
-func giveBack(conn *pgxpool.Conn) {
+// releaseConn releases a connection, after a rollback in the background if its transaction is still
+// open. It is not worth waiting for: the next transaction uses another connection, and queues for
+// the turn after this one at the server. On a connection that hangs, the rollback would never end.
+func releaseConn(conn *pgxpool.Conn) {
 	pc := conn.Conn().PgConn()
 	if pc.IsClosed() || pc.TxStatus() == 'I' {
 		conn.Release()
 		return
 	}
 	go func() {
-		defer conn.Release() // which closes it when it is not idle
-		ctx, cancel := context.WithTimeout(context.Background(), rollbackPatience)
+		defer conn.Release() // which closes it if it is not idle
+		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 		defer cancel()
 		_ = pc.Exec(ctx, `ROLLBACK`).Close()
 	}()
 }
 
-// write writes what plan draws up over the counters of the batch, and ends the turn.
+// write decides the batch by plan, writes the changes and ends the turn.
 func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err error) {
-	// Deferred, because plan may panic, and must leave no turn taken.
+	// Deferred, because the turn has to end even if plan panics.
 	defer func() {
 		defer w.release()
-		giveBack(w.conn)
-		err = w.s.fate(ctx, err)
+		releaseConn(w.conn)
+		err = w.s.resolveInDoubt(ctx, err)
 	}()
-	w.s.skip--
-	// The batch was gathered after the clock was read, so a charge could count from before its request came.
-	from, latest, _ := w.s.clock.between()
+	w.s.optimisticSkips--
+	// The batch was gathered after the clock was read, so at that time a charge could count from
+	// before its request arrived. Hence the range up to the latest time that it may be now.
+	from, latest, _ := w.s.clock.estimate()
 	at := moment{from, latest, latest}
 	for {
-		w.s.unknown(w.t, b.Counters)
-		// A batch without counters writes nothing, and only a question tells that the turn is not lost.
-		if at.until == 0 || len(b.IDs)+len(w.t.unknown) > 0 || len(b.Counters) == 0 {
+		w.s.findMissing(w.t, b.Counters)
+		// A batch without counters writes nothing, so only a read tells that the turn was not lost.
+		if at.until == 0 || len(b.IDs)+len(w.t.missing) > 0 || len(b.Counters) == 0 {
 			at = moment{}
 			if at.now, err = w.s.read(ctx, w.t, b, false); err != nil {
 				return err
@@ -159,67 +168,70 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 	}
 }
 
-// read is the first round trip: it takes the turn, brings memory to the end of the journal, fills rows with those of the
-// batch, and reads the clock. It goes on with more when it was far behind. Without begin the turn is taken already.
+// read is the first round trip. It takes the turn, applies the rest of the journal to the cache,
+// sets s.rows to the rows of the batch, and returns the clock. If the cache is far behind it takes
+// more round trips. begin is false if the turn was already taken.
 func (s *Store) read(ctx context.Context, t *tx, b engine.Batch, begin bool) (now int64, err error) {
 	for ids := b.IDs; ; ids, begin = nil, false {
-		held := s.unknown(t, b.Counters)
+		cached := s.findMissing(t, b.Counters)
 		sent := time.Now()
-		found, behind, now, err := s.readOnce(ctx, t, ids, begin)
+		found, more, now, err := s.readOnce(ctx, t, ids, begin)
 		if err != nil {
 			return 0, err
 		}
-		if behind || !s.resolve(b.Counters, held, found) {
+		if more || !s.mergeFound(b.Counters, cached, found) {
 			continue
 		}
-		s.clock.tell(now, sent, time.Now())
+		s.clock.record(now, sent, time.Now())
 		return now, nil
 	}
 }
 
-// unknown notes which counters have to be read from the table, and gives and keeps as rows those of the others, nil for
-// these.
-func (s *Store) unknown(t *tx, ids []engine.CounterID) []*row {
-	t.unknown = t.unknown[:0]
-	held := s.rows[:0]
-	now, _, _ := s.clock.between()
+// findMissing sets s.rows, which it also returns, to the cached rows of the counters, with nil for
+// those that have to be read from the table. It collects these in t.missing.
+func (s *Store) findMissing(t *tx, ids []engine.CounterID) []*row {
+	t.missing = t.missing[:0]
+	cached := s.rows[:0]
+	now, _, _ := s.clock.estimate()
 	for _, id := range ids {
-		r := s.memory.find(id)
-		if r == nil || r.doubtful(now) {
+		r := s.cache.get(id)
+		if r == nil || r.mayBeRemoved(now) {
 			r = nil
-			t.unknown = append(t.unknown, id)
+			t.missing = append(t.missing, id)
 		}
-		held = append(held, r)
+		cached = append(cached, r)
 	}
-	s.rows = held
-	return held
+	s.rows = cached
+	return cached
 }
 
-// doubtful says of a clean row that another process may have removed it since: it has expired.
-func (r *row) doubtful(now int64) bool { return r.since == nil && r.expires <= now }
+// mayBeRemoved reports whether another process may have removed the counter since it was cached:
+// one that is clean and has expired is removed without a row in the journal.
+func (r *row) mayBeRemoved(now int64) bool { return r.dirtySince == nil && r.expires <= now }
 
-// resolve fills rows: what is dirty goes before what was found in the table. It is false when a row got clean meanwhile
-// and may be gone.
-func (s *Store) resolve(ids []engine.CounterID, held []*row, found []*row) bool {
+// mergeFound completes s.rows, which findMissing has filled with cached rows, by those found in the
+// table, in order of t.missing. A row that has become dirty since takes precedence. It returns
+// false if a cached row has become clean since and may be removed, so that it has to be read after
+// all.
+func (s *Store) mergeFound(ids []engine.CounterID, cached []*row, found []*row) bool {
 	next := 0
-	now, _, _ := s.clock.between()
+	now, _, _ := s.clock.estimate()
 	for i, id := range ids {
-		r := s.memory.find(id)
-		switch unknown := held[i] == nil; {
-		case !unknown && r != nil && r.doubtful(now):
-			return false
-		case unknown:
-			if f := found[next]; r == nil || r.since == nil {
-				r = s.memory.replace(r, f)
+		r := s.cache.get(id)
+		if cached[i] == nil {
+			if r == nil || r.dirtySince == nil {
+				r = s.cache.replaceClean(r, found[next])
 			}
 			next++
+		} else if r != nil && r.mayBeRemoved(now) {
+			return false
 		}
 		s.rows[i] = r
 	}
 	return true
 }
 
-func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (found []*row, behind bool, now int64, err error) {
+func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (found []*row, more bool, now int64, err error) {
 	p := t.conn.StartPipeline(ctx)
 	defer func() {
 		if closeErr := p.Close(); err == nil && closeErr != nil {
@@ -238,58 +250,59 @@ func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (
 	}
 	if begin {
 		if _, err := done(p); err != nil {
-			return nil, false, 0, refused("begin", err)
+			return nil, false, 0, notCommitted("begin", err)
 		}
 		if _, err := done(p); err != nil {
-			return nil, false, 0, refused("wait for the turn to write", err)
+			return nil, false, 0, notCommitted("wait for the turn to write", err)
 		}
 	}
 	if len(ids) > 0 {
 		if t.receipts, err = t.readReceipts(p, len(ids)); err != nil {
-			return nil, false, 0, refused("read receipts", err)
+			return nil, false, 0, notCommitted("read receipts", err)
 		}
 	}
-	if behind, now, err = s.catchUp(p); err != nil {
-		return nil, false, 0, refused("read the journal", err)
+	if more, now, err = s.applyJournal(p); err != nil {
+		return nil, false, 0, notCommitted("read the journal", err)
 	}
 	if found, err = t.readCounters(p); err != nil {
-		return nil, false, 0, refused("read counters", err)
+		return nil, false, 0, notCommitted("read counters", err)
 	}
-	return found, behind, now, nil
+	return found, more, now, nil
 }
 
 func (s *Store) sendReadJournal(t *tx, p *pgconn.Pipeline) {
 	t.params.reset()
 	if !s.loaded {
-		t.params.scalar(readAtOnce)
-		t.all.send(p, stBeginJournal, t.params.values)
+		t.params.scalar(journalPage)
+		t.all.send(p, stReadWholeJournal, t.params.values)
 		return
 	}
-	t.params.scalar(s.seq)
-	t.params.scalar(s.seq + readAtOnce)
+	t.params.scalar(s.lastSeq)
+	t.params.scalar(s.lastSeq + journalPage)
 	t.all.send(p, stReadJournal, t.params.values)
 }
 
-// catchUp brings memory to the rows of the journal that come, and gives the clock. behind says that there may be more, or
-// that the row read last is gone: then memory was emptied, and the journal is to be read from its beginning.
-func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, now int64, err error) {
+// applyJournal applies the journal rows that the server sends to the cache, and returns the clock.
+// more says that there may be further rows, or that the last row read is gone. In that case the
+// cache was reset, and the journal has to be read from its beginning.
+func (s *Store) applyJournal(p *pgconn.Pipeline) (more bool, now int64, err error) {
 	rr, err := result(p)
 	if err != nil {
 		return false, 0, err
 	}
-	n, known := 0, !s.loaded
+	n, continues := 0, !s.loaded
 	if !s.loaded {
 		s.others.AddAll()
 	}
-	from := s.seq
+	from := s.lastSeq
 	for rr.NextRow() {
 		values := rr.Values()
 		seq, token := int64(binary.BigEndian.Uint64(values[0])), int64(binary.BigEndian.Uint64(values[1]))
 		switch n++; {
 		case err != nil:
 		case n == 1 && s.loaded:
-			known = seq == s.seq && token == s.token
-		case known:
+			continues = seq == s.lastSeq && token == s.lastToken
+		case continues:
 			err = s.replay(seq, token, values[2])
 		}
 		if err == nil {
@@ -304,99 +317,99 @@ func (s *Store) catchUp(p *pgconn.Pipeline) (behind bool, now int64, err error) 
 		return false, 0, err
 	case n == 0 && !s.loaded:
 		return false, 0, errors.New("table journal is empty, which it never is; put its first row back: INSERT INTO journal VALUES (0, 0, '')")
-	case !known || n == 0:
-		s.forgetAll()
+	case !continues || n == 0:
+		s.resetCache()
 		return true, now, nil
-	case n < readAtOnce && !s.whole:
-		err := errBeginning(s.dropped)
-		s.forgetAll()
+	case n < journalPage && !s.complete:
+		err := errMissingRows(s.firstSeq)
+		s.resetCache()
 		return false, 0, err
 	}
-	if s.seq > from {
-		s.crowdedBy()
+	if s.lastSeq > from {
+		// Others write, so an optimistic attempt would probably fail.
+		s.optimisticSkips = max(s.optimisticSkips, s.backoff)
 	}
-	return n == readAtOnce, now, nil
+	return n == journalPage, now, nil
 }
 
-// forgetAll empties memory, which does not belong to this journal or lacks some of it.
-func (s *Store) forgetAll() {
-	s.memory, s.loaded, s.whole = newMemory(), false, false
-	s.seq, s.token, s.first, s.dropped, s.journaled = 0, 0, 0, 0, 0
-	s.washed, s.unwashed = 0, nil
-	s.older, s.newer, s.said = journal.Mark{}, journal.Mark{}, -1
+// resetCache empties the cache, which is not of this journal or lacks some of it.
+func (s *Store) resetCache() {
+	s.cache, s.loaded, s.complete = newCounterCache(), false, false
+	s.lastSeq, s.lastToken, s.firstNeeded, s.firstSeq, s.journalBytes = 0, 0, 0, 0, 0
+	s.cleanedTo, s.foldedTo = 0, nil
+	s.retainFrom, s.nextRetainFrom, s.lastNaming = journal.Mark{}, journal.Mark{}, -1
 }
 
-// crowdedBy keeps transactions over what is remembered from being tried while others write.
-func (s *Store) crowdedBy() { s.skip = max(s.skip, s.penalty) }
-
-// replay brings memory to the next row of the journal.
+// replay applies the next row of the journal.
 func (s *Store) replay(seq, token int64, changes []byte) error {
-	if s.loaded && seq != s.seq+1 {
-		return fmt.Errorf("row %d of table journal follows row %d", seq, s.seq)
+	if s.loaded && seq != s.lastSeq+1 {
+		return fmt.Errorf("row %d of table journal follows row %d", seq, s.lastSeq)
 	}
-	by := &journal.Mark{Seq: seq, At: time.Now(), Before: s.journaled}
+	by := &journal.Mark{Seq: seq, At: time.Now(), Before: s.journalBytes}
 	first, err := decode(changes, func(e *entry) {
-		s.said = seq
-		s.others.Add(s.memory.replay(e, by))
+		s.lastNaming = seq
+		s.others.Add(s.cache.replay(e, by))
 	})
 	if err != nil {
-		s.forgetAll()
+		s.resetCache()
 		return errCorrupt(seq, err)
 	}
 	if !s.loaded {
-		s.loaded, s.first, s.dropped, s.washed = true, seq, seq, seq
+		s.loaded, s.firstNeeded, s.firstSeq, s.cleanedTo = true, seq, seq, seq
 	}
-	// What dropped the rows before the first one has said, in its own row, that nobody needs them. An operator may have emptied that.
-	s.whole = s.whole || first >= s.dropped || len(changes) == 0
-	if first > s.first {
-		s.first, s.unwashed = first, &journal.Mark{Seq: first, At: by.At, Before: s.journaled}
-		if s.first-s.washed >= min(washMost, int64(s.memory.dirty.n/washPart)) {
-			s.wash()
+	// A worker that deletes rows says in the row that it writes that they are not needed. An
+	// operator may have emptied that row.
+	s.complete = s.complete || first >= s.firstSeq || len(changes) == 0
+	if first > s.firstNeeded {
+		s.firstNeeded, s.foldedTo = first, &journal.Mark{Seq: first, At: by.At, Before: s.journalBytes}
+		if s.firstNeeded-s.cleanedTo >= min(maxCleanLag, int64(s.cache.dirty.n/cleanPart)) {
+			s.cleanFolded()
 		}
 	}
-	s.seq, s.token = seq, token
-	s.doubt.meet(seq, token)
-	s.journaled += int64(len(changes))
+	s.lastSeq, s.lastToken = seq, token
+	s.inDoubt.observe(seq, token)
+	s.journalBytes += int64(len(changes))
 	return nil
 }
 
-// wash makes the rows clean that others have folded. All that are charged all the time are looked at, so it is not done for
-// each row of the journal: what it comes too late for is folded once more at worst.
-func (s *Store) wash() {
-	if s.unwashed != nil {
-		s.memory.folded(s.unwashed)
-		s.washed, s.unwashed = s.first, nil
+// cleanFolded marks the rows clean that others have folded. It looks at every row that is charged
+// all the time, so it does not run for each row of the journal. If it is late, a row is folded
+// twice at worst.
+func (s *Store) cleanFolded() {
+	if s.foldedTo != nil {
+		s.cache.markFoldedBefore(s.foldedTo)
+		s.cleanedTo, s.foldedTo = s.firstNeeded, nil
 	}
 }
 
 func (t *tx) sendReadCounters(p *pgconn.Pipeline) {
-	if len(t.unknown) == 0 {
+	if len(t.missing) == 0 {
 		return
 	}
 	t.params.reset()
-	elements(t, textOID, t.unknown, func(to *[]byte, id engine.CounterID) { element(to, id.Key) })
-	elements(t, textOID, t.unknown, func(to *[]byte, id engine.CounterID) { element(to, id.Name) })
+	elements(t, textOID, t.missing, func(to *[]byte, id engine.CounterID) { element(to, id.Key) })
+	elements(t, textOID, t.missing, func(to *[]byte, id engine.CounterID) { element(to, id.Name) })
 	t.all.send(p, stReadCounters, t.params.values)
 }
 
-// readCounters gives a row for each unknown counter, nil for one that is not in the table.
+// readCounters returns a row for each counter of t.missing; nil for one that is not in the table.
 func (t *tx) readCounters(p *pgconn.Pipeline) ([]*row, error) {
-	if len(t.unknown) == 0 {
+	if len(t.missing) == 0 {
 		return nil, nil
 	}
 	rr, err := result(p)
 	if err != nil {
 		return nil, err
 	}
-	found := make([]*row, len(t.unknown))
+	found := make([]*row, len(t.missing))
 	for rr.NextRow() {
 		values := rr.Values()
 		at := int(binary.BigEndian.Uint32(values[0])) - 1
 		found[at] = &row{
-			id: t.unknown[at], state: append([]byte{}, values[1]...), expires: int64(binary.BigEndian.Uint64(values[2])),
+			id: t.missing[at], state: append([]byte{}, values[1]...), expires: int64(binary.BigEndian.Uint64(values[2])),
 			spec: unique.Make(string(values[3])),
 		}
-		copy(found[at].place[:], values[4])
+		copy(found[at].ctid[:], values[4])
 	}
 	_, err = rr.Close()
 	return found, err
@@ -413,7 +426,7 @@ func (t *tx) sendAppend(p *pgconn.Pipeline, last, lastToken, token, from, until 
 	t.send(p, step{appending, stAppend, 1})
 }
 
-// timestamp is a moment in Unix milliseconds as the server takes it.
+// timestamp converts Unix milliseconds to the server's format.
 func timestamp(ms int64) int64 {
 	if ms == beginningOfTime || ms == endOfTime {
 		return ms

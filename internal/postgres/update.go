@@ -15,125 +15,129 @@ import (
 	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// The statements of a decision, in the order of decisionSQL.
+// The statements of a decision, as indexes into decisionSQL.
 const (
 	stBegin = iota
 	stTurn
 	stReadJournal
-	stBeginJournal
+	stReadWholeJournal
 	stReadCounters
 	stReadReceipts
 	stAppend
-	stDropReceipts
+	stDeleteReceipts
 	stInsertReceipts
 	stInsertEvents
 	stDeleteCounters
 	stUpdateCounters
 	stFoldCounters
-	stDropJournal
+	stDeleteJournal
 	stCommit
 )
 
 const (
-	// Read committed, whatever the database's default: each statement must see what was committed while it waited
-	// for its turn.
+	// Read committed, whatever the default of the database: each statement must see what was
+	// committed while the transaction waited for its turn.
 	beginSQL  = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	commitSQL = `COMMIT`
-	// now() would be the transaction's start, before its turn.
+	// Not now(), which is the start of the transaction, before its turn.
 	clockSQL = `SELECT clock_timestamp()`
 )
 
 // decisionSQL is prepared on every connection of the pool.
 var decisionSQL = [...]string{
-	stBegin:          beginSQL,
-	stTurn:           turnSQL,
-	stReadJournal:    readJournalSQL,
-	stBeginJournal:   beginJournalSQL,
-	stReadCounters:   readCountersSQL,
-	stReadReceipts:   readReceiptsSQL,
-	stAppend:         appendSQL,
-	stDropReceipts:   dropReceiptsSQL,
-	stInsertReceipts: insertReceiptsSQL,
-	stInsertEvents:   insertEventsSQL,
-	stDeleteCounters: deleteCountersSQL,
-	stUpdateCounters: updateCountersSQL,
-	stFoldCounters:   foldCountersSQL,
-	stDropJournal:    dropJournalSQL,
-	stCommit:         commitSQL,
+	stBegin:            beginSQL,
+	stTurn:             turnSQL,
+	stReadJournal:      readJournalSQL,
+	stReadWholeJournal: readWholeJournalSQL,
+	stReadCounters:     readCountersSQL,
+	stReadReceipts:     readReceiptsSQL,
+	stAppend:           appendSQL,
+	stDeleteReceipts:   deleteReceiptsSQL,
+	stInsertReceipts:   insertReceiptsSQL,
+	stInsertEvents:     insertEventsSQL,
+	stDeleteCounters:   deleteCountersSQL,
+	stUpdateCounters:   updateCountersSQL,
+	stFoldCounters:     foldCountersSQL,
+	stDeleteJournal:    deleteJournalSQL,
+	stCommit:           commitSQL,
 }
 
-// errStale says that the journal or the clock was not as remembered, and that nothing was written.
+// errStale says that the journal or the clock was not as the optimistic decision assumed, and that
+// nothing was written.
 var errStale = errors.New("another process wrote to the journal since")
 
-// errShort says that a statement wrote another number of rows than it had to.
-var errShort = errors.New("wrote another number of rows")
+// errRowCount says that a statement wrote another number of rows than expected.
+var errRowCount = errors.New("wrote another number of rows")
 
-// errUnsure says that a decision may not hold for all of the moment it was made at, and that nothing was written.
+// errUnsure says that a decision depends on the exact time within its range, and that nothing was
+// written.
 var errUnsure = errors.New("the decision depends on when it is made")
 
-// moment is when a decision is made, by the server's clock in Unix milliseconds: at now, or, where until is set, somewhere
-// from now to latest, which is until.
+// moment is when a decision is made, by the server's clock in Unix milliseconds. If until is 0, it
+// is made at now. Otherwise it is made at some time from now to latest, and until is the end of the
+// range.
 type moment struct{ now, latest, until int64 }
 
-// planner draws up what a transaction is to write, over rows; nil for nothing.
+// planner decides over s.rows what the transaction writes; nil for nothing.
 type planner func(t *tx, at moment) (*draft, error)
 
-// maxPenalty bounds how many transactions take their turn at once after one over what is remembered failed, before the
-// next of that kind is tried.
-const maxPenalty = 64
+// maxBackoff bounds how many transactions take their turn after failed optimistic attempts, before
+// the next attempt is made.
+const maxBackoff = 64
 
-// draft is what a transaction is about to write.
+// draft is what a transaction is going to write.
 type draft struct {
 	ids     []engine.CounterID
-	rows    []*row // of ids; nil for one that is not stored
+	rows    []*row // of ids; nil for a counter that is not stored
 	changes engine.Changes
-	// removed are counters that are no more.
+	// removed are counters to remove.
 	removed []engine.CounterID
-	// fold is how many dirty rows to fold; tends says that this alone is worth a transaction.
-	fold  int
-	tends bool
-	// alone says that nobody else has written since this process did.
-	alone bool
+	// foldRows is how many dirty rows to fold. foldOnly makes folding a reason to commit by itself.
+	foldRows int
+	foldOnly bool
+	// soleWriter says that no other process has written since this one did.
+	soleWriter bool
 }
 
 func (d *draft) empty() bool {
 	c := &d.changes
-	return len(c.Counters)+len(c.Receipts)+len(c.Events)+len(d.removed) == 0 && !d.tends
+	return len(c.Counters)+len(c.Receipts)+len(c.Events)+len(d.removed) == 0 && !d.foldOnly
 }
 
 // Update implements [engine.Store]. Transactions of a process run one after another.
 //
-// When the connection turns out to be dead before anything was written, or what it has prepared to be outdated, all idle ones
-// are discarded and it runs once more: after a restart of the server, or another type of a column, no decision is lost to the
-// pool's memory of what was before.
+// If the connection turns out to be dead before anything was written, or its prepared statements to
+// be outdated, Update discards all idle connections and runs the transaction once more. So no
+// decision fails only because the pool still holds connections from before a restart or a change of
+// the schema.
 func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	decide = s.others.Hand(decide)
 	plan := func(t *tx, at moment) (*draft, error) {
 		s.states = s.states[:0]
 		for _, r := range s.rows {
-			s.states = append(s.states, r.value())
+			s.states = append(s.states, r.snapshotState())
 		}
 		changes := decide(engine.Snapshot{Now: at.now, Latest: at.latest, Until: at.until, States: s.states, Receipts: t.receipts})
-		d := &draft{ids: b.Counters, rows: s.rows, changes: changes, fold: s.fold.Due(s.dirt(), len(changes.Counters))}
+		d := &draft{ids: b.Counters, rows: s.rows, changes: changes, foldRows: s.foldPolicy.Due(s.dirtyStats(), len(changes.Counters))}
 		return d, d.check()
 	}
 	if t, ok := b.Turn.(*turn); ok && t.s == s {
 		return t.write(ctx, b, plan)
 	}
-	release, err := acquire(ctx, s.turn)
+	release, err := acquire(ctx, s.writeLock)
 	if err != nil {
 		return fmt.Errorf("wait for the transaction before: %w", err)
 	}
 	defer release()
-	s.memory.trim()
-	if tried, err := s.remembered(ctx, b, decide); tried {
-		return s.fate(ctx, err)
+	s.cache.evict()
+	if tried, err := s.updateOptimistically(ctx, b, decide); tried {
+		return s.resolveInDoubt(ctx, err)
 	}
-	return s.fate(ctx, s.locked(ctx, b, plan))
+	return s.resolveInDoubt(ctx, s.runInTurn(ctx, b, plan))
 }
 
-// value is the state for a snapshot, where nil says that there is none.
-func (r *row) value() []byte {
+// snapshotState returns the state for a snapshot, where nil means that the counter is not stored.
+func (r *row) snapshotState() []byte {
 	switch {
 	case r == nil:
 		return nil
@@ -143,7 +147,7 @@ func (r *row) value() []byte {
 	return r.state
 }
 
-// check holds that the changes can be written.
+// check returns an error if the changes cannot be written.
 func (d *draft) check() error {
 	for i := range d.changes.Counters {
 		c := &d.changes.Counters[i]
@@ -157,19 +161,20 @@ func (d *draft) check() error {
 	return nil
 }
 
-// remembered tries to run the transaction over what is remembered, in one round trip: it is written on condition that
-// the journal's last row is the one that was read last, and that the clock is where the decision took it to be. tried is
-// false when that cannot be done, and nothing was written then.
-func (s *Store) remembered(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) (tried bool, err error) {
+// updateOptimistically tries to decide over cached rows, in one round trip. The changes are written
+// on condition that the last row of the journal is still lastSeq, and that the clock is in the
+// range that the decision assumed. It returns tried=false if this is not possible or the condition
+// failed; nothing was written then.
+func (s *Store) updateOptimistically(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) (tried bool, err error) {
 	if !s.loaded || len(b.Counters) == 0 || len(b.IDs) > 0 {
 		return false, nil
 	}
-	if s.skip > 0 {
-		s.skip--
+	if s.optimisticSkips > 0 {
+		s.optimisticSkips--
 		return false, nil
 	}
-	from, latest, ok := s.clock.between()
-	if !ok || !s.recall(b.Counters, latest) {
+	from, latest, ok := s.clock.estimate()
+	if !ok || !s.fillFromCache(b.Counters, latest) {
 		return false, nil
 	}
 	until := latest + clockMargin
@@ -182,88 +187,92 @@ func (s *Store) remembered(ctx context.Context, b engine.Batch, decide func(engi
 	}
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		s.silent(ctx)
+		s.resetIfTimedOut(ctx)
 		return true, connectFailed(err)
 	}
 	defer conn.Release()
-	d.fold = s.fold.Due(s.dirt(), len(d.changes.Counters))
+	d.foldRows = s.foldPolicy.Due(s.dirtyStats(), len(d.changes.Counters))
 	t := s.begin(conn)
 	err = s.append(ctx, t, d, from, until)
 	switch {
 	case errors.Is(err, errStale):
-		s.crowded()
+		s.backOff()
 		return false, nil
 	case err != nil && sqlState(err) != "" && !errors.Is(err, engine.ErrCommitUnknown) && (t.conn.IsClosed() || outdated(err)):
-		// The server ended the session and said so, so nothing was written: after a restart all idle ones are dead. And what
-		// one has prepared is as old on all.
+		// The server said that it ended the session, so nothing was written. After a restart all
+		// idle connections are dead, and prepared statements are outdated on all of them.
 		s.pool.Reset()
 		return false, nil
 	case err == nil:
-		s.penalty = 0
+		s.backoff = 0
 	default:
-		s.silent(ctx)
+		s.resetIfTimedOut(ctx)
 	}
 	return true, err
 }
 
-// silent discards idle connections when a transaction has waited in vain until its deadline: they may be as silent as the
-// one it had, and each would cost another deadline to find out. One that is being made is left in peace, which may take
-// longer than a transaction waits, and is what the next one needs.
-func (s *Store) silent(ctx context.Context) {
+// resetIfTimedOut discards the idle connections if the transaction has waited until its deadline:
+// the others may be as silent as the one it had, and each would cost another deadline. It does not
+// while a connection is being made. That may take longer than a transaction waits, and the next one
+// needs it.
+func (s *Store) resetIfTimedOut(ctx context.Context) {
 	if ctx.Err() != nil && s.pool.Stat().ConstructingConns() == 0 {
 		s.pool.Reset()
 	}
 }
 
-// recall fills rows and states with what is remembered of all counters; it is false when one is not, or may be gone.
-func (s *Store) recall(ids []engine.CounterID, now int64) bool {
+// fillFromCache sets s.rows and s.states from the cache. It returns false if a counter is not
+// cached or may be removed.
+func (s *Store) fillFromCache(ids []engine.CounterID, now int64) bool {
 	s.rows, s.states = s.rows[:0], s.states[:0]
 	for _, id := range ids {
-		r := s.memory.find(id)
-		if r == nil || r.doubtful(now) {
+		r := s.cache.get(id)
+		if r == nil || r.mayBeRemoved(now) {
 			return false
 		}
-		s.rows, s.states = append(s.rows, r), append(s.states, r.value())
+		s.rows, s.states = append(s.rows, r), append(s.states, r.snapshotState())
 	}
 	return true
 }
 
-// crowded makes the next transactions take their turn at once: twice as many after every failure in a row.
-func (s *Store) crowded() {
-	s.penalty = min(max(1, 2*s.penalty), maxPenalty)
-	s.skip = s.penalty
+// backOff makes the next transactions take their turn without an optimistic attempt: twice as many
+// after each failure in a row.
+func (s *Store) backOff() {
+	s.backoff = min(max(1, 2*s.backoff), maxBackoff)
+	s.optimisticSkips = s.backoff
 }
 
-// locked runs a transaction of two round trips: one that takes the turn, which all processes wait for, and reads; and
-// one that writes what plan drew up. The caller holds turn.
-func (s *Store) locked(ctx context.Context, b engine.Batch, plan planner) error {
-	again, err := s.lockedOnce(ctx, b, plan)
+// runInTurn runs a transaction of two round trips: one that takes the turn and reads, and one that
+// writes what plan returns. The caller holds writeLock.
+func (s *Store) runInTurn(ctx context.Context, b engine.Batch, plan planner) error {
+	again, err := s.runInTurnOnce(ctx, b, plan)
 	if again && ctx.Err() == nil {
 		s.log.Warn("database connection lost or of another schema, discarding idle ones", "error", err)
 		s.pool.Reset()
-		_, err = s.lockedOnce(ctx, b, plan)
+		_, err = s.runInTurnOnce(ctx, b, plan)
 	}
 	return err
 }
 
-// lockedOnce runs the transaction; again says that the connection was lost, or is too old, before anything was written.
-func (s *Store) lockedOnce(ctx context.Context, b engine.Batch, plan planner) (again bool, err error) {
+// runInTurnOnce runs the transaction. again says that before anything was written the connection
+// was lost, or its prepared statements were found outdated.
+func (s *Store) runInTurnOnce(ctx context.Context, b engine.Batch, plan planner) (again bool, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		s.silent(ctx)
+		s.resetIfTimedOut(ctx)
 		return false, connectFailed(err)
 	}
 	t := s.begin(conn)
-	defer giveBack(conn) // also when plan panics, which must leave no turn taken
+	defer releaseConn(conn) // also if plan panics: the turn has to end
 	now, err := s.read(ctx, t, b, true)
 	if err != nil {
-		s.silent(ctx)
+		s.resetIfTimedOut(ctx)
 		return t.conn.IsClosed() || outdated(err), err
 	}
 	return false, s.writePlan(ctx, t, moment{now: now}, plan)
 }
 
-// writePlan writes what plan draws up, and commits.
+// writePlan writes what plan returns, and commits.
 func (s *Store) writePlan(ctx context.Context, t *tx, at moment, plan planner) error {
 	d, err := plan(t, at)
 	if err != nil || d == nil {
@@ -280,28 +289,29 @@ func (s *Store) writePlan(ctx context.Context, t *tx, at moment, plan planner) e
 	}
 	t.commits = true
 	if err = s.append(ctx, t, d, beginningOfTime, endOfTime); errors.Is(err, errStale) {
-		s.forgetAll() // nobody else can have written, so memory is not of this journal
+		s.resetCache() // nobody else can have written, so the cache is of another journal
 		err = fmt.Errorf("%w: %w", engine.ErrConflict, err)
 	}
 	return err
 }
 
-// tx is one transaction, with the memory that all use in turn.
+// tx is a transaction, with buffers that are reused by the next one.
 type tx struct {
 	conn    *pgconn.PgConn
 	all     *prepared
-	commits bool // it was begun, so it has to be committed
+	commits bool // BEGIN was sent, so COMMIT has to be
 
 	params   arrays
 	record   record
 	receipts []*engine.Receipt
 	ids      []string
-	// unknown are the counters that are read from the table.
-	unknown []engine.CounterID
-	// placed are the changes that are written to the table where it was read, of which updated were found there.
-	placed  []*engine.CounterChange
-	updated int
-	steps   []step
+	// missing are the counters to read from the table.
+	missing []engine.CounterID
+	// writeThrough are the changes that are written to the table at once; writtenThrough is how
+	// many of their rows were still where they had been read.
+	writeThrough   []*engine.CounterChange
+	writtenThrough int
+	steps          []step
 }
 
 func (s *Store) begin(conn *pgxpool.Conn) *tx {
@@ -311,7 +321,7 @@ func (s *Store) begin(conn *pgxpool.Conn) *tx {
 	return t
 }
 
-// step is a statement that was sent, and how many rows it has to write: some, or anyNumber.
+// step is a statement that was sent, and how many rows it has to write, which may be anyNumber.
 type step struct {
 	act       string
 	statement int
@@ -325,51 +335,52 @@ func (t *tx) send(p *pgconn.Pipeline, st step) {
 	t.steps = append(t.steps, st)
 }
 
-// append writes a row of the journal and what belongs to it, and commits; then memory is brought to it.
+// append writes the journal row of a draft and everything else in it, and commits. Then it brings
+// the cache up to date.
 func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) error {
-	d.alone = s.seq == s.wrote
-	s.chooseFold(d.fold, s.seq+1)
-	t.draw(d, s.keep)
+	d.soleWriter = s.lastSeq == s.lastWritten
+	s.chooseFold(d.foldRows, s.lastSeq+1)
+	t.encodeRecord(d, s.folding.firstNeeded)
 	token := rand.Int64()
-	s.doubt = doubt{seq: s.seq + 1, token: token, until: until}
+	s.inDoubt = inDoubtCommit{seq: s.lastSeq + 1, token: token, deadline: until}
 	sent := time.Now()
 	p := t.conn.StartPipeline(ctx)
 	t.steps = t.steps[:0]
-	if !t.commits { // else it has the turn
+	if !t.commits { // else the transaction has the turn
 		t.params.reset()
 		t.send(p, step{"wait for the turn to write", stTurn, anyNumber})
 	}
-	t.sendAppend(p, s.seq, s.token, token, from, until)
+	t.sendAppend(p, s.lastSeq, s.lastToken, token, from, until)
 	t.sendRemoved(p, d.removed)
 	t.sendStaleReceipts(p, d.changes.Stale)
 	t.sendNewReceipts(p, d.changes.Receipts)
 	if err := t.sendEvents(p, d.changes.Events); err != nil {
-		_ = p.Close() // nothing was flushed; this closes the connection
+		_ = p.Close() // nothing was sent; this closes the connection
 		return err
 	}
-	t.sendUpdate(p, d)
-	t.sendFold(p, s.folding, s.dropped, s.leave)
+	t.sendWriteThrough(p, d)
+	t.sendFold(p, &s.folding, s.firstSeq)
 	if t.commits {
 		t.all.send(p, stCommit, nil)
 	}
 	if err := p.Sync(); err != nil {
 		_ = p.Close()
-		return unknown("commit", err)
+		return commitUnknown("commit", err)
 	}
-	now, err := t.outcome(p)
+	now, err := t.readOutcome(p)
 	if err != nil {
-		if errors.Is(err, errShort) {
-			s.doubt = doubt{} // the row alone does not tell that all was done as decided
+		if errors.Is(err, errRowCount) {
+			s.inDoubt = inDoubtCommit{} // that the row is there would not prove that everything was written as decided
 		}
 		return err
 	}
-	s.clock.tell(now, sent, time.Now())
-	s.apply(t, d, &journal.Mark{Seq: s.seq + 1, At: sent, Before: s.journaled}, token, int64(len(t.record.data)))
+	s.clock.record(now, sent, time.Now())
+	s.apply(t, d, &journal.Mark{Seq: s.lastSeq + 1, At: sent, Before: s.journalBytes}, token, int64(len(t.record.data)))
 	return nil
 }
 
-// draw writes the row of the journal.
-func (t *tx) draw(d *draft, first int64) {
+// encodeRecord encodes the changes column of the journal row.
+func (t *tx) encodeRecord(d *draft, first int64) {
 	r := &t.record
 	r.begin(first)
 	for _, id := range d.removed {
@@ -382,7 +393,7 @@ func (t *tx) draw(d *draft, first int64) {
 	r.seal()
 }
 
-// specOf is what a change makes of the spec of a row.
+// specOf returns the spec of a counter after a change.
 func specOf(c *engine.CounterChange, r *row) unique.Handle[string] {
 	if c.Spec != nil {
 		return unique.Make(string(c.Spec))
@@ -390,8 +401,8 @@ func specOf(c *engine.CounterChange, r *row) unique.Handle[string] {
 	return r.spec
 }
 
-// outcome reads the answers to what append sent, and the clock.
-func (t *tx) outcome(p *pgconn.Pipeline) (now int64, err error) {
+// readOutcome reads the results of what append sent, and returns the clock.
+func (t *tx) readOutcome(p *pgconn.Pipeline) (now int64, err error) {
 	var short error
 	for _, st := range t.steps {
 		var n int64
@@ -403,82 +414,83 @@ func (t *tx) outcome(p *pgconn.Pipeline) (now int64, err error) {
 			n = tag.RowsAffected()
 		}
 		if st.statement == stUpdateCounters {
-			t.updated = int(n)
+			t.writtenThrough = int(n)
 		}
 		if err != nil {
 			_ = p.Close()
-			return 0, failed(st.act, err)
+			return 0, statementFailed(st.act, err)
 		}
 		if st.rows != anyNumber && n != int64(st.rows) {
-			short = fmt.Errorf("%s: %w: %d of %d", st.act, errShort, n, st.rows)
+			short = fmt.Errorf("%s: %w: %d of %d", st.act, errRowCount, n, st.rows)
 		}
 	}
 	if t.commits {
-		err = committed(p)
-		_ = p.Close() // when the commit was confirmed only the connection is lost, and the pool sees that
+		err = readCommit(p)
+		_ = p.Close() // after a confirmed commit an error only means that the connection is lost, which the pool sees
 	} else if closeErr := p.Close(); closeErr != nil {
-		err = unknown("commit", closeErr)
+		err = commitUnknown("commit", closeErr)
 	}
 	if short != nil {
-		// Not expected; it was committed, or may have been, but not as decided.
-		err = unknown("commit", errors.Join(short, err))
+		// Not expected. The transaction may have been committed, but not as decided.
+		err = commitUnknown("commit", errors.Join(short, err))
 	}
 	return now, err
 }
 
-// failed explains the error of a statement. What an error of the server is about was not committed.
-func failed(act string, err error) error {
+// statementFailed classifies the error of a statement. If the server reports it, nothing was
+// committed.
+func statementFailed(act string, err error) error {
 	switch sqlState(err) {
 	case "":
-		return unknown(act, err)
+		return commitUnknown(act, err)
 	case divisionByZero, uniqueViolation:
 		if act == appending {
 			return errStale
 		}
 	}
-	return refused(act, err)
+	return notCommitted(act, err)
 }
 
-// committed reads the answer to the commit.
-func committed(p *pgconn.Pipeline) error {
+// readCommit reads the result of the commit.
+func readCommit(p *pgconn.Pipeline) error {
 	tag, err := done(p)
 	switch {
 	case sqlState(err) == serializationFailure:
-		return refused("commit", err)
+		return notCommitted("commit", err)
 	case err != nil:
-		// Even an answer of the server: it may be shutting down behind a commit that is done.
-		return unknown("commit", err)
+		// Even if the server answered: it may be shutting down after a completed commit.
+		return commitUnknown("commit", err)
 	case tag.String() != commitSQL:
 		return fmt.Errorf("commit: the server answered %s", tag)
 	}
 	return nil
 }
 
-// apply brings memory to what a committed transaction wrote.
+// apply brings the cache up to what a committed transaction wrote.
 func (s *Store) apply(t *tx, d *draft, by *journal.Mark, token, size int64) {
-	s.folded()
-	s.seq, s.token, s.wrote = by.Seq, token, by.Seq
-	s.journaled += size
+	s.finishFold()
+	s.lastSeq, s.lastToken, s.lastWritten = by.Seq, token, by.Seq
+	s.journalBytes += size
 	if len(d.removed)+len(d.changes.Counters) > 0 {
-		s.said = by.Seq
+		s.lastNaming = by.Seq
 	}
 	for _, id := range d.removed {
-		if r := s.memory.find(id); r != nil {
-			s.memory.drop(r)
+		if r := s.cache.get(id); r != nil {
+			s.cache.remove(r)
 		}
 	}
 	for i := range d.changes.Counters {
 		c := &d.changes.Counters[i]
 		r := d.rows[c.Slot]
-		spec, stored := specOf(c, r), d.inPlace(c) && t.updated == len(t.placed)
+		spec, stored := specOf(c, r), d.writesThrough(c) && t.writtenThrough == len(t.writeThrough)
 		if r == nil {
 			r = &row{id: d.ids[c.Slot]}
 		}
 		r.state, r.expires, r.spec = append(r.state[:0], c.State...), c.ExpiresAt, spec
 		if stored {
-			r.last, r.place = by.Seq, place{}
-		} else { // where one has moved, it is not known which
-			s.memory.soil(r, by)
+			r.lastChange, r.ctid = by.Seq, tid{}
+		} else { // if one of these rows has moved, it is unknown which
+			s.cache.markDirty(r, by)
 		}
 	}
 }

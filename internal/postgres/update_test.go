@@ -86,7 +86,7 @@ func TestADecisionAheadHoldsOnlyWhileTheClockIsWhereItWasTakenToBe(t *testing.T)
 	s := open(t, Config{})
 	for _, off := range []int64{-60_000, 60_000} {
 		write(t, s, "1")
-		s.skip = 0
+		s.optimisticSkips = 0
 		write(t, s, "1")
 		s.clock.now += off
 		expect(t, fmt.Sprintf("a clock %d ms off", off), write(t, s, "2"), stale, "1")
@@ -148,7 +148,7 @@ func TestADecisionAheadKnowsWhatTheClockMayBe(t *testing.T) {
 	sent := time.Now()
 	var clock int64
 	scan(t, connect(t, s), `SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`, &clock)
-	s.clock.tell(clock-20, sent.Add(-21*time.Millisecond), sent)
+	s.clock.record(clock-20, sent.Add(-21*time.Millisecond), sent)
 	var asked engine.Snapshot
 	if err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
 		if snap.Until > 0 { // on a busy machine it may be too late for that, and is asked again
@@ -166,7 +166,7 @@ func TestADecisionAheadKnowsWhatTheClockMayBe(t *testing.T) {
 // awaited gives a turn that was waited for before the batch is known, as a worker does while others write.
 func awaited(t *testing.T, s *Store) engine.Turn {
 	t.Helper()
-	s.skip = 1
+	s.optimisticSkips = 1
 	turn := s.Await(t.Context())
 	if turn == nil {
 		t.Fatal("no turn")
@@ -230,10 +230,10 @@ func TestADecisionInATurnThatWasAwaitedIsNotBeforeItsRequest(t *testing.T) {
 // those behind it.
 func TestARowIsNotWrittenBehindOnesThatAreGone(t *testing.T) {
 	s := open(t, Config{LockTimeout: 10 * time.Second})
-	tune(s, s.fold)
+	tune(s, s.foldPolicy)
 	write(t, s, "1")
 	write(t, s, "2")
-	s.clock.tell(s.clock.now, time.Now().Add(-5*time.Second), time.Now()) // a decision may be late
+	s.clock.record(s.clock.now, time.Now().Add(-5*time.Second), time.Now()) // a decision may be late
 	other := begin(t, s, turnSQL)
 	asked := make(chan string)
 	go func() { asked <- write(t, s, "3") }()

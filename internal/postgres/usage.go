@@ -73,9 +73,9 @@ func (s *Store) insertUsage(ctx context.Context, act, sql string, columns ...any
 	case err == nil:
 		return nil
 	case sqlState(err) != "" || pgconn.SafeToRetry(err):
-		return refused(act, err)
+		return notCommitted(act, err)
 	}
-	return unknown(act, err)
+	return commitUnknown(act, err)
 }
 
 // topUsageSQL orders by a column. Sums are capped where JSON numbers stop to be exact. Of the hour in which a question begins a
@@ -152,7 +152,7 @@ SELECT set_config('enable_sort', 'off', true), set_config('statement_timeout', c
 // report is read of a question about usage. It may take as long as its caller has: seconds to who waits for the answer, minutes to a
 // job.
 func report[R any](ctx context.Context, s *Store, fields func(*R) []any, sql string, args ...any) (all []R, err error) {
-	release, err := acquire(ctx, s.reporting)
+	release, err := acquire(ctx, s.reportSlot)
 	if err != nil {
 		return nil, fmt.Errorf("wait for the report before: %w", err)
 	}
@@ -160,8 +160,8 @@ func report[R any](ctx context.Context, s *Store, fields func(*R) []any, sql str
 	var most *string
 	if end, ok := ctx.Deadline(); ok {
 		left := min(time.Until(end), time.Hour)
-		ctx = withPatience(ctx, left)
-		if !names(s.relay.Config().ConnConfig.RuntimeParams, "statement_timeout") {
+		ctx = withStatementTimeout(ctx, left)
+		if !hasSetting(s.relay.Config().ConnConfig.RuntimeParams, "statement_timeout") {
 			text := millis(left)
 			most = &text
 		}

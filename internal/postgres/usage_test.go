@@ -41,7 +41,7 @@ func TestUsageIsSummedUpInMemory(t *testing.T) {
 // TestAReportTakesAsLongAsItMay: the time of its job, and not that of a statement for which somebody waits.
 func TestAReportTakesAsLongAsItMay(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{patience: 200 * time.Millisecond})
+	s := open(t, Config{relayTimeout: 200 * time.Millisecond})
 	for _, sql := range []string{
 		`ALTER TABLE usage_counts RENAME TO kept`,
 		// The key of its only row is how long a statement may take, in milliseconds.

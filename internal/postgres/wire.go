@@ -8,17 +8,17 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// The decision's statements speak PostgreSQL's binary format directly: a parameter is one array per column, and the
-// general codecs allocate for every element of one.
+// The statements of a decision use PostgreSQL's binary format directly: each parameter is one array
+// per column, and the general codecs would allocate for every element.
 
-// arrays builds the parameters of one statement, over buffers that are kept.
+// arrays builds the parameters of a statement in buffers that are reused.
 type arrays struct {
 	values [][]byte
 }
 
 func (a *arrays) reset() { a.values = a.values[:0] }
 
-// next is the buffer of the next parameter, emptied.
+// next returns the emptied buffer of the next parameter.
 func (a *arrays) next() *[]byte {
 	if len(a.values) < cap(a.values) {
 		a.values = a.values[:len(a.values)+1]
@@ -30,7 +30,7 @@ func (a *arrays) next() *[]byte {
 	return p
 }
 
-// add begins the next parameter: a one-dimensional array of n elements of a type, appended with element.
+// add begins the next parameter, an array of n elements, which the caller appends with element.
 func (a *arrays) add(oid uint32, n int) *[]byte {
 	p := a.next()
 	b := binary.BigEndian.AppendUint32(*p, 1) // dimensions
@@ -57,7 +57,7 @@ func (a *arrays) blob(b []byte) {
 	*p = append(*p, b...)
 }
 
-// elements adds an array with an element for each of all.
+// elements adds an array parameter with one element for each value of all.
 func elements[T any](t *tx, oid uint32, all []T, value func(to *[]byte, v T)) {
 	to := t.params.add(oid, len(all))
 	for _, v := range all {
@@ -76,13 +76,13 @@ const (
 	tidOID   = pgtype.TIDOID
 )
 
-// binaryFormat asks for all parameters and results in binary.
+// binaryFormat asks for binary parameters and results.
 var binaryFormat = []int16{1}
 
-// preparedKey names the statements in a connection's custom data.
+// preparedKey is where a connection's custom data holds its prepared statements.
 const preparedKey = "limits.prepared"
 
-// prepared holds the descriptions of [decisionSQL].
+// prepared holds the descriptions of the statements of [decisionSQL] on one connection.
 type prepared [len(decisionSQL)]*pgconn.StatementDescription
 
 func (all *prepared) send(p *pgconn.Pipeline, statement int, params [][]byte) {
@@ -98,7 +98,7 @@ func (all *prepared) send(p *pgconn.Pipeline, statement int, params [][]byte) {
 	p.SendQueryStatement(d, params, formats, results)
 }
 
-// result is the answer to the next statement of a pipeline.
+// result returns the reader of the next statement's result.
 func result(p *pgconn.Pipeline) (*pgconn.ResultReader, error) {
 	res, err := p.GetResults()
 	if err != nil {
@@ -111,7 +111,7 @@ func result(p *pgconn.Pipeline) (*pgconn.ResultReader, error) {
 	return rr, nil
 }
 
-// done is the answer to a statement without rows.
+// done reads the result of a statement without rows.
 func done(p *pgconn.Pipeline) (pgconn.CommandTag, error) {
 	rr, err := result(p)
 	if err != nil {
@@ -132,10 +132,10 @@ func description(p *pgconn.Pipeline) (*pgconn.StatementDescription, error) {
 	return d, nil
 }
 
-// postgresEpoch is 2000-01-01 in Unix milliseconds, where timestamps count from.
+// postgresEpoch is 2000-01-01 in Unix milliseconds, the zero of PostgreSQL's timestamps.
 const postgresEpoch = 946_684_800_000
 
-// unixMillis reads a binary timestamptz, rounded down: a clock must not be ahead.
+// unixMillis converts a binary timestamptz, rounded down: the clock must not be ahead.
 func unixMillis(b []byte) (int64, error) {
 	if len(b) != 8 {
 		return 0, fmt.Errorf("a timestamp of %d bytes", len(b))

@@ -24,11 +24,11 @@ func TestTheFateOfACommitIsFoundOut(t *testing.T) {
 	for name, way := range map[string]func(t *testing.T, s *Store) engine.Turn{
 		"over what is remembered": func(*testing.T, *Store) engine.Turn { return nil },
 		"in turn": func(_ *testing.T, s *Store) engine.Turn {
-			s.skip = 1
+			s.optimisticSkips = 1
 			return nil
 		},
 		"in a turn that was waited for": func(t *testing.T, s *Store) engine.Turn {
-			s.skip = 1
+			s.optimisticSkips = 1
 			turn := s.Await(t.Context())
 			if turn == nil {
 				t.Fatal("no turn was given")
@@ -155,19 +155,19 @@ func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
 	s.foldAll()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	lost := unknown("commit", errors.New("cut"))
+	lost := commitUnknown("commit", errors.New("cut"))
 	for name, c := range map[string]struct {
-		doubt doubt
+		doubt inDoubtCommit
 		want  error
 	}{
-		"the row is gone":          {doubt{seq: s.first - 1, token: 7, until: endOfTime}, engine.ErrCommitUnknown},
-		"another's row is there":   {doubt{seq: s.seq, token: s.token + 1, until: endOfTime}, engine.ErrConflict},
-		"no row was written there": {doubt{seq: s.seq + 1, token: 7, until: endOfTime}, engine.ErrConflict},
-		"its row is there":         {doubt{seq: s.seq, token: s.token, until: endOfTime}, nil},
+		"the row is gone":          {inDoubtCommit{seq: s.firstNeeded - 1, token: 7, deadline: endOfTime}, engine.ErrCommitUnknown},
+		"another's row is there":   {inDoubtCommit{seq: s.lastSeq, token: s.lastToken + 1, deadline: endOfTime}, engine.ErrConflict},
+		"no row was written there": {inDoubtCommit{seq: s.lastSeq + 1, token: 7, deadline: endOfTime}, engine.ErrConflict},
+		"its row is there":         {inDoubtCommit{seq: s.lastSeq, token: s.lastToken, deadline: endOfTime}, nil},
 	} {
-		s.forgetAll()
-		s.doubt = c.doubt
-		err := s.fate(ctx, lost)
+		s.resetCache()
+		s.inDoubt = c.doubt
+		err := s.resolveInDoubt(ctx, lost)
 		if !errors.Is(err, c.want) || errors.Is(err, engine.ErrCommitUnknown) != (c.want == engine.ErrCommitUnknown) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -187,12 +187,12 @@ func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 	for heard := 0; heard < 400; heard += 20 {
 		state(t, s, "a")
 		update(t, other, batch("a"), set("after"))
-		s.doubt = doubt{seq: other.seq, token: other.token, until: endOfTime}
+		s.inDoubt = inDoubtCommit{seq: other.lastSeq, token: other.lastToken, deadline: endOfTime}
 		proxy.breakAnswers(heard)
 		proxy.setCutting(true)
-		err := s.fate(t.Context(), unknown("commit", errors.New("cut")))
+		err := s.resolveInDoubt(t.Context(), commitUnknown("commit", errors.New("cut")))
 		proxy.setCutting(false)
-		read := s.seq == other.seq
+		read := s.lastSeq == other.lastSeq
 		if read {
 			known++
 		}
@@ -220,12 +220,12 @@ func TestACommitThatComesLate(t *testing.T) {
 		}
 	}
 	held := begin(t, s, turnSQL)
-	s.doubt = doubt{seq: s.seq + 1, token: 7, until: s.clock.now + time.Minute.Milliseconds()}
+	s.inDoubt = inDoubtCommit{seq: s.lastSeq + 1, token: 7, deadline: s.clock.now + time.Minute.Milliseconds()}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	fate := make(chan error, 1)
-	seq := s.seq + 1
-	go func() { fate <- s.fate(ctx, unknown("commit", errors.New("cut"))) }()
+	seq := s.lastSeq + 1
+	go func() { fate <- s.resolveInDoubt(ctx, commitUnknown("commit", errors.New("cut"))) }()
 	waiting(1)
 	late := connect(t, s)
 	written := make(chan error, 1)

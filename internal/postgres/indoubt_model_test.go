@@ -121,8 +121,8 @@ func (f *fated) disturb(ctx context.Context, r *rand.Rand) {
 	case 3:
 		_, _ = f.foldSome(ctx, func() int { return r.IntN(5) })
 	case 4:
-		if release, err := acquire(ctx, f.turn); err == nil {
-			f.forgetAll()
+		if release, err := acquire(ctx, f.writeLock); err == nil {
+			f.resetCache()
 			release()
 		}
 	default:
@@ -185,9 +185,9 @@ func TestFates(t *testing.T) {
 	scan(t, conn, `SELECT min(seq) FROM journal`, &first)
 	for _, f := range workers {
 		f.checkMemory(t, held)
-		if f.first != truth.first || f.dropped > first || f.seq != truth.seq || f.token != truth.token {
+		if f.firstNeeded != truth.firstNeeded || f.firstSeq > first || f.lastSeq != truth.lastSeq || f.lastToken != truth.lastToken {
 			t.Errorf("worker %s has read to row %d, and takes those before %d for folded and those before %d for gone; want %d, %d and %d at most",
-				f.name, f.seq, f.first, f.dropped, truth.seq, truth.first, first)
+				f.name, f.lastSeq, f.firstNeeded, f.firstSeq, truth.lastSeq, truth.firstNeeded, first)
 		}
 	}
 	truth.foldAll()
@@ -221,10 +221,10 @@ func (f *fated) checkMemory(t *testing.T, held map[engine.CounterID]string) {
 	if diff := cmp.Diff(staying(held), staying(counters(t, f.Store))); diff != "" {
 		t.Errorf("worker %s differs (-want +got):\n%s", f.name, diff)
 	}
-	now, _, _ := f.clock.between()
-	for id, r := range f.memory.rows {
-		if state, ok := held[id]; !r.doubtful(now) && (!ok || state != string(r.state)) {
-			t.Errorf("worker %s remembers %v as %q, dirty %v; want %q, %v", f.name, id, r.state, r.since != nil, state, ok)
+	now, _, _ := f.clock.estimate()
+	for id, r := range f.cache.rows {
+		if state, ok := held[id]; !r.mayBeRemoved(now) && (!ok || state != string(r.state)) {
+			t.Errorf("worker %s remembers %v as %q, dirty %v; want %q, %v", f.name, id, r.state, r.dirtySince != nil, state, ok)
 		}
 	}
 }

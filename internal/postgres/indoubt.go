@@ -1,0 +1,103 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// minResolveTimeout is the least time that is spent on finding out whether a transaction was
+// committed, even after its deadline: the answer may have arrived while the process was stopped.
+const minResolveTimeout = 100 * time.Millisecond
+
+const (
+	// pollPause is the pause between two reads of the journal, and maxPollPause the pause after
+	// several failed ones.
+	pollPause    = time.Millisecond
+	maxPollPause = 100 * time.Millisecond
+	// maxPollFailing is how long reads may keep failing. While the server is gone, all requests of
+	// the process wait for this one.
+	maxPollFailing = 250 * time.Millisecond
+)
+
+// inDoubtCommit is the journal row that was sent last. If the answer to its commit was lost, the
+// row may or may not be in the journal. The zero value is none.
+type inDoubtCommit struct {
+	seq, token int64
+	// The row is not written after deadline, by the server's clock in Unix milliseconds.
+	deadline int64
+	// seen says that a row of that number was read, and ours that it has this token.
+	seen, committed bool
+}
+
+// observe compares a row of the journal that was read with the one in doubt.
+func (d *inDoubtCommit) observe(seq, token int64) {
+	if d.seq == seq && d.token != 0 {
+		d.seen, d.committed = true, token == d.token
+	}
+}
+
+// resolveInDoubt replaces the error of a commit in doubt by its outcome, if that can be found out.
+// It returns nil if the transaction was committed. If it was not and will not be, it returns an
+// [engine.ErrConflict], or the context's error if ctx had ended. The journal tells, because the row
+// has a number and a random token.
+func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
+	if !errors.Is(err, engine.ErrCommitUnknown) || s.inDoubt.token == 0 {
+		return err
+	}
+	defer func() { s.inDoubt = inDoubtCommit{} }()
+	ended, patience := ctx.Err(), minResolveTimeout
+	if end, ok := ctx.Deadline(); ok {
+		patience = max(patience, time.Until(end))
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	look := s.awaitOutcome(ctx)
+	d := &s.inDoubt
+	switch {
+	case look != nil:
+		return fmt.Errorf("%w; what became of it cannot be found out: %v", err, look)
+	case d.committed:
+		s.log.Warn("the answer to a commit was lost; the journal says that it was committed", "error", err)
+		return nil
+	case d.seen || s.lastSeq < d.seq:
+		s.log.Warn("the answer to a commit was lost; the journal says that it was not committed", "error", err)
+		if ended != nil { // a server that hangs is not a lost race: the circuit breaker has to open
+			return fmt.Errorf("not committed: %w: %v", ended, err)
+		}
+		return fmt.Errorf("%w: not committed: %v", engine.ErrConflict, err)
+	}
+	return err // others have folded so much that the row, if it was written, has been deleted
+}
+
+// awaitOutcome reads the journal until it has seen the number of the row in doubt, or the row can
+// no longer be written. A transaction that has the turn keeps it until it ends, so a read in turn
+// comes after it. An optimistic one may still be on its way, on a connection that was given up,
+// until its deadline. A failed read is tried again: whatever broke the connection may break the
+// next ones as well.
+func (s *Store) awaitOutcome(ctx context.Context) error {
+	pause, answered := pollPause, time.Now()
+	for {
+		err := s.runInTurn(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) { return nil, nil })
+		late := s.inDoubt.deadline == endOfTime || s.clock.now >= s.inDoubt.deadline
+		switch {
+		case s.inDoubt.seen, err == nil && (s.lastSeq >= s.inDoubt.seq || late):
+			return nil
+		case err == nil:
+			pause, answered = pollPause, time.Now()
+		case time.Since(answered) > maxPollFailing:
+			return err
+		default:
+			pause = min(2*pause, maxPollPause)
+		}
+		select {
+		case <-ctx.Done():
+			return cmp.Or(err, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
