@@ -11,18 +11,20 @@ import (
 var _ alerts.Store = (*Store)(nil)
 
 const (
-	// sinceMillis is the statement's beginning: the planner uses no index for clock_timestamp(), which may differ from row
-	// to row.
+	// sinceMillis is when the statement started: the planner uses no index for clock_timestamp(),
+	// which may differ from row to row.
 	sinceMillis = `floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
 
-	// The body comes first: what the other columns hold is read over what it says.
+	// The body comes first, because the other columns overwrite fields that it may have too.
 	alertColumns = `a.body, a.rule, a.grp, a.raised_at, a.resolve_at, a.resolved_at, a.notice, a.reason, a.notice_at, a.held_until, a.digest`
 
-	// A range of one, and its order, name the index: of a table that was last seen small, the planner reads any.
+	// BETWEEN and ORDER BY make the planner use the primary key. With plain equality it may take
+	// any index, if the table was small when it last looked.
 	alertSQL = `
 SELECT ` + alertColumns + ` FROM alerts a WHERE id BETWEEN $1 AND $1 ORDER BY id LIMIT 1`
 
-	// thoseAlerts finds the rows of u, which are locked, as in [alertSQL]. The offset keeps their number known.
+	// thoseAlerts joins the rows of u, which are locked, as in [alertSQL]. OFFSET keeps the
+	// planner's estimate of their number.
 	thoseAlerts = `
 	CROSS JOIN LATERAL (SELECT ctid AS place FROM alerts WHERE id BETWEEN u.id AND u.id ORDER BY id LIMIT 1) p OFFSET 0
 ) u WHERE a.ctid = u.place`
@@ -38,18 +40,18 @@ ORDER BY raised_at DESC, id DESC LIMIT $1`
 
 	listOpenAlertsSQL = alertsFilter + ` AND resolved_at = 0` + alertsOrder
 
-	// Not username = $6, with which the planner may read the alerts of all users by their time.
+	// Not username = $6: the planner might read the alerts of all users in order of time.
 	ofUser = ` AND username BETWEEN $6 AND $6
 ORDER BY username, raised_at DESC, id DESC LIMIT $1`
 
 	listAlertsOfUserSQL = alertsFilter + ofUser
 
-	// Not resolved_at = 0, with which the planner reads the open ones of all users, and sorts them, where the table has grown and
-	// was never analyzed.
+	// Not resolved_at = 0: if the table has grown and was never analyzed, the planner would read
+	// and sort the open alerts of all users.
 	listOpenAlertsOfUserSQL = alertsFilter + ` AND resolved_at BETWEEN 0 AND 0` + ofUser
 )
 
-// alertFields are where [alertColumns] go.
+// alertFields returns the scan targets of [alertColumns].
 func alertFields(a *alerts.Alert) []any {
 	return []any{jsonColumn{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
 		&a.HeldUntil, &a.Digest}
@@ -79,7 +81,8 @@ func (s *Store) Alert(ctx context.Context, id string) (alerts.Alert, bool, error
 	return first(read(ctx, s, "read alert", alertFields, alertSQL, id))
 }
 
-// What is removed is found behind an index and locked, and what somebody else holds is left, as in expire.go.
+// Rows to remove are found through an index and locked. Rows that another transaction holds are
+// skipped, as in expire.go.
 const (
 	pruneAlertsSQL = `
 DELETE FROM alerts WHERE ctid = ANY (ARRAY(
@@ -99,7 +102,8 @@ DELETE FROM alert_silences WHERE ctid = ANY (ARRAY(
 DELETE FROM alert_poison WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM alert_poison WHERE kept_at < $1 ORDER BY kept_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
 
-	// What raises an alert changes its group, so one that was raised while this looked is seen at the lock.
+	// A transaction that raises an alert changes its group, so an alert that was raised meanwhile
+	// is noticed when the group is locked.
 	pruneGroupsSQL = `
 DELETE FROM alert_groups WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM alert_groups g WHERE changed_at < $1
@@ -114,10 +118,10 @@ DELETE FROM alert_events WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM alert_events WHERE taken_at < $1 ORDER BY taken_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
 )
 
-// pruning is a statement that removes some of what is before a moment, and how an error calls that.
+// pruning is a statement that removes rows older than a time; act names it in errors.
 type pruning struct{ act, sql string }
 
-// prune runs all, and gives how much they removed.
+// prune runs all statements, and returns how many rows they removed.
 func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pruning) (total int, err error) {
 	for _, p := range all {
 		n, err := s.exec(ctx, p.act, p.sql, before.UnixMilli(), max)

@@ -54,8 +54,9 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 	return page, now, nil
 }
 
-// stored gives the first counters of a range; query reads them from the table, and behind it the clock. The dirty ones
-// are read first: what is clean then is in the table, and what gets clean later is the same there, or newer.
+// stored returns the first max counters of a range, from the cache and from the table by query, and
+// the clock. Dirty counters are read first: a counter that is clean then is in the table, and one
+// that becomes clean later is in the table with the same state or a newer one.
 func (s *Store) stored(ctx context.Context, from engine.CounterID, end string, max int, query string, args ...any) (all []engine.StoredCounter, now int64, err error) {
 	dirty, err := s.dirtyCounters(ctx, from, end, max)
 	if err != nil {
@@ -82,7 +83,7 @@ func (s *Store) stored(ctx context.Context, from engine.CounterID, end string, m
 	return journal.Merge(dirty, clean, max, func(c *engine.StoredCounter) engine.CounterID { return c.CounterID }), now, nil
 }
 
-// ask runs queries beside decisions.
+// readBatch runs queries on a connection for decisions, but not on more than half of them.
 func (s *Store) readBatch(ctx context.Context, b *pgx.Batch) error {
 	release, err := acquire(ctx, s.readSlots)
 	if err != nil {
@@ -92,7 +93,7 @@ func (s *Store) readBatch(ctx context.Context, b *pgx.Batch) error {
 	return s.pool.SendBatch(ctx, b).Close()
 }
 
-// dirtyCounters brings memory to the end of the journal and gives the dirty counters of a range.
+// dirtyCounters catches up with the journal and returns the first max dirty counters of a range.
 func (s *Store) dirtyCounters(ctx context.Context, from engine.CounterID, end string, max int) (all []engine.StoredCounter, err error) {
 	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
@@ -111,8 +112,8 @@ func (s *Store) dirtyCounters(ctx context.Context, from engine.CounterID, end st
 	return all, nil
 }
 
-// aside takes the turn of the process for what is no decision. It bounds what is done in it, for which decisions wait, whatever time the
-// caller has: a connection may be silent.
+// acquireBounded takes writeLock for anything but a decision. bounded ends after decisionTimeout,
+// whatever time the caller has: a connection may be silent, and decisions wait for the lock.
 func (s *Store) acquireBounded(ctx context.Context) (bounded context.Context, release func(), err error) {
 	give, err := acquire(ctx, s.writeLock)
 	if err != nil {
@@ -122,8 +123,8 @@ func (s *Store) acquireBounded(ctx context.Context) (bounded context.Context, re
 	return bounded, func() { cancel(); give() }, nil
 }
 
-// follow brings memory to the end of the journal without waiting for a turn, and reads the clock. The caller holds turn,
-// that of the process.
+// catchUp applies the rest of the journal to the cache and reads the clock, without taking the
+// turn. The caller holds writeLock.
 func (s *Store) catchUp(ctx context.Context) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -162,7 +163,7 @@ func (s *Store) catchUpOnce(ctx context.Context, t *tx) (more bool, err error) {
 	return more, err
 }
 
-// resetBatch is how many rows one transaction of Reset removes, so that decisions get in between.
+// resetBatch is how many counters one transaction of Reset removes. Decisions run in between.
 const resetBatch = 1000
 
 const (
@@ -178,15 +179,15 @@ SELECT count(*) FROM counters WHERE (key, name) > ($1, $2) AND key < $3`
 SELECT count(*) FROM (SELECT unnest($1::text[]) AS key, unnest($2::text[]) AS name) k
 CROSS JOIN LATERAL (SELECT FROM counters WHERE key = k.key AND name = k.name LIMIT 1) c`
 
-	// Each is looked up first, which leaves the planner no choice.
+	// The planner has to look up each ctid first.
 	deleteCountersSQL = `
 DELETE FROM counters WHERE ctid = ANY (ARRAY(
 	SELECT l.ctid FROM (SELECT unnest($1::text[]) AS key, unnest($2::text[]) AS name) k
 	CROSS JOIN LATERAL (SELECT ctid FROM counters WHERE key = k.key AND name = k.name LIMIT 1) l))`
 )
 
-// Reset implements [engine.Store]. It works through the selection in small transactions: what they removed stays
-// removed when a later one fails, and the number says how many.
+// Reset implements [engine.Store]. It removes the selection in small transactions. If one fails,
+// what earlier ones have removed stays removed, and n says how many.
 func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n int64, err error) {
 	from, end, err := keyRange(sel)
 	if err != nil {
@@ -211,7 +212,7 @@ func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n
 	}
 }
 
-// count counts the counters of a range in the table, and those that have yet to come there.
+// count counts the counters of a range in the table, and dirty ones that are not there yet.
 func (s *Store) count(ctx context.Context, from engine.CounterID, end string) (n int64, err error) {
 	dirty, err := s.dirtyCounters(ctx, from, end, math.MaxInt32)
 	if err != nil {
@@ -242,7 +243,7 @@ func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string
 		}
 		n, last = int64(len(ids)), ids[len(ids)-1]
 		for _, id := range ids {
-			s.others.Add(id) // before the commit, whose answer may be lost
+			s.others.Add(id) // before the commit, because its answer may be lost
 		}
 		return &draft{removed: ids}, nil
 	})
@@ -252,7 +253,7 @@ func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string
 	return n, last, nil
 }
 
-// firstOf gives the first ids of a range, inside a transaction.
+// firstOf returns the first ids of a range, in the running transaction.
 func (s *Store) firstOf(ctx context.Context, t *tx, from engine.CounterID, end string) ([]engine.CounterID, error) {
 	var dirty []engine.CounterID
 	s.cache.eachDirty(from, end, func(r *row) bool {
@@ -272,8 +273,8 @@ func (s *Store) firstOf(ctx context.Context, t *tx, from engine.CounterID, end s
 	return journal.Merge(dirty, clean, resetBatch, func(id *engine.CounterID) engine.CounterID { return *id }), found.Err
 }
 
-// sendRemoved removes counters from the table; the journal's row says so as well, so that earlier ones do not bring them
-// back.
+// sendRemoved deletes counters from the table. The journal row names them too, so that earlier rows
+// do not restore them.
 func (t *tx) sendRemoved(p *pgconn.Pipeline, ids []engine.CounterID) {
 	if len(ids) == 0 {
 		return
@@ -284,25 +285,26 @@ func (t *tx) sendRemoved(p *pgconn.Pipeline, ids []engine.CounterID) {
 	t.send(p, step{"delete counters", stDeleteCounters, anyNumber})
 }
 
-// keyRange gives the bounds of a selection: ids behind from whose key is below end.
+// keyRange returns the bounds of a selection: ids greater than from with a key below end.
 //
-// Text parameters must be UTF-8, so the upper bound cannot be made by counting up the last byte. UTF-8 sorts by code
-// point, so counting up the last code point does the same.
+// Text parameters must be UTF-8, so the upper bound cannot be made by incrementing the last byte.
+// UTF-8 sorts by code point, so the last code point is incremented instead.
 func keyRange(sel engine.Selection) (from engine.CounterID, end string, err error) {
 	if !utf8.ValidString(sel.Key) || !utf8.ValidString(sel.Prefix) {
 		return from, "", errors.New("the key or prefix is not UTF-8")
 	}
 	if sel.Key != "" {
-		// Nothing sorts between a key and the key followed by the lowest character that text can hold.
+		// Nothing sorts between a key and the key followed by the lowest character that text can
+		// have.
 		return engine.CounterID{Key: sel.Key}, sel.Key + "\x01", nil
 	}
 	return engine.CounterID{Key: sel.Prefix}, prefixEnd(sel.Prefix), nil
 }
 
-// maxKey sorts behind every key: it is longer than any, of the last character there is.
+// maxKey sorts after every key: it is longer than any, and made of the last character.
 var maxKey = strings.Repeat(string(utf8.MaxRune), 65)
 
-// prefixEnd is the least string behind all that begin with prefix.
+// prefixEnd returns the least string that sorts after every string with the prefix.
 func prefixEnd(prefix string) string {
 	for prefix != "" {
 		r, size := utf8.DecodeLastRuneInString(prefix)
@@ -311,7 +313,7 @@ func prefixEnd(prefix string) string {
 		case utf8.MaxRune:
 			continue // carry
 		case 0xd7ff:
-			return prefix + "\ue000" // over the surrogates, which UTF-8 leaves out
+			return prefix + "\ue000" // skips the surrogates, which UTF-8 does not have
 		}
 		return prefix + string(r+1)
 	}

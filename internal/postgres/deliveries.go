@@ -20,7 +20,8 @@ SELECT id, channel, message, 'waiting', 0, at, at, 0, ''
 FROM (SELECT ` + nowMillis + ` AS at) now, unnest($1::text[], $2::text[], $3::text[]) AS u (id, channel, message)
 ON CONFLICT (id) DO NOTHING`
 
-	// That an alert is over waits for what says that it was raised.
+	// The delivery which says that an alert is resolved waits for the one which says that it was
+	// raised.
 	notBefore = `
 	AND (strpos(id, '.resolved/') = 0 OR (
 		SELECT id FROM alert_deliveries
@@ -36,7 +37,8 @@ WITH due AS MATERIALIZED (
 UPDATE alert_deliveries d SET due_at = ` + sinceMillis + ` + $3 FROM due WHERE d.ctid = due.ctid
 RETURNING ` + deliveryColumns + `, due.due_at`
 
-	// The channels that have some are stepped through, so that those of the other channels are not read.
+	// Steps through the channels that have waiting deliveries, so that those of the other channels
+	// are not read.
 	waitingChannels = `
 WITH RECURSIVE waiting AS (
 	(SELECT channel FROM alert_deliveries WHERE state = 'waiting' ORDER BY channel LIMIT 1)
@@ -53,7 +55,7 @@ CROSS JOIN LATERAL (
 ) d
 WHERE w.channel <> ALL ($1::text[]) LIMIT $2`
 
-	// Not with those that are due: what waits would be read by each poll.
+	// Not together with deliveries that are due: each poll would then read everything that waits.
 	recallDeliveriesSQL = waitingChannels + `, ahead AS MATERIALIZED (
 	SELECT place FROM waiting w CROSS JOIN LATERAL (
 		SELECT ctid AS place FROM alert_deliveries
@@ -65,7 +67,7 @@ UPDATE alert_deliveries d SET due_at = ` + sinceMillis + ` + $2,
 	created_at = least(created_at, ` + sinceMillis + `), replayed_at = least(replayed_at, ` + sinceMillis + `)
 FROM ahead WHERE d.ctid = ahead.place`
 
-	// Locked in order of id.
+	// Locks in order of id.
 	lockDeliveriesSQL = `
 SELECT d.id FROM unnest($1::text[]) AS u (id)
 CROSS JOIN LATERAL (SELECT id FROM alert_deliveries WHERE id BETWEEN u.id AND u.id ORDER BY id LIMIT 1 FOR UPDATE) d`
@@ -82,7 +84,7 @@ FROM (
 ) u
 WHERE d.ctid = u.place AND u.ended_at = 0`
 
-	// Those that somebody has claimed are left alone.
+	// Without those that an alerter has claimed.
 	oldDeliveriesSQL = `
 SELECT ` + deliveryColumns + ` FROM alert_deliveries d
 WHERE ended_at = 0 AND greatest(created_at, replayed_at) <= ` + sinceMillis + ` - $1
@@ -92,7 +94,8 @@ ORDER BY greatest(created_at, replayed_at) LIMIT $3 FOR UPDATE SKIP LOCKED`
 	waitingDeliveriesSQL = `
 SELECT channel, count(*) FROM alert_deliveries WHERE state = 'waiting' GROUP BY channel`
 
-	// From its id and a dot up to its id and a slash, with what follows.
+	// The ids that start with the alert's id, followed by a dot or a slash ('0' is the next
+	// character).
 	deliveriesOfSQL = `
 SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE id >= $1 || '.' AND id < $1 || '0' ORDER BY id LIMIT $2`
 
@@ -108,7 +111,7 @@ SELECT ` + deliveryColumns + deadOnes
 	deadDeliveriesOfChannelSQL = `
 SELECT ` + deliveryColumns + deadOnesOfChannel
 
-	// One that was made while the clock was ahead has an age, too, from now on.
+	// If the clock was ahead when a delivery was made, its age counts from now.
 	replay = `
 UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ` + nowMillis + `, replayed_at = ` + nowMillis + `,
 	created_at = least(created_at, ` + nowMillis + `)
@@ -119,14 +122,14 @@ WHERE ctid = ANY (ARRAY(SELECT ctid`
 	replayDeliveriesOfChannelSQL = replay + deadOnesOfChannel + ` FOR UPDATE))`
 )
 
-// deliveryFields are where [deliveryColumns] go.
+// deliveryFields returns the scan targets of [deliveryColumns].
 func deliveryFields(d *alerts.Delivery) []any {
 	return []any{jsonColumn{&d.Message}, &d.ID, &d.Channel, &d.State, &d.Attempts, &d.CreatedAt, &d.DueAt, &d.EndedAt, &d.Error}
 }
 
 func deliveryID(d *alerts.Delivery) string { return d.Message.ID + "/" + d.Channel }
 
-// queueDeliveries puts new ones into the outbox, in order of id.
+// queueDeliveries inserts new deliveries, in order of id.
 func queueDeliveries(b *pgx.Batch, all []alerts.Delivery) error {
 	if len(all) == 0 {
 		return nil
@@ -168,7 +171,7 @@ func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, leas
 // OtherDeliveries implements [alerts.Store].
 func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]alerts.Delivery, error) {
 	if channels == nil {
-		channels = []string{} // nil would be NULL, which is unlike nothing
+		channels = []string{} // nil would be NULL, with which every comparison fails
 	}
 	return read(ctx, s, "read deliveries of other channels", deliveryFields, otherDeliveriesSQL, channels, max, due.Milliseconds())
 }
@@ -194,7 +197,7 @@ func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
 
 func triedID(t *alerts.Tried) string { return t.ID }
 
-// queueTried writes how deliveries went that are locked.
+// queueTried writes the results of deliveries, which are locked.
 func queueTried(b *pgx.Batch, all []alerts.Tried) {
 	counts := column(all, func(t *alerts.Tried) int32 {
 		if t.Counts {
@@ -245,7 +248,7 @@ func (s *Store) DeliveriesOf(ctx context.Context, alert string, max int) ([]aler
 	return read(ctx, s, "read deliveries", deliveryFields, deliveriesOfSQL, alert, max)
 }
 
-// deadArgs are the arguments of a statement about dead letters.
+// deadArgs returns the statement about dead letters that fits the filter, and its arguments.
 func deadArgs(f alerts.DeadFilter, all, ofChannel string) (sql string, args []any) {
 	first, last := f.ID, f.ID
 	if f.ID == "" {

@@ -13,19 +13,20 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// What expires is looked for behind the index, and removed by its place in the table, where whether it has expired is looked at
-// again on the version that is locked. What somebody else holds is about to be charged, or removed. The deletion sees the versions
-// that were there when the statement began: a row that moved before it was locked stays for the next time.
+// Expired rows are found through an index, and removed by their ctid. The DELETE locks each row and
+// checks again, on the locked version, that it has expired. Rows that another transaction holds are
+// skipped: they are about to be charged, or removed. The DELETE uses the row versions as of the
+// statement's start, so a row that moved before it was locked stays until the next time.
 //
-// The time is that of the statement's beginning, because the planner uses no index for clock_timestamp(), which may
-// differ from row to row. The cast alone would round it up.
+// The time is statement_timestamp(), because the planner uses no index for clock_timestamp(), which
+// may differ from row to row. floor() is needed because the cast alone would round up.
 const (
 	toNowSQL = ` <= floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
 
 	expiredRangeSQL = `
 WHERE expires_at >= $1 AND expires_at` + toNowSQL + ` ORDER BY expires_at LIMIT $2`
 
-	// No index serves the sum, which leaves the planner no choice but to look at the places.
+	// No index serves the sum, so the planner has to look at each ctid.
 	lockExpiredSQL = `
 	WHERE ctid = ANY ($1::tid[]) AND expires_at + 0` + toNowSQL + ` FOR UPDATE SKIP LOCKED))`
 
@@ -45,33 +46,36 @@ DELETE FROM receipts WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM receipts` + lockExpiredSQL + `
 RETURNING id`
 
-	// For one transaction.
+	// Only for the current transaction.
 	asyncCommitSQL = `
 SELECT set_config('synchronous_commit', 'off', true)`
 )
 
 const (
-	// expireAtOnce is how many counters are removed before decisions get in between.
+	// expireBatch is how many counters are removed before decisions get in between.
 	expireBatch = 100
-	// lookAtOnce is how many places are looked for at once. Each may be a read from the disk.
+	// scanBatch is how many expired rows are searched for at once. Each may be a read from the
+	// disk.
 	scanBatch = 2000
 )
 
-// expiry is what is known of the rows of a table that have expired.
+// expiryScan is a scan for the expired rows of a table.
 //
-// As long as any transaction of the database may still see what was removed, a look goes over all of that, row by row. So it is for
-// many rows, and goes on from where the one before ended; not from behind it, since many rows expire in the same moment. Behind the
-// last row it begins at the front, where rows may have come since, or were held by somebody.
+// As long as any transaction of the database may see deleted rows, a scan goes over each of them
+// again. So it finds many rows at once, and the next scan starts at the expiry of the last row
+// found. It does not start after it, since many rows may expire in the same millisecond. After the
+// last row it starts from the front, where rows may have been added, or were locked.
 type expiryScan struct {
-	// look is the statement that looks for rows, most at once.
+	// query finds up to limit rows.
 	query string
 	limit int
-	// places are those that were found and not tried yet, and from is what the next look begins with.
+	// ctids are the rows that were found but not tried yet; from is the expiry that the next scan
+	// starts at.
 	ctids []pgtype.TID
 	from  int64
 }
 
-// next looks for more places; last says that there are no others.
+// next scans for more rows; last says that there are no others.
 func (e *expiryScan) next(ctx context.Context, conn *pgxpool.Conn) (last bool, err error) {
 	rows, err := conn.Query(ctx, e.query, e.from, e.limit)
 	if err != nil {
@@ -90,39 +94,40 @@ func (e *expiryScan) next(ctx context.Context, conn *pgxpool.Conn) (last bool, e
 	return last, nil
 }
 
-// expire has up to max rows removed, a few at a time: remove gives how many of these places it emptied, and how many of them count. It ends
-// where there are no more, or others hold all that was found.
-func (e *expiryScan) expire(ctx context.Context, conn *pgxpool.Conn, max int, remove func([]pgtype.TID) (n, emptied int, err error)) (total int, err error) {
-	for last, idle := false, false; total < max; {
+// expire removes up to max rows in batches. remove returns how many rows count towards max, and how
+// many it deleted. expire ends when there are no more rows, or when others hold all rows that a
+// scan found.
+func (e *expiryScan) expire(ctx context.Context, conn *pgxpool.Conn, max int, remove func([]pgtype.TID) (n, deleted int, err error)) (total int, err error) {
+	for last, allHeld := false, false; total < max; {
 		if len(e.ctids) == 0 {
-			if last || idle {
+			if last || allHeld {
 				break
 			}
-			idle = true
+			allHeld = true
 			if last, err = e.next(ctx, conn); err != nil || len(e.ctids) == 0 {
 				return total, err
 			}
 		}
-		some := e.ctids[:min(len(e.ctids), max-total, expireBatch)]
-		n, emptied, err := remove(some)
+		batch := e.ctids[:min(len(e.ctids), max-total, expireBatch)]
+		n, deleted, err := remove(batch)
 		if total += n; err != nil {
 			return total, err
 		}
-		e.ctids, idle = e.ctids[len(some):], idle && emptied == 0
+		e.ctids, allHeld = e.ctids[len(batch):], allHeld && deleted == 0
 	}
 	return total, nil
 }
 
-// Expire removes up to max counters and up to max receipts that have expired, and returns how many of both: those counters first of
-// which the table does not have the last word, and then those that expired first. It waits for no lock of another process: what is
-// being charged stays.
+// Expire removes up to max expired counters and up to max expired receipts, and returns how many of
+// both. Dirty counters go first, then those that expired first. It does not wait for row locks: a
+// row that is being charged stays.
 func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 	release, err := acquire(ctx, s.expireLock)
 	if err != nil {
 		return 0, fmt.Errorf("wait for the expiry before: %w", err)
 	}
 	defer release()
-	conn, err := s.relay.Acquire(ctx) // ahead of the turn, in which decisions would wait for it
+	conn, err := s.relay.Acquire(ctx) // before the turn, since decisions wait for whatever is done in it
 	if err != nil {
 		return 0, fmt.Errorf("remove what expired: %w", err)
 	}
@@ -130,8 +135,8 @@ func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 	if n, err = s.expireCounters(ctx, conn, max); err != nil {
 		return n, fmt.Errorf("remove expired counters: %w", err)
 	}
-	receipts, err := s.receipts.expire(ctx, conn, max, func(places []pgtype.TID) (int, int, error) {
-		ids, err := removeExpired(ctx, conn, removeReceiptsSQL, places, pgx.RowTo[string])
+	receipts, err := s.receipts.expire(ctx, conn, max, func(ctids []pgtype.TID) (int, int, error) {
+		ids, err := removeExpired(ctx, conn, removeReceiptsSQL, ctids, pgx.RowTo[string])
 		return len(ids), len(ids), err
 	})
 	if n += receipts; err != nil {
@@ -145,18 +150,19 @@ func (s *Store) expireCounters(ctx context.Context, conn *pgxpool.Conn, max int)
 	if err != nil {
 		return dirty, err
 	}
-	clean, err := s.counters.expire(ctx, conn, max-dirty, func(places []pgtype.TID) (int, int, error) {
-		return s.expireClean(ctx, conn, places)
+	clean, err := s.counters.expire(ctx, conn, max-dirty, func(ctids []pgtype.TID) (int, int, error) {
+		return s.expireClean(ctx, conn, ctids)
 	})
 	return dirty + clean, err
 }
 
-// removeExpired removes what has expired of the rows at these places, without the wait for the disk that others would have to wait
-// behind: after a crash of the server some are there again, as expired as they were.
-func removeExpired[R any](ctx context.Context, conn *pgxpool.Conn, sql string, places []pgtype.TID, read pgx.RowToFunc[R]) (gone []R, err error) {
+// removeExpired removes those of the rows that have expired. It commits without waiting for the
+// disk, since others wait for the transaction: after a crash of the server some rows are back, and
+// expired as before.
+func removeExpired[R any](ctx context.Context, conn *pgxpool.Conn, sql string, ctids []pgtype.TID, read pgx.RowToFunc[R]) (gone []R, err error) {
 	var b pgx.Batch
 	b.Queue(asyncCommitSQL)
-	b.Queue(sql, places).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(sql, ctids).Query(func(rows pgx.Rows) (err error) {
 		gone, err = pgx.CollectRows(rows, read)
 		return err
 	})
@@ -164,7 +170,7 @@ func removeExpired[R any](ctx context.Context, conn *pgxpool.Conn, sql string, p
 	return gone, err
 }
 
-// expireDirty removes up to max dirty counters that have expired. Each goes as a row of the journal says that it does.
+// expireDirty removes up to max dirty counters that have expired, each by a row of the journal.
 func (s *Store) expireDirty(ctx context.Context, max int) (n int, err error) {
 	ids, err := s.dirtyExpired(ctx, max)
 	if err != nil {
@@ -179,7 +185,8 @@ func (s *Store) expireDirty(ctx context.Context, max int) (n int, err error) {
 	return n, nil
 }
 
-// dirtyExpired gives up to max dirty counters that have expired, those that did first. A process that decides nothing need not know them.
+// dirtyExpired returns up to max dirty counters that have expired, those that expired first. A
+// process that decides nothing returns none.
 func (s *Store) dirtyExpired(ctx context.Context, max int) (ids []engine.CounterID, err error) {
 	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
@@ -201,10 +208,12 @@ func (s *Store) dirtyExpired(ctx context.Context, max int) (ids []engine.Counter
 	return ids, nil
 }
 
-// decides is false for a process that leaves the journal alone. The caller holds turn.
+// usesJournal is false for a process that does not read the journal at present. The caller holds
+// writeLock.
 func (s *Store) usesJournal() bool { return s.loaded && !s.resting.Load() }
 
-// removeDirty removes those that are still dirty and expired when all others have written.
+// removeDirty removes those of the counters that are still dirty and expired once the turn is
+// taken.
 func (s *Store) removeDirty(ctx context.Context, ids []engine.CounterID) (n int, err error) {
 	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
@@ -224,10 +233,12 @@ func (s *Store) removeDirty(ctx context.Context, ids []engine.CounterID) (n int,
 	return len(ids), nil
 }
 
-// expireClean removes what has expired of the rows at these places, and gives how many counters are no more for it. One that is dirty
-// stays as the journal says it is, and is written to the table anew. The others go without a word: no process takes for granted what
-// it remembers of a clean counter that has expired. But of one the journal may still speak, for those who read it from its beginning.
-func (s *Store) expireClean(ctx context.Context, conn *pgxpool.Conn, places []pgtype.TID) (n, emptied int, err error) {
+// expireClean removes those of the rows that have expired. It returns how many counters are gone
+// for it, and how many rows it deleted. A dirty counter stays, as the journal has it, and will be
+// folded into the table again. The others need no journal row, because no process trusts its cache
+// for a clean counter that has expired. But the journal may still name one, for processes that read
+// it from its beginning; so that one is removed in the journal too.
+func (s *Store) expireClean(ctx context.Context, conn *pgxpool.Conn, ctids []pgtype.TID) (n, deleted int, err error) {
 	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return 0, 0, err
@@ -239,14 +250,14 @@ func (s *Store) expireClean(ctx context.Context, conn *pgxpool.Conn, places []pg
 			return 0, 0, err
 		}
 	}
-	ids, err := removeExpired(ctx, conn, removeCountersSQL, places, pgx.RowToStructByPos[engine.CounterID])
+	ids, err := removeExpired(ctx, conn, removeCountersSQL, ctids, pgx.RowToStructByPos[engine.CounterID])
 	if !decides || err != nil {
 		return len(ids), len(ids), err
 	}
 	var named []engine.CounterID
 	for _, id := range ids {
 		switch r := s.cache.rows[id]; {
-		case r == nil: // if the journal speaks of it, who reads that from its beginning has it again until the next time, expired
+		case r == nil: // a process that reads an older journal row of it has it again, expired, until the next Expire
 			n++
 		case r.dirtySince == nil:
 			n++
@@ -259,7 +270,7 @@ func (s *Store) expireClean(ctx context.Context, conn *pgxpool.Conn, places []pg
 	return n, len(ids), s.journalRemoved(ctx, named)
 }
 
-// nameRemoved says in the journal that counters are no more.
+// journalRemoved writes to the journal that counters are removed.
 func (s *Store) journalRemoved(ctx context.Context, ids []engine.CounterID) error {
 	if len(ids) == 0 {
 		return nil
@@ -267,9 +278,9 @@ func (s *Store) journalRemoved(ctx context.Context, ids []engine.CounterID) erro
 	known := s.cache
 	return s.runInTurn(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
 		if s.cache != known {
-			return nil, nil // the rows that named them are gone, and who was charged meanwhile is not known
+			return nil, nil // the rows that named them are gone, and so is the knowledge of who was charged meanwhile
 		}
-		// Others may have charged one anew before this turn: then it is remembered again.
+		// Others may have charged one again before this turn. Then it is cached again.
 		ids = slices.DeleteFunc(ids, func(id engine.CounterID) bool { return s.cache.rows[id] != nil })
 		return &draft{removed: ids}, nil
 	})

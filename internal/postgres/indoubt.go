@@ -30,7 +30,7 @@ type inDoubtCommit struct {
 	seq, token int64
 	// The row is not written after deadline, by the server's clock in Unix milliseconds.
 	deadline int64
-	// seen says that a row of that number was read, and ours that it has this token.
+	// seen says that a row of that number was read, and committed that it has this token.
 	seen, committed bool
 }
 
@@ -50,24 +50,24 @@ func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
 		return err
 	}
 	defer func() { s.inDoubt = inDoubtCommit{} }()
-	ended, patience := ctx.Err(), minResolveTimeout
+	ctxErr, timeout := ctx.Err(), minResolveTimeout
 	if end, ok := ctx.Deadline(); ok {
-		patience = max(patience, time.Until(end))
+		timeout = max(timeout, time.Until(end))
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	look := s.awaitOutcome(ctx)
+	lookErr := s.awaitOutcome(ctx)
 	d := &s.inDoubt
 	switch {
-	case look != nil:
-		return fmt.Errorf("%w; what became of it cannot be found out: %v", err, look)
+	case lookErr != nil:
+		return fmt.Errorf("%w; what became of it cannot be found out: %v", err, lookErr)
 	case d.committed:
 		s.log.Warn("the answer to a commit was lost; the journal says that it was committed", "error", err)
 		return nil
 	case d.seen || s.lastSeq < d.seq:
 		s.log.Warn("the answer to a commit was lost; the journal says that it was not committed", "error", err)
-		if ended != nil { // a server that hangs is not a lost race: the circuit breaker has to open
-			return fmt.Errorf("not committed: %w: %v", ended, err)
+		if ctxErr != nil { // a server that hangs is not a lost race: the circuit breaker has to open
+			return fmt.Errorf("not committed: %w: %v", ctxErr, err)
 		}
 		return fmt.Errorf("%w: not committed: %v", engine.ErrConflict, err)
 	}
@@ -83,9 +83,9 @@ func (s *Store) awaitOutcome(ctx context.Context) error {
 	pause, answered := pollPause, time.Now()
 	for {
 		err := s.runInTurn(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) { return nil, nil })
-		late := s.inDoubt.deadline == endOfTime || s.clock.now >= s.inDoubt.deadline
+		tooLate := s.inDoubt.deadline == endOfTime || s.clock.now >= s.inDoubt.deadline
 		switch {
-		case s.inDoubt.seen, err == nil && (s.lastSeq >= s.inDoubt.seq || late):
+		case s.inDoubt.seen, err == nil && (s.lastSeq >= s.inDoubt.seq || tooLate):
 			return nil
 		case err == nil:
 			pause, answered = pollPause, time.Now()

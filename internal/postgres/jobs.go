@@ -13,7 +13,8 @@ import (
 const (
 	nowMillis = `floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`
 
-	// What began in the time to come began while the clock was ahead, and counts as begun now: it may still go on.
+	// A run that starts in the future started while the clock was ahead. It may still be running,
+	// so it counts as started now.
 	loseRunsSQL = `
 WITH ahead AS (
 	UPDATE job_runs SET started_at = ` + nowMillis + `, deadline = ` + nowMillis + ` + deadline - started_at
@@ -21,7 +22,8 @@ WITH ahead AS (
 )
 UPDATE job_runs SET outcome = 'lost', ended_at = ` + nowMillis + ` WHERE ended_at = 0 AND deadline < ` + nowMillis + ` RETURNING job`
 
-	// Nothing is inserted where the run is there, or where another of the job began at the same moment: the indexes tell.
+	// Inserts nothing if the run exists, or if another run of the job started at the same moment:
+	// unique indexes prevent both.
 	claimRunSQL = `
 INSERT INTO job_runs (job, scheduled, replica, started_at, deadline, ended_at, outcome, note, error)
 SELECT $1, $2, $3, at, at + $4::bigint, CASE WHEN busy THEN at ELSE 0 END, CASE WHEN busy THEN 'skipped' ELSE 'running' END, '', ''
@@ -37,7 +39,7 @@ WHERE job = $1 AND scheduled = $2 AND ended_at = 0`
 	runsSQL = `
 SELECT ` + runColumns + ` FROM job_runs ORDER BY scheduled DESC LIMIT $1`
 
-	// Not job = $2, with which the planner may read the runs of all jobs by their time.
+	// Not job = $2: the planner might read the runs of all jobs in order of time.
 	runsOfJobSQL = `
 SELECT ` + runColumns + ` FROM job_runs WHERE job BETWEEN $2 AND $2 ORDER BY job DESC, scheduled DESC LIMIT $1`
 

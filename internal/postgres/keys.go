@@ -20,7 +20,7 @@ SELECT ` + keyColumns + ` FROM api_keys WHERE id = $1`
 	listKeysSQL = `
 SELECT ` + keyColumns + ` FROM api_keys WHERE id > $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT $4`
 
-	// Materialized, or the planner reads the keys of all users in the order that is asked for.
+	// Materialized, because the planner would otherwise read the keys of all users in order of id.
 	listKeysOfUserSQL = `
 WITH mine AS MATERIALIZED (SELECT ` + keyColumns + ` FROM api_keys WHERE owner = $5)
 SELECT * FROM mine WHERE id > $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT $4`
@@ -48,7 +48,7 @@ func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 	return err
 }
 
-// Key implements [keys.Store]. It runs where decisions do: requests wait for it.
+// Key implements [keys.Store]. It uses the connections for decisions, because requests wait for it.
 func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
 	release, err := acquire(ctx, s.readSlots)
 	if err != nil {
@@ -78,12 +78,12 @@ func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, b
 	return first(read(ctx, s, "write key", keyFields, expireKeySQL, id, at))
 }
 
-// keyFields are where [keyColumns] go.
+// keyFields returns the scan targets of [keyColumns].
 func keyFields(k *keys.Key) []any {
 	return []any{&k.ID, (*hash)(&k.Hash), &k.Name, &k.User, &k.Tier, jsonColumn{&k.Attributes}, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt}
 }
 
-// hash scans a column of as many bytes.
+// hash scans a bytea column of 32 bytes.
 type hash [32]byte
 
 func (h *hash) Scan(src any) error {

@@ -9,20 +9,21 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// invalidCatalog is the SQLSTATE of a database that is not there, and invalidAuthorization begins those of a login that is refused.
+// invalidCatalog is the SQLSTATE of a missing database, and invalidAuthorization the class of those
+// of a refused login.
 const (
 	invalidCatalog       = "3D000"
 	invalidAuthorization = "28"
 )
 
-// LoginRefused says that a server answered, and refused the role, its password, or the database: waiting for it to come up is of no
-// use.
+// LoginRefused reports whether a server refused the role, its password, or the database, so that
+// waiting for the server is of no use.
 func LoginRefused(err error) bool {
 	state := sqlState(err)
 	return state == invalidCatalog || strings.HasPrefix(state, invalidAuthorization)
 }
 
-// retold is an error with another text.
+// oneLine is an error with another text.
 type oneLine struct {
 	err  error
 	text string
@@ -33,8 +34,9 @@ func (t oneLine) Unwrap() error { return t.err }
 
 func connectFailed(err error) error { return fmt.Errorf("connect to database: %w", inOneLine(err)) }
 
-// inOneLine gives the error of a connect with a text of one line. A connect makes an attempt for each address, with TLS and without,
-// and tells of all of them: where a server answered with an error, that is the reason, and that another attempt found no TLS is none.
+// inOneLine returns the error of a connect with a text of one line. pgx tries each address, with
+// TLS and without, and lists all errors. If a server answered with an error, that is the reason;
+// that another attempt found no TLS is not.
 func inOneLine(err error) error {
 	connect, ok := errors.AsType[*pgconn.ConnectError](err)
 	if !ok {
@@ -52,7 +54,7 @@ func inOneLine(err error) error {
 			texts = append(texts, text)
 		}
 	}
-	before, _, _ := strings.Cut(err.Error(), "\n") // each attempt has a line of its own, unless it is the only one
+	before, _, _ := strings.Cut(err.Error(), "\n") // each attempt has its own line, unless there is only one
 	if before == err.Error() {
 		return err
 	}

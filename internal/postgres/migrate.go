@@ -16,23 +16,24 @@ import (
 	"github.com/seed503877ad/limits/migrations"
 )
 
-// Migration is a step of the schema.
+// Migration is one schema migration.
 type Migration struct {
 	Version int64
-	// Name is that of its file, empty where only a newer program has it.
+	// Name is its file name; empty if only a newer program has the file.
 	Name string
-	// AppliedAt is zero for one that was not applied.
+	// AppliedAt is zero if it was not applied.
 	AppliedAt time.Time
 }
 
-// Migrated is what a call did to the schema, which is at version To now.
+// Migrated is what a call did to the schema, which is now at version To.
 type Migrated struct {
 	Steps    int
 	From, To int64
 }
 
-// MigrateUp brings the schema to the version that this program knows. Any number of processes may call it at the same
-// time: one does the work, the others wait for it. A schema of a newer program is an error.
+// MigrateUp brings the schema to the version that this program knows. Any number of processes may
+// call it at the same time: one migrates, the others wait for it. It returns an error if the schema
+// is newer than the program.
 func MigrateUp(ctx context.Context, url string) (m Migrated, err error) {
 	err = withProvider(ctx, "migrate up", url, func(db *sql.DB, p *goose.Provider) error {
 		if err := checkEncoding(db.QueryRowContext(ctx, takesUTF8SQL)); err != nil {
@@ -51,7 +52,7 @@ func MigrateUp(ctx context.Context, url string) (m Migrated, err error) {
 	return m, err
 }
 
-// checkedVersion gives the version of a schema that is not newer than this program.
+// checkedVersion returns the version of the schema, or an error if it is newer than this program.
 func checkedVersion(ctx context.Context, p *goose.Provider) (int64, error) {
 	have, want, err := p.GetVersions(ctx)
 	if err != nil {
@@ -60,8 +61,9 @@ func checkedVersion(ctx context.Context, p *goose.Provider) (int64, error) {
 	return have, checkNotNewer(have, want)
 }
 
-// migrated tells where the steps that were done have led. What the version was before the lock was had may be long gone, so it is
-// taken from the first of them: versions are numbered without a gap.
+// migrated returns what the steps that were applied have changed. The version before is derived
+// from the first of them, since versions have no gaps: a version that was read before the lock may
+// be outdated.
 func migrated(ctx context.Context, p *goose.Provider, done []*goose.MigrationResult) (Migrated, error) {
 	to, err := p.GetDBVersion(ctx)
 	m := Migrated{len(done), to, to}
@@ -74,8 +76,8 @@ func migrated(ctx context.Context, p *goose.Provider, done []*goose.MigrationRes
 	return m, err
 }
 
-// MigrateDown takes the last step of the schema back, with the data in it. A schema of a newer program is an error, and so is
-// one without a step.
+// MigrateDown reverts the last step of the schema, and drops the data in it. It returns an error if
+// the schema is newer than the program, or has no step.
 func MigrateDown(ctx context.Context, url string) (m Migrated, err error) {
 	err = withProvider(ctx, "migrate down", url, func(db *sql.DB, p *goose.Provider) error {
 		have, err := checkedVersion(ctx, p)
@@ -99,7 +101,8 @@ func MigrateDown(ctx context.Context, url string) (m Migrated, err error) {
 	return m, err
 }
 
-// stepFailed says which step has failed. A step is a transaction, so nothing of it is done, where goose speaks of a part.
+// stepFailed says which step has failed. Each step is a transaction, so nothing of it was done,
+// although goose calls the result partial.
 func stepFailed(err error) error {
 	if part, ok := errors.AsType[*goose.PartialError](err); ok {
 		return fmt.Errorf("step %d, of which nothing was done: %w", part.Failed.Source.Version, part.Err)
@@ -107,15 +110,16 @@ func stepFailed(err error) error {
 	return err
 }
 
-// journalStep is the version that brings the journal.
+// journalStep is the migration that adds the journal.
 const journalStep = 6
 
-// Step 6 itself looks at the same, whoever takes it back.
+// Step 6 checks the same itself, whichever program reverts it.
 const unfoldedSQL = `
 SELECT (SELECT count(*) FROM journal) > 1 OR EXISTS (SELECT FROM journal WHERE length(changes) > 16)`
 
-// checkFolded tells the way out to who has taken back the steps behind the journal: no limiter of this release takes the schema as it is.
-// The steps behind it do not ask: whoever goes back no further than they do needs no limiter that may not run.
+// checkFolded says what to do for an operator who has reverted the steps after the journal: no
+// limiter of this release runs with the schema as it is. Those steps do not check, because an
+// operator who reverts only them needs no limiter of this release.
 func checkFolded(ctx context.Context, db *sql.DB) error {
 	var unfolded bool
 	if err := db.QueryRowContext(ctx, unfoldedSQL).Scan(&unfolded); err != nil {
@@ -128,12 +132,12 @@ func checkFolded(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// A version that was taken back has no row.
+// A reverted version has no row.
 const newerStepsSQL = `
 SELECT version_id, tstamp FROM goose_db_version WHERE is_applied AND version_id > $1 ORDER BY version_id`
 
-// MigrationStatus lists the steps that this program knows, in order, and then what a newer one has applied. With such a
-// one there is an error beside the list.
+// MigrationStatus lists the steps that this program knows, in order, and then those that a newer
+// program has applied. If there are any of the latter, it returns an error as well as the list.
 func MigrationStatus(ctx context.Context, url string) (steps []Migration, err error) {
 	err = withProvider(ctx, "read migration status", url, func(db *sql.DB, p *goose.Provider) error {
 		all, err := p.Status(ctx)
@@ -164,7 +168,7 @@ func MigrationStatus(ctx context.Context, url string) (steps []Migration, err er
 	return steps, err
 }
 
-// checkNotNewer is the error of a schema that is newer than this program.
+// checkNotNewer returns an error if the schema is newer than this program.
 func checkNotNewer(have, want int64) error {
 	if have > want {
 		return fmt.Errorf("the database is at version %d and this program knows %d; upgrade limiter to a release that knows version %d", have, want, have)
@@ -172,8 +176,9 @@ func checkNotNewer(have, want int64) error {
 	return nil
 }
 
-// withProvider runs f over the migrations and the database. Two that migrate at the same time are kept apart by an
-// advisory lock of the session, tried every second for five minutes, so the session has to be one's own.
+// withProvider runs f with the migrations and the database. Concurrent migrations exclude each
+// other by an advisory lock of the session, which is tried every second for five minutes. So the
+// session must not be shared.
 func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.Provider) error) error {
 	cfg, err := parse(url)
 	if err != nil {
@@ -211,19 +216,21 @@ func provider(db *sql.DB, options ...goose.ProviderOption) (*goose.Provider, err
 	return goose.NewProvider(goose.DialectPostgres, db, files, append(options, goose.WithDisableGlobalRegistry(true))...)
 }
 
-// A version that was taken back has no row.
+// A reverted version has no row.
 const schemaVersionSQL = `
 SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`
 
-// A partitioned table has the same place once in each partition: what is removed by place would go from all of them.
+// Each partition of a partitioned table may have the same ctid, so deleting by ctid could delete a
+// row in each.
 const plainTableSQL = `
 SELECT relkind = 'r' FROM pg_class WHERE oid = 'counters'::regclass`
 
-// One with several bytes for some of its letters takes no others, where one with a byte for each takes whatever comes.
+// An encoding with several bytes for some characters refuses others; one with a byte for each
+// accepts any bytes.
 const takesUTF8SQL = `
 SELECT getdatabaseencoding(), getdatabaseencoding() = 'UTF8' OR pg_encoding_max_length(pg_char_to_encoding(getdatabaseencoding())) = 1`
 
-// checkEncoding refuses a database that takes keys in plain letters and fails at the first other one.
+// checkEncoding refuses a database that accepts keys of ASCII and fails at the first other one.
 func checkEncoding(row interface{ Scan(into ...any) error }) error {
 	var name string
 	var takes bool
@@ -235,7 +242,8 @@ func checkEncoding(row interface{ Scan(into ...any) error }) error {
 	return err
 }
 
-// CheckSchema tells whether this program and the schema fit together; its errors say what to do.
+// CheckSchema returns an error if this program and the schema do not fit together, which says what
+// to do.
 func (s *Store) CheckSchema(ctx context.Context) error {
 	want, err := knownVersion()
 	if err != nil {
@@ -268,12 +276,14 @@ func (s *Store) CheckSchema(ctx context.Context) error {
 	return nil
 }
 
-// Copies of a database share when it was made, databases of one server their numbers at most.
+// Neither part is unique by itself: copies of a database share the time of its first migration, and
+// databases of different servers may share an OID.
 const identitySQL = `
 SELECT 'postgres ' || current_database() || ', ' || d.oid || '.' || (SELECT extract(epoch FROM min(tstamp))::numeric FROM goose_db_version)
 FROM pg_database d WHERE d.datname = current_database()`
 
-// Identity names what this store counts in: workers that share their counters have the same. The schema must be there.
+// Identity names the database: workers that share their counters have the same. The schema must
+// exist.
 func (s *Store) Identity(ctx context.Context) (id string, err error) {
 	if err := s.relay.QueryRow(ctx, identitySQL).Scan(&id); err != nil {
 		return "", fmt.Errorf("tell the database from others: %w", err)
@@ -281,7 +291,7 @@ func (s *Store) Identity(ctx context.Context) (id string, err error) {
 	return id, nil
 }
 
-// knownVersion is that of the last file.
+// knownVersion returns the version of the last migration file.
 func knownVersion() (last int64, err error) {
 	names, err := fs.Glob(migrations.FS, "postgres/*.sql")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// The place in the queue is given back too, because an update gives its rows in no order. A row that moved before it was
-	// locked stays for the next time.
+	// Also returns the previous due_at, because UPDATE returns rows in no particular order. A row
+	// that moved before it was locked stays until the next time.
 	pendingAlertsSQL = `
 WITH due AS MATERIALIZED (
 	SELECT ctid, due_at FROM alerts WHERE notice = 'pending' AND (due_at <= ` + sinceMillis + ` OR due_at > ` + sinceMillis + ` + 3600000)
@@ -40,7 +40,7 @@ WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at `
 	resolvableAlertsSQL = resolvable + `<= ` + sinceMillis + `
 ORDER BY resolve_at LIMIT $1 FOR UPDATE SKIP LOCKED`
 
-	// With both in one statement all that are open would be read.
+	// A statement of its own: with both conditions in one, all open alerts would be read.
 	resolvableAheadSQL = resolvable + `> ` + sinceMillis + ` + $2
 ORDER BY resolve_at LIMIT $1 FOR UPDATE SKIP LOCKED`
 
@@ -69,13 +69,13 @@ UPDATE alerts a SET held_until = u.held_until FROM (
 	SELECT * FROM unnest($1::text[], $2::bigint[]) AS u (id, held_until)` + thoseAlerts
 )
 
-// claimed is a row with its place in the queue.
+// claimed is a row with its due time before the claim.
 type claimed[R any] struct {
 	row R
 	due int64
 }
 
-// inOrder gives the rows of a claim, the first due first.
+// inOrder returns the rows of a claim, the first due first.
 func inOrder[R any](all []claimed[R], id func(*R) string) []R {
 	slices.SortFunc(all, func(a, b claimed[R]) int {
 		return cmp.Or(cmp.Compare(a.due, b.due), strings.Compare(id(&a.row), id(&b.row)))
@@ -104,7 +104,7 @@ func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err
 		return nil, nil
 	}
 	byID := make(map[string]*alerts.Told, len(all))
-	for i := range slices.Backward(all) { // of two for one alert, the first counts
+	for i := range slices.Backward(all) { // of two results for one alert, the first counts
 		byID[all[i].Alert] = &all[i]
 	}
 	ids := sortedUnique(column(all, func(t *alerts.Told) string { return t.Alert }))
@@ -139,7 +139,7 @@ func writeTold(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]*al
 	return tx.SendBatch(ctx, &b).Close()
 }
 
-// lockAlerts runs a query for alerts, and the clock behind it.
+// lockAlerts runs a query that locks alerts, and then reads the clock.
 func lockAlerts(ctx context.Context, tx pgx.Tx, sql string, args ...any) (all []alerts.Alert, now int64, err error) {
 	var b pgx.Batch
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
@@ -193,12 +193,12 @@ func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Al
 func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string, error) {
 	from := after
 	if after != "" {
-		from += "\x01" // nothing is between the two: no text has a NUL
+		from += "\x01" // the next string after it: no text has a NUL
 	}
 	return read(ctx, s, "read whose alerts are held", oneColumn[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.HoldWithin.Milliseconds())
 }
 
-// errNoName keeps alerts from being told of again and again.
+// errNoName prevents a digest without a name, whose alerts would be sent again and again.
 var errNoName = errors.New("the digest has no name")
 
 // DigestAlerts implements [alerts.Store].

@@ -45,7 +45,8 @@ func (t *tx) sendEvents(p *pgconn.Pipeline, events []engine.Event) error {
 }
 
 const (
-	// SKIP LOCKED: what another relay holds is being published. It is in the outbox still, so it counts for where that begins.
+	// SKIP LOCKED, because another relay is publishing the locked rows. They are still in the
+	// outbox, so they count for its first row.
 	readOutboxSQL = `
 SELECT seq, id, type, data, (SELECT seq FROM outbox WHERE seq >= $2 ORDER BY seq LIMIT 1) AS first
 FROM outbox WHERE seq >= $2 ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED`
@@ -56,7 +57,7 @@ DELETE FROM outbox WHERE seq = ANY ($1::bigint[])`
 	countOutboxSQL = `
 SELECT count(*) FROM outbox`
 
-	// What was published since leaves its place to the others.
+	// Also removes the marks of events that have been published.
 	refuseEventsSQL = `
 WITH published AS (
 	DELETE FROM outbox_refused r WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.seq = r.seq)
@@ -67,18 +68,20 @@ INSERT INTO outbox_refused SELECT seq FROM outbox WHERE id = ANY ($1::text[]) ON
 SELECT data, ` + nowMillis + ` FROM outbox o WHERE NOT EXISTS (SELECT FROM outbox_refused r WHERE r.seq = o.seq) ORDER BY seq LIMIT 1`
 )
 
-// outboxFront is where the outbox begins, as far as that is known. As long as any transaction of the database may still see events that were
-// removed, a look that begins before them goes over all of them.
+// outboxStart is the number of the first row of the outbox, as far as it is known. As long as any
+// transaction of the database may see removed rows, a scan that starts before them goes over all of
+// them.
 //
-// Events get their numbers in turn, so none comes in front of one that was seen. But a server that takes over may give numbers once more
-// that were given and lost, and an operator may put events back: now and then it is looked for from the first number on.
+// Rows are numbered in order, so none is added before one that was seen. But a server that takes
+// over after a failover may assign numbers again, and an operator may restore rows. So now and then
+// the scan starts from the beginning.
 type outboxStart struct {
 	sync.Mutex
 	seq         int64
 	rescannedAt time.Time
 }
 
-// lookEvery is how often it is looked for.
+// rescanEvery is how often the scan starts from the beginning.
 const rescanEvery = time.Minute
 
 func (f *outboxStart) get() int64 {
@@ -91,22 +94,22 @@ func (f *outboxStart) get() int64 {
 	return 0
 }
 
-// begins notes the number of the first event that was there at a look.
+// set stores the number of the first row that a scan found.
 func (f *outboxStart) set(seq int64) {
 	f.Lock()
 	defer f.Unlock()
 	f.seq = seq
 }
 
-// settleTimeout is for removing what was acknowledged after the caller's context has ended.
+// settleTimeout bounds the removal of acknowledged events after the caller's context has ended.
 const settleTimeout = 2 * time.Second
 
-// Relay hands up to max of the oldest events to publish and removes those whose ids publish returns, even when it
-// also returns an error. It returns how many were removed.
+// Relay passes up to max of the oldest events to publish, and removes those whose ids publish
+// returns, even if it also returns an error. It returns how many it removed.
 //
-// The events stay locked while publish runs, so no other relay gets them, and become free the moment the process
-// dies. A crash between publish and removal hands an event out again, with the same id. publish must return within
-// 30 s.
+// The events stay locked while publish runs, so no other relay gets them; if the process dies they
+// are free again. After a crash between publish and removal, an event is passed again with the same
+// id. publish must return within 30 s.
 func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error) {
 	release, err := acquire(ctx, s.relaySlots)
 	if err != nil {
@@ -120,7 +123,7 @@ func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Con
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 		defer cancel()
-		_ = tx.Rollback(ctx) // nothing to do behind a commit
+		_ = tx.Rollback(ctx) // does nothing after a commit
 	}()
 	events, seqs, err := s.readOutbox(ctx, tx, max)
 	if err != nil {
@@ -143,7 +146,7 @@ func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Con
 	return n, nil
 }
 
-// readOutbox also gives the row number of each id.
+// readOutbox returns events and the row number of each id.
 func (s *Store) readOutbox(ctx context.Context, tx pgx.Tx, max int) ([]engine.Event, map[string]int64, error) {
 	rows, err := tx.Query(ctx, readOutboxSQL, max, s.outboxStart.get())
 	if err != nil {
@@ -183,7 +186,7 @@ func deleteOutbox(ctx context.Context, tx pgx.Tx, acked []string, seqs map[strin
 	return int(tag.RowsAffected()), tx.Commit(ctx)
 }
 
-// Backlog is how many events wait to be published.
+// Backlog returns how many events wait to be published.
 func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 	if err := s.relay.QueryRow(ctx, countOutboxSQL).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count outbox: %w", err)
@@ -191,13 +194,13 @@ func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// RefuseEvents notes of events that they wait because of what they are.
+// RefuseEvents marks events that the stream refuses as they are, so that OutboxAge leaves them out.
 func (s *Store) RefuseEvents(ctx context.Context, ids []string) error {
 	_, err := s.exec(ctx, "mark events", refuseEventsSQL, ids)
 	return err
 }
 
-// OutboxAge is how long the event has waited that has waited longest, but for those that are refused; 0 when none waits.
+// OutboxAge returns how long the oldest event has waited, apart from refused ones; 0 if none waits.
 func (s *Store) OutboxAge(ctx context.Context) (time.Duration, error) {
 	var data []byte
 	var now int64

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// The row of revisions stays locked up to the commit, so changes are committed one after another.
+	// The revision row stays locked until the commit, so changes are committed one after another.
 	nextRevisionSQL = `
 UPDATE override_revision SET changed = changed + 1 WHERE one RETURNING changed`
 
@@ -76,7 +76,7 @@ func (s *Store) PutOverride(ctx context.Context, o overrides.Override, most int)
 // DeleteOverride implements [overrides.Store].
 func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool, err error) {
 	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
-		// The revision first, in the order in which PutOverride locks.
+		// The revision first, as PutOverride does: all lock in the same order.
 		if _, err := tx.Exec(ctx, nextRemovalSQL); err != nil {
 			return err
 		}
@@ -87,7 +87,8 @@ func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool
 	return found, err
 }
 
-// PruneOverrides removes up to max overrides that expired before a moment, and gives how many.
+// PruneOverrides removes up to max overrides that expired before the given time, and returns how
+// many.
 func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (n int, err error) {
 	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, nextRemovalSQL); err != nil {
@@ -105,7 +106,7 @@ func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (
 	return n, nil
 }
 
-// errNothing rolls back, so that no worker reads all overrides again for nothing.
+// errNothing rolls back the new revision, which would make every worker read all overrides again.
 var errNothing = errors.New("there is nothing to remove")
 
 // ListOverrides implements [overrides.Store].
@@ -117,8 +118,8 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 	return read(ctx, s, "read overrides", overrideFields, sql, args...)
 }
 
-// OverrideChanges implements [overrides.Store]. The revision is read first: what is committed between the two reads is
-// read twice, and never missed.
+// OverrideChanges implements [overrides.Store]. It reads the revision first, so a change that is
+// committed between the two reads is returned twice rather than missed.
 func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
 	var revision, removed int64
 	if err := s.relay.QueryRow(ctx, readRevisionSQL).Scan(&revision, &removed); err != nil {
@@ -131,7 +132,7 @@ func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.C
 	return c, err
 }
 
-// overrideFields are where [overrideColumns] go.
+// overrideFields returns the scan targets of [overrideColumns].
 func overrideFields(o *overrides.Override) []any {
 	return []any{&o.Policy, &o.Name, &o.Subject, jsonColumn{o}}
 }

@@ -10,24 +10,27 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrPooled says that connections do not keep a session of the server each: a pooler in between pools transactions, or
-// statements. Prepared statements would be missing or another's, time limits and advisory locks would be lost, now and then.
+// ErrPooled says that connections do not have a server session each, because a pooler in between
+// pools transactions or statements. Prepared statements would be missing or belong to another
+// client, and timeouts and advisory locks would be lost at times.
 var ErrPooled = errors.New("a pooler in between pools transactions or statements, and each connection needs a session of its own; " +
 	"set pool_mode = session for this database (PgBouncer), or connect without the pooler")
 
-// A session by its process, and when that began: servers behind one address count their processes each.
+// A session is named by its server process and when that began, because servers behind one address
+// number their processes independently.
 const sessionSQL = `
 SELECT pid || ' since ' || backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()`
 
-// A pooler that does not reset sessions (PgBouncer with an empty server_reset_query) hands them on with what the one before has
-// prepared, under the names that we use.
+// A pooler that does not reset sessions (PgBouncer with an empty server_reset_query) passes them on
+// with the statements that the previous client prepared, under the names that we use.
 const deallocateSQL = `DEALLOCATE ALL; `
 
-// sessionRounds is how often two connections are asked. A pooler gives away the session that was used last, so the first
-// round tells, unless others use it at the same time.
+// sessionRounds is how often two connections are compared. A pooler hands out the session that was
+// used last, so the first round shows it unless others use the pooler at the same time.
 const sessionRounds = 8
 
-// CheckSessions tells whether the server answers and each connection has a session of its own; else the error is [ErrPooled].
+// CheckSessions returns an error if the server does not answer, and [ErrPooled] if connections do
+// not have a session of their own.
 func (s *Store) CheckSessions(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, decisionTimeout)
 	defer cancel()
@@ -43,7 +46,7 @@ func (s *Store) CheckSessions(ctx context.Context) error {
 	return checkDistinct(ctx, both[0], both[1])
 }
 
-// checkSessions does the same with connections that it makes.
+// checkSessionsOf is CheckSessions with connections of its own.
 func checkSessionsOf(ctx context.Context, cfg *pgx.ConnConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, decisionTimeout)
 	defer cancel()
@@ -81,7 +84,7 @@ func checkDistinct(ctx context.Context, a, b *pgconn.PgConn) error {
 	return nil
 }
 
-// sessionOf asks without a prepared statement, which is what a pooler of transactions breaks first.
+// sessionOf uses no prepared statement, which is what a pooler of transactions would break first.
 func sessionOf(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 	results, err := execSimple(ctx, conn, sessionSQL)
 	if err != nil {
@@ -93,16 +96,17 @@ func sessionOf(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 	return string(results[0].Rows[0][0]), nil
 }
 
-// migrating sets up the sessions of migrations: without statements that others prepared, and with what a role or database has
-// in mind for others left out, as far as it would break them, except what the URL sets. What they wait for locks is left to the
-// operator: a step that waits holds up all who come behind it.
+// configureMigrationSession sets up the sessions of migrations: it drops prepared statements of
+// others, and overrides those defaults of the role or database that would break a migration, unless
+// the URL sets them. lock_timeout is left to the operator: a step that waits holds up everything
+// that comes after it.
 func configureMigrationSession(cfg *pgx.ConnConfig) {
 	settings := deallocateSQL + encodingSQL + setUnlessInURL(cfg.RuntimeParams, [][2]string{
 		{"default_transaction_read_only", "off"},
 		{"default_transaction_isolation", "'read committed'"},
 		{"statement_timeout", "0"},
 		{"idle_in_transaction_session_timeout", "0"},
-		{"timezone", "'UTC'"}, // the time of a step is kept without its zone
+		{"timezone", "'UTC'"}, // goose stores the time of a step without its zone
 	})
 	validate := cfg.ValidateConnect
 	cfg.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
@@ -113,12 +117,13 @@ func configureMigrationSession(cfg *pgx.ConnConfig) {
 	}
 }
 
-// ask sends the first statements of a connection. A pooler lets anybody in, and whoever has no session waits there.
+// execSimple sends the first statements of a connection. A pooler accepts any number of clients,
+// and those without a session wait there.
 func execSimple(ctx context.Context, conn *pgconn.PgConn, sql string) ([]*pgconn.Result, error) {
 	sent := time.Now()
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if pgconn.Timeout(err) {
-		// Not wrapped: of an error with a timeout in it pgx leaves nothing but the timeout.
+		// Not wrapped: pgx would reduce an error that wraps a timeout to the timeout.
 		err = fmt.Errorf("no answer in %s: the server hangs, or a pooler in between has no session left (PgBouncer: pool_size, and "+
 			"max_db_connections, have to be the connections of all programs together)", time.Since(sent).Round(100*time.Millisecond))
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// Receipts are read behind the locks, so that a request that waited for the same counters sees the receipt that the
-// one before it wrote. The limit keeps the planner from turning the join around.
+// Receipts are read after the turn was taken, so that a request sees the receipt that an earlier
+// one with its id has written. The LIMIT keeps the planner from swapping the sides of the join.
 const readReceiptsSQL = `
 SELECT i.ord, r.fingerprint, r.answer, r.expires_at
 FROM unnest($1::text[]) WITH ORDINALITY AS i (id, ord)
@@ -23,11 +23,11 @@ func (t *tx) sendReceipts(p *pgconn.Pipeline, ids []string) {
 		return
 	}
 	t.setIDs(ids)
-	t.ids = ids // they name the receipts that come back
+	t.ids = ids // the result has positions instead of ids
 	t.all.send(p, stReadReceipts, t.params.values)
 }
 
-// name makes ids the one parameter of a statement.
+// setIDs makes ids the only parameter of a statement.
 func (t *tx) setIDs(ids []string) {
 	t.params.reset()
 	param := t.params.add(textOID, len(ids))
@@ -36,7 +36,7 @@ func (t *tx) setIDs(ids []string) {
 	}
 }
 
-// readReceipts reads the answer to sendReceipts.
+// readReceipts reads the result of sendReceipts.
 func (t *tx) readReceipts(p *pgconn.Pipeline, n int) ([]*engine.Receipt, error) {
 	rr, err := result(p)
 	if err != nil {
@@ -74,7 +74,7 @@ func (t *tx) sendStaleReceipts(p *pgconn.Pipeline, ids []string) {
 	t.send(p, step{"remove stale receipts", stDeleteReceipts, anyNumber})
 }
 
-// No ON CONFLICT: whoever comes second has to answer from the receipt of the first.
+// No ON CONFLICT: the second request with an id has to be answered from the receipt of the first.
 const insertReceiptsSQL = `
 INSERT INTO receipts (id, fingerprint, answer, expires_at)
 SELECT * FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::bigint[])`

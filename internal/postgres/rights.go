@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// Rights are those to tables that a part of the program cannot do without, as deploy/roles.sql grants them to a role.
+// Rights are the privileges on tables that a part of the program needs, as deploy/roles.sql grants
+// them to a role.
 type Rights struct {
 	role   string
 	tables map[string][]string
@@ -13,14 +14,14 @@ type Rights struct {
 
 var readAndWrite = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 
-// RightsToDecide are those of decisions.
+// RightsToDecide are those that decisions need.
 func RightsToDecide() Rights {
 	return Rights{"limits_worker", map[string][]string{
 		"counters": readAndWrite, "receipts": readAndWrite, "outbox": readAndWrite, "journal": {"SELECT", "INSERT", "DELETE"},
 	}}
 }
 
-// RightsToAlert are those of alerts and jobs.
+// RightsToAlert are those that alerts and jobs need.
 func RightsToAlert() Rights {
 	return Rights{"limits_alerter", map[string][]string{
 		"alert_events": readAndWrite, "alert_groups": readAndWrite, "alerts": readAndWrite, "alert_deliveries": readAndWrite,
@@ -28,13 +29,13 @@ func RightsToAlert() Rights {
 	}}
 }
 
-// A table that is not there is no matter of rights.
+// has_table_privilege is NULL for a missing table, which is not an error of privileges.
 const missingRightsSQL = `
 SELECT current_user::text, string_agg(p || ' on ' || t, ', ' ORDER BY t, p) FROM unnest($1::text[], $2::text[]) wanted (t, p)
 WHERE NOT has_table_privilege(to_regclass(t), p)`
 
-// CheckRights tells whether the role of the connections has all that is needed; the error names what it lacks. A server can be reached
-// without a right, and takes nothing.
+// CheckRights returns an error that names the privileges which the role of the connections lacks.
+// Without them the server can be reached, but refuses to work.
 func (s *Store) CheckRights(ctx context.Context, needs ...Rights) error {
 	for _, n := range needs {
 		var tables, rights []string

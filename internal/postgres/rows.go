@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// read reads all rows of one statement; act is how errors call that, and fields are where the columns of a row go.
+// read returns all rows of a query. act names it in errors, and fields returns the scan targets of
+// a row.
 func read[R any](ctx context.Context, s *Store, act string, fields func(*R) []any, sql string, args ...any) ([]R, error) {
 	rows, err := s.relay.Query(ctx, sql, args...)
 	all, err := collect(rows, err, fields)
@@ -19,7 +20,7 @@ func read[R any](ctx context.Context, s *Store, act string, fields func(*R) []an
 	return all, nil
 }
 
-// collect gives all rows, and nil for none.
+// collect returns all rows; nil if there are none.
 func collect[R any](rows pgx.Rows, err error, fields func(*R) []any) ([]R, error) {
 	if err != nil {
 		return nil, err
@@ -30,10 +31,10 @@ func collect[R any](rows pgx.Rows, err error, fields func(*R) []any) ([]R, error
 	})
 }
 
-// itself is where the one column of a row goes.
+// oneColumn is the scan target of a row with one column.
 func oneColumn[V any](v *V) []any { return []any{v} }
 
-// first gives the first row, if there is one.
+// first returns the first row, if there is one.
 func first[R any](all []R, err error) (r R, found bool, _ error) {
 	if err != nil || len(all) == 0 {
 		return r, false, err
@@ -41,7 +42,7 @@ func first[R any](all []R, err error) (r R, found bool, _ error) {
 	return all[0], true, nil
 }
 
-// exec runs one statement, and gives how many rows it changed; act is how errors call that.
+// exec runs a statement and returns how many rows it changed. act names it in errors.
 func (s *Store) exec(ctx context.Context, act, sql string, args ...any) (int, error) {
 	tag, err := s.relay.Exec(ctx, sql, args...)
 	if err != nil {
@@ -50,11 +51,11 @@ func (s *Store) exec(ctx context.Context, act, sql string, args ...any) (int, er
 	return int(tag.RowsAffected()), nil
 }
 
-// attempts bounds how often a transaction is tried that lost a race.
+// attempts bounds how often transact runs a transaction that loses races.
 const attempts = 5
 
-// transact runs f in a transaction, again when it lost a race with another. Each statement sees what was committed before
-// it began, whatever the database's default.
+// transact runs f in a transaction, and again if it lost a race with another one. Each statement
+// sees what was committed before it began, whatever the database's default.
 func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) error) (err error) {
 	for range attempts {
 		err = pgx.BeginTxFunc(ctx, s.relay, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
@@ -68,7 +69,7 @@ func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) erro
 	return fmt.Errorf("%s, %d times: %w", act, attempts, err)
 }
 
-// change is exec in a transaction, which may have to be tried again.
+// change is exec in a transaction of its own, which may have to run again.
 func (s *Store) change(ctx context.Context, act, sql string, args ...any) (n int, err error) {
 	err = s.transact(ctx, act, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sql, args...)
@@ -89,7 +90,7 @@ func lostRace(err error) bool {
 	return false
 }
 
-// document scans a column of JSON into what it points to.
+// jsonColumn decodes a column of JSON into the value that it points to.
 type jsonColumn struct{ into any }
 
 func (d jsonColumn) Scan(src any) error {
@@ -102,7 +103,7 @@ func (d jsonColumn) Scan(src any) error {
 	return fmt.Errorf("a document of type %T", src)
 }
 
-// encode gives the JSON of each row, for a column.
+// encode returns the JSON of each row, for a column.
 func encode[R any](rows []R, document func(*R) any) ([]string, error) {
 	all := make([]string, len(rows))
 	for i := range rows {
@@ -115,7 +116,7 @@ func encode[R any](rows []R, document func(*R) any) ([]string, error) {
 	return all, nil
 }
 
-// clean makes text of somebody else's that PostgreSQL takes: without NUL, and UTF-8.
+// sanitize makes foreign text acceptable to PostgreSQL: without NUL, and valid UTF-8.
 func sanitize(text string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
 }

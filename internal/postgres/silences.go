@@ -12,7 +12,7 @@ import (
 const (
 	silenceColumns = `body, id, created_at, expires_at`
 
-	// What is volatile in a subquery is asked once.
+	// The subquery makes the clock be read once.
 	addSilenceSQL = `
 INSERT INTO alert_silences (id, created_at, expires_at, body)
 SELECT $1, at, at + $2, $3 FROM (SELECT ` + nowMillis + ` AS at) now RETURNING ` + silenceColumns
@@ -23,7 +23,7 @@ UPDATE alert_silences a SET expires_at = ` + sinceMillis + ` FROM (
 ) p
 WHERE a.ctid = p.ctid AND a.expires_at > ` + sinceMillis + ` RETURNING ` + silenceColumns
 
-	// Few are in force, among many that ended.
+	// Materialized, because few silences are active and many have ended.
 	silencesSQL = `
 WITH now AS MATERIALIZED (
 	SELECT * FROM alert_silences WHERE expires_at > ` + sinceMillis + ` ORDER BY expires_at
@@ -34,7 +34,7 @@ SELECT ` + silenceColumns + ` FROM now ORDER BY created_at DESC, id DESC LIMIT $
 SELECT ` + silenceColumns + ` FROM alert_silences ORDER BY created_at DESC, id DESC LIMIT $1`
 )
 
-// silenceFields are where [silenceColumns] go.
+// silenceFields returns the scan targets of [silenceColumns].
 func silenceFields(s *alerts.Silence) []any {
 	return []any{jsonColumn{s}, &s.ID, &s.CreatedAt, &s.ExpiresAt}
 }

@@ -11,34 +11,36 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// Everybody locks groups before alerts before deliveries, and each in order, so no two ever wait for each other. The
-// lateral subqueries leave the planner no choice but to go through the arrays in their order.
+// To avoid deadlocks, every transaction locks groups before alerts before deliveries, and each of
+// them in order. The lateral subqueries make the planner go through the arrays in their order.
 const (
-	// An id that another transaction has just inserted is waited for.
+	// Waits for another transaction that has just inserted the same id.
 	takeEventsSQL = `
 INSERT INTO alert_events (id, taken_at)
 SELECT id, ` + nowMillis + ` FROM unnest($1::text[]) AS u (id)
 ON CONFLICT DO NOTHING RETURNING id`
 
-	// changedAt is rounded up to a whole hour, see the migration.
+	// changedAt is rounded up to a whole hour: see migration 5.
 	changedAt = `((floor(extract(epoch FROM clock_timestamp()) / 3600) + 1) * 3600000)::bigint`
 
-	// Nothing is updated, and yet what is there is locked. DO NOTHING would not lock, and SELECT FOR UPDATE would not see
-	// a group that somebody makes at the same time.
+	// Updates nothing, but locks the existing rows. DO NOTHING would not lock them, and SELECT FOR
+	// UPDATE would not see a group that another transaction inserts at the same time.
 	lockGroupsSQL = `
 INSERT INTO alert_groups AS g (rule, grp, state, changed_at)
 SELECT rule, grp, '', ` + changedAt + ` FROM unnest($1::text[], $2::text[]) AS u (rule, grp)
 ON CONFLICT (rule, grp) DO UPDATE SET state = g.state WHERE false`
 
-	// A limit keeps a subquery from becoming a join, and an order by what is looked up names its index.
+	// LIMIT keeps a subquery from becoming a join, and ORDER BY makes it use the index of that
+	// column.
 	readGroupsSQL = `
 SELECT g.rule, g.grp, g.state FROM unnest($1::text[], $2::text[]) AS u (rule, grp)
 CROSS JOIN LATERAL (
 	SELECT rule, grp, state FROM alert_groups WHERE rule = u.rule AND grp = u.grp AND state <> '' LIMIT 1
 ) g`
 
-	// A range over both columns would be read up to the end of the rule where there is none. Locked in order of id, as Tell
-	// does. One that was resolved while its lock was waited for is open no more.
+	// A range over both columns would be read up to the end of the rule if there is no row. Alerts
+	// are locked in order of id, as in Tell. An alert may have been resolved while its lock was
+	// waited for.
 	lockAlertsSQL = `
 SELECT ` + alertColumns + `
 FROM unnest(ARRAY(
@@ -61,7 +63,8 @@ CROSS JOIN LATERAL (
 
 	alertClockSQL = `SELECT ` + nowMillis
 
-	// The groups are there and locked: an upsert needs no join, of which there are many plans.
+	// The groups exist and are locked. An upsert is used because it needs no join, which has many
+	// plans.
 	writeGroupsSQL = `
 INSERT INTO alert_groups (rule, grp, state, changed_at)
 SELECT rule, grp, state, ` + changedAt + ` FROM unnest($1::text[], $2::text[], $3::text[]) AS u (rule, grp, state)
@@ -74,7 +77,7 @@ SELECT id, rule, grp, subject, type, username, policy, raised_at, resolve_at, 0,
 FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::text[])
 	AS u (id, rule, grp, subject, type, username, policy, raised_at, resolve_at, body)`
 
-	// A pending one keeps its due_at: somebody may be at it.
+	// A pending alert keeps its due_at, since an alerter may be working on it.
 	updateAlertsSQL = `
 UPDATE alerts a SET body = u.body, resolve_at = u.resolve_at,
 	notice = CASE WHEN a.notice = 'silenced' AND u.pending THEN 'pending' ELSE a.notice END,
@@ -98,7 +101,7 @@ func (s *Store) Take(ctx context.Context, t alerts.Taking, decide func(alerts.Ta
 	})
 }
 
-// ordered gives what there is once each, in the order in which it is locked.
+// sortedUnique returns each string once, in the order in which rows are locked.
 func sortedUnique(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
 
 func orderedGroups(all []alerts.GroupID) (rules, keys []string) {
@@ -113,7 +116,7 @@ func compareGroups(a, b alerts.GroupID) int {
 	return strings.Compare(a.Key, b.Key)
 }
 
-// readTaken locks and reads, in one round trip, the clock last.
+// readTaken locks and reads in one round trip, with the clock last.
 func readTaken(ctx context.Context, tx pgx.Tx, t *alerts.Taking) (alerts.Taken, error) {
 	taken := alerts.Taken{
 		Fresh: map[string]bool{}, States: map[alerts.GroupID]json.RawMessage{},

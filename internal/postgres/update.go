@@ -299,7 +299,7 @@ func (s *Store) writePlan(ctx context.Context, t *tx, at moment, plan planner) e
 type tx struct {
 	conn    *pgconn.PgConn
 	all     *prepared
-	commits bool // BEGIN was sent, so COMMIT has to be
+	commits bool // after BEGIN, so that COMMIT has to be sent; else a pipeline is an implicit transaction
 
 	params   arrays
 	record   record

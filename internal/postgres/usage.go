@@ -60,8 +60,8 @@ func column[R, V any](rows []R, get func(*R) V) []V {
 	return values
 }
 
-// insertUsage tells apart what was refused, and may be written again, from what may have been written. The connection
-// is taken first, because without one it is sure that nothing was.
+// insertUsage distinguishes a refused insert, which may be repeated, from one that may have been
+// committed. It acquires the connection first, because an error of that is of the first kind.
 func (s *Store) insertUsage(ctx context.Context, act, sql string, columns ...any) error {
 	conn, err := s.relay.Acquire(ctx)
 	if err != nil {
@@ -78,8 +78,9 @@ func (s *Store) insertUsage(ctx context.Context, act, sql string, columns ...any
 	return commitUnknown(act, err)
 }
 
-// topUsageSQL orders by a column. Sums are capped where JSON numbers stop to be exact. Of the hour in which a question begins a
-// rollup has left no minutes: all of it counts.
+// topUsageSQL orders by the sum of a column. Sums are capped at the largest integer that JSON
+// numbers represent exactly. If the range begins within an hour that was rolled up, all of that
+// hour counts.
 func topUsageSQL(by string) string {
 	return `
 SELECT key, policy, user_name, least(sum(allowed), 9007199254740991)::bigint, least(sum(denied), 9007199254740991)::bigint,
@@ -143,14 +144,15 @@ func (s *Store) EndpointErrors(ctx context.Context, q usage.LogQuery) ([]usage.F
 
 func logArgs(q usage.LogQuery) []any { return []any{q.Since, q.Until, q.Prefix, q.Max} }
 
-// reportingSQL sets up the transaction of a question about usage. The planner, which takes a range of time for a few rows, would
-// sort all minutes of a day, on the disk, to sum them up in order; without that it has a sum for each key in memory. The order of
-// what comes out is sorted all the same: there is no other way.
+// reportingSQL sets up the transaction of a usage report. The planner expects few rows in a range
+// of time, so it would sort all minutes of a day on disk to group them. With enable_sort off it
+// groups by a hash table in memory. The result is still sorted, because there is no other way to
+// order it.
 const reportingSQL = `
 SELECT set_config('enable_sort', 'off', true), set_config('statement_timeout', coalesce($1, current_setting('statement_timeout')), true)`
 
-// report is read of a question about usage. It may take as long as its caller has: seconds to who waits for the answer, minutes to a
-// job.
+// report is read for a usage report. It may take as long as the caller's context allows: seconds
+// for a request, minutes for a job.
 func report[R any](ctx context.Context, s *Store, fields func(*R) []any, sql string, args ...any) (all []R, err error) {
 	release, err := acquire(ctx, s.reportSlot)
 	if err != nil {
@@ -181,7 +183,7 @@ func report[R any](ctx context.Context, s *Store, fields func(*R) []any, sql str
 }
 
 const (
-	// What another worker writes to, or rolls up, is left to the next time.
+	// Rows that another worker writes to or rolls up are left to the next time.
 	rollupUsageSQL = `
 WITH gone AS (
 	DELETE FROM usage_counts WHERE ctid = ANY (ARRAY(
