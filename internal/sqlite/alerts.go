@@ -11,7 +11,7 @@ import (
 var _ alerts.Store = (*Store)(nil)
 
 const (
-	// The body comes first: what the other columns hold is read over what it says.
+	// The body comes first, because the other columns overwrite fields that it may have too.
 	alertColumns = `body, rule, grp, raised_at, resolve_at, resolved_at, notice, reason, notice_at, held_until, digest`
 
 	alertSQL = `SELECT ` + alertColumns + ` FROM alerts WHERE id = ?1`
@@ -27,13 +27,13 @@ SELECT ` + alertColumns + ` FROM alerts WHERE (raised_at, id) < (?2, ?3) AND (?4
 
 	listAlertsOfUserSQL = alertsFilter + ` AND username = ?6` + alertsOrder
 
-	// The plus keeps the index of what is open out of it.
+	// The plus keeps SQLite from using the index of open alerts.
 	listOpenAlertsOfUserSQL = alertsFilter + ` AND +resolved_at = 0 AND username = ?6` + alertsOrder
 )
 
-// alertFields are where [alertColumns] go.
+// alertFields returns the scan targets of [alertColumns].
 func alertFields(a *alerts.Alert) []any {
-	return []any{document{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
+	return []any{jsonColumn{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
 		&a.HeldUntil, &a.Digest}
 }
 
@@ -90,10 +90,10 @@ DELETE FROM alert_events WHERE id IN (
 	SELECT id FROM alert_events WHERE taken_at < ?1 ORDER BY taken_at LIMIT ?2)`
 )
 
-// pruning is a statement that removes some of what is before a moment, and how an error calls that.
+// pruning is a statement that removes rows older than a time; act names it in errors.
 type pruning struct{ act, sql string }
 
-// prune runs all, and gives how much they removed.
+// prune runs all statements, and returns how many rows they removed.
 func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pruning) (total int, err error) {
 	for _, p := range all {
 		n, err := s.change(ctx, p.act, p.sql, before.UnixMilli(), max)

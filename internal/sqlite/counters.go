@@ -14,12 +14,12 @@ import (
 
 const readCounterSQL = `SELECT state, expires_at, spec FROM counters WHERE key = ? AND name = ?`
 
-// readStates gives the rows of a batch, nil for a counter that is not stored, and their states. Both are good until
-// the transaction ends.
+// readStates returns the rows of a batch, nil for a counter that is not stored, and their states.
+// Both are valid until the transaction ends.
 func (s *Store) readStates(ids []engine.CounterID) (rows []*row, states [][]byte, err error) {
 	rows, states = s.rows[:0], s.states[:0]
 	for _, id := range ids {
-		r, err := s.find(id)
+		r, err := s.getRow(id)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -33,21 +33,21 @@ func (s *Store) readStates(ids []engine.CounterID) (rows []*row, states [][]byte
 	return rows, states, nil
 }
 
-func (s *Store) find(id engine.CounterID) (*row, error) {
+func (s *Store) getRow(id engine.CounterID) (*row, error) {
 	if r := s.dirty.rows[id]; r != nil {
 		return r, nil
 	}
-	if r, known := s.recent.Get(id); known {
+	if r, known := s.clean.Get(id); known {
 		return r, nil
 	}
-	r, err := readRow(s.st.readCounter, id)
+	r, err := readRow(s.stmts.readCounter, id)
 	if r != nil {
-		s.recent.Add(id, r)
+		s.clean.Add(id, r)
 	}
 	return r, err
 }
 
-// writeCounters writes changes into the journal.
+// writeCounters writes changes to the journal.
 func (s *Store) writeCounters(rows []*row, ids []engine.CounterID, changes []engine.CounterChange) error {
 	s.record = journal.Begin(s.record)
 	for i := range changes {
@@ -63,29 +63,30 @@ func (s *Store) writeCounters(rows []*row, ids []engine.CounterID, changes []eng
 	return s.writeRecord()
 }
 
-// writeRecord writes the next row of the journal, if there is anything in it.
+// writeRecord writes the next row of the journal, unless the record is empty.
 func (s *Store) writeRecord() error {
 	if s.record.empty() {
 		return nil
 	}
 	s.record = journal.Seal(s.record)
-	_, err := s.st.insertJournal.Exec(s.seq+1, []byte(s.record))
+	_, err := s.stmts.insertJournal.Exec(s.lastSeq+1, []byte(s.record))
 	return err
 }
 
-// recorded counts the row that writeRecord wrote, after the commit, and gives the mark for what it made dirty.
-func (s *Store) recorded() *journal.Mark {
+// finishRecord counts the row that writeRecord has written, after the commit, and returns its mark;
+// nil if the record was empty.
+func (s *Store) finishRecord() *journal.Mark {
 	if s.record.empty() {
 		return nil
 	}
-	m := &journal.Mark{Seq: s.seq + 1, At: time.Now(), Before: s.journaled}
-	s.seq++
-	s.journaled += int64(len(s.record))
+	m := &journal.Mark{Seq: s.lastSeq + 1, At: time.Now(), Before: s.journalBytes}
+	s.lastSeq++
+	s.journalBytes += int64(len(s.record))
 	return m
 }
 
-// apply brings memory to what a committed transaction made of its counters. rows are those of the batch; nil for a
-// counter that was not stored.
+// apply brings memory up to what a committed transaction wrote. rows are those of the batch; nil
+// for a counter that was not stored.
 func (s *Store) apply(rows []*row, ids []engine.CounterID, changes []engine.CounterChange, since *journal.Mark) {
 	for i := range changes {
 		c := &changes[i]
@@ -93,8 +94,8 @@ func (s *Store) apply(rows []*row, ids []engine.CounterID, changes []engine.Coun
 		if r == nil {
 			r = &row{id: ids[c.Slot]}
 		}
-		if r.dirty == nil {
-			s.recent.Remove(r.id)
+		if r.dirtySince == nil {
+			s.clean.Remove(r.id)
 			s.dirty.add(r, since)
 		}
 		if c.Spec != nil {
@@ -104,7 +105,7 @@ func (s *Store) apply(rows []*row, ids []engine.CounterID, changes []engine.Coun
 	}
 }
 
-// blob keeps an empty value from being NULL.
+// blob keeps nil from being stored as NULL.
 func blob(b []byte) []byte {
 	if b == nil {
 		return []byte{}
@@ -141,8 +142,9 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 	return page, s.now().UnixMilli(), nil
 }
 
-// stored gives the first counters of a span; query reads them from the table. The dirty rows are read first: what is
-// clean then is in the table, and what gets clean later is the same there, or newer.
+// stored returns the first max counters of a span, from memory and from the table by query. Dirty
+// counters are read first: a counter that is clean then is in the table, and one that becomes clean
+// later is in the table with the same state or a newer one.
 func (s *Store) stored(ctx context.Context, act string, sp span, max int, query string, args ...any) ([]engine.StoredCounter, error) {
 	dirty := s.dirtyCounters(sp, max)
 	clean, err := read(ctx, s, act, func(c *engine.StoredCounter) []any {
@@ -166,7 +168,7 @@ func (s *Store) dirtyCounters(sp span, max int) (all []engine.StoredCounter) {
 	return all
 }
 
-// keySpan gives the ids of a selection.
+// keySpan returns the ids of a selection.
 func keySpan(sel engine.Selection) span {
 	if sel.Key != "" {
 		return span{engine.CounterID{Key: sel.Key}, sel.Key + "\x00"}

@@ -16,7 +16,8 @@ const (
 INSERT INTO alert_deliveries (id, channel, message, state, attempts, created_at, due_at, ended_at, error)
 VALUES (?1, ?2, ?3, 'waiting', 0, ?4, ?4, 0, '') ON CONFLICT (id) DO NOTHING`
 
-	// That an alert is over waits for what says that it was raised.
+	// The delivery which says that an alert is resolved waits for the one which says that it was
+	// raised.
 	notBefore = `
 AND (instr(id, '.resolved/') = 0 OR NOT EXISTS (
 	SELECT 1 FROM alert_deliveries r WHERE r.id = replace(d.id, '.resolved/', '.raised/') AND +r.state = 'waiting'))`
@@ -25,7 +26,7 @@ AND (instr(id, '.resolved/') = 0 OR NOT EXISTS (
 SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE channel = ?1 AND state = 'waiting' AND due_at <= ?2` + notBefore + `
 ORDER BY due_at LIMIT ?3`
 
-	// Those that somebody has claimed are left alone.
+	// Without those that an alerter has claimed.
 	oldDeliveriesSQL = `
 SELECT ` + deliveryColumns + ` FROM alert_deliveries d
 WHERE ended_at = 0 AND max(created_at, replayed_at) <= ?1 AND (+due_at <= ?2 OR +due_at > ?3)` + notBefore + `
@@ -33,7 +34,8 @@ ORDER BY max(created_at, replayed_at) LIMIT ?4`
 
 	claimDeliverySQL = `UPDATE alert_deliveries SET due_at = ?2 WHERE id = ?1`
 
-	// The channels that have some are stepped through, so that those of the other channels are not read.
+	// Steps through the channels that have waiting deliveries, so that those of the other channels
+	// are not read.
 	waitingChannels = `
 WITH RECURSIVE waiting (channel) AS (
 	SELECT min(channel) FROM alert_deliveries WHERE state = 'waiting'
@@ -46,7 +48,7 @@ WITH RECURSIVE waiting (channel) AS (
 SELECT ` + deliveryColumns + ` FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting' AND d.due_at <= ?3
 WHERE w.channel NOT IN (SELECT value FROM json_each(?1))` + notBefore + ` LIMIT ?2`
 
-	// Not with those that are due: what waits would be read by each poll.
+	// Not together with deliveries that are due: each poll would then read everything that waits.
 	recallDeliveriesSQL = waitingChannels + `
 UPDATE alert_deliveries SET due_at = ?3, created_at = min(created_at, ?1), replayed_at = min(replayed_at, ?1) WHERE id IN (
 	SELECT d.id FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting' AND d.due_at > ?2 LIMIT ?4)`
@@ -58,7 +60,8 @@ WHERE id = ?1 AND +state = 'waiting'`
 
 	waitingDeliveriesSQL = `SELECT channel, count(*) FROM alert_deliveries WHERE state = 'waiting' GROUP BY channel`
 
-	// From its id and a dot up to its id and a slash, with what follows.
+	// The ids that start with the alert's id, followed by a dot or a slash ('0' is the next
+	// character).
 	deliveriesOfSQL = `
 SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE id >= ?1 || '.' AND id < ?1 || '0' ORDER BY id LIMIT ?2`
 
@@ -73,7 +76,7 @@ FROM alert_deliveries d WHERE state = 'dead' AND id > ?1 AND (?2 = '' OR id = ?2
 
 	deadDeliveriesOfChannelSQL = `SELECT ` + deliveryColumns + deadOnesOfChannel + deadOrder
 
-	// One that was made while the clock was ahead has an age, too, from now on.
+	// If the clock was ahead when a delivery was made, its age counts from now.
 	replay = `
 UPDATE alert_deliveries SET state = 'waiting', attempts = 0, ended_at = 0, due_at = ?5, replayed_at = ?5, created_at = min(created_at, ?5)
 WHERE id IN (SELECT id `
@@ -83,12 +86,12 @@ WHERE id IN (SELECT id `
 	replayDeliveriesOfChannelSQL = replay + deadOnesOfChannel + deadOrder + `)`
 )
 
-// deliveryFields are where [deliveryColumns] go.
+// deliveryFields returns the scan targets of [deliveryColumns].
 func deliveryFields(d *alerts.Delivery) []any {
-	return []any{document{&d.Message}, &d.ID, &d.Channel, &d.State, &d.Attempts, &d.CreatedAt, &d.DueAt, &d.EndedAt, &d.Error}
+	return []any{jsonColumn{&d.Message}, &d.ID, &d.Channel, &d.State, &d.Attempts, &d.CreatedAt, &d.DueAt, &d.EndedAt, &d.Error}
 }
 
-// addDeliveries puts new ones into the outbox.
+// addDeliveries inserts new deliveries.
 func (s *Store) addDeliveries(now int64, all []alerts.Delivery) error {
 	for i := range all {
 		d := &all[i]
@@ -96,7 +99,7 @@ func (s *Store) addDeliveries(now int64, all []alerts.Delivery) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.exec(addDeliverySQL, d.Message.ID+"/"+d.Channel, d.Channel, message, now); err != nil {
+		if _, err := s.execInTx(addDeliverySQL, d.Message.ID+"/"+d.Channel, d.Channel, message, now); err != nil {
 			return err
 		}
 	}
@@ -105,21 +108,21 @@ func (s *Store) addDeliveries(now int64, all []alerts.Delivery) error {
 
 // AddDelivery implements [alerts.Store].
 func (s *Store) AddDelivery(ctx context.Context, d alerts.Delivery) error {
-	return s.alter(ctx, "add a delivery", func() (bool, error) {
+	return s.transact(ctx, "add a delivery", func() (bool, error) {
 		return true, s.addDeliveries(s.now().UnixMilli(), []alerts.Delivery{d})
 	})
 }
 
 // DueDeliveries implements [alerts.Store].
 func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) (all []alerts.Delivery, err error) {
-	err = s.alter(ctx, "claim deliveries", func() (bool, error) {
+	err = s.transact(ctx, "claim deliveries", func() (bool, error) {
 		now := s.now().UnixMilli()
-		if all, err = inside(s, deliveryFields, dueDeliveriesSQL, channel, now, max); err != nil {
+		if all, err = readInTx(s, deliveryFields, dueDeliveriesSQL, channel, now, max); err != nil {
 			return false, err
 		}
 		for i := range all {
 			all[i].DueAt = now + lease.Milliseconds()
-			if _, err := s.exec(claimDeliverySQL, all[i].ID, all[i].DueAt); err != nil {
+			if _, err := s.execInTx(claimDeliverySQL, all[i].ID, all[i].DueAt); err != nil {
 				return false, err
 			}
 		}
@@ -148,7 +151,7 @@ func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration
 
 // Deliver implements [alerts.Store].
 func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
-	return s.alter(ctx, "write how deliveries went", func() (wrote bool, err error) {
+	return s.transact(ctx, "write how deliveries went", func() (wrote bool, err error) {
 		now := s.now().UnixMilli()
 		for i := range all {
 			n, err := s.writeTried(&all[i], now)
@@ -162,14 +165,14 @@ func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
 }
 
 func (s *Store) writeTried(t *alerts.Tried, now int64) (int64, error) {
-	return s.exec(deliverSQL, t.ID, string(t.State), t.Counts, t.Error, t.DueAt, now)
+	return s.execInTx(deliverSQL, t.ID, string(t.State), t.Counts, t.Error, t.DueAt, now)
 }
 
 // EndDeliveries implements [alerts.Store].
 func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, err error) {
-	err = s.alter(ctx, "end old deliveries", func() (bool, error) {
+	err = s.transact(ctx, "end old deliveries", func() (bool, error) {
 		now := s.now().UnixMilli()
-		ended, err = inside(s, deliveryFields, oldDeliveriesSQL, now-o.Age.Milliseconds(), now, now+o.Lease.Milliseconds(), o.Max)
+		ended, err = readInTx(s, deliveryFields, oldDeliveriesSQL, now-o.Age.Milliseconds(), now, now+o.Lease.Milliseconds(), o.Max)
 		if err != nil {
 			return false, err
 		}

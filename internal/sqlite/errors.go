@@ -8,7 +8,7 @@ import (
 	codes "modernc.org/sqlite/lib"
 )
 
-// primaryCode is what SQLite says is wrong, without the details; 0 when the error is none of SQLite's.
+// primaryCode returns SQLite's error code without the extension; 0 for any other error.
 func primaryCode(err error) int {
 	if e, ok := errors.AsType[*driver.Error](err); ok {
 		return e.Code() & 0xff
@@ -16,16 +16,17 @@ func primaryCode(err error) int {
 	return 0
 }
 
-// full says that the disk has no room: for data, or for the index of the log, of which SQLite says that its size is wrong.
-func full(err error) bool {
+// diskFull reports whether the disk has no room: for data, or for the index of the write-ahead log,
+// of which SQLite reports a wrong size.
+func diskFull(err error) bool {
 	e, ok := errors.AsType[*driver.Error](err)
 	return ok && (e.Code()&0xff == codes.SQLITE_FULL || e.Code() == codes.SQLITE_IOERR_SHMSIZE)
 }
 
-// explained adds to the error of a file that is damaged or may not be written, that somebody else writes to, or whose disk is full, what
-// to do about it.
-func explained(err error) error {
-	if full(err) {
+// withAdvice adds what to do to the error of a file that is damaged or read-only, that another
+// program writes to, or whose disk is full.
+func withAdvice(err error) error {
+	if diskFull(err) {
 		return fmt.Errorf("%w; the disk is full: make room, and start the limiter again if it has ended", err)
 	}
 	switch primaryCode(err) {
@@ -39,9 +40,10 @@ func explained(err error) error {
 	return err
 }
 
-// Advice says of an error, to whoever asks the service, what is wrong with the file and what helps; empty when it does not tell.
+// Advice returns what is wrong with the file and what helps, for callers of the service; empty if
+// the error does not tell.
 func (s *Store) Advice(err error) string {
-	if full(err) {
+	if diskFull(err) {
 		return "the disk of the store is full; try again when there is room"
 	}
 	switch primaryCode(err) {

@@ -14,25 +14,25 @@ const (
 
 	deleteCounterSQL = `DELETE FROM counters WHERE key = ? AND name = ?`
 
-	deleteReceiptsSQL = `
+	deleteExpiredReceiptsSQL = `
 DELETE FROM receipts WHERE id IN (SELECT id FROM receipts WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`
 )
 
-// Expire removes up to max counters and up to max receipts that expired at or before the store's clock, those
-// that did first, in one transaction, and gives how many it removed of both.
+// Expire removes up to max counters and up to max receipts that have expired by the store's clock,
+// those that expired first, in one transaction. It returns how many of both it removed.
 func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
-	err = s.transact(ctx, func() (func(), error) {
+	err = s.transactCounters(ctx, func() (func(), error) {
 		now := s.now().UnixMilli()
 		ids, err := s.expired(now, max)
 		if err != nil {
 			return nil, fmt.Errorf("read counters: %w", err)
 		}
 		for _, id := range ids {
-			if _, err := s.st.deleteCounter.Exec(id.Key, id.Name); err != nil {
+			if _, err := s.stmts.deleteCounter.Exec(id.Key, id.Name); err != nil {
 				return nil, fmt.Errorf("delete counters: %w", err)
 			}
 		}
-		res, err := s.st.deleteReceipts.Exec(now, max)
+		res, err := s.stmts.deleteExpiredReceipts.Exec(now, max)
 		if err != nil {
 			return nil, fmt.Errorf("delete receipts: %w", err)
 		}
@@ -40,7 +40,7 @@ func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 		if n = len(ids) + int(receipts); err != nil || n == 0 {
 			return nil, err
 		}
-		return s.recordRemoved(ids)
+		return s.journalRemoved(ids)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("remove what expired: %w", err)
@@ -48,8 +48,8 @@ func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 	return n, nil
 }
 
-// expired gives up to max counters to remove, those that expired first. A row of the table may be older than a dirty
-// one, which then decides.
+// expired returns up to max counters to remove, those that expired first. A dirty row takes
+// precedence over the table's.
 func (s *Store) expired(now int64, max int) ([]engine.CounterID, error) {
 	type candidate struct {
 		id      engine.CounterID

@@ -9,15 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity tells a file from all others.
-type identity struct {
+// fileID identifies a file.
+type fileID struct {
 	major, minor uint32
 	inode        uint64
 }
 
-// identify asks for the inode alone. Who asks for a file's times, as [os.Stat] does, has Linux (from 6.13 on) give the next write a
-// time of its own, which the next sync then writes, too: that took a third longer.
-func identify(path string) (identity, error) {
+// fileIDOf asks for the inode only. If a process asks for a file's times, as [os.Stat] does, Linux
+// (from 6.13 on) gives the next write a new timestamp, which the next sync has to write too: that
+// took a third longer.
+func fileIDOf(path string) (fileID, error) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_INO, &st)
 	for errors.Is(err, unix.EINTR) {
@@ -25,16 +26,16 @@ func identify(path string) (identity, error) {
 	}
 	switch {
 	case err == nil:
-		return identity{st.Dev_major, st.Dev_minor, st.Ino}, nil
-	case !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM): // which older sandboxes answer
-		return identity{}, &fs.PathError{Op: "statx", Path: path, Err: err}
+		return fileID{st.Dev_major, st.Dev_minor, st.Ino}, nil
+	case !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM): // as older sandboxes answer
+		return fileID{}, &fs.PathError{Op: "statx", Path: path, Err: err}
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return identity{}, err
+		return fileID{}, err
 	}
 	old := info.Sys().(*syscall.Stat_t)
-	return identity{unix.Major(old.Dev), unix.Minor(old.Dev), old.Ino}, nil
+	return fileID{unix.Major(old.Dev), unix.Minor(old.Dev), old.Ino}, nil
 }
 
-func (i identity) same(j identity) bool { return i == j }
+func (i fileID) same(j fileID) bool { return i == j }

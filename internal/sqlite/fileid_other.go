@@ -4,12 +4,12 @@ package sqlite
 
 import "os"
 
-// identity tells a file from all others.
-type identity struct{ os.FileInfo }
+// fileID identifies a file.
+type fileID struct{ os.FileInfo }
 
-func identify(path string) (identity, error) {
+func fileIDOf(path string) (fileID, error) {
 	info, err := os.Stat(path)
-	return identity{info}, err
+	return fileID{info}, err
 }
 
-func (i identity) same(j identity) bool { return os.SameFile(i.FileInfo, j.FileInfo) }
+func (i fileID) same(j fileID) bool { return os.SameFile(i.FileInfo, j.FileInfo) }

@@ -9,35 +9,36 @@ import (
 	"path/filepath"
 )
 
-// place is where a file was that the store has open. An open file outlives its name: what is written to it when it was removed,
-// or another was put in its place, is gone when it is closed.
-type place struct {
+// openFile is a file that the store has open, by its path. An open file outlives its name: if it
+// was removed or another was put in its place, what is written to it is lost when it is closed.
+type openFile struct {
 	path string
-	file identity
+	file fileID
 }
 
-// places gives those of the database and of its log, which SQLite keeps beside what a link leads to.
-func places(path string) (all []place, err error) {
+// openFiles returns the database and its write-ahead log. If the path is a symbolic link, SQLite
+// keeps the log beside the link's target.
+func openFiles(path string) (all []openFile, err error) {
 	log := path
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		log = real
 	}
 	for _, path := range []string{path, log + "-wal"} {
-		file, err := identify(path)
+		file, err := fileIDOf(path)
 		switch {
 		case err == nil:
-			all = append(all, place{path, file})
-		case !errors.Is(err, fs.ErrNotExist): // where it cannot have a log, SQLite does without
+			all = append(all, openFile{path, file})
+		case !errors.Is(err, fs.ErrNotExist): // if SQLite cannot have a log there, it does without
 			return nil, err
 		}
 	}
 	return all, nil
 }
 
-// inPlace fails when a file is not where it was.
-func (s *Store) inPlace() error {
-	for _, p := range s.places {
-		switch now, err := identify(p.path); {
+// checkFiles returns an error if a file is not where it was.
+func (s *Store) checkFiles() error {
+	for _, p := range s.files {
+		switch now, err := fileIDOf(p.path); {
 		case err == nil && now.same(p.file):
 		case err == nil || errors.Is(err, fs.ErrNotExist):
 			return fmt.Errorf("%s was removed or replaced while the limiter runs, so what is written would be lost: stop the limiter, "+
@@ -49,8 +50,8 @@ func (s *Store) inPlace() error {
 	return nil
 }
 
-// readers opens the connections that read, only to the file that the store has open: SQLite would take the log for that of
-// another file, and remove it.
+// readers opens the connections that read, but only to the file that the store has open. To another
+// file of that name SQLite would take the log for its own, and remove it.
 type readers struct {
 	s   *Store
 	dsn string
@@ -59,7 +60,7 @@ type readers struct {
 func (r *readers) Driver() driver.Driver { return r.s.writer.Driver() }
 
 func (r *readers) Connect(context.Context) (driver.Conn, error) {
-	if err := r.s.inPlace(); err != nil {
+	if err := r.s.checkFiles(); err != nil {
 		return nil, err
 	}
 	return r.Driver().Open(r.dsn)

@@ -7,17 +7,18 @@ import (
 	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// journalMost bounds the journal, in bytes: reading it when the file is opened takes two or three seconds at most.
-const journalMost = 64 << 20
+// maxJournalBytes bounds the journal: reading that much when the file is opened takes two or three
+// seconds.
+const maxJournalBytes = 64 << 20
 
-// dirt is what the policy looks at.
-func (s *Store) dirt() journal.Dirty {
-	return journal.Dirty{Rows: len(s.dirty.rows), Since: s.dirty.since, Journaled: s.journaled}
+// dirtyStats is what the fold policy looks at.
+func (s *Store) dirtyStats() journal.Dirty {
+	return journal.Dirty{Rows: len(s.dirty.rows), Since: s.dirty.marks, Journaled: s.journalBytes}
 }
 
 const (
-	// Without expires_at, which seldom changes: SQLite rewrites an index for every column that is set, changed or
-	// not.
+	// Without expires_at, which seldom changes: SQLite rewrites the index of every column that is
+	// set, even to the same value.
 	updateStateSQL = `UPDATE counters SET state = ? WHERE key = ? AND name = ?`
 
 	updateCounterSQL = `UPDATE counters SET state = ?, expires_at = ?, spec = ? WHERE key = ? AND name = ?`
@@ -25,25 +26,34 @@ const (
 	insertCounterSQL = `INSERT INTO counters (state, expires_at, spec, key, name) VALUES (?, ?, ?, ?, ?)`
 )
 
-// foldOldest writes the n oldest rows, or all where there are fewer, to the table, as they are before the transaction it
-// is part of, and removes rows of the journal that nothing needs then. next is the number of the first row of the journal
-// that this transaction may write. [Store.folded] is to be called after the commit.
+// foldPlan is what the running transaction folds.
+type foldPlan struct {
+	// rows are written to the table counters.
+	rows []*row
+	// deleteBefore bounds the rows of the journal that the transaction deletes.
+	deleteBefore int64
+}
+
+// foldOldest writes the n rows that have been dirty longest, or all if there are fewer, to the
+// table, as they are before the running transaction's own changes. It deletes rows of the journal
+// that are not needed then. next is the number of the next row of the journal. The caller calls
+// [Store.finishFold] after the commit.
 func (s *Store) foldOldest(n int, next int64) error {
 	r := s.dirty.oldest()
-	s.folding = s.folding[:0]
-	for ; r != nil && len(s.folding) < n; r = s.dirty.next(r) {
+	s.folding.rows = s.folding.rows[:0]
+	for ; r != nil && len(s.folding.rows) < n; r = s.dirty.next(r) {
 		if err := s.writeRow(r); err != nil {
 			return fmt.Errorf("fold counters: %w", err)
 		}
-		s.folding = append(s.folding, r)
+		s.folding.rows = append(s.folding.rows, r)
 	}
-	s.keep = next
+	needed := next
 	if r != nil {
-		s.keep = r.dirty.Seq
+		needed = r.dirtySince.Seq
 	}
-	s.keep = min(s.keep, s.first+s.fold.Drop)
-	if s.keep > s.first {
-		if _, err := s.st.deleteJournal.Exec(s.keep); err != nil {
+	s.folding.deleteBefore = min(needed, s.firstSeq+s.foldPolicy.Drop)
+	if s.folding.deleteBefore > s.firstSeq {
+		if _, err := s.stmts.deleteJournal.Exec(s.folding.deleteBefore); err != nil {
 			return fmt.Errorf("shorten the journal: %w", err)
 		}
 	}
@@ -52,70 +62,74 @@ func (s *Store) foldOldest(n int, next int64) error {
 
 func (s *Store) writeRow(r *row) (err error) {
 	switch {
-	case !r.table.there:
-		_, err = s.st.insertCounter.Exec(blob(r.state), r.expires, r.spec.Value(), r.id.Key, r.id.Name)
+	case !r.table.exists:
+		_, err = s.stmts.insertCounter.Exec(blob(r.state), r.expires, r.spec.Value(), r.id.Key, r.id.Name)
 	case r.table.expires == r.expires && r.table.spec == r.spec:
-		_, err = s.st.updateState.Exec(blob(r.state), r.id.Key, r.id.Name)
+		_, err = s.stmts.updateState.Exec(blob(r.state), r.id.Key, r.id.Name)
 	default:
-		_, err = s.st.updateCounter.Exec(blob(r.state), r.expires, r.spec.Value(), r.id.Key, r.id.Name)
+		_, err = s.stmts.updateCounter.Exec(blob(r.state), r.expires, r.spec.Value(), r.id.Key, r.id.Name)
 	}
 	return err
 }
 
-// folded makes the rows clean that a committed transaction has folded. It is called under the overlay's lock.
-func (s *Store) folded() {
-	for _, r := range s.folding {
+// finishFold marks the rows clean that the committed transaction has folded. The caller holds the
+// overlay's mu.
+func (s *Store) finishFold() {
+	f := &s.folding
+	for _, r := range f.rows {
 		s.dirty.remove(r)
-		r.table.there, r.table.expires, r.table.spec = true, r.expires, r.spec
-		s.recent.Add(r.id, r)
+		r.table.exists, r.table.expires, r.table.spec = true, r.expires, r.spec
+		s.clean.Add(r.id, r)
 	}
-	clear(s.folding)
-	s.folding, s.first = s.folding[:0], max(s.first, s.keep)
+	clear(f.rows)
+	f.rows, s.firstSeq = f.rows[:0], max(s.firstSeq, f.deleteBefore)
 }
 
-// needed is the number of the first row of the journal that a dirty row needs; the next one's when none is dirty.
-func (s *Store) needed() int64 {
+// firstNeeded returns the number of the first journal row that a dirty row needs, or of the next
+// row if none is dirty.
+func (s *Store) firstNeeded() int64 {
 	if r := s.dirty.oldest(); r != nil {
-		return r.dirty.Seq
+		return r.dirtySince.Seq
 	}
-	return s.seq + 1
+	return s.lastSeq + 1
 }
 
-// foldSome folds as many rows as count says in a transaction of its own. more tells whether there was any work.
+// foldSome folds count() rows in a transaction of its own. more reports whether there was any work.
 func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err error) {
-	err = s.transact(ctx, func() (func(), error) {
+	err = s.transactCounters(ctx, func() (func(), error) {
 		n := count()
-		if n == 0 && s.first >= s.needed() {
+		if n == 0 && s.firstSeq >= s.firstNeeded() {
 			return nil, nil
 		}
-		if err := s.foldOldest(n, s.seq+1); err != nil {
+		if err := s.foldOldest(n, s.lastSeq+1); err != nil {
 			return nil, err
 		}
 		return func() {
-			s.folded()
+			s.finishFold()
 			more = true
 		}, nil
 	})
 	return more, err
 }
 
-// tend folds what has been dirty for long, until the store closes. It gives the lock back after each chunk.
-func (s *Store) tend() {
-	defer close(s.tended)
+// foldLoop folds counters that have been dirty for long, until the store closes. It releases the
+// lock after each chunk.
+func (s *Store) foldLoop() {
+	defer close(s.foldLoopDone)
 	journal.Tend(s.stop, s.log, func() (more bool, err error) {
-		return s.foldSome(s.stop, func() int { return s.fold.Aged(s.dirt(), s.fold.After+journal.TendEvery) })
+		return s.foldSome(s.stop, func() int { return s.foldPolicy.Aged(s.dirtyStats(), s.foldPolicy.After+journal.TendEvery) })
 	})
 }
 
-// foldAll leaves nothing in the journal.
+// foldAll folds everything, so that the journal is left empty.
 func (s *Store) foldAll() {
 	for more := true; more; {
 		more, _ = s.foldSome(context.Background(), func() int {
-			s.fold.Drop = closingChunk
-			return min(closingChunk, len(s.dirty.rows))
+			s.foldPolicy.Drop = closeBatch
+			return min(closeBatch, len(s.dirty.rows))
 		})
 	}
 }
 
-// closingChunk is how many rows one transaction takes when nobody waits for it.
-const closingChunk = 4096
+// closeBatch is how many rows one transaction folds when nobody waits for it.
+const closeBatch = 4096

@@ -64,9 +64,9 @@ func TestAFullDiskAtTheCommit(t *testing.T) {
 	s := open(t, Config{Path: path})
 	update(t, s, one, set("1"))
 	// With an empty log nothing is read from it.
-	s.write <- struct{}{}
+	s.writeLock <- struct{}{}
 	_, err = s.conn.ExecContext(t.Context(), `PRAGMA wal_checkpoint(TRUNCATE)`)
-	<-s.write
+	<-s.writeLock
 	if err != nil {
 		t.Fatal(err)
 	}

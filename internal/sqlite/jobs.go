@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// What began in the time to come began while the clock was ahead, and counts as begun now: it may still go on.
+	// A run that starts in the future started while the clock was ahead. It may still be running,
+	// so it counts as started now.
 	runsAheadSQL = `UPDATE job_runs SET started_at = ?1, deadline = ?1 + deadline - started_at WHERE ended_at = 0 AND started_at > ?1`
 
 	loseRunsSQL = `UPDATE job_runs SET outcome = 'lost', ended_at = ?1 WHERE ended_at = 0 AND deadline < ?1 RETURNING job`
@@ -37,17 +38,17 @@ DELETE FROM job_runs WHERE (job, scheduled) IN (
 
 // ClaimRun implements [jobs.Store].
 func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claimed, err error) {
-	err = s.alter(ctx, "claim a run", func() (bool, error) {
+	err = s.transact(ctx, "claim a run", func() (bool, error) {
 		now := s.now().UnixMilli()
-		if _, err := s.exec(runsAheadSQL, now); err != nil {
+		if _, err := s.execInTx(runsAheadSQL, now); err != nil {
 			return false, err
 		}
-		lost, err := inside(s, itself[string], loseRunsSQL, now)
+		lost, err := readInTx(s, oneColumn[string], loseRunsSQL, now)
 		if err != nil {
 			return false, err
 		}
 		claimed.Lost = lost
-		claimed.Outcome, _, err = first(inside(s, itself[jobs.Outcome], claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
+		claimed.Outcome, _, err = first(readInTx(s, oneColumn[jobs.Outcome], claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
 			c.Lease.Milliseconds(), c.IfIdle))
 		return true, err
 	})

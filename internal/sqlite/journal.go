@@ -8,16 +8,16 @@ import (
 	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// A row of the journal is what one transaction did to counters: changes, each
+// The column changes of a journal row has what one transaction did to counters: changes, each
 //
 //	kind (1 byte), key, name, [expires_at, state, [spec]]
 //
-// The kinds of changes.
+// The kinds of changes:
 const (
-	removed     = iota // no further field
-	changed            // without a spec: it stands unchanged
-	respecified        // with a spec
-	kinds              // how many there are
+	removed         = iota // no more fields
+	changed                // without a spec: it is unchanged
+	changedWithSpec        // with a spec
+	kinds                  // the number of kinds
 )
 
 const (
@@ -28,10 +28,10 @@ const (
 	deleteJournalSQL = `DELETE FROM journal WHERE seq < ?`
 )
 
-// record is a row of the journal that is being written.
+// record builds the changes of a journal row.
 type record []byte
 
-// empty tells that there is nothing in it to keep.
+// empty reports whether the record has no change: [journal.Begin] has written one byte.
 func (r record) empty() bool { return len(r) <= 1 }
 
 func (r record) remove(id engine.CounterID) record { return journal.AppendHead(r, removed, id) }
@@ -39,7 +39,7 @@ func (r record) remove(id engine.CounterID) record { return journal.AppendHead(r
 func (r record) change(id engine.CounterID, c *engine.CounterChange) record {
 	kind := byte(changed)
 	if c.Spec != nil {
-		kind = respecified
+		kind = changedWithSpec
 	}
 	r = journal.AppendHead(r, kind, id)
 	r = journal.AppendBytes(binary.AppendVarint(r, c.ExpiresAt), c.State)
@@ -49,7 +49,7 @@ func (r record) change(id engine.CounterID, c *engine.CounterChange) record {
 	return r
 }
 
-// entry is a change as it is read back. Its slices are parts of the row.
+// entry is a decoded change. Its slices point into the row.
 type entry struct {
 	kind        byte
 	key, name   []byte
@@ -57,7 +57,7 @@ type entry struct {
 	state, spec []byte
 }
 
-// decode calls apply for each change of a row, after the whole row was found to be as it was written.
+// decode verifies the checksum of a row, then calls apply for each change in it.
 func decode(row []byte, apply func(*entry)) error {
 	p, err := journal.Open(row)
 	if err != nil {
@@ -78,5 +78,5 @@ func (e *entry) read(p *journal.Parser) bool {
 		return false
 	}
 	return e.kind == removed ||
-		p.Int(&e.expires) && p.Bytes(&e.state) && (e.kind != respecified || p.Bytes(&e.spec))
+		p.Int(&e.expires) && p.Bytes(&e.state) && (e.kind != changedWithSpec || p.Bytes(&e.spec))
 }

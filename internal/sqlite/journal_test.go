@@ -77,8 +77,8 @@ func TestDecodeAnything(t *testing.T) {
 func copied(t testing.TB, s *Store, path string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy.db")
-	s.write <- struct{}{}
-	defer func() { <-s.write }()
+	s.writeLock <- struct{}{}
+	defer func() { <-s.writeLock }()
 	for _, suffix := range []string{"", "-wal"} {
 		data, err := os.ReadFile(path + suffix)
 		if err == nil {
@@ -243,17 +243,17 @@ func TestTheIdleFold(t *testing.T) {
 	s := open(t, Config{})
 	update(t, s, one, set("1"))
 	done := make(chan struct{})
-	s.write <- struct{}{}
+	s.writeLock <- struct{}{}
 	onCommit(t, s, sync.OnceValue(func() int32 { close(done); return 0 }))
-	s.fold.After = -journal.TendEvery
-	<-s.write
+	s.foldPolicy.After = -journal.TendEvery
+	<-s.writeLock
 	select {
 	case <-done:
 	case <-time.After(30 * time.Second):
 		t.Fatal("nothing was folded")
 	}
-	s.write <- struct{}{} // the transaction is over
-	<-s.write
+	s.writeLock <- struct{}{} // the transaction is over
+	<-s.writeLock
 	if n := query(t, s, `SELECT (SELECT count(*) FROM counters) - (SELECT count(*) FROM journal)`); n != 1 {
 		t.Errorf("counters in the table less rows of the journal: %d, want 1", n)
 	}
@@ -267,7 +267,7 @@ func TestCommitUnknown(t *testing.T) {
 		for _, v := range []string{"1", "2"} {
 			update(t, s, one, set(v))
 		}
-		commit, fail := s.st.commit, func() int32 { return 1 }
+		commit, fail := s.stmts.commit, func() int32 { return 1 }
 		want := "2"
 		if done {
 			want = "3"
@@ -275,14 +275,14 @@ func TestCommitUnknown(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.st.commit, fail = broken, func() int32 { return 0 }
+			s.stmts.commit, fail = broken, func() int32 { return 0 }
 		}
 		onCommit(t, s, fail)
 		if err := s.Update(t.Context(), one, set("3")); !errors.Is(err, engine.ErrCommitUnknown) {
 			t.Fatalf("done %t: %v", done, err)
 		}
 		onCommit(t, s, func() int32 { return 0 })
-		s.st.commit = commit
+		s.stmts.commit = commit
 		saw := ""
 		err := s.Update(t.Context(), one, func(snap engine.Snapshot) engine.Changes {
 			saw = string(snap.States[0])
@@ -357,7 +357,7 @@ func TestAFoldThatFailsIsSaid(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		s.cancel()
-		<-s.tended
+		<-s.foldLoopDone
 		if lines := log.String(); strings.Count(lines, "\n") != 1 || !strings.Contains(lines, "no room") {
 			t.Errorf("said %q; want once why", lines)
 		}

@@ -55,7 +55,7 @@ func (s *Store) ListKeys(ctx context.Context, f keys.Filter) ([]keys.Key, error)
 	return read(ctx, s, "read keys", keyFields, query, args...)
 }
 
-// endOfIDs sorts behind every character of an id.
+// endOfIDs sorts after every character of an id.
 const endOfIDs = "\U0010FFFF"
 
 // RevokeKey implements [keys.Store].
@@ -74,12 +74,12 @@ func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, b
 	return s.Key(ctx, id)
 }
 
-// keyFields are where [keyColumns] go.
+// keyFields returns the scan targets of [keyColumns].
 func keyFields(k *keys.Key) []any {
-	return []any{&k.ID, (*hash)(&k.Hash), &k.Name, &k.User, &k.Tier, document{&k.Attributes}, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt}
+	return []any{&k.ID, (*hash)(&k.Hash), &k.Name, &k.User, &k.Tier, jsonColumn{&k.Attributes}, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt}
 }
 
-// hash scans a column of as many bytes.
+// hash scans a blob of 32 bytes.
 type hash [32]byte
 
 func (h *hash) Scan(src any) error {

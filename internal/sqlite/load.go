@@ -11,27 +11,28 @@ import (
 	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// load brings memory to what the file holds: when it is opened, and when nobody knows whether a transaction was
-// committed. Rows of the journal that the table has already seen are read again, which changes nothing: the last row
-// that names a counter says what it is, and the journal loses rows only at its beginning.
+// load reads memory from the file: when it is opened, and when nobody knows whether a transaction
+// was committed. It also reads journal rows that were folded already. That changes nothing, because
+// the last row that names a counter has its state, and rows are deleted from the front of the
+// journal only.
 func (s *Store) load() error {
 	l := loading{overlay: newOverlay(), at: time.Now()}
-	if err := l.readJournal(s.st.readJournal); err != nil {
+	if err := l.readJournal(s.stmts.readJournal); err != nil {
 		return err
 	}
 	for r := l.oldest(); r != nil; r = l.next(r) {
-		if err := l.readTable(s.st.readCounter, r); err != nil {
+		if err := l.readTable(s.stmts.readCounter, r); err != nil {
 			return err
 		}
 	}
-	s.recent.Purge()
-	s.dirty.become(l.overlay)
-	s.seq, s.first, s.journaled = l.last, l.first, l.bytes
+	s.clean.Purge()
+	s.dirty.replaceWith(l.overlay)
+	s.lastSeq, s.firstSeq, s.journalBytes = l.last, l.first, l.bytes
 	s.stale = false
 	return nil
 }
 
-// loading is an overlay while it is read from the file.
+// loading is an overlay that is being read from the file.
 type loading struct {
 	*overlay
 	at                 time.Time
@@ -82,12 +83,13 @@ func (l *loading) replay(e *entry, since *journal.Mark) {
 		l.add(r, since)
 	}
 	r.state, r.expires = append(r.state[:0], e.state...), e.expires
-	if e.kind == respecified {
+	if e.kind == changedWithSpec {
 		r.spec = unique.Make(string(e.spec))
 	}
 }
 
-// readTable reads what the table has of a row, and takes the spec from there when the journal has none.
+// readTable reads what the table has of a row, and takes the spec from there if the journal has
+// none.
 func (l *loading) readTable(query *sql.Stmt, r *row) error {
 	stored, err := readRow(query, r.id)
 	if err != nil {
@@ -101,12 +103,12 @@ func (l *loading) readTable(query *sql.Stmt, r *row) error {
 		r.spec = r.table.spec
 	}
 	if r.spec == none {
-		return errCorrupt(r.dirty.Seq, fmt.Errorf("it changes counter %q %q, which is not stored", r.id.Key, r.id.Name))
+		return errCorrupt(r.dirtySince.Seq, fmt.Errorf("it changes counter %q %q, which is not stored", r.id.Key, r.id.Name))
 	}
 	return nil
 }
 
-// readRow reads a row of the table; nil when there is none.
+// readRow reads a row of the table; nil if there is none.
 func readRow(query *sql.Stmt, id engine.CounterID) (*row, error) {
 	r := &row{id: id}
 	var spec string
@@ -118,7 +120,7 @@ func readRow(query *sql.Stmt, id engine.CounterID) (*row, error) {
 		return nil, err
 	}
 	r.state, r.spec = blob(r.state), unique.Make(spec)
-	r.table.there, r.table.expires, r.table.spec = true, r.expires, r.spec
+	r.table.exists, r.table.expires, r.table.spec = true, r.expires, r.spec
 	return r, nil
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/seed503877ad/limits/migrations"
 )
 
-// migrate brings the schema up, over connections of its own.
+// migrate brings the schema up to date, over connections of its own.
 func migrate(ctx context.Context, path string) error {
 	files, err := fs.Sub(migrations.FS, "sqlite")
 	if err != nil {

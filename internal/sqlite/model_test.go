@@ -14,8 +14,8 @@ import (
 // tune sets when transactions fold, and ends the folding by itself, which would come at any moment.
 func tune(s *Store, p journal.Policy) {
 	s.cancel()
-	<-s.tended
-	s.fold = p
+	<-s.foldLoopDone
+	s.foldPolicy = p
 }
 
 // TestModel runs random histories, with folding in between, with reopening, and with what is in memory read again.

@@ -12,7 +12,7 @@ const (
 	pendingAlertsSQL = `
 SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at <= ?1 ORDER BY due_at LIMIT ?2`
 
-	// Those that were claimed while the clock was ahead.
+	// Alerts that were claimed while the clock was ahead.
 	pendingAheadSQL = `
 SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at > ?1 ORDER BY due_at LIMIT ?2`
 
@@ -36,7 +36,7 @@ SELECT ` + alertColumns + ` FROM alerts WHERE resolved_at = 0 AND notice <> 'pen
 SELECT DISTINCT username FROM alerts WHERE ` + heldNow + ` AND username > ?2
 ORDER BY username LIMIT ?3`
 
-	// The first page may begin with alerts of nobody.
+	// The first page may begin with alerts without a user.
 	allHeldUsersSQL = `
 SELECT DISTINCT username FROM alerts WHERE ` + heldNow + ` AND username >= ?2
 ORDER BY username LIMIT ?3`
@@ -52,11 +52,11 @@ ORDER BY raised_at, id LIMIT ?3`
 
 // PendingAlerts implements [alerts.Store].
 func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []alerts.Alert, now int64, err error) {
-	err = s.alter(ctx, "claim pending alerts", func() (bool, error) {
+	err = s.transact(ctx, "claim pending alerts", func() (bool, error) {
 		now = s.now().UnixMilli()
-		all, err = inside(s, alertFields, pendingAlertsSQL, now, max)
+		all, err = readInTx(s, alertFields, pendingAlertsSQL, now, max)
 		if err == nil && len(all) == 0 {
-			all, err = inside(s, alertFields, pendingAheadSQL, now+time.Hour.Milliseconds(), max)
+			all, err = readInTx(s, alertFields, pendingAheadSQL, now+time.Hour.Milliseconds(), max)
 		}
 		if err != nil {
 			return false, err
@@ -69,10 +69,10 @@ func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration)
 	return all, now, nil
 }
 
-// eachAlert runs a statement for each, with one value.
+// eachAlert runs a statement with each alert's id and a value.
 func (s *Store) eachAlert(all []alerts.Alert, statement string, value any) error {
 	for i := range all {
-		if _, err := s.exec(statement, all[i].ID, value); err != nil {
+		if _, err := s.execInTx(statement, all[i].ID, value); err != nil {
 			return err
 		}
 	}
@@ -81,11 +81,11 @@ func (s *Store) eachAlert(all []alerts.Alert, statement string, value any) error
 
 // Tell implements [alerts.Store].
 func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err error) {
-	err = s.alter(ctx, "write who was told of alerts", func() (bool, error) {
+	err = s.transact(ctx, "write who was told of alerts", func() (bool, error) {
 		now := s.now().UnixMilli()
 		for i := range all {
 			t := &all[i]
-			n, err := s.exec(tellAlertSQL, t.Alert, string(t.Notice), t.Reason, now, t.HeldUntil)
+			n, err := s.execInTx(tellAlertSQL, t.Alert, string(t.Notice), t.Reason, now, t.HeldUntil)
 			if err != nil {
 				return false, err
 			}
@@ -107,12 +107,12 @@ func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err
 
 // ResolveAlerts implements [alerts.Store].
 func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Alert) ([]alerts.Delivery, error)) (n int, err error) {
-	err = s.alter(ctx, "resolve alerts", func() (bool, error) {
+	err = s.transact(ctx, "resolve alerts", func() (bool, error) {
 		now := s.now().UnixMilli()
-		due, err := inside(s, alertFields, resolvableAlertsSQL, now, max)
+		due, err := readInTx(s, alertFields, resolvableAlertsSQL, now, max)
 		if err == nil && len(due) < max {
 			var ahead []alerts.Alert
-			ahead, err = inside(s, alertFields, resolvableAheadSQL, now+alerts.ResolveWithin.Milliseconds(), max-len(due))
+			ahead, err = readInTx(s, alertFields, resolvableAheadSQL, now+alerts.ResolveWithin.Milliseconds(), max-len(due))
 			due = append(due, ahead...)
 		}
 		if n = len(due); err != nil || n == 0 {
@@ -143,17 +143,17 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 		query = allHeldUsersSQL
 	}
 	now := s.now().UnixMilli()
-	return read(ctx, s, "read whose alerts are held", itself[string], query, now+alerts.DigestLead, after, max, now+alerts.HoldWithin.Milliseconds())
+	return read(ctx, s, "read whose alerts are held", oneColumn[string], query, now+alerts.DigestLead, after, max, now+alerts.HoldWithin.Milliseconds())
 }
 
-// errNoName keeps alerts from being told of again and again.
+// errNoName prevents a digest without a name, whose alerts would be sent again and again.
 var errNoName = errors.New("the digest has no name")
 
 // DigestAlerts implements [alerts.Store].
 func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.Digested, error)) (n int, err error) {
-	err = s.alter(ctx, "write a digest", func() (bool, error) {
+	err = s.transact(ctx, "write a digest", func() (bool, error) {
 		now := s.now().UnixMilli()
-		held, err := inside(s, alertFields, heldAlertsSQL, now+alerts.DigestLead, user, max, now+alerts.HoldWithin.Milliseconds())
+		held, err := readInTx(s, alertFields, heldAlertsSQL, now+alerts.DigestLead, user, max, now+alerts.HoldWithin.Milliseconds())
 		if n = len(held); err != nil || n == 0 {
 			return false, err
 		}
@@ -177,11 +177,11 @@ func (s *Store) writeDigest(held []alerts.Alert, made *alerts.Digested) (err err
 		until, later := made.Later[held[i].ID]
 		switch {
 		case later:
-			_, err = s.exec(holdAlertSQL, held[i].ID, until)
+			_, err = s.execInTx(holdAlertSQL, held[i].ID, until)
 		case made.Name == "":
 			err = errNoName
 		default:
-			_, err = s.exec(digestAlertSQL, held[i].ID, made.Name)
+			_, err = s.execInTx(digestAlertSQL, held[i].ID, made.Name)
 		}
 		if err != nil {
 			return err

@@ -22,7 +22,7 @@ func (s *Store) writeEvents(events []engine.Event) error {
 		if err != nil {
 			return fmt.Errorf("encode event %s: %w", e.ID, err)
 		}
-		if _, err := s.st.insertEvent.Exec(e.ID, string(e.Type), string(data)); err != nil {
+		if _, err := s.stmts.insertEvent.Exec(e.ID, string(e.Type), string(data)); err != nil {
 			return err
 		}
 	}
@@ -41,17 +41,17 @@ const (
 	oldestEventSQL = `SELECT data FROM outbox WHERE refused = 0 ORDER BY seq LIMIT 1`
 )
 
-// settleTimeout is for removing what was acknowledged after the caller's context has ended.
+// settleTimeout bounds the removal of acknowledged events after the caller's context has ended.
 const settleTimeout = 2 * time.Second
 
-// Relay hands up to max of the oldest events to publish and removes those whose ids publish returns, even when it
-// also returns an error. It returns how many were removed.
+// Relay passes up to max of the oldest events to publish, and removes those whose ids publish
+// returns, even if it also returns an error. It returns how many it removed.
 //
-// No transaction is open while publish runs: one that wrote would hold up every decision. Nobody else can take the
-// events meanwhile, because the file has one process and Relay runs once at a time. A crash between publish and
-// removal hands an event out again, with the same id.
+// No transaction is open while publish runs: a writing one would hold up every decision. No one
+// else can take the events meanwhile, because the file has one process and Relay runs once at a
+// time. After a crash between publish and removal, an event is passed again with the same id.
 func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error) {
-	release, err := acquire(ctx, s.relay)
+	release, err := acquire(ctx, s.relayLock)
 	if err != nil {
 		return 0, fmt.Errorf("wait for the relay before: %w", err)
 	}
@@ -77,7 +77,7 @@ func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Con
 	return n, nil
 }
 
-// readOutbox also gives the row number of each id.
+// readOutbox returns events and the row number of each id.
 func (s *Store) readOutbox(ctx context.Context, max int) ([]engine.Event, map[string]int64, error) {
 	found, err := s.reader.QueryContext(ctx, readOutboxSQL, max)
 	if err != nil {
@@ -103,13 +103,13 @@ func (s *Store) readOutbox(ctx context.Context, max int) ([]engine.Event, map[st
 }
 
 func (s *Store) deleteOutbox(ctx context.Context, acked []string, seqs map[string]int64) (n int, err error) {
-	err = s.alter(ctx, "remove published events", func() (bool, error) {
+	err = s.transact(ctx, "remove published events", func() (bool, error) {
 		for _, id := range acked {
 			seq, ok := seqs[id]
 			if !ok {
 				continue
 			}
-			removed, err := affected(s.st.deleteEvent.Exec(seq))
+			removed, err := affected(s.stmts.deleteEvent.Exec(seq))
 			if err != nil {
 				return false, err
 			}
@@ -120,7 +120,7 @@ func (s *Store) deleteOutbox(ctx context.Context, acked []string, seqs map[strin
 	return n, err
 }
 
-// Backlog is how many events wait to be published.
+// Backlog returns how many events wait to be published.
 func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 	if err := s.reader.QueryRowContext(ctx, countOutboxSQL).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count outbox: %w", err)
@@ -128,19 +128,19 @@ func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// RefuseEvents notes of events that they wait because of what they are.
+// RefuseEvents marks events that the stream refuses as they are, so that OutboxAge leaves them out.
 func (s *Store) RefuseEvents(ctx context.Context, ids []string) error {
 	list, err := json.Marshal(ids)
 	if err != nil {
 		return fmt.Errorf("mark events: %w", err)
 	}
-	return s.alter(ctx, "mark events", func() (bool, error) {
-		n, err := s.exec(refuseEventsSQL, string(list))
+	return s.transact(ctx, "mark events", func() (bool, error) {
+		n, err := s.execInTx(refuseEventsSQL, string(list))
 		return n > 0, err
 	})
 }
 
-// OutboxAge is how long the event has waited that has waited longest, but for those that are refused; 0 when none waits.
+// OutboxAge returns how long the oldest event has waited, apart from refused ones; 0 if none waits.
 func (s *Store) OutboxAge(ctx context.Context) (time.Duration, error) {
 	var data []byte
 	err := s.reader.QueryRowContext(ctx, oldestEventSQL).Scan(&data)

@@ -10,22 +10,23 @@ import (
 	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// row is a counter as it was written last.
+// row is a counter as the last transaction that changed it has left it.
 type row struct {
 	id      engine.CounterID
 	state   []byte
 	expires int64
-	// spec is shared by the rows that have the same one, which are many.
+	// spec is interned, because many counters have the same one.
 	spec unique.Handle[string]
-	// table is what the table counters has besides the state, which only a fold changes.
+	// table is what the table counters has of it, apart from the state. Only a fold changes it.
 	table struct {
-		there   bool
+		exists  bool
 		expires int64
 		spec    unique.Handle[string]
 	}
-	// dirty says since when the table lacks what is here; nil when it has it all.
-	dirty *journal.Mark
-	// older and newer are its neighbours among the dirty rows.
+	// dirtySince marks the journal row from which on the table lacks changes of this counter; nil
+	// if the row is clean.
+	dirtySince *journal.Mark
+	// older and newer link the row into the ring of dirty rows.
 	older, newer *row
 }
 
@@ -34,16 +35,16 @@ func (r *row) stored() engine.StoredCounter {
 	return engine.StoredCounter{CounterID: r.id, Spec: []byte(r.spec.Value()), State: append([]byte{}, r.state...)}
 }
 
-// overlay holds the dirty rows: those whose last change is in the journal and not yet in the table. Over the table it
-// gives what is.
+// overlay holds the dirty rows: those whose last change is in the journal but not yet in the table.
+// It takes precedence over the table.
 //
-// Who holds the store's write lock may read it. Changing it, or a row in it, takes mu as well, so that others can read
-// it under mu without waiting for a transaction.
+// The holder of the store's writeLock may read it. Changes of the overlay, or of a row in it, need
+// mu as well, so that others can read it under mu without waiting for a transaction.
 type overlay struct {
 	mu   sync.RWMutex
 	rows map[engine.CounterID]*row
 	tree *btree.BTreeG[*row]
-	// ring.newer is the row that has been dirty longest, ring.older the last one.
+	// ring.newer is the row that has been dirty longest, ring.older the one that became dirty last.
 	ring *row
 }
 
@@ -57,9 +58,9 @@ func newOverlay() *overlay {
 	return o
 }
 
-// add takes a clean row in as the one that has been dirty for the shortest time.
+// add adds a clean row as the newest dirty one.
 func (o *overlay) add(r *row, since *journal.Mark) {
-	r.dirty = since
+	r.dirtySince = since
 	r.older, r.newer = o.ring.older, o.ring
 	r.older.newer, r.newer.older = r, r
 	o.rows[r.id] = r
@@ -68,22 +69,22 @@ func (o *overlay) add(r *row, since *journal.Mark) {
 
 func (o *overlay) remove(r *row) {
 	r.older.newer, r.newer.older = r.newer, r.older
-	r.dirty, r.older, r.newer = nil, nil, nil
+	r.dirtySince, r.older, r.newer = nil, nil, nil
 	delete(o.rows, r.id)
 	o.tree.Delete(r)
 }
 
-// become takes over what another overlay holds, which must not be used any more.
-func (o *overlay) become(other *overlay) {
+// replaceWith takes over the rows of another overlay, which must not be used any more.
+func (o *overlay) replaceWith(other *overlay) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.rows, o.tree, o.ring = other.rows, other.tree, other.ring
 }
 
-// oldest is the row that has been dirty longest; nil when none is dirty.
+// oldest returns the row that has been dirty longest; nil if none is dirty.
 func (o *overlay) oldest() *row { return o.next(o.ring) }
 
-// next is the row that became dirty after r.
+// next returns the row that became dirty after r; nil if r is the newest.
 func (o *overlay) next(r *row) *row {
 	if r.newer == o.ring {
 		return nil
@@ -91,31 +92,32 @@ func (o *overlay) next(r *row) *row {
 	return r.newer
 }
 
-// since calls yield with what made each row dirty, in order.
-func (o *overlay) since(yield func(*journal.Mark) bool) {
-	for r := o.oldest(); r != nil && yield(r.dirty); r = o.next(r) {
+// marks yields the dirtySince of each row, in order.
+func (o *overlay) marks(yield func(*journal.Mark) bool) {
+	for r := o.oldest(); r != nil && yield(r.dirtySince); r = o.next(r) {
 	}
 }
 
-// each calls f for the dirty rows of a span, in order, until f says no.
+// each calls f for the dirty rows of a span, in order, until f returns false.
 func (o *overlay) each(sp span, f func(*row) bool) {
 	o.tree.AscendGreaterOrEqual(&row{id: sp.from}, func(r *row) bool {
 		if r.id == sp.from {
 			return true
 		}
-		return sp.above(r.id.Key) && f(r)
+		return sp.beforeEnd(r.id.Key) && f(r)
 	})
 }
 
-// span is a range of ids: those behind from whose key is below end. An empty end is behind all keys.
+// span is a range of ids: those greater than from whose key is below end. With an empty end there
+// is no upper bound.
 type span struct {
 	from engine.CounterID
 	end  string
 }
 
-func (sp span) above(key string) bool { return sp.end == "" || key < sp.end }
+func (sp span) beforeEnd(key string) bool { return sp.end == "" || key < sp.end }
 
-// bound is the end for a query: a blob sorts behind every text.
+// bound returns the end as a query parameter. A blob sorts after every text.
 func (sp span) bound() any {
 	if sp.end == "" {
 		return []byte{}

@@ -46,18 +46,18 @@ func (s *Store) PutOverride(ctx context.Context, o overrides.Override, most int)
 	if err != nil {
 		return err
 	}
-	return s.alter(ctx, "write override", func() (bool, error) {
-		if _, err := s.exec(nextRevisionSQL); err != nil {
+	return s.transact(ctx, "write override", func() (bool, error) {
+		if _, err := s.execInTx(nextRevisionSQL); err != nil {
 			return false, err
 		}
-		others, _, err := first(inside(s, itself[int], countOverridesSQL, o.Policy, o.Name, o.Subject))
+		others, _, err := first(readInTx(s, oneColumn[int], countOverridesSQL, o.Policy, o.Name, o.Subject))
 		if err != nil {
 			return false, err
 		}
 		if others >= most {
 			return false, overrides.ErrFull
 		}
-		_, err = s.exec(putOverrideSQL, o.Policy, o.Name, o.Subject, string(body))
+		_, err = s.execInTx(putOverrideSQL, o.Policy, o.Name, o.Subject, string(body))
 		return true, err
 	})
 }
@@ -68,20 +68,21 @@ func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool
 	return n > 0, err
 }
 
-// PruneOverrides removes up to max overrides that expired before a moment, and gives how many.
+// PruneOverrides removes up to max overrides that expired before the given time, and returns how
+// many.
 func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (int, error) {
 	return s.removeOverrides(ctx, "remove expired overrides", pruneOverridesSQL, before.UnixMilli(), max)
 }
 
-// removeOverrides is change of a statement that removes. With nothing to remove there is no other revision, so that no worker reads all
-// overrides again for nothing.
+// removeOverrides runs a statement that removes overrides. If it removes none, the revision stays:
+// a new one would make every worker read all overrides again.
 func (s *Store) removeOverrides(ctx context.Context, act, statement string, args ...any) (n int, err error) {
-	err = s.alter(ctx, act, func() (bool, error) {
-		removed, err := s.exec(statement, args...)
+	err = s.transact(ctx, act, func() (bool, error) {
+		removed, err := s.execInTx(statement, args...)
 		if n = int(removed); err != nil || n == 0 {
 			return false, err
 		}
-		_, err = s.exec(nextRemovalSQL)
+		_, err = s.execInTx(nextRemovalSQL)
 		return true, err
 	})
 	if err != nil {
@@ -99,8 +100,8 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 	return read(ctx, s, "read overrides", overrideFields, query, args...)
 }
 
-// OverrideChanges implements [overrides.Store]. The revision is read first: what is committed between the two reads is
-// read twice, and never missed.
+// OverrideChanges implements [overrides.Store]. It reads the revision first, so a change that is
+// committed between the two reads is returned twice rather than missed.
 func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
 	var revision, removed int64
 	if err := s.reader.QueryRowContext(ctx, readRevisionSQL).Scan(&revision, &removed); err != nil {
@@ -113,7 +114,7 @@ func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.C
 	return c, err
 }
 
-// overrideFields are where [overrideColumns] go.
+// overrideFields returns the scan targets of [overrideColumns].
 func overrideFields(o *overrides.Override) []any {
-	return []any{&o.Policy, &o.Name, &o.Subject, document{o}}
+	return []any{&o.Policy, &o.Name, &o.Subject, jsonColumn{o}}
 }

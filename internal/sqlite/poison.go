@@ -30,11 +30,11 @@ ON CONFLICT (channel) DO UPDATE SET target = excluded.target, reason = excluded.
 // KeepPoison implements [alerts.Store].
 func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	data := append([]byte{}, p.Data[:min(len(p.Data), alerts.MaxPoisonBytes)]...) // nil would be NULL
-	return s.alter(ctx, "keep poison", func() (bool, error) {
-		kept, err := s.exec(keepPoisonSQL, int64(p.Sequence), p.Subject, p.Reason, data, s.now().UnixMilli())
+	return s.transact(ctx, "keep poison", func() (bool, error) {
+		kept, err := s.execInTx(keepPoisonSQL, int64(p.Sequence), p.Subject, p.Reason, data, s.now().UnixMilli())
 		removed := int64(0)
 		if err == nil && s.poisoned.Add(1)%alerts.PoisonTrim == 1 {
-			removed, err = s.exec(trimPoisonSQL, alerts.MaxPoison)
+			removed, err = s.execInTx(trimPoisonSQL, alerts.MaxPoison)
 		}
 		return kept+removed > 0, err
 	})

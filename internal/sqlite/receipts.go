@@ -21,7 +21,7 @@ func (s *Store) readReceipts(ids []string) ([]*engine.Receipt, error) {
 	for i, id := range ids {
 		r := &engine.Receipt{ID: id}
 		var fingerprint []byte
-		err := s.st.readReceipt.QueryRow(id).Scan(&fingerprint, &r.Answer, &r.ExpiresAt)
+		err := s.stmts.readReceipt.QueryRow(id).Scan(&fingerprint, &r.Answer, &r.ExpiresAt)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue
 		}
@@ -38,19 +38,19 @@ func (s *Store) readReceipts(ids []string) ([]*engine.Receipt, error) {
 }
 
 const (
-	dropReceiptSQL   = `DELETE FROM receipts WHERE id = ?`
+	deleteReceiptSQL = `DELETE FROM receipts WHERE id = ?`
 	insertReceiptSQL = `INSERT INTO receipts (id, fingerprint, answer, expires_at) VALUES (?, ?, ?, ?)`
 )
 
 func (s *Store) writeReceipts(stale []string, receipts []engine.Receipt) error {
 	for _, id := range stale {
-		if _, err := s.st.dropReceipt.Exec(id); err != nil {
+		if _, err := s.stmts.deleteReceipt.Exec(id); err != nil {
 			return err
 		}
 	}
 	for i := range receipts {
 		r := &receipts[i]
-		if _, err := s.st.insertReceipt.Exec(r.ID, r.Fingerprint[:], blob(r.Answer), r.ExpiresAt); err != nil {
+		if _, err := s.stmts.insertReceipt.Exec(r.ID, r.Fingerprint[:], blob(r.Answer), r.ExpiresAt); err != nil {
 			if e, ok := errors.AsType[*driver.Error](err); ok && e.Code() == codes.SQLITE_CONSTRAINT_PRIMARYKEY {
 				return fmt.Errorf("%w: %w", engine.ErrConflict, err)
 			}

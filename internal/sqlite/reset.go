@@ -9,13 +9,13 @@ import (
 	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// resetBatch is how many rows one transaction of Reset removes, so that decisions get in between.
+// resetBatch is how many counters one transaction of Reset removes. Decisions run in between.
 const resetBatch = 1000
 
 const (
 	countCountersSQL = `SELECT count(*) FROM counters WHERE (key, name) > (?1, ?2) AND key < ?3`
 
-	firstLookSQL = `SELECT EXISTS (SELECT 1 FROM counters)`
+	beginReadSQL = `SELECT EXISTS (SELECT 1 FROM counters)`
 
 	idsOfRangeSQL = `
 SELECT key, name FROM counters WHERE (key, name) > (?1, ?2) AND key < ?3 ORDER BY key, name LIMIT ?4`
@@ -23,8 +23,8 @@ SELECT key, name FROM counters WHERE (key, name) > (?1, ?2) AND key < ?3 ORDER B
 	deleteRangeSQL = `DELETE FROM counters WHERE (key, name) > (?1, ?2) AND (key, name) <= (?3, ?4)`
 )
 
-// Reset implements [engine.Store]. It works through the selection in small transactions: what they removed stays
-// removed when a later one fails, and the number says how many.
+// Reset implements [engine.Store]. It removes the selection in small transactions. If one fails,
+// what earlier ones have removed stays removed, and n says how many.
 func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n int64, err error) {
 	sp := keySpan(sel)
 	if dryRun {
@@ -46,7 +46,7 @@ func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n
 	}
 }
 
-// count counts the rows of a span in the table, and those that have yet to come there.
+// count counts the counters of a span in the table, and dirty ones that are not there yet.
 func (s *Store) count(ctx context.Context, sp span) (n int64, err error) {
 	read, err := s.reader.BeginTx(ctx, nil)
 	if err != nil {
@@ -61,37 +61,37 @@ func (s *Store) count(ctx context.Context, sp span) (n int64, err error) {
 	return n + unfolded, err
 }
 
-// countUnfolded counts the rows that the table does not have, and lets read see the table of this moment, so that
-// counting it, which takes long, need not hold up transactions.
+// countUnfolded counts the dirty rows that the table does not have, and makes read see the table as
+// of now. So counting the table, which takes long, need not hold up transactions.
 func (s *Store) countUnfolded(ctx context.Context, read *sql.Tx, sp span) (n int64, err error) {
-	release, err := acquire(ctx, s.write)
+	release, err := acquire(ctx, s.writeLock)
 	if err != nil {
 		return 0, err
 	}
 	defer release()
 	s.dirty.each(sp, func(r *row) bool {
-		if !r.table.there {
+		if !r.table.exists {
 			n++
 		}
 		return true
 	})
 	var looked bool
-	return n, read.QueryRowContext(ctx, firstLookSQL).Scan(&looked)
+	return n, read.QueryRowContext(ctx, beginReadSQL).Scan(&looked)
 }
 
 func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID, err error) {
-	err = s.transact(ctx, func() (func(), error) {
+	err = s.transactCounters(ctx, func() (func(), error) {
 		if ids, err = s.firstOf(sp, resetBatch); err != nil || len(ids) == 0 {
 			return nil, err
 		}
 		last := ids[len(ids)-1]
-		if _, err := s.exec(deleteRangeSQL, sp.from.Key, sp.from.Name, last.Key, last.Name); err != nil {
+		if _, err := s.execInTx(deleteRangeSQL, sp.from.Key, sp.from.Name, last.Key, last.Name); err != nil {
 			return nil, err
 		}
 		for _, id := range ids {
-			s.others.Add(id) // before the commit, whose answer may be lost
+			s.others.Add(id) // before the commit, because its result may be unknown
 		}
-		return s.recordRemoved(ids)
+		return s.journalRemoved(ids)
 	})
 	if err != nil {
 		return nil, err
@@ -99,21 +99,21 @@ func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID,
 	return ids, nil
 }
 
-// firstOf gives the first ids of a span, inside a transaction.
+// firstOf returns the first ids of a span, in the running transaction.
 func (s *Store) firstOf(sp span, max int) ([]engine.CounterID, error) {
 	var dirty []engine.CounterID
 	s.dirty.each(sp, func(r *row) bool {
 		dirty = append(dirty, r.id)
 		return len(dirty) < max
 	})
-	clean, err := inside(s, func(id *engine.CounterID) []any { return []any{&id.Key, &id.Name} },
+	clean, err := readInTx(s, func(id *engine.CounterID) []any { return []any{&id.Key, &id.Name} },
 		idsOfRangeSQL, sp.from.Key, sp.from.Name, sp.bound(), max)
 	return journal.Merge(dirty, clean, max, func(id *engine.CounterID) engine.CounterID { return *id }), err
 }
 
-// recordRemoved writes into the journal that counters are gone, so that earlier rows of it do not bring them back. It
-// gives what is to be done after the commit.
-func (s *Store) recordRemoved(ids []engine.CounterID) (func(), error) {
+// journalRemoved writes to the journal that counters are removed, so that earlier rows do not
+// restore them. It returns the function that updates memory after the commit.
+func (s *Store) journalRemoved(ids []engine.CounterID) (func(), error) {
 	s.record = journal.Begin(s.record)
 	for _, id := range ids {
 		s.record = s.record.remove(id)
@@ -122,9 +122,9 @@ func (s *Store) recordRemoved(ids []engine.CounterID) (func(), error) {
 		return nil, fmt.Errorf("write journal: %w", err)
 	}
 	return func() {
-		s.recorded()
+		s.finishRecord()
 		for _, id := range ids {
-			s.recent.Remove(id)
+			s.clean.Remove(id)
 			if r := s.dirty.rows[id]; r != nil {
 				s.dirty.remove(r)
 			}

@@ -7,7 +7,8 @@ import (
 	"fmt"
 )
 
-// read reads all rows of one statement; act is how errors call that, and fields are where the columns of a row go.
+// read returns all rows of a query. act names it in errors, and fields returns the scan targets of
+// a row.
 func read[R any](ctx context.Context, s *Store, act string, fields func(*R) []any, query string, args ...any) ([]R, error) {
 	rows, err := s.reader.QueryContext(ctx, query, args...)
 	all, err := collect(rows, err, fields)
@@ -17,9 +18,9 @@ func read[R any](ctx context.Context, s *Store, act string, fields func(*R) []an
 	return all, nil
 }
 
-// inside reads in the transaction that runs.
-func inside[R any](s *Store, fields func(*R) []any, query string, args ...any) ([]R, error) {
-	prepared, err := s.st.kept(s.conn, query)
+// readInTx returns all rows of a query in the running transaction.
+func readInTx[R any](s *Store, fields func(*R) []any, query string, args ...any) ([]R, error) {
+	prepared, err := s.stmts.prepareOnce(s.conn, query)
 	if err != nil {
 		return nil, err
 	}
@@ -42,10 +43,10 @@ func collect[R any](rows *sql.Rows, err error, fields func(*R) []any) (all []R, 
 	return all, rows.Err()
 }
 
-// itself is where the one column of a row goes.
-func itself[V any](v *V) []any { return []any{v} }
+// oneColumn is the scan target of a row with one column.
+func oneColumn[V any](v *V) []any { return []any{v} }
 
-// first gives the first row, if there is one.
+// first returns the first row, if there is one.
 func first[R any](all []R, err error) (r R, found bool, _ error) {
 	if err != nil || len(all) == 0 {
 		return r, false, err
@@ -53,10 +54,10 @@ func first[R any](all []R, err error) (r R, found bool, _ error) {
 	return all[0], true, nil
 }
 
-// document scans a column of JSON into what it points to.
-type document struct{ into any }
+// jsonColumn decodes a column of JSON into the value that it points to.
+type jsonColumn struct{ into any }
 
-func (d document) Scan(src any) error {
+func (d jsonColumn) Scan(src any) error {
 	text, ok := src.(string)
 	if !ok {
 		return fmt.Errorf("a document of type %T", src)
@@ -64,7 +65,7 @@ func (d document) Scan(src any) error {
 	return json.Unmarshal([]byte(text), d.into)
 }
 
-// encode gives JSON for a column.
+// encode returns JSON for a column.
 func encode(v any) (string, error) {
 	text, err := json.Marshal(v)
 	return string(text), err

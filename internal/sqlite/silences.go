@@ -15,7 +15,8 @@ const (
 	endSilenceSQL = `
 UPDATE alert_silences SET expires_at = ?2 WHERE id = ?1 AND expires_at > ?2 RETURNING ` + silenceColumns
 
-	// Few are in force, among many that ended: these are sorted.
+	// Few silences are active and many have ended, so the active ones are found by expiry and
+	// sorted.
 	silencesSQL = `
 SELECT ` + silenceColumns + ` FROM alert_silences INDEXED BY alert_silences_expires WHERE expires_at > ?2
 ORDER BY created_at DESC, id DESC LIMIT ?1`
@@ -24,19 +25,19 @@ ORDER BY created_at DESC, id DESC LIMIT ?1`
 )
 
 func silenceFields(s *alerts.Silence) []any {
-	return []any{document{s}, &s.ID, &s.CreatedAt, &s.ExpiresAt}
+	return []any{jsonColumn{s}, &s.ID, &s.CreatedAt, &s.ExpiresAt}
 }
 
 // AddSilence implements [alerts.Store].
 func (s *Store) AddSilence(ctx context.Context, silence alerts.Silence, lasts time.Duration) (alerts.Silence, error) {
-	err := s.alter(ctx, "add a silence", func() (bool, error) {
+	err := s.transact(ctx, "add a silence", func() (bool, error) {
 		silence.CreatedAt = s.now().UnixMilli()
 		silence.ExpiresAt = silence.CreatedAt + lasts.Milliseconds()
 		body, err := encode(&silence)
 		if err != nil {
 			return false, err
 		}
-		_, err = s.exec(addSilenceSQL, silence.ID, silence.CreatedAt, silence.ExpiresAt, body)
+		_, err = s.execInTx(addSilenceSQL, silence.ID, silence.CreatedAt, silence.ExpiresAt, body)
 		return true, err
 	})
 	if err != nil {
@@ -47,8 +48,8 @@ func (s *Store) AddSilence(ctx context.Context, silence alerts.Silence, lasts ti
 
 // EndSilence implements [alerts.Store].
 func (s *Store) EndSilence(ctx context.Context, id string) (silence alerts.Silence, found bool, err error) {
-	err = s.alter(ctx, "end a silence", func() (bool, error) {
-		silence, found, err = first(inside(s, silenceFields, endSilenceSQL, id, s.now().UnixMilli()))
+	err = s.transact(ctx, "end a silence", func() (bool, error) {
+		silence, found, err = first(readInTx(s, silenceFields, endSilenceSQL, id, s.now().UnixMilli()))
 		return found, err
 	})
 	if err != nil {

@@ -1,12 +1,19 @@
-// Package sqlite keeps the state of the service in one SQLite file, for a worker that runs alone: counters,
-// receipts and the outbox, one file per table, each query beside the method that runs it.
+// Package sqlite keeps the state of the service in one SQLite file, for a worker that runs alone:
+// counters, receipts and the outbox, and the tables of jobs, API keys, overrides, usage and alerts.
+// Each table has a file, in which each query stands beside the method that runs it.
 //
-// What a transaction does to counters it writes as one row of a journal (journal.go). Until they are folded into their
-// table (fold.go) they stand in memory over it (overlay.go).
+// Terms that the package shares with package postgres:
 //
-// It is an [engine.Store]. One connection writes, behind a lock, so transactions run one after another; others read
-// beside it. The file belongs to one process at a time, which keeps in memory what is in it: who opens one must see to it that
-// nobody else has it open, as package app does for the whole data folder.
+//   - The journal is a table with one row for each transaction that changed counters (journal.go).
+//   - A counter is dirty if its last change is only in the journal, and clean if the table counters has
+//     it too. All dirty counters are in memory (overlay.go), which takes precedence over the table.
+//   - To fold is to write dirty counters to their table, so that rows of the journal can be deleted
+//     (fold.go).
+//
+// The store is an [engine.Store]. One connection writes, behind a lock, so transactions run one
+// after another; other connections read beside it. The file belongs to one process at a time, which
+// keeps parts of it in memory. The caller has to make sure that no other process has the file open,
+// as package app does for the whole data folder.
 //
 // The package knows nothing of limits: states, specs and answers are bytes to it.
 package sqlite
@@ -35,66 +42,66 @@ import (
 
 // Config configures a [Store].
 type Config struct {
-	// Path is the database file; required. It is created with mode 0600, and its folder with mode 0700. Beside it
-	// stands the write-ahead log (-wal, -shm).
+	// Path is the database file; required. It is created with mode 0600, and its folder with mode
+	// 0700. SQLite puts its write-ahead log beside it (-wal, -shm).
 	Path string
 	// Now is the store's clock, [time.Now] unless set.
 	Now func() time.Time
-	// Logger is told when the journal cannot be folded for long; nothing is logged unless set.
+	// Logger is told when folding fails for long. Nothing is logged unless it is set.
 	Logger *slog.Logger
 }
 
-// Store keeps counters, receipts and events in an SQLite file. Its methods may be called at the same time.
+// Store keeps counters, receipts and events in an SQLite file. Its methods may be called concurrently.
 type Store struct {
-	now      func() time.Time
-	log      *slog.Logger
-	identity string
-	reader   *sql.DB
-	// writer holds the one connection that writes; write and relay are locks that can be waited for with a context:
-	// who has put a value in may go on.
-	writer       *sql.DB
-	write, relay chan struct{}
-	conn         *sql.Conn
-	st           statements
-	closing      sync.Once
-	places       []place
-	// poisoned counts the messages that KeepPoison was given.
+	now     func() time.Time
+	log     *slog.Logger
+	storeID string
+	reader  *sql.DB
+	// writer holds conn, the one connection that writes, with its prepared statements.
+	writer *sql.DB
+	conn   *sql.Conn
+	stmts  statements
+	// writeLock and relayLock are semaphores of one, which [acquire] waits for with a context.
+	writeLock, relayLock chan struct{}
+	files                []openFile
+	// poisoned counts the calls of KeepPoison.
 	poisoned atomic.Int64
-	// What follows is used by who holds the write lock. The file belongs to this process, so what it knows of the file
-	// need not be read again, unless stale says so.
+
+	// writeLock guards everything below, up to states. The file belongs to this process, so memory
+	// is up to date without reading it again, unless stale is set.
 	stale bool
-	// others are counters that Reset has removed.
+	// others are the counters that Reset has removed.
 	others engine.Others
-	// dirty holds what is in the journal and not in the table yet; recent, rows as they are in the table.
-	dirty  *overlay
-	recent *simplelru.LRU[engine.CounterID, *row]
-	fold   journal.Policy
-	// first and seq are the numbers of the journal's first and last row; it is empty when first is greater.
-	first, seq int64
-	// journaled counts the bytes of the journal's rows, since the file was opened.
-	journaled int64
-	// record is the row of the journal that a transaction writes; folding and keep are what it folds, and the first row
-	// of the journal that it leaves.
-	record  record
-	folding []*row
-	keep    int64
-	// rows and states are what a transaction reads, kept to be used again.
+	// dirty holds the counters whose last change is in the journal but not yet in the table counters;
+	// clean caches others as they are in the table.
+	dirty      *overlay
+	clean      *simplelru.LRU[engine.CounterID, *row]
+	foldPolicy journal.Policy
+	folding    foldPlan
+	// firstSeq and lastSeq number the first and the last row of the journal, which is empty when
+	// firstSeq is greater.
+	firstSeq, lastSeq int64
+	// journalBytes counts the bytes of the journal's rows since the file was opened.
+	journalBytes int64
+	// record, rows and states are buffers of the running transaction, kept to be reused.
+	record record
 	rows   []*row
 	states [][]byte
 
-	// stop ends tend, which closes tended.
-	stop   context.Context
-	cancel context.CancelFunc
-	tended chan struct{}
+	closeOnce sync.Once
+	// stop ends foldLoop, which then closes foldLoopDone.
+	stop         context.Context
+	cancel       context.CancelFunc
+	foldLoopDone chan struct{}
 }
 
-// recentMost bounds the rows in recent.
-const recentMost = 1 << 17
+// maxClean bounds the clean rows in memory.
+const maxClean = 1 << 17
 
 var _ engine.Store = (*Store)(nil)
 
-// Open opens the file, which nobody else may have open, creates it when there is none, and brings its schema to the version
-// this program knows.
+// Open opens the file, which no other process may have open. It creates the file if there is none,
+// and brings its schema to the version that this program knows.
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if cfg.Path == "" {
 		return nil, errors.New("open database: the path is empty")
@@ -103,13 +110,13 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", cfg.Path, err)
 	}
-	recent, err := simplelru.NewLRU[engine.CounterID, *row](recentMost, nil)
+	recent, err := simplelru.NewLRU[engine.CounterID, *row](maxClean, nil)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{
-		now: cfg.Now, log: cfg.Logger, identity: newIdentity(), write: make(chan struct{}, 1), relay: make(chan struct{}, 1),
-		stale: true, dirty: newOverlay(), recent: recent, fold: journal.Default(journalMost), tended: make(chan struct{}),
+		now: cfg.Now, log: cfg.Logger, storeID: newStoreID(), writeLock: make(chan struct{}, 1), relayLock: make(chan struct{}, 1),
+		stale: true, dirty: newOverlay(), clean: recent, foldPolicy: journal.Default(maxJournalBytes), foldLoopDone: make(chan struct{}),
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
 	if s.now == nil {
@@ -121,7 +128,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	defer func() {
 		if err != nil {
 			_ = s.close()
-			err = fmt.Errorf("open database %s: %w", cfg.Path, explained(err))
+			err = fmt.Errorf("open database %s: %w", cfg.Path, withAdvice(err))
 		}
 	}()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -139,15 +146,15 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := s.load(); err != nil {
 		return nil, err
 	}
-	if s.places, err = places(path); err != nil {
+	if s.files, err = openFiles(path); err != nil {
 		return nil, err
 	}
-	go s.tend()
+	go s.foldLoop()
 	return s, nil
 }
 
-// create makes the file with a mode of its own: SQLite would make it readable by everybody, and gives the files
-// beside it the mode of this one.
+// create creates the file with mode 0600. SQLite would make it readable by everybody, and it gives
+// the files beside it the mode of this one.
 func create(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -166,12 +173,14 @@ func (s *Store) connect(ctx context.Context, path string) (err error) {
 	}
 	s.reader = sql.OpenDB(&readers{s, dsn(path, "ro")})
 	s.reader.SetMaxOpenConns(4)
-	return s.st.prepare(ctx, s.conn)
+	return s.stmts.prepare(ctx, s.conn)
 }
 
-// dsn names a file and the settings of each connection to it. FULL makes a commit wait for the disk. The busy timeout
-// is for tools that look into the file while the service runs. A checkpoint of the log is part of a commit, for which all that
-// is in flight waits: after 400 pages, not SQLite's 1000, there are more of them, each short.
+// dsn returns the data source name of a file, with the settings of each connection.
+// synchronous(FULL) makes a commit wait for the disk. The busy timeout is for tools that look into
+// the file while the service runs. A checkpoint of the write-ahead log is part of a commit, and all
+// requests in flight wait for it; with one every 400 pages instead of SQLite's 1000 there are more
+// of them, but each is short.
 func dsn(path, mode string) string {
 	path = filepath.ToSlash(path)
 	if !strings.HasPrefix(path, "/") {
@@ -187,28 +196,31 @@ func dsn(path, mode string) string {
 	return "file://" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
 }
 
-// Close waits for the running transaction, folds what is dirty and closes the file, once. Nothing else may be called
-// afterwards. It waits without a bound: behind it the data folder is given back, and a process that opened the file under a
-// transaction that still runs would not have in memory what that commits. An error would mean nothing: what was committed is on
-// disk, and the journal and the log that are left are read by the next process.
+// Close waits for the running transaction, folds the dirty counters and closes the file. Only the
+// first call does anything, and nothing else may be called afterwards. It waits without a bound,
+// because the caller then gives the data folder back: a process that opened the file during a
+// running transaction would not have in memory what that commits. It returns no error, as one would
+// mean nothing: committed data is on disk, and the next process reads the journal and the
+// write-ahead log.
 func (s *Store) Close() {
-	s.closing.Do(func() {
+	s.closeOnce.Do(func() {
 		s.cancel()
-		<-s.tended
+		<-s.foldLoopDone
 		s.foldAll()
-		s.write <- struct{}{}
+		s.writeLock <- struct{}{}
 		_ = s.close()
 	})
 }
 
-// close closes what is open. The last connection to go folds the log into the file, so that is the writer.
+// close closes what is open. The last connection that closes checkpoints the write-ahead log, so
+// that is the writer.
 func (s *Store) close() error {
 	var errs []error
 	if s.reader != nil {
 		errs = append(errs, s.reader.Close())
 	}
 	if s.conn != nil {
-		errs = append(errs, s.st.close(), s.conn.Close())
+		errs = append(errs, s.stmts.close(), s.conn.Close())
 	}
 	if s.writer != nil {
 		errs = append(errs, s.writer.Close())
@@ -216,9 +228,9 @@ func (s *Store) close() error {
 	return errors.Join(errs...)
 }
 
-// Ping tells whether the file can be read, and is where it was.
+// Ping returns an error if the file cannot be read, or was moved or replaced.
 func (s *Store) Ping(ctx context.Context) error {
-	err := s.inPlace()
+	err := s.checkFiles()
 	if err == nil {
 		err = s.reader.PingContext(ctx)
 	}
@@ -228,10 +240,10 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Identity names what this store counts in. The file is this process's alone, so nobody else has the same.
-func (s *Store) Identity(context.Context) (string, error) { return s.identity, nil }
+// Identity names the database. The file belongs to this process, so no other one has the same.
+func (s *Store) Identity(context.Context) (string, error) { return s.storeID, nil }
 
-func newIdentity() string {
+func newStoreID() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "?"
@@ -239,7 +251,7 @@ func newIdentity() string {
 	return "sqlite on " + host + ", " + rand.Text()
 }
 
-// acquire takes one of the locks; the returned function gives it back.
+// acquire takes a place in a semaphore; release gives it back.
 func acquire(ctx context.Context, lock chan struct{}) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -142,7 +142,7 @@ func TestPlans(t *testing.T) {
 	for _, sql := range []string{
 		readCounterSQL, updateStateSQL, updateCounterSQL, readReceiptSQL, deleteEventSQL, readOutboxSQL,
 		countersOfKeySQL, listCountersSQL, countCountersSQL, idsOfRangeSQL, deleteRangeSQL, deleteJournalSQL,
-		expiredCountersSQL, deleteCounterSQL, deleteReceiptsSQL,
+		expiredCountersSQL, deleteCounterSQL, deleteExpiredReceiptsSQL,
 	} {
 		rows, err := s.conn.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+sql, make([]any, strings.Count(sql, "?"))...)
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// One transaction runs at a time, so nothing is locked but the file.
+// One transaction runs at a time, so nothing but the file is locked.
 const (
 	takeEventSQL = `INSERT INTO alert_events (id, taken_at) VALUES (?, ?) ON CONFLICT DO NOTHING`
 
@@ -28,7 +28,7 @@ INSERT INTO alerts (id, rule, grp, subject, type, username, policy, raised_at, r
 	due_at, held_until, digest, body)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, 'pending', '', 0, ?10, 0, '', ?11)`
 
-	// A pending one keeps its due_at: somebody may be at it.
+	// A pending alert keeps its due_at, since an alerter may be working on it.
 	updateAlertSQL = `
 UPDATE alerts SET body = ?2, resolve_at = ?3,
 	notice = CASE WHEN notice = 'silenced' AND ?4 THEN 'pending' ELSE notice END,
@@ -36,9 +36,9 @@ UPDATE alerts SET body = ?2, resolve_at = ?3,
 WHERE id = ?1 AND resolved_at = 0`
 )
 
-// Take implements [alerts.Store]. Decisions wait for it, so it should be given few events.
+// Take implements [alerts.Store]. Decisions wait for it, so t should have few events.
 func (s *Store) Take(ctx context.Context, t alerts.Taking, decide func(alerts.Taken) (alerts.Changes, error)) error {
-	return s.alter(ctx, "take events", func() (bool, error) {
+	return s.transact(ctx, "take events", func() (bool, error) {
 		taken, err := s.readTaken(&t)
 		if err != nil {
 			return false, err
@@ -57,7 +57,7 @@ func (s *Store) readTaken(t *alerts.Taking) (taken alerts.Taken, err error) {
 		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]bool{},
 	}
 	for _, id := range t.Events {
-		n, err := s.exec(takeEventSQL, id, taken.Now)
+		n, err := s.execInTx(takeEventSQL, id, taken.Now)
 		if err != nil {
 			return taken, err
 		}
@@ -71,7 +71,7 @@ func (s *Store) readTaken(t *alerts.Taking) (taken alerts.Taken, err error) {
 		}
 	}
 	for _, subject := range t.Subjects {
-		open, err := inside(s, itself[int], readExceededSQL, subject)
+		open, err := readInTx(s, oneColumn[int], readExceededSQL, subject)
 		if err != nil {
 			return taken, err
 		}
@@ -83,14 +83,14 @@ func (s *Store) readTaken(t *alerts.Taking) (taken alerts.Taken, err error) {
 }
 
 func (s *Store) readGroup(taken *alerts.Taken, g alerts.GroupID) error {
-	state, found, err := first(inside(s, itself[string], readGroupSQL, g.Rule, g.Key))
+	state, found, err := first(readInTx(s, oneColumn[string], readGroupSQL, g.Rule, g.Key))
 	if found {
 		taken.States[g] = json.RawMessage(state)
 	}
 	if err != nil {
 		return err
 	}
-	open, found, err := first(inside(s, alertFields, readOpenSQL, g.Rule, g.Key))
+	open, found, err := first(readInTx(s, alertFields, readOpenSQL, g.Rule, g.Key))
 	if found {
 		taken.Open[g] = open
 	}
@@ -104,7 +104,7 @@ func affected(res sql.Result, err error) (int64, error) {
 	return res.RowsAffected()
 }
 
-// changedAt is rounded up to a whole hour, see the migration.
+// changedAt is rounded up to a whole hour: see migration 6.
 func changedAt(now int64) int64 {
 	const hour = int64(time.Hour / time.Millisecond)
 	return (now/hour + 1) * hour
@@ -112,7 +112,7 @@ func changedAt(now int64) int64 {
 
 func (s *Store) writeTaken(now int64, c *alerts.Changes) error {
 	for g, state := range c.States {
-		if _, err := s.exec(writeGroupSQL, g.Rule, g.Key, string(state), changedAt(now)); err != nil {
+		if _, err := s.execInTx(writeGroupSQL, g.Rule, g.Key, string(state), changedAt(now)); err != nil {
 			return err
 		}
 	}
@@ -127,7 +127,7 @@ func (s *Store) writeTaken(now int64, c *alerts.Changes) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.exec(updateAlertSQL, a.ID, body, a.ResolveAt, a.Notice == alerts.Pending, now); err != nil {
+		if _, err := s.execInTx(updateAlertSQL, a.ID, body, a.ResolveAt, a.Notice == alerts.Pending, now); err != nil {
 			return err
 		}
 	}
@@ -139,6 +139,6 @@ func (s *Store) raise(due int64, a *alerts.Alert) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.exec(insertAlertSQL, a.ID, a.Rule, a.GroupID.Key, a.Subject, a.Type, a.User, a.Policy, a.RaisedAt, a.ResolveAt, due, body)
+	_, err = s.execInTx(insertAlertSQL, a.ID, a.Rule, a.GroupID.Key, a.Subject, a.Type, a.User, a.Policy, a.RaisedAt, a.ResolveAt, due, body)
 	return err
 }

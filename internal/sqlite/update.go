@@ -12,20 +12,21 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// statements are those of a transaction, prepared once on the writing connection.
+// statements are the statements of the writing connection. Those of decisions are prepared when it
+// opens.
 type statements struct {
-	begin, commit, rollback                                 *sql.Stmt
-	readJournal, insertJournal, deleteJournal               *sql.Stmt
-	readCounter, updateState, updateCounter, insertCounter  *sql.Stmt
-	deleteCounter                                           *sql.Stmt
-	readReceipt, dropReceipt, insertReceipt, deleteReceipts *sql.Stmt
-	insertEvent, deleteEvent                                *sql.Stmt
-	all                                                     []*sql.Stmt
-	// others are further ones, by their text, prepared when they are first used.
-	others map[string]*sql.Stmt
+	begin, commit, rollback                                          *sql.Stmt
+	readJournal, insertJournal, deleteJournal                        *sql.Stmt
+	readCounter, updateState, updateCounter, insertCounter           *sql.Stmt
+	deleteCounter                                                    *sql.Stmt
+	readReceipt, deleteReceipt, insertReceipt, deleteExpiredReceipts *sql.Stmt
+	insertEvent, deleteEvent                                         *sql.Stmt
+	all                                                              []*sql.Stmt
+	// byText holds other statements by their text, prepared when they are first used.
+	byText map[string]*sql.Stmt
 }
 
-// Waiting for the write lock at the start, because a read that turns into a write could fail.
+// IMMEDIATE takes the file's write lock at the start: a read that turns into a write could fail.
 const beginSQL = `BEGIN IMMEDIATE`
 
 func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
@@ -45,9 +46,9 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		{&st.insertCounter, insertCounterSQL},
 		{&st.deleteCounter, deleteCounterSQL},
 		{&st.readReceipt, readReceiptSQL},
-		{&st.dropReceipt, dropReceiptSQL},
+		{&st.deleteReceipt, deleteReceiptSQL},
 		{&st.insertReceipt, insertReceiptSQL},
-		{&st.deleteReceipts, deleteReceiptsSQL},
+		{&st.deleteExpiredReceipts, deleteExpiredReceiptsSQL},
 		{&st.insertEvent, insertEventSQL},
 		{&st.deleteEvent, deleteEventSQL},
 	} {
@@ -61,19 +62,20 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// kept prepares a statement once. Only the transaction that runs may call it, with one of the constants.
-func (st *statements) kept(conn *sql.Conn, query string) (*sql.Stmt, error) {
-	if prepared := st.others[query]; prepared != nil {
+// prepareOnce prepares a statement once. It may be called only inside a transaction, and only with
+// constants.
+func (st *statements) prepareOnce(conn *sql.Conn, query string) (*sql.Stmt, error) {
+	if prepared := st.byText[query]; prepared != nil {
 		return prepared, nil
 	}
 	prepared, err := conn.PrepareContext(context.Background(), query)
 	if err != nil {
 		return nil, fmt.Errorf("prepare %s: %w", query, err)
 	}
-	if st.others == nil {
-		st.others = make(map[string]*sql.Stmt)
+	if st.byText == nil {
+		st.byText = make(map[string]*sql.Stmt)
 	}
-	st.others[query] = prepared
+	st.byText[query] = prepared
 	st.all = append(st.all, prepared)
 	return prepared, nil
 }
@@ -86,11 +88,11 @@ func (st *statements) close() error {
 	return errors.Join(errs...)
 }
 
-// Update implements [engine.Store]. Transactions run one after another, so [engine.ErrConflict] comes only to one that
-// writes a receipt without having asked for it in its batch.
+// Update implements [engine.Store]. Transactions run one after another, so [engine.ErrConflict] is
+// only returned for a receipt that is written although its id was not in the batch.
 func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	decide = s.others.Hand(decide)
-	return s.transact(ctx, func() (func(), error) {
+	return s.transactCounters(ctx, func() (func(), error) {
 		snap := engine.Snapshot{Now: s.now().UnixMilli()}
 		rows, states, err := s.readStates(b.Counters)
 		if err != nil {
@@ -111,8 +113,8 @@ func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.S
 			return nil, err
 		}
 		return func() {
-			s.folded()
-			s.apply(rows, b.Counters, c.Counters, s.recorded())
+			s.finishFold()
+			s.apply(rows, b.Counters, c.Counters, s.finishRecord())
 		}, nil
 	})
 }
@@ -127,31 +129,32 @@ func (s *Store) writeChanges(rows []*row, ids []engine.CounterID, c *engine.Chan
 	if err := s.writeEvents(c.Events); err != nil {
 		return fmt.Errorf("write events: %w", err)
 	}
-	return s.foldOldest(s.fold.Due(s.dirt(), len(c.Counters)), s.seq+1)
+	return s.foldOldest(s.foldPolicy.Due(s.dirtyStats(), len(c.Counters)), s.lastSeq+1)
 }
 
-// transact runs f in a write transaction. It is committed if f gives what is to be done in memory then, and rolled
-// back otherwise, also when f panics: memory never has what the file has not.
+// transactCounters runs f in a write transaction. It commits if f returns a function, which then
+// updates memory while it holds the overlay's mu. Otherwise, and if f panics, it rolls back: memory
+// never has what the file does not have.
 //
-// The statements inside run without the context: they take microseconds, and each would start a goroutine to watch
-// it.
-func (s *Store) transact(ctx context.Context, f func() (committed func(), err error)) (err error) {
-	defer func() { err = explained(err) }()
-	release, err := acquire(ctx, s.write)
+// The statements inside run without the context: they take microseconds, and each would start a
+// goroutine to watch it.
+func (s *Store) transactCounters(ctx context.Context, f func() (committed func(), err error)) (err error) {
+	defer func() { err = withAdvice(err) }()
+	release, err := acquire(ctx, s.writeLock)
 	if err != nil {
 		return fmt.Errorf("wait for the transaction before: %w", err)
 	}
 	defer release()
-	if err := s.inPlace(); err != nil {
+	if err := s.checkFiles(); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	if _, err := s.st.begin.Exec(); err != nil {
+	if _, err := s.stmts.begin.Exec(); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	open := true
 	defer func() {
 		if open {
-			_, _ = s.st.rollback.Exec() // fails when the error has rolled back already
+			_, _ = s.stmts.rollback.Exec() // fails if the error has already rolled back
 		}
 	}()
 	if s.stale {
@@ -173,10 +176,10 @@ func (s *Store) transact(ctx context.Context, f func() (committed func(), err er
 	return nil
 }
 
-// alter runs f in a transaction that touches nothing in memory; act is how errors call that. It is rolled back when f wrote
-// nothing, or nobody waits for it any more.
-func (s *Store) alter(ctx context.Context, act string, f func() (wrote bool, err error)) error {
-	err := s.transact(ctx, func() (func(), error) {
+// transact runs f in a transaction that changes nothing in memory; act names it in errors. It rolls
+// back if f wrote nothing, or ctx has ended.
+func (s *Store) transact(ctx context.Context, act string, f func() (wrote bool, err error)) error {
+	err := s.transactCounters(ctx, func() (func(), error) {
 		wrote, err := f()
 		if err != nil || !wrote {
 			return nil, err
@@ -189,11 +192,11 @@ func (s *Store) alter(ctx context.Context, act string, f func() (wrote bool, err
 	return nil
 }
 
-// change runs one statement in a transaction of its own, and gives how many rows it changed.
+// change runs a statement in a transaction of its own, and returns how many rows it changed.
 func (s *Store) change(ctx context.Context, act, statement string, args ...any) (int, error) {
 	var n int64
-	err := s.alter(ctx, act, func() (wrote bool, err error) {
-		n, err = s.exec(statement, args...)
+	err := s.transact(ctx, act, func() (wrote bool, err error) {
+		n, err = s.execInTx(statement, args...)
 		return n > 0, err
 	})
 	if err != nil {
@@ -202,9 +205,9 @@ func (s *Store) change(ctx context.Context, act, statement string, args ...any) 
 	return int(n), nil
 }
 
-// exec runs a statement in the transaction that runs, and gives how many rows it changed.
-func (s *Store) exec(statement string, args ...any) (int64, error) {
-	prepared, err := s.st.kept(s.conn, statement)
+// execInTx runs a statement in the running transaction, and returns how many rows it changed.
+func (s *Store) execInTx(statement string, args ...any) (int64, error) {
+	prepared, err := s.stmts.prepareOnce(s.conn, statement)
 	if err != nil {
 		return 0, err
 	}
@@ -212,16 +215,18 @@ func (s *Store) exec(statement string, args ...any) (int64, error) {
 }
 
 func (s *Store) commit() error {
-	_, err := s.st.commit.Exec()
+	_, err := s.stmts.commit.Exec()
 	if err == nil {
 		return nil
 	}
-	// Both say that the log does not have all of it, and so nothing. An error of I/O may come from the sync behind it.
+	// With either code the write-ahead log does not have all of the transaction, and so nothing of
+	// it. An I/O error may come from the sync after it was written.
 	if e, ok := errors.AsType[*driver.Error](err); ok && (e.Code()&0xff == codes.SQLITE_BUSY || e.Code()&0xff == codes.SQLITE_FULL) {
 		return fmt.Errorf("commit: %w", err)
 	}
-	// The log may hold the transaction or not, so memory has to be read from the file again. Should the next
-	// transaction not find it there, the next process to open the file may.
+	// The write-ahead log may or may not hold the transaction, so memory has to be read from the
+	// file again. Even if the next transaction does not find it there, the next process that opens
+	// the file may.
 	s.stale = true
 	return fmt.Errorf("commit: %w: %w", engine.ErrCommitUnknown, err)
 }

@@ -21,12 +21,12 @@ ON CONFLICT (minutes, at, key, policy, user_name) DO UPDATE SET
 INSERT INTO usage_requests (at, key, user_name, endpoint, method, status, millis) VALUES (?, ?, ?, ?, ?, ?, ?)`
 )
 
-// AddUsage implements [usage.Store]. Decisions wait for it, so it should be given few rows.
+// AddUsage implements [usage.Store]. Decisions wait for it, so there should be few counts.
 func (s *Store) AddUsage(ctx context.Context, counts []usage.Count) error {
-	return s.alter(ctx, "write usage", func() (bool, error) {
+	return s.transact(ctx, "write usage", func() (bool, error) {
 		for i := range counts {
 			c := &counts[i]
-			if _, err := s.exec(addUsageSQL, c.At, c.Key, c.Policy, c.User, c.Allowed, c.Denied, c.Cost); err != nil {
+			if _, err := s.execInTx(addUsageSQL, c.At, c.Key, c.Policy, c.User, c.Allowed, c.Denied, c.Cost); err != nil {
 				return false, err
 			}
 		}
@@ -34,12 +34,12 @@ func (s *Store) AddUsage(ctx context.Context, counts []usage.Count) error {
 	})
 }
 
-// AddRequests implements [usage.Store]. Decisions wait for it, so it should be given few rows.
+// AddRequests implements [usage.Store]. Decisions wait for it, so there should be few requests.
 func (s *Store) AddRequests(ctx context.Context, requests []usage.Request) error {
-	return s.alter(ctx, "write requests", func() (bool, error) {
+	return s.transact(ctx, "write requests", func() (bool, error) {
 		for i := range requests {
 			r := &requests[i]
-			if _, err := s.exec(addRequestSQL, r.At, r.Key, r.User, r.Endpoint, r.Method, r.Status, r.Millis); err != nil {
+			if _, err := s.execInTx(addRequestSQL, r.At, r.Key, r.User, r.Endpoint, r.Method, r.Status, r.Millis); err != nil {
 				return false, err
 			}
 		}
@@ -47,8 +47,9 @@ func (s *Store) AddRequests(ctx context.Context, requests []usage.Request) error
 	})
 }
 
-// topUsageSQL orders by a column. Sums are capped where JSON numbers stop to be exact. Of the hour in which a question begins a
-// rollup has left no minutes: all of it counts.
+// topUsageSQL orders by the sum of a column. Sums are capped at the largest integer that JSON
+// numbers represent exactly. If the range begins within an hour that was rolled up, all of that
+// hour counts.
 func topUsageSQL(by string) string {
 	return `
 SELECT key, policy, user_name, CAST(min(total(allowed), 9007199254740991) AS INTEGER),
@@ -79,7 +80,8 @@ FROM usage_requests WHERE at >= ?1 AND at < ?2 AND substr(key, 1, length(?3)) = 
 SELECT key, user_name, count(*), count(*) FILTER (WHERE status >= 500)` + loggedSQL + `
 GROUP BY key, user_name ORDER BY count(*) DESC, key, user_name LIMIT ?4`
 
-	// The 95th percentile is the least time that 95 of 100 requests do not exceed, as percentile_disc of PostgreSQL.
+	// The 95th percentile is the least time that 95 of 100 requests do not exceed, like
+	// PostgreSQL's percentile_disc.
 	slowestSQL = `
 WITH ranked AS (
 	SELECT endpoint, method, millis, row_number() OVER (PARTITION BY endpoint, method ORDER BY millis) AS place,
@@ -117,7 +119,7 @@ func (s *Store) EndpointErrors(ctx context.Context, q usage.LogQuery) ([]usage.F
 func logArgs(q usage.LogQuery) []any { return []any{q.Since, q.Until, q.Prefix, q.Max} }
 
 const (
-	// The same rows as rolledUpSQL removes.
+	// Reads the same rows as rolledUpSQL removes.
 	rollupUsageSQL = `
 INSERT INTO usage_counts AS c (minutes, at, key, policy, user_name, allowed, denied, cost, peak)
 SELECT 60, at - at % 3600000, key, policy, user_name, sum(allowed), sum(denied), sum(cost), max(peak) FROM (
@@ -144,11 +146,11 @@ DELETE FROM usage_requests WHERE id IN (SELECT id FROM usage_requests WHERE at <
 func (s *Store) RollupUsage(ctx context.Context, before time.Time, max int) (int, error) {
 	hour := before.Truncate(time.Hour).UnixMilli()
 	var n int64
-	err := s.alter(ctx, "roll usage up", func() (wrote bool, err error) {
-		if _, err = s.exec(rollupUsageSQL, hour, max); err != nil {
+	err := s.transact(ctx, "roll usage up", func() (wrote bool, err error) {
+		if _, err = s.execInTx(rollupUsageSQL, hour, max); err != nil {
 			return false, err
 		}
-		n, err = s.exec(rolledUpSQL, hour, max)
+		n, err = s.execInTx(rolledUpSQL, hour, max)
 		return n > 0, err
 	})
 	if err != nil {
