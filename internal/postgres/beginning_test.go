@@ -120,14 +120,14 @@ func TestTheFirstRowIsFound(t *testing.T) {
 func TestABeginningThatIsMissingIsTold(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, storetest.Foldings[3])
+	tune(s, storetest.FoldPolicies[3])
 	for _, state := range []string{"1", "2", "3", "4"} {
 		write(t, s, state)
 	}
 	conn := connect(t, s)
 	fresh := func() *Store {
 		s := open(t, Config{URL: s.pool.Config().ConnString()})
-		tune(s, storetest.Foldings[3])
+		tune(s, storetest.FoldPolicies[3])
 		return s
 	}
 	exec(t, conn, `DELETE FROM journal WHERE seq < 3`)

@@ -138,7 +138,7 @@ func TestFates(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
 	var workers []*fated
-	for i, folding := range storetest.Foldings[:3] {
+	for i, folding := range storetest.FoldPolicies[:3] {
 		proxy := startProxy(t, direct)
 		f := &fated{Store: open(t, Config{URL: proxy.url, MaxConns: 3}), proxy: proxy, name: strconv.Itoa(i), rand: rand.New(rand.NewPCG(seed, uint64(i)))}
 		tune(f.Store, folding)
@@ -162,7 +162,7 @@ func TestFates(t *testing.T) {
 	}
 	all.Wait()
 	truth := open(t, Config{URL: direct})
-	tune(truth, storetest.Foldings[3])
+	tune(truth, storetest.FoldPolicies[3])
 	// What is on its way still comes too late behind this.
 	update(t, truth, batch("end"), setUntil("", endOfTime))
 	conn := connect(t, truth)

@@ -181,8 +181,8 @@ func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
 	s, other := open(t, Config{URL: proxy.url}), open(t, Config{URL: direct})
-	tune(s, storetest.Foldings[3])
-	tune(other, storetest.Foldings[3])
+	tune(s, storetest.FoldPolicies[3])
+	tune(other, storetest.FoldPolicies[3])
 	known := 0
 	for heard := 0; heard < 400; heard += 20 {
 		state(t, s, "a")
@@ -209,7 +209,7 @@ func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 func TestACommitThatComesLate(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, storetest.Foldings[3])
+	tune(s, storetest.FoldPolicies[3])
 	update(t, s, batch("a"), set("before"))
 	watch := connect(t, s)
 	waiting := func(n int) {

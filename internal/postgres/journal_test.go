@@ -104,7 +104,7 @@ func TestModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		workers[w] = s
-		tune(s, storetest.Foldings[policy])
+		tune(s, storetest.FoldPolicies[policy])
 	}
 	for w := range workers {
 		begin(w, w)
@@ -122,12 +122,12 @@ func TestModel(t *testing.T) {
 			w := pick(len(workers))
 			switch pick(25) {
 			case 0:
-				begin(w, pick(len(storetest.Foldings)))
+				begin(w, pick(len(storetest.FoldPolicies)))
 			case 1:
 				workers[w].resetCache()
 			case 2:
 				workers[w].foldAll()
-				workers[w].foldPolicy = storetest.Foldings[pick(len(storetest.Foldings))]
+				workers[w].foldPolicy = storetest.FoldPolicies[pick(len(storetest.FoldPolicies))]
 			}
 			s := workers[w]
 			if pick(2) == 0 {
@@ -157,7 +157,7 @@ func TestModel(t *testing.T) {
 func TestTheJournalIsShort(t *testing.T) {
 	a, b := pair(t)
 	for _, s := range []*Store{a, b} {
-		tune(s, storetest.Foldings[0])
+		tune(s, storetest.FoldPolicies[0])
 	}
 	for i := range 200 {
 		if err := []*Store{a, b}[i%2].Update(t.Context(), batch("x", "y"), set(fmt.Sprint(i))); err != nil {
@@ -201,7 +201,7 @@ func TestAnotherJournal(t *testing.T) {
 
 func TestDamagedJournal(t *testing.T) {
 	s := open(t, Config{})
-	tune(s, storetest.Foldings[3])
+	tune(s, storetest.FoldPolicies[3])
 	for _, state := range []string{"1", "2", "3"} {
 		write(t, s, state)
 	}

@@ -119,7 +119,7 @@ func state(t *testing.T, s *Store, key string) string {
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store { return open(t, Config{MaxConns: 6}) })
-	storetest.Elsewhere(t, func(t *testing.T) (here, there storetest.Store) {
+	storetest.OtherProcess(t, func(t *testing.T) (here, there storetest.Store) {
 		url := testenv.Postgres(t)
 		return open(t, Config{URL: url}), open(t, Config{URL: url})
 	})

@@ -95,7 +95,7 @@ func (p *proxy) pass(client, server net.Conn, number, age int) {
 	defer client.Close()
 	go func() {
 		defer server.Close()
-		_, _ = io.Copy(told{p, client, server, number, age}, client)
+		_, _ = io.Copy(requestWriter{p, client, server, number, age}, client)
 	}()
 	buf := make([]byte, 64<<10)
 	for {
@@ -175,13 +175,13 @@ func (p *proxy) onAnswer(f func()) {
 }
 
 // told takes what the client says, and keeps it where the connection is silent.
-type told struct {
+type requestWriter struct {
 	p              *proxy
 	client, server net.Conn
 	number, age    int
 }
 
-func (w told) Write(b []byte) (int, error) {
+func (w requestWriter) Write(b []byte) (int, error) {
 	w.p.mu.Lock()
 	gone, late := w.number <= w.p.gone, w.p.late
 	w.p.mu.Unlock()

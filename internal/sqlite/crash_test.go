@@ -41,7 +41,7 @@ func victim(path string) error {
 	if err != nil {
 		return err
 	}
-	tune(s, storetest.Foldings[after%3])
+	tune(s, storetest.FoldPolicies[after%3])
 	m := make(storetest.Model)
 	for now := 1; ; now++ {
 		if now <= after {

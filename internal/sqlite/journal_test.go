@@ -23,7 +23,7 @@ import (
 )
 
 // never folds.
-var never = storetest.Foldings[3]
+var never = storetest.FoldPolicies[3]
 
 func TestRecord(t *testing.T) {
 	a, b := engine.CounterID{Key: "a", Name: "1m"}, engine.CounterID{Key: "\x00ä", Name: ""}
@@ -263,7 +263,7 @@ func TestTheIdleFold(t *testing.T) {
 func TestCommitUnknown(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		s := open(t, Config{})
-		tune(s, storetest.Foldings[0])
+		tune(s, storetest.FoldPolicies[0])
 		for _, v := range []string{"1", "2"} {
 			update(t, s, one, set(v))
 		}
@@ -297,7 +297,7 @@ func TestCommitUnknown(t *testing.T) {
 // TestReadersSeeEverything reads while counters get dirty and clean: none is ever missing or older than before.
 func TestReadersSeeEverything(t *testing.T) {
 	s := open(t, Config{})
-	tune(s, storetest.Foldings[0])
+	tune(s, storetest.FoldPolicies[0])
 	const n = 30
 	ids := make([]engine.CounterID, n)
 	for i := range ids {

@@ -41,7 +41,7 @@ func TestModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := make(storetest.Model)
-		tune(s, storetest.Foldings[pick(len(storetest.Foldings))])
+		tune(s, storetest.FoldPolicies[pick(len(storetest.FoldPolicies))])
 		for range 1 + pick(25) {
 			step++
 			switch pick(30) {
@@ -50,7 +50,7 @@ func TestModel(t *testing.T) {
 					continue
 				}
 				reopen()
-				tune(s, storetest.Foldings[pick(len(storetest.Foldings))])
+				tune(s, storetest.FoldPolicies[pick(len(storetest.FoldPolicies))])
 			case 1:
 				s.stale = true // as after a commit whose answer was lost
 			}

@@ -9,28 +9,28 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// ends gives the ids of the deliveries that end by age, in any order.
-func ends(t *testing.T, s alerts.Store, o alerts.Overdue) []string {
+// endOld ends deliveries by age, and returns their ids, sorted.
+func endOld(t *testing.T, s alerts.Store, o alerts.Overdue) []string {
 	t.Helper()
 	all, err := s.EndDeliveries(within(t), o, func(d *alerts.Delivery) string { return "too old: " + d.Error })
 	if err != nil {
 		t.Fatal(err)
 	}
 	ids := deliveryIDs(all)
-	slices.Sort(ids) // some were put in at one moment
+	slices.Sort(ids) // some have the same time
 	return ids
 }
 
 func oldDeliveries(t *testing.T, s Store) {
-	old := func(max int) []string { return ends(t, s, alerts.Overdue{Lease: time.Hour, Max: max}) }
+	old := func(max int) []string { return endOld(t, s, alerts.Overdue{Lease: time.Hour, Max: max}) }
 	addDeliveries(t, s, "x", "claimed", "later", "sent", "dead", "new")
 	addDeliveries(t, s, "y", "new")
 	addDeliveries(t, s, "z", "1", "2")
 	at := claimDeliveries(t, s, "x", 9, time.Hour)[0].DueAt
-	tried(t, s, alerts.Tried{ID: "sent/x", State: alerts.DeliverySent}, alerts.Tried{ID: "dead/x", State: alerts.DeliveryDead, Error: "404"},
+	writeTried(t, s, alerts.Tried{ID: "sent/x", State: alerts.DeliverySent}, alerts.Tried{ID: "dead/x", State: alerts.DeliveryDead, Error: "404"},
 		alerts.Tried{ID: "new/x", State: alerts.DeliveryWaiting, DueAt: 1},
 		alerts.Tried{ID: "later/x", State: alerts.DeliveryWaiting, DueAt: at + hour, Error: "500", Counts: true})
-	equal(t, "none is old", ends(t, s, alerts.Overdue{Age: time.Hour, Lease: time.Hour, Max: 9}), nil)
+	equal(t, "none is old", endOld(t, s, alerts.Overdue{Age: time.Hour, Lease: time.Hour, Max: 9}), nil)
 	equal(t, "of two at most", len(old(2)), 2)
 	equal(t, "of the others", len(old(9)), 3)
 	equal(t, "of none", old(9), nil)
@@ -47,27 +47,27 @@ func oldDeliveries(t *testing.T, s Store) {
 		"later/x 1 too old: 500 true", "new/x 0 too old:  true", "new/y 0 too old:  true"})
 }
 
-// oldAfterReplay has one that was made first and replayed last.
+// oldAfterReplay: the delivery that was made first is replayed, so it is the younger one.
 func oldAfterReplay(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "a", "b")
-	kill(t, s, "a/x")
+	makeDead(t, s, "a/x")
 	time.Sleep(2 * time.Millisecond) // times are kept in milliseconds
 	if n, err := s.ReplayDeliveries(within(t), alerts.DeadFilter{Max: 9}); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	for _, want := range []string{"b/x", "a/x"} {
-		equal(t, "the oldest", ends(t, s, alerts.Overdue{Max: 1}), []string{want})
+		equal(t, "the oldest", endOld(t, s, alerts.Overdue{Max: 1}), []string{want})
 	}
 }
 
 func oldInOrder(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "a.raised", "a.resolved", "b.resolved")
 	for _, d := range claimDeliveries(t, s, "x", 9, time.Minute) {
-		if d.ID == "b.resolved/x" { // is behind nothing
-			tried(t, s, alerts.Tried{ID: d.ID, State: alerts.DeliveryWaiting, DueAt: 1})
+		if d.ID == "b.resolved/x" { // waits for no other delivery
+			writeTried(t, s, alerts.Tried{ID: d.ID, State: alerts.DeliveryWaiting, DueAt: 1})
 		}
 	}
-	old := func(lease time.Duration) []string { return ends(t, s, alerts.Overdue{Lease: lease, Max: 9}) }
+	old := func(lease time.Duration) []string { return endOld(t, s, alerts.Overdue{Lease: lease, Max: 9}) }
 	equal(t, "while the beginning is tried", old(time.Hour), []string{"b.resolved/x"})
 	equal(t, "the beginning", old(0), []string{"a.raised/x"})
 	equal(t, "then the end", old(0), []string{"a.resolved/x"})

@@ -8,8 +8,9 @@ import (
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
-// ClockAhead runs the part of the suite that is about a clock that was ahead. open gives an empty store, which closes when its test ends, and
-// what has its clock go on or back, as far as jobs and deliveries can tell.
+// ClockAhead runs the part of the suite about a clock that was ahead and is set back. open returns
+// an empty store, which is closed when its test ends, and a function that moves the clock of jobs
+// and deliveries by d.
 func ClockAhead(t *testing.T, open func(t *testing.T) (s Store, pass func(d time.Duration))) {
 	t.Run("a run is lost at the end of its lease", func(t *testing.T) {
 		t.Parallel()
@@ -23,7 +24,8 @@ func ClockAhead(t *testing.T, open func(t *testing.T) (s Store, pass func(d time
 	})
 }
 
-// runAhead has the process of a run die: its lease begins when it is seen that the clock was ahead, since the run may still go on.
+// runAhead: a run started while the clock was ahead. Its lease starts when that is noticed, since
+// the run may still be going on.
 func runAhead(t *testing.T, s Store, pass func(d time.Duration)) {
 	for i, c := range []struct {
 		job     string
@@ -44,7 +46,8 @@ func runAhead(t *testing.T, s Store, pass func(d time.Duration)) {
 	}
 }
 
-// deliveryAhead counts the age from when a delivery was recalled, or replayed.
+// deliveryAhead: the age of a delivery that was made while the clock was ahead counts from when it
+// is recalled or replayed.
 func deliveryAhead(t *testing.T, s Store, pass func(d time.Duration)) {
 	const day = 24 * time.Hour
 	for _, id := range []string{"waits", "dead"} {

@@ -44,7 +44,7 @@ var alertTests = []test{
 	{"poison", poison},
 	{"poison has its bounds", poisonBounds},
 	{"poison has its bounds where some comes again", poisonBoundsOfRepeats},
-	{"poison of a stream made anew is kept", poisonOfAStreamMadeAnew},
+	{"poison of a stream made anew is kept", poisonOfNewStream},
 	{"text of somebody else's does no harm", hostileText},
 	{"old alerts are removed, and what must stay stays", pruneAlerts},
 	{"old deliveries, silences and poison are removed", pruneRest},
@@ -59,7 +59,7 @@ var deliveryTests = []test{
 	{"deliveries given at once are never shared", dueAtOnce},
 	{"how a try went", deliver},
 	{"deliveries of channels that are no more", otherDeliveries},
-	{"deliveries of channels that others know", othersThatAreCaredFor},
+	{"deliveries of channels that others know", otherDeliveriesInHand},
 	{"deliveries that a clock made which was ahead are recalled", recallDeliveries},
 	{"dead letters, page by page, and replayed", deadLetters},
 	{"deliveries end by age", oldDeliveries},
@@ -71,7 +71,7 @@ var deliveryTests = []test{
 
 func group(key string) alerts.GroupID { return alerts.GroupID{Rule: "r", Key: key} }
 
-// raised is a new alert of a group, which has its name.
+// raised returns a new alert of a group, with the group's name.
 func raised(id, key string, now int64) alerts.Alert {
 	return alerts.Alert{ID: id, GroupID: group(key), Severity: alerts.Warning, Type: "limits.exceeded", Subject: "s:" + key, Key: "k:" + key,
 		Name: "1m", Window: "1m", User: "u:" + key, Policy: "p", Limit: 5, Denied: 1, Events: 1, EventID: "e:" + id,
@@ -93,7 +93,7 @@ func take(t *testing.T, s alerts.Store, taking alerts.Taking, decide func(alerts
 	return seen
 }
 
-// raise opens one alert for each name, which is that of its group and its id too.
+// raise opens one alert for each name, which is also its group and its id.
 func raise(t *testing.T, s alerts.Store, change func(*alerts.Alert), names ...string) (now int64) {
 	t.Helper()
 	var taking alerts.Taking
@@ -225,7 +225,8 @@ func takeRollsBack(t *testing.T, s Store) {
 	equal(t, "states and alerts", len(seen.States)+len(seen.Open), 0)
 }
 
-// count adds one to the state of every group, and to its alert's denials, with a new alert where there is none.
+// count adds one to the state of every group and to the denials of its alert. It raises an alert if
+// there is none.
 func count(taken alerts.Taken, groups []alerts.GroupID) alerts.Changes {
 	c := alerts.Changes{States: map[alerts.GroupID]json.RawMessage{}}
 	for _, g := range groups {
@@ -243,10 +244,10 @@ func count(taken alerts.Taken, groups []alerts.GroupID) alerts.Changes {
 	return c
 }
 
-// takesAtOnce has batches that share groups, in other orders.
+// takesAtOnce takes batches concurrently that share groups in different orders.
 func takesAtOnce(t *testing.T, s Store) {
 	const workers, rounds, size, groups = 6, 10, 20, 50
-	all(t, workers, func(w int) error {
+	concurrently(t, workers, func(w int) error {
 		for r := range rounds {
 			var some []alerts.GroupID
 			for i := range size {
@@ -280,7 +281,7 @@ func freshAtOnce(t *testing.T, s Store) {
 	fresh := make(chan string, workers*rounds)
 	for r := range rounds {
 		ids := []string{fmt.Sprint("a", r), fmt.Sprint("b", r)}
-		all(t, workers, func(w int) error {
+		concurrently(t, workers, func(w int) error {
 			mine := slices.Clone(ids)
 			if w%2 == 1 {
 				slices.Reverse(mine)
@@ -302,7 +303,7 @@ func freshAtOnce(t *testing.T, s Store) {
 	}
 }
 
-// canceledAlerts has every method that writes see a context that has ended.
+// canceledAlerts calls every method that writes with a context that has ended.
 func canceledAlerts(t *testing.T, s Store) {
 	raise(t, s, nil, "a")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,15 +8,15 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// BenchmarkUpdate writes n stored counters in each transaction, with states as long as those of a busy sliding
-// window.
+// BenchmarkUpdate writes n stored counters in each transaction, with states as long as those of a
+// busy sliding window.
 func BenchmarkUpdate(b *testing.B, s Store, n int) {
 	ids := numbered(n)
 	state := bytes.Repeat([]byte{7}, 150)
 	changes := make([]engine.CounterChange, n)
 	round := uint64(0)
 	decide := func(snap engine.Snapshot) engine.Changes {
-		// Another state every time: SQLite does not write what is there already.
+		// A new state each time, since SQLite does not write what is already there.
 		round++
 		binary.LittleEndian.PutUint64(state, round)
 		for i := range changes {
@@ -27,7 +27,7 @@ func BenchmarkUpdate(b *testing.B, s Store, n int) {
 		}
 		return engine.Changes{Counters: changes}
 	}
-	// A table that holds more than what is written.
+	// The table has more counters than are written.
 	others := numbered(20_000)[n:]
 	update(b, s, batch(others...), write("1"))
 	update(b, s, batch(ids...), decide)

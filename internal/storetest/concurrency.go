@@ -19,15 +19,15 @@ func add(snap engine.Snapshot) (c engine.Changes) {
 	return c
 }
 
-// serialized has two transactions decide at the same time, if the store lets them: in the end one of them has seen
-// what the other wrote.
+// serialized has two transactions decide at the same time, if the store lets them: one of them must
+// have seen what the other wrote.
 func serialized(t *testing.T, s Store) {
 	a := id("a", "1m")
 	update(t, s, batch(a), write("0"))
 	deciding, started := make(chan struct{}), make(chan struct{})
 	decides := sync.OnceFunc(func() { close(deciding) })
-	var saw [2]string // by the last call of decide, which counts
-	all(t, 2, func(i int) error {
+	var saw [2]string // by the last call of decide
+	concurrently(t, 2, func(i int) error {
 		if i == 1 {
 			<-deciding
 			close(started)
@@ -35,7 +35,7 @@ func serialized(t *testing.T, s Store) {
 		return s.Update(within(t), batch(a), func(snap engine.Snapshot) engine.Changes {
 			if i == 0 {
 				decides()
-				<-started // the other one is on its way
+				<-started // the other one has started
 			}
 			saw[i] = string(snap.States[0])
 			return write(strconv.Itoa(i + 1))(snap)
@@ -47,12 +47,13 @@ func serialized(t *testing.T, s Store) {
 	}
 }
 
-// overlapping has batches that share rows, whose first and last differ, from stored and new counters.
-func overlapping(t *testing.T, s Store) {
+// overlappingBatches writes batches that share stored and new counters, with different first and
+// last ones.
+func overlappingBatches(t *testing.T, s Store) {
 	const workers, rounds, size = 8, 15, 40
 	ids := numbered(100)
 	update(t, s, batch(ids[20:80]...), write("0"))
-	all(t, workers, func(w int) error {
+	concurrently(t, workers, func(w int) error {
 		for r := range rounds {
 			var some []engine.CounterID
 			for i := range size {
@@ -74,11 +75,11 @@ func overlapping(t *testing.T, s Store) {
 	equal(t, "sum", sum, workers*rounds*size)
 }
 
-func creators(t *testing.T, s Store) {
+func concurrentCreates(t *testing.T, s Store) {
 	const workers, rounds = 6, 20
-	all(t, workers, func(int) error {
+	concurrently(t, workers, func(int) error {
 		for r := range rounds {
-			ids := numbered(r + 2)[r:] // one that is new, mostly, and one that follows
+			ids := numbered(r + 2)[r:] // the first one mostly stored, the second one mostly new
 			if err := retry(within(t), s, batch(ids...), add); err != nil {
 				return err
 			}
@@ -99,7 +100,7 @@ func receiptRace(t *testing.T, s Store) {
 	const workers = 8
 	a := id("a", "1m")
 	b := engine.Batch{Counters: []engine.CounterID{a}, IDs: []string{"same"}}
-	all(t, workers, func(int) error {
+	concurrently(t, workers, func(int) error {
 		return retry(within(t), s, b, func(snap engine.Snapshot) engine.Changes {
 			if snap.Receipts[0] != nil {
 				return engine.Changes{}
@@ -116,7 +117,7 @@ func updatesAndResets(t *testing.T, s Store) {
 	ids := numbered(60)
 	var mu sync.Mutex
 	var removed int64
-	all(t, 6, func(w int) error {
+	concurrently(t, 6, func(w int) error {
 		for range 10 {
 			if w > 0 {
 				if err := retry(within(t), s, batch(ids...), add); err != nil {

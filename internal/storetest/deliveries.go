@@ -11,7 +11,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// delivery is a new one of a message.
+// delivery returns a new delivery of a message.
 func delivery(message, channel string) alerts.Delivery {
 	return alerts.Delivery{Channel: channel, Message: alerts.Message{ID: message, Kind: alerts.KindRaised, Data: json.RawMessage(`{}`)}}
 }
@@ -41,24 +41,24 @@ func deliveryIDs(all []alerts.Delivery) (ids []string) {
 	return ids
 }
 
-// dueIDs takes all that are due for an hour.
+// dueIDs claims all deliveries that are due, for an hour.
 func dueIDs(t *testing.T, s alerts.Store, channel string) []string {
 	t.Helper()
 	return deliveryIDs(claimDeliveries(t, s, channel, 100, time.Hour))
 }
 
-func tried(t *testing.T, s alerts.Store, all ...alerts.Tried) {
+func writeTried(t *testing.T, s alerts.Store, all ...alerts.Tried) {
 	t.Helper()
 	if err := s.Deliver(within(t), all); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// kill makes dead letters.
-func kill(t *testing.T, s alerts.Store, ids ...string) {
+// makeDead turns deliveries into dead letters.
+func makeDead(t *testing.T, s alerts.Store, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		tried(t, s, alerts.Tried{ID: id, State: alerts.DeliveryDead, Error: "gone", Counts: true})
+		writeTried(t, s, alerts.Tried{ID: id, State: alerts.DeliveryDead, Error: "gone", Counts: true})
 	}
 }
 
@@ -86,7 +86,7 @@ func dueDeliveries(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "c", "a", "b")
 	addDeliveries(t, s, "y", "a")
 	past := claimDeliveries(t, s, "x", 9, -time.Hour)[0].DueAt
-	tried(t, s, alerts.Tried{ID: "c/x", State: alerts.DeliveryWaiting, DueAt: past - 1}, alerts.Tried{ID: "b/x", State: alerts.DeliveryWaiting, DueAt: past - 2},
+	writeTried(t, s, alerts.Tried{ID: "c/x", State: alerts.DeliveryWaiting, DueAt: past - 1}, alerts.Tried{ID: "b/x", State: alerts.DeliveryWaiting, DueAt: past - 2},
 		alerts.Tried{ID: "a/x", State: alerts.DeliveryWaiting, DueAt: past})
 	equal(t, "the first", deliveryIDs(claimDeliveries(t, s, "x", 2, time.Hour)), []string{"b/x", "c/x"})
 	equal(t, "the next", deliveryIDs(claimDeliveries(t, s, "x", 9, -time.Hour)), []string{"a/x"})
@@ -96,31 +96,32 @@ func dueDeliveries(t *testing.T, s Store) {
 	equal(t, "of no channel", dueIDs(t, s, "z"), nil)
 }
 
-// dueInOrder has three alerts of which two channels are told: the first waits on one of them, the others were sent or given
-// up. A fourth is of a message that was pruned.
+// dueInOrder has three alerts that two channels are told of. One waits for its first delivery on
+// one of them; the first deliveries of the others were sent or given up. The first delivery of a
+// fourth alert was pruned.
 func dueInOrder(t *testing.T, s Store) {
 	for _, channel := range []string{"x", "y"} {
 		addDeliveries(t, s, channel, "a.raised", "b.raised", "c.raised")
 		at := claimDeliveries(t, s, channel, 9, time.Hour)[0].DueAt
-		tried(t, s, alerts.Tried{ID: "b.raised/" + channel, State: alerts.DeliverySent})
-		kill(t, s, "c.raised/"+channel)
+		writeTried(t, s, alerts.Tried{ID: "b.raised/" + channel, State: alerts.DeliverySent})
+		makeDead(t, s, "c.raised/"+channel)
 		if channel == "x" {
-			tried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: at + hour})
+			writeTried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: at + hour})
 		}
 		addDeliveries(t, s, channel, "a.resolved", "b.resolved", "c.resolved", "d.resolved")
 	}
-	tried(t, s, alerts.Tried{ID: "a.raised/y", State: alerts.DeliverySent})
+	writeTried(t, s, alerts.Tried{ID: "a.raised/y", State: alerts.DeliverySent})
 	due := func(what, channel string, want ...string) {
 		t.Helper()
 		ids := dueIDs(t, s, channel)
-		slices.Sort(ids) // some were put in at one moment
+		slices.Sort(ids) // some have the same time
 		equal(t, what, ids, want)
 	}
 	due("where it waits", "x", "b.resolved/x", "c.resolved/x", "d.resolved/x")
 	due("where it was sent", "y", "a.resolved/y", "b.resolved/y", "c.resolved/y", "d.resolved/y")
-	tried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: 1})
+	writeTried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: 1})
 	due("when it is due", "x", "a.raised/x")
-	tried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliverySent})
+	writeTried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliverySent})
 	due("when it was sent", "x", "a.resolved/x")
 }
 
@@ -128,7 +129,8 @@ func dueAtOnce(t *testing.T, s Store) {
 	sharedAtOnce(t, s, func() ([]alerts.Delivery, error) { return s.DueDeliveries(within(t), "x", 3, time.Hour) })
 }
 
-// sharedAtOnce has several take deliveries a few at a time: each is given once.
+// sharedAtOnce has several workers take deliveries, a few at a time: each delivery goes to one of
+// them.
 func sharedAtOnce(t *testing.T, s alerts.Store, take func() ([]alerts.Delivery, error)) {
 	t.Helper()
 	var names []string
@@ -137,7 +139,7 @@ func sharedAtOnce(t *testing.T, s alerts.Store, take func() ([]alerts.Delivery, 
 		addDeliveries(t, s, "x", fmt.Sprintf("%02d", i))
 	}
 	given := make(chan string, 100)
-	all(t, 6, func(int) error {
+	concurrently(t, 6, func(int) error {
 		for range len(names) {
 			some, err := take()
 			if err != nil {
@@ -155,14 +157,14 @@ func sharedAtOnce(t *testing.T, s alerts.Store, take func() ([]alerts.Delivery, 
 func deliver(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "again", "off", "sent", "dead")
 	at := claimDeliveries(t, s, "x", 9, time.Hour)[0].DueAt
-	tried(t, s,
+	writeTried(t, s,
 		alerts.Tried{ID: "sent/x", State: alerts.DeliverySent, Counts: true},
 		alerts.Tried{ID: "again/x", State: alerts.DeliveryWaiting, DueAt: at + 1, Error: "500", Counts: true},
 		alerts.Tried{ID: "off/x", State: alerts.DeliveryWaiting, DueAt: at + 2, Error: "open"},
 		alerts.Tried{ID: "dead/x", State: alerts.DeliveryDead, Error: "404", Counts: true},
 		alerts.Tried{ID: "nobody/x", State: alerts.DeliverySent})
 	for _, id := range []string{"sent/x", "dead/x"} { // too late
-		tried(t, s, alerts.Tried{ID: id, State: alerts.DeliveryWaiting, DueAt: 1, Error: "late", Counts: true})
+		writeTried(t, s, alerts.Tried{ID: id, State: alerts.DeliveryWaiting, DueAt: 1, Error: "late", Counts: true})
 	}
 	var got []string
 	for _, m := range []string{"again", "off", "sent", "dead"} {
@@ -179,14 +181,14 @@ func deliver(t *testing.T, s Store) {
 		t.Fatal(err)
 	}
 	equal(t, "waiting", waiting, map[string]int64{"x": 2})
-	tried(t, s)
+	writeTried(t, s)
 }
 
 func otherDeliveries(t *testing.T, s Store) {
 	for _, channel := range []string{"a", "b", "c", "d"} {
 		addDeliveries(t, s, channel, "1", "2", "3")
 	}
-	kill(t, s, "1/b", "1/d", "2/d", "3/d")
+	makeDead(t, s, "1/b", "1/d", "2/d", "3/d")
 	for _, c := range []struct {
 		channels []string
 		max      int
@@ -202,7 +204,7 @@ func otherDeliveries(t *testing.T, s Store) {
 			t.Fatal(err)
 		}
 		ids := map[string]bool{}
-		for _, d := range got { // in no order, where they were made in one millisecond
+		for _, d := range got { // in no order, if they were made in the same millisecond
 			ids[d.Channel] = true
 		}
 		want := map[string]bool{}
@@ -214,15 +216,16 @@ func otherDeliveries(t *testing.T, s Store) {
 	}
 }
 
-// othersThatAreCaredFor has some that somebody has, or will have when they are due.
-func othersThatAreCaredFor(t *testing.T, s Store) {
+// otherDeliveriesInHand has deliveries that OtherDeliveries leaves out: those that are claimed, and
+// those that will be claimed when they are due.
+func otherDeliveriesInHand(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "claimed", "later", "due", "overdue")
 	now := claimDeliveries(t, s, "x", 9, time.Hour)[0].DueAt - hour
 	for id, due := range map[string]int64{"later": now + hour, "due": now - hour/2, "overdue": now - 2*hour} {
-		tried(t, s, alerts.Tried{ID: id + "/x", State: alerts.DeliveryWaiting, DueAt: due})
+		writeTried(t, s, alerts.Tried{ID: id + "/x", State: alerts.DeliveryWaiting, DueAt: due})
 	}
 	addDeliveries(t, s, "x", "a.raised", "a.resolved")
-	tried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: now + hour},
+	writeTried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: now + hour},
 		alerts.Tried{ID: "a.resolved/x", State: alerts.DeliveryWaiting, DueAt: now - 5*hour})
 	for due, want := range map[time.Duration][]string{0: {"due/x", "overdue/x"}, time.Hour: {"overdue/x"}, 3 * time.Hour: nil} {
 		got, err := s.OtherDeliveries(within(t), []string{"y"}, due, 9)
@@ -235,7 +238,8 @@ func othersThatAreCaredFor(t *testing.T, s Store) {
 	}
 }
 
-// recallDeliveries has some that are due in more than a day, and others that wait as long as any.
+// recallDeliveries has some deliveries that are due in more than a day, and others that wait as
+// long as any may.
 func recallDeliveries(t *testing.T, s Store) {
 	const day = 24 * time.Hour
 	recall := func(lease time.Duration, max, want int) {
@@ -248,9 +252,9 @@ func recallDeliveries(t *testing.T, s Store) {
 	for _, channel := range []string{"x", "y", "z"} {
 		addDeliveries(t, s, channel, "1", "2", "now", "near", "dead")
 		now := claimDeliveries(t, s, channel, 9, time.Hour)[0].DueAt - hour
-		kill(t, s, "dead/"+channel)
+		makeDead(t, s, "dead/"+channel)
 		for id, due := range map[string]int64{"now": now, "near": now + 23*hour, "1": now + 25*hour, "2": now + 9000*hour} {
-			tried(t, s, alerts.Tried{ID: id + "/" + channel, State: alerts.DeliveryWaiting, DueAt: due, Error: "500", Counts: true})
+			writeTried(t, s, alerts.Tried{ID: id + "/" + channel, State: alerts.DeliveryWaiting, DueAt: due, Error: "500", Counts: true})
 		}
 	}
 	recall(-time.Hour, 4, 4)
@@ -270,7 +274,7 @@ func recallDeliveries(t *testing.T, s Store) {
 func deadLetters(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "1", "2", "3", "4")
 	addDeliveries(t, s, "y", "1", "2")
-	kill(t, s, "3/x", "1/x", "2/x", "2/y")
+	makeDead(t, s, "3/x", "1/x", "2/x", "2/y")
 	dead := func(f alerts.DeadFilter) []string {
 		t.Helper()
 		all, err := s.DeadDeliveries(within(t), f)
@@ -374,7 +378,7 @@ func poison(t *testing.T, s Store) {
 	equal(t, "poison", all, []alerts.Poison{{Sequence: 3, Data: []byte("3")}, {Sequence: 2, Subject: "s", Reason: "r", Data: long[:alerts.MaxPoisonBytes]}})
 }
 
-// hostileText holds that what comes from elsewhere, and is checked by nobody, does not keep it from being written down.
+// hostileText: texts that come from elsewhere, unchecked, do not prevent them from being stored.
 func hostileText(t *testing.T, s Store) {
 	const bad = "a\x00b\xffc"
 	if err := s.KeepPoison(within(t), alerts.Poison{Sequence: 1, Subject: bad, Reason: bad, Data: []byte(bad)}); err != nil {
@@ -386,7 +390,7 @@ func hostileText(t *testing.T, s Store) {
 	raise(t, s, func(a *alerts.Alert) { a.Title, a.Text = bad, bad }, "a")
 	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Sent, Reason: bad,
 		Deliveries: []alerts.Delivery{{Channel: "x", Message: alerts.Message{ID: "m", Title: bad, Text: bad, Data: json.RawMessage(`""`)}}}})
-	tried(t, s, alerts.Tried{ID: "m/x", State: alerts.DeliveryDead, Error: bad})
+	writeTried(t, s, alerts.Tried{ID: "m/x", State: alerts.DeliveryDead, Error: bad})
 	equal(t, "alert", alert(t, s, "a").Notice, alerts.Sent)
 	all, err := s.DeadDeliveries(within(t), alerts.DeadFilter{Max: 9})
 	if err != nil {
@@ -395,7 +399,8 @@ func hostileText(t *testing.T, s Store) {
 	equal(t, "dead letters", deliveryIDs(all), []string{"m/x"})
 }
 
-// poisonBounds keeps more than are to be there. They have odd places in the stream, as they have by chance among others.
+// poisonBounds keeps more messages than may be kept, with odd sequence numbers, as happens by
+// chance among others.
 func poisonBounds(t *testing.T, s Store) {
 	const n = alerts.MaxPoison + 5*alerts.PoisonTrim
 	for i := range n {
@@ -409,7 +414,7 @@ func poisonBounds(t *testing.T, s Store) {
 	}
 }
 
-// poisonBoundsOfRepeats has one come again each time that old ones are to be removed.
+// poisonBoundsOfRepeats repeats a message each time that old ones are to be removed.
 func poisonBoundsOfRepeats(t *testing.T, s Store) {
 	const n = alerts.MaxPoison + 5*alerts.PoisonTrim
 	for i := range n {
@@ -427,9 +432,9 @@ func poisonBoundsOfRepeats(t *testing.T, s Store) {
 	}
 }
 
-// poisonOfAStreamMadeAnew keeps messages with the places in the stream that others had in the stream before, or are before
-// all of those.
-func poisonOfAStreamMadeAnew(t *testing.T, s Store) {
+// poisonOfNewStream: after the stream was created again, messages have sequence numbers that other
+// messages had, or lower ones.
+func poisonOfNewStream(t *testing.T, s Store) {
 	keep := func(sequence int, data string) {
 		t.Helper()
 		if err := s.KeepPoison(within(t), alerts.Poison{Sequence: uint64(sequence), Data: []byte(data)}); err != nil {

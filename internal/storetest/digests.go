@@ -33,7 +33,7 @@ func tellAndResolve(ctx context.Context, s alerts.Store, resolved func(alerts.Al
 	return err
 }
 
-// hold raises alerts of a user that are held until some time from now.
+// hold raises alerts of a user that are held for so long.
 func hold(t *testing.T, s alerts.Store, user string, forMillis int64, names ...string) {
 	t.Helper()
 	now := raise(t, s, func(a *alerts.Alert) { a.User = user }, names...)
@@ -55,7 +55,7 @@ func usersHeld(t *testing.T, s alerts.Store, after string, max int) []string {
 
 func heldUsers(t *testing.T, s Store) {
 	hold(t, s, "b", 0, "1", "2")
-	hold(t, s, "a", alerts.DigestLead-1, "3") // a worker whose clock is ahead runs the digest
+	hold(t, s, "a", alerts.DigestLead-1, "3") // for an alerter whose clock is ahead
 	hold(t, s, "c", hour, "4")
 	hold(t, s, "d", hour, "5")
 	hold(t, s, "d", 0, "6")
@@ -68,7 +68,7 @@ func heldUsers(t *testing.T, s Store) {
 	equal(t, "the last", usersHeld(t, s, "b", 9), []string{"d"})
 }
 
-// digest gives the ids that went into it.
+// digest writes a digest, and returns the ids of its alerts.
 func digest(t *testing.T, s alerts.Store, user string, max int, name string) (ids []string) {
 	t.Helper()
 	n, err := s.DigestAlerts(within(t), user, max, func(held []alerts.Alert, now int64) (alerts.Digested, error) {
@@ -101,7 +101,8 @@ func digestAlerts(t *testing.T, s Store) {
 	equal(t, "deliveries", dueIDs(t, s, "x"), []string{"d1/x", "d2/x"})
 }
 
-// digestAhead has alerts that were held while the clock was ahead, and one that waits for the next digest.
+// digestAhead has alerts that were held while the clock was ahead, and one that waits for the next
+// digest.
 func digestAhead(t *testing.T, s Store) {
 	hold(t, s, "", 3*hour, "1")
 	hold(t, s, "u", 2*hour-1000, "2")
@@ -114,7 +115,7 @@ func digestAhead(t *testing.T, s Store) {
 	equal(t, "no more", usersHeld(t, s, "", 9), nil)
 }
 
-// digestLater has a digest that leaves some out, and one that leaves out all.
+// digestLater has a digest that puts some alerts off, and one that puts all off.
 func digestLater(t *testing.T, s Store) {
 	hold(t, s, "u", 0, "1", "2", "3")
 	var at int64
@@ -174,7 +175,7 @@ func digestsAtOnce(t *testing.T, s Store) {
 	}
 	hold(t, s, "u", 0, names...)
 	told := make(chan string, 100)
-	all(t, 6, func(w int) error {
+	concurrently(t, 6, func(w int) error {
 		for r := range len(names) {
 			var ids []string
 			n, err := s.DigestAlerts(within(t), "u", 3, func(held []alerts.Alert, _ int64) (alerts.Digested, error) {

@@ -14,8 +14,8 @@ const (
 	future = 4_000_000_000_000
 )
 
-// until has a decision set when its counters expire.
-func until(expires int64, decide func(engine.Snapshot) engine.Changes) func(engine.Snapshot) engine.Changes {
+// expiringAt makes a decision set the expiry of its counters.
+func expiringAt(expires int64, decide func(engine.Snapshot) engine.Changes) func(engine.Snapshot) engine.Changes {
 	return func(snap engine.Snapshot) engine.Changes {
 		c := decide(snap)
 		for i := range c.Counters {
@@ -69,7 +69,7 @@ func expireMax(t *testing.T, s Store) {
 		return c
 	})
 	expire(t, s, 2, 4)
-	// Read without a lock, which the next one would have to skip.
+	// Read without locking them, since the next Expire would skip locked rows.
 	left, _, err := s.List(within(t), "", engine.CounterID{}, 10)
 	if err != nil || len(left) != 3 || left[2].CounterID != ids[2] {
 		t.Errorf("left: %v, %v; want the three that expired last", left, err)
@@ -79,14 +79,15 @@ func expireMax(t *testing.T, s Store) {
 	expire(t, s, 2, 0)
 }
 
-// chargedAndExpired charges counters that are always expired, while they are removed. Of each counter, a value was
-// written as often as the one below it, or less often when it was removed in between; and what was made and is there
-// no longer was counted as removed.
+// chargedAndExpired adds to counters that have always expired, while they are removed. If no charge
+// is lost, then for each counter a value was written at most as often as the value below it (less
+// often if the counter was removed in between), and each counter that was created and is gone was
+// counted as removed.
 func chargedAndExpired(t *testing.T, s Store) {
 	const workers, rounds = 4, 40
 	ids := numbered(5)
 	var mu sync.Mutex
-	wrote := make([]map[int]int, len(ids)) // how often each value was
+	wrote := make([]map[int]int, len(ids)) // how often each value was written
 	for i := range wrote {
 		wrote[i] = map[int]int{}
 	}
@@ -95,7 +96,7 @@ func chargedAndExpired(t *testing.T, s Store) {
 			var saw []string
 			err := retry(within(t), s, batch(ids...), func(snap engine.Snapshot) engine.Changes {
 				saw = texts(snap)
-				return until(past, add)(snap)
+				return expiringAt(past, add)(snap)
 			})
 			if err != nil {
 				return err
@@ -124,14 +125,15 @@ func chargedAndExpired(t *testing.T, s Store) {
 	equal(t, "removed", removed, made)
 }
 
-// renewedAndExpired charges expired counters once, so that they no longer are, while they are removed.
+// renewedAndExpired charges each expired counter once, so that it expires later, while expired ones
+// are removed.
 func renewedAndExpired(t *testing.T, s Store) {
 	const workers, each = 4, 50
 	ids := numbered(workers * each)
-	update(t, s, batch(ids...), until(past, write("1")))
+	update(t, s, batch(ids...), expiringAt(past, write("1")))
 	removed := expireWhile(t, s, workers, func(w int) error {
 		for _, id := range ids[w*each : (w+1)*each] {
-			if err := retry(within(t), s, batch(id), until(future, add)); err != nil {
+			if err := retry(within(t), s, batch(id), expiringAt(future, add)); err != nil {
 				return err
 			}
 		}
@@ -150,8 +152,8 @@ func renewedAndExpired(t *testing.T, s Store) {
 	equal(t, "removed", removed, anew)
 }
 
-// expireWhile removes what has expired, a few at a time, for as long as f runs for every number below n, and once
-// more.
+// expireWhile runs f for every number below n concurrently. Meanwhile and once afterwards it
+// removes what has expired, a few at a time.
 func expireWhile(t *testing.T, s Store, n int, f func(i int) error) (removed int) {
 	t.Helper()
 	ended := make(chan struct{})
@@ -175,7 +177,7 @@ func expireWhile(t *testing.T, s Store, n int, f func(i int) error) (removed int
 		}
 		total <- sum
 	}()
-	all(t, n, f)
+	concurrently(t, n, f)
 	close(ended)
 	return <-total
 }

@@ -50,7 +50,7 @@ func runs(t *testing.T, s jobs.Store, f jobs.Filter) []jobs.Run {
 	return all
 }
 
-// outcomes gives the runs of a job as words, the last first.
+// outcomes returns the outcomes of a job's runs, the last first.
 func outcomes(t *testing.T, s jobs.Store, job string) (all []string) {
 	t.Helper()
 	for _, r := range runs(t, s, jobs.Filter{Job: job, Max: 100}) {
@@ -88,7 +88,7 @@ func claimsAtOnce(t *testing.T, s Store) {
 	const times, replicas = 30, 6
 	for at := int64(1); at <= times; at++ {
 		var given atomic.Int64
-		all(t, replicas, func(i int) error {
+		concurrently(t, replicas, func(i int) error {
 			c, err := s.ClaimRun(within(t), jobs.Claim{Job: "j", Scheduled: at, Replica: fmt.Sprint(i), Lease: longLease})
 			if c.Outcome == jobs.Running {
 				given.Add(1)
@@ -107,7 +107,7 @@ func overlapsAtOnce(t *testing.T, s Store) {
 	for round := range 20 {
 		job := fmt.Sprint("j", round)
 		var given atomic.Int64
-		all(t, 6, func(i int) error {
+		concurrently(t, 6, func(i int) error {
 			c, err := s.ClaimRun(within(t), jobs.Claim{Job: job, Scheduled: int64(i), Replica: "a", Lease: longLease})
 			if c.Outcome == jobs.Running {
 				given.Add(1)

@@ -29,7 +29,7 @@ func counters(t *testing.T, s Store) {
 	if err != nil {
 		t.Fatalf("counters: %v", err)
 	}
-	sane(t, now)
+	checkClock(t, now)
 	equal(t, "counters", found, []engine.StoredCounter{
 		{CounterID: id("a", "1h"), Spec: []byte(`{"limit":1}`), State: []byte("1")},
 		{CounterID: id("a", "1m"), Spec: []byte(`{"limit":1}`), State: []byte("1")},
@@ -38,8 +38,8 @@ func counters(t *testing.T, s Store) {
 	})
 }
 
-// awkward are keys that a pattern, an escape, a collation or a byte count may trip over.
-func awkward() []string {
+// awkwardKeys returns keys that could break a pattern, an escape, a collation or a byte count.
+func awkwardKeys() []string {
 	return []string{
 		"a", "a%", "a%b", "a_b", "a_", `a\`, `a\%`, "a*", "a?", "a'", "ab", "ac", "b", "B", "ä", "ä1", "á",
 		"日本", "日本語", "\ud7ff", "\ud7ffx", "\ue000", "😀", "😀1", "\U0010ffff", "\U0010ffffz", "\U0010ffff\U0010ffff",
@@ -47,15 +47,15 @@ func awkward() []string {
 	}
 }
 
-// prefixes are some of every length, and some that select nothing.
+// prefixes returns prefixes of every length, and some that select nothing.
 func prefixes() []string {
-	return append(awkward(), "", "a%%", "%", "_", "zz", "日", "\U0010ffff\U0010ffff\U0010ffff", strings.Repeat("x", 255))
+	return append(awkwardKeys(), "", "a%%", "%", "_", "zz", "日", "\U0010ffff\U0010ffff\U0010ffff", strings.Repeat("x", 255))
 }
 
-// beginning are the keys that begin with prefix, in order.
-func beginning(prefix string) []string {
+// keysWithPrefix returns the awkward keys with the prefix, in order.
+func keysWithPrefix(prefix string) []string {
 	out := []string{}
-	for _, k := range slices.Sorted(slices.Values(awkward())) {
+	for _, k := range slices.Sorted(slices.Values(awkwardKeys())) {
 		if strings.HasPrefix(k, prefix) {
 			out = append(out, k+" 1m")
 		}
@@ -66,7 +66,7 @@ func beginning(prefix string) []string {
 func fillAwkward(t *testing.T, s Store) {
 	t.Helper()
 	var ids []engine.CounterID
-	for _, k := range awkward() {
+	for _, k := range awkwardKeys() {
 		ids = append(ids, id(k, "1m"))
 	}
 	fill(t, s, ids...)
@@ -79,8 +79,8 @@ func listPrefix(t *testing.T, s Store) {
 		if err != nil {
 			t.Fatalf("list %q: %v", p, err)
 		}
-		sane(t, now)
-		equal(t, "list "+p, keys(page), beginning(p))
+		checkClock(t, now)
+		equal(t, "list "+p, keys(page), keysWithPrefix(p))
 	}
 }
 
@@ -110,7 +110,7 @@ func listPages(t *testing.T, s Store) {
 		}
 		equal(t, "pages of "+prefix, keys(got), keys(whole))
 	}
-	// From an id that is not stored, before and behind the prefix.
+	// From an id that is not stored, before and after the prefix.
 	page, _, err := s.List(within(t), "b", id("a", "1m"), 1)
 	if err != nil {
 		t.Fatalf("list: %v", err)
@@ -128,7 +128,7 @@ func listPages(t *testing.T, s Store) {
 	equal(t, "from behind the prefix", keys(page), []string{})
 }
 
-// reset runs Reset first dry and then for real, and gives the keys that are left.
+// reset runs Reset as a dry run and then for real, and returns the remaining keys.
 func reset(t *testing.T, s Store, sel engine.Selection, want int64) []string {
 	t.Helper()
 	for _, dry := range []bool{true, false} {
@@ -163,9 +163,9 @@ func resetKey(t *testing.T, s Store) {
 func resetPrefix(t *testing.T, s Store) {
 	for _, p := range []string{"a%", `a\`, "a", "日", "\ud7ff", "\U0010ffff\U0010ffff"} {
 		fillAwkward(t, s)
-		gone := beginning(p)
+		gone := keysWithPrefix(p)
 		var want []string
-		for _, k := range beginning("") {
+		for _, k := range keysWithPrefix("") {
 			if !slices.Contains(gone, k) {
 				want = append(want, k)
 			}

@@ -15,25 +15,25 @@ import (
 	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// Foldings fold at once, by number, by size, and never.
-var Foldings = []journal.Policy{
+// FoldPolicies fold at once, by number, by size, and never.
+var FoldPolicies = []journal.Policy{
 	{Rows: math.MaxInt, Most: math.MaxInt64, Least: math.MaxInt64, Some: 3, Drop: 2},
 	{After: time.Hour, Rows: 20, Most: math.MaxInt64, Least: math.MaxInt64, Some: 5, Drop: 4},
 	{After: time.Hour, Rows: math.MaxInt, PerRow: 60, Least: 100, Most: 4000, Some: 5, Drop: 1},
 	{After: time.Hour, Rows: math.MaxInt, Most: math.MaxInt64, Least: math.MaxInt64},
 }
 
-// Model is what a store should hold: plain maps.
-type Model map[engine.CounterID]modelled
+// Model is what a store should have: a plain map.
+type Model map[engine.CounterID]modelCounter
 
-// modelled is a counter.
-type modelled struct {
+// modelCounter is a counter of a Model.
+type modelCounter struct {
 	State, Spec string
 	Expires     int64
 }
 
-// Step does the i-th operation of a random history to a store, unless it is nil, and to the model. pick gives a random
-// number below n.
+// Step applies the i-th operation of a random history to the model, and to a store unless it is
+// nil. pick returns a random number below n.
 func (m Model) Step(ctx context.Context, s Store, i int, pick func(n int) int) error {
 	switch kind := pick(20); {
 	case kind == 0:
@@ -61,7 +61,7 @@ func (m Model) update(ctx context.Context, s Store, i int, pick func(n int) int)
 		if pick(4) == 0 && known {
 			continue
 		}
-		now := modelled{State: fmt.Sprintf("%d:%s", i, strings.Repeat("x", pick(40))), Spec: old.Spec, Expires: []int64{past, future}[pick(2)] + int64(pick(60))}
+		now := modelCounter{State: fmt.Sprintf("%d:%s", i, strings.Repeat("x", pick(40))), Spec: old.Spec, Expires: []int64{past, future}[pick(2)] + int64(pick(60))}
 		if known && pick(2) == 0 {
 			now.Expires = old.Expires
 		}
@@ -126,11 +126,12 @@ func (m Model) expire(ctx context.Context, s Store) error {
 	return nil
 }
 
-// Diff compares the model with what a store lists, page by page, and with the counters of each key.
+// Diff compares the model with what the store lists, page by page, and with the counters of each
+// key.
 func (m Model) Diff(ctx context.Context, s Store) (string, error) {
 	got, want := make(Model), make(Model)
 	for id, c := range m {
-		want[id] = modelled{State: c.State, Spec: c.Spec}
+		want[id] = modelCounter{State: c.State, Spec: c.Spec}
 	}
 	var after engine.CounterID
 	for {
@@ -146,8 +147,8 @@ func (m Model) Diff(ctx context.Context, s Store) (string, error) {
 				return fmt.Sprintf("%v after %v", c.CounterID, after), nil
 			}
 			after = c.CounterID
-			got[after] = modelled{State: string(c.State), Spec: string(c.Spec)}
-			if err := sameAlone(ctx, s, c); err != nil {
+			got[after] = modelCounter{State: string(c.State), Spec: string(c.Spec)}
+			if err := checkCounters(ctx, s, c); err != nil {
 				return "", err
 			}
 		}
@@ -155,8 +156,8 @@ func (m Model) Diff(ctx context.Context, s Store) (string, error) {
 	return cmp.Diff(want, got), nil
 }
 
-// sameAlone holds that Counters gives what List gave.
-func sameAlone(ctx context.Context, s Store, c engine.StoredCounter) error {
+// checkCounters returns an error if Counters does not return what List did.
+func checkCounters(ctx context.Context, s Store, c engine.StoredCounter) error {
 	alone, _, err := s.Counters(ctx, c.Key)
 	if err == nil && !slices.ContainsFunc(alone, func(o engine.StoredCounter) bool { return cmp.Equal(o, c) }) {
 		err = fmt.Errorf("listed is %v, and alone %v", c, alone)

@@ -21,8 +21,8 @@ func pending(t *testing.T, s alerts.Store, max int, lease time.Duration) []alert
 	return all
 }
 
-// due brings the time at which an open alert is resolved into the past.
-func due(t *testing.T, s alerts.Store, keys ...string) {
+// makeDue moves the time at which open alerts are resolved into the past.
+func makeDue(t *testing.T, s alerts.Store, keys ...string) {
 	t.Helper()
 	var taking alerts.Taking
 	for _, key := range keys {
@@ -41,7 +41,7 @@ func due(t *testing.T, s alerts.Store, keys ...string) {
 // resolve resolves alerts that are not pending.
 func resolve(t *testing.T, s alerts.Store, keys ...string) {
 	t.Helper()
-	due(t, s, keys...)
+	makeDue(t, s, keys...)
 	n, err := s.ResolveAlerts(within(t), len(keys), func(alerts.Alert) ([]alerts.Delivery, error) { return nil, nil })
 	if err != nil || n != len(keys) {
 		t.Fatalf("resolved %d of %q: %v", n, keys, err)
@@ -75,13 +75,13 @@ func updateLeaves(t *testing.T, s Store) {
 	if a.NoticeAt < now {
 		t.Errorf("told at %d, raised at %d", a.NoticeAt, now)
 	}
-	// Somebody is at the other one.
+	// The other one is claimed.
 	equal(t, "pending", alertIDs(pending(t, s, 9, time.Hour)), nil)
 }
 
 func pendingAlerts(t *testing.T, s Store) {
 	now := raise(t, s, nil, "c")
-	for now == raise(t, s, nil, "b") { // in a later millisecond, so that there is an order
+	for now == raise(t, s, nil, "b") { // in a later millisecond, so that the order is defined
 		tell(t, s, alerts.Told{Alert: "b", Notice: alerts.Sent})
 		resolve(t, s, "b")
 		prune(t, s)
@@ -110,7 +110,7 @@ func pendingAtOnce(t *testing.T, s Store) {
 	}
 	raise(t, s, nil, names...)
 	given := make(chan string, 2*alertsInAll)
-	all(t, 6, func(int) error {
+	concurrently(t, 6, func(int) error {
 		for range alertsInAll {
 			some, _, err := s.PendingAlerts(within(t), 3, time.Hour)
 			if err != nil {
@@ -125,7 +125,7 @@ func pendingAtOnce(t *testing.T, s Store) {
 	equal(t, "given", drain(given), names)
 }
 
-// drain gives what was sent, in order.
+// drain returns what was sent, sorted.
 func drain(sent chan string) (all []string) {
 	for len(sent) > 0 {
 		all = append(all, <-sent)
@@ -163,10 +163,10 @@ func tellAtOnce(t *testing.T, s Store) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 	raise(t, s, nil, names...)
 	told := make(chan string, 100)
-	all(t, 6, func(w int) error {
+	concurrently(t, 6, func(w int) error {
 		var some []alerts.Told
 		for i := range names {
-			name := names[(i*3+w)%len(names)] // each in another order
+			name := names[(i*3+w)%len(names)] // each in a different order
 			some = append(some, alerts.Told{Alert: name, Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery(fmt.Sprint(name, ".", w), "x")}})
 		}
 		ids, err := s.Tell(within(t), some)
@@ -188,7 +188,7 @@ func resolveAlerts(t *testing.T, s Store) {
 	for _, id := range []string{"later", "a", "b"} {
 		tell(t, s, alerts.Told{Alert: id, Notice: alerts.Sent})
 	}
-	due(t, s, "b", "a", "pending")
+	makeDue(t, s, "b", "a", "pending")
 	var built []alerts.Alert
 	build := func(a alerts.Alert) ([]alerts.Delivery, error) {
 		built = append(built, a)
@@ -215,7 +215,8 @@ func resolveAlerts(t *testing.T, s Store) {
 	equal(t, "opened again", alert(t, s, "a2").ResolvedAt, 0)
 }
 
-// resolveAhead has alerts whose time is that of a clock which was ahead, and one that may wait as long as a file can say.
+// resolveAhead has alerts that were raised while the clock was ahead, and one that waits as long as
+// the alerts file allows.
 func resolveAhead(t *testing.T, s Store) {
 	const day = 24 * hour
 	raise(t, s, nil, "late", "later", "legal", "due", "pending")
@@ -246,7 +247,7 @@ func resolveAhead(t *testing.T, s Store) {
 func resolveFails(t *testing.T, s Store) {
 	raise(t, s, nil, "a", "b")
 	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Sent}, alerts.Told{Alert: "b", Notice: alerts.Sent})
-	due(t, s, "a", "b")
+	makeDue(t, s, "a", "b")
 	refuse := errors.New("no")
 	n, err := s.ResolveAlerts(within(t), 9, func(a alerts.Alert) ([]alerts.Delivery, error) {
 		if a.ID == "b" {
@@ -261,14 +262,15 @@ func resolveFails(t *testing.T, s Store) {
 	equal(t, "deliveries", dueIDs(t, s, "x"), nil)
 }
 
-// resolveAndTake holds that each denial is counted by an alert that was open, whatever is resolved meanwhile.
+// resolveAndTake: each denial is counted by an alert that is open, even if alerts are resolved at
+// the same time.
 func resolveAndTake(t *testing.T, s Store) {
 	const takers, rounds = 4, 25
 	groups := []alerts.GroupID{group("a"), group("b"), group("c")}
 	var taken atomic.Int64
 	var mu sync.Mutex
 	resolved := map[string]int64{}
-	all(t, takers+2, func(w int) error {
+	concurrently(t, takers+2, func(w int) error {
 		for r := range rounds {
 			if w < takers {
 				err := s.Take(within(t), alerts.Taking{Events: []string{fmt.Sprint(w, ".", r)}, Groups: groups},

@@ -7,8 +7,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// told gives what others changed since the last decision, as the next one learns it, which may be made twice.
-func told(t *testing.T, s Store) (others engine.Others) {
+// takeOthers returns what others changed since the last decision, as the next one learns it; decide
+// may be called twice.
+func takeOthers(t *testing.T, s Store) (others engine.Others) {
 	t.Helper()
 	update(t, s, batch(id("else", "1m")), func(snap engine.Snapshot) engine.Changes {
 		others.All, others.IDs = others.All || snap.Others.All, append(others.IDs, snap.Others.IDs...)
@@ -17,23 +18,23 @@ func told(t *testing.T, s Store) (others engine.Others) {
 	return others
 }
 
-func resetTold(t *testing.T, s Store) {
+func resetIsReported(t *testing.T, s Store) {
 	a, b, c := id("a", "1m"), id("b", "1m"), id("c", "1m")
 	update(t, s, batch(a, b, c), write("1"))
-	told(t, s)
-	equal(t, "told of own changes", told(t, s), engine.Others{})
+	takeOthers(t, s)
+	equal(t, "told of own changes", takeOthers(t, s), engine.Others{})
 	for _, key := range []string{"a", "b"} {
 		if _, err := s.Reset(within(t), engine.Selection{Key: key}, false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	fails(t, s)
-	equal(t, "told after resets", told(t, s), engine.Others{IDs: []engine.CounterID{a, b}})
-	equal(t, "told again", told(t, s), engine.Others{})
+	failUpdate(t, s)
+	equal(t, "told after resets", takeOthers(t, s), engine.Others{IDs: []engine.CounterID{a, b}})
+	equal(t, "told again", takeOthers(t, s), engine.Others{})
 }
 
-// fails runs a transaction that breaks off before anybody decides.
-func fails(t *testing.T, s Store) {
+// failUpdate runs a transaction that panics before it has decided.
+func failUpdate(t *testing.T, s Store) {
 	t.Helper()
 	func() {
 		defer func() { _ = recover() }()
@@ -41,13 +42,14 @@ func fails(t *testing.T, s Store) {
 	}()
 }
 
-// Elsewhere tries what a store tells of the changes that another process makes. here and there are of one database.
-func Elsewhere(t *testing.T, open func(t *testing.T) (here, there Store)) {
+// OtherProcess checks what a store reports of changes by another process. here and there are stores
+// on one database.
+func OtherProcess(t *testing.T, open func(t *testing.T) (here, there Store)) {
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, here, there Store)
 	}{
-		{"what another process wrote is told once, to a decision", elsewhereTold},
+		{"what another process wrote is told once, to a decision", otherProcessChanges},
 		{"a refund that nobody broadcasts is seen with the next transaction", func(t *testing.T, here, there Store) {
 			lostBroadcast(t, here, there, true)
 		}},
@@ -63,29 +65,30 @@ func Elsewhere(t *testing.T, open func(t *testing.T) (here, there Store)) {
 	}
 }
 
-func elsewhereTold(t *testing.T, here, there Store) {
+func otherProcessChanges(t *testing.T, here, there Store) {
 	a, b := id("a", "1m"), id("b", "1m")
-	told(t, here) // it has read what there is
+	takeOthers(t, here) // it has read the journal
 	update(t, there, batch(a, b), write("1"))
 	if _, err := there.Reset(within(t), engine.Selection{Key: "a"}, false); err != nil {
 		t.Fatal(err)
 	}
-	// Seen by who asks for no decision, and by a transaction that breaks off.
+	// Neither a read nor a failed transaction uses the report up.
 	if _, _, err := here.Counters(within(t), "a"); err != nil {
 		t.Fatal(err)
 	}
 	update(t, there, batch(b), write("2"))
-	fails(t, here)
-	equal(t, "told", told(t, here), engine.Others{IDs: []engine.CounterID{a, b, a, b}})
-	equal(t, "told again", told(t, here), engine.Others{})
+	failUpdate(t, here)
+	equal(t, "told", takeOthers(t, here), engine.Others{IDs: []engine.CounterID{a, b, a, b}})
+	equal(t, "told again", takeOthers(t, here), engine.Others{})
 }
 
-// lostBroadcast has one worker remember that a counter is exhausted, and another give back without a word.
+// lostBroadcast has one worker cache that a counter is exhausted, and another refund it without a
+// broadcast.
 func lostBroadcast(t *testing.T, here, there Store, asksMore bool) {
 	one, two := startEngine(t, here), startEngine(t, there)
 	l := limit(t, "a", 10)
 	denied := func() bool { return !ask(t, one, engine.Consume, 1, "", l).Allowed }
-	for range 3 { // it works more than once
+	for range 3 { // more than once
 		for !denied() {
 		}
 		ask(t, two, engine.Refund, 1, "", l)
@@ -95,7 +98,7 @@ func lostBroadcast(t *testing.T, here, there Store, asksMore bool) {
 			continue
 		}
 		for since := time.Now(); denied(); {
-			if time.Since(since) > 8*time.Second { // an event of the denials, after 10, would end it, too
+			if time.Since(since) > 8*time.Second { // after 10 s the event of the denials would end it too
 				t.Fatal("a worker goes on denying what another gave back")
 			}
 		}

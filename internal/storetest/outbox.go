@@ -15,7 +15,7 @@ func event(id string) engine.Event {
 	return engine.Event{ID: id, Type: engine.EventExceeded, Time: 1_700_000_000_000, Key: "k", Name: "1m", Limit: 1, Window: "1m"}
 }
 
-// emit writes events with ids from and up to, each in a transaction with a counter.
+// emit writes events with the ids from and up to to, each in a transaction with a counter.
 func emit(t *testing.T, s Store, from, to int) {
 	t.Helper()
 	for i := from; i <= to; i++ {
@@ -83,7 +83,7 @@ func outboxAgeOfRefused(t *testing.T, s Store) {
 	refuse("2", "3")
 	old(false)
 	backlog(t, s, 3)
-	relayed(t, s, 3) // they are still given to whoever publishes
+	relayed(t, s, 3) // they are still relayed
 	backlog(t, s, 0)
 }
 
@@ -117,7 +117,7 @@ func relayOrder(t *testing.T, s Store) {
 		t.Errorf("relay of nothing: %d, %v", n, err)
 	}
 	emit(t, s, 1, 5)
-	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes { // and two in one
+	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes { // and two in one transaction
 		return engine.Changes{Events: []engine.Event{event("6"), event("7")}}
 	})
 	backlog(t, s, 7)
@@ -195,7 +195,7 @@ func relayCanceled(t *testing.T, s Store) {
 	emit(t, s, 1, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	n, err := s.Relay(ctx, 10, func(ctx context.Context, events []engine.Event) ([]string, error) {
-		cancel() // a worker that stops, with its last publish acknowledged
+		cancel() // the worker stops after its last publish was acknowledged
 		return []string{"1"}, ctx.Err()
 	})
 	if n != 1 || !errors.Is(err, context.Canceled) {
@@ -209,7 +209,7 @@ func relaysAtOnce(t *testing.T, s Store) {
 	emit(t, s, 1, total)
 	var mu sync.Mutex
 	out, times := make(map[string]bool), make(map[string]int)
-	all(t, 6, func(w int) error {
+	concurrently(t, 6, func(w int) error {
 		for {
 			left, err := s.Backlog(within(t))
 			if err != nil || left == 0 {

@@ -47,7 +47,7 @@ func overrideFields(t *testing.T, s Store) {
 		ExpiresAt: 2, Reason: "why", By: "who", SetAt: 3}
 	lifted := override("q", "n", "s")
 	lifted.Limit, lifted.Unlimited = 0, true
-	putOverride(t, s, override("p'", "n\"", "a:*:ö😀%")) // is replaced
+	putOverride(t, s, override("p'", "n\"", "a:*:ö😀%")) // replaced
 	putOverride(t, s, full)
 	putOverride(t, s, lifted)
 	want := []overrides.Override{full, lifted}
@@ -123,13 +123,14 @@ func overridesFull(t *testing.T, s Store) {
 	equal(t, "changes", changes(t, s, -1).Overrides, []overrides.Override{a})
 }
 
-// overrideWriters follows the changes while others write, as a worker does: what it gathered is all there is.
+// overrideWriters follows the changes while others write, as a worker does: what it gathers is
+// complete.
 func overrideWriters(t *testing.T, s Store) {
 	const writers, each = 4, 20
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		all(t, writers, func(w int) error {
+		concurrently(t, writers, func(w int) error {
 			for i := range each {
 				if err := s.PutOverride(within(t), override("p", fmt.Sprint(w), fmt.Sprint(i)), manyOverrides); err != nil {
 					return err
@@ -154,7 +155,7 @@ func overrideWriters(t *testing.T, s Store) {
 	equal(t, "overrides", len(seen), writers*each)
 }
 
-// expiredOverrides holds that what expired before a moment is removed, in parts, and nothing else.
+// expiredOverrides: what expired before a time is removed, in parts, and nothing else.
 func expiredOverrides(t *testing.T, s Store) {
 	for subject, expires := range map[string]int64{"for good": 0, "a": 10, "b": 19, "c": 15, "not yet": 20} {
 		o := override("p", "n", subject)
@@ -166,7 +167,7 @@ func expiredOverrides(t *testing.T, s Store) {
 		if n != c.want || err != nil {
 			t.Errorf("prune %d: %d, %v; want %d", i, n, err, c.want)
 		}
-		// A worker is to read all again when some are gone, and not when none is.
+		// A worker has to read all overrides again if some were removed, and not otherwise.
 		equal(t, "revision", changes(t, s, -1).Revision, int64(c.revision))
 	}
 	var left []string

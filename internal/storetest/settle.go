@@ -10,16 +10,16 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// settleTests try the engine's settle over a store: what it needs of receipts.
+// settleTests run the engine's settle on a store, for what it needs of receipts.
 var settleTests = []test{
 	{"the difference is charged or given back, once", settleOnce},
 	{"what cannot be settled says why", settleRefused},
 	{"settles of one id at the same time are one", settleRace},
 	{"a commit of unknown fate is settled once", settleUnknown},
-	{"another worker settles, and all learn that something is free", settleElsewhere},
+	{"another worker settles, and all learn that something is free", settleOnOtherWorker},
 }
 
-// startEngine starts an engine that closes before the store does.
+// startEngine starts an engine that is closed before the store.
 func startEngine(t *testing.T, s engine.Store, change ...func(*engine.Config)) *engine.Engine {
 	t.Helper()
 	var ids atomic.Int64
@@ -66,7 +66,7 @@ func settleTo(t *testing.T, e *engine.Engine, requestID string, cost int64) engi
 	return d
 }
 
-// usedOf gives what each limit has used.
+// usedOf returns what each limit has used.
 func usedOf(t *testing.T, e *engine.Engine, limits ...engine.Limit) (all []int64) {
 	t.Helper()
 	for _, r := range ask(t, e, engine.Check, 1, "", limits...).Results {
@@ -83,7 +83,7 @@ func settleOnce(t *testing.T, s Store) {
 		ask(t, e, engine.Consume, 30, name, a, b)
 		first := settleTo(t, e, name, c.cost)
 		equal(t, name+": fits", first.Allowed, c.cost <= 50)
-		ask(t, e, engine.Record, 1, "", a) // the answer stays what it was
+		ask(t, e, engine.Record, 1, "", a) // the answer is unchanged
 		equal(t, name+": again", settleTo(t, e, name, c.cost), first)
 		equal(t, name+": used", usedOf(t, e, a, b), []int64{c.a + 1, c.b})
 		if _, err := e.Settle(within(t), name, c.cost+1); !errors.Is(err, engine.ErrIDConflict) {
@@ -121,7 +121,7 @@ func settleRace(t *testing.T, s Store) {
 	workers := []*engine.Engine{startEngine(t, s), startEngine(t, s)}
 	l := limit(t, "a", 100)
 	ask(t, workers[0], engine.Consume, 50, "id", l)
-	all(t, 20, func(i int) error {
+	concurrently(t, 20, func(i int) error {
 		d, err := workers[i%2].Settle(within(t), "id", 20)
 		if err == nil && d.Results[0].Used != 20 {
 			err = fmt.Errorf("used %d", d.Results[0].Used)
@@ -131,13 +131,13 @@ func settleRace(t *testing.T, s Store) {
 	equal(t, "used", usedOf(t, workers[0], l), []int64{20})
 }
 
-// forgetful is a store whose first commit of a change is done, and its answer lost.
-type forgetful struct {
+// lossyStore commits, but loses the answer to one commit of a change.
+type lossyStore struct {
 	Store
 	lose atomic.Bool
 }
 
-func (f *forgetful) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+func (f *lossyStore) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	changed := false
 	err := f.Store.Update(ctx, b, func(s engine.Snapshot) engine.Changes {
 		c := decide(s)
@@ -151,7 +151,7 @@ func (f *forgetful) Update(ctx context.Context, b engine.Batch, decide func(engi
 }
 
 func settleUnknown(t *testing.T, s Store) {
-	f := &forgetful{Store: s}
+	f := &lossyStore{Store: s}
 	e := startEngine(t, f)
 	l := limit(t, "a", 100)
 	ask(t, e, engine.Consume, 50, "id", l)
@@ -163,13 +163,13 @@ func settleUnknown(t *testing.T, s Store) {
 	equal(t, "used", usedOf(t, e, l), []int64{70})
 }
 
-func settleElsewhere(t *testing.T, s Store) {
+func settleOnOtherWorker(t *testing.T, s Store) {
 	l := limit(t, "a", 10)
 	told := make(chan engine.Forget, 10)
 	one := startEngine(t, s)
 	two := startEngine(t, s, func(c *engine.Config) { c.Broadcast = func(f engine.Forget) { one.Forget(f); told <- f } })
 	ask(t, one, engine.Consume, 10, "id", l)
-	equal(t, "allowed", ask(t, one, engine.Consume, 1, "", l).Allowed, false) // and one remembers it
+	equal(t, "allowed", ask(t, one, engine.Consume, 1, "", l).Allowed, false) // and one caches it
 	settleTo(t, two, "id", 9)
 	equal(t, "told", <-told, engine.Forget{Key: "a", Freed: true})
 	equal(t, "allowed", ask(t, one, engine.Consume, 1, "", l).Allowed, true)

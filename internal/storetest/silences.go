@@ -85,14 +85,14 @@ func alertPages(t *testing.T, s Store) {
 	}
 }
 
-// soon is after all that was done, also where times are rounded up to a whole hour.
-func soon() time.Time { return time.Now().Add(2 * time.Hour) }
+// laterThanAll is after everything that was done, even if times are rounded up to a whole hour.
+func laterThanAll() time.Time { return time.Now().Add(2 * time.Hour) }
 
-// prune removes all that is old, in small parts, and gives how much that was.
+// prune removes everything old, in small parts, and returns how many rows that was.
 func prune(t *testing.T, s alerts.Store) (total int) {
 	t.Helper()
 	for {
-		n, err := s.PruneAlerts(within(t), soon(), 2)
+		n, err := s.PruneAlerts(within(t), laterThanAll(), 2)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,8 +113,8 @@ func pruneAlerts(t *testing.T, s Store) {
 	if n, err := s.PruneAlerts(within(t), before, 9); n != 0 || err != nil {
 		t.Errorf("too early: %d, %v", n, err)
 	}
-	kill(t, s, "d/x")
-	n, err := s.PruneAlerts(within(t), soon(), 2)
+	makeDead(t, s, "d/x")
+	n, err := s.PruneAlerts(within(t), laterThanAll(), 2)
 	if n != 2+1 || err != nil { // alerts, deliveries
 		t.Errorf("the first part: %d, %v", n, err)
 	}
@@ -134,8 +134,8 @@ func pruneAlerts(t *testing.T, s Store) {
 
 func pruneRest(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "sent", "dead", "waiting")
-	kill(t, s, "dead/x")
-	tried(t, s, alerts.Tried{ID: "sent/x", State: alerts.DeliverySent})
+	makeDead(t, s, "dead/x")
+	writeTried(t, s, alerts.Tried{ID: "sent/x", State: alerts.DeliverySent})
 	for id, lasts := range map[string]time.Duration{"short": time.Second, "long": 24 * time.Hour} {
 		if _, err := s.AddSilence(within(t), alerts.Silence{ID: id}, lasts); err != nil {
 			t.Fatal(err)
@@ -147,7 +147,7 @@ func pruneRest(t *testing.T, s Store) {
 	if n, err := s.PruneAlerts(within(t), time.Now().Add(-time.Hour), 9); n != 0 || err != nil {
 		t.Errorf("too early: %d, %v", n, err)
 	}
-	n, err := s.PruneAlerts(within(t), soon(), 1)
+	n, err := s.PruneAlerts(within(t), laterThanAll(), 1)
 	if n != 3 || err != nil {
 		t.Errorf("one of each: %d, %v", n, err)
 	}
@@ -159,7 +159,8 @@ func pruneRest(t *testing.T, s Store) {
 	}
 }
 
-// pruneTaken: what has been counted of a group is no alert yet, and may become one after alerts of that age are removed.
+// pruneTaken: the count of a group is kept longer than alerts, because it is not an alert yet and
+// may become one.
 func pruneTaken(t *testing.T, s Store) {
 	groups := []alerts.GroupID{group("a"), group("b"), group("open")}
 	raise(t, s, nil, "open")
@@ -173,8 +174,8 @@ func pruneTaken(t *testing.T, s Store) {
 	equal(t, "removed with alerts", prune(t, s), 0)
 	for i, c := range []struct {
 		before    time.Time
-		max, want int // of each: events, of which there are 4, and groups, of which 2 have no open alert
-	}{{time.Now().Add(-time.Hour), 9, 0}, {soon(), 1, 1 + 1}, {soon(), 2, 2 + 1}, {soon(), 2, 1}, {soon(), 2, 0}} {
+		max, want int // of events, of which there are 4, and of groups, of which 2 have no open alert
+	}{{time.Now().Add(-time.Hour), 9, 0}, {laterThanAll(), 1, 1 + 1}, {laterThanAll(), 2, 2 + 1}, {laterThanAll(), 2, 1}, {laterThanAll(), 2, 0}} {
 		if n, err := s.PruneTaken(within(t), c.before, c.max); n != c.want || err != nil {
 			t.Errorf("forget %d: %d, %v; want %d", i, n, err, c.want)
 		}

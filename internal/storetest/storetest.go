@@ -1,5 +1,6 @@
-// Package storetest holds every store to the one contract: what [engine.Store] and the stores of the other packages say, and
-// what the outbox owes its relay. Both backends pass the same suite, so nobody need know which one it has.
+// Package storetest is the conformance suite of the stores: it checks what [engine.Store] and the
+// store interfaces of the other packages promise, and what the outbox owes its relay. Both backends
+// pass it, so the rest of the program need not know which one it has.
 package storetest
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// Store is what a backend offers.
+// Store is what a backend provides.
 type Store interface {
 	engine.Store
 	apikeys.Store
@@ -36,7 +37,7 @@ type Store interface {
 	RefuseEvents(ctx context.Context, ids []string) error
 }
 
-// Run runs the suite. open gives an empty store that closes when its test ends.
+// Run runs the suite. open returns an empty store, which is closed when its test ends.
 func Run(t *testing.T, open func(t *testing.T) Store) {
 	for _, about := range []struct {
 		name  string
@@ -69,7 +70,7 @@ type test struct {
 	run  func(t *testing.T, s Store)
 }
 
-// counterTests try the counters, the receipts and the outbox.
+// counterTests cover counters, receipts and the outbox.
 var counterTests = []test{
 	{"absent counters read nil", absent},
 	{"what is written is read back byte by byte", writeThenRead},
@@ -87,8 +88,8 @@ var counterTests = []test{
 	{"an id that is taken is a conflict and writes nothing", receiptTaken},
 	{"requests with one id charge once", receiptRace},
 	{"updates of one counter run one after another", serialized},
-	{"overlapping batches never deadlock", overlapping},
-	{"creators of one counter lose no charge", creators},
+	{"overlapping batches never deadlock", overlappingBatches},
+	{"creators of one counter lose no charge", concurrentCreates},
 	{"updates and resets never deadlock", updatesAndResets},
 	{"events are relayed in order", relayOrder},
 	{"the outbox is as old as its first event", outboxAge},
@@ -105,18 +106,18 @@ var counterTests = []test{
 	{"reset a key", resetKey},
 	{"reset a prefix", resetPrefix},
 	{"reset all, in several transactions", resetAll},
-	{"what was reset is told to the decision after", resetTold},
+	{"what was reset is told to the decision after", resetIsReported},
 	{"only what has expired goes", onlyExpired},
 	{"no more than max go at once, the oldest first", expireMax},
 	{"no charge is lost to an expiry", chargedAndExpired},
 	{"a counter that is charged into the future stays", renewedAndExpired},
 }
 
-// patience bounds every wait, far above what anything takes: what runs into it hangs.
-const patience = 30 * time.Second
+// waitLimit bounds every wait. It is far above what anything takes, so what reaches it hangs.
+const waitLimit = 30 * time.Second
 
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -138,7 +139,7 @@ func write(state string) func(engine.Snapshot) engine.Changes {
 	}
 }
 
-// change sets one state, with a spec when the counter is new.
+// change sets one state, with a spec if the counter is new.
 func change(snap engine.Snapshot, slot int, state string) engine.CounterChange {
 	c := engine.CounterChange{Slot: slot, State: []byte(state), ExpiresAt: 4_000_000_000_000}
 	if snap.States[slot] == nil {
@@ -154,7 +155,7 @@ func update(t testing.TB, s Store, b engine.Batch, decide func(engine.Snapshot) 
 	}
 }
 
-// retry runs an update again until no other one gets in between, as the engine does.
+// retry repeats an update until it has no conflict, as the engine does.
 func retry(ctx context.Context, s Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	for {
 		err := s.Update(ctx, b, decide)
@@ -164,7 +165,7 @@ func retry(ctx context.Context, s Store, b engine.Batch, decide func(engine.Snap
 	}
 }
 
-// states reads the states of a batch, "-" for a counter that is not stored.
+// states reads the states of counters; "-" for one that is not stored.
 func states(t testing.TB, s Store, ids ...engine.CounterID) []string {
 	t.Helper()
 	var all []string
@@ -175,7 +176,7 @@ func states(t testing.TB, s Store, ids ...engine.CounterID) []string {
 	return all
 }
 
-// texts gives the states of a snapshot, "-" for a counter that is not stored.
+// texts returns the states of a snapshot; "-" for a counter that is not stored.
 func texts(snap engine.Snapshot) (all []string) {
 	for _, state := range snap.States {
 		if state == nil {
@@ -194,7 +195,7 @@ func equal[T any](t testing.TB, what string, got, want T) {
 	}
 }
 
-// numbered gives n distinct ids in order.
+// numbered returns n distinct ids in order.
 func numbered(n int) []engine.CounterID {
 	ids := make([]engine.CounterID, n)
 	for i := range ids {
@@ -203,8 +204,8 @@ func numbered(n int) []engine.CounterID {
 	return ids
 }
 
-// all runs f for every number below n at the same time and reports the errors.
-func all(t *testing.T, n int, f func(i int) error) {
+// concurrently runs f for every number below n at the same time, and reports the errors.
+func concurrently(t *testing.T, n int, f func(i int) error) {
 	t.Helper()
 	errs := make(chan error, n)
 	for i := range n {

@@ -75,7 +75,7 @@ func specs(t *testing.T, s Store) {
 }
 
 func batchOrder(t *testing.T, s Store) {
-	// In the order of bytes, which is not that of any language.
+	// In the order of bytes, which no language uses.
 	ids := []engine.CounterID{
 		id("B", "1m"), id("Z", "1h"), id("Z", "1m"), id("a", "1m"), id("a b", "1m"), id("a-b", "1m"), id("ab", "1m"),
 		id("ä", "1m"), id("€", "1m"), id("\uffee", "1m"), id("😀", "1m"),
@@ -92,7 +92,7 @@ func batchOrder(t *testing.T, s Store) {
 	}
 	equal(t, "states", states(t, s, ids...), want)
 
-	// Some of them, changed, left alone, and new between stored ones.
+	// Some of them are changed, some left alone, and new ones are between them.
 	some := []engine.CounterID{ids[0], id("C", "1m"), ids[3], ids[8], ids[10]}
 	update(t, s, batch(some...), func(snap engine.Snapshot) engine.Changes {
 		return engine.Changes{Counters: []engine.CounterChange{
@@ -123,7 +123,7 @@ func emptyBatch(t *testing.T, s Store) {
 		now = snap.Now
 		return engine.Changes{}
 	})
-	sane(t, now)
+	checkClock(t, now)
 }
 
 func noChange(t *testing.T, s Store) {
@@ -136,7 +136,7 @@ func noChange(t *testing.T, s Store) {
 	equal(t, "state", states(t, s, a), []string{"2"})
 }
 
-func sane(t *testing.T, now int64) {
+func checkClock(t *testing.T, now int64) {
 	t.Helper()
 	if off := time.Since(time.UnixMilli(now)); off.Abs() > time.Minute {
 		t.Errorf("the store's clock is %v off", off)
@@ -147,8 +147,8 @@ func clock(t *testing.T, s Store) {
 	a := id("a", "1m")
 	const workers, each = 4, 25
 	update(t, s, batch(a), write("0"))
-	var times [workers*each + 1]int64 // by what the counter was set to: the order of the transactions
-	all(t, workers, func(int) error {
+	var times [workers*each + 1]int64 // by the value that the counter was set to, which is the order of the transactions
+	concurrently(t, workers, func(int) error {
 		for range each {
 			var at int64
 			var n int
@@ -170,7 +170,7 @@ func clock(t *testing.T, s Store) {
 		}
 	}
 	last := times[len(times)-1]
-	sane(t, last)
+	checkClock(t, last)
 	_, now, err := s.Counters(within(t), "a")
 	if err != nil || now < last {
 		t.Errorf("Counters at %d, %v; the last update was at %d", now, err, last)

@@ -24,7 +24,7 @@ const (
 	noon = int64(1_700_000_000_000) / hour * hour
 )
 
-func used(key, user string, at, allowed, denied, cost int64) usage.Count {
+func usageCount(key, user string, at, allowed, denied, cost int64) usage.Count {
 	return usage.Count{ID: usage.ID{Key: key, Policy: "p", User: user}, At: at, Allowed: allowed, Denied: denied, Cost: cost}
 }
 
@@ -35,7 +35,7 @@ func addUsage(t *testing.T, s usage.Store, counts ...usage.Count) {
 	}
 }
 
-// topOf asks for all there is, with changes to the question.
+// topOf asks for everything, unless change narrows the query.
 func topOf(t *testing.T, s usage.Store, change func(q *usage.TopQuery)) []usage.Top {
 	t.Helper()
 	q := usage.TopQuery{By: usage.ByUsed, Until: future, Max: 10}
@@ -55,15 +55,15 @@ func usageAddsUp(t *testing.T, s Store) {
 	all := func(*usage.TopQuery) {}
 	equal(t, "top of nothing", topOf(t, s, all), nil)
 	addUsage(t, s)
-	addUsage(t, s, used("a", "u", noon, 3, 1, 6), used("a", "v", noon, 1, 0, 1))
-	addUsage(t, s, used("a", "u", noon, 2, 2, 4), used("a", "u", noon+minute, 1, 0, 5))
+	addUsage(t, s, usageCount("a", "u", noon, 3, 1, 6), usageCount("a", "v", noon, 1, 0, 1))
+	addUsage(t, s, usageCount("a", "u", noon, 2, 2, 4), usageCount("a", "u", noon+minute, 1, 0, 5))
 	equal(t, "top", topOf(t, s, all), []usage.Top{topRow("a", "u", 6, 3, 15, 8), topRow("a", "v", 1, 0, 1, 1)})
 }
 
 func usageTop(t *testing.T, s Store) {
-	other := used("b%:1", "u", noon, 1, 30, 1)
+	other := usageCount("b%:1", "u", noon, 1, 30, 1)
 	other.Policy = "q"
-	addUsage(t, s, used("b:1", "u", noon, 10, 20, 40), used("b:2", "v", noon+minute, 20, 10, 30), used("c", "u", noon+minute, 5, 0, 90), other)
+	addUsage(t, s, usageCount("b:1", "u", noon, 10, 20, 40), usageCount("b:2", "v", noon+minute, 20, 10, 30), usageCount("c", "u", noon+minute, 5, 0, 90), other)
 	for _, c := range []struct {
 		name   string
 		change func(q *usage.TopQuery)
@@ -92,9 +92,9 @@ func usageWriters(t *testing.T, s Store) {
 	const workers, rounds = 4, 10
 	var counts []usage.Count
 	for _, id := range numbered(50) {
-		counts = append(counts, used(id.Key, "u", noon, 1, 0, 2))
+		counts = append(counts, usageCount(id.Key, "u", noon, 1, 0, 2))
 	}
-	all(t, workers, func(int) error {
+	concurrently(t, workers, func(int) error {
 		for range rounds {
 			if err := s.AddUsage(within(t), counts); err != nil {
 				return err
@@ -111,7 +111,7 @@ func usageWriters(t *testing.T, s Store) {
 
 func usageRollup(t *testing.T, s Store) {
 	for m := range int64(150) { // two hours and a half
-		addUsage(t, s, used("a", "u", noon+m*minute, m, 1, 2))
+		addUsage(t, s, usageCount("a", "u", noon+m*minute, m, 1, 2))
 	}
 	before := topOf(t, s, func(*usage.TopQuery) {})
 	rollup := func(at int64, want int) {
@@ -127,7 +127,7 @@ func usageRollup(t *testing.T, s Store) {
 	rollup(noon+2*hour+10*minute, 50)
 	rollup(noon+2*hour+10*minute, 20)
 	rollup(noon+2*hour+10*minute, 0)
-	// What is rolled up is asked by the hour, what is not by the minute.
+	// Usage that was rolled up is selected by the hour, other usage by the minute.
 	for _, c := range []struct{ since, until, want int64 }{
 		{0, 1, 60 * 59 / 2}, {30, 45, 60 * 59 / 2}, {59, 61, 120 * 119 / 2}, {60, 120, 120*119/2 - 60*59/2}, {135, 140, 135 + 136 + 137 + 138 + 139},
 	} {
@@ -136,8 +136,8 @@ func usageRollup(t *testing.T, s Store) {
 			t.Errorf("from minute %d to %d: %+v, want %d allowed", c.since, c.until, top, c.want)
 		}
 	}
-	// One that comes late is added to its hour.
-	addUsage(t, s, used("a", "u", noon, 1, 0, 2))
+	// A late count is added to its hour.
+	addUsage(t, s, usageCount("a", "u", noon, 1, 0, 2))
 	before[0].Allowed, before[0].Cost = before[0].Allowed+1, before[0].Cost+2
 	rollup(noon+hour, 1)
 	n, err := s.PruneUsage(within(t), time.UnixMilli(noon+2*hour), 1000)
@@ -148,7 +148,7 @@ func usageRollup(t *testing.T, s Store) {
 
 func usagePrune(t *testing.T, s Store) {
 	for m := range int64(5) {
-		addUsage(t, s, used("a", "u", noon+m*minute, 1, 0, 1))
+		addUsage(t, s, usageCount("a", "u", noon+m*minute, 1, 0, 1))
 	}
 	for _, want := range []int{3, 1, 0} {
 		n, err := s.PruneUsage(within(t), time.UnixMilli(noon+4*minute), 3)

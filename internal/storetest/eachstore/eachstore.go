@@ -1,5 +1,5 @@
-// Package eachstore gives tests of what uses a store one of either kind, or runs them on every store that there is. The suite that
-// the stores themselves must pass is in storetest.
+// Package eachstore gives tests a store of either kind, or runs them on every store. The
+// conformance suite of the stores is in package storetest.
 package eachstore
 
 import (
@@ -12,7 +12,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// Run runs a test on each store, at the same time, each empty and with its own clock. S is what the test needs of it.
+// Run runs a test on each store concurrently. Each store is empty and has its own clock. S is the
+// interface that the test needs.
 func Run[S any](t *testing.T, test func(t *testing.T, s S)) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
@@ -24,7 +25,8 @@ func Run[S any](t *testing.T, test func(t *testing.T, s S)) {
 	})
 }
 
-// SQLite opens a store in a new file until the test ends. now is its clock, the machine's if nil.
+// SQLite opens a store in a new file, and closes it when the test ends. now is its clock; nil for
+// the machine's.
 func SQLite(tb testing.TB, now func() time.Time) *sqlite.Store {
 	tb.Helper()
 	s, err := sqlite.Open(tb.Context(), sqlite.Config{Path: filepath.Join(tb.TempDir(), "limits.db"), Now: now})
@@ -35,7 +37,7 @@ func SQLite(tb testing.TB, now func() time.Time) *sqlite.Store {
 	return s
 }
 
-// Postgres opens a store on a database until the test ends.
+// Postgres opens a store on a database, and closes it when the test ends.
 func Postgres(tb testing.TB, url string) *postgres.Store {
 	tb.Helper()
 	s, err := postgres.Open(tb.Context(), postgres.Config{URL: url})
