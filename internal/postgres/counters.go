@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -110,57 +109,6 @@ func (s *Store) dirtyCounters(ctx context.Context, from engine.CounterID, end st
 		return len(all) < max
 	})
 	return all, nil
-}
-
-// acquireBounded takes writeLock for anything but a decision. bounded ends after decisionTimeout,
-// whatever time the caller has: a connection may be silent, and decisions wait for the lock.
-func (s *Store) acquireBounded(ctx context.Context) (bounded context.Context, release func(), err error) {
-	give, err := acquire(ctx, s.writeLock)
-	if err != nil {
-		return nil, nil, fmt.Errorf("wait for the transaction before: %w", err)
-	}
-	bounded, cancel := context.WithTimeout(ctx, decisionTimeout)
-	return bounded, func() { cancel(); give() }, nil
-}
-
-// catchUp applies the rest of the journal to the cache and reads the clock, without taking the
-// turn. The caller holds writeLock.
-func (s *Store) catchUp(ctx context.Context) error {
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		s.resetIfTimedOut(ctx)
-		return connectFailed(err)
-	}
-	defer conn.Release()
-	t := s.begin(conn)
-	for more := true; more; {
-		if more, err = s.catchUpOnce(ctx, t); err != nil {
-			s.resetIfTimedOut(ctx)
-			return fmt.Errorf("read the journal: %w", err)
-		}
-	}
-	s.cleanFolded()
-	s.cache.evict()
-	return nil
-}
-
-func (s *Store) catchUpOnce(ctx context.Context, t *tx) (more bool, err error) {
-	sent := time.Now()
-	p := t.conn.StartPipeline(ctx)
-	defer func() {
-		if closeErr := p.Close(); err == nil {
-			err = closeErr
-		}
-	}()
-	s.sendReadJournal(t, p)
-	if err := p.Sync(); err != nil {
-		return false, err
-	}
-	more, now, err := s.applyJournal(p)
-	if err == nil && !more {
-		s.clock.record(now, sent, time.Now())
-	}
-	return more, err
 }
 
 // resetBatch is how many counters one transaction of Reset removes. Decisions run in between.

@@ -259,17 +259,3 @@ func (s *Store) foldAll() {
 		s.log.Warn("the journal is left for the next limiter to fold", "error", err)
 	}
 }
-
-// catchUpBounded is catchUp with foldTimeout, because a connection may be silent and decisions
-// wait. It returns the number of the last row.
-func (s *Store) catchUpBounded(ctx context.Context) (seq int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, foldTimeout)
-	defer cancel()
-	ctx, release, err := s.acquireBounded(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer release()
-	err = s.catchUp(ctx)
-	return s.lastSeq, err
-}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 	"unique"
 
@@ -13,38 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed503877ad/limits/internal/engine"
-	"github.com/seed503877ad/limits/internal/journal"
 )
 
 const (
 	// The turn: whoever writes to the journal of this database holds this lock until its
 	// transaction ends. The server grants it in order of arrival.
 	turnSQL = `SELECT pg_advisory_xact_lock('journal'::regclass::oid::bigint)`
-
-	// The last row that was read comes once more, without its changes, if it is still there; every
-	// row comes with the clock. Rows are numbered without a gap, so the upper bound on seq also
-	// bounds their count. A LIMIT would not do: if the last row read is gone, the scan would go
-	// over all rows deleted with it, whose index entries stay as long as any transaction of the
-	// database may see them.
-	readJournalSQL = `
-SELECT seq, token, CASE WHEN seq > $1 THEN changes ELSE '' END, clock_timestamp()
-FROM journal WHERE seq >= $1 AND seq < $2 ORDER BY seq`
-
-	// searchSQL finds the first row of the journal from its last one, by binary search: a scan from
-	// the front would go over deleted rows, as above. Every number between the two has a row and
-	// none below has, so steps from 2^40 down to 1, each taken only if it leads to a row, end at
-	// the first row.
-	searchSQL = `
-WITH RECURSIVE search (seq, step) AS (
-	(SELECT seq, 1::bigint << 40 FROM journal ORDER BY seq DESC LIMIT 1)
-	UNION ALL
-	SELECT coalesce((SELECT j.seq FROM journal j WHERE j.seq = s.seq - s.step), s.seq), s.step >> 1 FROM search s WHERE s.step > 0
-)`
-
-	// For a process that has read no row yet.
-	readWholeJournalSQL = searchSQL + `
-SELECT seq, token, changes, clock_timestamp() FROM journal
-WHERE seq >= (SELECT min(seq) FROM search) ORDER BY seq LIMIT $1`
 
 	// The arrays are unnested in a select list, which returns elements one by one; in FROM, each
 	// array would first be copied to a table of its own. The LIMIT makes the planner look up each
@@ -57,30 +30,6 @@ FROM (
 CROSS JOIN LATERAL (
 	SELECT state, expires_at, spec, ctid FROM counters WHERE key = k.key AND name = k.name LIMIT 1
 ) c`
-
-	// Inserts the next row of the journal. It fails with division_by_zero if the last row is not
-	// the expected one, or the clock is not in the range that the decision assumed; random() keeps
-	// the planner from evaluating the division. It is a statement of its own, after turnSQL, so
-	// that its snapshot is taken while the turn is held. If the expected row is there but not the
-	// last, the insert violates the primary key, because rows are deleted from the front only.
-	appendSQL = `
-INSERT INTO journal (seq, token, changes) VALUES (coalesce((
-	SELECT seq + 1 FROM journal
-	WHERE seq = $1::bigint AND token = $2 AND clock_timestamp() >= $5 AND clock_timestamp() < $6 LIMIT 1
-), 1 / (random() * 0)::bigint), $3, $4) RETURNING clock_timestamp()`
-
-	// appending is how errors call appendSQL.
-	appending = "write to the journal"
-
-	// journalPage is how many rows of the journal are read in a round trip.
-	journalPage = 2000
-	// Marking rows clean scans the dirty rows. So it is done once firstNeeded has advanced by
-	// 1/cleanPart of the number of dirty rows, or by maxCleanLag.
-	cleanPart   = 64
-	maxCleanLag = 64
-
-	beginningOfTime = math.MinInt64
-	endOfTime       = math.MaxInt64
 )
 
 // turn is the right to write, taken before the batch was known.
@@ -270,118 +219,6 @@ func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (
 	return found, more, now, nil
 }
 
-func (s *Store) sendReadJournal(t *tx, p *pgconn.Pipeline) {
-	t.params.reset()
-	if !s.loaded {
-		t.params.scalar(journalPage)
-		t.all.send(p, stReadWholeJournal, t.params.values)
-		return
-	}
-	t.params.scalar(s.lastSeq)
-	t.params.scalar(s.lastSeq + journalPage)
-	t.all.send(p, stReadJournal, t.params.values)
-}
-
-// applyJournal applies the journal rows that the server sends to the cache, and returns the clock.
-// more says that there may be further rows, or that the last row read is gone. In that case the
-// cache was reset, and the journal has to be read from its beginning.
-func (s *Store) applyJournal(p *pgconn.Pipeline) (more bool, now int64, err error) {
-	rr, err := result(p)
-	if err != nil {
-		return false, 0, err
-	}
-	n, continues := 0, !s.loaded
-	if !s.loaded {
-		s.others.AddAll()
-	}
-	from := s.lastSeq
-	for rr.NextRow() {
-		values := rr.Values()
-		seq, token := int64(binary.BigEndian.Uint64(values[0])), int64(binary.BigEndian.Uint64(values[1]))
-		switch n++; {
-		case err != nil:
-		case n == 1 && s.loaded:
-			continues = seq == s.lastSeq && token == s.lastToken
-		case continues:
-			err = s.replay(seq, token, values[2])
-		}
-		if err == nil {
-			now, err = unixMillis(values[3])
-		}
-	}
-	if _, closeErr := rr.Close(); closeErr != nil {
-		return false, 0, closeErr
-	}
-	switch {
-	case err != nil:
-		return false, 0, err
-	case n == 0 && !s.loaded:
-		return false, 0, errors.New("table journal is empty, which it never is; put its first row back: INSERT INTO journal VALUES (0, 0, '')")
-	case !continues || n == 0:
-		s.resetCache()
-		return true, now, nil
-	case n < journalPage && !s.complete:
-		err := errMissingRows(s.firstSeq)
-		s.resetCache()
-		return false, 0, err
-	}
-	if s.lastSeq > from {
-		// Others write, so an optimistic attempt would probably fail.
-		s.optimisticSkips = max(s.optimisticSkips, s.backoff)
-	}
-	return n == journalPage, now, nil
-}
-
-// resetCache empties the cache, which is not of this journal or lacks some of it.
-func (s *Store) resetCache() {
-	s.cache, s.loaded, s.complete = newCounterCache(), false, false
-	s.lastSeq, s.lastToken, s.firstNeeded, s.firstSeq, s.journalBytes = 0, 0, 0, 0, 0
-	s.cleanedTo, s.foldedTo = 0, nil
-	s.retainFrom, s.nextRetainFrom, s.lastNaming = journal.Mark{}, journal.Mark{}, -1
-}
-
-// replay applies the next row of the journal.
-func (s *Store) replay(seq, token int64, changes []byte) error {
-	if s.loaded && seq != s.lastSeq+1 {
-		return fmt.Errorf("row %d of table journal follows row %d", seq, s.lastSeq)
-	}
-	by := &journal.Mark{Seq: seq, At: time.Now(), Before: s.journalBytes}
-	first, err := decode(changes, func(e *entry) {
-		s.lastNaming = seq
-		s.others.Add(s.cache.replay(e, by))
-	})
-	if err != nil {
-		s.resetCache()
-		return errCorrupt(seq, err)
-	}
-	if !s.loaded {
-		s.loaded, s.firstNeeded, s.firstSeq, s.cleanedTo = true, seq, seq, seq
-	}
-	// A worker that deletes rows says in the row that it writes that they are not needed. An
-	// operator may have emptied that row.
-	s.complete = s.complete || first >= s.firstSeq || len(changes) == 0
-	if first > s.firstNeeded {
-		s.firstNeeded, s.foldedTo = first, &journal.Mark{Seq: first, At: by.At, Before: s.journalBytes}
-		if s.firstNeeded-s.cleanedTo >= min(maxCleanLag, int64(s.cache.dirty.n/cleanPart)) {
-			s.cleanFolded()
-		}
-	}
-	s.lastSeq, s.lastToken = seq, token
-	s.inDoubt.observe(seq, token)
-	s.journalBytes += int64(len(changes))
-	return nil
-}
-
-// cleanFolded marks the rows clean that others have folded. It looks at every row that is charged
-// all the time, so it does not run for each row of the journal. If it is late, a row is folded
-// twice at worst.
-func (s *Store) cleanFolded() {
-	if s.foldedTo != nil {
-		s.cache.markFoldedBefore(s.foldedTo)
-		s.cleanedTo, s.foldedTo = s.firstNeeded, nil
-	}
-}
-
 func (t *tx) sendReadCounters(p *pgconn.Pipeline) {
 	if len(t.missing) == 0 {
 		return
@@ -413,38 +250,4 @@ func (t *tx) readCounters(p *pgconn.Pipeline) ([]*row, error) {
 	}
 	_, err = rr.Close()
 	return found, err
-}
-
-func (t *tx) sendAppend(p *pgconn.Pipeline, last, lastToken, token, from, until int64) {
-	t.params.reset()
-	t.params.scalar(last)
-	t.params.scalar(lastToken)
-	t.params.scalar(token)
-	t.params.blob(t.record.data)
-	t.params.scalar(timestamp(from))
-	t.params.scalar(timestamp(until))
-	t.send(p, step{appending, stAppend, 1})
-}
-
-// timestamp converts Unix milliseconds to the server's format.
-func timestamp(ms int64) int64 {
-	if ms == beginningOfTime || ms == endOfTime {
-		return ms
-	}
-	return (ms - postgresEpoch) * 1000
-}
-
-func (t *tx) readAppend(p *pgconn.Pipeline) (n, now int64, err error) {
-	rr, err := result(p)
-	if err != nil {
-		return 0, 0, err
-	}
-	for rr.NextRow() {
-		n++
-		now, err = unixMillis(rr.Values()[0])
-	}
-	if _, closeErr := rr.Close(); closeErr != nil {
-		return 0, 0, closeErr
-	}
-	return n, now, err
 }
