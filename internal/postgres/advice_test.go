@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestWhatIsWrongWithTheServerIsTold, from what a real one answers.
+// TestWhatIsWrongWithTheServerIsTold uses errors of a real server.
 func TestWhatIsWrongWithTheServerIsTold(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Millisecond})

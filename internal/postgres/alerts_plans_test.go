@@ -2,7 +2,7 @@ package postgres
 
 import "testing"
 
-// manyAlertsSQL fills the tables of alerts: most of what is in them is over.
+// manyAlertsSQL fills the tables of alerts, mostly with rows that are over.
 const manyAlertsSQL = `
 INSERT INTO alert_events SELECT 'e' || n, n FROM generate_series(1, 20000) n;
 INSERT INTO alert_groups SELECT 'r' || n % 3, 'g' || n, 's', n FROM generate_series(1, 20000) n;
@@ -16,7 +16,8 @@ INSERT INTO alert_silences SELECT 's' || n, n, n, '{}' FROM generate_series(1, 1
 INSERT INTO alert_poison SELECT n, '', '', '', n FROM generate_series(1, 1000) n;
 ANALYZE`
 
-// alertQueries are those of alerts, each with the plan it must have: there may be many rows of every kind.
+// alertQueries are the queries of alerts, each with what its plan must contain: there may be many
+// rows of every kind.
 var alertQueries = []query{
 	{"take events", takeEventsSQL, []string{"Insert on alert_events", "Function Scan on unnest u"}},
 	{"lock groups", lockGroupsSQL, []string{"Insert on alert_groups g", `Subquery Scan on "*SELECT*"`, "Function Scan on u"}},
@@ -73,7 +74,7 @@ var alertQueries = []query{
 	{"disabled channels", disabledChannelsSQL, []string{"Index Scan using alert_channels_pkey on alert_channels"}},
 }
 
-// TestAlertPlans looks at the plans for tables that hold much. On fresh and on small ones [TestPlans] does.
+// TestAlertPlans checks the plans on large tables. [TestPlans] checks them on new and small ones.
 func TestAlertPlans(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
@@ -82,7 +83,8 @@ func TestAlertPlans(t *testing.T) {
 	wantPlans(t, conn, alertQueries, "large tables")
 }
 
-// TestAlertPlansBeforeAnalyze looks at them where many alerts came before the server has looked at the table.
+// TestAlertPlansBeforeAnalyze checks the plans when tables have grown before the server has
+// analyzed them.
 func TestAlertPlansBeforeAnalyze(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})

@@ -11,8 +11,9 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// TestTakeText holds that an id or a key that PostgreSQL has no text for fails the whole batch, and that nothing of it is
-// kept: whoever makes batches has to see to it before. In what is only shown it is replaced, see storetest.
+// TestTakeText: an id or key that PostgreSQL cannot store fails the whole batch, and nothing of the
+// batch is stored. The caller has to prevent that. Text that is only displayed is sanitized: see
+// package storetest.
 func TestTakeText(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
@@ -45,7 +46,8 @@ func TestTakeText(t *testing.T) {
 	}
 }
 
-// TestTakeLocksGroups holds that a group is locked while decide runs, one that is new too, and free behind an error.
+// TestTakeLocksGroups: a group is locked while decide runs, even if it is new, and unlocked after
+// an error.
 func TestTakeLocksGroups(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
@@ -82,7 +84,7 @@ func TestTakeLocksGroups(t *testing.T) {
 	}
 }
 
-// TestResolveSkipsLocked holds that an alert that somebody is at is left for later, and is not waited for.
+// TestResolveSkipsLocked: an alert that is locked is skipped, not waited for.
 func TestResolveSkipsLocked(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})

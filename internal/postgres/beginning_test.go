@@ -12,8 +12,8 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest"
 )
 
-// pages counts those that a statement looks at.
-func pages(t *testing.T, conn *pgx.Conn, sql string, args ...int64) int {
+// pagesRead returns how many pages a statement reads.
+func pagesRead(t *testing.T, conn *pgx.Conn, sql string, args ...int64) int {
 	t.Helper()
 	if _, err := conn.Prepare(t.Context(), "looked", sql); err != nil {
 		t.Fatal(err)
@@ -42,7 +42,8 @@ func pages(t *testing.T, conn *pgx.Conn, sql string, args ...int64) int {
 	return plans[0].Plan.Hit + plans[0].Plan.Read
 }
 
-// backup begins a transaction that may see whatever is removed from now on, until the test ends.
+// backup begins a transaction that can still see everything that is deleted from now on, until the
+// test ends.
 func backup(t *testing.T, s *Store) pgx.Tx {
 	t.Helper()
 	conn := connect(t, s)
@@ -52,19 +53,20 @@ func backup(t *testing.T, s *Store) pgx.Tx {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	if _, err := tx.Exec(t.Context(), `SELECT FROM counters`); err != nil { // which is when it sees what it sees
+	if _, err := tx.Exec(t.Context(), `SELECT FROM counters`); err != nil { // which takes its snapshot
 		t.Fatal(err)
 	}
 	return tx
 }
 
-// TestRowsThatAreGoneAreNotLookedAt while a transaction elsewhere, such as that of a backup, may still see them: a worker that begins, or
-// was away, would take longer for it than a statement may.
+// TestRowsThatAreGoneAreNotLookedAt: while another transaction, such as a backup, may see deleted
+// rows of the journal, a worker that starts or was away does not scan them. That would take longer
+// than a statement may.
 func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
 	t.Parallel()
-	s := begun(t)
+	s := openAsSoleWriter(t)
 	away := open(t, Config{URL: s.pool.Config().ConnString()})
-	tune(away, away.foldPolicy)
+	setFoldPolicy(away, away.foldPolicy)
 	if got := state(t, away, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
 	}
@@ -80,9 +82,9 @@ func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
 		exec(t, conn, sql)
 	}
 	for name, n := range map[string]int{
-		"who begins":                     pages(t, conn, readWholeJournalSQL, journalPage),
-		"who was away":                   pages(t, conn, readJournalSQL, away.lastSeq, away.lastSeq+journalPage),
-		"who looks for what others drop": pages(t, conn, firstOfJournalSQL),
+		"who begins":                     pagesRead(t, conn, readWholeJournalSQL, journalPage),
+		"who was away":                   pagesRead(t, conn, readJournalSQL, away.lastSeq, away.lastSeq+journalPage),
+		"who looks for what others drop": pagesRead(t, conn, firstOfJournalSQL),
 	} {
 		if n > gone*width/8192/4 {
 			t.Errorf("%s looks at %d pages", name, n)
@@ -98,7 +100,7 @@ func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
 	}
 }
 
-// TestTheFirstRowIsFound wherever the journal begins and ends.
+// TestTheFirstRowIsFound, wherever the journal begins and ends.
 func TestTheFirstRowIsFound(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, open(t, Config{}))
@@ -116,18 +118,19 @@ func TestTheFirstRowIsFound(t *testing.T) {
 	}
 }
 
-// TestABeginningThatIsMissingIsTold: no row says that what was before it is folded. The way out that the error tells is one.
+// TestABeginningThatIsMissingIsTold: no row says that those before the first one are folded. What
+// the error advises works.
 func TestABeginningThatIsMissingIsTold(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, storetest.FoldPolicies[3])
+	setFoldPolicy(s, storetest.FoldPolicies[3])
 	for _, state := range []string{"1", "2", "3", "4"} {
 		write(t, s, state)
 	}
 	conn := connect(t, s)
 	fresh := func() *Store {
 		s := open(t, Config{URL: s.pool.Config().ConnString()})
-		tune(s, storetest.FoldPolicies[3])
+		setFoldPolicy(s, storetest.FoldPolicies[3])
 		return s
 	}
 	exec(t, conn, `DELETE FROM journal WHERE seq < 3`)

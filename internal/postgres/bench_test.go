@@ -20,26 +20,26 @@ func BenchmarkUpdate100(b *testing.B) { storetest.BenchmarkUpdate(b, open(b, Con
 
 func BenchmarkUpdate1(b *testing.B) { storetest.BenchmarkUpdate(b, open(b, Config{}), 1) }
 
-// BenchmarkRemembered64 writes batches of 64 of 10,000 counters over what the worker remembers of them.
-func BenchmarkRemembered64(b *testing.B) { benchmarkBatches(b, 64, false) }
+// BenchmarkOptimistic64 writes batches of 64 of 10,000 cached counters in one round trip.
+func BenchmarkOptimistic64(b *testing.B) { benchmarkBatches(b, 64, false) }
 
-// BenchmarkLocked64 writes the same batches under lock.
-func BenchmarkLocked64(b *testing.B) { benchmarkBatches(b, 64, true) }
+// BenchmarkInTurn64 writes the same batches in turn.
+func BenchmarkInTurn64(b *testing.B) { benchmarkBatches(b, 64, true) }
 
-// benchRows is how many counters the table holds.
+// benchRows is how many counters the table has.
 const benchRows = 10_000
 
-// benchmarkBatches reports, for each counter that is written: the time, the CPU time of the server's process and of
-// this one, and the bytes of log.
-func benchmarkBatches(b *testing.B, size int, underLock bool) {
+// benchmarkBatches reports per written counter: the time, the CPU time of the server's process and
+// of this one, and the bytes of write-ahead log.
+func benchmarkBatches(b *testing.B, size int, inTurn bool) {
 	s := open(b, Config{MaxConns: 1})
 	batches := randomBatches(b, s, size)
-	decide, asked := benchDecision(underLock)
+	decide, asked := benchDecision(inTurn)
 	pid := backend(b, s)
 	run := func(n int) {
 		for i := range n {
 			s.optimisticSkips = 0
-			if underLock {
+			if inTurn {
 				s.optimisticSkips = 1
 			}
 			if err := s.Update(b.Context(), batches[i%len(batches)], decide); err != nil {
@@ -56,7 +56,7 @@ func benchmarkBatches(b *testing.B, size int, underLock bool) {
 	run(b.N)
 	elapsed := time.Since(start)
 	b.StopTimer()
-	if *asked < b.N*9/10 { // on a machine that stalls, some rewrites come too late
+	if *asked < b.N*9/10 { // on a machine that stalls, some optimistic writes are too late
 		b.Fatalf("of %d batches %d were written the way this measures", b.N, *asked)
 	}
 	perCounter := func(v float64, unit string) { b.ReportMetric(v/float64(b.N)/float64(size), unit) }
@@ -67,15 +67,15 @@ func benchmarkBatches(b *testing.B, size int, underLock bool) {
 	b.ReportMetric(tablePages(b, s), "pages")
 }
 
-// benchDecision writes states as long as those of a sliding window with a few buckets in use. asked counts the
-// decisions that were made under lock, or those that were not.
-func benchDecision(underLock bool) (decide func(engine.Snapshot) engine.Changes, asked *int) {
+// benchDecision writes states as long as those of a sliding window with a few buckets in use. asked
+// counts the decisions that were made in turn, or the optimistic ones.
+func benchDecision(inTurn bool) (decide func(engine.Snapshot) engine.Changes, asked *int) {
 	state := bytes.Repeat([]byte{7}, 80)
 	asked = new(int)
 	var changes []engine.CounterChange
 	round := uint64(0)
 	return func(snap engine.Snapshot) engine.Changes {
-		if (snap.Until == 0) == underLock {
+		if (snap.Until == 0) == inTurn {
 			*asked++
 		}
 		round++
@@ -92,7 +92,8 @@ func benchDecision(underLock bool) (decide func(engine.Snapshot) engine.Changes,
 	}, asked
 }
 
-// randomBatches stores the counters and gives batches of them, each row in as many as any other.
+// randomBatches stores the counters and returns batches of them, with each counter in the same
+// number of batches.
 func randomBatches(b *testing.B, s *Store, size int) (batches []engine.Batch) {
 	ids := make([]engine.CounterID, benchRows)
 	for i := range ids {
@@ -137,7 +138,7 @@ func tablePages(b *testing.B, s *Store) (n float64) {
 	return n
 }
 
-// cpuOf is the CPU time of a process, to the nanosecond; zero where the system does not tell.
+// cpuOf returns the CPU time of a process, to the nanosecond; zero if the system does not tell.
 func cpuOf(b *testing.B, pid int) time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// execute runs a statement on a connection of its own.
+// execute runs statements on a connection of its own.
 func execute(t *testing.T, s *Store, sql string) {
 	t.Helper()
 	conn := connect(t, s)
@@ -19,8 +19,9 @@ func execute(t *testing.T, s *Store, sql string) {
 	}
 }
 
-// entries counts what scans have read of an index, also what is gone. Sessions tell of it when they end at the latest.
-func entries(t *testing.T, s *Store, index string) (n int) {
+// indexReads returns how many index entries scans have read, including dead ones. It ends the
+// store's sessions first, since they may only report it then.
+func indexReads(t *testing.T, s *Store, index string) (n int) {
 	t.Helper()
 	s.pool.Reset()
 	s.relay.Reset()
@@ -45,12 +46,12 @@ func expire(t *testing.T, s *Store, max, want int) {
 	}
 }
 
-// TestNobodyWaitsForTheDiskBehindAnExpiry: what expired may come back with a crash, so decisions, which wait for the same turn, need not wait
-// until that is on the disk. All else is.
+// TestNobodyWaitsForTheDiskBehindAnExpiry: expired rows may be back after a crash, so their removal
+// commits without a sync, which decisions would wait for. Every other commit syncs.
 func TestNobodyWaitsForTheDiskBehindAnExpiry(t *testing.T) {
 	t.Parallel()
-	s, resting := pair(t)
-	tune(s, s.foldPolicy)
+	s, resting := twoStores(t)
+	setFoldPolicy(s, s.foldPolicy)
 	resting.Rest(t.Context(), true)
 	conn := connect(t, s)
 	for _, sql := range []string{
@@ -87,8 +88,8 @@ func TestNobodyWaitsForTheDiskBehindAnExpiry(t *testing.T) {
 	}
 }
 
-// dirtied has counters k0 to k(n-1) dirty, as of the moment that they expire.
-func dirtied(t *testing.T, s *Store, n int, expires int64) {
+// makeDirty makes counters k0 to k(n-1) dirty, with an expiry.
+func makeDirty(t *testing.T, s *Store, n int, expires int64) {
 	t.Helper()
 	var keys []string
 	for i := range n {
@@ -97,25 +98,27 @@ func dirtied(t *testing.T, s *Store, n int, expires int64) {
 	update(t, s, batch(keys...), setUntil("1", expires))
 }
 
-// TestAnExpiryReadsNoMoreThanItRemoves, however many dirty counters have expired: all workers would wait for it.
+// TestAnExpiryReadsNoMoreThanItRemoves, however many dirty counters have expired: all workers would
+// wait for it.
 func TestAnExpiryReadsNoMoreThanItRemoves(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.foldPolicy)
-	dirtied(t, s, 300, 1)
+	setFoldPolicy(s, s.foldPolicy)
+	makeDirty(t, s, 300, 1)
 	execute(t, s, `INSERT INTO counters SELECT 'old' || i, '1m', '{}', '', 2 FROM generate_series(1, 1000) i`)
-	before := entries(t, s, "counters_expires_at")
+	before := indexReads(t, s, "counters_expires_at")
 	expire(t, s, 1, 1)
-	if n := entries(t, s, "counters_expires_at") - before; n > 1 {
+	if n := indexReads(t, s, "counters_expires_at") - before; n > 1 {
 		t.Errorf("it reads %d counters to remove one", n)
 	}
 }
 
-// TestAnExpiryHasItsConnectionBeforeItsTurn: the others of its pool may all be busy, and decisions would wait with it.
+// TestAnExpiryHasItsConnectionBeforeItsTurn: all connections of its pool may be busy, and decisions
+// would wait as well.
 func TestAnExpiryHasItsConnectionBeforeItsTurn(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.foldPolicy)
+	setFoldPolicy(s, s.foldPolicy)
 	release, err := acquire(t.Context(), s.writeLock)
 	if err != nil {
 		t.Fatal(err)
@@ -134,13 +137,14 @@ func TestAnExpiryHasItsConnectionBeforeItsTurn(t *testing.T) {
 	}
 }
 
-// TestAnExpiryGoesOnBehindOldVersions of dirty counters, which are removed from the table and are no counters less.
+// TestAnExpiryGoesOnBehindOldVersions: removing the old table rows of dirty counters counts as
+// progress, although it removes no counter.
 func TestAnExpiryGoesOnBehindOldVersions(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.foldPolicy)
+	setFoldPolicy(s, s.foldPolicy)
 	const dirty, others = 2*expireBatch + 1, 10
-	dirtied(t, s, dirty, 1<<45)
+	makeDirty(t, s, dirty, 1<<45)
 	execute(t, s, fmt.Sprintf(`INSERT INTO counters SELECT 'k' || i, '1m', '{}', '', 1 FROM generate_series(0, %d) i;
 		INSERT INTO counters SELECT 'old' || i, '1m', '{}', '', 2 FROM generate_series(1, %d) i`, dirty-1, others))
 	expire(t, s, others-1, others-1)
@@ -150,11 +154,12 @@ func TestAnExpiryGoesOnBehindOldVersions(t *testing.T) {
 	}
 }
 
-// TestWhatHasGoneIsNotLookedAtForEachFew while a transaction elsewhere, such as that of a backup, may still see it.
+// TestWhatHasGoneIsNotLookedAtForEachFew: while another transaction, such as a backup, may see
+// deleted rows, they are not scanned for each batch.
 func TestWhatHasGoneIsNotLookedAtForEachFew(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.foldPolicy)
+	setFoldPolicy(s, s.foldPolicy)
 	backup(t, s)
 	const gone, few, times = 20000, 500, 11
 	const left = few*times + few/5
@@ -168,26 +173,26 @@ func TestWhatHasGoneIsNotLookedAtForEachFew(t *testing.T) {
 	var before [2]int
 	indexes := [2]string{"counters_expires_at", "receipts_expires_at"}
 	for i := range indexes {
-		before[i] = entries(t, s, indexes[i])
+		before[i] = indexReads(t, s, indexes[i])
 	}
 	for range times - 1 {
 		expire(t, s, few, 2*few)
 	}
 	for i := range indexes {
-		if n := entries(t, s, indexes[i]) - before[i]; n > gone {
+		if n := indexReads(t, s, indexes[i]) - before[i]; n > gone {
 			t.Errorf("%d entries of %s were read for %d rows", n, indexes[i], few*(times-1))
 		}
 	}
-	// What comes before them is found all the same.
+	// Rows that are added before them are found too.
 	execute(t, s, `INSERT INTO counters VALUES ('late', '1m', '{}', '', 1); INSERT INTO receipts VALUES ('late', '', '', 1)`)
 	expire(t, s, few, 2*(left-times*few+1))
 }
 
-// TestAnExpiryEndsWhereOthersHoldAll that it has found, and is done when they have gone.
+// TestAnExpiryEndsWhereOthersHoldAll rows that it has found. It removes them when they are free.
 func TestAnExpiryEndsWhereOthersHoldAll(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.foldPolicy)
+	setFoldPolicy(s, s.foldPolicy)
 	s.counters.limit = 2
 	execute(t, s, `INSERT INTO counters SELECT 'k' || i, '1m', '{}', '', 1 FROM generate_series(1, 5) i`)
 	tx := backup(t, s)

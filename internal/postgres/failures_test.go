@@ -15,10 +15,10 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestCreators has two workers decide about one new counter at the same time: the second one waits for its turn, and
-// decides over what the first has made.
+// TestCreators has two workers decide about one new counter at the same time: the second one waits
+// for its turn, and decides over what the first one has written.
 func TestCreators(t *testing.T) {
-	first, second := pair(t)
+	first, second := twoStores(t)
 	done := make(chan error, 1)
 	err := first.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
 		go func() {
@@ -48,7 +48,7 @@ func waitForLock(t *testing.T, s *Store) {
 	}
 }
 
-// TestLockTimeout has somebody keep the turn: the decision fails in time, and holds on to nothing.
+// TestLockTimeout has another session keep the turn: the decision fails in time, and holds nothing.
 func TestLockTimeout(t *testing.T) {
 	s := open(t, Config{LockTimeout: 20 * time.Millisecond})
 	update(t, s, batch("a"), set("0"))
@@ -68,7 +68,8 @@ func TestLockTimeout(t *testing.T) {
 	}
 }
 
-// TestLookupsLeaveConnectionsToDecisions: those that many requests wait for get no further than a lock, as a migration's.
+// TestLookupsLeaveConnectionsToDecisions has many lookups of keys wait for a lock, such as a
+// migration's.
 func TestLookupsLeaveConnectionsToDecisions(t *testing.T) {
 	s := open(t, Config{LockTimeout: time.Minute, StatementTimeout: time.Minute})
 	update(t, s, batch("a"), set("0"))
@@ -91,9 +92,10 @@ func TestLookupsLeaveConnectionsToDecisions(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatStandsStill keeps the turn and says nothing more: the server takes it away.
+// TestAWorkerThatStandsStill has a worker hang while it has the turn: the server takes the turn
+// away.
 func TestAWorkerThatStandsStill(t *testing.T) {
-	still, s := pair(t)
+	still, s := twoStores(t)
 	begun, end := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
@@ -116,8 +118,8 @@ func TestAWorkerThatStandsStill(t *testing.T) {
 	}
 }
 
-// TestServerKilled kills the server without warning: what was committed is there when it comes back, and the store
-// finds it by itself, over connections that were idle when it went.
+// TestServerKilled kills the server: what was committed is there when it is back, and the store
+// reconnects by itself, although its idle connections are dead.
 func TestServerKilled(t *testing.T) {
 	server := testenv.PostgresServer(t).Migrated()
 	s := open(t, Config{URL: server.URL, MaxConns: 4})
@@ -149,8 +151,8 @@ func TestServerKilled(t *testing.T) {
 	}
 }
 
-// TestConnectionsKilled ends all sessions of the store, as a restart does between two decisions: the next ones do
-// not notice.
+// TestConnectionsKilled ends all sessions of the store, as a restart does between two decisions:
+// the next decisions do not fail.
 func TestConnectionsKilled(t *testing.T) {
 	s := open(t, Config{})
 	conn := connect(t, s)
@@ -179,14 +181,14 @@ func TestCommitAnswerLost(t *testing.T) {
 	if !errors.Is(err, engine.ErrCommitUnknown) || errors.Is(err, engine.ErrConflict) {
 		t.Errorf("update: %v", err)
 	}
-	// Here the answer was lost, not the commit.
+	// The answer was lost, but not the commit.
 	if got := state(t, open(t, Config{URL: direct}), "a"); got != "after" {
 		t.Errorf("state %q", got)
 	}
 }
 
-// TestSilentConnections has all connections of a worker go silent while new ones are served, as in a failover that sends
-// no word: what runs by itself gives them up, and so does the first decision behind.
+// TestSilentConnections has all connections of a worker go silent while new ones work, as in a
+// failover that does not close them: background work gives them up, and so does the first decision.
 func TestSilentConnections(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url, relayTimeout: 2 * time.Second})
@@ -197,7 +199,7 @@ func TestSilentConnections(t *testing.T) {
 	if _, err := s.Relay(t.Context(), 1, none); err != nil {
 		t.Fatal(err)
 	}
-	// Held, so that the background has its turn first and meets the silence.
+	// Locked, so that background work is first and meets the silence.
 	release, err := acquire(t.Context(), s.writeLock)
 	if err != nil {
 		t.Fatal(err)
@@ -242,8 +244,8 @@ func TestSilentConnections(t *testing.T) {
 	await("the relay", back, 8*time.Second)
 }
 
-// TestDecisionsDoNotWaitForOthersOnSilentConnections: what else takes the turn of the process has as much time as its caller, which may be
-// minutes, and meets a connection that is silent.
+// TestDecisionsDoNotWaitForOthersOnSilentConnections: other work that takes writeLock has as much
+// time as its caller, which may be minutes, and meets a silent connection.
 func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 	t.Parallel()
 	for name, act := range map[string]func(context.Context, *Store) error{
@@ -267,7 +269,7 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 			proxy := startProxy(t, testenv.Postgres(t))
 			s := open(t, Config{URL: proxy.url})
 			update(t, s, batch("a"), set("1"))
-			if err := s.Ping(t.Context()); err != nil { // an expiry has its connection before its turn
+			if err := s.Ping(t.Context()); err != nil { // Expire acquires its connection before writeLock
 				t.Fatal(err)
 			}
 			proxy.swallow()
@@ -293,7 +295,8 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 	}
 }
 
-// TestTheEndOfARestHoldsUpNoDecisionForLong: a worker takes over when a database fails, and its connections may be silent.
+// TestTheEndOfARestHoldsUpNoDecisionForLong: a worker takes over when a database fails, so its
+// connections may be silent.
 func TestTheEndOfARestHoldsUpNoDecisionForLong(t *testing.T) {
 	t.Parallel()
 	proxy := startProxy(t, testenv.Postgres(t))
@@ -316,8 +319,8 @@ func TestTheEndOfARestHoldsUpNoDecisionForLong(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForARollbackThatHangs has a connection go silent in the middle of a transaction that writes nothing: the turn of
-// the process is given back all the same.
+// TestNobodyWaitsForARollbackThatHangs has a connection go silent in the middle of a transaction
+// that writes nothing: writeLock is released nevertheless.
 func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
 	t.Parallel()
 	for name, hang := range map[string]func(ctx context.Context, s *Store, silent func()) error{
@@ -371,13 +374,13 @@ func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
 	}
 }
 
-// TestConnectionsThatTakeLongToMake has a server that lets nobody in as fast as a transaction gives up, as after a failover with
-// a storm of connections.
+// TestConnectionsThatTakeLongToMake has a server that accepts connections more slowly than a
+// transaction times out, as after a failover with a storm of connections.
 func TestConnectionsThatTakeLongToMake(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url + "&connect_timeout=20"})
 	update(t, s, batch("a"), set("1"))
-	proxy.slow(1700 * time.Millisecond) // longer than anything waits for a connection
+	proxy.slow(1700 * time.Millisecond) // longer than any transaction waits for a connection
 	s.pool.Reset()
 	begin := time.Now()
 	for err := errors.New("not asked"); err != nil; {
@@ -390,8 +393,8 @@ func TestConnectionsThatTakeLongToMake(t *testing.T) {
 	}
 }
 
-// TestAStandbyIsNoServer has an address lead to a standby for a moment, as in a switchover, and to the primary again: no
-// connection that was made meanwhile is kept.
+// TestAStandbyIsNoServer has an address lead to a standby for a moment, as in a switchover, and to
+// the primary again: no connection that was made meanwhile is kept.
 func TestAStandbyIsNoServer(t *testing.T) {
 	primary := testenv.PostgresServer(t).Migrated()
 	standby := primary.Standby()
@@ -410,7 +413,7 @@ func TestAStandbyIsNoServer(t *testing.T) {
 			t.Fatalf("on the primary, %d: %v", i, err)
 		}
 	}
-	proxy.lead(t, standby.URL)
+	proxy.redirect(t, standby.URL)
 	s.pool.Reset()
 	s.relay.Reset()
 	for i, err := range all() {
@@ -418,7 +421,7 @@ func TestAStandbyIsNoServer(t *testing.T) {
 			t.Errorf("on the standby, %d: %v, told as %q", i, err, s.Advice(err))
 		}
 	}
-	proxy.lead(t, primary.URL)
+	proxy.redirect(t, primary.URL)
 	for i, err := range all() {
 		if err != nil {
 			t.Errorf("on the primary again, %d: %v", i, err)
@@ -426,7 +429,7 @@ func TestAStandbyIsNoServer(t *testing.T) {
 	}
 }
 
-// TestCloseOfSilentConnections: a store whose server says nothing is closed all the same.
+// TestCloseOfSilentConnections: a store whose server does not answer can be closed.
 func TestCloseOfSilentConnections(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url, relayTimeout: 7 * time.Second})

@@ -8,10 +8,10 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// live is set for counters that do not expire.
-func live(state string) func(engine.Snapshot) engine.Changes { return setUntil(state, 1<<45) }
+// setForever is set for counters that do not expire.
+func setForever(state string) func(engine.Snapshot) engine.Changes { return setUntil(state, 1<<45) }
 
-// table gives the states of the table, whatever the journal says.
+// table returns the states in the table, whatever the journal says.
 func table(t *testing.T, s *Store) map[string]string {
 	t.Helper()
 	rows, err := s.pool.Query(t.Context(), `SELECT key, convert_from(state, 'UTF8') FROM counters`)
@@ -30,14 +30,14 @@ func table(t *testing.T, s *Store) map[string]string {
 	return all
 }
 
-// begun gives a worker that folds only when told to, and takes itself for the one who wrote last, of a database whose table has counters
-// a, b and c in state 1.
-func begun(t *testing.T) *Store {
+// openAsSoleWriter opens a worker that folds only when told to, and that takes itself for the last
+// writer. The table has counters a, b and c in state 1.
+func openAsSoleWriter(t *testing.T) *Store {
 	t.Helper()
-	before, s := pair(t)
-	tune(before, before.foldPolicy)
-	tune(s, s.foldPolicy)
-	update(t, before, batch("a", "b", "c"), live("1"))
+	before, s := twoStores(t)
+	setFoldPolicy(before, before.foldPolicy)
+	setFoldPolicy(s, s.foldPolicy)
+	update(t, before, batch("a", "b", "c"), setForever("1"))
 	before.foldAll()
 	if got := state(t, s, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
@@ -46,7 +46,7 @@ func begun(t *testing.T) *Store {
 	return s
 }
 
-// expectTable holds that the table has these states, and that so many counters have a state that it lacks.
+// expectTable checks the states in the table, and how many counters are dirty.
 func expectTable(t *testing.T, when string, s *Store, want map[string]string, dirty int) {
 	t.Helper()
 	if got := table(t, s); !maps.Equal(got, want) || s.cache.dirty.n != dirty {
@@ -56,10 +56,10 @@ func expectTable(t *testing.T, when string, s *Store, want map[string]string, di
 
 func TestACounterThatWasReadForItsChangeIsWrittenAtOnce(t *testing.T) {
 	t.Parallel()
-	s := begun(t)
-	update(t, s, batch("a", "new", "c"), live("2"))
+	s := openAsSoleWriter(t)
+	update(t, s, batch("a", "new", "c"), setForever("2"))
 	expectTable(t, "two were read, and one is new", s, map[string]string{"a": "2", "b": "1", "c": "2"}, 1)
-	update(t, s, batch("a", "new", "c"), live("3"))
+	update(t, s, batch("a", "new", "c"), setForever("3"))
 	expectTable(t, "all are remembered", s, map[string]string{"a": "2", "b": "1", "c": "2"}, 3)
 	s.foldAll()
 	expectTable(t, "folded", s, map[string]string{"a": "3", "b": "1", "c": "3", "new": "3"}, 0)
@@ -69,12 +69,12 @@ func TestACounterThatWasReadForItsChangeIsWrittenAtOnce(t *testing.T) {
 	}
 }
 
-// What is not where it was read any more is dirty, and folded as what is changed often.
+// A counter whose row has moved becomes dirty, and is folded.
 func TestACounterThatHasMovedIsFolded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		sql       string
-		at        string // whose place is taken for that of a
+		at        string // the counter whose ctid a is given
 		left, end map[string]string
 	}{
 		"it has moved": {
@@ -92,15 +92,15 @@ func TestACounterThatHasMovedIsFolded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := begun(t)
+			s := openAsSoleWriter(t)
 			update(t, s, batch("a", "b", "c"), nothing)
 			row := func(key string) *row { return s.cache.get(engine.CounterID{Key: key, Name: "1m"}) }
 			row("a").ctid = row(c.at).ctid
 			if _, err := s.pool.Exec(t.Context(), c.sql); err != nil {
 				t.Fatal(err)
 			}
-			update(t, s, batch("a", "b"), live("2"))
-			expectTable(t, "changed", s, c.left, 2) // which of both has moved is not known
+			update(t, s, batch("a", "b"), setForever("2"))
+			expectTable(t, "changed", s, c.left, 2) // which of both has moved is unknown
 			s.foldAll()
 			expectTable(t, "folded", s, c.end, 0)
 			if got := state(t, open(t, Config{URL: s.pool.Config().ConnString()}), "a"); got != "2" {
@@ -110,14 +110,14 @@ func TestACounterThatHasMovedIsFolded(t *testing.T) {
 	}
 }
 
-// TestPlacesAreNotKept: a place is that of a row that was read, and nothing else was told of since.
+// TestPlacesAreNotKept: a ctid is known only until the row is changed.
 func TestPlacesAreNotKept(t *testing.T) {
 	t.Parallel()
-	s := begun(t)
+	s := openAsSoleWriter(t)
 	for _, step := range []struct {
 		decide func(engine.Snapshot) engine.Changes
 		known  bool
-	}{{nothing, true}, {live("2"), false}, {live("3"), false}} {
+	}{{nothing, true}, {setForever("2"), false}, {setForever("3"), false}} {
 		update(t, s, batch("a", "b"), step.decide)
 		for _, id := range slices.Collect(maps.Keys(s.cache.rows)) {
 			if got := s.cache.rows[id].ctid != (tid{}); got != step.known {
@@ -127,25 +127,26 @@ func TestPlacesAreNotKept(t *testing.T) {
 	}
 }
 
-// Where others write, too, they take what was changed for dirty, and fold it.
+// If others write too, they take a changed counter for dirty, and fold it.
 func TestWhatOthersFoldIsNotWrittenAtOnce(t *testing.T) {
 	t.Parallel()
-	s := begun(t)
+	s := openAsSoleWriter(t)
 	other := open(t, Config{URL: s.pool.Config().ConnString()})
-	tune(other, other.foldPolicy)
-	update(t, other, batch("b"), live("other"))
-	update(t, s, batch("a"), live("2"))
+	setFoldPolicy(other, other.foldPolicy)
+	update(t, other, batch("b"), setForever("other"))
+	update(t, s, batch("a"), setForever("2"))
 	expectTable(t, "another wrote before", s, map[string]string{"a": "1", "b": "1", "c": "1"}, 2)
-	update(t, s, batch("c"), live("2"))
+	update(t, s, batch("c"), setForever("2"))
 	expectTable(t, "none did", s, map[string]string{"a": "1", "b": "1", "c": "2"}, 2)
 }
 
-// TestACleanStopLeavesNothingInTheJournal, also when the last change needs no folding: an older schema has no journal.
+// TestACleanStopLeavesNothingInTheJournal, even if the last change needs no folding: an older
+// schema has no journal.
 func TestACleanStopLeavesNothingInTheJournal(t *testing.T) {
 	t.Parallel()
-	s := begun(t)
-	s.shuttingDown = true // so that the row of the change is the first that is left
-	update(t, s, batch("a"), live("2"))
+	s := openAsSoleWriter(t)
+	s.shuttingDown = true // so that the row of the change is the first one that stays
+	update(t, s, batch("a"), setForever("2"))
 	s.foldAll()
 	var rows, longest int
 	scan(t, s.pool, `SELECT count(*), max(length(changes)) FROM journal`, &rows, &longest)
@@ -158,13 +159,13 @@ func TestACleanStopLeavesNothingInTheJournal(t *testing.T) {
 	}
 }
 
-// TestWhoReadsSeldomKeepsItsPlace: rows that nobody needs stay for some seconds. Else a worker that reads the journal now and then would
-// forget all that it knows each time.
+// TestWhoReadsSeldomKeepsItsPlace: rows that are not needed stay for some seconds. Otherwise a
+// worker that seldom reads the journal would reset its cache each time.
 func TestWhoReadsSeldomKeepsItsPlace(t *testing.T) {
 	t.Parallel()
-	s := begun(t)
+	s := openAsSoleWriter(t)
 	other := open(t, Config{URL: s.pool.Config().ConnString()})
-	tune(other, other.foldPolicy)
+	setFoldPolicy(other, other.foldPolicy)
 	rows := func() (n int) {
 		t.Helper()
 		scan(t, s.pool, `SELECT count(*) FROM journal`, &n)
@@ -175,12 +176,12 @@ func TestWhoReadsSeldomKeepsItsPlace(t *testing.T) {
 	}
 	known := other.cache
 	for _, key := range []string{"a", "b", "c"} {
-		update(t, s, batch(key), live("2"))
+		update(t, s, batch(key), setForever("2"))
 	}
 	if got := state(t, other, "a"); got != "2" || other.cache != known {
 		t.Errorf("a is %q; forgotten: %t", got, other.cache != known)
 	}
-	for i, more := range []bool{false, true, false} { // what was newer is older, and then gone
+	for i, more := range []bool{false, true, false} { // nextRetainFrom becomes retainFrom, and then nothing is left to delete
 		s.nextRetainFrom.At = s.nextRetainFrom.At.Add(-retainTime)
 		if did, err := s.foldSome(t.Context(), func() int { return 0 }); err != nil || did != more {
 			t.Errorf("look %d: folded %t, %v; %d rows", i, did, err, rows())

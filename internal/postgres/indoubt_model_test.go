@@ -19,16 +19,17 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// attempt is an Update as it was answered. Its event and, if it has one, its receipt have its id.
+// attempt is an Update and its result. Its event and, if it has one, its receipt have its id.
 type attempt struct {
 	id      string
 	receipt bool
-	charged int // how many counters that are never removed
+	charged int // counters that are never removed
 	err     error
 }
 
-// fated is a worker over connections that are cut. Those with p are counters that stay, and those with v go.
-type fated struct {
+// flakyWorker is a worker over connections that are cut. Counters that start with p stay, those
+// with v are removed.
+type flakyWorker struct {
 	*Store
 	proxy    *proxy
 	name     string
@@ -36,8 +37,8 @@ type fated struct {
 	attempts []attempt
 }
 
-// cut has connections go in one of four ways, or none.
-func (f *fated) cut(r *rand.Rand) {
+// cut breaks the connections in one of four ways, or not at all.
+func (f *flakyWorker) cut(r *rand.Rand) {
 	switch r.IntN(12) {
 	case 0:
 		f.proxy.loseAnswers()
@@ -50,8 +51,9 @@ func (f *fated) cut(r *rand.Rand) {
 	}
 }
 
-// charge adds 1 to counters, some of which are removed meanwhile, until it is known to have been done, or may have been.
-func (f *fated) charge(ctx context.Context) {
+// charge adds 1 to counters, some of which are removed meanwhile, until that is known to be
+// committed or in doubt.
+func (f *flakyWorker) charge(ctx context.Context) {
 	var keys []string
 	for _, k := range []string{"p0", "p1", "p2", "p3", "v0", "v1", "v2", "v3"} {
 		if f.rand.IntN(4) == 0 {
@@ -89,7 +91,7 @@ func (f *fated) charge(ctx context.Context) {
 	}
 }
 
-func (f *fated) decide(a *attempt, keys []string, snap engine.Snapshot) (c engine.Changes) {
+func (f *flakyWorker) decide(a *attempt, keys []string, snap engine.Snapshot) (c engine.Changes) {
 	for i, k := range keys {
 		n, _ := strconv.Atoi(string(snap.States[i]))
 		change := engine.CounterChange{Slot: i, State: []byte(strconv.Itoa(n + 1)), ExpiresAt: endOfTime}
@@ -108,8 +110,8 @@ func (f *fated) decide(a *attempt, keys []string, snap engine.Snapshot) (c engin
 	return c
 }
 
-// disturb does what others do beside decisions; all of it may fail.
-func (f *fated) disturb(ctx context.Context, r *rand.Rand) {
+// runMaintenance does what runs beside decisions; all of it may fail.
+func (f *flakyWorker) runMaintenance(ctx context.Context, r *rand.Rand) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	f.cut(r)
@@ -130,18 +132,19 @@ func (f *fated) disturb(ctx context.Context, r *rand.Rand) {
 	}
 }
 
-// TestFates has workers charge over connections that are cut, delayed and given up in the middle of transactions, with folding,
-// resets and expiry beside: what was answered is what the database holds, and all workers know that.
+// TestFates has workers charge over connections that are cut, delayed and given up in the middle of
+// transactions, while folding, resets and expiry run: the database has what was answered, and all
+// workers agree.
 func TestFates(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Postgres(t)
 	seed := rand.Uint64()
 	t.Log("seed", seed)
-	var workers []*fated
+	var workers []*flakyWorker
 	for i, folding := range storetest.FoldPolicies[:3] {
 		proxy := startProxy(t, direct)
-		f := &fated{Store: open(t, Config{URL: proxy.url, MaxConns: 3}), proxy: proxy, name: strconv.Itoa(i), rand: rand.New(rand.NewPCG(seed, uint64(i)))}
-		tune(f.Store, folding)
+		f := &flakyWorker{Store: open(t, Config{URL: proxy.url, MaxConns: 3}), proxy: proxy, name: strconv.Itoa(i), rand: rand.New(rand.NewPCG(seed, uint64(i)))}
+		setFoldPolicy(f.Store, folding)
 		workers = append(workers, f)
 	}
 	ctx, done := context.WithTimeout(t.Context(), 1500*time.Millisecond)
@@ -156,22 +159,22 @@ func TestFates(t *testing.T) {
 		beside := rand.New(rand.NewPCG(seed, uint64(len(workers)+i)))
 		all.Go(func() {
 			for ctx.Err() == nil {
-				f.disturb(t.Context(), beside)
+				f.runMaintenance(t.Context(), beside)
 			}
 		})
 	}
 	all.Wait()
 	truth := open(t, Config{URL: direct})
-	tune(truth, storetest.FoldPolicies[3])
-	// What is on its way still comes too late behind this.
+	setFoldPolicy(truth, storetest.FoldPolicies[3])
+	// Statements that are still on their way come too late after this one.
 	update(t, truth, batch("end"), setUntil("", endOfTime))
 	conn := connect(t, truth)
 	charged := 0
-	events, receipts := texts(t, conn, `SELECT id FROM outbox`), texts(t, conn, `SELECT id FROM receipts`)
+	events, receipts := idSet(t, conn, `SELECT id FROM outbox`), idSet(t, conn, `SELECT id FROM receipts`)
 	for _, f := range workers {
 		charged += f.checkAnswers(t, events, receipts)
 	}
-	held, sum := counters(t, truth), 0
+	held, sum := listCounters(t, truth), 0
 	for id, state := range held {
 		if id.Key[0] == 'p' {
 			n, _ := strconv.Atoi(state)
@@ -184,23 +187,23 @@ func TestFates(t *testing.T) {
 	var first int64
 	scan(t, conn, `SELECT min(seq) FROM journal`, &first)
 	for _, f := range workers {
-		f.checkMemory(t, held)
+		f.checkCache(t, held)
 		if f.firstNeeded != truth.firstNeeded || f.firstSeq > first || f.lastSeq != truth.lastSeq || f.lastToken != truth.lastToken {
 			t.Errorf("worker %s has read to row %d, and takes those before %d for folded and those before %d for gone; want %d, %d and %d at most",
 				f.name, f.lastSeq, f.firstNeeded, f.firstSeq, truth.lastSeq, truth.firstNeeded, first)
 		}
 	}
 	truth.foldAll()
-	if n := len(texts(t, conn, `SELECT seq::text FROM journal`)); n != 1 {
+	if n := len(idSet(t, conn, `SELECT seq::text FROM journal`)); n != 1 {
 		t.Errorf("%d rows of the journal are left", n)
 	}
-	if diff := cmp.Diff(staying(held), staying(counters(t, open(t, Config{URL: direct})))); diff != "" {
+	if diff := cmp.Diff(withoutVolatile(held), withoutVolatile(listCounters(t, open(t, Config{URL: direct})))); diff != "" {
 		t.Errorf("the table differs (-want +got):\n%s", diff)
 	}
 }
 
-// checkAnswers holds the answers against what was written, and gives what that charged.
-func (f *fated) checkAnswers(t *testing.T, events, receipts map[string]bool) (charged int) {
+// checkAnswers compares the answers with what was written, and returns what that charged.
+func (f *flakyWorker) checkAnswers(t *testing.T, events, receipts map[string]bool) (charged int) {
 	for _, a := range f.attempts {
 		committed := events[a.id]
 		if !errors.Is(a.err, engine.ErrCommitUnknown) && committed != (a.err == nil) {
@@ -216,9 +219,9 @@ func (f *fated) checkAnswers(t *testing.T, events, receipts map[string]bool) (ch
 	return charged
 }
 
-// checkMemory holds against the counters there are what a worker says, and what it remembers.
-func (f *fated) checkMemory(t *testing.T, held map[engine.CounterID]string) {
-	if diff := cmp.Diff(staying(held), staying(counters(t, f.Store))); diff != "" {
+// checkCache compares what a worker lists, and its cache, with the counters that exist.
+func (f *flakyWorker) checkCache(t *testing.T, held map[engine.CounterID]string) {
+	if diff := cmp.Diff(withoutVolatile(held), withoutVolatile(listCounters(t, f.Store))); diff != "" {
 		t.Errorf("worker %s differs (-want +got):\n%s", f.name, diff)
 	}
 	now, _, _ := f.clock.estimate()
@@ -229,8 +232,8 @@ func (f *fated) checkMemory(t *testing.T, held map[engine.CounterID]string) {
 	}
 }
 
-// texts are what a query gives.
-func texts(t *testing.T, conn *pgx.Conn, query string) map[string]bool {
+// idSet returns the ids that a query selects.
+func idSet(t *testing.T, conn *pgx.Conn, query string) map[string]bool {
 	t.Helper()
 	rows, _ := conn.Query(t.Context(), query)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -244,15 +247,17 @@ func texts(t *testing.T, conn *pgx.Conn, query string) map[string]bool {
 	return set
 }
 
-// staying leaves out what may expire, which a statement that comes late may remove from the table still.
-func staying(all map[engine.CounterID]string) map[engine.CounterID]string {
+// withoutVolatile leaves out counters that expire, since a late statement may still remove them
+// from the table.
+func withoutVolatile(all map[engine.CounterID]string) map[engine.CounterID]string {
 	all = maps.Clone(all)
 	maps.DeleteFunc(all, func(id engine.CounterID, _ string) bool { return id.Key[0] == 'v' })
 	return all
 }
 
-// counters are all that there are to a worker, which may have to find first that its connections are gone.
-func counters(t *testing.T, s *Store) map[engine.CounterID]string {
+// listCounters lists all counters. The worker may have to find out first that its connections are
+// dead.
+func listCounters(t *testing.T, s *Store) map[engine.CounterID]string {
 	t.Helper()
 	page, _, err := s.List(t.Context(), "", engine.CounterID{}, 1000)
 	for range 20 {

@@ -17,8 +17,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestTheFateOfACommitIsFoundOut has the connection go while a transaction is committed, before or after the server has heard of it:
-// one that stands is answered as such, and one that does not may be run again.
+// TestTheFateOfACommitIsFoundOut has the connection break during a commit, before or after the
+// server has received it: a committed transaction is answered as such, another one may run again.
 func TestTheFateOfACommitIsFoundOut(t *testing.T) {
 	t.Parallel()
 	for name, way := range map[string]func(t *testing.T, s *Store) engine.Turn{
@@ -90,7 +90,7 @@ func findOut(t *testing.T, way func(t *testing.T, s *Store) engine.Turn, committ
 	}
 }
 
-// TestALookThatFailsIsNotTheLast has connections go that look, one behind the other.
+// TestALookThatFailsIsNotTheLast has the connections of the polls break, one after the other.
 func TestALookThatFailsIsNotTheLast(t *testing.T) {
 	t.Parallel()
 	proxy := startProxy(t, testenv.Postgres(t))
@@ -99,7 +99,7 @@ func TestALookThatFailsIsNotTheLast(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
-		proxy.loseMore(3)
+		proxy.loseAnswersOfNext(3)
 		return set("after")(snap)
 	})
 	if got := state(t, s, "a"); err != nil || got != "after" {
@@ -107,7 +107,8 @@ func TestALookThatFailsIsNotTheLast(t *testing.T) {
 	}
 }
 
-// TestTheFateOfACommitBehindItsDeadline: a process that was stopped meanwhile finds that it has no time left, and its answer lost.
+// TestTheFateOfACommitBehindItsDeadline: a process that was stopped finds its deadline passed and
+// the answer lost.
 func TestTheFateOfACommitBehindItsDeadline(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Postgres(t)
@@ -125,7 +126,8 @@ func TestTheFateOfACommitBehindItsDeadline(t *testing.T) {
 	}
 }
 
-// TestAServerThatHangsIsNoLostRace: to the circuit breaker it must stay a failure, though nothing was written.
+// TestAServerThatHangsIsNoLostRace: for the circuit breaker it has to remain a failure, though
+// nothing was written.
 func TestAServerThatHangsIsNoLostRace(t *testing.T) {
 	t.Parallel()
 	proxy := startProxy(t, testenv.Postgres(t))
@@ -145,7 +147,7 @@ func TestAServerThatHangsIsNoLostRace(t *testing.T) {
 	}
 }
 
-// TestAFateThatTheJournalTellsNoMore: what others have folded is not there any more.
+// TestAFateThatTheJournalTellsNoMore: others have folded, and deleted the row.
 func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
@@ -174,15 +176,15 @@ func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
 	}
 }
 
-// TestAFateThatIsReadBeforeTheLookFails has the connection go that looks, everywhere in the answer, and all that follow, too: who has
-// read the row knows.
+// TestAFateThatIsReadBeforeTheLookFails has the connection of the poll break at every point of the
+// answer, and all later ones too: once the row was read, the outcome is known.
 func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
 	s, other := open(t, Config{URL: proxy.url}), open(t, Config{URL: direct})
-	tune(s, storetest.FoldPolicies[3])
-	tune(other, storetest.FoldPolicies[3])
+	setFoldPolicy(s, storetest.FoldPolicies[3])
+	setFoldPolicy(other, storetest.FoldPolicies[3])
 	known := 0
 	for heard := 0; heard < 400; heard += 20 {
 		state(t, s, "a")
@@ -205,11 +207,12 @@ func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 	}
 }
 
-// TestACommitThatComesLate: what was sent without the turn may come behind who looks for it in turn, until its time is over.
+// TestACommitThatComesLate: an optimistic transaction may arrive after a poll in turn, until its
+// deadline.
 func TestACommitThatComesLate(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, storetest.FoldPolicies[3])
+	setFoldPolicy(s, storetest.FoldPolicies[3])
 	update(t, s, batch("a"), set("before"))
 	watch := connect(t, s)
 	waiting := func(n int) {
@@ -247,8 +250,9 @@ func TestACommitThatComesLate(t *testing.T) {
 	}
 }
 
-// TestNothingIsInDoubtForLong asks without ids over connections that are cut all the time, each time in the middle of a transaction:
-// what is charged is what was allowed, and nobody is answered without the store.
+// TestNothingIsInDoubtForLong sends requests without ids over connections that are cut all the
+// time, each in the middle of a transaction: exactly what was allowed is charged, and no request is
+// answered without the store.
 func TestNothingIsInDoubtForLong(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Postgres(t)

@@ -44,7 +44,7 @@ func TestRecord(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	for i := range r.data { // any damage is seen
+	for i := range r.data { // any damage is detected
 		bad := append([]byte{}, r.data...)
 		bad[i] ^= 0x10
 		if _, err := decode(bad, keep); err == nil {
@@ -56,7 +56,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestDecodeAnything has rows whose checksum is right and whose content is not.
+// TestDecodeAnything has rows with a correct checksum and a wrong content.
 func TestDecodeAnything(t *testing.T) {
 	row := func(body []byte) []byte {
 		r := record{data: body}
@@ -81,22 +81,23 @@ func TestDecodeAnything(t *testing.T) {
 	}
 }
 
-// tune sets when transactions fold, and ends the folding by itself, which would come at any moment.
-func tune(s *Store, p journal.Policy) {
+// setFoldPolicy sets when transactions fold, and stops foldLoop, which would fold at any moment.
+func setFoldPolicy(s *Store, p journal.Policy) {
 	s.cancel()
 	<-s.foldLoopDone
 	s.foldPolicy = p
 }
 
-// TestModel runs random histories over several workers of one database, with folding in between, with workers that begin
-// anew and that know nothing, with what is remembered lost, and with decisions in turn and ahead of it.
+// TestModel runs random histories on several workers of one database. They fold in between,
+// restart, start with an empty cache, reset their cache, and decide in turn as well as
+// optimistically.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)
 	workers := make([]*Store, 3)
 	begin := func(w, policy int) {
 		if workers[w] != nil {
-			workers[w].pool.Close() // as one that was killed: it folds nothing
+			workers[w].pool.Close() // as if it was killed: it folds nothing
 			workers[w].relay.Close()
 		}
 		s, err := Open(t.Context(), Config{URL: url, MaxConns: 2})
@@ -104,7 +105,7 @@ func TestModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		workers[w] = s
-		tune(s, storetest.FoldPolicies[policy])
+		setFoldPolicy(s, storetest.FoldPolicies[policy])
 	}
 	for w := range workers {
 		begin(w, w)
@@ -136,11 +137,11 @@ func TestModel(t *testing.T) {
 			if s.shuttingDown = pick(2) == 0; !s.shuttingDown && pick(2) == 0 { // some time has passed
 				s.nextRetainFrom.At = s.nextRetainFrom.At.Add(-retainTime)
 			}
-			if _, _, err := s.Counters(t.Context(), "k0"); err != nil { // it has seen the journal
+			if _, _, err := s.Counters(t.Context(), "k0"); err != nil { // it has read the journal
 				t.Fatal(err)
 			}
 			if pick(2) == 0 {
-				s.lastWritten = s.lastSeq // it takes itself for alone, and writes to the table at once
+				s.lastWritten = s.lastSeq // it takes itself for the sole writer, and writes through
 			}
 			s.counters.limit = 1 + pick(5)
 			if err := m.Step(t.Context(), s, i, pick); err != nil {
@@ -153,11 +154,11 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestTheJournalIsShort: what is folded leaves it, whoever folds.
+// TestTheJournalIsShort: folded rows are deleted, whichever worker folds.
 func TestTheJournalIsShort(t *testing.T) {
-	a, b := pair(t)
+	a, b := twoStores(t)
 	for _, s := range []*Store{a, b} {
-		tune(s, storetest.FoldPolicies[0])
+		setFoldPolicy(s, storetest.FoldPolicies[0])
 	}
 	for i := range 200 {
 		if err := []*Store{a, b}[i%2].Update(t.Context(), batch("x", "y"), set(fmt.Sprint(i))); err != nil {
@@ -177,10 +178,10 @@ func TestTheJournalIsShort(t *testing.T) {
 	}
 }
 
-// TestAnotherJournal has the database put back to an older state under a worker that goes on: it notices, however many rows
-// were written since.
+// TestAnotherJournal has the database restored to an older state while a worker runs: the worker
+// notices, however many rows were written since.
 func TestAnotherJournal(t *testing.T) {
-	s, other := pair(t)
+	s, other := twoStores(t)
 	write(t, s, "1")
 	conn := connect(t, s)
 	exec(t, conn, `CREATE TABLE backup AS SELECT * FROM journal`)
@@ -201,7 +202,7 @@ func TestAnotherJournal(t *testing.T) {
 
 func TestDamagedJournal(t *testing.T) {
 	s := open(t, Config{})
-	tune(s, storetest.FoldPolicies[3])
+	setFoldPolicy(s, storetest.FoldPolicies[3])
 	for _, state := range []string{"1", "2", "3"} {
 		write(t, s, state)
 	}
@@ -236,7 +237,7 @@ func TestTheCleanRowsRememberedAreBounded(t *testing.T) {
 	}
 }
 
-// TestDirtyRowsThatHaveExpiredAreFound, without a look at all of them where there is none.
+// TestDirtyRowsThatHaveExpiredAreFound, without a scan of all if none has.
 func TestDirtyRowsThatHaveExpiredAreFound(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -279,7 +280,7 @@ func TestDirtyRowsThatHaveExpiredAreFound(t *testing.T) {
 func TestAFoldTakesNoMoreThanThereIs(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.foldPolicy)
+	setFoldPolicy(s, s.foldPolicy)
 	update(t, s, batch("a"), set("1"))
 	more, err := s.foldSome(t.Context(), func() int { return 2 })
 	if dirty := s.cache.dirty.n; !more || err != nil || dirty != 0 {
@@ -287,12 +288,12 @@ func TestAFoldTakesNoMoreThanThereIs(t *testing.T) {
 	}
 }
 
-// A worker that nobody asks remembers no more clean rows than one that is asked.
+// A worker without requests caches no more clean rows than one with requests.
 func TestAnIdleWorkerForgets(t *testing.T) {
 	t.Parallel()
-	idle, busy := pair(t)
-	tune(idle, idle.foldPolicy)
-	tune(busy, busy.foldPolicy)
+	idle, busy := twoStores(t)
+	setFoldPolicy(idle, idle.foldPolicy)
+	setFoldPolicy(busy, busy.foldPolicy)
 	update(t, idle, batch("first"), set("1"))
 	const batches = 2 * maxCleanLag
 	const each = maxRows * 11 / 10 / batches
@@ -303,7 +304,7 @@ func TestAnIdleWorkerForgets(t *testing.T) {
 		}
 		update(t, busy, batch(keys...), set("1"))
 	}
-	for range batches - 1 { // all at once would take the journal away from under the idle one
+	for range batches - 1 { // all at once would delete rows that the idle one has not read
 		if _, err := busy.foldSome(t.Context(), func() int { return each }); err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +317,7 @@ func TestAnIdleWorkerForgets(t *testing.T) {
 	}
 }
 
-// setUntil is set with a time of expiry.
+// setUntil is set with an expiry.
 func setUntil(state string, expires int64) func(engine.Snapshot) engine.Changes {
 	return func(snap engine.Snapshot) engine.Changes {
 		c := set(state)(snap)
@@ -327,8 +328,9 @@ func setUntil(state string, expires int64) func(engine.Snapshot) engine.Changes 
 	}
 }
 
-// spokenOf has x expired and clean, and the journal speak of it still, because y is dirty since. What is before that is gone.
-func spokenOf(t *testing.T, s *Store) {
+// expiredButNamed makes x expired and clean while the journal still names it, because y is dirty
+// since. Rows before that are deleted.
+func expiredButNamed(t *testing.T, s *Store) {
 	t.Helper()
 	s.shuttingDown = true
 	for _, w := range []struct {
@@ -342,18 +344,18 @@ func spokenOf(t *testing.T, s *Store) {
 	}
 }
 
-// A counter that was found expired is charged anew by another worker, while the one that found it waits to say in the
-// journal that it is gone.
+// Another worker charges an expired counter again, while the one that has removed it from the table
+// waits to say so in the journal.
 func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
 	t.Parallel()
-	a, b := pair(t)
-	tune(a, a.foldPolicy)
-	tune(b, b.foldPolicy)
+	a, b := twoStores(t)
+	setFoldPolicy(a, a.foldPolicy)
+	setFoldPolicy(b, b.foldPolicy)
 	const future = 1 << 45
-	spokenOf(t, a)
+	expiredButNamed(t, a)
 	update(t, b, batch("z"), setUntil("1", future))
 	charge := batch("x")
-	charge.Turn = awaited(t, b)
+	charge.Turn = awaitTurn(t, b)
 	expired := make(chan error, 1)
 	go func() { _, err := a.Expire(t.Context(), 10); expired <- err }()
 	waitForLock(t, b)
@@ -368,12 +370,13 @@ func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
 	}
 }
 
-// A counter that was found expired, and looked up once more, is no less gone: the journal that speaks of it says so.
+// A counter that was removed as expired, and looked up once more, stays removed: the journal says
+// so.
 func TestACounterThatWasLookedUpAgainStaysRemoved(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	tune(s, s.foldPolicy)
-	spokenOf(t, s)
+	setFoldPolicy(s, s.foldPolicy)
+	expiredButNamed(t, s)
 	update(t, s, batch("x"), nothing)
 	if n, err := s.Expire(t.Context(), 10); n != 1 || err != nil {
 		t.Fatalf("removed %d, %v", n, err)
@@ -383,17 +386,18 @@ func TestACounterThatWasLookedUpAgainStaysRemoved(t *testing.T) {
 	}
 }
 
-// Who loses its place in the journal while it waits to say that a counter is gone does not know who was charged meanwhile.
+// A worker that finds its rows deleted while it waits to write a removal does not know which
+// counters were charged meanwhile.
 func TestWhoHasLostItsPlaceRemovesNothing(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Second})
-	tune(s, s.foldPolicy)
-	spokenOf(t, s)
+	setFoldPolicy(s, s.foldPolicy)
+	expiredButNamed(t, s)
 	other := begin(t, s, turnSQL)
 	expired := make(chan error, 1)
 	go func() { _, err := s.Expire(t.Context(), 10); expired <- err }()
 	waitForLock(t, s)
-	for _, sql := range []string{ // another charges it anew, folds all, and drops the rows of the journal
+	for _, sql := range []string{ // another worker charges it again, folds everything, and deletes rows
 		`INSERT INTO counters (key, name, spec, state, expires_at) VALUES ('x', '1m', '{}', 'live', 1::bigint << 45)`,
 		`INSERT INTO journal SELECT max(seq) + 1, 7, '' FROM journal`,
 		`DELETE FROM journal WHERE seq < (SELECT max(seq) FROM journal)`,

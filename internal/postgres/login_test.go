@@ -10,7 +10,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestWhyAConnectFailedIsToldOnce: without TLS on the server each attempt with it fails first, and that is not the reason.
+// TestWhyAConnectFailedIsToldOnce: if the server has no TLS, the attempts with TLS fail first,
+// which is not the reason.
 func TestWhyAConnectFailedIsToldOnce(t *testing.T) {
 	t.Parallel()
 	u, err := url.Parse(testenv.Postgres(t))

@@ -31,7 +31,7 @@ func TestSchema(t *testing.T) {
 
 	errs := make(chan error, 3)
 	var did atomic.Int64
-	for range 3 { // at the same time: one does it, the others wait
+	for range 3 { // concurrently: one migrates, the others wait
 		go func() {
 			m, err := MigrateUp(t.Context(), url)
 			did.Add(int64(m.Steps))
@@ -69,18 +69,18 @@ func TestSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for err = nil; err == nil; { // the steps behind the journal
+	for err = nil; err == nil; { // the steps after the journal
 		_, err = MigrateDown(t.Context(), url)
 	}
 	if !strings.Contains(err.Error(), "run limiter migrate up, start a limiter and stop it once") || strings.Contains(err.Error(), "partial") {
 		t.Errorf("migrate down over a journal that was not folded: %v", err)
 	}
-	if _, err := MigrateUp(t.Context(), url); err != nil { // since no limiter takes the schema as it is
+	if _, err := MigrateUp(t.Context(), url); err != nil { // since no limiter runs with the schema as it is
 		t.Error(err)
 	}
 	s.foldAll() // as a limiter that stops
 	err = nil
-	for range len(steps) + 1 { // once more than there are
+	for range len(steps) + 1 { // one more than there are
 		if err == nil {
 			_, err = MigrateDown(t.Context(), url)
 		}
@@ -94,7 +94,8 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestARoleThatMayNotMigrateIsToldWhichMay, on a database where nothing was migrated yet, and on one of another's.
+// TestARoleThatMayNotMigrateIsToldWhichMay, on a database without any migration, and on one whose
+// tables another role owns.
 func TestARoleThatMayNotMigrateIsToldWhichMay(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{"empty": testenv.EmptyPostgres(t), "migrated": testenv.Postgres(t)} {
@@ -116,7 +117,7 @@ func TestARoleThatMayNotMigrateIsToldWhichMay(t *testing.T) {
 	}
 }
 
-// TestAStepThatFailsIsNotHalfDone, nor called so.
+// TestAStepThatFailsIsNotHalfDone, nor reported so.
 func TestAStepThatFailsIsNotHalfDone(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)
@@ -137,7 +138,7 @@ func TestAStepThatFailsIsNotHalfDone(t *testing.T) {
 	}
 }
 
-// A worker that ran on partitions would charge the counters of other keys: those that have the same place.
+// A worker that ran on partitions would charge counters of other keys: those with the same ctid.
 func TestPartitionsAreRefused(t *testing.T) {
 	s := open(t, Config{})
 	_, err := connect(t, s).Exec(t.Context(), `

@@ -10,8 +10,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestRelayDies ends the session of a relay in the middle of its publish, as kill -9 of the worker does: its events
-// are free at once.
+// TestRelayDies ends the session of a relay in the middle of its publish, as kill -9 of the worker
+// does: its events are free at once.
 func TestRelayDies(t *testing.T) {
 	s := open(t, Config{})
 	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes {
@@ -44,7 +44,7 @@ func TestRelayDies(t *testing.T) {
 	}
 }
 
-// TestRelayDoesNotStarve holds up the relays: decisions go on.
+// TestRelayDoesNotStarve blocks the relays: decisions go on.
 func TestRelayDoesNotStarve(t *testing.T) {
 	s := open(t, Config{MaxConns: 1})
 	for _, id := range []string{"1", "2"} {
@@ -83,7 +83,7 @@ func TestRelayDoesNotStarve(t *testing.T) {
 	}
 }
 
-// publish relays up to max events, all of which are taken, and gives their ids.
+// publish relays up to max events, all of which are acknowledged, and returns their ids.
 func publish(t *testing.T, s *Store, max int) (ids []string) {
 	t.Helper()
 	_, err := s.Relay(t.Context(), max, func(_ context.Context, events []engine.Event) ([]string, error) {
@@ -98,7 +98,8 @@ func publish(t *testing.T, s *Store, max int) (ids []string) {
 	return ids
 }
 
-// TestEventsThatAreGoneAreNotLookedAt by each relay while a transaction elsewhere, such as that of a backup, may still see them.
+// TestEventsThatAreGoneAreNotLookedAt by each relay, while another transaction, such as a backup,
+// may see them.
 func TestEventsThatAreGoneAreNotLookedAt(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
@@ -111,21 +112,22 @@ func TestEventsThatAreGoneAreNotLookedAt(t *testing.T) {
 	if got := publish(t, s, 10); len(got) != 1 {
 		t.Fatalf("the last event: %q", got)
 	}
-	before := entries(t, s, "outbox_pkey")
+	before := indexReads(t, s, "outbox_pkey")
 	for range 20 {
 		if got := publish(t, s, 10); got != nil {
 			t.Fatalf("%q are there again", got)
 		}
 	}
-	if n := entries(t, s, "outbox_pkey") - before; n > gone {
+	if n := indexReads(t, s, "outbox_pkey") - before; n > gone {
 		t.Errorf("%d entries were read for no event", n)
 	}
 }
 
-// TestEventsThatOthersHadInHandComeAgain: the outbox begins with them for as long as they are there.
+// TestEventsThatOthersHadInHandComeAgain: the outbox starts with locked events as long as they are
+// there.
 func TestEventsThatOthersHadInHandComeAgain(t *testing.T) {
 	t.Parallel()
-	a, b := pair(t)
+	a, b := twoStores(t)
 	insert := `INSERT INTO outbox (id, type, data) SELECT i, 'limits.warning', '{}' FROM generate_series(%d, %d) i`
 	execute(t, a, fmt.Sprintf(insert, 1, 9))
 	_, err := a.Relay(t.Context(), 1, func(_ context.Context, first []engine.Event) ([]string, error) {
@@ -134,7 +136,7 @@ func TestEventsThatOthersHadInHandComeAgain(t *testing.T) {
 				t.Errorf("relay %d has %q, want %q", i, got, want)
 			}
 		}
-		return nil, nil // the stream takes none
+		return nil, nil // the stream acknowledges none
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +148,8 @@ func TestEventsThatOthersHadInHandComeAgain(t *testing.T) {
 	}
 }
 
-// TestEventsWithNumbersThatWereGivenBeforeAreFound: a server that took over gives them once more, of what it did not get.
+// TestEventsWithNumbersThatWereGivenBeforeAreFound: a server that took over assigns numbers again
+// that it never received.
 func TestEventsWithNumbersThatWereGivenBeforeAreFound(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})

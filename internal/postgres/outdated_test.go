@@ -9,8 +9,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestPreparedStatementsThatAreOutdated has a column of another type, or the statements gone: decisions do not notice, whether
-// they have the turn already, take it, or write over what is remembered.
+// TestPreparedStatementsThatAreOutdated has a column with a new type, or the statements
+// deallocated: decisions do not fail, whether they have the turn already, take it, or are
+// optimistic.
 func TestPreparedStatementsThatAreOutdated(t *testing.T) {
 	s := open(t, Config{MaxConns: 2})
 	conn := connect(t, s)
@@ -39,7 +40,7 @@ func TestPreparedStatementsThatAreOutdated(t *testing.T) {
 	retype("receipts", "answer", "text USING ''")
 	update("receipts that have to be read", engine.Batch{Counters: batch("b").Counters, IDs: []string{"x"}})
 	retype("counters", "spec", "text")
-	if err := s.Update(t.Context(), engine.Batch{Counters: batch("c").Counters, Turn: awaited(t, s)}, set("1")); !outdated(err) {
+	if err := s.Update(t.Context(), engine.Batch{Counters: batch("c").Counters, Turn: awaitTurn(t, s)}, set("1")); !outdated(err) {
 		t.Errorf("in a turn that is lost: %v", err)
 	}
 	update("behind it", batch("c"))

@@ -16,7 +16,7 @@ type query struct {
 	plan      []string
 }
 
-// queries are all that this package sends, with what their plans must show.
+// queries are all queries of this package, with what their plans must contain.
 var queries = []query{
 	{"begin", beginSQL, nil},
 	{"commit", commitSQL, nil},
@@ -80,7 +80,7 @@ var queries = []query{
 	{"prune requests", pruneRequestsSQL, []string{"Delete on usage_requests", "Limit", "LockRows", "Index Scan using usage_requests_at on usage_requests usage_requests_1", "Tid Scan on usage_requests"}},
 }
 
-// reportQueries are those that run behind reportingSQL. A percentile takes its rows in order.
+// reportQueries are those that run after reportingSQL. A percentile needs its rows in order.
 var reportQueries = []query{
 	{"top by denied", topUsageSQLs[usage.ByDenied], []string{"Limit", "Sort", "HashAggregate", "Index Scan using usage_counts_pkey on usage_counts"}},
 	{"traffic", trafficSQL, []string{"Limit", "Sort", "HashAggregate", "Index Scan using usage_requests_at on usage_requests"}},
@@ -88,8 +88,8 @@ var reportQueries = []query{
 	{"endpoint errors", failuresSQL, []string{"Limit", "Sort", "HashAggregate", "Index Scan using usage_requests_at on usage_requests"}},
 }
 
-// TestPlans prepares every query and looks at its generic plan: on tables that were never analyzed, and again when
-// the statistics say that they are small, which is when the planner likes to read them whole.
+// TestPlans prepares every query and checks its generic plan: on tables that were never analyzed,
+// and when statistics say that they are small, which is when the planner prefers sequential scans.
 func TestPlans(t *testing.T) {
 	s := open(t, Config{})
 	for _, analyzed := range []bool{false, true} {
@@ -109,7 +109,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// wantPlans prepares queries and looks at their generic plans.
+// wantPlans prepares queries and checks their generic plans.
 func wantPlans(t *testing.T, conn *pgx.Conn, all []query, when string) {
 	t.Helper()
 	for i, q := range all {
@@ -140,7 +140,7 @@ func wantPlans(t *testing.T, conn *pgx.Conn, all []query, when string) {
 	}
 }
 
-// nodesOf leaves out the conditions of a plan.
+// nodesOf returns the nodes of a plan without their conditions.
 func nodesOf(lines []string) (nodes []string) {
 	for i, line := range lines {
 		line = strings.TrimSpace(line)

@@ -19,7 +19,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestSessionsBehindAPooler holds that a pooler of sessions lets both pools in, and that their settings stand behind it.
+// TestSessionsBehindAPooler: a pooler of sessions accepts both pools, and their settings are in
+// effect.
 func TestSessionsBehindAPooler(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{URL: startPooler(t, testenv.Postgres(t), pool)})
@@ -46,7 +47,7 @@ func TestSessionsBehindAPooler(t *testing.T) {
 	}
 }
 
-// TestPoolersOfTransactionsAreRefused holds that nothing begins behind one.
+// TestPoolersOfTransactionsAreRefused: nothing starts with one in between.
 func TestPoolersOfTransactionsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := &transactions{}
@@ -66,7 +67,8 @@ func TestPoolersOfTransactionsAreRefused(t *testing.T) {
 	check("migrate status", err)
 }
 
-// TestAPoolerWithoutASessionLeft holds that the error says what may be missing: such a pooler lets in, and then is silent.
+// TestAPoolerWithoutASessionLeft: such a pooler accepts connections and does not answer. The error
+// says what may be missing.
 func TestAPoolerWithoutASessionLeft(t *testing.T) {
 	t.Parallel()
 	p := &transactions{}
@@ -84,7 +86,8 @@ func TestAPoolerWithoutASessionLeft(t *testing.T) {
 	check("migrate up", err)
 }
 
-// TestASessionThatWasAnothers holds that statements which somebody left in a session are not in the way of ours.
+// TestASessionThatWasAnothers: prepared statements that another client left in a session do not
+// conflict with ours.
 func TestASessionThatWasAnothers(t *testing.T) {
 	t.Parallel()
 	cfg, err := parse(testenv.Postgres(t))
@@ -107,7 +110,7 @@ func TestASessionThatWasAnothers(t *testing.T) {
 	}
 }
 
-// startPooler gives the URL of what stands before the server.
+// startPooler starts a pooler in front of the server, and returns its URL.
 func startPooler(t *testing.T, target string, pool func(client net.Conn, cfg *pgx.ConnConfig)) string {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(target)
@@ -138,7 +141,7 @@ func startPooler(t *testing.T, target string, pool func(client net.Conn, cfg *pg
 	return u.String()
 }
 
-// pool pools sessions, and refuses the beginning of one as PgBouncer does: with each setting that it does not track itself.
+// pool pools sessions. Like PgBouncer it refuses startup parameters that it does not track itself.
 func pool(client net.Conn, cfg *pgx.ConnConfig) {
 	defer client.Close()
 	b := pgproto3.NewBackend(client, client)
@@ -175,7 +178,8 @@ func pool(client net.Conn, cfg *pgx.ConnConfig) {
 	_, _ = io.Copy(client, server)
 }
 
-// transactions pools them, over one session: it lets everybody in, and then each simple query has the session to itself.
+// transactions pools transactions over one session: it accepts every client, and each simple query
+// has the session to itself.
 type transactions struct {
 	busy   sync.Mutex
 	server *pgconn.HijackedConn
@@ -231,7 +235,7 @@ func (p *transactions) answer(b *pgproto3.Backend, query *pgproto3.Query, cfg *p
 		if _, last := message.(*pgproto3.ReadyForQuery); last {
 			return nil
 		}
-		// What was received is valid until the next is.
+		// A received message is valid until the next one.
 		if err := b.Flush(); err != nil {
 			return err
 		}

@@ -126,7 +126,7 @@ func TestStore(t *testing.T) {
 	storetest.ClockAhead(t, func(t *testing.T) (storetest.Store, func(time.Duration)) {
 		s := open(t, Config{})
 		conn := connect(t, s)
-		return s, func(d time.Duration) { // to its clock it is as if what is there were older
+		return s, func(d time.Duration) { // moves the stored times instead of the server's clock
 			t.Helper()
 			for _, sql := range []string{agedRunsSQL, agedDeliveriesSQL} {
 				exec(t, conn, sql, d.Milliseconds())
@@ -142,7 +142,7 @@ UPDATE alert_deliveries SET created_at = created_at - $1, due_at = due_at - $1,
 	replayed_at = CASE replayed_at WHEN 0 THEN 0 ELSE replayed_at - $1 END`
 )
 
-// TestSessions holds that the settings reach the server, and that those of the URL win.
+// TestSessions: the settings are in effect, and those of the URL take precedence.
 func TestSessions(t *testing.T) {
 	t.Parallel()
 	base := testenv.Postgres(t)
@@ -165,7 +165,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestClose holds that nothing of a store outlives it, also when a rollback was left to the background.
+// TestClose: nothing of a store outlives it, even if a rollback was left to the background.
 func TestClose(t *testing.T) {
 	url := testenv.Postgres(t)
 	before := goleak.IgnoreCurrent()
@@ -186,7 +186,7 @@ func TestClose(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// TestURL holds that no error gives the password away, and that the helpful ones say what is wrong.
+// TestURL: no error reveals the password, and the helpful ones say what is wrong.
 func TestURL(t *testing.T) {
 	for url, want := range map[string]string{
 		"":                                                      "empty",

@@ -12,28 +12,31 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// proxy passes bytes on, until it is told to cut: then what the server says next is swallowed. Told to swallow, it keeps
-// the connections that it has and passes nothing on; told to hang, it does so with new ones too.
+// proxy forwards bytes between clients and a server. When cutting, it drops the server's next
+// answer and closes the connection. When swallowing, existing connections stay open, but nothing is
+// forwarded; when hanging, new ones do the same.
 type proxy struct {
 	url string
 	mu  sync.Mutex
-	// network and backend are where new connections go.
+	// network and backend are the address of new connections.
 	network, backend string
 	cutting          bool
 	hanging          bool
-	// delay is how long it takes to let anybody in.
-	delay time.Duration
-	// age is one more for each time it was told to swallow; what was accepted before is silent.
-	age int
-	// accepted counts connections. Of those up to lost the next answer is lost, and of those up to gone the next request, and
-	// then the connection.
-	accepted, lost, gone int
-	// heard is how many bytes come through of an answer that is lost.
-	heard int
-	// late is how long behind the end of the connection to the client that next request comes to the server; 0 for never.
-	late time.Duration
-	// answered, if set, is called when the server has said something, instead of passing it on.
-	answered func()
+	// acceptDelay is how long it takes to accept a connection.
+	acceptDelay time.Duration
+	// generation counts the calls to swallow; connections that were accepted in an earlier one are
+	// silent.
+	generation int
+	// accepted counts connections. Those up to loseAnswersTo lose the next answer, and those up to
+	// loseRequestsTo the next request; then they are closed.
+	accepted, loseAnswersTo, loseRequestsTo int
+	// answerBytes is how many bytes of a lost answer are forwarded.
+	answerBytes int
+	// requestDelay is how long after the client's connection was closed the server receives the
+	// lost request; 0 for never.
+	requestDelay time.Duration
+	// onNextAnswer, if set, is called instead of forwarding the next answer.
+	onNextAnswer func()
 }
 
 func startProxy(t *testing.T, target string) *proxy {
@@ -66,7 +69,7 @@ func startProxy(t *testing.T, target string) *proxy {
 			}
 			p.mu.Lock()
 			p.accepted++
-			number, age, delay, network, backend := p.accepted, p.age, p.delay, p.network, p.backend
+			number, age, delay, network, backend := p.accepted, p.generation, p.acceptDelay, p.network, p.backend
 			p.mu.Unlock()
 			server, err := net.Dial(network, backend)
 			if err != nil {
@@ -79,8 +82,8 @@ func startProxy(t *testing.T, target string) *proxy {
 	return p
 }
 
-// lead has new connections go to another server.
-func (p *proxy) lead(t *testing.T, target string) {
+// redirect makes new connections go to another server.
+func (p *proxy) redirect(t *testing.T, target string) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(target)
 	if err != nil {
@@ -101,9 +104,9 @@ func (p *proxy) pass(client, server net.Conn, number, age int) {
 	for {
 		n, err := server.Read(buf)
 		p.mu.Lock()
-		lost, heard, answered := number <= p.lost, min(n, p.heard), p.answered
+		lost, heard, answered := number <= p.loseAnswersTo, min(n, p.answerBytes), p.onNextAnswer
 		cutting := p.cutting || lost
-		p.answered = nil
+		p.onNextAnswer = nil
 		p.mu.Unlock()
 		if answered != nil {
 			answered()
@@ -115,7 +118,7 @@ func (p *proxy) pass(client, server net.Conn, number, age int) {
 		if err != nil || cutting {
 			return
 		}
-		if p.silent(age) {
+		if p.isSilent(age) {
 			continue
 		}
 		if _, err := client.Write(buf[:n]); err != nil {
@@ -132,49 +135,50 @@ func (p *proxy) setCutting(cutting bool) {
 	p.cutting = cutting
 }
 
-// loseAnswers cuts each connection that there is when the server answers, and loseRequests when the client asks, before the server
-// has heard it.
+// loseAnswers closes each existing connection when the server answers, and loseRequests when the
+// client sends, before the server receives it.
 func (p *proxy) loseAnswers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost, p.heard = p.accepted, 0
+	p.loseAnswersTo, p.answerBytes = p.accepted, 0
 }
 
-// breakAnswers is loseAnswers, but so many bytes come through.
+// breakAnswers is loseAnswers, but forwards so many bytes of the answer.
 func (p *proxy) breakAnswers(heard int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost, p.heard = p.accepted, heard
+	p.loseAnswersTo, p.answerBytes = p.accepted, heard
 }
 
 func (p *proxy) loseRequests() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.gone, p.late = p.accepted, 0
+	p.loseRequestsTo, p.requestDelay = p.accepted, 0
 }
 
-// loseMore is loseAnswers, also of so many connections that are made then.
-func (p *proxy) loseMore(n int) {
+// loseAnswersOfNext is loseAnswers, also for the next n connections.
+func (p *proxy) loseAnswersOfNext(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost, p.heard = p.accepted+n, 0
+	p.loseAnswersTo, p.answerBytes = p.accepted+n, 0
 }
 
-// delayRequests is loseRequests, but the server hears them, late.
+// delayRequests is loseRequests, but the server receives the requests late.
 func (p *proxy) delayRequests(late time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.gone, p.late = p.accepted, late
+	p.loseRequestsTo, p.requestDelay = p.accepted, late
 }
 
-// onAnswer cuts the connection at which the server answers next, and calls f then.
+// onAnswer closes the connection on which the server answers next, and calls f.
 func (p *proxy) onAnswer(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.answered = f
+	p.onNextAnswer = f
 }
 
-// told takes what the client says, and keeps it where the connection is silent.
+// requestWriter forwards what the client sends, unless the connection is silent or loses the
+// request.
 type requestWriter struct {
 	p              *proxy
 	client, server net.Conn
@@ -183,7 +187,7 @@ type requestWriter struct {
 
 func (w requestWriter) Write(b []byte) (int, error) {
 	w.p.mu.Lock()
-	gone, late := w.number <= w.p.gone, w.p.late
+	gone, late := w.number <= w.p.loseRequestsTo, w.p.requestDelay
 	w.p.mu.Unlock()
 	if gone {
 		if late > 0 {
@@ -193,28 +197,28 @@ func (w requestWriter) Write(b []byte) (int, error) {
 		}
 		return 0, io.ErrClosedPipe
 	}
-	if w.p.silent(w.age) {
+	if w.p.isSilent(w.age) {
 		return len(b), nil
 	}
 	return w.server.Write(b)
 }
 
-func (p *proxy) silent(age int) bool {
+func (p *proxy) isSilent(age int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.hanging || age < p.age
+	return p.hanging || age < p.generation
 }
 
 func (p *proxy) swallow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.age++
+	p.generation++
 }
 
 func (p *proxy) slow(delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.delay = delay
+	p.acceptDelay = delay
 }
 
 func (p *proxy) hang() {

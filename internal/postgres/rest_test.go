@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// rows counts those of the journal, and gives the last.
+// rows returns how many rows the journal has, and the last one's number.
 func rows(t *testing.T, s *Store) (n int, last int64) {
 	t.Helper()
 	scan(t, s.pool, `SELECT count(*), max(seq) FROM journal`, &n, &last)
 	return n, last
 }
 
-// TestWhoRestsWritesNothingToTheJournal: it has no business there, nor an alerter the right to.
+// TestWhoRestsWritesNothingToTheJournal: it has no reason to, and an alerter has no privilege to.
 func TestWhoRestsWritesNothingToTheJournal(t *testing.T) {
 	t.Parallel()
-	worker, alerter := pair(t)
-	tune(worker, worker.foldPolicy)
+	worker, alerter := twoStores(t)
+	setFoldPolicy(worker, worker.foldPolicy)
 	alerter.Rest(t.Context(), true)
-	spokenOf(t, worker)
+	expiredButNamed(t, worker)
 	if got := state(t, alerter, "x"); got != "old" {
 		t.Fatalf("x is %q", got)
 	}
@@ -32,17 +32,17 @@ func TestWhoRestsWritesNothingToTheJournal(t *testing.T) {
 	}
 }
 
-// TestWhatOthersHaveDroppedIsNotDroppedAgain, nor looked for row by row.
+// TestWhatOthersHaveDroppedIsNotDroppedAgain, nor searched row by row.
 func TestWhatOthersHaveDroppedIsNotDroppedAgain(t *testing.T) {
 	t.Parallel()
-	busy := begun(t)
+	busy := openAsSoleWriter(t)
 	idle := open(t, Config{URL: busy.pool.Config().ConnString()})
-	tune(idle, idle.foldPolicy)
+	setFoldPolicy(idle, idle.foldPolicy)
 	if got := state(t, idle, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
 	}
 	for range 100 {
-		update(t, busy, batch("a"), live("2"))
+		update(t, busy, batch("a"), setForever("2"))
 		if got := state(t, idle, "a"); got != "2" {
 			t.Fatalf("a is %q", got)
 		}
@@ -55,7 +55,7 @@ func TestWhatOthersHaveDroppedIsNotDroppedAgain(t *testing.T) {
 		}
 	}
 	busy.foldPolicy.Drop = 1000
-	for range 4 { // not all at once, so that the idle one keeps its place
+	for range 4 { // not all at once, so that the idle one's last row is kept
 		look(busy)
 		if got := state(t, idle, "a"); got != "2" {
 			t.Fatalf("a is %q", got)
@@ -70,11 +70,12 @@ func TestWhatOthersHaveDroppedIsNotDroppedAgain(t *testing.T) {
 	}
 }
 
-// TestACleanStopAfterAPause: what was folded and dropped before leaves no more behind than what is folded now.
+// TestACleanStopAfterAPause: what was folded and deleted before leaves no more rows than what is
+// folded now.
 func TestACleanStopAfterAPause(t *testing.T) {
 	t.Parallel()
-	s := begun(t)
-	update(t, s, batch("new"), live("1"))
+	s := openAsSoleWriter(t)
+	update(t, s, batch("new"), setForever("1"))
 	for n := range 4 {
 		s.nextRetainFrom.At = s.nextRetainFrom.At.Add(-retainTime)
 		if _, err := s.foldSome(t.Context(), func() int { return max(0, 1-n) }); err != nil {
@@ -87,13 +88,13 @@ func TestACleanStopAfterAPause(t *testing.T) {
 	}
 }
 
-// TestAStopFoldsWhatAnotherLeft: a limiter that nobody asks anything mends what one that was killed left.
+// TestAStopFoldsWhatAnotherLeft: a limiter without requests folds what a killed one left.
 func TestAStopFoldsWhatAnotherLeft(t *testing.T) {
 	t.Parallel()
-	killed, next := pair(t)
-	tune(killed, killed.foldPolicy)
-	tune(next, next.foldPolicy)
-	update(t, killed, batch("a"), live("1"))
+	killed, next := twoStores(t)
+	setFoldPolicy(killed, killed.foldPolicy)
+	setFoldPolicy(next, next.foldPolicy)
+	update(t, killed, batch("a"), setForever("1"))
 	if err := next.PingDecisions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -104,12 +105,13 @@ func TestAStopFoldsWhatAnotherLeft(t *testing.T) {
 	expectTable(t, "stopped", next, map[string]string{"a": "1"}, 0)
 }
 
-// TestAStopLeavesTheJournalToWhoGoesOn: the worker that has taken over folds it, and would wait for its turn meanwhile.
+// TestAStopLeavesTheJournalToWhoGoesOn: the worker that has taken over folds it, and would wait for
+// its turn meanwhile.
 func TestAStopLeavesTheJournalToWhoGoesOn(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Second})
-	tune(s, s.foldPolicy)
-	update(t, s, batch("a"), live("1"))
+	setFoldPolicy(s, s.foldPolicy)
+	update(t, s, batch("a"), setForever("1"))
 	other := begin(t, s, turnSQL)
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); s.foldAll() }()

@@ -16,8 +16,9 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// fresh gives the URL of a new database with that encoding, and with those settings for all who connect.
-func fresh(t *testing.T, encoding string, settings ...string) string {
+// newDatabase returns the URL of a new database with an encoding, and with settings for all who
+// connect.
+func newDatabase(t *testing.T, encoding string, settings ...string) string {
 	t.Helper()
 	base := testenv.EmptyPostgres(t)
 	u, err := url.Parse(base)
@@ -48,7 +49,8 @@ func fresh(t *testing.T, encoding string, settings ...string) string {
 	return u.String()
 }
 
-// TestEncodings has keys in letters that the database, or what it takes its clients for, has none for.
+// TestEncodings has keys with characters that the database, or its default client encoding, does
+// not have.
 func TestEncodings(t *testing.T) {
 	t.Parallel()
 	keys := []string{"plain", "ä", "ā", "Ýܝ", "鍵", "🔑", "\u009d"}
@@ -58,7 +60,7 @@ func TestEncodings(t *testing.T) {
 		t.Run(encoding, func(t *testing.T) {
 			t.Parallel()
 			for _, client := range clients {
-				at := fresh(t, encoding, "client_encoding = "+client)
+				at := newDatabase(t, encoding, "client_encoding = "+client)
 				if _, err := MigrateUp(t.Context(), at); err != nil {
 					t.Fatal(err)
 				}
@@ -67,7 +69,7 @@ func TestEncodings(t *testing.T) {
 					t.Error(err)
 				}
 				for _, key := range keys {
-					if err := s.Update(t.Context(), batch(key), live(key)); err != nil {
+					if err := s.Update(t.Context(), batch(key), setForever(key)); err != nil {
 						t.Errorf("clients in %s: %q: %v", client, key, err)
 					}
 					if err := s.AddUsage(t.Context(), []usage.Count{{ID: usage.ID{Key: key, User: key}, At: 60000, Allowed: 1}}); err != nil {
@@ -96,10 +98,11 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// TestAnEncodingThatHoldsNoUTF8IsRefused: one request with a letter in it would open the circuit for all.
+// TestAnEncodingThatHoldsNoUTF8IsRefused: a single request with such a character would open the
+// circuit for all.
 func TestAnEncodingThatHoldsNoUTF8IsRefused(t *testing.T) {
 	t.Parallel()
-	at := fresh(t, "EUC_JP")
+	at := newDatabase(t, "EUC_JP")
 	want := func(act string, err error) {
 		if err == nil || !strings.Contains(err.Error(), "EUC_JP") || !strings.Contains(err.Error(), "ENCODING 'UTF8'") {
 			t.Errorf("%s: %v", act, err)
@@ -110,11 +113,12 @@ func TestAnEncodingThatHoldsNoUTF8IsRefused(t *testing.T) {
 	want("check schema", open(t, Config{URL: at}).CheckSchema(t.Context()))
 }
 
-// TestWhatWasAnsweredIsOnTheDisk, whatever a role or database has in mind for others. What waits for standbys, or does not, is the operator's.
+// TestWhatWasAnsweredIsOnTheDisk, whatever the default of a role or database. Whether commits wait
+// for standbys is the operator's choice.
 func TestWhatWasAnsweredIsOnTheDisk(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{"off": "on", "on": "on", "local": "local", "remote_apply": "remote_apply"} {
-		s := open(t, Config{URL: fresh(t, "UTF8", "synchronous_commit = "+set)})
+		s := open(t, Config{URL: newDatabase(t, "UTF8", "synchronous_commit = "+set)})
 		for name, pool := range map[string]*pgxpool.Pool{"relay": s.relay, "decisions": poolOf(t, s)} {
 			var got string
 			if err := pool.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&got); err != nil || got != want {
@@ -124,7 +128,7 @@ func TestWhatWasAnsweredIsOnTheDisk(t *testing.T) {
 	}
 }
 
-// poolOf is that of decisions, with the schema that it needs.
+// poolOf returns the pool of decisions, with the schema that it needs.
 func poolOf(t *testing.T, s *Store) *pgxpool.Pool {
 	t.Helper()
 	if _, err := MigrateUp(t.Context(), s.pool.Config().ConnString()); err != nil {
@@ -133,16 +137,16 @@ func poolOf(t *testing.T, s *Store) *pgxpool.Pool {
 	return s.pool
 }
 
-// slowTablesSQL makes each new table take longer than statement_timeout has it.
+// slowTablesSQL makes each new table take longer than statement_timeout.
 const slowTablesSQL = `
 SET transaction_read_only = off;
 CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.25); END';
 CREATE EVENT TRIGGER slow ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION slow()`
 
-// TestMigrationsRunAsNeeded has a database whose defaults would break them.
+// TestMigrationsRunAsNeeded has a database whose defaults would break migrations.
 func TestMigrationsRunAsNeeded(t *testing.T) {
 	t.Parallel()
-	at := fresh(t, "UTF8", "default_transaction_read_only = on", "default_transaction_isolation = serializable", "statement_timeout = 200",
+	at := newDatabase(t, "UTF8", "default_transaction_read_only = on", "default_transaction_isolation = serializable", "statement_timeout = 200",
 		"idle_in_transaction_session_timeout = 1", "TimeZone = 'Pacific/Kiritimati'", "client_encoding = WIN1252")
 	conn, err := pgx.Connect(t.Context(), at)
 	if err != nil {

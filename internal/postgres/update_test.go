@@ -10,39 +10,39 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// watched calls set and counts what it was asked: over what is remembered, and in turn.
-type watched struct {
-	remembered, locked int
+// decideCounter decides as set does, and counts its optimistic calls and those in turn.
+type decideCounter struct {
+	optimistic, inTurn int
 	saw                string
 }
 
-func (w *watched) set(state string) func(engine.Snapshot) engine.Changes {
+func (w *decideCounter) set(state string) func(engine.Snapshot) engine.Changes {
 	return func(snap engine.Snapshot) engine.Changes {
 		if snap.Until > 0 {
-			w.remembered++
+			w.optimistic++
 		} else {
-			w.locked++
+			w.inTurn++
 		}
 		w.saw = string(snap.States[0])
 		return set(state)(snap)
 	}
 }
 
-func (w *watched) String() string {
-	return fmt.Sprintf("asked %d times over what is remembered, %d times in turn, saw %q", w.remembered, w.locked, w.saw)
+func (w *decideCounter) String() string {
+	return fmt.Sprintf("decided %d times optimistically, %d times in turn, saw %q", w.optimistic, w.inTurn, w.saw)
 }
 
 func write(t *testing.T, s *Store, state string) string {
 	t.Helper()
-	var w watched
+	var w decideCounter
 	update(t, s, batch("a", "b"), w.set(state))
 	return w.String()
 }
 
 const (
-	ahead  = "asked 1 times over what is remembered, 0 times in turn, saw %q"
-	inTurn = "asked 0 times over what is remembered, 1 times in turn, saw %q"
-	stale  = "asked 1 times over what is remembered, 1 times in turn, saw %q"
+	optimistic      = "decided 1 times optimistically, 0 times in turn, saw %q"
+	inTurn          = "decided 0 times optimistically, 1 times in turn, saw %q"
+	staleThenInTurn = "decided 1 times optimistically, 1 times in turn, saw %q"
 )
 
 func expect(t *testing.T, what, got, want, saw string) {
@@ -52,8 +52,8 @@ func expect(t *testing.T, what, got, want, saw string) {
 	}
 }
 
-// pair opens two stores of one database, as two workers do.
-func pair(t *testing.T) (a, b *Store) {
+// twoStores opens two stores of one database, as two workers do.
+func twoStores(t *testing.T) (a, b *Store) {
 	t.Helper()
 	a = open(t, Config{})
 	return a, open(t, Config{URL: a.pool.Config().ConnString()})
@@ -62,24 +62,25 @@ func pair(t *testing.T) (a, b *Store) {
 func TestWhatAWorkerWroteLastIsNotReadAgain(t *testing.T) {
 	s := open(t, Config{})
 	expect(t, "new rows", write(t, s, "1"), inTurn, "")
-	expect(t, "after that", write(t, s, "2"), ahead, "1")
-	expect(t, "and again", write(t, s, "3"), ahead, "2")
+	expect(t, "after that", write(t, s, "2"), optimistic, "1")
+	expect(t, "and again", write(t, s, "3"), optimistic, "2")
 	if got := state(t, s, "b"); got != "3" {
 		t.Errorf("state %q", got)
 	}
 }
 
 func TestWhatAnotherWorkerWroteIsReadInTurn(t *testing.T) {
-	s, other := pair(t)
+	s, other := twoStores(t)
 	write(t, s, "1")
 	update(t, other, batch("b"), set("other"))
-	expect(t, "one row of two changed", write(t, s, "2"), stale, "1")
+	expect(t, "one row of two changed", write(t, s, "2"), staleThenInTurn, "1")
 	if a, b := state(t, other, "a"), state(t, other, "b"); a != "2" || b != "2" {
 		t.Errorf("states %q and %q", a, b)
 	}
-	// The next one takes its turn at once, since another worker is at it; the one behind tries again.
+	// The next one takes its turn at once, since another worker writes; the one after it is
+	// optimistic again.
 	expect(t, "after a failure", write(t, s, "3"), inTurn, "2")
-	expect(t, "then", write(t, s, "4"), ahead, "3")
+	expect(t, "then", write(t, s, "4"), optimistic, "3")
 }
 
 func TestADecisionAheadHoldsOnlyWhileTheClockIsWhereItWasTakenToBe(t *testing.T) {
@@ -89,7 +90,7 @@ func TestADecisionAheadHoldsOnlyWhileTheClockIsWhereItWasTakenToBe(t *testing.T)
 		s.optimisticSkips = 0
 		write(t, s, "1")
 		s.clock.now += off
-		expect(t, fmt.Sprintf("a clock %d ms off", off), write(t, s, "2"), stale, "1")
+		expect(t, fmt.Sprintf("a clock %d ms off", off), write(t, s, "2"), staleThenInTurn, "1")
 	}
 }
 
@@ -112,9 +113,9 @@ func TestADecisionAheadStoresItsEvents(t *testing.T) {
 	}
 }
 
-// A decision that another worker has overtaken leaves nothing, its events least of all.
+// A decision that another worker has overtaken writes nothing, and above all no events.
 func TestAStaleDecisionLeavesNoEvents(t *testing.T) {
-	s, other := pair(t)
+	s, other := twoStores(t)
 	write(t, s, "1")
 	write(t, other, "2")
 	asked := 0
@@ -132,16 +133,17 @@ func TestAStaleDecisionLeavesNoEvents(t *testing.T) {
 func TestAnUnsureDecisionIsMadeAgainInTurn(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
-	var w watched
+	var w decideCounter
 	update(t, s, batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
 		c := w.set("2")(snap)
 		c.Unsure = snap.Until > 0
 		return c
 	})
-	expect(t, "unsure", w.String(), stale, "1")
+	expect(t, "unsure", w.String(), staleThenInTurn, "1")
 }
 
-// A reading that took long says little of the clock now: what is lent by it must end for sure within its window.
+// A slow reading of the clock is imprecise: what is lent by it must certainly end within its
+// window.
 func TestADecisionAheadKnowsWhatTheClockMayBe(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
@@ -151,7 +153,7 @@ func TestADecisionAheadKnowsWhatTheClockMayBe(t *testing.T) {
 	s.clock.record(clock-20, sent.Add(-21*time.Millisecond), sent)
 	var asked engine.Snapshot
 	if err := s.Update(t.Context(), batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
-		if snap.Until > 0 { // on a busy machine it may be too late for that, and is asked again
+		if snap.Until > 0 { // on a busy machine it may be too late, and decide is called again
 			asked = snap
 		}
 		return set("2")(snap)
@@ -163,8 +165,9 @@ func TestADecisionAheadKnowsWhatTheClockMayBe(t *testing.T) {
 	}
 }
 
-// awaited gives a turn that was waited for before the batch is known, as a worker does while others write.
-func awaited(t *testing.T, s *Store) engine.Turn {
+// awaitTurn returns a turn that was taken before the batch is known, as a worker does while others
+// write.
+func awaitTurn(t *testing.T, s *Store) engine.Turn {
 	t.Helper()
 	s.optimisticSkips = 1
 	turn := s.Await(t.Context())
@@ -175,10 +178,10 @@ func awaited(t *testing.T, s *Store) engine.Turn {
 }
 
 func TestNobodyElseWritesInATurnThatWasAwaited(t *testing.T) {
-	s, other := pair(t)
+	s, other := twoStores(t)
 	write(t, s, "1")
 	b := batch("a", "b", "new")
-	b.Turn = awaited(t, s)
+	b.Turn = awaitTurn(t, s)
 	done := make(chan error, 1)
 	go func() { done <- other.Update(t.Context(), batch("a"), set("other")) }()
 	waitForLock(t, s)
@@ -191,21 +194,21 @@ func TestNobodyElseWritesInATurnThatWasAwaited(t *testing.T) {
 			t.Errorf("%s is %q, want %q", key, got, want)
 		}
 	}
-	awaited(t, s).End()
+	awaitTurn(t, s).End()
 	if err := other.Update(t.Context(), batch("a"), set("3")); err != nil {
 		t.Errorf("update behind a turn that was given back: %v", err)
 	}
 }
 
-// What gathers in a turn may have come after the clock was read: a decision says from when to when it may have been made,
-// and is made again at a moment that is known when that matters.
+// Requests that gather in a turn may have arrived after the clock was read. So a decision has a
+// range of time, and is made again at an exact time if that matters.
 func TestADecisionInATurnThatWasAwaitedIsNotBeforeItsRequest(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
 	for _, unsure := range []bool{false, true} {
 		b := batch("a", "b")
-		b.Turn = awaited(t, s)
-		var clock int64 // when the requests come
+		b.Turn = awaitTurn(t, s)
+		var clock int64 // when the requests arrive
 		scan(t, connect(t, s), `SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`, &clock)
 		var asked []engine.Snapshot
 		if err := s.Update(t.Context(), b, func(snap engine.Snapshot) engine.Changes {
@@ -226,14 +229,14 @@ func TestADecisionInATurnThatWasAwaitedIsNotBeforeItsRequest(t *testing.T) {
 	}
 }
 
-// A statement sees the journal as it is in its turn: the row it expected to be the last may be gone by then, together with
-// those behind it.
+// A statement sees the journal as of its turn: the row that it expects to be the last may be gone
+// by then, together with later ones.
 func TestARowIsNotWrittenBehindOnesThatAreGone(t *testing.T) {
 	s := open(t, Config{LockTimeout: 10 * time.Second})
-	tune(s, s.foldPolicy)
+	setFoldPolicy(s, s.foldPolicy)
 	write(t, s, "1")
 	write(t, s, "2")
-	s.clock.record(s.clock.now, time.Now().Add(-5*time.Second), time.Now()) // a decision may be late
+	s.clock.record(s.clock.now, time.Now().Add(-5*time.Second), time.Now()) // so that the decision may be late
 	other := begin(t, s, turnSQL)
 	asked := make(chan string)
 	go func() { asked <- write(t, s, "3") }()
@@ -247,12 +250,13 @@ func TestARowIsNotWrittenBehindOnesThatAreGone(t *testing.T) {
 	if err := other.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-asked; !strings.HasPrefix(got, "asked 1 times over what is remembered, 1 times in turn") {
+	if got := <-asked; !strings.HasPrefix(got, "decided 1 times optimistically, 1 times in turn") {
 		t.Error(got)
 	}
 }
 
-// TestSessionsAreAsNeeded has a database whose defaults would break a statement that is a transaction of its own.
+// TestSessionsAreAsNeeded has a database whose defaults would break single statements outside of a
+// transaction.
 func TestSessionsAreAsNeeded(t *testing.T) {
 	s := open(t, Config{})
 	for _, name := range []string{"default_transaction_read_only = on", "default_transaction_isolation = serializable"} {

@@ -12,7 +12,8 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// TestUsageIsSummedUpInMemory looks at the plan that the connection keeps: minutes that are sorted to be summed up go to the disk.
+// TestUsageIsSummedUpInMemory checks the plan that the connection keeps: sorting minutes to sum
+// them up would use the disk.
 func TestUsageIsSummedUpInMemory(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
@@ -38,13 +39,14 @@ func TestUsageIsSummedUpInMemory(t *testing.T) {
 	}
 }
 
-// TestAReportTakesAsLongAsItMay: the time of its job, and not that of a statement for which somebody waits.
+// TestAReportTakesAsLongAsItMay: as long as its job may, and not as long as a statement of a
+// request.
 func TestAReportTakesAsLongAsItMay(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{relayTimeout: 200 * time.Millisecond})
 	for _, sql := range []string{
 		`ALTER TABLE usage_counts RENAME TO kept`,
-		// The key of its only row is how long a statement may take, in milliseconds.
+		// The key of its only row is the statement timeout, in milliseconds.
 		`CREATE VIEW usage_counts AS
 			SELECT 1 AS minutes, 0::bigint AS at, setting AS key, '' AS policy, '' AS user_name,
 				1::bigint AS allowed, 1::bigint AS denied, 1::bigint AS cost, 1::bigint AS peak

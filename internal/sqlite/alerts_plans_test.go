@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAlertPlans holds that no statement of alerts reads a whole table or sorts one, but for those whose answer is all there
-// is, in the order of an index, or that sorts what is little.
+// TestAlertPlans: no statement of alerts scans or sorts a whole table, except those that return all
+// of it in the order of an index, or that sort little.
 func TestAlertPlans(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})

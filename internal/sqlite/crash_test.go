@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// victim goes on with the history behind the operations that were done, and says each one that was committed, until
-// it is killed.
+// victim continues the history after the operations that were done, and prints each one that was
+// committed, until it is killed.
 func victim(path string) error {
 	after, err := strconv.Atoi(os.Getenv(victimAfter))
 	if err != nil {
@@ -41,7 +41,7 @@ func victim(path string) error {
 	if err != nil {
 		return err
 	}
-	tune(s, storetest.FoldPolicies[after%3])
+	setFoldPolicy(s, storetest.FoldPolicies[after%3])
 	m := make(storetest.Model)
 	for now := 1; ; now++ {
 		if now <= after {
@@ -55,8 +55,8 @@ func victim(path string) error {
 	}
 }
 
-// TestKilled kills a process at random moments and opens its file: it holds every operation that was answered, in
-// whole, and of the one that was not all or nothing.
+// TestKilled kills a process at random moments and opens its file: it has every operation that was
+// answered, and the unanswered one completely or not at all.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
@@ -70,7 +70,7 @@ func TestKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tune(s, never)
+		setFoldPolicy(s, neverFold)
 		diff, err := m.Diff(t.Context(), s)
 		if diff != "" {
 			_ = m.Step(t.Context(), nil, done+1, history(done+1))
@@ -87,7 +87,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// killedAfter runs a process for some operations behind those done, kills it, and gives the last one it answered.
+// killedAfter runs a process for some operations after those done, kills it, and returns the last
+// one that it answered.
 func killedAfter(t *testing.T, path string, done, some int) (last int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])

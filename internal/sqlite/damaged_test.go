@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestADamagedFileSaysWhatToDo: SQLite's own words name no way out.
+// TestADamagedFileSaysWhatToDo: SQLite's own message does not.
 func TestADamagedFileSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
@@ -25,7 +25,8 @@ func TestADamagedFileSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAFileThatSomebodyElseWritesToSaysWhatToDo: a tool that looks into it may have begun a transaction.
+// TestAFileThatSomebodyElseWritesToSaysWhatToDo: a tool that looks into it may have begun a
+// transaction.
 func TestAFileThatSomebodyElseWritesToSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
@@ -49,7 +50,8 @@ func TestAFileThatSomebodyElseWritesToSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAFileThatMayNotBeWrittenSaysWhatToDo: to the superuser no right is missing, so the connection is what may not write.
+// TestAFileThatMayNotBeWrittenSaysWhatToDo makes the connection read-only, since the superuser may
+// write any file.
 func TestAFileThatMayNotBeWrittenSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	s, err := Open(t.Context(), Config{Path: filepath.Join(t.TempDir(), "limits.db")})

@@ -12,7 +12,7 @@ func TestExpireOfTableAndJournal(t *testing.T) {
 	const now = 1000
 	path := filepath.Join(t.TempDir(), "limits.db")
 	s := open(t, Config{Path: path, Now: func() time.Time { return time.UnixMilli(now) }})
-	tune(s, never)
+	setFoldPolicy(s, neverFold)
 	write := func(key string, expires int64) {
 		t.Helper()
 		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: key, Name: "1m"}}}, func(engine.Snapshot) engine.Changes {
@@ -27,7 +27,7 @@ func TestExpireOfTableAndJournal(t *testing.T) {
 	if _, err := s.foldSome(t.Context(), func() int { return 3 }); err != nil {
 		t.Fatal(err)
 	}
-	// The table says that these expired, and the journal that one of them did not.
+	// In the table all three have expired; the journal says that revived has not.
 	write("revived", now+1)
 	write("later", now-1)
 	write("journal", now)
@@ -41,7 +41,7 @@ func TestExpireOfTableAndJournal(t *testing.T) {
 			t.Errorf("round %d: %d, %v; want %d", round, n, err, want)
 		}
 	}
-	for name, s := range map[string]*Store{"here": s, "after a crash": open(t, Config{Path: copied(t, s, path)})} {
+	for name, s := range map[string]*Store{"here": s, "after a crash": open(t, Config{Path: copyFile(t, s, path)})} {
 		for key, want := range map[string]string{"table": "-", "later": "-", "journal": "-", "revived": "revived", "fresh": "fresh"} {
 			if got := state(t, s, key); got != want {
 				t.Errorf("%s: %s is %q, want %q", name, key, got, want)

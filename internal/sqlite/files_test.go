@@ -11,7 +11,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestAFileThatIsNotInItsPlaceAnyMore: SQLite goes on with what it has open, and nobody else would ever read it.
+// TestAFileThatIsNotInItsPlaceAnyMore: SQLite would continue with the open file, which no one would
+// ever read again.
 func TestAFileThatIsNotInItsPlaceAnyMore(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{"", "-wal"} {
@@ -69,7 +70,7 @@ func TestAFileThatIsNotInItsPlaceAnyMore(t *testing.T) {
 	}
 }
 
-// TestALogThatIsGoneIsLostToNobody: the limiter that stops writes it into the file.
+// TestALogThatIsGoneIsLostToNobody: the limiter writes it into the file when it stops.
 func TestALogThatIsGoneIsLostToNobody(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")

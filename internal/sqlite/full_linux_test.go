@@ -18,8 +18,8 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// lead leads what this process has open as one file to another file.
-func lead(t *testing.T, fds []int, to string) {
+// redirect makes descriptors of this process refer to another file.
+func redirect(t *testing.T, fds []int, to string) {
 	t.Helper()
 	f, err := os.OpenFile(to, os.O_RDWR, 0)
 	if err != nil {
@@ -33,8 +33,8 @@ func lead(t *testing.T, fds []int, to string) {
 	}
 }
 
-// opened gives the descriptors of a file that this process has open.
-func opened(t *testing.T, path string) (fds []int) {
+// descriptorsOf returns this process's descriptors of a file.
+func descriptorsOf(t *testing.T, path string) (fds []int) {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -52,8 +52,8 @@ func opened(t *testing.T, path string) (fds []int) {
 	return fds
 }
 
-// TestAFullDiskAtTheCommit: SQLite wrote no commit then, so there is no doubt about it. Memory is as it was, and when there
-// is room what is written again is there once.
+// TestAFullDiskAtTheCommit: SQLite has not written the commit, so its outcome is known. Memory is
+// unchanged, and a transaction that is repeated when there is room is committed once.
 func TestAFullDiskAtTheCommit(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -63,7 +63,7 @@ func TestAFullDiskAtTheCommit(t *testing.T) {
 	path := filepath.Join(dir, "limits.db")
 	s := open(t, Config{Path: path})
 	update(t, s, one, set("1"))
-	// With an empty log nothing is read from it.
+	// With an empty log, nothing is read from it.
 	s.writeLock <- struct{}{}
 	_, err = s.conn.ExecContext(t.Context(), `PRAGMA wal_checkpoint(TRUNCATE)`)
 	<-s.writeLock
@@ -71,8 +71,8 @@ func TestAFullDiskAtTheCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	count := []usage.Count{{ID: usage.ID{Key: "a"}, At: 60_000, Allowed: 1}}
-	log := opened(t, path+"-wal")
-	lead(t, log, "/dev/full")
+	log := descriptorsOf(t, path+"-wal")
+	redirect(t, log, "/dev/full")
 	for name, err := range map[string]error{
 		"a decision": s.Update(t.Context(), one, set("2")), "usage": s.AddUsage(t.Context(), count),
 	} {
@@ -83,7 +83,7 @@ func TestAFullDiskAtTheCommit(t *testing.T) {
 			t.Errorf("%s: who asks is told %q", name, told)
 		}
 	}
-	lead(t, log, path+"-wal")
+	redirect(t, log, path+"-wal")
 	if err := s.AddUsage(t.Context(), count); err != nil {
 		t.Error(err)
 	}
@@ -95,11 +95,11 @@ func TestAFullDiskAtTheCommit(t *testing.T) {
 	}
 }
 
-// onFullDisk is set in a process of its own, whose files may not grow, to the file that it opens.
+// onFullDisk is set in a process whose files may not grow, to the file that it opens.
 const onFullDisk = "LIMITS_TEST_FULL_DISK"
 
-// TestAStartOnAFullDiskSaysSo: SQLite fails there with the size of the index of its log, which is an I/O error 4874. To a process
-// the bound of its files is like a full disk.
+// TestAStartOnAFullDiskSaysSo: SQLite fails on the size of the index of its log, with the I/O error
+// 4874. To a process, a limit on the size of its files is like a full disk.
 func TestAStartOnAFullDiskSaysSo(t *testing.T) {
 	t.Parallel()
 	if path := os.Getenv(onFullDisk); path != "" {

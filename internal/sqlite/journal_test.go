@@ -23,7 +23,7 @@ import (
 )
 
 // never folds.
-var never = storetest.FoldPolicies[3]
+var neverFold = storetest.FoldPolicies[3]
 
 func TestRecord(t *testing.T) {
 	a, b := engine.CounterID{Key: "a", Name: "1m"}, engine.CounterID{Key: "\x00ä", Name: ""}
@@ -43,7 +43,7 @@ func TestRecord(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	for i := range r { // any damage is seen
+	for i := range r { // any damage is detected
 		bad := append(record{}, r...)
 		bad[i] ^= 0x10
 		if decode(bad, keep) == nil || decode(r[:i], keep) == nil {
@@ -52,7 +52,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestDecodeAnything has rows whose checksum is right and whose content is not.
+// TestDecodeAnything has rows with a correct checksum and a wrong content.
 func TestDecodeAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		body := append(journal.Begin(nil), rapid.SliceOf(rapid.ByteRange(0, 5)).Draw(t, "body")...)
@@ -73,8 +73,8 @@ func TestDecodeAnything(t *testing.T) {
 	}
 }
 
-// copied copies an open store's file, as a crash between two transactions leaves it.
-func copied(t testing.TB, s *Store, path string) string {
+// copyFile copies the file of an open store, as a crash between two transactions leaves it.
+func copyFile(t testing.TB, s *Store, path string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy.db")
 	s.writeLock <- struct{}{}
@@ -114,37 +114,38 @@ func state(t testing.TB, s *Store, key string) string {
 func TestDamagedJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.db")
 	s := open(t, Config{Path: path})
-	tune(s, never)
+	setFoldPolicy(s, neverFold)
 	for i := range 3 {
 		update(t, s, one, set(fmt.Sprint(i)))
 	}
-	// A change of a counter that neither the journal nor the table has.
+	// A change without a spec of a counter that is neither in the journal nor in the table.
 	orphan := journal.Seal(record(journal.Begin(nil)).change(one.Counters[0], &engine.CounterChange{}))
 	for name, damage := range map[string]string{
 		"a byte":     `UPDATE journal SET changes = CAST(substr(changes, 1, 6) || x'00' || substr(changes, 8) AS BLOB) WHERE seq = 2`,
 		"cut":        `UPDATE journal SET changes = substr(changes, 1, 3) WHERE seq = 2`,
 		"no counter": fmt.Sprintf(`DELETE FROM journal; INSERT INTO journal VALUES (2, x'%x')`, []byte(orphan)),
 	} {
-		file := copied(t, s, path)
+		file := copyFile(t, s, path)
 		bad := open(t, Config{Path: file})
-		tune(bad, never)
+		setFoldPolicy(bad, neverFold)
 		if _, err := bad.conn.ExecContext(t.Context(), damage); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Open(t.Context(), Config{Path: copied(t, bad, file)})
+		_, err := Open(t.Context(), Config{Path: copyFile(t, bad, file)})
 		if err == nil || !strings.Contains(err.Error(), "row 2 of table journal is damaged") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// TestCloseEmptiesTheJournal: a file that was closed holds everything in its tables, and one that crashed does not.
+// TestCloseEmptiesTheJournal: a closed file has everything in its tables, and a crashed one does
+// not.
 func TestCloseEmptiesTheJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.db")
 	s := open(t, Config{Path: path})
-	tune(s, never)
+	setFoldPolicy(s, neverFold)
 	update(t, s, one, set("kept"))
-	crash := copied(t, s, path)
+	crash := copyFile(t, s, path)
 	if n := query(t, s, `SELECT count(*) FROM counters`); n != 0 {
 		t.Errorf("%d counters in the table before a fold", n)
 	}
@@ -161,10 +162,11 @@ func TestCloseEmptiesTheJournal(t *testing.T) {
 	}
 }
 
-// TestFoldOrder has the counters that are dirty longest go first, a few with each transaction.
+// TestFoldOrder: counters are folded in the order in which they became dirty, a few with each
+// transaction.
 func TestFoldOrder(t *testing.T) {
 	s := open(t, Config{})
-	tune(s, never)
+	setFoldPolicy(s, neverFold)
 	touch := func(key string) {
 		t.Helper()
 		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: key}}}, set(key))
@@ -172,7 +174,7 @@ func TestFoldOrder(t *testing.T) {
 	for _, key := range []string{"c", "a", "b", "c"} {
 		touch(key)
 	}
-	tune(s, journal.Policy{Rows: 1 << 20, Most: 1 << 30, Least: 1 << 30, Some: 1, Drop: 100})
+	setFoldPolicy(s, journal.Policy{Rows: 1 << 20, Most: 1 << 30, Least: 1 << 30, Some: 1, Drop: 100})
 	for _, want := range []string{"c", "c a", "c a b", "c a b d"} {
 		touch("d")
 		for key := range strings.SplitSeq(want, " ") {
@@ -184,13 +186,15 @@ func TestFoldOrder(t *testing.T) {
 			t.Errorf("%d are folded, want %s", n, want)
 		}
 	}
-	// d was folded, and dirty again, by the last transaction, which is all that the journal keeps.
+	// The last transaction has folded d and made it dirty again, so the journal keeps that row
+	// only.
 	if n := query(t, s, `SELECT count(*) FROM journal`); n != 1 {
 		t.Errorf("%d rows in the journal", n)
 	}
 }
 
-// TestBounds has more counters charged than may be dirty, and more bytes than the journal may have.
+// TestBounds charges more counters than may be dirty, and writes more bytes than the journal may
+// have.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	const batch = 40
@@ -199,7 +203,7 @@ func TestBounds(t *testing.T) {
 		"bytes": {After: time.Hour, Rows: 1 << 20, PerRow: 1 << 30, Least: 1 << 10, Most: 20 << 10, Some: 8, Drop: 4},
 	} {
 		s := open(t, Config{})
-		tune(s, p)
+		setFoldPolicy(s, p)
 		for round := range 25 {
 			var b engine.Batch
 			for i := range batch {
@@ -225,7 +229,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// onCommit calls f when a transaction commits; it fails if f gives 1.
+// onCommit calls f when a transaction commits; the commit fails if f returns 1.
 func onCommit(t *testing.T, s *Store, f func() int32) {
 	t.Helper()
 	err := s.conn.Raw(func(c any) error {
@@ -237,7 +241,7 @@ func onCommit(t *testing.T, s *Store, f func() int32) {
 	}
 }
 
-// TestTheIdleFold waits for what no transaction takes along.
+// TestTheIdleFold: counters are folded without any transaction.
 func TestTheIdleFold(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
@@ -259,11 +263,11 @@ func TestTheIdleFold(t *testing.T) {
 	}
 }
 
-// TestCommitUnknown has a commit fail that was not done, and one that was: memory follows the file.
+// TestCommitUnknown has a commit fail that was not done, and one that was: memory is as the file.
 func TestCommitUnknown(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		s := open(t, Config{})
-		tune(s, storetest.FoldPolicies[0])
+		setFoldPolicy(s, storetest.FoldPolicies[0])
 		for _, v := range []string{"1", "2"} {
 			update(t, s, one, set(v))
 		}
@@ -294,10 +298,11 @@ func TestCommitUnknown(t *testing.T) {
 	}
 }
 
-// TestReadersSeeEverything reads while counters get dirty and clean: none is ever missing or older than before.
+// TestReadersSeeEverything reads while counters become dirty and clean: none is ever missing, or
+// older than before.
 func TestReadersSeeEverything(t *testing.T) {
 	s := open(t, Config{})
-	tune(s, storetest.FoldPolicies[0])
+	setFoldPolicy(s, storetest.FoldPolicies[0])
 	const n = 30
 	ids := make([]engine.CounterID, n)
 	for i := range ids {
@@ -344,7 +349,7 @@ func TestReadersSeeEverything(t *testing.T) {
 	}
 }
 
-// TestAFoldThatFailsIsSaid: nothing is lost then, and the journal grows.
+// TestAFoldThatFailsIsSaid: nothing is lost, but the journal grows.
 func TestAFoldThatFailsIsSaid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 	"github.com/seed503877ad/limits/migrations"
 )
 
-// TestDown keeps who goes back to an older schema from losing what only the journal has.
+// TestDown: a return to an older schema loses nothing that is only in the journal.
 func TestDown(t *testing.T) {
 	s := open(t, Config{})
-	tune(s, never)
+	setFoldPolicy(s, neverFold)
 	update(t, s, one, set("1"))
 	files, err := fs.Sub(migrations.FS, "sqlite")
 	if err != nil {

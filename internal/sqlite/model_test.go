@@ -11,14 +11,14 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest"
 )
 
-// tune sets when transactions fold, and ends the folding by itself, which would come at any moment.
-func tune(s *Store, p journal.Policy) {
+// setFoldPolicy sets when transactions fold, and stops foldLoop, which would fold at any moment.
+func setFoldPolicy(s *Store, p journal.Policy) {
 	s.cancel()
 	<-s.foldLoopDone
 	s.foldPolicy = p
 }
 
-// TestModel runs random histories, with folding in between, with reopening, and with what is in memory read again.
+// TestModel runs random histories. It folds in between, reopens the file, and reads memory again.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	step := 0
@@ -41,18 +41,18 @@ func TestModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := make(storetest.Model)
-		tune(s, storetest.FoldPolicies[pick(len(storetest.FoldPolicies))])
+		setFoldPolicy(s, storetest.FoldPolicies[pick(len(storetest.FoldPolicies))])
 		for range 1 + pick(25) {
 			step++
 			switch pick(30) {
 			case 0:
-				if pick(3) > 0 { // it is dear
+				if pick(3) > 0 { // it is slow
 					continue
 				}
 				reopen()
-				tune(s, storetest.FoldPolicies[pick(len(storetest.FoldPolicies))])
+				setFoldPolicy(s, storetest.FoldPolicies[pick(len(storetest.FoldPolicies))])
 			case 1:
-				s.stale = true // as after a commit whose answer was lost
+				s.stale = true // as after a commit in doubt
 			}
 			if err := m.Step(t.Context(), s, step, pick); err != nil {
 				t.Fatal(err)

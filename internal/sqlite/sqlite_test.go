@@ -14,7 +14,8 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest"
 )
 
-// open opens a store that closes when the test ends; in a temporary folder unless cfg names a file.
+// open opens a store, and closes it when the test ends. It is in a temporary folder unless cfg
+// names a file.
 func open(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	if cfg.Path == "" {
@@ -54,7 +55,7 @@ func TestStore(t *testing.T) {
 }
 
 func TestReopen(t *testing.T) {
-	// Characters that mean something in a URI.
+	// Characters with a meaning in a URI.
 	path := filepath.Join(t.TempDir(), "new folder", "100% of #1?.db")
 	s, err := Open(t.Context(), Config{Path: path})
 	if err != nil {
@@ -136,7 +137,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestPlans holds that no statement of the service reads a whole table or sorts one.
+// TestPlans: no statement of the service scans or sorts a whole table.
 func TestPlans(t *testing.T) {
 	s := open(t, Config{})
 	for _, sql := range []string{
@@ -177,10 +178,11 @@ func BenchmarkUpdate1(b *testing.B) {
 
 func BenchmarkTake(b *testing.B) { storetest.BenchmarkTake(b, open(b, Config{})) }
 
-// BenchmarkFold64 is what a fold adds to a transaction: counters of a large table, each on another page.
+// BenchmarkFold64 is what a fold adds to a transaction: it writes counters of a large table, each
+// on another page.
 func BenchmarkFold64(b *testing.B) {
 	s := open(b, Config{})
-	tune(s, never)
+	setFoldPolicy(s, neverFold)
 	const n = 64_000
 	ids := make([]engine.CounterID, n)
 	for i := range ids {
