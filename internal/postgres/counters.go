@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -25,7 +24,7 @@ func (s *Store) Counters(ctx context.Context, key string) ([]engine.StoredCounte
 	if err != nil {
 		return nil, 0, fmt.Errorf("read counters: %w", err)
 	}
-	all, now, err := s.stored(ctx, from, end, math.MaxInt32, countersOfKeySQL, key)
+	all, now, err := s.mergedCounters(ctx, from, end, math.MaxInt32, countersOfKeySQL, key)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read counters: %w", err)
 	}
@@ -46,17 +45,17 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 	if after.Compare(from) > 0 {
 		from = after
 	}
-	page, now, err := s.stored(ctx, from, end, max, listCountersSQL, from.Key, from.Name, end, max)
+	page, now, err := s.mergedCounters(ctx, from, end, max, listCountersSQL, from.Key, from.Name, end, max)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list counters: %w", err)
 	}
 	return page, now, nil
 }
 
-// stored returns the first max counters of a range, from the cache and from the table by query, and
+// mergedCounters returns the first max counters of a range, from the cache and from the table by query, and
 // the clock. Dirty counters are read first: a counter that is clean then is in the table, and one
 // that becomes clean later is in the table with the same state or a newer one.
-func (s *Store) stored(ctx context.Context, from engine.CounterID, end string, max int, query string, args ...any) (all []engine.StoredCounter, now int64, err error) {
+func (s *Store) mergedCounters(ctx context.Context, from engine.CounterID, end string, max int, query string, args ...any) (all []engine.StoredCounter, now int64, err error) {
 	dirty, err := s.dirtyCounters(ctx, from, end, max)
 	if err != nil {
 		return nil, 0, err
@@ -104,133 +103,11 @@ func (s *Store) dirtyCounters(ctx context.Context, from engine.CounterID, end st
 	}
 	s.cache.eachDirty(from, end, func(r *row) bool {
 		if len(all) < max {
-			all = append(all, r.stored())
+			all = append(all, r.toStored())
 		}
 		return len(all) < max
 	})
 	return all, nil
-}
-
-// resetBatch is how many counters one transaction of Reset removes. Decisions run in between.
-const resetBatch = 1000
-
-const (
-	idsOfRangeSQL = `
-SELECT key, name FROM counters
-WHERE (key, name) > ($1, $2) AND key < $3
-ORDER BY key, name LIMIT $4`
-
-	countCountersSQL = `
-SELECT count(*) FROM counters WHERE (key, name) > ($1, $2) AND key < $3`
-
-	countThoseSQL = `
-SELECT count(*) FROM (SELECT unnest($1::text[]) AS key, unnest($2::text[]) AS name) k
-CROSS JOIN LATERAL (SELECT FROM counters WHERE key = k.key AND name = k.name LIMIT 1) c`
-
-	// The planner has to look up each ctid first.
-	deleteCountersSQL = `
-DELETE FROM counters WHERE ctid = ANY (ARRAY(
-	SELECT l.ctid FROM (SELECT unnest($1::text[]) AS key, unnest($2::text[]) AS name) k
-	CROSS JOIN LATERAL (SELECT ctid FROM counters WHERE key = k.key AND name = k.name LIMIT 1) l))`
-)
-
-// Reset implements [engine.Store]. It removes the selection in small transactions. If one fails,
-// what earlier ones have removed stays removed, and n says how many.
-func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n int64, err error) {
-	from, end, err := keyRange(sel)
-	if err != nil {
-		return 0, fmt.Errorf("reset counters: %w", err)
-	}
-	if dryRun {
-		if n, err = s.count(ctx, from, end); err != nil {
-			return 0, fmt.Errorf("count counters: %w", err)
-		}
-		return n, nil
-	}
-	for {
-		removed, last, err := s.resetSome(ctx, from, end)
-		n += removed
-		if err != nil {
-			return n, fmt.Errorf("reset counters: %w", err)
-		}
-		if removed < resetBatch {
-			return n, nil
-		}
-		from = last
-	}
-}
-
-// count counts the counters of a range in the table, and dirty ones that are not there yet.
-func (s *Store) count(ctx context.Context, from engine.CounterID, end string) (n int64, err error) {
-	dirty, err := s.dirtyCounters(ctx, from, end, math.MaxInt32)
-	if err != nil {
-		return 0, err
-	}
-	keys, names := make([]string, len(dirty)), make([]string, len(dirty))
-	for i := range dirty {
-		keys[i], names[i] = dirty[i].Key, dirty[i].Name
-	}
-	var both int64
-	var b pgx.Batch
-	b.Queue(countCountersSQL, from.Key, from.Name, end).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
-	b.Queue(countThoseSQL, keys, names).QueryRow(func(row pgx.Row) error { return row.Scan(&both) })
-	err = s.readBatch(ctx, &b)
-	return n + int64(len(dirty)) - both, err
-}
-
-func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string) (n int64, last engine.CounterID, err error) {
-	ctx, release, err := s.acquireBounded(ctx)
-	if err != nil {
-		return 0, last, err
-	}
-	defer release()
-	err = s.runInTurn(ctx, engine.Batch{}, func(t *tx, _ moment) (*draft, error) {
-		ids, err := s.firstOf(ctx, t, from, end)
-		if err != nil || len(ids) == 0 {
-			return nil, err
-		}
-		n, last = int64(len(ids)), ids[len(ids)-1]
-		for _, id := range ids {
-			s.others.Add(id) // before the commit, because its answer may be lost
-		}
-		return &draft{removed: ids}, nil
-	})
-	if err != nil {
-		return 0, last, err
-	}
-	return n, last, nil
-}
-
-// firstOf returns the first ids of a range, in the running transaction.
-func (s *Store) firstOf(ctx context.Context, t *tx, from engine.CounterID, end string) ([]engine.CounterID, error) {
-	var dirty []engine.CounterID
-	s.cache.eachDirty(from, end, func(r *row) bool {
-		dirty = append(dirty, r.id)
-		return len(dirty) < resetBatch
-	})
-	t.params.reset()
-	t.params.blob([]byte(from.Key))
-	t.params.blob([]byte(from.Name))
-	t.params.blob([]byte(end))
-	t.params.scalar(resetBatch)
-	var clean []engine.CounterID
-	found := t.conn.ExecParams(ctx, idsOfRangeSQL, t.params.values, []uint32{textOID, textOID, textOID, int8OID}, binaryFormat, binaryFormat).Read()
-	for _, values := range found.Rows {
-		clean = append(clean, engine.CounterID{Key: string(values[0]), Name: string(values[1])})
-	}
-	return journal.Merge(dirty, clean, resetBatch, func(id *engine.CounterID) engine.CounterID { return *id }), found.Err
-}
-
-// sendRemoved deletes counters from the table. The journal row names them too, so that earlier rows
-// do not restore them.
-func (t *tx) sendRemoved(p *pgconn.Pipeline, ids []engine.CounterID) {
-	if len(ids) == 0 {
-		return
-	}
-	t.params.reset()
-	elements(t, textOID, ids, func(to *[]byte, id engine.CounterID) { element(to, id.Key) })
-	elements(t, textOID, ids, func(to *[]byte, id engine.CounterID) { element(to, id.Name) })
-	t.send(p, step{"delete counters", stDeleteCounters, anyNumber})
 }
 
 // keyRange returns the bounds of a selection: ids greater than from with a key below end.

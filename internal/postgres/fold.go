@@ -21,7 +21,8 @@ func (s *Store) dirtyStats() journal.Dirty {
 }
 
 const (
-	// The row need not exist, even if it was read: another process may have removed it as expired.
+	// An upsert, because the row may be missing: the counter is new, or another process has removed
+	// it as expired.
 	foldCountersSQL = `
 INSERT INTO counters (key, name, spec, state, expires_at)
 SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::bytea[]), unnest($5::bigint[])

@@ -37,8 +37,8 @@ INSERT INTO journal (seq, token, changes) VALUES (coalesce((
 
 // tx is a transaction, with buffers that are reused by the next one.
 type tx struct {
-	conn    *pgconn.PgConn
-	all     *prepared
+	conn  *pgconn.PgConn
+	all   *prepared
 	begun bool // BEGIN was sent, so COMMIT has to be; else a pipeline is an implicit transaction
 
 	params   arrays

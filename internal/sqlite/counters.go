@@ -117,7 +117,7 @@ const countersOfKeySQL = `SELECT key, name, spec, state FROM counters WHERE key 
 
 // Counters implements [engine.Store].
 func (s *Store) Counters(ctx context.Context, key string) ([]engine.StoredCounter, int64, error) {
-	all, err := s.stored(ctx, "read counters", keySpan(engine.Selection{Key: key}), math.MaxInt, countersOfKeySQL, key)
+	all, err := s.mergedCounters(ctx, "read counters", keySpan(engine.Selection{Key: key}), math.MaxInt, countersOfKeySQL, key)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -135,17 +135,17 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 	if after.Compare(sp.from) > 0 {
 		sp.from = after
 	}
-	page, err := s.stored(ctx, "list counters", sp, max, listCountersSQL, sp.from.Key, sp.from.Name, sp.bound(), max)
+	page, err := s.mergedCounters(ctx, "list counters", sp, max, listCountersSQL, sp.from.Key, sp.from.Name, sp.bound(), max)
 	if err != nil {
 		return nil, 0, err
 	}
 	return page, s.now().UnixMilli(), nil
 }
 
-// stored returns the first max counters of a span, from memory and from the table by query. Dirty
+// mergedCounters returns the first max counters of a span, from memory and from the table by query. Dirty
 // counters are read first: a counter that is clean then is in the table, and one that becomes clean
 // later is in the table with the same state or a newer one.
-func (s *Store) stored(ctx context.Context, act string, sp span, max int, query string, args ...any) ([]engine.StoredCounter, error) {
+func (s *Store) mergedCounters(ctx context.Context, act string, sp span, max int, query string, args ...any) ([]engine.StoredCounter, error) {
 	dirty := s.dirtyCounters(sp, max)
 	clean, err := read(ctx, s, act, func(c *engine.StoredCounter) []any {
 		return []any{&c.Key, &c.Name, &c.Spec, &c.State}
@@ -161,7 +161,7 @@ func (s *Store) dirtyCounters(sp span, max int) (all []engine.StoredCounter) {
 	defer s.dirty.mu.RUnlock()
 	s.dirty.each(sp, func(r *row) bool {
 		if len(all) < max {
-			all = append(all, r.stored())
+			all = append(all, r.toStored())
 		}
 		return len(all) < max
 	})

@@ -30,8 +30,8 @@ type row struct {
 	older, newer *row
 }
 
-// stored copies a row for a caller.
-func (r *row) stored() engine.StoredCounter {
+// toStored copies a row for a caller.
+func (r *row) toStored() engine.StoredCounter {
 	return engine.StoredCounter{CounterID: r.id, Spec: []byte(r.spec.Value()), State: append([]byte{}, r.state...)}
 }
 

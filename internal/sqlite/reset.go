@@ -81,7 +81,7 @@ func (s *Store) countUnfolded(ctx context.Context, read *sql.Tx, sp span) (n int
 
 func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID, err error) {
 	err = s.transactCounters(ctx, func() (func(), error) {
-		if ids, err = s.firstOf(sp, resetBatch); err != nil || len(ids) == 0 {
+		if ids, err = s.firstIDs(sp, resetBatch); err != nil || len(ids) == 0 {
 			return nil, err
 		}
 		last := ids[len(ids)-1]
@@ -99,8 +99,8 @@ func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID,
 	return ids, nil
 }
 
-// firstOf returns the first ids of a span, in the running transaction.
-func (s *Store) firstOf(sp span, max int) ([]engine.CounterID, error) {
+// firstIDs returns the first ids of a span, in the running transaction.
+func (s *Store) firstIDs(sp span, max int) ([]engine.CounterID, error) {
 	var dirty []engine.CounterID
 	s.dirty.each(sp, func(r *row) bool {
 		dirty = append(dirty, r.id)
