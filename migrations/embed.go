@@ -1,8 +1,9 @@
-// Package migrations holds the schema of both stores as numbered goose files. A file that was released never
-// changes; the schema changes by adding the next one to both folders.
+// Package migrations holds the schema of both stores as numbered goose files. A released file never
+// changes; the schema changes by adding the next file to both folders.
 //
-// Those of SQLite are one block of statements each: goose looks for the end of a statement outside of blocks with a buffer
-// of 4 MiB a line, at each start on a new file.
+// Each SQLite file has all its statements in one StatementBegin block. Outside of blocks goose
+// searches for the end of a statement with a buffer of 4 MiB for each line, which would cost every
+// start with a new database file.
 package migrations
 
 import "embed"

@@ -55,7 +55,9 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 // mergedCounters returns the first max counters of a range, from the cache and from the table by query, and
 // the clock. Dirty counters are read first: a counter that is clean then is in the table, and one
 // that becomes clean later is in the table with the same state or a newer one.
-func (s *Store) mergedCounters(ctx context.Context, from engine.CounterID, end string, max int, query string, args ...any) (all []engine.StoredCounter, now int64, err error) {
+func (s *Store) mergedCounters(
+	ctx context.Context, from engine.CounterID, end string, max int, query string, args ...any,
+) (all []engine.StoredCounter, now int64, err error) {
 	dirty, err := s.dirtyCounters(ctx, from, end, max)
 	if err != nil {
 		return nil, 0, err
@@ -92,7 +94,9 @@ func (s *Store) readBatch(ctx context.Context, b *pgx.Batch) error {
 }
 
 // dirtyCounters catches up with the journal and returns the first max dirty counters of a range.
-func (s *Store) dirtyCounters(ctx context.Context, from engine.CounterID, end string, max int) (all []engine.StoredCounter, err error) {
+func (s *Store) dirtyCounters(
+	ctx context.Context, from engine.CounterID, end string, max int,
+) (all []engine.StoredCounter, err error) {
 	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return nil, err

@@ -97,7 +97,10 @@ func (e *expiryScan) next(ctx context.Context, conn *pgxpool.Conn) (last bool, e
 // expire removes up to max rows in batches. remove returns how many rows count towards max, and how
 // many it deleted. expire ends when there are no more rows, or when others hold all rows that a
 // scan found.
-func (e *expiryScan) expire(ctx context.Context, conn *pgxpool.Conn, max int, remove func([]pgtype.TID) (n, deleted int, err error)) (total int, err error) {
+func (e *expiryScan) expire(
+	ctx context.Context, conn *pgxpool.Conn, max int,
+	remove func([]pgtype.TID) (n, deleted int, err error),
+) (total int, err error) {
 	for last, allHeld := false, false; total < max; {
 		if len(e.ctids) == 0 {
 			if last || allHeld {
@@ -159,7 +162,9 @@ func (s *Store) expireCounters(ctx context.Context, conn *pgxpool.Conn, max int)
 // removeExpired removes those of the rows that have expired. It commits without waiting for the
 // disk, since others wait for the transaction: after a crash of the server some rows are back, and
 // expired as before.
-func removeExpired[R any](ctx context.Context, conn *pgxpool.Conn, sql string, ctids []pgtype.TID, read pgx.RowToFunc[R]) (gone []R, err error) {
+func removeExpired[R any](
+	ctx context.Context, conn *pgxpool.Conn, sql string, ctids []pgtype.TID, read pgx.RowToFunc[R],
+) (gone []R, err error) {
 	var b pgx.Batch
 	b.Queue(asyncCommitSQL)
 	b.Queue(sql, ctids).Query(func(rows pgx.Rows) (err error) {

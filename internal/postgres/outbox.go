@@ -110,7 +110,10 @@ const settleTimeout = 2 * time.Second
 // The events stay locked while publish runs, so no other relay gets them; if the process dies they
 // are free again. After a crash between publish and removal, an event is passed again with the same
 // id. publish must return within 30 s.
-func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error) {
+func (s *Store) Relay(
+	ctx context.Context, max int,
+	publish func(ctx context.Context, events []engine.Event) (acked []string, err error),
+) (n int, err error) {
 	release, err := acquire(ctx, s.relaySlots)
 	if err != nil {
 		return 0, fmt.Errorf("wait for the relay before: %w", err)

@@ -100,7 +100,7 @@ type Store struct {
 	// expireLock guards counters and receipts: how far each table was searched for expired rows.
 	expireLock         chan struct{}
 	counters, receipts expiryScan
-	// poisoned counts the calls of KeepPoison.
+	// poisoned counts the successful calls of KeepPoison.
 	poisoned atomic.Int64
 
 	// writeLock guards everything below, up to states. It is the process's own lock; the turn to
@@ -187,7 +187,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 
 	relay := base.Copy()
-	relay.MaxConns = relays + 6 // for usage one that writes and one that reads, for alerts three, and one for what must not wait
+	// For usage, one that writes and one that reads; three for alerts; one for what must not wait for
+	// any of them.
+	relay.MaxConns = relays + 6
 	configureSession(relay, name, lock, relayStatement, relayIdle)
 	setTimeouts(relay, orDefault(cfg.relayTimeout, relayTimeout))
 	if s.relay, err = pgxpool.NewWithConfig(ctx, relay); err != nil {

@@ -158,7 +158,9 @@ func (d *draft) check() error {
 // on condition that the last row of the journal is still lastSeq, and that the clock is in the
 // range that the decision assumed. It returns tried=false if this is not possible or the condition
 // failed; nothing was written then.
-func (s *Store) updateOptimistically(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) (tried bool, err error) {
+func (s *Store) updateOptimistically(
+	ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes,
+) (tried bool, err error) {
 	if !s.loaded || len(b.Counters) == 0 || len(b.IDs) > 0 {
 		return false, nil
 	}

@@ -145,7 +145,9 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 // mergedCounters returns the first max counters of a span, from memory and from the table by query. Dirty
 // counters are read first: a counter that is clean then is in the table, and one that becomes clean
 // later is in the table with the same state or a newer one.
-func (s *Store) mergedCounters(ctx context.Context, act string, sp span, max int, query string, args ...any) ([]engine.StoredCounter, error) {
+func (s *Store) mergedCounters(
+	ctx context.Context, act string, sp span, max int, query string, args ...any,
+) ([]engine.StoredCounter, error) {
 	dirty := s.dirtyCounters(sp, max)
 	clean, err := read(ctx, s, act, func(c *engine.StoredCounter) []any {
 		return []any{&c.Key, &c.Name, &c.Spec, &c.State}

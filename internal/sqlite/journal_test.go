@@ -22,7 +22,7 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest"
 )
 
-// never folds.
+// neverFold is a policy that folds only when told to.
 var neverFold = storetest.FoldPolicies[3]
 
 func TestRecord(t *testing.T) {

@@ -50,7 +50,10 @@ const settleTimeout = 2 * time.Second
 // No transaction is open while publish runs: a writing one would hold up every decision. No one
 // else can take the events meanwhile, because the file has one process and Relay runs once at a
 // time. After a crash between publish and removal, an event is passed again with the same id.
-func (s *Store) Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error) {
+func (s *Store) Relay(
+	ctx context.Context, max int,
+	publish func(ctx context.Context, events []engine.Event) (acked []string, err error),
+) (n int, err error) {
 	release, err := acquire(ctx, s.relayLock)
 	if err != nil {
 		return 0, fmt.Errorf("wait for the relay before: %w", err)

@@ -64,7 +64,7 @@ type Store struct {
 	// writeLock and relayLock are semaphores of one, which [acquire] waits for with a context.
 	writeLock, relayLock chan struct{}
 	files                []openFile
-	// poisoned counts the calls of KeepPoison.
+	// poisoned counts the successful calls of KeepPoison.
 	poisoned atomic.Int64
 
 	// writeLock guards everything below, up to states. The file belongs to this process, so memory
