@@ -138,7 +138,7 @@ func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 	if n, err = s.expireCounters(ctx, conn, max); err != nil {
 		return n, fmt.Errorf("remove expired counters: %w", err)
 	}
-	receipts, err := s.receipts.expire(ctx, conn, max, func(ctids []pgtype.TID) (int, int, error) {
+	receipts, err := s.receiptScan.expire(ctx, conn, max, func(ctids []pgtype.TID) (int, int, error) {
 		ids, err := removeExpired(ctx, conn, removeReceiptsSQL, ctids, pgx.RowTo[string])
 		return len(ids), len(ids), err
 	})
@@ -153,7 +153,7 @@ func (s *Store) expireCounters(ctx context.Context, conn *pgxpool.Conn, max int)
 	if err != nil {
 		return dirty, err
 	}
-	clean, err := s.counters.expire(ctx, conn, max-dirty, func(ctids []pgtype.TID) (int, int, error) {
+	clean, err := s.counterScan.expire(ctx, conn, max-dirty, func(ctids []pgtype.TID) (int, int, error) {
 		return s.expireClean(ctx, conn, ctids)
 	})
 	return dirty + clean, err

@@ -193,7 +193,7 @@ func TestAnExpiryEndsWhereOthersHoldAll(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	setFoldPolicy(s, s.foldPolicy)
-	s.counters.limit = 2
+	s.counterScan.limit = 2
 	execute(t, s, `INSERT INTO counters SELECT 'k' || i, '1m', '{}', '', 1 FROM generate_series(1, 5) i`)
 	tx := backup(t, s)
 	exec(t, tx, `SELECT FROM counters FOR UPDATE`)

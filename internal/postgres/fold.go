@@ -57,19 +57,18 @@ type foldPlan struct {
 }
 
 // chooseFold plans a fold of the n rows that have been dirty longest, or of all if there are fewer.
-// They are written as they are before the transaction's own changes. next is the number of the
-// journal row that the transaction writes.
-func (s *Store) chooseFold(n int, next int64) {
+// They are written as they are before the transaction's own changes.
+func (s *Store) chooseFold(n int) {
 	s.folding.rows = s.folding.rows[:0]
 	r := s.cache.dirty.oldest()
 	for ; r != nil && len(s.folding.rows) < n; r = s.cache.dirty.next(r) {
 		s.folding.rows = append(s.folding.rows, r)
 	}
-	s.folding.firstNeeded = next
+	s.folding.firstNeeded = s.lastSeq + 1 // the row that the transaction writes
 	if r != nil {
 		s.folding.firstNeeded = r.dirtySince.Seq
 	}
-	s.folding.deleteBefore = max(s.firstSeq, min(s.folding.firstNeeded, s.retainedFrom(next), s.firstSeq+s.foldPolicy.Drop))
+	s.folding.deleteBefore = max(s.firstSeq, min(s.folding.firstNeeded, s.retainedFrom(), s.firstSeq+s.foldPolicy.Drop))
 	slices.SortFunc(s.folding.rows, func(a, b *row) int { return a.id.Compare(b.id) })
 }
 
@@ -140,7 +139,7 @@ func (s *Store) hasRowsToDelete() bool {
 	if s.shuttingDown {
 		return s.firstSeq < max(s.lastSeq, s.lastNaming+1) && s.cache.dirty.n == 0
 	}
-	return s.firstSeq <= s.lastNaming && s.lastNaming < s.retainedFrom(s.lastSeq+1) && s.cache.dirty.n == 0
+	return s.firstSeq <= s.lastNaming && s.lastNaming < s.retainedFrom() && s.cache.dirty.n == 0
 }
 
 // findFirstSeq updates firstSeq, if others write: they delete rows too, and their rows do not say
@@ -164,9 +163,10 @@ const (
 	retainBytes = 4 << 20
 )
 
-// retainedFrom returns the number of the first row that is retained for others to read; next is the
-// number of the next row.
-func (s *Store) retainedFrom(next int64) int64 {
+// retainedFrom returns the number of the first row that is retained for others to read. It first
+// moves the marks forward, if that is due.
+func (s *Store) retainedFrom() int64 {
+	next := s.lastSeq + 1
 	if s.shuttingDown {
 		return next
 	}
@@ -208,10 +208,11 @@ func (s *Store) foldSomeBounded(ctx context.Context, count func() int) (more boo
 	return s.foldSome(ctx, count)
 }
 
-// Rest(true) tells the store that this process decides nothing for now, so that it stops reading
-// what others write, which would cost a tenth of deciding it. A transaction that comes nevertheless
-// reads that first. Rest(false) reads it at once, as far as ctx and foldTimeout allow; meanwhile
-// transactions of this process wait, but none of others.
+// Rest says whether this process rests, which means that it decides nothing for now. While it
+// rests, the store does not read what others write, which would cost a tenth of deciding it; a
+// transaction that comes nevertheless reads that first. At the end of a rest, Rest reads it at
+// once, as far as ctx and foldTimeout allow. Meanwhile transactions of this process wait, but none
+// of others.
 func (s *Store) Rest(ctx context.Context, resting bool) {
 	if s.resting.Swap(resting) == resting || resting {
 		return

@@ -143,7 +143,7 @@ func TestModel(t *testing.T) {
 			if pick(2) == 0 {
 				s.lastWritten = s.lastSeq // it takes itself for the sole writer, and writes through
 			}
-			s.counters.limit = 1 + pick(5)
+			s.counterScan.limit = 1 + pick(5)
 			if err := m.Step(t.Context(), s, i, pick); err != nil {
 				t.Fatal(err)
 			}

@@ -81,10 +81,11 @@ const (
 )
 
 // Store keeps counters, receipts and events in PostgreSQL. Its methods may be called concurrently.
-//
-// The channels below are semaphores that [acquire] waits for with a context.
 type Store struct {
 	log *slog.Logger
+
+	// The channels called slots or lock are semaphores, which acquire waits for with a context.
+
 	// pool serves decisions, and reads that run beside them.
 	pool *pgxpool.Pool
 	// readSlots lets those reads have half of pool's connections at most. Without it, many requests
@@ -97,9 +98,10 @@ type Store struct {
 	outboxStart outboxStart
 	// reportSlot lets one usage report run at a time, so that long ones keep one connection only.
 	reportSlot chan struct{}
-	// expireLock guards counters and receipts: how far each table was searched for expired rows.
-	expireLock         chan struct{}
-	counters, receipts expiryScan
+	// expireLock guards counterScan and receiptScan: how far each table was searched for expired
+	// rows.
+	expireLock               chan struct{}
+	counterScan, receiptScan expiryScan
 	// poisoned counts the successful calls of KeepPoison.
 	poisoned atomic.Int64
 
@@ -113,8 +115,7 @@ type Store struct {
 	lastSeq, lastToken int64
 	// firstSeq is the first row that is still in the journal, as far as this process knows.
 	firstSeq int64
-	// firstNeeded is the first row with a change that the table counters lacks. Rows before it are
-	// folded, by whichever process.
+	// No row before firstNeeded is needed: they are folded, by whichever process.
 	firstNeeded int64
 	// lastNaming is the last row that names counters, -1 for none.
 	lastNaming int64
@@ -166,7 +167,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		log: cfg.Logger, relaySlots: make(chan struct{}, relays), reportSlot: make(chan struct{}, 1), expireLock: make(chan struct{}, 1),
-		counters: expiryScan{query: expiredCountersSQL, limit: scanBatch}, receipts: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
+		counterScan: expiryScan{query: expiredCountersSQL, limit: scanBatch}, receiptScan: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
 		writeLock: make(chan struct{}, 1), cache: newCounterCache(), foldPolicy: journal.Default(maxJournalBytes), foldLoopDone: make(chan struct{}),
 		lastNaming: -1,
 	}

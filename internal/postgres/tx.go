@@ -79,7 +79,7 @@ func (t *tx) send(p *pgconn.Pipeline, st step) {
 // the cache up to date.
 func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) error {
 	d.soleWriter = s.lastSeq == s.lastWritten
-	s.chooseFold(d.foldRows, s.lastSeq+1)
+	s.chooseFold(d.foldRows)
 	t.encodeRecord(d, s.folding.firstNeeded)
 	token := rand.Int64()
 	s.inDoubt = inDoubtCommit{seq: s.lastSeq + 1, token: token, deadline: until}

@@ -36,9 +36,8 @@ type foldPlan struct {
 
 // foldOldest writes the n rows that have been dirty longest, or all if there are fewer, to the
 // table, as they are before the running transaction's own changes. It deletes rows of the journal
-// that are not needed then. next is the number of the next row of the journal. The caller calls
-// [Store.finishFold] after the commit.
-func (s *Store) foldOldest(n int, next int64) error {
+// that are not needed then. The caller calls [Store.finishFold] after the commit.
+func (s *Store) foldOldest(n int) error {
 	r := s.dirty.oldest()
 	s.folding.rows = s.folding.rows[:0]
 	for ; r != nil && len(s.folding.rows) < n; r = s.dirty.next(r) {
@@ -47,7 +46,7 @@ func (s *Store) foldOldest(n int, next int64) error {
 		}
 		s.folding.rows = append(s.folding.rows, r)
 	}
-	needed := next
+	needed := s.lastSeq + 1 // the row that this transaction writes
 	if r != nil {
 		needed = r.dirtySince.Seq
 	}
@@ -101,7 +100,7 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 		if n == 0 && s.firstSeq >= s.firstNeeded() {
 			return nil, nil
 		}
-		if err := s.foldOldest(n, s.lastSeq+1); err != nil {
+		if err := s.foldOldest(n); err != nil {
 			return nil, err
 		}
 		return func() {

@@ -129,7 +129,7 @@ func (s *Store) writeChanges(rows []*row, ids []engine.CounterID, c *engine.Chan
 	if err := s.writeEvents(c.Events); err != nil {
 		return fmt.Errorf("write events: %w", err)
 	}
-	return s.foldOldest(s.foldPolicy.Due(s.dirtyStats(), len(c.Counters)), s.lastSeq+1)
+	return s.foldOldest(s.foldPolicy.Due(s.dirtyStats(), len(c.Counters)))
 }
 
 // transactCounters runs f in a write transaction. It commits if f returns a function, which then
