@@ -28,7 +28,8 @@ const (
 // row may or may not be in the journal. The zero value is none.
 type inDoubtCommit struct {
 	seq, token int64
-	// The row is not written after deadline, by the server's clock in Unix milliseconds.
+	// An optimistic row is not written after deadline, by the server's clock in Unix milliseconds.
+	// For a row that was sent in turn it is endOfTime.
 	deadline int64
 	// seen says that a row of that number was read, and committed that it has this token.
 	seen, committed bool
