@@ -66,7 +66,7 @@ func (d *dialer) up() *natsconn.Conn {
 func tell(nc *nats.Conn, subject string, data []byte) error {
 	if d := dialerOf(nc); d != nil {
 		if up := d.up(); up != nil && d.takes(len(data)) {
-			if err := up.Offer(subject, data); !errors.Is(err, errors.ErrUnsupported) {
+			if err := up.PublishNoWait(subject, data); !errors.Is(err, errors.ErrUnsupported) {
 				return err
 			}
 		}
@@ -115,12 +115,12 @@ func (d *dialer) limited(nc *nats.Conn) {
 // spoken, and so is none of websockets.
 func (d *dialer) SkipTLSHandshake() bool {
 	last := d.last.Load()
-	if !last.Heard() {
+	if !last.ServerSpoke() {
 		return false
 	}
 	config, err := d.config()
 	if err == nil {
-		err = last.Secure(config)
+		err = last.StartTLS(config)
 	}
 	if err != nil { // nats.go goes on, and meets it with what it writes next
 		last.Fail(fmt.Errorf("%w: %w", nats.ErrTLS, err))

@@ -63,7 +63,7 @@ func (s *Service) takeNothing() {
 // takes is the handler of a verb. What cannot be answered, and what cannot be read, is left to the endpoint, which says so.
 func (s *Service) takes(verb engine.Verb, count *inline) natsconn.Handler {
 	return func(conn *natsconn.Conn, all []natsconn.Message) int {
-		var places [natsconn.Together]place
+		var places [natsconn.MaxBatch]place
 		s.decoder.repeats.findAll(all, places[:])
 		for i := range all {
 			if !answerable(all[i].Reply) || !s.take(conn, verb, &all[i], &places[i], count) {

@@ -334,7 +334,7 @@ func TestNobodyIsAnsweredToALongSubject(t *testing.T) {
 	t.Parallel()
 	w := ledWorker(t, testenv.NATS(t).ClientURL(), "db")
 	nc := dial(t, w.nc.ConnectedUrl())
-	long := "." + strings.Repeat("a", natsconn.MostReply)
+	long := "." + strings.Repeat("a", natsconn.MaxReplySubject)
 	waitFor(t, "others are answered", func() bool {
 		_, err := nc.Request(w.lead.subject(), []byte(`{"worker":"w","leaving":true}`), 100*time.Millisecond)
 		return !errors.Is(err, nats.ErrNoResponders)

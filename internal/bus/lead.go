@@ -314,7 +314,7 @@ func (l *lead) failed(act string, err error) {
 // answer tells who asks that this worker decides, so that it may stand by, if it does not decide for longer.
 func (l *lead) answer(m *nats.Msg) {
 	other, err := decodeBroadcast(m.Data, maxLeadBytes, rank.valid)
-	if err == nil && (!strings.HasPrefix(m.Reply, subjectLeadAnswers) || len(m.Reply) > natsconn.MostReply) {
+	if err == nil && (!strings.HasPrefix(m.Reply, subjectLeadAnswers) || len(m.Reply) > natsconn.MaxReplySubject) {
 		err = fmt.Errorf("nobody is answered to %q", short(m.Reply))
 	}
 	if err != nil {

@@ -236,7 +236,7 @@ func (s *Service) call(conn *natsconn.Conn, reply []byte) *call {
 func (c *call) decode(verb engine.Verb, data []byte, at *place) error {
 	c.Request = engine.Request{Limits: c.only[:0], OnError: c.svc.cfg.OnError, Done: c.answer}
 	if c.conn != nil {
-		c.Received = c.conn.Came()
+		c.Received = c.conn.ReceivedAt()
 	}
 	err := c.svc.decoder.request(verb, data, at, &c.Request)
 	if err != nil {
@@ -410,7 +410,7 @@ func (s *Service) ignore(m micro.Request) {
 // over a websocket alone, which cannot be read below nats.go.
 func answerable[T string | []byte](reply T) bool {
 	begins := func(with string) bool { return len(reply) >= len(with) && string(reply[:len(with)]) == with }
-	return len(reply) > 0 && len(reply) <= natsconn.MostReply && !begins("$") && !begins("limits.") && !begins("alerts.")
+	return len(reply) > 0 && len(reply) <= natsconn.MaxReplySubject && !begins("$") && !begins("limits.") && !begins("alerts.")
 }
 
 func (s *Service) begin() { s.unanswered.Add(1) }

@@ -11,8 +11,8 @@ import (
 // those, too, handlers soon get as many at a time as before.
 func TestWhatIsLeftIsNotFoundAgainAndAgain(t *testing.T) {
 	t.Parallel()
-	const count = 10 * Together
-	for _, every := range []int{1, 2, 3, 7, 16, Together, 2 * Together, count} {
+	const count = 10 * MaxBatch
+	for _, every := range []int{1, 2, 3, 7, 16, MaxBatch, 2 * MaxBatch, count} {
 		var said strings.Builder
 		for i := range count {
 			said.WriteString(message("taken", "r ", fmt.Sprint(i)))
@@ -31,7 +31,7 @@ func TestWhatIsLeftIsNotFoundAgainAndAgain(t *testing.T) {
 		if given > 2*count {
 			t.Errorf("where one of %d is left handlers were given %d messages, which are %d", every, given, count)
 		}
-		if every == count && calls > count/Together+6 {
+		if every == count && calls > count/MaxBatch+6 {
 			t.Errorf("behind one that was left handlers were called %d times", calls)
 		}
 	}

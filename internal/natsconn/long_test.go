@@ -10,17 +10,17 @@ import (
 // TestALineWithoutAnEndIsNotKept: all of it goes to the client, which has no bound for it.
 func TestALineWithoutAnEndIsNotKept(t *testing.T) {
 	t.Parallel()
-	said := message("taken", "r ", "a") + "MSG taken 1 " + strings.Repeat("r", 3*longestHead)
+	said := message("taken", "r ", "a") + "MSG taken 1 " + strings.Repeat("r", 3*maxLine)
 	taken := 0
 	c := opened(t, &stream{in: strings.NewReader(said)}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
 		taken += len(all)
 		return len(all)
 	}})
 	rest := read(t, c, func() int { return readSize })
-	if !strings.HasSuffix(said, rest) || len(rest) < 3*longestHead || taken != 1 {
+	if !strings.HasSuffix(said, rest) || len(rest) < 3*maxLine || taken != 1 {
 		t.Errorf("%d taken, and %d bytes passed", taken, len(rest))
 	}
-	if len(c.in) > 2*longestHead {
+	if len(c.in) > 2*maxLine {
 		t.Errorf("%d bytes are kept", len(c.in))
 	}
 }
@@ -55,7 +55,7 @@ func TestALineMayBeLong(t *testing.T) {
 // answer, a handler or somebody above nats.go, gets nothing to answer.
 func TestWhatCannotBeAnsweredIsDropped(t *testing.T) {
 	t.Parallel()
-	longest := strings.Repeat("r", MostReply)
+	longest := strings.Repeat("r", MaxReplySubject)
 	for _, chunk := range []int{7, readSize} {
 		var taken []string
 		c := opened(t, &stream{in: chunks{strings.NewReader(message("taken", "r ", "a") + message("taken", longest+"r ", "b") +

@@ -1,12 +1,17 @@
-// Package natsconn is a connection for nats.go that handles the messages of some subjects where they are read.
+// Package natsconn is a connection for nats.go that hands the messages of some subjects to handlers
+// as soon as they are read.
 //
-// For each message nats.go allocates it, its subject, reply and data, puts it into a queue, and wakes the goroutine of the subscription.
-// An answer takes the lock of the connection and wakes a goroutine that writes it. For an answer from memory that is twice the work of
-// the answer itself. So the connections of this package stand below nats.go, which connects, authenticates, subscribes and reconnects
-// as ever, and keep from it the messages that a [Handler] takes. Everything else passes through them as it came.
+// For each message nats.go allocates the message, its subject, reply and data, queues it, and wakes
+// the goroutine of the subscription. For each answer it takes the connection's lock and wakes a
+// goroutine that writes. For an answer from memory that is twice the work of the answer itself. So
+// a [Conn] sits below nats.go. nats.go still connects, authenticates, subscribes and reconnects,
+// but it never sees the messages that a [Handler] takes. Everything else passes through unchanged.
 //
-// TLS is made here, too ([Conn.Secure]), where the server asks for it in the protocol. What goes over a websocket cannot be read: then no
-// handler is called, and nats.go has all of it.
+// TLS is made here too ([Conn.StartTLS]), if the server asks for it in the NATS protocol. Websocket
+// frames are not parsed: over a websocket no handler is called, and nats.go gets everything.
+//
+// Words of this package: the client is nats.go, which reads and writes the Conn. To pass bytes is
+// to give them to the client.
 package natsconn
 
 import (
@@ -21,33 +26,38 @@ import (
 	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
-// Message has a subject to answer to. Its headers are not told.
+// Message is a message that wants an answer. Its headers are left out.
 type Message struct {
 	Reply, Data []byte
 }
 
-// Handler takes messages of one subject that came together, the first of all, and says how many: the one behind these it leaves to
-// nats.go, and is called again for the rest. The bytes are valid until it returns. It is called on the goroutine that reads, so it must
-// not block.
+// Handler takes messages of one subject that arrived together, in order, and returns how many it
+// took. The message after these is passed to nats.go, and the handler is called again for the rest.
+// The bytes are valid until the handler returns. It runs on the goroutine that reads the
+// connection, so it must not block.
 type Handler func(c *Conn, all []Message) (taken int)
 
-// Handlers are those of the connections that one client makes, one after another, by subject. They can be set at any time. One is
-// called for what the server sends, which somebody has to subscribe to.
+// Handlers are the handlers, by subject, of the connections that one client makes one after
+// another. They can be set at any time. Handlers do not subscribe: they see what the server sends
+// for subscriptions made elsewhere.
 type Handlers struct {
 	set atomic.Pointer[handlerSet]
-	// Dropped is told of each message that is kept from everybody because it, or its answer, would end the connection: one with a carriage
-	// return in a subject, or with more than [MostReply] bytes in that of its answer. It is called where messages are read, and set before there
-	// is a connection; nil for none.
+	// Dropped is called for each message that is dropped because it, or its answer, would end the
+	// connection: a message with a carriage return in a subject, or with a reply subject of more
+	// than [MaxReplySubject] bytes. It is called on the reading goroutine, and must be set before
+	// the first connection is made. May be nil.
 	Dropped func()
-	// Refused is told of each error of the server that is kept from nats.go for the same reason; like Dropped.
+	// Refused is called for each error of the server that is kept from nats.go for the same reason.
+	// The rules of Dropped apply.
 	Refused func(text string)
 }
 
-// handlerSet has all handlers, and those that are called while they are behind.
+// handlerSet has all handlers, and those that are called even while handlers lag.
 type handlerSet struct{ all, always map[string]Handler }
 
-// Set replaces all of them. The map must not be changed any more. Those of the subjects in always are called also while handlers are behind
-// what comes, so they must be done at once.
+// Set replaces all handlers. The caller must not change the map afterwards. The handlers of the
+// subjects in always are called even while handlers lag behind the messages, so they must return at
+// once.
 func (h *Handlers) Set(all map[string]Handler, always ...string) {
 	set := handlerSet{all, make(map[string]Handler, len(always))}
 	for _, subject := range always {
@@ -56,155 +66,189 @@ func (h *Handlers) Set(all map[string]Handler, always ...string) {
 	h.set.Store(&set)
 }
 
-// called gives those that are called; behind, when they are.
-func (h *Handlers) called(behind bool) map[string]Handler {
+// active returns the handlers to call.
+func (h *Handlers) active(lagging bool) map[string]Handler {
 	switch set := h.set.Load(); {
 	case set == nil:
 		return nil
-	case behind:
+	case lagging:
 		return set.always
 	default:
 		return set.all
 	}
 }
 
-// MostReply bounds the subject of an answer: a NATS server takes a line of 4096 bytes from a client unless told otherwise, and ends the
-// connection at a longer one, but hands on what came over another server.
-const MostReply = 1024
+// MaxReplySubject bounds the bytes of a reply subject. By default a NATS server accepts protocol
+// lines of up to 4096 bytes from a client and closes the connection at a longer one. But it
+// delivers longer subjects that came from another server.
+const MaxReplySubject = 1024
 
-// Together is how many messages a handler gets at a time, at most.
-const Together = 32
+// MaxBatch is the most messages that a handler gets at a time.
+const MaxBatch = 32
 
 const (
-	// readSize bounds a message that a handler can take, with its head; nats.go reads as much at a time.
+	// readSize bounds a message that a handler can take, protocol line included. nats.go reads as
+	// much at a time.
 	readSize = 32 << 10
-	// longestHead bounds what is kept of a head that has no end yet.
-	longestHead = 1 << 20
-	// aloneMost is how long a connection is read while nothing else of the process may run, and how long, where it cannot be tried, it is
-	// not read while answers are written.
-	aloneMost = time.Millisecond
-	// behindMost is how long handlers may be behind what comes before all of it is left to the client, which copies it and drops what its
-	// subscriptions have no room for: the server would end a connection on which too much waits.
-	behindMost = 50 * time.Millisecond
-	// refusalMost is how long is waited for why a server ended the connection.
-	refusalMost = 100 * time.Millisecond
-	// writeSize is from when on an answer waits until all are written, and mostOut where handlers run; keptSize is what is kept of the
-	// room for them. sendSize is what the timeout of a write is for; a longer one may take sendMost times as long.
-	writeSize, mostOut, keptSize, sendSize, sendMost = 32 << 10, 1 << 20, 64 << 10, 64 << 10, 5
+	// maxLine bounds the protocol line that is buffered until its end arrives.
+	maxLine = 1 << 20
+	// yieldEvery is how long a busy connection is read before other goroutines get to run.
+	yieldEvery = time.Millisecond
+	// briefWrite bounds a write of the reading goroutine on a connection that cannot write without
+	// waiting.
+	briefWrite = time.Millisecond
+	// maxLag is how long handlers may lag behind the messages before these are passed to the client
+	// instead. The client copies them and drops those for which its subscriptions have no room.
+	// Otherwise the server would close a connection on which too much waits.
+	maxLag = 50 * time.Millisecond
+	// refusalTimeout is how long to wait for the reason why a server closed the connection.
+	refusalTimeout = 100 * time.Millisecond
+
+	// Publish waits for the writes once flushSize bytes are queued, or maxQueued while handlers run.
+	flushSize, maxQueued = 32 << 10, 1 << 20
+	// maxSpare bounds the write buffer that is kept for reuse.
+	maxSpare = 64 << 10
+	// Each chunkSize bytes of a write may take the write timeout, and the whole write
+	// maxChunkTimeouts times that.
+	chunkSize, maxChunkTimeouts = 64 << 10, 5
 )
 
-// Conn is one connection. It has no write deadline but its timeout, which each write has.
+// Conn is one connection. Write deadlines that the client sets have no effect: each write has the
+// timeout of the Conn.
 type Conn struct {
 	net.Conn
-	// below is the same, or what TLS goes over.
-	below net.Conn
-	// trier is the one below where it can; a deadline for each write would have its timer wake the process.
-	trier    quickconn.Trier
-	handlers *Handlers
-	timeout  time.Duration
-	// behindMost is how long handlers may be behind.
-	behindMost time.Duration
+	// raw is the connection below TLS, or Conn itself.
+	raw net.Conn
+	// trier is raw if it can write without waiting, else nil. A deadline for each write would set a
+	// timer, which wakes the process.
+	trier        quickconn.Trier
+	handlers     *Handlers
+	writeTimeout time.Duration
+	// maxLag is the constant, unless a test sets it.
+	maxLag time.Duration
 
-	// in[from:to] has come, the last of it at came, and was not given away. It belongs to who reads, as all up to readable.
-	in       []byte
-	from, to int
-	came     time.Time
-	// failed is why nothing more comes than what came with it; nil for nothing.
-	failed error
-	// yielded is when others were let run last, and behind since when there is always something to read; the zero time while there is not.
-	yielded, behind time.Time
-	// pass is how many bytes from there on are the client's, or, with drop, nobody's; with line they are so up to the end of a line.
-	pass       int
-	drop, line bool
-	// connected says that the server has answered a client that connected.
-	connected bool
-	// found are the messages that a handler gets, and ends where each of them does. No more are looked for than together: one behind what a
-	// handler has left, since what stands behind such a one is found again, and then twice as many each time.
-	found    [Together]Message
-	ends     [Together]int
-	together int
-	// begun says that the client has written, and readable that what comes is the protocol of NATS itself. What the client writes first tells
-	// it, and all that comes. heard says that anything has come before, and listens that the client has begun to read behind what it wrote first.
-	begun, readable, heard, listens atomic.Bool
-	// made says that the client is done with connecting, and over that nothing more is read or written.
-	made, over atomic.Bool
+	// The fields up to parsing belong to the goroutine that reads.
+
+	// in[from:to] has arrived, its last bytes at receivedAt, and is neither taken nor passed yet.
+	in         []byte
+	from, to   int
+	receivedAt time.Time
+	// nextErr is the error that came together with data: the next read returns it.
+	nextErr error
+	// yieldedAt is when other goroutines were last let run.
+	yieldedAt time.Time
+	// laggingSince is since when there has always been something to read; zero while there is not.
+	laggingSince time.Time
+	// The next passLen bytes are passed to the client, or dropped if dropPass is set. With midLine
+	// so is all up to the end of the line.
+	passLen           int
+	dropPass, midLine bool
+	// gotPong says that the server has answered a client that connected.
+	gotPong bool
+	// batch has the messages for a handler, and batchEnds where each of them ends in in.
+	batch     [MaxBatch]Message
+	batchEnds [MaxBatch]int
+	// batchLimit bounds the next batch. It is 1 after a handler left a message, because the
+	// messages after that one have to be parsed again, and doubles with each batch.
+	batchLimit int
+
+	// clientWrote says that the client has written something. Its first write tells whether the
+	// connection speaks the NATS protocol, and then parsing is set: what arrives is parsed for
+	// handlers.
+	clientWrote, parsing atomic.Bool
+	// serverSpoke says that something arrived before the client wrote.
+	serverSpoke atomic.Bool
+	// clientReads says that the client has begun to read after its first write.
+	clientReads atomic.Bool
+	// established says that the client has finished connecting, and broken that the connection
+	// failed or was closed.
+	established, broken atomic.Bool
 
 	mu sync.Mutex
-	// scanning says that handlers run, behind which out is written, and whole that a write that takes too long leaves nothing to go on with.
-	scanning, whole bool
-	// out is to be written, and spare is room for it. One goroutine at a time writes, without mu; added and written count bytes up to the
-	// end of out, and up to the end of what was written, which ended tells of.
-	out, spare     []byte
-	writing        bool
-	added, written int64
-	ended          sync.Cond
+	// dispatching says that handlers run; out is written when they have returned.
+	dispatching bool
+	// overTLS says that Conn is TLS. A TLS connection cannot be used after a write that timed out.
+	overTLS bool
+	// out is queued to be written, and spare is an empty buffer for reuse.
+	out, spare []byte
+	// writing says that a goroutine writes, without holding mu. Only one does at a time.
+	writing bool
+	// queued counts the bytes ever put into out, and written those that were written. writeDone is
+	// signaled when written changes.
+	queued, written int64
+	writeDone       sync.Cond
 	// err is why nothing can be written any more.
 	err error
 }
 
-// New makes one of a connection to a NATS server. A write that takes longer than timeout, or five times that for more than sendSize, closes it.
-func New(conn net.Conn, handlers *Handlers, timeout time.Duration) *Conn {
-	c := &Conn{Conn: conn, below: conn, handlers: handlers, timeout: timeout, behindMost: behindMost, together: Together}
-	c.ended.L = &c.mu
+// New wraps a connection to a NATS server. A write of up to 64 KiB that takes longer than
+// writeTimeout closes the connection, and so does a larger one that takes five times as long.
+func New(conn net.Conn, handlers *Handlers, writeTimeout time.Duration) *Conn {
+	c := &Conn{Conn: conn, raw: conn, handlers: handlers, writeTimeout: writeTimeout, maxLag: maxLag, batchLimit: MaxBatch}
+	c.writeDone.L = &c.mu
 	c.trier, _ = conn.(quickconn.Trier)
 	return c
 }
 
-// Heard tells whether the server has said anything before the client has.
-func (c *Conn) Heard() bool { return c.heard.Load() }
+// ServerSpoke reports whether the server sent anything before the client wrote.
+func (c *Conn) ServerSpoke() bool { return c.serverSpoke.Load() }
 
-// Up tells, without a wait, whether the client has connected, and nothing has failed since. Over a websocket, too.
-func (c *Conn) Up() bool { return c.made.Load() && !c.over.Load() }
+// Up reports, without blocking, whether the client has finished connecting and nothing has failed
+// since. It works over websockets too.
+func (c *Conn) Up() bool { return c.established.Load() && !c.broken.Load() }
 
 var errEarly = errors.New("something came in plain text behind the server's first line, before TLS was made")
 
-// Secure makes the rest of the connection go over TLS. It is for who connects, while nobody else uses the connection. When it fails the
-// connection is of no use any more. What has come behind the first line is nobody's who can be trusted, so it fails.
-func (c *Conn) Secure(config *tls.Config) error {
+// StartTLS makes TLS over the connection. It is called while the client connects, when nobody else
+// uses the connection. After an error the connection cannot be used. It fails if plain text
+// followed the server's first line: anyone on the way could have sent that.
+func (c *Conn) StartTLS(config *tls.Config) error {
 	if c.from < c.to {
 		return errEarly
 	}
 	secure := tls.Client(c.Conn, config)
-	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), c.writeTimeout)
 	defer cancel()
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.Conn, c.whole = secure, true
+	c.Conn, c.overTLS = secure, true
 	return nil
 }
 
-// Fail closes the connection; err is that of each write from here on.
+// Fail closes the connection. Each later write returns err.
 func (c *Conn) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over.Store(true)
+	c.broken.Store(true)
 	if c.err == nil {
 		c.err = err
 	}
-	_ = c.below.Close()
+	_ = c.raw.Close()
 }
 
 // Close implements [net.Conn].
 func (c *Conn) Close() error {
-	c.over.Store(true)
+	c.broken.Store(true)
 	err := c.Conn.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
 		c.err = net.ErrClosed
 	}
-	c.ended.Broadcast()
+	c.writeDone.Broadcast()
 	return err
 }
 
-// SetDeadline implements [net.Conn], for reads alone. nats.go sets one while it connects, and ends it then.
+// SetDeadline implements [net.Conn], for reads alone. nats.go sets a deadline while it connects,
+// and clears it when it has connected.
 func (c *Conn) SetDeadline(t time.Time) error {
-	c.made.Store(t.IsZero())
+	c.established.Store(t.IsZero())
 	return c.Conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline implements [net.Conn], and does nothing: the client would end the deadline of others' writes with its own.
+// SetWriteDeadline implements [net.Conn] and does nothing: the client's deadline would apply to the
+// writes of others.
 func (c *Conn) SetWriteDeadline(time.Time) error { return nil }

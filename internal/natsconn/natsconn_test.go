@@ -69,7 +69,7 @@ func opened(t rapid.TB, s *stream, handlers map[string]Handler) *Conn {
 	h := new(Handlers)
 	h.Set(handlers)
 	c := New(s, h, time.Second)
-	c.behindMost = time.Hour // handlers may be slow here
+	c.maxLag = time.Hour // handlers may be slow here
 	if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func (s *script) add(t *rapid.T, body string) {
 			s.taken = append(s.taken, reply+body)
 		}
 	case 6: // taken and left in turn
-		for i := range rapid.IntRange(1, 2*Together).Draw(t, "count") {
+		for i := range rapid.IntRange(1, 2*MaxBatch).Draw(t, "count") {
 			if m := message("others", "reply.5 ", fmt.Sprint(i)); i%2 == 1 {
 				s.pass(m)
 			} else {
@@ -158,7 +158,7 @@ func (s *script) add(t *rapid.T, body string) {
 			return
 		}
 		s.said.WriteString(message(rapid.SampledFrom([]string{"taken", "other", "o\rther"}).Draw(t, "subject"),
-			rapid.SampledFrom([]string{"re\rply ", strings.Repeat("r", MostReply+1) + " "}).Draw(t, "reply"), body))
+			rapid.SampledFrom([]string{"re\rply ", strings.Repeat("r", MaxReplySubject+1) + " "}).Draw(t, "reply"), body))
 	}
 }
 
@@ -228,7 +228,7 @@ func FuzzPassed(f *testing.F) {
 			return // some of it may be kept from the client
 		}
 		for line := range strings.Lines(string(said)) {
-			if len(line) > MostReply && strings.Contains(line, "MSG ") && strings.HasSuffix(line, "\n") {
+			if len(line) > MaxReplySubject && strings.Contains(line, "MSG ") && strings.HasSuffix(line, "\n") {
 				return // as well
 			}
 		}

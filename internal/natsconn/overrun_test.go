@@ -43,7 +43,7 @@ func TestWhatHandlersAreBehindWithIsLeftToTheClient(t *testing.T) {
 			taken += len(all)
 			return len(all)
 		}})
-		c.behindMost = behindMost
+		c.maxLag = maxLag
 		p, begin := make([]byte, readSize), time.Now()
 		for i := range 100 {
 			if n, err := c.Read(p); err != nil || !strings.Contains(f.message+f.message, string(p[:min(n, len(f.message))])) {
@@ -54,7 +54,7 @@ func TestWhatHandlersAreBehindWithIsLeftToTheClient(t *testing.T) {
 			}
 		}
 		lasted, before := time.Since(begin), taken
-		if lasted <= behindMost || lasted > 2*behindMost {
+		if lasted <= maxLag || lasted > 2*maxLag {
 			t.Errorf("handlers were behind for %s", lasted)
 		}
 		f.calm, f.rest = true, 3
@@ -76,7 +76,7 @@ func TestSomeHandlersAreCalledWhileOthersAreBehind(t *testing.T) {
 		f := &flood{message: message("taken", "r ", strings.Repeat("x", 100)) + message("always", "r ", "")}
 		taken, always := 0, 0
 		c := opened(t, &stream{in: f}, nil)
-		c.behindMost = behindMost
+		c.maxLag = maxLag
 		c.handlers.Set(map[string]Handler{
 			"taken":  func(_ *Conn, all []Message) int { time.Sleep(time.Millisecond); taken += len(all); return len(all) },
 			"always": func(_ *Conn, all []Message) int { always += len(all); return len(all) },

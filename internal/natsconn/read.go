@@ -7,55 +7,66 @@ import (
 	"time"
 )
 
-// Read implements [net.Conn]: it gives what no handler took.
+// Read implements [net.Conn]: it returns what no handler took.
 func (c *Conn) Read(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
 	for {
-		if !c.readable.Load() {
-			return c.readOther(p)
+		if !c.parsing.Load() {
+			return c.readUnparsed(p)
 		}
-		if n = c.scan(p); n > 0 {
+		if n = c.dispatch(p); n > 0 {
 			return n, nil
-		} else if !c.readable.Load() {
-			continue // it was found not to be
+		} else if !c.parsing.Load() {
+			continue // dispatch found that it cannot parse this
 		}
-		// Where there is always more to read, and one processor, nothing else would run for 10 ms at a time.
-		if !c.overrun() && c.came.Sub(c.yielded) >= aloneMost {
-			c.yielded = c.came
+		// On one processor nothing else would run for 10 ms at a time while there is always more to
+		// read.
+		if !c.lagging() && c.receivedAt.Sub(c.yieldedAt) >= yieldEvery {
+			c.yieldedAt = c.receivedAt
 			runtime.Gosched()
 		}
-		if !c.listens.Load() {
-			c.listens.Store(true)
+		if !c.clientReads.Load() {
+			c.clientReads.Store(true)
 		}
-		if c.in == nil {
-			c.in = make([]byte, readSize)
-		}
-		c.to = copy(c.in, c.in[c.from:c.to])
-		c.from = 0
-		if c.to == len(c.in) { // a head that is longer than any message for a handler
-			c.in = append(c.in, make([]byte, readSize)...)
-		}
-		n, err = c.receive(c.in[c.to:])
-		if c.to += n; err != nil {
+		if err := c.fill(); err != nil {
 			return 0, err
-		}
-		c.came = time.Now()
-		if c.paused() {
-			c.behind = time.Time{}
-		} else if c.behind.IsZero() {
-			c.behind = c.came
 		}
 	}
 }
 
-// readOther is Read where nothing is for handlers. As long as the client has written nothing it gives a line at most: the client may make TLS
-// behind the first, and would take what it has of the next for something that came over that.
-func (c *Conn) readOther(p []byte) (n int, err error) {
-	begun := c.begun.Load()
+// fill reads more into the buffer.
+func (c *Conn) fill() error {
+	if c.in == nil {
+		c.in = make([]byte, readSize)
+	}
+	c.to = copy(c.in, c.in[c.from:c.to])
+	c.from = 0
+	if c.to == len(c.in) { // a line that is longer than any message for a handler
+		c.in = append(c.in, make([]byte, readSize)...)
+	}
+	n, err := c.receive(c.in[c.to:])
+	c.to += n
+	if err != nil {
+		return err
+	}
+	c.receivedAt = time.Now()
+	if c.caughtUp() {
+		c.laggingSince = time.Time{}
+	} else if c.laggingSince.IsZero() {
+		c.laggingSince = c.receivedAt
+	}
+	return nil
+}
+
+// readUnparsed is Read while nothing is parsed for handlers. Until the client writes, it returns at
+// most one line: the client may start TLS after the first, and would take bytes of the next line
+// for something that came over TLS.
+func (c *Conn) readUnparsed(p []byte) (n int, err error) {
+	clientWrote := c.clientWrote.Load()
 	if c.from == c.to {
-		if begun {
+		if clientWrote {
 			return c.receive(p)
 		}
 		if c.in == nil {
@@ -66,44 +77,49 @@ func (c *Conn) readOther(p []byte) (n int, err error) {
 			return 0, err
 		}
 		if c.to > 0 {
-			c.heard.Store(true)
+			c.serverSpoke.Store(true)
 		}
 	}
-	there := c.in[c.from:c.to]
-	if end := bytes.IndexByte(there, '\n') + 1; end > 0 && !begun {
-		there = there[:end]
+	buffered := c.in[c.from:c.to]
+	if end := bytes.IndexByte(buffered, '\n') + 1; end > 0 && !clientWrote {
+		buffered = buffered[:end]
 	}
-	n = copy(p, there)
+	n = copy(p, buffered)
 	c.from += n
 	return n, nil
 }
 
-// receive reads from below. An error beside something that came is that of the next call: the client would leave what came.
+// receive reads from the connection. An error that comes together with data is returned by the next
+// call, because the client would ignore the data.
 func (c *Conn) receive(p []byte) (n int, err error) {
-	if err, c.failed = c.failed, nil; err == nil {
+	if err, c.nextErr = c.nextErr, nil; err == nil {
 		if n, err = c.Conn.Read(p); err != nil {
-			c.over.Store(true)
+			c.broken.Store(true)
 		}
 	}
 	if n > 0 && err != nil {
-		c.failed, err = err, nil
+		c.nextErr, err = err, nil
 	}
-	return n, c.why(err)
+	return n, c.readError(err)
 }
 
-// paused tells whether there was nothing to read before the last read; where that is not known, whether nothing is behind it.
-func (c *Conn) paused() bool {
+// caughtUp reports whether the last read had to wait for data. If the connection does not know, it
+// reports whether that read left room in the buffer.
+func (c *Conn) caughtUp() bool {
 	if c.trier != nil {
 		return c.trier.Waited()
 	}
 	return c.to < len(c.in)
 }
 
-// overrun tells whether more comes, for long, than handlers take.
-func (c *Conn) overrun() bool { return !c.behind.IsZero() && c.came.Sub(c.behind) > c.behindMost }
+// lagging reports whether more has arrived than handlers take, for more than maxLag.
+func (c *Conn) lagging() bool {
+	return !c.laggingSince.IsZero() && c.receivedAt.Sub(c.laggingSince) > c.maxLag
+}
 
-// why gives the error of a read, or that of a write because of which there is nothing to read.
-func (c *Conn) why(err error) error {
+// readError returns the write error that ended the connection, if there is one, instead of the read
+// error that followed from it.
+func (c *Conn) readError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -115,107 +131,117 @@ func (c *Conn) why(err error) error {
 	return err
 }
 
-// Came is when a message came, for its handler: that asks no clock for each of many that came together.
-func (c *Conn) Came() time.Time { return c.came }
+// ReceivedAt is when the messages that a handler gets arrived. With it a handler need not read the
+// clock for each message.
+func (c *Conn) ReceivedAt() time.Time { return c.receivedAt }
 
-// scan has handlers take what is theirs, and writes what they answer. What is there of all else it moves to p, and gives how many bytes.
-func (c *Conn) scan(p []byte) (n int) {
+// dispatch calls handlers for their messages in the buffer, and writes their answers. It copies
+// everything else to p, and returns how many bytes.
+func (c *Conn) dispatch(p []byte) (n int) {
 	if c.from == c.to {
 		return 0
 	}
 	c.mu.Lock()
-	c.scanning = true
+	c.dispatching = true
 	c.mu.Unlock()
-	handlers := c.handlers.called(c.overrun())
+	handlers := c.handlers.active(c.lagging())
 	for n < len(p) && c.from < c.to {
-		if c.pass == 0 {
-			if handler, count := c.gather(handlers); count > 0 {
-				taken := handler(c, c.found[:count])
-				if taken > 0 {
-					c.from = c.ends[taken-1]
-				}
-				if c.together = min(2*c.together, Together); taken < count {
-					c.pass, c.together = c.ends[taken]-c.from, 1
-				}
-			} else if c.pass == 0 {
-				break // there is more to come
+		if c.passLen == 0 {
+			if handler, count := c.nextBatch(handlers); count > 0 {
+				c.callHandler(handler, count)
+			} else if c.passLen == 0 {
+				break // what comes next is not complete
 			}
 		}
-		there := c.in[c.from:min(c.to, c.from+c.pass)]
-		k := len(there)
-		if !c.drop {
-			k = copy(p[n:], there)
-			n += k
-		}
-		if c.from, c.pass = c.from+k, c.pass-k; c.pass == 0 {
-			c.drop = false
-		}
+		n += c.passTo(p[n:])
 	}
 	c.mu.Lock()
-	c.scanning = false
-	c.writeBriefly()
+	c.dispatching = false
+	c.tryWrite()
 	c.mu.Unlock()
 	return n
 }
 
-// gather finds the next messages for one handler. When what comes next is the client's, or begins with that, it sets pass instead, and
-// when too little is there to tell it does neither.
-func (c *Conn) gather(handlers map[string]Handler) (handler Handler, count int) {
-	var of []byte
-	for at := c.from; count < c.together; {
+// callHandler gives a batch to its handler. The message after those that the handler took is to be
+// passed.
+func (c *Conn) callHandler(handler Handler, count int) {
+	taken := handler(c, c.batch[:count])
+	if taken > 0 {
+		c.from = c.batchEnds[taken-1]
+	}
+	if c.batchLimit = min(2*c.batchLimit, MaxBatch); taken < count {
+		c.passLen, c.batchLimit = c.batchEnds[taken]-c.from, 1
+	}
+}
+
+// passTo copies to p what it can of the next passLen bytes, or drops them.
+func (c *Conn) passTo(p []byte) (n int) {
+	pass := c.in[c.from:min(c.to, c.from+c.passLen)]
+	done := len(pass)
+	if !c.dropPass {
+		n = copy(p, pass)
+		done = n
+	}
+	if c.from, c.passLen = c.from+done, c.passLen-done; c.passLen == 0 {
+		c.dropPass = false
+	}
+	return n
+}
+
+// nextBatch finds the next messages for one handler. If something for the client comes first, it
+// sets passLen instead. It does neither if too little has arrived to tell.
+func (c *Conn) nextBatch(handlers map[string]Handler) (handler Handler, count int) {
+	var batchSubject []byte
+	for at := c.from; count < c.batchLimit; {
 		rest := c.in[at:c.to]
-		if !c.isMessage(rest) {
+		if !c.maybeMessage(rest) {
 			if count == 0 {
-				c.passOther(rest)
+				c.passLine(rest)
 			}
 			break
 		}
-		end := bytes.IndexByte(rest, '\n') + 1
-		if end == 0 {
-			if len(rest) >= longestHead { // the client will say what it thinks of that
-				c.readable.Store(false)
+		lineEnd := bytes.IndexByte(rest, '\n') + 1
+		if lineEnd == 0 {
+			if len(rest) >= maxLine { // nats.go will report it
+				c.parsing.Store(false)
 			}
 			break
 		}
-		subject, reply, headers, size := head(rest[:end])
-		whole := end + size + len("\r\n")
-		// At a carriage return, which a client may have put there, nats.go ends the connection, and at too long an answer the server does.
-		fatal := size >= 0 && (bytes.IndexByte(rest[:end], '\r') < end-len("\r\n") || len(reply) > MostReply)
-		switch {
-		case count > 0:
-			if !bytes.Equal(subject, of) || len(reply) == 0 || fatal || whole > readSize {
-				return handler, count
+		subject, reply, headers, size := parseMessageLine(rest[:lineEnd])
+		if size < 0 {
+			if count == 0 { // nats.go will report it
+				c.parsing.Store(false)
 			}
-		case size < 0: // the client will say so
-			c.readable.Store(false)
-			return nil, 0
-		default:
-			of, handler = subject, handlers[string(subject)]
-			if fatal {
-				c.pass, c.drop = whole, true
-				if c.handlers.Dropped != nil {
-					c.handlers.Dropped()
-				}
+			break
+		}
+		end := lineEnd + size + len("\r\n")
+		// nats.go ends the connection at a carriage return, which a client may have put there. The
+		// server ends it at an answer whose subject is too long.
+		fatal := bytes.IndexByte(rest[:lineEnd], '\r') < lineEnd-len("\r\n") || len(reply) > MaxReplySubject
+		takable := len(reply) > 0 && !fatal && end <= readSize
+		if count == 0 {
+			batchSubject, handler = subject, handlers[string(subject)]
+			if handler == nil || !takable {
+				c.passMessage(end, fatal)
 				return nil, 0
 			}
-			if handler == nil || len(reply) == 0 || whole > readSize {
-				c.pass = whole
-				return nil, 0
-			}
-		}
-		if size < 0 || len(rest) < whole {
+		} else if !takable || !bytes.Equal(subject, batchSubject) {
 			break
 		}
-		at += whole
-		c.found[count], c.ends[count] = Message{reply, rest[end+headers : end+size : end+size]}, at
+		if len(rest) < end {
+			break
+		}
+		at += end
+		data := rest[lineEnd+headers : lineEnd+size : lineEnd+size]
+		c.batch[count], c.batchEnds[count] = Message{reply, data}, at
 		count++
 	}
 	return handler, count
 }
 
-// isMessage tells whether rest is the begin of a message, or may be.
-func (c *Conn) isMessage(rest []byte) bool {
-	if c.line {
+// maybeMessage reports whether rest begins with a message, or may do so once more has arrived.
+func (c *Conn) maybeMessage(rest []byte) bool {
+	if c.midLine {
 		return false
 	}
 	const message, withHeaders = "MSG ", "HMSG "
@@ -223,49 +249,59 @@ func (c *Conn) isMessage(rest []byte) bool {
 		len(rest) < len(withHeaders) && (bytes.HasPrefix([]byte(message), rest) || bytes.HasPrefix([]byte(withHeaders), rest))
 }
 
-// passOther passes on what is no message: a line, of any length. One that may tell of an error, or that the client is connected, is waited
-// for.
-func (c *Conn) passOther(rest []byte) {
+// passMessage passes the next message, or drops it.
+func (c *Conn) passMessage(size int, drop bool) {
+	c.passLen, c.dropPass = size, drop
+	if drop && c.handlers.Dropped != nil {
+		c.handlers.Dropped()
+	}
+}
+
+// passLine passes a line that is no message, of any length. A line that may be an error, or the
+// first PONG, is looked at when it is complete.
+func (c *Conn) passLine(rest []byte) {
 	end := bytes.IndexByte(rest, '\n') + 1
-	if end == 0 && !c.line && (rest[0] == '-' || rest[0] == 'P') && len(rest) < longestHead {
+	if end == 0 && !c.midLine && (rest[0] == '-' || rest[0] == 'P') && len(rest) < maxLine {
 		return
 	}
-	whole := end > 0 && !c.line
-	if c.line = end == 0; c.line {
+	complete := end > 0 && !c.midLine
+	if c.midLine = end == 0; c.midLine {
 		end = len(rest)
 	}
-	c.pass = end
-	if !whole {
+	c.passLen = end
+	if !complete {
 		return
 	}
-	c.connected = c.connected || bytes.HasPrefix(rest, []byte("PONG"))
-	if text, ok := bytes.CutPrefix(rest[:end], []byte("-ERR")); ok && c.connected && !goesOn(text) {
-		c.drop = true
+	c.gotPong = c.gotPong || bytes.HasPrefix(rest, []byte("PONG"))
+	if text, ok := bytes.CutPrefix(rest[:end], []byte("-ERR")); ok && c.gotPong && !survivable(text) {
+		c.dropPass = true
 		if c.handlers.Refused != nil {
 			c.handlers.Refused(string(bytes.Trim(text, "' \t\r\n")))
 		}
 	}
 }
 
-// goneOn are the errors of a server after which nats.go v1.55 goes on, or connects anew (processErr in nats.go), by how they begin. At
-// all others it closes the connection for good, however often it is to reconnect: such as where the server takes less of a message than
-// before, or an answer's subject is too long for it. Where such an error is the end of the connection the server closes it, which nats.go
-// takes for a reason to reconnect.
-var goneOn = []string{
+// survivableErrors are the beginnings of those errors of a server after which nats.go v1.55 goes on
+// or reconnects (processErr in nats.go). After any other error it closes the connection for good,
+// whatever it was told about reconnecting: for example when the server takes smaller messages than
+// before, or an answer's subject is too long for it. Such an error is kept from nats.go. If it ends
+// the connection the server closes it, and then nats.go reconnects.
+var survivableErrors = []string{
 	"stale connection", "maximum connections exceeded", "maximum account active connections exceeded", "unknown protocol operation",
 	"permissions violation", "maximum subscriptions exceeded", "authorization violation", "user authentication expired",
 	"user authentication revoked", "account authentication expired",
 }
 
-// goesOn tells whether nats.go goes on after an error.
-func goesOn(text []byte) bool {
+// survivable reports whether nats.go goes on after an error of the server.
+func survivable(text []byte) bool {
 	text = bytes.ToLower(bytes.Trim(text, "' \t\r\n"))
-	return slices.ContainsFunc(goneOn, func(begin string) bool { return bytes.HasPrefix(text, []byte(begin)) })
+	return slices.ContainsFunc(survivableErrors, func(begin string) bool { return bytes.HasPrefix(text, []byte(begin)) })
 }
 
-// head reads the first line of a message: its subject, where to answer, how many bytes of headers follow, and how many with them up to the
-// end of line behind it. The size is below 0 when it is no such line.
-func head(line []byte) (subject, reply []byte, headers, size int) {
+// parseMessageLine parses the first line of a message. headers is how many bytes of headers follow
+// the line, and size how many bytes with them, without the final CR LF. size is below 0 if the line
+// is malformed.
+func parseMessageLine(line []byte) (subject, reply []byte, headers, size int) {
 	rest, ok := bytes.CutSuffix(line, []byte("\r\n"))
 	if !ok {
 		return nil, nil, 0, -1
@@ -273,9 +309,9 @@ func head(line []byte) (subject, reply []byte, headers, size int) {
 	verb, rest, _ := bytes.Cut(rest, []byte(" "))
 	subject, rest, _ = bytes.Cut(rest, []byte(" "))
 	_, rest, _ = bytes.Cut(rest, []byte(" ")) // the subscription
-	rest, size = cutNumber(rest)
+	rest, size = cutSize(rest)
 	if verb[0] == 'H' {
-		rest, headers = cutNumber(rest)
+		rest, headers = cutSize(rest)
 	}
 	if headers < 0 || headers > size || bytes.IndexByte(rest, ' ') >= 0 {
 		return nil, nil, 0, -1
@@ -283,8 +319,8 @@ func head(line []byte) (subject, reply []byte, headers, size int) {
 	return subject, rest, headers, size
 }
 
-// cutNumber cuts off the last word, a number below 10^9; it is -1 for another.
-func cutNumber(text []byte) (before []byte, n int) {
+// cutSize cuts off the last word, a number below 10^9. n is -1 if the word is anything else.
+func cutSize(text []byte) (before []byte, n int) {
 	at := bytes.LastIndexByte(text, ' ')
 	digits := text[at+1:]
 	if len(digits) == 0 || len(digits) > 9 {

@@ -22,12 +22,12 @@ func TestAServerThatReadsSlowlyIsNotGivenUp(t *testing.T) {
 		go func() {
 			for range pieces {
 				time.Sleep(time.Second * 9 / 10)
-				if _, err := io.ReadFull(there, make([]byte, sendSize)); err != nil {
+				if _, err := io.ReadFull(there, make([]byte, chunkSize)); err != nil {
 					t.Error(err)
 				}
 			}
 		}()
-		if n, err := c.Write(make([]byte, pieces*sendSize)); n != pieces*sendSize || err != nil {
+		if n, err := c.Write(make([]byte, pieces*chunkSize)); n != pieces*chunkSize || err != nil {
 			t.Errorf("%d bytes were written: %v", n, err)
 		}
 	})
@@ -42,23 +42,23 @@ func TestWhoCannotWaitDoesNot(t *testing.T) {
 		go func() { _, _ = c.Write([]byte("CONNECT {}\r\n")) }()
 		synctest.Wait() // it is being written
 		begin := time.Now()
-		if err := c.Offer("a", make([]byte, 2*writeSize)); err != nil {
+		if err := c.PublishNoWait("a", make([]byte, 2*flushSize)); err != nil {
 			t.Error(err)
 		}
-		for range mostOut / writeSize {
-			_ = c.Offer("b", make([]byte, writeSize))
+		for range maxQueued / flushSize {
+			_ = c.PublishNoWait("b", make([]byte, flushSize))
 		}
-		if err := c.Offer("c", nil); !errors.Is(err, errFull) || !time.Now().Equal(begin) {
+		if err := c.PublishNoWait("c", nil); !errors.Is(err, errFull) || !time.Now().Equal(begin) {
 			t.Errorf("%v after %s", err, time.Since(begin))
 		}
 		said := bufio.NewReader(there)
-		for _, want := range []string{"CONNECT {}\r\n", fmt.Sprintf("PUB a %d\r\n", 2*writeSize)} {
+		for _, want := range []string{"CONNECT {}\r\n", fmt.Sprintf("PUB a %d\r\n", 2*flushSize)} {
 			if line, err := said.ReadString('\n'); line != want {
 				t.Errorf("%.50q, %v, want %q", line, err, want)
 			}
 		}
 		_ = c.Close()
-		if err := c.Offer("d", nil); !errors.Is(err, net.ErrClosed) {
+		if err := c.PublishNoWait("d", nil); !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
 	})
@@ -72,7 +72,7 @@ func TestNothingIsOfferedOverAWebsocket(t *testing.T) {
 	if _, err := c.Write([]byte("GET / HTTP/1.1\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Offer("a", nil); !errors.Is(err, errors.ErrUnsupported) || s.written() != "GET / HTTP/1.1\r\n" {
+	if err := c.PublishNoWait("a", nil); !errors.Is(err, errors.ErrUnsupported) || s.written() != "GET / HTTP/1.1\r\n" {
 		t.Errorf("%v; %q", err, s.written())
 	}
 }

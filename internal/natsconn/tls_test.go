@@ -44,21 +44,21 @@ func secured(t *testing.T, h *Handlers) (c *Conn, there *tls.Conn) {
 	c = New(quickconn.Wrap(here), h, time.Minute)
 	there = tls.Server(plain, &tls.Config{Certificates: certified.TLS.Certificates})
 	t.Cleanup(func() { _ = c.Close() })
-	if c.Heard() {
+	if c.ServerSpoke() {
 		t.Error("it has heard something before anything was said")
 	}
 	const info = "INFO {}\r\n"
 	if _, err := io.WriteString(plain, info); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadFull(c, make([]byte, len(info))); err != nil || !c.Heard() {
-		t.Fatal(err, c.Heard())
+	if _, err := io.ReadFull(c, make([]byte, len(info))); err != nil || !c.ServerSpoke() {
+		t.Fatal(err, c.ServerSpoke())
 	}
 	shaken := make(chan error, 1)
 	go func() { shaken <- there.Handshake() }()
 	roots := x509.NewCertPool()
 	roots.AddCert(certified.Certificate())
-	if err := errors.Join(c.Secure(&tls.Config{RootCAs: roots, ServerName: "example.com"}), <-shaken); err != nil {
+	if err := errors.Join(c.StartTLS(&tls.Config{RootCAs: roots, ServerName: "example.com"}), <-shaken); err != nil {
 		t.Fatal(err)
 	}
 	return c, there
@@ -126,7 +126,7 @@ func TestWhatStandsBehindTheFirstLineIsNotTakenForTLS(t *testing.T) {
 	if n, err := c.Read(p); err != nil || string(p[:n]) != "INFO {}\r\n" {
 		t.Fatalf("the client got %q, %v", p[:n], err)
 	}
-	if err := c.Secure(new(tls.Config)); !errors.Is(err, errEarly) || s.written() != "" {
+	if err := c.StartTLS(new(tls.Config)); !errors.Is(err, errEarly) || s.written() != "" {
 		t.Errorf("%v; %q was sent", err, s.written())
 	}
 }
@@ -167,7 +167,7 @@ func TestAHandshakeThatFailsSendsNothing(t *testing.T) {
 		said <- all
 	}()
 	go func() { _, _ = io.WriteString(there, "HTTP/1.1 400 Bad Request\r\n\r\n") }()
-	err := c.Secure(&tls.Config{ServerName: "example.com", MinVersion: tls.VersionTLS12})
+	err := c.StartTLS(&tls.Config{ServerName: "example.com", MinVersion: tls.VersionTLS12})
 	if err == nil {
 		t.Fatal("there was no TLS")
 	}
@@ -214,7 +214,7 @@ func TestHandlersCanBeBehindOverTLS(t *testing.T) {
 		}
 	}()
 	begin, p := time.Now(), make([]byte, readSize)
-	if n, err := c.Read(p); err != nil || !strings.HasPrefix(string(p[:n]), "MSG taken") || time.Since(begin) < behindMost {
+	if n, err := c.Read(p); err != nil || !strings.HasPrefix(string(p[:n]), "MSG taken") || time.Since(begin) < maxLag {
 		t.Errorf("%.50q, %v after %s", p[:n], err, time.Since(begin))
 	}
 	<-taken // as long as it was not too much

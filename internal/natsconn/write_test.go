@@ -47,7 +47,7 @@ func TestOthersAnswersGoOutTogether(t *testing.T) {
 		c := opened(t, s, nil)
 		for name, send := range map[string]func() error{
 			"published": func() error { return c.Publish([]byte("r"), []byte("x")) },
-			"offered":   func() error { return c.Offer("r", []byte("x")) },
+			"offered":   func() error { return c.PublishNoWait("r", []byte("x")) },
 		} {
 			for _, behind := range []string{"", "PONG\r\n"} {
 				s.out.Reset()
@@ -73,10 +73,10 @@ func TestOthersAnswersGoOutTogether(t *testing.T) {
 // TestWhatWaitsToBeWrittenIsBounded: more where handlers run, since they must not wait.
 func TestWhatWaitsToBeWrittenIsBounded(t *testing.T) {
 	t.Parallel()
-	for scanning, most := range map[bool]int{false: writeSize, true: mostOut} {
+	for scanning, most := range map[bool]int{false: flushSize, true: maxQueued} {
 		s := &stream{in: iotest.ErrReader(io.EOF)}
 		c := opened(t, s, nil)
-		c.scanning = scanning
+		c.dispatching = scanning
 		for range 3 * most / 1000 {
 			if err := c.Publish([]byte("r"), make([]byte, 1000)); err != nil {
 				t.Fatal(err)
@@ -102,7 +102,7 @@ func TestWhoWaitsForAWriteDoesNotWriteForOthers(t *testing.T) {
 	s.fail = errors.New("the second write fails")
 	s.good = 1
 	c.mu.Lock()
-	c.scanning = true
+	c.dispatching = true
 	c.mu.Unlock()
 	s.during = func() { // somebody else answers
 		if err := c.Publish([]byte("r"), nil); err != nil {

@@ -1,25 +1,31 @@
-// Package quickconn spares a busy connection what Go's scheduler does around a system call.
+// Package quickconn makes the reads and writes of a busy connection cheaper: it leaves out what
+// Go's scheduler does around a system call.
 //
-// Before each read and write of a socket Go notes that its thread may be gone for long. It wakes a thread of its own, the monitor,
-// which then looks every 20 µs whether to give the thread's work to another one. But a socket of Go does not block: where there is
-// nothing to read, or no room to write, the call returns at once, and Go waits for the socket elsewhere. So the monitor is woken,
-// thousands of times a second in a worker that waits for its next requests as often, for calls that are over before it looks. That
-// took a worker a quarter of its processor time.
+// Before each read and write of a socket Go notes that the thread may block for long. It wakes a
+// thread of its own, the monitor, which then looks every 20 µs whether to give the thread's work to
+// another one. But Go's sockets do not block: if there is nothing to read, or no room to write, the
+// call returns at once, and Go waits for the socket elsewhere. So in a worker that waits for its
+// next requests thousands of times a second, the monitor is woken as often, for calls that are over
+// before it looks. That cost a quarter of the worker's processor time.
 //
-// The connections of this package make the same calls without that note. They serve where there are many small messages:
-// a worker's connections to NATS and to PostgreSQL.
+// The connections of this package make the same calls without that note. They are for many small
+// messages: a worker's connections to NATS and to PostgreSQL.
 package quickconn
 
 import "net"
 
-// Trier is a connection that can write without waiting. TryWrite gives how much there was room for, which may be nothing; an error is one
-// of writing. No deadline ends it, and nobody else may write meanwhile. Waited tells whether a read has found nothing since that was asked
-// last; it is for who reads. What Wrap has wrapped is one, on Linux.
+// Trier is a connection that can write without waiting. On Linux, what [Wrap] has wrapped is one.
+//
+// TryWrite writes as much as there is room for, which may be nothing, and returns how much.
+// Deadlines do not apply. Nobody else may write at the same time.
+//
+// Waited reports whether a read had to wait for data since the last call of Waited. Only the
+// goroutine that reads may call it.
 type Trier interface {
 	TryWrite(p []byte) (n int, err error)
 	Waited() bool
 }
 
-// Wrap gives a connection that does as conn does. Where the system is not Linux, or conn is neither TCP nor a Unix stream, it is
-// conn itself.
+// Wrap returns a connection that behaves as conn does. It returns conn itself if the system is not
+// Linux, or conn is neither TCP nor a Unix stream.
 func Wrap(conn net.Conn) net.Conn { return wrap(conn) }

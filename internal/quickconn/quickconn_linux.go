@@ -9,8 +9,9 @@ import (
 	"unsafe"
 )
 
-// mostAtOnce bounds the bytes of one call, and with them how long the garbage collector may have to wait for its end.
-const mostAtOnce = 64 << 10
+// maxCallBytes bounds one system call, and with it how long the garbage collector may have to wait
+// for the call to return.
+const maxCallBytes = 64 << 10
 
 type conn struct {
 	net.Conn
@@ -43,7 +44,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		}
 		if errno == syscall.EAGAIN {
 			c.waited = true
-			return false // it is called again when there is something to read
+			return false // called again when there is something to read
 		}
 		return true
 	})
@@ -53,17 +54,17 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Write implements [net.Conn]. All of p goes in one piece, also where others write at the same time.
+// Write implements [net.Conn]. It writes p in one piece even if others write at the same time.
 func (c *conn) Write(p []byte) (n int, err error) {
 	raceWrite(p)
 	var errno syscall.Errno
 	err = c.raw.Write(func(fd uintptr) bool {
 		var some int
-		some, errno = writeThere(fd, p[n:])
+		some, errno = writeAvailable(fd, p[n:])
 		n += some
 		if errno == syscall.EAGAIN {
 			errno = 0
-			return false // it is called again when there is room
+			return false // called again when there is room
 		}
 		return true
 	})
@@ -74,7 +75,7 @@ func (c *conn) Write(p []byte) (n int, err error) {
 func (c *conn) TryWrite(p []byte) (n int, err error) {
 	raceWrite(p)
 	var errno syscall.Errno
-	err = c.raw.Control(func(fd uintptr) { n, errno = writeThere(fd, p) })
+	err = c.raw.Control(func(fd uintptr) { n, errno = writeAvailable(fd, p) })
 	if errno == syscall.EAGAIN {
 		errno = 0
 	}
@@ -88,8 +89,8 @@ func (c *conn) Waited() bool {
 	return waited
 }
 
-// writeThere writes p until there is no room, EAGAIN, or it fails.
-func writeThere(fd uintptr, p []byte) (n int, errno syscall.Errno) {
+// writeAvailable writes p until it is written, there is no more room (EAGAIN), or the call fails.
+func writeAvailable(fd uintptr, p []byte) (n int, errno syscall.Errno) {
 	for n < len(p) && errno == 0 {
 		var some int
 		some, errno = call(syscall.SYS_WRITE, fd, p[n:])
@@ -98,7 +99,7 @@ func writeThere(fd uintptr, p []byte) (n int, errno syscall.Errno) {
 	return n, errno
 }
 
-// explain gives the error of an operation as package net words it.
+// explain returns the error of an operation in the form that package net gives it.
 func (c *conn) explain(op string, err error, errno syscall.Errno) error {
 	if err == nil && errno != 0 {
 		err = os.NewSyscallError(op, errno)
@@ -112,9 +113,10 @@ func (c *conn) explain(op string, err error, errno syscall.Errno) error {
 	return &net.OpError{Op: op, Net: local.Network(), Source: local, Addr: c.RemoteAddr(), Err: err}
 }
 
-// call makes a system call that does not block, as the scheduler need not know.
+// call makes a system call without telling the scheduler, which is right because the call does not
+// block.
 func call(number, fd uintptr, p []byte) (n int, errno syscall.Errno) {
-	size := uintptr(min(len(p), mostAtOnce))
+	size := uintptr(min(len(p), maxCallBytes))
 	for {
 		r, _, errno := syscall.RawSyscall(number, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), size)
 		switch errno {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/nettest"
 )
 
-// pair gives two ends of a connection, the first of them wrapped.
+// pair returns two ends of a connection, the first of them wrapped.
 func pair(t *testing.T, network string) (wrapped, plain net.Conn) {
 	t.Helper()
 	address := "127.0.0.1:0"
@@ -64,7 +64,8 @@ func TestItIsAConnection(t *testing.T) {
 	}
 }
 
-// TestMoreThanASocketHolds: writers that have to wait for room go on where they were, and none writes into another's piece.
+// TestMoreThanASocketHolds: writers that have to wait for room go on where they were, and none
+// writes into another's piece.
 func TestMoreThanASocketHolds(t *testing.T) {
 	t.Parallel()
 	wrapped, plain := pair(t, "tcp")
@@ -93,7 +94,8 @@ func TestMoreThanASocketHolds(t *testing.T) {
 	all.Wait()
 }
 
-// TestItsErrorsAreThoseOfNet: whoever asks what went wrong gets the answer that a connection of package net gives.
+// TestItsErrorsAreThoseOfNet: whoever asks what went wrong gets the answer that a connection of
+// package net gives.
 func TestItsErrorsAreThoseOfNet(t *testing.T) {
 	t.Parallel()
 	buf := make([]byte, 8)
@@ -154,7 +156,8 @@ func TestOtherConnectionsStayThemselves(t *testing.T) {
 	}
 }
 
-// TestWhatIsReadComesBehindWhatWasWritten: without what package race is told, it takes this for a race.
+// TestWhatIsReadComesBehindWhatWasWritten: without what package race is told, it takes this for a
+// race.
 func TestWhatIsReadComesBehindWhatWasWritten(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]func(wrapped, plain net.Conn) (net.Conn, net.Conn){

@@ -8,10 +8,12 @@ import (
 	"unsafe"
 )
 
-// The race detector takes what was done before a write to come before what is done behind the read of it, which package syscall
-// tells it. So it has to be told of reads and writes that go past that package.
+// Under the race detector, what happened before a write must be known to have happened before what
+// follows the read of it. Package syscall tells the detector so. Reads and writes that bypass that
+// package have to tell it themselves.
 
-// raceRead has read into p. A read of nothing succeeds, and tells the detector that something was read.
+// raceRead tells the detector of a read into p. Reading nothing from fd succeeds, and makes package
+// syscall tell the detector of a read.
 func raceRead(fd uintptr, p []byte) {
 	if len(p) > 0 {
 		runtime.RaceWriteRange(unsafe.Pointer(unsafe.SliceData(p)), len(p))
@@ -19,7 +21,8 @@ func raceRead(fd uintptr, p []byte) {
 	_, _ = syscall.Read(int(fd), nil)
 }
 
-// raceWrite is about to write p. The detector is told of a write before its file is found to be none.
+// raceWrite tells the detector that p is about to be written. Package syscall tells the detector of
+// a write before it finds that the file descriptor is invalid.
 func raceWrite(p []byte) {
 	if len(p) > 0 {
 		runtime.RaceReadRange(unsafe.Pointer(unsafe.SliceData(p)), len(p))
