@@ -71,7 +71,7 @@ func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 		return &alerts.Refusal{Final: true, Err: fmt.Errorf("publish event %s: it has %d bytes: %w", m.ID, len(msg.Data), err)}
 	default:
 		a.ready.Store(false) // the stream may be what is missing
-		return fmt.Errorf("publish event %s to %s: %w", m.ID, msg.Subject, wayOut(err))
+		return fmt.Errorf("publish event %s to %s: %w", m.ID, msg.Subject, explainJetStream(err))
 	}
 }
 

@@ -464,7 +464,7 @@ func TestServiceWithoutAnEngine(t *testing.T) {
 	if _, err := nc.Request(limits.SubjectConsume, []byte(hot), time.Minute); err != nats.ErrNoResponders {
 		t.Errorf("an alerter decides: %v", err)
 	}
-	if n := len(alerter.micro.Info().Endpoints); n != 9 {
+	if n := len(alerter.current.Info().Endpoints); n != 9 {
 		t.Errorf("%d endpoints", n)
 	}
 	worker, err := NewService(ServiceConfig{Conn: dial(t, url), Engine: &fakeEngine{submit: allowing}, Logger: cfg.Logger})

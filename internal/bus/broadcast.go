@@ -41,17 +41,17 @@ type broadcast[T any] struct {
 	log     *slog.Logger
 	sub     atomic.Pointer[nats.Subscription]
 	// ignored are those that came and are none, and untold those that could not be sent.
-	ignored, untold seldom
+	ignored, unsent logThrottle
 }
 
 // send sends; the log says why it could not. It does not block.
 func (b *broadcast[T]) send(what T) {
 	data, err := json.Marshal(what)
 	if err == nil {
-		err = tell(b.conn, b.subject, data)
+		err = publishNoWait(b.conn, b.subject, data)
 	}
 	if err != nil { // a connection that breaks has one for each refund that waits
-		if n := b.untold.due(); n > 0 {
+		if n := b.unsent.due(); n > 0 {
 			b.log.Warn("tell all workers of a change", "subject", b.subject, "error", err, "messages", n)
 		}
 	}

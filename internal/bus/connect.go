@@ -43,7 +43,7 @@ const (
 	reconnectBuffer = 1 << 20
 	// flushTimeout bounds a write to a server that stopped reading, because answers are written from the engine's
 	// loop. After it the connection is given up and made anew.
-	flushTimeout = 2 * time.Second
+	writeTimeout = 2 * time.Second
 )
 
 // Connect connects, trying until ctx is done. Once made, the connection comes back by itself after any outage.
@@ -61,7 +61,7 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 		if err == nil {
 			return nc, nil
 		}
-		text := redact.Error(dial.why(err))
+		text := redact.Error(dial.explain(err))
 		cfg.Logger.Warn("connect to NATS", "url", redact.Servers(cfg.URL), "attempt", attempt, "error", text)
 		if sleep(ctx, reconnectDelay(attempt)) != nil {
 			return nil, fmt.Errorf("connect to NATS at %s: %w; the last error was: %s", redact.Servers(cfg.URL), context.Cause(ctx), text)
@@ -98,9 +98,9 @@ func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 	if c.TLSCert != "" {
 		secure = append(secure, nats.ClientCert(c.TLSCert, c.TLSKey))
 	}
-	dial.listed = hosts(c.URL)
+	dial.listedHosts = urlHosts(c.URL)
 	for _, option := range secure {
-		if err := option(&dial.secure); err != nil {
+		if err := option(&dial.tlsOptions); err != nil {
 			return nil, err
 		}
 	}
@@ -109,8 +109,8 @@ func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 
 func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	log := c.Logger.With("connection", c.Name)
-	var dropped seldom
-	var others texts
+	var dropped logThrottle
+	var others logThrottles
 	dial.handlers.Dropped = func() { // anyone may send those
 		if n := dropped.due(); n > 0 {
 			log.Warn("drop what has a carriage return in its subject, or in that of its answer, or too long a subject for its answer", "messages", n)
@@ -128,7 +128,7 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 		limits.Reconnect(),
 		nats.RetryOnFailedConnect(false), // Connect tries until its context is done, and says why it must
 		nats.ReconnectBufSize(reconnectBuffer),
-		nats.FlusherTimeout(flushTimeout),
+		nats.FlusherTimeout(writeTimeout),
 		// A dead peer is noticed within 20 s instead of 4 minutes.
 		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -137,8 +137,8 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
-			go dial.limited(nc)
-			dial.hearing.again()
+			go dial.learnMaxPayload(nc)
+			dial.guard.reconnected()
 			log.Info("NATS reconnected", "url", redact.URLs(nc.ConnectedUrl()))
 		}),
 		nats.ErrorHandler(dial.errorHandler(log, &others)),
@@ -146,8 +146,8 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 }
 
 // errorHandler is told what goes wrong on a connection. Others may cause most of it, any number of times.
-func (d *dialer) errorHandler(log *slog.Logger, others *texts) nats.ErrHandler {
-	var badHeaders, refused seldom
+func (d *dialer) errorHandler(log *slog.Logger, others *logThrottles) nats.ErrHandler {
+	var badHeaders, refused logThrottle
 	return func(nc *nats.Conn, sub *nats.Subscription, err error) {
 		subject := ""
 		if sub != nil {
@@ -159,7 +159,7 @@ func (d *dialer) errorHandler(log *slog.Logger, others *texts) nats.ErrHandler {
 				log.Warn("NATS", "subject", subject, "error", err, "messages", n)
 			}
 		case errors.Is(err, nats.ErrPermissionViolation): // anyone may ask for an answer to where this user may not publish
-			d.hearing.note(nc, err, log)
+			d.guard.noteViolation(nc, err, log)
 			if n := refused.due(); n > 0 {
 				log.Error("NATS", "subject", subject, "error", redact.Error(err), "messages", n)
 			}
@@ -189,7 +189,7 @@ func Healthy(ctx context.Context, nc *nats.Conn) error {
 	if err := nc.FlushWithContext(ctx); err != nil {
 		return fmt.Errorf("ping the NATS server: %w", err)
 	}
-	if h := hearingOf(nc); h != nil {
+	if h := guardOf(nc); h != nil {
 		return h.err()
 	}
 	return nil

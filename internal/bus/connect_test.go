@@ -229,7 +229,7 @@ func TestSubscriptionsThatAreTakenAwayComeBack(t *testing.T) {
 	}
 	client := dial(t, "nats://c:p@"+s.Addr().String())
 	ask(t, client, limits.SubjectConsume, `{"key":"k","limit":1,"window":"1m"}`)
-	hearingOf(nc).wait = 5 * time.Millisecond // doubled with each try
+	guardOf(nc).wait = 5 * time.Millisecond // doubled with each try
 	healthy := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

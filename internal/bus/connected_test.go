@@ -63,7 +63,7 @@ func TestWhetherThereIsAConnectionIsKnown(t *testing.T) {
 				t.Errorf("nats.go sent %d messages", sent)
 			}
 			server.Shutdown()
-			waitFor(t, "the connection has ended", func() bool { return dialerOf(nc).up() == nil })
+			waitFor(t, "the connection has ended", func() bool { return dialerOf(nc).upConn() == nil })
 		})
 	}
 }

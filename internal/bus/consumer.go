@@ -86,13 +86,13 @@ const (
 	// takeTimeout is how long a Take may take; less than ackWait.
 	takeTimeout = 10 * time.Second
 	// stopFor is how long, after Run's context has ended, what it has in hand may take.
-	stopFor = 3 * time.Second
+	stopTimeout = 3 * time.Second
 	// failingAfter is for how long events cannot be taken until that is a failure: a try that fails is none.
 	failingAfter = 5 * time.Second
 	// mostStrikes is how often an event may fail alone while the store answers.
-	mostStrikes = 10
+	maxStrikes = 10
 	// mostSuspects bounds the memory of strikes; past it counting begins anew.
-	mostSuspects = 8192
+	maxSuspects = 8192
 )
 
 // Consumer takes events from the stream: it pulls them, has them stored, and acknowledges them. Any number of processes
@@ -107,18 +107,18 @@ type Consumer struct {
 	js       jetstream.JetStream
 	consumer jetstream.Consumer // nil until it was seen since the last failure
 	// holding says that the store did not answer.
-	holding bool
+	storeDown bool
 	// back is what the pull brought that is to be given back.
-	back []jetstream.Msg
+	toReturn []jetstream.Msg
 	// strikes counts, by sequence, how often an event failed alone.
 	strikes map[uint64]int
 	outage  *outage.Log
 	// poisoned counts the messages put aside, for the log.
-	poisoned seldom
+	poisoned logThrottle
 	losses   losses
 	// behind says that the last pull left something.
-	behind bool
-	idle   idle
+	hasBacklog bool
+	idle       idlePulls
 	// caughtUp is in Unix milliseconds.
 	caughtUp atomic.Int64
 	// failure is nil while events are taken.
@@ -201,10 +201,10 @@ func (c *Consumer) pass(ctx context.Context) error {
 	}
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(stopFor, cancel) })()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(stopTimeout, cancel) })()
 	var failed error
 	pending, known, upTo := uint64(0), false, began
-	for messages := range gathered(pull.Messages(), c.cfg.Batch) {
+	for messages := range batches(pull.Messages(), c.cfg.Batch) {
 		if meta, err := messages[len(messages)-1].Metadata(); err == nil {
 			pending, known, upTo = meta.NumPending, true, began
 			if pending > 0 && meta.Timestamp.Before(began) { // by the server's clock
@@ -212,12 +212,12 @@ func (c *Consumer) pass(ctx context.Context) error {
 			}
 		}
 		if failed != nil || ctx.Err() != nil {
-			c.back = append(c.back, messages...)
+			c.toReturn = append(c.toReturn, messages...)
 			continue
 		}
 		failed = c.handle(work, messages)
 	}
-	c.giveBack()
+	c.returnAll()
 	if err := pull.Error(); err != nil {
 		// The stream or the consumer may be what is missing.
 		c.consumer = nil
@@ -225,11 +225,11 @@ func (c *Consumer) pass(ctx context.Context) error {
 	}
 	switch {
 	case known:
-		c.idle.ended(c.cfg.Logger)
+		c.idle.reset(c.cfg.Logger)
 	case failed != nil || ctx.Err() != nil:
 		return failed
 	default:
-		asked, waiting, taken, err := c.stillness(ctx)
+		asked, waiting, taken, err := c.checkIdle(ctx)
 		if err != nil || !asked {
 			return err
 		}
@@ -238,16 +238,16 @@ func (c *Consumer) pass(ctx context.Context) error {
 			upTo = time.Time{}
 		}
 	}
-	c.behind = pending > 0
+	c.hasBacklog = pending > 0
 	c.cfg.Observer.EventsPending(pending)
 	if failed == nil && ctx.Err() == nil {
-		c.caught(upTo)
+		c.noteCaughtUp(upTo)
 	}
 	return failed
 }
 
 // caught keeps up to when all events have been taken.
-func (c *Consumer) caught(upTo time.Time) {
+func (c *Consumer) noteCaughtUp(upTo time.Time) {
 	at := c.caughtUp.Load()
 	if at > time.Now().UnixMilli() {
 		at = 0 // the clock was ahead
@@ -265,28 +265,28 @@ func (c *Consumer) prepare(ctx context.Context) error {
 		c.consumer = nil
 		return nats.ErrDisconnected
 	}
-	if c.holding {
+	if c.storeDown {
 		if err := c.take(ctx, nil); err != nil {
 			return fmt.Errorf("ask the store: %w", err)
 		}
-		c.holding, c.losses.lookedAt = false, time.Time{}
+		c.storeDown, c.losses.checkedAt = false, time.Time{}
 	}
 	if c.consumer == nil {
 		consumer, err := ensureConsumer(ctx, c.js)
 		if err != nil {
 			return err
 		}
-		c.consumer, c.losses.lookedAt = consumer, time.Time{}
+		c.consumer, c.losses.checkedAt = consumer, time.Time{}
 	}
-	if l := &c.losses; l.losing || l.lookedAt.IsZero() || c.behind && time.Since(l.lookedAt) >= lookEvery {
-		return c.look(ctx)
+	if l := &c.losses; l.losing || l.checkedAt.IsZero() || c.hasBacklog && time.Since(l.checkedAt) >= lossCheckInterval {
+		return c.checkLosses(ctx)
 	}
 	return nil
 }
 
 // gathered gives what there is, as soon as there is something: few messages come at once, and what comes while a batch is
 // taken is the next batch.
-func gathered(in <-chan jetstream.Msg, most int) iter.Seq[[]jetstream.Msg] {
+func batches(in <-chan jetstream.Msg, most int) iter.Seq[[]jetstream.Msg] {
 	return func(yield func([]jetstream.Msg) bool) {
 		for m := range in {
 			batch := []jetstream.Msg{m}

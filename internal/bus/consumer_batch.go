@@ -26,16 +26,16 @@ type delivered struct {
 // handle takes a batch. After an error, which is the store's, all that was not taken is in back.
 func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 	var fresh, suspects []delivered
-	var stuck error // why poison cannot be kept
+	var poisonErr error // why poison cannot be kept
 	for _, m := range messages {
 		meta, err := m.Metadata()
-		if err != nil || !slices.Contains(crossings, m.Subject()) {
+		if err != nil || !slices.Contains(alertableSubjects, m.Subject()) {
 			_ = m.Ack() // somebody else's, in a stream with more subjects
 			continue
 		}
 		d := delivered{message: m, sequence: meta.Sequence.Stream}
-		if d.event, err = eventOf(m.Subject(), m.Data(), meta.Timestamp); err != nil {
-			stuck = c.poison(ctx, &d, err.Error(), stuck)
+		if d.event, err = parseEvent(m.Subject(), m.Data(), meta.Timestamp); err != nil {
+			poisonErr = c.poison(ctx, &d, err.Error(), poisonErr)
 		} else if c.strikes[d.sequence] > 0 {
 			suspects = append(suspects, d)
 		} else {
@@ -46,7 +46,7 @@ func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 	// Who failed alone before comes alone again, so that others are not held up.
 	for i := range suspects {
 		if err != nil {
-			c.returned(suspects[i:])
+			c.queueReturn(suspects[i:])
 			return err
 		}
 		err = c.takeAll(ctx, suspects[i:i+1])
@@ -58,7 +58,7 @@ func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 const maxEventBytes = 64 << 10
 
 // eventOf reads a message of the stream, which got it at a time.
-func eventOf(subject string, data []byte, at time.Time) (alerts.Event, error) {
+func parseEvent(subject string, data []byte, at time.Time) (alerts.Event, error) {
 	if len(data) > maxEventBytes {
 		return alerts.Event{}, fmt.Errorf("the message has %d bytes; an event has at most %d", len(data), maxEventBytes)
 	}
@@ -89,12 +89,12 @@ func (c *Consumer) takeAll(ctx context.Context, all []delivered) error {
 	}
 	err := c.take(ctx, all)
 	if err == nil {
-		c.taken(all)
+		c.acknowledge(all)
 		return nil
 	}
 	if down := c.take(ctx, nil); down != nil {
-		c.holding = true
-		c.returned(all)
+		c.storeDown = true
+		c.queueReturn(all)
 		return fmt.Errorf("take %d events: %w", len(all), err)
 	}
 	if len(all) == 1 {
@@ -106,14 +106,14 @@ func (c *Consumer) takeAll(ctx context.Context, all []delivered) error {
 	}
 	half := len(all) / 2
 	if err := c.takeAll(ctx, all[:half]); err != nil {
-		c.returned(all[half:])
+		c.queueReturn(all[half:])
 		return err
 	}
 	return c.takeAll(ctx, all[half:])
 }
 
 // taken acknowledges. An acknowledgement that is lost lets the event come again, which is harmless.
-func (c *Consumer) taken(all []delivered) {
+func (c *Consumer) acknowledge(all []delivered) {
 	for i := range all {
 		_ = all[i].message.Ack()
 		delete(c.strikes, all[i].sequence)
@@ -122,12 +122,12 @@ func (c *Consumer) taken(all []delivered) {
 
 // strike notes that an event failed alone while the store answers.
 func (c *Consumer) strike(ctx context.Context, d *delivered, cause error) {
-	if len(c.strikes) >= mostSuspects { // others may have taken them since
+	if len(c.strikes) >= maxSuspects { // others may have taken them since
 		clear(c.strikes)
 	}
 	n := c.strikes[d.sequence] + 1
 	c.strikes[d.sequence] = n
-	if n >= mostStrikes {
+	if n >= maxStrikes {
 		_ = c.poison(ctx, d, fmt.Sprintf("not taken in %d tries: %v", n, cause), nil)
 		return
 	}
@@ -145,24 +145,24 @@ func (c *Consumer) delay(n int) time.Duration {
 
 // poison puts a message aside: it is kept first, and then ended. When the one before in the batch could not be kept, it is
 // not tried: a store that is away takes its time for each.
-func (c *Consumer) poison(ctx context.Context, d *delivered, reason string, stuck error) error {
+func (c *Consumer) poison(ctx context.Context, d *delivered, reason string, keepErr error) error {
 	m := d.message
-	reason = cut(plain(reason), 500)
-	if stuck == nil {
-		if stuck = c.keepPoison(ctx, d, reason); stuck != nil {
-			c.cfg.Logger.Error("keep a message that cannot be taken", "sequence", d.sequence, "reason", reason, "error", stuck)
+	reason = truncate(replaceUnprintable(reason), 500)
+	if keepErr == nil {
+		if keepErr = c.keepPoison(ctx, d, reason); keepErr != nil {
+			c.cfg.Logger.Error("keep a message that cannot be taken", "sequence", d.sequence, "reason", reason, "error", keepErr)
 		}
 	}
-	if stuck != nil {
+	if keepErr != nil {
 		deliveries := 1
 		if meta, err := m.Metadata(); err == nil {
 			deliveries = int(min(meta.NumDelivered, 64))
 		}
 		_ = m.NakWithDelay(c.delay(deliveries))
 		c.cfg.Observer.EventsReturned(1)
-		return stuck
+		return keepErr
 	}
-	c.sayPoisoned(d.sequence, reason)
+	c.logPoisoned(d.sequence, reason)
 	_ = m.TermWithReason(reason) // when it is lost the message comes again, and is known
 	delete(c.strikes, d.sequence)
 	c.cfg.Observer.EventPoisoned()
@@ -177,25 +177,25 @@ func (c *Consumer) keepPoison(ctx context.Context, d *delivered, reason string) 
 		Data: bytes.Clone(data[:min(len(data), alerts.MaxPoisonBytes)]), At: time.Now().UnixMilli()})
 }
 
-func (c *Consumer) sayPoisoned(sequence uint64, reason string) {
+func (c *Consumer) logPoisoned(sequence uint64, reason string) {
 	if n := c.poisoned.due(); n > 0 {
 		c.cfg.Logger.Error("messages of the stream were put aside; see: limiter alerts dead", "count", n, "last", sequence, "reason", reason)
 	}
 }
 
 // returned lets events be given back.
-func (c *Consumer) returned(all []delivered) {
+func (c *Consumer) queueReturn(all []delivered) {
 	for i := range all {
-		c.back = append(c.back, all[i].message)
+		c.toReturn = append(c.toReturn, all[i].message)
 	}
 }
 
 // giveBack gives back what a pull brought and nobody took, so that another process gets it at once. It is to come when the pull is
 // over: one that goes on would be given it again and again.
-func (c *Consumer) giveBack() {
-	for _, m := range c.back {
+func (c *Consumer) returnAll() {
+	for _, m := range c.toReturn {
 		_ = m.Nak()
 	}
-	c.cfg.Observer.EventsReturned(len(c.back))
-	c.back = nil
+	c.cfg.Observer.EventsReturned(len(c.toReturn))
+	c.toReturn = nil
 }

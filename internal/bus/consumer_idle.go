@@ -13,20 +13,20 @@ import (
 // Pulls that bring nothing: there is nothing, or nothing is given.
 
 // askEvery is how often a consumer whose pulls bring nothing asks why.
-const askEvery = 5 * time.Second
+const idleCheckInterval = 5 * time.Second
 
 // idle is what a consumer knows of that.
-type idle struct {
+type idlePulls struct {
 	askedAt time.Time
 	// waiting says that there was something when it asked last, and said that the log told so.
-	waiting, said bool
+	waiting, logged bool
 }
 
 // stillness tells, where it asks, how many messages nobody was given yet though none came, and whether the others are taken. What
 // was given back, or is in the hand of an alerter that died, is neither pending nor taken.
-func (c *Consumer) stillness(ctx context.Context) (asked bool, pending uint64, taken bool, err error) {
+func (c *Consumer) checkIdle(ctx context.Context) (asked bool, pending uint64, taken bool, err error) {
 	q := &c.idle
-	if time.Since(q.askedAt) < askEvery {
+	if time.Since(q.askedAt) < idleCheckInterval {
 		return false, 0, false, nil
 	}
 	info, err := c.consumer.Info(ctx)
@@ -38,29 +38,29 @@ func (c *Consumer) stillness(ctx context.Context) (asked bool, pending uint64, t
 	taken = info.NumAckPending == 0
 	switch {
 	case info.NumPending == 0 && (taken || !info.Paused):
-		q.ended(c.cfg.Logger)
+		q.reset(c.cfg.Logger)
 		return true, 0, taken, nil
-	case q.said:
+	case q.logged:
 	case info.Paused:
-		c.sayIdle("it is paused: nats consumer resume "+limits.EventStream+" "+consumerName, info)
+		c.logIdle("it is paused: nats consumer resume "+limits.EventStream+" "+consumerName, info)
 	case q.waiting: // else the first may have come behind the pull
-		c.sayIdle("others have as many in hand as may be, or this user may not publish to "+
+		c.logIdle("others have as many in hand as may be, or this user may not publish to "+
 			"$JS.API.CONSUMER.MSG.NEXT."+limits.EventStream+"."+consumerName, info)
 	}
 	q.waiting = true
 	return true, info.NumPending, taken, nil
 }
 
-func (c *Consumer) sayIdle(why string, info *jetstream.ConsumerInfo) {
+func (c *Consumer) logIdle(why string, info *jetstream.ConsumerInfo) {
 	c.cfg.Logger.Warn("events wait in the stream, and its consumer gives none", "pending", info.NumPending, "in hand", info.NumAckPending,
 		"why", why)
-	c.idle.said = true
+	c.idle.logged = true
 }
 
 // ended is for when something came, or nothing waits.
-func (q *idle) ended(log *slog.Logger) {
-	if q.said {
+func (q *idlePulls) reset(log *slog.Logger) {
+	if q.logged {
 		log.Info("the consumer of events gives them again")
 	}
-	q.waiting, q.said = false, false
+	q.waiting, q.logged = false, false
 }

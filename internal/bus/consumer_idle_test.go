@@ -142,7 +142,7 @@ func TestAConsumerThatGivesNothingIsSaidOnce(t *testing.T) {
 	}
 	l.publish(1)
 	l.lines.Reset()
-	l.c.idle = idle{}
+	l.c.idle = idlePulls{}
 	for range 3 {
 		l.c.idle.askedAt = time.Time{}
 		l.pass(0, 0)

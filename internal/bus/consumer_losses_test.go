@@ -203,7 +203,7 @@ func TestAConsumerThatLeavesSubjectsOutSeesNoLosses(t *testing.T) {
 	t.Parallel()
 	l := newLossy(t)
 	cfg := consumerConfig()
-	cfg.FilterSubjects = crossings
+	cfg.FilterSubjects = alertableSubjects
 	if _, err := l.js.CreateConsumer(t.Context(), limits.EventStream, cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -470,7 +470,7 @@ func TestEventTimesAreNotAheadOfTheStream(t *testing.T) {
 		t.Fatalf("no time in %s", m.Data)
 	}
 	for _, data := range [][]byte{m.Data, timeless} {
-		if got, err := eventOf(limits.EventExceeded, data, at); err != nil || got.Time != at.UnixMilli() {
+		if got, err := parseEvent(limits.EventExceeded, data, at); err != nil || got.Time != at.UnixMilli() {
 			t.Errorf("%s: %d, %v", data, got.Time, err)
 		}
 	}

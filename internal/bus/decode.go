@@ -15,12 +15,12 @@ type decoder struct {
 	zones     zones
 	windows   windows
 	parsers   sync.Pool
-	repeats   *repeats
+	cache     *requestCache
 	// policies and overrides answer form 3; nil for none.
 	policies  Policies
 	overrides policy.Finder
 	// unlimited is told of requests for the policies that match, where there are none.
-	unlimited func()
+	onNoPolicies func()
 }
 
 func newDecoder(warning float64) (*decoder, error) {
@@ -28,44 +28,44 @@ func newDecoder(warning float64) (*decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &decoder{threshold: t, repeats: newRepeats(), unlimited: func() {}}
+	d := &decoder{threshold: t, cache: newRequestCache(), onNoPolicies: func() {}}
 	d.parsers.New = func() any { return &parser{reader: newReader(), decoder: d} }
 	return d, nil
 }
 
 // request decodes data into req, whose Limits it appends to; at is nil where it was not looked up before. The error is a *[limits.Error].
-func (d *decoder) request(verb engine.Verb, data []byte, at *place, req *engine.Request) error {
-	if at == nil {
-		unseen := d.repeats.place(data)
-		at = &unseen
+func (d *decoder) decode(verb engine.Verb, data []byte, cached *cacheLookup, req *engine.Request) error {
+	if cached == nil {
+		unseen := d.cache.locate(data)
+		cached = &unseen
 	}
-	if at.known == nil {
-		at.recall(data) // it may have come with this one
+	if cached.hit == nil {
+		cached.lookup(data) // it may have come with this one
 	}
-	if k := at.known; k != nil {
+	if k := cached.hit; k != nil {
 		req.Verb, req.Limits, req.Cost = verb, append(req.Limits, k.limits...), k.cost
 		return nil
 	}
-	pure, err := d.read(verb, data, req)
+	pure, err := d.parse(verb, data, req)
 	if pure {
-		at.remember(data, req)
+		cached.store(data, req)
 	}
 	return err
 }
 
 // read decodes data without a look at what came before. pure says that req would be the same at any time and, but for
 // the verb, for any verb.
-func (d *decoder) read(verb engine.Verb, data []byte, req *engine.Request) (pure bool, err error) {
+func (d *decoder) parse(verb engine.Verb, data []byte, req *engine.Request) (pure bool, err error) {
 	p := d.parsers.Get().(*parser)
 	defer d.parsers.Put(p)
-	if p.reset(); !p.quick(data) {
+	if p.reset(); !p.parseQuick(data) {
 		p.reset()
 		if err := p.document(data, p.topMember); err != nil {
 			return false, err
 		}
 	}
-	err = p.ask(verb, req)
-	return err == nil && p.id == "" && p.inline(), err
+	err = p.buildRequest(verb, req)
+	return err == nil && p.id == "" && p.hasInlineLimits(), err
 }
 
 // policyRequest is request for one of form 3 whose parts were checked already. It may have more attributes than one that is
@@ -76,11 +76,11 @@ func (d *decoder) policyRequest(verb engine.Verb, r *limits.Request, req *engine
 	p.reset()
 	p.given = givenAttributes
 	p.policy, p.tier, p.attributes, p.cost, p.id = r.Policy, r.Tier, r.Attributes, max(1, r.Cost), r.ID
-	return p.ask(verb, req)
+	return p.buildRequest(verb, req)
 }
 
 // ask fills the request with what the question asks for.
-func (p *parser) ask(verb engine.Verb, req *engine.Request) error {
+func (p *parser) buildRequest(verb engine.Verb, req *engine.Request) error {
 	if err := p.resolve(req); err != nil {
 		return err
 	}
@@ -88,15 +88,15 @@ func (p *parser) ask(verb engine.Verb, req *engine.Request) error {
 	if p.id == "" || verb == engine.Check {
 		return req.Refusal
 	}
-	req.ID, req.Fingerprint = p.id, fingerprint(verb, req, &p.question)
+	req.ID, req.Fingerprint = p.id, fingerprint(verb, req, &p.parsedRequest)
 	return nil
 }
 
 // inline tells whether the question has limits of its own, and asks no policy.
-func (q *question) inline() bool { return q.given&^givenLimits == 0 }
+func (q *parsedRequest) hasInlineLimits() bool { return q.given&^givenLimits == 0 }
 
 // question is a request as written, field by field valid.
-type question struct {
+type parsedRequest struct {
 	top   spec
 	items []spec
 	// given has the bit of every top field that is there and no part of top.
@@ -121,12 +121,12 @@ const (
 type parser struct {
 	*reader
 	*decoder
-	question
+	parsedRequest
 }
 
 func (p *parser) reset() {
 	clear(p.items)
-	p.question = question{items: p.items[:0], cost: 1}
+	p.parsedRequest = parsedRequest{items: p.items[:0], cost: 1}
 }
 
 const (
@@ -143,7 +143,7 @@ func (p *parser) topMember(name []byte) (err error) {
 		p.id, err = p.text("id", limits.MaxIDBytes)
 	case "limits":
 		p.given |= givenLimits
-		err = p.limits()
+		err = p.readLimits()
 	case "policy":
 		p.given |= givenPolicy
 		p.policy, err = p.text("policy", limits.MaxNameBytes)
@@ -152,7 +152,7 @@ func (p *parser) topMember(name []byte) (err error) {
 		p.tier, err = p.text("tier", limits.MaxNameBytes)
 	case "attributes":
 		p.given |= givenAttributes
-		err = p.attribute()
+		err = p.readAttributes()
 	default:
 		return p.specMember(&p.top, name, topFields)
 	}
@@ -166,7 +166,7 @@ func (p *parser) text(field string, max int) (string, error) {
 }
 
 // limits reads the items of form 2.
-func (p *parser) limits() error {
+func (p *parser) readLimits() error {
 	if k := p.dec.PeekKind(); k != '[' {
 		v, err := p.value()
 		if err != nil {
@@ -183,7 +183,7 @@ func (p *parser) limits() error {
 			return &limits.Error{Status: 413, Code: limits.CodeTooManyLimits, Field: "limits", Message: fmt.Sprintf(
 				"the request has more than %d limits; split it", limits.MaxLimits)}
 		}
-		if err := p.limit(); err != nil {
+		if err := p.readLimit(); err != nil {
 			return err
 		}
 	}
@@ -192,7 +192,7 @@ func (p *parser) limits() error {
 }
 
 // limit reads one item.
-func (p *parser) limit() error {
+func (p *parser) readLimit() error {
 	if p.dec.PeekKind() != '{' {
 		v, err := p.value()
 		if err != nil {
@@ -208,7 +208,7 @@ func (p *parser) limit() error {
 }
 
 // attribute reads the attributes of form 3.
-func (p *parser) attribute() error {
+func (p *parser) readAttributes() error {
 	if p.dec.PeekKind() != '{' {
 		v, err := p.value()
 		if err != nil {
@@ -226,13 +226,13 @@ func (p *parser) attribute() error {
 		if len(p.attributes) == limits.MaxAttributes {
 			return p.bad("attributes", "the request has more than %d attributes", limits.MaxAttributes)
 		}
-		v, err := p.attributeValue(n)
+		v, err := p.readAttributeValue(n)
 		p.attributes[n] = v
 		return err
 	})
 }
 
-func (p *parser) attributeValue(name string) (string, error) {
+func (p *parser) readAttributeValue(name string) (string, error) {
 	path := "attributes." + name
 	v, err := p.value()
 	if err != nil {
@@ -250,8 +250,8 @@ func (p *parser) attributeValue(name string) (string, error) {
 }
 
 // forms says what the request gives of each form, in words; empty for a form it does not use.
-func (q *question) forms() (inline, several, policy string) {
-	inline = q.top.first()
+func (q *parsedRequest) forms() (inline, several, policy string) {
+	inline = q.top.firstGiven()
 	if q.given&givenLimits != 0 {
 		several = "limits"
 	}

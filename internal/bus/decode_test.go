@@ -56,7 +56,7 @@ func TestDecodeAccepts(t *testing.T) {
 		{`{"key":"g","limit":1.25E2,"window":"1s","algorithm":"token_bucket","burst":0.0}`, `g/1s token_bucket 125+0 1s UTC first=false warn=12 user=g cost=1 id=`},
 	} {
 		var r engine.Request
-		if err := testDecoder(t).request(engine.Consume, []byte(c.body), nil, &r); err != nil {
+		if err := testDecoder(t).decode(engine.Consume, []byte(c.body), nil, &r); err != nil {
 			t.Errorf("%s: %v", c.body, err)
 			continue
 		}
@@ -84,7 +84,7 @@ func TestFingerprint(t *testing.T) {
 	d := testDecoder(t)
 	print := func(verb engine.Verb, body string) [32]byte {
 		var r engine.Request
-		if err := d.request(verb, []byte(body), nil, &r); err != nil {
+		if err := d.decode(verb, []byte(body), nil, &r); err != nil {
 			t.Fatalf("%s: %v", body, err)
 		}
 		return r.Fingerprint
@@ -139,7 +139,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var r engine.Request
-		if err := d.request(engine.Consume, data, nil, &r); err != nil {
+		if err := d.decode(engine.Consume, data, nil, &r); err != nil {
 			checkRefusal(t, err)
 			return
 		}
@@ -192,8 +192,8 @@ func BenchmarkDecode(b *testing.B) {
 		data := []byte(hot)
 		r := new(call)
 		for b.Loop() {
-			r.Request = engine.Request{Limits: r.only[:0]}
-			if err := d.request(engine.Consume, data, nil, &r.Request); err != nil {
+			r.Request = engine.Request{Limits: r.oneLimit[:0]}
+			if err := d.decode(engine.Consume, data, nil, &r.Request); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -206,8 +206,8 @@ func BenchmarkDecode(b *testing.B) {
 			data := []byte(c.body)
 			r := new(call)
 			for b.Loop() {
-				r.Request = engine.Request{Limits: r.only[:0]}
-				if _, err := d.read(engine.Consume, data, &r.Request); err != nil {
+				r.Request = engine.Request{Limits: r.oneLimit[:0]}
+				if _, err := d.parse(engine.Consume, data, &r.Request); err != nil {
 					b.Fatal(err)
 				}
 			}

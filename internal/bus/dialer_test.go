@@ -244,7 +244,7 @@ func TestTheCertificateIsOfTheName(t *testing.T) {
 				t.Errorf("%s: %s", scheme, m.Data)
 			}
 			// A websocket cannot be read, so what is asked there comes to nats.go.
-			if taken := s.micro.inline[limits.SubjectConsume].requests.Load(); (taken == 1) != (scheme == "tls") {
+			if taken := s.current.inlineStats[limits.SubjectConsume].requests.Load(); (taken == 1) != (scheme == "tls") {
 				t.Errorf("%s: %d requests were taken where they are read", scheme, taken)
 			}
 			nc.Close()
@@ -267,10 +267,10 @@ func TestOthersOfAClusterHaveTheCertificateOfTheName(t *testing.T) {
 		{"tls://[::1]:4222,a.example", []string{"a.example:4222", "[::1]:4222"}, "::1"},
 		{"tls://10.0.0.1", []string{"10.0.0.1:4222", "10.0.0.2:4222"}, "10.0.0.2"},
 	} {
-		d := &dialer{listed: hosts(c.urls)}
+		d := &dialer{listedHosts: urlHosts(c.urls)}
 		for _, at := range c.dials {
 			d.host, _, _ = net.SplitHostPort(at)
-			d.secured()
+			d.noteTLSHost()
 		}
 		if got := d.serverName(); got != c.want {
 			t.Errorf("of %s, behind %v: %s, want %s", c.urls, c.dials, got, c.want)

@@ -51,7 +51,7 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	if cfg.AckPolicy != jetstream.AckExplicitPolicy {
 		return nil, wrongConsumer(fmt.Sprintf("has the acknowledgement policy %s instead of explicit", cfg.AckPolicy))
 	}
-	if !mend(&cfg) {
+	if !repairConsumer(&cfg) {
 		return c, nil
 	}
 	c, err = js.UpdateConsumer(ctx, limits.EventStream, cfg)
@@ -59,7 +59,7 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 }
 
 // mend changes what would lose events, and tells whether anything did.
-func mend(cfg *jetstream.ConsumerConfig) (changed bool) {
+func repairConsumer(cfg *jetstream.ConsumerConfig) (changed bool) {
 	if cfg.MaxDeliver > 0 {
 		cfg.MaxDeliver, changed = -1, true
 	}
@@ -67,7 +67,7 @@ func mend(cfg *jetstream.ConsumerConfig) (changed bool) {
 	if len(filters) == 0 { // all subjects
 		return changed
 	}
-	if missing := missingSubjects(crossings, filters); len(missing) > 0 {
+	if missing := missingSubjects(alertableSubjects, filters); len(missing) > 0 {
 		cfg.FilterSubject, cfg.FilterSubjects, changed = "", append(filters, missing...), true
 	}
 	return changed

@@ -44,9 +44,9 @@ const startTimeout = 20 * time.Second
 
 // Embedded is a running server.
 type Embedded struct {
-	server  *server.Server
-	host    string
-	mending mending
+	server   *server.Server
+	host     string
+	repairer streamRepairer
 }
 
 // Embed starts a server with JetStream, and returns when it accepts connections. Until Shutdown it opens its streams again
@@ -93,7 +93,7 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	}
 	e := &Embedded{server: s, host: host}
 	if err == nil {
-		err = e.startMending(cfg)
+		err = e.startRepair(cfg)
 	}
 	if err != nil {
 		s.Shutdown()
@@ -137,7 +137,7 @@ func (e *Embedded) URL() string {
 
 // Shutdown stops the server and waits until its streams are closed.
 func (e *Embedded) Shutdown() {
-	e.stopMending()
+	e.stopRepair()
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
 }

@@ -42,11 +42,11 @@ func appendDenial(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Resu
 		if s.RetryAfter != 0 {
 			b = appendIntField(b, `,"retryAfter":`, s.RetryAfter)
 		}
-		if !forWantOfStore(d, s) {
+		if !deniedWithoutStore(d, s) {
 			b = appendStringField(b, `,"blockedBy":`, s.Name)
 		}
 	}
-	if hasWords(verb, s) && !forWantOfStore(d, s) {
+	if hasPolicyMessage(verb, s) && !deniedWithoutStore(d, s) {
 		return appendString(append(b, `,"message":`...), string(policy.AppendMessage(nil, s, cost)))
 	}
 	b = append(b, `,"message":"`...)
@@ -56,12 +56,12 @@ func appendDenial(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Resu
 
 // forWantOfStore tells a denial that no limit made, but on_error. What the stand-in denies has used something, or could fit
 // less.
-func forWantOfStore(d *engine.Decision, s *engine.Result) bool {
+func deniedWithoutStore(d *engine.Decision, s *engine.Result) bool {
 	return d.Degraded && s != nil && s.Used == 0 && s.Remaining == 0
 }
 
 // hasWords tells whether the words of the policy fit: they say when to try again.
-func hasWords(verb engine.Verb, s *engine.Result) bool {
+func hasPolicyMessage(verb engine.Verb, s *engine.Result) bool {
 	return s != nil && s.Message != "" && s.RetryAfter != 0 && verb != engine.Record
 }
 
@@ -141,22 +141,22 @@ func appendString(b []byte, s string) []byte {
 
 // appendMessage says a denial in words: "100 of 100 used in 1m; try again in 23s".
 func appendMessage(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Result, cost int64) []byte {
-	if forWantOfStore(d, s) {
+	if deniedWithoutStore(d, s) {
 		return appendDuration(append(b, "the store cannot be used; try again in "...), s.RetryAfter)
 	}
 	if s == nil {
 		return append(b, "denied"...)
 	}
-	holds := s.Limit
+	capacity := s.Limit
 	if s.Algorithm == engine.TokenBucket {
-		holds += s.Burst
+		capacity += s.Burst
 	}
-	if cost > holds && verb != engine.Record {
-		return appendNeverFits(b, s, cost, holds)
+	if cost > capacity && verb != engine.Record {
+		return appendNeverFits(b, s, cost, capacity)
 	}
 	b = strconv.AppendInt(b, s.Used, 10)
 	b = append(b, " of "...)
-	b = strconv.AppendInt(b, holds, 10)
+	b = strconv.AppendInt(b, capacity, 10)
 	b = appendUsedIn(b, s)
 	switch {
 	case verb == engine.Record:
@@ -172,15 +172,15 @@ func appendMessage(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Res
 	return appendDuration(b, s.RetryAfter)
 }
 
-func appendNeverFits(b []byte, s *engine.Result, cost, holds int64) []byte {
+func appendNeverFits(b []byte, s *engine.Result, cost, capacity int64) []byte {
 	b = append(b, "cost "...)
 	b = strconv.AppendInt(b, cost, 10)
 	b = append(b, " is more than the "...)
-	b = strconv.AppendInt(b, holds, 10)
+	b = strconv.AppendInt(b, capacity, 10)
 	switch {
 	case s.Algorithm == engine.TokenBucket:
 		b = append(b, " tokens that the bucket holds"...)
-	case calendar(s.Window):
+	case isCalendar(s.Window):
 		b = append(appendPeriod(append(b, " that "...), s.Window), " admits"...)
 	default:
 		b = append(append(append(b, " that "...), s.Window...), " admits"...)
@@ -201,11 +201,11 @@ func appendUsedIn(b []byte, s *engine.Result) []byte {
 	switch {
 	case s.Algorithm == engine.TokenBucket:
 		return append(b, " tokens used"...)
-	case s.FirstUse && calendar(s.Window):
+	case s.FirstUse && isCalendar(s.Window):
 		return appendPeriod(append(b, " used in "...), s.Window)
 	case s.Window == "day":
 		return append(b, " used today"...)
-	case calendar(s.Window):
+	case isCalendar(s.Window):
 		return append(append(b, " used this "...), s.Window...)
 	default:
 		return append(append(b, " used in "...), s.Window...)
@@ -213,7 +213,7 @@ func appendUsedIn(b []byte, s *engine.Result) []byte {
 }
 
 // calendar tells a period from a duration, which begins with a digit.
-func calendar(window string) bool { return window == "" || window[0] < '0' || window[0] > '9' }
+func isCalendar(window string) bool { return window == "" || window[0] < '0' || window[0] > '9' }
 
 // appendDuration says milliseconds in at most two units, rounded up: a wait as said is never too short.
 func appendDuration(b []byte, ms int64) []byte {

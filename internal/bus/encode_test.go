@@ -38,7 +38,7 @@ func wireReply(verb engine.Verb, d *engine.Decision, cost int64) limits.Reply {
 	if !d.Allowed {
 		r.Message = string(appendMessage(nil, verb, d, s, cost))
 		closed := d.Degraded && s != nil && s.Used == 0 && s.Remaining == 0
-		if hasWords(verb, s) && !closed {
+		if hasPolicyMessage(verb, s) && !closed {
 			r.Message = string(policy.AppendMessage(nil, s, cost))
 		}
 		if s != nil && !s.Allowed {

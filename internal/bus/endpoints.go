@@ -17,7 +17,7 @@ type endpoint struct {
 }
 
 // decided are the subjects of which the engine decides.
-var decided = map[string]engine.Verb{
+var engineVerbs = map[string]engine.Verb{
 	limits.SubjectConsume: engine.Consume,
 	limits.SubjectCheck:   engine.Check,
 	limits.SubjectRecord:  engine.Record,
@@ -36,52 +36,52 @@ func (s *Service) endpoints(decide bool) (all []endpoint) {
 		endpoints []endpoint
 	}{
 		{decides, []endpoint{
-			{limits.SubjectConsume, s.decides},
-			{limits.SubjectCheck, s.decides},
-			{limits.SubjectRecord, s.decides},
-			{limits.SubjectRefund, s.decides},
-			{limits.SubjectStatus, s.beside(s.statuses, readTimeout, s.status)},
-			{limits.SubjectList, s.answers(s.list)},
-			{limits.SubjectReset, s.works(s.reset)},
-			{limits.SubjectSettle, s.beside(s.settles, readTimeout, s.settle)},
+			{limits.SubjectConsume, s.handleDecision},
+			{limits.SubjectCheck, s.handleDecision},
+			{limits.SubjectRecord, s.handleDecision},
+			{limits.SubjectRefund, s.handleDecision},
+			{limits.SubjectStatus, s.asyncHandler(s.statusSlots, readTimeout, s.status)},
+			{limits.SubjectList, s.readHandler(s.list)},
+			{limits.SubjectReset, s.scanHandler(s.reset)},
+			{limits.SubjectSettle, s.asyncHandler(s.settleSlots, readTimeout, s.settle)},
 		}},
 		{limiter, []endpoint{
-			{limits.SubjectPolicies, s.answers(s.policies)},
+			{limits.SubjectPolicies, s.readHandler(s.policies)},
 		}},
 		{limiter && c.UsageLog != nil, []endpoint{
-			{limits.SubjectUsage, s.logsRequests()},
+			{limits.SubjectUsage, s.usageLogHandler()},
 		}},
 		{limiter && c.Usage != nil, []endpoint{
-			{limits.SubjectTop, s.works(s.top)},
-			{limits.SubjectUsageReport, s.works(s.usage)},
+			{limits.SubjectTop, s.scanHandler(s.top)},
+			{limits.SubjectUsageReport, s.scanHandler(s.usage)},
 		}},
 		{decides && c.Keys != nil, []endpoint{
 			{limits.SubjectVerify, s.verify},
-			{limits.SubjectKeysCreate, s.answers(s.createKey)},
-			{limits.SubjectKeysList, s.answers(s.listKeys)},
-			{limits.SubjectKeysRevoke, s.answers(s.revokeKey)},
-			{limits.SubjectKeysExpire, s.answers(s.expireKey)},
+			{limits.SubjectKeysCreate, s.readHandler(s.createKey)},
+			{limits.SubjectKeysList, s.readHandler(s.listKeys)},
+			{limits.SubjectKeysRevoke, s.readHandler(s.revokeKey)},
+			{limits.SubjectKeysExpire, s.readHandler(s.expireKey)},
 		}},
 		{decides && c.Overrides != nil, []endpoint{
-			{limits.SubjectOverridesSet, s.answers(s.setOverride)},
-			{limits.SubjectOverridesDelete, s.answers(s.deleteOverride)},
-			{limits.SubjectOverridesList, s.answers(s.listOverrides)},
+			{limits.SubjectOverridesSet, s.readHandler(s.setOverride)},
+			{limits.SubjectOverridesDelete, s.readHandler(s.deleteOverride)},
+			{limits.SubjectOverridesList, s.readHandler(s.listOverrides)},
 		}},
 		{c.Jobs != nil, []endpoint{
-			{limits.SubjectJobsList, s.answers(s.listJobs)},
-			{limits.SubjectJobsRun, s.answers(s.runJob)},
-			{limits.SubjectJobsHistory, s.answers(s.jobHistory)},
+			{limits.SubjectJobsList, s.readHandler(s.listJobs)},
+			{limits.SubjectJobsRun, s.readHandler(s.runJob)},
+			{limits.SubjectJobsHistory, s.readHandler(s.jobHistory)},
 		}},
 		{c.Alerts != nil, []endpoint{
-			{limits.SubjectAlertsList, s.answers(s.listAlerts)},
-			{limits.SubjectAlertsShow, s.answers(s.showAlert)},
-			{limits.SubjectAlertsSilence, s.answers(s.silence)},
-			{limits.SubjectAlertsUnsilence, s.answers(s.unsilence)},
-			{limits.SubjectAlertsSilences, s.answers(s.listSilences)},
-			{limits.SubjectAlertsDead, s.answers(s.deadLetters)},
-			{limits.SubjectAlertsReplay, s.answers(s.replay)},
-			{limits.SubjectAlertsTest, s.answers(s.testAlert)},
-			{limits.SubjectAlertsChannels, s.answers(s.listChannels)},
+			{limits.SubjectAlertsList, s.readHandler(s.listAlerts)},
+			{limits.SubjectAlertsShow, s.readHandler(s.showAlert)},
+			{limits.SubjectAlertsSilence, s.readHandler(s.silence)},
+			{limits.SubjectAlertsUnsilence, s.readHandler(s.unsilence)},
+			{limits.SubjectAlertsSilences, s.readHandler(s.listSilences)},
+			{limits.SubjectAlertsDead, s.readHandler(s.deadLetters)},
+			{limits.SubjectAlertsReplay, s.readHandler(s.replay)},
+			{limits.SubjectAlertsTest, s.readHandler(s.testAlert)},
+			{limits.SubjectAlertsChannels, s.readHandler(s.listChannels)},
 		}},
 	} {
 		if part.there {
@@ -95,9 +95,9 @@ func (s *Service) endpoints(decide bool) (all []endpoint) {
 // nats.go. The engine's queue is full, and answers so, long before. Lines of the request log have usageBytes: nobody waits for them but
 // a stop.
 const (
-	pendingMessages = 65536
-	pendingBytes    = 64 << 20
-	usageBytes      = 4 << 20
+	maxPendingMessages   = 65536
+	maxPendingBytes      = 64 << 20
+	maxPendingUsageBytes = 4 << 20
 )
 
 // addEndpoints subscribes to the subjects.
@@ -108,14 +108,14 @@ func (s *Service) addEndpoints(m micro.Service, endpoints []endpoint) error {
 			schemas["response-schema"] = s.cfg.SchemaBase + "/" + reply
 			schemas["error-schema"] = s.cfg.SchemaBase + "/" + schemaError
 		}
-		pending := pendingBytes
+		pending := maxPendingBytes
 		if e.subject == limits.SubjectUsage {
-			pending = usageBytes
+			pending = maxPendingUsageBytes
 		}
 		name := endpointName(e.subject)
 		err := m.AddEndpoint(name, e.handle,
 			micro.WithEndpointSubject(e.subject),
-			micro.WithEndpointPendingLimits(pendingMessages, pending),
+			micro.WithEndpointPendingLimits(maxPendingMessages, pending),
 			micro.WithEndpointMetadata(schemas))
 		if err != nil {
 			return fmt.Errorf("add endpoint %s: %w", name, err)

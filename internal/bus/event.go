@@ -22,7 +22,7 @@ import (
 func CheckSource(source string) error {
 	u, err := url.Parse(source)
 	switch {
-	case err != nil || source == "" || strings.ContainsFunc(source, notOfURI):
+	case err != nil || source == "" || strings.ContainsFunc(source, notInURI):
 		return fmt.Errorf("source %q is not a URI; want one such as https://limits.example.com", source)
 	case (u.Scheme == "http" || u.Scheme == "https") && (u.Host == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != ""):
 		return fmt.Errorf("source %q cannot have schemas below it; want a host, and no query or fragment, as in https://limits.example.com", source)
@@ -30,7 +30,7 @@ func CheckSource(source string) error {
 	return nil
 }
 
-func notOfURI(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"<>\\^`{|}", r) }
+func notInURI(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"<>\\^`{|}", r) }
 
 // Origin is what an event says of where it comes from.
 type Origin struct {
@@ -76,10 +76,10 @@ func cloudEventMsg(ce *event.Event) (*nats.Msg, error) {
 
 // eventForms has the context of each type of event, with what its events share: parsing URIs takes longer than the
 // rest of an event.
-type eventForms map[engine.EventType]event.EventContextV1
+type eventTemplates map[engine.EventType]event.EventContextV1
 
-func newEventForms(from Origin) (eventForms, error) {
-	forms := make(eventForms)
+func newEventTemplates(from Origin) (eventTemplates, error) {
+	forms := make(eventTemplates)
 	for _, kind := range []engine.EventType{engine.EventWarning, engine.EventExceeded} {
 		ce := from.event(string(kind))
 		ce.SetDataContentType(event.ApplicationJSON)
@@ -93,7 +93,7 @@ func newEventForms(from Origin) (eventForms, error) {
 }
 
 // message builds the message of an event: a CloudEvent whose type is the subject and whose id deduplicates.
-func (f eventForms) message(e *engine.Event) (*nats.Msg, error) {
+func (f eventTemplates) message(e *engine.Event) (*nats.Msg, error) {
 	context, known := f[e.Type]
 	if !known {
 		return nil, fmt.Errorf("unknown event type %q", e.Type)

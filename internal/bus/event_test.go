@@ -12,7 +12,7 @@ import (
 // of spaces alone, which CloudEvents do not allow.
 func TestTheSubjectIsTheKey(t *testing.T) {
 	t.Parallel()
-	forms, err := newEventForms(Origin{"urn:limits", "urn:limits:schemas"})
+	forms, err := newEventTemplates(Origin{"urn:limits", "urn:limits:schemas"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event)
 		if err != nil {
 			return h, fmt.Errorf("read events: %w", err)
 		}
-		e, err := eventOf(m.Subject(), m.Data(), meta.Timestamp)
+		e, err := parseEvent(m.Subject(), m.Data(), meta.Timestamp)
 		if err != nil {
 			h.Unreadable++
 		} else if !each(e) {
@@ -84,7 +84,7 @@ func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event)
 
 func openHistory(ctx context.Context, js jetstream.JetStream, cfg *HistoryConfig) (jetstream.MessagesContext, uint64, error) {
 	c, err := js.OrderedConsumer(ctx, limits.EventStream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: crossings, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &cfg.Since,
+		FilterSubjects: alertableSubjects, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &cfg.Since,
 	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, 0, fmt.Errorf("read events: there is no stream %s on this NATS server; a limiter makes it with its first event", limits.EventStream)

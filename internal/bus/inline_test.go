@@ -72,7 +72,7 @@ func TestRequestsAreAnsweredAlikeWhereverTheyAreTaken(t *testing.T) {
 		}
 	}
 	for i, nc := range []*nats.Conn{nc, other} {
-		for _, subject := range []string{"$SRV.STATS.limits", "$SRV.STATS", "$SRV.STATS.limits." + []*Service{taken, handed}[i].micro.Info().ID} {
+		for _, subject := range []string{"$SRV.STATS.limits", "$SRV.STATS", "$SRV.STATS.limits." + []*Service{taken, handed}[i].current.Info().ID} {
 			stats[i] = statsOf(t, nc, subject, len(inlineRequests)+len(inlineRequests)/2)
 		}
 		stats[i].ID, stats[i].Started = "", time.Time{}
@@ -83,10 +83,10 @@ func TestRequestsAreAnsweredAlikeWhereverTheyAreTaken(t *testing.T) {
 	if diff := cmp.Diff(stats[1], stats[0]); diff != "" {
 		t.Error(diff)
 	}
-	if n := taken.micro.inline[limits.SubjectConsume].requests.Load(); n != 8 {
+	if n := taken.current.inlineStats[limits.SubjectConsume].requests.Load(); n != 8 {
 		t.Errorf("%d were taken", n)
 	}
-	if handed.micro.inline != nil {
+	if handed.current.inlineStats != nil {
 		t.Error("a connection of another kind takes requests")
 	}
 }
@@ -144,7 +144,7 @@ func TestStatisticsDoNotGoBack(t *testing.T) {
 	t.Parallel()
 	s, _ := serve(t, &fakeEngine{submit: allowing})
 	goOn := make(chan struct{})
-	tells := s.tellsStats(&answering{Service: counting{goOn: goOn}})
+	tells := s.statsHandler(&microService{Service: counting{goOn: goOn}})
 	questions := make([]natsconn.Message, maxStats+3)
 	for i := range questions {
 		questions[i].Reply = []byte("inbox")
@@ -158,7 +158,7 @@ func TestStatisticsDoNotGoBack(t *testing.T) {
 		t.Errorf("a stop says %v", err)
 	}
 	close(goOn)
-	waitFor(t, "all answers are given", func() bool { return s.unanswered.Load() == 0 })
+	waitFor(t, "all answers are given", func() bool { return s.pending.Load() == 0 })
 }
 
 // TestAnAnswerOutlivesItsConnection: whoever asked may be connected still, so what is decided after a break is answered all the same.
@@ -226,7 +226,7 @@ func TestReadingDoesNotWaitForNATSGo(t *testing.T) {
 	}})
 	subjects := []string{limits.SubjectRecord, limits.SubjectRefund, limits.SubjectCheck}
 	for range maxWrites {
-		s.writes <- struct{}{}
+		s.writeSlots <- struct{}{}
 	}
 	for _, subject := range subjects {
 		if err := nc.PublishRequest(subject, "inbox", []byte(hot)); err != nil {
@@ -236,11 +236,11 @@ func TestReadingDoesNotWaitForNATSGo(t *testing.T) {
 			t.Errorf("%s: nats.go sent %d messages", subject, n)
 		}
 	}
-	if n := s.lost.Load(); n != int64(len(subjects)) {
+	if n := s.lostAnswers.Load(); n != int64(len(subjects)) {
 		t.Errorf("%d answers were lost, for which there was no room", n)
 	}
 	for range maxWrites {
-		<-s.writes
+		<-s.writeSlots
 	}
 	for _, subject := range subjects {
 		m := ask(t, nc, subject, hot)
@@ -292,7 +292,7 @@ func TestTheLimitOfAUserIsKept(t *testing.T) {
 		// Until the server has seen that the connection before has ended, it sends requests there, too.
 		waitFor(t, "the server knows of one connection", func() bool { return consumers(t, small) == 1 })
 	}
-	waitFor(t, "the limit is known", func() bool { return dialerOf(s.cfg.Conn).payload.Load().Load() == smallAnswer })
+	waitFor(t, "the limit is known", func() bool { return dialerOf(s.cfg.Conn).maxPayload.Load().Load() == smallAnswer })
 }
 
 // TestNoClientEndsAConnectionOfTheWorker: nats.go takes a carriage return for the end of a subject, and then for a mistake of the server,
@@ -317,7 +317,7 @@ func TestNoClientEndsAConnectionOfTheWorker(t *testing.T) {
 		limits.SubjectConsume, len(hot), hot); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the request behind it is taken", func() bool { return s.micro.inline[limits.SubjectConsume].requests.Load() > 0 })
+	waitFor(t, "the request behind it is taken", func() bool { return s.current.inlineStats[limits.SubjectConsume].requests.Load() > 0 })
 	<-logged
 	if text := log.String(); !strings.Contains(text, "carriage return") {
 		t.Error(text)

@@ -41,7 +41,7 @@ func (s *Service) decodeCreateKey(data []byte) (k keys.Key, err error) {
 		text("name", &k.Name, 1, limits.MaxNameBytes),
 		text("tier", &k.Tier, 1, limits.MaxNameBytes),
 		field{"attributes", func(*reader) error {
-			err := p.attribute()
+			err := p.readAttributes()
 			k.Attributes = p.attributes
 			return err
 		}},

@@ -207,7 +207,7 @@ func TestVerifyDecides(t *testing.T) {
 		t.Error(got)
 	}
 	// All were answered, and are counted so a moment later: the service can stop.
-	for w.svc.unanswered.Load() != 0 {
+	for w.svc.pending.Load() != 0 {
 		runtime.Gosched()
 	}
 }

@@ -32,19 +32,19 @@ import (
 const (
 	// followEvery is how often a worker that stands by asks, and settleEvery how often one that decides does, which looks every
 	// ableEvery whether it can.
-	followEvery, settleEvery, ableEvery = 50 * time.Millisecond, time.Second, 100 * time.Millisecond
+	standbyAskInterval, decidingAskInterval, checkInterval = 50 * time.Millisecond, time.Second, 100 * time.Millisecond
 	// silence is how long an answer may take. A worker that hangs is subscribed, and says nothing.
-	silence = 300 * time.Millisecond
+	answerTimeout = 300 * time.Millisecond
 	// slowAnswer is from when on a worker has too much to do alone, on the average of some answers, and promptAnswer below what
 	// another may stand by for it again.
 	slowAnswer, promptAnswer = 30 * time.Millisecond, 10 * time.Millisecond
 	// A worker goes on beside one that was slow for holdLeast, and for twice as long each time, up to holdMost.
-	holdLeast, holdMost = 10 * time.Second, 5 * time.Minute
+	minOverlap, maxOverlap = 10 * time.Second, 5 * time.Minute
 	// quietFor is how long a worker tells nobody to stand by that took over from one that was silent: some requests still go to
 	// that one, and the more others decide, the fewer.
-	quietFor = 5 * time.Minute
+	muteFor = 5 * time.Minute
 	// handOverTime is how long a stop waits for another worker to decide.
-	handOverTime = 2 * time.Second
+	handOverTimeout = 2 * time.Second
 
 	// subjectLead, a dot and the name of a store is where workers are asked, and answered below that.
 	subjectLead        = "limits.internal.lead"
@@ -85,7 +85,7 @@ func (r rank) valid() error {
 }
 
 // before tells whether r goes on where both decide.
-func (r rank) before(o rank) bool {
+func (r rank) outranks(o rank) bool {
 	if o.Since == 0 {
 		o.Since = math.MaxInt64
 	}
@@ -104,25 +104,25 @@ type lead struct {
 	// askedAt is when somebody asked who stands by then, in Unix nanoseconds.
 	askedAt atomic.Int64
 	// standing is what an answer tells of this worker, which the subscription's callback reads.
-	standing atomic.Pointer[rank]
-	ignored  seldom
-	failures seldom
+	own      atomic.Pointer[rank]
+	ignored  logThrottle
+	failures logThrottle
 
 	// answers is the subscription to what inbox is sent; asked counts the questions.
-	answers *nats.Subscription
-	inbox   chan *nats.Msg
-	asked   int
+	answerSub *nats.Subscription
+	inbox     chan *nats.Msg
+	questions int
 	// hears is the subscription to questions; nil while there is none.
-	hears *nats.Subscription
+	questionSub *nats.Subscription
 	// lookAt is when one that decides asks again.
-	lookAt time.Time
+	nextAsk time.Time
 	// quiet is until when nobody is told to stand by.
-	quiet time.Time
+	muteUntil time.Time
 	// took is how long answers take, on the average; hold is until when this worker decides beside one that is slow, for
 	// heldFor.
-	took    time.Duration
-	hold    time.Time
-	heldFor time.Duration
+	answerTime   time.Duration
+	overlapUntil time.Time
+	overlapFor   time.Duration
 
 	stop    context.CancelFunc
 	done    sync.WaitGroup
@@ -136,9 +136,9 @@ func startLead(cfg LeadConfig, svc *Service) (*lead, error) {
 		host = "unknown"
 	}
 	l := &lead{cfg: cfg, svc: svc, conn: svc.cfg.Conn, log: svc.cfg.Logger, inbox: make(chan *nats.Msg, 256)}
-	l.standing.Store(&rank{Since: time.Now().UnixNano(), Worker: fmt.Sprintf("%.64s:%d:%s", host, os.Getpid(), rand.Text()[:8])})
+	l.own.Store(&rank{Since: time.Now().UnixNano(), Worker: fmt.Sprintf("%.64s:%d:%s", host, os.Getpid(), rand.Text()[:8])})
 	l.deciding.Store(true)
-	if l.answers, err = l.conn.ChanSubscribe(subjectLeadAnswers+rand.Text()+".*", l.inbox); err != nil {
+	if l.answerSub, err = l.conn.ChanSubscribe(subjectLeadAnswers+rand.Text()+".*", l.inbox); err != nil {
 		return nil, fmt.Errorf("subscribe to answers of other workers: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -150,121 +150,121 @@ func startLead(cfg LeadConfig, svc *Service) (*lead, error) {
 func (l *lead) run(ctx context.Context) {
 	for pause := time.Duration(0); sleep(ctx, pause) == nil; {
 		if connected(l.conn) { // else nothing is known of others, and no request comes
-			l.look(ctx)
+			l.check(ctx)
 		}
-		if pause = followEvery; l.deciding.Load() {
-			pause = ableEvery
+		if pause = standbyAskInterval; l.deciding.Load() {
+			pause = checkInterval
 		}
 	}
 }
 
 // able tells whether this worker can decide: the server may have taken its subscriptions away.
-func (l *lead) able() bool {
-	h := hearingOf(l.conn)
+func (l *lead) canDecide() bool {
+	h := guardOf(l.conn)
 	return l.cfg.Able() == nil && (h == nil || h.err() == nil)
 }
 
 // look finds out whether to decide.
-func (l *lead) look(ctx context.Context) {
-	deciding, able := l.deciding.Load(), l.able()
-	defer func() { l.svc.drained(l.subs()) }()
+func (l *lead) check(ctx context.Context) {
+	deciding, able := l.deciding.Load(), l.canDecide()
+	defer func() { l.svc.checkDrained(l.subs()) }()
 	if deciding {
-		l.hear(able)
-		if time.Now().Before(l.lookAt) {
+		l.setAnswering(able)
+		if time.Now().Before(l.nextAsk) {
 			return
 		}
-		l.lookAt = time.Now().Add(settleEvery)
+		l.nextAsk = time.Now().Add(decidingAskInterval)
 	}
-	own, every := *l.standing.Load(), followEvery
+	own, every := *l.own.Load(), standbyAskInterval
 	if !deciding || !able {
 		own.Since = 0
 	}
 	if deciding {
-		every = silence
+		every = answerTimeout
 	}
 	other, took, err := l.ask(ctx, own, every)
 	if err == nil && other.Leaving {
 		err = fmt.Errorf("%s ends", other.Worker)
-		l.rest(ctx, false, handOverTime/2) // while that one decides
+		l.setResting(ctx, false, handOverTimeout/2) // while that one decides
 	}
 	switch {
 	case ctx.Err() != nil || errors.Is(err, nats.ErrDisconnected):
-	case deciding && err == nil && (!able || l.beyond(took) < promptAnswer && time.Now().After(l.hold)):
-		l.took = took
+	case deciding && err == nil && (!able || l.withoutNetwork(took) < promptAnswer && time.Now().After(l.overlapUntil)):
+		l.answerTime = took
 		l.standBy(ctx, other)
 	case !deciding && err != nil:
-		if errors.Is(err, errSilent) {
-			l.quiet = time.Now().Add(quietFor)
+		if errors.Is(err, errNoAnswer) {
+			l.muteUntil = time.Now().Add(muteFor)
 		}
 		l.takeOver(ctx, err)
-	case !deciding && able && l.slow(took):
-		if l.takeOver(ctx, fmt.Errorf("%s takes %s for an answer", other.Worker, l.took.Round(time.Millisecond))) {
-			l.heldOn()
+	case !deciding && able && l.answersSlowly(took):
+		if l.takeOver(ctx, fmt.Errorf("%s takes %s for an answer", other.Worker, l.answerTime.Round(time.Millisecond))) {
+			l.startOverlap()
 		}
 	default: // what was not finished may be
 		if errors.Is(err, nats.ErrNoResponders) { // nor anybody who hangs
-			l.quiet = time.Time{}
+			l.muteUntil = time.Time{}
 		}
-		l.failed("serve requests", l.svc.decideOrNot(deciding))
+		l.failed("serve requests", l.svc.setDeciding(deciding))
 	}
 }
 
 // slow tells whether the one that decides takes long for its answers, the last of which took so long. One that took very long is as bad as
 // two: it may have been this process that stood still.
-func (l *lead) slow(took time.Duration) bool {
-	l.took += (min(took, 2*slowAnswer) - l.took) / 16
-	return l.took >= slowAnswer && l.beyond(l.took) >= slowAnswer
+func (l *lead) answersSlowly(took time.Duration) bool {
+	l.answerTime += (min(took, 2*slowAnswer) - l.answerTime) / 16
+	return l.answerTime >= slowAnswer && l.withoutNetwork(l.answerTime) >= slowAnswer
 }
 
 // heldOn has this worker decide for a while beside one that is slow, each time for longer.
-func (l *lead) heldOn() {
-	if time.Since(l.hold) > 2*holdMost {
-		l.heldFor = 0
+func (l *lead) startOverlap() {
+	if time.Since(l.overlapUntil) > 2*maxOverlap {
+		l.overlapFor = 0
 	}
-	l.heldFor = min(max(holdLeast, 2*l.heldFor), holdMost)
-	l.hold = time.Now().Add(l.heldFor)
+	l.overlapFor = min(max(minOverlap, 2*l.overlapFor), maxOverlap)
+	l.overlapUntil = time.Now().Add(l.overlapFor)
 }
 
 // beyond is what of the time of an answer is not the way of the question and the answer, to the server and on; nothing, where that is not
 // known.
-func (l *lead) beyond(took time.Duration) time.Duration {
+func (l *lead) withoutNetwork(took time.Duration) time.Duration {
 	if took < promptAnswer {
 		return took
 	}
 	began := time.Now()
-	if l.conn.FlushTimeout(silence) != nil {
+	if l.conn.FlushTimeout(answerTimeout) != nil {
 		return 0
 	}
 	return took - 2*time.Since(began)
 }
 
 func (l *lead) takeOver(ctx context.Context, why error) bool {
-	if err := l.svc.decideOrNot(true); err != nil {
+	if err := l.svc.setDeciding(true); err != nil {
 		l.failed("take requests to decide", err)
 		return false
 	}
-	l.standing.Store(&rank{Since: time.Now().UnixNano(), Worker: l.standing.Load().Worker})
+	l.own.Store(&rank{Since: time.Now().UnixNano(), Worker: l.own.Load().Worker})
 	l.deciding.Store(true)
-	l.lookAt = time.Now().Add(settleEvery)
-	l.hear(l.able())
+	l.nextAsk = time.Now().Add(decidingAskInterval)
+	l.setAnswering(l.canDecide())
 	l.log.Info("decides from now on", "because", why)
-	l.rest(ctx, false, handOverTime)
+	l.setResting(ctx, false, handOverTimeout)
 	return true
 }
 
 func (l *lead) standBy(ctx context.Context, other rank) {
-	l.hear(false)
-	if err := l.svc.decideOrNot(false); err != nil {
+	l.setAnswering(false)
+	if err := l.svc.setDeciding(false); err != nil {
 		l.failed("leave requests to another worker", err)
 		return
 	}
-	l.quiet = time.Time{}
+	l.muteUntil = time.Time{}
 	l.deciding.Store(false)
 	l.log.Info("stands by from now on, while another worker decides", "worker", other.Worker)
-	l.rest(ctx, true, handOverTime)
+	l.setResting(ctx, true, handOverTimeout)
 }
 
-func (l *lead) rest(ctx context.Context, resting bool, most time.Duration) {
+func (l *lead) setResting(ctx context.Context, resting bool, most time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	l.cfg.Rest(ctx, resting)
@@ -277,25 +277,25 @@ func (l *lead) subject() string {
 }
 
 // hear answers others from now on, unless it is to be quiet, or does no longer.
-func (l *lead) hear(on bool) {
+func (l *lead) setAnswering(on bool) {
 	subject := l.subject()
-	on = on && time.Now().After(l.quiet)
-	if l.hears != nil && (!on || l.hears.Subject != subject) {
-		_ = l.hears.Unsubscribe() // which fails when the connection is closed
-		l.hears = nil
+	on = on && time.Now().After(l.muteUntil)
+	if l.questionSub != nil && (!on || l.questionSub.Subject != subject) {
+		_ = l.questionSub.Unsubscribe() // which fails when the connection is closed
+		l.questionSub = nil
 	}
-	if !on || l.hears != nil {
+	if !on || l.questionSub != nil {
 		return
 	}
 	var err error
-	if l.hears, err = l.conn.Subscribe(subject, l.answer); err != nil {
+	if l.questionSub, err = l.conn.Subscribe(subject, l.answer); err != nil {
 		l.failed("subscribe "+subject, err)
 	}
 }
 
 // subs is how many subscriptions it has.
 func (l *lead) subs() int {
-	if l.hears == nil {
+	if l.questionSub == nil {
 		return 1
 	}
 	return 2
@@ -323,11 +323,11 @@ func (l *lead) answer(m *nats.Msg) {
 		}
 		return
 	}
-	own := *l.standing.Load()
+	own := *l.own.Load()
 	if other.Worker == own.Worker || other.Leaving && own.Leaving {
 		return
 	}
-	if own.before(other) && !other.Leaving {
+	if own.outranks(other) && !other.Leaving {
 		l.askedAt.Store(time.Now().UnixNano())
 	}
 	if data, err := json.Marshal(own); err == nil {
@@ -343,30 +343,30 @@ func (l *lead) ask(ctx context.Context, own rank, every time.Duration) (other ra
 	if err != nil {
 		return other, 0, err
 	}
-	subject, inbox, first := l.subject(), strings.TrimSuffix(l.answers.Subject, "*"), l.asked+1
+	subject, inbox, first := l.subject(), strings.TrimSuffix(l.answerSub.Subject, "*"), l.questions+1
 	began := time.Now()
-	for time.Since(began) < silence {
+	for time.Since(began) < answerTimeout {
 		if !connected(l.conn) {
 			return other, 0, nats.ErrDisconnected // it would be kept, and asked later
 		}
-		l.asked++
-		if err = l.conn.PublishRequest(subject, inbox+strconv.Itoa(l.asked), data); err != nil {
+		l.questions++
+		if err = l.conn.PublishRequest(subject, inbox+strconv.Itoa(l.questions), data); err != nil {
 			return other, 0, err
 		}
-		other, err = l.await(ctx, own, first, every)
+		other, err = l.awaitAnswer(ctx, own, first, every)
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			return other, time.Since(began), err
 		}
 	}
-	return other, 0, errSilent
+	return other, 0, errNoAnswer
 }
 
 // errSilent says that a question had no answer.
-var errSilent = fmt.Errorf("no answer from a worker within %s", silence)
+var errNoAnswer = fmt.Errorf("no answer from a worker within %s", answerTimeout)
 
 // await gives the answer to a question from the first on that comes in time. One of who decides for less long tells that this one found
 // nobody who hangs.
-func (l *lead) await(ctx context.Context, own rank, first int, most time.Duration) (other rank, err error) {
+func (l *lead) awaitAnswer(ctx context.Context, own rank, first int, most time.Duration) (other rank, err error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	for {
@@ -385,10 +385,10 @@ func (l *lead) await(ctx context.Context, own rank, first int, most time.Duratio
 			other, err = decodeBroadcast(m.Data, maxLeadBytes, rank.valid)
 			switch {
 			case err != nil: // from somebody else
-			case other.before(own):
+			case other.outranks(own):
 				return other, nil
 			default:
-				l.quiet = time.Time{}
+				l.muteUntil = time.Time{}
 			}
 		}
 	}
@@ -402,26 +402,26 @@ func (l *lead) close(ctx context.Context) {
 		if l.deciding.Load() && connected(l.conn) {
 			l.handOver(ctx)
 		}
-		l.hear(false)
-		_ = l.answers.Unsubscribe() // which fails when the connection is closed
+		l.setAnswering(false)
+		_ = l.answerSub.Unsubscribe() // which fails when the connection is closed
 	})
 }
 
 // handOver returns when another worker decides, or after a while.
 func (l *lead) handOver(ctx context.Context) {
-	own, patience := *l.standing.Load(), 3*followEvery
-	switch recently := time.Now().Add(-settleEvery); {
+	own, patience := *l.own.Load(), 3*standbyAskInterval
+	switch recently := time.Now().Add(-decidingAskInterval); {
 	case time.Unix(0, l.askedAt.Load()).After(recently):
-		patience = handOverTime
+		patience = handOverTimeout
 	case time.Unix(0, own.Since).Before(recently): // so nobody stands by, who would have asked
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	l.standing.Store(&rank{Since: own.Since, Worker: own.Worker, Leaving: true})
+	l.own.Store(&rank{Since: own.Since, Worker: own.Worker, Leaving: true})
 	anybody := rank{Worker: own.Worker, Leaving: true}
 	for {
-		if _, _, err := l.ask(ctx, anybody, followEvery); err == nil || sleep(ctx, followEvery/5) != nil {
+		if _, _, err := l.ask(ctx, anybody, standbyAskInterval); err == nil || sleep(ctx, standbyAskInterval/5) != nil {
 			return
 		}
 	}

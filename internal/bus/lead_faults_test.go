@@ -138,12 +138,12 @@ func TestAWorkerBehindAServerThatHangsStandsByAgain(t *testing.T) {
 	deciding(t, []*led{a, b}, 0)
 	for range 3 {
 		w.shut.Lock()
-		time.Sleep(silence + settleEvery/2) // it is at it now
+		time.Sleep(answerTimeout + decidingAskInterval/2) // it is at it now
 		w.cut()
 		waitFor(t, "the connection has ended", func() bool { return !b.nc.IsConnected() })
 		w.shut.Unlock()
 		waitFor(t, "the connection is made anew", b.nc.IsConnected)
-		time.Sleep(2 * settleEvery)
+		time.Sleep(2 * decidingAskInterval)
 		deciding(t, []*led{a, b}, 0)
 		oneConsumes(t, srv)
 	}
@@ -169,7 +169,7 @@ func TestAConnectionThatIsMadeAnewBelowADrainLeavesNothing(t *testing.T) {
 		if err := b.nc.ForceReconnect(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(settleEvery / 2)
+		time.Sleep(decidingAskInterval / 2)
 		oneConsumes(t, srv)
 		if err := b.Stop(t.Context()); err != nil {
 			t.Fatal(err)
@@ -183,14 +183,14 @@ func TestAnswersToEarlierQuestionsAreNone(t *testing.T) {
 	url := testenv.NATS(t).ClientURL()
 	w := ledWorker(t, url, "db")
 	deciding(t, []*led{w}, 0)
-	time.Sleep(settleEvery / 2)
+	time.Sleep(decidingAskInterval / 2)
 	for range 100 {
-		if err := w.nc.PublishRequest(subjectLead+".nobody", strings.TrimSuffix(w.lead.answers.Subject, "*")+"0", []byte(`{}`)); err != nil {
+		if err := w.nc.PublishRequest(subjectLead+".nobody", strings.TrimSuffix(w.lead.answerSub.Subject, "*")+"0", []byte(`{}`)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	newStrange(t, url, w.lead.subject())
-	time.Sleep(3 * settleEvery)
+	time.Sleep(3 * decidingAskInterval)
 	deciding(t, []*led{w})
 }
 
@@ -213,7 +213,7 @@ func TestAWorkerWhoseStoreHangsTakesOver(t *testing.T) {
 		t.Errorf("%d requests had no answer, the first: %v", len(failed), failed[0])
 	}
 	began := time.Now()
-	if err := b.Stop(t.Context()); err != nil || time.Since(began) > handOverTime {
+	if err := b.Stop(t.Context()); err != nil || time.Since(began) > handOverTimeout {
 		t.Errorf("its stop beside that took %s: %v", time.Since(began), err)
 	}
 }
@@ -224,7 +224,7 @@ func TestAWorkerThatStopsAtOnceHandsOver(t *testing.T) {
 	url := testenv.NATS(t).ClientURL()
 	w := ledWorker(t, url, "db")
 	deciding(t, []*led{w}, 0)
-	time.Sleep(2 * settleEvery) // it is not new
+	time.Sleep(2 * decidingAskInterval) // it is not new
 	end := asking(t, url)
 	next := ledWorker(t, url, "db")
 	for next.Deciding() {
@@ -244,7 +244,7 @@ func TestWorkersFarFromTheirServerStandBy(t *testing.T) {
 	w := newWay(t, testenv.NATS(t), 12*time.Millisecond, asIs) // an answer takes 48 ms
 	all := []*led{ledWorker(t, w.url, "db"), ledWorker(t, w.url, "db")}
 	deciding(t, all, 0)
-	time.Sleep(3 * settleEvery)
+	time.Sleep(3 * decidingAskInterval)
 	deciding(t, all, 0)
 }
 
@@ -253,10 +253,10 @@ func TestAWorkerThatStoodStillBlamesNobody(t *testing.T) {
 	t.Parallel()
 	l := new(lead)
 	for range 100 {
-		l.took += (time.Millisecond - l.took) / 16
+		l.answerTime += (time.Millisecond - l.answerTime) / 16
 	}
 	for range 5 {
-		if l.slow(time.Second) {
+		if l.answersSlowly(time.Second) {
 			t.Fatal("a few late answers are taken for a slow worker")
 		}
 	}
@@ -271,7 +271,7 @@ func TestManyWorkersComeAndGo(t *testing.T) {
 	end := asking(t, srv.ClientURL())
 	for range 3 {
 		next := ledWorkers(t, srv.ClientURL(), 5)
-		time.Sleep(settleEvery / 2)
+		time.Sleep(decidingAskInterval / 2)
 		var stops sync.WaitGroup
 		for _, w := range all {
 			stops.Go(func() {

@@ -219,7 +219,7 @@ func TestALoneWorkerHandsOverToNobody(t *testing.T) {
 	t.Parallel()
 	w := ledWorker(t, testenv.NATS(t).ClientURL(), "db")
 	deciding(t, []*led{w}, 0)
-	if began := time.Now(); w.Stop(t.Context()) != nil || time.Since(began) >= handOverTime {
+	if began := time.Now(); w.Stop(t.Context()) != nil || time.Since(began) >= handOverTimeout {
 		t.Errorf("the stop took %s", time.Since(began))
 	}
 }
@@ -234,7 +234,7 @@ func TestAWorkerThatDiesIsReplacedByOne(t *testing.T) {
 	for all[0].Deciding() == all[1].Deciding() { // until all but one stand by again
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(2 * settleEvery) // and it stays so
+	time.Sleep(2 * decidingAskInterval) // and it stays so
 	if all[0].Deciding() == all[1].Deciding() {
 		t.Errorf("the first of two that are left decides: %t, and the other: %t", all[0].Deciding(), all[1].Deciding())
 	}
@@ -282,7 +282,7 @@ func TestAWorkerThatHangsIsReplacedByAll(t *testing.T) {
 	deciding(t, all)
 	other.silent.Store(true)
 	deciding(t, all, 0, 1)
-	time.Sleep(2 * settleEvery)
+	time.Sleep(2 * decidingAskInterval)
 	deciding(t, all, 0, 1)
 	other.silent.Store(false)
 	deciding(t, all)
@@ -341,7 +341,7 @@ func TestWorkersOfOtherStoresDecide(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
 	all := []*led{ledWorker(t, url, "one"), ledWorker(t, url, "another")}
-	time.Sleep(2 * settleEvery)
+	time.Sleep(2 * decidingAskInterval)
 	deciding(t, all, 0, 1)
 }
 
@@ -388,7 +388,7 @@ func TestWhatIsNoQuestionIsNotAnswered(t *testing.T) {
 	for _, q := range []struct{ reply, data string }{
 		{"_INBOX.me", `{"since":0,"worker":"me"}`}, {limits.SubjectConsume, `{"since":0,"worker":"me"}`},
 		{reply, ``}, {reply, `{"since":-1,"worker":"me"}`}, {reply, `{"since":0}`}, {reply, `[]`}, {reply, `{"since":0,"worker":"` + string(make([]byte, 600)) + `"}`},
-		{reply, fmt.Sprintf(`{"since":0,"worker":%q}`, w.lead.standing.Load().Worker)},
+		{reply, fmt.Sprintf(`{"since":0,"worker":%q}`, w.lead.own.Load().Worker)},
 	} {
 		if err := nc.PublishRequest(w.lead.subject(), q.reply, []byte(q.data)); err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 func TestALineThatComesAgainIsCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var lines texts
+		var lines logThrottles
 		expect := func(text string, want int64) {
 			t.Helper()
 			if got := lines.due(text); got != want {
@@ -23,14 +23,14 @@ func TestALineThatComesAgainIsCounted(t *testing.T) {
 			expect("a", 0)
 		}
 		expect("b", 1)
-		time.Sleep(sayEvery)
+		time.Sleep(logInterval)
 		expect("a", 6)
 		expect("a", 0)
-		for i := range 3 * textsMost {
+		for i := range 3 * maxThrottledTexts {
 			expect(fmt.Sprint("other ", i), 1)
 		}
-		if len(lines.all) > textsMost {
-			t.Errorf("%d texts are remembered", len(lines.all))
+		if len(lines.byText) > maxThrottledTexts {
+			t.Errorf("%d texts are remembered", len(lines.byText))
 		}
 	})
 }

@@ -40,8 +40,8 @@ func BenchmarkDenied(b *testing.B) {
 			ask := func(key int) {
 				body = strconv.AppendInt(append(body[:0], `{"key":"bench:key:`...), int64(key), 10)
 				body = append(body, `","limit":1,"window":"1h"}`...)
-				c.Request = engine.Request{Limits: c.only[:0], Done: done}
-				if err := d.request(engine.Consume, body, nil, &c.Request); err != nil {
+				c.Request = engine.Request{Limits: c.oneLimit[:0], Done: done}
+				if err := d.decode(engine.Consume, body, nil, &c.Request); err != nil {
 					b.Fatal(err)
 				}
 				if err := e.Submit(&c.Request); err != nil {

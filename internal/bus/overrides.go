@@ -29,7 +29,7 @@ func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.cfg.Logger.Info("override set", overrideTold(&o)...)
+	s.cfg.Logger.Info("override set", overrideAttrs(&o)...)
 	return limits.OverrideReply{Override: wireOverride(&o)}, nil
 }
 
@@ -55,25 +55,25 @@ func (s *Service) knownOverride(o *overrides.Override) error {
 }
 
 // overrideTold is an override for the log, which is all that is left of one that was replaced or deleted.
-func overrideTold(o *overrides.Override) []any {
-	told := []any{"policy", o.Policy, "name", o.Name, "subject", o.Subject}
+func overrideAttrs(o *overrides.Override) []any {
+	attrs := []any{"policy", o.Policy, "name", o.Name, "subject", o.Subject}
 	if o.Limit != 0 {
-		told = append(told, "limit", o.Limit)
+		attrs = append(attrs, "limit", o.Limit)
 	}
 	if o.Window != "" {
-		told = append(told, "window", o.Window)
+		attrs = append(attrs, "window", o.Window)
 	}
 	if o.Burst != nil {
-		told = append(told, "burst", *o.Burst)
+		attrs = append(attrs, "burst", *o.Burst)
 	}
 	if o.Unlimited {
-		told = append(told, "unlimited", true)
+		attrs = append(attrs, "unlimited", true)
 	}
 	until := "deleted"
 	if o.ExpiresAt != 0 {
 		until = time.UnixMilli(o.ExpiresAt).UTC().Format(time.RFC3339)
 	}
-	return append(told, "until", until, "by", o.By, "reason", o.Reason)
+	return append(attrs, "until", until, "by", o.By, "reason", o.Reason)
 }
 
 func (s *Service) decodeOverride(data []byte) (o overrides.Override, err error) {

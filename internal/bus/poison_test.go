@@ -162,7 +162,7 @@ func TestOneBadEventHoldsNobodyUp(t *testing.T) {
 	consume(t, nc, k)
 	k.wait(t, 298, 2)
 	settled(t, js)
-	if tries != [2]int{mostStrikes, mostStrikes} {
+	if tries != [2]int{maxStrikes, maxStrikes} {
 		t.Errorf("tried alone %v times", tries)
 	}
 	for _, p := range k.poisoned {
@@ -182,7 +182,7 @@ func TestStoreThatIsAwayPoisonsNothing(t *testing.T) {
 	k := newTaker()
 	asked := 0
 	k.refuse = func(events []alerts.Event) error {
-		if asked++; asked < 6 || asked%2 == 0 && asked < 6+2*(mostStrikes-1) && len(events) > 0 {
+		if asked++; asked < 6 || asked%2 == 0 && asked < 6+2*(maxStrikes-1) && len(events) > 0 {
 			return errors.New("connection refused")
 		}
 		return nil
@@ -259,7 +259,7 @@ func TestAnOutageAmidHalvesGivesAllBack(t *testing.T) {
 					t.Fatalf("%d events came again, want both", len(both))
 				}
 				_ = l.c.handle(t.Context(), both)
-				l.c.giveBack()
+				l.c.returnAll()
 			}
 			if refused != "" || len(l.k.poisoned) > 0 {
 				t.Errorf("still to be refused %q; put aside %+v", refused, l.k.poisoned)

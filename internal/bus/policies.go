@@ -31,7 +31,7 @@ func (p *parser) resolvePolicy(req *engine.Request) error {
 		if q.Policy != "" {
 			req.Refusal = unknownPolicy(q.Policy, "the limiter has no policies; start it with --policies FILE")
 		} else {
-			p.unlimited()
+			p.onNoPolicies()
 		}
 		return nil
 	}
@@ -83,7 +83,7 @@ func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 	r := s.cfg.Policies.Report()
 	reply.Hash, reply.LoadedAt, reply.Failures = r.Hash, r.LoadedAt.UnixMilli(), r.Failures
 	if r.Err != nil {
-		reply.Error = cut(r.Err.Error(), maxReloadError)
+		reply.Error = truncate(r.Err.Error(), maxReloadError)
 	}
 	all := r.Current.Policies()
 	from := 0
@@ -144,7 +144,7 @@ func policyLimits(specs []policy.LimitSpec) (list []limits.PolicyLimit) {
 }
 
 // cut shortens text to some bytes.
-func cut(s string, most int) string {
+func truncate(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}

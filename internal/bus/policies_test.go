@@ -299,7 +299,7 @@ func TestAnIDSurvivesAReload(t *testing.T) {
 	print := func(k *policy.Keeper, body string) [32]byte {
 		d.policies = k
 		var r engine.Request
-		if err := d.request(engine.Consume, []byte(body), nil, &r); err != nil {
+		if err := d.decode(engine.Consume, []byte(body), nil, &r); err != nil {
 			t.Fatal(err)
 		}
 		return r.Fingerprint

@@ -5,28 +5,28 @@ import "github.com/seed503877ad/limits"
 // quick reads in place the requests that nearly all are: a flat object, or such objects under limits, of strings
 // without escapes in printable ASCII and of whole numbers. Whatever is unusual or wrong it leaves to the reader, so
 // that one place alone knows the mistakes. What it takes, the reader takes as the same question.
-type quick struct {
+type quickScanner struct {
 	data []byte
 	at   int
 	// costed says that the cost was given, which cannot be seen from a cost of 1.
-	costed bool
+	hasCost bool
 }
 
 // quick reads the request into the question, which is of no use when it fails.
-func (p *parser) quick(data []byte) bool {
+func (p *parser) parseQuick(data []byte) bool {
 	if len(data) > limits.MaxRequestBytes {
 		return false
 	}
-	q := quick{data: data}
-	return q.object(func(name []byte) bool { return p.quickTop(&q, name) }) && q.ended()
+	q := quickScanner{data: data}
+	return q.object(func(name []byte) bool { return p.quickTopField(&q, name) }) && q.atEnd()
 }
 
 // quickTop reads a member of the request.
-func (p *parser) quickTop(q *quick, name []byte) (ok bool) {
+func (p *parser) quickTopField(q *quickScanner, name []byte) (ok bool) {
 	switch string(name) {
 	case "cost":
-		if !q.costed {
-			q.costed = true
+		if !q.hasCost {
+			q.hasCost = true
 			p.cost, ok = q.number(1, limits.MaxAmount)
 		}
 	case "id":
@@ -36,17 +36,17 @@ func (p *parser) quickTop(q *quick, name []byte) (ok bool) {
 	case "limits":
 		if p.given == 0 {
 			p.given = givenLimits
-			ok = p.quickItems(q)
+			ok = p.quickLimits(q)
 		}
 	default:
-		ok = p.quickSpec(q, &p.top, name)
+		ok = p.quickSpecField(q, &p.top, name)
 	}
 	return ok
 }
 
 // quickItems reads the items of form 2.
-func (p *parser) quickItems(q *quick) bool {
-	if !q.take('[') {
+func (p *parser) quickLimits(q *quickScanner) bool {
+	if !q.accept('[') {
 		return false
 	}
 	for {
@@ -55,17 +55,17 @@ func (p *parser) quickItems(q *quick) bool {
 		}
 		p.items = append(p.items, spec{})
 		s := &p.items[len(p.items)-1]
-		if !q.object(func(name []byte) bool { return p.quickSpec(q, s, name) }) {
+		if !q.object(func(name []byte) bool { return p.quickSpecField(q, s, name) }) {
 			return false
 		}
-		if !q.take(',') {
-			return q.take(']')
+		if !q.accept(',') {
+			return q.accept(']')
 		}
 	}
 }
 
 // quickSpec reads a member of a limit.
-func (p *parser) quickSpec(q *quick, s *spec, name []byte) (ok bool) {
+func (p *parser) quickSpecField(q *quickScanner, s *spec, name []byte) (ok bool) {
 	field := specField(name)
 	if field < 0 || s.has(field) {
 		return false
@@ -81,33 +81,33 @@ func (p *parser) quickSpec(q *quick, s *spec, name []byte) (ok bool) {
 	case specBurst:
 		s.burst, ok = q.number(0, limits.MaxAmount)
 	default:
-		word := q.plain()
-		ok = len(word) > 0 && p.word(s, field, word) == nil
+		word := q.plainString()
+		ok = len(word) > 0 && p.setText(s, field, word) == nil
 	}
 	return ok
 }
 
 // object reads an object of one member or more; member reads the value of each.
-func (q *quick) object(member func(name []byte) bool) bool {
-	if !q.take('{') {
+func (q *quickScanner) object(member func(name []byte) bool) bool {
+	if !q.accept('{') {
 		return false
 	}
 	for {
-		name := q.plain()
-		if !q.take(':') || !member(name) {
+		name := q.plainString()
+		if !q.accept(':') || !member(name) {
 			return false
 		}
-		if !q.take(',') {
-			return q.take('}')
+		if !q.accept(',') {
+			return q.accept('}')
 		}
 	}
 }
 
 // ended tells whether nothing follows.
-func (q *quick) ended() bool { return q.peek() == 0 && q.at == len(q.data) }
+func (q *quickScanner) atEnd() bool { return q.peek() == 0 && q.at == len(q.data) }
 
 // peek gives the next byte that is no white space; 0 at the end, too.
-func (q *quick) peek() byte {
+func (q *quickScanner) peek() byte {
 	for ; q.at < len(q.data); q.at++ {
 		switch c := q.data[q.at]; c {
 		case ' ', '\t', '\n', '\r':
@@ -119,7 +119,7 @@ func (q *quick) peek() byte {
 }
 
 // take goes past c, if it is next.
-func (q *quick) take(c byte) bool {
+func (q *quickScanner) accept(c byte) bool {
 	if q.peek() != c {
 		return false
 	}
@@ -128,8 +128,8 @@ func (q *quick) take(c byte) bool {
 }
 
 // plain reads a string of printable ASCII without escapes; empty for any other.
-func (q *quick) plain() []byte {
-	if !q.take('"') {
+func (q *quickScanner) plainString() []byte {
+	if !q.accept('"') {
 		return nil
 	}
 	for i, c := range q.data[q.at:] {
@@ -146,8 +146,8 @@ func (q *quick) plain() []byte {
 }
 
 // text reads a string of 1 to max bytes, and keeps it.
-func (q *quick) text(max int) (string, bool) {
-	s := q.plain()
+func (q *quickScanner) text(max int) (string, bool) {
+	s := q.plainString()
 	if len(s) == 0 || len(s) > max {
 		return "", false
 	}
@@ -155,7 +155,7 @@ func (q *quick) text(max int) (string, bool) {
 }
 
 // number reads a whole number. A fraction or an exponent stays behind, where nothing takes it.
-func (q *quick) number(min, max int64) (n int64, ok bool) {
+func (q *quickScanner) number(min, max int64) (n int64, ok bool) {
 	q.peek()
 	begin := q.at
 	for q.at < len(q.data) && q.data[q.at]-'0' <= 9 && n <= max {

@@ -12,16 +12,16 @@ import (
 )
 
 // both reads data both ways: quick gives the question or nil, and strict too.
-func both(d *decoder, data []byte) (quick, strict *question, err error) {
-	read := func(read func(p *parser) bool) *question {
+func both(d *decoder, data []byte) (quick, strict *parsedRequest, err error) {
+	read := func(read func(p *parser) bool) *parsedRequest {
 		p := d.parsers.New().(*parser)
 		p.reset()
 		if !read(p) {
 			return nil
 		}
-		return &p.question
+		return &p.parsedRequest
 	}
-	quick = read(func(p *parser) bool { return p.quick(data) })
+	quick = read(func(p *parser) bool { return p.parseQuick(data) })
 	strict = read(func(p *parser) bool {
 		err = p.document(data, p.topMember)
 		return err == nil

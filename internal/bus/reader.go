@@ -240,9 +240,9 @@ func (r *reader) syntax(err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return badInput("json", "", "the request is not valid JSON: it ends too early")
 	case errors.As(err, &se):
-		return badInput("json", "", "the request is not valid JSON: %s at byte %d", plain(se.Err.Error()), se.ByteOffset)
+		return badInput("json", "", "the request is not valid JSON: %s at byte %d", replaceUnprintable(se.Err.Error()), se.ByteOffset)
 	default:
-		return badInput("json", "", "the request is not valid JSON: %s", plain(err.Error()))
+		return badInput("json", "", "the request is not valid JSON: %s", replaceUnprintable(err.Error()))
 	}
 }
 
@@ -257,7 +257,7 @@ func mixedForms(field, format string, args ...any) error {
 }
 
 // plain makes text that may repeat the request's bytes fit for a header.
-func plain(s string) string {
+func replaceUnprintable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			return '?'

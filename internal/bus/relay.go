@@ -45,13 +45,13 @@ type RelayConfig struct {
 const (
 	// gather is how long the relay lets events come together after it has published some, so that many small commits do
 	// not cost a transaction each. An event that comes alone does not wait.
-	gather = 50 * time.Millisecond
+	batchDelay = 50 * time.Millisecond
 	// ackTimeout is how long a batch may wait for its acknowledgements.
 	ackTimeout = 5 * time.Second
 	// refusedFor is after what time an event is tried again that the stream does not take as it is; refusedMost bounds how many
 	// are passed over at a time.
-	refusedFor  = time.Minute
-	refusedMost = 4096
+	refusedRetry = time.Minute
+	maxRefused   = 4096
 	// drainTimeout is how long, after Run's context has ended, the relay goes on with what is in the outbox.
 	drainTimeout = 5 * time.Second
 )
@@ -76,19 +76,19 @@ func (c *RelayConfig) defaults() error {
 // Relay publishes events from the outbox to JetStream. An event leaves the outbox only after JetStream has
 // acknowledged it, so one may be published twice, with the same id, but none is lost.
 type Relay struct {
-	cfg   RelayConfig
-	js    jetstream.JetStream
-	forms eventForms
-	wake  chan struct{}
+	cfg       RelayConfig
+	js        jetstream.JetStream
+	templates eventTemplates
+	wake      chan struct{}
 	// ready says that the stream was seen since the last failure.
 	ready  bool
 	outage *outage.Log
 	// refused are events that are not published as they are, by when they are tried again.
-	refused map[string]time.Time
-	refusal *outage.Log
+	setAsideUntil map[string]time.Time
+	refusal       *outage.Log
 	// unnoted are those among them that the outbox does not know of yet.
-	unnoted   []string
-	unnotable seldom
+	unsaved      []string
+	saveFailures logThrottle
 }
 
 // NewRelay makes a relay; Run runs it.
@@ -96,7 +96,7 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
-	forms, err := newEventForms(cfg.Origin)
+	forms, err := newEventTemplates(cfg.Origin)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
@@ -109,9 +109,9 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	return &Relay{
-		cfg: cfg, js: js, forms: forms, wake: make(chan struct{}, 1),
-		outage:  outage.New(cfg.Logger, slog.LevelError, "events wait in the outbox", "events are published again"),
-		refused: map[string]time.Time{},
+		cfg: cfg, js: js, templates: forms, wake: make(chan struct{}, 1),
+		outage:        outage.New(cfg.Logger, slog.LevelError, "events wait in the outbox", "events are published again"),
+		setAsideUntil: map[string]time.Time{},
 		refusal: outage.New(cfg.Logger, slog.LevelError, "an event waits in the outbox, because of what it is; others go on",
 			"no event waits for what it is any more"),
 	}, nil
@@ -143,9 +143,9 @@ func (r *Relay) Run(ctx context.Context) {
 				continue
 			}
 			if n > 0 {
-				_ = sleep(ctx, gather)
+				_ = sleep(ctx, batchDelay)
 			}
-			r.idle(ctx)
+			r.waitForWork(ctx)
 		}
 	}
 	r.drain(context.WithoutCancel(ctx))
@@ -168,7 +168,7 @@ func (r *Relay) drain(ctx context.Context) {
 }
 
 // idle waits until there may be something to do.
-func (r *Relay) idle(ctx context.Context) {
+func (r *Relay) waitForWork(ctx context.Context) {
 	t := time.NewTimer(r.cfg.Poll)
 	defer t.Stop()
 	select {
@@ -191,7 +191,7 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		}
 		r.ready = true
 	}
-	asked := r.cfg.Batch + len(r.refused)
+	asked := r.cfg.Batch + len(r.setAsideUntil)
 	n, err = r.cfg.Outbox.Relay(ctx, asked, func(ctx context.Context, events []engine.Event) ([]string, error) {
 		more = len(events) == asked
 		return r.publish(ctx, events)
@@ -201,22 +201,22 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		r.ready = false
 		return n, more, fmt.Errorf("relay events: %w", err)
 	}
-	r.noteRefused(ctx)
+	r.saveRefused(ctx)
 	return n, more, nil
 }
 
 // noteRefused tells the outbox of what is refused since it was told last. Where that fails others go on, and it is told with the next.
-func (r *Relay) noteRefused(ctx context.Context) {
-	if len(r.unnoted) == 0 {
+func (r *Relay) saveRefused(ctx context.Context) {
+	if len(r.unsaved) == 0 {
 		return
 	}
-	if err := r.cfg.Outbox.RefuseEvents(ctx, r.unnoted); err != nil {
-		if r.unnotable.due() > 0 {
-			r.cfg.Logger.Warn("note events that are refused; alerts are not resolved meanwhile", "events", len(r.unnoted), "error", err)
+	if err := r.cfg.Outbox.RefuseEvents(ctx, r.unsaved); err != nil {
+		if r.saveFailures.due() > 0 {
+			r.cfg.Logger.Warn("note events that are refused; alerts are not resolved meanwhile", "events", len(r.unsaved), "error", err)
 		}
 		return
 	}
-	r.unnoted = nil
+	r.unsaved = nil
 }
 
 // publish sends the events and waits for their acknowledgements. One that is refused for itself holds nothing else up: it stays
@@ -228,25 +228,25 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 	ids := make([]string, 0, len(events))
 	var errs []error
 	failed := func(act, id string, err error, mend string) {
-		if err = fmt.Errorf("%s event %s: %w", act, id, err); mend == "" || !r.refuse(id, err, mend) {
+		if err = fmt.Errorf("%s event %s: %w", act, id, err); mend == "" || !r.setAside(id, err, mend) {
 			errs = append(errs, err)
 		}
 	}
 	now := time.Now()
 	for i := 0; i < len(events) && len(futures) < r.cfg.Batch; i++ {
 		e := &events[i]
-		if again, is := r.refused[e.ID]; is && now.Before(again) {
+		if again, is := r.setAsideUntil[e.ID]; is && now.Before(again) {
 			continue
 		}
-		m, err := r.forms.message(e)
+		m, err := r.templates.message(e)
 		if err != nil {
 			failed("build", e.ID, err, "run a limiter of the release that wrote it")
 			continue
 		}
 		f, err := r.js.PublishMsgAsync(m, jetstream.WithExpectStream(limits.EventStream))
 		if err != nil {
-			failed("publish", e.ID, err, room(err))
-			if room(err) != "" {
+			failed("publish", e.ID, err, sizeRemedy(err))
+			if sizeRemedy(err) != "" {
 				continue
 			}
 			break
@@ -254,19 +254,19 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 		futures, ids = append(futures, f), append(ids, e.ID)
 	}
 	for i, f := range futures {
-		if err := await(ctx, f); err != nil {
-			failed("publish", ids[i], wayOut(err), room(err))
+		if err := awaitAck(ctx, f); err != nil {
+			failed("publish", ids[i], explainJetStream(err), sizeRemedy(err))
 			continue
 		}
 		acked = append(acked, ids[i])
-		delete(r.refused, ids[i])
+		delete(r.setAsideUntil, ids[i])
 	}
-	r.forgive(now)
-	return acked, firstOf(errs)
+	r.dropStale(now)
+	return acked, firstError(errs)
 }
 
 // room says what to raise when an event is too large, which says nothing of others; nothing for any other error.
-func room(err error) string {
+func sizeRemedy(err error) string {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return "raise max_payload of the NATS server"
@@ -278,31 +278,31 @@ func room(err error) string {
 }
 
 // refuse notes that an event is refused, if there is room.
-func (r *Relay) refuse(id string, err error, mend string) bool {
-	if _, is := r.refused[id]; !is && len(r.refused) == refusedMost {
+func (r *Relay) setAside(id string, err error, mend string) bool {
+	if _, is := r.setAsideUntil[id]; !is && len(r.setAsideUntil) == maxRefused {
 		return false
-	} else if !is && len(r.unnoted) < refusedMost {
-		r.unnoted = append(r.unnoted, id)
+	} else if !is && len(r.unsaved) < maxRefused {
+		r.unsaved = append(r.unsaved, id)
 	}
 	r.refusal.Tried(err, "mend", mend)
-	r.refused[id] = time.Now().Add(refusedFor)
+	r.setAsideUntil[id] = time.Now().Add(refusedRetry)
 	return true
 }
 
 // forgive forgets the refused that were not met any more, when they were to be tried again: somebody has removed them.
-func (r *Relay) forgive(now time.Time) {
-	for id, again := range r.refused {
-		if now.Sub(again) > refusedFor {
-			delete(r.refused, id)
+func (r *Relay) dropStale(now time.Time) {
+	for id, again := range r.setAsideUntil {
+		if now.Sub(again) > refusedRetry {
+			delete(r.setAsideUntil, id)
 		}
 	}
-	if len(r.refused) == 0 {
+	if len(r.setAsideUntil) == 0 {
 		r.refusal.Tried(nil)
 	}
 }
 
 // await waits for an acknowledgement. One that is there counts even when ctx has ended.
-func await(ctx context.Context, f jetstream.PubAckFuture) error {
+func awaitAck(ctx context.Context, f jetstream.PubAckFuture) error {
 	select {
 	case <-f.Ok():
 		return nil
@@ -319,7 +319,7 @@ func await(ctx context.Context, f jetstream.PubAckFuture) error {
 }
 
 // firstOf keeps one error of many that are alike.
-func firstOf(errs []error) error {
+func firstError(errs []error) error {
 	switch len(errs) {
 	case 0:
 		return nil

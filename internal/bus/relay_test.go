@@ -85,7 +85,7 @@ func warning(n int) engine.Event {
 // eventMsg is an event as the relay publishes it.
 func eventMsg(t testing.TB, e *engine.Event) *nats.Msg {
 	t.Helper()
-	forms, err := newEventForms(Origin{"urn:test", "http://h/schemas"})
+	forms, err := newEventTemplates(Origin{"urn:test", "http://h/schemas"})
 	if err != nil {
 		t.Fatal(err)
 	}

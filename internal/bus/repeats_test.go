@@ -17,7 +17,7 @@ func TestRepeatsAskTheSame(t *testing.T) {
 	bodies := []string{
 		hot, hot + " ", with(`"cost":3`), with(`"consistency":"leased"`), with(`"id":"x"`), with(`"cost":0`), items(1), items(2),
 		items(limits.MaxLimits), `{"\u006bey":"é","limit":1,"window":"day","timezone":"Europe/Berlin"}`,
-		`{"attributes":{"ip":"x"}}`, `{"limits":[` + item(1) + `],"id":"x"}`, hot + strings.Repeat(" ", repeatBytes), ``,
+		`{"attributes":{"ip":"x"}}`, `{"limits":[` + item(1) + `],"id":"x"}`, hot + strings.Repeat(" ", maxCachedBody), ``,
 	}
 	verbs := []engine.Verb{engine.Consume, engine.Check, engine.Record, engine.Refund}
 	fresh := testDecoder(t)
@@ -27,8 +27,8 @@ func TestRepeatsAskTheSame(t *testing.T) {
 			data := []byte(rapid.SampledFrom(bodies).Draw(t, "body"))
 			verb := rapid.SampledFrom(verbs).Draw(t, "verb")
 			var got, want engine.Request
-			_, wantErr := fresh.read(verb, bytes.Clone(data), &want) // which remembers nothing
-			err := d.request(verb, data, nil, &got)
+			_, wantErr := fresh.parse(verb, bytes.Clone(data), &want) // which remembers nothing
+			err := d.decode(verb, data, nil, &got)
 			clear(data) // it is the connection's
 			for i := range got.Limits {
 				got.Limits[i].Ref = nil // says nothing of what is asked
@@ -50,7 +50,7 @@ func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
 			t.Fatalf("before request %d it is known: %t, want %t", i+1, got, known)
 		}
 		var r engine.Request
-		if err := d.request(engine.Consume, data, nil, &r); err != nil {
+		if err := d.decode(engine.Consume, data, nil, &r); err != nil {
 			t.Fatal(err)
 		}
 		if i == 3 && (ref == nil || r.Limits[0].Ref != ref) {
@@ -64,7 +64,7 @@ func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
 	for _, body := range []string{with(`"id":"x"`), `{"attributes":{"ip":"x"}}`, items(limits.MaxLimits)} {
 		var r engine.Request
 		for range 3 {
-			if err := d.request(engine.Check, []byte(body), nil, &r); err != nil {
+			if err := d.decode(engine.Check, []byte(body), nil, &r); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -76,7 +76,7 @@ func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
 
 // found tells whether a body is remembered.
 func found(d *decoder, data []byte) bool {
-	at := d.repeats.place(data)
-	at.recall(data)
-	return at.known != nil
+	at := d.cache.locate(data)
+	at.lookup(data)
+	return at.hit != nil
 }

@@ -28,7 +28,7 @@ func PublishReport(ctx context.Context, nc *nats.Conn, from Origin, r *limits.Re
 		return fmt.Errorf("publish report of %s: %w", r.Date, err)
 	}
 	if _, err := js.PublishMsg(ctx, m, jetstream.WithExpectStream(limits.EventStream)); err != nil {
-		return fmt.Errorf("publish report of %s: %w", r.Date, wayOut(err))
+		return fmt.Errorf("publish report of %s: %w", r.Date, explainJetStream(err))
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func readers(t *testing.T) map[string]func(data []byte) error {
 	s := &Service{decoder: d, now: time.Now}
 	return map[string]func(data []byte) error{
 		limits.SubjectConsume: func(b []byte) error {
-			err := d.request(engine.Consume, b, nil, &engine.Request{})
+			err := d.decode(engine.Consume, b, nil, &engine.Request{})
 			if e := new(limits.Error); errors.As(err, &e) && e.Status == 404 {
 				return nil // well said, of a policy that is not there
 			}

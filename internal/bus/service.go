@@ -87,30 +87,30 @@ func (c *ServiceConfig) defaults() error {
 type Service struct {
 	cfg ServiceConfig
 	// micro answers. Where lead changes who decides, next takes its place when the server is known to have its subscriptions.
-	micro, next *answering
-	lead        *lead
+	current, next *microService
+	lead          *lead
 	// others is how many subscriptions of the connection are not those of micro, next and lead, and verbs how many a micro service has beside
 	// its endpoints. drains is since when the subscriptions of those that were replaced are ending, the zero time for none, and reconnects
 	// how often the connection was made anew before.
-	others, verbs int
-	drains        time.Time
-	reconnects    uint64
+	otherSubs, controlSubs int
+	drainingSince          time.Time
+	reconnectsBefore       uint64
 
 	decoder *decoder
 	calls   sync.Pool
 	// reads and statuses have a value for each of them that runs, verifies for each request that waits for a look-up of its
 	// API key, and settles for each settle.
-	reads, statuses   chan struct{}
-	verifies, settles chan struct{}
-	writes            chan struct{} // one for each answer that is being written beside the reading
-	now               func() time.Time
+	readSlots, statusSlots   chan struct{}
+	verifySlots, settleSlots chan struct{}
+	writeSlots               chan struct{} // one for each answer that is being written beside the reading
+	now                      func() time.Time
 	// ctx ends the reads of a service whose Stop ran out of time.
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	// unanswered counts the requests that wait for their answer, ignored those that cannot have one, and lost the answers that
 	// the connection would not take.
-	unanswered, ignored, lost atomic.Int64
+	pending, unanswerable, lostAnswers atomic.Int64
 	// failures has an [outage.Log] for each subject that the store has failed.
 	failures sync.Map
 	stopOnce sync.Once
@@ -128,8 +128,8 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		return nil, err
 	}
 	d.policies = cfg.Policies
-	asked := new(seldom)
-	d.unlimited = func() {
+	asked := new(logThrottle)
+	d.onNoPolicies = func() {
 		if n := asked.due(); n > 0 {
 			cfg.Logger.Warn("requests ask for the policies that match, and pass without a limit: this limiter has none; start it with --policies FILE", "requests", n)
 		}
@@ -137,31 +137,31 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Overrides != nil {
 		d.overrides = cfg.Overrides
 	}
-	s := &Service{cfg: cfg, decoder: d, reads: make(chan struct{}, maxReads), statuses: make(chan struct{}, maxStatuses),
-		verifies: make(chan struct{}, maxVerifies), settles: make(chan struct{}, maxSettles), writes: make(chan struct{}, maxWrites), now: time.Now, stopped: make(chan struct{})}
+	s := &Service{cfg: cfg, decoder: d, readSlots: make(chan struct{}, maxReads), statusSlots: make(chan struct{}, maxStatuses),
+		verifySlots: make(chan struct{}, maxVerifies), settleSlots: make(chan struct{}, maxSettles), writeSlots: make(chan struct{}, maxWrites), now: time.Now, stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
-	s.others = cfg.Conn.NumSubscriptions()
-	if s.micro, err = s.listen(true); err != nil {
+	s.otherSubs = cfg.Conn.NumSubscriptions()
+	if s.current, err = s.startMicro(true); err != nil {
 		return nil, err
 	}
-	s.verbs = cfg.Conn.NumSubscriptions() - s.others - s.micro.subs
-	if err := subscribed(cfg.Conn); err != nil {
-		_ = s.micro.Stop()
+	s.controlSubs = cfg.Conn.NumSubscriptions() - s.otherSubs - s.current.endpoints
+	if err := confirmSubscriptions(cfg.Conn); err != nil {
+		_ = s.current.Stop()
 		return nil, fmt.Errorf("subscribe endpoints: %w", err)
 	}
-	s.takeInline()
-	if h := hearingOf(cfg.Conn); h != nil {
+	s.installInline()
+	if h := guardOf(cfg.Conn); h != nil {
 		var subjects []string
 		for _, e := range s.endpoints(true) {
 			subjects = append(subjects, e.subject)
 		}
-		h.guard(subjects)
+		h.watch(subjects)
 	}
 	if cfg.Lead != nil {
 		if s.lead, err = startLead(*cfg.Lead, s); err != nil {
-			s.takeNothing()
-			_ = s.micro.Stop()
+			s.removeInline()
+			_ = s.current.Stop()
 			return nil, err
 		}
 	}
@@ -172,12 +172,12 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 func (s *Service) Deciding() bool { return s.lead == nil || s.lead.deciding.Load() }
 
 // flushTime bounds how long the server may take to tell that it has all subscriptions, or all answers.
-const flushTime = 5 * time.Second
+const confirmTimeout = 5 * time.Second
 
 // subscribed waits until the server has all subscriptions, since only then is a service ready. What it refuses comes before its
 // answer, as an error of the connection alone.
-func subscribed(nc *nats.Conn) error {
-	if err := nc.FlushTimeout(flushTime); err != nil {
+func confirmSubscriptions(nc *nats.Conn) error {
+	if err := nc.FlushTimeout(confirmTimeout); err != nil {
 		return err
 	}
 	switch err := nc.LastError(); {
@@ -193,7 +193,7 @@ func subscribed(nc *nats.Conn) error {
 // the answer: a request belongs to the engine no longer than until its Done is called.
 type call struct {
 	engine.Request
-	only        [1]engine.Limit
+	oneLimit    [1]engine.Limit
 	reply, body []byte
 	// conn is what the request was read from where that was not nats.go.
 	conn *natsconn.Conn
@@ -210,13 +210,13 @@ func (s *Service) newCall() any {
 
 // decides is the handler of a verb. Callbacks of an endpoint run one at a time, so it decodes, hands the request
 // to the engine, and is done; the engine's call of Done sends the answer.
-func (s *Service) decides(m micro.Request) {
+func (s *Service) handleDecision(m micro.Request) {
 	if !answerable(m.Reply()) {
 		s.ignore(m)
 		return
 	}
 	c := s.call(nil, []byte(m.Reply()))
-	err := c.decode(decided[m.Subject()], m.Data(), nil)
+	err := c.decode(engineVerbs[m.Subject()], m.Data(), nil)
 	if err == nil {
 		err = c.submit()
 	}
@@ -233,14 +233,14 @@ func (s *Service) call(conn *natsconn.Conn, reply []byte) *call {
 }
 
 // decode reads the request; at is as for [decoder.request]. When it fails the call is over.
-func (c *call) decode(verb engine.Verb, data []byte, at *place) error {
-	c.Request = engine.Request{Limits: c.only[:0], OnError: c.svc.cfg.OnError, Done: c.answer}
+func (c *call) decode(verb engine.Verb, data []byte, at *cacheLookup) error {
+	c.Request = engine.Request{Limits: c.oneLimit[:0], OnError: c.svc.cfg.OnError, Done: c.answer}
 	if c.conn != nil {
 		c.Received = c.conn.ReceivedAt()
 	}
-	err := c.svc.decoder.request(verb, data, at, &c.Request)
+	err := c.svc.decoder.decode(verb, data, at, &c.Request)
 	if err != nil {
-		c.over()
+		c.release()
 	}
 	return err
 }
@@ -251,14 +251,14 @@ func (c *call) submit() error {
 	s.begin()
 	err := s.cfg.Engine.Submit(&c.Request)
 	if err != nil {
-		c.over()
+		c.release()
 		s.end()
 	}
 	return err
 }
 
 // over gives the call back, to be used again.
-func (c *call) over() {
+func (c *call) release() {
 	c.conn = nil
 	c.svc.calls.Put(c)
 }
@@ -272,10 +272,10 @@ func (c *call) done(d engine.Decision, err error) {
 	} else {
 		c.body = appendReply(c.body[:0], c.Verb, &d, c.Cost)
 		if !c.answerInline() {
-			c.answerOver()
+			c.answerViaNATS()
 		}
 	}
-	c.over()
+	c.release()
 	s.end()
 }
 
@@ -288,30 +288,30 @@ const (
 	// store does not answer before they give up.
 	readTimeout = limits.DefaultTimeout * 3 / 4
 	// longTimeout bounds what goes through as many rows as there are. The client verbs wait longer for those.
-	longTimeout = 5 * time.Second
+	scanTimeout = 5 * time.Second
 )
 
 // answers is the handler of an endpoint that reads the store.
-func (s *Service) answers(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
-	return s.beside(s.reads, readTimeout, answer)
+func (s *Service) readHandler(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
+	return s.asyncHandler(s.readSlots, readTimeout, answer)
 }
 
 // works is the handler of an endpoint that may have to go through many rows.
-func (s *Service) works(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
-	return s.beside(s.reads, longTimeout, answer)
+func (s *Service) scanHandler(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
+	return s.asyncHandler(s.readSlots, scanTimeout, answer)
 }
 
 // beside is a handler that runs beside the callback, as long as there is room.
-func (s *Service) beside(room chan struct{}, most time.Duration, answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
+func (s *Service) asyncHandler(slots chan struct{}, timeout time.Duration, answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
 	return func(m micro.Request) {
 		if !answerable(m.Reply()) {
 			s.ignore(m)
 			return
 		}
 		s.begin()
-		if !aside(room, func() {
+		if !tryGo(slots, func() {
 			defer s.end()
-			ctx, cancel := context.WithTimeout(s.ctx, most)
+			ctx, cancel := context.WithTimeout(s.ctx, timeout)
 			defer cancel()
 			s.read(ctx, m.Subject(), m.Reply(), m.Data(), answer)
 		}) {
@@ -322,14 +322,14 @@ func (s *Service) beside(room chan struct{}, most time.Duration, answer func(ctx
 }
 
 // aside has f run on a goroutine of its own, if there is room.
-func aside(room chan struct{}, f func()) bool {
+func tryGo(slots chan struct{}, f func()) bool {
 	select {
-	case room <- struct{}{}:
+	case slots <- struct{}{}:
 	default:
 		return false
 	}
 	go func() {
-		defer func() { <-room }()
+		defer func() { <-slots }()
 		f()
 	}()
 	return true
@@ -344,12 +344,12 @@ func (s *Service) read(ctx context.Context, subject, reply string, data []byte,
 	}
 	if err != nil {
 		if e := wireError(err, nil); e.Status == 503 {
-			s.unavailable(subject, err)
+			s.noteStoreFailure(subject, err)
 		}
 		s.publish(s.errorMsg(reply, err))
 		return
 	}
-	s.available(subject)
+	s.noteStoreAnswer(subject)
 	s.answer(reply, body)
 }
 
@@ -366,7 +366,7 @@ func (s *Service) answer(reply string, body []byte) {
 
 // unavailable notes a request that the store failed, and available one that it did not: the log tells when an endpoint begins to
 // fail, and when it is over.
-func (s *Service) unavailable(subject string, err error) {
+func (s *Service) noteStoreFailure(subject string, err error) {
 	log, known := s.failures.Load(subject)
 	if !known {
 		log, _ = s.failures.LoadOrStore(subject, outage.New(s.cfg.Logger, slog.LevelWarn, "the store fails requests", "the store answers "+subject+" again"))
@@ -374,7 +374,7 @@ func (s *Service) unavailable(subject string, err error) {
 	log.(*outage.Log).Tried(err, "endpoint", subject)
 }
 
-func (s *Service) available(subject string) {
+func (s *Service) noteStoreAnswer(subject string) {
 	if log, failed := s.failures.Load(subject); failed {
 		log.(*outage.Log).Tried(nil)
 	}
@@ -393,14 +393,14 @@ func (s *Service) sent(err error) {
 	if err == nil {
 		return
 	}
-	if n := s.lost.Add(1); n%1000 == 1 {
+	if n := s.lostAnswers.Add(1); n%1000 == 1 {
 		s.cfg.Logger.Warn("publish reply", "error", err, "lost", n)
 	}
 }
 
 // ignore drops a request that cannot be answered; the first is logged, and then every 1000th.
 func (s *Service) ignore(m micro.Request) {
-	if n := s.ignored.Add(1); n%1000 == 1 {
+	if n := s.unanswerable.Add(1); n%1000 == 1 {
 		s.cfg.Logger.Warn("a request has no reply subject, or one that is not answered", "subject", m.Subject(), "reply", m.Reply(), "ignored", n)
 	}
 }
@@ -413,9 +413,9 @@ func answerable[T string | []byte](reply T) bool {
 	return len(reply) > 0 && len(reply) <= natsconn.MaxReplySubject && !begins("$") && !begins("limits.") && !begins("alerts.")
 }
 
-func (s *Service) begin() { s.unanswered.Add(1) }
+func (s *Service) begin() { s.pending.Add(1) }
 
-func (s *Service) end() { s.unanswered.Add(-1) }
+func (s *Service) end() { s.pending.Add(-1) }
 
 // sleep waits, unless ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {

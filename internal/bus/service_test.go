@@ -159,7 +159,7 @@ func TestStatusListReset(t *testing.T) {
 func TestReadsAreBounded(t *testing.T) {
 	e := &fakeEngine{submit: allowing, block: make(chan struct{}), entered: make(chan struct{}, 1)}
 	s, nc := serve(t, e)
-	for _, room := range []chan struct{}{s.reads, s.statuses} {
+	for _, room := range []chan struct{}{s.readSlots, s.statusSlots} {
 		for range cap(room) - 1 {
 			room <- struct{}{}
 		}
@@ -266,7 +266,7 @@ func TestStopAnswersEverything(t *testing.T) {
 	defer cancel()
 	go func() {
 		// The engine answers only when the stop has begun.
-		for !s.micro.Stopped() {
+		for !s.current.Stopped() {
 			runtime.Gosched()
 		}
 		for range 1000 {
@@ -276,7 +276,7 @@ func TestStopAnswersEverything(t *testing.T) {
 	if err := s.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if n := s.unanswered.Load(); n != 0 {
+	if n := s.pending.Load(); n != 0 {
 		t.Errorf("%d in flight", n)
 	}
 	_ = nc.Flush()
@@ -317,7 +317,7 @@ func TestMessageWithoutReplyIsIgnored(t *testing.T) {
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := s.ignored.Load(); n != 1001 {
+	if n := s.unanswerable.Load(); n != 1001 {
 		t.Errorf("%d ignored", n)
 	}
 	text := log.String()
@@ -381,8 +381,8 @@ func TestAnAnswerThatIsTooLargeIsSaid(t *testing.T) {
 	}
 	s, nc := serve(t, &fakeEngine{submit: allowing, counters: many})
 	m := ask(t, nc, limits.SubjectStatus, `{"key":"k"}`)
-	if !strings.Contains(string(m.Data), `"too_large"`) || s.lost.Load() != 0 {
-		t.Errorf("%d bytes: %.200s; %d lost", len(m.Data), m.Data, s.lost.Load())
+	if !strings.Contains(string(m.Data), `"too_large"`) || s.lostAnswers.Load() != 0 {
+		t.Errorf("%d bytes: %.200s; %d lost", len(m.Data), m.Data, s.lostAnswers.Load())
 	}
 }
 

@@ -49,7 +49,7 @@ var specNames = [...]string{"key", "limit", "window", "algorithm", "burst", "nam
 func (s *spec) has(field int) bool { return s.given&(1<<field) != 0 }
 
 // first names the first field that is given; empty when none is.
-func (s *spec) first() string {
+func (s *spec) firstGiven() string {
 	if s.given == 0 {
 		return ""
 	}
@@ -94,14 +94,14 @@ func (p *parser) specWord(s *spec, field int) error {
 	if err != nil {
 		return err
 	}
-	if err := p.word(s, field, text); err != nil {
+	if err := p.setText(s, field, text); err != nil {
 		return p.bad(name, "%s", err)
 	}
 	return nil
 }
 
 // word takes the text of such a field.
-func (d *decoder) word(s *spec, field int, text []byte) (err error) {
+func (d *decoder) setText(s *spec, field int, text []byte) (err error) {
 	switch field {
 	case specWindow:
 		s.window, err = d.windows.parse(text)
@@ -184,13 +184,13 @@ func identifier(key string) string {
 // fingerprint identifies what a request asks for, so that the same id with another request is noticed. It is
 // taken of the resolved request: white space, the order of members, and a default that is written out make no
 // difference. Of form 3 it is taken as asked: the limits of a policy may have changed until the request is repeated.
-func fingerprint(verb engine.Verb, req *engine.Request, q *question) [32]byte {
+func fingerprint(verb engine.Verb, req *engine.Request, q *parsedRequest) [32]byte {
 	b := make([]byte, 0, 256)
 	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	b = append(b, 1, byte(verb))
 	b = binary.AppendVarint(b, req.Cost)
 	resolved := req.Limits
-	if !q.inline() {
+	if !q.hasInlineLimits() {
 		resolved = nil
 	}
 	for i := range resolved {
@@ -211,7 +211,7 @@ func fingerprint(verb engine.Verb, req *engine.Request, q *question) [32]byte {
 			str(limits.Leased)
 		}
 	}
-	if !q.inline() {
+	if !q.hasInlineLimits() {
 		str(q.policy)
 		str(q.tier)
 		for _, name := range slices.Sorted(maps.Keys(q.attributes)) {

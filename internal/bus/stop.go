@@ -28,12 +28,12 @@ func (s *Service) Stop(ctx context.Context) error {
 
 func (s *Service) stop(ctx context.Context) error {
 	s.HandOver(ctx)
-	defer s.takeNothing()
-	s.ending()
+	defer s.removeInline()
+	s.noteDrain()
 	if s.next != nil {
 		_ = s.next.Stop() // as below
 	}
-	if err := s.micro.Stop(); err != nil {
+	if err := s.current.Stop(); err != nil {
 		return fmt.Errorf("stop micro service: %w", err)
 	}
 	// Stop only begins to drain. A subscription leaves the connection after its last callback has returned, so
@@ -43,15 +43,15 @@ func (s *Service) stop(ctx context.Context) error {
 			return fmt.Errorf("drain subscriptions: %w", err)
 		}
 	}
-	if s.ended() {
+	if s.drainEnded() {
 		if err := s.flush(ctx); err != nil { // before, what came on the last connection may still be taken
 			return fmt.Errorf("connect once more: %w", err)
 		}
 	}
-	s.takeNothing()
-	for s.unanswered.Load() > 0 {
+	s.removeInline()
+	for s.pending.Load() > 0 {
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return fmt.Errorf("wait for %d answers: %w", s.unanswered.Load(), err)
+			return fmt.Errorf("wait for %d answers: %w", s.pending.Load(), err)
 		}
 	}
 	if err := s.flush(ctx); err != nil {
@@ -62,7 +62,7 @@ func (s *Service) stop(ctx context.Context) error {
 
 // flush returns when the server has all that was published.
 func (s *Service) flush(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, flushTime)
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	return s.cfg.Conn.FlushWithContext(ctx)
 }

@@ -24,7 +24,7 @@ func TestAStopWhileTheServerIsAwayLeavesNothing(t *testing.T) {
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Stop(t.Context()) }()
-	for !s.micro.Stopped() {
+	for !s.current.Stopped() {
 		time.Sleep(time.Millisecond)
 	}
 	server.Start()

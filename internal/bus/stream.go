@@ -19,7 +19,7 @@ import (
 var eventSubjects = []string{limits.EventWarning, limits.EventExceeded, limits.EventReport}
 
 // crossings are the subjects of the events that alerts are made of.
-var crossings = []string{limits.EventWarning, limits.EventExceeded}
+var alertableSubjects = []string{limits.EventWarning, limits.EventExceeded}
 
 // maxMessage is the most bytes of a message of the stream of events, with its headers: an alerter has as many in memory as it pulls
 // at a time. An event has a few thousand, and a report, of which a character may be written as six, up to about 150,000.
@@ -61,7 +61,7 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 		return fmt.Errorf("publish to stream %s: it acknowledges nothing (no_ack), so no event would be known to be there; "+
 			"nats stream edit %s --ack", want.Name, want.Name)
 	}
-	if subject, taken := takesRequests(cfg.Subjects); taken {
+	if subject, taken := requestSubjectIn(cfg.Subjects); taken {
 		return fmt.Errorf("publish to stream %s: its subject %s takes requests, which it answers in place of a limiter, and keeps; "+
 			"nats stream edit %s --subjects %s", want.Name, subject, want.Name, strings.Join(want.Subjects, ","))
 	}
@@ -90,7 +90,7 @@ func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 			return s, nil
 		}
 		if try == 3 {
-			return nil, fmt.Errorf("create it: %w", noRoom(err, want))
+			return nil, fmt.Errorf("create it: %w", explainNoRoom(err, want))
 		}
 	}
 }
@@ -99,14 +99,14 @@ func wrapStream(act, stream string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s stream %s: %w", act, stream, wayOut(err))
+	return fmt.Errorf("%s stream %s: %w", act, stream, explainJetStream(err))
 }
 
 // wayOut says of an error of JetStream what to do about it, where that is known.
-func wayOut(err error) error { return unanswered(inTheWay(err)) }
+func explainJetStream(err error) error { return explainNoAnswer(explainOtherStream(err)) }
 
 // unanswered says where to look when JetStream says nothing, as it does of what it cannot write, or is not there.
-func unanswered(err error) error {
+func explainNoAnswer(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
 		return fmt.Errorf("%w: JetStream is not enabled on this NATS server, or not for this account, or has no leader yet", err)
 	}
@@ -125,7 +125,7 @@ const (
 )
 
 // noRoom says what to do where the server has no room for all that the stream may keep: it reserves that when it makes one.
-func noRoom(err error, want jetstream.StreamConfig) error {
+func explainNoRoom(err error, want jetstream.StreamConfig) error {
 	api, is := errors.AsType[*jetstream.APIError](err)
 	if is && (api.ErrorCode == errNoRoomOfAccount || api.ErrorCode == errNoRoomInCluster || api.ErrorCode == errNoRoomOfServer) {
 		return fmt.Errorf("%w: it reserves %d MiB; give NATS more room (max_file_store, a larger disk), or make a smaller one: "+
@@ -141,7 +141,7 @@ const (
 )
 
 // inTheWay says what to do about another stream with the subjects.
-func inTheWay(err error) error {
+func explainOtherStream(err error) error {
 	if api, is := errors.AsType[*jetstream.APIError](err); is && (api.ErrorCode == errNotTheStream || api.ErrorCode == errSubjectsOverlap) {
 		return fmt.Errorf("%w: another stream has its subjects; find it and take them from it: nats stream ls --subject SUBJECT", err)
 	}
@@ -153,7 +153,7 @@ var requestSubjects = []string{limits.SubjectConsume, limits.SubjectCheck, limit
 	limits.SubjectStatus, limits.SubjectVerify, "limits.admin.>"}
 
 // takesRequests gives the first of a stream's subjects that takes some.
-func takesRequests(subjects []string) (subject string, taken bool) {
+func requestSubjectIn(subjects []string) (subject string, taken bool) {
 	for _, subject := range subjects {
 		if slices.ContainsFunc(requestSubjects, func(r string) bool { return overlap(subject, r) }) {
 			return subject, true

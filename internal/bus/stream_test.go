@@ -125,7 +125,7 @@ func TestAStreamThatTakesRequestsIsNamed(t *testing.T) {
 			t.Errorf("%v; want %s", err, want)
 		}
 	}
-	if subject, taken := takesRequests([]string{"limits.warning", "limits.usage", "limits.report", "alerts.>", "orders.*", "limits", "limits.admin", "*"}); taken {
+	if subject, taken := requestSubjectIn([]string{"limits.warning", "limits.usage", "limits.report", "alerts.>", "orders.*", "limits", "limits.admin", "*"}); taken {
 		t.Errorf("%s takes requests", subject)
 	}
 }

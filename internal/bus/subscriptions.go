@@ -14,12 +14,12 @@ import (
 // A server whose permissions change below a connection takes its subscriptions away and says so once. When they are granted again
 // nothing brings them back but another connection, which is made so long after, and after twice as long each time.
 const (
-	hearAgain     = 10 * time.Second
-	hearAgainMost = 5 * time.Minute
+	resubscribeAfter    = 10 * time.Second
+	maxResubscribeAfter = 5 * time.Minute
 )
 
 // hearing knows whether the server delivers what a connection has to hear.
-type hearing struct {
+type subscriptionGuard struct {
 	mu sync.Mutex
 	// subjects were granted at the start.
 	subjects []string
@@ -31,22 +31,22 @@ type hearing struct {
 }
 
 // hearingOf gives that of a connection of [Connect]; nil for another.
-func hearingOf(nc *nats.Conn) *hearing {
+func guardOf(nc *nats.Conn) *subscriptionGuard {
 	if d := dialerOf(nc); d != nil {
-		return &d.hearing
+		return &d.guard
 	}
 	return nil
 }
 
 // guard notes what the server has granted, for as long as the connection lasts.
-func (h *hearing) guard(subjects []string) {
+func (h *subscriptionGuard) watch(subjects []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.subjects = subjects
 }
 
 // note takes a violation of permissions, which may be of a subscription.
-func (h *hearing) note(nc *nats.Conn, err error, log *slog.Logger) {
+func (h *subscriptionGuard) noteViolation(nc *nats.Conn, err error, log *slog.Logger) {
 	_, rest, _ := strings.Cut(err.Error(), `Subscription to "`)
 	subject, _, _ := strings.Cut(rest, `"`)
 	h.mu.Lock()
@@ -58,10 +58,10 @@ func (h *hearing) note(nc *nats.Conn, err error, log *slog.Logger) {
 	if h.refused = subject; now.Before(h.due) {
 		return
 	}
-	if h.wait == 0 || !h.due.IsZero() && now.Sub(h.due) > 2*hearAgainMost { // it was granted meanwhile
-		h.wait = hearAgain
+	if h.wait == 0 || !h.due.IsZero() && now.Sub(h.due) > 2*maxResubscribeAfter { // it was granted meanwhile
+		h.wait = resubscribeAfter
 	} else {
-		h.wait = min(2*h.wait, hearAgainMost)
+		h.wait = min(2*h.wait, maxResubscribeAfter)
 	}
 	h.due = now.Add(h.wait)
 	log.Error("the NATS server does not deliver requests any more, and is asked again: grant the subscription to the user of "+
@@ -74,13 +74,13 @@ func (h *hearing) note(nc *nats.Conn, err error, log *slog.Logger) {
 }
 
 // again notes that the connection was made anew: what is refused is told behind that.
-func (h *hearing) again() {
+func (h *subscriptionGuard) reconnected() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.refused = ""
 }
 
-func (h *hearing) err() error {
+func (h *subscriptionGuard) err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.refused == "" {

@@ -29,8 +29,8 @@ type UsageReader interface {
 }
 
 // logsRequests takes lines of the request log, each by itself. Nobody waits for an answer, so only the log says what is wrong.
-func (s *Service) logsRequests() micro.HandlerFunc {
-	ignored := new(seldom)
+func (s *Service) usageLogHandler() micro.HandlerFunc {
+	ignored := new(logThrottle)
 	return func(m micro.Request) {
 		for _, line := range logLines(m.Data()) {
 			r, err := decodeLogEntry(line, time.Now())
@@ -47,7 +47,7 @@ func (s *Service) logsRequests() micro.HandlerFunc {
 }
 
 // mostLines is more than a message has room for: the shortest line has 63 bytes. An array of nothing would keep decisions waiting.
-const mostLines = 300
+const maxLogLines = 300
 
 // logLines gives the lines of a message: it, or those of the array that it is. Of an array that is none, is empty, or has too much of
 // anything it makes one line, of which [decodeLogEntry] says what is wrong.
@@ -61,7 +61,7 @@ func logLines(data []byte) []json.RawMessage {
 	var lines []json.RawMessage
 	for array.More() {
 		var line json.RawMessage
-		if err := array.Decode(&line); err != nil || len(lines) == mostLines {
+		if err := array.Decode(&line); err != nil || len(lines) == maxLogLines {
 			return whole
 		}
 		lines = append(lines, line)

@@ -30,7 +30,7 @@ func (s *Service) verify(m micro.Request) {
 		return
 	}
 	s.begin()
-	if !aside(s.verifies, func() { s.lookUp(m.Reply(), q) }) {
+	if !tryGo(s.verifySlots, func() { s.lookUp(m.Reply(), q) }) {
 		s.refuse(m, engine.ErrOverloaded)
 		s.end()
 	}
@@ -44,12 +44,12 @@ func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
 	defer cancel()
 	k, code, err := s.cfg.Keys.Verify(ctx, q.APIKey)
 	if err != nil {
-		s.unavailable(limits.SubjectVerify, err)
+		s.noteStoreFailure(limits.SubjectVerify, err)
 		s.publish(s.errorMsg(reply, err))
 		s.end()
 		return
 	}
-	s.available(limits.SubjectVerify)
+	s.noteStoreAnswer(limits.SubjectVerify)
 	s.verified(reply, q, &k, code)
 }
 

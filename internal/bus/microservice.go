@@ -11,15 +11,15 @@ import (
 
 // answering is a micro service that answers on all subjects, or on all but those that are decided on. It has so many subscriptions for
 // them, and the verbs of micro.
-type answering struct {
+type microService struct {
 	micro.Service
-	decides bool
-	subs    int
+	decides   bool
+	endpoints int
 	// inline counts by subject what was taken before it.
-	inline map[string]*inline
+	inlineStats map[string]*inlineStats
 }
 
-func (s *Service) listen(decide bool) (*answering, error) {
+func (s *Service) startMicro(decide bool) (*microService, error) {
 	m, err := micro.AddService(s.cfg.Conn, micro.Config{
 		Name: limits.ServiceName, Version: semver(s.cfg.Version), QueueGroup: limits.QueueGroup,
 		Description: "Rate limiting over NATS: decisions, usage and administration; the endpoints say which of them are served here",
@@ -36,32 +36,32 @@ func (s *Service) listen(decide bool) (*answering, error) {
 		_ = m.Stop()
 		return nil, err
 	}
-	return &answering{Service: m, decides: decide, subs: len(endpoints)}, nil
+	return &microService{Service: m, decides: decide, endpoints: len(endpoints)}, nil
 }
 
 // decideOrNot changes what is answered, without a moment in which less is. An endpoint cannot be taken from a micro service, so there
 // is another one. What the server does not confirm stays as it is, until this is called again.
-func (s *Service) decideOrNot(decide bool) (err error) {
-	if s.next == nil && s.micro.decides == decide {
+func (s *Service) setDeciding(decide bool) (err error) {
+	if s.next == nil && s.current.decides == decide {
 		return nil
 	}
 	if s.next == nil {
-		if s.next, err = s.listen(decide); err != nil {
+		if s.next, err = s.startMicro(decide); err != nil {
 			return err
 		}
 	}
-	if err := s.cfg.Conn.FlushTimeout(settleEvery); err != nil {
+	if err := s.cfg.Conn.FlushTimeout(decidingAskInterval); err != nil {
 		return fmt.Errorf("subscribe endpoints: %w", err)
 	}
-	replaced := s.micro
+	replaced := s.current
 	if s.next.decides == decide {
-		s.micro = s.next
-		s.takeInline()
+		s.current = s.next
+		s.installInline()
 	} else { // it was for what is not wanted any more
 		replaced = s.next
 	}
 	s.next = nil
-	s.ending()
+	s.noteDrain()
 	if err := replaced.Stop(); err != nil { // it is what answers what was taken
 		return fmt.Errorf("stop micro service: %w", err)
 	}
@@ -69,36 +69,36 @@ func (s *Service) decideOrNot(decide bool) (err error) {
 }
 
 // ending notes that subscriptions begin to end.
-func (s *Service) ending() {
-	if s.drains.IsZero() {
-		s.reconnects = s.cfg.Conn.Stats().Reconnects
+func (s *Service) noteDrain() {
+	if s.drainingSince.IsZero() {
+		s.reconnectsBefore = s.cfg.Conn.Stats().Reconnects
 	}
-	s.drains = time.Now()
+	s.drainingSince = time.Now()
 }
 
 // drainMost is how long subscriptions may take to end that nobody waits for.
-const drainMost = 30 * time.Second
+const maxDrain = 30 * time.Second
 
 // drained looks whether those that were replaced have ended.
-func (s *Service) drained(leads int) {
-	if s.drains.IsZero() {
+func (s *Service) checkDrained(leads int) {
+	if s.drainingSince.IsZero() {
 		return
 	}
-	known := s.others + leads + s.micro.subs + s.verbs
+	known := s.otherSubs + leads + s.current.endpoints + s.controlSubs
 	if s.next != nil {
-		known += s.next.subs + s.verbs
+		known += s.next.endpoints + s.controlSubs
 	}
-	if s.cfg.Conn.NumSubscriptions() > known && time.Since(s.drains) < drainMost {
+	if s.cfg.Conn.NumSubscriptions() > known && time.Since(s.drainingSince) < maxDrain {
 		return
 	}
-	s.ended()
+	s.drainEnded()
 }
 
 // ended is for when subscriptions have ended. When the connection is made anew meanwhile, nats.go subscribes to what it drains once more, and
 // then forgets it without a word to the server, which goes on sending requests there. One more connection ends that; again says that there is one.
-func (s *Service) ended() (again bool) {
-	s.drains = time.Time{}
-	if s.cfg.Conn.Stats().Reconnects == s.reconnects {
+func (s *Service) drainEnded() (again bool) {
+	s.drainingSince = time.Time{}
+	if s.cfg.Conn.Stats().Reconnects == s.reconnectsBefore {
 		return false
 	}
 	s.cfg.Logger.Info("the connection to NATS is made once more, since it was made anew while subscriptions ended")

@@ -24,12 +24,12 @@ func embedUnmended(t *testing.T, log *journal) (*Embedded, jetstream.JetStream) 
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Shutdown)
-	e.stopMending()
-	e.mending.stop, e.mending.stopped = func() {}, make(chan struct{})
-	if e.mending.root, err = os.Open(e.server.StoreDir()); err != nil {
+	e.stopRepair()
+	e.repairer.stop, e.repairer.stopped = func() {}, make(chan struct{})
+	if e.repairer.root, err = os.Open(e.server.StoreDir()); err != nil {
 		t.Fatal(err)
 	}
-	close(e.mending.stopped)
+	close(e.repairer.stopped)
 	js := testenv.JetStream(t, dial(t, e.URL()))
 	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	t.Parallel()
 	var log journal
 	e, js := embedUnmended(t, &log)
-	dir := e.mending.dir
+	dir := e.repairer.dir
 	publish := func(id string, size int, within time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
@@ -61,7 +61,7 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	if err := publish("first", 1, patience); err != nil {
 		t.Fatal(err)
 	}
-	e.mend()
+	e.repair()
 	if log.String() != "" {
 		t.Errorf("all is well, and the log says\n%s", &log)
 	}
@@ -70,13 +70,13 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	if err := os.Rename(messages, messages+".gone"); err != nil {
 		t.Fatal(err)
 	}
-	e.mending.dir = filepath.Join(dir, "missing") // as if there were no room
-	for e.mending.complaint(e.server) == "" {     // until the server needs another file
+	e.repairer.dir = filepath.Join(dir, "missing") // as if there were no room
+	for e.repairer.healthError(e.server) == "" {   // until the server needs another file
 		_ = publish("", maxMessage-1000, impatience) // with room for headers
 	}
 	before := stored()
 	for range 4 { // the first waits for the second
-		e.mend()
+		e.repair()
 	}
 	if n := strings.Count(log.String(), "cannot write its streams"); n != 1 {
 		t.Errorf("said %d times that there is nowhere to write, want once:\n%s", n, &log)
@@ -85,11 +85,11 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	if err := os.Rename(messages+".gone", messages); err != nil {
 		t.Fatal(err)
 	}
-	e.mending.dir = dir
+	e.repairer.dir = dir
 	if publish("before", 1, impatience) == nil {
 		t.Fatal("the server takes events again by itself: mending is needless")
 	}
-	e.mend()
+	e.repair()
 	if !strings.Contains(log.String(), "opened its streams again") {
 		t.Errorf("the log does not say that the streams are open again:\n%s", &log)
 	}
@@ -113,29 +113,29 @@ func TestNothingIsOpenedAgainForStreamsThatComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := func(name string) string {
-		dir := filepath.Join(e.mending.dir, "jetstream", "$G", "streams", name)
+		dir := filepath.Join(e.repairer.dir, "jetstream", "$G", "streams", name)
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		return dir
 	}
 	folder(".deleted") // as long as the server removes what is in it
-	e.mend()
-	e.mend()
+	e.repair()
+	e.repair()
 	for range 3 {
 		dir := folder("coming") // is there before the stream is
-		e.mend()
+		e.repair()
 		if err := os.Remove(dir); err != nil {
 			t.Fatal(err)
 		}
-		e.mend()
+		e.repair()
 	}
 	if _, err := js.Stream(t.Context(), config.Name); err != nil || log.String() != "" {
 		t.Errorf("%v; the log says\n%s", err, &log)
 	}
 	folder("empty") // as of a stream that could not be created
-	e.mend()
-	e.mend()
+	e.repair()
+	e.repair()
 	if log.String() != "" {
 		t.Errorf("an empty folder is taken for a stream:\n%s", &log)
 	}
@@ -144,8 +144,8 @@ func TestNothingIsOpenedAgainForStreamsThatComeAndGo(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(broken, "meta.inf"), []byte("no stream"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		e.mend()
-		e.mend()
+		e.repair()
+		e.repair()
 		if _, err := js.AccountInfo(t.Context()); err != nil { // see below
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func TestNothingIsOpenedAgainForStreamsThatComeAndGo(t *testing.T) {
 		if err := os.RemoveAll(broken); err != nil {
 			t.Fatal(err)
 		}
-		e.mend()
+		e.repair()
 		// The server begins goroutines when it opens its streams, which read what it writes when it opens them again (nats-server 2.15).
 		if _, err := js.AccountInfo(t.Context()); err != nil {
 			t.Fatal(err)
@@ -183,12 +183,12 @@ func TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone(t *testing.T) {
 			if err := publish(20 * time.Second); err != nil {
 				t.Fatal(err)
 			}
-			path := gone(e.mending.dir)
+			path := gone(e.repairer.dir)
 			if err := os.Rename(path, path+".moved"); err != nil {
 				t.Fatal(err)
 			}
 			for range 4 {
-				e.mend()
+				e.repair()
 			}
 			if publish(300*time.Millisecond) == nil {
 				t.Error("an event was acknowledged that nobody finds again")
@@ -200,7 +200,7 @@ func TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone(t *testing.T) {
 			if err := os.Rename(path+".moved", path); err != nil {
 				t.Fatal(err)
 			}
-			e.mend()
+			e.repair()
 			if !strings.Contains(log.String(), "opened its streams again") {
 				t.Errorf("the log does not say that the streams are open again:\n%s", &log)
 			}

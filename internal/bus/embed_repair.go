@@ -18,15 +18,15 @@ import (
 
 // mendEvery is how often the embedded server is asked how it is. What it complains of twice in a row stands: a stream that is
 // created or deleted just then is one that it could not recover, too.
-const mendEvery = 2 * time.Second
+const repairInterval = 2 * time.Second
 
 // mendRoom is how many bytes must find room on the disk before streams are opened again.
-const mendRoom = 1 << 20
+const probeBytes = 1 << 20
 
 // mending opens the streams of the embedded server again. It keeps the first error of writing to a stream, such as that of a
 // full disk, and takes nothing for the stream any more, as long as it has it open; some errors close all streams. When the
 // files of a stream are gone, on the other hand, it goes on as if nothing were, and acknowledges what nobody finds again.
-type mending struct {
+type streamRepairer struct {
 	dir     string
 	streams server.JetStreamConfig
 	log     *slog.Logger
@@ -36,31 +36,31 @@ type mending struct {
 	gone, suspect string
 	// accepted are complaints that opening the streams does not end; seen is the one of the last look, and told the last that
 	// was logged.
-	accepted   map[string]bool
-	seen, told string
-	stop       context.CancelFunc
-	stopped    chan struct{}
+	tolerated             map[string]bool
+	lastError, lastLogged string
+	stop                  context.CancelFunc
+	stopped               chan struct{}
 }
 
-func (e *Embedded) startMending(cfg EmbedConfig) error {
+func (e *Embedded) startRepair(cfg EmbedConfig) error {
 	root, err := os.Open(e.server.StoreDir())
 	if err != nil {
 		return fmt.Errorf("embed NATS: open the folder of its streams: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	e.mending = mending{
+	e.repairer = streamRepairer{
 		dir: cfg.StoreDir, streams: *e.server.JetStreamConfig(), log: cfg.Logger, root: root, stop: stop, stopped: make(chan struct{}),
 	}
-	e.mending.streams.StoreDir = cfg.StoreDir // the server adds its own folder
-	e.mending.accept(e.server)
+	e.repairer.streams.StoreDir = cfg.StoreDir // the server adds its own folder
+	e.repairer.tolerateAll(e.server)
 	go func() {
-		defer close(e.mending.stopped)
-		tick := time.NewTicker(mendEvery)
+		defer close(e.repairer.stopped)
+		tick := time.NewTicker(repairInterval)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				e.mend()
+				e.repair()
 			case <-ctx.Done():
 				return
 			}
@@ -69,23 +69,23 @@ func (e *Embedded) startMending(cfg EmbedConfig) error {
 	return nil
 }
 
-func (e *Embedded) stopMending() {
-	e.mending.stop()
-	<-e.mending.stopped
-	_ = e.mending.root.Close()
+func (e *Embedded) stopRepair() {
+	e.repairer.stop()
+	<-e.repairer.stopped
+	_ = e.repairer.root.Close()
 }
 
 // mend opens the streams again if one of them has come to be of no use, and there is room. It closes them while their files are
 // gone, so that nothing is acknowledged for them.
-func (e *Embedded) mend() {
-	m := &e.mending
+func (e *Embedded) repair() {
+	m := &e.repairer
 	wasGone := m.gone
 	if m.gone = m.missing(e.server); m.gone != "" {
 		err := fmt.Errorf("%s was removed or replaced while the limiter runs", m.gone)
 		if wasGone == "" {
 			err = errors.Join(err, e.server.ShutdownJetStream())
 		}
-		m.tell("the files of the embedded NATS server's streams are gone: events wait in the outbox until they are put back, or the "+
+		m.logOnce("the files of the embedded NATS server's streams are gone: events wait in the outbox until they are put back, or the "+
 			"limiter is restarted, which begins new streams", "", err)
 		return
 	}
@@ -93,55 +93,55 @@ func (e *Embedded) mend() {
 		m.open(e.server, wasGone+" was gone")
 		return
 	}
-	complaint := m.complaint(e.server)
-	stands := complaint == m.seen
-	m.seen = complaint
+	complaint := m.healthError(e.server)
+	stands := complaint == m.lastError
+	m.lastError = complaint
 	if complaint == "" {
-		m.told = ""
+		m.lastLogged = ""
 	}
 	if complaint == "" || !stands {
 		return
 	}
-	if err := m.tryRoom(); err != nil {
-		m.tell("the embedded NATS server cannot write its streams; events wait until it can", complaint, err)
+	if err := m.tryWrite(); err != nil {
+		m.logOnce("the embedded NATS server cannot write its streams; events wait until it can", complaint, err)
 		return
 	}
 	m.open(e.server, complaint)
 }
 
 // open opens the streams again, after what was wrong with them.
-func (m *mending) open(s *server.Server, complaint string) {
+func (m *streamRepairer) open(s *server.Server, complaint string) {
 	err := s.ShutdownJetStream()
 	if err == nil {
 		streams := m.streams
 		err = s.EnableJetStream(&streams)
 	}
 	if err == nil {
-		if still := m.complaint(s); still != "" {
-			m.accept(s)
+		if still := m.healthError(s); still != "" {
+			m.tolerateAll(s)
 			err = errors.New(still)
 		}
 	}
 	if err != nil {
-		m.tell("the embedded NATS server cannot open its streams again; restart the limiter", complaint, err)
+		m.logOnce("the embedded NATS server cannot open its streams again; restart the limiter", complaint, err)
 		return
 	}
-	m.told = ""
+	m.lastLogged = ""
 	m.log.Info("the embedded NATS server has opened its streams again", "after", complaint)
 }
 
 // tell logs an error that was not logged just before.
-func (m *mending) tell(text, complaint string, err error) {
-	if m.told == text {
+func (m *streamRepairer) logOnce(text, complaint string, err error) {
+	if m.lastLogged == text {
 		return
 	}
-	m.told = text
+	m.lastLogged = text
 	m.log.Error(text, "error", err, "server", complaint)
 }
 
 // missing is a file or folder of the streams that is not where it was. A stream that is created or deleted just then has no files
 // either, so the second look in a row counts.
-func (m *mending) missing(s *server.Server) string {
+func (m *streamRepairer) missing(s *server.Server) string {
 	dir := m.root.Name()
 	there, err := os.Stat(dir)
 	if opened, failed := m.root.Stat(); failed == nil && (isGone(err) || err == nil && !os.SameFile(there, opened)) {
@@ -189,11 +189,11 @@ func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // complaint is the first that the server has about its streams and that is not accepted. What it does not complain about any
 // more is accepted no longer.
-func (m *mending) complaint(s *server.Server) (first string) {
-	all := complaints(s)
-	maps.DeleteFunc(m.accepted, func(e string, _ bool) bool { return !slices.Contains(all, e) })
+func (m *streamRepairer) healthError(s *server.Server) (first string) {
+	all := healthErrors(s)
+	maps.DeleteFunc(m.tolerated, func(e string, _ bool) bool { return !slices.Contains(all, e) })
 	for _, e := range all {
-		if !m.accepted[e] {
+		if !m.tolerated[e] {
 			return e
 		}
 	}
@@ -201,16 +201,16 @@ func (m *mending) complaint(s *server.Server) (first string) {
 }
 
 // accept takes all that the server complains about now for what opening the streams does not end.
-func (m *mending) accept(s *server.Server) {
-	m.accepted = make(map[string]bool)
-	for _, e := range complaints(s) {
-		m.accepted[e] = true
+func (m *streamRepairer) tolerateAll(s *server.Server) {
+	m.tolerated = make(map[string]bool)
+	for _, e := range healthErrors(s) {
+		m.tolerated[e] = true
 	}
 }
 
 // complaints leaves out folders that hold no stream: the server moves a stream that was deleted to a name that begins with a point,
 // and removes its files while the client has its answer; and it leaves an empty one where it could not create a stream.
-func complaints(s *server.Server) (all []string) {
+func healthErrors(s *server.Server) (all []string) {
 	for _, e := range s.Healthz(&server.HealthzOptions{Details: true}).Errors {
 		switch e.Type {
 		case server.HealthzErrorJetStream:
@@ -227,13 +227,13 @@ func complaints(s *server.Server) (all []string) {
 }
 
 // tryRoom writes a file where the streams are.
-func (m *mending) tryRoom() (err error) {
+func (m *streamRepairer) tryWrite() (err error) {
 	f, err := os.CreateTemp(m.dir, "room-*")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
-	if _, err := f.Write(make([]byte, mendRoom)); err != nil {
+	if _, err := f.Write(make([]byte, probeBytes)); err != nil {
 		return err
 	}
 	return f.Sync()
