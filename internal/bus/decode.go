@@ -19,7 +19,8 @@ type decoder struct {
 	// policies and overrides answer form 3; nil for none.
 	policies  Policies
 	overrides policy.Finder
-	// unlimited is told of requests for the policies that match, where there are none.
+	// onNoPolicies is called for a request that asks for all policies that match when there are
+	// none.
 	onNoPolicies func()
 }
 
@@ -33,28 +34,29 @@ func newDecoder(warning float64) (*decoder, error) {
 	return d, nil
 }
 
-// request decodes data into req, whose Limits it appends to; at is nil where it was not looked up before. The error is a *[limits.Error].
-func (d *decoder) decode(verb engine.Verb, data []byte, cached *cacheLookup, req *engine.Request) error {
-	if cached == nil {
+// decode reads data into req, to whose Limits it appends. lookup is what the cache has for data, or
+// nil if nobody has looked yet. The error is a *[limits.Error].
+func (d *decoder) decode(verb engine.Verb, data []byte, lookup *cacheLookup, req *engine.Request) error {
+	if lookup == nil {
 		unseen := d.cache.locate(data)
-		cached = &unseen
+		lookup = &unseen
 	}
-	if cached.hit == nil {
-		cached.lookup(data) // it may have come with this one
+	if lookup.hit == nil {
+		lookup.search(data) // an equal request of the same batch may have been stored since
 	}
-	if k := cached.hit; k != nil {
+	if k := lookup.hit; k != nil {
 		req.Verb, req.Limits, req.Cost = verb, append(req.Limits, k.limits...), k.cost
 		return nil
 	}
 	pure, err := d.parse(verb, data, req)
 	if pure {
-		cached.store(data, req)
+		lookup.store(data, req)
 	}
 	return err
 }
 
-// read decodes data without a look at what came before. pure says that req would be the same at any time and, but for
-// the verb, for any verb.
+// parse decodes data without the cache. pure says that req depends on data alone: it would be the
+// same at any time and, apart from the verb, for any verb.
 func (d *decoder) parse(verb engine.Verb, data []byte, req *engine.Request) (pure bool, err error) {
 	p := d.parsers.Get().(*parser)
 	defer d.parsers.Put(p)
@@ -68,8 +70,8 @@ func (d *decoder) parse(verb engine.Verb, data []byte, req *engine.Request) (pur
 	return err == nil && p.id == "" && p.hasInlineLimits(), err
 }
 
-// policyRequest is request for one of form 3 whose parts were checked already. It may have more attributes than one that is
-// read: those of an API key beside its own.
+// policyRequest builds a request of form 3 whose parts were checked before. It may have more
+// attributes than a request on the wire: those of an API key besides its own.
 func (d *decoder) policyRequest(verb engine.Verb, r *limits.Request, req *engine.Request) error {
 	p := d.parsers.Get().(*parser)
 	defer d.parsers.Put(p)
@@ -79,7 +81,7 @@ func (d *decoder) policyRequest(verb engine.Verb, r *limits.Request, req *engine
 	return p.buildRequest(verb, req)
 }
 
-// ask fills the request with what the question asks for.
+// buildRequest fills req with what was parsed.
 func (p *parser) buildRequest(verb engine.Verb, req *engine.Request) error {
 	if err := p.resolve(req); err != nil {
 		return err
@@ -92,14 +94,15 @@ func (p *parser) buildRequest(verb engine.Verb, req *engine.Request) error {
 	return nil
 }
 
-// inline tells whether the question has limits of its own, and asks no policy.
+// hasInlineLimits reports whether the request gives its limits itself and uses no policy.
 func (q *parsedRequest) hasInlineLimits() bool { return q.given&^givenLimits == 0 }
 
-// question is a request as written, field by field valid.
+// parsedRequest is a request as written. Each field is valid by itself; whether they go together is
+// not checked yet.
 type parsedRequest struct {
 	top   spec
 	items []spec
-	// given has the bit of every top field that is there and no part of top.
+	// given has a bit for each top field that was given and is not part of top.
 	given  uint8
 	policy string
 	tier   string
@@ -109,7 +112,7 @@ type parsedRequest struct {
 	id         string
 }
 
-// The top fields beside those of form 1.
+// The bits of given.
 const (
 	givenLimits = 1 << iota
 	givenPolicy
@@ -117,7 +120,7 @@ const (
 	givenTier
 )
 
-// parser reads a question.
+// parser reads a request into its parsedRequest. Parsers are pooled.
 type parser struct {
 	*reader
 	*decoder
@@ -134,7 +137,7 @@ const (
 	topFields  = specFields + ", limits, policy, attributes, tier, cost, id"
 )
 
-// topMember reads a member of the request.
+// topMember reads a top-level member of the request.
 func (p *parser) topMember(name []byte) (err error) {
 	switch string(name) {
 	case "cost":
@@ -159,13 +162,13 @@ func (p *parser) topMember(name []byte) (err error) {
 	return err
 }
 
-// text reads a printable string and keeps it.
+// text reads a printable string and copies it.
 func (p *parser) text(field string, max int) (string, error) {
 	s, err := p.printable(field, 1, max)
 	return string(s), err
 }
 
-// limits reads the items of form 2.
+// readLimits reads the array of form 2.
 func (p *parser) readLimits() error {
 	if k := p.dec.PeekKind(); k != '[' {
 		v, err := p.value()
@@ -191,7 +194,7 @@ func (p *parser) readLimits() error {
 	return p.syntax(err)
 }
 
-// limit reads one item.
+// readLimit reads one item of that array.
 func (p *parser) readLimit() error {
 	if p.dec.PeekKind() != '{' {
 		v, err := p.value()
@@ -207,7 +210,7 @@ func (p *parser) readLimit() error {
 	return p.object(func(name []byte) error { return p.specMember(s, name, specFields) })
 }
 
-// attribute reads the attributes of form 3.
+// readAttributes reads the attributes of form 3.
 func (p *parser) readAttributes() error {
 	if p.dec.PeekKind() != '{' {
 		v, err := p.value()
@@ -249,7 +252,8 @@ func (p *parser) readAttributeValue(name string) (string, error) {
 	return string(s), nil
 }
 
-// forms says what the request gives of each form, in words; empty for a form it does not use.
+// forms returns, for each of the three forms, the name of a field of it that was given, or an empty
+// text.
 func (q *parsedRequest) forms() (inline, several, policy string) {
 	inline = q.top.firstGiven()
 	if q.given&givenLimits != 0 {
@@ -266,7 +270,7 @@ func (q *parsedRequest) forms() (inline, several, policy string) {
 	return inline, several, policy
 }
 
-// resolve turns the question into the limits of a request.
+// resolve turns what was parsed into the limits of req.
 func (p *parser) resolve(req *engine.Request) error {
 	inline, several, policy := p.forms()
 	switch {

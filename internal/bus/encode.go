@@ -8,8 +8,8 @@ import (
 	"github.com/seed503877ad/limits/internal/policy"
 )
 
-// appendReply appends the JSON of the [limits.Reply] that tells d, the answer to a request of cost. It is written
-// by hand because it is written for every request; a test holds it equal to the type.
+// appendReply appends the JSON of the [limits.Reply] for d, the decision on a request of cost. It
+// is written by hand because it runs for every request. A test compares it with the type.
 func appendReply(b []byte, verb engine.Verb, d *engine.Decision, cost int64) []byte {
 	s := d.Speaker()
 	b = append(b, `{"allowed":`...)
@@ -24,7 +24,7 @@ func appendReply(b []byte, verb engine.Verb, d *engine.Decision, cost int64) []b
 	if !d.Allowed {
 		b = appendDenial(b, verb, d, s, cost)
 	}
-	// A request that no policy matched has an empty list, to tell it from one with a limit.
+	// If no policy matched, the list is there and empty, to tell that from an answer about one limit.
 	if len(d.Results) != 1 || s.Policy != "" {
 		b = appendLimits(b, d.Results)
 	}
@@ -50,17 +50,18 @@ func appendDenial(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Resu
 		return appendString(append(b, `,"message":`...), string(policy.AppendMessage(nil, s, cost)))
 	}
 	b = append(b, `,"message":"`...)
-	// The words of a message need no escapes: a window is one of its grammar.
+	// The message needs no escapes: windows have none of the characters that do.
 	return append(appendMessage(b, verb, d, s, cost), '"')
 }
 
-// forWantOfStore tells a denial that no limit made, but on_error. What the stand-in denies has used something, or could fit
-// less.
+// deniedWithoutStore reports whether no limit made the denial but the setting on_error. If the
+// local stand-in limiter denies, something is used or something less would fit.
 func deniedWithoutStore(d *engine.Decision, s *engine.Result) bool {
 	return d.Degraded && s != nil && s.Used == 0 && s.Remaining == 0
 }
 
-// hasWords tells whether the words of the policy fit: they say when to try again.
+// hasPolicyMessage reports whether to use the message of the policy. It says when to try again, so
+// there must be a time for that.
 func hasPolicyMessage(verb engine.Verb, s *engine.Result) bool {
 	return s != nil && s.Message != "" && s.RetryAfter != 0 && verb != engine.Record
 }
@@ -139,7 +140,7 @@ func appendString(b []byte, s string) []byte {
 	return append(append(b, s[start:]...), '"')
 }
 
-// appendMessage says a denial in words: "100 of 100 used in 1m; try again in 23s".
+// appendMessage puts a denial into words: "100 of 100 used in 1m; try again in 23s".
 func appendMessage(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Result, cost int64) []byte {
 	if deniedWithoutStore(d, s) {
 		return appendDuration(append(b, "the store cannot be used; try again in "...), s.RetryAfter)
@@ -188,7 +189,7 @@ func appendNeverFits(b []byte, s *engine.Result, cost, capacity int64) []byte {
 	return append(b, "; it can never fit"...)
 }
 
-// appendPeriod says a period: a day, an hour.
+// appendPeriod appends a calendar period with its article: a day, an hour.
 func appendPeriod(b []byte, period string) []byte {
 	if period == "hour" {
 		return append(b, "an hour"...)
@@ -196,7 +197,8 @@ func appendPeriod(b []byte, period string) []byte {
 	return append(append(b, "a "...), period...)
 }
 
-// appendUsedIn says in what: in 1m, this minute, today, and in a day where that is not the one of the calendar.
+// appendUsedIn says in which window: "used in 1m", "used this minute", "used today". With anchor
+// first_use it is "used in a day", as that is no day of the calendar.
 func appendUsedIn(b []byte, s *engine.Result) []byte {
 	switch {
 	case s.Algorithm == engine.TokenBucket:
@@ -212,10 +214,11 @@ func appendUsedIn(b []byte, s *engine.Result) []byte {
 	}
 }
 
-// calendar tells a period from a duration, which begins with a digit.
+// isCalendar reports whether the window is a calendar period. A duration begins with a digit.
 func isCalendar(window string) bool { return window == "" || window[0] < '0' || window[0] > '9' }
 
-// appendDuration says milliseconds in at most two units, rounded up: a wait as said is never too short.
+// appendDuration appends milliseconds in at most two units. It rounds up, so that whoever waits
+// that long does not come too early.
 func appendDuration(b []byte, ms int64) []byte {
 	const second, minute, hour, day = 1000, 60_000, 3_600_000, 86_400_000
 	switch {

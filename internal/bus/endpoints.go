@@ -10,13 +10,13 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// endpoint is a subject and what handles it.
+// endpoint is a subject and its handler.
 type endpoint struct {
 	subject string
 	handle  micro.HandlerFunc
 }
 
-// decided are the subjects of which the engine decides.
+// engineVerbs has the subjects that the engine decides.
 var engineVerbs = map[string]engine.Verb{
 	limits.SubjectConsume: engine.Consume,
 	limits.SubjectCheck:   engine.Check,
@@ -24,9 +24,10 @@ var engineVerbs = map[string]engine.Verb{
 	limits.SubjectRefund:  engine.Refund,
 }
 
-// endpoints gives those of the parts that are there; without decide not those that the worker answers which decides,
-// among them all that changes what it decides. What administers is below limits.admin, so that permissions can tell:
-// whoever may create API keys may act as any user.
+// endpoints lists the endpoints of the configured parts. Without decide it leaves out those that
+// only the deciding worker serves, which are also all that change what it decides. Administration
+// is below limits.admin, so that permissions can separate it: whoever may create API keys may act
+// as any user.
 func (s *Service) endpoints(decide bool) (all []endpoint) {
 	c := &s.cfg
 	limiter := c.Engine != nil
@@ -91,16 +92,16 @@ func (s *Service) endpoints(decide bool) (all []endpoint) {
 	return all
 }
 
-// pendingMessages and pendingBytes bound what one endpoint has received and not handed on; what is past them is dropped by
-// nats.go. The engine's queue is full, and answers so, long before. Lines of the request log have usageBytes: nobody waits for them but
-// a stop.
+// maxPendingMessages and maxPendingBytes bound what one endpoint has received and not handled yet.
+// nats.go drops what exceeds them. The engine's queue is full long before and answers 503. Lines of
+// the request log have maxPendingUsageBytes, because nothing but a stop waits for them.
 const (
 	maxPendingMessages   = 65536
 	maxPendingBytes      = 64 << 20
 	maxPendingUsageBytes = 4 << 20
 )
 
-// addEndpoints subscribes to the subjects.
+// addEndpoints subscribes the endpoints.
 func (s *Service) addEndpoints(m micro.Service, endpoints []endpoint) error {
 	for _, e := range endpoints {
 		schemas := map[string]string{"request-schema": s.cfg.SchemaBase + "/" + requestSchema(e.subject)}
@@ -124,7 +125,8 @@ func (s *Service) addEndpoints(m micro.Service, endpoints []endpoint) error {
 	return nil
 }
 
-// endpointName is the subject below the service's, such as admin-list for limits.admin.list: a name has no dots.
+// endpointName is the part of the subject after the service's name, such as admin-list for
+// limits.admin.list, because a name has no dots.
 func endpointName(subject string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(subject, limits.ServiceName+"."), ".", "-")
 }

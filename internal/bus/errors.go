@@ -15,8 +15,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// wireError gives the error of the wire contract that err is answered with. What is none of the engine's errors
-// is the store's, and its text is not for the asker, but for what advice says of it.
+// wireError returns the error of the wire contract for err. An error that is not the engine's is
+// the store's: its text is not for callers, except for what advice says about it.
 func wireError(err error, advice func(error) string) *limits.Error {
 	var we *limits.Error
 	var fe *engine.FieldError
@@ -25,7 +25,7 @@ func wireError(err error, advice func(error) string) *limits.Error {
 		return we
 	case errors.As(err, &fe):
 		return &limits.Error{Status: 400, Code: "invalid_" + fe.Field, Field: fe.Field, Message: fe.Message}
-	case errors.Is(err, engine.ErrCorrupt): // which says no more than keys and a few bytes
+	case errors.Is(err, engine.ErrCorrupt): // its text has only keys and a few bytes, so it may be shown
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: fmt.Sprintf("%v; reset begins a counter anew: limiter reset KEY", err)}
 	case errors.Is(err, engine.ErrOverloaded):
 		return &limits.Error{Status: 503, Code: limits.CodeOverloaded, Message: "the worker has too many requests waiting; try again soon"}
@@ -45,13 +45,13 @@ func wireError(err error, advice func(error) string) *limits.Error {
 	}
 }
 
-// errorMsg is the answer that tells err.
+// errorMsg is the message that answers err.
 func (s *Service) errorMsg(subject string, err error) *nats.Msg {
 	we := wireError(err, s.cfg.Advice)
 	m := nats.NewMsg(subject)
 	m.Header[micro.ErrorHeader] = []string{we.Message}
 	m.Header[micro.ErrorCodeHeader] = []string{strconv.Itoa(we.Status)}
-	// An Error is strings alone, which always marshal.
+	// An Error has only strings and numbers, so it always marshals.
 	m.Data, _ = json.Marshal(limits.ErrorBody{Error: we})
 	return m
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// field is a member that a request may have, and what reads its value. The requests that are asked all the time are read
-// without a table of them, by [parser].
+// field is a member that a request may have, and the function that reads its value. The requests of
+// the hot path are read by [parser], without such a table.
 type field struct {
 	name string
 	read func(r *reader) error
 }
 
-// readFields reads data, which must be one JSON object that has no other members, or nothing, which is as {}: many a list is asked for
-// without a word. It keeps none of the fields, so that
-// the table of a log entry, of which there may be one for each request, stays off the heap.
+// readFields reads data, which must be one JSON object with no other members. Empty data counts as
+// {}, because many ask for a list without a body. It does not keep the fields, so that the table of
+// a log entry, of which there may be one for each request, stays off the heap.
 func readFields(data []byte, all ...field) error { return newReader().fields(data, all...) }
 
 func (r *reader) fields(data []byte, all ...field) error {
@@ -39,7 +39,7 @@ func (r *reader) fields(data []byte, all ...field) error {
 	})
 }
 
-// text is a string of min to max bytes whose runes are all printable.
+// text is a string of min to max bytes that are all printable.
 func text(name string, to *string, min, max int) field {
 	return field{name, func(r *reader) error {
 		b, err := r.printable(name, min, max)
@@ -48,7 +48,7 @@ func text(name string, to *string, min, max int) field {
 	}}
 }
 
-// parsed is a string that parse takes or refuses.
+// parsed is a string that parse accepts or refuses.
 func parsed(name string, parse func(s string) error) field {
 	return field{name, func(r *reader) error {
 		b, err := r.string(name)
@@ -70,7 +70,7 @@ func oneOf(name string, to *string, words ...string) field {
 	})
 }
 
-// period is a length of time.
+// period is a duration.
 func period(name string, to *time.Duration) field {
 	return parsed(name, func(s string) error {
 		w, err := engine.ParseWindow(s)

@@ -14,20 +14,24 @@ import (
 	"github.com/seed503877ad/limits/internal/natsconn"
 )
 
-// Requests for decisions are taken where they are read off a connection of [Connect], before nats.go has them. What cannot be read there,
-// as over a websocket, comes to the endpoints of the micro service, which do the same with it.
+// Inline handling: requests for decisions are taken on the goroutine that reads a connection of
+// [Connect], before nats.go sees them. Requests that cannot be read there, such as those over a
+// websocket, come to the endpoints of the micro service, which do the same with them.
 
-// inline counts the requests for one subject that were taken so: the micro service, whose statistics are asked for, does not see them.
+// inlineStats count the inline requests for one subject: the statistics of the micro service do not
+// see these.
 type inlineStats struct {
 	requests, errors atomic.Int64
-	// One in timedOne of them is timed; nanos is how long those took together.
+	// One request in sampleEvery is timed. timed counts these, and nanos adds up how long they
+	// took.
 	timed, nanos atomic.Int64
 	lastError    atomic.Pointer[string]
 }
 
 const sampleEvery = 64
 
-// takeInline begins to take what the micro service answers, instead of what was taken before.
+// installInline sets the inline handlers for what the current micro service answers. They replace
+// those that were set before.
 func (s *Service) installInline() {
 	d := dialerOf(s.cfg.Conn)
 	if d == nil {
@@ -41,10 +45,10 @@ func (s *Service) installInline() {
 			a.inlineStats[subject] = new(inlineStats)
 			handlers[subject] = s.inlineHandler(verb, a.inlineStats[subject])
 		}
-		tells := s.statsHandler(a)
+		stats := s.statsHandler(a)
 		for _, name := range [][2]string{{}, {limits.ServiceName}, {limits.ServiceName, a.Info().ID}} {
-			subject, _ := micro.ControlSubject(micro.StatsVerb, name[0], name[1]) // there are no others
-			handlers[subject] = tells
+			subject, _ := micro.ControlSubject(micro.StatsVerb, name[0], name[1]) // the verb is known, so it cannot fail
+			handlers[subject] = stats
 			always = append(always, subject)
 		}
 	}
@@ -52,21 +56,23 @@ func (s *Service) installInline() {
 	d.handlers.Set(handlers, always...)
 }
 
-// takeNothing leaves all to nats.go: it forgets a subscription of which the server, on a connection that was made anew meanwhile, does not
-// know that it has ended.
+// removeInline leaves all requests to nats.go. If the connection was made anew while subscriptions
+// drained, the server may go on sending requests for a subscription that nats.go has forgotten.
+// nats.go drops these.
 func (s *Service) removeInline() {
 	if d := dialerOf(s.cfg.Conn); d != nil {
 		d.handlers.Set(nil)
 	}
 }
 
-// takes is the handler of a verb. What cannot be answered, and what cannot be read, is left to the endpoint, which says so.
+// inlineHandler is the handler of a verb. It leaves requests that cannot be answered or read to the
+// endpoint, which reports what is wrong with them.
 func (s *Service) inlineHandler(verb engine.Verb, count *inlineStats) natsconn.Handler {
 	return func(conn *natsconn.Conn, all []natsconn.Message) int {
-		var places [natsconn.MaxBatch]cacheLookup
-		s.decoder.cache.lookupAll(all, places[:])
+		var lookups [natsconn.MaxBatch]cacheLookup
+		s.decoder.cache.lookupAll(all, lookups[:])
 		for i := range all {
-			if !answerable(all[i].Reply) || !s.handleInline(conn, verb, &all[i], &places[i], count) {
+			if !answerable(all[i].Reply) || !s.handleInline(conn, verb, &all[i], &lookups[i], count) {
 				return i
 			}
 		}
@@ -74,14 +80,15 @@ func (s *Service) inlineHandler(verb engine.Verb, count *inlineStats) natsconn.H
 	}
 }
 
-func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Message, at *cacheLookup, count *inlineStats) bool {
+// handleInline hands one request to the engine. It returns false if the request cannot be read.
+func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Message, lookup *cacheLookup, count *inlineStats) bool {
 	timed := count.requests.Load()%sampleEvery == 0
 	var begin time.Time
 	if timed {
 		begin = time.Now()
 	}
-	c := s.call(conn, m.Reply)
-	if c.decode(verb, m.Data, at) != nil {
+	c := s.acquireCall(conn, m.Reply)
+	if c.decode(verb, m.Data, lookup) != nil {
 		return false
 	}
 	count.requests.Add(1)
@@ -99,25 +106,28 @@ func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natscon
 	return true
 }
 
-// maxWrites bounds the answers that wait beside the reading for nats.go to write them; more are lost.
+// maxWrites bounds the answers that wait for nats.go to write them. More are lost.
 const maxWrites = 4096
 
 var errTooManyWrites = errors.New("too many answers wait to be written")
 
-// besideReading answers a request beside the reading, which must not wait for nats.go to write.
+// writeAside runs answer on a goroutine of its own. The goroutine that reads the connection must
+// not wait for nats.go to write.
 func (s *Service) writeAside(answer func()) {
 	s.begin()
-	if !tryGo(s.writeSlots, func() { answer(); s.end() }) {
+	if !s.writeSlots.tryGo(func() { answer(); s.end() }) {
 		s.sent(errTooManyWrites)
 		s.end()
 	}
 }
 
-// smallAnswer is taken to be less than what any server takes on which a limiter works.
+// smallAnswer is a size that any server takes on which a limiter works.
 const smallAnswer = 512
 
-// answerInline answers where the request came from, if it can. A record and a refund are answered by nats.go, which may have what other
-// workers are told of them before ([tell]): so these have it before the request that follows the answer.
+// answerInline answers on the connection that the request came from, and reports whether it did.
+// The answers to record and refund go through nats.go: the broadcast about their change may have
+// gone that way ([publishNoWait]), and other workers must get it before the request that follows
+// the answer.
 func (c *call) answerInline() bool {
 	if c.conn == nil || c.Verb > engine.Check {
 		return false
@@ -128,7 +138,8 @@ func (c *call) answerInline() bool {
 	return c.conn.Publish(c.reply, c.body) == nil
 }
 
-// answerOver answers over nats.go, beside the reading where that is what has the answer.
+// answerViaNATS answers through nats.go, on a goroutine of its own if this one may be the one that
+// reads the connection.
 func (c *call) answerViaNATS() {
 	s, reply := c.svc, string(c.reply)
 	if c.conn == nil || !c.AtOnce {
@@ -139,18 +150,19 @@ func (c *call) answerViaNATS() {
 	s.writeAside(func() { s.answer(reply, body) })
 }
 
-// maxStats bounds the questions for the statistics that are being answered; more are dropped.
+// maxStats bounds the requests for statistics that are being answered. More are dropped.
 const maxStats = 16
 
-// tellsStats is the handler of questions for the statistics, which are put together beside it. None is left to the micro service, whose
-// numbers are less: to who asks again they would go back.
+// statsHandler is the inline handler of requests for the statistics of the micro service. It
+// answers on goroutines of its own. It leaves no request to the micro service, whose numbers lack
+// the inline requests: to somebody who asks repeatedly the counts would seem to go back.
 func (s *Service) statsHandler(a *microService) natsconn.Handler {
-	room := make(chan struct{}, maxStats)
+	free := newSlots(maxStats)
 	return func(_ *natsconn.Conn, all []natsconn.Message) int {
 		for _, m := range all {
 			reply := string(m.Reply)
 			s.begin()
-			if !tryGo(room, func() {
+			if !free.tryGo(func() {
 				defer s.end()
 				body, err := json.Marshal(a.Stats())
 				if err == nil {
@@ -165,7 +177,7 @@ func (s *Service) statsHandler(a *microService) natsconn.Handler {
 	}
 }
 
-// Stats implements [micro.Service].
+// Stats implements [micro.Service]. It adds the inline requests.
 func (a *microService) Stats() micro.Stats {
 	all := a.Service.Stats()
 	for _, e := range all.Endpoints {

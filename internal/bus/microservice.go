@@ -9,13 +9,15 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// answering is a micro service that answers on all subjects, or on all but those that are decided on. It has so many subscriptions for
-// them, and the verbs of micro.
+// microService is a micro service with the endpoints of a worker that decides, or of one that
+// stands by. It has one subscription for each endpoint, and those of the control subjects of
+// package micro.
 type microService struct {
 	micro.Service
 	decides   bool
 	endpoints int
-	// inline counts by subject what was taken before it.
+	// inlineStats count, by subject, the requests that were taken before they reached the micro
+	// service.
 	inlineStats map[string]*inlineStats
 }
 
@@ -39,8 +41,14 @@ func (s *Service) startMicro(decide bool) (*microService, error) {
 	return &microService{Service: m, decides: decide, endpoints: len(endpoints)}, nil
 }
 
-// decideOrNot changes what is answered, without a moment in which less is. An endpoint cannot be taken from a micro service, so there
-// is another one. What the server does not confirm stays as it is, until this is called again.
+// switchTimeout bounds how long the server may take to confirm the subscriptions of the next micro
+// service. After a failure lead calls setDeciding again.
+const switchTimeout = time.Second
+
+// setDeciding changes whether this worker decides, without a moment in which it answers less than
+// it should. Endpoints cannot be removed from a micro service, so another one is started, and the
+// old one drained. If the server does not confirm the new subscriptions nothing changes until the
+// next call.
 func (s *Service) setDeciding(decide bool) (err error) {
 	if s.next == nil && s.current.decides == decide {
 		return nil
@@ -50,25 +58,25 @@ func (s *Service) setDeciding(decide bool) (err error) {
 			return err
 		}
 	}
-	if err := s.cfg.Conn.FlushTimeout(decidingAskInterval); err != nil {
+	if err := s.cfg.Conn.FlushTimeout(switchTimeout); err != nil {
 		return fmt.Errorf("subscribe endpoints: %w", err)
 	}
 	replaced := s.current
 	if s.next.decides == decide {
 		s.current = s.next
 		s.installInline()
-	} else { // it was for what is not wanted any more
+	} else { // next was started for the opposite, and is not needed any more
 		replaced = s.next
 	}
 	s.next = nil
 	s.noteDrain()
-	if err := replaced.Stop(); err != nil { // it is what answers what was taken
+	if err := replaced.Stop(); err != nil { // it drains: requests that it has are answered
 		return fmt.Errorf("stop micro service: %w", err)
 	}
 	return nil
 }
 
-// ending notes that subscriptions begin to end.
+// noteDrain notes that subscriptions begin to drain.
 func (s *Service) noteDrain() {
 	if s.drainingSince.IsZero() {
 		s.reconnectsBefore = s.cfg.Conn.Stats().Reconnects
@@ -76,10 +84,11 @@ func (s *Service) noteDrain() {
 	s.drainingSince = time.Now()
 }
 
-// drainMost is how long subscriptions may take to end that nobody waits for.
+// maxDrain bounds the wait for subscriptions to drain.
 const maxDrain = 30 * time.Second
 
-// drained looks whether those that were replaced have ended.
+// checkDrained looks whether the replaced micro service has drained. leads is how many
+// subscriptions lead has.
 func (s *Service) checkDrained(leads int) {
 	if s.drainingSince.IsZero() {
 		return
@@ -94,13 +103,15 @@ func (s *Service) checkDrained(leads int) {
 	s.drainEnded()
 }
 
-// ended is for when subscriptions have ended. When the connection is made anew meanwhile, nats.go subscribes to what it drains once more, and
-// then forgets it without a word to the server, which goes on sending requests there. One more connection ends that; again says that there is one.
+// drainEnded is called when subscriptions have drained, and reports whether it makes the connection
+// anew. If the connection was made anew during the drain, nats.go has subscribed again to what it
+// drains, and then forgotten it without telling the server, which goes on sending requests there.
+// Another new connection ends that.
 func (s *Service) drainEnded() (again bool) {
 	s.drainingSince = time.Time{}
 	if s.cfg.Conn.Stats().Reconnects == s.reconnectsBefore {
 		return false
 	}
 	s.cfg.Logger.Info("the connection to NATS is made once more, since it was made anew while subscriptions ended")
-	return s.cfg.Conn.ForceReconnect() == nil // which fails when the connection is closed
+	return s.cfg.Conn.ForceReconnect() == nil // it fails when the connection is closed
 }

@@ -2,17 +2,19 @@ package bus
 
 import "github.com/seed503877ad/limits"
 
-// quick reads in place the requests that nearly all are: a flat object, or such objects under limits, of strings
-// without escapes in printable ASCII and of whole numbers. Whatever is unusual or wrong it leaves to the reader, so
-// that one place alone knows the mistakes. What it takes, the reader takes as the same question.
+// quickScanner reads in place the shape that nearly all requests have: a flat object, or flat
+// objects under limits, of strings of printable ASCII without escapes and of whole numbers. It
+// gives up on everything unusual or wrong, which the strict reader then reads from the start. So
+// the strict reader alone knows the mistakes. Whatever the quickScanner accepts, the strict reader
+// reads alike.
 type quickScanner struct {
 	data []byte
 	at   int
-	// costed says that the cost was given, which cannot be seen from a cost of 1.
+	// hasCost says that a cost was given: the value alone does not tell, as 1 is the default.
 	hasCost bool
 }
 
-// quick reads the request into the question, which is of no use when it fails.
+// parseQuick reads the request. If it returns false, what it has parsed is of no use.
 func (p *parser) parseQuick(data []byte) bool {
 	if len(data) > limits.MaxRequestBytes {
 		return false
@@ -21,7 +23,7 @@ func (p *parser) parseQuick(data []byte) bool {
 	return q.object(func(name []byte) bool { return p.quickTopField(&q, name) }) && q.atEnd()
 }
 
-// quickTop reads a member of the request.
+// quickTopField reads a top-level member of the request.
 func (p *parser) quickTopField(q *quickScanner, name []byte) (ok bool) {
 	switch string(name) {
 	case "cost":
@@ -44,7 +46,7 @@ func (p *parser) quickTopField(q *quickScanner, name []byte) (ok bool) {
 	return ok
 }
 
-// quickItems reads the items of form 2.
+// quickLimits reads the array of form 2.
 func (p *parser) quickLimits(q *quickScanner) bool {
 	if !q.accept('[') {
 		return false
@@ -64,7 +66,7 @@ func (p *parser) quickLimits(q *quickScanner) bool {
 	}
 }
 
-// quickSpec reads a member of a limit.
+// quickSpecField reads a member of a limit.
 func (p *parser) quickSpecField(q *quickScanner, s *spec, name []byte) (ok bool) {
 	field := specField(name)
 	if field < 0 || s.has(field) {
@@ -87,7 +89,7 @@ func (p *parser) quickSpecField(q *quickScanner, s *spec, name []byte) (ok bool)
 	return ok
 }
 
-// object reads an object of one member or more; member reads the value of each.
+// object reads an object of at least one member. member reads the value of each.
 func (q *quickScanner) object(member func(name []byte) bool) bool {
 	if !q.accept('{') {
 		return false
@@ -103,10 +105,10 @@ func (q *quickScanner) object(member func(name []byte) bool) bool {
 	}
 }
 
-// ended tells whether nothing follows.
+// atEnd reports whether nothing but white space follows.
 func (q *quickScanner) atEnd() bool { return q.peek() == 0 && q.at == len(q.data) }
 
-// peek gives the next byte that is no white space; 0 at the end, too.
+// peek returns the next byte that is not white space, or 0 at the end.
 func (q *quickScanner) peek() byte {
 	for ; q.at < len(q.data); q.at++ {
 		switch c := q.data[q.at]; c {
@@ -118,7 +120,7 @@ func (q *quickScanner) peek() byte {
 	return 0
 }
 
-// take goes past c, if it is next.
+// accept goes past c if it is the next byte that is not white space.
 func (q *quickScanner) accept(c byte) bool {
 	if q.peek() != c {
 		return false
@@ -127,7 +129,8 @@ func (q *quickScanner) accept(c byte) bool {
 	return true
 }
 
-// plain reads a string of printable ASCII without escapes; empty for any other.
+// plainString reads a string of printable ASCII without escapes. It returns nothing if the string
+// is empty or any other.
 func (q *quickScanner) plainString() []byte {
 	if !q.accept('"') {
 		return nil
@@ -145,7 +148,7 @@ func (q *quickScanner) plainString() []byte {
 	return nil
 }
 
-// text reads a string of 1 to max bytes, and keeps it.
+// text reads a string of 1 to max bytes and copies it.
 func (q *quickScanner) text(max int) (string, bool) {
 	s := q.plainString()
 	if len(s) == 0 || len(s) > max {
@@ -154,7 +157,8 @@ func (q *quickScanner) text(max int) (string, bool) {
 	return string(s), true
 }
 
-// number reads a whole number. A fraction or an exponent stays behind, where nothing takes it.
+// number reads a whole number. It stops before a fraction or an exponent, which no caller accepts
+// as what comes next.
 func (q *quickScanner) number(min, max int64) (n int64, ok bool) {
 	q.peek()
 	begin := q.at

@@ -16,15 +16,15 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// reader reads one request strictly, token by token: names are case-sensitive, a name given twice, invalid UTF-8
-// and anything behind the object are refused. It reads tokens instead of filling a struct because every mistake
-// is to be told with the path of its field and its value, and because absent and zero must be told apart.
+// reader reads one request strictly, token by token. Names are case-sensitive. A name given twice,
+// invalid UTF-8, and anything after the object are errors. It does not fill a struct, because each
+// error names the path and value of its field, and because an absent field differs from a zero.
 type reader struct {
 	dec *jsontext.Decoder
 	src bytes.Buffer
-	// scratch holds a string that had escapes.
+	// scratch holds the last string that had escapes.
 	scratch []byte
-	// item is the place in limits of the object being read; -1 outside of limits.
+	// item is the index in limits of the object being read, or -1 outside of limits.
 	item int
 }
 
@@ -32,8 +32,8 @@ func newReader() *reader { return &reader{dec: jsontext.NewDecoder(new(bytes.Buf
 
 func isBlank(data []byte) bool { return len(bytes.TrimLeft(data, " \t\r\n")) == 0 }
 
-// document reads data, which must be one JSON object, and calls member for each member's name. The name is valid
-// until the member's value is read; member must read that value.
+// document reads data, which must be one JSON object, and calls member with the name of each
+// member. The name is valid until the member's value is read, which member must do.
 func (r *reader) document(data []byte, member func(name []byte) error) error {
 	if len(data) > limits.MaxRequestBytes {
 		return &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
@@ -50,7 +50,7 @@ func (r *reader) document(data []byte, member func(name []byte) error) error {
 		if err != nil {
 			return err
 		}
-		// It may be an API key, which no answer or statistics may repeat.
+		// The value may be an API key, which no answer or statistics may show.
 		return badInput("json", "", "the request must be a JSON object; got %s", kindName(v.Kind()))
 	}
 	if err := r.object(member); err != nil {
@@ -90,13 +90,14 @@ func (r *reader) object(member func(name []byte) error) error {
 	}
 }
 
-// value reads the value that comes next; it is valid until the next read.
+// value reads the value that comes next. It is valid until the next read.
 func (r *reader) value() (jsontext.Value, error) {
 	v, err := r.dec.ReadValue()
 	return v, r.syntax(err)
 }
 
-// unquote gives the text of a JSON string that has passed the decoder, valid until the next read.
+// unquote returns the text of a JSON string that the decoder has accepted. It is valid until the
+// next read.
 func (r *reader) unquote(v jsontext.Value) []byte {
 	if bytes.IndexByte(v, '\\') < 0 {
 		return v[1 : len(v)-1]
@@ -117,8 +118,8 @@ func (r *reader) string(field string) ([]byte, error) {
 	return r.unquote(v), nil
 }
 
-// printable reads a string of min to max bytes whose runes are all printable; a space is, other white space and
-// control characters are not.
+// printable reads a string of min to max bytes that are all printable. A space is printable; other
+// white space and control characters are not.
 func (r *reader) printable(field string, min, max int) ([]byte, error) {
 	s, err := r.string(field)
 	if err != nil {
@@ -136,7 +137,7 @@ func (r *reader) printable(field string, min, max int) ([]byte, error) {
 	return s, nil
 }
 
-// secret reads a string that no message may repeat.
+// secret reads a string that no error may show.
 func (r *reader) secret(field string) (string, error) {
 	v, err := r.value()
 	if err != nil {
@@ -148,7 +149,7 @@ func (r *reader) secret(field string) (string, error) {
 	return string(r.unquote(v)), nil
 }
 
-// number reads a whole number, however it is written: some encoders write 100 as 100.0 or 1e2.
+// number reads a whole number in any notation: some encoders write 100 as 100.0 or 1e2.
 func (r *reader) number(field string, min, max int64) (int64, error) {
 	v, err := r.value()
 	if err != nil {
@@ -162,7 +163,7 @@ func (r *reader) number(field string, min, max int64) (int64, error) {
 		return 0, r.bad(field, "%s must be a whole number; got %s", field, quote(v))
 	}
 	if n < min || n > max {
-		// The decoder takes the first zero of 01 for the number, and what follows for the mistake.
+		// Of 01 the decoder takes 0 for the number and reports the rest with the next token.
 		if rest := r.dec.UnreadBuffer(); len(rest) > 0 && bytes.IndexByte([]byte(" \t\r\n,]}"), rest[0]) < 0 {
 			_, err := r.dec.ReadToken()
 			return 0, r.syntax(err)
@@ -172,12 +173,12 @@ func (r *reader) number(field string, min, max int64) (int64, error) {
 	return n, nil
 }
 
-// wholeNumber reads a JSON number, -1 for one below 0 or too large for any range.
+// wholeNumber parses a JSON number. n is -1 if it is below 0 or larger than any range.
 func wholeNumber(v jsontext.Value) (n int64, whole bool) {
 	if n, err := strconv.ParseInt(string(v), 10, 64); err == nil {
 		return max(n, -1), true
 	}
-	// No range goes to where a float64 leaves out whole numbers.
+	// No range reaches 2^53, from which on a float64 cannot hold every whole number.
 	f, err := strconv.ParseFloat(string(v), 64)
 	switch {
 	case err != nil || math.Abs(f) >= 1<<53:
@@ -200,7 +201,7 @@ func (r *reader) bool(field string) (bool, error) {
 	return v.Kind() == 't', nil
 }
 
-// unknown refuses a member that the object does not have.
+// unknown is the error of a member that the object must not have.
 func (r *reader) unknown(name []byte, known string) error {
 	if len(name) > 64 {
 		name = append(bytes.ToValidUTF8(name[:64], nil), "…"...)
@@ -224,7 +225,7 @@ func itemPath(item int, field string) string {
 	return "limits[" + strconv.Itoa(item) + "]." + field
 }
 
-// syntax turns an error of the decoder into an answer.
+// syntax turns an error of the decoder into one of the wire contract.
 func (r *reader) syntax(err error) error {
 	if err == nil {
 		return nil
@@ -256,7 +257,7 @@ func mixedForms(field, format string, args ...any) error {
 	return &limits.Error{Status: 400, Code: "mixed_forms", Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
-// plain makes text that may repeat the request's bytes fit for a header.
+// replaceUnprintable makes text that may contain bytes of the request fit for a header.
 func replaceUnprintable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {
@@ -282,7 +283,7 @@ func unprintable(s []byte) (rune, bool) {
 	return 0, false
 }
 
-// quote shows a JSON value in a message.
+// quote shows a JSON value in a message. Of an object or array it shows only the kind.
 func quote(v jsontext.Value) string {
 	switch k := v.Kind(); k {
 	case '"':
@@ -297,7 +298,7 @@ func quote(v jsontext.Value) string {
 
 func quoteText(s []byte) string { return strconv.QuoteToGraphic(short(string(s))) }
 
-// short cuts what is too long for a message.
+// short truncates text for a message.
 func short(s string) string {
 	const most = 64
 	if len(s) <= most {

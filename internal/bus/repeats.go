@@ -11,37 +11,41 @@ import (
 )
 
 const (
-	// repeatSets times repeatWays bounds the remembered requests: enough for 10,000 keys that are asked for by turns, of
-	// which few then share a set with two others.
+	// cacheSets times cacheWays bounds the cached requests. It is enough for 10,000 keys that are
+	// asked for in turn: then few of them share a set with two others.
 	cacheSets = 1 << 14
 	cacheWays = 2
-	// repeatBytes and repeatLimits bound each of them. All together are 20 MB at most, where bodies are of 100 bytes.
+	// maxCachedBody and maxCachedLimits bound each of them. With bodies of 100 bytes all of them
+	// take 20 MB at most.
 	maxCachedBody   = 256
 	maxCachedLimits = 2
 )
 
-// repeats remembers what bodies of requests ask for. Who limits a key asks byte for byte the same each time, and to
-// compare costs a tenth of reading.
+// requestCache maps the bodies of requests to what they decode to. A caller that limits a key sends
+// the same bytes each time, and comparing them costs a tenth of decoding. It is a set-associative
+// cache without locks.
 type requestCache struct {
 	seed maphash.Seed
 	sets [cacheSets]cacheSet
 }
 
 type cacheSet struct {
-	// last is the hash of the last body that was not known: only one that comes twice running is remembered, so that
-	// those that come once cost no memory.
+	// lastMiss is the hash of the last body that was not found. Only a body that comes twice in a
+	// row is stored, so bodies that come once cost no memory.
 	lastMiss atomic.Uint64
-	// tags are of the hashes of what is known, so that mostly no other repeat is looked at than the one that is meant.
+	// tags are parts of the entries' hashes, so that a search seldom has to read an entry other
+	// than the one it is for.
 	tags    [cacheWays]atomic.Uint32
 	entries [cacheWays]atomic.Pointer[cachedRequest]
 }
 
-// repeat is a remembered request; it is never changed.
+// cachedRequest is a decoded request. It never changes.
 type cachedRequest struct {
 	cost   int64
 	body   []byte
 	limits []engine.Limit
-	// text, room and refs are for the body and the limits, in one piece of memory with the rest where there is room, as mostly.
+	// The space for body and limits, which most requests fit in, so that an entry is one
+	// allocation.
 	bodyBuf  [160]byte
 	limitBuf [1]engine.Limit
 	refs     [maxCachedLimits]engine.Ref
@@ -49,43 +53,45 @@ type cachedRequest struct {
 
 func newRequestCache() *requestCache { return &requestCache{seed: maphash.MakeSeed()} }
 
-// place is where a body is remembered, or would be.
+// cacheLookup is the place of a body in the cache, and the entry found there.
 type cacheLookup struct {
 	set  *cacheSet
 	hash uint64
-	// known is nil when it is not.
+	// hit is nil if the body was not found.
 	hit *cachedRequest
 }
 
-// place gives that of a body. Of one that is too long to be known only the begin is looked at.
+// locate returns the place of a body, without a search. Of a body that is too long to be stored
+// only the beginning is hashed.
 func (r *requestCache) locate(data []byte) cacheLookup {
 	h := maphash.Bytes(r.seed, data[:min(len(data), maxCachedBody)])
 	return cacheLookup{set: &r.sets[h%cacheSets], hash: h}
 }
 
-// findAll looks up what came together. With many keys nearly all of it is in memory that the processor's caches do not have; so step by
-// step for all, that it waits for several of them at a time.
+// lookupAll searches for the bodies of a batch. With many keys nearly all memory that it reads
+// misses the processor's caches. So it takes each step for the whole batch before the next step:
+// then several misses are waited for at the same time.
 func (r *requestCache) lookupAll(all []natsconn.Message, lookups []cacheLookup) {
 	for i := range all {
 		lookups[i] = r.locate(all[i].Data)
-		lookups[i].set.tags[0].Load()
+		lookups[i].set.tags[0].Load() // a prefetch, as the loads below
 	}
 	for i := range all {
 		p := &lookups[i]
-		p.lookup(all[i].Data)
+		p.search(all[i].Data)
 		if p.hit != nil {
 			p.hit.refs[0].Tally.Denied.Load()
 		}
 	}
 	for i := range all {
-		if k := lookups[i].hit; k != nil && k.limitBuf[0].Limit >= 0 { // which loads the limit
+		if k := lookups[i].hit; k != nil && k.limitBuf[0].Limit >= 0 { // loads the limit
 			k.refs[0].Prefetch()
 		}
 	}
 }
 
-// recall finds out whether the body is known.
-func (p *cacheLookup) lookup(data []byte) {
+// search sets hit if the body is in the cache.
+func (p *cacheLookup) search(data []byte) {
 	for i := range p.set.entries {
 		if p.set.tags[i].Load() != tag(p.hash) {
 			continue
@@ -97,7 +103,7 @@ func (p *cacheLookup) lookup(data []byte) {
 	}
 }
 
-// remember keeps what the body asks for, which must follow from the body alone.
+// store caches what the body decodes to, which must depend on the body alone.
 func (p *cacheLookup) store(data []byte, req *engine.Request) {
 	s, hash := p.set, p.hash
 	if len(data) > maxCachedBody || len(req.Limits) > maxCachedLimits || s.lastMiss.Swap(hash) != hash {
@@ -109,7 +115,8 @@ func (p *cacheLookup) store(data []byte, req *engine.Request) {
 	for i := range k.limits {
 		l := &k.limits[i]
 		l.Ref = &k.refs[i]
-		// The key is told in each answer: it is read from the body, which was just compared, where it stands there as it is.
+		// Each answer contains the key. If the body contains it literally, the limit uses those
+		// bytes, which were just compared and so are in the processor's caches.
 		if at := bytes.Index(k.body, []byte(l.Key)); at >= 0 {
 			l.Key = unsafe.String(&k.body[at], len(l.Key))
 		}
@@ -125,5 +132,5 @@ func (p *cacheLookup) store(data []byte, req *engine.Request) {
 	s.tags[way].Store(tag(hash))
 }
 
-// tag is a part of the hash that the choice of the set says nothing of.
+// tag is a part of the hash that does not select the set.
 func tag(hash uint64) uint32 { return uint32(hash >> 32) }

@@ -77,6 +77,6 @@ func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
 // found tells whether a body is remembered.
 func found(d *decoder, data []byte) bool {
 	at := d.cache.locate(data)
-	at.lookup(data)
+	at.search(data)
 	return at.hit != nil
 }

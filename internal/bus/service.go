@@ -34,37 +34,41 @@ type Decider interface {
 
 // ServiceConfig configures a [Service].
 type ServiceConfig struct {
-	// Conn is a connection for this service alone: Stop knows that every request was taken by the connection
-	// having no subscription left. Required.
+	// Conn is used by this service alone, because Stop takes a connection without subscriptions as
+	// the sign that all requests were taken. Required.
 	Conn *nats.Conn
-	// Engine decides. Without one only what Jobs and Alerts answer is served, as an alerter does.
+	// Engine decides. Without it only the endpoints of Jobs and Alerts are served, as in an
+	// alerter.
 	Engine Decider
-	// Version is the program's version; a text that is no semantic version is told as 0.0.0.
+	// Version is the program's version. A text that is no semantic version is shown as 0.0.0.
 	Version string
 	// SchemaBase is the URL of the folder of the schemas, such as "http://127.0.0.1:8080/schemas".
 	SchemaBase string
-	// WarningThreshold is the part of a limit at or below which a warning is raised, 0 to 1; below 0 raises none.
+	// WarningThreshold is the part of a limit, 0 to 1, at or below which a warning is raised. Below
+	// 0 none is.
 	WarningThreshold float64
-	// OnError is what to answer when the store fails.
+	// OnError says how to answer when the store fails.
 	OnError engine.OnError
-	// Advice says in words for whoever asks what is wrong with the store that gave an error, and what helps; empty when the error does
-	// not tell. Nil says nothing.
+	// Advice explains an error of the store to the caller: what is wrong, and what helps. It
+	// returns an empty text if it does not know. May be nil.
 	Advice func(error) string
-	// Policies answer requests that name a policy or give attributes; nil for none. *[policy.Keeper] is one.
+	// Policies answer requests that name a policy or give attributes; nil for none. [policy.Keeper]
+	// is one.
 	Policies Policies
-	// UsageLog takes the request log, and Usage answers admin.top and admin.usage. Without one its subjects are not
-	// served.
+	// UsageLog takes the request log, and Usage answers admin.top and admin.usage. The subjects of
+	// a nil one are not served.
 	UsageLog UsageLog
 	Usage    UsageReader
-	// Keys answers verify and admin.keys, Overrides admin.overrides and what the policies ask; without them their
-	// endpoints are not there.
+	// Keys answers verify and admin.keys. Overrides answers admin.overrides, and is looked up when
+	// a policy is resolved. The endpoints of a nil one are not served.
 	Keys      *keys.Registry
 	Overrides *overrides.Table
-	// Jobs answers admin.jobs; without it its endpoints are not there.
+	// Jobs answers admin.jobs. If nil, these endpoints are not served.
 	Jobs Jobs
-	// Alerts answers admin.alerts; without it its endpoints are not there.
+	// Alerts answers admin.alerts. If nil, these endpoints are not served.
 	Alerts Alerts
-	// Lead has one worker decide of those on one store; without it all do.
+	// Lead configures that one of the workers on a store decides. If nil, this worker always
+	// decides.
 	Lead *LeadConfig
 	// Logger is required.
 	Logger *slog.Logger
@@ -86,39 +90,43 @@ func (c *ServiceConfig) defaults() error {
 // Service is the micro service "limits" on one connection.
 type Service struct {
 	cfg ServiceConfig
-	// micro answers. Where lead changes who decides, next takes its place when the server is known to have its subscriptions.
+	// current answers requests. When the worker begins or stops to decide, next takes its place as
+	// soon as the server has confirmed its subscriptions.
 	current, next *microService
 	lead          *lead
-	// others is how many subscriptions of the connection are not those of micro, next and lead, and verbs how many a micro service has beside
-	// its endpoints. drains is since when the subscriptions of those that were replaced are ending, the zero time for none, and reconnects
-	// how often the connection was made anew before.
+	// otherSubs counts the subscriptions of the connection that belong neither to current, next nor
+	// lead. controlSubs counts those that each micro service has besides its endpoints.
 	otherSubs, controlSubs int
-	drainingSince          time.Time
-	reconnectsBefore       uint64
+	// drainingSince is when the micro service that was replaced began to drain, zero if none does.
+	// reconnectsBefore is how often the connection had been made anew by then.
+	drainingSince    time.Time
+	reconnectsBefore uint64
 
 	decoder *decoder
-	calls   sync.Pool
-	// reads and statuses have a value for each of them that runs, verifies for each request that waits for a look-up of its
-	// API key, and settles for each settle.
-	readSlots, statusSlots   chan struct{}
-	verifySlots, settleSlots chan struct{}
-	writeSlots               chan struct{} // one for each answer that is being written beside the reading
-	now                      func() time.Time
-	// ctx ends the reads of a service whose Stop ran out of time.
+	// calls is a pool of *call.
+	calls sync.Pool
+	// readSlots bound the admin requests that read the store, statusSlots those of status,
+	// verifySlots the verify requests that wait for a look-up of their API key, and settleSlots the
+	// settles. writeSlots bound the answers that must not be written on the reading goroutine.
+	readSlots, statusSlots, verifySlots, settleSlots, writeSlots slots
+	now                                                          func() time.Time
+	// ctx is cancelled when Stop ends, so that requests that still read the store do not outlive
+	// it.
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	// unanswered counts the requests that wait for their answer, ignored those that cannot have one, and lost the answers that
-	// the connection would not take.
+	// pending counts the requests that wait for their answer, unanswerable those that were dropped
+	// because no answer may be sent, and lostAnswers the answers that the connection did not take.
 	pending, unanswerable, lostAnswers atomic.Int64
-	// failures has an [outage.Log] for each subject that the store has failed.
+	// failures has an [outage.Log] by subject, for each subject that ever failed because of the
+	// store.
 	failures sync.Map
 	stopOnce sync.Once
 	stopped  chan struct{}
 	stopErr  error
 }
 
-// NewService starts to answer.
+// NewService starts to answer. It returns when the server has confirmed the subscriptions.
 func NewService(cfg ServiceConfig) (*Service, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
@@ -137,8 +145,11 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Overrides != nil {
 		d.overrides = cfg.Overrides
 	}
-	s := &Service{cfg: cfg, decoder: d, readSlots: make(chan struct{}, maxReads), statusSlots: make(chan struct{}, maxStatuses),
-		verifySlots: make(chan struct{}, maxVerifies), settleSlots: make(chan struct{}, maxSettles), writeSlots: make(chan struct{}, maxWrites), now: time.Now, stopped: make(chan struct{})}
+	s := &Service{
+		cfg: cfg, decoder: d, now: time.Now, stopped: make(chan struct{}),
+		readSlots: newSlots(maxReads), statusSlots: newSlots(maxStatuses), verifySlots: newSlots(maxVerifies),
+		settleSlots: newSlots(maxSettles), writeSlots: newSlots(maxWrites),
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
 	s.otherSubs = cfg.Conn.NumSubscriptions()
@@ -151,12 +162,12 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		return nil, fmt.Errorf("subscribe endpoints: %w", err)
 	}
 	s.installInline()
-	if h := guardOf(cfg.Conn); h != nil {
+	if guard := guardOf(cfg.Conn); guard != nil {
 		var subjects []string
 		for _, e := range s.endpoints(true) {
 			subjects = append(subjects, e.subject)
 		}
-		h.watch(subjects)
+		guard.watch(subjects)
 	}
 	if cfg.Lead != nil {
 		if s.lead, err = startLead(*cfg.Lead, s); err != nil {
@@ -168,14 +179,15 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	return s, nil
 }
 
-// Deciding tells whether this worker decides, or stands by.
+// Deciding reports whether this worker decides. If not, it stands by.
 func (s *Service) Deciding() bool { return s.lead == nil || s.lead.deciding.Load() }
 
-// flushTime bounds how long the server may take to tell that it has all subscriptions, or all answers.
+// confirmTimeout bounds how long the server may take to confirm all subscriptions, or all answers.
 const confirmTimeout = 5 * time.Second
 
-// subscribed waits until the server has all subscriptions, since only then is a service ready. What it refuses comes before its
-// answer, as an error of the connection alone.
+// confirmSubscriptions waits until the server has all subscriptions, because only then is a service
+// ready. A refusal arrives before the server's confirmation, but only as the connection's last
+// error.
 func confirmSubscriptions(nc *nats.Conn) error {
 	if err := nc.FlushTimeout(confirmTimeout); err != nil {
 		return err
@@ -189,16 +201,16 @@ func confirmSubscriptions(nc *nats.Conn) error {
 	return nil
 }
 
-// call is a request on its way through the engine. Calls are used again, with their only limit and the room for
-// the answer: a request belongs to the engine no longer than until its Done is called.
+// call is a request on its way through the engine. Calls are pooled, together with the space for
+// their only limit and their answer. The engine does not touch a request after it has called Done.
 type call struct {
 	engine.Request
 	oneLimit    [1]engine.Limit
 	reply, body []byte
-	// conn is what the request was read from where that was not nats.go.
+	// conn is the connection that the request was read from; nil if it came through nats.go.
 	conn *natsconn.Conn
 	svc  *Service
-	// answer is done as a value, which is made once.
+	// answer is the method value c.done, made once to save an allocation for each request.
 	answer func(d engine.Decision, err error)
 }
 
@@ -208,14 +220,15 @@ func (s *Service) newCall() any {
 	return c
 }
 
-// decides is the handler of a verb. Callbacks of an endpoint run one at a time, so it decodes, hands the request
-// to the engine, and is done; the engine's call of Done sends the answer.
+// handleDecision is the endpoint of consume, check, record and refund. nats.go runs the callbacks
+// of an endpoint one at a time, so it only decodes the request and hands it to the engine. The
+// answer is sent when the engine calls Done.
 func (s *Service) handleDecision(m micro.Request) {
 	if !answerable(m.Reply()) {
 		s.ignore(m)
 		return
 	}
-	c := s.call(nil, []byte(m.Reply()))
+	c := s.acquireCall(nil, []byte(m.Reply()))
 	err := c.decode(engineVerbs[m.Subject()], m.Data(), nil)
 	if err == nil {
 		err = c.submit()
@@ -225,27 +238,29 @@ func (s *Service) handleDecision(m micro.Request) {
 	}
 }
 
-// call gives a call for a request that came from conn, or over nats.go, and is answered to reply.
-func (s *Service) call(conn *natsconn.Conn, reply []byte) *call {
+// acquireCall returns a pooled call for a request that is answered to reply. conn is where the
+// request was read, or nil if it came through nats.go.
+func (s *Service) acquireCall(conn *natsconn.Conn, reply []byte) *call {
 	c := s.calls.Get().(*call)
 	c.conn, c.reply = conn, append(c.reply[:0], reply...)
 	return c
 }
 
-// decode reads the request; at is as for [decoder.request]. When it fails the call is over.
-func (c *call) decode(verb engine.Verb, data []byte, at *cacheLookup) error {
+// decode reads the request; lookup is as for [decoder.decode]. After an error the call is released.
+func (c *call) decode(verb engine.Verb, data []byte, lookup *cacheLookup) error {
 	c.Request = engine.Request{Limits: c.oneLimit[:0], OnError: c.svc.cfg.OnError, Done: c.answer}
 	if c.conn != nil {
 		c.Received = c.conn.ReceivedAt()
 	}
-	err := c.svc.decoder.decode(verb, data, at, &c.Request)
+	err := c.svc.decoder.decode(verb, data, lookup, &c.Request)
 	if err != nil {
 		c.release()
 	}
 	return err
 }
 
-// submit hands the request to the engine. When it fails the call is over, and not answered.
+// submit hands the request to the engine. After an error the call is released, and the caller
+// answers.
 func (c *call) submit() error {
 	s := c.svc
 	s.begin()
@@ -257,14 +272,14 @@ func (c *call) submit() error {
 	return err
 }
 
-// over gives the call back, to be used again.
+// release returns the call to the pool.
 func (c *call) release() {
 	c.conn = nil
 	c.svc.calls.Put(c)
 }
 
-// done answers the call. It publishes on the connection instead of through the micro.Request, whose error state
-// the endpoint reads, without a lock, when the handler has returned.
+// done answers the call. It publishes on the connection and not through the micro.Request: when the
+// handler has returned, the endpoint reads that request's error without a lock.
 func (c *call) done(d engine.Decision, err error) {
 	s := c.svc
 	if err != nil {
@@ -280,80 +295,91 @@ func (c *call) done(d engine.Decision, err error) {
 }
 
 const (
-	// maxReads is how many of admin's requests that read the store may run at a time, and maxStatuses how many of status; more
-	// are answered 503.
+	// maxReads bounds the admin requests that read the store at a time, and maxStatuses those of
+	// status. More are answered 503.
 	maxReads    = 32
 	maxStatuses = 1024
-	// readTimeout is how long a request that reads the store may take, as a decision: callers should be told that the
-	// store does not answer before they give up.
+	// readTimeout bounds a request that reads the store, as it does a decision: callers should
+	// learn that the store does not answer before they give up.
 	readTimeout = limits.DefaultTimeout * 3 / 4
-	// longTimeout bounds what goes through as many rows as there are. The client verbs wait longer for those.
+	// scanTimeout bounds a request that may go through all rows. Our client waits longer for these.
 	scanTimeout = 5 * time.Second
 )
 
-// answers is the handler of an endpoint that reads the store.
-func (s *Service) readHandler(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
+// answerFunc answers the body of a request with a value that becomes the JSON of the answer.
+type answerFunc func(ctx context.Context, data []byte) (any, error)
+
+// readHandler makes the handler of an endpoint that reads the store.
+func (s *Service) readHandler(answer answerFunc) micro.HandlerFunc {
 	return s.asyncHandler(s.readSlots, readTimeout, answer)
 }
 
-// works is the handler of an endpoint that may have to go through many rows.
-func (s *Service) scanHandler(answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
+// scanHandler makes the handler of an endpoint that may have to go through many rows.
+func (s *Service) scanHandler(answer answerFunc) micro.HandlerFunc {
 	return s.asyncHandler(s.readSlots, scanTimeout, answer)
 }
 
-// beside is a handler that runs beside the callback, as long as there is room.
-func (s *Service) asyncHandler(slots chan struct{}, timeout time.Duration, answer func(ctx context.Context, data []byte) (any, error)) micro.HandlerFunc {
+// asyncHandler makes a handler that answers on a goroutine of its own, or with 503 if no slot is
+// free.
+func (s *Service) asyncHandler(free slots, timeout time.Duration, answer answerFunc) micro.HandlerFunc {
 	return func(m micro.Request) {
 		if !answerable(m.Reply()) {
 			s.ignore(m)
 			return
 		}
 		s.begin()
-		if !tryGo(slots, func() {
+		started := free.tryGo(func() {
 			defer s.end()
 			ctx, cancel := context.WithTimeout(s.ctx, timeout)
 			defer cancel()
-			s.read(ctx, m.Subject(), m.Reply(), m.Data(), answer)
-		}) {
+			s.answerRead(ctx, m, answer)
+		})
+		if !started {
 			s.refuse(m, engine.ErrOverloaded)
 			s.end()
 		}
 	}
 }
 
-// aside has f run on a goroutine of its own, if there is room.
-func tryGo(slots chan struct{}, f func()) bool {
+// slots bound how many goroutines run at a time.
+type slots chan struct{}
+
+func newSlots(n int) slots { return make(slots, n) }
+
+// tryGo runs f on a goroutine of its own, if a slot is free.
+func (s slots) tryGo(f func()) bool {
 	select {
-	case slots <- struct{}{}:
+	case s <- struct{}{}:
 	default:
 		return false
 	}
 	go func() {
-		defer func() { <-slots }()
+		defer func() { <-s }()
 		f()
 	}()
 	return true
 }
 
-func (s *Service) read(ctx context.Context, subject, reply string, data []byte,
-	answer func(ctx context.Context, data []byte) (any, error)) {
-	v, err := answer(ctx, data)
+// answerRead answers a request with the JSON of what answer returns, or with its error.
+func (s *Service) answerRead(ctx context.Context, m micro.Request, answer answerFunc) {
+	v, err := answer(ctx, m.Data())
 	var body []byte
 	if err == nil {
 		body, err = json.Marshal(v)
 	}
 	if err != nil {
 		if e := wireError(err, nil); e.Status == 503 {
-			s.noteStoreFailure(subject, err)
+			s.noteStoreFailure(m.Subject(), err)
 		}
-		s.publish(s.errorMsg(reply, err))
+		s.publish(s.errorMsg(m.Reply(), err))
 		return
 	}
-	s.noteStoreAnswer(subject)
-	s.answer(reply, body)
+	s.noteStoreAnswer(m.Subject())
+	s.answer(m.Reply(), body)
 }
 
-// answer publishes an answer, which is copied, or that it is too large to be.
+// answer publishes an answer, of which nats.go makes a copy. Instead of an answer that is larger
+// than NATS takes it publishes an error that says so.
 func (s *Service) answer(reply string, body []byte) {
 	err := s.cfg.Conn.Publish(reply, body)
 	if errors.Is(err, nats.ErrMaxPayload) {
@@ -364,8 +390,8 @@ func (s *Service) answer(reply string, body []byte) {
 	s.sent(err)
 }
 
-// unavailable notes a request that the store failed, and available one that it did not: the log tells when an endpoint begins to
-// fail, and when it is over.
+// noteStoreFailure and noteStoreAnswer keep the log of an endpoint: it tells when the store begins
+// to fail the requests of a subject, and when that is over.
 func (s *Service) noteStoreFailure(subject string, err error) {
 	log, known := s.failures.Load(subject)
 	if !known {
@@ -380,7 +406,7 @@ func (s *Service) noteStoreAnswer(subject string) {
 	}
 }
 
-// refuse answers an error while the handler runs, so that the endpoint's statistics count it.
+// refuse answers an error while the handler runs, so that the statistics of the endpoint count it.
 func (s *Service) refuse(m micro.Request, err error) {
 	msg := s.errorMsg(m.Reply(), err)
 	s.sent(m.Error(msg.Header.Get(micro.ErrorCodeHeader), msg.Header.Get(micro.ErrorHeader), msg.Data))
@@ -388,7 +414,8 @@ func (s *Service) refuse(m micro.Request, err error) {
 
 func (s *Service) publish(m *nats.Msg) { s.sent(s.cfg.Conn.PublishMsg(m)) }
 
-// sent notes an answer that the connection would not take; the first is logged, and then every 1000th.
+// sent notes whether the connection took an answer. The first that it did not take is logged, and
+// then every 1000th.
 func (s *Service) sent(err error) {
 	if err == nil {
 		return
@@ -398,26 +425,28 @@ func (s *Service) sent(err error) {
 	}
 }
 
-// ignore drops a request that cannot be answered; the first is logged, and then every 1000th.
+// ignore drops a request that cannot be answered. The first is logged, and then every 1000th.
 func (s *Service) ignore(m micro.Request) {
 	if n := s.unanswerable.Add(1); n%1000 == 1 {
 		s.cfg.Logger.Warn("a request has no reply subject, or one that is not answered", "subject", m.Subject(), "reply", m.Reply(), "ignored", n)
 	}
 }
 
-// answerable tells whether an answer may go to a reply subject. A client chooses it, and the answer is published with
-// the rights of this service: it must not reach the server's own subjects ($JS.API, $SYS) or those of events. One that is too long comes
-// over a websocket alone, which cannot be read below nats.go.
+// answerable reports whether an answer may be sent to a reply subject. The client chooses that
+// subject and the service publishes with its own rights, so the subject must not be one of the
+// server ($JS.API, $SYS) or of events. A reply subject that is too long arrives only over a
+// websocket, because natsconn drops it elsewhere.
 func answerable[T string | []byte](reply T) bool {
 	begins := func(with string) bool { return len(reply) >= len(with) && string(reply[:len(with)]) == with }
 	return len(reply) > 0 && len(reply) <= natsconn.MaxReplySubject && !begins("$") && !begins("limits.") && !begins("alerts.")
 }
 
+// begin and end count the requests that wait for an answer; Stop waits for all of them.
 func (s *Service) begin() { s.pending.Add(1) }
 
 func (s *Service) end() { s.pending.Add(-1) }
 
-// sleep waits, unless ctx ends first.
+// sleep waits for d, or returns the error of ctx if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -431,7 +460,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 var semverPattern = regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
 
-// semver gives the version as the micro specification wants it.
+// semver returns the version as the micro service specification wants it.
 func semver(version string) string {
 	if v := strings.TrimPrefix(version, "v"); semverPattern.MatchString(v) {
 		return v

@@ -18,7 +18,8 @@ import (
 	"github.com/seed503877ad/limits/internal/zone"
 )
 
-// spec is one limit as written. What was not given is zero, apart from algorithm, which has a bit in given.
+// spec is one limit as written. A field that was not given is zero. given has a bit for each field
+// that was, by the numbers below.
 type spec struct {
 	key, name string
 	limit     int64
@@ -48,7 +49,7 @@ var specNames = [...]string{"key", "limit", "window", "algorithm", "burst", "nam
 
 func (s *spec) has(field int) bool { return s.given&(1<<field) != 0 }
 
-// first names the first field that is given; empty when none is.
+// firstGiven is the name of the first field that was given, or empty.
 func (s *spec) firstGiven() string {
 	if s.given == 0 {
 		return ""
@@ -87,7 +88,7 @@ func specField(name []byte) int {
 	return -1
 }
 
-// specWord reads a field whose text has a meaning.
+// specWord reads a field whose text is one of a few words, a window or a time zone.
 func (p *parser) specWord(s *spec, field int) error {
 	name := specNames[field]
 	text, err := p.string(name)
@@ -100,7 +101,7 @@ func (p *parser) specWord(s *spec, field int) error {
 	return nil
 }
 
-// word takes the text of such a field.
+// setText parses the text of such a field into s.
 func (d *decoder) setText(s *spec, field int, text []byte) (err error) {
 	switch field {
 	case specWindow:
@@ -121,7 +122,7 @@ func (d *decoder) setText(s *spec, field int, text []byte) (err error) {
 	return err
 }
 
-// parseAlgorithm reads an algorithm, without an allocation when there is one.
+// parseAlgorithm parses an algorithm, without an allocation if there is one of that name.
 func parseAlgorithm(text []byte) (engine.Algorithm, error) {
 	for _, a := range [...]engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 		if string(text) == a.String() {
@@ -131,7 +132,7 @@ func parseAlgorithm(text []byte) (engine.Algorithm, error) {
 	return engine.ParseAlgorithm(short(string(text)))
 }
 
-// resolveSpec appends the limit of s, the item-th of the request (-1 for the only one), to req.
+// resolveSpec appends the limit of s to req. item is its index in limits, or -1 for form 1.
 func (p *parser) resolveSpec(req *engine.Request, s *spec, item int) error {
 	for _, field := range [...]int{specKey, specLimit, specWindow} {
 		if !s.has(field) {
@@ -155,7 +156,7 @@ func (p *parser) resolveSpec(req *engine.Request, s *spec, item int) error {
 		l.Algorithm = engine.FixedWindow
 	}
 	if err := l.Validate(); err != nil {
-		var fe *engine.FieldError // escapes, so not before
+		var fe *engine.FieldError // declared here because it escapes to the heap
 		if errors.As(err, &fe) {
 			return badInput(fe.Field, itemPath(item, fe.Field), "%s", fe.Message)
 		}
@@ -165,8 +166,8 @@ func (p *parser) resolveSpec(req *engine.Request, s *spec, item int) error {
 	return nil
 }
 
-// identifier is what a key "scope:resource:identifier" says of whom it limits: what follows the second colon,
-// with fewer colons what follows the last, and the whole key when that is nothing.
+// identifier is the part of a key "scope:resource:identifier" that names who is limited: all after
+// the second colon, with fewer colons all after the last, and the whole key if that is empty.
 func identifier(key string) string {
 	_, rest, ok := strings.Cut(key, ":")
 	if !ok {
@@ -181,9 +182,10 @@ func identifier(key string) string {
 	return rest
 }
 
-// fingerprint identifies what a request asks for, so that the same id with another request is noticed. It is
-// taken of the resolved request: white space, the order of members, and a default that is written out make no
-// difference. Of form 3 it is taken as asked: the limits of a policy may have changed until the request is repeated.
+// fingerprint identifies what a request asks for, so that the same id with another request is
+// noticed. It covers the resolved request: white space, the order of members, and a default that is
+// written out make no difference. For form 3 it covers the request as written, because the limits
+// of a policy may have changed when the request is repeated.
 func fingerprint(verb engine.Verb, req *engine.Request, q *parsedRequest) [32]byte {
 	b := make([]byte, 0, 256)
 	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
@@ -207,7 +209,7 @@ func fingerprint(verb engine.Verb, req *engine.Request, q *parsedRequest) [32]by
 		b = append(b, byte(l.Algorithm), flag(l.FirstUse))
 		b = binary.AppendVarint(b, l.Limit)
 		b = binary.AppendVarint(b, l.Burst)
-		if l.Leased { // exact adds nothing, so that the ids of requests from before there was a choice still match
+		if l.Leased { // exact adds nothing: ids from before consistency existed still match
 			str(limits.Leased)
 		}
 	}
@@ -229,8 +231,8 @@ func flag(b bool) byte {
 	return 0
 }
 
-// windows keeps parsed windows, because nearly all requests have one of a few. It is bounded; what comes when it
-// is full is parsed each time.
+// windows caches parsed windows, because nearly all requests use one of a few. It is bounded. Once
+// it is full, further windows are parsed each time.
 type windows struct {
 	mu    sync.Mutex
 	known atomic.Pointer[map[string]engine.Window]
@@ -264,8 +266,8 @@ func (w *windows) add(v engine.Window) {
 	w.known.Store(&next)
 }
 
-// zones keeps loaded time zones; there are some 600 names, and each costs a file to read. A name that is none costs several, so the last
-// ones are kept, too.
+// zones caches time zones, as loading one reads a file. There are some 600 names. An unknown name
+// costs several file look-ups, so unknown names are cached too.
 type zones struct {
 	mu      sync.RWMutex
 	known   map[string]*time.Location
@@ -281,7 +283,7 @@ func unknownZone(name []byte) error {
 	return fmt.Errorf("unknown time zone %s; want an IANA name such as Europe/Berlin or UTC", quoteText(name))
 }
 
-// load gives the zone of an IANA name; nil for UTC.
+// load returns the zone of an IANA name, or nil for UTC.
 func (z *zones) load(text []byte) (*time.Location, error) {
 	z.mu.RLock()
 	known, ok := z.known[string(text)]

@@ -6,16 +6,18 @@ import (
 	"time"
 )
 
-// HandOver returns when another worker decides, if one stands by. Until then requests are answered, for which the engine still has to hear of
-// what others change. [Service.Stop] does the same, where it was not done before.
+// HandOver returns when another worker decides, if one stands by. Requests are answered until then,
+// so the engine must still hear what other workers change. [Service.Stop] hands over if that was
+// not done before.
 func (s *Service) HandOver(ctx context.Context) {
 	if s.lead != nil {
 		s.lead.close(ctx)
 	}
 }
 
-// Stop takes no further request, answers every one that was taken, and returns when the server has the answers.
-// The engine must still run. When ctx ends first the error says how many are unanswered.
+// Stop takes no further requests, answers every request that was taken, and returns when the server
+// has the answers. The engine must still run. If ctx ends first, the error says how many requests
+// are unanswered.
 func (s *Service) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() {
 		defer close(s.stopped)
@@ -31,20 +33,20 @@ func (s *Service) stop(ctx context.Context) error {
 	defer s.removeInline()
 	s.noteDrain()
 	if s.next != nil {
-		_ = s.next.Stop() // as below
+		_ = s.next.Stop() // it only begins to drain, as below
 	}
 	if err := s.current.Stop(); err != nil {
 		return fmt.Errorf("stop micro service: %w", err)
 	}
-	// Stop only begins to drain. A subscription leaves the connection after its last callback has returned, so
-	// from zero on no request begins.
+	// Stop only begins to drain. A subscription leaves the connection after its last callback has
+	// returned, so once there are none no request can begin.
 	for s.cfg.Conn.NumSubscriptions() > 0 && !s.cfg.Conn.IsClosed() {
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
 			return fmt.Errorf("drain subscriptions: %w", err)
 		}
 	}
 	if s.drainEnded() {
-		if err := s.flush(ctx); err != nil { // before, what came on the last connection may still be taken
+		if err := s.flush(ctx); err != nil { // what came on the previous connection may still be taken until then
 			return fmt.Errorf("connect once more: %w", err)
 		}
 	}
@@ -60,7 +62,7 @@ func (s *Service) stop(ctx context.Context) error {
 	return nil
 }
 
-// flush returns when the server has all that was published.
+// flush returns when the server has received all that was published.
 func (s *Service) flush(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()

@@ -11,26 +11,29 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A server whose permissions change below a connection takes its subscriptions away and says so once. When they are granted again
-// nothing brings them back but another connection, which is made so long after, and after twice as long each time.
+// A server whose permissions change while a connection is up takes subscriptions away, and says so
+// once. When the permission is granted again only a new connection brings the subscription back. So
+// one is made resubscribeAfter later, and then after twice as long each time, up to
+// maxResubscribeAfter.
 const (
 	resubscribeAfter    = 10 * time.Second
 	maxResubscribeAfter = 5 * time.Minute
 )
 
-// hearing knows whether the server delivers what a connection has to hear.
+// subscriptionGuard knows whether the server delivers the subjects that a connection must receive,
+// and makes the connection anew if it does not.
 type subscriptionGuard struct {
 	mu sync.Mutex
 	// subjects were granted at the start.
 	subjects []string
-	// refused is one that is not granted any more; empty for none.
+	// refused is a subject that is not granted any more, empty if there is none.
 	refused string
-	// wait is how long after a refusal another connection is made, and due is when that is.
+	// wait is how long after a refusal the connection is made anew, and due when that is.
 	wait time.Duration
 	due  time.Time
 }
 
-// hearingOf gives that of a connection of [Connect]; nil for another.
+// guardOf returns the guard of a connection that [Connect] made; nil for any other.
 func guardOf(nc *nats.Conn) *subscriptionGuard {
 	if d := dialerOf(nc); d != nil {
 		return &d.guard
@@ -38,14 +41,15 @@ func guardOf(nc *nats.Conn) *subscriptionGuard {
 	return nil
 }
 
-// guard notes what the server has granted, for as long as the connection lasts.
+// watch sets the subjects that the server has granted.
 func (h *subscriptionGuard) watch(subjects []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.subjects = subjects
 }
 
-// note takes a violation of permissions, which may be of a subscription.
+// noteViolation takes a violation of permissions. It ignores those that are not about a watched
+// subscription.
 func (h *subscriptionGuard) noteViolation(nc *nats.Conn, err error, log *slog.Logger) {
 	_, rest, _ := strings.Cut(err.Error(), `Subscription to "`)
 	subject, _, _ := strings.Cut(rest, `"`)
@@ -58,7 +62,7 @@ func (h *subscriptionGuard) noteViolation(nc *nats.Conn, err error, log *slog.Lo
 	if h.refused = subject; now.Before(h.due) {
 		return
 	}
-	if h.wait == 0 || !h.due.IsZero() && now.Sub(h.due) > 2*maxResubscribeAfter { // it was granted meanwhile
+	if h.wait == 0 || !h.due.IsZero() && now.Sub(h.due) > 2*maxResubscribeAfter { // it had been granted again
 		h.wait = resubscribeAfter
 	} else {
 		h.wait = min(2*h.wait, maxResubscribeAfter)
@@ -67,13 +71,13 @@ func (h *subscriptionGuard) noteViolation(nc *nats.Conn, err error, log *slog.Lo
 	log.Error("the NATS server does not deliver requests any more, and is asked again: grant the subscription to the user of "+
 		"this connection (docs/operations.md, Permissions in NATS)", "subject", subject, "after", h.wait)
 	time.AfterFunc(h.wait, func() {
-		if h.err() != nil && !nc.IsDraining() { // else it has come back by itself
-			_ = nc.ForceReconnect() // which fails when the connection is closed
+		if h.err() != nil && !nc.IsDraining() { // else the connection was made anew meanwhile
+			_ = nc.ForceReconnect() // it fails when the connection is closed
 		}
 	})
 }
 
-// again notes that the connection was made anew: what is refused is told behind that.
+// reconnected notes that the connection was made anew. The server repeats its refusals after that.
 func (h *subscriptionGuard) reconnected() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -30,7 +30,7 @@ func (s *Service) verify(m micro.Request) {
 		return
 	}
 	s.begin()
-	if !tryGo(s.verifySlots, func() { s.lookUp(m.Reply(), q) }) {
+	if !s.verifySlots.tryGo(func() { s.lookUp(m.Reply(), q) }) {
 		s.refuse(m, engine.ErrOverloaded)
 		s.end()
 	}
