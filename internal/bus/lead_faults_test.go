@@ -16,7 +16,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// way is a way to a server, on which all takes a while, or waits. What the server says first comes as greets makes it.
+// way is a way to a server, on which all takes a while, or waits. What the server says first comes
+// as greets makes it.
 type way struct {
 	url    string
 	takes  time.Duration
@@ -116,7 +117,8 @@ func consumers(t *testing.T, srv *natsserver.Server) (n int) {
 	return n
 }
 
-// oneConsumes waits until only the one that decides has a subscription, for the server too, and holds that it answers all.
+// oneConsumes waits until only the one that decides has a subscription, for the server too, and
+// holds that it answers all.
 func oneConsumes(t *testing.T, srv *natsserver.Server) {
 	t.Helper()
 	waitFor(t, "the server has one worker for requests to decide", func() bool { return consumers(t, srv) == 1 })
@@ -126,8 +128,8 @@ func oneConsumes(t *testing.T, srv *natsserver.Server) {
 	}
 }
 
-// TestAWorkerBehindAServerThatHangsStandsByAgain has the way of one that stands by hang, so that it tries to take over, and its
-// connection end in the middle of that.
+// TestAWorkerBehindAServerThatHangsStandsByAgain has the way of one that stands by hang, so that it
+// tries to take over, and its connection end in the middle of that.
 func TestAWorkerBehindAServerThatHangsStandsByAgain(t *testing.T) {
 	t.Parallel()
 	srv := testenv.NATS(t)

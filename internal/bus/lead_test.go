@@ -167,7 +167,8 @@ func infos(t *testing.T, nc *nats.Conn, n int) (all []micro.Info) {
 	return nil
 }
 
-// asking asks without a pause until the test ends or end is called, which gives how many had no answer.
+// asking asks without a pause until the test ends or end is called, which gives how many had no
+// answer.
 func asking(t *testing.T, url string) (end func() []error) {
 	nc := dial(t, url)
 	stop := make(chan struct{})
@@ -271,8 +272,8 @@ func newStrange(t *testing.T, url, subject string) *strange {
 	return s
 }
 
-// TestAWorkerThatHangsIsReplacedByAll: one that is stopped, and connected, still has its part of the requests, which is smaller when all
-// others decide.
+// TestAWorkerThatHangsIsReplacedByAll: one that is stopped, and connected, still has its part of
+// the requests, which is smaller when all others decide.
 func TestAWorkerThatHangsIsReplacedByAll(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
@@ -306,8 +307,8 @@ func TestAWorkerDecidesBesideOneThatIsSlow(t *testing.T) {
 	for begin := time.Now(); ; {
 		other.after.Store(int64(2 * slowAnswer))
 		waitFor(t, "one decides beside it", decides)
-		// Then it does not stand by again as soon as there is less to do. On a busy machine it may have taken the other for one that hangs,
-		// beside which it decides for no longer than that.
+		// Then it does not stand by again as soon as there is less to do. On a busy machine it may
+		// have taken the other for one that hangs, beside which it decides for no longer than that.
 		other.after.Store(0)
 		before := other.asked.Load()
 		waitFor(t, "it asks, or stands by", func() bool { return !decides() || other.asked.Load() >= before+3 })
@@ -345,7 +346,8 @@ func TestWorkersOfOtherStoresDecide(t *testing.T) {
 	deciding(t, all, 0, 1)
 }
 
-// TestAReturnOfTheServerLeavesOneWorkerDeciding: all of them lose it at once, and come back in any order.
+// TestAReturnOfTheServerLeavesOneWorkerDeciding: all of them lose it at once, and come back in any
+// order.
 func TestAReturnOfTheServerLeavesOneWorkerDeciding(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATSServer(t)
@@ -364,7 +366,8 @@ func TestAReturnOfTheServerLeavesOneWorkerDeciding(t *testing.T) {
 	deciding(t, all, 0)
 }
 
-// TestWhatIsNoQuestionIsNotAnswered: whoever may publish there could have a worker publish anywhere else.
+// TestWhatIsNoQuestionIsNotAnswered: whoever may publish there could have a worker publish anywhere
+// else.
 func TestWhatIsNoQuestionIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
