@@ -16,52 +16,55 @@ import (
 // The subjects on which workers tell each other what changed. They are below limits.internal, so that permissions can
 // keep clients from them.
 const (
-	// subjectForget carries what all workers are to forget.
+	// subjectForget carries what all workers are to forget from their caches.
 	subjectForget = "limits.internal.forget"
 	// SubjectForgetKey carries the id of an API key that was changed.
 	SubjectForgetKey = "limits.internal.keys"
-	// SubjectReadOverrides asks for a look at the overrides.
+	// SubjectReadOverrides asks workers to read the overrides again.
 	SubjectReadOverrides = "limits.internal.overrides"
-	// SubjectStore carries the name of the store that a worker counts in.
+	// SubjectStore carries the name of the store that a worker keeps its counters in.
 	SubjectStore = "limits.internal.store"
 )
 
 const (
-	// maxForgetBytes bounds a broadcast of what to forget: a key or prefix whose every byte needs an escape.
+	// maxForgetBytes bounds a broadcast of what to forget: a key or prefix in which every byte is
+	// escaped.
 	maxForgetBytes = 6*limits.MaxKeyBytes + 64
 	// maxAnnouncedBytes bounds an announcement.
 	maxAnnouncedBytes = 256
 )
 
-// broadcast carries values of one type to all workers, the one that sends included. One may get lost while the connection is
-// down; who listens also looks by itself, within a second, so nothing is done about it.
+// broadcast carries values of one type to all workers, including the one that sends. A value may be
+// lost while the connection is down. Receivers also look for changes themselves, within a second,
+// so nothing is done about that.
 type broadcast[T any] struct {
 	conn    *nats.Conn
 	subject string
 	log     *slog.Logger
 	sub     atomic.Pointer[nats.Subscription]
-	// ignored are those that came and are none, and untold those that could not be sent.
+	// ignored throttles the log of messages that are not valid, and unsent of those that could not
+	// be sent.
 	ignored, unsent logThrottle
 }
 
-// send sends; the log says why it could not. It does not block.
+// send sends what, or logs why it could not. It does not block.
 func (b *broadcast[T]) send(what T) {
 	data, err := json.Marshal(what)
 	if err == nil {
 		err = publishNoWait(b.conn, b.subject, data)
 	}
-	if err != nil { // a connection that breaks has one for each refund that waits
+	if err != nil { // throttled: when a connection breaks each refund that waits fails here
 		if n := b.unsent.due(); n > 0 {
 			b.log.Warn("tell all workers of a change", "subject", b.subject, "error", err, "messages", n)
 		}
 	}
 }
 
-// listen calls apply for each value of at most so many bytes that is valid. Unknown members are let through: a newer worker
-// may send more.
-func (b *broadcast[T]) listen(most int, valid func(T) error, apply func(T)) error {
+// listen calls apply for each valid value of at most maxBytes. Unknown members are ignored: a newer
+// worker may send more.
+func (b *broadcast[T]) listen(maxBytes int, valid func(T) error, apply func(T)) error {
 	sub, err := b.conn.Subscribe(b.subject, func(m *nats.Msg) {
-		what, err := decodeBroadcast(m.Data, most, valid)
+		what, err := decodeBroadcast(m.Data, maxBytes, valid)
 		if err != nil {
 			if n := b.ignored.due(); n > 0 {
 				b.log.Warn("ignore what is told to all workers", "subject", m.Subject, "error", err, "messages", n)
@@ -77,8 +80,8 @@ func (b *broadcast[T]) listen(most int, valid func(T) error, apply func(T)) erro
 	return nil
 }
 
-func decodeBroadcast[T any](data []byte, most int, valid func(T) error) (what T, err error) {
-	if len(data) > most {
+func decodeBroadcast[T any](data []byte, maxBytes int, valid func(T) error) (what T, err error) {
+	if len(data) > maxBytes {
 		return what, fmt.Errorf("%d bytes are too many", len(data))
 	}
 	if err := json.Unmarshal(data, &what); err != nil {
@@ -87,14 +90,14 @@ func decodeBroadcast[T any](data []byte, most int, valid func(T) error) (what T,
 	return what, valid(what)
 }
 
-// Close ends listening.
+// Close stops listening.
 func (b *broadcast[T]) Close() {
 	if sub := b.sub.Swap(nil); sub != nil {
 		_ = sub.Unsubscribe()
 	}
 }
 
-// announcement is the body of what an [Announcer] tells.
+// announcement is the body that an [Announcer] sends.
 type announcement struct {
 	ID string `json:"id,omitempty"`
 }
@@ -102,7 +105,7 @@ type announcement struct {
 // Announcer tells all workers on one subject that something with an id changed.
 type Announcer struct{ broadcast[announcement] }
 
-// NewAnnouncer makes one over a connection.
+// NewAnnouncer makes an Announcer for one subject.
 func NewAnnouncer(conn *nats.Conn, subject string, log *slog.Logger) *Announcer {
 	return &Announcer{broadcast[announcement]{conn: conn, subject: subject, log: log}}
 }
@@ -110,24 +113,26 @@ func NewAnnouncer(conn *nats.Conn, subject string, log *slog.Logger) *Announcer 
 // Announce tells all workers, this one included. It does not block.
 func (a *Announcer) Announce(id string) { a.send(announcement{id}) }
 
-// Listen calls apply for each announcement, those of this worker too.
+// Listen calls apply for each announcement, including those of this worker.
 func (a *Announcer) Listen(apply func(id string)) error {
 	return a.listen(maxAnnouncedBytes, func(announcement) error { return nil }, func(what announcement) { apply(what.ID) })
 }
 
-// Forgetter carries [engine.Forget] between workers. Where one is lost the next transaction tells, or the lease ends.
+// Forgetter carries [engine.Forget] between workers. If one is lost, a worker learns of the change
+// with its next transaction, or when its lease ends.
 type Forgetter struct{ broadcast[engine.Forget] }
 
-// NewForgetter makes one over a connection. It is made before the engine, whose Broadcast it is, and listens when
-// the engine is there.
+// NewForgetter makes a Forgetter. It is made before the engine, which broadcasts through it, and
+// listens once the engine is there.
 func NewForgetter(conn *nats.Conn, log *slog.Logger) *Forgetter {
 	return &Forgetter{broadcast[engine.Forget]{conn: conn, subject: subjectForget, log: log}}
 }
 
-// Broadcast tells all workers, this one included, whose engine has forgotten it before. It does not block.
+// Broadcast tells all workers, this one included, although its engine has forgotten it already. It
+// does not block.
 func (f *Forgetter) Broadcast(what engine.Forget) { f.send(what) }
 
-// Listen calls apply for each broadcast, those of this worker too.
+// Listen calls apply for each broadcast, including those of this worker.
 func (f *Forgetter) Listen(apply func(engine.Forget)) error {
 	return f.listen(maxForgetBytes, func(what engine.Forget) error {
 		if what == (engine.Forget{}) {

@@ -23,8 +23,9 @@ type ConnectConfig struct {
 	// TLSCA is a PEM file of authorities to trust; TLSCert and TLSKey are PEM files of this client's certificate.
 	// Each may be empty.
 	TLSCA, TLSCert, TLSKey string
-	// InboxPrefix is what the subjects of answers to this connection begin with; "_INBOX" when empty. With one for each
-	// role, permissions can keep a role from the answers of another.
+	// InboxPrefix is what the reply subjects of this connection begin with; "_INBOX" when empty. If
+	// each role has one of its own, permissions can keep a role from receiving the answers for
+	// another.
 	InboxPrefix string
 	// Name is the connection's name in the server's monitoring.
 	Name string
@@ -33,20 +34,22 @@ type ConnectConfig struct {
 }
 
 const (
-	// dialTimeout bounds one try at one server: its name is looked up, and all of its addresses are tried.
+	// dialTimeout bounds one try at one server, with the look-up of its name and all of its
+	// addresses.
 	dialTimeout = 2 * time.Second
-	// reconnectBuffer holds what is published while the connection is down. It is small on purpose. Through a
-	// short break, answers are worth keeping: the asker may be on another server of the cluster and still
-	// waiting. But an answer that had to wait long is heard by nobody, and the 8 MiB that nats.go keeps by
-	// default would come as one burst after an outage. What does not fit fails at once and is counted by the
-	// service; events are kept by the outbox.
+	// reconnectBuffer holds what is published while the connection is down. It is small on purpose.
+	// During a short break answers are worth keeping: the caller may be on another server of the
+	// cluster and still wait. But nobody waits for an answer any more after a long break, and the 8
+	// MiB that nats.go keeps by default would be sent as one burst. What does not fit fails at once
+	// and is counted by the service. Events are kept by the outbox.
 	reconnectBuffer = 1 << 20
-	// flushTimeout bounds a write to a server that stopped reading, because answers are written from the engine's
-	// loop. After it the connection is given up and made anew.
+	// writeTimeout bounds a write to a server that stopped reading, because the engine's loop
+	// writes answers. After it the connection is given up and made anew.
 	writeTimeout = 2 * time.Second
 )
 
-// Connect connects, trying until ctx is done. Once made, the connection comes back by itself after any outage.
+// Connect connects, and tries until ctx is done. The connection then comes back by itself after any
+// outage.
 func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 	if cfg.Logger == nil {
 		return nil, errors.New("connect to NATS: Logger is missing")
@@ -69,7 +72,8 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 	}
 }
 
-// options gives the options of nats.go. A file that cannot be read is told at once instead of being tried again.
+// options returns the options of nats.go. A file that cannot be read is an error at once, instead
+// of being tried again.
 func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 	if c.URL == "" {
 		return nil, errors.New("the URL is missing")
@@ -145,7 +149,8 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	}
 }
 
-// errorHandler is told what goes wrong on a connection. Others may cause most of it, any number of times.
+// errorHandler logs what goes wrong on a connection. Others can cause most of it, any number of
+// times, so the log is throttled.
 func (d *dialer) errorHandler(log *slog.Logger, others *logThrottles) nats.ErrHandler {
 	var badHeaders, refused logThrottle
 	return func(nc *nats.Conn, sub *nats.Subscription, err error) {
@@ -158,12 +163,12 @@ func (d *dialer) errorHandler(log *slog.Logger, others *logThrottles) nats.ErrHa
 			if n := badHeaders.due(); n > 0 {
 				log.Warn("NATS", "subject", subject, "error", err, "messages", n)
 			}
-		case errors.Is(err, nats.ErrPermissionViolation): // anyone may ask for an answer to where this user may not publish
+		case errors.Is(err, nats.ErrPermissionViolation): // anyone may name a reply subject that this user may not publish to
 			d.guard.noteViolation(nc, err, log)
 			if n := refused.due(); n > 0 {
 				log.Error("NATS", "subject", subject, "error", redact.Error(err), "messages", n)
 			}
-		default: // a connection that breaks has one for each answer that waits, and a flood one for each that finds no room
+		default: // a broken connection has one for each answer that waits, and a flood one for each that finds no room
 			text := redact.Error(err)
 			if n := others.due(subject + " " + text); n > 0 {
 				log.Error("NATS", "subject", subject, "error", text, "times", n)
@@ -172,18 +177,19 @@ func (d *dialer) errorHandler(log *slog.Logger, others *logThrottles) nats.ErrHa
 	}
 }
 
-// reconnectDelay is how long clients of the service wait between tries, a worker too: 2 s at most, which has it back within 5 s of the
-// server.
+// reconnectDelay is how long clients of the service, and workers, wait between tries: at most 2 s,
+// so that they are back within 5 s of the server.
 func reconnectDelay(attempts int) time.Duration {
 	var o nats.Options
-	_ = limits.Reconnect()(&o) // has no error
+	_ = limits.Reconnect()(&o) // it never fails
 	return o.CustomReconnectDelayCB(attempts)
 }
 
-// Healthy is nil while the connection is up, the server answers on it, and it delivers what a [Service] on it has subscribed to, else
-// what it is. ctx needs a deadline.
+// Healthy returns nil while the connection is up, the server answers on it, and the server delivers
+// what a [Service] on it has subscribed to. Otherwise the error says what is wrong. ctx needs a
+// deadline.
 func Healthy(ctx context.Context, nc *nats.Conn) error {
-	if !connected(nc) { // nats.go knows whether it is closed or made anew, and may not say so in time
+	if !connected(nc) { // asked first, because nats.go may take long to say that it is closed or made anew
 		return errors.New("the connection is down")
 	}
 	if err := nc.FlushWithContext(ctx); err != nil {

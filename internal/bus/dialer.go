@@ -18,42 +18,48 @@ import (
 	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
-// dialer makes the connections to NATS. It looks up the names of servers itself: that and the addresses of one share a timeout. nats.go has
-// no bound for a look-up, and with a dialer gives each address all of the timeout.
+// dialer makes the connections to NATS. It looks up the names of servers itself, so that the
+// look-up and all addresses of a server share one timeout. nats.go has no bound for a look-up, and
+// gives a dialer each address with the whole timeout.
 type dialer struct {
-	// failed is why the last dial failed: of a server that refuses connections nats.go says only that there is none.
+	// dialErr is why the last dial failed. Of a server that refuses connections nats.go only says
+	// that there is none.
 	dialErr atomic.Pointer[error]
-	// hearing is that of the connection, which nothing else can be kept with.
+	// guard is the connection's. It is kept here because a [nats.Conn] has no other place for it.
 	guard subscriptionGuard
-	// handlers take requests where they are read, and payload is how much the server takes of an answer on the last connection, 0 where
-	// that is not known yet: nats.go tells it under its lock, which it holds while it writes.
+	// handlers take requests where they are read. maxPayload is how much the server takes of an
+	// answer on the last connection, 0 while that is not known. nats.go knows it too, but tells it
+	// under a lock that it holds while it writes.
 	handlers   natsconn.Handlers
 	maxPayload atomic.Pointer[atomic.Int64]
 
-	// last is the connection that was made last; nil while another is being made.
+	// last is the connection that was made last; nil while another one is being made.
 	last atomic.Pointer[natsconn.Conn]
 
-	// secure has the options of TLS, and listed the hosts of the URLs. nats.go makes one connection after another, the last to host; named
-	// is the last host with a name to which TLS was made.
+	// tlsOptions has the options for TLS, and listedHosts the hosts of the configured URLs. host is
+	// the one of the last connection. lastNamedHost is the last host to which TLS was made that is
+	// a name and not an IP address. nats.go makes one connection after another, so these need no
+	// lock.
 	tlsOptions          nats.Options
 	listedHosts         []string
 	host, lastNamedHost string
 }
 
-// dialerOf gives that of a connection of [Connect]; nil for another.
+// dialerOf returns the dialer of a connection that [Connect] made; nil for any other.
 func dialerOf(nc *nats.Conn) *dialer {
 	d, _ := nc.Opts.CustomDialer.(*dialer)
 	return d
 }
 
-// connected is [nats.Conn.IsConnected] for who cannot wait. nats.go has its lock while it dials, and until the server has spoken, which may be
-// never: 2 s, again and again.
+// connected is [nats.Conn.IsConnected] for callers that cannot wait. nats.go holds its lock while
+// it dials and until the server has said something, which may be never: 2 s at a time, again and
+// again.
 func connected(nc *nats.Conn) bool {
 	d := dialerOf(nc)
 	return (d == nil || d.upConn() != nil) && nc.IsConnected()
 }
 
-// up gives the connection on which nothing has failed; nil while there is none.
+// upConn returns the connection if it is up; nil while there is none.
 func (d *dialer) upConn() *natsconn.Conn {
 	if last := d.last.Load(); last != nil && last.Up() {
 		return last
@@ -61,8 +67,9 @@ func (d *dialer) upConn() *natsconn.Conn {
 	return nil
 }
 
-// tell publishes something small, and waits for nothing: it is for the turn of the store. nats.go has its lock while it writes, too, and a server
-// may not read. Over a websocket, in which nobody else can write, that is waited for.
+// publishNoWait publishes a small message without waiting, for callers that hold the store's turn
+// to write. nats.go holds its lock while it writes, too, and the server may not be reading. Over a
+// websocket, on which only nats.go can write, it may wait for that.
 func publishNoWait(nc *nats.Conn, subject string, data []byte) error {
 	if d := dialerOf(nc); d != nil {
 		if up := d.upConn(); up != nil && d.fits(len(data)) {
@@ -77,7 +84,7 @@ func publishNoWait(nc *nats.Conn, subject string, data []byte) error {
 	return nc.Publish(subject, data)
 }
 
-// takes tells whether the server is known to take so many bytes.
+// fits reports whether the server is known to take so many bytes.
 func (d *dialer) fits(size int) bool {
 	return size <= smallAnswer || int64(size) <= d.maxPayload.Load().Load()
 }
@@ -101,18 +108,21 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	return nil, err
 }
 
-// limited finds out how much the server takes of an answer, behind a round trip: that a user or an account has a limit of its own is told
-// behind the first answer. Where the connection is made anew meanwhile, what nats.go tells then may be the server's own limit, which is noted
-// for nobody: an answer that is larger than the user's would end the connection, and be lost.
+// learnMaxPayload finds out how much the server takes of an answer. A user or an account may have a
+// lower limit than the server, which the server tells only after it has answered the client's first
+// PING, hence the round trip. If the connection is made anew meanwhile, nats.go may know only the
+// server's own limit, which is then stored for the old connection, where nobody looks: an answer
+// larger than the user's limit would end the connection and be lost.
 func (d *dialer) learnMaxPayload(nc *nats.Conn) {
 	payload := d.maxPayload.Load()
-	if nc.FlushTimeout(confirmTimeout) == nil { // else it is made anew once more
+	if nc.FlushTimeout(confirmTimeout) == nil { // else the connection is made anew once more
 		payload.Store(nc.MaxPayload())
 	}
 }
 
-// SkipTLSHandshake is what nats.go asks when it is about to begin TLS. It is made here, so that requests are taken above it: when the server has
-// spoken, and so is none of websockets.
+// SkipTLSHandshake is called by nats.go when it is about to begin TLS. The dialer makes TLS itself,
+// so that requests are taken above it. It can do so only after the server has spoken, which
+// excludes websockets.
 func (d *dialer) SkipTLSHandshake() bool {
 	last := d.last.Load()
 	if !last.ServerSpoke() {
@@ -122,7 +132,7 @@ func (d *dialer) SkipTLSHandshake() bool {
 	if err == nil {
 		err = last.StartTLS(config)
 	}
-	if err != nil { // nats.go goes on, and meets it with what it writes next
+	if err != nil { // nats.go goes on, and gets this error from its next write
 		last.Fail(fmt.Errorf("%w: %w", nats.ErrTLS, err))
 		return true
 	}
@@ -130,14 +140,15 @@ func (d *dialer) SkipTLSHandshake() bool {
 	return true
 }
 
-// secured notes that TLS was made to the host.
+// noteTLSHost notes that TLS was made to the host.
 func (d *dialer) noteTLSHost() {
 	if net.ParseIP(d.host) == nil {
 		d.lastNamedHost = d.host
 	}
 }
 
-// config is as nats.go makes it. The files are read each time, since certificates are replaced.
+// tlsConfig returns what nats.go would use. The files are read each time, since certificates are
+// replaced.
 func (d *dialer) tlsConfig() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: d.serverName()}
 	if d.tlsOptions.TLSCertCB != nil {
@@ -157,8 +168,9 @@ func (d *dialer) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
-// serverName is whom the certificate has to be of. A server tells of others of its cluster by their addresses, whose certificates are of the
-// name that was asked for.
+// serverName is the name that the certificate must have. A server tells of the others in its
+// cluster by their addresses. Their certificates have the name under which the cluster was first
+// reached.
 func (d *dialer) serverName() string {
 	if net.ParseIP(d.host) != nil && d.lastNamedHost != "" && !slices.Contains(d.listedHosts, d.host) {
 		return d.lastNamedHost
@@ -166,7 +178,7 @@ func (d *dialer) serverName() string {
 	return d.host
 }
 
-// why puts the last dial's failure to an error of nats.go that tells none.
+// explain adds the reason of the last failed dial to an error of nats.go that has none.
 func (d *dialer) explain(err error) error {
 	if last := d.dialErr.Load(); last != nil && errors.Is(err, nats.ErrNoServers) {
 		return fmt.Errorf("%w: %w", err, *last)
@@ -174,8 +186,8 @@ func (d *dialer) explain(err error) error {
 	return err
 }
 
-// addresses gives those of a server, in an order by chance, so that connections spread over them. One that cannot be looked up is
-// its own: to dial it tells why. After end nothing is found.
+// resolve returns the addresses of a server in random order, so that connections spread over them.
+// If the look-up fails it returns the address as it is: dialing that tells why. It gives up at end.
 func resolve(address string, end time.Time) []string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -194,7 +206,7 @@ func resolve(address string, end time.Time) []string {
 	return all
 }
 
-// hosts gives those of URLs as nats.go takes them, which need no scheme.
+// urlHosts returns the hosts of URLs in the forms that nats.go accepts, which need no scheme.
 func urlHosts(urls string) (all []string) {
 	for u := range strings.SplitSeq(urls, ",") {
 		if _, rest, ok := strings.Cut(u, "://"); ok {

@@ -5,19 +5,20 @@ import (
 	"time"
 )
 
-// sayEvery is how often what anybody may cause, any number of times a second, has a line of the log: it could be filled otherwise.
+// logInterval is how often something that anybody can cause, any number of times a second, may have
+// a line of the log. Without a bound others could fill the log.
 const logInterval = 10 * time.Second
 
-// textsMost bounds the texts that are told apart.
+// maxThrottledTexts bounds the texts that are told apart.
 const maxThrottledTexts = 16
 
-// texts counts lines of the log that come again with the same text, such as an error.
+// logThrottles has a [logThrottle] for each text, such as that of an error.
 type logThrottles struct {
 	mu     sync.Mutex
 	byText map[string]*logThrottle
 }
 
-// due is as that of [seldom], of this text.
+// due is [logThrottle.due] for this text.
 func (t *logThrottles) due(text string) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -32,14 +33,15 @@ func (t *logThrottles) due(text string) int64 {
 	return known.due()
 }
 
-// seldom counts what is told of at times.
+// logThrottle decides when a repeated event is logged.
 type logThrottle struct {
 	mu       sync.Mutex
 	unlogged int64
 	loggedAt time.Time
 }
 
-// due counts one more, and gives how many no line has told of, or 0 while it is too early for the next line.
+// due counts an event. It returns how many events the next line of the log is about, this one
+// included, or 0 if it is too early for a line.
 func (s *logThrottle) due() (n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
