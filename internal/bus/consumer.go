@@ -23,32 +23,35 @@ type ConsumerConfig struct {
 	// Conn and Logger are required.
 	Conn   *nats.Conn
 	Logger *slog.Logger
-	// Take stores what a batch of events changes; required. After it has returned nil the events are acknowledged, so all
-	// must be stored then. An event may come again, and a batch in which one cannot be taken comes again in parts. With no
-	// events it asks whether the store answers, and must ask the store.
+	// Take stores what a batch of events changes; required. When it returns nil the events are
+	// acknowledged, so all of it must be stored by then. An event may come again, and a batch with
+	// an event that cannot be taken comes again in parts. Called without events it must ask the
+	// store, and return nil if the store answers.
 	Take func(ctx context.Context, events []alerts.Event) error
-	// Poison keeps a message that cannot be taken; required. It may come again.
+	// Poison stores a message that cannot be taken; required. The message may come again.
 	Poison func(ctx context.Context, p alerts.Poison) error
-	// Observer is told what became of messages; nil for nobody.
+	// Observer is told what became of messages. May be nil.
 	Observer ConsumerObserver
-	// Batch is how many messages are taken at a time at most. 256 unless set.
+	// Batch bounds how many messages are taken at a time. 256 unless set.
 	Batch int
-	// Retry is how long an event that could not be taken waits for its second try; each further one waits twice as long,
-	// up to 300 times as long. 100 ms unless set.
+	// Retry is how long an event that could not be taken waits for its second try. Each further try
+	// waits twice as long, up to 300 times Retry. 100 ms unless set.
 	Retry time.Duration
 }
 
-// ConsumerObserver is told what became of messages, from one goroutine.
+// ConsumerObserver is told what became of messages. One goroutine calls it.
 type ConsumerObserver interface {
-	// EventsReturned counts messages that were given back to come again.
+	// EventsReturned counts messages that were given back to the stream, to come again.
 	EventsReturned(n int)
-	// EventPoisoned tells of a message that was put aside.
+	// EventPoisoned counts a message that was put aside.
 	EventPoisoned()
-	// EventsPending is how many messages of the stream nobody was given yet.
+	// EventsPending is how many messages of the stream have not been delivered to anybody yet.
 	EventsPending(n uint64)
-	// EventsPendingUnknown tells that nobody knows, until EventsPending is told again: events cannot be taken.
+	// EventsPendingUnknown says that this number is not known, until EventsPending is called again:
+	// events cannot be taken.
 	EventsPendingUnknown()
-	// EventsLost counts messages that the stream removed before anybody was given them. Each consumer counts those it sees.
+	// EventsLost counts messages that the stream removed before they were delivered. Each consumer
+	// counts those that it notices.
 	EventsLost(n uint64)
 }
 
@@ -80,35 +83,39 @@ func (c *ConsumerConfig) defaults() error {
 }
 
 const (
-	// pullWait is how long a pull waits for messages. It is short because a stop waits for its end: a pull that is given
-	// up may have been sent messages that nobody would give back.
+	// pullWait is how long a pull waits for messages. It is short because a stop waits for its end:
+	// if a pull were abandoned, messages might already be on their way, and nobody would give them
+	// back.
 	pullWait = time.Second
-	// takeTimeout is how long a Take may take; less than ackWait.
+	// takeTimeout bounds a Take. It is less than ackWait.
 	takeTimeout = 10 * time.Second
-	// stopFor is how long, after Run's context has ended, what it has in hand may take.
+	// stopTimeout bounds the work on messages in hand after Run's context has ended.
 	stopTimeout = 3 * time.Second
-	// failingAfter is for how long events cannot be taken until that is a failure: a try that fails is none.
+	// failingAfter is how long events must have failed to be taken before that counts as a failure.
+	// A single failed try does not.
 	failingAfter = 5 * time.Second
-	// mostStrikes is how often an event may fail alone while the store answers.
+	// maxStrikes is how often an event may fail alone, while the store answers, before it is put
+	// aside.
 	maxStrikes = 10
-	// mostSuspects bounds the memory of strikes; past it counting begins anew.
+	// maxSuspects bounds the events that have strikes. Beyond it counting starts again.
 	maxSuspects = 8192
 )
 
-// Consumer takes events from the stream: it pulls them, has them stored, and acknowledges them. Any number of processes
-// share the work.
+// Consumer takes events from the stream: it pulls them, has them stored, and acknowledges them. Any
+// number of processes share the work.
 //
-// A message that is no event is put aside at once. When a batch cannot be taken, the store is asked: if it does not answer
-// all is given back, and nothing is pulled until it answers again; if it does, the batch is halved until the event is
-// alone that cannot be taken. That one comes again after a growing delay, and is put aside after ten tries. Tries are
-// counted in memory, as deliveries also grow by outages, which are not the event's fault.
+// A message that is no event is put aside at once. If a batch cannot be taken, the store is asked.
+// If it does not answer, all events are given back, and nothing is pulled until it answers again.
+// If it does, the batch is halved until the event that cannot be taken is alone. That event comes
+// again after a growing delay, and is put aside after ten tries. Tries are counted in memory: the
+// server's count of deliveries also grows during outages, which are not the event's fault.
 type Consumer struct {
 	cfg      ConsumerConfig
 	js       jetstream.JetStream
-	consumer jetstream.Consumer // nil until it was seen since the last failure
-	// holding says that the store did not answer.
+	consumer jetstream.Consumer // nil after a failure, until it was looked up again
+	// storeDown says that the store did not answer.
 	storeDown bool
-	// back is what the pull brought that is to be given back.
+	// toReturn are the messages of the pull that are to be given back.
 	toReturn []jetstream.Msg
 	// strikes counts, by sequence, how often an event failed alone.
 	strikes map[uint64]int
@@ -116,10 +123,10 @@ type Consumer struct {
 	// poisoned counts the messages put aside, for the log.
 	poisoned logThrottle
 	losses   losses
-	// behind says that the last pull left something.
+	// hasBacklog says that the last pull left something in the stream.
 	hasBacklog bool
 	idle       idlePulls
-	// caughtUp is in Unix milliseconds.
+	// caughtUp is the time of [Consumer.CaughtUp] in Unix milliseconds.
 	caughtUp atomic.Int64
 	// failure is nil while events are taken.
 	failure atomic.Pointer[failure]
@@ -146,7 +153,8 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	}, nil
 }
 
-// Run takes events until ctx ends, and then gives back what it has and did not take. Failures are retried for ever.
+// Run takes events until ctx ends, and then gives back what it has not taken. It retries failures
+// for ever.
 func (c *Consumer) Run(ctx context.Context) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
@@ -174,10 +182,10 @@ func (c *Consumer) failed(err error) {
 	c.failure.Store(f)
 	c.outage.Tried(err)
 	c.cfg.Observer.EventsPendingUnknown()
-	c.idle.askedAt = time.Time{} // or it would stay unknown for a while when nothing comes
+	c.idle.askedAt = time.Time{} // so that an idle stream is asked at once when it works again
 }
 
-// Failure is why events have not been taken for some seconds; nil while they are.
+// Failure is why events have not been taken for some seconds. It is nil while they are taken.
 func (c *Consumer) Failure() error {
 	f := c.failure.Load()
 	if f == nil || time.Since(f.since) < failingAfter {
@@ -186,40 +194,24 @@ func (c *Consumer) Failure() error {
 	return f.err
 }
 
-// pass pulls once, and takes what comes until the pull ends.
+// pass pulls once, and takes what arrives until the pull ends.
 func (c *Consumer) pass(ctx context.Context) error {
 	if err := c.prepare(ctx); err != nil {
 		return err
 	}
 	began := time.Now()
-	// The count alone bounds its memory. With a bound in bytes the server says that the pull is done as soon as it has chosen the
-	// last message, which a consumer with replicas sends later: nats.go would not wait for what comes then.
+	// The count alone bounds the memory of a pull. With a bound in bytes the server says that the
+	// pull is done as soon as it has chosen the last message. A consumer with replicas sends that
+	// message later, and nats.go would no longer wait for it.
 	pull, err := c.consumer.Fetch(c.cfg.Batch, jetstream.FetchMaxWait(pullWait))
 	if err != nil {
 		c.consumer = nil
 		return fmt.Errorf("pull events: %w", err)
 	}
-	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(stopTimeout, cancel) })()
-	var failed error
-	pending, known, upTo := uint64(0), false, began
-	for messages := range batches(pull.Messages(), c.cfg.Batch) {
-		if meta, err := messages[len(messages)-1].Metadata(); err == nil {
-			pending, known, upTo = meta.NumPending, true, began
-			if pending > 0 && meta.Timestamp.Before(began) { // by the server's clock
-				upTo = meta.Timestamp
-			}
-		}
-		if failed != nil || ctx.Err() != nil {
-			c.toReturn = append(c.toReturn, messages...)
-			continue
-		}
-		failed = c.handle(work, messages)
-	}
+	seen, known, failed := c.takePull(ctx, pull, began)
 	c.returnAll()
 	if err := pull.Error(); err != nil {
-		// The stream or the consumer may be what is missing.
+		// The stream or the consumer may be missing.
 		c.consumer = nil
 		return errors.Join(failed, fmt.Errorf("pull events: %w", err))
 	}
@@ -229,24 +221,53 @@ func (c *Consumer) pass(ctx context.Context) error {
 	case failed != nil || ctx.Err() != nil:
 		return failed
 	default:
-		asked, waiting, taken, err := c.checkIdle(ctx)
+		asked, pending, taken, err := c.checkIdle(ctx)
 		if err != nil || !asked {
 			return err
 		}
-		pending = waiting
-		if pending > 0 || !taken {
-			upTo = time.Time{}
+		seen = position{pending: pending}
+		if pending == 0 && taken {
+			seen.upTo = began
 		}
 	}
-	c.hasBacklog = pending > 0
-	c.cfg.Observer.EventsPending(pending)
+	c.hasBacklog = seen.pending > 0
+	c.cfg.Observer.EventsPending(seen.pending)
 	if failed == nil && ctx.Err() == nil {
-		c.noteCaughtUp(upTo)
+		c.noteCaughtUp(seen.upTo)
 	}
 	return failed
 }
 
-// caught keeps up to when all events have been taken.
+// position is how far a pull came: how many messages have not been delivered to anybody, and the time
+// up to which all have been, zero if unknown.
+type position struct {
+	pending uint64
+	upTo    time.Time
+}
+
+// takePull takes what a pull brings, until it ends or something cannot be taken. The rest is queued to
+// be given back. known says that a message told the position.
+func (c *Consumer) takePull(ctx context.Context, pull jetstream.MessageBatch, began time.Time) (seen position, known bool, failed error) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(stopTimeout, cancel) })()
+	for messages := range batches(pull.Messages(), c.cfg.Batch) {
+		if meta, err := messages[len(messages)-1].Metadata(); err == nil {
+			seen, known = position{meta.NumPending, began}, true
+			if meta.NumPending > 0 && meta.Timestamp.Before(began) { // by the server's clock
+				seen.upTo = meta.Timestamp
+			}
+		}
+		if failed != nil || ctx.Err() != nil {
+			c.toReturn = append(c.toReturn, messages...)
+			continue
+		}
+		failed = c.handle(work, messages)
+	}
+	return seen, known, failed
+}
+
+// noteCaughtUp notes that all events up to a time have been taken.
 func (c *Consumer) noteCaughtUp(upTo time.Time) {
 	at := c.caughtUp.Load()
 	if at > time.Now().UnixMilli() {
@@ -255,11 +276,12 @@ func (c *Consumer) noteCaughtUp(upTo time.Time) {
 	c.caughtUp.Store(max(at, upTo.UnixMilli()))
 }
 
-// CaughtUp is up to when all events have been taken, as far as this process knows: while it is given events itself, others may
-// have some in hand. It is the zero time of Unix until it has looked.
+// CaughtUp is the time up to which all events have been taken, as far as this process knows: while
+// it receives events itself, others may have some in hand. It is the Unix epoch until it has
+// looked.
 func (c *Consumer) CaughtUp() time.Time { return time.UnixMilli(c.caughtUp.Load()) }
 
-// prepare holds that there is a connection, a store and a consumer, before messages are asked for.
+// prepare makes sure of the connection, the store and the consumer before messages are pulled.
 func (c *Consumer) prepare(ctx context.Context) error {
 	if !connected(c.cfg.Conn) {
 		c.consumer = nil
@@ -284,8 +306,8 @@ func (c *Consumer) prepare(ctx context.Context) error {
 	return nil
 }
 
-// gathered gives what there is, as soon as there is something: few messages come at once, and what comes while a batch is
-// taken is the next batch.
+// batches yields what has arrived as soon as there is something. So few messages are handled at
+// once, and what arrives while a batch is taken forms the next one.
 func batches(in <-chan jetstream.Msg, most int) iter.Seq[[]jetstream.Msg] {
 	return func(yield func([]jetstream.Msg) bool) {
 		for m := range in {
@@ -307,7 +329,7 @@ func batches(in <-chan jetstream.Msg, most int) iter.Seq[[]jetstream.Msg] {
 	}
 }
 
-// take calls Take.
+// take calls Take with the events.
 func (c *Consumer) take(ctx context.Context, all []delivered) error {
 	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()

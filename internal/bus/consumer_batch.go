@@ -13,9 +13,9 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// What becomes of the messages that a [Consumer] was given.
+// What becomes of the messages that a [Consumer] receives.
 
-// delivered is an event with the message that brought it.
+// delivered is an event with the message that carried it.
 type delivered struct {
 	message jetstream.Msg
 	event   alerts.Event
@@ -23,14 +23,15 @@ type delivered struct {
 	sequence uint64
 }
 
-// handle takes a batch. After an error, which is the store's, all that was not taken is in back.
+// handle takes a batch. If it returns an error, which is the store's, toReturn has all that was not
+// taken.
 func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 	var fresh, suspects []delivered
 	var poisonErr error // why poison cannot be kept
 	for _, m := range messages {
 		meta, err := m.Metadata()
 		if err != nil || !slices.Contains(alertableSubjects, m.Subject()) {
-			_ = m.Ack() // somebody else's, in a stream with more subjects
+			_ = m.Ack() // of another subject that the stream has
 			continue
 		}
 		d := delivered{message: m, sequence: meta.Sequence.Stream}
@@ -43,7 +44,7 @@ func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 		}
 	}
 	err := c.takeAll(ctx, fresh)
-	// Who failed alone before comes alone again, so that others are not held up.
+	// An event that failed alone before is tried alone again, so that it does not hold up others.
 	for i := range suspects {
 		if err != nil {
 			c.queueReturn(suspects[i:])
@@ -54,10 +55,10 @@ func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 	return err
 }
 
-// maxEventBytes bounds an event; the largest that a limiter makes stays far below.
+// maxEventBytes bounds an event. The largest that a limiter makes are far smaller.
 const maxEventBytes = 64 << 10
 
-// eventOf reads a message of the stream, which got it at a time.
+// parseEvent parses a message that the stream stored at a time.
 func parseEvent(subject string, data []byte, at time.Time) (alerts.Event, error) {
 	if len(data) > maxEventBytes {
 		return alerts.Event{}, fmt.Errorf("the message has %d bytes; an event has at most %d", len(data), maxEventBytes)
@@ -66,23 +67,23 @@ func parseEvent(subject string, data []byte, at time.Time) (alerts.Event, error)
 	if err != nil {
 		return alerts.Event{}, err
 	}
-	if raw.Time.IsZero() { // CloudEvents may go without
+	if raw.Time.IsZero() { // CloudEvents need not have one
 		raw.Time = at
 	}
 	e, err := alerts.NewEvent(raw)
 	if err != nil {
 		return alerts.Event{}, err
 	}
-	// Permissions tell the types apart by the subject.
+	// Permissions are by subject, so the type must be the subject's.
 	if e.Type != subject {
 		return alerts.Event{}, fmt.Errorf("an event of type %s came on subject %s", e.Type, subject)
 	}
-	// What it tells of was before it was published, whatever its clock says.
+	// What an event is about happened before it was published, whatever its clock says.
 	e.Time = min(e.Time, at.UnixMilli())
 	return e, nil
 }
 
-// takeAll takes events, and when that fails finds out whose fault it is.
+// takeAll takes events. If that fails it finds out whether the store or an event is to blame.
 func (c *Consumer) takeAll(ctx context.Context, all []delivered) error {
 	if len(all) == 0 {
 		return nil
@@ -102,7 +103,7 @@ func (c *Consumer) takeAll(ctx context.Context, all []delivered) error {
 		return nil
 	}
 	for i := range all {
-		_ = all[i].message.InProgress() // halving takes time; without it the server would give them to others
+		_ = all[i].message.InProgress() // halving takes time, in which the server must not deliver them to others
 	}
 	half := len(all) / 2
 	if err := c.takeAll(ctx, all[:half]); err != nil {
@@ -112,7 +113,8 @@ func (c *Consumer) takeAll(ctx context.Context, all []delivered) error {
 	return c.takeAll(ctx, all[half:])
 }
 
-// taken acknowledges. An acknowledgement that is lost lets the event come again, which is harmless.
+// acknowledge acknowledges events. If an acknowledgement is lost the event comes again, which is
+// harmless.
 func (c *Consumer) acknowledge(all []delivered) {
 	for i := range all {
 		_ = all[i].message.Ack()
@@ -120,9 +122,9 @@ func (c *Consumer) acknowledge(all []delivered) {
 	}
 }
 
-// strike notes that an event failed alone while the store answers.
+// strike counts that an event failed alone while the store answers.
 func (c *Consumer) strike(ctx context.Context, d *delivered, cause error) {
-	if len(c.strikes) >= maxSuspects { // others may have taken them since
+	if len(c.strikes) >= maxSuspects { // some may have been taken elsewhere since
 		clear(c.strikes)
 	}
 	n := c.strikes[d.sequence] + 1
@@ -138,13 +140,14 @@ func (c *Consumer) strike(ctx context.Context, d *delivered, cause error) {
 	c.cfg.Observer.EventsReturned(1)
 }
 
-// delay is how long the n-th failure lets a message wait.
+// delay is how long a message waits after its n-th failure.
 func (c *Consumer) delay(n int) time.Duration {
 	return min(c.cfg.Retry<<min(n-1, 16), 300*c.cfg.Retry)
 }
 
-// poison puts a message aside: it is kept first, and then ended. When the one before in the batch could not be kept, it is
-// not tried: a store that is away takes its time for each.
+// poison puts a message aside: it stores the message and then ends its delivery. keepErr is the
+// error of an earlier message of the batch. If there is one the message is not stored but returned,
+// because a store that is down takes its time to fail for each. It returns the error to pass on.
 func (c *Consumer) poison(ctx context.Context, d *delivered, reason string, keepErr error) error {
 	m := d.message
 	reason = truncate(replaceUnprintable(reason), 500)
@@ -163,7 +166,7 @@ func (c *Consumer) poison(ctx context.Context, d *delivered, reason string, keep
 		return keepErr
 	}
 	c.logPoisoned(d.sequence, reason)
-	_ = m.TermWithReason(reason) // when it is lost the message comes again, and is known
+	_ = m.TermWithReason(reason) // if this is lost the message comes again, and is known by then
 	delete(c.strikes, d.sequence)
 	c.cfg.Observer.EventPoisoned()
 	return nil
@@ -183,15 +186,16 @@ func (c *Consumer) logPoisoned(sequence uint64, reason string) {
 	}
 }
 
-// returned lets events be given back.
+// queueReturn queues events to be given back.
 func (c *Consumer) queueReturn(all []delivered) {
 	for i := range all {
 		c.toReturn = append(c.toReturn, all[i].message)
 	}
 }
 
-// giveBack gives back what a pull brought and nobody took, so that another process gets it at once. It is to come when the pull is
-// over: one that goes on would be given it again and again.
+// returnAll gives back what a pull brought and nobody took, so that another process receives it at
+// once. It must be called when the pull is over: a pull that goes on would receive it again and
+// again.
 func (c *Consumer) returnAll() {
 	for _, m := range c.toReturn {
 		_ = m.Nak()

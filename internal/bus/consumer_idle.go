@@ -10,20 +10,21 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// Pulls that bring nothing: there is nothing, or nothing is given.
+// Pulls that bring nothing: either the stream has nothing, or it does not deliver.
 
-// askEvery is how often a consumer whose pulls bring nothing asks why.
+// idleCheckInterval is how often a consumer whose pulls bring nothing asks why.
 const idleCheckInterval = 5 * time.Second
 
-// idle is what a consumer knows of that.
+// idlePulls is what a consumer knows about its pulls that bring nothing.
 type idlePulls struct {
 	askedAt time.Time
-	// waiting says that there was something when it asked last, and said that the log told so.
+	// waiting says that messages were waiting when it asked last, and logged that the log said so.
 	waiting, logged bool
 }
 
-// stillness tells, where it asks, how many messages nobody was given yet though none came, and whether the others are taken. What
-// was given back, or is in the hand of an alerter that died, is neither pending nor taken.
+// checkIdle asks, at most once in idleCheckInterval, how many messages have not been delivered
+// although none came, and whether all that were delivered have been taken. Messages that were given
+// back, or that an alerter had that died, are neither pending nor taken.
 func (c *Consumer) checkIdle(ctx context.Context) (asked bool, pending uint64, taken bool, err error) {
 	q := &c.idle
 	if time.Since(q.askedAt) < idleCheckInterval {
@@ -43,7 +44,7 @@ func (c *Consumer) checkIdle(ctx context.Context) (asked bool, pending uint64, t
 	case q.logged:
 	case info.Paused:
 		c.logIdle("it is paused: nats consumer resume "+limits.EventStream+" "+consumerName, info)
-	case q.waiting: // else the first may have come behind the pull
+	case q.waiting: // at the first time they may have come after the pull
 		c.logIdle("others have as many in hand as may be, or this user may not publish to "+
 			"$JS.API.CONSUMER.MSG.NEXT."+limits.EventStream+"."+consumerName, info)
 	}
@@ -57,7 +58,7 @@ func (c *Consumer) logIdle(why string, info *jetstream.ConsumerInfo) {
 	c.idle.logged = true
 }
 
-// ended is for when something came, or nothing waits.
+// reset is called when a message came, or none waits.
 func (q *idlePulls) reset(log *slog.Logger) {
 	if q.logged {
 		log.Info("the consumer of events gives them again")

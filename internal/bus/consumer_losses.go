@@ -9,30 +9,33 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// What the stream has removed, being full or old, before any alerter was given it.
+// Losses: messages that the stream removed, because it was full or they were old, before any
+// alerter received them.
 
-// lookEvery is how often a consumer that is behind looks for losses. One that finds some looks before each pull, as there may
-// be more with each.
+// lossCheckInterval is how often a consumer with a backlog looks for losses. If it finds some it
+// looks before each pull, because there may be more with each.
 const lossCheckInterval = 10 * time.Second
 
-// losses is what a consumer knows of them.
+// losses is what a consumer knows about lost messages.
 type losses struct {
 	checkedAt time.Time
 	// losing says that the last look found some.
 	losing bool
-	// upTo is the last sequence that was counted, of the stream that was made at a time.
+	// upTo is the last sequence that was counted, in the stream that was created at streamCreated.
 	upTo          uint64
 	streamCreated time.Time
-	// unsaid counts those since saidAt, when the log told of some.
+	// unlogged counts the losses since loggedAt, when the log told about some.
 	unlogged uint64
 	loggedAt time.Time
-	// blind says that the log told that losses cannot be seen.
+	// cannotCount says that the log told that losses cannot be counted.
 	cannotCount bool
 }
 
-// look counts what was lost since the last look. It is to come before a pull: after it nothing shows what was skipped.
+// checkLosses counts what was lost since the last look. It must run before a pull: after it nothing
+// shows what was skipped.
 func (c *Consumer) checkLosses(ctx context.Context) error {
-	// The stream comes first: what it had removed by then and an alerter was given, the consumer has counted later.
+	// The stream is asked first. If it was the consumer, a message could be delivered and then
+	// removed before the stream is asked, and would look lost.
 	stream, err := c.js.Stream(ctx, limits.EventStream)
 	if err != nil {
 		return wrapStream("look at", limits.EventStream, err)
@@ -62,8 +65,9 @@ func (c *Consumer) checkLosses(ctx context.Context) error {
 	return nil
 }
 
-// count gives how many messages are gone between the last that was given to anybody and the first that is left. A purge moves
-// both. The floor of what was acknowledged would not do: the server moves it behind what is gone.
+// count returns how many messages are gone between the last that was delivered to anybody and the
+// first that is left. A purge moves both. The floor of what was acknowledged would not do: the
+// server moves it past what is gone.
 func (l *losses) count(s *jetstream.StreamInfo, delivered uint64) uint64 {
 	if !l.streamCreated.Equal(s.Created) {
 		l.streamCreated, l.upTo = s.Created, 0
@@ -77,7 +81,7 @@ func (l *losses) count(s *jetstream.StreamInfo, delivered uint64) uint64 {
 	return l.upTo - from
 }
 
-// sayLost logs what is lost, and while more follows, at times.
+// logLosses logs what is lost, at intervals while more follows.
 func (c *Consumer) logLosses() {
 	l := &c.losses
 	if now := time.Now(); l.unlogged > 0 && (!l.losing || now.Sub(l.loggedAt) >= logInterval) {
@@ -88,7 +92,8 @@ func (c *Consumer) logLosses() {
 	}
 }
 
-// takesAll tells whether a consumer is given all that a stream takes. What is not meant for it would look lost otherwise.
+// coversStream reports whether the consumer receives everything that the stream takes. Otherwise
+// messages that are not meant for it would look lost.
 func coversStream(cfg *jetstream.ConsumerConfig, subjects []string) bool {
 	filters := filtersOf(cfg)
 	return len(filters) == 0 || len(missingSubjects(subjects, filters)) == 0

@@ -11,18 +11,19 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// consumerName is the durable consumer of the stream of events that all alerters share.
+// consumerName is the durable consumer of the stream of events. All alerters share it.
 const consumerName = "alerter"
 
 const (
-	// ackWait is after what time a message that nobody has acknowledged comes again.
+	// ackWait is when a message that was not acknowledged comes again.
 	ackWait = 30 * time.Second
-	// maxAckPending bounds what all alerters together have in hand.
+	// maxAckPending bounds the messages that all alerters together have in hand.
 	maxAckPending = 4096
 )
 
-// consumerConfig is the consumer as made when there is none. It begins with all that the stream has: an event that was
-// taken before is known by its id. It takes the reports too, to tell what the stream has lost: see [Consumer.look].
+// consumerConfig is the configuration with which the consumer is created. It delivers the stream
+// from its beginning: an event that was taken before is known by its id. It delivers reports too,
+// so that [Consumer.checkLosses] can tell what the stream has lost.
 func consumerConfig() jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable: consumerName, Description: "Events on their way to alerts", FilterSubjects: eventSubjects,
@@ -31,8 +32,8 @@ func consumerConfig() jetstream.ConsumerConfig {
 	}
 }
 
-// ensureConsumer makes the stream and the consumer where they are missing. A consumer that is there is its operator's:
-// only what would lose events is changed.
+// ensureConsumer creates the stream and the consumer if they are missing. An existing consumer is
+// up to its operator: only what would lose events is changed.
 func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	if err := ensureStream(ctx, js, eventStream()); err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	return c, wrapConsumer("update", err)
 }
 
-// mend changes what would lose events, and tells whether anything did.
+// repairConsumer changes what would lose events, and reports whether it changed anything.
 func repairConsumer(cfg *jetstream.ConsumerConfig) (changed bool) {
 	if cfg.MaxDeliver > 0 {
 		cfg.MaxDeliver, changed = -1, true
@@ -73,7 +74,7 @@ func repairConsumer(cfg *jetstream.ConsumerConfig) (changed bool) {
 	return changed
 }
 
-// filtersOf gives the subjects that a consumer is given; none for all.
+// filtersOf returns the subjects that a consumer delivers; none means all.
 func filtersOf(cfg *jetstream.ConsumerConfig) []string {
 	if cfg.FilterSubject != "" {
 		return []string{cfg.FilterSubject}

@@ -17,8 +17,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// CheckSource holds that a text can be the source of CloudEvents: a URI, absolute or not, that is not empty (RFC 3986, of which
-// net/url takes more). Schemas are looked for below one of http or https, so it names a host, and has no query.
+// CheckSource returns an error unless source can be the source of CloudEvents: a URI, absolute or
+// relative, that is not empty (RFC 3986; net/url accepts more). Schemas are below a source of http
+// or https, so such a source has a host and no query or fragment.
 func CheckSource(source string) error {
 	u, err := url.Parse(source)
 	switch {
@@ -32,7 +33,7 @@ func CheckSource(source string) error {
 
 func notInURI(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"<>\\^`{|}", r) }
 
-// Origin is what an event says of where it comes from.
+// Origin is what events say about where they come from.
 type Origin struct {
 	// Source is the CloudEvents source, a URI that names this service.
 	Source string
@@ -40,7 +41,8 @@ type Origin struct {
 	SchemaBase string
 }
 
-// check holds that events can name their source and schemas, and takes the slashes from the end of these.
+// check returns an error unless events can name the source and schemas. It trims the slashes at the
+// end of SchemaBase.
 func (o *Origin) check() error {
 	if err := CheckSource(o.Source); err != nil {
 		return err
@@ -52,7 +54,7 @@ func (o *Origin) check() error {
 	return nil
 }
 
-// event begins an event of a type.
+// event starts an event of a type.
 func (o *Origin) event(kind string) event.Event {
 	ce := event.New()
 	ce.SetType(kind)
@@ -61,12 +63,13 @@ func (o *Origin) event(kind string) event.Event {
 	return ce
 }
 
-// cloudEventMsg gives the message of an event, whose type is the subject and whose id deduplicates.
+// cloudEventMsg returns the message of an event. Its subject is the event's type. Its message id is
+// the event's, by which JetStream drops duplicates.
 func cloudEventMsg(ce *event.Event) (*nats.Msg, error) {
 	if err := ce.Validate(); err != nil {
 		return nil, err
 	}
-	written := bytes.NewBuffer(make([]byte, 0, len(ce.DataEncoded)+512)) // which an event's context fits in
+	written := bytes.NewBuffer(make([]byte, 0, len(ce.DataEncoded)+512)) // the context of an event fits into 512 bytes
 	if err := event.WriteJson(ce, written); err != nil {
 		return nil, err
 	}
@@ -74,8 +77,8 @@ func cloudEventMsg(ce *event.Event) (*nats.Msg, error) {
 		Header: nats.Header{"Content-Type": {event.ApplicationCloudEventsJSON}, nats.MsgIdHdr: {ce.ID()}}}, nil
 }
 
-// eventForms has the context of each type of event, with what its events share: parsing URIs takes longer than the
-// rest of an event.
+// eventTemplates has what all events of a type share. Building it parses URIs, which takes longer
+// than the rest of an event.
 type eventTemplates map[engine.EventType]event.EventContextV1
 
 func newEventTemplates(from Origin) (eventTemplates, error) {
@@ -92,7 +95,7 @@ func newEventTemplates(from Origin) (eventTemplates, error) {
 	return forms, nil
 }
 
-// message builds the message of an event: a CloudEvent whose type is the subject and whose id deduplicates.
+// message builds the message of an event.
 func (f eventTemplates) message(e *engine.Event) (*nats.Msg, error) {
 	context, known := f[e.Type]
 	if !known {
@@ -100,25 +103,25 @@ func (f eventTemplates) message(e *engine.Event) (*nats.Msg, error) {
 	}
 	ce := event.Event{Context: &context}
 	ce.SetID(e.ID)
-	// SetSubject would trim it. One of spaces alone is not valid, and left out.
+	// SetSubject would trim it. A subject of spaces alone is not valid, so it is left out.
 	if strings.TrimSpace(e.Key) != "" {
 		context.Subject = &e.Key
 	}
 	ce.SetTime(time.UnixMilli(e.Time).UTC())
 	if e.Type == engine.EventExceeded {
-		// The sampledrate extension: one event stands for so many. Its type is a 32-bit integer.
+		// The sampledrate extension: one event stands for that many denials. It is a 32-bit integer.
 		ce.SetExtension("sampledrate", int32(min(max(e.Denied, 1), math.MaxInt32)))
 	}
 	var err error
-	// SetData would encode by reflection and read it again.
+	// SetData would encode by reflection and then parse the result.
 	if ce.DataEncoded, err = eventData(e); err != nil {
 		return nil, err
 	}
 	return cloudEventMsg(&ce)
 }
 
-// eventData gives the data of an event. Text is checked where it comes in; what is in the outbox all the same must not
-// keep others from being published.
+// eventData encodes the data of an event. Texts are checked when they come in. If invalid UTF-8 is
+// in the outbox all the same, it must not keep others from being published.
 func eventData(e *engine.Event) ([]byte, error) {
 	if e.Type == engine.EventWarning {
 		return json.Marshal(&limits.Warning{

@@ -144,9 +144,9 @@ func policyLimits(specs []policy.LimitSpec) (list []limits.PolicyLimit) {
 }
 
 // cut shortens text to some bytes.
-func truncate(s string, most int) string {
-	if len(s) <= most {
+func truncate(s string, max int) string {
+	if len(s) <= max {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return strings.ToValidUTF8(s[:max], "") + "…"
 }

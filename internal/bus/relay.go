@@ -19,11 +19,12 @@ import (
 
 // Outbox holds events until they are published.
 type Outbox interface {
-	// Relay gives up to max events to publish, oldest first, and removes those whose ids it returns, also when it
-	// returns an error beside them. Events that another worker has in hand are left out. It says how many were
-	// removed; the error is publish's or the store's.
+	// Relay gives publish up to max events, oldest first. It removes those whose ids publish
+	// returns, even if publish also returns an error. It leaves out events that another worker is
+	// publishing. It returns how many were removed; the error is publish's or the store's.
 	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (int, error)
-	// RefuseEvents notes of events that they wait because of what they are: others do not wait with them.
+	// RefuseEvents marks events that wait because of what they are, so that others do not wait with
+	// them.
 	RefuseEvents(ctx context.Context, ids []string) error
 }
 
@@ -33,26 +34,27 @@ type RelayConfig struct {
 	Conn   *nats.Conn
 	Outbox Outbox
 	Logger *slog.Logger
-	// Origin is that of the events; required.
+	// Origin is where the events come from; required.
 	Origin
 	// Batch is how many events are published at a time. 256 unless set.
 	Batch int
-	// Poll is how long the relay waits for a Wake before it looks by itself: events of a worker that died are
-	// found so. 1 s unless set.
+	// Poll is how long the relay waits for a Wake before it looks by itself: that is how it finds
+	// the events of a worker that died. 1 s unless set.
 	Poll time.Duration
 }
 
 const (
-	// gather is how long the relay lets events come together after it has published some, so that many small commits do
-	// not cost a transaction each. An event that comes alone does not wait.
+	// batchDelay is how long the relay lets events gather after it has published some, so that many
+	// small commits do not cost a transaction each. An event that comes alone does not wait.
 	batchDelay = 50 * time.Millisecond
-	// ackTimeout is how long a batch may wait for its acknowledgements.
+	// ackTimeout bounds the wait for the acknowledgements of a batch.
 	ackTimeout = 5 * time.Second
-	// refusedFor is after what time an event is tried again that the stream does not take as it is; refusedMost bounds how many
-	// are passed over at a time.
+	// refusedRetry is when an event is tried again that the stream refused because of what it is.
+	// maxRefused bounds how many such events are passed over at a time.
 	refusedRetry = time.Minute
 	maxRefused   = 4096
-	// drainTimeout is how long, after Run's context has ended, the relay goes on with what is in the outbox.
+	// drainTimeout is how long the relay goes on with what is in the outbox after Run's context has
+	// ended.
 	drainTimeout = 5 * time.Second
 )
 
@@ -73,20 +75,22 @@ func (c *RelayConfig) defaults() error {
 	return nil
 }
 
-// Relay publishes events from the outbox to JetStream. An event leaves the outbox only after JetStream has
-// acknowledged it, so one may be published twice, with the same id, but none is lost.
+// Relay publishes events from the outbox to JetStream. An event leaves the outbox only after
+// JetStream has acknowledged it. So an event may be published twice, with the same id, but none is
+// lost.
 type Relay struct {
 	cfg       RelayConfig
 	js        jetstream.JetStream
 	templates eventTemplates
 	wake      chan struct{}
-	// ready says that the stream was seen since the last failure.
+	// ready says that the stream was there since the last failure.
 	ready  bool
 	outage *outage.Log
-	// refused are events that are not published as they are, by when they are tried again.
+	// setAsideUntil has the events that are refused because of what they are, and when each is
+	// tried again.
 	setAsideUntil map[string]time.Time
 	refusal       *outage.Log
-	// unnoted are those among them that the outbox does not know of yet.
+	// unsaved are those among them that the outbox has not marked yet.
 	unsaved      []string
 	saveFailures logThrottle
 }
@@ -117,7 +121,7 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	}, nil
 }
 
-// Wake tells that events were written. It does not block.
+// Wake says that events were written. It does not block.
 func (r *Relay) Wake() {
 	select {
 	case r.wake <- struct{}{}:
@@ -125,7 +129,8 @@ func (r *Relay) Wake() {
 	}
 }
 
-// Run relays until ctx ends, and then for the drain timeout what is left. Failures are retried for ever.
+// Run relays until ctx ends, and then what is left, for at most drainTimeout. It retries failures
+// for ever.
 func (r *Relay) Run(ctx context.Context) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
@@ -151,7 +156,7 @@ func (r *Relay) Run(ctx context.Context) {
 	r.drain(context.WithoutCancel(ctx))
 }
 
-// drain relays what is left in the outbox, in the time there is.
+// drain relays what is left in the outbox.
 func (r *Relay) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
@@ -167,7 +172,7 @@ func (r *Relay) drain(ctx context.Context) {
 	}
 }
 
-// idle waits until there may be something to do.
+// waitForWork waits until there may be something to do.
 func (r *Relay) waitForWork(ctx context.Context) {
 	t := time.NewTimer(r.cfg.Poll)
 	defer t.Stop()
@@ -178,10 +183,10 @@ func (r *Relay) waitForWork(ctx context.Context) {
 	}
 }
 
-// pass relays one batch. It gives how many left the outbox, and whether more may wait than it was given; without an error each such
-// pass publishes some, or learns of some that are refused.
+// pass relays one batch. It returns how many events left the outbox, and whether more may wait. If
+// it returns no error and more is true, it has published some events or set some aside.
 func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
-	// Else the outbox would be held for as long as acknowledgements are waited for.
+	// Without this the outbox would be locked while acknowledgements are waited for.
 	if !connected(r.cfg.Conn) {
 		return 0, false, nats.ErrDisconnected
 	}
@@ -197,7 +202,7 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		return r.publish(ctx, events)
 	})
 	if err != nil {
-		// The stream may be what is missing.
+		// The stream may be missing.
 		r.ready = false
 		return n, more, fmt.Errorf("relay events: %w", err)
 	}
@@ -205,7 +210,8 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 	return n, more, nil
 }
 
-// noteRefused tells the outbox of what is refused since it was told last. Where that fails others go on, and it is told with the next.
+// saveRefused has the outbox mark the events that were set aside lately. If that fails, relaying
+// goes on and the next pass tries again.
 func (r *Relay) saveRefused(ctx context.Context) {
 	if len(r.unsaved) == 0 {
 		return
@@ -219,33 +225,34 @@ func (r *Relay) saveRefused(ctx context.Context) {
 	r.unsaved = nil
 }
 
-// publish sends the events and waits for their acknowledgements. One that is refused for itself holds nothing else up: it stays
-// in the outbox, for somebody to look at, and the next time others are asked for beside it.
+// publish sends the events and waits for their acknowledgements. An event that is refused because
+// of what it is stays in the outbox, for an operator to look at, and does not delay others: the
+// next pass asks for that many more.
 func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	futures := make([]jetstream.PubAckFuture, 0, len(events))
 	ids := make([]string, 0, len(events))
 	var errs []error
-	failed := func(act, id string, err error, mend string) {
-		if err = fmt.Errorf("%s event %s: %w", act, id, err); mend == "" || !r.setAside(id, err, mend) {
+	fail := func(act, id string, err error, remedy string) {
+		if err = fmt.Errorf("%s event %s: %w", act, id, err); remedy == "" || !r.setAside(id, err, remedy) {
 			errs = append(errs, err)
 		}
 	}
 	now := time.Now()
 	for i := 0; i < len(events) && len(futures) < r.cfg.Batch; i++ {
 		e := &events[i]
-		if again, is := r.setAsideUntil[e.ID]; is && now.Before(again) {
+		if until, known := r.setAsideUntil[e.ID]; known && now.Before(until) {
 			continue
 		}
 		m, err := r.templates.message(e)
 		if err != nil {
-			failed("build", e.ID, err, "run a limiter of the release that wrote it")
+			fail("build", e.ID, err, "run a limiter of the release that wrote it")
 			continue
 		}
 		f, err := r.js.PublishMsgAsync(m, jetstream.WithExpectStream(limits.EventStream))
 		if err != nil {
-			failed("publish", e.ID, err, sizeRemedy(err))
+			fail("publish", e.ID, err, sizeRemedy(err))
 			if sizeRemedy(err) != "" {
 				continue
 			}
@@ -255,7 +262,7 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 	}
 	for i, f := range futures {
 		if err := awaitAck(ctx, f); err != nil {
-			failed("publish", ids[i], explainJetStream(err), sizeRemedy(err))
+			fail("publish", ids[i], explainJetStream(err), sizeRemedy(err))
 			continue
 		}
 		acked = append(acked, ids[i])
@@ -265,7 +272,8 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 	return acked, firstError(errs)
 }
 
-// room says what to raise when an event is too large, which says nothing of others; nothing for any other error.
+// sizeRemedy says what to raise if an event is too large, which says nothing about other events. It
+// is empty for any other error.
 func sizeRemedy(err error) string {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -277,22 +285,24 @@ func sizeRemedy(err error) string {
 	}
 }
 
-// refuse notes that an event is refused, if there is room.
-func (r *Relay) setAside(id string, err error, mend string) bool {
-	if _, is := r.setAsideUntil[id]; !is && len(r.setAsideUntil) == maxRefused {
+// setAside notes that an event is refused because of what it is, and reports whether there was room
+// to.
+func (r *Relay) setAside(id string, err error, remedy string) bool {
+	if _, known := r.setAsideUntil[id]; !known && len(r.setAsideUntil) == maxRefused {
 		return false
-	} else if !is && len(r.unsaved) < maxRefused {
+	} else if !known && len(r.unsaved) < maxRefused {
 		r.unsaved = append(r.unsaved, id)
 	}
-	r.refusal.Tried(err, "mend", mend)
+	r.refusal.Tried(err, "mend", remedy)
 	r.setAsideUntil[id] = time.Now().Add(refusedRetry)
 	return true
 }
 
-// forgive forgets the refused that were not met any more, when they were to be tried again: somebody has removed them.
+// dropStale forgets events that were set aside and did not come again when they were due: an
+// operator has removed them.
 func (r *Relay) dropStale(now time.Time) {
-	for id, again := range r.setAsideUntil {
-		if now.Sub(again) > refusedRetry {
+	for id, until := range r.setAsideUntil {
+		if now.Sub(until) > refusedRetry {
 			delete(r.setAsideUntil, id)
 		}
 	}
@@ -301,7 +311,7 @@ func (r *Relay) dropStale(now time.Time) {
 	}
 }
 
-// await waits for an acknowledgement. One that is there counts even when ctx has ended.
+// awaitAck waits for an acknowledgement. One that has arrived counts even if ctx has ended.
 func awaitAck(ctx context.Context, f jetstream.PubAckFuture) error {
 	select {
 	case <-f.Ok():
@@ -318,7 +328,7 @@ func awaitAck(ctx context.Context, f jetstream.PubAckFuture) error {
 	}
 }
 
-// firstOf keeps one error of many that are alike.
+// firstError keeps one of many similar errors.
 func firstError(errs []error) error {
 	switch len(errs) {
 	case 0:

@@ -14,18 +14,19 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// eventSubjects are all the stream of events takes: with limits.> it would answer requests, as streams acknowledge what
-// has a reply subject.
+// eventSubjects are all subjects of the stream of events. With limits.> the stream would answer
+// requests, because a stream acknowledges what has a reply subject.
 var eventSubjects = []string{limits.EventWarning, limits.EventExceeded, limits.EventReport}
 
-// crossings are the subjects of the events that alerts are made of.
+// alertableSubjects are the subjects of the events that alerts are made of.
 var alertableSubjects = []string{limits.EventWarning, limits.EventExceeded}
 
-// maxMessage is the most bytes of a message of the stream of events, with its headers: an alerter has as many in memory as it pulls
-// at a time. An event has a few thousand, and a report, of which a character may be written as six, up to about 150,000.
+// maxMessage bounds a message of the stream of events, with its headers, in bytes: an alerter holds
+// as many in memory as it pulls at a time. An event has a few thousand bytes. A report has up to
+// about 150,000, as a character may be escaped as six.
 const maxMessage = 256 << 10
 
-// eventStream is the stream of events as made when there is none.
+// eventStream is the configuration with which the stream of events is created.
 func eventStream() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: limits.EventStream, Subjects: eventSubjects, Description: "Events of the limiter, as CloudEvents",
@@ -34,8 +35,9 @@ func eventStream() jetstream.StreamConfig {
 	}
 }
 
-// alertStream is the stream of what is told of alerts, as made when there is none. Its window of duplicates is longer than
-// that of events, because a delivery whose acknowledgement was lost is tried again minutes later.
+// alertStream is the configuration with which the stream of alerts is created. Its window for
+// duplicates is longer than that of events, because a delivery whose acknowledgement was lost is
+// tried again minutes later.
 func alertStream() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:        limits.AlertStream,
@@ -46,8 +48,8 @@ func alertStream() jetstream.StreamConfig {
 	}
 }
 
-// ensureStream makes the stream, or adds to one that is there the subjects it lacks; everything else of it is its
-// operator's.
+// ensureStream creates the stream if it is missing. To an existing one it adds the subjects that it
+// lacks; everything else about it is up to its operator.
 func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
 	s, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -74,9 +76,9 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 	return wrapStream("add subjects to", want.Name, err)
 }
 
-// createStream makes the stream. When another worker makes it at the same moment the server may refuse this one in
-// more than one way (the name is taken, the space is reserved twice), so a refusal counts only if there is still no
-// stream a little later.
+// createStream creates the stream. If another worker creates it at the same moment, the server may
+// refuse this one in more than one way (the name is taken, the space is reserved twice). So a
+// refusal counts only if there still is no stream a little later.
 func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (jetstream.Stream, error) {
 	for try := 1; ; try++ {
 		s, err := js.CreateStream(ctx, want)
@@ -86,7 +88,7 @@ func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 		if sleep(ctx, 50*time.Millisecond) != nil {
 			return nil, err
 		}
-		if s, lookup := js.Stream(ctx, want.Name); lookup == nil {
+		if s, lookupErr := js.Stream(ctx, want.Name); lookupErr == nil {
 			return s, nil
 		}
 		if try == 3 {
@@ -102,10 +104,11 @@ func wrapStream(act, stream string, err error) error {
 	return fmt.Errorf("%s stream %s: %w", act, stream, explainJetStream(err))
 }
 
-// wayOut says of an error of JetStream what to do about it, where that is known.
+// explainJetStream adds to an error of JetStream what to do about it, if that is known.
 func explainJetStream(err error) error { return explainNoAnswer(explainOtherStream(err)) }
 
-// unanswered says where to look when JetStream says nothing, as it does of what it cannot write, or is not there.
+// explainNoAnswer says where to look if JetStream does not answer, as when it cannot write, or is
+// not enabled.
 func explainNoAnswer(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
 		return fmt.Errorf("%w: JetStream is not enabled on this NATS server, or not for this account, or has no leader yet", err)
@@ -117,14 +120,16 @@ func explainNoAnswer(err error) error {
 	return err
 }
 
-// The server's codes for a stream that is larger than what is left of the room of an account, a cluster or a server.
+// The server's codes for a stream that is larger than the room that an account, a cluster or a
+// server has left.
 const (
 	errNoRoomOfAccount jetstream.ErrorCode = 10002
 	errNoRoomInCluster jetstream.ErrorCode = 10023
 	errNoRoomOfServer  jetstream.ErrorCode = 10047
 )
 
-// noRoom says what to do where the server has no room for all that the stream may keep: it reserves that when it makes one.
+// explainNoRoom says what to do if the server has no room for the stream: it reserves all that the
+// stream may hold when it is created.
 func explainNoRoom(err error, want jetstream.StreamConfig) error {
 	api, is := errors.AsType[*jetstream.APIError](err)
 	if is && (api.ErrorCode == errNoRoomOfAccount || api.ErrorCode == errNoRoomInCluster || api.ErrorCode == errNoRoomOfServer) {
@@ -134,13 +139,14 @@ func explainNoRoom(err error, want jetstream.StreamConfig) error {
 	return err
 }
 
-// The server's codes for a message that another stream took than it was meant for, and for subjects that another stream has.
+// The server's codes for a message that was stored by another stream than expected, and for
+// subjects that belong to another stream.
 const (
 	errNotTheStream    jetstream.ErrorCode = 10060
 	errSubjectsOverlap jetstream.ErrorCode = 10065
 )
 
-// inTheWay says what to do about another stream with the subjects.
+// explainOtherStream says what to do if another stream has the subjects.
 func explainOtherStream(err error) error {
 	if api, is := errors.AsType[*jetstream.APIError](err); is && (api.ErrorCode == errNotTheStream || api.ErrorCode == errSubjectsOverlap) {
 		return fmt.Errorf("%w: another stream has its subjects; find it and take them from it: nats stream ls --subject SUBJECT", err)
@@ -148,11 +154,11 @@ func explainOtherStream(err error) error {
 	return err
 }
 
-// requestSubjects are those of requests that are answered.
+// requestSubjects are the subjects of requests that are answered.
 var requestSubjects = []string{limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectRefund, limits.SubjectSettle,
 	limits.SubjectStatus, limits.SubjectVerify, "limits.admin.>"}
 
-// takesRequests gives the first of a stream's subjects that takes some.
+// requestSubjectIn returns the first of a stream's subjects that matches some request.
 func requestSubjectIn(subjects []string) (subject string, taken bool) {
 	for _, subject := range subjects {
 		if slices.ContainsFunc(requestSubjects, func(r string) bool { return overlap(subject, r) }) {
@@ -162,7 +168,7 @@ func requestSubjectIn(subjects []string) (subject string, taken bool) {
 	return "", false
 }
 
-// overlap tells whether there are subjects that both patterns take.
+// overlap reports whether some subject matches both patterns.
 func overlap(a, b string) bool {
 	s, t := strings.Split(a, "."), strings.Split(b, ".")
 	for i := range min(len(s), len(t)) {
@@ -176,7 +182,7 @@ func overlap(a, b string) bool {
 	return len(s) == len(t)
 }
 
-// missingSubjects gives the subjects that none of the patterns takes.
+// missingSubjects returns the subjects that no pattern matches.
 func missingSubjects(subjects, patterns []string) (missing []string) {
 	for _, subject := range subjects {
 		if !slices.ContainsFunc(patterns, func(p string) bool { return overlap(p, subject) }) {
