@@ -8,8 +8,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// The answers that read or remove counters: status, admin.list, admin.reset. They are rare, so they are built of
-// the wire types as they are.
+// The endpoints that read or remove counters: status, admin.list, admin.reset. They are rare, so
+// their answers are encoded from the wire types by reflection.
 
 func (s *Service) status(ctx context.Context, data []byte) (any, error) {
 	var key string
@@ -42,7 +42,7 @@ func (s *Service) list(ctx context.Context, data []byte) (any, error) {
 	return reply, nil
 }
 
-// defaultListPage is how many counters a page holds unless said.
+// defaultListPage is how many counters a page has by default.
 const defaultListPage = 100
 
 func decodeList(data []byte) (limits.ListRequest, error) {
@@ -120,16 +120,16 @@ func wireCounters(counters []engine.Counter, keyed bool) []limits.Counter {
 }
 
 const (
-	// cursorCut stands between key and name in the next of a page: neither can hold it.
+	// cursorCut separates key and name in the next of a page: neither can contain it.
 	cursorCut = "\n"
-	// afterNames sorts behind every name, because no name holds a rune that is not printable and this is the
-	// last rune there is.
+	// afterNames sorts after every name: names have only printable runes, and this is the last
+	// rune.
 	afterNames = "\U0010FFFF"
 )
 
 func cursor(id engine.CounterID) string { return id.Key + cursorCut + id.Name }
 
-// parseCursor reads the next of a page; a plain key stands for the last of its counters.
+// parseCursor parses the next of a page. A plain key stands for the last of its counters.
 func parseCursor(after string) engine.CounterID {
 	if after == "" {
 		return engine.CounterID{}

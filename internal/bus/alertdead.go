@@ -52,7 +52,7 @@ func decodeDead(data []byte) (alerts.DeadFilter, error) {
 	return f, err
 }
 
-// decodeReplay reads what is replayed: nothing said is not all.
+// decodeReplay reads what to replay. An empty request does not mean all.
 func decodeReplay(data []byte) (f alerts.DeadFilter, err error) {
 	all := false
 	err = readFields(data, text("id", &f.ID, 1, maxDeliveryID), text("channel", &f.Channel, 1, maxDeliveryID), boolean("all", &all))

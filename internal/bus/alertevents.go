@@ -16,13 +16,14 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// AlertEvents is the channel of kind nats: it publishes messages as CloudEvents to the stream [limits.AlertStream]. The
-// message's id is the event's, so that one that is sent again within an hour is stored once.
+// AlertEvents is the channel of kind nats. It publishes messages as CloudEvents to the stream
+// [limits.AlertStream]. The message's id is the event's, so a message that is sent again within an
+// hour is stored once.
 type AlertEvents struct {
 	conn *nats.Conn
 	js   jetstream.JetStream
 	from Origin
-	// ready says that the stream was seen since the last failure.
+	// ready says that the stream was there since the last failure.
 	ready atomic.Bool
 }
 
@@ -38,7 +39,8 @@ func NewAlertEvents(conn *nats.Conn, from Origin) (*AlertEvents, error) {
 	return &AlertEvents{conn: conn, js: js, from: from}, nil
 }
 
-// Open makes the stream where it is missing. Send does so too; but who wants to read it from the first alert on must find it before.
+// Open creates the stream if it is missing. Send does so too, but whoever wants to read the stream
+// from the first alert on must find it before that.
 func (a *AlertEvents) Open(ctx context.Context) error {
 	if a.ready.Load() {
 		return nil
@@ -50,13 +52,13 @@ func (a *AlertEvents) Open(ctx context.Context) error {
 	return nil
 }
 
-// Send publishes a message and returns when the stream has it; ctx should have a deadline.
+// Send publishes a message, and returns when the stream has stored it. ctx should have a deadline.
 func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 	msg, err := alertMsg(m, a.from)
 	if err != nil {
 		return &alerts.Refusal{Final: true, Err: fmt.Errorf("build event %s: %w", m.ID, err)}
 	}
-	// What is published while the connection is down would wait in its buffer, past the caller's patience.
+	// While the connection is down a message would wait in its buffer for longer than the caller.
 	if !connected(a.conn) {
 		return fmt.Errorf("publish event %s: %w", m.ID, nats.ErrDisconnected)
 	}
@@ -70,19 +72,19 @@ func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return &alerts.Refusal{Final: true, Err: fmt.Errorf("publish event %s: it has %d bytes: %w", m.ID, len(msg.Data), err)}
 	default:
-		a.ready.Store(false) // the stream may be what is missing
+		a.ready.Store(false) // the stream may be missing
 		return fmt.Errorf("publish event %s to %s: %w", m.ID, msg.Subject, explainJetStream(err))
 	}
 }
 
-// alertMsg builds the CloudEvent of a message. Its subject is the user, where there is one.
+// alertMsg builds the CloudEvent of a message. Its subject is the user, if there is one.
 func alertMsg(m *alerts.Message, from Origin) (*nats.Msg, error) {
 	switch m.Kind {
 	case alerts.KindRaised, alerts.KindResolved, alerts.KindDigest, alerts.KindTest:
 	default:
 		return nil, fmt.Errorf("unknown kind of message %q", m.Kind)
 	}
-	// The SDK would put it into the event as it is.
+	// The SDK would not check it.
 	if !json.Valid(m.Data) {
 		return nil, errors.New("its data is no JSON")
 	}

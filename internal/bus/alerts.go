@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// Alerts are what admin.alerts asks; *[alerts.Desk] is one.
+// Alerts answers the endpoints admin.alerts. [alerts.Desk] is one.
 type Alerts interface {
 	List(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error)
 	Show(ctx context.Context, id string) (a alerts.Alert, found bool, all []alerts.Delivery, err error)
@@ -28,11 +28,12 @@ type Alerts interface {
 }
 
 const (
-	// defaultAlertPage is how many alerts, ended silences or deliveries a page holds unless said.
+	// defaultAlertPage is how many alerts, ended silences or deliveries a page has by default.
 	defaultAlertPage = 50
-	// poisonShown is how many messages that could not be taken stand on a page; each may have 4 KiB.
+	// poisonShown bounds the poison messages on a page; each may have 4 KiB.
 	poisonShown = 50
-	// maxDeliveryID bounds the id of a delivery: that of an alert, what it tells, and a channel.
+	// maxDeliveryID bounds the id of a delivery, which consists of the alert's id, the kind of
+	// message, and the channel.
 	maxDeliveryID = 512
 )
 
@@ -42,7 +43,7 @@ func (s *Service) listAlerts(ctx context.Context, data []byte) (any, error) {
 		return nil, err
 	}
 	max := f.Max
-	f.Max++ // one more tells whether there is a page that follows
+	f.Max++ // one more tells whether another page follows
 	all, err := s.cfg.Alerts.List(ctx, f)
 	if err != nil {
 		return nil, err
@@ -71,7 +72,7 @@ func decodeListAlerts(data []byte) (alerts.AlertFilter, error) {
 	return f, err
 }
 
-// alertCursorCut stands between time and id in the next of a page of alerts, or of silences.
+// alertCursorCut separates time and id in the next of a page of alerts or silences.
 const alertCursorCut = "/"
 
 func alertCursor(at int64, id string) string { return strconv.FormatInt(at, 10) + alertCursorCut + id }
@@ -106,11 +107,11 @@ func (s *Service) showAlert(ctx context.Context, data []byte) (any, error) {
 	return reply, nil
 }
 
-// decodeAlertID reads a request that is an id.
-func decodeAlertID(data []byte, where string) (id string, err error) {
+// decodeAlertID reads a request that has only an id. hint says where to find ids.
+func decodeAlertID(data []byte, hint string) (id string, err error) {
 	err = readFields(data, text("id", &id, 1, limits.MaxIDBytes))
 	if err == nil && id == "" {
-		err = badInput("id", "id", "id is missing; %s", where)
+		err = badInput("id", "id", "id is missing; %s", hint)
 	}
 	return id, err
 }
@@ -149,7 +150,7 @@ func (s *Service) decodeSilence(data []byte) (silence alerts.Silence, lasts time
 	case until != 0:
 		millis = until - s.now().UnixMilli()
 	}
-	// Bounded before it is a duration, which ends after 292 years.
+	// Bounded before the conversion, because a duration overflows after 292 years.
 	lasts = time.Duration(min(millis, limits.MaxSilenceMillis+1)) * time.Millisecond
 	if field, err := silence.Validate(lasts); err != nil {
 		return silence, 0, badInput(field, field, "%s", err)
@@ -172,7 +173,7 @@ func (s *Service) unsilence(ctx context.Context, data []byte) (any, error) {
 
 func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
 	all, max := false, 0
-	var from alerts.AlertFilter // the store knows a page of silences by no more than its length
+	var from alerts.AlertFilter // the page is cut here: the store pages silences only by a maximum
 	err := readFields(data,
 		boolean("all", &all),
 		parsed("after", func(after string) error { return parseAlertCursor(after, &from) }),
@@ -185,9 +186,9 @@ func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
 	case all:
 		max = defaultAlertPage
 	default:
-		max = limits.MaxSilences // one that is not shown could not be ended
+		max = limits.MaxSilences // a silence that is not listed could not be ended
 	}
-	silences, err := s.cfg.Alerts.Silences(ctx, all, 2*limits.MaxSilences) // those made at one moment may pass the bound
+	silences, err := s.cfg.Alerts.Silences(ctx, all, 2*limits.MaxSilences) // silences made at the same moment may exceed the bound
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +269,7 @@ func alertError(what string, err error) error {
 	return err
 }
 
-// WireAlert gives an alert as the wire has it.
+// WireAlert returns an alert as it is on the wire.
 func WireAlert(a *alerts.Alert) limits.Alert {
 	return limits.Alert{
 		ID: a.ID, Rule: a.Rule, Severity: string(a.Severity), Event: a.Type, User: a.User, Policy: a.Policy, Name: a.Name,

@@ -13,8 +13,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// The subjects on which workers tell each other what changed. They are below limits.internal, so that permissions can
-// keep clients from them.
+// The subjects on which workers tell each other what changed. They are below limits.internal, so
+// that permissions can keep clients from them.
 const (
 	// subjectForget carries what all workers are to forget from their caches.
 	subjectForget = "limits.internal.forget"

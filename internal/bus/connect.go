@@ -20,8 +20,8 @@ type ConnectConfig struct {
 	URL string
 	// Creds is a credentials file; none when empty.
 	Creds string
-	// TLSCA is a PEM file of authorities to trust; TLSCert and TLSKey are PEM files of this client's certificate.
-	// Each may be empty.
+	// TLSCA is a PEM file of authorities to trust; TLSCert and TLSKey are PEM files of this
+	// client's certificate. Each may be empty.
 	TLSCA, TLSCert, TLSKey string
 	// InboxPrefix is what the reply subjects of this connection begin with; "_INBOX" when empty. If
 	// each role has one of its own, permissions can keep a role from receiving the answers for

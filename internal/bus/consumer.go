@@ -154,7 +154,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 }
 
 // Run takes events until ctx ends, and then gives back what it has not taken. It retries failures
-// for ever.
+// forever.
 func (c *Consumer) Run(ctx context.Context) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
@@ -245,8 +245,8 @@ type position struct {
 	upTo    time.Time
 }
 
-// takePull takes what a pull brings, until it ends or something cannot be taken. The rest is queued to
-// be given back. known says that a message told the position.
+// takePull takes what a pull brings, until it ends or something cannot be taken. The rest is queued
+// to be given back. known says that a message told the position.
 func (c *Consumer) takePull(ctx context.Context, pull jetstream.MessageBatch, began time.Time) (seen position, known bool, failed error) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

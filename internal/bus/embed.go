@@ -18,28 +18,29 @@ import (
 	"github.com/seed503877ad/limits/internal/redact"
 )
 
-// DefaultListen is where an embedded server listens unless told otherwise.
+// DefaultListen is where an embedded server listens by default.
 const DefaultListen = "127.0.0.1:4222"
 
 // EmbedConfig configures a NATS server in this process.
 type EmbedConfig struct {
-	// Listen is host:port; DefaultListen unless set. Port 0 picks a free one, which [Embedded.URL] tells.
+	// Listen is host:port; DefaultListen unless set. Port 0 picks a free one, see [Embedded.URL].
 	Listen string
 	// StoreDir is the folder of the streams; required.
 	StoreDir string
-	// Logger takes what the server logs; required.
+	// Logger receives the log of the server; required.
 	Logger *slog.Logger
 }
 
-// Caps of the embedded server. The file cap leaves room for more than the streams of this product, which are 1 GiB
-// or less each.
+// Bounds of the embedded server. embedMaxStore leaves room for more than the streams of this
+// product, which have 1 GiB or less each.
 const (
 	embedMaxMemory  = 64 << 20
 	embedMaxStore   = 8 << 30
 	embedMaxPayload = 1 << 20
 )
 
-// startTimeout is how long the server may take to accept connections: a large stream may have to be recovered.
+// startTimeout bounds the wait until the server accepts connections: it may have to recover a large
+// stream.
 const startTimeout = 20 * time.Second
 
 // Embedded is a running server.
@@ -49,8 +50,9 @@ type Embedded struct {
 	repairer streamRepairer
 }
 
-// Embed starts a server with JetStream, and returns when it accepts connections. Until Shutdown it opens its streams again
-// when they could not be written and there is room for them now, and takes nothing for them while their files are gone.
+// Embed starts a server with JetStream, and returns when it accepts connections. Until Shutdown it
+// reopens its streams after write errors, once there is room on the disk, and closes them while
+// their files are gone.
 func Embed(cfg EmbedConfig) (*Embedded, error) {
 	cfg.Listen = cmp.Or(cfg.Listen, DefaultListen)
 	switch {
@@ -65,10 +67,11 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	}
 	s, err := server.NewServer(&server.Options{
 		ServerName: "limits-embedded", Host: host, Port: port,
-		// Signals are the program's.
+		// The program handles signals.
 		NoSigs:    true,
 		JetStream: true, StoreDir: cfg.StoreDir, DisableJetStreamBanner: true,
-		// An event leaves the outbox when it was acknowledged, so what is acknowledged must be on disk.
+		// An event leaves the outbox when it is acknowledged, so what is acknowledged must be on
+		// disk.
 		SyncAlways:         true,
 		JetStreamMaxMemory: embedMaxMemory,
 		JetStreamMaxStore:  embedMaxStore,
@@ -103,8 +106,8 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	return e, nil
 }
 
-// probe reads the address and tries it, because the server only logs that it cannot listen. It gives the port as
-// the server's options want it.
+// probe parses the address and tries to listen on it, because the server would only log that it
+// cannot. It returns the port as the server's options want it.
 func probe(listen string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(listen)
 	if err == nil {
@@ -135,20 +138,21 @@ func (e *Embedded) URL() string {
 	return "nats://" + net.JoinHostPort(host, port)
 }
 
-// Shutdown stops the server and waits until its streams are closed.
+// Shutdown stops the server, and returns when its streams are closed.
 func (e *Embedded) Shutdown() {
 	e.stopRepair()
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
 }
 
-// serverLog gives the server's log to slog. The server's notices are about itself (its banner, its version), so
-// they are of level debug here.
+// serverLog passes the server's log on to slog. The server's notices are about itself (its banner,
+// its version), so they are logged at level debug.
 type serverLog struct {
 	log *slog.Logger
 	mu  sync.Mutex
 	err string
-	// gaveUp says that the server cannot go on: it is never ready, and the last error is why.
+	// gaveUp says that the server cannot go on. It will never be ready, and the last error says
+	// why.
 	gaveUp atomic.Bool
 }
 
@@ -177,7 +181,7 @@ func (l *serverLog) write(level slog.Level, format string, v []any) {
 	l.log.Log(context.Background(), level, text, "part", "nats-server")
 }
 
-// last is the last error that was logged.
+// last is the last error that the server logged.
 func (l *serverLog) last() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

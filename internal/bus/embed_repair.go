@@ -16,26 +16,30 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// mendEvery is how often the embedded server is asked how it is. What it complains of twice in a row stands: a stream that is
-// created or deleted just then is one that it could not recover, too.
+// repairInterval is how often the health of the embedded server is checked. An error counts when it
+// is found twice in a row, because a stream that is being created or deleted looks like one that
+// could not be recovered.
 const repairInterval = 2 * time.Second
 
-// mendRoom is how many bytes must find room on the disk before streams are opened again.
+// probeBytes is how much room the disk must have before streams are reopened.
 const probeBytes = 1 << 20
 
-// mending opens the streams of the embedded server again. It keeps the first error of writing to a stream, such as that of a
-// full disk, and takes nothing for the stream any more, as long as it has it open; some errors close all streams. When the
-// files of a stream are gone, on the other hand, it goes on as if nothing were, and acknowledges what nobody finds again.
+// streamRepairer reopens the streams of the embedded server. After a write error, as when the disk
+// is full, the server keeps the error and takes nothing for that stream as long as it is open; some
+// errors close all streams. If the files of a stream are removed, however, the server goes on as if
+// nothing had happened, and acknowledges messages that nobody will find again.
 type streamRepairer struct {
 	dir     string
 	streams server.JetStreamConfig
 	log     *slog.Logger
-	// root is the folder of the streams when they were opened. It is held open, so that no other folder can be taken for it.
+	// root is the folder of the streams as it was when they were opened. It is kept open, so that
+	// another folder is not mistaken for it.
 	root *os.File
-	// gone is what is not in its place, and the streams are closed until it is; suspect may be.
+	// gone is the file or folder that is not in its place; the streams are closed while it is set.
+	// suspect may be gone: it was missing at the last check.
 	gone, suspect string
-	// accepted are complaints that opening the streams does not end; seen is the one of the last look, and told the last that
-	// was logged.
+	// tolerated are errors that reopening the streams does not end. lastError is the one that the
+	// last check found, and lastLogged the text that was logged last.
 	tolerated             map[string]bool
 	lastError, lastLogged string
 	stop                  context.CancelFunc
@@ -51,7 +55,7 @@ func (e *Embedded) startRepair(cfg EmbedConfig) error {
 	e.repairer = streamRepairer{
 		dir: cfg.StoreDir, streams: *e.server.JetStreamConfig(), log: cfg.Logger, root: root, stop: stop, stopped: make(chan struct{}),
 	}
-	e.repairer.streams.StoreDir = cfg.StoreDir // the server adds its own folder
+	e.repairer.streams.StoreDir = cfg.StoreDir // the server appends its own folder
 	e.repairer.tolerateAll(e.server)
 	go func() {
 		defer close(e.repairer.stopped)
@@ -75,8 +79,8 @@ func (e *Embedded) stopRepair() {
 	_ = e.repairer.root.Close()
 }
 
-// mend opens the streams again if one of them has come to be of no use, and there is room. It closes them while their files are
-// gone, so that nothing is acknowledged for them.
+// repair reopens the streams if one of them does not work any more and there is room on the disk.
+// While their files are gone it closes the streams, so that nothing is acknowledged for them.
 func (e *Embedded) repair() {
 	m := &e.repairer
 	wasGone := m.gone
@@ -93,24 +97,24 @@ func (e *Embedded) repair() {
 		m.open(e.server, wasGone+" was gone")
 		return
 	}
-	complaint := m.healthError(e.server)
-	stands := complaint == m.lastError
-	m.lastError = complaint
-	if complaint == "" {
+	problem := m.healthError(e.server)
+	persists := problem == m.lastError
+	m.lastError = problem
+	if problem == "" {
 		m.lastLogged = ""
 	}
-	if complaint == "" || !stands {
+	if problem == "" || !persists {
 		return
 	}
 	if err := m.tryWrite(); err != nil {
-		m.logOnce("the embedded NATS server cannot write its streams; events wait until it can", complaint, err)
+		m.logOnce("the embedded NATS server cannot write its streams; events wait until it can", problem, err)
 		return
 	}
-	m.open(e.server, complaint)
+	m.open(e.server, problem)
 }
 
-// open opens the streams again, after what was wrong with them.
-func (m *streamRepairer) open(s *server.Server, complaint string) {
+// open reopens the streams. cause is what was wrong with them.
+func (m *streamRepairer) open(s *server.Server, cause string) {
 	err := s.ShutdownJetStream()
 	if err == nil {
 		streams := m.streams
@@ -123,31 +127,32 @@ func (m *streamRepairer) open(s *server.Server, complaint string) {
 		}
 	}
 	if err != nil {
-		m.logOnce("the embedded NATS server cannot open its streams again; restart the limiter", complaint, err)
+		m.logOnce("the embedded NATS server cannot open its streams again; restart the limiter", cause, err)
 		return
 	}
 	m.lastLogged = ""
-	m.log.Info("the embedded NATS server has opened its streams again", "after", complaint)
+	m.log.Info("the embedded NATS server has opened its streams again", "after", cause)
 }
 
-// tell logs an error that was not logged just before.
-func (m *streamRepairer) logOnce(text, complaint string, err error) {
+// logOnce logs an error, unless it logged the same text last.
+func (m *streamRepairer) logOnce(text, cause string, err error) {
 	if m.lastLogged == text {
 		return
 	}
 	m.lastLogged = text
-	m.log.Error(text, "error", err, "server", complaint)
+	m.log.Error(text, "error", err, "server", cause)
 }
 
-// missing is a file or folder of the streams that is not where it was. A stream that is created or deleted just then has no files
-// either, so the second look in a row counts.
+// missing returns a file or folder of the streams that is not where it was, or an empty text. A
+// stream that is being created or deleted has no files either, so a stream must be missing twice in
+// a row.
 func (m *streamRepairer) missing(s *server.Server) string {
 	dir := m.root.Name()
 	there, err := os.Stat(dir)
 	if opened, failed := m.root.Stat(); failed == nil && (isGone(err) || err == nil && !os.SameFile(there, opened)) {
 		return dir
 	}
-	if m.gone != "" && m.gone != dir { // the server tells of no stream while they are closed
+	if m.gone != "" && m.gone != dir { // the server lists no streams while they are closed
 		if _, err := os.Stat(m.gone); isGone(err) {
 			return m.gone
 		}
@@ -161,7 +166,7 @@ func (m *streamRepairer) missing(s *server.Server) string {
 	return m.suspect
 }
 
-// lostStream is the file of a stream without which it is not found at the next start, where it is not there.
+// lostStream returns the file that a stream needs to be found at the next start, if it is missing.
 func lostStream(s *server.Server, dir string) string {
 	all, err := s.Jsz(&server.JSzOptions{Accounts: true, Streams: true, Config: true})
 	if err != nil {
@@ -187,8 +192,8 @@ func streamFile(dir, account, stream string) string {
 
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// complaint is the first that the server has about its streams and that is not accepted. What it does not complain about any
-// more is accepted no longer.
+// healthError is the first error of the server's streams that is not tolerated. Errors that the
+// server does not report any more are no longer tolerated.
 func (m *streamRepairer) healthError(s *server.Server) (first string) {
 	all := healthErrors(s)
 	maps.DeleteFunc(m.tolerated, func(e string, _ bool) bool { return !slices.Contains(all, e) })
@@ -200,7 +205,7 @@ func (m *streamRepairer) healthError(s *server.Server) (first string) {
 	return ""
 }
 
-// accept takes all that the server complains about now for what opening the streams does not end.
+// tolerateAll tolerates all that the server reports now.
 func (m *streamRepairer) tolerateAll(s *server.Server) {
 	m.tolerated = make(map[string]bool)
 	for _, e := range healthErrors(s) {
@@ -208,8 +213,10 @@ func (m *streamRepairer) tolerateAll(s *server.Server) {
 	}
 }
 
-// complaints leaves out folders that hold no stream: the server moves a stream that was deleted to a name that begins with a point,
-// and removes its files while the client has its answer; and it leaves an empty one where it could not create a stream.
+// healthErrors returns what the server reports about its streams. It leaves out folders that hold
+// no stream: the server renames a deleted stream to a name that begins with a dot, and removes its
+// files after the client has its answer; and it leaves an empty folder if it could not create a
+// stream.
 func healthErrors(s *server.Server) (all []string) {
 	for _, e := range s.Healthz(&server.HealthzOptions{Details: true}).Errors {
 		switch e.Type {
@@ -226,7 +233,7 @@ func healthErrors(s *server.Server) (all []string) {
 	return all
 }
 
-// tryRoom writes a file where the streams are.
+// tryWrite writes a file where the streams are.
 func (m *streamRepairer) tryWrite() (err error) {
 	f, err := os.CreateTemp(m.dir, "room-*")
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// HistoryConfig says which events of the stream are read.
+// HistoryConfig says which events of the stream to read.
 type HistoryConfig struct {
 	// Conn is required.
 	Conn *nats.Conn
-	// Since is when the first of them came to the stream.
+	// Since is when the first of them was stored.
 	Since time.Time
 	// Max bounds how many are read, the oldest first; required.
 	Max int
-	// Progress is told now and then how many of how many were read; nil for nobody.
+	// Progress is called now and then with how many of how many were read. May be nil.
 	Progress func(read, total uint64)
 }
 
@@ -29,23 +29,24 @@ type HistoryConfig struct {
 type History struct {
 	// Unreadable counts the messages that are no events.
 	Unreadable int
-	// Left is how many were there and not read, because there are more than Max.
+	// Left is how many were not read because there are more than Max.
 	Left uint64
 }
 
-// pullBytes bounds the memory of one pull. A pull that a single message cannot fit into would never end, so it is at least
-// twice what the server lets through.
+// pullBytes bounds the memory of one pull. A pull never ends if a single message does not fit, so
+// the bound is at least twice the server's largest message.
 const pullBytes = 8 << 20
 
 const (
-	// nextTimeout is how long the next event may take to come.
+	// nextTimeout bounds the wait for the next event.
 	nextTimeout = 10 * time.Second
-	// progressEvery is after how many messages Progress is told.
+	// progressEvery is after how many messages Progress is called.
 	progressEvery = 1000
 )
 
-// ReadHistory gives each what the stream keeps, in order, up to what was there when it began. It changes nothing: the
-// consumer is of this call alone, and what alerters have taken or not makes no difference.
+// ReadHistory calls each with the events that the stream had when it began, in order, until each
+// returns false. It changes nothing: its consumer is its own, and it does not matter what alerters
+// have taken.
 func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event) (more bool)) (History, error) {
 	js, err := jetstream.New(cfg.Conn)
 	if err != nil {

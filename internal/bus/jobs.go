@@ -10,7 +10,7 @@ import (
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
-// Jobs are what admin.jobs asks; *[jobs.Runner] is one.
+// Jobs answers the endpoints admin.jobs. [jobs.Runner] is one.
 type Jobs interface {
 	Jobs(ctx context.Context) ([]jobs.Status, error)
 	RunNow(ctx context.Context, name string) (jobs.Run, error)
@@ -18,9 +18,10 @@ type Jobs interface {
 }
 
 const (
-	// defaultJobRuns is how many runs a history has unless said.
+	// defaultJobRuns is how many runs a history has by default.
 	defaultJobRuns = 50
-	// awaitJob is how long the answer waits for a run to end: less than a client waits for the answer.
+	// awaitJob is how long an answer waits for the run to end. It is less than a client waits for
+	// the answer.
 	awaitJob = time.Second
 )
 

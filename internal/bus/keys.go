@@ -9,10 +9,10 @@ import (
 	"github.com/seed503877ad/limits/internal/keys"
 )
 
-// maxTime bounds times on the wire: the last that RFC 3339 can write, the end of the year 9999.
+// maxTime bounds times on the wire: the last that RFC 3339 can express, the end of the year 9999.
 const maxTime = 253402300799999
 
-// The attributes that verify makes of a key's own fields.
+// The attributes that verify sets from a key's own fields.
 const (
 	attributeUser = "user"
 	attributeKey  = "key"
@@ -131,7 +131,7 @@ func (s *Service) keyChanged(what, id string, k keys.Key, err error) (any, error
 	return limits.KeyReply{Key: wireKey(&k)}, nil
 }
 
-// decodeKeyID reads an id, and what further fields read. The id is not told when it is wrong: it may be a whole key.
+// decodeKeyID reads an id and further fields. No error shows a wrong id: it may be a whole key.
 func decodeKeyID(data []byte, more ...field) (id string, err error) {
 	first := field{"id", func(r *reader) (err error) {
 		id, err = r.secret("id")

@@ -33,8 +33,8 @@ func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
 	return limits.OverrideReply{Override: wireOverride(&o)}, nil
 }
 
-// knownOverride refuses an override that the policies of this worker would never ask for. Without policies there is
-// nothing to compare it with.
+// knownOverride refuses an override that the policies of this worker would never look up. Without
+// policies there is nothing to compare with.
 func (s *Service) knownOverride(o *overrides.Override) error {
 	if s.cfg.Policies == nil {
 		return nil
@@ -54,7 +54,8 @@ func (s *Service) knownOverride(o *overrides.Override) error {
 	return err
 }
 
-// overrideTold is an override for the log, which is all that is left of one that was replaced or deleted.
+// overrideAttrs are the attributes with which an override is logged. The log is all that is left of
+// one that was replaced or deleted.
 func overrideAttrs(o *overrides.Override) []any {
 	attrs := []any{"policy", o.Policy, "name", o.Name, "subject", o.Subject}
 	if o.Limit != 0 {

@@ -14,14 +14,15 @@ import (
 	"github.com/seed503877ad/limits/internal/policy"
 )
 
-// Policies answer form 3. Each call is answered by one version of them.
+// Policies resolve requests of form 3. Each call sees one version of the policy file.
 type Policies interface {
 	Resolve(q policy.Question) (policy.Resolved, error)
 	Report() policy.Report
 }
 
-// resolvePolicy answers form 3. What the policies refuse goes into req, because they may have changed: a request with an id is
-// answered as it was before.
+// resolvePolicy resolves form 3. If the policies refuse the request, the error goes into req
+// instead of being returned: the policies may have changed, and a request with an id gets the
+// answer that it got before.
 func (p *parser) resolvePolicy(req *engine.Request) error {
 	if p.given&(givenPolicy|givenAttributes) == 0 {
 		return badInput("tier", "tier", "tier needs policy or attributes beside it")
@@ -49,7 +50,7 @@ func (p *parser) resolvePolicy(req *engine.Request) error {
 	return nil
 }
 
-// policyError gives the answer of the wire for an error of the policies.
+// policyError returns the error of the wire contract for an error of the policies.
 func policyError(q *policy.Question, err error) error {
 	var ae *policy.AttributeError
 	switch {
@@ -70,7 +71,7 @@ func unknownPolicy(name, wayOut string) error {
 		Message: fmt.Sprintf("there is no policy %q; %s", name, wayOut)}
 }
 
-// policies answers admin.policies: the policies of this worker, and the state of their file.
+// policies answers admin.policies with the policies of this worker and the state of their file.
 func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 	req, err := decodePolicies(data)
 	if err != nil {
@@ -104,11 +105,11 @@ func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 	return reply, nil
 }
 
-// maxPageLimits ends a page behind the policy with which it has that many limits, so that no page is larger than NATS takes in one
-// message.
+// maxPageLimits ends a page after the policy with which it has that many limits, so that no page is
+// larger than NATS takes in a message.
 const maxPageLimits = 1000
 
-// maxReloadError bounds the error of a file in an answer.
+// maxReloadError bounds the error of the file in an answer, in bytes.
 const maxReloadError = 4096
 
 func decodePolicies(data []byte) (limits.PoliciesRequest, error) {
@@ -143,7 +144,7 @@ func policyLimits(specs []policy.LimitSpec) (list []limits.PolicyLimit) {
 	return list
 }
 
-// cut shortens text to some bytes.
+// truncate shortens text to some bytes.
 func truncate(s string, max int) string {
 	if len(s) <= max {
 		return s

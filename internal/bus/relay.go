@@ -130,7 +130,7 @@ func (r *Relay) Wake() {
 }
 
 // Run relays until ctx ends, and then what is left, for at most drainTimeout. It retries failures
-// for ever.
+// forever.
 func (r *Relay) Run(ctx context.Context) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second

@@ -12,8 +12,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// PublishReport publishes a report and returns when JetStream has acknowledged it. The id is made of the day, so that a
-// day reported twice is known for it.
+// PublishReport publishes a report, and returns when JetStream has acknowledged it. The id is made
+// from the day, so that a repeated report of a day is recognized.
 func PublishReport(ctx context.Context, nc *nats.Conn, from Origin, r *limits.Report, now time.Time) error {
 	m, err := reportMsg(r, from, now)
 	if err != nil {

@@ -6,13 +6,14 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// The schemas that endpoints and events name, as paths below the schema base; package schemas holds the files.
+// The schemas that endpoints and events refer to, as paths below the schema base. Package schemas
+// has the files.
 const (
 	schemaError = "api/error.v1.json"
 	asyncAPI    = "asyncapi.yaml"
 )
 
-// requestSchema is the schema of the bodies that a subject takes.
+// requestSchema is the schema of the requests on a subject.
 func requestSchema(subject string) string {
 	switch subject {
 	case limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectRefund:
@@ -23,7 +24,7 @@ func requestSchema(subject string) string {
 	return apiSchema(endpointName(subject) + "-request")
 }
 
-// replySchema is the schema of what a subject answers; empty when it answers nothing.
+// replySchema is the schema of the answers on a subject; empty if there are none.
 func replySchema(subject string) string {
 	switch subject {
 	case limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectRefund, limits.SubjectSettle:

@@ -10,7 +10,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// maxSettles bounds the settles under way. They share transactions, so many may be.
+// maxSettles bounds the settles under way. There may be many, because they share transactions.
 const maxSettles = 4096
 
 func (s *Service) settle(ctx context.Context, data []byte) (any, error) {
@@ -32,7 +32,7 @@ func (s *Service) settle(ctx context.Context, data []byte) (any, error) {
 	case err != nil:
 		return nil, err
 	}
-	// What did not fit was charged all the same, which is what a record's answer says.
+	// What did not fit was charged all the same, so the answer is that to a record.
 	return jsontext.Value(appendReply(nil, engine.Record, &d, req.Cost)), nil
 }
 

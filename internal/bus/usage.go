@@ -13,14 +13,14 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// UsageLog takes requests for the log, without blocking; *[usage.Recorder] is one.
+// UsageLog takes entries of the request log without blocking. [usage.Recorder] is one.
 type UsageLog interface {
 	Log(r usage.Request)
 	// Malformed counts a line that cannot be read.
 	Malformed()
 }
 
-// UsageReader answers questions about usage; every [usage.Store] is one.
+// UsageReader answers questions about usage. Every [usage.Store] is one.
 type UsageReader interface {
 	TopUsage(ctx context.Context, q usage.TopQuery) ([]usage.Top, error)
 	Traffic(ctx context.Context, q usage.LogQuery) ([]usage.Traffic, error)
@@ -28,7 +28,8 @@ type UsageReader interface {
 	EndpointErrors(ctx context.Context, q usage.LogQuery) ([]usage.Failure, error)
 }
 
-// logsRequests takes lines of the request log, each by itself. Nobody waits for an answer, so only the log says what is wrong.
+// usageLogHandler takes lines of the request log, each by itself. Callers get no answer, so only
+// the log says what is wrong.
 func (s *Service) usageLogHandler() micro.HandlerFunc {
 	ignored := new(logThrottle)
 	return func(m micro.Request) {
@@ -46,11 +47,13 @@ func (s *Service) usageLogHandler() micro.HandlerFunc {
 	}
 }
 
-// mostLines is more than a message has room for: the shortest line has 63 bytes. An array of nothing would keep decisions waiting.
+// maxLogLines is more than a message has room for, as the shortest line has 63 bytes. Without it an
+// array of empty values would delay decisions.
 const maxLogLines = 300
 
-// logLines gives the lines of a message: it, or those of the array that it is. Of an array that is none, is empty, or has too much of
-// anything it makes one line, of which [decodeLogEntry] says what is wrong.
+// logLines returns the lines of a message: the message itself, or the items if it is an array. A
+// malformed, empty or too large array counts as one line, so that [decodeLogEntry] says what is
+// wrong with it.
 func logLines(data []byte) []json.RawMessage {
 	whole := []json.RawMessage{data}
 	if len(data) > limits.MaxRequestBytes || !bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("[")) {
@@ -100,23 +103,23 @@ func decodeLogEntry(data []byte, now time.Time) (usage.Request, error) {
 	return entry, nil
 }
 
-// defaultUsageRows is how many rows an answer has unless said.
+// defaultUsageRows is how many rows an answer has by default.
 const defaultUsageRows = 20
 
-// The periods that are asked about unless said.
+// The default periods.
 const (
 	topPeriod = time.Hour
 	logPeriod = 24 * time.Hour
 )
 
-// span is the period of a question: a length up to now, or two moments.
+// span is the period of a question: a length up to now, or two times.
 type span struct {
 	period       time.Duration
 	since, until int64
 }
 
-// resolve gives the two moments.
-func (p *span) resolve(now time.Time, unless time.Duration) (since, until int64, err error) {
+// resolve returns the two times. defaultPeriod is the length if neither is given.
+func (p *span) resolve(now time.Time, defaultPeriod time.Duration) (since, until int64, err error) {
 	switch {
 	case p.period != 0 && p.since+p.until != 0:
 		return 0, 0, mixedForms("period", "period counts back from now, and since and until name moments; give one of them")
@@ -128,7 +131,7 @@ func (p *span) resolve(now time.Time, unless time.Duration) (since, until int64,
 	}
 	if p.since == 0 {
 		if p.period == 0 {
-			p.period = unless
+			p.period = defaultPeriod
 		}
 		p.since = now.Add(-p.period).UnixMilli()
 	}
@@ -150,7 +153,7 @@ func (s *Service) top(ctx context.Context, data []byte) (any, error) {
 	return limits.Top{Since: q.Since, Until: q.Until, Rows: TopRows(rows)}, nil
 }
 
-// TopRows gives rows as they are on the wire.
+// TopRows returns rows as they are on the wire.
 func TopRows(rows []usage.Top) []limits.TopRow {
 	all := make([]limits.TopRow, len(rows))
 	for i, t := range rows {

@@ -12,7 +12,8 @@ import (
 	"github.com/seed503877ad/limits/internal/keys"
 )
 
-// verify answers limits.verify. The key itself goes no further than the registry: no log, error or answer has it.
+// verify answers limits.verify. Only the registry sees the key itself: it is in no log, error or
+// answer.
 func (s *Service) verify(m micro.Request) {
 	if !answerable(m.Reply()) {
 		s.ignore(m)
@@ -23,7 +24,7 @@ func (s *Service) verify(m micro.Request) {
 		s.refuse(m, err)
 		return
 	}
-	// A key that is remembered needs no goroutine.
+	// A cached key needs no goroutine.
 	if k, code, ok := s.cfg.Keys.Recall(q.APIKey); ok {
 		s.begin()
 		s.verified(m.Reply(), q, &k, code)
@@ -36,9 +37,11 @@ func (s *Service) verify(m micro.Request) {
 	}
 }
 
-// maxVerifies bounds the requests that wait for a look-up. Those with one key wait for the same one, so many may.
+// maxVerifies bounds the requests that wait for a look-up. There may be many, because requests with
+// the same key share one.
 const maxVerifies = 4096
 
+// lookUp verifies a key that is not cached, and answers.
 func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
 	ctx, cancel := context.WithTimeout(s.ctx, readTimeout)
 	defer cancel()
@@ -53,7 +56,7 @@ func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
 	s.verified(reply, q, &k, code)
 }
 
-// verified answers when the key was judged, and ends the request.
+// verified answers a request whose key was verified, and ends the request.
 func (s *Service) verified(reply string, q *limits.VerifyRequest, k *keys.Key, code keys.Code) {
 	v := limits.VerifyReply{Valid: code == keys.Valid, Code: string(code)}
 	if code != keys.Unknown {
@@ -66,7 +69,7 @@ func (s *Service) verified(reply string, q *limits.VerifyRequest, k *keys.Key, c
 		return
 	}
 	s.decide(asKey(q, k), func(decision []byte, err error) {
-		// Spliced in, because it is JSON already.
+		// The decision is JSON already, so it is spliced in.
 		body = append(append(body[:len(body)-1], `,"decision":`...), decision...)
 		s.answerVerify(reply, append(body, '}'), err)
 	})
@@ -81,7 +84,8 @@ func (s *Service) answerVerify(reply string, body []byte, err error) {
 	s.end()
 }
 
-// asKey is the consume that a valid key asks for: what the key says goes before what the request says.
+// asKey is the consume that a valid key asks for. What the key says takes precedence over what the
+// request says.
 func asKey(q *limits.VerifyRequest, k *keys.Key) *limits.Request {
 	attributes := make(map[string]string, len(q.Attributes)+len(k.Attributes)+2)
 	maps.Copy(attributes, q.Attributes)
@@ -94,7 +98,7 @@ func asKey(q *limits.VerifyRequest, k *keys.Key) *limits.Request {
 	return r
 }
 
-// decide answers a request as limits.consume would, to done instead of to a subject: done gets the JSON of the reply.
+// decide decides a request as limits.consume would, and gives done the JSON of the answer.
 func (s *Service) decide(request *limits.Request, done func(decision []byte, err error)) {
 	r := &engine.Request{OnError: s.cfg.OnError}
 	r.Done = func(d engine.Decision, err error) {
