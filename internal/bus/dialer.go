@@ -84,6 +84,9 @@ func publishNoWait(nc *nats.Conn, subject string, data []byte) error {
 	return nc.Publish(subject, data)
 }
 
+// smallAnswer is a size that any server takes on which a limiter works.
+const smallAnswer = 512
+
 // fits reports whether the server is known to take so many bytes.
 func (d *dialer) fits(size int) bool {
 	return size <= smallAnswer || int64(size) <= d.maxPayload.Load().Load()

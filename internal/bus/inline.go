@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"sync/atomic"
@@ -119,35 +118,6 @@ func (s *Service) writeAside(answer func()) {
 		s.sent(errTooManyWrites)
 		s.end()
 	}
-}
-
-// smallAnswer is a size that any server takes on which a limiter works.
-const smallAnswer = 512
-
-// answerInline answers on the connection that the request came from, and reports whether it did.
-// The answers to record and refund go through nats.go: the broadcast about their change may have
-// gone that way ([publishNoWait]), and other workers must get it before the request that follows
-// the answer.
-func (c *call) answerInline() bool {
-	if c.conn == nil || c.Verb > engine.Check {
-		return false
-	}
-	if !dialerOf(c.svc.cfg.Conn).fits(len(c.body)) {
-		return false
-	}
-	return c.conn.Publish(c.reply, c.body) == nil
-}
-
-// answerViaNATS answers through nats.go, on a goroutine of its own if this one may be the one that
-// reads the connection.
-func (c *call) answerViaNATS() {
-	s, reply := c.svc, string(c.reply)
-	if c.conn == nil || !c.AtOnce {
-		s.answer(reply, c.body)
-		return
-	}
-	body := bytes.Clone(c.body)
-	s.writeAside(func() { s.answer(reply, body) })
 }
 
 // maxStats bounds the requests for statistics that are being answered. More are dropped.

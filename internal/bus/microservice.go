@@ -87,13 +87,13 @@ func (s *Service) noteDrain() {
 // maxDrain bounds the wait for subscriptions to drain.
 const maxDrain = 30 * time.Second
 
-// checkDrained looks whether the replaced micro service has drained. leads is how many
+// checkDrained looks whether the replaced micro service has drained. leadSubs is how many
 // subscriptions lead has.
-func (s *Service) checkDrained(leads int) {
+func (s *Service) checkDrained(leadSubs int) {
 	if s.drainingSince.IsZero() {
 		return
 	}
-	known := s.otherSubs + leads + s.current.endpoints + s.controlSubs
+	known := s.otherSubs + leadSubs + s.current.endpoints + s.controlSubs
 	if s.next != nil {
 		known += s.next.endpoints + s.controlSubs
 	}
@@ -107,7 +107,7 @@ func (s *Service) checkDrained(leads int) {
 // anew. If the connection was made anew during the drain, nats.go has subscribed again to what it
 // drains, and then forgotten it without telling the server, which goes on sending requests there.
 // Another new connection ends that.
-func (s *Service) drainEnded() (again bool) {
+func (s *Service) drainEnded() (reconnecting bool) {
 	s.drainingSince = time.Time{}
 	if s.cfg.Conn.Stats().Reconnects == s.reconnectsBefore {
 		return false

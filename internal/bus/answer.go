@@ -1,0 +1,172 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/natsconn"
+	"github.com/seed503877ad/limits/internal/outage"
+)
+
+// Handlers of the endpoints that are not decided by the engine's loop, and how all answers are sent.
+
+const (
+	// maxReads bounds the admin requests that read the store at a time, and maxStatuses those of
+	// status. More are answered 503.
+	maxReads    = 32
+	maxStatuses = 1024
+	// readTimeout bounds a request that reads the store, as it does a decision: callers should
+	// learn that the store does not answer before they give up.
+	readTimeout = limits.DefaultTimeout * 3 / 4
+	// scanTimeout bounds a request that may go through all rows. Our client waits longer for these.
+	scanTimeout = 5 * time.Second
+)
+
+// answerFunc answers the body of a request with a value that becomes the JSON of the answer.
+type answerFunc func(ctx context.Context, data []byte) (any, error)
+
+// readHandler makes the handler of an endpoint that reads the store.
+func (s *Service) readHandler(answer answerFunc) micro.HandlerFunc {
+	return s.asyncHandler(s.readSlots, readTimeout, answer)
+}
+
+// scanHandler makes the handler of an endpoint that may have to go through many rows.
+func (s *Service) scanHandler(answer answerFunc) micro.HandlerFunc {
+	return s.asyncHandler(s.readSlots, scanTimeout, answer)
+}
+
+// asyncHandler makes a handler that answers on a goroutine of its own, or with 503 if no slot is
+// free.
+func (s *Service) asyncHandler(free slots, timeout time.Duration, answer answerFunc) micro.HandlerFunc {
+	return func(m micro.Request) {
+		if !answerable(m.Reply()) {
+			s.ignore(m)
+			return
+		}
+		s.begin()
+		started := free.tryGo(func() {
+			defer s.end()
+			ctx, cancel := context.WithTimeout(s.ctx, timeout)
+			defer cancel()
+			s.answerRead(ctx, m, answer)
+		})
+		if !started {
+			s.refuse(m, engine.ErrOverloaded)
+			s.end()
+		}
+	}
+}
+
+// slots bound how many goroutines run at a time.
+type slots chan struct{}
+
+func newSlots(n int) slots { return make(slots, n) }
+
+// tryGo runs f on a goroutine of its own, if a slot is free.
+func (s slots) tryGo(f func()) bool {
+	select {
+	case s <- struct{}{}:
+	default:
+		return false
+	}
+	go func() {
+		defer func() { <-s }()
+		f()
+	}()
+	return true
+}
+
+// answerRead answers a request with the JSON of what answer returns, or with its error.
+func (s *Service) answerRead(ctx context.Context, m micro.Request, answer answerFunc) {
+	v, err := answer(ctx, m.Data())
+	var body []byte
+	if err == nil {
+		body, err = json.Marshal(v)
+	}
+	if err != nil {
+		if e := wireError(err, nil); e.Status == 503 {
+			s.noteStoreFailure(m.Subject(), err)
+		}
+		s.publish(s.errorMsg(m.Reply(), err))
+		return
+	}
+	s.noteStoreAnswer(m.Subject())
+	s.answer(m.Reply(), body)
+}
+
+// answer publishes an answer, of which nats.go makes a copy. Instead of an answer that is larger
+// than NATS takes it publishes an error that says so.
+func (s *Service) answer(reply string, body []byte) {
+	err := s.cfg.Conn.Publish(reply, body)
+	if errors.Is(err, nats.ErrMaxPayload) {
+		err = s.cfg.Conn.PublishMsg(s.errorMsg(reply, &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
+			"the answer has %d bytes, and NATS takes %d; ask for fewer at a time with max, or for fewer limits, whose decision stands",
+			len(body), s.cfg.Conn.MaxPayload())}))
+	}
+	s.sent(err)
+}
+
+// noteStoreFailure and noteStoreAnswer keep the log of an endpoint: it tells when the store begins
+// to fail the requests of a subject, and when that is over.
+func (s *Service) noteStoreFailure(subject string, err error) {
+	log, known := s.failures.Load(subject)
+	if !known {
+		log, _ = s.failures.LoadOrStore(subject, outage.New(s.cfg.Logger, slog.LevelWarn, "the store fails requests", "the store answers "+subject+" again"))
+	}
+	log.(*outage.Log).Tried(err, "endpoint", subject)
+}
+
+func (s *Service) noteStoreAnswer(subject string) {
+	if log, failed := s.failures.Load(subject); failed {
+		log.(*outage.Log).Tried(nil)
+	}
+}
+
+// refuse answers an error while the handler runs, so that the statistics of the endpoint count it.
+func (s *Service) refuse(m micro.Request, err error) {
+	msg := s.errorMsg(m.Reply(), err)
+	s.sent(m.Error(msg.Header.Get(micro.ErrorCodeHeader), msg.Header.Get(micro.ErrorHeader), msg.Data))
+}
+
+func (s *Service) publish(m *nats.Msg) { s.sent(s.cfg.Conn.PublishMsg(m)) }
+
+// sent notes whether the connection took an answer. The first that it did not take is logged, and
+// then every 1000th.
+func (s *Service) sent(err error) {
+	if err == nil {
+		return
+	}
+	if n := s.lostAnswers.Add(1); n%1000 == 1 {
+		s.cfg.Logger.Warn("publish reply", "error", err, "lost", n)
+	}
+}
+
+// ignore drops a request that cannot be answered. The first is logged, and then every 1000th.
+func (s *Service) ignore(m micro.Request) {
+	if n := s.unanswerable.Add(1); n%1000 == 1 {
+		s.cfg.Logger.Warn("a request has no reply subject, or one that is not answered", "subject", m.Subject(), "reply", m.Reply(), "ignored", n)
+	}
+}
+
+// answerable reports whether an answer may be sent to a reply subject. The client chooses that
+// subject and the service publishes with its own rights, so the subject must not be one of the
+// server ($JS.API, $SYS) or of events. A reply subject that is too long arrives only over a
+// websocket, because natsconn drops it elsewhere.
+func answerable[T string | []byte](reply T) bool {
+	begins := func(with string) bool { return len(reply) >= len(with) && string(reply[:len(with)]) == with }
+	return len(reply) > 0 && len(reply) <= natsconn.MaxReplySubject && !begins("$") && !begins("limits.") && !begins("alerts.")
+}
+
+// begin and end count the requests that wait for an answer; Stop waits for all of them.
+func (s *Service) begin() { s.pending.Add(1) }
+
+func (s *Service) end() { s.pending.Add(-1) }

@@ -1,0 +1,129 @@
+package bus
+
+import (
+	"bytes"
+
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/natsconn"
+)
+
+// call is a request on its way through the engine. Calls are pooled, together with the space for
+// their only limit and their answer. The engine does not touch a request after it has called Done.
+type call struct {
+	engine.Request
+	oneLimit    [1]engine.Limit
+	reply, body []byte
+	// conn is the connection that the request was read from; nil if it came through nats.go.
+	conn *natsconn.Conn
+	svc  *Service
+	// answer is the method value c.done, made once to save an allocation for each request.
+	answer func(d engine.Decision, err error)
+}
+
+func (s *Service) newCall() any {
+	c := &call{svc: s, body: make([]byte, 0, 512)}
+	c.answer = c.done
+	return c
+}
+
+// handleDecision is the endpoint of consume, check, record and refund. nats.go runs the callbacks
+// of an endpoint one at a time, so it only decodes the request and hands it to the engine. The
+// answer is sent when the engine calls Done.
+func (s *Service) handleDecision(m micro.Request) {
+	if !answerable(m.Reply()) {
+		s.ignore(m)
+		return
+	}
+	c := s.acquireCall(nil, []byte(m.Reply()))
+	err := c.decode(engineVerbs[m.Subject()], m.Data(), nil)
+	if err == nil {
+		err = c.submit()
+	}
+	if err != nil {
+		s.refuse(m, err)
+	}
+}
+
+// acquireCall returns a pooled call for a request that is answered to reply. conn is where the
+// request was read, or nil if it came through nats.go.
+func (s *Service) acquireCall(conn *natsconn.Conn, reply []byte) *call {
+	c := s.calls.Get().(*call)
+	c.conn, c.reply = conn, append(c.reply[:0], reply...)
+	return c
+}
+
+// decode reads the request; lookup is as for [decoder.decode]. After an error the call is released.
+func (c *call) decode(verb engine.Verb, data []byte, lookup *cacheLookup) error {
+	c.Request = engine.Request{Limits: c.oneLimit[:0], OnError: c.svc.cfg.OnError, Done: c.answer}
+	if c.conn != nil {
+		c.Received = c.conn.ReceivedAt()
+	}
+	err := c.svc.decoder.decode(verb, data, lookup, &c.Request)
+	if err != nil {
+		c.release()
+	}
+	return err
+}
+
+// submit hands the request to the engine. After an error the call is released, and the caller
+// answers.
+func (c *call) submit() error {
+	s := c.svc
+	s.begin()
+	err := s.cfg.Engine.Submit(&c.Request)
+	if err != nil {
+		c.release()
+		s.end()
+	}
+	return err
+}
+
+// release returns the call to the pool.
+func (c *call) release() {
+	c.conn = nil
+	c.svc.calls.Put(c)
+}
+
+// done answers the call. It publishes on the connection and not through the micro.Request: when the
+// handler has returned, the endpoint reads that request's error without a lock.
+func (c *call) done(d engine.Decision, err error) {
+	s := c.svc
+	if err != nil {
+		s.publish(s.errorMsg(string(c.reply), err))
+	} else {
+		c.body = appendReply(c.body[:0], c.Verb, &d, c.Cost)
+		if !c.answerInline() {
+			c.answerViaNATS()
+		}
+	}
+	c.release()
+	s.end()
+}
+
+// answerInline answers on the connection that the request came from, and reports whether it did.
+// The answers to record and refund go through nats.go: the broadcast about their change may have
+// gone that way ([publishNoWait]), and other workers must get it before the request that follows
+// the answer.
+func (c *call) answerInline() bool {
+	if c.conn == nil || c.Verb > engine.Check {
+		return false
+	}
+	if !dialerOf(c.svc.cfg.Conn).fits(len(c.body)) {
+		return false
+	}
+	return c.conn.Publish(c.reply, c.body) == nil
+}
+
+// answerViaNATS answers through nats.go, on a goroutine of its own if this one may be the one that
+// reads the connection.
+func (c *call) answerViaNATS() {
+	s, reply := c.svc, string(c.reply)
+	if c.conn == nil || !c.AtOnce {
+		s.answer(reply, c.body)
+		return
+	}
+	body := bytes.Clone(c.body)
+	s.writeAside(func() { s.answer(reply, body) })
+}
