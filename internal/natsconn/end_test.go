@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestWhatComesWithTheEndIsRead: TLS gives both at a time.
-func TestWhatComesWithTheEndIsRead(t *testing.T) {
+// TestDataThatComesWithAnErrorIsRead: TLS returns both at the same time.
+func TestDataThatComesWithAnErrorIsRead(t *testing.T) {
 	t.Parallel()
 	const last = "-ERR 'Authorization Violation'\r\n"
 	for _, first := range []string{"", "CONNECT {}\r\n", "GET / HTTP/1.1\r\n"} {
@@ -22,7 +22,7 @@ func TestWhatComesWithTheEndIsRead(t *testing.T) {
 		if strings.HasPrefix(first, "CONNECT") {
 			said = message("taken", "r ", "x") + last
 		}
-		c := New(&stream{in: iotest.DataErrReader(strings.NewReader(said))}, h, time.Second)
+		c := New(&fakeConn{in: iotest.DataErrReader(strings.NewReader(said))}, h, time.Second)
 		if _, err := c.Write([]byte(first)); err != nil {
 			t.Fatal(err)
 		}
@@ -36,8 +36,9 @@ func TestWhatComesWithTheEndIsRead(t *testing.T) {
 	}
 }
 
-// TestAnErrorThatWouldEndTheClientIsKeptFromIt, wherever it is cut: nats.go closes a connection for good at an error that it does not know.
-// Those it knows it gets, and all of them while it connects.
+// TestAnErrorThatWouldEndTheClientIsKeptFromIt, in whatever pieces it arrives: nats.go closes a
+// connection for good at an error that it does not know. It gets the errors that it knows, and all
+// of them while it connects.
 func TestAnErrorThatWouldEndTheClientIsKeptFromIt(t *testing.T) {
 	t.Parallel()
 	const (
@@ -50,7 +51,7 @@ func TestAnErrorThatWouldEndTheClientIsKeptFromIt(t *testing.T) {
 		var told []string
 		h := &Handlers{Refused: func(text string) { told = append(told, text) }}
 		said := connecting + "PONG\r\n" + known + payload + message("other", "", "-ERR 'x'\r\n") + line + "PING\r\n"
-		c := New(&stream{in: chunks{strings.NewReader(said), most}}, h, time.Second)
+		c := New(&fakeConn{in: chunks{strings.NewReader(said), most}}, h, time.Second)
 		if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
 			t.Fatal(err)
 		}
@@ -64,17 +65,18 @@ func TestAnErrorThatWouldEndTheClientIsKeptFromIt(t *testing.T) {
 	}
 }
 
-// TestAConnectionIsUp from when the client has ended its deadline for connecting up to when something fails, or it closes it.
-func TestAConnectionIsUp(t *testing.T) {
+// TestUp: a connection is up from when the client clears its connect deadline until something fails
+// or the client closes it.
+func TestUp(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
-	for name, end := range map[string]func(s *stream, c *Conn){
-		"close": func(_ *stream, c *Conn) { _ = c.Close() },
-		"fail":  func(_ *stream, c *Conn) { c.Fail(broken) },
-		"read":  func(_ *stream, c *Conn) { _, _ = c.Read(make([]byte, 1)) },
-		"write": func(s *stream, c *Conn) { s.fail = broken; _, _ = c.Write([]byte("PING\r\n")) },
+	for name, end := range map[string]func(s *fakeConn, c *Conn){
+		"close": func(_ *fakeConn, c *Conn) { _ = c.Close() },
+		"fail":  func(_ *fakeConn, c *Conn) { c.Fail(broken) },
+		"read":  func(_ *fakeConn, c *Conn) { _, _ = c.Read(make([]byte, 1)) },
+		"write": func(s *fakeConn, c *Conn) { s.fail = broken; _, _ = c.Write([]byte("PING\r\n")) },
 	} {
-		s := &stream{in: strings.NewReader("")}
+		s := &fakeConn{in: strings.NewReader("")}
 		c := New(s, new(Handlers), time.Second)
 		for _, deadline := range []time.Time{time.Now().Add(time.Hour), {}} {
 			if c.Up() {

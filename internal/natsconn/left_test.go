@@ -7,9 +7,10 @@ import (
 	"testing"
 )
 
-// TestWhatIsLeftIsNotFoundAgainAndAgain: whoever sends requests that cannot be read must not make much more work than others. Behind one of
-// those, too, handlers soon get as many at a time as before.
-func TestWhatIsLeftIsNotFoundAgainAndAgain(t *testing.T) {
+// TestLeftMessagesAreNotParsedAgainAndAgain: a client that sends requests that cannot be read must
+// not cause much more work than others. After one of those, handlers soon get batches as large as
+// before.
+func TestLeftMessagesAreNotParsedAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	const count = 10 * MaxBatch
 	for _, every := range []int{1, 2, 3, 7, 16, MaxBatch, 2 * MaxBatch, count} {
@@ -18,7 +19,7 @@ func TestWhatIsLeftIsNotFoundAgainAndAgain(t *testing.T) {
 			said.WriteString(message("taken", "r ", fmt.Sprint(i)))
 		}
 		given, calls := 0, 0
-		c := opened(t, &stream{in: strings.NewReader(said.String())}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
+		c := openConn(t, &fakeConn{in: strings.NewReader(said.String())}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
 			given, calls = given+len(all), calls+1
 			for i, m := range all {
 				if n, _ := strconv.Atoi(string(m.Data)); n%every == 0 {

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// TestALineWithoutAnEndIsNotKept: all of it goes to the client, which has no bound for it.
-func TestALineWithoutAnEndIsNotKept(t *testing.T) {
+// TestAnEndlessLineIsNotBuffered: all of it goes to the client, which has no bound for it.
+func TestAnEndlessLineIsNotBuffered(t *testing.T) {
 	t.Parallel()
 	said := message("taken", "r ", "a") + "MSG taken 1 " + strings.Repeat("r", 3*maxLine)
 	taken := 0
-	c := opened(t, &stream{in: strings.NewReader(said)}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
+	c := openConn(t, &fakeConn{in: strings.NewReader(said)}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
 		taken += len(all)
 		return len(all)
 	}})
@@ -25,9 +25,10 @@ func TestALineWithoutAnEndIsNotKept(t *testing.T) {
 	}
 }
 
-// TestALineMayBeLong, where the server lets it: a message with a long subject goes to the client as it came, whatever is in it, one with a
-// long subject for its answer to nobody, and what comes behind them to its handler.
-func TestALineMayBeLong(t *testing.T) {
+// TestLongLines: if the server allows long lines, a message with a long subject goes to the client
+// unchanged whatever it contains, one with a long reply subject is dropped, and the message after
+// it reaches its handler.
+func TestLongLines(t *testing.T) {
 	t.Parallel()
 	data := "x\r\n" + message("taken", "r ", "no message")
 	for _, chunk := range []int{300, readSize, 1 << 20} {
@@ -38,7 +39,7 @@ func TestALineMayBeLong(t *testing.T) {
 			for range 3 {
 				said = append(said, strings.NewReader(message("taken", "r ", "a")+m+dropped+message("taken", "r ", "b")))
 			}
-			c := opened(t, &stream{in: chunks{io.MultiReader(said...), chunk}}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
+			c := openConn(t, &fakeConn{in: chunks{io.MultiReader(said...), chunk}}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
 				for _, m := range all {
 					got += string(m.Data)
 				}
@@ -51,14 +52,14 @@ func TestALineMayBeLong(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeAnsweredIsDropped: the server ends the connection at an answer whose subject is too long for it. Whoever would give that
-// answer, a handler or somebody above nats.go, gets nothing to answer.
-func TestWhatCannotBeAnsweredIsDropped(t *testing.T) {
+// TestMessagesWithALongReplySubjectAreDropped: the server ends the connection at an answer whose
+// subject is too long. So neither a handler nor anybody above nats.go gets to see the message.
+func TestMessagesWithALongReplySubjectAreDropped(t *testing.T) {
 	t.Parallel()
 	longest := strings.Repeat("r", MaxReplySubject)
 	for _, chunk := range []int{7, readSize} {
 		var taken []string
-		c := opened(t, &stream{in: chunks{strings.NewReader(message("taken", "r ", "a") + message("taken", longest+"r ", "b") +
+		c := openConn(t, &fakeConn{in: chunks{strings.NewReader(message("taken", "r ", "a") + message("taken", longest+"r ", "b") +
 			message("taken", longest+" ", "c") + message("other", longest+"r ", strings.Repeat("x", 2*readSize)) + message("other", longest+" ", "d")), chunk}},
 			map[string]Handler{"taken": func(_ *Conn, all []Message) int {
 				for _, m := range all {

@@ -15,8 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// stream is a connection of which the server's part is known, and that keeps what is written.
-type stream struct {
+// fakeConn is a connection whose server side is scripted, and that keeps what is written.
+type fakeConn struct {
 	net.Conn
 	in io.Reader
 
@@ -30,9 +30,9 @@ type stream struct {
 	during func()
 }
 
-func (s *stream) Read(p []byte) (int, error) { return s.in.Read(p) }
+func (s *fakeConn) Read(p []byte) (int, error) { return s.in.Read(p) }
 
-func (s *stream) Write(p []byte) (int, error) {
+func (s *fakeConn) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if during := s.during; during != nil {
@@ -46,25 +46,25 @@ func (s *stream) Write(p []byte) (int, error) {
 	return s.out.Write(p)
 }
 
-func (s *stream) Close() error {
+func (s *fakeConn) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 	return nil
 }
 
-func (s *stream) SetReadDeadline(time.Time) error { return nil }
+func (s *fakeConn) SetReadDeadline(time.Time) error { return nil }
 
-func (s *stream) SetWriteDeadline(time.Time) error { return nil }
+func (s *fakeConn) SetWriteDeadline(time.Time) error { return nil }
 
-func (s *stream) written() string {
+func (s *fakeConn) written() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.out.String()
 }
 
-// opened gives a connection on which the client has written what it begins with.
-func opened(t rapid.TB, s *stream, handlers map[string]Handler) *Conn {
+// openConn returns a connection on which the client has written its first command.
+func openConn(t rapid.TB, s *fakeConn, handlers map[string]Handler) *Conn {
 	t.Helper()
 	h := new(Handlers)
 	h.Set(handlers)
@@ -77,7 +77,7 @@ func opened(t rapid.TB, s *stream, handlers map[string]Handler) *Conn {
 	return c
 }
 
-// read reads all, some bytes at a time.
+// read reads everything, a few bytes at a time.
 func read(t rapid.TB, c *Conn, most func() int) string {
 	t.Helper()
 	var all []byte
@@ -93,12 +93,12 @@ func read(t rapid.TB, c *Conn, most func() int) string {
 	}
 }
 
-// message is what the server says of one.
+// message is a message as the server sends it.
 func message(subject, reply, data string) string {
 	return fmt.Sprintf("MSG %s 12 %s%d\r\n%s\r\n", subject, reply, len(data), data)
 }
 
-// script is what a server says, with what of it goes to the client, and to handlers.
+// script is what a server sends, and which parts of that go to the client and to handlers.
 type script struct {
 	said, passed strings.Builder
 	taken        []string
@@ -114,7 +114,7 @@ func (s *script) pass(text string) {
 	s.passed.WriteString(text)
 }
 
-// add has the server say one thing more.
+// add appends one random thing to what the server sends.
 func (s *script) add(t *rapid.T, body string) {
 	switch rapid.IntRange(0, 8).Draw(t, "kind") {
 	case 0, 1:
@@ -162,9 +162,10 @@ func (s *script) add(t *rapid.T, body string) {
 	}
 }
 
-// TestEveryMessageGoesToOne: whatever the server says, and however it comes, a message for a handler that takes it goes there and all
-// else to the client, in order and as it came.
-func TestEveryMessageGoesToOne(t *testing.T) {
+// TestEachMessageGoesToItsHandlerOrTheClient: whatever the server sends, and in whatever pieces, a
+// message for a handler that takes it goes there. All else goes to the client, in order and
+// unchanged.
+func TestEachMessageGoesToItsHandlerOrTheClient(t *testing.T) {
 	t.Parallel()
 	data := rapid.OneOf(rapid.StringN(0, 60, -1), rapid.Just("MSG taken 1 r 3\r\nabc\r\n"), rapid.Just("\r\n"), rapid.Just(strings.Repeat("x", readSize)))
 	rapid.Check(t, func(t *rapid.T) {
@@ -173,8 +174,8 @@ func TestEveryMessageGoesToOne(t *testing.T) {
 			all.add(t, data.Draw(t, "data"))
 		}
 		var got []string
-		s := &stream{in: chunks{strings.NewReader(all.said.String()), rapid.SampledFrom([]int{1, 2, 7, 300, 1 << 20}).Draw(t, "chunk")}}
-		c := opened(t, s, map[string]Handler{
+		s := &fakeConn{in: chunks{strings.NewReader(all.said.String()), rapid.SampledFrom([]int{1, 2, 7, 300, 1 << 20}).Draw(t, "chunk")}}
+		c := openConn(t, s, map[string]Handler{
 			"taken": func(_ *Conn, all []Message) int {
 				for _, m := range all {
 					got = append(got, string(m.Reply)+" "+string(m.Data))
@@ -195,7 +196,7 @@ func TestEveryMessageGoesToOne(t *testing.T) {
 	})
 }
 
-// everyOther takes messages of even numbers alone.
+// everyOther takes only messages with even numbers.
 func everyOther(take func(Message)) Handler {
 	return func(_ *Conn, all []Message) int {
 		for i, m := range all {
@@ -208,7 +209,7 @@ func everyOther(take func(Message)) Handler {
 	}
 }
 
-// chunks gives so many bytes at a time at most.
+// chunks returns at most so many bytes at a time.
 type chunks struct {
 	io.Reader
 	most int
@@ -216,8 +217,8 @@ type chunks struct {
 
 func (c chunks) Read(p []byte) (int, error) { return c.Reader.Read(p[:min(len(p), c.most)]) }
 
-// FuzzPassed holds that where no handler takes anything the client reads what came, whatever that is, but for a message that was
-// not whole when the connection ended.
+// FuzzPassed: if no handler takes anything, the client reads exactly what arrived, whatever that
+// is, except for a message that was incomplete when the connection ended.
 func FuzzPassed(f *testing.F) {
 	for _, s := range []string{"", "MSG", "MSG taken 1 r 5\r\nhello\r\n", "MSG taken 1 r x\r\n", "MSG \r\n", "HMSG taken 1 r 9 99999999999\r\n", "MSG taken 1 r 5\nhello",
 		"MSG " + strings.Repeat("a", readSize), "PING\r\nMSG taken 1 r 4\r\nPING\r\n", "HMSG taken 1 r 12 14\r\nNATS/1.0\r\n\r\nab\r\n", "HMSG taken 1 r 12 4\r\n", "msg taken 1 r 1\r\nx\r\n", "MSG taken 1 r 999999999\r\n"} {
@@ -232,8 +233,8 @@ func FuzzPassed(f *testing.F) {
 				return // as well
 			}
 		}
-		s := &stream{in: chunks{bytes.NewReader(said), max(1, most)}}
-		c := opened(t, s, map[string]Handler{"taken": func(*Conn, []Message) int { return 0 }})
+		s := &fakeConn{in: chunks{bytes.NewReader(said), max(1, most)}}
+		c := openConn(t, s, map[string]Handler{"taken": func(*Conn, []Message) int { return 0 }})
 		got := read(t, c, func() int { return 50 })
 		missing, ok := strings.CutPrefix(string(said), got)
 		if !ok || missing != "" && !unfinished(missing) {
@@ -242,7 +243,8 @@ func FuzzPassed(f *testing.F) {
 	})
 }
 
-// unfinished tells a beginning of a message for a handler, or of a line that is waited for.
+// unfinished reports whether s is the beginning of a message for a handler, or of a line that is
+// waited for.
 func unfinished(s string) bool {
 	if (s[0] == '-' || s[0] == 'P') && !strings.Contains(s, "\n") {
 		return true
@@ -256,11 +258,12 @@ func unfinished(s string) bool {
 	return strings.HasSuffix(fields[0], "MSG") && fields[1] == "taken" && len(body) < size+2
 }
 
-// TestWhatIsNotTheProtocolIsNotRead: a client that begins with something else speaks TLS, or to a websocket.
-func TestWhatIsNotTheProtocolIsNotRead(t *testing.T) {
+// TestOtherProtocolsAreNotParsed: a client that does not begin with CONNECT speaks TLS, or to a
+// websocket.
+func TestOtherProtocolsAreNotParsed(t *testing.T) {
 	t.Parallel()
 	said := message("taken", "r ", "data")
-	s := &stream{in: strings.NewReader(said)}
+	s := &fakeConn{in: strings.NewReader(said)}
 	h := new(Handlers)
 	h.Set(map[string]Handler{"taken": func(*Conn, []Message) int { t.Error("it was taken"); return 1 }})
 	c := New(s, h, time.Second)

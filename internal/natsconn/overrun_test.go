@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// flood says one message again and again, and has always more than is read, until it calms down: then it says one at a time, and ends.
+// flood sends one message again and again, always more than is read, until it calms down. Then it
+// sends one at a time, and ends.
 type flood struct {
 	message string
 	at      int
@@ -31,14 +32,15 @@ func (f *flood) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// TestWhatHandlersAreBehindWithIsLeftToTheClient: it has room for that, and drops what is too much, where the server would end the
-// connection. When they have caught up they are called again.
-func TestWhatHandlersAreBehindWithIsLeftToTheClient(t *testing.T) {
+// TestMessagesGoToTheClientWhileHandlersLag: the client has room for them, and drops what is too
+// much. If they waited in the server it would end the connection. Once the handlers have caught up
+// they are called again.
+func TestMessagesGoToTheClientWhileHandlersLag(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &flood{message: message("taken", "r ", strings.Repeat("x", 100))}
 		taken := 0
-		c := opened(t, &stream{in: f}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
+		c := openConn(t, &fakeConn{in: f}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
 			time.Sleep(time.Millisecond)
 			taken += len(all)
 			return len(all)
@@ -69,13 +71,13 @@ func TestWhatHandlersAreBehindWithIsLeftToTheClient(t *testing.T) {
 	})
 }
 
-// TestSomeHandlersAreCalledWhileOthersAreBehind: what they tell must not depend on how much comes.
-func TestSomeHandlersAreCalledWhileOthersAreBehind(t *testing.T) {
+// TestSomeHandlersAreCalledWhileOthersLag: their answers must not depend on how much arrives.
+func TestSomeHandlersAreCalledWhileOthersLag(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &flood{message: message("taken", "r ", strings.Repeat("x", 100)) + message("always", "r ", "")}
 		taken, always := 0, 0
-		c := opened(t, &stream{in: f}, nil)
+		c := openConn(t, &fakeConn{in: f}, nil)
 		c.maxLag = maxLag
 		c.handlers.Set(map[string]Handler{
 			"taken":  func(_ *Conn, all []Message) int { time.Sleep(time.Millisecond); taken += len(all); return len(all) },

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestAServerThatReadsSlowlyIsNotGivenUp: a timeout is for what does not go on.
+// TestAServerThatReadsSlowlyIsNotGivenUp: the timeout is for writes that make no progress.
 func TestAServerThatReadsSlowlyIsNotGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,8 +33,9 @@ func TestAServerThatReadsSlowlyIsNotGivenUp(t *testing.T) {
 	})
 }
 
-// TestWhoCannotWaitDoesNot, where the server does not read: what is offered goes behind what is being written, as long as there is room.
-func TestWhoCannotWaitDoesNot(t *testing.T) {
+// TestPublishNoWaitDoesNotWait, even if the server does not read: the message is queued after what
+// is being written, as long as there is room.
+func TestPublishNoWaitDoesNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -64,10 +65,10 @@ func TestWhoCannotWaitDoesNot(t *testing.T) {
 	})
 }
 
-// TestNothingIsOfferedOverAWebsocket, whose frames are the client's.
-func TestNothingIsOfferedOverAWebsocket(t *testing.T) {
+// TestPublishNoWaitFailsOverAWebsocket: only the client can write its frames.
+func TestPublishNoWaitFailsOverAWebsocket(t *testing.T) {
 	t.Parallel()
-	s := new(stream)
+	s := new(fakeConn)
 	c := New(s, new(Handlers), time.Second)
 	if _, err := c.Write([]byte("GET / HTTP/1.1\r\n")); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
-// overTCP gives the two ends of a connection.
+// overTCP returns the two ends of a TCP connection.
 func overTCP(t *testing.T) (here, there net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,7 +35,8 @@ func overTCP(t *testing.T) (here, there net.Conn) {
 	return here, there
 }
 
-// secured gives a connection that has gone over to TLS behind the server's first line, with the server's end of it.
+// secured returns a connection that has started TLS after the server's first line, and the server's
+// end.
 func secured(t *testing.T, h *Handlers) (c *Conn, there *tls.Conn) {
 	t.Helper()
 	certified := httptest.NewTLSServer(nil)
@@ -64,7 +65,8 @@ func secured(t *testing.T, h *Handlers) (c *Conn, there *tls.Conn) {
 	return c, there
 }
 
-// TestMessagesAreTakenOverTLS: what comes is read above it, and reading waits for no answer to be written.
+// TestMessagesAreTakenOverTLS: messages are parsed above TLS, and reading does not wait for answers
+// to be written.
 func TestMessagesAreTakenOverTLS(t *testing.T) {
 	t.Parallel()
 	const count, size = 200, 20_000
@@ -117,10 +119,10 @@ func TestMessagesAreTakenOverTLS(t *testing.T) {
 	}
 }
 
-// TestWhatStandsBehindTheFirstLineIsNotTakenForTLS: anybody on the way may have put it there.
-func TestWhatStandsBehindTheFirstLineIsNotTakenForTLS(t *testing.T) {
+// TestPlainTextBeforeTLSIsRefused: anybody on the way may have inserted it.
+func TestPlainTextBeforeTLSIsRefused(t *testing.T) {
 	t.Parallel()
-	s := &stream{in: strings.NewReader("INFO {}\r\nPONG\r\n" + message("taken", "r ", "x"))}
+	s := &fakeConn{in: strings.NewReader("INFO {}\r\nPONG\r\n" + message("taken", "r ", "x"))}
 	c := New(s, new(Handlers), time.Second)
 	p := make([]byte, readSize)
 	if n, err := c.Read(p); err != nil || string(p[:n]) != "INFO {}\r\n" {
@@ -131,14 +133,14 @@ func TestWhatStandsBehindTheFirstLineIsNotTakenForTLS(t *testing.T) {
 	}
 }
 
-// TestWhatComesBeforeTheClientIsReady is given a line at a time, in pieces where there is less room, and to handlers behind what the client
-// writes.
-func TestWhatComesBeforeTheClientIsReady(t *testing.T) {
+// TestReadingBeforeTheClientWrites returns a line at a time, in pieces if there is less room.
+// Handlers get messages only after the client has written.
+func TestReadingBeforeTheClientWrites(t *testing.T) {
 	t.Parallel()
 	for _, chunk := range []int{1, 5, readSize} {
 		h, taken := new(Handlers), 0
 		h.Set(map[string]Handler{"taken": func(_ *Conn, all []Message) int { taken += len(all); return len(all) }})
-		c := New(&stream{in: chunks{strings.NewReader("INFO {}\r\n-ERR\r\nPONG\r\n" + message("taken", "r ", "x")), chunk}}, h, time.Second)
+		c := New(&fakeConn{in: chunks{strings.NewReader("INFO {}\r\n-ERR\r\nPONG\r\n" + message("taken", "r ", "x")), chunk}}, h, time.Second)
 		said := ""
 		for said != "INFO {}\r\n-ERR\r\n" {
 			p := make([]byte, 7)
@@ -156,7 +158,7 @@ func TestWhatComesBeforeTheClientIsReady(t *testing.T) {
 	}
 }
 
-// TestAHandshakeThatFailsSendsNothing: what the client would say next is a secret.
+// TestAHandshakeThatFailsSendsNothing: what the client would send next is a secret.
 func TestAHandshakeThatFailsSendsNothing(t *testing.T) {
 	t.Parallel()
 	here, there := net.Pipe()
@@ -180,8 +182,9 @@ func TestAHandshakeThatFailsSendsNothing(t *testing.T) {
 	}
 }
 
-// TestHandlersCanBeBehindOverTLS, which gives no more than one record at a time, so that how much is read tells nothing.
-func TestHandlersCanBeBehindOverTLS(t *testing.T) {
+// TestHandlersCanLagOverTLS: TLS returns at most one record at a time, so the size of a read does
+// not tell whether more is waiting.
+func TestHandlersCanLagOverTLS(t *testing.T) {
 	t.Parallel()
 	h, taken := new(Handlers), make(chan struct{}, 1)
 	h.Set(map[string]Handler{"taken": func(_ *Conn, all []Message) int {

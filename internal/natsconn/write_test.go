@@ -18,11 +18,11 @@ import (
 	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
-// TestAnswersGoOutBehindTheLastMessage: in one write, and before what the client writes next.
-func TestAnswersGoOutBehindTheLastMessage(t *testing.T) {
+// TestAnswersAreWrittenAfterTheLastMessage, in one write, and before what the client writes next.
+func TestAnswersAreWrittenAfterTheLastMessage(t *testing.T) {
 	t.Parallel()
-	s := &stream{in: strings.NewReader(message("taken", "r.1 ", "a") + message("taken", "r.2 ", "bc") + "PING\r\n" + message("taken", "r.3 ", ""))}
-	c := opened(t, s, map[string]Handler{"taken": func(c *Conn, all []Message) int {
+	s := &fakeConn{in: strings.NewReader(message("taken", "r.1 ", "a") + message("taken", "r.2 ", "bc") + "PING\r\n" + message("taken", "r.3 ", ""))}
+	c := openConn(t, s, map[string]Handler{"taken": func(c *Conn, all []Message) int {
 		for _, m := range all {
 			if err := c.Publish(m.Reply, append(bytes.Clone(m.Data), '!')); err != nil {
 				t.Error(err)
@@ -39,12 +39,13 @@ func TestAnswersGoOutBehindTheLastMessage(t *testing.T) {
 	}
 }
 
-// TestOthersAnswersGoOutTogether: those of a goroutine that goes on answering, in few writes, before what the client writes, or alone.
-func TestOthersAnswersGoOutTogether(t *testing.T) {
+// TestAnswersOfOtherGoroutinesAreWrittenTogether: a goroutine that answers many requests causes few
+// writes, before what the client writes, or without it.
+func TestAnswersOfOtherGoroutinesAreWrittenTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := new(stream)
-		c := opened(t, s, nil)
+		s := new(fakeConn)
+		c := openConn(t, s, nil)
 		for name, send := range map[string]func() error{
 			"published": func() error { return c.Publish([]byte("r"), []byte("x")) },
 			"offered":   func() error { return c.PublishNoWait("r", []byte("x")) },
@@ -70,12 +71,12 @@ func TestOthersAnswersGoOutTogether(t *testing.T) {
 	})
 }
 
-// TestWhatWaitsToBeWrittenIsBounded: more where handlers run, since they must not wait.
-func TestWhatWaitsToBeWrittenIsBounded(t *testing.T) {
+// TestTheWriteQueueIsBounded. While handlers run more may be queued, since they must not wait.
+func TestTheWriteQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	for scanning, most := range map[bool]int{false: flushSize, true: maxQueued} {
-		s := &stream{in: iotest.ErrReader(io.EOF)}
-		c := opened(t, s, nil)
+		s := &fakeConn{in: iotest.ErrReader(io.EOF)}
+		c := openConn(t, s, nil)
 		c.dispatching = scanning
 		for range 3 * most / 1000 {
 			if err := c.Publish([]byte("r"), make([]byte, 1000)); err != nil {
@@ -94,11 +95,11 @@ func TestWhatWaitsToBeWrittenIsBounded(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsForAWriteDoesNotWriteForOthers: the client has its locks meanwhile.
-func TestWhoWaitsForAWriteDoesNotWriteForOthers(t *testing.T) {
+// TestAWriterDoesNotWriteForOthers: the client holds its locks while it writes.
+func TestAWriterDoesNotWriteForOthers(t *testing.T) {
 	t.Parallel()
-	s := new(stream)
-	c := opened(t, s, nil)
+	s := new(fakeConn)
+	c := openConn(t, s, nil)
 	s.fail = errors.New("the second write fails")
 	s.good = 1
 	c.mu.Lock()
@@ -114,12 +115,13 @@ func TestWhoWaitsForAWriteDoesNotWriteForOthers(t *testing.T) {
 	}
 }
 
-// TestAConnectionThatCannotBeWrittenToIsClosed: its stream may end in the middle of an answer. Who publishes learns it.
+// TestAConnectionThatCannotBeWrittenToIsClosed, because its stream may end in the middle of an
+// answer. Later publishes return the error.
 func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
-	s := &stream{in: strings.NewReader(message("taken", "r ", "a"))}
-	c := opened(t, s, map[string]Handler{"taken": func(c *Conn, all []Message) int {
+	s := &fakeConn{in: strings.NewReader(message("taken", "r ", "a"))}
+	c := openConn(t, s, map[string]Handler{"taken": func(c *Conn, all []Message) int {
 		_ = c.Publish(all[0].Reply, nil)
 		return 1
 	}})
@@ -136,7 +138,7 @@ func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
 	if _, err := c.Write([]byte("PING\r\n")); !errors.Is(err, broken) {
 		t.Error(err)
 	}
-	c = opened(t, new(stream), nil)
+	c = openConn(t, new(fakeConn), nil)
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -145,8 +147,9 @@ func TestAConnectionThatCannotBeWrittenToIsClosed(t *testing.T) {
 	}
 }
 
-// TestAServerThatDoesNotReadIsReadFrom: it may wait for what it writes to be read before it reads on itself.
-func TestAServerThatDoesNotReadIsReadFrom(t *testing.T) {
+// TestReadingGoesOnWhileTheServerDoesNotRead: the server may stop reading until what it has written
+// is read.
+func TestReadingGoesOnWhileTheServerDoesNotRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -191,8 +194,8 @@ func TestAServerThatDoesNotReadIsReadFrom(t *testing.T) {
 	})
 }
 
-// TestAConnectionMayBeSilent: a deadline that was for one write ends no other.
-func TestAConnectionMayBeSilent(t *testing.T) {
+// TestAnIdleConnectionOutlivesTheWriteTimeout: the deadline of one write must not end a later one.
+func TestAnIdleConnectionOutlivesTheWriteTimeout(t *testing.T) {
 	t.Parallel()
 	here, there := overTCP(t)
 	h := new(Handlers)
@@ -227,7 +230,8 @@ func TestAConnectionMayBeSilent(t *testing.T) {
 	}
 }
 
-// TestAServerThatDoesNotReadIsGivenUp: within the timeout, whatever deadlines the client sets and ends meanwhile.
+// TestAServerThatDoesNotReadIsGivenUp within the timeout, whatever deadlines the client sets and
+// clears meanwhile.
 func TestAServerThatDoesNotReadIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// TestTryWriteDoesNotWait: it writes what there is room for, and says how much that is.
+// TestTryWriteDoesNotWait: it writes what there is room for, and returns how much that is.
 func TestTryWriteDoesNotWait(t *testing.T) {
 	t.Parallel()
 	wrapped, plain := pair(t, "tcp")
 	try := wrapped.(Trier)
-	if err := wrapped.SetWriteDeadline(time.Now().Add(-time.Second)); err != nil { // which is for those that wait
+	if err := wrapped.SetWriteDeadline(time.Now().Add(-time.Second)); err != nil { // applies only to writes that wait
 		t.Fatal(err)
 	}
 	piece := make([]byte, 1<<20)
@@ -40,13 +40,13 @@ func TestTryWriteDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestWhoReadsKnowsWhetherThereWasNothing.
-func TestWhoReadsKnowsWhetherThereWasNothing(t *testing.T) {
+// TestWaited: a read that had to wait is reported once.
+func TestWaited(t *testing.T) {
 	t.Parallel()
 	wrapped, plain := pair(t, "tcp")
 	try := wrapped.(Trier)
-	time.AfterFunc(10*time.Millisecond, func() { _, _ = plain.Write([]byte("ab")) }) // behind the read, of which nothing tells
-	for _, waited := range []bool{true, false} {                                     // the first byte came, and then the other was there
+	time.AfterFunc(10*time.Millisecond, func() { _, _ = plain.Write([]byte("ab")) }) // after the read has begun; nothing tells when that is
+	for _, waited := range []bool{true, false} {                                     // the first read waits for both bytes, the second has its byte
 		if _, err := io.ReadFull(wrapped, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}

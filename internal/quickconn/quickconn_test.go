@@ -44,7 +44,7 @@ func pair(t *testing.T, network string) (wrapped, plain net.Conn) {
 	return wrapped, plain
 }
 
-// TestItIsAConnection runs the suite that every connection has to pass, with either end wrapped.
+// TestItIsAConnection runs the suite for connections of golang.org/x/net, with either end wrapped.
 func TestItIsAConnection(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"tcp", "unix"} {
@@ -64,8 +64,8 @@ func TestItIsAConnection(t *testing.T) {
 	}
 }
 
-// TestMoreThanASocketHolds: writers that have to wait for room go on where they were, and none
-// writes into another's piece.
+// TestMoreThanASocketHolds: writers that wait for room continue where they stopped, and do not mix
+// their data.
 func TestMoreThanASocketHolds(t *testing.T) {
 	t.Parallel()
 	wrapped, plain := pair(t, "tcp")
@@ -94,8 +94,7 @@ func TestMoreThanASocketHolds(t *testing.T) {
 	all.Wait()
 }
 
-// TestItsErrorsAreThoseOfNet: whoever asks what went wrong gets the answer that a connection of
-// package net gives.
+// TestItsErrorsAreThoseOfNet: errors have the form that a connection of package net gives them.
 func TestItsErrorsAreThoseOfNet(t *testing.T) {
 	t.Parallel()
 	buf := make([]byte, 8)
@@ -145,7 +144,7 @@ func TestItsErrorsAreThoseOfNet(t *testing.T) {
 	}
 }
 
-// TestOtherConnectionsStayThemselves: a pipe has no socket.
+// TestOtherConnectionsStayThemselves: a pipe has no socket, so it is not wrapped.
 func TestOtherConnectionsStayThemselves(t *testing.T) {
 	t.Parallel()
 	a, b := net.Pipe()
@@ -156,9 +155,9 @@ func TestOtherConnectionsStayThemselves(t *testing.T) {
 	}
 }
 
-// TestWhatIsReadComesBehindWhatWasWritten: without what package race is told, it takes this for a
+// TestReadsHappenAfterWrites: without what package race is told, the detector takes this for a
 // race.
-func TestWhatIsReadComesBehindWhatWasWritten(t *testing.T) {
+func TestReadsHappenAfterWrites(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]func(wrapped, plain net.Conn) (net.Conn, net.Conn){
 		"written": func(wrapped, plain net.Conn) (net.Conn, net.Conn) { return wrapped, plain },
