@@ -29,8 +29,9 @@ func alertEvents(t *testing.T, nc *nats.Conn) *AlertEvents {
 	return a
 }
 
-// patient has a deadline, as whoever delivers gives one, that a busy machine keeps.
-func patient(t *testing.T) context.Context {
+// withDeadline returns a context with a deadline, as deliveries have one, that even a busy machine
+// keeps.
+func withDeadline(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
@@ -47,11 +48,11 @@ func TestAlertsAreCloudEvents(t *testing.T) {
 	}
 	for range 2 { // the second is known by its id
 		m := alerts.Message{ID: "a.raised", Kind: alerts.KindRaised, Time: 1704307200123, User: "7", Data: json.RawMessage(`{"alert":"a"}`)}
-		if err := a.Send(patient(t), &m); err != nil {
+		if err := a.Send(withDeadline(t), &m); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := a.Send(patient(t), &alerts.Message{ID: "b", Kind: alerts.KindTest, Time: 1704307200123, Data: data}); err != nil {
+	if err := a.Send(withDeadline(t), &alerts.Message{ID: "b", Kind: alerts.KindTest, Time: 1704307200123, Data: data}); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []string{
@@ -97,13 +98,13 @@ func TestAlertsThatCannotBePublished(t *testing.T) {
 		"maximum payload":         {ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`"` + strings.Repeat("x", 2<<20) + `"`)},
 		"id: MUST be a non-empty": {Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)},
 	} {
-		err := a.Send(patient(t), &m)
+		err := a.Send(withDeadline(t), &m)
 		if r, ok := errors.AsType[*alerts.Refusal](err); !ok || !r.Final || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
 	good := alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)}
-	if err := a.Send(patient(t), &good); err != nil {
+	if err := a.Send(withDeadline(t), &good); err != nil {
 		t.Fatal(err)
 	}
 	// A stream that was deleted is made again with the try that follows.
@@ -111,18 +112,19 @@ func TestAlertsThatCannotBePublished(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), limits.AlertStream); err != nil {
 		t.Fatal(err)
 	}
-	err := a.Send(patient(t), &good)
+	err := a.Send(withDeadline(t), &good)
 	if _, refused := errors.AsType[*alerts.Refusal](err); err == nil || refused {
 		t.Errorf("without a stream: %v", err)
 	}
-	made(t, func() error { return a.Send(patient(t), &good) })
+	made(t, func() error { return a.Send(withDeadline(t), &good) })
 	nc.Close()
 	if err := a.Send(context.Background(), &good); !errors.Is(err, nats.ErrDisconnected) {
 		t.Error(err)
 	}
 }
 
-// TestAnotherStreamKeepsNoAlerts, and the error says how to find it.
+// TestAnotherStreamKeepsNoAlerts: if another stream has the subjects, the error says how to find
+// it.
 func TestAnotherStreamKeepsNoAlerts(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
@@ -134,7 +136,7 @@ func TestAnotherStreamKeepsNoAlerts(t *testing.T) {
 	a := alertEvents(t, nc)
 	for _, ready := range []bool{false, true} { // as before and after the stream of alerts was replaced
 		a.ready.Store(ready)
-		err := a.Send(patient(t), &alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)})
+		err := a.Send(withDeadline(t), &alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)})
 		if err == nil || !strings.Contains(err.Error(), "nats stream ls --subject SUBJECT") {
 			t.Errorf("%v", err)
 		}
@@ -153,7 +155,7 @@ func TestOriginOfAlertEventsIsChecked(t *testing.T) {
 	}
 }
 
-// TestStreamsOfEventsAreApart holds that the stream of alerts takes no request and no crossing.
+// TestStreamsOfEventsAreApart: the stream of alerts takes no requests and no crossings.
 func TestStreamsOfEventsAreApart(t *testing.T) {
 	t.Parallel()
 	for _, subject := range []string{limits.SubjectConsume, limits.SubjectAlertsList, limits.EventExceeded} {

@@ -27,7 +27,8 @@ var _ Alerts = (*alerts.Desk)(nil)
 
 const alertNow = 1_800_000_000_000
 
-// alertStore is a real store whose clock stands still, and what puts into it what events would.
+// alertStore is a real store with a clock that stands still, and helpers that store what events
+// would.
 type alertStore struct {
 	*sqlite.Store
 	t       *testing.T
@@ -47,7 +48,7 @@ func (s *alertStore) must(err error) {
 	}
 }
 
-// raise opens alerts that somebody was told of.
+// raise opens alerts about which somebody was notified.
 func (s *alertStore) raise(all ...alerts.Alert) {
 	s.t.Helper()
 	taking := alerts.Taking{}
@@ -61,7 +62,7 @@ func (s *alertStore) raise(all ...alerts.Alert) {
 	s.must(err)
 }
 
-// deliver puts a delivery into the outbox, with how its first try ended.
+// deliver puts a delivery into the outbox, with the state after its first try.
 func (s *alertStore) deliver(alert, channel string, state alerts.DeliveryState) {
 	s.t.Helper()
 	m := alerts.Message{ID: alert + ".raised", Kind: alerts.KindRaised, User: "7", Title: "t", Data: json.RawMessage("{}")}
@@ -77,7 +78,7 @@ func (s *alertStore) disable(channels ...string) {
 	}
 }
 
-// disabled names the channels that are.
+// disabled returns the names of the disabled channels.
 func (s *alertStore) disabled() (names string) {
 	s.t.Helper()
 	all, err := s.DisabledChannels(s.t.Context())
@@ -129,8 +130,8 @@ func someAlert(n int) alerts.Alert {
 		FirstAt: 1, LastAt: 2, RaisedAt: alertNow + int64(n/2), ResolveAt: alertNow + 9, Notice: alerts.Pending, Title: "t", Text: "long"}
 }
 
-// begins asks and compares the beginning of answers.
-func begins(t *testing.T, nc *nats.Conn, asks []struct{ subject, body, want string }) {
+// wantPrefixes sends requests and compares the beginnings of the answers.
+func wantPrefixes(t *testing.T, nc *nats.Conn, asks []struct{ subject, body, want string }) {
 	t.Helper()
 	for _, c := range asks {
 		if m := ask(t, nc, c.subject, c.body); !strings.HasPrefix(string(m.Data), c.want) {
@@ -156,7 +157,7 @@ func TestAlertsAreListedAndShown(t *testing.T) {
 	_, err := store.ResolveAlerts(t.Context(), 1, func(alerts.Alert) ([]alerts.Delivery, error) { return nil, nil })
 	store.must(err)
 	store.deliver("a1", "pager", alerts.DeliveryWaiting)
-	begins(t, nc, []struct{ subject, body, want string }{
+	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsList, `{"max":2}`, `{"alerts":[{"id":"a4","rule":"denials","severity":"warning","event":"limits.exceeded","user":"7",` +
 			`"name":"1m","key":"api:user:7","window":"1m","limit":100,"denied":41,"events":1,"firstAt":1,"lastAt":2,"raisedAt":1800000000002,` +
 			`"resolveAt":1800000000009,"notice":"sent","noticeAt":1800000000000,"channels":[],"title":"t"},{"id":"a3",`},
@@ -209,7 +210,7 @@ func TestAlertsAreListedAndShown(t *testing.T) {
 	}
 }
 
-// TestAPageHoldsFifty alerts, or dead letters, unless more are asked for.
+// TestAPageHoldsFifty: a page has 50 alerts or dead letters by default.
 func TestAPageHoldsFifty(t *testing.T) {
 	t.Parallel()
 	store, nc, _ := alertDesk(t)
@@ -234,7 +235,7 @@ func TestAPageHoldsFifty(t *testing.T) {
 	}
 }
 
-// TestAnAlertIsWholeOnTheWire: each field is told, and is that of the same name.
+// TestAnAlertIsWholeOnTheWire: each field is there, with the value of the field of the same name.
 func TestAnAlertIsWholeOnTheWire(t *testing.T) {
 	t.Parallel()
 	read := func(v any) (fields map[string]any) {
@@ -272,7 +273,7 @@ func TestSilences(t *testing.T) {
 	later := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())
 	// As many nanoseconds from now as begin anew in 64 bits, and a minute.
 	around := fmt.Sprint(time.Now().Add(time.Minute).UnixMilli() + math.MaxUint64/1_000_000)
-	begins(t, nc, []struct{ subject, body, want string }{
+	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsSilence, `{"for":1000,"reason":"r"}`, badField("invalid_rule", "rule")},
 		{limits.SubjectAlertsSilence, `{"user":"7","for":1000}`, badField("invalid_reason", "reason")},
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r"}`, badField("invalid_expiresAt", "expiresAt")},
@@ -322,12 +323,13 @@ func TestSilences(t *testing.T) {
 			t.Errorf("%+v gives %d silences, want %d", request, len(list.Silences), n)
 		}
 	}
-	begins(t, nc, []struct{ subject, body, want string }{
+	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsSilence, `{"user":"7","for":1000,"reason":"r"}`, `{"error":{"code":"too_many_silences","message":"1000 silences hold already;`},
 	})
 }
 
-// TestAllSilencesCanBeListed, where all of them are more than NATS takes in one message: one that is not shown could not be ended.
+// TestAllSilencesCanBeListed, even if all of them are more than NATS takes in one message: a
+// silence that is not listed could not be ended.
 func TestAllSilencesCanBeListed(t *testing.T) {
 	t.Parallel()
 	store, nc, _ := alertDesk(t)
@@ -378,7 +380,7 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 		store.must(store.KeepPoison(t.Context(), alerts.Poison{Sequence: 4 + sequence, Subject: limits.EventWarning, Reason: "bad", Data: []byte{0xff, '{'}}))
 	}
 	poison := `"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad","data":"/3s=","at":1800000000000}]`
-	begins(t, nc, []struct{ subject, body, want string }{
+	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsDead, `{"max":1}`, `{"deliveries":[{"id":"a0.raised/chat","channel":"chat","type":"alerts.raised","user":"7","title":"t",` +
 			`"state":"dead","attempts":1,"error":"500","createdAt":1800000000000,"endedAt":1800000000000}],` + poison + `,"next":"a0.raised/chat"}`},
 		{limits.SubjectAlertsDead, `{"channel":"none"}`, `{"deliveries":[],"poison":[]}`},
@@ -396,7 +398,7 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 	if disabled := store.disabled(); disabled != "pager" || *woken != 1 || store.resumed != "chat " {
 		t.Errorf("disabled %s, resumed %s, woken %d times", disabled, store.resumed, *woken)
 	}
-	begins(t, nc, []struct{ subject, body, want string }{
+	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsReplay, `{"channel":"pager"}`, `{"replayed":2}`},
 		{limits.SubjectAlertsReplay, `{"channel":"mail"}`, `{"replayed":0}`},
 		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":1}`},
@@ -404,7 +406,7 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 	if disabled := store.disabled(); disabled != "" || store.resumed != "chat pager mail nats pager chat mail " {
 		t.Errorf("disabled %s, resumed %s", disabled, store.resumed)
 	}
-	begins(t, nc, []struct{ subject, body, want string }{
+	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":0}`},
 	})
 }
@@ -413,7 +415,7 @@ func TestTestOfChannels(t *testing.T) {
 	t.Parallel()
 	store, nc, woken := alertDesk(t)
 	store.disable("chat")
-	begins(t, nc, []struct{ subject, body, want string }{
+	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsTest, `{"channel":"none"}`, badField("unknown_channel", "channel")},
 		{limits.SubjectAlertsTest, `{"channel":""}`, badField("invalid_channel", "channel")},
 		{limits.SubjectAlertsTest, `{"note":"` + strings.Repeat("n", 257) + `"}`, badField("invalid_note", "note")},
@@ -441,7 +443,7 @@ func TestTestOfChannels(t *testing.T) {
 	if all, err := client.TestAlert(t.Context(), limits.TestAlertRequest{}); err != nil || len(all.Channels) != 4 {
 		t.Error(all, err)
 	}
-	begins(t, nc, []struct{ subject, body, want string }{
+	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsChannels, `{"max":1}`, badField("unknown_field", "max")},
 		{limits.SubjectAlertsChannels, `{}`, `{"channels":[{"name":"nats","kind":"nats","waiting":1},` +
 			`{"name":"pager","kind":"webhook","host":"hooks.example","waiting":2,"breaker":"open","lastError":"it answered 500"},` +
@@ -450,7 +452,8 @@ func TestTestOfChannels(t *testing.T) {
 	})
 }
 
-// TestServiceWithoutAnEngine serves alerts beside a limiter: each answers what it has, under one name.
+// TestServiceWithoutAnEngine serves alerts next to a limiter: each answers its endpoints, under one
+// name.
 func TestServiceWithoutAnEngine(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()

@@ -8,7 +8,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// TestTheLogTellsWhatWasSet, and for whom: of an override that was replaced, or deleted, nothing else is left.
+// TestTheLogTellsWhatWasSet, and for whom: nothing else is left of an override that was replaced or
+// deleted.
 func TestTheLogTellsWhatWasSet(t *testing.T) {
 	t.Parallel()
 	w, nc := oneWorker(t, &fakeEngine{submit: allowing})
@@ -27,10 +28,10 @@ func TestTheLogTellsWhatWasSet(t *testing.T) {
 	}
 }
 
-// TestTheLogTellsWhatIsSilenced, also where it is neither a rule nor a policy.
+// TestTheLogTellsWhatIsSilenced, even if that is neither a rule nor a policy.
 func TestTheLogTellsWhatIsSilenced(t *testing.T) {
 	t.Parallel()
-	log := new(journal)
+	log := new(logBuffer)
 	_, nc, _ := alertDesk(t, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	ask(t, nc, limits.SubjectAlertsSilence, `{"user":"acme-*","key":"api:*","reason":"move","for":60000,"by":"ann"}`)
 	if said := log.String(); !strings.Contains(said, `rule="" policy="" key=api:* user=acme-* for=1m0s by=ann reason=move`) {

@@ -31,7 +31,7 @@ func embed(t *testing.T, listen, dir string) *Embedded {
 	return e
 }
 
-// TestEmbedKeepsItsStreams starts twice over one folder.
+// TestEmbedKeepsItsStreams starts a server twice in one folder.
 func TestEmbedKeepsItsStreams(t *testing.T) {
 	dir := t.TempDir()
 	for n := range 2 {
@@ -72,7 +72,7 @@ func TestEmbedOnABusyPortNamesTheWayOut(t *testing.T) {
 	}
 }
 
-// TestEmbedDoesNotWaitForAServerThatGaveUp, as over a folder that cannot be written.
+// TestEmbedDoesNotWaitForAServerThatGaveUp, such as one whose folder cannot be written.
 func TestEmbedDoesNotWaitForAServerThatGaveUp(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "file", "nats")
@@ -134,7 +134,7 @@ func TestConnectWaitsForTheServerAndKeepsSecrets(t *testing.T) {
 	}
 }
 
-// TestBadHeadersDoNotFillTheLog sends them as no client library does.
+// TestBadHeadersDoNotFillTheLog sends malformed headers, which no client library does.
 func TestBadHeadersDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
@@ -174,8 +174,9 @@ func TestBadHeadersDoNotFillTheLog(t *testing.T) {
 	}
 }
 
-// TestAnswersThatMayNotBeGivenDoNotFillTheLog: a client chooses where its answers go, and this user may not publish there.
-func TestAnswersThatMayNotBeGivenDoNotFillTheLog(t *testing.T) {
+// TestForbiddenAnswersDoNotFillTheLog: a client chooses the reply subject, and this user may not
+// publish there.
+func TestForbiddenAnswersDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	s := testenv.NATSConfig(t, `authorization { users: [{user: u, password: p, permissions: {publish: {deny: "inbox.>"}, subscribe: ">"}}] }`)
 	log, logged := new(bytes.Buffer), make(chan struct{}, 2000)
@@ -201,7 +202,8 @@ func TestAnswersThatMayNotBeGivenDoNotFillTheLog(t *testing.T) {
 	}
 }
 
-// TestSubscriptionsThatAreTakenAwayComeBack: permissions change below a connection, and later change back. Meanwhile it is not healthy.
+// TestSubscriptionsThatAreTakenAwayComeBack: permissions change while a connection is up, and later
+// change back. In between the connection is not healthy.
 func TestSubscriptionsThatAreTakenAwayComeBack(t *testing.T) {
 	t.Parallel()
 	may := func(subscribe ...string) *server.Options {
@@ -258,7 +260,7 @@ func TestSubscriptionsThatAreTakenAwayComeBack(t *testing.T) {
 	}
 }
 
-// Where the password of a malformed URL ends nobody can tell, so nothing of it is told.
+// Nobody can tell where the password of a malformed URL ends, so nothing of the URL is shown.
 func TestConnectTellsNothingOfAMalformedURL(t *testing.T) {
 	var log bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -328,8 +330,9 @@ func TestForgetReachesEveryWorker(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeToldDoesNotFillTheLog: where a connection breaks, all that is refunded at the time cannot be.
-func TestWhatCannotBeToldDoesNotFillTheLog(t *testing.T) {
+// TestFailedBroadcastsDoNotFillTheLog: when a connection breaks, the broadcasts of all refunds
+// fail.
+func TestFailedBroadcastsDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	nc := connect(t, testenv.NATS(t).ClientURL())
 	nc.Close()
@@ -343,7 +346,7 @@ func TestWhatCannotBeToldDoesNotFillTheLog(t *testing.T) {
 	}
 }
 
-// TestAServerThatHangsIsNotHealthy: the connection is up, and nobody answers.
+// TestAServerThatHangsIsNotHealthy: the connection is up, but nothing answers.
 func TestAServerThatHangsIsNotHealthy(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -375,9 +378,10 @@ func TestAServerThatHangsIsNotHealthy(t *testing.T) {
 	}
 }
 
-// TestWhatTheServerRefusesEndsNoConnectionForGood, as nats.go does at errors that it does not know, however often it is to reconnect: one
-// message from far away would have a worker gone until it is restarted.
-func TestWhatTheServerRefusesEndsNoConnectionForGood(t *testing.T) {
+// TestServerErrorsDoNotEndTheConnectionForGood, as nats.go would do at errors that it does not
+// know, however often it is told to reconnect: one message from afar would disconnect a worker
+// until it is restarted.
+func TestServerErrorsDoNotEndTheConnectionForGood(t *testing.T) {
 	t.Parallel()
 	for name, publish := range map[string]func(nc *nats.Conn) error{
 		"a subject that is too long": func(nc *nats.Conn) error { return nc.Publish(strings.Repeat("a", 5000), nil) },

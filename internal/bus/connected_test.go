@@ -15,9 +15,9 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestWhetherThereIsAConnectionIsKnown without nats.go's lock, over whatever it goes, and what is told goes past nats.go where it can: that has
-// its lock also while a server does not read.
-func TestWhetherThereIsAConnectionIsKnown(t *testing.T) {
+// TestConnectedAndBroadcastsDoNotWaitForNATSGo, over TCP, TLS or a websocket: nats.go holds its
+// lock even while the server does not read. Broadcasts bypass nats.go if they can.
+func TestConnectedAndBroadcastsDoNotWaitForNATSGo(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewTLSServer(nil) // its certificate is for 127.0.0.1
 	defer web.Close()
@@ -68,7 +68,7 @@ func TestWhetherThereIsAConnectionIsKnown(t *testing.T) {
 	}
 }
 
-// greet takes a connection as a server does, and gives what comes on it then.
+// greet accepts a connection as a server does, and returns what the client sends.
 func greet(c net.Conn) (lines *bufio.Scanner, ok bool) {
 	_, _ = fmt.Fprint(c, `INFO {"server_id":"x","version":"2.11.0","proto":1,"max_payload":1048576}`+"\r\n")
 	_ = c.SetReadDeadline(time.Now().Add(time.Second)) // nats.go may have given it up, without a word
@@ -81,8 +81,9 @@ func greet(c net.Conn) (lines *bufio.Scanner, ok bool) {
 	return lines, false
 }
 
-// TestNobodyWaitsForAServerThatSaysNothing: nats.go has its lock until it gives the server up, and a broadcast is sent in the turn of the store.
-func TestNobodyWaitsForAServerThatSaysNothing(t *testing.T) {
+// TestASilentServerDelaysNobody: nats.go holds its lock until it gives the server up, and a
+// broadcast is sent while the store's turn is held.
+func TestASilentServerDelaysNobody(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

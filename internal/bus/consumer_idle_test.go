@@ -14,10 +14,11 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAConsumerThatGivesNothingIsNotCaughtUp: else alerts would resolve while what they are about goes on.
+// TestAConsumerThatGivesNothingIsNotCaughtUp: otherwise alerts would resolve while their cause goes
+// on.
 func TestAConsumerThatGivesNothingIsNotCaughtUp(t *testing.T) {
 	t.Parallel()
-	l := newLossy(t)
+	l := newSmallStream(t)
 	l.publish(3)
 	l.pass(3, 0)
 	l.pass(3, 0)
@@ -54,10 +55,11 @@ func TestAConsumerThatGivesNothingIsNotCaughtUp(t *testing.T) {
 	}
 }
 
-// TestWhatWasGivenBackIsNotTaken: it waits in the stream, though none of it counts as pending there.
-func TestWhatWasGivenBackIsNotTaken(t *testing.T) {
+// TestReturnedEventsDoNotCountAsTaken: they wait in the stream although none of them counts as
+// pending.
+func TestReturnedEventsDoNotCountAsTaken(t *testing.T) {
 	t.Parallel()
-	l := newLossy(t)
+	l := newSmallStream(t)
 	l.publish(3)
 	l.k.refuse = func([]alerts.Event) error { return errors.New("away") }
 	if err := l.c.pass(t.Context()); err == nil {
@@ -87,7 +89,7 @@ func TestWhatWasGivenBackIsNotTaken(t *testing.T) {
 	}
 }
 
-// TestAConsumerWhoseUserMayNotPullIsNotCaughtUp, and says which right is missing.
+// TestAConsumerWhoseUserMayNotPullIsNotCaughtUp: the log says which permission is missing.
 func TestAConsumerWhoseUserMayNotPullIsNotCaughtUp(t *testing.T) {
 	t.Parallel()
 	const pull = "$JS.API.CONSUMER.MSG.NEXT.LIMITS.alerter"
@@ -95,7 +97,7 @@ func TestAConsumerWhoseUserMayNotPullIsNotCaughtUp(t *testing.T) {
 		o.Users = []*natsserver.User{{Username: "all"}, {Username: "some",
 			Permissions: &natsserver.Permissions{Publish: &natsserver.SubjectPermission{Deny: []string{pull}}}}}
 	})
-	l := &lossy{t: t, k: newTaker(), nc: dial(t, strings.Replace(server.ClientURL(), "://", "://some:@", 1))}
+	l := &smallStream{t: t, k: newTaker(), nc: dial(t, strings.Replace(server.ClientURL(), "://", "://some:@", 1))}
 	l.js = stream(t, dial(t, strings.Replace(server.ClientURL(), "://", "://all:@", 1)))
 	l.restart()
 	l.publish(2)
@@ -111,10 +113,10 @@ func TestAConsumerWhoseUserMayNotPullIsNotCaughtUp(t *testing.T) {
 	}
 }
 
-// TestAConsumerThatGivesNothingIsSaidOnce, with the way out.
+// TestAConsumerThatGivesNothingIsSaidOnce: the log says once what to do about it.
 func TestAConsumerThatGivesNothingIsSaidOnce(t *testing.T) {
 	t.Parallel()
-	l := newLossy(t)
+	l := newSmallStream(t)
 	l.pass(0, 0)
 	l.pause(time.Now().Add(time.Hour))
 	l.publish(1)
@@ -152,7 +154,7 @@ func TestAConsumerThatGivesNothingIsSaidOnce(t *testing.T) {
 	}
 }
 
-func (l *lossy) pause(until time.Time) {
+func (l *smallStream) pause(until time.Time) {
 	l.t.Helper()
 	if _, err := l.js.PauseConsumer(l.t.Context(), limits.EventStream, consumerName, until); err != nil {
 		l.t.Fatal(err)

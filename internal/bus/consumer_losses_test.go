@@ -17,8 +17,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// lossy is a stream that keeps ten messages, with a consumer that a test moves by hand.
-type lossy struct {
+// smallStream is a stream that keeps ten messages, with a consumer that the test runs step by step.
+type smallStream struct {
 	noConsumerObserver
 
 	t     *testing.T
@@ -35,20 +35,20 @@ type lossy struct {
 	retry time.Duration
 }
 
-func (l *lossy) EventsLost(n uint64)    { l.lost += n }
-func (l *lossy) EventsPending(n uint64) { l.pending = n }
+func (l *smallStream) EventsLost(n uint64)    { l.lost += n }
+func (l *smallStream) EventsPending(n uint64) { l.pending = n }
 
-func newLossy(t *testing.T) *lossy {
+func newSmallStream(t *testing.T) *smallStream {
 	t.Helper()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := testenv.JetStream(t, nc)
-	l := &lossy{t: t, nc: nc, js: js, k: newTaker()}
+	l := &smallStream{t: t, nc: nc, js: js, k: newTaker()}
 	l.makeStream()
 	l.restart()
 	return l
 }
 
-func (l *lossy) makeStream() {
+func (l *smallStream) makeStream() {
 	l.t.Helper()
 	cfg := eventStream()
 	cfg.MaxMsgs = 10
@@ -58,8 +58,8 @@ func (l *lossy) makeStream() {
 	})
 }
 
-// made does what makes a stream. The server may refuse that for a moment, while it removes what is left of another stream of that
-// name.
+// made runs do until it succeeds in creating a stream. The server may refuse that for a moment,
+// while it removes what is left of another stream of the same name.
 func made(t *testing.T, do func() error) {
 	t.Helper()
 	const storeFailed = 10049
@@ -74,8 +74,8 @@ func made(t *testing.T, do func() error) {
 	}
 }
 
-// restart is a process that ends and another that begins.
-func (l *lossy) restart() {
+// restart replaces the consumer, as when a process ends and another one starts.
+func (l *smallStream) restart() {
 	l.t.Helper()
 	var err error
 	l.c, err = NewConsumer(ConsumerConfig{Conn: l.nc, Take: l.k.take, Poison: l.k.poison, Batch: 10, Retry: cmp.Or(l.retry, time.Millisecond),
@@ -85,14 +85,14 @@ func (l *lossy) restart() {
 	}
 }
 
-func (l *lossy) publish(n int) {
+func (l *smallStream) publish(n int) {
 	l.t.Helper()
 	publishEvents(l.t, l.js, l.sent, l.sent+n)
 	l.sent += n
 }
 
-// pass runs the consumer once, and holds what it took and saw lost in all.
-func (l *lossy) pass(taken int, lost uint64) {
+// pass runs the consumer once, and compares what it has taken and counted as lost so far.
+func (l *smallStream) pass(taken int, lost uint64) {
 	l.t.Helper()
 	if err := l.c.pass(l.t.Context()); err != nil {
 		l.t.Fatal(err)
@@ -102,8 +102,8 @@ func (l *lossy) pass(taken int, lost uint64) {
 	}
 }
 
-// said holds how often the log told of losses.
-func (l *lossy) said(times int, count string) {
+// said compares how often the log told about losses.
+func (l *smallStream) said(times int, count string) {
 	l.t.Helper()
 	if n := strings.Count(l.lines.String(), "events are lost"); n != times || !strings.Contains(l.lines.String(), count) {
 		l.t.Errorf("said %d times, want %d with %s: %s", n, times, count, l.lines.String())
@@ -112,7 +112,7 @@ func (l *lossy) said(times int, count string) {
 
 func TestEventsThatAFullStreamRemovesAreCounted(t *testing.T) {
 	t.Parallel()
-	l := newLossy(t)
+	l := newSmallStream(t)
 	l.publish(10)
 	l.pass(10, 0)
 	l.publish(30) // while no alerter runs
@@ -127,10 +127,10 @@ func TestEventsThatAFullStreamRemovesAreCounted(t *testing.T) {
 	l.said(1, "")
 }
 
-// TestEventsThatAreLostWhileTheStoreIsAwayAreCounted by the alerter that waits for it.
+// TestEventsThatAreLostWhileTheStoreIsAwayAreCounted by the alerter that waits for the store.
 func TestEventsThatAreLostWhileTheStoreIsAwayAreCounted(t *testing.T) {
 	t.Parallel()
-	l := newLossy(t)
+	l := newSmallStream(t)
 	// If it came back within the pull that it was refused in, it would take the room of others in it.
 	l.retry = time.Hour
 	l.restart()
@@ -148,10 +148,11 @@ func TestEventsThatAreLostWhileTheStoreIsAwayAreCounted(t *testing.T) {
 	l.said(1, "count=24 last=25")
 }
 
-// TestWhatIsGoneForOtherReasonsIsNotLost: reports, purges, messages that were removed one by one, and a stream made anew.
-func TestWhatIsGoneForOtherReasonsIsNotLost(t *testing.T) {
+// TestOtherRemovalsAreNotLosses: reports, purges, messages that were deleted one by one, and a
+// stream that was created anew.
+func TestOtherRemovalsAreNotLosses(t *testing.T) {
 	t.Parallel()
-	l := newLossy(t)
+	l := newSmallStream(t)
 	l.publish(10)
 	l.pass(10, 0)
 	for range 2 { // alerters run, and there is nothing but reports
@@ -198,10 +199,10 @@ func TestWhatIsGoneForOtherReasonsIsNotLost(t *testing.T) {
 	l.said(1, "count=2 last=12")
 }
 
-// TestAConsumerThatLeavesSubjectsOutSeesNoLosses, and says so once.
+// TestAConsumerThatLeavesSubjectsOutSeesNoLosses: it cannot count them, and says so once.
 func TestAConsumerThatLeavesSubjectsOutSeesNoLosses(t *testing.T) {
 	t.Parallel()
-	l := newLossy(t)
+	l := newSmallStream(t)
 	cfg := consumerConfig()
 	cfg.FilterSubjects = alertableSubjects
 	if _, err := l.js.CreateConsumer(t.Context(), limits.EventStream, cfg); err != nil {

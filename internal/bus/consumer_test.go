@@ -20,7 +20,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// taker takes events for a test and keeps what it was given.
+// taker stores events for a test.
 type taker struct {
 	mu       sync.Mutex
 	events   map[string]alerts.Event
@@ -72,7 +72,7 @@ func (k *taker) poison(_ context.Context, p alerts.Poison) error {
 	return nil
 }
 
-// wait returns when the taker has so many different events and messages put aside.
+// wait returns when so many different events have been taken and so many messages put aside.
 func (k *taker) wait(t *testing.T, events, poisoned int) {
 	t.Helper()
 	end := time.After(time.Minute)
@@ -94,7 +94,7 @@ func (k *taker) wait(t *testing.T, events, poisoned int) {
 // consume runs a consumer until the test ends, or until stop.
 func consume(t *testing.T, nc *nats.Conn, k *taker) (stop func()) {
 	t.Helper()
-	log := &journal{}
+	log := &logBuffer{}
 	c, err := NewConsumer(ConsumerConfig{Conn: nc, Take: k.take, Poison: k.poison, Retry: time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
@@ -113,7 +113,8 @@ func consume(t *testing.T, nc *nats.Conn, k *taker) (stop func()) {
 	return stop
 }
 
-// TestAStopIsNotHeldUpByAStoreThatHangs: what is in hand is given back in time, and another process gets it.
+// TestAStopIsNotHeldUpByAStoreThatHangs: the events in hand are given back in time, and another
+// process receives them.
 func TestAStopIsNotHeldUpByAStoreThatHangs(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
@@ -145,7 +146,7 @@ func TestAStopIsNotHeldUpByAStoreThatHangs(t *testing.T) {
 	k.wait(t, 1, 0)
 }
 
-// stream gives JetStream with the stream of events.
+// stream returns JetStream with the stream of events in it.
 func stream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	js := testenv.JetStream(t, nc)
@@ -166,7 +167,7 @@ func publishEvents(t *testing.T, js jetstream.JetStream, from, to int) {
 	}
 }
 
-// settled waits until the consumer has nothing in hand and nothing to give.
+// settled waits until the consumer has nothing in hand and nothing left to deliver.
 func settled(t *testing.T, js jetstream.JetStream) *jetstream.ConsumerInfo {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -212,7 +213,7 @@ func TestConsumerTakesEvents(t *testing.T) {
 	}
 }
 
-// TestCaughtUpWhenAllIsTaken holds what resolving goes by: it is told of no backlog as if it had been taken.
+// TestCaughtUpWhenAllIsTaken: alerts resolve by this time, so a backlog must not count as taken.
 func TestCaughtUpWhenAllIsTaken(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
@@ -253,8 +254,9 @@ func TestCaughtUpWhenAllIsTaken(t *testing.T) {
 	}
 }
 
-// TestWhatAPullBringsLateIsGivenBack, and not taken, when what came first could not be, or the consumer is to stop.
-func TestWhatAPullBringsLateIsGivenBack(t *testing.T) {
+// TestLateMessagesOfAPullAreReturned, and not taken, if the first ones could not be taken or the
+// consumer is to stop.
+func TestLateMessagesOfAPullAreReturned(t *testing.T) {
 	t.Parallel()
 	for name, failed := range map[string]error{"the store is away": errors.New("connection refused"), "it is to stop": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -296,7 +298,7 @@ func TestWhatAPullBringsLateIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestReplicasShare lets one consumer be stuck with what it took; the other does the rest.
+// TestReplicasShare: one consumer gets stuck with what it took, and the other does the rest.
 func TestReplicasShare(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
@@ -328,8 +330,8 @@ func TestReplicasShare(t *testing.T) {
 	}
 }
 
-// TestStopGivesBack stops a consumer that has messages in hand. The time after which the server gives them to others by
-// itself is an hour, so that only what was given back arrives.
+// TestStopGivesBack stops a consumer that has messages in hand. The acknowledgement timeout is an
+// hour, so that only what was given back arrives.
 func TestStopGivesBack(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
@@ -388,8 +390,9 @@ func TestConsumerSurvivesAKilledServer(t *testing.T) {
 	stop()
 }
 
-// TestWhatIsMissingIsMadeAgain deletes the consumer, then the stream, under a running consumer.
-func TestWhatIsMissingIsMadeAgain(t *testing.T) {
+// TestAMissingConsumerOrStreamIsCreatedAgain deletes the consumer, then the stream, while a
+// consumer runs.
+func TestAMissingConsumerOrStreamIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	k := newTaker()
@@ -459,7 +462,8 @@ func TestConsumerConfigIsChecked(t *testing.T) {
 	}
 }
 
-// TestEventTimesAreNotAheadOfTheStream, and an event without one, which CloudEvents allow, has that of the stream.
+// TestEventTimesAreNotAheadOfTheStream. An event without a time, which CloudEvents allow, gets that
+// of the stream.
 func TestEventTimesAreNotAheadOfTheStream(t *testing.T) {
 	t.Parallel()
 	e := exceeded(1)

@@ -34,7 +34,7 @@ func items(n int) string {
 
 func with(field string) string { return strings.TrimSuffix(hot, "}") + "," + field + "}" }
 
-// TestDecodeAccepts looks at requests that are fine.
+// TestDecodeAccepts decodes valid requests.
 func TestDecodeAccepts(t *testing.T) {
 	berlin := `{"key":"u:1:2","limit":29,"window":"day","timezone":"Europe/Berlin","cost":5,"id":"x"}`
 	for _, c := range []struct{ body, want string }{
@@ -79,7 +79,7 @@ func TestDecodeAccepts(t *testing.T) {
 	}
 }
 
-// TestFingerprint tells which requests under one id are the same.
+// TestFingerprint: which requests with one id count as the same.
 func TestFingerprint(t *testing.T) {
 	d := testDecoder(t)
 	print := func(verb engine.Verb, body string) [32]byte {
@@ -124,8 +124,8 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-// FuzzDecode holds that nothing panics, that what is accepted is within bounds, and that encoding/json, which is
-// laxer, reads the same out of it.
+// FuzzDecode: nothing panics, what is accepted is within bounds, and encoding/json, which is laxer,
+// reads the same from it.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(hot))
 	for _, m := range mistakes {

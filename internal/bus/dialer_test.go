@@ -31,8 +31,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// names answers every question for a name with these addresses, as a DNS server would, until the test ends. The system's resolver
-// is everybody's, so a test with it cannot be one of those that run in parallel.
+// names answers every DNS question with these addresses until the test ends. It replaces the
+// system's resolver, so tests that use it cannot run in parallel.
 func names(t *testing.T, addresses ...string) {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -73,8 +73,8 @@ func names(t *testing.T, addresses ...string) {
 	resolver(t, server.LocalAddr())
 }
 
-// resolver has names looked up at the address until the test ends. A look-up that is given up goes on behind it, so its dialer has a
-// resolver of its own, which it does not use, instead of reading the variable.
+// resolver has names looked up at the address until the test ends. A look-up that was abandoned
+// goes on in the background, so its dialer must not read the variable that the test restores.
 func resolver(t *testing.T, at net.Addr) {
 	t.Helper()
 	before := net.DefaultResolver
@@ -84,8 +84,8 @@ func resolver(t *testing.T, at net.Addr) {
 	t.Cleanup(func() { net.DefaultResolver = before })
 }
 
-// deadPort gives a port of which this machine says nothing, at any of its addresses: the queue of those that want to connect is
-// full, and nobody takes any of them.
+// deadPort returns a port at which this machine does not answer, at any of its addresses: its
+// accept queue is full and nobody accepts.
 func deadPort(t *testing.T) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -115,7 +115,8 @@ func deadPort(t *testing.T) string {
 	return ""
 }
 
-// TestAllAddressesOfANameShareOneTimeout: a worker is as long without NATS as it looks for it at addresses where nobody is.
+// TestAllAddressesOfANameShareOneTimeout: a worker is without NATS for as long as it tries dead
+// addresses.
 func TestAllAddressesOfANameShareOneTimeout(t *testing.T) {
 	names(t, "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 	cfg := ConnectConfig{URL: "nats://many.example:" + deadPort(t), Name: "x", Logger: slog.New(slog.DiscardHandler)}
@@ -134,7 +135,7 @@ func TestAllAddressesOfANameShareOneTimeout(t *testing.T) {
 	}
 }
 
-// TestALookUpSharesTheTimeout, where whoever is asked for names says nothing.
+// TestALookUpSharesTheTimeout: the name server does not answer.
 func TestALookUpSharesTheTimeout(t *testing.T) {
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -152,7 +153,8 @@ func TestALookUpSharesTheTimeout(t *testing.T) {
 	}
 }
 
-// TestConnectionsSpreadOverTheAddressesOfAName, and one is made as long as there is somebody at one of them.
+// TestConnectionsSpreadOverTheAddressesOfAName. A connection succeeds as long as one of them
+// answers.
 func TestConnectionsSpreadOverTheAddressesOfAName(t *testing.T) {
 	names(t, "127.0.0.2", "127.0.0.3", "127.0.0.4")
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
@@ -192,7 +194,8 @@ func TestConnectionsSpreadOverTheAddressesOfAName(t *testing.T) {
 	}
 }
 
-// tlsConfig gives the part of a server's configuration for a certificate, and its files. Without its last brace it can have more.
+// tlsConfig returns the part of a server's configuration for a certificate, and its files. It lacks
+// its last brace, so that a test can add to it.
 func tlsConfig(t *testing.T, cert []byte, private any) (config, certFile, keyFile string) {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(private)
@@ -211,7 +214,8 @@ func tlsConfig(t *testing.T, cert []byte, private any) (config, certFile, keyFil
 	return fmt.Sprintf("tls { cert_file: %q, key_file: %q }", certFile, keyFile), certFile, keyFile
 }
 
-// TestTheCertificateIsOfTheName that was asked for, not of the address found for it, which the certificate of the test is for too.
+// TestTheCertificateIsOfTheName that was configured, not of the address that was found for it. The
+// test's certificate is valid for both.
 func TestTheCertificateIsOfTheName(t *testing.T) {
 	names(t, "127.0.0.1")
 	web := httptest.NewTLSServer(nil) // its certificate is for example.com and 127.0.0.1
@@ -252,7 +256,8 @@ func TestTheCertificateIsOfTheName(t *testing.T) {
 	}
 }
 
-// TestOthersOfAClusterHaveTheCertificateOfTheName: a server tells of them by their addresses, and which name that was nats.go keeps to itself.
+// TestOthersOfAClusterHaveTheCertificateOfTheName: a server announces the others by address, and
+// nats.go does not tell which name that address belongs to.
 func TestOthersOfAClusterHaveTheCertificateOfTheName(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -278,7 +283,7 @@ func TestOthersOfAClusterHaveTheCertificateOfTheName(t *testing.T) {
 	}
 }
 
-// certificate gives one that is signed by itself, for a name, and its key.
+// certificate returns a self-signed certificate for a name, and its key.
 func certificate(t *testing.T, name string) (cert []byte, key *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -295,7 +300,8 @@ func certificate(t *testing.T, name string) (cert []byte, key *ecdsa.PrivateKey)
 	return cert, key
 }
 
-// TestAConnectionGoesOnAtAnAddressThatTheServerTold, whose certificate is of the name alone.
+// TestAConnectionGoesOnAtAnAddressThatTheServerTold: the certificate there is valid for the name
+// alone.
 func TestAConnectionGoesOnAtAnAddressThatTheServerTold(t *testing.T) {
 	names(t, "127.0.0.1")
 	cert, key := certificate(t, "one.example")
@@ -327,7 +333,7 @@ func TestAConnectionGoesOnAtAnAddressThatTheServerTold(t *testing.T) {
 	}
 }
 
-// TestAServerThatAsksForACertificateGetsIt, and says what is wrong without.
+// TestAServerThatAsksForACertificateGetsIt. Without one the error says what is wrong.
 func TestAServerThatAsksForACertificateGetsIt(t *testing.T) {
 	names(t, "127.0.0.1")
 	cert, key := certificate(t, "one.example")
@@ -362,7 +368,8 @@ func TestAServerThatAsksForACertificateGetsIt(t *testing.T) {
 	}
 }
 
-// TestAServerThatSpeaksBeforeTLSIsRefused: whoever is on the way could say that behind INFO, and nats.go would take it for what came over TLS.
+// TestAServerThatSpeaksBeforeTLSIsRefused: anybody on the way could insert plain text after INFO,
+// and nats.go would take it for something that came over TLS.
 func TestAServerThatSpeaksBeforeTLSIsRefused(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewTLSServer(nil)

@@ -15,8 +15,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// embedUnmended starts a server with the stream of events, which only the test mends.
-func embedUnmended(t *testing.T, log *journal) (*Embedded, jetstream.JetStream) {
+// embedUnrepaired starts a server with the stream of events. Only the test repairs it.
+func embedUnrepaired(t *testing.T, log *logBuffer) (*Embedded, jetstream.JetStream) {
 	t.Helper()
 	e, err := Embed(EmbedConfig{Listen: "127.0.0.1:0", StoreDir: filepath.Join(t.TempDir(), "nats"),
 		Logger: slog.New(slog.NewTextHandler(log, nil))})
@@ -37,12 +37,12 @@ func embedUnmended(t *testing.T, log *journal) (*Embedded, jetstream.JetStream) 
 	return e, js
 }
 
-// TestStreamsThatCouldNotBeWrittenAreOpenedAgain takes the folder of the streams away from under the embedded server, which
-// does not take an event any more then, not even when the folder is back.
+// TestStreamsThatCouldNotBeWrittenAreOpenedAgain removes the folder of the streams from under the
+// server, which then takes no events, not even after the folder is back.
 func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	t.Parallel()
-	var log journal
-	e, js := embedUnmended(t, &log)
+	var log logBuffer
+	e, js := embedUnrepaired(t, &log)
 	dir := e.repairer.dir
 	publish := func(id string, size int, within time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -103,11 +103,11 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	}
 }
 
-// TestNothingIsOpenedAgainForStreamsThatComeAndGo: opening streams again loses those in memory.
+// TestNothingIsOpenedAgainForStreamsThatComeAndGo: reopening loses streams in memory.
 func TestNothingIsOpenedAgainForStreamsThatComeAndGo(t *testing.T) {
 	t.Parallel()
-	var log journal
-	e, js := embedUnmended(t, &log)
+	var log logBuffer
+	e, js := embedUnrepaired(t, &log)
 	config := jetstream.StreamConfig{Name: "own", Subjects: []string{"own"}, Storage: jetstream.MemoryStorage}
 	if _, err := js.CreateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,8 @@ func TestNothingIsOpenedAgainForStreamsThatComeAndGo(t *testing.T) {
 	}
 }
 
-// TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone: the server goes on writing to files that nobody finds any more.
+// TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone: the server would go on writing to files
+// that nobody can find any more.
 func TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone(t *testing.T) {
 	t.Parallel()
 	for name, gone := range map[string]func(dir string) string{
@@ -172,8 +173,8 @@ func TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var log journal
-			e, js := embedUnmended(t, &log)
+			var log logBuffer
+			e, js := embedUnrepaired(t, &log)
 			publish := func(within time.Duration) error {
 				ctx, cancel := context.WithTimeout(t.Context(), within)
 				defer cancel()

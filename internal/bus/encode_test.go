@@ -28,7 +28,7 @@ func drawResult(t *rapid.T) engine.Result {
 	}
 }
 
-// wireReply builds the reply the plain way.
+// wireReply builds the reply as a value of the wire type.
 func wireReply(verb engine.Verb, d *engine.Decision, cost int64) limits.Reply {
 	r := limits.Reply{Allowed: d.Allowed, Degraded: d.Degraded, Shadow: d.Shadow}
 	s := d.Speaker()
@@ -59,8 +59,8 @@ func wireReply(verb engine.Verb, d *engine.Decision, cost int64) limits.Reply {
 	return r
 }
 
-// TestReplyIsTheWireType holds the encoder to encoding/json: what it writes reads back as the reply, and with the
-// members and the order of encoding/json.
+// TestReplyIsTheWireType compares the encoder with encoding/json: what it writes decodes to the
+// reply, and has the same members in the same order.
 func TestReplyIsTheWireType(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := engine.Decision{Allowed: true, Degraded: rapid.Bool().Draw(t, "degraded"), Shadow: rapid.Bool().Draw(t, "shadow")}

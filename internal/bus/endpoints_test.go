@@ -15,16 +15,17 @@ import (
 	"github.com/seed503877ad/limits/schemas"
 )
 
-// everything is a service of all parts, which can tell what it would serve.
-func everything() *Service {
+// fullService is a service with all parts, which can list its endpoints.
+func fullService() *Service {
 	return &Service{cfg: ServiceConfig{Engine: new(fakeEngine), UsageLog: newFakeUsage(), Usage: newFakeUsage(), Keys: new(keys.Registry),
 		Overrides: new(overrides.Table), Jobs: new(jobs.Runner), Alerts: new(alerts.Desk)}}
 }
 
-// TestSchemasOfEndpointsAreFiles: every schema that an endpoint names is there, and no other.
+// TestSchemasOfEndpointsAreFiles: the schemas that endpoints name are exactly the files that are
+// there.
 func TestSchemasOfEndpointsAreFiles(t *testing.T) {
 	named := map[string]bool{schemaError: true}
-	for _, e := range everything().endpoints(true) {
+	for _, e := range fullService().endpoints(true) {
 		named[requestSchema(e.subject)], named[replySchema(e.subject)] = true, true
 	}
 	delete(named, "") // limits.usage answers nothing
@@ -34,9 +35,9 @@ func TestSchemasOfEndpointsAreFiles(t *testing.T) {
 	}
 }
 
-// TestErrorsNameSubjectsThatAreServed: who does as an error says gets an answer.
+// TestErrorsNameSubjectsThatAreServed, so that following an error's advice gets an answer.
 func TestErrorsNameSubjectsThatAreServed(t *testing.T) {
-	s := everything()
+	s := fullService()
 	served := map[string]bool{}
 	for _, e := range s.endpoints(true) {
 		served[e.subject] = true

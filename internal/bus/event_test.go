@@ -8,8 +8,8 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// The subject of an event is its key, with the spaces at its ends: without them it may be another key. There is none for a key
-// of spaces alone, which CloudEvents do not allow.
+// The subject of an event is its key, with leading and trailing spaces: without them it might be
+// another key. There is no subject for a key of spaces alone, which CloudEvents do not allow.
 func TestTheSubjectIsTheKey(t *testing.T) {
 	t.Parallel()
 	forms, err := newEventTemplates(Origin{"urn:limits", "urn:limits:schemas"})

@@ -13,7 +13,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAnOutageOfEventsIsAFailure once it has lasted, whatever its reasons, and no longer than it lasts.
+// TestAnOutageOfEventsIsAFailure once it has lasted for a while, whatever its reasons, and until it
+// ends.
 func TestAnOutageOfEventsIsAFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,21 +34,22 @@ func TestAnOutageOfEventsIsAFailure(t *testing.T) {
 	})
 }
 
-// returns counts what is given back.
-type returns struct {
+// returnCounter counts the events that are given back.
+type returnCounter struct {
 	noConsumerObserver
 	n int
 }
 
-func (r *returns) EventsReturned(n int) { r.n += n }
+func (r *returnCounter) EventsReturned(n int) { r.n += n }
 
-// TestWhatIsGivenBackComesWithAnotherPull, and not again and again with the one that brought it; then all is taken.
-func TestWhatIsGivenBackComesWithAnotherPull(t *testing.T) {
+// TestReturnedMessagesComeWithAnotherPull, and not again and again with the one that brought them.
+// Then all are taken.
+func TestReturnedMessagesComeWithAnotherPull(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)
 	publishEvents(t, js, 0, 1)
-	k, seen := newTaker(), &returns{}
+	k, seen := newTaker(), &returnCounter{}
 	away := errors.New("connection refused")
 	k.refuse = func(events []alerts.Event) error {
 		if len(events) > 0 && seen.n == 0 {

@@ -84,10 +84,10 @@ func (f *fakeEngine) Settle(ctx context.Context, id string, _ int64) (engine.Dec
 	return d, f.wait(ctx)
 }
 
-// patience bounds every wait, far above what anything takes on a busy machine.
+// patience bounds every wait. It is far more than anything takes on a busy machine.
 const patience = 30 * time.Second
 
-// waitFor waits until that holds, which is what.
+// waitFor waits until holds returns true; what names the condition.
 func waitFor(tb testing.TB, what string, holds func() bool) {
 	tb.Helper()
 	for end := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
@@ -119,7 +119,7 @@ func connect(tb testing.TB, url string) *nats.Conn {
 	return nc
 }
 
-// serve starts a service over the engine and gives it with a plain client.
+// serve starts a service over the engine, and returns it with a plain client.
 func serve(tb testing.TB, e Decider, change ...func(*ServiceConfig)) (*Service, *nats.Conn) {
 	tb.Helper()
 	url := testenv.NATS(tb).ClientURL()

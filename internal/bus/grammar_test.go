@@ -9,7 +9,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// mistakes are one request each with what is wrong with it, and the answer byte for byte.
+// mistakes are requests with one mistake each, and their answers byte for byte.
 var mistakes = []struct {
 	body, status, want string
 }{

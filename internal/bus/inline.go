@@ -95,8 +95,8 @@ func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natscon
 		refusal := s.errorMsg(string(m.Reply), err)
 		s.writeAside(func() { s.publish(refusal) })
 		count.errors.Add(1)
-		said := refusal.Header.Get(micro.ErrorCodeHeader) + ":" + refusal.Header.Get(micro.ErrorHeader)
-		count.lastError.Store(&said)
+		lastError := refusal.Header.Get(micro.ErrorCodeHeader) + ":" + refusal.Header.Get(micro.ErrorHeader)
+		count.lastError.Store(&lastError)
 	}
 	if timed {
 		count.timed.Add(1)

@@ -40,7 +40,7 @@ var inlineRequests = [][2]string{
 	{limits.SubjectConsume, `{"key":"large","limit":1,"window":"1m"}`},
 }
 
-// decidingByKey decides as allowing does, but for some keys.
+// decidingByKey decides as allowing does, except for some keys.
 func decidingByKey(r *engine.Request) error {
 	switch r.Limits[0].Key {
 	case "busy":
@@ -55,7 +55,8 @@ func decidingByKey(r *engine.Request) error {
 	return allowing(r)
 }
 
-// TestRequestsAreAnsweredAlikeWhereverTheyAreTaken: nobody can tell whether nats.go has had a request, but by the time it took.
+// TestRequestsAreAnsweredAlikeWhereverTheyAreTaken: apart from the time it takes, nobody can tell
+// whether a request went through nats.go.
 func TestRequestsAreAnsweredAlikeWhereverTheyAreTaken(t *testing.T) {
 	t.Parallel()
 	taken, nc := serve(t, &fakeEngine{submit: decidingByKey})
@@ -91,7 +92,8 @@ func TestRequestsAreAnsweredAlikeWhereverTheyAreTaken(t *testing.T) {
 	}
 }
 
-// statsOf gives the statistics of a service that was asked so often: micro counts a request behind its answer.
+// statsOf returns the statistics of a service after so many requests. It waits for them because
+// micro counts a request after its answer.
 func statsOf(t *testing.T, nc *nats.Conn, subject string, requests int) micro.Stats {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
@@ -112,7 +114,7 @@ func statsOf(t *testing.T, nc *nats.Conn, subject string, requests int) micro.St
 	}
 }
 
-// TestStatisticsTellTheTime: of the requests that are taken one in many is timed.
+// TestStatisticsTellTheTime, although only one in many inline requests is timed.
 func TestStatisticsTellTheTime(t *testing.T) {
 	t.Parallel()
 	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { time.Sleep(time.Millisecond); return allowing(r) }})
@@ -127,24 +129,24 @@ func TestStatisticsTellTheTime(t *testing.T) {
 	}
 }
 
-// counting are statistics that take until they are told to go on.
-type counting struct {
+// blockingStats are statistics that take until the test lets them go on.
+type blockingStats struct {
 	micro.Service
 	goOn chan struct{}
 }
 
-func (c counting) Stats() micro.Stats {
+func (c blockingStats) Stats() micro.Stats {
 	<-c.goOn
 	return micro.Stats{}
 }
 
-// TestStatisticsDoNotGoBack: those of the micro service lack what was taken before it, so it is never asked for them. A stop waits for
-// those that are being told.
+// TestStatisticsDoNotGoBack: the micro service lacks the inline requests, so it is never asked
+// itself. A stop waits for statistics that are being answered.
 func TestStatisticsDoNotGoBack(t *testing.T) {
 	t.Parallel()
 	s, _ := serve(t, &fakeEngine{submit: allowing})
 	goOn := make(chan struct{})
-	tells := s.statsHandler(&microService{Service: counting{goOn: goOn}})
+	tells := s.statsHandler(&microService{Service: blockingStats{goOn: goOn}})
 	questions := make([]natsconn.Message, maxStats+3)
 	for i := range questions {
 		questions[i].Reply = []byte("inbox")
@@ -161,7 +163,8 @@ func TestStatisticsDoNotGoBack(t *testing.T) {
 	waitFor(t, "all answers are given", func() bool { return s.pending.Load() == 0 })
 }
 
-// TestAnAnswerOutlivesItsConnection: whoever asked may be connected still, so what is decided after a break is answered all the same.
+// TestAnAnswerOutlivesItsConnection: the client may still be connected, so what is decided after
+// the worker's connection broke is answered all the same.
 func TestAnAnswerOutlivesItsConnection(t *testing.T) {
 	t.Parallel()
 	var waiting atomic.Pointer[engine.Request]
@@ -194,8 +197,8 @@ func TestAnAnswerOutlivesItsConnection(t *testing.T) {
 	}
 }
 
-// TestWhatOthersAreToldOfIsAnsweredBehindIt: nats.go may have the broadcast, and so it has the answer.
-func TestWhatOthersAreToldOfIsAnsweredBehindIt(t *testing.T) {
+// TestAnswersFollowTheirBroadcast: nats.go may have the broadcast, so it gets the answer too.
+func TestAnswersFollowTheirBroadcast(t *testing.T) {
 	t.Parallel()
 	s, nc := serve(t, &fakeEngine{submit: allowing})
 	for subject, want := range map[string]uint64{limits.SubjectConsume: 0, limits.SubjectCheck: 0, limits.SubjectRecord: 1, limits.SubjectRefund: 1} {
@@ -207,8 +210,9 @@ func TestWhatOthersAreToldOfIsAnsweredBehindIt(t *testing.T) {
 	}
 }
 
-// TestReadingDoesNotWaitForNATSGo, which has a lock while it writes, and may write until more is read: what is answered at once, and not where
-// it came from, is answered beside the reading, as long as there is room.
+// TestReadingDoesNotWaitForNATSGo: nats.go holds a lock while it writes, and may write until more
+// is read. An answer that comes at once and cannot go where its request came from is written on
+// another goroutine, as long as a slot is free.
 func TestReadingDoesNotWaitForNATSGo(t *testing.T) {
 	t.Parallel()
 	sent := make(chan uint64, 1)
@@ -251,7 +255,8 @@ func TestReadingDoesNotWaitForNATSGo(t *testing.T) {
 	}
 }
 
-// TestAServerGetsNoAnswerThatIsTooLargeForIt: it would end the connection, and with it all that is asked at the time.
+// TestAServerGetsNoAnswerThatIsTooLargeForIt: it would end the connection, and with it all requests
+// that are under way.
 func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
 	t.Parallel()
 	small := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = smallAnswer })
@@ -265,11 +270,12 @@ func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
 	}
 }
 
-// TestTheLimitOfAUserIsKept: the server tells it behind its first line, and would end the connection, too.
+// TestTheLimitOfAUserIsKept: the server tells it after its first line, and would end the
+// connection, too.
 func TestTheLimitOfAUserIsKept(t *testing.T) {
 	t.Parallel()
 	small := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = smallAnswer })
-	url := newWay(t, small, 0, func(said []byte) []byte { // of the first line alone, as where a user has a limit of his own
+	url := newSlowLink(t, small, 0, func(said []byte) []byte { // of the first line alone, as where a user has a limit of his own
 		own := fmt.Appendf(nil, `"max_payload":%d`, smallAnswer)
 		if !bytes.Contains(said, own) {
 			t.Errorf("no limit in what the server says first: %.1000s", said)
@@ -295,8 +301,10 @@ func TestTheLimitOfAUserIsKept(t *testing.T) {
 	waitFor(t, "the limit is known", func() bool { return dialerOf(s.cfg.Conn).maxPayload.Load().Load() == smallAnswer })
 }
 
-// TestNoClientEndsAConnectionOfTheWorker: nats.go takes a carriage return for the end of a subject, and then for a mistake of the server,
-// which passes it on. Where an answer goes there, the server drops it in some places, so it could be a broadcast of the worker.
+// TestNoClientEndsAConnectionOfTheWorker: nats.go takes a carriage return for the end of a subject,
+// and then for a mistake of the server, although the server only passes it on. In some places the
+// server drops the carriage return from a reply subject, so that an answer could become a broadcast
+// of the worker.
 func TestNoClientEndsAConnectionOfTheWorker(t *testing.T) {
 	t.Parallel()
 	log, logged := new(bytes.Buffer), make(chan struct{}, 100)
@@ -328,11 +336,12 @@ func TestNoClientEndsAConnectionOfTheWorker(t *testing.T) {
 	ask(t, nc, limits.SubjectConsume, hot)
 }
 
-// TestNobodyIsAnsweredToALongSubject, on whatever subject: it may be too long for the worker's server, which would end the connection, where it
-// came over another one that takes longer ones.
-func TestNobodyIsAnsweredToALongSubject(t *testing.T) {
+// TestLongReplySubjectsAreNotAnswered, whatever the subject of the request: if the message came
+// from another server that allows longer ones, it may be too long for the worker's server, which
+// would end the connection.
+func TestLongReplySubjectsAreNotAnswered(t *testing.T) {
 	t.Parallel()
-	w := ledWorker(t, testenv.NATS(t).ClientURL(), "db")
+	w := startLeadWorker(t, testenv.NATS(t).ClientURL(), "db")
 	nc := dial(t, w.nc.ConnectedUrl())
 	long := "." + strings.Repeat("a", natsconn.MaxReplySubject)
 	waitFor(t, "others are answered", func() bool {
@@ -362,8 +371,9 @@ func TestNobodyIsAnsweredToALongSubject(t *testing.T) {
 	}
 }
 
-// TestAFloodDoesNotEndTheConnection: what comes faster than it is answered must not wait in the server, which has room for less than the
-// flood, and ends connections that it cannot write to.
+// TestAFloodDoesNotEndTheConnection: requests that arrive faster than they are answered must not
+// wait in the server. It has less room than the flood, and ends connections that it cannot write
+// to.
 func TestAFloodDoesNotEndTheConnection(t *testing.T) {
 	t.Parallel()
 	const mostWaiting, flood, eachMillisecond = 16 << 20, 48 << 20, 128 << 10

@@ -12,7 +12,7 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// TestJobs asks about real jobs in a real store.
+// TestJobs uses real jobs in a real store.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	store := eachstore.SQLite(t, nil)

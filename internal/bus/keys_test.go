@@ -23,37 +23,38 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// journal is a log that the test reads.
-type journal struct {
+// logBuffer is a log that the test can read.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (j *journal) Write(p []byte) (int, error) {
+func (j *logBuffer) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.Write(p)
 }
 
-func (j *journal) String() string {
+func (j *logBuffer) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.String()
 }
 
-// worker is a service with its registry and table, as the app puts them together.
+// worker is a service with its registry and table, put together as the app does.
 type worker struct {
 	svc   *Service
 	table *overrides.Table
-	log   *journal
+	log   *logBuffer
 }
 
-// startWorker starts one over a database. Its engine is the test's; silent takes the announcements away.
+// startWorker starts a worker over a database, with the test's engine. If silent, it sends and
+// hears no announcements.
 func startWorker(t *testing.T, databaseURL, natsURL string, e Decider, silent bool) *worker {
 	t.Helper()
 	store := eachstore.Postgres(t, databaseURL)
 	nc := dial(t, natsURL)
-	w := &worker{log: new(journal)}
+	w := &worker{log: new(logBuffer)}
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ofKeys, ofOverrides := NewAnnouncer(nc, SubjectForgetKey, log), NewAnnouncer(nc, SubjectReadOverrides, log)
 	registry, err := keys.New(keys.Config{Store: store, Broadcast: ofKeys.Announce})
@@ -101,7 +102,7 @@ func createKey(t *testing.T, nc *nats.Conn, body string) (r limits.CreateKeyRepl
 	return r
 }
 
-// verify gives the answer as it came.
+// verify returns the answer as it came.
 func verify(t *testing.T, nc *nats.Conn, format string, args ...any) string {
 	t.Helper()
 	return string(ask(t, nc, limits.SubjectVerify, fmt.Sprintf(format, args...)).Data)
@@ -145,7 +146,8 @@ func TestKeyLife(t *testing.T) {
 	}
 }
 
-// TestVerifyAsksAsTheKey sees that the key's user, tier and attributes go before those of the request.
+// TestVerifyAsksAsTheKey: the key's user, tier and attributes take precedence over those of the
+// request.
 func TestVerifyAsksAsTheKey(t *testing.T) {
 	t.Parallel()
 	k := keys.Key{ID: "abcdefgh", User: "7", Tier: "pro", Attributes: map[string]string{"plan": "gold"}}
@@ -162,7 +164,7 @@ func TestVerifyAsksAsTheKey(t *testing.T) {
 	}
 }
 
-// TestVerifyDecides sees cost and id reach the engine, and its answers and errors come back.
+// TestVerifyDecides: cost and id reach the engine, and its answers and errors come back.
 func TestVerifyDecides(t *testing.T) {
 	t.Parallel()
 	asked := make(chan *engine.Request, 1)
@@ -265,8 +267,9 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 	}
 }
 
-// TestRevocationReachesEveryWorker has two workers over one PostgreSQL. Either is asked many times, so that both have
-// the key in memory; then no answer after a second may call it valid, be the announcement heard or lost.
+// TestRevocationReachesEveryWorker has two workers over one PostgreSQL. Each is asked many times,
+// so that both have cached the key. A second after the revocation no answer may call the key valid,
+// whether the announcement was heard or lost.
 func TestRevocationReachesEveryWorker(t *testing.T) {
 	t.Parallel()
 	for name, silent := range map[string]bool{"told": false, "not told": true} {
@@ -317,7 +320,8 @@ func TestOverridesReachEveryWorker(t *testing.T) {
 	}
 }
 
-// within1s waits for each worker's table to take over a change, and fails when that takes longer than a second.
+// within1s waits until each worker's table has taken over a change, and fails if that takes longer
+// than a second.
 func within1s(t *testing.T, workers []*worker, answer *nats.Msg, want bool) {
 	t.Helper()
 	if answer.Header.Get(micro.ErrorCodeHeader) != "" {
@@ -381,7 +385,7 @@ func TestOverrideRequests(t *testing.T) {
 
 func TestBadAnnouncementsAreIgnored(t *testing.T) {
 	t.Parallel()
-	nc, log := dial(t, testenv.NATS(t).ClientURL()), new(journal)
+	nc, log := dial(t, testenv.NATS(t).ClientURL()), new(logBuffer)
 	a := NewAnnouncer(nc, SubjectForgetKey, slog.New(slog.NewTextHandler(log, nil)))
 	heard := make(chan string, 10)
 	if err := a.Listen(func(id string) { heard <- id }); err != nil {

@@ -16,28 +16,28 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// way is a way to a server, on which all takes a while, or waits. What the server says first comes
-// as greets makes it.
-type way struct {
-	url    string
-	takes  time.Duration
-	greets func(said []byte) []byte
-	// shut is held while all waits.
-	shut sync.RWMutex
+// slowLink is a proxy to a server that delays everything, or blocks. rewriteFirst changes what the
+// server sends first.
+type slowLink struct {
+	url          string
+	delay        time.Duration
+	rewriteFirst func(said []byte) []byte
+	// blocked is held while everything waits.
+	blocked sync.RWMutex
 
 	mu    sync.Mutex
 	conns []net.Conn
 }
 
-func asIs(said []byte) []byte { return said }
+func unchanged(data []byte) []byte { return data }
 
-func newWay(t *testing.T, to *natsserver.Server, takes time.Duration, greets func([]byte) []byte) *way {
+func newSlowLink(t *testing.T, to *natsserver.Server, delay time.Duration, rewriteFirst func([]byte) []byte) *slowLink {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &way{url: "nats://" + l.Addr().String(), takes: takes, greets: greets}
+	w := &slowLink{url: "nats://" + l.Addr().String(), delay: delay, rewriteFirst: rewriteFirst}
 	t.Cleanup(func() { _ = l.Close(); w.cut() })
 	go func() {
 		for {
@@ -53,15 +53,15 @@ func newWay(t *testing.T, to *natsserver.Server, takes time.Duration, greets fun
 			w.mu.Lock()
 			w.conns = append(w.conns, client, server)
 			w.mu.Unlock()
-			go w.pass(client, server, asIs)
-			go w.pass(server, client, w.greets)
+			go w.pass(client, server, unchanged)
+			go w.pass(server, client, w.rewriteFirst)
 		}
 	}()
 	return w
 }
 
-// pass hands on what comes, in its time, the first of it as begins makes it.
-func (w *way) pass(from, to net.Conn, begins func([]byte) []byte) {
+// pass copies what arrives, delayed, with the first part changed by rewriteFirst.
+func (w *slowLink) pass(from, to net.Conn, rewriteFirst func([]byte) []byte) {
 	type part struct {
 		due  time.Time
 		data []byte
@@ -71,9 +71,9 @@ func (w *way) pass(from, to net.Conn, begins func([]byte) []byte) {
 		defer to.Close()
 		for p := range parts {
 			time.Sleep(time.Until(p.due))
-			w.shut.RLock()
+			w.blocked.RLock()
 			_, err := to.Write(p.data)
-			w.shut.RUnlock()
+			w.blocked.RUnlock()
 			if err != nil {
 				_ = from.Close()
 			}
@@ -84,8 +84,8 @@ func (w *way) pass(from, to net.Conn, begins func([]byte) []byte) {
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			parts <- part{time.Now().Add(w.takes), begins(slices.Clone(buf[:n]))}
-			begins = asIs
+			parts <- part{time.Now().Add(w.delay), rewriteFirst(slices.Clone(buf[:n]))}
+			rewriteFirst = unchanged
 		}
 		if err != nil {
 			return
@@ -93,7 +93,7 @@ func (w *way) pass(from, to net.Conn, begins func([]byte) []byte) {
 	}
 }
 
-func (w *way) cut() {
+func (w *slowLink) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.conns {
@@ -102,7 +102,7 @@ func (w *way) cut() {
 	w.conns = nil
 }
 
-// consumers are the connections of which a server has a subscription to consume.
+// consumers counts the connections of a server that are subscribed to consume.
 func consumers(t *testing.T, srv *natsserver.Server) (n int) {
 	t.Helper()
 	all, err := srv.Connz(&natsserver.ConnzOptions{Subscriptions: true})
@@ -117,9 +117,9 @@ func consumers(t *testing.T, srv *natsserver.Server) (n int) {
 	return n
 }
 
-// oneConsumes waits until only the one that decides has a subscription, for the server too, and
-// holds that it answers all.
-func oneConsumes(t *testing.T, srv *natsserver.Server) {
+// waitForOneConsumer waits until, for the server too, only the deciding worker is subscribed, and
+// checks that it answers everything.
+func waitForOneConsumer(t *testing.T, srv *natsserver.Server) {
 	t.Helper()
 	waitFor(t, "the server has one worker for requests to decide", func() bool { return consumers(t, srv) == 1 })
 	nc := dial(t, srv.ClientURL())
@@ -128,38 +128,38 @@ func oneConsumes(t *testing.T, srv *natsserver.Server) {
 	}
 }
 
-// TestAWorkerBehindAServerThatHangsStandsByAgain has the way of one that stands by hang, so that it
-// tries to take over, and its connection end in the middle of that.
+// TestAWorkerBehindAServerThatHangsStandsByAgain blocks the link of a worker that stands by, so
+// that it tries to take over, and ends its connection in the middle of that.
 func TestAWorkerBehindAServerThatHangsStandsByAgain(t *testing.T) {
 	t.Parallel()
 	srv := testenv.NATS(t)
-	a := ledWorker(t, srv.ClientURL(), "db")
-	deciding(t, []*led{a}, 0)
-	w := newWay(t, srv, 0, asIs)
-	b := ledWorker(t, w.url, "db")
-	deciding(t, []*led{a, b}, 0)
+	a := startLeadWorker(t, srv.ClientURL(), "db")
+	waitForDeciders(t, []*leadWorker{a}, 0)
+	w := newSlowLink(t, srv, 0, unchanged)
+	b := startLeadWorker(t, w.url, "db")
+	waitForDeciders(t, []*leadWorker{a, b}, 0)
 	for range 3 {
-		w.shut.Lock()
+		w.blocked.Lock()
 		time.Sleep(answerTimeout + decidingAskInterval/2) // it is at it now
 		w.cut()
 		waitFor(t, "the connection has ended", func() bool { return !b.nc.IsConnected() })
-		w.shut.Unlock()
+		w.blocked.Unlock()
 		waitFor(t, "the connection is made anew", b.nc.IsConnected)
 		time.Sleep(2 * decidingAskInterval)
-		deciding(t, []*led{a, b}, 0)
-		oneConsumes(t, srv)
+		waitForDeciders(t, []*leadWorker{a, b}, 0)
+		waitForOneConsumer(t, srv)
 	}
 }
 
-// TestAConnectionThatIsMadeAnewBelowADrainLeavesNothing: nats.go forgets what it subscribed to again.
-func TestAConnectionThatIsMadeAnewBelowADrainLeavesNothing(t *testing.T) {
+// TestAReconnectDuringADrainLeavesNoSubscription: nats.go forgets what it subscribed to again.
+func TestAReconnectDuringADrainLeavesNoSubscription(t *testing.T) {
 	t.Parallel()
 	srv := testenv.NATS(t)
-	a := ledWorker(t, srv.ClientURL(), "db")
-	deciding(t, []*led{a}, 0)
+	a := startLeadWorker(t, srv.ClientURL(), "db")
+	waitForDeciders(t, []*leadWorker{a}, 0)
 	nc := dial(t, srv.ClientURL())
 	for range 3 {
-		b := ledWorker(t, srv.ClientURL(), "db", func(w *led) { w.slowly = time.Millisecond })
+		b := startLeadWorker(t, srv.ClientURL(), "db", func(w *leadWorker) { w.slowly = time.Millisecond })
 		for range 300 {
 			if err := nc.PublishRequest(limits.SubjectConsume, nats.NewInbox(), []byte(hot)); err != nil {
 				t.Fatal(err)
@@ -172,39 +172,40 @@ func TestAConnectionThatIsMadeAnewBelowADrainLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(decidingAskInterval / 2)
-		oneConsumes(t, srv)
+		waitForOneConsumer(t, srv)
 		if err := b.Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// TestAnswersToEarlierQuestionsAreNone: what the server said of questions before it was restarted.
-func TestAnswersToEarlierQuestionsAreNone(t *testing.T) {
+// TestLateAnswersAreIgnored: before it was restarted the server answered earlier questions.
+func TestLateAnswersAreIgnored(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	w := ledWorker(t, url, "db")
-	deciding(t, []*led{w}, 0)
+	w := startLeadWorker(t, url, "db")
+	waitForDeciders(t, []*leadWorker{w}, 0)
 	time.Sleep(decidingAskInterval / 2)
 	for range 100 {
 		if err := w.nc.PublishRequest(subjectLead+".nobody", strings.TrimSuffix(w.lead.answerSub.Subject, "*")+"0", []byte(`{}`)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	newStrange(t, url, w.lead.subject())
+	newImpostor(t, url, w.lead.subject())
 	time.Sleep(3 * decidingAskInterval)
-	deciding(t, []*led{w})
+	waitForDeciders(t, []*leadWorker{w})
 }
 
-// TestAWorkerWhoseStoreHangsTakesOver: to read what was decided meanwhile must not keep it from that.
+// TestAWorkerWhoseStoreHangsTakesOver: reading what was decided meanwhile must not keep it from
+// that.
 func TestAWorkerWhoseStoreHangsTakesOver(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	a := ledWorker(t, url, "db")
-	deciding(t, []*led{a}, 0)
-	b := ledWorker(t, url, "db", func(w *led) { w.reads = func(ctx context.Context) { <-ctx.Done() } })
-	deciding(t, []*led{a, b}, 0)
-	end := asking(t, url)
+	a := startLeadWorker(t, url, "db")
+	waitForDeciders(t, []*leadWorker{a}, 0)
+	b := startLeadWorker(t, url, "db", func(w *leadWorker) { w.reads = func(ctx context.Context) { <-ctx.Done() } })
+	waitForDeciders(t, []*leadWorker{a, b}, 0)
+	end := askContinuously(t, url)
 	if err := a.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -220,15 +221,15 @@ func TestAWorkerWhoseStoreHangsTakesOver(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatStopsAtOnceHandsOver to one that has only begun to stand by.
+// TestAWorkerThatStopsAtOnceHandsOver to one that has only just begun to stand by.
 func TestAWorkerThatStopsAtOnceHandsOver(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	w := ledWorker(t, url, "db")
-	deciding(t, []*led{w}, 0)
+	w := startLeadWorker(t, url, "db")
+	waitForDeciders(t, []*leadWorker{w}, 0)
 	time.Sleep(2 * decidingAskInterval) // it is not new
-	end := asking(t, url)
-	next := ledWorker(t, url, "db")
+	end := askContinuously(t, url)
+	next := startLeadWorker(t, url, "db")
 	for next.Deciding() {
 		time.Sleep(100 * time.Microsecond)
 	}
@@ -240,17 +241,17 @@ func TestAWorkerThatStopsAtOnceHandsOver(t *testing.T) {
 	}
 }
 
-// TestWorkersFarFromTheirServerStandBy: what the way takes is no work.
+// TestWorkersFarFromTheirServerStandBy: the time that the network takes is not taken for load.
 func TestWorkersFarFromTheirServerStandBy(t *testing.T) {
 	t.Parallel()
-	w := newWay(t, testenv.NATS(t), 12*time.Millisecond, asIs) // an answer takes 48 ms
-	all := []*led{ledWorker(t, w.url, "db"), ledWorker(t, w.url, "db")}
-	deciding(t, all, 0)
+	w := newSlowLink(t, testenv.NATS(t), 12*time.Millisecond, unchanged) // an answer takes 48 ms
+	all := []*leadWorker{startLeadWorker(t, w.url, "db"), startLeadWorker(t, w.url, "db")}
+	waitForDeciders(t, all, 0)
 	time.Sleep(3 * decidingAskInterval)
-	deciding(t, all, 0)
+	waitForDeciders(t, all, 0)
 }
 
-// TestAWorkerThatStoodStillBlamesNobody for the time that it did not look.
+// TestAWorkerThatStoodStillBlamesNobody for the time in which it did not look.
 func TestAWorkerThatStoodStillBlamesNobody(t *testing.T) {
 	t.Parallel()
 	l := new(lead)
@@ -264,15 +265,15 @@ func TestAWorkerThatStoodStillBlamesNobody(t *testing.T) {
 	}
 }
 
-// TestManyWorkersComeAndGo at once, and no request is lost.
+// TestManyWorkersComeAndGo at the same time, and no request is lost.
 func TestManyWorkersComeAndGo(t *testing.T) {
 	t.Parallel()
 	srv := testenv.NATS(t)
-	all := ledWorkers(t, srv.ClientURL(), 1)
-	deciding(t, all, 0)
-	end := asking(t, srv.ClientURL())
+	all := startLeadWorkers(t, srv.ClientURL(), 1)
+	waitForDeciders(t, all, 0)
+	end := askContinuously(t, srv.ClientURL())
 	for range 3 {
-		next := ledWorkers(t, srv.ClientURL(), 5)
+		next := startLeadWorkers(t, srv.ClientURL(), 5)
 		time.Sleep(decidingAskInterval / 2)
 		var stops sync.WaitGroup
 		for _, w := range all {
@@ -288,5 +289,5 @@ func TestManyWorkersComeAndGo(t *testing.T) {
 	if failed := end(); failed != nil {
 		t.Errorf("%d requests had no answer, the first: %v", len(failed), failed[0])
 	}
-	oneConsumes(t, srv)
+	waitForOneConsumer(t, srv)
 }

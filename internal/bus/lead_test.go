@@ -20,8 +20,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// led is a worker that decides or stands by.
-type led struct {
+// leadWorker is a worker that decides or stands by.
+type leadWorker struct {
 	*Service
 	nc       *nats.Conn
 	decided  atomic.Int64
@@ -33,28 +33,28 @@ type led struct {
 	reads func(ctx context.Context)
 }
 
-func (w *led) rest(ctx context.Context, resting bool) {
+func (w *leadWorker) rest(ctx context.Context, resting bool) {
 	if !resting && w.reads != nil {
 		w.reads(ctx)
 	}
 	w.resting.Store(resting)
 }
 
-func (w *led) able() error {
+func (w *leadWorker) able() error {
 	if w.disabled.Load() {
 		return errors.New("the store is away")
 	}
 	return nil
 }
 
-func ledWorker(t *testing.T, url, store string, change ...func(*led)) *led {
+func startLeadWorker(t *testing.T, url, store string, change ...func(*leadWorker)) *leadWorker {
 	t.Helper()
 	nc, err := Connect(t.Context(), ConnectConfig{URL: url, Name: t.Name(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	w := &led{nc: nc}
+	w := &leadWorker{nc: nc}
 	for _, f := range change {
 		f(w)
 	}
@@ -81,15 +81,15 @@ func ledWorker(t *testing.T, url, store string, change ...func(*led)) *led {
 	return w
 }
 
-func ledWorkers(t *testing.T, url string, n int) (all []*led) {
+func startLeadWorkers(t *testing.T, url string, n int) (all []*leadWorker) {
 	for range n {
-		all = append(all, ledWorker(t, url, "db"))
+		all = append(all, startLeadWorker(t, url, "db"))
 	}
 	return all
 }
 
-// deciding waits until those of the workers decide, and no others.
-func deciding(t *testing.T, all []*led, want ...int) {
+// waitForDeciders waits until exactly the wanted workers decide.
+func waitForDeciders(t *testing.T, all []*leadWorker, want ...int) {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("of %d workers %v decide", len(all), want), func() bool {
 		var who []int
@@ -105,8 +105,8 @@ func deciding(t *testing.T, all []*led, want ...int) {
 func TestOfSeveralWorkersOneDecides(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	all := ledWorkers(t, url, 3)
-	deciding(t, all, 0)
+	all := startLeadWorkers(t, url, 3)
+	waitForDeciders(t, all, 0)
 	nc := dial(t, url)
 	for range 100 {
 		ask(t, nc, limits.SubjectConsume, hot)
@@ -139,7 +139,7 @@ func TestOfSeveralWorkersOneDecides(t *testing.T) {
 	}
 }
 
-// infos asks the services on a server what they are, until n have answered at a time.
+// infos asks the services on a server for their info, until n answer at the same time.
 func infos(t *testing.T, nc *nats.Conn, n int) (all []micro.Info) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
@@ -167,9 +167,9 @@ func infos(t *testing.T, nc *nats.Conn, n int) (all []micro.Info) {
 	return nil
 }
 
-// asking asks without a pause until the test ends or end is called, which gives how many had no
-// answer.
-func asking(t *testing.T, url string) (end func() []error) {
+// askContinuously sends requests without a pause until the test ends or end is called, which
+// returns the errors of those that had no answer.
+func askContinuously(t *testing.T, url string) (end func() []error) {
 	nc := dial(t, url)
 	stop := make(chan struct{})
 	var done sync.WaitGroup
@@ -192,9 +192,9 @@ func asking(t *testing.T, url string) (end func() []error) {
 func TestAWorkerThatStopsHandsOver(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	all := ledWorkers(t, url, 3)
-	deciding(t, all, 0)
-	end := asking(t, url)
+	all := startLeadWorkers(t, url, 3)
+	waitForDeciders(t, all, 0)
+	end := askContinuously(t, url)
 	for i := range 2 {
 		if err := all[i].Stop(t.Context()); err != nil {
 			t.Fatal(err)
@@ -206,7 +206,7 @@ func TestAWorkerThatStopsHandsOver(t *testing.T) {
 			}
 		}
 	}
-	deciding(t, all, 2)
+	waitForDeciders(t, all, 2)
 	if failed := end(); failed != nil {
 		t.Errorf("%d requests had no answer, the first: %v", len(failed), failed[0])
 	}
@@ -215,11 +215,11 @@ func TestAWorkerThatStopsHandsOver(t *testing.T) {
 	}
 }
 
-// A worker that nobody stands by for ends at once.
+// A worker for which nobody stands by stops at once.
 func TestALoneWorkerHandsOverToNobody(t *testing.T) {
 	t.Parallel()
-	w := ledWorker(t, testenv.NATS(t).ClientURL(), "db")
-	deciding(t, []*led{w}, 0)
+	w := startLeadWorker(t, testenv.NATS(t).ClientURL(), "db")
+	waitForDeciders(t, []*leadWorker{w}, 0)
 	if began := time.Now(); w.Stop(t.Context()) != nil || time.Since(began) >= handOverTimeout {
 		t.Errorf("the stop took %s", time.Since(began))
 	}
@@ -228,8 +228,8 @@ func TestALoneWorkerHandsOverToNobody(t *testing.T) {
 func TestAWorkerThatDiesIsReplacedByOne(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	all := ledWorkers(t, url, 3)
-	deciding(t, all, 0)
+	all := startLeadWorkers(t, url, 3)
+	waitForDeciders(t, all, 0)
 	all[0].nc.Close()
 	all = all[1:]
 	for all[0].Deciding() == all[1].Deciding() { // until all but one stand by again
@@ -241,17 +241,17 @@ func TestAWorkerThatDiesIsReplacedByOne(t *testing.T) {
 	}
 }
 
-// strange is somebody else who tells workers to stand by.
-type strange struct {
+// impostor is somebody else who tells workers to stand by.
+type impostor struct {
 	sub    *nats.Subscription
 	after  atomic.Int64 // how long an answer takes
 	asked  atomic.Int64 // how often one asked that decides
 	silent atomic.Bool
 }
 
-func newStrange(t *testing.T, url, subject string) *strange {
+func newImpostor(t *testing.T, url, subject string) *impostor {
 	t.Helper()
-	nc, s := dial(t, url), new(strange)
+	nc, s := dial(t, url), new(impostor)
 	var err error
 	s.sub, err = nc.Subscribe(subject, func(m *nats.Msg) {
 		if s.silent.Load() {
@@ -272,25 +272,25 @@ func newStrange(t *testing.T, url, subject string) *strange {
 	return s
 }
 
-// TestAWorkerThatHangsIsReplacedByAll: one that is stopped, and connected, still has its part of
-// the requests, which is smaller when all others decide.
+// TestAWorkerThatHangsIsReplacedByAll: a process that is stopped, and still connected, gets its
+// share of the requests. The share is smaller if all others decide.
 func TestAWorkerThatHangsIsReplacedByAll(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	all := ledWorkers(t, url, 2)
-	deciding(t, all, 0)
-	other := newStrange(t, url, all[0].lead.subject())
-	deciding(t, all)
+	all := startLeadWorkers(t, url, 2)
+	waitForDeciders(t, all, 0)
+	other := newImpostor(t, url, all[0].lead.subject())
+	waitForDeciders(t, all)
 	other.silent.Store(true)
-	deciding(t, all, 0, 1)
+	waitForDeciders(t, all, 0, 1)
 	time.Sleep(2 * decidingAskInterval)
-	deciding(t, all, 0, 1)
+	waitForDeciders(t, all, 0, 1)
 	other.silent.Store(false)
-	deciding(t, all)
+	waitForDeciders(t, all)
 
 	// When it is gone for good nothing is left to be shared.
 	other.silent.Store(true)
-	deciding(t, all, 0, 1)
+	waitForDeciders(t, all, 0, 1)
 	if err := other.sub.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
@@ -300,9 +300,9 @@ func TestAWorkerThatHangsIsReplacedByAll(t *testing.T) {
 func TestAWorkerDecidesBesideOneThatIsSlow(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	all := ledWorkers(t, url, 2)
-	other := newStrange(t, url, all[0].lead.subject())
-	deciding(t, all)
+	all := startLeadWorkers(t, url, 2)
+	other := newImpostor(t, url, all[0].lead.subject())
+	waitForDeciders(t, all)
 	decides := func() bool { return all[0].Deciding() || all[1].Deciding() }
 	for begin := time.Now(); ; {
 		other.after.Store(int64(2 * slowAnswer))
@@ -324,15 +324,15 @@ func TestAWorkerDecidesBesideOneThatIsSlow(t *testing.T) {
 func TestAWorkerWithoutAStoreHandsOver(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	all := ledWorkers(t, url, 2)
-	deciding(t, all, 0)
-	end := asking(t, url)
+	all := startLeadWorkers(t, url, 2)
+	waitForDeciders(t, all, 0)
+	end := askContinuously(t, url)
 	all[0].disabled.Store(true)
-	deciding(t, all, 1)
+	waitForDeciders(t, all, 1)
 	all[1].disabled.Store(true) // then it does not matter who answers without it
-	deciding(t, all, 0, 1)
+	waitForDeciders(t, all, 0, 1)
 	all[0].disabled.Store(false)
-	deciding(t, all, 0)
+	waitForDeciders(t, all, 0)
 	if failed := end(); failed != nil {
 		t.Errorf("%d requests had no answer, the first: %v", len(failed), failed[0])
 	}
@@ -341,18 +341,18 @@ func TestAWorkerWithoutAStoreHandsOver(t *testing.T) {
 func TestWorkersOfOtherStoresDecide(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	all := []*led{ledWorker(t, url, "one"), ledWorker(t, url, "another")}
+	all := []*leadWorker{startLeadWorker(t, url, "one"), startLeadWorker(t, url, "another")}
 	time.Sleep(2 * decidingAskInterval)
-	deciding(t, all, 0, 1)
+	waitForDeciders(t, all, 0, 1)
 }
 
-// TestAReturnOfTheServerLeavesOneWorkerDeciding: all of them lose it at once, and come back in any
+// TestAReturnOfTheServerLeavesOneWorkerDeciding: all workers lose it at once, and come back in any
 // order.
 func TestAReturnOfTheServerLeavesOneWorkerDeciding(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATSServer(t)
-	all := ledWorkers(t, server.URL, 3)
-	deciding(t, all, 0)
+	all := startLeadWorkers(t, server.URL, 3)
+	waitForDeciders(t, all, 0)
 	server.Kill()
 	server.Start()
 	nc := dial(t, server.URL)
@@ -363,15 +363,15 @@ func TestAReturnOfTheServerLeavesOneWorkerDeciding(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	deciding(t, all, 0)
+	waitForDeciders(t, all, 0)
 }
 
-// TestWhatIsNoQuestionIsNotAnswered: whoever may publish there could have a worker publish anywhere
-// else.
-func TestWhatIsNoQuestionIsNotAnswered(t *testing.T) {
+// TestInvalidQuestionsAreNotAnswered: otherwise anybody who may publish there could have a worker
+// publish anywhere.
+func TestInvalidQuestionsAreNotAnswered(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	w := ledWorker(t, url, "db")
+	w := startLeadWorker(t, url, "db")
 	nc := dial(t, url)
 	reply := subjectLeadAnswers + "me.1"
 	sub, err := nc.SubscribeSync(">")

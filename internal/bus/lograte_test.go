@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestALineThatComesAgainIsCounted: the log tells of each text at once, and then at times, and how often.
+// TestALineThatComesAgainIsCounted: each text is logged at once, and then at intervals with a
+// count.
 func TestALineThatComesAgainIsCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,8 +12,9 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// BenchmarkDenied is what a worker does for a denial from memory, apart from NATS: it reads the request, decides, counts and
-// writes the answer. With many keys it waits for memory, mostly.
+// BenchmarkDenied is the work of a worker for a denial from memory, without NATS: it reads the
+// request, decides, counts and writes the answer. With many keys most of the time is spent waiting
+// for memory.
 func BenchmarkDenied(b *testing.B) {
 	for _, keys := range []int{1, 10_000} {
 		b.Run(strconv.Itoa(keys), func(b *testing.B) {

@@ -20,17 +20,17 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// second bounds what is not answered.
-func second(t *testing.T, act func(ctx context.Context) error) error {
+// withinASecond bounds a call that is never answered.
+func withinASecond(t *testing.T, act func(ctx context.Context) error) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	return act(ctx)
 }
 
-// mute makes a stream and takes its folder away from under the server, which says nothing to its publishers then, as with a full
-// disk.
-func mute(t *testing.T, s *server.Server, nc *nats.Conn, cfg jetstream.StreamConfig) {
+// breakStream creates a stream and removes its folder from under the server, which then does not
+// answer publishers, as when the disk is full.
+func breakStream(t *testing.T, s *server.Server, nc *nats.Conn, cfg jetstream.StreamConfig) {
 	t.Helper()
 	js := testenv.JetStream(t, nc)
 	if err := ensureStream(t.Context(), js, cfg); err != nil {
@@ -41,7 +41,7 @@ func mute(t *testing.T, s *server.Server, nc *nats.Conn, cfg jetstream.StreamCon
 		t.Fatal(err)
 	}
 	for range 200 { // until the server needs another file
-		if second(t, func(ctx context.Context) error {
+		if withinASecond(t, func(ctx context.Context) error {
 			_, err := js.Publish(ctx, cfg.Subjects[0], make([]byte, maxMessage-1000))
 			return err
 		}) != nil {
@@ -51,13 +51,13 @@ func mute(t *testing.T, s *server.Server, nc *nats.Conn, cfg jetstream.StreamCon
 	t.Fatal("the server acknowledges what it cannot write")
 }
 
-// TestWhatAServerCannotWriteIsTold to whoever publishes: the log would tell of a deadline alone.
-func TestWhatAServerCannotWriteIsTold(t *testing.T) {
+// TestErrorsOfAServerThatCannotWriteAreExplained: otherwise the log would show a deadline alone.
+func TestErrorsOfAServerThatCannotWriteAreExplained(t *testing.T) {
 	t.Parallel()
 	s := testenv.NATS(t)
 	nc := dial(t, s.ClientURL())
-	mute(t, s, nc, eventStream())
-	mute(t, s, nc, alertStream())
+	breakStream(t, s, nc, eventStream())
+	breakStream(t, s, nc, alertStream())
 	relay, err := NewRelay(RelayConfig{Conn: nc, Outbox: &fakeOutbox{}, Logger: slog.New(slog.DiscardHandler),
 		Origin: Origin{"https://limits.example.com", "http://h/schemas"}})
 	if err != nil {
@@ -76,7 +76,7 @@ func TestWhatAServerCannotWriteIsTold(t *testing.T) {
 			return channel.Send(ctx, &alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)})
 		},
 	} {
-		err := second(t, publish)
+		err := withinASecond(t, publish)
 		if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "whether its disk is full") {
 			t.Errorf("the error is %v, want %s…", err, want)
 		}

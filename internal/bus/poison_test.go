@@ -57,8 +57,9 @@ func TestPoisonIsKeptAndEnded(t *testing.T) {
 	}
 }
 
-// TestAReportIsNothingToAlerts, though the consumer is given it, to see what the stream has lost: it is neither put aside, which
-// would look like a failure every day, nor given again and again.
+// TestAReportIsNothingToAlerts. The consumer receives reports only to see what the stream has lost.
+// They are not put aside, which would look like a failure every day, and not delivered again and
+// again.
 func TestAReportIsNothingToAlerts(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
@@ -80,7 +81,8 @@ func TestAReportIsNothingToAlerts(t *testing.T) {
 	}
 }
 
-// TestAFloodOfJunkIsBounded: what anybody may publish neither fills the log nor holds events up while poison cannot be kept.
+// TestAFloodOfJunkIsBounded: while poison cannot be stored, what anybody may publish neither fills
+// the log nor holds up events.
 func TestAFloodOfJunkIsBounded(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
@@ -138,7 +140,7 @@ func TestAFloodOfJunkIsBounded(t *testing.T) {
 	}
 }
 
-// TestOneBadEventHoldsNobodyUp lets the store refuse every batch that has one of two events.
+// TestOneBadEventHoldsNobodyUp: the store refuses every batch that has one of two events.
 func TestOneBadEventHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
@@ -172,8 +174,9 @@ func TestOneBadEventHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// TestStoreThatIsAwayPoisonsNothing refuses more often than an event has tries: everything at first, and then events while it
-// answers otherwise, as often as one event may have that happen.
+// TestStoreThatIsAwayPoisonsNothing: the store fails more often than an event has tries. First it
+// fails for everything, and then, while it answers otherwise, for events as often as one event may
+// fail.
 func TestStoreThatIsAwayPoisonsNothing(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
@@ -195,10 +198,10 @@ func TestStoreThatIsAwayPoisonsNothing(t *testing.T) {
 	}
 }
 
-// TestNothingIsPulledWhileTheStoreIsAway: events would be passed to and fro.
+// TestNothingIsPulledWhileTheStoreIsAway: events would only be passed back and forth.
 func TestNothingIsPulledWhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
-	l := newLossy(t)
+	l := newSmallStream(t)
 	l.publish(3)
 	given := 0
 	l.k.refuse = func(events []alerts.Event) error {
@@ -217,7 +220,8 @@ func TestNothingIsPulledWhileTheStoreIsAway(t *testing.T) {
 	l.pass(3, 0)
 }
 
-// TestAnOutageAmidHalvesGivesAllBack, to whoever has the store again: what is not given back comes after half a minute, here an hour.
+// TestAnOutageAmidHalvesGivesAllBack to whoever has the store again. What is not given back comes
+// after half a minute, here an hour.
 func TestAnOutageAmidHalvesGivesAllBack(t *testing.T) {
 	t.Parallel()
 	for name, refused := range map[string]string{
@@ -226,7 +230,7 @@ func TestAnOutageAmidHalvesGivesAllBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLossy(t)
+			l := newSmallStream(t)
 			cfg := consumerConfig()
 			cfg.AckWait = time.Hour
 			if _, err := l.js.CreateConsumer(t.Context(), limits.EventStream, cfg); err != nil {

@@ -94,10 +94,10 @@ func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 			return nil, badInput("after", "after", "after %s is not the next of a page, or is no policy any more; begin again without it", quoteText([]byte(req.After)))
 		}
 	}
-	for i, told := from, 0; i < len(all) && i < from+req.Max && told < maxPageLimits; i++ {
+	for i, listed := from, 0; i < len(all) && i < from+req.Max && listed < maxPageLimits; i++ {
 		p := &all[i]
 		reply.Policies = append(reply.Policies, policyInfo(p))
-		told += len(p.Limits) * (1 + len(p.Tiers) + len(p.Schedule))
+		listed += len(p.Limits) * (1 + len(p.Tiers) + len(p.Schedule))
 	}
 	if end := from + len(reply.Policies); end < len(all) && end > 0 {
 		reply.Next = all[end-1].Name

@@ -55,18 +55,18 @@ func keeperOf(t *testing.T, text string) *policy.Keeper {
 	return k
 }
 
-// withPolicies serves the file over a real engine.
+// withPolicies serves the policy file over a real engine.
 func withPolicies(t *testing.T) *nats.Conn {
 	t.Helper()
-	return serveOver(t, keeper(t), file(t))
+	return serveOver(t, keeper(t), sqliteStore(t))
 }
 
-func file(t *testing.T) engine.Store {
+func sqliteStore(t *testing.T) engine.Store {
 	t.Helper()
 	return eachstore.SQLite(t, nil)
 }
 
-func database(t *testing.T) engine.Store {
+func postgresStore(t *testing.T) engine.Store {
 	t.Helper()
 	store := eachstore.Postgres(t, testenv.Postgres(t))
 	return store
@@ -94,10 +94,11 @@ func decideOver(t *testing.T, nc *nats.Conn, subject, body string) limits.Reply 
 	return r
 }
 
-// TestRequestsForPoliciesThatAreNotThereAreToldOf: they pass without a limit, and whoever forgot --policies should hear of it.
+// TestRequestsForPoliciesThatAreNotThereAreToldOf: they pass without a limit, so the log should
+// tell whoever forgot --policies.
 func TestRequestsForPoliciesThatAreNotThereAreToldOf(t *testing.T) {
 	t.Parallel()
-	log := &journal{}
+	log := &logBuffer{}
 	_, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	for n := range 3 {
 		if m := ask(t, nc, limits.SubjectConsume, fmt.Sprintf(`{"attributes":{"user":"%d"}}`, n)); !strings.Contains(string(m.Data), `"allowed":true`) {
@@ -213,7 +214,7 @@ func TestAdminPolicies(t *testing.T) {
 	}
 }
 
-// TestAdminPoliciesTellsAllOfALimit: what its tiers and times make of it, too.
+// TestAdminPoliciesTellsAllOfALimit, with what its tiers and times make of it.
 func TestAdminPoliciesTellsAllOfALimit(t *testing.T) {
 	t.Parallel()
 	nc := serveOver(t, keeperOf(t, `policies:
@@ -225,7 +226,7 @@ func TestAdminPoliciesTellsAllOfALimit(t *testing.T) {
     schedule:
       - {from: "22:00", to: "06:00", days: [sat], timezone: Europe/Berlin, factor: 2}
       - {from: "12:00", to: "13:00", timezone: Europe/Berlin, limits: {d: {limit: 60}}}
-`), file(t))
+`), sqliteStore(t))
 	want := `"policies":[{"name":"p","limits":[` +
 		`{"name":"m","key":"k:{user}","limit":10,"window":"1m","algorithm":"token_bucket","burst":5,"consistency":"leased"},` +
 		`{"name":"d","key":"k:{user}","limit":50,"window":"day","timezone":"Europe/Berlin","anchor":"first_use"}],` +
@@ -240,7 +241,7 @@ func TestAdminPoliciesTellsAllOfALimit(t *testing.T) {
 	}
 }
 
-// TestPagesOfPoliciesFitAMessage: tiers make much of a policy.
+// TestPagesOfPoliciesFitAMessage: tiers make a policy large.
 func TestPagesOfPoliciesFitAMessage(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
@@ -252,7 +253,7 @@ func TestPagesOfPoliciesFitAMessage(t *testing.T) {
 		}
 		text.WriteString("}}\n")
 	}
-	nc := serveOver(t, keeperOf(t, text.String()), file(t))
+	nc := serveOver(t, keeperOf(t, text.String()), sqliteStore(t))
 	pages, policies := 0, 0
 	for after := ""; pages == 0 || after != ""; pages++ {
 		var page limits.Policies
@@ -267,12 +268,12 @@ func TestPagesOfPoliciesFitAMessage(t *testing.T) {
 	}
 }
 
-// TestADayFromTheFirstUseIsNotToday tries denials of the store and of memory.
+// TestADayFromTheFirstUseIsNotToday, in denials from the store and from memory.
 func TestADayFromTheFirstUseIsNotToday(t *testing.T) {
 	t.Parallel()
 	nc := serveOver(t, keeperOf(t, "policies:\n  - name: p\n    message: \"{used} {window}\"\n    limits:\n"+
 		"      - {name: h, key: p, limit: 1, window: hour, anchor: first_use}\n"+
-		"      - {name: m, key: p, limit: 9, window: month, anchor: first_use}\n"), file(t))
+		"      - {name: m, key: p, limit: 9, window: month, anchor: first_use}\n"), sqliteStore(t))
 	for body, want := range map[string]string{
 		`{"key":"a","limit":1,"window":"day","anchor":"first_use"}`: "1 of 1 used in a day; try again in ",
 		`{"policy":"p"}`: "1 in an hour",
@@ -286,7 +287,7 @@ func TestADayFromTheFirstUseIsNotToday(t *testing.T) {
 	}
 }
 
-// TestAnIDSurvivesAReload: the same request is the same, whatever its policy has become.
+// TestAnIDSurvivesAReload: the same request counts as the same even if its policy has changed.
 func TestAnIDSurvivesAReload(t *testing.T) {
 	t.Parallel()
 	set := func(limit int) *policy.Keeper {
@@ -313,16 +314,19 @@ func TestAnIDSurvivesAReload(t *testing.T) {
 	}
 }
 
-// changing are policies that a test replaces while they are asked.
-type changing struct{ atomic.Pointer[policy.Keeper] }
+// swappablePolicies are policies that a test replaces while they are used.
+type swappablePolicies struct{ atomic.Pointer[policy.Keeper] }
 
-func (c *changing) Resolve(q policy.Question) (policy.Resolved, error) { return c.Load().Resolve(q) }
-func (c *changing) Report() policy.Report                              { return c.Load().Report() }
+func (c *swappablePolicies) Resolve(q policy.Question) (policy.Resolved, error) {
+	return c.Load().Resolve(q)
+}
+func (c *swappablePolicies) Report() policy.Report { return c.Load().Report() }
 
-// TestAnIDIsAnsweredOnceWhateverThePolicyBecomes also where there is no limit, or nobody can tell any more which there are.
+// TestAnIDIsAnsweredOnceWhateverThePolicyBecomes, even if it has no limit any more, or the policy
+// is gone.
 func TestAnIDIsAnsweredOnceWhateverThePolicyBecomes(t *testing.T) {
 	t.Parallel()
-	for name, store := range map[string]func(*testing.T) engine.Store{"sqlite": file, "postgres": database} {
+	for name, store := range map[string]func(*testing.T) engine.Store{"sqlite": sqliteStore, "postgres": postgresStore} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			answersOnce(t, store(t))
@@ -340,7 +344,7 @@ func answersOnce(t *testing.T, store engine.Store) {
 	named := func(name, limits string) *policy.Keeper {
 		return keeperOf(t, "attributes: [user, ip]\npolicies:\n  - {name: "+name+", limits: "+limits+"}\n")
 	}
-	var policies changing
+	var policies swappablePolicies
 	nc := serveOver(t, &policies, store)
 	for i, c := range []struct {
 		name string

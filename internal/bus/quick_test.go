@@ -11,8 +11,9 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// both reads data both ways: quick gives the question or nil, and strict too.
-func both(d *decoder, data []byte) (quick, strict *parsedRequest, err error) {
+// readBothWays reads data both ways. quick is nil if the quick path gives up, and strict if the
+// data is refused.
+func readBothWays(d *decoder, data []byte) (quick, strict *parsedRequest, err error) {
 	read := func(read func(p *parser) bool) *parsedRequest {
 		p := d.parsers.New().(*parser)
 		p.reset()
@@ -29,7 +30,7 @@ func both(d *decoder, data []byte) (quick, strict *parsedRequest, err error) {
 	return quick, strict, err
 }
 
-// quickBodies are read quickly.
+// quickBodies are read by the quick path.
 var quickBodies = []string{
 	hot, items(1), items(limits.MaxLimits),
 	" {\t\"key\" :\"a b\"\n,\"limit\": 1000000000\r, \"window\" : \"1m\" } ",
@@ -40,7 +41,7 @@ var quickBodies = []string{
 	`{"id":"only"}`,
 }
 
-// slowBodies are left to the reader, whether it takes them or not.
+// slowBodies are left to the strict reader, whether it accepts them or not.
 var slowBodies = []string{
 	``, `{`, `{}`, `{"key":"a"`, `{"key":"a",}`, `{"key" "a"}`, `{"key":a}`, `{"limit":}`, `[]`, hot + `x`, hot + "\x00", "\xef\xbb\xbf" + hot,
 	with(`"key":"b"`), with(`"cost":1,"cost":1`), with(`"id":"x","id":"x"`), with(`"timezone":"UTC","timezone":"UTC"`),
@@ -58,18 +59,18 @@ var slowBodies = []string{
 func TestQuick(t *testing.T) {
 	d := testDecoder(t)
 	for _, body := range quickBodies {
-		if q, _, _ := both(d, []byte(body)); q == nil {
+		if q, _, _ := readBothWays(d, []byte(body)); q == nil {
 			t.Errorf("%s is not read quickly", body)
 		}
 	}
 	for _, body := range slowBodies {
-		if q, _, _ := both(d, []byte(body)); q != nil {
+		if q, _, _ := readBothWays(d, []byte(body)); q != nil {
 			t.Errorf("%s is read quickly, as %+v", body, q)
 		}
 	}
 }
 
-// FuzzQuick holds that what is read quickly is read strictly as the same question.
+// FuzzQuick: what the quick path reads, the strict reader reads as the same request.
 func FuzzQuick(f *testing.F) {
 	for _, bodies := range [][]string{quickBodies, slowBodies} {
 		for _, body := range bodies {
@@ -78,15 +79,15 @@ func FuzzQuick(f *testing.F) {
 	}
 	d := testDecoder(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		q, strict, err := both(d, data)
+		q, strict, err := readBothWays(d, data)
 		if q != nil && (err != nil || !reflect.DeepEqual(q, strict)) {
 			t.Fatalf("%q\n quick  %+v\n strict %+v, error %v", data, q, strict, err)
 		}
 	})
 }
 
-// TestQuickTakesWhatClientsSend generates requests as the Go client writes them: every one of forms 1 and 2 in plain
-// ASCII is read quickly, and as the reader does.
+// TestQuickTakesWhatClientsSend generates requests as the Go client writes them. The quick path
+// reads every request of forms 1 and 2 in plain ASCII, with the result of the strict reader.
 func TestQuickTakesWhatClientsSend(t *testing.T) {
 	d := testDecoder(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -102,7 +103,7 @@ func TestQuickTakesWhatClientsSend(t *testing.T) {
 		if err := e.Encode(r); err != nil {
 			t.Fatal(err)
 		}
-		q, strict, err := both(d, []byte(b.String()))
+		q, strict, err := readBothWays(d, []byte(b.String()))
 		if err != nil || q == nil || !reflect.DeepEqual(q, strict) {
 			t.Fatalf("%s\n quick  %+v\n strict %+v, error %v", b.String(), q, strict, err)
 		}

@@ -234,6 +234,7 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 	futures := make([]jetstream.PubAckFuture, 0, len(events))
 	ids := make([]string, 0, len(events))
 	var errs []error
+	// fail keeps an error, unless the event alone is to blame, which is then set aside.
 	fail := func(act, id string, err error, remedy string) {
 		if err = fmt.Errorf("%s event %s: %w", act, id, err); remedy == "" || !r.setAside(id, err, remedy) {
 			errs = append(errs, err)
@@ -288,10 +289,13 @@ func sizeRemedy(err error) string {
 // setAside notes that an event is refused because of what it is, and reports whether there was room
 // to.
 func (r *Relay) setAside(id string, err error, remedy string) bool {
-	if _, known := r.setAsideUntil[id]; !known && len(r.setAsideUntil) == maxRefused {
-		return false
-	} else if !known && len(r.unsaved) < maxRefused {
-		r.unsaved = append(r.unsaved, id)
+	if _, known := r.setAsideUntil[id]; !known {
+		if len(r.setAsideUntil) == maxRefused {
+			return false
+		}
+		if len(r.unsaved) < maxRefused {
+			r.unsaved = append(r.unsaved, id)
+		}
 	}
 	r.refusal.Tried(err, "mend", remedy)
 	r.setAsideUntil[id] = time.Now().Add(refusedRetry)

@@ -59,7 +59,7 @@ func (o *fakeOutbox) RefuseEvents(_ context.Context, ids []string) error {
 	return nil
 }
 
-// noted gives those that were refused, each once, in order.
+// noted returns the events that were marked as refused, each once, in order.
 func (o *fakeOutbox) noted() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -227,7 +227,8 @@ func TestStopDrainsTheOutbox(t *testing.T) {
 	}
 }
 
-// TestEventsSurviveAKilledServer kills NATS in the middle; nothing is lost, and all is there soon after.
+// TestEventsSurviveAKilledServer kills NATS in the middle. Nothing is lost, and all events arrive
+// soon after.
 func TestEventsSurviveAKilledServer(t *testing.T) {
 	server := testenv.NATSServer(t)
 	nc, err := Connect(t.Context(), ConnectConfig{URL: server.URL, Name: "relay", Logger: slog.New(slog.DiscardHandler)})
@@ -307,7 +308,8 @@ func TestRelayConfigIsChecked(t *testing.T) {
 	}
 }
 
-// TestEventsThatAreTooLargeHoldNothingUp has more of them than are published at a time, and then has room for them.
+// TestEventsThatAreTooLargeHoldNothingUp has more of them than are published at a time, and then
+// makes room for them.
 func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -336,7 +338,7 @@ func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
 				}
 				box.add(e)
 			}
-			log := &journal{}
+			log := &logBuffer{}
 			runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
 			stored(t, nc, small)
 			if n := box.backlog(); n != large {
@@ -352,12 +354,12 @@ func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
 	}
 }
 
-// TestAnotherStreamKeepsNoEvents: what it acknowledges no alerter would ever be given.
+// TestAnotherStreamKeepsNoEvents: no alerter would ever receive what another stream acknowledges.
 func TestAnotherStreamKeepsNoEvents(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := testenv.JetStream(t, nc)
-	box, log := &fakeOutbox{}, &journal{}
+	box, log := &fakeOutbox{}, &logBuffer{}
 	box.add(exceeded(1))
 	r, _ := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	stored(t, nc, 1)
@@ -387,11 +389,12 @@ func TestAnotherStreamKeepsNoEvents(t *testing.T) {
 	drained(t, box)
 }
 
-// TestEventsOfAnotherReleaseHoldNothingUp: a worker that does not know their type leaves them to those that do.
+// TestEventsOfAnotherReleaseHoldNothingUp: a worker that does not know their type leaves them to
+// those that do.
 func TestEventsOfAnotherReleaseHoldNothingUp(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
-	box, log := &fakeOutbox{}, &journal{}
+	box, log := &fakeOutbox{}, &logBuffer{}
 	for n := range 10 {
 		e := exceeded(n)
 		e.Type = "limits.new"
@@ -409,7 +412,7 @@ func TestEventsOfAnotherReleaseHoldNothingUp(t *testing.T) {
 	}
 }
 
-// TestStopDrainsBehindWhatIsRefused, of which there is more than is published at a time.
+// TestStopDrainsBehindWhatIsRefused: more events are refused than are published at a time.
 func TestStopDrainsBehindWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.MaxPayload = 1000 }).ClientURL())

@@ -12,8 +12,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestRepeatsAskTheSame holds that a decoder which has seen much reads each request as one that has seen nothing.
-func TestRepeatsAskTheSame(t *testing.T) {
+// TestCachedRequestsDecodeTheSame: a decoder with a full cache reads each request as a new one
+// does.
+func TestCachedRequestsDecodeTheSame(t *testing.T) {
 	bodies := []string{
 		hot, hot + " ", with(`"cost":3`), with(`"consistency":"leased"`), with(`"id":"x"`), with(`"cost":0`), items(1), items(2),
 		items(limits.MaxLimits), `{"\u006bey":"é","limit":1,"window":"day","timezone":"Europe/Berlin"}`,
@@ -40,13 +41,13 @@ func TestRepeatsAskTheSame(t *testing.T) {
 	})
 }
 
-// TestRepeatsKeepWhatComesTwiceRunning looks at what is remembered, and what comes back.
-func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
+// TestRequestsAreCachedWhenTheyComeTwiceInARow checks what is cached, and what a lookup returns.
+func TestRequestsAreCachedWhenTheyComeTwiceInARow(t *testing.T) {
 	d := testDecoder(t)
 	var ref *engine.Ref
 	for i, known := range []bool{false, false, true, true} {
 		data := []byte(hot)
-		if got := found(d, data); got != known {
+		if got := isCached(d, data); got != known {
 			t.Fatalf("before request %d it is known: %t, want %t", i+1, got, known)
 		}
 		var r engine.Request
@@ -68,14 +69,14 @@ func TestRepeatsKeepWhatComesTwiceRunning(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if found(d, []byte(body)) {
+		if isCached(d, []byte(body)) {
 			t.Errorf("%s is remembered", body)
 		}
 	}
 }
 
-// found tells whether a body is remembered.
-func found(d *decoder, data []byte) bool {
+// isCached reports whether a body is in the cache.
+func isCached(d *decoder, data []byte) bool {
 	at := d.cache.locate(data)
 	at.search(data)
 	return at.hit != nil

@@ -10,10 +10,11 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestABacklogOfAReplicatedStreamIsTaken has more events wait than one pull brings. A pull whose messages are lost on the way is
-// repeated after [ackWait].
+// TestABacklogOfAReplicatedStreamIsTaken: more events wait than one pull brings. If messages of a
+// pull were lost, they would come again only after [ackWait].
 //
-// It runs alone, since three servers that wait for processors elect leaders for long.
+// It does not run in parallel, since three servers that wait for the processor take long to elect
+// leaders.
 func TestABacklogOfAReplicatedStreamIsTaken(t *testing.T) {
 	nc := dial(t, testenv.NATSCluster(t)[0].ClientURL())
 	js := testenv.JetStream(t, nc, jetstream.WithDefaultTimeout(time.Minute))

@@ -65,7 +65,7 @@ func readers(t *testing.T) map[string]func(data []byte) error {
 	}
 }
 
-// verdicts gives what a schema says of a body.
+// verdicts returns a function that validates a body by a schema.
 func verdicts(t *testing.T, name string) func(body string) error {
 	t.Helper()
 	data, err := fs.ReadFile(schemas.FS, name)
@@ -93,7 +93,7 @@ func verdicts(t *testing.T, name string) func(body string) error {
 	}
 }
 
-// TestSchemasSayWhatIsTaken: these bodies are good or bad, for the schema as for the service.
+// TestSchemasSayWhatIsTaken: the schema and the service agree that these bodies are valid or not.
 func TestSchemasSayWhatIsTaken(t *testing.T) {
 	t.Parallel()
 	long := func(n int) string { return strings.Repeat("a", n) }
@@ -186,8 +186,9 @@ func TestSchemasSayWhatIsTaken(t *testing.T) {
 	}
 }
 
-// TestSchemasAgreeWithTheService: around a good body, whatever a field is and whatever two fields are together, schema and
-// service are of one mind. The service may refuse more only where a schema cannot say it.
+// TestSchemasAgreeWithTheService: for variants of a valid body, with any field or any two fields
+// changed, the schema and the service agree. The service may refuse more only if a schema cannot
+// express it.
 func TestSchemasAgreeWithTheService(t *testing.T) {
 	t.Parallel()
 	all := readers(t)
@@ -235,13 +236,13 @@ func TestSchemasAgreeWithTheService(t *testing.T) {
 	}
 }
 
-// soon is a moment that is to come, in Unix milliseconds.
+// soon is a time in the future, in Unix milliseconds.
 func soon() string {
 	b, _ := json.Marshal(time.Now().Add(time.Hour).UnixMilli())
 	return string(b)
 }
 
-// attributes are n of them.
+// attributes are n attributes.
 func attributes(n int) map[string]any {
 	m := map[string]any{}
 	for i := range n {
@@ -250,7 +251,8 @@ func attributes(n int) map[string]any {
 	return m
 }
 
-// around gives the body, and it with each field and each two fields of the schema changed in many ways.
+// around returns the body, and variants with each field and each two fields of the schema changed
+// in many ways.
 func around(t *testing.T, name, body string) (bodies []string) {
 	t.Helper()
 	data, err := fs.ReadFile(schemas.FS, name)

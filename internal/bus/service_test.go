@@ -21,7 +21,8 @@ import (
 	"github.com/seed503877ad/limits/schemas"
 )
 
-// TestASubscriptionTooManyEndsTheStart: a service that is not heard would seem to be ready.
+// TestASubscriptionTooManyEndsTheStart: otherwise a service without subscriptions would seem to be
+// ready.
 func TestASubscriptionTooManyEndsTheStart(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t, func(o *server.Options) { o.MaxSubs = 10 }).ClientURL())
@@ -64,7 +65,7 @@ func TestReplies(t *testing.T) {
 
 var errFull = errors.New("secret path")
 
-// TestEngineErrors tells each error of the engine, whether Submit or Done brings it.
+// TestEngineErrors: each error of the engine, from Submit or from Done.
 func TestEngineErrors(t *testing.T) {
 	var now error
 	submitFails := false
@@ -154,8 +155,8 @@ func TestStatusListReset(t *testing.T) {
 	}
 }
 
-// TestReadsAreBounded takes the last room for status and for admin's reads, and sees the next of each refused at once, but not a
-// settle, which has room of its own.
+// TestReadsAreBounded takes the last slot for status and for admin's reads. The next of each is
+// refused at once. A settle is not, because it has slots of its own.
 func TestReadsAreBounded(t *testing.T) {
 	e := &fakeEngine{submit: allowing, block: make(chan struct{}), entered: make(chan struct{}, 1)}
 	s, nc := serve(t, e)
@@ -192,8 +193,9 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 }
 
-// TestAnswersAreOfTheirRequests holds a thousand requests, answers them out of order from several goroutines while
-// others are answered at once, and sees each answer tell its own key and cost.
+// TestAnswersAreOfTheirRequests holds a thousand requests and answers them out of order from
+// several goroutines, while others are answered at once. Each answer has the key and cost of its
+// request.
 func TestAnswersAreOfTheirRequests(t *testing.T) {
 	held := make(chan *engine.Request, 1000)
 	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
@@ -244,7 +246,7 @@ func TestAnswersAreOfTheirRequests(t *testing.T) {
 	close(held)
 }
 
-// TestStopAnswersEverything stops under load: whatever reached the service is answered.
+// TestStopAnswersEverything stops under load: every request that reached the service is answered.
 func TestStopAnswersEverything(t *testing.T) {
 	held := make(chan *engine.Request, 1000)
 	s, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { held <- r; return nil }})
@@ -305,7 +307,7 @@ func TestStopSaysWhatIsUnanswered(t *testing.T) {
 }
 
 func TestMessageWithoutReplyIsIgnored(t *testing.T) {
-	log := new(journal)
+	log := new(logBuffer)
 	s, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { t.Error("submitted"); return nil }},
 		func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	for range 1000 {
@@ -327,7 +329,8 @@ func TestMessageWithoutReplyIsIgnored(t *testing.T) {
 	}
 }
 
-// TestAnswersGoToInboxesAlone holds that no asker has the service publish where events and the server's own subjects are.
+// TestAnswersGoToInboxesAlone: no caller can make the service publish to subjects of events or of
+// the server.
 func TestAnswersGoToInboxesAlone(t *testing.T) {
 	t.Parallel()
 	for reply, want := range map[string]bool{"_INBOX.a.b": true, "": false, "$JS.API.STREAM.DELETE.LIMITS": false,
@@ -339,7 +342,7 @@ func TestAnswersGoToInboxesAlone(t *testing.T) {
 	}
 }
 
-// TestInfo asks what `nats micro info` asks; every schema named is a file.
+// TestInfo asks what `nats micro info` asks. Every schema that is named is a file.
 func TestInfo(t *testing.T) {
 	_, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.SchemaBase = "http://h/schemas/" })
 	var info micro.Info
@@ -372,8 +375,8 @@ func TestSemver(t *testing.T) {
 	}
 }
 
-// An answer that NATS would not take is an error, not silence.
-func TestAnAnswerThatIsTooLargeIsSaid(t *testing.T) {
+// TestATooLargeReadAnswerIsAnError: the caller gets an error instead of silence.
+func TestATooLargeReadAnswerIsAnError(t *testing.T) {
 	many := make([]engine.Counter, 20_000)
 	for i := range many {
 		many[i] = engine.Counter{CounterID: engine.CounterID{Key: "k", Name: fmt.Sprint("name:", i)},
@@ -386,8 +389,9 @@ func TestAnAnswerThatIsTooLargeIsSaid(t *testing.T) {
 	}
 }
 
-// TestAnAnswerTooLargeForNATSIsToldAsSuch: what was asked for is done, and silence would have it done again.
-func TestAnAnswerTooLargeForNATSIsToldAsSuch(t *testing.T) {
+// TestATooLargeDecisionAnswerIsAnError: the request was charged, and after silence it would be sent
+// again.
+func TestATooLargeDecisionAnswerIsAnError(t *testing.T) {
 	t.Parallel()
 	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
 		r.Done(engine.Decision{Results: []engine.Result{{Key: strings.Repeat("k", 1<<20), Name: "1m"}}}, nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAStopWhileTheServerIsAwayLeavesNothing: nats.go subscribes again to what it drains, and then forgets it, while the server would go on
-// sending this worker its share of the requests.
+// TestAStopWhileTheServerIsAwayLeavesNothing: nats.go subscribes again to what it drains and then
+// forgets it, while the server would go on sending this worker its share of the requests.
 func TestAStopWhileTheServerIsAwayLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATSServer(t)
@@ -36,8 +36,9 @@ func TestAStopWhileTheServerIsAwayLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestAStopThatDoesNotEndTakesNothing: what comes is left to nats.go, which knows who has it.
-func TestAStopThatDoesNotEndTakesNothing(t *testing.T) {
+// TestAnUnfinishedStopTakesNoRequests: what arrives is left to nats.go, which knows which
+// subscription it is for.
+func TestAnUnfinishedStopTakesNoRequests(t *testing.T) {
 	t.Parallel()
 	s, nc := serve(t, &fakeEngine{submit: allowing})
 	other, err := s.cfg.Conn.SubscribeSync(limits.SubjectConsume) // which the stop waits for

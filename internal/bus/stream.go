@@ -131,8 +131,8 @@ const (
 // explainNoRoom says what to do if the server has no room for the stream: it reserves all that the
 // stream may hold when it is created.
 func explainNoRoom(err error, want jetstream.StreamConfig) error {
-	api, is := errors.AsType[*jetstream.APIError](err)
-	if is && (api.ErrorCode == errNoRoomOfAccount || api.ErrorCode == errNoRoomInCluster || api.ErrorCode == errNoRoomOfServer) {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	if ok && (api.ErrorCode == errNoRoomOfAccount || api.ErrorCode == errNoRoomInCluster || api.ErrorCode == errNoRoomOfServer) {
 		return fmt.Errorf("%w: it reserves %d MiB; give NATS more room (max_file_store, a larger disk), or make a smaller one: "+
 			"nats stream add %s --subjects %s --max-bytes SIZE", err, want.MaxBytes>>20, want.Name, strings.Join(want.Subjects, ","))
 	}
@@ -148,7 +148,7 @@ const (
 
 // explainOtherStream says what to do if another stream has the subjects.
 func explainOtherStream(err error) error {
-	if api, is := errors.AsType[*jetstream.APIError](err); is && (api.ErrorCode == errNotTheStream || api.ErrorCode == errSubjectsOverlap) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && (api.ErrorCode == errNotTheStream || api.ErrorCode == errSubjectsOverlap) {
 		return fmt.Errorf("%w: another stream has its subjects; find it and take them from it: nats stream ls --subject SUBJECT", err)
 	}
 	return err

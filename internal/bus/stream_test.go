@@ -16,7 +16,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestStreamOfTheOperatorIsLeftAlone adds only what is missing.
+// TestStreamOfTheOperatorIsLeftAlone: only what is missing is added.
 func TestStreamOfTheOperatorIsLeftAlone(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := testenv.JetStream(t, nc)
@@ -72,7 +72,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// TestAStreamInTheWayIsNamed: with subjects of another one a stream cannot be made, or given them.
+// TestAStreamInTheWayIsNamed: a stream cannot be created with, or given, subjects of another one.
 func TestAStreamInTheWayIsNamed(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
@@ -95,7 +95,8 @@ func TestAStreamInTheWayIsNamed(t *testing.T) {
 	named()
 }
 
-// TestAStreamThatAcknowledgesNothingIsNamed: the outbox would never empty, and the log would tell of a deadline alone.
+// TestAStreamThatAcknowledgesNothingIsNamed: otherwise the outbox would never empty, and the log
+// would show a deadline alone.
 func TestAStreamThatAcknowledgesNothingIsNamed(t *testing.T) {
 	t.Parallel()
 	js := testenv.JetStream(t, dial(t, testenv.NATS(t).ClientURL()))
@@ -109,7 +110,7 @@ func TestAStreamThatAcknowledgesNothingIsNamed(t *testing.T) {
 	}
 }
 
-// TestAStreamThatTakesRequestsIsNamed: it would acknowledge them before a limiter has answered.
+// TestAStreamThatTakesRequestsIsNamed: it would acknowledge requests before a limiter has answered.
 func TestAStreamThatTakesRequestsIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, subject := range []string{"limits.>", "limits.*", "limits.admin.*.*", "limits.admin.reset", "limits.verify"} {
@@ -130,7 +131,8 @@ func TestAStreamThatTakesRequestsIsNamed(t *testing.T) {
 	}
 }
 
-// TestTheStreamBoundsMessages: an alerter has 256 of them in its memory. The largest that are published have room.
+// TestTheStreamBoundsMessages: an alerter holds 256 messages in memory. The largest that are
+// published fit.
 func TestTheStreamBoundsMessages(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
@@ -155,8 +157,8 @@ func TestTheStreamBoundsMessages(t *testing.T) {
 	}
 }
 
-// TestAStreamThatHasNoRoomIsNamed: a server takes for its streams three quarters of what is free on its disk, unless set,
-// and reserves the whole of each.
+// TestAStreamThatHasNoRoomIsNamed: by default a server gives its streams three quarters of what is
+// free on its disk, and reserves the whole of each stream.
 func TestAStreamThatHasNoRoomIsNamed(t *testing.T) {
 	t.Parallel()
 	js := testenv.JetStream(t, dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStreamMaxStore = 512 << 20 }).ClientURL()))

@@ -14,7 +14,7 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// TestAStoreThatFailsReadsIsLoggedOnce, and not for each of thousands of requests.
+// TestAStoreThatFailsReadsIsLoggedOnce, not for each of thousands of requests.
 func TestAStoreThatFailsReadsIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	e := &fakeEngine{submit: allowing, err: fmt.Errorf("read the counters: %w: connection refused", engine.ErrUnavailable)}
@@ -33,7 +33,7 @@ func TestAStoreThatFailsReadsIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestAStoreThatAnswersReadsAgain is told of, too, so that what fails later is told as something new.
+// TestAStoreThatAnswersReadsAgain: the log tells that too, so that a later failure is logged anew.
 func TestAStoreThatAnswersReadsAgain(t *testing.T) {
 	t.Parallel()
 	said := make(chan string, 16)
@@ -54,7 +54,7 @@ func TestAStoreThatAnswersReadsAgain(t *testing.T) {
 	}
 }
 
-// lineWriter hands on each line that is written.
+// lineWriter sends each line that is written to a channel.
 type lineWriter chan<- string
 
 func (w lineWriter) Write(p []byte) (int, error) {
@@ -62,47 +62,49 @@ func (w lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hanging is a store that notes how long each question may take, and gives up as one would that never answers.
-type hanging struct {
+// hangingStore records how long each request may take, and fails as a store does that never
+// answers.
+type hangingStore struct {
 	*fakeEngine
 	*fakeUsage
 	most chan time.Duration
 }
 
-func (h *hanging) hang(ctx context.Context) error {
+func (h *hangingStore) hang(ctx context.Context) error {
 	end, _ := ctx.Deadline()
 	h.most <- time.Until(end)
 	return fmt.Errorf("read: %w: %w", engine.ErrUnavailable, context.DeadlineExceeded)
 }
 
-func (h *hanging) Status(ctx context.Context, _ string) ([]engine.Counter, error) {
+func (h *hangingStore) Status(ctx context.Context, _ string) ([]engine.Counter, error) {
 	return nil, h.hang(ctx)
 }
 
-func (h *hanging) List(ctx context.Context, _ string, _ engine.CounterID, _ int) ([]engine.Counter, bool, error) {
+func (h *hangingStore) List(ctx context.Context, _ string, _ engine.CounterID, _ int) ([]engine.Counter, bool, error) {
 	return nil, false, h.hang(ctx)
 }
 
-func (h *hanging) Reset(ctx context.Context, _ engine.Selection, _ bool) (int64, error) {
+func (h *hangingStore) Reset(ctx context.Context, _ engine.Selection, _ bool) (int64, error) {
 	return 0, h.hang(ctx)
 }
 
-func (h *hanging) Settle(ctx context.Context, _ string, _ int64) (engine.Decision, error) {
+func (h *hangingStore) Settle(ctx context.Context, _ string, _ int64) (engine.Decision, error) {
 	return engine.Decision{}, h.hang(ctx)
 }
 
-func (h *hanging) TopUsage(ctx context.Context, _ usage.TopQuery) ([]usage.Top, error) {
+func (h *hangingStore) TopUsage(ctx context.Context, _ usage.TopQuery) ([]usage.Top, error) {
 	return nil, h.hang(ctx)
 }
 
-func (h *hanging) Traffic(ctx context.Context, _ usage.LogQuery) ([]usage.Traffic, error) {
+func (h *hangingStore) Traffic(ctx context.Context, _ usage.LogQuery) ([]usage.Traffic, error) {
 	return nil, h.hang(ctx)
 }
 
-// TestWhoAsksAStoreThatHangsIsTold before he gives up, and what may go through many rows has longer.
-func TestWhoAsksAStoreThatHangsIsTold(t *testing.T) {
+// TestRequestsToAHangingStoreAreAnsweredInTime: callers get an error before they give up. Requests
+// that may go through many rows have longer.
+func TestRequestsToAHangingStoreAreAnsweredInTime(t *testing.T) {
 	t.Parallel()
-	h := &hanging{&fakeEngine{}, newFakeUsage(), make(chan time.Duration, 1)}
+	h := &hangingStore{&fakeEngine{}, newFakeUsage(), make(chan time.Duration, 1)}
 	_, nc := serve(t, h, func(c *ServiceConfig) { c.UsageLog, c.Usage = h, h })
 	for _, c := range []struct {
 		subject, body string

@@ -20,7 +20,7 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// fakeUsage notes what it is asked and told, and answers with a row of each.
+// fakeUsage records what it gets, and answers with a row of each kind.
 type fakeUsage struct {
 	logged    chan usage.Request
 	malformed chan struct{}
@@ -175,7 +175,8 @@ func TestRequestLog(t *testing.T) {
 	}
 }
 
-// TestManyLinesInOneMessage: each counts by itself, and the log says of the first that is wrong why.
+// TestManyLinesInOneMessage: each counts by itself, and the log says what is wrong with the first
+// bad one.
 func TestManyLinesInOneMessage(t *testing.T) {
 	t.Parallel()
 	f, log := newFakeUsage(), new(bytes.Buffer)
@@ -219,7 +220,7 @@ func TestManyLinesInOneMessage(t *testing.T) {
 	}
 }
 
-// TestFirstMissingFieldIsNamed: the same line gives the same error each time.
+// TestFirstMissingFieldIsNamed: the same line gets the same error each time.
 func TestFirstMissingFieldIsNamed(t *testing.T) {
 	body := ""
 	for _, c := range []struct{ missing, member string }{
@@ -253,7 +254,8 @@ func FuzzLogEntry(f *testing.F) {
 	})
 }
 
-// TestClientsRefuseTheLinesThatAreDropped: nothing answers such a line, so the client has to say what is wrong with it.
+// TestClientsRefuseTheLinesThatAreDropped: such a line gets no answer, so the client has to say
+// what is wrong.
 func TestClientsRefuseTheLinesThatAreDropped(t *testing.T) {
 	t.Parallel()
 	_, nc := serve(t, &fakeEngine{submit: allowing})
