@@ -84,7 +84,7 @@ func publishNoWait(nc *nats.Conn, subject string, data []byte) error {
 	return nc.Publish(subject, data)
 }
 
-// smallAnswer is a size that any server takes on which a limiter works.
+// smallAnswer is a size that every server accepts on which a limiter works at all.
 const smallAnswer = 512
 
 // fits reports whether the server is known to take so many bytes.

@@ -102,8 +102,9 @@ func (e *Embedded) repair() {
 	m.lastError = problem
 	if problem == "" {
 		m.lastLogged = ""
+		return
 	}
-	if problem == "" || !persists {
+	if !persists {
 		return
 	}
 	if err := m.tryWrite(); err != nil {

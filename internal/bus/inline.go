@@ -38,16 +38,16 @@ func (s *Service) installInline() {
 	}
 	handlers := map[string]natsconn.Handler{}
 	var always []string
-	if a := s.current; a.decides && s.cfg.Engine != nil {
-		a.inlineStats = map[string]*inlineStats{}
+	if service := s.current; service.decides && s.cfg.Engine != nil {
+		service.inlineStats = map[string]*inlineStats{}
 		for subject, verb := range engineVerbs {
-			a.inlineStats[subject] = new(inlineStats)
-			handlers[subject] = s.inlineHandler(verb, a.inlineStats[subject])
+			service.inlineStats[subject] = new(inlineStats)
+			handlers[subject] = s.inlineHandler(verb, service.inlineStats[subject])
 		}
-		stats := s.statsHandler(a)
-		for _, name := range [][2]string{{}, {limits.ServiceName}, {limits.ServiceName, a.Info().ID}} {
+		statsHandler := s.statsHandler(service)
+		for _, name := range [][2]string{{}, {limits.ServiceName}, {limits.ServiceName, service.Info().ID}} {
 			subject, _ := micro.ControlSubject(micro.StatsVerb, name[0], name[1]) // the verb is known, so it cannot fail
-			handlers[subject] = stats
+			handlers[subject] = statsHandler
 			always = append(always, subject)
 		}
 	}
@@ -66,22 +66,22 @@ func (s *Service) removeInline() {
 
 // inlineHandler is the handler of a verb. It leaves requests that cannot be answered or read to the
 // endpoint, which reports what is wrong with them.
-func (s *Service) inlineHandler(verb engine.Verb, count *inlineStats) natsconn.Handler {
-	return func(conn *natsconn.Conn, all []natsconn.Message) int {
+func (s *Service) inlineHandler(verb engine.Verb, stats *inlineStats) natsconn.Handler {
+	return func(conn *natsconn.Conn, messages []natsconn.Message) int {
 		var lookups [natsconn.MaxBatch]cacheLookup
-		s.decoder.cache.lookupAll(all, lookups[:])
-		for i := range all {
-			if !answerable(all[i].Reply) || !s.handleInline(conn, verb, &all[i], &lookups[i], count) {
+		s.decoder.cache.lookupAll(messages, lookups[:])
+		for i := range messages {
+			if !answerable(messages[i].Reply) || !s.handleInline(conn, verb, &messages[i], &lookups[i], stats) {
 				return i
 			}
 		}
-		return len(all)
+		return len(messages)
 	}
 }
 
 // handleInline hands one request to the engine. It returns false if the request cannot be read.
-func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Message, lookup *cacheLookup, count *inlineStats) bool {
-	timed := count.requests.Load()%sampleEvery == 0
+func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Message, lookup *cacheLookup, stats *inlineStats) bool {
+	timed := stats.requests.Load()%sampleEvery == 0
 	var begin time.Time
 	if timed {
 		begin = time.Now()
@@ -90,17 +90,17 @@ func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natscon
 	if c.decode(verb, m.Data, lookup) != nil {
 		return false
 	}
-	count.requests.Add(1)
+	stats.requests.Add(1)
 	if err := c.submit(); err != nil {
 		refusal := s.errorMsg(string(m.Reply), err)
 		s.writeAside(func() { s.publish(refusal) })
-		count.errors.Add(1)
+		stats.errors.Add(1)
 		lastError := refusal.Header.Get(micro.ErrorCodeHeader) + ":" + refusal.Header.Get(micro.ErrorHeader)
-		count.lastError.Store(&lastError)
+		stats.lastError.Store(&lastError)
 	}
 	if timed {
-		count.timed.Add(1)
-		count.nanos.Add(int64(time.Since(begin)))
+		stats.timed.Add(1)
+		stats.nanos.Add(int64(time.Since(begin)))
 	}
 	return true
 }
@@ -126,32 +126,33 @@ const maxStats = 16
 // statsHandler is the inline handler of requests for the statistics of the micro service. It
 // answers on goroutines of its own. It leaves no request to the micro service, whose numbers lack
 // the inline requests: to somebody who asks repeatedly the counts would seem to go back.
-func (s *Service) statsHandler(a *microService) natsconn.Handler {
+func (s *Service) statsHandler(service *microService) natsconn.Handler {
 	free := newSlots(maxStats)
-	return func(_ *natsconn.Conn, all []natsconn.Message) int {
-		for _, m := range all {
+	return func(_ *natsconn.Conn, messages []natsconn.Message) int {
+		for _, m := range messages {
 			reply := string(m.Reply)
 			s.begin()
-			if !free.tryGo(func() {
+			started := free.tryGo(func() {
 				defer s.end()
-				body, err := json.Marshal(a.Stats())
+				body, err := json.Marshal(service.Stats())
 				if err == nil {
 					err = s.cfg.Conn.Publish(reply, body)
 				}
 				s.sent(err)
-			}) {
+			})
+			if !started {
 				s.end()
 			}
 		}
-		return len(all)
+		return len(messages)
 	}
 }
 
 // Stats implements [micro.Service]. It adds the inline requests.
-func (a *microService) Stats() micro.Stats {
-	all := a.Service.Stats()
-	for _, e := range all.Endpoints {
-		count := a.inlineStats[e.Subject]
+func (m *microService) Stats() micro.Stats {
+	stats := m.Service.Stats()
+	for _, e := range stats.Endpoints {
+		count := m.inlineStats[e.Subject]
 		if count == nil {
 			continue
 		}
@@ -164,5 +165,5 @@ func (a *microService) Stats() micro.Stats {
 		e.ProcessingTime += time.Duration(count.nanos.Load() / max(1, count.timed.Load()) * requests)
 		e.AverageProcessingTime = e.ProcessingTime / time.Duration(max(1, e.NumRequests))
 	}
-	return all
+	return stats
 }

@@ -71,19 +71,19 @@ func (r *requestCache) locate(data []byte) cacheLookup {
 // lookupAll searches for the bodies of a batch. With many keys nearly all memory that it reads
 // misses the processor's caches. So it takes each step for the whole batch before the next step:
 // then several misses are waited for at the same time.
-func (r *requestCache) lookupAll(all []natsconn.Message, lookups []cacheLookup) {
-	for i := range all {
-		lookups[i] = r.locate(all[i].Data)
+func (r *requestCache) lookupAll(messages []natsconn.Message, lookups []cacheLookup) {
+	for i := range messages {
+		lookups[i] = r.locate(messages[i].Data)
 		lookups[i].set.tags[0].Load() // a prefetch, as the loads below
 	}
-	for i := range all {
+	for i := range messages {
 		p := &lookups[i]
-		p.search(all[i].Data)
+		p.search(messages[i].Data)
 		if p.hit != nil {
 			p.hit.refs[0].Tally.Denied.Load()
 		}
 	}
-	for i := range all {
+	for i := range messages {
 		if k := lookups[i].hit; k != nil && k.limitBuf[0].Limit >= 0 { // loads the limit
 			k.refs[0].Prefetch()
 		}

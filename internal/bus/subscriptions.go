@@ -42,53 +42,53 @@ func guardOf(nc *nats.Conn) *subscriptionGuard {
 }
 
 // watch sets the subjects that the server has granted.
-func (h *subscriptionGuard) watch(subjects []string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.subjects = subjects
+func (g *subscriptionGuard) watch(subjects []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.subjects = subjects
 }
 
 // noteViolation takes a violation of permissions. It ignores those that are not about a watched
 // subscription.
-func (h *subscriptionGuard) noteViolation(nc *nats.Conn, err error, log *slog.Logger) {
+func (g *subscriptionGuard) noteViolation(nc *nats.Conn, err error, log *slog.Logger) {
 	_, rest, _ := strings.Cut(err.Error(), `Subscription to "`)
 	subject, _, _ := strings.Cut(rest, `"`)
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	now := time.Now()
-	if !slices.Contains(h.subjects, subject) {
+	if !slices.Contains(g.subjects, subject) {
 		return
 	}
-	if h.refused = subject; now.Before(h.due) {
+	if g.refused = subject; now.Before(g.due) {
 		return
 	}
-	if h.wait == 0 || !h.due.IsZero() && now.Sub(h.due) > 2*maxResubscribeAfter { // it had been granted again
-		h.wait = resubscribeAfter
+	if g.wait == 0 || !g.due.IsZero() && now.Sub(g.due) > 2*maxResubscribeAfter { // it had been granted again
+		g.wait = resubscribeAfter
 	} else {
-		h.wait = min(2*h.wait, maxResubscribeAfter)
+		g.wait = min(2*g.wait, maxResubscribeAfter)
 	}
-	h.due = now.Add(h.wait)
+	g.due = now.Add(g.wait)
 	log.Error("the NATS server does not deliver requests any more, and is asked again: grant the subscription to the user of "+
-		"this connection (docs/operations.md, Permissions in NATS)", "subject", subject, "after", h.wait)
-	time.AfterFunc(h.wait, func() {
-		if h.err() != nil && !nc.IsDraining() { // else the connection was made anew meanwhile
+		"this connection (docs/operations.md, Permissions in NATS)", "subject", subject, "after", g.wait)
+	time.AfterFunc(g.wait, func() {
+		if g.err() != nil && !nc.IsDraining() { // else the connection was made anew meanwhile
 			_ = nc.ForceReconnect() // it fails when the connection is closed
 		}
 	})
 }
 
 // reconnected notes that the connection was made anew. The server repeats its refusals after that.
-func (h *subscriptionGuard) reconnected() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.refused = ""
+func (g *subscriptionGuard) reconnected() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refused = ""
 }
 
-func (h *subscriptionGuard) err() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.refused == "" {
+func (g *subscriptionGuard) err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.refused == "" {
 		return nil
 	}
-	return fmt.Errorf("the NATS server refuses the subscription to %s", h.refused)
+	return fmt.Errorf("the NATS server refuses the subscription to %s", g.refused)
 }
