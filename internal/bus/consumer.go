@@ -247,7 +247,9 @@ type position struct {
 
 // takePull takes what a pull brings, until it ends or something cannot be taken. The rest is queued
 // to be given back. known says that a message told the position.
-func (c *Consumer) takePull(ctx context.Context, pull jetstream.MessageBatch, began time.Time) (seen position, known bool, failed error) {
+func (c *Consumer) takePull(ctx context.Context, pull jetstream.MessageBatch, began time.Time) (
+	seen position, known bool, failed error,
+) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(stopTimeout, cancel) })()
