@@ -17,16 +17,17 @@ import (
 	"github.com/seed503877ad/limits/internal/outage"
 )
 
-// Handlers of the endpoints that are not decided by the engine's loop, and how all answers are sent.
+// Handlers that answer on goroutines of their own, and how all answers are sent.
+// sent.
 
 const (
-	// maxReads bounds the admin requests that read the store at a time, and maxStatuses those of
-	// status. More are answered 503.
-	maxReads    = 32
-	maxStatuses = 1024
-	// readTimeout bounds a request that reads the store, as it does a decision: callers should
+	// maxStoreRequests bounds the admin requests that use the store at a time, and maxStatuses
+	// those of status. More are answered 503.
+	maxStoreRequests = 32
+	maxStatuses      = 1024
+	// storeTimeout bounds a request that uses the store, as it does a decision: callers should
 	// learn that the store does not answer before they give up.
-	readTimeout = limits.DefaultTimeout * 3 / 4
+	storeTimeout = limits.DefaultTimeout * 3 / 4
 	// scanTimeout bounds a request that may go through all rows. Our client waits longer for these.
 	scanTimeout = 5 * time.Second
 )
@@ -34,14 +35,14 @@ const (
 // answerFunc answers the body of a request with a value that becomes the JSON of the answer.
 type answerFunc func(ctx context.Context, data []byte) (any, error)
 
-// readHandler makes the handler of an endpoint that reads the store.
-func (s *Service) readHandler(answer answerFunc) micro.HandlerFunc {
-	return s.asyncHandler(s.readSlots, readTimeout, answer)
+// storeHandler makes the handler of an endpoint that uses the store.
+func (s *Service) storeHandler(answer answerFunc) micro.HandlerFunc {
+	return s.asyncHandler(s.storeSlots, storeTimeout, answer)
 }
 
 // scanHandler makes the handler of an endpoint that may have to go through many rows.
 func (s *Service) scanHandler(answer answerFunc) micro.HandlerFunc {
-	return s.asyncHandler(s.readSlots, scanTimeout, answer)
+	return s.asyncHandler(s.storeSlots, scanTimeout, answer)
 }
 
 // asyncHandler makes a handler that answers on a goroutine of its own, or with 503 if no slot is
@@ -57,7 +58,7 @@ func (s *Service) asyncHandler(free slots, timeout time.Duration, answer answerF
 			defer s.end()
 			ctx, cancel := context.WithTimeout(s.ctx, timeout)
 			defer cancel()
-			s.answerRead(ctx, m, answer)
+			s.answerJSON(ctx, m, answer)
 		})
 		if !started {
 			s.refuse(m, engine.ErrOverloaded)
@@ -85,8 +86,8 @@ func (s slots) tryGo(f func()) bool {
 	return true
 }
 
-// answerRead answers a request with the JSON of what answer returns, or with its error.
-func (s *Service) answerRead(ctx context.Context, m micro.Request, answer answerFunc) {
+// answerJSON answers a request with the JSON of what answer returns, or with its error.
+func (s *Service) answerJSON(ctx context.Context, m micro.Request, answer answerFunc) {
 	v, err := answer(ctx, m.Data())
 	var body []byte
 	if err == nil {

@@ -24,30 +24,42 @@ var engineVerbs = map[string]engine.Verb{
 	limits.SubjectRefund:  engine.Refund,
 }
 
-// endpoints lists the endpoints of the configured parts. Without decide it leaves out those that
-// only the deciding worker serves, which are also all that change what it decides. Administration
-// is below limits.admin, so that permissions can separate it: whoever may create API keys may act
-// as any user.
+// endpoints lists the endpoints of the configured parts. Without decide it leaves out those that only
+// the deciding worker serves, which are also all that change what it decides.
 func (s *Service) endpoints(decide bool) (all []endpoint) {
+	for _, part := range s.parts(decide) {
+		if part.served {
+			all = append(all, part.endpoints...)
+		}
+	}
+	return all
+}
+
+// part is a part of the service with its endpoints.
+type part struct {
+	served    bool
+	endpoints []endpoint
+}
+
+// parts are all parts of the service. Administration is below limits.admin, so that permissions can
+// separate it: whoever may create API keys may act as any user.
+func (s *Service) parts(decide bool) []part {
 	c := &s.cfg
 	limiter := c.Engine != nil
 	decides := limiter && decide
-	for _, part := range []struct {
-		there     bool
-		endpoints []endpoint
-	}{
+	return []part{
 		{decides, []endpoint{
 			{limits.SubjectConsume, s.handleDecision},
 			{limits.SubjectCheck, s.handleDecision},
 			{limits.SubjectRecord, s.handleDecision},
 			{limits.SubjectRefund, s.handleDecision},
-			{limits.SubjectStatus, s.asyncHandler(s.statusSlots, readTimeout, s.status)},
-			{limits.SubjectList, s.readHandler(s.list)},
+			{limits.SubjectStatus, s.asyncHandler(s.statusSlots, storeTimeout, s.status)},
+			{limits.SubjectList, s.storeHandler(s.list)},
 			{limits.SubjectReset, s.scanHandler(s.reset)},
-			{limits.SubjectSettle, s.asyncHandler(s.settleSlots, readTimeout, s.settle)},
+			{limits.SubjectSettle, s.asyncHandler(s.settleSlots, storeTimeout, s.settle)},
 		}},
 		{limiter, []endpoint{
-			{limits.SubjectPolicies, s.readHandler(s.policies)},
+			{limits.SubjectPolicies, s.storeHandler(s.policies)},
 		}},
 		{limiter && c.UsageLog != nil, []endpoint{
 			{limits.SubjectUsage, s.usageLogHandler()},
@@ -58,38 +70,33 @@ func (s *Service) endpoints(decide bool) (all []endpoint) {
 		}},
 		{decides && c.Keys != nil, []endpoint{
 			{limits.SubjectVerify, s.verify},
-			{limits.SubjectKeysCreate, s.readHandler(s.createKey)},
-			{limits.SubjectKeysList, s.readHandler(s.listKeys)},
-			{limits.SubjectKeysRevoke, s.readHandler(s.revokeKey)},
-			{limits.SubjectKeysExpire, s.readHandler(s.expireKey)},
+			{limits.SubjectKeysCreate, s.storeHandler(s.createKey)},
+			{limits.SubjectKeysList, s.storeHandler(s.listKeys)},
+			{limits.SubjectKeysRevoke, s.storeHandler(s.revokeKey)},
+			{limits.SubjectKeysExpire, s.storeHandler(s.expireKey)},
 		}},
 		{decides && c.Overrides != nil, []endpoint{
-			{limits.SubjectOverridesSet, s.readHandler(s.setOverride)},
-			{limits.SubjectOverridesDelete, s.readHandler(s.deleteOverride)},
-			{limits.SubjectOverridesList, s.readHandler(s.listOverrides)},
+			{limits.SubjectOverridesSet, s.storeHandler(s.setOverride)},
+			{limits.SubjectOverridesDelete, s.storeHandler(s.deleteOverride)},
+			{limits.SubjectOverridesList, s.storeHandler(s.listOverrides)},
 		}},
 		{c.Jobs != nil, []endpoint{
-			{limits.SubjectJobsList, s.readHandler(s.listJobs)},
-			{limits.SubjectJobsRun, s.readHandler(s.runJob)},
-			{limits.SubjectJobsHistory, s.readHandler(s.jobHistory)},
+			{limits.SubjectJobsList, s.storeHandler(s.listJobs)},
+			{limits.SubjectJobsRun, s.storeHandler(s.runJob)},
+			{limits.SubjectJobsHistory, s.storeHandler(s.jobHistory)},
 		}},
 		{c.Alerts != nil, []endpoint{
-			{limits.SubjectAlertsList, s.readHandler(s.listAlerts)},
-			{limits.SubjectAlertsShow, s.readHandler(s.showAlert)},
-			{limits.SubjectAlertsSilence, s.readHandler(s.silence)},
-			{limits.SubjectAlertsUnsilence, s.readHandler(s.unsilence)},
-			{limits.SubjectAlertsSilences, s.readHandler(s.listSilences)},
-			{limits.SubjectAlertsDead, s.readHandler(s.deadLetters)},
-			{limits.SubjectAlertsReplay, s.readHandler(s.replay)},
-			{limits.SubjectAlertsTest, s.readHandler(s.testAlert)},
-			{limits.SubjectAlertsChannels, s.readHandler(s.listChannels)},
+			{limits.SubjectAlertsList, s.storeHandler(s.listAlerts)},
+			{limits.SubjectAlertsShow, s.storeHandler(s.showAlert)},
+			{limits.SubjectAlertsSilence, s.storeHandler(s.silence)},
+			{limits.SubjectAlertsUnsilence, s.storeHandler(s.unsilence)},
+			{limits.SubjectAlertsSilences, s.storeHandler(s.listSilences)},
+			{limits.SubjectAlertsDead, s.storeHandler(s.deadLetters)},
+			{limits.SubjectAlertsReplay, s.storeHandler(s.replay)},
+			{limits.SubjectAlertsTest, s.storeHandler(s.testAlert)},
+			{limits.SubjectAlertsChannels, s.storeHandler(s.listChannels)},
 		}},
-	} {
-		if part.there {
-			all = append(all, part.endpoints...)
-		}
 	}
-	return all
 }
 
 // maxPendingMessages and maxPendingBytes bound what one endpoint has received and not handled yet.

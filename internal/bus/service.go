@@ -100,11 +100,12 @@ type Service struct {
 	decoder *decoder
 	// calls is a pool of *call.
 	calls sync.Pool
-	// readSlots bound the admin requests that read the store, statusSlots those of status,
-	// verifySlots the verify requests that wait for a look-up of their API key, and settleSlots the
-	// settles. writeSlots bound the answers that must not be written on the reading goroutine.
-	readSlots, statusSlots, verifySlots, settleSlots, writeSlots slots
-	now                                                          func() time.Time
+	// storeSlots bound the admin requests that use the store at a time, statusSlots those of
+	// status, verifySlots the verify requests that wait for a look-up of their API key, and
+	// settleSlots the settles. writeSlots bound the answers that must not be written on the reading
+	// goroutine.
+	storeSlots, statusSlots, verifySlots, settleSlots, writeSlots slots
+	now                                                           func() time.Time
 	// ctx is cancelled when Stop ends, so that requests that still read the store do not outlive
 	// it.
 	ctx    context.Context
@@ -132,7 +133,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, decoder: d, now: time.Now, stopped: make(chan struct{}),
-		readSlots: newSlots(maxReads), statusSlots: newSlots(maxStatuses), verifySlots: newSlots(maxVerifies),
+		storeSlots: newSlots(maxStoreRequests), statusSlots: newSlots(maxStatuses), verifySlots: newSlots(maxVerifies),
 		settleSlots: newSlots(maxSettles), writeSlots: newSlots(maxWrites),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

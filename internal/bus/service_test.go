@@ -160,7 +160,7 @@ func TestStatusListReset(t *testing.T) {
 func TestReadsAreBounded(t *testing.T) {
 	e := &fakeEngine{submit: allowing, block: make(chan struct{}), entered: make(chan struct{}, 1)}
 	s, nc := serve(t, e)
-	for _, room := range []chan struct{}{s.readSlots, s.statusSlots} {
+	for _, room := range []chan struct{}{s.storeSlots, s.statusSlots} {
 		for range cap(room) - 1 {
 			room <- struct{}{}
 		}
@@ -376,7 +376,7 @@ func TestSemver(t *testing.T) {
 }
 
 // TestATooLargeReadAnswerIsAnError: the caller gets an error instead of silence.
-func TestATooLargeReadAnswerIsAnError(t *testing.T) {
+func TestATooLargeAnswerIsAnError(t *testing.T) {
 	many := make([]engine.Counter, 20_000)
 	for i := range many {
 		many[i] = engine.Counter{CounterID: engine.CounterID{Key: "k", Name: fmt.Sprint("name:", i)},
