@@ -88,7 +88,7 @@ func (p *parser) buildRequest(verb engine.Verb, req *engine.Request) error {
 	}
 	req.Verb, req.Cost = verb, p.cost
 	if p.id == "" || verb == engine.Check {
-		return req.Refusal
+		return req.Refusal // with an id, the engine first looks for an earlier answer
 	}
 	req.ID, req.Fingerprint = p.id, fingerprint(verb, req, &p.parsedRequest)
 	return nil
@@ -97,12 +97,12 @@ func (p *parser) buildRequest(verb engine.Verb, req *engine.Request) error {
 // hasInlineLimits reports whether the request gives its limits itself and uses no policy.
 func (q *parsedRequest) hasInlineLimits() bool { return q.given&^givenLimits == 0 }
 
-// parsedRequest is a request as written. Each field is valid by itself; whether they go together is
-// not checked yet.
+// parsedRequest is a request as written: top is the limit of form 1, and items are those of form 2.
+// Each field is valid by itself; whether they go together is not checked yet.
 type parsedRequest struct {
 	top   spec
 	items []spec
-	// given has a bit for each top field that was given and is not part of top.
+	// given has a bit for each of the fields limits, policy, attributes and tier that was given.
 	given  uint8
 	policy string
 	tier   string

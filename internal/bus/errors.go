@@ -51,7 +51,7 @@ func (s *Service) errorMsg(subject string, err error) *nats.Msg {
 	m := nats.NewMsg(subject)
 	m.Header[micro.ErrorHeader] = []string{we.Message}
 	m.Header[micro.ErrorCodeHeader] = []string{strconv.Itoa(we.Status)}
-	// An Error has only strings and numbers, so it always marshals.
+	// The JSON of an Error has only strings, so encoding it cannot fail.
 	m.Data, _ = json.Marshal(limits.ErrorBody{Error: we})
 	return m
 }

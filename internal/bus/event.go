@@ -69,11 +69,11 @@ func cloudEventMsg(ce *event.Event) (*nats.Msg, error) {
 	if err := ce.Validate(); err != nil {
 		return nil, err
 	}
-	written := bytes.NewBuffer(make([]byte, 0, len(ce.DataEncoded)+512)) // the context of an event fits into 512 bytes
-	if err := event.WriteJson(ce, written); err != nil {
+	buf := bytes.NewBuffer(make([]byte, 0, len(ce.DataEncoded)+512)) // the context of an event fits into 512 bytes
+	if err := event.WriteJson(ce, buf); err != nil {
 		return nil, err
 	}
-	return &nats.Msg{Subject: ce.Type(), Data: written.Bytes(),
+	return &nats.Msg{Subject: ce.Type(), Data: buf.Bytes(),
 		Header: nats.Header{"Content-Type": {event.ApplicationCloudEventsJSON}, nats.MsgIdHdr: {ce.ID()}}}, nil
 }
 
@@ -82,7 +82,7 @@ func cloudEventMsg(ce *event.Event) (*nats.Msg, error) {
 type eventTemplates map[engine.EventType]event.EventContextV1
 
 func newEventTemplates(from Origin) (eventTemplates, error) {
-	forms := make(eventTemplates)
+	templates := make(eventTemplates)
 	for _, kind := range []engine.EventType{engine.EventWarning, engine.EventExceeded} {
 		ce := from.event(string(kind))
 		ce.SetDataContentType(event.ApplicationJSON)
@@ -90,9 +90,9 @@ func newEventTemplates(from Origin) (eventTemplates, error) {
 		if err := ce.Validate(); err != nil {
 			return nil, err
 		}
-		forms[kind] = *ce.Context.AsV1()
+		templates[kind] = *ce.Context.AsV1()
 	}
-	return forms, nil
+	return templates, nil
 }
 
 // message builds the message of an event.
