@@ -188,7 +188,7 @@ func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
 	default:
 		max = limits.MaxSilences // a silence that is not listed could not be ended
 	}
-	silences, err := s.cfg.Alerts.Silences(ctx, all, 2*limits.MaxSilences) // silences made at the same moment may exceed the bound
+	silences, err := s.cfg.Alerts.Silences(ctx, all, 2*limits.MaxSilences) // silences that are made concurrently may exceed the bound
 	if err != nil {
 		return nil, err
 	}

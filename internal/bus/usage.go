@@ -72,7 +72,7 @@ func logLines(data []byte) []json.RawMessage {
 	if _, err := array.Token(); err != nil || len(lines) == 0 {
 		return whole
 	}
-	if _, err := array.Token(); err != io.EOF { // something behind it
+	if _, err := array.Token(); err != io.EOF { // something follows the array
 		return whole
 	}
 	return lines

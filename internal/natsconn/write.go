@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Publish queues an answer for the reply subject of a message. Both are copied. It may wait until
-// earlier answers are written. The caller checks that the server takes as many bytes. After an
-// error the answer was not sent and will not be. After nil it is lost if the connection ends before
-// it is written.
+// Publish queues an answer for the reply subject of a message, and copies both. It may wait until
+// earlier answers are written. The caller checks that the server accepts as many bytes. After an
+// error the answer was not sent and will not be. Without one it may still be lost, if the connection
+// ends before it is written.
 func (c *Conn) Publish(subject, data []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
