@@ -29,9 +29,9 @@ func wireError(err error, advice func(error) string) *limits.Error {
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: fmt.Sprintf("%v; reset begins a counter anew: limiter reset KEY", err)}
 	case errors.Is(err, engine.ErrOverloaded):
 		return &limits.Error{Status: 503, Code: limits.CodeOverloaded, Message: "the worker has too many requests waiting; try again soon"}
-	case errors.Is(err, engine.ErrIDConflict):
+	case errors.Is(err, engine.ErrIDConflict): // its text names the id
 		return &limits.Error{Status: 409, Code: limits.CodeIDConflict, Field: "id",
-			Message: "the id was used with another request in the last 10 minutes; use a new id for each request"}
+			Message: replaceUnprintable(err.Error()) + " in the last 10 minutes; use a new id for each request"}
 	case errors.Is(err, engine.ErrClosed):
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the worker is stopping; try again"}
 	case errors.Is(err, context.DeadlineExceeded):

@@ -91,7 +91,7 @@ func TestEngineErrors(t *testing.T) {
 		{engine.ErrOverloaded, "503", `{"error":{"code":"overloaded","message":"the worker has too many requests waiting; try again soon"}}`},
 		{engine.ErrClosed, "503", `{"error":{"code":"unavailable","message":"the worker is stopping; try again"}}`},
 		{fmt.Errorf("%w: secret host", engine.ErrUnavailable), "503", `{"error":{"code":"unavailable","message":"the store cannot be reached; try again soon"}}`},
-		{engine.ErrIDConflict, "409", `{"error":{"code":"id_conflict","field":"id","message":"the id was used with another request in the last 10 minutes; use a new id for each request"}}`},
+		{fmt.Errorf("id %q: %w", "job-17", engine.ErrIDConflict), "409", `{"error":{"code":"id_conflict","field":"id","message":"id \"job-17\": the id was used with another request in the last 10 minutes; use a new id for each request"}}`},
 		{&engine.FieldError{Field: "burst", Message: "bad"}, "400", `{"error":{"code":"invalid_burst","field":"burst","message":"bad"}}`},
 		{errors.New("secret"), "503", `{"error":{"code":"unavailable","message":"the store cannot be reached; try again soon"}}`},
 		{fmt.Errorf("%w: %w", engine.ErrUnavailable, errFull), "503", `{"error":{"code":"unavailable","message":"the disk is full"}}`},

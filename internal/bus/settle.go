@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -22,13 +23,13 @@ func (s *Service) settle(ctx context.Context, data []byte) (any, error) {
 	switch {
 	case errors.Is(err, engine.ErrIDConflict):
 		return nil, &limits.Error{Status: 409, Code: limits.CodeIDConflict, Field: "cost",
-			Message: "the id was settled with another cost; the first one stands"}
+			Message: fmt.Sprintf("id %s was settled with another cost; the first one stands", quoteText([]byte(req.ID)))}
 	case errors.Is(err, engine.ErrUnknownID):
-		return nil, &limits.Error{Status: 404, Code: limits.CodeUnknownID, Field: "id", Message: "no consume or verify with this id " +
-			"is known: it was charged without the store, or no limit applied to it, or it is older than 10 minutes"}
+		return nil, &limits.Error{Status: 404, Code: limits.CodeUnknownID, Field: "id", Message: fmt.Sprintf("no consume or verify with id %s "+
+			"is known: it was charged without the store, or no limit applied to it, or it is older than 10 minutes", quoteText([]byte(req.ID)))}
 	case errors.Is(err, engine.ErrNothingToSettle):
 		return nil, &limits.Error{Status: 409, Code: limits.CodeNothingToSettle, Field: "id",
-			Message: "the id is not of a consume or verify that was allowed, so there is nothing to settle"}
+			Message: fmt.Sprintf("id %s is not of a consume or verify that was allowed, so there is nothing to settle", quoteText([]byte(req.ID)))}
 	case err != nil:
 		return nil, err
 	}

@@ -94,6 +94,9 @@ func TestSettleReply(t *testing.T) {
 		if !strings.HasPrefix(string(m.Data), want) {
 			t.Errorf("%s, %v\n got %s\nwant %s", c.body, c.err, m.Data, want)
 		}
+		if named := strings.Contains(string(m.Data), `id \"a\"`); (c.field == "id" || c.field == "cost") && c.err != nil && !named {
+			t.Errorf("%s, %v: the error does not name the id: %s", c.body, c.err, m.Data)
+		}
 	}
 	e.err = engine.ErrUnknownID
 	if m := ask(t, nc, limits.SubjectSettle, `{"id":"a","cost":1}`); m.Header.Get(micro.ErrorCodeHeader) != "404" {
