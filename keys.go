@@ -13,65 +13,64 @@ const (
 
 // The codes of a [VerifyReply] for a key that is not valid.
 const (
-	KeyUnknown  = "unknown"  // no key of this service
+	KeyUnknown  = "unknown"  // the service has no such key
 	KeyInactive = "inactive" // revoked
 	KeyExpired  = "expired"
 )
 
-// CodeUnknownKey is the code of the error 404 for an id that no API key has.
+// CodeUnknownKey is the code of a 404: no API key has the id.
 const CodeUnknownKey = "unknown_key"
 
 // Bounds of an API key.
 const (
 	MaxAttributes     = 32  // attributes in one request
 	MaxKeyAttributes  = 16  // attributes of one API key
-	MaxAttributeBytes = 256 // value of an attribute, and user: 1 to 256 bytes of printable UTF-8
+	MaxAttributeBytes = 256 // value of an attribute, and the user: 1 to 256 bytes of printable UTF-8
 )
 
-// VerifyRequest is the body of verify: an API key, and the rest of a request that names a policy or lets the
-// attributes find it.
+// VerifyRequest is the body of verify: an API key, and the fields of a [Request] that is decided by policies.
 type VerifyRequest struct {
-	// APIKey is the whole key, as it was shown when it was made.
+	// APIKey is the whole key, as it was shown when it was created.
 	APIKey string `json:"apiKey"`
-	// Attributes are those of the request. Those of the key, and the attributes "user" and "key" (its id), replace
-	// the ones of the same name.
+	// Attributes are those of the request. The attributes of the key, and "user" and "key" (the key's id), replace
+	// attributes with the same name.
 	Attributes map[string]string `json:"attributes,omitempty"`
-	// Policy is the name of a policy. Left out, every policy whose match fits the attributes applies.
+	// Policy is the name of a policy. If it is left out, every policy whose match fits the attributes applies.
 	Policy string `json:"policy,omitempty"`
-	// Tier counts for a key that has none of its own.
+	// Tier applies if the key has no tier of its own.
 	Tier string `json:"tier,omitempty"`
-	// Cost is what the request charges to each limit: 1 unless said, up to [MaxAmount].
+	// Cost is what the request charges to each limit: 1 by default, up to [MaxAmount].
 	Cost int64 `json:"cost,omitzero"`
 	// ID makes the charge idempotent, as in a [Request].
 	ID string `json:"id,omitempty"`
 }
 
-// VerifyReply says whether a key is valid, and when it is, what it stands for and what its limits decided. A request
-// may go on when the key is valid and the decision allows it: see [VerifyReply.Allowed].
+// VerifyReply says whether a key is valid and, if it is, whom it belongs to and what its limits decided. A request may
+// proceed if the key is valid and the decision allows it: see [VerifyReply.Allowed].
 type VerifyReply struct {
 	Valid bool `json:"valid"`
 	// Code says why a key is not valid: [KeyUnknown], [KeyInactive] or [KeyExpired].
 	Code string `json:"code,omitempty"`
-	// Key is missing for an unknown key only.
+	// Key is left out only for an unknown key.
 	Key *KeyRef `json:"key,omitempty"`
 	// User, Tier and Attributes are those of the key.
 	User       string            `json:"user,omitempty"`
 	Tier       string            `json:"tier,omitempty"`
 	Attributes map[string]string `json:"attributes,omitempty"`
-	// Decision is that of all matching policies, charged as by consume; for every valid key, and no other.
+	// Decision is that of all matching policies, charged as by consume. Every valid key has one, and no other key.
 	Decision *Reply `json:"decision,omitempty"`
 }
 
-// Allowed tells whether the key is valid and its limits allow the request.
+// Allowed reports whether the key is valid and its limits allow the request.
 func (r *VerifyReply) Allowed() bool { return r.Valid && r.Decision != nil && r.Decision.Allowed }
 
-// KeyRef names an API key.
+// KeyRef identifies an API key.
 type KeyRef struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
 }
 
-// APIKey is what is kept of an API key: all but the secret. Times are Unix milliseconds.
+// APIKey is what the service stores of an API key: all but the secret. Times are Unix milliseconds.
 type APIKey struct {
 	ID         string            `json:"id"`
 	Name       string            `json:"name,omitempty"`
@@ -79,26 +78,26 @@ type APIKey struct {
 	Tier       string            `json:"tier,omitempty"`
 	Attributes map[string]string `json:"attributes,omitempty"`
 	CreatedAt  int64             `json:"createdAt"`
-	// ExpiresAt is left out for a key that does not expire, RevokedAt for one that was not revoked.
+	// ExpiresAt is left out for a key that does not expire, RevokedAt for a key that was not revoked.
 	ExpiresAt int64 `json:"expiresAt,omitzero"`
 	RevokedAt int64 `json:"revokedAt,omitzero"`
 }
 
 // CreateKeyRequest is the body of admin.keys.create.
 type CreateKeyRequest struct {
-	// User is whose requests the key makes.
+	// User is the owner of the key: its requests are limited as theirs.
 	User string `json:"user"`
-	// Name is for people.
+	// Name is a label for people.
 	Name string `json:"name,omitempty"`
 	Tier string `json:"tier,omitempty"`
-	// Attributes are added to those of each request with the key: up to [MaxKeyAttributes], none of them named
-	// "user", "key" or "tier".
+	// Attributes are added to those of each request that is made with the key: up to [MaxKeyAttributes], none of them
+	// named "user", "key" or "tier".
 	Attributes map[string]string `json:"attributes,omitempty"`
-	// ExpiresAt is when the key expires, in Unix milliseconds; it does not unless said.
+	// ExpiresAt is when the key expires, in Unix milliseconds; never by default.
 	ExpiresAt int64 `json:"expiresAt,omitzero"`
 }
 
-// CreateKeyReply has a new key. APIKey is nowhere kept and never shown again.
+// CreateKeyReply has a new key. APIKey is not stored and never shown again.
 type CreateKeyReply struct {
 	APIKey string `json:"apiKey"`
 	Key    APIKey `json:"key"`
@@ -106,17 +105,17 @@ type CreateKeyReply struct {
 
 // ListKeysRequest is the body of admin.keys.list: a page of keys in order of their ids.
 type ListKeysRequest struct {
-	// User selects the keys of one user; all unless said.
+	// User selects the keys of one user; all users by default.
 	User string `json:"user,omitempty"`
-	// Prefix is what the ids begin with.
+	// Prefix selects the keys whose id begins with it.
 	Prefix string `json:"prefix,omitempty"`
-	// After is the Next of the page before.
+	// After is the Next of the previous page.
 	After string `json:"after,omitempty"`
-	// Max is how many keys a page holds: 100 unless said, up to [MaxListPage].
+	// Max is how many keys a page holds: 100 by default, up to [MaxListPage].
 	Max int `json:"max,omitzero"`
 }
 
-// KeyList is a page of keys. Next, when there, is the After of the page that follows.
+// KeyList is a page of keys. Next is the After of the following page, and left out on the last page.
 type KeyList struct {
 	Keys []APIKey `json:"keys"`
 	Next string   `json:"next,omitempty"`
@@ -124,35 +123,36 @@ type KeyList struct {
 
 // RevokeKeyRequest is the body of admin.keys.revoke.
 type RevokeKeyRequest struct {
-	// ID is the id of the key, which is also the part of it behind its prefix.
+	// ID is the id of the key, which is also the part of the key after its prefix.
 	ID string `json:"id"`
 }
 
 // ExpireKeyRequest is the body of admin.keys.expire.
 type ExpireKeyRequest struct {
 	ID string `json:"id"`
-	// ExpiresAt is when the key expires, in Unix milliseconds; 0 for never.
+	// ExpiresAt is when the key expires, in Unix milliseconds; 0 means never.
 	ExpiresAt int64 `json:"expiresAt"`
 }
 
-// KeyReply is a key as it is after a change.
+// KeyReply is a key after it was changed.
 type KeyReply struct {
 	Key APIKey `json:"key"`
 }
 
-// VerifyKey verifies an API key and charges the limits of its user in the same step. A key that is not valid is a
-// normal reply. With an ID the charge can be settled, as that of [Client.Consume].
+// VerifyKey verifies an API key and, if it is valid, charges the limits of its user, in one step. A key that is not
+// valid is a normal reply, not an error. If the request has an ID, the charge can be settled, like one of
+// [Client.Consume].
 func (c *Client) VerifyKey(ctx context.Context, r VerifyRequest) (*VerifyReply, error) {
 	answer, err := call[struct {
 		VerifyReply
-		Valid    *bool    `json:"valid"`
-		Decision *decided `json:"decision"`
+		Valid    *bool         `json:"valid"`
+		Decision *decisionBody `json:"decision"`
 	}](ctx, c, SubjectVerify, r)
 	switch {
 	case err != nil:
 		return nil, err
 	case answer.Valid == nil:
-		return nil, lacks(SubjectVerify, "valid")
+		return nil, missingField(SubjectVerify, "valid")
 	}
 	reply := &answer.VerifyReply
 	reply.Valid, reply.Decision = *answer.Valid, answer.Decision.reply()
@@ -160,31 +160,31 @@ func (c *Client) VerifyKey(ctx context.Context, r VerifyRequest) (*VerifyReply, 
 	case !reply.Valid:
 		return reply, nil
 	case reply.Key == nil:
-		return nil, lacks(SubjectVerify, "key")
+		return nil, missingField(SubjectVerify, "key")
 	case reply.Decision == nil:
-		return nil, lacks(SubjectVerify, "decision.allowed")
+		return nil, missingField(SubjectVerify, "decision.allowed")
 	}
 	reply.Decision.ID = r.ID
 	return reply, nil
 }
 
-// CreateKey makes an API key. After a call that got no answer there may be a key that nobody knows: list the keys of
-// the user and revoke it.
+// CreateKey creates an API key. If the call gets no answer, a key that nobody knows may have been created. To find and
+// revoke it, list the keys of the user.
 func (c *Client) CreateKey(ctx context.Context, r CreateKeyRequest) (*CreateKeyReply, error) {
 	return call[CreateKeyReply](ctx, c, SubjectKeysCreate, r)
 }
 
-// ListKeys gives one page of API keys.
+// ListKeys returns one page of API keys.
 func (c *Client) ListKeys(ctx context.Context, r ListKeysRequest) (*KeyList, error) {
 	return call[KeyList](ctx, c, SubjectKeysList, r)
 }
 
-// RevokeKey ends an API key for good, on every worker within a second.
+// RevokeKey makes an API key invalid for good. Every worker knows within a second.
 func (c *Client) RevokeKey(ctx context.Context, id string) (*KeyReply, error) {
 	return call[KeyReply](ctx, c, SubjectKeysRevoke, RevokeKeyRequest{ID: id})
 }
 
-// ExpireKey sets when an API key expires, in Unix milliseconds; 0 for never.
+// ExpireKey sets when an API key expires, in Unix milliseconds; 0 means never.
 func (c *Client) ExpireKey(ctx context.Context, id string, at int64) (*KeyReply, error) {
 	return call[KeyReply](ctx, c, SubjectKeysExpire, ExpireKeyRequest{ID: id, ExpiresAt: at})
 }

@@ -15,20 +15,23 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// logWait is how long a request may be delayed for lines of the request log. A process that is short of processor needs a
-// tenth of it.
-const logWait = 100 * time.Millisecond
+// logTimeout is how long LogRequest may delay its caller. A process under high CPU load needs a tenth of it.
+const logTimeout = 100 * time.Millisecond
 
-// LogRequest adds lines to the request log, several in one message, or in as many as [MaxRequestBytes] makes of them. It waits for no
-// answer, and nothing tells whether the lines were taken. When it returns, the connection has them: Flush that before the program ends,
-// or Drain it and wait for nats.ClosedHandler. Where the connection hangs, it waits for 100 ms, and leaves the lines to it; a second
-// later, and for as long as that lasts, lines are dropped at once, with an error that wraps nats.ErrDisconnected.
+// LogRequest adds lines to the request log. It sends as few messages as [MaxRequestBytes] allows, and waits for no
+// answer, so it does not learn whether the service accepted the lines.
 //
-// A line that the service would drop, such as one without a Key or with a Status of 0, is an [*Error] with Status 400 and the Field,
-// as "[2].status" of several lines. The other lines are sent all the same, since what one client sends, such as a method of 20 bytes,
-// must not take the lines of others out of the log. What NATS does not take in one message is an [*Error] with Status 413.
+// When LogRequest returns, the lines are in the buffer of the connection. Before the program ends, call Flush, or Drain
+// and wait for nats.ClosedHandler. If the connection is blocked, LogRequest waits for 100 ms and leaves the lines to
+// the connection. After the connection has been blocked for a second, lines are dropped at once, with an error that
+// wraps nats.ErrDisconnected, until it is free again.
+//
+// For a line that the service would drop, such as one without a Key or with Status 0, LogRequest returns an [*Error]
+// with Status 400 and the Field at fault, written as "[2].status" if there are several lines. The other lines are sent
+// nevertheless: what one client sends, such as a method of 20 bytes, must not keep the requests of others out of the
+// log. A line that NATS does not take in one message is an [*Error] with Status 413.
 func (c *Client) LogRequest(entries ...LogEntry) error {
-	var wrong error
+	var invalid error // of the first invalid line
 	lines := make([][]byte, 0, len(entries))
 	for i := range entries {
 		line, err := entries[i].line()
@@ -39,32 +42,32 @@ func (c *Client) LogRequest(entries ...LogEntry) error {
 		if e, ok := errors.AsType[*Error](err); ok && len(entries) > 1 {
 			e.Field = fmt.Sprintf("[%d].%s", i, e.Field)
 		}
-		wrong = cmp.Or(wrong, err)
+		invalid = cmp.Or(invalid, err)
 	}
 	if len(lines) == 0 {
-		return wrong
+		return invalid
 	}
-	if err := c.refuse(SubjectUsage, false); err != nil {
+	if err := c.checkConnection(SubjectUsage, false); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), logWait)
+	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
 	var err error
-	if c.alone.aside(ctx, func() { err = c.publish(lines) }) && err != nil {
+	if c.blocking.run(ctx, func() { err = c.publish(lines) }) && err != nil {
 		return err
 	}
-	return wrong // also where they are still on their way
+	return invalid // also if publish is still blocked: the lines are then sent later
 }
 
-// publish sends lines in as few messages as the service and the NATS server take.
+// publish sends lines in as few messages as the size limits of the service and of the NATS server allow.
 func (c *Client) publish(lines [][]byte) error {
-	most := MaxRequestBytes
+	maxBytes := MaxRequestBytes
 	if n := c.nc.MaxPayload(); n > 0 {
-		most = min(most, int(n))
+		maxBytes = min(maxBytes, int(n))
 	}
 	for len(lines) > 0 {
 		n, size := 1, len(lines[0])+len("[]")
-		for n < len(lines) && size+len(",")+len(lines[n]) <= most {
+		for n < len(lines) && size+len(",")+len(lines[n]) <= maxBytes {
 			size += len(",") + len(lines[n])
 			n++
 		}
@@ -83,7 +86,7 @@ func (c *Client) publish(lines [][]byte) error {
 	return nil
 }
 
-// line gives the JSON of a line that the service takes.
+// line returns the line's JSON, or an error if the service would drop the line.
 func (e *LogEntry) line() ([]byte, error) {
 	now := time.Now()
 	earliest, latest := now.Add(-MaxLogAge).UnixMilli(), now.Add(MaxLogAhead).UnixMilli()

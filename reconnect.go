@@ -12,59 +12,68 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// maxReconnectDelay has a connection back soon after an outage of any length.
+// maxReconnectDelay is short, so that a connection is back soon after an outage of any length.
 const maxReconnectDelay = 2 * time.Second
 
-// Reconnect makes a connection for a [Client] that lives as long as its process:
+// Reconnect is the nats.Option for the connection of a [Client]. It keeps the connection alive for the lifetime of the
+// process:
 //
 //	nc, err := nats.Connect(url, limits.Reconnect())
 //
-// It is made also while no NATS server can be reached, so that a program starts where the limiter is away, as it goes on when the limiter
-// goes away later: until then calls fail as they do in an outage. It comes back after any outage, where nats.go would close it for good
-// after 60 tries, and when a server refuses its credentials twice, as one that restarts may do. And it tries again after 50 ms and then
-// ever more seldom, to 2 s, half of that by chance, so that many do not come at once: nats.go waits for 2 s at first, which makes two
-// seconds without decisions of an outage of half a second.
+// It changes three defaults of nats.go:
 //
-// So a mistyped address, or wrong credentials, are no error of nats.Connect, which still gives one for what it cannot read. They show in
-// the errors of calls, which name the servers, and what the last try came to. Whoever wants to see it in the log at the start asks
-// nc.IsConnected. What is to differ goes behind it, such as nats.RetryOnFailedConnect(false) for a program that is worth nothing without a
-// server, or nats.CustomReconnectDelay for other pauses, which nats.ReconnectWait and nats.ReconnectJitter do not change here. A
-// nats.ReconnectErrHandler goes in front of Reconnect: behind it, errors say only what a server said, and not why there was none.
+//   - nats.Connect succeeds even if no NATS server can be reached, so a program starts without the limiter as it goes
+//     on without it later. Until the connection is made, calls fail as they do during an outage.
+//   - The connection comes back after any outage. By default it is closed for good after 60 attempts, and when a
+//     server refuses its credentials twice, which a server may do while it restarts.
+//   - The first attempts to reconnect come after 50 ms, and later ones ever more seldom, up to 2 s apart. Each delay is
+//     shortened at random by up to half, so that many clients do not come back at once. By default the first delay is
+//     2 s, which turns an outage of half a second into two seconds without decisions.
+//
+// So a mistyped address or wrong credentials are no error of nats.Connect, which still fails if it cannot parse an
+// option. They appear in the errors of calls, which name the servers and the reason why the last attempt failed. To
+// log the problem at startup, ask nc.IsConnected.
+//
+// To change one of the settings, give another option after Reconnect, such as nats.RetryOnFailedConnect(false) for a
+// program that is of no use without a server, or nats.CustomReconnectDelay for other delays (nats.ReconnectWait and
+// nats.ReconnectJitter have no effect). A nats.ReconnectErrHandler has to come before Reconnect. If it comes after,
+// errors contain what a server said, but not why no server could be reached.
 func Reconnect() nats.Option {
 	return func(o *nats.Options) error {
 		o.RetryOnFailedConnect, o.AllowReconnect, o.MaxReconnect, o.IgnoreAuthErrorAbort = true, true, -1, true
 		o.CustomReconnectDelayCB = reconnectDelay
-		theirs := o.ReconnectErrCB
+		next := o.ReconnectErrCB
 		o.ReconnectErrCB = func(nc *nats.Conn, err error) {
-			noteUndialed(nc, err)
-			if theirs != nil {
-				theirs(nc, err)
+			recordDialError(nc, err)
+			if next != nil {
+				next(nc, err)
 			}
 		}
 		return nil
 	}
 }
 
-// undialed has the errors of connections for which no server was reached, which nats.go tells its handler and forgets. Its keys are weak
-// pointers, since it lasts for longer than they do.
-var undialed sync.Map
+// dialErrors has the last error of each connection that reached no server. nats.go passes it to the handler and does
+// not keep it. The map is never freed, so its keys are weak pointers to the connections.
+var dialErrors sync.Map
 
-func noteUndialed(nc *nats.Conn, err error) {
+func recordDialError(nc *nats.Conn, err error) {
 	key := any(weak.Make(nc))
-	if _, known := undialed.Swap(key, err); !known {
-		runtime.AddCleanup(nc, undialed.Delete, key)
+	if _, known := dialErrors.Swap(key, err); !known {
+		runtime.AddCleanup(nc, dialErrors.Delete, key)
 	}
 }
 
-// servers names those that a connection is to be made with, without their credentials. nc.Servers knows more, and waits for a lock, which
-// nats.go holds while it waits for a server.
-func servers(nc *nats.Conn) string {
+// serverNames lists the servers that a connection was configured with, without their credentials. nc.Servers also
+// knows those that were discovered, but it takes the connection's lock, which nats.go holds while it waits for a
+// server.
+func serverNames(nc *nats.Conn) string {
 	var all []string
 	for _, one := range append([]string{nc.Opts.Url}, nc.Opts.Servers...) {
 		if !strings.Contains(one, "://") {
 			one = "nats://" + one
 		}
-		if u, err := url.Parse(one); err == nil && u.Host != "" { // nats.go could read it, too
+		if u, err := url.Parse(one); err == nil && u.Host != "" { // nats.go has parsed it, too
 			all = append(all, u.Scheme+"://"+u.Host)
 		}
 	}
@@ -74,15 +83,15 @@ func servers(nc *nats.Conn) string {
 	return strings.Join(all, ",")
 }
 
-// from names the servers for an error, where the connection to them is not up.
-func from(nc *nats.Conn) string {
+// fromServers names the servers in an error if the connection to them is down.
+func fromServers(nc *nats.Conn) string {
 	if nc.IsConnected() {
 		return ""
 	}
-	return " from " + servers(nc)
+	return " from " + serverNames(nc)
 }
 
-// reconnectDelay is how long to wait after all servers were tried so many times.
+// reconnectDelay is the pause after so many attempts at all servers.
 func reconnectDelay(attempts int) time.Duration {
 	d := maxReconnectDelay
 	if attempts < 6 {

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// watchMessages bounds what waits for a slow reader of [Client.Watch].
-const watchMessages = 4096
+// watchBuffer is how many messages wait for a slow reader of [Client.Watch].
+const watchBuffer = 4096
 
 var errWatchClosed = fmt.Errorf("watch: %w", nats.ErrConnectionClosed)
 
@@ -23,17 +23,17 @@ type Event struct {
 	Type string
 	// Source is the URI of the service that raised the event.
 	Source string
-	// Subject is the key that the event is about, of an event about alerts the user, of a report the day.
+	// Subject is what the event is about: a key, or the user of an alert, or the day of a report.
 	Subject string
 	Time    time.Time
-	// Data is a [*Warning], an [*Exceeded], a [*Report], an [*AlertRaised], an [*AlertResolved], an [*AlertDigest] or an
-	// [*AlertTest]; of another type of event it is the json.RawMessage.
+	// Data is a [*Warning], [*Exceeded], [*Report], [*AlertRaised], [*AlertResolved], [*AlertDigest] or [*AlertTest]. For
+	// other types of event it is a json.RawMessage.
 	Data any
-	// Raw is the event's JSON as it came.
+	// Raw is the JSON of the whole event, as it came.
 	Raw []byte
 }
 
-// ParseEvent reads a CloudEvents 1.0 event in structured JSON, as the service publishes it. The event keeps raw.
+// ParseEvent parses a CloudEvents 1.0 event in structured JSON, as the service publishes it. The event retains raw.
 func ParseEvent(raw []byte) (Event, error) {
 	var e struct {
 		SpecVersion, ID, Type, Source, Subject string
@@ -77,38 +77,40 @@ func parseEventData(eventType string, data json.RawMessage) (any, error) {
 	return d, json.Unmarshal(data, d)
 }
 
-// Watch gives the events of the given types as they are published, of [EventWarning] and [EventExceeded] when
-// none is given; "alerts.*" stands for all about alerts. A type that is given twice, or that another one covers, gives its
-// events once. It is subscribed when Watch returns; the sequence, which is to be read once, ends with ctx.
-// A type that the NATS server refuses is an error that wraps nats.ErrPermissionViolation.
+// Watch returns the events of the given types as they are published. Without types it watches [EventWarning] and
+// [EventExceeded]. A type may have the wildcards of a NATS subject: "alerts.*" selects all events about alerts. A type
+// that is given twice, or that another one covers, does not repeat events.
 //
-// This is a live view and not a record: what was published before is not shown, an event may come twice (its ID
-// tells), and a reader that falls 4096 events behind loses some, which gives an error that wraps
-// nats.ErrSlowConsumer, as an event that cannot be read gives one; the sequence goes on after both. Read the
-// JetStream stream [EventStream] to miss nothing, as the example of [ParseEvent] does.
+// The subscription is active when Watch returns. The sequence can be iterated once, and ends with ctx. If the NATS
+// server refuses a type, Watch returns an error that wraps nats.ErrPermissionViolation.
+//
+// Watch is a live view, not a record. It does not show earlier events. An event may come twice, with the same ID. A
+// reader that falls 4096 events behind loses events; the sequence then yields an error that wraps
+// nats.ErrSlowConsumer. It also yields an error for an event that cannot be parsed, and goes on after both. To miss no
+// event, read the JetStream stream [EventStream], as the example of [ParseEvent] does.
 func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, error], error) {
 	if len(types) == 0 {
 		types = []string{EventWarning, EventExceeded}
 	}
-	if err := c.refuse("watch", false); err != nil {
+	if err := c.checkConnection("watch", false); err != nil {
 		return nil, err
 	}
-	w := &watch{nc: c.nc, messages: make(chan *nats.Msg, watchMessages)}
-	begun := make(chan struct{})
-	bounded, cancel := c.bound(ctx)
+	w := &watch{nc: c.nc, messages: make(chan *nats.Msg, watchBuffer)}
+	subscribed := make(chan struct{})
+	subscribeCtx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	var err error
-	if !c.alone.aside(bounded, func() { err = w.begin(bounded, types); close(begun) }) {
-		go func() { <-begun; w.stop() }()
-		return nil, fmt.Errorf("watch: no answer from %s: %w", servers(c.nc), bounded.Err())
+	if !c.blocking.run(subscribeCtx, func() { err = w.subscribe(subscribeCtx, types); close(subscribed) }) {
+		go func() { <-subscribed; w.stop() }()
+		return nil, fmt.Errorf("watch: no answer from %s: %w", serverNames(c.nc), subscribeCtx.Err())
 	}
 	if err != nil {
 		return nil, err
 	}
-	unhook := context.AfterFunc(ctx, w.stop) // for a sequence that nobody reads
+	unhook := context.AfterFunc(ctx, w.stop) // in case nobody iterates over the sequence
 	return func(yield func(Event, error) bool) {
-		defer unhook() // or the context would keep the watch for as long as it lasts
-		defer c.alone.aside(over, w.stop)
+		defer unhook() // otherwise a long-lived ctx would retain the watch
+		defer c.blocking.run(endedContext, w.stop)
 		w.run(ctx, yield)
 	}, nil
 }
@@ -116,15 +118,15 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 // watch gathers the messages of several subscriptions in one bounded channel.
 type watch struct {
 	nc            *nats.Conn
-	closed        chan nats.Status // tells that the connection is
+	closed        chan nats.Status // gets CLOSED from the connection
 	subscriptions []*nats.Subscription
 	messages      chan *nats.Msg
-	dropped       int
+	dropped       int // messages that the subscriptions had dropped at the last look
 }
 
-// begin returns when the server knows the subscriptions.
-func (w *watch) begin(ctx context.Context, types []string) error {
-	types = apart(types)
+// subscribe returns when the server has confirmed the subscriptions.
+func (w *watch) subscribe(ctx context.Context, types []string) error {
+	types = withoutCovered(types)
 	before := w.nc.LastError()
 	w.closed = w.nc.StatusChanged(nats.CLOSED)
 	for _, t := range types {
@@ -136,17 +138,17 @@ func (w *watch) begin(ctx context.Context, types []string) error {
 		w.subscriptions = append(w.subscriptions, s)
 	}
 	err := w.nc.FlushWithContext(ctx)
-	for errors.Is(err, nats.ErrConnectionClosed) && !w.nc.IsClosed() { // it broke, and is made anew with the subscriptions
+	for errors.Is(err, nats.ErrConnectionClosed) && !w.nc.IsClosed() { // the connection broke; nats.go restores it with the subscriptions
 		err = w.nc.FlushWithContext(ctx)
 	}
 	if err != nil {
 		w.stop()
-		return fmt.Errorf("watch: no answer%s: %w", from(w.nc), err)
+		return fmt.Errorf("watch: no answer%s: %w", fromServers(w.nc), err)
 	}
-	// What the server refuses it tells the connection alone, ahead of its answer to the flush.
+	// The server reports a refused subscription as an error of the connection, before it answers the flush.
 	if err := w.nc.LastError(); err != before {
 		for _, t := range types {
-			if refuses(err, `Subscription to "`+t+`"`) {
+			if isRefusal(err, `Subscription to "`+t+`"`) {
 				w.stop()
 				return fmt.Errorf("watch %s: %w", t, err)
 			}
@@ -155,8 +157,8 @@ func (w *watch) begin(ctx context.Context, types []string) error {
 	return nil
 }
 
-// apart leaves out the types that others cover: each subscription is given what it matches.
-func apart(types []string) (kept []string) {
+// withoutCovered removes types that other types cover. With overlapping subscriptions each of them would get the event.
+func withoutCovered(types []string) (kept []string) {
 	for i, t := range types {
 		covered := false
 		for j, other := range types {
@@ -169,7 +171,7 @@ func apart(types []string) (kept []string) {
 	return kept
 }
 
-// covers tells whether a subject, with wildcards, matches all that another one does.
+// covers tells whether the subject wide matches everything that narrow matches. Both may have wildcards.
 func covers(wide, narrow string) bool {
 	n := strings.Split(narrow, ".")
 	for i, token := range strings.Split(wide, ".") {
@@ -187,7 +189,7 @@ func covers(wide, narrow string) bool {
 
 func (w *watch) stop() {
 	for _, s := range w.subscriptions {
-		_ = s.Unsubscribe() // fails only when it is gone already
+		_ = s.Unsubscribe() // fails only if the subscription has already ended
 	}
 	w.nc.RemoveStatusListener(w.closed)
 }
@@ -198,7 +200,7 @@ func (w *watch) run(ctx context.Context, yield func(Event, error) bool) {
 		case <-ctx.Done():
 			return
 		case <-w.closed:
-			if ctx.Err() == nil { // which stops the watch, and that ends the listener
+			if ctx.Err() == nil { // when ctx ends, stop closes the channel
 				yield(Event{}, errWatchClosed)
 			}
 			return
@@ -214,7 +216,7 @@ func (w *watch) run(ctx context.Context, yield func(Event, error) bool) {
 	}
 }
 
-// newlyDropped counts what the subscriptions dropped since it was last asked.
+// newlyDropped counts the messages that the subscriptions have dropped since its last call.
 func (w *watch) newlyDropped() int {
 	total := 0
 	for _, s := range w.subscriptions {

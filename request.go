@@ -1,0 +1,157 @@
+package limits
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"weak"
+
+	"github.com/nats-io/nats.go"
+)
+
+// The headers that a NATS micro service puts on an answer that is an error.
+const (
+	headerError     = "Nats-Service-Error"
+	headerErrorCode = "Nats-Service-Error-Code"
+)
+
+// Subjects with these prefixes are answered by an alerter, or by a limiter that runs one inside.
+const (
+	alertsPrefix = "limits.admin.alerts."
+	jobsPrefix   = "limits.admin.jobs."
+)
+
+// takeoverPauses are the pauses between attempts while no limiter is listening. Together they are long enough for a
+// standby limiter to take over from one that died.
+var takeoverPauses = [...]time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond}
+
+// asksDecision tells whether an answer on the subject is of use only now. If it can't be had now, the request must
+// not be sent later either.
+func asksDecision(subject string) bool {
+	return subject == SubjectConsume || subject == SubjectCheck || subject == SubjectVerify
+}
+
+// answeredByAlerter tells whether an alerter answers the subject, and limiters do not.
+func answeredByAlerter(subject string) bool {
+	return strings.HasPrefix(subject, alertsPrefix) || strings.HasPrefix(subject, jobsPrefix)
+}
+
+// checkConnection returns an error if a call must not use the connection. A deferrable call is of use even if the
+// connection sends it later, so it may use a stalled connection until too many calls are blocked there.
+func (c *Client) checkConnection(name string, deferrable bool) error {
+	switch {
+	case c.nc == nil:
+		return fmt.Errorf("%s: %w", name, nats.ErrInvalidConnection)
+	case c.blocking.full() || !deferrable && c.blocking.stalled():
+		return fmt.Errorf("%s: not sent, since the connection to %s takes nothing: %w", name, serverNames(c.nc), nats.ErrDisconnected)
+	}
+	return nil
+}
+
+// request may block for longer than ctx lasts, so it runs in [blockingCalls.run]. It does not send a request for a
+// decision if the connection is down, possibly after it blocked for long.
+func (c *Client) request(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
+	if asksDecision(subject) && !c.nc.IsConnected() && !c.nc.IsClosed() {
+		return nil, fmt.Errorf("%s: not asked, since the decision would come too late and be charged all the same: %w", subject, c.disconnected())
+	}
+	msg, err := c.requestThroughTakeover(ctx, &nats.Msg{Subject: subject, Data: body})
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, noLimiter(subject)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return nil, tooLarge(subject, body)
+	case err != nil:
+		return nil, c.noAnswer(subject, err)
+	}
+	return msg, nil
+}
+
+// requestThroughTakeover sends a request, and sends it again while nobody is listening, which is safe because nobody
+// has seen it. After all pauses have passed in vain, or as many as ctx had time for, requests are sent only once for
+// the next second: callers that let requests pass without a limiter should not be slowed down each time.
+func (c *Client) requestThroughTakeover(ctx context.Context, m *nats.Msg) (msg *nats.Msg, err error) {
+	for _, pause := range takeoverPauses {
+		msg, err = c.nc.RequestMsgWithContext(ctx, m)
+		switch {
+		case !errors.Is(err, nats.ErrNoResponders) || time.Since(time.Unix(0, c.noLimiterAt.Load())) < time.Second:
+			return msg, err
+		case sleep(ctx, pause) != nil:
+			if pause > takeoverPauses[0] && ctx.Err() == nil {
+				c.noteNoLimiter(m.Subject)
+			}
+			return nil, err
+		case asksDecision(m.Subject) && !c.nc.IsConnected(): // nats.go would buffer it, and it would be charged later
+			return nil, err
+		}
+	}
+	if msg, err = c.nc.RequestMsgWithContext(ctx, m); errors.Is(err, nats.ErrNoResponders) {
+		c.noteNoLimiter(m.Subject)
+	}
+	return msg, err
+}
+
+func (c *Client) noteNoLimiter(subject string) {
+	if !answeredByAlerter(subject) {
+		c.noLimiterAt.Store(time.Now().UnixNano())
+	}
+}
+
+// disconnected returns an error with the servers that the connection tries and the reason why it has none: the last
+// message of a server, or why none could be reached. If the connection was made without a server, nothing else tells
+// the user that an address is mistyped.
+func (c *Client) disconnected() error {
+	tried := strings.Join(c.nc.Servers(), ",")
+	if last := c.nc.LastError(); last != nil {
+		return fmt.Errorf("%w from %s: %w", nats.ErrDisconnected, tried, last)
+	}
+	if err, ok := dialErrors.Load(weak.Make(c.nc)); ok { // %v, because a dial timeout wraps context.DeadlineExceeded
+		return fmt.Errorf("%w from %s: %v", nats.ErrDisconnected, tried, err)
+	}
+	return fmt.Errorf("%w from %s", nats.ErrDisconnected, tried)
+}
+
+// noAnswer adds to err why no answer came, if that is known. A server reports a refused publish or subscription as an
+// asynchronous error of the connection, not of the request. That error may also be an old one about another subject.
+func (c *Client) noAnswer(subject string, err error) error {
+	inbox := cmp.Or(c.nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, "."))
+	if last := c.nc.LastError(); isRefusal(last, `Publish to "`+subject+`"`) || isRefusal(last, `Subscription to "`+inbox+".") {
+		return fmt.Errorf("%s: no answer: %w: %w", subject, err, last)
+	}
+	return fmt.Errorf("%s: no answer%s: %w", subject, fromServers(c.nc), err)
+}
+
+// isRefusal tells whether err is the server's refusal of an operation, such as `Publish to "limits.check"`.
+func isRefusal(err error, operation string) bool {
+	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), operation)
+}
+
+func tooLarge(subject string, body []byte) *Error {
+	return &Error{Code: CodeTooLarge, Status: 413, Message: fmt.Sprintf(
+		"%s: the NATS server does not take a request of %d bytes in one message; see its max_payload", subject, len(body))}
+}
+
+func noLimiter(subject string) *Error {
+	message := subject + ": no limiter is listening on this NATS server"
+	if answeredByAlerter(subject) {
+		message = subject + ": no alerter is listening on this NATS server; start a limiter with --alerter on, or, beside limiters that" +
+			" are workers on PostgreSQL, the program alerter with their --nats-url and --database-url"
+	}
+	return &Error{Code: CodeUnavailable, Status: 503, Message: message}
+}
+
+// serviceError reads an answer that is an error. The micro framework answers some requests itself, without our body;
+// then the message is that of its header.
+func serviceError(msg *nats.Msg) *Error {
+	status, _ := strconv.Atoi(msg.Header.Get(headerErrorCode))
+	var body ErrorBody
+	if err := json.Unmarshal(msg.Data, &body); err != nil || body.Error == nil {
+		body.Error = &Error{Code: "error", Message: msg.Header.Get(headerError)}
+	}
+	body.Error.Status = status
+	return body.Error
+}
