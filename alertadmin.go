@@ -15,7 +15,7 @@ const (
 	SubjectAlertsChannels  = "limits.admin.alerts.channels"
 )
 
-// The codes of errors about alerts: 404 for what is not there, 409 for one silence too many.
+// The codes of errors about alerts: 404 for an unknown id or name, 409 if there are [MaxSilences] silences already.
 const (
 	CodeUnknownAlert    = "unknown_alert"
 	CodeUnknownSilence  = "unknown_silence"
@@ -27,18 +27,18 @@ const (
 // Bounds of requests about alerts.
 const (
 	MaxAlertPage = 200  // alerts or deliveries in one reply
-	MaxSilences  = 1000 // silences that hold at a time, and silences in one reply
+	MaxSilences  = 1000 // silences in force at a time, and silences in one reply
 	MaxNoteBytes = 256  // note of a test
-	// MaxSilenceMillis is how long a silence may last: 366 days.
+	// MaxSilenceMillis is how long a silence may last, in milliseconds: 366 days.
 	MaxSilenceMillis = 366 * 24 * 3600 * 1000
 )
 
-// Alert is a run of events that a rule asks for. Times are Unix milliseconds.
+// Alert is a series of events that met the condition of a rule. Times are Unix milliseconds.
 type Alert struct {
 	ID       string `json:"id"`
 	Rule     string `json:"rule"`
 	Severity string `json:"severity"`
-	// Event is the type of the events behind it: [EventExceeded] or [EventWarning].
+	// Event is the type of the events that caused the alert: [EventExceeded] or [EventWarning].
 	Event  string `json:"event"`
 	User   string `json:"user,omitempty"`
 	Policy string `json:"policy,omitempty"`
@@ -47,45 +47,48 @@ type Alert struct {
 	Key    string `json:"key"`
 	Window string `json:"window"`
 	Limit  int64  `json:"limit"`
-	// Denied and Events count what came since it began.
+	// Denied and Events count the denials and events since the alert began.
 	Denied int64 `json:"denied"`
 	Events int64 `json:"events"`
-	// FirstAt and LastAt are when the first and the last of its events were.
+	// FirstAt and LastAt are the times of the first and last of its events.
 	FirstAt  int64 `json:"firstAt"`
 	LastAt   int64 `json:"lastAt"`
 	RaisedAt int64 `json:"raisedAt"`
-	// ResolvedAt is left out while the alert is open; ResolveAt is when it will be resolved if no event comes before.
+	// ResolvedAt is left out while the alert is open. ResolveAt is when it will be resolved unless another event comes first.
 	ResolvedAt int64 `json:"resolvedAt,omitzero"`
 	ResolveAt  int64 `json:"resolveAt"`
-	// Notice says whether somebody is told: pending, sent (handed to its channels; how far they are its deliveries say), held (it goes into
-	// a digest) or silenced.
+	// Notice is the state of the notification: pending, sent (handed to its channels; its deliveries say whether they have
+	// it), held (for a digest) or silenced.
 	Notice string `json:"notice"`
 	// Reason says why it was held or silenced.
-	Reason    string `json:"reason,omitempty"`
-	NoticeAt  int64  `json:"noticeAt,omitzero"`
-	HeldUntil int64  `json:"heldUntil,omitzero"`
-	// Digest is the one that told of it.
+	Reason string `json:"reason,omitempty"`
+	// NoticeAt is when Notice last changed.
+	NoticeAt int64 `json:"noticeAt,omitzero"`
+	// HeldUntil is the time before which no digest includes the alert.
+	HeldUntil int64 `json:"heldUntil,omitzero"`
+	// Digest is the id of the digest that included it.
 	Digest   string   `json:"digest,omitempty"`
 	Channels []string `json:"channels"`
 	Title    string   `json:"title"`
-	// Text is left out of a list.
+	// Text is left out in a list.
 	Text string `json:"text,omitempty"`
 }
 
-// ListAlertsRequest is the body of admin.alerts.list. Fields that are left out select all.
+// ListAlertsRequest is the body of admin.alerts.list. A field that is left out does not narrow the selection.
 type ListAlertsRequest struct {
 	User   string `json:"user,omitempty"`
 	Rule   string `json:"rule,omitempty"`
 	Policy string `json:"policy,omitempty"`
-	// Open leaves out alerts that were resolved.
+	// Open excludes alerts that were resolved.
 	Open bool `json:"open,omitzero"`
-	// After is the Next of the page before.
+	// After is the Next of the previous page.
 	After string `json:"after,omitempty"`
-	// Max is how many alerts a page holds: 50 unless said, up to [MaxAlertPage].
+	// Max is how many alerts a page holds: 50 by default, up to [MaxAlertPage].
 	Max int `json:"max,omitzero"`
 }
 
-// AlertList is a page of alerts, the last raised first. Next, when there, is the After of the page that follows.
+// AlertList is a page of alerts, the latest first. Next is the After of the following page, and left out on the last
+// page.
 type AlertList struct {
 	Alerts []Alert `json:"alerts"`
 	Next   string  `json:"next,omitempty"`
@@ -93,55 +96,55 @@ type AlertList struct {
 
 // ShowAlertRequest is the body of admin.alerts.show.
 type ShowAlertRequest struct {
-	// ID is that of an alert, of a digest or of a test.
+	// ID is the id of an alert, a digest or a test.
 	ID string `json:"id"`
 }
 
-// AlertDetails are an alert and who was told of it. A digest and a test have deliveries alone.
+// AlertDetails is an alert with its deliveries. A digest or a test has only deliveries.
 type AlertDetails struct {
 	Alert      *Alert          `json:"alert,omitempty"`
 	Deliveries []AlertDelivery `json:"deliveries"`
 }
 
-// AlertDelivery is a message on its way to one channel. Times are Unix milliseconds.
+// AlertDelivery is the delivery of one message to one channel. Times are Unix milliseconds.
 type AlertDelivery struct {
-	// ID is the message's id, a slash, and the channel.
+	// ID is the id of the message, a slash, and the name of the channel.
 	ID      string `json:"id"`
 	Channel string `json:"channel"`
-	// Type is the type of the event that it is on the channel of kind nats, such as [EventAlertRaised].
+	// Type is the type of the event that a channel of kind nats publishes for it, such as [EventAlertRaised].
 	Type  string `json:"type"`
 	User  string `json:"user,omitempty"`
 	Title string `json:"title"`
-	// State is waiting, sent or dead (given up, until it is replayed).
+	// State is waiting, sent or dead (a dead letter: given up unless it is replayed).
 	State string `json:"state"`
-	// Attempts counts the tries that ended; Error is why the last one failed.
+	// Attempts counts the attempts that have ended. Error is why the last one failed.
 	Attempts  int    `json:"attempts"`
 	Error     string `json:"error,omitempty"`
 	CreatedAt int64  `json:"createdAt"`
-	// DueAt is when the next try is, of one that waits.
+	// DueAt is when the next attempt of a waiting delivery is due.
 	DueAt int64 `json:"dueAt,omitzero"`
-	// EndedAt is when it was sent or given up.
+	// EndedAt is when the message was sent or given up.
 	EndedAt int64 `json:"endedAt,omitzero"`
 }
 
-// SilenceRequest is the body of admin.alerts.silence: which alerts nobody is told of for a while. The matchers are exact,
-// or globs with *; those left out fit all, and at least one is needed.
+// SilenceRequest is the body of admin.alerts.silence. It selects alerts that are not sent for a while, by Rule, Policy, Key
+// and User, which are exact values or globs with *. At least one is needed; those that are left out match every alert.
 type SilenceRequest struct {
 	Rule   string `json:"rule,omitempty"`
 	Policy string `json:"policy,omitempty"`
 	Key    string `json:"key,omitempty"`
 	User   string `json:"user,omitempty"`
-	// For is how long it lasts, in milliseconds, up to [MaxSilenceMillis].
+	// For is how long the silence lasts, in milliseconds, up to [MaxSilenceMillis].
 	For int64 `json:"for,omitzero"`
-	// ExpiresAt is when it ends, in Unix milliseconds, instead of For.
+	// ExpiresAt is when the silence ends, in Unix milliseconds. It replaces For.
 	ExpiresAt int64 `json:"expiresAt,omitzero"`
-	// Reason says why, for who finds the silence later.
+	// Reason says why, for people who find the silence later.
 	Reason string `json:"reason"`
-	// By says who made it.
+	// By says who created it.
 	By string `json:"by,omitempty"`
 }
 
-// Silence keeps alerts from being told. Times are Unix milliseconds.
+// Silence keeps matching alerts from being sent. Times are Unix milliseconds.
 type Silence struct {
 	ID        string `json:"id"`
 	Rule      string `json:"rule,omitempty"`
@@ -154,28 +157,29 @@ type Silence struct {
 	ExpiresAt int64  `json:"expiresAt"`
 }
 
-// SilenceReply is a silence as it is after a change.
+// SilenceReply is a silence after it was created or ended.
 type SilenceReply struct {
 	Silence Silence `json:"silence"`
 }
 
 // UnsilenceRequest is the body of admin.alerts.unsilence.
 type UnsilenceRequest struct {
-	// ID is that of the silence.
+	// ID is the id of the silence.
 	ID string `json:"id"`
 }
 
 // ListSilencesRequest is the body of admin.alerts.silences.
 type ListSilencesRequest struct {
-	// All lists those that have ended too: of the last made, twice [MaxSilences] at most.
+	// All includes silences that have ended, among the last created, at most twice [MaxSilences].
 	All bool `json:"all,omitzero"`
-	// After is the Next of the page before.
+	// After is the Next of the previous page.
 	After string `json:"after,omitempty"`
-	// Max is how many a page holds, up to [MaxSilences]; as many unless said, or 50 with All.
+	// Max is how many silences a page holds, up to [MaxSilences]. The default is [MaxSilences], or 50 with All.
 	Max int `json:"max,omitzero"`
 }
 
-// SilenceList is a page of silences, the last made first. Next, when there, is the After of the page that follows.
+// SilenceList is a page of silences, the latest first. Next is the After of the following page, and left out on the last
+// page.
 type SilenceList struct {
 	Silences []Silence `json:"silences"`
 	Next     string    `json:"next,omitempty"`
@@ -183,55 +187,57 @@ type SilenceList struct {
 
 // DeadRequest is the body of admin.alerts.dead.
 type DeadRequest struct {
-	// Channel selects the dead letters of one channel; those of all unless said.
+	// Channel selects the dead letters of one channel; all channels by default.
 	Channel string `json:"channel,omitempty"`
-	// After is the Next of the page before.
+	// After is the Next of the previous page.
 	After string `json:"after,omitempty"`
-	// Max is how many deliveries a page holds: 50 unless said, up to [MaxAlertPage].
+	// Max is how many deliveries a page holds: 50 by default, up to [MaxAlertPage].
 	Max int `json:"max,omitzero"`
 }
 
-// DeadLetters are deliveries that were given up, in order of their ids, and, on the first page of all channels, the last
-// messages of the stream of events that could not be taken.
+// DeadLetters is a page of the deliveries that were given up, in the order of their ids. If no channel is selected, the
+// first page also has the latest events that the alerter could not process. Next is the After of the following page, and
+// left out on the last page.
 type DeadLetters struct {
 	Deliveries []AlertDelivery `json:"deliveries"`
 	Poison     []PoisonMessage `json:"poison"`
 	Next       string          `json:"next,omitempty"`
 }
 
-// PoisonMessage is a message of the stream [EventStream] that could not be taken.
+// PoisonMessage is a message of the stream [EventStream] that the alerter could not process.
 type PoisonMessage struct {
-	// Sequence is its place in the stream.
+	// Sequence is its sequence number in the stream.
 	Sequence uint64 `json:"sequence"`
 	Subject  string `json:"subject"`
 	Reason   string `json:"reason"`
-	// Data is its beginning, up to 4096 bytes; in JSON it is in base64.
+	// Data is the beginning of the message, up to 4096 bytes, in JSON encoded as base64.
 	Data []byte `json:"data"`
-	// At is when it was put aside, in Unix milliseconds.
+	// At is when it was set aside, in Unix milliseconds.
 	At int64 `json:"at"`
 }
 
-// ReplayRequest is the body of admin.alerts.replay: one delivery, those of a channel, or all.
+// ReplayRequest is the body of admin.alerts.replay. It selects one dead letter, those of a channel, or all.
 type ReplayRequest struct {
 	ID      string `json:"id,omitempty"`
 	Channel string `json:"channel,omitempty"`
 	All     bool   `json:"all,omitzero"`
 }
 
-// ReplayReply says how many dead letters wait again.
+// ReplayReply says how many dead letters will be delivered again.
 type ReplayReply struct {
 	Replayed int64 `json:"replayed"`
 }
 
 // TestAlertRequest is the body of admin.alerts.test.
 type TestAlertRequest struct {
-	// Channel is the name of the channel; all unless said.
+	// Channel is the name of a channel; all channels by default.
 	Channel string `json:"channel,omitempty"`
-	// Note stands in the message.
+	// Note is included in the message.
 	Note string `json:"note,omitempty"`
 }
 
-// TestAlertReply is the test that was put into the outbox: admin.alerts.show of its ID tells how it ended.
+// TestAlertReply is the test that was queued for delivery. The request admin.alerts.show with its ID
+// returns the outcome.
 type TestAlertReply struct {
 	ID       string   `json:"id"`
 	Channels []string `json:"channels"`
@@ -245,40 +251,40 @@ type ChannelList struct {
 	Channels []AlertChannel `json:"channels"`
 }
 
-// AlertChannel is where alerts are sent to.
+// AlertChannel is a target that alerts are sent to, and its state.
 type AlertChannel struct {
 	Name string `json:"name"`
 	// Kind is nats, log, webhook, slack or smtp.
 	Kind string `json:"kind"`
-	// Host is the host it sends to, without path and credentials.
+	// Host is the host that it sends to, without path and credentials.
 	Host string `json:"host,omitempty"`
 	// Waiting counts the deliveries that wait.
 	Waiting int64 `json:"waiting"`
-	// Breaker is the state of the circuit breaker on the process that answers: closed, open or half-open.
+	// Breaker is the state of the circuit breaker in the process that answers: closed, open or half-open.
 	Breaker string `json:"breaker,omitempty"`
-	// PausedUntil is up to when the process that answers leaves the channel alone because its target asked for that by
-	// Retry-After, in Unix milliseconds; left out when it does not. A replay of the channel ends the pause in the process that
-	// answers it.
+	// PausedUntil is until when the process that answers sends nothing to the channel, because its target asked for a pause
+	// with Retry-After, in Unix milliseconds; left out without a pause. A replay of the channel ends the pause in the
+	// process that answers the replay.
 	PausedUntil int64 `json:"pausedUntil,omitzero"`
-	// LastError is why the last try on the process that answers failed; left out when it did not.
+	// LastError is why the last attempt in the process that answers failed; left out if it did not.
 	LastError string `json:"lastError,omitempty"`
-	// DisabledAt is when the target said that it is gone, in Unix milliseconds; left out when it did not. A replay of the
-	// channel enables it.
+	// DisabledAt is when the target said that it is gone for good, in Unix milliseconds; left out if it did not. A replay of
+	// the channel enables it again.
 	DisabledAt     int64  `json:"disabledAt,omitzero"`
 	DisabledReason string `json:"disabledReason,omitempty"`
 }
 
-// ListAlerts gives one page of alerts.
+// ListAlerts returns one page of alerts.
 func (c *Client) ListAlerts(ctx context.Context, r ListAlertsRequest) (*AlertList, error) {
 	return call[AlertList](ctx, c, SubjectAlertsList, r)
 }
 
-// ShowAlert gives an alert with its deliveries.
+// ShowAlert returns an alert with its deliveries, or the deliveries of a digest or a test.
 func (c *Client) ShowAlert(ctx context.Context, id string) (*AlertDetails, error) {
 	return call[AlertDetails](ctx, c, SubjectAlertsShow, ShowAlertRequest{ID: id})
 }
 
-// SilenceAlerts keeps alerts from being told for a while. They are raised and listed all the same.
+// SilenceAlerts keeps matching alerts from being sent for a while. They are still raised and listed.
 func (c *Client) SilenceAlerts(ctx context.Context, r SilenceRequest) (*SilenceReply, error) {
 	return call[SilenceReply](ctx, c, SubjectAlertsSilence, r)
 }
@@ -288,27 +294,27 @@ func (c *Client) UnsilenceAlerts(ctx context.Context, id string) (*SilenceReply,
 	return call[SilenceReply](ctx, c, SubjectAlertsUnsilence, UnsilenceRequest{ID: id})
 }
 
-// ListSilences gives the silences.
+// ListSilences returns one page of silences.
 func (c *Client) ListSilences(ctx context.Context, r ListSilencesRequest) (*SilenceList, error) {
 	return call[SilenceList](ctx, c, SubjectAlertsSilences, r)
 }
 
-// DeadLetters gives one page of what could not be delivered.
+// DeadLetters returns one page of the deliveries that were given up.
 func (c *Client) DeadLetters(ctx context.Context, r DeadRequest) (*DeadLetters, error) {
 	return call[DeadLetters](ctx, c, SubjectAlertsDead, r)
 }
 
-// ReplayAlerts lets dead letters be delivered again, and enables their channels.
+// ReplayAlerts delivers dead letters again, and enables their channels.
 func (c *Client) ReplayAlerts(ctx context.Context, r ReplayRequest) (*ReplayReply, error) {
 	return call[ReplayReply](ctx, c, SubjectAlertsReplay, r)
 }
 
-// TestAlert sends a test to one channel, or to all.
+// TestAlert sends a test message to one channel, or to all.
 func (c *Client) TestAlert(ctx context.Context, r TestAlertRequest) (*TestAlertReply, error) {
 	return call[TestAlertReply](ctx, c, SubjectAlertsTest, r)
 }
 
-// ListChannels gives the channels and their state.
+// ListChannels returns the channels and their state.
 func (c *Client) ListChannels(ctx context.Context) (*ChannelList, error) {
 	return call[ChannelList](ctx, c, SubjectAlertsChannels, ListChannelsRequest{})
 }

@@ -1,45 +1,42 @@
 package limits
 
-import (
-	"fmt"
-)
+import "fmt"
 
-// The codes of an [Error] that callers tell apart. Bad input has further codes, named after the field
-// ("invalid_window", "unknown_field", …), all with Status 400.
+// The codes of an [Error] that callers may want to tell apart. Bad input has further codes, such as "unknown_field" or,
+// named after the field, "invalid_window", all with Status 400.
 const (
-	CodeUnknownPolicy = "unknown_policy" // 404
-	CodeIDConflict    = "id_conflict"    // 409: the id was used with another body
-	CodeUnknownID     = "unknown_id"     // 404: settle of an id that no consume is known under
-	// CodeNothingToSettle is 409: settle of an id that charged nothing.
-	CodeNothingToSettle = "nothing_to_settle"
-	CodeTooLarge        = "too_large" // 413: request over MaxRequestBytes, or it or its answer over what NATS takes in one message
-	CodeTooManyLimits   = "too_many_limits"
-	CodeOverloaded      = "overloaded"  // 503: the worker's queue is full
-	CodeUnavailable     = "unavailable" // 503: the store cannot be reached
+	CodeUnknownPolicy   = "unknown_policy"    // 404
+	CodeIDConflict      = "id_conflict"       // 409: the id was used with another body
+	CodeUnknownID       = "unknown_id"        // 404: settle of an id that is not known, or no longer, or that no limit applied to
+	CodeNothingToSettle = "nothing_to_settle" // 409: settle of an id that is not that of an allowed consume or verify
+	CodeTooLarge        = "too_large"         // 413: a request over MaxRequestBytes, or a request or an answer over what NATS takes in one message
+	CodeTooManyLimits   = "too_many_limits"   // 413: more than MaxLimits limits in one request, or in the policies that it matches
+	CodeOverloaded      = "overloaded"        // 503: the worker has too many requests to answer in time
+	CodeUnavailable     = "unavailable"       // 503: the store cannot be reached, or no limiter is listening
 )
 
-// Error is an answer that is not a decision. The service sends it as {"error":{…}} with the micro headers
+// Error is an answer of the service that reports an error. It is sent as {"error":{...}} with the headers
 // Nats-Service-Error and Nats-Service-Error-Code.
 type Error struct {
 	// Code is a stable word for programs, such as "invalid_window".
 	Code string `json:"code"`
-	// Field is the request field at fault, as a path such as "limits[2].window"; empty when there is none.
+	// Field is the request field at fault, as a path such as "limits[2].window"; left out if no field is.
 	Field string `json:"field,omitempty"`
-	// Message says the act, the value and the way out.
+	// Message says what was attempted, with what value, and how to correct it.
 	Message string `json:"message"`
 	// Status is the numeric code of the header: 400, 404, 409, 413 or 503.
 	Status int `json:"-"`
 }
 
-// Error gives the message with its code.
+// Error returns the message with its status and code.
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s (%d %s)", e.Message, e.Status, e.Code)
 }
 
-// Temporary tells whether the same request may succeed later: true for 503.
+// Temporary reports whether the same request may succeed later: true for status 503.
 func (e *Error) Temporary() bool { return e.Status == 503 }
 
-// ErrorBody is the JSON body of an answer that is not a decision.
+// ErrorBody is the JSON body of an answer that reports an error.
 type ErrorBody struct {
 	Error *Error `json:"error"`
 }

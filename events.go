@@ -1,6 +1,6 @@
 package limits
 
-// The types of the events, which are their NATS subjects too, and the stream that keeps them.
+// The types of the service's events, which are also their NATS subjects, and the JetStream stream that keeps them.
 const (
 	EventWarning  = "limits.warning"
 	EventExceeded = "limits.exceeded"
@@ -8,8 +8,8 @@ const (
 	EventStream   = "LIMITS"
 )
 
-// Warning is the data of a [EventWarning] event: a charge left the counter's remaining at or below the
-// threshold. At most one per counter and window.
+// Warning is the data of an [EventWarning] event: a charge left the counter's remaining at or below the threshold. There
+// is at most one per counter and window length.
 type Warning struct {
 	Key       string `json:"key"`
 	Name      string `json:"name"`
@@ -22,8 +22,9 @@ type Warning struct {
 	User      string `json:"user,omitempty"`
 }
 
-// Exceeded is the data of a [EventExceeded] event: the counter denied. The first denial is told at once; while
-// denials go on there is at most one event per counter every 10 seconds, and Denied is how many it stands for.
+// Exceeded is the data of an [EventExceeded] event: the counter denied requests. The first denial makes an event at once.
+// While denials go on, there is at most one event per counter every 10 seconds. Denied is how many denials the event
+// stands for.
 type Exceeded struct {
 	Key    string `json:"key"`
 	Name   string `json:"name"`
@@ -31,7 +32,7 @@ type Exceeded struct {
 	Limit  int64  `json:"limit"`
 	Window string `json:"window"`
 	Reset  int64  `json:"reset"`
-	// RetryAfter is the milliseconds until the cost fits that was denied, at least 1; left out when it never does.
+	// RetryAfter is how long until the denied cost fits, in milliseconds, at least 1; left out if it can never fit.
 	RetryAfter int64  `json:"retryAfter,omitzero"`
 	Denied     int64  `json:"denied"`
 	User       string `json:"user,omitempty"`
@@ -40,15 +41,15 @@ type Exceeded struct {
 // MaxReportRows bounds each list of a [Report].
 const MaxReportRows = 20
 
-// Report is the data of a [EventReport] event: who used, and who was denied, most on one day in UTC. A day without
-// decisions has none, and a second report of a day has the id of the first.
+// Report is the data of an [EventReport] event: the keys that used most, and those that were denied most, on one day in
+// UTC. A day without decisions has no report. If a day is reported again, the event has the id of the first.
 type Report struct {
-	// Date is the day, such as 2026-05-17; Since and Until are its beginning and its end, in Unix milliseconds.
+	// Date is the day, such as 2026-05-17. Since and Until are its beginning and its end, in Unix milliseconds.
 	Date  string `json:"date"`
 	Since int64  `json:"since"`
 	Until int64  `json:"until"`
-	// Used is ordered by the cost that was charged, Denied by the requests that were denied, the most first; up to
-	// [MaxReportRows] rows each.
+	// Used is ordered by the charged cost, Denied by the number of denied requests, both the highest first. Each has up to
+	// [MaxReportRows] rows.
 	Used   []TopRow `json:"used"`
 	Denied []TopRow `json:"denied"`
 }

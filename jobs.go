@@ -9,13 +9,13 @@ const (
 	SubjectJobsHistory = "limits.admin.jobs.history"
 )
 
-// The codes of errors about jobs: 404 for a name that no job has, 409 for a job of which a run has not ended.
+// The codes of errors about jobs: 404 if no job has the name, 409 if a run of the job has not ended.
 const (
 	CodeUnknownJob = "unknown_job"
 	CodeJobRunning = "job_running"
 )
 
-// MaxJobRuns bounds the runs in one reply of admin.jobs.history.
+// MaxJobRuns is the most runs in one reply of admin.jobs.history.
 const MaxJobRuns = 500
 
 // ListJobsRequest is the body of admin.jobs.list: an empty object.
@@ -26,33 +26,33 @@ type JobList struct {
 	Jobs []Job `json:"jobs"`
 }
 
-// Job is something that the service does from time to time, on one worker at a time.
+// Job is a periodic task of the service, which runs on one worker at a time.
 type Job struct {
 	Name string `json:"name"`
-	// Schedule is a cron line in UTC, or @every and a duration. It is left out for a job that runs only when asked.
+	// Schedule is a cron expression in UTC, or @every with a duration. It is left out for a job that runs only on request.
 	Schedule string `json:"schedule,omitempty"`
 	// Timeout is how long a run may take, in milliseconds.
 	Timeout int64 `json:"timeout"`
-	// Next is when it is to run next, in Unix milliseconds.
+	// Next is when the job is due next, in Unix milliseconds.
 	Next int64 `json:"next,omitzero"`
-	// Last is its last run on any worker; left out when it never ran.
+	// Last is its last run on any worker; left out if it never ran.
 	Last *JobRun `json:"last,omitempty"`
 }
 
 // JobRun is one run of a job. Times are Unix milliseconds.
 type JobRun struct {
 	Job string `json:"job"`
-	// Scheduled is the time that the run is for.
+	// Scheduled is when the run was due.
 	Scheduled int64 `json:"scheduled"`
 	// Replica names the worker that ran it.
 	Replica   string `json:"replica"`
 	StartedAt int64  `json:"startedAt"`
-	// EndedAt is left out while it runs.
+	// EndedAt is left out while the job runs.
 	EndedAt int64 `json:"endedAt,omitzero"`
-	// Outcome is running, done, failed, timeout, canceled (its worker stopped), skipped (the run before had not ended) or
-	// lost (its worker died).
+	// Outcome is running, done, failed, timeout, canceled (its worker stopped), skipped (the previous run had not ended)
+	// or lost (its worker died).
 	Outcome string `json:"outcome"`
-	// Note says what was done, Error what went wrong.
+	// Note says what the run did, Error what went wrong.
 	Note  string `json:"note,omitempty"`
 	Error string `json:"error,omitempty"`
 }
@@ -63,35 +63,36 @@ type RunJobRequest struct {
 	Job string `json:"job"`
 }
 
-// RunJobReply is the run that was begun. It has ended when that took less than a second, else its outcome is "running".
+// RunJobReply is the run that was started. If it took less than a second it has ended, otherwise its outcome is
+// "running".
 type RunJobReply struct {
 	Run JobRun `json:"run"`
 }
 
 // JobHistoryRequest is the body of admin.jobs.history.
 type JobHistoryRequest struct {
-	// Job selects the runs of one job; those of all unless said.
+	// Job selects the runs of one job; all jobs by default.
 	Job string `json:"job,omitempty"`
-	// Max is how many runs: 50 unless said, up to [MaxJobRuns].
+	// Max is how many runs to return: 50 by default, up to [MaxJobRuns].
 	Max int `json:"max,omitzero"`
 }
 
-// JobHistory is the reply of admin.jobs.history: runs on all workers, those that were scheduled last first.
+// JobHistory is the reply of admin.jobs.history: runs on all workers, the latest scheduled first.
 type JobHistory struct {
 	Runs []JobRun `json:"runs"`
 }
 
-// ListJobs gives the jobs of the service and their state.
+// ListJobs returns the jobs of the service and their state.
 func (c *Client) ListJobs(ctx context.Context) (*JobList, error) {
 	return call[JobList](ctx, c, SubjectJobsList, ListJobsRequest{})
 }
 
-// RunJob runs a job now.
+// RunJob starts a job now, and waits up to a second for its end.
 func (c *Client) RunJob(ctx context.Context, job string) (*RunJobReply, error) {
 	return call[RunJobReply](ctx, c, SubjectJobsRun, RunJobRequest{Job: job})
 }
 
-// JobHistory gives the runs of one job, or of all.
+// JobHistory returns the runs of one job, or of all.
 func (c *Client) JobHistory(ctx context.Context, r JobHistoryRequest) (*JobHistory, error) {
 	return call[JobHistory](ctx, c, SubjectJobsHistory, r)
 }

@@ -1,7 +1,7 @@
 package limits
 
-// The subjects of decisions, counters and policies. All of them answer requests, in the queue group [QueueGroup]. Those of
-// usage, API keys, overrides, jobs and alerts stand beside what they carry.
+// The NATS subjects of decisions, counters and policies. Workers answer requests on them in the queue group
+// [QueueGroup]. The subjects of usage, API keys, overrides, jobs and alerts are declared with their types.
 const (
 	SubjectConsume = "limits.consume"
 	SubjectCheck   = "limits.check"
@@ -15,13 +15,13 @@ const (
 	SubjectPolicies = "limits.admin.policies"
 )
 
-// ServiceName is the name of the NATS micro service; QueueGroup is the queue group its workers share.
+// ServiceName is the name of the NATS micro service. QueueGroup is the queue group that its workers share.
 const (
 	ServiceName = "limits"
 	QueueGroup  = "limiter"
 )
 
-// Bounds of a request. A request outside of them is answered with an [*Error].
+// Bounds of a request. A request that exceeds them is answered with an [*Error].
 const (
 	MaxRequestBytes = 16 << 10      // larger: error 413
 	MaxLimits       = 16            // limits in one request; more: error 413

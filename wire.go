@@ -13,29 +13,28 @@ const (
 	Leased = "leased"
 )
 
-// Request asks for a decision: the body of consume, check, record and refund. It has one of three forms, never
-// mixed: one limit (Key, Limit, Window and their options), several limits (Limits), or a policy (Policy,
+// Request asks for a decision: the body of consume, check, record and refund. It has one of three forms, which cannot be
+// mixed: one inline limit (Key, Limit, Window and their options), several inline limits (Limits), or policies (Policy,
 // Attributes, Tier).
 type Request struct {
-	// Key, Limit and Window, with the options beside them, are form 1: one inline limit.
+	// LimitSpec is form 1: one inline limit.
 	LimitSpec
 
-	// Limits is form 2: up to [MaxLimits] limits that are decided together, all or nothing.
+	// Limits is form 2: up to [MaxLimits] inline limits that are decided together. Either all are charged or none.
 	Limits []LimitSpec `json:"limits,omitempty"`
 
-	// Policy is form 3: the name of a policy. Left out, with Attributes given, every policy whose match fits
-	// the attributes applies; none fitting allows the request with no limits.
+	// Policy is form 3: the name of a policy. If only Attributes are given, every policy whose match fits the
+	// attributes applies. If none fits, the request is allowed, with no limits.
 	Policy     string            `json:"policy,omitempty"`
 	Attributes map[string]string `json:"attributes,omitempty"`
 	Tier       string            `json:"tier,omitempty"`
 
-	// Cost is what the request charges to each of its limits: 1 unless said, up to [MaxAmount].
+	// Cost is what the request charges to each of its limits: 1 by default, up to [MaxAmount].
 	Cost int64 `json:"cost,omitzero"`
 
-	// ID makes the request idempotent: for at least 10 minutes the same id charges once and is answered the
-	// same. The same id with another body is error 409: an id has to be unique over the whole
-	// service, whatever the key or the policy, so put the user in front of one that users may choose. A check
-	// ignores it.
+	// ID makes the request idempotent: for at least 10 minutes the same id is charged once and gets the same answer. The
+	// same id with another body is error 409. An id has to be unique across the whole service, whatever the key or the
+	// policy, so put the user in front of an id that users may choose. A check ignores the id.
 	ID string `json:"id,omitempty"`
 }
 
@@ -48,51 +47,52 @@ type LimitSpec struct {
 	// Window is a duration from "100ms" to "366d" (units ms, s, m, h, d, w) or a calendar period: "minute",
 	// "hour", "day", "week", "month".
 	Window string `json:"window,omitempty"`
-	// Algorithm is [SlidingWindow], [FixedWindow] or [TokenBucket]. Unless said it is sliding_window, and
-	// fixed_window for a calendar period.
+	// Algorithm is [SlidingWindow], [FixedWindow] or [TokenBucket]. The default is sliding_window, or fixed_window for a
+	// calendar period.
 	Algorithm string `json:"algorithm,omitempty"`
 	// Burst is what a token bucket may hold on top of Limit.
 	Burst int64 `json:"burst,omitzero"`
-	// Name tells the counters of one key apart; the window as written unless said.
+	// Name tells the counters of one key apart. The default is the window as written.
 	Name string `json:"name,omitempty"`
-	// Timezone is the IANA zone of a calendar period; UTC unless said.
+	// Timezone is the IANA time zone of a calendar period: UTC by default.
 	Timezone string `json:"timezone,omitempty"`
-	// Anchor is "aligned", unless said, or "first_use", which lets a fixed window start at its first charge instead of at a
-	// multiple of the window.
+	// Anchor says where a fixed window starts: "aligned" (the default), at a multiple of the window, or "first_use", at
+	// its first charge.
 	Anchor string `json:"anchor,omitempty"`
-	// Consistency is [Exact], unless said, or [Leased], which lets a worker charge a little ahead and answer from
-	// memory: faster, and never more than the limit, but a crash may lose what was charged ahead.
+	// Consistency is [Exact] (the default) or [Leased]. Leased lets a worker charge a little ahead and answer from memory,
+	// which is faster. It never allows more than the limit, but a crash may lose what was charged ahead.
 	Consistency string `json:"consistency,omitempty"`
 }
 
-// Reply is a decision. Its top fields speak for the limit that blocks (with several, the one with the longest
-// RetryAfter: a retry at that moment passes them all), else for the one with the least remaining.
+// Reply is a decision. If it is a denial, the top-level fields describe the limit that blocks. If several limits block,
+// that is the one with the longest RetryAfter, since a retry at that moment passes them all. If the request is allowed,
+// they describe the limit with the least remaining.
 type Reply struct {
 	Allowed bool   `json:"allowed"`
 	Key     string `json:"key,omitempty"`
 	Name    string `json:"name,omitempty"`
 	Limit   int64  `json:"limit"`
-	// Remaining is the cost that could be charged right now.
+	// Remaining is how much cost could be charged right now.
 	Remaining int64 `json:"remaining"`
 	// Reset is when the whole limit is free again if nothing more is charged, in Unix milliseconds.
 	Reset int64 `json:"reset"`
-	// RetryAfter is the milliseconds until the same request fits, on a denial only; 0 (left out) when the cost
-	// can never fit.
+	// RetryAfter is how long until the same request fits, in milliseconds, on a denial only; 0 (left out) if the cost can
+	// never fit.
 	RetryAfter int64 `json:"retryAfter,omitzero"`
-	// BlockedBy is the name of the limit that blocks, on a denial only. A degraded denial has none where the store cannot be
-	// reached and on_error denies.
+	// BlockedBy is the name of the limit that blocks, on a denial only. It is left out of a degraded denial that no limit
+	// caused, because the store cannot be reached and on_error is deny.
 	BlockedBy string `json:"blockedBy,omitempty"`
-	// Message says a denial in words.
+	// Message describes a denial in words.
 	Message string `json:"message,omitempty"`
-	// Limits lists every limit decided when there is more than one or a policy was used.
+	// Limits lists every limit that was decided, if there is more than one or a policy was used.
 	Limits []LimitReply `json:"limits,omitempty"`
-	// Degraded marks an answer given without the store.
+	// Degraded marks an answer that was given without the store.
 	Degraded bool `json:"degraded,omitzero"`
 	// Shadow marks a denial that was not enforced.
 	Shadow bool `json:"shadow,omitzero"`
 
-	// ID is the id of the request that [Client.Consume], [Client.VerifyKey] or [Client.Wait] sent, which is the one to settle. It is
-	// no part of the answer: the client sets it.
+	// ID is the id of the request that [Client.Consume], [Client.VerifyKey] or [Client.Wait] sent, and the one to pass to
+	// [Client.Settle]. It is not part of the answer; the client sets it.
 	ID string `json:"-"`
 }
 
@@ -112,12 +112,12 @@ type LimitReply struct {
 	Shadow bool `json:"shadow,omitzero"`
 }
 
-// SettleRequest is the body of settle: the final cost of the consume, or the verify, that had the id.
+// SettleRequest is the body of settle: the final cost of the earlier consume or verify with the id.
 type SettleRequest struct {
-	// ID is the id of a consume or a verify that was allowed, in the last 10 minutes.
+	// ID is the id of a consume or verify that was allowed in the last 10 minutes.
 	ID string `json:"id"`
-	// Cost is what the work cost, 0 to [MaxAmount]. What is missing is charged now, even past the limit; what is too
-	// much is given back to the window that was charged, if it still counts.
+	// Cost is what the work cost, 0 to [MaxAmount]. If it is more than was charged, the difference is charged now, even
+	// past the limit. If it is less, the difference is given back to the window that was charged, if that still counts.
 	Cost int64 `json:"cost"`
 }
 
@@ -126,7 +126,7 @@ type StatusRequest struct {
 	Key string `json:"key"`
 }
 
-// Status is every counter of a key that has something used; none for an unknown key.
+// Status lists the counters of a key that have something used. An unknown key has none.
 type Status struct {
 	Key      string    `json:"key"`
 	Counters []Counter `json:"counters"`
@@ -134,7 +134,7 @@ type Status struct {
 
 // Counter is the state of one (key, name).
 type Counter struct {
-	// Key is given in lists only; in a [Status] it stands above.
+	// Key is set in a [List]. It is left out in a [Status], which has it itself.
 	Key       string `json:"key,omitempty"`
 	Name      string `json:"name"`
 	Policy    string `json:"policy,omitempty"`
@@ -147,32 +147,33 @@ type Counter struct {
 	Reset     int64  `json:"reset"`
 }
 
-// ListRequest is the body of admin.list: a page of counters that have something used, in key order.
+// ListRequest is the body of admin.list. It asks for a page of the counters that have something used, in key order.
 type ListRequest struct {
-	// Prefix is what the keys begin with; all keys when empty.
+	// Prefix selects the keys that begin with it; all keys if it is empty.
 	Prefix string `json:"prefix,omitempty"`
-	// After is the Next of the page before, or a key: the page starts behind it.
+	// After is the Next of the previous page, or a key: the page starts after it.
 	After string `json:"after,omitempty"`
-	// Max is how many counters a page holds: 100 unless said, up to [MaxListPage].
+	// Max is how many counters a page holds: 100 by default, up to [MaxListPage].
 	Max int `json:"max,omitzero"`
 }
 
-// List is a page of counters. Next, when there, is the After of the page that follows.
+// List is a page of counters. Next is the After of the following page, and left out on the last page.
 type List struct {
 	Counters []Counter `json:"counters"`
 	Next     string    `json:"next,omitempty"`
 }
 
-// ResetRequest is the body of admin.reset: one Key, or every key under Prefix; an empty prefix needs All.
+// ResetRequest is the body of admin.reset. It selects one Key, or all keys that begin with Prefix. An empty prefix needs
+// All.
 type ResetRequest struct {
 	Key    string `json:"key,omitempty"`
 	Prefix string `json:"prefix,omitempty"`
 	All    bool   `json:"all,omitzero"`
-	// DryRun counts what would be reset and resets nothing.
+	// DryRun only counts what would be reset.
 	DryRun bool `json:"dryRun,omitzero"`
 }
 
-// ResetReply says how many counters were (or, in a dry run, would be) reset.
+// ResetReply says how many counters were reset or, in a dry run, would be.
 type ResetReply struct {
 	Reset int64 `json:"reset"`
 }
