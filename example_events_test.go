@@ -12,8 +12,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// A program that may miss no event reads the stream that keeps them: it goes on where it was after a restart, and is handed again what it
-// did not acknowledge. An event may come twice, so its ID is remembered with the work.
+// A program that must not miss events reads them from the JetStream stream. After a restart it continues where it was, and
+// gets again what it did not acknowledge. An event may come twice, so its ID is stored together with the work.
 func ExampleParseEvent() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -52,7 +52,7 @@ func ExampleParseEvent() {
 		event, err := limits.ParseEvent(msg.Data())
 		if err != nil {
 			log.Print(err)
-			_ = msg.Term() // it would come again, and be read no better
+			_ = msg.Term() // a redelivery could not be parsed either
 			continue
 		}
 		d, ok := event.Data.(*limits.Exceeded)
@@ -60,7 +60,7 @@ func ExampleParseEvent() {
 			fmt.Println("call", d.User, "about", d.Limit, "order in", d.Window) // the work
 		}
 		done[event.ID] = true
-		_ = msg.Ack() // after the work: where it is lost, the event comes again
+		_ = msg.Ack() // after the work: if the ack is lost, the event comes again
 	}
 	// Output: call 7 about 1 order in 1h
 }

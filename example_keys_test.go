@@ -9,7 +9,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// An API is called with keys: one call verifies the key and charges the limits of its user.
+// One call verifies the API key of a request and charges the limits of its user.
 func ExampleClient_VerifyKey() {
 	client, done := exampleClient()
 	defer done()
@@ -23,7 +23,7 @@ func ExampleClient_VerifyKey() {
 		reply, err := client.VerifyKey(ctx, limits.VerifyRequest{APIKey: apiKey, Attributes: map[string]string{"path": path}})
 		switch {
 		case err != nil:
-			fmt.Println(503, err) // nobody can say whose key it is
+			fmt.Println(503, err) // the key cannot be verified
 		case !reply.Valid:
 			fmt.Println(401, reply.Code)
 		case !reply.Allowed():
@@ -39,7 +39,7 @@ func ExampleClient_VerifyKey() {
 	// 401 unknown
 }
 
-// Keys of a user are found and ended.
+// The keys of a user are listed and revoked.
 func ExampleClient_RevokeKey() {
 	client, done := exampleClient()
 	defer done()
@@ -66,7 +66,7 @@ func ExampleClient_RevokeKey() {
 	// leaving true
 }
 
-// A key is replaced: the old one goes on for two weeks.
+// A key is rotated: the old one stays valid for two more weeks.
 func ExampleClient_ExpireKey() {
 	client, done := exampleClient()
 	defer done()
@@ -85,7 +85,7 @@ func ExampleClient_ExpireKey() {
 	// Output: true
 }
 
-// A user gets more for two hours.
+// An override raises the limit of one user for two hours.
 func ExampleClient_SetOverride() {
 	client, done := exampleClient()
 	defer done()

@@ -15,7 +15,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// exampleClient connects to the limiter that runs beside the examples.
+// exampleClient connects to the limiter that TestMain runs for the examples.
 func exampleClient() (c *limits.Client, done func()) {
 	nc, err := nats.Connect(natsURL, limits.Reconnect())
 	if err != nil {
@@ -45,8 +45,8 @@ func Example() {
 	// false 0 true
 }
 
-// An HTTP handler answers 429 when its user has had enough, and lets requests pass when there is no limiter. Its deadline is
-// its own: the request's context ends when its client goes away, and that must be no way to pass.
+// An HTTP handler answers 429 once its user is over the limit, and lets requests pass if there is no limiter. It uses a
+// deadline of its own: the request's context ends when its client goes away, and that must not be a way around the limit.
 func Example_httpHandler() {
 	client, done := exampleClient()
 	defer done()
@@ -73,7 +73,7 @@ func Example_httpHandler() {
 	// 429 true
 }
 
-// A notification is sent once an hour to a user, and what is more goes into a digest.
+// Each user is sent one notification per hour; further ones go into a digest.
 func Example_notification() {
 	client, done := exampleClient()
 	defer done()
@@ -93,7 +93,7 @@ func Example_notification() {
 	// digest second
 }
 
-// An outbound call waits for its turn.
+// Outbound calls wait until the limit has room for them.
 func ExampleClient_Wait() {
 	client, done := exampleClient()
 	defer done()
@@ -117,7 +117,7 @@ func ExampleClient_Wait() {
 	// true
 }
 
-// A token bucket lets a burst of 20 pass on top of 100 a minute.
+// A token bucket allows a burst of 20 on top of 100 per minute.
 func ExampleClient_Consume_burst() {
 	client, done := exampleClient()
 	defer done()
@@ -133,7 +133,7 @@ func ExampleClient_Consume_burst() {
 	// Output: true
 }
 
-// Several limits are decided together: a request that one refuses charges none of them.
+// Several limits are decided together: a request that one of them denies charges none.
 func ExampleClient_Consume_severalLimits() {
 	client, done := exampleClient()
 	defer done()
@@ -154,7 +154,7 @@ func ExampleClient_Consume_severalLimits() {
 	// false global 999 ip 0
 }
 
-// Work that is checked before and charged after.
+// A check before the work decides whether it may run; a record after it charges the actual cost.
 func ExampleClient_Record() {
 	client, done := exampleClient()
 	defer done()
@@ -164,7 +164,7 @@ func ExampleClient_Record() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	request.Cost = 7 // what it turned out to be
+	request.Cost = 7 // the actual cost
 	after, err := client.Record(context.Background(), request)
 	if err != nil {
 		log.Fatal(err)
@@ -176,8 +176,8 @@ func ExampleClient_Record() {
 	// false 0
 }
 
-// Check, work, record: nothing is charged until the work is done, and then what was done. Others may have charged
-// meanwhile, so the record may go past the limit; to keep a place, reserve and settle.
+// Check, work, record: nothing is charged until the work is done. Others may charge meanwhile, so the record may go past
+// the limit. To hold the capacity during the work, reserve and settle instead.
 func ExampleClient_Check() {
 	client, done := exampleClient()
 	defer done()
@@ -194,7 +194,7 @@ func ExampleClient_Check() {
 		if !before.Allowed {
 			return errors.New("denied by the limit per " + before.BlockedBy)
 		}
-		// … the work; when it fails, nothing was charged
+		// ... the work; if it fails, nothing is charged
 		_, err = client.Record(ctx, request)
 		return err
 	}
@@ -208,21 +208,21 @@ func ExampleClient_Check() {
 	// denied by the limit per 1h
 }
 
-// Reserve, work, settle: an estimate is charged before the work, so that nobody else takes the place, and set to the true
-// cost after it.
+// Reserve, work, settle: an estimate is charged before the work, so that nobody else uses the capacity, and replaced by
+// the actual cost after it.
 func ExampleClient_Settle() {
 	client, done := exampleClient()
 	defer done()
 	ctx := context.Background()
 	reserve := limits.Per("tokens:acme", 1000, "1h")
-	reserve.Cost, reserve.ID = 400, "job-17" // the most that it may cost
+	reserve.Cost, reserve.ID = 400, "job-17" // the highest possible cost
 
 	reply, err := client.Consume(ctx, reserve)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(reply.Allowed, reply.Remaining)
-	// … the work, which cost 150
+	// ... the work, which cost 150
 	reply, err = client.Settle(ctx, reserve.ID, 150)
 	if err != nil {
 		log.Fatal(err)
@@ -233,14 +233,14 @@ func ExampleClient_Settle() {
 	// true 850
 }
 
-// Reserve as soon as there is room, work, settle: the reply tells the id that charged, which may be that of a retry.
+// Reserve as soon as there is room, work, settle. The reply has the ID that was charged, which may be that of a retry.
 func ExampleClient_Wait_settle() {
 	client, done := exampleClient()
 	defer done()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	reserve := limits.Per("tokens:globex", 1000, "3s")
-	reserve.Cost = 800 // the most that it may cost
+	reserve.Cost = 800 // the highest possible cost
 
 	for _, job := range []string{"job-18", "job-19"} {
 		reserve.ID = job
@@ -248,7 +248,7 @@ func ExampleClient_Wait_settle() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		// … the work, which cost 700
+		// ... the work, which cost 700
 		reply, err = client.Settle(ctx, reply.ID, 700)
 		if err != nil {
 			log.Fatal(err)
@@ -260,7 +260,7 @@ func ExampleClient_Wait_settle() {
 	// true 300
 }
 
-// A server logs its requests without waiting for anything.
+// A server writes to the request log without waiting for an answer.
 func ExampleClient_LogRequest() {
 	client, done := exampleClient()
 	defer done()
@@ -271,7 +271,7 @@ func ExampleClient_LogRequest() {
 	// Output: <nil>
 }
 
-// Errors of the service tell what is wrong with which field; those that may pass are Temporary.
+// Errors of the service name the field at fault. Those that may go away by themselves are Temporary.
 func ExampleError() {
 	client, done := exampleClient()
 	defer done()

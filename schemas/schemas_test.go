@@ -411,7 +411,7 @@ func refinePolicies(s *jsonschema.Schema) {
 }
 
 func refineError(s *jsonschema.Schema) {
-	s.Description = "The micro headers Nats-Service-Error and Nats-Service-Error-Code stand beside it."
+	s.Description = "It is sent with the headers Nats-Service-Error and Nats-Service-Error-Code."
 }
 
 // rootComments reads the comments of the module root, and of nothing else.
