@@ -8,33 +8,34 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// Answer is what is known of a request when its headers and its body are written.
+// Answer is the limiter's answer to a request, from which its headers and the body of a refusal are written.
 type Answer struct {
-	// Status is 429 for a denial; 400 or 409 for a request that the limiter cannot take; 401 for one without a valid API key; FailStatus
-	// when the limiter did not answer, or denied for want of its store; 0 while a request that passes gets its headers.
+	// Status is the status of a refusal: 429 for a denial, 400 or 409 for a request that the limiter cannot process, 401
+	// for a request without a valid API key, and FailStatus if the limiter did not answer or denied because it cannot reach
+	// its store. It is 0 when the headers of a request that passes are written.
 	Status int
-	// Reply is the decision; nil when there is none.
+	// Reply is the decision; nil if there is none.
 	Reply *limits.Reply
-	// Key is what the API key of the request stands for, or why it is not valid; nil without [Config.APIKey], and for a request
-	// without a key.
+	// Key is the verified API key of the request, or why the key is not valid. It is nil without [Config.APIKey] and for a
+	// request without a key.
 	Key *limits.VerifyReply
 	// At is when the decision came.
 	At time.Time
 
-	// spec is the inline limit that was sent, if it was one alone: its reply leaves out the window.
+	// spec is the inline limit of the request, if it had exactly one. The reply to such a request leaves out the window.
 	spec limits.LimitSpec
-	// names are those that [RateLimitFields] has written; nil where it has not.
+	// names are the names that [RateLimitFields] has given the limits; nil if it was not called.
 	names []string
 }
 
-// Denied tells whether the answer is a denial that is to be enforced.
+// Denied reports whether the answer is a denial that is to be enforced.
 func (a *Answer) Denied() bool { return a.Reply != nil && !a.Reply.Allowed && !a.Reply.Shadow }
 
-// exceeded tells a limit that is used up from every other refusal.
+// exceeded tells whether the request is refused because a limit is exceeded, and for no other reason.
 func (a *Answer) exceeded() bool { return a.Status == http.StatusTooManyRequests && a.Denied() }
 
-// RetryAfter is the seconds until the same request fits, rounded up; ok is false when it never does, and when there
-// is no denial.
+// RetryAfter is how long until the same request fits, in seconds, rounded up. ok is false if it never fits, and if the
+// answer is not a denial.
 func (a *Answer) RetryAfter() (seconds int64, ok bool) {
 	if !a.Denied() || a.Reply.RetryAfter <= 0 {
 		return 0, false
@@ -42,16 +43,18 @@ func (a *Answer) RetryAfter() (seconds int64, ok bool) {
 	return ceilSeconds(a.Reply.RetryAfter), true
 }
 
-// Wait is RetryAfter in words, such as "1 second", "42 seconds", "2 minutes", "8 hours"; empty when it has none.
+// Wait is RetryAfter in words, such as "1 second", "42 seconds", "2 minutes" or "8 hours". It is empty if RetryAfter is
+// not ok.
 func (a *Answer) Wait() string {
 	seconds, ok := a.RetryAfter()
 	if !ok {
 		return ""
 	}
-	return waitWords(seconds)
+	return inWords(seconds)
 }
 
-// Current is how much of the limit is used. Of a token bucket the reply leaves out the burst, so what is used of that is not in it.
+// Current is how much of the limit is used. For a token bucket it leaves out what is used of the burst, which the reply
+// does not state.
 func (a *Answer) Current() int64 {
 	if a.Reply == nil {
 		return 0
@@ -59,7 +62,7 @@ func (a *Answer) Current() int64 {
 	return max(a.Reply.Limit-a.Reply.Remaining, 0)
 }
 
-// Limits lists every limit that was decided; none when nothing limits the request.
+// Limits lists every limit that was decided. It is empty if nothing limits the request.
 func (a *Answer) Limits() []limits.LimitReply {
 	switch r := a.Reply; {
 	case r == nil:
@@ -75,7 +78,7 @@ func (a *Answer) Limits() []limits.LimitReply {
 	return nil
 }
 
-// enforced lists the limits that may refuse. Those in shadow are not for clients to see.
+// enforced lists the limits that are not in shadow. Clients do not see the others.
 func (a *Answer) enforced() (rows []limits.LimitReply) {
 	for _, l := range a.Limits() {
 		if !l.Shadow {
@@ -85,10 +88,10 @@ func (a *Answer) enforced() (rows []limits.LimitReply) {
 	return rows
 }
 
-// top is the limit that the reply's own fields speak for.
+// top is the limit that the top-level fields of the reply describe.
 func (a *Answer) top() limits.LimitReply {
 	for _, l := range a.enforced() {
-		// Limits of two policies may have one key and one name: then what stands beside them tells.
+		// Limits of two policies may have the same key and name, so compare the other fields, too.
 		if l.Key == a.Reply.Key && l.Name == a.Reply.Name && l.Limit == a.Reply.Limit && l.Remaining == a.Reply.Remaining &&
 			l.Reset == a.Reply.Reset && l.Allowed == a.Reply.Allowed {
 			return l
@@ -97,7 +100,7 @@ func (a *Answer) top() limits.LimitReply {
 	return limits.LimitReply{}
 }
 
-// resetISO is the reset as JavaScript writes a date, or empty.
+// resetISO is the reset in the format of JavaScript's Date.toISOString, or empty.
 func (a *Answer) resetISO() string {
 	if a.Reply == nil || a.Reply.Reset <= 0 {
 		return ""
@@ -105,8 +108,8 @@ func (a *Answer) resetISO() string {
 	return a.Reply.ResetTime().UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// waitWords rounds up at every step: whoever waits as long as it says is not refused once more.
-func waitWords(seconds int64) string {
+// inWords rounds up to the unit that it uses, so that nobody who waits that long is refused again.
+func inWords(seconds int64) string {
 	minutes, hours := ceil(seconds, 60), ceil(seconds, 3600)
 	switch {
 	case seconds < 60:
@@ -129,7 +132,7 @@ func plural(n int64, unit string) string {
 
 func ceilSeconds(milliseconds int64) int64 { return ceil(milliseconds, 1000) }
 
-// ceil divides, rounding up, without adding first: a huge n does not overflow.
+// ceil returns n/by, rounded up. Unlike (n+by-1)/by it does not overflow.
 func ceil(n, by int64) int64 {
 	if n%by > 0 {
 		return n/by + 1

@@ -13,8 +13,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// Bearer reads the token of the header Authorization, for [Config.APIKey]. Where sessions have such tokens too, take keys from a header
-// of their own, or let [Credential] tell the two apart.
+// Bearer reads the bearer token of the header Authorization, for [Config.APIKey]. If browser sessions use bearer tokens
+// too, take API keys from another header, or tell the two apart with [Credential].
 func Bearer() Attribute {
 	return func(r *http.Request) string {
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -25,37 +25,41 @@ func Bearer() Attribute {
 	}
 }
 
-// keyKey is the key of what a request's API key stands for, a *limits.VerifyReply, in its context.
-type keyKey struct{}
+// apiKeyCtxKey is the context key of a request's verified API key, a *limits.VerifyReply.
+type apiKeyCtxKey struct{}
 
-// KeyFrom gives what the request's API key stands for, of the nearest middleware with [Config.APIKey]: its id, user, tier and attributes.
-// What it gives is the request's own, to change at will. Where the limiter did not answer and the key was valid before, Decision is
-// Degraded, allows the request, as the middleware did, and tells no limit. There is no key when the request was exempt.
+// KeyFrom returns the verified API key of a request: its id, user, tier and attributes. ctx is the context of the
+// request. If several middlewares with [Config.APIKey] are nested, it is the key of the innermost. The caller may modify
+// the reply.
+//
+// If the limiter did not answer and the request passed because its key was valid before, Decision has Allowed and
+// Degraded set and no limit. ok is false if the request was exempt.
 func KeyFrom(ctx context.Context) (key *limits.VerifyReply, ok bool) {
-	key, _ = ctx.Value(keyKey{}).(*limits.VerifyReply)
+	key, _ = ctx.Value(apiKeyCtxKey{}).(*limits.VerifyReply)
 	return key, key != nil
 }
 
-// withKey gives the request in whose context [KeyFrom] finds the key of an answer.
+// withKey returns a request in whose context [KeyFrom] finds the key of the answer.
 func (a *Answer) withKey(r *http.Request) *http.Request {
 	if a.Key == nil {
 		return r
 	}
-	return r.WithContext(context.WithValue(r.Context(), keyKey{}, a.Key))
+	return r.WithContext(context.WithValue(r.Context(), apiKeyCtxKey{}, a.Key))
 }
 
-// maxKeyBytes is more than any key has. What is longer, or no text, is unknown without a question, and so is an absent key no question.
-const maxKeyBytes = 256
+// maxAPIKeyBytes is more than any API key has. A longer key, or one that is not text, is refused without asking the
+// limiter.
+const maxAPIKeyBytes = 256
 
-// verify asks whose key the request has and, in the same step, whether its limits allow it. Without an answer a request has no decision,
-// and passes for what its key stood for before, unless FailClosed is set; whose another key is, nobody can say.
+// verify asks the limiter whose API key the request has and whether its limits allow the request. If there is no answer,
+// a request with a cached key passes without a decision, unless FailClosed is set, and any other request is refused.
 func (m *middleware) verify(r *http.Request, request limits.Request, a *Answer) error {
 	key := m.APIKey(r)
 	switch {
 	case key == "":
 		a.Status = http.StatusUnauthorized
 		return nil
-	case len(key) > maxKeyBytes || !utf8.ValidString(key):
+	case len(key) > maxAPIKeyBytes || !utf8.ValidString(key):
 		a.Status, a.Key = http.StatusUnauthorized, &limits.VerifyReply{Code: limits.KeyUnknown}
 		return nil
 	}
@@ -69,23 +73,23 @@ func (m *middleware) verify(r *http.Request, request limits.Request, a *Answer) 
 	switch {
 	case err != nil:
 		if a.Status = m.refusal(err); a.Status == 0 {
-			if a.Key = m.known.recall(digest); a.Key == nil {
+			if a.Key = m.keys.get(digest); a.Key == nil {
 				a.Status = m.FailStatus
 			}
 		}
 	case !a.Key.Valid:
-		m.known.forget(digest)
+		m.keys.remove(digest)
 		a.Status = http.StatusUnauthorized
 	default:
 		a.Reply = a.Key.Decision
 		if !m.FailClosed {
-			m.known.remember(digest, a.Key)
+			m.keys.put(digest, a.Key)
 		}
 	}
 	return err
 }
 
-// challenge is what an answer 401 has to say (RFC 9110, 11.6.1), in the words of RFC 6750.
+// challenge is the WWW-Authenticate header of a 401 (RFC 9110, 11.6.1), in the format of RFC 6750.
 func (a *Answer) challenge() string {
 	if a.Key == nil {
 		return "Bearer"
@@ -94,61 +98,62 @@ func (a *Answer) challenge() string {
 }
 
 const (
-	// knownFor is how long a key passes without an answer after it was valid. It may have been revoked since.
-	knownFor = time.Hour
-	maxKnown = 1 << 16
+	// validKeyTTL is how long a key passes without an answer of the limiter after it was last valid. It may have been
+	// revoked since.
+	validKeyTTL   = time.Hour
+	maxCachedKeys = 1 << 16
 )
 
-// knownKeys is what valid keys stand for, by their SHA-256, for when the limiter does not answer.
-type knownKeys struct {
-	mu  sync.Mutex
-	all map[[sha256.Size]byte]knownKey
+// validKeyCache holds the keys that were valid lately, by their SHA-256, for when the limiter does not answer.
+type validKeyCache struct {
+	mu       sync.Mutex
+	byDigest map[[sha256.Size]byte]cachedKey
 }
 
-type knownKey struct {
-	key  *limits.VerifyReply
-	seen time.Time
+type cachedKey struct {
+	key     *limits.VerifyReply
+	validAt time.Time
 }
 
-// passing copies what a valid key stands for, with nothing shared, since handlers may change what they have. The decision was of one
-// request: the copy has that of one that passes without an answer.
-func passing(key *limits.VerifyReply) *limits.VerifyReply {
+// undecided returns a deep copy of a valid key, since handlers may modify what they get. The decision was about another
+// request, so the copy has that of a request that passes without an answer.
+func undecided(key *limits.VerifyReply) *limits.VerifyReply {
 	plain, ref := *key, *key.Key
 	plain.Key, plain.Attributes = &ref, maps.Clone(key.Attributes)
 	plain.Decision = &limits.Reply{Allowed: true, Degraded: true}
 	return &plain
 }
 
-// remember makes room, where there is none, in the place of another key, whichever that is.
-func (k *knownKeys) remember(digest [sha256.Size]byte, key *limits.VerifyReply) {
-	mine := passing(key)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.all == nil {
-		k.all = map[[sha256.Size]byte]knownKey{}
+// put caches a key. If the cache is full, the key replaces an arbitrary other one.
+func (c *validKeyCache) put(digest [sha256.Size]byte, key *limits.VerifyReply) {
+	own := undecided(key)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byDigest == nil {
+		c.byDigest = map[[sha256.Size]byte]cachedKey{}
 	}
-	if _, there := k.all[digest]; !there && len(k.all) >= maxKnown {
-		for other := range k.all {
-			delete(k.all, other)
+	if _, cached := c.byDigest[digest]; !cached && len(c.byDigest) >= maxCachedKeys {
+		for other := range c.byDigest {
+			delete(c.byDigest, other)
 			break
 		}
 	}
-	k.all[digest] = knownKey{mine, time.Now()}
+	c.byDigest[digest] = cachedKey{own, time.Now()}
 }
 
-// recall gives nil for a key that was not valid lately.
-func (k *knownKeys) recall(digest [sha256.Size]byte) *limits.VerifyReply {
-	k.mu.Lock()
-	known := k.all[digest]
-	k.mu.Unlock()
-	if time.Since(known.seen) > knownFor {
+// get returns nil for a key that was not valid lately.
+func (c *validKeyCache) get(digest [sha256.Size]byte) *limits.VerifyReply {
+	c.mu.Lock()
+	cached := c.byDigest[digest]
+	c.mu.Unlock()
+	if time.Since(cached.validAt) > validKeyTTL {
 		return nil
 	}
-	return passing(known.key)
+	return undecided(cached.key)
 }
 
-func (k *knownKeys) forget(digest [sha256.Size]byte) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.all, digest)
+func (c *validKeyCache) remove(digest [sha256.Size]byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.byDigest, digest)
 }

@@ -8,17 +8,18 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// Body writes the body of a refusal: a denial, a request that the limiter cannot take, one without a valid API key, or, with FailClosed,
-// the limiter's failure. The texts of failures say nothing of their cause, which is OnError's.
+// Body writes the body of a refusal: a denial, a request that the limiter cannot process, a request without a valid API
+// key or, with FailClosed, a failure of the limiter. The bodies of this package do not reveal the cause of a failure, which
+// is passed to OnError.
 type Body func(a *Answer) (contentType string, body []byte)
 
-// JSON writes what value gives, by encoding/json.
+// JSON makes a body of what value returns, written by encoding/json.
 func JSON(value func(a *Answer) any) Body {
 	return func(a *Answer) (string, []byte) { return "application/json", mustMarshal(value(a)) }
 }
 
-// mustMarshal is for values that this package or a [JSON] body made. A body that cannot be written must not become
-// an answer without one.
+// mustMarshal panics if a value, of this package or of a [JSON] body, cannot be written: a refusal must not be sent
+// without its body.
 func mustMarshal(value any) []byte {
 	b, err := json.Marshal(value)
 	if err != nil {
@@ -30,7 +31,7 @@ func mustMarshal(value any) []byte {
 // The problem types of [Draft].
 const problemTypes = "https://iana.org/assignments/http-problem-types"
 
-// Problem writes problem details (RFC 9457), with the problem type of [Draft]:
+// Problem writes problem details (RFC 9457). A denial has the problem type of [Draft]:
 //
 //	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
 //	 "title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,
@@ -69,7 +70,7 @@ func problem(a *Answer) problemBody {
 	return p
 }
 
-// violated names the limits that refuse, as [RateLimitFields] does.
+// violated returns the names of the limits that deny, as [RateLimitFields] writes them.
 func violated(a *Answer) []string {
 	rows, written := a.enforced(), a.names
 	if written == nil {
@@ -97,7 +98,7 @@ func failure(a *Answer) string {
 	return "Rate limit check failed"
 }
 
-// keyProblem says what is wrong with the API key, in words that fit into quotes.
+// keyProblem says what is wrong with the API key, in words that can be quoted in a header.
 func keyProblem(a *Answer) string {
 	if a.Key == nil {
 		return "The request has no API key"
@@ -111,7 +112,7 @@ func keyProblem(a *Answer) string {
 	return "The API key is unknown"
 }
 
-// advice says what the client can do, in a sentence that begins with what.
+// advice says what the client can do: a sentence of what, the time to wait, and end.
 func advice(a *Answer, what, end string) string {
 	if wait := a.Wait(); wait != "" {
 		return what + " " + wait + end
@@ -119,8 +120,8 @@ func advice(a *Answer, what, end string) string {
 	return "This request can never fit the limit."
 }
 
-// JSONError writes {"ok":false,"error":"Rate limit exceeded","retry_after":60}, in seconds; and when the check
-// itself failed, {"ok":false,"error":"Rate limit check failed"}. The latter usually goes with FailStatus 500.
+// JSONError writes {"ok":false,"error":"Rate limit exceeded","retry_after":60}, in seconds. If the check itself failed, it
+// writes {"ok":false,"error":"Rate limit check failed"}, which is usually combined with FailStatus 500.
 func JSONError(a *Answer) (contentType string, body []byte) {
 	type reply struct {
 		OK         bool   `json:"ok"`
@@ -135,9 +136,12 @@ func JSONError(a *Answer) (contentType string, body []byte) {
 	return "application/json", mustMarshal(r)
 }
 
-// JSONQuota writes {"error":"rate_limit_exceeded","message":…,"limit":100,"remaining":0,"reset":1704307200,
-// "retryAfter":23}, for clients that go by the numbers: reset in Unix seconds, retryAfter in seconds. A failure has
-// "error":"rate_limit_check_failed" and a message alone, and a request without a valid API key "error":"unauthorized".
+// JSONQuota writes the numbers of the limit, with reset in Unix seconds and retryAfter in seconds:
+//
+//	{"error":"rate_limit_exceeded","message":"...","limit":100,"remaining":0,"reset":1704307200,"retryAfter":23}
+//
+// A failure has only "error":"rate_limit_check_failed" and a message. A request without a valid API key has
+// "error":"unauthorized".
 func JSONQuota(a *Answer) (contentType string, body []byte) {
 	type failed struct {
 		Error   string `json:"error"`
@@ -160,9 +164,11 @@ func JSONQuota(a *Answer) (contentType string, body []byte) {
 	}{failed{"rate_limit_exceeded", a.Reply.Message}, a.Reply.Limit, a.Reply.Remaining, ceilSeconds(a.Reply.Reset), retry})
 }
 
-// JSONCode writes an error with a code: {"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Please wait 42 seconds
-// before trying again.","retryAfter":42}}. A failure has the code RATE_LIMIT_CHECK_FAILED, and a request without a valid API key
-// UNAUTHORIZED.
+// JSONCode writes an error with a code:
+//
+//	{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Please wait 42 seconds before trying again.","retryAfter":42}}
+//
+// A failure has the code RATE_LIMIT_CHECK_FAILED, and a request without a valid API key UNAUTHORIZED.
 func JSONCode(a *Answer) (contentType string, body []byte) {
 	type reply struct {
 		Code       string `json:"code"`
@@ -180,13 +186,14 @@ func JSONCode(a *Answer) (contentType string, body []byte) {
 	return "application/json", mustMarshal(map[string]reply{"error": r})
 }
 
-// JSONUsage says which limit refused and how much of it is used; what names the things that are counted:
+// JSONUsage says which limit is exceeded and how much of it is used. what names the things that are counted, here
+// "generations":
 //
 //	{"error":"Rate limit exceeded","message":"You've used 5/5 generations this minute. Try again in 37 seconds.",
 //	 "rateLimit":{"type":"minute","limit":5,"current":5,"remaining":0,"resetAt":"2026-01-02T15:05:00.000Z"}}
 //
-// type is the limit's name. The reply does not tell how a window begins, so one of a day is "today" also where it slides or
-// begins with its first use; [JSONTemplate] has {message}, the limiter's own words.
+// type is the name of the limit. A reply does not say where a window begins, so a window of a day is always "today", even if
+// it slides or begins with its first use. For the limiter's own words use {message} in a [JSONTemplate].
 func JSONUsage(what string) Body {
 	type rateLimit struct {
 		Type      string `json:"type"`
@@ -211,7 +218,7 @@ func JSONUsage(what string) Body {
 	})
 }
 
-// period says a window as people do.
+// period describes a window as people do.
 func period(window string) string {
 	switch window {
 	case "minute", "1m":

@@ -8,27 +8,28 @@ import (
 	"strings"
 )
 
-// maxHops bounds how far back the way of a request is followed.
+// maxHops bounds how many proxies of a request are looked at.
 const maxHops = 32
 
-// ClientIP reads the client's address in canonical form: IPv4 also where it came as ::ffff:192.0.2.1, no zone.
+// ClientIP reads the client's address in canonical form: an IPv4-mapped address such as ::ffff:192.0.2.1 as IPv4, and an
+// IPv6 address without a zone.
 //
-// It is the address of the connection, unless that is in one of the trusted networks: then X-Forwarded-For is read
-// from the right, past every address that is trusted, to the first that is not. What stands left of it may be
-// forged and is not read. An entry that is no address ends the walk at the proxy that reported it. A Unix socket
-// is trusted if anything is. A network of IPv4 may be given as ::ffff:10.0.0.0/104 as well.
+// By default that is the address of the connection. If it is in one of the trusted networks, ClientIP reads
+// X-Forwarded-For from the right, past every trusted address, to the first one that is not trusted. Entries to the left of
+// that may be forged and are not read. At an entry that is not an address, the result is the proxy that reported it. A Unix
+// socket is trusted if any network is given. An IPv4 network may also be given in the form ::ffff:10.0.0.0/104.
 //
-// Trust only proxies that append to X-Forwarded-For or set it. For those that write Forwarded instead, see
-// [ForwardedIP]; reading both would let a client forge the one that its proxy passes on untouched.
+// Trust only proxies that append to X-Forwarded-For or set it. For proxies that write Forwarded, use [ForwardedIP].
+// Reading both headers would let a client forge the one that its proxy passes on unchanged.
 func ClientIP(trusted ...netip.Prefix) Attribute {
-	return clientIP(trusted, func(h http.Header) []string { return list(h, "X-Forwarded-For", cutLast) })
+	return clientIP(trusted, func(h http.Header) []string { return lastEntries(h, "X-Forwarded-For", cutLast) })
 }
 
-// ForwardedIP is [ClientIP] with the header Forwarded of RFC 7239. An entry that breaks its grammar, or says more than one
-// "for", is no address.
+// ForwardedIP is [ClientIP] with the header Forwarded (RFC 7239). An entry that violates the grammar, or has more than one
+// "for", counts as no address.
 func ForwardedIP(trusted ...netip.Prefix) Attribute {
 	return clientIP(trusted, func(h http.Header) []string {
-		hops := list(h, "Forwarded", cutLastUnquoted)
+		hops := lastEntries(h, "Forwarded", cutLastUnquoted)
 		for i, hop := range hops {
 			hops[i] = forwardedFor(hop)
 		}
@@ -36,20 +37,20 @@ func ForwardedIP(trusted ...netip.Prefix) Attribute {
 	})
 }
 
-func clientIP(networks []netip.Prefix, hops func(http.Header) []string) Attribute {
+func clientIP(networks []netip.Prefix, forwarded func(http.Header) []string) Attribute {
 	trusted := make([]netip.Prefix, len(networks))
 	for i, network := range networks {
 		trusted[i] = unmapped(network)
 	}
 	return func(r *http.Request) string {
 		client, ok := parseHop(r.RemoteAddr)
-		socket := len(trusted) > 0 && (r.RemoteAddr == "" || r.RemoteAddr[0] == '@' || r.RemoteAddr[0] == '/')
-		if !socket && !isTrusted(client, trusted) {
+		unixSocket := len(trusted) > 0 && (r.RemoteAddr == "" || r.RemoteAddr[0] == '@' || r.RemoteAddr[0] == '/')
+		if !unixSocket && !isTrusted(client, trusted) {
 			return addressText(client, ok)
 		}
-		way := hops(r.Header)
-		for i := len(way) - 1; i >= 0; i-- {
-			hop, isAddress := parseHop(way[i])
+		hops := forwarded(r.Header)
+		for i := len(hops) - 1; i >= 0; i-- {
+			hop, isAddress := parseHop(hops[i])
 			if !isAddress {
 				break
 			}
@@ -69,8 +70,8 @@ func addressText(ip netip.Addr, ok bool) string {
 	return ip.String()
 }
 
-// unmapped gives ::ffff:10.0.0.0/104 as 10.0.0.0/8, since it is compared with addresses that are unmapped, too. One that is wider
-// than the mapped addresses stays a network of IPv6.
+// unmapped converts ::ffff:10.0.0.0/104 to 10.0.0.0/8, because it is compared with addresses that are unmapped, too. A
+// network wider than ::ffff:0:0/96 stays an IPv6 network.
 func unmapped(network netip.Prefix) netip.Prefix {
 	if ip := network.Addr(); ip.Is4In6() && network.Bits() >= 96 {
 		return netip.PrefixFrom(ip.Unmap(), network.Bits()-96)
@@ -82,8 +83,8 @@ func isTrusted(ip netip.Addr, trusted []netip.Prefix) bool {
 	return slices.ContainsFunc(trusted, func(network netip.Prefix) bool { return network.Contains(ip) })
 }
 
-// list gives the last entries of a header that is a list and may come in several lines.
-func list(h http.Header, name string, cut func(line string, separator byte) (before, last string, found bool)) []string {
+// lastEntries returns the last entries, at most maxHops, of a header that is a comma-separated list on one or more lines.
+func lastEntries(h http.Header, name string, cut func(line string, separator byte) (before, last string, found bool)) []string {
 	var entries []string
 	lines := h.Values(name)
 	for i := len(lines) - 1; i >= 0 && len(entries) < maxHops; i-- {
@@ -104,8 +105,8 @@ func cutLast(text string, separator byte) (before, last string, found bool) {
 	return "", text, false
 }
 
-// cutLastUnquoted is cutLast that leaves quoted strings whole. It reads from the right, where trusted proxies have written, and
-// so comes to their entries before it comes to a quote that somebody left open.
+// cutLastUnquoted is cutLast for a text with quoted strings, which it does not split. It reads from the right, where
+// trusted proxies have written, so it finds their entries before it comes to a quote that a client left open.
 func cutLastUnquoted(text string, separator byte) (before, last string, found bool) {
 	quoted := false
 	for i := len(text) - 1; i >= 0; i-- {
@@ -119,12 +120,13 @@ func cutLastUnquoted(text string, separator byte) (before, last string, found bo
 	return "", text, false
 }
 
-// escaped tells whether a backslash of what stands before a character belongs to it, and not to another backslash.
+// escaped tells whether the character after before is escaped: an odd number of backslashes precedes it.
 func escaped(before string) bool {
 	return (len(before)-len(strings.TrimRight(before, `\`)))%2 == 1
 }
 
-// forwardedFor gives the node of the parameter "for", as in for="[2001:db8::1]:4711";proto=https, if there is one alone.
+// forwardedFor returns the value of the parameter "for", as in for="[2001:db8::1]:4711";proto=https, if it occurs exactly
+// once.
 func forwardedFor(element string) (node string) {
 	for more, found := true, false; more; {
 		var parameter string
@@ -141,7 +143,7 @@ func forwardedFor(element string) (node string) {
 	return node
 }
 
-// unquoted reads a token or a quoted string. Tokens are not looked at closely, since many write for=192.0.2.1:4711.
+// unquoted reads a token or a quoted string. Tokens are not validated, since many proxies write for=192.0.2.1:4711.
 func unquoted(value string) (text string, ok bool) {
 	if !strings.Contains(value, `"`) {
 		return value, true
@@ -164,10 +166,10 @@ func unquoted(value string) (text string, ok bool) {
 	return "", false
 }
 
-// hiddenPort is one that a proxy gives a name instead of its number (RFC 7239, 6.3).
+// hiddenPort matches a port that a proxy obfuscates with a name (RFC 7239, 6.3).
 var hiddenPort = regexp.MustCompile(`:_[A-Za-z0-9._-]+$`)
 
-// parseHop reads an address with or without a port and brackets.
+// parseHop parses an address with or without a port and brackets.
 func parseHop(text string) (netip.Addr, bool) {
 	text = hiddenPort.ReplaceAllString(text, "")
 	if hop, err := netip.ParseAddrPort(text); err == nil {

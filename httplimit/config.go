@@ -9,118 +9,137 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// DefaultDeadline bounds one question to the limiter.
+// DefaultDeadline bounds each request to the limiter.
 const DefaultDeadline = 50 * time.Millisecond
 
 // A Mode says when a request is charged.
 type Mode int
 
 const (
-	// Consume decides and charges before the handler runs, atomically: the limit is never passed.
+	// Consume decides and charges before the handler runs, in one atomic step. The limit is never exceeded.
 	Consume Mode = iota
-	// CheckThenRecord checks before the handler runs and charges after it, if the handler's status is one that
-	// Charge accepts. Requests that run at the same time pass the check together, so the limit can be passed by as
-	// many as run at once.
+	// CheckThenRecord checks before the handler runs and charges after it, if Charge accepts the status of the response.
+	// Concurrent requests may pass the check together, so the limit can be exceeded by as many as run at once.
 	CheckThenRecord
 )
 
-// Config says what [Middleware] does. It needs Limits, or Policy or Attributes or APIKey, and not both.
+// Config configures [Middleware]. It must say what is limited: either with Limits, or with any of Policy, Attributes
+// and APIKey.
 type Config struct {
-	// APIKey says where the API key of a request is, such as [Bearer], or Header("X-API-Key"). Then the key is verified, and the limits of
-	// its user decided, in one question (limits.verify): by Policy, or by the policies whose match fits the Attributes, with the attributes
-	// "user" and "key" of the key, and its own. A request without a key, or with one that is unknown, revoked or expired, is refused with
-	// 401; [KeyFrom] gives handlers what a valid one stands for. Keys are guessed without a limit, so limit addresses outside of it.
+	// APIKey returns the API key of a request, for example [Bearer] or Header("X-API-Key"). If it is set, one request to
+	// the limiter (limits.verify) verifies the key and decides the limits of its user: by Policy, or by the policies
+	// whose match fits the Attributes, to which the attributes of the key and "user" and "key" (its id) are added. A
+	// request without a key, or with one that is unknown, revoked or expired, is refused with 401. Handlers get the
+	// verified key from [KeyFrom]. Guessing keys is not limited, so limit client addresses in a middleware around this one.
 	//
-	// Where the limiter does not answer, a key that was valid in the last hour passes, unless FailClosed is set, and any other request is
-	// refused with FailStatus: letting it in would be no check of keys. A key that is revoked meanwhile passes so, too.
+	// If the limiter does not answer, a key that was valid within the last hour passes, even if it was revoked meanwhile,
+	// unless FailClosed is set. Any other request is refused with FailStatus, because letting it in would mean not to
+	// check keys.
 	//
-	// It goes with mode [Consume]: what is charged after the work has a middleware of its own inside of this one, whose Attributes take
-	// the user from [KeyFrom].
+	// APIKey requires the mode [Consume]. To charge after the work, put a second middleware in mode [CheckThenRecord]
+	// inside this one, with Attributes that take the user from [KeyFrom].
 	APIKey Attribute
 
-	// Policy gives the name of the policy that decides. Nil, or an empty name, leaves it to the policies whose
-	// match fits the attributes; without Attributes there are none, and the request passes. [Text] gives a fixed name.
+	// Policy returns the name of the policy that decides. Use [Text] for a fixed name. If it is nil or returns an empty
+	// name, the policies whose match fits the Attributes decide. Without Attributes and APIKey the request then passes.
 	//
-	// Never give a name that stands in the request, such as Header("X-Plan"): for one that no policy has, the limiter gives
-	// an error (404) instead of a decision, and unless FailClosed is set the request passes; so whoever makes up a name has
-	// no limit. Map what the request says to the names that there are, and all else to a name of its own.
+	// Never return a name that stands in the request, as Header("X-Plan") does. For a name that no policy has, the limiter
+	// returns an error (404) instead of a decision, and unless FailClosed is set the request passes. So a client could
+	// avoid all limits with an invented name. Map what the request says to the names of existing policies instead, with
+	// one policy for everything else.
 	Policy Attribute
 
-	// Attributes are what the policies match and make keys of, by name. One without a value is left out, unless
-	// none has a value. A value over 256 bytes, or with unprintable characters, which those of this package write percent-encoded,
-	// is refused with 400.
+	// Attributes are the values, by name, that policies match and build their keys from. An attribute without a value is
+	// left out, unless none has a value. A request is refused with 400 if a value has more than 256 bytes or unprintable
+	// characters; the functions of this package percent-encode the latter.
 	Attributes map[string]Attribute
 
-	// Tier gives the tier of the caller; nil or an empty tier sends none. It goes with Policy or Attributes.
+	// Tier returns the tier of the caller. If it is nil or returns an empty tier, none is sent. It requires Policy or
+	// Attributes.
 	Tier Attribute
 
-	// Limits gives inline limits instead of policies, up to 16. A request for which it gives none is not limited.
+	// Limits returns up to 16 inline limits, in place of policies. A request without limits passes.
 	Limits func(*http.Request) []limits.LimitSpec
 
-	// Cost is what a request charges; nil charges 1, and so does 0. A request that shall charge nothing is Exempt.
-	// In mode [CheckThenRecord] the handler may say otherwise with [SetCost].
+	// Cost returns what a request charges. The default is 1, and so is the meaning of 0; use Exempt for requests that
+	// should charge nothing. In mode [CheckThenRecord] the handler can override it with [SetCost].
 	Cost func(*http.Request) int64
 
-	// ID gives the idempotency key of the charge, up to 128 bytes of printable UTF-8; another is refused with 400. One id charges
-	// once and is answered the same for at least 10 minutes, a denial too. Nil or an empty id sends none. It has to be unique over
-	// the whole service, whatever the key or the policy: put the user, and what it is for, in front of what a client may choose, or
-	// the second user with an Idempotency-Key of 1 gets 409. Do not take it from a
-	// header unless the handler, too, does the work once per id: else a client that always sends the same one is never charged
-	// again. An id that was used with another request, or another cost, is refused with 409; in mode [CheckThenRecord], where
-	// that shows after the work, the request is charged without it.
+	// ID returns the idempotency key of the charge: up to 128 bytes of printable UTF-8. A request with any other is
+	// refused with 400. If ID is nil or returns an empty id, none is sent. An id is charged once, and for at least 10
+	// minutes it gets the same answer, even if that is a denial.
+	//
+	// Ids have to be unique across the whole service, whatever the key or the policy. If clients choose the id, put the
+	// user and the purpose in front of it. Otherwise the second user who sends Idempotency-Key: 1 gets 409.
+	//
+	// Do not take the id from a header unless the handler also does the work only once per id. Otherwise a client that
+	// always sends the same id is charged only once.
+	//
+	// An id that was used with another request or another cost is refused with 409. In mode [CheckThenRecord] the
+	// conflict appears after the work, so the request is charged without the id.
 	ID Attribute
 
-	// Mode is [Consume] unless set.
+	// Mode is when requests are charged: [Consume] by default.
 	Mode Mode
 
-	// Charge says, in mode CheckThenRecord, which statuses are charged; nil charges those below 400. A handler that
-	// panics before it wrote a status counts as 500; afterwards, as what it wrote. A hijacked connection counts as
-	// 200.
+	// Charge says, in mode CheckThenRecord, whether a response with this status is charged. The default charges those
+	// below 400. A handler that panics before it wrote a status counts as 500; if it panics later, the status that it
+	// wrote counts. A hijacked connection counts as 200.
 	Charge func(status int) bool
 
-	// ChargeBehind, in mode CheckThenRecord, charges in a goroutine of its own, so that the answer never waits for it.
-	// The charge is lost if the process ends first or no limiter listens, and the same client's next request may be
+	// ChargeBehind makes mode CheckThenRecord charge in a separate goroutine, so that the response never waits for it. The
+	// charge is lost if the process ends first or no limiter is listening, and the next request of the same client may be
 	// checked before it.
 	ChargeBehind bool
 
-	// Exempt says which requests pass without a question, with no headers. A preflight of CORS, which carries no credentials, is one only
-	// where whatever answers it does no work: where CORS stands inside of this middleware, which is better the other way round.
+	// Exempt says which requests pass without asking the limiter, and get no headers. A CORS preflight carries no
+	// credentials. Exempt it only if the handler that answers it does no work; it is better to put the CORS middleware
+	// around this one.
 	Exempt func(*http.Request) bool
 
-	// Deadline bounds each question to the limiter: 50 ms unless set. A client that goes away does not end it, or
-	// going away would be a way not to be charged.
+	// Deadline bounds each request to the limiter: 50 ms by default. It does not end when the client goes away, or a
+	// client could avoid the charge by going away.
 	Deadline time.Duration
 
-	// FailClosed refuses requests, with FailStatus, when the limiter does not answer within the Deadline. Otherwise they pass,
-	// without headers: load alone makes answers late, so whoever limits abuse sets it, and a Deadline that the clients can wait: a
-	// request whose answer is late, as where the store is slow, is refused and charged all the same. Requests that the limiter cannot read are
-	// refused in both cases. What no policy matches has an answer, and passes in both, also where the limiter runs without its
-	// policy file. A Policy that is named and not there is a failure (404), so name it where nothing may pass unlimited.
+	// FailClosed refuses requests with FailStatus if the limiter does not answer within the Deadline. By default they
+	// pass, without headers.
+	//
+	// Set it if the limits are there to prevent abuse, because high load alone makes answers late. Then also set a
+	// Deadline that is as long as clients can wait: if an answer is late, for example because the store is slow, the
+	// request is refused and charged nevertheless.
+	//
+	// Whether or not FailClosed is set, a request that the limiter cannot read is refused, and a request that no policy
+	// matches passes, since that is an answer, even of a limiter that runs without its policy file. A Policy that is named
+	// and does not exist is a failure (404). So name the policy if nothing may pass unlimited.
 	FailClosed bool
 
-	// FailStatus is the status of a refusal by FailClosed, and of a denial that the limiter gives because it cannot
-	// reach its store (on_error deny): 503 unless set; 500 to 599. What its stand-in denies (on_error local) is used up.
+	// FailStatus is the status of a refusal by FailClosed, and of a denial that the limiter gives because it cannot reach
+	// its store (on_error: deny): 503 by default, 500 to 599. What the limiter denies from its memory meanwhile (on_error:
+	// local) is an exceeded limit, with status 429.
 	FailStatus int
 
-	// Headers are the styles in which the state of the limit is told, on every answer: [RateLimitFields] and
-	// [XRateLimitUnix] unless set; an empty list that is not nil sends none. A denial has Retry-After besides. In
-	// mode CheckThenRecord they describe the state before the charge.
+	// Headers are the styles of the headers that describe the limits on every response: [RateLimitFields] and
+	// [XRateLimitUnix] by default. An empty list that is not nil sends none. Denials have Retry-After in any case. In mode
+	// CheckThenRecord the headers describe the state before the charge.
 	Headers []Headers
 
-	// Body writes refusals: [Problem] unless set.
+	// Body writes the body of refusals: [Problem] by default.
 	Body Body
 
-	// OnDenied is called on each denial, before it is written. With APIKey, [KeyFrom] gives the key of the request.
+	// OnDenied is called on each denial, before the response is written. With APIKey, [KeyFrom] returns the key of the
+	// request.
 	OnDenied func(*http.Request, *limits.Reply)
 
-	// OnError is called when a question to the limiter fails, and when a charge is not confirmed: it may be lost, or made all the
-	// same, as one is that the connection keeps until it is back. With ChargeBehind it may be called after the request has ended.
-	// Nil logs a warning to slog.Default, at most one of a kind every 10 s: for what a client sent, for other questions, and for
-	// charges.
+	// OnError is called if a request to the limiter fails, and if a charge is not confirmed. Such a charge may be lost, or
+	// it may be made later, if the connection buffered it. With ChargeBehind, OnError may be called after the request has
+	// ended.
+	//
+	// The default logs a warning to slog.Default, at most every 10 s for each kind of failure: what a client sent, other
+	// requests to the limiter, and charges.
 	OnError func(*http.Request, error)
 }
 
-// withDefaults fills in what is not set.
+// withDefaults returns a copy in which unset fields have their defaults.
 func (c Config) withDefaults() Config {
 	if c.Charge == nil {
 		c.Charge = func(status int) bool { return status < http.StatusBadRequest }
@@ -143,7 +162,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate names the field at fault.
+// validate returns an error that names the field at fault.
 func (c Config) validate() error {
 	policies := c.Policy != nil || len(c.Attributes) > 0 || c.APIKey != nil
 	switch {

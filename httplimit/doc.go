@@ -1,18 +1,22 @@
-// Package httplimit puts the limiter in front of HTTP handlers, and teaches HTTP clients to keep to the limits of
-// others.
+// Package httplimit puts the limiter in front of HTTP handlers, and makes HTTP clients keep to the limits of other
+// services.
 //
-// [Middleware] asks the limiter before each request, as net/http middleware, and so for every router that takes
-// func(http.Handler) http.Handler. [Config] says what is limited, what a failure of the limiter means, and in
-// which style headers and bodies are written.
+// # Servers
 //
-// With [Config.APIKey] the same question verifies the API key of a request, and [KeyFrom] tells handlers whose it is.
+// [Middleware] asks the limiter before each request. It has the type func(http.Handler) http.Handler, so it works with
+// every router for net/http. [Config] says what is limited, what happens if the limiter fails, and in which style
+// headers and bodies are written. With [Config.APIKey] the same request to the limiter also verifies the API key of the
+// HTTP request, and handlers get the key from [KeyFrom].
 //
-// [Transport] repeats requests that were answered 429, never before the server's time. [Outbound] waits for its
-// turn before each request, so that many processes together keep to somebody else's limit.
+// Everything in an HTTP request is treated as hostile. Its values are bounded before they are sent, and a request that
+// the limiter cannot read is refused with 400, even without FailClosed. Otherwise a header of 300 bytes would be a way
+// around every limit.
 //
-// Everything that a request carries is taken as hostile: what it says is bounded before it is sent, and a request
-// that the limiter cannot read is refused with 400, whatever FailClosed says. Otherwise a header of 300 bytes
-// would be a way around every limit.
+// # Clients
 //
-// The package knows the client of the service and the standard library, and nothing else.
+// [Transport] retries requests that were answered 429, and never before the time that the server asked for. [Outbound]
+// waits before each request until a limit has room for it, so that many processes together keep to the limit of another
+// service.
+//
+// The package depends on the client of the service (package limits) and the standard library, and on nothing else.
 package httplimit

@@ -16,7 +16,7 @@ import (
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// exampleClient connects to the limiter that runs beside the examples.
+// exampleClient connects to the limiter that TestMain runs for the examples.
 func exampleClient() (c *limits.Client, done func()) {
 	nc, err := nats.Connect(natsURL, limits.Reconnect()) // 127.0.0.1:4222, where `limiter` listens
 	if err != nil {
@@ -25,8 +25,8 @@ func exampleClient() (c *limits.Client, done func()) {
 	return limits.NewClient(nc), nc.Close
 }
 
-// A middleware in front of a mux: two requests an hour for each user, and for each address that names none. A user who goes by the
-// name of an address has a limit of his own, and all of an IPv6 /64 have one together.
+// A middleware in front of a mux: two requests per hour for each user, and for each address of requests without a user. The
+// prefixes keep a user whose name is an address apart from that address. All addresses of an IPv6 /64 share a limit.
 func ExampleMiddleware() {
 	client, done := exampleClient()
 	defer done()
@@ -43,7 +43,7 @@ func ExampleMiddleware() {
 		Limits: func(r *http.Request) []limits.LimitSpec {
 			return []limits.LimitSpec{{Key: "api:" + caller(r), Limit: 2, Window: "1h"}}
 		},
-		Deadline: time.Second, // so that this example passes on any machine
+		Deadline: time.Second, // long, so that this example passes on any machine
 	})(mux)
 
 	for _, user := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", ""} {
@@ -59,7 +59,7 @@ func ExampleMiddleware() {
 	// 200 "1h";q=2;w=3600 left 1
 }
 
-// Policies decide, by what the request is; a request that none of them matches passes.
+// Policies decide by the attributes of the request. A request that matches none of them passes.
 func ExampleMiddleware_policies() {
 	client, done := exampleClient()
 	defer done()
@@ -80,7 +80,7 @@ func ExampleMiddleware_policies() {
 	// Output: 404
 }
 
-// An API that asks for keys: one question verifies the key and charges the policies that match.
+// An API with keys: one request to the limiter verifies the key and charges the policies that match.
 func ExampleKeyFrom() {
 	client, done := exampleClient()
 	defer done()
@@ -107,8 +107,8 @@ func ExampleKeyFrom() {
 	// 401 "Bearer error=\"invalid_token\", error_description=\"The API key is unknown\""
 }
 
-// A client that repeats a request under its Idempotency-Key is charged once. The limiter knows each id once for all, and two users
-// may choose the same, so the user stands in front.
+// A client that repeats a request with the same Idempotency-Key is charged once. Ids are global, and two users may choose
+// the same one, so the user is put in front.
 func ExampleConfig_id() {
 	client, done := exampleClient()
 	defer done()
@@ -124,7 +124,7 @@ func ExampleConfig_id() {
 			return "orders:" + user(r) + ":" + key(r)
 		},
 		Deadline: time.Second,
-	})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) // which, too, does the work once per id
+	})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) // which must also do the work once per id
 
 	for _, user := range []string{"7", "7", "8"} {
 		w, r := httptest.NewRecorder(), httptest.NewRequest("POST", "/orders", nil)
@@ -139,7 +139,7 @@ func ExampleConfig_id() {
 	// user 8 200 left 9
 }
 
-// A job is charged only after it was created, by what it cost.
+// A job is charged after it was created, with its actual cost.
 func ExampleSetCost() {
 	client, done := exampleClient()
 	defer done()
@@ -152,7 +152,7 @@ func ExampleSetCost() {
 		Deadline: time.Second,
 	})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != "POST" {
-			http.Error(w, "no", http.StatusMethodNotAllowed) // charges nothing
+			http.Error(w, "no", http.StatusMethodNotAllowed) // a status that is not charged
 			return
 		}
 		httplimit.SetCost(r.Context(), 30)
@@ -170,17 +170,17 @@ func ExampleSetCost() {
 	// 201 left before 70
 }
 
-// Calls to somebody else's API wait for their turn, and come back later when it says 429 all the same.
+// Calls to the API of another service wait for their turn, and are retried if it answers 429 nevertheless.
 func ExampleOutbound() {
 	client, done := exampleClient()
 	defer done()
 	weather := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "fair") }))
 	defer weather.Close()
 
-	turn := limits.Per("outbound:weather", 60, "1m") // for all processes together
+	turn := limits.Per("outbound:weather", 60, "1m") // of all processes together
 	api := &http.Client{
 		Transport: &httplimit.Transport{Base: httplimit.Outbound(client, turn, nil)},
-		Timeout:   time.Minute, // a turn after it fails at once
+		Timeout:   time.Minute, // a turn that would come later fails at once
 	}
 	resp, err := api.Get(weather.URL)
 	if err != nil {
@@ -192,18 +192,18 @@ func ExampleOutbound() {
 	// Output: 200 fair
 }
 
-// A notification is sent 10 times an hour to a user; what is more waits for a digest.
+// Each user is sent 10 notifications per hour. Further ones wait for a digest.
 func Example_digest() {
 	client, done := exampleClient()
 	defer done()
-	digest := map[string][]string{} // by user; a table, where it must survive a restart
+	digest := map[string][]string{} // by user; use a table if it must survive a restart
 	notify := func(user, event, text string) error {
 		request := limits.Per("notify:user:"+user, 10, "1h")
-		request.ID = "notify:" + user + ":" + event // an event that comes twice is charged once, to each of its users
+		request.ID = "notify:" + user + ":" + event // an event that comes twice is charged once per user
 		reply, err := client.Consume(context.Background(), request)
 		switch {
 		case err != nil:
-			return err // the event comes again
+			return err // the event will be delivered again
 		case reply.Allowed:
 			fmt.Println("send", text)
 		default:

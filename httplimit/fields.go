@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A List of RFC 9651 whose members are Items. An inner list is none of [Draft]'s. The grammar is written out, since this package
-// adds no module to those of its users.
+// The grammar of a List (RFC 9651) whose members are Items; [Draft] has no inner lists. It is written out here so that this
+// package does not depend on a module for it.
 const (
 	sfBare = `(?:-?[0-9]{1,12}\.[0-9]{1,3}|-?[0-9]{1,15}` + // Decimal, Integer
 		`|"(?:[ !#-\[\]-~]|\\["\\])*"` + // String
@@ -22,39 +22,41 @@ var (
 	sfList       = regexp.MustCompile(`^ *(?:` + sfItem + `(?:[ \t]*,[ \t]*` + sfItem + `)*[ \t]*)?$`)
 	sfItems      = regexp.MustCompile(sfItem)
 	sfParameters = regexp.MustCompile(sfParameter)
-	sfWhole      = regexp.MustCompile(`^[0-9]{1,15}$`) // an Integer that is not negative
+	sfUnsigned   = regexp.MustCompile(`^[0-9]{1,15}$`) // a non-negative Integer
 )
 
-// maxField is more than the 16 limits of a decision need, and bounds what a server can have its clients do: net/http takes 10 MB of
-// headers, for which the parser takes seconds.
-const maxField = 8 << 10
+// maxFieldBytes is the longest RateLimit field that is parsed. It is more than the 16 limits of a decision need. net/http
+// accepts 10 MB of headers, and parsing that much would take seconds.
+const maxFieldBytes = 8 << 10
 
-// rateLimitItem is what one item of RateLimit says: that nothing is left, and t, if it has one.
+// rateLimitItem is one item of a RateLimit field.
 type rateLimitItem struct {
-	none, told bool
-	t          time.Duration
+	exhausted bool          // r, what remains, is 0
+	hasReset  bool          // t is there
+	reset     time.Duration // t
 }
 
-// rateLimitItems reads the field, of one line or more. It gives none for a field that is too long, does not parse, or in which r is
-// missing, or r or t is no Integer that is not negative. What could be read of such a field is not kept: it may be the limit that is over
-// sooner, and would stand before an X-RateLimit-Reset that can be read.
+// rateLimitItems parses a RateLimit field of one or more lines. It returns no items if the field is too long or does not
+// parse, or if any item lacks r or has an r or t that is not a non-negative Integer. The valid items of such a field are
+// not used, because they may describe the limit that resets sooner and would take precedence over a valid
+// X-RateLimit-Reset.
 func rateLimitItems(lines []string) (items []rateLimitItem) {
 	field := strings.Join(lines, ", ")
-	if len(field) > maxField || !sfList.MatchString(field) {
+	if len(field) > maxFieldBytes || !sfList.MatchString(field) {
 		return nil
 	}
 	for _, member := range sfItems.FindAllStringSubmatch(field, -1) {
-		parameters := map[string]string{} // of a name that comes again, the last counts
+		parameters := map[string]string{} // the last one of a name counts
 		for _, p := range sfParameters.FindAllStringSubmatch(member[1], -1) {
 			parameters[p[1]] = p[2]
 		}
 		r, t := parameters["r"], parameters["t"]
-		_, told := parameters["t"]
-		if !sfWhole.MatchString(r) || told && !sfWhole.MatchString(t) {
+		_, hasReset := parameters["t"]
+		if !sfUnsigned.MatchString(r) || hasReset && !sfUnsigned.MatchString(t) {
 			return nil
 		}
-		item := rateLimitItem{none: strings.Trim(r, "0") == "", told: told}
-		item.t, _ = seconds(t)
+		item := rateLimitItem{exhausted: strings.Trim(r, "0") == "", hasReset: hasReset}
+		item.reset, _ = seconds(t)
 		items = append(items, item)
 	}
 	return items

@@ -11,26 +11,28 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// Draft is the document that [RateLimitFields] and [Problem] implement: RateLimit header fields for HTTP.
+// Draft is the Internet-Draft that [RateLimitFields] and [Problem] implement: RateLimit header fields for HTTP.
 const Draft = "draft-ietf-httpapi-ratelimit-headers-11"
 
-// Headers sets the headers of one style. Those of this package leave out limits in shadow.
+// Headers sets the headers of one style. The styles of this package leave out limits in shadow.
 type Headers func(h http.Header, a *Answer)
 
-// XRateLimitUnix sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, in Unix seconds, rounded up.
+// XRateLimitUnix sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset. The reset is in Unix seconds, rounded
+// up.
 func XRateLimitUnix(h http.Header, a *Answer) {
 	setXRateLimit(h, a, func() string { return strconv.FormatInt(ceilSeconds(a.Reply.Reset), 10) })
 }
 
-// XRateLimitISO is [XRateLimitUnix] with the reset as an ISO 8601 date, such as 2026-01-02T15:04:05.000Z.
+// XRateLimitISO is [XRateLimitUnix] with the reset as an ISO 8601 timestamp, such as 2026-01-02T15:04:05.000Z.
 func XRateLimitISO(h http.Header, a *Answer) { setXRateLimit(h, a, a.resetISO) }
 
 func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 	if len(a.enforced()) == 0 {
 		return
 	}
-	// A middleware around this one has set them already. They speak for one limit: for that which has less left, or denies.
-	if left, err := strconv.ParseInt(h.Get("X-RateLimit-Remaining"), 10, 64); err == nil && a.Reply.Allowed && left < a.Reply.Remaining {
+	// A middleware around this one may have set the headers. They describe a single limit: the one with less remaining, or
+	// the one that denies.
+	if outer, err := strconv.ParseInt(h.Get("X-RateLimit-Remaining"), 10, 64); err == nil && a.Reply.Allowed && outer < a.Reply.Remaining {
 		return
 	}
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(a.Reply.Limit, 10))
@@ -38,17 +40,17 @@ func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 	h.Set("X-RateLimit-Reset", reset())
 }
 
-// RateLimitFields sets RateLimit-Policy and RateLimit of [Draft], which are lists of RFC 9651 with an item for each
-// limit that is enforced:
+// RateLimitFields sets RateLimit-Policy and RateLimit of [Draft]. They are lists (RFC 9651) with an item for each limit that
+// is enforced:
 //
 //	RateLimit-Policy: "burst";q=100;w=60, "daily";q=1000;w=86400
 //	RateLimit: "burst";r=50;t=30, "daily";r=999;t=3600
 //
-// Where a middleware around this one has set them already, the items are added to its.
+// If a middleware around this one has set the fields already, the items are added to them.
 //
-// t, the draft's effective window, is when the limit is whole again, and for one that refuses, when the request fits. w is
-// left out of windows that are not whole seconds or differ in length (months). No partition key is sent: it would tell the
-// limit's key.
+// t, the effective window of the draft, is when the whole limit is free again or, for a limit that denies, when the request
+// fits. w is left out for windows that are not whole seconds or vary in length (months). No partition key is sent, because
+// it would reveal the key of the limit.
 func RateLimitFields(h http.Header, a *Answer) {
 	rows := a.enforced()
 	if len(rows) == 0 {
@@ -62,20 +64,20 @@ func RateLimitFields(h http.Header, a *Answer) {
 		policy[i] = fmt.Sprintf("%s;q=%d%s", name, sfInteger(l.Limit), windowParameter(l.Window))
 		state[i] = fmt.Sprintf("%s;r=%d;t=%d", name, sfInteger(l.Remaining), sfInteger(untilReset(l, a.At)))
 	}
-	addItems(h, "RateLimit-Policy", policy)
-	addItems(h, "RateLimit", state)
+	appendItems(h, "RateLimit-Policy", policy)
+	appendItems(h, "RateLimit", state)
 }
 
-func addItems(h http.Header, field string, items []string) {
-	there := slices.DeleteFunc(slices.Clone(h.Values(field)), func(line string) bool { return line == "" })
-	h.Set(field, strings.Join(append(there, items...), ", "))
+func appendItems(h http.Header, field string, items []string) {
+	existing := slices.DeleteFunc(slices.Clone(h.Values(field)), func(line string) bool { return line == "" })
+	h.Set(field, strings.Join(append(existing, items...), ", "))
 }
 
-// policyNames names each limit by policy and limit, and counts names that are equal as they are written, also to those that are there
-// already: no two items may have one.
-func policyNames(rows []limits.LimitReply, there []string) []string {
+// policyNames names each limit by its policy and its own name. Items must have distinct names, so a name that is already
+// used, also by an item in existing, gets a number.
+func policyNames(rows []limits.LimitReply, existing []string) []string {
 	names, written := make([]string, len(rows)), map[string]bool{}
-	for item := range strings.SplitSeq(strings.Join(there, ", "), ", ") {
+	for item := range strings.SplitSeq(strings.Join(existing, ", "), ", ") {
 		name, _, _ := strings.Cut(item, ";q=")
 		written[name] = true
 	}
@@ -93,7 +95,7 @@ func policyNames(rows []limits.LimitReply, there []string) []string {
 	return names
 }
 
-// untilReset counts from this machine's clock, as all of the fields' users do, since a client need not have one.
+// untilReset is t: the seconds from now, by the clock of this machine, so that clients need none.
 func untilReset(l limits.LimitReply, now time.Time) int64 {
 	if !l.Allowed && l.RetryAfter > 0 {
 		return ceilSeconds(l.RetryAfter)
@@ -101,15 +103,15 @@ func untilReset(l limits.LimitReply, now time.Time) int64 {
 	return ceilSeconds(l.Reset - now.UnixMilli())
 }
 
-// maxInteger is the largest Integer of RFC 9651, which has 15 digits. Parsers refuse the whole field for one that has more, and a
-// token bucket may be in debt for so long.
+// maxInteger is the largest Integer of RFC 9651, which has 15 digits. Parsers reject the whole field if a number has more,
+// and a token bucket may be in debt for that long.
 const maxInteger = 999_999_999_999_999
 
-// sfInteger bounds n to what the parameters may be: a non-negative Integer of RFC 9651.
+// sfInteger bounds n to a non-negative Integer of RFC 9651.
 func sfInteger(n int64) int64 { return min(max(n, 0), maxInteger) }
 
-// sfString writes a String of RFC 9651: ASCII in quotes. Other bytes are percent-encoded, control characters too, so
-// that no name can add a header.
+// sfString writes a String of RFC 9651: printable ASCII in quotes. Other bytes, such as control characters, are
+// percent-encoded, so that a name cannot inject a header.
 func sfString(text string) string {
 	b := []byte{'"'}
 	for i := range len(text) {
@@ -132,7 +134,7 @@ func windowParameter(window string) string {
 	return ""
 }
 
-// windowSeconds reads a window as the service writes it. ok is false when it is not a number of whole seconds.
+// windowSeconds parses a window as the service writes it. ok is false if its length is not a fixed number of seconds.
 func windowSeconds(window string) (seconds int64, ok bool) {
 	switch window {
 	case "minute", "hour", "day", "week":
@@ -160,7 +162,7 @@ func windowSeconds(window string) (seconds int64, ok bool) {
 	return 0, false
 }
 
-// setRetryAfter uses the form of a delay: it needs no clock of the client's.
+// setRetryAfter writes a delay and not a date, so that the client needs no clock.
 func setRetryAfter(h http.Header, a *Answer) {
 	if seconds, ok := a.RetryAfter(); ok {
 		h.Set("Retry-After", strconv.FormatInt(seconds, 10))

@@ -11,8 +11,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// Middleware asks client before each request and answers 429 when the reply is a denial. It panics, as
-// http.ServeMux does, when config cannot work; the text names the field.
+// Middleware returns a middleware that asks client before each request, and answers 429 if the reply is a denial. It
+// panics if config is not valid, as http.ServeMux does; the message names the field.
 func Middleware(client *limits.Client, config Config) func(http.Handler) http.Handler {
 	if client == nil {
 		panic("httplimit: Middleware: client is nil: make one with limits.NewClient")
@@ -29,7 +29,7 @@ func Middleware(client *limits.Client, config Config) func(http.Handler) http.Ha
 type middleware struct {
 	Config
 	client *limits.Client
-	known  knownKeys // with APIKey
+	keys   validKeyCache // for APIKey
 }
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -60,7 +60,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		if m.OnDenied != nil {
 			m.OnDenied(a.withKey(r), reply)
 		}
-		// A store that failed, under a policy that then denies, is nobody's limit, and names none: saying 429 would be a lie.
+		// If the store failed and the policy then denies, no limit is exceeded and none is named, so 429 would be wrong.
 		if a.Status = http.StatusTooManyRequests; reply.Degraded && reply.BlockedBy == "" {
 			a.Status = m.FailStatus
 		}
@@ -70,7 +70,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	m.handle(w, r, next, request, a)
 }
 
-// request makes the question; limited is false when nothing limits the request.
+// request builds the request to the limiter. limited is false if nothing limits the HTTP request.
 func (m *middleware) request(r *http.Request) (request limits.Request, limited bool) {
 	if m.Limits != nil {
 		switch specs := m.Limits(r); len(specs) {
@@ -82,7 +82,7 @@ func (m *middleware) request(r *http.Request) (request limits.Request, limited b
 			request.Limits = specs
 		}
 	} else {
-		request.Policy, request.Tier = m.Policy.of(r), m.Tier.of(r)
+		request.Policy, request.Tier = m.Policy.value(r), m.Tier.value(r)
 		request.Attributes = m.attributes(r, request.Policy != "" || m.APIKey != nil)
 		if request.Policy == "" && len(request.Attributes) == 0 && m.APIKey == nil {
 			return request, false
@@ -91,36 +91,36 @@ func (m *middleware) request(r *http.Request) (request limits.Request, limited b
 	if m.Cost != nil {
 		request.Cost = m.Cost(r)
 	}
-	request.ID = m.ID.of(r)
+	request.ID = m.ID.value(r)
 	return request, true
 }
 
-// of lets nil stand for nothing.
-func (a Attribute) of(r *http.Request) string {
+// value returns an empty text for a nil attribute.
+func (a Attribute) value(r *http.Request) string {
 	if a == nil {
 		return ""
 	}
 	return a(r)
 }
 
-// attributes leaves out those without a value. Without a policy at least one must be there, or the request would
-// have no form at all: then they all go, empty.
-func (m *middleware) attributes(r *http.Request, mayBeNone bool) map[string]string {
+// attributes returns the attributes that have a value. If none has one, it returns all of them, empty, unless allowNone
+// is set: a request that names no policy needs at least one attribute to be valid.
+func (m *middleware) attributes(r *http.Request, allowNone bool) map[string]string {
 	given, all := map[string]string{}, map[string]string{}
 	for name, attribute := range m.Attributes {
-		value := attribute.of(r)
+		value := attribute.value(r)
 		all[name] = value
 		if value != "" {
 			given[name] = value
 		}
 	}
-	if len(given) == 0 && !mayBeNone {
+	if len(given) == 0 && !allowNone {
 		return all
 	}
 	return given
 }
 
-// decide gives an answer that has a status only where the request is refused without a decision.
+// decide asks the limiter. The answer has a status only if the request is refused without a decision.
 func (m *middleware) decide(r *http.Request, request limits.Request) (a *Answer, err error) {
 	a = &Answer{spec: request.LimitSpec}
 	switch {
@@ -129,7 +129,8 @@ func (m *middleware) decide(r *http.Request, request limits.Request) (a *Answer,
 	case m.Mode == Consume:
 		a.Reply, err = m.ask(r, m.client.Consume, request, m.Deadline)
 	default:
-		// The id belongs to the charge. It goes along all the same, since one that cannot be read is refused before the work.
+		// A check ignores the id, which belongs to the charge. It is sent nevertheless, so that an invalid id is refused
+		// before the work.
 		a.Reply, err = m.ask(r, m.client.Check, request, m.Deadline)
 	}
 	if a.At = time.Now(); err != nil && m.APIKey == nil {
@@ -138,7 +139,8 @@ func (m *middleware) decide(r *http.Request, request limits.Request) (a *Answer,
 	return a, err
 }
 
-// ask bounds the question in time, and in size before it is sent: a request that is refused costs NATS nothing.
+// ask sends a request with a deadline of its own. A request that is too large is refused here, before it costs anything
+// on NATS.
 func (m *middleware) ask(r *http.Request, verb func(context.Context, limits.Request) (*limits.Reply, error),
 	request limits.Request, deadline time.Duration) (*limits.Reply, error) {
 	if textBytes(request) > limits.MaxRequestBytes {
@@ -161,7 +163,7 @@ func textBytes(r limits.Request) int {
 	return n
 }
 
-// refusal is the status that an error is refused with; 0 lets the request pass.
+// refusal returns the status to refuse a request with after an error; 0 lets it pass.
 func (m *middleware) refusal(err error) int {
 	if e, ok := errors.AsType[*limits.Error](err); ok {
 		switch e.Status {
@@ -191,22 +193,22 @@ func (m *middleware) refuse(w http.ResponseWriter, a *Answer) {
 	_, _ = w.Write(body) // the client may be gone
 }
 
-// errorLog is the OnError of those who set none. Each kind of failure rests for itself: what a client brings about hides no other.
-type errorLog struct{ refused, undecided, uncharged rest }
+// errorLog is the default OnError. Each kind of failure has its own throttle, so that errors that a client can cause do
+// not suppress the others.
+type errorLog struct{ refused, undecided, uncharged logThrottle }
 
 const errorLogEvery = 10 * time.Second
 
-// rest is when something was logged last.
-type rest struct{ last atomic.Int64 }
+// logThrottle allows a log line every errorLogEvery. last is when the last one was written, in Unix nanoseconds.
+type logThrottle struct{ last atomic.Int64 }
 
-// over tells whether it is time to log, and begins the next rest then.
-func (r *rest) over() bool {
-	now, last := time.Now().UnixNano(), r.last.Load()
-	return now-last >= int64(errorLogEvery) && r.last.CompareAndSwap(last, now)
+func (t *logThrottle) allow() bool {
+	now, last := time.Now().UnixNano(), t.last.Load()
+	return now-last >= int64(errorLogEvery) && t.last.CompareAndSwap(last, now)
 }
 
-// warn leaves out the message of the limiter's errors: it quotes the value at fault, which came from the client and
-// may be a secret.
+// warn does not log the message of an error of the limiter. The message quotes the value at fault, which came from the
+// client and may be a secret.
 func (l *errorLog) warn(r *http.Request, err error) {
 	what, kind, cause := "no decision", &l.undecided, slog.Any("error", err)
 	if e, ok := errors.AsType[*limits.Error](err); ok {
@@ -216,10 +218,10 @@ func (l *errorLog) warn(r *http.Request, err error) {
 			kind = &l.refused
 		}
 	}
-	if _, ok := errors.AsType[*unconfirmed](err); ok {
+	if _, ok := errors.AsType[*chargeError](err); ok {
 		what, kind = "a charge is not confirmed", &l.uncharged
 	}
-	if kind.over() {
+	if kind.allow() {
 		slog.WarnContext(r.Context(), "rate limit: "+what+"; further warnings of this are held back for "+errorLogEvery.String(), cause)
 	}
 }

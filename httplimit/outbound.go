@@ -8,23 +8,29 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// Outbound is an http.RoundTripper that waits for its turn before each request: all processes that use the same
-// limit together send no more than it allows. base sends the requests; nil is http.DefaultTransport.
+// Outbound returns an http.RoundTripper that calls [limits.Client.Wait] with turn before it sends a request. All processes
+// that use the same limit together send no more than it allows. base sends the requests; nil means http.DefaultTransport.
 //
 //	client := &http.Client{Transport: httplimit.Outbound(c, limits.Per("outbound:weather", 60, "1m"), nil)}
 //
-// A request is not sent, and fails with the error of [limits.Client.Wait], when its context ends first, when its turn
-// would come after its deadline (that is told at once, as a timeout), and when the limiter does not answer: what somebody else
-// counts must not be passed because nobody counts here. A turn that the limiter gives without its store, whatever on_error says,
-// is no answer either: the error is a [limits.Error] with Status 503 and [limits.CodeUnavailable].
+// A request is not sent, and fails with the error of Wait, if
 //
-// Nor is a turn that nothing limits, where turn has attributes alone: no policy fits them, as when the name of one is mistyped, or the
-// limiter runs without its policy file. The error is a [limits.Error] with Status 404 and [limits.CodeUnknownPolicy]. The limiter answers
-// alike where what fits is unlimited, for a tier, at a time of day or by an override, so a turn whose limit may be lifted has to name its
-// Policy: then it passes.
+//   - its context ends while it waits,
+//   - its turn would come after its deadline; this fails at once, and is a timeout,
+//   - the limiter does not answer. The other service still counts requests, so they must not pass because nobody counts
+//     them here.
 //
-// To keep to the server's own answers besides, use it as the Base of a [Transport]: then each repetition waits for
-// its turn too. turn has no ID, since each request is charged. It panics without a client, as [Middleware] does.
+// It is not sent either, and fails with a [*limits.Error], if
+//
+//   - the limiter allows it without its store, whatever on_error says (Status 503, [limits.CodeUnavailable]),
+//   - turn has only attributes and nothing limits it (Status 404, [limits.CodeUnknownPolicy]). Then no policy fits the
+//     attributes, perhaps because of a typing error, or the limiter runs without its policy file. The answer looks the same
+//     if the limit that fits is unlimited, for a tier, at a time of day or by an override. So if the limit may be lifted,
+//     turn has to name its Policy; then the request passes.
+//
+// To respect the answers of the other service as well, use Outbound as the Base of a [Transport]. Then each retry waits for
+// its turn, too. The ID of turn is ignored, since each request is charged. Outbound panics if client is nil, as
+// [Middleware] does.
 func Outbound(client *limits.Client, turn limits.Request, base http.RoundTripper) http.RoundTripper {
 	if client == nil {
 		panic("httplimit: Outbound: client is nil: make one with limits.NewClient")
@@ -39,10 +45,10 @@ type outbound struct {
 	base   http.RoundTripper
 }
 
-// CloseIdleConnections closes those of the base, for [http.Client.CloseIdleConnections].
+// CloseIdleConnections closes the idle connections of the base, for [http.Client.CloseIdleConnections].
 func (o *outbound) CloseIdleConnections() { closeIdle(o.base) }
 
-// RoundTrip implements http.RoundTripper. It closes the body also of a request that is not sent, as that asks.
+// RoundTrip implements http.RoundTripper, which requires that the body is closed even if the request is not sent.
 func (o *outbound) RoundTrip(req *http.Request) (*http.Response, error) {
 	reply, err := o.client.Wait(req.Context(), o.turn)
 	switch {
@@ -62,11 +68,11 @@ func (o *outbound) RoundTrip(req *http.Request) (*http.Response, error) {
 	return base(o.base).RoundTrip(req)
 }
 
-// turnError is of a request that was not sent.
+// turnError is the error of a request that was not sent.
 type turnError struct{ cause error }
 
 func (e *turnError) Error() string { return "wait for a turn: " + e.cause.Error() }
 func (e *turnError) Unwrap() error { return e.cause }
 
-// Timeout is what [net/url.Error] and os.IsTimeout ask, which do not unwrap.
+// Timeout is for [net/url.Error] and os.IsTimeout, which do not unwrap errors.
 func (e *turnError) Timeout() bool { return errors.Is(e.cause, context.DeadlineExceeded) }

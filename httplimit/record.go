@@ -13,52 +13,53 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// The keys of what the handler may read and change of the request's limits, in its context. Middlewares may stand inside each
-// other: the reply, a *limits.Reply, is that of the innermost, and the cost, a *atomic.Int64, that of the innermost in mode
+// The context keys of a request's decision, a *limits.Reply, and of its cost in mode CheckThenRecord, a *atomic.Int64. If
+// middlewares are nested, the handler sees the decision of the innermost, and the cost of the innermost in mode
 // CheckThenRecord.
 type (
-	replyKey struct{}
-	costKey  struct{}
+	replyCtxKey struct{}
+	costCtxKey  struct{}
 )
 
-// unset is the cost until SetCost says one.
-const unset = -1
+// costUnset is the cost until SetCost is called.
+const costUnset = -1
 
-// ReplyFrom gives the decision that let the request pass, for handlers that show it: of several middlewares, that of the
-// innermost. There is none when the request was exempt or the limiter did not answer.
+// ReplyFrom returns the decision that let the request pass, for handlers that show it. ctx is the context of the request.
+// If middlewares are nested, it is the decision of the innermost. ok is false if the request was exempt or the limiter did
+// not answer.
 func ReplyFrom(ctx context.Context) (reply *limits.Reply, ok bool) {
-	reply, _ = ctx.Value(replyKey{}).(*limits.Reply)
+	reply, _ = ctx.Value(replyCtxKey{}).(*limits.Reply)
 	return reply, reply != nil
 }
 
-// SetCost says what the request turned out to cost, in mode [CheckThenRecord]: the charge after the handler is of
-// this cost, of [limits.MaxAmount] when it is more, and of none when it is 0 or less. The context is the request's. Of several
-// middlewares it is the nearest one in that mode, also when one in mode [Consume] stands inside of it.
+// SetCost sets the cost that mode [CheckThenRecord] charges after the handler. It is bounded by [limits.MaxAmount]; for 0
+// or less nothing is charged. ctx is the context of the request. If middlewares are nested, SetCost applies to the
+// innermost one in that mode, even if one in mode [Consume] is inside of it.
 func SetCost(ctx context.Context, cost int64) {
-	if c, _ := ctx.Value(costKey{}).(*atomic.Int64); c != nil {
+	if c, _ := ctx.Value(costCtxKey{}).(*atomic.Int64); c != nil {
 		c.Store(min(max(cost, 0), limits.MaxAmount))
 	}
 }
 
 // handle runs the handler and, in mode CheckThenRecord, charges afterwards.
 func (m *middleware) handle(w http.ResponseWriter, r *http.Request, next http.Handler, request limits.Request, a *Answer) {
-	ctx := context.WithValue(a.withKey(r).Context(), replyKey{}, a.Reply)
+	ctx := context.WithValue(a.withKey(r).Context(), replyCtxKey{}, a.Reply)
 	if m.Mode == Consume {
 		inner := r.WithContext(ctx)
-		defer handBack(r, inner)
+		defer copyBack(r, inner)
 		next.ServeHTTP(w, inner)
 		return
 	}
 	cost := new(atomic.Int64)
-	cost.Store(unset)
-	inner := r.WithContext(context.WithValue(ctx, costKey{}, cost))
-	defer handBack(r, inner)
+	cost.Store(costUnset)
+	inner := r.WithContext(context.WithValue(ctx, costCtxKey{}, cost))
+	defer copyBack(r, inner)
 	r = inner
 	recorder := &statusRecorder{ResponseWriter: w}
 	returned := false
-	// Deferred, so that work that was done is charged even if the handler panics after it. The panic goes on.
+	// Deferred, so that work is charged even if the handler panics after it. The panic is not recovered.
 	defer func() {
-		if m.Charge(recorder.result(returned)) {
+		if m.Charge(recorder.finalStatus(returned)) {
 			m.charge(r, request, cost.Load())
 		}
 	}()
@@ -66,9 +67,9 @@ func (m *middleware) handle(w http.ResponseWriter, r *http.Request, next http.Ha
 	returned = true
 }
 
-// handBack gives the request that came what the handler has found in its copy: the form, whose temporary files package http removes with
-// the request that it made itself, and the pattern, which those around this middleware may log.
-func handBack(r, inner *http.Request) {
+// copyBack copies to the original request what the handler has set in its copy: the form, because package http removes the
+// temporary files of the original's form, and the pattern, because middlewares around this one may log it.
+func copyBack(r, inner *http.Request) {
 	if r.MultipartForm == nil {
 		r.MultipartForm = inner.MultipartForm
 	}
@@ -77,12 +78,12 @@ func handBack(r, inner *http.Request) {
 	}
 }
 
-// charge charges the cost that SetCost said, or that of the request.
+// charge charges the cost of SetCost or, if that was not called, the cost of the request.
 func (m *middleware) charge(r *http.Request, request limits.Request, cost int64) {
 	switch cost {
 	case 0:
 		return
-	case unset:
+	case costUnset:
 	default:
 		request.Cost = cost
 	}
@@ -93,7 +94,8 @@ func (m *middleware) charge(r *http.Request, request limits.Request, cost int64)
 	m.record(r, request, m.Deadline)
 }
 
-// record charges without the id where that was used with another request: this one is no repeat of that, and was served.
+// record charges a request that was served. If its id was already used with another request, this one is not a repeat of
+// that, and is charged without the id.
 func (m *middleware) record(r *http.Request, request limits.Request, deadline time.Duration) {
 	_, err := m.ask(r, m.client.Record, request, deadline)
 	if e, ok := errors.AsType[*limits.Error](err); ok && e.Code == limits.CodeIDConflict {
@@ -101,28 +103,29 @@ func (m *middleware) record(r *http.Request, request limits.Request, deadline ti
 		_, err = m.ask(r, m.client.Record, request, deadline)
 	}
 	if err != nil {
-		m.OnError(r, &unconfirmed{err})
+		m.OnError(r, &chargeError{err})
 	}
 }
 
-// unconfirmed tells a charge that is not confirmed from a question without an answer.
-type unconfirmed struct{ cause error }
+// chargeError is the error of a charge that was not confirmed. It tells such an error from that of a decision.
+type chargeError struct{ cause error }
 
-func (u *unconfirmed) Error() string { return "charge: " + u.cause.Error() }
-func (u *unconfirmed) Unwrap() error { return u.cause }
+func (e *chargeError) Error() string { return "charge: " + e.cause.Error() }
+func (e *chargeError) Unwrap() error { return e.cause }
 
-// statusRecorder remembers the status. Embedding hides what else the writer can do, so wrapped gives back what
-// handlers ask for with a type assertion; http.ResponseController finds the rest by Unwrap.
+// statusRecorder records the status of a response. Embedding hides the optional interfaces of the writer. wrapped restores
+// those that handlers find by a type assertion, and http.ResponseController finds the others by Unwrap.
 type statusRecorder struct {
 	http.ResponseWriter
 	status int
 }
 
-// wrapped shows http.Flusher where the writer beneath has it, and http.Hijacker where http.ResponseController finds one: one that
-// pretended to flush would be worse. Others, such as http.Pusher, it hides.
+// wrapped returns the recorder with http.Flusher if the underlying writer has it, and with http.Hijacker if
+// http.ResponseController would find one. A Flusher that only pretended to flush would be worse than none. Other
+// interfaces, such as http.Pusher, stay hidden.
 func (s *statusRecorder) wrapped() http.ResponseWriter {
 	_, canFlush := s.ResponseWriter.(http.Flusher)
-	switch canHijack := hijacks(s.ResponseWriter); {
+	switch canHijack := isHijackable(s.ResponseWriter); {
 	case canFlush && canHijack:
 		return struct {
 			flushing
@@ -136,8 +139,8 @@ func (s *statusRecorder) wrapped() http.ResponseWriter {
 	return s
 }
 
-// hijacks looks for an http.Hijacker where http.ResponseController does, which would go past a recorder that is none.
-func hijacks(w http.ResponseWriter) bool {
+// isHijackable looks for an http.Hijacker as http.ResponseController does, which bypasses a recorder that is not one.
+func isHijackable(w http.ResponseWriter) bool {
 	for {
 		if _, ok := w.(http.Hijacker); ok {
 			return true
@@ -152,11 +155,11 @@ func hijacks(w http.ResponseWriter) bool {
 
 type hijacking struct{ *statusRecorder }
 
-// Hijack implements [http.Hijacker]. Who has the connection has begun a response, whatever becomes of it.
+// Hijack implements [http.Hijacker]. A handler that has taken over the connection counts as having begun a response.
 func (h hijacking) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffer, err := http.NewResponseController(h.ResponseWriter).Hijack()
 	if err == nil {
-		h.implicit()
+		h.implicitOK()
 	}
 	return conn, buffer, err
 }
@@ -166,19 +169,19 @@ type flushing struct{ *statusRecorder }
 // Flush implements [http.Flusher].
 func (f flushing) Flush() { _ = f.FlushError() }
 
-// FlushError is what [http.ResponseController] asks for before anything else: it tells that the client has gone. Without it, that
-// would go past the recorder where a writer beneath offers no more than Unwrap. A flush begins a response, if nothing was
-// written: with a status of 200.
+// FlushError is the method that [http.ResponseController] looks for first. Its error says that the client has gone. Without
+// it, the controller would bypass the recorder if an underlying writer has only Unwrap. A flush before any write begins
+// the response, with status 200.
 func (s *statusRecorder) FlushError() error {
 	err := http.NewResponseController(s.ResponseWriter).Flush()
 	if !errors.Is(err, http.ErrNotSupported) {
-		s.implicit()
+		s.implicitOK()
 	}
 	return err
 }
 
-// result is the status of the whole; a handler that ended without one wrote 200, unless it panicked.
-func (s *statusRecorder) result(returned bool) int {
+// finalStatus is the status of the response. A handler that wrote none has implicitly written 200, unless it panicked.
+func (s *statusRecorder) finalStatus(returned bool) int {
 	switch {
 	case s.status != 0:
 		return s.status
@@ -188,7 +191,7 @@ func (s *statusRecorder) result(returned bool) int {
 	return http.StatusInternalServerError
 }
 
-// WriteHeader remembers the first status that is not merely informational.
+// WriteHeader records the first status that is not merely informational.
 func (s *statusRecorder) WriteHeader(status int) {
 	if s.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		s.status = status
@@ -197,19 +200,19 @@ func (s *statusRecorder) WriteHeader(status int) {
 }
 
 func (s *statusRecorder) Write(b []byte) (int, error) {
-	s.implicit()
+	s.implicitOK()
 	return s.ResponseWriter.Write(b)
 }
 
-// sniffed is how much net/http looks at to tell the type of a body.
-const sniffed = 512
+// sniffBytes is how much net/http reads of a body to detect its type.
+const sniffBytes = 512
 
-// ReadFrom keeps the writer's own way, such as sendfile, open to io.Copy. The first bytes it writes itself, as net/http does: a
-// reader that breaks before them, or has none, has begun no response.
+// ReadFrom lets io.Copy use the ReadFrom of the underlying writer, such as sendfile. It writes the first bytes itself, as
+// net/http does, so that a reader that fails before them, or is empty, has not begun a response.
 func (s *statusRecorder) ReadFrom(from io.Reader) (n int64, err error) {
 	if s.status == 0 {
-		n, err = io.Copy(struct{ io.Writer }{s}, io.LimitReader(from, sniffed))
-		if err != nil || n < sniffed {
+		n, err = io.Copy(struct{ io.Writer }{s}, io.LimitReader(from, sniffBytes))
+		if err != nil || n < sniffBytes {
 			return n, err
 		}
 	}
@@ -217,10 +220,11 @@ func (s *statusRecorder) ReadFrom(from io.Reader) (n int64, err error) {
 	return n + rest, err
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the underlying writer, for http.ResponseController.
 func (s *statusRecorder) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-func (s *statusRecorder) implicit() {
+// implicitOK records the status 200 of a response that begins without one.
+func (s *statusRecorder) implicitOK() {
 	if s.status == 0 {
 		s.status = http.StatusOK
 	}

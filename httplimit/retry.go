@@ -10,21 +10,25 @@ import (
 	"time"
 )
 
-// maxDelay bounds what a server's headers can say: more is taken as this.
+// maxDelay is the longest delay that is read from the headers of a response. A longer one is reduced to it.
 const maxDelay = 366 * 24 * time.Hour
 
-// CanRetry tells whether the same request may pass later: the status is 429, or it is 503 with a Retry-After.
+// CanRetry reports whether the same request may succeed later: the status is 429, or 503 with a Retry-After.
 func CanRetry(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusTooManyRequests ||
 		resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != ""
 }
 
-// RetryAt is the earliest time at which the server wants to see the request again, counted from now, so call it when
-// the response comes. It reads Retry-After (seconds or a date), else the later of t of RateLimit ([Draft]) and X-RateLimit-Reset
-// (an ISO date, Unix seconds or milliseconds, or seconds from now). Of a field that comes more than once, as through a proxy that
-// has limits of its own, the latest counts. A date is measured against the server's own clock, if the response tells it in Date.
-// ok is false when none of them can be read. A RateLimit with a mistake anywhere is passed over as a whole, as [Draft] and RFC 9651
-// demand, and so is one of more than 8 KiB.
+// RetryAt returns the earliest time at which the server accepts the request again. Delays are counted from now, so call it
+// when the response arrives.
+//
+// It reads Retry-After (seconds or a date). Without that, it takes the later of t in RateLimit ([Draft]) and
+// X-RateLimit-Reset (an ISO date, Unix seconds or milliseconds, or seconds from now). ok is false if none of them can be
+// parsed. If a field occurs more than once, for example because a proxy has limits of its own, the latest time counts.
+// Dates are compared with the server's clock if the response has a Date.
+//
+// A RateLimit field with any mistake in it is ignored as a whole, as [Draft] and RFC 9651 demand, and so is one of more than
+// 8 KiB.
 func RetryAt(resp *http.Response) (at time.Time, ok bool) {
 	now := time.Now()
 	server, err := http.ParseTime(resp.Header.Get("Date"))
@@ -34,7 +38,7 @@ func RetryAt(resp *http.Response) (at time.Time, ok bool) {
 	delay, ok := latest(resp.Header.Values("Retry-After"), server, retryAfter)
 	if !ok {
 		delay, ok = rateLimitReset(resp.Header)
-		if reset, told := latest(resp.Header.Values("X-RateLimit-Reset"), server, xRateLimitReset); told {
+		if reset, found := latest(resp.Header.Values("X-RateLimit-Reset"), server, xRateLimitReset); found {
 			delay, ok = max(delay, reset), true
 		}
 	}
@@ -44,7 +48,7 @@ func RetryAt(resp *http.Response) (at time.Time, ok bool) {
 	return now.Add(min(max(delay, 0), maxDelay)), true
 }
 
-// latest gives the longest delay of the lines that can be read: which of those who wrote them refused is not said.
+// latest returns the longest delay among the lines that can be parsed, since they do not say whose limit denied.
 func latest(lines []string, now time.Time, read func(string, time.Time) (time.Duration, bool)) (longest time.Duration, ok bool) {
 	for _, line := range lines {
 		if delay, readable := read(line, now); readable {
@@ -65,7 +69,7 @@ func retryAfter(value string, now time.Time) (time.Duration, bool) {
 	return at.Sub(now), true
 }
 
-// seconds reads digits alone; a number too large for a delay is as good as the largest.
+// seconds parses a text of only digits. A number that is too large gives maxDelay.
 func seconds(text string) (time.Duration, bool) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {
 		return 0, false
@@ -77,24 +81,24 @@ func seconds(text string) (time.Duration, bool) {
 	return time.Duration(n) * time.Second, true
 }
 
-// rateLimitReset gives the longest t of the items that have nothing left, and of all items if every one has some:
-// which of them refused is not said.
+// rateLimitReset returns the longest reset of the exhausted items or, if none is exhausted, of all items, since they do not
+// say which limit denied.
 func rateLimitReset(h http.Header) (longest time.Duration, ok bool) {
-	exhausted := false
+	anyExhausted := false
 	for _, item := range rateLimitItems(h.Values("RateLimit")) {
-		if !item.told || exhausted && !item.none {
+		if !item.hasReset || anyExhausted && !item.exhausted {
 			continue
 		}
-		if item.none && !exhausted {
-			longest, exhausted = 0, true
+		if item.exhausted && !anyExhausted {
+			longest, anyExhausted = 0, true
 		}
-		longest, ok = max(longest, item.t), true
+		longest, ok = max(longest, item.reset), true
 	}
 	return longest, ok
 }
 
-// xRateLimitReset tells the three kinds of number apart by size: Unix seconds have been over 1e9 since 2001, Unix
-// milliseconds are over 1e12, and a delay of 30 years is none.
+// xRateLimitReset tells the three kinds of number apart by their size: Unix milliseconds are over 1e12, Unix seconds have
+// been over 1e9 since 2001, and smaller numbers are delays in seconds, since nobody means a delay of 30 years.
 func xRateLimitReset(text string, now time.Time) (time.Duration, bool) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at.Sub(now), true
@@ -114,8 +118,8 @@ func xRateLimitReset(text string, now time.Time) (time.Duration, bool) {
 	}
 }
 
-// Countdown gives what is left until a time, in whole seconds, rounded up: at once, then on each further second, and
-// 0 at the end. It ends early with ctx. A user interface shows it beside a button that it enables at 0.
+// Countdown yields the time that remains until a moment, in whole seconds, rounded up: immediately, then every second, and
+// finally 0. It ends early if ctx ends. A user interface can show it beside a button that is enabled at 0.
 func Countdown(ctx context.Context, until time.Time) iter.Seq[time.Duration] {
 	return func(yield func(time.Duration) bool) {
 		for {
@@ -131,7 +135,7 @@ func Countdown(ctx context.Context, until time.Time) iter.Seq[time.Duration] {
 	}
 }
 
-// pause sleeps d, or as long as ctx lasts, and gives the cause of its end, as package http does.
+// pause sleeps for d. If ctx ends first, it returns the cause of that, as package http does.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

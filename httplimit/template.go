@@ -9,24 +9,24 @@ import (
 	"strings"
 )
 
-// The placeholders of a template, and what each is; nil is written as JSON null and as no text.
+// placeholders are the values of the placeholders in a template. nil is written as null in JSON and as nothing in text.
 var placeholders = map[string]func(a *Answer) any{
 	"status":     func(a *Answer) any { return a.Status },
 	"title":      func(a *Answer) any { return title(a) },
 	"message":    func(a *Answer) any { return message(a) },
 	"wait":       func(a *Answer) any { return textOrNil(a.Wait()) },
-	"retryAfter": func(a *Answer) any { return orNil(a.RetryAfter()) },
+	"retryAfter": func(a *Answer) any { return numberOrNil(a.RetryAfter()) },
 	"name":       func(a *Answer) any { return textOrNil(a.top().Name) },
 	"policy":     func(a *Answer) any { return textOrNil(a.top().Policy) },
 	"window":     func(a *Answer) any { return textOrNil(a.top().Window) },
-	"limit":      func(a *Answer) any { return orNil(a.top().Limit, a.Reply != nil) },
-	"current":    func(a *Answer) any { return orNil(a.Current(), a.Reply != nil) },
-	"remaining":  func(a *Answer) any { return orNil(a.top().Remaining, a.Reply != nil) },
-	"reset":      func(a *Answer) any { return orNil(ceilSeconds(a.top().Reset), a.Reply != nil) },
+	"limit":      func(a *Answer) any { return numberOrNil(a.top().Limit, a.Reply != nil) },
+	"current":    func(a *Answer) any { return numberOrNil(a.Current(), a.Reply != nil) },
+	"remaining":  func(a *Answer) any { return numberOrNil(a.top().Remaining, a.Reply != nil) },
+	"reset":      func(a *Answer) any { return numberOrNil(ceilSeconds(a.top().Reset), a.Reply != nil) },
 	"resetAt":    func(a *Answer) any { return textOrNil(a.resetISO()) },
 }
 
-func orNil(n int64, ok bool) any {
+func numberOrNil(n int64, ok bool) any {
 	if !ok {
 		return nil
 	}
@@ -59,12 +59,12 @@ var (
 	jsonString  = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 )
 
-// JSONTemplate makes a body of a JSON text whose values have placeholders in their strings:
+// JSONTemplate makes a body of a JSON text that has placeholders in its string values:
 //
 //	{"ok":false,"error":"{title}","retry_after":"{retryAfter}"}
 //
-// A string that is one placeholder becomes its value: a number, a string, or null where there is none. Inside of a
-// longer string it becomes text. The strings are escaped again, so that the body is always valid JSON. The
+// A string that consists of one placeholder is replaced by its value: a number, a string, or null if there is none. In a
+// longer string the placeholder is replaced by text. Values are escaped, so that the body is always valid JSON. The
 // placeholders are
 //
 //	status, title ("Rate limit exceeded"), message (the limiter's words), wait ("42 seconds"), retryAfter (seconds),
@@ -79,7 +79,7 @@ func JSONTemplate(text string) (Body, error) {
 		if isName && placeholder.MatchString(s) {
 			return nil, fmt.Errorf("template %q: there is a placeholder in the name %q; they stand in values only", text, s)
 		}
-		if err := known(s); err != nil {
+		if err := checkPlaceholders(s); err != nil {
 			return nil, err
 		}
 	}
@@ -101,11 +101,11 @@ func expandJSON(literal []byte, a *Answer) []byte {
 	default:
 		value = expand(s, a)
 	}
-	b, _ := json.Marshal(value) // numbers, texts and nil
+	b, _ := json.Marshal(value) // a number, a text or nil, which never fails
 	return b
 }
 
-// unescaped reads a string of a text that is valid JSON: a brace may be written as \u007b.
+// unescaped parses a string literal of a valid JSON text. A brace may be written as \u007b.
 func unescaped(literal []byte) (s string) {
 	_ = json.Unmarshal(literal, &s)
 	return s
@@ -114,13 +114,13 @@ func unescaped(literal []byte) (s string) {
 // TextTemplate makes a body of plain text with the placeholders of [JSONTemplate], such as
 // "Please wait {wait} before trying again.\n".
 func TextTemplate(text string) (Body, error) {
-	if err := known(text); err != nil {
+	if err := checkPlaceholders(text); err != nil {
 		return nil, err
 	}
 	return func(a *Answer) (string, []byte) { return "text/plain; charset=utf-8", []byte(expand(text, a)) }, nil
 }
 
-// Must gives the body of a template that is known to be good, and panics otherwise:
+// Must returns the body of a template that is known to be valid, and panics otherwise:
 //
 //	Body: httplimit.Must(httplimit.JSONTemplate(`{"error":"{title}"}`))
 func Must(body Body, err error) Body {
@@ -130,10 +130,10 @@ func Must(body Body, err error) Body {
 	return body
 }
 
-// known finds a placeholder that is none.
-func known(text string) error {
+// checkPlaceholders returns an error for an unknown placeholder.
+func checkPlaceholders(text string) error {
 	for _, p := range placeholder.FindAllString(text, -1) {
-		if _, ok := placeholders[inner(p)]; !ok {
+		if _, ok := placeholders[placeholderName(p)]; !ok {
 			return fmt.Errorf("template %q: unknown placeholder %s; want one of %s", text, p,
 				strings.Join(slices.Sorted(maps.Keys(placeholders)), ", "))
 		}
@@ -150,6 +150,6 @@ func expand(text string, a *Answer) string {
 	})
 }
 
-func valueOf(p string, a *Answer) any { return placeholders[inner(p)](a) }
+func valueOf(p string, a *Answer) any { return placeholders[placeholderName(p)](a) }
 
-func inner(p string) string { return p[1 : len(p)-1] }
+func placeholderName(p string) string { return p[1 : len(p)-1] }

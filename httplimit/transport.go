@@ -16,31 +16,30 @@ const (
 const (
 	firstBackoff = time.Second
 	maxBackoff   = 32 * time.Second
-	// drainBytes is how much of an answer that is thrown away is read, and drainTime for how long.
+	// drainBytes is how much of a discarded response is read, and drainTime for how long.
 	drainBytes = 64 << 10
 	drainTime  = 100 * time.Millisecond
 )
 
-// Transport is an http.RoundTripper that sends a request again when it was answered 429, after 1, 2, 4, 8, 16, 32,
-// 32, … seconds, each up to a quarter longer or shorter, and never before the time that the server gave ([RetryAt]);
-// up to a quarter of the backoff after it, so that clients do not all come back at once.
+// Transport is an http.RoundTripper that retries a request that was answered 429. The backoff is 1, 2, 4, 8, 16, 32, 32, ...
+// seconds, each up to a quarter longer or shorter. It never retries before the time that the server asked for
+// ([RetryAt]), and up to a quarter of the backoff after that, so that clients do not all come back at once.
 //
-// It gives the answer 429 to its caller when the attempts are used up, when the wait would be longer than MaxWait or
-// end after the request's deadline, and when the body cannot be sent again. A body can be when it is absent or the
-// request has GetBody, which http.NewRequest sets for buffers and strings.
+// It returns the 429 to its caller if the attempts are used up, if the wait would be longer than MaxWait or end after the
+// request's deadline, or if the body cannot be sent again. A request can be sent again if it has no body or has GetBody,
+// which http.NewRequest sets for buffers and strings.
 //
-// The zero value is ready for use. It keeps no state, and any number of goroutines may share it.
+// The zero value is ready to use. Transport keeps no state and is safe for concurrent use.
 type Transport struct {
-	// Base sends the requests: http.DefaultTransport unless set.
+	// Base sends the requests: http.DefaultTransport by default.
 	Base http.RoundTripper
-	// Attempts is how often a request is sent at most: 3 unless set; 1 never repeats.
+	// Attempts is how often a request is sent at most: 3 by default. With 1 it is never retried.
 	Attempts int
-	// MaxWait is the longest single wait: 2 minutes unless set. A server that asks for more gets its way: the answer
-	// goes to the caller.
+	// MaxWait is the longest single wait: 2 minutes by default. If a server asks for more, the caller gets the 429.
 	MaxWait time.Duration
-	// Unavailable repeats answers 503 with a Retry-After too.
+	// Unavailable also retries requests that were answered 503 with a Retry-After.
 	Unavailable bool
-	// OnRetry is called before each wait, with the answer, whose body is closed, and the time of the next attempt.
+	// OnRetry is called before each wait, with the response, whose body is closed, and the time of the next attempt.
 	OnRetry func(resp *http.Response, at time.Time)
 }
 
@@ -49,7 +48,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	attempt := req
 	for n := 1; ; n++ {
 		resp, err := base(t.Base).RoundTrip(attempt)
-		if err != nil || n >= orDefault(t.Attempts, DefaultAttempts) || !t.wants(resp) || !canReplay(req) {
+		if err != nil || n >= orDefault(t.Attempts, DefaultAttempts) || !t.shouldRetry(resp) || !canReplay(req) {
 			return resp, err
 		}
 		at, ok := t.nextAttempt(req, resp, n)
@@ -57,7 +56,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 		if attempt, err = replay(req); err != nil {
-			return resp, nil // the answer tells more than the error
+			return resp, nil // the response says more than the error
 		}
 		discard(resp)
 		if t.OnRetry != nil {
@@ -70,17 +69,17 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-func (t *Transport) wants(resp *http.Response) bool {
+func (t *Transport) shouldRetry(resp *http.Response) bool {
 	return CanRetry(resp) && (t.Unavailable || resp.StatusCode == http.StatusTooManyRequests)
 }
 
-// nextAttempt is when attempt n+1 is due; ok is false when that is later than it may be. What the wait differs by, so that
-// clients do not all come back at once, is cut to half of the room there is, since the attempt needs the rest; and it never leads
-// to before the server's time.
+// nextAttempt is when attempt n+1 is due. ok is false if that is after MaxWait or the request's deadline. The jitter, which
+// keeps clients from all coming back at once, takes at most half of the time that is left until then, since the attempt
+// needs the rest. It never makes the attempt earlier than the server asked for.
 func (t *Transport) nextAttempt(req *http.Request, resp *http.Response, n int) (at time.Time, ok bool) {
-	server, told := RetryAt(resp)
+	server, found := RetryAt(resp)
 	now, step, asked := time.Now(), backoff(n), time.Duration(0)
-	if told {
+	if found {
 		asked = max(0, server.Sub(now))
 	}
 	wait, jitter := step, rand.N(step/2+1)-step/4
@@ -94,7 +93,7 @@ func (t *Transport) nextAttempt(req *http.Request, resp *http.Response, n int) (
 	return now.Add(max(asked, wait+min(jitter, room/2))), room >= 0
 }
 
-// backoff is the wait after attempt n, from 1, without jitter.
+// backoff is the wait after attempt n, which counts from 1, without jitter.
 func backoff(n int) time.Duration {
 	return min(firstBackoff<<min(n-1, 8), maxBackoff)
 }
@@ -103,7 +102,7 @@ func canReplay(req *http.Request) bool {
 	return req.Body == nil || req.Body == http.NoBody || req.GetBody != nil
 }
 
-// replay copies the request, since a RoundTripper must not change it, with a body of its own.
+// replay returns a copy of the request with a body of its own, since a RoundTripper must not modify the request.
 func replay(req *http.Request) (*http.Request, error) {
 	again := req.Clone(req.Context())
 	if req.GetBody == nil {
@@ -114,9 +113,10 @@ func replay(req *http.Request) (*http.Request, error) {
 	return again, err
 }
 
-// discard reads what is left of a small answer, so that its connection can be used again, and closes it. A server may
-// leave its answer open for ever. One that package http decompresses is closed at once, at the price of its connection: whoever
-// waits for the head of it holds a lock that Close needs too. A Base that is no network's may give none, as to an [http.Client].
+// discard reads the rest of a small response, so that its connection can be reused, and closes it. A server may never end
+// its response, so the time is bounded. A response that package http decompresses is closed at once, at the price of its
+// connection, because a Read that waits for the gzip header holds a lock that Close needs. A Base that is not a network
+// transport may return a response without a body.
 func discard(resp *http.Response) {
 	if resp.Body == nil {
 		return
@@ -136,7 +136,7 @@ func closeBody(req *http.Request) {
 	}
 }
 
-// CloseIdleConnections closes those of the base, for [http.Client.CloseIdleConnections].
+// CloseIdleConnections closes the idle connections of the base, for [http.Client.CloseIdleConnections].
 func (t *Transport) CloseIdleConnections() { closeIdle(t.Base) }
 
 func closeIdle(rt http.RoundTripper) {
