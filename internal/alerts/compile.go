@@ -111,7 +111,7 @@ func (c *fileCompiler) rule(f *FileRule, path string) Rule {
 // missing tells of a field that is not there, unless what there is, or what should hold it, was told of.
 func (c *fileCompiler) missing(path, want string) {
 	holder := path[:max(0, strings.LastIndexByte(path, '.'))]
-	if !c.Has(path) && !c.Told(holder) {
+	if !c.Has(path) && !c.Reported(holder) {
 		c.Add(path, "is missing; want %s", want)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/seed503877ad/limits/internal/zone"
 )
 
-// Bounds of what a file may hold.
+// Bounds of a policy file.
 const (
 	maxAmount    = engine.MaxAmount
 	maxPolicies  = 1000
@@ -23,42 +23,42 @@ const (
 	maxSlots     = 32
 	maxPatterns  = 100
 	maxUnitBytes = 32
-	// maxCompiled bounds limits × tiers × schedule entries, over all policies.
+	// maxCompiled bounds limits × tiers × schedule entries, summed over all policies.
 	maxCompiled = 100_000
 )
 
-// policy is a policy as it is asked.
+// policy is a compiled policy.
 type policy struct {
 	name   string
 	spec   *Policy
-	match  tests
-	exempt []tests
-	// group is the number of its group, -1 for none.
+	match  matcher
+	exempt []matcher
+	// group is the number of its group; -1 for none.
 	group     int
 	shadow    bool
 	onError   engine.OnError
 	threshold Threshold
 	message   string
 
-	base  *variant
-	tiers map[string]*variant
+	base  *variant            // for requests without a tier, and for tiers that it does not have
+	tiers map[string]*variant // by name of the tier
 	slots []slot
-	zone  *time.Location
+	zone  *time.Location // of the slots
 }
 
 // variant is the limits of a policy for one tier.
 type variant struct {
-	usual []limit
-	// slotted are the limits in each entry of the schedule.
-	slotted [][]limit
+	// usual are the limits while no entry of the schedule is in force, and bySlot those in each entry.
+	usual  []limit
+	bySlot [][]limit
 }
 
-// limit is a limit without its key.
+// limit is a compiled limit. Its engine.Limit lacks the key, which each request renders.
 type limit struct {
 	engine.Limit
 	name string
 	key  *template
-	// unlimited lifts it; what else it says is for an override that does not.
+	// unlimited says that the limit is lifted. The other fields are for overrides, which may impose one.
 	unlimited bool
 }
 
@@ -69,11 +69,11 @@ type compiler struct {
 	groups   []string
 	compiled int
 	warning  Threshold
-	// templates are those parsed, by their text: tiers and times of a policy have many that are the same.
+	// templates are the parsed templates by their text. The tiers and slots of a policy mostly have the same ones.
 	templates map[string]*template
 }
 
-// template parses one, or gives that which was parsed before.
+// template parses a template, or returns the one that was parsed before.
 func (c *compiler) template(text string) (t *template, err error) {
 	if t = c.templates[text]; t != nil {
 		return t, nil
@@ -92,7 +92,7 @@ func (c *compiler) compile(f *File) (*Set, error) {
 	if c.warning, err = NewThreshold(c.options.Warning); err != nil {
 		return nil, err
 	}
-	c.attributes(f)
+	c.declareAttributes(f)
 	s := &Set{byName: map[string]*policy{}, options: c.options}
 	if len(f.Policies) == 0 && !c.Any() {
 		c.Add("policies", "there are none; want a list of policies, each with name and limits")
@@ -103,18 +103,18 @@ func (c *compiler) compile(f *File) (*Set, error) {
 	}
 	for i := range f.Policies {
 		spec, path := &f.Policies[i], yamlfile.Index("policies", i)
-		p := c.policy(spec, path)
+		p := c.compilePolicy(spec, path)
 		if other := s.byName[p.name]; other != nil {
 			c.Add(path+".name", "%s is the name of policies[%d] too; give it another", yamlfile.Quote(p.name), slices.Index(s.policies, other))
 		}
 		s.policies, s.byName[p.name] = append(s.policies, p), p
 	}
-	c.reachable(s.policies)
+	c.checkReachable(s.policies)
 	s.groups = len(c.groups)
 	return s, nil
 }
 
-func (c *compiler) attributes(f *File) {
+func (c *compiler) declareAttributes(f *File) {
 	for i, name := range f.Attributes {
 		path := yamlfile.Index("attributes", i)
 		if err := checkAttribute(name); err != nil {
@@ -139,8 +139,8 @@ func checkAttribute(name string) error {
 	return nil
 }
 
-// attribute holds a name that is used to those that are declared.
-func (c *compiler) attribute(name, path string) {
+// checkDeclared validates the name of an attribute that is used, and that it is declared, if the file declares any.
+func (c *compiler) checkDeclared(name, path string) {
 	if err := checkAttribute(name); err != nil {
 		c.Add(path, "%s", err)
 		return
@@ -151,37 +151,37 @@ func (c *compiler) attribute(name, path string) {
 	}
 }
 
-// checkName holds a name of the file to its letters.
+// checkName validates the name of a policy, limit, tier or group.
 func (c *compiler) checkName(name, path string) {
 	switch {
-	case name == "" && !c.Told(path):
+	case name == "" && !c.Reported(path):
 		c.Add(path, "is missing; want 1 to 64 letters, digits and . _ - /")
 	case name != "" && !namePattern.MatchString(name):
 		c.Add(path, "%s is no name; want 1 to 64 letters, digits and . _ - /", yamlfile.Quote(name))
 	}
 }
 
-func (c *compiler) policy(spec *Policy, path string) *policy {
+func (c *compiler) compilePolicy(spec *Policy, path string) *policy {
 	c.checkName(spec.Name, path+".name")
 	p := &policy{name: spec.Name, spec: spec, group: -1, onError: c.options.OnError, threshold: c.warning, tiers: map[string]*variant{}}
-	p.match = c.condition(spec.Match, path+".match")
+	p.match = c.compileCondition(spec.Match, path+".match")
 	for i, e := range spec.Exempt {
 		at := path + ".exempt"
 		if c.Given(yamlfile.Index(at, 0)) {
 			at = yamlfile.Index(at, i)
 		}
-		p.exempt = append(p.exempt, c.condition(e, at))
-		c.exemption(p, p.exempt[i], at)
+		p.exempt = append(p.exempt, c.compileCondition(e, at))
+		c.checkExemption(p, p.exempt[i], at)
 	}
-	c.words(p, spec, path)
-	c.limits(p, spec, path)
+	c.compileSettings(p, spec, path)
+	c.compileLimits(p, spec, path)
 	return p
 }
 
-func (c *compiler) condition(cond Condition, path string) tests {
+func (c *compiler) compileCondition(cond Condition, path string) matcher {
 	for attribute, patterns := range cond {
 		at := yamlfile.Join(path, attribute)
-		c.attribute(attribute, at)
+		c.checkDeclared(attribute, at)
 		if len(patterns) > maxPatterns {
 			c.Add(at, "has %d patterns; want at most %d", len(patterns), maxPatterns)
 			return nil
@@ -192,11 +192,11 @@ func (c *compiler) condition(cond Condition, path string) tests {
 			}
 		}
 	}
-	return compileTests(cond)
+	return newMatcher(cond)
 }
 
-// exemption tells of one that holds always, or never.
-func (c *compiler) exemption(p *policy, e tests, path string) {
+// checkExemption reports an exemption that fits every request that matches, or none.
+func (c *compiler) checkExemption(p *policy, e matcher, path string) {
 	if len(e) == 0 || c.Has(path) {
 		return
 	}
@@ -204,22 +204,22 @@ func (c *compiler) exemption(p *policy, e tests, path string) {
 		c.Add(path, "fits whatever match fits, so the policy never applies; narrow it")
 	}
 	for _, m := range p.match {
-		i := slices.IndexFunc(e, func(t test) bool { return t.attribute == m.attribute })
-		if i >= 0 && m.asWritten() && e[i].asWritten() && !slices.ContainsFunc(m.patterns, func(v string) bool { return mayShare(e[i].patterns, v) }) {
+		i := slices.IndexFunc(e, func(am attributeMatcher) bool { return am.attribute == m.attribute })
+		if i >= 0 && m.onlyPatterns() && e[i].onlyPatterns() && !slices.ContainsFunc(m.patterns, func(v string) bool { return mayOverlap(e[i].patterns, v) }) {
 			c.Add(path, "can never hold, because match wants %s to be one of %s; change one of them", m.attribute, strings.Join(m.patterns, ", "))
 		}
 	}
 }
 
-// mayShare tells whether a value could fit pattern and one of the others.
-func mayShare(others []string, pattern string) bool {
+// mayOverlap tells whether a value could match pattern and one of the others.
+func mayOverlap(others []string, pattern string) bool {
 	return slices.ContainsFunc(others, func(o string) bool {
 		return glob.Is(pattern) && glob.Is(o) || glob.Match(o, pattern) || glob.Match(pattern, o)
 	})
 }
 
-// words reads the fields that are one word each.
-func (c *compiler) words(p *policy, spec *Policy, path string) {
+// compileSettings compiles the fields of a policy other than its conditions and limits.
+func (c *compiler) compileSettings(p *policy, spec *Policy, path string) {
 	if c.OneOf(spec.Mode, path+".mode", "enforce", "shadow"); spec.Mode == "shadow" {
 		p.shadow = true
 	}
@@ -228,14 +228,14 @@ func (c *compiler) words(p *policy, spec *Policy, path string) {
 	}
 	if spec.Group != "" {
 		c.checkName(spec.Group, path+".group")
-		if p.match == nil && !c.Told(path+".match") {
+		if p.match == nil && !c.Reported(path+".match") {
 			c.Add(path+".group", "needs a match: the group's first policy that matches applies")
 		}
 		if p.group = slices.Index(c.groups, spec.Group); p.group < 0 {
 			p.group, c.groups = len(c.groups), append(c.groups, spec.Group)
 		}
 	}
-	if w := spec.Warning; w != nil && !c.Told(path+".warning") {
+	if w := spec.Warning; w != nil && !c.Reported(path+".warning") {
 		if *w < 0 || *w > 1 {
 			c.Add(path+".warning", "%v is out of range; want 0 to 1", *w)
 		} else {
@@ -250,8 +250,9 @@ func (c *compiler) words(p *policy, spec *Policy, path string) {
 
 var errAmountMissing = errors.New(`is missing; want the cost that a window admits, such as limit: 100, or unlimited`)
 
-// build gives the limit of merged fields. The error tells the field, and is empty when another was told of already.
-func (c *compiler) build(p *policy, name string, f *LimitFields) (l limit, field string, err error) {
+// buildLimit builds a limit from merged fields. The error is about field, or is an *[engine.FieldError], which names its field
+// itself.
+func (c *compiler) buildLimit(p *policy, name string, f *LimitFields) (l limit, field string, err error) {
 	l = limit{name: name, unlimited: f.Limit == Unlimited}
 	if f.Key == "" {
 		return l, "key", errors.New(`is missing; want a template such as key: "user:{user}"`)
@@ -282,12 +283,12 @@ func (c *compiler) build(p *policy, name string, f *LimitFields) (l limit, field
 		}
 		return l, "window", err
 	}
-	err = c.refine(&l, f)
+	err = c.finishLimit(&l, f)
 	return l, "", err
 }
 
-// refine sets what depends on the window and holds the limit to the engine's rules.
-func (c *compiler) refine(l *limit, f *LimitFields) (err error) {
+// finishLimit sets the fields that depend on the window, and validates the limit by the rules of the engine.
+func (c *compiler) finishLimit(l *limit, f *LimitFields) (err error) {
 	e := &l.Limit
 	switch {
 	case f.Algorithm != "":
@@ -306,9 +307,9 @@ func (c *compiler) refine(l *limit, f *LimitFields) (err error) {
 			e.Zone = nil
 		}
 	}
-	asked := *e
+	checked := *e
 	if l.unlimited {
-		asked.Limit = 1 // holds the rest to the rules
+		checked.Limit = 1 // any valid amount, to validate the other fields
 	}
-	return asked.Validate()
+	return checked.Validate()
 }

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// Explanation tells what becomes of a request, policy by policy. Nothing is charged.
+// Explanation says which policies apply to a request and why.
 type Explanation struct {
 	Policies []Explained `json:"policies"`
-	// Error says why the request would be refused as wrong.
+	// Error says why the request would be answered with an error.
 	Error string `json:"error,omitempty"`
 }
 
-// Explained is what becomes of one policy.
+// Explained says whether one policy applies, and with which limits.
 type Explained struct {
 	Policy  string `json:"policy"`
 	Applies bool   `json:"applies"`
@@ -20,7 +20,7 @@ type Explained struct {
 	Why   string `json:"why"`
 	Group string `json:"group,omitempty"`
 	Mode  string `json:"mode,omitempty"`
-	// Tier is the request's, where the policy has it; Schedule is the entry in force.
+	// Tier is the tier of the request, if the policy has it. Schedule is the entry in force.
 	Tier     string           `json:"tier,omitempty"`
 	Schedule string           `json:"schedule,omitempty"`
 	Limits   []ExplainedLimit `json:"limits,omitempty"`
@@ -34,20 +34,22 @@ type ExplainedLimit struct {
 	Window    string `json:"window,omitempty"`
 	Algorithm string `json:"algorithm,omitempty"`
 	Burst     int64  `json:"burst,omitempty"`
-	// Timezone is that of a calendar period, UTC unless said; Anchor is "aligned" and Consistency "exact" unless said.
+	// Timezone is the time zone of a calendar period: UTC if left out. Anchor is "aligned" and Consistency "exact" if left
+	// out.
 	Timezone    string `json:"timezone,omitempty"`
 	Anchor      string `json:"anchor,omitempty"`
 	Consistency string `json:"consistency,omitempty"`
-	// Override is the subject of the override that was used, LeftOut of one that does not fit the limit and was not; Reason
-	// is its.
+	// Override is the subject of the override that was used. LeftOut is that of an override that was not used, because the
+	// limit would not be valid with it. Reason is the reason of either.
 	Override string `json:"override,omitempty"`
 	LeftOut  string `json:"leftOut,omitempty"`
 	Reason   string `json:"reason,omitempty"`
-	// Error says why the key cannot be made, for which the request is refused; nothing else is known then.
+	// Error says why the key cannot be made, because of which the request is answered with an error. All other fields are
+	// left out then.
 	Error string `json:"error,omitempty"`
 }
 
-// Explain tells what [Set.Resolve] does with the question, and why.
+// Explain describes what [Set.Resolve] does with a request, and why. Nothing is charged.
 func (s *Set) Explain(q Question) Explanation {
 	e := Explanation{Policies: []Explained{}}
 	switch _, err := s.Resolve(q); {
@@ -56,58 +58,58 @@ func (s *Set) Explain(q Question) Explanation {
 	case err != nil:
 		e.Error = err.Error()
 	}
-	a := asking{Question: &q, set: s, won: make([]bool, s.groups)}
+	r := resolver{Question: &q, set: s, taken: make([]bool, s.groups)}
 	for _, p := range s.policies {
 		if q.Policy == "" || q.Policy == p.name {
-			e.Policies = append(e.Policies, a.explain(p))
+			e.Policies = append(e.Policies, r.explain(p))
 		}
 	}
 	return e
 }
 
-func (a *asking) explain(p *policy) Explained {
+func (r *resolver) explain(p *policy) Explained {
 	x := Explained{Policy: p.name, Group: p.spec.Group, Mode: p.spec.Mode}
-	v := a.judge(p)
-	x.Applies, x.Why = v == applies, a.why(p, v)
+	v := r.judge(p)
+	x.Applies, x.Why = v == applies, r.why(p, v)
 	if !x.Applies {
 		return x
 	}
-	if p.tiers[a.Tier] != nil {
-		x.Tier = a.Tier
+	if p.tiers[r.Tier] != nil {
+		x.Tier = r.Tier
 	}
-	limits, slot := p.limits(a.Question)
+	limits, slot := p.limits(r.Question)
 	if slot != nil {
 		x.Schedule = slot.text
 	}
 	for i := range limits {
-		x.Limits = append(x.Limits, a.explainLimit(p, &limits[i]))
+		x.Limits = append(x.Limits, r.explainLimit(p, &limits[i]))
 	}
 	return x
 }
 
-func (a *asking) why(p *policy, v verdict) string {
+func (r *resolver) why(p *policy, v verdict) string {
 	switch v {
-	case fails:
-		return p.match.fails(a.Attributes).why(a.Attributes)
-	case byNameOnly:
+	case noMatch:
+		return p.match.mismatch(r.Attributes).whyNot(r.Attributes)
+	case namedOnly:
 		return "it has no match, so it applies only when it is named"
-	case lostGroup:
+	case groupTaken:
 		return fmt.Sprintf("an earlier policy of group %s applies", p.spec.Group)
 	case exempted:
 		return "the request is exempt"
-	case lacks:
-		limits, _ := p.limits(a.Question)
-		l := a.lacks(limits)
-		return fmt.Sprintf("the request has no attribute %s, of which the key of limit %s is made", l.key.missing(a.Attributes), l.name)
+	case missingAttribute:
+		limits, _ := p.limits(r.Question)
+		l := r.firstWithoutKey(limits)
+		return fmt.Sprintf("the request has no attribute %s, of which the key of limit %s is made", l.key.missing(r.Attributes), l.name)
 	}
-	if a.Policy != "" {
+	if r.Policy != "" {
 		return "it is named"
 	}
 	return "it matches"
 }
 
-func (a *asking) explainLimit(p *policy, l *limit) ExplainedLimit {
-	out, ok, by, err := a.resolve(p, l)
+func (r *resolver) explainLimit(p *policy, l *limit) ExplainedLimit {
+	out, limited, by, err := r.resolveLimit(p, l)
 	if err != nil {
 		return ExplainedLimit{Name: l.name, Error: err.Error()}
 	}
@@ -121,7 +123,7 @@ func (a *asking) explainLimit(p *policy, l *limit) ExplainedLimit {
 		}
 	}
 	x.Key = out.Key
-	if !ok {
+	if !limited {
 		return x
 	}
 	x.Limit, x.Window, x.Algorithm, x.Burst = Amount(out.Limit), out.Window.String(), out.Algorithm.String(), out.Burst

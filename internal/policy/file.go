@@ -10,46 +10,48 @@ import (
 
 // File is a policy file.
 type File struct {
-	// Attributes names the attributes that requests may have. With it, any other name in a match, an exempt or a key
-	// is a mistake.
+	// Attributes declares the names of the attributes that requests may have. If it is given, any other name in a match, an
+	// exempt or a key is a mistake.
 	Attributes []string `json:"attributes,omitempty"`
-	// Policies in order: of a group, the first that matches applies.
+	// Policies is the list of policies. In each group the first one that matches applies.
 	Policies []Policy `json:"policies"`
 }
 
 // Policy is a named set of limits.
 type Policy struct {
-	// Name is how requests and answers call it: 1 to 64 letters, digits and . _ - /.
+	// Name identifies the policy in requests and answers: 1 to 64 letters, digits and . _ - /.
 	Name string `json:"name"`
-	// Match lets the policy apply to requests that name no policy: every attribute has to be there and fit one of its
-	// patterns. A policy without it applies only when it is named.
+	// Match selects the requests that the policy applies to if they name no policy: every attribute has to exist and fit
+	// one of its patterns. Without a match the policy applies only to requests that name it.
 	Match Condition `json:"match,omitempty"`
-	// Group lets only the first policy of that group apply that matches.
+	// Group names a group of policies, of which only the first one that matches applies.
 	Group string `json:"group,omitempty"`
-	// Exempt lists conditions; a request that fits one has no limits of this policy. It counts as the group's match.
+	// Exempt lists conditions. A request that fits one of them has no limits of this policy, and none of later policies of
+	// its group.
 	Exempt Conditions `json:"exempt,omitempty"`
-	// Mode "shadow" decides, counts and raises events, but never refuses. "enforce" unless said.
+	// Mode is "enforce" (the default) or "shadow", which decides, counts and raises events, but never denies.
 	Mode string `json:"mode,omitempty"`
-	// OnError is what to answer when the store fails: "allow", "deny" or "local". That of the service unless said.
+	// OnError is what to answer if the store fails: "allow", "deny" or "local". The default is the setting of the service.
 	OnError string `json:"on_error,omitempty"`
-	// Warning is the part of a limit, 0 to 1, at or below which what remains raises a warning. That of the service
-	// unless said.
+	// Warning is the fraction of a limit, 0 to 1, at or below which the remaining amount raises a warning. The default is the
+	// setting of the service.
 	Warning *float64 `json:"warning,omitempty"`
-	// Message words a denial, with {used}, {limit}, {remaining}, {cost}, {window}, {retry}, {name}, {key}, {policy} and
+	// Message is the text of a denial, with the placeholders {used}, {limit}, {remaining}, {cost}, {window}, {retry}, {name}, {key}, {policy} and
 	// {unit}.
 	Message string `json:"message,omitempty"`
-	// Unit is what is counted, such as "requests" or "cents"; it is there for people.
+	// Unit is what is counted, such as "requests" or "cents", for people.
 	Unit string `json:"unit,omitempty"`
-	// Limits are decided together: 1 to 16.
+	// Limits are the limits, 1 to 16, that are decided together.
 	Limits []LimitSpec `json:"limits"`
-	// Tiers override fields of limits, by name of tier and limit. A request of another tier has the limits as they are.
+	// Tiers override fields of limits, by the names of the tier and the limit. Requests with any other tier have the limits
+	// as they are.
 	Tiers map[string]Changes `json:"tiers,omitempty"`
-	// Schedule changes the limits by time of day. At most one entry may be in force at a time.
+	// Schedule changes the limits by the time of day. At most one entry may be in force at a time.
 	Schedule []Slot `json:"schedule,omitempty"`
 }
 
-// Condition is attributes and the patterns that their values may fit: one or a list of texts, in which * stands for
-// any number of characters.
+// Condition maps attributes to the patterns that their values may fit: one text or a list of texts, in which * stands for any
+// number of characters.
 type Condition map[string]Patterns
 
 // Conditions is one condition or a list of them.
@@ -60,7 +62,7 @@ type Patterns []string
 
 // LimitSpec is a limit of a policy.
 type LimitSpec struct {
-	// Name tells the limits of the policy apart; the window as written unless said.
+	// Name tells the limits of the policy apart. The default is the window as written.
 	Name string `json:"name,omitempty"`
 	LimitFields
 }
@@ -71,32 +73,34 @@ type LimitFields struct {
 	// The filters are lower, ip (the canonical address, IPv6 by /64; an attribute named ip always has it) and hash
 	// (HMAC-SHA-256 with the hash key).
 	Key string `json:"key,omitempty"`
-	// Limit is the cost that one window admits, 1 to 1000000000, or "unlimited".
+	// Limit is how much cost one window admits, 1 to 1000000000, or "unlimited".
 	Limit Amount `json:"limit,omitempty"`
-	// Window is a duration from 100ms to 366d (units ms, s, m, h, d, w) or minute, hour, day, week, month.
+	// Window is a duration from 100ms to 366d (units ms, s, m, h, d, w), or a calendar period: minute, hour, day, week, month.
 	Window string `json:"window,omitempty"`
-	// Algorithm is sliding_window unless said, and fixed_window for a calendar period.
+	// Algorithm is sliding_window, fixed_window or token_bucket. The default is sliding_window, or fixed_window for a calendar
+	// period.
 	Algorithm string `json:"algorithm,omitempty"`
 	// Burst is what a token bucket may hold on top of the limit.
 	Burst *int64 `json:"burst,omitempty"`
-	// Anchor "first_use" lets a fixed window start at its first charge; "aligned" unless said.
+	// Anchor says where a fixed window starts: "aligned" (the default), at a multiple of the window, or "first_use", at its
+	// first charge.
 	Anchor string `json:"anchor,omitempty"`
-	// Timezone is the IANA zone of a calendar period; UTC unless said.
+	// Timezone is the IANA time zone of a calendar period: UTC by default.
 	Timezone string `json:"timezone,omitempty"`
-	// Consistency "leased" lets a worker charge a little ahead and answer from memory; "exact" unless said.
+	// Consistency is "exact" (the default) or "leased", which lets a worker charge a little ahead and answer from memory.
 	Consistency string `json:"consistency,omitempty"`
 }
 
-// Amount is a limit: 0 when it is not given, Unlimited for none.
+// Amount is the amount of a limit: 0 if it is not given, or Unlimited.
 type Amount int64
 
 // Unlimited is the amount of a limit that is lifted.
 const Unlimited Amount = -1
 
-// Changes are fields to override, by name of limit.
+// Changes are fields to override, by the name of the limit.
 type Changes map[string]LimitFields
 
-// Changed gives the limits of the policy that changes are for, as they are with them.
+// Changed returns the limits that changes are for, with the changes applied.
 func (p *Policy) Changed(changes Changes) (limits []LimitSpec) {
 	for _, l := range p.Limits {
 		if f, ok := changes[l.Name]; ok {
@@ -107,18 +111,18 @@ func (p *Policy) Changed(changes Changes) (limits []LimitSpec) {
 	return limits
 }
 
-// Slot is a time of day at which the limits are others.
+// Slot is a time of day at which the limits differ.
 type Slot struct {
-	// From and To are local times of day, "HH:MM"; To may be 24:00. A slot that ends before it begins ends the next day.
+	// From and To are local times of day, "HH:MM". To may be 24:00. If To is before From, the slot ends on the next day.
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Days are those on which the slot begins: mon, tue, wed, thu, fri, sat, sun. All unless said.
+	// Days are the days on which the slot begins: mon, tue, wed, thu, fri, sat, sun. The default is all days.
 	Days []string `json:"days,omitempty"`
-	// Timezone is an IANA zone, the same for all entries of a schedule; UTC unless said.
+	// Timezone is an IANA time zone, the same for all entries of a schedule: UTC by default.
 	Timezone string `json:"timezone,omitempty"`
-	// Factor multiplies limit and burst of every limit, rounded down, to 1 at least.
+	// Factor multiplies the limit and burst of every limit. The products are rounded down, the limit to at least 1.
 	Factor float64 `json:"factor,omitempty"`
-	// Limits override fields of limits; they go before the factor.
+	// Limits override fields of limits, before the factor is applied.
 	Limits Changes `json:"limits,omitempty"`
 }
 
@@ -130,7 +134,7 @@ func (a Amount) MarshalJSON() ([]byte, error) {
 	return strconv.AppendInt(nil, int64(a), 10), nil
 }
 
-// String writes the same for people.
+// String writes a number, or unlimited.
 func (a Amount) String() string {
 	if a == Unlimited {
 		return "unlimited"
@@ -159,8 +163,8 @@ func amount(p *yamlfile.Problems, n ast.Node, path string) Amount {
 	return Amount(v)
 }
 
-// ReadYAML reads one condition, or a list.
+// ReadYAML reads one condition, or a list of them.
 func (c *Conditions) ReadYAML(p *yamlfile.Problems, n ast.Node, path string) { p.OneOrMany(n, c, path) }
 
-// ReadYAML reads one pattern, or a list.
+// ReadYAML reads one pattern, or a list of them.
 func (l *Patterns) ReadYAML(p *yamlfile.Problems, n ast.Node, path string) { p.OneOrMany(n, l, path) }

@@ -12,14 +12,14 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// change is fields and where they stand.
+// change is the fields of a limit, and their path in the file.
 type change struct {
 	fields *LimitFields
 	path   string
 }
 
-// limits reads the limits of a policy for all tiers and times.
-func (c *compiler) limits(p *policy, spec *Policy, path string) {
+// compileLimits compiles the limits of a policy for all tiers and schedule entries.
+func (c *compiler) compileLimits(p *policy, spec *Policy, path string) {
 	at := path + ".limits"
 	switch n := len(spec.Limits); {
 	case n == 0:
@@ -38,15 +38,15 @@ func (c *compiler) limits(p *policy, spec *Policy, path string) {
 	}
 	c.nameLimits(spec, at)
 	c.schedule(p, spec, path)
-	p.base = c.variant(p, spec, nil, path)
-	for _, name := range slices.Sorted(maps.Keys(spec.Tiers)) { // so that the same file has the same mistakes
+	p.base = c.compileVariant(p, spec, nil, path)
+	for _, name := range slices.Sorted(maps.Keys(spec.Tiers)) { // sorted, so that the same file always gives the same mistakes
 		changes, tier := spec.Tiers[name], yamlfile.Join(path+".tiers", name)
 		c.checkName(name, tier)
-		c.changes(spec, changes, tier)
-		p.tiers[name] = c.variant(p, spec, &tierChange{changes, tier}, path)
+		c.checkChanges(spec, changes, tier)
+		p.tiers[name] = c.compileVariant(p, spec, &tierChange{changes, tier}, path)
 	}
 	for i := range spec.Schedule {
-		c.changes(spec, spec.Schedule[i].Limits, yamlfile.Index(path+".schedule", i)+".limits")
+		c.checkChanges(spec, spec.Schedule[i].Limits, yamlfile.Index(path+".schedule", i)+".limits")
 	}
 	if !c.Has(path) && !p.mayLimit() {
 		c.Add(at, "every limit is unlimited, in every tier and at every time, and none has a window that an override could count by; "+
@@ -54,17 +54,17 @@ func (c *compiler) limits(p *policy, spec *Policy, path string) {
 	}
 }
 
-// nameLimits fills names in and holds them apart: name and key find the counter.
+// nameLimits fills in default names, and reports names that are not unique: name and key identify the counter.
 func (c *compiler) nameLimits(spec *Policy, path string) {
 	for i := range spec.Limits {
 		l, at := &spec.Limits[i], yamlfile.Index(path, i)
 		switch {
 		case l.Name != "":
 			c.checkName(l.Name, at+".name")
-		case c.Given(at + ".name"): // told of already
-		case l.Window != "": // it will be held to what a window may be, which is always a name
+		case c.Given(at + ".name"): // it is empty, which was reported
+		case l.Window != "": // the window is validated later, and every valid window is a valid name
 			l.Name = l.Window
-			c.StandsAt(at+".name", at)
+			c.LocateAt(at+".name", at)
 		case l.Limit == Unlimited && !c.Has(at):
 			c.Add(at+".name", "is missing; a limit without a window needs one")
 		}
@@ -76,8 +76,8 @@ func (c *compiler) nameLimits(spec *Policy, path string) {
 	}
 }
 
-// changes holds overridden fields to the limits there are.
-func (c *compiler) changes(spec *Policy, changes Changes, path string) {
+// checkChanges reports changes of a tier or schedule entry that are empty, or for a limit that does not exist.
+func (c *compiler) checkChanges(spec *Policy, changes Changes, path string) {
 	var names []string
 	for i := range spec.Limits {
 		if name := spec.Limits[i].Name; name != "" && !slices.Contains(names, name) {
@@ -86,7 +86,7 @@ func (c *compiler) changes(spec *Policy, changes Changes, path string) {
 	}
 	for name, f := range changes {
 		switch at := yamlfile.Join(path, name); {
-		case len(names) == 0: // which was told of
+		case len(names) == 0: // which was reported
 		case !slices.Contains(names, name):
 			c.Add(at, "unknown limit %s%s; want one of %s", yamlfile.Quote(name), yamlfile.DidYouMean(name, names), strings.Join(names, ", "))
 		case f == LimitFields{} && !c.Has(at):
@@ -100,18 +100,18 @@ type tierChange struct {
 	path    string
 }
 
-// variant reads the limits for one tier, nil for those as they are.
-func (c *compiler) variant(p *policy, spec *Policy, tier *tierChange, path string) *variant {
-	v := &variant{usual: c.at(p, spec, tier, nil, "", path)}
+// compileVariant compiles the limits for one tier; nil for none.
+func (c *compiler) compileVariant(p *policy, spec *Policy, tier *tierChange, path string) *variant {
+	v := &variant{usual: c.limitsFor(p, spec, tier, nil, "", path)}
 	for i := range spec.Schedule {
 		s := &spec.Schedule[i]
-		v.slotted = append(v.slotted, c.at(p, spec, tier, s, yamlfile.Index(path+".schedule", i), path))
+		v.bySlot = append(v.bySlot, c.limitsFor(p, spec, tier, s, yamlfile.Index(path+".schedule", i), path))
 	}
 	return v
 }
 
-// at gives the limits for one tier in one entry of the schedule.
-func (c *compiler) at(p *policy, spec *Policy, tier *tierChange, s *Slot, slotPath, path string) []limit {
+// limitsFor compiles the limits for one tier in one entry of the schedule. Both may be nil.
+func (c *compiler) limitsFor(p *policy, spec *Policy, tier *tierChange, s *Slot, slotPath, path string) []limit {
 	var out []limit
 	for i := range spec.Limits {
 		l := &spec.Limits[i]
@@ -130,63 +130,65 @@ func (c *compiler) at(p *policy, spec *Policy, tier *tierChange, s *Slot, slotPa
 			c.Add(path, "limits, tiers and schedules of the file make more than %d combinations; use fewer", maxCompiled)
 			return nil
 		}
-		made := c.limit(p, l.Name, changes)
+		made := c.mergeLimit(p, l.Name, changes)
 		if s != nil && s.Factor > 0 {
-			c.multiply(p, &made, s.Factor, slotPath)
+			c.applyFactor(p, &made, s.Factor, slotPath)
 		}
 		out = append(out, made)
 	}
 	return out
 }
 
-// limit merges the fields of a limit and reads them.
-func (c *compiler) limit(p *policy, name string, changes []change) limit {
+// mergeLimit merges the fields of a limit with its changes, and builds the limit. The limit is unlimited if there are
+// mistakes.
+func (c *compiler) mergeLimit(p *policy, name string, changes []change) limit {
 	fields, wrong := *changes[0].fields, false
 	for _, ch := range changes {
 		wrong = wrong || c.Has(ch.path)
-		c.checkWords(ch)
+		c.checkEnums(ch)
 		merge(&fields, ch.fields)
 	}
-	if wrong { // what else is wrong with it mostly follows from that
+	if wrong { // further mistakes would mostly follow from the reported ones
 		return limit{name: name, unlimited: true}
 	}
-	l, field, err := c.build(p, name, &fields)
+	l, field, err := c.buildLimit(p, name, &fields)
 	var fe *engine.FieldError
 	if errors.As(err, &fe) {
 		field, err = fe.Field, errors.New(fe.Message)
 	}
 	if err != nil {
-		c.blame(changes, field, err)
+		c.reportMistake(changes, field, err)
 		return limit{name: name, unlimited: true}
 	}
 	for _, part := range l.key.parts {
-		c.attribute(part.attribute, c.whereIs(changes, "key"))
+		c.checkDeclared(part.attribute, c.fieldPath(changes, "key"))
 	}
 	return l
 }
 
-// wayOut is what takes back a field that is right where it stands, and wrong beside what a change gives.
-var wayOut = map[string]string{"algorithm": "fixed_window", "burst": "0", "timezone": "UTC", "anchor": "aligned"}
+// neutralValues are the values that undo a field. They are suggested if a field is valid in the limit itself, but not together
+// with a change.
+var neutralValues = map[string]string{"algorithm": "fixed_window", "burst": "0", "timezone": "UTC", "anchor": "aligned"}
 
-// blame tells a mistake where the last change gives the field, or lacks it, or else at that change: without it the limit is
-// right, or there is a mistake already.
-func (c *compiler) blame(changes []change, field string, err error) {
+// reportMistake reports a mistake at the last change: at the field, if the change has it or it is missing, or otherwise at the
+// change as a whole. Without the last change the limit is valid, or its mistake has been reported already.
+func (c *compiler) reportMistake(changes []change, field string, err error) {
 	before, last := changes[:len(changes)-1], changes[len(changes)-1]
 	path, message := last.path+"."+field, err.Error()
 	if !c.Given(path) && !strings.HasPrefix(message, "is missing") {
 		path = last.path
-		if value, ok := wayOut[field]; ok && len(before) > 0 {
+		if value, ok := neutralValues[field]; ok && len(before) > 0 {
 			message += "; add " + field + ": " + value
 		}
 	}
-	if len(before) > 1 { // with the tier alone it is right
+	if len(before) > 1 { // the mistake arises only in combination with the tier
 		message += " (under " + before[1].path + ")"
 	}
 	c.Add(path, "%s", message)
 }
 
-// whereIs is the path of the field in the last of the changes that has it, else in the first.
-func (c *compiler) whereIs(changes []change, field string) string {
+// fieldPath returns the path of a field in the last change that has it, or else in the first.
+func (c *compiler) fieldPath(changes []change, field string) string {
 	for _, ch := range slices.Backward(changes) {
 		if path := ch.path + "." + field; c.Given(path) {
 			return path
@@ -195,38 +197,38 @@ func (c *compiler) whereIs(changes []change, field string) string {
 	return changes[0].path + "." + field
 }
 
-func (c *compiler) checkWords(ch change) {
+func (c *compiler) checkEnums(ch change) {
 	c.OneOf(ch.fields.Anchor, ch.path+".anchor", "aligned", "first_use")
 	c.OneOf(ch.fields.Consistency, ch.path+".consistency", "exact", "leased")
 	c.OneOf(ch.fields.Algorithm, ch.path+".algorithm", "sliding_window", "fixed_window", "token_bucket")
 }
 
-// merge puts the fields that are given over those that are there.
+// merge overwrites the fields of to with the fields of from that are given.
 func merge(to, from *LimitFields) {
-	set(&to.Key, from.Key)
-	set(&to.Limit, from.Limit)
-	set(&to.Window, from.Window)
-	set(&to.Algorithm, from.Algorithm)
-	set(&to.Burst, from.Burst)
-	set(&to.Anchor, from.Anchor)
-	set(&to.Timezone, from.Timezone)
-	set(&to.Consistency, from.Consistency)
+	setIfGiven(&to.Key, from.Key)
+	setIfGiven(&to.Limit, from.Limit)
+	setIfGiven(&to.Window, from.Window)
+	setIfGiven(&to.Algorithm, from.Algorithm)
+	setIfGiven(&to.Burst, from.Burst)
+	setIfGiven(&to.Anchor, from.Anchor)
+	setIfGiven(&to.Timezone, from.Timezone)
+	setIfGiven(&to.Consistency, from.Consistency)
 }
 
-func set[T comparable](to *T, from T) {
-	var none T
-	if from != none {
+func setIfGiven[T comparable](to *T, from T) {
+	var zero T
+	if from != zero {
 		*to = from
 	}
 }
 
-// multiply applies the factor of a schedule.
-func (c *compiler) multiply(p *policy, l *limit, factor float64, path string) {
-	if l.unlimited { // an override may limit it
-		l.Burst = min(times(l.Burst, factor), maxAmount)
+// applyFactor multiplies the limit and burst by the factor of a schedule entry.
+func (c *compiler) applyFactor(p *policy, l *limit, factor float64, path string) {
+	if l.unlimited { // an override may impose a limit, and then the burst counts
+		l.Burst = min(scale(l.Burst, factor), maxAmount)
 		return
 	}
-	amount, burst := times(l.Limit.Limit, factor), times(l.Burst, factor)
+	amount, burst := scale(l.Limit.Limit, factor), scale(l.Burst, factor)
 	if amount > maxAmount || burst > maxAmount {
 		c.Add(path+".factor", "makes limit %s of %v more than %d; make it smaller", l.name, l.Limit.Limit, maxAmount)
 		return
@@ -235,10 +237,10 @@ func (c *compiler) multiply(p *policy, l *limit, factor float64, path string) {
 	l.Threshold = p.threshold.Of(l.Limit.Limit)
 }
 
-// times multiplies, rounded down, by the decimal that the factor was written as: in floating point, 100 × 0.29 is less than
-// 29. It gives maxAmount + 1 for all that is more.
-func times(n int64, factor float64) int64 {
-	exact, _ := new(big.Rat).SetString(strconv.FormatFloat(factor, 'f', -1, 64)) // files have finite numbers alone
+// scale multiplies n by the factor as it is written in decimal, rounded down, because in floating point 100 × 0.29 is less
+// than 29. Anything above maxAmount becomes maxAmount + 1.
+func scale(n int64, factor float64) int64 {
+	exact, _ := new(big.Rat).SetString(strconv.FormatFloat(factor, 'f', -1, 64)) // never fails: numbers in files are finite
 	exact.Mul(exact, new(big.Rat).SetInt64(n))
 	product := new(big.Int).Quo(exact.Num(), exact.Denom())
 	if !product.IsInt64() {
@@ -247,10 +249,10 @@ func times(n int64, factor float64) int64 {
 	return min(product.Int64(), maxAmount+1)
 }
 
-// variants are all tiers at all times.
+// variants yields the limits of all tiers, with and without each schedule entry, those without a tier first.
 func (p *policy) variants(yield func([]limit) bool) {
 	for _, v := range slices.AppendSeq([]*variant{p.base}, maps.Values(p.tiers)) {
-		for _, limits := range append([][]limit{v.usual}, v.slotted...) {
+		for _, limits := range append([][]limit{v.usual}, v.bySlot...) {
 			if !yield(limits) {
 				return
 			}
@@ -258,7 +260,7 @@ func (p *policy) variants(yield func([]limit) bool) {
 	}
 }
 
-// mayLimit tells whether something is limited, or an override could limit it.
+// mayLimit tells whether any limit is not unlimited, or could be limited by an override.
 func (p *policy) mayLimit() bool {
 	for limits := range p.variants {
 		if slices.ContainsFunc(limits, func(l limit) bool { return !l.unlimited || !l.Window.IsZero() }) {

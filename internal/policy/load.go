@@ -7,18 +7,17 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// Options are what a file needs beside itself.
+// Options are the settings of the service that a policy file depends on.
 type Options struct {
-	// HashKey is the key of the filter hash, 16 bytes or more. A file that hashes is a mistake without it.
+	// HashKey is the key of the filter hash, at least 16 bytes. Without it, a file that uses the filter is rejected.
 	HashKey []byte
-	// Warning is the part of a limit at or below which a warning is raised, where the policy does not say; below 0
-	// raises none.
+	// Warning is the warning threshold of policies that set none, as a fraction of the limit; below 0 for no warnings.
 	Warning float64
-	// OnError is what to answer when the store fails, where the policy does not say.
+	// OnError is what to answer if the store fails, for policies that do not set it.
 	OnError engine.OnError
 }
 
-// Set is the policies of a file. It is never changed, and may be used by many at a time.
+// Set is the compiled policies of a file. It is immutable and safe for concurrent use.
 type Set struct {
 	policies []*policy
 	byName   map[string]*policy
@@ -27,7 +26,7 @@ type Set struct {
 	hash     string
 }
 
-// Load reads a policy file. The error is an *[Error] when the file was read and is wrong.
+// Load reads a policy file. The error is an *[Error] if the file could be read and has mistakes.
 func Load(path string, o Options) (*Set, error) {
 	data, err := yamlfile.ReadFile(path)
 	if err != nil {
@@ -36,14 +35,15 @@ func Load(path string, o Options) (*Set, error) {
 	return Parse(path, data, o)
 }
 
-// format is what the messages say of a policy file.
+// format adapts the messages of yamlfile to policy files.
 var format = yamlfile.Format{Name: "policy file", Want: "policies", Shorten: "split the service, or shorten the file with patterns",
 	Durations: []string{"window"}}
 
-// Error lists the mistakes of a file, in order of lines.
+// Error lists the mistakes of a file, in the order of their lines.
 type Error = yamlfile.Error
 
-// Parse reads the text of a policy file, which errors call name. The error is an *[Error] with every mistake found.
+// Parse parses and compiles the text of a policy file. Errors refer to the file by name. The error is an *[Error] with every
+// mistake that was found.
 func Parse(name string, data []byte, o Options) (*Set, error) {
 	p := yamlfile.New(format)
 	var file File
@@ -65,8 +65,8 @@ func Parse(name string, data []byte, o Options) (*Set, error) {
 // Hash is the SHA-256 of the file, in hex: what sha256sum prints.
 func (s *Set) Hash() string { return s.hash }
 
-// Policies gives the policies as they are written, in order, with the names of limits filled in. They must not be
-// changed.
+// Policies returns the policies as they are written, in order, with the default names of limits filled in. The caller must
+// not modify them.
 func (s *Set) Policies() []Policy {
 	list := make([]Policy, len(s.policies))
 	for i, p := range s.policies {

@@ -10,32 +10,32 @@ import (
 	"github.com/seed503877ad/limits/internal/glob"
 )
 
-// tests is a Condition as it is asked: one test for each attribute, in order of name.
-type tests []test
+// matcher is a compiled Condition: one attributeMatcher for each attribute, sorted by name. All of them have to match.
+type matcher []attributeMatcher
 
-type test struct {
+type attributeMatcher struct {
 	attribute string
 	patterns  []string
-	// addresses are the patterns of an attribute ip, as addresses are written.
-	addresses []string
+	// ipPatterns are the patterns of the attribute ip as canonical addresses; nil for other attributes.
+	ipPatterns []string
 }
 
-func compileTests(c Condition) tests {
-	var ts tests
+func newMatcher(c Condition) matcher {
+	var m matcher
 	for attribute, patterns := range c {
-		t := test{attribute: attribute, patterns: patterns}
+		am := attributeMatcher{attribute: attribute, patterns: patterns}
 		if attribute == ipAttribute {
-			t.addresses = addresses(patterns)
+			am.ipPatterns = canonicalPatterns(patterns)
 		}
-		ts = append(ts, t)
+		m = append(m, am)
 	}
-	slices.SortFunc(ts, func(a, b test) int { return cmp.Compare(a.attribute, b.attribute) })
-	return ts
+	slices.SortFunc(m, func(a, b attributeMatcher) int { return cmp.Compare(a.attribute, b.attribute) })
+	return m
 }
 
-// address gives an IP address or a /64 as its canonical text has it, and anything else as it is: one address can be written in many ways,
-// and ::ffff:203.0.113.9 is 203.0.113.9.
-func address(v string) string {
+// canonicalAddress returns the canonical text of an IP address or network, and any other text as it is. The same address
+// can be written in many ways: ::ffff:203.0.113.9 is 203.0.113.9.
+func canonicalAddress(v string) string {
 	if p, err := netip.ParsePrefix(v); err == nil {
 		return p.Masked().String()
 	}
@@ -46,62 +46,64 @@ func address(v string) string {
 	return a.Unmap().WithZone("").String()
 }
 
-// addresses writes patterns as [address] does, and those with a star in lower case.
-func addresses(patterns []string) []string {
-	written := make([]string, len(patterns))
+// canonicalPatterns returns patterns as canonical addresses. A pattern with a star is only lower-cased.
+func canonicalPatterns(patterns []string) []string {
+	out := make([]string, len(patterns))
 	for i, p := range patterns {
-		written[i] = strings.ToLower(address(p))
+		out[i] = strings.ToLower(canonicalAddress(p))
 	}
-	return written
+	return out
 }
 
-// fits tells whether the attributes have all that is asked for.
-func (ts tests) fits(attributes map[string]string) bool { return ts.fails(attributes) == nil }
+func (m matcher) matches(attributes map[string]string) bool { return m.mismatch(attributes) == nil }
 
-// fails gives the first test that the attributes fail.
-func (ts tests) fails(attributes map[string]string) *test {
-	for i := range ts {
-		if v, ok := attributes[ts[i].attribute]; !ok || !ts[i].fits(v) {
-			return &ts[i]
+// mismatch returns the first attribute that does not match; nil if all do.
+func (m matcher) mismatch(attributes map[string]string) *attributeMatcher {
+	for i := range m {
+		if v, ok := attributes[m[i].attribute]; !ok || !m[i].matches(v) {
+			return &m[i]
 		}
 	}
 	return nil
 }
 
-// fits compares an attribute ip as it came, and by its address, as it is in keys.
-func (t *test) fits(v string) bool {
-	return glob.Any(t.patterns, v) || t.addresses != nil && glob.Any(t.addresses, address(v))
+// matches compares a value with the patterns. The attribute ip is compared both as it came and as a canonical address,
+// which is how keys have it.
+func (m *attributeMatcher) matches(v string) bool {
+	return glob.Any(m.patterns, v) || m.ipPatterns != nil && glob.Any(m.ipPatterns, canonicalAddress(v))
 }
 
-// asWritten tells whether what is compared are the patterns alone, and not also what they are as addresses.
-func (t *test) asWritten() bool { return t.addresses == nil || slices.Equal(t.addresses, t.patterns) }
+// onlyPatterns tells whether values are compared with nothing but the patterns as they are written.
+func (m *attributeMatcher) onlyPatterns() bool {
+	return m.ipPatterns == nil || slices.Equal(m.ipPatterns, m.patterns)
+}
 
-// why says in words how the attributes fail it.
-func (t *test) why(attributes map[string]string) string {
-	v, ok := attributes[t.attribute]
+// whyNot describes in words why the attributes do not match.
+func (m *attributeMatcher) whyNot(attributes map[string]string) string {
+	v, ok := attributes[m.attribute]
 	if !ok {
-		return fmt.Sprintf("the request has no attribute %s", t.attribute)
+		return fmt.Sprintf("the request has no attribute %s", m.attribute)
 	}
-	return fmt.Sprintf("%s %q fits none of %s", t.attribute, v, strings.Join(t.patterns, ", "))
+	return fmt.Sprintf("%s %q fits none of %s", m.attribute, v, strings.Join(m.patterns, ", "))
 }
 
-// covers tells whether whatever fits b fits a. It may say no where that is so, never yes where it is not. A star of b
-// can only be met by one of a.
-func covers(a, b []string) bool {
-	for _, narrow := range b {
-		if !slices.ContainsFunc(a, func(wide string) bool { return glob.Match(wide, narrow) }) {
+// covers tells whether every value that matches narrow also matches wide. The answer may be a false no, but never a
+// false yes. A star in narrow can only be covered by a star in wide.
+func covers(wide, narrow []string) bool {
+	for _, n := range narrow {
+		if !slices.ContainsFunc(wide, func(w string) bool { return glob.Match(w, n) }) {
 			return false
 		}
 	}
 	return true
 }
 
-// implies tells whether attributes that fit ts fit wide too, given that those in present are there besides.
-func (ts tests) implies(wide tests, present []string) bool {
+// implies tells whether attributes that match m also match wide, given that the attributes in present exist in any case.
+func (m matcher) implies(wide matcher, present []string) bool {
 	for _, w := range wide {
-		i := slices.IndexFunc(ts, func(t test) bool { return t.attribute == w.attribute })
+		i := slices.IndexFunc(m, func(am attributeMatcher) bool { return am.attribute == w.attribute })
 		switch {
-		case i >= 0 && covers(w.patterns, ts[i].patterns) && covers(w.addresses, ts[i].addresses):
+		case i >= 0 && covers(w.patterns, m[i].patterns) && covers(w.ipPatterns, m[i].ipPatterns):
 		case i < 0 && slices.Contains(present, w.attribute) && slices.Contains(w.patterns, "*"):
 		default:
 			return false
@@ -110,19 +112,26 @@ func (ts tests) implies(wide tests, present []string) bool {
 	return true
 }
 
-func (ts tests) attributes() (names []string) {
-	for _, t := range ts {
-		names = append(names, t.attribute)
+func (m matcher) attributes() (names []string) {
+	for _, am := range m {
+		names = append(names, am.attribute)
 	}
 	return names
 }
 
-// filled are the attributes that are not empty in whatever fits.
-func (ts tests) filled() (names []string) {
-	for _, t := range ts {
-		if !t.fits("") {
-			names = append(names, t.attribute)
+// nonEmpty returns the attributes whose value cannot be empty if m matches.
+func (m matcher) nonEmpty() (names []string) {
+	for _, am := range m {
+		if !am.matches("") {
+			names = append(names, am.attribute)
 		}
 	}
 	return names
+}
+
+func (m matcher) patternCount() (n int) {
+	for _, am := range m {
+		n += len(am.patterns)
+	}
+	return n
 }

@@ -10,12 +10,13 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// placeholders are what a message may hold; {policy} and {unit} are put in when the file is read.
+// placeholders are those that a message may have. {policy} and {unit} are replaced when the file is read, the others when
+// a request is denied.
 var placeholders = []string{"used", "limit", "remaining", "cost", "window", "retry", "name", "key", "policy", "unit"}
 
 const maxMessageBytes = 512
 
-// message holds a message to its placeholders and puts in what does not change.
+// message validates the placeholders of a message and replaces those whose values never change.
 func (c *compiler) message(spec *Policy, path string) string {
 	if len(spec.Message) > maxMessageBytes {
 		c.Add(path, "has %d bytes; want at most %d", len(spec.Message), maxMessageBytes)
@@ -27,7 +28,7 @@ func (c *compiler) message(spec *Policy, path string) string {
 		if !open {
 			break
 		}
-		name, behind, closed := strings.Cut(after, "}")
+		name, remainder, closed := strings.Cut(after, "}")
 		switch {
 		case !closed:
 			c.Add(path, "has a { without a }; write placeholders as {retry}")
@@ -38,23 +39,22 @@ func (c *compiler) message(spec *Policy, path string) string {
 			c.Add(path, "unknown placeholder {%s}%s; want one of {%s}", strings.Trim(yamlfile.Quote(name), `"`),
 				yamlfile.DidYouMean(name, placeholders), strings.Join(placeholders, "}, {"))
 		}
-		rest = behind
+		rest = remainder
 	}
 	return strings.NewReplacer("{policy}", spec.Name, "{unit}", spec.Unit).Replace(spec.Message)
 }
 
-// AppendMessage puts the values of a denial into the words of its policy. The caller sees to it that there is a time to
-// retry at.
+// AppendMessage appends the message of a denial's policy, with the values of the denial. The denial must have a RetryAfter.
 func AppendMessage(b []byte, r *engine.Result, cost int64) []byte {
 	rest := r.Message
 	for {
 		before, after, open := strings.Cut(rest, "{")
 		b = append(b, before...)
-		name, behind, closed := strings.Cut(after, "}")
+		name, remainder, closed := strings.Cut(after, "}")
 		if !open || !closed {
 			return b
 		}
-		b, rest = appendPlaceholder(b, name, r, cost), behind
+		b, rest = appendPlaceholder(b, name, r, cost), remainder
 	}
 }
 
@@ -63,7 +63,7 @@ func appendPlaceholder(b []byte, name string, r *engine.Result, cost int64) []by
 	case "used":
 		return strconv.AppendInt(b, r.Used, 10)
 	case "limit":
-		return strconv.AppendInt(b, r.Limit+r.Burst, 10) // what a bucket holds, as {used} is of that
+		return strconv.AppendInt(b, r.Limit+r.Burst, 10) // {used} of a token bucket counts the burst, too
 	case "remaining":
 		return strconv.AppendInt(b, r.Remaining, 10)
 	case "cost":
@@ -86,9 +86,9 @@ var wordUnits = []struct {
 	name   string
 }{{86_400_000, "day"}, {3_600_000, "hour"}, {60_000, "minute"}, {1000, "second"}}
 
-// waitInWords says a wait in one unit, rounded up, so that who waits that long has waited long enough: "37 seconds",
-// "2 minutes", "8 hours". Between one and two hours, or days, it takes the smaller unit: "61 minutes" and not "2 hours".
-// Package httplimit, which knows nothing of this one, says the same.
+// waitInWords describes a wait in one unit, rounded up so that it is always long enough: "37 seconds", "2 minutes",
+// "8 hours". Between one and two hours, or days, it uses the smaller unit: "61 minutes" and not "2 hours". Package
+// httplimit has the same words, and cannot import them.
 func waitInWords(millis int64) string {
 	units := func(length int64) int64 { return (millis + length - 1) / length }
 	seconds, minutes, hours := max(1, units(1000)), units(60_000), units(3_600_000)
@@ -104,7 +104,7 @@ func waitInWords(millis int64) string {
 	}
 }
 
-// windowInWords says in what time: "today", "this minute", "in 5 minutes", and "in a day" where that begins with its first use.
+// windowInWords describes a window: "today", "this minute", "in 5 minutes", or "in a day" if it starts at its first use.
 func windowInWords(text string, firstUse bool) string {
 	w, err := engine.ParseWindow(text)
 	switch {

@@ -218,7 +218,7 @@ func TestEveryKeyMayBeASubject(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if ok, instead := k.mayBe(subject); !ok {
+				if ok, instead := k.admits(subject); !ok {
 					t.Errorf("%s gives %s, and refuses it for %q", key, subject, instead)
 				}
 			}

@@ -6,33 +6,35 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// reachWork bounds the comparisons of patterns; what a larger file has unreachable is not found.
-const reachWork = 10_000_000
+// maxReachWork bounds the comparisons of patterns. In a larger file unreachable policies are not found.
+const maxReachWork = 10_000_000
 
-// member is a policy of a group, with the attributes that its keys have in some tier or at some time, all that are there
-// whenever it takes a request, and those of them that are not empty then.
-type member struct {
+// groupMember is a policy of a group, with what is known of the attributes of a request that it takes.
+type groupMember struct {
 	*policy
-	path                  string
-	some, present, filled []string
+	path string
+	// keyed are the attributes that its keys have in any tier or at any time.
+	keyed []string
+	// present are the attributes that exist in every request that it takes, and nonEmpty those that are not empty then.
+	present, nonEmpty []string
 }
 
-// reachable tells of policies of a group that never apply, because an earlier one always matches where they do.
-func (c *compiler) reachable(policies []*policy) {
-	groups, work := map[int][]member{}, 0
+// checkReachable reports policies of a group that never apply, because an earlier one always takes their requests.
+func (c *compiler) checkReachable(policies []*policy) {
+	groups, work := map[int][]groupMember{}, 0
 	for i, p := range policies {
 		path := yamlfile.Index("policies", i)
-		if p.group < 0 || c.Has(path) { // such as one without a match
+		if p.group < 0 || c.Has(path) { // a policy with a mistake, such as a missing match
 			continue
 		}
-		some, always := p.needs()
+		keyed, always := p.keyAttributes()
 		if len(p.exempt) > 0 { // an exempt request is taken without a key
 			always = nil
 		}
-		m := member{p, path, some, append(p.match.attributes(), always...), append(p.match.filled(), always...)}
+		m := groupMember{p, path, keyed, append(p.match.attributes(), always...), append(p.match.nonEmpty(), always...)}
 		for _, earlier := range groups[p.group] {
-			work += earlier.match.patterns() * m.match.patterns()
-			if work < reachWork && earlier.takesFrom(&m) {
+			work += earlier.match.patternCount() * m.match.patternCount()
+			if work < maxReachWork && earlier.takesAllOf(&m) {
 				c.Add(path, "never applies: %s, %s, of the same group matches whatever it matches; put it first, or narrow the other",
 					earlier.path, yamlfile.Quote(earlier.name))
 				break
@@ -42,14 +44,16 @@ func (c *compiler) reachable(policies []*policy) {
 	}
 }
 
-// takesFrom tells whether q takes whatever p would: it matches, and a key can be made of what is not empty.
-func (q *member) takesFrom(p *member) bool {
-	return p.match.implies(q.match, p.present) &&
-		!slices.ContainsFunc(q.some, func(a string) bool { return !slices.Contains(p.filled, a) })
+// takesAllOf tells whether m takes every request that later would take: m matches it, and its attributes suffice for the
+// keys of m.
+func (m *groupMember) takesAllOf(later *groupMember) bool {
+	return later.match.implies(m.match, later.present) &&
+		!slices.ContainsFunc(m.keyed, func(a string) bool { return !slices.Contains(later.nonEmpty, a) })
 }
 
-// needs gives the attributes that keys have in some tier or at some time, and those that they always have.
-func (p *policy) needs() (some, always []string) {
+// keyAttributes returns the attributes that keys have in any tier or at any time, and those that they have in every tier
+// and at all times.
+func (p *policy) keyAttributes() (anywhere, always []string) {
 	first := true
 	for limits := range p.variants {
 		var here []string
@@ -60,18 +64,11 @@ func (p *policy) needs() (some, always []string) {
 				}
 			}
 		}
-		if some = append(some, here...); first {
+		if anywhere = append(anywhere, here...); first {
 			always, first = slices.Clone(here), false
 		}
 		always = slices.DeleteFunc(always, func(a string) bool { return !slices.Contains(here, a) })
 	}
-	slices.Sort(some)
-	return slices.Compact(some), always
-}
-
-func (ts tests) patterns() (n int) {
-	for _, t := range ts {
-		n += len(t.patterns)
-	}
-	return n
+	slices.Sort(anywhere)
+	return slices.Compact(anywhere), always
 }

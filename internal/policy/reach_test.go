@@ -128,8 +128,8 @@ func TestWhatIsCalledUnreachableIs(t *testing.T) {
 		}
 		for _, attributes := range requests {
 			for _, tier := range []string{"", "t"} {
-				a := asking{Question: &Question{Tier: tier, Attributes: attributes, Now: noon}, set: s}
-				takes := func(p *policy) bool { v := a.judge(p); return v == applies || v == exempted }
+				r := resolver{Question: &Question{Tier: tier, Attributes: attributes, Now: noon}, set: s}
+				takes := func(p *policy) bool { v := r.judge(p); return v == applies || v == exempted }
 				if takes(s.policies[1]) && !takes(s.policies[0]) {
 					t.Fatalf("%s\nthe second takes %v in tier %q", text, attributes, tier)
 				}

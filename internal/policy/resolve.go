@@ -10,98 +10,98 @@ import (
 	"github.com/seed503877ad/limits/internal/week"
 )
 
-// Question is what a request says of itself.
+// Question is a request, as far as policies need it.
 type Question struct {
 	// Policy is the policy to apply; empty for all that match.
 	Policy, Tier string
 	Attributes   map[string]string
-	// Now is the time that schedules and overrides are looked up by.
+	// Now is the time for schedules and for the expiry of overrides.
 	Now time.Time
-	// Overrides finds the limits that subjects have of their own; nil for none.
+	// Overrides finds overrides for single subjects; nil for none.
 	Overrides Finder
 }
 
 // Resolved is the limits of a request.
 type Resolved struct {
-	// Limits has a counter each; none allows the request.
+	// Limits are the limits to decide, each with a counter of its own. Without any the request is allowed.
 	Limits []engine.Limit
-	// OnError is the strictest of the policies that are enforced.
+	// OnError is the strictest setting of the policies that are enforced.
 	OnError engine.OnError
-	// Policies are those that apply, exempt ones left out.
+	// Policies are the policies that apply, without those that exempt the request.
 	Policies []string
 
-	// enforced says that OnError is that of a policy.
-	enforced bool
+	// hasOnError says that OnError is the setting of a policy, and not the default.
+	hasOnError bool
 }
 
-// ErrUnknownPolicy says that there is no policy of that name.
+// ErrUnknownPolicy says that there is no policy with the name.
 var ErrUnknownPolicy = errors.New("there is no policy of that name")
 
 // ErrTooManyLimits says that the policies that match have more limits together than a request may have.
 var ErrTooManyLimits = fmt.Errorf("the policies that match have more than %d limits together", maxLimits)
 
-// AttributeError is an attribute that a key cannot be made of: one that is missing where the policy was named, or a
-// value that it cannot take.
+// AttributeError says that a key cannot be made of an attribute: the attribute is missing although the policy was named,
+// or its value is not valid.
 type AttributeError struct {
 	Policy, Limit, Attribute, Problem string
 }
 
-// Error says which, where, and the way out.
+// Error names the attribute, the problem, the policy and the limit.
 func (e *AttributeError) Error() string {
 	return fmt.Sprintf("attribute %s %s (policy %s, limit %s)", e.Attribute, e.Problem, e.Policy, e.Limit)
 }
 
-// verdict is what becomes of a policy.
+// verdict says whether a policy applies to a request, and if not, why.
 type verdict uint8
 
 const (
 	applies verdict = iota
-	fails
-	byNameOnly
-	lostGroup
-	exempted
-	lacks
+	noMatch
+	namedOnly        // it has no match, and the request does not name it
+	groupTaken       // an earlier policy of its group applies
+	exempted         // the request fits an exempt condition
+	missingAttribute // a key needs an attribute that the request does not have
 )
 
-// asking is a question on its way through the policies.
-type asking struct {
+// resolver resolves one request.
+type resolver struct {
 	*Question
 	set *Set
-	// won are the groups whose policy is found.
-	won []bool
+	// taken says of each group whether one of its policies has taken the request.
+	taken []bool
 }
 
 // judge tells whether a policy applies.
 //
-// A policy that matches and whose key has an attribute that the request lacks does not apply: the attributes of its
-// keys are part of its match. It leaves its group to the next. An exempt request is not charged by the next.
-func (a *asking) judge(p *policy) verdict {
-	if a.Policy == "" {
+// The attributes of a policy's keys are part of its match: a policy does not apply if the request lacks one of them, and
+// the next policy of its group gets its turn. A policy that exempts the request takes it from its group.
+func (r *resolver) judge(p *policy) verdict {
+	if r.Policy == "" {
 		switch {
 		case p.match == nil:
-			return byNameOnly
-		case !p.match.fits(a.Attributes):
-			return fails
-		case p.group >= 0 && a.won[p.group]:
-			return lostGroup
+			return namedOnly
+		case !p.match.matches(r.Attributes):
+			return noMatch
+		case p.group >= 0 && r.taken[p.group]:
+			return groupTaken
 		}
 	}
 	v := applies
-	if p.exempts(a.Attributes) {
+	if p.exempts(r.Attributes) {
 		v = exempted
-	} else if limits, _ := p.limits(a.Question); a.lacks(limits) != nil {
-		return lacks
+	} else if limits, _ := p.limits(r.Question); r.firstWithoutKey(limits) != nil {
+		return missingAttribute
 	}
 	if p.group >= 0 {
-		a.won[p.group] = true
+		r.taken[p.group] = true
 	}
 	return v
 }
 
-// lacks gives the first limit whose key cannot be made.
-func (a *asking) lacks(limits []limit) *limit {
+// firstWithoutKey returns the first limit whose key needs an attribute that the request lacks; nil if there is none.
+func (r *resolver) firstWithoutKey(limits []limit) *limit {
 	for i := range limits {
-		if l := &limits[i]; !l.unlimited && l.key.missing(a.Attributes) != "" {
+		if l := &limits[i]; !l.unlimited && l.key.missing(r.Attributes) != "" {
 			return l
 		}
 	}
@@ -110,14 +110,14 @@ func (a *asking) lacks(limits []limit) *limit {
 
 func (p *policy) exempts(attributes map[string]string) bool {
 	for _, e := range p.exempt {
-		if e.fits(attributes) {
+		if e.matches(attributes) {
 			return true
 		}
 	}
 	return false
 }
 
-// limits gives the limits of the tier at the time, and the entry of the schedule in force, nil for none.
+// limits returns the limits for the request's tier and time, and the schedule entry in force, nil for none.
 func (p *policy) limits(q *Question) ([]limit, *slot) {
 	v := p.base
 	if q.Tier != "" {
@@ -129,92 +129,91 @@ func (p *policy) limits(q *Question) ([]limit, *slot) {
 		minute := week.Minute(q.Now.In(p.zone))
 		for i := range p.slots {
 			if p.slots[i].Holds(minute) {
-				return v.slotted[i], &p.slots[i]
+				return v.bySlot[i], &p.slots[i]
 			}
 		}
 	}
 	return v.usual, nil
 }
 
-// Resolve gives the limits of a request. The error is ErrUnknownPolicy, ErrTooManyLimits or an *[AttributeError].
+// Resolve returns the limits of a request. The error is ErrUnknownPolicy, ErrTooManyLimits or an *[AttributeError].
 func (s *Set) Resolve(q Question) (Resolved, error) {
-	a := asking{Question: &q, set: s, won: make([]bool, s.groups)}
-	r := Resolved{OnError: s.options.OnError}
+	r := resolver{Question: &q, set: s, taken: make([]bool, s.groups)}
+	out := Resolved{OnError: s.options.OnError}
 	if q.Policy != "" {
 		p := s.byName[q.Policy]
 		if p == nil {
-			return r, ErrUnknownPolicy
+			return out, ErrUnknownPolicy
 		}
-		err := a.one(p, &r, true)
-		return r, err
+		err := r.addPolicy(&out, p)
+		return out, err
 	}
 	for _, p := range s.policies {
-		if err := a.one(p, &r, false); err != nil {
+		if err := r.addPolicy(&out, p); err != nil {
 			return Resolved{}, err
 		}
 	}
-	return r, nil
+	return out, nil
 }
 
-// one adds the limits of a policy, if it applies.
-func (a *asking) one(p *policy, r *Resolved, named bool) error {
-	v := a.judge(p)
-	if v != applies && !(v == lacks && named) {
+// addPolicy adds the limits of a policy, if it applies.
+func (r *resolver) addPolicy(out *Resolved, p *policy) error {
+	v := r.judge(p)
+	if v != applies && !(v == missingAttribute && r.Policy != "") {
 		return nil
 	}
-	limits, _ := p.limits(a.Question)
-	if v == lacks {
-		l := a.lacks(limits)
-		return &AttributeError{Policy: p.name, Limit: l.name, Attribute: l.key.missing(a.Attributes),
+	limits, _ := p.limits(r.Question)
+	if v == missingAttribute {
+		l := r.firstWithoutKey(limits)
+		return &AttributeError{Policy: p.name, Limit: l.name, Attribute: l.key.missing(r.Attributes),
 			Problem: "is missing or empty; the key of the limit is made of it"}
 	}
 	if !p.shadow {
-		r.OnError, r.enforced = p.stricter(r), true
+		out.OnError, out.hasOnError = p.strictestOnError(out), true
 	}
-	r.Policies = append(r.Policies, p.name)
+	out.Policies = append(out.Policies, p.name)
 	for i := range limits {
-		l, ok, _, err := a.resolve(p, &limits[i])
+		l, limited, _, err := r.resolveLimit(p, &limits[i])
 		if err != nil {
 			return err
 		}
-		if !ok {
+		if !limited {
 			continue
 		}
-		if len(r.Limits) == maxLimits {
+		if len(out.Limits) == maxLimits {
 			return ErrTooManyLimits
 		}
-		if r.Limits == nil {
-			r.Limits = make([]engine.Limit, 0, len(limits))
+		if out.Limits == nil {
+			out.Limits = make([]engine.Limit, 0, len(limits))
 		}
-		r.Limits = append(r.Limits, l)
+		out.Limits = append(out.Limits, l)
 	}
 	return nil
 }
 
-// stricter gives what to answer without the store: the first enforced policy says it, and a later one may only be
-// stricter.
-func (p *policy) stricter(r *Resolved) engine.OnError {
+// strictestOnError returns the setting of the policy, or that of earlier enforced policies if it is stricter.
+func (p *policy) strictestOnError(out *Resolved) engine.OnError {
 	strictness := [...]int{engine.OnErrorAllow: 0, engine.OnErrorLocal: 1, engine.OnErrorDeny: 2}
-	if r.enforced && strictness[r.OnError] > strictness[p.onError] {
-		return r.OnError
+	if out.hasOnError && strictness[out.OnError] > strictness[p.onError] {
+		return out.OnError
 	}
 	return p.onError
 }
 
-// overriding is the override of a limit, if it has one, and whether it was used.
-type overriding struct {
+// foundOverride is the override of a limit, nil if it has none, and whether it was used.
+type foundOverride struct {
 	*overrides.Override
 	used bool
 }
 
-// resolve makes a limit of the request, with its override if it has one; not ok is one that is lifted.
-func (a *asking) resolve(p *policy, l *limit) (out engine.Limit, ok bool, by overriding, err error) {
-	if l.unlimited && (l.key == nil || l.key.missing(a.Attributes) != "") {
+// resolveLimit renders the key of a limit and applies its override, if it has one. limited is false if the limit is lifted.
+func (r *resolver) resolveLimit(p *policy, l *limit) (out engine.Limit, limited bool, by foundOverride, err error) {
+	if l.unlimited && (l.key == nil || l.key.missing(r.Attributes) != "") {
 		return out, false, by, nil
 	}
 	out = l.Limit
-	if out.Key, err = l.key.render(a.Attributes, a.set.options.HashKey); err != nil {
-		if l.unlimited { // no override can be for a key that cannot be made
+	if out.Key, err = l.key.render(r.Attributes, r.set.options.HashKey); err != nil {
+		if l.unlimited { // without a key no override can apply
 			return out, false, by, nil
 		}
 		var ae *AttributeError
@@ -223,18 +222,18 @@ func (a *asking) resolve(p *policy, l *limit) (out engine.Limit, ok bool, by ove
 		}
 		return out, false, by, err
 	}
-	out.User = l.key.user(a.Attributes, a.set.options.HashKey)
-	ok = !l.unlimited
-	if a.Overrides == nil {
-		return out, ok, by, nil
+	out.User = l.key.user(r.Attributes, r.set.options.HashKey)
+	limited = !l.unlimited
+	if r.Overrides == nil {
+		return out, limited, by, nil
 	}
-	if o, found := a.Overrides.Find(p.name, l.name, out.Key, a.Now.UnixMilli()); found {
+	if o, found := r.Overrides.Find(p.name, l.name, out.Key, r.Now.UnixMilli()); found {
 		before := out.Limit
 		by.Override = &o
-		ok, by.used = apply(&o, &out)
+		limited, by.used = applyOverride(&o, &out)
 		if out.Limit != before {
 			out.Threshold = p.threshold.Of(out.Limit)
 		}
 	}
-	return out, ok, by, nil
+	return out, limited, by, nil
 }

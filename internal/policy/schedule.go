@@ -8,14 +8,14 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// slot is an entry of a schedule.
+// slot is a compiled entry of a schedule: the times of the week at which it holds, and its text for people.
 type slot struct {
 	week.Spans
 	text string
 }
 
-// slot reads an entry of a schedule.
-func (c *compiler) slot(s *Slot, path string) slot {
+// compileSlot compiles the times of an entry of a schedule.
+func (c *compiler) compileSlot(s *Slot, path string) slot {
 	from, okFrom := c.TimeOfDay(s.From, path+".from", week.DayMinutes-1)
 	to, okTo := c.TimeOfDay(s.To, path+".to", week.DayMinutes)
 	days := c.days(s.Days, path+".days")
@@ -51,7 +51,7 @@ func (c *compiler) days(names []string, path string) (days []int) {
 	return days
 }
 
-// schedule reads the times of a policy's schedule.
+// schedule compiles the times of a policy's schedule.
 func (c *compiler) schedule(p *policy, spec *Policy, path string) {
 	for i := range spec.Schedule {
 		s, at := &spec.Schedule[i], yamlfile.Index(path+".schedule", i)
@@ -61,8 +61,8 @@ func (c *compiler) schedule(p *policy, spec *Policy, path string) {
 		} else if zone.String() != p.zone.String() {
 			c.Add(at+".timezone", "%s is not the zone of the first entry, %s; give all entries of a schedule one timezone", zone, p.zone)
 		}
-		c.factor(s, at)
-		made := c.slot(s, at)
+		c.checkFactor(s, at)
+		made := c.compileSlot(s, at)
 		for j := range p.slots {
 			if made.Overlaps(p.slots[j].Spans) {
 				c.Add(at, "overlaps schedule[%d], %s; let one entry end where the other begins", j, p.slots[j].text)
@@ -72,11 +72,11 @@ func (c *compiler) schedule(p *policy, spec *Policy, path string) {
 	}
 }
 
-func (c *compiler) factor(s *Slot, path string) {
+func (c *compiler) checkFactor(s *Slot, path string) {
 	switch {
 	case c.Given(path+".factor") && !(s.Factor > 0 && s.Factor <= 1000):
 		c.Add(path+".factor", "%v is out of range; want above 0, up to 1000", s.Factor)
-	case s.Factor == 0 && len(s.Limits) == 0 && !c.Told(path+".limits"):
+	case s.Factor == 0 && len(s.Limits) == 0 && !c.Reported(path+".limits"):
 		c.Add(path, "changes nothing; give it a factor or limits")
 	}
 }

@@ -68,7 +68,7 @@ func TestAnAddressMatchesHoweverItIsWritten(t *testing.T) {
 func TestWhatIsNoAddress(t *testing.T) {
 	t.Parallel()
 	for _, v := range []string{"", "x", "203.0.113.9/32", "203.0.113.0/24", "2001:db8::/63", "2001:db8::1/128", "::ffff:203.0.113.9/64", "/64"} {
-		if got, err := canonical(v); err == nil {
+		if got, err := subscriberAddress(v); err == nil {
 			t.Errorf("%q is %s", v, got)
 		}
 	}

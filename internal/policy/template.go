@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// template is the key of a limit: literal[0] part[0] literal[1] part[1] … literal[n].
+// template renders the key of a limit: literals[0] parts[0] literals[1] parts[1] ... literals[n].
 type template struct {
 	text     string
 	literals []string
@@ -24,24 +24,25 @@ type template struct {
 type part struct {
 	attribute       string
 	lower, ip, hash bool
-	// escape is the character that ends the value in the key, empty for the last part. It is escaped in the value, so that
-	// {a}:{b} gives the key of a="x:y" b="z" to no other a and b; whole, so that what is left is valid UTF-8.
+	// escape is the character that follows the value in the key; empty for the last part. It is escaped in the value, so
+	// that {a}:{b} never renders the same key for a="x:y" b="z" as for other values. All bytes of the character are escaped,
+	// so that the rest is valid UTF-8.
 	escape string
 }
 
 const (
 	maxKeyBytes = 256
-	// ipAttribute is canonical in every key.
+	// ipAttribute is the attribute that always has the filter ip.
 	ipAttribute = "ip"
-	// userAttribute is whom events and usage speak of.
+	// userAttribute is the attribute that events and usage name.
 	userAttribute = "user"
-	// hashBytes is how much of the HMAC a key holds: 128 bits, which no two subjects share by chance.
+	// hashBytes is how much of the HMAC a key contains: 128 bits, so that no two subjects collide by chance.
 	hashBytes = 16
 )
 
 var filterNames = []string{"lower", "ip", "hash"}
 
-// parseTemplate reads a template; the error says what is wrong and what to do.
+// parseTemplate parses a template. The error says what is wrong and how to correct it.
 func parseTemplate(text string) (*template, error) {
 	t := &template{text: text}
 	rest := text
@@ -71,8 +72,8 @@ func parseTemplate(text string) (*template, error) {
 			return nil, fmt.Errorf("%s has {%s} and {%s} side by side; put a separator such as : between them",
 				yamlfile.Quote(text), t.parts[i].attribute, t.parts[i+1].attribute)
 		}
-		// All other literals are told from a value: what is escaped is read whole, and outside of that the first character of
-		// the literal is not in the value.
+		// A literal that begins with any other character can be told from the value before it: the value contains that
+		// character only in escape sequences.
 		if next[0] == '%' {
 			return nil, fmt.Errorf("%s has a %% right behind {%s}, which is how keys escape, so that two subjects could share a counter; put another separator such as : before it",
 				yamlfile.Quote(text), t.parts[i].attribute)
@@ -83,11 +84,11 @@ func parseTemplate(text string) (*template, error) {
 	return t, t.check()
 }
 
-// alertsPrefix begins the keys that the throttle of alerts charges. A policy's counters there would raise no alerts, and one that is
-// shared with the throttle would hold somebody's back.
+// alertsPrefix begins the keys that the throttle of alerts charges. Counters with such keys raise no alerts, and a policy
+// that shared one with the throttle would hold back a user's alerts.
 const alertsPrefix = "limits.alerts:"
 
-// check bounds what stands in the file already.
+// check validates the fixed text of the template.
 func (t *template) check() error {
 	if strings.HasPrefix(t.literals[0], alertsPrefix) {
 		return fmt.Errorf("%s begins with %s, as the keys of the alerts' throttle do; begin it with another word, such as alerts",
@@ -136,8 +137,8 @@ func (t *template) needsHash() bool {
 	return slices.ContainsFunc(t.parts, func(p part) bool { return p.hash })
 }
 
-// missing names an attribute of the template that is not given, or empty. An empty value is no identity: all who have
-// it would share a counter.
+// missing returns an attribute of the template that is missing or empty; "" if there is none. An empty value identifies
+// nobody: all requests with it would share a counter.
 func (t *template) missing(attributes map[string]string) string {
 	for i := range t.parts {
 		if a := t.parts[i].attribute; attributes[a] == "" {
@@ -147,42 +148,43 @@ func (t *template) missing(attributes map[string]string) string {
 	return ""
 }
 
-// render gives the key. The error is an *[AttributeError] without its policy.
+// render returns the key for some attributes. The error is an *[AttributeError] without policy and limit.
 func (t *template) render(attributes map[string]string, hashKey []byte) (string, error) {
 	if len(t.parts) == 0 {
 		return t.text, nil
 	}
-	room := make([]byte, 0, 96)
+	key := make([]byte, 0, 96)
 	for i := range t.parts {
 		p := &t.parts[i]
-		value, err := p.value(attributes[p.attribute], hashKey)
+		value, err := p.filter(attributes[p.attribute], hashKey)
 		if err != nil {
 			return "", err
 		}
-		room = append(room, t.literals[i]...)
-		room = p.appendEscaped(room, value)
+		key = append(key, t.literals[i]...)
+		key = p.appendEscaped(key, value)
 	}
-	room = append(room, t.literals[len(t.parts)]...)
-	if len(room) > maxKeyBytes {
+	key = append(key, t.literals[len(t.parts)]...)
+	if len(key) > maxKeyBytes {
 		return "", &AttributeError{Attribute: t.longest(attributes), Problem: fmt.Sprintf(
-			"makes the key %d bytes long, and at most %d are taken; shorten it, or let the policy hash it", len(room), maxKeyBytes)}
+			"makes the key %d bytes long, and at most %d are taken; shorten it, or let the policy hash it", len(key), maxKeyBytes)}
 	}
-	return string(room), nil
+	return string(key), nil
 }
 
-// user gives whom the events and the usage of a limit that has a key speak of: the attribute user, and where the key hashes it,
-// the hash, so that the attribute itself is stored and sent nowhere.
+// user returns the user that events and usage name: the attribute user or, if the key hashes that, its hash, so that the
+// attribute itself is neither stored nor sent. The key must have been rendered before.
 func (t *template) user(attributes map[string]string, hashKey []byte) string {
 	user := attributes[userAttribute]
 	for i := range t.parts {
 		if p := &t.parts[i]; p.hash && p.attribute == userAttribute {
-			user, _ = p.value(user, hashKey) // which made the key
+			user, _ = p.filter(user, hashKey) // did not fail when the key was rendered
 			break
 		}
 	}
 	return user
 }
 
+// longest returns the attribute with the longest value.
 func (t *template) longest(attributes map[string]string) (name string) {
 	for _, p := range t.parts {
 		if name == "" || len(attributes[p.attribute]) > len(attributes[name]) {
@@ -192,10 +194,10 @@ func (t *template) longest(attributes map[string]string) (name string) {
 	return name
 }
 
-// value applies the filters.
-func (p *part) value(v string, hashKey []byte) (string, error) {
+// filter applies the filters to a value.
+func (p *part) filter(v string, hashKey []byte) (string, error) {
 	if p.ip {
-		address, err := canonical(v)
+		address, err := subscriberAddress(v)
 		if err != nil {
 			return "", &AttributeError{Attribute: p.attribute, Problem: "is no IP address; want one such as 203.0.113.9 or 2001:db8::1, or a /64"}
 		}
@@ -212,8 +214,9 @@ func (p *part) value(v string, hashKey []byte) (string, error) {
 	return v, nil
 }
 
-// canonical gives an IPv4 address as it is, and the /64 of an IPv6 address: the least that one subscriber has. A /64 is itself.
-func canonical(v string) (string, error) {
+// subscriberAddress returns the canonical form of an IPv4 address, and the /64 network of an IPv6 address, which is the least
+// that one subscriber has. It accepts a /64 network, too.
+func subscriberAddress(v string) (string, error) {
 	if p, err := netip.ParsePrefix(v); err == nil && p.Bits() == 64 && !p.Addr().Is4In6() {
 		return p.Masked().String(), nil
 	}
@@ -231,9 +234,10 @@ func canonical(v string) (string, error) {
 	return network.String(), nil
 }
 
-// hexits are what an escape is written with, behind a %.
-const hexits = "0123456789ABCDEF"
+// hexDigits are the digits of an escape sequence such as %3A.
+const hexDigits = "0123456789ABCDEF"
 
+// appendEscaped appends a value and percent-encodes the character that ends it, and every %.
 func (p *part) appendEscaped(b []byte, v string) []byte {
 	if p.escape == "" {
 		return append(b, v...)
@@ -248,7 +252,7 @@ func (p *part) appendEscaped(b []byte, v string) []byte {
 			continue
 		}
 		for _, c := range []byte(v[:n]) {
-			b = append(b, '%', hexits[c>>4], hexits[c&15])
+			b = append(b, '%', hexDigits[c>>4], hexDigits[c&15])
 		}
 		v = v[n:]
 	}

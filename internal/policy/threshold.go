@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Threshold is the part of a limit at or below which a warning is raised, as a fraction of whole numbers, because
-// 0.29 × 100 in floating point is less than 29. The zero Threshold raises none.
+// Threshold is the fraction of a limit at or below which the remaining amount raises a warning. It is kept as two integers,
+// because 0.29 × 100 in floating point is less than 29. The zero Threshold raises no warnings.
 type Threshold struct{ num, den uint64 }
 
-// NewThreshold reads a part, 0 to 1; below 0 raises none.
+// NewThreshold returns a threshold of 0 to 1. Below 0 it raises no warnings.
 func NewThreshold(part float64) (Threshold, error) {
 	if part < 0 {
 		return Threshold{}, nil
 	}
-	// At most 18 decimals, so that both numbers fit.
+	// At most 18 decimals, so that both integers fit into 64 bits.
 	text := strconv.FormatFloat(part, 'f', -1, 64)
 	if len(text) > 20 {
 		text = strconv.FormatFloat(part, 'f', 18, 64)
@@ -33,7 +33,7 @@ func NewThreshold(part float64) (Threshold, error) {
 	return t, nil
 }
 
-// Of gives the threshold of a limit, rounded down; -1 for none.
+// Of returns the threshold for a limit, rounded down; -1 for no warnings.
 func (t Threshold) Of(limit int64) int64 {
 	if t.den == 0 {
 		return -1

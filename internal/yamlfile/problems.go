@@ -51,13 +51,13 @@ type Problems struct {
 	list   []Problem
 	// more says that there were mistakes beyond the list.
 	more bool
-	// told are the paths that have a mistake: another below or at one of them mostly follows from it.
-	told map[string]bool
+	// reported are the paths that have a problem. Another one at or below such a path mostly follows from it.
+	reported map[string]bool
 }
 
 // New begins a file.
 func New(f Format) *Problems {
-	return &Problems{format: f, lines: map[string]int{"": 1}, told: map[string]bool{}}
+	return &Problems{format: f, lines: map[string]int{"": 1}, reported: map[string]bool{}}
 }
 
 // Format is what the messages say of a kind of file.
@@ -86,25 +86,25 @@ func article(name string) string {
 
 // Add tells a mistake at a path; of several at one path the first counts.
 func (p *Problems) Add(path, format string, args ...any) {
-	if p.told[path] {
+	if p.reported[path] {
 		return
 	}
 	if len(p.list) == maxProblems {
 		p.more = true
 		return
 	}
-	p.told[path] = true
+	p.reported[path] = true
 	p.list = append(p.list, Problem{Line: p.line(path), Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
 // Given tells whether the file has the path.
 func (p *Problems) Given(path string) bool { _, ok := p.lines[path]; return ok }
 
-// StandsAt lets a path that the file does not have stand where another one does.
-func (p *Problems) StandsAt(path, other string) { p.lines[path] = p.line(other) }
+// LocateAt makes problems of a path that the file does not have appear at the line of another one.
+func (p *Problems) LocateAt(path, other string) { p.lines[path] = p.line(other) }
 
-// Told tells whether the path itself is wrong.
-func (p *Problems) Told(path string) bool { return p.told[path] }
+// Reported tells whether a problem was reported at exactly this path.
+func (p *Problems) Reported(path string) bool { return p.reported[path] }
 
 // Any tells whether anything is wrong.
 func (p *Problems) Any() bool { return len(p.list) > 0 }
@@ -129,8 +129,8 @@ func parent(path string) string {
 
 // Has tells whether something at or below the path is wrong.
 func (p *Problems) Has(path string) bool {
-	for told := range p.told {
-		if rest, below := strings.CutPrefix(told, path); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+	for reported := range p.reported {
+		if rest, below := strings.CutPrefix(reported, path); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
 			return true
 		}
 	}
