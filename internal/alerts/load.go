@@ -41,7 +41,7 @@ func ParseRules(name string, data []byte, o FileOptions) (*Rules, error) {
 type RulesKeeper = yamlfile.Keeper[Rules]
 
 // NewRulesKeeper reads the file, which must be right, or gives up with ctx. A secret that changed is not seen by the watch:
-// Reread reads all.
+// ForceReload reads all.
 func NewRulesKeeper(ctx context.Context, path string, o FileOptions, log *slog.Logger) (*RulesKeeper, error) {
 	return yamlfile.NewKeeper(ctx, yamlfile.Config[Rules]{Path: path, What: "alerts", Log: log, Refers: true,
 		Parse:    func(name string, data []byte) (*Rules, error) { return ParseRules(name, data, o) },

@@ -197,11 +197,11 @@ rules: [{name: a, channels: ops}]`)
 	if err := k.Reload(); err != nil || key() != string(signingKey) {
 		t.Errorf("%q, %v", key(), err)
 	}
-	if err := k.Reread(); err != nil || key() == string(signingKey) {
+	if err := k.ForceReload(); err != nil || key() == string(signingKey) {
 		t.Errorf("%q, %v", key(), err)
 	}
 	put(secret, "")
-	if err := k.Reread(); err == nil || key() == string(signingKey) || k.Report().Failures != 1 {
+	if err := k.ForceReload(); err == nil || key() == string(signingKey) || k.Report().Failures != 1 {
 		t.Errorf("%v, %+v", err, k.Report())
 	}
 }

@@ -42,7 +42,7 @@ func (l *limiter) watchAlerts(context.Context) error {
 	if l.alertsFile == nil {
 		return nil
 	}
-	return watchFile(l, "alerts", l.Alerts, l.alertsFile, l.metrics.WatchAlertsFile, l.alertsFile.Reread)
+	return watchFile(l, "alerts", l.Alerts, l.alertsFile, l.metrics.WatchAlertsFile, l.alertsFile.ForceReload)
 }
 
 // startAlerts starts what stands between events and whoever is told, in a limiter that is to have it. What tells people starts

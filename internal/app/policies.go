@@ -32,7 +32,7 @@ func (l *limiter) watchPolicies(context.Context) error {
 	if l.policies == nil {
 		return nil
 	}
-	return watchFile(l, "policies", l.Policies, l.policies.Keeper, l.metrics.WatchPolicies, l.policies.Ask)
+	return watchFile(l, "policies", l.Policies, l.policies.Keeper, l.metrics.WatchPolicies, l.policies.ReloadOnDemand)
 }
 
 // watchFile shows the state of a file, and reads it again when it changes, and on SIGHUP with again.

@@ -26,12 +26,12 @@ func TestWhoAsksIsAnswered(t *testing.T) {
 		failures int64
 	}{
 		{"the same, seen", version(1), k.Reload, "", 0},
-		{"the same, asked", version(1), k.Ask, `level=INFO msg="pairs unchanged" file=` + path + " hash=" + hash, 0},
+		{"the same, asked", version(1), k.ReloadOnDemand, `level=INFO msg="pairs unchanged" file=` + path + " hash=" + hash, 0},
 		{"wrong, seen", []byte("a: x"), k.Reload, `level=ERROR msg="pairs not loaded`, 1},
 		{"wrong, seen again", []byte("a: x"), k.Reload, "", 1},
-		{"wrong, asked", []byte("a: x"), k.Ask, `level=ERROR msg="pairs not loaded`, 2},
-		{"wrong, read anew", []byte("a: x"), k.Reread, `level=ERROR msg="pairs not loaded`, 3},
-		{"right, asked", version(2), k.Ask, `level=INFO msg="pairs loaded"`, 3},
+		{"wrong, asked", []byte("a: x"), k.ReloadOnDemand, `level=ERROR msg="pairs not loaded`, 2},
+		{"wrong, read anew", []byte("a: x"), k.ForceReload, `level=ERROR msg="pairs not loaded`, 3},
+		{"right, asked", version(2), k.ReloadOnDemand, `level=INFO msg="pairs loaded"`, 3},
 	} {
 		write(t, path, c.file)
 		lines.Reset()

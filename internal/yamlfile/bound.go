@@ -6,24 +6,24 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Bounds of a file. The parser recurses with each level and with each name of a mapping, so both are counted before it
-// sees them: brackets as the parser will have them, and all else by lines, and so a little rough.
+// Bounds of a file. The parser recurses for each level and for each name of a mapping, so both are bounded before the file
+// is parsed. Brackets are counted exactly, from the tokens. Everything else is counted by lines, and therefore roughly.
 const (
-	// MaxFileBytes is the size of a file.
+	// MaxFileBytes is the largest size of a file.
 	MaxFileBytes = 1 << 20
 	maxLineBytes = 4096
 	maxIndent    = 256
 	maxNesting   = 64
-	// MaxMembers is how many names a mapping has.
+	// MaxMembers is how many names a mapping may have.
 	MaxMembers = 2000
 	maxItems   = 32_768
-	// maxBlank lines may follow each other: behind a block of text the scanner copies all of it for each.
+	// maxBlank is how many blank lines may follow each other. After a block of text the scanner copies the block for each.
 	maxBlank = 100
 )
 
-// boundYAML tells of a file whose lines, each with a line feed at its end, are too much for the parser.
-func (p *Problems) boundYAML(data []byte) bool {
-	b := bounds{format: &p.format}
+// checkLines reports a file whose lines are too much for the parser. Lines end with a line feed.
+func (p *Problems) checkLines(data []byte) bool {
+	b := lineBounds{format: &p.format}
 	line := 0
 	for text := range bytes.Lines(data) {
 		line++
@@ -36,16 +36,17 @@ func (p *Problems) boundYAML(data []byte) bool {
 	return true
 }
 
-// bounds counts lines.
-type bounds struct {
+// lineBounds counts what the lines of a file contain.
+type lineBounds struct {
 	format *Format
-	// names are the lines of the mapping at each indent.
-	names [maxIndent + 1]int
-	marks int
-	blank int
+	// names counts, for each indent, the lines with names of the current mapping.
+	names   [maxIndent + 1]int
+	markers int // lines that begin with ---
+	blank   int // blank lines in a row
 }
 
-func (b *bounds) line(text []byte) string {
+// line counts a line. It returns a message if the line is too much.
+func (b *lineBounds) line(text []byte) string {
 	rest := bytes.TrimLeft(text, " ")
 	indent := len(text) - len(rest)
 	if b.blank++; len(rest) > 0 {
@@ -63,32 +64,32 @@ func (b *bounds) line(text []byte) string {
 	}
 	clear(b.names[indent+1:])
 	item := rest[0] == '-' && (len(rest) == 1 || rest[1] == ' ')
-	if !item && len(bytes.Trim(rest, "]},")) > 0 { // a line that only ends brackets has no name
+	if !item && len(bytes.Trim(rest, "]},")) > 0 { // a line of only closing brackets has no name
 		b.names[indent]++
 	}
 	if b.names[indent] > MaxMembers {
 		return "more than 2000 lines with one indent, as many as a mapping has names; write lists instead, or more on a line"
 	}
 	if bytes.HasPrefix(text, []byte("---")) {
-		if b.marks++; b.marks > 2 {
-			return b.format.second()
+		if b.markers++; b.markers > 2 {
+			return b.format.secondDocument()
 		}
 	}
 	return ""
 }
 
-// boundTokens tells of brackets and of items of lists that are too much for the parser. It counts the tokens that the
-// parser is given: a bracket in quotes, in a comment or within other text is none, and opens and closes nothing.
-func (p *Problems) boundTokens(tokens token.Tokens) bool {
-	var b brackets
-	items, line, here := 0, 0, 0
+// checkTokens reports brackets and list items that are too much for the parser. It counts the tokens that the parser gets,
+// so a bracket in quotes, in a comment or within text does not count.
+func (p *Problems) checkTokens(tokens token.Tokens) bool {
+	var b openBrackets
+	items, line, onLine := 0, 0, 0
 	for _, t := range tokens {
 		what := b.token(t.Type)
 		if t.Type == token.SequenceEntryType {
 			if t.Position.Line != line {
-				line, here = t.Position.Line, 0
+				line, onLine = t.Position.Line, 0
 			}
-			if here++; here > maxNesting {
+			if onLine++; onLine > maxNesting {
 				what = "more than 64 lists begin on one line; break it"
 			}
 			if items++; items > maxItems {
@@ -104,16 +105,17 @@ func (p *Problems) boundTokens(tokens token.Tokens) bool {
 	return true
 }
 
-// brackets are those that are open at a token.
-type brackets []bracket
+// openBrackets are the brackets that are open at a token.
+type openBrackets []bracket
 
 type bracket struct {
-	// end closes it; another one that stands there leaves the parser as deep as it is.
-	end   token.Type
-	parts int
+	// end is the token that closes the bracket. After any other closing token the parser is as deep as before.
+	end    token.Type
+	values int
 }
 
-func (b *brackets) token(t token.Type) string {
+// token counts a token. It returns a message if the token is too much.
+func (b *openBrackets) token(t token.Type) string {
 	last := len(*b) - 1
 	switch t {
 	case token.SequenceStartType:
@@ -128,14 +130,14 @@ func (b *brackets) token(t token.Type) string {
 		if last < 0 {
 			break
 		}
-		if (*b)[last].parts++; (*b)[last].parts > MaxMembers {
+		if (*b)[last].values++; (*b)[last].values > MaxMembers {
 			return "more than 2000 values in one pair of brackets; write a line for each"
 		}
 	}
 	return ""
 }
 
-func (b *brackets) open(end token.Type) string {
+func (b *openBrackets) open(end token.Type) string {
 	if len(*b) == maxNesting {
 		return "more than 64 brackets are open; close them"
 	}

@@ -1,5 +1,6 @@
-// Package yamlfile reads files that people write, strictly and as a whole: into Go types, or into a list of every mistake
-// with its line, its path and the way out. A [Keeper] holds what such a file says, and reads it anew when it changes.
+// Package yamlfile reads YAML files that people write. It reads them strictly and as a whole, into Go types or into a list
+// of every mistake, with its line, its path and how to correct it. A [Keeper] holds the content of such a file, and reloads
+// it when the file changes.
 //
-// The package knows nothing of what stands in a file.
+// The package knows nothing of the content of any particular file.
 package yamlfile

@@ -8,7 +8,7 @@ import (
 	"github.com/seed503877ad/limits/internal/zone"
 )
 
-// OneOf holds a word, if it is given, to those that are known.
+// OneOf reports a word that is not known. An empty word stands for one that is not given, and is accepted.
 func (p *Problems) OneOf(word, path string, known ...string) bool {
 	if word != "" && !slices.Contains(known, word) {
 		p.Add(path, "unknown word %s%s; want one of %s", Quote(word), DidYouMean(word, known), strings.Join(known, ", "))
@@ -17,7 +17,7 @@ func (p *Problems) OneOf(word, path string, known ...string) bool {
 	return true
 }
 
-// Zone reads an IANA time zone; UTC for none.
+// Zone loads an IANA time zone. An empty name is UTC.
 func (p *Problems) Zone(name, path string) *time.Location {
 	if name == "" {
 		return time.UTC
@@ -30,8 +30,8 @@ func (p *Problems) Zone(name, path string) *time.Location {
 	return l
 }
 
-// TimeOfDay reads "HH:MM" as minutes, up to most.
-func (p *Problems) TimeOfDay(s, path string, most int) (int, bool) {
+// TimeOfDay parses "HH:MM" as minutes since midnight, at most latest.
+func (p *Problems) TimeOfDay(s, path string, latest int) (int, bool) {
 	if s == "" {
 		p.Add(path, `is missing; want a time of day such as "22:00"`)
 		return 0, false
@@ -44,9 +44,9 @@ func (p *Problems) TimeOfDay(s, path string, most int) (int, bool) {
 	if ok {
 		h, m = int(s[0]-'0')*10+int(s[1]-'0'), int(s[3]-'0')*10+int(s[4]-'0')
 	}
-	if at := h*60 + m; ok && m < 60 && at <= most {
+	if at := h*60 + m; ok && m < 60 && at <= latest {
 		return at, true
 	}
-	p.Add(path, `%s is no time of day; want "HH:MM", 00:00 to %02d:%02d`, Quote(s), most/60, most%60)
+	p.Add(path, `%s is no time of day; want "HH:MM", 00:00 to %02d:%02d`, Quote(s), latest/60, latest%60)
 	return 0, false
 }

@@ -14,11 +14,12 @@ const (
 	columnHint = `, and begin all fields of a mapping in one column`
 )
 
-// hints say what to do about what the library tells of a file in its own words, by a part of these. The first that fits counts.
+// hints say how to correct a mistake that the YAML library reports in its own words. part is a part of its message. The first
+// hint that fits is used.
 var hints = []struct{ part, hint string }{
 	{"is a reserved character", "; quote the text"},
 	{"'\t' that cannot start any token", "; indent with spaces, not with tabs"},
-	{"must be specified", quoteHint}, // ',' or '}' in front
+	{"must be specified", quoteHint}, // the message begins with ',' or '}'
 	{"could not find flow map content", quoteHint},
 	{"unexpected scalar value type", quoteHint},
 	{"undefined alias name", quoteHint},
@@ -27,7 +28,7 @@ var hints = []struct{ part, hint string }{
 	{"not allowed in this context", quoteHint + columnHint},
 }
 
-// hint gives what to do, behind the library's words; empty when these are enough.
+// hint returns a text to append to a message of the library; "" for none.
 func hint(message string) string {
 	for _, h := range hints {
 		if strings.Contains(message, h.part) {
@@ -37,7 +38,7 @@ func hint(message string) string {
 	return ""
 }
 
-// bracesHint is for a mapping in the place of a text: {user} is one.
+// bracesHint is for a mapping in the place of a text: an unquoted {user} is a mapping.
 func bracesHint(n ast.Node) string {
 	if m, ok := n.(*ast.MappingNode); ok && m.IsFlowStyle {
 		return `; quote a text that holds { }, such as "x:{user}"`
@@ -45,21 +46,20 @@ func bracesHint(n ast.Node) string {
 	return ""
 }
 
-// isUTF8 tells once of a file in another encoding: its characters would be blamed one by one.
-func (p *Problems) isUTF8(data []byte) bool {
-	for line, n := data, 1; len(line) > 0; n++ {
-		one, rest, _ := bytes.Cut(line, []byte("\n"))
-		if !utf8.Valid(one) {
+// checkUTF8 reports a file in another encoding once; otherwise each of its characters would be a mistake.
+func (p *Problems) checkUTF8(data []byte) bool {
+	n := 0
+	for line := range bytes.Lines(data) {
+		if n++; !utf8.Valid(line) {
 			p.lines[""] = n
 			p.Add("", "the file is not in UTF-8; save it as UTF-8")
 			return false
 		}
-		line = rest
 	}
 	return true
 }
 
-// isDuration says of a path that its field is a duration.
+// isDuration tells whether the field at a path is a duration.
 func (p *Problems) isDuration(path string) bool {
 	return slices.Contains(p.format.Durations, path[strings.LastIndexByte(path, '.')+1:])
 }

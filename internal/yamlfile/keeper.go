@@ -18,44 +18,46 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Config is what a [Keeper] needs.
+// Config configures a [Keeper].
 type Config[T any] struct {
-	// Path is the file, and What what stands in it, such as "policies", for logs and errors.
+	// Path is the path of the file. What names its content, such as "policies", in logs and errors.
 	Path, What string
-	// Parse reads the text of the file, which errors call name.
+	// Parse parses the content of the file. Its errors refer to the file by name.
 	Parse func(name string, data []byte) (*T, error)
-	// Refers says that the file names others, which may come after it: one that is refused is tried again, as it is, with each look.
+	// Refers says that the file refers to other files, which may be created later. If it was rejected, it is tried again at
+	// each poll even though it has not changed.
 	Refers bool
-	// Describe gives attributes for the log line of a file that is in force; nil for none.
+	// Describe returns attributes for the log line about a file that was loaded; nil for none.
 	Describe func(*T) []any
 	Log      *slog.Logger
-	// Look is how often is looked whether another file is there without anything having told so; 5 s unless set.
-	Look time.Duration
-	// Patience is how long the first read may take; 10 s unless set.
-	Patience time.Duration
-	// Reloaded is told of each try that found another file; nil for nobody. Tests wait on it.
+	// PollInterval is how often the file is checked for changes that the file system did not report; 5 s by default.
+	PollInterval time.Duration
+	// FirstReadTimeout is how long the first read may take; 10 s by default.
+	FirstReadTimeout time.Duration
+	// Reloaded is called after each attempt to load a changed file. Tests wait for it; it may be nil.
 	Reloaded func()
 }
 
-// Keeper holds what a file says, and reads the file anew when it changes. A file that is wrong changes nothing: the last
-// good one stays.
+// Keeper holds the content of a file, and reloads the file when it changes. A file with mistakes is rejected, and the last
+// good one stays in force.
 type Keeper[T any] struct {
 	cfg     Config[T]
-	current atomic.Pointer[kept[T]]
-	// once says that the file was no regular file at the start, such as a pipe, which cannot be read twice.
-	once bool
+	current atomic.Pointer[loadedFile[T]]
+	// readOnce says that the file was not a regular file at the start, but for example a pipe, which cannot be read twice.
+	readOnce bool
 
-	// reloading keeps reloads in order. It is another lock than that of what is told: a read may hang, as on a network
-	// mount, and [Keeper.Report] must not.
+	// reloading serializes reloads and guards lastData. It is not the lock of the report, because a read may hang, for
+	// example on a network mount, and [Keeper.Report] must not.
 	reloading sync.Mutex
-	tried     []byte
+	lastData  []byte // the content that was last tried, loaded or not; nil if it could not be read
 
 	mu       sync.Mutex
 	lastErr  error
 	failures int64
 }
 
-type kept[T any] struct {
+// loadedFile is a file that was put in force.
+type loadedFile[T any] struct {
 	value    *T
 	hash     string
 	loadedAt time.Time
@@ -63,42 +65,42 @@ type kept[T any] struct {
 
 // Report is the state of a file.
 type Report[T any] struct {
-	// Current is in force; Hash is the [Hash] of its file, and LoadedAt is when that was read.
+	// Current is in force. Hash is the [Hash] of its file, and LoadedAt is when it was loaded.
 	Current  *T
 	Hash     string
 	LoadedAt time.Time
-	// Err is why the file as it is now is not in force; nil when it is. Failures counts the files refused.
+	// Err is why the current file is not in force; nil if it is. Failures counts the files that were rejected.
 	Err      error
 	Failures int64
 }
 
-// NewKeeper reads the file, which must be right. What is no regular file, such as a pipe, is read this once. The wait for such a
-// one ends with ctx.
+// NewKeeper reads the file, and fails if it has mistakes. A file that is not a regular file, such as a pipe, is read only
+// here. ctx bounds the wait for it.
 func NewKeeper[T any](ctx context.Context, cfg Config[T]) (*Keeper[T], error) {
 	k := &Keeper[T]{cfg: cfg}
-	if k.cfg.Look == 0 {
-		k.cfg.Look = 5 * time.Second
+	if k.cfg.PollInterval == 0 {
+		k.cfg.PollInterval = 5 * time.Second
 	}
-	if k.cfg.Patience == 0 {
-		k.cfg.Patience = 10 * time.Second
+	if k.cfg.FirstReadTimeout == 0 {
+		k.cfg.FirstReadTimeout = 10 * time.Second
 	}
 	info := stat(cfg.Path)
 	data, err := k.readFirst(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", cfg.What, err)
 	}
-	k.once = info != nil && !info.Mode().IsRegular()
+	k.readOnce = info != nil && !info.Mode().IsRegular()
 	value, err := cfg.Parse(cfg.Path, data)
 	if err != nil {
 		return nil, err
 	}
-	k.tried = data
-	k.put(value, data)
+	k.lastData = data
+	k.putInForce(value, data)
 	return k, nil
 }
 
-// readFirst reads the file, and says so while it waits. A pipe that nobody writes into has it wait for ever, and nothing can
-// end such a read: it is left to itself.
+// readFirst reads the file, and logs that it waits if that takes long. Reading a pipe that nobody writes to never ends and
+// cannot be interrupted, so it runs in a goroutine that may be abandoned.
 func (k *Keeper[T]) readFirst(ctx context.Context) ([]byte, error) {
 	var data []byte
 	var err error
@@ -107,22 +109,22 @@ func (k *Keeper[T]) readFirst(ctx context.Context) ([]byte, error) {
 		defer close(read)
 		data, err = ReadFile(k.cfg.Path)
 	}()
-	waiting, over := time.After(k.cfg.Patience/10), time.After(k.cfg.Patience)
+	slow, timeout := time.After(k.cfg.FirstReadTimeout/10), time.After(k.cfg.FirstReadTimeout)
 	for {
 		select {
 		case <-read:
 			return data, err
-		case <-waiting:
+		case <-slow:
 			k.cfg.Log.Warn("waiting for the file of the "+k.cfg.What, "file", k.cfg.Path)
-		case <-over:
-			return nil, fmt.Errorf("%s has no end after %s; a pipe needs somebody who writes into it, and closes it", k.cfg.Path, k.cfg.Patience)
+		case <-timeout:
+			return nil, fmt.Errorf("%s has no end after %s; a pipe needs somebody who writes into it, and closes it", k.cfg.Path, k.cfg.FirstReadTimeout)
 		case <-ctx.Done():
 			return nil, fmt.Errorf("interrupted: %s has no end yet", k.cfg.Path)
 		}
 	}
 }
 
-// ReadFile reads no more of a file than [Problems.Read] needs to refuse it.
+// ReadFile reads a file, but of one that is too large no more than [Problems.Read] needs to reject it.
 func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -138,10 +140,10 @@ func Hash(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Current gives what is in force.
+// Current returns the content that is in force.
 func (k *Keeper[T]) Current() *T { return k.current.Load().value }
 
-// Report gives the state of the file.
+// Report returns the state of the file.
 func (k *Keeper[T]) Report() Report[T] {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -149,24 +151,23 @@ func (k *Keeper[T]) Report() Report[T] {
 	return Report[T]{Current: c.value, Hash: c.hash, LoadedAt: c.loadedAt, Err: k.lastErr, Failures: k.failures}
 }
 
-// Reload reads the file and puts it in force, all of it or nothing. The same file again changes nothing and is not told
-// of again.
+// Reload reads the file and, if it has no mistakes, puts it in force. An unchanged file is not loaded or logged again.
 func (k *Keeper[T]) Reload() error { return k.reload(false, false) }
 
-// Ask is Reload for somebody who waits for the outcome, as who sends SIGHUP: the log has it whatever it is. The same file is
-// unchanged, or wrong once more, which counts again.
-func (k *Keeper[T]) Ask() error { return k.reload(false, true) }
+// ReloadOnDemand is Reload for somebody who waits for the outcome, for example after SIGHUP: the outcome is logged in any
+// case. An unchanged file is logged as unchanged, or as rejected, which then counts as another failure.
+func (k *Keeper[T]) ReloadOnDemand() error { return k.reload(false, true) }
 
-// Reread is Ask, but the same file counts as another: what it refers to may have changed.
-func (k *Keeper[T]) Reread() error { return k.reload(true, true) }
+// ForceReload is ReloadOnDemand that loads even an unchanged file, because files that it refers to may have changed.
+func (k *Keeper[T]) ForceReload() error { return k.reload(true, true) }
 
-func (k *Keeper[T]) reload(same, asked bool) error {
+func (k *Keeper[T]) reload(force, onDemand bool) error {
 	k.reloading.Lock()
 	defer k.reloading.Unlock()
-	data, err := k.readAgain()
-	if err == nil && !same && k.tried != nil && slices.Equal(data, k.tried) && !k.again() {
-		if asked {
-			k.tellSame()
+	data, err := k.reread()
+	if err == nil && !force && k.lastData != nil && slices.Equal(data, k.lastData) && !k.shouldRetry() {
+		if onDemand {
+			k.logUnchanged()
 		}
 		return k.Report().Err
 	}
@@ -175,29 +176,29 @@ func (k *Keeper[T]) reload(same, asked bool) error {
 	}
 	var value *T
 	if err != nil {
-		k.tried, err = nil, fmt.Errorf("read %s: %w", k.cfg.What, err)
+		k.lastData, err = nil, fmt.Errorf("read %s: %w", k.cfg.What, err)
 	} else {
-		k.tried = data
-		value, err = k.cfg.Parse(k.cfg.Path, data) // may read other files, which may hang as well
+		k.lastData = data
+		value, err = k.cfg.Parse(k.cfg.Path, data) // without k.mu, since it may read other files, which may hang as well
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err != nil {
-		return k.refuse(err, asked)
+		return k.reject(err, onDemand)
 	}
 	k.lastErr = nil
-	k.put(value, data)
+	k.putInForce(value, data)
 	return nil
 }
 
-// again says that a file which was refused may be right by now, as it is.
-func (k *Keeper[T]) again() bool { return k.cfg.Refers && k.Report().Err != nil }
+// shouldRetry tells whether a rejected file may be valid by now although it has not changed.
+func (k *Keeper[T]) shouldRetry() bool { return k.cfg.Refers && k.Report().Err != nil }
 
-// readAgain reads the file, unless it would wait for somebody to write: what is no regular file was read at the start, and
-// says the same for ever, or was put in the place of one, and is refused.
-func (k *Keeper[T]) readAgain() ([]byte, error) {
-	if k.once {
-		return k.tried, nil
+// reread reads the file, unless it is not a regular file, whose read might never end. If it was not regular at the start, its
+// content stays what it was. If it replaced a regular file, reread fails.
+func (k *Keeper[T]) reread() ([]byte, error) {
+	if k.readOnce {
+		return k.lastData, nil
 	}
 	if info := stat(k.cfg.Path); info != nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is no regular file; put one in its place", k.cfg.Path)
@@ -205,9 +206,9 @@ func (k *Keeper[T]) readAgain() ([]byte, error) {
 	return ReadFile(k.cfg.Path)
 }
 
-// put puts a file in force.
-func (k *Keeper[T]) put(value *T, data []byte) {
-	c := &kept[T]{value: value, hash: Hash(data), loadedAt: time.Now()}
+// putInForce makes a file the current one.
+func (k *Keeper[T]) putInForce(value *T, data []byte) {
+	c := &loadedFile[T]{value: value, hash: Hash(data), loadedAt: time.Now()}
 	k.current.Store(c)
 	attributes := []any{"file", k.cfg.Path}
 	if k.cfg.Describe != nil {
@@ -216,20 +217,21 @@ func (k *Keeper[T]) put(value *T, data []byte) {
 	k.cfg.Log.Info(k.cfg.What+" loaded", append(attributes, "hash", c.hash)...)
 }
 
-// tellSame tells of a file that is as it was when it was read last.
-func (k *Keeper[T]) tellSame() {
+// logUnchanged logs that the file is as it was when it was last read.
+func (k *Keeper[T]) logUnchanged() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.lastErr != nil {
-		_ = k.refuse(k.lastErr, true)
+		_ = k.reject(k.lastErr, true)
 		return
 	}
 	k.cfg.Log.Info(k.cfg.What+" unchanged", "file", k.cfg.Path, "hash", k.current.Load().hash)
 }
 
-// refuse keeps the last good file. The same mistake as before is told of again when somebody asked.
-func (k *Keeper[T]) refuse(err error, asked bool) error {
-	if asked || k.lastErr == nil || k.lastErr.Error() != err.Error() {
+// reject records and logs that the file is not put in force. The same error as before counts again only on demand. The caller
+// holds k.mu.
+func (k *Keeper[T]) reject(err error, onDemand bool) error {
+	if onDemand || k.lastErr == nil || k.lastErr.Error() != err.Error() {
 		k.failures++
 		k.cfg.Log.Error(k.cfg.What+" not loaded: those from before stay in force", "file", k.cfg.Path,
 			"hash", k.current.Load().hash, "error", err)
@@ -239,32 +241,33 @@ func (k *Keeper[T]) refuse(err error, asked bool) error {
 }
 
 const (
-	// settle is how long a folder has to be still before the file is read: whoever writes it may write in pieces, and
-	// the first half of a file may be a file that is right.
-	settle = 100 * time.Millisecond
-	// longest is how long that is waited for: a folder in which others write all the time is never still.
-	longest = time.Second
+	// quietPeriod is how long no event may come from a folder before the file is read. The file may be written in pieces,
+	// and its first half may be a valid file.
+	quietPeriod = 100 * time.Millisecond
+	// maxQuietWait is how long to wait for a quiet period. A folder in which others write all the time never has one.
+	maxQuietWait = time.Second
 )
 
-// stillness tells when a folder was still for long enough.
-type stillness struct{ first time.Time }
+// debounce delays reading until a quiet period. first is when the first event came; zero before it.
+type debounce struct{ first time.Time }
 
-// wait is how long to wait from an event on.
-func (s *stillness) wait(now time.Time) time.Duration {
-	if s.first.IsZero() {
-		s.first = now
+// wait returns how long to wait after an event.
+func (d *debounce) wait(now time.Time) time.Duration {
+	if d.first.IsZero() {
+		d.first = now
 	}
-	return max(0, min(settle, s.first.Add(longest).Sub(now)))
+	return max(0, min(quietPeriod, d.first.Add(maxQuietWait).Sub(now)))
 }
 
-// Watch reloads on every change in the folder of the file, and in the one that it leads to where it is a link, until ctx
-// ends. Watching folders instead of the file sees editors that replace it, and Kubernetes, which swaps a link to a
-// folder. While a folder is missing nothing tells when it is there, so it is looked for; and nothing tells when a folder
-// further up becomes another one, so from time to time it is looked whether the path leads to what it did.
+// Watch reloads the file when it changes, until ctx ends. ended is closed after that.
 //
-// What was no regular file at the start is not watched. ended is closed when it has ended.
+// It watches the folder of the file and, if the file is a symbolic link, the folder of the target. Unlike a watch of the file
+// itself, that also notices editors that replace the file, and Kubernetes, which swaps a link to a folder. The file system
+// does not report that a missing folder was created or that a folder further up was replaced, so Watch also polls.
+//
+// A file that was not a regular file at the start is not watched.
 func (k *Keeper[T]) Watch(ctx context.Context) (ended <-chan struct{}, err error) {
-	if k.once {
+	if k.readOnce {
 		k.cfg.Log.Info("the file of the "+k.cfg.What+" is no regular file: it was read once, and is not followed", "file", k.cfg.Path)
 		none := make(chan struct{})
 		close(none)
@@ -288,11 +291,11 @@ func (k *Keeper[T]) Watch(ctx context.Context) (ended <-chan struct{}, err error
 
 func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 	defer w.Close()
-	look := time.NewTicker(k.cfg.Look)
-	defer look.Stop()
-	due := time.After(0) // what changed before the watch began
-	var still stillness
-	var read os.FileInfo
+	poll := time.NewTicker(k.cfg.PollInterval)
+	defer poll.Stop()
+	due := time.After(0) // when to read; at once, because the file may have changed before the watch began
+	var events debounce
+	var lastRead os.FileInfo
 	for {
 		select {
 		case <-ctx.Done():
@@ -301,45 +304,45 @@ func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 			if !ok {
 				return
 			}
-			due = time.After(still.wait(time.Now()))
+			due = time.After(events.wait(time.Now()))
 		case err, ok := <-w.Errors:
 			if !ok {
 				return
 			}
 			k.cfg.Log.Warn("watch the file of the "+k.cfg.What+"; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
 			if errors.Is(err, fsnotify.ErrEventOverflow) {
-				due = time.After(settle)
+				due = time.After(quietPeriod)
 			}
-		case <-look.C:
+		case <-poll.C:
 			if due != nil {
 				continue
 			}
-			if same(read, stat(k.cfg.Path)) {
-				if k.again() {
-					_ = k.Reload() // logged where it fails otherwise than before
+			if sameFile(lastRead, stat(k.cfg.Path)) {
+				if k.shouldRetry() {
+					_ = k.Reload() // logged if the error is another than before
 				}
 				continue
 			}
 			for _, folder := range w.WatchList() {
-				_ = w.Remove(folder) // of its name there may be another one now
+				_ = w.Remove(folder) // another folder may have its name now
 			}
-			due = time.After(still.wait(time.Now()))
+			due = time.After(events.wait(time.Now()))
 		case <-due:
-			due, still = nil, stillness{}
-			read = stat(k.cfg.Path)
+			due, events = nil, debounce{}
+			lastRead = stat(k.cfg.Path)
 			missing, err := k.watchFolders(w)
 			if err != nil {
 				k.cfg.Log.Warn("watch the file of the "+k.cfg.What+"; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
 			}
 			if missing {
-				due = time.After(longest)
+				due = time.After(maxQuietWait)
 			}
-			_ = k.Reload() // logged; behind the watch, so that no change falls between the two
+			_ = k.Reload() // after watchFolders, so that no change in between is missed; an error is logged
 		}
 	}
 }
 
-// stat gives nil where there is no file.
+// stat returns nil if there is no file.
 func stat(path string) os.FileInfo {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -348,16 +351,16 @@ func stat(path string) os.FileInfo {
 	return info
 }
 
-// same tells whether a file was not touched, by what tells of it.
-func same(a, b os.FileInfo) bool {
+// sameFile tells whether a file is unchanged, by its identity, modification time and size.
+func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
 	}
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// watchFolders adds the folder of the file and that of what it leads to, and drops the others. missing says that the file
-// is not there, or a folder on the way to it.
+// watchFolders makes w watch the folder of the file and that of its target, and no others. missing says that the file or a
+// folder does not exist.
 func (k *Keeper[T]) watchFolders(w *fsnotify.Watcher) (missing bool, err error) {
 	folders := []string{filepath.Dir(k.cfg.Path)}
 	real, err := filepath.EvalSymlinks(k.cfg.Path)
@@ -367,7 +370,7 @@ func (k *Keeper[T]) watchFolders(w *fsnotify.Watcher) (missing bool, err error) 
 	missing = os.IsNotExist(err)
 	for _, folder := range w.WatchList() {
 		if !slices.Contains(folders, folder) {
-			_ = w.Remove(folder) // may be gone
+			_ = w.Remove(folder) // fails if the folder is gone
 		}
 	}
 	for _, folder := range folders {

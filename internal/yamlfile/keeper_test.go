@@ -83,7 +83,7 @@ func TestTheLastGoodFileStays(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	same := k.Report()
-	if err := k.Reread(); err != nil || k.Report().Current == same.Current || k.Report().Hash != same.Hash {
+	if err := k.ForceReload(); err != nil || k.Report().Current == same.Current || k.Report().Hash != same.Hash {
 		t.Errorf("%+v, %v: the same file is not read again when that is asked for", k.Report(), err)
 	}
 	write(t, path, []byte("a: ["))
@@ -101,7 +101,7 @@ func TestAFileThatWasRefusedIsTriedAgain(t *testing.T) {
 	path, other := filepath.Join(t.TempDir(), "p.yaml"), filepath.Join(t.TempDir(), "other")
 	write(t, path, version(1))
 	tried := make(chan struct{}, 1000)
-	k, err := NewKeeper(t.Context(), Config[pair]{Path: path, What: "pairs", Log: slog.New(slog.DiscardHandler), Look: 10 * time.Millisecond,
+	k, err := NewKeeper(t.Context(), Config[pair]{Path: path, What: "pairs", Log: slog.New(slog.DiscardHandler), PollInterval: 10 * time.Millisecond,
 		Refers: true, Reloaded: func() { tried <- struct{}{} },
 		Parse: func(name string, data []byte) (*pair, error) {
 			v, err := parsePair(name, data)
@@ -216,7 +216,7 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Fatal("the pipe is watched")
 	}
-	for what, again := range map[string]func() error{"Reload": k.Reload, "Reread": k.Reread} {
+	for what, again := range map[string]func() error{"Reload": k.Reload, "ForceReload": k.ForceReload} {
 		if err := again(); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -238,7 +238,7 @@ func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
 	}
 	var log strings.Builder
 	_, err := NewKeeper(t.Context(), Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.NewTextHandler(&log, nil)),
-		Patience: 20 * time.Millisecond})
+		FirstReadTimeout: 20 * time.Millisecond})
 	if err == nil || !strings.Contains(err.Error(), path+" has no end after 20ms") {
 		t.Error(err)
 	}
@@ -247,7 +247,7 @@ func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	_, err = NewKeeper(ctx, Config[pair]{Path: path, What: "pairs", Parse: parsePair, Patience: time.Hour})
+	_, err = NewKeeper(ctx, Config[pair]{Path: path, What: "pairs", Parse: parsePair, FirstReadTimeout: time.Hour})
 	if err == nil || !strings.Contains(err.Error(), "interrupted: "+path) {
 		t.Error(err)
 	}
@@ -415,7 +415,7 @@ func TestAFolderFurtherUpIsSwapped(t *testing.T) {
 			swap(1)
 			path := filepath.Join(current, "conf", "p.yaml")
 			k, reloaded := keep(t, path)
-			k.cfg.Look = time.Second
+			k.cfg.PollInterval = time.Second
 			if _, err := k.Watch(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -486,13 +486,13 @@ func TestNoRequestSeesHalfAFile(t *testing.T) {
 
 func TestAFileThatIsWrittenInPiecesIsReadWhenTheFolderIsStill(t *testing.T) {
 	t.Parallel()
-	var s stillness
+	var d debounce
 	begin := time.Now()
 	for _, c := range []struct{ event, want time.Duration }{
-		{0, settle}, {90 * time.Millisecond, settle}, {180 * time.Millisecond, settle}, // each piece is waited for
-		{longest - 30*time.Millisecond, 30 * time.Millisecond}, {longest + time.Millisecond, 0}, // though not for ever
+		{0, quietPeriod}, {90 * time.Millisecond, quietPeriod}, {180 * time.Millisecond, quietPeriod}, // each piece delays it
+		{maxQuietWait - 30*time.Millisecond, 30 * time.Millisecond}, {maxQuietWait + time.Millisecond, 0}, // but not for ever
 	} {
-		if got := s.wait(begin.Add(c.event)); got != c.want {
+		if got := d.wait(begin.Add(c.event)); got != c.want {
 			t.Errorf("%s after the first event: wait %s, want %s", c.event, got, c.want)
 		}
 	}

@@ -14,15 +14,15 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// Error lists the mistakes of a file, in order of lines.
+// Error lists the mistakes of a file, in the order of their lines.
 type Error struct {
 	File     string
 	Problems []Problem
-	// More says that there are others beside.
+	// More says that there are more mistakes than listed.
 	More bool
 }
 
-// Error gives one mistake a line: file:line: path: what; the fix.
+// Error returns one line for each mistake: "file:line: path: what is wrong; how to correct it".
 func (e *Error) Error() string {
 	var b strings.Builder
 	for i, p := range e.Problems {
@@ -41,39 +41,39 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// maxProblems bounds what is told of one file.
+// maxProblems is how many mistakes of one file are listed.
 const maxProblems = 100
 
-// Problems reads a file and gathers its mistakes; lines knows where each path stands.
+// Problems reads a file and collects its mistakes.
 type Problems struct {
 	format Format
-	lines  map[string]int
+	lines  map[string]int // the line of each path in the file
 	list   []Problem
-	// more says that there were mistakes beyond the list.
-	more bool
+	more   bool // there were mistakes beyond maxProblems
 	// reported are the paths that have a problem. Another one at or below such a path mostly follows from it.
 	reported map[string]bool
 }
 
-// New begins a file.
+// New returns a Problems to read one file with.
 func New(f Format) *Problems {
 	return &Problems{format: f, lines: map[string]int{"": 1}, reported: map[string]bool{}}
 }
 
-// Format is what the messages say of a kind of file.
+// Format adapts the messages to a kind of file.
 type Format struct {
-	// Name is what it is called, such as "policy file", and Want the field that it begins with.
+	// Name is what such a file is called, such as "policy file". Want is the field that it has to begin with.
 	Name, Want string
-	// Shorten says what to do about one that is too long.
+	// Shorten says what to do about a file that is too long.
 	Shorten string
-	// Private keeps texts out of the messages where they stand in the place of something else, and names that are none of a field:
-	// they may be secret.
+	// Private keeps out of the messages what may be a secret: texts in the place of other values, and names that do not look
+	// like fields.
 	Private bool
-	// Durations are the names of fields that hold one.
+	// Durations are the names of the fields that are durations.
 	Durations []string
 }
 
-func (f *Format) second() string {
+// secondDocument is the message about a file with more than one YAML document.
+func (f *Format) secondDocument() string {
 	return "a second YAML document; " + article(f.Name) + " is one: remove the ---"
 }
 
@@ -84,7 +84,7 @@ func article(name string) string {
 	return "a " + name
 }
 
-// Add tells a mistake at a path; of several at one path the first counts.
+// Add reports a mistake at a path. Further mistakes at the same path are ignored.
 func (p *Problems) Add(path, format string, args ...any) {
 	if p.reported[path] {
 		return
@@ -97,7 +97,7 @@ func (p *Problems) Add(path, format string, args ...any) {
 	p.list = append(p.list, Problem{Line: p.line(path), Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// Given tells whether the file has the path.
+// Given tells whether the path exists in the file.
 func (p *Problems) Given(path string) bool { _, ok := p.lines[path]; return ok }
 
 // LocateAt makes problems of a path that the file does not have appear at the line of another one.
@@ -106,10 +106,10 @@ func (p *Problems) LocateAt(path, other string) { p.lines[path] = p.line(other) 
 // Reported tells whether a problem was reported at exactly this path.
 func (p *Problems) Reported(path string) bool { return p.reported[path] }
 
-// Any tells whether anything is wrong.
+// Any tells whether any mistake was reported.
 func (p *Problems) Any() bool { return len(p.list) > 0 }
 
-// line is where the path stands, or else what holds it.
+// line returns the line of a path or, if the file does not have the path, that of its nearest parent.
 func (p *Problems) line(path string) int {
 	for {
 		if n, ok := p.lines[path]; ok {
@@ -119,7 +119,7 @@ func (p *Problems) line(path string) int {
 	}
 }
 
-// parent cuts the last step off a path such as a.b[2]["x.y"].
+// parent removes the last step of a path such as a.b[2]["x.y"].
 func parent(path string) string {
 	if strings.HasSuffix(path, `"]`) {
 		return path[:max(0, strings.LastIndex(path, `["`))]
@@ -127,7 +127,7 @@ func parent(path string) string {
 	return path[:max(0, strings.LastIndexAny(path, ".["))]
 }
 
-// Has tells whether something at or below the path is wrong.
+// Has tells whether a mistake was reported at or below the path.
 func (p *Problems) Has(path string) bool {
 	for reported := range p.reported {
 		if rest, below := strings.CutPrefix(reported, path); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
@@ -137,7 +137,7 @@ func (p *Problems) Has(path string) bool {
 	return false
 }
 
-// Err gives the error of a file; nil when nothing is wrong.
+// Err returns the mistakes as an *[Error]; nil if there are none.
 func (p *Problems) Err(file string) error {
 	if len(p.list) == 0 {
 		return nil
@@ -146,16 +146,16 @@ func (p *Problems) Err(file string) error {
 	return &Error{File: file, Problems: p.list, More: p.more}
 }
 
-// Quote shows text of the file in a message.
+// Quote quotes a text of the file for a message, and shortens it.
 func Quote(s string) string {
-	const most = 64
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
+	const maxBytes = 64
+	if len(s) > maxBytes {
+		s = strings.ToValidUTF8(s[:maxBytes], "") + "…"
 	}
 	return fmt.Sprintf("%q", s)
 }
 
-// DidYouMean names the known word nearest to one, if one is near.
+// DidYouMean suggests the known word that is most similar to word. It returns "" if none is similar.
 func DidYouMean(word string, known []string) string {
 	best, least := "", 1+len(word)/3
 	for _, k := range known {
@@ -169,7 +169,7 @@ func DidYouMean(word string, known []string) string {
 	return fmt.Sprintf(" (did you mean %q?)", best)
 }
 
-// distance is Levenshtein's, of short words; 99 for long ones.
+// distance is the Levenshtein distance of two short words; 99 for long ones.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return 99

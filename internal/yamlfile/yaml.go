@@ -18,13 +18,13 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// The YAML is parsed by a library and then read from its tree into Go types, instead of being unmarshalled:
-// that way all mistakes are found, not the first, and the checks that follow know the line of every value.
+// A library parses the YAML into a tree, and this file reads the tree into Go types. Unmarshalling with the library would
+// report only the first mistake, and the checks that follow would not know the lines of the values.
 
-// parseYAML gives the tree of the only document; nil after a mistake.
+// parseYAML returns the tree of the only document; nil if it reported a mistake.
 func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 	defer func() {
-		if v := recover(); v != nil { // a file that breaks the library must not take a worker with it
+		if v := recover(); v != nil { // a file that makes the library panic must not crash the worker
 			root = nil
 			p.Add("", "the YAML cannot be read: %v", v)
 		}
@@ -33,28 +33,28 @@ func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 		p.Add("", "the file is in UTF-16; save it as UTF-8")
 		return nil
 	}
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark; to the library it is part of the first name
-	// All ends of lines as one: to the library those of Windows are two in places, and a part of texts in others.
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark, which the library would take for a part of the first name
+	// Normalize line ends: the library counts \r\n as two in some places, and keeps \r in texts in others.
 	data = bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n")), []byte("\r"), []byte("\n"))
-	if !p.isUTF8(data) || !p.boundYAML(data) {
+	if !p.checkUTF8(data) || !p.checkLines(data) {
 		return nil
 	}
 	tokens := lexer.Tokenize(string(data))
-	if !p.boundTokens(tokens) {
+	if !p.checkTokens(tokens) {
 		return nil
 	}
 	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		p.syntax(err)
+		p.addSyntaxError(err)
 		return nil
 	}
 	for _, d := range f.Docs {
-		if d.Body == nil || d.Body.Type() == ast.DirectiveType { // such as %YAML 1.2, to the library a document
+		if d.Body == nil || d.Body.Type() == ast.DirectiveType { // a directive such as %YAML 1.2 counts as a document
 			continue
 		}
 		if root != nil {
 			p.lines["document"] = d.Body.GetToken().Position.Line
-			p.Add("document", "%s", p.format.second())
+			p.Add("document", "%s", p.format.secondDocument())
 			return nil
 		}
 		root = d.Body
@@ -65,14 +65,15 @@ func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 	return root
 }
 
-// isUTF16 knows UTF-16, as editors on Windows and redirections of PowerShell write it, by its byte order mark, or by the zero in
-// one of the bytes of its first character.
+// isUTF16 detects UTF-16, which editors on Windows and redirections in PowerShell write, by its byte order mark or by a zero
+// in one of the first two bytes.
 func isUTF16(data []byte) bool {
 	return bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) ||
 		len(data) > 1 && (data[0] == 0) != (data[1] == 0)
 }
 
-func (p *Problems) syntax(err error) {
+// addSyntaxError reports an error of the parser.
+func (p *Problems) addSyntaxError(err error) {
 	message := "invalid YAML: " + strings.Split(err.Error(), "\n")[0]
 	var ye yaml.Error
 	if errors.As(err, &ye) {
@@ -82,18 +83,19 @@ func (p *Problems) syntax(err error) {
 		}
 	}
 	if p.format.Private {
-		message, _, _ = strings.Cut(message, `: "`) // behind which the library shows the text
+		message, _, _ = strings.Cut(message, `: "`) // after which the library shows the text
 	}
 	p.Add("", "%s%s", message, hint(message))
 }
 
-// Reader is a type that is read in a way of its own. What it cannot be, it adds to the problems.
+// Reader is a type that reads itself from a node. It reports mistakes to p.
 type Reader interface {
 	ReadYAML(p *Problems, n ast.Node, path string)
 }
 
-// Read reads a file into v, a pointer to a struct, by the names of its json tags: structs, maps of text, slices, pointers,
-// texts, int64, float64, bool, and what is a [Reader]. It is false when there is nothing to check further.
+// Read reads a file into v, a pointer to a struct. Fields are named by their json tags, and may be structs, maps with text
+// keys, slices, pointers, strings, int64, float64, bool, or a [Reader]. Read returns false if nothing could be read, so that
+// there is nothing to check further.
 func (p *Problems) Read(data []byte, v any) bool {
 	if len(data) > MaxFileBytes {
 		p.Add("", "the file has more than %d bytes; %s", MaxFileBytes, p.format.Shorten)
@@ -107,7 +109,7 @@ func (p *Problems) Read(data []byte, v any) bool {
 	return true
 }
 
-// read reads a node into v, whose type says what it may be.
+// read reads a node into v, and reports nodes that no field may have.
 func (p *Problems) read(n ast.Node, v reflect.Value, path string) {
 	if t := n.GetToken(); p.lines[path] == 0 && t != nil && t.Position != nil {
 		p.lines[path] = t.Position.Line
@@ -131,11 +133,11 @@ func (p *Problems) readInto(n ast.Node, v reflect.Value, path string) {
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		p.object(n, v, path)
+		p.readStruct(n, v, path)
 	case reflect.Map:
-		p.dictionary(n, v, path)
+		p.readMap(n, v, path)
 	case reflect.Slice:
-		p.sequence(n, v, path)
+		p.readSlice(n, v, path)
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		p.readInto(n, v.Elem(), path)
@@ -144,17 +146,17 @@ func (p *Problems) readInto(n ast.Node, v reflect.Value, path string) {
 	case reflect.Int64:
 		v.SetInt(p.Integer(n, path, "a whole number"))
 	case reflect.Float64:
-		v.SetFloat(p.number(n, path))
+		v.SetFloat(p.float(n, path))
 	case reflect.Bool:
 		v.SetBool(p.boolean(n, path))
 	}
 }
 
-// object reads a mapping whose names are fields.
-func (p *Problems) object(n ast.Node, v reflect.Value, path string) {
+// readStruct reads a mapping whose names are fields.
+func (p *Problems) readStruct(n ast.Node, v reflect.Value, path string) {
 	fields := map[string]reflect.Value{}
 	names := gatherFields(v, fields, nil)
-	p.members(n, path, fmt.Sprintf("a mapping with %s", strings.Join(names, ", ")), func(name string, value ast.Node, at string) {
+	p.eachMember(n, path, fmt.Sprintf("a mapping with %s", strings.Join(names, ", ")), func(name string, value ast.Node, at string) {
 		field, ok := fields[name]
 		if !ok {
 			p.Add(at, "unknown field%s%s; want one of %s", p.shownName(" ", name), DidYouMean(name, names), strings.Join(names, ", "))
@@ -164,7 +166,7 @@ func (p *Problems) object(n ast.Node, v reflect.Value, path string) {
 	})
 }
 
-// gatherFields finds the fields of a struct by name, those of embedded ones too.
+// gatherFields collects the fields of a struct and of embedded structs by name.
 func gatherFields(v reflect.Value, fields map[string]reflect.Value, names []string) []string {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -179,10 +181,10 @@ func gatherFields(v reflect.Value, fields map[string]reflect.Value, names []stri
 	return names
 }
 
-// dictionary reads a mapping whose names are free.
-func (p *Problems) dictionary(n ast.Node, v reflect.Value, path string) {
+// readMap reads a mapping with arbitrary names.
+func (p *Problems) readMap(n ast.Node, v reflect.Value, path string) {
 	v.Set(reflect.MakeMap(v.Type()))
-	p.members(n, path, "a mapping", func(name string, value ast.Node, at string) {
+	p.eachMember(n, path, "a mapping", func(name string, value ast.Node, at string) {
 		elem := reflect.New(v.Type().Elem()).Elem()
 		p.read(value, elem, at)
 		v.SetMapIndex(reflect.ValueOf(name), elem)
@@ -192,8 +194,8 @@ func (p *Problems) dictionary(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
-// members calls member for each name of a mapping.
-func (p *Problems) members(n ast.Node, path, want string, member func(name string, value ast.Node, at string)) {
+// eachMember calls member for each name of a mapping. want describes the mapping in a mistake.
+func (p *Problems) eachMember(n ast.Node, path, want string, member func(name string, value ast.Node, at string)) {
 	var values []*ast.MappingValueNode
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -208,12 +210,12 @@ func (p *Problems) members(n ast.Node, path, want string, member func(name strin
 	for _, m := range values {
 		key, ok := m.Key.(*ast.StringNode)
 		if !ok {
-			at := p.join(path, m.Key.String())
+			at := p.memberPath(path, m.Key.String())
 			p.lines[at] = m.Key.GetToken().Position.Line
-			p.Add(at, "%s", p.badName(m.Key))
+			p.Add(at, "%s", p.badNameMessage(m.Key))
 			continue
 		}
-		at := p.join(path, key.Value)
+		at := p.memberPath(path, key.Value)
 		p.lines[at] = key.GetToken().Position.Line
 		if seen[key.Value] {
 			p.Add(at, "is given twice; remove one")
@@ -224,8 +226,8 @@ func (p *Problems) members(n ast.Node, path, want string, member func(name strin
 	}
 }
 
-// badName tells of a name that is no plain text.
-func (p *Problems) badName(n ast.MapKeyNode) string {
+// badNameMessage is the message about a name that is not plain text.
+func (p *Problems) badNameMessage(n ast.MapKeyNode) string {
 	switch n.(type) {
 	case *ast.MergeKeyNode:
 		return "<< (merge) is not taken; write the fields out"
@@ -236,32 +238,35 @@ func (p *Problems) badName(n ast.MapKeyNode) string {
 	}
 }
 
-// fieldLike is what names of fields are made of, also mistaken ones, and secrets hardly.
+// fieldLike matches names of fields, even misspelled ones, but hardly any secret.
 var fieldLike = regexp.MustCompile(`^[A-Za-z_-]{1,32}$`)
 
-// hides says of a name that it may be a secret which slipped into its place, as a URL does that is written where a mapping belongs.
-func (p *Problems) hides(name string) bool { return p.format.Private && !fieldLike.MatchString(name) }
+// mayBeSecret tells whether a name may be a secret in the wrong place, such as a URL where a mapping belongs.
+func (p *Problems) mayBeSecret(name string) bool {
+	return p.format.Private && !fieldLike.MatchString(name)
+}
 
+// shownName quotes a name after some text. It returns "" if the name may be a secret.
 func (p *Problems) shownName(before, name string) string {
-	if p.hides(name) {
+	if p.mayBeSecret(name) {
 		return ""
 	}
 	return before + Quote(name)
 }
 
-// join is [Join] for a name of the file.
-func (p *Problems) join(path, name string) string {
-	if !p.hides(name) {
+// memberPath is [Join], but hides a name that may be a secret.
+func (p *Problems) memberPath(path, name string) string {
+	if !p.mayBeSecret(name) {
 		return Join(path, name)
 	}
-	for n := 1; ; n++ { // each has a path of its own, or one would keep the others from being told of
+	for n := 1; ; n++ { // each hidden name gets a path of its own, because only one mistake per path is reported
 		if at := Join(path, strings.Repeat(hidden, n)); !p.Given(at) {
 			return at
 		}
 	}
 }
 
-// hidden stands in a path for a name that is not shown.
+// hidden replaces a hidden name in a path.
 const hidden = "…"
 
 var plainStep = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
@@ -278,10 +283,10 @@ func Join(path, name string) string {
 	}
 }
 
-// Index adds a place in a list to a path.
+// Index adds an index of a list to a path.
 func Index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-func (p *Problems) sequence(n ast.Node, v reflect.Value, path string) {
+func (p *Problems) readSlice(n ast.Node, v reflect.Value, path string) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
 		p.Add(path, "must be a list; got %s", p.Kind(n))
@@ -296,21 +301,21 @@ func (p *Problems) sequence(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
-// OneOrMany reads a list, or one value as a list of it, into a pointer to a slice.
+// OneOrMany reads a list, or a single value as a list of one, into list, a pointer to a slice.
 func (p *Problems) OneOrMany(n ast.Node, list any, path string) {
 	v := reflect.ValueOf(list).Elem()
 	if _, ok := n.(*ast.SequenceNode); ok {
-		p.sequence(n, v, path)
+		p.readSlice(n, v, path)
 		return
 	}
 	v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 	p.readInto(n, v.Index(0), path)
 }
 
-// Text reads a line of text.
+// Text reads a text on one line.
 func (p *Problems) Text(n ast.Node, path string) string { return p.text(n, path, "") }
 
-// Lines reads text that may have several lines.
+// Lines reads a text that may have several lines.
 func (p *Problems) Lines(n ast.Node, path string) string { return p.text(n, path, "\n") }
 
 func (p *Problems) text(n ast.Node, path, allowed string) string {
@@ -340,25 +345,26 @@ func (p *Problems) text(n ast.Node, path, allowed string) string {
 	return s
 }
 
-// unquoted tells of text that stands there as something else.
+// unquoted reports a number or bool in the place of a text.
 func (p *Problems) unquoted(n ast.Node, path string) string {
-	if p.isDuration(path) { // in quotes it would be the next mistake
+	if p.isDuration(path) { // quoting it would not help, because a duration needs a unit
 		p.Add(path, "%swant a number with a unit, such as 60s", p.shown("", n.String(), " has no unit; "))
 		return ""
 	}
-	p.Add(path, "must be text; quote it%s", p.shown(": ", n.String()))
+	p.Add(path, "must be text; quote it%s", p.shown(": ", n.String(), ""))
 	return ""
 }
 
-// shown gives a text in quotes between others, and nothing where it may be secret.
-func (p *Problems) shown(before, text string, behind ...string) string {
+// shown quotes a text between two others. It returns "" if the text may be a secret.
+func (p *Problems) shown(before, text, after string) string {
 	if p.format.Private {
 		return ""
 	}
-	return before + Quote(text) + strings.Join(behind, "")
+	return before + Quote(text) + after
 }
 
-// Integer reads a whole number in decimal; YAML's other ways to write one (0x10, 010, 1_000) are mistaken too easily.
+// Integer reads a whole number in decimal. YAML's other notations (0x10, 010, 1_000) are rejected, because they are easily
+// misread.
 func (p *Problems) Integer(n ast.Node, path, want string) int64 {
 	text := n.GetToken().Value
 	if _, ok := n.(*ast.IntegerNode); ok || isPlain(n) && digits.MatchString(text) {
@@ -373,15 +379,16 @@ func (p *Problems) Integer(n ast.Node, path, want string) int64 {
 }
 
 var (
-	// numeric is a number, also such as the library takes for text when it stands without quotes: 1e-05, and one of 20 digits.
+	// numeric matches numbers, even those that the library takes for texts when they are not quoted, such as 1e-05 and
+	// numbers of 20 digits.
 	numeric = regexp.MustCompile(`^[-+]?\d+(\.\d*)?([eE][-+]?\d+)?$`)
-	// digits are a whole number, of whatever size.
+	// digits matches whole numbers of any size.
 	digits = regexp.MustCompile(`^[-+]?\d+$`)
-	// plainNumber is a number in the forms that nobody mistakes, as [Problems.Integer] has them.
+	// plainNumber matches numbers in decimal notation, without the forms that [Problems.Integer] rejects.
 	plainNumber = regexp.MustCompile(`^-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?$`)
 )
 
-// isPlain tells of a number, and of text without quotes.
+// isPlain tells whether a node is a number or an unquoted text.
 func isPlain(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.IntegerNode, *ast.FloatNode:
@@ -392,7 +399,7 @@ func isPlain(n ast.Node) bool {
 	return false
 }
 
-func (p *Problems) number(n ast.Node, path string) float64 {
+func (p *Problems) float(n ast.Node, path string) float64 {
 	if text := n.GetToken().Value; isPlain(n) && plainNumber.MatchString(text) {
 		if v, err := strconv.ParseFloat(text, 64); err == nil {
 			return v
@@ -410,7 +417,7 @@ func (p *Problems) boolean(n ast.Node, path string) bool {
 	return false
 }
 
-// Kind says what a node is, and shows it where it is short.
+// Kind describes a node in a message. It shows short values, unless they may be secrets.
 func (p *Problems) Kind(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
