@@ -25,7 +25,7 @@ func (s *Service) verify(m micro.Request) {
 		return
 	}
 	// A cached key needs no goroutine.
-	if k, code, ok := s.cfg.Keys.Recall(q.APIKey); ok {
+	if k, code, ok := s.cfg.Keys.VerifyCached(q.APIKey); ok {
 		s.begin()
 		s.verified(m.Reply(), q, &k, code)
 		return

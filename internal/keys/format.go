@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// A key reads prefix_id_secret_checksum. The prefix lets a scanner of leaked secrets know it for what it is, and the
-// checksum, CRC-32 of all before it, lets a scanner or a worker refuse what was mistyped or made up without asking.
-// It guards against no attacker: anybody can compute it. Base 62 has no character that ends a word, so that a double
-// click selects all of it.
+// A key has the form prefix_id_secret_checksum. The prefix lets scanners for leaked secrets recognize it. The checksum, a
+// CRC-32 of everything before it, lets a scanner or a worker reject a mistyped or invented key without a lookup. It is no
+// protection against attackers, who can compute it as well. Base 62 has only word characters, so that a double click
+// selects the whole key.
 const (
 	alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 	idLength = 8
-	// 27 characters of base 62 hold 160.7 bits.
+	// 27 characters of base 62 have 160.7 bits.
 	secretLength   = 27
 	checksumLength = 6
 
@@ -29,7 +29,7 @@ const DefaultPrefix = "lim"
 
 var prefixPattern = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 
-// CheckPrefix holds that keys may begin with a prefix, as [Config] says.
+// CheckPrefix validates the prefix of keys. See [Config].
 func CheckPrefix(prefix string) error {
 	if len(prefix) > maxPrefixLength || !prefixPattern.MatchString(prefix) {
 		return fmt.Errorf("key prefix %.32q: want 1 to %d lower case letters and digits, in words joined by underscores, such as %s or acme_live",
@@ -38,15 +38,15 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// generate makes a key.
+// generate returns a new random key and its id.
 func generate(prefix string) (text, id string) {
 	id = random(idLength)
 	body := prefix + "_" + id + "_" + random(secretLength)
 	return body + "_" + checksum(body), id
 }
 
-// parse gives the id of a text that has the form of a key, whatever its prefix: keys stay valid when the setting
-// changes. What no key can be never reaches the store, which may not even take it for a text.
+// parse returns the id of a text that has the form of a key. Any valid prefix is accepted, so that keys stay valid if the
+// configured prefix changes. A text that cannot be a key never reaches the store, which might not even accept it as text.
 func parse(text string) (id string, ok bool) {
 	cut := len(text) - tailLength
 	if cut < 1 || cut > maxPrefixLength || CheckPrefix(text[:cut]) != nil {
@@ -78,8 +78,8 @@ func checksum(body string) string {
 	return string(digits[:])
 }
 
-// random draws n characters. Bytes from 248 on are drawn again, because 256 is no multiple of 62 and the first
-// characters would come more often.
+// random returns n random characters. Bytes of 248 and above are skipped: 256 is not a multiple of 62, so otherwise the first
+// characters of the alphabet would be more likely.
 func random(n int) string {
 	out := make([]byte, 0, n)
 	buf := make([]byte, 2*n)

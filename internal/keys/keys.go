@@ -1,7 +1,7 @@
 // Package keys issues API keys and verifies them.
 //
-// A key is random text that is shown once, when it is made; what is kept is its SHA-256 and what it stands for: a
-// user, a tier, attributes. A fast hash is enough, because nobody can try 2^160 secrets; slow ones are for passwords,
+// An API key is random text that is shown once, when it is created. The store has its SHA-256 and what it stands for: a
+// user, a tier and attributes. A fast hash suffices, because nobody can try 2^160 secrets. Slow hashes are for passwords,
 // which people choose.
 //
 // The package knows nothing of limits, of the wire, or of SQL.
@@ -12,35 +12,35 @@ import (
 	"errors"
 )
 
-// Key is what is kept of an API key. Times are Unix milliseconds, 0 for never.
+// Key is a stored API key, without its secret. Times are Unix milliseconds, 0 for never.
 type Key struct {
-	// ID is the public part of the key, by which it is found and administered.
+	// ID is the public part of the key, which identifies it.
 	ID string
 	// Hash is the SHA-256 of the whole key.
 	Hash [32]byte
-	// Name is for people.
+	// Name is a label for people.
 	Name string
-	// User, Tier and Attributes are what a request with the key is limited by.
+	// User, Tier and Attributes determine the limits of requests with the key.
 	User, Tier string
 	Attributes map[string]string
 
 	CreatedAt, ExpiresAt, RevokedAt int64
 }
 
-// Code says why a key is refused; it is empty for one that is valid.
+// Code says why a key is not valid. It is empty for a valid key.
 type Code string
 
 // The codes.
 const (
 	Valid Code = ""
-	// Unknown is a text that is no key, or a key that was never made here.
+	// Unknown is a text that is not a key, or a key that this service did not create.
 	Unknown Code = "unknown"
 	// Inactive is a key that was revoked.
 	Inactive Code = "inactive"
 	Expired  Code = "expired"
 )
 
-// code judges a key whose secret was right.
+// code returns the code of a key whose secret was correct.
 func (k *Key) code(now int64) Code {
 	switch {
 	case k.RevokedAt != 0:
@@ -53,11 +53,11 @@ func (k *Key) code(now int64) Code {
 
 // Filter selects keys for a list.
 type Filter struct {
-	// User selects the keys of one user; all unless set.
+	// User selects the keys of one user; all users by default.
 	User string
-	// Prefix is what the ids begin with.
+	// Prefix selects the keys whose id begins with it.
 	Prefix string
-	// After is the id behind which the page begins.
+	// After is the id after which the page begins.
 	After string
 	// Max is how many keys a page holds.
 	Max int
@@ -65,19 +65,19 @@ type Filter struct {
 
 // Store keeps keys.
 type Store interface {
-	// CreateKey adds a key; [ErrExists] if there is one with its id.
+	// CreateKey adds a key. The error is [ErrExists] if there is one with the same id.
 	CreateKey(ctx context.Context, k Key) error
 	// Key finds a key by its id.
 	Key(ctx context.Context, id string) (k Key, found bool, err error)
-	// ListKeys gives keys in byte order of their ids.
+	// ListKeys returns keys in the byte order of their ids.
 	ListKeys(ctx context.Context, f Filter) ([]Key, error)
-	// RevokeKey sets when a key was revoked, unless it was before, and gives the key as it is then.
+	// RevokeKey sets when a key was revoked, unless it has been revoked already, and returns the resulting key.
 	RevokeKey(ctx context.Context, id string, at int64) (k Key, found bool, err error)
-	// ExpireKey sets when a key expires, 0 for never, and gives the key as it is then.
+	// ExpireKey sets when a key expires, 0 for never, and returns the resulting key.
 	ExpireKey(ctx context.Context, id string, at int64) (k Key, found bool, err error)
 }
 
-// The errors that mean something.
+// Errors that callers tell apart.
 var (
 	ErrExists  = errors.New("there is an API key with this id")
 	ErrUnknown = errors.New("there is no API key with this id")

@@ -16,19 +16,19 @@ import (
 
 // Config configures a [Registry].
 type Config struct {
-	// Store keeps the keys; required.
+	// Store stores the keys; required.
 	Store Store
-	// Prefix begins the keys that are made, [DefaultPrefix] unless set: 1 to 16 lower case letters and digits, in
-	// words joined by underscores.
+	// Prefix begins new keys: 1 to 16 lower case letters and digits, in words joined by underscores; [DefaultPrefix] by
+	// default.
 	Prefix string
-	// Now is the clock by which keys expire, [time.Now] unless set.
+	// Now is the clock by which keys expire; [time.Now] by default.
 	Now func() time.Time
-	// Remember is how long what the store said of a key is used again, 900 ms unless set. A revocation whose
-	// broadcast got lost is noticed after that time.
-	Remember time.Duration
-	// Most bounds the keys that are remembered, and as many ids that do not exist; 65536 unless set.
-	Most int
-	// Broadcast makes the registries of other workers forget a key; none are told unless set.
+	// CacheTTL is how long an answer of the store is cached; 900 ms by default. If the broadcast of a revocation is lost, the
+	// revocation takes effect after that time.
+	CacheTTL time.Duration
+	// CacheSize is how many keys are cached, and also how many ids that do not exist; 65536 by default.
+	CacheSize int
+	// Broadcast makes other workers call [Registry.Forget]; none by default.
 	Broadcast func(id string)
 }
 
@@ -42,11 +42,11 @@ func (c *Config) defaults() error {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.Remember <= 0 {
-		c.Remember = 900 * time.Millisecond
+	if c.CacheTTL <= 0 {
+		c.CacheTTL = 900 * time.Millisecond
 	}
-	if c.Most <= 0 {
-		c.Most = 65536
+	if c.CacheSize <= 0 {
+		c.CacheSize = 65536
 	}
 	if c.Broadcast == nil {
 		c.Broadcast = func(string) {}
@@ -54,48 +54,49 @@ func (c *Config) defaults() error {
 	return CheckPrefix(c.Prefix)
 }
 
-// lookupTimeout bounds a look-up, which goes on when the one who asked first has given up: others may wait for it.
+// lookupTimeout bounds a lookup in the store. A lookup goes on when the caller that started it has given up, because other
+// callers may wait for it.
 const lookupTimeout = 5 * time.Second
 
-// Registry makes, changes and verifies keys. Its methods may be called at the same time.
+// Registry creates, changes and verifies keys. It is safe for concurrent use.
 //
-// It remembers what the store said of an id for a moment. Ids that do not exist are remembered apart, so that a flood
-// of made-up keys does not drive out the real ones. The secret is compared on each use and never kept.
+// It caches the store's answers for a moment. Ids that do not exist have a cache of their own, so that a flood of invented
+// keys does not evict real ones. The secret is compared at each use and never cached.
 type Registry struct {
-	cfg    Config
-	known  *lru.Cache[string, memo]
-	absent *lru.Cache[string, time.Time]
-	lookup singleflight.Group
-	// forgetting is held while something is remembered or forgotten, and generation counts the calls of Forget: what
-	// was read before one must not be remembered after it.
-	forgetting sync.Mutex
+	cfg     Config
+	cache   *lru.Cache[string, cachedKey]
+	missing *lru.Cache[string, time.Time] // ids that do not exist, and until when that is cached
+	lookups singleflight.Group
+	// cacheMu guards changes of the caches and generation, which counts the calls of Forget. An answer that was read before
+	// a Forget must not be cached after it.
+	cacheMu    sync.Mutex
 	generation uint64
 }
 
-type memo struct {
+type cachedKey struct {
 	key   *Key
 	until time.Time
 }
 
-// New makes a registry.
+// New returns a registry.
 func New(cfg Config) (*Registry, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
 	r := &Registry{cfg: cfg}
 	var err error
-	if r.known, err = lru.New[string, memo](cfg.Most); err != nil {
+	if r.cache, err = lru.New[string, cachedKey](cfg.CacheSize); err != nil {
 		return nil, err
 	}
-	r.absent, err = lru.New[string, time.Time](cfg.Most)
+	r.missing, err = lru.New[string, time.Time](cfg.CacheSize)
 	return r, err
 }
 
 func (r *Registry) now() int64 { return r.cfg.Now().UnixMilli() }
 
-// Create makes a key of the name, user, tier, attributes and expiry of k. The text is nowhere kept.
+// Create creates a key with the name, user, tier, attributes and expiry of k. text is the whole key, which is not stored.
 func (r *Registry) Create(ctx context.Context, k Key) (text string, _ Key, err error) {
-	for range 3 { // an id has 47 bits, so a second one that exists is a broken store
+	for range 3 { // an id has 47 random bits, so several collisions in a row mean that the store is broken
 		text, k.ID = generate(r.cfg.Prefix)
 		k.Hash, k.CreatedAt, k.RevokedAt = sha256.Sum256([]byte(text)), r.now(), 0
 		if err = r.cfg.Store.CreateKey(ctx, k); !errors.Is(err, ErrExists) {
@@ -108,7 +109,7 @@ func (r *Registry) Create(ctx context.Context, k Key) (text string, _ Key, err e
 	return text, k, nil
 }
 
-// List gives a page of keys; more tells whether others follow.
+// List returns a page of keys. more tells whether further keys follow.
 func (r *Registry) List(ctx context.Context, f Filter) (page []Key, more bool, err error) {
 	max := f.Max
 	f.Max++
@@ -121,24 +122,25 @@ func (r *Registry) List(ctx context.Context, f Filter) (page []Key, more bool, e
 	return page, false, nil
 }
 
-// Revoke ends a key for good, on this worker at once and on the others with the broadcast. A key that was revoked
-// before keeps its time. The error is [ErrUnknown] for an id that does not exist.
+// Revoke revokes a key for good, on this worker at once and on the others with the broadcast. A key that was already
+// revoked keeps its time. The error is [ErrUnknown] if the id does not exist.
 func (r *Registry) Revoke(ctx context.Context, id string) (Key, error) {
 	k, found, err := r.cfg.Store.RevokeKey(ctx, id, r.now())
 	return r.changed(id, k, found, err)
 }
 
-// Expire sets when a key expires, 0 for never. The error is [ErrUnknown] for an id that does not exist.
+// Expire sets when a key expires, in Unix milliseconds, 0 for never. The error is [ErrUnknown] if the id does not exist.
 func (r *Registry) Expire(ctx context.Context, id string, at int64) (Key, error) {
 	k, found, err := r.cfg.Store.ExpireKey(ctx, id, at)
 	return r.changed(id, k, found, err)
 }
 
+// changed drops a key from the caches of all workers after it was changed.
 func (r *Registry) changed(id string, k Key, found bool, err error) (Key, error) {
 	if err == nil && !found {
 		return Key{}, ErrUnknown
 	}
-	// Also after an error: the change may have been made.
+	// Even after an error, because the change may have been made.
 	r.Forget(id)
 	r.cfg.Broadcast(id)
 	if err != nil {
@@ -147,50 +149,50 @@ func (r *Registry) changed(id string, k Key, found bool, err error) (Key, error)
 	return k, nil
 }
 
-// Forget makes this registry ask the store again about a key.
+// Forget drops a key from the caches of this registry.
 func (r *Registry) Forget(id string) {
-	r.forgetting.Lock()
-	defer r.forgetting.Unlock()
+	r.cacheMu.Lock()
+	defer r.cacheMu.Unlock()
 	r.generation++
-	r.lookup.Forget(id)
-	r.known.Remove(id)
-	r.absent.Remove(id)
+	r.lookups.Forget(id)
+	r.cache.Remove(id)
+	r.missing.Remove(id)
 }
 
-// Recall verifies a key without the store; ok is false when that takes a look-up.
-func (r *Registry) Recall(text string) (k Key, code Code, ok bool) {
+// VerifyCached verifies a key without asking the store. ok is false if that needs a lookup.
+func (r *Registry) VerifyCached(text string) (k Key, code Code, ok bool) {
 	id, formed := parse(text)
 	if !formed {
 		return Key{}, Unknown, true
 	}
 	now := r.cfg.Now()
-	known, ok := r.recall(id, now)
+	cached, ok := r.cached(id, now)
 	if !ok {
 		return Key{}, Unknown, false
 	}
-	k, code = judge(text, known, now)
+	k, code = check(text, cached, now)
 	return k, code, true
 }
 
-// recall gives what is remembered of an id: nil for one that does not exist. ok is false when nothing is.
-func (r *Registry) recall(id string, now time.Time) (k *Key, ok bool) {
-	if m, found := r.known.Get(id); found && now.Before(m.until) {
-		return m.key, true
+// cached returns the cached key with an id, nil if the id is known not to exist. ok is false if nothing is cached.
+func (r *Registry) cached(id string, now time.Time) (k *Key, ok bool) {
+	if c, found := r.cache.Get(id); found && now.Before(c.until) {
+		return c.key, true
 	}
-	until, found := r.absent.Get(id)
+	until, found := r.missing.Get(id)
 	return nil, found && now.Before(until)
 }
 
-// Verify verifies a key. The error is the store's; what is wrong with the key is told by the code. A key that is
-// inactive or expired is given with its code: who presents it has its secret.
+// Verify verifies a key. The code says what is wrong with the key; the error is one of the store. A key that is inactive or
+// expired is returned with its code, since the caller has its secret.
 func (r *Registry) Verify(ctx context.Context, text string) (Key, Code, error) {
-	if k, code, ok := r.Recall(text); ok {
+	if k, code, ok := r.VerifyCached(text); ok {
 		return k, code, nil
 	}
 	id, _ := parse(text)
-	// The id outlives the request, and a part of the text would keep all of it in memory.
+	// The id outlives the request in the cache. As a substring it would retain the whole text, with the secret.
 	id = strings.Clone(id)
-	answer := r.lookup.DoChan(id, func() (any, error) {
+	answer := r.lookups.DoChan(id, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 		defer cancel()
 		return r.read(ctx, id)
@@ -202,42 +204,42 @@ func (r *Registry) Verify(ctx context.Context, text string) (Key, Code, error) {
 		if a.Err != nil {
 			return Key{}, Unknown, fmt.Errorf("read API key %s: %w", id, a.Err)
 		}
-		k, code := judge(text, a.Val.(*Key), r.cfg.Now())
+		k, code := check(text, a.Val.(*Key), r.cfg.Now())
 		return k, code, nil
 	}
 }
 
-// read asks the store and remembers, counting from before it asked; it gives nil for an id that does not exist. It asks
-// nothing when a look-up ended after its caller found that nothing was remembered.
+// read reads a key from the store and caches it. It returns nil if the id does not exist. The TTL counts from before the
+// read. If another lookup has filled the cache meanwhile, the store is not asked.
 func (r *Registry) read(ctx context.Context, id string) (*Key, error) {
 	now := r.cfg.Now()
-	if k, ok := r.recall(id, now); ok {
+	if k, ok := r.cached(id, now); ok {
 		return k, nil
 	}
-	r.forgetting.Lock()
+	r.cacheMu.Lock()
 	generation := r.generation
-	r.forgetting.Unlock()
+	r.cacheMu.Unlock()
 	k, found, err := r.cfg.Store.Key(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	r.forgetting.Lock()
-	defer r.forgetting.Unlock()
-	fresh, until := r.generation == generation, now.Add(r.cfg.Remember)
+	r.cacheMu.Lock()
+	defer r.cacheMu.Unlock()
+	cacheable, until := r.generation == generation, now.Add(r.cfg.CacheTTL)
 	if !found {
-		if fresh {
-			r.absent.Add(id, until)
+		if cacheable {
+			r.missing.Add(id, until)
 		}
 		return nil, nil
 	}
-	if fresh {
-		r.known.Add(id, memo{&k, until})
+	if cacheable {
+		r.cache.Add(id, cachedKey{&k, until})
 	}
 	return &k, nil
 }
 
-// judge compares the secret, in a time that says nothing of where it differs.
-func judge(text string, k *Key, now time.Time) (Key, Code) {
+// check compares the secret with that of k, in constant time, and checks whether k is valid. k is nil for an unknown id.
+func check(text string, k *Key, now time.Time) (Key, Code) {
 	if k == nil {
 		return Key{}, Unknown
 	}

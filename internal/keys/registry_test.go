@@ -146,7 +146,7 @@ func TestTheSecretIsNotKept(t *testing.T) {
 func TestRemembers(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
-	r := registry(t, keys.Config{Store: s, Now: c.now, Remember: 900 * time.Millisecond})
+	r := registry(t, keys.Config{Store: s, Now: c.now, CacheTTL: 900 * time.Millisecond})
 	text, _ := create(t, r, keys.Key{User: "7"})
 	absent := keys.Forge("lim", "AAAAAAAA", text)
 	for range 3 {
@@ -169,7 +169,7 @@ func TestRemembers(t *testing.T) {
 func TestAFloodOfUnknownKeysDrivesOutNone(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
-	r := registry(t, keys.Config{Store: s, Now: c.now, Most: 10})
+	r := registry(t, keys.Config{Store: s, Now: c.now, CacheSize: 10})
 	text, _ := create(t, r, keys.Key{User: "7"})
 	wantCode(t, r, text, keys.Valid)
 	for i := range 50 {

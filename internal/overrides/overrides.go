@@ -1,6 +1,5 @@
-// Package overrides keeps the exceptions from policies: other limits for some subjects of a policy's limit, for a time
-// and with a reason. They stand in the store, and every worker has all of them in memory (table.go), because each
-// decision asks for them.
+// Package overrides holds the exceptions from policies: a different limit for some subjects, for a time and with a reason.
+// The store has them, and every worker keeps all of them in memory (table.go), because each decision looks them up.
 //
 // The package knows nothing of policies, of the wire, or of SQL.
 package overrides
@@ -10,57 +9,58 @@ import (
 	"errors"
 )
 
-// ID names an override.
+// ID identifies an override.
 type ID struct {
-	// Policy and Name name the limit.
+	// Policy and Name identify the limit.
 	Policy, Name string
 	// Subject is the key that is limited, or a glob over keys, where * stands for any text.
 	Subject string
 }
 
-// Override is what changes of a limit. What is zero stays as the policy has it.
+// Override is a change of a limit. Fields that are zero stay as the policy has them.
 type Override struct {
 	ID `json:"-"`
-	// Limit, Window and Burst replace those of the limit; Burst 0 replaces too, nil does not.
+	// Limit, Window and Burst replace those of the limit. A Burst of 0 replaces, nil does not.
 	Limit  int64  `json:"limit,omitempty"`
 	Window string `json:"window,omitempty"`
 	Burst  *int64 `json:"burst,omitempty"`
-	// Unlimited lifts the limit; the three above are not set then.
+	// Unlimited lifts the limit. Limit, Window and Burst are not set then.
 	Unlimited bool `json:"unlimited,omitempty"`
 	// ExpiresAt is when the override ends, in Unix milliseconds; 0 for never.
 	ExpiresAt int64 `json:"expiresAt,omitempty"`
-	// Reason, By and SetAt say why, who and when (in Unix milliseconds), for people.
+	// Reason, By and SetAt say why the override was set, by whom and when, in Unix milliseconds, for people.
 	Reason string `json:"reason"`
 	By     string `json:"by,omitempty"`
 	SetAt  int64  `json:"setAt"`
 }
 
-// Live tells whether an override counts at a time.
+// Live tells whether an override is in force at a time in Unix milliseconds.
 func (o *Override) Live(now int64) bool { return o.ExpiresAt == 0 || now < o.ExpiresAt }
 
 // Filter selects overrides for a list.
 type Filter struct {
-	// Policy selects those of one policy; all unless set.
+	// Policy selects the overrides of one policy; all policies by default.
 	Policy string
-	// After is where the page begins behind.
+	// After is the override after which the page begins.
 	After ID
 	// Max is how many overrides a page holds.
 	Max int
 }
 
-// Changes is what happened to the overrides since a revision.
+// Changes are the changes of the overrides since a revision.
 type Changes struct {
-	// Revision is that of the last change.
+	// Revision is the revision of the last change.
 	Revision int64
-	// All says that Overrides are all there are; else they are those that were set since.
+	// All says that Overrides are all existing ones. Otherwise they are those that were set since the revision.
 	All       bool
 	Overrides []Override
 }
 
-// ChangesAfter begins the changes since a revision, for a [Store] whose last change has the given one, and whose last removal
-// removed. It lacks the overrides that were set after the revision from.
+// ChangesAfter prepares the answer of [Store.OverrideChanges]. since is the revision that the caller knows, revision that of
+// the last change, and removed that of the last removal. The store has to add the overrides that were set after the revision
+// from. After a removal those are all overrides, since a removed one leaves nothing that could be returned.
 func ChangesAfter(since, revision, removed int64) (c Changes, from int64) {
-	// A revision from before a backup was restored may be above the last one.
+	// After a backup was restored, the known revision may be above the last one.
 	c = Changes{Revision: revision, All: since < removed || since > revision}
 	if c.All {
 		since = -1
@@ -68,15 +68,15 @@ func ChangesAfter(since, revision, removed int64) (c Changes, from int64) {
 	return c, since
 }
 
-// Store keeps overrides. Each change gets the next revision, in the order of commits.
+// Store stores overrides. Each change gets the next revision, in the order of commits.
 type Store interface {
-	// PutOverride adds an override or replaces the one with its id. The error is [ErrFull] when there are most others.
-	PutOverride(ctx context.Context, o Override, most int) error
-	// DeleteOverride removes an override, if there is one.
+	// PutOverride adds an override or replaces the one with its id. The error is [ErrFull] if there are max others.
+	PutOverride(ctx context.Context, o Override, max int) error
+	// DeleteOverride removes an override. found is false if there was none.
 	DeleteOverride(ctx context.Context, id ID) (found bool, err error)
-	// ListOverrides gives overrides in byte order of policy, name and subject.
+	// ListOverrides returns overrides in the byte order of policy, name and subject.
 	ListOverrides(ctx context.Context, f Filter) ([]Override, error)
-	// OverrideChanges gives what happened since a revision; all there are since revision -1.
+	// OverrideChanges returns the changes since a revision; since -1, all overrides.
 	OverrideChanges(ctx context.Context, since int64) (Changes, error)
 }
 

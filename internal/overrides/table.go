@@ -17,17 +17,17 @@ import (
 
 // Config configures a [Table].
 type Config struct {
-	// Store keeps the overrides; required.
+	// Store stores the overrides; required.
 	Store Store
-	// Every is how often the store is asked for changes, 500 ms unless set.
-	Every time.Duration
-	// Most bounds the overrides, 100,000 unless set.
-	Most int
-	// MostGlobs bounds the globs of one limit, which a decision tries one after another; 1,000 unless set.
-	MostGlobs int
-	// Broadcast makes other workers ask at once; they are not told unless set.
+	// PollInterval is how often the store is asked for changes; 500 ms by default.
+	PollInterval time.Duration
+	// MaxOverrides is how many overrides there may be; 100,000 by default.
+	MaxOverrides int
+	// MaxGlobs is how many globs one limit may have, which a decision tries one after another; 1,000 by default.
+	MaxGlobs int
+	// Broadcast makes other workers call [Table.Wake]; none by default.
 	Broadcast func()
-	// Logger is told when the store cannot be asked, and when it can again; nothing is logged unless set.
+	// Logger logs when the store cannot be asked, and when it can again; nothing is logged by default.
 	Logger *slog.Logger
 }
 
@@ -35,14 +35,14 @@ func (c *Config) defaults() error {
 	if c.Store == nil {
 		return errors.New("overrides: Store is missing")
 	}
-	if c.Every <= 0 {
-		c.Every = 500 * time.Millisecond
+	if c.PollInterval <= 0 {
+		c.PollInterval = 500 * time.Millisecond
 	}
-	if c.Most <= 0 {
-		c.Most = 100_000
+	if c.MaxOverrides <= 0 {
+		c.MaxOverrides = 100_000
 	}
-	if c.MostGlobs <= 0 {
-		c.MostGlobs = 1000
+	if c.MaxGlobs <= 0 {
+		c.MaxGlobs = 1000
 	}
 	if c.Broadcast == nil {
 		c.Broadcast = func() {}
@@ -53,31 +53,31 @@ func (c *Config) defaults() error {
 	return nil
 }
 
-// askTimeout bounds one question to the store.
-const askTimeout = 5 * time.Second
+// refreshTimeout bounds one poll of the store.
+const refreshTimeout = 5 * time.Second
 
-// Table is all overrides of the store in memory. Its methods may be called at the same time.
+// Table holds all overrides of the store in memory. It is safe for concurrent use.
 type Table struct {
 	cfg  Config
 	wake chan struct{}
-	// asking is held by who asks the store, so that changes are taken over in their order.
-	asking   sync.Mutex
-	revision int64
+	// refreshing serializes refreshes, so that changes are applied in their order. It guards revision.
+	refreshing sync.Mutex
+	revision   int64
 
 	mu     sync.RWMutex
 	limits map[limitID]*subjects
-	size   atomic.Int64
+	size   atomic.Int64 // the number of overrides, so that Find needs no lock if there are none
 }
 
 type limitID struct{ policy, name string }
 
-// subjects are the overrides of one limit. globs are in the order in which they are tried: longer ones first.
+// subjects are the overrides of one limit. globs are in the order in which they are tried, the longest first.
 type subjects struct {
 	all   map[string]Override
 	globs []string
 }
 
-// New makes a table, which is empty until it was refreshed.
+// New returns a table, which is empty until [Table.Refresh] or [Table.Run] has read the store.
 func New(cfg Config) (*Table, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
@@ -85,15 +85,15 @@ func New(cfg Config) (*Table, error) {
 	return &Table{cfg: cfg, wake: make(chan struct{}, 1), revision: -1, limits: map[limitID]*subjects{}}, nil
 }
 
-// Fixed makes a table of some overrides without a store, for Find alone.
+// Fixed returns a table of given overrides, without a store. Only its Find may be used.
 func Fixed(list []Override) *Table {
 	t := new(Table)
 	t.apply(&Changes{All: true, Overrides: list})
 	return t
 }
 
-// Find gives the override for a subject of a limit at a time in Unix milliseconds: the one for the subject itself,
-// else the one of the longest glob that matches, else none. One that has expired does not count.
+// Find returns the override of a limit for a subject that is in force at a time in Unix milliseconds: the one for exactly
+// this subject, or else the one with the longest glob that matches.
 func (t *Table) Find(policy, name, subject string, now int64) (Override, bool) {
 	if t.size.Load() == 0 {
 		return Override{}, false
@@ -118,43 +118,45 @@ func (t *Table) Find(policy, name, subject string, now int64) (Override, bool) {
 	return Override{}, false
 }
 
-// Put sets an override, on this worker at once and on the others with the broadcast. The error is [ErrFull] when there
-// are as many as the table may hold, or as many globs as a decision should try.
+// Put sets an override, on this worker at once and on the others with the broadcast. The error is [ErrFull] if there are
+// MaxOverrides already, or MaxGlobs of the limit.
 func (t *Table) Put(ctx context.Context, o Override) error {
 	if glob.Is(o.Subject) && t.tooManyGlobs(o.ID) {
 		return fmt.Errorf("set override: %w", ErrFull)
 	}
-	if err := t.cfg.Store.PutOverride(ctx, o, t.cfg.Most); err != nil {
+	if err := t.cfg.Store.PutOverride(ctx, o, t.cfg.MaxOverrides); err != nil {
 		return fmt.Errorf("set override: %w", err)
 	}
-	return t.spread(ctx)
+	return t.announce(ctx)
 }
 
+// tooManyGlobs tells whether a limit has as many globs as it may, without an override with this id.
 func (t *Table) tooManyGlobs(id ID) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	s := t.limits[limitID{id.Policy, id.Name}]
-	if s == nil || len(s.globs) < t.cfg.MostGlobs {
+	if s == nil || len(s.globs) < t.cfg.MaxGlobs {
 		return false
 	}
 	_, known := s.all[id.Subject]
 	return !known
 }
 
-// Delete removes an override as Put sets one; found is false when there was none.
+// Delete removes an override, on this worker at once and on the others with the broadcast. found is false if there was none.
 func (t *Table) Delete(ctx context.Context, id ID) (found bool, err error) {
 	if found, err = t.cfg.Store.DeleteOverride(ctx, id); err != nil {
 		return false, fmt.Errorf("delete override: %w", err)
 	}
-	return found, t.spread(ctx)
+	return found, t.announce(ctx)
 }
 
-func (t *Table) spread(ctx context.Context) error {
+// announce makes this worker and the others read a change.
+func (t *Table) announce(ctx context.Context) error {
 	t.cfg.Broadcast()
 	return t.Refresh(ctx)
 }
 
-// List gives a page of overrides; more tells whether others follow.
+// List returns a page of overrides. more tells whether further ones follow.
 func (t *Table) List(ctx context.Context, f Filter) (page []Override, more bool, err error) {
 	max := f.Max
 	f.Max++
@@ -167,17 +169,17 @@ func (t *Table) List(ctx context.Context, f Filter) (page []Override, more bool,
 	return page, false, nil
 }
 
-// Wake makes Run ask the store at once. It does not block.
+// Wake makes Run refresh the table at once. It does not block.
 func (t *Table) Wake() {
 	select {
 	case t.wake <- struct{}{}:
-	default: // it is about to ask
+	default: // a refresh is due already
 	}
 }
 
-// Run keeps the table fresh until ctx ends. While the store is away the table stays as it is.
+// Run keeps the table up to date until ctx ends. While the store cannot be reached, the table stays as it is.
 func (t *Table) Run(ctx context.Context) {
-	tick := time.NewTicker(t.cfg.Every)
+	tick := time.NewTicker(t.cfg.PollInterval)
 	defer tick.Stop()
 	outage := outage.New(t.cfg.Logger, slog.LevelWarn, "overrides may be out of date until the store answers", "overrides are up to date again")
 	for {
@@ -187,7 +189,7 @@ func (t *Table) Run(ctx context.Context) {
 		case <-tick.C:
 		case <-t.wake:
 		}
-		err := t.ask(ctx)
+		err := t.poll(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -195,16 +197,16 @@ func (t *Table) Run(ctx context.Context) {
 	}
 }
 
-func (t *Table) ask(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (t *Table) poll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
 	return t.Refresh(ctx)
 }
 
-// Refresh takes over what has changed in the store.
+// Refresh reads what has changed in the store.
 func (t *Table) Refresh(ctx context.Context) error {
-	t.asking.Lock()
-	defer t.asking.Unlock()
+	t.refreshing.Lock()
+	defer t.refreshing.Unlock()
 	changes, err := t.cfg.Store.OverrideChanges(ctx, t.revision)
 	if err != nil {
 		return fmt.Errorf("read overrides: %w", err)
@@ -217,9 +219,9 @@ func (t *Table) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// apply builds the table anew beside the one in use when there is all of it, because that takes a while.
+// apply applies changes to the table.
 func (t *Table) apply(c *Changes) {
-	if c.All {
+	if c.All { // build a new map without the lock, because that takes a while
 		limits := map[limitID]*subjects{}
 		n := put(limits, c.Overrides)
 		t.mu.Lock()
@@ -233,7 +235,7 @@ func (t *Table) apply(c *Changes) {
 	t.size.Add(put(t.limits, c.Overrides))
 }
 
-// put adds and replaces overrides and gives how many were added.
+// put adds or replaces overrides. It returns how many were added.
 func put(limits map[limitID]*subjects, overrides []Override) (added int64) {
 	unsorted := map[*subjects]bool{}
 	for _, o := range overrides {
@@ -257,5 +259,5 @@ func put(limits map[limitID]*subjects, overrides []Override) (added int64) {
 	return added
 }
 
-// bySpecificity orders longer globs first, and those of one length by their text, so that all workers agree.
+// bySpecificity puts longer globs first. Globs of the same length are ordered by their text, so that all workers agree.
 func bySpecificity(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) }

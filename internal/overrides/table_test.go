@@ -78,8 +78,8 @@ func TestRunFollowsTheStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := eachstore.SQLite(t, nil)
-		informed := table(t, overrides.Config{Store: s, Every: time.Hour})
-		looking := table(t, overrides.Config{Store: s, Every: time.Second})
+		informed := table(t, overrides.Config{Store: s, PollInterval: time.Hour})
+		looking := table(t, overrides.Config{Store: s, PollInterval: time.Second})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for _, table := range []*overrides.Table{informed, looking} {
@@ -142,7 +142,7 @@ func TestTheTableStaysWhileTheStoreIsAway(t *testing.T) {
 
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	table := table(t, overrides.Config{Store: eachstore.SQLite(t, nil), Most: 7, MostGlobs: 5})
+	table := table(t, overrides.Config{Store: eachstore.SQLite(t, nil), MaxOverrides: 7, MaxGlobs: 5})
 	for i := range 5 {
 		set(t, table, fmt.Sprintf("%d:*", i), 1, 0)
 	}
