@@ -1,5 +1,5 @@
-// Package redact takes out of texts that people or logs get to see what does not belong there: secrets, and what would not
-// print on a line.
+// Package redact removes from texts for people and logs what must not appear there: secrets, and characters that do not print
+// on one line.
 package redact
 
 import (
@@ -13,16 +13,16 @@ import (
 	"unicode"
 )
 
-// secret is the user, password or token of a URL, and of an address without a scheme.
+// secret matches the user, password or token of a URL, also of one without a scheme.
 var secret = regexp.MustCompile(`(^|[\s,"])([A-Za-z][\w+.-]*://)?[^\s,"]*@`)
 
-// URLs puts *** in the place of user, password and token of all URLs in a text, such as a line of a log.
+// URLs replaces the user, password or token of every URL in a text, such as a log line, by ***.
 func URLs(text string) string {
 	return secret.ReplaceAllString(text, "$1$2***@")
 }
 
-// Servers is URLs for a list of URLs with commas between. Where the password of one that cannot be read begins and ends
-// nobody can tell, so nothing is shown then.
+// Servers is [URLs] for a comma-separated list of URLs. If one of them cannot be parsed, it is unknown where a password begins
+// and ends, so nothing is shown.
 func Servers(list string) string {
 	if CheckServers(list) != nil {
 		return "***"
@@ -30,12 +30,12 @@ func Servers(list string) string {
 	return URLs(list)
 }
 
-// CheckServers holds that a list of URLs with commas between can be read, as nats.go does, and that there can be such servers. Its
-// errors are safe to show: what stands where a port belongs may be a password.
+// CheckServers checks that a comma-separated list of URLs can be parsed, as nats.go parses it, and that the URLs are of
+// possible NATS servers. Its errors do not quote the list, because even the text in the place of a port may be a password.
 func CheckServers(list string) error {
 	for one := range strings.SplitSeq(list, ",") {
 		if one = strings.TrimSpace(one); one == "" {
-			continue // nats.go leaves it out
+			continue // nats.go skips it
 		}
 		if !strings.Contains(one, "://") {
 			one = "nats://" + one
@@ -44,10 +44,10 @@ func CheckServers(list string) error {
 		if err != nil {
 			return errors.New(Error(err))
 		}
-		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) { // nats.go would speak to it as to nats://
+		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) { // nats.go would treat it as nats://
 			return errors.New("a server is none of NATS; want nats://host:port, such as nats://127.0.0.1:4222, or one that begins with tls://, ws:// or wss://")
 		}
-		if u.Hostname() == "" { // nats.go would take one on this machine
+		if u.Hostname() == "" { // nats.go would connect to this machine
 			return errors.New("a server has no host; want nats://host:port, such as nats://127.0.0.1:4222")
 		}
 		if _, port, err := net.SplitHostPort(u.Host); err == nil {
@@ -61,8 +61,8 @@ func CheckServers(list string) error {
 	return nil
 }
 
-// Error is the text of an error, with the URLs as [URLs] shows them. Why a URL cannot be read is not told: net/url quotes the
-// part at which it stumbled, which may be one of the password.
+// Error is the text of an error, with [URLs] applied. It does not say why a URL cannot be parsed, because net/url quotes the
+// part at fault, which may be a part of a password.
 func Error(err error) string {
 	if parse, ok := errors.AsType[*url.Error](err); ok && parse.Op == "parse" {
 		return "the URL is malformed; want nats://user:password@host:port, with / ? # @ : % and , of a user or password written as" +
@@ -71,16 +71,16 @@ func Error(err error) string {
 	return URLs(err.Error())
 }
 
-// Line bounds a text to so many bytes and leaves out what would not print on a line.
-func Line(text string, most int) string {
+// Line replaces unprintable characters by spaces, and shortens a text to maxBytes.
+func Line(text string, maxBytes int) string {
 	text = strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
 			return ' '
 		}
 		return c
 	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most-len("…")], "") + "…"
+	if len(text) > maxBytes {
+		text = strings.ToValidUTF8(text[:maxBytes-len("…")], "") + "…"
 	}
 	return text
 }

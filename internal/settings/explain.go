@@ -9,8 +9,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Shown gives what stands for a letter of a text that others chose: itself, unless it is a control character or the like, which a
-// terminal would obey.
+// Shown maps the characters of an untrusted text for a terminal. Characters that do not print, such as control characters,
+// which a terminal would obey, become U+FFFD.
 func Shown(r rune) rune {
 	if r == '\n' || r == '\t' || unicode.IsPrint(r) {
 		return r
@@ -18,15 +18,15 @@ func Shown(r rune) rune {
 	return unicode.ReplacementChar
 }
 
-// Explain gives the text of an error, as it may be shown, with the environment variable beside each flag that it names and that was
-// set by one: who typed no such flag would look for it in vain. k is what was parsed; nil when the error is of the parsing itself,
-// and has it.
+// Explain returns the text of an error for a terminal. If the error names a flag that was set by an environment variable, the
+// variable is added, because the user did not type such a flag. k is the parsed command line; nil for an error of the
+// parsing itself, which carries it.
 func Explain(k *kong.Context, err error) string {
 	text := strings.Map(Shown, err.Error())
 	if parse, ok := errors.AsType[*kong.ParseError](err); ok && k == nil {
 		k = parse.Context
 	}
-	if k == nil || strings.Contains(text, "(from envar ") { // in which kong says so
+	if k == nil || strings.Contains(text, "(from envar ") { // kong has added the variable itself
 		return text
 	}
 	typed := map[*kong.Flag]bool{}
@@ -45,7 +45,7 @@ func Explain(k *kong.Context, err error) string {
 	return text
 }
 
-// flagIn tells where the first mention of a flag ends; -1 when there is none.
+// flagIn returns where the first mention of a flag ends; -1 if there is none.
 func flagIn(text, name string) int {
 	for from := 0; ; {
 		i := strings.Index(text[from:], "--"+name)

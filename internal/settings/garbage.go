@@ -5,11 +5,11 @@ import (
 	"runtime/debug"
 )
 
-// gcPercent is how much garbage may gather, in percent of what lives. What lives is small and every request and event leaves
-// garbage, so that Go's 100 would collect many times a second.
+// gcPercent replaces Go's GC target of 100 %. The live heap is small and every request and event leaves garbage, so 100 % would
+// run the garbage collector many times a second.
 const gcPercent = 150
 
-// CollectLess sets it, unless the environment says what it is to be.
+// CollectLess makes the garbage collector run less often, unless the environment variable GOGC is set.
 func CollectLess() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

@@ -12,8 +12,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// numberWanted tells what a flag takes and the text did not give, if that is a number or a duration. It is empty for a type
-// that says so itself, and for all other flags.
+// numberWanted is the message for a value that is not the number or duration that a flag takes. It is empty for other flags, and
+// for types that have messages of their own.
 func numberWanted(f *kong.Flag) string {
 	t := f.Target.Type()
 	if t.Kind() == reflect.Pointer {
@@ -32,8 +32,8 @@ func numberWanted(f *kong.Flag) string {
 	return ""
 }
 
-// whole reads a whole number as the files do. kong reads it as Go does, and 010 as 8.
-func whole(c *kong.DecodeContext, target reflect.Value) error {
+// decodeWhole decodes a whole number with [Whole]. kong would accept Go's notations, and read 010 as 8.
+func decodeWhole(c *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := c.Scan.PopValueInto("number", &text); err != nil {
 		return err
@@ -46,31 +46,31 @@ func whole(c *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// Whole reads plain decimal digits; it is not ok for anything else.
+// Whole parses a whole number in plain decimal digits. ok is false for anything else, such as 010 or +1.
 func Whole(text string) (n int64, ok bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return n, err == nil && strconv.FormatInt(n, 10) == text
 }
 
-// negative is a value that kong would take for a short flag where it stands by itself. No flag is a digit.
+// negative matches a negative number, which kong would take for a short flag. No flag is a digit.
 var negative = regexp.MustCompile(`^-[0-9.]`)
 
-// readNumbers takes values that begin as a number below 0 does: what is wrong with them is said by who knows the bounds. And it
-// says in the words of this program what is no number.
-func readNumbers(k *kong.Kong) error {
+// acceptNegativeNumbers makes flags accept values that begin like negative numbers, so that the validation of the flag reports
+// them with its bounds. It also replaces kong's messages about values that are not numbers.
+func acceptNegativeNumbers(k *kong.Kong) error {
 	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
 		f, ok := node.(*kong.Flag)
 		if ok && !f.IsBool() {
 			read := f.Mapper
 			f.Mapper = kong.MapperFunc(func(c *kong.DecodeContext, target reflect.Value) error {
-				text, is := c.Scan.Peek().Value.(string)
-				if is && negative.MatchString(text) {
+				text, isText := c.Scan.Peek().Value.(string)
+				if isText && negative.MatchString(text) {
 					c.Scan.Pop()
 					c.Scan.PushTyped(text, kong.FlagValueToken)
 				}
 				given := c.Scan.Peek().IsValue()
 				err := read.Decode(c, target)
-				if wanted := numberWanted(f); err != nil && given && wanted != "" { // before the parse a default may be a template
+				if wanted := numberWanted(f); err != nil && given && wanted != "" { // not given: kong decodes defaults, which may still be templates
 					return fmt.Errorf("%q %s", text, wanted)
 				}
 				return err

@@ -9,25 +9,27 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Parsing is how both programs take their flags: an environment variable that is empty counts as unset, since Compose and Helm
-// pass what nobody set as an empty text, a flag or an argument that is given empty is wrong usage, and a number may be below 0 and has
-// plain decimal digits.
+// Parsing is the kong option for how both programs parse their flags:
+//
+//   - An empty environment variable counts as unset, since Compose and Helm pass unset values as empty texts.
+//   - A flag or argument with an empty value is wrong usage.
+//   - Numbers may be negative, and are in plain decimal digits.
 func Parsing() kong.Option {
 	return kong.OptionFunc(func(k *kong.Kong) error {
 		return errors.Join(
 			kong.WithBeforeReset(forgetEmptyVariables).Apply(k),
 			kong.ValueFormatter(helpWithAllVariables).Apply(k),
-			kong.KindMapper(reflect.Int, kong.MapperFunc(whole)).Apply(k),
-			kong.KindMapper(reflect.Int64, kong.MapperFunc(whole)).Apply(k),
-			kong.PostBuild(readNumbers).Apply(k),
-			kong.PostBuild(refuseEmptyValues).Apply(k), // around it
+			kong.KindMapper(reflect.Int, kong.MapperFunc(decodeWhole)).Apply(k),
+			kong.KindMapper(reflect.Int64, kong.MapperFunc(decodeWhole)).Apply(k),
+			kong.PostBuild(acceptNegativeNumbers).Apply(k),
+			kong.PostBuild(refuseEmptyValues).Apply(k), // last, so that it wraps the other mappers
 		)
 	})
 }
 
-// forgetEmptyVariables leaves flags only the variables that say something, before kong looks at them: for kong one that is there
-// is set, and so a required flag is given by it, and a path is the current folder. Flag.Envs keeps all of them, so that each
-// parse of a parser looks anew.
+// forgetEmptyVariables removes empty environment variables from the flags before kong reads them. For kong an empty variable is
+// set: it satisfies a required flag, and makes a path the current folder. Flag.Envs keeps all variables, so that each parse
+// looks at them anew.
 func forgetEmptyVariables(c *kong.Context) error {
 	for _, f := range c.Flags() {
 		f.Tag.Envs = slices.DeleteFunc(slices.Clone(f.Envs), func(name string) bool { return os.Getenv(name) == "" })
@@ -35,7 +37,7 @@ func forgetEmptyVariables(c *kong.Context) error {
 	return nil
 }
 
-// helpWithAllVariables is the help of kong, which names the variables of the tag, with those that are empty too.
+// helpWithAllVariables is kong's help, which names the variables of the tag, extended by the empty ones.
 func helpWithAllVariables(v *kong.Value) string {
 	if v.Flag == nil {
 		return kong.DefaultHelpValueFormatter(v)
@@ -45,9 +47,9 @@ func helpWithAllVariables(v *kong.Value) string {
 	return kong.DefaultHelpValueFormatter(&shown)
 }
 
-// refuseEmptyValues stands before what reads values. An empty one mostly comes from a script whose variable is not set, and
-// would count as not given: an id that charges again, a path that is the current folder, a list of everything. A flag for which
-// empty means something has the tag empty.
+// refuseEmptyValues makes flags and arguments reject empty values. They mostly come from a script with an unset variable, and
+// would count as not given: an id would charge again, a path would be the current folder, a list would have everything. Flags
+// for which an empty value has a meaning have the tag empty.
 func refuseEmptyValues(k *kong.Kong) error {
 	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
 		if v, ok := node.(*kong.Value); ok && !v.IsBool() && !v.Tag.Has("empty") {

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// busyFor is how long all processors are used after busy was called last.
+// busyFor is how long all processors are used after the last call of busy.
 const busyFor = time.Second
 
-// SpareProcessors has Go use half of the processors that it may, one at least, unless the environment says how many: for a
-// limiter that has not its NATS server in its own process. Where it has more to do than requests, as with a backlog of alerts,
-// busy has it use all for a second. It may be called often, and at the same time.
+// SpareProcessors makes Go use only half of the available processors, but at least one, unless the environment variable
+// GOMAXPROCS is set. It is for a limiter whose NATS server is another process. If there is more to do than requests, such as a
+// backlog of alerts, busy makes Go use all processors for a second. busy may be called often and concurrently.
 //
-// What a limiter does for a batch of requests is a chain of goroutines that wake each other: one reads, one decodes, one writes
-// to the store, one answers, one flushes. With a processor for each, a wake-up costs more than what is to be done, in two
-// processes at least, and those that the limiter waits for lack the processor meanwhile.
+// A batch of requests passes through a chain of goroutines that wake each other: one reads, one decodes, one writes to the
+// store, one answers, one flushes. If each runs on a processor of its own, a wake-up costs more than the work, and takes the
+// processor away from the processes that the limiter waits for.
 func SpareProcessors() (busy func()) {
 	p := processors{all: runtime.GOMAXPROCS(0)}
 	if os.Getenv("GOMAXPROCS") != "" || p.all == 1 {
@@ -26,13 +26,13 @@ func SpareProcessors() (busy func()) {
 	return p.busy
 }
 
-// processors are those that Go uses.
+// processors switches between all processors and half of them.
 type processors struct {
 	all int
 
 	mu sync.Mutex
-	// until is when they are spared again; the zero time while they are.
-	until time.Time
+	// busyUntil is when only half of them are used again; zero while that is so.
+	busyUntil time.Time
 }
 
 func (p *processors) spare() { runtime.GOMAXPROCS(p.all / 2) }
@@ -40,21 +40,21 @@ func (p *processors) spare() { runtime.GOMAXPROCS(p.all / 2) }
 func (p *processors) busy() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.until.IsZero() {
+	if p.busyUntil.IsZero() {
 		runtime.GOMAXPROCS(p.all)
 		time.AfterFunc(busyFor, p.idle)
 	}
-	p.until = time.Now().Add(busyFor)
+	p.busyUntil = time.Now().Add(busyFor)
 }
 
-// idle spares them, unless they were needed meanwhile.
+// idle spares processors again, unless busy was called meanwhile.
 func (p *processors) idle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if left := time.Until(p.until); left > 0 {
+	if left := time.Until(p.busyUntil); left > 0 {
 		time.AfterFunc(left, p.idle)
 		return
 	}
-	p.until = time.Time{}
+	p.busyUntil = time.Time{}
 	p.spare()
 }

@@ -1,6 +1,6 @@
-// Package settings holds the flags that both programs have, with the environment variables of the same names, and what
-// else a program does around its work: its logger, its version, what signals mean, and how it exits. The flags are structs
-// whose tags kong reads.
+// Package settings has the flags that both programs share, with the environment variables of the same names. It also has what
+// else a program does around its work: the logger, the version, signals and the exit status. The flags are structs with tags
+// for kong.
 package settings
 
 import (
@@ -26,7 +26,8 @@ import (
 	"github.com/seed503877ad/limits/internal/redact"
 )
 
-// NATS says how to reach a NATS server. What holds without its URL is said by a tag where it is embedded: set:"unset=…".
+// NATS is the flags for the connection to NATS. A program that embeds it says with the tag set:"unset=..." what happens without
+// a URL.
 type NATS struct {
 	NATSURL     string `name:"nats-url" env:"NATS_URL" placeholder:"URL" help:"NATS server or cluster (${unset})."`
 	NATSCreds   string `name:"nats-creds" env:"NATS_CREDS" type:"existingfile" placeholder:"FILE" help:"NATS credentials."`
@@ -36,16 +37,17 @@ type NATS struct {
 	InboxPrefix string `name:"nats-inbox-prefix" env:"NATS_INBOX_PREFIX" placeholder:"SUBJECT" help:"What the subjects of answers begin with, where permissions give each role its own (_INBOX)."`
 }
 
-// An inbox prefix is made of words with dots between; a wildcard or a space in it would be no subject.
+// inboxPrefix matches words separated by dots, without the wildcards and spaces that no subject may have.
 var inboxPrefix = regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`)
 
-// Validate holds what the tags cannot. Answers are not sent below limits and alerts, where services and streams listen.
+// Validate checks what the tags cannot. An inbox must not be below limits or alerts, where services and streams listen, because
+// answers are never sent there.
 func (f *NATS) Validate() error {
 	if (f.NATSTLSCert == "") != (f.NATSTLSKey == "") {
 		return errors.New("--nats-tls-cert and --nats-tls-key belong together; one of them is missing")
 	}
 	if f.NATSURL != "" && strings.TrimSpace(strings.ReplaceAll(f.NATSURL, ",", " ")) == "" {
-		return fmt.Errorf("--nats-url: %q names no server; want one such as nats://127.0.0.1:4222", f.NATSURL) // nats.go would take one on this machine
+		return fmt.Errorf("--nats-url: %q names no server; want one such as nats://127.0.0.1:4222", f.NATSURL) // nats.go would connect to this machine
 	}
 	if err := redact.CheckServers(f.NATSURL); err != nil {
 		return fmt.Errorf("--nats-url: %w", err)
@@ -60,13 +62,13 @@ func (f *NATS) Validate() error {
 	return nil
 }
 
-// Set puts the flags into options.
+// Set copies the flags into options.
 func (f *NATS) Set(o *app.Options) {
 	o.NATSURL, o.NATSCreds, o.NATSInboxPrefix = f.NATSURL, f.NATSCreds, f.InboxPrefix
 	o.NATSTLSCA, o.NATSTLSCert, o.NATSTLSKey = f.NATSTLSCA, f.NATSTLSCert, f.NATSTLSKey
 }
 
-// CheckAddress holds that a flag is a host and a port to listen on, such as the example, or one of other words.
+// CheckAddress checks that the value of a flag is a host:port to listen on, such as example, or one of some words.
 func CheckAddress(flag, address, example string, words ...string) error {
 	if slices.Contains(words, address) {
 		return nil
@@ -81,10 +83,10 @@ func CheckAddress(flag, address, example string, words ...string) error {
 	return nil
 }
 
-// MaxDays is a hundred years, the most that a number of days may be.
+// MaxDays is the largest number of days that a flag accepts: a hundred years.
 const MaxDays = 36_500
 
-// Jobs say when jobs run and what they leave.
+// Jobs is the flags for when jobs run and how long data is kept.
 type Jobs struct {
 	CleanupEvery    time.Duration `name:"cleanup-every" env:"CLEANUP_EVERY" default:"60s" placeholder:"DURATION" help:"How often expired counters are removed; 0 for only by: limiter jobs run expire (${default})."`
 	UsageMinuteDays int           `name:"usage-minute-days" env:"USAGE_MINUTE_DAYS" default:"2" placeholder:"N" help:"After how many days usage is kept by the hour instead of the minute; 0 for never (${default})."`
@@ -94,7 +96,7 @@ type Jobs struct {
 	AlertDays       int           `name:"alert-days" env:"ALERT_DAYS" default:"30" placeholder:"N" help:"After how many days resolved alerts, what was sent, and dead letters are removed; 0 for never (${default})."`
 }
 
-// Validate holds what the tags cannot.
+// Validate checks what the tags cannot.
 func (f *Jobs) Validate() error {
 	if f.CleanupEvery != 0 && (f.CleanupEvery < time.Second || f.CleanupEvery > 24*time.Hour) {
 		return fmt.Errorf("--cleanup-every: %s is neither 0 nor between 1s and 24h; want one such as 60s", f.CleanupEvery)
@@ -114,19 +116,19 @@ func (f *Jobs) Validate() error {
 	return nil
 }
 
-// Set puts the flags into options.
+// Set copies the flags into options.
 func (f *Jobs) Set(o *app.Options) {
 	o.CleanupEvery, o.UsageMinuteDays = f.CleanupEvery, f.UsageMinuteDays
 	o.UsageDays, o.RequestDays, o.JobDays, o.AlertDays = f.UsageDays, f.RequestDays, f.JobDays, f.AlertDays
 }
 
-// Alerts say who is told of what.
+// Alerts is the flags for alerts.
 type Alerts struct {
 	Alerts      string   `name:"alerts" env:"ALERTS" type:"path" placeholder:"FILE" help:"Alerts file (YAML); read again when it changes and on SIGHUP. Without it 5 denials in 10 minutes raise an alert, on the NATS subject alerts.raised and in the log."`
 	AlertsAllow []string `name:"alerts-allow" env:"ALERTS_ALLOW" placeholder:"PREFIX" help:"Private, loopback or link-local addresses that webhooks may lead to, such as 10.0.0.0/8,127.0.0.1; none unless set."`
 }
 
-// Set puts the flags into options.
+// Set copies the flags into options.
 func (f *Alerts) Set(o *app.Options) error {
 	o.Alerts = f.Alerts
 	for _, text := range f.AlertsAllow {
@@ -139,8 +141,8 @@ func (f *Alerts) Set(o *app.Options) error {
 	return nil
 }
 
-// parsePrefix reads a prefix, or one address. It gives ::ffff:10.0.0.0/104 as 10.0.0.0/8, since it is compared with addresses that
-// are unmapped; one that is wider than the mapped addresses stays a prefix of IPv6.
+// parsePrefix parses a prefix or a single address. ::ffff:10.0.0.0/104 becomes 10.0.0.0/8, because it is compared with unmapped
+// addresses. A prefix wider than ::ffff:0:0/96 stays one of IPv6.
 func parsePrefix(text string) (netip.Prefix, error) {
 	if strings.Contains(text, "/") {
 		p, err := netip.ParsePrefix(text)
@@ -154,16 +156,16 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return netip.PrefixFrom(a, a.BitLen()), err
 }
 
-// Log says what is logged and how.
+// Log is the flags for logging.
 type Log struct {
 	LogLevel  string `name:"log-level" env:"LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"One of ${enum} (${default})."`
 	LogFormat string `name:"log-format" env:"LOG_FORMAT" enum:"text,json" default:"text" help:"One of ${enum} (${default})."`
 }
 
-// Logger makes the logger.
+// Logger returns a logger that writes to w.
 func (f *Log) Logger(w io.Writer) *slog.Logger {
 	var l slog.Level
-	_ = l.UnmarshalText([]byte(f.LogLevel)) // one of the enum
+	_ = l.UnmarshalText([]byte(f.LogLevel)) // never fails: kong has checked the enum
 	o := &slog.HandlerOptions{Level: l}
 	if f.LogFormat == "json" {
 		o.ReplaceAttr = durationAsText
@@ -172,7 +174,7 @@ func (f *Log) Logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// durationAsText lets JSON have durations as text has them: the handler's own way is a number of nanoseconds, without a unit.
+// durationAsText writes durations in JSON as text, such as "1.5s". The handler itself would write nanoseconds without a unit.
 func durationAsText(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())
@@ -180,8 +182,8 @@ func durationAsText(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Version names the build: the release, which the linker put into main.version, else the module's version or commit as the
-// Go tool knows it.
+// Version identifies the build: release, which the linker puts into main.version, or else the module version or commit that the
+// Go tool recorded.
 func Version(release string) string {
 	info, ok := debug.ReadBuildInfo()
 	if release != "" || !ok {
@@ -190,12 +192,12 @@ func Version(release string) string {
 	return cmp.Or(info.Main.Version, "(devel)")
 }
 
-// repeat is how soon behind the first signal another one is no second one: timeout(1) sends its signal to the process, and then to
-// the group that it is in.
-const repeat = 500 * time.Millisecond
+// sameSignal is how soon after the first signal another one counts as the same: timeout(1) sends its signal to the process, and
+// then also to its process group.
+const sameSignal = 500 * time.Millisecond
 
-// UntilSignal gives a context that the first signal ends, so that the program drains; the second ends the process with a
-// status.
+// UntilSignal returns a context that ends at the first SIGINT or SIGTERM, so that the program drains. A second signal exits the
+// process at once, with the status.
 func UntilSignal(status int) context.Context {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -205,15 +207,16 @@ func UntilSignal(status int) context.Context {
 	})
 }
 
-func until(signals <-chan os.Signal, end func()) context.Context {
+// until returns a context that ends at the first signal. It calls exit at the second.
+func until(signals <-chan os.Signal, exit func()) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		<-signals
 		first := time.Now()
 		cancel()
 		for range signals {
-			if time.Since(first) >= repeat {
-				end()
+			if time.Since(first) >= sameSignal {
+				exit()
 				return
 			}
 		}
@@ -221,13 +224,13 @@ func until(signals <-chan os.Signal, end func()) context.Context {
 	return ctx
 }
 
-// exitNow carries the status with which kong wants to leave, after --help or --version, from [Exit] to [Exited].
+// exitNow carries the status with which kong wants to exit, after --help or --version, from [Exit] to [Exited].
 type exitNow int
 
-// Exit is for kong.Exit, which must not come back; it leaves the process to main.
+// Exit is for kong.Exit, which must not return. It panics, and [Exited] recovers, so that main ends the process.
 func Exit(code int) { panic(exitNow(code)) }
 
-// Exited is deferred where kong parses, and gives the status with which kong wants to leave, if it does.
+// Exited is deferred around parsing with kong. It sets the status if kong has called [Exit].
 func Exited(status *int) {
 	switch p := recover().(type) {
 	case nil:
