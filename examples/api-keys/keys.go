@@ -11,24 +11,24 @@ import (
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// userKey is the key of the user of a session, in a request's context.
-type userKey struct{}
+// sessionUserKey is the context key of the user of a session.
+type sessionUserKey struct{}
 
-// userOf gives whose key a request came with, or whose session.
+// userOf returns the user of a request's API key or session.
 func userOf(ctx context.Context) string {
 	if key, ok := httplimit.KeyFrom(ctx); ok {
 		return key.User
 	}
-	user, _ := ctx.Value(userKey{}).(string)
+	user, _ := ctx.Value(sessionUserKey{}).(string)
 	return user
 }
 
-// ofSession gives the request with the user of its session.
-func ofSession(user string, r *http.Request) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), userKey{}, user))
+// withSessionUser returns the request with the user of its session.
+func withSessionUser(user string, r *http.Request) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), sessionUserKey{}, user))
 }
 
-// keyed lets requests with a valid key pass to next, within the key's rate, and logs them.
+// keyed passes requests with a valid key to next, within the rate of the key, and logs them.
 func (s *server) keyed(next http.Handler, endpoint httplimit.Attribute) http.Handler {
 	return httplimit.Middleware(s.limiter, httplimit.Config{
 		APIKey:   httplimit.Header("X-API-Key"),
@@ -40,7 +40,7 @@ func (s *server) keyed(next http.Handler, endpoint httplimit.Attribute) http.Han
 	})(s.logged(next, endpoint))
 }
 
-// logged logs what becomes of requests.
+// logged logs requests with their status and duration.
 func (s *server) logged(next http.Handler, endpoint httplimit.Attribute) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
@@ -51,8 +51,8 @@ func (s *server) logged(next http.Handler, endpoint httplimit.Attribute) http.Ha
 	})
 }
 
-// log sends a line and waits for nothing. It has the key's id, and never the key. The pattern stands for the endpoint:
-// paths are endless, and the reports have a row for each.
+// log sends a line of the request log without waiting for an answer. The line has the id of the key, and never the key itself. The
+// endpoint is the route pattern and not the path, since reports have a row for each endpoint.
 func (s *server) log(r *http.Request, pattern string, status int, took time.Duration) {
 	key, ok := httplimit.KeyFrom(r.Context())
 	if !ok {
@@ -67,14 +67,15 @@ func (s *server) log(r *http.Request, pattern string, status int, took time.Dura
 	})
 }
 
-// statusWriter remembers the status for the log.
+// statusWriter records the status for the log.
 type statusWriter struct {
 	http.ResponseWriter
 	status   int  // 0 until one is written
 	panicked bool // until the handler has returned
 }
 
-// result is 500 of a handler that panics, whatever it had written: its client got half an answer, or none.
+// result is the status to log. It is 500 for a handler that panicked, even if it had written a status, because the client got
+// only a part of the response, or none.
 func (w *statusWriter) result() int {
 	if w.panicked {
 		return http.StatusInternalServerError
@@ -82,7 +83,7 @@ func (w *statusWriter) result() int {
 	return cmp.Or(w.status, http.StatusOK)
 }
 
-// WriteHeader remembers the first status that is not merely informational.
+// WriteHeader records the first status that is not merely informational.
 func (w *statusWriter) WriteHeader(status int) {
 	if w.status == 0 && status >= http.StatusOK {
 		w.status = status
@@ -90,5 +91,5 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the underlying writer, for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,5 +1,5 @@
-// Command api-keys serves an API to the holders of keys: each key has a rate, each user quotas, and every request is
-// logged. Browser sessions go past all of it. What is allowed stands in policies.yaml.
+// Command api-keys serves an API with API keys: each key has a rate limit, each user has quotas, and every request is logged.
+// Browser sessions are exempt from all of that. The limits are in policies.yaml.
 package main
 
 import (
@@ -42,11 +42,11 @@ func main() {
 
 type server struct {
 	limiter       *limits.Client
-	deadline      time.Duration // of one question to the limiter
-	sessionSecret []byte        // signs the tokens of browser sessions; empty: there are none
+	deadline      time.Duration // of one request to the limiter
+	sessionSecret []byte        // signs the tokens of browser sessions; if it is empty, there are none
 }
 
-// handler puts the stages in their order: the key and its rate, the user's quota, the work, the log.
+// handler combines the stages: the key and its rate, the user's quota, the work, the log.
 func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/bulk-enrich", s.bulkEnrich)
@@ -60,7 +60,7 @@ func (s *server) handler() http.Handler {
 			"user":     func(r *http.Request) string { return userOf(r.Context()) },
 			"endpoint": httplimit.RouteIn(mux),
 		},
-		// The quota is charged by what was done, and neither the answer nor its success hangs on that.
+		// The quota is charged after the work, and the charge neither delays the response nor makes it fail.
 		Mode:         httplimit.CheckThenRecord,
 		ChargeBehind: true,
 		Deadline:     s.deadline,
@@ -73,24 +73,24 @@ func (s *server) handler() http.Handler {
 		if credential(r) != "session" {
 			keys.ServeHTTP(w, r)
 		} else if user := sessionUser(r, s.sessionSecret); user != "" {
-			mux.ServeHTTP(w, ofSession(user, r))
+			mux.ServeHTTP(w, withSessionUser(user, r))
 		} else {
 			refuse(w, http.StatusUnauthorized, "session invalid")
 		}
 	})
 }
 
-// whenDenied leaves the headers of the key's rate on answers that the quota lets pass.
+// whenDenied sets the headers of the quota only on denials. Other responses keep the headers of the key's rate.
 func whenDenied(h http.Header, a *httplimit.Answer) {
 	if a.Denied() {
 		httplimit.XRateLimitUnix(h, a)
 	}
 }
 
-// maxMatches bounds what one import may ask of the limiter: a question for each match.
+// maxMatches bounds one import, since each match is a request to the limiter.
 const maxMatches = 1000
 
-// bulkEnrich raises an alert for each match, but no match twice, and no more than 20 an hour to a user.
+// bulkEnrich raises an alert for each match, but not twice for the same match, and at most 20 per hour for a user.
 func (s *server) bulkEnrich(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Matches []string `json:"matches"`
@@ -104,29 +104,29 @@ func (s *server) bulkEnrich(w http.ResponseWriter, r *http.Request) {
 	reply(w, map[string]any{"ok": true, "matches": len(in.Matches), "alerts": alerts})
 }
 
-// raise gives how many alerts were sent. Without a decision none is: nobody would remove duplicates and count to 20, and an
-// import would send hundreds. The import is done all the same, and the log tells, with one line for all its matches.
+// raise returns how many alerts were sent. Without a decision no alert is sent, because nothing would remove duplicates or count
+// to 20, and an import could send hundreds. The import itself is done nevertheless. An error is logged once per import.
 func (s *server) raise(ctx context.Context, user string, matches []string) (alerts int) {
-	told := false
+	logged := false
 	for _, match := range matches {
 		allowed, err := s.mayAlert(ctx, user, match)
 		if err != nil {
-			if !told {
-				told = true
+			if !logged {
+				logged = true
 				log.Printf("no alert for user %q of match %q, nor of others that fail in this import: %v", user, match, err)
 			}
-			// It may be this match that the limiter cannot read. Any other error the next ones would have, too.
+			// Below 500 the error may be about this match. Any other error would occur for the next matches, too.
 			if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status >= http.StatusInternalServerError {
 				break
 			}
 		} else if allowed {
-			alerts++ // here the alert is sent
+			alerts++ // send the alert here
 		}
 	}
 	return alerts
 }
 
-// mayAlert asks whether or not the request still lasts, as httplimit does. The client's timeout bounds it.
+// mayAlert does not end with the context of the request, as httplimit does not. The limits.Client has a timeout of its own.
 func (s *server) mayAlert(ctx context.Context, user, match string) (bool, error) {
 	decision, err := s.limiter.Consume(context.WithoutCancel(ctx), limits.Request{
 		Policy: "alerts", Attributes: map[string]string{"user": user, "match": match},

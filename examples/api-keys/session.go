@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// sessionUser verifies a JSON Web Token (RFC 7519), signed with HMAC-SHA-256, and gives its subject; empty for none that is
-// valid. A session is exempt from every limit of requests, so the form of a token alone must not do. Your authentication has a
-// library for this.
+// sessionUser verifies a JSON Web Token (RFC 7519) signed with HMAC-SHA-256, and returns its subject, or "" if the token is not
+// valid. Sessions are exempt from all rate limits, so the form of a token must not suffice. In production use the library of your
+// authentication.
 func sessionUser(r *http.Request, secret []byte) string {
-	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ") // httplimit.Credential has looked at the scheme
+	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ") // httplimit.Credential has checked the scheme
 	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(secret) == 0 || len(parts) != 3 {
 		return ""
@@ -37,7 +37,7 @@ func sessionUser(r *http.Request, secret []byte) string {
 	return claims.Subject
 }
 
-// signature is always HMAC-SHA-256: what the token's header says of its algorithm is the client's word.
+// signature is always HMAC-SHA-256. The algorithm in the token's header must not be trusted.
 func signature(text string, secret []byte) []byte {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte(text))

@@ -1,8 +1,8 @@
-// Command generations limits the making of things that cost money: 5 a minute and 50 a day for each user, more for those
-// who pay, charged only after a job was created; and 100 cents a day, each job charging what it cost. It has a page that
-// shows use against limit.
+// Command generations limits jobs that cost money in two ways. Generations are charged only after a job was created: 5 per
+// minute and 50 per day for each user, more for paying users. Renders charge what they cost, at most 100 cents per day. A
+// page shows what is used of each limit.
 //
-// It needs a limiter with policies.yaml at NATS_URL, and serves on ADDR. POLICY names another policy of the file for
+// It needs a limiter with policies.yaml at NATS_URL, and serves HTTP on ADDR. POLICY selects another policy of the file for
 // generations: generations-burst or generations-offpeak.
 package main
 
@@ -41,9 +41,9 @@ func main() {
 
 type server struct {
 	client *limits.Client
-	// policy is that of generations.
+	// policy is the policy of generations.
 	policy string
-	// deadline bounds a question to the limiter; 0 is httplimit's own.
+	// deadline bounds each request to the limiter; 0 means httplimit's default.
 	deadline time.Duration
 }
 
@@ -56,7 +56,7 @@ func (s *server) handler() http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// config is what both ways to charge have in common.
+// config is the configuration that both ways to charge have in common.
 func (s *server) config(policy, unit string) httplimit.Config {
 	return httplimit.Config{
 		Policy:     httplimit.Text(policy),
@@ -68,21 +68,21 @@ func (s *server) config(policy, unit string) httplimit.Config {
 	}
 }
 
-// user and tier are who asks. Here everybody may say so; put your authentication in their place.
+// user and tier identify the caller. Here the caller may choose them; replace this by your authentication.
 var (
 	user = httplimit.Or(httplimit.Header("X-User"), httplimit.Text("demo"))
 	tier = httplimit.Or(httplimit.Header("X-Tier"), httplimit.Text("FREE"))
 )
 
-// checkWorkRecord checks both limits, lets the handler work, and charges only if it answers below 400. Requests that run
-// at the same moment pass the check together: where the limit must hold even then, reserve as reserveWorkSettle does.
+// checkWorkRecord checks both limits, lets the handler work, and charges only if the status is below 400. Concurrent requests
+// can pass the check together. If the limit must hold even then, reserve, as reserveWorkSettle does.
 func (s *server) checkWorkRecord(work http.Handler) http.Handler {
 	config := s.config(s.policy, "generations")
 	config.Mode = httplimit.CheckThenRecord
 	return httplimit.Middleware(s.client, config)(work)
 }
 
-// generate creates a job. The decision is that of the check, and so this job is counted on top.
+// generate creates a job. The decision is that of the check, so this job is added to what it says is used.
 func generate(w http.ResponseWriter, r *http.Request) {
 	if prompt := r.PostFormValue("prompt"); prompt == "" || len(prompt) > 1000 {
 		answer(w, http.StatusBadRequest, map[string]string{"error": "prompt: want 1 to 1000 bytes"})
@@ -99,50 +99,50 @@ func generate(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusCreated, created)
 }
 
-// mostCents is the most that a render may cost.
-const mostCents = 30
+// maxCents is the most that a render may cost.
+const maxCents = 30
 
-// reserveWorkSettle charges the most that the work may cost, so that nobody else takes the place, and leaves it to the
-// handler to settle what it cost. The id ties the two together.
+// reserveWorkSettle charges the most that the work may cost before it begins. The handler settles the actual cost after the
+// work, under the same id.
 func (s *server) reserveWorkSettle(work http.Handler) http.Handler {
 	config := s.config("money", "cents")
-	config.Cost = func(*http.Request) int64 { return mostCents }
+	config.Cost = func(*http.Request) int64 { return maxCents }
 	config.ID = httplimit.Header("X-Job")
-	// A busy machine may not answer in httplimit's 50 ms, and what costs money does not pass undecided.
+	// A busy limiter may need more than httplimit's default of 50 ms, and work that costs money must not run undecided.
 	config.Deadline, config.FailClosed = cmp.Or(s.deadline, limits.DefaultTimeout), true
-	config.OnError = s.undecided(make(few, mostReleases))
+	config.OnError = s.releaseUndecided(make(goroutines, maxReleases))
 	reserve := httplimit.Middleware(s.client, config)(work)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Header.Set("X-Job", rand.Text()) // ours, whatever the client sent
+		r.Header.Set("X-Job", rand.Text()) // replaces any X-Job of the client
 		reserve.ServeHTTP(w, r)
 	})
 }
 
-// render pretends that the work cost as much as the form says. Work that fails costs nothing.
+// render pretends that the work cost what the form says. Work that fails costs nothing.
 func (s *server) render(w http.ResponseWriter, r *http.Request) {
 	job := r.Header.Get("X-Job")
 	cents, err := strconv.ParseInt(r.PostFormValue("cents"), 10, 64)
-	bad := err != nil || cents < 0 || cents > mostCents
+	bad := err != nil || cents < 0 || cents > maxCents
 	if bad {
 		cents = 0
 	}
-	_ = s.settle(r.Context(), job, cents) // logged; where nothing is known of the job, nothing was reserved
+	_ = s.settle(r.Context(), job, cents) // errors are logged; for an unknown id nothing was reserved
 	if bad {
-		answer(w, http.StatusBadRequest, map[string]string{"error": "cents: want 0 to " + strconv.Itoa(mostCents)})
+		answer(w, http.StatusBadRequest, map[string]string{"error": "cents: want 0 to " + strconv.Itoa(maxCents)})
 		return
 	}
 	answer(w, http.StatusCreated, map[string]any{"job": job, "cents": cents})
 }
 
-// settle does so whatever became of the request: one whose client has gone, or has closed its half of the connection, has
-// ended. The client's timeout bounds it.
+// settle sets the final cost of a job. It does not end with the context of the request, which ends when the client goes away or
+// closes its half of the connection. The limits.Client has a timeout of its own.
 func (s *server) settle(ctx context.Context, job string, cents int64) error {
 	_, err := s.client.Settle(context.WithoutCancel(ctx), job, cents)
 	if e, ok := errors.AsType[*limits.Error](err); ok && e.Code == limits.CodeUnknownID {
 		return err
 	}
 	if err != nil {
-		log.Printf("settle job %s at %d cents: %v; the reserved %d may stay charged", job, cents, err, mostCents)
+		log.Printf("settle job %s at %d cents: %v; the reserved %d may stay charged", job, cents, err, maxCents)
 	}
 	return err
 }

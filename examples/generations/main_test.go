@@ -284,7 +284,7 @@ func TestARenderIsSettled(t *testing.T) {
 			t.Errorf("half closed: %d %s", w.Code, w.Body)
 		}
 		if _, err := s.client.Consume(t.Context(), limits.Request{Policy: "money", Attributes: map[string]string{"user": "late"},
-			Cost: mostCents, ID: "job-7"}); err != nil {
+			Cost: maxCents, ID: "job-7"}); err != nil {
 			t.Fatal(err)
 		}
 		for user, job := range map[string]string{"late": "job-7", "never reserved": "job-8"} {

@@ -10,29 +10,29 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// mostReleases is how many reservations are given back at a time. What a limiter that is away keeps waiting is bounded by it.
-const mostReleases = 1000
+// maxReleases bounds the reservations that are released at a time, so that they do not pile up while the limiter is down.
+const maxReleases = 1000
 
-// few is room for so many goroutines.
-type few chan struct{}
+// goroutines is a semaphore: its capacity is how many goroutines may run.
+type goroutines chan struct{}
 
-// try begins one, and tells whether there was room.
-func (f few) try(do func()) bool {
+// try runs f in a goroutine. It returns false if too many run already.
+func (g goroutines) try(f func()) bool {
 	select {
-	case f <- struct{}{}:
+	case g <- struct{}{}:
 	default:
 		return false
 	}
 	go func() {
-		defer func() { <-f }()
-		do()
+		defer func() { <-g }()
+		f()
 	}()
 	return true
 }
 
-// undecided is what happens to a render that the middleware got no decision for: it may have been reserved all the same, and is
-// given back then. What the limiter refused, as a user that it cannot read, charged nothing.
-func (s *server) undecided(room few) func(*http.Request, error) {
+// releaseUndecided returns the handler for renders that the middleware got no decision for. The cost may have been reserved
+// nevertheless, so it is released. A request that the limiter refused, for example because of an invalid user, charged nothing.
+func (s *server) releaseUndecided(running goroutines) func(*http.Request, error) {
 	return func(r *http.Request, err error) {
 		log.Printf("reserve: %v", err)
 		refusal, answered := errors.AsType[*limits.Error](err)
@@ -40,21 +40,21 @@ func (s *server) undecided(room few) func(*http.Request, error) {
 			return
 		}
 		job := r.Header.Get("X-Job")
-		if !room.try(func() { s.release(r.Context(), job, answered) }) {
-			log.Printf("job %s is not given back, as %d others are: %d cents may stay charged", job, cap(room), mostCents)
+		if !running.try(func() { s.release(r.Context(), job, answered) }) {
+			log.Printf("job %s is not given back, as %d others are: %d cents may stay charged", job, cap(running), maxCents)
 		}
 	}
 }
 
-// releases are the waits before the tries to give back what may have been reserved.
-var releases = []time.Duration{0, time.Second, 10 * time.Second, time.Minute}
+// releaseDelays are the delays before the attempts to release a reservation.
+var releaseDelays = []time.Duration{0, time.Second, 10 * time.Second, time.Minute}
 
-// release gives back what may have been reserved. A question that got no answer may still be on its way, and a limiter that is behind
-// may take this one first, and knows of no reservation then: so it is told again. Where the question was answered, with an error of
-// the limiter, there is none on its way.
+// release releases what may have been reserved. If the request to reserve got no answer, it may still be on its way, and a busy
+// limiter may process the release first, when it knows no reservation yet. So the release is repeated. That is not necessary if
+// the request to reserve was answered, with an error.
 func (s *server) release(ctx context.Context, job string, answered bool) {
-	for _, wait := range releases {
-		time.Sleep(wait)
+	for _, delay := range releaseDelays {
+		time.Sleep(delay)
 		err := s.settle(ctx, job, 0)
 		refusal, told := errors.AsType[*limits.Error](err)
 		unknown := told && refusal.Code == limits.CodeUnknownID

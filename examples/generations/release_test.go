@@ -21,7 +21,7 @@ func TestAReservationThatComesLateIsGivenBack(t *testing.T) {
 			t.Fatal("settled before it was reserved")
 		}
 		if _, err := s.client.Consume(t.Context(), limits.Request{Policy: "money", Attributes: map[string]string{"user": "7"},
-			Cost: mostCents, ID: "job-9"}); err != nil {
+			Cost: maxCents, ID: "job-9"}); err != nil {
 			t.Fatal(err)
 		}
 		<-done
@@ -35,18 +35,18 @@ func TestAReservationThatComesLateIsGivenBack(t *testing.T) {
 // time than there is room for.
 func TestNothingIsGivenBackInVain(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
-		room := make(few, 1)
+		room := make(goroutines, 1)
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/renders", nil)
 		r.Header.Set("X-Job", "job-10")
 		for _, status := range []int{400, 404, 409, 413} {
-			s.undecided(room)(r, &limits.Error{Status: status})
+			s.releaseUndecided(room)(r, &limits.Error{Status: status})
 			if len(room) != 0 {
 				t.Errorf("refused with %d: is given back", status)
 			}
 		}
-		s.undecided(room)(r, &limits.Error{Status: 503, Code: limits.CodeOverloaded})
-		room <- struct{}{}                             // as soon as the one before has ended
-		s.undecided(room)(r, context.DeadlineExceeded) // waits for no room
+		s.releaseUndecided(room)(r, &limits.Error{Status: 503, Code: limits.CodeOverloaded})
+		room <- struct{}{}                                    // as soon as the one before has ended
+		s.releaseUndecided(room)(r, context.DeadlineExceeded) // waits for no room
 		if room.try(func() {}) {
 			t.Error("two at a time in room for one")
 		}

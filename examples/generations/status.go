@@ -18,7 +18,7 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 
-// page writes the status page. Nothing runs in it but its own script and style, and it loads nothing from elsewhere.
+// page writes the status page. Its content security policy allows only its own script and style, and nothing from elsewhere.
 func page(w http.ResponseWriter, _ *http.Request) {
 	nonce := rand.Text()
 	h := w.Header()
@@ -31,13 +31,13 @@ func page(w http.ResponseWriter, _ *http.Request) {
 	_ = pageTemplate.Execute(w, nonce) // the client may be gone
 }
 
-// gauge is a limit and how much of it is used.
+// gauge is the state of a limit for the page.
 type gauge struct {
 	Type      string `json:"type"`
 	Current   int64  `json:"current"`
 	Limit     int64  `json:"limit"`
 	Remaining int64  `json:"remaining"`
-	// ResetAt is left out of a limit of which nothing is used: its window has not begun.
+	// ResetAt is left out if nothing of the limit is used, since its window has not begun.
 	ResetAt time.Time `json:"resetAt,omitzero"`
 }
 
@@ -50,14 +50,14 @@ func gaugeOf(name string, limit, remaining, reset int64) gauge {
 	return g
 }
 
-// plusOne counts what the handler has just done, and the limiter is about to be told.
+// plusOne adds the job that the handler has just created, which will be charged after the answer.
 func (g gauge) plusOne() gauge {
 	g.Current, g.Remaining = g.Current+1, max(g.Remaining-1, 0)
 	return g
 }
 
-// status answers how much of each limit the user has used, and charges nothing. The time is the server's, for clients
-// whose clock is wrong.
+// status answers how much of each limit the user has used, and charges nothing. It includes the server's time, for clients whose
+// clock is wrong.
 func (s *server) status(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), limits.DefaultTimeout)
 	defer cancel()
@@ -73,7 +73,7 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, map[string]any{"user": user(r), "tier": tier(r), "now": time.Now().UTC(), "limits": append(generations, cents...)})
 }
 
-// refuse tells the client no more than whether it is at fault: a name that is too long, say.
+// refuse tells the client only whether the request is at fault, for example because of a name that is too long.
 func refuse(w http.ResponseWriter, err error) {
 	if e, ok := errors.AsType[*limits.Error](err); ok && e.Status == http.StatusBadRequest {
 		answer(w, http.StatusBadRequest, map[string]string{"error": "user or tier cannot be read"})
@@ -83,12 +83,13 @@ func refuse(w http.ResponseWriter, err error) {
 	answer(w, http.StatusServiceUnavailable, map[string]string{"error": "the limits cannot be told for now"})
 }
 
-// nobody is a user who never generates anything: no value of a header begins with a space.
+// nobody is a user who never generates anything, because no header value begins with a space.
 const nobody = " nobody"
 
-// gauges gives each limit of a policy as it is for the tier now, with what the user has used of it. The counters know the
-// tier of their last charge only, and a check of the user would be counted as a denial when nothing is left: a page that
-// refreshes would raise alerts. A check of nobody is never denied. It does not tell of an override for the user.
+// gauges returns the limits of a policy for the current tier, with what the user has used of them. The counters alone do not
+// suffice, because they have the limits of the tier of their last charge. A check for the user would count as a denial if
+// nothing remains, so that a page that refreshes would raise alerts. So it checks for nobody, which is never denied. That leaves
+// out overrides for the user.
 func (s *server) gauges(ctx context.Context, r *http.Request, policy, key string) (all []gauge, err error) {
 	status, err := s.client.Status(ctx, key)
 	if err != nil {

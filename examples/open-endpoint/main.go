@@ -1,5 +1,5 @@
-// Command open-endpoint serves a form that anybody may post, behind three limits that are decided together: for all, for
-// the address it comes from, and for the e-mail that it names. How much is allowed stands in policies.yaml.
+// Command open-endpoint serves a form that anybody may post. Three limits are decided together: one for all requests, one
+// for the client's address, and one for the e-mail address in the form. Their numbers are in policies.yaml.
 package main
 
 import (
@@ -39,12 +39,12 @@ func main() {
 		log.Printf("no limiter at %s yet; start it with: go run ./cmd/limiter --policies examples/open-endpoint/policies.yaml", nc.Servers())
 	}
 	log.Printf("serving on http://%s", *addr)
-	// In a burst the limiter may not answer in httplimit's 50 ms, and who signs up can wait longer than that.
+	// In a burst the limiter may need more than httplimit's default of 50 ms, and people who sign up can wait longer.
 	served := handler(limits.NewClient(nc), limits.DefaultTimeout, trusted)
 	log.Fatal((&http.Server{Addr: *addr, Handler: served, ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
 
-// networks reads a list of networks. Whoever is in one may say whom a request comes from.
+// networks parses a list of networks, whose proxies may say which address a request comes from.
 func networks(list string) (all []netip.Prefix, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		if text = strings.TrimSpace(text); text == "" {
@@ -61,7 +61,7 @@ func networks(list string) (all []netip.Prefix, err error) {
 
 func handler(limiter *limits.Client, deadline time.Duration, proxies []netip.Prefix) http.Handler {
 	limited := httplimit.Middleware(limiter, httplimit.Config{
-		Policy: httplimit.Text("signup"), // named, so that a request without an attribute is an error and does not pass
+		Policy: httplimit.Text("signup"), // named, so that a request without an attribute is refused and does not pass
 		Attributes: map[string]httplimit.Attribute{
 			"ip":    httplimit.ClientIP(proxies...),
 			"email": func(r *http.Request) string { return formOf(r.Context()).email },
@@ -69,7 +69,7 @@ func handler(limiter *limits.Client, deadline time.Duration, proxies []netip.Pre
 		Headers:  []httplimit.Headers{httplimit.XRateLimitUnix},
 		Body:     httplimit.JSONCode,
 		Deadline: deadline,
-		// A burst makes answers late: who could pass for that would only have to come in numbers.
+		// A burst makes answers late. If late answers let requests pass, a flood would be a way around the limits.
 		FailClosed: true,
 	})
 	mux := http.NewServeMux()
@@ -77,7 +77,7 @@ func handler(limiter *limits.Client, deadline time.Duration, proxies []netip.Pre
 	return mux
 }
 
-// form is what was posted.
+// form is the posted form.
 type form struct{ email string }
 
 type formKey struct{}
@@ -87,8 +87,8 @@ func formOf(ctx context.Context) form {
 	return f
 }
 
-// decoded reads the form in front of the limits, one of which is by what it says. A form that nobody can read charges
-// nothing, and costs nothing but its reading.
+// decoded reads the form before the limits are checked, because one of them is by its e-mail address. A form that is not
+// valid charges nothing.
 func decoded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var in struct {
@@ -106,7 +106,7 @@ func decoded(next http.Handler) http.Handler {
 	})
 }
 
-// signUp is where the work would be. It tells the limit that has the least left.
+// signUp is where the work would be done. It answers with the limit that has the least remaining.
 func signUp(w http.ResponseWriter, r *http.Request) {
 	answer := map[string]any{"ok": true}
 	if reply, ok := httplimit.ReplyFrom(r.Context()); ok {

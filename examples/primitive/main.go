@@ -1,7 +1,7 @@
-// Command primitive uses the limiter as a primitive, in four patterns: an HTTP handler, a burst, outbound calls that wait
-// for their turn, and notifications of which the rest goes into a digest. patterns.go has one short function for each.
+// Command primitive shows four patterns with inline limits: an HTTP handler, a burst, outbound calls that wait for their
+// turn, and notifications that go into a digest when there are too many. patterns.go has a short function for each.
 //
-// It needs a limiter at NATS_URL and serves on ADDR.
+// It needs a limiter at NATS_URL and serves HTTP on ADDR.
 package main
 
 import (
@@ -31,7 +31,7 @@ func main() {
 	defer nc.Close()
 	addr := cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8001")
 	client := limits.NewClient(nc)
-	weather := cmp.Or(os.Getenv("WEATHER_URL"), "http://"+addr+"/fair") // stands for somebody else's API
+	weather := cmp.Or(os.Getenv("WEATHER_URL"), "http://"+addr+"/fair") // stands for the API of another service
 	log.Println("listening on", "http://"+addr)
 	log.Fatal((&http.Server{Addr: addr, Handler: handler(client, weather), ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
@@ -51,7 +51,7 @@ func handler(client *limits.Client, weatherURL string) http.Handler {
 	return mux
 }
 
-// forward asks somebody else's API, when it is this request's turn.
+// forward calls the other service's API when it is this request's turn.
 func forward(w http.ResponseWriter, r *http.Request, api *http.Client, url string) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodGet, url, nil)
 	if err != nil {
@@ -75,8 +75,8 @@ func (n *notifier) serveNotify(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "text: want 1 to 1000 bytes", http.StatusBadRequest)
 		return
 	}
-	// The request's own context ends when the client goes, or closes its half of the connection: then it would be charged, and
-	// neither sent nor kept. The client of the limiter bounds the question by itself.
+	// The context of the request ends when its client goes away or closes its half of the connection. The notification would
+	// then be charged, and neither sent nor put into the digest. The limits.Client has a timeout of its own.
 	sent, err := n.notify(context.WithoutCancel(r.Context()), user(r), text)
 	if err != nil {
 		log.Println("notify:", err)

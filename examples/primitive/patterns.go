@@ -10,7 +10,7 @@ import (
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// Pattern 1: an HTTP handler that answers 429 when its caller has had enough.
+// Pattern 1: an HTTP handler that answers 429 when its caller is over the limit.
 func limited(client *limits.Client, handler http.HandlerFunc) http.Handler {
 	return httplimit.Middleware(client, httplimit.Config{
 		Limits: func(r *http.Request) []limits.LimitSpec {
@@ -19,24 +19,25 @@ func limited(client *limits.Client, handler http.HandlerFunc) http.Handler {
 	})(handler)
 }
 
-// Pattern 2: a burst of 20 on top of 100 a minute.
+// Pattern 2: a burst of 20 on top of 100 per minute.
 func burst(key string) limits.LimitSpec {
 	return limits.LimitSpec{Key: key, Limit: 100, Window: "1m", Algorithm: limits.TokenBucket, Burst: 20}
 }
 
 // Pattern 3: outbound calls that wait for their turn. All processes with the same turn together send no more than it
-// allows, and nobody retries: whoever has to wait sleeps until the limiter said. A turn after the timeout fails at once.
+// allows. A call that has to wait sleeps until the time that the limiter gave. A call whose turn would come after the
+// timeout fails at once.
 func outbound(client *limits.Client, turn limits.Request, timeout time.Duration) *http.Client {
 	return &http.Client{Transport: httplimit.Outbound(client, turn, nil), Timeout: timeout}
 }
 
-// Pattern 4: a notification that is sent 10 times an hour to a user and else waits for the digest.
+// Pattern 4: each user is sent 10 notifications per hour, and further ones go into a digest.
 type notifier struct {
 	client *limits.Client
 	send   func(user, text string)
 
 	mu     sync.Mutex
-	digest map[string][]string // by user; a table, where it has to survive a restart
+	digest map[string][]string // by user; use a table if it has to survive a restart
 }
 
 func (n *notifier) notify(ctx context.Context, user, text string) (sent bool, err error) {
@@ -54,7 +55,7 @@ func (n *notifier) notify(ctx context.Context, user, text string) (sent bool, er
 	return false, nil
 }
 
-// takeDigest gives what waited, and forgets it.
+// takeDigest returns and empties the digest of a user.
 func (n *notifier) takeDigest(user string) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -63,7 +64,7 @@ func (n *notifier) takeDigest(user string) []string {
 	return texts
 }
 
-// user is who asks. Here everybody may say so; put your authentication in its place.
+// user identifies the caller. Here the caller may choose it; replace this by your authentication.
 func user(r *http.Request) string {
 	if name := r.Header.Get("X-User"); name != "" {
 		return name

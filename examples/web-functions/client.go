@@ -10,8 +10,9 @@ import (
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// call shows the client side: a request that is sent again after a 429, three times in all and never before the
-// server's time, and what a user interface can show when that was not enough. It ends with the countdown, or with ctx.
+// call shows the client side: a request that is retried after a 429, with three attempts in all and never before the time
+// that the server gave, and what a user interface can show if that was not enough. It returns at the end of the countdown, or
+// when ctx ends.
 func call(ctx context.Context, out io.Writer, url, user string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command web-functions serves functions over HTTP, each with a limit for its user that depends on the user's role.
-// How much is allowed stands in policies.yaml; this program only says who asks and for what.
+// Command web-functions serves functions over HTTP. Each user has a limit for each function, which depends on the user's
+// role. The limits are in policies.yaml; this program only passes on the user, the role and the route.
 package main
 
 import (
@@ -44,13 +44,13 @@ func main() {
 	log.Fatal((&http.Server{Addr: *addr, Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
 
-// function is what is served at a route, and the name of the policy that limits it: none for a route without a limit.
+// function is what is served at a route, and the name of the policy that limits it; empty for a route without a limit.
 type function struct {
 	policy string
 	serve  http.HandlerFunc
 }
 
-// functions are what is served, by route.
+// functions are the functions by their routes.
 var functions = map[string]function{
 	"tag-categorize":        {"tag-categorize", done},
 	"tag-categorize-dryrun": {"tag-categorize-dryrun", done},
@@ -63,8 +63,8 @@ var functions = map[string]function{
 	"whoami":                {"", done},
 }
 
-// policyOf names the policy, so that a limiter which does not have it, as one that was started without the file, is a failure and
-// lets nothing pass. Without a function there is none either.
+// policyOf returns the policy of a request. It is named, and not matched, so that nothing passes if the limiter does not have it,
+// for example because it was started without policies.yaml. An unknown route has no policy.
 func policyOf(r *http.Request) string { return functions[r.PathValue("route")].policy }
 
 func done(w http.ResponseWriter, r *http.Request) {
@@ -74,23 +74,23 @@ func done(w http.ResponseWriter, r *http.Request) {
 
 type server struct {
 	limiter  *limits.Client
-	deadline time.Duration // of one question to the limiter
+	deadline time.Duration // of one request to the limiter
 }
 
 func (s *server) handler() http.Handler {
 	limited := httplimit.Middleware(s.limiter, httplimit.Config{
 		Policy: policyOf,
-		// What has no limit passes also while the limiter is away.
+		// Routes without a limit are served even if the limiter is down.
 		Exempt: func(r *http.Request) bool { return policyOf(r) == "" },
 		Attributes: map[string]httplimit.Attribute{
 			"user":  httplimit.Header("X-User-Id"),
-			"route": httplimit.PathValue("route"), // the very text by which run finds the function
+			"route": httplimit.PathValue("route"), // the same text by which run finds the function
 		},
 		Tier:     httplimit.Header("X-User-Role"),
 		Headers:  []httplimit.Headers{httplimit.XRateLimitISO},
 		Body:     httplimit.JSONError,
 		Deadline: s.deadline,
-		// No decision, no function: 500 {"ok":false,"error":"Rate limit check failed"}.
+		// Without a decision the function is not run: 500 {"ok":false,"error":"Rate limit check failed"}.
 		FailClosed: true,
 		FailStatus: http.StatusInternalServerError,
 	})
@@ -99,8 +99,8 @@ func (s *server) handler() http.Handler {
 	return mux
 }
 
-// signedIn stands for the authentication, which sets both headers itself: a client that could choose its user or role
-// could choose its limit. Without a user no policy matches, so such a request must not get further.
+// signedIn stands for your authentication. That has to set both headers, because a client that could choose its user or role
+// could choose its limit. Without a user no policy applies, so such a request must be refused here.
 func signedIn(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-User-Id") == "" {

@@ -1,5 +1,5 @@
-// Command webhook receives alerts on 127.0.0.1:9000 and prints them. It shows what a receiver owes to itself: it verifies
-// the signature over the body as it came, refuses old messages, and knows a message that it has had.
+// Command webhook receives alerts on 127.0.0.1:9000 and prints them. It shows what every receiver should do: it verifies the
+// signature over the unchanged body, refuses old messages, and recognizes messages that it has already received.
 //
 // The format is Standard Webhooks 1.0 (https://www.standardwebhooks.com).
 package main
@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// tolerance is how old a message may be, or how far ahead its clock.
+// tolerance is how far a message's timestamp may be from now.
 const tolerance = 5 * time.Minute
 
 func main() {
@@ -34,7 +34,7 @@ func main() {
 	log.Fatal((&http.Server{Addr: "127.0.0.1:9000", Handler: h, ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
 
-// readSecret reads whsec_ and the key in base64: of 24 to 64 bytes, as Standard Webhooks has it and the limiter asks.
+// readSecret parses whsec_ followed by a key of 24 to 64 bytes in base64, as Standard Webhooks defines it.
 func readSecret(text string) ([]byte, error) {
 	encoded, prefixed := strings.CutPrefix(text, "whsec_")
 	key, err := base64.StdEncoding.DecodeString(encoded)
@@ -72,7 +72,7 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// verify holds a message to one of its signatures.
+// verify checks the timestamp of a message, and that one of its signatures is valid.
 func (h *hook) verify(id, timestamp, signatures string, body []byte) error {
 	seconds, err := strconv.ParseInt(timestamp, 10, 64)
 	if err != nil || h.now().Sub(time.Unix(seconds, 0)).Abs() > tolerance {
@@ -81,7 +81,7 @@ func (h *hook) verify(id, timestamp, signatures string, body []byte) error {
 	mac := hmac.New(sha256.New, h.secret)
 	fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, body)
 	want := []byte("v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)))
-	for signature := range strings.FieldsSeq(signatures) { // one for each secret while it is rotated
+	for signature := range strings.FieldsSeq(signatures) { // there are several while the secret is rotated
 		if hmac.Equal(want, []byte(signature)) {
 			return nil
 		}
@@ -89,7 +89,8 @@ func (h *hook) verify(id, timestamp, signatures string, body []byte) error {
 	return errors.New("no signature fits")
 }
 
-// first remembers ids: a message that was not answered in time comes again. A real receiver keeps them in its database.
+// first tells whether an id is new. A message that was not answered in time is sent again with the same id. A real receiver
+// stores the ids in its database.
 func (h *hook) first(id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

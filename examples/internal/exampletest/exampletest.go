@@ -1,7 +1,7 @@
-// Package exampletest runs a whole limiter with a policy file for the tests of the examples: over real NATS, on each of
-// the two stores.
+// Package exampletest runs a whole limiter with a policy file for the tests of the examples, over real NATS and on each of the
+// two stores.
 //
-// A package that uses it hands its tests to testenv:
+// A package that uses it runs its tests with testenv:
 //
 //	func TestMain(m *testing.M) { testenv.Main(m) }
 package exampletest
@@ -31,7 +31,7 @@ const (
 // Patience bounds every wait; it is long because a busy machine must not fail the tests.
 const Patience = apptest.Patience
 
-// OnEachStore runs test twice, side by side: with SQLite in the limiter's folder, and with a PostgreSQL database.
+// OnEachStore runs test twice, in parallel: with SQLite in the limiter's folder, and with a PostgreSQL database.
 func OnEachStore(t *testing.T, test func(t *testing.T, store string)) {
 	t.Helper()
 	for _, store := range []string{SQLite, Postgres} {
@@ -42,9 +42,8 @@ func OnEachStore(t *testing.T, test func(t *testing.T, store string)) {
 	}
 }
 
-// Start runs a limiter with the policies of a file until the test ends, and gives the address of its NATS server. With
-// SQLite the server is the embedded one, as for somebody who types "limiter"; with PostgreSQL it is one of its own. Each
-// extra may change the options.
+// Start runs a limiter with a policy file until the test ends, and returns the URL of its NATS server. With SQLite that is the
+// embedded server, as for a limiter without flags. With PostgreSQL it is a separate one. Each extra may change the options.
 func Start(t *testing.T, store, policyFile string, extra ...func(*app.Options)) (natsURL string) {
 	t.Helper()
 	o := apptest.Options(filepath.Join(t.TempDir(), "data"))
@@ -71,8 +70,8 @@ func Start(t *testing.T, store, policyFile string, extra ...func(*app.Options)) 
 	return natsURL
 }
 
-// Rewrite makes a copy of a policy file in which each old text is replaced by the new one behind it, for tests that let
-// windows pass: the policies stay those of the example, and only their windows are short.
+// Rewrite returns the path of a copy of a policy file with texts replaced, given as pairs of the old and the new text. Tests
+// that wait for windows to end use it to shorten the windows of the example.
 func Rewrite(t *testing.T, policyFile string, oldNew ...string) (path string) {
 	t.Helper()
 	data, err := os.ReadFile(policyFile)
@@ -93,14 +92,14 @@ func Rewrite(t *testing.T, policyFile string, oldNew ...string) (path string) {
 	return path
 }
 
-// Answer is what a client sees of an HTTP answer.
+// Answer is an HTTP response with its body.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   string
 }
 
-// Send sends a request, and gives an empty answer when there is none.
+// Send sends a request. It returns an empty answer, and fails the test, if there is no response.
 func Send(t *testing.T, client *http.Client, req *http.Request) Answer {
 	t.Helper()
 	resp, err := client.Do(req)
@@ -116,7 +115,7 @@ func Send(t *testing.T, client *http.Client, req *http.Request) Answer {
 	return Answer{resp.StatusCode, resp.Header, string(text)}
 }
 
-// AtOnce does something n times at once and counts how often it passes.
+// AtOnce calls passes n times concurrently, and returns how often it was true.
 func AtOnce(n int, passes func(i int) bool) int64 {
 	var passed atomic.Int64
 	var all sync.WaitGroup
@@ -131,16 +130,16 @@ func AtOnce(n int, passes func(i int) bool) int64 {
 	return passed.Load()
 }
 
-// Until asks again and again whether something has come about that tells nobody, such as usage that is written behind
-// the answers; each question is itself an answer of the limiter.
+// Until polls until done returns true. It is for effects that cannot be waited for, such as usage, which is written after the
+// answers.
 func Until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	ask, end := time.NewTicker(10*time.Millisecond), time.After(Patience)
-	defer ask.Stop()
+	poll, timeout := time.NewTicker(10*time.Millisecond), time.After(Patience)
+	defer poll.Stop()
 	for !done() {
 		select {
-		case <-ask.C:
-		case <-end:
+		case <-poll.C:
+		case <-timeout:
 			t.Fatalf("%s: not after %s", what, Patience)
 		}
 	}
