@@ -21,7 +21,7 @@ const (
 // CodeUnknownKey is the code of a 404: no API key has the id.
 const CodeUnknownKey = "unknown_key"
 
-// Bounds of an API key.
+// Bounds of API keys and attributes.
 const (
 	MaxAttributes     = 32  // attributes in one request
 	MaxKeyAttributes  = 16  // attributes of one API key

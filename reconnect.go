@@ -22,8 +22,8 @@ const maxReconnectDelay = 2 * time.Second
 //
 // It changes three defaults of nats.go:
 //
-//   - nats.Connect succeeds even if no NATS server can be reached, so a program starts without the limiter as it goes
-//     on without it later. Until the connection is made, calls fail as they do during an outage.
+//   - nats.Connect succeeds even if no NATS server can be reached. So a program can start without the limiter, just as it
+//     goes on if the limiter goes away later. Until the connection is made, calls fail as they do during an outage.
 //   - The connection comes back after any outage. By default it is closed for good after 60 attempts, and when a
 //     server refuses its credentials twice, which a server may do while it restarts.
 //   - The first attempts to reconnect come after 50 ms, and later ones ever more seldom, up to 2 s apart. Each delay is
