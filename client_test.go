@@ -19,19 +19,19 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// serveNATS starts a NATS server for the test alone.
+// serveNATS starts a NATS server for this test.
 func serveNATS(t testing.TB, port int) *server.Server {
 	t.Helper()
 	return testenv.NATS(t, func(o *server.Options) { o.Port, o.JetStream = port, false })
 }
 
-// connect starts a NATS server for the test alone and connects to it.
+// connect starts a NATS server for this test and connects to it.
 func connect(t testing.TB) *nats.Conn {
 	t.Helper()
 	return testenv.Connect(t, serveNATS(t, server.RANDOM_PORT).ClientURL())
 }
 
-// answer answers every request on subject with what the handler gives.
+// answer answers every request on subject with what the handler returns.
 func answer(t testing.TB, nc *nats.Conn, subject string, handler func(request string) *nats.Msg) {
 	t.Helper()
 	_, err := nc.Subscribe(subject, func(m *nats.Msg) { _ = m.RespondMsg(handler(string(m.Data))) })
@@ -78,7 +78,7 @@ func TestClientVerbs(t *testing.T) {
 	}
 }
 
-// TestClientSendsNoOtherText: what is no UTF-8 must not become another key, which others may have, too.
+// TestClientSendsNoOtherText: invalid UTF-8 must not be replaced, since that could turn it into the key of another user.
 func TestClientSendsNoOtherText(t *testing.T) {
 	nc := connect(t)
 	c := limits.NewClient(nc)
@@ -169,7 +169,7 @@ func TestClientBadAnswers(t *testing.T) {
 	}
 }
 
-// TestAnAnswerWithoutADecisionIsNoDenial: somebody else may listen on the subjects of a limiter.
+// TestAnAnswerWithoutADecisionIsNoDenial: another service may listen on the subjects of a limiter.
 func TestAnAnswerWithoutADecisionIsNoDenial(t *testing.T) {
 	t.Parallel()
 	request := limits.Per("k", 1, "1m")
@@ -220,7 +220,7 @@ func TestClientWithoutLimiter(t *testing.T) {
 	if !strings.Contains(e.Message, "no limiter is listening on this NATS server") {
 		t.Errorf("message %q", e.Message)
 	}
-	for _, subject := range []string{limits.SubjectAlertsList, limits.SubjectJobsRun} { // limiters may be there, and answer others
+	for _, subject := range []string{limits.SubjectAlertsList, limits.SubjectJobsRun} { // limiters may listen, and do not answer these
 		if _, err := limits.NewClient(nc).Do(t.Context(), subject, []byte("{}")); !errors.As(err, &e) || !strings.Contains(e.Message, "no alerter is listening") {
 			t.Errorf("%s: %v", subject, err)
 		}
@@ -231,8 +231,8 @@ func TestClientWithoutLimiter(t *testing.T) {
 	}
 }
 
-// TestWhatNATSDoesNotCarryIsTooLarge: where NATS takes less in one message than a request may have, that must not look like a
-// limiter that is away, without which callers go on.
+// TestWhatNATSDoesNotCarryIsTooLarge: if NATS takes smaller messages than a request may be, the error must not look like an
+// absent limiter, since callers let requests pass then.
 func TestWhatNATSDoesNotCarryIsTooLarge(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Connect(t, testenv.NATSConfig(t, "max_payload: 1024").ClientURL())
@@ -250,7 +250,7 @@ func TestWhatNATSDoesNotCarryIsTooLarge(t *testing.T) {
 
 func TestClientTimeouts(t *testing.T) {
 	nc := connect(t)
-	if _, err := nc.Subscribe(limits.SubjectConsume, func(*nats.Msg) {}); err != nil { // takes, never answers
+	if _, err := nc.Subscribe(limits.SubjectConsume, func(*nats.Msg) {}); err != nil { // gets requests, and never answers
 		t.Fatal(err)
 	}
 	request := limits.Per("k", 1, "1m")
@@ -274,15 +274,15 @@ func TestClientTimeouts(t *testing.T) {
 	}
 }
 
-// While the connection is interrupted nothing is asked whose answer would come too late to be of use and yet be charged. What
-// has happened is told, as soon as it can be.
+// While the connection is interrupted, no decision is requested, since it would come too late and be charged nevertheless.
+// Reports of what has happened are sent when the connection is back.
 func TestNothingIsDecidedWhileDisconnected(t *testing.T) {
 	s := serveNATS(t, server.RANDOM_PORT)
 	lost, back := make(chan struct{}, 1), make(chan struct{}, 1)
 	nc := testenv.Connect(t, s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) { lost <- struct{}{} }),
 		nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }))
-	// The limiter is on the same connection, and so it listens again before anything is sent that was kept meanwhile.
+	// The limiter uses the same connection, so it listens again before the buffered requests are sent.
 	asked := make(chan string, 100)
 	for _, subject := range []string{limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectVerify} {
 		answer(t, nc, subject, func(string) *nats.Msg {
@@ -358,7 +358,7 @@ func TestAllReadsPages(t *testing.T) {
 	}
 }
 
-// A page that NATS does not take in one message is asked for again, smaller.
+// A page that NATS does not take in one message is requested again, with half the size.
 func TestAllReadsPagesThatAreTooLarge(t *testing.T) {
 	nc := connect(t)
 	var asked []string
@@ -380,7 +380,7 @@ func TestAllReadsPagesThatAreTooLarge(t *testing.T) {
 	}
 }
 
-// So is one that NATS takes and the client does not.
+// So is a page that is larger than the client accepts.
 func TestAnAnswerThatIsNotReadIsTooLarge(t *testing.T) {
 	nc := testenv.Connect(t, testenv.NATSConfig(t, "max_payload: 4MB").ClientURL())
 	answer(t, nc, limits.SubjectKeysList, func(string) *nats.Msg { return body(strings.Repeat(" ", 1<<20+1)) })
@@ -407,7 +407,7 @@ func TestAllEndsWithAnError(t *testing.T) {
 	}
 }
 
-// BenchmarkConsume is a question of one caller, and of many at once, to a limiter in the same process.
+// BenchmarkConsume measures Consume with one caller and with many, against a limiter in the same process.
 func BenchmarkConsume(b *testing.B) {
 	nc, err := nats.Connect(natsURL)
 	if err != nil {

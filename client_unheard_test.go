@@ -14,12 +14,12 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestClientWaitsForALimiterThatTakesOver: of several limiters one decides, and when it dies for a moment nobody does.
+// TestClientWaitsForALimiterThatTakesOver: one of several limiters decides, and when it dies, none does for a moment.
 func TestClientWaitsForALimiterThatTakesOver(t *testing.T) {
 	nc := connect(t)
 	var e *limits.Error
 	came := false
-	for range 10 { // the machine may be busy with other things for longer than a client waits
+	for range 10 { // a busy machine may be late for longer than a client waits
 		answers := make(chan *nats.Subscription, 1)
 		time.AfterFunc(15*time.Millisecond, func() {
 			sub, err := nc.Subscribe(limits.SubjectConsume, func(m *nats.Msg) { _ = m.Respond([]byte(`{"allowed":true}`)) })
@@ -37,9 +37,9 @@ func TestClientWaitsForALimiterThatTakesOver(t *testing.T) {
 		}
 	}
 	if !came {
-		t.Error("nobody is asked again")
+		t.Error("the request is not sent again")
 	}
-	// Where there is none, only the first request takes its time.
+	// If there is no limiter, only the first request waits.
 	c := limits.NewClient(nc)
 	began := time.Now()
 	for range 1000 {
@@ -47,18 +47,18 @@ func TestClientWaitsForALimiterThatTakesOver(t *testing.T) {
 			t.Fatalf("got %v, want 503", err)
 		}
 	}
-	if took := time.Since(began); took > 30*time.Second { // 150 if each were asked again
+	if took := time.Since(began); took > 30*time.Second { // 150 if each request were repeated
 		t.Errorf("1000 checks without a limiter took %s", took)
 	}
 	c, began = limits.NewClient(nc), time.Now()
-	for range 1000 { // in less time than all pauses take, as in a middleware
+	for range 1000 { // with less time than all pauses take, as in a middleware
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		if _, err := c.Check(ctx, limits.Per("k", 1, "1m")); err == nil {
 			t.Fatal("a decision without a limiter")
 		}
 		cancel()
 	}
-	if took := time.Since(began); took > 15*time.Second { // 30 if each were asked again
+	if took := time.Since(began); took > 15*time.Second { // 30 if each request were repeated
 		t.Errorf("1000 checks with little time took %s", took)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond) // no time for a pause
@@ -68,7 +68,8 @@ func TestClientWaitsForALimiterThatTakesOver(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyHeardIsNotKept: NATS may go while a client waits for a limiter, as with one that has the server inside.
+// TestWhatNobodyHeardIsNotKept: the NATS server may stop while a client waits for a limiter, for example if it is embedded in the
+// limiter.
 func TestWhatNobodyHeardIsNotKept(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t, server.RANDOM_PORT)

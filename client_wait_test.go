@@ -36,8 +36,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestThoseWhoWaitDoNotAllComeBack: of many who wait for the same, one comes back when one can pass, and learns for the others when
-// the next can.
+// TestThoseWhoWaitDoNotAllComeBack: of many Waits for the same request, one retries when one can pass, and learns for the others
+// when the next one can.
 func TestThoseWhoWaitDoNotAllComeBack(t *testing.T) {
 	t.Parallel()
 	const waits, every = 50, 10 * time.Millisecond
@@ -59,7 +59,7 @@ func TestThoseWhoWaitDoNotAllComeBack(t *testing.T) {
 		all.Go(func() {
 			r := limits.Per("k", 1, "1m")
 			if i%5 == 0 {
-				r.ID = fmt.Sprint("job-", i) // they wait for the same, too
+				r.ID = fmt.Sprint("job-", i) // the ID makes no difference
 			}
 			if reply, err := c.Wait(t.Context(), r); err != nil || !reply.Allowed {
 				t.Errorf("%+v, %v", reply, err)
@@ -72,8 +72,8 @@ func TestThoseWhoWaitDoNotAllComeBack(t *testing.T) {
 	}
 }
 
-// TestManyPassWhereManyFit: twice as many ask at the same time whenever all before were allowed, or the way to the limiter and back would
-// bound how many pass. The limiter of this test answers nobody before so many have asked.
+// TestManyPassWhereManyFit: the number of Waits in flight doubles as long as they are allowed. Otherwise the round trip to the
+// limiter would bound how many pass. The limiter of this test answers only when that many requests are in flight.
 func TestManyPassWhereManyFit(t *testing.T) {
 	t.Parallel()
 	const most = 32
@@ -114,7 +114,7 @@ func TestManyPassWhereManyFit(t *testing.T) {
 	}
 }
 
-// TestAWaitIsNotKeptByOneThatGetsNoAnswer: both learn that nobody answers within the time of a question or two.
+// TestAWaitIsNotKeptByOneThatGetsNoAnswer: both Waits end within one or two timeouts of an attempt.
 func TestAWaitIsNotKeptByOneThatGetsNoAnswer(t *testing.T) {
 	t.Parallel()
 	nc := connect(t)
@@ -138,8 +138,8 @@ func TestAWaitIsNotKeptByOneThatGetsNoAnswer(t *testing.T) {
 	all.Wait()
 }
 
-// receipts answers consumes as the service does: by an id that is known already as it did before. Others are allowed as long
-// as free says so.
+// receipts answers consumes as the service does: a known id gets the same answer as before. New ids are allowed while free is
+// true.
 type receipts struct {
 	free  bool
 	known map[string]string
@@ -165,7 +165,7 @@ func (s *receipts) now() string {
 	return deniedForAnHour
 }
 
-// TestWaitPassesOldDenials: a denial that is an answer of before says how long it was to wait then. Nobody waits for that.
+// TestWaitPassesOldDenials: a remembered denial says how long the wait was at that time. Wait does not go by that.
 func TestWaitPassesOldDenials(t *testing.T) {
 	nc := connect(t)
 	c := limits.NewClient(nc)
@@ -223,7 +223,7 @@ func TestWaitPassesOldDenialsThatNeverFit(t *testing.T) {
 	}
 }
 
-// TestWaitWithoutCheck: one who may consume and not check waits as long as the denial says.
+// TestWaitWithoutCheck: a user who may consume, but not check, waits as long as the denial says.
 func TestWaitWithoutCheck(t *testing.T) {
 	nc := connect(t)
 	s := receipts{free: true, known: map[string]string{"job-7": `{"allowed":false,"key":"k","retryAfter":30}`}}
@@ -236,8 +236,8 @@ func TestWaitWithoutCheck(t *testing.T) {
 	}
 }
 
-// TestWaitForAnAnswerThatIsLost: whoever has an hour until his turn learns of it at once. So does the check, without which a
-// denial of before is kept to.
+// TestWaitForAnAnswerThatIsLost: the Wait ends soon, even if its context would last for long. A lost answer to the check does
+// not hold it up either: then it goes by the denial.
 func TestWaitForAnAnswerThatIsLost(t *testing.T) {
 	nc := connect(t)
 	c := limits.NewClient(nc, limits.Timeout(20*time.Millisecond))

@@ -65,8 +65,8 @@ var mayImport = map[string][]string{
 	"examples/internal/exampletest": {"internal/app", "internal/app/apptest", "internal/testenv"}, // for tests only
 }
 
-// TestImportsPointDown reads every file that is not a test, whatever its build tags. Tests may import what they need. What
-// nobody imports any more is not allowed any more.
+// TestImportsPointDown reads every file that is not a test, whatever its build tags. Tests may import what they need. An import
+// that is allowed but no longer used has to be removed from mayImport.
 func TestImportsPointDown(t *testing.T) {
 	used := map[[2]string]bool{}
 	for _, file := range sourceFiles(t, ".") {
@@ -100,8 +100,8 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// mayImportForeign holds the imports of packages that are not ours to docs/architecture.md: the root is a small dependency
-// to take on, httplimit adds nothing to it, and the engine never sees NATS, SQL or the network.
+// mayImportForeign says which packages of other modules a folder may import, as docs/architecture.md lists them: the root is a
+// small dependency, httplimit adds nothing to it, and the engine never sees NATS, SQL or the network.
 func mayImportForeign(folder, imported string) bool {
 	switch folder {
 	case ".", "examples":
@@ -116,7 +116,7 @@ func mayImportForeign(folder, imported string) bool {
 	return true
 }
 
-// TestEveryDependencyIsDocumented holds docs/dependencies.md to the direct requirements of go.mod, in both directions.
+// TestEveryDependencyIsDocumented compares docs/dependencies.md with the direct requirements of go.mod, in both directions.
 func TestEveryDependencyIsDocumented(t *testing.T) {
 	found := func(file, pattern string) (names []string) {
 		text, err := os.ReadFile(file)
@@ -189,7 +189,7 @@ func sourceFiles(t *testing.T, root string) []string {
 	return files
 }
 
-// partOfModule follows the go command: it looks into no folder that is hidden, testdata or a module of its own.
+// partOfModule follows the go command, which skips folders that are hidden, testdata or a module of their own.
 func partOfModule(dir string) bool {
 	name := filepath.Base(dir)
 	if name[0] == '.' || name[0] == '_' || name == "testdata" {

@@ -15,7 +15,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// lines gives what is sent to the request log.
+// lines returns the messages that are sent to the request log.
 func lines(t *testing.T, nc *nats.Conn) (next func() string) {
 	t.Helper()
 	sub, err := nc.SubscribeSync(limits.SubjectUsage)
@@ -78,7 +78,7 @@ func TestLogRequestSendsManyLinesAtOnce(t *testing.T) {
 	}
 }
 
-// TestOneLineTakesNoOthersWithIt: a client whose method is none must not get the lines of others out of the log.
+// TestOneLineTakesNoOthersWithIt: an invalid method of one client must not keep the lines of others out of the log.
 func TestOneLineTakesNoOthersWithIt(t *testing.T) {
 	t.Parallel()
 	nc := connect(t)
@@ -96,7 +96,7 @@ func TestOneLineTakesNoOthersWithIt(t *testing.T) {
 	}
 }
 
-// TestNothingIsAskedWhereNothingAnswers: Do would wait for all of its time.
+// TestNothingIsAskedWhereNothingAnswers: Do would wait for its whole timeout.
 func TestNothingIsAskedWhereNothingAnswers(t *testing.T) {
 	t.Parallel()
 	nc := connect(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAServerMayStartAfterItsClients: who lets requests pass without a limiter wants to start without one, too.
+// TestAServerMayStartAfterItsClients: a program that lets requests pass without a limiter must also start without one.
 func TestAServerMayStartAfterItsClients(t *testing.T) {
 	t.Parallel()
 	was := serveNATS(t, server.RANDOM_PORT)
@@ -32,7 +32,7 @@ func TestAServerMayStartAfterItsClients(t *testing.T) {
 		nats.ConnectHandler(func(*nats.Conn) { close(connected) }))
 	c := limits.NewClient(nc)
 	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body(`{"allowed":true}`) })
-	for range 2 { // the first tells of no reason
+	for range 2 { // the first has no reason yet
 		<-refused
 	}
 	began := time.Now()
@@ -55,7 +55,7 @@ func TestAServerMayStartAfterItsClients(t *testing.T) {
 	}
 }
 
-// TestWrongCredentialsAreToldByCalls, since the connection is made all the same.
+// TestWrongCredentialsAreToldByCalls, since nats.Connect does not report them.
 func TestWrongCredentialsAreToldByCalls(t *testing.T) {
 	t.Parallel()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, Username: "u", Password: "right"})
@@ -83,7 +83,7 @@ func TestWrongCredentialsAreToldByCalls(t *testing.T) {
 	}
 }
 
-// TestCallsNameTheServersThatDoNotAnswer, whatever keeps the connection from being up, and nobody's password.
+// TestCallsNameTheServersThatDoNotAnswer, whatever the reason, and never a password.
 func TestCallsNameTheServersThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	m, url := serveMute(t, strings.TrimPrefix(natsURL, "nats://"))
@@ -118,7 +118,8 @@ func TestCallsNameTheServersThatDoNotAnswer(t *testing.T) {
 	check("a second later")
 }
 
-// TestReconnectsSoonAndThenSeldom: an outage of half a second is not to be one of two, and many clients do not come at once.
+// TestReconnectsSoonAndThenSeldom: an outage of half a second must not become one of two seconds, and many clients must not come
+// back at once.
 func TestReconnectsSoonAndThenSeldom(t *testing.T) {
 	t.Parallel()
 	var o nats.Options
@@ -139,8 +140,8 @@ func TestReconnectsSoonAndThenSeldom(t *testing.T) {
 	}
 }
 
-// TestWhatUsersCopyReconnectsForEver: a connection that is closed after 60 tries, or two refusals, limits nothing until
-// somebody notices, and a program that does not start without a limiter is no better than one that refuses without it.
+// TestWhatUsersCopyReconnectsForEver: the examples and documents use Reconnect. With a connection that is closed after 60
+// attempts, or two refusals, nothing would be limited until somebody notices.
 func TestWhatUsersCopyReconnectsForEver(t *testing.T) {
 	connect, found := regexp.MustCompile(`nats\.Connect\(.*`), 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {

@@ -20,15 +20,15 @@ var (
 	fieldsOf  = regexp.MustCompile(`^[A-Z]\w+: `)
 )
 
-// snippetImports are the packages of snippets that are no whole programs, by the name they go by.
+// snippetImports are the import paths of the packages that snippets use, by name.
 var snippetImports = map[string]string{
 	"context": "context", "io": "io", "log": "log", "http": "net/http", "netip": "net/netip", "os": "os", "time": "time",
 	"nats": "github.com/nats-io/nats.go", "limits": module, "httplimit": module + "/httplimit",
 	"standardwebhooks": "github.com/standard-webhooks/standard-webhooks/libraries/go",
 }
 
-// TestSnippetsCompile holds the Go of README.md and docs to what there is, as go vet sees it. What a snippet takes from the program
-// around it is given here.
+// TestSnippetsCompile runs go vet on the Go code of README.md and docs. Variables that a snippet takes from its surroundings are
+// declared here.
 func TestSnippetsCompile(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("docs/*.md")
@@ -38,7 +38,7 @@ func TestSnippetsCompile(t *testing.T) {
 	dir, found := besideTheModule(t), 0
 	for _, page := range append(pages, "README.md") {
 		for i, block := range goBlock.FindAllStringSubmatch(read(t, page), -1) {
-			// http.ListenAndServe waits for headers for ever: whoever copies it serves strangers who send none.
+			// http.ListenAndServe waits for headers for ever, so code that is copied from the docs must not use it.
 			if strings.Contains(block[1], "http.ListenAndServe(") {
 				t.Errorf("%s: Go block %d has http.ListenAndServe, which knows no timeout: show an http.Server", page, i+1)
 			}
@@ -59,7 +59,7 @@ func TestSnippetsCompile(t *testing.T) {
 	}
 }
 
-// besideTheModule gives the folder of a module that has the same requirements, and this one.
+// besideTheModule returns the folder of a new module with the same requirements, and a requirement of this one.
 func besideTheModule(t *testing.T) (dir string) {
 	t.Helper()
 	here, err := filepath.Abs(".")
@@ -89,7 +89,7 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// snippetProgram makes a package of a snippet: it is one, or the body of a function, or fields of a Config.
+// snippetProgram makes a package of a snippet, which is a package, the body of a function, or fields of a Config.
 func snippetProgram(snippet string) string {
 	if strings.HasPrefix(snippet, "package ") {
 		return snippet

@@ -18,10 +18,10 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// stall is a network that takes nothing as long as it is held and does not say so, as where all buffers are full.
+// stall is a network that silently accepts no data while it is held, as if all buffers were full.
 type stall struct {
 	held  sync.RWMutex
-	hangs chan struct{} // tells that a write hangs
+	hangs chan struct{} // receives when a write hangs
 }
 
 func (s *stall) Dial(network, address string) (net.Conn, error) {
@@ -46,7 +46,7 @@ func (c stallingConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// stalled connects to the limiter that the examples use, over a network that stalls until it is to go on.
+// stalled connects to the limiter of the examples over a network that stalls until goOn is called.
 func stalled(t *testing.T) (nc *nats.Conn, goOn func()) {
 	t.Helper()
 	s := &stall{hangs: make(chan struct{}, 1)}
@@ -59,7 +59,7 @@ func stalled(t *testing.T) (nc *nats.Conn, goOn func()) {
 	return nc, goOn
 }
 
-// ends fails the test when the call does not end; the connection gives up after a minute.
+// ends fails the test if the call does not end. The connection itself would give up after a minute.
 func ends(t *testing.T, name string, call func() error) (err error) {
 	t.Helper()
 	ended := make(chan struct{})
@@ -73,7 +73,7 @@ func ends(t *testing.T, name string, call func() error) (err error) {
 	}
 }
 
-// TestCallsEndWhileTheNetworkStalls: each with its context, whatever the connection does.
+// TestCallsEndWhileTheNetworkStalls: each call ends with its context, whatever the connection does.
 func TestCallsEndWhileTheNetworkStalls(t *testing.T) {
 	t.Parallel()
 	nc, goOn := stalled(t)
@@ -100,15 +100,15 @@ func TestCallsEndWhileTheNetworkStalls(t *testing.T) {
 	waitFor(t, func() bool { return errors.Is(ends(t, "log", log), nats.ErrDisconnected) })
 	goOn()
 	waitFor(t, func() bool { _, err := c.Consume(t.Context(), request); return err == nil })
-	waitFor(t, func() bool { return nc.NumSubscriptions() == 1 }) // that of the answers
+	waitFor(t, func() bool { return nc.NumSubscriptions() == 1 }) // the one for answers
 }
 
-// unanswered tells that a call has waited as long as it may, or knows that there is no use in it.
+// unanswered tells whether a call timed out, or was refused because the connection is stalled.
 func unanswered(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrDisconnected)
 }
 
-// TestNothingIsDecidedByAConnectionThatHangs: what decides fails at once then, and is not made later.
+// TestNothingIsDecidedByAConnectionThatHangs: a call for a decision fails at once, and is not sent later.
 func TestNothingIsDecidedByAConnectionThatHangs(t *testing.T) {
 	t.Parallel()
 	nc, goOn := stalled(t)
@@ -131,11 +131,11 @@ func TestNothingIsDecidedByAConnectionThatHangs(t *testing.T) {
 	goOn()
 	waitFor(t, func() bool {
 		reply, err := c.Consume(t.Context(), request)
-		return err == nil && reply.Allowed // nothing that waited has charged
+		return err == nil && reply.Allowed // no abandoned call has charged
 	})
 }
 
-// TestALineIsWithTheConnection when LogRequest returns, or whoever closes the connection then would lose it.
+// TestALineIsWithTheConnection when LogRequest returns. Otherwise closing the connection right after it would lose the line.
 func TestALineIsWithTheConnection(t *testing.T) {
 	t.Parallel()
 	nc, goOn := stalled(t)
@@ -147,7 +147,7 @@ func TestALineIsWithTheConnection(t *testing.T) {
 	}
 }
 
-// TestAWatchEndsWhileTheNetworkStalls: its subscriptions end when they can.
+// TestAWatchEndsWhileTheNetworkStalls: its subscriptions end when the network goes on.
 func TestAWatchEndsWhileTheNetworkStalls(t *testing.T) {
 	t.Parallel()
 	s := &stall{hangs: make(chan struct{}, 1)}
@@ -175,14 +175,14 @@ func TestAWatchEndsWhileTheNetworkStalls(t *testing.T) {
 	waitFor(t, func() bool { return nc.NumSubscriptions() == 0 })
 }
 
-// mute passes connections on, or takes them and says nothing.
+// mute is a proxy that passes connections on, or accepts them and stays silent.
 type mute struct {
 	mu     sync.Mutex
 	silent bool
 	conns  []net.Conn
 }
 
-// serveMute listens for connections to address until the test ends.
+// serveMute proxies connections to address until the test ends.
 func serveMute(t *testing.T, address string) (m *mute, url string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -220,7 +220,7 @@ func (m *mute) take(conn net.Conn, address string) {
 	go io.Copy(to, conn)
 }
 
-// be closes all connections, and is silent to new ones or not.
+// be closes all connections, and sets whether it is silent on new ones.
 func (m *mute) be(silent bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -240,7 +240,7 @@ func TestWhatHappenedIsKeptWhileAServerIsSilent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.be(false); nc.Close() }) // which takes the lock, too
+	t.Cleanup(func() { m.be(false); nc.Close() }) // Close takes the lock, too
 	c := limits.NewClient(nc)
 	request := limits.Per(fmt.Sprintf("silent:%d", time.Now().UnixNano()), 1_000_000, "1h")
 	if _, err := c.Record(t.Context(), request); err != nil {
@@ -251,7 +251,7 @@ func TestWhatHappenedIsKeptWhileAServerIsSilent(t *testing.T) {
 	<-lost
 
 	record := func() {
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // to begin in, also in a busy process
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // enough to be sent even in a busy process
 		defer cancel()
 		charged++
 		if _, err := c.Record(ctx, request); !errors.Is(err, context.DeadlineExceeded) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestATurnBeforeTheDeadlineIsNotMissed: what a sleep takes longer, so that not all come back at once, leaves time to ask.
+// TestATurnBeforeTheDeadlineIsNotMissed: the jitter of a sleep leaves time for the attempt after it.
 func TestATurnBeforeTheDeadlineIsNotMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const turn, room = time.Minute, 10 * time.Millisecond

@@ -110,7 +110,7 @@ func TestWatch(t *testing.T) {
 	for _, g := range got {
 		delete(want, g)
 	}
-	delete(want, "e-1 *limits.Exceeded") // may come behind e-2
+	delete(want, "e-1 *limits.Exceeded") // may come after e-2
 	if len(want) != 0 {
 		t.Errorf("got %v, missing %v", got, want)
 	}
@@ -177,7 +177,7 @@ func TestWatchSaysWhatItLost(t *testing.T) {
 	for range 5000 {
 		publish(t, nc, limits.EventExceeded, exceededEvent)
 	}
-	if err := nc.Flush(); err != nil { // the pong comes behind the events
+	if err := nc.Flush(); err != nil { // the pong comes after the events
 		t.Fatal(err)
 	}
 	for _, err := range events {
@@ -188,7 +188,7 @@ func TestWatchSaysWhatItLost(t *testing.T) {
 	}
 }
 
-// asUserWho connects as one with these permissions.
+// asUserWho connects as a user with these permissions.
 func asUserWho(t *testing.T, permissions string) *nats.Conn {
 	t.Helper()
 	s := testenv.NATSConfig(t, "authorization { users: [ { user: u, password: p, permissions: {"+permissions+"} } ] }")
@@ -207,7 +207,7 @@ func TestWatchThatIsRefused(t *testing.T) {
 	if n := nc.NumSubscriptions(); n != 0 {
 		t.Errorf("%d subscriptions left", n)
 	}
-	// What was refused before is no matter of this one.
+	// An earlier refusal must not be reported for this watch.
 	if _, err := c.Watch(t.Context(), limits.EventWarning); err != nil {
 		t.Error(err)
 	}
@@ -221,10 +221,10 @@ func TestNoAnswerToWhatIsRefused(t *testing.T) {
 	} {
 		nc := asUserWho(t, permissions)
 		c := limits.NewClient(nc, limits.Timeout(100*time.Millisecond))
-		if _, err := nc.SubscribeSync(limits.SubjectStatus); err != nil { // who does not answer
+		if _, err := nc.SubscribeSync(limits.SubjectStatus); err != nil { // never answers
 			t.Fatal(err)
 		}
-		publish(t, nc, "x", "") // refused or not, it is no reason
+		publish(t, nc, "x", "") // may be refused, but is not the reason
 		_, err := c.Do(t.Context(), limits.SubjectStatus, nil)
 		if got := errors.Is(err, nats.ErrPermissionViolation); got != (refused != "") || !strings.Contains(fmt.Sprint(err), refused) {
 			t.Errorf("%s: %v", permissions, err)
@@ -250,7 +250,7 @@ func TestWatchEndsWithTheConnection(t *testing.T) {
 	}
 }
 
-// TestAWatchBeginsAlsoWhereTheConnectionBreaks meanwhile: it is not closed, and is made anew with the subscriptions.
+// TestAWatchBeginsAlsoWhereTheConnectionBreaks meanwhile: nats.go restores it with the subscriptions.
 func TestAWatchBeginsAlsoWhereTheConnectionBreaks(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -269,7 +269,7 @@ func TestAWatchBeginsAlsoWhereTheConnectionBreaks(t *testing.T) {
 				if lines.Text() != "PING" {
 					continue
 				}
-				if pings++; !breaks || pings < 2 { // the first is that of connecting
+				if pings++; !breaks || pings < 2 { // the first one is part of connecting
 					fmt.Fprint(conn, "PONG\r\n")
 				}
 			}
@@ -305,7 +305,7 @@ func waitFor(t *testing.T, done func() bool) {
 	}
 }
 
-// A watch that ended is not kept for as long as its context lasts.
+// A watch that has ended is not retained by its context.
 func TestAWatchThatEndedIsForgotten(t *testing.T) {
 	nc := connect(t)
 	client := limits.NewClient(nc)
