@@ -12,7 +12,7 @@ import (
 	"github.com/seed503877ad/limits/internal/app/apptest"
 )
 
-// keyed is a limiter of the test alone, under which each key has a limit.
+// keyed is a limiter of this test, with a limit for each key.
 type keyed struct {
 	client *limits.Client
 	hangUp func()
@@ -33,7 +33,7 @@ func (k *keyed) key(t *testing.T, user string) *limits.CreateKeyReply {
 	return made
 }
 
-// config takes keys as bearer tokens or in a header of their own.
+// config accepts keys as bearer tokens or in X-API-Key.
 func (k *keyed) config(t *testing.T) httplimit.Config {
 	return httplimit.Config{
 		APIKey:     httplimit.Or(httplimit.Bearer(), httplimit.Header("X-API-Key")),
@@ -113,7 +113,7 @@ func TestWithoutAValidKeyARequestIsRefused(t *testing.T) {
 	}
 }
 
-// TestKeysWhileTheLimiterIsAway: the limits may fail open, and the check of keys must not.
+// TestKeysWhileTheLimiterIsAway: the limits may fail open, but the verification of keys must not.
 func TestKeysWhileTheLimiterIsAway(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
@@ -149,8 +149,8 @@ func TestKeysWhileTheLimiterIsAway(t *testing.T) {
 	}
 }
 
-// TestHandlersMayChangeWhatKeyFromGives: other requests have their own, also while the limiter is away, and what let them pass is
-// what Allowed says.
+// TestHandlersMayChangeWhatKeyFromGives: each request has its own copy, even while the limiter is down, and Allowed says that
+// it passed.
 func TestHandlersMayChangeWhatKeyFromGives(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
@@ -177,7 +177,7 @@ func TestHandlersMayChangeWhatKeyFromGives(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatIsNoLimitersVerifiesNothing: handlers may rely on what a valid key has.
+// TestAnAnswerThatIsNoLimitersVerifiesNothing: handlers may rely on the fields of a valid key.
 func TestAnAnswerThatIsNoLimitersVerifiesNothing(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{`{"valid":true}`, `{"valid":true,"user":"7","decision":{"allowed":true}}`, `{"valid":true,"key":{"id":"a"}}`,
@@ -192,7 +192,8 @@ func TestAnAnswerThatIsNoLimitersVerifiesNothing(t *testing.T) {
 	}
 }
 
-// TestWhatAKeyCannotBeAskedWith: an attribute that is too long is refused however the limits fail, also with a key that was valid.
+// TestWhatAKeyCannotBeAskedWith: a request with an attribute that is too long is refused even if the limits fail open, and even
+// with a key that was valid.
 func TestWhatAKeyCannotBeAskedWith(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)

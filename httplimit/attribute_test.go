@@ -10,12 +10,11 @@ import (
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// What people put into names of files and into fields is no reason to refuse a request that no policy is about, nor one that is
-// limited by it.
+// Unusual characters in file names and form fields are no reason to refuse a request, whether or not a policy limits by them.
 func TestWhatIsNotPrintableIsWrittenAsInAURL(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"Bildschirmfoto um 9.41\u202fAM.png": "Bildschirmfoto um 9.41%E2%80%AFAM.png", // of macOS
+		"Bildschirmfoto um 9.41\u202fAM.png": "Bildschirmfoto um 9.41%E2%80%AFAM.png", // as macOS names screenshots
 		"می\u200cخواهم":                      "می%E2%80%8Cخواهم",
 		"東京\u3000大阪":                         "東京%E3%80%80大阪",
 		"a\u00a0b":                           "a%C2%A0b",
@@ -45,7 +44,7 @@ func TestWhatIsNotPrintableIsWrittenAsInAURL(t *testing.T) {
 	}
 }
 
-// TestRoutes holds what the docs say of them: one pattern for GET and HEAD, and none for what the mux answers itself.
+// TestRoutes: GET and HEAD have the same route, and a request that the mux answers itself has none.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()

@@ -15,10 +15,10 @@ import (
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// noon is when the answers of these tests are given.
+// noon is the time of the answers in these tests.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// denial of one of the windows of system D, that frees after the given time.
+// denial is a denial by one limit that can be retried after the given time.
 func denial(name, window string, limit int64, retry time.Duration) *httplimit.Answer {
 	row := limits.LimitReply{Policy: "gen", Name: name, Key: "gen:7", Limit: limit, Window: window,
 		Reset: noon.Add(retry).UnixMilli(), RetryAfter: retry.Milliseconds()}
@@ -31,7 +31,7 @@ func denial(name, window string, limit int64, retry time.Duration) *httplimit.An
 
 var failures = &httplimit.Answer{Status: 500, At: noon}
 
-// keyless is of a request without an API key.
+// keyless is the answer to a request without an API key.
 var keyless = &httplimit.Answer{Status: 401, At: noon}
 
 func TestBodies(t *testing.T) {
@@ -104,7 +104,7 @@ func decode(t *testing.T, text string) (value any) {
 	return value
 }
 
-// The reply speaks for one limit, though another policy has one of the same key and name.
+// The reply describes one limit, even if another policy has one with the same key and name.
 func TestTheLimitOfABodyIsTheOneThatRefused(t *testing.T) {
 	t.Parallel()
 	a := denial("1m", "1m", 5, time.Second)
@@ -157,7 +157,7 @@ func TestXRateLimitHeaders(t *testing.T) {
 	}
 }
 
-// What is not enforced is nobody's business but the operator's, who sees it in the reply.
+// Limits in shadow are not shown to clients. The operator sees them in the reply.
 func TestALimitInShadowIsToldToNoClient(t *testing.T) {
 	t.Parallel()
 	a := denial("minute", "minute", 5, 36_001*time.Millisecond)
@@ -171,14 +171,14 @@ func TestALimitInShadowIsToldToNoClient(t *testing.T) {
 			t.Error(text)
 		}
 	}
-	// A reply whose limits are all in shadow speaks for one of them.
+	// If all limits are in shadow, the reply describes one of them.
 	a.Reply.Limits, a.Reply.Allowed, a.Reply.Shadow = a.Reply.Limits[:1], true, true
 	if text := sent(a); text != "" {
 		t.Error(text)
 	}
 }
 
-// sent is the headers of all styles.
+// sent returns the headers of all styles.
 func sent(a *httplimit.Answer) string {
 	h := http.Header{}
 	for _, set := range []httplimit.Headers{httplimit.RateLimitFields, httplimit.XRateLimitUnix, httplimit.XRateLimitISO} {
@@ -189,7 +189,7 @@ func sent(a *httplimit.Answer) string {
 	return b.String()
 }
 
-// The fields as a parser of RFC 9651 reads them, whatever the names are.
+// An independent parser of RFC 9651 can read the fields, whatever the names are.
 func TestRateLimitFieldsAreStructured(t *testing.T) {
 	t.Parallel()
 	hostile := "a\"b\\c\r\nSet-Cookie: x=1; é,\x00"
@@ -227,8 +227,8 @@ func TestRateLimitFieldsAreStructured(t *testing.T) {
 	}
 }
 
-// An Integer of RFC 9651 has 15 digits, and a parser refuses the whole field for one that has more. A bucket in debt may be whole
-// again only in longer than that.
+// An Integer of RFC 9651 has at most 15 digits, and a parser rejects the whole field if a number has more. A token bucket in debt
+// may need longer than that.
 func TestRateLimitFieldsHoldAnyNumber(t *testing.T) {
 	t.Parallel()
 	const most = int64(999_999_999_999_999)
@@ -252,8 +252,8 @@ func TestRateLimitFieldsHoldAnyNumber(t *testing.T) {
 	}
 }
 
-// No two items may have one name, as it is written.
-// TestMiddlewaresInsideEachOtherTellOfAllLimits: whoever keeps to the headers does not run into the outer one.
+// No two items may have the same name as it is written.
+// TestMiddlewaresInsideEachOtherTellOfAllLimits: a client that keeps to the headers is not denied by the outer middleware.
 func TestMiddlewaresInsideEachOtherTellOfAllLimits(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMilli(1_700_000_000_000)
@@ -299,7 +299,7 @@ func TestRateLimitFieldsNameEachLimitOnce(t *testing.T) {
 	}
 }
 
-// TestRateLimitFieldsKeepWhatIsThere, which others may have written in lines of their own.
+// TestRateLimitFieldsKeepWhatIsThere: other handlers may have written the fields in several lines.
 func TestRateLimitFieldsKeepWhatIsThere(t *testing.T) {
 	t.Parallel()
 	h := http.Header{"Ratelimit": {""}}

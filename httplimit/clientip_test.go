@@ -45,14 +45,14 @@ func TestClientIP(t *testing.T) {
 	for _, tt := range tests {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr, r.Header["X-Forwarded-For"] = tt.remote, tt.header
-		r.Header.Set("Forwarded", "for=192.0.2.66") // another header than the one that is trusted
+		r.Header.Set("Forwarded", "for=192.0.2.66") // not the header that is trusted
 		if got := httplimit.ClientIP(proxies...)(r); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }
 
-// A network may be written as Go writes an IPv4 address that came over IPv6.
+// A network may be written in the form of IPv4-mapped addresses.
 func TestATrustedNetworkInIPv6Form(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ network, remote, want string }{
@@ -65,7 +65,7 @@ func TestATrustedNetworkInIPv6Form(t *testing.T) {
 		{"::ffff:0:0/96", "192.0.2.1:1", "203.0.113.9"},
 		{"::ffff:0:0/96", "[2001:db8::1]:1", "2001:db8::1"},
 		{"::/0", "[2001:db8::1]:1", "203.0.113.9"},
-		{"::/0", "10.0.0.1:1", "10.0.0.1"}, // every IPv6 address, and no IPv4 one
+		{"::/0", "10.0.0.1:1", "10.0.0.1"}, // all IPv6 addresses, and no IPv4 address
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = tt.remote
@@ -132,7 +132,7 @@ func TestForwardedIP(t *testing.T) {
 	}
 }
 
-// Whatever a client writes itself, what its proxy appends decides.
+// Whatever a client writes into the header, the entry that its proxy appends decides.
 func TestNoForgeryMovesTheAddress(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -147,7 +147,7 @@ func TestNoForgeryMovesTheAddress(t *testing.T) {
 	})
 }
 
-// Nor does what it writes itself into Forwarded, nor a Host that its proxy copies.
+// The same holds for Forwarded, and for a Host that the proxy copies into it.
 func TestNoForgeryMovesTheForwardedAddress(t *testing.T) {
 	t.Parallel()
 	hostile := rapid.Map(rapid.SliceOf(rapid.OneOf(rapid.String(),
@@ -213,7 +213,7 @@ func ExampleClientIP() {
 	ip := httplimit.ClientIP(netip.MustParsePrefix("10.0.0.0/8"))
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "10.0.0.1:54321"
-	r.Header.Set("X-Forwarded-For", "198.51.100.1, 203.0.113.9") // the left one is what the client claimed
+	r.Header.Set("X-Forwarded-For", "198.51.100.1, 203.0.113.9") // the left one was written by the client
 	fmt.Println(ip(r))
 	// Output: 203.0.113.9
 }

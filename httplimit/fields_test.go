@@ -13,8 +13,8 @@ import (
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// TestAMalformedRateLimitIsPassedOver as a whole, however much of it could be read: draft-ietf-httpapi-ratelimit-headers says that
-// it must be ignored.
+// TestAMalformedRateLimitIsPassedOver as a whole, even if parts of it are valid: draft-ietf-httpapi-ratelimit-headers says that it
+// must be ignored.
 func TestAMalformedRateLimitIsPassedOver(t *testing.T) {
 	t.Parallel()
 	for name, field := range map[string]string{
@@ -43,8 +43,8 @@ func TestAMalformedRateLimitIsPassedOver(t *testing.T) {
 	}
 }
 
-// TestALongRateLimitIsPassedOver, in one line or many: to read it takes a third of a second for each MB, and it may have 10. All that 16
-// limits with long names need is read.
+// TestALongRateLimitIsPassedOver, on one line or many: parsing takes a third of a second per MB, and it may have 10 MB. What 16
+// limits with long names need is parsed.
 func TestALongRateLimitIsPassedOver(t *testing.T) {
 	t.Parallel()
 	long := `"` + strings.Repeat("p", 64) + "/" + strings.Repeat("n", 64) + `";r=1000000000;t=31622400`
@@ -58,7 +58,7 @@ func TestALongRateLimitIsPassedOver(t *testing.T) {
 	}
 }
 
-// TestRateLimitIsReadAsRFC9651Has: what a parser by others takes is read, and nothing else is.
+// TestRateLimitIsReadAsRFC9651Has: a field is parsed exactly if an independent parser accepts it.
 func TestRateLimitIsReadAsRFC9651Has(t *testing.T) {
 	t.Parallel()
 	parts := rapid.SliceOf(rapid.SampledFrom([]string{`"a"`, `"a`, `"`, `\"`, `\\`, "tok/1:b", "*", "7", "-7", "1.5", "1.", "123456789012345",
@@ -73,7 +73,7 @@ func TestRateLimitIsReadAsRFC9651Has(t *testing.T) {
 	})
 }
 
-// readable tells whether each member is an item with r, and t if any, that are Integers and not negative, and one has t.
+// readable tells whether each member is an item whose r, and t if it has one, are non-negative Integers, and at least one has t.
 func readable(lines []string) (told bool) {
 	members, err := httpsfv.UnmarshalList(lines)
 	if err != nil {

@@ -22,34 +22,34 @@ func TestMain(m *testing.M) {
 	apptest.Main(func(url string) int { natsURL = url; return m.Run() })
 }
 
-// dial gives a client of the limiter at url.
+// dial returns a client of the limiter at url.
 func dial(t testing.TB, url string) *limits.Client {
 	t.Helper()
 	return limits.NewClient(testenv.Connect(t, url))
 }
 
-// keys has a number for each run of each test, since go test -count runs them on one limiter.
+// keys numbers the runs of each test, since go test -count runs them on the same limiter.
 var (
 	keys sync.Map
 	runs atomic.Int64
 )
 
-// key is one that only this run of the test uses.
+// key returns a key that only this run of the test uses.
 func key(t testing.TB) string {
 	n, _ := keys.LoadOrStore(t, runs.Add(1))
 	return fmt.Sprintf("test:%s:%d", t.Name(), n)
 }
 
-// inline limits by the test's key.
+// inline returns limits with the key of the test.
 func inline(t testing.TB, limit int64, window string) func(*http.Request) []limits.LimitSpec {
 	spec := limits.Per(key(t), limit, window).LimitSpec
 	return func(*http.Request) []limits.LimitSpec { return []limits.LimitSpec{spec} }
 }
 
-// hello is a handler that has nothing to do with limits.
+// hello is a handler that knows nothing of limits.
 var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })
 
-// get plays one request through a handler.
+// get sends one request through a handler.
 func get(h http.Handler, change ...func(*http.Request)) *httptest.ResponseRecorder {
 	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/things/7", nil)
 	for _, c := range change {
@@ -63,7 +63,7 @@ func header(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
 }
 
-// remaining asks the limiter itself what is left of the test's limit.
+// remaining asks the limiter what remains of the test's limit.
 func remaining(t testing.TB, c *limits.Client, limit int64, window string) int64 {
 	t.Helper()
 	reply, err := c.Check(t.Context(), limits.Per(key(t), limit, window))

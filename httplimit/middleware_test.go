@@ -26,7 +26,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// patient is a deadline that a busy machine keeps.
+// patient is a deadline that is long enough for a busy machine.
 const patient = 30 * time.Second
 
 func TestTheRequestPastTheLimitIsRefused(t *testing.T) {
@@ -67,7 +67,7 @@ func TestTheRequestPastTheLimitIsRefused(t *testing.T) {
 	}
 }
 
-// A hundred at once, through a real HTTP server: exactly the limit passes.
+// Of a hundred concurrent requests through a real HTTP server, exactly as many pass as the limit allows.
 func TestAHundredAtOncePassExactlyTheLimit(t *testing.T) {
 	t.Parallel()
 	var ran atomic.Int64
@@ -120,7 +120,7 @@ func TestWhatIsNotLimitedPasses(t *testing.T) {
 	}
 }
 
-// What the policies get to see, read off the wire.
+// The attributes that the limiter receives.
 func TestTheRequestThatPoliciesGet(t *testing.T) {
 	t.Parallel()
 	url, requests := silentService(t, limits.SubjectConsume, `{"allowed":true,"limits":[]}`)
@@ -162,8 +162,8 @@ func TestAnEmptyPathIsTheRoot(t *testing.T) {
 	}
 }
 
-// However the path of a file is spelt, its route is one. Its path is not: what is behind a slash that is encoded stays as it came,
-// since cleaning it would take /files/x%2F..%2F..%2Fa out of /files/, which serves it.
+// However the path of a file is written, its route is the same, but its path is not. A path with an encoded slash is not cleaned,
+// since that would move /files/x%2F..%2F..%2Fa out of /files/, which serves it.
 func TestTheRouteOfAFileIsOneHoweverItIsSpelt(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -197,7 +197,7 @@ func TestRouteInFrontOfTheMux(t *testing.T) {
 	}
 }
 
-// silentService answers every request on subject with body, or not at all if that is empty, and tells what came.
+// silentService answers every request on subject with body, or not at all if body is empty. It returns the requests.
 func silentService(t *testing.T, subject, body string) (url string, requests <-chan string) {
 	t.Helper()
 	url = startNATS(t)
@@ -218,7 +218,7 @@ func silentService(t *testing.T, subject, body string) (url string, requests <-c
 	return url, got
 }
 
-// What the limiter cannot read must not pass because the limiter fails open.
+// A request that the limiter cannot read must not pass because the middleware fails open.
 func TestHostileValuesAreRefusedAlsoWhenFailingOpen(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -252,7 +252,7 @@ func TestHostileValuesAreRefusedAlsoWhenFailingOpen(t *testing.T) {
 	}
 }
 
-// A client that goes away at once is charged as others are.
+// A client that goes away at once is charged like any other.
 func TestGoingAwayIsNoWayAroundTheLimit(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -309,7 +309,7 @@ func TestALimiterThatIsAway(t *testing.T) {
 	if took := time.Since(began); w.Code != 200 || w.Body.String() != "hello" || took >= limits.DefaultTimeout {
 		t.Errorf("failing open: status %d after %v", w.Code, took)
 	}
-	// Whether the connection has noticed already, nobody can say.
+	// The connection may or may not have noticed already.
 	if w.Header().Get("RateLimit") != "" || !errors.Is(failed, context.DeadlineExceeded) && !errors.Is(failed, nats.ErrDisconnected) {
 		t.Errorf("failing open: headers %v, error %v", w.Header(), failed)
 	}
@@ -354,7 +354,7 @@ func TestAShadowDenialPasses(t *testing.T) {
 	}
 }
 
-// What is denied for want of the store is a failure of the check, also where the middleware fails open.
+// A denial because the store failed is a failure of the check, even if the middleware fails open.
 func TestADegradedDenialIsAFailure(t *testing.T) {
 	t.Parallel()
 	url, _ := silentService(t, limits.SubjectConsume,
@@ -370,7 +370,7 @@ func TestADegradedDenialIsAFailure(t *testing.T) {
 	}
 }
 
-// What the limiter's stand-in denies is a limit that is used up, whatever its store does.
+// A denial by the limiter's local stand-in means that a limit is exceeded, whatever its store does.
 func TestADenialOfTheStandInIsADenial(t *testing.T) {
 	t.Parallel()
 	url, _ := silentService(t, limits.SubjectConsume, `{"allowed":false,"degraded":true,"key":"k","name":"1m","limit":5,"remaining":0,`+
@@ -381,7 +381,7 @@ func TestADenialOfTheStandInIsADenial(t *testing.T) {
 	}
 }
 
-// The warning of those who set no OnError comes once of each kind, and tells no value of the client's.
+// Without OnError there is one warning of each kind, without any value that the client sent.
 func TestTheWarningTellsNoSecret(t *testing.T) {
 	var log bytes.Buffer
 	before := slog.Default()
@@ -403,7 +403,7 @@ func TestTheWarningTellsNoSecret(t *testing.T) {
 		t.Errorf("log of what is no client's fault, behind one that is:\n%s", got)
 	}
 	log.Reset()
-	url, _ := silentService(t, limits.SubjectCheck, `{"allowed":true}`) // and nobody who records
+	url, _ := silentService(t, limits.SubjectCheck, `{"allowed":true}`) // and nobody answers record
 	get(httplimit.Middleware(dial(t, url), httplimit.Config{
 		Limits: inline(t, 10, "1h"), Mode: httplimit.CheckThenRecord, Deadline: patient,
 	})(hello))
@@ -440,7 +440,7 @@ func TestAConfigThatCannotWorkPanics(t *testing.T) {
 	}
 }
 
-// Headers are there also when the handler writes at once and streams.
+// The headers are sent even if the handler writes at once and streams.
 func TestHeadersComeBeforeAHandlerThatStreams(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})

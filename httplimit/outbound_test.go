@@ -18,7 +18,7 @@ import (
 	"github.com/seed503877ad/limits/internal/app/apptest"
 )
 
-// Two clients, such as two processes, share one limit, and the server sees no more than it allows in any window.
+// Two clients, like two processes, share one limit, and the server never gets more than it allows in any window.
 func TestOutboundKeepsToTheLimitTogether(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -91,8 +91,8 @@ func TestOutboundSendsNothingOutOfTurn(t *testing.T) {
 	}
 }
 
-// What somebody else counts must not be passed because a name is mistyped and no policy fits; a policy that is named and unlimited was
-// meant so. From the answer alone the two cannot be told apart, so the error says both.
+// If no policy fits, for example because of a typing error, requests must not be sent without a limit. A named policy that is
+// unlimited is intended. The answer does not tell the two apart, so the error mentions both.
 func TestOutboundSendsNothingThatNoPolicyLimits(t *testing.T) {
 	t.Parallel()
 	c := limits.NewClient(apptest.Serve(t, `policies: [{name: weather, match: {upstream: weather}, tiers: {batch: {minute: {limit: unlimited}}},
@@ -130,7 +130,8 @@ func TestOutboundSendsNothingThatNoPolicyLimits(t *testing.T) {
 	check("lifted by an override", false, "upstream", "")
 }
 
-// A turn that is too far off is a timeout for whoever asks as is done of errors of package net and of http.Client; others are none.
+// A turn that would come too late is a timeout for callers that check errors like those of package net and http.Client. Other
+// errors are not.
 func TestATurnThatIsTooFarOffIsATimeout(t *testing.T) {
 	t.Parallel()
 	get := func(turn limits.Request) error {
@@ -155,7 +156,7 @@ func TestATurnThatIsTooFarOffIsATimeout(t *testing.T) {
 	}
 }
 
-// Middleware and Transport understand each other: the client comes back when the server said, and passes.
+// Middleware and Transport work together: the client retries when the server said, and passes.
 func TestTransportAgainstTheMiddleware(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(httplimit.Middleware(dial(t, natsURL), httplimit.Config{

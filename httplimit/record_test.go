@@ -24,8 +24,8 @@ func checkThenRecord(t testing.TB, c *limits.Client, limit int64) func(http.Hand
 		Deadline: patient, FailClosed: true})
 }
 
-// TestWhatTheHandlerFindsIsHandedBack: package http removes the files of an upload with the request that it made, and who logs around
-// the middleware reads the pattern of that.
+// TestWhatTheHandlerFindsIsHandedBack: package http removes the files of an upload by the original request, and a logger around the
+// middleware reads the pattern of that.
 func TestWhatTheHandlerFindsIsHandedBack(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -67,7 +67,7 @@ func TestWhatTheHandlerFindsIsHandedBack(t *testing.T) {
 				}
 				answer.Body.Close()
 			}
-			s.Close() // which waits for what comes behind the handlers
+			s.Close() // waits for what comes after the handlers
 			for range 2 {
 				if name := <-files; name == "" {
 					t.Error("the upload had no file")
@@ -138,7 +138,7 @@ func TestACheckedRequestPastTheLimitDoesNoWork(t *testing.T) {
 	}
 }
 
-// An id that the charge could not have is refused before the work, open or closed.
+// An invalid id is refused before the work, whether the middleware fails open or closed.
 func TestABadIDIsNoWayAroundTheCharge(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -156,7 +156,7 @@ func TestABadIDIsNoWayAroundTheCharge(t *testing.T) {
 	}
 }
 
-// Somebody else's id is no repeat of this request, which only the charge can tell: it is charged as if it had none.
+// If another request has used the id, this one is not a repeat. Only the charge can tell, so the request is charged without an id.
 func TestTheIDOfAnotherRequestIsNoWayAroundTheCharge(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -173,7 +173,7 @@ func TestTheIDOfAnotherRequestIsNoWayAroundTheCharge(t *testing.T) {
 	}
 }
 
-// Whatever limiter stands inside, the cost is that of the nearest one that charges afterwards.
+// Whatever middleware is inside, SetCost applies to the innermost one that charges afterwards.
 func TestTheCostReachesTheLimiterThatChargesAfterwards(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -193,7 +193,7 @@ func TestTheCostReachesTheLimiterThatChargesAfterwards(t *testing.T) {
 	}
 }
 
-// A copy arrives whole, however long it is, and is counted so.
+// A copied body arrives whole, however long it is.
 func TestACopyArrivesWhole(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -210,7 +210,7 @@ func TestACopyArrivesWhole(t *testing.T) {
 	}
 }
 
-// A panic goes on to whoever recovers it, and what was done before it is charged.
+// A panic is not recovered, and work that was done before it is charged.
 func TestAPanicIsNoWayAroundTheCharge(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -244,7 +244,7 @@ func TestAPanicIsNoWayAroundTheCharge(t *testing.T) {
 	}
 }
 
-// panicking is a reader that breaks, behind its first byte, as a handler may.
+// panicking is a reader that panics after its first byte.
 type panicking struct{ began bool }
 
 func (p *panicking) Read([]byte) (int, error) {
@@ -311,7 +311,7 @@ func TestAChargeThatIsLostIsTold(t *testing.T) {
 	}
 }
 
-// What handlers ask of their ResponseWriter is there as without the middleware.
+// Handlers find the same optional interfaces of their ResponseWriter as without the middleware.
 func TestTheResponseWriterKeepsItsFeatures(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -360,18 +360,19 @@ func TestAWriterThatCannotFlushDoesNotPretendTo(t *testing.T) {
 	h.ServeHTTP(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil))
 }
 
-// unwrapping is the writer of a middleware that leaves all but writing to [http.ResponseController].
+// unwrapping is the writer of a middleware that has only Unwrap besides writing.
 type unwrapping struct{ http.ResponseWriter }
 
 func (u unwrapping) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
-// noted is a writer, and what is charged so far when a request was answered on it.
+// noted is a writer, and what is charged in total after a request was answered on it.
 type noted struct {
 	writer  http.ResponseWriter
 	charged int64
 }
 
-// wantNoted has a handler act on one writer after the other, and panic where it could: that is charged where the act was noted.
+// wantNoted runs a handler that acts on one writer after the other and then panics if it succeeded. It is charged if the recorder
+// noticed the act.
 func wantNoted(t *testing.T, act func(*http.ResponseController) error, writers []noted) {
 	t.Helper()
 	c := dial(t, natsURL)
@@ -392,7 +393,7 @@ func wantNoted(t *testing.T, act func(*http.ResponseController) error, writers [
 	}
 }
 
-// However a flush finds the writer that can, it begins the response, and one that cannot be does not.
+// A successful flush begins the response, whichever writer performs it. A flush that is not supported does not.
 func TestAFlushIsNotedUnderAnyWriter(t *testing.T) {
 	t.Parallel()
 	wantNoted(t, (*http.ResponseController).Flush, []noted{
@@ -403,17 +404,17 @@ func TestAFlushIsNotedUnderAnyWriter(t *testing.T) {
 	})
 }
 
-// hijackable is a writer whose connection can be taken over.
+// hijackable is a writer whose connection can be hijacked.
 type hijackable struct{ *httptest.ResponseRecorder }
 
 func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
 
-// taken is a writer whose connection can no longer be taken over.
+// taken is a writer whose connection can no longer be hijacked.
 type taken struct{ *httptest.ResponseRecorder }
 
 func (taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrHijacked }
 
-// A connection that was taken over counts as 200, however the handler that talks on it ends, and one that could not be does not.
+// A hijacked connection counts as 200, however the handler ends. A failed hijack does not.
 func TestAHijackIsNotedUnderAnyWriter(t *testing.T) {
 	t.Parallel()
 	hijack := func(c *http.ResponseController) error {

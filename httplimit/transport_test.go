@@ -17,7 +17,7 @@ import (
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// serverFunc is the server's side of a transport, without a network: in a bubble of synctest, time is its own.
+// serverFunc is a RoundTripper that plays the server without a network, so that synctest controls the time.
 type serverFunc func(*http.Request) *http.Response
 
 func (f serverFunc) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -31,7 +31,7 @@ func (f serverFunc) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// closing counts the bodies that are open.
+// closing counts open bodies.
 type closing struct {
 	io.Reader
 	open *int
@@ -64,10 +64,10 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	if base.closed != 1 {
 		t.Errorf("closed %d times", base.closed)
 	}
-	(&http.Client{Transport: &httplimit.Transport{Base: serverFunc(nil)}}).CloseIdleConnections() // which has none
+	(&http.Client{Transport: &httplimit.Transport{Base: serverFunc(nil)}}).CloseIdleConnections() // its base has no idle connections
 }
 
-// TestTheCauseOfAnEndIsTold, as package http tells it.
+// TestTheCauseOfAnEndIsTold: like package http, Transport returns the cause of a context's end.
 func TestTheCauseOfAnEndIsTold(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestTheCauseOfAnEndIsTold(t *testing.T) {
 	})
 }
 
-// inBubble runs with a clock of its own, moved to this century: X-RateLimit-Reset tells dates by their size.
+// inBubble runs f with a synctest clock, moved to this century, since X-RateLimit-Reset recognizes dates by their size.
 func inBubble(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(noon))
@@ -175,7 +175,7 @@ func TestTransportKeepsToTheServersTime(t *testing.T) {
 	}
 }
 
-// What a wait differs by never leads to before the server's time, however little room there is behind it.
+// Jitter never makes a retry earlier than the server's time, however little room there is after it.
 func TestTransportIsNeverEarly(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestTransportIsNeverEarly(t *testing.T) {
 	})
 }
 
-// What a wait differs by is no reason to give up, neither with the longest wait nor shortly before the deadline.
+// Jitter is no reason to give up, neither at the longest wait nor shortly before the deadline.
 func TestTransportWaitsAsLongAsItMay(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]struct{ asked, longest, deadline time.Duration }{
@@ -335,7 +335,7 @@ func TestTransportEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestTransportWaitsForNoEndOfAnAnswer: a server that refuses may leave its answer open.
+// TestTransportWaitsForNoEndOfAnAnswer: a server may never end its response.
 func TestTransportWaitsForNoEndOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T) {
@@ -354,7 +354,7 @@ func TestTransportWaitsForNoEndOfAnAnswer(t *testing.T) {
 	})
 }
 
-// TestAnAnswerMayHaveNoBody: that of a Base which is no network's, with which an http.Client works.
+// TestAnAnswerMayHaveNoBody: a Base that is not a network transport may return a response without a body.
 func TestAnAnswerMayHaveNoBody(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T) {
@@ -369,7 +369,7 @@ func TestAnAnswerMayHaveNoBody(t *testing.T) {
 	})
 }
 
-// A compressed answer of which not even the head comes: whoever reads it holds the lock that its Close needs, too.
+// A compressed response whose gzip header never comes: a Read that waits for it holds the lock that Close needs.
 func TestTransportWaitsForNoBeginOfACompressedAnswer(t *testing.T) {
 	t.Parallel()
 	var tries atomic.Int64

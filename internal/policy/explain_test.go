@@ -36,7 +36,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainTellsAllThatALimitIs, and what it is unless said only of the algorithm.
+// TestExplainTellsAllThatALimitIs: of the defaults it shows only the algorithm.
 func TestExplainTellsAllThatALimitIs(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies: [{name: p, limits: [
@@ -53,7 +53,7 @@ func TestExplainTellsAllThatALimitIs(t *testing.T) {
 	}
 }
 
-// TestALimitWithoutAKeyIsNotUnlimited: the request is refused because of it.
+// TestALimitWithoutAKeyIsNotUnlimited: the request is answered with an error because of it.
 func TestALimitWithoutAKeyIsNotUnlimited(t *testing.T) {
 	t.Parallel()
 	s := parse(t, "policies: [{name: p, limits: [{name: all, key: all, limit: 9, window: 1m}, {name: ip, key: \"ip:{ip}\", limit: 5, window: 1m}]}]")

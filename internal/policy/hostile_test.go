@@ -9,8 +9,8 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// TestLargeFilesAreRead: whatever stands in a file of the largest size, reading it comes to an end, and what is told of it
-// can be read too. How long each takes is in the log.
+// TestLargeFilesAreRead: whatever a file of the largest size contains, reading it ends, and its errors are short enough to read.
+// The log shows how long each takes.
 func TestLargeFilesAreRead(t *testing.T) {
 	t.Parallel()
 	fill := func(part string) string { return strings.Repeat(part, (yamlfile.MaxFileBytes-1000)/len(part)) }
@@ -51,7 +51,7 @@ func TestLargeFilesAreRead(t *testing.T) {
 	}
 }
 
-// TestManyPoliciesAreAsManyInJSON: the bound of lines does not count a policy twice, whose first line is its opening bracket.
+// TestManyPoliciesAreAsManyInJSON: the bound of lines does not count a policy twice if its first line is only a bracket.
 func TestManyPoliciesAreAsManyInJSON(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{

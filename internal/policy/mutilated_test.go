@@ -8,11 +8,11 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile/yamltest"
 )
 
-// slips are those of policy files.
+// slips are typical mistakes in policy files.
 var slips = []string{"month", "*", "{user}", "{", "user|hash"}
 
-// TestMutilatedFilesAreAnsweredWithTheirLine damages a good file in many ways: each is answered with lines that
-// the file has, or is still a file whose requests have an answer.
+// TestMutilatedFilesAreAnsweredWithTheirLine damages a good file in many ways. Each result is rejected with lines that exist, or is
+// valid and resolves requests.
 func TestMutilatedFilesAreAnsweredWithTheirLine(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/full.yaml")

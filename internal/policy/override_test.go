@@ -47,9 +47,9 @@ func TestOverrides(t *testing.T) {
 	for _, c := range []struct{ got, want []int64 }{
 		{ask("chat", "", "ann"), []int64{6, 9}},
 		{ask("chat", "", "bob"), []int64{50}},
-		{ask("chat", "ENTERPRISE", "ann"), []int64{6, 9}}, // unlimited by its tier, and limited after all
+		{ask("chat", "ENTERPRISE", "ann"), []int64{6, 9}}, // unlimited by its tier, and limited by the override
 		{ask("trial", "", "ann"), []int64{104}},
-		{ask("api", "", "ann"), []int64{1000}}, // a burst that it cannot have
+		{ask("api", "", "ann"), []int64{1000}}, // the burst is not valid for the limit
 	} {
 		if !slices.Equal(c.got, c.want) {
 			t.Errorf("got %v, want %v", c.got, c.want)
@@ -57,7 +57,7 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
-// TestOverridesMayBeTheOnlyLimits: who has a row of his own has its limit, and nobody else has any.
+// TestOverridesMayBeTheOnlyLimits: only users with an override are limited.
 func TestOverridesMayBeTheOnlyLimits(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies: [{name: quota, match: {user: "*"}, limits: [{key: "q:{user}", limit: unlimited, window: month}]}]`)
@@ -81,7 +81,7 @@ func TestOverridesMayBeTheOnlyLimits(t *testing.T) {
 	}
 }
 
-// TestOverridesComeAfterTheFactor holds that the rest of a limit is the same, whatever tier is asked for.
+// TestOverridesComeAfterTheFactor: an override replaces the amount after the factor, and leaves the rest of the limit.
 func TestOverridesComeAfterTheFactor(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies: [{name: p, limits: [{name: t, key: "f:{user}", limit: 10, burst: 5, window: 1h, algorithm: token_bucket}],
@@ -128,7 +128,8 @@ func TestCheckOverride(t *testing.T) {
 	}
 }
 
-// TestCheckOverrideLooksAtEveryTier: what one of them can take is right, and what none can is told of the limit as it is.
+// TestCheckOverrideLooksAtEveryTier: an override is accepted if it is valid in any tier. Otherwise the error is about the limit
+// without a tier.
 func TestCheckOverrideLooksAtEveryTier(t *testing.T) {
 	t.Parallel()
 	s, burst := parse(t, `policies: [{name: p, limits: [{name: n, key: k, limit: 9, window: 1h}, {name: m, key: k, limit: 9, window: 1h}],
@@ -141,7 +142,7 @@ func TestCheckOverrideLooksAtEveryTier(t *testing.T) {
 	}
 }
 
-// TestAnErrorNamesNoMoreThanSome of what there is.
+// TestAnErrorNamesNoMoreThanSome of the existing names.
 func TestAnErrorNamesNoMoreThanSome(t *testing.T) {
 	t.Parallel()
 	text := "policies:\n"
@@ -154,8 +155,8 @@ func TestAnErrorNamesNoMoreThanSome(t *testing.T) {
 	}
 }
 
-// TestCheckOverrideKnowsFilters: a subject that the filters never give is one that no request has, and is refused with the one
-// that they do give, if it is not a hash.
+// TestCheckOverrideKnowsFilters: a subject that the filters never produce is rejected, with the one that they do produce, unless
+// that is a hash.
 func TestCheckOverrideKnowsFilters(t *testing.T) {
 	t.Parallel()
 	const hash = "ca336460f17df79afad8308fa734551d"
@@ -203,7 +204,7 @@ func TestCheckOverrideKnowsFilters(t *testing.T) {
 	}
 }
 
-// TestEveryKeyMayBeASubject: what a template gives is never refused as a subject, be its separators what they may.
+// TestEveryKeyMayBeASubject: every key that a template renders is accepted as a subject, whatever its separators.
 func TestEveryKeyMayBeASubject(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"{v}", "{v}:{w}", "{v|lower}:{w|lower}:", "s%{v}:%{w}%", "{v}0{w}", "{v}Api{w}", "{v|lower}é{w}",
@@ -226,7 +227,7 @@ func TestEveryKeyMayBeASubject(t *testing.T) {
 	}
 }
 
-// TestExplainOverrides: an override that was left out does not change the limit, and must not be shown as if it did.
+// TestExplainOverrides: an override that was not used must not be shown as if it had changed the limit.
 func TestExplainOverrides(t *testing.T) {
 	t.Parallel()
 	burst := int64(4)

@@ -40,7 +40,7 @@ func parse(t testing.TB, text string) *Set {
 	return s
 }
 
-// TestBadFiles: every file has one mistake, and its first line says how it is answered.
+// TestBadFiles: every file has one mistake, and its first line has the expected error.
 func TestBadFiles(t *testing.T) {
 	t.Parallel()
 	yamltest.BadFiles(t, func(file string, data []byte) error {
@@ -53,7 +53,7 @@ func TestBadFiles(t *testing.T) {
 	})
 }
 
-// TestAllMistakesAreTold: one run of the program, not one for each mistake.
+// TestAllMistakesAreTold at once, and not one at a time.
 func TestAllMistakesAreTold(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("limits.yaml", []byte(`policies:
@@ -74,7 +74,7 @@ func TestAllMistakesAreTold(t *testing.T) {
 	}
 }
 
-// TestNamesToChooseFrom are told once each, also where two limits have one name.
+// TestNamesToChooseFrom are listed once each, even if two limits have the same name.
 func TestNamesToChooseFrom(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("f", []byte(`policies:
@@ -90,7 +90,8 @@ func TestNamesToChooseFrom(t *testing.T) {
 	}
 }
 
-// TestTheChangeIsBlamed and not the limit that is right without it, whose mistake would hide those of other changes.
+// TestTheChangeIsBlamed: a mistake is reported at the change, and not at the limit, which is valid without it. There it would
+// hide the mistakes of other changes.
 func TestTheChangeIsBlamed(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("f", []byte(`policies:
@@ -175,7 +176,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestOnErrorIsOfTheStrictest of the policies that are enforced, and that of the options where there is none.
+// TestOnErrorIsOfTheStrictest of the policies that are enforced. If there is none, it is that of the options.
 func TestOnErrorIsOfTheStrictest(t *testing.T) {
 	t.Parallel()
 	text := "policies:\n"
@@ -185,7 +186,7 @@ func TestOnErrorIsOfTheStrictest(t *testing.T) {
 	}
 	for _, c := range []struct {
 		applies string
-		want    [2]engine.OnError // where the options say deny, and allow
+		want    [2]engine.OnError // if the options say deny, and allow
 	}{
 		{"", [2]engine.OnError{engine.OnErrorDeny, engine.OnErrorAllow}},
 		{"default", [2]engine.OnError{engine.OnErrorDeny, engine.OnErrorAllow}},
@@ -287,7 +288,7 @@ policies:
 	}
 }
 
-// TestFactorsAreExact: a factor is the decimal that the file has, and not the nearest that floating point has.
+// TestFactorsAreExact: a factor is the decimal number in the file, and not its nearest floating-point number.
 func TestFactorsAreExact(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -298,10 +299,10 @@ func TestFactorsAreExact(t *testing.T) {
 		{"1.1", 10, 30, 11, 33},
 		{"0.57", 1_000_000_000, 100, 570_000_000, 57},
 		{"0.999", 10, 1, 9, 0}, // rounded down
-		{"0.01", 10, 0, 1, 0},  // to 1 at least
+		{"0.01", 10, 0, 1, 0},  // but at least 1
 		{"0.000000001", 10, 10, 1, 0},
 		{"1000", 1_000_000, 1_000_000, 1_000_000_000, 1_000_000_000},
-		{"1.0000000001", 1_000_000_000, 0, 1_000_000_000, 0}, // no more than there may be, once rounded
+		{"1.0000000001", 1_000_000_000, 0, 1_000_000_000, 0}, // within the bound after rounding
 	} {
 		s := parse(t, fmt.Sprintf(`policies:
   - name: p
@@ -318,7 +319,7 @@ func TestFactorsAreExact(t *testing.T) {
 	}
 }
 
-// TestALiftedLimitNeedsNoKey: a limit that its tier lifts refuses nothing, be the attributes of its key what they may.
+// TestALiftedLimitNeedsNoKey: a limit that is lifted by a tier denies nothing, whatever the attributes of its key are.
 func TestALiftedLimitNeedsNoKey(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies:
@@ -362,7 +363,7 @@ func TestMessages(t *testing.T) {
 		}
 	}
 	bucket := engine.Result{Algorithm: engine.TokenBucket, Limit: 10, Burst: 5, Used: 15, Message: "{used}/{limit}"}
-	if got := string(AppendMessage(nil, &bucket, 1)); got != "15/15" { // what the usual text says, too
+	if got := string(AppendMessage(nil, &bucket, 1)); got != "15/15" { // as in the default message
 		t.Errorf("%q, want 15/15", got)
 	}
 	for window, want := range map[string]string{"minute": "in a minute", "hour": "in an hour", "day": "in a day", "month": "in a month", "1d": "in 1 day"} {
@@ -373,7 +374,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestDocumentedFiles holds the examples of the documents to what they explain, and to the comment that editors know.
+// TestDocumentedFiles checks that the example files of the documents are valid and have the schema comment for editors.
 func TestDocumentedFiles(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../docs/policies.md")
@@ -392,7 +393,7 @@ func TestDocumentedFiles(t *testing.T) {
 	}
 }
 
-// TestTheHashKeyIsInNoError holds that what is secret does not reach a log.
+// TestTheHashKeyIsInNoError: the secret must not get into a log.
 func TestTheHashKeyIsInNoError(t *testing.T) {
 	t.Parallel()
 	_, err := full(t).Resolve(Question{Policy: "open", Attributes: map[string]string{"ip": "x", "email": "a"}})

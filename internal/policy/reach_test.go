@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// group is a file of policies in one group.
+// group returns a file of policies in one group.
 func group(policies ...string) string {
 	var b strings.Builder
 	b.WriteString("policies:\n")
@@ -19,7 +19,7 @@ func group(policies ...string) string {
 	return b.String()
 }
 
-// keyed gives the limits of a policy, with a key each.
+// keyed returns the limits of a policy with the given keys.
 func keyed(keys ...string) string {
 	var all []string
 	for i, key := range keys {
@@ -28,7 +28,7 @@ func keyed(keys ...string) string {
 	return "limits: [" + strings.Join(all, ", ") + "]"
 }
 
-// TestUnreachable: a policy that never applies is told of, and none that does.
+// TestUnreachable: exactly the policies that never apply are reported.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	user, anonymous := `match: {user: "*"}, `+keyed("u:{user}"), `match: {user: "*"}, `+keyed("anonymous")
@@ -56,7 +56,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestAnExemptionThatMayHoldIsTaken, however the patterns that meet are written.
+// TestAnExemptionThatMayHoldIsTaken, however overlapping patterns are written.
 func TestAnExemptionThatMayHoldIsTaken(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]string{{"key", `"k*"`}, {`"k*"`, "key"}, {`"k*"`, `"*y"`}, {"key", "[jwt, key]"}, {"[jwt, key]", `"k*"`}} {
@@ -67,7 +67,7 @@ func TestAnExemptionThatMayHoldIsTaken(t *testing.T) {
 	}
 }
 
-// TestWhatHasAnotherMistakeIsNotCalledUnreachable: it may be a consequence.
+// TestWhatHasAnotherMistakeIsNotCalledUnreachable, since that may be a consequence of the mistake.
 func TestWhatHasAnotherMistakeIsNotCalledUnreachable(t *testing.T) {
 	t.Parallel()
 	user := `match: {user: "*"}, ` + keyed("u:{user}")
@@ -77,7 +77,7 @@ func TestWhatHasAnotherMistakeIsNotCalledUnreachable(t *testing.T) {
 	}
 }
 
-// TestWhatIsCalledUnreachableIs: no request gets to a policy of a group that is said never to apply.
+// TestWhatIsCalledUnreachableIs: no request reaches a policy that is reported as unreachable.
 func TestWhatIsCalledUnreachableIs(t *testing.T) {
 	t.Parallel()
 	attributes := []string{"user", "ip", "route"}
@@ -121,7 +121,7 @@ func TestWhatIsCalledUnreachableIs(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "policies[1]: never applies") {
 			return
 		}
-		// With no group nothing is unreachable, and the set that is not taken for it is compiled.
+		// Without the group the file is valid, so that it can be compiled and resolved.
 		s, err := Parse("f", []byte(strings.ReplaceAll(text, "group: g, ", "")), options)
 		if err != nil {
 			return

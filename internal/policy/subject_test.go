@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestWhoTheSubjectIs: one subscriber, one counter; the same hash for what means the same.
+// TestWhoTheSubjectIs: one subscriber has one counter, and equivalent values have the same hash.
 func TestWhoTheSubjectIs(t *testing.T) {
 	t.Parallel()
 	for template, groups := range map[string][][]string{
@@ -41,7 +41,7 @@ func TestWhoTheSubjectIs(t *testing.T) {
 	}
 }
 
-// TestAnAddressMatchesHoweverItIsWritten, for whoever writes it chooses how.
+// TestAnAddressMatchesHoweverItIsWritten, since the client may choose how.
 func TestAnAddressMatchesHoweverItIsWritten(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies:
@@ -64,7 +64,7 @@ func TestAnAddressMatchesHoweverItIsWritten(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoAddress: of networks only that which one subscriber has.
+// TestWhatIsNoAddress: of networks only a /64 is accepted, which one subscriber has.
 func TestWhatIsNoAddress(t *testing.T) {
 	t.Parallel()
 	for _, v := range []string{"", "x", "203.0.113.9/32", "203.0.113.0/24", "2001:db8::/63", "2001:db8::1/128", "::ffff:203.0.113.9/64", "/64"} {
@@ -74,7 +74,7 @@ func TestWhatIsNoAddress(t *testing.T) {
 	}
 }
 
-// TestAHashedUserIsNamedByTheHash: events and usage have of a user who is hashed in the key no more than the key has.
+// TestAHashedUserIsNamedByTheHash: if the key hashes the user, events and usage have only the hash, too.
 func TestAHashedUserIsNamedByTheHash(t *testing.T) {
 	t.Parallel()
 	for key, hashed := range map[string]bool{"u:{user|hash}": true, "u:{user|lower|hash}:{route}": true, "{ip|hash}:{user|hash}": true,
@@ -91,7 +91,7 @@ func TestAHashedUserIsNamedByTheHash(t *testing.T) {
 	}
 }
 
-// TestSeparatorsOfManyBytes: what a client sends stays UTF-8 in the key, and no two subjects share one.
+// TestSeparatorsOfManyBytes: keys stay valid UTF-8, and no two subjects share one.
 func TestSeparatorsOfManyBytes(t *testing.T) {
 	t.Parallel()
 	tp, err := parseTemplate("u:{user}→{route}")
@@ -108,8 +108,8 @@ func TestSeparatorsOfManyBytes(t *testing.T) {
 	}
 }
 
-// TestAKeyIsOfOneSubject: whatever stands between attributes, no other values give the same key. A literal that this does not
-// hold for is refused.
+// TestAKeyIsOfOneSubject: whatever is between attributes, no two sets of values have the same key. Literals for which that would
+// not hold are rejected.
 func TestAKeyIsOfOneSubject(t *testing.T) {
 	t.Parallel()
 	text := func(t *rapid.T, least int, more ...string) string {
@@ -143,7 +143,7 @@ func TestAKeyIsOfOneSubject(t *testing.T) {
 	})
 }
 
-// subjects finds everybody whom a template gives a key, by cutting that wherever a literal stands in it.
+// subjects returns all values for which a template renders a key, by cutting the key wherever a literal occurs in it.
 func subjects(tp *template, key string) (all []map[string]string) {
 	attributes := map[string]string{}
 	var cut func(i int, rest string)
