@@ -22,7 +22,7 @@ func refineAlerts(s *jsonschema.Schema) {
 	for name, most := range map[string]uint64{"user": limits.MaxKeyBytes, "rule": limits.MaxKeyBytes, "policy": limits.MaxKeyBytes,
 		"reason": limits.MaxReasonBytes, "by": limits.MaxNameBytes, "note": limits.MaxNoteBytes} {
 		if f, ok := s.Properties.Get(name); ok {
-			least := uint64(0) // what selects alerts may be empty, for all
+			least := uint64(0) // an empty selector selects all alerts
 			if silence && name != "by" {
 				least = 1
 			}
@@ -39,14 +39,14 @@ func refineAlerts(s *jsonschema.Schema) {
 	}
 }
 
-// refineSilences lets all silences that hold be asked for.
+// refineSilences allows a page with all silences in force.
 func refineSilences(s *jsonschema.Schema) {
 	refineAlerts(s)
 	max, _ := s.Properties.Get("max")
 	max.Maximum = json.Number(strconv.Itoa(limits.MaxSilences))
 }
 
-// maxDeliveryID bounds the id of a delivery, which is longer than others, and the name of its channel where letters are asked for.
+// maxDeliveryID bounds the id of a delivery, which is longer than other ids, and the name of a channel in requests for dead letters.
 const maxDeliveryID = 512
 
 func refineDead(s *jsonschema.Schema) {
@@ -57,7 +57,7 @@ func refineDead(s *jsonschema.Schema) {
 	}
 }
 
-// refineReplay says that one of the three is given.
+// refineReplay requires exactly one of id, channel and all.
 func refineReplay(s *jsonschema.Schema) {
 	for _, name := range []string{"id", "channel"} {
 		f, _ := s.Properties.Get(name)
@@ -70,7 +70,7 @@ func refineReplay(s *jsonschema.Schema) {
 	}
 }
 
-// refineEvent lets an alert of a limit of nothing be.
+// refineEvent allows an alert about a limit of 0.
 func refineEvent(s *jsonschema.Schema) {
 	limit, _ := s.Properties.Get("limit")
 	limit.Minimum = "0"

@@ -56,7 +56,7 @@ func alertsSchema(t *testing.T) []byte {
 	return append(b, '\n')
 }
 
-// textOrTexts gives the schemas of the types that YAML may write as one text or a list.
+// textOrTexts returns the schemas of the types that may be one text or a list in YAML.
 func textOrTexts(t reflect.Type) *jsonschema.Schema {
 	text, one := &jsonschema.Schema{Type: "string"}, uint64(1)
 	switch t {
@@ -69,7 +69,7 @@ func textOrTexts(t reflect.Type) *jsonschema.Schema {
 	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{text, {Type: "array", Items: text, MinItems: &one}}}
 }
 
-// alertFields add what the types do not say.
+// alertFields add constraints that the types do not express.
 var alertFields = map[string]map[string]func(*jsonschema.Schema){
 	"FileThrottle":  {"limit": oneToMost, "window": spanPattern},
 	"FileThreshold": {"denials": oneToMost, "within": spanPattern},
@@ -102,7 +102,7 @@ func enum(values ...any) func(*jsonschema.Schema) {
 
 func oneToMost(f *jsonschema.Schema) { f.Minimum, f.Maximum = "1", "1000000000" }
 
-// eachText refines the text of one or many, which both of its forms share.
+// eachText refines the schema of a text, which the forms of one text and of a list share.
 func eachText(refine func(*jsonschema.Schema)) func(*jsonschema.Schema) {
 	return func(f *jsonschema.Schema) { refine(f.OneOf[0]) }
 }

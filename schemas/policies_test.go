@@ -63,7 +63,7 @@ func policiesSchema(t *testing.T) []byte {
 	return append(b, '\n')
 }
 
-// oneOrMany gives the schemas of the types that YAML may write in more than one way.
+// oneOrMany returns the schemas of the types that have more than one form in YAML.
 func oneOrMany(t reflect.Type) *jsonschema.Schema {
 	list := func(item *jsonschema.Schema, most *uint64) *jsonschema.Schema {
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{item, {Type: "array", Items: item, MinItems: number(1), MaxItems: most}}}
@@ -86,7 +86,7 @@ func oneOrMany(t reflect.Type) *jsonschema.Schema {
 
 func number(n uint64) *uint64 { return &n }
 
-// boundPolicies adds what the types do not say.
+// boundPolicies adds constraints that the types do not express.
 func boundPolicies(fields interface {
 	Get(string) (*jsonschema.Schema, bool)
 }) {
@@ -112,7 +112,7 @@ func boundPolicies(fields interface {
 		"message":     func(f *jsonschema.Schema) { f.MaxLength = number(512) },
 		"unit":        func(f *jsonschema.Schema) { f.MaxLength = number(32) },
 		"limits": func(f *jsonschema.Schema) {
-			if f.Type == "array" { // and not those that a schedule changes
+			if f.Type == "array" { // not the changes of a schedule entry
 				f.MinItems, f.MaxItems = number(1), number(16)
 			}
 		},
@@ -124,7 +124,7 @@ func boundPolicies(fields interface {
 	}
 }
 
-// policiesVerdict gives what the schema says of a policy file.
+// policiesVerdict returns a function that validates a policy file with the schema.
 func policiesVerdict(t *testing.T) func(text string) error {
 	t.Helper()
 	data, err := fs.ReadFile(schemas.FS, policiesFile)
@@ -157,7 +157,7 @@ func policiesVerdict(t *testing.T) func(text string) error {
 	}
 }
 
-// TestPoliciesSchemaTakesWhatIsGood holds the schema to files that the loader takes.
+// TestPoliciesSchemaTakesWhatIsGood: the schema accepts files that the loader accepts.
 func TestPoliciesSchemaTakesWhatIsGood(t *testing.T) {
 	t.Parallel()
 	verdict := policiesVerdict(t)
@@ -176,7 +176,7 @@ func TestPoliciesSchemaTakesWhatIsGood(t *testing.T) {
 	}
 }
 
-// TestPoliciesSchemaHasTheBounds holds it to what a file may hold, which the loader is held to in package policy.
+// TestPoliciesSchemaHasTheBounds of a policy file. The tests of package policy check the loader for the same bounds.
 func TestPoliciesSchemaHasTheBounds(t *testing.T) {
 	t.Parallel()
 	verdict := policiesVerdict(t)

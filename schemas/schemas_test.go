@@ -21,12 +21,12 @@ import (
 
 var update = flag.Bool("update", false, "write the schemas instead of comparing them")
 
-// maxTime is the last moment that RFC 3339 can write.
+// maxTime is the latest time that RFC 3339 can express, in Unix milliseconds.
 const maxTime = "253402300799999"
 
 const module = "github.com/seed503877ad/limits"
 
-// definitions are the types of the wire, and what their schemas say beyond the types.
+// definitions are the wire types, and refinements of their schemas that the types do not express.
 var definitions = map[string]struct {
 	value  any
 	title  string
@@ -117,7 +117,7 @@ func TestSchemasAreFresh(t *testing.T) {
 	}
 }
 
-// TestFilesHaveTypes: no schema stays behind when its type goes.
+// TestFilesHaveTypes: there is no schema without a type.
 func TestFilesHaveTypes(t *testing.T) {
 	files, err := fs.Glob(schemas.FS, "*/*.json")
 	if err != nil {
@@ -128,7 +128,7 @@ func TestFilesHaveTypes(t *testing.T) {
 	}
 }
 
-// TestAsyncAPIRefersToSchemas holds the document to the files and the subjects.
+// TestAsyncAPIRefersToSchemas compares the document with the schema files and the subjects.
 func TestAsyncAPIRefersToSchemas(t *testing.T) {
 	doc, err := fs.ReadFile(schemas.FS, "asyncapi.yaml")
 	if err != nil {
@@ -243,8 +243,8 @@ func bound(s *jsonschema.Schema, request bool) {
 	}
 }
 
-// text bounds a string of printable characters. The contract counts bytes and a schema characters, and more is unprintable than
-// control characters, so the schema lets more through.
+// text bounds a string of printable characters. The contract counts bytes and a schema counts characters, and not only control
+// characters are unprintable, so the schema is less strict.
 func text(s *jsonschema.Schema, min, max uint64) {
 	s.MinLength, s.MaxLength, s.Pattern = nil, &max, `^[^\x00-\x1f\x7f]*$`
 	if min > 0 {
@@ -252,7 +252,7 @@ func text(s *jsonschema.Schema, min, max uint64) {
 	}
 }
 
-// form is one of several that a body has: the fields that it needs, and what fields are in it.
+// form is one of several forms of a body: its required fields, and schemas of its fields.
 func form(title string, needs []string, fields map[string]*jsonschema.Schema) *jsonschema.Schema {
 	s := &jsonschema.Schema{Title: title, Required: needs, Properties: jsonschema.NewProperties()}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
@@ -261,10 +261,10 @@ func form(title string, needs []string, fields map[string]*jsonschema.Schema) *j
 	return s
 }
 
-// What a field is in a form: left out, false or left out, true or left out.
+// The schemas of a field in a form: left out, false or left out, true or left out.
 var left, no, yes = jsonschema.FalseSchema, &jsonschema.Schema{Const: false}, &jsonschema.Schema{Const: true}
 
-// refineReset says the three ways to select.
+// refineReset adds the three ways to select counters.
 func refineReset(s *jsonschema.Schema) {
 	one, none := uint64(1), uint64(0)
 	s.OneOf = []*jsonschema.Schema{
@@ -274,7 +274,7 @@ func refineReset(s *jsonschema.Schema) {
 	}
 }
 
-// refineRequest says the three forms.
+// refineRequest adds the three forms of a request.
 func refineRequest(s *jsonschema.Schema) {
 	items, attributes := uint64(limits.MaxLimits), uint64(32)
 	one := uint64(1)
@@ -294,7 +294,7 @@ func refineRequest(s *jsonschema.Schema) {
 	}
 }
 
-// agree says which fields of a limit go together.
+// agree says which fields of a limit can be combined.
 func agree(s *jsonschema.Schema) {
 	calendar := &jsonschema.Schema{Enum: []any{"minute", "hour", "day", "week", "month"}}
 	is := func(field string, v any) *jsonschema.Schema {
@@ -325,13 +325,13 @@ func refineList(s *jsonschema.Schema) {
 	f.Minimum, f.Maximum = "1", "1000"
 }
 
-// refineSettle lets the work have cost nothing.
+// refineSettle allows a cost of 0.
 func refineSettle(s *jsonschema.Schema) {
 	f, _ := s.Properties.Get("cost")
 	f.Minimum = "0"
 }
 
-// refineTop lets denied requests alone have cost nothing.
+// refineTop allows rows with a cost of 0, whose requests were all denied.
 func refineTop(s *jsonschema.Schema) {
 	f, _ := s.Definitions["TopRow"].Properties.Get("cost")
 	f.Minimum = "0"
@@ -366,7 +366,7 @@ func refineSubject(s *jsonschema.Schema) {
 	text(subject, 1, limits.MaxKeyBytes)
 }
 
-// refineOverride says that an override changes something, or lifts the limit.
+// refineOverride requires that an override changes something, or lifts the limit.
 func refineOverride(s *jsonschema.Schema) {
 	refineSubject(s)
 	get := func(name string) *jsonschema.Schema { f, _ := s.Properties.Get(name); return f }
@@ -379,14 +379,14 @@ func refineOverride(s *jsonschema.Schema) {
 		form("no limit", []string{"unlimited"}, map[string]*jsonschema.Schema{"unlimited": yes, "limit": left, "window": left, "burst": left})}
 }
 
-// refineListOverrides lets the overrides be those of every policy.
+// refineListOverrides allows an empty policy, for all policies.
 func refineListOverrides(s *jsonschema.Schema) {
 	refineList(s)
 	policy, _ := s.Properties.Get("policy")
 	text(policy, 0, limits.MaxNameBytes)
 }
 
-// refineListKeys bounds what selects API keys, by their ids and by whose they are.
+// refineListKeys bounds the fields that select API keys.
 func refineListKeys(s *jsonschema.Schema) {
 	refineList(s)
 	for name, most := range map[string]uint64{"user": limits.MaxAttributeBytes, "prefix": limits.MaxNameBytes, "after": limits.MaxNameBytes} {
@@ -414,17 +414,17 @@ func refineError(s *jsonschema.Schema) {
 	s.Description = "It is sent with the headers Nats-Service-Error and Nats-Service-Error-Code."
 }
 
-// rootComments reads the comments of the module root, and of nothing else.
+// rootComments reads the doc comments of the module root, and of no other package.
 func rootComments(t *testing.T) map[string]string { return commentsOf(t, "..", module) }
 
-// commentsOf reads the comments of one package.
+// commentsOf reads the doc comments of one package.
 func commentsOf(t *testing.T, folder, path string) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(folder + "/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The reflector reads a folder with all below it, relative to the working folder.
+	// The reflector reads a folder recursively, relative to the working folder.
 	dir := t.TempDir()
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
@@ -457,7 +457,7 @@ func commentsOf(t *testing.T, folder, path string) map[string]string {
 
 var docLink = regexp.MustCompile(`\[\*?([A-Z][\w.]*)\]`)
 
-// sentence makes a Go comment a description: without the links and line breaks.
+// sentence turns a Go comment into a description, without links and line breaks.
 func sentence(s string) string {
 	return strings.Join(strings.Fields(docLink.ReplaceAllString(s, "$1")), " ")
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// refineLogEntry bounds a line of the request log. A body is one, or an array of them: what is said of fields holds for objects alone.
+// refineLogEntry bounds a line of the request log. A body is one line, or an array of lines, so the constraints on fields apply only
+// to objects.
 func refineLogEntry(s *jsonschema.Schema) {
 	one := uint64(1)
 	s.Type, s.OneOf = "", []*jsonschema.Schema{{Type: "object"},
@@ -22,7 +23,7 @@ func refineLogEntry(s *jsonschema.Schema) {
 	get("at").Description = strings.TrimSuffix(get("at").Description, ".") + ", and at most 60 s in the future."
 }
 
-// refineUsage bounds the questions about usage.
+// refineUsage bounds the requests about usage.
 func refineUsage(s *jsonschema.Schema) {
 	refineList(s)
 	enum := func(name string, words ...any) {

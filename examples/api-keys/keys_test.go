@@ -23,7 +23,7 @@ func inFrontOf(t *testing.T, work http.HandlerFunc) *site {
 	return &site{url: web.URL, limiter: program.limiter}
 }
 
-// TestAHandlerThatPanics holds that the log has it as an error, whatever it had written by then.
+// TestAHandlerThatPanics checks that the log has it as an error, whatever it had written by then.
 func TestAHandlerThatPanics(t *testing.T) {
 	t.Parallel()
 	for name, work := range map[string]http.HandlerFunc{
@@ -66,7 +66,7 @@ func (s *site) wantLogged(t *testing.T, id string, status int) {
 	}
 }
 
-// TestTheStatusThatWasSentIsLogged holds that hints before it and what comes too late are not.
+// TestTheStatusThatWasSentIsLogged checks that hints before it and what comes too late are not.
 func TestTheStatusThatWasSentIsLogged(t *testing.T) {
 	t.Parallel()
 	s := inFrontOf(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -79,7 +79,7 @@ func TestTheStatusThatWasSentIsLogged(t *testing.T) {
 	s.wantLogged(t, id, http.StatusBadGateway)
 }
 
-// TestAHandlerBehindTheKeyMayStream holds that http.ResponseController finds what the connection can do.
+// TestAHandlerBehindTheKeyMayStream checks that http.ResponseController finds what the connection can do.
 func TestAHandlerBehindTheKeyMayStream(t *testing.T) {
 	t.Parallel()
 	s := inFrontOf(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -190,7 +190,7 @@ func (s *site) halfClosed(t *testing.T, key string) (status int) {
 	return resp.StatusCode
 }
 
-// TestAlerts holds that an import of hundreds of matches, each twice, raises 20 alerts.
+// TestAlerts checks that an import of hundreds of matches, each twice, raises 20 alerts.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -301,7 +301,7 @@ func (s *site) usage(t *testing.T, report string) *limits.Usage {
 	return u
 }
 
-// TestAPolicyThatIsNotThere holds that a valid key is not said to be unknown because the limiter was started without the policies.
+// TestAPolicyThatIsNotThere checks that a valid key is not said to be unknown because the limiter was started without the policies.
 func TestAPolicyThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "name: key-rate", "name: another"))
@@ -310,7 +310,7 @@ func TestAPolicyThatIsNotThere(t *testing.T) {
 	s.want(t, 401, `The request has no API key`, "GET /v1/contacts/7")
 }
 
-// TestTheLimiterIsAway holds that a key which was valid passes, and one that nobody can verify does not.
+// TestTheLimiterIsAway checks that a key which was valid passes, and one that nobody can verify does not.
 func TestTheLimiterIsAway(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")

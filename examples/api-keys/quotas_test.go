@@ -30,7 +30,7 @@ func (s *site) quota(t *testing.T, category, user string, limit int64) {
 	}
 }
 
-// TestQuotas holds that each category has its own quota, charged after the handler and only for work that was done.
+// TestQuotas checks that each category has its own quota, charged after the handler and only for work that was done.
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -84,7 +84,7 @@ func TestAUserWithoutARow(t *testing.T) {
 	})
 }
 
-// wantAMonthFromTheFirstUse holds that a quota that was first used since then begins anew at that time of the day, a month later.
+// wantAMonthFromTheFirstUse checks that a quota that was first used since then begins anew at that time of the day, a month later.
 func (s *site) wantAMonthFromTheFirstUse(t *testing.T, before time.Time, key string) {
 	t.Helper()
 	const day = 24 * time.Hour
@@ -118,7 +118,7 @@ func (s *site) wantUsed(t *testing.T, key string, want int64) {
 	})
 }
 
-// TestAFailureIsNotCharged holds that a quota pays for work that was done: the request behind it is charged, alone.
+// TestAFailureIsNotCharged checks that a quota pays for work that was done: the request behind it is charged, alone.
 func TestAFailureIsNotCharged(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
@@ -129,7 +129,7 @@ func TestAFailureIsNotCharged(t *testing.T) {
 	s.wantUsed(t, "quota:api:7", 1)
 }
 
-// TestAQuotaAtOnce holds that a quota that is charged before the work is never passed.
+// TestAQuotaAtOnce checks that a quota that is charged before the work is never passed.
 func TestAQuotaAtOnce(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -155,7 +155,7 @@ func TestAQuotaAtOnce(t *testing.T) {
 	})
 }
 
-// TestAUserWithHisOwnLimit holds that a user may have a limit of his own, and that a month that has passed resets by itself.
+// TestAUserWithHisOwnLimit checks that a user may have a limit of his own, and that a month that has passed resets by itself.
 func TestAUserWithHisOwnLimit(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {

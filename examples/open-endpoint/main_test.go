@@ -153,7 +153,7 @@ func checkDenial(t *testing.T, a answer) {
 	}
 }
 
-// TestAddresses holds that nobody gets around the limit by how an address is written, or by claiming one.
+// TestAddresses checks that nobody gets around the limit by how an address is written, or by claiming one.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
@@ -168,7 +168,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestBadForms holds that what cannot be read charges nothing.
+// TestBadForms checks that what cannot be read charges nothing.
 func TestBadForms(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
@@ -238,7 +238,7 @@ func (s *site) consume(t *testing.T, batch, i int) *limits.Reply {
 	return reply
 }
 
-// TestTheWindowSlides holds that what was charged leaves with its bucket, that a retry at the time that was told
+// TestTheWindowSlides checks that what was charged leaves with its bucket, that a retry at the time that was told
 // passes, and that none passes earlier.
 func TestTheWindowSlides(t *testing.T) {
 	t.Parallel()

@@ -178,7 +178,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestAtOnce holds that simultaneous requests pass the limit exactly, with and without a role.
+// TestAtOnce checks that simultaneous requests pass the limit exactly, with and without a role.
 func TestAtOnce(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -218,7 +218,7 @@ func TestANewWindow(t *testing.T) {
 	})
 }
 
-// TestMonitoring holds that five denials of a user raise one alert, on whatever routes, and four none; and that the top tells
+// TestMonitoring checks that five denials of a user raise one alert, on whatever routes, and four none; and that the top tells
 // who was denied where.
 func TestMonitoring(t *testing.T) {
 	t.Parallel()
@@ -341,7 +341,7 @@ func (c *onCountdown) Write(text []byte) (int, error) {
 	return c.Builder.Write(text)
 }
 
-// TestTheCheckFails holds that no function that has a limit runs without a decision: when the limiter has lost its store, and when
+// TestTheCheckFails checks that no function that has a limit runs without a decision: when the limiter has lost its store, and when
 // there is no limiter.
 func TestTheCheckFails(t *testing.T) {
 	t.Parallel()
@@ -368,7 +368,7 @@ func TestTheCheckFails(t *testing.T) {
 	}
 }
 
-// TestThePoliciesAreMissing holds that a limiter which was started without the file is no way around all limits.
+// TestThePoliciesAreMissing checks that a limiter which was started without the file is no way around all limits.
 func TestThePoliciesAreMissing(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "")

@@ -2,7 +2,7 @@ package keys
 
 import "strings"
 
-// Forge gives the id of one key the secret of another, with the checksum that belongs to it.
+// Forge returns a key with the id of one key, the secret of another and a correct checksum.
 func Forge(prefix, id, other string) string {
 	parts := strings.Split(other, "_")
 	body := prefix + "_" + id + "_" + parts[len(parts)-2]

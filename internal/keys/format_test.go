@@ -21,8 +21,8 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestChecksum holds the checksum to values made elsewhere, so that scanners can be written from the description:
-// CRC-32 of "123456789" is 0xCBF43926 in every description of it.
+// TestChecksum compares the checksum with independent values, so that scanners can be written from the description. CRC-32 of
+// "123456789" is 0xCBF43926 in every description of the algorithm.
 func TestChecksum(t *testing.T) {
 	t.Parallel()
 	if got, want := checksum("123456789"), base62(0xCBF43926); got != want {
@@ -41,7 +41,7 @@ func base62(n uint64) (text string) {
 	return text
 }
 
-// TestTypos changes every character of a key in turn, drops it, and doubles it: nothing of that is a key.
+// TestTypos changes, drops and doubles every character of a key in turn. No result is a key.
 func TestTypos(t *testing.T) {
 	t.Parallel()
 	text, _ := generate(DefaultPrefix)
@@ -63,9 +63,9 @@ func TestTypos(t *testing.T) {
 	}
 }
 
-// TestMadeUpKeysAreNoKeys: with a checksum that fits, as anybody can compute it, an id or secret of other characters makes no key,
-// nor does another form.
-// PostgreSQL takes no text with U+0000, nor one that is no UTF-8, so the question for such a key would be an error of the store.
+// TestMadeUpKeysAreNoKeys: a text with a correct checksum, which anybody can compute, but with an id or secret of other characters
+// or in another form, is not a key. PostgreSQL accepts neither U+0000 nor invalid UTF-8 in texts, so the lookup of such a key
+// would be an error of the store.
 func TestMadeUpKeysAreNoKeys(t *testing.T) {
 	t.Parallel()
 	text, id := generate(DefaultPrefix)
@@ -89,7 +89,7 @@ func TestMadeUpKeysAreNoKeys(t *testing.T) {
 	}
 }
 
-// TestRandomIsEven counts characters: 62,000 draws of each within six standard deviations.
+// TestRandomIsEven checks that each character is drawn 62,000 times, within six standard deviations.
 func TestRandomIsEven(t *testing.T) {
 	t.Parallel()
 	const each = 62_000

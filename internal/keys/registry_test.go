@@ -21,7 +21,7 @@ type clock struct{ ms atomic.Int64 }
 func (c *clock) now() time.Time       { return time.UnixMilli(c.ms.Load()) }
 func (c *clock) pass(d time.Duration) { c.ms.Add(d.Milliseconds()) }
 
-// counted is a real store that counts look-ups, and can hold them up or fail.
+// counted is a real store that counts lookups, and can block them or fail.
 type counted struct {
 	*sqlite.Store
 	lookups atomic.Int64
@@ -94,7 +94,7 @@ func TestVerify(t *testing.T) {
 	wantCode(t, r, text[:len(text)-1]+"!", keys.Unknown)
 	wantCode(t, r, "", keys.Unknown)
 
-	// The id of one key with the secret of another, with a right checksum, is what a forger would send.
+	// A forger would send the id of one key with the secret of another and a correct checksum.
 	other, _ := create(t, r, keys.Key{User: "8"})
 	forged := keys.Forge("acme", k.ID, other)
 	if k := wantCode(t, r, forged, keys.Unknown); k.User != "" {
@@ -124,7 +124,7 @@ func TestVerify(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestTheSecretIsNotKept looks for it in what is stored and given.
+// TestTheSecretIsNotKept looks for it in what is stored and returned.
 func TestTheSecretIsNotKept(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
@@ -142,7 +142,7 @@ func TestTheSecretIsNotKept(t *testing.T) {
 	}
 }
 
-// TestRemembers counts look-ups: one for a key and one for an id that does not exist, until the time is over.
+// TestRemembers counts lookups: one for a key and one for an id that does not exist, until the TTL is over.
 func TestRemembers(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
@@ -165,7 +165,7 @@ func TestRemembers(t *testing.T) {
 	}
 }
 
-// TestAFloodOfUnknownKeysDrivesOutNone sends more unknown ids than are remembered.
+// TestAFloodOfUnknownKeysDrivesOutNone sends more unknown ids than are cached.
 func TestAFloodOfUnknownKeysDrivesOutNone(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
@@ -182,8 +182,8 @@ func TestAFloodOfUnknownKeysDrivesOutNone(t *testing.T) {
 	}
 }
 
-// TestRevocationReachesOthers has two registries over one store: by the broadcast at once, and without it when what
-// is remembered has had its time.
+// TestRevocationReachesOthers has two registries over one store. A revocation reaches the other one at once by the broadcast, and
+// without the broadcast after the TTL.
 func TestRevocationReachesOthers(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
@@ -209,8 +209,8 @@ func TestRevocationReachesOthers(t *testing.T) {
 	}
 }
 
-// TestALookupThatARevocationOvertookIsNotKept holds a look-up, which has read the key, until it is revoked. Who asks after the
-// revocation has a look-up of his own, whether the first one has ended or not.
+// TestALookupThatARevocationOvertookIsNotKept blocks a lookup that has read the key until the key is revoked. A caller after the
+// revocation gets a new lookup, whether or not the first one has ended.
 func TestALookupThatARevocationOvertookIsNotKept(t *testing.T) {
 	t.Parallel()
 	for _, ended := range []bool{true, false} {
@@ -243,7 +243,7 @@ func TestALookupThatARevocationOvertookIsNotKept(t *testing.T) {
 	}
 }
 
-// TestLookupsAreShared has a hundred ask while the first look-up is held.
+// TestLookupsAreShared has a hundred callers while the first lookup is blocked.
 func TestLookupsAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestLookupsAreShared(t *testing.T) {
 		gaveUp := make(chan error, 1)
 		go func() { _, _, err := r.Verify(first, text); gaveUp <- err }()
 		<-s.entered
-		cancel() // who asked first gives up; the others get their answer all the same
+		cancel() // the first caller gives up; the others get their answer nevertheless
 		if err := <-gaveUp; !errors.Is(err, context.Canceled) {
 			t.Errorf("gave up: %v", err)
 		}
@@ -276,8 +276,8 @@ func TestLookupsAreShared(t *testing.T) {
 	})
 }
 
-// TestALookupIsNotRepeated has those who ask come as the shared look-up ends: one that found nothing remembered, and is
-// late for the look-up, must not begin another.
+// TestALookupIsNotRepeated has callers arrive as the shared lookup ends. One that found nothing cached, and comes too late for
+// that lookup, must not begin another.
 func TestALookupIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)

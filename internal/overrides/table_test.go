@@ -51,8 +51,8 @@ func TestFindTheMostSpecific(t *testing.T) {
 	set(t, table, "api:user:*", 3, 0)
 	set(t, table, "api:*:7", 4, 0)
 	set(t, table, "api:user:7", 5, 100)
-	want(t, table, "api:user:7", 99, 5)  // itself
-	want(t, table, "api:user:7", 100, 3) // itself has expired: the longest glob
+	want(t, table, "api:user:7", 99, 5)  // the exact subject
+	want(t, table, "api:user:7", 100, 3) // the exact one has expired: the longest glob
 	want(t, table, "api:ip:7", 0, 4)
 	want(t, table, "api:ip:8", 0, 2)
 	want(t, table, "job", 0, 1)
@@ -73,7 +73,7 @@ func TestFindTheMostSpecific(t *testing.T) {
 	want(t, table, "api:user:8", 100, 2) // the longest glob has expired: the next
 }
 
-// TestRunFollowsTheStore has two tables over one store: one is told by the broadcast, the other one looks by itself.
+// TestRunFollowsTheStore has two tables over one store: one is woken by the broadcast, the other one polls.
 func TestRunFollowsTheStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestRunFollowsTheStore(t *testing.T) {
 	})
 }
 
-// failing is a store that is away while the test says so.
+// failing is a store that fails while the test says so.
 type failing struct {
 	*sqlite.Store
 	away atomic.Bool
@@ -110,7 +110,7 @@ func (f *failing) OverrideChanges(ctx context.Context, since int64) (overrides.C
 	return f.Store.OverrideChanges(ctx, since)
 }
 
-// TestTheTableStaysWhileTheStoreIsAway also sees it logged, once each way.
+// TestTheTableStaysWhileTheStoreIsAway also checks that the outage and its end are logged once each.
 func TestTheTableStaysWhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestBounds(t *testing.T) {
 	if err := table.Put(t.Context(), one); !errors.Is(err, overrides.ErrFull) {
 		t.Errorf("6 globs: %v", err)
 	}
-	set(t, table, "3:*", 2, 0) // replacing is no more
+	set(t, table, "3:*", 2, 0) // replaces, and adds none
 	set(t, table, "a", 1, 0)
 	set(t, table, "b", 1, 0)
 	one.Subject = "c"
@@ -172,7 +172,7 @@ func TestPages(t *testing.T) {
 	if err != nil || !more || len(page) != 2 {
 		t.Fatalf("%v, %t, %v", page, more, err)
 	}
-	page, more, err = table.List(t.Context(), overrides.Filter{Max: 2, After: page[0].ID}) // which are as many as fit
+	page, more, err = table.List(t.Context(), overrides.Filter{Max: 2, After: page[0].ID}) // exactly as many as fit on the page
 	if err != nil || more || len(page) != 2 || page[1].Subject != "c" {
 		t.Errorf("%v, %t, %v", page, more, err)
 	}

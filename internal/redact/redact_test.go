@@ -67,7 +67,7 @@ func TestLine(t *testing.T) {
 		"a\n\tb\x00":       "a  b ",
 		"a\xff":            "a?",
 		"ääää":             "ääää",
-		"äääää":            "ää…", // no half of a letter
+		"äääää":            "ää…", // letters are not cut in half
 		"twelve bytes":     "twelv…",
 		"\u2028\u202e(ab)": "  (ab)",
 	} {

@@ -12,7 +12,7 @@ import (
 	"github.com/seed503877ad/limits/internal/app"
 )
 
-// TestAlertsAllowIsOfUnmappedAddresses: webhooks are held against IPv4 addresses as such, however the list writes them.
+// TestAlertsAllowIsOfUnmappedAddresses: the addresses of webhooks are compared as IPv4, however the list writes them.
 func TestAlertsAllowIsOfUnmappedAddresses(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -39,8 +39,8 @@ func TestAlertsAllowIsOfUnmappedAddresses(t *testing.T) {
 	}
 }
 
-// TestAListThatNamesNoServerIsRefused: nats.go would take a server on this machine. A file with a line end for a content may be where
-// the setting comes from.
+// TestAListThatNamesNoServerIsRefused: nats.go would connect to this machine. The setting may come from a file with only a line
+// end.
 func TestAListThatNamesNoServerIsRefused(t *testing.T) {
 	t.Parallel()
 	for list, want := range map[string]bool{"": true, "nats://h:1": true, "nats://h:1, ": true, ",": false, " ": false, "\n": false, "\t,\r\n": false} {
@@ -50,7 +50,7 @@ func TestAListThatNamesNoServerIsRefused(t *testing.T) {
 	}
 }
 
-// TestASignalThatComesTwiceIsOne: only one that comes behind it is to end a drain.
+// TestASignalThatComesTwiceIsOne: only a later signal ends the process while it drains.
 func TestASignalThatComesTwiceIsOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestASignalThatComesTwiceIsOne(t *testing.T) {
 	})
 }
 
-// TestBothFormatsWriteDurationsAlike: a bare number of nanoseconds says nothing.
+// TestBothFormatsWriteDurationsAlike: a bare number of nanoseconds has no unit.
 func TestBothFormatsWriteDurationsAlike(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{"text": "for=2h0m0s took=1.5s", "json": `"for":"2h0m0s","took":"1.5s"`} {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestWhoAsksIsAnswered, whatever the file is: without a line nobody knows whether it was read. The watch is not.
+// TestWhoAsksIsAnswered: a reload on demand always logs its outcome. The watch does not.
 func TestWhoAsksIsAnswered(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")

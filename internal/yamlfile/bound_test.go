@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// tree gives the tree of a file, nil for none, and what is wrong with it.
+// tree returns the tree of a file, nil for none, and its mistakes.
 func tree(text string) (ast.Node, string) {
 	p := New(Format{Name: "list", Want: "list"})
 	root := p.parseYAML([]byte(text))
@@ -22,7 +22,7 @@ func tree(text string) (ast.Node, string) {
 
 const tooDeep = "more than 64 brackets are open; close them"
 
-// TestBracketsInTextAreNone: 70 items, each with a bracket that opens nothing.
+// TestBracketsInTextAreNone: 70 items, each with a bracket in a text.
 func TestBracketsInTextAreNone(t *testing.T) {
 	t.Parallel()
 	for _, item := range []string{
@@ -53,13 +53,13 @@ func TestBracketsInTextAreNone(t *testing.T) {
 	}
 }
 
-// TestOpenBracketsAreCounted: what closes them elsewhere, in quotes or in a comment, does not here.
+// TestOpenBracketsAreCounted: brackets in quotes or in a comment close nothing.
 func TestOpenBracketsAreCounted(t *testing.T) {
 	t.Parallel()
 	deep := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	for name, c := range map[string]struct {
 		text string
-		line int // 0 for a file that is read
+		line int // 0 for a valid file
 	}{
 		"64":               {"a: " + deep(64) + "\n", 0},
 		"65":               {"a: " + deep(65) + "\n", 1},
@@ -82,7 +82,7 @@ func TestOpenBracketsAreCounted(t *testing.T) {
 	}
 }
 
-// TestWhatTakesTheParserLongIsRefused: what is refused here took the parser more than 20 seconds, or a GB of memory.
+// TestWhatTakesTheParserLongIsRefused: these files took the parser more than 20 seconds, or a GB of memory.
 func TestWhatTakesTheParserLongIsRefused(t *testing.T) {
 	t.Parallel()
 	fill := func(part string) string { return strings.Repeat(part, (MaxFileBytes-1000)/len(part)) }
@@ -114,7 +114,7 @@ func TestWhatTakesTheParserLongIsRefused(t *testing.T) {
 	}
 }
 
-// nesting is how many lists and mappings in brackets are within each other.
+// nesting is how deep lists and mappings in brackets are nested.
 type nesting struct {
 	depth int
 	most  *int
@@ -140,8 +140,8 @@ func nested(root ast.Node) (most int) {
 	return most
 }
 
-// TestTheBoundIsThatOfTheParser: of any text, what is read is not nested deeper than the bound, and what is refused for its
-// brackets is, if it is YAML at all.
+// TestTheBoundIsThatOfTheParser: of random texts, those that are accepted are not nested deeper than the bound, and those that are
+// rejected because of their brackets are, if they are YAML at all.
 func TestTheBoundIsThatOfTheParser(t *testing.T) {
 	t.Parallel()
 	pieces := []string{"[", "]", "{", "}", "{a: ", "'", `"`, "''", `\"`, "# ", " #", "\n", "\n  ", " ", "a", ": ", "a: ", ", ", "- ", "|\n", ">\n"}
@@ -172,8 +172,8 @@ func TestTheBoundIsThatOfTheParser(t *testing.T) {
 	})
 }
 
-// TestCorrectFilesAreBoundByTheirLevels: lists and mappings in brackets, with brackets in whatever text there is, are
-// refused when they are deeper than the bound, and never else.
+// TestCorrectFilesAreBoundByTheirLevels: lists and mappings in brackets, whatever brackets their texts have, are rejected exactly if
+// they are nested deeper than the bound.
 func TestCorrectFilesAreBoundByTheirLevels(t *testing.T) {
 	t.Parallel()
 	inside := []string{"a", `"]["`, `'}{'`, "'it''s ]'", `"\"["`}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSlipsHaveAHint: what the library says of a text without quotes, or of a tab, tells nobody what to do.
+// TestSlipsHaveAHint: the library's messages about an unquoted text, or a tab, do not say how to correct it.
 func TestSlipsHaveAHint(t *testing.T) {
 	t.Parallel()
 	const quote, tab = `; quote texts that hold { } [ ] or * & or a colon and a space, such as "x:{user}"`, "; indent with spaces, not with tabs"
@@ -37,7 +37,7 @@ func TestSlipsHaveAHint(t *testing.T) {
 	}
 }
 
-// TestADurationWithoutAUnit is told what it lacks: in quotes it would be the next mistake.
+// TestADurationWithoutAUnit: the message asks for a unit, and not for quotes, which would not help.
 func TestADurationWithoutAUnit(t *testing.T) {
 	t.Parallel()
 	for private, want := range map[bool]string{
@@ -56,7 +56,7 @@ func TestADurationWithoutAUnit(t *testing.T) {
 	}
 }
 
-// TestAnotherEncodingIsToldOnce, with the first line that is none of UTF-8, and not for each of its characters.
+// TestAnotherEncodingIsToldOnce, with the first line that is not UTF-8, and not for each of its characters.
 func TestAnotherEncodingIsToldOnce(t *testing.T) {
 	t.Parallel()
 	_, err := parsePair("f", []byte("a: 7\r\n# gr\xfc\xdfe\r\nb: 7 # gr\xfc\xdfe\r\n"))

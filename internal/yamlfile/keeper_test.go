@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// pair is a file whose two numbers are the same: half of one version would show.
+// pair is a file with two equal numbers, so that half of a version would be noticed.
 type pair struct {
 	A int64 `json:"a"`
 	B int64 `json:"b"`
@@ -66,7 +66,7 @@ func TestTheLastGoodFileStays(t *testing.T) {
 		func() { write(t, path, nil) },
 	} {
 		bad()
-		for range 2 { // the second time it is nothing new
+		for range 2 { // the second time the error is the same
 			if err := k.Reload(); err == nil {
 				t.Error("a bad file is in force")
 			}
@@ -88,14 +88,15 @@ func TestTheLastGoodFileStays(t *testing.T) {
 	}
 	write(t, path, []byte("a: ["))
 	_ = k.Reload()
-	write(t, path, version(2)) // as it was
+	write(t, path, version(2)) // the version in force
 	if err := k.Reload(); err != nil || k.Report().Err != nil {
 		t.Error(err)
 	}
 }
 
-// TestTheFileThatComesBackIsInForce puts the first file back, after another one and after it was away.
-// TestAFileThatWasRefusedIsTriedAgain: what it refers to, such as a secret in a file, may come after it. Nothing tells of that.
+// TestTheFileThatComesBackIsInForce restores the first file, after another one and after it was missing.
+// TestAFileThatWasRefusedIsTriedAgain: a file that it refers to, such as one with a secret, may be created later, which is not
+// reported.
 func TestAFileThatWasRefusedIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	path, other := filepath.Join(t.TempDir(), "p.yaml"), filepath.Join(t.TempDir(), "other")
@@ -120,7 +121,7 @@ func TestAFileThatWasRefusedIsTriedAgain(t *testing.T) {
 	}
 	next := filepath.Join(t.TempDir(), "next")
 	write(t, next, version(2))
-	rename(t, next, path) // a file that is written there is empty for a moment, and may be read so
+	rename(t, next, path) // a file that is written in place is empty for a moment, and may be read then
 	for range 3 {
 		<-tried
 	}
@@ -136,7 +137,7 @@ func TestAFileThatWasRefusedIsTriedAgain(t *testing.T) {
 	}
 	cancel()
 	<-ended
-	for len(tried) > 0 { // what is in force is not read again
+	for len(tried) > 0 { // a file in force is not loaded again
 		<-tried
 	}
 	if err := k.Reload(); err != nil || len(tried) > 0 {
@@ -167,7 +168,7 @@ func TestTheFileThatComesBackIsInForce(t *testing.T) {
 	}
 }
 
-// TestAPipeInThePlaceOfTheFileIsRefused puts one there that nobody writes into: to read it would wait for ever.
+// TestAPipeInThePlaceOfTheFileIsRefused: nobody writes to the pipe, so reading it would never end.
 func TestAPipeInThePlaceOfTheFileIsRefused(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
@@ -194,7 +195,7 @@ func TestAPipeInThePlaceOfTheFileIsRefused(t *testing.T) {
 	}
 }
 
-// TestAPipeIsReadOnce starts with one, as from a shell's <(…), which has nothing the second time.
+// TestAPipeIsReadOnce starts with a pipe, as from a shell's <(...), which cannot be read twice.
 func TestAPipeIsReadOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
@@ -229,7 +230,7 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestAPipeThatNobodyWritesIntoEndsTheStart, which says before what it waits for. A signal ends it sooner.
+// TestAPipeThatNobodyWritesIntoEndsTheStart after a message that says what it waits for. A signal ends it sooner.
 func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
@@ -251,14 +252,14 @@ func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "interrupted: "+path) {
 		t.Error(err)
 	}
-	w, err := os.OpenFile(path, os.O_WRONLY, 0) // the reads that are left end
+	w, err := os.OpenFile(path, os.O_WRONLY, 0) // lets the abandoned reads end
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
 }
 
-// TestAReadThatHangsHoldsNoReport reads a file that takes as long as the test lets it.
+// TestAReadThatHangsHoldsNoReport: Report returns while a read is blocked by the test.
 func TestAReadThatHangsHoldsNoReport(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
@@ -295,7 +296,7 @@ func TestAReadThatHangsHoldsNoReport(t *testing.T) {
 	}
 }
 
-// TestChangesAreSeen writes the file in the ways that editors, deployments and Kubernetes do.
+// TestChangesAreSeen writes the file as editors, deployments and Kubernetes do.
 func TestChangesAreSeen(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -343,8 +344,7 @@ func TestChangesAreSeen(t *testing.T) {
 	}
 }
 
-// TestAFolderThatIsMadeAgainIsWatched removes the folder of the file, or the one that a link leads to, for longer than a
-// writer would.
+// TestAFolderThatIsMadeAgainIsWatched removes the folder of the file, or that of its target, for longer than a writer would.
 func TestAFolderThatIsMadeAgainIsWatched(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"of the file", "behind a link"} {
@@ -382,9 +382,8 @@ func TestAFolderThatIsMadeAgainIsWatched(t *testing.T) {
 	}
 }
 
-// TestAFolderFurtherUpIsSwapped swaps the folder above that of the file, or a link on the way to it, which nothing tells of:
-// the first file is read once it is looked for, and what is written into it afterwards at once, though it is not looked for
-// any more.
+// TestAFolderFurtherUpIsSwapped swaps a folder further up, or a link on the way to the file, which the file system does not report.
+// Polling finds the new file, and later changes of it are noticed at once, without polling.
 func TestAFolderFurtherUpIsSwapped(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a link", "a folder"} {
@@ -443,7 +442,7 @@ func link(t *testing.T, to, name string) {
 	}
 }
 
-// waitFor waits until the version is in force; a version half written may be met before.
+// waitFor waits until the version is in force. A half-written version may be rejected before.
 func waitFor(t *testing.T, k *Keeper[pair], reloaded chan struct{}, n int64) {
 	t.Helper()
 	end := time.After(time.Minute)
@@ -456,7 +455,7 @@ func waitFor(t *testing.T, k *Keeper[pair], reloaded chan struct{}, n int64) {
 	}
 }
 
-// TestNoRequestSeesHalfAFile asks while files change.
+// TestNoRequestSeesHalfAFile reads the current value while files change.
 func TestNoRequestSeesHalfAFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")

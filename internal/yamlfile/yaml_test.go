@@ -12,7 +12,7 @@ import (
 // mark is the byte order mark of UTF-8, as editors on Windows write it.
 const mark = "\xef\xbb\xbf"
 
-// TestAByteOrderMarkIsSkipped: a file with one says the same as without, and its mistakes are the same, on the same lines.
+// TestAByteOrderMarkIsSkipped: a file has the same content, and the same mistakes on the same lines, with and without one.
 func TestAByteOrderMarkIsSkipped(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
@@ -42,7 +42,7 @@ func TestAByteOrderMarkIsSkipped(t *testing.T) {
 	}
 }
 
-// TestTheEncodingIsTold: a file in UTF-16 is not called wrong YAML.
+// TestTheEncodingIsTold: a file in UTF-16 is not reported as invalid YAML.
 func TestTheEncodingIsTold(t *testing.T) {
 	t.Parallel()
 	for name, order := range map[string]binary.AppendByteOrder{"little": binary.LittleEndian, "big": binary.BigEndian} {
@@ -58,7 +58,7 @@ func TestTheEncodingIsTold(t *testing.T) {
 	}
 }
 
-// TestTheEndsOfLinesDoNotMatter: a file as Windows writes it says the same, and its mistakes stand on the same lines.
+// TestTheEndsOfLinesDoNotMatter: a file with the line ends of Windows has the same content, and mistakes on the same lines.
 func TestTheEndsOfLinesDoNotMatter(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -88,7 +88,8 @@ func TestTheEndsOfLinesDoNotMatter(t *testing.T) {
 	}
 }
 
-// TestWhatYAMLHasBesideIsExplained: each mistake with its place and the way out, and none hides another.
+// TestWhatYAMLHasBesideIsExplained: each unsupported feature is reported with its line and how to correct it, and none hides
+// another.
 func TestWhatYAMLHasBesideIsExplained(t *testing.T) {
 	t.Parallel()
 	const alone = "a name must be plain text, without anchor, alias, tag or ?; write it alone, or quote it"
@@ -107,7 +108,7 @@ func TestWhatYAMLHasBesideIsExplained(t *testing.T) {
 	}
 }
 
-// TestDirectivesAreSkipped: %YAML 1.2 before the --- is no document of its own.
+// TestDirectivesAreSkipped: %YAML 1.2 before the --- is not a document.
 func TestDirectivesAreSkipped(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -124,7 +125,7 @@ func TestDirectivesAreSkipped(t *testing.T) {
 	}
 }
 
-// TestPlainValuesAreWhatTheyLookLike: what JSON and the schemas take for a number is one, and no text without quotes.
+// TestPlainValuesAreWhatTheyLookLike: what JSON and the schemas accept as a number is a number, and not an unquoted text.
 func TestPlainValuesAreWhatTheyLookLike(t *testing.T) {
 	t.Parallel()
 	for written, want := range map[string]string{ // a number, a text, or neither
@@ -161,7 +162,7 @@ func TestPlainValuesAreWhatTheyLookLike(t *testing.T) {
 	}
 }
 
-// TestAWholeNumberThatIsTooLarge is no text, for all that the library says.
+// TestAWholeNumberThatIsTooLarge is not a text, although the library says so.
 func TestAWholeNumberThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	for _, number := range []string{"9223372036854775808", "99999999999999999999", "-99999999999999999999"} {
@@ -172,7 +173,7 @@ func TestAWholeNumberThatIsTooLarge(t *testing.T) {
 	}
 }
 
-// TestTheHashIsOfTheWholeFile: with the mark, since sha256sum has it too.
+// TestTheHashIsOfTheWholeFile: it includes the byte order mark, as that of sha256sum does.
 func TestTheHashIsOfTheWholeFile(t *testing.T) {
 	t.Parallel()
 	path, data := filepath.Join(t.TempDir(), "p.yaml"), append([]byte(mark), version(1)...)

@@ -1,4 +1,4 @@
-// Package yamltest tests readers of files that people write, which say what is wrong with a *[yamlfile.Error].
+// Package yamltest has helpers to test parsers of YAML files that report mistakes with a *[yamlfile.Error].
 package yamltest
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-var update = flag.Bool("update-bad", false, "write what each bad file is answered with into its first line")
+var update = flag.Bool("update-bad", false, "write the error of each bad file into its first line")
 
-// Lines gives the lines of the mistakes that err tells of, in order; another error ends the test.
+// Lines returns the lines of the mistakes in err, in order. Any other error ends the test.
 func Lines(t testing.TB, err error) (lines []int) {
 	t.Helper()
 	var e *yamlfile.Error
@@ -29,7 +29,7 @@ func Lines(t testing.TB, err error) (lines []int) {
 	return lines
 }
 
-// Refused tells whether there is an error. It ends the test when that does not name lines of the text.
+// Refused tells whether err is an error. It ends the test if the error has no lines, or lines that the text does not have.
 func Refused(t testing.TB, err error, text string) bool {
 	t.Helper()
 	if err == nil {
@@ -48,8 +48,8 @@ func Refused(t testing.TB, err error, text string) bool {
 	return true
 }
 
-// BadFiles reads the files in testdata/bad. Every one has one mistake, and its first line says how it is answered; the flag
-// -update-bad has it written instead.
+// BadFiles parses the files in testdata/bad. Each has one mistake, and its first line has the expected error, which the flag
+// -update-bad updates.
 func BadFiles(t *testing.T, parse func(file string, data []byte) error) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/bad/*.yaml")
@@ -79,11 +79,11 @@ func BadFiles(t *testing.T, parse func(file string, data []byte) error) {
 	}
 }
 
-// slips are what a tired person writes, or leaves, in the place of something else.
+// slips are texts that people write by mistake in the place of others.
 var slips = []string{"", " ", "\t", ":", "- ", "{", "}", "[", "]", "\"", "'", "#", "&a", "*a", "!!x", "|", ">", "?", "%", "~", "null", "-1", "0",
 	"1e9", "010", "0x1f", ".inf", "yes", "1x", "\n", "\r\n", "\r", "\x00", "\u2028", "\ufeff", "<<: ", "---\n", "...\n"}
 
-// Mutilated damages a text in one to three places, with slips that this kind of file invites beside those of all.
+// Mutilated damages a text in one to three places. more are slips that are typical for this kind of file.
 func Mutilated(chance *rand.Rand, text string, more []string) string {
 	all := slices.Concat(slips, more)
 	for range 1 + chance.IntN(3) {
