@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// inFrontOf serves one handler behind the key's stage.
+// inFrontOf serves one handler with the stage for keys in front of it.
 func inFrontOf(t *testing.T, work http.HandlerFunc) *site {
 	t.Helper()
 	nc := testenv.Connect(t, exampletest.Start(t, exampletest.SQLite, "policies.yaml"))
@@ -23,7 +23,7 @@ func inFrontOf(t *testing.T, work http.HandlerFunc) *site {
 	return &site{url: web.URL, limiter: program.limiter}
 }
 
-// TestAHandlerThatPanics checks that the log has it as an error, whatever it had written by then.
+// TestAHandlerThatPanics is logged as an error, whatever it had written before.
 func TestAHandlerThatPanics(t *testing.T) {
 	t.Parallel()
 	for name, work := range map[string]http.HandlerFunc{
@@ -50,7 +50,7 @@ func TestAHandlerThatPanics(t *testing.T) {
 	}
 }
 
-// wantLogged waits for the one line of the log, which is an error.
+// wantLogged waits for the only line of the log, which is an error.
 func (s *site) wantLogged(t *testing.T, id string, status int) {
 	t.Helper()
 	var traffic []limits.KeyTraffic
@@ -66,7 +66,7 @@ func (s *site) wantLogged(t *testing.T, id string, status int) {
 	}
 }
 
-// TestTheStatusThatWasSentIsLogged checks that hints before it and what comes too late are not.
+// TestTheStatusThatWasSentIsLogged, and not informational ones before it or later ones.
 func TestTheStatusThatWasSentIsLogged(t *testing.T) {
 	t.Parallel()
 	s := inFrontOf(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -79,7 +79,7 @@ func TestTheStatusThatWasSentIsLogged(t *testing.T) {
 	s.wantLogged(t, id, http.StatusBadGateway)
 }
 
-// TestAHandlerBehindTheKeyMayStream checks that http.ResponseController finds what the connection can do.
+// TestAHandlerBehindTheKeyMayStream: http.ResponseController finds the capabilities of the connection.
 func TestAHandlerBehindTheKeyMayStream(t *testing.T) {
 	t.Parallel()
 	s := inFrontOf(t, func(w http.ResponseWriter, _ *http.Request) {

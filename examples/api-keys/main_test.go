@@ -24,11 +24,11 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 const secret = "the secret of the sessions"
 
-// site is the example's server in front of a limiter of its own.
+// site is the example's server with a limiter of its own.
 type site struct {
 	url     string
 	limiter *limits.Client
-	hangUp  func() // the server loses its limiter
+	hangUp  func() // cuts the server off from its limiter
 }
 
 func serve(t *testing.T, store, policies string) *site {
@@ -45,7 +45,7 @@ func serve(t *testing.T, store, policies string) *site {
 	return &site{web.URL, limits.NewClient(testenv.Connect(t, natsURL)), nc.Close}
 }
 
-// key makes an API key; its id is also the key of its rate and of the log.
+// key creates an API key. Its id is also the key of its rate limit and of the log.
 func (s *site) key(t *testing.T, user string) (apiKey, id string) {
 	t.Helper()
 	made, err := s.limiter.CreateKey(t.Context(), limits.CreateKeyRequest{User: user})
@@ -79,7 +79,7 @@ func (s *site) want(t *testing.T, status int, body, endpoint string, headers ...
 	return a
 }
 
-// TestCredentials holds who gets in.
+// TestCredentials checks which requests get in.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -107,7 +107,7 @@ func TestCredentials(t *testing.T) {
 			}
 		}
 		bearer := session(secret, "7", time.Hour)
-		for _, scheme := range []string{"bearer ", "BEARER ", "Bearer   "} { // RFC 9110: the case does not matter, nor how many spaces
+		for _, scheme := range []string{"bearer ", "BEARER ", "Bearer   "} { // RFC 9110: neither case nor the number of spaces matters
 			s.want(t, 200, "", contact, "Authorization", scheme+strings.TrimPrefix(bearer, "Bearer "))
 		}
 		s.want(t, 401, "session", contact, "Authorization", session("another secret", "7", time.Hour))
@@ -124,7 +124,7 @@ func session(secret, user string, lasts time.Duration) string {
 	return "Bearer " + text + "." + base64.RawURLEncoding.EncodeToString(signature(text, []byte(secret)))
 }
 
-// TestRate holds the limit of a key: 100 in 60 s from its first request, also when they come at once.
+// TestRate checks the limit of a key: 100 in 60 s from its first request, even for concurrent requests.
 func TestRate(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -156,8 +156,8 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// TestAHalfClosedConnectionIsNoWayAroundTheRate: net/http ends the request's context when a client has sent its request and
-// shuts down its half of the connection; the answer still reaches it.
+// TestAHalfClosedConnectionIsNoWayAroundTheRate: if a client shuts down its half of the connection after its request, net/http ends
+// the request's context, but the client still gets the response.
 func TestAHalfClosedConnectionIsNoWayAroundTheRate(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "limit: 100,", "limit: 1,"))
@@ -205,15 +205,15 @@ func TestAlerts(t *testing.T) {
 		s.wantAlerts(t, matches, 0, "X-API-Key", key)
 		other, _ := s.key(t, "8")
 		s.wantAlerts(t, matches[:4], 2, "X-API-Key", other)
-		// A session is exempt from limits of requests, and its user is alerted as any other; also with a match that cannot be.
+		// A session is exempt from rate limits, but not from the limit of alerts, even with an invalid match.
 		mine := []string{"Authorization", session(secret, "9", time.Hour)}
 		s.wantAlerts(t, []string{"a", "", strings.Repeat("long", 100), "a", "b"}, 2, mine...)
 		s.wantAlerts(t, matches, 18, mine...)
 	})
 }
 
-// TestAnImportIsBounded: one request, which is charged once, is neither questions nor lines of the log without end. It runs alone,
-// since the log is the process's.
+// TestAnImportIsBounded: a request that is charged once must not make an unbounded number of requests to the limiter, or of log
+// lines. It does not run in parallel, since it replaces the log of the process.
 func TestAnImportIsBounded(t *testing.T) {
 	s := serve(t, exampletest.SQLite, "policies.yaml")
 	key, _ := s.key(t, "7")
@@ -221,7 +221,7 @@ func TestAnImportIsBounded(t *testing.T) {
 	before := log.Writer()
 	log.SetOutput(&lines)
 	defer log.SetOutput(before)
-	s.wantAlerts(t, make([]string, maxMatches), 0, "X-API-Key", key) // an empty match cannot be
+	s.wantAlerts(t, make([]string, maxMatches), 0, "X-API-Key", key) // an empty match is invalid
 	if told := strings.Count(lines.String(), "no alert"); told != 1 {
 		t.Errorf("%d lines tell of matches that cannot be; want 1", told)
 	}
@@ -246,7 +246,7 @@ func (s *site) wantAlerts(t *testing.T, matches []string, want int, headers ...s
 	}
 }
 
-// TestUsage asks the log the three questions.
+// TestUsage requests the three reports on the request log.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -258,7 +258,7 @@ func TestUsage(t *testing.T) {
 		}
 		s.want(t, 500, "", "GET /v1/broken", "X-API-Key", busy)
 		s.want(t, 200, "", "GET /v1/contacts/8", "X-API-Key", quiet)
-		slow := make([]string, 100) // each is a question to the limiter, and all together take milliseconds
+		slow := make([]string, 100) // each is a request to the limiter, so that all of them take some milliseconds
 		for i := range slow {
 			slow[i] = fmt.Sprint("match-", i)
 		}
@@ -301,7 +301,7 @@ func (s *site) usage(t *testing.T, report string) *limits.Usage {
 	return u
 }
 
-// TestAPolicyThatIsNotThere checks that a valid key is not said to be unknown because the limiter was started without the policies.
+// TestAPolicyThatIsNotThere: a valid key is not reported as unknown because the limiter was started without the policies.
 func TestAPolicyThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "name: key-rate", "name: another"))
@@ -310,7 +310,7 @@ func TestAPolicyThatIsNotThere(t *testing.T) {
 	s.want(t, 401, `The request has no API key`, "GET /v1/contacts/7")
 }
 
-// TestTheLimiterIsAway checks that a key which was valid passes, and one that nobody can verify does not.
+// TestTheLimiterIsAway: a key that was valid passes, and one that cannot be verified does not.
 func TestTheLimiterIsAway(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")

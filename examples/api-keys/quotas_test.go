@@ -51,7 +51,7 @@ func TestQuotas(t *testing.T) {
 			s.want(t, 429, "You've used", c.endpoint, "X-API-Key", key)
 		}
 		s.wantAMonthFromTheFirstUse(t, before, key)
-		// Each endpoint of a category shares what is used up, and no other has so small a limit.
+		// The endpoints of a category share its quota, and no other category has such a small one.
 		for endpoint, limit := range map[string]string{
 			"POST /v1/bulk-enrich": "50", "POST /v1/discovery/enrich": "50",
 			"GET /v1/goldilocks": "25", "GET /v1/discovery/prospects": "25", "GET /v1/recommendations": "25", "POST /v1/ranking/calculate": "25",
@@ -62,7 +62,7 @@ func TestQuotas(t *testing.T) {
 				t.Errorf("%s: denial by the quota: %+v; want its limit of %s in the headers", endpoint, a, limit)
 			}
 		}
-		// The quota is the user's, whatever key he makes.
+		// The quota is that of the user, whichever key is used.
 		second, err := s.limiter.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7", Tier: "enterprise"})
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +71,7 @@ func TestQuotas(t *testing.T) {
 	})
 }
 
-// TestAUserWithoutARow has no quota, whatever others have.
+// TestAUserWithoutARow: a user without an override has no quota, whatever others have.
 func TestAUserWithoutARow(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -84,7 +84,7 @@ func TestAUserWithoutARow(t *testing.T) {
 	})
 }
 
-// wantAMonthFromTheFirstUse checks that a quota that was first used since then begins anew at that time of the day, a month later.
+// wantAMonthFromTheFirstUse checks that a quota that was first used after before resets a month later, at the same time of day.
 func (s *site) wantAMonthFromTheFirstUse(t *testing.T, before time.Time, key string) {
 	t.Helper()
 	const day = 24 * time.Hour
@@ -96,7 +96,7 @@ func (s *site) wantAMonthFromTheFirstUse(t *testing.T, before time.Time, key str
 	}
 }
 
-// charge uses quota of user 7, as so many requests would.
+// charge charges the quota of user 7, like so many requests.
 func (s *site) charge(t *testing.T, endpoint string, cost int64) {
 	t.Helper()
 	if _, err := s.limiter.Record(t.Context(), limits.Request{
@@ -106,7 +106,7 @@ func (s *site) charge(t *testing.T, endpoint string, cost int64) {
 	}
 }
 
-// wantUsed waits for a charge that was made behind the answer.
+// wantUsed waits for a charge that is made after the response.
 func (s *site) wantUsed(t *testing.T, key string, want int64) {
 	t.Helper()
 	exampletest.Until(t, fmt.Sprintf("%s: %d used", key, want), func() bool {
@@ -118,7 +118,7 @@ func (s *site) wantUsed(t *testing.T, key string, want int64) {
 	})
 }
 
-// TestAFailureIsNotCharged checks that a quota pays for work that was done: the request behind it is charged, alone.
+// TestAFailureIsNotCharged: only the successful request after the failure is charged.
 func TestAFailureIsNotCharged(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
@@ -129,7 +129,7 @@ func TestAFailureIsNotCharged(t *testing.T) {
 	s.wantUsed(t, "quota:api:7", 1)
 }
 
-// TestAQuotaAtOnce checks that a quota that is charged before the work is never passed.
+// TestAQuotaAtOnce: a quota that is charged before the work is never exceeded.
 func TestAQuotaAtOnce(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -155,7 +155,7 @@ func TestAQuotaAtOnce(t *testing.T) {
 	})
 }
 
-// TestAUserWithHisOwnLimit checks that a user may have a limit of his own, and that a month that has passed resets by itself.
+// TestAUserWithHisOwnLimit: a user may have a limit of their own, and a quota resets by itself after a month.
 func TestAUserWithHisOwnLimit(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -167,7 +167,7 @@ func TestAUserWithHisOwnLimit(t *testing.T) {
 		if err != nil || reply.Limit != 3 || reply.Remaining != 0 {
 			t.Fatalf("%+v, %v; want the limit 3, all used", reply, err)
 		}
-		// The same again fits only when the window has ended, and then without anybody's doing.
+		// The next one fits only after the window has ended, without any reset.
 		again, err := s.limiter.Wait(t.Context(), request)
 		if err != nil || again.Remaining != 0 || again.Reset < reply.Reset+1000 {
 			t.Errorf("%+v, %v; want a window behind %d", again, err, reply.Reset)

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// start gives the example's server over a limiter with a policy file.
+// start returns the example's server with a limiter with a policy file.
 func start(t *testing.T, store, policyFile string) *server {
 	t.Helper()
 	nc := testenv.Connect(t, exampletest.Start(t, store, policyFile))
@@ -37,8 +37,8 @@ func onEachStore(t *testing.T, test func(t *testing.T, s *server)) {
 	exampletest.OnEachStore(t, func(t *testing.T, store string) { test(t, start(t, store, file)) })
 }
 
-// policyFile is that of this folder. Shortly before midnight its days are those of Tokyo instead, so that no test ends on
-// another day than it began.
+// policyFile returns the policy file of this folder. Shortly before midnight its days are those of Tokyo instead, so that no test
+// crosses the end of a day.
 func policyFile(t *testing.T) (path string, zone *time.Location) {
 	t.Helper()
 	if now := time.Now().UTC(); now.Hour() < 23 || now.Minute() < 50 {
@@ -51,7 +51,7 @@ func policyFile(t *testing.T) (path string, zone *time.Location) {
 	return exampletest.Rewrite(t, "policies.yaml", "window: day", "window: day, timezone: "+zone.String()), zone
 }
 
-// answered is an answer of the server. Its fields are those of all bodies.
+// answered is an answer of the server, with the fields of all its bodies.
 type answered struct {
 	*httptest.ResponseRecorder
 	Error     string
@@ -98,7 +98,7 @@ func (s *server) use(t *testing.T, user, tier string) string {
 	return strings.Join(text, ", ")
 }
 
-// TestAMinute plays the first minute of a user of each tier.
+// TestAMinute plays the first minute of a user in each tier.
 func TestAMinute(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		for tier, limit := range map[string]int{"FREE": 5, "PRO": 20, "ENTERPRISE": 100} {
@@ -106,7 +106,7 @@ func TestAMinute(t *testing.T) {
 			if got := s.use(t, tier, tier); got != want {
 				t.Errorf("%s: a new user: %s, want %s", tier, got, want)
 			}
-			if limit > 5 { // most of it at once, so that a slow machine does not outlast the minute
+			if limit > 5 { // most of it at once, so that the minute does not end first on a slow machine
 				request := limits.Request{Policy: "generations", Tier: tier, Attributes: map[string]string{"user": tier}, Cost: int64(limit - 5)}
 				if _, err := s.client.Record(t.Context(), request); err != nil {
 					t.Fatal(err)
@@ -134,7 +134,7 @@ func TestAMinute(t *testing.T) {
 
 func limitOfDay(minute int) int { return map[int]int{5: 50, 20: 500, 100: 5000}[minute] }
 
-// wantDenied is the request after the last one of the minute.
+// wantDenied sends the request after the last one that the minute allows.
 func (s *server) wantDenied(t *testing.T, tier string, limit int) {
 	t.Helper()
 	a := s.generate(t, tier, tier)
@@ -157,14 +157,14 @@ func (s *server) wantDenied(t *testing.T, tier string, limit int) {
 	}
 }
 
-// TestADay uses up the day without the minutes that it would take.
+// TestADay uses up the day without waiting for the minutes.
 func TestADay(t *testing.T) {
 	t.Parallel()
 	file, zone := policyFile(t)
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := start(t, store, file)
 		request := limits.Request{Policy: "generations", Attributes: map[string]string{"user": "7"}, Cost: 50}
-		if _, err := s.client.Record(t.Context(), request); err != nil { // happened in the night
+		if _, err := s.client.Record(t.Context(), request); err != nil { // uses up the day
 			t.Fatal(err)
 		}
 		a := s.generate(t, "7", "FREE")
@@ -195,8 +195,8 @@ func TestWorkThatFailsIsNotCharged(t *testing.T) {
 	})
 }
 
-// TestAStatusIsNoAttempt has a user change to a tier with less than what was used. Whoever looks at the status is not denied
-// anything: the one attempt is the only denial.
+// TestAStatusIsNoAttempt has a user change to a tier with a limit below what was used. Looking at the status counts as no denial: the
+// one attempt is the only denial.
 func TestAStatusIsNoAttempt(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		request := limits.Request{Policy: "generations", Tier: "ENTERPRISE", Attributes: map[string]string{"user": "7"}, Cost: 60}
@@ -227,13 +227,13 @@ func TestAStatusIsNoAttempt(t *testing.T) {
 	})
 }
 
-// TestTheMinutePasses has a minute of a second.
+// TestTheMinutePasses shortens the minute to a second.
 func TestTheMinutePasses(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := start(t, store, exampletest.Rewrite(t, "policies.yaml", "window: 1m", "window: 1s", "limit: 5,", "limit: 1,"))
 		denied := s.generate(t, "7", "FREE")
-		for n := 1; denied.Code == http.StatusCreated && n < 49; n++ { // a slow machine may let the window pass
+		for n := 1; denied.Code == http.StatusCreated && n < 49; n++ { // on a slow machine the window may end
 			denied = s.generate(t, "7", "FREE")
 		}
 		if denied.Code != http.StatusTooManyRequests {
@@ -256,7 +256,7 @@ func TestMoney(t *testing.T) {
 			left  int
 		}{
 			{"30", 201, 70}, {"12", 201, 58}, {"0", 201, 58}, {"31", 400, 58}, {"-1", 400, 58}, {"x", 400, 58},
-			{"29", 201, 29}, {"1", 429, 29}, // 30 can no longer be reserved
+			{"29", 201, 29}, {"1", 429, 29}, // fewer than 30 remain to reserve
 		} {
 			a := render(step.cents)
 			want := fmt.Sprintf("money %d/100 %d left", 100-step.left, step.left)
@@ -267,8 +267,8 @@ func TestMoney(t *testing.T) {
 	})
 }
 
-// TestARenderIsSettled whatever becomes of its request: when its client closes its half of the connection, and when the
-// middleware had no answer in time, but the limiter reserved all the same.
+// TestARenderIsSettled even if its client closes its half of the connection, or if the middleware got no answer in time although the
+// limiter had reserved the cost.
 func TestARenderIsSettled(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		request := func(ctx context.Context, user string) *http.Request {
@@ -302,7 +302,7 @@ func TestARenderIsSettled(t *testing.T) {
 	})
 }
 
-// TestNothingIsRenderedUndecided: past the deadline other requests pass, and what costs money does not.
+// TestNothingIsRenderedUndecided: after the deadline other requests pass, but work that costs money does not.
 func TestNothingIsRenderedUndecided(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		hurried := *s
@@ -316,7 +316,7 @@ func TestNothingIsRenderedUndecided(t *testing.T) {
 	})
 }
 
-// TestSimultaneousRequests reserves 100 times at once on each kind of limit: exactly the limit passes.
+// TestSimultaneousRequests reserves 100 times concurrently for each kind of limit. Exactly as many pass as the limit allows.
 func TestSimultaneousRequests(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		for name, tt := range map[string]struct {
@@ -351,7 +351,7 @@ func TestSimultaneousRequests(t *testing.T) {
 	})
 }
 
-// TestBurst takes 10 at once, and the eleventh in a minute.
+// TestBurst allows 10 at once, and the eleventh in a minute.
 func TestBurst(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		s.policy = "generations-burst"
@@ -366,7 +366,7 @@ func TestBurst(t *testing.T) {
 		if a.Code != http.StatusTooManyRequests || wait < 1 || wait > 60 || !strings.HasPrefix(a.Message, "You've used 10/10 ") {
 			t.Errorf("the eleventh: %d %s, Retry-After %d, want one after a minute at most", a.Code, a.Body, wait)
 		}
-		// One comes back each minute: all ten are there again after ten of them.
+		// One comes back each minute, so all ten are there again after ten minutes.
 		reset, err := time.Parse(time.RFC3339, a.Header().Get("X-RateLimit-Reset"))
 		if left := time.Until(reset); err != nil || left <= 9*time.Minute || left > 10*time.Minute {
 			t.Errorf("the burst is whole again in %s (%v), want nearly 10 minutes", left, err)
@@ -374,7 +374,7 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-// TestOffPeak reads the file at noon and at night.
+// TestOffPeak resolves the policy at noon and at night.
 func TestOffPeak(t *testing.T) {
 	t.Parallel()
 	set, err := policy.Load("policies.yaml", policy.Options{})
@@ -399,7 +399,7 @@ func TestOffPeak(t *testing.T) {
 	}
 }
 
-// TestOperators asks who is heavy, and what is active.
+// TestOperators asks for heavy users and active counters.
 func TestOperators(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		for user, n := range map[string]int{"light": 1, "heavy": 4} {
@@ -434,7 +434,7 @@ func TestOperators(t *testing.T) {
 	})
 }
 
-// TestHostileRequests sends what cannot be limited by.
+// TestHostileRequests sends invalid users and tiers.
 func TestHostileRequests(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		for _, path := range []string{"/status", "/generations", "/renders"} {

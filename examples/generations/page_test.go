@@ -23,10 +23,10 @@ type tab struct {
 	ctx context.Context
 
 	mu         sync.Mutex
-	complaints []string // scripts that failed, and what the policy of the page forbade
+	complaints []string // scripts that failed, and violations of the page's content security policy
 }
 
-// browse opens a tab of a browser of its own on the page, until the test ends.
+// browse opens the page in a browser of its own, until the test ends.
 func browse(t *testing.T, s *server) *tab {
 	t.Helper()
 	site := httptest.NewServer(s.handler())
@@ -42,14 +42,14 @@ func browse(t *testing.T, s *server) *tab {
 	t.Cleanup(stop)
 	ctx, closeTab := chromedp.NewContext(ctx)
 	t.Cleanup(closeTab)
-	t.Cleanup(func() { _ = chromedp.Cancel(ctx) }) // lets it tidy up after itself; those above end it in any case
+	t.Cleanup(func() { _ = chromedp.Cancel(ctx) }) // lets it clean up; the other contexts end it in any case
 	b := &tab{T: t, ctx: ctx}
 	go b.listen(chromedp.Console(ctx))
 	b.do("open the page", chromedp.Navigate(site.URL))
 	return b
 }
 
-// listen gathers complaints. That an answer was 429 is none.
+// listen collects complaints. A response with 429 is none.
 func (b *tab) listen(console iter.Seq2[chromedp.ConsoleMessage, error]) {
 	for m, err := range console {
 		if err != nil {
@@ -76,7 +76,7 @@ func (b *tab) wantNoComplaint() {
 	}
 }
 
-// do acts in the tab; when that fails, it tells what the page shows.
+// do runs actions in the tab. If they fail, the message has what the page shows.
 func (b *tab) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	if err := chromedp.Do(b.ctx, actions...); err != nil {
@@ -95,8 +95,8 @@ func get[T any](b *tab, expression string) T {
 	return value
 }
 
-// until waits for an expression to be true in the page. chromedp's own Poll makes a function of a text, which the
-// page's policy forbids.
+// until waits for an expression to be true in the page. chromedp's own Poll evaluates a text as a function, which the page's content
+// security policy forbids.
 func until(expression string) chromedp.Action[chromedp.Void] {
 	return chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`new Promise((yes, no) => {
 		const end = Date.now() + %d;
@@ -114,7 +114,7 @@ func click(selector string) chromedp.Action[chromedp.Void] {
 	return chromedp.Click(chromedp.CSS(selector))
 }
 
-// become types a name as a user would, who leaves the field afterwards.
+// become types a name, and leaves the field as a user would.
 func become(user string) chromedp.Action[chromedp.Void] {
 	return chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`{
 		const field = document.querySelector("#user");
@@ -123,7 +123,7 @@ func become(user string) chromedp.Action[chromedp.Void] {
 	}`, user))
 }
 
-// TestPage presses the button until the limit closes.
+// TestPage presses the button until the limit is reached.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	file, _ := policyFile(t)
@@ -147,7 +147,7 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// TestPageRefreshes charges behind the page's back, and lets a minute of two seconds pass.
+// TestPageRefreshes charges without the page, and lets a minute of two seconds pass.
 func TestPageRefreshes(t *testing.T) {
 	t.Parallel()
 	s := start(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "window: 1m", "window: 2s"))
@@ -162,7 +162,7 @@ func TestPageRefreshes(t *testing.T) {
 	b.wantNoComplaint()
 }
 
-// TestPageRoundsWaitsUp: whoever comes back when the page says is not refused once more.
+// TestPageRoundsWaitsUp: a user who comes back when the page says is not denied again.
 func TestPageRoundsWaitsUp(t *testing.T) {
 	t.Parallel()
 	file, _ := policyFile(t)
@@ -177,7 +177,7 @@ func TestPageRoundsWaitsUp(t *testing.T) {
 	}
 }
 
-// TestPageShowsNamesAsText gives a user a name that is markup.
+// TestPageShowsNamesAsText uses markup as the name of a user.
 func TestPageShowsNamesAsText(t *testing.T) {
 	t.Parallel()
 	file, _ := policyFile(t)
@@ -188,7 +188,7 @@ func TestPageShowsNamesAsText(t *testing.T) {
 	if images := get[int](b, `document.querySelectorAll("img").length`); images != 0 {
 		t.Errorf("the name became markup: %d images", images)
 	}
-	// Even what got into the page would not run.
+	// Even a script that got into the page would not run.
 	b.do("inject a script", chromedp.Evaluate[chromedp.Void](`{
 		const s = document.createElement("script"); s.textContent = "document.title = 'run'"; document.body.append(s); }`))
 	if title := get[string](b, "document.title"); title != "Generations" {

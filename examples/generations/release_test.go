@@ -9,7 +9,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// TestAReservationThatComesLateIsGivenBack: a question that got no answer may be behind the one that gives back what it reserves.
+// TestAReservationThatComesLateIsGivenBack: a request to reserve that got no answer may arrive after the release.
 func TestAReservationThatComesLateIsGivenBack(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		done := make(chan struct{})
@@ -17,7 +17,7 @@ func TestAReservationThatComesLateIsGivenBack(t *testing.T) {
 			defer close(done)
 			s.release(t.Context(), "job-9", false)
 		}()
-		if _, err := s.client.Settle(t.Context(), "job-9", 0); err == nil { // about when release is told the same for the first time
+		if _, err := s.client.Settle(t.Context(), "job-9", 0); err == nil { // at about the same time as the first attempt of release
 			t.Fatal("settled before it was reserved")
 		}
 		if _, err := s.client.Consume(t.Context(), limits.Request{Policy: "money", Attributes: map[string]string{"user": "7"},
@@ -31,24 +31,24 @@ func TestAReservationThatComesLateIsGivenBack(t *testing.T) {
 	})
 }
 
-// TestNothingIsGivenBackInVain: neither what the limiter has refused, nor again and again what it knows nothing of, nor more at a
-// time than there is room for.
+// TestNothingIsGivenBackInVain: nothing is released after a refusal, an unknown id is not released again and again, and there are
+// never more releases at a time than allowed.
 func TestNothingIsGivenBackInVain(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
-		room := make(goroutines, 1)
+		running := make(goroutines, 1)
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/renders", nil)
 		r.Header.Set("X-Job", "job-10")
 		for _, status := range []int{400, 404, 409, 413} {
-			s.releaseUndecided(room)(r, &limits.Error{Status: status})
-			if len(room) != 0 {
+			s.releaseUndecided(running)(r, &limits.Error{Status: status})
+			if len(running) != 0 {
 				t.Errorf("refused with %d: is given back", status)
 			}
 		}
-		s.releaseUndecided(room)(r, &limits.Error{Status: 503, Code: limits.CodeOverloaded})
-		room <- struct{}{}                                    // as soon as the one before has ended
-		s.releaseUndecided(room)(r, context.DeadlineExceeded) // waits for no room
-		if room.try(func() {}) {
-			t.Error("two at a time in room for one")
+		s.releaseUndecided(running)(r, &limits.Error{Status: 503, Code: limits.CodeOverloaded})
+		running <- struct{}{}                                    // waits until the previous one has ended
+		s.releaseUndecided(running)(r, context.DeadlineExceeded) // does not wait
+		if running.try(func() {}) {
+			t.Error("two at a time where one is allowed")
 		}
 	})
 }

@@ -18,18 +18,18 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// site is the example's server, behind a proxy on this machine, in front of a limiter of its own.
+// site is the example's server behind a proxy on this machine, with a limiter of its own.
 type site struct {
 	url     string
 	limiter *limits.Client
-	hangUp  func() // the server loses its limiter
+	hangUp  func() // cuts the server off from its limiter
 }
 
 func serve(t *testing.T, store, policies string) *site {
 	t.Helper()
 	nc := testenv.Connect(t, exampletest.Start(t, store, policies))
 	s := &site{limiter: limits.NewClient(nc, limits.Timeout(exampletest.Patience)), hangUp: nc.Close}
-	// A busy machine must not fail the test, hence the deadline.
+	// The deadline is long, so that a busy machine does not fail the test.
 	web := httptest.NewServer(handler(s.limiter, exampletest.Patience, []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}))
 	t.Cleanup(web.Close)
 	s.url = web.URL
@@ -53,7 +53,7 @@ func (s *site) signUp(t *testing.T, ip, email string) answer {
 	return s.post(t, ip, fmt.Sprintf(`{"email":%q}`, email))
 }
 
-// used gives what is charged to each limit, by its name, and all keys that are stored.
+// used returns what is charged to each limit, by its name, and all stored keys.
 func (s *site) used(t *testing.T) (used map[string]int64, keys []string) {
 	t.Helper()
 	used = map[string]int64{}
@@ -70,7 +70,7 @@ func (s *site) used(t *testing.T) (used map[string]int64, keys []string) {
 	return used, keys
 }
 
-// TestScript has one e-mail posted four times: the fourth is refused, and charged to nothing.
+// TestScript posts the same e-mail address four times: the fourth is denied, and not charged.
 func TestScript(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -92,7 +92,7 @@ func TestScript(t *testing.T) {
 				t.Errorf("key %s holds an address in clear", key)
 			}
 		}
-		// The address has two left, whoever posts; then it is the one that refuses.
+		// The client's address has two left for any e-mail address. Then it denies.
 		for i, want := range []int{200, 200, 429} {
 			if a := s.signUp(t, "203.0.113.9", fmt.Sprintf("%d@b.example", i)); a.Status != want {
 				t.Errorf("request %d of the address: %+v; want %d", i+4, a, want)
@@ -104,7 +104,7 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// wantTiers holds how much each of the three allows, in which window.
+// wantTiers checks the limit and the window of all three.
 func (s *site) wantTiers(t *testing.T) {
 	t.Helper()
 	want := map[string]string{
@@ -124,7 +124,7 @@ func (s *site) wantTiers(t *testing.T) {
 	}
 }
 
-// checkDenial holds a refusal by the e-mail's limit against what clients read.
+// checkDenial compares a denial by the limit of the e-mail address with what clients expect.
 func checkDenial(t *testing.T, a answer) {
 	t.Helper()
 	var body struct {
@@ -153,7 +153,7 @@ func checkDenial(t *testing.T, a answer) {
 	}
 }
 
-// TestAddresses checks that nobody gets around the limit by how an address is written, or by claiming one.
+// TestAddresses: writing an address in another way, or claiming another one, is no way around the limit.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
@@ -168,7 +168,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestBadForms checks that what cannot be read charges nothing.
+// TestBadForms: an invalid form charges nothing.
 func TestBadForms(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
@@ -183,7 +183,7 @@ func TestBadForms(t *testing.T) {
 	}
 }
 
-// TestAtOnce sends 100 requests at the same moment into each of the small limits: exactly the limit passes.
+// TestAtOnce sends 100 concurrent requests for each of the small limits. Exactly as many pass as the limit allows.
 func TestAtOnce(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -206,8 +206,8 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-// TestAFlood sends 10,000 requests, each of an address and an e-mail of its own: exactly the limit for all passes, and
-// what is stored is bounded by what passed, since a denial leaves nothing. The windows are longer than a slow machine takes.
+// TestAFlood sends 10,000 requests, each with other addresses. Exactly as many pass as the global limit allows, and no more is stored
+// than for those, since a denial stores nothing. The windows are long enough for a slow machine.
 func TestAFlood(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -216,7 +216,7 @@ func TestAFlood(t *testing.T) {
 		for batch := range 100 {
 			passed += exampletest.AtOnce(100, func(i int) bool {
 				reply := s.consume(t, batch, i)
-				return reply.Allowed && !reply.Degraded // a machine may be too slow for the deadline of a request
+				return reply.Allowed && !reply.Degraded // a slow machine may miss the deadline of a request
 			})
 		}
 		used, keys := s.used(t)
@@ -226,7 +226,7 @@ func TestAFlood(t *testing.T) {
 	})
 }
 
-// consume asks for a decision about an address and an e-mail that nobody has used.
+// consume asks for a decision about addresses that nobody has used.
 func (s *site) consume(t *testing.T, batch, i int) *limits.Reply {
 	reply, err := s.limiter.Consume(t.Context(), limits.Request{Policy: "signup", Attributes: map[string]string{
 		"ip": fmt.Sprintf("10.0.%d.%d", batch, i), "email": fmt.Sprintf("%d.%d@b.example", batch, i),
@@ -238,8 +238,8 @@ func (s *site) consume(t *testing.T, batch, i int) *limits.Reply {
 	return reply
 }
 
-// TestTheWindowSlides checks that what was charged leaves with its bucket, that a retry at the time that was told
-// passes, and that none passes earlier.
+// TestTheWindowSlides: a charge leaves the window with its bucket, a retry at the time that the denial gave passes, and none passes
+// earlier.
 func TestTheWindowSlides(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -253,14 +253,14 @@ func TestTheWindowSlides(t *testing.T) {
 			return err == nil && reply.Name == "ip" && reply.Remaining == 5
 		})
 		_, denied = s.untilDenied(t, request)
-		<-time.After(denied.RetryIn()) // from the answer on, which is a little later than the decision
+		<-time.After(denied.RetryIn()) // counted from the answer, which is a little later than the decision
 		if reply, err := s.limiter.Consume(t.Context(), request); err != nil || !reply.Allowed {
 			t.Errorf("at the time that was told: %+v, %v; want it allowed", reply, err)
 		}
 	})
 }
 
-// wantDeniedUntil asks all the time, charging nothing, and holds that no answer before free allows the request.
+// wantDeniedUntil checks repeatedly, charging nothing, that the request is denied before free.
 func (s *site) wantDeniedUntil(t *testing.T, request limits.Request, free time.Time) {
 	t.Helper()
 	for end := time.Now().Add(exampletest.Patience); time.Now().Before(end); {
@@ -278,7 +278,7 @@ func (s *site) wantDeniedUntil(t *testing.T, request limits.Request, free time.T
 	t.Error("never allowed again")
 }
 
-// untilDenied charges until a denial, and tells when the question was asked that it answers.
+// untilDenied charges until a denial. It returns when the denied request was sent.
 func (s *site) untilDenied(t *testing.T, request limits.Request) (asked time.Time, denied *limits.Reply) {
 	t.Helper()
 	for end := time.Now().Add(exampletest.Patience); time.Now().Before(end); {
@@ -295,7 +295,7 @@ func (s *site) untilDenied(t *testing.T, request limits.Request) (asked time.Tim
 	return asked, nil
 }
 
-// TestNothingPassesUndecided: a burst makes answers late, and one that passed for that would be in none of the three counts.
+// TestNothingPassesUndecided: a burst makes answers late, and a request that passed because of that would not be counted.
 func TestNothingPassesUndecided(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")

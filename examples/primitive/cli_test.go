@@ -12,7 +12,7 @@ import (
 	"github.com/seed503877ad/limits/examples/internal/exampletest"
 )
 
-// build builds limiter, as "make build" does, and gives its path.
+// build builds limiter, as "make build" does, and returns its path.
 func build(t *testing.T) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "limiter")
@@ -22,14 +22,14 @@ func build(t *testing.T) (path string) {
 	return path
 }
 
-// step is a command line, its exit status, and what its output has to fit.
+// step is a command line, its exit status, and a pattern for its output.
 type step struct {
 	args   string
 	status int
 	out    string
 }
 
-// TestCommandLine plays the session of README.md with the real binary.
+// TestCommandLine runs the session of README.md with the real binary.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	path := build(t)

@@ -36,7 +36,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, c *limits.Client)) {
 	})
 }
 
-// must gives the reply of a call that has to be answered.
+// must returns the reply of a call that must succeed.
 func must[T any](t *testing.T) func(reply T, err error) T {
 	return func(reply T, err error) T {
 		t.Helper()
@@ -47,8 +47,8 @@ func must[T any](t *testing.T) func(reply T, err error) T {
 	}
 }
 
-// TestPrimitive plays check, consume, status and reset in each of the system's windows that a slow machine cannot outlast;
-// 1s has the next test.
+// TestPrimitive runs check, consume, status and reset in each window that does not end first on a slow machine. The next test is
+// for 1s.
 func TestPrimitive(t *testing.T) {
 	onEachStore(t, func(t *testing.T, c *limits.Client) {
 		for window, length := range map[string]time.Duration{
@@ -81,13 +81,13 @@ func TestPrimitive(t *testing.T) {
 	})
 }
 
-// TestARetryPassesWhenItWasSaid lets a window of a second pass.
+// TestARetryPassesWhenItWasSaid waits for the end of a window of a second.
 func TestARetryPassesWhenItWasSaid(t *testing.T) {
 	onEachStore(t, func(t *testing.T, c *limits.Client) {
 		request := limits.Per("api:ip:203.0.113.9", 2, "1s")
 		request.Cost = 2
 		denied := must[*limits.Reply](t)(c.Consume(t.Context(), request))
-		for end := time.Now().Add(exampletest.Patience); denied.Allowed; { // a slow machine may let the window pass
+		for end := time.Now().Add(exampletest.Patience); denied.Allowed; { // on a slow machine the window may end
 			if time.Now().After(end) {
 				t.Fatal("2 per second: never denied")
 			}
@@ -101,7 +101,7 @@ func TestARetryPassesWhenItWasSaid(t *testing.T) {
 	})
 }
 
-// TestSimultaneousRequests sends 100 requests at once to a limit of each kind: exactly the limit passes.
+// TestSimultaneousRequests sends 100 concurrent requests for a limit of each kind. Exactly as many pass as it allows.
 func TestSimultaneousRequests(t *testing.T) {
 	policy := limits.Request{Policy: "notify", Attributes: map[string]string{"user": "9"}}
 	onEachStore(t, func(t *testing.T, c *limits.Client) {
@@ -128,7 +128,7 @@ func TestSimultaneousRequests(t *testing.T) {
 	})
 }
 
-// fixed starts at its first charge, so that no test ends in another window than it began.
+// fixed is a window that starts at its first charge, so that it does not end during a test.
 func fixed(key string, limit int64, window string) limits.Request {
 	r := limits.Per(key, limit, window)
 	r.Algorithm, r.Anchor = limits.FixedWindow, "first_use"
@@ -169,7 +169,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestHandlerAndBurst plays patterns 1 and 2: 120 requests pass at once, and then 100 a minute.
+// TestHandlerAndBurst runs patterns 1 and 2: 120 requests pass at once, and then 100 per minute.
 func TestHandlerAndBurst(t *testing.T) {
 	onEachStore(t, func(t *testing.T, c *limits.Client) {
 		h := handler(c, "http://127.0.0.1:1")
@@ -182,7 +182,7 @@ func TestHandlerAndBurst(t *testing.T) {
 		}
 		w := get(h, "/hello")
 		for end := time.Now().Add(exampletest.Patience); w.Code == http.StatusOK && time.Now().Before(end); {
-			w = get(h, "/hello") // a slow machine may let a token come back, one every 0.6 s
+			w = get(h, "/hello") // on a slow machine a token may come back, one every 0.6 s
 		}
 		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" {
 			t.Errorf("more than the burst: %d, %v", w.Code, w.Header())
@@ -197,7 +197,7 @@ func get(h http.Handler, path string) *httptest.ResponseRecorder {
 	return w
 }
 
-// TestOutboundCallsWait plays pattern 3 with 4 calls each 500 ms: of 8 at once, all get through, each once.
+// TestOutboundCallsWait runs pattern 3 with 4 calls per 500 ms: of 8 concurrent calls each is sent once.
 func TestOutboundCallsWait(t *testing.T) {
 	onEachStore(t, func(t *testing.T, c *limits.Client) {
 		var calls atomic.Int64

@@ -25,11 +25,11 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// site is the example's server in front of a limiter of its own.
+// site is the example's server with a limiter of its own.
 type site struct {
 	url     string
 	limiter *limits.Client
-	hangUp  func() // the server loses its limiter
+	hangUp  func() // cuts the server off from its limiter
 }
 
 func serve(t *testing.T, store, policies string, extra ...func(*app.Options)) *site {
@@ -59,8 +59,8 @@ func (s *site) post(t *testing.T, client *http.Client, route, user, role string)
 	return exampletest.Send(t, client, req)
 }
 
-// burst sends n requests of a new user, one after another or at once, and gives the answers. Windows are aligned to the
-// clock, so it begins anew with the next user when a window ended in between.
+// burst sends n requests of a new user, one after another or concurrently, and returns the answers. Windows are aligned to the
+// clock, so it starts over with another user if a window ended in between.
 func (s *site) burst(t *testing.T, n int, atOnce bool, route, role string) (user string, answers []answer) {
 	t.Helper()
 	for attempt := range 5 {
@@ -100,7 +100,7 @@ func passed(answers []answer) (n int) {
 	return n
 }
 
-// TestScript plays the day of a user, with the policies as they are.
+// TestScript plays a day of a user, with the unchanged policies.
 func TestScript(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -130,7 +130,7 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// checkDenial holds a refusal against what clients of the old system read.
+// checkDenial compares a denial with what clients of the old system expect.
 func checkDenial(t *testing.T, a answer) {
 	t.Helper()
 	var body struct {
@@ -156,7 +156,7 @@ func checkDenial(t *testing.T, a answer) {
 	}
 }
 
-// TestLimits holds the table of routes and roles.
+// TestLimits checks the limits of all routes and roles.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
@@ -178,7 +178,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestAtOnce checks that simultaneous requests pass the limit exactly, with and without a role.
+// TestAtOnce: of concurrent requests exactly as many pass as the limit allows, with and without a role.
 func TestAtOnce(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -194,7 +194,7 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-// TestANewWindow has a client come back by itself: never before the reset, and then a new window starts at 1.
+// TestANewWindow has a client retry by itself: never before the reset, and then a new window starts at 1.
 func TestANewWindow(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -218,8 +218,8 @@ func TestANewWindow(t *testing.T) {
 	})
 }
 
-// TestMonitoring checks that five denials of a user raise one alert, on whatever routes, and four none; and that the top tells
-// who was denied where.
+// TestMonitoring: five denials of a user raise one alert, on any routes, and four raise none. The top report shows who was denied
+// where.
 func TestMonitoring(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -238,7 +238,7 @@ func TestMonitoring(t *testing.T) {
 			routes []string
 			alert  bool
 		}{
-			{"patient", routes[:4], false}, {"greedy", routes, true}, // events are told in their order, so four raised none
+			{"patient", routes[:4], false}, {"greedy", routes, true}, // events are processed in order, so four have raised none
 			{"patient", routes[4:], true},
 			{"greedy", routes, false}, {"last", routes, true},
 		} {
@@ -276,7 +276,7 @@ func (s *site) deny(t *testing.T, user, route string) {
 	t.Fatalf("%s is never denied %s", user, route)
 }
 
-// wantTop waits until the usage of the last hour was written, which is some seconds behind. Nothing but the routes is in it.
+// wantTop waits until the usage of the last hour was written, which takes some seconds. It contains only the routes.
 func (s *site) wantTop(t *testing.T) {
 	t.Helper()
 	var top *limits.Top
@@ -299,8 +299,8 @@ func (s *site) wantTop(t *testing.T) {
 	}
 }
 
-// TestTheClientSide plays what a person sees: a wait that is short enough passes by itself, another is counted down. Its hour
-// begins with the first request: near the end of one of the clock's the client would wait by itself.
+// TestTheClientSide plays what a person sees: a short wait passes by itself, and a long one is counted down. Its hour begins with the
+// first request, because near the end of a clock hour the wait would be short.
 func TestTheClientSide(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "limit: 5, window: 1m", "limit: 1, window: 1s",
@@ -328,7 +328,7 @@ func TestTheClientSide(t *testing.T) {
 	}
 }
 
-// onCountdown is a terminal whose user leaves when the countdown begins.
+// onCountdown is a terminal that calls a function when the countdown begins.
 type onCountdown struct {
 	strings.Builder
 	then func()
@@ -341,8 +341,8 @@ func (c *onCountdown) Write(text []byte) (int, error) {
 	return c.Builder.Write(text)
 }
 
-// TestTheCheckFails checks that no function that has a limit runs without a decision: when the limiter has lost its store, and when
-// there is no limiter.
+// TestTheCheckFails: no function with a limit runs without a decision, neither when the limiter has lost its store nor when there is
+// no limiter.
 func TestTheCheckFails(t *testing.T) {
 	t.Parallel()
 	var database string
@@ -368,7 +368,7 @@ func TestTheCheckFails(t *testing.T) {
 	}
 }
 
-// TestThePoliciesAreMissing checks that a limiter which was started without the file is no way around all limits.
+// TestThePoliciesAreMissing: a limiter that was started without the file must not let everything pass.
 func TestThePoliciesAreMissing(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "")
