@@ -173,8 +173,8 @@ func (c *compiler) compilePolicy(spec *Policy, path string) *policy {
 		p.exempt = append(p.exempt, c.compileCondition(e, at))
 		c.checkExemption(p, p.exempt[i], at)
 	}
-	c.compileSettings(p, spec, path)
-	c.compileLimits(p, spec, path)
+	c.compileSettings(p, path)
+	c.compileLimits(p, path)
 	return p
 }
 
@@ -219,7 +219,8 @@ func mayOverlap(others []string, pattern string) bool {
 }
 
 // compileSettings compiles the fields of a policy other than its conditions and limits.
-func (c *compiler) compileSettings(p *policy, spec *Policy, path string) {
+func (c *compiler) compileSettings(p *policy, path string) {
+	spec := p.spec
 	if c.OneOf(spec.Mode, path+".mode", "enforce", "shadow"); spec.Mode == "shadow" {
 		p.shadow = true
 	}

@@ -19,8 +19,8 @@ type change struct {
 }
 
 // compileLimits compiles the limits of a policy for all tiers and schedule entries.
-func (c *compiler) compileLimits(p *policy, spec *Policy, path string) {
-	at := path + ".limits"
+func (c *compiler) compileLimits(p *policy, path string) {
+	spec, at := p.spec, path+".limits"
 	switch n := len(spec.Limits); {
 	case n == 0:
 		c.Add(at, "is missing; want a list of limits, each with key, limit and window")
@@ -37,13 +37,13 @@ func (c *compiler) compileLimits(p *policy, spec *Policy, path string) {
 		return
 	}
 	c.nameLimits(spec, at)
-	c.schedule(p, spec, path)
-	p.base = c.compileVariant(p, spec, nil, path)
+	c.schedule(p, path)
+	p.base = c.compileVariant(p, nil, path)
 	for _, name := range slices.Sorted(maps.Keys(spec.Tiers)) { // sorted, so that the same file always gives the same mistakes
 		changes, tier := spec.Tiers[name], yamlfile.Join(path+".tiers", name)
 		c.checkName(name, tier)
 		c.checkChanges(spec, changes, tier)
-		p.tiers[name] = c.compileVariant(p, spec, &tierChange{changes, tier}, path)
+		p.tiers[name] = c.compileVariant(p, []changeSet{{changes, tier}}, path)
 	}
 	for i := range spec.Schedule {
 		c.checkChanges(spec, spec.Schedule[i].Limits, yamlfile.Index(path+".schedule", i)+".limits")
@@ -95,48 +95,45 @@ func (c *compiler) checkChanges(spec *Policy, changes Changes, path string) {
 	}
 }
 
-type tierChange struct {
+// changeSet is the changes of a tier or of a schedule entry, and their path in the file.
+type changeSet struct {
 	changes Changes
 	path    string
 }
 
-// compileVariant compiles the limits for one tier; nil for none.
-func (c *compiler) compileVariant(p *policy, spec *Policy, tier *tierChange, path string) *variant {
-	v := &variant{usual: c.limitsFor(p, spec, tier, nil, "", path)}
-	for i := range spec.Schedule {
-		s := &spec.Schedule[i]
-		v.bySlot = append(v.bySlot, c.limitsFor(p, spec, tier, s, yamlfile.Index(path+".schedule", i), path))
+// compileVariant compiles the limits for one tier, with and without each schedule entry. tier is empty for none.
+func (c *compiler) compileVariant(p *policy, tier []changeSet, path string) *variant {
+	v := &variant{usual: c.limitsWith(p, tier, path)}
+	for i := range p.spec.Schedule {
+		s, at := &p.spec.Schedule[i], yamlfile.Index(path+".schedule", i)
+		limits := c.limitsWith(p, append(slices.Clip(tier), changeSet{s.Limits, at + ".limits"}), path)
+		if s.Factor > 0 {
+			for j := range limits {
+				c.applyFactor(p, &limits[j], s.Factor, at)
+			}
+		}
+		v.bySlot = append(v.bySlot, limits)
 	}
 	return v
 }
 
-// limitsFor compiles the limits for one tier in one entry of the schedule. Both may be nil.
-func (c *compiler) limitsFor(p *policy, spec *Policy, tier *tierChange, s *Slot, slotPath, path string) []limit {
-	var out []limit
-	for i := range spec.Limits {
-		l := &spec.Limits[i]
+// limitsWith compiles the limits of a policy with some changes, of which later ones take precedence.
+func (c *compiler) limitsWith(p *policy, sets []changeSet, path string) (limits []limit) {
+	for i := range p.spec.Limits {
+		l := &p.spec.Limits[i]
 		changes := []change{{&l.LimitFields, yamlfile.Index(path+".limits", i)}}
-		if tier != nil {
-			if f, ok := tier.changes[l.Name]; ok {
-				changes = append(changes, change{&f, yamlfile.Join(tier.path, l.Name)})
-			}
-		}
-		if s != nil {
-			if f, ok := s.Limits[l.Name]; ok {
-				changes = append(changes, change{&f, yamlfile.Join(slotPath+".limits", l.Name)})
+		for _, set := range sets {
+			if f, ok := set.changes[l.Name]; ok {
+				changes = append(changes, change{&f, yamlfile.Join(set.path, l.Name)})
 			}
 		}
 		if c.compiled++; c.compiled > maxCompiled {
 			c.Add(path, "limits, tiers and schedules of the file make more than %d combinations; use fewer", maxCompiled)
 			return nil
 		}
-		made := c.mergeLimit(p, l.Name, changes)
-		if s != nil && s.Factor > 0 {
-			c.applyFactor(p, &made, s.Factor, slotPath)
-		}
-		out = append(out, made)
+		limits = append(limits, c.mergeLimit(p, l.Name, changes))
 	}
-	return out
+	return limits
 }
 
 // mergeLimit merges the fields of a limit with its changes, and builds the limit. The limit is unlimited if there are

@@ -52,9 +52,9 @@ func (c *compiler) days(names []string, path string) (days []int) {
 }
 
 // schedule compiles the times of a policy's schedule.
-func (c *compiler) schedule(p *policy, spec *Policy, path string) {
-	for i := range spec.Schedule {
-		s, at := &spec.Schedule[i], yamlfile.Index(path+".schedule", i)
+func (c *compiler) schedule(p *policy, path string) {
+	for i := range p.spec.Schedule {
+		s, at := &p.spec.Schedule[i], yamlfile.Index(path+".schedule", i)
 		zone := c.Zone(s.Timezone, at+".timezone")
 		if i == 0 {
 			p.zone = zone
