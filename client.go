@@ -25,8 +25,9 @@ const maxReplyBytes = 1 << 20
 //
 // # Timeouts
 //
-// Every call returns when its context ends, or after [DefaultTimeout] if the context has no deadline, even if the
-// network has silently stopped accepting data.
+// Every call returns when its context ends, or after [DefaultTimeout] (or the [Timeout] of the client) if the context
+// has no deadline, even if the network has silently stopped accepting data. For [Client.Wait] and [Client.All] that
+// timeout bounds each attempt and each page, and not the whole call.
 //
 // After a call that got no answer, the charge may or may not have been made. A [Request] with an ID can be sent
 // again: the same ID charges once.
@@ -40,8 +41,8 @@ const maxReplyBytes = 1 << 20
 // A call fails with one of these:
 //
 //   - An [*Error], if the service answered with one. The client makes one itself if no limiter is listening (Status
-//     503, Code [CodeUnavailable]), and if the answer has more than 1 MiB or the request more than the NATS server
-//     takes in one message (Status 413, Code [CodeTooLarge]).
+//     503, Code [CodeUnavailable]), if the answer has more than 1 MiB or the request more than the NATS server takes in
+//     one message (Status 413, Code [CodeTooLarge]), and if a text of the request is not valid UTF-8 (Status 400).
 //   - An error that wraps [context.DeadlineExceeded], if no answer came in time. It also wraps
 //     nats.ErrPermissionViolation if the NATS server said that the user may not send this request, or may not listen
 //     for answers. In the latter case set the inbox prefix that the user is permitted, with nats.CustomInboxPrefix.

@@ -94,7 +94,7 @@ func TestCallsNameTheServersThatDoNotAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.be(false); nc.Close(); close(again) }) // Close waits for the server
+	t.Cleanup(func() { m.setSilent(false); nc.Close(); close(again) }) // Close waits for the server
 	c := limits.NewClient(nc, limits.Timeout(20*time.Millisecond))
 	check := func(when string) (hangs bool) {
 		for name, call := range map[string]func() error{
@@ -110,7 +110,7 @@ func TestCallsNameTheServersThatDoNotAnswer(t *testing.T) {
 		}
 		return hangs
 	}
-	m.be(true)
+	m.setSilent(true)
 	<-lost
 	check("before it is tried again")
 	again <- 0

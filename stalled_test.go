@@ -190,7 +190,7 @@ func serveMute(t *testing.T, address string) (m *mute, url string) {
 		t.Fatal(err)
 	}
 	m = new(mute)
-	t.Cleanup(func() { listener.Close(); m.be(true) })
+	t.Cleanup(func() { listener.Close(); m.setSilent(true) })
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -220,8 +220,8 @@ func (m *mute) take(conn net.Conn, address string) {
 	go io.Copy(to, conn)
 }
 
-// be closes all connections, and sets whether it is silent on new ones.
-func (m *mute) be(silent bool) {
+// setSilent closes all connections, and sets whether the proxy is silent on new ones.
+func (m *mute) setSilent(silent bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, conn := range m.conns {
@@ -240,14 +240,14 @@ func TestWhatHappenedIsKeptWhileAServerIsSilent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.be(false); nc.Close() }) // Close takes the lock, too
+	t.Cleanup(func() { m.setSilent(false); nc.Close() }) // Close takes the lock, too
 	c := limits.NewClient(nc)
 	request := limits.Per(fmt.Sprintf("silent:%d", time.Now().UnixNano()), 1_000_000, "1h")
 	if _, err := c.Record(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
 	var charged int64 = 1
-	m.be(true)
+	m.setSilent(true)
 	<-lost
 
 	record := func() {
@@ -268,7 +268,7 @@ func TestWhatHappenedIsKeptWhileAServerIsSilent(t *testing.T) {
 	for range 3 {
 		record()
 	}
-	m.be(false)
+	m.setSilent(false)
 	var used int64
 	waitFor(t, func() bool {
 		status, err := c.Status(t.Context(), request.Key)
