@@ -85,7 +85,7 @@ type APIKey struct {
 
 // CreateKeyRequest is the body of admin.keys.create.
 type CreateKeyRequest struct {
-	// User is the owner of the key: its requests are limited as theirs.
+	// User is the owner of the key. Requests with the key are limited as those of this user.
 	User string `json:"user"`
 	// Name is a label for people.
 	Name string `json:"name,omitempty"`
