@@ -23,8 +23,8 @@ const (
 	alertSQL = `
 SELECT ` + alertColumns + ` FROM alerts a WHERE id BETWEEN $1 AND $1 ORDER BY id LIMIT 1`
 
-	// thoseAlerts joins the rows of u, which are locked, as in [alertSQL]. OFFSET keeps the
-	// planner's estimate of their number.
+	// thoseAlerts joins the rows of u, which are locked, as in [alertSQL]. OFFSET 0 keeps
+	// the planner's estimate of their number.
 	thoseAlerts = `
 	CROSS JOIN LATERAL (SELECT ctid AS place FROM alerts WHERE id BETWEEN u.id AND u.id ORDER BY id LIMIT 1) p OFFSET 0
 ) u WHERE a.ctid = u.place`

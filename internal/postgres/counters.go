@@ -52,9 +52,9 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 	return page, now, nil
 }
 
-// mergedCounters returns the first max counters of a range, from the cache and from the table by query, and
-// the clock. Dirty counters are read first: a counter that is clean then is in the table, and one
-// that becomes clean later is in the table with the same state or a newer one.
+// mergedCounters returns the first max counters of a range, from the cache and from the table by
+// query, and the clock. Dirty counters are read first: a counter that is clean then is in the
+// table, and one that becomes clean later is in the table with the same state or a newer one.
 func (s *Store) mergedCounters(
 	ctx context.Context, from engine.CounterID, end string, max int, query string, args ...any,
 ) (all []engine.StoredCounter, now int64, err error) {

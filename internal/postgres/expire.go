@@ -52,7 +52,7 @@ SELECT set_config('synchronous_commit', 'off', true)`
 )
 
 const (
-	// expireBatch is how many counters are removed before decisions get in between.
+	// expireBatch is how many rows are removed before decisions get in between.
 	expireBatch = 100
 	// scanBatch is how many expired rows are searched for at once. Each may be a read from the
 	// disk.
@@ -130,7 +130,7 @@ func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 		return 0, fmt.Errorf("wait for the expiry before: %w", err)
 	}
 	defer release()
-	conn, err := s.relay.Acquire(ctx) // before the turn, since decisions wait for whatever is done in it
+	conn, err := s.relay.Acquire(ctx) // before writeLock, since decisions wait for whatever is done under it
 	if err != nil {
 		return 0, fmt.Errorf("remove what expired: %w", err)
 	}
@@ -238,11 +238,12 @@ func (s *Store) removeDirty(ctx context.Context, ids []engine.CounterID) (n int,
 	return len(ids), nil
 }
 
-// expireClean removes those of the rows that have expired. It returns how many counters are gone
-// for it, and how many rows it deleted. A dirty counter stays, as the journal has it, and will be
-// folded into the table again. The others need no journal row, because no process trusts its cache
-// for a clean counter that has expired. But the journal may still name one, for processes that read
-// it from its beginning; so that one is removed in the journal too.
+// expireClean removes those of the rows that have expired. It returns how many counters no longer
+// exist, and how many rows it deleted. The two differ by dirty counters: such a counter stays, as
+// the journal has it, and will be folded into the table again. The others need no journal row,
+// because no process trusts its cache for a clean counter that has expired. But the journal may
+// still name one, for processes that read it from its beginning; so that one is removed in the
+// journal too.
 func (s *Store) expireClean(ctx context.Context, conn *pgxpool.Conn, ctids []pgtype.TID) (n, deleted int, err error) {
 	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
@@ -283,7 +284,7 @@ func (s *Store) journalRemoved(ctx context.Context, ids []engine.CounterID) erro
 	known := s.cache
 	return s.runInTurn(ctx, engine.Batch{}, func(*tx, moment) (*draft, error) {
 		if s.cache != known {
-			return nil, nil // the rows that named them are gone, and so is the knowledge of who was charged meanwhile
+			return nil, nil // the rows that named them are gone, and it is unknown which were charged meanwhile
 		}
 		// Others may have charged one again before this turn. Then it is cached again.
 		ids = slices.DeleteFunc(ids, func(id engine.CounterID) bool { return s.cache.rows[id] != nil })

@@ -277,7 +277,7 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 			patient, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			go func() { ended <- act(patient, s) }()
-			for len(s.writeLock) == 0 && len(ended) == 0 { // until it has the turn
+			for len(s.writeLock) == 0 && len(ended) == 0 { // until it has writeLock
 				time.Sleep(time.Millisecond)
 			}
 			began, err := time.Now(), errors.New("not asked")
@@ -305,7 +305,7 @@ func TestTheEndOfARestHoldsUpNoDecisionForLong(t *testing.T) {
 	s.Rest(t.Context(), true)
 	proxy.swallow()
 	go s.Rest(t.Context(), false)
-	for len(s.writeLock) == 0 { // until it has the turn
+	for len(s.writeLock) == 0 { // until it has writeLock
 		time.Sleep(time.Millisecond)
 	}
 	began, err := time.Now(), errors.New("not asked")

@@ -73,10 +73,10 @@ func (s *Store) chooseFold(n int) {
 }
 
 // writesThrough reports whether a change is written to the table at once instead of being folded
-// later. That is done for a counter whose ctid is known, because it was just read: its pages are in
-// the server's cache, so the write costs a fifth of what a fold costs later. A counter that has
-// changed since it was read is folded. If other processes write too, nothing is written through:
-// they would take the counter for dirty, and fold it again.
+// later. That is done for a counter whose ctid is known, because it was read for this change or not
+// long before: its pages are in the server's cache, so the write costs a fifth of what a fold costs
+// later. A counter that has changed since it was read is folded. If other processes write too,
+// nothing is written through: they would take the counter for dirty, and fold it again.
 func (d *draft) writesThrough(c *engine.CounterChange) bool {
 	r := d.rows[c.Slot]
 	return d.soleWriter && r != nil && r.ctid != (tid{}) && c.Spec == nil

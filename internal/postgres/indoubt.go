@@ -15,8 +15,8 @@ import (
 const minResolveTimeout = 100 * time.Millisecond
 
 const (
-	// pollPause is the pause between two reads of the journal, and maxPollPause the pause after
-	// several failed ones.
+	// pollPause is the pause between two reads of the journal. It doubles after each failed one, up
+	// to maxPollPause.
 	pollPause    = time.Millisecond
 	maxPollPause = 100 * time.Millisecond
 	// maxPollFailing is how long reads may keep failing. While the server is gone, all requests of

@@ -84,7 +84,8 @@ const (
 type Store struct {
 	log *slog.Logger
 
-	// The channels called slots or lock are semaphores, which acquire waits for with a context.
+	// Channels with Slot, Slots or Lock in their name are semaphores; acquire waits for them with a
+	// context.
 
 	// pool serves decisions, and reads that run beside them.
 	pool *pgxpool.Pool

@@ -28,7 +28,7 @@ SELECT count(*) FROM counters WHERE (key, name) > ($1, $2) AND key < $3`
 SELECT count(*) FROM (SELECT unnest($1::text[]) AS key, unnest($2::text[]) AS name) k
 CROSS JOIN LATERAL (SELECT FROM counters WHERE key = k.key AND name = k.name LIMIT 1) c`
 
-	// The planner has to look up each ctid first.
+	// Looks up each ctid first, which leaves the planner no choice.
 	deleteCountersSQL = `
 DELETE FROM counters WHERE ctid = ANY (ARRAY(
 	SELECT l.ctid FROM (SELECT unnest($1::text[]) AS key, unnest($2::text[]) AS name) k

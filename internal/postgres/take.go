@@ -39,8 +39,8 @@ CROSS JOIN LATERAL (
 ) g`
 
 	// A range over both columns would be read up to the end of the rule if there is no row. Alerts
-	// are locked in order of id, as in Tell. An alert may have been resolved while its lock was
-	// waited for.
+	// are locked in order of id, as in Tell. The last condition leaves out an alert that was
+	// resolved while its lock was waited for.
 	lockAlertsSQL = `
 SELECT ` + alertColumns + `
 FROM unnest(ARRAY(

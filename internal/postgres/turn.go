@@ -41,7 +41,7 @@ type turn struct {
 }
 
 // Await implements [engine.Waiter]. It returns nil if no other worker writes, since there is
-// nothing to wait for then.
+// nothing to wait for then, and if the turn cannot be taken.
 func (s *Store) Await(ctx context.Context) engine.Turn {
 	release, err := acquire(ctx, s.writeLock)
 	if err != nil {
@@ -97,8 +97,9 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 		err = w.s.resolveInDoubt(ctx, err)
 	}()
 	w.s.optimisticSkips--
-	// The batch was gathered after the clock was read, so at that time a charge could count from
-	// before its request arrived. Hence the range up to the latest time that it may be now.
+	// The batch was gathered after the clock was read. If it were decided at that time, a charge
+	// would count from before its request arrived. Hence the range up to the latest time that it
+	// may be now.
 	from, latest, _ := w.s.clock.estimate()
 	at := moment{from, latest, latest}
 	for {

@@ -39,7 +39,7 @@ INSERT INTO journal (seq, token, changes) VALUES (coalesce((
 type tx struct {
 	conn  *pgconn.PgConn
 	all   *prepared
-	begun bool // BEGIN was sent, so COMMIT has to be; else a pipeline is an implicit transaction
+	begun bool // BEGIN was sent with the reads, so COMMIT has to follow; else the pipeline is an implicit transaction
 
 	params   arrays
 	record   record
