@@ -142,9 +142,9 @@ func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID,
 	return page, s.now().UnixMilli(), nil
 }
 
-// mergedCounters returns the first max counters of a span, from memory and from the table by query. Dirty
-// counters are read first: a counter that is clean then is in the table, and one that becomes clean
-// later is in the table with the same state or a newer one.
+// mergedCounters returns the first max counters of a span, from memory and from the table by query.
+// Dirty counters are read first: a counter that is clean then is in the table, and one that becomes
+// clean later is in the table with the same state or a newer one.
 func (s *Store) mergedCounters(
 	ctx context.Context, act string, sp span, max int, query string, args ...any,
 ) ([]engine.StoredCounter, error) {

@@ -50,8 +50,8 @@ func (s *Store) checkFiles() error {
 	return nil
 }
 
-// readers opens the connections that read, but only to the file that the store has open. To another
-// file of that name SQLite would take the log for its own, and remove it.
+// readers opens the connections that read, but only while the path is still the file that the store
+// has open. If it is another file, SQLite would take the log for that file's, and remove it.
 type readers struct {
 	s   *Store
 	dsn string

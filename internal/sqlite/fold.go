@@ -8,7 +8,7 @@ import (
 )
 
 // maxJournalBytes bounds the journal: reading that much when the file is opened takes two or three
-// seconds.
+// seconds at most.
 const maxJournalBytes = 64 << 20
 
 // dirtyStats is what the fold policy looks at.
@@ -46,7 +46,7 @@ func (s *Store) foldOldest(n int) error {
 		}
 		s.folding.rows = append(s.folding.rows, r)
 	}
-	needed := s.lastSeq + 1 // the row that this transaction writes
+	needed := s.lastSeq + 1 // the row of this transaction, if it writes one
 	if r != nil {
 		needed = r.dirtySince.Seq
 	}

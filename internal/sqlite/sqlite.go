@@ -51,7 +51,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Store keeps counters, receipts and events in an SQLite file. Its methods may be called concurrently.
+// Store keeps counters, receipts and events in an SQLite file. Its methods may be called
+// concurrently.
 type Store struct {
 	now     func() time.Time
 	log     *slog.Logger
