@@ -94,8 +94,8 @@ const (
 	maxLine = 1 << 20
 	// yieldEvery is how long a busy connection is read before other goroutines get to run.
 	yieldEvery = time.Millisecond
-	// briefWrite bounds a write of the reading goroutine on a connection that cannot write without
-	// waiting.
+	// briefWrite is the timeout of each chunk when the reading goroutine writes on a connection that
+	// cannot write without waiting.
 	briefWrite = time.Millisecond
 	// maxLag is how long handlers may lag behind the messages before these are passed to the client
 	// instead. The client copies them and drops those for which its subscriptions have no room.
@@ -105,6 +105,7 @@ const (
 	refusalTimeout = 100 * time.Millisecond
 
 	// Publish waits for the writes once flushSize bytes are queued, or maxQueued while handlers run.
+	// PublishNoWait fails once maxQueued are.
 	flushSize, maxQueued = 32 << 10, 1 << 20
 	// maxSpare bounds the write buffer that is kept for reuse.
 	maxSpare = 64 << 10
@@ -127,7 +128,7 @@ type Conn struct {
 	// maxLag is the constant, unless a test sets it.
 	maxLag time.Duration
 
-	// The fields up to parsing belong to the goroutine that reads.
+	// The fields up to batchLimit belong to the goroutine that reads.
 
 	// in[from:to] has arrived, its last bytes at receivedAt, and is neither taken nor passed yet.
 	in         []byte
@@ -137,7 +138,7 @@ type Conn struct {
 	nextErr error
 	// yieldedAt is when other goroutines were last let run.
 	yieldedAt time.Time
-	// laggingSince is since when there has always been something to read; zero while there is not.
+	// laggingSince is since when each read has found data waiting; zero if the last one had to wait.
 	laggingSince time.Time
 	// The next passLen bytes are passed to the client, or dropped if dropPass is set. With midLine
 	// so is all up to the end of the line.
@@ -174,7 +175,7 @@ type Conn struct {
 	// writing says that a goroutine writes, without holding mu. Only one does at a time.
 	writing bool
 	// queued counts the bytes ever put into out, and written those that were written. writeDone is
-	// signaled when written changes.
+	// signaled when a write has ended, and when the connection is closed.
 	queued, written int64
 	writeDone       sync.Cond
 	// err is why nothing can be written any more.

@@ -17,7 +17,7 @@ import "net"
 // Trier is a connection that can write without waiting. On Linux, what [Wrap] has wrapped is one.
 //
 // TryWrite writes as much as there is room for, which may be nothing, and returns how much.
-// Deadlines do not apply. Nobody else may write at the same time.
+// A lack of room is no error. Deadlines do not apply. Nobody else may write at the same time.
 //
 // Waited reports whether a read had to wait for data since the last call of Waited. Only the
 // goroutine that reads may call it.
