@@ -18,7 +18,6 @@ import (
 )
 
 // Handlers that answer on goroutines of their own, and how all answers are sent.
-// sent.
 
 const (
 	// maxStoreRequests bounds the admin requests that use the store at a time, and maxStatuses

@@ -9,8 +9,9 @@ import (
 	"github.com/seed503877ad/limits/internal/natsconn"
 )
 
-// call is a request on its way through the engine. Calls are pooled, together with the space for
-// their only limit and their answer. The engine does not touch a request after it has called Done.
+// call is a request on its way through the engine. Calls are pooled, together with the space for one
+// limit, which is all that most requests have, and for the answer. The engine does not touch a
+// request after it has called Done.
 type call struct {
 	engine.Request
 	oneLimit    [1]engine.Limit

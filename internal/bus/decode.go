@@ -42,7 +42,7 @@ func (d *decoder) decode(verb engine.Verb, data []byte, lookup *cacheLookup, req
 		lookup = &unseen
 	}
 	if lookup.hit == nil {
-		lookup.search(data) // an equal request of the same batch may have been stored since
+		lookup.search(data) // even after lookupAll: an equal request of the batch may have been stored since
 	}
 	if k := lookup.hit; k != nil {
 		req.Verb, req.Limits, req.Cost = verb, append(req.Limits, k.limits...), k.cost

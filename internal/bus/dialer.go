@@ -114,8 +114,8 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 // learnMaxPayload finds out how much the server takes of an answer. A user or an account may have a
 // lower limit than the server, which the server tells only after it has answered the client's first
 // PING, hence the round trip. If the connection is made anew meanwhile, nats.go may know only the
-// server's own limit, which is then stored for the old connection, where nobody looks: an answer
-// larger than the user's limit would end the connection and be lost.
+// server's own limit by then. That is stored for the old connection, where nobody looks: on the new
+// one, an answer larger than the user's limit would end the connection and be lost.
 func (d *dialer) learnMaxPayload(nc *nats.Conn) {
 	payload := d.maxPayload.Load()
 	if nc.FlushTimeout(confirmTimeout) == nil { // else the connection is made anew once more

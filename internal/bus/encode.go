@@ -54,8 +54,9 @@ func appendDenial(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Resu
 	return append(appendMessage(b, verb, d, s, cost), '"')
 }
 
-// deniedWithoutStore reports whether no limit made the denial but the setting on_error. If the
-// local stand-in limiter denies, something is used or something less would fit.
+// deniedWithoutStore reports whether the setting on_error made the denial, and no limit. A denial by
+// the stand-in limiter (on_error local) is one of a limit: either something is used, or less than
+// the cost would fit.
 func deniedWithoutStore(d *engine.Decision, s *engine.Result) bool {
 	return d.Degraded && s != nil && s.Used == 0 && s.Remaining == 0
 }

@@ -25,7 +25,7 @@ var engineVerbs = map[string]engine.Verb{
 }
 
 // endpoints lists the endpoints of the configured parts. Without decide it leaves out those that only
-// the deciding worker serves, which are also all that change what it decides.
+// the deciding worker serves. Among these are all that change what it decides.
 func (s *Service) endpoints(decide bool) (all []endpoint) {
 	for _, part := range s.parts(decide) {
 		if part.served {

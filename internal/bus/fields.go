@@ -39,7 +39,7 @@ func (r *reader) fields(data []byte, all ...field) error {
 	})
 }
 
-// text is a string of min to max bytes that are all printable.
+// text is a string of min to max bytes whose characters are all printable.
 func text(name string, to *string, min, max int) field {
 	return field{name, func(r *reader) error {
 		b, err := r.printable(name, min, max)

@@ -10,7 +10,7 @@ import (
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
-// Jobs answers the endpoints admin.jobs. [jobs.Runner] is one.
+// Jobs answers the endpoints admin.jobs. *[jobs.Runner] is one.
 type Jobs interface {
 	Jobs(ctx context.Context) ([]jobs.Status, error)
 	RunNow(ctx context.Context, name string) (jobs.Run, error)

@@ -37,7 +37,8 @@ const (
 	// nobody to stand by. The one that hangs still gets its share of the requests, which is the
 	// smaller the more workers decide.
 	muteFor = 5 * time.Minute
-	// handOverTimeout is how long a stop waits for another worker to decide.
+	// handOverTimeout is how long a stop waits for another worker to decide. It also bounds a call of
+	// Rest.
 	handOverTimeout = 2 * time.Second
 )
 
@@ -61,7 +62,7 @@ type lead struct {
 
 	// deciding is also read by other goroutines.
 	deciding atomic.Bool
-	// standbyAskedAt is when a worker last asked that stands by because of the answer, in Unix
+	// standbyAskedAt is when a worker last asked that has to stand by for this one, in Unix
 	// nanoseconds.
 	standbyAskedAt atomic.Int64
 	// own is what this worker answers. The callback of questionSub reads it.
@@ -81,8 +82,8 @@ type lead struct {
 	muteUntil time.Time
 	// answerTime is the moving average of how long answers take.
 	answerTime time.Duration
-	// overlapUntil is until when this worker decides beside a slow one, and overlapFor for how long
-	// in all.
+	// overlapUntil is until when this worker decides beside a slow one, and overlapFor how long the
+	// last such time lasts.
 	overlapUntil time.Time
 	overlapFor   time.Duration
 
@@ -213,8 +214,9 @@ func (l *lead) startOverlap() {
 	l.overlapUntil = time.Now().Add(l.overlapFor)
 }
 
-// withoutNetwork takes off the time of an answer what the network took: the question and the answer
-// each travel to the server and on, which is two round trips. It returns 0 if that is unknown.
+// withoutNetwork subtracts from the time of an answer what the network took: the question and the
+// answer each travel to the server and on, which is two round trips. It returns 0 if that is
+// unknown.
 func (l *lead) withoutNetwork(took time.Duration) time.Duration {
 	if took < promptAnswer {
 		return took
@@ -254,9 +256,9 @@ func (l *lead) standBy(ctx context.Context, other rank) {
 	l.setResting(ctx, true, handOverTimeout)
 }
 
-// setResting calls Rest, for at most a time.
-func (l *lead) setResting(ctx context.Context, resting bool, most time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, most)
+// setResting calls Rest with a context that ends after timeout.
+func (l *lead) setResting(ctx context.Context, resting bool, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	l.cfg.Rest(ctx, resting)
 }

@@ -118,8 +118,8 @@ func (r *reader) string(field string) ([]byte, error) {
 	return r.unquote(v), nil
 }
 
-// printable reads a string of min to max bytes that are all printable. A space is printable; other
-// white space and control characters are not.
+// printable reads a string of min to max bytes whose characters are all printable. A space is
+// printable; other white space and control characters are not.
 func (r *reader) printable(field string, min, max int) ([]byte, error) {
 	s, err := r.string(field)
 	if err != nil {

@@ -47,7 +47,7 @@ type ServiceConfig struct {
 	// Advice explains an error of the store to the caller: what is wrong, and what helps. It
 	// returns an empty text if it does not know. May be nil.
 	Advice func(error) string
-	// Policies answer requests that name a policy or give attributes; nil for none. [policy.Keeper]
+	// Policies answer requests that name a policy or give attributes; nil for none. *[policy.Keeper]
 	// is one.
 	Policies Policies
 	// UsageLog takes the request log, and Usage answers admin.top and admin.usage. The subjects of

@@ -267,7 +267,7 @@ func (w *windows) add(v engine.Window) {
 }
 
 // zones caches time zones, as loading one reads a file. There are some 600 names. An unknown name
-// costs several file look-ups, so unknown names are cached too.
+// costs several file look-ups, so the last unknown names are cached too.
 type zones struct {
 	mu      sync.RWMutex
 	known   map[string]*time.Location

@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// UsageLog takes entries of the request log without blocking. [usage.Recorder] is one.
+// UsageLog takes entries of the request log without blocking. *[usage.Recorder] is one.
 type UsageLog interface {
 	Log(r usage.Request)
 	// Malformed counts a line that cannot be read.
