@@ -199,7 +199,7 @@ func TestAWorkerThatStopsHandsOver(t *testing.T) {
 		if err := all[i].Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		all[i].lead.deciding.Store(false) // for deciding, below
+		all[i].lead.deciding.Store(false) // for waitForDeciders, below
 		if i == 0 {
 			for !all[1].Deciding() && !all[2].Deciding() {
 				time.Sleep(time.Millisecond)
