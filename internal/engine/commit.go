@@ -189,8 +189,7 @@ func (e *Engine) transact(ctx context.Context, update func() error) error {
 	began, probing := time.Now(), e.breaker.State() != gobreaker.StateClosed
 	_, err := e.breaker.Execute(func() (struct{}, error) {
 		err := update()
-		timedOut := err != nil && ctx.Err() != nil
-		if timedOut && probing {
+		if err != nil && probing && ctx.Err() != nil {
 			e.probeTimedOut.Store(true)
 		}
 		switch {
@@ -201,7 +200,7 @@ func (e *Engine) transact(ctx context.Context, update func() error) error {
 		default:
 			e.recordSuccess()
 		}
-		e.lastTimedOut.Store(timedOut && time.Since(began) >= e.cfg.Deadline*3/8 && !e.heartbeat.runningSince().After(began))
+		e.lastTimedOut.Store(err != nil && ctx.Err() != nil && time.Since(began) >= e.cfg.Deadline*3/8 && !e.heartbeat.runningSince().After(began))
 		return struct{}{}, err
 	})
 	if err != nil && !isCircuitOpen(err) && !errors.Is(err, errShortTimeout) {
