@@ -44,9 +44,8 @@ type batch struct {
 	stateBuf      []byte
 	states        []*State
 	saved         []savedCounter
-	// stored and until are States and Until of the snapshot.
+	// stored are the States of the snapshot, while decide runs.
 	stored [][]byte
-	until  int64
 	clock  *clockReading
 	// generations are those of the cache when the snapshot was read.
 	generations generations
@@ -238,7 +237,7 @@ func (b *batch) validUntil(until int64) bool {
 // load decodes the snapshot, and settles the leases of its counters.
 func (b *batch) load(snap Snapshot) {
 	b.now, b.ahead = snap.Now, max(0, snap.Latest-snap.Now)
-	b.stored, b.until = snap.States, snap.Until
+	b.stored = snap.States
 	b.changes, b.events, b.stateBuf = b.changes[:0], b.events[:0], b.stateBuf[:0]
 	b.newReceipts, b.staleReceipts = b.newReceipts[:0], b.staleReceipts[:0]
 	b.counters = slices.Grow(b.counters[:0], len(b.ids))[:len(b.ids)]
