@@ -116,7 +116,7 @@ func (r *Recorder) Losses() Losses {
 	return Losses{r.other.Load(), r.lostCounts.Load(), r.lostRequests.Load(), r.malformed.Load()}
 }
 
-// Close writes what is left, within ctx, and stops the recorder. It must not be used afterwards.
+// Close writes what is left, within ctx, and stops the recorder. Nothing may be recorded afterwards.
 func (r *Recorder) Close(ctx context.Context) error {
 	r.cancel()
 	select {

@@ -22,9 +22,9 @@ type Store interface {
 	// EndpointErrors gives the endpoints that most often answered with a status of 500 or above.
 	EndpointErrors(ctx context.Context, q LogQuery) ([]Failure, error)
 
-	// RollupUsage sums up to max of the oldest minutes into hours; PruneUsage and PruneRequests
-	// remove up to max of the oldest counts and logged requests. They take what ended before the
-	// given time, and return how many rows they took: fewer than max means that there are no more.
+	// RollupUsage sums up to max of the oldest minutes that ended before the given time into hours.
+	// PruneUsage and PruneRequests remove up to max of the oldest counts and logged requests from
+	// before it. Each returns how many rows it took: fewer than max means that there are no more.
 	RollupUsage(ctx context.Context, before time.Time, max int) (int, error)
 	PruneUsage(ctx context.Context, before time.Time, max int) (int, error)
 	PruneRequests(ctx context.Context, before time.Time, max int) (int, error)
