@@ -372,9 +372,9 @@ func (b *batch) restoreSaved(r *Request) {
 		}
 		d.restore(c)
 		if r.Verb == Refund {
-			// The refund applies to the stored definition at the stored moment, because another
-			// definition carries over from there what is used. Leases that have ended by now no
-			// longer hold back a refund.
+			// The refund applies to the stored definition at the stored moment: another definition
+			// carries over from there what is used, and the retryAfter of earlier denials relies on
+			// it. Leases that have ended by now no longer hold back a refund.
 			stored := c.state.counting()
 			c.state.lent.trim(max(b.now, stored.moment()), stored.used())
 			c.state.refund(r.Cost)

@@ -49,8 +49,9 @@ func (x *denialCache) generations() (all generations) {
 	return all
 }
 
-// cachedCounter is the state of a counter as a transaction left it. Only counted, stale and the
-// counts of ownDenials change. The fields that every denial needs come first, close together.
+// cachedCounter is the state of a counter as a transaction left it. Only counted, stale, ownDenials
+// and otherDefinition change once it is cached. The fields that every denial needs come first, close
+// together.
 type cachedCounter struct {
 	// used is what was used. deniedUntil is when a cost of 1 fits again, 0 if it fits already.
 	// freeAt is when the whole limit is free again.

@@ -143,7 +143,8 @@ func (e *Engine) lateError() error {
 	return ErrUnavailable
 }
 
-// storeHealthy reports whether the last transaction succeeded, or only had too little time.
+// storeHealthy reports whether the last transaction succeeded, or failed through no fault of the
+// store: it lost a race, or had too little time.
 func (e *Engine) storeHealthy() bool {
 	return e.breaker.State() == gobreaker.StateClosed && e.breaker.Counts().ConsecutiveFailures == 0
 }

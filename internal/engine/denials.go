@@ -108,7 +108,7 @@ func (d *denialCounts) afterCommit(c *counter, now int64) {
 	if c.notDue {
 		lastEvent = min(c.state.exceededAt, now)
 		if d.pending[c.limit.CounterID] == nil && c.denials > 0 {
-			// The denials are in the state. A closed count of them has them reported.
+			// The state has these denials. A closed count has them reported when their event is due.
 			d.addTo(&unreported{limit: *c.firstDenied}, c.firstDenied, c.firstCost, countClosed, 0)
 		}
 	}

@@ -155,7 +155,7 @@ func (e *Engine) newBatch() *batch {
 	}
 }
 
-// reuse keeps a batch whose requests were answered for newBatch.
+// reuse keeps a batch for newBatch. Its requests must have been answered.
 func (e *Engine) reuse(b *batch) {
 	b.clear()
 	select {

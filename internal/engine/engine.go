@@ -18,8 +18,8 @@ type Config struct {
 	Store Store
 	// NewID makes ids of events; required.
 	NewID func() string
-	// Broadcast tells the other workers what to forget: after a reset, and for a refund or any
-	// other change that makes their memory wrong before its commit, while nobody else can write. It
+	// Broadcast tells the other workers what to forget: after a reset, and before the commit of a
+	// refund or of any other change that makes their memory wrong, while nobody else can write. It
 	// must not block. Nil if there is one worker.
 	Broadcast func(Forget)
 	// Committed is called after events were written, so that they are published soon. It must not
@@ -31,8 +31,9 @@ type Config struct {
 	// handed out, but not for an answer from a receipt. It is on the hot path: it must not block,
 	// and must not keep r or d. Nil for none.
 	Tally func(r *Request, d *Decision)
-	// StoreFailing is called with the last error when the circuit to the store opens after failures
-	// in a row, and with nil when the store answers again. It must not block.
+	// StoreFailing is called with the reason when requests begin to be answered without the store:
+	// its circuit opens, or a transaction hangs. It is called with nil when the store answers again.
+	// It must not block.
 	StoreFailing func(err error)
 	// Queue is how many requests may wait; further ones get ErrOverloaded. Default 16384.
 	Queue int
@@ -60,10 +61,10 @@ type Observer interface {
 	// none. took is 0 for an answer from memory: to read the clock would take as long as the answer
 	// does.
 	Decided(v Verb, result, algorithm string, degraded bool, took time.Duration)
-	// Wrote is called for each transaction that was committed.
+	// Wrote is called for each batch whose transaction was committed.
 	Wrote(requests, counters int, took time.Duration)
-	// StoreFailed is called for each failed transaction, and with [ErrCorrupt] for each request
-	// whose counter cannot be read.
+	// StoreFailed is called for each transaction that failed or hangs, and with [ErrCorrupt] for
+	// each request whose counter cannot be read.
 	StoreFailed(err error)
 }
 

@@ -11,9 +11,9 @@ import (
 const degradedRetry = 1000
 
 // answerWithoutStore answers a request that the store did not decide, as its OnError says. Some
-// errors stand, because an answer would be wrong: a refund or settle, or a record outside the local
-// limiter, was not written; an id was used twice or is unknown. So does ErrOverloaded: a flood must
-// not open the limits of others.
+// errors remain, because any decision would be wrong: an id was used twice or is unknown; a refund
+// or a settle was not written, nor a record, unless the local limiter takes it. ErrOverloaded
+// remains too: a flood must not open the limits of others.
 func (e *Engine) answerWithoutStore(r *Request) {
 	if errors.Is(r.err, ErrIDConflict) || errors.Is(r.err, ErrUnknownID) || errors.Is(r.err, ErrOverloaded) {
 		return

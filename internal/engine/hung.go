@@ -11,8 +11,8 @@ import (
 var errHung = errors.New("the store does not return from a call: its disk does not answer")
 
 // hungAfter is how long a transaction may run past its deadline. The requests that came with it
-// have a little more time left. PostgreSQL takes up to 100 ms past the deadline when it asks what
-// became of a commit.
+// have a little more time left. The PostgreSQL store takes up to 100 ms past the deadline when it
+// asks what became of a commit.
 const hungAfter = 150 * time.Millisecond
 
 // txnStarted notes that a transaction has begun and should end by until; txnReturned that it has ended.

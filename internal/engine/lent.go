@@ -12,7 +12,7 @@ const (
 	minLease = 10
 	// leaseGrace is for how long after the end of a lease its rest may be given back, in milliseconds.
 	leaseGrace = 500
-	// leaseFraction bounds a lease to one part in so many of what remains.
+	// leaseFraction bounds a lease: it takes at most 1/leaseFraction of what remains.
 	leaseFraction = 8
 )
 
@@ -22,8 +22,9 @@ const (
 // leases of the older have ended. The newer is empty only if both are.
 type lent struct{ newer, older loans }
 
-// generationLength is for how long leases belong to one generation, in milliseconds. No
-// lease of an older generation lasts longer than that.
+// generationLength is for how long leases belong to one generation, in milliseconds. No lease can
+// be given back for longer than that, so when the newer generation is that old, all leases of the
+// older have ended.
 const generationLength = maxLease + leaseGrace
 
 // loans are the leases of one generation.
@@ -104,8 +105,8 @@ func (g *loans) decode(d *decoder) {
 	g.since = g.until - d.between(0, farFuture)
 }
 
-// chargeAhead charges up to want ahead, so that one worker may serve it from memory until the given
-// moment. The amount is 0 if a lease could break what the limit promises:
+// chargeAhead charges up to want ahead, so that one worker may serve it from memory up to until. The
+// amount is 0 if a lease could break what the limit promises:
 //
 //   - A lease ends with its fixed window, or with its sub-bucket of a sliding window, because what
 //     is served counts as charged at the moment of the lease.
