@@ -43,7 +43,7 @@ func (c *compiler) compileLimits(p *policy, path string) {
 		changes, tier := spec.Tiers[name], yamlfile.Join(path+".tiers", name)
 		c.checkName(name, tier)
 		c.checkChanges(spec, changes, tier)
-		p.tiers[name] = c.compileVariant(p, []changeSet{{changes, tier}}, path)
+		p.tiers[name] = c.compileVariant(p, []changeSet{{changes: changes, path: tier}}, path)
 	}
 	for i := range spec.Schedule {
 		c.checkChanges(spec, spec.Schedule[i].Limits, yamlfile.Index(path+".schedule", i)+".limits")
@@ -99,6 +99,9 @@ func (c *compiler) checkChanges(spec *Policy, changes Changes, path string) {
 type changeSet struct {
 	changes Changes
 	path    string
+	// factor is that of a schedule entry, 0 for none, and factorPath its path.
+	factor     float64
+	factorPath string
 }
 
 // compileVariant compiles the limits for one tier, with and without each schedule entry. tier is empty for none.
@@ -106,18 +109,14 @@ func (c *compiler) compileVariant(p *policy, tier []changeSet, path string) *var
 	v := &variant{usual: c.limitsWith(p, tier, path)}
 	for i := range p.spec.Schedule {
 		s, at := &p.spec.Schedule[i], yamlfile.Index(path+".schedule", i)
-		limits := c.limitsWith(p, append(slices.Clip(tier), changeSet{s.Limits, at + ".limits"}), path)
-		if s.Factor > 0 {
-			for j := range limits {
-				c.applyFactor(p, &limits[j], s.Factor, at)
-			}
-		}
-		v.bySlot = append(v.bySlot, limits)
+		entry := changeSet{changes: s.Limits, path: at + ".limits", factor: s.Factor, factorPath: at + ".factor"}
+		v.bySlot = append(v.bySlot, c.limitsWith(p, append(slices.Clip(tier), entry), path))
 	}
 	return v
 }
 
-// limitsWith compiles the limits of a policy with some changes, of which later ones take precedence.
+// limitsWith compiles the limits of a policy with some changes, of which later ones take precedence. Factors multiply the
+// result.
 func (c *compiler) limitsWith(p *policy, sets []changeSet, path string) (limits []limit) {
 	for i := range p.spec.Limits {
 		l := &p.spec.Limits[i]
@@ -131,7 +130,13 @@ func (c *compiler) limitsWith(p *policy, sets []changeSet, path string) (limits 
 			c.Add(path, "limits, tiers and schedules of the file make more than %d combinations; use fewer", maxCompiled)
 			return nil
 		}
-		limits = append(limits, c.mergeLimit(p, l.Name, changes))
+		merged := c.mergeLimit(p, l.Name, changes)
+		for _, set := range sets {
+			if set.factor > 0 {
+				c.applyFactor(p, &merged, set.factor, set.factorPath)
+			}
+		}
+		limits = append(limits, merged)
 	}
 	return limits
 }
@@ -219,7 +224,7 @@ func setIfGiven[T comparable](to *T, from T) {
 	}
 }
 
-// applyFactor multiplies the limit and burst by the factor of a schedule entry.
+// applyFactor multiplies the limit and burst by the factor of a schedule entry, which is at the path.
 func (c *compiler) applyFactor(p *policy, l *limit, factor float64, path string) {
 	if l.unlimited { // an override may impose a limit, and then the burst counts
 		l.Burst = min(scale(l.Burst, factor), maxAmount)
@@ -227,7 +232,7 @@ func (c *compiler) applyFactor(p *policy, l *limit, factor float64, path string)
 	}
 	amount, burst := scale(l.Limit.Limit, factor), scale(l.Burst, factor)
 	if amount > maxAmount || burst > maxAmount {
-		c.Add(path+".factor", "makes limit %s of %v more than %d; make it smaller", l.name, l.Limit.Limit, maxAmount)
+		c.Add(path, "makes limit %s of %v more than %d; make it smaller", l.name, l.Limit.Limit, maxAmount)
 		return
 	}
 	l.Limit.Limit, l.Burst = max(1, amount), burst
