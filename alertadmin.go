@@ -57,8 +57,8 @@ type Alert struct {
 	// ResolvedAt is left out while the alert is open. ResolveAt is when it will be resolved unless another event comes first.
 	ResolvedAt int64 `json:"resolvedAt,omitzero"`
 	ResolveAt  int64 `json:"resolveAt"`
-	// Notice is the state of the notification: pending, sent (handed to its channels; its deliveries say whether they have
-	// it), held (for a digest) or silenced.
+	// Notice is the state of the notification: pending, sent (handed to its channels; its deliveries say whether it
+	// arrived), held (for a digest) or silenced.
 	Notice string `json:"notice"`
 	// Reason says why it was held or silenced.
 	Reason string `json:"reason,omitempty"`
@@ -87,8 +87,8 @@ type ListAlertsRequest struct {
 	Max int `json:"max,omitzero"`
 }
 
-// AlertList is a page of alerts, the latest first. Next is the After of the following page, and left out on the last
-// page.
+// AlertList is a page of alerts, the last raised first. Next is the After of the following page, and left out on the
+// last page.
 type AlertList struct {
 	Alerts []Alert `json:"alerts"`
 	Next   string  `json:"next,omitempty"`
@@ -170,7 +170,7 @@ type UnsilenceRequest struct {
 
 // ListSilencesRequest is the body of admin.alerts.silences.
 type ListSilencesRequest struct {
-	// All includes silences that have ended, among the last created, at most twice [MaxSilences].
+	// All includes silences that have ended. Only the last created silences are listed then, at most twice [MaxSilences].
 	All bool `json:"all,omitzero"`
 	// After is the Next of the previous page.
 	After string `json:"after,omitempty"`
@@ -178,8 +178,8 @@ type ListSilencesRequest struct {
 	Max int `json:"max,omitzero"`
 }
 
-// SilenceList is a page of silences, the latest first. Next is the After of the following page, and left out on the last
-// page.
+// SilenceList is a page of silences, the last created first. Next is the After of the following page, and left out on
+// the last page.
 type SilenceList struct {
 	Silences []Silence `json:"silences"`
 	Next     string    `json:"next,omitempty"`
@@ -236,8 +236,7 @@ type TestAlertRequest struct {
 	Note string `json:"note,omitempty"`
 }
 
-// TestAlertReply is the test that was queued for delivery. The request admin.alerts.show with its ID
-// returns the outcome.
+// TestAlertReply is the test that was queued for delivery. The request admin.alerts.show with its ID returns the outcome.
 type TestAlertReply struct {
 	ID       string   `json:"id"`
 	Channels []string `json:"channels"`
@@ -304,7 +303,7 @@ func (c *Client) DeadLetters(ctx context.Context, r DeadRequest) (*DeadLetters, 
 	return call[DeadLetters](ctx, c, SubjectAlertsDead, r)
 }
 
-// ReplayAlerts delivers dead letters again, and enables their channels.
+// ReplayAlerts queues dead letters to be delivered again, and enables their channels.
 func (c *Client) ReplayAlerts(ctx context.Context, r ReplayRequest) (*ReplayReply, error) {
 	return call[ReplayReply](ctx, c, SubjectAlertsReplay, r)
 }

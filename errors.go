@@ -20,7 +20,7 @@ const (
 type Error struct {
 	// Code is a stable word for programs, such as "invalid_window".
 	Code string `json:"code"`
-	// Field is the request field at fault, as a path such as "limits[2].window"; left out if no field is.
+	// Field is the request field at fault, as a path such as "limits[2].window"; left out if none is.
 	Field string `json:"field,omitempty"`
 	// Message says what was attempted, with what value, and how to correct it.
 	Message string `json:"message"`

@@ -77,7 +77,7 @@ type OverrideList struct {
 	Next      string     `json:"next,omitempty"`
 }
 
-// SetOverride changes a limit of a policy for one subject. Every worker knows within a second. It replaces an override of
+// SetOverride changes a limit of a policy for a subject. Every worker knows within a second. It replaces an override of
 // the same policy, name and subject.
 func (c *Client) SetOverride(ctx context.Context, r SetOverrideRequest) (*OverrideReply, error) {
 	return call[OverrideReply](ctx, c, SubjectOverridesSet, r)

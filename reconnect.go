@@ -26,12 +26,12 @@ const maxReconnectDelay = 2 * time.Second
 //     goes on if the limiter goes away later. Until the connection is made, calls fail as they do during an outage.
 //   - The connection comes back after any outage. By default it is closed for good after 60 attempts, and when a
 //     server refuses its credentials twice, which a server may do while it restarts.
-//   - The first attempts to reconnect come after 50 ms, and later ones ever more seldom, up to 2 s apart. Each delay is
-//     shortened at random by up to half, so that many clients do not come back at once. By default the first delay is
-//     2 s, which turns an outage of half a second into two seconds without decisions.
+//   - The first attempt to reconnect comes after 50 ms, and later ones less and less often, down to one every 2 s. Each
+//     delay is shortened at random by up to half, so that many clients do not come back at once. By default the first
+//     delay is 2 s, which turns an outage of half a second into two seconds without decisions.
 //
 // So a mistyped address or wrong credentials are no error of nats.Connect, which still fails if it cannot parse an
-// option. They appear in the errors of calls, which name the servers and the reason why the last attempt failed. To
+// address or an option. They appear in the errors of calls, which name the servers and the reason why the last attempt failed. To
 // log the problem at startup, ask nc.IsConnected.
 //
 // To change one of the settings, give another option after Reconnect, such as nats.RetryOnFailedConnect(false) for a

@@ -21,7 +21,7 @@ const (
 	QueueGroup  = "limiter"
 )
 
-// Bounds of a request. A request that exceeds them is answered with an [*Error].
+// Bounds of a request. A request outside of them is answered with an [*Error].
 const (
 	MaxRequestBytes = 16 << 10      // larger: error 413
 	MaxLimits       = 16            // limits in one request; more: error 413

@@ -133,7 +133,7 @@ type EndpointTimes struct {
 	Max      int64   `json:"max"`
 }
 
-// EndpointError is how often an endpoint answered with an error status.
+// EndpointError is how often an endpoint answered with a status of 500 or above.
 type EndpointError struct {
 	Endpoint string `json:"endpoint"`
 	Method   string `json:"method"`

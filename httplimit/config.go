@@ -61,13 +61,13 @@ type Config struct {
 	// Limits returns up to 16 inline limits, in place of policies. A request without limits passes.
 	Limits func(*http.Request) []limits.LimitSpec
 
-	// Cost returns what a request charges. The default is 1, and so is the meaning of 0; use Exempt for requests that
-	// should charge nothing. In mode [CheckThenRecord] the handler can override it with [SetCost].
+	// Cost returns what a request charges: 1 by default. A cost of 0 also charges 1; use Exempt for requests that should
+	// charge nothing. In mode [CheckThenRecord] the handler can override it with [SetCost].
 	Cost func(*http.Request) int64
 
-	// ID returns the idempotency key of the charge: up to 128 bytes of printable UTF-8. A request with any other is
-	// refused with 400. If ID is nil or returns an empty id, none is sent. An id is charged once, and for at least 10
-	// minutes it gets the same answer, even if that is a denial.
+	// ID returns the idempotency key of the charge: up to 128 bytes of printable UTF-8. A request with any other
+	// id is refused with 400. If ID is nil or returns an empty id, none is sent. For at least 10 minutes an id is charged
+	// only once, and gets the same answer again, even if that is a denial.
 	//
 	// Ids have to be unique across the whole service, whatever the key or the policy. If clients choose the id, put the
 	// user and the purpose in front of it. Otherwise the second user who sends Idempotency-Key: 1 gets 409.

@@ -3,8 +3,8 @@
 //
 // # Servers
 //
-// [Middleware] asks the limiter before each request. It has the type func(http.Handler) http.Handler, so it works with
-// every router for net/http. [Config] says what is limited, what happens if the limiter fails, and in which style
+// [Middleware] asks the limiter before each request. It makes a func(http.Handler) http.Handler, so it works with every
+// router for net/http. [Config] says what is limited, what happens if the limiter fails, and in which style
 // headers and bodies are written. With [Config.APIKey] the same request to the limiter also verifies the API key of the
 // HTTP request, and handlers get the key from [KeyFrom].
 //

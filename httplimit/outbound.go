@@ -24,7 +24,7 @@ import (
 //
 //   - the limiter allows it without its store, whatever on_error says (Status 503, [limits.CodeUnavailable]),
 //   - turn has only attributes and nothing limits it (Status 404, [limits.CodeUnknownPolicy]). Then no policy fits the
-//     attributes, perhaps because of a typing error, or the limiter runs without its policy file. The answer looks the same
+//     attributes, perhaps because of a misspelled name, or the limiter runs without its policy file. The answer looks the same
 //     if the limit that fits is unlimited, for a tier, at a time of day or by an override. So if the limit may be lifted,
 //     turn has to name its Policy; then the request passes.
 //
