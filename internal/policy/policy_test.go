@@ -74,6 +74,25 @@ func TestAllMistakesAreTold(t *testing.T) {
 	}
 }
 
+// TestMistakesOfAScheduleAreFoundLimitByLimit matters if a file has more of them than are listed.
+func TestMistakesOfAScheduleAreFoundLimitByLimit(t *testing.T) {
+	t.Parallel()
+	text := "attributes: [user" + strings.Repeat(", user", 99) + `]
+policies:
+  - name: p
+    limits:
+      - {name: a, key: "{user}", limit: 1000000000, window: 1m}
+      - {name: b, key: "{user}", limit: 1, window: 1m}
+    schedule:
+      - {from: "00:00", to: "12:00", factor: 2, limits: {b: {anchor: never}}}
+`
+	_, err := Parse("f", []byte(text), options)
+	var e *Error
+	if !errors.As(err, &e) || !e.More || e.Problems[len(e.Problems)-1].Path != "policies[0].schedule[0].factor" {
+		t.Errorf("the last mistake of the list is not that of the factor: %v", err)
+	}
+}
+
 // TestNamesToChooseFrom are listed once each, even if two limits have the same name.
 func TestNamesToChooseFrom(t *testing.T) {
 	t.Parallel()
