@@ -126,7 +126,8 @@ func (s *server) raise(ctx context.Context, user string, matches []string) (aler
 	return alerts
 }
 
-// mayAlert does not end with the context of the request, as httplimit does not. The limits.Client has a timeout of its own.
+// mayAlert does not end with the context of the request, and neither does httplimit. The limits.Client has a timeout of its
+// own.
 func (s *server) mayAlert(ctx context.Context, user, match string) (bool, error) {
 	decision, err := s.limiter.Consume(context.WithoutCancel(ctx), limits.Request{
 		Policy: "alerts", Attributes: map[string]string{"user": user, "match": match},

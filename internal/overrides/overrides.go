@@ -70,7 +70,8 @@ func ChangesAfter(since, revision, removed int64) (c Changes, from int64) {
 
 // Store stores overrides. Each change gets the next revision, in the order of commits.
 type Store interface {
-	// PutOverride adds an override or replaces the one with its id. The error is [ErrFull] if there are max others.
+	// PutOverride adds an override or replaces the one with its id. The error is [ErrFull] if there are max
+	// others already.
 	PutOverride(ctx context.Context, o Override, max int) error
 	// DeleteOverride removes an override. found is false if there was none.
 	DeleteOverride(ctx context.Context, id ID) (found bool, err error)

@@ -119,7 +119,7 @@ func (t *Table) Find(policy, name, subject string, now int64) (Override, bool) {
 }
 
 // Put sets an override, on this worker at once and on the others with the broadcast. The error is [ErrFull] if there are
-// MaxOverrides already, or MaxGlobs of the limit.
+// MaxOverrides others already, or MaxGlobs other globs of the limit.
 func (t *Table) Put(ctx context.Context, o Override) error {
 	if glob.Is(o.Subject) && t.tooManyGlobs(o.ID) {
 		return fmt.Errorf("set override: %w", ErrFull)

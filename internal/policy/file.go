@@ -36,8 +36,8 @@ type Policy struct {
 	// Warning is the fraction of a limit, 0 to 1, at or below which the remaining amount raises a warning. The default is the
 	// setting of the service.
 	Warning *float64 `json:"warning,omitempty"`
-	// Message is the text of a denial, with the placeholders {used}, {limit}, {remaining}, {cost}, {window}, {retry}, {name}, {key}, {policy} and
-	// {unit}.
+	// Message is the text of a denial, with the placeholders {used}, {limit}, {remaining}, {cost}, {window}, {retry}, {name},
+	// {key}, {policy} and {unit}.
 	Message string `json:"message,omitempty"`
 	// Unit is what is counted, such as "requests" or "cents", for people.
 	Unit string `json:"unit,omitempty"`
