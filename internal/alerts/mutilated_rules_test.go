@@ -98,7 +98,7 @@ func useRules(t *testing.T, rules *Rules) {
 	for i := range rules.Rules {
 		r := &rules.Rules[i]
 		for _, a := range exampleAlerts {
-			r.Match.fits(&Event{Type: a.Type, Key: a.Key, Policy: a.Policy, User: a.User})
+			r.Match.matches(&Event{Type: a.Type, Key: a.Key, Policy: a.Policy, User: a.User})
 			if title, text := r.words(&a); title == "" || text == "" || len(title) > maxTitleBytes || len(text) > maxTextBytes {
 				t.Fatalf("title %q, text %q", title, text)
 			}

@@ -10,10 +10,9 @@ import (
 	"github.com/seed503877ad/limits/internal/glob"
 )
 
-// Rules is an alerts file as it is in force: names are resolved, secrets are read, globs and templates are compiled. It is
-// never changed.
+// Rules is a compiled alerts file: names are resolved, secrets are read, templates are parsed. It is immutable.
 type Rules struct {
-	// Rules are asked in order; every one that matches an event takes it.
+	// Rules are in the order of the file. Every rule that matches an event counts it.
 	Rules []Rule
 	// Throttle holds for all rules together; its Name is empty.
 	Throttle Throttle
@@ -29,45 +28,47 @@ type Rule struct {
 	Threshold int64
 	Within    time.Duration
 	Severity  Severity
-	// GroupBy names what makes alerts the same: user, policy (which is the key where there is none), window, key, name.
+	// GroupBy are the fields that events of one alert have in common: user, policy (or the key of an inline limit),
+	// window, key, name.
 	GroupBy []string
-	// Dedup is how long an alert stays open at least: what comes within it is no other alert.
+	// Dedup is how long an alert stays open at least; events meanwhile update it.
 	Dedup time.Duration
-	// ResolveAfter is how long there is no denial before it is resolved.
+	// ResolveAfter is how long no denial must come before an alert is resolved.
 	ResolveAfter time.Duration
-	// Throttle is one of the rule's own, with its name, charged beside the one for all; nil for none.
+	// Throttle is the rule's own throttle, with the rule's name. It is charged together with the one for all rules. It is
+	// nil for none.
 	Throttle *Throttle
 	// Channels are names of channels.
 	Channels []string
 	// Quiet is when alerts are held for the digest.
 	Quiet []QuietHours
-	// Words make title and text.
+	// Words are the templates of title and text.
 	Words Words
 }
 
-// Match selects events: each list that is not empty must have one that fits, exact or a glob with *.
+// Match selects events. In each list that is not empty, one pattern must match: an exact text, or a glob with *.
 type Match struct {
 	Types, Policies, Keys, Users []string
 }
 
-func (m *Match) fits(e *Event) bool {
-	fits := func(patterns []string, s string) bool { return len(patterns) == 0 || glob.Any(patterns, s) }
-	return fits(m.Types, e.Type) && fits(m.Policies, e.Policy) && fits(m.Keys, e.Key) && fits(m.Users, e.User)
+func (m *Match) matches(e *Event) bool {
+	anyOf := func(patterns []string, s string) bool { return len(patterns) == 0 || glob.Any(patterns, s) }
+	return anyOf(m.Types, e.Type) && anyOf(m.Policies, e.Policy) && anyOf(m.Keys, e.Key) && anyOf(m.Users, e.User)
 }
 
-// eventsApart is the time between two events of a counter that goes on denying.
-const eventsApart = 10 * time.Second
+// eventInterval is the time between two events of a counter that goes on denying.
+const eventInterval = 10 * time.Second
 
-// Doubts gives the rules that may count wrongly, by name, and why.
-func (r *Rules) Doubts() iter.Seq2[string, string] {
+// Miscounting returns the names of the rules that may count wrongly, each with the reason.
+func (r *Rules) Miscounting() iter.Seq2[string, string] {
 	return func(yield func(rule, why string) bool) {
 		for i := range r.Rules {
 			one := &r.Rules[i]
-			if one.Threshold < 2 || one.Within >= eventsApart || !slices.Contains(one.Match.Types, limits.EventExceeded) {
+			if one.Threshold < 2 || one.Within >= eventInterval || !slices.Contains(one.Match.Types, limits.EventExceeded) {
 				continue
 			}
 			if !yield(one.Name, fmt.Sprintf("it counts denials within %s, but a counter reports those of %s in one event, so it counts too many or too few",
-				one.Within, eventsApart)) {
+				one.Within, eventInterval)) {
 				return
 			}
 		}
@@ -83,10 +84,10 @@ const (
 	ChannelSMTP    = "smtp"
 )
 
-// ChannelSpec is one target.
+// ChannelSpec configures one channel.
 type ChannelSpec struct {
 	Name string
-	// Kind says which of the others is set; none is for nats and log.
+	// Kind says which of the fields below is set: none of them for nats and log.
 	Kind    string
 	Webhook *WebhookSpec
 	Slack   *SlackSpec
@@ -95,14 +96,14 @@ type ChannelSpec struct {
 	Resolved bool
 }
 
-// WebhookSpec is a target of Standard Webhooks.
+// WebhookSpec is a receiver of Standard Webhooks.
 type WebhookSpec struct {
 	URL string
-	// Secrets are the keys that sign, the newest first; each makes a signature of its own, so that they can be rotated.
+	// Secrets are the signing keys, the newest first. A message has one signature for each, so that keys can be rotated.
 	Secrets [][]byte
 }
 
-// SlackSpec is an incoming webhook as Slack, Mattermost and others take it.
+// SlackSpec is an incoming webhook of Slack, Mattermost or another chat with the same format.
 type SlackSpec struct{ URL string }
 
 // SMTPSpec is a mail server.

@@ -221,7 +221,7 @@ func TestMatchFits(t *testing.T) {
 		{`{user: "7"}`, e, true}, {`{user: ["8", "9"]}`, e, false}, {`{user: "7*", policy: chat}`, e, false}, {`{user: "7"}`, inline, false},
 	} {
 		r := parseGood(t, "rules: [{name: a, match: "+strings.Replace(c.match, "{}", "{type: exceeded}", 1)+"}]")
-		if got := r.Rules[0].Match.fits(c.event); got != c.fitted {
+		if got := r.Rules[0].Match.matches(c.event); got != c.fitted {
 			t.Errorf("%s over %+v: %t", c.match, c.event, got)
 		}
 	}

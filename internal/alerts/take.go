@@ -170,7 +170,7 @@ func (b *batch) match(e *Event) {
 	first := true
 	for i := range b.rules.Rules {
 		r := &b.rules.Rules[i]
-		if !r.Match.fits(e) {
+		if !r.Match.matches(e) {
 			continue
 		}
 		b.matches = append(b.matches, match{

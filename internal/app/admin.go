@@ -8,8 +8,8 @@ import (
 	"github.com/seed503877ad/limits/internal/overrides"
 )
 
-// startAdmin starts what workers tell each other of: API keys and overrides. Announcements go over the connection of
-// the requests for the reason that broadcasts do: they come before the answer to who made the change.
+// startAdmin starts API keys and overrides, whose changes workers announce to each other. Like broadcasts, the
+// announcements go over the connection of the requests: the server gets them before the answer to the change.
 func (l *limiter) startAdmin(ctx context.Context) (err error) {
 	changedKeys := bus.NewAnnouncer(l.requests, bus.SubjectForgetKey, l.log)
 	l.keys, err = keys.New(keys.Config{Store: l.store, Prefix: l.KeyPrefix, Broadcast: changedKeys.Announce})
@@ -36,16 +36,18 @@ func (l *limiter) startAdmin(ctx context.Context) (err error) {
 	return nil
 }
 
+// listen applies the announcements of other workers.
 func (l *limiter) listen(a *bus.Announcer, apply func(id string)) error {
 	if err := a.Listen(apply); err != nil {
 		return err
 	}
-	l.listens("announcements", a.Close)
+	l.onStopUnsubscribe("announcements", a.Close)
 	return nil
 }
 
-// listens keeps what ends listening: the service needs it before its own end, and a start that fails has no service.
-func (l *limiter) listens(to string, end func()) {
-	l.listening = append(l.listening, end)
-	l.onStop(to, func(context.Context) error { end(); return nil })
+// onStopUnsubscribe registers how a subscription ends. The service runs unsubscribe before it stops itself; if the start
+// failed there is no service, and the stop of this part runs it.
+func (l *limiter) onStopUnsubscribe(part string, unsubscribe func()) {
+	l.unsubscribes = append(l.unsubscribes, unsubscribe)
+	l.onStop(part, func(context.Context) error { unsubscribe(); return nil })
 }

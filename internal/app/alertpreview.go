@@ -11,29 +11,29 @@ import (
 	"github.com/seed503877ad/limits/internal/bus"
 )
 
-// PreviewOptions say what rules are tried on which events.
+// PreviewOptions say which rules are tried on which events.
 type PreviewOptions struct {
 	// Conn reaches the NATS server that keeps the events.
 	Conn *nats.Conn
 	// File is the alerts file; the built-in rule when empty. Its secrets are not needed.
 	File string
-	// Since is when the first of the events came.
+	// Since selects events that reached the stream at this time or later.
 	Since time.Time
 	// Max bounds how many events are read, the oldest first.
 	Max int
-	// Progress is told now and then how many of how many were read.
+	// Progress is called now and then with how many events of how many were read.
 	Progress func(read, total uint64)
 }
 
 // AlertPreview is what rules would have made of past events.
 type AlertPreview struct {
-	// Events counts those that were read, Matched those that a rule took, Unreadable the messages beside them that are none,
-	// and Left the events that were there and not read.
+	// Events counts the events that were read, Matched those that a rule matched, Unreadable the messages that were no
+	// events, and Left the events that were not read because of Max.
 	Events     int64  `json:"events"`
 	Matched    int64  `json:"matched"`
 	Unreadable int    `json:"unreadable"`
 	Left       uint64 `json:"left"`
-	// Sent and Held count the alerts; Withheld counts warnings held back while an exceeded alert was open.
+	// Sent and Held count the alerts. Withheld counts warnings that were dropped while an exceeded alert was open.
 	Sent     int64 `json:"sent"`
 	Held     int64 `json:"held"`
 	Withheld int64 `json:"withheld"`
@@ -41,7 +41,7 @@ type AlertPreview struct {
 	Alerts []limits.Alert `json:"alerts"`
 }
 
-// PreviewAlerts runs rules over events of the stream, in memory: nothing is acknowledged, kept or sent.
+// PreviewAlerts runs rules over events of the stream in memory. It acknowledges, stores and sends nothing.
 func PreviewAlerts(ctx context.Context, o PreviewOptions) (*AlertPreview, error) {
 	rules, err := previewRules(o.File)
 	if err != nil {
@@ -66,7 +66,7 @@ func PreviewAlerts(ctx context.Context, o PreviewOptions) (*AlertPreview, error)
 	return out, nil
 }
 
-// previewRules reads the rules, which are compared with events and send nothing.
+// previewRules reads the rules without their secrets, because nothing is sent.
 func previewRules(file string) (*AlertRules, error) {
 	if file == "" {
 		return alerts.Default(), nil

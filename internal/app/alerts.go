@@ -18,7 +18,7 @@ import (
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
-// loadAlerts reads the alerts file, before anything else starts: a wrong one ends the start at once.
+// loadAlerts reads the alerts file before anything is started, so that a wrong file ends the start at once.
 func (l *limiter) loadAlerts(ctx context.Context) error {
 	builtIn := alerts.Default()
 	l.alertRules = func() *alerts.Rules { return builtIn }
@@ -31,13 +31,13 @@ func (l *limiter) loadAlerts(ctx context.Context) error {
 	}
 	keeper, err := alerts.NewRulesKeeper(ctx, l.Alerts, alerts.FileOptions{}, l.log)
 	if err != nil {
-		return wrongPath("--alerts", err)
+		return pathError("--alerts", err)
 	}
 	l.alertsFile, l.alertRules = keeper, keeper.Current
 	return nil
 }
 
-// watchAlerts reads the file again when it changes, and on SIGHUP, when secrets are read again too.
+// watchAlerts reloads the alerts file when it changes, and on SIGHUP. SIGHUP also reloads the secrets that it names.
 func (l *limiter) watchAlerts(context.Context) error {
 	if l.alertsFile == nil {
 		return nil
@@ -45,8 +45,8 @@ func (l *limiter) watchAlerts(context.Context) error {
 	return watchFile(l, "alerts", l.Alerts, l.alertsFile, l.metrics.WatchAlertsFile, l.alertsFile.ForceReload)
 }
 
-// startAlerts starts what stands between events and whoever is told, in a limiter that is to have it. What tells people starts
-// before what takes events, and stops after it.
+// startAlerts starts the sender of deliveries, the alert service and the consumer of events, in this order, if alerts run
+// here. They stop in reverse order, so the consumer stops taking events first.
 func (l *limiter) startAlerts(context.Context) error {
 	if !l.RunsAlerts() {
 		return nil
@@ -65,12 +65,12 @@ func (l *limiter) startAlerts(context.Context) error {
 		Unpublished: l.store.OutboxAge,
 	})
 	l.background("alerts", func(ctx context.Context) { l.alerts.Run(ctx, l.log) })
-	l.desk = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker,
+	l.alertAdmin = &alerts.Desk{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker,
 		PausedUntil: l.sender.PausedUntil, LastError: l.sender.LastError, Resume: l.sender.Resume, Target: channel.Fingerprint}
 	return l.startConsumer(observer)
 }
 
-// background runs a part beside until it is stopped, which waits for its end as long as a stop may.
+// background runs a part in a goroutine. Its stop cancels ctx and waits for run to return, until the stop's own timeout.
 func (l *limiter) background(part string, run func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -106,17 +106,18 @@ func (l *limiter) startConsumer(observer *alertWork) (err error) {
 	return nil
 }
 
-// channels makes the channels of the rules in force, once for each file.
+// channels makes the channels of the current rules, once after each reload.
 type channels struct {
 	rules func() *alerts.Rules
 	make  func(spec *alerts.ChannelSpec) (alerts.Channel, error)
-	// refused says why a channel cannot work as the options are; nil for what may.
-	refused func(spec *alerts.ChannelSpec) error
-	log     *slog.Logger
+	// checkTarget says why a channel cannot work with the current options; nil if it may work.
+	checkTarget func(spec *alerts.ChannelSpec) error
+	log         *slog.Logger
 
-	mu   sync.Mutex
-	of   *alerts.Rules
-	made []deliver.Named
+	mu sync.Mutex
+	// made are the channels of madeFor.
+	made    []deliver.Named
+	madeFor *alerts.Rules
 }
 
 func (l *limiter) newChannels() (*channels, error) {
@@ -146,30 +147,31 @@ func (l *limiter) newChannels() (*channels, error) {
 			}
 			return maker.Make(spec)
 		},
-		refused: func(spec *alerts.ChannelSpec) error { return channel.Refused(spec, l.AlertsAllow) },
-		log:     l.log,
+		checkTarget: func(spec *alerts.ChannelSpec) error { return channel.CheckTarget(spec, l.AlertsAllow) },
+		log:         l.log,
 	}, nil
 }
 
-// broken stands for a channel that cannot be made: its tries fail with the reason. Left out it would be taken for one that the
-// file no longer names, and what waits for it would be given up in minutes, with no word of why.
-type broken struct{ err error }
+// brokenChannel stands in for a channel that cannot be made. Every attempt to send fails with the reason. Without it the
+// sender would take the channel for one that was removed from the file, and after some minutes give up its deliveries
+// without saying why.
+type brokenChannel struct{ err error }
 
 // Send implements [alerts.Channel].
-func (b broken) Send(context.Context, *alerts.Message) error {
+func (b brokenChannel) Send(context.Context, *alerts.Message) error {
 	return fmt.Errorf("the channel cannot be made: %w", b.err)
 }
 
-// named gives the channels. One that cannot be made fails as long as the file is as it is.
+// named returns the channels of the current rules. One that cannot be made is a brokenChannel until the next reload.
 func (c *channels) named() []deliver.Named {
 	rules := c.rules()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.of == rules {
+	if c.madeFor == rules {
 		return c.made
 	}
-	c.of, c.made = rules, nil
-	for rule, why := range rules.Doubts() {
+	c.madeFor, c.made = rules, nil
+	for rule, why := range rules.Miscounting() {
 		c.log.Warn("rule of alerts counts wrongly", "rule", rule, "why", why)
 	}
 	for i := range rules.Channels {
@@ -177,8 +179,8 @@ func (c *channels) named() []deliver.Named {
 		made, err := c.make(spec)
 		if err != nil {
 			c.log.Error("channel of alerts cannot be made", "channel", spec.Name, "error", err)
-			made = broken{err}
-		} else if err := c.refused(spec); err != nil {
+			made = brokenChannel{err}
+		} else if err := c.checkTarget(spec); err != nil {
 			c.log.Warn("channel of alerts cannot work", "channel", spec.Name, "error", err)
 		}
 		c.made = append(c.made, deliver.Named{Name: spec.Name, Target: channel.Fingerprint(spec), Channel: made, Parallel: parallel(spec)})
@@ -186,7 +188,8 @@ func (c *channels) named() []deliver.Named {
 	return c.made
 }
 
-// parallel is how many deliveries are under way at the same time. A mail server or a chat thinks little of many.
+// parallel is how many deliveries of a channel are in flight at the same time. Mail servers and chats limit how many they
+// accept.
 func parallel(spec *alerts.ChannelSpec) int {
 	switch spec.Kind {
 	case alerts.ChannelNATS, alerts.ChannelLog:
@@ -197,11 +200,11 @@ func parallel(spec *alerts.ChannelSpec) int {
 	return 8
 }
 
-// takenKept is for how long the ids of events are kept, and the counts of denials: longer than the stream keeps events, so that
-// one that is read again is known, and than the time in which denials may reach a threshold, which is 7 days at most.
-const takenKept = 8 * 24 * time.Hour
+// takenRetention is how long the ids of events and the counts of denials are kept: longer than the stream keeps events, so
+// that a redelivered event is recognized, and longer than the window of a threshold, which is at most 7 days.
+const takenRetention = 8 * 24 * time.Hour
 
-// alertJobs are the jobs of alerts.
+// alertJobs are the jobs that run if alerts run here.
 func (l *limiter) alertJobs() []jobs.Job {
 	s := l.alerts
 	all := []jobs.Job{
@@ -211,10 +214,11 @@ func (l *limiter) alertJobs() []jobs.Job {
 	if l.AlertDays > 0 {
 		all = append(all, pruneJob("alerts-prune", "57 * * * *", "removed", days(l.AlertDays), l.store.PruneAlerts))
 	}
-	return append(all, pruneJob("alert-events-prune", "3 * * * *", "removed", takenKept, l.store.PruneTaken))
+	return append(all, pruneJob("alert-events-prune", "3 * * * *", "removed", takenRetention, l.store.PruneTaken))
 }
 
-// eventBatch is how many events are taken together, and alerts told. With SQLite decisions wait while a batch is written.
+// eventBatch is how many events, and how many pending alerts, are handled together. It is small with SQLite, where
+// decisions wait while a batch is written.
 func (l *limiter) eventBatch() int {
 	if l.DatabaseURL == "" {
 		return 50

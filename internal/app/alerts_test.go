@@ -32,7 +32,7 @@ func TestAChannelThatCannotBeMadeFails(t *testing.T) {
 	now := rules()
 	var lines strings.Builder
 	c := &channels{rules: func() *alerts.Rules { return now }, make: maker.Make,
-		refused: func(*alerts.ChannelSpec) error { return nil }, log: slog.New(slog.NewTextHandler(&lines, nil))}
+		checkTarget: func(*alerts.ChannelSpec) error { return nil }, log: slog.New(slog.NewTextHandler(&lines, nil))}
 	for range 2 {
 		all := c.named()
 		if len(all) != 2 || all[1].Name != "ops" || all[1].Target == "" {
@@ -50,7 +50,7 @@ func TestAChannelThatCannotBeMadeFails(t *testing.T) {
 		t.Errorf("the log tells of it %d times, want once for a file", logged)
 	}
 	now = rules([]byte("0123456789abcdef01234567"))
-	if _, still := c.named()[1].Channel.(broken); still {
+	if _, still := c.named()[1].Channel.(brokenChannel); still {
 		t.Error("it still fails once the file is mended")
 	}
 }
@@ -84,10 +84,10 @@ func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
 	}}
 	var lines strings.Builder
 	c := &channels{
-		rules:   func() *alerts.Rules { return rules },
-		make:    func(*alerts.ChannelSpec) (alerts.Channel, error) { return broken{}, nil },
-		refused: func(spec *alerts.ChannelSpec) error { return channel.Refused(spec, nil) },
-		log:     slog.New(slog.NewTextHandler(&lines, nil)),
+		rules:       func() *alerts.Rules { return rules },
+		make:        func(*alerts.ChannelSpec) (alerts.Channel, error) { return brokenChannel{}, nil },
+		checkTarget: func(spec *alerts.ChannelSpec) error { return channel.CheckTarget(spec, nil) },
+		log:         slog.New(slog.NewTextHandler(&lines, nil)),
 	}
 	for range 2 {
 		c.named()

@@ -9,25 +9,25 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// AlertRules is an alerts file, for the verbs that work on one without a limiter.
+// AlertRules are the rules and channels of an alerts file, for the verbs that work on one without a limiter.
 type AlertRules = alerts.Rules
 
-// AlertNotes tells of the rules that count wrongly, and of the channels that cannot work as long as no more than these private
-// addresses are allowed.
+// AlertNotes returns warnings about rules that count wrongly, and about channels that cannot work if only the private
+// addresses in allow are allowed.
 func AlertNotes(rules *AlertRules, allow []netip.Prefix) (notes []string) {
-	for rule, why := range rules.Doubts() {
+	for rule, why := range rules.Miscounting() {
 		notes = append(notes, fmt.Sprintf("rule %q: %s", rule, why))
 	}
 	for i := range rules.Channels {
-		if err := channel.Refused(&rules.Channels[i], allow); err != nil {
+		if err := channel.CheckTarget(&rules.Channels[i], allow); err != nil {
 			notes = append(notes, fmt.Sprintf("channel %q cannot work: %v", rules.Channels[i].Name, err))
 		}
 	}
 	return notes
 }
 
-// LoadAlerts reads an alerts file, and gives the SHA-256 of one that is right. Without secrets what env:NAME and file:/path
-// hold is not looked for, so that a file can be checked where that is not.
+// LoadAlerts reads an alerts file, and returns the SHA-256 of its text. Unless secrets is set, env:NAME and file:/path are
+// not read, so that a file can be checked on a machine without them.
 func LoadAlerts(path string, secrets bool) (rules *AlertRules, hash string, err error) {
 	data, err := yamlfile.ReadFile(path)
 	if err != nil {

@@ -7,48 +7,48 @@ import (
 	"github.com/seed503877ad/limits/internal/web"
 )
 
-// muchWork is how many events, alerts and tries to deliver in one second are more than what requests leave room for on the
-// processors that they have: each takes about a third of a millisecond.
-const muchWork = 100
+// busyThreshold is how many events, alerts and delivery attempts in one second are too many for the processors that
+// requests use: each takes about a third of a millisecond.
+const busyThreshold = 100
 
-// alertWork is told what becomes of events and alerts. It measures that, and says when it is much.
+// alertWork observes events, alerts and deliveries. It updates their metrics, and calls busy when they are many.
 type alertWork struct {
 	*web.AlertMetrics
 	busy func()
 
 	mu sync.Mutex
-	// done counts since second, in Unix seconds.
+	// done counts them within second, a Unix time.
 	done   int
 	second int64
 }
 
 // EventsMatched implements [alerts.Observer].
 func (w *alertWork) EventsMatched(fresh, repeated, unmatched int) {
-	w.did(fresh + repeated)
+	w.add(fresh + repeated)
 	w.AlertMetrics.EventsMatched(fresh, repeated, unmatched)
 }
 
 // AlertChanged implements [alerts.Observer].
 func (w *alertWork) AlertChanged(what, rule string) {
-	w.did(1)
+	w.add(1)
 	w.AlertMetrics.AlertChanged(what, rule)
 }
 
 // DeliveryTried implements [deliver.Observer].
 func (w *alertWork) DeliveryTried(channel, outcome string, took time.Duration) {
-	w.did(1)
+	w.add(1)
 	w.AlertMetrics.DeliveryTried(channel, outcome, took)
 }
 
-func (w *alertWork) did(n int) {
+func (w *alertWork) add(n int) {
 	w.mu.Lock()
 	if now := time.Now().Unix(); now != w.second {
 		w.second, w.done = now, 0
 	}
 	w.done += n
-	much := w.done >= muchWork
+	busy := w.done >= busyThreshold
 	w.mu.Unlock()
-	if much && w.busy != nil {
+	if busy && w.busy != nil {
 		w.busy()
 	}
 }

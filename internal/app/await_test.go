@@ -37,7 +37,7 @@ func TestWaitingForPostgres(t *testing.T) {
 			defer cancel()
 			var lines strings.Builder
 			l, asked := &limiter{log: slog.New(slog.NewTextHandler(&lines, nil))}, 0
-			err := l.awaitPostgres(ctx, func(ctx context.Context) error {
+			err := l.waitForPostgres(ctx, func(ctx context.Context) error {
 				asked++
 				if asked <= len(c.answers) {
 					return c.answers[asked-1]

@@ -15,10 +15,10 @@ import (
 	"strings"
 )
 
-// minHashKey is the least length of a hash key in bytes: with 128 bits nobody finds it by trying.
+// minHashKey is the least length of a hash key in bytes: 128 bits cannot be guessed by trying.
 const minHashKey = 16
 
-// checkHashKey holds a key that is set to its least length.
+// checkHashKey returns an error for a key that is set and too short.
 func checkHashKey(key string) error {
 	if n := len(key); n > 0 && n < minHashKey {
 		return fmt.Errorf("%d bytes are too few; want %d or more, such as from: openssl rand -hex 32", n, minHashKey)
@@ -26,29 +26,30 @@ func checkHashKey(key string) error {
 	return nil
 }
 
-// hashKey gives the key that was set, or the one of the data folder, or none where workers must share it.
+// hashKey returns the key that is set; with SQLite and none set, the one in the data folder; otherwise none, because
+// workers on PostgreSQL must share a key.
 func (l *limiter) hashKey() ([]byte, error) {
 	if l.HashKey == "" && l.DatabaseURL == "" {
-		return keptHashKey(l.DataDir, l.log)
+		return readOrMakeHashKey(l.DataDir, l.log)
 	}
 	return []byte(l.HashKey), nil
 }
 
-// fingerprint tells hash keys apart, by no more of a hash than that takes.
+// fingerprint returns 4 bytes of a hash in hex: enough to tell hash keys apart, too little to find one by it.
 func fingerprint(key []byte) string {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte("fingerprint of the hash key"))
 	return hex.EncodeToString(h.Sum(nil)[:4])
 }
 
-// keptHashKey reads the key of the data folder, and makes one where there is none.
-func keptHashKey(dir string, log *slog.Logger) ([]byte, error) {
+// readOrMakeHashKey reads the key in the data folder, or makes one if there is none.
+func readOrMakeHashKey(dir string, log *slog.Logger) ([]byte, error) {
 	path := filepath.Join(dir, "hash.key")
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		key, err := makeHashKey(dir, path)
 		if err == nil {
-			tellMade(dir, path, log)
+			logMadeHashKey(dir, path, log)
 		}
 		return key, err
 	}
@@ -67,8 +68,8 @@ func keptHashKey(dir string, log *slog.Logger) ([]byte, error) {
 	return []byte(key), nil
 }
 
-// tellMade tells of a new key. Where the store has been used before, a key may have been lost.
-func tellMade(dir, path string, log *slog.Logger) {
+// logMadeHashKey logs that a key was made. If there is a store already, the earlier key may have been lost.
+func logMadeHashKey(dir, path string, log *slog.Logger) {
 	if _, err := os.Stat(filepath.Join(dir, "limits.db")); err != nil {
 		log.Info("hash key made; back it up", "file", path)
 		return
@@ -77,19 +78,19 @@ func tellMade(dir, path string, log *slog.Logger) {
 		"stop, and restore it", "file", path)
 }
 
-// makeHashKey writes a key whole or not at all. The folder was taken, so nobody else makes one.
+// makeHashKey makes a key and writes its file. The data folder is locked, so no other process makes one.
 func makeHashKey(dir, path string) ([]byte, error) {
 	raw := make([]byte, 32)
 	_, _ = rand.Read(raw) // never fails
 	key := hex.AppendEncode(nil, raw)
-	if err := writeWhole(dir, path, append(key, '\n')); err != nil {
+	if err := writeFileAtomic(dir, path, append(key, '\n')); err != nil {
 		return nil, fmt.Errorf("write the hash key: %w", err)
 	}
 	return key[:len(key):len(key)], nil
 }
 
-// writeWhole writes a file of the data folder whole or not at all, for nobody else to read.
-func writeWhole(dir, path string, data []byte) error {
+// writeFileAtomic writes a file in dir completely or not at all, readable by its owner only.
+func writeFileAtomic(dir, path string, data []byte) error {
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // with mode 0600
 	if err != nil {
 		return err
@@ -102,9 +103,9 @@ func writeWhole(dir, path string, data []byte) error {
 	return err
 }
 
-// holdHashKey tells the fingerprint of the key, and holds it against the one that the counters of the data folder were made with.
-// With PostgreSQL nothing of the kind is kept: there the logs of the workers are compared.
-func (l *limiter) holdHashKey(key []byte) {
+// checkFingerprint logs the fingerprint of the key. With SQLite it also compares it with that of the last start, which is
+// kept in the data folder, and logs an error if it differs. With PostgreSQL the logs of the workers are to be compared.
+func (l *limiter) checkFingerprint(key []byte) {
 	if len(key) == 0 {
 		return
 	}
@@ -125,8 +126,9 @@ func (l *limiter) holdHashKey(key []byte) {
 	case !errors.Is(err, fs.ErrNotExist):
 		l.log.Warn("read the fingerprint of the hash key: whether it is the same as before is not known", "error", err)
 	}
-	// The new one is kept: from here on it is the key that counters are made with, and going back would start them anew as well.
-	if err := writeWhole(l.DataDir, path, []byte(now+"\n")); err != nil {
+	// Keep the new fingerprint: from now on counters are made with this key, and a return to the old one would start them
+	// from zero as well.
+	if err := writeFileAtomic(l.DataDir, path, []byte(now+"\n")); err != nil {
 		l.log.Warn("write the fingerprint of the hash key: the next start does not notice another", "error", err)
 	}
 }

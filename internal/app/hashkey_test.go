@@ -43,11 +43,11 @@ func holdKey(t *testing.T, dir string) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info, err)
 	}
-	one, err := keptHashKey(dir, slog.New(slog.DiscardHandler))
+	one, err := readOrMakeHashKey(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := keptHashKey(dir, slog.New(slog.DiscardHandler))
+	two, err := readOrMakeHashKey(dir, slog.New(slog.DiscardHandler))
 	if err != nil || !bytes.Equal(one, two) || len(one) != 64 {
 		t.Errorf("%d bytes, then %d, %v", len(one), len(two), err)
 	}

@@ -14,7 +14,7 @@ import (
 // cleaner is what the jobs need of a store.
 type cleaner interface {
 	jobs.Store
-	// Expire removes up to max counters and up to max receipts that have expired, and gives how many of both.
+	// Expire removes up to max expired counters and up to max expired receipts. It returns how many of both.
 	Expire(ctx context.Context, max int) (int, error)
 	RollupUsage(ctx context.Context, before time.Time, max int) (int, error)
 	PruneUsage(ctx context.Context, before time.Time, max int) (int, error)
@@ -23,25 +23,26 @@ type cleaner interface {
 }
 
 const (
-	// batchSize rows go at a time, which keeps what decisions wait for short. Behind each batch, and behind more of them the longer
-	// there is more, comes a pause as long as that took, of batchPause at most: what a busy hour adds has to go as fast.
+	// batchSize rows are removed in one transaction, so that decisions wait for a short time only. A pause as long as the
+	// batches took, batchPause at most, follows the first batch; then twice as many batches run before each pause, up to
+	// maxBatches: rows must be removed as fast as a busy hour adds them.
 	batchSize  = 500
 	batchPause = 25 * time.Millisecond
-	// batchesMost is how many go without a pause at most; behind those that took longer than batchesTime half as many do.
-	batchesMost = 16
-	batchesTime = 400 * time.Millisecond
-	// runMost is how long a run goes on removing; what is left is the next one's.
-	runMost = 10 * time.Minute
-	// overridesKept is how long an override that has expired can still be looked at.
-	overridesKept = 30 * 24 * time.Hour
+	maxBatches = 16
+	// After batches that together took longer than slowBatches, half as many run before the next pause.
+	slowBatches = 400 * time.Millisecond
+	// maxRunTime is how long a run goes on removing; the next run removes the rest.
+	maxRunTime = 10 * time.Minute
+	// overrideRetention is how long an expired override is still shown.
+	overrideRetention = 30 * 24 * time.Hour
 )
 
-// startJobs runs what is done by the clock: where alerts are, and where a file is the store, of which no alerter beside could do it.
+// startJobs starts scheduled jobs, if alerts run here or the store is SQLite: no other process can open its file.
 func (l *limiter) startJobs(context.Context) error {
 	if !l.RunsAlerts() && l.DatabaseURL != "" {
 		return nil
 	}
-	all := slices.Concat(houseJobs(&l.Options, l.store), l.nightJobs())
+	all := slices.Concat(maintenanceJobs(&l.Options, l.store), l.nightlyJobs())
 	if l.RunsAlerts() {
 		all = append(all, l.alertJobs()...)
 	}
@@ -55,7 +56,7 @@ func (l *limiter) startJobs(context.Context) error {
 	return nil
 }
 
-// replica names this process: processes in containers all have the same number.
+// replica names this process. The random part is there because processes in containers often have the same pid.
 func replica() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -64,40 +65,42 @@ func replica() string {
 	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:4])
 }
 
-// houseJobs are the jobs of a limiter. One that is to keep everything is not there: by hand it would remove all.
-func houseJobs(o *Options, s cleaner) []jobs.Job {
+// maintenanceJobs keep the store small. A job whose retention is 0 (for ever) is left out: if it were run by hand it
+// would remove everything.
+func maintenanceJobs(o *Options, s cleaner) []jobs.Job {
 	all := []jobs.Job{expireJob(o.CleanupEvery, s)}
 	for _, j := range []struct {
 		name, schedule, did string
-		keep                time.Duration
+		retention           time.Duration
 		remove              func(ctx context.Context, before time.Time, max int) (int, error)
 	}{
 		{"usage-rollup", "7 * * * *", "rolled up", days(o.UsageMinuteDays), s.RollupUsage},
 		{"usage-prune", "17 * * * *", "removed", days(o.UsageDays), s.PruneUsage},
 		{"requests-prune", "27 * * * *", "removed", days(o.RequestDays), s.PruneRequests},
-		{"overrides-prune", "37 3 * * *", "removed", overridesKept, s.PruneOverrides},
+		{"overrides-prune", "37 3 * * *", "removed", overrideRetention, s.PruneOverrides},
 		{"history-prune", "47 3 * * *", "removed", days(o.JobDays), s.PruneRuns},
 	} {
-		if j.keep == 0 {
+		if j.retention == 0 {
 			continue
 		}
-		all = append(all, pruneJob(j.name, j.schedule, j.did, j.keep, j.remove))
+		all = append(all, pruneJob(j.name, j.schedule, j.did, j.retention, j.remove))
 	}
 	return all
 }
 
-// pruneJob removes what is older than keep.
-func pruneJob(name, schedule, did string, keep time.Duration, remove func(ctx context.Context, before time.Time, max int) (int, error)) jobs.Job {
-	return jobs.Job{Name: name, Schedule: schedule, Jitter: time.Minute, Timeout: runMost + 2*time.Minute,
+// pruneJob removes rows older than retention. did begins the note of a run, such as "removed".
+func pruneJob(name, schedule, did string, retention time.Duration,
+	remove func(ctx context.Context, before time.Time, max int) (int, error)) jobs.Job {
+	return jobs.Job{Name: name, Schedule: schedule, Jitter: time.Minute, Timeout: maxRunTime + 2*time.Minute,
 		Run: func(ctx context.Context) (string, error) {
-			before := time.Now().Add(-keep)
-			return inBatches(ctx, did, runMost, func(ctx context.Context, max int) (int, error) { return remove(ctx, before, max) })
+			before := time.Now().Add(-retention)
+			return inBatches(ctx, did, maxRunTime, func(ctx context.Context, max int) (int, error) { return remove(ctx, before, max) })
 		}}
 }
 
 func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
 
-// expireJob removes counters and receipts that have expired. Without a time it runs by hand only.
+// expireJob removes expired counters and receipts. If every is 0 it runs only on request.
 func expireJob(every time.Duration, s cleaner) jobs.Job {
 	j := jobs.Job{Name: "expire", Timeout: 3 * time.Minute, Run: func(ctx context.Context) (string, error) {
 		return inBatches(ctx, "removed", time.Minute, s.Expire)
@@ -108,12 +111,12 @@ func expireJob(every time.Duration, s cleaner) jobs.Job {
 	return j
 }
 
-// inBatches removes until a batch is less than asked for, or for as long as most.
-func inBatches(ctx context.Context, did string, most time.Duration, remove func(ctx context.Context, max int) (int, error)) (string, error) {
-	total, end := 0, time.Now().Add(most)
-	for at := 1; ; {
+// inBatches removes batches of rows until one is not full, or maxTime is over. It returns the note of the run.
+func inBatches(ctx context.Context, did string, maxTime time.Duration, remove func(ctx context.Context, max int) (int, error)) (string, error) {
+	total, end := 0, time.Now().Add(maxTime)
+	for batches := 1; ; {
 		began := time.Now()
-		for range at {
+		for range batches {
 			n, err := remove(ctx, batchSize)
 			total += n
 			note := fmt.Sprintf("%s %d", did, total)
@@ -134,10 +137,10 @@ func inBatches(ctx context.Context, did string, most time.Duration, remove func(
 			return fmt.Sprintf("%s %d", did, total), ctx.Err()
 		case <-time.After(min(took, batchPause)):
 		}
-		if took > batchesTime {
-			at = max(1, at/2)
+		if took > slowBatches {
+			batches = max(1, batches/2)
 		} else {
-			at = min(2*at, batchesMost)
+			batches = min(2*batches, maxBatches)
 		}
 	}
 }

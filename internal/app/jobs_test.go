@@ -21,7 +21,7 @@ import (
 
 // houseNames gives the names of the jobs, with the schedules.
 func houseNames(o Options, s cleaner) (all []string) {
-	for _, j := range houseJobs(&o, s) {
+	for _, j := range maintenanceJobs(&o, s) {
 		all = append(all, strings.TrimSpace(j.Name+" "+j.Schedule))
 	}
 	return all
@@ -80,7 +80,7 @@ func TestHouseJobsRemoveInBatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Options{UsageMinuteDays: 1, UsageDays: 1, RequestDays: 1, JobDays: 1}
-	for _, j := range houseJobs(&o, store) {
+	for _, j := range maintenanceJobs(&o, store) {
 		want := map[string]string{"expire": fmt.Sprint("removed ", expired), "usage-rollup": "rolled up 0"}[j.Name]
 		if want == "" {
 			want = "removed 0"
@@ -120,9 +120,9 @@ func TestWhatIsLeftIsRemovedFaster(t *testing.T) {
 		perSecond int
 		together  int // batches without a pause in between
 	}{
-		0:                      {1_000_000, batchesMost},
-		time.Millisecond:       {250_000, batchesMost},
-		18 * time.Millisecond:  {24_000, batchesMost},
+		0:                      {1_000_000, maxBatches},
+		time.Millisecond:       {250_000, maxBatches},
+		18 * time.Millisecond:  {24_000, maxBatches},
 		200 * time.Millisecond: {2_300, 4},
 		time.Second:            {480, 2},
 	} {

@@ -11,10 +11,11 @@ import (
 	"syscall"
 )
 
-// lockFile locks a file until it is closed or the process ends, however it ends, and a hidden one beside it: a file that somebody takes for
-// a leftover, and removes, would be another one to the next.
+// lockFile locks a file, and a hidden one beside it, until they are closed or the process ends, however it ends. If
+// somebody removes the first as a leftover, the next process would create and lock a new one; the hidden one still
+// stops it.
 func lockFile(path string) (io.Closer, error) {
-	var l locked
+	var l lockedFiles
 	for _, name := range []string{path, filepath.Join(filepath.Dir(path), "."+filepath.Base(path))} {
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 		if err == nil {
@@ -29,22 +30,21 @@ func lockFile(path string) (io.Closer, error) {
 			return nil, &os.PathError{Op: "lock", Path: name, Err: err}
 		}
 	}
-	// For the message to the next one; the lock does not depend on it.
+	// The pid is for the error of the next process; the lock does not depend on it.
 	if err := l[0].Truncate(0); err == nil {
 		_, _ = l[0].WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
 	return l, nil
 }
 
-// locked are files.
-type locked []*os.File
+type lockedFiles []*os.File
 
-// Close unlocks first: a process that is just being started may hold the files until it runs its own program, and the
-// locks would live as long.
-func (l locked) Close() error {
+// Close unlocks before it closes: a child process between fork and exec still holds the files, and the locks would
+// last until its exec.
+func (l lockedFiles) Close() error {
 	var all []error
 	for _, f := range l {
-		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // which may be of one that somebody else has
+		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // harmless for a file that another process has locked
 		all = append(all, f.Close())
 	}
 	return errors.Join(all...)

@@ -18,7 +18,7 @@ func TestALockIsFreeOnceItIsClosedThoughAChildHasItOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range lock.(locked) {
+	for _, f := range lock.(lockedFiles) {
 		child, err := syscall.Dup(int(f.Fd()))
 		if err != nil {
 			t.Fatal(err)

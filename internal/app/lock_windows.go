@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// lockFile locks a file until it is closed or the process ends: it is opened without sharing.
+// lockFile opens a file without sharing, which locks it until it is closed or the process ends.
 func lockFile(path string) (io.Closer, error) {
 	name, err := syscall.UTF16PtrFromString(path)
 	if err != nil {

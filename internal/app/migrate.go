@@ -7,11 +7,11 @@ import (
 	"github.com/seed503877ad/limits/internal/postgres"
 )
 
-// Migration is one step of the PostgreSQL schema; its AppliedAt is zero while it is pending, and its Name empty where only a
+// Migration is one step of the PostgreSQL schema. Its AppliedAt is zero while it is pending; its Name is empty if only a
 // newer program has it.
 type Migration = postgres.Migration
 
-// Migrated is what was done to the PostgreSQL schema.
+// Migrated says which steps of the PostgreSQL schema were applied or taken back.
 type Migrated = postgres.Migrated
 
 func checkURL(databaseURL string) error {
@@ -29,7 +29,7 @@ func MigrateUp(ctx context.Context, databaseURL string) (Migrated, error) {
 	return postgres.MigrateUp(ctx, databaseURL)
 }
 
-// MigrateDown takes the last step of a PostgreSQL schema back, with the data in it. Without one it fails.
+// MigrateDown takes back the last step of a PostgreSQL schema, with the data in it. It fails if there is no step.
 func MigrateDown(ctx context.Context, databaseURL string) (Migrated, error) {
 	if err := checkURL(databaseURL); err != nil {
 		return Migrated{}, err
@@ -37,7 +37,8 @@ func MigrateDown(ctx context.Context, databaseURL string) (Migrated, error) {
 	return postgres.MigrateDown(ctx, databaseURL)
 }
 
-// MigrationStatus lists the steps of a PostgreSQL schema, in order; beside those of a newer program there is an error.
+// MigrationStatus lists the steps of a PostgreSQL schema, in order. If some are of a newer program, it returns an error
+// as well as the list.
 func MigrationStatus(ctx context.Context, databaseURL string) ([]Migration, error) {
 	if err := checkURL(databaseURL); err != nil {
 		return nil, err

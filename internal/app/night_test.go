@@ -75,8 +75,8 @@ func TestAReportRightBehindMidnight(t *testing.T) {
 	eachstore.Run(t, func(t *testing.T, s store) {
 		midnight := time.Date(2026, 3, 30, 0, 0, 0, 0, time.UTC)
 		for after, want := range map[time.Duration]string{
-			0: "2026-03-28", settled - time.Millisecond: "2026-03-28",
-			settled: "2026-03-29", 24 * time.Hour: "2026-03-29",
+			0: "2026-03-28", countsDelay - time.Millisecond: "2026-03-28",
+			countsDelay: "2026-03-29", 24 * time.Hour: "2026-03-29",
 		} {
 			r, err := report(t.Context(), s, midnight.Add(after))
 			if err != nil || r.Date != want || r.Until-r.Since != (24*time.Hour).Milliseconds() {

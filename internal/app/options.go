@@ -1,5 +1,9 @@
-// Package app puts the parts together: it reads no flags, but takes Options, starts every part in order, and stops them in
-// reverse. The data folder has two files of its own: limits.lock, and the hash.key that it makes where none is set.
+// Package app wires the parts of a limiter or an alerter together. It takes Options (the commands read the
+// flags), starts the parts in order and stops them in reverse order.
+//
+// Besides the files of the SQLite store and of the embedded NATS server, the data folder holds three files of
+// this package: limits.lock, and with hashed keys and SQLite hash.key (generated if none is set) and
+// hash.fingerprint.
 package app
 
 import (
@@ -16,7 +20,7 @@ import (
 	"github.com/seed503877ad/limits/internal/postgres"
 )
 
-// Options is everything that can be set from outside, with the names of the settings that set it.
+// Options are the settings of a limiter or an alerter. Each field names its environment variable.
 type Options struct {
 	// NATSURL (NATS_URL) is the NATS cluster; empty embeds a server.
 	NATSURL string
@@ -26,7 +30,7 @@ type Options struct {
 	NATSCreds string
 	// NATSTLSCA, NATSTLSCert, NATSTLSKey (NATS_TLS_CA, …) are PEM files for NATSURL.
 	NATSTLSCA, NATSTLSCert, NATSTLSKey string
-	// NATSInboxPrefix (NATS_INBOX_PREFIX) is what the subjects of answers begin with; empty is "_INBOX".
+	// NATSInboxPrefix (NATS_INBOX_PREFIX) begins the reply subjects of requests; empty is "_INBOX".
 	NATSInboxPrefix string
 	// DatabaseURL (DATABASE_URL) is a PostgreSQL server; empty keeps a SQLite file in DataDir.
 	DatabaseURL string
@@ -36,45 +40,48 @@ type Options struct {
 	HTTPAddr string
 	// Source (SOURCE) is the CloudEvents source: a URI that names this service.
 	Source string
-	// WarningThreshold (WARNING_THRESHOLD) is the part of a limit at or below which a warning is raised, 0 to 1.
+	// WarningThreshold (WARNING_THRESHOLD) is the fraction of a limit, 0 to 1. A warning is raised when no
+	// more than it remains.
 	WarningThreshold float64
-	// OnError (ON_ERROR) is what to answer when the store fails: allow, which is so unless set, deny, local.
+	// OnError (ON_ERROR) is how requests are answered while the store fails: allow (the default), deny or local.
 	OnError string
-	// KeyPrefix (KEY_PREFIX) begins the API keys that are made; "lim" unless set.
+	// KeyPrefix (KEY_PREFIX) begins new API keys; default "lim".
 	KeyPrefix string
 	// Policies (POLICIES) is the policy file; empty for none.
 	Policies string
-	// HashKey (HASH_KEY) is the key of the filter hash in policies, 16 bytes or more. Empty with SQLite: one is made
-	// and kept in DataDir. Empty with PostgreSQL: policies that hash are refused, because workers must share it.
+	// HashKey (HASH_KEY) is the key of the filter hash in policies, 16 bytes or more. If it is empty, SQLite
+	// generates one and keeps it in DataDir; with PostgreSQL policies that hash are refused, because all
+	// workers must share the key.
 	HashKey string
-	// CleanupEvery (CLEANUP_EVERY) is how often expired counters and receipts are removed; 0 for only when asked.
+	// CleanupEvery (CLEANUP_EVERY) is how often expired counters and receipts are removed; 0 for only on request.
 	CleanupEvery time.Duration
-	// UsageMinuteDays (USAGE_MINUTE_DAYS) is after how many days usage is kept by the hour instead of the minute, UsageDays
-	// (USAGE_DAYS), RequestDays (REQUEST_DAYS) and JobDays (JOB_DAYS) after how many usage, the request log and the runs
-	// of jobs are removed; 0 for never.
+	// UsageMinuteDays (USAGE_MINUTE_DAYS) is the age in days at which usage per minute is rolled up to hours.
+	// UsageDays (USAGE_DAYS), RequestDays (REQUEST_DAYS) and JobDays (JOB_DAYS) are the ages at which usage,
+	// the request log and the history of jobs are removed. 0 is never.
 	UsageMinuteDays, UsageDays, RequestDays, JobDays int
-	// Alerter (ALERTER) says whether alerts and jobs run in a limiter: "on", "off", or "auto", which is unless NATSURL and
-	// DatabaseURL are both set. Without DatabaseURL jobs run in any case.
+	// Alerter (ALERTER) says whether alerts and jobs run in a limiter: "on", "off", or "auto": on unless
+	// NATSURL and DatabaseURL are both set. Without DatabaseURL jobs run in any case.
 	Alerter string
 	// Alerts (ALERTS) is the alerts file; empty for the built-in rule.
 	Alerts string
-	// AlertsAllow (ALERTS_ALLOW) are the private addresses that webhooks may lead to.
+	// AlertsAllow (ALERTS_ALLOW) are the private addresses to which alerts may be sent.
 	AlertsAllow []netip.Prefix
-	// AlertDays (ALERT_DAYS) is after how many days what alerts leave is removed; 0 for never.
+	// AlertDays (ALERT_DAYS) is the age in days at which alerts and their deliveries are removed; 0 for never.
 	AlertDays int
-	// Busy is called while alerts make more work beside requests than usual. It does not block. Nothing is called unless set.
+	// Busy, if set, is called while alerts cause unusually much work besides requests. It must not block.
 	Busy func()
 	// Version is the program's version.
 	Version string
 
-	// onError is OnError, as check has read it.
+	// onError is OnError as parsed by check.
 	onError engine.OnError
 }
 
-// ErrOptions says that nothing was started, because of options that cannot be worked with.
+// ErrOptions is the error for invalid options. Nothing was started.
 var ErrOptions = errors.New("wrong settings")
 
-// check reads what is text, and tells of all that can be seen without connecting to anything and without reading a file.
+// check parses OnError and reports every mistake that can be found without connecting to a server and without
+// reading a file.
 func (o *Options) check() error {
 	var all []error
 	wrong := func(flag string, err error) {
@@ -104,21 +111,22 @@ func (o *Options) check() error {
 	return fmt.Errorf("%w: %w", ErrOptions, errors.Join(all...))
 }
 
-// wrongPath names the flag of a path that the system refused. What the path can be blamed for is a wrong setting; a full disk is not.
-func wrongPath(flag string, err error) error {
+// pathError adds the flag to an error about a path that the flag set. It is ErrOptions if another path would
+// help; a full disk, for example, is not.
+func pathError(flag string, err error) error {
 	if _, ok := errors.AsType[*fs.PathError](err); !ok {
 		return err
 	}
-	for _, blame := range []error{fs.ErrNotExist, fs.ErrPermission, syscall.ENOTDIR, syscall.EISDIR} {
-		if errors.Is(err, blame) {
+	for _, wrongPath := range []error{fs.ErrNotExist, fs.ErrPermission, syscall.ENOTDIR, syscall.EISDIR} {
+		if errors.Is(err, wrongPath) {
 			return fmt.Errorf("%w: %s: %w", ErrOptions, flag, err)
 		}
 	}
 	return fmt.Errorf("%s: %w", flag, err)
 }
 
-// RunsAlerts tells whether alerts, and jobs with them, run in this limiter, which else answers requests and no more, but for the jobs
-// of its file where it has no database.
+// RunsAlerts reports whether this limiter runs alerts, and jobs with them. Otherwise it only answers requests;
+// with SQLite it still runs the jobs of its file.
 func (o *Options) RunsAlerts() bool {
 	return o.Alerter == "on" || o.Alerter != "off" && (o.NATSURL == "" || o.DatabaseURL == "")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// loadPolicies reads the policy file, before anything else starts: a wrong one ends the start at once. The data folder was taken
-// already, because the key of hashed keys is in it.
+// loadPolicies reads the policy file before anything is started, so that a wrong file ends the start at once. The data
+// folder is locked already, because the hash key is in it.
 func (l *limiter) loadPolicies(ctx context.Context) error {
 	if l.Policies == "" {
 		return nil
@@ -22,9 +22,9 @@ func (l *limiter) loadPolicies(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.holdHashKey(key)
+	l.checkFingerprint(key)
 	l.policies, err = policy.NewKeeper(ctx, l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: l.onError}, l.log)
-	return wrongPath("--policies", err)
+	return pathError("--policies", err)
 }
 
 // watchPolicies reloads the file when it changes and on SIGHUP.
@@ -35,10 +35,11 @@ func (l *limiter) watchPolicies(context.Context) error {
 	return watchFile(l, "policies", l.Policies, l.policies.Keeper, l.metrics.WatchPolicies, l.policies.ReloadOnDemand)
 }
 
-// watchFile shows the state of a file, and reads it again when it changes, and on SIGHUP with again.
+// watchFile reloads a file when it changes, and on SIGHUP with reload. export registers the metrics of the file; loaded
+// is in Unix seconds.
 func watchFile[T any](l *limiter, what, path string, k *yamlfile.Keeper[T],
-	show func(report func() (hash string, loaded float64, failures int64)), again func() error) error {
-	show(func() (hash string, loaded float64, failures int64) {
+	export func(report func() (hash string, loaded float64, failures int64)), reload func() error) error {
+	export(func() (hash string, loaded float64, failures int64) {
 		r := k.Report()
 		return r.Hash, float64(r.LoadedAt.UnixMilli()) / 1000, r.Failures
 	})
@@ -58,7 +59,7 @@ func watchFile[T any](l *limiter, what, path string, k *yamlfile.Keeper[T],
 				return
 			case <-hup:
 				l.log.Info("SIGHUP: reading the "+what, "file", path)
-				_ = again() // logged
+				_ = reload() // it logs its error
 			}
 		}
 	}()
@@ -68,7 +69,7 @@ func watchFile[T any](l *limiter, what, path string, k *yamlfile.Keeper[T],
 		for _, end := range []<-chan struct{}{ended, done} {
 			select {
 			case <-end:
-			case <-stopping.Done(): // a read may hang for ever, as on a network mount
+			case <-stopping.Done(): // a read may hang for ever, for example on a network mount
 				return fmt.Errorf("%s is still being read: %w", path, stopping.Err())
 			}
 		}
@@ -77,9 +78,9 @@ func watchFile[T any](l *limiter, what, path string, k *yamlfile.Keeper[T],
 	return nil
 }
 
-// surviveHangUps keeps a SIGHUP from ending the process at once, without a drain: while it starts or stops, and where there
-// is no file to read again.
-func (l *limiter) surviveHangUps() (stop func()) {
+// handleHangUps keeps a SIGHUP from ending the process without a drain while it starts or stops, or if there is no
+// file to reload.
+func (l *limiter) handleHangUps() (stop func()) {
 	hup, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(hup, syscall.SIGHUP)
 	go func() {
@@ -97,7 +98,7 @@ func (l *limiter) surviveHangUps() (stop func()) {
 	}
 }
 
-// policySource is nil without policies, which a nil keeper in an interface is not.
+// policySource returns a nil interface without policies; an interface that holds a nil keeper would not be nil.
 func (l *limiter) policySource() bus.Policies {
 	if l.policies == nil {
 		return nil

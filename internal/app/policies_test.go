@@ -158,7 +158,7 @@ func TestAFileThatIsReadForEverDoesNotKeepTheStop(t *testing.T) {
 	stopping, cancel := context.WithCancel(t.Context())
 	cancel()
 	stopped := make(chan error, 1)
-	go func() { stopped <- l.stops[0].f(stopping) }()
+	go func() { stopped <- l.stops[0].run(stopping) }()
 	select {
 	case err := <-stopped:
 		if err == nil || !strings.Contains(err.Error(), "still being read") {

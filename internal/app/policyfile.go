@@ -8,7 +8,7 @@ import (
 	"github.com/seed503877ad/limits/internal/policy"
 )
 
-// The policy file, for the verbs that work on one without a limiter.
+// The types of the policy file, for the verbs that work on one without a limiter.
 type (
 	PolicySet         = policy.Set
 	Policy            = policy.Policy
@@ -22,11 +22,11 @@ type (
 	PolicyOverrides   = policy.Finder
 )
 
-// placeholderKey stands in for the hash key where none is at hand: the file can be checked without it.
+// placeholderKey is used if no hash key is given: a file can be checked without the right one.
 const placeholderKey = "no hash key given"
 
-// LoadPolicies reads a policy file. Without a hash key its hashes are not those of a service; with one that no service takes it
-// fails with [ErrOptions].
+// LoadPolicies reads a policy file. Without a hash key its hashes differ from those of a service. If the key is too
+// short it fails with [ErrOptions].
 func LoadPolicies(path, hashKey string) (*PolicySet, error) {
 	if err := checkHashKey(hashKey); err != nil {
 		return nil, fmt.Errorf("%w: --hash-key: %w", ErrOptions, err)
@@ -37,7 +37,7 @@ func LoadPolicies(path, hashKey string) (*PolicySet, error) {
 	return policy.Load(path, policy.Options{HashKey: []byte(hashKey)})
 }
 
-// OverridesOf finds among overrides, as a service lists them, what its workers would.
+// OverridesOf returns a finder over a list of overrides from a service, which finds what the service's workers would.
 func OverridesOf(list []limits.Override) PolicyOverrides {
 	all := make([]overrides.Override, len(list))
 	for i := range list {

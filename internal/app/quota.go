@@ -11,31 +11,32 @@ import (
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
-// toldStale is how many stale counters of a run are logged one by one.
-const toldStale = 20
+// maxStaleLogged is how many stale counters of a run are logged one by one.
+const maxStaleLogged = 20
 
-// quotaCheck goes through the counters, some million a run; the next run goes on where the last one on this worker ended.
+// quotaCheck reads all counters, some millions in a run. The next run continues after the last counter that this worker
+// read.
 type quotaCheck struct {
 	store engine.Store
 	log   *slog.Logger
-	// most is how long a run goes on.
-	most time.Duration
+	// maxTime is how long a run goes on.
+	maxTime time.Duration
 
 	mu    sync.Mutex
 	after engine.CounterID
 }
 
-// quotaCheckJob holds that quotas whose window is over read as zero, though their rows are still there.
+// quotaCheckJob checks that quotas whose window is over read as zero even if their rows are still there.
 func quotaCheckJob(s engine.Store, log *slog.Logger) jobs.Job {
-	q := &quotaCheck{store: s, log: log, most: runMost}
-	return jobs.Job{Name: "quota-check", Schedule: "7 4 * * *", Jitter: time.Minute, Timeout: runMost + 2*time.Minute, Run: q.run}
+	q := &quotaCheck{store: s, log: log, maxTime: maxRunTime}
+	return jobs.Job{Name: "quota-check", Schedule: "7 4 * * *", Jitter: time.Minute, Timeout: maxRunTime + 2*time.Minute, Run: q.run}
 }
 
 func (q *quotaCheck) run(ctx context.Context) (string, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var f findings
-	for end := time.Now().Add(q.most); ; {
+	for end := time.Now().Add(q.maxTime); ; {
 		page, err := engine.CheckQuotas(ctx, q.store, q.after, batchSize)
 		if err != nil {
 			return f.note(), err
@@ -57,20 +58,20 @@ func (q *quotaCheck) run(ctx context.Context) (string, error) {
 	}
 }
 
-// findings are those of one run.
+// findings counts what one run has found.
 type findings struct {
 	read, over, stale int
 	first             engine.Stale
 }
 
-// add counts a page, and logs the first of the counters that are wrong.
+// add counts a page, and logs the first stale counters of the run.
 func (f *findings) add(page *engine.QuotaPage, log *slog.Logger) {
 	f.read, f.over = f.read+page.Read, f.over+page.Over
 	for _, s := range page.Stale {
 		if f.stale == 0 {
 			f.first = s
 		}
-		if f.stale++; f.stale <= toldStale {
+		if f.stale++; f.stale <= maxStaleLogged {
 			log.Error("a quota past its reset does not read as zero; limiter reset KEY removes it",
 				"key", s.Key, "name", s.Label(), "policy", s.PolicyPart(), "error", s.Err)
 		}

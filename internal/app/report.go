@@ -11,15 +11,16 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// reporter is what the report needs of a store.
-type reporter interface {
+// reportStore is what the report needs of a store.
+type reportStore interface {
 	TopUsage(ctx context.Context, q usage.TopQuery) ([]usage.Top, error)
 }
 
-// reportJob tells who used, and who was denied, most on the day before. At 00:03 every worker has written what it counted
-// of that day, and with --usage-days 1 the job usage-prune has removed nothing of it. The next night's is about another day, so
-// one that is not done is made again that day; the id of its event is the same.
-func reportJob(s reporter, now func() time.Time, publish func(context.Context, *limits.Report) error) jobs.Job {
+// reportJob publishes which users used most, and which were denied most, on the day before. It runs at 00:03: by then
+// every worker has written its counts of that day, and with --usage-days 1 the job usage-prune has removed nothing of
+// it. The next night's report is about another day, so a failed run is repeated hourly on the same day; its event has
+// the same id.
+func reportJob(s reportStore, now func() time.Time, publish func(context.Context, *limits.Report) error) jobs.Job {
 	return jobs.Job{Name: "report", Schedule: "3 0 * * *", Repeat: "13 * * * *", Jitter: time.Minute, Timeout: 5 * time.Minute,
 		Run: func(ctx context.Context) (string, error) {
 			r, err := report(ctx, s, now())
@@ -33,14 +34,15 @@ func reportJob(s reporter, now func() time.Time, publish func(context.Context, *
 		}}
 }
 
-// settled is how long a day has been over when every worker has written what it counted of it; a minute less than the job
-// waits, so that a clock that is set back a little in between does not make it another day.
-const settled = 2 * time.Minute
+// countsDelay is how long after the end of a day every worker has written its counts of it. It is a minute less than
+// the job waits, so that a clock that is set back a little meanwhile does not make the report one about another day.
+const countsDelay = 2 * time.Minute
 
-// report is that of the last day in UTC that is over and settled: the stream keeps the first report of a day, so one that is
-// made up for, or run by hand, right behind midnight must not be about a day of which counts are still to come.
-func report(ctx context.Context, s reporter, now time.Time) (*limits.Report, error) {
-	until := now.UTC().Add(-settled).Truncate(24 * time.Hour)
+// report makes the report of the last day in UTC that ended at least countsDelay ago. The stream keeps the first report
+// of a day, so a run that catches up, or one by hand, just after midnight must not report a day whose counts are
+// incomplete.
+func report(ctx context.Context, s reportStore, now time.Time) (*limits.Report, error) {
+	until := now.UTC().Add(-countsDelay).Truncate(24 * time.Hour)
 	since := until.AddDate(0, 0, -1)
 	r := &limits.Report{Date: since.Format(time.DateOnly), Since: since.UnixMilli(), Until: until.UnixMilli()}
 	q := usage.TopQuery{Since: r.Since, Until: r.Until, Max: limits.MaxReportRows}
@@ -58,8 +60,8 @@ func report(ctx context.Context, s reporter, now time.Time) (*limits.Report, err
 	return r, nil
 }
 
-// nightJobs look at the service once a night.
-func (l *limiter) nightJobs() []jobs.Job {
+// nightlyJobs report and check the state of the service once a night.
+func (l *limiter) nightlyJobs() []jobs.Job {
 	return []jobs.Job{
 		reportJob(l.store, time.Now, func(ctx context.Context, r *limits.Report) error {
 			return bus.PublishReport(ctx, l.events, l.origin(), r, time.Now())

@@ -38,91 +38,97 @@ import (
 const (
 	// startTimeout bounds how long a start waits for PostgreSQL and NATS to come up.
 	startTimeout = 30 * time.Second
-	// drainTimeout bounds each step of the stop, and stopTimeout all of them together: who stops a service mostly kills it
-	// after 30 s, and what it lost must be said by then. Whatever hung before it, each step has lastPatience.
-	drainTimeout = 10 * time.Second
-	stopTimeout  = 20 * time.Second
-	lastPatience = time.Second
+	// drainTimeout bounds the stop of each part, and stopTimeout that of all parts together: a supervisor usually
+	// kills a service after 30 s, and the log must say by then what was lost. Each part gets minStopTimeout
+	// even if the parts before it used up the time.
+	drainTimeout   = 10 * time.Second
+	stopTimeout    = 20 * time.Second
+	minStopTimeout = time.Second
 )
 
-// limiter is a running limiter: its parts, and how to stop them in reverse.
+// limiter is a running limiter or alerter: its parts, and how to stop them.
 type limiter struct {
 	Options
-	// name is the program's, for who looks at the connections of NATS and PostgreSQL.
+	// name is the program's name. NATS and PostgreSQL show it with its connections.
 	name string
-	// needs are the rights that it needs in PostgreSQL.
-	needs []postgres.Rights
-	log   *slog.Logger
+	// rights are those that it needs in PostgreSQL.
+	rights []postgres.Rights
+	log    *slog.Logger
 
 	store   store
-	storeID string // tells it from all others
-	// elsewhere is when a limiter was heard of last that counts in another store, in Unix nanoseconds; 0 for never.
-	elsewhere atomic.Int64
-	embedded  *bus.Embedded
-	requests  *nats.Conn
-	events    *nats.Conn
-	metrics   *web.Metrics
-	usage     *usage.Recorder
-	engine    *engine.Engine
-	relay     *bus.Relay
+	storeID string // unique among all stores
+	// otherStoreSeen is when a limiter that uses another store was last heard of, in Unix nanoseconds; 0 for never.
+	otherStoreSeen atomic.Int64
+	// embedded is nil with NATSURL.
+	embedded *bus.Embedded
+	// requests and events are two connections, so that draining the service does not close the other parts' one.
+	requests *nats.Conn
+	events   *nats.Conn
+	metrics  *web.Metrics
+	usage    *usage.Recorder
+	engine   *engine.Engine
+	relay    *bus.Relay
 	// policies is nil without a policy file.
 	policies *policy.Keeper
 	// web is nil with --http off.
 	web       *web.Server
 	keys      *keys.Registry
 	overrides *overrides.Table
-	// listening ends what listens to other workers.
-	listening []func()
-	// jobs, alerts, sender, desk and consumer are nil where that work is not done; alertsFile is nil without one.
+	// unsubscribes end the subscriptions to messages of other workers.
+	unsubscribes []func()
+	// jobs is nil if no jobs run here. alerts, sender, alertAdmin and consumer are nil if no alerts run here.
 	jobs       bus.Jobs
 	alerts     *alerts.Service
 	sender     *deliver.Sender
-	desk       bus.Alerts
+	alertAdmin bus.Alerts
 	consumer   *bus.Consumer
+	// alertsFile is nil without an alerts file.
 	alertsFile *alerts.RulesKeeper
 	alertRules func() *alerts.Rules
-	// awaits names the part that a start has not reached yet, "store" or "nats", for checks that come meanwhile; empty after that.
-	awaits atomic.Value
-	// serving says that requests are answered.
+	// startingPart is the part that the start waits for, "store" or "nats"; empty when both are there.
+	startingPart atomic.Value
+	// serving is set once requests are answered.
 	serving atomic.Bool
-	// lost tells of a connection that does not come back.
-	lost chan error
+	// connLost receives the error of a NATS connection that was closed for good.
+	connLost chan error
 
 	stops []stop
 }
 
+// stop stops one part.
 type stop struct {
 	part string
-	f    func(ctx context.Context) error
+	run  func(ctx context.Context) error
 }
 
-// Run runs a limiter until ctx is done, then drains it: readiness turns false, no further request is taken, every
-// one that was taken is answered. It logs "ready nats=… http=…" once requests are answered. It fails with [ErrOptions]
-// before anything is started, where options are wrong.
+// Run runs a limiter until ctx is done, then drains it: readiness turns false, no further request is accepted,
+// and every accepted one is answered. It logs "ready nats=… http=…" once requests are answered. If options are
+// invalid it fails with [ErrOptions] before it starts anything.
 func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	l := &limiter{Options: o, name: "limiter", needs: []postgres.Rights{postgres.RightsToDecide()}, log: log}
+	l := &limiter{Options: o, name: "limiter", rights: []postgres.Rights{postgres.RightsToDecide()}, log: log}
 	if o.RunsAlerts() {
-		l.needs = append(l.needs, postgres.RightsToAlert())
+		l.rights = append(l.rights, postgres.RightsToAlert())
 	}
-	return l.run(ctx, l.lockData, l.loadPolicies, l.loadAlerts, l.startWeb, l.startStore, l.startNATS, l.startEvents,
+	return l.run(ctx, l.lockDataDir, l.loadPolicies, l.loadAlerts, l.startWeb, l.startStore, l.startNATS, l.startEvents,
 		l.startUsage, l.startEngine, l.startAdmin, l.watchPolicies, l.startAlerts, l.watchAlerts, l.startJobs, l.watchStores, l.startService)
 }
 
-// run starts parts in order, waits until ctx is done, and stops them.
+// run starts parts in order, waits until ctx is done or a NATS connection is lost for good, and stops them.
 func (l *limiter) run(ctx context.Context, parts ...func(context.Context) error) error {
-	defer l.surviveHangUps()()
-	// Who reads the log may end, as a logger does that starts anew. That loses lines, and is no reason to end without a drain.
+	defer l.handleHangUps()()
+	// The process that reads the log from a pipe may end, for example to restart. That loses lines of the log, but must
+	// not end this process without a drain.
 	signal.Ignore(syscall.SIGPIPE)
-	l.lost = make(chan error, 1)
+	l.connLost = make(chan error, 1)
 	err := l.start(ctx, parts)
 	if err == nil {
 		l.log.Info("ready", "nats", redact.URLs(l.requests.ConnectedUrl()), "http", l.httpAddr(), "store", l.storeName())
 		select {
 		case <-ctx.Done():
-		case err = <-l.lost:
+		case err = <-l.connLost:
 		}
 		l.log.Info("draining")
 		l.drain()
@@ -133,13 +139,13 @@ func (l *limiter) run(ctx context.Context, parts ...func(context.Context) error)
 	return err
 }
 
-// start starts the parts in order. The ones that were started are stopped by stop, also after an error.
+// start starts the parts in order. After an error too, the caller calls stop, for the parts that were started.
 func (l *limiter) start(ctx context.Context, parts []func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for _, part := range parts {
 		if err := part(ctx); err != nil {
-			if errors.Is(ctx.Err(), context.Canceled) { // by a signal; the start's own end is a deadline
+			if errors.Is(ctx.Err(), context.Canceled) { // by a signal; startTimeout would be DeadlineExceeded
 				return fmt.Errorf("interrupted: %w", err)
 			}
 			return err
@@ -148,32 +154,33 @@ func (l *limiter) start(ctx context.Context, parts []func(context.Context) error
 	return nil
 }
 
-func (l *limiter) onStop(part string, f func(ctx context.Context) error) {
-	l.stops = append(l.stops, stop{part, f})
+// onStop registers how a part is stopped. Parts are stopped in reverse order.
+func (l *limiter) onStop(part string, run func(ctx context.Context) error) {
+	l.stops = append(l.stops, stop{part, run})
 }
 
-// stop stops the parts in reverse; every part has its time, and one that fails does not keep the others. One that must be waited
-// for longer is named meanwhile.
+// stop stops the parts in reverse order. Each part has a timeout of its own, and the others are stopped even if
+// one fails. A part that ignores its timeout is named in the log.
 func (l *limiter) stop() error {
 	end := time.Now().Add(stopTimeout)
 	var errs []error
 	for _, s := range slices.Backward(l.stops) {
-		patience := max(lastPatience, min(drainTimeout, time.Until(end)))
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		late := time.AfterFunc(patience+lastPatience, func() {
+		timeout := max(minStopTimeout, min(drainTimeout, time.Until(end)))
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		overdue := time.AfterFunc(timeout+minStopTimeout, func() {
 			l.log.Warn("still stopping; a second signal ends the process at once", "part", s.part)
 		})
-		if err := s.f(ctx); err != nil {
+		if err := s.run(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("stop %s: %w", s.part, err))
 		}
-		late.Stop()
+		overdue.Stop()
 		cancel()
 	}
 	return errors.Join(errs...)
 }
 
 func (l *limiter) startNATS(ctx context.Context) (err error) {
-	l.tellUnused()
+	l.warnUnusedSettings()
 	if l.NATSURL == "" {
 		l.embedded, err = bus.Embed(bus.EmbedConfig{Listen: l.NATSListen, StoreDir: filepath.Join(l.DataDir, "nats"), Logger: l.log})
 		if err != nil {
@@ -181,20 +188,20 @@ func (l *limiter) startNATS(ctx context.Context) (err error) {
 		}
 		l.onStop("embedded NATS server", func(context.Context) error { l.embedded.Shutdown(); return nil })
 	}
-	// Requests have a connection of their own: a service that drains knows by it when the last request was taken.
+	// Requests have a connection of their own: the service waits on it until no subscription is left when it drains.
 	if l.requests, err = l.connect(ctx, "requests"); err != nil {
 		return err
 	}
 	if l.events, err = l.connect(ctx, "events"); err != nil {
 		return err
 	}
-	l.awaits.Store("")
+	l.startingPart.Store("")
 	return nil
 }
 
-// tellUnused names the settings that an embedded server has no use for, or that only one has. They end no start: the environment
-// may have them for other programs.
-func (l *limiter) tellUnused() {
+// warnUnusedSettings logs the NATS settings that have no effect with an embedded server, or only with one. They are
+// no error, because the environment may have them for other programs.
+func (l *limiter) warnUnusedSettings() {
 	if l.NATSURL != "" {
 		if l.NATSListen != "" && l.NATSListen != bus.DefaultListen {
 			l.log.Warn("--nats-listen (NATS_LISTEN) is not used: with --nats-url (NATS_URL) no NATS server is embedded", "nats-listen", l.NATSListen)
@@ -215,23 +222,24 @@ func (l *limiter) tellUnused() {
 	}
 }
 
+// connect opens one of the two NATS connections; use says what for.
 func (l *limiter) connect(ctx context.Context, use string) (*nats.Conn, error) {
 	cfg := bus.ConnectConfig{
 		URL: l.NATSURL, Creds: l.NATSCreds, TLSCA: l.NATSTLSCA, TLSCert: l.NATSTLSCert, TLSKey: l.NATSTLSKey,
 		InboxPrefix: l.NATSInboxPrefix, Name: l.name + " " + use, Logger: l.log,
 	}
-	if l.embedded != nil { // it has neither accounts nor TLS
+	if l.embedded != nil { // which has neither accounts nor TLS
 		cfg.URL, cfg.Creds, cfg.TLSCA, cfg.TLSCert, cfg.TLSKey = l.embedded.URL(), "", "", "", ""
 	}
 	nc, err := bus.Connect(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	// nats.go gives up at some errors of a server, such as over websockets, where they cannot be kept from it. A process that starts anew is
-	// better than one that nobody can ask.
+	// nats.go gives up for good after some errors of a server. Over plain connections they are kept from it, but over
+	// websockets they cannot be. This process then ends, to be restarted: nobody can reach it any more.
 	nc.SetClosedHandler(func(nc *nats.Conn) {
 		select {
-		case l.lost <- fmt.Errorf("the NATS connection for %s was closed for good: %w", use, nc.LastError()):
+		case l.connLost <- fmt.Errorf("the NATS connection for %s was closed for good: %w", use, nc.LastError()):
 		default:
 		}
 	})
@@ -243,9 +251,9 @@ func (l *limiter) connect(ctx context.Context, use string) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// startWeb answers health checks before anything is waited for, so that a start that waits can be seen.
+// startWeb starts before the parts that wait for a server, so that health checks show what a start waits for.
 func (l *limiter) startWeb(context.Context) (err error) {
-	l.awaits.Store("store")
+	l.startingPart.Store("store")
 	registry := prometheus.NewRegistry()
 	l.metrics = web.NewMetrics(registry)
 	l.metrics.SetVersion(l.Version)
@@ -286,20 +294,21 @@ func (l *limiter) startUsage(context.Context) (err error) {
 }
 
 func (l *limiter) startEngine(ctx context.Context) (err error) {
-	// On the connection of the requests, so that what a worker tells comes before its answer to a refund, a record or a reset, and to others
-	// before the request that follows the answer; which of the two these take first, where several decide, nobody says. The answers to consume
-	// and check do not go over nats.go, so they may come before what is told of a counter that those have freed, or a lease that they ended.
+	// Broadcasts go over the connection of the requests. So the server gets a worker's broadcast before its answer to a
+	// refund, a record or a reset, and other workers get the broadcast before a request that follows that answer; if several
+	// workers decide, nothing says which of the two another worker handles first. The answers to consume and check do not go
+	// over nats.go, so they may overtake a broadcast about a counter that the request freed or whose lease it ended.
 	forget := bus.NewForgetter(l.requests, l.log)
-	failing := outage.New(l.log, slog.LevelError, "the store fails: answering without it", "the store answers again")
+	storeOutage := outage.New(l.log, slog.LevelError, "the store fails: answering without it", "the store answers again")
 	l.engine, err = engine.New(ctx, engine.Config{
 		Store:     l.store,
 		NewID:     rand.Text,
 		Broadcast: forget.Broadcast,
 		Committed: l.relay.Wake,
-		Observer:  l.watchDamage(),
+		Observer:  l.engineObserver(),
 		Tally:     l.usage.Tally,
 
-		StoreFailing: func(err error) { failing.Tried(err, "on-error", l.onError.String()) },
+		StoreFailing: func(err error) { storeOutage.Tried(err, "on-error", l.onError.String()) },
 	})
 	if err != nil {
 		return err
@@ -311,7 +320,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	if err := forget.Listen(l.engine.Forget); err != nil {
 		return err
 	}
-	l.listens("broadcasts", forget.Close)
+	l.onStopUnsubscribe("broadcasts", forget.Close)
 	return nil
 }
 
@@ -321,11 +330,11 @@ func (l *limiter) startService(context.Context) error {
 		Conn: l.requests, Engine: l.engine, Version: l.Version, SchemaBase: l.schemaBase(),
 		OnError: l.onError, Advice: l.store.Advice, WarningThreshold: l.WarningThreshold, Logger: l.log, Policies: l.policySource(),
 		UsageLog: l.usage, Usage: l.store,
-		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobs, Alerts: l.desk,
+		Keys: l.keys, Overrides: l.overrides, Jobs: l.jobs, Alerts: l.alertAdmin,
 	})
 }
 
-// serve answers requests.
+// serve starts the service that answers requests.
 func (l *limiter) serve(cfg bus.ServiceConfig) error {
 	service, err := bus.NewService(cfg)
 	if err != nil {
@@ -336,8 +345,8 @@ func (l *limiter) serve(cfg bus.ServiceConfig) error {
 	}
 	l.onStop("service", func(ctx context.Context) error {
 		service.HandOver(ctx)
-		for _, end := range l.listening { // the service waits until nothing is subscribed on its connection
-			end()
+		for _, unsubscribe := range l.unsubscribes { // Stop waits until its connection has no subscription
+			unsubscribe()
 		}
 		return service.Stop(ctx)
 	})
@@ -345,7 +354,7 @@ func (l *limiter) serve(cfg bus.ServiceConfig) error {
 	return nil
 }
 
-// drain turns readiness false before anything stops.
+// drain turns readiness false, before any part is stopped.
 func (l *limiter) drain() {
 	if l.web != nil {
 		l.web.SetDraining()
@@ -359,15 +368,15 @@ func (l *limiter) httpAddr() string {
 	return l.web.Addr()
 }
 
-// schemaBase is the URL under which the schemas of events and requests are served: below the source, where that is
-// a URL, else where this worker serves them.
+// schemaBase is the URL under which the schemas of events and requests are served: below the source if that is a
+// URL, otherwise the address of this worker.
 func (l *limiter) schemaBase() string {
 	source, err := url.Parse(l.Source)
 	switch {
 	case err == nil && (source.Scheme == "http" || source.Scheme == "https"):
 		return strings.TrimSuffix(source.String(), "/") + "/schemas"
 	case l.web == nil:
-		return "urn:limits:schemas" // a name alone: nobody serves them
+		return "urn:limits:schemas" // only a name: they are not served
 	default:
 		return "http://" + reachable(l.web.Addr()) + "/schemas"
 	}
@@ -377,7 +386,7 @@ func (l *limiter) origin() bus.Origin {
 	return bus.Origin{Source: l.Source, SchemaBase: l.schemaBase()}
 }
 
-// reachable puts the name of this machine where an address stands for all of its interfaces.
+// reachable replaces an unspecified host, such as 0.0.0.0, with the name of this machine.
 func reachable(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {

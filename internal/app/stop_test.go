@@ -53,11 +53,11 @@ func TestPartsThatAllHangHoldUpNoStopForLong(t *testing.T) {
 		}
 		began := time.Now()
 		err := l.stop()
-		if took := time.Since(began); took > stopTimeout+4*lastPatience || strings.Count(err.Error(), "stop part that hangs") != 6 {
+		if took := time.Since(began); took > stopTimeout+4*minStopTimeout || strings.Count(err.Error(), "stop part that hangs") != 6 {
 			t.Errorf("the stop took %s: %v", took, err)
 		}
 		for _, d := range had {
-			if d < lastPatience {
+			if d < minStopTimeout {
 				t.Errorf("a part had %s", d)
 			}
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// store is what the parts need of a database, together.
+// store is what all parts together need of a database.
 type store interface {
 	engine.Store
 	bus.Outbox
@@ -44,12 +44,12 @@ func (l *limiter) startStore(ctx context.Context) (err error) {
 		return err
 	}
 	l.onStop("store", l.closeStore)
-	l.awaits.Store("nats")
+	l.startingPart.Store("nats")
 	return nil
 }
 
-// closeStore waits for a file as long as it takes, because the data folder is given back behind it. Of PostgreSQL nothing is
-// lost that is not closed in time: what is in the journal others fold.
+// closeStore waits for SQLite as long as it takes, because the data folder is unlocked after it. It waits for
+// PostgreSQL until ctx is done; nothing is lost then, because other workers fold what is in the journal.
 func (l *limiter) closeStore(ctx context.Context) error {
 	closed := make(chan struct{})
 	go func() { defer close(closed); l.store.Close() }()
@@ -65,20 +65,21 @@ func (l *limiter) closeStore(ctx context.Context) error {
 	return nil
 }
 
-// openPostgres waits for the server, and holds its schema and its grants against what this program knows and needs.
+// openPostgres waits for the server, and checks that its schema is the one this program knows and that the role has
+// the rights this program needs.
 func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 	s, err := postgres.Open(ctx, postgres.Config{URL: l.DatabaseURL, Name: l.name, Logger: l.log})
 	if err != nil {
 		return nil, err
 	}
-	if err = l.awaitPostgres(ctx, s.CheckSessions); err == nil {
+	if err = l.waitForPostgres(ctx, s.CheckSessions); err == nil {
 		err = s.CheckSchema(ctx)
 	}
 	if err == nil {
-		err = s.CheckRights(ctx, l.needs...)
+		err = s.CheckRights(ctx, l.rights...)
 	}
 	if err == nil {
-		err = l.awaitPostgres(ctx, s.PingDecisions)
+		err = l.waitForPostgres(ctx, s.PingDecisions)
 	}
 	if err != nil {
 		s.Close()
@@ -87,20 +88,21 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 	return s, nil
 }
 
-// awaitPostgres asks until there is an answer, while a start may take, or what is wrong stays wrong.
-func (l *limiter) awaitPostgres(ctx context.Context, question func(context.Context) error) error {
+// waitForPostgres retries a probe of the server until it succeeds, until ctx is done, or until it fails with an error
+// that waiting cannot cure.
+func (l *limiter) waitForPostgres(ctx context.Context, probe func(context.Context) error) error {
 	const act = "connect to PostgreSQL as --database-url (DATABASE_URL) says"
 	var cause error
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := question(ctx)
+		err := probe(ctx)
 		if err == nil || errors.Is(err, postgres.ErrPooled) {
 			return err
 		}
-		// That the time is over says less than what failed before.
+		// An earlier error says more than the one of a probe that ran into the end of ctx.
 		if cause == nil || ctx.Err() == nil {
 			cause = err
 		}
-		if postgres.LoginRefused(err) { // somebody may be making the role or the database
+		if postgres.LoginRefused(err) { // the role or the database may be about to be created
 			l.log.Warn("PostgreSQL refuses the login; trying again", "error", err)
 		} else {
 			l.log.Warn("waiting for PostgreSQL", "error", err)

@@ -10,13 +10,13 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// guard refuses addresses that are not of the public internet, but for those it lists. It is asked at the moment of the
-// connect, after names were looked up, so that a name that changes its address gains nothing.
+// guard refuses to connect to addresses that are not public, except those in its ranges. The dialer asks it when it
+// connects, after the lookup of the name, so that a name whose address changes meanwhile (DNS rebinding) is refused too.
 type guard []netip.Prefix
 
-// Refused says why a channel cannot work as long as no more is allowed: it names an address that is refused, or localhost. What
-// another name leads to is known only when it is looked up.
-func Refused(spec *alerts.ChannelSpec, allow []netip.Prefix) error {
+// CheckTarget returns an error if the channel's host is localhost or an address that is neither public nor in allow. It
+// looks no names up: other names pass, and the guard checks their addresses when it connects.
+func CheckTarget(spec *alerts.ChannelSpec, allow []netip.Prefix) error {
 	host := strings.ToLower(strings.TrimSuffix(spec.Host(), "."))
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") { // RFC 6761, 6.3: always loopback
 		err := guard(allow).check(netip.MustParseAddr("127.0.0.1"))
@@ -44,7 +44,7 @@ func (g guard) control(network, address string, _ syscall.RawConn) error {
 }
 
 func (g guard) check(addr netip.Addr) error {
-	// ::ffff:127.0.0.1 reaches 127.0.0.1, and a zone only says over which link.
+	// ::ffff:127.0.0.1 reaches 127.0.0.1; a zone only names a network interface.
 	addr = addr.Unmap().WithZone("")
 	if public(addr) || slices.ContainsFunc(g, func(p netip.Prefix) bool { return p.Contains(addr) }) {
 		return nil
@@ -53,8 +53,8 @@ func (g guard) check(addr netip.Addr) error {
 		"such as %s", addr, netip.PrefixFrom(addr, addr.BitLen()))
 }
 
-// notPublic are the ranges that IANA's special-purpose address registries (RFC 6890) call not globally reachable, multicast,
-// and those of IPv6 that stand for an IPv4 address, through which a private one could be reached.
+// notPublic are the ranges that IANA's special-purpose address registries (RFC 6890) list as not globally reachable,
+// multicast, and the ranges of IPv6 that embed an IPv4 address, through which a private one could be reached.
 var notPublic = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
 	"192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
@@ -62,8 +62,8 @@ var notPublic = prefixes(
 	"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
 )
 
-// globalUnicast is all of IPv6 that is given out to networks: loopback, link-local, unique local, multicast, IPv4-compatible
-// and NAT64 addresses are outside.
+// globalUnicast is the part of IPv6 that is assigned to public networks. Loopback, link-local, unique local, multicast,
+// IPv4-compatible and NAT64 addresses are outside it.
 var globalUnicast = netip.MustParsePrefix("2000::/3")
 
 func public(addr netip.Addr) bool {

@@ -75,13 +75,13 @@ func TestRefusedKnowsWhatANameNeedNotBeLookedUpFor(t *testing.T) {
 		{"http://localhost/hook", prefixes("127.0.0.1/32"), false},
 		{"http://localhost/hook", []netip.Prefix{loopback6}, false},
 	} {
-		err := Refused(&alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: c.url}}, c.allow)
+		err := CheckTarget(&alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: c.url}}, c.allow)
 		if (err != nil) != c.refused {
 			t.Errorf("%s with %v: %v, want refused %t", c.url, c.allow, err, c.refused)
 		}
 	}
 	mail := &alerts.ChannelSpec{Kind: alerts.ChannelSMTP, SMTP: &alerts.SMTPSpec{Addr: "192.168.1.25:25"}}
-	if Refused(mail, nil) == nil || Refused(&alerts.ChannelSpec{Kind: alerts.ChannelLog}, nil) != nil {
+	if CheckTarget(mail, nil) == nil || CheckTarget(&alerts.ChannelSpec{Kind: alerts.ChannelLog}, nil) != nil {
 		t.Error("a mail server inside passes, or the log is refused")
 	}
 }

@@ -1,4 +1,4 @@
-// Package apptest runs a whole limiter in the process of a test.
+// Package apptest runs a complete limiter inside the process of a test.
 package apptest
 
 import (
@@ -16,20 +16,19 @@ import (
 	"github.com/seed503877ad/limits/internal/app"
 )
 
-// Patience bounds the wait for a limiter to be ready; it is long because a busy machine must not fail the tests.
+// Patience bounds the wait for a limiter to be ready. It is long, because a slow machine must not fail the tests.
 const Patience = 60 * time.Second
 
-// Options are those of a limiter with all in it: SQLite in a folder, and a NATS server on a port of its own.
+// Options are those of a limiter that needs no server: SQLite in dir, and an embedded NATS server on a free port.
 func Options(dir string) app.Options {
 	return app.Options{
 		NATSListen: "127.0.0.1:0", DataDir: dir, HTTPAddr: "off", Source: "urn:limits:test", WarningThreshold: 0.1,
 	}
 }
 
-// Main runs the tests of a package beside one limiter for all of them, with a folder that goes with it, and exits. It is
-// for TestMain.
+// Main starts one limiter for all tests of a package, runs them, removes the limiter's folder and exits. TestMain calls it.
 func Main(tests func(natsURL string) int) {
-	status, err := beside(tests)
+	status, err := runWithLimiter(tests)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "run a limiter:", err)
 		os.Exit(1)
@@ -37,7 +36,7 @@ func Main(tests func(natsURL string) int) {
 	os.Exit(status)
 }
 
-func beside(tests func(natsURL string) int) (status int, err error) {
+func runWithLimiter(tests func(natsURL string) int) (status int, err error) {
 	dir, err := os.MkdirTemp("", "limits-test-")
 	if err != nil {
 		return 0, err
@@ -51,8 +50,8 @@ func beside(tests func(natsURL string) int) (status int, err error) {
 	return status, stop()
 }
 
-// Start runs a limiter and gives the address of its NATS server when it is ready. stop ends it, and gives the error it
-// ended with.
+// Start starts a limiter and returns the URL of its NATS server when it is ready. stop stops it and returns the error of
+// its run.
 func Start(o app.Options) (natsURL string, stop func() error, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(readyLine, 1), make(chan error, 1)
@@ -71,7 +70,7 @@ func Start(o app.Options) (natsURL string, stop func() error, err error) {
 	return "", nil, err
 }
 
-// Serve runs a limiter with the text of a policy file until the test ends, and gives a connection to it.
+// Serve runs a limiter with the given text of a policy file until the test ends, and returns a connection to it.
 func Serve(tb testing.TB, policies string) *nats.Conn {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -97,7 +96,7 @@ func Serve(tb testing.TB, policies string) *nats.Conn {
 	return nc
 }
 
-// readyLine is a log that hands on the NATS address of the ready line and drops the rest.
+// readyLine is a log handler that sends the NATS URL of the ready line and drops everything else.
 type readyLine chan string
 
 func (readyLine) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
