@@ -7,7 +7,7 @@ import (
 	"github.com/seed503877ad/limits/internal/glob"
 )
 
-// Severity says how bad an alert is.
+// Severity is the severity of an alert.
 type Severity string
 
 // The severities.
@@ -17,10 +17,10 @@ const (
 	Critical Severity = "critical"
 )
 
-// severities are all there are, the least first.
+// severities returns all severities, the least first.
 func severities() []Severity { return []Severity{Info, Warning, Critical} }
 
-// Event is a crossing that the limiter told of, flat. Times are Unix milliseconds.
+// Event is an event of the limiter: a counter came close to its limit, or passed it. Times are Unix milliseconds.
 type Event struct {
 	ID string
 	// Type is [limits.EventWarning] or [limits.EventExceeded].
@@ -29,85 +29,87 @@ type Event struct {
 	// Key, Name, Policy (empty for an inline limit), Window, Limit and User are of the limit that was crossed.
 	Key, Name, Policy, Window, User string
 	Limit                           int64
-	// Denied is how many denials it stands for; a warning stands for 1.
+	// Denied is how many denials it stands for. A warning has 1, with which it counts for a threshold.
 	Denied int64
-	// Remaining is what a warning tells.
+	// Remaining is set in a warning only.
 	Remaining int64
 	Reset     int64
 }
 
-// GroupID says what alerts are the same: those of one rule with one Key, which is made of the user, the policy (or the
-// key of an inline limit) and the window, unless the rule says otherwise.
+// GroupID identifies a group, which has at most one open alert. Key is made of the fields of the rule's GroupBy: the user,
+// the policy (or the key of an inline limit) and the window, unless the rule says otherwise.
 type GroupID struct{ Rule, Key string }
 
-// Notice says whether somebody was told that an alert was raised.
+// Notice is the state of the notification that an alert was raised.
 type Notice string
 
-// The notices. Pending becomes one of the others; Held and Silenced are where it may stay.
+// The notices. An alert starts as Pending, and the notify step decides on one of the others.
 const (
 	Pending  Notice = "pending"
-	Sent     Notice = "sent"     // its deliveries are in the outbox, which says what becomes of each
-	Held     Notice = "held"     // by the throttle or by quiet hours: it goes into a digest
-	Silenced Notice = "silenced" // by a silence; pending again when the alert is updated after the silence has ended
+	Sent     Notice = "sent"     // its deliveries are in the outbox, and have states of their own
+	Held     Notice = "held"     // by the throttle or by quiet hours, for a digest
+	Silenced Notice = "silenced" // by a silence; an event that updates the alert makes it Pending again
 )
 
-// Throttle is how many alerts one user may be sent in any Window, sliding.
+// Throttle is how many alerts may be sent to one user in any Window (sliding).
 type Throttle struct {
-	// Name is the rule's, which is the counter's too; empty for the one of all rules.
+	// Name is the rule's name, and the name of the counter. It is empty for the throttle of all rules.
 	Name   string `json:"name,omitempty"`
 	Limit  int64  `json:"limit"`
 	Window string `json:"window"`
 }
 
-// Alert is a run of events of one group. Times are Unix milliseconds: FirstAt and LastAt those of the events, the others of
-// the store's clock; 0 for not yet.
+// Alert is a series of events of one group. Times are Unix milliseconds, 0 for not yet. FirstAt and LastAt are times of
+// events; all others are of the store's clock.
 type Alert struct {
 	ID string `json:"id"`
 	GroupID
 	Severity Severity `json:"severity"`
-	// Type is that of its events.
+	// Type is the type of its events, [limits.EventWarning] or [limits.EventExceeded].
 	Type string `json:"type"`
-	// Subject is the user, the policy or key, and the window, whatever the rule groups by: a warning is held back while an
-	// alert of [limits.EventExceeded] with its subject is open.
+	// Subject is made of the user, the policy or key, and the window, whatever the rule groups by. No alert is raised for
+	// warnings while an alert of type [limits.EventExceeded] with the same subject is open.
 	Subject string `json:"subject"`
-	// User and Policy are those of the event that raised it, Key, Name, Window and Limit those of the last event of both.
+	// User and Policy are those of the event that raised it. Key, Name, Window and Limit are those of the last event with
+	// the same User and Policy.
 	Key    string `json:"key"`
 	Name   string `json:"name"`
 	Policy string `json:"policy,omitempty"`
 	Window string `json:"window"`
 	User   string `json:"user,omitempty"`
 	Limit  int64  `json:"limit"`
-	// Denied and Events count since it began, those that reached the threshold too.
+	// Denied and Events include the events that reached the threshold.
 	Denied  int64 `json:"denied"`
 	Events  int64 `json:"events"`
 	FirstAt int64 `json:"firstAt"`
 	LastAt  int64 `json:"lastAt"`
-	// EventID is the event that raised it, and with it the id under which the throttle is charged.
+	// EventID is the idempotency key under which the throttle is charged: the id of the event that raised it, with the
+	// rule's name appended if an earlier rule matched the event too.
 	EventID string `json:"eventId"`
-	// Throttles are charged together before somebody is told; they are those of the moment it was raised.
+	// Throttles are charged together before the alert is sent. They are those in force when it was raised.
 	Throttles []Throttle `json:"throttles"`
-	// Channels are who is told.
+	// Channels are the names of the channels to which it is sent.
 	Channels []string `json:"channels"`
 	Title    string   `json:"title"`
 	Text     string   `json:"text"`
 
 	RaisedAt   int64 `json:"raisedAt"`
 	ResolvedAt int64 `json:"resolvedAt,omitzero"`
-	// ResolveAt is when it is resolved if no event comes before.
+	// ResolveAt is when it is resolved unless another event comes before.
 	ResolveAt int64 `json:"resolveAt"`
 
 	Notice Notice `json:"notice"`
 	// Reason says why it was held or silenced.
 	Reason string `json:"reason,omitempty"`
-	// NoticeAt is when Notice became what it is.
+	// NoticeAt is when Notice last changed.
 	NoticeAt int64 `json:"noticeAt,omitzero"`
-	// HeldUntil is before when no digest takes it.
+	// HeldUntil is the earliest time at which a digest may include it.
 	HeldUntil int64 `json:"heldUntil,omitzero"`
-	// Digest is the one that told of it.
+	// Digest is the name of the digest that included it.
 	Digest string `json:"digest,omitempty"`
 }
 
-// Kind is what a message tells; it is the type of a CloudEvent too.
+// Kind is the kind of a message, and the type of its CloudEvent.
 type Kind string
 
 // The kinds.
@@ -118,13 +120,14 @@ const (
 	KindTest     Kind = "alerts.test"
 )
 
-// Message is what a channel sends. Its ID is the same on every channel and every try, so that who gets it twice can tell.
+// Message is what a channel sends. Its ID is the same on every channel and every attempt, so that a receiver can tell a
+// repeat.
 type Message struct {
 	ID       string   `json:"id"`
 	Kind     Kind     `json:"kind"`
 	Time     int64    `json:"time"`
 	Severity Severity `json:"severity"`
-	// User is whom it is about.
+	// User is the user whom it is about; empty for none.
 	User  string `json:"user,omitempty"`
 	Title string `json:"title"`
 	Text  string `json:"text"`
@@ -132,7 +135,7 @@ type Message struct {
 	Data json.RawMessage `json:"data"`
 }
 
-// DeliveryState says how far a delivery is.
+// DeliveryState is the state of a delivery.
 type DeliveryState string
 
 // The states of deliveries.
@@ -144,34 +147,33 @@ const (
 
 // Delivery is a message on its way to one channel. Times are Unix milliseconds.
 type Delivery struct {
-	// ID is the message's id, a slash, and the channel; a second one of the same id is none.
+	// ID is the message's id, a slash, and the channel. It is unique in the outbox: adding it again has no effect.
 	ID      string
 	Channel string
 	Message Message
 	State   DeliveryState
-	// Attempts counts the tries that ended, DueAt is when the next one is.
+	// Attempts counts the attempts that ended; DueAt is when the next one is due.
 	Attempts         int
 	CreatedAt, DueAt int64
-	// EndedAt is when it was sent or given up.
+	// EndedAt is when it was sent or became a dead letter.
 	EndedAt int64
-	// Error is why the last try failed.
+	// Error is why the last attempt failed.
 	Error string
 }
 
-// Silence keeps alerts from being told. Empty matchers fit all; the others are exact or globs with *.
+// Silence keeps matching alerts from being sent. An empty pattern matches everything; the others are exact texts, or
+// globs with *.
 type Silence limits.Silence
 
-// fits tells whether the silence holds for an alert.
-func (s *Silence) fits(a *Alert) bool {
-	return fitsOr(s.Rule, a.Rule) && fitsOr(s.Policy, a.Policy) && fitsOr(s.Key, a.Key) && fitsOr(s.User, a.User)
+func (s *Silence) matches(a *Alert) bool {
+	return matchesOrEmpty(s.Rule, a.Rule) && matchesOrEmpty(s.Policy, a.Policy) && matchesOrEmpty(s.Key, a.Key) && matchesOrEmpty(s.User, a.User)
 }
 
-// fitsOr lets an empty pattern fit everything.
-func fitsOr(pattern, value string) bool { return pattern == "" || glob.Match(pattern, value) }
+func matchesOrEmpty(pattern, value string) bool { return pattern == "" || glob.Match(pattern, value) }
 
-// Poison is a message of the stream that could not be taken, and why.
+// Poison is a message of the stream that is no valid event, and why.
 type Poison struct {
-	// Sequence is its place in the stream.
+	// Sequence is its sequence number in the stream.
 	Sequence uint64
 	Subject  string
 	Reason   string
@@ -180,11 +182,12 @@ type Poison struct {
 	At   int64
 }
 
-// MaxPoisonBytes bounds what is kept of a message that could not be taken, and MaxPoison, about, how many of them are: the
-// last ones. Who may publish to the stream could fill the store otherwise.
+// Bounds of what the store keeps of poison. Without them a client that may publish to the stream could fill the store.
 const (
+	// MaxPoisonBytes is how much is kept of each message.
 	MaxPoisonBytes = 4096
-	MaxPoison      = 1000
-	// PoisonTrim is after how many of them it is looked whether there are more.
+	// MaxPoison is about how many messages are kept, the last ones.
+	MaxPoison = 1000
+	// PoisonTrim is after how many new messages the store removes those beyond MaxPoison.
 	PoisonTrim = 64
 )

@@ -18,15 +18,15 @@ const (
 	maxPatterns     = 100
 	maxPatternBytes = 256
 	maxCount        = 1_000_000_000
-	minSpan         = time.Second
+	minDuration     = time.Second
 	maxWithin       = 7 * 24 * time.Hour
-	maxSpan         = 31 * 24 * time.Hour
-	// minResolve is well above the 10 s between two events of a counter that goes on denying: with less an alert would be
-	// over, and raised again, while it does.
+	maxDuration     = 31 * 24 * time.Hour
+	// minResolve is well above the 10 s between two events of a counter that goes on denying. With less, an alert would be
+	// resolved and raised again while denials go on.
 	minResolve = 30 * time.Second
 )
 
-// fileCompiler makes rules of a file.
+// fileCompiler compiles a File to Rules, and collects the mistakes.
 type fileCompiler struct {
 	*yamlfile.Problems
 	options FileOptions
@@ -49,14 +49,14 @@ func (c *fileCompiler) compile(f *File) {
 	for i := range f.Rules {
 		path := yamlfile.Index("rules", i)
 		r := c.rule(&f.Rules[i], path)
-		c.another(&r, path)
+		c.checkDuplicate(&r, path)
 		c.rules.Rules = append(c.rules.Rules, r)
 	}
-	c.allUsed(f.Channels)
+	c.checkUnusedChannels(f.Channels)
 }
 
-// another holds a rule to differ from those before it.
-func (c *fileCompiler) another(r *Rule, path string) {
+// checkDuplicate reports a rule that has the name of an earlier one, or that would send the same alerts to a channel.
+func (c *fileCompiler) checkDuplicate(r *Rule, path string) {
 	for j := range c.rules.Rules {
 		o := &c.rules.Rules[j]
 		switch {
@@ -74,10 +74,10 @@ func sameMatch(a, b *Match) bool {
 	return slices.Equal(a.Types, b.Types) && slices.Equal(a.Policies, b.Policies) && slices.Equal(a.Keys, b.Keys) && slices.Equal(a.Users, b.Users)
 }
 
-// allUsed tells of channels that no rule names: their alerts would be missed.
-func (c *fileCompiler) allUsed(list []FileChannel) {
+// checkUnusedChannels reports channels that no rule names. Somebody would wait in vain for alerts there.
+func (c *fileCompiler) checkUnusedChannels(list []FileChannel) {
 	if c.Has("rules") {
-		return // a rule that is wrong may be the one
+		return // an invalid rule may be meant to use it
 	}
 	for i, f := range list {
 		used := slices.ContainsFunc(c.rules.Rules, func(r Rule) bool { return slices.Contains(r.Channels, f.Name) })
@@ -95,8 +95,8 @@ func (c *fileCompiler) rule(f *FileRule, path string) Rule {
 		r.Severity = Severity(f.Severity)
 	}
 	r.GroupBy = c.groupBy(f.GroupBy, path+".groupBy")
-	r.Dedup = c.span(f.Dedup, path+".dedup", defaultDedup, maxSpan)
-	r.ResolveAfter = c.span(f.ResolveAfter, path+".resolveAfter", max(r.Within, minResolve), maxSpan)
+	r.Dedup = c.duration(f.Dedup, path+".dedup", defaultDedup, maxDuration)
+	r.ResolveAfter = c.duration(f.ResolveAfter, path+".resolveAfter", max(r.Within, minResolve), maxDuration)
 	if r.ResolveAfter < minResolve {
 		c.Add(path+".resolveAfter", "%s is too short: while denials go on each counter tells of them every 10s; want 30s or more", f.ResolveAfter)
 	}
@@ -108,17 +108,17 @@ func (c *fileCompiler) rule(f *FileRule, path string) Rule {
 	return r
 }
 
-// missing tells of a field that is not there, unless what there is, or what should hold it, was told of.
+// missing reports a missing field, unless a mistake in it or in its parent was reported already.
 func (c *fileCompiler) missing(path, want string) {
-	holder := path[:max(0, strings.LastIndexByte(path, '.'))]
-	if !c.Has(path) && !c.Reported(holder) {
+	parent := path[:max(0, strings.LastIndexByte(path, '.'))]
+	if !c.Has(path) && !c.Reported(parent) {
 		c.Add(path, "is missing; want %s", want)
 	}
 }
 
 var fileNamePattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// name holds the name of a rule or a channel to its letters.
+// name checks the name of a rule or a channel.
 func (c *fileCompiler) name(name, path string) {
 	const want = "1 to 64 letters, digits and . _ -"
 	if name == "" {
@@ -130,7 +130,7 @@ func (c *fileCompiler) name(name, path string) {
 
 var eventTypes = []string{"exceeded", "warning", limits.EventExceeded, limits.EventWarning}
 
-// match reads what a rule selects. Without a type it is denials.
+// match compiles what a rule selects; without a type only denials.
 func (c *fileCompiler) match(f *FileMatch, path string) Match {
 	if f == nil {
 		f = &FileMatch{}
@@ -159,7 +159,7 @@ func (c *fileCompiler) match(f *FileMatch, path string) Match {
 
 var policyPattern = regexp.MustCompile(`^[A-Za-z0-9._/*-]+$`)
 
-// item gives the path of an item of what may be one text or a list.
+// item returns the path of item i of a field that may be one text or a list.
 func (c *fileCompiler) item(path string, i int) string {
 	if c.Given(yamlfile.Index(path, 0)) {
 		return yamlfile.Index(path, i)
@@ -198,10 +198,10 @@ func (c *fileCompiler) threshold(r *Rule, f *FileThreshold, path string) {
 	if f.Denials != nil {
 		r.Threshold = c.count(*f.Denials, path+".denials")
 	}
-	r.Within = c.span(f.Within, path+".within", defaultWithin, maxWithin)
+	r.Within = c.duration(f.Within, path+".within", defaultWithin, maxWithin)
 }
 
-// count holds a number to 1 to 1000000000.
+// count checks that a number is from 1 to 1000000000.
 func (c *fileCompiler) count(n int64, path string) int64 {
 	if n < 1 || n > maxCount {
 		c.Add(path, "%d is out of range; want 1 to %d", n, maxCount)
@@ -209,34 +209,34 @@ func (c *fileCompiler) count(n int64, path string) int64 {
 	return n
 }
 
-// span reads a duration; usual for none.
-func (c *fileCompiler) span(text, path string, usual, most time.Duration) time.Duration {
+// duration reads a duration from 1s to max; the default if there is none.
+func (c *fileCompiler) duration(text, path string, byDefault, max time.Duration) time.Duration {
 	if text == "" {
-		return usual
+		return byDefault
 	}
-	d, err := parseSpan(text, most)
+	d, err := parseDuration(text, max)
 	if err != nil {
 		c.Add(path, "%s", err)
-		return usual
+		return byDefault
 	}
 	return d
 }
 
-var spanUnits = map[string]time.Duration{
+var durationUnits = map[string]time.Duration{
 	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour,
 }
 
-// parseSpan reads a duration as the windows of limits are written.
-func parseSpan(text string, most time.Duration) (time.Duration, error) {
+// parseDuration reads a duration in the format of a limit's window, from 1s to max.
+func parseDuration(text string, max time.Duration) (time.Duration, error) {
 	unit := strings.TrimLeft(text, "0123456789")
 	digits := strings.TrimSuffix(text, unit)
-	u, ok := spanUnits[unit]
+	u, ok := durationUnits[unit]
 	if digits == "" || digits[0] == '0' || !ok {
 		return 0, fmt.Errorf("unknown duration %s; want a number with a unit such as 30s, 5m, 1h, 1d", yamlfile.Quote(text))
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n > int64(most/u) || time.Duration(n)*u < minSpan {
-		return 0, fmt.Errorf("duration %s is out of range; want 1s to %dd", yamlfile.Quote(text), most/(24*time.Hour))
+	if err != nil || n > int64(max/u) || time.Duration(n)*u < minDuration {
+		return 0, fmt.Errorf("duration %s is out of range; want 1s to %dd", yamlfile.Quote(text), max/(24*time.Hour))
 	}
 	return time.Duration(n) * u, nil
 }
@@ -245,7 +245,7 @@ var groupNames = []string{"user", "policy", "window", "key", "name"}
 
 func (c *fileCompiler) groupBy(list []string, path string) []string {
 	if len(list) == 0 {
-		return []string{"user", "policy", "window"}
+		return slices.Clone(defaultGroupBy)
 	}
 	for i, name := range list {
 		if at := yamlfile.Index(path, i); c.OneOf(name, at, groupNames...) && slices.Index(list, name) < i {
@@ -255,7 +255,7 @@ func (c *fileCompiler) groupBy(list []string, path string) []string {
 	return list
 }
 
-// throttle reads one; nil when there is none.
+// throttle compiles a throttle; nil if there is none.
 func (c *fileCompiler) throttle(f *FileThrottle, path string) *Throttle {
 	if f == nil {
 		return nil
@@ -267,11 +267,11 @@ func (c *fileCompiler) throttle(f *FileThrottle, path string) *Throttle {
 		return nil
 	}
 	t := &Throttle{Limit: c.count(*f.Limit, path+".limit"), Window: f.Window}
-	c.span(f.Window, path+".window", 0, maxSpan)
+	c.duration(f.Window, path+".window", 0, maxDuration)
 	return t
 }
 
-// ruleThrottle reads that of a rule, which has to be able to hold something back.
+// ruleThrottle compiles the throttle of a rule. It must be stricter than the throttle of all rules in some way.
 func (c *fileCompiler) ruleThrottle(r *Rule, f *FileThrottle, path string) {
 	t := c.throttle(f, path)
 	if t == nil || c.Has(path) || c.Has("throttle") {
@@ -279,13 +279,13 @@ func (c *fileCompiler) ruleThrottle(r *Rule, f *FileThrottle, path string) {
 	}
 	t.Name, r.Throttle = r.Name, t
 	all := c.rules.Throttle
-	window, _ := parseSpan(t.Window, maxSpan)
-	if of, _ := parseSpan(all.Window, maxSpan); t.Limit >= all.Limit && window <= of {
+	window, _ := parseDuration(t.Window, maxDuration)
+	if of, _ := parseDuration(all.Window, maxDuration); t.Limit >= all.Limit && window <= of {
 		c.Add(path, "is no limit, because the throttle for all rules admits %d in %s; lower it, or remove it", all.Limit, all.Window)
 	}
 }
 
-// channelNames reads who is told.
+// channelNames reads the channels of a rule; nats and log if there are none.
 func (c *fileCompiler) channelNames(list Texts, path string) []string {
 	if len(list) == 0 {
 		return []string{ChannelNATS, ChannelLog}
@@ -297,7 +297,7 @@ func (c *fileCompiler) channelNames(list Texts, path string) []string {
 	for i, name := range list {
 		at := c.item(path, i)
 		switch {
-		case name == "" || c.Has("channels"): // told of, or may follow from it
+		case name == "" || c.Has("channels"): // reported already, or a consequence of a mistake in channels
 		case !slices.Contains(known, name):
 			c.Add(at, "unknown channel %s%s; add it to channels, or use one of %s", yamlfile.Quote(name), yamlfile.DidYouMean(name, known), strings.Join(known, ", "))
 		case slices.Index(list, name) < i:

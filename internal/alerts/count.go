@@ -7,20 +7,21 @@ import (
 	"time"
 )
 
-// spans is into how many parts the time of a threshold is cut: denials are counted by the part they fall in, so a count
-// takes bounded room, and what leaves it leaves with the last of its part. It may so count a part too long, and is not missed.
-const spans = 60
+// countParts is into how many parts the time of a threshold (Rule.Within) is divided. Denials are summed per part, so a
+// count has a bounded size. A part is dropped when its last event is too old; until then its older events count for up to
+// one part's length too long, so an alert may come early, but is never missed.
+const countParts = 60
 
-// maxAhead is by how much, in milliseconds, the clock by which events are dated may be ahead of the store's.
-const maxAhead = 60_000
+// maxClockAhead is how far, in milliseconds, the time of an event may be ahead of the store's clock.
+const maxClockAhead = 60_000
 
-// count is the state of a group that has no open alert: what of its denials is not too old to reach the threshold. Events
-// are put where their own time says, so a backlog counts as it would have counted live.
+// count is the state of a group without an open alert: its denials that are recent enough to count for the threshold.
+// Events are counted at their own time, so a backlog counts as it would have counted live.
 type count struct {
 	Parts []part `json:"parts,omitempty"`
 }
 
-// part is what fell into one span. Times are those of its first and last event, in Unix milliseconds.
+// part sums the events of one part. First and Last are the times of its first and last event, in Unix milliseconds.
 type part struct {
 	First  int64 `json:"first"`
 	Last   int64 `json:"last"`
@@ -44,11 +45,12 @@ func readCount(state json.RawMessage) (c count, err error) {
 	return c, nil
 }
 
-// add counts an event and gives the sum of the parts that reach into that time before the newest. What is dated after now was
-// counted while a clock was ahead; it is dropped, or until then every event would be too old to count beside it.
+// add counts an event, drops parts that are older than within before the newest event, and returns the sum of the others.
+// It also drops parts in the future, which were counted while a clock was ahead: compared with them, every event until then
+// would be too old to count.
 func (c *count) add(e *Event, within time.Duration, now int64) part {
-	c.Parts = slices.DeleteFunc(c.Parts, func(p part) bool { return p.Last > now+maxAhead })
-	width := max(1, within.Milliseconds()/spans)
+	c.Parts = slices.DeleteFunc(c.Parts, func(p part) bool { return p.Last > now+maxClockAhead })
+	width := max(1, within.Milliseconds()/countParts)
 	one := part{First: e.Time, Last: e.Time, Denied: e.Denied, Events: 1}
 	i := slices.IndexFunc(c.Parts, func(p part) bool { return p.First/width >= e.Time/width })
 	switch {

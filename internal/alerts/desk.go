@@ -14,7 +14,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// The errors of a [Desk] that its callers tell apart.
+// The errors of a [Desk] that its callers distinguish.
 var (
 	ErrUnknownAlert    = errors.New("unknown alert")
 	ErrUnknownSilence  = errors.New("unknown silence")
@@ -26,37 +26,40 @@ var (
 const (
 	// maxDeliveriesShown bounds the deliveries of one alert; there are two for each channel.
 	maxDeliveriesShown = 200
-	// replayBatch is how many dead letters are replayed in one transaction, and maxReplays how many such transactions a
-	// request makes: a letter may be dead again before the last.
+	// replayBatch is how many dead letters are replayed in one transaction. maxReplays bounds the transactions of one
+	// request: it might never end otherwise, because a replayed delivery may soon be dead again.
 	replayBatch, maxReplays = 1000, 100
 )
 
-// Desk is what people ask of alerts. Its fields are set once; Store and Rules are required.
+// Desk administers alerts: it answers the requests under limits.admin.alerts. Store and Rules are required; no field is
+// changed after its first use.
 type Desk struct {
 	Store Store
-	// Rules gives those in force.
+	// Rules returns the current rules.
 	Rules func() *Rules
-	// Wake tells the sender that there are deliveries; nil for nobody.
+	// Wake, if set, tells the sender that there are new deliveries.
 	Wake func()
-	// Breaker gives the state of a channel's circuit breaker in this process; nil for unknown.
+	// Breaker returns the state of a channel's circuit breaker in this process; nil if it is not known.
 	Breaker func(channel string) string
-	// PausedUntil gives up to when this process leaves a channel alone because its target asked for that, the zero time when it
-	// does not; Resume ends that. Nil for unknown.
+	// PausedUntil returns until when this process sends nothing to a channel because its target asked for a pause; the zero
+	// time if it is not paused. Resume ends a pause. Both are nil if that is not known.
 	PausedUntil func(channel string) time.Time
 	Resume      func(channel string)
-	// LastError gives why the last try of a channel in this process failed, empty when it did not; nil for unknown.
+	// LastError returns why the last attempt on a channel in this process failed; empty if it did not. It is nil if that is
+	// not known.
 	LastError func(channel string) string
-	// Target gives the fingerprint by which a channel is disabled, so that one which leads elsewhere now is not shown as
-	// disabled; nil to take the name alone.
+	// Target returns the fingerprint of a channel's target. A channel is shown as disabled only if the disabled target is
+	// its current one. If Target is nil, only names are compared.
 	Target func(c *ChannelSpec) string
 }
 
-// List gives alerts.
+// List returns alerts.
 func (d *Desk) List(ctx context.Context, f AlertFilter) ([]Alert, error) {
 	return d.Store.Alerts(ctx, f)
 }
 
-// Show gives an alert and its deliveries. Digests and tests have an id too, and deliveries alone: then found is false.
+// Show returns an alert and its deliveries. The id may be of a digest or a test, which are no alerts but have deliveries:
+// then found is false.
 func (d *Desk) Show(ctx context.Context, id string) (a Alert, found bool, all []Delivery, err error) {
 	if a, found, err = d.Store.Alert(ctx, id); err != nil {
 		return a, false, nil, err
@@ -68,24 +71,24 @@ func (d *Desk) Show(ctx context.Context, id string) (a Alert, found bool, all []
 	return a, found, all, err
 }
 
-// Silence keeps alerts from being told. The silence must have passed [Silence.Validate].
+// Silence adds a silence, which must have passed [Silence.Validate].
 func (d *Desk) Silence(ctx context.Context, s Silence, lasts time.Duration) (Silence, error) {
-	// Every alert is compared with each that holds.
-	there, err := d.Store.Silences(ctx, false, limits.MaxSilences)
+	// Silences are bounded because every alert is compared with all that are active.
+	active, err := d.Store.Silences(ctx, false, limits.MaxSilences)
 	if err != nil {
 		return s, err
 	}
-	if len(there) >= limits.MaxSilences {
+	if len(active) >= limits.MaxSilences {
 		return s, ErrTooManySilences
 	}
 	s.ID = rand.Text()
 	return d.Store.AddSilence(ctx, s, lasts)
 }
 
-// maxSilence is how long a silence may last: one without an end would be forgotten.
+// maxSilence is how long a silence may last. Without a bound people would forget it.
 const maxSilence = limits.MaxSilenceMillis * time.Millisecond
 
-// Validate names the field that cannot be, and says why.
+// Validate returns the name of the first invalid field, and what is wrong with it.
 func (s *Silence) Validate(lasts time.Duration) (field string, err error) {
 	switch {
 	case s.Rule+s.Policy+s.Key+s.User == "":
@@ -109,23 +112,23 @@ func (d *Desk) Unsilence(ctx context.Context, id string) (Silence, error) {
 	return s, err
 }
 
-// Silences gives up to max of them.
+// Silences returns up to max silences; with ended also those that have ended.
 func (d *Desk) Silences(ctx context.Context, ended bool, max int) ([]Silence, error) {
 	return d.Store.Silences(ctx, ended, max)
 }
 
-// Dead gives deliveries that were given up.
+// Dead returns dead letters.
 func (d *Desk) Dead(ctx context.Context, f DeadFilter) ([]Delivery, error) {
 	return d.Store.DeadDeliveries(ctx, f)
 }
 
-// Poisoned gives messages of the stream that could not be taken.
+// Poisoned returns messages of the stream that are no valid events.
 func (d *Desk) Poisoned(ctx context.Context, max int) ([]Poison, error) {
 	return d.Store.PoisonMessages(ctx, max)
 }
 
-// Replay lets dead letters be delivered again, enables their channels, and ends their pauses in this process: who replays says
-// that the target is back.
+// Replay makes dead letters wait for delivery again. It also enables their channels and ends their pauses in this process,
+// because a replay means that the target is back.
 func (d *Desk) Replay(ctx context.Context, f DeadFilter) (n int, err error) {
 	if err := d.enable(ctx, f); err != nil {
 		return 0, err
@@ -144,7 +147,7 @@ func (d *Desk) Replay(ctx context.Context, f DeadFilter) (n int, err error) {
 	return n, nil
 }
 
-// enable enables the channels of a replay.
+// enable enables and resumes the channels of a replay.
 func (d *Desk) enable(ctx context.Context, f DeadFilter) error {
 	channels := []string{f.Channel}
 	switch {
@@ -195,7 +198,7 @@ func (d *Desk) wake() {
 	}
 }
 
-// channel gives the channel of a name; nil when there is none.
+// channel returns the channel with a name; nil if there is none.
 func (r *Rules) channel(name string) *ChannelSpec {
 	i := slices.IndexFunc(r.Channels, func(c ChannelSpec) bool { return c.Name == name })
 	if i < 0 {
@@ -204,8 +207,8 @@ func (r *Rules) channel(name string) *ChannelSpec {
 	return &r.Channels[i]
 }
 
-// Test puts a test for one channel into the outbox, or for all when the name is empty. [Desk.Show] of its id tells how it
-// ended.
+// Test adds a test message to the outbox for one channel, or for all if channel is empty. [Desk.Show] of the id shows how
+// it ended.
 func (d *Desk) Test(ctx context.Context, channel, note string) (id string, channels []string, err error) {
 	rules := d.Rules()
 	for i := range rules.Channels {
@@ -226,9 +229,9 @@ func (d *Desk) Test(ctx context.Context, channel, note string) (id string, chann
 	return id, channels, nil
 }
 
-// testDelivery makes a message of its own for each channel, which it names.
+// testDelivery makes the test of one channel. Each channel has a message of its own, because it names the channel.
 func testDelivery(id, channel, note string, now time.Time) Delivery {
-	data, _ := json.Marshal(limits.AlertTest{Channel: channel, Note: note, SentAt: now.UnixMilli()}) // texts and a number
+	data, _ := json.Marshal(limits.AlertTest{Channel: channel, Note: note, SentAt: now.UnixMilli()}) // cannot fail
 	text := "Somebody sent this to see whether it arrives. Nothing is wrong."
 	if note != "" {
 		text += " They say: " + note
@@ -241,20 +244,21 @@ func testDelivery(id, channel, note string, now time.Time) Delivery {
 // ChannelStatus is a channel and its state.
 type ChannelStatus struct {
 	Name, Kind string
-	// Host is where it leads, without path and credentials.
-	Host    string
+	// Host is the host of its target, without path and credentials.
+	Host string
+	// Waiting is how many deliveries wait.
 	Waiting int64
-	// Breaker is the state of its circuit breaker in this process; empty when it has none.
+	// Breaker is the state of its circuit breaker in this process; empty if it has none.
 	Breaker string
-	// PausedUntil is up to when this process leaves it alone because its target asked for that; zero when it does not.
+	// PausedUntil is until when this process sends nothing because the target asked for a pause; zero for no pause.
 	PausedUntil time.Time
-	// LastError is why its last try in this process failed; empty when it did not.
+	// LastError is why its last attempt in this process failed; empty if it did not.
 	LastError string
-	// Disabled is nil for one that is not.
+	// Disabled is nil unless the channel is disabled.
 	Disabled *Disabled
 }
 
-// Channels gives the channels in force.
+// Channels returns the current channels.
 func (d *Desk) Channels(ctx context.Context) ([]ChannelStatus, error) {
 	waiting, err := d.Store.WaitingDeliveries(ctx)
 	if err != nil {
@@ -282,7 +286,7 @@ func (d *Desk) Channels(ctx context.Context) ([]ChannelStatus, error) {
 	return all, nil
 }
 
-// disabled finds what disables a channel.
+// disabled returns the entry that disables a channel; nil if there is none.
 func (d *Desk) disabled(c *ChannelSpec, all []Disabled) *Disabled {
 	for i := range all {
 		if all[i].Channel == c.Name && (d.Target == nil || d.Target(c) == all[i].Target) {
@@ -292,7 +296,7 @@ func (d *Desk) disabled(c *ChannelSpec, all []Disabled) *Disabled {
 	return nil
 }
 
-// Host gives where a channel leads, empty for one inside. The path of a webhook often is a secret.
+// Host returns the host of a channel's target; empty for nats and log. The rest of a webhook's URL is often secret.
 func (c *ChannelSpec) Host() string {
 	raw := ""
 	switch {

@@ -15,15 +15,15 @@ import (
 const (
 	// digestUsers is how many users are looked up at a time.
 	digestUsers = 500
-	// digestAlerts is the most that one digest tells of unless said; another follows at once with the rest.
+	// digestAlerts is the default of Config.DigestMax. If a user has more, another digest follows at once.
 	digestAlerts = 10_000
-	// digestKeys and digestPolicies are how many keys and policies a digest names: events can have any, and a message of
-	// all could be more than a channel takes.
+	// digestKeys and digestPolicies are how many keys and policies a digest names at most: with all of them a message could
+	// be larger than a channel accepts.
 	digestKeys     = 10
 	digestPolicies = 100
 )
 
-// Digest tells each user's held alerts, in one message to a channel. It is a job, which runs every hour.
+// Digest is a job that runs every hour. It sends each user's held alerts, in one message per channel.
 func (s *Service) Digest(ctx context.Context) (note string, err error) {
 	digests, alerts, after := 0, 0, ""
 	for {
@@ -36,7 +36,7 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 			return digestNote(digests, alerts), err
 		}
 		for _, user := range users {
-			d, n, err := s.digestsOf(ctx, user, silences)
+			d, n, err := s.digestUser(ctx, user, silences)
 			digests, alerts, after = digests+d, alerts+n, user
 			if err != nil {
 				return digestNote(digests, alerts), err
@@ -48,9 +48,9 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 	}
 }
 
-// digestsOf tells all that is held of a user and may be told now. What is held meanwhile waits for the next run, and so does
-// what somebody else has locked: else a user could be sent a digest for each.
-func (s *Service) digestsOf(ctx context.Context, user string, silences []Silence) (digests, alerts int, err error) {
+// digestUser sends all of a user's held alerts that may be sent now. Alerts that are held meanwhile, and those that another
+// process has locked, wait for the next run: otherwise a user could be sent a digest for each.
+func (s *Service) digestUser(ctx context.Context, user string, silences []Silence) (digests, alerts int, err error) {
 	began := int64(0) // by the store's clock
 	for more := true; more; {
 		var made Digested
@@ -75,84 +75,87 @@ func digestNote(digests, alerts int) string {
 	return fmt.Sprintf("%d digests of %d alerts", digests, alerts)
 }
 
-// digest makes the digest of a user: each channel is told of the alerts that it would have been sent, and of no others. What may
-// not be told now, or was held since the run began, waits for the next.
+// digest makes the digest of a user. Each channel gets the alerts that would have been sent to it, and no others. Alerts
+// that may not be sent now, or that were held after the run began, wait for a later run.
 func (s *Service) digest(user string, held []Alert, began, now int64, silences []Silence) (Digested, error) {
 	rules, at := s.Rules(), time.UnixMilli(now+DigestLead)
-	later, next := rules.later(held, at, silences), nextHour(at).UnixMilli()
+	postponed, next := rules.postponed(held, at, silences), nextHour(at).UnixMilli()
 	for i := range held {
-		// What was held after now was held while the clock was ahead.
-		if since := held[i].NoticeAt; since > began && since <= now && later[held[i].ID] == 0 {
-			later[held[i].ID] = next
+		// NoticeAt after now means that the clock was ahead when the alert was held; it is not postponed.
+		if since := held[i].NoticeAt; since > began && since <= now && postponed[held[i].ID] == 0 {
+			postponed[held[i].ID] = next
 		}
 	}
-	var told []*Alert
+	var included []*Alert
 	for i := range held {
-		if later[held[i].ID] == 0 {
-			told = append(told, &held[i])
+		if postponed[held[i].ID] == 0 {
+			included = append(included, &held[i])
 		}
 	}
-	if len(told) == 0 {
-		return Digested{Later: later}, nil
+	if len(included) == 0 {
+		return Digested{Later: postponed}, nil
 	}
-	made := Digested{Name: s.NewID(), Later: later}
-	for i, a := range rules.audiences(told) {
-		m, err := digestMessage(made.Name, user, a.told)
+	made := Digested{Name: s.NewID(), Later: postponed}
+	for i, r := range rules.recipients(included) {
+		m, err := digestMessage(made.Name, user, r.alerts)
 		if err != nil {
 			return Digested{}, err
 		}
 		m.Time = now
-		if i > 0 { // who has several channels can tell it from the others
+		if i > 0 { // a reader of several channels can tell messages with different alerts apart
 			m.ID += fmt.Sprint("-", i+1)
 		}
-		made.Deliveries = append(made.Deliveries, deliveries(m, a.channels)...)
+		made.Deliveries = append(made.Deliveries, deliveries(m, r.channels)...)
 	}
 	return made, nil
 }
 
-func digestMessage(id, user string, told []*Alert) (Message, error) {
-	d := gather(id, user, told)
+func digestMessage(id, user string, alerts []*Alert) (Message, error) {
+	d := summarize(id, user, alerts)
 	m := Message{ID: id + ".digest", Kind: KindDigest, User: user, Severity: Severity(d.Severity),
 		Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), cmp.Or(user, "limits of no user")), Text: digestText(&d)}
 	d.Policies = d.Policies[:min(len(d.Policies), digestPolicies)]
 	return m.with(d)
 }
 
-// later gives those that a digest at a time leaves out, each with up to when.
-func (r *Rules) later(held []Alert, at time.Time, silences []Silence) map[string]int64 {
-	all, quiet := map[string]int64{}, map[string]int64{}
+// postponed returns the held alerts that a digest at a time leaves out, because of quiet hours or a silence, each with its
+// new HeldUntil.
+func (r *Rules) postponed(held []Alert, at time.Time, silences []Silence) map[string]int64 {
+	all, quiet := map[string]int64{}, map[string]int64{} // by alert and by rule
 	for i := range held {
 		a := &held[i]
 		until, known := quiet[a.Rule]
 		if !known {
-			if end, no := r.find(a.Rule).noDigest(at); no {
-				until = heldUntil(end, at)
+			if end, isQuiet := r.find(a.Rule).digestQuietUntil(at); isQuiet {
+				until = holdUntil(end, at)
 			}
 			quiet[a.Rule] = until
 		}
 		switch {
 		case until > 0:
 			all[a.ID] = until
-		case slices.ContainsFunc(silences, func(s Silence) bool { return s.ExpiresAt > at.UnixMilli() && s.fits(a) }):
+		case slices.ContainsFunc(silences, func(s Silence) bool { return s.ExpiresAt > at.UnixMilli() && s.matches(a) }):
 			all[a.ID] = nextHour(at).UnixMilli()
 		}
 	}
 	return all
 }
 
-// heldUntil is when an alert is looked at again that is to be held until a time: by the next digest, because a silence may be
-// ended early, and another alerts file may have other quiet hours.
-func heldUntil(until, at time.Time) int64 {
+// holdUntil returns the HeldUntil of an alert that is to be held until a time, in Unix milliseconds. It is the next full
+// hour at the latest: then it is checked again, because a silence may be ended early, and a reloaded file may have other
+// quiet hours.
+func holdUntil(until, at time.Time) int64 {
 	if next := nextHour(at); next.Before(until) {
 		until = next
 	}
 	return until.UnixMilli()
 }
 
-func gather(id, user string, held []*Alert) limits.AlertDigest {
-	d := limits.AlertDigest{Digest: id, User: user, Severity: string(worst(held))}
+// summarize sums alerts for a digest, by policy and by key.
+func summarize(id, user string, alerts []*Alert) limits.AlertDigest {
+	d := limits.AlertDigest{Digest: id, User: user, Severity: string(maxSeverity(alerts))}
 	policies, keys := map[string]limits.DigestCount{}, map[string]limits.DigestCount{}
-	for _, a := range held {
+	for _, a := range alerts {
 		d.Alerts++
 		denied := a.denials()
 		d.Denied += denied
@@ -160,16 +163,16 @@ func gather(id, user string, held []*Alert) limits.AlertDigest {
 			d.FirstAt = a.FirstAt
 		}
 		d.LastAt = max(d.LastAt, a.LastAt)
-		tally(policies, a.Policy, denied)
-		tally(keys, a.Key, denied)
+		addCount(policies, a.Policy, denied)
+		addCount(keys, a.Key, denied)
 	}
-	d.Policies = ordered(policies, func(c limits.DigestCount) int64 { return c.Alerts })
-	d.Keys = ordered(keys, func(c limits.DigestCount) int64 { return c.Denied })
+	d.Policies = sortCounts(policies, func(c limits.DigestCount) int64 { return c.Alerts })
+	d.Keys = sortCounts(keys, func(c limits.DigestCount) int64 { return c.Denied })
 	d.Keys = d.Keys[:min(len(d.Keys), digestKeys)]
 	return d
 }
 
-func tally(counts map[string]limits.DigestCount, name string, denied int64) {
+func addCount(counts map[string]limits.DigestCount, name string, denied int64) {
 	c := counts[name]
 	c.Name = name
 	c.Alerts++
@@ -177,49 +180,49 @@ func tally(counts map[string]limits.DigestCount, name string, denied int64) {
 	counts[name] = c
 }
 
-func ordered(counts map[string]limits.DigestCount, by func(limits.DigestCount) int64) []limits.DigestCount {
+// sortCounts sorts counts by a number, the greatest first, then by name.
+func sortCounts(counts map[string]limits.DigestCount, by func(limits.DigestCount) int64) []limits.DigestCount {
 	return slices.SortedFunc(maps.Values(counts), func(a, b limits.DigestCount) int {
 		return cmp.Or(cmp.Compare(by(b), by(a)), strings.Compare(a.Name, b.Name))
 	})
 }
 
-// worst gives the greatest severity.
-func worst(held []*Alert) Severity {
-	most := 0
-	for _, a := range held {
-		most = max(most, slices.Index(severities(), a.Severity))
+func maxSeverity(alerts []*Alert) Severity {
+	greatest := 0
+	for _, a := range alerts {
+		greatest = max(greatest, slices.Index(severities(), a.Severity))
 	}
-	return severities()[most]
+	return severities()[greatest]
 }
 
-// audience is channels that are told of the same alerts.
-type audience struct {
+// recipients are channels that get the same alerts.
+type recipients struct {
 	channels []string
-	told     []*Alert
+	alerts   []*Alert
 }
 
-// audiences gives each channel once, with the alerts that it would have been told of.
-func (r *Rules) audiences(told []*Alert) (all []audience) {
-	of := map[string][]*Alert{}
-	for _, a := range told {
-		for _, c := range r.reached(a) {
-			of[c] = append(of[c], a)
+// recipients returns every channel once, with the alerts that would have been sent to it.
+func (r *Rules) recipients(alerts []*Alert) (all []recipients) {
+	byChannel := map[string][]*Alert{}
+	for _, a := range alerts {
+		for _, c := range r.channelsOf(a) {
+			byChannel[c] = append(byChannel[c], a)
 		}
 	}
-	for _, c := range slices.Sorted(maps.Keys(of)) {
-		i := slices.IndexFunc(all, func(a audience) bool { return slices.Equal(a.told, of[c]) })
+	for _, c := range slices.Sorted(maps.Keys(byChannel)) {
+		i := slices.IndexFunc(all, func(x recipients) bool { return slices.Equal(x.alerts, byChannel[c]) })
 		if i < 0 {
-			i, all = len(all), append(all, audience{told: of[c]})
+			i, all = len(all), append(all, recipients{alerts: byChannel[c]})
 		}
 		all[i].channels = append(all[i].channels, c)
 	}
 	return all
 }
 
-// digestText says a digest in words.
+// digestText writes a digest as text.
 func digestText(d *limits.AlertDigest) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s with %s between %s and %s.", counted(d.Alerts, "alert"), denials(d.Denied), stamp(d.FirstAt), stamp(d.LastAt))
+	fmt.Fprintf(&b, "%s with %s between %s and %s.", counted(d.Alerts, "alert"), denials(d.Denied), humanTime(d.FirstAt), humanTime(d.LastAt))
 	for i, p := range d.Policies {
 		if i == digestKeys {
 			fmt.Fprintf(&b, "\n… and %d more policies", len(d.Policies)-i)
@@ -237,7 +240,7 @@ func digestText(d *limits.AlertDigest) string {
 	return b.String()
 }
 
-// denials counts them; those that were only warned of have none.
+// denials writes a number of denials; it is 0 if all alerts are warnings.
 func denials(n int64) string {
 	if n == 0 {
 		return "no denial"

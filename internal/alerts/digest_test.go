@@ -20,8 +20,8 @@ func (r *rig) digests(s *running, want string) {
 }
 
 const (
-	noDigest  = "0 digests of 0 alerts"
-	oneDigest = "1 digests of 1 alerts"
+	digestQuietUntil = "0 digests of 0 alerts"
+	oneDigest        = "1 digests of 1 alerts"
 )
 
 // throttled raises alerts of a user, one for each policy, of which the throttle holds all but the first.
@@ -59,11 +59,11 @@ func TestADigestKeepsSilences(t *testing.T) {
 		}
 	}
 	r.advance(time.Hour)
-	r.digests(s, noDigest)
+	r.digests(s, digestQuietUntil)
 	if _, found, err := r.store.EndSilence(t.Context(), "seven"); !found || err != nil {
 		t.Fatal(found, err)
 	}
-	r.digests(s, noDigest)
+	r.digests(s, digestQuietUntil)
 	r.advance(time.Hour)
 	r.digests(s, oneDigest)
 }
@@ -75,9 +75,9 @@ func TestALateDigestKeepsQuietHours(t *testing.T) {
 	s := r.run()
 	r.throttled(s, "7", "a", "b")
 	r.advance(2 * time.Hour)
-	r.digests(s, noDigest)
-	r.digests(s, noDigest)
-	for _, want := range []string{noDigest, noDigest, oneDigest} {
+	r.digests(s, digestQuietUntil)
+	r.digests(s, digestQuietUntil)
+	for _, want := range []string{digestQuietUntil, digestQuietUntil, oneDigest} {
 		r.advance(time.Hour)
 		r.digests(s, want)
 	}

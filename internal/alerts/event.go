@@ -10,22 +10,22 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// Bounds of an event, beside those of a request.
+// Bounds of an event, in addition to those of a request.
 const (
 	maxWindowBytes = 32
-	// maxEventID leaves room for a rule's name behind it: both together are the id under which the throttle is charged.
+	// maxEventID leaves room for ruleSeparator and a rule's name after the id: see [Alert].EventID.
 	maxEventID = limits.MaxIDBytes - 1 - limits.MaxNameBytes
-	// ruleCut stands between the two. No event has it in its id.
-	ruleCut = ":"
-	// maxDenied is the most that the sampledrate of an event can say.
+	// ruleSeparator separates an event's id from a rule's name. It is not allowed in the id of an event.
+	ruleSeparator = ":"
+	// maxDenied is the maximum of an event's sampledrate.
 	maxDenied = 1 << 31
-	// minEventTime is the beginning of 2020, before when there was no such service, and maxEventTime the end of the year
-	// 9999, the last that RFC 3339 can write.
+	// minEventTime is the beginning of 2020, before this service existed. maxEventTime is the end of the year 9999, the
+	// last that RFC 3339 can write.
 	minEventTime, maxEventTime = 1_577_836_800_000, 253_402_300_799_999
 )
 
-// NewEvent reads an event of the stream. Whoever may publish there may write anything, so every field is bounded: what
-// comes out can be stored, shown and counted.
+// NewEvent reads an event of the stream. A client that may publish there can write anything, so every field is checked:
+// the result can be stored, shown and counted.
 func NewEvent(e limits.Event) (Event, error) {
 	out := Event{ID: e.ID, Type: e.Type, Time: e.Time.UnixMilli()}
 	threshold := int64(0)
@@ -64,9 +64,9 @@ func checkTexts(e *Event) error {
 			return fmt.Errorf("%s %s of the event is not printable UTF-8", f.name, quoted(f.value))
 		}
 	}
-	if strings.Contains(e.ID, ruleCut) {
-		// It could be the id under which another alert was charged, and this one would cost its user no slot.
-		return fmt.Errorf("id %s of the event has a %s in it", quoted(e.ID), ruleCut)
+	if strings.Contains(e.ID, ruleSeparator) {
+		// It could equal the EventID of another alert, and this alert would be sent without a charge of its own.
+		return fmt.Errorf("id %s of the event has a %s in it", quoted(e.ID), ruleSeparator)
 	}
 	return nil
 }
@@ -91,12 +91,12 @@ func checkNumbers(e *Event, threshold int64) error {
 	return nil
 }
 
-// printable tells whether a text is UTF-8 whose runes all show; a space does.
+// printable reports whether a text is valid UTF-8 and has only printable runes; a space is one.
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// quoted shows a text of somebody else in a message.
+// quoted quotes a text from a client for an error message, and bounds its length.
 func quoted(s string) string {
 	const most = 64
 	if len(s) > most {

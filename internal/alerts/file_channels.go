@@ -30,7 +30,7 @@ const (
 	maxKeyBytes    = 64
 )
 
-// channels reads the channels, those first that are always there.
+// channels compiles the channels, after the built-in ones.
 func (c *fileCompiler) channels(list []FileChannel) {
 	c.rules.Channels = builtInChannels()
 	if len(list) > maxChannels {
@@ -47,7 +47,7 @@ func (c *fileCompiler) channels(list []FileChannel) {
 		}
 		seen[f.Name] = i
 		if b := c.builtIn(f.Name); b != nil {
-			c.tellBuiltIn(b, f, path)
+			c.configureBuiltIn(b, f, path)
 			continue
 		}
 		c.rules.Channels = append(c.rules.Channels, c.channel(f, path))
@@ -63,8 +63,8 @@ func (c *fileCompiler) builtIn(name string) *ChannelSpec {
 	return nil
 }
 
-// tellBuiltIn reads what a file says of nats or log.
-func (c *fileCompiler) tellBuiltIn(b *ChannelSpec, f *FileChannel, path string) {
+// configureBuiltIn applies what the file says about nats or log.
+func (c *fileCompiler) configureBuiltIn(b *ChannelSpec, f *FileChannel, path string) {
 	switch {
 	case f.Webhook != nil || f.Slack != nil || f.SMTP != nil:
 		c.Add(path+".name", "%s is there already, and is no webhook, slack or smtp; give this channel another name", f.Name)
@@ -106,14 +106,15 @@ func (c *fileCompiler) channel(f *FileChannel, path string) ChannelSpec {
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
-// held gives what a text says, or what env:NAME and file:/path hold. Neither it nor the errors show what that is.
-func (c *fileCompiler) held(text Private, path string) (value string, held, ok bool) {
+// resolve returns the value of a text: what env:NAME or file:/path refers to, or else the text itself. referred says that
+// it was a reference; ok is false after an error, and for references with NoSecrets. Errors do not show the value.
+func (c *fileCompiler) resolve(text Private, path string) (value string, referred, ok bool) {
 	name, isEnv := strings.CutPrefix(string(text), "env:")
 	file, isFile := strings.CutPrefix(string(text), "file:")
 	switch {
 	case !isEnv && !isFile:
 		return string(text), false, true
-	case isEnv && (!envName.MatchString(name) || strings.HasPrefix(name, "whsec_")): // it may be the secret itself
+	case isEnv && (!envName.MatchString(name) || strings.HasPrefix(name, "whsec_")): // the name may be the secret itself
 		c.Add(path, "env: needs the name of an environment variable, such as env:OPS_SECRET")
 		return "", true, false
 	case isFile && !filepath.IsAbs(file):
@@ -136,7 +137,7 @@ func (c *fileCompiler) held(text Private, path string) (value string, held, ok b
 	return value, true, err == nil
 }
 
-// readSecret reads a small file. A pipe or a device could keep the service waiting for ever.
+// readSecret reads a small regular file. Reading a pipe or a device could block for ever.
 func readSecret(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -164,17 +165,17 @@ func readSecret(path string) (string, error) {
 	return value, nil
 }
 
-// standInURL stands where the file is read without secrets.
-const standInURL = "https://stand-in.invalid/"
+// placeholderURL is used for a URL that is wrong, or not read because of NoSecrets.
+const placeholderURL = "https://stand-in.invalid/"
 
 func (c *fileCompiler) url(text Private, path string) string {
 	if text == "" {
 		c.missing(path, "https://example.com/hook, env:NAME or file:/path")
 		return ""
 	}
-	value, held, ok := c.held(text, path)
+	value, referred, ok := c.resolve(text, path)
 	if !ok {
-		return standInURL
+		return placeholderURL
 	}
 	u, err := url.Parse(value)
 	what := ""
@@ -190,16 +191,16 @@ func (c *fileCompiler) url(text Private, path string) string {
 	default:
 		return value
 	}
-	if held {
+	if referred {
 		what = "what it names " + what
 	}
 	c.Add(path, "%s; want one such as https://example.com/hook", what)
-	return standInURL
+	return placeholderURL
 }
 
 const howToMakeKey = `make one with: echo "whsec_$(openssl rand -base64 32)"`
 
-// keys reads the secrets of a webhook.
+// keys reads the signing keys of a webhook.
 func (c *fileCompiler) keys(list Secrets, path string) (keys [][]byte) {
 	if len(list) == 0 {
 		c.missing(path, "env:NAME or file:/path, which holds whsec_ and base64; "+howToMakeKey)
@@ -222,11 +223,11 @@ func (c *fileCompiler) keys(list Secrets, path string) (keys [][]byte) {
 }
 
 func (c *fileCompiler) key(s Private, path string) []byte {
-	value, held, ok := c.held(s, path)
+	value, referred, ok := c.resolve(s, path)
 	switch {
 	case s == "":
 		return nil
-	case !held:
+	case !referred:
 		c.Add(path, "a secret does not stand in the file; put it where the service starts or into a file, and write env:NAME or file:/path")
 		return nil
 	case !ok:
@@ -315,9 +316,9 @@ func (c *fileCompiler) password(f *FileSMTP, path string) string {
 		}
 		return ""
 	}
-	value, held, _ := c.held(f.Password, at)
+	value, referred, _ := c.resolve(f.Password, at)
 	switch {
-	case !held:
+	case !referred:
 		c.Add(at, "a password does not stand in the file; put it where the service starts or into a file, and write env:NAME or file:/path")
 	case f.Username == "":
 		c.Add(at, "needs a username beside it; give one, or remove the password")

@@ -11,7 +11,7 @@ import (
 
 const maxQuiet = 32
 
-// quiet reads the quiet hours of a rule.
+// quiet compiles the quiet hours of a rule.
 func (c *fileCompiler) quiet(r *Rule, list []FileQuiet, path string) {
 	if len(list) > maxQuiet {
 		c.Add(path, "has %d entries; want at most %d", len(list), maxQuiet)
@@ -34,10 +34,10 @@ func (c *fileCompiler) quiet(r *Rule, list []FileQuiet, path string) {
 	if c.Has(path) {
 		return
 	}
-	// Both of summer and winter time.
+	// Check in winter and in summer, because the zone's offset may differ.
 	for _, month := range []time.Month{time.January, time.July} {
 		from := time.Date(2026, month, 15, 12, 0, 0, 0, time.UTC)
-		if until, _ := r.quietUntil(from); until.Sub(from) >= longestQuiet {
+		if until, _ := r.quietUntil(from); until.Sub(from) >= maxQuietSearch {
 			c.Add(path, "are all hours of the week, so no alert of the rule would ever be sent; leave some hours, or remove the rule")
 			return
 		}
@@ -59,7 +59,7 @@ func (c *fileCompiler) quietHours(f *FileQuiet, path string) QuietHours {
 	return q
 }
 
-// days reads names of days, and ranges of them, as days since Sunday.
+// days reads names of days, and ranges such as mon-fri, as days since Sunday.
 func (c *fileCompiler) days(names []string, path string) (days []int) {
 	if len(names) == 0 {
 		return []int{0, 1, 2, 3, 4, 5, 6}

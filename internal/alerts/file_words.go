@@ -16,13 +16,13 @@ import (
 
 const maxTemplateBytes = 4096
 
-// wordFuncs are the functions of templates besides those of the language.
+// wordFuncs are the functions of templates in addition to those of text/template.
 var wordFuncs = template.FuncMap{"lower": strings.ToLower, "upper": strings.ToUpper}
 
-// knownFuncs are all that a template may call. printf is not among them, because it can make text of any length.
+// knownFuncs are the functions that a template may call. printf is not one, because it can make text of any length.
 var knownFuncs = []string{"and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "print", "lower", "upper"}
 
-// wordNames are the fields that a template may name.
+// wordNames are the fields that a template may use.
 var wordNames = func() (names []string) {
 	for f := range reflect.TypeFor[WordFields]().Fields() {
 		names = append(names, f.Name)
@@ -30,7 +30,7 @@ var wordNames = func() (names []string) {
 	return names
 }()
 
-// template reads one of the words of a rule; nil for none.
+// template parses the template of a title or a text, and tries it on examples. It returns nil for none.
 func (c *fileCompiler) template(t Template, path string) *template.Template {
 	if t == "" {
 		return nil
@@ -62,7 +62,7 @@ func (c *fileCompiler) template(t Template, path string) *template.Template {
 	return made
 }
 
-// templateError leaves out where in the template it was: "template: :1:2: ".
+// templateError returns the error without the position in the template, "template: :1:2: ".
 func templateError(err error) string {
 	text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "template: :"), "\n")
 	if place, rest, ok := strings.Cut(text, ": "); ok && strings.Trim(place, "0123456789:") == "" {
@@ -71,15 +71,14 @@ func templateError(err error) string {
 	return strings.TrimPrefix(text, `executing "" `)
 }
 
-// exampleAlerts are tried when the file is read: one with all that there may be, and one with as little.
+// exampleAlerts are the alerts on which templates are tried: one with every field, and one with as few as possible.
 var exampleAlerts = []Alert{
 	{ID: "a", Severity: Warning, Type: limits.EventExceeded, Key: "api:user:7", Name: "minute", Policy: "api", Window: "1m", User: "7", Limit: 100,
 		Denied: 12, Events: 3, FirstAt: 1772404200000, LastAt: 1772404260000},
 	{ID: "b", Severity: Info, Type: limits.EventWarning, Key: "global", Name: "1m", Window: "1m", Limit: 1, Denied: 1, Events: 1},
 }
 
-// checkNode holds a template to what can be tried by example: fields and functions that are known, and no loops, which
-// could be long.
+// checkNode allows only what a try on examples can check: known fields and functions, and no loops, which could be long.
 func checkNode(n parse.Node) error {
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -118,7 +117,7 @@ func checkNode(n parse.Node) error {
 }
 
 func checkPipe(n *parse.PipeNode) error {
-	if len(n.Decl) > 0 { // one that is doubled forty times would fill the memory
+	if len(n.Decl) > 0 { // a variable that is doubled forty times would fill the memory
 		return fmt.Errorf("%s makes a variable; write the field where it is wanted", yamlfile.Quote(n.String()))
 	}
 	for _, cmd := range n.Cmds {

@@ -9,10 +9,10 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
-// FileOptions are what an alerts file needs beside itself.
+// FileOptions configure how an alerts file is read.
 type FileOptions struct {
-	// NoSecrets puts stand-ins in the place of what env:NAME and file:/path hold, so that a file can be checked where
-	// they are not.
+	// NoSecrets uses placeholders instead of reading env:NAME and file:/path, so that a file can be checked on a machine
+	// that does not have them.
 	NoSecrets bool
 	// LookupEnv finds an environment variable; [os.LookupEnv] when nil.
 	LookupEnv func(name string) (string, bool)
@@ -21,7 +21,8 @@ type FileOptions struct {
 var fileFormat = yamlfile.Format{Name: "alerts file", Want: "rules", Shorten: "let rules match by globs instead of lists", Private: true,
 	Durations: []string{"window", "within", "dedup", "resolveAfter"}}
 
-// ParseRules reads the text of an alerts file, which errors call name. The error is a *[yamlfile.Error] with every mistake found.
+// ParseRules compiles the text of an alerts file. name is its name in errors. The error is a *[yamlfile.Error] with every
+// mistake found.
 func ParseRules(name string, data []byte, o FileOptions) (*Rules, error) {
 	if o.LookupEnv == nil {
 		o.LookupEnv = os.LookupEnv
@@ -37,11 +38,11 @@ func ParseRules(name string, data []byte, o FileOptions) (*Rules, error) {
 	return c.rules, nil
 }
 
-// RulesKeeper holds the rules in force and reads their file anew when it changes.
+// RulesKeeper holds the current rules and reloads their file when it changes.
 type RulesKeeper = yamlfile.Keeper[Rules]
 
-// NewRulesKeeper reads the file, which must be right, or gives up with ctx. A secret that changed is not seen by the watch:
-// ForceReload reads all.
+// NewRulesKeeper reads the file. It fails if the file is invalid, or ctx ends first. The keeper does not notice a changed
+// secret; its ForceReload method reads the file and the secrets.
 func NewRulesKeeper(ctx context.Context, path string, o FileOptions, log *slog.Logger) (*RulesKeeper, error) {
 	return yamlfile.NewKeeper(ctx, yamlfile.Config[Rules]{Path: path, What: "alerts", Log: log, Refers: true,
 		Parse:    func(name string, data []byte) (*Rules, error) { return ParseRules(name, data, o) },
@@ -49,7 +50,7 @@ func NewRulesKeeper(ctx context.Context, path string, o FileOptions, log *slog.L
 	})
 }
 
-// What holds where the file does not say.
+// Defaults of an alerts file.
 const (
 	defaultDenials  = 5
 	defaultWithin   = 10 * time.Minute
@@ -58,16 +59,16 @@ const (
 	defaultWindow   = "1h"
 )
 
-// Default gives the rules without a file: 5 denials in 10 minutes, to nats and the log, 20 alerts per user in any hour.
+// Default returns the rules without a file: 5 denials in 10 minutes, to nats and the log, 20 alerts per user in any hour.
 func Default() *Rules {
 	r, err := ParseRules("the built-in rules", []byte("rules: [{name: denials}]"), FileOptions{})
 	if err != nil {
-		panic(err) // a test reads them
+		panic(err) // a test calls Default
 	}
 	return r
 }
 
-// builtInChannels are there without being named.
+// builtInChannels are the channels that exist without being named in the file.
 func builtInChannels() []ChannelSpec {
 	return []ChannelSpec{{Name: ChannelNATS, Kind: ChannelNATS, Resolved: true}, {Name: ChannelLog, Kind: ChannelLog, Resolved: true}}
 }

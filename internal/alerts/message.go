@@ -8,7 +8,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// data gives an alert as the events tell it.
+// data returns an alert in the form in which events publish it.
 func (a *Alert) data() limits.AlertRaised {
 	return limits.AlertRaised{
 		Alert: a.ID, Rule: a.Rule, Severity: string(a.Severity), Event: a.Type, User: a.User, Policy: a.Policy,
@@ -17,7 +17,8 @@ func (a *Alert) data() limits.AlertRaised {
 	}
 }
 
-// raisedMessage says that an alert was raised. Its id follows from the alert, so it is one message whoever makes it.
+// raisedMessage says that an alert was raised. Its id is derived from the alert's, so two processes that make it make the
+// same message.
 func raisedMessage(a *Alert) (Message, error) {
 	m := Message{ID: a.ID + ".raised", Kind: KindRaised, Time: a.RaisedAt, Severity: a.Severity, User: a.User, Title: a.Title, Text: a.Text}
 	return m.with(a.data())
@@ -33,12 +34,13 @@ func resolvedMessage(a *Alert) (Message, error) {
 func resolvedText(a *Alert) string {
 	lasted := (time.Duration(a.LastAt-a.FirstAt) * time.Millisecond).Round(time.Second)
 	if a.Type == limits.EventWarning {
-		return fmt.Sprintf("Not close to the limit since %s; %s over %s.", stamp(a.LastAt), counted(a.Events, "warning"), lasted)
+		return fmt.Sprintf("Not close to the limit since %s; %s over %s.", humanTime(a.LastAt), counted(a.Events, "warning"), lasted)
 	}
-	return fmt.Sprintf("No denial since %s; %d denied over %s.", stamp(a.LastAt), a.Denied, lasted)
+	return fmt.Sprintf("No denial since %s; %d denied over %s.", humanTime(a.LastAt), a.Denied, lasted)
 }
 
-// denials are those that it stands for. A warning, which is of a request that passed, counts as one for its rule's threshold alone.
+// denials returns how many requests were denied. It is 0 for warnings, which count as one denial only for their rule's
+// threshold: the request passed.
 func (a *Alert) denials() int64 {
 	if a.Type == limits.EventWarning {
 		return 0
@@ -46,8 +48,8 @@ func (a *Alert) denials() int64 {
 	return a.Denied
 }
 
-// stamp writes a moment for people.
-func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05 UTC") }
+// humanTime formats Unix milliseconds for people.
+func humanTime(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05 UTC") }
 
 func (m Message) with(data any) (Message, error) {
 	var err error
@@ -55,7 +57,7 @@ func (m Message) with(data any) (Message, error) {
 	return m, err
 }
 
-// deliveries sends a message to channels.
+// deliveries returns one delivery of a message for each channel.
 func deliveries(m Message, channels []string) []Delivery {
 	all := make([]Delivery, len(channels))
 	for i, c := range channels {

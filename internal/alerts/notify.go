@@ -15,32 +15,32 @@ import (
 )
 
 const (
-	// pendingBatch is how many alerts are looked at together unless said, pendingAtOnce of them at the same time.
-	pendingBatch  = 256
-	pendingAtOnce = 64
-	// pendingLease is how long nobody else looks at them. Who dies with a claim keeps its alerts for so long; who takes
-	// longer than that is no harm, because the event's id charges once.
+	// pendingBatch is the default of Config.Batch; pendingParallel of a batch are handled at the same time.
+	pendingBatch    = 256
+	pendingParallel = 64
+	// pendingLease is how long this process alone handles the pending alerts that it claimed. If it dies, another process
+	// gets them after that. If it takes longer, two may handle an alert, which is harmless: the event's id is charged once.
 	pendingLease = 10 * time.Second
-	// pendingPoll is how long is waited for a Wake: alerts of a process that died are found so.
+	// pendingPoll is how often the store is asked without a Wake, to find alerts of a process that died.
 	pendingPoll = time.Second
-	// stopFor is how long a stop waits for what is in hand.
-	stopFor = 3 * time.Second
+	// stopTimeout is how long a stop goes on with claimed alerts.
+	stopTimeout = 3 * time.Second
 )
 
-// Run tells of pending alerts until ctx ends, and then of what it has in hand, which would be nobody's until its claim ends.
-// Failures are tried again for ever.
+// Run notifies channels of pending alerts until ctx ends. Then it handles the alerts that this process has claimed, for
+// stopTimeout at most: no other process could until the claim ends. Failures are retried for ever.
 func (s *Service) Run(ctx context.Context, log *slog.Logger) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	context.AfterFunc(ctx, func() { time.AfterFunc(stopFor, cancel) })
-	s.tellUntil(ctx, work, log)
-	for n, err := 1, error(nil); n > 0 && err == nil && s.handed.any(); {
+	context.AfterFunc(ctx, func() { time.AfterFunc(stopTimeout, cancel) })
+	s.notifyLoop(ctx, work, log)
+	for n, err := 1, error(nil); n > 0 && err == nil && s.handover.any(); {
 		n, err = s.notify(work)
 	}
 }
 
-// tellUntil tells of pending alerts until ctx ends; work goes on with the batch of that moment.
-func (s *Service) tellUntil(ctx, work context.Context, log *slog.Logger) {
+// notifyLoop handles pending alerts until ctx ends. work outlives ctx, so that the current batch is finished.
+func (s *Service) notifyLoop(ctx, work context.Context, log *slog.Logger) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
 	outage := outage.New(log, slog.LevelError, "alerts wait to be told", "alerts are told again")
@@ -52,7 +52,7 @@ func (s *Service) tellUntil(ctx, work context.Context, log *slog.Logger) {
 			outage.Tried(err)
 			s.idle(ctx, wait.NextBackOff(), nil)
 		default:
-			if n > 0 || !s.waits(work) {
+			if n > 0 || !s.stillUndecided(work) {
 				outage.Tried(nil)
 			}
 			wait.Reset()
@@ -73,128 +73,131 @@ func (s *Service) idle(ctx context.Context, d time.Duration, wake <-chan struct{
 	}
 }
 
-// waits tells whether an alert still waits that could not be told. While it is claimed the store gives none, and that there is nothing
-// to do is no success.
-func (s *Service) waits(ctx context.Context) bool {
-	if s.untold == "" {
+// stillUndecided reports whether an alert whose notice could not be decided is still pending. While it is claimed the store
+// does not return it, so an empty pass does not mean that the failure is over.
+func (s *Service) stillUndecided(ctx context.Context) bool {
+	if s.undecided == "" {
 		return false
 	}
-	if a, found, err := s.Store.Alert(ctx, s.untold); err == nil && (!found || a.Notice != Pending) {
-		s.untold = "" // another process has told of it
+	if a, found, err := s.Store.Alert(ctx, s.undecided); err == nil && (!found || a.Notice != Pending) {
+		s.undecided = "" // another process has decided
 	}
-	return s.untold != ""
+	return s.undecided != ""
 }
 
-// notify decides for a batch of pending alerts who is told. What the limiter did not decide stays pending until the claim
-// ends; the others are kept all the same.
+// notify decides the notices of a batch of pending alerts, and stores them with the deliveries. It returns the size of the
+// batch. An alert for which the limiter did not answer stays pending until its claim ends; the others are stored.
 func (s *Service) notify(ctx context.Context) (int, error) {
 	pending, now, err := s.pending(ctx)
 	if len(pending) > 0 {
-		s.untold = pending[0].ID
+		s.undecided = pending[0].ID
 	}
 	if err != nil || len(pending) == 0 {
 		return 0, err
 	}
-	silences, err := s.Store.Silences(ctx, false, 2*limits.MaxSilences) // those made at one moment may pass the bound
+	silences, err := s.Store.Silences(ctx, false, 2*limits.MaxSilences) // concurrent requests may exceed the bound
 	if err != nil {
 		return 0, err
 	}
-	told, failed := s.tellAll(ctx, pending, now, silences)
-	if len(told) == 0 {
+	decided, failed := s.decideAll(ctx, pending, now, silences)
+	if len(decided) == 0 {
 		return 0, failed
 	}
-	changed, err := s.Store.Tell(ctx, told)
+	changed, err := s.Store.Tell(ctx, decided)
 	if err != nil {
 		return 0, errors.Join(failed, err)
 	}
-	s.untold = firstUntold(pending, told)
-	s.reportTold(pending, told, changed)
+	s.undecided = firstUndecided(pending, decided)
+	s.reportNotices(pending, decided, changed)
 	return len(pending), failed
 }
 
-// pending gives the alerts that were handed over, and from time to time those that the store has.
-func (s *Service) pending(ctx context.Context) ([]Alert, int64, error) {
-	all, ask := s.handed.take(s.Batch)
-	if !ask {
-		return all, all[len(all)-1].RaisedAt, nil // a moment ago, by the store's clock
+// pending returns the alerts that Take handed over, and from time to time also pending alerts of the store. now is the
+// store's clock.
+func (s *Service) pending(ctx context.Context) (_ []Alert, now int64, _ error) {
+	all, poll := s.handover.take(s.Batch)
+	if !poll {
+		return all, all[len(all)-1].RaisedAt, nil // the store's clock a moment ago
 	}
 	found, now, err := s.Store.PendingAlerts(ctx, s.Batch, pendingLease)
 	return append(all, found...), now, err
 }
 
-func (s *Service) tellAll(ctx context.Context, pending []Alert, now int64, silences []Silence) ([]Told, error) {
-	decided := make([]*Told, len(pending))
+// decideAll decides the notices of pending alerts. It returns those that it could decide, in order, and the first error.
+func (s *Service) decideAll(ctx context.Context, pending []Alert, now int64, silences []Silence) ([]Told, error) {
+	results := make([]*Told, len(pending))
 	var group errgroup.Group
-	group.SetLimit(pendingAtOnce)
+	group.SetLimit(pendingParallel)
 	for i := range pending {
 		group.Go(func() error {
-			told, err := s.tell(ctx, &pending[i], now, silences)
+			notice, err := s.decideNotice(ctx, &pending[i], now, silences)
 			if err == nil {
-				decided[i] = &told
+				results[i] = &notice
 			}
 			return err
 		})
 	}
 	err := group.Wait()
-	var told []Told
-	for _, t := range decided {
-		if t != nil {
-			told = append(told, *t)
+	var decided []Told
+	for _, r := range results {
+		if r != nil {
+			decided = append(decided, *r)
 		}
 	}
-	return told, err
+	return decided, err
 }
 
-// firstUntold gives the first of the pending alerts that is not told; empty when all are.
-func firstUntold(pending []Alert, told []Told) string {
-	for i := range pending { // told is in the same order
-		if i >= len(told) || told[i].Alert != pending[i].ID {
+// firstUndecided returns the ID of the first pending alert that is not among those decided; empty if all are.
+func firstUndecided(pending []Alert, decided []Told) string {
+	for i := range pending { // decided is in the same order
+		if i >= len(decided) || decided[i].Alert != pending[i].ID {
 			return pending[i].ID
 		}
 	}
 	return ""
 }
 
-// tell decides who is told of one alert. The throttle comes last: what nobody would be told of costs nothing.
-func (s *Service) tell(ctx context.Context, a *Alert, now int64, silences []Silence) (Told, error) {
-	told := Told{Alert: a.ID}
+// decideNotice decides whether one alert is sent, held or silenced. The throttle comes last, so that an alert that is not
+// sent is not charged.
+func (s *Service) decideNotice(ctx context.Context, a *Alert, now int64, silences []Silence) (Told, error) {
+	n := Told{Alert: a.ID}
 	for i := range silences {
-		if silences[i].fits(a) {
-			told.Notice, told.Reason = Silenced, "silence "+silences[i].ID
-			return told, nil
+		if silences[i].matches(a) {
+			n.Notice, n.Reason = Silenced, "silence "+silences[i].ID
+			return n, nil
 		}
 	}
 	rules := s.Rules()
 	if until, quiet := rules.find(a.Rule).quietUntil(time.UnixMilli(now)); quiet {
-		told.Notice, told.Reason, told.HeldUntil = Held, "quiet hours", heldUntil(until, time.UnixMilli(now))
-		return told, nil
+		n.Notice, n.Reason, n.HeldUntil = Held, "quiet hours", holdUntil(until, time.UnixMilli(now))
+		return n, nil
 	}
 	refused, err := s.throttle(ctx, a, now)
 	switch {
 	case err != nil:
 		s.Observer.ThrottleFailed()
-		return told, err
+		return n, err
 	case refused != "":
-		told.Notice, told.Reason = Held, refused
-		return told, nil
+		n.Notice, n.Reason = Held, refused
+		return n, nil
 	}
 	message, err := raisedMessage(a)
 	if err != nil {
-		return told, err
+		return n, err
 	}
-	told.Notice, told.Deliveries = Sent, deliveries(message, rules.reached(a))
-	return told, nil
+	n.Notice, n.Deliveries = Sent, deliveries(message, rules.channelsOf(a))
+	return n, nil
 }
 
-// reportTold tells of the alerts that were still pending.
-func (s *Service) reportTold(pending []Alert, told []Told, changed []string) {
+// reportNotices reports the alerts that were still pending when their notice was stored: those in changed.
+func (s *Service) reportNotices(pending []Alert, decided []Told, changed []string) {
 	rules := make(map[string]string, len(pending))
 	for i := range pending {
 		rules[pending[i].ID] = pending[i].Rule
 	}
-	notices := make(map[string]*Told, len(told))
-	for i := range told {
-		notices[told[i].Alert] = &told[i]
+	notices := make(map[string]*Told, len(decided))
+	for i := range decided {
+		notices[decided[i].Alert] = &decided[i]
 	}
 	sent := false
 	for _, id := range changed {

@@ -13,19 +13,19 @@ import (
 
 // Preview is what rules would have made of events.
 type Preview struct {
-	// Events is how many there were, Matched how many of them a rule took.
+	// Events is how many there were, Matched how many of them a rule matched.
 	Events, Matched int64
-	// Alerts are those that would have been raised, in order, with the counts they ended with; Notice says which were sent and
-	// which the throttle or quiet hours held.
+	// Alerts are those that would have been raised, in order, with their final counts. Notice says which would have been
+	// sent, and which the throttle or quiet hours would have held.
 	Alerts []Alert
-	// Sent and Held count them; Withheld counts the warnings held back while an exceeded alert was open.
+	// Sent and Held count them. Withheld counts the warnings that raised no alert because an exceeded alert was open.
 	Sent, Held, Withheld int64
 }
 
-// NewPreview runs rules over events in memory: nothing is asked, kept or sent. The events are to come in order of time. The
-// throttle is that of the rules, with nothing charged before the first event.
+// NewPreview runs rules over events in memory, with nothing stored and nothing sent. The events must come in order of time.
+// Throttles start with nothing charged.
 func NewPreview(r *Rules, events iter.Seq[Event]) (Preview, error) {
-	v := view{rules: r, states: map[GroupID]json.RawMessage{}, open: map[GroupID]int{}, exceeded: map[string][]int{}, sent: map[string][]int64{}}
+	v := previewer{rules: r, states: map[GroupID]json.RawMessage{}, open: map[GroupID]int{}, exceeded: map[string][]int{}, sent: map[string][]int64{}}
 	for e := range events {
 		v.Events++
 		if err := v.take(e); err != nil {
@@ -35,27 +35,27 @@ func NewPreview(r *Rules, events iter.Seq[Event]) (Preview, error) {
 	return v.Preview, nil
 }
 
-// view is a preview being made.
-type view struct {
+// previewer makes a preview. It stands in for the store and for the limiter.
+type previewer struct {
 	Preview
 	rules *Rules
-	// now is what a store's clock would say.
+	// now is what the store's clock would show.
 	now    int64
 	states map[GroupID]json.RawMessage
-	// open and exceeded are indexes of Alerts: by group, and of those of exceeded limits by subject.
+	// open and exceeded are indexes of Alerts: by group, and by subject for alerts of exceeded limits.
 	open     map[GroupID]int
 	exceeded map[string][]int
-	// sent are the times at which each throttle of a user was charged.
+	// sent are the times at which each throttle of each user was charged, by throttleID.
 	sent map[string][]int64
 }
 
-func (v *view) take(e Event) error {
+func (v *previewer) take(e Event) error {
 	b := newBatch(v.rules, []Event{e}, func() string { return strconv.Itoa(len(v.Alerts) + 1) })
 	if len(b.matches) == 0 {
 		return nil
 	}
 	v.Matched++
-	if e.Time > v.now || e.Time < v.now-maxLate {
+	if e.Time > v.now || e.Time < v.now-maxEventDelay {
 		v.now = e.Time
 	}
 	changes, err := b.decide(v.known(&e, b.taking()))
@@ -63,31 +63,31 @@ func (v *view) take(e Event) error {
 		return err
 	}
 	v.Withheld += int64(len(b.withheld))
-	v.keep(changes)
+	v.apply(changes)
 	return nil
 }
 
-// maxLate is how late, in milliseconds, an event may come to the stream. One that is dated longer ago follows one that was dated
-// by a clock which was ahead.
-const maxLate = 3_600_000
+// maxEventDelay is how late, in milliseconds, an event may reach the stream. If an event is dated earlier than that before
+// now, the clock was ahead and has been set back.
+const maxEventDelay = 3_600_000
 
-// known is what a store would know when an event comes.
-func (v *view) known(e *Event, t Taking) Taken {
+// known returns what the store would know when an event comes.
+func (v *previewer) known(e *Event, t Taking) Taken {
 	known := Taken{Now: v.now, Fresh: map[string]bool{e.ID: true}, States: v.states, Open: map[GroupID]Alert{}, Exceeded: map[string]bool{}}
 	for _, g := range t.Groups {
-		if i, ok := v.open[g]; ok && v.lasts(i, v.now) {
+		if i, ok := v.open[g]; ok && v.resolveOrOpen(i, v.now) {
 			known.Open[g] = v.Alerts[i]
 		}
 	}
 	for _, subject := range t.Subjects {
-		v.exceeded[subject] = slices.DeleteFunc(v.exceeded[subject], func(i int) bool { return !v.lasts(i, v.now) })
+		v.exceeded[subject] = slices.DeleteFunc(v.exceeded[subject], func(i int) bool { return !v.resolveOrOpen(i, v.now) })
 		known.Exceeded[subject] = len(v.exceeded[subject]) > 0
 	}
 	return known
 }
 
-// lasts tells whether an alert is open at a time, and resolves it if its time has come.
-func (v *view) lasts(i int, now int64) bool {
+// resolveOrOpen resolves an alert if its ResolveAt has come, and reports whether it is still open.
+func (v *previewer) resolveOrOpen(i int, now int64) (open bool) {
 	a := &v.Alerts[i]
 	if a.ResolvedAt == 0 && a.ResolveAt <= now {
 		a.ResolvedAt = a.ResolveAt
@@ -95,14 +95,14 @@ func (v *view) lasts(i int, now int64) bool {
 	return a.ResolvedAt == 0
 }
 
-func (v *view) keep(c Changes) {
+func (v *previewer) apply(c Changes) {
 	maps.Copy(v.states, c.States)
 	for _, a := range c.Updated {
 		v.Alerts[v.open[a.GroupID]] = a
 	}
 	for _, a := range c.Raised {
 		a.NoticeAt = a.RaisedAt
-		v.notice(&a)
+		v.decideNotice(&a)
 		v.open[a.GroupID] = len(v.Alerts)
 		if a.Type == limits.EventExceeded {
 			v.exceeded[a.Subject] = append(v.exceeded[a.Subject], len(v.Alerts))
@@ -111,14 +111,14 @@ func (v *view) keep(c Changes) {
 	}
 }
 
-// notice decides as [Service.tell] does, without silences.
-func (v *view) notice(a *Alert) {
+// decideNotice decides as [Service.decideNotice] does, without silences.
+func (v *previewer) decideNotice(a *Alert) {
 	until, quiet := v.rules.find(a.Rule).quietUntil(time.UnixMilli(a.RaisedAt))
 	switch {
 	case quiet:
 		a.Notice, a.Reason, a.HeldUntil = Held, "quiet hours", until.UnixMilli()
 		v.Held++
-	case !v.fits(a):
+	case !v.charge(a):
 		a.Notice, a.Reason = Held, "throttle"
 		v.Held++
 	default:
@@ -127,8 +127,8 @@ func (v *view) notice(a *Alert) {
 	}
 }
 
-// fits charges all throttles of an alert, or none.
-func (v *view) fits(a *Alert) bool {
+// charge charges all throttles of an alert, or none if one of them is exhausted.
+func (v *previewer) charge(a *Alert) (charged bool) {
 	for _, t := range a.Throttles {
 		id, since := throttleID(a, t), a.RaisedAt-t.window().Milliseconds()
 		times := v.sent[id]
@@ -149,9 +149,9 @@ func (v *view) fits(a *Alert) bool {
 
 func throttleID(a *Alert, t Throttle) string { return a.User + "\n" + t.Name + "\n" + t.Window }
 
-// window is the throttle's; the file was held to it.
+// window returns the parsed Window, which was validated when the file was read.
 func (t *Throttle) window() time.Duration {
-	d, err := parseSpan(t.Window, maxSpan)
+	d, err := parseDuration(t.Window, maxDuration)
 	if err != nil {
 		return time.Hour
 	}

@@ -6,30 +6,30 @@ import (
 	"github.com/seed503877ad/limits/internal/week"
 )
 
-// QuietHours is a time of day, on some days, in a zone.
+// QuietHours is a time of day on some days of the week, in a time zone.
 type QuietHours struct {
 	spans week.Spans
 	zone  *time.Location
 }
 
-// Bounds of the search for the end of quiet hours. What is quiet for so long is quiet always.
+// Bounds of the search for the end of quiet hours. A rule that is quiet for maxQuietSearch is always quiet.
 const (
-	longestQuiet  = 15 * 24 * time.Hour
-	maxQuietSteps = 1000
+	maxQuietSearch = 15 * 24 * time.Hour
+	maxQuietSteps  = 1000
 )
 
-// quietUntil tells whether the rule, nil for one that is no more, holds alerts back at a time, and up to when. It goes by what the clock on the wall
-// shows: an hour that is skipped has no part in it, and one that is repeated has its part twice. Quiet hours that follow on
-// one another are one.
+// quietUntil reports whether t is in the rule's quiet hours, and when they end. r is nil for a rule that the file no longer
+// has. The times of day are local: an hour that a change of the clock skips is never quiet, and one that it repeats is
+// quiet twice. Quiet hours that follow one another without a gap count as one.
 func (r *Rule) quietUntil(t time.Time) (until time.Time, quiet bool) {
 	until = t
 	if r == nil {
 		return until, false
 	}
-	for step := 0; step < maxQuietSteps && until.Sub(t) < longestQuiet; step++ {
+	for step := 0; step < maxQuietSteps && until.Sub(t) < maxQuietSearch; step++ {
 		next := until
 		for i := range r.Quiet {
-			if end := r.Quiet[i].next(until); end.After(next) {
+			if end := r.Quiet[i].end(until); end.After(next) {
 				next = end
 			}
 		}
@@ -41,11 +41,11 @@ func (r *Rule) quietUntil(t time.Time) (until time.Time, quiet bool) {
 	return until, quiet
 }
 
-// noDigest tells whether a digest at a time is to leave out what the rule holds, and up to when. Digests come at full hours:
-// where all of them are quiet, it is told all the same.
-func (r *Rule) noDigest(at time.Time) (until time.Time, quiet bool) {
+// digestQuietUntil reports whether a digest at a time leaves out the rule's alerts, and until when. Digests are sent at full
+// hours. If all full hours are quiet, none is left out: the alerts would never be sent.
+func (r *Rule) digestQuietUntil(at time.Time) (until time.Time, quiet bool) {
 	until, quiet = r.quietUntil(at)
-	for run := at; quiet && run.Sub(at) < longestQuiet; {
+	for run := at; quiet && run.Sub(at) < maxQuietSearch; {
 		run = nextHour(run)
 		if _, quiet := r.quietUntil(run); !quiet {
 			return until, true
@@ -54,12 +54,12 @@ func (r *Rule) noDigest(at time.Time) (until time.Time, quiet bool) {
 	return until, false
 }
 
-// nextHour is the next time for a digest.
+// nextHour returns the next full hour, when the next digest is.
 func nextHour(t time.Time) time.Time { return t.UTC().Truncate(time.Hour).Add(time.Hour) }
 
-// next gives a time up to which it is quiet from t on; t itself when it is not. It looks no further than the next change of
-// the clock, because what follows is another time of day than it seems.
-func (q *QuietHours) next(t time.Time) time.Time {
+// end returns a time until which it is quiet from t on; t itself if it is not quiet. It stops at the next change of the
+// zone's offset, because the time of day jumps there; the caller asks again from that time.
+func (q *QuietHours) end(t time.Time) time.Time {
 	if len(q.spans) == 0 {
 		return t
 	}

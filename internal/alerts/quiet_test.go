@@ -74,7 +74,7 @@ func TestQuietUntilIsTheEnd(t *testing.T) {
   {days: [sun], from: "01:15", to: "03:00", timezone: America/New_York}, {from: "00:30", to: "02:15", timezone: Australia/Lord_Howe}]}]`).Rules[0]
 	holds := func(at time.Time) bool {
 		for i := range r.Quiet {
-			if q := &r.Quiet[i]; q.next(at).After(at) {
+			if q := &r.Quiet[i]; q.end(at).After(at) {
 				return true
 			}
 		}

@@ -10,13 +10,13 @@ import (
 const (
 	// resolveBatch is how many alerts are resolved in one transaction.
 	resolveBatch = 100
-	// resolveLag is how old the newest event may be that was taken, and one that is not published; together with the 10 s between two events of a counter
-	// it is less than the least time after which an alert resolves.
+	// resolveLag is how far events may lag behind, untaken or unpublished, before no alert is resolved. Together with the
+	// 10 s between two events of a counter it is less than minResolve, so an alert whose denials go on is not resolved.
 	resolveLag = 15 * time.Second
 )
 
-// Resolve resolves the alerts whose denials have stopped, and tells the channels that were told they were raised, where
-// they want to know. It is a job.
+// Resolve is a job. It resolves the alerts whose denials have stopped, and notifies the channels to which they were sent, if
+// those are configured for it.
 func (s *Service) Resolve(ctx context.Context) (note string, err error) {
 	if s.CaughtUp != nil && time.Since(s.CaughtUp()) > resolveLag {
 		return "resolved 0: events wait to be taken", nil
@@ -42,7 +42,7 @@ func (s *Service) Resolve(ctx context.Context) (note string, err error) {
 		if err != nil {
 			return note, err
 		}
-		for _, rule := range names[len(names)-n:] { // those of a try before were rolled back
+		for _, rule := range names[len(names)-n:] { // the names before are of attempts that were rolled back
 			s.Observer.AlertChanged("resolved", rule)
 		}
 		if n > 0 {
@@ -54,7 +54,7 @@ func (s *Service) Resolve(ctx context.Context) (note string, err error) {
 	}
 }
 
-// resolved gives the deliveries of an alert that was resolved; none where nobody was told that it was raised.
+// resolved returns the deliveries for an alert that was resolved; none if it was never sent.
 func (s *Service) resolved(a *Alert) ([]Delivery, error) {
 	if a.Notice != Sent {
 		return nil, nil
@@ -64,34 +64,35 @@ func (s *Service) resolved(a *Alert) ([]Delivery, error) {
 		return nil, err
 	}
 	rules := s.Rules()
-	return deliveries(m, rules.wantResolved(rules.reached(a))), nil
+	return deliveries(m, rules.wantResolved(rules.channelsOf(a))), nil
 }
 
-// reached gives the channels that are told of an alert: its own, and where the file lacks one of them also those that its rule has now:
-// who renames a channel misses nothing. What lacks here another process may have, unless none is left; then it is those of the rule
-// alone, or the built-in ones.
-func (r *Rules) reached(a *Alert) []string {
-	lacking := 0
+// channelsOf returns the channels to which an alert is sent. They are those of its rule when it was raised. If the file no
+// longer has one of them, the rule's current channels are added, so that renaming a channel loses no alert; the missing
+// ones stay, because another process may still have them. If the file has none of them, they are the rule's current
+// channels alone, or the built-in ones if the rule is gone too.
+func (r *Rules) channelsOf(a *Alert) []string {
+	missing := 0
 	for _, name := range a.Channels {
 		if r.channel(name) == nil {
-			lacking++
+			missing++
 		}
 	}
-	rule, now := r.find(a.Rule), []string{ChannelNATS, ChannelLog}
+	rule, current := r.find(a.Rule), []string{ChannelNATS, ChannelLog}
 	if rule != nil {
-		now = rule.Channels
+		current = rule.Channels
 	}
 	switch {
-	case lacking == len(a.Channels):
-		return now
-	case lacking == 0 || rule == nil:
+	case missing == len(a.Channels):
+		return current
+	case missing == 0 || rule == nil:
 		return a.Channels
 	}
-	others := slices.DeleteFunc(slices.Clone(now), func(name string) bool { return slices.Contains(a.Channels, name) })
-	return slices.Concat(a.Channels, others)
+	added := slices.DeleteFunc(slices.Clone(current), func(name string) bool { return slices.Contains(a.Channels, name) })
+	return slices.Concat(a.Channels, added)
 }
 
-// wantResolved selects the channels that want to know.
+// wantResolved selects the channels that are configured to be notified of resolved alerts.
 func (r *Rules) wantResolved(channels []string) (want []string) {
 	for _, name := range channels {
 		for i := range r.Channels {

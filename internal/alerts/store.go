@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Taking is what one batch of events needs of the store.
+// Taking says what a batch of events has to read from the store.
 type Taking struct {
 	// Events are the ids of the events; some may have been taken before.
 	Events []string
-	// Groups are those of all the events, each once.
+	// Groups are the groups of all the events, each once.
 	Groups []GroupID
-	// Subjects are those of the warnings among them.
+	// Subjects are the subjects of the warnings among the events, each once.
 	Subjects []string
 }
 
-// Taken is what the store knows, under lock.
+// Taken is what the store knows about a [Taking], read under lock.
 type Taken struct {
 	// Now is the store's clock, read after the locks, in Unix milliseconds.
 	Now int64
 	// Fresh are the events that were not taken before.
 	Fresh map[string]bool
-	// States are what was last kept of the groups; one that is not there has none.
+	// States are the stored states of the groups. A group without one is missing.
 	States map[GroupID]json.RawMessage
 	// Open are the open alerts of the groups.
 	Open map[GroupID]Alert
@@ -30,69 +30,72 @@ type Taken struct {
 	Exceeded map[string]bool
 }
 
-// Changes is what a batch changes.
+// Changes is what a batch of events changes in the store.
 type Changes struct {
 	// States are the new states of groups.
 	States map[GroupID]json.RawMessage
-	// Raised are new alerts; Notice is Pending.
+	// Raised are new alerts; their Notice is Pending.
 	Raised []Alert
-	// Claim is for how long Raised are claimed from the start, as those that PendingAlerts gives; 0 for not at all.
+	// Claim is for how long Raised are claimed at once by the caller, as if PendingAlerts had returned them; 0 for not.
 	Claim time.Duration
-	// Updated are open alerts that changed: what events tell of them, ResolveAt, and Notice, where a silenced one becomes
-	// Pending again. ResolvedAt, Reason, NoticeAt, HeldUntil and Digest are not written.
+	// Updated are open alerts that changed: the fields that come from events, ResolveAt, and Notice if a silenced alert
+	// became Pending again. ResolvedAt, Reason, NoticeAt, HeldUntil and Digest are not written.
 	Updated []Alert
 }
 
-// DigestLead is for how long, in milliseconds, a digest is ahead of the store's clock. Digests run at the full hours of a
-// worker's clock, and quiet hours and silences end there too: were that a little ahead, it would be told an hour later what they held.
+// DigestLead is by how many milliseconds a digest runs ahead of the store's clock. Digests run at the full hours of a
+// worker's clock, when quiet hours and silences usually end too. If that clock were a little ahead of the store's, without
+// the lead a digest would leave out what they held, for another hour.
 const DigestLead = 30_000
 
-// ResolveWithin is more than an alert stays open from its last event on: one that is to be resolved later than that was raised
-// while the store's clock was ahead, and would be open until then.
+// ResolveWithin is longer than any alert stays open after its last event. If ResolveAt is farther away than this, the alert
+// was raised while the store's clock was ahead, and is resolved now.
 const ResolveWithin = 32 * 24 * time.Hour
 
-// HoldWithin is more than an alert is held for before it is looked at again, at the next full hour: one that is held for longer
-// than that from now on was held while the store's clock was ahead.
+// HoldWithin is longer than any alert is held before it is checked again, at the next full hour. If HeldUntil is farther
+// away than this, the alert was held while the store's clock was ahead, and may be sent now.
 const HoldWithin = 2 * time.Hour
 
-// Told is what became of a pending alert.
+// Told is the decision about a pending alert.
 type Told struct {
-	// Alert is its id. Only one that is pending is changed.
+	// Alert is its id. The store changes the alert only if it is still pending.
 	Alert     string
 	Notice    Notice
 	Reason    string
 	HeldUntil int64
-	// Deliveries are put into the outbox with it; Channel and Message are set.
+	// Deliveries are added to the outbox in the same transaction. Channel and Message are set.
 	Deliveries []Delivery
 }
 
-// Digested is what becomes of held alerts.
+// Digested is the decision about a user's held alerts.
 type Digested struct {
-	// Name is the digest's; empty where it tells of none.
+	// Name is the name of the digest; empty if it includes no alert.
 	Name string
-	// Deliveries are put into the outbox with it.
+	// Deliveries are added to the outbox in the same transaction.
 	Deliveries []Delivery
-	// Later are the ids of those that it leaves out, each with its new HeldUntil: more than [DigestLead] from now, or they
-	// would be given again at once.
+	// Later are the ids of alerts that the digest leaves out, each with its new HeldUntil. That must be more than
+	// [DigestLead] from now, or they would be returned again at once.
 	Later map[string]int64
 }
 
-// Tried is how a try to deliver ended.
+// Tried is the result of an attempt to deliver.
 type Tried struct {
 	ID    string
 	State DeliveryState
-	// DueAt is when the next try is, for one that waits.
+	// DueAt is when the next attempt is due, if the delivery still waits.
 	DueAt int64
 	Error string
-	// Counts says that this try counts as an attempt; one that was put off (the channel's circuit is open) does not.
+	// Counts says that this counts as an attempt. A delivery that was only put off (the channel's circuit is open) has
+	// none.
 	Counts bool
 }
 
 // Overdue selects deliveries that have waited for too long.
 type Overdue struct {
-	// Age is for how long: since a delivery was made, or was replayed last.
+	// Age is how long they have waited since they were created or last replayed.
 	Age time.Duration
-	// Lease is that of [Store.DueDeliveries]: what may be claimed, being due within it, is left to who has it.
+	// Lease is the lease of [Store.DueDeliveries]. Deliveries that are due within it may be claimed by a process, and are
+	// left out.
 	Lease time.Duration
 	Max   int
 }
@@ -100,9 +103,9 @@ type Overdue struct {
 // AlertFilter selects alerts; empty fields select all.
 type AlertFilter struct {
 	User, Rule, Policy string
-	// OpenOnly leaves out resolved ones.
+	// OpenOnly leaves out resolved alerts.
 	OpenOnly bool
-	// Before selects those raised before a moment and id, for the next page; 0 for the first.
+	// Before and BeforeID select the page after the alert with that RaisedAt and ID; 0 for the first page.
 	Before   int64
 	BeforeID string
 	Max      int
@@ -111,97 +114,101 @@ type AlertFilter struct {
 // DeadFilter selects dead letters; empty fields select all.
 type DeadFilter struct {
 	ID, Channel string
-	// After selects those with a greater id, for the next page.
+	// After selects ids greater than it, for the next page.
 	After string
 	Max   int
 }
 
-// Disabled says that a channel said that it is gone.
+// Disabled is a channel whose target said that it no longer exists.
 type Disabled struct {
 	Channel string
-	// Target is a fingerprint of where it led: with another one the channel is not disabled.
+	// Target is a fingerprint of the target. A channel of the same name with another target is not disabled.
 	Target string
 	Reason string
 	At     int64
 }
 
-// Store keeps alerts, deliveries and silences. Several processes may use one at the same time. One conformance suite
-// (package storetest) holds every implementation to it. Times that go in and out are those of the store's clock.
+// Store stores alerts, deliveries and silences. Several processes may use one at the same time. Every implementation must
+// pass one conformance suite (package storetest). All times are of the store's clock.
 type Store interface {
-	// Take remembers the events, locks the groups (in order, so that two batches never deadlock), calls decide, and writes
-	// what it returns, in one transaction. An error of decide rolls everything back. decide may be called again when the
-	// transaction has to be.
+	// Take stores the ids of the events, locks the groups (in order, so that two batches never deadlock), calls decide, and
+	// writes what it returns, in one transaction. An error of decide rolls everything back. decide is called again if the
+	// transaction has to be retried.
 	Take(ctx context.Context, t Taking, decide func(Taken) (Changes, error)) error
-	// PendingAlerts claims up to max pending alerts, the oldest first, for a time, and gives them with the store's clock;
-	// nobody else is given them before that is over, which is in an hour at most: what was claimed for longer than that from now on
-	// was claimed while the clock was ahead.
+	// PendingAlerts claims up to max pending alerts, the oldest first, for the lease, and returns them with the store's
+	// clock. No other call returns them before the lease is over, an hour at most: a claim that lasts longer from now was
+	// made while the clock was ahead, and does not count.
 	PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []Alert, now int64, err error)
-	// Tell writes what became of pending alerts, and their deliveries, in one transaction. It gives the ids of those that
-	// were pending.
+	// Tell writes the decisions about pending alerts, and their deliveries, in one transaction. It returns the ids of the
+	// alerts that were still pending.
 	Tell(ctx context.Context, all []Told) (told []string, err error)
 	// ResolveAlerts resolves up to max open alerts whose ResolveAt has come and that are not pending, the earliest first,
-	// and puts the deliveries that build gives for each into the outbox, in one transaction. What another process has
-	// locked is left for later. Behind those come the ones whose ResolveAt is more than [ResolveWithin] from now.
+	// and adds the deliveries that build returns for each to the outbox, in one transaction. Alerts that another process has
+	// locked are left for later. Last come alerts whose ResolveAt is more than [ResolveWithin] from now.
 	ResolveAlerts(ctx context.Context, max int, build func(Alert) ([]Delivery, error)) (int, error)
-	// HeldUsers gives up to max users that have held alerts whose HeldUntil has come, or will in [DigestLead], or is more than
-	// [HoldWithin] from now, and that are in no digest, in order, beginning behind one.
+	// HeldUsers returns up to max users greater than after, in order, that have held alerts which are in no digest and whose
+	// HeldUntil has come, or will come within [DigestLead], or is more than [HoldWithin] from now.
 	HeldUsers(ctx context.Context, after string, max int) ([]string, error)
-	// DigestAlerts locks up to max such alerts of a user, the oldest first, and, unless there are none, writes what build says
-	// of them, and its deliveries into the outbox, in one transaction. It gives how many they were, with those for later.
-	// build may be called again when the transaction has to be.
+	// DigestAlerts locks up to max such alerts of a user, the oldest first. If there are any, it calls build and writes its
+	// decision and deliveries, in one transaction. It returns how many alerts they were, including those left for later.
+	// build is called again if the transaction has to be retried.
 	DigestAlerts(ctx context.Context, user string, max int, build func(held []Alert, now int64) (Digested, error)) (int, error)
 
-	// AddDelivery puts one into the outbox.
+	// AddDelivery adds a delivery to the outbox.
 	AddDelivery(ctx context.Context, d Delivery) error
-	// DueDeliveries claims up to max deliveries of a channel that are due, the earliest first, for a time; DueAt of what it
-	// gives is when that is over. While an alert's "ID.raised" waits, its "ID.resolved" for the same channel is not due.
+	// DueDeliveries claims up to max due deliveries of a channel, the earliest first, for the lease. DueAt of the deliveries
+	// that it returns is when the lease ends. While an alert's "ID.raised" waits, its "ID.resolved" for the same channel is
+	// not due.
 	DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]Delivery, error)
-	// OtherDeliveries gives up to max deliveries that wait for channels that are not among those given, and have been due for a
-	// time: what is claimed or waits for its next try has somebody who knows its channel, and so has the "ID.resolved" behind it.
+	// OtherDeliveries returns up to max waiting deliveries whose channel is not among those given, and that have been due
+	// for at least due. A delivery that is claimed, or waits for its next attempt, is not due: some process knows its
+	// channel. Nor is an "ID.resolved" while its "ID.raised" waits.
 	OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]Delivery, error)
-	// Deliver writes how tries ended. One that does not wait any more is left as it is.
+	// Deliver writes the results of attempts. A delivery that no longer waits is not changed.
 	Deliver(ctx context.Context, all []Tried) error
-	// RecallDeliveries brings up to max deliveries into the present that are due later than a time from now, as none is unless the
-	// clock was ahead: they are due after the lease, within which a try that goes on has ended, and their age is counted from now.
+	// RecallDeliveries corrects up to max deliveries that are due later than later from now, which happens only if the
+	// clock was ahead. They become due after the lease, so that an attempt in flight ends before, and their age counts from
+	// now.
 	RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error)
-	// EndDeliveries makes dead letters, with a reason, of overdue deliveries, the oldest first, and gives them as they were
-	// before. Each is given to one process. While an alert's "ID.raised" waits, its "ID.resolved" is not overdue.
+	// EndDeliveries makes overdue deliveries dead letters, with a reason, the oldest first, and returns them as they were
+	// before. Each is returned to one process only. While an alert's "ID.raised" waits, its "ID.resolved" is not overdue.
 	EndDeliveries(ctx context.Context, o Overdue, reason func(*Delivery) string) ([]Delivery, error)
-	// WaitingDeliveries counts, by channel, those that wait.
+	// WaitingDeliveries counts waiting deliveries by channel.
 	WaitingDeliveries(ctx context.Context) (map[string]int64, error)
-	// DeliveriesOf gives the deliveries of a message id: those of an alert begin with its id and a dot.
+	// DeliveriesOf returns the deliveries whose id begins with the given id and a dot: those of an alert, a digest or a test.
 	DeliveriesOf(ctx context.Context, alert string, max int) ([]Delivery, error)
-	// DeadDeliveries gives dead letters in order of id.
+	// DeadDeliveries returns dead letters in order of id.
 	DeadDeliveries(ctx context.Context, f DeadFilter) ([]Delivery, error)
-	// ReplayDeliveries lets dead letters wait again, due at once, with no attempts and age, and gives how many.
+	// ReplayDeliveries makes dead letters wait again, due at once, with attempts and age reset. It returns how many.
 	ReplayDeliveries(ctx context.Context, f DeadFilter) (int, error)
 
-	// DisableChannel remembers that a channel is gone; a second time replaces the first.
+	// DisableChannel stores that a channel is disabled. It replaces an earlier entry of the channel.
 	DisableChannel(ctx context.Context, d Disabled) error
 	EnableChannel(ctx context.Context, channel string) (found bool, err error)
 	DisabledChannels(ctx context.Context) ([]Disabled, error)
 
-	// Alerts gives alerts, the last raised first (then by id, descending).
+	// Alerts returns alerts, the last raised first (then by id, descending).
 	Alerts(ctx context.Context, f AlertFilter) ([]Alert, error)
 	Alert(ctx context.Context, id string) (a Alert, found bool, err error)
 
-	// AddSilence keeps one: CreatedAt is set to the store's clock, and ExpiresAt to lasts from it.
+	// AddSilence stores a silence. It sets CreatedAt to the store's clock, and ExpiresAt to lasts after that.
 	AddSilence(ctx context.Context, s Silence, lasts time.Duration) (Silence, error)
-	// EndSilence lets one end now; found is false when there is none that has not ended.
+	// EndSilence ends a silence now. found is false if there is none with the id that has not ended.
 	EndSilence(ctx context.Context, id string) (s Silence, found bool, err error)
-	// Silences gives up to max, those that have not ended, and with ended the others too; the last made first.
+	// Silences returns up to max silences, the last created first: those that have not ended, and with ended all.
 	Silences(ctx context.Context, ended bool, max int) ([]Silence, error)
 
-	// KeepPoison keeps a message that could not be taken; one that is there already is left, and another of its sequence,
-	// which is of a stream that is no more, makes place for it. With one of [PoisonTrim] that it is given, and the first, it
-	// removes those before the last [MaxPoison].
+	// KeepPoison stores a message that is no valid event. If the same message is there already nothing changes; a different
+	// one with the same sequence, of a stream that was deleted, is replaced. At the first call, and at every [PoisonTrim]th,
+	// it removes all but the last [MaxPoison].
 	KeepPoison(ctx context.Context, p Poison) error
-	// PoisonMessages gives those kept, the last first.
+	// PoisonMessages returns up to max of them, the last first.
 	PoisonMessages(ctx context.Context, max int) ([]Poison, error)
 
-	// PruneAlerts removes up to max of each: alerts that were resolved before a moment (held ones only when a digest has
-	// told of them), deliveries that ended, silences and poison. PruneTaken removes ids of events taken before a moment, and
-	// groups that did not change since and have no open alert.
+	// PruneAlerts removes up to max of each: alerts that were resolved before a time (held ones only after a digest has
+	// included them), deliveries and silences that ended, and poison.
 	PruneAlerts(ctx context.Context, before time.Time, max int) (int, error)
+	// PruneTaken removes up to max ids of events that were taken before a time, and groups that have not changed since and
+	// have no open alert.
 	PruneTaken(ctx context.Context, before time.Time, max int) (int, error)
 }

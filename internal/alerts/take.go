@@ -10,61 +10,62 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// throttlePrefix begins the keys that the throttle charges, which are to be nobody else's: applications share the limiter, and
-// have users too. Their own crossings are no alerts: to tell users that they are told too much would never end.
+// throttlePrefix begins the keys that the throttle charges. Applications share the limiter and limit the same users, so the
+// prefix keeps their keys apart. Events about these keys are ignored: alerts about too many alerts would never end.
 const throttlePrefix = "limits.alerts:user:"
 
-// Observer is told what happens, for metrics. Its methods do not block.
+// Observer observes the service, for metrics. Its methods must not block.
 type Observer interface {
-	// EventsMatched is called with each batch that was kept: how many events matched a rule for the first time, how many
-	// came again, how many matched none.
+	// EventsMatched is called after each batch was stored: how many events matched a rule for the first time, how many
+	// matched one but had been taken before, and how many matched none.
 	EventsMatched(fresh, repeated, unmatched int)
-	// AlertChanged is called with each alert that was "raised", "sent", "held", "silenced" or "resolved", and with each
-	// warning that was "withheld" because its exceeded alert is open.
+	// AlertChanged is called for each alert that was "raised", "sent", "held", "silenced" or "resolved", and for each
+	// warning that was "withheld" because an exceeded alert with the same subject is open.
 	AlertChanged(what, rule string)
-	// ThrottleFailed is called when the limiter did not decide.
+	// ThrottleFailed is called when the limiter did not decide about an alert.
 	ThrottleFailed()
 }
 
 // Config configures a [Service].
 type Config struct {
-	// Store keeps everything; required.
+	// Store is required.
 	Store Store
-	// Limiter is charged for each alert that somebody is told of; required.
+	// Limiter is charged for each alert that is sent; required.
 	Limiter Limiter
-	// Rules gives the rules in force; required.
+	// Rules returns the current rules; required.
 	Rules func() *Rules
-	// NewID gives ids that nobody gave before; required.
+	// NewID returns a new unique id; required.
 	NewID func() string
-	// Batch is how many alerts are looked at together; 256 unless set.
+	// Batch is how many pending alerts are handled together; default 256.
 	Batch int
-	// DigestMax is how many alerts one digest tells of at most; 10,000 unless set.
+	// DigestMax is how many alerts one digest has at most; default 10,000.
 	DigestMax int
-	// Delivered is called when deliveries were put into the outbox. It does not block.
+	// Delivered is called after deliveries were added to the outbox. It must not block.
 	Delivered func()
-	// CaughtUp is up to when all events have been taken, by the clock of this process; nil for always. While that is long ago
-	// nothing is resolved: after an outage denials may have gone on, of which the events still wait.
+	// CaughtUp is the time up to which all events have been taken, by the clock of this process; nil for always now. While
+	// it is long ago no alert is resolved: after an outage denials may have gone on whose events still wait.
 	CaughtUp func() time.Time
-	// Unpublished is how long the event has waited that has waited longest for its publishing; nil for none ever. While that
-	// is long nothing is resolved either.
+	// Unpublished returns the age of the oldest event that is not published yet; nil for none ever. While it is long no
+	// alert is resolved either.
 	Unpublished func(ctx context.Context) (time.Duration, error)
-	// Observer is told of everything; nobody is unless set.
+	// Observer is optional.
 	Observer Observer
 }
 
 // Service makes alerts of events.
 type Service struct {
 	Config
-	wake   chan struct{}
-	handed handed
-	// untold is an alert that the last try could not tell of; empty where it told of all. Only Run's goroutine uses it.
-	untold string
+	wake     chan struct{}
+	handover handover
+	// undecided is the ID of a pending alert for which the last pass could not decide the notice; empty if it decided all.
+	// Only Run's goroutine uses it.
+	undecided string
 }
 
-// New makes a service, which does nothing by itself but what [Service.Run] does.
+// New returns a service. [Service.Run] does its background work.
 func New(cfg Config) *Service {
 	if cfg.Observer == nil {
-		cfg.Observer = nobody{}
+		cfg.Observer = noObserver{}
 	}
 	if cfg.Delivered == nil {
 		cfg.Delivered = func() {}
@@ -78,18 +79,18 @@ func New(cfg Config) *Service {
 	return &Service{Config: cfg, wake: make(chan struct{}, 1)}
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) EventsMatched(int, int, int) {}
-func (nobody) AlertChanged(string, string) {}
-func (nobody) ThrottleFailed()             {}
+func (noObserver) EventsMatched(int, int, int) {}
+func (noObserver) AlertChanged(string, string) {}
+func (noObserver) ThrottleFailed()             {}
 
-// Take keeps what events mean. Once it returned nil they may be acknowledged; an event that is taken again is known. With
-// no events it asks whether the store answers.
+// Take counts events and stores the result. Once it has returned nil the events may be acknowledged; an event that is
+// taken a second time is ignored. Without events it still runs a transaction, which tells whether the store works.
 func (s *Service) Take(ctx context.Context, events []Event) error {
 	b := newBatch(s.Rules(), events, s.NewID)
-	b.claim = s.handed.claim(len(b.matches))
-	until := time.Now().Add(b.claim)
+	b.claim = s.handover.claim(len(b.matches))
+	claimedUntil := time.Now().Add(b.claim)
 	if len(b.matches) == 0 && len(events) > 0 {
 		s.Observer.EventsMatched(0, 0, len(events))
 		return nil
@@ -99,55 +100,59 @@ func (s *Service) Take(ctx context.Context, events []Event) error {
 	}
 	b.report(s.Observer, len(events))
 	if b.claim > 0 {
-		s.handed.add(b.changes.Raised, until)
+		s.handover.add(b.changes.Raised, claimedUntil)
 	}
 	switch {
 	case len(b.changes.Updated) > 0 || b.claim == 0 && len(b.changes.Raised) > 0:
 		s.Wake()
 	case len(b.changes.Raised) > 0:
-		s.nudge()
+		s.signal()
 	}
 	return nil
 }
 
-// Wake lets the service look for pending alerts now. It does not block.
+// Wake makes Run look for pending alerts in the store now. It does not block.
 func (s *Service) Wake() {
-	s.handed.askStore()
-	s.nudge()
+	s.handover.requestPoll()
+	s.signal()
 }
 
-// nudge ends an idle wait.
-func (s *Service) nudge() {
+// signal wakes Run if it is idle.
+func (s *Service) signal() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// match is an event that a rule takes.
+// match is an event and a rule that it matches.
 type match struct {
 	event   *Event
 	rule    *Rule
 	group   GroupID
 	subject string
-	// first says that it is the first match of its event.
+	// first says that no earlier rule matches the event.
 	first bool
 }
 
-// batch is some events and what they mean under the rules of one moment.
+// batch is a batch of events and what they change under the rules of one moment.
 type batch struct {
-	rules   *Rules
-	newID   func() string
+	rules *Rules
+	newID func() string
+	// claim is for how long raised alerts are claimed by this process; 0 for not at all.
 	claim   time.Duration
 	matches []match
-	events  []string
+	// events are the ids of the events that match a rule.
+	events []string
 
-	// What follows is of the last decide.
-	known    Taken
-	counts   map[GroupID]count
-	changes  Changes
-	raised   map[GroupID]int
-	updated  map[GroupID]int
+	// The fields below are results of the last call of decide.
+	known   Taken
+	counts  map[GroupID]count
+	changes Changes
+	// raised and updated are indexes of changes.Raised and changes.Updated by group.
+	raised  map[GroupID]int
+	updated map[GroupID]int
+	// withheld are the names of rules, one for each warning that raised no alert because an exceeded alert is open.
 	withheld []string
 }
 
@@ -165,7 +170,7 @@ func newBatch(r *Rules, events []Event, newID func() string) *batch {
 	return b
 }
 
-// match finds the rules that take an event.
+// match finds the rules that match an event.
 func (b *batch) match(e *Event) {
 	first := true
 	for i := range b.rules.Rules {
@@ -174,7 +179,7 @@ func (b *batch) match(e *Event) {
 			continue
 		}
 		b.matches = append(b.matches, match{
-			event: e, rule: r, first: first, subject: e.by(subjectOf), group: GroupID{Rule: r.Name, Key: e.group(r)},
+			event: e, rule: r, first: first, subject: e.join(subjectFields), group: GroupID{Rule: r.Name, Key: e.groupKey(r)},
 		})
 		if first {
 			b.events = append(b.events, e.ID)
@@ -183,31 +188,31 @@ func (b *batch) match(e *Event) {
 	}
 }
 
-// groupDefault is what makes alerts the same unless a rule says otherwise.
-var groupDefault = []string{"user", "policy", "window"}
+// defaultGroupBy is the groupBy of a rule that does not say.
+var defaultGroupBy = []string{"user", "policy", "window"}
 
-// subjectOf makes the subject of an alert.
-var subjectOf = groupDefault
+// subjectFields are the fields that make the subject of an alert.
+var subjectFields = defaultGroupBy
 
-// group makes the key of an event's group. Warnings of a rule that takes both types are a group of their own: the open alert
-// of a warning would hide that the limit is exceeded.
-func (e *Event) group(r *Rule) string {
+// groupKey makes the key of an event's group. Warnings are a group of their own, also under a rule for both types: otherwise
+// an alert that was raised by a warning, while open, would hide that the limit is exceeded.
+func (e *Event) groupKey(r *Rule) string {
 	if e.Type == limits.EventWarning {
-		return "warning\n" + e.by(r.GroupBy)
+		return "warning\n" + e.join(r.GroupBy)
 	}
-	return e.by(r.GroupBy)
+	return e.join(r.GroupBy)
 }
 
-// by joins what an event has of each, so that no two lists of values give the same text.
-func (e *Event) by(what []string) string {
-	values := make([]string, len(what))
-	for i, w := range what {
-		switch w {
+// join joins the values of fields unambiguously: no two lists of values give the same text.
+func (e *Event) join(fields []string) string {
+	values := make([]string, len(fields))
+	for i, field := range fields {
+		switch field {
 		case "user":
 			values[i] = e.User
 		case "policy":
 			values[i] = e.Policy
-			if e.Policy == "" { // an inline limit is known by its key
+			if e.Policy == "" { // the key stands for the policy of an inline limit
 				values[i] = "\t" + e.Key
 			}
 		case "window":
@@ -238,7 +243,8 @@ func (b *batch) taking() Taking {
 	return t
 }
 
-// decide says what the events change, in their order. It may be called again with what is known then.
+// decide applies the events in order to what the store knows, and returns the changes. The store may call it again, with
+// newer knowledge.
 func (b *batch) decide(known Taken) (Changes, error) {
 	b.known, b.changes, b.withheld = known, Changes{States: map[GroupID]json.RawMessage{}, Claim: b.claim}, nil
 	b.counts, b.raised, b.updated = map[GroupID]count{}, map[GroupID]int{}, map[GroupID]int{}
@@ -252,8 +258,8 @@ func (b *batch) decide(known Taken) (Changes, error) {
 			}
 		}
 	}
-	b.word(b.changes.Raised)
-	b.word(b.changes.Updated)
+	b.renderWords(b.changes.Raised)
+	b.renderWords(b.changes.Updated)
 	for id, c := range b.counts {
 		state, err := json.Marshal(c)
 		if err != nil {
@@ -264,8 +270,8 @@ func (b *batch) decide(known Taken) (Changes, error) {
 	return b.changes, nil
 }
 
-// word puts alerts that nobody was told of into words, as they are with the last of their events.
-func (b *batch) word(all []Alert) {
+// renderWords renders title and text of the pending alerts, after the last of their events was counted.
+func (b *batch) renderWords(all []Alert) {
 	for i := range all {
 		if a := &all[i]; a.Notice == Pending {
 			a.Title, a.Text = b.rules.find(a.Rule).words(a)
@@ -273,11 +279,11 @@ func (b *batch) word(all []Alert) {
 	}
 }
 
-// apply lets one event do what its rule says.
+// apply counts one event under one rule: in the open alert of its group, or in the group's count, which may raise an alert.
 func (b *batch) apply(m *match) error {
-	m = m.notAhead(b.known.Now)
-	if a := b.open(m.group); a != nil {
-		a.take(m, b.known.Now)
+	m = m.clampToNow(b.known.Now)
+	if a := b.openAlert(m.group); a != nil {
+		a.addEvent(m, b.known.Now)
 		return nil
 	}
 	c, ok := b.counts[m.group]
@@ -301,18 +307,19 @@ func (b *batch) apply(m *match) error {
 	return nil
 }
 
-// notAhead gives an event that is dated after now, by a clock which is ahead, the time now: those that follow would seem old.
-func (m *match) notAhead(now int64) *match {
-	if m.event.Time <= now+maxAhead {
+// clampToNow sets the time of an event that is more than maxClockAhead in the future to now. Otherwise the events after it
+// would seem too old to count.
+func (m *match) clampToNow(now int64) *match {
+	if m.event.Time <= now+maxClockAhead {
 		return m
 	}
-	event, dated := *m.event, *m
-	event.Time, dated.event = now, &event
-	return &dated
+	event, clamped := *m.event, *m
+	event.Time, clamped.event = now, &event
+	return &clamped
 }
 
-// open gives the open alert of a group to be changed; nil when there is none.
-func (b *batch) open(g GroupID) *Alert {
+// openAlert returns the open alert of a group, to be changed; nil if there is none.
+func (b *batch) openAlert(g GroupID) *Alert {
 	if i, ok := b.raised[g]; ok {
 		return &b.changes.Raised[i]
 	}
@@ -328,28 +335,28 @@ func (b *batch) open(g GroupID) *Alert {
 	return &b.changes.Updated[len(b.changes.Updated)-1]
 }
 
-// take counts another event of an open alert. One that a silence held may be told now, if the silence has ended.
-func (a *Alert) take(m *match, now int64) {
+// addEvent counts another event of an open alert. A silenced alert becomes pending again: the silence may have ended.
+func (a *Alert) addEvent(m *match, now int64) {
 	a.Denied += m.event.Denied
 	a.Events++
 	a.FirstAt = min(a.FirstAt, m.event.Time)
-	a.describe(m.event)
-	a.stayOpen(m.rule, now)
+	a.updateDetails(m.event)
+	a.extend(m.rule, now)
 	if a.Notice == Silenced {
 		a.Notice = Pending
 	}
 }
 
-// stayOpen puts off the resolving. The store's clock says when denials stopped, not the event's time: while a backlog is
-// worked off they have not. One that was raised while that clock was ahead counts from now on, or it would take in all denials up to
-// that time.
-func (a *Alert) stayOpen(r *Rule, now int64) {
+// extend sets ResolveAt. It counts from the store's clock, not from the event's time: while a backlog is worked off, denials
+// have not stopped. If the alert was raised while the store's clock was ahead, Dedup counts from now: otherwise the alert
+// would stay open until that time plus Dedup.
+func (a *Alert) extend(r *Rule, now int64) {
 	a.ResolveAt = max(min(a.RaisedAt, now)+r.Dedup.Milliseconds(), now+r.ResolveAfter.Milliseconds())
 }
 
-// describe takes over what the last event says. The user and the policy stay those that raised it, whatever the rule
-// groups by: the throttle may have been charged to that user, and is to be asked the same again.
-func (a *Alert) describe(e *Event) {
+// updateDetails copies details of the last event. The user and the policy stay those of the event that raised the alert,
+// whatever the rule groups by: the throttle may have been charged to that user, and a retry must charge the same.
+func (a *Alert) updateDetails(e *Event) {
 	if e.Time < a.LastAt {
 		return
 	}
@@ -359,7 +366,7 @@ func (a *Alert) describe(e *Event) {
 	}
 }
 
-// raise opens an alert.
+// raise opens an alert with the sum of its group's count.
 func (b *batch) raise(m *match, sum part) {
 	a := Alert{
 		ID: b.newID(), GroupID: m.group, Severity: m.rule.Severity, Type: m.event.Type, Subject: m.subject,
@@ -368,13 +375,13 @@ func (b *batch) raise(m *match, sum part) {
 		EventID: m.event.ID, Channels: m.rule.Channels, Throttles: b.throttles(m.rule),
 		RaisedAt: b.known.Now, Notice: Pending, NoticeAt: b.known.Now,
 	}
-	if !m.first { // each alert has a slot of its own
-		a.EventID += ruleCut + m.rule.Name
+	if !m.first { // each alert of an event is charged to the throttle
+		a.EventID += ruleSeparator + m.rule.Name
 	}
 	last := *m.event
 	last.Time = a.LastAt
-	a.describe(&last)
-	a.stayOpen(m.rule, b.known.Now)
+	a.updateDetails(&last)
+	a.extend(m.rule, b.known.Now)
 	b.raised[m.group] = len(b.changes.Raised)
 	b.changes.Raised = append(b.changes.Raised, a)
 	if a.Type == limits.EventExceeded {
@@ -390,7 +397,7 @@ func (b *batch) throttles(r *Rule) []Throttle {
 	return all
 }
 
-// report tells of a batch that was kept.
+// report reports a stored batch, of so many events, to the observer.
 func (b *batch) report(o Observer, events int) {
 	fresh := 0
 	for _, id := range b.events {
@@ -407,7 +414,7 @@ func (b *batch) report(o Observer, events int) {
 	}
 }
 
-// find gives a rule by its name; nil when the file has it no more.
+// find returns the rule with a name; nil if the file no longer has it.
 func (r *Rules) find(name string) *Rule {
 	i := slices.IndexFunc(r.Rules, func(rule Rule) bool { return rule.Name == name })
 	if i < 0 {

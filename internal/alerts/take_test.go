@@ -17,7 +17,7 @@ import (
 func oneRule(change ...func(*Rule)) *Rules {
 	r := Rule{
 		Name: "denials", Match: Match{Types: []string{limits.EventExceeded}}, Threshold: 5, Within: 10 * time.Minute,
-		Severity: Warning, GroupBy: groupDefault, Dedup: 10 * time.Minute, ResolveAfter: 10 * time.Minute, Channels: []string{"nats", "log"},
+		Severity: Warning, GroupBy: defaultGroupBy, Dedup: 10 * time.Minute, ResolveAfter: 10 * time.Minute, Channels: []string{"nats", "log"},
 	}
 	for _, c := range change {
 		c(&r)
@@ -148,7 +148,7 @@ func TestNoTwoGroupsHaveOneName(t *testing.T) {
 		}
 		a, b := draw("a"), draw("b")
 		same := a.User == b.User && a.Window == b.Window && a.Policy == b.Policy && (a.Policy != "" || a.Key == b.Key)
-		if (a.by(groupDefault) == b.by(groupDefault)) != same {
+		if (a.join(defaultGroupBy) == b.join(defaultGroupBy)) != same {
 			t.Fatalf("%+v and %+v", a, b)
 		}
 	})
@@ -312,7 +312,7 @@ func TestCountsDoNotDependOnTheOrder(t *testing.T) {
 			for i := range events {
 				sum = c.add(&events[i], 10*time.Minute, start+10*minute)
 			}
-			if len(c.Parts) > spans+1 {
+			if len(c.Parts) > countParts+1 {
 				t.Fatalf("%d parts", len(c.Parts))
 			}
 			return sum
