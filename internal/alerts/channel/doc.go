@@ -1,7 +1,7 @@
-// Package channel speaks with the targets of alerts: webhooks, Slack, mail servers and the log. Each is an
-// [alerts.Channel] that tries once; who tries again, and when, is package deliver's to say.
+// Package channel sends alerts to their targets: webhooks, Slack, mail servers and the log. Each is an [alerts.Channel] that
+// makes one attempt; package deliver retries.
 //
-// Targets are strangers. Every connection has deadlines, what is read of an answer is bounded, redirects are not followed,
-// and addresses inside a network are refused when the connection is made, whatever a name resolved to before. URLs are
-// secrets: errors name the host alone.
+// Targets are not trusted. Every connection has deadlines, what is read of an answer is bounded, redirects are not followed,
+// and private addresses are refused when the connection is made, whatever a name resolved to before. URLs are secrets:
+// errors name only the host.
 package channel

@@ -18,19 +18,21 @@ import (
 )
 
 const (
-	// drainTimeout and maxAnswer bound what is read behind the header, which only serves to use the connection again.
+	// drainTimeout and maxAnswer bound reading the body of an answer, which mostly serves to reuse the connection.
 	drainTimeout = 2 * time.Second
 	maxAnswer    = 64 << 10
-	// maxRetryAfter bounds what a target may ask for: alerts of a day ago are of no use, and it may have asked by mistake.
+	// maxRetryAfter bounds the pause that a target may ask for. It may ask for more by mistake, and alerts of a day ago are
+	// of no use.
 	maxRetryAfter = time.Hour
-	// pingAfter of silence a connection of HTTP/2 is asked whether it lives, and pingFor is how long it may take to say so. Together
-	// they are less than a try: one that has died without a word fails the tries on it, and would be used for all others, too.
-	pingAfter = 5 * time.Second
-	pingFor   = 5 * time.Second
+	// After pingAfter of silence a connection of HTTP/2 is pinged, and closed unless it answers within pingTimeout. Together
+	// they are less than the timeout of an attempt. A connection that died unnoticed would fail that attempt and all later
+	// ones, because they share it.
+	pingAfter   = 5 * time.Second
+	pingTimeout = 5 * time.Second
 )
 
-// newTransport has no proxy: one of the environment would make the connection in our place, past the guard. How long a target
-// may take is for the context of each try.
+// newTransport returns a transport without a proxy: a proxy from the environment would connect in our place, and bypass the
+// guard. The context of each attempt bounds how long a target may take.
 func newTransport(d *net.Dialer, c *tls.Config) *http.Transport {
 	return &http.Transport{
 		DialContext:            d.DialContext,
@@ -39,20 +41,20 @@ func newTransport(d *net.Dialer, c *tls.Config) *http.Transport {
 		MaxResponseHeaderBytes: 16 << 10,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
-		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingFor},
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 		MaxIdleConns:           256,
-		MaxIdleConnsPerHost:    32, // as many as a webhook has requests under way
+		MaxIdleConnsPerHost:    32, // as many as a webhook has requests in flight
 		IdleConnTimeout:        90 * time.Second,
 	}
 }
 
-// target is where to post to.
+// target is a URL to which messages are posted.
 type target struct {
 	maker *Maker
 	url   *url.URL
 }
 
-// target checks a URL. Its errors do not tell it.
+// target parses a URL. Its errors do not contain it.
 func (m *Maker) target(raw string) (*target, error) {
 	u, err := url.Parse(raw)
 	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" {
@@ -61,8 +63,8 @@ func (m *Maker) target(raw string) (*target, error) {
 	return &target{m, u}, nil
 }
 
-// post sends a body and gives the beginning of the answer's. It uses the transport and no http.Client, because that one
-// reads redirects, and puts the URL into its errors.
+// post posts a body, and returns the beginning of the answer's body. It uses the transport and no http.Client, because a
+// client follows redirects and puts the URL into its errors.
 func (t *target) post(ctx context.Context, header http.Header, body []byte) (answer []byte, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -79,48 +81,50 @@ func (t *target) post(ctx context.Context, header http.Header, body []byte) (ans
 	}
 	resp, err := t.maker.transport.RoundTrip(req)
 	if err != nil {
-		return nil, t.failed(ctx, err)
+		return nil, t.sendError(ctx, err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, which no context ends
-		return nil, t.judge(resp)
+	if resp.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, and no context ends a read of it
+		return nil, t.statusError(resp)
 	}
 	defer time.AfterFunc(drainTimeout, cancel).Stop()
 	answer, _ = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	return answer, t.judge(resp)
+	return answer, t.statusError(resp)
 }
 
-func (t *target) failed(ctx context.Context, err error) error {
+// sendError makes the error of a request that got no answer.
+func (t *target) sendError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	} else {
-		err = tellable(err)
+		err = withoutAnswer(err)
 	}
 	return fmt.Errorf("post to %s: %w", t.url.Host, err)
 }
 
-// tellable tells what went wrong on the way, and nothing more of the rest: net/http quotes an answer that it cannot read, and
-// that may repeat the URL. What crypto/tls says of a connection is of no type for the most part; its errors begin with its name.
-func tellable(err error) error {
-	if way, ok := errors.AsType[net.Error](err); ok {
-		return way
+// withoutAnswer returns the part of an error that is safe to show: errors of the network and of TLS. net/http quotes an
+// answer that it cannot parse, and the answer may contain the URL. Most errors of crypto/tls have no type; they begin with
+// "tls: ".
+func withoutAnswer(err error) error {
+	if netErr, ok := errors.AsType[net.Error](err); ok {
+		return netErr
 	}
-	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF} {
-		if errors.Is(err, end) {
-			return end
+	for _, eof := range []error{io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, eof) {
+			return eof
 		}
 	}
 	switch text := err.Error(); {
 	case strings.HasPrefix(text, "tls: "):
 		return err
-	case strings.HasSuffix(text, "client connection lost"): // as package http has it, without a type
+	case strings.HasSuffix(text, "client connection lost"): // an error of net/http that has no type
 		return errors.New("the connection was lost")
 	}
 	return errors.New("it gave no proper HTTP answer")
 }
 
-// judge makes an error of an answer's status. It tells nothing of the body, in which a target may repeat the URL.
-func (t *target) judge(resp *http.Response) error {
+// statusError returns the error of an answer's status; nil for 2xx. It shows nothing of the body, which may contain the URL.
+func (t *target) statusError(resp *http.Response) error {
 	code := resp.StatusCode
 	if code >= 200 && code <= 299 {
 		return nil
@@ -139,7 +143,8 @@ func (t *target) judge(resp *http.Response) error {
 	return err
 }
 
-// retryAfter reads a Retry-After field (RFC 9110, 10.2.3): seconds, or a date. It gives 0 for what is neither, or past.
+// retryAfter reads a Retry-After field (RFC 9110, 10.2.3): seconds, or a date. It returns 0 if it is neither, or in the
+// past.
 func (m *Maker) retryAfter(field string) time.Duration {
 	field = strings.TrimSpace(field)
 	var wait time.Duration

@@ -14,7 +14,7 @@ type logChannel struct {
 	name   string
 }
 
-// maxLogText is how many letters of a text are logged.
+// maxLogText is how many characters of a text are logged.
 const maxLogText = 1000
 
 // Send logs a message. It never fails.
@@ -25,7 +25,7 @@ func (l logChannel) Send(ctx context.Context, m *alerts.Message) error {
 	return nil
 }
 
-// level is that of the severity. What ended is no more than news.
+// level returns the level of a message's severity; info for a resolved alert.
 func level(m *alerts.Message) slog.Level {
 	switch {
 	case m.Kind == alerts.KindResolved:

@@ -20,33 +20,32 @@ import (
 
 // Config configures a [Maker].
 type Config struct {
-	// Logger is where channels of kind log write, and where others tell what is no error. Required.
+	// Logger is where channels of kind log write their messages, and other channels their warnings. Required.
 	Logger *slog.Logger
-	// Allow are address ranges inside networks that may be connected to, such as 127.0.0.0/8. None unless set: only
-	// addresses of the public internet are.
+	// Allow are private address ranges that may be connected to, such as 127.0.0.0/8. By default only public addresses may.
 	Allow []netip.Prefix
-	// UserAgent is sent to HTTP targets; "limits" unless set.
+	// UserAgent is sent to HTTP targets; default "limits".
 	UserAgent string
-	// Timeout bounds one try, from the lookup of the name to the end of the answer; 15 s unless set.
+	// Timeout bounds one attempt, from the lookup of the name to the end of the answer; default 15 s.
 	Timeout time.Duration
-	// RootCAs are trusted for TLS; those of the system unless set.
+	// RootCAs are trusted for TLS; default those of the system.
 	RootCAs *x509.CertPool
-	// Resolver looks names up; that of the system unless set.
+	// Resolver looks names up; default that of the system.
 	Resolver *net.Resolver
-	// Now is the clock of signatures and mails, time.Now unless set.
+	// Now is the clock of signatures and mails; default time.Now.
 	Now func() time.Time
 }
 
 const (
 	defaultTimeout = 15 * time.Second
-	// dialTimeout bounds the lookup of a name together with the connect. A lookup may take the 5 s after which the resolver asks its
-	// next server, and what is left is shared among the addresses, so that one that is silent leaves time for another.
+	// dialTimeout bounds the lookup of a name and the connect together. A lookup takes 5 s if the first server of the
+	// resolver does not answer. The rest is shared among the addresses, so that a silent one leaves time for another.
 	dialTimeout = 10 * time.Second
-	// handshakeTimeout bounds what TLS takes after that.
+	// handshakeTimeout bounds the TLS handshake after that.
 	handshakeTimeout = 5 * time.Second
 )
 
-// Maker makes channels, which share connections.
+// Maker makes channels, which share HTTP connections.
 type Maker struct {
 	cfg       Config
 	dialer    *net.Dialer
@@ -54,7 +53,7 @@ type Maker struct {
 	transport *http.Transport
 }
 
-// NewMaker makes a maker; Close ends what it keeps.
+// NewMaker returns a maker. Close closes its idle connections.
 func NewMaker(cfg Config) (*Maker, error) {
 	if cfg.Logger == nil {
 		return nil, errors.New("channels: Logger is missing")
@@ -74,10 +73,10 @@ func NewMaker(cfg Config) (*Maker, error) {
 	return m, nil
 }
 
-// Close closes the connections that no try is using.
+// Close closes the connections that no attempt is using.
 func (m *Maker) Close() { m.transport.CloseIdleConnections() }
 
-// Make makes a channel of a spec. One of kind nats is not made here.
+// Make makes a channel. It cannot make one of kind nats.
 func (m *Maker) Make(spec *alerts.ChannelSpec) (alerts.Channel, error) {
 	made, err := m.make(spec)
 	if err != nil {
@@ -100,7 +99,7 @@ func (m *Maker) make(spec *alerts.ChannelSpec) (alerts.Channel, error) {
 	return nil, fmt.Errorf("kind %q cannot be made, or its settings are missing", spec.Kind)
 }
 
-// bounded gives every try its time.
+// bounded is a channel with a timeout for each attempt.
 type bounded struct {
 	alerts.Channel
 	timeout time.Duration
@@ -112,8 +111,8 @@ func (b bounded) Send(ctx context.Context, m *alerts.Message) error {
 	return b.Channel.Send(ctx, m)
 }
 
-// Fingerprint says where a channel leads, without telling it: a channel that is gone stays disabled until it leads elsewhere.
-// Keys and passwords are no part of it.
+// Fingerprint returns a hash of a channel's target. A channel whose target is gone stays disabled until its fingerprint
+// changes. Keys and passwords are not part of it.
 func Fingerprint(spec *alerts.ChannelSpec) string {
 	parts := []string{spec.Kind}
 	switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// slack posts to an incoming webhook as Slack, Mattermost and others take it.
+// slack posts to an incoming webhook of Slack, Mattermost or another chat with the same format.
 type slack struct{ *target }
 
 func (m *Maker) slack(spec *alerts.SlackSpec) (alerts.Channel, error) {
@@ -19,7 +19,7 @@ func (m *Maker) slack(spec *alerts.SlackSpec) (alerts.Channel, error) {
 	return slack{t}, err
 }
 
-// maxSlackText is how many letters are sent; Slack advises 4000 at most.
+// maxSlackText is how many characters are sent; Slack advises 4000 at most.
 const maxSlackText = 3000
 
 // Send posts a message.
@@ -37,10 +37,10 @@ func (s slack) Send(ctx context.Context, m *alerts.Message) error {
 	return err
 }
 
-// slackWord is what Slack answers an error with, such as channel_not_found. Nothing else of an answer is told.
+// slackWord is Slack's answer to a wrong request, such as channel_not_found. No other answer is shown in an error.
 var slackWord = regexp.MustCompile(`^[a-z]+(_[a-z]+){1,5}$`)
 
-// annotated says more of an error, and is still a refusal if that was one.
+// annotated is an error with a note. It unwraps, so that a refusal is still one.
 type annotated struct {
 	error
 	note string
@@ -53,20 +53,21 @@ func slackText(m *alerts.Message) string {
 	return slackEscape(firstRunes(fmt.Sprintf("[%s] %s\n%s", m.Severity, m.Title, m.Text), maxSlackText))
 }
 
-// slackEscapes are the three that Slack asks for; without them <!channel> or <url|words> in a key would take effect.
+// slackEscapes are the escapes that Slack requires. Without them <!channel> or <url|words> in a key would take effect.
 var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// mention is what may begin a mention, escaped or not. A list of names would have to know what each receiver takes for the end
-// of one: for Mattermost @here_ is @here. Behind a letter or a digit stands a mail address, which is left as it is to be copied,
-// but for the names of everybody, which some receivers find there too.
+// mention matches the beginning of anything that a receiver may take for a mention. It matches more than a list of names,
+// because receivers differ in where a name ends: for Mattermost @here_ is @here. An @ after a letter or a digit belongs to
+// a mail address, which is left alone so that it can be copied, except before the names that mean everybody: some receivers
+// find those there too.
 var mention = regexp.MustCompile(`(^|[^\pL\pN])@(\pL)|@((?i:all|channel|everyone|here))`)
 
-// slackEscape keeps a text from being more than text. A space of no width parts a mention from its @.
+// slackEscape escapes a text so that it is shown as it is. A zero-width space after an @ keeps it from being a mention.
 func slackEscape(text string) string {
 	return mention.ReplaceAllString(slackEscapes.Replace(text), "$1@\u200b$2$3")
 }
 
-// firstRunes bounds a text; an ellipsis stands for the rest.
+// firstRunes cuts a text to n runes and an ellipsis.
 func firstRunes(text string, n int) string {
 	for i := range text {
 		if n--; n < 0 {

@@ -22,17 +22,17 @@ import (
 	"github.com/wneessen/go-mail/smtp"
 )
 
-// maxSMTPAnswers bounds what is read of a mail server in one conversation, certificates included: a line without an end
-// would otherwise be read for ever.
+// maxSMTPAnswers bounds how many bytes are read from a mail server in one session, certificates included. Otherwise an
+// endless line would be read for ever.
 const maxSMTPAnswers = 256 << 10
 
-// quitTimeout bounds the farewell to a server that has taken the mail.
+// quitTimeout bounds the QUIT command after the server has accepted the mail.
 const quitTimeout = time.Second
 
-// maxMailText is how many letters of a text are mailed.
+// maxMailText is how many characters of a text are mailed.
 const maxMailText = 20_000
 
-// mailer sends each message in a conversation of its own.
+// mailer sends each message in an SMTP session of its own.
 type mailer struct {
 	maker *Maker
 	log   *slog.Logger
@@ -59,10 +59,10 @@ func (m *Maker) smtp(name string, spec *alerts.SMTPSpec) (alerts.Channel, error)
 	case spec.TLS == "none" && spec.Username != "":
 		return nil, errors.New("tls: none would send the password in the clear; use starttls or tls, or leave out username")
 	}
-	return s, s.addresses()
+	return s, s.parseAddresses()
 }
 
-func (s *mailer) addresses() (err error) {
+func (s *mailer) parseAddresses() (err error) {
 	if s.from, err = mail.ParseAddress(s.spec.From); err != nil {
 		return fmt.Errorf("from: %q is not a mail address", s.spec.From)
 	}
@@ -79,20 +79,20 @@ func (s *mailer) addresses() (err error) {
 	return nil
 }
 
-// errSilent is of a server that waits for TLS, or for nothing at all.
+// errSilent is the error for a server that sends no greeting. It may wait for a TLS handshake.
 var errSilent = errors.New("the server says nothing; one that begins with TLS, as on port 465, wants tls: tls")
 
-// Send mails a message. A server that does not let us in is asked again later, whatever it says, since a password or a block
-// list can be put right; one that refuses the message for good has refused it.
+// Send mails a message. If the server refuses the session or the login, a retry may help whatever it says, because a
+// password or a block list can be corrected. A permanent error after that is final.
 func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
-	inside, err := s.converse(ctx, m)
+	loggedIn, err := s.session(ctx, m)
 	if err == nil {
 		return nil
 	}
-	wrapped := fmt.Errorf("mail over %s: %w", s.spec.Addr, clean(err))
+	wrapped := fmt.Errorf("mail over %s: %w", s.spec.Addr, sanitize(err))
 	answer, answered := errors.AsType[*textproto.Error](err)
 	switch {
-	case inside && answered && forGood(answer):
+	case loggedIn && answered && permanent(answer):
 		return &alerts.Refusal{Err: wrapped, Final: true}
 	case errors.Is(err, errSilent):
 		return fmt.Errorf("mail over %s: %w, and %w", s.spec.Addr, context.Cause(ctx), errSilent)
@@ -102,8 +102,8 @@ func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
 	return wrapped
 }
 
-// converse has one conversation with the server; inside says that it let us in.
-func (s *mailer) converse(ctx context.Context, m *alerts.Message) (inside bool, err error) {
+// session runs one SMTP session. loggedIn says that the server accepted the login, if there was one.
+func (s *mailer) session(ctx context.Context, m *alerts.Message) (loggedIn bool, err error) {
 	ctx, hangUp := context.WithCancel(ctx)
 	defer hangUp()
 	client, err := s.dial(ctx)
@@ -118,11 +118,11 @@ func (s *mailer) converse(ctx context.Context, m *alerts.Message) (inside bool, 
 		return true, err
 	}
 	defer time.AfterFunc(quitTimeout, hangUp).Stop()
-	_ = client.Quit() // the server has the mail, whatever it says to that
+	_ = client.Quit() // whatever it answers, the server has the mail
 	return true, nil
 }
 
-// dial greets the server, over TLS unless that is "none". The connection ends with ctx.
+// dial connects and exchanges greetings, over TLS unless that is "none". The connection ends with ctx.
 func (s *mailer) dial(ctx context.Context) (*smtp.Client, error) {
 	config := s.maker.tls.Clone()
 	config.ServerName = s.host
@@ -131,7 +131,7 @@ func (s *mailer) dial(ctx context.Context) (*smtp.Client, error) {
 		policy = gomail.TLSMandatory
 	}
 	var limited *limitedConn
-	// The library's own host:port has no brackets around an address of IPv6.
+	// The address from the library lacks the brackets around an IPv6 address.
 	connect := func(ctx2 context.Context, network, _ string) (net.Conn, error) {
 		conn, err := s.maker.dialer.DialContext(ctx2, network, s.spec.Addr)
 		if err != nil {
@@ -159,7 +159,7 @@ func (s *mailer) dial(ctx context.Context) (*smtp.Client, error) {
 	return greeted, err
 }
 
-// login uses PLAIN or LOGIN, which TLS guards. With the others a server could name a number of rounds that keeps us busy.
+// login uses PLAIN or LOGIN, protected by TLS. With SCRAM a server could choose a number of rounds that keeps us busy.
 func (s *mailer) login(c *smtp.Client) error {
 	if s.spec.Username == "" {
 		return nil
@@ -176,17 +176,18 @@ func (s *mailer) login(c *smtp.Client) error {
 	return errors.New("the server offers neither PLAIN nor LOGIN")
 }
 
-// send hands a mail over. An address that is refused does not keep it from the others, nor do they get it again for its sake:
-// a mailbox that is full today may be full for weeks. When none is taken it is tried again, unless all are refused for good.
+// send sends a mail. If some recipients are refused, the others get it, and it is not retried for the refused ones: a
+// mailbox that is full today may be full for weeks, and the others would get it again and again. If all are refused, it is
+// retried unless all refusals are permanent.
 func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 	if err := c.Mail("<" + s.from.Address + ">"); err != nil {
 		return fmt.Errorf("sender %s: %w", s.from.Address, err)
 	}
-	taken, refused := 0, error(nil)
+	accepted, refused := 0, error(nil)
 	for _, to := range s.to {
 		err := c.Rcpt("<" + to.Address + ">")
 		if err == nil {
-			taken++
+			accepted++
 			continue
 		}
 		err = fmt.Errorf("recipient %s: %w", to.Address, err)
@@ -194,30 +195,30 @@ func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 		if !answered || answer.Code < 400 {
 			return err
 		}
-		s.log.Warn("a recipient of alerts was refused", "error", clean(err))
-		if refused == nil || !forGood(answer) {
+		s.log.Warn("a recipient of alerts was refused", "error", sanitize(err))
+		if refused == nil || !permanent(answer) {
 			refused = err
 		}
 	}
-	if taken == 0 {
+	if accepted == 0 {
 		return refused
 	}
-	return write(c, s.letter(m))
+	return write(c, s.mail(m))
 }
 
-// forGood says that an answer is final: 5xx, but for those of a server that does not let us in, which it may give to any command.
-// They say how to be let in (RFC 4954: log in, log in otherwise or over TLS), or that a policy is against it (RFC 3463, 3.8: x.7.x),
-// such as a list of blocked addresses or who may relay, which Postfix tells at the recipient.
-func forGood(answer *textproto.Error) bool {
+// permanent reports whether an answer is final: 5xx, except answers about access, which a server may give to any command.
+// Those ask for a login, another login or TLS (RFC 4954), or name a policy (RFC 3463, 3.8: x.7.x) such as a block list or a
+// relay rule, which Postfix reports at the recipient.
+func permanent(answer *textproto.Error) bool {
 	return answer.Code >= 500 && !slices.Contains([]int{530, 534, 535, 538}, answer.Code) && !strings.HasPrefix(answer.Msg, "5.7.")
 }
 
-func write(c *smtp.Client, letter *gomail.Msg) error {
+func write(c *smtp.Client, msg *gomail.Msg) error {
 	w, err := c.Data()
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	if _, err := letter.WriteTo(w); err != nil {
+	if _, err := msg.WriteTo(w); err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
 	if err := w.Close(); err != nil {
@@ -226,38 +227,38 @@ func write(c *smtp.Client, letter *gomail.Msg) error {
 	return nil
 }
 
-// letter writes a mail. Its Message-ID is made of the message's, so that a reader shows a repeat once.
-func (s *mailer) letter(m *alerts.Message) *gomail.Msg {
-	letter := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
-	letter.FromMailAddress(s.from)
-	letter.ToMailAddress(s.to...)
-	letter.Subject(subject(m))
-	letter.SetDateWithValue(s.maker.cfg.Now())
+// mail makes the mail of a message. Its Message-ID is made of the message's id, so that mail readers show a repeat once.
+func (s *mailer) mail(m *alerts.Message) *gomail.Msg {
+	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
+	msg.FromMailAddress(s.from)
+	msg.ToMailAddress(s.to...)
+	msg.Subject(subject(m))
+	msg.SetDateWithValue(s.maker.cfg.Now())
 	_, domain, _ := strings.Cut(s.from.Address, "@")
-	letter.SetMessageIDWithValue(messageID(m.ID) + "@" + domain)
-	letter.SetGenHeader("Auto-Submitted", "auto-generated") // RFC 3834: nobody on holiday answers it
+	msg.SetMessageIDWithValue(messageID(m.ID) + "@" + domain)
+	msg.SetGenHeader("Auto-Submitted", "auto-generated") // RFC 3834: suppresses automatic replies
 	text := fmt.Sprintf("%s\n\n%s\n\n%s · %s · %s\n", m.Title, firstRunes(m.Text, maxMailText), m.Kind,
 		time.UnixMilli(m.Time).UTC().Format(time.RFC3339), m.ID)
-	letter.SetBodyString(gomail.TypeTextPlain, text)
-	return letter
+	msg.SetBodyString(gomail.TypeTextPlain, text)
+	return msg
 }
 
-// subject is encoded where a reader would not see it as it was: a caller's name that looks like an encoded word (RFC 2047) would
-// be decoded into what was removed from it, and of spaces side by side a folded line could be empty. The library encodes only
-// what is beyond ASCII.
+// subject returns the subject of a mail. It encodes texts that a mail reader would show differently, in addition to those
+// beyond ASCII, which the library encodes: a user's name that looks like an encoded word (RFC 2047) would be decoded, and
+// could show characters that were removed before; adjacent spaces could become an empty folded line.
 func subject(m *alerts.Message) string {
 	text := firstRunes(oneLine(fmt.Sprintf("[%s] %s", m.Severity, m.Title)), 200)
 	if !strings.Contains(text, "=?") && !strings.Contains(text, "  ") {
 		return text
 	}
 	var words []string
-	for letters := range slices.Chunk([]rune(text), 11) { // up to 44 bytes: a word has at most 75 characters
-		words = append(words, "=?UTF-8?B?"+base64.StdEncoding.EncodeToString([]byte(string(letters)))+"?=")
+	for runes := range slices.Chunk([]rune(text), 11) { // up to 44 bytes: an encoded word has at most 75 characters
+		words = append(words, "=?UTF-8?B?"+base64.StdEncoding.EncodeToString([]byte(string(runes)))+"?=")
 	}
 	return strings.Join(words, " ")
 }
 
-// messageID leaves of an id what may stand in a Message-ID (RFC 5322, dot-atom).
+// messageID replaces the characters of an id that are not allowed in a Message-ID (RFC 5322, dot-atom).
 func messageID(id string) string {
 	return strings.Map(func(r rune) rune {
 		if r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._-", r)) {
@@ -287,7 +288,7 @@ func (l *limitedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SetDeadline does nothing, since the try's own context ends the connection, and tells why.
+// SetDeadline ignores the library's deadlines: the attempt's context ends the connection, and its cause says why.
 func (l *limitedConn) SetDeadline(time.Time) error { return nil }
 
 func (l *limitedConn) Close() error {
@@ -295,24 +296,24 @@ func (l *limitedConn) Close() error {
 	return l.Conn.Close()
 }
 
-// codeOnly leaves out what a server says behind the number: to a login it could repeat the password.
+// codeOnly drops the text after the number of an answer: in an answer to a login, the server could repeat the password.
 func codeOnly(err error) error {
 	if answer, ok := errors.AsType[*textproto.Error](err); ok {
 		return fmt.Errorf("the server answered %d", answer.Code)
 	}
-	return clean(err)
+	return sanitize(err)
 }
 
-// maxAnswerWords bounds what errors tell of what a server said.
-const maxAnswerWords = 200
+// maxErrorText is how many characters of an error are shown, which may quote a server's answer.
+const maxErrorText = 200
 
-type cleaned struct{ error }
+// sanitized is an error whose text is one printable line of maxErrorText characters at most.
+type sanitized struct{ error }
 
-func clean(err error) error { return cleaned{err} }
+func sanitize(err error) error { return sanitized{err} }
 
-// Error bounds a text that a stranger has written.
-func (c cleaned) Error() string { return firstRunes(oneLine(c.error.Error()), maxAnswerWords) }
-func (c cleaned) Unwrap() error { return c.error }
+func (s sanitized) Error() string { return firstRunes(oneLine(s.error.Error()), maxErrorText) }
+func (s sanitized) Unwrap() error { return s.error }
 
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {

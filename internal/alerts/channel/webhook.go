@@ -43,14 +43,15 @@ func (m *Maker) webhook(spec *alerts.WebhookSpec) (alerts.Channel, error) {
 	return w, nil
 }
 
-// webhookBody is what is posted.
+// webhookBody is the body of a webhook.
 type webhookBody struct {
 	Type      alerts.Kind     `json:"type"`
 	Timestamp time.Time       `json:"timestamp"`
 	Data      json.RawMessage `json:"data"`
 }
 
-// Send posts a message. The id and the body are the same on every try, the timestamp and with it the signatures are not.
+// Send posts a message. The id and the body are the same on every attempt; the timestamp, and with it the signatures, are
+// not.
 func (w *webhook) Send(ctx context.Context, m *alerts.Message) error {
 	body, err := json.Marshal(webhookBody{m.Kind, time.UnixMilli(m.Time).UTC(), m.Data})
 	if err != nil {
@@ -64,7 +65,7 @@ func (w *webhook) Send(ctx context.Context, m *alerts.Message) error {
 	return err
 }
 
-// sign makes a signature with each secret, the newest first.
+// sign returns the headers of a message, with a signature by each secret, the newest first.
 func (w *webhook) sign(id string, body []byte) (http.Header, error) {
 	now := w.maker.cfg.Now()
 	signatures := make([]string, len(w.signers))

@@ -1,9 +1,9 @@
-// Package deliver empties the outbox of alerts: it takes deliveries that are due, sends each over its channel, and keeps how
-// that ended.
+// Package deliver empties the outbox of alerts: it claims deliveries that are due, sends each over its channel, and stores
+// the result.
 //
-// Every channel has a loop of its own, so that one slow target keeps no other waiting. A delivery is claimed for a time that
-// is longer than any try; who dies leaves it to others when that time is over. A message may so arrive twice, with the same
-// id, but none is lost: it is sent, or becomes a dead letter that somebody can replay.
+// Every channel has a loop of its own, so that a slow target does not delay the others. A delivery is claimed with a lease
+// that is longer than any attempt; if the process dies, another one claims it after that. So a message may arrive twice,
+// with the same id, but none is lost: it is sent, or becomes a dead letter that can be replayed.
 //
-// The package knows when to try, and nothing of what a channel does.
+// The package decides when to try. How a channel sends is not its business.
 package deliver

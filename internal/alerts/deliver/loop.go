@@ -22,77 +22,78 @@ const (
 	breakFor   = 30 * time.Second
 )
 
-// errStopped is the cause that ends tries when the drain timeout is over.
+// errStopped is the cause that ends attempts after drainTimeout.
 var errStopped = errors.New("the process stops")
 
-// loop sends what one channel has to. Its run is one goroutine; tries are others.
+// loop sends the deliveries of one channel. run is one goroutine; each attempt in flight has another.
 type loop struct {
 	s    *Sender
 	name string
 	stop context.CancelFunc
 	wake chan struct{}
-	// ended has room for every try, so that none is ever held up by the loop.
-	ended    chan ended
+	// results has room for all attempts in flight, so that none ever waits for the loop.
+	results  chan attempt
 	inFlight int
 
 	mu      sync.Mutex
 	ch      Named
 	breaker *gobreaker.CircuitBreaker[struct{}]
-	// pausedUntil is up to when the target wants to be left alone.
+	// pausedUntil is until when the target asked to be sent nothing.
 	pausedUntil time.Time
-	// lastError is why the last try failed; empty when it did not. failing tells the log of failures when they begin and end.
+	// lastError is why the last attempt failed; empty if it did not.
 	lastError string
-	failing   *outage.Log
+	// outage logs when failures begin and end.
+	outage *outage.Log
 }
 
-// ended is a try that is over.
-type ended struct {
+// attempt is an attempt to send a delivery. err and took are set when it has ended.
+type attempt struct {
 	delivery alerts.Delivery
 	claimed  time.Time // by this process's clock
 	target   string
 	err      error
-	took     time.Duration // 0 where the circuit was open and nothing was sent
+	took     time.Duration // 0 if the circuit was open and nothing was sent
 }
 
 func newLoop(s *Sender, ch Named) *loop {
-	l := &loop{s: s, name: ch.Name, wake: make(chan struct{}, 1), ended: make(chan ended, MaxParallel)}
-	l.use(ch)
+	l := &loop{s: s, name: ch.Name, wake: make(chan struct{}, 1), results: make(chan attempt, MaxParallel)}
+	l.setChannel(ch)
 	return l
 }
 
-// use takes a channel on. One with another target is a stranger: what was learned of the old one does not hold.
-func (l *loop) use(ch Named) {
+// setChannel sets the channel. If its target is another one than before, the state of the old target is dropped.
+func (l *loop) setChannel(ch Named) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.breaker == nil || l.ch.Target != ch.Target {
 		l.breaker, l.pausedUntil, l.lastError = l.newBreaker(), time.Time{}, ""
-		l.failing = outage.New(l.s.cfg.Logger.With("channel", l.name), slog.LevelWarn,
+		l.outage = outage.New(l.s.cfg.Logger.With("channel", l.name), slog.LevelWarn,
 			"channel of alerts fails; what it did not take is tried again", "channel of alerts works again")
 	}
 	l.ch = ch
 }
 
-// newBreaker makes a breaker, which tells of its changes under a lock of its own, and asks for the loop's there: so whoever
-// holds the loop's may not ask a breaker.
+// newBreaker makes a circuit breaker. It calls OnStateChange while it holds its own lock, and that takes the loop's lock; so
+// no method of a breaker may be called while the loop's lock is held.
 func (l *loop) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
 	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:         l.name,
 		MaxRequests:  1,
 		Timeout:      breakFor,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakAfter },
-		IsSuccessful: answered,
+		IsSuccessful: targetWorks,
 		IsExcluded:   func(err error) bool { return errors.Is(err, errStopped) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			if to == gobreaker.StateOpen && from == gobreaker.StateClosed {
 				l.s.cfg.Logger.Warn("channel of alerts goes on failing; it is left alone for a while", "channel", l.name, "for", breakFor,
-					"error", l.reason())
+					"error", l.lastErr())
 			}
 		},
 	})
 }
 
-// answered says that the target is alive: it took the message, or said what to do about it.
-func answered(err error) bool {
+// targetWorks reports whether the target accepted the message, or at least said how to go on.
+func targetWorks(err error) bool {
 	refusal, ok := errors.AsType[*alerts.Refusal](err)
 	return err == nil || ok && (refusal.Final || refusal.Gone || refusal.RetryAfter > 0)
 }
@@ -110,74 +111,74 @@ func (l *loop) wakeUp() {
 	}
 }
 
-// run sends until ctx ends, then waits for the tries that are under way.
+// run sends until ctx ends, then waits for the attempts in flight.
 func (l *loop) run(ctx context.Context) {
-	sends, endSends := outlive(ctx, drainTimeout)
+	sendCtx, endSends := outlive(ctx, drainTimeout)
 	defer endSends(nil)
-	keeps, endKeeps := outlive(ctx, drainTimeout+drainKeep)
-	defer endKeeps(nil)
+	saveCtx, endSaves := outlive(ctx, drainTimeout+drainSaveTimeout)
+	defer endSaves(nil)
 	poll := time.NewTicker(l.s.cfg.Poll)
 	defer poll.Stop()
-	look, full := true, false
+	claim, full := true, false
 	for ctx.Err() == nil {
-		if look {
-			full = l.claim(ctx, sends, keeps)
+		if claim {
+			full = l.claim(ctx, sendCtx, saveCtx)
 		}
 		select {
-		case e := <-l.ended:
-			l.keep(keeps, e)
-			look = full && l.room() >= l.parallel()/2 // a claim costs the store the same for one as for many
+		case a := <-l.results:
+			l.save(saveCtx, a)
+			claim = full && l.room() >= l.parallel()/2 // a claim costs the store the same for one as for many
 		case <-l.wake:
-			look = true
+			claim = true
 		case <-poll.C:
-			look = true
+			claim = true
 		case <-ctx.Done():
 		}
 	}
-	l.drain(keeps)
+	l.drain(saveCtx)
 }
 
-// outlive gives a context that ends some time after ctx has.
+// outlive returns a context that is canceled with errStopped d after ctx has ended.
 func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelCauseFunc) {
 	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { time.AfterFunc(d, func() { cancel(errStopped) }) })
 	return longer, cancel
 }
 
-// drain waits for tries. A channel that does not heed its context is left behind when keeps ends; its delivery stays claimed
-// until its lease is over.
-func (l *loop) drain(keeps context.Context) {
+// drain waits for the attempts in flight. A channel that ignores its context is abandoned when saveCtx ends; its delivery
+// stays claimed until the lease is over.
+func (l *loop) drain(saveCtx context.Context) {
 	for l.inFlight > 0 {
 		select {
-		case e := <-l.ended:
-			l.keep(keeps, e)
-		case <-keeps.Done():
+		case a := <-l.results:
+			l.save(saveCtx, a)
+		case <-saveCtx.Done():
 			l.s.cfg.Logger.Error("a channel of alerts does not return from its tries", "channel", l.name, "tries", l.inFlight)
 			return
 		}
 	}
 }
 
-// room is how many deliveries may be claimed: none while the target wants to be left alone or its circuit is open, and one to
-// try it with after that.
+// room returns how many deliveries may be claimed: none while the target is paused or its circuit is open, and one while the
+// circuit is half open.
 func (l *loop) room() int {
-	most := l.parallel()
+	limit := l.parallel()
 	l.mu.Lock()
 	breaker, pausedUntil := l.breaker, l.pausedUntil
 	l.mu.Unlock() // see newBreaker
 	switch breaker.State() {
 	case gobreaker.StateOpen:
-		most = 0
+		limit = 0
 	case gobreaker.StateHalfOpen:
-		most = 1
+		limit = 1
 	}
 	if l.s.cfg.Now().Before(pausedUntil) {
-		most = 0
+		limit = 0
 	}
-	return max(most-l.inFlight, 0)
+	return max(limit-l.inFlight, 0)
 }
 
-// parallel is how many tries may be under way.
+// parallel returns how many attempts may be in flight.
 func (l *loop) parallel() int {
 	ch, _ := l.current()
 	if ch.Parallel <= 0 {
@@ -186,21 +187,21 @@ func (l *loop) parallel() int {
 	return min(ch.Parallel, MaxParallel)
 }
 
-// claim takes what is due and begins to send it. full says that there may be more.
-func (l *loop) claim(ctx, sends, keeps context.Context) (full bool) {
+// claim claims due deliveries and starts an attempt for each. full says that more may be due.
+func (l *loop) claim(ctx, sendCtx, saveCtx context.Context) (full bool) {
 	room := l.room()
 	if room == 0 {
 		return l.inFlight > 0
 	}
-	asking, cancel := context.WithTimeout(ctx, storeTimeout)
+	storeCtx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	due, err := l.s.cfg.Outbox.DueDeliveries(asking, l.name, room, leaseFor)
-	if l.s.asked(ctx, "read what is due", err); err != nil {
+	due, err := l.s.cfg.Outbox.DueDeliveries(storeCtx, l.name, room, leaseFor)
+	if l.s.logStore(ctx, "read what is due", err); err != nil {
 		return false
 	}
 	full = len(due) == room
-	if len(due) > 0 && l.gone(ctx) {
-		l.giveUp(keeps, due)
+	if len(due) > 0 && l.stillDisabled(ctx) {
+		l.giveUp(saveCtx, due)
 		if full {
 			l.wakeUp()
 		}
@@ -209,46 +210,46 @@ func (l *loop) claim(ctx, sends, keeps context.Context) (full bool) {
 	for _, d := range due {
 		l.inFlight++
 		ch, breaker := l.current()
-		e := ended{delivery: d, claimed: l.s.cfg.Now(), target: ch.Target}
+		a := attempt{delivery: d, claimed: l.s.cfg.Now(), target: ch.Target}
 		go func() {
-			l.try(sends, &e, ch.Channel, breaker)
-			l.ended <- e
+			l.send(sendCtx, &a, ch.Channel, breaker)
+			l.results <- a
 		}()
 	}
 	return full
 }
 
-// gone says that the channel is disabled. Somebody may have enabled it again a moment ago, so the store is asked before
-// deliveries are given up.
-func (l *loop) gone(ctx context.Context) bool {
-	if _, gone := l.disabled(); !gone {
+// stillDisabled reports whether the channel is disabled. It reads the store, because the channel may have been enabled a
+// moment ago, and deliveries must not be given up then.
+func (l *loop) stillDisabled(ctx context.Context) bool {
+	if _, disabled := l.disabled(); !disabled {
 		return false
 	}
 	err := l.s.refresh(ctx)
-	_, gone := l.disabled()
-	return err == nil && gone
+	_, disabled := l.disabled()
+	return err == nil && disabled
 }
 
 func (l *loop) disabled() (alerts.Disabled, bool) {
 	ch, _ := l.current()
-	d, found := l.s.disabledAs(l.name)
+	d, found := l.s.disabledEntry(l.name)
 	return d, found && d.Target == ch.Target
 }
 
-// try sends a delivery.
-func (l *loop) try(ctx context.Context, e *ended, ch alerts.Channel, breaker *gobreaker.CircuitBreaker[struct{}]) {
+// send makes an attempt, unless the circuit is open.
+func (l *loop) send(ctx context.Context, a *attempt, ch alerts.Channel, breaker *gobreaker.CircuitBreaker[struct{}]) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
-	_, e.err = breaker.Execute(func() (struct{}, error) {
+	_, a.err = breaker.Execute(func() (struct{}, error) {
 		began := l.s.cfg.Now()
-		err := l.call(ctx, ch, &e.delivery.Message)
-		e.took = l.s.cfg.Now().Sub(began)
-		l.note(e.target, err)
+		err := l.call(ctx, ch, &a.delivery.Message)
+		a.took = l.s.cfg.Now().Sub(began)
+		l.record(a.target, err)
 		return struct{}{}, err
 	})
 }
 
-// call runs the channel's code; a panic is an error of this try, with its stack in the log.
+// call calls the channel's Send. A panic becomes an error of this attempt, and its stack is logged.
 func (l *loop) call(ctx context.Context, ch alerts.Channel, m *alerts.Message) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -263,13 +264,13 @@ func (l *loop) call(ctx context.Context, ch alerts.Channel, m *alerts.Message) (
 	return err
 }
 
-// keep writes how tries ended, this one and those that have ended meanwhile, in one go.
-func (l *loop) keep(ctx context.Context, first ended) {
-	all := []ended{first}
+// save stores the results of an attempt and of those that have ended meanwhile, together.
+func (l *loop) save(ctx context.Context, first attempt) {
+	all := []attempt{first}
 	for len(all) < l.inFlight {
 		select {
-		case e := <-l.ended:
-			all = append(all, e)
+		case a := <-l.results:
+			all = append(all, a)
 			continue
 		default:
 		}
@@ -278,18 +279,18 @@ func (l *loop) keep(ctx context.Context, first ended) {
 	l.inFlight -= len(all)
 	tried := make([]alerts.Tried, len(all))
 	for i := range all {
-		tried[i] = l.judge(ctx, &all[i])
+		tried[i] = l.evaluate(ctx, &all[i])
 	}
 	l.write(ctx, tried)
 }
 
-// write keeps outcomes, with patience: what is not kept is sent again.
+// write stores results, with retries: a delivery whose result is not stored is sent again.
 func (l *loop) write(ctx context.Context, tried []alerts.Tried) {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		asking, cancel := context.WithTimeout(ctx, storeTimeout)
+		storeCtx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
-		return struct{}{}, l.s.cfg.Outbox.Deliver(asking, tried)
-	}, backoff.WithMaxElapsedTime(outcomeTimeout))
+		return struct{}{}, l.s.cfg.Outbox.Deliver(storeCtx, tried)
+	}, backoff.WithMaxElapsedTime(saveTimeout))
 	if err != nil {
 		l.s.cfg.Logger.Error("how deliveries of alerts ended could not be kept; they are sent again, with the same ids",
 			"channel", l.name, "deliveries", len(tried), "error", err)

@@ -30,7 +30,7 @@ func TestACircuitMayOpenWhileItsLoopLooksForRoom(t *testing.T) {
 			defer close(opened)
 			for range breakAfter {
 				ch, breaker := l.current()
-				l.try(context.Background(), &ended{target: ch.Target}, ch.Channel, breaker)
+				l.send(context.Background(), &attempt{target: ch.Target}, ch.Channel, breaker)
 			}
 		}()
 		go func() {

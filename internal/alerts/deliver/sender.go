@@ -23,37 +23,37 @@ type Outbox interface {
 	DisabledChannels(ctx context.Context) ([]alerts.Disabled, error)
 }
 
-// Named is a channel as it is in force.
+// Named is a channel with its name and settings.
 type Named struct {
 	Name string
-	// Target is a fingerprint of where it leads. With another one the channel begins anew: it is neither disabled nor
-	// paused.
+	// Target is a fingerprint of the channel's target. When it changes, the state of the old target is dropped: the channel
+	// is neither disabled nor paused.
 	Target  string
 	Channel alerts.Channel
-	// Parallel is how many deliveries are under way at the same time, [MaxParallel] at most; 8 unless set.
+	// Parallel is how many deliveries may be in flight, [MaxParallel] at most; default 8.
 	Parallel int
 }
 
-// MaxParallel bounds how many deliveries of one channel are under way at the same time.
+// MaxParallel bounds the deliveries of one channel that are in flight.
 const MaxParallel = 64
 
-// Outcome says what became of a try.
+// Outcome is the outcome of an attempt.
 type Outcome string
 
 // The outcomes.
 const (
 	Sent     Outcome = "sent"
-	Retry    Outcome = "retry"    // it failed, and is tried again
-	PutOff   Outcome = "put_off"  // it was not tried: the target fails, or this process stops
-	Dead     Outcome = "dead"     // it is a dead letter: refused for good, tried often enough, or too old
+	Retry    Outcome = "retry"    // it failed, and is retried later
+	PutOff   Outcome = "put_off"  // it was not tried to the end: the circuit is open, or this process stops
+	Dead     Outcome = "dead"     // it is a dead letter: refused for good, out of attempts, or too old
 	Disabled Outcome = "disabled" // it is a dead letter: the target is gone
-	Removed  Outcome = "removed"  // it is a dead letter: no channel has its name any more
+	Removed  Outcome = "removed"  // it is a dead letter: the file no longer has its channel
 )
 
-// Observer is told what becomes of deliveries. Its methods do not block.
+// Observer observes deliveries. Its methods must not block.
 type Observer interface {
-	// DeliveryTried is called once per try, and for each delivery that is given up without one. took is 0 where nothing was
-	// sent; channel is empty for one that is not in force.
+	// DeliveryTried is called after each attempt, and for each delivery that becomes a dead letter without one. took is 0 if
+	// nothing was sent. channel is empty if it is not a current channel.
 	DeliveryTried(channel, outcome string, took time.Duration)
 }
 
@@ -62,48 +62,49 @@ type Config struct {
 	// Outbox and Logger are required.
 	Outbox Outbox
 	Logger *slog.Logger
-	// Channels gives the channels in force. It is asked every Poll, so that a reload takes effect. Required.
+	// Channels returns the current channels. It is called every Poll, so that a reload takes effect. Required.
 	Channels func() []Named
-	// Observer is told of tries; nobody is unless set.
+	// Observer is optional.
 	Observer Observer
-	// Now is the clock, time.Now unless set. It need not agree with the store's.
+	// Now is the clock, default time.Now. It need not agree with the store's.
 	Now func() time.Time
-	// Poll is how often a channel looks for what is due when nobody wakes it; 1 s unless set.
+	// Poll is how often a channel looks for due deliveries without a Wake; default 1 s.
 	Poll time.Duration
 }
 
 const (
-	// defaultParallel is how many deliveries of a channel that does not say are under way at the same time.
+	// defaultParallel is the default of Named.Parallel.
 	defaultParallel = 8
-	// maxAttempts is how many tries a delivery has.
+	// maxAttempts is how many attempts a delivery has.
 	maxAttempts = 10
-	// sendTimeout bounds a try, whatever the channel does.
+	// sendTimeout bounds an attempt, whatever the channel does.
 	sendTimeout = 20 * time.Second
-	// drainTimeout is how long, after Run's context has ended, tries that are under way may go on, and drainKeep how long it may
-	// take after that to keep how they ended. Together they are less than the 10 s that a part has to stop.
-	drainTimeout = 7 * time.Second
-	drainKeep    = 2 * time.Second
-	// grace is how long deliveries of a channel that is not in force are due, before they become dead letters: while a new
-	// rules file is rolled out, a process may not know all channels yet that others send to.
-	grace = 10 * time.Minute
-	// storeTimeout bounds one question to the store.
+	// drainTimeout is how long attempts in flight may go on after Run's context has ended; drainSaveTimeout is how long after
+	// that their results may be stored. Together they are less than the 10 s that a part has to stop.
+	drainTimeout     = 7 * time.Second
+	drainSaveTimeout = 2 * time.Second
+	// removedGrace is how long deliveries of an unknown channel must be due before they become dead letters: while a new
+	// alerts file is rolled out, this process may not know all channels to which others send.
+	removedGrace = 10 * time.Minute
+	// storeTimeout bounds one call of the store.
 	storeTimeout = 5 * time.Second
-	// refreshEvery is how often a process asks what channels others have found gone.
+	// refreshEvery is how often the disabled channels are read, which other processes may have changed.
 	refreshEvery = 5 * time.Second
-	// sweepEvery is how often it looks for deliveries of channels that nobody names, for old ones, and for those of a clock that was
-	// ahead; sweepMax is how many it changes in one transaction, and sweepFor is for how long it goes on, as an outage leaves many.
+	// sweepEvery is how often it looks for deliveries of removed channels, for old ones, and for those that a clock put into
+	// the far future. sweepMax is how many it changes in one transaction. sweepFor is how long a sweep goes on, because an
+	// outage leaves many.
 	sweepEvery = 30 * time.Second
 	sweepMax   = 256
 	sweepFor   = 2 * time.Second
-	// maxAge is after what time a delivery is given up, however often it was tried: while a target fails, one delivery is
-	// tried each half minute, and the others are not.
+	// maxAge is the age at which a delivery becomes a dead letter, however often it was tried: while the circuit of a
+	// failing target is open, only one delivery is tried each half minute, and the others are not.
 	maxAge = 2 * 24 * time.Hour
-	// maxWait is more than any delivery waits for its next try: that is the longest of delays, moved by a fifth, with a lease.
+	// maxWait is longer than any delivery waits for its next attempt: the longest of delays plus a fifth, plus the lease.
 	maxWait = 24 * time.Hour
-	// outcomeTimeout is what the outcome of a try has to be kept in.
-	outcomeTimeout = 30 * time.Second
-	// leaseFor is longer than a try and all it takes to keep how it ended, so that nobody else tries meanwhile.
-	leaseFor = sendTimeout + outcomeTimeout + 2*storeTimeout
+	// saveTimeout bounds storing the result of an attempt, retries included.
+	saveTimeout = 30 * time.Second
+	// leaseFor is longer than an attempt and storing its result, so that no other process tries meanwhile.
+	leaseFor = sendTimeout + saveTimeout + 2*storeTimeout
 )
 
 func (c *Config) defaults() error {
@@ -116,7 +117,7 @@ func (c *Config) defaults() error {
 		return errors.New("sender: Channels is missing")
 	}
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -127,39 +128,41 @@ func (c *Config) defaults() error {
 	return nil
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) DeliveryTried(string, string, time.Duration) {}
+func (noObserver) DeliveryTried(string, string, time.Duration) {}
 
 // Sender sends deliveries. Any number of processes may each run one over the same outbox.
 type Sender struct {
 	cfg Config
 
-	// outage is the store's.
-	outage *outage.Log
+	// storeOutage logs failures of the store.
+	storeOutage *outage.Log
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	// loops and disabled are by the channel's name.
 	loops    map[string]*loop
 	disabled map[string]alerts.Disabled
 	running  sync.WaitGroup
 
-	// names are those of the channels in force, and named is since when none has gone. Only Run's goroutine uses them.
-	names []string
-	named time.Time
+	// names are the current channels, and namesSince is since when none of them was removed. Only Run's goroutine uses them.
+	names      []string
+	namesSince time.Time
 }
 
-// NewSender makes a sender; Run runs it.
+// NewSender returns a sender; Run runs it.
 func NewSender(cfg Config) (*Sender, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
 	return &Sender{
 		cfg: cfg, loops: map[string]*loop{}, disabled: map[string]alerts.Disabled{},
-		outage: outage.New(cfg.Logger, slog.LevelError, "deliveries of alerts wait: the store fails", "deliveries of alerts go on: the store answers again"),
+		storeOutage: outage.New(cfg.Logger, slog.LevelError,
+			"deliveries of alerts wait: the store fails", "deliveries of alerts go on: the store answers again"),
 	}, nil
 }
 
-// Wake tells that deliveries were added or replayed. It does not block.
+// Wake makes all channels look for due deliveries now. It does not block.
 func (s *Sender) Wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,8 +171,8 @@ func (s *Sender) Wake() {
 	}
 }
 
-// Breaker gives the state of a channel's circuit breaker in this process: closed, half-open or open; empty for a channel that
-// is not in force.
+// Breaker returns the state of a channel's circuit breaker in this process: closed, half-open or open; empty for an unknown
+// channel.
 func (s *Sender) Breaker(channel string) string {
 	l := s.loopOf(channel)
 	if l == nil {
@@ -179,8 +182,8 @@ func (s *Sender) Breaker(channel string) string {
 	return breaker.State().String()
 }
 
-// PausedUntil gives up to when this process leaves a channel alone because its target asked for that; the zero time when it
-// does not.
+// PausedUntil returns until when this process sends nothing to a channel because its target asked for a pause; the zero time
+// if it is not paused.
 func (s *Sender) PausedUntil(channel string) time.Time {
 	l := s.loopOf(channel)
 	if l == nil {
@@ -189,31 +192,31 @@ func (s *Sender) PausedUntil(channel string) time.Time {
 	return l.paused()
 }
 
-// LastError gives why the last try of a channel in this process failed, with nothing secret in it; empty when it did not.
+// LastError returns why the last attempt on a channel in this process failed, without secrets; empty if it did not.
 func (s *Sender) LastError(channel string) string {
 	l := s.loopOf(channel)
 	if l == nil {
 		return ""
 	}
-	return l.reason()
+	return l.lastErr()
 }
 
-// Resume ends the pause of a channel in this process: somebody says that the target is back.
+// Resume ends the pause of a channel in this process.
 func (s *Sender) Resume(channel string) {
 	if l := s.loopOf(channel); l != nil {
 		l.resume()
 	}
 }
 
-// loopOf gives a channel's loop; nil for one that is not in force.
+// loopOf returns a channel's loop; nil for an unknown channel.
 func (s *Sender) loopOf(channel string) *loop {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.loops[channel]
 }
 
-// Run sends until ctx ends, then finishes what is under way, for the drain timeout at most. What is left then waits for
-// other processes, or for the next start.
+// Run sends until ctx ends, then waits for the attempts in flight, for drainTimeout at most. Other deliveries wait for
+// another process, or the next start.
 func (s *Sender) Run(ctx context.Context) {
 	defer s.running.Wait()
 	_ = s.refresh(ctx)
@@ -222,7 +225,7 @@ func (s *Sender) Run(ctx context.Context) {
 	defer refresh.Stop()
 	defer sweep.Stop()
 	for {
-		s.follow(ctx)
+		s.updateLoops(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -230,25 +233,25 @@ func (s *Sender) Run(ctx context.Context) {
 		case <-refresh.C:
 			_ = s.refresh(ctx)
 		case <-sweep.C:
-			s.sweep(ctx)
+			s.sweepRemoved(ctx)
 			s.recall(ctx)
 			s.sweepOld(ctx)
 		}
 	}
 }
 
-// follow lets there be one loop for each channel that is in force.
-func (s *Sender) follow(ctx context.Context) {
+// updateLoops starts and stops loops, so that each current channel has one.
+func (s *Sender) updateLoops(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	named := map[string]bool{}
+	current := map[string]bool{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ch := range s.cfg.Channels() {
-		named[ch.Name] = true
+		current[ch.Name] = true
 		if l := s.loops[ch.Name]; l != nil {
-			l.use(ch)
+			l.setChannel(ch)
 			continue
 		}
 		l := newLoop(s, ch)
@@ -258,26 +261,26 @@ func (s *Sender) follow(ctx context.Context) {
 		s.running.Go(func() { l.run(loopCtx) })
 	}
 	for name, l := range s.loops {
-		if !named[name] {
+		if !current[name] {
 			l.stop()
 			delete(s.loops, name)
 		}
 	}
 }
 
-// asked tells the log how the store answers: every channel asks it each second.
-func (s *Sender) asked(ctx context.Context, act string, err error) {
+// logStore logs when the store begins to fail and when it works again; every channel calls it each second.
+func (s *Sender) logStore(ctx context.Context, act string, err error) {
 	if err == nil || !errors.Is(context.Cause(ctx), context.Canceled) {
-		s.outage.Tried(err, "act", act)
+		s.storeOutage.Tried(err, "act", act)
 	}
 }
 
-// refresh reads what channels are gone.
+// refresh reads which channels are disabled.
 func (s *Sender) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	all, err := s.cfg.Outbox.DisabledChannels(ctx)
-	s.asked(ctx, "read what channels of alerts are disabled", err)
+	s.logStore(ctx, "read what channels of alerts are disabled", err)
 	if err != nil {
 		return err
 	}
@@ -291,17 +294,17 @@ func (s *Sender) refresh(ctx context.Context) error {
 	return nil
 }
 
-// disabledAs gives what is known of a channel being gone.
-func (s *Sender) disabledAs(channel string) (d alerts.Disabled, found bool) {
+// disabledEntry returns the entry of a disabled channel. It may be about an earlier target.
+func (s *Sender) disabledEntry(channel string) (d alerts.Disabled, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d, found = s.disabled[channel]
 	return d, found
 }
 
-// disable keeps that a channel is gone.
+// disable disables a channel whose target is gone.
 func (s *Sender) disable(ctx context.Context, d alerts.Disabled) {
-	if known, found := s.disabledAs(d.Channel); found && known.Target == d.Target {
+	if known, found := s.disabledEntry(d.Channel); found && known.Target == d.Target {
 		return
 	}
 	s.mu.Lock()
@@ -316,7 +319,7 @@ func (s *Sender) disable(ctx context.Context, d alerts.Disabled) {
 	}
 }
 
-// enable forgets that a channel was gone, since it was seen to work at another target.
+// enable enables a channel, after it has worked with another target.
 func (s *Sender) enable(ctx context.Context, channel string) {
 	s.mu.Lock()
 	delete(s.disabled, channel)
