@@ -1,8 +1,8 @@
-// Command alerter makes alerts of the events of the limiters, and does what a service has to do by the clock.
+// Command alerter turns the events of limiters into alerts, and runs the scheduled jobs of the service.
 //
-// It stands beside limiters that are workers: they decide, it tells people. Any number of alerters may run on one NATS
-// cluster and one PostgreSQL; each event, each job and each delivery is one's. A limiter that is all in one does the same
-// inside.
+// It runs beside limiters that share a NATS cluster and a PostgreSQL database: they decide, it sends alerts. Any number of
+// alerters may run; each event, job run and delivery is handled by one of them. A limiter that has no such servers does the
+// work of an alerter itself.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	_ "time/tzdata" // quiet hours need zones on machines that have none
+	_ "time/tzdata" // quiet hours need time zones also on machines without a zone database
 
 	"github.com/alecthomas/kong"
 
@@ -30,7 +30,7 @@ const (
 	exitUsage = 2
 )
 
-// command is the program: it has no verbs, because `limiter alerts` and `limiter jobs` speak to it over NATS.
+// command is the command line. It has no verbs: `limiter alerts` and `limiter jobs` are the clients of an alerter.
 type command struct {
 	settings.NATS `set:"unset=required"`
 	DatabaseURL   string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"The PostgreSQL of the limiters (required)."`
@@ -46,7 +46,7 @@ func (*command) Help() string {
 	return `Examples:
 
   alerter --nats-url nats://nats:4222 --database-url postgres://limits@db/limits
-      with the built-in rule: 5 denials in 10 minutes, told on the NATS subject alerts.raised and in the log
+      with the built-in rule: 5 denials in 10 minutes, published on the NATS subject alerts.raised and logged
 
   alerter --nats-url nats://nats:4222 --database-url postgres://limits@db/limits --alerts alerts.yaml
       with rules and channels; see limiter alerts validate --help
@@ -66,19 +66,19 @@ func main() {
 	os.Exit(run(settings.UntilSignal(exitError), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run does what the arguments say and gives the exit status.
+// run parses the arguments, runs the alerter and returns the exit status.
 func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
-	said := &output{to: out}
+	help := &output{to: out}
 	defer func() {
-		if said.err != nil { // of --help or --version
-			fmt.Fprintf(log, "alerter: the output is not complete: %v\n", said.err)
+		if help.err != nil { // of --help or --version
+			fmt.Fprintf(log, "alerter: the output is not complete: %v\n", help.err)
 			status = exitError
 		}
 	}()
 	defer settings.Exited(&status)
 	var c command
-	k, err := parser(&c, said, log).Parse(args)
-	if said.err != nil {
+	k, err := parser(&c, help, log).Parse(args)
+	if help.err != nil {
 		return exitError
 	}
 	if err != nil {
@@ -99,7 +99,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
 	return exitDone
 }
 
-// output keeps the error of a write: kong passes over it.
+// output is a writer that keeps its first error, which kong ignores.
 type output struct {
 	to  io.Writer
 	err error

@@ -17,8 +17,8 @@ import (
 type alertsChannelsCmd struct{ clientFlags }
 
 func (*alertsChannelsCmd) Help() string {
-	return `A channel is disabled when its target says that it is gone; limiter alerts replay --channel C enables it. It is paused while
-its target asks to be left alone (Retry-After). BREAKER, a pause and an error are those of the process that answers.
+	return `A channel is disabled when its target says that it is gone; limiter alerts replay --channel C enables it. It is paused when
+its target asks for that (Retry-After). BREAKER, a pause and an error are those of the process that answers.
 
 Examples:
 
@@ -39,7 +39,7 @@ func (c *alertsChannelsCmd) Run(s *session) error {
 	return nil
 }
 
-// channelState says in what state a channel is, and why.
+// channelState describes the state of a channel, with the reason.
 func channelState(s *session, ch *limits.AlertChannel) string {
 	switch {
 	case ch.DisabledAt != 0:
@@ -59,7 +59,7 @@ func channelState(s *session, ch *limits.AlertChannel) string {
 type alertsTestSendCmd struct {
 	clientFlags
 	Channel string        `arg:"" optional:"" help:"The channel; all unless given. See: limiter alerts channels."`
-	Note    string        `placeholder:"TEXT" help:"What the message is to say."`
+	Note    string        `placeholder:"TEXT" help:"A text for the message."`
 	Wait    time.Duration `default:"10s" placeholder:"DURATION" help:"How long to wait for the end of the first try (${default})."`
 }
 
@@ -101,7 +101,7 @@ func (c *alertsTestSendCmd) Run(s *session) error {
 	if c.JSON {
 		err = errors.Join(err, printJSON(s, details))
 	} else {
-		c.tellWhy(s, nc, details.Deliveries)
+		c.explainUntried(s, nc, details.Deliveries)
 		printDeliveries(s, details.Deliveries)
 	}
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *alertsTestSendCmd) Run(s *session) error {
 	return nil
 }
 
-// await asks until every delivery was tried, or the time is over. It gives what it was told last, also with an error.
+// await polls until every delivery was tried, or --wait is over. It returns the last details it got, also with an error.
 func (c *alertsTestSendCmd) await(s *session, nc *nats.Conn, id string) (details *limits.AlertDetails, err error) {
 	client := limits.NewClient(nc, limits.Timeout(c.Timeout))
 	ctx, cancel := context.WithTimeout(s.ctx, c.Wait)
@@ -142,14 +142,14 @@ func (c *alertsTestSendCmd) await(s *session, nc *nats.Conn, id string) (details
 	}
 }
 
-// tellWhy gives deliveries that nobody has tried yet the reason, as far as it is known: a channel that is paused, or whose last tries
-// failed, leaves what waits alone for a while. The reply of --json stays as it came.
-func (c *alertsTestSendCmd) tellWhy(s *session, nc *nats.Conn, all []limits.AlertDelivery) {
+// explainUntried sets the error of deliveries that were not tried yet to the reason, if it is known: a channel that is
+// paused, or whose last attempts failed, tries nothing for a while. The output of --json stays unchanged.
+func (c *alertsTestSendCmd) explainUntried(s *session, nc *nats.Conn, all []limits.AlertDelivery) {
 	if !untried(all) {
 		return
 	}
 	known := map[string]string{}
-	if reply, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).ListChannels(s.ctx); err == nil { // who may test may not ask that
+	if reply, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).ListChannels(s.ctx); err == nil { // this user may not be permitted to
 		for i := range reply.Channels {
 			if state := channelState(s, &reply.Channels[i]); state != "in use" {
 				known[reply.Channels[i].Name] = ": channel " + state
@@ -181,12 +181,12 @@ func unsent(all []limits.AlertDelivery) (channels []string) {
 type alertsDeadCmd struct {
 	clientFlags
 	Channel string `placeholder:"C" help:"Only those of one channel."`
-	After   string `empty:"" placeholder:"A" help:"Begin behind the next of a page."`
+	After   string `empty:"" placeholder:"A" help:"Begin after the next of a page."`
 	Max     int    `default:"50" placeholder:"N" help:"At most N deliveries (${default})."`
 }
 
 func (*alertsDeadCmd) Help() string {
-	return `Lists deliveries that were given up, and messages of the stream LIMITS that could not be taken as events.
+	return `Lists deliveries that were given up, and messages of the stream LIMITS that are no valid events.
 
 Examples:
 
@@ -232,7 +232,7 @@ type alertsReplayCmd struct {
 }
 
 func (*alertsReplayCmd) Help() string {
-	return `Dead letters wait again, due at once. Who already got one can tell by its id.
+	return `Dead letters are due again at once. A receiver that already got one can tell by its id.
 
 Examples:
 

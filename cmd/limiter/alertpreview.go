@@ -22,8 +22,8 @@ type alertsPreviewCmd struct {
 }
 
 func (*alertsPreviewCmd) Help() string {
-	return `Reads the events that the JetStream stream LIMITS keeps and runs them through the rules here: nothing is sent, and nothing
-changes. Silences are left out, and the throttle begins unused.
+	return `Reads the events that the JetStream stream LIMITS keeps, and applies the rules to them here: nothing is sent, and nothing
+changes. Silences are ignored, and the throttle begins unused.
 
 Examples:
 
@@ -45,7 +45,7 @@ func (c *alertsPreviewCmd) Run(s *session) error {
 		return err
 	}
 	defer nc.Close()
-	// The time of this machine, unlike s.now, is what the server's clock is near to.
+	// Not s.now, which tests set: the real time is close to the server's clock.
 	since := time.Now().Add(-time.Duration(c.Since))
 	p, err := app.PreviewAlerts(s.ctx, app.PreviewOptions{Conn: nc, File: c.File, Since: since, Max: c.Max, Progress: readProgress(s)})
 	if err != nil {
@@ -63,7 +63,7 @@ func (c *alertsPreviewCmd) Run(s *session) error {
 	return nil
 }
 
-// readProgress shows how far the reading is: a bar for a person, else a line now and then.
+// readProgress shows how many events were read: a bar on a terminal, otherwise a line every 100,000 events.
 func readProgress(s *session) func(read, total uint64) {
 	if !s.errTTY {
 		return func(read, total uint64) {
@@ -78,7 +78,7 @@ func readProgress(s *session) func(read, total uint64) {
 			bar = progressbar.NewOptions64(int64(total), progressbar.OptionSetWriter(s.err), progressbar.OptionSetWidth(30),
 				progressbar.OptionClearOnFinish(), progressbar.OptionSetDescription("reading events"))
 		}
-		_ = bar.Set64(int64(read)) // a bar that fails is no reason to stop
+		_ = bar.Set64(int64(read)) // go on without a bar
 	}
 }
 
@@ -89,7 +89,7 @@ func listPreview(s *session, all []limits.Alert) {
 	t := newTable(s.out, "RAISED", "RULE", "SEVERITY", "USER", "LIMIT", "DENIED", "TOLD", "TITLE")
 	for i := range all {
 		a := &all[i]
-		t.row(moment(s, a.RaisedAt, "-"), a.Rule, a.Severity, dash(a.User), crossed(a), a.Denied, told(a), a.Title)
+		t.row(moment(s, a.RaisedAt, "-"), a.Rule, a.Severity, dash(a.User), limitOf(a), a.Denied, notice(a), a.Title)
 	}
 	t.flush()
 	fmt.Fprintln(s.out)
@@ -102,7 +102,7 @@ type previewRow struct {
 	denied             int64
 }
 
-// countPreview shows who would be told how often, most first.
+// countPreview shows how many alerts would be raised for each rule and user, most first.
 func countPreview(s *session, all []limits.Alert) {
 	rows := previewRows(all)
 	if len(rows) == 0 {

@@ -8,10 +8,10 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// alertsCmd looks after alerts.
+// alertsCmd administers alerts.
 type alertsCmd struct {
 	List      alertsListCmd      `cmd:"" help:"List alerts, the last raised first."`
-	Show      alertsShowCmd      `cmd:"" help:"Show an alert, and who was told of it."`
+	Show      alertsShowCmd      `cmd:"" help:"Show an alert and its deliveries."`
 	Silence   alertsSilenceCmd   `cmd:"" help:"Mute matching alerts for a while."`
 	Unsilence alertsUnsilenceCmd `cmd:"" help:"End a silence."`
 	Silences  alertsSilencesCmd  `cmd:"" help:"List silences."`
@@ -19,7 +19,7 @@ type alertsCmd struct {
 	TestSend  alertsTestSendCmd  `cmd:"" name:"test-send" help:"Send a test to a channel, or to all."`
 	Dead      alertsDeadCmd      `cmd:"" help:"List what could not be delivered, or not be read."`
 	Replay    alertsReplayCmd    `cmd:"" help:"Deliver dead letters again."`
-	Validate  alertsValidateCmd  `cmd:"" help:"Tell every mistake of an alerts file."`
+	Validate  alertsValidateCmd  `cmd:"" help:"Report every mistake of an alerts file."`
 	Preview   alertsPreviewCmd   `cmd:"" help:"Show what rules would have made of the events of the last hours, sending nothing."`
 }
 
@@ -36,13 +36,13 @@ type alertsListCmd struct {
 	Rule   string `placeholder:"R" help:"Only those of one rule."`
 	Policy string `placeholder:"P" help:"Only those of one policy."`
 	Open   bool   `help:"Leave out those that were resolved."`
-	After  string `empty:"" placeholder:"A" help:"Begin behind the next of a page."`
+	After  string `empty:"" placeholder:"A" help:"Begin after the next of a page."`
 	Max    int    `default:"50" placeholder:"N" help:"At most N alerts (${default})."`
 }
 
 func (*alertsListCmd) Help() string {
-	return `Told: pending, sent (handed to its channels; limiter alerts show ID tells whether they have it),
-held (by the throttle or quiet hours, for the digest), silenced.
+	return `TOLD is pending, sent (handed to its channels; limiter alerts show ID shows whether they have it),
+held (by the throttle or quiet hours, for the digest), or silenced.
 
 Examples:
 
@@ -62,13 +62,13 @@ func (c *alertsListCmd) Run(s *session) error {
 		},
 		items: func(p *limits.AlertList) ([]limits.Alert, string) { return p.Alerts, p.Next },
 		row: func(a *limits.Alert) []any {
-			return []any{a.ID, moment(s, a.RaisedAt, "-"), a.Rule, a.Severity, dash(a.User), crossed(a), a.Denied, alertState(s, a), told(a)}
+			return []any{a.ID, moment(s, a.RaisedAt, "-"), a.Rule, a.Severity, dash(a.User), limitOf(a), a.Denied, alertState(s, a), notice(a)}
 		},
 	})
 }
 
-// crossed says which limit it was.
-func crossed(a *limits.Alert) string {
+// limitOf formats the limit of an alert.
+func limitOf(a *limits.Alert) string {
 	return cmp.Or(a.Policy, a.Key) + " " + rate(a.Limit, a.Window, 0)
 }
 
@@ -79,7 +79,7 @@ func alertState(s *session, a *limits.Alert) string {
 	return "resolved " + moment(s, a.ResolvedAt, "")
 }
 
-func told(a *limits.Alert) string {
+func notice(a *limits.Alert) string {
 	if a.Reason == "" {
 		return a.Notice
 	}
@@ -123,12 +123,12 @@ func printAlert(s *session, a *limits.Alert) {
 	t := newTable(s.out, "ID", a.ID)
 	t.row("Rule", a.Rule+", "+a.Severity)
 	t.row("User", dash(a.User))
-	t.row("Limit", crossed(a)+" ("+a.Name+" of "+a.Key+")")
+	t.row("Limit", limitOf(a)+" ("+a.Name+" of "+a.Key+")")
 	t.row("Denied", fmt.Sprintf("%d in %s", a.Denied, count(a.Events, "event")))
 	t.row("Events", moment(s, a.FirstAt, "-")+" to "+moment(s, a.LastAt, "-"))
 	t.row("Raised", moment(s, a.RaisedAt, "-"))
 	t.row("State", alertState(s, a))
-	t.row("Told", strings.TrimSpace(told(a)+" "+moment(s, a.NoticeAt, "")))
+	t.row("Told", strings.TrimSpace(notice(a)+" "+moment(s, a.NoticeAt, "")))
 	t.row("Channels", dash(strings.Join(a.Channels, " ")))
 	if a.Digest != "" {
 		t.row("Digest", a.Digest)

@@ -16,13 +16,13 @@ type alertsSilenceCmd struct {
 	User   string   `placeholder:"U" help:"Their user, or a glob."`
 	For    spanFlag `xor:"end" placeholder:"SPAN" help:"How long, such as 2h or 7d."`
 	Until  timeFlag `xor:"end" placeholder:"TIME" help:"Until when, such as 2027-01-31 or 2027-01-31T12:00:00Z."`
-	Reason string   `required:"" placeholder:"TEXT" help:"Why, for who finds it later."`
+	Reason string   `required:"" placeholder:"TEXT" help:"Why, for people who find it later."`
 	By     string   `env:"USER" placeholder:"NAME" help:"Who silences."`
 }
 
 func (*alertsSilenceCmd) Help() string {
-	return `Alerts that fit everything given are raised and listed, and nobody is told of them. One that is still open when the silence
-ends is told when its next event comes.
+	return `Alerts that match everything given are raised and listed, but not sent. One that is still open when the silence ends is
+sent when its next event comes.
 
 Examples:
 
@@ -44,10 +44,10 @@ func (c *alertsSilenceCmd) Validate() error {
 }
 
 func (c *alertsSilenceCmd) Run(s *session) error {
-	if err := c.Until.ahead(s); err != nil {
+	if err := c.Until.checkFuture(s); err != nil {
 		return err
 	}
-	request := limits.SilenceRequest{Rule: c.Rule, Policy: c.Policy, Key: c.Key, User: c.User, Reason: c.Reason, By: who(c.By)}
+	request := limits.SilenceRequest{Rule: c.Rule, Policy: c.Policy, Key: c.Key, User: c.User, Reason: c.Reason, By: userName(c.By)}
 	if c.For != 0 {
 		request.For = time.Duration(c.For).Milliseconds()
 	} else {
@@ -85,7 +85,7 @@ func (c *alertsUnsilenceCmd) Run(s *session) error {
 type alertsSilencesCmd struct {
 	clientFlags
 	All   bool   `help:"List those that have ended too."`
-	After string `empty:"" placeholder:"A" help:"Begin behind the next of a page."`
+	After string `empty:"" placeholder:"A" help:"Begin after the next of a page."`
 	Max   *int   `placeholder:"N" help:"Show one page of at most N silences, the last made first; all pages unless set, or one of 50 with --all."`
 }
 
@@ -93,7 +93,7 @@ func (*alertsSilencesCmd) Help() string {
 	return `Examples:
 
   limiter alerts silences
-  limiter alerts silences --all --json | jq -r '.silences[] | .id + " " + .reason'      # a page a line`
+  limiter alerts silences --all --json | jq -r '.silences[] | .id + " " + .reason'      # one page per line`
 }
 
 func (c *alertsSilencesCmd) Validate() error {

@@ -9,9 +9,9 @@ import (
 
 type alertsValidateCmd struct {
 	File    string `arg:"" help:"The alerts file."`
-	Secrets bool   `help:"Look also for what env:NAME and file:/path hold, as the service does."`
-	// AlertsAllow is that of the service.
-	AlertsAllow []string `name:"alerts-allow" env:"ALERTS_ALLOW" placeholder:"PREFIX" help:"Private addresses that the service allows: a note tells of channels that lead to others."`
+	Secrets bool   `help:"Read env:NAME and file:/path too, as the service does."`
+	// AlertsAllow is the setting of the service.
+	AlertsAllow []string `name:"alerts-allow" env:"ALERTS_ALLOW" placeholder:"PREFIX" help:"Private addresses that the service allows: a note names channels that lead to others."`
 }
 
 func (*alertsValidateCmd) Help() string {
@@ -36,7 +36,7 @@ func (c *alertsValidateCmd) Run(s *session) error {
 		return rules, err
 	})
 	if err != nil {
-		return listed(s, err)
+		return printMistakes(s, err)
 	}
 	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, count(int64(len(rules.Rules)), "rule"),
 		count(int64(len(rules.Channels)), "channel"), hash)

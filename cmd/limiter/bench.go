@@ -10,8 +10,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// benchCmd loads the service in closed loop: each of --in-flight slots sends its next request when its answer has
-// come. benchload.go sends, benchreport.go sums up, benchprogress.go shows how far it is.
+// benchCmd loads the service in a closed loop: each of --in-flight slots sends its next request when it has an answer.
+// benchload.go sends, benchreport.go reports, benchprogress.go shows the progress.
 type benchCmd struct {
 	natsFlags
 	Connections int           `default:"4" placeholder:"N" help:"NATS connections (${default})."`
@@ -24,7 +24,7 @@ type benchCmd struct {
 	Algorithm   string        `enum:"sliding_window,fixed_window,token_bucket" default:"sliding_window" placeholder:"NAME" help:"One of ${enum} (${default})."`
 	Consistency string        `enum:"exact,leased" default:"exact" placeholder:"WORD" help:"One of ${enum} (${default})."`
 	Verb        string        `enum:"consume,check" default:"consume" help:"One of ${enum} (${default})."`
-	Subject     string        `hidden:"" placeholder:"SUBJECT" help:"Send to another subject and take any answer as allowed: what the generator itself can do, against an echo."`
+	Subject     string        `hidden:"" placeholder:"SUBJECT" help:"Send to another subject and take any answer as allowed, to measure the generator itself against an echo."`
 	Quiet       bool          `short:"q" help:"Show no progress."`
 	JSON        bool          `help:"Print the result as JSON."`
 }
@@ -38,8 +38,8 @@ func (*benchCmd) Help() string {
   limiter bench --quiet --json | jq .perSecond
 
 The keys are bench:0000000000 and up; limiter reset --prefix bench: --yes removes them. An answer that does not
-come within 2 seconds is an error (no_answer). "generator" is the processor time this program itself used for a
-check: on a shared machine, what is not there for the service.`
+come within 2 seconds is an error (no_answer). "generator" is the processor time that this program itself used for
+each check: if it shares the machine with the service, the service does not have that time.`
 }
 
 func (c *benchCmd) Validate() error {
@@ -75,7 +75,7 @@ func (c *benchCmd) subject() string {
 func (c *benchCmd) request() limits.Request {
 	r := limits.Per(benchKey, c.Limit, c.Window)
 	r.Algorithm = c.Algorithm
-	if c.Consistency != limits.Exact { // what is the default is not said, as by any other client
+	if c.Consistency != limits.Exact { // leave out the default, as other clients do
 		r.Consistency = c.Consistency
 	}
 	return r
@@ -93,7 +93,7 @@ func (c *benchCmd) Run(s *session) error {
 		l.start()
 		p.during(s.ctx, c.Warmup, l)
 		l.measure()
-	} else { // the first answer counts, too
+	} else { // count from the first answer
 		l.measure()
 		l.start()
 	}
@@ -106,7 +106,7 @@ func (c *benchCmd) Run(s *session) error {
 	return c.report(s, t.plus(l.lost()), elapsed, cpu)
 }
 
-// open connects, and asks once: what is wrong with every request should be said once and at the beginning.
+// open connects, and sends one request: an error that every request would get is reported once, at the beginning.
 func (c *benchCmd) open(s *session) (*load, error) {
 	l := newLoad(c.subject(), c.Subject != "", c.Keys)
 	for i := range c.Connections {

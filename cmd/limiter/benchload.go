@@ -15,19 +15,19 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// answerTimeout is when a request counts as lost; sweepEvery is how often that is looked at.
+// answerTimeout is when a request counts as lost; sweepEvery is how often that is checked.
 const (
 	answerTimeout = 2 * time.Second
 	sweepEvery    = 100 * time.Millisecond
 )
 
-// benchKey is the key whose digits are written anew for each request.
+// benchKey is a key; its digits are replaced for each request.
 const benchKey = "bench:0000000000"
 
-// load keeps a number of requests in flight. It is built to cost little, so that it is the service that is
-// measured: no goroutine and no channel for a request, but one subscription for a connection, whose callback
-// tells the slot by the last token of the reply subject, counts, writes the digits of the next key into the
-// slot's body and publishes again.
+// load keeps a number of requests in flight. It is built to cost little, so that the service is measured and not the
+// generator. A request needs no goroutine and no channel. Each connection has one subscription; its callback finds the slot
+// by the last token of the reply subject, counts the answer, writes the digits of the next key into the slot's body and
+// publishes it.
 type load struct {
 	subject     string
 	anyAnswer   bool
@@ -38,7 +38,7 @@ type load struct {
 	swept       sync.WaitGroup
 }
 
-// connection is one NATS connection with its slots; mu guards all that changes.
+// connection is one NATS connection with its slots. mu guards all mutable fields.
 type connection struct {
 	load  *load
 	nc    *nats.Conn
@@ -52,15 +52,15 @@ type connection struct {
 	stopping  bool
 	drained   chan struct{}
 	tally     tally
-	// lost are the answers that were missing when the measuring had ended.
+	// lost counts requests that were in flight when the measurement ended, and never answered.
 	lost int64
 }
 
-// slot is one place for a request in flight.
+// slot sends one request at a time.
 type slot struct {
 	body, digits []byte
 	reply        string
-	// round tells a late answer, whose request was given up, from the one that is waited for.
+	// round is in the reply subject. It rises when a request is given up, so that a late answer to it is recognized.
 	round   int
 	waiting bool
 	sent    time.Duration
@@ -70,7 +70,7 @@ func newLoad(subject string, anyAnswer bool, keys int) *load {
 	return &load{subject: subject, anyAnswer: anyAnswer, keys: keys, began: time.Now(), stopSweep: make(chan struct{})}
 }
 
-// add gives the load a connection with n slots.
+// add adds a connection with n slots.
 func (l *load) add(nc *nats.Conn, n int, r limits.Request) error {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -84,18 +84,18 @@ func (l *load) add(nc *nats.Conn, n int, r limits.Request) error {
 	for i := range c.slots {
 		own := bytes.Clone(body)
 		c.slots[i] = slot{body: own, digits: own[at : at+len(benchKey)-len("bench:")]}
-		c.address(i)
+		c.setReply(i)
 	}
-	s, err := nc.Subscribe(c.inbox+"*", c.answered)
+	s, err := nc.Subscribe(c.inbox+"*", c.onAnswer)
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
 	l.connections = append(l.connections, c)
-	return s.SetPendingLimits(-1, -1) // what is in flight bounds it
+	return s.SetPendingLimits(-1, -1) // the requests in flight are the bound
 }
 
-// address writes the reply subject of a slot's round.
-func (c *connection) address(i int) {
+// setReply sets the reply subject of a slot's round.
+func (c *connection) setReply(i int) {
 	c.slots[i].reply = c.inbox + strconv.Itoa(c.slots[i].round*len(c.slots)+i)
 }
 
@@ -106,7 +106,7 @@ func (l *load) start() {
 	l.swept.Go(l.sweep)
 }
 
-// sweep gives up what was not answered in time.
+// sweep gives up requests that were not answered in time, and sends the next ones.
 func (l *load) sweep() {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -123,7 +123,7 @@ func (l *load) sweep() {
 	}
 }
 
-// measure begins to count.
+// measure begins to count answers.
 func (l *load) measure() {
 	for _, c := range l.connections {
 		c.mu.Lock()
@@ -132,13 +132,13 @@ func (l *load) measure() {
 	}
 }
 
-// finish stops counting and sending, and gives what was counted.
+// finish stops counting and sending, and returns the counts.
 func (l *load) finish() tally {
 	sum := newTally()
 	for _, c := range l.connections {
 		c.mu.Lock()
 		c.measuring, c.stopping = false, true
-		c.noteDrained()
+		c.closeIfDrained()
 		sum = sum.plus(c.tally)
 		c.mu.Unlock()
 	}
@@ -152,7 +152,7 @@ func (l *load) drain() {
 	}
 }
 
-// lost counts what was in flight at the end and never answered.
+// lost counts the requests that were in flight at the end and never answered.
 func (l *load) lost() tally {
 	t := newTally()
 	for _, c := range l.connections {
@@ -163,7 +163,7 @@ func (l *load) lost() tally {
 	return t
 }
 
-// done counts what was answered so far, while measuring or not.
+// done counts all answers so far, also those before the measurement.
 func (l *load) done() (n int64) {
 	for _, c := range l.connections {
 		c.mu.Lock()
@@ -181,8 +181,8 @@ func (l *load) close() {
 	}
 }
 
-// answered takes an answer and sends the slot's next request.
-func (c *connection) answered(m *nats.Msg) {
+// onAnswer counts an answer and sends the slot's next request.
+func (c *connection) onAnswer(m *nats.Msg) {
 	now := time.Since(c.load.began)
 	token, err := strconv.Atoi(m.Subject[len(c.inbox):])
 	if err != nil {
@@ -193,16 +193,16 @@ func (c *connection) answered(m *nats.Msg) {
 	i := token % len(c.slots)
 	s := &c.slots[i]
 	if !s.waiting || s.round != token/len(c.slots) {
-		return // it was given up
+		return // its request was given up
 	}
-	c.free(s)
+	c.release(s)
 	noLimiter := c.count(m, now-s.sent)
-	if !noLimiter { // else the sweep tries again: as fast as it can would help nobody
+	if !noLimiter { // otherwise the sweep tries again, at a moderate rate
 		c.send(s)
 	}
 }
 
-// count counts an answer and tells whether it says that nobody listens.
+// count counts an answer, and reports whether the server sent it because no limiter is subscribed.
 func (c *connection) count(m *nats.Msg, took time.Duration) (noLimiter bool) {
 	c.tally.answered++
 	noLimiter = len(m.Data) == 0 && m.Header.Get("Status") == "503"
@@ -239,7 +239,7 @@ func (c *connection) fill() {
 	}
 }
 
-// send sends a slot's next request. What cannot be published is not answered, and is given up as that.
+// send sends a slot's next request. If it cannot be published it gets no answer, and is given up later.
 func (c *connection) send(s *slot) {
 	if c.stopping {
 		return
@@ -250,15 +250,15 @@ func (c *connection) send(s *slot) {
 	_ = c.nc.PublishRequest(c.load.subject, s.reply, s.body)
 }
 
-// free takes a slot's request as over.
-func (c *connection) free(s *slot) {
+// release ends a slot's request.
+func (c *connection) release(s *slot) {
 	s.waiting = false
 	c.inFlight--
-	c.noteDrained()
+	c.closeIfDrained()
 }
 
-// noteDrained closes drained once: inFlight cannot rise again after stopping.
-func (c *connection) noteDrained() {
+// closeIfDrained closes drained when the last request after stopping has ended.
+func (c *connection) closeIfDrained() {
 	if c.stopping && c.inFlight == 0 {
 		select {
 		case <-c.drained:
@@ -278,18 +278,18 @@ func (c *connection) giveUp() {
 			continue
 		}
 		s.round++
-		c.address(i)
+		c.setReply(i)
 		switch {
 		case c.measuring:
 			c.tally.fail("no_answer", 1)
 		case c.stopping:
 			c.lost++
 		}
-		c.free(s)
+		c.release(s)
 	}
 }
 
-// writeDigits writes n with leading zeros over all of digits.
+// writeDigits writes n into digits, with leading zeros.
 func writeDigits(digits []byte, n int) {
 	for i := len(digits) - 1; i >= 0; i-- {
 		digits[i] = byte('0' + n%10)
@@ -297,7 +297,7 @@ func writeDigits(digits []byte, n int) {
 	}
 }
 
-// tally is what was counted.
+// tally counts answers.
 type tally struct {
 	// answered counts answers of any kind since the start, for the progress.
 	answered                  int64
@@ -312,16 +312,16 @@ func newTally() tally {
 	return tally{failures: map[string]int64{}, took: hdrhistogram.New(1, longest, 3)}
 }
 
-// How answers begin, and what a degraded one holds; that without its first letters, because to look for a quote, with which
-// every word begins, takes several times as long as to look for a rare letter.
+// The beginnings of answers, and a part of every degraded one. That part does not begin with the quote before degraded:
+// bytes.Contains searches for the first byte, and quotes are frequent, which makes it several times as slow.
 var (
 	allowedTrue  = []byte(`{"allowed":true`)
 	allowedFalse = []byte(`{"allowed":false`)
 	degradedTrue = []byte(`graded":true`)
 )
 
-// answer counts a reply. It looks for the words instead of reading the JSON, which would cost more than the rest
-// of the generator.
+// answer counts a decision. It searches for words instead of parsing the JSON, which would cost more than the rest of the
+// generator.
 func (t *tally) answer(data []byte, anyAnswer bool, took time.Duration) {
 	switch {
 	case anyAnswer || bytes.HasPrefix(data, allowedTrue):
@@ -335,7 +335,7 @@ func (t *tally) answer(data []byte, anyAnswer bool, took time.Duration) {
 	if !anyAnswer && bytes.Contains(data, degradedTrue) {
 		t.degraded++
 	}
-	_ = t.took.RecordValue(max(1, took.Microseconds())) // in range: longer ones were given up
+	_ = t.took.RecordValue(max(1, took.Microseconds())) // always in range: slower requests were given up
 }
 
 func (t *tally) fail(code string, n int64) {

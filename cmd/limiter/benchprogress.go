@@ -8,17 +8,17 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// progressEvery is how often a bar moves; a line is written every second.
+// progressEvery is how often a bar moves. Lines are written every second.
 const progressEvery = 100 * time.Millisecond
 
-// progress shows how far a bench is: a bar for a person, else a line a second, or nothing.
+// progress shows the progress of a bench: a bar on a terminal, otherwise a line every second; nothing with --quiet.
 type progress struct {
 	session *session
 	quiet   bool
 	bar     *progressbar.ProgressBar
 	began   time.Time
 	total   time.Duration
-	// done was counted when; the rate shown is that of the second since.
+	// done is the count of answers at the time when. The rate shown is that since then, at least a second.
 	done int64
 	when time.Time
 }
@@ -34,7 +34,7 @@ func newProgress(s *session, c *benchCmd) *progress {
 	return p
 }
 
-// during waits for d or the end of ctx, and shows what l does meanwhile.
+// during waits for d or the end of ctx, and shows the progress of l meanwhile.
 func (p *progress) during(ctx context.Context, d time.Duration, l *load) {
 	end := time.NewTimer(d)
 	defer end.Stop()
@@ -58,7 +58,7 @@ func (p *progress) show(l *load) {
 	}
 	now := time.Now()
 	if p.bar != nil {
-		_ = p.bar.Set64(min(now.Sub(p.began), p.total).Milliseconds()) // a bar that fails is no reason to stop
+		_ = p.bar.Set64(min(now.Sub(p.began), p.total).Milliseconds()) // go on without a bar
 	}
 	passed := now.Sub(p.when)
 	if passed < time.Second {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// result of a bench, as --json prints it. Checks are the answers that are decisions.
+// benchResult is the result of a bench as --json prints it. Checks counts the answers that are decisions.
 type benchResult struct {
 	Verb        string           `json:"verb"`
 	Algorithm   string           `json:"algorithm"`
@@ -25,12 +25,12 @@ type benchResult struct {
 	Degraded    int64            `json:"degraded"`
 	Errors      map[string]int64 `json:"errors"`
 	Latency     latency          `json:"latencyMicros"`
-	// Generator is the processor time of the bench itself for a check, in microseconds; 0 where it is unknown.
+	// Generator is the processor time of the bench itself per check, in microseconds; 0 if it is not known.
 	Generator float64 `json:"generatorMicros"`
 }
 
-// latency of the decisions, in microseconds. In closed loop a slow service is asked less often: these are the
-// times of the requests that were sent, not of those that a busier world would have sent.
+// latency is the latency of the decisions, in microseconds. In a closed loop a slow service gets fewer requests, so these
+// are not the latencies under a fixed rate of requests (coordinated omission).
 type latency struct {
 	P50  int64 `json:"p50"`
 	P90  int64 `json:"p90"`
@@ -56,7 +56,7 @@ func (c *benchCmd) result(t tally, elapsed, cpu time.Duration) benchResult {
 	return r
 }
 
-// report prints the result; nothing answered is an error.
+// report prints the result. It is an error if no check was answered.
 func (c *benchCmd) report(s *session, t tally, elapsed, cpu time.Duration) error {
 	r := c.result(t, elapsed, cpu)
 	if c.JSON {
@@ -96,7 +96,7 @@ func printResult(s *session, r *benchResult) {
 	t.flush()
 }
 
-// errorsByCode writes "0", or "12 overloaded, 1 no_answer" in order of the codes.
+// errorsByCode formats failures in order of the codes, such as "1 no_answer, 12 overloaded"; "0" for none.
 func errorsByCode(failures map[string]int64) string {
 	text := ""
 	for _, code := range slices.Sorted(maps.Keys(failures)) {

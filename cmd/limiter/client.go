@@ -24,13 +24,13 @@ type natsFlags struct {
 
 const connectTimeout = 5 * time.Second
 
-// connect connects as a client; verb names the connection on the server. It ends with the session, whatever a server that says
-// nothing has it wait for.
+// connect connects as a client; verb names the connection on the server. It returns when the session ends, even while the
+// server does not answer.
 func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats.Conn, error) {
 	to := cmp.Or(f.NATSURL, nats.DefaultURL)
 	options := []nats.Option{
 		nats.Name("limiter " + verb), nats.Timeout(connectTimeout), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
-		// What goes wrong later shows in the answers, and watch looks itself; the default handler would write to standard error.
+		// The default handler would write to standard error. Later errors show in the answers, and watch has its own handler.
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}
 	if f.NATSCreds != "" {
@@ -54,33 +54,34 @@ func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats
 	}()
 	select {
 	case <-connected:
-	case <-s.ctx.Done(): // the process is about to end, and the connection with it
+	case <-s.ctx.Done(): // the process ends, and with it the goroutine
 		return nil, fmt.Errorf("interrupted: not connected to %s", redact.Servers(to))
 	}
 	if err != nil {
-		way := "is a limiter running? start one with: limiter"
+		hint := "is a limiter running? start one with: limiter"
 		if !errors.Is(err, nats.ErrNoServers) {
-			way = "look at NATS_URL (--nats-url) and the other --nats-* settings"
+			hint = "look at NATS_URL (--nats-url) and the other --nats-* settings"
 		}
-		return nil, fmt.Errorf("connect to %s: %s; %s", redact.Servers(to), redact.Error(err), way)
+		return nil, fmt.Errorf("connect to %s: %s; %s", redact.Servers(to), redact.Error(err), hint)
 	}
 	return nc, nil
 }
 
-// clientFlags are the flags of every verb that asks the service. A verb that may give a worker much to do embeds them with
-// set:"timeout=6s": the worker gives up after 5 s, and says so.
+// clientFlags are the flags of every verb that sends requests. A verb whose request may take long embeds them with
+// set:"timeout=6s": the worker gives up after 5 s, and its answer says so.
 type clientFlags struct {
 	natsFlags
 	Timeout time.Duration `default:"${timeout=2s}" placeholder:"DURATION" help:"How long to wait for an answer (${default})."`
 	JSON    bool          `help:"Print JSON."`
 }
 
-// connect waits for a server no longer than for an answer.
+// connect waits no longer for a server than for an answer.
 func (f *clientFlags) connect(s *session, verb string, more ...nats.Option) (*nats.Conn, error) {
 	return f.natsFlags.connect(s, verb, append(more, nats.Timeout(min(f.Timeout, connectTimeout)))...)
 }
 
-// AfterApply refuses arguments in which JSON would have other characters: two of them could become the same key.
+// AfterApply refuses arguments that are not valid UTF-8. JSON would replace the invalid bytes, and two arguments could
+// become the same key.
 func (*clientFlags) AfterApply(k *kong.Context) error {
 	for _, arg := range k.Args {
 		if !utf8.ValidString(arg) {
@@ -97,15 +98,15 @@ func (f *clientFlags) Validate() error {
 	return f.natsFlags.Validate()
 }
 
-// validateMax holds --max, and the flags of a client.
-func (f *clientFlags) validateMax(max, most int) error {
-	if max < 1 || max > most {
-		return fmt.Errorf("--max: %d is not between 1 and %d", max, most)
+// validateMax checks --max and the client flags.
+func (f *clientFlags) validateMax(max, limit int) error {
+	if max < 1 || max > limit {
+		return fmt.Errorf("--max: %d is not between 1 and %d", max, limit)
 	}
 	return f.Validate()
 }
 
-// ask connects, sends one request and reads the reply into it.
+// ask connects, sends one request and decodes the answer into reply. With --json it prints the answer.
 func (f *clientFlags) ask(s *session, subject string, request, reply any) error {
 	nc, err := f.connect(s, subject)
 	if err != nil {
@@ -115,7 +116,7 @@ func (f *clientFlags) ask(s *session, subject string, request, reply any) error 
 	return f.askOver(s, nc, subject, request, reply)
 }
 
-// askOver sends one request and reads the reply into it; with --json it prints the answer, be it an error or not.
+// askOver sends one request over nc and decodes the answer into reply. With --json it prints the answer, errors included.
 func (f *clientFlags) askOver(s *session, nc *nats.Conn, subject string, request, reply any) error {
 	raw, err := f.send(s, nc, subject, request, reply)
 	if f.JSON && len(raw) > 0 {
@@ -124,7 +125,7 @@ func (f *clientFlags) askOver(s *session, nc *nats.Conn, subject string, request
 	return err
 }
 
-// send is askOver that prints nothing and gives the answer.
+// send sends one request over nc, decodes the answer into reply, and returns the answer.
 func (f *clientFlags) send(s *session, nc *nats.Conn, subject string, request, reply any) ([]byte, error) {
 	body, err := requestBody(request)
 	if err != nil {
@@ -139,19 +140,20 @@ func (f *clientFlags) send(s *session, nc *nats.Conn, subject string, request, r
 	if err := json.Unmarshal(raw, reply); err != nil {
 		return raw, fmt.Errorf("%s: read answer: %w", subject, err)
 	}
-	return raw, vouch(subject, raw)
+	return raw, checkReply(subject, raw)
 }
 
-// signs are fields that answers have which a script acts upon.
-var signs = map[string]string{
+// requiredFields are fields without which an answer is not accepted, for subjects whose answers scripts act upon.
+var requiredFields = map[string]string{
 	limits.SubjectConsume: "allowed", limits.SubjectCheck: "allowed", limits.SubjectRecord: "allowed", limits.SubjectRefund: "allowed",
 	limits.SubjectSettle: "allowed", limits.SubjectVerify: "valid", limits.SubjectReset: "reset",
 	limits.SubjectKeysRevoke: "key", limits.SubjectKeysExpire: "key", limits.SubjectKeysCreate: "key",
 }
 
-// vouch holds that an answer is a limiter's: one of something else that listens there, such as {}, would read as a denial, or as done.
-func vouch(subject string, raw []byte) error {
-	field, known := signs[subject]
+// checkReply checks that an answer has its required field. Otherwise an answer of some other service, such as {}, would
+// be taken for a denial or a success.
+func checkReply(subject string, raw []byte) error {
+	field, known := requiredFields[subject]
 	var answer map[string]json.RawMessage
 	if !known || json.Unmarshal(raw, &answer) == nil && answer[field] != nil {
 		return nil
@@ -159,7 +161,7 @@ func vouch(subject string, raw []byte) error {
 	return fmt.Errorf("%s: read answer: it lacks %q, so it is not that of a limiter", subject, field)
 }
 
-// requestBody writes a request; bytes are sent as they are.
+// requestBody encodes a request; bytes are sent as they are.
 func requestBody(request any) ([]byte, error) {
 	if raw, ok := request.([]byte); ok {
 		return raw, nil

@@ -44,7 +44,7 @@ func (c *showCmd) Run(s *session) error {
 type listCmd struct {
 	clientFlags
 	Prefix string `placeholder:"P" help:"Only keys that begin with P."`
-	After  string `empty:"" placeholder:"A" help:"Begin behind a key, or behind the next of a page."`
+	After  string `empty:"" placeholder:"A" help:"Begin after a key, or after the next of a page."`
 	Max    *int   `placeholder:"N" help:"Show one page of at most N counters; all pages unless set."`
 }
 
@@ -54,7 +54,7 @@ func (*listCmd) Help() string {
   limiter list
   limiter list --prefix api:user:
   limiter list --max 20
-  limiter list --json | jq -r '.counters[].key'      # a page a line`
+  limiter list --json | jq -r '.counters[].key'      # one page per line`
 }
 
 func (c *listCmd) Validate() error { return c.validateMax(pageSize(c.Max), limits.MaxListPage) }
@@ -68,14 +68,14 @@ func (c *listCmd) Run(s *session) error {
 	})
 }
 
-// resetCmd resets one key, or every key under a prefix, after a question where there is somebody to answer it.
+// resetCmd resets one key, or every key with a prefix. On a terminal it asks before it resets more than one key.
 type resetCmd struct {
 	clientFlags `set:"timeout=6s"`
 
 	Key    string `arg:"" optional:"" help:"The key to reset."`
 	Prefix string `placeholder:"P" help:"Reset every key that begins with P."`
 	All    bool   `help:"Reset everything."`
-	DryRun bool   `name:"dry-run" help:"Count what would be reset and reset nothing."`
+	DryRun bool   `name:"dry-run" help:"Count what would be reset, and reset nothing."`
 	Yes    bool   `short:"y" help:"Do not ask; needed for --all when standard input is no terminal."`
 }
 
@@ -84,10 +84,10 @@ func (*resetCmd) Help() string {
 
   limiter reset api:user:123
   limiter reset --prefix api:user: --dry-run
-  limiter reset --prefix bench: --yes           # asks otherwise, where there is a terminal`
+  limiter reset --prefix bench: --yes           # without --yes it asks on a terminal`
 }
 
-// oneOf holds that exactly one of what names lists was given.
+// oneOf checks that exactly one of the flags was given. names lists them for the error.
 func oneOf(names string, given ...bool) error {
 	n := 0
 	for _, g := range given {
@@ -138,7 +138,7 @@ func (c *resetCmd) request(dryRun bool) limits.ResetRequest {
 	return limits.ResetRequest{Key: c.Key, Prefix: c.Prefix, All: c.All, DryRun: dryRun}
 }
 
-// confirm counts and asks.
+// confirm counts the keys that would be reset, and asks.
 func (c *resetCmd) confirm(s *session, nc *nats.Conn) error {
 	found, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Reset(s.ctx, c.request(true))
 	if err != nil {

@@ -16,7 +16,7 @@ var algorithms = []string{limits.SlidingWindow, limits.FixedWindow, limits.Token
 
 var consistencies = []string{limits.Exact, limits.Leased}
 
-// decideFlags are the flags of consume, check, record and refund: a request.
+// decideFlags are the flags of consume, check, record and refund. They make a request.
 type decideFlags struct {
 	clientFlags
 	policyFlags
@@ -52,7 +52,7 @@ func (f *decideFlags) Validate() error {
 	return f.clientFlags.Validate()
 }
 
-// checkForm holds that a request has one form: a limit, a policy, or JSON.
+// checkForm checks that the request has exactly one form: a limit, a policy, or JSON.
 func (f *decideFlags) checkForm() error {
 	inline := f.request().LimitSpec != limits.LimitSpec{}
 	switch {
@@ -70,13 +70,13 @@ func (f *decideFlags) checkForm() error {
 	return nil
 }
 
-// body gives the request's JSON: as typed, or made of the flags.
+// body returns the request's JSON: as given, or made of the flags.
 func (f *decideFlags) body(s *session) ([]byte, error) {
 	switch f.Request {
 	case "":
 		return json.Marshal(f.request())
 	case "-":
-		// One byte past the bound is enough for the service to say that it is too large.
+		// One byte more than the limit is enough for the service to refuse it as too large.
 		return await(s, "nothing was asked", func() ([]byte, error) {
 			body, err := io.ReadAll(io.LimitReader(s.in, limits.MaxRequestBytes+1))
 			if err != nil {
@@ -100,7 +100,7 @@ func (f *decideFlags) request() limits.Request {
 	return r
 }
 
-// decide asks and prints the decision; a denial is errDenied.
+// decide sends the request and prints the decision. It returns errDenied for a denial.
 func (f *decideFlags) decide(s *session, subject string) error {
 	body, err := f.body(s)
 	if err != nil {
@@ -119,7 +119,7 @@ func (f *decideFlags) decide(s *session, subject string) error {
 	return nil
 }
 
-// windowOf gives the window of a request with one limit. The service reads the request strictly; this does not.
+// windowOf returns the window of a request with one limit. It ignores mistakes, which the service reports.
 func windowOf(body []byte) string {
 	var r limits.Request
 	_ = json.Unmarshal(body, &r)
@@ -129,9 +129,10 @@ func windowOf(body []byte) string {
 	return r.Window
 }
 
-// printDecision writes a word on the whole and a table of the limits; window is that of a request with one limit, if it is known.
+// printDecision prints the verdict and a table of the limits. window is the window of a request with one limit, if it is
+// known.
 func printDecision(s *session, subject string, r *limits.Reply, window string) {
-	// What these do not allow is charged all the same: who read of a denial would try again, and charge it twice.
+	// These charge even past the limit. If a denial were shown, people would try again and charge twice.
 	charged := subject == limits.SubjectRecord || subject == limits.SubjectSettle
 	fmt.Fprintln(s.out, verdict(r, charged))
 	rows := r.Limits
@@ -177,7 +178,7 @@ func result(l *limits.LimitReply, charged bool) string {
 	case charged:
 		text = "charged, past the limit"
 	case l.RetryAfter > 0:
-		text = "denied, retry in " + span(l.RetryAfter)
+		text = "denied, retry in " + waitTime(l.RetryAfter)
 	}
 	if l.Shadow {
 		text += " (shadow)" // it denies nothing

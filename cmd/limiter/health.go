@@ -46,13 +46,13 @@ func (c *healthcheckCmd) Run(s *session) error {
 	if err != nil {
 		return fmt.Errorf("healthcheck: %w", err)
 	}
-	// Not by http.DefaultClient, which has a proxy of the environment asked, and follows where another service leads.
+	// http.DefaultClient would use a proxy from the environment, and follow redirects of another service.
 	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
 	if err != nil {
 		return fmt.Errorf("healthcheck: %w; does a limiter run there? its --http (HTTP_ADDR) is what --http has to be here", err)
 	}
 	defer answer.Body.Close()
-	reason, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) // the status says enough without it
+	reason, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) // if it fails, the status is enough
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("healthcheck: not ready: %s: %s", answer.Status, strings.TrimSpace(string(reason)))
 	}
@@ -60,7 +60,7 @@ func (c *healthcheckCmd) Run(s *session) error {
 	return nil
 }
 
-// dialable turns an address to listen on into one to connect to: ":8080" listens everywhere.
+// dialable turns a listen address into one to connect to: an unspecified host, as in ":8080", becomes 127.0.0.1.
 func dialable(listen string) (string, error) {
 	if listen == "off" {
 		return "", errors.New("healthcheck: --http is off; there is nothing to ask")

@@ -7,7 +7,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// jobsCmd looks after the jobs of the service.
+// jobsCmd administers the jobs of the service.
 type jobsCmd struct {
 	List    jobsListCmd    `cmd:"" help:"List the jobs, their times and their last runs."`
 	Run     jobsRunCmd     `cmd:"" help:"Run a job now."`
@@ -24,8 +24,8 @@ func (*jobsCmd) Help() string {
 type jobsListCmd struct{ clientFlags }
 
 func (*jobsListCmd) Help() string {
-	return `Each run is done by one process, an alerter or a limiter that has its alerter or SQLite inside, whichever claims it
-first. Schedules are in UTC, times in the zone of this machine.
+	return `Each run is done by one process, the first to claim it: an alerter, or a limiter with an alerter or SQLite inside.
+Schedules are in UTC, times in the zone of this machine.
 
 Examples:
 
@@ -44,14 +44,14 @@ func (c *jobsListCmd) Run(s *session) error {
 		if j.Last != nil {
 			last = *j.Last
 		}
-		t.row(j.Name, dash(j.Schedule), moment(s, j.Next, "-"), moment(s, last.StartedAt, "never"), dash(last.Outcome), dash(remark(&last)))
+		t.row(j.Name, dash(j.Schedule), moment(s, j.Next, "-"), moment(s, last.StartedAt, "never"), dash(last.Outcome), dash(note(&last)))
 	}
 	t.flush()
 	return nil
 }
 
-// remark is what a run says of itself.
-func remark(r *limits.JobRun) string {
+// note returns the note of a run, its error, or both.
+func note(r *limits.JobRun) string {
 	if r.Note != "" && r.Error != "" {
 		return r.Note + ": " + r.Error
 	}
@@ -64,8 +64,8 @@ type jobsRunCmd struct {
 }
 
 func (*jobsRunCmd) Help() string {
-	return `The process that answers runs it. A run that takes longer than a second goes on after the answer. The exit status is 1 when
-the run ended otherwise than done.
+	return `The process that answers runs it. A run that takes longer than a second goes on after the answer. The exit status is 1
+unless the run is done or still running.
 
 Examples:
 
@@ -81,12 +81,12 @@ func (c *jobsRunCmd) Run(s *session) error {
 	r := &reply.Run
 	switch {
 	case r.Outcome != "done" && r.Outcome != "running":
-		return fmt.Errorf("run job %s on %s: %s: %s", r.Job, r.Replica, r.Outcome, remark(r))
+		return fmt.Errorf("run job %s on %s: %s: %s", r.Job, r.Replica, r.Outcome, note(r))
 	case c.JSON:
 	case r.Outcome == "running":
 		fmt.Fprintf(s.out, "%s runs on %s; see: limiter jobs history %s\n", r.Job, r.Replica, r.Job)
 	default:
-		fmt.Fprintf(s.out, "%s: done in %s on %s: %s\n", r.Job, took(r), r.Replica, dash(remark(r)))
+		fmt.Fprintf(s.out, "%s: done in %s on %s: %s\n", r.Job, took(r), r.Replica, dash(note(r)))
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ type jobsHistoryCmd struct {
 }
 
 func (*jobsHistoryCmd) Help() string {
-	return `Outcomes: done, failed, timeout, canceled (the worker was stopped), skipped (the run before had not ended), lost (the
+	return `Outcomes: done, failed, timeout, canceled (the worker was stopped), skipped (the previous run had not ended), lost (the
 worker died), running.
 
 Examples:
@@ -122,7 +122,7 @@ func (c *jobsHistoryCmd) Run(s *session) error {
 	t := newTable(s.out, "SCHEDULED", "JOB", "OUTCOME", "TOOK", "REPLICA", "NOTE")
 	for i := range reply.Runs {
 		r := &reply.Runs[i]
-		t.row(moment(s, r.Scheduled, "-"), r.Job, r.Outcome, took(r), r.Replica, dash(remark(r)))
+		t.row(moment(s, r.Scheduled, "-"), r.Job, r.Outcome, took(r), r.Replica, dash(note(r)))
 	}
 	t.flush()
 	return nil

@@ -14,7 +14,7 @@ import (
 
 // keysCmd administers API keys.
 type keysCmd struct {
-	Create keysCreateCmd `cmd:"" help:"Make an API key and print it, once."`
+	Create keysCreateCmd `cmd:"" help:"Create an API key and print it, once."`
 	List   keysListCmd   `cmd:"" help:"List API keys."`
 	Revoke keysRevokeCmd `cmd:"" help:"End an API key for good."`
 	Expire keysExpireCmd `cmd:"" help:"Set when an API key expires."`
@@ -32,13 +32,13 @@ type keysCreateCmd struct {
 	User       string         `required:"" placeholder:"USER" help:"Whose requests the key makes."`
 	Name       string         `placeholder:"NAME" help:"A name for people."`
 	Tier       string         `placeholder:"TIER" help:"The tier whose limits count."`
-	Attributes attributeFlags `name:"attribute" short:"a" placeholder:"NAME=VALUE" help:"An attribute of every request with the key; may be given again."`
+	Attributes attributeFlags `name:"attribute" short:"a" placeholder:"NAME=VALUE" help:"An attribute of every request with the key; may be repeated."`
 	Expires    spanFlag       `placeholder:"SPAN" help:"When it expires, from now, such as 30d or 12h; never unless set."`
 }
 
 func (*keysCreateCmd) Help() string {
-	return `The key stands alone on standard output, what it is for on standard error. It is not kept and cannot be shown
-again.
+	return `The key alone is printed on standard output, and what it is for on standard error. It is not stored and cannot be
+shown again.
 
 Examples:
 
@@ -51,7 +51,7 @@ func (c *keysCreateCmd) Run(s *session) error {
 	if c.Expires != 0 {
 		request.ExpiresAt = s.now().Add(time.Duration(c.Expires)).UnixMilli()
 	}
-	signal.Ignore(syscall.SIGPIPE) // it would end the process before it has said which key nobody has
+	signal.Ignore(syscall.SIGPIPE) // it would end the process before it says which key was lost
 	var reply limits.CreateKeyReply
 	if err := c.ask(s, limits.SubjectKeysCreate, request, &reply); err != nil {
 		return err
@@ -72,7 +72,7 @@ type keysListCmd struct {
 	clientFlags
 	User   string `placeholder:"USER" help:"Only keys of one user."`
 	Prefix string `placeholder:"P" help:"Only keys whose ids begin with P."`
-	After  string `empty:"" placeholder:"ID" help:"Begin behind an id."`
+	After  string `empty:"" placeholder:"ID" help:"Begin after an id."`
 	Max    *int   `placeholder:"N" help:"Show one page of at most N keys; all pages unless set."`
 }
 
@@ -81,7 +81,7 @@ func (*keysListCmd) Help() string {
 
   limiter keys list
   limiter keys list --user 7
-  limiter keys list --json | jq -r '.keys[] | select(.revokedAt) | .id'      # a page a line`
+  limiter keys list --json | jq -r '.keys[] | select(.revokedAt) | .id'      # one page per line`
 }
 
 func (c *keysListCmd) Validate() error { return c.validateMax(pageSize(c.Max), limits.MaxListPage) }
@@ -143,7 +143,7 @@ type keysExpireCmd struct {
 	ID    string   `arg:"" help:"The id of the key: the 8 letters and digits behind its prefix."`
 	At    timeFlag `xor:"when" placeholder:"TIME" help:"When, such as 2027-01-31 or 2027-01-31T12:00:00Z."`
 	In    spanFlag `xor:"when" placeholder:"SPAN" help:"How long from now, such as 30d or 12h."`
-	Never bool     `xor:"when" help:"Let it not expire."`
+	Never bool     `xor:"when" help:"It never expires."`
 }
 
 func (*keysExpireCmd) Help() string {
@@ -157,7 +157,7 @@ Examples:
 }
 
 func (c *keysExpireCmd) Validate() error {
-	if time.Time(c.At).IsZero() && c.In == 0 && !c.Never { // required flags of an xor would all stand in the usage
+	if time.Time(c.At).IsZero() && c.In == 0 && !c.Never { // if the flags of an xor were required, the usage would show all of them
 		return errors.New("one of --at, --in and --never is needed")
 	}
 	return c.clientFlags.Validate()
@@ -182,11 +182,11 @@ func (c *keysExpireCmd) Run(s *session) error {
 // apiKeyVariable is the environment variable that verify reads.
 const apiKeyVariable = "LIMITS_API_KEY"
 
-// verifyCmd verifies an API key, which is no argument, because those are in everybody's list of processes and in the
-// history of the shell.
+// verifyCmd verifies an API key. The key is not an argument, because arguments are visible in the list of processes and in
+// the history of the shell.
 type verifyCmd struct {
 	clientFlags
-	Attributes attributeFlags `name:"attribute" short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given again."`
+	Attributes attributeFlags `name:"attribute" short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be repeated."`
 	Policy     string         `placeholder:"NAME" help:"The policy; those that match the attributes unless set."`
 	Tier       string         `placeholder:"TIER" help:"The tier of a key that has none."`
 	Cost       int64          `default:"1" placeholder:"N" help:"What the request costs (${default})."`
@@ -194,8 +194,8 @@ type verifyCmd struct {
 }
 
 func (*verifyCmd) Help() string {
-	return `The key is read from LIMITS_API_KEY, else from standard input; a terminal does not show it. Exit status 3 is
-for a key that is not valid, and for a valid one whose limits deny.
+	return `The key is read from LIMITS_API_KEY, else from standard input; a terminal does not show it. The exit status is 3 if
+the key is not valid, or its limits deny.
 
 Examples:
 
@@ -204,7 +204,7 @@ Examples:
 }
 
 func (c *verifyCmd) Validate() error {
-	if c.Cost < 1 { // on the wire 0 is the default
+	if c.Cost < 1 { // in the request 0 would mean the default
 		return fmt.Errorf("--cost: %d is below 1", c.Cost)
 	}
 	return c.clientFlags.Validate()

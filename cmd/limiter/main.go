@@ -1,9 +1,9 @@
-// Command limiter runs a rate limiter on NATS and talks to one.
+// Command limiter runs a rate limiter on NATS, and is a client of one.
 //
-// Without a verb it serves. The client verbs speak NATS only, so they work from anywhere that reaches the NATS
-// server. Each verb is a struct whose tags are its flags. Its method Validate holds what the tags cannot, Help gives the
-// examples of --help, and Run does the work. This file knows how they are parsed and what their outcome means as an exit
-// status, and nothing of what they do.
+// Without a verb it serves. The client verbs speak only NATS, so they work on any machine that reaches the NATS server.
+// Each verb is a struct whose tags define its flags. Its method Validate checks what the tags cannot express, Help returns
+// the examples of --help, and Run does the work. This file parses the arguments and maps the result to an exit status; it
+// does not know what the verbs do.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	_ "time/tzdata" // calendar windows need zones on machines that have none
+	_ "time/tzdata" // calendar windows need time zones also on machines without a zone database
 
 	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
@@ -30,14 +30,14 @@ import (
 const (
 	exitDone   = 0 // done, or allowed
 	exitError  = 1
-	exitUsage  = 2 // also found by the service, which answers 400 then
+	exitUsage  = 2 // also if the service finds the mistake and answers 400
 	exitDenied = 3
 )
 
-// errDenied is a denial: it was printed as a reply, and is no message of its own.
+// errDenied sets the exit status of a denial. It prints no message, because the reply was printed.
 var errDenied = errors.New("denied")
 
-// usageError is wrong usage that shows only when the verb runs.
+// usageError is a usage error that is found when the verb runs.
 type usageError string
 
 func (e usageError) Error() string { return string(e) }
@@ -53,12 +53,12 @@ type commands struct {
 	Show        showCmd        `cmd:"" help:"Show the counters of a key."`
 	List        listCmd        `cmd:"" help:"List counters."`
 	Reset       resetCmd       `cmd:"" help:"Set counters back to unused."`
-	Top         topCmd         `cmd:"" help:"Show who was denied, or used, most."`
+	Top         topCmd         `cmd:"" help:"Show which keys were denied, or used, most."`
 	Usage       usageCmd       `cmd:"" help:"Show traffic by key, slowest endpoints, or errors, from the request log."`
 	Verify      verifyCmd      `cmd:"" help:"Verify an API key and charge the limits of its user."`
 	Keys        keysCmd        `cmd:"" help:"Make, list and end API keys."`
 	Overrides   overridesCmd   `cmd:"" help:"Give other limits to some subjects of a policy."`
-	Jobs        jobsCmd        `cmd:"" help:"List, run and look back at what the service does by the clock."`
+	Jobs        jobsCmd        `cmd:"" help:"List and run the scheduled jobs of the service, and show their history."`
 	Alerts      alertsCmd      `cmd:"" help:"List alerts, silence them, try channels and rules, and replay what was not delivered."`
 	Watch       watchCmd       `cmd:"" help:"Show warnings and denials as they happen."`
 	Policies    policiesCmd    `cmd:"" help:"Check a policy file, show it, or explain what it does to a request."`
@@ -79,16 +79,16 @@ func (*commands) Help() string {
   limiter consume api:user:7 --limit 100 --window 1m
       asks it
 
-Exit status: 0 done or allowed, 1 an error, 2 wrong usage, also where the service finds it (an error 400), 3 denied.`
+Exit status: 0 done or allowed, 1 an error, 2 wrong usage, also if the service finds it (an error 400), 3 denied.`
 }
 
-// session is what a verb works with: everything of the process that it may touch.
+// session is the part of the process that a verb may use.
 type session struct {
 	ctx context.Context
 	in  io.Reader
 	out *stdout
 	err io.Writer
-	// inTTY and errTTY tell that a person sits at in and err.
+	// inTTY and errTTY say that in and err are terminals.
 	inTTY, errTTY bool
 	// now is the clock, in the zone in which times are shown.
 	now func() time.Time
@@ -102,13 +102,13 @@ func main() {
 	}))
 }
 
-// run does what the arguments say and gives the exit status.
+// run parses the arguments, runs the verb and returns the exit status.
 func run(args []string, s *session) int { return runWith(newParser(), args, s) }
 
-// runWith is run with a parser, which takes longer to make than most verbs take: tests make few of them.
+// runWith is run with a parser. Making a parser takes longer than most verbs, so tests share one.
 func runWith(parser *kong.Kong, args []string, s *session) (status int) {
 	defer func() {
-		if status == exitDone { // after --version kong does not look
+		if status == exitDone { // kong does not check whether the output of --version was written
 			status = exitStatus(s, nil, nil)
 		}
 	}()
@@ -148,7 +148,7 @@ func helpHint(err error) string {
 		switch verb := parse.Context.Selected(); {
 		case verb != nil && verb.Name != "serve":
 			return "see: " + verb.FullPath() + " --help"
-		// A mistyped verb parses as an argument of serve, whose help would not help.
+		// A mistyped verb is parsed as an argument of serve, whose help would be of no use.
 		case !strings.HasPrefix(err.Error(), "unexpected argument"):
 			return "see: limiter serve --help"
 		}
@@ -156,8 +156,8 @@ func helpHint(err error) string {
 	return "see: limiter --help"
 }
 
-// inboxHint is the way out for a user who may not listen for answers where this client wants them: with a prefix of its own for
-// each role that is a setting, and what the server says does not name it. Events are no answers, and begin otherwise.
+// inboxHint names the setting that helps if the user may not subscribe to this client's inbox: roles may have inbox
+// prefixes of their own, and the server's error does not say so. A refused subscription to events is something else.
 func inboxHint(err error) string {
 	_, subject, found := strings.Cut(err.Error(), `Subscription to "`)
 	if !found || !errors.Is(err, nats.ErrPermissionViolation) || strings.HasPrefix(subject, "limits.") || strings.HasPrefix(subject, "alerts.") {
@@ -167,15 +167,15 @@ func inboxHint(err error) string {
 		"(NATS_INBOX_PREFIX), such as _INBOX_check"
 }
 
-// exitStatus tells what went wrong and gives the exit status of it; k is what was parsed, if it was.
+// exitStatus prints an error and returns its exit status. k is the parsed command line, or nil.
 func exitStatus(s *session, k *kong.Context, err error) int {
 	var usage usageError
-	if lost := s.out.err; lost != nil && (err == nil || errors.Is(err, errDenied) || errors.Is(err, context.Canceled)) {
-		// Who reads has seen enough, as in limiter list | head -1. Mostly the signal SIGPIPE has ended the process by now.
-		if errors.Is(lost, syscall.EPIPE) {
+	if writeErr := s.out.err; writeErr != nil && (err == nil || errors.Is(err, errDenied) || errors.Is(err, context.Canceled)) {
+		// The reader has seen enough, as in limiter list | head -1. Usually SIGPIPE has ended the process by now.
+		if errors.Is(writeErr, syscall.EPIPE) {
 			return exitError
 		}
-		err = fmt.Errorf("the output is not complete: %w", lost)
+		err = fmt.Errorf("the output is not complete: %w", writeErr)
 	}
 	switch {
 	case err == nil:

@@ -9,10 +9,10 @@ import (
 	"github.com/seed503877ad/limits/internal/app"
 )
 
-// migrateCmd works on the PostgreSQL schema. The embedded database migrates itself.
+// migrateCmd migrates the PostgreSQL schema. SQLite is migrated when it is opened.
 type migrateCmd struct {
 	Up     migrateUpCmd     `cmd:"" help:"Bring the schema up to date."`
-	Down   migrateDownCmd   `cmd:"" help:"Take the last step of the schema back, with its data."`
+	Down   migrateDownCmd   `cmd:"" help:"Take back the last step of the schema, with its data."`
 	Status migrateStatusCmd `cmd:"" help:"Show which steps are applied."`
 }
 
@@ -23,7 +23,7 @@ func (*migrateCmd) Help() string {
   limiter migrate up --database-url postgres://limits@db/limits`
 }
 
-// databaseFlags say which database.
+// databaseFlags name the database.
 type databaseFlags struct {
 	DatabaseURL string `name:"database-url" env:"DATABASE_URL" required:"" placeholder:"URL" help:"PostgreSQL."`
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/seed503877ad/limits/internal/settings"
 )
 
-// stdout is standard output. It keeps its first error, for run to tell: what a verb could not print is not done.
+// stdout is standard output. It keeps its first error for the exit status: a verb whose output is lost has failed.
 type stdout struct {
 	to io.Writer
-	// end ends the verb, or a watch and a long list would go on for nobody.
+	// end cancels the verb after an error. Otherwise a watch or a long list would go on without a reader.
 	end func()
 	err error
 }
 
-// Write writes text for people, without what a terminal would obey: others chose much of it.
+// Write writes text for people. It replaces control characters, because much of the text comes from others.
 func (o *stdout) Write(text []byte) (int, error) {
 	o.write(bytes.Map(settings.Shown, text))
 	return len(text), o.err
 }
 
-// line writes JSON as it came.
+// line writes a line of JSON unchanged.
 func (o *stdout) line(json []byte) { o.write(slices.Concat(json, []byte("\n"))) }
 
 func (o *stdout) write(text []byte) {
@@ -36,7 +36,7 @@ func (o *stdout) write(text []byte) {
 	}
 }
 
-// oneLine gives a text as it may be shown where it must neither end a line nor a column.
+// oneLine replaces control characters, including those that would end a line or a column.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {

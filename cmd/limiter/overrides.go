@@ -36,10 +36,10 @@ func (a *overrideArgs) id() limits.OverrideID {
 	return limits.OverrideID{Policy: a.Policy, Name: a.Name, Subject: a.Subject}
 }
 
-// amount is a limit. Who thinks of none writes the word that the list shows.
+// amount is the number of a limit.
 type amount int64
 
-// UnmarshalText reads a whole number as the files do.
+// UnmarshalText reads a whole number. For "unlimited", which the list shows, the error names --unlimited.
 func (a *amount) UnmarshalText(text []byte) error {
 	n, ok := settings.Whole(string(text))
 	switch {
@@ -59,14 +59,14 @@ type overridesSetCmd struct {
 	Window    string   `placeholder:"W" help:"A duration such as 500ms, 1m, 1h, 1d, or minute, hour, day, week, month."`
 	Burst     *int64   `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
 	Unlimited bool     `help:"Lift the limit."`
-	For       spanFlag `xor:"end" placeholder:"SPAN" help:"How long it holds, such as 2h or 30d; for good unless set."`
+	For       spanFlag `xor:"end" placeholder:"SPAN" help:"How long it applies, such as 2h or 30d; for ever unless set."`
 	Until     timeFlag `xor:"end" placeholder:"TIME" help:"Until when, such as 2027-01-31 or 2027-01-31T12:00:00Z."`
-	Reason    string   `required:"" placeholder:"TEXT" help:"Why, for who finds it later."`
+	Reason    string   `required:"" placeholder:"TEXT" help:"Why, for people who find it later."`
 	By        string   `env:"USER" placeholder:"NAME" help:"Who sets it."`
 }
 
 func (*overridesSetCmd) Help() string {
-	return `What is not given stays as the policy has it. Every worker applies it within a second.
+	return `What is not given stays as in the policy. Every worker applies it within a second.
 
 Examples:
 
@@ -82,7 +82,7 @@ func (c *overridesSetCmd) Validate() error {
 		return errors.New("--unlimited stands alone: leave out --limit, --window and --burst")
 	case !c.Unlimited && !changes:
 		return errors.New("--limit, --window, --burst or --unlimited is needed")
-	case c.Limit != nil && *c.Limit < 1: // on the wire 0 is no change
+	case c.Limit != nil && *c.Limit < 1: // in the request 0 would mean no change
 		return fmt.Errorf("--limit: %d is below 1", *c.Limit)
 	}
 	return c.clientFlags.Validate()
@@ -90,11 +90,11 @@ func (c *overridesSetCmd) Validate() error {
 
 func (c *overridesSetCmd) Run(s *session) error {
 	request := limits.SetOverrideRequest{OverrideID: c.id(), Window: c.Window, Burst: c.Burst,
-		Unlimited: c.Unlimited, Reason: c.Reason, By: who(c.By)}
+		Unlimited: c.Unlimited, Reason: c.Reason, By: userName(c.By)}
 	if c.Limit != nil {
 		request.Limit = int64(*c.Limit)
 	}
-	if err := c.Until.ahead(s); err != nil {
+	if err := c.Until.checkFuture(s); err != nil {
 		return err
 	}
 	switch {
@@ -112,9 +112,9 @@ func (c *overridesSetCmd) Run(s *session) error {
 	return nil
 }
 
-// who gives the name of who asks, for the log and for who finds later what was set: that of the account, where neither --by nor
-// $USER says, as with cron and in containers.
-func who(by string) string {
+// userName returns the name of the user, for the log and the lists: --by or $USER, or else the name of the account, as under
+// cron and in containers.
+func userName(by string) string {
 	if by != "" {
 		return by
 	}
@@ -124,7 +124,7 @@ func who(by string) string {
 	return ""
 }
 
-// changed says what an override changes.
+// changed lists what an override changes.
 func changed(o *limits.Override) string {
 	if o.Unlimited {
 		return "unlimited"
@@ -171,7 +171,7 @@ func (c *overridesDeleteCmd) Run(s *session) error {
 type overridesListCmd struct {
 	clientFlags
 	Policy string `placeholder:"NAME" help:"Only those of one policy."`
-	After  string `empty:"" placeholder:"A" help:"Begin behind the next of a page (from --json)."`
+	After  string `empty:"" placeholder:"A" help:"Begin after the next of a page (from --json)."`
 	Max    *int   `placeholder:"N" help:"Show one page of at most N overrides; all pages unless set."`
 }
 

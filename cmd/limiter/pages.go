@@ -7,7 +7,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// pageSize is --max of the lists that show all pages without it.
+// pageSize returns --max, or the largest page for lists that show all pages without it.
 func pageSize(max *int) int {
 	if max == nil {
 		return limits.MaxListPage
@@ -15,18 +15,19 @@ func pageSize(max *int) int {
 	return *max
 }
 
-// listing is what a verb lists, page by page.
+// listing describes a list that a verb shows page by page.
 type listing[Page, Item any] struct {
-	// verb is the verb's name, and noun what there may be none of.
+	// verb is the verb's name; noun is the plural of an item, for "no items".
 	verb, noun, subject string
 	columns             []any
-	// ask is the question for a page, items what it has and what follows it, and row an item's row.
+	// ask makes the request for a page, items returns a page's items and its next, and row makes the table row of an item.
 	ask   func(after string, max int) any
 	items func(*Page) (all []Item, next string)
 	row   func(*Item) []any
 }
 
-// showPages shows one page, or with max nil all of them. Each is flushed, so that a list of any length is shown in bounded memory.
+// showPages shows one page, or all if max is nil. It prints page by page, so that memory is bounded for a list of any
+// length.
 func showPages[Page, Item any](s *session, f *clientFlags, max *int, after string, l listing[Page, Item]) error {
 	nc, err := f.connect(s, l.verb)
 	if err != nil {
@@ -69,7 +70,7 @@ func showPages[Page, Item any](s *session, f *clientFlags, max *int, after strin
 	}
 }
 
-// tooLarge tells that an answer is more than NATS takes in one message: how large an item of a page is nobody knows before.
+// tooLarge reports that a page did not fit into a NATS message. The size of its items is not known before.
 func tooLarge(err error) bool {
 	e, ok := errors.AsType[*limits.Error](err)
 	return ok && e.Code == limits.CodeTooLarge

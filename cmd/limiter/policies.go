@@ -17,9 +17,9 @@ import (
 
 // policiesCmd works on a policy file, without a limiter.
 type policiesCmd struct {
-	Validate policiesValidateCmd `cmd:"" help:"Tell every mistake of a policy file."`
+	Validate policiesValidateCmd `cmd:"" help:"Report every mistake of a policy file."`
 	Show     policiesShowCmd     `cmd:"" help:"Show the policies of a file."`
-	Explain  policiesExplainCmd  `cmd:"" help:"Tell which policies, limits and keys a request would have, and why; charges nothing."`
+	Explain  policiesExplainCmd  `cmd:"" help:"Show which policies, limits and keys a request would have, and why; charges nothing."`
 }
 
 func (*policiesCmd) Help() string {
@@ -44,7 +44,7 @@ Every mistake has a line: file:line: path: what; the fix. The exit status is 1 w
 func (c *policiesValidateCmd) Run(s *session) error {
 	set, err := loadPolicies(s, c.File, "")
 	if err != nil {
-		return listed(s, err)
+		return printMistakes(s, err)
 	}
 	n := 0
 	for _, p := range set.Policies() {
@@ -54,13 +54,14 @@ func (c *policiesValidateCmd) Run(s *session) error {
 	return nil
 }
 
-// loadPolicies reads a file, which may be a pipe that nobody writes into.
+// loadPolicies reads a policy file. A signal ends the wait, because the file may be a pipe without a writer.
 func loadPolicies(s *session, file, hashKey string) (*app.PolicySet, error) {
 	return await(s, file+" was not read to its end", func() (*app.PolicySet, error) { return app.LoadPolicies(file, hashKey) })
 }
 
-// listed prints the mistakes of a file as they are, so that an editor can go to their lines.
-func listed(s *session, err error) error {
+// printMistakes prints the mistakes of a file one per line, in a format with which editors can jump to them, and returns
+// an error with their number. Other errors are returned unchanged.
+func printMistakes(s *session, err error) error {
 	var mistakes *app.PolicyError
 	if !errors.As(err, &mistakes) {
 		return err
@@ -96,7 +97,7 @@ func (*policiesShowCmd) Help() string {
 func (c *policiesShowCmd) Run(s *session) error {
 	set, err := loadPolicies(s, c.File, "")
 	if err != nil {
-		return listed(s, err)
+		return printMistakes(s, err)
 	}
 	list := set.Policies()
 	if c.Name != "" {
@@ -126,11 +127,12 @@ func printJSON(s *session, v any) error {
 	return err
 }
 
-// policyRows writes a row for each limit, one for each that a tier or a time changes, and one for the factor of a time.
+// policyRows adds a row for each limit, for each limit that a tier or a schedule changes, and for each schedule with a
+// factor.
 func policyRows(t *table, p *app.Policy) {
 	rows := func(tier, applies string, limits []app.PolicyLimit) {
 		for i := range limits {
-			t.row(p.Name, tier, limits[i].Name, limits[i].Key, ruleOf(&limits[i]), applies)
+			t.row(p.Name, tier, limits[i].Name, limits[i].Key, limitText(&limits[i]), applies)
 		}
 	}
 	rows("-", whenApplied(p), p.Limits)
@@ -138,7 +140,7 @@ func policyRows(t *table, p *app.Policy) {
 		rows(tier, whenApplied(p), p.Changed(p.Tiers[tier]))
 	}
 	for _, s := range p.Schedule {
-		at := strings.Join(slices.Concat([]string{s.From, "to", s.To}, s.Days, given(s.Timezone)), " ")
+		at := strings.Join(slices.Concat([]string{s.From, "to", s.To}, s.Days, nonDefault(s.Timezone)), " ")
 		rows("-", at, p.Changed(s.Limits))
 		if s.Factor != 0 {
 			t.row(p.Name, "*", "*", "*", fmt.Sprintf("×%v", s.Factor), at)
@@ -146,26 +148,26 @@ func policyRows(t *table, p *app.Policy) {
 	}
 }
 
-// ruleOf writes a limit, and what it says that differs from what holds unless said.
-func ruleOf(l *app.PolicyLimit) string {
+// limitText formats a limit, with those of its settings that are not the default.
+func limitText(l *app.PolicyLimit) string {
 	burst := int64(0)
 	if l.Burst != nil {
 		burst = *l.Burst
 	}
-	rule := []string{rateOf(l.Limit.String(), l.Window, burst)}
+	words := []string{rateOf(l.Limit.String(), l.Window, burst)}
 	if l.Limit.String() != "unlimited" {
-		rule = append(rule, given(l.Algorithm, l.Timezone, l.Anchor, l.Consistency)...)
+		words = append(words, nonDefault(l.Algorithm, l.Timezone, l.Anchor, l.Consistency)...)
 	}
-	return strings.Join(rule, " ")
+	return strings.Join(words, " ")
 }
 
-// given leaves out what holds unless said.
-func given(words ...string) []string {
-	unlessSaid := []string{"", limits.SlidingWindow, "UTC", "aligned", limits.Exact}
-	return slices.DeleteFunc(words, func(w string) bool { return slices.Contains(unlessSaid, w) })
+// nonDefault returns the settings that are not the default.
+func nonDefault(settings ...string) []string {
+	defaults := []string{"", limits.SlidingWindow, "UTC", "aligned", limits.Exact}
+	return slices.DeleteFunc(settings, func(s string) bool { return slices.Contains(defaults, s) })
 }
 
-// whenApplied says in words when a policy applies.
+// whenApplied describes when a policy applies.
 func whenApplied(p *app.Policy) string {
 	text := "when named"
 	if len(p.Match) > 0 {
@@ -180,7 +182,7 @@ func whenApplied(p *app.Policy) string {
 	return text
 }
 
-// condition writes each attribute with its patterns.
+// condition formats each attribute with its patterns.
 func condition(c map[string]app.PolicyPatterns) string {
 	var parts []string
 	for attribute, patterns := range c {
@@ -195,7 +197,7 @@ type policiesExplainCmd struct {
 	File      string         `arg:"" help:"The policy file."`
 	Policy    string         `placeholder:"NAME" help:"The policy that the request names; without it those that match."`
 	Tier      string         `placeholder:"TIER" help:"The tier of the request."`
-	Attribute attributeFlags `short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given again."`
+	Attribute attributeFlags `short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be repeated."`
 	At        string         `placeholder:"TIME" help:"When, such as 2026-03-01T22:30:00Z; now unless given."`
 	HashKey   string         `env:"HASH_KEY" placeholder:"KEY" help:"The hash key of the service; without it hashed keys are not those of the service."`
 	Overrides bool           `help:"Ask the service for its overrides."`
@@ -221,7 +223,7 @@ func (c *policiesExplainCmd) Run(s *session) error {
 	}
 	set, err := loadPolicies(s, c.File, c.HashKey)
 	if err != nil {
-		return listed(s, err)
+		return printMistakes(s, err)
 	}
 	question := app.PolicyQuestion{Policy: c.Policy, Tier: c.Tier, Attributes: c.Attribute, Now: now}
 	if c.Overrides {
@@ -245,7 +247,7 @@ func (c *policiesExplainCmd) Run(s *session) error {
 	return err
 }
 
-// noteTiers tells of policies that have tiers, and not that of the request, such as PRO and not pro.
+// noteTiers notes policies that have tiers but not the tier of the request, for example PRO but not pro.
 func (c *policiesExplainCmd) noteTiers(s *session, set *app.PolicySet, e *app.PolicyExplanation) {
 	if c.Tier == "" {
 		return
@@ -258,7 +260,7 @@ func (c *policiesExplainCmd) noteTiers(s *session, set *app.PolicySet, e *app.Po
 	}
 }
 
-// hashes tells whether a policy that applies has a key with the filter hash.
+// hashes reports whether a policy that applies has a key with the filter hash.
 func hashes(set *app.PolicySet, e *app.PolicyExplanation) bool {
 	return slices.ContainsFunc(set.Policies(), func(p app.Policy) bool {
 		return slices.ContainsFunc(e.Policies, func(x app.ExplainedPolicy) bool { return x.Applies && x.Policy == p.Name }) &&
@@ -266,7 +268,7 @@ func hashes(set *app.PolicySet, e *app.PolicyExplanation) bool {
 	})
 }
 
-// overrides reads all that the service has, or all of the policy.
+// overrides reads all overrides of the service, or of the policy.
 func (c *policiesExplainCmd) overrides(s *session) (app.PolicyOverrides, error) {
 	nc, err := c.connect(s, "policies explain")
 	if err != nil {
@@ -300,18 +302,18 @@ func printExplanation(s *session, e *app.PolicyExplanation) {
 		}
 		fmt.Fprintf(s.out, "%s: yes: %s%s\n", p.Policy, p.Why, circumstances(p))
 		for i := range p.Limits {
-			fmt.Fprintln(s.out, explained(&p.Limits[i]))
+			fmt.Fprintln(s.out, limitLine(&p.Limits[i]))
 		}
 	}
 }
 
-// explained is the line of a limit.
-func explained(l *app.ExplainedLimit) string {
+// limitLine formats one line about a limit.
+func limitLine(l *app.ExplainedLimit) string {
 	if l.Error != "" {
 		return fmt.Sprintf("  %s  refused: %s", l.Name, l.Error)
 	}
 	line := fmt.Sprintf("  %s  %s", l.Name, rateOf(l.Limit.String(), l.Window, l.Burst))
-	for _, word := range []string{l.Algorithm, l.Timezone, l.Anchor, l.Consistency, l.Key} { // a lifted limit may have none
+	for _, word := range []string{l.Algorithm, l.Timezone, l.Anchor, l.Consistency, l.Key} { // an unlimited limit may lack them
 		if word != "" {
 			line += "  " + word
 		}
@@ -325,7 +327,7 @@ func explained(l *app.ExplainedLimit) string {
 	return line
 }
 
-// circumstances says what else made the limits what they are.
+// circumstances lists what else determined the limits: tier, schedule, group and mode.
 func circumstances(p *app.ExplainedPolicy) (text string) {
 	for _, c := range []struct{ name, value string }{{"tier", p.Tier}, {"schedule", p.Schedule}, {"group", p.Group}, {"mode", p.Mode}} {
 		if c.value != "" {

@@ -7,17 +7,17 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// policyFlags ask a policy, or all that match the attributes, instead of giving a limit.
+// policyFlags name a policy, or attributes that policies match, instead of a limit.
 type policyFlags struct {
-	Policy     string         `placeholder:"NAME" help:"The policy that says the limits, instead of KEY, --limit and --window; those that match the attributes unless set."`
+	Policy     string         `placeholder:"NAME" help:"The policy that has the limits, instead of KEY, --limit and --window; those that match the attributes unless set."`
 	Tier       string         `placeholder:"TIER" help:"The tier whose limits count."`
-	Attributes attributeFlags `name:"attribute" short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be given again."`
+	Attributes attributeFlags `name:"attribute" short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be repeated."`
 }
 
-// attributeFlags are attributes, one a flag.
+// attributeFlags are attributes, one for each flag.
 type attributeFlags map[string]string
 
-// Decode takes NAME=VALUE, and each name once: which of two values would count nobody could tell.
+// Decode reads NAME=VALUE. It refuses a name that is given twice, because only one of the values could count.
 func (f attributeFlags) Decode(c *kong.DecodeContext) error {
 	var text string
 	if err := c.Scan.PopValueInto("NAME=VALUE", &text); err != nil {

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/term"
 )
 
-// confirm asks before what cannot be undone. What is not done without a yes, undone says, such as "nothing was reset".
+// confirm asks before an action that cannot be undone. Without a yes it returns undone as an error, such as "nothing was
+// reset".
 func (s *session) confirm(question, undone string) error {
 	fmt.Fprintf(s.err, "%s [y/N] ", question)
 	answer, err := s.readLine(undone)
@@ -25,40 +26,41 @@ func (s *session) confirm(question, undone string) error {
 	return errors.New(undone)
 }
 
-// readLine reads a line; without one it is empty. A signal ends the waiting, and undone says what is not done then.
+// readLine reads a line; it is empty at the end of the input. A signal ends the wait with an error that says undone.
 func (s *session) readLine(undone string) (string, error) {
 	return await(s, undone, func() (string, error) { return firstLine(s.in), nil })
 }
 
 func firstLine(in io.Reader) string {
-	text, _ := bufio.NewReader(in).ReadString('\n') // an end without an answer is no answer
+	text, _ := bufio.NewReader(in).ReadString('\n') // the end of the input counts as an empty answer
 	return text
 }
 
-// readSecret is readLine of what a terminal must not show.
+// readSecret is readLine without echo on a terminal.
 func (s *session) readSecret(undone string) (string, error) {
 	file, ok := s.in.(*os.File)
 	if !ok || !s.inTTY {
 		return s.readLine(undone)
 	}
 	fd := int(file.Fd())
-	shows, err := term.GetState(fd)
+	state, err := term.GetState(fd)
 	if err != nil {
 		return "", fmt.Errorf("read the settings of the terminal: %w", err)
 	}
-	// The read that a signal leaves behind does not set the terminal back.
-	defer func() { _ = term.Restore(fd, shows) }()
+	// After a signal ReadPassword still waits, and does not restore the terminal.
+	defer func() { _ = term.Restore(fd, state) }()
 	text, err := await(s, undone, func() (string, error) {
 		secret, _ := term.ReadPassword(fd)
 		return string(secret), nil
 	})
 	if err == nil {
-		fmt.Fprintln(s.err) // the one that was typed was not shown either
+		fmt.Fprintln(s.err) // the line break that was typed was not shown either
 	}
 	return text, err
 }
 
-// await waits for read or for a signal, which leaves the read behind for the process to end. undone says what is not done then.
+// await waits for read or for a signal. After a signal the read still waits, until the process ends, and undone is in the
+// error.
 func await[T any](s *session, undone string, read func() (T, error)) (result T, err error) {
 	done := make(chan func() (T, error), 1)
 	go func() {
@@ -70,7 +72,7 @@ func await[T any](s *session, undone string, read func() (T, error)) (result T, 
 		return outcome()
 	case <-s.ctx.Done():
 		if s.inTTY {
-			fmt.Fprintln(s.err) // behind the question
+			fmt.Fprintln(s.err) // ends the line of the question
 		}
 		return result, errors.New("interrupted: " + undone)
 	}

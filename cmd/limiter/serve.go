@@ -14,12 +14,12 @@ type serveCmd struct {
 	DatabaseURL      string  `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"PostgreSQL; without it a SQLite file in the data folder."`
 	DataDir          string  `name:"data-dir" env:"DATA_DIR" default:"./data" placeholder:"DIR" help:"Folder of the SQLite file and the embedded server's streams (${default})."`
 	HTTP             string  `name:"http" env:"HTTP_ADDR" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where the dashboard, health, metrics and schemas are served; off for none, port 0 picks a free one (${default})."`
-	WarningThreshold float64 `name:"warning-threshold" env:"WARNING_THRESHOLD" default:"0.1" placeholder:"PART" help:"Part of a limit, 0 to 1, at or below which what remains raises a warning (${default})."`
+	WarningThreshold float64 `name:"warning-threshold" env:"WARNING_THRESHOLD" default:"0.1" placeholder:"PART" help:"Part of a limit, 0 to 1; a warning is raised when no more than it remains (${default})."`
 	OnError          string  `name:"on-error" env:"ON_ERROR" enum:"allow,deny,local" default:"allow" help:"What to answer when the store fails: ${enum} (${default})."`
 	Policies         string  `name:"policies" env:"POLICIES" type:"path" placeholder:"FILE" help:"Policy file (YAML); read again when it changes and on SIGHUP."`
 	HashKey          string  `name:"hash-key" env:"HASH_KEY" placeholder:"KEY" help:"Key of the filter hash in policies, 16 bytes or more; the same on all workers. Without it one is kept in the data folder, for SQLite only. Better set as HASH_KEY: others can see the arguments of a process."`
 	Source           string  `name:"source" env:"SOURCE" default:"urn:limits" placeholder:"URI" help:"Source of the CloudEvents: a URI that names this service (${default})."`
-	KeyPrefix        string  `name:"key-prefix" env:"KEY_PREFIX" default:"lim" placeholder:"WORD" help:"What the API keys that are made begin with (${default})."`
+	KeyPrefix        string  `name:"key-prefix" env:"KEY_PREFIX" default:"lim" placeholder:"WORD" help:"Beginning of new API keys (${default})."`
 	Alerter          string  `name:"alerter" env:"ALERTER" enum:"auto,on,off" default:"auto" help:"Whether alerts and jobs run in this process. auto: yes, unless both --nats-url and --database-url are set; then the program alerter runs them. With SQLite, jobs always run (${default})."`
 	settings.Alerts
 	settings.Jobs
@@ -33,13 +33,13 @@ func (*serveCmd) Help() string {
       all in one on this machine: NATS on 127.0.0.1:4222, HTTP on 127.0.0.1:8080, SQLite in ./data
 
   limiter --nats-url nats://nats:4222 --database-url postgres://limits@db/limits
-      a worker, beside any number of others
+      a worker, one of any number
 
   limiter --policies limits.yaml
       with policies; see limiter policies validate --help
 
   limiter --nats-listen 127.0.0.1:0 --http off --data-dir "$(mktemp -d)"
-      one to throw away`
+      a throwaway limiter`
 }
 
 func (c *serveCmd) Validate() error {

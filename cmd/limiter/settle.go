@@ -6,11 +6,11 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// settleCmd sets the final cost of a consume.
+// settleCmd sets the final cost of an earlier consume.
 type settleCmd struct {
 	clientFlags
 	ID   string `arg:"" help:"The id of the consume or verify."`
-	Cost int64  `required:"" placeholder:"N" help:"What the work cost in the end; 0 for nothing."`
+	Cost int64  `required:"" placeholder:"N" help:"The final cost of the work; 0 for nothing."`
 }
 
 func (*settleCmd) Help() string {

@@ -12,8 +12,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// table writes columns for people, as wide as a terminal shows them: text/tabwriter takes each letter for one place, where those of
-// many scripts take two, or none.
+// table writes columns, aligned as a terminal shows them. text/tabwriter counts one cell for each character, but many
+// scripts have characters that take two cells, or none.
 type table struct {
 	out    io.Writer
 	rows   [][]string
@@ -35,7 +35,7 @@ func (t *table) row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// flush writes the rows that are there. More may follow, in columns as wide at least. The session's output keeps errors.
+// flush writes the rows so far. More rows may follow; columns only get wider. Errors are kept by the session's stdout.
 func (t *table) flush() {
 	var lines strings.Builder
 	for _, row := range t.rows {
@@ -48,7 +48,7 @@ func (t *table) flush() {
 	_, _ = io.WriteString(t.out, lines.String())
 }
 
-// counterHeader and counterRow show counters; a key that stands above the table is not repeated.
+// counterHeader and counterRow make a table of counters, with a column for the key if withKey is set.
 func counterHeader(withKey bool) []any {
 	header := []any{"NAME", "LIMIT", "USED", "REMAINING", "RESET", "ALGORITHM", "POLICY"}
 	if withKey {
@@ -65,13 +65,12 @@ func counterRow(now time.Time, c *limits.Counter, withKey bool) []any {
 	return row
 }
 
-// rate writes a limit as "100/1m", with the burst of a token bucket as "100/1m +20"; without a window, which is that of one that
-// is not known, as "100".
+// rate formats a limit as "100/1m", with the burst of a token bucket as "100/1m +20", and without a known window as "100".
 func rate(limit int64, window string, burst int64) string {
 	return rateOf(strconv.FormatInt(limit, 10), window, burst)
 }
 
-// rateOf is rate of an amount that may be "unlimited".
+// rateOf is rate for an amount that may be "unlimited".
 func rateOf(amount, window string, burst int64) string {
 	switch {
 	case window == "" || amount == "unlimited":
@@ -82,17 +81,17 @@ func rateOf(amount, window string, burst int64) string {
 	return amount + "/" + window
 }
 
-// when writes a time in Unix milliseconds as a date in now's zone and how far away it is.
+// when formats a time in Unix milliseconds as a date in now's zone and the time until then.
 func when(now time.Time, millis int64) string {
-	left := millis - now.UnixMilli()
-	if left <= 0 {
+	wait := millis - now.UnixMilli()
+	if wait <= 0 {
 		return "now"
 	}
-	return time.UnixMilli(millis).In(now.Location()).Format(time.DateTime) + " in " + span(left)
+	return time.UnixMilli(millis).In(now.Location()).Format(time.DateTime) + " in " + waitTime(wait)
 }
 
-// span writes milliseconds as at most two units, rounded up: who waits that long has waited long enough.
-func span(millis int64) string {
+// waitTime formats milliseconds in at most two units. It rounds up, so that waiting for the shown time is enough.
+func waitTime(millis int64) string {
 	if millis < 1000 {
 		return fmt.Sprintf("%dms", millis)
 	}
@@ -122,7 +121,7 @@ func units(n int64, unit string, rest int64, restUnit string) string {
 	return fmt.Sprintf("%d%s %d%s", n, unit, rest, restUnit)
 }
 
-// count writes "1 counter", "12 counters".
+// count formats a number and a noun: "1 counter", "12 counters".
 func count(n int64, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -130,7 +129,8 @@ func count(n int64, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// shellWord quotes text for a shell. The next of a page has line breaks and worse, for which there is bash's $'…'.
+// shellWord quotes text for a shell. The next of a page may have line breaks and control characters, for which bash has
+// $'…'.
 func shellWord(text string) string {
 	quoted := strconv.Quote(text)
 	if quoted[1:len(quoted)-1] == text && !strings.ContainsAny(text, "$`!") {

@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/settings"
 )
 
-// spanFlag is a time from now. Beside what Go's durations know it takes days and weeks.
+// spanFlag is a duration: one of Go's, or days or weeks.
 type spanFlag time.Duration
 
 // UnmarshalText reads 30d, 2w, 12h, 1h30m.
@@ -41,13 +41,13 @@ func parseSpan(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// periodFlag is how far back usage is looked at, as the service takes it.
+// periodFlag is how far back usage is shown, in the format of the service.
 type periodFlag string
 
-// period is one number with one unit, and not all that Go's durations know.
+// period is one number with one unit; the service does not accept 1h30m.
 var period = regexp.MustCompile(`^[1-9][0-9]*(ms|s|m|h|d|w)$`)
 
-// UnmarshalText refuses what the service would.
+// UnmarshalText refuses what the service would refuse.
 func (f *periodFlag) UnmarshalText(text []byte) error {
 	if d, err := parseSpan(string(text)); err != nil || !period.Match(text) || d < 100*time.Millisecond || d > 366*24*time.Hour {
 		return fmt.Errorf("%q is no duration of 100ms to 366d; want one such as 30m, 1h or 7d", text)
@@ -56,10 +56,10 @@ func (f *periodFlag) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// timeFlag is a moment.
+// timeFlag is a point in time.
 type timeFlag time.Time
 
-// UnmarshalText reads RFC 3339, or a day, which begins in the zone of this machine.
+// UnmarshalText reads RFC 3339, or a date, which is its beginning in the zone of this machine.
 func (f *timeFlag) UnmarshalText(text []byte) error {
 	for _, layout := range []string{time.RFC3339, time.DateOnly} {
 		if t, err := time.ParseInLocation(layout, string(text), time.Local); err == nil && t.UnixMilli() > 0 {
@@ -70,8 +70,8 @@ func (f *timeFlag) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is no time; want one such as 2027-01-31 or 2027-01-31T12:00:00Z", text)
 }
 
-// ahead refuses an end that is past, as dates: the service would answer in the milliseconds of the wire. One that is not given passes.
-func (f timeFlag) ahead(s *session) error {
+// checkFuture refuses an --until in the past; none passes. The error of the service would show the times in milliseconds.
+func (f timeFlag) checkFuture(s *session) error {
 	at, now := time.Time(f), s.now()
 	if at.IsZero() || at.After(now) {
 		return nil
@@ -79,7 +79,7 @@ func (f timeFlag) ahead(s *session) error {
 	return usageError(fmt.Sprintf("--until: %s is not in the future; it is %s", moment(s, at.UnixMilli(), "-"), moment(s, now.UnixMilli(), "-")))
 }
 
-// moment writes a time in Unix milliseconds as a date; none is what stands for 0.
+// moment formats a time in Unix milliseconds as a date; 0 as none.
 func moment(s *session, millis int64, none string) string {
 	if millis == 0 {
 		return none
@@ -87,10 +87,10 @@ func moment(s *session, millis int64, none string) string {
 	return time.UnixMilli(millis).In(s.now().Location()).Format(time.DateTime)
 }
 
-// dash stands for nothing in a column.
+// dash replaces an empty text by "-", for a column.
 func dash(text string) string { return cmp.Or(text, "-") }
 
-// pairs writes attributes as they are given on the command line.
+// pairs formats attributes as they are given on the command line.
 func pairs(attributes map[string]string) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {

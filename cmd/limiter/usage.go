@@ -8,7 +8,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// usageFlags are the flags of questions about usage.
+// usageFlags are the flags of the verbs about usage.
 type usageFlags struct {
 	clientFlags `set:"timeout=6s"`
 
@@ -18,7 +18,7 @@ type usageFlags struct {
 
 func (f *usageFlags) Validate() error { return f.validateMax(f.Max, limits.MaxUsageRows) }
 
-// topCmd shows who hits the limits most.
+// topCmd shows the keys that hit their limits most.
 type topCmd struct {
 	usageFlags
 	By     string     `default:"denied" enum:"denied,used,allowed" placeholder:"WHAT" help:"denied, used (the cost) or allowed (${default})."`
@@ -30,11 +30,11 @@ type topCmd struct {
 func (*topCmd) Help() string {
 	return `Examples:
 
-  limiter top                                  # who was denied most in the last hour
+  limiter top                                  # the keys denied most in the last hour
   limiter top --by used --since 7d --max 5
   limiter top --policy cleanup-code --prefix api:user:
 
-PEAK is the most requests in one minute. The counts are some seconds behind.`
+PEAK is the most requests in one minute. The counts lag some seconds behind.`
 }
 
 func (c *topCmd) Run(s *session) error {
@@ -55,10 +55,10 @@ func (c *topCmd) Run(s *session) error {
 	return nil
 }
 
-// usageCmd asks the request log.
+// usageCmd shows reports from the request log.
 type usageCmd struct {
 	usageFlags
-	Report string     `arg:"" enum:"traffic,slowest,errors" help:"traffic: which keys make most of it; slowest: endpoints; errors: status 500 and above."`
+	Report string     `arg:"" enum:"traffic,slowest,errors" help:"traffic: the keys with the most requests; slowest: endpoints; errors: status 500 and above."`
 	Since  periodFlag `default:"24h" placeholder:"PERIOD" help:"How far back, such as 1h or 7d (${default})."`
 }
 
@@ -90,7 +90,7 @@ func (c *usageCmd) Run(s *session) error {
 	return nil
 }
 
-// printUsage writes the one report that is there.
+// printUsage prints the report that was asked for.
 func printUsage(s *session, u *limits.Usage) {
 	var t *table
 	switch {

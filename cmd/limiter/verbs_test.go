@@ -279,8 +279,8 @@ func TestSpan(t *testing.T) {
 		3_600_000: "1h", 3_601_000: "1h 1m", 86_340_001: "1d", 86_400_000: "1d", 90_000_000: "1d 1h", 604_800_000: "7d",
 	}
 	for millis, want := range tests {
-		if got := span(millis); got != want {
-			t.Errorf("span(%d) = %q, want %q", millis, got, want)
+		if got := waitTime(millis); got != want {
+			t.Errorf("waitTime(%d) = %q, want %q", millis, got, want)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (c *watchCmd) Validate() error {
 		return fmt.Errorf("--count: %d is below 1; leave it out to go on", *c.Count)
 	}
 	for _, t := range c.Type {
-		if !slices.Contains(watchTypes, t) { // another subject may be that of requests
+		if !slices.Contains(watchTypes, t) { // another subject could be one of requests
 			return fmt.Errorf("--type: %q is not one of %s", t, strings.Join(watchTypes, ", "))
 		}
 	}
@@ -46,11 +46,11 @@ func (c *watchCmd) Validate() error {
 var watchTypes = []string{limits.EventWarning, limits.EventExceeded, limits.EventReport, limits.EventAlertRaised, limits.EventAlertResolved,
 	limits.EventAlertDigest, limits.EventAlertTest, "alerts.*"}
 
-// Run ends after --count events, or with the context: a signal is how a watch is meant to end.
+// Run ends after --count events, or with the context: a signal is the normal end of a watch.
 func (c *watchCmd) Run(s *session) error {
 	ctx, refuse := context.WithCancelCause(s.ctx)
 	defer refuse(nil)
-	// A server may also refuse later: when its permissions change, or another one takes the connection.
+	// A server may also refuse the subscription later: when permissions change, or after a reconnect to another server.
 	nc, err := c.connect(s, "watch", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrPermissionViolation) {
 			refuse(err)
@@ -85,7 +85,7 @@ func (c *watchCmd) follow(ctx context.Context, s *session, nc *nats.Conn) error 
 		if errors.Is(err, nats.ErrConnectionClosed) {
 			return err
 		}
-		if err != nil { // one event
+		if err != nil { // an event that cannot be read
 			fmt.Fprintf(s.err, "limiter: %s\n", oneLine(err.Error()))
 			continue
 		}
@@ -105,7 +105,7 @@ func (c *watchCmd) print(s *session, e limits.Event) {
 	fmt.Fprintln(s.out, oneLine(eventLine(s.now(), e)))
 }
 
-// eventLine writes an event in one line, times in now's zone.
+// eventLine formats an event as one line, with times in now's zone.
 func eventLine(now time.Time, e limits.Event) string {
 	at := e.Time.In(now.Location()).Format("15:04:05.000")
 	switch d := e.Data.(type) {
@@ -115,7 +115,7 @@ func eventLine(now time.Time, e limits.Event) string {
 	case *limits.Exceeded:
 		retry := "can never fit"
 		if d.RetryAfter > 0 {
-			retry = "retry in " + span(d.RetryAfter)
+			retry = "retry in " + waitTime(d.RetryAfter)
 		}
 		return fmt.Sprintf("%s  exceeded  %s  %s: %d denied, %s",
 			at, e.Subject, rate(d.Limit, d.Window, 0), d.Denied, retry)
