@@ -15,13 +15,13 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// unsure is a store whose answer to a claim gets lost, while lose is set: the run is claimed, and who asked does not know.
-type unsure struct {
+// losingAnswers is a store that loses the answers to claims while lose is set: the run is claimed, and the caller gets an error.
+type losingAnswers struct {
 	jobs.Store
 	lose atomic.Bool
 }
 
-func (u *unsure) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
+func (u *losingAnswers) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
 	claimed, err := u.Store.ClaimRun(ctx, c)
 	if err == nil && u.lose.CompareAndSwap(true, false) {
 		return jobs.Claimed{}, errDown
@@ -36,7 +36,7 @@ func TestAClaimWhoseAnswerWasLostIsDone(t *testing.T) {
 		t.Run(every, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s, n := &unsure{Store: eachstore.SQLite(t, nil)}, newNotes()
+				s, n := &losingAnswers{Store: eachstore.SQLite(t, nil)}, newNotes()
 				s.lose.Store(true)
 				runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@every " + every, Run: func(context.Context) (string, error) { return "", nil }})
 				time.Sleep(time.Minute)
@@ -58,7 +58,7 @@ func TestAClaimWhoseAnswerCameTooLateIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &brittle{Store: eachstore.SQLite(t, nil)}
-		s := &unsure{Store: b}
+		s := &losingAnswers{Store: b}
 		s.lose.Store(true)
 		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
 		synctest.Wait()

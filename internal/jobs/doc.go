@@ -1,9 +1,9 @@
-// Package jobs runs jobs by the clock, on any number of replicas that share one [Store].
+// Package jobs runs scheduled jobs on any number of replicas that share one [Store].
 //
-// Every replica ticks. A run is named by its job and the time it was scheduled for, and is done by the replica that puts
-// that name into the store first. While a job runs somewhere it is not begun again: the run that would overlap is kept as
-// skipped. A replica that dies keeps its claim no longer than the job's timeout and a grace; then the next run of any job
-// marks it as lost. A time that passed while no replica was up is made up for, once, however many there were.
+// Every replica follows all schedules. A run is identified by its job and its scheduled time, and the replica that inserts
+// it into the store first runs it. Runs of a job never overlap: a run that is due while the previous one goes on is recorded
+// as skipped. If a replica dies, its claim ends after the job's timeout and a grace; the next claim of any job then marks
+// the run as lost. If scheduled times passed while no replica was up, the job runs once for all of them.
 //
-// The package knows what a job is called and how it ended, and nothing of what it does.
+// The package does not know what a job does.
 package jobs

@@ -11,24 +11,25 @@ import (
 	"github.com/seed503877ad/limits/internal/redact"
 )
 
-// runAt claims the run of a time and does it, if no other replica does; again says that it is for a last run that is not done.
-func (r *Runner) runAt(j *job, at time.Time, again bool) error {
-	if mine, err := r.claimedBefore(j); err != nil {
+// runAt claims the run of a scheduled time, and runs the job unless another replica has claimed it. repeated says that the
+// time is one of Repeat, at which only a job whose last run is not done runs.
+func (r *Runner) runAt(j *job, at time.Time, repeated bool) error {
+	if mine, err := r.holdsUnconfirmed(j); err != nil {
 		return err
 	} else if mine {
-		r.run(j, j.unsure, func(Run) {})
+		r.run(j, j.unconfirmed, func(Run) {})
 		return nil
 	}
-	if again {
-		if undone, err := r.undone(j, at); err != nil || !undone {
+	if repeated {
+		if notDone, err := r.lastNotDone(j, at); err != nil || !notDone {
 			return err
 		}
 	}
-	asked := r.cfg.Now()
-	claimed, err := r.claim(j, at, again)
+	began := r.cfg.Now()
+	claimed, err := r.claim(j, at, repeated)
 	if err != nil {
-		if at.UnixMilli() != j.unsure { // the first of several claims of one run may be the one that was made
-			j.unsure, j.asked = at.UnixMilli(), asked
+		if at.UnixMilli() != j.unconfirmed { // of several claims of one run, the first may have succeeded
+			j.unconfirmed, j.unconfirmedAt = at.UnixMilli(), began
 		}
 		return err
 	}
@@ -43,34 +44,35 @@ func (r *Runner) runAt(j *job, at time.Time, again bool) error {
 	return nil
 }
 
-// claimedBefore tells whether a claim was made though its answer was lost. Nobody else does that run, nor any other of the job, until
-// its lease is over, so it is done now, unless it could last longer than that.
-func (r *Runner) claimedBefore(j *job) (mine bool, err error) {
-	if j.unsure == 0 || r.cfg.Now().Sub(j.asked) > grace {
+// holdsUnconfirmed reports whether the unconfirmed claim succeeded after all. No replica runs the job until its lease is
+// over, so the run must be done now, unless so much of the lease has passed that the run could outlast it.
+func (r *Runner) holdsUnconfirmed(j *job) (mine bool, err error) {
+	if j.unconfirmed == 0 || r.cfg.Now().Sub(j.unconfirmedAt) > grace {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
 	defer cancel()
-	// Others may have skipped runs meanwhile.
+	// It need not be the last run: other replicas may have recorded skipped runs since.
 	runs, err := r.cfg.Store.Runs(ctx, Filter{Job: j.Name, Max: 100})
 	if err != nil {
 		return false, err
 	}
 	return slices.ContainsFunc(runs, func(run Run) bool {
-		return run.Scheduled == j.unsure && run.Replica == r.cfg.Replica && run.Outcome == Running
+		return run.Scheduled == j.unconfirmed && run.Replica == r.cfg.Replica && run.Outcome == Running
 	}), nil
 }
 
-// undone tells whether the last run before a time is not done. One that goes on is not either: its claim finds that out.
-func (r *Runner) undone(j *job, at time.Time) (bool, error) {
+// lastNotDone reports whether the last run before a time is not done. That includes a run that goes on, which the claim then
+// finds.
+func (r *Runner) lastNotDone(j *job, at time.Time) (bool, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
 	defer cancel()
 	last, found, err := r.lastRun(ctx, j.Name)
 	return found && last.Outcome != Done && last.Scheduled < at.UnixMilli(), err
 }
 
-// claim asks for a run. Neither a stop nor the end of who asks for it cuts it short: the run could be claimed all the same, with
-// nobody to do it or to say that it has ended.
+// claim claims a run. Neither a stop nor the end of the request cancels it: the claim could succeed all the same, and then no
+// replica would do the run or end it.
 func (r *Runner) claim(j *job, at time.Time, ifIdle bool) (Claimed, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), storeTimeout)
 	defer cancel()
@@ -96,8 +98,9 @@ type result struct {
 	err  error
 }
 
-// run does a claimed run and keeps how it ended; ended is told once that is known. It returns when the job has, though
-// the run is kept as ended when the grace after its timeout is over: nobody can end a goroutine from outside.
+// run runs a claimed job and stores how it ended; then it calls ended. It returns when the job has returned. If the job does
+// not return within the grace after its timeout, the run is stored as ended before that, because a goroutine cannot be
+// killed.
 func (r *Runner) run(j *job, scheduled int64, ended func(Run)) {
 	ctx, cancel := context.WithTimeout(r.ctx, j.Timeout)
 	defer cancel()
@@ -105,7 +108,7 @@ func (r *Runner) run(j *job, scheduled int64, ended func(Run)) {
 	go func() { returned <- r.call(ctx, j) }()
 	got, ok := wait(ctx, returned)
 	run := Run{Job: j.Name, Scheduled: scheduled, Replica: r.cfg.Replica, StartedAt: began.UnixMilli()}
-	run.describe(r.outcome(ctx, got.err), got)
+	run.setOutcome(r.outcome(ctx, got.err), got)
 	r.finish(&run, began)
 	ended(run)
 	if !ok {
@@ -114,7 +117,7 @@ func (r *Runner) run(j *job, scheduled int64, ended func(Run)) {
 	}
 }
 
-// wait gives what was returned; ok is false when that takes longer than the grace after the context's end.
+// wait waits for the result; ok is false if it does not come within the grace after the end of ctx.
 func wait(ctx context.Context, returned <-chan result) (got result, ok bool) {
 	select {
 	case got = <-returned:
@@ -131,7 +134,7 @@ func wait(ctx context.Context, returned <-chan result) (got result, ok bool) {
 	}
 }
 
-// call runs the job's code; a panic is an error, with its stack in the log.
+// call calls the job's Run. A panic becomes an error, and its stack is logged.
 func (r *Runner) call(ctx context.Context, j *job) (got result) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -143,8 +146,8 @@ func (r *Runner) call(ctx context.Context, j *job) (got result) {
 	return result{note, err}
 }
 
-// outcome says how a run ended. An error behind the end of its context is taken to come of it: databases have words of
-// their own for that. What was done by then counts as done.
+// outcome returns the outcome of a run. An error after the end of ctx is taken as caused by it, whatever it is: databases
+// have errors of their own for that. A run without an error is done, even if ctx has ended.
 func (r *Runner) outcome(ctx context.Context, err error) Outcome {
 	switch {
 	case err == nil:
@@ -158,22 +161,22 @@ func (r *Runner) outcome(ctx context.Context, err error) Outcome {
 	}
 }
 
-func (run *Run) describe(o Outcome, got result) {
+func (run *Run) setOutcome(o Outcome, got result) {
 	run.Outcome, run.Note = o, redact.Line(got.note, maxNoteBytes)
 	if got.err != nil {
 		run.Error = redact.Line(got.err.Error(), maxNoteBytes)
 	}
 }
 
-// finish keeps the end of a run, also while the runner stops.
+// finish stores the end of a run, also while the runner stops.
 func (r *Runner) finish(run *Run, began time.Time) {
 	now := r.cfg.Now()
 	run.EndedAt = now.UnixMilli()
 	r.report(run, now.Sub(began))
-	found, err := r.keepEnd(run)
-	for tries := 1; err != nil && tries < finishTries && r.sleep(retryStore); tries++ {
-		if found, err = r.keepEnd(run); err == nil {
-			found = true // the try that failed may have kept it
+	found, err := r.storeEnd(run)
+	for attempts := 1; err != nil && attempts < finishAttempts && r.sleep(storeRetryDelay); attempts++ {
+		if found, err = r.storeEnd(run); err == nil {
+			found = true // an attempt whose answer was lost may have stored it
 		}
 	}
 	switch {
@@ -185,7 +188,7 @@ func (r *Runner) finish(run *Run, began time.Time) {
 	r.cfg.Observer.JobEnded(run.Job, string(run.Outcome), run.Outcome == Done, now.Sub(began), now)
 }
 
-func (r *Runner) keepEnd(run *Run) (found bool, err error) {
+func (r *Runner) storeEnd(run *Run) (found bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), storeTimeout)
 	defer cancel()
 	return r.cfg.Store.FinishRun(ctx, *run)

@@ -14,37 +14,38 @@ import (
 
 // Config configures a [Runner].
 type Config struct {
-	// Jobs are what is run.
+	// Jobs are the jobs to run.
 	Jobs []Job
-	// Store keeps the runs; required.
+	// Store is required.
 	Store Store
 	// Logger is required.
 	Logger *slog.Logger
 	// Replica names this process in the history; required.
 	Replica string
-	// Observer is told of runs; nobody is unless set.
+	// Observer is optional.
 	Observer Observer
-	// Now is the clock that ticks, time.Now unless set.
+	// Now is the clock of the schedules; default time.Now.
 	Now func() time.Time
 }
 
 const (
-	// defaultTimeout bounds a run whose job says nothing.
+	// defaultTimeout is the default of Job.Timeout.
 	defaultTimeout = time.Minute
-	// grace is what a run has to return after its context ended, and to say how it ended.
+	// grace is how long a run may take to return after its context has ended, and again to store how it ended.
 	grace = 30 * time.Second
-	// storeTimeout bounds one question to the store.
+	// storeTimeout bounds one call of the store.
 	storeTimeout = 5 * time.Second
-	// retryStore is how long is waited after the store failed.
-	retryStore = 10 * time.Second
-	// finishTries is how often the end of a run is tried to be kept, within the grace: until it is, the job is skipped everywhere.
-	finishTries = 3
-	// longestSleep bounds one wait for a time to come: a timer goes on as it was when the clock is set, and stands still while the
+	// storeRetryDelay is the wait after the store failed.
+	storeRetryDelay = 10 * time.Second
+	// finishAttempts is how often storing the end of a run is tried, within the grace. Until it is stored, all replicas skip
+	// the job.
+	finishAttempts = 3
+	// maxSleep bounds one wait for a scheduled time: a timer does not follow when the clock is set, and stops while the
 	// machine sleeps.
-	longestSleep = time.Minute
+	maxSleep = time.Minute
 )
 
-// Runner runs jobs. Its methods may be called at the same time.
+// Runner runs jobs. Its methods may be called concurrently.
 type Runner struct {
 	cfg    Config
 	order  []*job
@@ -52,41 +53,41 @@ type Runner struct {
 
 	ctx     context.Context
 	cancel  context.CancelFunc
-	mu      sync.Mutex // held to start what running counts, and to stop
+	mu      sync.Mutex // orders running.Go before Close waits
 	running sync.WaitGroup
 }
 
-// job is a Job with its schedules, which are nil for one that has none.
+// job is a Job with its parsed schedules, which are nil for none.
 type job struct {
 	Job
 	schedule, repeat cron.Schedule
-	// unsure is the run that a claim was for whose answer was lost last, 0 for none, and asked when it was claimed first. Only
-	// tick uses them.
-	unsure int64
-	asked  time.Time
+	// unconfirmed is the scheduled time of the last claim whose answer was lost, in Unix milliseconds; 0 for none.
+	// unconfirmedAt is when that run was first claimed. Only follow uses them.
+	unconfirmed   int64
+	unconfirmedAt time.Time
 }
 
-// next is when the job is to run next; undone says that its last run is not done.
-func (j *job) next(now time.Time, undone bool) time.Time {
+// next returns when the job runs next. notDone says that its last run is not done, so that Repeat applies too.
+func (j *job) next(now time.Time, notDone bool) time.Time {
 	at := j.schedule.Next(now.UTC())
-	if undone && j.repeat != nil {
-		if again := j.repeat.Next(now.UTC()); again.Before(at) {
-			return again
+	if notDone && j.repeat != nil {
+		if repeat := j.repeat.Next(now.UTC()); repeat.Before(at) {
+			return repeat
 		}
 	}
 	return at
 }
 
-// wait is how long to sleep until it is looked again whether the job is due.
+// wait returns how long to sleep before checking again whether the job is due.
 func (j *job) wait(now time.Time) time.Duration {
 	wait := j.next(now, true).Sub(now)
-	if wait > longestSleep {
-		return longestSleep
+	if wait > maxSleep {
+		return maxSleep
 	}
 	return wait + jitter(j.Jitter)
 }
 
-// New makes a runner, which does nothing until it is started.
+// New returns a runner. It does nothing until Start.
 func New(cfg Config) (*Runner, error) {
 	switch {
 	case cfg.Store == nil:
@@ -100,7 +101,7 @@ func New(cfg Config) (*Runner, error) {
 		cfg.Now = time.Now
 	}
 	if cfg.Observer == nil {
-		cfg.Observer = nobody{}
+		cfg.Observer = noObserver{}
 	}
 	r := &Runner{cfg: cfg, byName: map[string]*job{}}
 	for _, j := range cfg.Jobs {
@@ -112,10 +113,10 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) JobMissed(string, string)                                {}
-func (nobody) JobEnded(string, string, bool, time.Duration, time.Time) {}
+func (noObserver) JobMissed(string, string)                                {}
+func (noObserver) JobEnded(string, string, bool, time.Duration, time.Time) {}
 
 func (r *Runner) add(j Job) error {
 	switch {
@@ -144,17 +145,17 @@ func (r *Runner) add(j Job) error {
 	return nil
 }
 
-// Start begins to tick; call it once.
+// Start begins to follow the schedules; call it once.
 func (r *Runner) Start() {
 	for _, j := range r.order {
 		if j.schedule != nil {
-			_ = r.begin(func() { r.tick(j) })
+			_ = r.background(func() { r.follow(j) })
 		}
 	}
 }
 
-// begin runs f beside, unless the runner was stopped.
-func (r *Runner) begin(f func()) error {
+// background runs f in a goroutine, unless the runner was stopped.
+func (r *Runner) background(f func()) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ctx.Err() != nil {
@@ -164,8 +165,8 @@ func (r *Runner) begin(f func()) error {
 	return nil
 }
 
-// Close cancels what runs and waits until it has ended and is kept. When ctx ends first, the runs that are left count as
-// lost when their lease is over.
+// Close cancels the current runs and waits until they have ended and their ends are stored. If ctx ends first, the runs
+// that are left count as lost when their lease is over.
 func (r *Runner) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.cancel()
@@ -180,39 +181,39 @@ func (r *Runner) Close(ctx context.Context) error {
 	}
 }
 
-// tick runs a job at its times until the runner is stopped. A job's runs on this replica follow one another.
-func (r *Runner) tick(j *job) {
+// follow runs a job at its scheduled times until the runner is stopped, one run after another.
+func (r *Runner) follow(j *job) {
 	last, ok := r.lastTime(j)
-	for waits := false; ok; {
-		now := r.cfg.Now().Round(0) // what the clock shows, also after it was set
-		if last.After(now) {        // the clock was ahead; a time that was run once is claimed, and not run again
+	for failing := false; ok; {
+		now := r.cfg.Now().Round(0) // without the monotonic clock, which ignores that the clock was set
+		if last.After(now) {        // the clock was ahead and is set back; a time that ran already is claimed and does not run again
 			last = now
 		}
-		at, late := due(j.schedule, last, now)
-		again := false
-		if !late && j.repeat != nil {
-			at, again = due(j.repeat, last, now)
+		at, scheduled := due(j.schedule, last, now)
+		repeated := false
+		if !scheduled && j.repeat != nil {
+			at, repeated = due(j.repeat, last, now)
 		}
-		if !late && !again {
+		if !scheduled && !repeated {
 			ok = r.sleep(j.wait(now))
 			continue
 		}
-		if err := r.runAt(j, at, again); err != nil {
-			if !waits && r.ctx.Err() == nil {
+		if err := r.runAt(j, at, repeated); err != nil {
+			if !failing && r.ctx.Err() == nil {
 				r.cfg.Logger.Warn("job could not be claimed; it is tried again until it is", "job", j.Name, "scheduled", at, "error", err)
 			}
-			waits, ok = true, r.sleep(retryStore)
+			failing, ok = true, r.sleep(storeRetryDelay)
 			continue
 		}
-		waits = false
+		failing = false
 		last = at
 	}
 }
 
-// lastTime asks until the store says when a job was scheduled last; for one that never was, every time up to now was
-// missed. ok is false when the runner was stopped before.
+// lastTime reads when a job was last scheduled, with retries. If it never was, all times up to now were missed, and it
+// returns the epoch. ok is false if the runner was stopped.
 func (r *Runner) lastTime(j *job) (last time.Time, ok bool) {
-	for waits := false; ; waits = true {
+	for failing := false; ; failing = true {
 		ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
 		run, found, err := r.lastRun(ctx, j.Name)
 		cancel()
@@ -222,21 +223,22 @@ func (r *Runner) lastTime(j *job) (last time.Time, ok bool) {
 			}
 			return time.UnixMilli(run.Scheduled), true
 		}
-		if r.ctx.Err() == nil && !waits {
+		if r.ctx.Err() == nil && !failing {
 			r.cfg.Logger.Warn("job waits for the store", "job", j.Name, "error", err)
 		}
-		if !r.sleep(retryStore) {
+		if !r.sleep(storeRetryDelay) {
 			return last, false
 		}
 	}
 }
 
-// farAhead is by how much the time of a run may be after now: more is that of a clock that was ahead, and says nothing of what was run.
-const farAhead = time.Hour
+// maxAhead is how far in the future a run may be scheduled. If it is more, the run was made while a clock was ahead, and does
+// not say which times were run.
+const maxAhead = time.Hour
 
-// lastRun gives the run of a job that was scheduled last, but for those of a clock that was ahead.
+// lastRun returns the last scheduled run of a job, ignoring those that were made while a clock was ahead.
 func (r *Runner) lastRun(ctx context.Context, job string) (run Run, found bool, err error) {
-	until := r.cfg.Now().Add(farAhead).UnixMilli()
+	until := r.cfg.Now().Add(maxAhead).UnixMilli()
 	run, found, err = r.cfg.Store.LastRun(ctx, job)
 	if err != nil || !found || run.Scheduled <= until {
 		return run, found, err
@@ -245,7 +247,7 @@ func (r *Runner) lastRun(ctx context.Context, job string) (run Run, found bool, 
 	if err != nil {
 		return run, false, err
 	}
-	for _, earlier := range runs { // the last first
+	for _, earlier := range runs { // the last scheduled first
 		if earlier.Scheduled <= until {
 			return earlier, true, nil
 		}
@@ -253,14 +255,14 @@ func (r *Runner) lastRun(ctx context.Context, job string) (run Run, found bool, 
 	return run, true, nil
 }
 
-func jitter(most time.Duration) time.Duration {
-	if most <= 0 {
+func jitter(max time.Duration) time.Duration {
+	if max <= 0 {
 		return 0
 	}
-	return rand.N(most)
+	return rand.N(max)
 }
 
-// sleep waits; ok is false when the runner was stopped.
+// sleep waits; ok is false if the runner was stopped.
 func (r *Runner) sleep(d time.Duration) (ok bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -8,8 +8,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// parse reads a schedule; nil for none. Other time zones are refused: a run's time must mean one moment on all replicas,
-// and an hour that a zone repeats or leaves out would run a job twice or never.
+// parse parses a schedule; nil for none. It refuses time zones: a scheduled time must be the same moment on all replicas, and
+// a job would run twice in an hour that a zone repeats, and never in one that it skips.
 func parse(spec string) (cron.Schedule, error) {
 	if spec == "" {
 		return nil, nil
@@ -30,8 +30,8 @@ func parse(spec string) (cron.Schedule, error) {
 	return s, nil
 }
 
-// aligned runs at whole multiples of itself. cron's own @every counts from the start of the process, so no two replicas
-// would agree on when a run is.
+// aligned is a schedule at whole multiples of a duration since the epoch. cron's own @every counts from the start of the
+// process, so the replicas would have different times.
 type aligned time.Duration
 
 func (a aligned) Next(t time.Time) time.Time {
@@ -39,15 +39,15 @@ func (a aligned) Next(t time.Time) time.Time {
 	return time.UnixMilli((t.UnixMilli()/step + 1) * step).UTC()
 }
 
-// due gives the last time of a schedule that is behind after and has come; ok is false when there is none. What came
-// before it is made up for by it.
+// due returns the last time of a schedule that is later than after and not later than now; ok is false if there is none.
+// The times between after and the returned one are skipped: one run makes up for all.
 func due(s cron.Schedule, after, now time.Time) (at time.Time, ok bool) {
 	after, now = after.UTC(), now.UTC()
 	if at = s.Next(after); at.IsZero() || at.After(now) {
 		return time.Time{}, false
 	}
-	// Schedules look forward only. Look from further and further back, so that neither a short step after a long time
-	// nor a long step takes many.
+	// Schedules only look forward. Look from further and further back, so that the number of steps stays small both for
+	// frequent and for rare schedules.
 	for back := time.Minute; back < now.Sub(after); back *= 2 {
 		if t := s.Next(now.Add(-back)); !t.IsZero() && !t.After(now) {
 			at = t

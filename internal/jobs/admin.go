@@ -11,13 +11,13 @@ import (
 type Status struct {
 	Name, Schedule string
 	Timeout        time.Duration
-	// Next is when it is to run next, also again; zero for a job without a schedule.
+	// Next is when it runs next, including repeats; zero for a job without a schedule.
 	Next time.Time
-	// Last is its last run, nil when it never ran.
+	// Last is its last run; nil if it never ran.
 	Last *Run
 }
 
-// Jobs tells of all jobs, in the order in which they were given.
+// Jobs returns the status of all jobs, in the order of Config.Jobs.
 func (r *Runner) Jobs(ctx context.Context) ([]Status, error) {
 	all := make([]Status, 0, len(r.order))
 	for _, j := range r.order {
@@ -37,7 +37,7 @@ func (r *Runner) Jobs(ctx context.Context) ([]Status, error) {
 	return all, nil
 }
 
-// History gives runs, the last first. The error is [ErrUnknown] for a job that is not one of this runner's.
+// History returns runs, the last scheduled first. The error is [ErrUnknown] for an unknown job.
 func (r *Runner) History(ctx context.Context, f Filter) ([]Run, error) {
 	if f.Job != "" && r.byName[f.Job] == nil {
 		return nil, ErrUnknown
@@ -49,9 +49,9 @@ func (r *Runner) History(ctx context.Context, f Filter) ([]Run, error) {
 	return runs, nil
 }
 
-// RunNow runs a job now, on this replica, and gives the run when it has ended or ctx has, whichever is first; its Outcome
-// tells which. The run goes on when ctx ends, and so does its claim: with the error of ctx it may be done all the same. Other errors
-// are [ErrUnknown], [ErrBusy] or [ErrStopped], or one of the store.
+// RunNow runs a job now, on this replica. It returns the run when it has ended, or, with Outcome Running, when ctx has. The
+// run goes on after ctx ends, and so does its claim: if the error is that of ctx, the job may run all the same. Other
+// errors are [ErrUnknown], [ErrBusy] or [ErrStopped], or one of the store.
 func (r *Runner) RunNow(ctx context.Context, name string) (Run, error) {
 	j := r.byName[name]
 	if j == nil {
@@ -60,7 +60,7 @@ func (r *Runner) RunNow(ctx context.Context, name string) (Run, error) {
 	at := r.cfg.Now()
 	begun := Run{Job: name, Scheduled: at.UnixMilli(), Replica: r.cfg.Replica, StartedAt: at.UnixMilli(), Outcome: Running}
 	claimed, ended := make(chan error, 1), make(chan Run, 1)
-	err := r.begin(func() {
+	err := r.background(func() {
 		c, err := r.claim(j, at, true)
 		if err == nil && c.Outcome != Running {
 			err = ErrBusy
