@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	// dashboardEvery is the least time between two looks at the metrics, however many people look at the page.
-	dashboardEvery = time.Second
-	// dashboardSpan is how long a look is kept: what happens a second is told over as much of it as there is.
-	dashboardSpan = time.Minute
+	// snapshotEvery is the least time between two snapshots of the metrics, however many people load the page.
+	snapshotEvery = time.Second
+	// rateSpan is how long snapshots are kept. Rates are computed over this time, or since the start if that is shorter.
+	rateSpan = time.Minute
 )
 
 //go:embed dashboard.html
 var dashboardHTML string
 
-// dashboard is the page for people. It has nothing that /metrics and /readyz lack, and no key.
+// dashboard is a page that shows the metrics and the readiness. It has no data that /metrics and /readyz lack, and no keys.
 type dashboard struct {
 	registry *prometheus.Registry
 	ready    func(context.Context) readiness
 	page     *template.Template
-	policy   string
+	csp      string // the Content-Security-Policy
 	began    time.Time
 
-	looking singleflight.Group
-	mu      sync.Mutex
-	looks   []look // oldest first
+	taking    singleflight.Group
+	mu        sync.Mutex
+	snapshots []snapshot // oldest first
 }
 
 func newDashboard(registry *prometheus.Registry, ready func(context.Context) readiness) (*dashboard, error) {
@@ -51,7 +51,7 @@ func newDashboard(registry *prometheus.Registry, ready func(context.Context) rea
 	style, _, _ = strings.Cut(style, "</style>")
 	sum := sha256.Sum256([]byte(style))
 	return &dashboard{registry: registry, ready: ready, page: page, began: time.Now(),
-		policy: "default-src 'none'; frame-ancestors 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"}, nil
+		csp: "default-src 'none'; frame-ancestors 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"}, nil
 }
 
 func (d *dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -69,86 +69,87 @@ func (d *dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", d.policy)
+	h.Set("Content-Security-Policy", d.csp)
 	h.Set("Cache-Control", "no-store")
 	_ = d.page.Execute(w, v)
 }
 
-// look is what all metrics said; at is when the last of them had.
-type look struct {
+// snapshot is the values of all metrics; at is when they had been gathered.
+type snapshot struct {
 	at       time.Time
 	families []family
 }
 
-// family are the series of one metric.
+// family is a metric with its series.
 type family struct {
 	name, help string
 	counts     bool // a counter or a histogram
 	series     []series
 }
 
-// series is one value of a metric. That of a histogram is how many there were.
+// series is a metric with one set of labels. The value of a histogram is the number of its observations.
 type series struct {
 	labels  map[string]string
-	text    string // the labels, as one reads them
+	text    string // the labels as text
 	value   float64
 	sum     float64
 	buckets []bucket
 }
 
-// bucket is how many values were at most most.
+// bucket is the number of observations up to a bound.
 type bucket struct {
-	most  float64
+	bound float64
 	count uint64
 }
 
-// see gives the metrics of now, which are those of a second ago at most, and the oldest ones that are kept; an empty look
-// when there are none. Whoever comes while the metrics are asked, which takes seconds where the store hangs, gets what they say.
-func (d *dashboard) see(ctx context.Context) (now, before look, err error) {
-	looked := d.looking.DoChan("", func() (any, error) {
-		if now, _ := d.last(); time.Since(now.at) < dashboardEvery {
+// latest returns a snapshot that is at most snapshotEvery old, and the oldest one that is kept, or an empty one from the
+// start. Concurrent requests share one snapshot, because gathering takes seconds if the store hangs.
+func (d *dashboard) latest(ctx context.Context) (now, before snapshot, err error) {
+	taken := d.taking.DoChan("", func() (any, error) {
+		if now, _ := d.ends(); time.Since(now.at) < snapshotEvery {
 			return nil, nil
 		}
-		taken, err := d.look()
+		s, err := d.gather()
 		if err == nil {
-			d.keep(taken)
+			d.keep(s)
 		}
 		return nil, err
 	})
 	select {
-	case l := <-looked:
-		now, before = d.last()
-		return now, before, l.Err
-	case <-ctx.Done(): // the asker has gone
+	case result := <-taken:
+		now, before = d.ends()
+		return now, before, result.Err
+	case <-ctx.Done(): // the client has gone
 		return now, before, ctx.Err()
 	}
 }
 
-func (d *dashboard) last() (now, before look) {
+// ends returns the newest and the oldest snapshot.
+func (d *dashboard) ends() (now, before snapshot) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.looks) == 0 {
+	if len(d.snapshots) == 0 {
 		return now, before
 	}
-	now, before = d.looks[len(d.looks)-1], d.looks[0]
-	if len(d.looks) == 1 {
-		before = look{at: d.began}
+	now, before = d.snapshots[len(d.snapshots)-1], d.snapshots[0]
+	if len(d.snapshots) == 1 {
+		before = snapshot{at: d.began}
 	}
 	return now, before
 }
 
-func (d *dashboard) keep(taken look) {
+func (d *dashboard) keep(added snapshot) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.looks = slices.DeleteFunc(d.looks, func(l look) bool { return taken.at.Sub(l.at) > dashboardSpan })
-	d.looks = append(d.looks, taken)
+	d.snapshots = slices.DeleteFunc(d.snapshots, func(s snapshot) bool { return added.at.Sub(s.at) > rateSpan })
+	d.snapshots = append(d.snapshots, added)
 }
 
-func (d *dashboard) look() (look, error) {
+func (d *dashboard) gather() (snapshot, error) {
 	gathered, err := d.registry.Gather()
-	l := look{at: time.Now(), families: []family{}}
+	all := snapshot{at: time.Now(), families: []family{}}
 	if err != nil {
-		return l, err
+		return all, err
 	}
 	for _, g := range gathered {
 		f := family{name: g.GetName(), help: g.GetHelp()}
@@ -168,25 +169,25 @@ func (d *dashboard) look() (look, error) {
 				f.counts, s.value = true, m.GetCounter().GetValue()
 			case m.GetGauge() != nil:
 				s.value = m.GetGauge().GetValue()
-			default: // summaries of the Go runtime
+			default: // summaries of the Go runtime are not shown
 				continue
 			}
 			f.series = append(f.series, s)
 		}
-		l.families = append(l.families, f)
+		all.families = append(all.families, f)
 	}
-	return l, nil
+	return all, nil
 }
 
-func (l look) family(name string) family {
-	i := slices.IndexFunc(l.families, func(f family) bool { return f.name == name })
+func (snap snapshot) family(name string) family {
+	i := slices.IndexFunc(snap.families, func(f family) bool { return f.name == name })
 	if i < 0 {
 		return family{name: name}
 	}
-	return l.families[i]
+	return snap.families[i]
 }
 
-// where gives the series whose label has the value.
+// where selects the series whose label has the value.
 func (f family) where(label, value string) family {
 	f.series = slices.DeleteFunc(slices.Clone(f.series), func(s series) bool { return s.labels[label] != value })
 	return f
@@ -208,7 +209,7 @@ func (f family) total() (all series) {
 	return all
 }
 
-// since takes away what was there before.
+// since subtracts an earlier value.
 func (s series) since(before series) series {
 	s.value -= before.value
 	s.sum -= before.sum
@@ -221,17 +222,17 @@ func (s series) since(before series) series {
 	return s
 }
 
-// quantile is what the part q of all values did not pass; infinite past the last bucket.
+// quantile returns the bound of the bucket in which the q-quantile lies; infinity after the last bucket.
 func (s series) quantile(q float64) float64 {
 	for _, b := range s.buckets {
 		if float64(b.count) >= q*s.value {
-			return b.most
+			return b.bound
 		}
 	}
 	return math.Inf(1)
 }
 
-// view is what the page shows.
+// view is the data of the page.
 type view struct {
 	Version, At, Span string
 	Ready             readiness
@@ -240,14 +241,14 @@ type view struct {
 	Sections          []section
 }
 
-type verb struct{ Name, Allowed, Denied, Errors, Degraded, Rate, Half, Most string }
+type verb struct{ Name, Allowed, Denied, Errors, Degraded, Rate, Median, P99 string }
 
 type section struct {
 	Title   string
 	Metrics []metric
 }
 
-// metric is a family with what it has to show.
+// metric is a family with the rows that are shown.
 type metric struct {
 	Help, Name string
 	Rows       []row
@@ -255,8 +256,8 @@ type metric struct {
 
 type row struct{ Labels, Value, Rate string }
 
-// sections says where a metric is shown: in the first section that names the beginning of its name. The first one is the
-// table of verbs.
+// sections says where a metric is shown: in the first section that has a prefix of its name. The first section is the table
+// of verbs.
 var sections = []struct {
 	title    string
 	prefixes []string
@@ -270,7 +271,7 @@ var sections = []struct {
 	{"Process", []string{"process_start_time_", "process_cpu_", "process_resident_", "process_open_fds", "go_goroutines"}},
 }
 
-// alarms are the metrics of which docs/operations.md says to alert on them, and the outcomes that it names.
+// alarms are the metrics on which docs/operations.md recommends to alert, with the outcomes that it names; nil for all.
 var alarms = map[string][]string{
 	"limits_degraded_total":                    nil,
 	"limits_store_failing":                     nil,
@@ -284,7 +285,7 @@ var alarms = map[string][]string{
 func (d *dashboard) view(ctx context.Context) (view, error) {
 	ready := make(chan readiness, 1)
 	go func() { ready <- d.ready(ctx) }()
-	now, before, err := d.see(ctx)
+	now, before, err := d.latest(ctx)
 	if err != nil {
 		return view{}, err
 	}
@@ -298,12 +299,12 @@ func (d *dashboard) view(ctx context.Context) (view, error) {
 		v.Sections = append(v.Sections, section{Title: s.title})
 	}
 	for _, f := range now.families {
-		was := before.family(f.name)
-		if m := f.alarming().metric(was, span); len(m.Rows) > 0 {
+		earlier := before.family(f.name)
+		if m := f.alarming().metric(earlier, span); len(m.Rows) > 0 {
 			v.Attention = append(v.Attention, m)
 		}
 		if i := sectionOf(f.name); i > 0 {
-			if m := f.metric(was, span); len(m.Rows) > 0 {
+			if m := f.metric(earlier, span); len(m.Rows) > 0 {
 				v.Sections[i-1].Metrics = append(v.Sections[i-1].Metrics, m)
 			}
 		}
@@ -312,7 +313,7 @@ func (d *dashboard) view(ctx context.Context) (view, error) {
 	return v, nil
 }
 
-// sectionOf is below 0 for what is not shown.
+// sectionOf returns the index of a metric's section; -1 if it is not shown.
 func sectionOf(metric string) int {
 	for i, s := range sections {
 		if slices.ContainsFunc(s.prefixes, func(p string) bool { return strings.HasPrefix(metric, p) }) {
@@ -322,9 +323,10 @@ func sectionOf(metric string) int {
 	return -1
 }
 
-// verbs is a row for each verb that was ever answered.
-func (l look) verbs(before look, span time.Duration) (all []verb) {
-	decisions, took, degraded := l.family("limits_decisions_total"), l.family("limits_request_seconds"), l.family("limits_degraded_total")
+// verbs makes a row for each verb that was ever answered.
+func (snap snapshot) verbs(before snapshot, span time.Duration) (all []verb) {
+	decisions, took := snap.family("limits_decisions_total"), snap.family("limits_request_seconds")
+	degraded := snap.family("limits_degraded_total")
 	for _, s := range took.series {
 		name := s.labels["verb"]
 		results := decisions.where("verb", name)
@@ -334,16 +336,16 @@ func (l look) verbs(before look, span time.Duration) (all []verb) {
 		of := func(result string) string { return number(results.where("result", result).total().value) }
 		recent := s.since(before.family(took.name).where("verb", name).total())
 		v := verb{Name: name, Allowed: of("allowed"), Denied: of("denied"), Errors: of("error"),
-			Degraded: number(degraded.where("verb", name).total().value), Rate: rate(recent.value, span), Half: "–", Most: "–"}
+			Degraded: number(degraded.where("verb", name).total().value), Rate: rate(recent.value, span), Median: "–", P99: "–"}
 		if recent.value > 0 {
-			v.Half, v.Most = seconds(recent.quantile(0.5)), seconds(recent.quantile(0.99))
+			v.Median, v.P99 = seconds(recent.quantile(0.5)), seconds(recent.quantile(0.99))
 		}
 		all = append(all, v)
 	}
 	return all
 }
 
-// alarming are the series that call for somebody.
+// alarming selects the series that need attention.
 func (f family) alarming() family {
 	outcomes, ok := alarms[f.name]
 	f.series = slices.DeleteFunc(slices.Clone(f.series), func(s series) bool {
@@ -352,7 +354,7 @@ func (f family) alarming() family {
 	return f
 }
 
-// metric shows the series; of those with labels the ones that have a value.
+// metric makes the rows of a family. It leaves out series that have labels and are 0.
 func (f family) metric(before family, span time.Duration) metric {
 	m := metric{Help: f.help, Name: f.name}
 	for _, s := range f.series {
@@ -379,10 +381,10 @@ func (f family) metric(before family, span time.Duration) metric {
 	return m
 }
 
-// value words a value by the unit that the name of its metric ends with.
+// value formats a value by the unit at the end of its metric's name.
 func value(name string, v float64) string {
 	switch {
-	case strings.HasSuffix(name, "_info"): // its labels say it all
+	case strings.HasSuffix(name, "_info"): // the value is always 1
 		return ""
 	case strings.HasSuffix(name, "_timestamp_seconds"), name == "process_start_time_seconds":
 		if v == 0 || math.IsNaN(v) {
@@ -400,7 +402,7 @@ func value(name string, v float64) string {
 
 func rate(n float64, span time.Duration) string { return number(n / span.Seconds()) }
 
-// number has three digits at least, and commas.
+// number formats a number with three significant digits or more, and commas.
 func number(v float64) string {
 	switch {
 	case math.IsNaN(v):

@@ -107,18 +107,18 @@ func TestTheDashboardSaysWhatToLookAtFirst(t *testing.T) {
 		t.Error(page)
 	}
 	fails = nil
-	d.looks = nil
+	d.snapshots = nil
 	if page := browse(t, d); strings.Contains(page, "Look at this first") {
 		t.Error(page)
 	}
 	a.DeliveryTried("hook", "dead", time.Millisecond)
-	d.looks = nil
+	d.snapshots = nil
 	if _, first, _ := strings.Cut(browse(t, d), "Look at this first"); !strings.Contains(first, "hook, dead 1 ") {
 		t.Error(first)
 	}
 }
 
-// TestTheDashboardLooksOnceASecond, however many people look at it: a look asks the store.
+// TestTheDashboardLooksOnceASecond, however many people look at it: a snapshot asks the store.
 func TestTheDashboardLooksOnceASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,8 +129,8 @@ func TestTheDashboardLooksOnceASecond(t *testing.T) {
 			browse(t, d)
 			time.Sleep(500 * time.Millisecond)
 		}
-		if asked != 150 || len(d.looks) > 61 {
-			t.Errorf("asked %d times in 150 s, keeps %d looks", asked, len(d.looks))
+		if asked != 150 || len(d.snapshots) > 61 {
+			t.Errorf("asked %d times in 150 s, keeps %d snapshots", asked, len(d.snapshots))
 		}
 	})
 }
@@ -145,7 +145,7 @@ func TestManyLookWhileTheStoreHangs(t *testing.T) {
 		gone, leave := context.WithCancel(t.Context())
 		left := make(chan error, 1)
 		go func() {
-			_, _, err := d.see(gone)
+			_, _, err := d.latest(gone)
 			left <- err
 		}()
 		var all sync.WaitGroup
@@ -157,8 +157,8 @@ func TestManyLookWhileTheStoreHangs(t *testing.T) {
 		if leave(); !errors.Is(<-left, context.Canceled) || time.Since(began) > time.Millisecond {
 			t.Error("one that has gone waits")
 		}
-		if all.Wait(); time.Since(began) > 2*time.Second || len(d.looks) != 1 {
-			t.Errorf("it took %s and %d looks", time.Since(began), len(d.looks))
+		if all.Wait(); time.Since(began) > 2*time.Second || len(d.snapshots) != 1 {
+			t.Errorf("it took %s and %d snapshots", time.Since(began), len(d.snapshots))
 		}
 	})
 }

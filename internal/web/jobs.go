@@ -27,7 +27,7 @@ func (m *Metrics) WatchJobs() *JobMetrics {
 	return j
 }
 
-// JobMissed counts a run that took no time here.
+// JobMissed counts a run that was skipped or lost.
 func (j *JobMetrics) JobMissed(job, outcome string) { j.runs.WithLabelValues(job, outcome).Inc() }
 
 // JobEnded counts and measures a run.

@@ -18,13 +18,13 @@ const (
 	algorithmCount = int(engine.TokenBucket) + 2
 )
 
-// results are the words of [engine.Observer]; algorithms are those of the engine and, last, none.
+// results are the results of [engine.Observer].
 var results = [...]string{"allowed", "denied", "error"}
 
 // Metrics measures the engine. It implements [engine.Observer].
 //
-// No label ever holds a key: the number of series is fixed, and each is looked up once, here, so that the hot path
-// is a switch and an addition.
+// No label has a key as its value, so the number of series is fixed. Each series is looked up once, by NewMetrics, so that
+// the hot path is only a switch and an addition.
 type Metrics struct {
 	reg       prometheus.Registerer
 	decisions [verbCount][len(results)][algorithmCount]prometheus.Counter
@@ -163,53 +163,53 @@ func errorKind(err error) int {
 	}
 }
 
-// gauge registers a metric that is asked for at each scrape.
+// gauge registers a metric whose value is read at each scrape.
 func (m *Metrics) gauge(name, help string, value func() float64) {
 	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 }
 
-// truth is 1 for what is so.
-func truth(is bool) float64 {
-	if is {
+// boolValue returns 1 for true and 0 for false.
+func boolValue(b bool) float64 {
+	if b {
 		return 1
 	}
 	return 0
 }
 
-// WatchQueue shows how many requests wait; call it once.
+// WatchQueue exports how many requests wait; call it once.
 func (m *Metrics) WatchQueue(queued func() int) {
 	m.gauge("limits_queue_depth", "Requests that wait to be written.", func() float64 { return float64(queued()) })
 }
 
-// WatchStore shows whether the store fails, as healthy says within a second; call it once. It is asked at each scrape: when
-// nobody sends requests nothing else notices that the store is away.
+// WatchStore exports whether the store fails; call it once. healthy is called at each scrape, for a second at most: while no
+// requests come, nothing else notices that the store is unreachable.
 func (m *Metrics) WatchStore(healthy func(ctx context.Context) error) {
 	m.gauge("limits_store_failing", "1 while the store fails or cannot be reached, else 0.", func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		return truth(healthy(ctx) != nil)
+		return boolValue(healthy(ctx) != nil)
 	})
 }
 
-// WatchDeciding shows whether this worker decides, or stands by; call it once.
+// WatchDeciding exports whether this worker decides or stands by; call it once.
 func (m *Metrics) WatchDeciding(deciding func() bool) {
 	m.gauge("limits_deciding", "1 while this worker takes requests to decide, 0 while it stands by for another one.",
-		func() float64 { return truth(deciding()) })
+		func() float64 { return boolValue(deciding()) })
 }
 
-// WatchLeased shows how much is charged ahead; call it once.
+// WatchLeased exports how much is charged ahead; call it once.
 func (m *Metrics) WatchLeased(leased func() int64) {
 	m.gauge("limits_leased", "Cost that was charged ahead and not served yet.", func() float64 { return float64(leased()) })
 }
 
-// WatchBacklog shows how many events wait in the outbox; call it once. The outbox is asked at most every 5 s,
-// however often and by however many it is scraped; an outbox that does not answer shows as NaN.
+// WatchBacklog exports how many events wait in the outbox; call it once. The outbox is read every 5 s at most, however
+// often the metrics are scraped. The value is NaN if it cannot be read.
 func (m *Metrics) WatchBacklog(backlog func(ctx context.Context) (int64, error)) {
 	s := &sample{read: backlog, every: 5 * time.Second}
 	m.gauge("limits_outbox_backlog", "Events that wait to be published, as of 5 seconds ago at most.", s.value)
 }
 
-// SetVersion shows the program's version; call it once.
+// SetVersion exports the program's version; call it once.
 func (m *Metrics) SetVersion(version string) {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "limits_build_info",
 		Help: "1, with the version as label.", ConstLabels: prometheus.Labels{"version": version}})
@@ -217,7 +217,7 @@ func (m *Metrics) SetVersion(version string) {
 	m.reg.MustRegister(g)
 }
 
-// sample keeps a value that is dear to read.
+// sample caches a value that is expensive to read.
 type sample struct {
 	read  func(ctx context.Context) (int64, error)
 	every time.Duration

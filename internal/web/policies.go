@@ -2,19 +2,19 @@ package web
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// fileCollector asks for the report with each scrape, so that its parts belong together.
+// fileCollector reads the report once for each scrape, so that its values are consistent.
 type fileCollector struct {
 	report                   func() (hash string, loaded float64, failures int64)
 	info, loadedAt, failures *prometheus.Desc
 }
 
-// WatchPolicies shows the state of the policy file: the SHA-256 of the file in force, when it was read in Unix
-// seconds, and how many files were refused. Call it once.
+// WatchPolicies exports the state of the policy file: the SHA-256 of the current file, when it was read in Unix seconds, and
+// how many files were refused. Call it once.
 func (m *Metrics) WatchPolicies(report func() (hash string, loaded float64, failures int64)) {
 	m.watchFile("policies", "policy", report)
 }
 
-// WatchAlertsFile shows the same of the alerts file. Call it once.
+// WatchAlertsFile exports the same for the alerts file. Call it once.
 func (m *Metrics) WatchAlertsFile(report func() (hash string, loaded float64, failures int64)) {
 	m.watchFile("alerts_file", "alerts", report)
 }
@@ -31,14 +31,14 @@ func (m *Metrics) watchFile(name, what string, report func() (hash string, loade
 	})
 }
 
-// Describe gives the metrics.
+// Describe implements [prometheus.Collector].
 func (c *fileCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.info
 	ch <- c.loadedAt
 	ch <- c.failures
 }
 
-// Collect gives their values.
+// Collect implements [prometheus.Collector].
 func (c *fileCollector) Collect(ch chan<- prometheus.Metric) {
 	hash, loaded, failures := c.report()
 	ch <- prometheus.MustNewConstMetric(c.info, prometheus.GaugeValue, 1, hash)

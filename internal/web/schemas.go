@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// schemas serves the files of a folder that is embedded and does not change.
+// schemas serves embedded files, which never change.
 type schemas struct {
 	files map[string]schemaFile
 	list  string
@@ -48,7 +48,7 @@ func newSchemas(fsys fs.FS) (*schemas, error) {
 	return s, nil
 }
 
-// contentType is empty for a file that is not to be served.
+// contentType returns the content type of a file; empty if the file is not served.
 func contentType(name string) string {
 	switch path.Ext(name) {
 	case ".json":
@@ -73,7 +73,8 @@ func (s *schemas) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", f.kind)
 	w.Header().Set("ETag", f.etag)
-	// Not immutable: a release may add a field to a version. Schemas are public, and tools in browsers read them.
+	// Not immutable: a release may add a field to a version. Any origin may read them, because they are public and tools in
+	// browsers use them.
 	w.Header().Set("Cache-Control", "public, max-age=3600")
 	w.Header().Set("Access-Control-Allow-Origin", "*")
 	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(f.data))

@@ -1,5 +1,5 @@
-// Package web is the HTTP side of a worker: liveness, readiness, metrics, a page that shows them to people, and the JSON
-// Schemas that events and endpoints name. It answers no rate limiting and changes nothing.
+// Package web is the HTTP server of a worker: liveness, readiness, metrics, a dashboard of the metrics, and the JSON Schemas
+// of events and endpoints. It is read-only and makes no rate limiting decisions.
 package web
 
 import (
@@ -22,14 +22,14 @@ import (
 
 // Config configures a [Server].
 type Config struct {
-	// Addr is host:port to listen on; port 0 picks a free one, which [Server.Addr] tells. Required.
+	// Addr is host:port to listen on; port 0 picks a free one, which [Server.Addr] returns. Required.
 	Addr string
-	// Ready asks every part that requests need: its name, and nil or why it is not ready. It should return when
-	// ctx ends, after 2 s. Nil is always ready.
+	// Ready checks every part that requests need. It returns nil, or why the part is not ready, by the part's name. It
+	// should return when ctx ends, after 2 s. If Ready is nil the worker is always ready.
 	Ready func(ctx context.Context) map[string]error
-	// Registry is what /metrics shows; required.
+	// Registry has the metrics of /metrics; required.
 	Registry *prometheus.Registry
-	// Schemas are the files below /schemas/; none when nil.
+	// Schemas are the files below /schemas/; nil for none.
 	Schemas fs.FS
 	// Logger is required.
 	Logger *slog.Logger
@@ -45,7 +45,7 @@ type Server struct {
 	served   sync.WaitGroup
 }
 
-// New makes a server; Listen starts it.
+// New returns a server; Listen starts it.
 func New(cfg Config) (*Server, error) {
 	switch {
 	case cfg.Registry == nil:
@@ -76,7 +76,7 @@ func (s *Server) handler() (http.Handler, error) {
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
-		// A scrape that takes long is not joined by many more.
+		// Bounds how many scrapes pile up when one takes long.
 		MaxRequestsInFlight: 4,
 		EnableOpenMetrics:   true,
 	}))
@@ -95,7 +95,7 @@ func (s *Server) handler() (http.Handler, error) {
 	return secure(mux), nil
 }
 
-// secure sets what every answer carries.
+// secure sets the security header of every answer.
 func secure(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -108,7 +108,7 @@ func text(w http.ResponseWriter, s string) {
 	_, _ = fmt.Fprint(w, s)
 }
 
-// Listen listens and serves until Shutdown. An address that is taken is told here.
+// Listen listens, and serves in the background until Shutdown. It returns an error if the address cannot be listened on.
 func (s *Server) Listen() error {
 	l, err := net.Listen("tcp", s.cfg.Addr)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Server) Listen() error {
 	return nil
 }
 
-// Addr is where the server listens; empty before Listen.
+// Addr returns the address on which the server listens; empty before Listen.
 func (s *Server) Addr() string {
 	if s.listener == nil {
 		return ""
@@ -131,10 +131,10 @@ func (s *Server) Addr() string {
 	return s.listener.Addr().String()
 }
 
-// SetDraining makes /readyz answer 503 from now on, so that load balancers turn away before the worker stops.
+// SetDraining makes /readyz answer 503 from now on, so that load balancers stop using the worker before it stops.
 func (s *Server) SetDraining() { s.draining.Store(true) }
 
-// Shutdown ends the server after the answers that are being given; when ctx ends first it cuts them off.
+// Shutdown waits for the requests in progress and stops the server; when ctx ends first it cuts them off.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // readiness is the body of /readyz.
 type readiness struct {
 	Ready bool `json:"ready"`
-	// Checks gives "ok" or the reason for each part.
+	// Checks has "ok" or the reason for each part.
 	Checks map[string]string `json:"checks"`
 }
 
@@ -182,7 +182,7 @@ func (s *Server) check(ctx context.Context) map[string]error {
 	if s.cfg.Ready == nil {
 		return nil
 	}
-	// Whoever asks meanwhile gets the same answer: each check takes a connection to the store.
+	// Concurrent requests share one check, because each check takes a connection to the store.
 	checked := s.checks.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
@@ -191,7 +191,7 @@ func (s *Server) check(ctx context.Context) map[string]error {
 	select {
 	case c := <-checked:
 		return c.Val.(map[string]error)
-	case <-ctx.Done(): // the asker has gone
+	case <-ctx.Done(): // the client has gone
 		return map[string]error{"worker": ctx.Err()}
 	}
 }

@@ -2,11 +2,11 @@ package web
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Losses is what of the usage was not recorded as it happened: decisions counted without their key, decisions and lines of the
-// request log that were dropped, and lines that could not be read.
+// Losses counts usage that was not fully recorded: decisions counted without their key (Other), decisions (Counts) and lines
+// of the request log (Requests) that were dropped, and lines that could not be read (Malformed).
 type Losses struct{ Other, Counts, Requests, Malformed int64 }
 
-// WatchUsage shows them; call it once.
+// WatchUsage exports the losses; call it once.
 func (m *Metrics) WatchUsage(losses func() Losses) {
 	counter := func(name, help string, labels prometheus.Labels, of func(Losses) int64) {
 		m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
