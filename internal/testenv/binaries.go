@@ -13,12 +13,12 @@ import (
 const howToGetPostgres = "install the PostgreSQL server (Debian and Ubuntu: postgresql; Fedora: postgresql-server; " +
 	"macOS: brew install postgresql) or set TEST_DATABASE_URL to a server on which databases may be created"
 
-// postgresBinaries returns the folder of initdb and postgres, after installing them if it must and can.
+// postgresBinaries returns the folder of initdb and postgres. It installs them if they are missing.
 func postgresBinaries() (string, error) {
 	return findOrInstall("PostgreSQL server", "postgresql", howToGetPostgres, findPostgres)
 }
 
-// findOrInstall returns what find finds, after installing the package if it must and can. find gives "" for nothing.
+// findOrInstall returns the result of find. If that is "" it installs the package first, which needs apt-get and root.
 func findOrInstall(what, aptPackage, howToGet string, find func() string) (string, error) {
 	if found := find(); found != "" {
 		return found, nil
@@ -27,7 +27,7 @@ func findOrInstall(what, aptPackage, howToGet string, find func() string) (strin
 	if err != nil || os.Geteuid() != 0 {
 		return "", fmt.Errorf("no %s found: %s", what, howToGet)
 	}
-	// The tests of several packages run at once, each in a process, and apt-get runs once at a time.
+	// The tests of several packages run concurrently, each in a process, and only one apt-get can run.
 	unlock, err := lock(filepath.Join(os.TempDir(), "limits-testenv-apt.lock"))
 	if err != nil {
 		return "", err
@@ -37,17 +37,17 @@ func findOrInstall(what, aptPackage, howToGet string, find func() string) (strin
 		return found, nil
 	}
 	fmt.Fprintf(os.Stderr, "testenv: no %s found, installing one with apt-get\n", what)
-	said, err := aptInstall(apt, aptPackage)
+	output, err := aptInstall(apt, aptPackage)
 	if found := find(); found != "" {
 		return found, nil
 	}
-	return "", fmt.Errorf("apt-get install %s: %w\n%s%s", aptPackage, err, said, howToGet)
+	return "", fmt.Errorf("apt-get install %s: %w\n%s%s", aptPackage, err, output, howToGet)
 }
 
-func aptInstall(apt, aptPackage string) (said string, err error) {
+func aptInstall(apt, aptPackage string) (output string, err error) {
 	var out bytes.Buffer
 	for _, args := range [][]string{
-		{"update"}, // one dead repository of many fails it, and need not matter
+		{"update"}, // it fails if one of many repositories is dead, which may not matter
 		{"install", "-y", "--no-install-recommends", aptPackage},
 	} {
 		cmd := exec.Command(apt, append([]string{"-o", "DPkg::Lock::Timeout=120"}, args...)...)
@@ -78,7 +78,8 @@ func findPostgres() string {
 	return ""
 }
 
-// newestDebian returns the folder of the highest version where Debian and Ubuntu put it, off the PATH.
+// newestDebian returns the folder of the highest version in the place where Debian and Ubuntu install it, which is not in
+// the PATH.
 func newestDebian() string {
 	best, newest := "", 0
 	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")

@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// patience bounds every wait for a server. It is long because a loaded machine is not a failure.
+// patience bounds every wait for a server. It is long, because a slow machine must not fail the tests.
 const patience = 60 * time.Second
 
-// child is a server process and what it says. Its output ends only when its own children have ended too, which is
-// how a stop or a kill knows that all of them are gone.
+// child is a server process and its output. The output ends only when the children of the process have ended too, so that
+// stop and kill can wait for all of them.
 type child struct {
 	cmd   *exec.Cmd
-	ready chan struct{} // closed when the server said that it is ready
+	ready chan struct{} // closed when the output has said that the server is ready
 	done  chan struct{} // closed when the process was reaped and the output has ended
 
 	mu   sync.Mutex
-	tail []string // the last lines it wrote
+	tail []string // the last lines of the output
 }
 
-// startChild starts cmd and returns when its output has a line that contains readyText. The process gets signal
-// when the test process dies.
+// startChild starts cmd, and returns when a line of its output contains readyText. The process gets signal when the test
+// process dies.
 func startChild(cmd *exec.Cmd, readyText string, signal syscall.Signal) (*child, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -46,9 +46,9 @@ func startChild(cmd *exec.Cmd, readyText string, signal syscall.Signal) (*child,
 	case <-c.ready:
 		return c, nil
 	case <-c.done:
-		return nil, fmt.Errorf("%s ended at once:\n%s", cmd.Path, c.said())
+		return nil, fmt.Errorf("%s ended at once:\n%s", cmd.Path, c.output())
 	case <-time.After(patience):
-		return nil, errors.Join(fmt.Errorf("%s is not ready after %s:\n%s", cmd.Path, patience, c.said()), c.kill())
+		return nil, errors.Join(fmt.Errorf("%s is not ready after %s:\n%s", cmd.Path, patience, c.output()), c.kill())
 	}
 }
 
@@ -69,26 +69,26 @@ func (c *child) watch(r *os.File, readyText string) {
 			break
 		}
 	}
-	_ = c.cmd.Wait() // how it ended is no news: it was told to, or said() has the reason
+	_ = c.cmd.Wait() // either it was stopped, or output has the reason
 }
 
 func (c *child) keep(line string) {
-	const most = 50
+	const maxLines = 50
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.tail) == most {
+	if len(c.tail) == maxLines {
 		c.tail = c.tail[1:]
 	}
 	c.tail = append(c.tail, line)
 }
 
-func (c *child) said() string {
+func (c *child) output() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return strings.Join(c.tail, "")
 }
 
-// stop asks the process to end by signal, and kills it when it does not.
+// stop sends a signal, and kills the process if it does not end.
 func (c *child) stop(signal os.Signal) error {
 	if err := c.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -101,20 +101,20 @@ func (c *child) stop(signal os.Signal) error {
 	}
 }
 
-// kill ends the process and its children as a crash does. The process is held still first, so that it neither
-// tidies up after its children nor starts others.
+// kill ends the process and its children as in a crash. It suspends the process first, so that it neither cleans up after
+// its children nor starts new ones.
 func (c *child) kill() error {
 	select {
 	case <-c.done:
-		return nil // and its number may be another process's by now
+		return nil // another process may have its pid by now
 	default:
 	}
-	if err := hold(c.cmd.Process); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := suspend(c.cmd.Process); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	for _, pid := range childrenOf(c.cmd.Process.Pid) {
 		if p, err := os.FindProcess(pid); err == nil {
-			_ = p.Kill() // one that has just ended is as good
+			_ = p.Kill() // it fails if the child has just ended
 		}
 	}
 	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// spawnThread runs functions on one OS thread that lives as long as the process: Linux sends the parent death
-// signal when the thread that started the child ends, not the process.
+// spawnThread runs functions on an OS thread that lives as long as the process: Linux sends the parent death signal when the
+// thread that started the child ends, not when the process does.
 var spawnThread = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -28,8 +28,8 @@ var spawnThread = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// spawn starts cmd, which gets signal when this process dies. It has a process group of its own, so that an
-// interrupt typed at the terminal reaches the tests and not the servers they are using.
+// spawn starts cmd, which gets signal when this process dies. It has a process group of its own, so that an interrupt from
+// the terminal reaches the tests but not their servers.
 func spawn(cmd *exec.Cmd, signal syscall.Signal) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -41,18 +41,18 @@ func spawn(cmd *exec.Cmd, signal syscall.Signal) error {
 	return <-result
 }
 
-func hold(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+func suspend(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 
-// childrenOf reads /proc, since ps need not be installed.
+// childrenOf reads /proc, because ps may not be installed.
 func childrenOf(parent int) []int {
 	var pids []int
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // ended since it was listed
+			continue // the process has ended since
 		}
-		// pid (name) state ppid …, where the name may hold anything, even parentheses
+		// pid (name) state ppid …; the name may contain anything, even parentheses
 		after := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 		if len(after) > 1 && after[1] == strconv.Itoa(parent) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
@@ -62,8 +62,8 @@ func childrenOf(parent int) []int {
 	return pids
 }
 
-// giveTo makes cmd run as the owner of dir when this process is root, which PostgreSQL refuses to run as.
-func giveTo(cmd *exec.Cmd, dir string) error {
+// runAsOwner makes cmd run as the owner of dir if this process is root, because PostgreSQL refuses to run as root.
+func runAsOwner(cmd *exec.Cmd, dir string) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -76,8 +76,8 @@ func giveTo(cmd *exec.Cmd, dir string) error {
 	return nil
 }
 
-// handOver makes path belong to a user that PostgreSQL agrees to run as when this process is root.
-func handOver(path string) error {
+// chownFromRoot gives path to a user other than root if this process is root, because PostgreSQL refuses to run as root.
+func chownFromRoot(path string) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -93,17 +93,17 @@ func handOver(path string) error {
 	return errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody")
 }
 
-// lock waits until no other process holds path, a file, and holds it until unlock or the end of this process.
+// lock waits for the lock of a file, and holds it until unlock or the end of this process.
 func lock(path string) (unlock func(), err error) {
-	// The temporary folder is everybody's: a link that somebody else left there is not followed.
 	return flock(path, os.O_CREATE, syscall.LOCK_EX)
 }
 
-// claim holds dir, for as long as this process lives or until release, against the sweep of another process.
+// claim locks dir until release or the end of this process, so that the sweep of another process does not remove it.
 func claim(dir string) (release func(), err error) {
 	return flock(dir, syscall.O_DIRECTORY, syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
+// flock follows no symbolic link, because another user may have made one in the temporary folder.
 func flock(path string, flags, how int) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|flags, 0o600)
 	if err != nil {
@@ -116,8 +116,8 @@ func flock(path string, flags, how int) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// sweep removes the folders of processes that were killed: those that nobody claims. A folder younger than ten
-// minutes stays, for its owner may be about to claim it.
+// sweep removes folders that no process claims: their processes were killed. It spares a folder younger than ten minutes,
+// whose process may be about to claim it.
 func sweep(pattern string) {
 	dirs, _ := filepath.Glob(pattern)
 	for _, dir := range dirs {
@@ -126,7 +126,7 @@ func sweep(pattern string) {
 			continue
 		}
 		if release, err := claim(dir); err == nil {
-			_ = os.RemoveAll(dir) // what belongs to another user stays
+			_ = os.RemoveAll(dir) // it fails for a folder of another user
 			release()
 		}
 	}

@@ -10,12 +10,12 @@ import (
 	"syscall"
 )
 
-// Elsewhere a server outlives a test process that is killed, PostgreSQL cannot be had as root, and nothing is
-// locked or swept. The tests themselves are the same.
+// On other systems than Linux a server outlives a test process that is killed, PostgreSQL cannot run if the tests run as
+// root, and nothing is locked or swept.
 
 func spawn(cmd *exec.Cmd, _ syscall.Signal) error { return cmd.Start() }
 
-func hold(*os.Process) error { return nil }
+func suspend(*os.Process) error { return nil }
 
 func childrenOf(parent int) []int {
 	var pids []int
@@ -30,9 +30,9 @@ func childrenOf(parent int) []int {
 	return pids
 }
 
-func giveTo(*exec.Cmd, string) error { return nil }
+func runAsOwner(*exec.Cmd, string) error { return nil }
 
-func handOver(string) error { return nil }
+func chownFromRoot(string) error { return nil }
 
 func lock(string) (unlock func(), err error) { return func() {}, nil }
 

@@ -8,7 +8,7 @@ import (
 const howToGetChromium = "install Chromium (Debian: chromium; Fedora: chromium; macOS: brew install chromium) or " +
 	"Google Chrome, so that chromium, chromium-browser or google-chrome is in the PATH"
 
-// Chromium returns the path of a browser for tests of pages, after installing one if it must and can.
+// Chromium returns the path of a browser for tests of pages. It installs one if there is none.
 func Chromium(tb testing.TB) (path string) {
 	tb.Helper()
 	path, err := findOrInstall("Chromium", "chromium", howToGetChromium, findChromium)

@@ -20,11 +20,11 @@ type cluster struct {
 	url string // of the database postgres, as the superuser
 
 	bin      string // folder of the server's programs
-	dir      string // everything the server writes
-	release  func() // gives up the claim on dir
+	dir      string // folder of everything that the server writes
+	release  func() // releases the claim on dir
 	port     int
 	settings []string
-	standby  bool // it follows another one, and takes no writes
+	standby  bool // it replicates another server, and accepts no writes
 	process  *child
 }
 
@@ -47,11 +47,11 @@ func newCluster(settings ...string) (_ *cluster, err error) {
 	if err := c.initdb(password); err != nil {
 		return nil, err
 	}
-	return c, c.startSomewhere(password)
+	return c, c.startOnFreePort(password)
 }
 
-// follow creates a standby of a running cluster and starts it.
-func (c *cluster) follow() (_ *cluster, err error) {
+// newStandby creates a standby of a running cluster and starts it.
+func (c *cluster) newStandby() (_ *cluster, err error) {
 	s := &cluster{bin: c.bin, settings: c.settings, release: func() {}, standby: true}
 	defer func() {
 		if err != nil {
@@ -74,11 +74,11 @@ func (c *cluster) follow() (_ *cluster, err error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("pg_basebackup: %w\n%s", err, out)
 	}
-	return s, s.startSomewhere(password)
+	return s, s.startOnFreePort(password)
 }
 
-// startSomewhere starts the server on a free port.
-func (c *cluster) startSomewhere(password string) (err error) {
+// startOnFreePort starts the server on a free port. It tries others if another process takes the port first.
+func (c *cluster) startOnFreePort(password string) (err error) {
 	for try := 0; ; try++ {
 		if c.port, err = freePort(); err != nil {
 			return err
@@ -96,10 +96,10 @@ func (c *cluster) startSomewhere(password string) (err error) {
 
 const dirPattern = "limits-pg-"
 
-// makeDir makes the cluster's folder where the user that the server runs as can reach it.
+// makeDir makes the cluster's folder in a place that the server's user can reach.
 func (c *cluster) makeDir() (err error) {
 	parent := os.TempDir()
-	if os.Geteuid() == 0 && !open(parent) {
+	if os.Geteuid() == 0 && !enterable(parent) {
 		parent = "/tmp"
 	}
 	sweep(filepath.Join(parent, dirPattern+"*"))
@@ -109,11 +109,11 @@ func (c *cluster) makeDir() (err error) {
 	if c.release, err = claim(c.dir); err != nil {
 		return err
 	}
-	return handOver(c.dir)
+	return chownFromRoot(c.dir)
 }
 
-// open tells whether everybody may enter dir and the folders it is in.
-func open(dir string) bool {
+// enterable reports whether all users may enter dir and its parents.
+func enterable(dir string) bool {
 	for ; ; dir = filepath.Dir(dir) {
 		info, err := os.Stat(dir)
 		if err != nil || info.Mode()&0o001 == 0 {
@@ -127,15 +127,15 @@ func open(dir string) bool {
 
 func (c *cluster) data() string { return filepath.Join(c.dir, "data") }
 
-// initdb makes the cluster. It asks for a password, even here: a superuser of PostgreSQL may run programs, and
-// everybody on the machine can connect to 127.0.0.1. Its random text needs no slow hash: the 4096 rounds of SCRAM for each
-// connection were a fifth of what tests took.
+// initdb makes the cluster. It has a password even for tests: a superuser of PostgreSQL can run programs, and every user of
+// the machine can connect to 127.0.0.1. The password is random, so md5 is enough; the 4096 rounds of SCRAM for each
+// connection took a fifth of the time of the tests.
 func (c *cluster) initdb(password string) error {
 	file := filepath.Join(c.dir, "password")
 	if err := os.WriteFile(file, []byte(password), 0o600); err != nil {
 		return err
 	}
-	if err := handOver(file); err != nil {
+	if err := chownFromRoot(file); err != nil {
 		return err
 	}
 	cmd, err := c.command("initdb", "-D", c.data(), "-U", "limits", "-A", "md5", "--pwfile", file,
@@ -149,11 +149,11 @@ func (c *cluster) initdb(password string) error {
 	return nil
 }
 
-// start starts the server on c.port, and recovers first if it was killed.
+// start starts the server on c.port. A server that was killed recovers first.
 func (c *cluster) start() error {
 	args := []string{"-D", c.data(), "-p", strconv.Itoa(c.port), "-k", c.dir, "-c", "listen_addresses=127.0.0.1",
 		"-c", "max_connections=200", "-c", "shared_buffers=32MB",
-		// posix, the default, would leave files in /dev/shm after a kill
+		// The default, posix, would leave files in /dev/shm after a kill.
 		"-c", "dynamic_shared_memory_type=mmap"}
 	for _, s := range c.settings {
 		args = append(args, "-c", s)
@@ -162,7 +162,7 @@ func (c *cluster) start() error {
 	if err != nil {
 		return err
 	}
-	// SIGQUIT is the immediate shutdown, which frees the shared memory that SIGKILL leaves behind.
+	// SIGQUIT is an immediate shutdown, which frees the shared memory; SIGKILL does not.
 	ready := "database system is ready to accept connections"
 	if c.standby {
 		ready = "database system is ready to accept read"
@@ -175,7 +175,7 @@ func (c *cluster) start() error {
 	return nil
 }
 
-// remove stops the server, if it runs, and deletes what it wrote.
+// remove stops the server, if it runs, and deletes its folder.
 func (c *cluster) remove() error {
 	defer c.release()
 	var err error
@@ -189,8 +189,8 @@ func (c *cluster) remove() error {
 	return errors.Join(err, os.RemoveAll(c.dir))
 }
 
-// freeSharedMemory removes the segment of a server that was killed and not started again, which else lasts until
-// the machine is restarted. Its id is in the seventh line of the file that a server removes when it stops itself.
+// freeSharedMemory removes the shared memory segment of a server that was killed and not started again. Otherwise it would
+// last until the machine restarts. Its id is in the seventh line of postmaster.pid, which a server removes when it stops.
 func (c *cluster) freeSharedMemory() {
 	file, err := os.ReadFile(filepath.Join(c.data(), "postmaster.pid"))
 	if err != nil {
@@ -198,7 +198,7 @@ func (c *cluster) freeSharedMemory() {
 	}
 	if lines := strings.Split(string(file), "\n"); len(lines) > 6 {
 		if f := strings.Fields(lines[6]); len(f) == 2 {
-			_ = exec.Command("ipcrm", "-m", f[1]).Run() // without ipcrm, 56 bytes stay
+			_ = exec.Command("ipcrm", "-m", f[1]).Run() // without ipcrm, 56 bytes are leaked
 		}
 	}
 }
@@ -207,17 +207,16 @@ func (c *cluster) command(name string, args ...string) (*exec.Cmd, error) {
 	cmd := exec.Command(filepath.Join(c.bin, name), args...)
 	cmd.Dir = c.dir
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "PG") { // PGPORT, PGDATA and others would change what is started
+		if !strings.HasPrefix(v, "PG") { // PGPORT, PGDATA and others would change the server's settings
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, "LC_ALL=C", "TZ=UTC") // readiness is read from messages, in English then
-	return cmd, giveTo(cmd, c.dir)
+	cmd.Env = append(cmd.Env, "LC_ALL=C", "TZ=UTC") // English messages, from which readiness is read
+	return cmd, runAsOwner(cmd, c.dir)
 }
 
-// freePort finds a port that nobody listens on. It stays below the range from which systems take the ports of
-// outgoing connections: a client that redials a dead server there may get the server's own port, connect to
-// itself, and keep the server from coming back.
+// freePort finds a free port below the range of ephemeral ports. In that range a client that redials a dead server could get
+// the server's own port as its source port, connect to itself, and keep the server from starting again.
 func freePort() (int, error) {
 	for range 100 {
 		n, err := rand.Int(rand.Reader, big.NewInt(12000))

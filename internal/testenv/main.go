@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// inMain tells that the process entered through Main, without which it must not be executed again as a server:
-// it would run its tests instead, and they would start it once more.
+// inMain says that the process runs Main. Without Main the test binary must not be started again as a server: it would run
+// its tests instead, which would start it again.
 var inMain atomic.Bool
 
-// Main runs the tests, then what cleans up behind all of them, stops the servers they shared and ends the process. TestMain calls
-// it and nothing after it: what it defers is never run.
+// Main runs the tests, then the cleanup functions, stops the shared servers and ends the process with os.Exit. So a TestMain
+// that calls it must not rely on deferred functions.
 func Main(m *testing.M, cleanup ...func()) {
 	inMain.Store(true)
 	if settings := os.Getenv(natsChildEnv); settings != "" {

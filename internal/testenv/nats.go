@@ -13,19 +13,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// NATS starts a NATS server with JetStream inside the test process, on a port of its own, and stops it when the test
-// ends. Its ClientURL is the address to connect to. change may set other options.
+// NATS starts a NATS server with JetStream inside the test process, on a free port, and stops it when the test ends. Clients
+// connect to its ClientURL. The functions in change may change its options.
 func NATS(tb testing.TB, change ...func(*natsserver.Options)) *natsserver.Server {
 	tb.Helper()
 	o := local(&natsserver.Options{Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: tb.TempDir()})
 	for _, c := range change {
 		c(o)
 	}
-	return ready(tb, started(tb, o))[0]
+	return waitReady(tb, startServer(tb, o))[0]
 }
 
-// started is a server inside the test process, which stops when the test ends.
-func started(tb testing.TB, o *natsserver.Options) *natsserver.Server {
+// startServer starts a server inside the test process, and stops it when the test ends.
+func startServer(tb testing.TB, o *natsserver.Options) *natsserver.Server {
 	tb.Helper()
 	s, err := natsserver.NewServer(o)
 	if err != nil {
@@ -39,16 +39,16 @@ func started(tb testing.TB, o *natsserver.Options) *natsserver.Server {
 	return s
 }
 
-// local sets what all servers of tests have in common.
+// local sets the options that all servers of tests have in common.
 func local(o *natsserver.Options) *natsserver.Options {
 	o.Host, o.NoSigs, o.NoLog = "127.0.0.1", true, true
-	// Left out, they follow the machine's free memory and disk.
+	// The defaults depend on the machine's free memory and disk.
 	o.JetStreamMaxMemory, o.JetStreamMaxStore = 64<<20, 8<<30
 	return o
 }
 
-// ready waits until servers take connections, which those of a cluster do not before there is a leader.
-func ready(tb testing.TB, servers ...*natsserver.Server) []*natsserver.Server {
+// waitReady waits until servers accept connections; those of a cluster do not before it has a leader.
+func waitReady(tb testing.TB, servers ...*natsserver.Server) []*natsserver.Server {
 	tb.Helper()
 	for _, s := range servers {
 		if !s.ReadyForConnections(patience) {
@@ -58,7 +58,7 @@ func ready(tb testing.TB, servers ...*natsserver.Server) []*natsserver.Server {
 	return servers
 }
 
-// Connect is a client of a server, which is closed when the test ends.
+// Connect connects to a server until the test ends.
 func Connect(tb testing.TB, url string, options ...nats.Option) *nats.Conn {
 	tb.Helper()
 	nc, err := nats.Connect(url, options...)
@@ -69,7 +69,7 @@ func Connect(tb testing.TB, url string, options ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// JetStream is that of a connection.
+// JetStream returns the JetStream of a connection.
 func JetStream(tb testing.TB, nc *nats.Conn, options ...jetstream.JetStreamOpt) jetstream.JetStream {
 	tb.Helper()
 	js, err := jetstream.New(nc, options...)
@@ -81,7 +81,7 @@ func JetStream(tb testing.TB, nc *nats.Conn, options ...jetstream.JetStreamOpt) 
 
 // NATSProc is a NATS server with JetStream in a process of its own.
 type NATSProc struct {
-	// URL is the address to connect to; it stays the same through Kill and Start.
+	// URL is the address to connect to. Kill and Start do not change it.
 	URL string
 
 	tb       testing.TB
@@ -89,8 +89,8 @@ type NATSProc struct {
 	process  *child
 }
 
-// NATSServer starts a NATS server that can be killed and stops it when the test ends. The process is the test
-// binary once more, so the package's TestMain must call Main.
+// NATSServer starts a NATS server that can be killed, and stops it when the test ends. Its process runs the test binary
+// again, so the package's TestMain must call Main.
 func NATSServer(tb testing.TB) *NATSProc {
 	tb.Helper()
 	if !inMain.Load() {
@@ -112,8 +112,8 @@ func NATSServer(tb testing.TB) *NATSProc {
 	return p
 }
 
-// Kill ends the server with SIGKILL and returns when it is gone. Kill and Start report what goes wrong with Errorf,
-// so that any goroutine may call them, though not two at a time.
+// Kill ends the server with SIGKILL, and returns when it is gone. Kill and Start report errors with Errorf, so that they may
+// be called in any goroutine, but not concurrently.
 func (p *NATSProc) Kill() {
 	p.tb.Helper()
 	if err := p.process.kill(); err != nil {
@@ -121,7 +121,7 @@ func (p *NATSProc) Kill() {
 	}
 }
 
-// Start starts the killed server again, on the same port and store, and returns when it takes connections.
+// Start starts the killed server again with the same port and store, and returns when it accepts connections.
 func (p *NATSProc) Start() {
 	p.tb.Helper()
 	process, err := p.settings.startChild()
@@ -133,17 +133,17 @@ func (p *NATSProc) Start() {
 }
 
 const (
-	natsChildEnv = "LIMITS_TESTENV_NATS" // natsSettings as JSON: be this server instead of running tests
+	natsChildEnv = "LIMITS_TESTENV_NATS" // has natsSettings as JSON; with it Main runs this server instead of tests
 	natsReady    = "testenv: NATS is ready"
 )
 
-// natsSettings is all that such servers differ in.
+// natsSettings are the settings in which such servers differ.
 type natsSettings struct {
 	Port int
 	Dir  string
 }
 
-// startChild executes the test binary again with the settings in its environment, which Main looks for.
+// startChild starts the test binary again with the settings in its environment, where Main finds them.
 func (n natsSettings) startChild() (*child, error) {
 	settings, err := json.Marshal(n)
 	if err != nil {
@@ -158,14 +158,14 @@ func (n natsSettings) startChild() (*child, error) {
 	return startChild(cmd, natsReady, syscall.SIGKILL)
 }
 
-// runNATSChild is the whole life of the child process; it returns the exit status.
+// runNATSChild runs the server in the child process, and returns the exit status.
 func runNATSChild(settings string) int {
 	var n natsSettings
 	if err := json.Unmarshal([]byte(settings), &n); err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		return 2
 	}
-	// Acknowledged is on disk with SyncAlways, as the server that the product embeds has it.
+	// With SyncAlways a message is on disk before it is acknowledged, as in the server that the product embeds.
 	s, err := natsserver.NewServer(local(&natsserver.Options{Port: n.Port, JetStream: true, StoreDir: n.Dir, SyncAlways: true}))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)

@@ -10,19 +10,19 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 )
 
-// NATSCluster starts a cluster of three NATS servers with JetStream inside the test process, on ports of their own, and stops
-// them when the test ends. It returns when streams with three replicas can be made.
+// NATSCluster starts a cluster of three NATS servers with JetStream inside the test process, on free ports, and stops them
+// when the test ends. It returns when streams with three replicas can be created.
 func NATSCluster(tb testing.TB) []*natsserver.Server {
 	tb.Helper()
 	servers := make([]*natsserver.Server, 3)
-	// All have to know the others before they start: JetStream refuses to be one of a cluster of nobody.
+	// Each must know the others before it starts: JetStream refuses a cluster without routes.
 	ports := freePorts(tb, len(servers))
 	var routes []*url.URL
 	for _, port := range ports {
 		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 	}
 	for i := range servers {
-		servers[i] = started(tb, local(&natsserver.Options{
+		servers[i] = startServer(tb, local(&natsserver.Options{
 			ServerName: fmt.Sprintf("n%d", i), Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: tb.TempDir(),
 			Cluster: natsserver.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]},
 			Routes:  routes,
@@ -31,7 +31,7 @@ func NATSCluster(tb testing.TB) []*natsserver.Server {
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		for _, s := range servers {
 			if s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == len(servers) {
-				return ready(tb, servers...)
+				return waitReady(tb, servers...)
 			}
 		}
 		if time.Since(began) > patience {
@@ -40,7 +40,7 @@ func NATSCluster(tb testing.TB) []*natsserver.Server {
 	}
 }
 
-// freePorts gives ports of this machine that nobody listens on.
+// freePorts returns free ports of 127.0.0.1.
 func freePorts(tb testing.TB, n int) (ports []int) {
 	tb.Helper()
 	for range n {

@@ -8,7 +8,7 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 )
 
-// NATSConfig starts a NATS server inside the test process with the text of a configuration file, on a port and with a
+// NATSConfig starts a NATS server inside the test process with the text of a configuration file, on a free port and with a
 // folder of its own, and stops it when the test ends.
 func NATSConfig(tb testing.TB, text string) *natsserver.Server {
 	tb.Helper()
@@ -21,5 +21,5 @@ func NATSConfig(tb testing.TB, text string) *natsserver.Server {
 		tb.Fatalf("testenv: configure NATS: %v", err)
 	}
 	o.Port, o.HTTPPort, o.StoreDir = natsserver.RANDOM_PORT, 0, tb.TempDir()
-	return ready(tb, started(tb, local(o)))[0]
+	return waitReady(tb, startServer(tb, local(o)))[0]
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/seed503877ad/limits/migrations"
 )
 
-// Postgres returns the URL of a database that is the test's own, with the schema. Whatever is still connected to it when the test
-// ends is cut off. On a server that was lent it is dropped then; else it goes with the server, at the end.
+// Postgres returns the URL of a database of the test's own, with the schema. When the test ends, connections to it are
+// terminated. On the server of TEST_DATABASE_URL the database is dropped then; otherwise it is removed with the server.
 //
-// It is a copy of a template that a test process makes once, which takes milliseconds.
+// It is a copy of a template that each test process makes once; a copy takes milliseconds.
 func Postgres(tb testing.TB) string {
 	tb.Helper()
 	return shared.database(tb, shared.migrated)
@@ -35,20 +35,20 @@ func EmptyPostgres(tb testing.TB) string {
 	return shared.database(tb, shared.empty)
 }
 
-// shared is the server of this test process, started when first asked for. It has to be known to every test of the
-// process and to Main, hence a variable of the package.
+// shared is the server of this test process, started on first use. It is a variable of the package because all tests of the
+// process and Main use it.
 var shared server
 
 // server is a PostgreSQL server with a template database.
 type server struct {
 	mu       sync.Mutex
-	admin    string // URL of a database to create others from; empty until started
-	err      error  // why it did not start, or has no template: reported to each test, tried once
+	admin    string // URL of a database from which others are created; empty until started
+	err      error  // why it did not start, or has no template; it is tried once and reported to each test
 	cluster  *cluster
-	template string // with the schema; empty until made
+	template string // the name of a database with the schema; empty until made
 }
 
-// database makes a copy of what template names, for one test.
+// database copies the template database for one test.
 func (s *server) database(tb testing.TB, template func() (string, error)) string {
 	tb.Helper()
 	name := newName()
@@ -67,8 +67,9 @@ func (s *server) database(tb testing.TB, template func() (string, error)) string
 	return s.databaseURL(name)
 }
 
-// discard ends what is connected to a database. Where the server goes soon, too, its files stay: ext4 gives no inode away
-// again for five seconds, and steps over each such one, which took a quarter of the time of tests that create many databases.
+// discard terminates the connections of a database. On a server that is removed at the end it does not drop the database:
+// ext4 does not reuse an inode for five seconds and skips each such inode, which took a quarter of the time of tests that
+// create many databases.
 func (s *server) discard(name string) error {
 	if s.cluster != nil {
 		return s.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
@@ -76,7 +77,7 @@ func (s *server) discard(name string) error {
 	return s.exec("DROP DATABASE IF EXISTS " + name + " WITH (FORCE)")
 }
 
-// empty and migrated name what a database is copied from. The first to ask starts the server, and makes the template.
+// empty and migrated return the name of a template, and start the server on first use. migrated also makes its template.
 func (s *server) empty() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +97,7 @@ func (s *server) migrated() (string, error) {
 	return s.template, s.err
 }
 
-// migrate makes the schema. It has a context of its own, and not a test's, since a template is for all tests.
+// migrate makes the schema. It does not use a test's context, because the template is for all tests.
 func migrate(databaseURL string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -132,8 +133,8 @@ func (s *server) start() error {
 		s.admin = given
 		return nil
 	}
-	// Its data is worth nothing after a crash of the machine, and that is all that fsync guards against: a kill
-	// loses nothing without it. Tests of crashes have PostgresServer.
+	// fsync only protects against a crash of the machine, after which the data of tests is of no use. Without it a killed
+	// server still loses nothing. Tests of crashes use PostgresServer.
 	s.cluster, s.err = newCluster("fsync=off", "full_page_writes=off")
 	if s.err == nil {
 		s.admin = s.cluster.url
@@ -141,7 +142,7 @@ func (s *server) start() error {
 	return s.err
 }
 
-// close stops the server, or drops the template on one that was given.
+// close stops the server, or drops the template on the server of TEST_DATABASE_URL.
 func (s *server) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,5 +178,5 @@ func (s *server) databaseURL(name string) string {
 	return u.String()
 }
 
-// newName is unlike any other on a server that several test processes may share.
+// newName returns a unique name of a database, because several test processes may share a server.
 func newName() string { return "limits_test_" + strings.ToLower(rand.Text()) }

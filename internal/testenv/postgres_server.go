@@ -2,28 +2,28 @@ package testenv
 
 import "testing"
 
-// PG is a PostgreSQL server of one test's own. It writes as in production, fsync and all.
+// PG is a PostgreSQL server for one test. It writes with fsync, as in production.
 type PG struct {
-	// URL is that of the empty database postgres, as the superuser; it stays the same through Kill and Start.
+	// URL is the URL of the empty database postgres, as the superuser. Kill and Start do not change it.
 	URL string
 
 	tb      testing.TB
 	cluster *cluster
 }
 
-// PostgresServer starts a server and stops it when the test ends. It needs server binaries also when
-// TEST_DATABASE_URL is set, since nobody lends a server to be killed. Settings are name=value, and win over those of a test.
+// PostgresServer starts a server and stops it when the test ends. It needs server binaries even if TEST_DATABASE_URL is set,
+// because that server must not be killed. Settings are name=value, and override the package's own.
 func PostgresServer(tb testing.TB, settings ...string) *PG {
 	tb.Helper()
 	c, err := newCluster(settings...)
 	if err != nil {
 		tb.Fatalf("testenv: %v", err)
 	}
-	return own(tb, c)
+	return newPG(tb, c)
 }
 
-// own removes the cluster when the test ends.
-func own(tb testing.TB, c *cluster) *PG {
+// newPG returns the PG of a cluster, which is removed when the test ends.
+func newPG(tb testing.TB, c *cluster) *PG {
 	tb.Cleanup(func() {
 		if err := c.remove(); err != nil {
 			tb.Errorf("testenv: stop PostgreSQL: %v", err)
@@ -44,15 +44,15 @@ func (p *PG) Migrated() *PG {
 // Standby starts a server that follows this one and takes no writes, and stops it when the test ends.
 func (p *PG) Standby() *PG {
 	p.tb.Helper()
-	c, err := p.cluster.follow()
+	c, err := p.cluster.newStandby()
 	if err != nil {
 		p.tb.Fatalf("testenv: standby: %v", err)
 	}
-	return own(p.tb, c)
+	return newPG(p.tb, c)
 }
 
-// Kill ends the server and all its processes with SIGKILL, and returns when they are gone. Kill and Start report
-// what goes wrong with Errorf, so that any goroutine may call them, though not two at a time.
+// Kill ends the server and all its processes with SIGKILL, and returns when they are gone. Kill and Start report errors with
+// Errorf, so that they may be called in any goroutine, but not concurrently.
 func (p *PG) Kill() {
 	p.tb.Helper()
 	if err := p.cluster.process.kill(); err != nil {
@@ -60,7 +60,7 @@ func (p *PG) Kill() {
 	}
 }
 
-// Start starts the killed server again, on the same port and data, and returns when it has recovered and takes
+// Start starts the killed server again with the same port and data, and returns when it has recovered and accepts
 // connections.
 func (p *PG) Start() {
 	p.tb.Helper()
