@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// Alerts answers the endpoints admin.alerts. *[alerts.Desk] is one.
+// Alerts answers the endpoints admin.alerts. *[alerts.Admin] is one.
 type Alerts interface {
 	List(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error)
 	Show(ctx context.Context, id string) (a alerts.Alert, found bool, all []alerts.Delivery, err error)

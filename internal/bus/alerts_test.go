@@ -23,7 +23,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-var _ Alerts = (*alerts.Desk)(nil)
+var _ Alerts = (*alerts.Admin)(nil)
 
 const alertNow = 1_800_000_000_000
 
@@ -100,7 +100,7 @@ func alertDesk(t *testing.T, change ...func(*ServiceConfig)) (*alertStore, *nats
 		{Name: "chat", Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: "https://chat.example/services/secret"}},
 		{Name: "mail", Kind: alerts.ChannelSMTP, SMTP: &alerts.SMTPSpec{Addr: "mail.example:587", Password: "secret"}},
 	}}
-	desk := &alerts.Desk{Store: store, Rules: func() *alerts.Rules { return rules }, Wake: func() { *woken++ },
+	desk := &alerts.Admin{Store: store, Rules: func() *alerts.Rules { return rules }, Wake: func() { *woken++ },
 		Breaker: func(channel string) string {
 			if channel == "pager" {
 				return "open"
@@ -457,7 +457,7 @@ func TestTestOfChannels(t *testing.T) {
 func TestServiceWithoutAnEngine(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	desk := &alerts.Desk{Store: openAlertStore(t), Rules: func() *alerts.Rules { return &alerts.Rules{} }}
+	desk := &alerts.Admin{Store: openAlertStore(t), Rules: func() *alerts.Rules { return &alerts.Rules{} }}
 	cfg := ServiceConfig{Conn: dial(t, url), Alerts: desk, Logger: slog.New(slog.DiscardHandler)}
 	alerter, err := NewService(cfg)
 	if err != nil {

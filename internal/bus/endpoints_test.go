@@ -18,7 +18,7 @@ import (
 // fullService is a service with all parts, which can list its endpoints.
 func fullService() *Service {
 	return &Service{cfg: ServiceConfig{Engine: new(fakeEngine), UsageLog: newFakeUsage(), Usage: newFakeUsage(), Keys: new(keys.Registry),
-		Overrides: new(overrides.Table), Jobs: new(jobs.Runner), Alerts: new(alerts.Desk)}}
+		Overrides: new(overrides.Table), Jobs: new(jobs.Runner), Alerts: new(alerts.Admin)}}
 }
 
 // TestSchemasOfEndpointsAreFiles: the schemas that endpoints name are exactly the files that are

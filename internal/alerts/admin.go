@@ -14,7 +14,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// The errors of a [Desk] that its callers distinguish.
+// The errors of an [Admin] that its callers distinguish.
 var (
 	ErrUnknownAlert    = errors.New("unknown alert")
 	ErrUnknownSilence  = errors.New("unknown silence")
@@ -31,9 +31,9 @@ const (
 	replayBatch, maxReplays = 1000, 100
 )
 
-// Desk administers alerts: it answers the requests under limits.admin.alerts. Store and Rules are required; no field is
+// Admin administers alerts: it answers the requests under limits.admin.alerts. Store and Rules are required; no field is
 // changed after its first use.
-type Desk struct {
+type Admin struct {
 	Store Store
 	// Rules returns the current rules.
 	Rules func() *Rules
@@ -54,17 +54,17 @@ type Desk struct {
 }
 
 // List returns alerts.
-func (d *Desk) List(ctx context.Context, f AlertFilter) ([]Alert, error) {
-	return d.Store.Alerts(ctx, f)
+func (admin *Admin) List(ctx context.Context, f AlertFilter) ([]Alert, error) {
+	return admin.Store.Alerts(ctx, f)
 }
 
 // Show returns an alert and its deliveries. The id may be of a digest or a test, which are no alerts but have deliveries:
 // then found is false.
-func (d *Desk) Show(ctx context.Context, id string) (a Alert, found bool, all []Delivery, err error) {
-	if a, found, err = d.Store.Alert(ctx, id); err != nil {
+func (admin *Admin) Show(ctx context.Context, id string) (a Alert, found bool, all []Delivery, err error) {
+	if a, found, err = admin.Store.Alert(ctx, id); err != nil {
 		return a, false, nil, err
 	}
-	all, err = d.Store.DeliveriesOf(ctx, id, maxDeliveriesShown)
+	all, err = admin.Store.DeliveriesOf(ctx, id, maxDeliveriesShown)
 	if err == nil && !found && len(all) == 0 {
 		err = ErrUnknownAlert
 	}
@@ -72,9 +72,9 @@ func (d *Desk) Show(ctx context.Context, id string) (a Alert, found bool, all []
 }
 
 // Silence adds a silence, which must have passed [Silence.Validate].
-func (d *Desk) Silence(ctx context.Context, s Silence, lasts time.Duration) (Silence, error) {
+func (admin *Admin) Silence(ctx context.Context, s Silence, lasts time.Duration) (Silence, error) {
 	// Silences are bounded because every alert is compared with all that are active.
-	active, err := d.Store.Silences(ctx, false, limits.MaxSilences)
+	active, err := admin.Store.Silences(ctx, false, limits.MaxSilences)
 	if err != nil {
 		return s, err
 	}
@@ -82,7 +82,7 @@ func (d *Desk) Silence(ctx context.Context, s Silence, lasts time.Duration) (Sil
 		return s, ErrTooManySilences
 	}
 	s.ID = rand.Text()
-	return d.Store.AddSilence(ctx, s, lasts)
+	return admin.Store.AddSilence(ctx, s, lasts)
 }
 
 // maxSilence is how long a silence may last. Without a bound people would forget it.
@@ -104,8 +104,8 @@ func (s *Silence) Validate(lasts time.Duration) (field string, err error) {
 }
 
 // Unsilence ends a silence.
-func (d *Desk) Unsilence(ctx context.Context, id string) (Silence, error) {
-	s, found, err := d.Store.EndSilence(ctx, id)
+func (admin *Admin) Unsilence(ctx context.Context, id string) (Silence, error) {
+	s, found, err := admin.Store.EndSilence(ctx, id)
 	if err == nil && !found {
 		err = ErrUnknownSilence
 	}
@@ -113,29 +113,29 @@ func (d *Desk) Unsilence(ctx context.Context, id string) (Silence, error) {
 }
 
 // Silences returns up to max silences; with ended also those that have ended.
-func (d *Desk) Silences(ctx context.Context, ended bool, max int) ([]Silence, error) {
-	return d.Store.Silences(ctx, ended, max)
+func (admin *Admin) Silences(ctx context.Context, ended bool, max int) ([]Silence, error) {
+	return admin.Store.Silences(ctx, ended, max)
 }
 
 // Dead returns dead letters.
-func (d *Desk) Dead(ctx context.Context, f DeadFilter) ([]Delivery, error) {
-	return d.Store.DeadDeliveries(ctx, f)
+func (admin *Admin) Dead(ctx context.Context, f DeadFilter) ([]Delivery, error) {
+	return admin.Store.DeadDeliveries(ctx, f)
 }
 
 // Poisoned returns messages of the stream that are no valid events.
-func (d *Desk) Poisoned(ctx context.Context, max int) ([]Poison, error) {
-	return d.Store.PoisonMessages(ctx, max)
+func (admin *Admin) Poisoned(ctx context.Context, max int) ([]Poison, error) {
+	return admin.Store.PoisonMessages(ctx, max)
 }
 
 // Replay makes dead letters wait for delivery again. It also enables their channels and ends their pauses in this process,
 // because a replay means that the target is back.
-func (d *Desk) Replay(ctx context.Context, f DeadFilter) (n int, err error) {
-	if err := d.enable(ctx, f); err != nil {
+func (admin *Admin) Replay(ctx context.Context, f DeadFilter) (n int, err error) {
+	if err := admin.enable(ctx, f); err != nil {
 		return 0, err
 	}
 	f.Max = replayBatch
 	for range maxReplays {
-		more, err := d.Store.ReplayDeliveries(ctx, f)
+		more, err := admin.Store.ReplayDeliveries(ctx, f)
 		if n += more; err != nil {
 			return n, err
 		}
@@ -143,16 +143,16 @@ func (d *Desk) Replay(ctx context.Context, f DeadFilter) (n int, err error) {
 			break
 		}
 	}
-	d.wake()
+	admin.wake()
 	return n, nil
 }
 
 // enable enables and resumes the channels of a replay.
-func (d *Desk) enable(ctx context.Context, f DeadFilter) error {
+func (admin *Admin) enable(ctx context.Context, f DeadFilter) error {
 	channels := []string{f.Channel}
 	switch {
 	case f.ID != "":
-		dead, err := d.Store.DeadDeliveries(ctx, DeadFilter{ID: f.ID, Max: 1})
+		dead, err := admin.Store.DeadDeliveries(ctx, DeadFilter{ID: f.ID, Max: 1})
 		if err != nil {
 			return err
 		}
@@ -161,11 +161,11 @@ func (d *Desk) enable(ctx context.Context, f DeadFilter) error {
 		}
 		channels[0] = dead[0].Channel
 	case f.Channel != "":
-		if d.Rules().channel(f.Channel) == nil {
+		if admin.Rules().channel(f.Channel) == nil {
 			return ErrUnknownChannel
 		}
 	default:
-		disabled, err := d.Store.DisabledChannels(ctx)
+		disabled, err := admin.Store.DisabledChannels(ctx)
 		if err != nil {
 			return err
 		}
@@ -173,28 +173,28 @@ func (d *Desk) enable(ctx context.Context, f DeadFilter) error {
 		for i := range disabled {
 			channels = append(channels, disabled[i].Channel)
 		}
-		for _, c := range d.Rules().Channels {
-			d.resume(c.Name)
+		for _, c := range admin.Rules().Channels {
+			admin.resume(c.Name)
 		}
 	}
 	for _, name := range channels {
-		if _, err := d.Store.EnableChannel(ctx, name); err != nil {
+		if _, err := admin.Store.EnableChannel(ctx, name); err != nil {
 			return err
 		}
-		d.resume(name)
+		admin.resume(name)
 	}
 	return nil
 }
 
-func (d *Desk) resume(channel string) {
-	if d.Resume != nil {
-		d.Resume(channel)
+func (admin *Admin) resume(channel string) {
+	if admin.Resume != nil {
+		admin.Resume(channel)
 	}
 }
 
-func (d *Desk) wake() {
-	if d.Wake != nil {
-		d.Wake()
+func (admin *Admin) wake() {
+	if admin.Wake != nil {
+		admin.Wake()
 	}
 }
 
@@ -207,10 +207,10 @@ func (r *Rules) channel(name string) *ChannelSpec {
 	return &r.Channels[i]
 }
 
-// Test adds a test message to the outbox for one channel, or for all if channel is empty. [Desk.Show] of the id shows how
+// Test adds a test message to the outbox for one channel, or for all if channel is empty. [Admin.Show] of the id shows how
 // it ended.
-func (d *Desk) Test(ctx context.Context, channel, note string) (id string, channels []string, err error) {
-	rules := d.Rules()
+func (admin *Admin) Test(ctx context.Context, channel, note string) (id string, channels []string, err error) {
+	rules := admin.Rules()
 	for i := range rules.Channels {
 		if name := rules.Channels[i].Name; channel == "" || channel == name {
 			channels = append(channels, name)
@@ -221,11 +221,11 @@ func (d *Desk) Test(ctx context.Context, channel, note string) (id string, chann
 	}
 	id = rand.Text()
 	for _, name := range channels {
-		if err := d.Store.AddDelivery(ctx, testDelivery(id, name, note, time.Now())); err != nil {
+		if err := admin.Store.AddDelivery(ctx, testDelivery(id, name, note, time.Now())); err != nil {
 			return "", nil, err
 		}
 	}
-	d.wake()
+	admin.wake()
 	return id, channels, nil
 }
 
@@ -259,37 +259,37 @@ type ChannelStatus struct {
 }
 
 // Channels returns the current channels.
-func (d *Desk) Channels(ctx context.Context) ([]ChannelStatus, error) {
-	waiting, err := d.Store.WaitingDeliveries(ctx)
+func (admin *Admin) Channels(ctx context.Context) ([]ChannelStatus, error) {
+	waiting, err := admin.Store.WaitingDeliveries(ctx)
 	if err != nil {
 		return nil, err
 	}
-	disabled, err := d.Store.DisabledChannels(ctx)
+	disabled, err := admin.Store.DisabledChannels(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rules := d.Rules()
+	rules := admin.Rules()
 	all := make([]ChannelStatus, len(rules.Channels))
 	for i := range rules.Channels {
 		c := &rules.Channels[i]
-		all[i] = ChannelStatus{Name: c.Name, Kind: c.Kind, Host: c.Host(), Waiting: waiting[c.Name], Disabled: d.disabled(c, disabled)}
-		if d.Breaker != nil {
-			all[i].Breaker = d.Breaker(c.Name)
+		all[i] = ChannelStatus{Name: c.Name, Kind: c.Kind, Host: c.Host(), Waiting: waiting[c.Name], Disabled: admin.disabled(c, disabled)}
+		if admin.Breaker != nil {
+			all[i].Breaker = admin.Breaker(c.Name)
 		}
-		if d.PausedUntil != nil {
-			all[i].PausedUntil = d.PausedUntil(c.Name)
+		if admin.PausedUntil != nil {
+			all[i].PausedUntil = admin.PausedUntil(c.Name)
 		}
-		if d.LastError != nil {
-			all[i].LastError = d.LastError(c.Name)
+		if admin.LastError != nil {
+			all[i].LastError = admin.LastError(c.Name)
 		}
 	}
 	return all, nil
 }
 
 // disabled returns the entry that disables a channel; nil if there is none.
-func (d *Desk) disabled(c *ChannelSpec, all []Disabled) *Disabled {
+func (admin *Admin) disabled(c *ChannelSpec, all []Disabled) *Disabled {
 	for i := range all {
-		if all[i].Channel == c.Name && (d.Target == nil || d.Target(c) == all[i].Target) {
+		if all[i].Channel == c.Name && (admin.Target == nil || admin.Target(c) == all[i].Target) {
 			return &all[i]
 		}
 	}
