@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// besideRate is 20,000 events a minute, besideAsked the checks a second beside them.
+	// besideRate is 20,000 events a minute, per second; besideAsked is the checks per second beside them.
 	besideRate  = 20_000.0 / 60
 	besideAsked = 2000
 	// besideFor is how long each half of a round takes.
@@ -22,14 +22,14 @@ const (
 	besideRounds = 3
 )
 
-// beside is the time of answers of a limiter that is all in one, with events and without, in each round, in µs.
+// beside has the times of answers of a limiter that runs everything in one process, with events and without, by round.
 type beside struct {
 	without, with []paced
 	events        int
 }
 
-// besideEvents asks a limiter on SQLite at a steady rate, in turns with events and without.
-func (d *bed) besideEvents() (r beside, err error) {
+// besideEvents sends requests to a limiter on SQLite at a steady rate, alternately with events and without.
+func (d *testbed) besideEvents() (r beside, err error) {
 	h := newHook()
 	defer h.Close()
 	one, stop, err := d.allInOne(h)
@@ -43,7 +43,7 @@ func (d *bed) besideEvents() (r beside, err error) {
 	if err != nil {
 		return r, err
 	}
-	wait(ctx, besideFor) // the worker gets to know the keys
+	wait(ctx, besideFor) // warm up all keys
 	for round := range besideRounds {
 		p.take()
 		wait(ctx, besideFor)
@@ -56,18 +56,18 @@ func (d *bed) besideEvents() (r beside, err error) {
 		r.events += len(all)
 		fmt.Fprintf(os.Stderr, "all in one: p50 %.1f ms, p99 %.1f ms; with events p50 %.1f ms, p99 %.1f ms\n", r.without[round].p50()/1000,
 			r.without[round].p99()/1000, r.with[round].p50()/1000, r.with[round].p99()/1000)
-		if err := one.quiet(h); err != nil {
+		if err := one.waitQuiet(h); err != nil {
 			return r, err
 		}
 	}
 	return r, ctx.Err()
 }
 
-// quiet waits until nothing has been told for a second.
-func (d *bed) quiet(h *hook) error {
+// waitQuiet waits until no message has been received for a second.
+func (d *testbed) waitQuiet(h *hook) error {
 	deadline := time.Now().Add(alertsDrain)
 	for before := -1; time.Now().Before(deadline); {
-		now, _, _ := h.told()
+		now, _, _ := h.received()
 		if now == before {
 			return d.ctx.Err()
 		}
@@ -77,8 +77,8 @@ func (d *bed) quiet(h *hook) error {
 	return fmt.Errorf("messages still come %s after the last event", alertsDrain)
 }
 
-// allInOne starts a limiter with everything inside, and gives the bed of those who ask it.
-func (d *bed) allInOne(h *hook) (one *bed, stop func(), err error) {
+// allInOne starts a limiter that runs everything in one process, and returns a testbed that uses its NATS server.
+func (d *testbed) allInOne(h *hook) (one *testbed, stop func(), err error) {
 	rules, err := h.rules(d.dir)
 	if err != nil {
 		return nil, nil, err

@@ -20,13 +20,13 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// Events for the figures of alerts, and who is told of them.
+// Events for the figures of alerts, and the receiver of the alerts.
 
 // crossing is an event to be published.
 type crossing struct{ user, policy int }
 
-// crossings are those of so many users, in any order: each is denied by 10 policies, and every hundredth by 50. Each is an
-// alert of its own.
+// crossings returns the events of so many users, in random order: each user is denied by 10 policies, every hundredth by 50.
+// Each event raises an alert of its own.
 func crossings(users int) (all []crossing) {
 	for user := range users {
 		policies := eventsEach
@@ -41,7 +41,7 @@ func crossings(users int) (all []crossing) {
 	return all
 }
 
-// message is an event as a limiter publishes it.
+// message returns the event in the form in which a limiter publishes it.
 func (c crossing) message(run string) (*nats.Msg, error) {
 	user, policy := fmt.Sprintf("user-%05d", c.user), fmt.Sprintf("policy-%d", c.policy)
 	id := run + "-" + user + "-" + policy
@@ -54,7 +54,7 @@ func (c crossing) message(run string) (*nats.Msg, error) {
 	return &nats.Msg{Subject: limits.EventExceeded, Data: data, Header: nats.Header{nats.MsgIdHdr: {id}}}, err
 }
 
-// publish puts the events into the stream at a steady rate, and returns when it has all.
+// publish publishes the events at a steady rate, and returns when the stream has acknowledged all.
 func publish(ctx context.Context, js jetstream.JetStream, run string, all []crossing, rate float64) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -89,11 +89,11 @@ func publish(ctx context.Context, js jetstream.JetStream, run string, all []cros
 	return nil
 }
 
-// hook takes webhooks.
+// hook receives webhooks.
 type hook struct {
 	*httptest.Server
 	mu sync.Mutex
-	// times is how often each id came, and users how many ids each user has.
+	// times counts the messages of each id, and users the raised alerts of each user.
 	times, users map[string]int
 }
 
@@ -121,8 +121,8 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// told gives how many messages came, how many of them again, and how many alerts the user had who had the most.
-func (h *hook) told() (messages, again, most int) {
+// received returns how many different messages came, how many repeats, and the most alerts of one user.
+func (h *hook) received() (messages, again, most int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, n := range h.times {
@@ -134,7 +134,7 @@ func (h *hook) told() (messages, again, most int) {
 	return len(h.times), again, most
 }
 
-// rules writes an alerts file that tells the receiver and the stream of every denial.
+// rules writes an alerts file that sends an alert about every denial to the receiver and to the stream.
 func (h *hook) rules(dir string) (path string, err error) {
 	path = filepath.Join(dir, "alerts.yaml")
 	text := fmt.Sprintf(`channels:
@@ -145,17 +145,17 @@ rules:
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
-// hookEnv lets a process reach the receiver.
+// hookEnv is an environment with which a process may send to the receiver.
 func hookEnv() []string {
 	return append(os.Environ(), "ALERTS_ALLOW=127.0.0.0/8", "HOOK_SECRET=whsec_"+strings.Repeat("c2VjcmV0", 5))
 }
 
-// forgetAlerts drops what a run has left in NATS.
-func (d *bed) forgetAlerts() error {
+// deleteAlerts deletes the streams of a run.
+func (d *testbed) deleteAlerts() error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
 	if err := d.js.DeleteStream(ctx, limits.AlertStream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("drop the stream %s: %w", limits.AlertStream, err)
 	}
-	return d.forgetEvents()
+	return d.deleteEvents()
 }

@@ -18,26 +18,28 @@ import (
 var eventSeconds = flag.Int("event-seconds", 0, "seconds of events of the figures of alerts; 0 skips them")
 
 const (
-	// eventRate is 100,000 a minute.
+	// eventRate is 100,000 a minute, per second.
 	eventRate = 100_000.0 / 60
-	// eventsEach and eventsHeavy are the alerts of a user, and of every hundredth, of whom the throttle holds some back.
+	// eventsEach is how many alerts a user has; eventsHeavy is how many every hundredth user has, some of which the throttle
+	// holds.
 	eventsEach, eventsHeavy = 10, 50
-	// mostTold is what a user is told of in an hour.
-	mostTold = 20
-	// alertsDrain bounds the time after the last event.
+	// maxSent is how many alerts the throttle allows a user in an hour.
+	maxSent = 20
+	// alertsDrain bounds the wait after the last event.
 	alertsDrain = 5 * time.Minute
 )
 
 var alerterCounts = []int{1, 2}
 
-// alertRun is what became of the events beside so many alerters.
+// alertRun is the result of a run with a number of alerters.
 type alertRun struct {
 	alerters, events int
 	publishing       time.Duration
-	// lag and undelivered are what had not been taken, and not been sent, when the last event was published.
+	// lag and undelivered count the events that were not taken, and the alerts that were not sent, when the last event was
+	// published.
 	lag         uint64
 	undelivered int
-	// taken and drained are how long after that all was.
+	// taken and drained are the times from then until all events were taken, and all alerts sent.
 	taken, drained time.Duration
 
 	raised, sent, held, most    int // by the store; most is of one user
@@ -48,18 +50,18 @@ type alertRun struct {
 	alerterMemory, workerMemory float64
 }
 
-// rate is how many events were taken a second, from the first to the last.
+// rate returns the events taken per second, from the first to the last.
 func (r alertRun) rate() float64 {
 	return float64(r.events) / (r.publishing + r.taken).Seconds()
 }
 
-// BenchmarkAlerts publishes 100,000 events a minute beside one alerter and two, and then beside a limiter that is all in
-// one; make alerts-load runs it.
+// BenchmarkAlerts publishes 100,000 events a minute to one alerter, then to two, and then 20,000 to a limiter that runs
+// everything in one process. make alerts-load runs it.
 func BenchmarkAlerts(b *testing.B) {
 	if *eventSeconds <= 0 {
 		b.Skip("make alerts-load runs it")
 	}
-	d := newBed(b, 25*time.Minute, "shared_buffers=1GB", "max_wal_size=8GB")
+	d := newTestbed(b, 25*time.Minute, "shared_buffers=1GB", "max_wal_size=8GB")
 	if err := d.buildAlerter(); err != nil {
 		b.Fatal(err)
 	}
@@ -81,23 +83,23 @@ func BenchmarkAlerts(b *testing.B) {
 	document(b, "<!-- alerts table -->", "<!-- alerts end -->", text)
 }
 
-func (d *bed) alerter() string { return filepath.Join(d.dir, "alerter") }
+func (d *testbed) alerter() string { return filepath.Join(d.dir, "alerter") }
 
-func (d *bed) buildAlerter() error {
+func (d *testbed) buildAlerter() error {
 	if out, err := exec.CommandContext(d.ctx, "go", "build", "-o", d.alerter(), "../cmd/alerter").CombinedOutput(); err != nil {
 		return fmt.Errorf("build the alerter: %w\n%s", err, out)
 	}
 	return nil
 }
 
-// alertRun is one run on servers that stay and data that is fresh.
-func (d *bed) alertRun(alerters int) (r alertRun, err error) {
+// alertRun makes one run with fresh data.
+func (d *testbed) alertRun(alerters int) (r alertRun, err error) {
 	url, drop, err := d.migrated("bench")
 	if err != nil {
 		return r, err
 	}
 	defer func() { _ = drop() }()
-	if err := d.forgetAlerts(); err != nil {
+	if err := d.deleteAlerts(); err != nil {
 		return r, err
 	}
 	h := newHook()
@@ -116,7 +118,7 @@ func (d *bed) alertRun(alerters int) (r alertRun, err error) {
 	if err != nil {
 		return r, err
 	}
-	s := &alertSite{bed: d, hook: h, worker: w, alerters: all}
+	s := &alertSite{testbed: d, hook: h, worker: w, alerters: all}
 	if s.admin, err = pgx.Connect(d.ctx, url); err != nil {
 		return r, err
 	}
@@ -124,8 +126,8 @@ func (d *bed) alertRun(alerters int) (r alertRun, err error) {
 	return s.run()
 }
 
-// startAlerters gives those that started, even after an error.
-func (d *bed) startAlerters(n int, url string, h *hook) (all []*process, err error) {
+// startAlerters starts n alerters. After an error it returns those that were started.
+func (d *testbed) startAlerters(n int, url string, h *hook) (all []*process, err error) {
 	rules, err := h.rules(d.dir)
 	if err != nil {
 		return nil, err
@@ -140,9 +142,9 @@ func (d *bed) startAlerters(n int, url string, h *hook) (all []*process, err err
 	return all, nil
 }
 
-// alertSite is what a run is made on.
+// alertSite has the processes of a run.
 type alertSite struct {
-	*bed
+	*testbed
 	hook     *hook
 	worker   *process
 	alerters []*process
@@ -182,7 +184,7 @@ func (s *alertSite) run() (r alertRun, err error) {
 	return r, s.count(&r)
 }
 
-// drain waits until every event was taken and every alert is held or was told of on both channels.
+// drain waits until every event was taken, and every alert is held or was sent on both channels.
 func (s *alertSite) drain(r *alertRun) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(s.ctx, alertsDrain)
@@ -197,27 +199,27 @@ func (s *alertSite) drain(r *alertRun) error {
 		if lag == 0 && r.taken == 0 {
 			r.taken = time.Since(began)
 		}
-		left, err := s.undelivered(ctx, r.events)
+		undelivered, err := s.undelivered(ctx, r.events)
 		if err != nil {
 			return err
 		}
 		if first {
-			r.lag, r.undelivered = lag, left
-			fmt.Fprintf(os.Stderr, "%d events published in %s, %d of them wait and %d are not told of\n", r.events, r.publishing, lag, left)
+			r.lag, r.undelivered = lag, undelivered
+			fmt.Fprintf(os.Stderr, "%d events published in %s, %d of them wait and %d are not told of\n", r.events, r.publishing, lag, undelivered)
 		}
-		if lag == 0 && left == 0 {
+		if lag == 0 && undelivered == 0 {
 			r.drained = time.Since(began)
 			return nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%d events wait and %d are not told of %s after the last", lag, left, alertsDrain)
+			return fmt.Errorf("%d events wait and %d are not told of %s after the last", lag, undelivered, alertsDrain)
 		}
 	}
 }
 
-// eventsPending is how many events no alerter has taken.
+// eventsPending returns how many events no alerter has taken.
 func (s *alertSite) eventsPending(ctx context.Context) (uint64, error) {
 	c, err := s.js.Consumer(ctx, limits.EventStream, "alerter")
 	if err != nil {
@@ -227,8 +229,8 @@ func (s *alertSite) eventsPending(ctx context.Context) (uint64, error) {
 	return i.NumPending + uint64(i.NumAckPending), nil
 }
 
-// undelivered is how many alerts are neither held nor told of on both channels. Those who were told are asked, because
-// the store has other work.
+// undelivered returns how many alerts are neither held nor sent on both channels. It counts at the receiver and the stream,
+// to save the store the work.
 func (s *alertSite) undelivered(ctx context.Context, events int) (int, error) {
 	var held, waiting int
 	err := s.admin.QueryRow(ctx, `
@@ -241,11 +243,11 @@ SELECT (SELECT count(*) FROM alerts WHERE notice = 'held' AND digest = ''),
 	if stream, err := s.js.Stream(ctx, limits.AlertStream); err == nil { // the first alert makes it
 		published = int(stream.CachedInfo().State.Msgs)
 	}
-	hooked, _, _ := s.hook.told()
+	hooked, _, _ := s.hook.received()
 	return max(events-held-min(hooked, published), waiting), nil
 }
 
-// count looks at what the store, the receiver and the stream have.
+// count counts what the store, the receiver and the stream have.
 func (s *alertSite) count(r *alertRun) error {
 	err := s.admin.QueryRow(s.ctx, `
 SELECT count(*), count(*) FILTER (WHERE notice = 'sent'), count(*) FILTER (WHERE notice = 'held'),
@@ -255,7 +257,7 @@ FROM alerts`).Scan(&r.raised, &r.sent, &r.held, &r.notSent, &r.most)
 	if err != nil {
 		return err
 	}
-	r.hooked, r.again, r.hookedMost = s.hook.told()
+	r.hooked, r.again, r.hookedMost = s.hook.received()
 	stream, err := s.js.Stream(s.ctx, limits.AlertStream)
 	if err != nil {
 		return err

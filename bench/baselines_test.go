@@ -13,16 +13,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// baseline is a limiter that is a function of the database, called once for each check.
+// baseline is a limiter implemented as a database function, which is called once for each check.
 type baseline struct {
 	schema, call string
 }
 
-// hot are the table settings that the limiter's own counters have too.
+// hot are table settings for HOT updates, as the limiter's own table of counters has them.
 const hot = `WITH (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
 	autovacuum_vacuum_cost_delay = 0)`
 
-// systemA counts fixed windows: one upsert, which admits only below the limit.
+// systemA counts fixed windows with one upsert, which updates only below the limit.
 var systemA = baseline{
 	schema: `
 CREATE TABLE windows (key text COLLATE "C", starts bigint, used bigint NOT NULL, PRIMARY KEY (key, starts)) ` + hot + `;
@@ -42,7 +42,7 @@ END $$`,
 	call: "SELECT allowed, remaining, resets FROM check_limit($1, 1000000000, 3600)",
 }
 
-// systemE slides: a row for every second that was charged, summed over the window behind a lock of the key.
+// systemE has a sliding window: one row for every second with a charge, summed over the window under a lock of the key.
 var systemE = baseline{
 	schema: `
 CREATE TABLE buckets (key text COLLATE "C", second bigint, used bigint NOT NULL, PRIMARY KEY (key, second)) ` + hot + `;
@@ -67,11 +67,11 @@ END $$`,
 	call: "SELECT allowed, remaining, resets FROM check_limit($1, 1000000000, 3600)",
 }
 
-// mostConnections bounds the pool, as one would in production: more of them are slower.
-const mostConnections = 64
+// maxConnections bounds the pool, as in production: more connections are slower.
+const maxConnections = 64
 
 // run measures the function, without NATS in between.
-func (s baseline) run(d *bed, l load) (m measured, err error) {
+func (s baseline) run(d *testbed, l load) (m measured, err error) {
 	url, drop, err := d.database("bench")
 	if err != nil {
 		return m, err
@@ -81,9 +81,9 @@ func (s baseline) run(d *bed, l load) (m measured, err error) {
 	if err != nil {
 		return m, err
 	}
-	config.MaxConns = int32(min(mostConnections, l.inFlight))
+	config.MaxConns = int32(min(maxConnections, l.inFlight))
 	config.MinConns = config.MaxConns
-	// The plans inside the functions are made once, on a table that is still empty.
+	// The plans of the functions are made once, when the table is still empty, and would use sequential scans.
 	config.ConnConfig.RuntimeParams["enable_seqscan"] = "off"
 	ctx, cancel := context.WithTimeout(d.ctx, d.warmup+d.measure+patience)
 	defer cancel()
@@ -104,8 +104,8 @@ const (
 	over
 )
 
-// load is the closed loop of limiter bench, over a pool.
-func (s baseline) load(ctx context.Context, pool *pgxpool.Pool, d *bed, l load) (m measured, err error) {
+// load runs a closed loop like that of limiter bench, over a pool.
+func (s baseline) load(ctx context.Context, pool *pgxpool.Pool, d *testbed, l load) (m measured, err error) {
 	var (
 		phase atomic.Int32
 		all   sync.WaitGroup

@@ -1,5 +1,5 @@
-// Package bench measures the limiter beside what it is compared with, and writes docs/performance.md's table and
-// chart:
+// Package bench measures the limiter and what it is compared with, and writes the table and the chart of
+// docs/performance.md:
 //
 //	make bench        # within 20 minutes
 //	make bench-quick  # within 2
@@ -7,8 +7,8 @@
 //	make soak         # a steady load for 30
 //	make alerts-load  # 100,000 events a minute beside alerters; within 10
 //
-// Every contender answers the same loads in turn, each started for its measurement and stopped after it, so that a
-// machine that drifts does so for all. The ratio that counts is the one to the ceiling of the same round.
+// The contenders answer the same loads in turn. Each is started for its measurement and stopped after it, so that a machine
+// whose speed changes does so for all. The ratio that counts is the one to the ceiling of the same round.
 package bench
 
 import (
@@ -39,9 +39,9 @@ var (
 )
 
 const (
-	// budget is when no further measurement begins; the table then has what there is until then.
+	// budget is the time after which no further measurement begins. The table then has only the measurements so far.
 	budget = 18 * time.Minute
-	// patience bounds every wait for a process or a server, on top of what is measured.
+	// patience bounds every wait for a process or a server, in addition to the time of a measurement.
 	patience = 20 * time.Second
 	// fillFor is how long keys are exhausted before denials are measured.
 	fillFor = 2 * time.Second
@@ -54,11 +54,11 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-// load is what a contender is asked.
+// load is a load under which contenders are measured.
 type load struct {
 	name                        string
 	keys, inFlight, connections int
-	// latency loads are about the median time of an answer, the others about answers a second.
+	// latency says that the median time of an answer counts. Otherwise answers per second count.
 	latency bool
 }
 
@@ -67,23 +67,23 @@ var loads = []load{
 	{name: "10,000 keys, 512 in flight", keys: 10_000, inFlight: 512, connections: 4},
 	{name: "hot key, 128 in flight", keys: 1, inFlight: 128, connections: 4},
 	{name: "hot key, 512 in flight", keys: 1, inFlight: 512, connections: 4},
-	// As few keys as are warm after a warmup one by one.
+	// Few keys, so that a warmup with one request at a time has used all of them.
 	{name: "1 in flight, 100 keys", keys: 100, inFlight: 1, connections: 1, latency: true},
 }
 
-// measured is one contender under one load in one round.
+// measured is a measurement of one contender under one load in one round.
 type measured struct {
 	perSecond float64
 	p50, p99  float64 // microseconds
 	checks    int64
-	// failed counts errors, degraded answers, and those that are not the answer the contender is about.
+	// failed counts errors, degraded answers, and decisions that the contender is not about (denied or allowed).
 	failed int64
 }
 
-// bed is what all contenders stand on.
-type bed struct {
+// testbed is the servers and programs that all contenders use.
+type testbed struct {
 	ctx     context.Context
-	limiter string // the program
+	limiter string // path of the program
 	nats    string
 	js      jetstream.JetStream
 	admin   *pgx.Conn
@@ -98,7 +98,7 @@ func BenchmarkTable(b *testing.B) {
 		b.Skip("make bench runs it")
 	}
 	began := time.Now()
-	d := newBed(b, budget+2*time.Minute)
+	d := newTestbed(b, budget+2*time.Minute)
 	r := newResults(d.machine(b), *rounds, *seconds)
 	p, err := d.constant()
 	if err != nil {
@@ -149,16 +149,16 @@ func BenchmarkTable(b *testing.B) {
 	}
 }
 
-// newBed starts the servers. Settings are those of PostgreSQL, beside the ones of testenv.
-func newBed(b *testing.B, atMost time.Duration, settings ...string) *bed {
+// newTestbed starts the servers. settings are settings of PostgreSQL in addition to those of testenv.
+func newTestbed(b *testing.B, atMost time.Duration, settings ...string) *testbed {
 	b.Helper()
-	// A context ends everything: an interrupt, a stop, or a run that hangs in spite of its timeouts.
+	// The context ends everything after an interrupt, a SIGTERM, or atMost if a run hangs in spite of its timeouts.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	b.Cleanup(stop)
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	b.Cleanup(cancel)
 
-	d := &bed{ctx: ctx, dir: b.TempDir(), measure: time.Duration(*seconds * float64(time.Second))}
+	d := &testbed{ctx: ctx, dir: b.TempDir(), measure: time.Duration(*seconds * float64(time.Second))}
 	d.warmup = min(time.Second, d.measure/2)
 	d.limiter = filepath.Join(d.dir, "limiter")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", d.limiter, "../cmd/limiter").CombinedOutput(); err != nil {
@@ -189,13 +189,13 @@ func newBed(b *testing.B, atMost time.Duration, settings ...string) *bed {
 	return d
 }
 
-func (d *bed) show(setting string) (value string, err error) {
+func (d *testbed) show(setting string) (value string, err error) {
 	err = d.admin.QueryRow(d.ctx, "SHOW "+setting).Scan(&value)
 	return value, err
 }
 
-// migrated is database with the schema of a limiter.
-func (d *bed) migrated(name string) (url string, drop func() error, err error) {
+// migrated makes a database with the schema of a limiter. It returns its URL and a function that drops it.
+func (d *testbed) migrated(name string) (url string, drop func() error, err error) {
 	if url, drop, err = d.database(name); err != nil {
 		return "", nil, err
 	}
@@ -205,8 +205,8 @@ func (d *bed) migrated(name string) (url string, drop func() error, err error) {
 	return url, drop, err
 }
 
-// database makes an empty database for one measurement, and gives its URL and what drops it.
-func (d *bed) database(name string) (url string, drop func() error, err error) {
+// database makes an empty database. It returns its URL and a function that drops it.
+func (d *testbed) database(name string) (url string, drop func() error, err error) {
 	exec := func(sql string) error {
 		ctx, cancel := context.WithTimeout(d.ctx, patience)
 		defer cancel()
@@ -221,8 +221,8 @@ func (d *bed) database(name string) (url string, drop func() error, err error) {
 	return fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", u.User, u.Password, u.Host, u.Port, name), drop, nil
 }
 
-// published waits until no more events come: to publish those of keys that are exhausted at once takes seconds.
-func (d *bed) published() error {
+// waitPublished waits until no more events come. If many keys are exhausted at once, publishing their events takes seconds.
+func (d *testbed) waitPublished() error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
 	for last := uint64(0); ; {
@@ -250,8 +250,8 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// forgetEvents drops the stream, so that the events of one contender are no work for the next.
-func (d *bed) forgetEvents() error {
+// deleteEvents deletes the stream, so that the events of one contender cause no work during the next.
+func (d *testbed) deleteEvents() error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
 	if err := d.js.DeleteStream(ctx, "LIMITS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// chart draws answers a second as bars: a panel for each load, with the least and the most as a line over the bar.
+// chart draws answers per second as bars: a panel for each load, with the minimum and the maximum as a line over the bar.
 func (r *results) chart() string {
 	const (
 		width, label, right = 920, 200, 90
@@ -73,7 +73,7 @@ func (r *results) chart() string {
 	return s.String()
 }
 
-// bar is a line of the chart.
+// bar is a bar of the chart.
 type bar struct {
 	name   string
 	values []float64

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// cleanRate is the steady load that is served meanwhile, in checks a second.
+	// cleanRate is the steady load during the removal, in checks per second.
 	cleanRate = 3000
-	// cleanFor is how long a load is looked at without the removal. With it, it is as long as the removal takes.
+	// cleanFor is how long a load is measured without the removal. With it, the load lasts as long as the removal.
 	cleanFor = 3 * time.Second
-	// cleanGoal is how many times the p99 may be what it is without.
+	// cleanGoal is the greatest ratio of the p99 with the removal to that without.
 	cleanGoal = 2.0
-	// cleanMost bounds a removal.
-	cleanMost = 2 * time.Minute
+	// cleanTimeout bounds a removal.
+	cleanTimeout = 2 * time.Minute
 )
 
-// cleanup is what a load met while the job removed what had expired.
+// cleanup has the latencies of a load with and without the job that removes expired counters.
 type cleanup struct {
 	load string
-	// ask asks until the removal has ended, or for cleanFor with none, and gives the p99 in µs.
+	// ask runs the load until the removal has ended, or for cleanFor if removal is nil. It returns the p99 in µs.
 	ask func(ctx context.Context, removal <-chan struct{}) (p99 float64, err error)
 
 	without, with []float64 // p99 in the rounds, µs
@@ -35,7 +35,7 @@ type cleanup struct {
 
 func (c *cleanup) perSecond() float64 { return float64(c.removed) / max(1e-9, c.during.Seconds()) }
 
-// ratios are the p99 with the removal to that without in the same round.
+// ratios returns the ratios of the p99 with the removal to that without, by round.
 func (c *cleanup) ratios() (ratios []float64) {
 	for i := range min(len(c.with), len(c.without)) {
 		ratios = append(ratios, c.with[i]/max(1, c.without[i]))
@@ -43,8 +43,8 @@ func (c *cleanup) ratios() (ratios []float64) {
 	return ratios
 }
 
-// measureCleanup has the job of an alerter remove half as many counters as there are, in parts: in each round one beside a steady load
-// and one beside a load that takes all there is.
+// measureCleanup makes expired counters, half as many as there are live ones, and has the job of an alerter remove them in
+// parts: in each round one part beside a steady load, and one beside a closed loop.
 func (g *growth) measureCleanup() error {
 	w, err := g.worker(g.large)
 	if err != nil {
@@ -84,9 +84,9 @@ func (g *growth) measureCleanup() error {
 	return nil
 }
 
-// cleanBeside is a round of a load.
+// cleanBeside measures a load without and with a removal, once each.
 func (g *growth) cleanBeside(c *cleanup, rows int) error {
-	ctx, cancel := context.WithTimeout(g.ctx, cleanMost)
+	ctx, cancel := context.WithTimeout(g.ctx, cleanTimeout)
 	defer cancel()
 	without, err := c.ask(ctx, nil)
 	if err != nil {
@@ -106,7 +106,7 @@ func (g *growth) cleanBeside(c *cleanup, rows int) error {
 	var failed error
 	go func() {
 		defer close(ended)
-		run, failed = endOf(ctx, client, began.Run)
+		run, failed = waitEnd(ctx, client, began.Run)
 	}()
 	with, err := c.ask(ctx, ended)
 	cancel()
@@ -125,8 +125,8 @@ func (g *growth) cleanBeside(c *cleanup, rows int) error {
 	return nil
 }
 
-// endOf waits until a run has ended.
-func endOf(ctx context.Context, client *limits.Client, run limits.JobRun) (limits.JobRun, error) {
+// waitEnd waits until a run has ended.
+func waitEnd(ctx context.Context, client *limits.Client, run limits.JobRun) (limits.JobRun, error) {
 	for run.EndedAt == 0 {
 		select {
 		case <-ctx.Done():
@@ -151,7 +151,7 @@ func (g *growth) askSteadily(ctx context.Context, removal <-chan struct{}) (floa
 	}
 	var enough <-chan time.Time
 	if removal == nil {
-		time.Sleep(time.Second) // the worker gets to know the keys
+		time.Sleep(time.Second) // warm up the keys
 		p.take()
 		enough = time.After(cleanFor)
 	}
@@ -163,7 +163,7 @@ func (g *growth) askSteadily(ctx context.Context, removal <-chan struct{}) (floa
 	return p.take().p99(), ctx.Err()
 }
 
-// askAllTheTime gives the median of stretches that the removal did not outlast.
+// askAllTheTime returns the median of the measurements that ended before the removal did.
 func (g *growth) askAllTheTime(ctx context.Context, removal <-chan struct{}) (float64, error) {
 	l := load{keys: growFew, inFlight: 128, connections: 4}
 	if removal == nil {

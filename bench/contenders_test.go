@@ -22,9 +22,9 @@ import (
 // contender is one row of the table.
 type contender struct {
 	name string
-	run  func(*bed, load) (measured, error)
-	// goals are the ratios to the ceiling to reach, in the order of loads: at least for answers a second. For the
-	// time of an answer, goalMicros is what it may take more than the ceiling, or goalTimes how many times its time.
+	run  func(*testbed, load) (measured, error)
+	// goals are the least ratios of answers per second to the ceiling, in the order of loads. For the time of an answer,
+	// goalMicros is how much more than the ceiling's it may be, or goalTimes how many times the ceiling's.
 	goals                 [4]float64
 	goalMicros, goalTimes float64
 }
@@ -40,20 +40,20 @@ var contenders = []contender{
 }
 
 const (
-	ceilingEnv     = "LIMITS_BENCH_CEILING" // a NATS URL: answer a constant there instead of running tests
+	ceilingEnv     = "LIMITS_BENCH_CEILING" // has a NATS URL; with it the process answers a constant there instead of running tests
 	ceilingSubject = "bench.ceiling"
 	ceilingReady   = "ceiling is ready"
 )
 
-// ceiling is the most that a NATS micro service can answer: a constant, of the size of a real answer. The service, which
-// has to be there, takes nothing of the machine while nobody asks it. It needs little time, and is asked often.
-func (d *bed) ceiling(l load) (measured, error) {
+// ceiling measures the most that a NATS micro service can answer: a constant of the size of a real answer. The service from
+// constant must run; it uses no processor time while it is not asked. The measurement is short, because it is made often.
+func (d *testbed) ceiling(l load) (measured, error) {
 	a, err := d.ask(l, d.measure/10, d.measure/3, "--subject", ceilingSubject)
 	return a.measured(false), err
 }
 
-// constant starts a service that answers the constant.
-func (d *bed) constant() (*process, error) {
+// constant starts a service that answers a constant, in a process of its own.
+func (d *testbed) constant() (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (d *bed) constant() (*process, error) {
 	return d.start(ceilingReady, append(os.Environ(), ceilingEnv+"="+d.nats), self)
 }
 
-// runCeiling is the whole life of the child process; it returns the exit status.
+// runCeiling runs the service in the child process, and returns the exit status.
 func runCeiling(url string) int {
 	nc, err := nats.Connect(url)
 	if err != nil {
@@ -85,13 +85,13 @@ func runCeiling(url string) int {
 	select {} // until a signal
 }
 
-// serving is limiters, one unless said, on a database or a data folder that is fresh for each measurement.
+// serving is the contender that runs limiters, by default one, on a fresh database or data folder for each measurement.
 type serving struct {
 	workers                  int
 	postgres, leased, denied bool
 }
 
-func (s serving) run(d *bed, l load) (m measured, err error) {
+func (s serving) run(d *testbed, l load) (m measured, err error) {
 	dir, err := os.MkdirTemp(d.dir, "data-")
 	if err != nil {
 		return m, err
@@ -103,10 +103,10 @@ func (s serving) run(d *bed, l load) (m measured, err error) {
 		if err != nil {
 			return m, err
 		}
-		defer func() { _ = drop() }() // the next measurement needs it dropped, and says so
+		defer func() { _ = drop() }() // if it fails, the next measurement drops it or fails
 		args = append(args, "--database-url", url)
 	}
-	defer func() { err = errors.Join(err, d.forgetEvents()) }()
+	defer func() { err = errors.Join(err, d.deleteEvents()) }()
 	for range max(1, s.workers) {
 		p, err := d.start("ready nats=", os.Environ(), d.limiter, args...)
 		if err != nil {
@@ -117,40 +117,41 @@ func (s serving) run(d *bed, l load) (m measured, err error) {
 	return s.ask(d, l)
 }
 
-// ask measures what the limiters answer. Keys that are to be denied are exhausted before.
-func (s serving) ask(d *bed, l load) (measured, error) {
-	var asked []string
+// ask measures the limiters. For denials it exhausts the keys first.
+func (s serving) ask(d *testbed, l load) (measured, error) {
+	var flags []string
 	measure := d.measure
 	if s.leased {
-		asked = []string{"--consistency", "leased"}
+		flags = []string{"--consistency", "leased"}
 	}
 	if s.denied {
-		asked = append(asked, "--limit", "1")
+		flags = append(flags, "--limit", "1")
 		fill := l
 		fill.inFlight, fill.connections = 512, 4
-		if _, err := d.ask(fill, 0, fillFor, asked...); err != nil {
+		if _, err := d.ask(fill, 0, fillFor, flags...); err != nil {
 			return measured{}, err
 		}
-		if err := d.published(); err != nil {
+		if err := d.waitPublished(); err != nil {
 			return measured{}, err
 		}
-		// A counter that is denied has an event every 10 s, all of them within a few seconds, because they were exhausted so.
+		// A denied counter has an event every 10 s. All counters have theirs within the same few seconds, because they were
+		// exhausted at about the same time. So measure a whole interval.
 		if l.keys >= 1000 && *seconds >= 2 {
 			measure = 10 * time.Second
 		}
 	}
-	a, err := d.ask(l, d.warmup, measure, asked...)
+	a, err := d.ask(l, d.warmup, measure, flags...)
 	return a.measured(s.denied), err
 }
 
-// process is a program that was started.
+// process is a program that runs.
 type process struct {
 	pid  int
 	stop func() error
 }
 
-// start runs a program until it says that it is ready.
-func (d *bed) start(ready string, env []string, path string, args ...string) (*process, error) {
+// start starts a program, and returns when its output has the text ready.
+func (d *testbed) start(ready string, env []string, path string, args ...string) (*process, error) {
 	cmd := exec.CommandContext(d.ctx, path, args...)
 	cmd.Env = withoutSettings(env)
 	out, err := cmd.StderrPipe()
@@ -162,7 +163,7 @@ func (d *bed) start(ready string, env []string, path string, args ...string) (*p
 		return nil, err
 	}
 	seen, done := make(chan struct{}), make(chan struct{})
-	var said bytes.Buffer // to be read when done is closed
+	var output bytes.Buffer // may be read after done is closed
 	go func() {
 		defer close(done)
 		isReady := false
@@ -171,14 +172,14 @@ func (d *bed) start(ready string, env []string, path string, args ...string) (*p
 				isReady = true
 				close(seen)
 			}
-			if said.Len() < 1<<16 {
-				fmt.Fprintln(&said, lines.Text())
+			if output.Len() < 1<<16 {
+				fmt.Fprintln(&output, lines.Text())
 			}
 		}
 		_, _ = io.Copy(io.Discard, out)
-		_ = cmd.Wait() // how it ended is no news: it was told to
+		_ = cmd.Wait() // it fails, because the process is stopped by a signal
 	}()
-	// A limiter publishes for up to 5 s the events that are left, which nobody waits for here.
+	// On its stop a limiter publishes the events that are left for up to 5 s. Nothing here needs them, so it is killed after 2 s.
 	stop := func() error {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
@@ -198,13 +199,13 @@ func (d *bed) start(ready string, env []string, path string, args ...string) (*p
 	case <-seen:
 		return &process{pid: cmd.Process.Pid, stop: stop}, nil
 	case <-done:
-		return nil, fmt.Errorf("ended before it was ready:\n%s", said.String())
+		return nil, fmt.Errorf("ended before it was ready:\n%s", output.String())
 	case <-time.After(patience):
 		return nil, errors.Join(errors.New("not ready after "+patience.String()), stop())
 	}
 }
 
-// withoutSettings drops the settings of a limiter that the shell may have.
+// withoutSettings removes settings of a limiter from an environment.
 func withoutSettings(env []string) (kept []string) {
 	for _, e := range env {
 		name, _, _ := strings.Cut(e, "=")
@@ -218,7 +219,7 @@ func withoutSettings(env []string) (kept []string) {
 	return kept
 }
 
-// answers is what limiter bench --json prints, as far as it is used.
+// answers is the part of the output of limiter bench --json that is used.
 type answers struct {
 	Checks, Allowed, Denied, Degraded int64
 	PerSecond                         float64
@@ -242,8 +243,8 @@ func (a answers) measured(denied bool) measured {
 	return m
 }
 
-// ask runs limiter bench, a process of its own like all the rest.
-func (d *bed) ask(l load, warmup, measure time.Duration, args ...string) (a answers, err error) {
+// ask runs limiter bench in a process of its own.
+func (d *testbed) ask(l load, warmup, measure time.Duration, args ...string) (a answers, err error) {
 	ctx, cancel := context.WithTimeout(d.ctx, warmup+measure+patience)
 	defer cancel()
 	args = append([]string{"bench", "--nats-url", d.nats, "--json", "--quiet",
@@ -251,11 +252,11 @@ func (d *bed) ask(l load, warmup, measure time.Duration, args ...string) (a answ
 		"--warmup", warmup.String(), "--duration", measure.String()}, args...)
 	cmd := exec.CommandContext(ctx, d.limiter, args...)
 	cmd.Env = withoutSettings(os.Environ())
-	var complaint bytes.Buffer
-	cmd.Stderr = &complaint
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return a, fmt.Errorf("limiter bench: %w\n%s", err, complaint.String())
+		return a, fmt.Errorf("limiter bench: %w\n%s", err, stderr.String())
 	}
 	if err := json.Unmarshal(out, &a); err != nil {
 		return a, fmt.Errorf("read result of limiter bench: %w", err)

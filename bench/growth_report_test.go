@@ -12,7 +12,7 @@ const (
 	lockGoal    = 50   // ms
 )
 
-// of gives a figure in every round.
+// of returns a figure of every round.
 func of(all []taken, figure func(taken) float64) (values []float64) {
 	for _, t := range all {
 		values = append(values, figure(t))
@@ -22,10 +22,10 @@ func of(all []taken, figure func(taken) float64) (values []float64) {
 
 func checkTime(t taken) float64 { return 1e6 / t.PerSecond }
 
-// processors is what a check takes of them, which other work on the machine changes less than the time.
+// processors returns the processor time per check, which other work on the machine changes less than the elapsed time.
 func processors(t taken) float64 { return t.worker + t.server }
 
-// against are the ratios of a figure, round by round.
+// against returns the ratios of a figure, round by round.
 func against(all, base []taken, figure func(taken) float64) (ratios []float64) {
 	for i := range min(len(all), len(base)) {
 		ratios = append(ratios, figure(all[i])/figure(base[i]))
@@ -33,7 +33,7 @@ func against(all, base []taken, figure func(taken) float64) (ratios []float64) {
 	return ratios
 }
 
-// markdown is what stands between the markers.
+// markdown returns the text between the markers of performance.md.
 func (g *growth) markdown(machine string) string {
 	var t strings.Builder
 	fmt.Fprintf(&t, "%s shared_buffers 4 GB, max_wal_size 16 GB.\n\n%d rounds in turn, %s each: median (least–most). The large table has %s live counters.\n\n",

@@ -14,19 +14,20 @@ import (
 var growKeys = flag.Int("grow", 0, "live counters of the large table of the growth figures; 0 skips them")
 
 const (
-	// growFew are the keys that both tables are asked for; growRounds the rounds, growFor what each takes.
+	// growFew is how many keys are checked in both tables.
 	growFew    = 10_000
 	growRounds = 3
-	growFor    = 5 * time.Second
-	// growMemory is how long the worker is asked for all keys before its memory is looked at.
+	// growFor is how long a measurement takes.
+	growFor = 5 * time.Second
+	// growMemory is how long a worker gets requests before its memory is measured.
 	growMemory = 40 * time.Second
 	// growBudget ends a run that hangs.
 	growBudget = 19 * time.Minute
 )
 
-// growth is what the growth figures are made from.
+// growth has the data of the growth figures.
 type growth struct {
-	*bed
+	*testbed
 	small, large string // URLs of the databases
 	conn         *pgx.Conn
 	postmaster   int
@@ -42,7 +43,7 @@ type growth struct {
 	fillSeconds, vacuumSeconds             float64
 }
 
-// taken is one measurement, with what it took of the machine for each check.
+// taken is one measurement, with the resources used per check.
 type taken struct {
 	answers
 	worker, server, wal float64 // µs, µs, bytes
@@ -61,14 +62,14 @@ var tableRows = []struct {
 
 var workerCounts = []int{1, 2, 4}
 
-// BenchmarkGrowth measures how the cost of a check grows with what is stored, what the removal of expired counters
-// costs, and several workers on one PostgreSQL; make growth runs it.
+// BenchmarkGrowth measures how the cost of a check grows with the number of stored counters, what the removal of expired
+// counters costs, and several workers on one PostgreSQL. make growth runs it.
 func BenchmarkGrowth(b *testing.B) {
 	if *growKeys <= 0 {
 		b.Skip("make growth runs it")
 	}
-	// The memory of a server that is meant for this; a fresh page goes into the log whole, so checkpoints are rare.
-	g := &growth{bed: newBed(b, growBudget, "shared_buffers=4GB", "max_wal_size=16GB"), began: time.Now()}
+	// The memory of a server that is sized for this. Checkpoints are rare, because after each one whole pages go into the log.
+	g := &growth{testbed: newTestbed(b, growBudget, "shared_buffers=4GB", "max_wal_size=16GB"), began: time.Now()}
 	for _, step := range []struct {
 		what string
 		run  func() error
@@ -93,9 +94,9 @@ func (g *growth) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%4.0fs  %s\n", time.Since(g.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// fill makes a table of a few counters and one of many.
+// fill makes a table with few counters and one with many.
 func (g *growth) fill() (err error) {
-	if g.postmaster, err = g.bed.postmaster(); err != nil {
+	if g.postmaster, err = g.testbed.postmaster(); err != nil {
 		return err
 	}
 	for _, t := range []struct {
@@ -113,9 +114,9 @@ func (g *growth) fill() (err error) {
 	return nil
 }
 
-// fillOne has the limiter write one counter and copies it. The connection is kept for what comes later.
+// fillOne has a limiter write one counter, and copies it. It keeps the connection open for the later steps.
 func (g *growth) fillOne(url string, rows int) (err error) {
-	if _, err := g.asked(url, load{keys: 1, inFlight: 1, connections: 1}, 0, time.Second); err != nil {
+	if _, err := g.measureFresh(url, load{keys: 1, inFlight: 1, connections: 1}, 0, time.Second); err != nil {
 		return err
 	}
 	if g.conn, err = pgx.Connect(g.ctx, url); err != nil {
@@ -140,7 +141,7 @@ func (g *growth) fillOne(url string, rows int) (err error) {
 	return g.conn.QueryRow(g.ctx, "SELECT length(state)::float8 FROM counters LIMIT 1").Scan(&g.stateBytes)
 }
 
-// add copies the first counter in parts, so that an interrupt is heard.
+// add copies the first counter in parts, so that an interrupt takes effect soon.
 func (g *growth) add(from, to int, expired bool) error {
 	const part = 500_000
 	for ; from < to; from += part {
@@ -151,19 +152,19 @@ func (g *growth) add(from, to int, expired bool) error {
 	return nil
 }
 
-// asked starts a worker on a database, measures, and stops it.
-func (g *growth) asked(url string, l load, warmup, measure time.Duration) (t taken, err error) {
+// measureFresh starts a worker on a database, measures it, and stops it.
+func (g *growth) measureFresh(url string, l load, warmup, measure time.Duration) (t taken, err error) {
 	p, err := g.worker(url)
 	if err != nil {
 		return t, err
 	}
 	defer func() { _ = p.stop() }()
-	return g.measured(p, l, warmup, measure)
+	return g.measureWorker(p, l, warmup, measure)
 }
 
-// measured asks a worker that runs. What the processes use is taken from the start of the load to its end, and so are
-// the checks that it is divided by.
-func (g *growth) measured(p *process, l load, warmup, measure time.Duration) (t taken, err error) {
+// measureWorker measures a running worker. The resources used and the checks are both counted from the start of the load to
+// its end.
+func (g *growth) measureWorker(p *process, l load, warmup, measure time.Duration) (t taken, err error) {
 	if warmup > 0 {
 		if _, err := g.ask(l, 0, warmup); err != nil {
 			return t, err
@@ -187,7 +188,7 @@ func (g *growth) measured(p *process, l load, warmup, measure time.Duration) (t 
 	return t, err
 }
 
-// measureTables asks every row of the table in turn.
+// measureTables measures every row of the first table in turn.
 func (g *growth) measureTables() error {
 	g.tables = make([][]taken, len(tableRows))
 	for round := range growRounds {
@@ -199,10 +200,10 @@ func (g *growth) measureTables() error {
 				url = g.large
 			}
 			if r.all {
-				// The generator draws the same keys each time it is started: a worker that was warmed up would know them.
+				// Without a warmup: the generator draws the same keys each time it is started, so a warmup would cache them.
 				keys, warmup = *growKeys, 0
 			}
-			t, err := g.asked(url, load{keys: keys, inFlight: 128, connections: 4}, warmup, growFor)
+			t, err := g.measureFresh(url, load{keys: keys, inFlight: 128, connections: 4}, warmup, growFor)
 			if err != nil {
 				return err
 			}
@@ -220,7 +221,7 @@ func (g *growth) measureMemory() error {
 		if err != nil {
 			return err
 		}
-		t, err := g.measured(p, load{keys: keys, inFlight: 512, connections: 4}, 0, growMemory)
+		t, err := g.measureWorker(p, load{keys: keys, inFlight: 512, connections: 4}, 0, growMemory)
 		*peak = peakMemory(p.pid)
 		_ = p.stop()
 		if err != nil {
@@ -231,8 +232,8 @@ func (g *growth) measureMemory() error {
 	return nil
 }
 
-// measureWorkers asks one, two and four workers on one small table, and has an eye on the locks. Every worker of a
-// round asks the keys that the others ask too.
+// measureWorkers measures one, two and four workers on one small table, and the waits for locks. All workers of a round get
+// requests for the same keys.
 func (g *growth) measureWorkers() error {
 	g.workers, g.lockWaits = make([][]taken, len(workerCounts)), make([]float64, len(workerCounts))
 	g.constants = make([][]taken, len(workerCounts))
@@ -258,7 +259,7 @@ func (g *growth) measureWorkers() error {
 	return nil
 }
 
-// severalConstants asks as many services that answer a constant: what processes cost that only take requests.
+// severalConstants measures n services that answer a constant: the cost of processes that only receive requests.
 func (g *growth) severalConstants(n int) (t taken, err error) {
 	for range n {
 		p, err := g.constant()

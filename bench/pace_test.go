@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// paceTick is how often requests go out.
+	// paceTick is how often requests are sent.
 	paceTick = time.Millisecond
-	// paceMost bounds what is in flight, so that a service that stalls is not buried.
-	paceMost = 4096
+	// paceMaxInFlight bounds the requests in flight, so that a service that stalls is not flooded.
+	paceMaxInFlight = 4096
 )
 
-// pace asks at a steady rate, whatever the answers take: unlike a closed loop it does not ask less while a service is
-// slow. The time of an answer is from when its request was due.
+// pace sends requests at a steady rate. Unlike a closed loop it does not send less while a service is slow. The time of an
+// answer is measured from when its request was due.
 type pace struct {
 	nc    *nats.Conn
 	inbox string
-	body  []byte // with the digits of the key at digits
+	body  []byte // with the digits of the key at offset at
 	at    int
 	keys  int
 	rate  float64
@@ -40,7 +40,7 @@ type pace struct {
 	stopped  chan struct{}
 }
 
-// paced is what one stretch of a pace has counted.
+// paced counts the answers of one part of a pace.
 type paced struct {
 	answered, failed, skipped int64
 	took                      *hdrhistogram.Histogram
@@ -51,8 +51,8 @@ func newPaced() paced { return paced{took: hdrhistogram.New(1, patience.Microsec
 func (p paced) p99() float64 { return float64(p.took.ValueAtQuantile(99)) }
 func (p paced) p50() float64 { return float64(p.took.ValueAtQuantile(50)) }
 
-// newPace begins to ask; it ends with ctx.
-func (d *bed) newPace(ctx context.Context, keys int, rate float64, window string) (*pace, error) {
+// newPace starts a pace, which ends with ctx.
+func (d *testbed) newPace(ctx context.Context, keys int, rate float64, window string) (*pace, error) {
 	const digits = "0000000000"
 	nc, err := nats.Connect(d.nats)
 	if err != nil {
@@ -89,10 +89,10 @@ func (p *pace) run(ctx context.Context) {
 	}
 }
 
-// send asks for a key; due is in seconds since the beginning.
+// send sends a request for a random key; due is in seconds since the start.
 func (p *pace) send(due float64) {
 	p.mu.Lock()
-	full := p.inFlight >= paceMost
+	full := p.inFlight >= paceMaxInFlight
 	if full {
 		p.now.skipped++
 	} else {
@@ -123,7 +123,7 @@ func (p *pace) answered(m *nats.Msg) {
 	_ = p.now.took.RecordValue(min(took, patience.Microseconds()))
 }
 
-// take gives what was counted since the last time.
+// take returns the counts since the last call.
 func (p *pace) take() paced {
 	p.mu.Lock()
 	defer p.mu.Unlock()

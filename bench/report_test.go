@@ -14,7 +14,7 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 )
 
-// results holds every measurement; cells that were not measured are nil.
+// results has all measurements. Cells that were not measured are nil.
 type results struct {
 	machine string
 	rounds  int
@@ -22,7 +22,7 @@ type results struct {
 	cells   [][][]*cell // by round, load, contender
 }
 
-// cell is a measurement, and the ceiling just before and after it.
+// cell is a measurement, with the ceiling just before and just after it.
 type cell struct {
 	measured
 	before, after measured
@@ -47,7 +47,7 @@ func perSecond(m *measured) float64 { return m.perSecond }
 func p50(m *measured) float64       { return m.p50 }
 func p99(m *measured) float64       { return m.p99 }
 
-// values are a contender's figures in the rounds that have them.
+// values returns a contender's figures in the rounds that have them.
 func (r *results) values(load, contender int, of func(*measured) float64) (values []float64) {
 	for _, round := range r.cells {
 		if c := round[load][contender]; c != nil {
@@ -57,7 +57,7 @@ func (r *results) values(load, contender int, of func(*measured) float64) (value
 	return values
 }
 
-// ceilings are the figures of the ceiling beside all contenders.
+// ceilings returns the figures of the ceiling after each measurement.
 func (r *results) ceilings(load int, of func(*measured) float64) (values []float64) {
 	for _, round := range r.cells {
 		for _, c := range round[load] {
@@ -69,7 +69,7 @@ func (r *results) ceilings(load int, of func(*measured) float64) (values []float
 	return values
 }
 
-// ratios compare a contender to the ceiling beside it.
+// ratios returns the ratios of a contender to the ceiling beside it.
 func (r *results) ratios(load, contender int, of func(*measured) float64) (ratios []float64) {
 	return r.beside(load, contender, of, func(own, ceiling float64) float64 { return own / ceiling })
 }
@@ -86,7 +86,7 @@ func (r *results) beside(load, contender int, of func(*measured) float64, compar
 	return all
 }
 
-// against compares a contender to another one in the same round.
+// against returns the ratios of a contender to another one in the same round.
 func (r *results) against(load, contender, to int, of func(*measured) float64) (ratios []float64) {
 	for _, round := range r.cells {
 		if m, other := round[load][contender], round[load][to]; m != nil && other != nil && of(&other.measured) > 0 {
@@ -96,7 +96,7 @@ func (r *results) against(load, contender, to int, of func(*measured) float64) (
 	return ratios
 }
 
-// median is the middle, or the mean of the two in the middle; of none it is 0.
+// median returns the median; 0 for no values.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -105,7 +105,7 @@ func median(values []float64) float64 {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// spread writes the median and, of several, the least and the most.
+// spread formats the median and, if there are several values, the minimum and the maximum.
 func spread(values []float64, format func(float64) string) string {
 	switch len(values) {
 	case 0:
@@ -116,7 +116,7 @@ func spread(values []float64, format func(float64) string) string {
 	return fmt.Sprintf("%s (%s–%s)", format(median(values)), format(slices.Min(values)), format(slices.Max(values)))
 }
 
-// thousands writes a count to three digits or so, with commas.
+// thousands formats a number rounded to about three digits, with commas.
 func thousands(v float64) string {
 	step := 1.0
 	for v/step >= 1000 {
@@ -129,7 +129,7 @@ func thousands(v float64) string {
 	return text
 }
 
-// ratio writes the median of ratios.
+// ratio formats the median of ratios.
 func ratio(values []float64) string {
 	if len(values) == 0 {
 		return "–"
@@ -141,7 +141,7 @@ func times(v float64) string  { return fmt.Sprintf("%.2f", v) }
 func micros(v float64) string { return thousands(v) + " µs" }
 func millis(v float64) string { return fmt.Sprintf("%.1f ms", v/1000) }
 
-// markdown is what stands between the markers.
+// markdown returns the text between the markers of performance.md.
 func (r *results) markdown() string {
 	var t strings.Builder
 	if r.rounds < 3 {
@@ -186,7 +186,7 @@ func (r *results) markdown() string {
 	return t.String()
 }
 
-// goals compares with what is wanted of each mode.
+// goals writes the table of the goals.
 func (r *results) goals(t *strings.Builder) {
 	t.WriteString("| against the goals | load | measured | goal | |\n| --- | --- | --- | --- | --- |\n")
 	row := func(c contender, load, measured, goal string, reached bool) {
@@ -228,7 +228,7 @@ func (r *results) goals(t *strings.Builder) {
 	}
 }
 
-// failures says which figures count answers that are not what the row is about.
+// failures writes which figures include failed answers.
 func (r *results) failures(t *strings.Builder) {
 	for li, l := range loads {
 		for ci, c := range contenders {
@@ -245,8 +245,8 @@ func (r *results) failures(t *strings.Builder) {
 	}
 }
 
-// machine says what this ran on, as far as the system tells.
-func (d *bed) machine(b *testing.B) string {
+// machine describes the machine and the servers.
+func (d *testbed) machine(b *testing.B) string {
 	b.Helper()
 	version, err := d.show("server_version")
 	if err != nil {
@@ -263,7 +263,7 @@ func (d *bed) machine(b *testing.B) string {
 		memory(), micros(sync), runtime.Version(), version, natsserver.VERSION)
 }
 
-// syncTime is what the disk takes to make a page durable, in microseconds: what group commit divides by its batch.
+// syncTime measures an fsync of one page, in microseconds. Group commit shares this time among the requests of a batch.
 func syncTime(dir string) (float64, error) {
 	f, err := os.Create(filepath.Join(dir, "sync"))
 	if err != nil {
@@ -305,7 +305,7 @@ func procField(file, name, otherwise string) string {
 	return otherwise
 }
 
-// outFolder is where -out says, seen from this folder; empty when it does not.
+// outFolder returns the folder of -out, relative to this package; empty if it is not set.
 func outFolder() string {
 	if *outDir == "" || filepath.IsAbs(*outDir) {
 		return *outDir
@@ -313,7 +313,7 @@ func outFolder() string {
 	return filepath.Join("..", *outDir)
 }
 
-// document puts text between two markers of performance.md, if -out says where that is.
+// document replaces the text between two markers of performance.md, if -out is set.
 func document(b *testing.B, begin, end, text string) {
 	b.Helper()
 	if dir := outFolder(); dir != "" {
@@ -323,7 +323,7 @@ func document(b *testing.B, begin, end, text string) {
 	}
 }
 
-// replaceBetween puts text between two markers of a file.
+// replaceBetween replaces the text between two markers of a file.
 func replaceBetween(file, begin, end, text string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
@@ -353,8 +353,8 @@ func TestThousands(t *testing.T) {
 	}
 }
 
-// The ratio is to the ceiling beside it: a machine that halves its speed between two rounds changes no ratio, nor does one
-// that slows down evenly.
+// TestRatiosAreToTheCeilingBesideThem: a machine whose speed halves between two rounds, or decreases steadily, changes no
+// ratio.
 func TestRatiosAreToTheCeilingBesideThem(t *testing.T) {
 	r := newResults("A machine.", 3, 1)
 	for round, speed := range []float64{1, 0.5, 0.25} {

@@ -12,15 +12,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What the processes of a measurement use, as Linux tells it. Where it does not, the figures are 0.
+// The resources that the processes of a measurement use, from /proc on Linux. On other systems they are 0.
 
-// stat gives a process's parent and the processor time that it and its ended children have used.
+// stat returns a process's parent, and the processor time that it and its ended children have used.
 func stat(pid int) (parent int, used time.Duration) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, 0
 	}
-	// The name, in parentheses, may hold spaces. Times are in hundredths of a second.
+	// The name, in parentheses, may contain spaces. Times are in hundredths of a second.
 	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(f) < 15 {
 		return 0, 0
@@ -33,7 +33,7 @@ func stat(pid int) (parent int, used time.Duration) {
 	return parent, used
 }
 
-// family is the processor time of a process and all its children.
+// family returns the processor time of a process and all its children.
 func family(pid int) (used time.Duration) {
 	_, used = stat(pid)
 	all, _ := filepath.Glob("/proc/[0-9]*")
@@ -46,14 +46,14 @@ func family(pid int) (used time.Duration) {
 	return used
 }
 
-// peakMemory is the most that a process has had in memory, in MiB.
+// peakMemory returns the peak resident memory of a process, in MiB.
 func peakMemory(pid int) float64 {
 	kib, _ := strconv.ParseFloat(strings.TrimSuffix(procField(fmt.Sprintf("/proc/%d/status", pid), "VmHWM", ""), " kB"), 64)
 	return kib / 1024
 }
 
-// postmaster is the process that all others of the server are children of.
-func (d *bed) postmaster() (int, error) {
+// postmaster returns the pid of the process whose children are all others of the server.
+func (d *testbed) postmaster() (int, error) {
 	var backend int
 	if err := d.admin.QueryRow(d.ctx, "SELECT pg_backend_pid()").Scan(&backend); err != nil {
 		return 0, err
@@ -62,8 +62,8 @@ func (d *bed) postmaster() (int, error) {
 	return parent, nil
 }
 
-// walWritten is how much log the server has written, in bytes.
-func (d *bed) walWritten() (bytes float64, err error) {
+// walWritten returns how many bytes of write-ahead log the server has written.
+func (d *testbed) walWritten() (bytes float64, err error) {
 	err = d.admin.QueryRow(d.ctx, "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8").Scan(&bytes)
 	return bytes, err
 }
@@ -78,8 +78,8 @@ func execEach(ctx context.Context, conn *pgx.Conn, statements ...string) error {
 	return nil
 }
 
-// multiply copies the counter of the first key, as the limiter wrote it, to the keys from and up to. Live ones keep
-// when it expires, as they would in one window; the others have expired an hour or more ago.
+// multiply copies the counter of the first key, as the limiter wrote it, to the keys from (included) to to (excluded). Live
+// copies have the same expiry, as in one window; the others expired an hour ago or more.
 func multiply(ctx context.Context, conn *pgx.Conn, from, to int, expired bool) error {
 	_, err := conn.Exec(ctx, `
 INSERT INTO counters (key, name, spec, state, expires_at)
@@ -93,15 +93,15 @@ ON CONFLICT DO NOTHING`, from, to, expired)
 	return nil
 }
 
-// relationSizes gives the bytes of the table and of all its indexes.
+// relationSizes returns the sizes of the table and of all its indexes, in bytes.
 func relationSizes(ctx context.Context, conn *pgx.Conn) (table, indexes float64, err error) {
 	err = conn.QueryRow(ctx, "SELECT pg_table_size('counters')::float8, pg_indexes_size('counters')::float8").Scan(&table, &indexes)
 	return table, indexes, err
 }
 
-// longestLockWait looks every 20 ms at how long a backend has been waiting for the turn to write, or for the lock of a row,
-// until ctx ends, and gives the longest, in milliseconds. PostgreSQL tells since when from version 14 on.
-func (d *bed) longestLockWait(ctx context.Context) <-chan float64 {
+// longestLockWait polls, every 20 ms until ctx ends, how long backends have been waiting for the turn to write or for the
+// lock of a row. It returns the longest wait in milliseconds. PostgreSQL has waitstart since version 14.
+func (d *testbed) longestLockWait(ctx context.Context) <-chan float64 {
 	longest := make(chan float64, 1)
 	go func() {
 		most := 0.0

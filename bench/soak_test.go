@@ -24,7 +24,7 @@ const (
 	soakGrowth, soakHOT = 2.0, 95.0
 )
 
-// soakLine is what a minute of the soak has brought; the counts are since the beginning.
+// soakLine has the figures of a minute of the soak. Counts are since the start.
 type soakLine struct {
 	minute                   int
 	paced                    paced
@@ -40,12 +40,12 @@ func (l soakLine) row(perSecond float64) string {
 
 const soakHead = "| minute | answers/s | p50 | p99 | table | updates | HOT | dead rows |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
 
-// BenchmarkSoak serves a steady load for long and looks each minute at what the table has become; make soak runs it.
+// BenchmarkSoak runs a steady load for a long time, and measures the table each minute. make soak runs it.
 func BenchmarkSoak(b *testing.B) {
 	if *minutes <= 0 {
 		b.Skip("make soak runs it")
 	}
-	d := newBed(b, time.Duration(*minutes+5)*time.Minute)
+	d := newTestbed(b, time.Duration(*minutes+5)*time.Minute)
 	url, stop, err := d.serve("soak")
 	if err != nil {
 		b.Fatal(err)
@@ -59,7 +59,7 @@ func BenchmarkSoak(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer func() { _ = admin.Close(context.WithoutCancel(d.ctx)) }()
-	// What the first touch has left is no part of what the soak is about.
+	// Leave out the updates of the first touch.
 	if _, err := admin.Exec(d.ctx, "SELECT pg_stat_reset_single_table_counters('counters'::regclass)"); err != nil {
 		b.Fatal(err)
 	}
@@ -72,8 +72,9 @@ func BenchmarkSoak(b *testing.B) {
 	document(b, "<!-- soak table -->", "<!-- soak end -->", text)
 }
 
-// serve starts a worker on a database of its own, and gives its URL and what ends both.
-func (d *bed) serve(name string) (url string, stop func(), err error) {
+// serve starts a worker on a database of its own. It returns the URL of the database, and a function that stops the worker
+// and drops the database.
+func (d *testbed) serve(name string) (url string, stop func(), err error) {
 	url, drop, err := d.migrated(name)
 	if err != nil {
 		return "", nil, err
@@ -86,12 +87,12 @@ func (d *bed) serve(name string) (url string, stop func(), err error) {
 }
 
 // worker starts a limiter on a database.
-func (d *bed) worker(url string) (*process, error) {
+func (d *testbed) worker(url string) (*process, error) {
 	return d.start("ready nats=", os.Environ(), d.limiter, "serve", "--nats-url", d.nats, "--http", "off", "--data-dir", d.dir, "--database-url", url)
 }
 
-// touch has every key asked for, as good as surely: each is left out with a chance of e^-15.
-func (d *bed) touch(keys int) error {
+// touch sends requests for all keys. They are random, so a key is left out with a probability of e^-15.
+func (d *testbed) touch(keys int) error {
 	for asked := int64(0); asked < int64(15*keys); {
 		a, err := d.ask(load{keys: keys, inFlight: 128, connections: 4}, 0, 2*time.Second, "--window", *window)
 		if err != nil {
@@ -102,11 +103,11 @@ func (d *bed) touch(keys int) error {
 	return nil
 }
 
-// soak asks and looks, a line for each minute. The line of minute 0 is the start.
-func (d *bed) soak(admin *pgx.Conn) (lines []soakLine, err error) {
+// soak runs the load, and measures a line each minute. The line of minute 0 is the state at the start.
+func (d *testbed) soak(admin *pgx.Conn) (lines []soakLine, err error) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	defer cancel()
-	if err := d.folded(admin); err != nil {
+	if err := d.waitFolded(admin); err != nil {
 		return nil, err
 	}
 	line, err := d.soakLine(admin, 0, newPaced())
@@ -137,12 +138,12 @@ func (d *bed) soak(admin *pgx.Conn) (lines []soakLine, err error) {
 	}
 }
 
-// folded waits until all counters are in their table: before, it has no size to compare with.
-func (d *bed) folded(admin *pgx.Conn) error {
+// waitFolded waits until all counters are in their table. Before that its size is no basis for a comparison.
+func (d *testbed) waitFolded(admin *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
-	look := time.NewTicker(100 * time.Millisecond)
-	defer look.Stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
 	for {
 		var rows int
 		if err := admin.QueryRow(ctx, "SELECT count(*) FROM counters").Scan(&rows); err != nil {
@@ -151,11 +152,11 @@ func (d *bed) folded(admin *pgx.Conn) error {
 		if rows >= soakKeys {
 			return nil
 		}
-		<-look.C
+		<-tick.C
 	}
 }
 
-func (d *bed) soakLine(admin *pgx.Conn, minute int, p paced) (l soakLine, err error) {
+func (d *testbed) soakLine(admin *pgx.Conn, minute int, p paced) (l soakLine, err error) {
 	l = soakLine{minute: minute, paced: p}
 	err = admin.QueryRow(d.ctx, `
 SELECT pg_table_size('counters'), n_tup_upd, n_tup_hot_upd, n_dead_tup FROM pg_stat_user_tables WHERE relname = 'counters'`).
@@ -182,7 +183,7 @@ func soakText(machine string, lines []soakLine) string {
 		{"the table at its largest, to its start", "× " + times(growth), "≤ × " + times(soakGrowth), growth <= soakGrowth},
 		{"HOT updates", fmt.Sprintf("%.2f %%", last.hotPercent()), fmt.Sprintf("≥ %.0f %%", soakHOT), last.hotPercent() >= soakHOT},
 		{"answers that were errors or degraded", fmt.Sprint(failed), "0", failed == 0},
-		{fmt.Sprintf("requests not sent, with %d in flight", paceMost), fmt.Sprint(skipped), "0", skipped == 0},
+		{fmt.Sprintf("requests not sent, with %d in flight", paceMaxInFlight), fmt.Sprint(skipped), "0", skipped == 0},
 	}))
 	return t.String()
 }
