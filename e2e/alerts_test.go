@@ -21,18 +21,18 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// schedules is how many crashes TestAlertsSurviveCrashes tries: a few each time, hundreds with make crashes.
+// schedules is how many crashes TestAlertsSurviveCrashes tries: a few by default, hundreds with make crashes.
 var schedules = flag.Int("schedules", 5, "how many crashes the tests of alerts try")
 
-// receiver takes webhooks, and refuses some.
+// receiver receives webhooks.
 type receiver struct {
 	url string
-	// refuse is the status of all answers, when it is set; what is refused is not kept.
+	// refuse, if set, is the status with which all webhooks are refused. Refused ones are not recorded.
 	refuse atomic.Int32
 
 	mu   sync.Mutex
 	rand *rand.Rand
-	// messages are the bodies by webhook-id, and times how often each came.
+	// messages has the bodies by webhook-id, and times how often each came.
 	messages map[string]webhookBody
 	times    map[string]int
 }
@@ -75,7 +75,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.times[id]++
 }
 
-// raised gives how many alerts of a user came, by policy.
+// raised returns how many alerts of a user came, by policy.
 func (r *receiver) raised(user string) map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *receiver) raised(user string) map[string]int {
 	return policies
 }
 
-// digested gives the digests of a user and how many alerts they tell of.
+// digested returns how many digests of a user came, and how many alerts they include.
 func (r *receiver) digested(user string) (digests int, alerts int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,7 +100,7 @@ func (r *receiver) digested(user string) (digests int, alerts int64) {
 	return digests, alerts
 }
 
-// each gives the messages of one type, by id.
+// each returns the messages of one type, by id.
 func (r *receiver) each(kind string) map[string]webhookBody {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,8 +113,8 @@ func (r *receiver) each(kind string) map[string]webhookBody {
 	return found
 }
 
-// again gives how many messages came more than once.
-func (r *receiver) again() (n int) {
+// repeated returns how many messages came more than once.
+func (r *receiver) repeated() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, times := range r.times {
@@ -125,7 +125,8 @@ func (r *receiver) again() (n int) {
 	return n
 }
 
-// alertsText is a rule that tells the receiver of every denial, under a path of it; more is what else the rule says.
+// alertsText returns an alerts file whose rule sends an alert about every denial to a path of the receiver. more is added to
+// the rule.
 func alertsText(r *receiver, path, more string) string {
 	return fmt.Sprintf(`channels:
   - name: hook
@@ -137,12 +138,12 @@ rules:
 %s`, r.url, path, more)
 }
 
-// alerterEnv is the settings of an alerter that may reach a receiver.
+// alerterEnv returns the settings of an alerter that may send to a receiver.
 func alerterEnv(file string) []string {
 	return []string{"ALERTS=" + file, "ALERTS_ALLOW=127.0.0.0/8", "HOOK_SECRET=whsec_" + strings.Repeat("c2VjcmV0", 5)}
 }
 
-// publishEvents puts denials of a user, one for each policy, into the stream, until it has them.
+// publishEvents publishes denials of a user, one for each policy. It retries until the stream has acknowledged all.
 func publishEvents(ctx context.Context, js jetstream.JetStream, user string, policies int) error {
 	for i := range policies {
 		policy := fmt.Sprintf("policy-%d", i)
@@ -167,13 +168,13 @@ func publishEvents(ctx context.Context, js jetstream.JetStream, user string, pol
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			<-time.After(20 * time.Millisecond) // the server is down
+			<-time.After(20 * time.Millisecond) // the server may be down
 		}
 	}
 	return nil
 }
 
-// site is a limiter and alerters on servers that can be killed.
+// site is a limiter and alerters, with servers that can be killed.
 type site struct {
 	db       *testenv.PG
 	cluster  *testenv.NATSProc
@@ -192,7 +193,7 @@ func newSite(t *testing.T, alerters int) *site {
 	return s
 }
 
-// crash kills one of the three after a moment, and starts it again.
+// crash waits for a moment, then kills PostgreSQL, NATS or an alerter, and starts it again.
 func (s *site) crash(t *testing.T, rnd *rand.Rand) string {
 	<-time.After(time.Duration(rnd.IntN(300)) * time.Millisecond)
 	switch rnd.IntN(4) {
@@ -212,11 +213,11 @@ func (s *site) crash(t *testing.T, rnd *rand.Rand) string {
 	}
 }
 
-// throttled is what one user is told of at most.
+// throttled is how many alerts the throttle allows a user.
 const throttled = 20
 
-// TestAlertsSurviveCrashes kills the alerters, NATS and PostgreSQL while events become alerts: of each user's alerts the
-// first 20 are told, each under one id, and the digest tells of all others.
+// TestAlertsSurviveCrashes kills the alerters, NATS and PostgreSQL while events become alerts. Of each user's alerts the
+// first 20 must be sent, each under one id, and the digest must include all others.
 func TestAlertsSurviveCrashes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
@@ -234,7 +235,7 @@ func TestAlertsSurviveCrashes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What a process that was killed had claimed is another's when the claim ends.
+	// Another process handles the claims of a killed one when they end.
 	for _, user := range users {
 		eventually(t, func() error {
 			if got := s.hook.raised(user); len(got) != throttled {
@@ -260,7 +261,7 @@ func TestAlertsSurviveCrashes(t *testing.T) {
 	t.Logf("%d crashes: %v; %d deliveries came twice under the same id", *schedules, killed, repeats)
 }
 
-// digested has digests made until those of all users tell of so many alerts each.
+// digested runs the job of digests until those of all users include held alerts each.
 func digested(t *testing.T, client *limits.Client, hook *receiver, users []string, held int) {
 	t.Helper()
 	eventually(t, func() error {

@@ -15,13 +15,14 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// running says that a job was not started because it runs.
+// running reports whether a job was not started because it already runs.
 func running(err error) bool {
 	var busy *limits.Error
 	return errors.As(err, &busy) && busy.Code == limits.CodeJobRunning
 }
 
-// alone is a limiter that is all in one, and a receiver that it tells of each denial, and each user once an hour.
+// alone is a limiter that runs everything in one process, and a receiver. Its rule sends an alert about each denial, at most
+// one per user and hour.
 type alone struct {
 	w      *worker
 	nc     *nats.Conn
@@ -38,7 +39,7 @@ func newAlone(t *testing.T) *alone {
 	return a
 }
 
-// jobs run from the command line.
+// job runs a job by the command line.
 func (a *alone) job(t *testing.T, name string) error {
 	t.Helper()
 	run := exec.CommandContext(t.Context(), program(t, "limiter"), "jobs", "run", name, "--nats-url", a.w.nats)
@@ -48,8 +49,8 @@ func (a *alone) job(t *testing.T, name string) error {
 	return nil
 }
 
-// told waits until a user was told of so many alerts.
-func (a *alone) told(t *testing.T, user string, want int) {
+// waitSent waits until so many alerts of a user have been received.
+func (a *alone) waitSent(t *testing.T, user string, want int) {
 	t.Helper()
 	eventually(t, func() error {
 		n := 0
@@ -63,8 +64,8 @@ func (a *alone) told(t *testing.T, user string, want int) {
 	})
 }
 
-// noticed waits until one alert of a user has a notice.
-func (a *alone) noticed(t *testing.T, user, notice string) {
+// waitNotice waits until an alert of a user has a notice.
+func (a *alone) waitNotice(t *testing.T, user, notice string) {
 	t.Helper()
 	eventually(t, func() error {
 		list, err := a.client.ListAlerts(t.Context(), limits.ListAlertsRequest{User: user})
@@ -80,7 +81,7 @@ func (a *alone) noticed(t *testing.T, user, notice string) {
 	})
 }
 
-// TestAllInOneTellsPeople goes through what somebody meets who runs one limiter with nothing but a file of alerts.
+// TestAllInOneTellsPeople goes through the life of alerts with one limiter and nothing but an alerts file.
 func TestAllInOneTellsPeople(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t)
@@ -101,8 +102,8 @@ func TestAllInOneTellsPeople(t *testing.T) {
 
 func (a *alone) resolves(t *testing.T) {
 	deny(t, a.nc, "ann", "1h")
-	a.told(t, "ann", 1)
-	eventually(t, func() error { // before its time no run of the job is worth it
+	a.waitSent(t, "ann", 1)
+	eventually(t, func() error { // the job resolves it only after ResolveAt
 		list, err := a.client.ListAlerts(t.Context(), limits.ListAlertsRequest{User: "ann"})
 		if err == nil && (len(list.Alerts) != 1 || time.Now().UnixMilli() < list.Alerts[0].ResolveAt) {
 			err = fmt.Errorf("it is not to be resolved yet: %+v", list.Alerts)
@@ -124,11 +125,11 @@ func (a *alone) resolves(t *testing.T) {
 
 func (a *alone) digests(t *testing.T) {
 	deny(t, a.nc, "bob", "1h")
-	a.told(t, "bob", 1)
+	a.waitSent(t, "bob", 1)
 	body := `{"key":"chat:user:bob","limit":1,"window":"1h"}`
 	decide(t, a.nc, limits.SubjectConsume, body)
 	decide(t, a.nc, limits.SubjectConsume, body)
-	a.noticed(t, "bob", "held")
+	a.waitNotice(t, "bob", "held")
 	eventually(t, func() error {
 		if err := a.job(t, "alerts-digest"); err != nil {
 			return err
@@ -138,7 +139,7 @@ func (a *alone) digests(t *testing.T) {
 		}
 		return nil
 	})
-	a.told(t, "bob", 1)
+	a.waitSent(t, "bob", 1)
 }
 
 func (a *alone) silences(t *testing.T) {
@@ -147,13 +148,13 @@ func (a *alone) silences(t *testing.T) {
 		t.Fatal(err)
 	}
 	deny(t, a.nc, "eve", "1h")
-	a.noticed(t, "eve", "silenced")
-	a.told(t, "eve", 0)
+	a.waitNotice(t, "eve", "silenced")
+	a.waitSent(t, "eve", 0)
 	if _, err := a.client.UnsilenceAlerts(t.Context(), s.Silence.ID); err != nil {
 		t.Fatal(err)
 	}
-	deny(t, a.nc, "eve", "other") // another counter of the same key and window, for an event that comes at once
-	a.told(t, "eve", 1)
+	deny(t, a.nc, "eve", "other") // another counter of the same key and window, whose event comes at once
+	a.waitSent(t, "eve", 1)
 }
 
 func (a *alone) replays(t *testing.T) {
@@ -171,18 +172,19 @@ func (a *alone) replays(t *testing.T) {
 		}
 		return fmt.Errorf("dead letters: %+v", dead)
 	})
-	a.told(t, "joe", 0)
+	a.waitSent(t, "joe", 0)
 	a.hook.refuse.Store(0)
 	if r, err := a.client.ReplayAlerts(t.Context(), limits.ReplayRequest{Channel: "hook"}); err != nil || r.Replayed == 0 {
 		t.Fatalf("replay: %+v, %v", r, err)
 	}
-	a.told(t, "joe", 1)
-	if n := a.hook.again(); n > 0 {
+	a.waitSent(t, "joe", 1)
+	if n := a.hook.repeated(); n > 0 {
 		t.Errorf("%d messages came more than once", n)
 	}
 }
 
-// TestAKeyThatNobodyReadIsTold: who reads the key is gone, and the signal of that must not end the program before it has said so.
+// TestAKeyThatNobodyReadIsTold: the reader of the output is gone, and SIGPIPE must not end the program before it has reported
+// the key.
 func TestAKeyThatNobodyReadIsTold(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -193,12 +195,12 @@ func TestAKeyThatNobodyReadIsTold(t *testing.T) {
 		}
 		read.Close()
 		create := exec.CommandContext(t.Context(), program(t, "limiter"), append([]string{"keys", "create", "--user", "7", "--nats-url", w.nats}, more...)...)
-		var said strings.Builder
-		create.Stdout, create.Stderr = write, &said
+		var stderr strings.Builder
+		create.Stdout, create.Stderr = write, &stderr
 		err = create.Run()
 		write.Close()
-		if err == nil || !strings.Contains(said.String(), "was made and could not be written") || !strings.Contains(said.String(), "limiter keys revoke ") {
-			t.Errorf("%q: %v: %s", more, err, said.String())
+		if err == nil || !strings.Contains(stderr.String(), "was made and could not be written") || !strings.Contains(stderr.String(), "limiter keys revoke ") {
+			t.Errorf("%q: %v: %s", more, err, stderr.String())
 		}
 	}
 }

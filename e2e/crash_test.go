@@ -19,13 +19,14 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// load asks with many clients at once, and counts the answers. Of those that failed some were unheard: nobody listened.
+// load sends requests with many clients at once, and counts the answers. unheard counts those of failed that got "no
+// responders" from the server.
 type load struct {
 	allowed, denied, degraded, failed, unheard atomic.Int64
 	stopped                                    atomic.Bool
 }
 
-// run sends n requests over clients connections; body gives the i-th.
+// run sends n requests over so many connections; body returns the i-th.
 func (l *load) run(t testing.TB, url string, clients, n int, wait time.Duration, body func(i int) string) {
 	t.Helper()
 	var next atomic.Int64
@@ -62,7 +63,7 @@ func (l *load) String() string {
 		l.allowed.Load(), l.denied.Load(), l.degraded.Load(), l.failed.Load(), l.unheard.Load())
 }
 
-// used is what the store has counted for a key, in all of its counters.
+// used returns what the store has counted for a key, over all of its counters.
 func used(t testing.TB, nc *nats.Conn, key string) (sum int64) {
 	t.Helper()
 	var status limits.Status
@@ -75,8 +76,8 @@ func used(t testing.TB, nc *nats.Conn, key string) (sum int64) {
 	return sum
 }
 
-// undecided starts a NATS server on which no worker can ask whether to stand by, so all of them decide.
-func undecided(t testing.TB) *natsserver.Server {
+// natsWithoutLead starts a NATS server on which workers cannot ask whether to stand by, so all of them decide.
+func natsWithoutLead(t testing.TB) *natsserver.Server {
 	t.Helper()
 	return testenv.NATSConfig(t, `
 jetstream {}
@@ -86,7 +87,7 @@ no_auth_user: w`)
 
 func TestFourWorkersAdmitExactlyTheLimit(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.Postgres(t), undecided(t)
+	db, cluster := testenv.Postgres(t), natsWithoutLead(t)
 	for range 4 {
 		start(t, "DATABASE_URL="+db, "NATS_URL="+cluster.ClientURL())
 	}
@@ -161,7 +162,7 @@ func TestKillingTheOneBinaryLosesNothingThatWasAnswered(t *testing.T) {
 	if allowed-1 > limit {
 		t.Errorf("%d allowed over all, more than %d", allowed-1, limit)
 	}
-	// The denial's event comes out of the outbox and stays in the stream, over one more crash.
+	// The denial's event is published from the outbox, and stays in the stream over one more crash.
 	eventually(t, func() error {
 		keys, err := exceededKeys(t, nc)
 		if err == nil && keys["k"] != 1 {
@@ -190,7 +191,7 @@ func TestAnIDIsChargedOnceAcrossCrashes(t *testing.T) {
 		done.Go(func() {
 			for i := next.Add(1); i <= n; i = next.Add(1) {
 				body := fmt.Sprintf(`{"key":"k","limit":1000000,"window":"1h","id":"request-%d"}`, i)
-				// A client that hears nothing asks again with the same id, and so does a careful one.
+				// A client repeats a request without an answer under the same id. Send it again after an answer too.
 				for answered := 0; answered < 2; {
 					if r, err := try(nc, limits.SubjectConsume, body, time.Second); err == nil && !r.Degraded {
 						answered++
@@ -262,7 +263,7 @@ func TestKillingPostgreSQLLosesNothingThatWasAnswered(t *testing.T) {
 	for i := range 10 {
 		sum += used(t, nc, fmt.Sprintf("k:%d", i))
 	}
-	// A commit whose answer was lost may stand without its answer, never the other way round.
+	// A charge may be stored whose answer was lost, but no answered charge may be lost.
 	if sum < l.allowed.Load() {
 		t.Errorf("%d used, %s: a charge that was answered is lost", sum, &l)
 	}
@@ -309,7 +310,7 @@ func TestEventsSurviveTheCrashOfNATSAndOfTheWorker(t *testing.T) {
 	victim := start(t, env...) // which decides
 	start(t, env...)
 	nc := connect(t, cluster.URL)
-	// Each key is exceeded once: an allowed request, then a denied one.
+	// Exceed each key once: an allowed request, then a denied one.
 	const keys = 300
 	denied := map[string]bool{}
 	for i := range keys {
@@ -347,7 +348,7 @@ func TestEventsSurviveTheCrashOfNATSAndOfTheWorker(t *testing.T) {
 func TestSIGTERMAnswersEveryRequestThatWasTaken(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, env []string) {
-		// The embedded server goes with its worker, so the drain is watched on a server that stays.
+		// The embedded server stops with its worker, so watch the drain on another server.
 		if len(env) == 0 {
 			env = []string{"NATS_URL=" + testenv.NATS(t).ClientURL()}
 		}
@@ -368,7 +369,7 @@ func TestSIGTERMAnswersEveryRequestThatWasTaken(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// All of them are with the worker when the server has handed on what came before this.
+		// After the flush the server has delivered all of them to the worker.
 		if err := nc.Flush(); err != nil {
 			t.Fatal(err)
 		}
@@ -385,7 +386,7 @@ func TestSIGTERMAnswersEveryRequestThatWasTaken(t *testing.T) {
 	})
 }
 
-// TestALogThatNobodyReadsEndsNothing: lines are lost, and requests are answered and drained as before.
+// TestALogThatNobodyReadsEndsNothing: lines of the log are lost, but requests are answered and the stop drains as usual.
 func TestALogThatNobodyReadsEndsNothing(t *testing.T) {
 	t.Parallel()
 	env := deployments[1].env(t)

@@ -1,5 +1,5 @@
-// Package e2e tries the real program: limiter processes on a real PostgreSQL or a SQLite file and a real NATS
-// server, asked by plain NATS clients, and killed.
+// Package e2e tests the real programs: limiters and alerters on a real PostgreSQL or a SQLite file, and a real NATS server.
+// Plain NATS clients send them requests, and the tests kill them.
 package e2e
 
 import (
@@ -25,8 +25,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// patience bounds every wait of these tests; it is long because a busy machine must not fail them, and what a process that
-// was killed had claimed is claimed for a minute.
+// patience bounds every wait of these tests. It is long, because a slow machine must not fail them, and the claims of a
+// killed process last for a minute.
 const patience = 150 * time.Second
 
 var binary struct {
@@ -37,7 +37,7 @@ var binary struct {
 
 func TestMain(m *testing.M) { testenv.Main(m, func() { os.RemoveAll(binary.dir) }) }
 
-// program builds the limiter and the alerter, race detector included, once, and gives the path of one.
+// program builds the limiter and the alerter once, with the race detector, and returns the path of one.
 func program(t testing.TB, name string) string {
 	t.Helper()
 	binary.once.Do(func() {
@@ -58,11 +58,11 @@ func program(t testing.TB, name string) string {
 // worker is a process of a limiter or an alerter.
 type worker struct {
 	cmd  *exec.Cmd
-	nats string    // the URL it is served at
+	nats string    // URL of its NATS server
 	http string    // host:port
-	out  io.Closer // what its log is read from
+	out  io.Closer // the pipe from which its log is read
 	done chan struct{}
-	err  error // how it ended, when done is closed
+	err  error // of its end; set before done is closed
 
 	mu   sync.Mutex
 	logs strings.Builder
@@ -76,7 +76,7 @@ func start(t testing.TB, env ...string) *worker {
 	return launch(t, exec.Command(program(t, "limiter"), "serve"), env)
 }
 
-// startAlerter runs an alerter in the same way.
+// startAlerter runs an alerter in the same way as start.
 func startAlerter(t testing.TB, env ...string) *worker {
 	t.Helper()
 	return launch(t, exec.Command(program(t, "alerter")), env)
@@ -140,7 +140,7 @@ func (w *worker) log() string {
 	return w.logs.String()
 }
 
-// metrics are what the worker shows of itself.
+// metrics reads the worker's /metrics.
 func (w *worker) metrics() (string, error) {
 	resp, err := http.Get("http://" + w.http + "/metrics")
 	if err != nil {
@@ -153,11 +153,11 @@ func (w *worker) metrics() (string, error) {
 
 // kill ends the process as a crash does.
 func (w *worker) kill() {
-	_ = w.cmd.Process.Kill() // one that has ended is as good
+	_ = w.cmd.Process.Kill() // it fails if the process has ended already
 	<-w.done
 }
 
-// terminate asks the process to end and waits until it has.
+// terminate sends SIGTERM, and waits until the process has ended.
 func (w *worker) terminate(t testing.TB) {
 	t.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -176,11 +176,11 @@ func (w *worker) terminate(t testing.TB) {
 // deployment is a way to run the limiter.
 type deployment struct {
 	name string
-	// env gives the settings of a worker; called once per test.
+	// env returns the settings of a worker. It is called once per test.
 	env func(t *testing.T) []string
 }
 
-// deployments are the one binary alone, and a worker on PostgreSQL beside a NATS server.
+// deployments are a limiter alone with SQLite, and a worker with PostgreSQL and a NATS server.
 var deployments = []deployment{
 	{"sqlite", func(*testing.T) []string { return nil }},
 	{"postgres", func(t *testing.T) []string {
@@ -197,13 +197,13 @@ func everywhere(t *testing.T, f func(t *testing.T, env []string)) {
 	}
 }
 
-// connect is a plain NATS client.
+// connect returns a plain NATS client.
 func connect(t testing.TB, url string) *nats.Conn {
 	t.Helper()
 	return testenv.Connect(t, url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 }
 
-// request sends a body as it is and gives the answer as it came.
+// request sends a body unchanged and returns the answer unchanged.
 func request(t testing.TB, nc *nats.Conn, subject, body string) *nats.Msg {
 	t.Helper()
 	msg, err := nc.Request(subject, []byte(body), patience)
@@ -226,7 +226,7 @@ func decide(t testing.TB, nc *nats.Conn, subject, body string) (r limits.Reply) 
 	return r
 }
 
-// try sends a request that may go unanswered.
+// try sends a request that may get no answer.
 func try(nc *nats.Conn, subject, body string, wait time.Duration) (r limits.Reply, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
@@ -240,7 +240,7 @@ func try(nc *nats.Conn, subject, body string, wait time.Duration) (r limits.Repl
 	return r, json.Unmarshal(msg.Data, &r)
 }
 
-// eventually waits until f gives no error.
+// eventually waits until f returns no error.
 func eventually(t testing.TB, f func() error) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

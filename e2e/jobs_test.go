@@ -23,31 +23,31 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// haste is how many times faster the stores' clocks run: a counter is kept for a minute at least, and has to expire and
+// clockSpeed is how many times faster the stores' clocks run. A counter is kept for at least a minute, and must expire and
 // come back many times in a test.
-const haste = 600
+const clockSpeed = 600
 
-// cleaned is a store with an engine on it, and how it removes what has expired.
+// cleaned is a store with engines on it, and its removal of expired counters.
 type cleaned struct {
 	engines []*engine.Engine
 	runs    jobs.Store
 	expire  func(ctx context.Context, max int) (int, error)
 }
 
-// TestCleanupLosesNoLiveCounter asks for decisions on counters that expire and come back, while a job removes what has
-// expired as fast as it can. Of each counter and window no more is allowed than the limit: a counter that was removed in
-// its window would begin again at nothing.
+// TestCleanupLosesNoLiveCounter charges counters that expire and come back, while a job removes expired ones as fast as it
+// can. In each window of a counter no more than the limit may be allowed: a counter that was removed during its window would
+// start again at 0.
 func TestCleanupLosesNoLiveCounter(t *testing.T) {
 	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		began := time.Now()
-		store := eachstore.SQLite(t, func() time.Time { return began.Add(haste * time.Since(began)) })
+		store := eachstore.SQLite(t, func() time.Time { return began.Add(clockSpeed * time.Since(began)) })
 		cleanUnderLoad(t, cleaned{[]*engine.Engine{engineOn(t, store)}, store, store.Expire})
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		at := hasten(t, testenv.Postgres(t))
+		at := withFastClock(t, testenv.Postgres(t))
 		var c cleaned
 		for range 2 {
 			store := eachstore.Postgres(t, at)
@@ -67,8 +67,8 @@ func engineOn(t *testing.T, store engine.Store) *engine.Engine {
 	return e
 }
 
-// hasten gives a URL whose sessions find clocks of our own before those of PostgreSQL.
-func hasten(t *testing.T, at string) string {
+// withFastClock returns a URL whose sessions use fast clock functions instead of PostgreSQL's, by their search path.
+func withFastClock(t *testing.T, at string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), at)
 	if err != nil {
@@ -78,7 +78,7 @@ func hasten(t *testing.T, at string) string {
 	sql := "CREATE SCHEMA hasty; CREATE TABLE hasty.began AS SELECT pg_catalog.clock_timestamp() AS at;"
 	for name, kind := range map[string]string{"clock_timestamp": "VOLATILE", "statement_timestamp": "STABLE"} {
 		sql += fmt.Sprintf(`CREATE FUNCTION hasty.%s() RETURNS timestamptz LANGUAGE sql %s AS
-			$$ SELECT at + (pg_catalog.%s() - at) * %d FROM hasty.began $$;`, name, kind, name, haste)
+			$$ SELECT at + (pg_catalog.%s() - at) * %d FROM hasty.began $$;`, name, kind, name, clockSpeed)
 	}
 	if _, err := conn.Exec(t.Context(), sql); err != nil {
 		t.Fatal(err)
@@ -93,28 +93,28 @@ func hasten(t *testing.T, at string) string {
 	return u.String()
 }
 
-// windowID is a window of a counter.
+// windowID identifies a window of a counter.
 type windowID struct {
 	key   string
 	reset int64
 }
 
-// grants is what was allowed of each window.
+// grants counts what was allowed in each window.
 type grants struct {
 	mu      sync.Mutex
 	allowed map[windowID]int
-	// full counts the windows that were charged as often as they may be.
+	// full counts the windows that were charged up to the limit.
 	full atomic.Int64
 }
 
 const (
 	cleanedKeys  = 40
 	cleanedLimit = 5
-	// enoughRemoved is when the test has seen enough.
+	// enoughRemoved is how many removals the test waits for.
 	enoughRemoved = 3 * cleanedKeys
 )
 
-// burst asks for one charge more than a window has, and another.
+// burst sends two requests more than a window allows.
 func (g *grants) burst(ctx context.Context, e *engine.Engine, l engine.Limit) error {
 	for range cleanedLimit + 2 {
 		got, err := e.Do(ctx, &engine.Request{Verb: engine.Consume, Cost: 1, Limits: []engine.Limit{l}, OnError: engine.OnErrorDeny})
@@ -136,7 +136,7 @@ func (g *grants) burst(ctx context.Context, e *engine.Engine, l engine.Limit) er
 	return nil
 }
 
-// check holds that no window was charged more often.
+// check checks that no window was charged more often than the limit.
 func (g *grants) check(t *testing.T) {
 	t.Helper()
 	for id, n := range g.allowed {
@@ -149,7 +149,7 @@ func (g *grants) check(t *testing.T) {
 func cleanUnderLoad(t *testing.T, c cleaned) {
 	var removed atomic.Int64
 	r, err := jobs.New(jobs.Config{Store: c.runs, Logger: slog.New(slog.DiscardHandler), Replica: "a", Jobs: []jobs.Job{{
-		// By the hasty clock.
+		// Long, because it is measured by the fast clock.
 		Name: "expire", Timeout: 1000 * time.Hour, Run: func(ctx context.Context) (string, error) {
 			n, err := c.expire(ctx, 20)
 			removed.Add(int64(n))
@@ -186,12 +186,12 @@ func cleanUnderLoad(t *testing.T, c cleaned) {
 	}
 }
 
-// runUntil runs the job again and again.
+// runUntil runs the job again and again until ended is closed.
 func runUntil(r *jobs.Runner, ended <-chan struct{}) error {
 	for {
 		run, err := r.RunNow(context.Background(), "expire")
 		switch {
-		case errors.Is(err, jobs.ErrBusy): // within the same millisecond as the run before
+		case errors.Is(err, jobs.ErrBusy): // the previous run began in the same millisecond
 		case err != nil:
 			return err
 		case run.Outcome != jobs.Done:
@@ -205,8 +205,7 @@ func runUntil(r *jobs.Runner, ended <-chan struct{}) error {
 	}
 }
 
-// TestTwoLimitersRunEachJobOnce holds that two processes on one database share the runs, and that one goes on when the
-// other is killed.
+// TestTwoLimitersRunEachJobOnce: two processes on one database share the runs, and one goes on when the other is killed.
 func TestTwoLimitersRunEachJobOnce(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s", "ALERTER=on"}
@@ -232,7 +231,7 @@ func TestTwoLimitersRunEachJobOnce(t *testing.T) {
 	if err != nil || len(list.Jobs) != 12 || list.Jobs[0].Name != "expire" || list.Jobs[0].Schedule != "@every 1s" {
 		t.Errorf("jobs: %+v, %v", list, err)
 	}
-	// What the workers say they did is what the store has, but for what has begun or ended since.
+	// The metrics of the workers agree with the history, except for runs that began or ended meanwhile.
 	before := len(history())
 	did := jobsDone(t, workers[0]) + jobsDone(t, workers[1])
 	if after := len(history()); did < before-1 || did > after {
@@ -241,7 +240,7 @@ func TestTwoLimitersRunEachJobOnce(t *testing.T) {
 	workers[0].kill()
 	client = limits.NewClient(connect(t, workers[1].nats), limits.Timeout(patience))
 	if len(history()) > 0 && history()[0].Outcome == "running" {
-		return // it was killed in a run, whose lease lasts for minutes
+		return // it was killed during a run, whose lease lasts for minutes
 	}
 	eventually(t, enough(len(history())+3))
 	seen := map[int64]bool{}
@@ -253,7 +252,7 @@ func TestTwoLimitersRunEachJobOnce(t *testing.T) {
 	}
 }
 
-// jobsDone reads from a worker's metrics how many runs of expire it did.
+// jobsDone reads how many runs of expire a worker did from its metrics.
 func jobsDone(t *testing.T, w *worker) int {
 	t.Helper()
 	metrics, err := w.metrics()
@@ -262,6 +261,6 @@ func jobsDone(t *testing.T, w *worker) int {
 	}
 	_, value, _ := strings.Cut(metrics, `limits_job_runs_total{job="expire",outcome="done"} `)
 	value, _, _ = strings.Cut(value, "\n")
-	n, _ := strconv.Atoi(value) // none is not shown
+	n, _ := strconv.Atoi(value) // the series is missing before the first run
 	return n
 }

@@ -12,26 +12,26 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// The tests of leases are those of exact limits, with what leases change: the store counts what workers hold, and what
-// a crash takes with it.
+// The tests of leases are those of exact limits with two differences: the store counts what workers hold as leases, and what
+// is lost in a crash.
 
 func TestWhatLeasesServedIsWhatIsUsedInTheEnd(t *testing.T) {
 	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
-		synctest.Test(t, func(t *testing.T) { // where no time passes while anybody works, and so nothing is too late
+		synctest.Test(t, func(t *testing.T) { // time passes only while all goroutines wait, so no lease is given back too late
 			leasesGiveBackAllBut(t, []*engine.Engine{onFile(t)}, 0)
 		})
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		// Of what was given back too late, on a slow machine, each worker may have lost one lease, of an eighth at most.
+		// On a slow machine a lease may be given back too late and be lost: one of each worker, an eighth of the limit at most.
 		leasesGiveBackAllBut(t, workers(t, 3), 3./8)
 	})
 }
 
-// leasesGiveBackAllBut has leased limits asked at random, and stops the workers: then each counter has what was charged to it,
-// and at most that part of its limit more.
+// leasesGiveBackAllBut sends random requests for leased limits, and stops the workers. Then each counter must have what was
+// charged to it, and at most the given part of its limit more.
 func leasesGiveBackAllBut(t *testing.T, engines []*engine.Engine, part float64) {
 	l := slowPool(t)
 	for i := range l.pool {
@@ -80,8 +80,8 @@ func TestShortWindowsWithLeasesNeverAdmitMore(t *testing.T) {
 
 const leasedLimit = 4000
 
-// admitsLeased has 32 clients ask for one leased key, while a worker is killed once some were allowed; they stop then if
-// it was the only one.
+// admitsLeased sends requests for one leased key by 32 clients. It kills a worker after some were allowed; if it was the only
+// one, the clients stop then.
 func admitsLeased(t *testing.T, l *load, url string, victim *worker, only bool, n int) {
 	t.Helper()
 	before := l.allowed.Load()
@@ -98,8 +98,8 @@ func admitsLeased(t *testing.T, l *load, url string, victim *worker, only bool, 
 	})
 }
 
-// lostAtMost holds what the store has counted against the answers. A request that was not answered may be charged, and
-// each crash may take a lease with it, which is at most an eighth of the limit.
+// lostAtMost compares what the store has counted with the answers. A request without an answer may be charged, and each crash
+// may lose a lease, an eighth of the limit at most.
 func lostAtMost(t *testing.T, l *load, used int64, crashes int64) {
 	t.Helper()
 	t.Logf("%s; %d used", l, used)
@@ -114,12 +114,12 @@ func lostAtMost(t *testing.T, l *load, used int64, crashes int64) {
 
 func TestKillingAWorkerLosesAtMostItsLeases(t *testing.T) {
 	t.Parallel()
-	db, cluster := testenv.Postgres(t), undecided(t)
+	db, cluster := testenv.Postgres(t), natsWithoutLead(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
 	survivors := []*worker{start(t, env...), start(t, env...)}
 	var l load
 	admitsLeased(t, &l, cluster.ClientURL(), start(t, env...), false, leasedLimit/2)
-	// Another victim, while the limit runs out.
+	// Kill another worker while the limit runs out.
 	admitsLeased(t, &l, cluster.ClientURL(), start(t, env...), false, leasedLimit)
 	if l.denied.Load() == 0 {
 		t.Errorf("%s: the limit never ran out", &l)

@@ -16,23 +16,23 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// ask is one operation on a counter, told is what came of it.
-type ask struct {
+// operation is an operation on a counter; outcome is its result.
+type operation struct {
 	verb engine.Verb
 	cost int64
 }
 
-type told struct {
+type outcome struct {
 	allowed   bool
 	remaining int64
 }
 
-// counterOf is the sequential specification of one counter in one window: its state is what is used.
+// counterOf returns the sequential specification of one counter in one window. Its state is the cost used.
 func counterOf(limit int64) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return int64(0) },
 		Step: func(state, input, output any) (bool, any) {
-			used, in, out := state.(int64), input.(ask), output.(told)
+			used, in, out := state.(int64), input.(operation), output.(outcome)
 			fits := in.verb == engine.Refund || used+in.cost <= limit
 			switch {
 			case in.verb == engine.Refund:
@@ -43,13 +43,13 @@ func counterOf(limit int64) porcupine.Model {
 			return out.allowed == fits && out.remaining == max(0, limit-used), used
 		},
 		DescribeOperation: func(input, output any) string {
-			in, out := input.(ask), output.(told)
+			in, out := input.(operation), output.(outcome)
 			return fmt.Sprintf("%s %d: %v, %d left", in.verb, in.cost, out.allowed, out.remaining)
 		},
 	}
 }
 
-// workers are engines on one database that tell each other what to forget.
+// workers returns engines on one database that broadcast to each other what to forget.
 func workers(t *testing.T, n int) []*engine.Engine {
 	url := testenv.Postgres(t)
 	engines := make([]*engine.Engine, n)
@@ -82,7 +82,7 @@ func linearizable(t *testing.T, engines []*engine.Engine) {
 	}
 	for round, algorithm := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.SlidingWindow, engine.FixedWindow} {
 		key := fmt.Sprintf("%s:%d", algorithm, round)
-		// A window anchored at its first use cannot turn during the test.
+		// A window that starts at its first use cannot end during the test.
 		limit := engine.Limit{CounterID: engine.CounterID{Key: key, Name: "w"}, Algorithm: algorithm, Limit: limit, Window: w, FirstUse: algorithm == engine.FixedWindow, Threshold: -1}
 		history := make([][]porcupine.Operation, clients)
 		begin := time.Now()
@@ -90,7 +90,7 @@ func linearizable(t *testing.T, engines []*engine.Engine) {
 		for c := range clients {
 			done.Go(func() {
 				for range each {
-					in := ask{engine.Verb(mathrand.IntN(4)), 1 + mathrand.Int64N(5)}
+					in := operation{engine.Verb(mathrand.IntN(4)), 1 + mathrand.Int64N(5)}
 					if in.verb == engine.Record && mathrand.IntN(3) > 0 {
 						in.verb = engine.Consume
 					}
@@ -102,7 +102,7 @@ func linearizable(t *testing.T, engines []*engine.Engine) {
 					}
 					history[c] = append(history[c], porcupine.Operation{
 						ClientId: c, Input: in, Call: call.Nanoseconds(),
-						Output: told{d.Allowed, d.Results[0].Remaining}, Return: time.Since(begin).Nanoseconds(),
+						Output: outcome{d.Allowed, d.Results[0].Remaining}, Return: time.Since(begin).Nanoseconds(),
 					})
 				}
 			})

@@ -15,11 +15,11 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// Engines over both stores are asked at random and from many sides at once, and what they answered is held against
-// what a limit allows and against what the store has counted. Chance comes from a seed that a failure names; how the
-// requests interleave is new every time.
+// These tests send random requests to engines over both stores, from many clients at once, and compare the answers with what
+// the limits allow and with what the store has counted. A failure logs the random seed; the interleaving of the requests
+// differs in each run.
 
-// onBothStores runs f with the one engine that a file has, and with n engines on one PostgreSQL database.
+// onBothStores runs f with one engine on SQLite, and with n engines on one PostgreSQL database.
 func onBothStores(t *testing.T, n int, f func(t *testing.T, engines []*engine.Engine)) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
@@ -31,13 +31,13 @@ func onBothStores(t *testing.T, n int, f func(t *testing.T, engines []*engine.En
 	})
 }
 
-// onFile is the engine of a file of its own.
+// onFile returns an engine on a new SQLite file.
 func onFile(t *testing.T) *engine.Engine {
 	t.Helper()
 	return engineOn(t, eachstore.SQLite(t, nil))
 }
 
-// dice gives chance to each client, repeatable from the seed that is logged when the test fails.
+// dice returns a random generator for each client. Its seed is logged if the test fails.
 func dice(t *testing.T) func(client int) *mathrand.Rand {
 	seed := mathrand.Uint64()
 	t.Cleanup(func() {
@@ -57,16 +57,16 @@ func parseWindow(t *testing.T, text string) engine.Window {
 	return w
 }
 
-// deal is one request as a client sends it, and what the answer has to be like.
+// deal is one request of a client.
 type deal struct {
 	verb   engine.Verb
-	pick   []int // the counters, in the order asked
+	pick   []int // indexes of counters in the pool, in the order of the request
 	cost   int64
 	id     string
 	engine int
 }
 
-// ledger is what the answers say of a pool of counters.
+// ledger sums what the answers say about a pool of counters.
 type ledger struct {
 	pool    []engine.Limit
 	charged []atomic.Int64
@@ -74,7 +74,7 @@ type ledger struct {
 	denied  [4]atomic.Int64
 }
 
-// slowPool is counters of every algorithm that neither turn over nor refill while a test runs.
+// slowPool returns counters of every algorithm. Their windows are so long that none ends or refills during a test.
 func slowPool(t *testing.T) *ledger {
 	year := parseWindow(t, "366d")
 	l := &ledger{}
@@ -107,7 +107,7 @@ func (l *ledger) request(d *deal) *engine.Request {
 	return r
 }
 
-// enter holds the answer against itself and books what it says was charged.
+// enter checks that an answer is consistent, and adds what it says was charged.
 func (l *ledger) enter(d *deal, got *engine.Decision) error {
 	fits := true
 	for i, result := range got.Results {
@@ -139,8 +139,8 @@ func (l *ledger) enter(d *deal, got *engine.Decision) error {
 	return nil
 }
 
-// client asks n times, and keeps what it was charged so that it refunds no more: used never runs into 0, where what
-// a refund gives back would depend on the order.
+// client sends requests. It records its charges and refunds no more than them, so that used never reaches 0, where the effect
+// of a refund would depend on the order.
 type client struct {
 	*ledger
 	*mathrand.Rand
@@ -190,8 +190,8 @@ func (c *client) next(i int) deal {
 	return d
 }
 
-// ask sends the request. One with an id is sent to two engines at once and to one more afterwards, and must be
-// answered the same each time; the same id with another body must not be answered.
+// ask sends a request. One with an id is sent to two engines at once and to one more afterwards, and must get the same answer
+// each time; the same id with another body must be refused.
 func (c *client) ask(ctx context.Context, d *deal) (*engine.Decision, error) {
 	if d.id == "" {
 		got, err := c.engines[d.engine].Do(ctx, c.request(d))
@@ -226,7 +226,7 @@ func (c *client) ask(ctx context.Context, d *deal) (*engine.Decision, error) {
 	return &answers[0], nil
 }
 
-// settle sets the final cost of a consume, by two engines at once and one more afterwards. Another cost is refused then.
+// settle sets the final cost of a consume, by two engines at once and one more afterwards. Then another cost must be refused.
 func (c *client) settle(ctx context.Context, d *deal) error {
 	final := c.Int64N(2*d.cost + 1)
 	var errs [3]error
@@ -249,7 +249,7 @@ func (c *client) settle(ctx context.Context, d *deal) error {
 	return nil
 }
 
-// play has clients ask at once until some were allowed and some denied.
+// play runs clients concurrently. Some requests must be allowed and some denied.
 func (l *ledger) play(t *testing.T, engines []*engine.Engine, clients, each int) {
 	chance := dice(t)
 	var done sync.WaitGroup
@@ -282,7 +282,7 @@ func TestWhatWasAnsweredIsWhatIsUsed(t *testing.T) {
 	})
 }
 
-// usedOf is what the store has counted.
+// usedOf returns what the store has counted.
 func usedOf(t *testing.T, e *engine.Engine, id engine.CounterID) int64 {
 	t.Helper()
 	counters, err := e.Status(t.Context(), id.Key)

@@ -13,8 +13,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAWorkerThatWasStoppedGoesOn: it was away itself, and takes it for no failure of the store. What it had begun it does, and
-// nobody else is held up for long.
+// TestAWorkerThatWasStoppedGoesOn: a worker that was suspended does not take the pause for a failure of the store. It
+// finishes the requests that it had, and the other worker is not held up for long.
 func TestAWorkerThatWasStoppedGoesOn(t *testing.T) {
 	t.Parallel()
 	db, cluster := testenv.Postgres(t), testenv.NATS(t)
@@ -23,7 +23,7 @@ func TestAWorkerThatWasStoppedGoesOn(t *testing.T) {
 	start(t, env...)
 	const some = 2000
 	sent := make(chan struct{}, 1)
-	body := func(i int) string { // each is written, so that a transaction is always under way
+	body := func(i int) string { // each is written to the store, so that there is always a transaction in progress
 		if i%some == some-1 {
 			select {
 			case sent <- struct{}{}:
@@ -35,9 +35,9 @@ func TestAWorkerThatWasStoppedGoesOn(t *testing.T) {
 	var l load
 	var all sync.WaitGroup
 	all.Go(func() { l.run(t, cluster.ClientURL(), 32, 1<<30, 10*time.Second, body) })
-	// goesOn waits until both have answered many, which they do only when neither is stopped: all clients would soon wait for it.
+	// goesOn waits until many requests were answered, which needs both workers: soon all clients would wait for a suspended one.
 	goesOn := func() {
-		for range 2 { // the first may have been sent before
+		for range 2 { // the first signal may be from before
 			select {
 			case <-sent:
 			case <-time.After(patience):
@@ -48,7 +48,7 @@ func TestAWorkerThatWasStoppedGoesOn(t *testing.T) {
 	for range 4 {
 		goesOn()
 		signal(t, stopped, syscall.SIGSTOP)
-		time.Sleep(1800 * time.Millisecond) // that it is away is what is tested: for longer than a transaction may take
+		time.Sleep(1800 * time.Millisecond) // a pause longer than a transaction may take
 		signal(t, stopped, syscall.SIGCONT)
 	}
 	goesOn()

@@ -34,7 +34,7 @@ policies:
   - {name: b2, group: b, match: {plan: "*"}, limits: [{name: l, key: "{user}", limit: 60, window: 1d}]}
 `
 
-// hundred sends one body a hundred times at once and counts the answers.
+// hundred sends one body a hundred times concurrently, and counts the answers.
 func hundred(t *testing.T, conns []*nats.Conn, body string) (allowed, denied int) {
 	t.Helper()
 	begin := make(chan struct{})
@@ -68,8 +68,8 @@ func TestAHundredAtOnceGetExactlyTheLimitOfEachKind(t *testing.T) {
 	everywhere(t, func(t *testing.T, env []string) {
 		env = append(env, "POLICIES="+yamlFile(t, everyKind))
 		if strings.Contains(strings.Join(env, " "), "NATS_URL=") {
-			env = append(env, "NATS_URL="+undecided(t).ClientURL())
-			start(t, env...) // a second worker shares the requests
+			env = append(env, "NATS_URL="+natsWithoutLead(t).ClientURL())
+			start(t, env...) // a second worker
 		}
 		url := start(t, env...).nats
 		var conns []*nats.Conn
@@ -90,8 +90,8 @@ func TestAHundredAtOnceGetExactlyTheLimitOfEachKind(t *testing.T) {
 				t.Errorf("%s: %d allowed, %d denied; want 37 and 63", body, allowed, denied)
 			}
 		}
-		// Each policy has a counter of its own on the one key; together they were charged all that was allowed, and of
-		// those that allowed together each.
+		// Each policy has a counter of its own for the key. Together they were charged all that was allowed; a request that
+		// several policies allowed together was charged to each.
 		if got := used(t, conns[0], "u"); got != 37*10 {
 			t.Errorf("%d used, want %d", got, 37*10)
 		}
@@ -162,7 +162,7 @@ policies:
 		t.Errorf("%d admitted with the store, want 3", n)
 	}
 	db.Kill()
-	eventually(t, func() error { // the loss is felt
+	eventually(t, func() error { // until the worker notices
 		if r := ask(`{"policy":"open","attributes":{"user":"first"}}`); !r.Degraded {
 			return fmt.Errorf("answered without PostgreSQL: %+v", r)
 		}
@@ -172,7 +172,7 @@ policies:
 		`{"policy":"open","attributes":{"user":"u"}}`:            true,
 		`{"policy":"closed","attributes":{"user":"u"}}`:          false,
 		`{"attributes":{"user":"u","kind":"usual"}}`:             true,  // a policy in shadow never refuses
-		`{"attributes":{"user":"u","kind":"strict"}}`:            false, // the strictest of those that match
+		`{"attributes":{"user":"u","kind":"strict"}}`:            false, // the strictest of the policies that match
 		`{"key":"inline","limit":1,"window":"1h"}`:               true,
 		`{"attributes":{"user":"u","unlike":"any other match"}}`: true,
 	} {

@@ -18,10 +18,10 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// within is how soon every worker knows of a revoked key or an override.
+// within is how soon every worker must apply a revoked key or an override.
 const within = time.Second
 
-// yamlFile writes a file into a folder of its own.
+// yamlFile writes a file into a new folder.
 func yamlFile(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "limits.yaml")
@@ -29,7 +29,7 @@ func yamlFile(t testing.TB, text string) string {
 	return path
 }
 
-// replace puts a file in place of another at once, as a careful deployment does.
+// replace replaces a file atomically, as a careful deployment does.
 func replace(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
@@ -40,15 +40,15 @@ func replace(t testing.TB, path, text string) {
 	}
 }
 
-// apart starts two workers on one database, each with a NATS server of its own: a request reaches the one that is
-// meant, and what they know of each other comes through the store alone, which is the slower way.
+// apart starts two workers on one database, each with a NATS server of its own. So a test can send a request to one of them,
+// and they learn of each other's changes only through the store, which is slower than by broadcast.
 func apart(t *testing.T, policies string) (a, b *nats.Conn) {
 	t.Helper()
 	env := []string{"DATABASE_URL=" + testenv.Postgres(t), "POLICIES=" + yamlFile(t, policies)}
 	return connect(t, start(t, env...).nats), connect(t, start(t, env...).nats)
 }
 
-// admin asks for a change that must succeed and tells when it was answered.
+// admin sends a request for a change, which must succeed, and returns the time of the answer.
 func admin(t testing.TB, nc *nats.Conn, subject, body string) (*nats.Msg, time.Time) {
 	t.Helper()
 	msg := request(t, nc, subject, body)
@@ -58,8 +58,8 @@ func admin(t testing.TB, nc *nats.Conn, subject, body string) (*nats.Msg, time.T
 	return msg, time.Now()
 }
 
-// changes asks until the answer is another, and holds that the last that was not was asked for in time: however slow the
-// machine, what is asked for later must be answered as it is now.
+// changes sends requests until the answer has changed, and checks that the last request with an old answer was sent within
+// the allowed time. So a slow machine does not fail the test.
 func changes(t testing.TB, what string, since time.Time, ask func() (changed bool)) {
 	t.Helper()
 	for {
@@ -164,7 +164,7 @@ policies:
 	if last.Code != limits.KeyExpired {
 		t.Errorf("expired: %+v", last)
 	}
-	// A key that was never made, though it is well-formed but for its checksum, and one that is not.
+	// A key that was never made, well-formed except for its checksum, and one that is not well-formed.
 	for _, wrong := range []string{key.APIKey[:len(key.APIKey)-1] + "?", "nonsense"} {
 		if r := verify(b, wrong); r.Valid || r.Code != limits.KeyUnknown || r.Key != nil || r.User != "" {
 			t.Errorf("unknown: %+v", r)
@@ -178,7 +178,7 @@ policies:
 	}
 }
 
-// version is a file whose two limits tell together which it is.
+// version returns a policy file whose two limits together identify its version.
 func version(n int) string {
 	return fmt.Sprintf(`
 policies:
@@ -229,7 +229,7 @@ func TestReloadsUnderLoadAnswerNoRequestByHalfAFile(t *testing.T) {
 		}
 		for n := 1; n <= 30; n++ {
 			replace(t, path, version(n%2))
-			if n%3 != 0 { // the others are found by the watch alone
+			if n%3 != 0 { // for the others only the watch of the file causes the reload
 				if err := w.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 					t.Fatal(err)
 				}

@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// crew is a limiter and alerters beside it, on one database.
+// crew is a limiter and alerters on one database.
 type crew struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
@@ -22,7 +22,7 @@ type crew struct {
 	hook     *receiver
 }
 
-// newCrew starts them with an alerts file.
+// newCrew starts a crew with an alerts file.
 func newCrew(t *testing.T, hook *receiver, alerters int, file string) *crew {
 	env := append([]string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + testenv.NATS(t).ClientURL(), "CLEANUP_EVERY=1s"}, alerterEnv(file)...)
 	w := start(t, env...)
@@ -38,7 +38,7 @@ func newCrew(t *testing.T, hook *receiver, alerters int, file string) *crew {
 	return c
 }
 
-// publish puts denials of users, each by so many policies, into the stream.
+// publish publishes denials of users, each by so many policies.
 func (c *crew) publish(t *testing.T, users []string, policies int) <-chan error {
 	published := make(chan error, 1)
 	go func() {
@@ -53,7 +53,7 @@ func (c *crew) publish(t *testing.T, users []string, policies int) <-chan error 
 	return published
 }
 
-// deny lets a limiter deny a user.
+// deny exhausts a limit of a user, so that the limiter denies the user.
 func deny(t *testing.T, nc *nats.Conn, user, name string) {
 	t.Helper()
 	body := fmt.Sprintf(`{"key":"api:user:%s","limit":1,"window":"1h","name":%q}`, user, name)
@@ -70,8 +70,8 @@ func names(prefix string, n int) (all []string) {
 	return all
 }
 
-// TestThreeAlertersShareTheWork holds that of the events and jobs of three processes each is one's, also while one of them is
-// stopped: every alert is told once or is in a digest, and every scheduled run of a job happens once.
+// TestThreeAlertersShareTheWork: each event and each job is handled by one of three processes, even while one of them is
+// stopped. Every alert is sent once or is in a digest, and every scheduled run of a job happens once.
 func TestThreeAlertersShareTheWork(t *testing.T) {
 	t.Parallel()
 	hook := newReceiver(t)
@@ -82,14 +82,14 @@ func TestThreeAlertersShareTheWork(t *testing.T) {
 	for i, user := range denied {
 		deny(t, c.nc, user, "1h")
 		if i == len(denied)/2 {
-			c.arrived(t, policies) // it is stopped in the middle
+			c.waitReceived(t, policies) // stop it in the middle
 			c.alerters[0].terminate(t)
 		}
 	}
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	c.arrived(t, throttled*len(published)+len(denied))
+	c.waitReceived(t, throttled*len(published)+len(denied))
 	digested(t, c.client, hook, published, policies-throttled)
 
 	told := map[string]map[string]int{}
@@ -106,14 +106,14 @@ func TestThreeAlertersShareTheWork(t *testing.T) {
 			t.Errorf("%s was told of %d alerts, want %d", user, len(alerts), want)
 		}
 	}
-	if n := hook.again(); n > 0 {
+	if n := hook.repeated(); n > 0 {
 		t.Errorf("%d messages came more than once, though nobody was killed", n)
 	}
 	c.ranOnce(t)
 }
 
-// arrived waits for so many alerts at the receiver.
-func (c *crew) arrived(t *testing.T, want int) {
+// waitReceived waits for so many alerts at the receiver.
+func (c *crew) waitReceived(t *testing.T, want int) {
 	t.Helper()
 	eventually(t, func() error {
 		if got := len(c.hook.each(limits.EventAlertRaised)); got < want {
@@ -123,8 +123,8 @@ func (c *crew) arrived(t *testing.T, want int) {
 	})
 }
 
-// ranOnce looks at the job of every second: no scheduled time has two runs, and what each process says that it did is what
-// the history has of it.
+// ranOnce checks the job that runs every second: no scheduled time has two runs, and the metrics of each process agree with
+// the history.
 func (c *crew) ranOnce(t *testing.T) {
 	t.Helper()
 	history := func() []limits.JobRun {
@@ -143,7 +143,7 @@ func (c *crew) ranOnce(t *testing.T) {
 	for _, a := range c.alerters[1:] {
 		before := doneBy(history(), a)
 		did := jobsDone(t, a)
-		if after := doneBy(history(), a); did < before-1 || did > after+1 { // one may be counted and not written yet, or the other way round
+		if after := doneBy(history(), a); did < before-1 || did > after+1 { // one may be counted but not stored yet, or the other way round
 			t.Errorf("process %d did %d runs, the history has %d to %d of it", a.cmd.Process.Pid, did, before, after)
 		}
 	}
@@ -166,13 +166,13 @@ func doneBy(runs []limits.JobRun, a *worker) (n int) {
 	return n
 }
 
-// titledText is rules whose titles and target say which file it is.
+// titledText returns an alerts file whose title and target identify it.
 func titledText(r *receiver, title string) string {
 	return alertsText(r, title, fmt.Sprintf("    title: %q\n", title))
 }
 
-// TestAlertsFileIsReloadedUnderLoad changes the file while events come: each alert is told once, by one file or the other,
-// and a file that is wrong changes nothing.
+// TestAlertsFileIsReloadedUnderLoad changes the file while events come. Each alert is sent once, by one file or the other, and
+// an invalid file changes nothing.
 func TestAlertsFileIsReloadedUnderLoad(t *testing.T) {
 	t.Parallel()
 	hook := newReceiver(t)
@@ -196,20 +196,20 @@ func TestAlertsFileIsReloadedUnderLoad(t *testing.T) {
 		return n
 	}
 	publish()
-	c.arrived(t, 1)
+	c.waitReceived(t, 1)
 	for _, next := range []string{"second", "third"} {
 		replace(t, path, strings.Replace(titledText(hook, "wrong"), "threshold", "treshold", 1))
 		publish()
 		replace(t, path, titledText(hook, next))
-		eventually(t, func() error { // both processes have it some time
+		eventually(t, func() error { // until both processes have loaded it
 			if publish(); titled(next) < 3*policies {
 				return fmt.Errorf("%d alerts have the title %q", titled(next), next)
 			}
 			return nil
 		})
 	}
-	c.arrived(t, expected)
-	if sum := titled("first") + titled("second") + titled("third"); sum != expected || hook.again() > 0 {
-		t.Errorf("%d alerts of %d came under known titles, %d came again", sum, expected, hook.again())
+	c.waitReceived(t, expected)
+	if sum := titled("first") + titled("second") + titled("third"); sum != expected || hook.repeated() > 0 {
+		t.Errorf("%d alerts of %d came under known titles, %d came again", sum, expected, hook.repeated())
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestASettleCountsOnceAcrossCrashes reserves, kills the worker, settles with the next one, and kills that while it
-// settles: whatever was answered before, each settle asked again gives the answer and the charge that it would have.
+// TestASettleCountsOnceAcrossCrashes consumes, kills the worker, settles with the next one, and kills that while it settles.
+// A repeated settle must give the same answer and charge, whether the first one was answered or not.
 func TestASettleCountsOnceAcrossCrashes(t *testing.T) {
 	t.Parallel()
 	for name, env := range map[string][]string{

@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// decides gives the one worker that decides, when only one does.
+// decides waits until exactly one worker decides, and returns it.
 func decides(t testing.TB, workers map[*worker]bool) (decides *worker) {
 	t.Helper()
 	eventually(t, func() error {
@@ -38,7 +38,7 @@ func decides(t testing.TB, workers map[*worker]bool) (decides *worker) {
 	return decides
 }
 
-// three starts workers on one database, of which one decides.
+// three starts three workers on one database, of which one decides.
 func three(t *testing.T) (url string, env []string, workers map[*worker]bool) {
 	t.Helper()
 	url = testenv.NATS(t).ClientURL()
@@ -51,8 +51,9 @@ func three(t *testing.T) (url string, env []string, workers map[*worker]bool) {
 	return url, env, workers
 }
 
-// TestWorkersTakeOver restarts the worker that decides, again and again, and then kills it, below the requests of many clients: a stop
-// is noticed by nobody, and a crash by those alone whose requests were with the worker, or came before another one decided.
+// TestWorkersTakeOver restarts the worker that decides, again and again, and then kills it, while many clients send requests.
+// No request may fail because of a stop; a crash may fail only requests that the worker had, or that came before another one
+// decided.
 func TestWorkersTakeOver(t *testing.T) {
 	t.Parallel()
 	url, env, workers := three(t)
@@ -106,7 +107,7 @@ func TestWorkersTakeOver(t *testing.T) {
 	}
 }
 
-// TestARevokedKeyIsUnknownToTheNextVerify: one worker of several takes both, so nothing is on its way between workers.
+// TestARevokedKeyIsUnknownToTheNextVerify: one worker handles both requests, so the verify does not depend on a broadcast.
 func TestARevokedKeyIsUnknownToTheNextVerify(t *testing.T) {
 	t.Parallel()
 	url, _, _ := three(t)

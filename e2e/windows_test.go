@@ -14,22 +14,22 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// charge is a request that was allowed; it was decided between call and back.
+// charge is a request that was allowed. It was decided between call and back.
 type charge struct {
 	call, back time.Duration
 	cost       int64
-	// reset is the answer's, by the store's clock.
+	// reset is from the answer, by the store's clock.
 	reset int64
 }
 
-// tick is what is taken off an interval on this machine's clock, because the store counts in whole milliseconds.
+// tick is subtracted from an interval on this machine's clock, because the store counts in whole milliseconds.
 const tick = 2 * time.Millisecond
 
-// overAdmitted looks for an interval in which more was certainly admitted than the limit allows. Intervals that begin
-// with a call and end with a return are all that matter.
+// overAdmitted looks for an interval in which more was certainly admitted than the limit allows. It is enough to check
+// intervals that begin with a call and end with a return.
 func overAdmitted(l engine.Limit, charges []charge) error {
 	if l.Algorithm == engine.FixedWindow {
-		// The whole limit is free again when the window ends, so that names the window.
+		// The reset is the end of the window, so it identifies the window.
 		windows := map[int64]int64{}
 		for _, c := range charges {
 			if windows[c.reset] += c.cost; windows[c.reset] > l.Limit {
@@ -64,7 +64,7 @@ func overAdmitted(l engine.Limit, charges []charge) error {
 	return nil
 }
 
-// admitted is the cost of all charges.
+// admitted returns the cost of all charges.
 func admitted(charges []charge) (sum int64) {
 	for _, c := range charges {
 		sum += c.cost
@@ -89,7 +89,7 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 				if err := overAdmitted(limit, charges); err != nil {
 					t.Errorf("%s: %v", limit.Algorithm, err)
 				}
-				// Else no window has turned over, or none was full.
+				// Otherwise no window has ended, or none was full.
 				sum := admitted(charges)
 				if sum <= 2*(limit.Limit+limit.Burst) || denied == 0 {
 					t.Errorf("%s: %d admitted, %d denied: that tries little", limit.Algorithm, sum, denied)
@@ -100,8 +100,8 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 	})
 }
 
-// hurry asks for one limit from many sides for a while, and until windows have turned over and some were denied; it gives
-// what was charged and how often it was denied. Costs grow by the second, so that a slow machine comes to the limit too.
+// hurry sends requests for one limit by many clients for a while, and until windows have ended and some requests were denied.
+// It returns the charges and the number of denials. Costs grow every second, so that a slow machine reaches the limit too.
 func hurry(t *testing.T, engines []*engine.Engine, limit engine.Limit, clients int, lasts, pause time.Duration, chance func(c int) *mathrand.Rand) (all []charge, denied int) {
 	var mu sync.Mutex
 	var done sync.WaitGroup
@@ -133,7 +133,7 @@ func hurry(t *testing.T, engines []*engine.Engine, limit engine.Limit, clients i
 					denied++
 				}
 				mu.Unlock()
-				// Else denials from memory take the processor for themselves.
+				// Without a pause, denials from memory would use the whole processor.
 				<-time.After(time.Duration(rnd.Int64N(int64(pause))))
 			}
 		})
@@ -153,7 +153,7 @@ func TestARetryAtRetryAfterIsAllowed(t *testing.T) {
 					CounterID: engine.CounterID{Key: algorithm.String(), Name: window}, Algorithm: algorithm,
 					Limit: 10, Window: parseWindow(t, window), Threshold: -1,
 				}
-				// Beside it stands one that blocks too, for a time of its own.
+				// A second limit also blocks, with another retryAfter.
 				beside := limit
 				beside.Name, beside.Algorithm, beside.Limit = window+" beside", engine.SlidingWindow, 12
 				rnd := chance(10*i + j)
@@ -170,8 +170,8 @@ func TestARetryAtRetryAfterIsAllowed(t *testing.T) {
 	})
 }
 
-// retry asks until it is denied, a few times more, which memory answers where it can, and then once more at the
-// moment that the last denial named.
+// retry sends requests until one is denied, then a few more, which may be denied from memory, and then one at the time that
+// the last denial named.
 func retry(ctx context.Context, engines []*engine.Engine, limits []engine.Limit, rnd *mathrand.Rand) error {
 	ask := func(cost int64) (engine.Decision, error) {
 		r := &engine.Request{Limits: append([]engine.Limit{}, limits...), Cost: cost, OnError: engine.OnErrorDeny}

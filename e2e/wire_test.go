@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// moments hides the numbers that depend on when a test runs.
+// moments matches the numbers that depend on when a test runs.
 var moments = regexp.MustCompile(`("reset":|"retryAfter":|try again in )\d+[0-9a-z ]*`)
 
 func masked(b []byte) string { return moments.ReplaceAllString(string(b), "${1}#") }
@@ -107,14 +107,14 @@ func TestErrorsOnTheWire(t *testing.T) {
 
 func TestARefundOnOneWorkerEndsADenialRememberedByAnother(t *testing.T) {
 	t.Parallel()
-	cluster := undecided(t)
+	cluster := natsWithoutLead(t)
 	env := []string{"DATABASE_URL=" + testenv.Postgres(t), "NATS_URL=" + cluster.ClientURL()}
 	start(t, env...)
 	start(t, env...)
 	nc := connect(t, cluster.ClientURL())
 	const body = `{"key":"k","limit":1,"window":"1h"}`
 	decide(t, nc, limits.SubjectConsume, body)
-	for range 50 { // both workers have denied it
+	for range 50 { // so that both workers have denied it
 		if r := decide(t, nc, limits.SubjectConsume, body); r.Allowed {
 			t.Fatal("allowed past the limit")
 		}
@@ -138,7 +138,7 @@ func TestARefundOnOneWorkerEndsADenialRememberedByAnother(t *testing.T) {
 	})
 }
 
-// TestHealthAndMetrics asks the real program for its pages.
+// TestHealthAndMetrics requests the pages of the real program.
 func TestHealthAndMetrics(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, env []string) {
